@@ -1,0 +1,29 @@
+"""TensorFlow's removed loss-scale APIs, from TensorFlow 1.15 to the newest.
+
+The namespaces mirror TensorFlow's: replace `tf.contrib.mixed_precision` by
+`tf_lossscale_compat.contrib.mixed_precision`, `tf.train.experimental` by
+`tf_lossscale_compat.train.experimental`, and so on.
+"""
+
+from tf_lossscale_compat import contrib, loss_scale, mixed_precision, train
+from tf_lossscale_compat._version import __version__
+from tf_lossscale_compat.loss_scale import DynamicLossScale, FixedLossScale, LossScale
+from tf_lossscale_compat.loss_scale_manager import (
+    ExponentialUpdateLossScaleManager,
+    FixedLossScaleManager,
+    LossScaleManager,
+)
+
+__all__ = [
+    "DynamicLossScale",
+    "ExponentialUpdateLossScaleManager",
+    "FixedLossScale",
+    "FixedLossScaleManager",
+    "LossScale",
+    "LossScaleManager",
+    "__version__",
+    "contrib",
+    "loss_scale",
+    "mixed_precision",
+    "train",
+]

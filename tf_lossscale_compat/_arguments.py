@@ -1,0 +1,79 @@
+"""Checks of constructor arguments, shared by both generations of classes.
+
+Every check is made before any variable is, so that a bad argument leaves nothing behind.
+"""
+
+import numbers
+
+import numpy as np
+from absl import logging
+
+
+def _fits_float32(value):
+    with np.errstate(over="ignore"):
+        return bool(np.isfinite(np.float32(value)))
+
+
+def real_number(name, value, error=ValueError):
+    """Returns `value` as a float that float32 can hold.
+
+    Raises:
+      error: `value` is no real number.
+      ValueError: it is NaN, infinite or beyond float32.
+    """
+    if not isinstance(value, numbers.Real):
+        raise error(
+            f"{name} must be a real number (Python or NumPy), got {value!r} of type "
+            f"{type(value).__name__}."
+        )
+    if isinstance(value, (bool, np.bool_)):
+        odd("{}={!r} is a bool, taken as the number {}.", name, value, float(value))
+    try:
+        number = float(value)
+    except OverflowError:
+        number = float("inf")
+    if not _fits_float32(number):
+        raise ValueError(f"{name} must be finite in float32, got {value!r}.")
+    return number
+
+
+def fixed_scale(name, value, error=ValueError):
+    """Returns `value` as a float, if it can be a fixed loss scale."""
+    number = real_number(name, value, error)
+    if number < 1:
+        raise ValueError(f"{name} must be at least 1, got {value!r}.")
+    return number
+
+
+def positive(name, value, error=ValueError):
+    """Returns `value` as a float above zero, also once it is float32."""
+    number = real_number(name, value, error)
+    if not np.float32(number) > 0:
+        raise ValueError(f"{name} must be above zero in float32, got {value!r}.")
+    return number
+
+
+def period(name, value, dtype):
+    """Returns `value`, a number of steps, as an int that `dtype` can count to.
+
+    Raises:
+      ValueError: `value` is not integral (2.0 is) or too large.
+    """
+    integral = isinstance(value, numbers.Real) and (
+        isinstance(value, numbers.Integral) or float(value).is_integer()
+    )
+    if not integral:
+        raise ValueError(
+            f"{name} must be a whole number of steps, got {value!r} of type {type(value).__name__}."
+        )
+    steps = int(value)
+    if abs(steps) > np.iinfo(dtype).max:
+        raise ValueError(f"{name} must fit the {np.dtype(dtype).name} step counter, got {value!r}.")
+    if steps < 1:
+        odd("{}={!r} is below 1 and acts as 1: every such step counts.", name, value)
+    return steps
+
+
+def odd(message, *values):
+    """Warns of a value that is accepted because TensorFlow accepted it."""
+    logging.warning(message.format(*values))

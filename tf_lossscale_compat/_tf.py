@@ -1,0 +1,123 @@
+"""Differences between TensorFlow versions, in one place.
+
+Nothing else in the package asks which TensorFlow is installed or reaches for a name that only
+some versions have.
+"""
+
+import contextlib
+import sys
+from typing import Any
+
+try:
+    import tensorflow as tf
+except ImportError as error:
+    raise ImportError(
+        "tf_lossscale_compat needs TensorFlow 1.15 or newer, and none can be imported "
+        f"({error}). It is not installed by default, so that any build of it can be used: "
+        "pip install 'tf_lossscale_compat[tensorflow]' or "
+        "'tf_lossscale_compat[tensorflow-cpu]'."
+    ) from error
+
+tf1 = tf.compat.v1
+
+Optimizer: Any = tf1.train.Optimizer
+
+# The base class of everything that tf.train.Checkpoint saves has no public name of its own, but
+# is a base of the v1 Optimizer in every version.
+Trackable: Any = next(
+    base for base in Optimizer.__mro__ if base.__name__ in ("Trackable", "Checkpointable")
+)
+
+# Autograph would rewrite this package's Python line by line when a user's tf.function calls it:
+# slow to trace, and of no use, as there is no tensor-dependent Python control flow here.
+do_not_convert = tf.autograph.experimental.do_not_convert
+
+
+def is_plain_flag(flag):
+    """Whether `flag` is one value, as opposed to one value for each replica."""
+    return isinstance(flag, (bool, tf.Tensor)) or not hasattr(flag, "values")
+
+
+def in_plain_graph():
+    """Whether the context is a `tf.Graph` to be run by a Session, not eager or `tf.function`."""
+    return not tf.executing_eagerly() and not tf1.get_default_graph().building_function
+
+
+def uses_merge_call(strategy):
+    """Whether replicas of `strategy` may meet in `merge_call`; newer modes forbid it."""
+    uses = getattr(strategy.extended, "_use_merge_call", None)
+    return uses is None or uses()
+
+
+def called_by_checkpointing():
+    """Whether the caller's caller is TensorFlow's object-based checkpointing."""
+    module = sys._getframe(2).f_globals.get("__name__", "")
+    return module.startswith(
+        (
+            "tensorflow.python.checkpoint.",
+            "tensorflow.python.training.tracking.",
+            "tensorflow_core.python.training.tracking.",
+        )
+    )
+
+
+def _enclosing_name_scope():
+    """The name scope around the current function or branch graph, seen from the outermost."""
+    scopes = []
+    graph = getattr(tf1.get_default_graph(), "outer_graph", None)
+    while graph is not None:
+        if graph.get_name_scope():
+            scopes.append(graph.get_name_scope())
+        graph = getattr(graph, "outer_graph", None)
+    return "".join(scope + "/" for scope in reversed(scopes))
+
+
+def cond(pred, true_fn, false_fn):
+    """`tf.cond`, under which variables get the names they had with TensorFlow 1.
+
+    A variable that `true_fn` makes, such as Adam's `beta1_power`, was called `cond/beta1_power`
+    with the control flow of TensorFlow 1, and checkpoints hold that name. In a branch that is a
+    graph of its own (control flow v2) it would lose the prefix, so the prefix is put back.
+    """
+    if tf.executing_eagerly():
+        return true_fn() if pred else false_fn()
+    with tf1.name_scope("cond") as scope:
+        absolute_scope = _enclosing_name_scope() + scope
+
+        def named_true_fn():
+            with tf1.name_scope(absolute_scope):
+                return true_fn()
+
+        return tf1.cond(pred, named_true_fn, false_fn, name=scope)
+
+
+@contextlib.contextmanager
+def former_cond():
+    """Takes up the name scope of a conditional that the originals had and this package has not.
+
+    Later conditionals of the graph are numbered `cond_1`, `cond_2`, …, and with them variables in
+    checkpoints, so each one that is saved must still be counted.
+    """
+    if tf.executing_eagerly():
+        yield
+    else:
+        with tf1.name_scope("cond"):
+            yield
+
+
+def set_graph_rewrite(enabled):
+    """Turns TensorFlow's own auto-mixed-precision rewrite on or off, for sessions and functions."""
+    home: Any = getattr(tf1, "mixed_precision", None)
+    if not hasattr(home, "enable_mixed_precision_graph_rewrite"):
+        home = tf1.train.experimental
+    if enabled:
+        # Sessions look at a private switch that only this public function sets. What it returns
+        # is not needed; a fixed scale makes no variables.
+        home.enable_mixed_precision_graph_rewrite(tf1.train.GradientDescentOptimizer(0.0), 1.0)
+    else:
+        home.disable_mixed_precision_graph_rewrite()
+
+
+def graph_rewrite_is_enabled():
+    """Whether the auto-mixed-precision rewrite is on."""
+    return bool(tf.config.optimizer.get_experimental_options().get("auto_mixed_precision"))

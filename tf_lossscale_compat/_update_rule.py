@@ -1,0 +1,101 @@
+"""The rule that moves a dynamic loss scale: (state, finite) -> state.
+
+Pure arithmetic on tensors, by selection instead of branches, so that the same few ops serve a
+graph, eager execution, `tf.function`, XLA and any replica. Source: Micikevicius et al. 2018,
+"Mixed Precision Training", section 3.2, with the details of TensorFlow r1.15 (`exponential`) and
+r2.0 (`dynamic`).
+"""
+
+import collections
+
+from tf_lossscale_compat import _tf
+
+tf = _tf.tf
+
+State = collections.namedtuple("State", ["scale", "good_steps", "bad_steps"])
+State.__doc__ = """Loss scale (float32 scalar) and step counters (integer scalars).
+
+`bad_steps` is None where the rule does not count them.
+"""
+
+_select = tf.compat.v2.where
+
+
+def _grow(scale, ratio):
+    """`scale * ratio` if that is finite, else `scale`."""
+    grown = scale * ratio
+    return _select(tf.math.is_finite(grown), grown, scale)
+
+
+def exponential(state, finite, incr_every, decr_every, incr_ratio, decr_ratio):
+    """One step of r1.15's exponential rule.
+
+        if finite:
+            good += 1
+            if good >= incr_every: scale = scale * incr_ratio if finite; good = bad = 0
+        else:
+            bad += 1; good = 0
+            if bad >= decr_every: scale = max(1, scale * decr_ratio); good = bad = 0
+
+    Args:
+      state: `State` with both counters.
+      finite: bool scalar tensor, whether this step's gradients are finite everywhere.
+      incr_every: Python int, finite steps to growth.
+      decr_every: Python int, non-finite steps to shrinking.
+      incr_ratio: Python float, what growth multiplies with.
+      decr_ratio: Python float, what shrinking multiplies with.
+
+    Returns:
+      The next `State`.
+    """
+    zero = tf.zeros_like(state.good_steps)
+    good, bad = state.good_steps + 1, state.bad_steps + 1
+    grows = tf.logical_and(finite, good >= incr_every)
+    shrinks = tf.logical_and(tf.logical_not(finite), bad >= decr_every)
+    lowered = tf.maximum(state.scale * decr_ratio, 1.0)
+    scale = _select(grows, _grow(state.scale, incr_ratio), state.scale)
+    return State(
+        scale=_select(shrinks, lowered, scale),
+        good_steps=_select(tf.logical_and(finite, tf.logical_not(grows)), good, zero),
+        bad_steps=_select(
+            tf.logical_or(grows, shrinks), zero, _select(finite, state.bad_steps, bad)
+        ),
+    )
+
+
+def dynamic(state, finite, increment_period, multiplier, min_scale, max_scale):
+    """One step of r2.0's dynamic rule, with bounds.
+
+        if finite:
+            good += 1
+            if good >= increment_period:
+                scale = min(scale * multiplier, max_scale) if that is finite; good = 0
+        else:
+            scale = max(scale / multiplier, min_scale); good = 0
+
+    Args:
+      state: `State`; `bad_steps` is not looked at.
+      finite: bool scalar tensor, whether this step's gradients are finite everywhere.
+      increment_period: Python int, finite steps to growth.
+      multiplier: Python float, what growth multiplies with and shrinking divides by.
+      min_scale: Python float, the floor.
+      max_scale: Python float, or None for no ceiling.
+
+    Returns:
+      The next `State`, its `bad_steps` None.
+    """
+    good = state.good_steps + 1
+    grows = tf.logical_and(finite, good >= increment_period)
+    grown = _grow(state.scale, multiplier)
+    if max_scale is not None:
+        grown = tf.minimum(grown, max_scale)
+    # Division, not multiplication by the reciprocal, which rounds differently.
+    lowered = tf.maximum(state.scale / multiplier, min_scale)
+    scale = _select(grows, grown, state.scale)
+    return State(
+        scale=_select(finite, scale, lowered),
+        good_steps=_select(
+            tf.logical_and(finite, tf.logical_not(grows)), good, tf.zeros_like(good)
+        ),
+        bad_steps=None,
+    )

@@ -1,0 +1,5 @@
+"""What `tf.contrib` had that this package carries on."""
+
+from tf_lossscale_compat.contrib import mixed_precision
+
+__all__ = ["mixed_precision"]

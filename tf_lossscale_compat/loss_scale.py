@@ -1,0 +1,407 @@
+"""Loss scales of TensorFlow r2.0, `tf.train.experimental`, and getting one from an identifier."""
+
+import abc
+import numbers
+
+from tf_lossscale_compat import _arguments, _replicas, _tf, _update_rule
+from tf_lossscale_compat import loss_scale_manager as lsm
+
+tf = _tf.tf
+tf1 = _tf.tf1
+
+
+class LossScale(_tf.Trackable, metaclass=abc.ABCMeta):
+    """A loss scale, and how it follows from the gradients seen.
+
+    Call it for the current value; give `update` the unscaled gradients of every step. Subclasses
+    keep their state in variables made by `_add_weight`, which `tf.train.Checkpoint` saves.
+
+    Source: TensorFlow r2.0 `tf.train.experimental.LossScale`.
+    """
+
+    def __init__(self):
+        self._weights = {}
+
+    @abc.abstractmethod
+    def __call__(self):
+        """Returns the current loss scale, a scalar float32 tensor."""
+
+    @abc.abstractmethod
+    def update(self, grads):
+        """Takes note of the gradients of one step.
+
+        Args:
+          grads: nested structure of unscaled gradients, or one; None inside it is ignored.
+
+        Returns:
+          A pair: what updates the loss scale when it is run (None in eager mode, where that has
+          happened already), and whether the gradients are to be applied, a bool or scalar bool
+          tensor.
+        """
+
+    @abc.abstractmethod
+    def get_config(self):
+        """Returns the constructor's arguments as a dict."""
+
+    @classmethod
+    def from_config(cls, config):
+        """Makes a loss scale from what `get_config` returned."""
+        return cls(**config)
+
+    def _add_weight(self, name, initial_value, dtype=None):
+        """Makes a variable that belongs to this loss scale's state.
+
+        Args:
+          name: str, its name, also in checkpoints.
+          initial_value: scalar.
+          dtype: `tf.DType` or None for that of `initial_value`.
+
+        Returns:
+          A resource variable that is neither trained nor aggregated over replicas.
+
+        Raises:
+          RuntimeError: this loss scale has a weight of that name.
+        """
+        if name in self._weights:
+            raise RuntimeError(f"This loss scale has a weight named {name!r} already.")
+        variable = tf1.Variable(
+            initial_value,
+            trainable=False,
+            name=name,
+            dtype=dtype,
+            use_resource=True,
+            aggregation=tf1.VariableAggregation.NONE,
+        )
+        self._weights[name] = variable
+        self._track_trackable(variable, name)
+        return variable
+
+
+class FixedLossScale(LossScale):
+    """A loss scale that never changes and, as in r2.0, lets non-finite gradients through.
+
+    Source: TensorFlow r2.0 `tf.train.experimental.FixedLossScale`.
+    """
+
+    def __init__(self, loss_scale_value, *, skip_nonfinite=False):
+        """Makes the loss scale; no tensor is made until it is called.
+
+        Args:
+          loss_scale_value: real number, at least 1.
+          skip_nonfinite: bool. If True, `update` asks for non-finite steps to be skipped, as
+            contrib's optimizer did with a fixed manager. Beyond r2.0.
+
+        Raises:
+          ValueError: `loss_scale_value` is no real number, below 1, NaN, or not finite in float32.
+        """
+        super().__init__()
+        self._loss_scale_value = _arguments.fixed_scale("loss_scale_value", loss_scale_value)
+        self._skip_nonfinite = bool(skip_nonfinite)
+
+    @property
+    def skip_nonfinite(self):
+        """Whether `update` asks for non-finite steps to be skipped."""
+        return self._skip_nonfinite
+
+    @_tf.do_not_convert
+    def __call__(self):
+        """Returns the loss scale, a scalar float32 tensor."""
+        return tf.constant(self._loss_scale_value, dtype=tf.float32)
+
+    @_tf.do_not_convert
+    def update(self, grads):
+        """Changes nothing.
+
+        Args:
+          grads: nested structure of gradients; looked at only with `skip_nonfinite`.
+
+        Returns:
+          A pair: None in eager mode, else a no-op; and True, or with `skip_nonfinite` whether all
+          gradients are finite on all replicas, a scalar bool tensor.
+        """
+        should_apply = _replicas.all_finite(grads) if self._skip_nonfinite else True
+        return (None if tf.executing_eagerly() else tf.no_op()), should_apply
+
+    def __repr__(self):
+        skip = ", skip_nonfinite=True" if self._skip_nonfinite else ""
+        return f"FixedLossScale({self._loss_scale_value}{skip})"
+
+    def get_config(self):
+        """Returns `{"loss_scale_value": float}`, and `skip_nonfinite` if it is True."""
+        config = {"loss_scale_value": self._loss_scale_value}
+        if self._skip_nonfinite:
+            config["skip_nonfinite"] = True
+        return config
+
+
+class DynamicLossScale(LossScale):
+    """A loss scale that grows after a run of finite steps and shrinks at each non-finite one.
+
+        if finite:
+            good += 1
+            if good >= increment_period:
+                scale = min(scale * multiplier, max_loss_scale) if that is finite; good = 0
+        else:
+            scale = max(scale / multiplier, min_loss_scale); good = 0
+
+    The state is two variables, `current_loss_scale` (float32) and `good_steps` (int64). Made under
+    `strategy.scope()` they are mirrored.
+
+    Source: TensorFlow r2.0 `tf.train.experimental.DynamicLossScale`; the bounds are beyond it
+    (TensorFlow issue 38357).
+    """
+
+    def __init__(
+        self,
+        initial_loss_scale=2**15,
+        increment_period=2000,
+        multiplier=2.0,
+        *,
+        min_loss_scale=1.0,
+        max_loss_scale=None,
+    ):
+        """Makes the loss scale and its variables.
+
+        Args:
+          initial_loss_scale: real number above zero, the loss scale to start from. One that is too
+            high comes down faster than one that is too low comes up.
+          increment_period: int, the scale grows after this many finite steps in a row.
+          multiplier: real number above zero, what growth multiplies with and shrinking divides by.
+          min_loss_scale: real number above zero, what shrinking stops at.
+          max_loss_scale: real number, what growth stops at, or None for the largest float32.
+
+        Raises:
+          ValueError: an argument is no real number, not above zero, not finite in float32, or (the
+            period) not integral; or the bounds leave no room for the initial scale.
+        """
+        super().__init__()
+        self._initial_loss_scale = _arguments.positive("initial_loss_scale", initial_loss_scale)
+        self._increment_period = _arguments.period("increment_period", increment_period, "int64")
+        self._multiplier = _arguments.positive("multiplier", multiplier)
+        self._min_loss_scale = _arguments.positive("min_loss_scale", min_loss_scale)
+        self._max_loss_scale = max_loss_scale
+        if max_loss_scale is not None:
+            self._max_loss_scale = _arguments.positive("max_loss_scale", max_loss_scale)
+            if self._max_loss_scale < max(self._initial_loss_scale, self._min_loss_scale):
+                raise ValueError(
+                    "max_loss_scale must be at least "
+                    f"initial_loss_scale={initial_loss_scale!r} and "
+                    f"min_loss_scale={min_loss_scale!r}, got {max_loss_scale!r}."
+                )
+        if self._initial_loss_scale < self._min_loss_scale:
+            if self._min_loss_scale != 1.0:
+                raise ValueError(
+                    "min_loss_scale must be at most "
+                    f"initial_loss_scale={initial_loss_scale!r}, got {min_loss_scale!r}."
+                )
+            _arguments.odd(
+                "initial_loss_scale={!r} is below min_loss_scale=1.0, to which a non-finite step "
+                "will raise it; pass a lower min_loss_scale to keep it low.",
+                initial_loss_scale,
+            )
+        if self._multiplier < 1:
+            _arguments.odd("multiplier={!r} is below 1: growth shrinks the scale.", multiplier)
+
+        self.current_loss_scale = self._add_weight(
+            "current_loss_scale", self._initial_loss_scale, tf.float32
+        )
+        self.good_steps = self._add_weight("good_steps", 0, tf.int64)
+
+    @property
+    def initial_loss_scale(self):
+        """The loss scale at the start, a float."""
+        return self._initial_loss_scale
+
+    @property
+    def increment_period(self):
+        """After how many finite steps in a row the loss scale grows, an int."""
+        return self._increment_period
+
+    @property
+    def multiplier(self):
+        """What growth multiplies the loss scale with and shrinking divides it by, a float."""
+        return self._multiplier
+
+    @property
+    def min_loss_scale(self):
+        """What shrinking stops at, a float."""
+        return self._min_loss_scale
+
+    @property
+    def max_loss_scale(self):
+        """What growth stops at, a float, or None."""
+        return self._max_loss_scale
+
+    # r2.0's own names for the state, which code in the wild reads.
+    @property
+    def _current_loss_scale(self):
+        return self.current_loss_scale
+
+    @property
+    def _num_good_steps(self):
+        return self.good_steps
+
+    @_tf.do_not_convert
+    def __call__(self):
+        """Returns the current loss scale, a scalar float32 tensor."""
+        return tf.identity(self.current_loss_scale)
+
+    @_tf.do_not_convert
+    def update(self, grads):
+        """Moves the state by one step.
+
+        Args:
+          grads: nested structure of unscaled gradients, or one: tensors and `tf.IndexedSlices` of
+            any shape and dtype; None is ignored. In a cross-replica context they may be
+            per-replica.
+
+        Returns:
+          A pair: None in eager mode, else a scalar tensor whose evaluation moves the state; and
+          whether all gradients are finite on all replicas, a scalar bool tensor.
+
+        Raises:
+          RuntimeError: called in a replica context.
+        """
+        if not _replicas.act_together():
+            raise RuntimeError(
+                "DynamicLossScale.update must be called once for all replicas, but was called in a "
+                "replica context. Inside strategy.run, call it as tf.distribute."
+                "get_replica_context().merge_call(lambda strategy, grads: "
+                "loss_scale.update(grads), args=(grads,)), or return the gradients from "
+                "strategy.run and call update(grads) under strategy.scope()."
+            )
+        finite = _replicas.all_finite(grads)
+        return self._update(finite), finite
+
+    def _update(self, finite):
+        state = _update_rule.State(self.current_loss_scale, self.good_steps, None)
+        with _tf.former_cond():
+            update = _replicas.assign_together(
+                state,
+                lambda now: _update_rule.dynamic(
+                    now,
+                    finite,
+                    self._increment_period,
+                    self._multiplier,
+                    self._min_loss_scale,
+                    self._max_loss_scale,
+                ),
+            )
+            if tf.executing_eagerly():
+                return None
+            # r2.0 returned a tensor: code in the wild puts tf.identity around it.
+            with tf.control_dependencies(update):
+                return tf.identity(finite)
+
+    def __repr__(self):
+        config = self.get_config()
+        if tf.executing_eagerly():
+            state = [
+                ("current_loss_scale", self.current_loss_scale.numpy()),
+                ("num_good_steps", self.good_steps.numpy()),
+            ]
+        else:
+            state = []
+        shown = ", ".join("{}={}".format(*item) for item in state + list(config.items()))
+        return f"DynamicLossScale({shown})"
+
+    def get_config(self):
+        """Returns the constructor's arguments as a dict, the bounds only where changed."""
+        config = {
+            "initial_loss_scale": self._initial_loss_scale,
+            "increment_period": self._increment_period,
+            "multiplier": self._multiplier,
+        }
+        if self._min_loss_scale != 1.0:
+            config["min_loss_scale"] = self._min_loss_scale
+        if self._max_loss_scale is not None:
+            config["max_loss_scale"] = self._max_loss_scale
+        return config
+
+
+class _ManagerLossScale(LossScale):
+    """A loss scale that runs the policy of a loss-scale manager; non-finite steps are skipped."""
+
+    def __init__(self, manager):
+        super().__init__()
+        self.manager = manager
+        if isinstance(manager, _tf.Trackable):
+            self._track_trackable(manager, "manager")
+
+    def __call__(self):
+        return self.manager.get_loss_scale()
+
+    @_tf.do_not_convert
+    def update(self, grads):
+        finite = _replicas.all_finite(grads)
+        with _replicas.agreed():
+            return self.manager.update_loss_scale(finite), finite
+
+    def __repr__(self):
+        return f"LossScale of {self.manager!r}"
+
+    def get_config(self):
+        raise NotImplementedError(
+            f"A {type(self.manager).__name__} has no config: make the loss scale from a new "
+            "manager instead."
+        )
+
+
+_CLASSES = {cls.__name__: cls for cls in (FixedLossScale, DynamicLossScale)}
+
+
+def serialize(loss_scale):
+    """Returns a `LossScale` as `{"class_name": str, "config": dict}`, which `get` takes."""
+    if not isinstance(loss_scale, LossScale):
+        raise ValueError(f"loss_scale must be a LossScale, got {loss_scale!r}.")
+    return {"class_name": type(loss_scale).__name__, "config": loss_scale.get_config()}
+
+
+def deserialize(config, custom_objects=None):
+    """Makes a `LossScale` from what `serialize` returned, or from a Keras config of r2.0.
+
+    Args:
+      config: dict with the keys `class_name` and `config`.
+      custom_objects: dict from class names to further `LossScale` classes, or None.
+
+    Raises:
+      ValueError: `config` is no such dict, or names an unknown class.
+    """
+    if not isinstance(config, dict) or not {"class_name", "config"} <= set(config):
+        raise ValueError(
+            f"config must be a dict with the keys 'class_name' and 'config', got {config!r}."
+        )
+    classes = dict(_CLASSES, **(custom_objects or {}))
+    if config["class_name"] not in classes:
+        raise ValueError(
+            "config names the unknown loss scale {!r}; known are {}. Pass others in "
+            "custom_objects.".format(config["class_name"], ", ".join(sorted(classes)))
+        )
+    return classes[config["class_name"]].from_config(config["config"])
+
+
+def get(identifier):
+    """Returns the loss scale that `identifier` stands for.
+
+    Args:
+      identifier: a real number for a `FixedLossScale`; 'dynamic' for a `DynamicLossScale` with its
+        defaults; a `LossScale`, returned as it is; a dict that `deserialize` takes; a
+        `LossScaleManager`, whose policy the loss scale then runs; or None, which is returned.
+
+    Raises:
+      ValueError: it is none of these, or a number that is no loss scale.
+    """
+    if identifier is None or isinstance(identifier, LossScale):
+        return identifier
+    if isinstance(identifier, lsm.LossScaleManager):
+        return _ManagerLossScale(identifier)
+    if isinstance(identifier, dict):
+        return deserialize(identifier)
+    if isinstance(identifier, str) and identifier == "dynamic":
+        return DynamicLossScale()
+    if isinstance(identifier, numbers.Real):
+        return FixedLossScale(identifier)
+    raise ValueError(
+        f"Cannot make a loss scale of {identifier!r}: it must be a number, 'dynamic', a LossScale, "
+        "a LossScaleManager, a config dict or None."
+    )

@@ -1,0 +1,179 @@
+"""Loss-scale managers of TensorFlow r1.15, `tf.contrib.mixed_precision`."""
+
+import abc
+
+from tf_lossscale_compat import _arguments, _replicas, _tf, _update_rule
+
+tf = _tf.tf
+tf1 = _tf.tf1
+
+
+class LossScaleManager(_tf.Trackable, metaclass=abc.ABCMeta):
+    """Chooses the loss scale of a `contrib.mixed_precision.LossScaleOptimizer`.
+
+    Subclass it for a policy of your own: `update_loss_scale` may use `tf.cond` and `assign`, and
+    may return an operation, a tensor or None.
+
+    Source: TensorFlow r1.15 `tf.contrib.mixed_precision.LossScaleManager`. Beyond it, managers can
+    be saved by `tf.train.Checkpoint` and know their `variables()`.
+    """
+
+    @abc.abstractmethod
+    def get_loss_scale(self):
+        """Returns the loss scale, a scalar float32 tensor of the graph or context of the call."""
+
+    @abc.abstractmethod
+    def update_loss_scale(self, finite_grads):
+        """Takes note of one step.
+
+        Args:
+          finite_grads: scalar bool tensor, whether all gradients of the step are finite. In eager
+            mode a Python bool will do.
+
+        Returns:
+          In graph mode what updates the loss scale when it is run; in eager mode None.
+        """
+
+    def variables(self):
+        """Returns the list of variables that hold the manager's state."""
+        return []
+
+
+class FixedLossScaleManager(LossScaleManager):
+    """A loss scale that never changes.
+
+    With contrib's `LossScaleOptimizer` a step whose gradients are not finite is skipped, unlike
+    with r2.0's `FixedLossScale`, which lets it through.
+
+    Source: TensorFlow r1.15 `tf.contrib.mixed_precision.FixedLossScaleManager`.
+    """
+
+    def __init__(self, loss_scale):
+        """Makes the manager; no tensor is made until `get_loss_scale` is called.
+
+        Args:
+          loss_scale: real number, at least 1.
+
+        Raises:
+          TypeError: `loss_scale` is no real number.
+          ValueError: `loss_scale` is below 1, NaN, or not finite in float32.
+        """
+        self._loss_scale = _arguments.fixed_scale("loss_scale", loss_scale, error=TypeError)
+
+    def get_loss_scale(self):
+        """Returns the loss scale, a scalar float32 tensor, in any graph, function or eager."""
+        return tf.convert_to_tensor(self._loss_scale, dtype=tf.float32)
+
+    def update_loss_scale(self, finite_grads):
+        """Changes nothing; returns a no-op `tf.Operation` in graph mode, None in eager mode."""
+        del finite_grads
+        return None if tf.executing_eagerly() else tf.no_op()
+
+
+class ExponentialUpdateLossScaleManager(LossScaleManager):
+    """A loss scale that grows after a run of finite steps and shrinks after non-finite ones.
+
+        if finite:
+            good += 1
+            if good >= incr_every_n_steps:
+                scale = scale * incr_ratio if that is finite; good = bad = 0
+        else:
+            bad += 1; good = 0
+            if bad >= decr_every_n_nan_or_inf:
+                scale = max(1, scale * decr_ratio); good = bad = 0
+
+    The state is three variables that are not trained: `loss_scale` (float32), `good_steps` and
+    `bad_steps` (int32), named under the name or variable scope around the constructor, so that
+    checkpoints of r1.15 restore. Made under `strategy.scope()` they are mirrored.
+
+    Source: TensorFlow r1.15 `tf.contrib.mixed_precision.ExponentialUpdateLossScaleManager`.
+    """
+
+    def __init__(
+        self,
+        init_loss_scale,
+        incr_every_n_steps,
+        decr_every_n_nan_or_inf=2,
+        incr_ratio=2,
+        decr_ratio=0.8,
+    ):
+        """Makes the manager and its variables.
+
+        Args:
+          init_loss_scale: real number above zero, the loss scale to start from.
+          incr_every_n_steps: int, the loss scale grows after this many finite steps in a row.
+          decr_every_n_nan_or_inf: int, it shrinks after this many non-finite steps, which need not
+            follow each other, but growth in between sets the count back.
+          incr_ratio: real number above zero, what growth multiplies with.
+          decr_ratio: real number above zero, what shrinking multiplies with.
+
+        Raises:
+          TypeError: a scale or ratio is no real number.
+          ValueError: one is not above zero or not finite in float32, or a period is not integral.
+        """
+        init_loss_scale = _arguments.positive("init_loss_scale", init_loss_scale, TypeError)
+        self._incr_every_n_steps = _arguments.period(
+            "incr_every_n_steps", incr_every_n_steps, "int32"
+        )
+        self._decr_every_n_nan_or_inf = _arguments.period(
+            "decr_every_n_nan_or_inf", decr_every_n_nan_or_inf, "int32"
+        )
+        self._incr_ratio = _arguments.positive("incr_ratio", incr_ratio, TypeError)
+        self._decr_ratio = _arguments.positive("decr_ratio", decr_ratio, TypeError)
+        if init_loss_scale < 1:
+            _arguments.odd("init_loss_scale={!r} is below 1, the floor.", init_loss_scale)
+        if self._incr_ratio < 1:
+            _arguments.odd("incr_ratio={!r} is below 1: growth shrinks the scale.", incr_ratio)
+        if self._decr_ratio > 1:
+            _arguments.odd("decr_ratio={!r} is above 1: shrinking raises the scale.", decr_ratio)
+
+        self._loss_scale = self._add_state("loss_scale", init_loss_scale, tf.float32)
+        self._num_good_steps = self._add_state("good_steps", 0, tf.int32)
+        self._num_bad_steps = self._add_state("bad_steps", 0, tf.int32)
+
+    def _add_state(self, name, initial_value, dtype):
+        variable = tf1.Variable(initial_value, trainable=False, name=name, dtype=dtype)
+        self._track_trackable(variable, name)
+        return variable
+
+    def variables(self):
+        """Returns the loss scale and the counters of good and bad steps, three variables."""
+        return [self._loss_scale, self._num_good_steps, self._num_bad_steps]
+
+    @_tf.do_not_convert
+    def get_loss_scale(self):
+        """Returns the current loss scale, a scalar float32 tensor."""
+        return tf.identity(self._loss_scale)
+
+    @_tf.do_not_convert
+    def update_loss_scale(self, finite_grads):
+        """Moves the state by one step, once for all replicas.
+
+        Args:
+          finite_grads: scalar bool tensor or Python bool. In a replica context each replica's own
+            flag, and all have to be True for the step to count as finite.
+
+        Returns:
+          In graph mode a `tf.Operation` that moves the state when it is run; in eager mode None.
+
+        Raises:
+          ValueError: `finite_grads` is no scalar.
+          TypeError or ValueError: it is no bool.
+        """
+        return _replicas.once_per_step(self._update, finite_grads)
+
+    def _update(self, finite):
+        state = _update_rule.State(self._loss_scale, self._num_good_steps, self._num_bad_steps)
+        with _tf.former_cond():
+            update = _replicas.assign_together(
+                state,
+                lambda now: _update_rule.exponential(
+                    now,
+                    finite,
+                    self._incr_every_n_steps,
+                    self._decr_every_n_nan_or_inf,
+                    self._incr_ratio,
+                    self._decr_ratio,
+                ),
+            )
+        return None if tf.executing_eagerly() else tf.group(*update)
