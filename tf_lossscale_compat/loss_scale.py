@@ -9,6 +9,15 @@ from tf_lossscale_compat import loss_scale_manager as lsm
 tf = _tf.tf
 tf1 = _tf.tf1
 
+__all__ = [
+    "DynamicLossScale",
+    "FixedLossScale",
+    "LossScale",
+    "deserialize",
+    "get",
+    "serialize",
+]
+
 
 class LossScale(_tf.Trackable, metaclass=abc.ABCMeta):
     """A loss scale, and how it follows from the gradients seen.

@@ -16,7 +16,7 @@ _KERAS_HINT = (
 )
 
 
-class _LossScaleOptimizer(_tf.Optimizer):
+class _BaseLossScaleOptimizer(_tf.Optimizer):
     """Scales the loss, unscales the gradients, and applies them if the step is not to be skipped.
 
     What the two public classes share; they differ in where the scale comes from and what decides.
@@ -205,7 +205,7 @@ def _group(operations, name=None):
     return tf.group(*[op for op in operations if op is not None], name=name)
 
 
-class ContribLossScaleOptimizer(_LossScaleOptimizer):
+class LossScaleOptimizer(_BaseLossScaleOptimizer):
     """Wraps an optimizer with the loss scale of a manager; non-finite steps are skipped.
 
     Public as `contrib.mixed_precision.LossScaleOptimizer`.
@@ -270,7 +270,7 @@ class ContribLossScaleOptimizer(_LossScaleOptimizer):
         return _group([applied, update])
 
 
-class MixedPrecisionLossScaleOptimizer(_LossScaleOptimizer):
+class MixedPrecisionLossScaleOptimizer(_BaseLossScaleOptimizer):
     """Wraps an optimizer with a `LossScale`, which also decides what is skipped.
 
     Public as `train.experimental.MixedPrecisionLossScaleOptimizer`.
@@ -391,7 +391,9 @@ def enable_mixed_precision_graph_rewrite(opt, loss_scale="dynamic"):
 
     Source: TensorFlow r1.14-2.x `tf.train.experimental.enable_mixed_precision_graph_rewrite`.
     """
-    if isinstance(opt, _LossScaleOptimizer):
+    # TensorFlow's own classes are not all public; they have the same names.
+    names = {cls.__name__ for cls in type(opt).__mro__}
+    if names & {LossScaleOptimizer.__name__, MixedPrecisionLossScaleOptimizer.__name__}:
         raise ValueError(f"opt has a loss scale already, got {opt!r}.")
     was_enabled = _tf.graph_rewrite_is_enabled()
     _tf.set_graph_rewrite(True)

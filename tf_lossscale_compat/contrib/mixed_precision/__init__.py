@@ -5,9 +5,7 @@ from tf_lossscale_compat.loss_scale_manager import (
     FixedLossScaleManager,
     LossScaleManager,
 )
-from tf_lossscale_compat.loss_scale_optimizer import (
-    ContribLossScaleOptimizer as LossScaleOptimizer,
-)
+from tf_lossscale_compat.loss_scale_optimizer import LossScaleOptimizer
 
 __all__ = [
     "ExponentialUpdateLossScaleManager",
