@@ -5,6 +5,7 @@ values may be one per replica; replica (inside `strategy.run`), where each repli
 """
 
 import contextlib
+import functools
 import threading
 
 from tf_lossscale_compat import _gradients, _tf
@@ -39,6 +40,17 @@ def act_together():
     return not in_replica_context() or _replicas_agree() or getattr(_local, "together", False)
 
 
+def check_together(what):
+    """Raises a RuntimeError where replicas do not act as one; `what` is the method called."""
+    if not act_together():
+        raise RuntimeError(
+            f"{what} must be called once for all replicas, but was called in a replica context. "
+            "Inside strategy.run, call it as tf.distribute.get_replica_context().merge_call("
+            "lambda strategy, grads: loss_scale.update(grads), args=(grads,)), or return the "
+            "gradients from strategy.run and call update(grads) under strategy.scope()."
+        )
+
+
 def in_cross_replica_context():
     """Whether a strategy is in scope and its replicas are not entered."""
     return tf.distribute.has_strategy() and tf.distribute.in_cross_replica_context()
@@ -49,17 +61,16 @@ def in_replica_context():
     return tf.distribute.has_strategy() and not tf.distribute.in_cross_replica_context()
 
 
+@functools.lru_cache(maxsize=None)
 def _supported_strategies():
-    for distribute in (tf.distribute, tf1.distribute):
-        for home in (distribute, distribute.experimental):
-            for name in (
-                "OneDeviceStrategy",
-                "MirroredStrategy",
-                "MultiWorkerMirroredStrategy",
-                "CentralStorageStrategy",
-            ):
-                if hasattr(home, name):
-                    yield getattr(home, name)
+    names = (
+        "OneDeviceStrategy",
+        "MirroredStrategy",
+        "MultiWorkerMirroredStrategy",
+        "CentralStorageStrategy",
+    )
+    homes = [home for api in (tf.distribute, tf1.distribute) for home in (api, api.experimental)]
+    return tuple(getattr(home, name) for home in homes for name in names if hasattr(home, name))
 
 
 def check_strategy():
@@ -67,11 +78,12 @@ def check_strategy():
     if not tf.distribute.has_strategy():
         return
     strategy = tf.distribute.get_strategy()
-    if not isinstance(strategy, tuple(_supported_strategies())):
+    if not isinstance(strategy, _supported_strategies()):
         raise ValueError(
-            f"Loss scaling does not support {type(strategy).__name__}: its replicas need not agree "
-            "on whether a step is skipped. Use the default strategy, OneDeviceStrategy, "
-            "MirroredStrategy, MultiWorkerMirroredStrategy or CentralStorageStrategy."
+            f"Loss scaling does not support {type(strategy).__name__}: it needs replicas that take "
+            "every step together, so that all skip it or none. Use the default strategy, "
+            "OneDeviceStrategy, MirroredStrategy, MultiWorkerMirroredStrategy or "
+            "CentralStorageStrategy."
         )
 
 
@@ -81,12 +93,21 @@ def _failures(test, args):
 
 
 def _holds_everywhere(test, args):
-    """Whether `test(*args)` is True on every replica; any context but that of a replica."""
+    """Whether `test(*args)` is True on every replica of every worker; inside a replica or outside.
+
+    This is the one scalar reduction per step. It is made even where outside of replicas there is
+    just one value: with one replica on each worker that is how a value per replica looks there.
+    """
     if not tf.distribute.has_strategy():
         return test(*args)
+    check_strategy()
     strategy = tf.distribute.get_strategy()
-    failures = strategy.extended.call_for_each_replica(_failures, args=(test, args))
-    total = strategy.reduce(tf.distribute.ReduceOp.SUM, failures, axis=None)
+    if tf.distribute.in_cross_replica_context():
+        failures = strategy.extended.call_for_each_replica(_failures, args=(test, args))
+        total = strategy.reduce(tf.distribute.ReduceOp.SUM, failures, axis=None)
+    else:
+        replica = tf.distribute.get_replica_context()
+        total = replica.all_reduce(tf.distribute.ReduceOp.SUM, _failures(test, args))
     return tf.equal(total, 0.0)
 
 
@@ -102,16 +123,7 @@ def all_finite(grads):
     """
     if _replicas_agree():
         return _gradients.all_finite(grads)
-    if in_replica_context():
-        return _all_reduced(_gradients.all_finite, (grads,))
     return _holds_everywhere(_gradients.all_finite, (grads,))
-
-
-def _all_reduced(test, args):
-    """Whether `test(*args)` is True on every replica; in a replica, without merge_call."""
-    context = tf.distribute.get_replica_context()
-    total = context.all_reduce(tf.distribute.ReduceOp.SUM, _failures(test, args))
-    return tf.equal(total, 0.0)
 
 
 def _as_flag(flag):
@@ -131,19 +143,15 @@ def once_per_step(update, flag):
     Returns:
       What `update` returned.
     """
-    if not tf.distribute.has_strategy() or _replicas_agree():
+    if _replicas_agree():
         return update(_as_flag(flag))
-    if tf.distribute.in_cross_replica_context():
-        if _tf.is_plain_flag(flag):  # Already the same everywhere: nothing to reduce.
-            return update(_as_flag(flag))
-        return update(_holds_everywhere(_as_flag, (flag,)))
-    if not _tf.uses_merge_call(tf.distribute.get_strategy()):
-        return update(_all_reduced(_as_flag, (flag,)))
 
-    def merged(_, flags):
-        return update(_holds_everywhere(_as_flag, (flags,)))
+    def update_all(flags):
+        finite = _holds_everywhere(_as_flag, (flags,))
+        with agreed():
+            return update(finite)
 
-    return tf.distribute.get_replica_context().merge_call(merged, args=(flag,))
+    return together(update_all, (flag,))
 
 
 def together(step, args):
@@ -165,6 +173,17 @@ def together(step, args):
     return tf.distribute.get_replica_context().merge_call(merged, args=args)
 
 
+class _Whole:
+    """Holds a variable, so that each replica is given the whole of it.
+
+    TensorFlow before 2.4 would give each its own copy, which has lost the variable's aggregation:
+    an optimizer that assigns to it would let the replicas drift apart.
+    """
+
+    def __init__(self, variable):
+        self.variable = variable
+
+
 def in_each_replica(fn, args):
     """Runs `fn(*args)` in every replica; without a strategy or inside a replica, just here.
 
@@ -172,9 +191,27 @@ def in_each_replica(fn, args):
     """
     if not in_cross_replica_context():
         return fn(*args)
+
+    def in_replica(*held):
+        return fn(
+            *tf.nest.map_structure(lambda v: v.variable if isinstance(v, _Whole) else v, held)
+        )
+
     strategy = tf.distribute.get_strategy()
-    results = strategy.extended.call_for_each_replica(fn, args=args)
+    held = tf.nest.map_structure(lambda v: _Whole(v) if hasattr(v, "assign") else v, args)
+    results = strategy.extended.call_for_each_replica(in_replica, args=held)
     return None if tf.executing_eagerly() else strategy.group(results)
+
+
+def _check_copies(state):
+    """Raises a ValueError where several replicas would each move one and the same variable."""
+    strategy = tf.distribute.get_strategy()
+    for variable in state:
+        if not (variable is None or strategy.extended.variable_created_in_scope(variable)):
+            raise ValueError(
+                f"{variable.name} was made outside strategy.scope() and is not mirrored. Make the "
+                "loss scale or its manager under strategy.scope()."
+            )
 
 
 def assign_together(state, rule):
@@ -190,6 +227,8 @@ def assign_together(state, rule):
     Returns:
       list of operations that assign; empty in eager mode, where it has happened.
     """
+    if in_replica_context():
+        _check_copies(state)
     now = state._make(None if variable is None else tf.identity(variable) for variable in state)
     moves = [(variable, value) for variable, value in zip(state, rule(now)) if variable is not None]
     assigned = []

@@ -33,11 +33,6 @@ Trackable: Any = next(
 do_not_convert = tf.autograph.experimental.do_not_convert
 
 
-def is_plain_flag(flag):
-    """Whether `flag` is one value, as opposed to one value for each replica."""
-    return isinstance(flag, (bool, tf.Tensor)) or not hasattr(flag, "values")
-
-
 def in_plain_graph():
     """Whether the context is a `tf.Graph` to be run by a Session, not eager or `tf.function`."""
     return not tf.executing_eagerly() and not tf1.get_default_graph().building_function

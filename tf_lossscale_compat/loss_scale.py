@@ -271,14 +271,7 @@ class DynamicLossScale(LossScale):
         Raises:
           RuntimeError: called in a replica context.
         """
-        if not _replicas.act_together():
-            raise RuntimeError(
-                "DynamicLossScale.update must be called once for all replicas, but was called in a "
-                "replica context. Inside strategy.run, call it as tf.distribute."
-                "get_replica_context().merge_call(lambda strategy, grads: "
-                "loss_scale.update(grads), args=(grads,)), or return the gradients from "
-                "strategy.run and call update(grads) under strategy.scope()."
-            )
+        _replicas.check_together("DynamicLossScale.update")
         finite = _replicas.all_finite(grads)
         return self._update(finite), finite
 
@@ -342,6 +335,7 @@ class _ManagerLossScale(LossScale):
 
     @_tf.do_not_convert
     def update(self, grads):
+        _replicas.check_together("update of a LossScale that runs a manager's policy")
         finite = _replicas.all_finite(grads)
         with _replicas.agreed():
             return self.manager.update_loss_scale(finite), finite

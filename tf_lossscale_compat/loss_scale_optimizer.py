@@ -128,6 +128,7 @@ class _BaseLossScaleOptimizer(_tf.Optimizer):
                 "apply_gradients was called in a cross-replica context and must be called in a "
                 "replica context: inside a function that strategy.run runs."
             )
+        _replicas.check_strategy()
         grads_and_vars = tuple(grads_and_vars)
         if all(grad is None for grad, _ in grads_and_vars):
             raise ValueError(
@@ -138,14 +139,16 @@ class _BaseLossScaleOptimizer(_tf.Optimizer):
         return self._apply(grads_and_vars, global_step, name)
 
     def _apply(self, grads_and_vars, global_step, name):
-        return _replicas.together(self._apply_together, (grads_and_vars, global_step, name))
+        # The name is no argument: strings made in each replica would be one per replica.
+        step = functools.partial(self._apply_together, name=name)
+        return _replicas.together(step, (grads_and_vars, global_step))
 
     def _apply_together(self, grads_and_vars, global_step, name):
         def apply_here(*args):
-            return _as_operation(self._wrapped.apply_gradients(*args))
+            return _as_operation(self._wrapped.apply_gradients(*args, name))
 
         def apply():
-            return _replicas.in_each_replica(apply_here, (grads_and_vars, global_step, name))
+            return _replicas.in_each_replica(apply_here, (grads_and_vars, global_step))
 
         def apply_if(flag):
             if isinstance(flag, bool):

@@ -1,0 +1,101 @@
+"""A TensorFlow 1 training script, with contrib's loss scaling from tf_lossscale_compat.
+
+It trains a small network on scikit-learn's handwritten digits, computed in float16 with float32
+variables. On TensorFlow 1.15 the script said
+
+    from tensorflow.contrib.mixed_precision import (
+
+in the one line that names tf_lossscale_compat below; nothing else had to change, and on 1.15 it
+runs either way. The loss scale starts far too high, as was common: the first steps overflow and are
+skipped until it has come down.
+"""
+
+import argparse
+
+import numpy as np
+import tensorflow.compat.v1 as tf
+from sklearn import datasets
+
+from tf_lossscale_compat.contrib.mixed_precision import (
+    ExponentialUpdateLossScaleManager,
+    LossScaleOptimizer,
+)
+
+tf.disable_v2_behavior()
+
+
+def float32_variable(name, initial_value, dtype):
+    """A variable that is kept in float32 and computed with in `dtype`."""
+    variable = tf.get_variable(name, initializer=initial_value.astype(np.float32))
+    return tf.cast(variable, dtype)
+
+
+def build_loss(images, labels, dtype, random):
+    """Returns the loss, summed over the images, and the share that the network gets right."""
+    hidden = tf.cast(images, dtype)
+    hidden = tf.matmul(hidden, float32_variable("kernel_1", random.randn(64, 32) / 8, dtype))
+    hidden = tf.tanh(hidden + float32_variable("bias_1", np.zeros(32), dtype))
+    logits = tf.matmul(hidden, float32_variable("kernel_2", random.randn(32, 10) / 6, dtype))
+    logits += float32_variable("bias_2", np.zeros(10), dtype)
+    loss = tf.losses.sparse_softmax_cross_entropy(labels, logits, reduction=tf.losses.Reduction.SUM)
+    right = tf.equal(tf.argmax(logits, axis=1, output_type=tf.int32), labels)
+    return loss, tf.reduce_mean(tf.cast(right, tf.float32))
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--steps", type=int, default=600)
+    parser.add_argument("--dtype", choices=["float16", "float32"], default="float16")
+    parser.add_argument("--init_loss_scale", type=float, default=2**32)
+    parser.add_argument(
+        "--dump", metavar="FILE.npz", help="write the loss and all variables after each step"
+    )
+    args = parser.parse_args()
+
+    digits = datasets.load_digits()
+    random = np.random.RandomState(0)
+    order = random.permutation(len(digits.target))
+    train, test = order[360:], order[:360]
+
+    images = tf.placeholder(tf.float32, [None, 64])
+    labels = tf.placeholder(tf.int32, [None])
+    loss, accuracy = build_loss(images, labels, args.dtype, random)
+
+    global_step = tf.train.get_or_create_global_step()
+    manager = ExponentialUpdateLossScaleManager(
+        init_loss_scale=args.init_loss_scale,
+        incr_every_n_steps=100,
+        decr_every_n_nan_or_inf=2,
+        decr_ratio=0.5,
+    )
+    optimizer = LossScaleOptimizer(tf.train.MomentumOptimizer(0.001, 0.9), manager)
+    train_op = optimizer.minimize(loss, global_step=global_step)
+    loss_scale = manager.get_loss_scale()
+
+    def feed(chosen):
+        return {images: digits.data[chosen] / 8 - 1, labels: digits.target[chosen]}
+
+    variables = tf.global_variables()
+    history = {name: [] for name in ["loss"] + [variable.op.name for variable in variables]}
+    with tf.Session() as session:
+        session.run(tf.global_variables_initializer())
+        for _ in range(args.steps):
+            batch = feed(random.choice(train, 64))
+            _, step_loss = session.run([train_op, loss], batch)
+            if args.dump:
+                history["loss"].append(step_loss)
+                for variable, value in zip(variables, session.run(variables)):
+                    history[variable.op.name].append(value)
+        applied, scale = session.run([global_step, loss_scale])
+        held_back = session.run(accuracy, feed(test))
+    if args.dump:
+        np.savez_compressed(args.dump, **history)
+    print(
+        "accuracy {:.4f}, {} steps, {} skipped, final loss scale {:g}".format(
+            held_back, args.steps, args.steps - applied, scale
+        )
+    )
+
+
+if __name__ == "__main__":
+    main()

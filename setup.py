@@ -1,0 +1,75 @@
+"""Installs tf_lossscale_compat; tool settings are in pyproject.toml."""
+
+import os
+import re
+
+import setuptools
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+
+
+def read(*parts):
+    with open(os.path.join(HERE, *parts), encoding="utf-8") as file:
+        return file.read()
+
+
+def version():
+    # Read as text: importing the package would need TensorFlow at build time.
+    match = re.search(
+        r'^__version__ = "([^"]+)"$', read("tf_lossscale_compat", "_version.py"), re.MULTILINE
+    )
+    if match is None:
+        raise RuntimeError("tf_lossscale_compat/_version.py holds no __version__ line")
+    return match.group(1)
+
+
+DEMO = ["scikit-learn", "tqdm", "matplotlib"]
+TEST = ["pytest>=7", "pytest-timeout", "hypothesis"] + DEMO
+# ruff's formatting may change with its minor version, so that is held.
+DEV = ["build", "mypy>=2.4,<3", "nox>=2025.5.1", "ruff==0.17.*"]
+
+setuptools.setup(
+    name="tf_lossscale_compat",
+    version=version(),
+    description=(
+        "tf.contrib.mixed_precision and the TensorFlow 2.0 loss scales on every TensorFlow"
+        " from 1.15 up"
+    ),
+    long_description=read("README.md"),
+    long_description_content_type="text/markdown",
+    license="Apache-2.0",
+    packages=setuptools.find_packages(include=["tf_lossscale_compat", "tf_lossscale_compat.*"]),
+    package_data={"tf_lossscale_compat": ["py.typed"]},
+    zip_safe=False,
+    python_requires=">=3.7",
+    install_requires=["absl-py", "packaging"],
+    extras_require={
+        # No TensorFlow in install_requires: it has several distributions, and whoever migrates
+        # has one of them already.
+        "tensorflow": ["tensorflow>=1.15"],
+        "tensorflow-cpu": ["tensorflow-cpu>=1.15"],
+        "demo": DEMO,
+        "test": TEST,
+        "dev": DEV,
+    },
+    entry_points={"console_scripts": ["tf-lossscale = tf_lossscale_compat.cli:main"]},
+    keywords="tensorflow keras mixed-precision float16 loss-scaling contrib migration",
+    classifiers=[
+        "Development Status :: 3 - Alpha",
+        "Intended Audience :: Developers",
+        "Intended Audience :: Science/Research",
+        "Operating System :: OS Independent",
+        "Programming Language :: Python :: 3",
+        "Programming Language :: Python :: 3 :: Only",
+        "Programming Language :: Python :: 3.7",
+        "Programming Language :: Python :: 3.8",
+        "Programming Language :: Python :: 3.9",
+        "Programming Language :: Python :: 3.10",
+        "Programming Language :: Python :: 3.11",
+        "Programming Language :: Python :: 3.12",
+        "Programming Language :: Python :: 3.13",
+        "Topic :: Scientific/Engineering :: Artificial Intelligence",
+        "Topic :: Software Development :: Libraries :: Python Modules",
+        "Typing :: Typed",
+    ],
+)

@@ -1,0 +1,199 @@
+"""The command line: exit codes, messages, and that nothing is trained after a bad argument."""
+
+import contextlib
+import io
+import os
+import re
+import subprocess
+import sys
+import tempfile
+from unittest import mock
+
+from absl.testing import absltest, parameterized
+
+import tf_lossscale_compat
+from tf_lossscale_compat import cli, demo
+
+
+def call(*arguments):
+    """Runs the command in this process; returns exit code, standard output, standard error."""
+    out, err = io.StringIO(), io.StringIO()
+    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+        code = cli.main(list(arguments))
+    return code, out.getvalue(), err.getvalue()
+
+
+class MainTest(absltest.TestCase):
+    def test_help_lists_the_commands_and_succeeds(self):
+        code, out, _ = call("--help")
+        self.assertEqual(code, 0)
+        self.assertIn("usage: tf-lossscale", out)
+        self.assertRegex(out, r"(?m)^ +demo +Train")
+
+    def test_help_of_the_demo_names_its_options(self):
+        code, out, _ = call("demo", "--help")
+        self.assertEqual(code, 0)
+        for option in ("--steps", "--seed", "--json FILE", "--plot FILE.png"):
+            self.assertIn(option, out)
+
+    def test_version(self):
+        self.assertEqual(call("--version")[:2], (0, tf_lossscale_compat.__version__ + "\n"))
+
+    def test_without_a_command_it_says_how_to_call_it(self):
+        code, _, err = call()
+        self.assertEqual(code, 2)
+        self.assertIn("usage: tf-lossscale", err)
+
+    def test_unknown_command(self):
+        code, _, err = call("train")
+        self.assertEqual(code, 2)
+        self.assertIn("'train'", err)
+
+    def test_interruption_ends_without_a_traceback(self):
+        with mock.patch.object(demo, "train", side_effect=KeyboardInterrupt):
+            code, _, err = call("demo", "--steps", "1")
+        self.assertEqual(code, 130)
+        self.assertIn("interrupted", err)
+
+    def test_running_the_package_is_the_same_as_the_command(self):
+        environment = dict(os.environ, TF_CPP_MIN_LOG_LEVEL="3")
+        package = os.path.dirname(os.path.abspath(tf_lossscale_compat.__file__))
+        environment["PYTHONPATH"] = os.path.dirname(package)
+        child = subprocess.run(
+            [sys.executable, "-m", "tf_lossscale_compat", "demo", "--steps", "none"],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            env=environment,
+            universal_newlines=True,
+            timeout=120,
+            check=False,
+        )
+        _, _, err = call("demo", "--steps", "none")
+        self.assertEqual(child.returncode, 2)
+        self.assertEqual(child.stderr.split("\n")[-2:], err.split("\n")[-2:])
+
+
+class BadDemoArgumentsTest(parameterized.TestCase):
+    """Each is refused with exit code 2 and a message, before anything is trained."""
+
+    def setUp(self):
+        super().setUp()
+        self.train = self.enter_context(mock.patch.object(demo, "train"))
+        self.folder = self.enter_context(tempfile.TemporaryDirectory())
+
+    def refused(self, *arguments):
+        code, out, err = call("demo", *arguments)
+        self.assertEqual((code, out), (2, ""))
+        self.train.assert_not_called()
+        self.assertIn("usage: tf-lossscale demo", err)
+        return err
+
+    @parameterized.parameters(
+        ("--steps", "0"),
+        ("--steps", "-5"),
+        ("--steps", "many"),
+        ("--steps", "1.5"),
+        ("--seed", "-1"),
+        ("--seed", "4294967296"),
+        ("--seed", "x"),
+    )
+    def test_numbers(self, option, value):
+        err = self.refused(option, value)
+        self.assertRegex(err, f"argument {option}: must be .* got '?{re.escape(value)}'?")
+
+    @parameterized.parameters("--json", "--plot")
+    def test_file_in_a_folder_that_does_not_exist(self, option):
+        path = os.path.join(self.folder, "missing", "file.png")
+        self.assertIn(f"argument {option}: cannot write {path!r}", self.refused(option, path))
+
+    @parameterized.parameters("--json", "--plot")
+    def test_folder_instead_of_a_file(self, option):
+        path = os.path.join(self.folder, "folder.png")
+        os.mkdir(path)
+        self.assertIn(f"argument {option}: cannot write {path!r}", self.refused(option, path))
+
+    def test_picture_of_another_format(self):
+        self.assertIn("must end in .png", self.refused("--plot", self.folder + "/plot.jpg"))
+
+    def test_one_file_for_both(self):
+        path = os.path.join(self.folder, "both.png")
+        self.assertIn("same file", self.refused("--json", path, "--plot", path))
+
+    @parameterized.parameters(
+        ("sklearn", "scikit-learn", False),
+        ("tqdm", "tqdm", False),
+        ("matplotlib", "matplotlib", True),
+    )
+    def test_missing_distribution(self, module, distribution, with_plot):
+        options = ["--plot", os.path.join(self.folder, "plot.png")] if with_plot else []
+        with mock.patch.dict(sys.modules, {module: None}):
+            err = self.refused(*options)
+        self.assertIn(f"needs {distribution}, which the extra `demo` installs", err)
+        self.assertIn("tf_lossscale_compat[demo]", err)
+
+
+class GoodDemoArgumentsTest(absltest.TestCase):
+    def setUp(self):
+        super().setUp()
+        step = demo.Step(loss=1.0, scale=8.0, zero_share=0.5, applied=True)
+        run = demo.Run("some run", 0.5, 1.0, 0.5, 8.0, 0, 1.0, [step])
+        self.train = self.enter_context(
+            mock.patch.object(demo, "train", autospec=True, return_value=[run])
+        )
+
+    def test_without_a_plot_matplotlib_is_not_needed(self):
+        with mock.patch.dict(sys.modules, {"matplotlib": None}):
+            code, out, _ = call("demo", "--steps", "3", "--seed", "4294967295")
+        self.assertEqual(code, 0)
+        self.assertIn("some run", out)
+        self.assertEqual(self.train.call_args[0][:2], (3, 4294967295))
+
+    def test_existing_file_stays_as_it_is_until_there_is_something_to_write(self):
+        path = os.path.join(self.enter_context(tempfile.TemporaryDirectory()), "old.json")
+        with open(path, "w") as file:
+            file.write("old")
+        with mock.patch.object(demo, "train", side_effect=KeyboardInterrupt):
+            call("demo", "--json", path)
+        with open(path) as file:
+            self.assertEqual(file.read(), "old")
+
+    def test_no_file_is_left_when_there_is_nothing_to_write(self):
+        path = os.path.join(self.enter_context(tempfile.TemporaryDirectory()), "new.json")
+        with mock.patch.object(demo, "train", side_effect=KeyboardInterrupt):
+            call("demo", "--json", path)
+        self.assertFalse(os.path.exists(path))
+
+    def test_failure_to_write_is_reported_after_the_table(self):
+        path = os.path.join(self.enter_context(tempfile.TemporaryDirectory()), "result.json")
+        with mock.patch.object(demo, "write_json", side_effect=OSError("disk full")):
+            code, out, err = call("demo", "--json", path)
+        self.assertEqual(code, 1)
+        self.assertIn("some run", out)
+        self.assertIn("disk full", err)
+
+
+class ImportsTest(absltest.TestCase):
+    def test_the_command_brings_in_no_keras_and_nothing_of_the_extra(self):
+        program = (
+            "import sys, tensorflow; before = set(sys.modules);"
+            "from tf_lossscale_compat import cli;"
+            "print(*sorted(set(sys.modules) - before))"
+        )
+        package = os.path.dirname(os.path.abspath(tf_lossscale_compat.__file__))
+        output = subprocess.check_output(
+            [sys.executable, "-c", program],
+            stdin=subprocess.DEVNULL,
+            env=dict(os.environ, PYTHONPATH=os.path.dirname(package)),
+            universal_newlines=True,
+            timeout=120,
+        )
+        modules = output.split("\n")[-2].split()
+        self.assertIn("tf_lossscale_compat.demo", modules)
+        for module in modules:
+            self.assertNotIn(module.split(".")[0], ("sklearn", "tqdm", "matplotlib"))
+            self.assertNotRegex(module, r"(^|\.)(tf_)?keras(\.|$)")
+
+
+if __name__ == "__main__":
+    absltest.main()

@@ -1,0 +1,391 @@
+"""Writes small checkpoints of trainings with the original classes, and what came after.
+
+    python tests/data/write_checkpoints.py OUTDIR
+
+Under TensorFlow 1.15.5 it trains with `tf.contrib.mixed_precision` and with
+`tf.train.experimental` in graphs and saves by name (`tf.compat.v1.train.Saver`). Under TensorFlow
+2.0.4 it trains eagerly with `tf.train.experimental` and saves by object (`tf.train.Checkpoint`).
+For each case it leaves `OUTDIR/CASE/saved.*` and `OUTDIR/CASE/continued.json`: the bits of
+every variable when the checkpoint was written and after each of the steps that followed it.
+
+The losses are element-wise, so that no kernel sums in an order of its own, and the variables are
+shorter than a SIMD register: between 2.4 and 2.10 Adam's vectorized square root became another,
+and eight elements at a time would come out up to a few ulps apart, whoever applies them.
+The tests build the same graphs from the functions here, with this package's classes in the place
+of the originals.
+"""
+
+import argparse
+import collections
+import json
+import os
+import sys
+
+import numpy as np
+import tensorflow as tf
+
+tf1 = tf.compat.v1
+
+SIZES = collections.OrderedDict([("w", 3), ("u", 2)])
+STEPS_BEFORE = 9
+STEPS_AFTER = 16
+# Steps with a non-finite gradient: some before the checkpoint is written, some after it.
+NONFINITE = {2: np.nan, 3: np.inf, 7: -np.inf, 11: np.inf, 12: np.nan, 13: -np.inf, 20: np.nan}
+
+Classes = collections.namedtuple("Classes", ["contrib", "experimental"])
+
+
+def step_data(step):
+    """Returns {name: (target, poison)}: what variable `name` is pulled to, and what spoils it."""
+    random = np.random.RandomState(step)
+    data = {}
+    for name, size in SIZES.items():
+        poison = np.zeros(size, np.float32)
+        target = random.uniform(-1, 1, size).astype(np.float32)
+        if step in NONFINITE and (name == "w" or step % 2):
+            poison[step % size] = NONFINITE[step]
+        data[name] = (target, poison)
+    return data
+
+
+def variables():
+    """Makes the trained variables, {name: variable}."""
+    return {
+        name: tf1.Variable(np.linspace(-1, 1, size).astype(np.float32), name=name)
+        for name, size in SIZES.items()
+    }
+
+
+def loss_of(variable, target, poison):
+    return tf.reduce_sum(tf.square(variable - target)) + tf.reduce_sum(poison * variable)
+
+
+class GraphTraining:
+    """A training in a TF1-style graph: `losses` to build on, then `run` steps in a session."""
+
+    def __init__(self):
+        self.variables = variables()
+        self.feeds = {
+            name: (tf1.placeholder(tf.float32, [size]), tf1.placeholder(tf.float32, [size]))
+            for name, size in SIZES.items()
+        }
+        self.losses = {
+            name: loss_of(variable, *self.feeds[name]) for name, variable in self.variables.items()
+        }
+        self.global_step = tf1.train.get_or_create_global_step()
+        # Lists of operations; each list is run by itself, in order.
+        self.phases = []
+        self.every = None
+
+    def run(self, session, step):
+        feed = {}
+        for name, values in step_data(step).items():
+            feed.update(zip(self.feeds[name], values))
+        if self.every is not None:
+            feed[self.every] = step % 3 == 2
+        for phase in self.phases:
+            session.run(phase, feed)
+
+
+def contrib_two_optimizers(classes):
+    """Two loss-scaled Adams in one graph, after a conditional of the user's own."""
+    training = GraphTraining()
+    rate = tf1.cond(training.global_step < 6, lambda: tf.constant(0.25), lambda: tf.constant(0.125))
+    for name, arguments in (("w", (2**10, 2, 2, 2, 0.8)), ("u", (3.0, 3, 1, 1.7, 1.0 / 3))):
+        manager = classes.contrib.ExponentialUpdateLossScaleManager(*arguments)
+        optimizer = classes.contrib.LossScaleOptimizer(tf1.train.AdamOptimizer(rate), manager)
+        training.phases.append(
+            optimizer.minimize(
+                training.losses[name],
+                global_step=training.global_step if name == "w" else None,
+                var_list=[training.variables[name]],
+            )
+        )
+    return training
+
+
+def contrib_scoped(classes):
+    """Managers in a variable scope, optimizers in a name scope, the fixed manager first."""
+    training = GraphTraining()
+    with tf1.variable_scope("scaling"):
+        manager = classes.contrib.ExponentialUpdateLossScaleManager(64.0, 2, incr_ratio=4)
+        fixed = classes.contrib.FixedLossScaleManager(128.0)
+    with tf1.name_scope("train"):
+        for name, this in (("u", fixed), ("w", manager)):
+            optimizer = classes.contrib.LossScaleOptimizer(tf1.train.AdamOptimizer(0.1), this)
+            training.phases.append(
+                optimizer.minimize(
+                    training.losses[name],
+                    global_step=training.global_step if name == "w" else None,
+                    var_list=[training.variables[name]],
+                )
+            )
+    return training
+
+
+def _accumulate(training, optimizer):
+    """Gradients summed over steps and applied in a branch of a `tf.cond`, as for BERT."""
+    training.every = tf1.placeholder(tf.bool, [])
+    grads_and_vars = optimizer.compute_gradients(
+        training.losses["w"] + training.losses["u"],
+        [training.variables["w"], training.variables["u"]],
+    )
+    sums = [
+        tf1.Variable(np.zeros(var.shape.as_list(), np.float32), trainable=False, name="accumulated")
+        for _, var in grads_and_vars
+    ]
+    training.phases = [
+        tf.group(*[tf1.assign_add(total, grad) for total, (grad, _) in zip(sums, grads_and_vars)]),
+        tf1.cond(
+            training.every,
+            lambda: optimizer.apply_gradients(
+                # A list, for the contrib of TensorFlow 1.15 goes over it twice.
+                [(tf.identity(total), var) for total, (_, var) in zip(sums, grads_and_vars)],
+                global_step=training.global_step,
+            ),
+            tf.no_op,
+        ),
+        tf1.cond(
+            training.every,
+            lambda: tf.group(*[tf1.assign(total, tf.zeros_like(total)) for total in sums]),
+            tf.no_op,
+        ),
+    ]
+    return training
+
+
+def contrib_accumulation(classes):
+    """Contrib's optimizer, applied in a branch of the user's conditional."""
+    manager = classes.contrib.ExponentialUpdateLossScaleManager(2**8, 1, 1, 2, 0.5)
+    optimizer = classes.contrib.LossScaleOptimizer(tf1.train.AdamOptimizer(0.1), manager)
+    return _accumulate(GraphTraining(), optimizer)
+
+
+def mixed_precision_optimizers(classes):
+    """Two dynamic loss scales and a fixed one between them, each around an Adam."""
+    training = GraphTraining()
+    make = classes.experimental
+    for name, loss_scale in (
+        ("w", make.DynamicLossScale(2**8, 2, 4.0)),
+        ("u", make.FixedLossScale(16.0)),
+        ("w", make.DynamicLossScale(2**4, 3, 2.0)),
+    ):
+        loss = training.losses[name]
+        if name == "u":
+            # A fixed scale lets non-finite gradients through; here they are not the point.
+            loss = tf.reduce_sum(tf.square(training.variables["u"] - training.feeds["u"][0]))
+        optimizer = make.MixedPrecisionLossScaleOptimizer(tf1.train.AdamOptimizer(0.1), loss_scale)
+        training.phases.append(
+            optimizer.minimize(
+                loss,
+                global_step=None if training.phases else training.global_step,
+                var_list=[training.variables[name]],
+            )
+        )
+    return training
+
+
+def mixed_precision_accumulation(classes):
+    """The v1 loss-scale optimizer, applied in a branch of the user's conditional."""
+    make = classes.experimental
+    optimizer = make.MixedPrecisionLossScaleOptimizer(
+        tf1.train.AdamOptimizer(0.1), make.DynamicLossScale(2**8, 1, 2.0)
+    )
+    return _accumulate(GraphTraining(), optimizer)
+
+
+class OptimizerTraining:
+    """A training saved by objects, all of which `checkpoint` holds; `take` is one step of it."""
+
+    def __init__(self, classes):
+        make = classes.experimental
+        self.loss_scale = make.DynamicLossScale(2.0**8, 2, 4.0)
+        self.optimizer = make.MixedPrecisionLossScaleOptimizer(
+            tf1.train.AdamOptimizer(0.1), self.loss_scale
+        )
+        self.variables = variables()
+        self.global_step = tf.Variable(0, trainable=False, dtype=tf.int64, name="global_step")
+        self.checkpoint = tf.train.Checkpoint(
+            optimizer=self.optimizer, global_step=self.global_step, **self.variables
+        )
+
+    def take(self, data):
+        """Takes a step on what `step_data` returns; in a graph returns the operation for it."""
+
+        def loss():
+            return sum(loss_of(self.variables[name], *data[name]) for name in SIZES)
+
+        return self.optimizer.minimize(
+            loss if tf.executing_eagerly() else loss(),
+            global_step=self.global_step,
+            var_list=[self.variables[name] for name in SIZES],
+        )
+
+    def state(self):
+        """Returns {name: variable}, the names being the same in eager mode and in graphs."""
+        # pylint: disable=protected-access
+        state = dict(self.variables, global_step=self.global_step)
+        state["loss_scale"] = self.loss_scale._current_loss_scale
+        state["good_steps"] = self.loss_scale._num_good_steps
+        adam = self.optimizer._optimizer
+        for name, var in self.variables.items():
+            for slot in ("m", "v"):
+                state["{}/{}".format(name, slot)] = adam.get_slot(var, slot)
+        for var in adam.variables():
+            if "power" in var.name:
+                state[var.name.split("/")[-1].split(":")[0]] = var
+        return state
+
+
+class LossScaleAlone:
+    """A `DynamicLossScale` in a custom loop, saved by itself."""
+
+    def __init__(self, classes):
+        self.loss_scale = classes.experimental.DynamicLossScale(1000.0, 2, 3.0)
+        self.checkpoint = tf.train.Checkpoint(loss_scale=self.loss_scale)
+
+    def take(self, data):
+        return self.loss_scale.update(list(data["w"]))[0]
+
+    def state(self):
+        # pylint: disable=protected-access
+        loss_scale = self.loss_scale
+        return {
+            "loss_scale": loss_scale._current_loss_scale,
+            "good_steps": loss_scale._num_good_steps,
+        }
+
+
+BY_NAME = collections.OrderedDict(
+    (build.__name__, build)
+    for build in (
+        contrib_two_optimizers,
+        contrib_scoped,
+        contrib_accumulation,
+        mixed_precision_optimizers,
+        mixed_precision_accumulation,
+    )
+)
+BY_OBJECT = collections.OrderedDict(
+    [("object_optimizer", OptimizerTraining), ("object_loss_scale", LossScaleAlone)]
+)
+
+
+def bits(state):
+    """{name: array} as {name: hexadecimal}, big-endian so that it can be read."""
+    return {
+        name: np.asarray(value).astype(np.asarray(value).dtype.newbyteorder(">")).tobytes().hex()
+        for name, value in state.items()
+    }
+
+
+def graph_state(session):
+    """The bits of all global variables, {name: hexadecimal}."""
+    saved = tf1.global_variables()
+    return bits(dict(zip([var.op.name for var in saved], session.run(saved))))
+
+
+def continue_in_graph(training, session):
+    """Takes the steps after the checkpoint; returns the bits of all variables after each."""
+    history = []
+    for step in range(STEPS_BEFORE, STEPS_BEFORE + STEPS_AFTER):
+        training.run(session, step)
+        history.append(graph_state(session))
+    return history
+
+
+def as_tensors(step):
+    """`step_data` for eager mode."""
+    return {name: [tf.constant(value) for value in pair] for name, pair in step_data(step).items()}
+
+
+def eager_state(training):
+    return bits({name: variable.numpy() for name, variable in training.state().items()})
+
+
+def continue_eagerly(training):
+    """Takes the steps after the checkpoint; returns the bits of the state after each."""
+    history = []
+    for step in range(STEPS_BEFORE, STEPS_BEFORE + STEPS_AFTER):
+        training.take(as_tensors(step))
+        history.append(eager_state(training))
+    return history
+
+
+def train_and_save_in_graph(build, classes, prefix):
+    """Trains, saves by name at `prefix`, trains on.
+
+    Returns:
+      (state when saved, list of the states after each further step).
+    """
+    with tf.Graph().as_default(), tf1.Session() as session:
+        training = build(classes)
+        session.run(tf1.global_variables_initializer())
+        for step in range(STEPS_BEFORE):
+            training.run(session, step)
+        tf1.train.Saver().save(session, prefix, write_meta_graph=False, write_state=False)
+        return graph_state(session), continue_in_graph(training, session)
+
+
+def train_and_save_eagerly(make, classes, prefix):
+    """Trains, saves by object at `prefix` + "-1", trains on; returns as above."""
+    training = make(classes)
+    for step in range(STEPS_BEFORE):
+        training.take(as_tensors(step))
+    saved = eager_state(training)
+    training.checkpoint.save(prefix)
+    return saved, continue_eagerly(training)
+
+
+def dump(path, saved, history):
+    with open(path, "w") as stream:
+        lines = [json.dumps(state, sort_keys=True) for state in [saved] + history]
+        stream.write('{{"tensorflow": "{}", "states": [\n'.format(tf.__version__))
+        stream.write(",\n".join(lines) + "\n]}\n")
+
+
+def load(path):
+    """Returns (state when the checkpoint was written, states after each step that followed)."""
+    with open(path) as stream:
+        states = json.load(stream)["states"]
+    return states[0], states[1:]
+
+
+def original_classes():
+    """TensorFlow's own classes; exits where there are none, or where they are someone else's."""
+    if tf.__version__ not in ("1.15.5", "2.0.4"):
+        raise SystemExit("write_checkpoints.py: run it under TensorFlow 1.15.5 or 2.0.4.")
+    contrib = tf.contrib.mixed_precision if tf.__version__ == "1.15.5" else None
+    classes = Classes(contrib, tf1.train.experimental)
+    for cls in (
+        getattr(contrib, "LossScaleOptimizer", None),
+        getattr(contrib, "ExponentialUpdateLossScaleManager", None),
+        classes.experimental.MixedPrecisionLossScaleOptimizer,
+        classes.experimental.DynamicLossScale,
+    ):
+        if cls and cls.__module__.split(".")[0] not in ("tensorflow", "tensorflow_core"):
+            raise SystemExit("write_checkpoints.py: {} is not TensorFlow's own.".format(cls))
+    return classes
+
+
+def main(argv=None):
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("outdir", metavar="OUTDIR", help="where a folder for each case is made")
+    outdir = parser.parse_args(argv).outdir
+    classes = original_classes()
+    if tf.__version__ == "1.15.5":
+        cases, write = BY_NAME, train_and_save_in_graph
+    else:
+        cases, write = BY_OBJECT, train_and_save_eagerly
+    for name, make in cases.items():
+        folder = os.path.join(outdir, name)
+        if not os.path.isdir(folder):
+            os.makedirs(folder)
+        saved, history = write(make, classes, os.path.join(folder, "saved"))
+        dump(os.path.join(folder, "continued.json"), saved, history)
+        print(name, " ".join(sorted(saved)))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

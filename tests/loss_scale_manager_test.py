@@ -1,0 +1,740 @@
+"""The loss-scale managers of TensorFlow 1.15: what they compute, own and refuse."""
+
+import fractions
+import inspect
+import unittest
+from unittest import mock
+
+import numpy as np
+import tensorflow as tf
+from absl import logging
+from absl.testing import parameterized
+
+import tf_lossscale_compat
+from tests import modes, originals
+from tf_lossscale_compat.contrib import mixed_precision as contrib
+
+tf1 = tf.compat.v1
+
+HUGE = 10**400  # More than a float of any kind holds.
+
+
+def exponential_model(flags, init, incr_every, decr_every=2, incr_ratio=2, decr_ratio=0.8):
+    """What the rule makes of `flags`, by NumPy in float32: a (scale, good, bad) for each step."""
+    scale, good, bad = np.float32(init), 0, 0
+    for finite in flags:
+        if finite:
+            good += 1
+            if good >= incr_every:
+                with np.errstate(over="ignore"):
+                    grown = scale * np.float32(incr_ratio)
+                scale = grown if np.isfinite(grown) else scale
+                good = bad = 0
+        else:
+            good, bad = 0, bad + 1
+            if bad >= decr_every:
+                scale = max(np.float32(1), scale * np.float32(decr_ratio))
+                good = bad = 0
+        yield scale, good, bad
+
+
+class LossScaleManagerTest(tf.test.TestCase, parameterized.TestCase):
+    def test_loss_scale_manager_is_abstract(self):
+        with self.assertRaises(TypeError):
+            contrib.LossScaleManager()
+
+    @parameterized.parameters("get_loss_scale", "update_loss_scale")
+    def test_a_subclass_must_define(self, missing):
+        methods = {"get_loss_scale": lambda self: 1.0, "update_loss_scale": lambda self, flag: None}
+        contrib_manager = type("Whole", (contrib.LossScaleManager,), dict(methods))
+        self.assertIsInstance(contrib_manager(), contrib.LossScaleManager)
+        del methods[missing]
+        partial = type("Partial", (contrib.LossScaleManager,), methods)
+        with self.assertRaisesRegex(TypeError, missing):
+            partial()
+
+    def test_managers_are_loss_scale_managers(self):
+        self.assertTrue(issubclass(contrib.FixedLossScaleManager, contrib.LossScaleManager))
+        self.assertTrue(
+            issubclass(contrib.ExponentialUpdateLossScaleManager, contrib.LossScaleManager)
+        )
+
+    def test_the_top_level_has_the_same_managers(self):
+        for name in (
+            "LossScaleManager",
+            "FixedLossScaleManager",
+            "ExponentialUpdateLossScaleManager",
+        ):
+            self.assertIs(getattr(tf_lossscale_compat, name), getattr(contrib, name))
+
+    def test_contrib_has_four_public_names(self):
+        self.assertCountEqual(
+            contrib.__all__,
+            [
+                "LossScaleManager",
+                "FixedLossScaleManager",
+                "ExponentialUpdateLossScaleManager",
+                "LossScaleOptimizer",
+            ],
+        )
+        public = {name for name in vars(contrib) if not name.startswith("_")}
+        self.assertEqual(public, set(contrib.__all__))
+
+    @parameterized.parameters(
+        ("FixedLossScaleManager",), ("ExponentialUpdateLossScaleManager",), ("LossScaleManager",)
+    )
+    def test_arguments_are_those_of_the_original(self, name):
+        original = originals.contrib()
+        if original is None:
+            raise unittest.SkipTest("only TensorFlow 1.15 has tf.contrib")
+        for method in ("__init__", "get_loss_scale", "update_loss_scale"):
+            theirs = getattr(getattr(original, name), method)
+            if theirs is not object.__init__:
+                ours = getattr(getattr(contrib, name), method)
+                self.assertEqual(inspect.signature(ours), inspect.signature(theirs))
+
+    def test_exponential_manager_takes_its_arguments_in_this_order_with_these_defaults(self):
+        parameters = inspect.signature(contrib.ExponentialUpdateLossScaleManager).parameters
+        self.assertEqual(
+            [(parameter.name, parameter.default) for parameter in parameters.values()],
+            [
+                ("init_loss_scale", inspect.Parameter.empty),
+                ("incr_every_n_steps", inspect.Parameter.empty),
+                ("decr_every_n_nan_or_inf", 2),
+                ("incr_ratio", 2),
+                ("decr_ratio", 0.8),
+            ],
+        )
+
+
+class FixedLossScaleManagerTest(tf.test.TestCase, parameterized.TestCase):
+    @parameterized.parameters(*modes.ALL)
+    def test_get_loss_scale_is_a_scalar_float32_tensor(self, name):
+        with modes.entered(name) as mode:
+            manager = contrib.FixedLossScaleManager(5000)
+
+            def get():
+                scale = manager.get_loss_scale()
+                self.assertIsInstance(scale, tf.Tensor)
+                self.assertEqual((scale.dtype, scale.shape), (tf.float32, []))
+                return scale
+
+            self.assertEqual(mode.compile(get)(), 5000.0)
+
+    @parameterized.parameters(*modes.ALL)
+    def test_it_never_changes(self, name):
+        with modes.entered(name) as mode:
+            manager = contrib.FixedLossScaleManager(loss_scale=8)
+            update = mode.compile(manager.update_loss_scale, modes.scalar(tf.bool))
+            for flag in (True, False, False, False, True):
+                update(flag)
+                self.assertEqual(mode.value(manager.get_loss_scale()), 8.0)
+
+    @parameterized.parameters(*modes.GRAPH)
+    def test_update_is_a_no_op_operation_in_graph_mode(self, name):
+        with modes.entered(name):
+            manager = contrib.FixedLossScaleManager(8.0)
+            for flag in (tf.constant(True), tf1.placeholder(tf.bool, [])):
+                update = manager.update_loss_scale(flag)
+                self.assertIsInstance(update, tf.Operation)
+                self.assertEqual(update.type, "NoOp")
+            self.assertIs(update.graph, tf1.get_default_graph())
+
+    def test_update_is_none_in_eager_mode(self):
+        with modes.eager_mode():
+            manager = contrib.FixedLossScaleManager(8.0)
+            for flag in (True, False, tf.constant(False)):
+                self.assertIsNone(manager.update_loss_scale(flag))
+
+    def test_its_constructor_makes_no_tensor(self):
+        with tf.Graph().as_default() as graph:
+            contrib.FixedLossScaleManager(8.0)
+            self.assertEmpty(graph.get_operations())
+
+    def test_it_has_no_variables(self):
+        self.assertEqual(contrib.FixedLossScaleManager(8.0).variables(), [])
+
+    def _made_everywhere(self):
+        """Managers by the context in which they were made."""
+        made = {"nowhere": contrib.FixedLossScaleManager(16.0)}
+
+        def make(where):
+            made[where] = contrib.FixedLossScaleManager(16.0)
+            return tf.constant(0.0)
+
+        with tf.Graph().as_default():
+            make("graph")
+            tf1.cond(tf.constant(True), lambda: make("branch"), lambda: tf.constant(0.0))
+        with modes.eager_mode():
+            make("eager")
+            tf.function(lambda: make("function"), autograph=False)()
+        return made
+
+    @parameterized.parameters(*modes.ALL)
+    def test_get_loss_scale_works_wherever_the_manager_was_made(self, name):
+        made = self._made_everywhere()
+        self.assertLen(made, 5)
+        with modes.entered(name) as mode:
+            get = mode.compile(lambda: [made[key].get_loss_scale() for key in sorted(made)])
+            self.assertAllEqual(get(), [16.0] * 5)
+
+    def test_get_loss_scale_works_in_a_branch_and_outside_of_it(self):
+        manager = contrib.FixedLossScaleManager(16.0)
+        for version in (1, 2):
+            with modes.control_flow(version), tf.Graph().as_default(), tf1.Session() as session:
+                choice = tf1.placeholder(tf.bool, [])
+                in_branch = tf1.cond(choice, manager.get_loss_scale, lambda: tf.constant(0.0))
+                outside = manager.get_loss_scale() + in_branch
+                self.assertEqual(session.run(outside, {choice: True}), 32.0)
+                self.assertEqual(session.run(outside, {choice: False}), 16.0)
+
+
+_SETS = {
+    # (init, incr_every, decr_every, incr_ratio, decr_ratio): the flags that reach its corners.
+    "defaults": ((2.0**32, 3), "1110111001110000"),
+    "bad_steps_need_not_follow_each_other": ((1000.0, 100, 3, 2, 0.8), "0110101111000"),
+    "growth_forgives_bad_steps": ((64.0, 2, 2, 2, 0.5), "0110110100"),
+    "each_step": ((8.0, 1, 1, 3, 1.0 / 3), "110010110"),
+    "stays_where_growth_would_overflow": ((2.0**127, 2, 1, 2, 0.5), "11110111"),
+    "growth_that_overflows_sets_counters_back": ((3.4e38, 2, 3, 2, 0.5), "01101100"),
+    "floor": ((1.5, 5, 1, 2, 0.5), "00100"),
+    "odd_ratios": ((1000.1, 2, 2, 0.7, 1.3), "1100110011"),
+    "period_zero": ((16.0, 0, 0, 2, 0.5), "1100"),
+}
+
+
+class ExponentialRuleTest(tf.test.TestCase, parameterized.TestCase):
+    @parameterized.parameters(*modes.ALL)
+    def test_the_rule_holds_bit_for_bit(self, name):
+        with modes.entered(name) as mode:
+            managers = {
+                key: contrib.ExponentialUpdateLossScaleManager(*arguments)
+                for key, (arguments, _) in _SETS.items()
+            }
+            order = sorted(managers)
+
+            def update(flags):
+                updates = [
+                    managers[key].update_loss_scale(flag)
+                    for key, flag in zip(order, tf.unstack(flags))
+                ]
+                return updates if name in modes.GRAPH else None
+
+            step = mode.compile(update, tf.TensorSpec([len(order)], tf.bool))
+            longest = max(len(flags) for _, flags in _SETS.values())
+            padded = {key: _SETS[key][1].ljust(longest, "1") for key in order}
+            models = {
+                key: list(exponential_model([f == "1" for f in padded[key]], *_SETS[key][0]))
+                for key in order
+            }
+            states = [managers[key].variables() for key in order]
+            for index in range(longest):
+                step([padded[key][index] == "1" for key in order])
+                for key, (scale, good, bad) in zip(order, mode.value(states)):
+                    expected = models[key][index]
+                    where = (key, index, scale, good, bad, expected)
+                    self.assertEqual(scale.tobytes(), expected[0].tobytes(), where)
+                    self.assertEqual((good, bad), expected[1:], where)
+
+    def test_the_sets_reach_every_part_of_the_rule(self):
+        seen = set()
+        for arguments, flags in _SETS.values():
+            before = (np.float32(arguments[0]), 0, 0)
+            for flag, after in zip(flags, exponential_model([f == "1" for f in flags], *arguments)):
+                seen.add((flag, int(np.sign(after[0] - before[0])), after[1] > 0, after[2] > 0))
+                before = after
+        self.assertContainsSubset(
+            {
+                ("1", 0, True, False),
+                ("1", 0, True, True),  # A finite step leaves the bad ones counted.
+                ("1", 1, False, False),
+                ("1", 0, False, False),  # Growth would overflow.
+                ("0", 0, False, True),
+                ("0", -1, False, False),
+                ("0", 0, False, False),  # At the floor.
+            },
+            seen,
+        )
+
+    @parameterized.parameters(*modes.ALL)
+    def test_one_run_moves_the_state_by_exactly_one_step(self, name):
+        # Growth at every other step and decay at every third: had one variable been read after
+        # another was assigned, some of the 200 steps would take the wrong turn.
+        arguments = (2.0**20, 2, 2, 2, 0.5)
+        flags = np.random.RandomState(7).rand(200) < 0.6
+        with modes.entered(name) as mode:
+            manager = contrib.ExponentialUpdateLossScaleManager(*arguments)
+            step = mode.compile(manager.update_loss_scale, modes.scalar(tf.bool))
+            for flag, expected in zip(flags, exponential_model(flags, *arguments)):
+                step(flag)
+                self.assertEqual(tuple(mode.value(manager.variables())), expected)
+
+    def test_reference_variables_are_read_before_any_is_assigned(self):
+        with modes.entered("graph_v1") as mode:
+            manager = contrib.ExponentialUpdateLossScaleManager(2.0, 1, 1)
+            self.assertTrue(manager.get_loss_scale().dtype == tf.float32)
+            names = {variable.dtype.name for variable in manager.variables()}
+            self.assertEqual(names, {"float32_ref", "int32_ref"})
+            update = manager.update_loss_scale(tf.constant(True))
+            graph = tf1.get_default_graph()
+            assigns = [op for op in graph.get_operations() if op.type == "Assign"]
+            assigns = [
+                op for op in assigns if op not in [v.initializer for v in manager.variables()]
+            ]
+            self.assertLen(assigns, 3)
+            for assign in assigns:
+                # Every assign waits for the new values of all three.
+                waits_for = {op.name for op in assign.control_inputs} | {assign.inputs[1].op.name}
+                self.assertContainsSubset({other.inputs[1].op.name for other in assigns}, waits_for)
+            mode.run(update)
+            self.assertEqual(mode.value(manager.variables()), [4.0, 0, 0])
+
+    @parameterized.parameters(*modes.GRAPH)
+    def test_an_update_fetched_twice_in_one_run_is_one_step(self, name):
+        with modes.entered(name) as mode:
+            manager = contrib.ExponentialUpdateLossScaleManager(2.0, 1)
+            update = manager.update_loss_scale(tf.constant(True))
+            mode.run([update, update, tf.group(update)])
+            self.assertEqual(mode.value(manager.get_loss_scale()), 4.0)
+
+    @parameterized.parameters(*modes.GRAPH)
+    def test_update_is_a_tensor_or_an_operation_in_graph_mode(self, name):
+        with modes.entered(name) as mode:
+            manager = contrib.ExponentialUpdateLossScaleManager(8.0, 1)
+            update = manager.update_loss_scale(tf.constant(True))
+            self.assertIsInstance(update, (tf.Operation, tf.Tensor))
+            with tf.control_dependencies([update]):
+                after = tf.constant(0)
+            for fetch, scale in ((update, 16.0), (after, 32.0), (tf.group(update), 64.0)):
+                mode.run(fetch)
+                self.assertEqual(mode.value(manager.get_loss_scale()), scale)
+
+    @parameterized.parameters(
+        (True,), (np.bool_(True),), (np.array(True),), (lambda: tf.constant(True),)
+    )
+    def test_update_is_none_in_eager_mode_and_takes_python_bools(self, flag):
+        with modes.eager_mode():
+            manager = contrib.ExponentialUpdateLossScaleManager(8.0, 1, 1)
+            self.assertIsNone(manager.update_loss_scale(flag() if callable(flag) else flag))
+            self.assertEqual(manager.get_loss_scale().numpy(), 16.0)
+            self.assertIsNone(manager.update_loss_scale(False))
+            self.assertEqual(manager.get_loss_scale().numpy(), np.float32(16.0) * np.float32(0.8))
+
+    @parameterized.parameters(1, 2)
+    def test_an_update_in_a_branch_happens_only_when_that_branch_is_taken(self, version):
+        with modes.entered("graph_v%d" % version) as mode:
+            manager = contrib.ExponentialUpdateLossScaleManager(8.0, 1)
+            taken = tf1.placeholder(tf.bool, [])
+            if version == 2:
+                self.assertTrue(tf1.control_flow_v2_enabled())
+
+            def update():
+                with tf.control_dependencies([manager.update_loss_scale(tf.constant(True))]):
+                    return tf.constant(1)
+
+            branch = tf1.cond(taken, update, lambda: tf.constant(0))
+            for choice, scale in ((False, 8.0), (True, 16.0), (False, 16.0), (True, 32.0)):
+                self.assertEqual(mode.run(branch, {taken: choice}), int(choice))
+                self.assertEqual(mode.value(manager.get_loss_scale()), scale)
+
+
+class ExponentialManagerTest(tf.test.TestCase, parameterized.TestCase):
+    @parameterized.parameters(*modes.ALL)
+    def test_get_loss_scale_is_a_scalar_float32_tensor_with_the_current_value(self, name):
+        with modes.entered(name) as mode:
+            manager = contrib.ExponentialUpdateLossScaleManager(8, 1)
+
+            def get():
+                scale = manager.get_loss_scale()
+                self.assertIsInstance(scale, tf.Tensor)
+                self.assertEqual((scale.dtype, scale.shape), (tf.float32, []))
+                return scale
+
+            get = mode.compile(get)
+            update = mode.compile(manager.update_loss_scale, modes.scalar(tf.bool))
+            self.assertEqual(get(), 8.0)
+            update(True)
+            self.assertEqual(get(), 16.0)
+
+    @parameterized.parameters(*modes.ALL)
+    def test_it_has_three_variables_that_are_not_trained(self, name):
+        with modes.entered(name) as mode:
+            manager = contrib.ExponentialUpdateLossScaleManager(2**32, 1000)
+            variables = manager.variables()
+            self.assertLen(variables, 3)
+            self.assertEqual(
+                [
+                    (
+                        variable.op.name if name in modes.GRAPH else variable.name.split(":")[0],
+                        variable.dtype.base_dtype,
+                        variable.trainable,
+                        tuple(variable.shape),
+                    )
+                    for variable in variables
+                ],
+                [
+                    ("loss_scale", tf.float32, False, ()),
+                    ("good_steps", tf.int32, False, ()),
+                    ("bad_steps", tf.int32, False, ()),
+                ],
+            )
+            self.assertEqual(list(mode.value(variables)), [2.0**32, 0, 0])
+            self.assertTrue(all(isinstance(variable, tf.Variable) for variable in variables))
+
+    @parameterized.parameters(*modes.GRAPH)
+    def test_in_graph_mode_its_variables_are_global_and_not_trainable_ones(self, name):
+        with modes.entered(name):
+            manager = contrib.ExponentialUpdateLossScaleManager(8.0, 2)
+            self.assertCountEqual(
+                [variable.op.name for variable in tf1.global_variables()],
+                [variable.op.name for variable in manager.variables()],
+            )
+            self.assertEmpty(tf1.trainable_variables())
+            self.assertEmpty(tf1.local_variables())
+
+    def _names_under_scopes(self, make):
+        """Names of the variables of the managers that `make` makes under all sorts of scopes."""
+        with tf.Graph().as_default():
+            make()
+            make()
+            with tf1.name_scope("name"):
+                make()
+                with tf1.variable_scope("variable"):
+                    make()
+                    make()
+            with tf1.variable_scope("outer"):
+                with tf1.variable_scope("inner"):
+                    make()
+                with tf1.name_scope("named"):
+                    make()
+            with tf1.variable_scope("outer", reuse=tf1.AUTO_REUSE):
+                make()
+            tf1.cond(
+                tf.constant(True), lambda: tf.constant(0), lambda: tf.constant(0), name="taken"
+            )
+            with tf1.name_scope("taken"):
+                make()
+            return [variable.op.name for variable in tf1.global_variables()]
+
+    # What TensorFlow 1.15.5 calls them.
+    NAMES = (
+        "loss_scale", "good_steps", "bad_steps",
+        "loss_scale_1", "good_steps_1", "bad_steps_1",
+        "name/loss_scale", "name/good_steps", "name/bad_steps",
+        "name/variable/loss_scale", "name/variable/good_steps", "name/variable/bad_steps",
+        "name/variable/loss_scale_1", "name/variable/good_steps_1", "name/variable/bad_steps_1",
+        "outer/inner/loss_scale", "outer/inner/good_steps", "outer/inner/bad_steps",
+        "outer/named/loss_scale", "outer/named/good_steps", "outer/named/bad_steps",
+        "outer_1/loss_scale", "outer_1/good_steps", "outer_1/bad_steps",
+        "taken_1/loss_scale", "taken_1/good_steps", "taken_1/bad_steps",
+    )  # fmt: skip
+
+    @parameterized.parameters(1, 2)
+    def test_its_variables_are_named_under_the_enclosing_name_or_variable_scope(self, version):
+        with modes.control_flow(version):
+            names = self._names_under_scopes(
+                lambda: contrib.ExponentialUpdateLossScaleManager(8.0, 2)
+            )
+        self.assertEqual(tuple(names), self.NAMES)
+
+    def test_the_original_names_them_so(self):
+        original = originals.contrib()
+        if original is None:
+            raise unittest.SkipTest("only TensorFlow 1.15 has tf.contrib")
+        names = self._names_under_scopes(lambda: original.ExponentialUpdateLossScaleManager(8.0, 2))
+        self.assertEqual(tuple(names), self.NAMES)
+
+    def test_variables_are_reference_or_resource_ones_as_the_scope_says(self):
+        for use_resource in (False, True):
+            with tf.Graph().as_default(), tf1.variable_scope("", use_resource=use_resource):
+                manager = contrib.ExponentialUpdateLossScaleManager(8.0, 2)
+                handles = {variable.op.type for variable in manager.variables()}
+                self.assertEqual(handles, {"VarHandleOp" if use_resource else "VariableV2"})
+
+    @parameterized.parameters(*modes.ALL)
+    def test_a_subclass_reads_its_state_by_the_original_names(self, name):
+        class Reader(contrib.ExponentialUpdateLossScaleManager):
+            def state(self):
+                return [self._loss_scale, self._num_good_steps, self._num_bad_steps]
+
+        with modes.entered(name) as mode:
+            manager = Reader(8.0, 3, 3)
+            update = mode.compile(manager.update_loss_scale, modes.scalar(tf.bool))
+            update(False)
+            update(True)
+            self.assertEqual(list(mode.value(manager.state())), [8.0, 1, 1])
+
+    @parameterized.parameters(*modes.ALL)
+    def test_a_subclass_sets_its_state_by_the_original_names(self, name):
+        class Own(contrib.ExponentialUpdateLossScaleManager):
+            def __init__(self, *args):
+                super().__init__(*args)
+                self._loss_scale = tf1.Variable(64.0, trainable=False, name="own_scale")
+                self._num_good_steps = tf1.Variable(1, trainable=False, name="own_good")
+                self._num_bad_steps = tf1.Variable(1, trainable=False, name="own_bad")
+
+        with modes.entered(name) as mode:
+            manager = Own(8.0, 2)
+            update = mode.compile(manager.update_loss_scale, modes.scalar(tf.bool))
+            self.assertEqual(mode.value(manager.get_loss_scale()), 64.0)
+            update(True)
+            self.assertEqual(
+                list(mode.value([manager._loss_scale, manager._num_good_steps])), [128.0, 0]
+            )
+            self.assertEqual(mode.value(manager._num_bad_steps), 0)
+            self.assertEqual(
+                [id(variable) for variable in manager.variables()],
+                [
+                    id(manager._loss_scale),
+                    id(manager._num_good_steps),
+                    id(manager._num_bad_steps),
+                ],
+            )
+
+    @parameterized.parameters(*modes.ALL)
+    def test_a_subclass_assigns_to_its_state(self, name):
+        class Capped(contrib.ExponentialUpdateLossScaleManager):
+            def cap(self):
+                return self._loss_scale.assign(tf.minimum(self._loss_scale, 32.0))
+
+        with modes.entered(name) as mode:
+            manager = Capped(64.0, 1)
+
+            def capped_step(flag):
+                with tf.control_dependencies([manager.cap()] if name in modes.GRAPH else []):
+                    if name not in modes.GRAPH:
+                        manager.cap()
+                    return manager.update_loss_scale(flag)
+
+            step = mode.compile(capped_step, modes.scalar(tf.bool))
+            step(True)
+            self.assertEqual(mode.value(manager.get_loss_scale()), 64.0)
+
+    def test_get_loss_scale_in_a_function_follows_the_variable(self):
+        with modes.eager_mode():
+            manager = contrib.ExponentialUpdateLossScaleManager(8.0, 1)
+            inner = tf.function(manager.get_loss_scale)
+            outer = tf.function(lambda: inner() + manager.get_loss_scale())
+            for scale in (8.0, 16.0, 32.0):
+                self.assertEqual(inner().numpy(), scale)
+                self.assertEqual(outer().numpy(), 2 * scale)
+                manager.update_loss_scale(True)
+
+    def test_update_can_be_traced_by_autograph(self):
+        with modes.eager_mode():
+            manager = contrib.ExponentialUpdateLossScaleManager(8.0, 1, 1)
+
+            @tf.function
+            def step(loss):
+                if tf.math.is_nan(loss):
+                    manager.update_loss_scale(False)
+                else:
+                    manager.update_loss_scale(True)
+
+            for loss in (1.0, np.nan, 1.0):
+                step(tf.constant(loss))
+            self.assertEqual(manager.get_loss_scale().numpy(), np.float32(16.0 * 0.8) * 2)
+
+    def test_a_checkpoint_holds_its_state_in_eager_mode(self):
+        prefix = self.get_temp_dir() + "/eager"
+        with modes.eager_mode():
+            manager = contrib.ExponentialUpdateLossScaleManager(8.0, 3, 3)
+            for flag in (False, True):
+                manager.update_loss_scale(flag)
+            path = tf.train.Checkpoint(manager=manager).save(prefix)
+            other = contrib.ExponentialUpdateLossScaleManager(2.0, 3, 3)
+            status = tf.train.Checkpoint(manager=other).restore(path)
+            status.assert_existing_objects_matched()
+            self.assertEqual([v.numpy() for v in other.variables()], [8.0, 1, 1])
+
+    @parameterized.parameters(*modes.GRAPH)
+    def test_a_saver_holds_its_state_in_graph_mode(self, name):
+        prefix = self.get_temp_dir() + "/" + name
+        with modes.entered(name) as mode:
+            manager = contrib.ExponentialUpdateLossScaleManager(8.0, 3, 3)
+            step = mode.compile(manager.update_loss_scale, modes.scalar(tf.bool))
+            step(False)
+            step(True)
+            path = tf1.train.Saver().save(tf1.get_default_session(), prefix)
+        self.assertEqual(
+            sorted(name for name, _ in tf.train.list_variables(path)),
+            ["bad_steps", "good_steps", "loss_scale"],
+        )
+        with modes.entered(name) as mode:
+            manager = contrib.ExponentialUpdateLossScaleManager(2.0, 3, 3)
+            mode.value(manager.variables())
+            tf1.train.Saver().restore(tf1.get_default_session(), path)
+            self.assertEqual(list(mode.value(manager.variables())), [8.0, 1, 1])
+
+
+def _fixed(value):
+    return contrib.FixedLossScaleManager(value)
+
+
+def _init(value):
+    return contrib.ExponentialUpdateLossScaleManager(value, 2)
+
+
+def _exponential(name):
+    def make(value):
+        arguments = {"init_loss_scale": 8.0, "incr_every_n_steps": 2}
+        arguments[name] = value
+        return contrib.ExponentialUpdateLossScaleManager(**arguments)
+
+    return make
+
+
+_MAKERS = {
+    "loss_scale": _fixed,
+    "init_loss_scale": _init,
+    "incr_every_n_steps": _exponential("incr_every_n_steps"),
+    "decr_every_n_nan_or_inf": _exponential("decr_every_n_nan_or_inf"),
+    "incr_ratio": _exponential("incr_ratio"),
+    "decr_ratio": _exponential("decr_ratio"),
+}
+_SCALES = ("loss_scale", "init_loss_scale")
+_RATIOS = ("incr_ratio", "decr_ratio")
+_PERIODS = ("incr_every_n_steps", "decr_every_n_nan_or_inf")
+_NOT_FINITE = (float("nan"), float("inf"), -float("inf"), np.float32("inf"), 1e39, 2**128, HUGE)
+_NOT_REAL = ("8", None, [8.0], (8.0,), 1 + 0j, np.array([8.0]), object)
+
+
+def _cases(*groups):
+    return [(name, value) for names, values in groups for name in names for value in values]
+
+
+class BadInputTest(tf.test.TestCase, parameterized.TestCase):
+    def _refused(self, name, value, error, *words):
+        """Asserts that argument `name` may not be `value`, and that nothing was made before."""
+        words = (name, repr(value)) + words
+        with tf.Graph().as_default() as graph:
+            with self.assertRaises(error) as raised:
+                _MAKERS[name](value)
+            self.assertIs(type(raised.exception), error)
+            for word in words:
+                self.assertIn(word, str(raised.exception))
+            self.assertEmpty(graph.get_operations())
+            self.assertEmpty(tf1.global_variables())
+        with modes.eager_mode(), modes.creations() as created:
+            with self.assertRaises(error):
+                _MAKERS[name](value)
+            self.assertEmpty(created)
+
+    @parameterized.parameters(0.999, 0, 0.0, -1, -8.0, np.float32(0.5), np.int64(-3), 1 - 2**-50)
+    def test_a_fixed_scale_below_1_is_refused(self, value):
+        self._refused("loss_scale", value, ValueError, "at least 1")
+
+    @parameterized.parameters(_cases((_SCALES, _NOT_FINITE)))
+    def test_a_scale_that_is_nan_or_infinite_or_overflows_float32_is_refused(self, name, value):
+        self._refused(name, value, ValueError)
+
+    @parameterized.parameters(_cases((_SCALES, _NOT_REAL), (_RATIOS, _NOT_REAL)))
+    def test_a_scale_or_ratio_that_is_no_real_number_is_refused(self, name, value):
+        self._refused(name, value, TypeError)
+
+    @parameterized.parameters(
+        _cases((("init_loss_scale",) + _RATIOS, (0, 0.0, -0.0, -1, -2.0, np.float32(-1), 1e-60)))
+    )
+    def test_an_initial_scale_or_ratio_that_is_not_above_0_is_refused(self, name, value):
+        self._refused(name, value, ValueError)
+
+    @parameterized.parameters(_cases((_RATIOS, _NOT_FINITE)))
+    def test_a_ratio_that_is_not_finite_is_refused(self, name, value):
+        self._refused(name, value, ValueError)
+
+    @parameterized.parameters(
+        _cases((_PERIODS, (2.5, "2", None, [2], 2j, np.float32(0.5), np.nan, np.inf, object)))
+    )
+    def test_a_period_that_is_no_integer_is_refused(self, name, value):
+        self._refused(name, value, ValueError)
+
+    @parameterized.parameters(_cases((_PERIODS, (2**31, 1e12, -(2**40), HUGE))))
+    def test_a_period_beyond_the_int32_counter_is_refused(self, name, value):
+        self._refused(name, value, ValueError)
+
+    def _accepted(self, make, scale):
+        with tf.Graph().as_default(), tf1.Session() as session:
+            manager = make()
+            session.run(tf1.global_variables_initializer())
+            self.assertEqual(session.run(manager.get_loss_scale()), np.float32(scale))
+        return manager
+
+    @parameterized.parameters(
+        _cases(
+            (
+                _SCALES,
+                (
+                    1,
+                    2**32,
+                    np.float16(8),
+                    np.float32(8),
+                    np.float64(1e30),
+                    np.int8(8),
+                    np.int64(2**40),
+                    np.uint64(2**63),
+                    fractions.Fraction(17, 2),
+                    3.4028234663852886e38,
+                ),
+            )
+        )
+    )
+    def test_numpy_scalars_and_large_python_ints_are_numbers(self, name, value):
+        with mock.patch.object(logging, "warning") as warning:
+            self._accepted(lambda: _MAKERS[name](value), float(value))
+        warning.assert_not_called()
+
+    @parameterized.parameters(_cases((_PERIODS, (2.0, np.int64(2), np.float32(2), np.uint8(2)))))
+    def test_an_integral_number_of_any_kind_is_a_period(self, name, value):
+        with mock.patch.object(logging, "warning") as warning:
+            self._accepted(lambda: _MAKERS[name](value), 8.0)
+        warning.assert_not_called()
+        flags = [name == "incr_every_n_steps"] * 2
+        with modes.eager_mode():
+            manager = _MAKERS[name](value)
+            changed = []
+            for flag in flags:
+                manager.update_loss_scale(flag)
+                changed.append(bool(manager.get_loss_scale().numpy() != 8.0))
+        self.assertEqual(changed, [False, True])
+
+    @parameterized.parameters(
+        _cases(
+            (_PERIODS, (0, -1, 0.0)),
+            (("incr_ratio",), (0.5,)),
+            (("decr_ratio",), (1.5,)),
+            (("init_loss_scale",), (0.5,)),
+            (_SCALES, (True,)),
+        )
+    )
+    def test_odd_values_that_the_original_took_are_accepted_with_one_warning(self, name, value):
+        scale = value if name in _SCALES else 8.0
+        with mock.patch.object(logging, "warning") as warning:
+            self._accepted(lambda: _MAKERS[name](value), scale)
+        warning.assert_called_once()
+        self.assertIn(name, str(warning.call_args))
+        self.assertIn(repr(value), str(warning.call_args))
+
+    @parameterized.parameters(([True],), (np.array([True, False]),), ([[False]],))
+    def test_a_flag_that_is_no_scalar_is_refused(self, flag):
+        with modes.eager_mode():
+            manager = contrib.ExponentialUpdateLossScaleManager(8.0, 1, 1)
+            with self.assertRaisesRegex(ValueError, "finite_grads"):
+                manager.update_loss_scale(flag)
+            self.assertEqual([v.numpy() for v in manager.variables()], [8.0, 0, 0])
+        with tf.Graph().as_default() as graph:
+            manager = contrib.ExponentialUpdateLossScaleManager(8.0, 1, 1)
+            with self.assertRaisesRegex(ValueError, "finite_grads"):
+                manager.update_loss_scale(tf.constant(flag))
+            self.assertEmpty([op for op in graph.get_operations() if "cond" in op.name])
+
+    @parameterized.parameters((1.0,), ("x",), (None,))
+    def test_a_flag_that_is_no_bool_is_refused(self, flag):
+        with modes.eager_mode():
+            manager = contrib.ExponentialUpdateLossScaleManager(8.0, 1, 1)
+            with self.assertRaises((TypeError, ValueError)):
+                manager.update_loss_scale(flag)
+            self.assertEqual([v.numpy() for v in manager.variables()], [8.0, 0, 0])
+
+
+if __name__ == "__main__":
+    tf.test.main()

@@ -1,0 +1,170 @@
+"""Several worker processes under MultiWorkerMirroredStrategy act as one process would.
+
+The program's arithmetic is exact, so the states after each step are compared for equality.
+"""
+
+import contextlib
+import functools
+import json
+import os
+import socket
+import subprocess
+import sys
+import time
+
+import processes
+import pytest
+import tensorflow as tf
+from absl.testing import parameterized
+
+# The first test waits for many starts of TensorFlow, each of which has a limit of its own.
+pytestmark = pytest.mark.timeout(900)
+
+VERSION = tuple(int(part) for part in tf.__version__.split(".")[:2])
+CASES = ("dynamic", "contrib")
+# A start of TensorFlow per worker: older versions get the smaller cluster only.
+CLUSTERS = (2, 3) if VERSION >= (2, 20) else (2,)
+# Far above what it takes: workers that disagree wait for each other without end.
+LIMIT_SECONDS = 120
+
+
+class PortTakenError(Exception):
+    """A port that was free had been taken when the worker wanted to listen there."""
+
+
+def free_ports(count):
+    """Returns different ports of 127.0.0.1 that nobody listens at."""
+    with contextlib.ExitStack() as stack:
+        sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
+        for each in sockets:
+            each.bind(("127.0.0.1", 0))
+        return [each.getsockname()[1] for each in sockets]
+
+
+def first_lines(children):
+    """Returns the first line of each child, in order; fails as soon as one ends without any."""
+    deadline = time.monotonic() + LIMIT_SECONDS
+    lines = {}
+    while len(lines) < len(children):
+        for child in children:
+            if child in lines:
+                continue
+            try:
+                lines[child] = child.line(min(deadline, time.monotonic() + 0.1))
+            except TimeoutError:
+                if time.monotonic() >= deadline:
+                    raise
+                continue
+            if lines[child] is None:
+                errors = child.errors()
+                if "Could not start gRPC server" in errors:
+                    raise PortTakenError(errors)
+                raise AssertionError(f"a worker ended early:\n{errors}")
+    return [lines[child] for child in children]
+
+
+def run_cluster(ports):
+    """Returns what workers at these ports print: for each a dict of histories by case."""
+    workers = [f"127.0.0.1:{port}" for port in ports]
+    with contextlib.ExitStack() as stack:
+        children = []
+        for index in range(len(workers)):
+            config = {"cluster": {"worker": workers}, "task": {"type": "worker", "index": index}}
+            child = processes.Child("multi_worker.py", *CASES, TF_CONFIG=json.dumps(config))
+            children.append(stack.enter_context(child))
+        return [json.loads(line) for line in first_lines(children)]
+
+
+def run_with_free_ports(count, ports=free_ports):
+    """As `run_cluster`, with other ports if one is taken meanwhile."""
+    for _ in range(2):
+        with contextlib.suppress(PortTakenError):
+            return run_cluster(ports(count))
+    return run_cluster(ports(count))
+
+
+@functools.lru_cache(maxsize=None)
+def histories(count):
+    """Returns what `count` workers print; with one, that is a process without a strategy."""
+    if count > 1:
+        return run_with_free_ports(count)
+    with processes.Child("multi_worker.py", *CASES) as child:
+        return [json.loads(line) for line in first_lines([child])]
+
+
+class MultiWorkerTest(parameterized.TestCase):
+    @parameterized.product(count=CLUSTERS, case=CASES)
+    def test_workers_act_as_one_process(self, count, case):
+        (expected,) = histories(1)
+        for index, history in enumerate(histories(count)):
+            with self.subTest(worker=index):
+                self.assertEqual(history[case], expected[case])
+
+    @parameterized.product(count=CLUSTERS, case=CASES)
+    def test_nan_on_the_last_worker_is_a_step_that_all_skip(self, count, case):
+        for index, history in enumerate(histories(count)):
+            steps = history[case]
+            for before, after in zip(steps, steps[1:]):
+                with self.subTest(worker=index, step=after["step"]):
+                    if after["nan"]:
+                        self.assertEqual(after["trained"], before["trained"])
+                        self.assertNotEqual(after["policy"], before["policy"])
+                    else:
+                        self.assertNotEqual(after["trained"], before["trained"])
+
+    def test_loss_scale_grows_and_shrinks(self):
+        for history in histories(CLUSTERS[0]):
+            for case in CASES:
+                scales = [step["policy"][0] for step in history[case]]
+                changes = [after - before for before, after in zip(scales, scales[1:])]
+                self.assertGreater(max(changes), 0)
+                self.assertLess(min(changes), 0)
+
+    def test_taken_port_is_replaced(self):
+        if VERSION < (2, 20):
+            self.skipTest("a start of TensorFlow per worker: tried on the newest only")
+        with socket.socket() as taken:
+            taken.bind(("127.0.0.1", 0))
+            taken.listen(1)
+            offers = [[taken.getsockname()[1], *free_ports(1)], free_ports(2)]
+            results = run_with_free_ports(2, lambda _: offers.pop(0))
+        self.assertEmpty(offers)
+        self.assertEqual(results, histories(1) * 2)
+
+
+class ProcessesTest(parameterized.TestCase):
+    def test_child_ends_when_a_test_fails(self):
+        with self.assertRaisesRegex(RuntimeError, "the test's own"):
+            with processes.Child("lifeline.py") as child:
+                self.assertEqual(child.line(time.monotonic() + LIMIT_SECONDS), "waiting")
+                raise RuntimeError("the test's own")
+        with self.assertRaises(ProcessLookupError):
+            os.kill(child.pid, 0)
+
+    def test_child_ends_when_its_parent_is_killed(self):
+        code = (
+            "import os, signal, time, processes; "
+            "child = processes.Child('lifeline.py'); "
+            "print(child.line(time.monotonic() + 60), child.pid, flush=True); "
+            "os.kill(os.getpid(), signal.SIGKILL)"
+        )
+        output = subprocess.run(
+            [sys.executable, "-c", code],
+            cwd=os.path.dirname(processes.__file__),
+            env=dict(os.environ, PYTHONPATH=os.pathsep.join(filter(None, sys.path))),
+            stdout=subprocess.PIPE,
+            universal_newlines=True,
+            timeout=LIMIT_SECONDS,
+            check=False,
+        ).stdout
+        word, pid = output.split()
+        self.assertEqual(word, "waiting")
+        deadline = time.monotonic() + LIMIT_SECONDS
+        with self.assertRaises(ProcessLookupError):
+            while time.monotonic() < deadline:
+                os.kill(int(pid), 0)
+                time.sleep(0.05)
+
+
+if __name__ == "__main__":
+    tf.test.main()

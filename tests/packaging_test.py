@@ -1,0 +1,184 @@
+"""What importing the package brings in, what it exports, and that its files fit together."""
+
+import ast
+import importlib
+import json
+import os
+import pathlib
+import re
+import subprocess
+import sys
+
+from absl.testing import absltest, parameterized
+
+import tf_lossscale_compat
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+PACKAGE = "tf_lossscale_compat"
+INSTALLED = pathlib.Path(tf_lossscale_compat.__file__).resolve().parent
+
+MANAGERS = ["ExponentialUpdateLossScaleManager", "FixedLossScaleManager", "LossScaleManager"]
+LOSS_SCALES = ["DynamicLossScale", "FixedLossScale", "LossScale"]
+NAMESPACES = {
+    "contrib.mixed_precision": [*MANAGERS, "LossScaleOptimizer"],
+    "train.experimental": [
+        *LOSS_SCALES,
+        "MixedPrecisionLossScaleOptimizer",
+        "disable_mixed_precision_graph_rewrite",
+        "enable_mixed_precision_graph_rewrite",
+    ],
+    "mixed_precision.experimental": LOSS_SCALES,
+}
+# The tools and what they need; the library works without any of it.
+TOOLS = ["cli", "demo", "migrate", "checkpoint"]
+TOOLS_NEED = ["sklearn", "scipy", "matplotlib", "tqdm", "libcst", "pytest"]
+
+
+def run_python(code):
+    """Runs code in a new interpreter with this one's package; returns its last line's JSON."""
+    path = [str(INSTALLED.parent), os.environ.get("PYTHONPATH", "")]
+    environment = dict(
+        os.environ, PYTHONPATH=os.pathsep.join(filter(None, path)), TF_CPP_MIN_LOG_LEVEL="3"
+    )
+    process = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", code],
+        env=environment,
+        universal_newlines=True,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        timeout=200,
+    )
+    if process.returncode:
+        raise RuntimeError(process.stderr)
+    return json.loads(process.stdout.splitlines()[-1])
+
+
+class ImportTest(parameterized.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        super().setUpClass()
+        cls.added = run_python(
+            "import json, sys, tensorflow\n"
+            "before = set(sys.modules)\n"
+            "import tf_lossscale_compat\n"
+            "print(json.dumps(sorted(set(sys.modules) - before)))\n"
+        )
+
+    def test_the_package_itself_is_seen(self):
+        self.assertIn(f"{PACKAGE}.loss_scale", self.added)
+        self.assertIn(f"{PACKAGE}.contrib.mixed_precision", self.added)
+
+    def test_import_brings_in_no_keras(self):
+        keras = [name for name in self.added if re.search(r"(^|[._])keras($|\.)", name)]
+        self.assertEmpty(keras)
+
+    @parameterized.parameters(*TOOLS)
+    def test_import_brings_in_no_tool(self, tool):
+        self.assertEmpty([name for name in self.added if name.split(".")[:2] == [PACKAGE, tool]])
+
+    @parameterized.parameters(*TOOLS_NEED)
+    def test_import_brings_in_nothing_that_only_tools_need(self, module):
+        self.assertEmpty([name for name in self.added if name.split(".")[0] == module])
+
+    def test_without_tensorflow_the_error_says_what_to_install(self):
+        message = run_python(
+            "import json, sys\n"
+            # NumPy comes with TensorFlow, so it is missing as well.
+            "sys.modules['tensorflow'] = sys.modules['numpy'] = None\n"
+            "try:\n"
+            "    import tf_lossscale_compat\n"
+            "except ImportError as error:\n"
+            "    print(json.dumps(str(error)))\n"
+        )
+        self.assertRegex(message, r"TensorFlow")
+        self.assertIn("[tensorflow]", message)
+        self.assertIn("[tensorflow-cpu]", message)
+
+
+class NamesTest(parameterized.TestCase):
+    @parameterized.parameters(*NAMESPACES.items())
+    def test_namespace_exports_exactly(self, name, expected):
+        module = importlib.import_module(f"{PACKAGE}.{name}")
+        self.assertCountEqual(module.__all__, expected)
+        for exported in expected:
+            self.assertTrue(callable(getattr(module, exported)))
+
+    @parameterized.parameters(*NAMESPACES.items())
+    def test_namespace_has_no_other_public_name(self, name, expected):
+        module = importlib.import_module(f"{PACKAGE}.{name}")
+        public = [found for found in dir(module) if not found.startswith("_")]
+        self.assertCountEqual(public, expected)
+
+    @parameterized.parameters(*LOSS_SCALES, "deserialize", "get", "serialize")
+    def test_loss_scale_module_has(self, name):
+        module = importlib.import_module(f"{PACKAGE}.loss_scale")
+        self.assertTrue(callable(getattr(module, name)))
+
+    @parameterized.parameters(*MANAGERS, *LOSS_SCALES)
+    def test_top_level_exports_the_unambiguous_classes(self, name):
+        self.assertIn(name, tf_lossscale_compat.__all__)
+        home = "contrib.mixed_precision" if name in MANAGERS else "loss_scale"
+        module = importlib.import_module(f"{PACKAGE}.{home}")
+        self.assertIs(getattr(tf_lossscale_compat, name), getattr(module, name))
+
+    def test_top_level_exports_nothing_else_but_namespaces(self):
+        modules = [
+            name
+            for name in tf_lossscale_compat.__all__
+            if isinstance(getattr(tf_lossscale_compat, name), type(sys))
+        ]
+        classes = sorted(set(tf_lossscale_compat.__all__) - set(modules))
+        self.assertEqual(classes, sorted([*MANAGERS, *LOSS_SCALES, "__version__"]))
+        self.assertContainsSubset(["contrib", "loss_scale", "mixed_precision", "train"], modules)
+
+    @parameterized.parameters(*LOSS_SCALES)
+    def test_the_same_class_under_each_name(self, name):
+        classes = {
+            getattr(importlib.import_module(f"{PACKAGE}.{namespace}"), name)
+            for namespace in ("loss_scale", "train.experimental", "mixed_precision.experimental")
+        }
+        self.assertLen(classes, 1)
+
+
+class FilesTest(parameterized.TestCase):
+    def test_python_37_parses_every_file(self):
+        files = [ROOT / "setup.py"]
+        for folder in (PACKAGE, "tests", "examples"):
+            found = sorted((ROOT / folder).rglob("*.py"))
+            self.assertNotEmpty(found, folder)
+            files += found
+        # Newer interpreters can be asked for the old grammar; 3.7 itself needs no asking.
+        options = {"feature_version": (3, 7)} if sys.version_info >= (3, 8) else {}
+        for path in files:
+            with self.subTest(path.relative_to(ROOT).as_posix()):
+                try:
+                    ast.parse(path.read_text(encoding="utf-8"), str(path), **options)
+                except SyntaxError as error:
+                    self.fail(str(error))
+
+    def test_the_package_under_test_has_all_files(self):
+        # Where a wheel is installed this finds what setup.py forgot.
+        def files(folder):
+            return [
+                path.relative_to(folder).as_posix()
+                for path in folder.rglob("*")
+                if path.is_file() and "__pycache__" not in path.parts
+            ]
+
+        expected = files(ROOT / PACKAGE)
+        self.assertIn("py.typed", expected)
+        self.assertCountEqual(files(INSTALLED), expected)
+
+    def test_version_is_the_changelogs_latest(self):
+        changelog = (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
+        latest = re.search(r"^## (\S+)", changelog, re.MULTILINE).group(1)
+        self.assertEqual(tf_lossscale_compat.__version__, latest)
+
+    def test_license_is_apache_2(self):
+        text = (ROOT / "LICENSE").read_text(encoding="utf-8")
+        self.assertRegex(text, r"Apache License\s+Version 2\.0, January 2004")
+        self.assertIn("END OF TERMS AND CONDITIONS", text)
+
+
+if __name__ == "__main__":
+    absltest.main()

@@ -1,0 +1,122 @@
+"""One worker of multi_worker_test.py: trains under MultiWorkerMirroredStrategy, prints its history.
+
+    [TF_CONFIG=...] python multi_worker.py CASE...
+
+Without TF_CONFIG it trains without a strategy. It prints one line, a JSON object: for each case a
+list of the states after every step. Then it waits to be ended.
+
+The arithmetic is exact, so that neither the order in which gradients are summed nor the number of
+workers matters: features and targets are small integers, the loss is a sum of absolute errors,
+so gradients are integers, and learning rate, momentum and loss scales are powers of two.
+"""
+
+import json
+import os
+import sys
+import time
+
+import lifeline
+import numpy as np
+import tensorflow as tf
+
+from tf_lossscale_compat.contrib import mixed_precision as contrib
+from tf_lossscale_compat.train import experimental
+
+tf1 = tf.compat.v1
+
+STEPS = 12
+NAN_STEPS = (1, 2, 6, 9)
+EXAMPLES, FEATURES = 12, 4  # A global batch can be cut in two or three.
+
+
+def _dynamic(opt):
+    policy = experimental.DynamicLossScale(2.0**10, increment_period=2, multiplier=2.0)
+    opt = experimental.MixedPrecisionLossScaleOptimizer(opt, policy)
+    return opt, [policy.current_loss_scale, policy.good_steps]
+
+
+def _contrib(opt):
+    manager = contrib.ExponentialUpdateLossScaleManager(
+        2.0**10, incr_every_n_steps=2, decr_every_n_nan_or_inf=2, decr_ratio=0.5
+    )
+    return contrib.LossScaleOptimizer(opt, manager), manager.variables()
+
+
+CASES = {"dynamic": _dynamic, "contrib": _contrib}
+
+
+def global_batch(step):
+    """Returns features and targets of one step; at some steps the last example is NaN."""
+    random = np.random.RandomState(step)
+    features = random.randint(-4, 5, (EXAMPLES, FEATURES)).astype(np.float32)
+    targets = random.randint(-9, 10, EXAMPLES).astype(np.float32)
+    if step in NAN_STEPS:
+        features[-1] = np.nan
+    return features, targets
+
+
+def values(variables):
+    return [np.asarray(tf1.convert_to_tensor(variable)).tolist() for variable in variables]
+
+
+def train(case, strategy, worker, workers):
+    """Trains on a worker's share of every global batch; returns the state after each step."""
+    with strategy.scope():
+        weights = tf.Variable(tf.zeros([FEATURES]))
+        bias = tf.Variable(0.0)
+        count = tf.Variable(
+            0, trainable=False, aggregation=tf.VariableAggregation.ONLY_FIRST_REPLICA
+        )
+        opt, policy = CASES[case](tf1.train.MomentumOptimizer(2.0**-6, 0.5))
+
+    def replica_step(features, targets):
+        def loss():
+            predictions = tf.linalg.matvec(features, weights) + bias
+            return tf.reduce_sum(tf.abs(predictions - targets))
+
+        opt.apply_gradients(opt.compute_gradients(loss, [weights, bias]), global_step=count)
+
+    @tf.function
+    def distributed_step(features, targets):
+        run = getattr(strategy, "run", None) or strategy.experimental_run_v2
+        run(replica_step, args=(features, targets))
+
+    share = slice(EXAMPLES * worker // workers, EXAMPLES * (worker + 1) // workers)
+    history = []
+    for step in range(STEPS):
+        features, targets = global_batch(step)
+        distributed_step(tf.constant(features[share]), tf.constant(targets[share]))
+        slots = [opt.get_slot(variable, "momentum") for variable in (weights, bias)]
+        history.append(
+            {
+                "step": step,
+                "nan": step in NAN_STEPS,
+                "trained": values([weights, bias, count, *slots]),
+                "policy": values(policy),
+            }
+        )
+    return history
+
+
+def main(cases):
+    lifeline.end_with_parent()
+    tf1.enable_v2_behavior()
+    tf.config.threading.set_intra_op_parallelism_threads(1)
+    if "TF_CONFIG" in os.environ:
+        home = tf.distribute
+        if not hasattr(home, "MultiWorkerMirroredStrategy"):  # TensorFlow before 2.4
+            home = tf.distribute.experimental
+        strategy = home.MultiWorkerMirroredStrategy()
+        config = json.loads(os.environ["TF_CONFIG"])
+        worker, workers = config["task"]["index"], len(config["cluster"]["worker"])
+    else:
+        strategy, worker, workers = tf.distribute.get_strategy(), 0, 1
+    assert strategy.num_replicas_in_sync == workers, strategy.num_replicas_in_sync
+    histories = {case: train(case, strategy, worker, workers) for case in cases}
+    print(json.dumps(histories), flush=True)
+    # A worker that left now would tear down the collective in which another may still be.
+    time.sleep(600)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

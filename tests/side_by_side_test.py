@@ -1,0 +1,294 @@
+"""The original classes and this package's train the same network in one process, bit for bit.
+
+A network is trained for 300 steps by each of the two, on the same data and from the same start,
+with NaN, +inf and -inf put into a gradient at random steps. After every step their variables,
+slots, global steps, loss scales and counters have to be the same bits.
+"""
+
+import collections
+
+import numpy as np
+import tensorflow as tf
+from absl.testing import parameterized
+
+from tests import originals
+from tf_lossscale_compat.contrib import mixed_precision as contrib
+from tf_lossscale_compat.train import experimental
+
+tf1 = tf.compat.v1
+
+STEPS = 300
+SIDES = ("original", "ours")
+OPTIMIZERS = collections.OrderedDict(
+    [
+        ("gradient_descent", lambda: tf1.train.GradientDescentOptimizer(0.1)),
+        ("momentum", lambda: tf1.train.MomentumOptimizer(0.05, 0.9)),
+        ("adam", lambda: tf1.train.AdamOptimizer(0.01)),
+    ]
+)
+SHAPES = collections.OrderedDict([("w1", [4, 6]), ("w2", [6, 3]), ("spoilt", [19])])
+
+
+def _fixed_manager(namespace):
+    return namespace.FixedLossScaleManager(96)
+
+
+def _exponential_manager(namespace):
+    return namespace.ExponentialUpdateLossScaleManager(2**15, 5, 2, 3, 0.8)
+
+
+def _fixed_scale(namespace):
+    return namespace.FixedLossScale(96)
+
+
+def _dynamic_scale(namespace):
+    return namespace.DynamicLossScale(2**15, 5, 2.0)
+
+
+# Policy: (of contrib?, function that makes it in a namespace).
+POLICIES = collections.OrderedDict(
+    [
+        ("contrib_fixed", (True, _fixed_manager)),
+        ("contrib_exponential", (True, _exponential_manager)),
+        ("fixed", (False, _fixed_scale)),
+        ("dynamic", (False, _dynamic_scale)),
+    ]
+)
+
+
+MODES = ("graph", "eager")
+
+
+def pairs(mode):
+    """Names of the combinations for which this TensorFlow has an original, in a mode.
+
+    Eager mode takes many times longer than a graph, so there the scales that move are compared
+    with every optimizer and the fixed ones with Adam alone.
+    """
+    homes = {True: originals.contrib(), False: originals.experimental()}
+    return [
+        (policy, optimizer)
+        for policy, (of_contrib, _) in POLICIES.items()
+        for optimizer in OPTIMIZERS
+        if homes[of_contrib] is not None
+        and (mode == "graph" or optimizer == "adam" or not policy.endswith("fixed"))
+    ]
+
+
+# What no TensorFlow leaves out.
+ALL = [
+    (mode, policy, optimizer)
+    for mode in MODES
+    for policy in POLICIES
+    for optimizer in OPTIMIZERS
+    if mode == "graph" or optimizer == "adam" or not policy.endswith("fixed")
+]
+
+
+def step_data(step):
+    """(inputs, targets, poison) of a step; the poison is added to the gradient of `spoilt`."""
+    random = np.random.RandomState(1000 + step)
+    inputs = random.uniform(-1, 1, [8, 4]).astype(np.float32)
+    targets = np.sin(3 * inputs[:, :3])
+    poison = np.zeros(SHAPES["spoilt"], np.float32)
+    if random.uniform() < 0.15:
+        # Only this element: a loss scale that lets it through trains on with the others.
+        poison[random.randint(len(poison))] = (np.nan, np.inf, -np.inf)[random.randint(3)]
+    return inputs, targets, poison
+
+
+class Training:
+    """One network with its optimizer, of one of the two sides."""
+
+    def __init__(self, side, policy, optimizer):
+        of_contrib, make_policy = POLICIES[policy]
+        if side == "ours":
+            namespace = contrib if of_contrib else experimental
+        else:
+            namespace = originals.contrib() if of_contrib else originals.experimental()
+        random = np.random.RandomState(7)
+        self.variables = collections.OrderedDict(
+            (name, tf1.Variable(random.normal(0, 0.5, shape).astype(np.float32)))
+            for name, shape in SHAPES.items()
+        )
+        self.global_step = tf1.Variable(0, trainable=False, dtype=tf.int64)
+        self.policy = make_policy(namespace)
+        self.inner = OPTIMIZERS[optimizer]()
+        wrapper = (
+            namespace.LossScaleOptimizer
+            if of_contrib
+            else namespace.MixedPrecisionLossScaleOptimizer
+        )
+        for cls in (wrapper, type(self.policy)):
+            if originals.is_original(cls) != (side == "original"):
+                raise AssertionError("{} is on the wrong side".format(cls))
+        self.optimizer = wrapper(self.inner, self.policy)
+
+    def _loss(self, inputs, targets, poison):
+        var = self.variables
+        outputs = tf.matmul(tf.tanh(tf.matmul(inputs, var["w1"])), var["w2"])
+        spoilt = tf.reduce_sum((var["spoilt"] + poison) * var["spoilt"])
+        return tf.reduce_mean(tf.square(outputs - targets)) + spoilt
+
+    def step(self, *batch):
+        """Takes a step; in a graph returns the operation for it."""
+        eager = tf.executing_eagerly()
+        return self.optimizer.minimize(
+            (lambda: self._loss(*batch)) if eager else self._loss(*batch),
+            global_step=self.global_step,
+            var_list=list(self.variables.values()),
+        )
+
+    def state(self):
+        """Returns {name: variable or tensor} of all that a step can change."""
+        state = dict(self.variables, global_step=self.global_step)
+        for slot in self.inner.get_slot_names():
+            for name, var in self.variables.items():
+                state["{}/{}".format(name, slot)] = self.inner.get_slot(var, slot)
+        for var in self.inner.variables():
+            for power in ("beta1_power", "beta2_power"):  # Adam's, which are no slots.
+                if power in var.name:
+                    state[power] = var
+        # pylint: disable=protected-access
+        if hasattr(self.policy, "get_loss_scale"):
+            state["scale"] = self.policy.get_loss_scale()
+        else:
+            state["scale"] = self.policy()
+        for counter in ("_num_good_steps", "_num_bad_steps"):
+            if hasattr(self.policy, counter):
+                state[counter] = getattr(self.policy, counter)
+        return state
+
+
+class Comparison:
+    """What is seen of one pair: the first difference, and that there was something to see."""
+
+    def __init__(self, initial):
+        self.difference = None
+        self.steps = self.skipped = self.grown = self.shrunk = self.spoilt = 0
+        self._last = initial
+
+    def add(self, original, ours, poison):
+        """Takes note of the states after a step, {name: array} each."""
+        if self.difference is None:
+            if sorted(original) != sorted(ours):
+                self.difference = "step {}: {} against {}".format(
+                    self.steps, sorted(original), sorted(ours)
+                )
+            for name in sorted(original):
+                if self.difference is None:
+                    was, now = np.asarray(original[name]), np.asarray(ours[name])
+                    if was.dtype != now.dtype or was.tobytes() != now.tobytes():
+                        self.difference = "step {}: {}: {} against {}".format(
+                            self.steps, name, was, now
+                        )
+        self.steps += 1
+        self.skipped += int(original["global_step"] == self._last["global_step"])
+        self.grown += int(original["scale"] > self._last["scale"])
+        self.shrunk += int(original["scale"] < self._last["scale"])
+        self.spoilt += int(not np.isfinite(poison).all())
+        self._last = original
+
+    def report(self):
+        finite = {
+            name: bool(np.isfinite(value).all())
+            for name, value in self._last.items()
+            if not name.startswith("spoilt")
+        }
+        return {
+            "difference": self.difference,
+            "steps": self.steps,
+            "skipped": self.skipped,
+            "grown": self.grown,
+            "shrunk": self.shrunk,
+            "spoilt": self.spoilt,
+            "finite": all(finite.values()),
+        }
+
+
+def compare_in_graph():
+    """Trains all pairs in one graph and session; returns {"policy optimizer": report}."""
+    with tf.Graph().as_default():
+        places = [
+            tf1.placeholder(tf.float32, [8, 4]),
+            tf1.placeholder(tf.float32, [8, 3]),
+            tf1.placeholder(tf.float32, SHAPES["spoilt"]),
+        ]
+        trainings = {pair: [Training(side, *pair) for side in SIDES] for pair in pairs("graph")}
+        steps = [training.step(*places) for both in trainings.values() for training in both]
+        initial = {pair: both[0].state() for pair, both in trainings.items()}
+        # One run for a step and for what it left behind, so reads have to wait for it.
+        with tf.control_dependencies(steps):
+            states = {
+                pair: [tf.nest.map_structure(_read, training.state()) for training in both]
+                for pair, both in trainings.items()
+            }
+        with tf1.Session() as session:
+            session.run(tf1.global_variables_initializer())
+            comparisons = {pair: Comparison(state) for pair, state in session.run(initial).items()}
+            for step in range(STEPS):
+                batch = step_data(step)
+                for pair, both in session.run(states, dict(zip(places, batch))).items():
+                    comparisons[pair].add(both[0], both[1], batch[-1])
+    return {" ".join(pair): comparison.report() for pair, comparison in comparisons.items()}
+
+
+def _read(value):
+    """The value as of now, within the control dependencies in force."""
+    return value.read_value() if hasattr(value, "read_value") else tf.identity(value)
+
+
+def compare_eagerly():
+    """Trains all pairs eagerly; returns as `compare_in_graph` does."""
+    reports = {}
+    batches = [step_data(step) for step in range(STEPS)]
+    tensors = [[tf.constant(part) for part in batch] for batch in batches]
+    for pair in pairs("eager"):
+        both = [Training(side, *pair) for side in SIDES]
+        comparison = Comparison(_arrays(both[0]))
+        for batch, tensor in zip(batches, tensors):
+            for training in both:
+                training.step(*tensor)
+            comparison.add(_arrays(both[0]), _arrays(both[1]), batch[-1])
+        reports[" ".join(pair)] = comparison.report()
+    return reports
+
+
+def _arrays(training):
+    return {name: value.numpy() for name, value in training.state().items()}
+
+
+class SideBySideTest(parameterized.TestCase, tf.test.TestCase):
+    reports = {}
+
+    @classmethod
+    def reports_of(cls, mode, directory):
+        """All pairs of a mode are trained at once, when the first of them is asked for."""
+        if mode not in cls.reports:
+            if mode == "graph":
+                cls.reports[mode] = compare_in_graph()
+            else:
+                cls.reports[mode] = originals.call_eagerly(
+                    "tests.side_by_side_test", "compare_eagerly", [], directory
+                )
+        return cls.reports[mode]
+
+    @parameterized.parameters(*ALL)
+    def test_same_bits_after_every_step(self, mode, policy, optimizer):
+        """In a graph with a Session, and in eager mode."""
+        if (policy, optimizer) not in pairs(mode):
+            self.skipTest("this TensorFlow has no original of {} to compare with".format(policy))
+        report = self.reports_of(mode, self.get_temp_dir())["{} {}".format(policy, optimizer)]
+        self.assertIsNone(report["difference"])
+        # There was something to compare: a training that went on, with and without its steps.
+        self.assertEqual(STEPS, report["steps"])
+        self.assertTrue(report["finite"])
+        self.assertGreater(report["spoilt"], 20)
+        self.assertEqual(0 if policy == "fixed" else report["spoilt"], report["skipped"])
+        if not policy.endswith("fixed"):
+            self.assertGreater(report["grown"], 5)
+            self.assertGreater(report["shrunk"], 5)
+
+
+if __name__ == "__main__":
+    tf.test.main()

@@ -1,0 +1,58 @@
+"""Runs a test's steps one after another, with state, in any of the modes of `modes`."""
+
+import contextlib
+import unittest
+
+import numpy as np
+import tensorflow as tf
+
+from tests import modes
+
+VERSION = tuple(int(part) for part in tf.__version__.split(".")[:2])
+
+# For code without variables or conditionals, to which the two kinds of graph are the same.
+STATELESS = ("graph_v2", "eager", "function", "jit")
+
+
+@contextlib.contextmanager
+def entered(name):
+    """`modes.entered(name)`, but skips XLA where it is of no use yet."""
+    if name == "jit" and VERSION < (2, 4):
+        raise unittest.SkipTest("XLA of a tf.function is only tried from TensorFlow 2.4 on")
+    with modes.entered(name) as mode:
+        yield mode
+
+
+def then(update, read):
+    """`read()` after `update` has run; `update` is what the package returned in any mode."""
+    with tf.control_dependencies([] if update is None else [update]):
+        return read()
+
+
+def run(name, make, step, inputs, finish=None, static_shapes=True):
+    """Runs one step after another in one mode.
+
+    Args:
+      name: one of `modes.ALL`.
+      make: function that makes state, which is handed on.
+      step: function of the state and of one tensor for each array of an input; returns a structure
+        of tensors.
+      inputs: list of tuples of arrays, of equal shapes and dtypes from step to step.
+      finish: function of the state, called at the end within the context; its tensors are
+        evaluated.
+      static_shapes: whether a graph knows the shapes of inputs.
+
+    Returns:
+      A list of what the steps returned, as NumPy, and if `finish` is given what that returned.
+    """
+    inputs = [tuple(np.asarray(array) for array in row) for row in inputs]
+    specs = [
+        tf.TensorSpec(array.shape if static_shapes else None, array.dtype) for array in inputs[0]
+    ]
+    with entered(name) as mode:
+        state = make()
+        call = mode.compile(lambda *tensors: step(state, *tensors), *specs)
+        results = [call(*row) for row in inputs]
+        if finish is None:
+            return results
+        return results, mode.value(finish(state))

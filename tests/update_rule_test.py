@@ -1,0 +1,316 @@
+"""Both update rules against independent NumPy float32 models, bit for bit."""
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from absl.testing import parameterized
+
+from tests import stepping
+from tf_lossscale_compat import _update_rule
+from tf_lossscale_compat._update_rule import State
+
+hypothesis = pytest.importorskip("hypothesis")
+st = hypothesis.strategies
+
+tf1 = tf.compat.v1
+
+F32 = np.float32
+F32_MAX = float(np.finfo(np.float32).max)
+TINY = np.finfo(np.float32).tiny
+INT32_MAX = 2**31 - 1
+
+_EDGE_SCALES = [1.0, 1.5, 2.0**15, 2.0**32, 1e20, F32_MAX / 2, F32_MAX]
+_EDGE_RATIOS = [2, 2.0, 0.5, 0.8, 1 / 3, 3, 1, 1.0000001, 1e20, 3e38]
+
+
+def _floats(low, high):
+    return st.floats(float(F32(low)), float(F32(high)), width=32)
+
+
+scales = st.one_of(st.sampled_from(_EDGE_SCALES), _floats(1, F32_MAX))
+ratios = st.one_of(st.sampled_from(_EDGE_RATIOS), _floats(0.01, 1e6))
+growths = st.one_of(st.sampled_from([r for r in _EDGE_RATIOS if r >= 1]), _floats(1, 1e6))
+periods = st.one_of(st.integers(1, 4), st.sampled_from([0, -3, INT32_MAX]))
+# Long runs of one kind and alternation both, or counters never get anywhere.
+flags = st.lists(
+    st.tuples(st.booleans(), st.integers(1, 6)).map(lambda run: [run[0]] * run[1]),
+    min_size=1,
+    max_size=8,
+).map(lambda runs: [flag for run in runs for flag in run])
+
+
+class ExponentialModel:
+    """r1.15's exponential rule, as branches on NumPy scalars."""
+
+    def __init__(self, scale, incr_every, decr_every, incr_ratio, decr_ratio):
+        self.state = (F32(scale), 0, 0)
+        self.parameters = (incr_every, decr_every, incr_ratio, decr_ratio)
+
+    def step(self, finite):
+        incr_every, decr_every, incr_ratio, decr_ratio = self.parameters
+        scale, good, bad = self.state
+        with np.errstate(over="ignore", under="ignore"):
+            if finite:
+                good += 1
+                if good >= incr_every:
+                    grown = scale * F32(incr_ratio)
+                    scale = grown if np.isfinite(grown) else scale
+                    good = bad = 0
+            else:
+                good = 0
+                bad += 1
+                if bad >= decr_every:
+                    shrunk = scale * F32(decr_ratio)
+                    scale = shrunk if shrunk > 1 else F32(1)
+                    good = bad = 0
+        self.state = (scale, good, bad)
+
+
+class DynamicModel:
+    """r2.0's dynamic rule with bounds, as branches on NumPy scalars."""
+
+    def __init__(self, scale, period, multiplier, low=1.0, high=None):
+        self.state = (F32(scale), 0)
+        self.parameters = (period, multiplier, low, high)
+
+    def step(self, finite, shrunk=None):
+        period, multiplier, low, high = self.parameters
+        scale, good = self.state
+        with np.errstate(over="ignore", under="ignore"):
+            if finite:
+                good += 1
+                if good >= period:
+                    grown = scale * F32(multiplier)
+                    scale = grown if np.isfinite(grown) else scale
+                    if high is not None and scale > F32(high):
+                        scale = F32(high)
+                    good = 0
+            else:
+                good = 0
+                shrunk = scale / F32(multiplier) if shrunk is None else shrunk
+                scale = shrunk if shrunk > F32(low) else F32(low)
+        self.state = (scale, good)
+
+
+def _bits(scale):
+    return int(np.asarray(scale, np.float32).view(np.uint32))
+
+
+def _tensors(values, dtypes):
+    return [tf.constant(value, dtype) for value, dtype in zip(values, dtypes)]
+
+
+_EXPONENTIAL_TYPES = (np.float32, np.int32, np.int32)
+_DYNAMIC_TYPES = (np.float32, np.int64)
+
+
+def _specs(*dtypes):
+    return [tf.TensorSpec([], dtype) for dtype in dtypes]
+
+
+_EXPONENTIAL_SPECS = _specs(*_EXPONENTIAL_TYPES, np.bool_)
+_DYNAMIC_SPECS = _specs(*_DYNAMIC_TYPES, np.bool_)
+
+
+def _exponential(scale, good, bad, finite, *parameters):
+    return tuple(_update_rule.exponential(State(scale, good, bad), finite, *parameters))
+
+
+def _dynamic(scale, good, finite, period, multiplier, low, high=None):
+    new = _update_rule.dynamic(State(scale, good, None), finite, period, multiplier, low, high)
+    assert new.bad_steps is None
+    return new.scale, new.good_steps
+
+
+class UpdateRuleTest(parameterized.TestCase, tf.test.TestCase):
+    def _follow(self, caller, model, parameters, finite_flags):
+        state = model.state
+        for finite in finite_flags:
+            model.step(finite)
+            if model.state[0] < TINY:
+                return  # Session threads flush subnormals to zero, eager ones do not.
+            state = caller(*(tuple(state) + (finite,) + parameters))
+            self.assertEqual(_bits(state[0]), _bits(model.state[0]), (state, model.state))
+            self.assertEqual(tuple(state[1:]), model.state[1:])
+            self.assertFalse(np.isnan(state[0]))
+
+    @parameterized.parameters(*stepping.STATELESS)
+    def test_exponential_equals_the_model_bit_for_bit(self, mode):
+        with stepping.entered(mode) as mode:
+            specs = _EXPONENTIAL_SPECS + _specs(np.int32, np.int32, np.float32, np.float32)
+            caller = mode.compile(_exponential, *specs)
+
+            @hypothesis.settings(max_examples=60)
+            @hypothesis.given(scales, periods, periods, ratios, ratios, flags)
+            def check(scale, incr_every, decr_every, incr_ratio, decr_ratio, finite_flags):
+                parameters = (incr_every, decr_every, incr_ratio, decr_ratio)
+                model = ExponentialModel(scale, *parameters)
+                self._follow(caller, model, parameters, finite_flags)
+
+            check()
+
+    @parameterized.parameters(*stepping.STATELESS)
+    def test_dynamic_equals_the_model_bit_for_bit(self, mode):
+        with stepping.entered(mode) as mode:
+            specs = _DYNAMIC_SPECS + _specs(np.int64, np.float32, np.float32)
+            unbounded = mode.compile(_dynamic, *specs)
+            bounded = mode.compile(_dynamic, *(specs + _specs(np.float32)))
+
+            @hypothesis.settings(max_examples=60)
+            @hypothesis.given(scales, periods, ratios, _floats(1e-30, 1), st.booleans(), flags)
+            def check(scale, period, multiplier, low, has_high, finite_flags):
+                parameters = (period, multiplier, low)
+                if has_high:
+                    parameters += (min(scale * 3.7, F32_MAX),)
+                model = DynamicModel(scale, *parameters)
+                caller = bounded if has_high else unbounded
+                self._follow(caller, model, parameters, finite_flags)
+
+            check()
+
+    @parameterized.parameters(*stepping.STATELESS)
+    def test_exponential_with_python_parameters(self, mode):
+        """As the managers call it: parameters are Python numbers, constants in a graph."""
+
+        examples = 20 if mode == "eager" else 4
+
+        @hypothesis.settings(max_examples=examples)
+        @hypothesis.given(scales, periods, periods, ratios, ratios, flags)
+        def check(scale, incr_every, decr_every, incr_ratio, decr_ratio, finite_flags):
+            parameters = (incr_every, decr_every, incr_ratio, decr_ratio)
+            model = ExponentialModel(scale, *parameters)
+
+            def rule(*arguments):
+                return _exponential(*(arguments + parameters))
+
+            caller = mode.compile(rule, *_EXPONENTIAL_SPECS)
+            self._follow(caller, model, (), finite_flags)
+
+        with stepping.entered(mode) as mode:
+            check()
+
+    @parameterized.parameters(*stepping.STATELESS)
+    def test_dynamic_with_python_parameters(self, mode):
+        """As the loss scale calls it; a graph may divide by multiplying with the reciprocal."""
+
+        examples = 20 if mode == "eager" else 4
+
+        @hypothesis.settings(max_examples=examples)
+        @hypothesis.given(scales, periods, ratios, st.sampled_from([None, F32_MAX]), flags)
+        def check(scale, period, multiplier, high, finite_flags):
+            model = DynamicModel(scale, period, multiplier, 1.0, high)
+
+            def rule(*arguments):
+                return _dynamic(*(arguments + (period, multiplier, 1.0, high)))
+
+            caller = mode.compile(rule, *_DYNAMIC_SPECS)
+            for finite in finite_flags:
+                scale, good = caller(*(model.state + (finite,)))
+                other = DynamicModel(model.state[0], period, multiplier, 1.0, high)
+                with np.errstate(over="ignore", under="ignore"):
+                    other.step(finite, model.state[0] * (F32(1) / F32(multiplier)))
+                model.step(finite)
+                allowed = {_bits(model.state[0])}
+                if mode.name != "eager":
+                    allowed.add(_bits(other.state[0]))
+                if model.state[0] < TINY:
+                    return
+                self.assertIn(_bits(scale), allowed, (scale, model.state))
+                self.assertEqual(good, model.state[1])
+
+        with stepping.entered(mode) as mode:
+            check()
+
+    @parameterized.parameters("graph_v2", "eager")
+    def test_exponential_stays_within_its_bounds(self, mode):
+        """1 <= scale <= float32's maximum, counters below periods, if ratios grow and shrink."""
+        with stepping.entered(mode) as mode:
+            specs = _EXPONENTIAL_SPECS + _specs(np.int32, np.int32, np.float32, np.float32)
+            caller = mode.compile(_exponential, *specs)
+
+            @hypothesis.settings(max_examples=40)
+            @hypothesis.given(scales, periods, periods, growths, _floats(1e-30, 1), flags)
+            def check(scale, incr_every, decr_every, incr_ratio, decr_ratio, finite_flags):
+                state = (F32(scale), 0, 0)
+                for finite in finite_flags:
+                    state = caller(*state, finite, incr_every, decr_every, incr_ratio, decr_ratio)
+                    self.assertBetween(state[0], 1, F32_MAX)
+                    self.assertBetween(state[1], 0, max(incr_every - 1, 0))
+                    self.assertBetween(state[2], 0, max(decr_every - 1, 0))
+
+            check()
+
+    @parameterized.parameters("graph_v2", "eager")
+    def test_dynamic_stays_within_its_bounds(self, mode):
+        with stepping.entered(mode) as mode:
+            specs = _DYNAMIC_SPECS + _specs(np.int64, np.float32, np.float32, np.float32)
+            caller = mode.compile(_dynamic, *specs)
+
+            @hypothesis.settings(max_examples=40)
+            @hypothesis.given(
+                st.tuples(*[_floats(1e-30, F32_MAX)] * 3).map(sorted), periods, growths, flags
+            )
+            def check(bounds, period, multiplier, finite_flags):
+                low, scale, high = bounds
+                state = (F32(scale), 0)
+                for finite in finite_flags:
+                    state = caller(*state, finite, period, multiplier, low, high)
+                    self.assertBetween(state[0], F32(low), F32(high))
+                    self.assertBetween(state[1], 0, max(period - 1, 0))
+
+            check()
+
+    @parameterized.parameters(*stepping.STATELESS)
+    def test_growth_beyond_float32_keeps_the_scale_and_resets_the_counters(self, mode):
+        with stepping.entered(mode) as mode:
+            exponential = mode.compile(
+                lambda s, g, b, f: _exponential(s, g, b, f, 2, 9, 2, 0.5), *_EXPONENTIAL_SPECS
+            )
+            dynamic = mode.compile(lambda s, g, f: _dynamic(s, g, f, 2, 2.0, 1.0), *_DYNAMIC_SPECS)
+            self.assertEqual(tuple(exponential(2.0**127, 1, 5, True)), (2.0**127, 0, 0))
+            self.assertEqual(tuple(dynamic(2.0**127, 1, True)), (2.0**127, 0))
+
+    @parameterized.parameters(*stepping.STATELESS)
+    def test_counters_reach_the_largest_period(self, mode):
+        with stepping.entered(mode) as mode:
+            last, period = INT32_MAX - 1, INT32_MAX
+            exponential = mode.compile(
+                lambda s, g, b, f: _exponential(s, g, b, f, period, period, 2, 0.5),
+                *_EXPONENTIAL_SPECS,
+            )
+            self.assertEqual(tuple(exponential(8, last - 1, 3, True)), (8, last, 3))
+            self.assertEqual(tuple(exponential(8, last, 3, True)), (16, 0, 0))
+            self.assertEqual(tuple(exponential(8, 3, last - 1, False)), (8, 0, last))
+            self.assertEqual(tuple(exponential(8, 3, last, False)), (4, 0, 0))
+            period = 2**63 - 1
+            dynamic = mode.compile(
+                lambda s, g, f: _dynamic(s, g, f, period, 2.0, 1.0), *_DYNAMIC_SPECS
+            )
+            self.assertEqual(tuple(dynamic(8, period - 2, True)), (8, period - 1))
+            self.assertEqual(tuple(dynamic(8, period - 1, True)), (16, 0))
+
+    def test_keeps_dtypes_and_shapes(self):
+        with tf.Graph().as_default():
+            state = _exponential(
+                *_tensors([8, 0, 0], _EXPONENTIAL_TYPES), tf.constant(True), 2, 2, 2, 0.8
+            )
+            self.assertEqual([part.dtype for part in state], [tf.float32, tf.int32, tf.int32])
+            self.assertEqual([part.shape.rank for part in state], [0, 0, 0])
+            state = _dynamic(*_tensors([8, 0], _DYNAMIC_TYPES), tf.constant(True), 2, 2.0, 1.0)
+            self.assertEqual([part.dtype for part in state], [tf.float32, tf.int64])
+            self.assertEqual([part.shape.rank for part in state], [0, 0])
+
+    def test_selects_instead_of_branching(self):
+        """No conditional, no variable: the same ops serve XLA and any replica."""
+        with tf.Graph().as_default() as graph:
+            finite = tf1.placeholder(tf.bool, [])
+            _exponential(*_tensors([8, 0, 0], _EXPONENTIAL_TYPES), finite, 2, 2, 2, 0.8)
+            _dynamic(*_tensors([8, 0], _DYNAMIC_TYPES), finite, 2, 2.0, 1.0, 64.0)
+            kinds = {op.type for op in graph.get_operations()}
+            self.assertIn("Select", {kind.replace("V2", "") for kind in kinds})
+            self.assertFalse(kinds & {"If", "StatelessIf", "Switch", "Merge", "Case", "While"})
+            self.assertEmpty([op for op in graph.get_operations() if op.op_def.is_stateful])
+
+
+if __name__ == "__main__":
+    tf.test.main()

@@ -1,0 +1,54 @@
+"""migration_guide.md's table of TensorFlow versions says what is so on this one."""
+
+import json
+import os
+import pathlib
+import subprocess
+import sys
+
+import tensorflow as tf
+from absl.testing import absltest
+
+TESTS = pathlib.Path(__file__).resolve().parent
+GUIDE = TESTS.parent / "migration_guide.md"
+SECONDS = 400
+
+
+def table():
+    """Returns the guide's table: version -> column -> cell."""
+    lines = iter(GUIDE.read_text(encoding="utf-8").split("<!-- version table -->")[1].split("\n"))
+    rows = []
+    for line in lines:
+        if line.startswith("|"):
+            rows.append([cell.strip(" `") for cell in line.strip("|").split("|")])
+        elif rows:
+            break
+    header, _, *body = rows
+    return {row[0]: dict(zip(header[1:], row[1:])) for row in body}
+
+
+class VersionTableTest(absltest.TestCase):
+    def test_the_table_has_every_tensorflow_of_the_matrix(self):
+        self.assertEqual(list(table()), ["1.15", "2.0", "2.4", "2.10", "2.15", "2.16", "2.21"])
+
+    def test_the_line_of_this_tensorflow_is_true(self):
+        version = ".".join(tf.__version__.split(".")[:2])
+        if version not in table():
+            self.skipTest(f"the table has no line for TensorFlow {version}")
+        paths = [str(TESTS.parent)] if os.environ.get("TF_LOSSSCALE_TEST_INSTALLED") != "1" else []
+        child = subprocess.run(
+            [sys.executable, str(TESTS / "programs" / "version_probe.py")],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            stdin=subprocess.DEVNULL,
+            env=dict(os.environ, PYTHONPATH=os.pathsep.join(paths)),
+            timeout=SECONDS,
+            universal_newlines=True,
+            check=False,
+        )
+        self.assertEqual(child.returncode, 0, child.stderr[-3000:])
+        self.assertEqual(json.loads(child.stdout.strip().split("\n")[-1]), table()[version])
+
+
+if __name__ == "__main__":
+    absltest.main()
