@@ -24,7 +24,7 @@ def version():
 
 
 DEMO = ["scikit-learn", "tqdm", "matplotlib"]
-TEST = ["pytest>=7", "pytest-timeout", "hypothesis"] + DEMO
+TEST = ["pytest>=7", "pytest-timeout", "hypothesis", "packaging"] + DEMO
 # ruff's formatting may change with its minor version, so that is held.
 DEV = ["build", "mypy>=2.4,<3", "nox>=2025.5.1", "ruff==0.17.*"]
 
@@ -42,7 +42,7 @@ setuptools.setup(
     package_data={"tf_lossscale_compat": ["py.typed"]},
     zip_safe=False,
     python_requires=">=3.7",
-    install_requires=["absl-py", "packaging"],
+    install_requires=["absl-py"],
     extras_require={
         # No TensorFlow in install_requires: it has several distributions, and whoever migrates
         # has one of them already.

@@ -33,7 +33,7 @@ class Child:
             PYTHONPATH=os.pathsep.join(filter(None, path)), TF_CPP_MIN_LOG_LEVEL="2", **variables
         )
         # Open as long as the child: __exit__ closes it.
-        self._errors = tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace")  # noqa: SIM115
+        self._errors = tempfile.TemporaryFile()  # noqa: SIM115
         self._process = subprocess.Popen(
             [sys.executable, str(PROGRAMS / program), *arguments],
             stdin=subprocess.PIPE,
@@ -91,7 +91,7 @@ class Child:
     def errors(self):
         """Returns what the child has written to standard error, its last 4,000 characters."""
         self._errors.seek(0)
-        return self._errors.read()[-4000:]
+        return self._errors.read().decode("utf-8", "replace")[-4000:]
 
     def __enter__(self):
         return self

@@ -8,6 +8,8 @@ import functools
 
 import tensorflow as tf
 
+from tests import modes
+
 tf1 = tf.compat.v1
 
 CPUS = 4
@@ -52,6 +54,12 @@ def cpus(count):
 @functools.lru_cache(maxsize=None)
 def strategy(name):
     """Returns the one strategy of that name, a key of `REPLICAS`, in this process."""
+    # Made eagerly, TensorFlow 1.15's know the full names of devices and serve graphs too.
+    with modes.eager_mode():
+        return _make_strategy(name)
+
+
+def _make_strategy(name):
     if name == "default":
         return tf.distribute.get_strategy()
     if name == "one_device":

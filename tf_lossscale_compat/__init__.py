@@ -5,6 +5,10 @@ The namespaces mirror TensorFlow's: replace `tf.contrib.mixed_precision` by
 `tf_lossscale_compat.train.experimental`, and so on.
 """
 
+from tf_lossscale_compat import _tf  # noqa: F401  First: it says what to do without TensorFlow.
+
+# isort: split
+
 from tf_lossscale_compat import contrib, loss_scale, mixed_precision, train
 from tf_lossscale_compat._version import __version__
 from tf_lossscale_compat.loss_scale import DynamicLossScale, FixedLossScale, LossScale

@@ -33,6 +33,12 @@ Trackable: Any = next(
 do_not_convert = tf.autograph.experimental.do_not_convert
 
 
+def is_keras_optimizer(opt):
+    """Whether `opt` is an optimizer of Keras, of any make; found without importing Keras."""
+    homes = ("keras.", "tf_keras.", "tensorflow.python.keras.", "tensorflow_core.python.keras.")
+    return any((base.__module__ + ".").startswith(homes) for base in type(opt).__mro__)
+
+
 def in_plain_graph():
     """Whether the context is a `tf.Graph` to be run by a Session, not eager or `tf.function`."""
     return not tf.executing_eagerly() and not tf1.get_default_graph().building_function

@@ -129,7 +129,7 @@ class _BaseLossScaleOptimizer(_tf.Optimizer):
                 "replica context: inside a function that strategy.run runs."
             )
         _replicas.check_strategy()
-        grads_and_vars = tuple(grads_and_vars)
+        grads_and_vars = list(grads_and_vars)
         if all(grad is None for grad, _ in grads_and_vars):
             raise ValueError(
                 "grads_and_vars has no gradient for any variable, got {!r}.".format(
@@ -188,6 +188,18 @@ class _BaseLossScaleOptimizer(_tf.Optimizer):
     _resource_apply_dense = _resource_apply_sparse = _never_called
 
 
+def _has_methods(instance, *names):
+    """Whether `instance`, which must be no class, has all these methods."""
+    return not isinstance(instance, type) and all(
+        callable(getattr(instance, name, None)) for name in names
+    )
+
+
+def _weights_of(loss_scale):
+    """The variables of a `LossScale`; none if a subclass did not call the base's constructor."""
+    return list(getattr(loss_scale, "_weights", {}).values())
+
+
 def _variables_of(owner):
     """The variables of an optimizer or manager that may be of any make."""
     variables = getattr(owner, "variables", [])
@@ -239,12 +251,14 @@ class LossScaleOptimizer(_BaseLossScaleOptimizer):
           ValueError: `loss_scale_manager` is no loss scale, or the strategy in scope is
             unsupported.
         """
-        for method in ("compute_gradients", "apply_gradients"):
-            if not callable(getattr(opt, method, None)):
-                raise TypeError(
-                    "opt must have compute_gradients and apply_gradients, as a "
-                    f"tf.compat.v1.train.Optimizer does, got {opt!r}. {_KERAS_HINT}"
-                )
+        # Some Keras optimizers have methods of these names, which mean something else.
+        if not _has_methods(opt, "compute_gradients", "apply_gradients") or (
+            _tf.is_keras_optimizer(opt)
+        ):
+            raise TypeError(
+                "opt must have compute_gradients and apply_gradients, as a "
+                f"tf.compat.v1.train.Optimizer does, got {opt!r}. {_KERAS_HINT}"
+            )
         _replicas.check_strategy()
         manager = _as_manager(loss_scale_manager)
         is_adapter = isinstance(manager, _LossScaleManagerAdapter)
@@ -322,7 +336,7 @@ class MixedPrecisionLossScaleOptimizer(_BaseLossScaleOptimizer):
 
     def _policy_variables(self):
         manager = getattr(self._loss_scale, "manager", None)
-        return _variables_of(manager) + list(self._loss_scale._weights.values())
+        return _variables_of(manager) + _weights_of(self._loss_scale)
 
     def _apply(self, grads_and_vars, global_step, name):
         fixed = type(self._loss_scale) is loss_scale_lib.FixedLossScale
@@ -354,15 +368,12 @@ class _LossScaleManagerAdapter(lsm.LossScaleManager):
         return _replicas.once_per_step(update, finite_grads)
 
     def variables(self):
-        return list(self.loss_scale._weights.values())
+        return _weights_of(self.loss_scale)
 
 
 def _as_manager(identifier):
     """Returns a loss-scale manager for a manager, a `LossScale`, or what `loss_scale.get` takes."""
-    if all(
-        callable(getattr(identifier, method, None))
-        for method in ("get_loss_scale", "update_loss_scale")
-    ):
+    if _has_methods(identifier, "get_loss_scale", "update_loss_scale"):
         return identifier
     if isinstance(identifier, loss_scale_lib._ManagerLossScale):
         return identifier.manager
