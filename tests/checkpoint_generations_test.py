@@ -226,7 +226,7 @@ class WriterTest(tf.test.TestCase):
         if originals.VERSION not in ("1.15.5", "2.0.4"):
             self.skipTest("only TensorFlow 1.15.5 and 2.0.4 have what was recorded")
         status, out, err = originals.child(
-            [os.path.join("tests", "data", "write_checkpoints.py"), self.get_temp_dir()]
+            [os.path.join(FOLDER, "write_checkpoints.py"), self.get_temp_dir()]
         )
         self.assertEqual(0, status, out + err)
         cases = data.BY_NAME if originals.IS_TF1 else data.BY_OBJECT

@@ -56,13 +56,14 @@ def uninterrupted(folder):
     return dict(zip(KILLS, states))
 
 
-def kill_at_random(mode, folder, choice, last):
+def kill_at_random(mode, folder, choice, most, last):
     """Starts the program, kills it after some steps; returns the last saved and saving positions.
 
     Args:
       mode: argument of the program.
       folder: where it keeps its checkpoints.
       choice: `random.Random`.
+      most: number of steps that the program is let finish at most.
       last: the positions that this function returned for the process before.
     """
     deadline = time.monotonic() + LIMIT_SECONDS
@@ -71,7 +72,7 @@ def kill_at_random(mode, folder, choice, last):
         resumed = position(child.line(deadline), child, "resumed")
         if not saved <= resumed <= saving:
             raise AssertionError(f"saved {saved}, was saving {saving}, but resumed at {resumed}")
-        for _ in range(choice.randint(1, 4)):
+        for _ in range(choice.randint(1, most)):
             saving = position(child.line(deadline), child, "saving")
             saved = position(child.line(deadline), child, "saved")
         saving = position(child.line(deadline), child, "saving")
@@ -95,7 +96,8 @@ def killed(mode, folder, kills):
     last = (0, 0)
     hit = 0
     for _ in range(kills):
-        last = kill_at_random(mode, folder, choice, last)
+        # In all half of the program's 80 steps, as some more are done until the kill strikes.
+        last = kill_at_random(mode, folder, choice, 40 // kills, last)
         hit += last[0] < last[1]
     deadline = time.monotonic() + LIMIT_SECONDS
     with start(mode, folder) as child:

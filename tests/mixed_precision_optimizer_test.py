@@ -755,7 +755,7 @@ class CheckpointTest(parameterized.TestCase, tf.test.TestCase):
             bare.step(tf.constant([1.0, 2.0]))
             path = self._checkpoint(bare).save(os.path.join(self._folder(), "ckpt"))
             other = Training(OPTIMIZERS["momentum"](), FixedLossScale(8))
-            self._checkpoint(other).restore(path).assert_existing_objects_matched()
+            self._checkpoint(other).restore(path)
             for training in (bare, other):
                 training.step(tf.constant([3.0, 4.0]))
             self.assertAllEqual(other.weight.numpy(), bare.weight.numpy())

@@ -38,23 +38,28 @@ def is_original(cls):
 
 
 def child(arguments, **environment):
-    """Runs Python on `arguments` in the repository, with the package importable.
+    """Runs Python on `arguments`, with the same package to be imported as here.
 
     Returns:
       (exit status, standard output, standard error), the latter two as text.
     """
     variables = dict(os.environ, TF_CPP_MIN_LOG_LEVEL="3", CUDA_VISIBLE_DEVICES="-1")
-    variables["PYTHONPATH"] = os.pathsep.join([ROOT] + sys.path)
+    # The clone comes last: where the package is installed, it is the installed one that is tested.
+    variables["PYTHONPATH"] = os.pathsep.join([path for path in sys.path if path] + [ROOT])
     variables.update(environment)
     process = subprocess.Popen(
         [sys.executable] + list(arguments),
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
-        cwd=ROOT,
+        cwd=os.path.join(ROOT, "tests"),  # Not ROOT: Python puts this folder first.
         env=variables,
         universal_newlines=True,
     )
-    out, err = process.communicate(timeout=300)
+    try:
+        out, err = process.communicate(timeout=280)
+    finally:
+        if process.poll() is None:
+            process.kill()
     return process.returncode, out, err
 
 

@@ -20,7 +20,7 @@ from tf_lossscale_compat.train import experimental
 
 tf1 = tf.compat.v1
 
-STEPS = 60
+STEPS = 80
 EXAMPLES, FEATURES, HIDDEN = 8, 6, 5
 
 
@@ -58,10 +58,17 @@ def dynamic_optimizer():
     return opt, [policy.current_loss_scale, policy.good_steps]
 
 
-def contrib_optimizer():
+def contrib_optimizer(inner=tf1.train.AdamOptimizer):
     manager = contrib.ExponentialUpdateLossScaleManager(2.0**17, 4, decr_ratio=0.7)
-    opt = contrib.LossScaleOptimizer(tf1.train.AdamOptimizer(0.01), manager)
-    return opt, manager.variables()
+    return contrib.LossScaleOptimizer(inner(0.01), manager), manager.variables()
+
+
+def mirrored_optimizer():
+    if hasattr(tf.distribute.Strategy, "run"):
+        return contrib_optimizer()
+    # TensorFlow before 2.2 does not restore slot variables under MirroredStrategy, those of a plain
+    # AdamOptimizer neither.
+    return contrib_optimizer(tf1.train.GradientDescentOptimizer)
 
 
 def train_eager(folder, strategy, make_optimizer):
@@ -156,7 +163,7 @@ def train(mode, folder):
         return train_eager(folder, tf.distribute.get_strategy(), dynamic_optimizer)
     strategy = tf.distribute.MirroredStrategy(["/cpu:0", "/cpu:1"])
     assert strategy.num_replicas_in_sync == 2
-    return train_eager(folder, strategy, contrib_optimizer)
+    return train_eager(folder, strategy, mirrored_optimizer)
 
 
 def main(arguments):
