@@ -48,6 +48,16 @@ class LossScale(_tf.Trackable, metaclass=abc.ABCMeta):
           tensor.
         """
 
+    def _decide(self, grads):
+        """Splits `update` in two, for an optimizer that may fail in between.
+
+        Returns:
+          A pair: whether the gradients are to be applied, and a function without arguments that
+          updates and returns what `update` returns first.
+        """
+        update, should_apply = self.update(grads)
+        return should_apply, lambda: update
+
     @abc.abstractmethod
     def get_config(self):
         """Returns the constructor's arguments as a dict."""
@@ -271,9 +281,18 @@ class DynamicLossScale(LossScale):
         Raises:
           RuntimeError: called in a replica context.
         """
+        should_apply, update = self._finite_and_update(grads)
+        return update(), should_apply
+
+    def _finite_and_update(self, grads):
         _replicas.check_together("DynamicLossScale.update")
         finite = _replicas.all_finite(grads)
-        return self._update(finite), finite
+        return finite, lambda: self._update(finite)
+
+    def _decide(self, grads):
+        if type(self).update is not DynamicLossScale.update:  # A subclass has a rule of its own.
+            return super()._decide(grads)
+        return self._finite_and_update(grads)
 
     def _update(self, finite):
         state = _update_rule.State(self.current_loss_scale, self.good_steps, None)
@@ -297,7 +316,8 @@ class DynamicLossScale(LossScale):
 
     def __repr__(self):
         config = self.get_config()
-        if tf.executing_eagerly():
+        # Made in a graph, the variables have no values here.
+        if tf.executing_eagerly() and not hasattr(self.current_loss_scale, "graph"):
             state = [
                 ("current_loss_scale", self.current_loss_scale.numpy()),
                 ("num_good_steps", self.good_steps.numpy()),
@@ -335,10 +355,21 @@ class _ManagerLossScale(LossScale):
 
     @_tf.do_not_convert
     def update(self, grads):
+        should_apply, update = self._decide(grads)
+        return update(), should_apply
+
+    def _decide(self, grads):
         _replicas.check_together("update of a LossScale that runs a manager's policy")
         finite = _replicas.all_finite(grads)
+        return finite, lambda: self._update(finite)
+
+    def _update(self, finite):
         with _replicas.agreed():
-            return self.manager.update_loss_scale(finite), finite
+            update = self.manager.update_loss_scale(finite)
+        # A user's manager may return anything; a loss scale's update has one form.
+        if tf.executing_eagerly():
+            return None
+        return tf.no_op() if update is None else update
 
     def __repr__(self):
         return f"LossScale of {self.manager!r}"
@@ -368,11 +399,16 @@ def deserialize(config, custom_objects=None):
       custom_objects: dict from class names to further `LossScale` classes, or None.
 
     Raises:
-      ValueError: `config` is no such dict, or names an unknown class.
+      ValueError: `config` is no such dict, names an unknown class, or does not fit it.
     """
-    if not isinstance(config, dict) or not {"class_name", "config"} <= set(config):
+    if not (
+        isinstance(config, dict)
+        and isinstance(config.get("class_name"), str)
+        and isinstance(config.get("config"), dict)
+    ):
         raise ValueError(
-            f"config must be a dict with the keys 'class_name' and 'config', got {config!r}."
+            "config must be a dict with a str under 'class_name' and a dict under 'config', "
+            f"got {config!r}."
         )
     classes = dict(_CLASSES, **(custom_objects or {}))
     if config["class_name"] not in classes:
@@ -380,7 +416,10 @@ def deserialize(config, custom_objects=None):
             "config names the unknown loss scale {!r}; known are {}. Pass others in "
             "custom_objects.".format(config["class_name"], ", ".join(sorted(classes)))
         )
-    return classes[config["class_name"]].from_config(config["config"])
+    try:
+        return classes[config["class_name"]].from_config(config["config"])
+    except TypeError as error:  # Arguments that are missing or unknown.
+        raise ValueError(f"config does not fit its class, got {config!r}: {error}") from error
 
 
 def get(identifier):

@@ -346,8 +346,14 @@ class MixedPrecisionLossScaleOptimizer(_BaseLossScaleOptimizer):
         return super()._apply(grads_and_vars, global_step, name)
 
     def _step(self, grads, apply_if, name):
-        update, should_apply = self._loss_scale.update(grads)
-        return _group([apply_if(should_apply), update], name or self.get_name())
+        should_apply, update = self._loss_scale._decide(grads)
+        if tf.executing_eagerly():
+            apply_if(should_apply)  # First: if it fails, the loss scale has not moved.
+            update()
+            return None
+        # The original's order, in which conditionals number the names of variables.
+        updated = update()
+        return _group([apply_if(should_apply), updated], name or self.get_name())
 
 
 class _LossScaleManagerAdapter(lsm.LossScaleManager):
