@@ -20,6 +20,7 @@ from tf_lossscale_compat.train import experimental
 
 tf1 = tf.compat.v1
 
+VERSION = tuple(int(part) for part in tf.__version__.split(".")[:2])
 STEPS = 80
 EXAMPLES, FEATURES, HIDDEN = 8, 6, 5
 
@@ -64,10 +65,10 @@ def contrib_optimizer(inner=tf1.train.AdamOptimizer):
 
 
 def mirrored_optimizer():
-    if hasattr(tf.distribute.Strategy, "run"):
+    if VERSION >= (2, 15):
         return contrib_optimizer()
     # TensorFlow before 2.2 does not restore slot variables under MirroredStrategy, those of a plain
-    # AdamOptimizer neither.
+    # AdamOptimizer neither; on 2.4 and 2.10 Adam goes on a little differently after a restore.
     return contrib_optimizer(tf1.train.GradientDescentOptimizer)
 
 
