@@ -49,7 +49,8 @@ class Child:
 
     def _read(self):
         for line in self._process.stdout:
-            self._lines.put(line.rstrip("\n"))
+            if line.endswith("\n"):  # A kill may cut the last one off.
+                self._lines.put(line.rstrip("\n"))
         self._lines.put(None)
 
     def line(self, deadline):

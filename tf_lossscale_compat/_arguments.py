@@ -39,7 +39,10 @@ def real_number(name, value, error=ValueError):
 
 def fixed_scale(name, value, error=ValueError):
     """Returns `value` as a float, if it can be a fixed loss scale."""
-    number = real_number(name, value, error)
+    try:
+        number = real_number(name, value, error)
+    except ValueError as error_of_number:
+        raise ValueError(f"{error_of_number} A fixed scale is at least 1.") from None
     if number < 1:
         raise ValueError(f"{name} must be at least 1, got {value!r}.")
     return number
