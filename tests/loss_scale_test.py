@@ -255,7 +255,7 @@ class FixedLossScaleTest(parameterized.TestCase, tf.test.TestCase):
     def test_a_scale_that_float32_cannot_hold_raises_a_value_error(self, value):
         with self.assertRaises(ValueError) as raised:
             FixedLossScale(value)
-        for part in ("loss_scale_value", repr(value)):
+        for part in ("loss_scale_value", "at least 1", repr(value)):
             self.assertIn(part, str(raised.exception))
 
     @parameterized.parameters(*[[value] for value in NOT_REAL])
