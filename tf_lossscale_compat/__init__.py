@@ -9,6 +9,8 @@ from tf_lossscale_compat import _tf  # noqa: F401  First: it says what to do wit
 
 # isort: split
 
+import importlib
+
 from tf_lossscale_compat import contrib, loss_scale, mixed_precision, train
 from tf_lossscale_compat._version import __version__
 from tf_lossscale_compat.loss_scale import DynamicLossScale, FixedLossScale, LossScale
@@ -31,3 +33,14 @@ __all__ = [
     "mixed_precision",
     "train",
 ]
+
+
+def __getattr__(name):
+    # Importing it imports Keras, which many who need the rest do without.
+    if name == "keras":
+        return importlib.import_module("tf_lossscale_compat.keras")
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__():
+    return sorted(set(globals()) | {"keras"})

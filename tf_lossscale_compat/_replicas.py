@@ -61,6 +61,15 @@ def in_replica_context():
     return tf.distribute.has_strategy() and not tf.distribute.in_cross_replica_context()
 
 
+def replica_id():
+    """The number of this replica, or None in a cross-replica context."""
+    replica = tf.distribute.get_replica_context()
+    if replica is None:
+        return None
+    number = replica.replica_id_in_sync_group
+    return number if isinstance(number, int) else int(tf1.get_static_value(number))
+
+
 @functools.lru_cache(maxsize=None)
 def _supported_strategies():
     names = (

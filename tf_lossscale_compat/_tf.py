@@ -44,6 +44,14 @@ def in_plain_graph():
     return not tf.executing_eagerly() and not tf1.get_default_graph().building_function
 
 
+def outermost_graph():
+    """The graph that is being built, seen from outside of all functions and branches within it."""
+    graph = tf1.get_default_graph()
+    while getattr(getattr(graph, "outer_graph", None), "building_function", False):
+        graph = graph.outer_graph
+    return graph
+
+
 def uses_merge_call(strategy):
     """Whether replicas of `strategy` may meet in `merge_call`; newer modes forbid it."""
     uses = getattr(strategy.extended, "_use_merge_call", None)

@@ -341,7 +341,7 @@ class DynamicLossScale(LossScale):
         return config
 
 
-class _ManagerLossScale(LossScale):
+class ManagerLossScale(LossScale):
     """A loss scale that runs the policy of a loss-scale manager; non-finite steps are skipped."""
 
     def __init__(self, manager):
@@ -374,14 +374,40 @@ class _ManagerLossScale(LossScale):
     def __repr__(self):
         return f"LossScale of {self.manager!r}"
 
+    @property
+    def initial_loss_scale(self):
+        return self._manager_attribute("_init_loss_scale")
+
+    @property
+    def increment_period(self):
+        return self._manager_attribute("_incr_every_n_steps")
+
+    @property
+    def good_steps(self):
+        return self._manager_attribute("_num_good_steps")
+
+    def _manager_attribute(self, name):
+        return getattr(self.manager, name, None)
+
     def get_config(self):
-        raise NotImplementedError(
-            f"A {type(self.manager).__name__} has no config: make the loss scale from a new "
-            "manager instead."
-        )
+        if type(self.manager) not in _MANAGERS.values():
+            raise NotImplementedError(
+                f"A {type(self.manager).__name__} has no config: make the loss scale from a new "
+                "manager instead."
+            )
+        return {"class_name": type(self.manager).__name__, "config": self.manager._config()}
+
+    @classmethod
+    def from_config(cls, config):
+        if config.get("class_name") not in _MANAGERS:
+            raise ValueError(f"config names no loss-scale manager, got {config!r}.")
+        return cls(_MANAGERS[config["class_name"]](**config["config"]))
 
 
-_CLASSES = {cls.__name__: cls for cls in (FixedLossScale, DynamicLossScale)}
+_MANAGERS = {
+    cls.__name__: cls for cls in (lsm.FixedLossScaleManager, lsm.ExponentialUpdateLossScaleManager)
+}
+_CLASSES = {cls.__name__: cls for cls in (FixedLossScale, DynamicLossScale, ManagerLossScale)}
 
 
 def serialize(loss_scale):
@@ -436,7 +462,7 @@ def get(identifier):
     if identifier is None or isinstance(identifier, LossScale):
         return identifier
     if isinstance(identifier, lsm.LossScaleManager):
-        return _ManagerLossScale(identifier)
+        return ManagerLossScale(identifier)
     if isinstance(identifier, dict):
         return deserialize(identifier)
     if isinstance(identifier, str) and identifier == "dynamic":

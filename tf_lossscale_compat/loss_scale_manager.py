@@ -69,6 +69,9 @@ class FixedLossScaleManager(LossScaleManager):
         del finite_grads
         return None if tf.executing_eagerly() else tf.no_op()
 
+    def _config(self):
+        return {"loss_scale": self._loss_scale}
+
 
 class ExponentialUpdateLossScaleManager(LossScaleManager):
     """A loss scale that grows after a run of finite steps and shrinks after non-finite ones.
@@ -127,6 +130,7 @@ class ExponentialUpdateLossScaleManager(LossScaleManager):
         if self._decr_ratio > 1:
             _arguments.odd("decr_ratio={!r} is above 1: shrinking raises the scale.", decr_ratio)
 
+        self._init_loss_scale = init_loss_scale
         self._loss_scale = self._add_state("loss_scale", init_loss_scale, tf.float32)
         self._num_good_steps = self._add_state("good_steps", 0, tf.int32)
         self._num_bad_steps = self._add_state("bad_steps", 0, tf.int32)
@@ -135,6 +139,15 @@ class ExponentialUpdateLossScaleManager(LossScaleManager):
         variable = tf1.Variable(initial_value, trainable=False, name=name, dtype=dtype)
         self._track_trackable(variable, name)
         return variable
+
+    def _config(self):
+        return {
+            "init_loss_scale": self._init_loss_scale,
+            "incr_every_n_steps": self._incr_every_n_steps,
+            "decr_every_n_nan_or_inf": self._decr_every_n_nan_or_inf,
+            "incr_ratio": self._incr_ratio,
+            "decr_ratio": self._decr_ratio,
+        }
 
     def variables(self):
         """Returns the loss scale and the counters of good and bad steps, three variables."""

@@ -11,8 +11,8 @@ tf = _tf.tf
 tf1 = _tf.tf1
 
 _KERAS_HINT = (
-    "A Keras optimizer is wrapped by tf.keras.mixed_precision.LossScaleOptimizer instead, or used "
-    "with a bare LossScale in a custom training step."
+    "A Keras optimizer is wrapped by "
+    "tf_lossscale_compat.keras.mixed_precision.experimental.LossScaleOptimizer instead."
 )
 
 
@@ -381,7 +381,7 @@ def _as_manager(identifier):
     """Returns a loss-scale manager for a manager, a `LossScale`, or what `loss_scale.get` takes."""
     if _has_methods(identifier, "get_loss_scale", "update_loss_scale"):
         return identifier
-    if isinstance(identifier, loss_scale_lib._ManagerLossScale):
+    if isinstance(identifier, loss_scale_lib.ManagerLossScale):
         return identifier.manager
     known = (loss_scale_lib.LossScale, dict, str, numbers.Real)
     if not isinstance(identifier, known):
@@ -399,14 +399,15 @@ def enable_mixed_precision_graph_rewrite(opt, loss_scale="dynamic"):
     by it; sessions and `tf.function`s made from now on are rewritten.
 
     Args:
-      opt: a `tf.compat.v1.train.Optimizer`.
+      opt: a `tf.compat.v1.train.Optimizer` or a Keras optimizer.
       loss_scale: a `LossScale` or what `loss_scale.get` takes, but not None.
 
     Returns:
-      A `MixedPrecisionLossScaleOptimizer`.
+      A `MixedPrecisionLossScaleOptimizer`, or of a Keras optimizer a
+      `keras.mixed_precision.experimental.LossScaleOptimizer`.
 
     Raises:
-      ValueError: `opt` is no v1 optimizer or has a loss scale already, or `loss_scale` is None or
+      ValueError: `opt` is neither or has a loss scale already, or `loss_scale` is None or
         no loss scale. The rewrite stays as it was.
 
     Source: TensorFlow r1.14-2.x `tf.train.experimental.enable_mixed_precision_graph_rewrite`.
@@ -418,6 +419,10 @@ def enable_mixed_precision_graph_rewrite(opt, loss_scale="dynamic"):
     was_enabled = _tf.graph_rewrite_is_enabled()
     _tf.set_graph_rewrite(True)
     try:
+        if _tf.is_keras_optimizer(opt):
+            from tf_lossscale_compat.keras.mixed_precision import experimental  # Imports Keras.
+
+            return experimental.LossScaleOptimizer(opt, loss_scale)
         return MixedPrecisionLossScaleOptimizer(opt, loss_scale)
     except Exception:
         _tf.set_graph_rewrite(was_enabled)

@@ -1,0 +1,77 @@
+"""The Keras families that there are beside the installed TensorFlow.
+
+for home in keras_homes.available():
+    optimizer = home.SGD(0.1)
+"""
+
+import dataclasses
+import importlib
+import typing
+
+import tensorflow as tf
+
+VERSION = tuple(int(part) for part in tf.__version__.split(".")[:2])
+
+
+@dataclasses.dataclass(frozen=True)
+class Home:
+    """A family of optimizers, and the Keras that goes with it."""
+
+    name: str  # keras3; tf_keras and legacy, from 2.11 on; tf.keras before
+    keras: typing.Any  # The module with layers, models and so on.
+    optimizers: typing.Any  # The module with this family's optimizers.
+
+    @property
+    def kind(self):
+        """keras3, current (the optimizers that 2.11 brought) or v2 (`OptimizerV2`)."""
+        return {"keras3": "keras3", "current": "current"}.get(self.name, "v2")
+
+    def __getattr__(self, name):
+        return getattr(self.optimizers, name)
+
+    def __repr__(self):
+        return self.name
+
+    def own(self):
+        """This Keras' own loss-scale optimizer, of the last version that it had."""
+        home = self.keras.mixed_precision
+        return (home if hasattr(home, "LossScaleOptimizer") else home.experimental).LossScaleOptimizer
+
+    def model(self, *layers, inputs, **kwargs):
+        """A built `Sequential` of `layers` for inputs of this shape, without the batch."""
+        keras = self.keras
+        if self.kind == "keras3":
+            return keras.Sequential([keras.layers.Input(inputs, **kwargs), *layers])
+        return keras.Sequential([keras.layers.InputLayer(inputs, **kwargs), *layers])
+
+    def dense_model(self, units=2, inputs=3):
+        """A model with one dense layer, whose weights are the same at each call."""
+        keras = self.keras
+        kernel = keras.initializers.Constant(0.25)
+        return self.model(
+            keras.layers.Dense(units, kernel_initializer=kernel, bias_initializer="ones"),
+            inputs=(inputs,),
+        )
+
+
+def available():
+    """The homes that this environment has; a missing one shows in the matrix as fewer tests."""
+    if VERSION < (2, 11):
+        return [Home("v2", tf.keras, tf.keras.optimizers)]
+    if VERSION < (2, 16):
+        return [
+            Home("current", tf.keras, tf.keras.optimizers),
+            Home("legacy", tf.keras, tf.keras.optimizers.legacy),
+        ]
+    keras = importlib.import_module("keras")
+    tf_keras = importlib.import_module("tf_keras")
+    return [
+        Home("keras3", keras, keras.optimizers),
+        Home("current", tf_keras, tf_keras.optimizers),
+        Home("legacy", tf_keras, tf_keras.optimizers.legacy),
+    ]
+
+
+def named():
+    """Parameters for `parameterized.named_parameters`: one case for each home."""
+    return [{"testcase_name": home.name, "home": home} for home in available()]

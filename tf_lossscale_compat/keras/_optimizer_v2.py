@@ -1,0 +1,218 @@
+"""The wrapper for `OptimizerV2`: tf.keras up to 2.10 and the legacy optimizers after that."""
+
+import contextlib
+import sys
+
+from tf_lossscale_compat import _tf
+from tf_lossscale_compat.keras import _shared
+
+tf = _tf.tf
+
+
+@contextlib.contextmanager
+def _without_clipping(optimizer):
+    """Keeps `optimizer` from clipping the gradients that it computes, which are scaled still.
+
+    Before TensorFlow 2.4 optimizers clip where they compute, later ones where they apply. Yields
+    the function that clips a list of gradients in its place.
+    """
+    attributes = vars(optimizer)
+    names = [name for name in ("clipnorm", "clipvalue") if attributes.get(name) is not None]
+    if hasattr(optimizer, "_transform_gradients") or not names:
+        yield list
+        return
+    kept = {name: attributes.pop(name) for name in names}
+    if hasattr(optimizer, "_clip_gradients"):  # 2.2 and 2.3 look for None, before for no attribute.
+        attributes.update(dict.fromkeys(names))
+
+    def clip(grads):
+        norm, value = kept.get("clipnorm"), kept.get("clipvalue")
+        if norm is not None:
+            grads = [grad if grad is None else tf.clip_by_norm(grad, norm) for grad in grads]
+        if value is not None:
+            grads = [
+                grad if grad is None else tf.clip_by_value(grad, -value, value) for grad in grads
+            ]
+        return grads
+
+    try:
+        yield clip
+    finally:
+        attributes.update(kept)
+
+
+class OptimizerV2(_shared.WrapsTFKeras):
+    """Mixed into that Keras' `LossScaleOptimizer`, or into `OptimizerV2` where it has none."""
+
+    _is_legacy = True
+    _HAS_AGGREGATE_GRAD = True
+
+    def _wrap(self, inner_optimizer, loss_scale):
+        self._adopt(inner_optimizer, loss_scale)
+        vars(self).update(_hyper={}, _name=type(self).__name__)
+        if self._delegates_tracking():
+            self._delegate_tracking()
+            # A stand-in under the name that TensorFlow 2.0 to 2.3 had the inner optimizer by.
+            stand_in = getattr(
+                sys.modules[self._native.__module__], "FakeOptimizerForRestoration", None
+            )
+            if stand_in is not None:
+                self._track_trackable(stand_in(inner_optimizer), "base_optimizer")
+        else:
+            self._track_trackable(inner_optimizer, "base_optimizer")
+            self._track_trackable(loss_scale, "loss_scale")
+        # A Keras session initializes the variables that it knows of.
+        track_variable = getattr(
+            getattr(sys.modules[self._base.__module__], "backend", None), "track_variable", None
+        )
+        if track_variable is not None:
+            for variable in _shared.variables_of(loss_scale):
+                track_variable(variable)
+
+    @classmethod
+    def _delegates_tracking(cls):
+        return any("DelegatingTrackable" in base.__name__ for base in cls.__mro__)
+
+    # Gradients.
+
+    @_tf.do_not_convert
+    def _compute_gradients(self, loss, var_list, grad_loss=None, tape=None):
+        self._note_whole_step()
+        scaled = self._scaled(loss, tape)
+        kwargs = {} if tape is None else {"tape": tape}
+        with _without_clipping(self._optimizer) as clip:
+            pairs = self._optimizer._compute_gradients(scaled, var_list, grad_loss, **kwargs)
+        pairs = self._unscaled_pairs(pairs)
+        return list(zip(clip([grad for grad, _ in pairs]), [variable for _, variable in pairs]))
+
+    @_tf.do_not_convert
+    def get_gradients(self, loss, params):
+        """Returns gradients of a loss tensor of a graph, the loss scaled up before and they down."""
+        self._note_whole_step()
+        with _without_clipping(self._optimizer) as clip:
+            grads = self._optimizer.get_gradients(self._scale(loss), params)
+        return clip(self._unscale(grads))
+
+    def _apply_pairs(self, grads_and_vars, scaled, **kwargs):
+        grads, variables = zip(*grads_and_vars)
+
+        def apply(grads, variables):
+            return self._optimizer.apply_gradients(list(zip(grads, variables)), **kwargs)
+
+        return self._step(list(grads), list(variables), scaled, apply)
+
+    @_tf.do_not_convert
+    def apply_gradients(self, grads_and_vars, name=None, **kwargs):
+        """Applies gradients, unless the step is to be skipped, and updates the loss scale.
+
+        Args:
+          grads_and_vars: iterable of (gradient, variable) pairs: scaled gradients if this step
+            called `scale_loss`, and else unscaled ones.
+          name: str, handed to the inner optimizer, or None.
+          **kwargs: handed to the inner optimizer, see there.
+
+        Returns:
+          An operation; None in eager mode.
+
+        Raises:
+          ValueError: called in a cross-replica context, or there is no gradient.
+        """
+        scaled = self._calls.applying_gradients()
+        return self._apply_pairs(grads_and_vars, scaled, name=name, **kwargs)
+
+    def _aggregate_gradients(self, grads_and_vars):
+        return self._optimizer._aggregate_gradients(grads_and_vars)
+
+    def _clip_gradients(self, grads):
+        return self._optimizer._clip_gradients(grads)
+
+    # State.
+
+    @property
+    def iterations(self):
+        """The inner optimizer's count of applied steps."""
+        return self._optimizer.iterations
+
+    @iterations.setter
+    def iterations(self, variable):
+        self._optimizer.iterations = variable
+
+    def variables(self):
+        """Returns the variables of the inner optimizer and after them those of the loss scale."""
+        return self.weights
+
+    @property
+    def weights(self):
+        """The variables of the inner optimizer and after them those of the loss scale, a list."""
+        return list(self._optimizer.weights) + _shared.variables_of(self._loss_scale)
+
+    def get_weights(self):
+        """Returns the values of `weights` as NumPy arrays."""
+        return self._base.get_weights(self)
+
+    def set_weights(self, weights):
+        """Sets `weights`, or those of the inner optimizer alone, from a list of arrays."""
+        if len(weights) == len(self._optimizer.weights):
+            self._optimizer.set_weights(weights)
+        else:
+            self._base.set_weights(self, weights)
+
+    def get_slot_names(self):
+        """Returns the names of the inner optimizer's slots."""
+        # Where a checkpoint finds the slots through the child base_optimizer, naming them here too
+        # would save them twice, which TensorFlow refuses.
+        if not self._delegates_tracking() and _tf.called_by_checkpointing():
+            return []
+        return self._optimizer.get_slot_names()
+
+    def get_slot(self, var, slot_name):
+        """Returns the inner optimizer's slot variable `slot_name` for `var`."""
+        return self._optimizer.get_slot(var, slot_name)
+
+    def add_slot(self, var, slot_name, initializer="zeros"):
+        """Adds a slot variable for `var` to the inner optimizer."""
+        return self._optimizer.add_slot(var, slot_name, initializer)
+
+    def _create_or_restore_slot_variable(self, *args, **kwargs):
+        return self._optimizer._create_or_restore_slot_variable(*args, **kwargs)
+
+    def _restore_slot_variable(self, *args, **kwargs):
+        return self._optimizer._restore_slot_variable(*args, **kwargs)
+
+    def _create_all_weights(self, var_list):
+        return self._optimizer._create_all_weights(var_list)
+
+    def _create_hypers(self):
+        return self._optimizer._create_hypers()
+
+    def _create_slots(self, var_list):
+        return self._optimizer._create_slots(var_list)
+
+    # Hyperparameters.
+
+    @property
+    def learning_rate(self):
+        """The inner optimizer's learning rate."""
+        return self._optimizer.learning_rate
+
+    @learning_rate.setter
+    def learning_rate(self, value):
+        self._optimizer.learning_rate = value
+
+    @property
+    def lr(self):
+        """The inner optimizer's learning rate."""
+        return self._optimizer.learning_rate
+
+    @lr.setter
+    def lr(self, value):
+        self._optimizer.learning_rate = value
+
+    def _get_hyper(self, *args, **kwargs):
+        return self._optimizer._get_hyper(*args, **kwargs)
+
+    def _set_hyper(self, *args, **kwargs):
+        return self._optimizer._set_hyper(*args, **kwargs)
+
+    def _decayed_lr(self, var_dtype):
+        return self._optimizer._decayed_lr(var_dtype)

@@ -1,0 +1,7 @@
+"""What became of `tf.keras.mixed_precision.experimental` (TensorFlow 2.0 to 2.5)."""
+
+from tf_lossscale_compat.keras._optimizer import (
+    ExperimentalLossScaleOptimizer as LossScaleOptimizer,
+)
+
+__all__ = ["LossScaleOptimizer"]
