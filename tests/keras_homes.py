@@ -5,10 +5,13 @@ for home in keras_homes.available():
 """
 
 import dataclasses
+import functools
 import importlib
+import itertools
 import typing
 
 import tensorflow as tf
+from absl.testing import parameterized
 
 VERSION = tuple(int(part) for part in tf.__version__.split(".")[:2])
 
@@ -35,7 +38,9 @@ class Home:
     def own(self):
         """This Keras' own loss-scale optimizer, of the last version that it had."""
         home = self.keras.mixed_precision
-        return (home if hasattr(home, "LossScaleOptimizer") else home.experimental).LossScaleOptimizer
+        return (
+            home if hasattr(home, "LossScaleOptimizer") else home.experimental
+        ).LossScaleOptimizer
 
     def model(self, *layers, inputs, **kwargs):
         """A built `Sequential` of `layers` for inputs of this shape, without the batch."""
@@ -75,3 +80,23 @@ def available():
 def named():
     """Parameters for `parameterized.named_parameters`: one case for each home."""
     return [{"testcase_name": home.name, "home": home} for home in available()]
+
+
+def each(*others, kind=None):
+    """Decorates a test to run for each home, times each of `others`; or for those of `kind`.
+
+    Where there is none of that kind, the test skips.
+    """
+    homes = [home for home in available() if kind in (None, home.kind)]
+
+    def decorate(test):
+        if homes:
+            return parameterized.parameters(*itertools.product(homes, *others))(test)
+
+        @functools.wraps(test)
+        def skip(self):
+            self.skipTest(f"no {kind} optimizers beside TensorFlow {tf.__version__}")
+
+        return skip
+
+    return decorate

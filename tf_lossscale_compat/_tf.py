@@ -44,10 +44,11 @@ def in_plain_graph():
     return not tf.executing_eagerly() and not tf1.get_default_graph().building_function
 
 
-def outermost_graph():
-    """The graph that is being built, seen from outside of all functions and branches within it."""
+def function_graph():
+    """The graph that is being built; within branches and loops the one that they are in."""
     graph = tf1.get_default_graph()
-    while getattr(getattr(graph, "outer_graph", None), "building_function", False):
+    branches = ("CondBranchFuncGraph", "WhileBodyFuncGraph", "WhileCondFuncGraph")
+    while type(graph).__name__ in branches:
         graph = graph.outer_graph
     return graph
 

@@ -376,6 +376,8 @@ class ManagerLossScale(LossScale):
 
     @property
     def initial_loss_scale(self):
+        if isinstance(self.manager, lsm.FixedLossScaleManager):
+            return self.manager._loss_scale
         return self._manager_attribute("_init_loss_scale")
 
     @property

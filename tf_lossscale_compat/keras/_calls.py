@@ -1,11 +1,15 @@
 """Which calls a training step has made, and so whether its gradients are scaled still.
 
-`apply_gradients` is given scaled gradients by some steps (Keras 3's own) and unscaled ones by others
-(`get_unscaled_gradients` before it). A step is what happens on one replica, in eager mode or in one
-trace of the outermost `tf.function`, up to the gradients being applied.
+`apply_gradients` is given scaled gradients by some steps (Keras 3's own) and unscaled ones by
+others (`get_unscaled_gradients` before it). A step is what happens on one replica, in eager mode or
+in the trace of one `tf.function`, up to the gradients being applied. What a function scaled and did
+not apply itself, its callers apply: they are traced more than once, it maybe only with the first of
+them, so such calls count for as long as the function is there.
 """
 
+import gc
 import weakref
+from typing import Any, Dict, Set
 
 from absl import logging
 
@@ -13,7 +17,7 @@ from tf_lossscale_compat import _replicas, _tf
 
 tf = _tf.tf
 
-# Not the names of the methods: `minimize`, say, scales and unscales without the user calling either.
+# Kinds of calls, named after methods: `minimize`, say, makes two of them without the user.
 SCALED = "scale_loss"
 SCALED_BY_HAND = "get_scaled_loss"
 UNSCALED = "get_unscaled_gradients"
@@ -29,21 +33,17 @@ _TWICE = (
     "divides them by the loss scale once more. Call apply_gradients, or leave "
     "get_unscaled_gradients out."
 )
-_ELSEWHERE = (
-    "apply_gradients takes these gradients as unscaled, because this step did not call scale_loss; "
-    "another step or tf.function did. If they are scaled, call apply(gradients, variables), which "
-    "always divides by the loss scale."
-)
 
 
 class Calls:
     """The calls of each step that has not applied its gradients yet."""
 
     def __init__(self):
-        self._in_graphs = weakref.WeakKeyDictionary()
-        self._in_eager_mode = {}
-        self._warned = set()
-        self._has_scaled = False
+        # Each from replicas to sets of calls.
+        self._in_eager_mode: Dict[Any, Set[str]] = {}
+        self._in_graphs: Any = weakref.WeakKeyDictionary()
+        self._collected_with = 0
+        self._warned: Set[str] = set()
 
     def __deepcopy__(self, memo):
         return Calls()
@@ -51,12 +51,26 @@ class Calls:
     def __reduce__(self):
         return Calls, ()
 
-    def _of_this_step(self):
+    def _here(self):
         if tf.executing_eagerly():
-            replicas = self._in_eager_mode
-        else:
-            replicas = self._in_graphs.setdefault(_tf.outermost_graph(), {})
-        return replicas.setdefault(_replicas.replica_id(), set())
+            return self._in_eager_mode
+        return self._in_graphs.setdefault(_tf.function_graph(), {})
+
+    def _of_this_step(self):
+        return self._here().setdefault(_replicas.replica_id(), set())
+
+    def _elsewhere(self):
+        """The calls of other functions, and in a function of eager mode, that applied nothing."""
+        here = self._here()
+        graphs = [graph for graph, replicas in self._in_graphs.items() if any(replicas.values())]
+        if graphs and self._collected_with != len(graphs):
+            # Functions that are gone, say because tracing them failed, do not count.
+            del graphs
+            gc.collect()
+        steps = [self._in_eager_mode] + list(self._in_graphs.values())
+        self._collected_with = sum(any(replicas.values()) for replicas in steps[1:])
+        found = [calls for step in steps if step is not here for calls in step.values()]
+        return set().union(*found)
 
     def note(self, *calls):
         """Takes note that this step makes `calls`."""
@@ -67,18 +81,15 @@ class Calls:
 
         Warns, once for each optimizer, of a step that makes one of two calls that belong together.
         """
-        calls = self._of_this_step()
-        scaled = SCALED in calls and UNSCALED not in calls
-        scaled_elsewhere = self._has_scaled or self._is_pending(SCALED)
+        calls = set(self._of_this_step())
+        self._of_this_step().clear()
+        if not calls & {SCALED, SCALED_BY_HAND}:
+            calls |= self._elsewhere()
         if UNSCALED in calls and not calls & {SCALED, SCALED_BY_HAND}:
             self._warn(_FORGOT.format("get_unscaled_gradients", "get_scaled_loss", "too small"))
         elif SCALED_BY_HAND in calls and not calls & {SCALED, UNSCALED}:
             self._warn(_FORGOT.format("get_scaled_loss", "get_unscaled_gradients", "too large"))
-        elif not calls and scaled_elsewhere:
-            self._warn(_ELSEWHERE)
-        self._has_scaled = self._has_scaled or scaled
-        calls.clear()
-        return scaled
+        return SCALED in calls and UNSCALED not in calls
 
     def applying_scaled(self):
         """Ends the step with `apply`, whose gradients are scaled."""
@@ -86,10 +97,6 @@ class Calls:
         if UNSCALED in calls:
             self._warn(_TWICE)
         calls.clear()
-
-    def _is_pending(self, call):
-        steps = [self._in_eager_mode] + list(self._in_graphs.values())
-        return any(call in calls for replicas in steps for calls in replicas.values())
 
     def _warn(self, message):
         if message not in self._warned:

@@ -95,8 +95,11 @@ def family_of(optimizer, argument):
                 "tf_lossscale_compat.contrib.mixed_precision.LossScaleOptimizer instead."
             )
         raise TypeError(f"{argument} must be a Keras optimizer, got {optimizer!r}.{hint}")
-    # Those of all Kerases are called so, or nearly.
-    if any(base.__name__.startswith("LossScaleOptimizer") for base in type(optimizer).__mro__):
+    # Those of all Kerases are called so, or nearly; and mark so what they wrap.
+    names = [base.__name__ for base in type(optimizer).__mro__]
+    if any(name.startswith("LossScaleOptimizer") for name in names) or getattr(
+        optimizer, "_is_wrapped_by_loss_scale_optimizer", False
+    ):
         raise ValueError(f"{argument} has a loss scale already, got {optimizer!r}.")
     return found
 
@@ -123,7 +126,8 @@ def register(*publics):
     names = [name for name in ("keras", "tf_keras") if name in sys.modules]
     for keras in [importlib.import_module(name) for name in names] or [tf.keras]:
         for home in (keras.optimizers, getattr(keras.optimizers, "legacy", None)):
-            found = _family(home.SGD) if hasattr(home, "SGD") else None
+            sgd = getattr(home, "SGD", None)
+            found = None if sgd is None else _family(sgd)
             if found is not None:
                 for public in publics:
                     _class(public, *found)

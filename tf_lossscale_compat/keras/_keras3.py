@@ -1,5 +1,7 @@
 """The wrapper for optimizers of Keras 3 on its TensorFlow backend."""
 
+from typing import Any
+
 from absl import logging
 
 from tf_lossscale_compat import _tf
@@ -37,7 +39,7 @@ class Keras3(_shared.LossScaling):
             for variable in _shared.variables_of(loss_scale):
                 self._own(variable.name.split(":")[0].split("/")[-1], variable)
 
-    inner_optimizer: object = None  # An attribute of each instance, no property.
+    inner_optimizer: Any = None  # An attribute of each instance, no property.
 
     def _own(self, name, variable):
         """Makes `variable` one of the optimizer's, as the Keras variable that is returned."""

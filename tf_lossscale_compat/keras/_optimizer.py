@@ -1,5 +1,7 @@
 """The public classes, which become a class of the family of the optimizer that they wrap."""
 
+from typing import Optional
+
 from tf_lossscale_compat import _replicas, _tf
 from tf_lossscale_compat import loss_scale as loss_scale_lib
 from tf_lossscale_compat.keras import _families, _shared
@@ -11,7 +13,7 @@ class _Wrapper(_shared.LossScaling):
     """What both public classes share: finding the family, and being made from a config."""
 
     # The name in files of models; None for subclasses, which users register themselves.
-    _registered_name = None
+    _registered_name: Optional[str] = None
     _argument = "optimizer"  # The name of the constructor's first argument.
 
     def __new__(cls, *args, **kwargs):
@@ -135,7 +137,9 @@ class LossScaleOptimizer(_Wrapper):
     _registered_name = "LossScaleOptimizer"
     _argument = "inner_optimizer"
 
-    def __init__(self, inner_optimizer, dynamic=True, initial_scale=None, dynamic_growth_steps=None):
+    def __init__(
+        self, inner_optimizer, dynamic=True, initial_scale=None, dynamic_growth_steps=None
+    ):
         """Wraps `inner_optimizer`.
 
         Args:

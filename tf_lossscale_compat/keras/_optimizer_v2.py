@@ -49,7 +49,7 @@ class OptimizerV2(_shared.WrapsTFKeras):
 
     def _wrap(self, inner_optimizer, loss_scale):
         self._adopt(inner_optimizer, loss_scale)
-        vars(self).update(_hyper={}, _name=type(self).__name__)
+        self.__dict__.update(_hyper={}, _name=type(self).__name__)
         if self._delegates_tracking():
             self._delegate_tracking()
             # A stand-in under the name that TensorFlow 2.0 to 2.3 had the inner optimizer by.
@@ -87,7 +87,7 @@ class OptimizerV2(_shared.WrapsTFKeras):
 
     @_tf.do_not_convert
     def get_gradients(self, loss, params):
-        """Returns gradients of a loss tensor of a graph, the loss scaled up before and they down."""
+        """Returns gradients of a graph's loss tensor, computed with it scaled up and then scaled down."""
         self._note_whole_step()
         with _without_clipping(self._optimizer) as clip:
             grads = self._optimizer.get_gradients(self._scale(loss), params)
@@ -197,15 +197,6 @@ class OptimizerV2(_shared.WrapsTFKeras):
 
     @learning_rate.setter
     def learning_rate(self, value):
-        self._optimizer.learning_rate = value
-
-    @property
-    def lr(self):
-        """The inner optimizer's learning rate."""
-        return self._optimizer.learning_rate
-
-    @lr.setter
-    def lr(self, value):
         self._optimizer.learning_rate = value
 
     def _get_hyper(self, *args, **kwargs):

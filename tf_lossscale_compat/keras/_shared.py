@@ -1,15 +1,21 @@
 """What the wrappers of all Keras families share: the step, and the loss scale's face."""
 
 import inspect
+from typing import Any
 
 from tf_lossscale_compat import _gradients, _replicas, _tf
 from tf_lossscale_compat import loss_scale as loss_scale_lib
+from tf_lossscale_compat import loss_scale_manager as lsm
 from tf_lossscale_compat.keras import _calls
 
 tf = _tf.tf
 
 
-class LossScaling:
+# To type checkers the attributes that a Keras' own class brings are there; at run time it does.
+_MixedIntoKeras: Any = object
+
+
+class LossScaling(_MixedIntoKeras):
     """Scales losses, unscales gradients once, and has the inner optimizer apply them or not.
 
     Mixed into a class of each Keras family, which adds what that family's optimizers have beyond
@@ -19,7 +25,7 @@ class LossScaling:
     def _adopt(self, inner_optimizer, loss_scale):
         """Remembers both; a family calls it at the place that its own constructor needs."""
         # Past every __setattr__ of a family: checkpoints are to find these under one name each.
-        vars(self).update(
+        self.__dict__.update(
             _optimizer=inner_optimizer, _loss_scale=loss_scale, _calls=_calls.Calls()
         )
 
@@ -28,7 +34,8 @@ class LossScaling:
     @property
     def dynamic(self):
         """Whether the loss scale changes by itself."""
-        return not isinstance(self._loss_scale, loss_scale_lib.FixedLossScale)
+        fixed = (loss_scale_lib.FixedLossScale, lsm.FixedLossScaleManager)
+        return not isinstance(getattr(self._loss_scale, "manager", self._loss_scale), fixed)
 
     @property
     def initial_scale(self):
@@ -44,8 +51,17 @@ class LossScaling:
 
     @property
     def dynamic_counter(self):
-        """Finite steps since the loss scale last changed, an int64 variable; None if not counted."""
+        """Finite steps since the loss scale last changed, a variable; None if not counted."""
         return getattr(self._loss_scale, "good_steps", None)
+
+    @property
+    def lr(self):
+        """The inner optimizer's learning rate, by the name that Keras 1 had for it."""
+        return self.learning_rate
+
+    @lr.setter
+    def lr(self, value):
+        self.learning_rate = value
 
     # Scaling and unscaling.
 
@@ -153,7 +169,7 @@ class LossScaling:
         return self._unscale(grads)
 
     def _apply_pairs(self, grads_and_vars, scaled, **kwargs):
-        """Applies (gradient, variable) pairs; `kwargs` are the family's own of `apply_gradients`."""
+        """Applies (gradient, variable) pairs; `kwargs` are for the inner `apply_gradients`."""
         raise NotImplementedError
 
     def apply(self, grads, trainable_variables=None):
@@ -201,8 +217,9 @@ class WrapsTFKeras(LossScaling):
 
         TensorFlow 2.4 to 2.15 and `tf_keras` write them so.
         """
-        delegating = next(c for c in type(self).__mro__ if "DelegatingTrackable" in c.__name__)
-        vars(self)["_trackable"] = self._optimizer  # Which some ask for while it is being set.
+        delegating: Any = next(c for c in type(self).__mro__ if "DelegatingTrackable" in c.__name__)
+        self._optimizer._is_wrapped_by_loss_scale_optimizer = True  # There is room for one.
+        self.__dict__["_trackable"] = self._optimizer  # Which some ask for while it is being set.
         delegating.__init__(self, self._optimizer)
         self._track_trackable(self._loss_scale, "loss_scale")
 

@@ -1,0 +1,792 @@
+"""Custom training steps with the Keras wrappers: each gradient is divided exactly once."""
+
+import copy
+from unittest import mock
+
+import numpy as np
+import tensorflow as tf
+from absl import logging
+from absl.testing import absltest, parameterized
+
+import tf_lossscale_compat
+from tests import keras_homes, modes
+from tf_lossscale_compat.keras import mixed_precision
+
+tf1 = tf.compat.v1
+experimental = mixed_precision.experimental
+# Where functions do not compile with XLA, `modes.compiled` skips with the reason.
+MODES = ("eager", "function", "jit")
+
+
+class Step:
+    """A training step whose loss has the gradients that it is called with."""
+
+    def __init__(self, opt, variables):
+        self.opt = opt
+        self.variables = variables
+
+    def loss(self, coefficients):
+        pairs = zip(self.variables, coefficients)
+        return tf.add_n([tf.reduce_sum(tf.convert_to_tensor(v) * c) for v, c in pairs])
+
+    def keras_3(self, *coefficients):
+        with tf.GradientTape() as tape:
+            loss = self.opt.scale_loss(self.loss(coefficients))
+        grads = tape.gradient(loss, self.variables)
+        self.opt.apply_gradients(zip(grads, self.variables))
+        return grads[0]
+
+    def keras_3_apply(self, *coefficients):
+        with tf.GradientTape() as tape:
+            loss = self.opt.scale_loss(self.loss(coefficients))
+        grads = tape.gradient(loss, self.variables)
+        self.opt.apply(grads, self.variables)
+        return grads[0]
+
+    def by_hand(self, *coefficients):
+        with tf.GradientTape() as tape:
+            loss = self.opt.get_scaled_loss(self.loss(coefficients))
+        grads = tape.gradient(loss, self.variables)
+        self.opt.apply_gradients(zip(self.opt.get_unscaled_gradients(grads), self.variables))
+        return grads[0]
+
+    def by_hand_callable(self, *coefficients):
+        with tf.GradientTape() as tape:
+            loss = self.opt.get_scaled_loss(lambda: self.loss(coefficients))()
+        grads = tape.gradient(loss, self.variables)
+        self.opt.apply_gradients(zip(self.opt.get_unscaled_gradients(grads), self.variables))
+        return grads[0]
+
+    def minimize(self, *coefficients):
+        seen = []
+
+        def loss():
+            return self.loss(coefficients)
+
+        with mock.patch.object(
+            tf.GradientTape, "gradient", autospec=True, side_effect=_recording(seen)
+        ):
+            self.opt.minimize(loss, self.variables)
+        return seen[0]
+
+    def minimize_with_tape(self, *coefficients):
+        seen = []
+        with tf.GradientTape() as tape:
+            loss = self.loss(coefficients)
+        with mock.patch.object(
+            tf.GradientTape, "gradient", autospec=True, side_effect=_recording(seen)
+        ):
+            self.opt.minimize(loss, self.variables, tape=tape)
+        return seen[0]
+
+
+def _recording(seen):
+    original = tf.GradientTape.gradient
+
+    def gradient(*args, **kwargs):
+        grads = original(*args, **kwargs)
+        seen.append(tf.nest.flatten(grads)[0])
+        return grads
+
+    return gradient
+
+
+WAYS = (
+    "keras_3",
+    "keras_3_apply",
+    "by_hand",
+    "by_hand_callable",
+    "minimize",
+    "minimize_with_tape",
+)
+
+
+def compiled(mode, function):
+    if mode == "eager":
+        return function
+    return modes.compiled(function) if mode == "jit" else tf.function(function, autograph=False)
+
+
+def variables_of(home, *values):
+    """Variables as that Keras' layers have them."""
+    if home.kind == "keras3":
+        return [home.keras.Variable(np.float32(value)) for value in values]
+    return [tf.Variable(np.float32(value)) for value in values]
+
+
+def arrays(variables):
+    return [np.array(variable.numpy()) for variable in variables]
+
+
+def number(value):
+    return float(value.numpy() if hasattr(value, "numpy") else value)
+
+
+class KerasTestCase(tf.test.TestCase, parameterized.TestCase):
+    def setUp(self):
+        super().setUp()
+        eager = modes.eager_mode()
+        eager.__enter__()
+        self.addCleanup(eager.__exit__, None, None, None)
+        patcher = mock.patch.object(logging, "warning")
+        self.warning = patcher.start()
+        self.addCleanup(patcher.stop)
+
+    def warnings(self):
+        return [str(call[0][0]) for call in self.warning.call_args_list]
+
+
+class ExactlyOnceTest(KerasTestCase):
+    @keras_homes.each(WAYS, MODES)
+    def test_a_step_is_the_inner_optimizers(self, home, way, mode):
+        if way == "minimize_with_tape" and home.kind == "v2" and keras_homes.VERSION < (2, 4):
+            self.skipTest("minimize takes no tape before TensorFlow 2.4")
+        variables = variables_of(home, 1.0, [2.0, 3.0])
+        opt = experimental.LossScaleOptimizer(
+            home.SGD(0.5), tf_lossscale_compat.DynamicLossScale(2.0**10, 2)
+        )
+        step = compiled(mode, getattr(Step(opt, variables), way))
+        grads = [np.float32(0.25), np.float32([0.5, -1.0])]
+
+        self.assertAllEqual(step(*grads), 0.25 * 2**10)
+        self.assertAllEqual(arrays(variables)[0], 1.0 - 0.125)
+        self.assertAllEqual(arrays(variables)[1], [1.75, 3.5])
+        self.assertEqual(number(opt.iterations), 1)
+        self.assertEqual(number(opt.loss_scale()), 2**10)
+
+        before = arrays(variables)
+        step(np.float32(1.0), np.float32([np.inf, 0.0]))
+        self.assertAllEqual(arrays(variables)[0], before[0])
+        self.assertAllEqual(arrays(variables)[1], before[1])
+        self.assertEqual(number(opt.iterations), 1)
+        self.assertEqual(number(opt.loss_scale()), 2**9)
+
+        for _ in range(2):
+            self.assertAllEqual(step(*grads), 0.25 * 2**9)
+        self.assertAllEqual(arrays(variables)[0], 1.0 - 3 * 0.125)
+        self.assertEqual(number(opt.iterations), 3)
+        self.assertEqual(number(opt.loss_scale()), 2**10)
+        self.assertEmpty(self.warnings())
+
+    @keras_homes.each(WAYS, ("eager", "function"))
+    def test_a_fixed_scale_applies_every_step(self, home, way, mode):
+        if way == "minimize_with_tape" and home.kind == "v2" and keras_homes.VERSION < (2, 4):
+            self.skipTest("minimize takes no tape before TensorFlow 2.4")
+        variables = variables_of(home, 1.0)
+        opt = mixed_precision.LossScaleOptimizer(home.SGD(0.5), False, 128.0)
+        step = compiled(mode, getattr(Step(opt, variables), way))
+        self.assertAllEqual(step(np.float32(0.25)), 32.0)
+        self.assertAllEqual(arrays(variables), [0.875])
+        step(np.float32(np.nan))
+        self.assertAllEqual(np.isnan(arrays(variables)), [True])
+        self.assertEqual(number(opt.iterations), 2)
+        self.assertEqual(number(opt.loss_scale), 128.0)
+
+    @keras_homes.each()
+    def test_gradients_to_apply_are_unscaled_where_nothing_was_scaled(self, home):
+        variables = variables_of(home, 1.0)
+        opt = mixed_precision.LossScaleOptimizer(home.SGD(1.0))
+        opt.apply_gradients([(tf.constant(0.5), variables[0])])
+        self.assertAllEqual(arrays(variables), [0.5])
+        self.assertEmpty(self.warnings())
+
+    @keras_homes.each()
+    def test_each_step_stands_for_itself(self, home):
+        variables = variables_of(home, 1.0)
+        opt = mixed_precision.LossScaleOptimizer(home.SGD(1.0))
+        step = Step(opt, variables)
+        step.keras_3(np.float32(0.5))
+        opt.apply_gradients([(tf.constant(0.25), variables[0])])
+        self.assertAllEqual(arrays(variables), [0.25])
+        step.by_hand(np.float32(0.125))
+        step.keras_3(np.float32(0.0625))
+        self.assertAllEqual(arrays(variables), [0.0625])
+
+    @keras_homes.each()
+    def test_unscaling_by_hand_after_scale_loss(self, home):
+        variables = variables_of(home, 1.0)
+        opt = mixed_precision.LossScaleOptimizer(home.SGD(1.0))
+        with tf.GradientTape() as tape:
+            loss = opt.scale_loss(tf.convert_to_tensor(variables[0]) * 0.5)
+        grads = opt.get_unscaled_gradients(tape.gradient(loss, variables))
+        opt.apply_gradients(zip(grads, variables))
+        self.assertAllEqual(arrays(variables), [0.5])
+        self.assertEmpty(self.warnings())
+
+    @keras_homes.each()
+    def test_a_failed_trace_leaves_nothing_behind(self, home):
+        variables = variables_of(home, 1.0)
+        opt = mixed_precision.LossScaleOptimizer(home.SGD(1.0))
+
+        @tf.function(autograph=False)
+        def fails():
+            opt.scale_loss(tf.constant(1.0))
+            raise KeyError("user")
+
+        with self.assertRaises(KeyError):
+            fails()
+
+        @tf.function(autograph=False)
+        def step():
+            opt.apply_gradients([(tf.constant(0.5), variables[0])])
+
+        step()
+        self.assertAllEqual(arrays(variables), [0.5])
+
+    @keras_homes.each()
+    def test_scaling_within_a_branch_or_inner_function_counts_for_the_step(self, home):
+        variables = variables_of(home, 1.0)
+        opt = mixed_precision.LossScaleOptimizer(home.SGD(1.0))
+
+        @tf.function(autograph=False)
+        def scaled(loss):
+            return opt.scale_loss(loss)
+
+        @tf.function(autograph=False)
+        def step(flag):
+            with tf.GradientTape() as tape:
+                value = tf.convert_to_tensor(variables[0])
+                loss = tf.cond(flag, lambda: scaled(value * 0.5), lambda: scaled(value * 0.25))
+            opt.apply_gradients(zip(tape.gradient(loss, variables), variables))
+
+        step(tf.constant(True))
+        self.assertAllEqual(arrays(variables), [0.5])
+        step(tf.constant(False))
+        self.assertAllEqual(arrays(variables), [0.25])
+
+    @keras_homes.each()
+    def test_a_function_scales_and_its_caller_applies(self, home):
+        for way in ("eager", "traced"):
+            variables = variables_of(home, 1.0)
+            opt = mixed_precision.LossScaleOptimizer(home.SGD(1.0))
+
+            @tf.function(autograph=False)
+            def gradients():
+                with tf.GradientTape() as tape:
+                    loss = opt.scale_loss(tf.convert_to_tensor(variables[0]) * 0.125)
+                return tape.gradient(loss, variables)
+
+            def apply(unused):
+                opt.apply_gradients(zip(gradients(), variables))
+
+            step = apply if way == "eager" else tf.function(apply, autograph=False)
+            for size in range(3):  # Traced anew each time, and gradients only once.
+                step(tf.zeros([size]))
+                self.assertAllEqual(arrays(variables), [1.0 - (size + 1) * 0.125])
+        self.assertEmpty(self.warnings())
+
+    @keras_homes.each()
+    def test_a_function_applies_what_eager_mode_scaled(self, home):
+        variables = variables_of(home, 1.0)
+        opt = mixed_precision.LossScaleOptimizer(home.SGD(1.0))
+
+        @tf.function(autograph=False)
+        def apply(grad):
+            opt.apply_gradients([(grad, variables[0])])
+
+        for i in range(3):
+            with tf.GradientTape() as tape:
+                loss = opt.scale_loss(tf.convert_to_tensor(variables[0]) * 0.125)
+            apply(tape.gradient(loss, variables)[0])
+            self.assertAllEqual(arrays(variables), [1.0 - (i + 1) * 0.125])
+
+    @keras_homes.each()
+    def test_several_losses_before_one_apply(self, home):
+        variables = variables_of(home, 1.0)
+        opt = mixed_precision.LossScaleOptimizer(home.SGD(1.0))
+        sums = 0.0
+        for coefficient in (0.25, 0.125):
+            with tf.GradientTape() as tape:
+                loss = opt.scale_loss(tf.convert_to_tensor(variables[0]) * coefficient)
+            sums += tape.gradient(loss, variables)[0]
+        opt.apply_gradients([(sums, variables[0])])
+        self.assertAllEqual(arrays(variables), [0.625])
+
+    @keras_homes.each(("eager", "function"))
+    def test_two_optimizers_in_one_step(self, home, mode):
+        ours, theirs = variables_of(home, 1.0, 1.0)
+        first = mixed_precision.LossScaleOptimizer(home.SGD(1.0), initial_scale=2.0**4)
+        second = mixed_precision.LossScaleOptimizer(home.SGD(1.0), initial_scale=2.0**8)
+
+        def step(a, b):
+            with tf.GradientTape(persistent=True) as tape:
+                one = first.scale_loss(tf.convert_to_tensor(ours) * a)
+                two = second.get_scaled_loss(tf.convert_to_tensor(theirs) * b)
+            seen = [tape.gradient(one, ours), tape.gradient(two, theirs)]
+            second.apply_gradients(zip(second.get_unscaled_gradients(seen[1:]), [theirs]))
+            first.apply_gradients([(seen[0], ours)])
+            return seen
+
+        step = compiled(mode, step)
+        self.assertAllEqual(step(np.float32(0.5), np.float32(0.25)), [8.0, 64.0])
+        self.assertAllEqual(arrays([ours, theirs]), [0.5, 0.75])
+        step(np.float32(0.5), np.float32(np.nan))
+        self.assertAllEqual(arrays([ours, theirs]), [0.0, 0.75])
+        self.assertEqual([number(opt.loss_scale) for opt in (first, second)], [2.0**4, 2.0**7])
+        self.assertEmpty(self.warnings())
+
+    @keras_homes.each(kind="v2")
+    def test_get_gradients_in_a_graph(self, home):
+        with tf.Graph().as_default(), tf1.Session() as session:
+            variable = tf1.get_variable("w", initializer=1.0, use_resource=True)
+            opt = mixed_precision.LossScaleOptimizer(home.SGD(1.0), initial_scale=2.0**6)
+            seen = []
+            original = type(opt.inner_optimizer).get_gradients
+
+            def get_gradients(inner, loss, params):
+                seen.extend(original(inner, loss, params))
+                return list(seen)
+
+            with mock.patch.object(type(opt.inner_optimizer), "get_gradients", get_gradients):
+                grads = opt.get_gradients(variable * 0.5, [variable])
+                update = opt.get_updates(variable * 0.5, [variable])
+            session.run(tf1.global_variables_initializer())
+            self.assertEqual(session.run([seen[0], grads[0]]), [32.0, 0.5])
+            session.run(update)
+            self.assertEqual(session.run(variable), 0.5)
+
+
+class ForgottenCallTest(KerasTestCase):
+    @keras_homes.each(("eager", "function"))
+    def test_one_warning_names_get_unscaled_gradients(self, home, mode):
+        (variable,) = variables_of(home, 1.0)
+        opt = mixed_precision.LossScaleOptimizer(home.SGD(2.0**-15))
+
+        def step(x):
+            with tf.GradientTape() as tape:
+                loss = opt.get_scaled_loss(tf.convert_to_tensor(variable) * x)
+            opt.apply_gradients([(tape.gradient(loss, variable), variable)])
+
+        step = compiled(mode, step)
+        for _ in range(3):
+            step(np.float32(0.125))
+        self.assertLen(self.warnings(), 1)
+        self.assertIn("get_unscaled_gradients was not", self.warnings()[0])
+        self.assertAllEqual(arrays([variable]), [1.0 - 3 * 0.125])
+
+    @keras_homes.each(("eager", "function"))
+    def test_one_warning_names_get_scaled_loss(self, home, mode):
+        (variable,) = variables_of(home, 1.0)
+        opt = mixed_precision.LossScaleOptimizer(home.SGD(2.0**15))
+
+        def step(x):
+            grads = opt.get_unscaled_gradients([tf.convert_to_tensor(x)])
+            opt.apply_gradients(zip(grads, [variable]))
+
+        step = compiled(mode, step)
+        for _ in range(3):
+            step(np.float32(0.125))
+        self.assertLen(self.warnings(), 1)
+        self.assertIn("get_scaled_loss was not", self.warnings()[0])
+        self.assertAllEqual(arrays([variable]), [1.0 - 3 * 0.125])
+
+    @keras_homes.each()
+    def test_apply_after_unscaling_warns(self, home):
+        (variable,) = variables_of(home, 1.0)
+        opt = mixed_precision.LossScaleOptimizer(home.SGD(2.0**15))
+        opt.scale_loss(tf.constant(1.0))
+        opt.get_unscaled_gradients([tf.constant(1.0)])
+        opt.apply([tf.constant(0.5)], [variable])
+        self.assertAllEqual(arrays([variable]), [0.5])
+        self.assertLen(self.warnings(), 1)
+        self.assertIn("once more", self.warnings()[0])
+
+    @keras_homes.each()
+    def test_scaling_and_unscaling_without_applying_is_no_mistake(self, home):
+        (variable,) = variables_of(home, 1.0)
+        opt = mixed_precision.LossScaleOptimizer(home.SGD(1.0))
+
+        @tf.function(autograph=False)
+        def accumulate():
+            with tf.GradientTape() as tape:
+                loss = opt.get_scaled_loss(tf.convert_to_tensor(variable) * 0.125)
+            return opt.get_unscaled_gradients(tape.gradient(loss, [variable]))
+
+        grads = [a + b for a, b in zip(accumulate(), accumulate())]
+        opt.apply_gradients(zip(grads, [variable]))
+        self.assertAllEqual(arrays([variable]), [0.75])
+        self.assertEmpty(self.warnings())
+
+
+class GradientsTest(KerasTestCase):
+    @keras_homes.each()
+    def test_unscaling_keeps_dtypes_sparsity_and_none(self, home):
+        opt = mixed_precision.LossScaleOptimizer(home.SGD(1.0), False, 4.0)
+        sparse = tf.IndexedSlices(tf.constant([[2.0]]), tf.constant([1]), tf.constant([3, 1]))
+        half, none, new = opt.get_unscaled_gradients(
+            grad for grad in (tf.constant(2.0, tf.float16), None, sparse)
+        )
+        self.assertEqual(half.dtype, tf.float16)
+        self.assertEqual(number(half), 0.5)
+        self.assertIsNone(none)
+        self.assertIsInstance(new, tf.IndexedSlices)
+        self.assertAllEqual(new.values, [[0.5]])
+        self.assertAllEqual(new.indices, [1])
+        self.assertAllEqual(new.dense_shape, [3, 1])
+
+    @keras_homes.each()
+    def test_a_scaled_loss_keeps_its_dtype(self, home):
+        opt = mixed_precision.LossScaleOptimizer(home.SGD(1.0), False, 4.0)
+        for dtype in (tf.float16, tf.float32, tf.float64):
+            for scale in (opt.get_scaled_loss, opt.scale_loss):
+                self.assertEqual(scale(tf.constant(2.0, dtype)).dtype, dtype)
+
+    @keras_homes.each(("eager", "function"))
+    def test_sparse_gradients_are_applied_as_such(self, home, mode):
+        (table,) = variables_of(home, np.ones([4, 2]))
+        opt = mixed_precision.LossScaleOptimizer(home.SGD(1.0), initial_scale=8.0)
+        seen = []
+
+        def step():
+            with tf.GradientTape() as tape:
+                rows = tf.gather(table.value if home.kind == "keras3" else table, [1])
+                loss = opt.scale_loss(tf.reduce_sum(rows) * 0.5)
+            grad = tape.gradient(loss, table)
+            seen.append(type(grad))
+            opt.apply_gradients([(grad, table)])
+
+        compiled(mode, step)()
+        self.assertTrue(issubclass(seen[0], tf.IndexedSlices), seen)
+        self.assertAllEqual(arrays([table])[0], [[1, 1], [0.5, 0.5], [1, 1], [1, 1]])
+
+    @keras_homes.each()
+    def test_none_gradients_leave_their_variables_alone(self, home):
+        one, two = variables_of(home, 1.0, 1.0)
+        opt = mixed_precision.LossScaleOptimizer(home.SGD(1.0))
+        opt.apply_gradients([(None, one), (tf.constant(0.5), two)])
+        self.assertAllEqual(arrays([one, two]), [1.0, 0.5])
+
+    @keras_homes.each()
+    def test_no_gradient_at_all_is_an_error_and_moves_nothing(self, home):
+        (variable,) = variables_of(home, 1.0)
+        opt = experimental.LossScaleOptimizer(home.SGD(1.0), "dynamic")
+        with self.assertRaisesRegex(ValueError, "(?i)no gradients"):
+            opt.apply_gradients([(None, variable)])
+        with self.assertRaises(ValueError):
+            opt.apply_gradients([])
+        self.assertEqual(number(opt.loss_scale.good_steps), 0)
+        self.assertEqual(number(opt.loss_scale()), 2**15)
+
+    @keras_homes.each()
+    def test_an_error_of_the_inner_optimizer_leaves_the_scale_alone(self, home):
+        (variable,) = variables_of(home, 1.0)
+        opt = experimental.LossScaleOptimizer(home.SGD(1.0), "dynamic")
+        with mock.patch.object(
+            type(opt.inner_optimizer), "apply_gradients", side_effect=KeyError("user")
+        ), mock.patch.object(
+            type(opt.inner_optimizer), "apply", side_effect=KeyError("user"), create=True
+        ), self.assertRaises(KeyError):
+            opt.apply_gradients([(tf.constant(1.0), variable)])
+        self.assertEqual(number(opt.loss_scale.good_steps), 0)
+
+    @keras_homes.each()
+    def test_a_loss_scale_of_the_users_own_decides(self, home):
+        class Odd(tf_lossscale_compat.LossScale):
+            def __init__(self):
+                super().__init__()
+                self.count = self._add_weight("count", 0)
+
+            def __call__(self):
+                return tf.constant(4.0)
+
+            def update(self, grads):
+                self.count.assign_add(1)
+                return None, tf.equal(self.count % 2, 1)
+
+            def get_config(self):
+                return {}
+
+        (variable,) = variables_of(home, 1.0)
+        opt = experimental.LossScaleOptimizer(home.SGD(1.0), Odd())
+        for _ in range(3):
+            Step(opt, [variable]).keras_3(np.float32(0.25))
+        self.assertAllEqual(arrays([variable]), [0.5])
+        self.assertEqual(number(opt.iterations), 2)
+
+    @keras_homes.each(("eager", "function"))
+    def test_a_manager_drives_the_optimizer(self, home, mode):
+        manager = tf_lossscale_compat.ExponentialUpdateLossScaleManager(
+            2.0**10, 3, decr_every_n_nan_or_inf=2, decr_ratio=0.5
+        )
+        (variable,) = variables_of(home, 1.0)
+        opt = experimental.LossScaleOptimizer(home.SGD(1.0), manager)
+        step = compiled(mode, Step(opt, [variable]).by_hand)
+        scales = []
+        for x in (0.125, np.nan, np.inf, 0.125, 0.125, 0.125):
+            step(np.float32(x))
+            scales.append(number(manager.get_loss_scale()))
+        self.assertEqual(scales, [2**10, 2**10, 2**9, 2**9, 2**9, 2**10])
+        self.assertAllEqual(arrays([variable]), [0.5])
+
+
+class FaceTest(KerasTestCase):
+    @keras_homes.each()
+    def test_is_an_optimizer_of_the_family(self, home):
+        for opt in (
+            mixed_precision.LossScaleOptimizer(home.SGD(0.5)),
+            experimental.LossScaleOptimizer(home.SGD(0.5), 8),
+        ):
+            family = type(home.SGD(0.5)).__mro__[1]
+            self.assertIsInstance(opt, family)
+            self.assertIsInstance(opt, home.own())
+        self.assertIsInstance(
+            mixed_precision.LossScaleOptimizer(home.SGD(0.5)), mixed_precision.LossScaleOptimizer
+        )
+        self.assertNotIsInstance(
+            mixed_precision.LossScaleOptimizer(home.SGD(0.5)), experimental.LossScaleOptimizer
+        )
+
+    @keras_homes.each()
+    def test_what_a_dynamic_one_shows(self, home):
+        inner = home.SGD(0.5)
+        opt = mixed_precision.LossScaleOptimizer(inner)
+        self.assertIs(opt.inner_optimizer, inner)
+        self.assertIs(opt.dynamic, True)
+        self.assertEqual((opt.initial_scale, opt.dynamic_growth_steps), (2**15, 2000))
+        self.assertEqual((number(opt.loss_scale), number(opt.dynamic_counter)), (2**15, 0))
+        opt = mixed_precision.LossScaleOptimizer(
+            inner_optimizer=home.SGD(0.5), initial_scale=4, dynamic_growth_steps=3
+        )
+        self.assertEqual((opt.initial_scale, opt.dynamic_growth_steps), (4, 3))
+        Step(opt, variables_of(home, 1.0)).by_hand(np.float32(1))
+        self.assertEqual(number(opt.dynamic_counter), 1)
+
+    @keras_homes.each()
+    def test_what_a_fixed_one_shows(self, home):
+        opt = mixed_precision.LossScaleOptimizer(home.SGD(0.5), dynamic=False, initial_scale=8)
+        self.assertIs(opt.dynamic, False)
+        self.assertEqual(opt.initial_scale, 8.0)
+        self.assertIsNone(opt.dynamic_growth_steps)
+        self.assertIsNone(opt.dynamic_counter)
+        self.assertEqual(number(opt.loss_scale), 8.0)
+
+    @keras_homes.each()
+    def test_what_the_experimental_one_shows(self, home):
+        loss_scale = tf_lossscale_compat.DynamicLossScale(8.0, 5)
+        opt = experimental.LossScaleOptimizer(optimizer=home.SGD(0.5), loss_scale=loss_scale)
+        self.assertIs(opt.loss_scale, loss_scale)
+        self.assertEqual((opt.initial_scale, opt.dynamic_growth_steps), (8.0, 5))
+        self.assertIs(opt.dynamic_counter, loss_scale.good_steps)
+        opt = experimental.LossScaleOptimizer(home.SGD(0.5), 8)
+        self.assertIsInstance(opt.loss_scale, tf_lossscale_compat.FixedLossScale)
+        opt = experimental.LossScaleOptimizer(home.SGD(0.5), "dynamic")
+        self.assertIsInstance(opt.loss_scale, tf_lossscale_compat.DynamicLossScale)
+        config = {"class_name": "FixedLossScale", "config": {"loss_scale_value": 16.0}}
+        opt = experimental.LossScaleOptimizer(home.SGD(0.5), config)
+        self.assertEqual(number(opt.loss_scale()), 16.0)
+        manager = tf_lossscale_compat.ExponentialUpdateLossScaleManager(64.0, 7)
+        opt = experimental.LossScaleOptimizer(home.SGD(0.5), manager)
+        self.assertEqual((opt.dynamic, opt.initial_scale, opt.dynamic_growth_steps), (True, 64, 7))
+        self.assertIs(opt.dynamic_counter, manager._num_good_steps)
+        manager = tf_lossscale_compat.FixedLossScaleManager(64.0)
+        opt = experimental.LossScaleOptimizer(home.SGD(0.5), manager)
+        self.assertEqual((opt.dynamic, opt.initial_scale), (False, 64))
+        self.assertIsNone(opt.dynamic_growth_steps)
+
+    @keras_homes.each()
+    def test_the_learning_rate_is_the_inner_optimizers(self, home):
+        inner = home.SGD(0.5)
+        opt = mixed_precision.LossScaleOptimizer(inner)
+        self.assertEqual(number(opt.learning_rate), 0.5)
+        opt.learning_rate = 0.25
+        self.assertEqual(number(inner.learning_rate), 0.25)
+        inner.learning_rate = 0.125
+        self.assertEqual(number(opt.learning_rate), 0.125)
+        self.assertEqual(number(opt.lr), 0.125)
+        opt.lr = 1.0
+        self.assertEqual(number(inner.learning_rate), 1.0)
+
+    @keras_homes.each()
+    def test_a_copy_is_an_optimizer_of_its_own(self, home):
+        variables = variables_of(home, 1.0)
+        opt = experimental.LossScaleOptimizer(
+            home.SGD(1.0), tf_lossscale_compat.DynamicLossScale(8.0, 1)
+        )
+        twin = type(opt).from_config(opt.get_config())
+        Step(twin, variables).keras_3(np.float32(0.5))
+        self.assertEqual([number(o.loss_scale()) for o in (opt, twin)], [8.0, 16.0])
+        self.assertEqual([number(o.iterations) for o in (opt, twin)], [0, 1])
+
+    @keras_homes.each(kind="keras3")
+    def test_loss_scale_factor_does_not_scale_twice(self, home):
+        variables = variables_of(home, 1.0)
+        opt = mixed_precision.LossScaleOptimizer(home.SGD(1.0, loss_scale_factor=16.0), False, 8.0)
+        self.assertAllEqual(Step(opt, variables).keras_3(np.float32(0.5)), 4.0)
+        self.assertAllEqual(arrays(variables), [0.5])
+
+    @keras_homes.each(kind="keras3")
+    def test_new_values_in_a_gradients_place_are_not_divided(self, home):
+        one, two = variables_of(home, 1.0, 1.0)
+        two.overwrite_with_gradient = True
+        opt = mixed_precision.LossScaleOptimizer(home.SGD(1.0), False, 8.0)
+        opt.apply([tf.constant(4.0), tf.constant(7.0)], [one, two])
+        self.assertAllEqual(arrays([one, two]), [0.5, 7.0])
+
+    @keras_homes.each(kind="keras3")
+    def test_apply_without_variables_takes_those_it_was_built_with(self, home):
+        variables = variables_of(home, 1.0)
+        opt = mixed_precision.LossScaleOptimizer(home.SGD(1.0), False, 8.0)
+        with self.assertRaisesRegex(ValueError, "build"):
+            opt.apply([tf.constant(4.0)])
+        opt.build(variables)
+        opt.apply([tf.constant(4.0)])
+        self.assertAllEqual(arrays(variables), [0.5])
+
+    @keras_homes.each(kind="keras3")
+    def test_another_backend_is_refused(self, home):
+        with mock.patch.object(home.keras.backend, "backend", return_value="jax"):
+            with self.assertRaisesRegex(ValueError, "TensorFlow backend.*'jax'"):
+                mixed_precision.LossScaleOptimizer(home.SGD(1.0))
+
+
+class BadInputTest(KerasTestCase):
+    @keras_homes.each()
+    def test_bad_arguments_name_themselves(self, home):
+        stable, old = mixed_precision.LossScaleOptimizer, experimental.LossScaleOptimizer
+
+        def inner():
+            return home.SGD(1.0)
+
+        cases = [
+            (TypeError, "inner_optimizer.*'sgd'", lambda: stable("sgd")),
+            (TypeError, "inner_optimizer", lambda: stable(home.SGD)),
+            (TypeError, "^optimizer.*None", lambda: old(None, 8)),
+            (
+                TypeError,
+                "inner_optimizer.*MixedPrecisionLossScaleOptimizer",
+                lambda: stable(tf1.train.GradientDescentOptimizer(1.0)),
+            ),
+            (ValueError, "inner_optimizer has a loss scale", lambda: stable(stable(inner()))),
+            (ValueError, "optimizer has a loss scale", lambda: old(home.own()(*_own(home)), 8)),
+            (TypeError, "dynamic must be a bool.*1", lambda: stable(inner(), 1)),
+            (ValueError, "initial_scale must be given", lambda: stable(inner(), False)),
+            (ValueError, "dynamic_growth_steps.*7", lambda: stable(inner(), False, 8, 7)),
+            (ValueError, "initial_scale.*at least 1.*0.5", lambda: stable(inner(), False, 0.5)),
+            (ValueError, "initial_scale.*nan", lambda: stable(inner(), True, float("nan"))),
+            (ValueError, "initial_scale.*-1", lambda: stable(inner(), True, -1)),
+            (ValueError, "dynamic_growth_steps.*1.5", lambda: stable(inner(), True, 8, 1.5)),
+            (ValueError, "loss_scale cannot be None", lambda: old(inner(), None)),
+            (ValueError, "'static'", lambda: old(inner(), "static")),
+            (ValueError, "at least 1.*0.5", lambda: old(inner(), 0.5)),
+        ]
+        for error, pattern, make in cases:
+            with self.subTest(pattern), self.assertRaisesRegex(error, pattern):
+                make()
+
+    @keras_homes.each()
+    def test_nothing_is_made_where_the_loss_scale_is_bad(self, home):
+        inner = home.SGD(1.0)
+        with mock.patch.object(tf1, "Variable", side_effect=AssertionError("made a variable")):
+            for bad in (None, "static", 0.5, float("nan"), {"class_name": "Nothing"}):
+                with self.assertRaises(ValueError):
+                    experimental.LossScaleOptimizer(inner, bad)
+        with self.assertRaises(ValueError):
+            mixed_precision.LossScaleOptimizer(inner, initial_scale=-1.0)
+        # Had it been wrapped by halves, it could not be wrapped now.
+        self.assertIs(experimental.LossScaleOptimizer(inner, 8).inner_optimizer, inner)
+
+    @keras_homes.each()
+    def test_an_optimizer_is_wrapped_once(self, home):
+        inner = home.SGD(1.0)
+        mixed_precision.LossScaleOptimizer(inner)
+        if home.kind == "keras3" or (home.kind == "v2" and keras_homes.VERSION < (2, 4)):
+            self.skipTest("this Keras' checkpoints have room for more loss scales")
+        with self.assertRaisesRegex(ValueError, "inner_optimizer has a loss scale already"):
+            mixed_precision.LossScaleOptimizer(inner)
+
+    @keras_homes.each()
+    def test_minimize_says_what_loss_it_needs(self, home):
+        opt = mixed_precision.LossScaleOptimizer(home.SGD(1.0))
+        with self.assertRaisesRegex((ValueError, TypeError), "(?i)callable|tape"):
+            opt.minimize(tf.constant(1.0), variables_of(home, 1.0))
+
+    @keras_homes.each()
+    def test_a_config_without_an_optimizer_is_refused(self, home):
+        opt = mixed_precision.LossScaleOptimizer(home.SGD(1.0))
+        with self.assertRaisesRegex(ValueError, "inner_optimizer"):
+            type(opt).from_config({"dynamic": True})
+
+
+def _own(home):
+    """Arguments for that Keras' own loss-scale optimizer."""
+    return (home.SGD(1.0), "dynamic") if keras_homes.VERSION < (2, 4) else (home.SGD(1.0),)
+
+
+class PeersTest(KerasTestCase):
+    @keras_homes.each(kind="keras3")
+    def test_follows_keras_own_dynamic_scale_step_by_step(self, home):
+        ours = mixed_precision.LossScaleOptimizer(home.Adam(0.1), dynamic_growth_steps=3)
+        theirs = home.keras.optimizers.LossScaleOptimizer(home.Adam(0.1), dynamic_growth_steps=3)
+        a, b = variables_of(home, [1.0, -2.0]), variables_of(home, [1.0, -2.0])
+        rng = np.random.RandomState(0)
+        for i in range(12):
+            grad = rng.normal(size=2).astype("float32")
+            if i == 5:
+                grad[1] = np.inf
+            Step(ours, a).keras_3(grad)
+            Step(theirs, b).keras_3(grad)
+            self.assertAllEqual(arrays(a), arrays(b))
+            self.assertEqual(number(ours.loss_scale), number(theirs.dynamic_scale))
+            self.assertEqual(number(ours.dynamic_counter), number(theirs.step_counter))
+            self.assertEqual(number(ours.iterations), number(theirs.iterations))
+
+    @keras_homes.each()
+    def test_the_old_tutorials_loop(self, home):
+        """TensorFlow's mixed-precision tutorial, but for the import and the data."""
+        if keras_homes.VERSION < (2, 4):
+            self.skipTest("the tutorial's policies came with TensorFlow 2.4")
+        try:
+            from sklearn import datasets
+        except ImportError:
+            self.skipTest("scikit-learn is not installed")
+        keras = home.keras
+        images, labels = datasets.load_digits(return_X_y=True)
+        x = (images[:256] / 16).astype("float32")
+        y = labels[:256].astype("int64")
+        keras.mixed_precision.set_global_policy("mixed_float16")
+        try:
+            model = home.model(
+                keras.layers.Dense(
+                    32, activation="relu", kernel_initializer=keras.initializers.GlorotUniform(1)
+                ),
+                keras.layers.Dense(10, kernel_initializer=keras.initializers.GlorotUniform(2)),
+                keras.layers.Activation("softmax", dtype="float32"),
+                inputs=(64,),
+            )
+        finally:
+            keras.mixed_precision.set_global_policy("float32")
+        loss_object = keras.losses.SparseCategoricalCrossentropy()
+        optimizer = home.RMSprop(0.01)
+        optimizer = mixed_precision.LossScaleOptimizer(optimizer)
+
+        @tf.function
+        def train_step(x, y):
+            with tf.GradientTape() as tape:
+                predictions = model(x)
+                loss = loss_object(y, predictions)
+                scaled_loss = optimizer.get_scaled_loss(loss)
+            scaled_gradients = tape.gradient(scaled_loss, model.trainable_variables)
+            gradients = optimizer.get_unscaled_gradients(scaled_gradients)
+            optimizer.apply_gradients(zip(gradients, model.trainable_variables))
+            return loss
+
+        losses = [number(train_step(x, y)) for _ in range(30)]
+        self.assertLess(losses[-1], losses[0] / 2)
+        skipped = np.log2(2**15 / number(optimizer.loss_scale))
+        self.assertEqual(number(optimizer.iterations) + skipped, 30)
+        self.assertEmpty(self.warnings())
+
+
+class CopyTest(KerasTestCase):
+    @keras_homes.each()
+    def test_deepcopy_remembers_no_calls(self, home):
+        from tf_lossscale_compat.keras import _calls
+
+        calls = _calls.Calls()
+        calls.note(_calls.SCALED)
+        self.assertFalse(copy.deepcopy(calls).applying_gradients())
+        self.assertTrue(calls.applying_gradients())
+
+
+if __name__ == "__main__":
+    absltest.main()
