@@ -462,10 +462,15 @@ class GradientsTest(KerasTestCase):
         opt = experimental.LossScaleOptimizer(home.SGD(1.0), "dynamic")
         with self.assertRaisesRegex(ValueError, "(?i)no gradients"):
             opt.apply_gradients([(None, variable)])
-        with self.assertRaises(ValueError):
+        with self.assertRaisesRegex(ValueError, "(?i)no gradients"):
             opt.apply_gradients([])
+        with self.assertRaisesRegex(ValueError, "each of 1 variables, got 2"):
+            opt.apply([tf.constant(1.0)] * 2, [variable])
         self.assertEqual(number(opt.loss_scale.good_steps), 0)
         self.assertEqual(number(opt.loss_scale()), 2**15)
+        # Had it been built for no variables, it would refuse this one.
+        opt.apply_gradients([(tf.constant(0.5), variable)])
+        self.assertAllEqual(arrays([variable]), [0.5])
 
     @keras_homes.each()
     def test_an_error_of_the_inner_optimizer_leaves_the_scale_alone(self, home):

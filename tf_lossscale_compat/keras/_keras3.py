@@ -67,11 +67,11 @@ class Keras3(_shared.LossScaling):
         return [grad if keep else new for grad, new, keep in zip(grads, unscaled, keeps)]
 
     def _apply_pairs(self, grads_and_vars, scaled, **kwargs):
-        grads, variables = zip(*grads_and_vars)
+        grads, variables = _shared.split(grads_and_vars)
         if not self.built:
             with self._keras.name_scope(self.name, caller=self):
-                self.build(list(variables))
-        self._step(list(grads), list(variables), scaled, self.inner_optimizer.apply)
+                self.build(variables)
+        self._step(grads, variables, scaled, self.inner_optimizer.apply)
 
     @_tf.do_not_convert
     def apply_gradients(self, grads_and_vars):

@@ -87,19 +87,19 @@ class OptimizerV2(_shared.WrapsTFKeras):
 
     @_tf.do_not_convert
     def get_gradients(self, loss, params):
-        """Returns gradients of a graph's loss tensor, computed with it scaled up and then scaled down."""
+        """Returns gradients of a graph's loss tensor, scaled up before and down after."""
         self._note_whole_step()
         with _without_clipping(self._optimizer) as clip:
             grads = self._optimizer.get_gradients(self._scale(loss), params)
         return clip(self._unscale(grads))
 
     def _apply_pairs(self, grads_and_vars, scaled, **kwargs):
-        grads, variables = zip(*grads_and_vars)
+        grads, variables = _shared.split(grads_and_vars)
 
         def apply(grads, variables):
             return self._optimizer.apply_gradients(list(zip(grads, variables)), **kwargs)
 
-        return self._step(list(grads), list(variables), scaled, apply)
+        return self._step(grads, variables, scaled, apply)
 
     @_tf.do_not_convert
     def apply_gradients(self, grads_and_vars, name=None, **kwargs):

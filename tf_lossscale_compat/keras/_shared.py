@@ -127,9 +127,6 @@ class LossScaling(_MixedIntoKeras):
         Returns:
           In a graph for a Session an operation, else what `tf.group` makes of it.
         """
-        if all(grad is None for grad in grads):
-            names = [getattr(variable, "name", variable) for variable in variables]
-            raise ValueError(f"No gradients provided for any variable of {names}.")
         if _replicas.in_cross_replica_context():
             raise ValueError(
                 f"{type(self).__name__} was asked to apply gradients in a cross-replica context. "
@@ -185,8 +182,28 @@ class LossScaling(_MixedIntoKeras):
         """
         if trainable_variables is None:
             raise ValueError("trainable_variables must be the list of variables, got None.")
+        grads, variables = list(grads), list(trainable_variables)
+        if len(grads) != len(variables):
+            raise ValueError(
+                f"grads must be one for each of {len(variables)} variables, got {len(grads)}."
+            )
         self._calls.applying_scaled()
-        self._apply_pairs(zip(grads, trainable_variables), scaled=True)
+        self._apply_pairs(zip(grads, variables), scaled=True)
+
+
+def split(grads_and_vars):
+    """Returns the list of gradients and that of variables.
+
+    Raises:
+      ValueError: there is no gradient.
+    """
+    grads_and_vars = list(grads_and_vars)
+    grads = [grad for grad, _ in grads_and_vars]
+    variables = [variable for _, variable in grads_and_vars]
+    if all(grad is None for grad in grads):  # Also where there are no pairs.
+        names = [getattr(variable, "name", variable) for variable in variables]
+        raise ValueError(f"No gradients provided for any variable of {names}.")
+    return grads, variables
 
 
 def as_operation(result):

@@ -31,14 +31,14 @@ class TFKeras(_shared.WrapsTFKeras):
         return self._unscaled_pairs(self._optimizer.compute_gradients(scaled, var_list, tape=tape))
 
     def _apply_pairs(self, grads_and_vars, scaled, **kwargs):
-        grads, variables = zip(*grads_and_vars)
+        grads, variables = _shared.split(grads_and_vars)
         with tf.init_scope():  # Branches of a conditional are no place to make slot variables.
             self.build(variables)
 
         def apply(grads, variables):
             self._optimizer.apply_gradients(list(zip(grads, variables)), **kwargs)
 
-        self._step(list(grads), list(variables), scaled, apply)
+        self._step(grads, variables, scaled, apply)
 
     @_tf.do_not_convert
     def apply_gradients(self, grads_and_vars, name=None, **kwargs):
