@@ -146,7 +146,9 @@ class Program:
         else:
             function = self._all_replicas
             if self.mode == "function":
-                function = tf.function(lambda faults: self._all_replicas(faults) and None)
+                function = tf.function(
+                    lambda faults: self._all_replicas(faults) and None, autograph=False
+                )
 
             def step(values):
                 with self.strategy.scope():

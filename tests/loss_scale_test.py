@@ -1,6 +1,8 @@
 """The loss scales of TensorFlow r2.0, and getting one from an identifier."""
 
 import collections
+import fractions
+import functools
 import inspect
 import json
 import os
@@ -369,6 +371,12 @@ class DynamicLossScaleTest(parameterized.TestCase, tf.test.TestCase):
         self.assertEqual([scale for _, scale, _ in results], [8, 32, 32, 100, 100, 100, 25])
         self.assertEqual([good for _, _, good in results], [1, 0, 1, 0, 1, 0, 0])
 
+    @parameterized.parameters(*modes.ALL)
+    def test_max_loss_scale_holds_where_a_non_finite_step_raises_the_scale(self, mode):
+        make = lambda: DynamicLossScale(8, 1, 0.5, min_loss_scale=2, max_loss_scale=20)  # noqa: E731
+        results = _follow(mode, make, [NAN, NAN, NAN, 1, 1])
+        self.assertEqual([scale for _, scale, _ in results], [16, 20, 20, 10, 5])
+
     def test_bounds_are_keyword_only(self):
         parameters = inspect.signature(DynamicLossScale.__init__).parameters.values()
         kinds = {parameter.name: parameter.kind for parameter in parameters}
@@ -641,6 +649,30 @@ class DynamicLossScaleTest(parameterized.TestCase, tf.test.TestCase):
             self.assertIn("increment_period", str(raised.exception))
             self.assertIn(repr(value), str(raised.exception))
             self.assertEmpty(graph.get_operations())
+
+    @parameterized.parameters(
+        lambda: 10**5000,
+        lambda: -(10**5000),
+        lambda: fractions.Fraction(10**400),
+        lambda: fractions.Fraction(10**5000, 3),
+    )
+    def test_values_too_long_to_show_are_named(self, make_value):
+        """Python 3.11 and later write no integer of more than 4,300 digits."""
+        value = make_value()
+        makes = {
+            name: functools.partial(DynamicLossScale, **{name: value})
+            for name in ("initial_loss_scale", "multiplier", "min_loss_scale", "max_loss_scale")
+        }
+        makes["increment_period"] = lambda: DynamicLossScale(increment_period=value)
+        makes["loss_scale_value"] = lambda: FixedLossScale(value)
+        for name, make in makes.items():
+            with self.subTest(name), tf.Graph().as_default() as graph:
+                with self.assertRaises(ValueError) as raised:
+                    make()
+                self.assertStartsWith(str(raised.exception), name)
+                self.assertIn(", got ", str(raised.exception))
+                self.assertLess(len(str(raised.exception)), 700)
+                self.assertEmpty(graph.get_operations())
 
     @parameterized.parameters(
         {"initial_loss_scale": 8, "max_loss_scale": 7},

@@ -3,6 +3,7 @@
 The program's arithmetic is exact, so the states after each step are compared for equality.
 """
 
+import concurrent.futures
 import contextlib
 import functools
 import json
@@ -83,7 +84,25 @@ def run_with_free_ports(count, ports=free_ports):
     return run_cluster(ports(count))
 
 
-@functools.lru_cache(maxsize=None)
+def remembered(function):
+    """Makes `function` run once for each argument, also if it fails: then it fails again at once.
+
+    A cluster that hangs takes its whole time limit, which every test would wait for otherwise.
+    """
+
+    @functools.lru_cache(maxsize=None)
+    def outcome(*args):
+        future = concurrent.futures.Future()
+        try:
+            future.set_result(function(*args))
+        except Exception as error:
+            future.set_exception(error)
+        return future
+
+    return functools.wraps(function)(lambda *args: outcome(*args).result())
+
+
+@remembered
 def histories(count):
     """Returns what `count` workers print; with one, that is a process without a strategy."""
     if count > 1:
@@ -133,6 +152,22 @@ class MultiWorkerTest(parameterized.TestCase):
 
 
 class ProcessesTest(parameterized.TestCase):
+    def test_outcome_is_remembered_also_when_it_is_a_failure(self):
+        calls = []
+
+        @remembered
+        def run(count):
+            calls.append(count)
+            if count > 1:
+                raise TimeoutError(f"{count} workers")
+            return [count]
+
+        for _ in range(2):
+            self.assertEqual(run(1), [1])
+            with self.assertRaisesRegex(TimeoutError, "2 workers"):
+                run(2)
+        self.assertEqual(calls, [1, 2])
+
     def test_child_ends_when_a_test_fails(self):
         with self.assertRaisesRegex(RuntimeError, "the test's own"):
             with processes.Child("lifeline.py") as child:

@@ -4,6 +4,7 @@ Import this before TensorFlow starts, as test modules do while they are collecte
 logical CPUs cannot be changed later.
 """
 
+import contextlib
 import functools
 
 import tensorflow as tf
@@ -46,6 +47,13 @@ REPLICAS = {
     "central_3": 3,
 }
 
+# A mode of tf.distribute that does without merge_call. The TensorFlow that has it enters it by
+# itself only for XLA on GPUs; its own tests turn it on as `_make_strategy` does.
+if tuple(int(part) for part in tf.__version__.split(".")[:2]) >= (2, 10):
+    REPLICAS["no_merge_2"] = 2
+
+EXECUTIONS = ("eager", "function", "graph")
+
 
 def cpus(count):
     return [f"/cpu:{index}" for index in range(count)]
@@ -73,6 +81,12 @@ def _make_strategy(name):
         return tf.distribute.experimental.CentralStorageStrategy(
             compute_devices=cpus(3), parameter_device="/cpu:0"
         )
+    if name == "no_merge_2":
+        # Collectives are all that it has, so they need keys of their own.
+        tf.distribute.MirroredStrategy._collective_key_base += 100000
+        strategy = tf.distribute.MirroredStrategy(cpus(2))
+        strategy.extended._use_merge_call = lambda: False
+        return strategy
     # Two strategies over the same devices would use the same keys for their collectives, so just
     # this one has the cross-device operations that TensorFlow chooses.
     operations = None if name == "mirrored_2" else tf.distribute.ReductionToOneDevice()
@@ -107,3 +121,94 @@ def slots(strategy, optimizer, variable, name):
 
 def session_config():
     return tf1.ConfigProto(device_count={"CPU": CPUS})
+
+
+class _Execution:
+    """How functions are run in the cross-replica context of a strategy."""
+
+    def __init__(self, mode, strategy, session, made_before):
+        self.strategy, self.made_before = strategy, made_before
+        self._mode, self._session = mode, session
+        self._initialized = []
+
+    def compile(self, function, *specs):
+        """Returns a function of arrays that runs `function`, maybe traced, on tensors.
+
+        Args:
+          function: function of tensors that is called in the cross-replica context. It returns a
+            nested structure of tensors, variables, values per replica, operations and None.
+          *specs: `tf.TensorSpec` of each argument.
+
+        Returns:
+          A function that returns that structure with a list of arrays, one for each replica or
+          copy, instead of each leaf. The list of an operation or of None is empty.
+        """
+        operations = []
+
+        def local(leaf):
+            results = [] if leaf is None else list(self.strategy.experimental_local_results(leaf))
+            operations.extend(each for each in results if isinstance(each, tf.Operation))
+            return [
+                tf.convert_to_tensor(each)
+                for each in results
+                if each is not None and not isinstance(each, tf.Operation)
+            ]
+
+        def call(*tensors):
+            return tf.nest.map_structure(local, function(*tensors))
+
+        if self._mode == "graph":
+            placeholders = [tf1.placeholder(spec.dtype, spec.shape) for spec in specs]
+            fetches = call(*placeholders), operations
+            return lambda *arrays: self._run(fetches, dict(zip(placeholders, arrays)))[0]
+
+        if self._mode == "function":
+            call = tf.function(call, autograph=False)
+
+        def immediate(*arrays):
+            with self.strategy.scope():
+                results = call(*[tf.constant(a, s.dtype) for a, s in zip(arrays, specs)])
+            return tf.nest.map_structure(lambda tensor: tensor.numpy(), results)
+
+        return immediate
+
+    def call(self, function):
+        """`compile(function)()`."""
+        return self.compile(function)()
+
+    def values(self, variables):
+        """Returns the arrays that every copy of every variable holds, a list of lists."""
+        found = [copies(self.strategy, variable) for variable in variables]
+        if self._mode == "graph":
+            return self._run(found)
+        return [[copy.numpy() for copy in each] for each in found]
+
+    def _run(self, fetches, feeds=None):
+        known = {id(variable) for variable in self._initialized}
+        fresh = [variable for variable in tf1.global_variables() if id(variable) not in known]
+        self._initialized.extend(fresh)
+        self._session.run([variable.initializer for variable in fresh])
+        return self._session.run(fetches, feeds)
+
+
+@contextlib.contextmanager
+def executing(mode, strategy, before=lambda: None):
+    """Enters one of `EXECUTIONS` and the strategy's scope; yields an `_Execution`.
+
+    What `before` returns, called in the mode but outside the scope, is its `made_before`.
+    """
+    with contextlib.ExitStack() as stack:
+        session = None
+        if mode == "graph":
+            stack.enter_context(tf.Graph().as_default())
+            session = stack.enter_context(tf1.Session(config=session_config()))
+        else:
+            stack.enter_context(modes.eager_mode())
+        made_before = before()
+        stack.enter_context(strategy.scope())
+        yield _Execution(mode, strategy, session, made_before)
+
+
+def own(values):
+    """The row of `values` that belongs to this replica."""
+    return tf.gather(values, replica_id())

@@ -4,9 +4,19 @@ Every check is made before any variable is, so that a bad argument leaves nothin
 """
 
 import numbers
+from typing import Any
 
 import numpy as np
 from absl import logging
+
+
+def _shown(value):
+    """`repr(value)`, but bounded: of a long one its ends."""
+    try:
+        text = repr(value)
+    except ValueError:  # Python refuses to write integers of more than some thousand digits.
+        return f"a very large {type(value).__name__}"
+    return text if len(text) <= 500 else f"{text[:60]}...{text[-20:]}"
 
 
 def _fits_float32(value):
@@ -23,7 +33,7 @@ def real_number(name, value, error=ValueError):
     """
     if not isinstance(value, numbers.Real):
         raise error(
-            f"{name} must be a real number (Python or NumPy), got {value!r} of type "
+            f"{name} must be a real number (Python or NumPy), got {_shown(value)} of type "
             f"{type(value).__name__}."
         )
     if isinstance(value, (bool, np.bool_)):
@@ -33,7 +43,7 @@ def real_number(name, value, error=ValueError):
     except OverflowError:
         number = float("inf")
     if not _fits_float32(number):
-        raise ValueError(f"{name} must be finite in float32, got {value!r}.")
+        raise ValueError(f"{name} must be finite in float32, got {_shown(value)}.")
     return number
 
 
@@ -44,7 +54,7 @@ def fixed_scale(name, value, error=ValueError):
     except ValueError as error_of_number:
         raise ValueError(f"{error_of_number} A fixed scale is at least 1.") from None
     if number < 1:
-        raise ValueError(f"{name} must be at least 1, got {value!r}.")
+        raise ValueError(f"{name} must be at least 1, got {_shown(value)}.")
     return number
 
 
@@ -52,7 +62,7 @@ def positive(name, value, error=ValueError):
     """Returns `value` as a float above zero, also once it is float32."""
     number = real_number(name, value, error)
     if not np.float32(number) > 0:
-        raise ValueError(f"{name} must be above zero in float32, got {value!r}.")
+        raise ValueError(f"{name} must be above zero in float32, got {_shown(value)}.")
     return number
 
 
@@ -62,16 +72,21 @@ def period(name, value, dtype):
     Raises:
       ValueError: `value` is not integral (2.0 is) or too large.
     """
-    integral = isinstance(value, numbers.Real) and (
-        isinstance(value, numbers.Integral) or float(value).is_integer()
-    )
+    number: Any = value
+    try:
+        integral = isinstance(value, numbers.Real) and int(number) == number
+    except (OverflowError, ValueError):  # What int() says to infinity and NaN.
+        integral = False
     if not integral:
         raise ValueError(
-            f"{name} must be a whole number of steps, got {value!r} of type {type(value).__name__}."
+            f"{name} must be a whole number of steps, got {_shown(value)} of type "
+            f"{type(value).__name__}."
         )
     steps = int(value)
     if abs(steps) > np.iinfo(dtype).max:
-        raise ValueError(f"{name} must fit the {np.dtype(dtype).name} step counter, got {value!r}.")
+        raise ValueError(
+            f"{name} must fit the {np.dtype(dtype).name} step counter, got {_shown(value)}."
+        )
     if steps < 1:
         odd("{}={!r} is below 1 and acts as 1: every such step counts.", name, value)
     return steps

@@ -163,16 +163,31 @@ def once_per_step(update, flag):
     return together(update_all, (flag,))
 
 
+def _replicas_can_meet():
+    """Whether `merge_call` can be used here, in a replica context.
+
+    Modes of tf.distribute that do without it (XLA on GPUs) still offer it, and v1 optimizers call
+    it, unless the replica is inside a function or a branch of its own.
+    """
+    if _tf.uses_merge_call(tf.distribute.get_strategy()):
+        return True
+    try:
+        tf.distribute.get_replica_context().merge_call(lambda strategy: None)
+    except RuntimeError:
+        return False
+    return True
+
+
 def together(step, args):
     """Runs `step(*args)` where all replicas act as one: in the cross-replica context if possible.
 
-    A conditional around an optimizer's `merge_call` is only allowed there. Strategies without
-    `merge_call` have no such place and no such conflict: each replica runs the step by itself, on
-    flags that are reduced over all.
+    A conditional around an optimizer's `merge_call` is only allowed there. Where replicas cannot
+    meet there can be no such conflict either: each runs the step by itself, on flags that are
+    reduced over all.
     """
     if not in_replica_context():
         return step(*args)
-    if not _tf.uses_merge_call(tf.distribute.get_strategy()):
+    if not _replicas_can_meet():
         with _marked("together"):
             return step(*args)
 

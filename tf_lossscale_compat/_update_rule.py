@@ -71,7 +71,7 @@ def dynamic(state, finite, increment_period, multiplier, min_scale, max_scale):
             if good >= increment_period:
                 scale = min(scale * multiplier, max_scale) if that is finite; good = 0
         else:
-            scale = max(scale / multiplier, min_scale); good = 0
+            scale = min(max(scale / multiplier, min_scale), max_scale); good = 0
 
     Args:
       state: `State`; `bad_steps` is not looked at.
@@ -87,10 +87,11 @@ def dynamic(state, finite, increment_period, multiplier, min_scale, max_scale):
     good = state.good_steps + 1
     grows = tf.logical_and(finite, good >= increment_period)
     grown = _grow(state.scale, multiplier)
-    if max_scale is not None:
-        grown = tf.minimum(grown, max_scale)
     # Division, not multiplication by the reciprocal, which rounds differently.
     lowered = tf.maximum(state.scale / multiplier, min_scale)
+    if max_scale is not None:
+        # Either may be the one that raises the scale, as a multiplier may be below 1.
+        grown, lowered = tf.minimum(grown, max_scale), tf.minimum(lowered, max_scale)
     scale = _select(grows, grown, state.scale)
     return State(
         scale=_select(finite, scale, lowered),

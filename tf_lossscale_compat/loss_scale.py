@@ -161,7 +161,7 @@ class DynamicLossScale(LossScale):
             if good >= increment_period:
                 scale = min(scale * multiplier, max_loss_scale) if that is finite; good = 0
         else:
-            scale = max(scale / multiplier, min_loss_scale); good = 0
+            scale = min(max(scale / multiplier, min_loss_scale), max_loss_scale); good = 0
 
     The state is two variables, `current_loss_scale` (float32) and `good_steps` (int64). Made under
     `strategy.scope()` they are mirrored.
@@ -187,7 +187,8 @@ class DynamicLossScale(LossScale):
           increment_period: int, the scale grows after this many finite steps in a row.
           multiplier: real number above zero, what growth multiplies with and shrinking divides by.
           min_loss_scale: real number above zero, what shrinking stops at.
-          max_loss_scale: real number, what growth stops at, or None for the largest float32.
+          max_loss_scale: real number, what the loss scale never exceeds, or None for the largest
+            float32.
 
         Raises:
           ValueError: an argument is no real number, not above zero, not finite in float32, or (the

@@ -65,10 +65,17 @@ def contrib_optimizer(inner=tf1.train.AdamOptimizer):
 
 
 def mirrored_optimizer():
+    """Makes the optimizer that TensorFlow itself can resume under MirroredStrategy.
+
+    Measured with a plain tf.compat.v1.train.AdamOptimizer, no loss scaling, restored after 12 of 24
+    steps: on 2.4.4 and 2.10.1 it goes on with `beta1_power` and `beta2_power` of step 0, though
+    `assert_consumed` finds nothing left (after one more step 0.81 instead of 0.2288), with moments
+    restored; on 2.0.4 the moments are not restored either; on 2.15.1 all is equal.
+    """
     if VERSION >= (2, 15):
         return contrib_optimizer()
-    # TensorFlow before 2.2 does not restore slot variables under MirroredStrategy, those of a plain
-    # AdamOptimizer neither; on 2.4 and 2.10 Adam goes on a little differently after a restore.
+    if VERSION >= (2, 4):  # Slots, but no other variables.
+        return contrib_optimizer(lambda rate: tf1.train.MomentumOptimizer(rate, 0.9))
     return contrib_optimizer(tf1.train.GradientDescentOptimizer)
 
 

@@ -1,0 +1,821 @@
+"""Every cell of the contract's table of contexts: where each call belongs and what it does there.
+
+| context | get_loss_scale | update(grads) | update_loss_scale(finite) | apply_gradients |
+| none | value | yes | yes | yes |
+| cross-replica | value | yes | yes | ValueError |
+| replica | value | dynamic: RuntimeError | yes, as one step | yes |
+"""
+
+import collections
+import contextlib
+import functools
+import itertools
+import json
+import time
+import unittest
+
+import numpy as np
+import processes
+import tensorflow as tf
+from absl.testing import parameterized
+
+from tests import modes, replicas, stepping
+from tf_lossscale_compat import (
+    DynamicLossScale,
+    ExponentialUpdateLossScaleManager,
+    FixedLossScale,
+    FixedLossScaleManager,
+)
+from tf_lossscale_compat import loss_scale as loss_scale_lib
+from tf_lossscale_compat.contrib.mixed_precision import LossScaleOptimizer
+from tf_lossscale_compat.train.experimental import MixedPrecisionLossScaleOptimizer
+
+tf1 = tf.compat.v1
+
+NAN, INF = float("nan"), float("inf")
+NEWEST = stepping.VERSION >= (2, 21)
+
+# "default" stands for no strategy.
+PROGRAMS = [
+    ("default", "eager"),
+    ("one_device", "function"),
+    ("mirrored_2", "function"),
+    ("mirrored_2", "graph"),
+    ("mirrored_3", "graph"),
+    ("mirrored_4", "graph"),
+    ("central_3", "eager"),
+    ("central_3", "graph"),
+]
+if "no_merge_2" in replicas.REPLICAS:
+    PROGRAMS.append(("no_merge_2", "function"))
+if NEWEST:
+    # Tracing, and above all eager execution on several replicas, are slow in older versions.
+    PROGRAMS += [
+        ("default", "function"),
+        ("default", "graph"),
+        ("mirrored_2", "eager"),
+        ("central_3", "function"),
+        ("no_merge_2", "eager"),
+    ]
+SEVERAL = [(name, mode) for name, mode in PROGRAMS if replicas.REPLICAS[name] > 1]
+
+
+def exponential():
+    return ExponentialUpdateLossScaleManager(8.0, 2, 1, incr_ratio=2.0, decr_ratio=0.5)
+
+
+def dynamic():
+    return DynamicLossScale(8.0, increment_period=2, multiplier=2.0)
+
+
+def sgd(learning_rate=0.25):
+    return tf1.train.GradientDescentOptimizer(learning_rate)
+
+
+def contrib(policy):
+    return LossScaleOptimizer(sgd(), policy)
+
+
+def mixed(policy):
+    return MixedPrecisionLossScaleOptimizer(sgd(), policy)
+
+
+# The parameters of `exponential` and of `dynamic` let them act alike.
+def moved(state, finite):
+    """What `state`, a loss scale and a counter of good steps, is after one more step."""
+    scale, good = state
+    if not finite:
+        return max(scale / 2, 1.0), 0
+    return (scale * 2, 0) if good == 1 else (scale, 1)
+
+
+def states(flags):
+    """The states after each of the steps that were finite or not."""
+    return list(itertools.accumulate([(8.0, 0)] + list(flags), moved))[1:]
+
+
+def faults(count):
+    """Rows of factors, one for each replica: fine, at fault on the last, on the first, and on all.
+
+    Some are so twice, so that the loss scale grows as well as shrinks.
+    """
+    fine = [1.0] * count
+    last, first = list(fine), list(fine)
+    last[-1], first[0] = NAN, INF
+    return np.array([fine, fine, fine, last, fine, first, [-INF] * count, fine], np.float32)
+
+
+def weight(**arguments):
+    return tf1.Variable([1.0, 2.0], use_resource=True, **arguments)
+
+
+# Central storage has one copy, so there aggregation says what is done with the replicas' values.
+AGGREGATING = [
+    ("mirrored_2", "function"),
+    ("mirrored_2", "graph"),
+    ("central_3", "graph"),
+    ("no_merge_2", "function"),
+]
+
+
+class Assigning:
+    """An optimizer that assigns in a replica context, where a variable's aggregation counts."""
+
+    def compute_gradients(self, loss, var_list=None, **_):
+        if not callable(loss):
+            return list(zip(tf1.gradients(loss, var_list), var_list))
+        with tf.GradientTape() as tape:
+            value = loss()
+        return list(zip(tape.gradient(value, var_list), var_list))
+
+    def apply_gradients(self, grads_and_vars, global_step=None, name=None):
+        assigned = [variable.assign_sub(0.25 * grad) for grad, variable in grads_and_vars]
+        assigned.append(global_step.assign_add(1.0))
+        return None if tf.executing_eagerly() else tf.group(*assigned)
+
+
+class ContextsTest(parameterized.TestCase, tf.test.TestCase):
+    def setUp(self):
+        super().setUp()
+        self._exits = contextlib.ExitStack()
+        self.addCleanup(self._exits.close)
+
+    def enter(self, name, mode, before=lambda: None):
+        """Enters a strategy and mode till the end of the test; see `replicas.executing`."""
+        self.strategy = replicas.strategy(name)
+        self.count = replicas.REPLICAS[name]
+        entered = replicas.executing(mode, self.strategy, before)
+        self.execution = self._exits.enter_context(entered)
+        return self.execution.made_before
+
+    def each(self, function, *args):
+        """Runs `function` on each replica."""
+        return replicas.run(self.strategy, function, args)
+
+    def factors(self):
+        return tf.TensorSpec([self.count], tf.float32)
+
+    def assert_copies(self, variable, value):
+        (found,) = self.execution.values([variable])
+        self.assertAllEqual(found, [value] * len(found))
+
+    # The value.
+
+    @parameterized.parameters(*PROGRAMS)
+    def test_value_in_each_context(self, name, mode):
+        self.enter(name, mode)
+        manager, loss_scale = exponential(), dynamic()
+        calls = [
+            FixedLossScaleManager(8.0).get_loss_scale,
+            manager.get_loss_scale,
+            contrib(loss_scale)._loss_scale_manager.get_loss_scale,
+            FixedLossScale(8.0),
+            FixedLossScale(8.0, skip_nonfinite=True),
+            loss_scale,
+            loss_scale_lib.get(manager),
+        ]
+
+        def values():
+            return [call() for call in calls]
+
+        crossing, entered = self.execution.call(lambda: [values(), self.each(values)])
+        for copies in crossing:
+            self.assertAllEqual(copies, [8.0] * len(copies))
+            self.assertEqual(copies[0].dtype, np.float32)
+        for copies in entered:
+            self.assertAllEqual(copies, [8.0] * self.count)
+
+    # update(grads) of loss scales.
+
+    def gradients(self, factors):
+        """The same fault in each form that gradients have in a cross-replica context."""
+        per_replica = self.each(lambda values: tf.stack([1.0, 2.0]) * replicas.own(values), factors)
+        sparse = self.each(
+            lambda values: tf.IndexedSlices(
+                replicas.own(values) * tf.ones([1, 2]), tf.constant([1]), tf.constant([3, 2])
+            ),
+            factors,
+        )
+        plain = tf.constant([1.0, 2.0]) * factors[-1]
+        forms = {
+            "per-replica": per_replica,
+            "nested": {"a": [plain / plain, None], "b": (per_replica,)},
+            "plain": plain,
+        }
+        if hasattr(self.strategy.extended, "broadcast_to") and self.count > 1:
+            forms["mirrored"] = self.strategy.extended.broadcast_to(plain, self.variable)
+        # TensorFlow 1.15 does not keep sparse values per replica together.
+        if stepping.VERSION >= (2, 0):
+            forms["sparse"] = [sparse]
+        return forms
+
+    @parameterized.parameters(*PROGRAMS)
+    def test_update_in_cross_replica_context_asks_all_replicas(self, name, mode):
+        self.enter(name, mode)
+        self.variable = weight()
+        made = {}
+
+        def step(factors):
+            return {
+                form: [policy.update(grads) for policy in made[form]]
+                for form, grads in self.gradients(factors).items()
+            }
+
+        with tf.Graph().as_default(), self.strategy.scope():
+            forms = list(self.gradients(tf.zeros([self.count])))
+        for form in forms:
+            made[form] = [dynamic(), loss_scale_lib.get(exponential())]
+            made[form] += [FixedLossScale(8.0), FixedLossScale(8.0, skip_nonfinite=True)]
+        step = self.execution.compile(step, self.factors())
+        seen = collections.defaultdict(list)
+        for factors in faults(self.count):
+            results = step(factors)
+            self.assertCountEqual(results, forms)
+            for form, answers in results.items():
+                asked = factors if form in ("per-replica", "nested", "sparse") else factors[-1:]
+                finite = bool(np.all(np.isfinite(asked)))
+                seen[form].append(finite)
+                for (_, should_apply), wanted in zip(answers, [finite, finite, True, finite]):
+                    self.assertAllEqual(should_apply, [wanted] * len(should_apply), msg=form)
+                wanted = states(seen[form])[-1]
+                self.assert_copies(made[form][0].current_loss_scale, wanted[0])
+                self.assert_copies(made[form][0].good_steps, wanted[1])
+                manager = made[form][1].manager
+                self.assert_copies(manager.variables()[0], wanted[0])
+                self.assert_copies(manager.variables()[1], wanted[1])
+
+    @parameterized.parameters(*PROGRAMS)
+    def test_update_in_replica_context(self, name, mode):
+        self.enter(name, mode)
+        loss_scale, manager = dynamic(), exponential()
+        state = [loss_scale.current_loss_scale, loss_scale.good_steps] + manager.variables()
+
+        def fixed(factors):
+            grads = [replicas.own(factors) * tf.ones([2]), None]
+            applies = FixedLossScale(8.0).update(grads)[1]
+            skips = FixedLossScale(8.0, skip_nonfinite=True).update(grads)[1]
+            return tf.convert_to_tensor(applies), skips
+
+        step = self.execution.compile(lambda values: self.each(fixed, values), self.factors())
+        for factors in faults(self.count):
+            applies, skips = step(factors)
+            self.assertAllEqual(applies, [True] * self.count)
+            self.assertAllEqual(skips, [np.all(np.isfinite(factors))] * self.count)
+
+        if name == "default":
+            return  # Not a replica context: tested above.
+        before = self.execution.values(state)
+        for policy in (loss_scale, loss_scale_lib.get(manager)):
+            with self.assertRaisesRegex(
+                RuntimeError, r"(?s)replica context.*merge_call.*strategy\.run.*strategy\.scope"
+            ):
+                self.execution.call(
+                    lambda policy=policy: self.each(lambda: policy.update([tf.constant(NAN)])[1])
+                )
+        self.assertAllEqual(self.execution.values(state), before)
+
+    @parameterized.parameters(*SEVERAL)
+    def test_update_in_replica_context_as_its_error_says(self, name, mode):
+        self.enter(name, mode)
+        loss_scale = dynamic()
+
+        def replica_step(factors):
+            return tf.distribute.get_replica_context().merge_call(
+                lambda strategy, grads: loss_scale.update(grads)[1], args=([replicas.own(factors)],)
+            )
+
+        step = self.execution.compile(
+            lambda values: self.each(replica_step, values), self.factors()
+        )
+        flags = []
+        for factors in faults(self.count):
+            flags.append(bool(np.all(np.isfinite(factors))))
+            finite = step(factors)
+            self.assertAllEqual(finite, [flags[-1]] * len(finite))
+            if mode != "graph":  # What merge_call returns there does not depend on the update.
+                self.assert_copies(loss_scale.current_loss_scale, states(flags)[-1][0])
+
+    # update_loss_scale(finite) of managers.
+
+    def managers(self):
+        """Makes managers; returns them and, for each, its variables."""
+        adapted = dynamic()
+        return collections.OrderedDict(
+            [
+                ("fixed", (FixedLossScaleManager(8.0), [])),
+                ("exponential", (exponential(), None)),
+                (
+                    "adapter",
+                    (
+                        contrib(adapted)._loss_scale_manager,
+                        [adapted.current_loss_scale, adapted.good_steps],
+                    ),
+                ),
+            ]
+        )
+
+    def assert_managers(self, managers, wanted):
+        for manager, variables in managers.values():
+            variables = manager.variables() if variables is None else variables
+            for variable, value in zip(variables, wanted):
+                self.assert_copies(variable, value)
+
+    @parameterized.parameters(*PROGRAMS)
+    def test_update_loss_scale_in_cross_replica_context(self, name, mode):
+        self.enter(name, mode)
+        of_replicas, of_plain, of_constants = self.managers(), self.managers(), self.managers()
+
+        def step(factors):
+            finite = tf.math.is_finite(factors)
+            flags = self.each(replicas.own, finite)
+            return [
+                [manager.update_loss_scale(flag) for manager, _ in managers.values()]
+                for managers, flag in (
+                    (of_replicas, flags),
+                    (of_plain, finite[-1]),
+                    (of_constants, False),
+                )
+            ]
+
+        step = self.execution.compile(step, self.factors())
+        flags, plain = [], []
+        for factors in faults(self.count):
+            step(factors)
+            flags.append(bool(np.all(np.isfinite(factors))))
+            plain.append(bool(np.isfinite(factors[-1])))
+            self.assert_managers(of_replicas, states(flags)[-1])
+            self.assert_managers(of_plain, states(plain)[-1])
+            self.assert_managers(of_constants, states([False] * len(flags))[-1])
+
+    @parameterized.parameters(*PROGRAMS)
+    def test_update_loss_scale_in_replica_context_is_one_step(self, name, mode):
+        self.enter(name, mode)
+        managers = self.managers()
+
+        def replica_step(factors):
+            finite = tf.math.is_finite(replicas.own(factors))
+            updates = [manager.update_loss_scale(finite) for manager, _ in managers.values()]
+            if not tf.executing_eagerly():
+                with tf.control_dependencies([update for update in updates if update is not None]):
+                    return tf.identity(finite)
+            return finite
+
+        step = self.execution.compile(
+            lambda values: self.each(replica_step, values), self.factors()
+        )
+        flags = []
+        for factors in faults(self.count):
+            step(factors)
+            flags.append(bool(np.all(np.isfinite(factors))))
+            self.assert_managers(managers, states(flags)[-1])
+
+    # apply_gradients of optimizers.
+
+    def optimizers(self):
+        """Makes [(optimizer, whether it skips, state as in `states`)]."""
+        made = []
+        for wrap in (contrib, mixed):
+            for policy in (dynamic(), exponential(), FixedLossScale(8.0, skip_nonfinite=True)):
+                if wrap is mixed and isinstance(policy, ExponentialUpdateLossScaleManager):
+                    optimizer = wrap(loss_scale_lib.get(policy))
+                else:
+                    optimizer = wrap(policy)
+                state = []
+                if isinstance(policy, DynamicLossScale):
+                    state = [policy.current_loss_scale, policy.good_steps]
+                elif isinstance(policy, ExponentialUpdateLossScaleManager):
+                    state = policy.variables()[:2]
+                made.append((optimizer, True, state))
+        made.append((contrib(FixedLossScaleManager(8.0)), True, []))
+        made.append((mixed(FixedLossScale(8.0)), False, []))
+        return made
+
+    @parameterized.parameters(*PROGRAMS)
+    def test_apply_gradients_in_replica_context(self, name, mode):
+        self.enter(name, mode)
+        # Where a variable has one copy, a second optimizer with a global step in the same function
+        # is an error of TensorFlow's own: it looks for a tensor in a list with `in`.
+        counting = mode != "function" or name not in ("one_device", "central_3")
+        made = self.optimizers()
+        weights = [weight() for _ in made]
+        counts = [
+            tf1.Variable(
+                0,
+                use_resource=True,
+                trainable=False,
+                aggregation=tf1.VariableAggregation.ONLY_FIRST_REPLICA,
+            )
+            for _ in made
+        ]
+
+        def replica_step(factors):
+            factor = replicas.own(factors)
+            done = []
+            for (optimizer, _, _), variable, count in zip(made, weights, counts):
+                grads_and_vars = optimizer.compute_gradients(
+                    lambda variable=variable: tf.reduce_sum(variable) * factor, [variable]
+                )
+                global_step = count if counting else None
+                done.append(optimizer.apply_gradients(grads_and_vars, global_step=global_step))
+            return None if tf.executing_eagerly() else tf.group(*done)
+
+        step = self.execution.compile(
+            lambda values: self.each(replica_step, values), self.factors()
+        )
+        flags = []
+        for factors in faults(self.count):
+            step(factors)
+            flags.append(bool(np.all(np.isfinite(factors))))
+            applied = sum(flags)
+            for (_, skips, state), variable, count in zip(made, weights, counts):
+                for part, value in zip(state, states(flags)[-1]):
+                    self.assert_copies(part, value)
+                if skips:
+                    moved = 0.25 * self.count * applied
+                    self.assert_copies(variable, np.array([1.0, 2.0]) - moved)
+                    if counting:
+                        self.assert_copies(count, applied)
+                else:
+                    (copies,) = self.execution.values([variable])
+                    self.assertEqual(np.all(np.isfinite(copies)), all(flags))
+                    if counting:
+                        self.assert_copies(count, len(flags))
+
+    @parameterized.parameters(*[program for program in PROGRAMS if program[0] != "default"])
+    def test_apply_gradients_in_cross_replica_context_raises_a_value_error(self, name, mode):
+        self.enter(name, mode)
+        variable = weight()
+        count = tf1.Variable(3, use_resource=True, trainable=False)
+        for optimizer, _, state in self.optimizers():
+            before = self.execution.values([variable, count] + state)
+            with self.assertRaisesRegex(
+                ValueError, r"(?s)cross-replica.*replica context: inside.*strategy\.run"
+            ):
+                self.execution.call(
+                    lambda optimizer=optimizer: optimizer.apply_gradients(
+                        [(tf.constant([1.0, 1.0]), variable)], global_step=count
+                    )
+                )
+            after = self.execution.values([variable, count] + state)
+            for old, new in zip(before, after):
+                self.assertAllEqual(new, old)
+
+    # Variables: ours, and the user's.
+
+    @parameterized.parameters(*PROGRAMS)
+    def test_state_is_mirrored_and_not_aggregated(self, name, mode):
+        self.enter(name, mode)
+        loss_scale, manager = dynamic(), exponential()
+        variables = [loss_scale.current_loss_scale, loss_scale.good_steps] + manager.variables()
+        copies = 1 if name == "central_3" else self.count
+        for variable in variables:
+            found = replicas.copies(self.strategy, variable)
+            self.assertLen({id(copy) for copy in found}, copies, msg=variable.name)
+            self.assertTrue(self.strategy.extended.variable_created_in_scope(variable))
+            if name != "central_3" or stepping.VERSION >= (2, 4):  # It did not answer before.
+                self.assertFalse(variable.trainable)
+            aggregation = getattr(variable, "aggregation", tf.VariableAggregation.NONE)
+            self.assertEqual(aggregation.name, "NONE", msg=variable.name)
+
+    @parameterized.parameters(*SEVERAL)
+    def test_state_made_outside_the_scope_is_one_for_all(self, name, mode):
+        loss_scale, manager = self.enter(name, mode, lambda: (dynamic(), exponential()))
+        variable = weight()
+        optimizers = [mixed(loss_scale), contrib(manager)]
+
+        def replica_step(factors):
+            grads_and_vars = [(replicas.own(factors) * tf.ones([2]), variable)]
+            done = [optimizer.apply_gradients(grads_and_vars) for optimizer in optimizers]
+            return None if tf.executing_eagerly() else tf.group(*done)
+
+        step = self.execution.compile(
+            lambda values: self.each(replica_step, values), self.factors()
+        )
+        flags = []
+        for factors in faults(self.count):
+            step(factors)
+            flags.append(bool(np.all(np.isfinite(factors))))
+            wanted = states(flags)[-1]
+            self.assert_copies(loss_scale.current_loss_scale, wanted[0])
+            self.assert_copies(manager.variables()[0], wanted[0])
+            self.assert_copies(manager.variables()[1], wanted[1])
+            moved = 2 * 0.25 * self.count * sum(flags)
+            self.assert_copies(variable, np.array([1.0, 2.0]) - moved)
+
+    def stepped(self, wrap, make_inner, aggregation, steps_aggregation):
+        """Takes two steps; returns what all copies of the variable and the global step then hold.
+
+        Or the class of the error that it gave.
+        """
+        variable = weight(aggregation=aggregation)
+        count = tf1.Variable(0.0, use_resource=True, trainable=False, aggregation=steps_aggregation)
+        optimizer = wrap(make_inner())
+
+        def replica_step(factors):
+            factor = replicas.own(factors)
+            grads_and_vars = optimizer.compute_gradients(
+                lambda: tf.reduce_sum(variable) * factor, [variable]
+            )
+            return optimizer.apply_gradients(grads_and_vars, global_step=count)
+
+        try:
+            step = self.execution.compile(
+                lambda values: self.each(replica_step, values), self.factors()
+            )
+            for _ in range(2):
+                step(np.arange(1, self.count + 1))
+        except (ValueError, RuntimeError) as error:
+            return type(error)
+        self.assertIs(variable.aggregation, aggregation)
+        self.assertIs(count.aggregation, steps_aggregation)
+        return self.execution.values([variable, count])
+
+    @parameterized.product(
+        program=[program for program in SEVERAL if program in AGGREGATING],
+        inner=("sgd", "assigning"),
+    )
+    def test_aggregation_of_the_users_variables_is_not_disturbed(self, program, inner):
+        self.enter(*program)
+        make_inner = {"sgd": sgd, "assigning": Assigning}[inner]
+        kinds = tf1.VariableAggregation
+        seen = set()
+        for aggregations in (
+            (kinds.SUM, kinds.MEAN),
+            (kinds.MEAN, kinds.ONLY_FIRST_REPLICA),
+            (kinds.ONLY_FIRST_REPLICA, kinds.SUM),
+            (kinds.NONE, kinds.NONE),
+        ):
+            plain = self.stepped(lambda opt: opt, make_inner, *aggregations)
+            scaled = self.stepped(
+                lambda opt: LossScaleOptimizer(opt, exponential()), make_inner, *aggregations
+            )
+            seen.add(str(plain))
+            if isinstance(plain, type):
+                self.assertEqual(scaled, plain)
+                continue
+            self.assertAllEqual(scaled[0], plain[0], msg=str(aggregations))
+            self.assertAllEqual(scaled[1], plain[1], msg=str(aggregations))
+        if inner == "assigning":  # Then aggregation is what makes the difference.
+            self.assertGreater(len(seen), 2)
+
+
+def reductions(graph):
+    """What crosses replicas in a graph: [(type of operation, shape or None in a function body)]."""
+
+    # ReductionToOneDevice adds; everything else is a collective.
+    def reduces(kind):
+        return kind == "AddN" or kind.startswith(("Collective", "Nccl"))
+
+    found = [(op.type, op.inputs[0].shape) for op in graph.get_operations() if reduces(op.type)]
+    for function in graph.as_graph_def().library.function:
+        found.extend((node.op, None) for node in function.node_def if reduces(node.op))
+    return found
+
+
+WRAPS = {
+    "plain": lambda opt: opt,
+    "exponential": lambda opt: LossScaleOptimizer(opt, exponential()),
+    "fixed": lambda opt: LossScaleOptimizer(opt, FixedLossScaleManager(8.0)),
+    "dynamic": lambda opt: MixedPrecisionLossScaleOptimizer(opt, dynamic()),
+}
+TRACED = {
+    ("mirrored_2", "graph"): ("exponential", "fixed", "dynamic"),
+    ("mirrored_3", "graph"): ("exponential",),
+    ("central_3", "graph"): ("dynamic",),
+    ("no_merge_2", "function"): ("exponential", "dynamic"),
+}
+if NEWEST:
+    TRACED["mirrored_2", "function"] = ("fixed",)
+# The programs that are traced with 200 gradients too, which takes seconds.
+MANY = [("mirrored_2", "exponential"), ("no_merge_2", "exponential")]
+
+
+@functools.lru_cache(maxsize=None)
+def traced_reductions(name, mode, wrap, gradients):
+    """Returns `reductions` of one training step."""
+    strategy = replicas.strategy(name)
+    with replicas.executing(mode, strategy):
+        variables = [tf1.Variable(tf.ones([3]), use_resource=True) for _ in range(gradients)]
+        optimizer = WRAPS[wrap](sgd())
+
+        def replica_step():
+            grads_and_vars = optimizer.compute_gradients(
+                lambda: tf.reduce_sum(tf.stack(variables)), variables
+            )
+            return optimizer.apply_gradients(grads_and_vars)
+
+        if mode == "graph":
+            replicas.run(strategy, replica_step)
+            return reductions(tf1.get_default_graph())
+        function = tf.function(
+            lambda: replicas.run(strategy, replica_step) and None, autograph=False
+        )
+        return reductions(function.get_concrete_function().graph)
+
+
+class OneReductionTest(parameterized.TestCase, tf.test.TestCase):
+    @parameterized.parameters(
+        *[
+            (name, mode, wrap)
+            for (name, mode), wraps in TRACED.items()
+            if name in replicas.REPLICAS
+            for wrap in wraps
+        ]
+    )
+    def test_one_scalar_is_reduced_whatever_the_number_of_gradients(self, name, mode, wrap):
+        # Collectives are one operation on each replica.
+        one = replicas.REPLICAS[name] if name == "no_merge_2" else 1
+        many = (200,) if (name, wrap) in MANY else ()
+        for gradients in (1, 10) + many:
+            plain = traced_reductions(name, mode, "plain", gradients)
+            self.assertNotEmpty(plain)
+            scaled = traced_reductions(name, mode, wrap, gradients)
+            self.assertLen(scaled, len(plain) + one)
+            # In the branch of the step that is not skipped are the gradients; outside the flag.
+            scalars = [
+                shape for _, shape in scaled if shape is not None and shape.num_elements() == 1
+            ]
+            self.assertLen(scalars, one)
+
+
+@unittest.skipUnless("no_merge_2" in replicas.REPLICAS, "this TensorFlow always has merge_call")
+class NoMergeCallTest(parameterized.TestCase, tf.test.TestCase):
+    """Replicas that cannot meet: each is in a function of its own, as XLA compiles it on GPUs."""
+
+    def setUp(self):
+        super().setUp()
+        self.strategy = replicas.strategy("no_merge_2")
+
+    def compile(self, execution, replica_step):
+        functions = [tf.function(replica_step, autograph=False) for _ in range(2)]
+
+        def call(factors):
+            # Not one function for both, which would be traced for one replica only.
+            function = functions[int(tf.get_static_value(replicas.replica_id()))]
+            return function(replicas.own(factors))
+
+        return execution.compile(
+            lambda factors: replicas.run(self.strategy, call, (factors,)),
+            tf.TensorSpec([2], tf.float32),
+        )
+
+    def test_steps_are_taken_and_skipped_together(self):
+        with replicas.executing("function", self.strategy) as execution:
+            manager, loss_scale, alone = exponential(), dynamic(), exponential()
+            optimizers = [LossScaleOptimizer(Assigning(), p) for p in (manager, loss_scale)]
+            variables = [weight(aggregation=tf1.VariableAggregation.SUM) for _ in optimizers]
+            count = tf1.Variable(
+                0.0, use_resource=True, trainable=False, aggregation=tf1.VariableAggregation.MEAN
+            )
+
+            def replica_step(factor):
+                for optimizer, variable in zip(optimizers, variables):
+                    grads_and_vars = optimizer.compute_gradients(
+                        lambda variable=variable: tf.reduce_sum(variable) * factor, [variable]
+                    )
+                    optimizer.apply_gradients(grads_and_vars, global_step=count)
+                alone.update_loss_scale(tf.math.is_finite(factor))
+                skips = FixedLossScale(8.0, skip_nonfinite=True)
+                return skips.update([factor])[1]
+
+            step = self.compile(execution, replica_step)
+            flags = []
+            for factors in faults(2):
+                flags.append(bool(np.all(np.isfinite(factors))))
+                self.assertAllEqual(step(factors), [flags[-1]] * 2)
+                applied = sum(flags)
+                found = execution.values(
+                    [manager.variables()[0], loss_scale.current_loss_scale, alone.variables()[0]]
+                    + [manager.variables()[1], loss_scale.good_steps, alone.variables()[1]]
+                    + [count]
+                )
+                scale, good = states(flags)[-1]
+                self.assertAllEqual(found[:6], [[scale] * 2] * 3 + [[good] * 2] * 3)
+                self.assertAllEqual(found[6], [2 * applied] * 2)
+                for copies in execution.values(variables):
+                    self.assertAllEqual(copies, [[1 - 0.5 * applied, 2 - 0.5 * applied]] * 2)
+
+    def test_v1_optimizers_need_merge_call_themselves(self):
+        with replicas.executing("function", self.strategy) as execution:
+            variable, manager = weight(), exponential()
+            for optimizer in (sgd(), contrib(manager), mixed(dynamic())):
+
+                def replica_step(factor, optimizer=optimizer):
+                    optimizer.apply_gradients([(factor * tf.ones([2]), variable)])
+
+                with self.assertRaisesRegex(RuntimeError, "merge_call"):
+                    self.compile(execution, replica_step)([1.0, 1.0])
+            self.assertAllEqual(execution.values([variable]), [[[1.0, 2.0]] * 2])
+            self.assertAllEqual(execution.values([manager.variables()[1]]), [[0, 0]])
+
+    def test_state_made_outside_the_scope_is_refused(self):
+        with replicas.executing("function", self.strategy, exponential) as execution:
+            manager = execution.made_before
+            with self.assertRaisesRegex(ValueError, r"loss_scale:0 was made outside.*under"):
+                self.compile(
+                    execution, lambda factor: manager.update_loss_scale(tf.math.is_finite(factor))
+                )([1.0, 1.0])
+            self.assertAllEqual(execution.values(manager.variables()), [[8.0], [0], [0]])
+
+
+def refused():
+    """Calls that need a supported strategy, by name, and the variables that none may change.
+
+    To be called outside the strategy's scope, as then it is found out when they are used.
+    """
+    manager, loss_scale = exponential(), dynamic()
+    calls = {
+        "contrib": lambda: contrib(8.0),
+        "contrib dynamic": lambda: contrib("dynamic"),
+        "mixed": lambda: mixed(8.0),
+        "mixed dynamic": lambda: mixed("dynamic"),
+        "update": lambda: loss_scale.update([tf.constant(1.0)]),
+        "update_loss_scale": lambda: manager.update_loss_scale(True),
+    }
+    return calls, manager.variables() + [loss_scale.current_loss_scale, loss_scale.good_steps]
+
+
+class UnsupportedStrategyTest(parameterized.TestCase, tf.test.TestCase):
+    def assert_refused(self, strategy, mode):
+        name = type(strategy).__name__
+        with replicas.executing(mode, strategy, refused) as execution:
+            calls, state = execution.made_before
+            before = execution.call(lambda: state)
+            with modes.creations() as made:
+                for call in calls.values():
+                    with self.assertRaisesRegex(
+                        ValueError, rf"does not support {name}: .*\. Use .*MirroredStrategy"
+                    ):
+                        call()
+            self.assertEmpty(made)
+            self.assertAllEqual(execution.call(lambda: state), before)
+
+    def test_parameter_servers_of_tensorflow_1(self):
+        with modes.eager_mode():
+            resolver = tf.distribute.cluster_resolver.SimpleClusterResolver(
+                tf.train.ClusterSpec({"worker": ["127.0.0.1:1"], "ps": ["127.0.0.1:2"]}),
+                task_type="worker",
+                task_id=0,
+            )
+            strategy = tf1.distribute.experimental.ParameterServerStrategy(resolver)
+        with tf.Graph().as_default(), strategy.scope():
+            for wrap in (contrib, mixed):
+                for policy in (8.0, "dynamic"):
+                    with modes.creations() as made:
+                        with self.assertRaisesRegex(ValueError, "does not support ParameterServer"):
+                            wrap(policy)
+                    self.assertEmpty(made)
+
+    def test_parameter_servers_of_tensorflow_2(self):
+        if stepping.VERSION < (2, 4):
+            self.skipTest("TensorFlow has no ParameterServerStrategy for eager mode yet")
+        deadline = time.monotonic() + 100
+        with processes.Child("parameter_server.py") as child:
+            line = child.line(deadline)
+            self.assertIsNotNone(line, child.errors())
+        result = json.loads(line)
+        self.assertEqual(result["class"], "ParameterServerStrategyV2")
+        self.assertLen(result["raised"], 7)
+        for name, raised in result["raised"].items():
+            with self.subTest(name):
+                self.assertRegex(
+                    raised, r"ValueError: .*does not support ParameterServerStrategyV2"
+                )
+        self.assertEmpty(result["made"])
+        self.assertEqual(result["state"], [8.0, 8.0, 0])
+
+    @parameterized.parameters("eager", "graph")
+    def test_tpu_strategy(self, mode):
+        homes = [tf.distribute, tf.distribute.experimental]
+        (tpu_strategy, *_) = [h.TPUStrategy for h in homes if hasattr(h, "TPUStrategy")]
+
+        class TPUStrategy(tpu_strategy):
+            """A real one asks the TPU system for its topology first, and there is none here."""
+
+            def __init__(self):
+                extended = type(replicas.strategy("one_device").extended)
+                tf.distribute.Strategy.__init__(self, extended(self, "/cpu:0"))
+
+        self.assert_refused(TPUStrategy(), mode)
+
+    def test_a_strategy_that_nobody_has_heard_of(self):
+        class FutureStrategy(tf.distribute.Strategy):
+            def __init__(self):
+                extended = type(replicas.strategy("one_device").extended)
+                super().__init__(extended(self, "/cpu:0"))
+
+        self.assert_refused(FutureStrategy(), "eager")
+
+    def test_subclasses_of_supported_strategies_are_supported(self):
+        class OwnStrategy(tf.distribute.OneDeviceStrategy):
+            pass
+
+        strategy = OwnStrategy("/cpu:0")
+        with replicas.executing("eager", strategy, refused) as execution:
+            calls, _ = execution.made_before
+            for call in calls.values():
+                call()
+
+
+if __name__ == "__main__":
+    tf.test.main()
