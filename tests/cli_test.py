@@ -2,6 +2,7 @@
 
 import contextlib
 import io
+import json
 import os
 import re
 import subprocess
@@ -29,6 +30,7 @@ class MainTest(absltest.TestCase):
         self.assertEqual(code, 0)
         self.assertIn("usage: tf-lossscale", out)
         self.assertRegex(out, r"(?m)^ +demo +Train")
+        self.assertRegex(out, r"(?m)^ +checkpoint +Find the loss scale in a checkpoint")
 
     def test_help_of_the_demo_names_its_options(self):
         code, out, _ = call("demo", "--help")
@@ -171,6 +173,55 @@ class GoodDemoArgumentsTest(absltest.TestCase):
         self.assertEqual(code, 1)
         self.assertIn("some run", out)
         self.assertIn("disk full", err)
+
+
+class CheckpointTest(parameterized.TestCase):
+    DATA = os.path.join(os.path.dirname(os.path.abspath(__file__)), "data")
+
+    def test_table(self):
+        code, out, err = call("checkpoint", "show", self.DATA + "/contrib_two_optimizers/saved")
+        self.assertEqual((0, ""), (code, err))
+        self.assertEqual(
+            [
+                ["key", "loss", "scale", "good", "steps", "bad", "steps", "layout"],
+                ["loss_scale", "3276.80005", "1", "1", "contrib", "by", "name"],
+                ["loss_scale_1", "1", "1", "0", "contrib", "by", "name"],
+            ],
+            [line.split() for line in out.splitlines()],
+        )
+
+    def test_count_that_the_layout_has_not(self):
+        code, out, _ = call("checkpoint", "show", self.DATA + "/keras3")
+        self.assertEqual(0, code)
+        self.assertEqual(
+            ["optimizer", "512", "2", "-", "keras3", "by", "object"], out.splitlines()[1].split()
+        )
+
+    def test_json(self):
+        code, out, _ = call("checkpoint", "show", "--json", self.DATA + "/object_loss_scale")
+        self.assertEqual(0, code)
+        (state,) = json.loads(out)
+        self.assertEqual(
+            {"scale": 333.3333435058594, "good_steps": 1, "bad_steps": None}.items(),
+            {name: state[name] for name in ("scale", "good_steps", "bad_steps")}.items(),
+        )
+        self.assertEqual(("dynamic by object", "loss_scale"), (state["layout"], state["key"]))
+
+    @parameterized.parameters(
+        ("no/such/path", "is neither a file nor a folder"),
+        (__file__, "is no checkpoint"),
+        (DATA + "/tf_keras/model.keras", "holds no dynamic loss scale"),
+    )
+    def test_nothing_to_show(self, path, message):
+        code, out, err = call("checkpoint", "show", path)
+        self.assertEqual((1, ""), (code, out))
+        self.assertRegex(err, f"^tf-lossscale checkpoint: .*{message}")
+
+    @parameterized.parameters([[]], [["show"]], [["hide", "path"]])
+    def test_bad_call(self, arguments):
+        code, out, err = call("checkpoint", *arguments)
+        self.assertEqual((2, ""), (code, out))
+        self.assertIn("usage: tf-lossscale checkpoint", err)
 
 
 class ImportsTest(absltest.TestCase):

@@ -30,7 +30,7 @@ NAMESPACES = {
     "mixed_precision.experimental": LOSS_SCALES,
 }
 # The tools and what they need; the library works without any of it.
-TOOLS = ["cli", "demo", "migrate", "checkpoint"]
+TOOLS = ["cli", "demo", "migrate", "checkpoint", "run"]
 TOOLS_NEED = ["sklearn", "scipy", "matplotlib", "tqdm", "libcst", "pytest"]
 
 
@@ -121,14 +121,15 @@ class NamesTest(parameterized.TestCase):
         module = importlib.import_module(f"{PACKAGE}.{home}")
         self.assertIs(getattr(tf_lossscale_compat, name), getattr(module, name))
 
-    def test_top_level_exports_nothing_else_but_namespaces(self):
+    def test_top_level_exports_nothing_else_but_namespaces_and_the_opt_in(self):
         modules = [
             name
             for name in tf_lossscale_compat.__all__
             if isinstance(getattr(tf_lossscale_compat, name), type(sys))
         ]
         classes = sorted(set(tf_lossscale_compat.__all__) - set(modules))
-        self.assertEqual(classes, sorted([*MANAGERS, *LOSS_SCALES, "__version__"]))
+        functions = ["install_contrib", "uninstall_contrib"]
+        self.assertEqual(classes, sorted([*MANAGERS, *LOSS_SCALES, "__version__", *functions]))
         self.assertContainsSubset(["contrib", "loss_scale", "mixed_precision", "train"], modules)
 
     @parameterized.parameters(*LOSS_SCALES)

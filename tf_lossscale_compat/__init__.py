@@ -13,6 +13,7 @@ import importlib
 
 from tf_lossscale_compat import contrib, loss_scale, mixed_precision, train
 from tf_lossscale_compat._version import __version__
+from tf_lossscale_compat.contrib_install import install_contrib, uninstall_contrib
 from tf_lossscale_compat.loss_scale import DynamicLossScale, FixedLossScale, LossScale
 from tf_lossscale_compat.loss_scale_manager import (
     ExponentialUpdateLossScaleManager,
@@ -29,9 +30,11 @@ __all__ = [
     "LossScaleManager",
     "__version__",
     "contrib",
+    "install_contrib",
     "loss_scale",
     "mixed_precision",
     "train",
+    "uninstall_contrib",
 ]
 
 

@@ -5,6 +5,7 @@ some versions have.
 """
 
 import contextlib
+import importlib
 import sys
 from typing import Any
 
@@ -131,3 +132,25 @@ def set_graph_rewrite(enabled):
 def graph_rewrite_is_enabled():
     """Whether the auto-mixed-precision rewrite is on."""
     return bool(tf.config.optimizer.get_experimental_options().get("auto_mixed_precision"))
+
+
+def has_contrib():
+    """Whether there is a `tf.contrib`, TensorFlow's own up to 1.15 or someone else's."""
+    return hasattr(tf, "contrib") or "tensorflow.contrib" in sys.modules
+
+
+def v1_module():
+    """What `import tensorflow.compat.v1 as tf` binds; imports it as that statement does."""
+    importlib.import_module("tensorflow.compat.v1")
+    return sys.modules["tensorflow"].compat.v1
+
+
+def api_modules():
+    """Every module object that `import tensorflow` or `tensorflow.compat.v1` may bind, a list.
+
+    The attribute `tf.compat.v1` and the module imported under that name are different objects in
+    some versions, and the import replaces the attribute.
+    """
+    found = [tf, sys.modules["tensorflow"], tf1, tf.compat.v1, v1_module()]
+    found += [sys.modules["tensorflow.compat.v1"], sys.modules["tensorflow.compat"].v1]
+    return list({id(module): module for module in found}.values())

@@ -1,0 +1,141 @@
+"""Opt-in: makes `tf.contrib.mixed_precision` importable on TensorFlow 2."""
+
+import importlib.abc
+import importlib.machinery
+import importlib.util
+import sys
+
+from tf_lossscale_compat import _tf
+from tf_lossscale_compat.contrib import mixed_precision
+
+__all__ = ["install_contrib", "uninstall_contrib"]
+
+_ROOT = "tensorflow.contrib"
+_MIXED_PRECISION = _ROOT + ".mixed_precision"
+_PYTHON = _MIXED_PRECISION + ".python"
+
+# The modules of TensorFlow r1.15, and which of the public names each of them held.
+_NAMES = {
+    _ROOT: (),
+    _MIXED_PRECISION: tuple(mixed_precision.__all__),
+    _PYTHON: (),
+    _PYTHON + ".loss_scale_manager": (
+        "ExponentialUpdateLossScaleManager",
+        "FixedLossScaleManager",
+        "LossScaleManager",
+    ),
+    _PYTHON + ".loss_scale_optimizer": ("LossScaleOptimizer",),
+}
+
+
+def _missing(name):
+    """What to say about a name of contrib, such as `tensorflow.contrib.slim`, that is not there."""
+    return (
+        "{} is not available: TensorFlow 2 has no tf.contrib, and "
+        "tf_lossscale_compat.install_contrib() brings back tf.contrib.mixed_precision alone, with "
+        "{}.".format(
+            name.replace("tensorflow", "tf", 1), ", ".join(sorted(mixed_precision.__all__))
+        )
+    )
+
+
+class _Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
+    """Finds and fills the modules of `_NAMES`, and says so about any other below contrib."""
+
+    def find_spec(self, fullname, path=None, target=None):
+        del path, target
+        if fullname in _NAMES:
+            # All are packages, without a folder: only from a package is a name that it lacks
+            # imported as a module, and so comes by here.
+            return importlib.machinery.ModuleSpec(fullname, self, origin=__name__, is_package=True)
+        if fullname.startswith(_ROOT + "."):
+            # Without `name=fullname`: `from tensorflow.contrib import slim` swallows an error of
+            # that name, and then tells of it in words that help nobody.
+            raise ModuleNotFoundError(_missing(fullname))
+        return None
+
+    def exec_module(self, module):
+        fullname = module.__name__
+        children = [
+            name.rpartition(".")[2] for name in _NAMES if name.rpartition(".")[0] == fullname
+        ]
+
+        def __getattr__(name):  # noqa: N807  What a module calls for a name that it lacks.
+            raise AttributeError(_missing(f"{fullname}.{name}"))
+
+        module.__doc__ = f"`{fullname}` of TensorFlow r1.15, as far as tf_lossscale_compat has it."
+        module.__all__ = [*_NAMES[fullname], *children]
+        module.__getattr__ = __getattr__
+        for name in _NAMES[fullname]:
+            setattr(module, name, getattr(mixed_precision, name))
+
+
+class _Installed:
+    """What an installation added, for taking it away again."""
+
+    def __init__(self):
+        self.finder = _Finder()
+        self.modules: dict = {}
+        for fullname in _NAMES:  # Parents come first.
+            module = importlib.util.module_from_spec(self.finder.find_spec(fullname))
+            self.finder.exec_module(module)
+            parent, _, name = fullname.rpartition(".")
+            if parent in self.modules:
+                setattr(self.modules[parent], name, module)
+            self.modules[fullname] = module
+        self.homes = _tf.api_modules()
+        for home in self.homes:
+            home.contrib = self.modules[_ROOT]
+        sys.modules.update(self.modules)
+        sys.meta_path.append(self.finder)
+
+    def remove(self):
+        # What someone else has put in its place since then is not this package's to remove.
+        for home in self.homes:
+            if getattr(home, "contrib", None) is self.modules[_ROOT]:
+                del home.contrib
+        for fullname, module in self.modules.items():
+            if sys.modules.get(fullname) is module:
+                del sys.modules[fullname]
+        if self.finder in sys.meta_path:
+            sys.meta_path.remove(self.finder)
+
+
+_installed = None
+
+
+def install_contrib():
+    """Makes `tf.contrib.mixed_precision` stand for this package's, for code that cannot be changed.
+
+    Afterwards all of these work on TensorFlow 2, in any module of the process:
+    `tf.contrib.mixed_precision.X` after `import tensorflow as tf` or
+    `import tensorflow.compat.v1 as tf`, `from tensorflow.contrib import mixed_precision`,
+    `from tensorflow.contrib.mixed_precision import X`, and imports from
+    `tensorflow.contrib.mixed_precision.python.loss_scale_manager` and `.loss_scale_optimizer`.
+    Any other name of contrib raises an `AttributeError` or, imported, a `ModuleNotFoundError` that
+    says what there is. Nothing else of TensorFlow is changed. Calling it again is harmless.
+
+    Returns:
+      Whether this package's contrib is installed: False where there is another, as on TensorFlow
+      1.15, which is left as it is.
+    """
+    global _installed  # noqa: PLW0603  There is one TensorFlow in a process.
+    if _installed is None:
+        if _tf.has_contrib():
+            return False
+        _installed = _Installed()
+    return True
+
+
+def uninstall_contrib():
+    """Undoes `install_contrib`; names that were imported in the meantime go on working.
+
+    Returns:
+      Whether there was something to undo.
+    """
+    global _installed  # noqa: PLW0603
+    if _installed is None:
+        return False
+    _installed.remove()
+    _installed = None
+    return True

@@ -1,0 +1,200 @@
+"""Runs an unmodified TensorFlow 1 script: python -m tf_lossscale_compat.run SCRIPT ARGS...
+
+On TensorFlow 2, `tf.contrib.mixed_precision` is there (see `install_contrib`), the behaviour of
+TensorFlow 1 is on (`tf.compat.v1.disable_v2_behavior()`), and `import tensorflow` means
+`tensorflow.compat.v1` in the script and in modules that are not installed. Installed packages,
+Keras among them, are given TensorFlow as it is. On TensorFlow 1.15 the script is just run.
+"""
+
+import builtins
+import functools
+import importlib.machinery
+import os
+import sys
+import sysconfig
+import types
+
+from tf_lossscale_compat import _tf, contrib_install
+
+_USAGE = """\
+usage: python -m tf_lossscale_compat.run [--tf1 PACKAGE]... [--tf2] SCRIPT [ARGUMENT]...
+
+Runs a TensorFlow 1 script on the TensorFlow that is installed, with tf.contrib.mixed_precision.
+sys.argv, sys.path[0] and __main__ are as after `python SCRIPT ARGUMENT...`.
+
+  --tf1 PACKAGE  `import tensorflow` means tensorflow.compat.v1 in this installed package too
+  --tf2          bring back tf.contrib.mixed_precision only, and leave TensorFlow as it is
+  -h, --help     show this and exit
+"""
+
+
+def _parse(argv):
+    """Returns (packages for --tf1, whether --tf2, the script and its arguments)."""
+    packages, tf2, rest = [], False, list(argv)
+    # Not argparse: whatever follows the script belongs to the script, "--" and "-h" included.
+    while rest and rest[0].startswith("-"):
+        option = rest.pop(0)
+        if option in ("-h", "--help"):
+            print(_USAGE, end="")
+            raise SystemExit(0)
+        if option == "--":
+            break
+        if option == "--tf2":
+            tf2 = True
+        elif option == "--tf1" and rest:
+            packages.append(rest.pop(0))
+        elif option.startswith("--tf1="):
+            packages.append(option.partition("=")[2])
+        else:
+            _refuse("--tf1 needs a PACKAGE" if option == "--tf1" else f"no option {option!r}")
+    if not rest:
+        _refuse("SCRIPT is missing")
+    return packages, tf2, rest
+
+
+def _refuse(why):
+    print(f"{_USAGE}\ntf_lossscale_compat.run: {why}", file=sys.stderr)
+    raise SystemExit(2)
+
+
+def _folder(path):
+    return os.path.join(os.path.normcase(os.path.realpath(path)), "")
+
+
+class _Importer:
+    """Stands in for `builtins.__import__`: some modules are given the API of TensorFlow 1."""
+
+    def __init__(self, packages):
+        self._packages = frozenset(packages)
+        self._import = builtins.__import__
+        self._v1 = _tf.v1_module()
+        places = [sysconfig.get_path(name) for name in ("stdlib", "platstdlib")]
+        places.append(os.path.dirname(os.path.dirname(_tf.tf.__file__)))
+        places.append(os.path.dirname(os.path.abspath(__file__)))
+        self._installed = tuple(_folder(place) for place in places if place)
+        self._is_installed = functools.lru_cache(maxsize=None)(self._look_where)
+
+    def __call__(self, name, globals=None, locals=None, fromlist=(), level=0):
+        if level == 0 and name.partition(".")[0] == "tensorflow" and self._wants_v1(globals):
+            module = self._in_v1(name.split(".")[1:], fromlist)
+            if module is not None:
+                return module
+        return self._import(name, globals, locals, fromlist, level)
+
+    def _wants_v1(self, importing):
+        importing = importing or {}
+        name = importing.get("__name__") or ""
+        if name == "__main__" or name.partition(".")[0] in self._packages:
+            return True
+        file = importing.get("__file__")
+        return bool(file) and not self._is_installed(file)
+
+    def _look_where(self, file):
+        folder = _folder(os.path.dirname(file))
+        if {"site-packages", "dist-packages"}.intersection(folder.split(os.sep)):
+            return True
+        return folder.startswith(self._installed)
+
+    def _in_v1(self, parts, fromlist):
+        """What an import statement gets from the API of TensorFlow 1, None if not all is there."""
+        if parts[:1] == ["compat"]:  # The code has chosen for itself.
+            return None
+        module = self._v1
+        for part in parts:
+            module = getattr(module, part, None)
+            if not isinstance(module, types.ModuleType):
+                return None
+        if not fromlist:  # `import tensorflow.a.b as c` takes a and b from what it is given.
+            return self._v1
+        return module if all(name == "*" or hasattr(module, name) for name in fromlist) else None
+
+
+def _main_module(path):
+    """Returns a module like the one that `python PATH` runs in."""
+    module = types.ModuleType("__main__")
+    # Since Python 3.9 the path is made absolute.
+    module.__file__ = os.path.abspath(path) if sys.version_info >= (3, 9) else path
+    module.__loader__ = importlib.machinery.SourceFileLoader("__main__", module.__file__)
+    module.__dict__.update(__builtins__=builtins, __cached__=None)
+    return module
+
+
+def _without_this_file(traceback):
+    """Drops from a traceback what comes before the script's own frames, and this file's frames."""
+    frames: list = []
+    while traceback is not None:
+        code = traceback.tb_frame.f_code
+        if code is _run.__code__:  # Up to here it is what `python -m` does.
+            frames.clear()
+        elif code.co_filename != __file__:
+            frames.append(traceback)
+        traceback = traceback.tb_next
+    for frame, following in zip(frames, frames[1:] + [None]):
+        frame.tb_next = following
+    return frames[0] if frames else None
+
+
+def _clean_tracebacks(error):
+    """Drops this file's frames from an error and those that it came from."""
+    waiting, seen = [error], set()
+    while waiting:
+        error = waiting.pop()
+        if error is not None and id(error) not in seen:
+            seen.add(id(error))
+            error.__traceback__ = _without_this_file(error.__traceback__)
+            waiting += [error.__cause__, error.__context__]
+
+
+def _run(path, source):
+    module = _main_module(path)
+    sys.modules["__main__"] = module
+    try:
+        exec(compile(source, module.__file__, "exec", dont_inherit=True), module.__dict__)
+    except SystemExit:
+        raise
+    except BaseException:
+        # Raised on, so that Python ends as it does after such an error; but what it prints, by the
+        # script's own hook if there is one, is to begin in the script.
+        hook = sys.excepthook
+
+        def excepthook(kind, error, traceback):
+            del traceback
+            _clean_tracebacks(error)
+            hook(kind, error, error.__traceback__)
+
+        sys.excepthook = excepthook
+        raise
+
+
+def main(argv=None):
+    """Runs a script as `python SCRIPT ARGUMENT...` does, with contrib's loss scaling there.
+
+    It changes this process for good: `sys.argv`, `sys.path[0]`, `__main__`, imports of TensorFlow.
+
+    Args:
+      argv: list of str, what follows the program's name; None for `sys.argv`.
+
+    Raises:
+      SystemExit: with 2, the call cannot be served; or the script raised it. Errors of the script
+        come through as they are.
+    """
+    packages, tf2, argv = _parse(sys.argv[1:] if argv is None else argv)
+    path = argv[0]
+    try:
+        with open(path, "rb") as file:
+            source = file.read()
+    except OSError as error:
+        _refuse(f"cannot open SCRIPT {path!r}: {error.strerror}")
+
+    sys.argv[:] = argv
+    # Where Python was told to put no such folder first, there is none to replace.
+    if not (getattr(sys.flags, "safe_path", False) or sys.flags.isolated):
+        sys.path[0] = os.path.dirname(os.path.realpath(path))
+    if contrib_install.install_contrib() and not tf2:
+        builtins.__import__ = _Importer(packages)
+        _tf.tf1.disable_v2_behavior()
+    _run(path, source)
+
+
+if __name__ == "__main__":
+    main()
