@@ -6,12 +6,14 @@ import re
 import subprocess
 import sys
 
+import tensorflow as tf
 from absl.testing import absltest, parameterized
 
 import tf_lossscale_compat
 
 EXAMPLES = pathlib.Path(__file__).resolve().parent.parent / "examples"
 SECONDS = 240
+VERSION = tuple(int(part) for part in tf.__version__.split(".")[:2])
 SUMMARY = re.compile(
     r"^accuracy (?P<accuracy>\S+), (?P<steps>\d+) steps( on \d+ replicas| in \d+ workers)?,"
     r" (?P<skipped>\d+) skipped, final loss scale (?P<scale>\S+)$"
@@ -25,11 +27,19 @@ TABLE = (
     ("custom_loop.py", ["--steps", "150"], 0.90, (9, 12), (2.0**12, 2.0**15)),
     ("multi_gpu.py", ["--steps", "80"], 0.85, (9, 12), (2.0**12, 2.0**15)),
     ("multi_worker.py", ["--steps", "80"], 0.85, (9, 12), (2.0**12, 2.0**15)),
+    ("keras_fit.py", ["--steps", "150"], 0.90, (4, 9), (2.0**15, 2.0**20)),
+    ("keras_fit.py", ["--steps", "150", "--fixed", "1024"], 0.90, (0, 0), (2.0**10, 2.0**10)),
+    ("keras_train_step.py", ["--steps", "150"], 0.90, (4, 9), (2.0**15, 2.0**20)),
+)
+GAN_SUMMARY = re.compile(
+    r"^distance from real digits (?P<after>\S+), before training (?P<before>\S+), 300 steps,"
+    r" skipped (?P<generator>\d+) by the generator and (?P<critic>\d+) by the critic,"
+    r" final loss scales (?P<scales>\S+ and \S+)$"
 )
 
 
-def run(path, *arguments):
-    """Runs a Python file in a process of its own.
+def run(path, *arguments, **variables):
+    """Runs a Python file in a process of its own, with these environment variables added.
 
     Returns:
       The last line of its standard output.
@@ -45,7 +55,7 @@ def run(path, *arguments):
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
-        env=dict(os.environ, PYTHONPATH=os.pathsep.join(filter(None, search))),
+        env=dict(os.environ, PYTHONPATH=os.pathsep.join(filter(None, search)), **variables),
         universal_newlines=True,
         timeout=SECONDS,
         check=False,
@@ -57,11 +67,41 @@ def run(path, *arguments):
 
 class ExamplesTest(parameterized.TestCase):
     def test_every_example_has_a_line_in_the_table(self):
-        self.assertEqual({path.name for path in EXAMPLES.glob("*.py")}, {row[0] for row in TABLE})
+        self.assertEqual(
+            {path.name for path in EXAMPLES.glob("*.py")},
+            {row[0] for row in TABLE} | {"keras_gan.py"},
+        )
+
+    def skip_keras_where_too_old(self, name):
+        """For TensorFlow without the mixed_float16 policy, once the example has said so."""
+        if name.startswith("keras_") and VERSION < (2, 4):
+            with self.assertRaisesRegex(AssertionError, r"needs .* TensorFlow 2\.4, this is \d"):
+                run(EXAMPLES / name)
+            self.skipTest("this TensorFlow has no stable mixed_float16 policy")
 
     @parameterized.parameters(*TABLE)
     def test_example(self, name, arguments, accuracy, skipped, scale):
-        summary = run(EXAMPLES / name, *arguments)
+        self.skip_keras_where_too_old(name)
+        self.check(run(EXAMPLES / name, *arguments), arguments, accuracy, skipped, scale)
+
+    def test_keras_example_on_tf_keras(self):
+        if VERSION < (2, 16):
+            self.skipTest("before TensorFlow 2.16 tf.keras is no other Keras than tf_keras")
+        (row,) = [row for row in TABLE if row[0] == "keras_train_step.py"]
+        self.check(run(EXAMPLES / row[0], *row[1], TF_USE_LEGACY_KERAS="1"), *row[1:])
+
+    def test_gan(self):
+        self.skip_keras_where_too_old("keras_gan.py")
+        summary = run(EXAMPLES / "keras_gan.py", "--steps", "300")
+        self.assertRegex(summary, GAN_SUMMARY)
+        found = GAN_SUMMARY.match(summary).groupdict()
+        self.assertLess(float(found["after"]), 0.6 * float(found["before"]))
+        for player in ("generator", "critic"):
+            self.assertBetween(int(found[player]), 3, 12)
+        for scale in found["scales"].split(" and "):
+            self.assertBetween(float(scale), 2.0**14, 2.0**21)
+
+    def check(self, summary, arguments, accuracy, skipped, scale):
         self.assertRegex(summary, SUMMARY)
         found = SUMMARY.match(summary).groupdict()
         self.assertBetween(float(found["accuracy"]), accuracy, 1)

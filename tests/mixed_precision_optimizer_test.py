@@ -7,8 +7,9 @@ import numpy as np
 import tensorflow as tf
 from absl.testing import parameterized
 
-from tests import modes, originals, stepping
+from tests import keras_homes, modes, originals, stepping
 from tf_lossscale_compat import loss_scale_manager as lsm
+from tf_lossscale_compat.keras.mixed_precision import experimental as keras_experimental
 from tf_lossscale_compat.loss_scale import DynamicLossScale, FixedLossScale, LossScale
 from tf_lossscale_compat.train import experimental
 from tf_lossscale_compat.train.experimental import MixedPrecisionLossScaleOptimizer
@@ -526,12 +527,16 @@ class ConstructorTest(parameterized.TestCase, tf.test.TestCase):
             self.assertIn(repr(opt), str(raised.exception))
             self.assertEmpty(graph.get_operations())
 
-    def test_a_keras_optimizer_raises_a_value_error_that_names_the_class_to_use(self):
+    @parameterized.named_parameters(keras_homes.named())
+    def test_a_keras_optimizer_raises_a_value_error_that_names_the_class_to_use(self, home):
         with modes.entered("eager"):
-            opt = tf.keras.optimizers.SGD(0.1)
+            opt = home.SGD(0.1)
             with self.assertRaises(ValueError) as raised:
                 MixedPrecisionLossScaleOptimizer(opt, "dynamic")
-            self.assertIn("keras.mixed_precision.LossScaleOptimizer", str(raised.exception))
+            self.assertIn(
+                "tf_lossscale_compat.keras.mixed_precision.experimental.LossScaleOptimizer",
+                str(raised.exception),
+            )
 
     def test_loss_scale_none_raises_a_value_error(self):
         opt = tf1.train.GradientDescentOptimizer(1.0)
@@ -859,7 +864,7 @@ class GraphRewriteTest(parameterized.TestCase, tf.test.TestCase):
     @parameterized.parameters(
         *[
             (bad, before)
-            for bad in ("opt", "none", "loss_scale", "twice", "keras")
+            for bad in ("opt", "none", "loss_scale", "twice")
             for before in (False, True)
         ]
     )
@@ -872,17 +877,50 @@ class GraphRewriteTest(parameterized.TestCase, tf.test.TestCase):
                 "none": lambda: (self._opt(), None),
                 "loss_scale": lambda: (self._opt(), 0.5),
                 "twice": lambda: (MixedPrecisionLossScaleOptimizer(self._opt(), 16.0), 16.0),
-                "keras": lambda: (tf.keras.optimizers.SGD(1.0), 16.0),
             }[bad]()
             with self.assertRaises(ValueError):
                 experimental.enable_mixed_precision_graph_rewrite(opt, loss_scale)
             self._expect(before)
 
-    def test_a_keras_optimizer_raises_an_error_that_names_the_class_to_use(self):
+    @parameterized.named_parameters(keras_homes.named())
+    def test_wraps_a_keras_optimizer(self, home):
         with modes.entered("eager"):
-            opt = tf.keras.optimizers.SGD(1.0)
-            with self.assertRaisesRegex(ValueError, "keras.mixed_precision.LossScaleOptimizer"):
-                experimental.enable_mixed_precision_graph_rewrite(opt)
+            opt = home.SGD(0.5)
+            wrapped = experimental.enable_mixed_precision_graph_rewrite(opt, 16.0)
+            self.assertIsInstance(wrapped, keras_experimental.LossScaleOptimizer)
+            self.assertIs(wrapped.inner_optimizer, opt)
+            self.assertEqual(wrapped.loss_scale.get_config(), {"loss_scale_value": 16.0})
+            self._expect(True)
+            weight = tf.Variable(1.0)
+            wrapped.minimize(lambda: 3.0 * weight, [weight])
+            self.assertEqual(weight.numpy(), -0.5)
+            dynamic = experimental.enable_mixed_precision_graph_rewrite(home.SGD(0.5))
+            self.assertIs(type(dynamic.loss_scale), DynamicLossScale)
+
+    @parameterized.product(
+        home=keras_homes.available(),
+        bad=("none", "loss_scale", "twice", "class", "own"),
+        before=(False, True),
+    )
+    def test_after_an_error_with_a_keras_optimizer_the_rewrite_is_as_before(
+        self, home, bad, before
+    ):
+        with modes.entered("eager"):
+            if bad == "own" and keras_homes.VERSION < (2, 4):
+                self.skipTest("this Keras has no stable loss-scale optimizer of its own")
+            opt, loss_scale = {
+                "none": lambda: (home.SGD(1.0), None),
+                "loss_scale": lambda: (home.SGD(1.0), 0.5),
+                "twice": lambda: (keras_experimental.LossScaleOptimizer(home.SGD(1.0), 8), 16.0),
+                "class": lambda: (home.SGD, 16.0),
+                "own": lambda: (home.own()(home.SGD(1.0)), 16.0),
+            }[bad]()
+            if before:
+                experimental.enable_mixed_precision_graph_rewrite(self._opt(), 16.0)
+            with modes.creations() as created, self.assertRaises(ValueError):
+                experimental.enable_mixed_precision_graph_rewrite(opt, loss_scale)
+            self.assertEmpty(created)
+            self._expect(before)
 
     def test_an_optimizer_with_a_loss_scale_raises_an_error_that_says_so(self):
         opt = MixedPrecisionLossScaleOptimizer(self._opt(), 16.0)

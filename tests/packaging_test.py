@@ -28,6 +28,8 @@ NAMESPACES = {
         "enable_mixed_precision_graph_rewrite",
     ],
     "mixed_precision.experimental": LOSS_SCALES,
+    "keras.mixed_precision": ["LossScaleOptimizer", "experimental"],
+    "keras.mixed_precision.experimental": ["LossScaleOptimizer"],
 }
 # The tools and what they need; the library works without any of it.
 TOOLS = ["cli", "demo", "migrate", "checkpoint", "run"]
@@ -72,6 +74,21 @@ class ImportTest(parameterized.TestCase):
         keras = [name for name in self.added if re.search(r"(^|[._])keras($|\.)", name)]
         self.assertEmpty(keras)
 
+    def test_keras_is_imported_when_it_is_asked_for_as_an_attribute(self):
+        listed, before, after = run_python(
+            "import json, sys\n"
+            "import tf_lossscale_compat\n"
+            "name = 'tf_lossscale_compat.keras'\n"
+            "found = ['keras' in dir(tf_lossscale_compat), name in sys.modules]\n"
+            "tf_lossscale_compat.keras.mixed_precision.experimental.LossScaleOptimizer\n"
+            "print(json.dumps([*found, name in sys.modules]))\n"
+        )
+        self.assertEqual((listed, before, after), (True, False, True))
+
+    def test_an_unknown_attribute_raises_an_attribute_error_that_names_it(self):
+        with self.assertRaisesRegex(AttributeError, "tf_lossscale_compat.*'kerras'"):
+            tf_lossscale_compat.kerras  # noqa: B018  Looking it up is the test.
+
     @parameterized.parameters(*TOOLS)
     def test_import_brings_in_no_tool(self, tool):
         self.assertEmpty([name for name in self.added if name.split(".")[:2] == [PACKAGE, tool]])
@@ -101,7 +118,9 @@ class NamesTest(parameterized.TestCase):
         module = importlib.import_module(f"{PACKAGE}.{name}")
         self.assertCountEqual(module.__all__, expected)
         for exported in expected:
-            self.assertTrue(callable(getattr(module, exported)))
+            found = getattr(module, exported)
+            is_namespace = f"{name}.{exported}" in NAMESPACES
+            self.assertTrue(isinstance(found, type(sys)) if is_namespace else callable(found))
 
     @parameterized.parameters(*NAMESPACES.items())
     def test_namespace_has_no_other_public_name(self, name, expected):
@@ -130,7 +149,11 @@ class NamesTest(parameterized.TestCase):
         classes = sorted(set(tf_lossscale_compat.__all__) - set(modules))
         functions = ["install_contrib", "uninstall_contrib"]
         self.assertEqual(classes, sorted([*MANAGERS, *LOSS_SCALES, "__version__", *functions]))
-        self.assertContainsSubset(["contrib", "loss_scale", "mixed_precision", "train"], modules)
+        self.assertCountEqual(["contrib", "loss_scale", "mixed_precision", "train"], modules)
+
+    def test_the_two_keras_classes_are_different(self):
+        home = tf_lossscale_compat.keras.mixed_precision
+        self.assertIsNot(home.LossScaleOptimizer, home.experimental.LossScaleOptimizer)
 
     @parameterized.parameters(*LOSS_SCALES)
     def test_the_same_class_under_each_name(self, name):

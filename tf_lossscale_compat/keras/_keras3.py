@@ -124,8 +124,16 @@ class Keras3(_shared.LossScaling):
         """Takes state from a file, also of another loss-scale optimizer or of the inner one alone.
 
         The inner optimizer's variables are the last in all of them. What comes before is taken if
-        there is as much of it as this optimizer has; else the loss scale keeps its value.
+        there is as much of it as this optimizer has; else the loss scale keeps its value. Nothing
+        is taken before the optimizer is built, since the inner one has no slots then.
         """
+        if not self.built:
+            logging.warning(
+                "%s has not been built, so the saved optimizer's state is not loaded. Call "
+                "build(model.trainable_variables) first.",
+                self.name,
+            )
+            return
         inner = self.inner_optimizer.variables
         if len(store.keys()) == len(self.variables) or len(store.keys()) < len(inner):
             super().load_own_variables(store)

@@ -15,6 +15,7 @@ class TFKeras(_shared.WrapsTFKeras):
 
     def _wrap(self, inner_optimizer, loss_scale):
         self._adopt(inner_optimizer, loss_scale)
+        self.name = type(self).__name__  # Keras' own has none, and fails where it is to warn.
         self._delegate_tracking()
 
     @_tf.do_not_convert
