@@ -580,9 +580,8 @@ WRAPS = {
 }
 TRACED = {
     ("mirrored_2", "graph"): ("exponential", "fixed", "dynamic"),
-    ("mirrored_3", "graph"): ("exponential",),
     ("central_3", "graph"): ("dynamic",),
-    ("no_merge_2", "function"): ("exponential", "dynamic"),
+    ("no_merge_2", "function"): ("exponential",),
 }
 if NEWEST:
     TRACED["mirrored_2", "function"] = ("fixed",)
