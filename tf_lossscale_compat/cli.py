@@ -3,12 +3,13 @@
 import argparse
 import sys
 
-from tf_lossscale_compat import _version, demo
+from tf_lossscale_compat import _version, demo, migrate
 
 # Each tool brings `add_arguments(parser)` and `run(args)`, which returns the exit code; the first
 # line of its module's docstring is its line in the help.
 COMMANDS = {
     "demo": demo,
+    "migrate": migrate,
 }
 
 
