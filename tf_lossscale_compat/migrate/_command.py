@@ -61,6 +61,8 @@ def migrate_bytes(data, notebook=None):
         return _failed(data, str(error))
     except _tree.ParseError as error:
         return _failed(data, f"does not parse as Python 3: {error}", error.line, error.column)
+    except RecursionError:
+        return _failed(data, "is nested too deeply")
     except Exception as error:
         # One file, of thousands, must not keep the others from being done.
         where = traceback.extract_tb(error.__traceback__)[-1]
@@ -214,7 +216,7 @@ def emit(stream, text):
 
 def diff(path, old, new):
     """Returns a unified diff that `patch -p1` and `git apply` take."""
-    name = path.replace(os.sep, "/").lstrip("/")
+    name = os.path.normpath(path).replace(os.sep, "/").lstrip("/")
     lines = difflib.unified_diff(
         _LINE.findall(old.decode("utf-8")),
         _LINE.findall(new.decode("utf-8")),

@@ -1,5 +1,6 @@
 """Reads and replaces files: bytes in, bytes out, never half of them."""
 
+import codecs
 import contextlib
 import errno
 import io
@@ -40,17 +41,23 @@ def decode(data):
     Raises:
       FileError: it is not in UTF-8, or says that it is in something else.
     """
+    data = data[len(BOM) if data.startswith(BOM) else 0 :]
     try:
-        encoding, _ = tokenize.detect_encoding(io.BytesIO(data).readline)
-    except SyntaxError as error:
-        raise FileError(f"has no encoding that Python knows: {error}") from None
-    # Of the others, only what is plain ASCII in both can be edited safely.
-    if encoding not in ("utf-8", "utf-8-sig") and not data.isascii():
-        raise FileError(f"declares the encoding {encoding}: only UTF-8 is handled")
-    try:
-        return data[len(BOM) if data.startswith(BOM) else 0 :].decode("utf-8")
+        text = data.decode("utf-8")
     except UnicodeDecodeError as error:
-        raise FileError(f"is not UTF-8 (byte {error.start})") from None
+        text, problem = None, f"is not UTF-8 (byte {error.start})"
+    try:
+        declared = codecs.lookup(tokenize.detect_encoding(io.BytesIO(data).readline)[0]).name
+    except SyntaxError as error:
+        raise FileError(
+            f"has no encoding that Python knows: {error}" if text else problem
+        ) from None
+    # Of the others, only what is plain ASCII in both can be edited safely.
+    if declared != "utf-8" and not data.isascii():
+        raise FileError(f"declares the encoding {declared}: only UTF-8 is handled")
+    if text is None:
+        raise FileError(problem)
+    return text
 
 
 def encode(text, data):

@@ -5,9 +5,11 @@ is IPython's and not Python's (`%magic`, `!command`, `%%cell` magics, `?help`) i
 characters of Python that say nothing.
 """
 
+import bisect
+import itertools
 import json
 import re
-from typing import Dict, List, NamedTuple, Optional, Tuple
+from typing import Dict, List, NamedTuple, Optional
 
 from tf_lossscale_compat.migrate import _source, _tree
 
@@ -287,36 +289,45 @@ class _StringState:
 
 
 def _json_edits(text, cells, starts, edits):
-    """Turns edits of the program into edits of the JSON, one for each string that changes."""
-    changed: Dict[Tuple[int, int], list] = {}
+    """Turns edits of the program into edits of the JSON: of the strings that change, no others."""
+    own: Dict[int, list] = {}
     for start, end, new in edits:
-        number = max(index for index, place in enumerate(starts) if place <= start)
-        offset = starts[number]
-        pieces = cells[number].pieces
-        for index, piece in enumerate(pieces):
-            last = index + 1 == len(pieces)
-            length = len(piece.value)
-            # An edit that crosses strings is taken by the first, and shortens the others.
-            left, right = max(start - offset, 0), min(end - offset, length)
-            inserts = start == end and 0 <= start - offset <= length
-            if inserts and not last and start - offset == length:
-                inserts = False
-            if left < right or inserts:
-                share = new if start >= offset else ""
-                changed.setdefault((number, index), []).append((left, max(left, right), share))
-                if inserts:
-                    break
-            offset += length
+        number = bisect.bisect_right(starts, start) - 1
+        own.setdefault(number, []).append((start - starts[number], end - starts[number], new))
     result = []
-    for (number, index), own in sorted(changed.items()):
-        piece, glue = cells[number].pieces[index], cells[number].glue
-        value = _source.apply(piece.value, sorted(own))
-        lines = [value] if glue is None else [part for part in _LINE.findall(value) if part]
-        old = text[piece.start : piece.end]
-        ascii_only = old.isascii()
-        literals = [json.dumps(line, ensure_ascii=ascii_only) for line in lines or [""]]
-        result.append((piece.start, piece.end, ("," + (glue or "")).join(literals)))
+    for number, cell_edits in sorted(own.items()):
+        cell = cells[number]
+        for first, last, group, offset in _groups(cell.pieces, cell_edits):
+            pieces = cell.pieces[first : last + 1]
+            value = _source.apply(
+                "".join(piece.value for piece in pieces),
+                [(start - offset, end - offset, new) for start, end, new in group],
+            )
+            values = [value]
+            if cell.glue is not None:
+                values = [line for line in _LINE.findall(value) if line] or [""]
+            place = (pieces[0].start, pieces[-1].end)
+            ascii_only = text[place[0] : place[1]].isascii()
+            literals = [json.dumps(each, ensure_ascii=ascii_only) for each in values]
+            result.append((*place, ("," + (cell.glue or "")).join(literals)))
     return result
+
+
+def _groups(pieces, edits):
+    """Yields runs of strings that change together: first, last, their edits, where they begin."""
+    ends = list(itertools.accumulate(len(piece.value) for piece in pieces))
+    groups: List[list] = []
+    for edit in edits:
+        # An insertion at the end of the last string belongs to it.
+        first = min(bisect.bisect_right(ends, edit[0]), len(pieces) - 1)
+        last = min(bisect.bisect_left(ends, max(edit[1], edit[0] + 1)), len(pieces) - 1)
+        if groups and first <= groups[-1][1]:
+            groups[-1][1] = max(groups[-1][1], last)
+            groups[-1][2].append(edit)
+        else:
+            groups.append([first, last, [edit]])
+    for first, last, group in groups:
+        yield first, last, group, ends[first] - len(pieces[first].value)
 
 
 class _Locator:
@@ -331,7 +342,7 @@ class _Locator:
 
     def finding(self, finding):
         offset = self._line_starts[finding.line - 1] + finding.column - 1
-        number = max(index for index, place in enumerate(self._starts) if place <= offset)
+        number = bisect.bisect_right(self._starts, offset) - 1
         return self._place(self._cells[number], offset - self._starts[number], finding.message)
 
     def failure(self, cell, error):

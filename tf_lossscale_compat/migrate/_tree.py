@@ -4,8 +4,10 @@ LibCST parses it and tells which names stand for which imports. Nothing is ever 
 tree: positions lead back to the bytes that were read, and those are what is edited.
 """
 
+import ast
 import bisect
 import re
+import warnings
 
 import libcst as cst
 from libcst import metadata
@@ -20,6 +22,10 @@ _STATEMENTS = (
     cst.Finally,
     cst.MatchCase,
 )
+# LibCST descends on the stack, and so do its visitors, several calls for each level.
+_MOST_LEVELS = 150
+_MOST_BRACKETS = 100
+_BRACKETS = re.compile(r"[()\[\]{}]")
 _LINE_ENDS = re.compile(rb"\r\n|\r|\n")
 
 
@@ -32,8 +38,36 @@ class ParseError(ValueError):
         self.column = column
 
 
+def _check_depth(text):
+    """Raises `ParseError` for code that is nested too deeply for LibCST, which would crash."""
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # Of invalid escapes, which are not our business.
+            level = [ast.parse(text)]
+    except (SyntaxError, ValueError):
+        # No Python, or a newer one's: then brackets have to do.
+        depth = deepest = 0
+        for bracket in _BRACKETS.findall(text):
+            depth = max(depth + (1 if bracket in "([{" else -1), 0)
+            deepest = max(deepest, depth)
+        too_deep = deepest > _MOST_BRACKETS
+    except (RecursionError, MemoryError):
+        too_deep = True
+    else:
+        too_deep = False
+        for _ in range(_MOST_LEVELS):
+            level = [child for node in level for child in ast.iter_child_nodes(node)]
+            if not level:
+                break
+        else:
+            too_deep = True
+    if too_deep:
+        raise ParseError("its code is nested too deeply", 1, 1)
+
+
 def parse(text):
     """Returns LibCST's tree of a source; raises `ParseError`."""
+    _check_depth(text)
     try:
         return cst.parse_module(text)
     except cst.ParserSyntaxError as error:
