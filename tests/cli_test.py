@@ -29,6 +29,7 @@ class MainTest(absltest.TestCase):
         self.assertEqual(code, 0)
         self.assertIn("usage: tf-lossscale", out)
         self.assertRegex(out, r"(?m)^ +demo +Train")
+        self.assertRegex(out, r"(?m)^ +migrate +Rewrite")
 
     def test_help_of_the_demo_names_its_options(self):
         code, out, _ = call("demo", "--help")
@@ -191,7 +192,7 @@ class ImportsTest(absltest.TestCase):
         modules = output.split("\n")[-2].split()
         self.assertIn("tf_lossscale_compat.demo", modules)
         for module in modules:
-            self.assertNotIn(module.split(".")[0], ("sklearn", "tqdm", "matplotlib"))
+            self.assertNotIn(module.split(".")[0], ("sklearn", "tqdm", "matplotlib", "libcst"))
             self.assertNotRegex(module, r"(^|\.)(tf_)?keras(\.|$)")
 
 
