@@ -55,6 +55,7 @@ def measure(folder):
 
 
 def main():
+    """Prints the measurement of the folder that is named."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("folder", type=os.path.abspath)
     print(json.dumps(measure(parser.parse_args().folder), indent=2))

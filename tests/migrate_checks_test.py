@@ -145,6 +145,19 @@ class ChecksTest(rewriting.RewriteTestCase):
             (4, 38, "`tensorflow` is assigned in this file"),
         )
 
+    def test_one_name_for_two_modules_of_which_one_would_move(self):
+        self.check_found(
+            """
+            try:
+                from tensorflow.train import experimental
+            except ImportError:
+                from tensorflow.keras.mixed_precision import experimental
+
+            experimental.DynamicLossScale()
+            """,
+            (6, 1, "`experimental` is bound in more than one way"),
+        )
+
     def test_other_scopes_are_other_names(self):
         self.check_transformed(
             """
