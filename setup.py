@@ -24,7 +24,10 @@ def version():
 
 
 DEMO = ["scikit-learn", "tqdm", "matplotlib"]
-TEST = ["pytest>=7", "pytest-timeout", "hypothesis", "packaging"] + DEMO
+# LibCST needs Python 3.9; code for older TensorFlows is migrated with a newer Python.
+LIBCST = 'libcst>=1.1; python_version >= "3.9"'
+MIGRATE = [LIBCST, "tqdm"]
+TEST = ["pytest>=7", "pytest-timeout", "hypothesis", "packaging", LIBCST] + DEMO
 # ruff's formatting may change with its minor version, so that is held.
 DEV = ["build", "mypy>=2.4,<3", "nox>=2025.5.1", "ruff==0.17.*"]
 
@@ -49,6 +52,7 @@ setuptools.setup(
         "tensorflow": ["tensorflow>=1.15"],
         "tensorflow-cpu": ["tensorflow-cpu>=1.15"],
         "demo": DEMO,
+        "migrate": MIGRATE,
         "test": TEST,
         "dev": DEV,
     },

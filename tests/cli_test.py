@@ -31,6 +31,7 @@ class MainTest(absltest.TestCase):
         self.assertIn("usage: tf-lossscale", out)
         self.assertRegex(out, r"(?m)^ +demo +Train")
         self.assertRegex(out, r"(?m)^ +checkpoint +Find the loss scale in a checkpoint")
+        self.assertRegex(out, r"(?m)^ +migrate +Rewrite")
 
     def test_help_of_the_demo_names_its_options(self):
         code, out, _ = call("demo", "--help")
@@ -242,7 +243,7 @@ class ImportsTest(absltest.TestCase):
         modules = output.split("\n")[-2].split()
         self.assertIn("tf_lossscale_compat.demo", modules)
         for module in modules:
-            self.assertNotIn(module.split(".")[0], ("sklearn", "tqdm", "matplotlib"))
+            self.assertNotIn(module.split(".")[0], ("sklearn", "tqdm", "matplotlib", "libcst"))
             self.assertNotRegex(module, r"(^|\.)(tf_)?keras(\.|$)")
 
 

@@ -70,6 +70,11 @@ class Child:
             self._lines.put(None)
         return line
 
+    def say(self, line):
+        """Writes a line to the child's standard input."""
+        self._process.stdin.write(line + "\n")
+        self._process.stdin.flush()
+
     @property
     def pid(self):
         return self._process.pid

@@ -3,13 +3,14 @@
 import argparse
 import sys
 
-from tf_lossscale_compat import _version, checkpoint, demo
+from tf_lossscale_compat import _version, checkpoint, demo, migrate
 
 # Each tool brings `add_arguments(parser)` and `run(args)`, which returns the exit code; the first
 # line of its module's docstring is its line in the help.
 COMMANDS = {
     "checkpoint": checkpoint,
     "demo": demo,
+    "migrate": migrate,
 }
 
 

@@ -1,0 +1,232 @@
+"""What is left to a person: found, said with what to do, and not touched."""
+
+from absl.testing import absltest, parameterized
+
+from tests import rewriting
+
+CONTRIB = "tf_lossscale_compat.contrib.mixed_precision"
+TRAIN = "tf_lossscale_compat.train.experimental"
+
+
+class ChecksTest(rewriting.RewriteTestCase):
+    def check_found(self, source, *findings):
+        self.check_noop(source, findings)
+
+    def test_other_members_of_contrib(self):
+        self.check_found(
+            """
+            import tensorflow as tf
+            import tensorflow.contrib.slim as slim
+            import tensorflow.contrib.eager
+            from tensorflow.contrib.layers import flatten
+            from tensorflow.contrib import rnn, opt as contrib_opt
+            from tensorflow.contrib.mixed_precision import Other
+
+            initializer = tf.contrib.layers.xavier_initializer()
+            slim.flatten(flatten(rnn(contrib_opt)))
+            tf.contrib.mixed_precision.Other, tf.compat.v1.contrib.unheard_of.x
+            """,
+            (2, 8, "`tf.contrib.slim` is gone since TensorFlow 2.0"),
+            (3, 8, "`tf.contrib.eager`"),
+            (4, 39, "the package tf-slim (`tf_slim.layers`)"),
+            (5, 32, "tf.compat.v1.nn.rnn_cell"),
+            (5, 37, "tensorflow-addons"),
+            (6, 48, f"use one of the classes of `{CONTRIB}`"),
+            (8, 15, "`tf.contrib.layers`"),
+            (10, 1, "`tf.contrib.mixed_precision.Other` is nothing that TensorFlow 1.15 made"),
+            (10, 35, "`tf.contrib.unheard_of`"),
+        )
+
+    def test_dynamic_access(self):
+        self.check_found(
+            """
+            import tensorflow as tf
+
+            getattr(tf.contrib, name)
+            getattr(tf, "contrib").mixed_precision
+            setattr(tf.train.experimental, "DynamicLossScale", None)
+            getattr(tf.mixed_precision, name, None)
+            contrib = tf.contrib
+            hasattr(tf, "contrib"), getattr(tf, "float16"), getattr(tf, name)
+            """,
+            (3, 9, "`tf.contrib` is looked into with `getattr`"),
+            (4, 9, "`tf.contrib` is looked into with `getattr`"),
+            (5, 9, f"take `{TRAIN}`"),
+            (6, 9, f"take `{TRAIN}`"),
+            (7, 11, "`tf.contrib` is used as a value"),
+        )
+
+    def test_getattr_of_the_namespace_is_safe(self):
+        self.check_transformed(
+            "import tensorflow as tf\ngetattr(tf.contrib.mixed_precision, name)(tf.float16)\n",
+            "import tensorflow as tf\nimport tf_lossscale_compat\n"
+            f"getattr({CONTRIB}, name)(tf.float16)\n",
+        )
+
+    def test_new_name_of_a_namespace_with_other_members(self):
+        self.check_found(
+            """
+            import tensorflow as tf
+
+            experimental = tf.train.experimental
+            experimental.DynamicLossScale()
+            other = tf.keras.mixed_precision
+            """,
+            (3, 16, f"where that leads to `DynamicLossScale`, take `{TRAIN}`"),
+        )
+
+    def test_strings(self):
+        self.check_found(
+            '''
+            """Trains with tf.contrib.mixed_precision.
+
+            And `tensorflow.train.experimental.LossScale`.
+            """
+            import importlib
+
+            importlib.import_module("tensorflow.contrib.mixed_precision")
+            mock.patch("é" f"é tf.keras.mixed_precision.experimental.LossScaleOptimizer {x}")
+            def f(x: "tf.compat.v1.mixed_precision.LossScale"): pass
+            "tf.contrib.layers", "my.tf.contrib.mixed_precision", "tf.train.experimental"
+            "tensorflow/contrib/mixed_precision", "keras.mixed_precision.LossScaleOptimizer"
+            ''',
+            (1, 16, f"write `{CONTRIB}`"),
+            (3, 6, f"write `{TRAIN}.LossScale`"),
+            (7, 26, f"write `{CONTRIB}`"),
+            (8, 20, "write `tf_lossscale_compat.keras.mixed_precision.experimental.LossScaleOpt"),
+            (9, 11, f"write `{TRAIN}.LossScale`"),
+        )
+
+    def test_star_imports(self):
+        self.check_found(
+            """
+            from tensorflow.contrib.mixed_precision import *
+            from tensorflow.contrib.slim import *
+            from tensorflow.train.experimental import *
+            from tensorflow import *
+            from os import *
+            from . import *
+
+            train.experimental.DynamicLossScale()
+            """,
+            (1, 1, f"import the names that are used, from `{CONTRIB}`"),
+            (2, 1, "gone since TensorFlow 2.0"),
+            (3, 1, f"import the names that are used, from `{TRAIN}`"),
+            (8, 1, f"from a star import of `tensorflow`: write `{TRAIN}.DynamicLossScale`"),
+        )
+
+    @parameterized.parameters(
+        ("tf = load()", "`tf` is assigned in this file"),
+        ("from mylib import tf", "`tf` comes from `mylib.tf`"),
+        ("from . import tf", "`tf` comes from `.tf`"),
+        ("from mylib import *", "`tf` is not imported in this file"),
+        ("import tensorflow as tf\ntf = tf.compat.v1", "bound in more than one way"),
+        ("import tensorflow as tf\nimport mylib as tf", "bound in more than one way"),
+        ("import tensorflow as tf\nfor tf in [tf, tf]: pass", "bound in more than one way"),
+    )
+    def test_not_surely_tensorflow(self, statement, message):
+        lines = statement.count("\n") + 1
+        self.check_found(
+            f"{statement}\ntf.contrib.mixed_precision.LossScaleOptimizer(o, m)\n"
+            "tf.train.experimental.DynamicLossScale(), tf.train.AdamOptimizer()\n",
+            (lines + 1, 1, message),
+            (lines + 2, 1, message),
+        )
+
+    def test_a_parameter_called_tf(self):
+        self.check_found(
+            """
+            import tensorflow as tensorflow_module
+
+            def f(tf, tensorflow):
+                tf.train.experimental.LossScale, tensorflow.train.experimental.LossScale
+            """,
+            (4, 5, "`tf` is assigned in this file"),
+            (4, 38, "`tensorflow` is assigned in this file"),
+        )
+
+    def test_one_name_for_two_modules_of_which_one_would_move(self):
+        self.check_found(
+            """
+            try:
+                from tensorflow.train import experimental
+            except ImportError:
+                from tensorflow.keras.mixed_precision import experimental
+
+            experimental.DynamicLossScale()
+            """,
+            (6, 1, "`experimental` is bound in more than one way"),
+        )
+
+    def test_other_scopes_are_other_names(self):
+        self.check_transformed(
+            """
+            import tensorflow as tf
+
+            def f(x=[tf for tf in "ab"]):
+                tf = 1
+                return lambda tf: tf
+
+            y = tf.train.experimental.LossScale, tf.float16
+            """,
+            """
+            import tensorflow as tf
+            import tf_lossscale_compat
+
+            def f(x=[tf for tf in "ab"]):
+                tf = 1
+                return lambda tf: tf
+
+            y = tf_lossscale_compat.train.experimental.LossScale, tf.float16
+            """,
+        )
+
+    def test_private_modules(self):
+        self.check_found(
+            """
+            from tensorflow.python.training.experimental.loss_scale import DynamicLossScale
+            from tensorflow.python.training.experimental import loss_scale, loss_scale_optimizer
+            from tensorflow.python.keras.mixed_precision.experimental import loss_scale_optimizer
+            from tensorflow.python.keras.mixed_precision import policy
+            from tensorflow.python.framework import ops
+            """,
+            (1, 64, f"take the public classes of `{TRAIN}`"),
+            (2, 53, f"take the public classes of `{TRAIN}`"),
+            (2, 65, f"take the public classes of `{TRAIN}`"),
+            (3, 66, "take the public classes of `tf_lossscale_compat.keras.mixed_precision`"),
+        )
+
+    def test_a_comment_inside_a_name(self):
+        self.check_found(
+            """
+            import tensorflow as tf
+
+            x = (tf
+                 .contrib  # why
+                 .mixed_precision.LossScaleOptimizer, tf.float16)
+            """,
+            (3, 6, f"write `{CONTRIB}.LossScaleOptimizer` by hand"),
+        )
+
+    def test_a_name_on_several_lines(self):
+        self.check_transformed(
+            """
+            import tensorflow as tf
+
+            x = ((tf
+                 .contrib)
+                 .mixed_precision \\
+                 . LossScaleOptimizer, tf.float16)
+            """,
+            """
+            import tensorflow as tf
+            import tf_lossscale_compat
+
+            x = (tf_lossscale_compat.contrib.mixed_precision \\
+                 . LossScaleOptimizer, tf.float16)
+            """,
+        )
+
+
+if __name__ == "__main__":
+    absltest.main()

@@ -1,0 +1,161 @@
+"""`tf.keras.mixed_precision.LossScaleOptimizer`: TensorFlow 2.4's to 2.15's, and not Keras 3's."""
+
+from absl.testing import absltest, parameterized
+
+from tests import rewriting
+
+OURS = "tf_lossscale_compat.keras.mixed_precision"
+# What a file says besides making the optimizer.
+OLDER = ("opt.get_scaled_loss(loss)", "opt.get_unscaled_gradients(grads)", "opt.dynamic_counter")
+NEWER = ("opt.scale_loss(loss)",)
+
+
+def program(statement, name, arguments="inner", more=()):
+    return "\n".join([statement, f"opt = {name}.LossScaleOptimizer({arguments})", *more, ""])
+
+
+class TfKerasTest(rewriting.RewriteTestCase):
+    @parameterized.parameters(
+        "inner",
+        "inner, True",
+        "inner, False, 1024",
+        "inner, dynamic=False, initial_scale=1024",
+        "inner, dynamic_growth_steps=100",
+        "inner_optimizer=inner",
+        "*args, **kwargs",
+    )
+    def test_arguments_of_the_older_class(self, arguments):
+        self.check_transformed(
+            program("import tensorflow as tf", "tf.keras.mixed_precision", arguments),
+            program(f"import {OURS}", OURS, arguments),
+        )
+
+    @parameterized.parameters(*OLDER)
+    def test_methods_of_the_older_class(self, line):
+        statement = "from tensorflow.keras import mixed_precision"
+        self.check_transformed(
+            program(statement, "mixed_precision", more=[line]),
+            program(
+                "from tf_lossscale_compat.keras import mixed_precision",
+                "mixed_precision",
+                more=[line],
+            ),
+        )
+
+    @parameterized.parameters(
+        ("inner, 1024", ""),
+        ("inner, name='scaled'", ""),
+        ("inner, loss_scale_factor=2", ""),
+        ("inner", NEWER[0]),
+    )
+    def test_keras_3_is_left_alone(self, arguments, line):
+        self.check_noop(
+            program("import tensorflow as tf", "tf.keras.mixed_precision", arguments, [line])
+        )
+        self.check_noop(
+            "from tensorflow.keras.mixed_precision import LossScaleOptimizer\n"
+            f"opt = LossScaleOptimizer({arguments})\n{line}\n"
+        )
+
+    def test_both_manners_are_left_to_a_person(self):
+        self.check_noop(
+            program(
+                "import tensorflow as tf",
+                "tf.keras.mixed_precision",
+                more=["opt.get_scaled_loss(loss)", "opt.scale_loss(loss)"],
+            ),
+            [(2, 7, "in the manner of TensorFlow 2.4 to 2.15 and in Keras 3's")],
+        )
+
+    def test_isinstance_and_subclass(self):
+        self.check_transformed(
+            """
+            import tensorflow as tf
+
+            class Own(tf.keras.mixed_precision.LossScaleOptimizer):
+                pass
+
+            isinstance(opt, tf.keras.mixed_precision.LossScaleOptimizer) or tf.nn
+            """,
+            """
+            import tensorflow as tf
+            import tf_lossscale_compat.keras.mixed_precision
+
+            class Own(tf_lossscale_compat.keras.mixed_precision.LossScaleOptimizer):
+                pass
+
+            isinstance(opt, tf_lossscale_compat.keras.mixed_precision.LossScaleOptimizer) or tf.nn
+            """,
+        )
+
+    def test_other_members_keep_the_import(self):
+        self.check_transformed(
+            """
+            from tensorflow.keras import layers, mixed_precision
+
+            mixed_precision.set_global_policy("mixed_float16")
+            opt = mixed_precision.LossScaleOptimizer(opt)
+            """,
+            """
+            from tensorflow.keras import layers, mixed_precision
+            import tf_lossscale_compat.keras.mixed_precision
+
+            mixed_precision.set_global_policy("mixed_float16")
+            opt = tf_lossscale_compat.keras.mixed_precision.LossScaleOptimizer(opt)
+            """,
+        )
+
+    def test_both_generations(self):
+        self.check_transformed(
+            """
+            from tensorflow.keras import mixed_precision
+
+            mixed_precision.experimental.LossScaleOptimizer(opt, "dynamic")
+            mixed_precision.LossScaleOptimizer(opt)
+            """,
+            """
+            from tf_lossscale_compat.keras import mixed_precision
+
+            mixed_precision.experimental.LossScaleOptimizer(opt, "dynamic")
+            mixed_precision.LossScaleOptimizer(opt)
+            """,
+        )
+
+
+class KerasTest(rewriting.RewriteTestCase):
+    """`keras` alone has this class today, so the older one has to show."""
+
+    @parameterized.parameters(
+        ("inner, True", ""), ("inner, dynamic=False", ""), ("inner", OLDER[0])
+    )
+    def test_clearly_the_older_one(self, arguments, line):
+        self.check_transformed(
+            program("import keras", "keras.mixed_precision", arguments, [line]),
+            program(f"import {OURS}", OURS, arguments, [line]),
+        )
+        self.check_transformed(
+            "from keras.mixed_precision import LossScaleOptimizer as LSO\n"
+            f"opt = LSO({arguments})\n{line}\n",
+            f"from {OURS} import LossScaleOptimizer as LSO\nopt = LSO({arguments})\n{line}\n",
+        )
+
+    @parameterized.parameters(
+        ("inner", ""), ("inner, 1024", ""), ("inner, name='x'", ""), ("inner", NEWER[0])
+    )
+    def test_otherwise_left_alone(self, arguments, line):
+        self.check_noop(program("import keras", "keras.mixed_precision", arguments, [line]))
+        self.check_noop(program("import keras", "keras.optimizers", arguments, [line]))
+
+    def test_both_manners_are_left_to_a_person(self):
+        self.check_noop(
+            "from keras.mixed_precision import LossScaleOptimizer\n"
+            "LossScaleOptimizer(x, True).scale_loss(y)\n",
+            [(1, 35, "in the manner of TensorFlow 2.4 to 2.15 and in Keras 3's")],
+        )
+
+    def test_tf_keras_still_has_it(self):
+        self.check_noop("import tf_keras\ntf_keras.mixed_precision.LossScaleOptimizer(x, True)\n")
+
+
+if __name__ == "__main__":
+    absltest.main()

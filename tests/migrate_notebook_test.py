@@ -1,0 +1,215 @@
+"""Notebooks: code cells change, and not a byte of the JSON around them."""
+
+import json
+
+import pytest
+from absl.testing import absltest, parameterized
+
+pytest.importorskip("libcst", reason="the migration tool needs LibCST (Python 3.9 or newer)")
+
+from tf_lossscale_compat.migrate import _command, _notebook
+
+MANAGER = "tf.contrib.mixed_precision.FixedLossScaleManager"
+OURS = "tf_lossscale_compat.contrib.mixed_precision.FixedLossScaleManager"
+
+
+def lines_of(source):
+    return source.splitlines(keepends=True)
+
+
+def code(source, **others):
+    return {
+        "outputs": [{"text": "tf.contrib.mixed_precision", "data": {"z": 1.0, "a": 1e-7}}],
+        "cell_type": "code",
+        "source": source if isinstance(source, list) else lines_of(source),
+        "metadata": {"tags": ["tf.contrib.mixed_precision"], "b": {}, "a": []},
+        "execution_count": None,
+        **others,
+    }
+
+
+def notebook(*cells, **others):
+    return {
+        "nbformat_minor": 2,
+        "cells": list(cells),
+        "metadata": {"kernelspec": {"name": "python3", "language": "python"}},
+        "nbformat": 4,
+        **others,
+    }
+
+
+class NotebookTest(parameterized.TestCase):
+    def migrate(self, text):
+        outcome = _command.migrate_bytes(text.encode("utf-8"), True)
+        again = _command.migrate_bytes(outcome.new, True)
+        self.assertEqual(again.new, outcome.new, "a second run changed it again")
+        return outcome, outcome.new.decode("utf-8")
+
+    def check_cells(self, before, after, failures=0):
+        """Cells become others; JSON, in four layouts, is otherwise as it was."""
+        for layout in (
+            {"indent": 1, "ensure_ascii": False},
+            {"indent": 4, "ensure_ascii": True},
+            {"indent": "\t"},
+            {"separators": (",", ":")},
+        ):
+            for end in ("\n", ""):
+                wanted = json.dumps(notebook(*after), **layout) + end
+                outcome, text = self.migrate(json.dumps(notebook(*before), **layout) + end)
+                self.assertEqual(text, wanted)
+                self.assertLen(outcome.failures, failures)
+        return outcome
+
+    def test_names_are_known_in_later_cells(self):
+        markdown = {"cell_type": "markdown", "metadata": {}, "source": ["tf.contrib ", MANAGER]}
+        self.check_cells(
+            [
+                code("import os\nimport tensorflow as tf"),
+                markdown,
+                code(""),
+                code(f"m = {MANAGER}(8)  # é\nprint(m)\n"),
+            ],
+            [
+                code("import os\nimport tensorflow as tf\nimport tf_lossscale_compat"),
+                markdown,
+                code(""),
+                code(f"m = {OURS}(8)  # é\nprint(m)\n"),
+            ],
+        )
+
+    def test_source_as_one_string(self):
+        before = code(f"import tensorflow as tf\n\nx = [{MANAGER}]\n")
+        after = code(f"import tensorflow as tf\nimport tf_lossscale_compat\n\nx = [{OURS}]\n")
+        before["source"], after["source"] = "".join(before["source"]), "".join(after["source"])
+        self.check_cells([before], [after])
+
+    def test_an_import_of_several_lines(self):
+        self.check_cells(
+            [
+                code(
+                    "from tensorflow.train.experimental import (\n    LossScale,\n"
+                    "    PythonState,\n    DynamicLossScale as D,\n)\nprint(D)"
+                )
+            ],
+            [
+                code(
+                    "from tensorflow.train.experimental import (\n"
+                    "    PythonState,\n)\n"
+                    "from tf_lossscale_compat.train.experimental import LossScale,"
+                    " DynamicLossScale as D\nprint(D)"
+                )
+            ],
+        )
+
+    @parameterized.parameters(
+        "!pip install 'x[tf]' \\\n  y \\\n      z",
+        "%matplotlib inline",
+        "files = !ls *.py",
+        "t, u = %time f()",
+        "tf?",
+        "?tf.contrib",
+        "tf.contrib??",
+        "if True:\n    !ls\n    %time f()\nelse:\n  %pwd",
+        "x = (1\n  % 2)",
+        "y = 3 \\\n  % 2",
+        'z = """\n%s !\n!no \'\'\' magic\n""" % 1',
+        "s = '\"' + '#'\n%pwd",
+        "async def f():\n    pass\nawait f()",
+        "%",
+    )
+    def test_magics_stay(self, lines):
+        self.check_cells(
+            [code("import tensorflow as tf"), code(f"{lines}\na = {MANAGER}\n{lines}")],
+            [
+                code("import tensorflow as tf\nimport tf_lossscale_compat"),
+                code(f"{lines}\na = {OURS}\n{lines}"),
+            ],
+        )
+
+    @parameterized.parameters("%%bash", "%%html", "\n%%writefile x.py", "%%javascript -x")
+    def test_cells_in_another_language_stay(self, magic):
+        cells = [code(f"{magic}\nimport tensorflow as tf\n<a href='{MANAGER}'>")]
+        self.check_cells(cells, cells)
+
+    @parameterized.parameters("%%time", "%%capture out --no-stderr")
+    def test_cells_that_are_python_behind_their_magic(self, magic):
+        self.check_cells(
+            [code(f"{magic}\nimport tensorflow as tf\nx = {MANAGER}")],
+            [code(f"{magic}\nimport tensorflow as tf\nimport tf_lossscale_compat\nx = {OURS}")],
+        )
+
+    def test_a_cell_that_does_not_parse_is_reported_and_the_others_are_done(self):
+        before = [code("print 'x'"), code("import tensorflow as tf"), code(f"{MANAGER}, tf.nn")]
+        after = [
+            before[0],
+            code("import tensorflow as tf\nimport tf_lossscale_compat"),
+            code(f"{OURS}, tf.nn"),
+        ]
+        outcome = self.check_cells(before, after, failures=1)
+        self.assertRegex(outcome.failures[0].message, r"does not parse.*\(cell 1, line 1\)")
+
+    def test_an_import_of_tensorflow_stays_for_the_next_cell_to_come(self):
+        self.check_cells(
+            [code(f"import tensorflow as tf\n{MANAGER}")],
+            [code(f"import tensorflow as tf\nimport tf_lossscale_compat\n{OURS}")],
+        )
+
+    def test_places_are_those_in_the_json(self):
+        text = json.dumps(
+            notebook(code("x = 1\n"), code("import tensorflow as tf\n\n'é', tf.contrib.slim.y\n")),
+            indent=1,
+        )
+        outcome, _ = self.migrate(text)
+        ((line, column, message),) = outcome.findings
+        self.assertStartsWith(text.splitlines()[line - 1][column - 1 :], "tf.contrib.slim.y")
+        self.assertEndsWith(message, "(cell 2, line 3)")
+
+    def test_format_3(self):
+        def document(*sources):
+            cells = [
+                {"cell_type": "code", "language": "python", "input": [source]} for source in sources
+            ]
+            return json.dumps(
+                {"nbformat": 3, "metadata": {"name": "x"}, "worksheets": [{"cells": cells}]}
+            )
+
+        _, text = self.migrate(document("import tensorflow as tf", f"{MANAGER}, tf.nn"))
+        cells = json.loads(text)["worksheets"][0]["cells"]
+        self.assertEqual(
+            [cell["input"] for cell in cells],
+            [["import tensorflow as tf\n", "import tf_lossscale_compat"], [f"{OURS}, tf.nn"]],
+        )
+
+    def test_other_languages_are_left_alone(self):
+        for metadata in ({"language_info": {"name": "R"}}, {"kernelspec": {"language": "julia"}}):
+            text = json.dumps(notebook(code("tf.contrib.mixed_precision <- 1"), metadata=metadata))
+            outcome, after = self.migrate(text)
+            self.assertEqual(after, text)
+            self.assertEqual((outcome.findings, outcome.failures), ([], []))
+
+    @parameterized.parameters(
+        '{"cells": [{"source": "mixed_precision"',
+        '["mixed_precision"]',
+        "mixed_precision",
+        '{"cells": "mixed_precision", "a": NaN}',
+        '{"cells": [1, {"cell_type": "code"}, {"source": []}, {"cell_type": "code", "source": 3},'
+        ' {"cell_type": "code", "source": ["mixed_precision", 3]}, []]}',
+        '{"metadata": {"mixed_precision": []}}',
+        '{"cells": [{"cell_type": "code", "source": "mixed_precision = \'\\ud800\'"}]}',
+    )
+    def test_damaged_files_are_left_alone(self, text):
+        _, after = self.migrate(text)
+        self.assertEqual(after, text)
+
+    def test_no_json_is_said(self):
+        outcome, _ = self.migrate('{"cells": mixed_precision}')
+        self.assertIn("is no JSON", outcome.failures[0].message)
+
+    def test_a_notebook_is_told_from_python(self):
+        self.assertTrue(_notebook.is_notebook(json.dumps(notebook())))
+        for text in ("{}", "{'cells': 1}", "import os", "", '{"a": 1}', "{1, 2}"):
+            self.assertFalse(_notebook.is_notebook(text), text)
+
+
+if __name__ == "__main__":
+    absltest.main()

@@ -1,0 +1,314 @@
+"""`tf.train.experimental` of TensorFlow 1.14 to 2.3, and where imports are put."""
+
+from absl.testing import absltest, parameterized
+
+from tests import rewriting
+
+MEMBERS = (
+    "LossScale",
+    "FixedLossScale",
+    "DynamicLossScale",
+    "MixedPrecisionLossScaleOptimizer",
+    "enable_mixed_precision_graph_rewrite",
+    "disable_mixed_precision_graph_rewrite",
+)
+
+
+class TrainExperimentalTest(rewriting.RewriteTestCase):
+    @parameterized.product(
+        name=MEMBERS, prefix=("tf", "tf.compat.v1", "tf.compat.v2", "tf.compat.v1.compat.v1")
+    )
+    def test_attribute(self, name, prefix):
+        self.check_transformed(
+            f"""
+            import tensorflow as tf
+
+            x = {prefix}.train.experimental.{name}
+            y = tf.constant(1)
+            """,
+            f"""
+            import tensorflow as tf
+            import tf_lossscale_compat
+
+            x = tf_lossscale_compat.train.experimental.{name}
+            y = tf.constant(1)
+            """,
+        )
+
+    @parameterized.parameters(
+        (
+            "from tensorflow.train.experimental import DynamicLossScale as D, LossScale",
+            "from tf_lossscale_compat.train.experimental import DynamicLossScale as D, LossScale",
+        ),
+        (
+            "from tensorflow.compat.v1.train.experimental import MixedPrecisionLossScaleOptimizer",
+            "from tf_lossscale_compat.train.experimental import MixedPrecisionLossScaleOptimizer",
+        ),
+        (
+            "from tensorflow.train.experimental import DynamicLossScale, PythonState",
+            "from tensorflow.train.experimental import PythonState\n"
+            "from tf_lossscale_compat.train.experimental import DynamicLossScale",
+        ),
+        (
+            "from tensorflow.train.experimental import (\n    LossScale,\n    PythonState,\n)",
+            "from tensorflow.train.experimental import (\n    PythonState,\n)\n"
+            "from tf_lossscale_compat.train.experimental import LossScale",
+        ),
+        (
+            "from tensorflow.train.experimental import (\n    PythonState,\n    LossScale,\n)",
+            "from tensorflow.train.experimental import (\n    PythonState,\n)\n"
+            "from tf_lossscale_compat.train.experimental import LossScale",
+        ),
+    )
+    def test_import(self, before, after):
+        self.check_transformed(f"{before}\n", f"{after}\n")
+
+    def test_module_alias_moves_when_it_is_used_for_loss_scaling_only(self):
+        self.check_transformed(
+            """
+            from tensorflow.compat.v1.train import experimental
+
+            scale = experimental.DynamicLossScale.from_config({})
+            """,
+            """
+            from tf_lossscale_compat.train import experimental
+
+            scale = experimental.DynamicLossScale.from_config({})
+            """,
+        )
+
+    def test_module_alias_stays_for_other_members(self):
+        self.check_transformed(
+            """
+            from tensorflow.train import experimental
+
+            scale = experimental.DynamicLossScale()
+            state = experimental.PythonState
+            """,
+            """
+            from tensorflow.train import experimental
+            import tf_lossscale_compat
+
+            scale = tf_lossscale_compat.train.experimental.DynamicLossScale()
+            state = experimental.PythonState
+            """,
+        )
+
+    def test_graph_rewrite_with_a_loss_scale(self):
+        self.check_transformed(
+            """
+            import tensorflow as tf
+
+            loss_scale = tf.train.experimental.DynamicLossScale(
+                initial_loss_scale=2 ** 15, increment_period=1000, multiplier=2.0
+            )
+            opt = tf.train.experimental.enable_mixed_precision_graph_rewrite(opt, loss_scale)
+            tf.identity(loss_scale(), name='loss_scale')
+            """,
+            """
+            import tensorflow as tf
+            import tf_lossscale_compat
+
+            loss_scale = tf_lossscale_compat.train.experimental.DynamicLossScale(
+                initial_loss_scale=2 ** 15, increment_period=1000, multiplier=2.0
+            )
+            opt = tf_lossscale_compat.train.experimental.enable_mixed_precision_graph_rewrite(opt, loss_scale)
+            tf.identity(loss_scale(), name='loss_scale')
+            """,  # noqa: E501
+        )
+
+    def test_nothing_to_do(self):
+        self.check_noop(
+            """
+            import tensorflow as tf
+            from tensorflow.train import experimental
+
+            tf.train.experimental.PythonState()
+            experimental.PythonState()
+            getattr(tf.train.experimental, "PythonState")
+            """
+        )
+
+
+class PlaceOfImportsTest(rewriting.RewriteTestCase):
+    """An import is added where the one that the name depended on is executed."""
+
+    def test_after_docstring_and_future_imports(self):
+        self.check_transformed(
+            '''
+            """Docs."""
+            from __future__ import print_function
+            import tensorflow as tf  # The one.
+            from absl import flags
+
+            tf.train.experimental.FixedLossScale(tf.float16)
+            ''',
+            '''
+            """Docs."""
+            from __future__ import print_function
+            import tensorflow as tf  # The one.
+            import tf_lossscale_compat
+            from absl import flags
+
+            tf_lossscale_compat.train.experimental.FixedLossScale(tf.float16)
+            ''',
+        )
+
+    def test_inside_a_function(self):
+        self.check_transformed(
+            """
+            def make():
+                import tensorflow as tf
+
+                return tf.train.experimental.FixedLossScale(tf.float16)
+
+
+            class Holder:
+                import tensorflow as tf
+                scale = tf.train.experimental.FixedLossScale(tf.float16)
+            """,
+            """
+            def make():
+                import tensorflow as tf
+                import tf_lossscale_compat
+
+                return tf_lossscale_compat.train.experimental.FixedLossScale(tf.float16)
+
+
+            class Holder:
+                import tensorflow as tf
+                import tf_lossscale_compat
+                scale = tf_lossscale_compat.train.experimental.FixedLossScale(tf.float16)
+            """,
+        )
+
+    def test_one_at_the_top_is_enough(self):
+        self.check_transformed(
+            """
+            import tensorflow as tf
+
+            scale = tf.train.experimental.FixedLossScale(tf.float16)
+
+
+            def make():
+                import tensorflow as tf
+
+                return tf.train.experimental.FixedLossScale(tf.float16)
+            """,
+            """
+            import tensorflow as tf
+            import tf_lossscale_compat
+
+            scale = tf_lossscale_compat.train.experimental.FixedLossScale(tf.float16)
+
+
+            def make():
+                import tensorflow as tf
+
+                return tf_lossscale_compat.train.experimental.FixedLossScale(tf.float16)
+            """,
+        )
+
+    def test_one_branch_of_try(self):
+        self.check_transformed(
+            """
+            try:
+                import tensorflow as tf
+            except ImportError:
+                tf = None
+
+            scale = tf and tf.train.experimental.FixedLossScale(8)
+            """,
+            """
+            try:
+                import tensorflow as tf
+                import tf_lossscale_compat
+            except ImportError:
+                tf = None
+
+            scale = tf and tf_lossscale_compat.train.experimental.FixedLossScale(8)
+            """,
+        )
+
+    def test_several_branches(self):
+        for before in (
+            "try:\n  import tensorflow.compat.v1 as tf\nexcept Error:\n  import tensorflow as tf\n",
+            "if old:\n  import tensorflow as tf\nelif new:\n  import tensorflow.compat.v1 as tf\n",
+            "if old:\n  import tensorflow as tf\nelse: import tensorflow.compat.v1 as tf # two\n",
+            "try: import tensorflow as tf\nexcept E:\n  import tensorflow as tf\nfinally:\n  f()\n",
+        ):
+            with self.subTest(before):
+                after = before + "import tf_lossscale_compat\n"
+                use = "\nx = {}.train.experimental.LossScale, tf.float16\n"
+                self.check_transformed(
+                    before + use.format("tf"), after + use.format("tf_lossscale_compat")
+                )
+
+    def test_one_line_blocks_and_semicolons(self):
+        self.check_transformed(
+            """
+            try: import tensorflow as tf
+            except ImportError: raise
+            def f(): import tensorflow as tf; return tf.train.experimental.LossScale, tf.x
+            import os; import tensorflow as tf; x = tf.train.experimental.LossScale, tf.x
+            """,
+            """
+            try: import tensorflow as tf; import tf_lossscale_compat
+            except ImportError: raise
+            def f(): import tensorflow as tf; import tf_lossscale_compat; return tf_lossscale_compat.train.experimental.LossScale, tf.x
+            import os; import tensorflow as tf; import tf_lossscale_compat; x = tf_lossscale_compat.train.experimental.LossScale, tf.x
+            """,  # noqa: E501
+        )
+
+    def test_no_second_one(self):
+        self.check_transformed(
+            """
+            import tensorflow as tf
+            import tf_lossscale_compat
+
+            x = tf.train.experimental.LossScale, tf.float16
+            """,
+            """
+            import tensorflow as tf
+            import tf_lossscale_compat
+
+            x = tf_lossscale_compat.train.experimental.LossScale, tf.float16
+            """,
+        )
+
+    def test_at_the_end_of_a_file_without_line_end(self):
+        self.check_transformed(
+            "x = lambda: tf.train.experimental.LossScale, tf.a\nimport tensorflow as tf",
+            "x = lambda: tf_lossscale_compat.train.experimental.LossScale, tf.a\n"
+            "import tensorflow as tf\nimport tf_lossscale_compat",
+        )
+
+    def test_tensorflow_goes_if_nothing_else_is_taken_from_it(self):
+        self.check_transformed(
+            "import tensorflow as tf\nx = tf.train.experimental.LossScale\n",
+            "import tf_lossscale_compat\nx = tf_lossscale_compat.train.experimental.LossScale\n",
+        )
+
+    @parameterized.parameters(
+        "# tf: see above", "exec('tf.float16')", "__all__ = ['tf']", "y: 'tf.DType' = None"
+    )
+    def test_tensorflow_stays_if_its_name_is_still_said(self, line):
+        self.check_transformed(
+            f"import tensorflow as tf\nx = tf.train.experimental.LossScale\n{line}\n",
+            "import tensorflow as tf\nimport tf_lossscale_compat\n"
+            f"x = tf_lossscale_compat.train.experimental.LossScale\n{line}\n",
+        )
+
+    def test_the_package_name_is_taken(self):
+        self.check_noop(
+            """
+            import tensorflow as tf
+            def f(tf_lossscale_compat):
+                return tf.train.experimental.LossScale, tf.float16
+            """,
+            [(3, 12, "`tf_lossscale_compat` is another object's name here")],
+        )
+
+
+if __name__ == "__main__":
+    absltest.main()

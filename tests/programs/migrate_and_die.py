@@ -1,0 +1,54 @@
+"""Migrates a folder in processes that are killed: `migrate_and_die.py FOLDER`.
+
+For every line of standard input, a number of milliseconds, a fork of this process rewrites the
+folder's files, and then goes on replacing them by each other's two states; it is killed after that
+time. Prints "ready" and then, for each of them, the signal that ended it.
+"""
+
+import os
+import signal
+import sys
+import time
+
+from tf_lossscale_compat.migrate import _command, _files
+
+
+def rewrite_without_end(folder):
+    """Runs the command, then turns its changes back and forth."""
+    paths = sorted(os.path.join(folder, name) for name in os.listdir(folder))
+    paths = [path for path in paths if path.endswith(".py")]
+    old = {path: _files.read(path) for path in paths}
+    _command.run([folder], write=True)
+    new = {path: _files.read(path) for path in paths}
+    while True:
+        for path in paths:
+            _files.replace(path, new[path], old[path])
+        old, new = new, old
+
+
+def killed_fork(folder, seconds):
+    """Returns the signal that ended the fork."""
+    pid = os.fork()
+    if pid == 0:
+        try:
+            with open(os.devnull, "w") as nothing:
+                os.dup2(nothing.fileno(), 1)
+                os.dup2(nothing.fileno(), 2)
+            rewrite_without_end(folder)
+        finally:
+            os._exit(1)
+    time.sleep(seconds)
+    os.kill(pid, signal.SIGKILL)
+    _, status = os.waitpid(pid, 0)
+    return os.WTERMSIG(status)
+
+
+def main():
+    (folder,) = sys.argv[1:]
+    print("ready", flush=True)
+    for line in sys.stdin:
+        print(killed_fork(folder, float(line) / 1000), flush=True)
+
+
+if __name__ == "__main__":
+    main()

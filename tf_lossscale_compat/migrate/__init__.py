@@ -1,0 +1,56 @@
+"""Rewrite code and notebooks from TensorFlow's loss-scale APIs to this package's.
+
+Without an option it shows what would change, as a diff on standard output, and writes nothing. What
+cannot be changed safely is left alone and reported as `file:line:column: message`, with what to do.
+Folders are searched for *.py, *.pyi and *.ipynb files; hidden folders, virtual environments,
+node_modules and __pycache__ are left out unless they are named.
+
+exit codes:
+  0  nothing is left to do (without --check, and apart from the changes shown or made)
+  1  something is: places left to a person, or with --check files that would change
+  2  some file could not be handled (no Python 3, not UTF-8, not readable, not writable) and was
+     skipped, or the command was called wrongly
+"""
+
+
+def add_arguments(parser):
+    """Adds this command's options to an `argparse` parser."""
+    parser.add_argument(
+        "paths",
+        nargs="+",
+        metavar="PATH",
+        help="a file or a folder; - reads standard input and writes the result to standard output",
+    )
+    mode = parser.add_mutually_exclusive_group()
+    mode.add_argument(
+        "--write", action="store_true", help="change the files, each of them in one step"
+    )
+    mode.add_argument(
+        "--check", action="store_true", help="only say which files would change; exit code 1 if any"
+    )
+    parser.add_argument(
+        "--exclude",
+        action="append",
+        default=[],
+        metavar="GLOB",
+        help="leave out what matches in folders, by name or by path below the folder; repeatable",
+    )
+    # `run` finds out more about the arguments, and can then complain as argparse does.
+    parser.set_defaults(error=parser.error)
+
+
+def run(args):
+    """Runs the command; returns the exit code."""
+    try:
+        import libcst  # noqa: F401
+    except ImportError:
+        args.error(
+            "this needs libcst (Python 3.9 or newer), which the extra `migrate` installs: "
+            "pip install 'tf_lossscale_compat[migrate]'"
+        )
+    if "-" in args.paths and (len(args.paths) > 1 or args.write):
+        args.error("standard input (-) goes with no other path and not with --write")
+
+    from tf_lossscale_compat.migrate import _command
+
+    return _command.run(args.paths, write=args.write, check=args.check, exclude=args.exclude)

@@ -1,0 +1,153 @@
+"""Reads and replaces files: bytes in, bytes out, never half of them."""
+
+import codecs
+import contextlib
+import errno
+import io
+import os
+import stat
+import tempfile
+import tokenize
+
+BOM = b"\xef\xbb\xbf"
+_TEMPORARY = ".tf-lossscale.tmp"
+
+
+class FileError(Exception):
+    """A file cannot be handled; the message says why. Nothing was changed."""
+
+
+def read(path):
+    """Returns a regular file's bytes.
+
+    Raises:
+      FileError: it cannot be read.
+    """
+    try:
+        if not stat.S_ISREG(os.stat(path).st_mode):
+            raise FileError("is no regular file")
+        with open(path, "rb") as file:
+            return file.read()
+    except OSError as error:
+        raise FileError(f"cannot be read: {error.strerror or error}") from None
+
+
+def decode(data):
+    """Returns the text of a Python file, without the byte order mark, if there is one.
+
+    Args:
+      data: bytes, as read.
+
+    Raises:
+      FileError: it is not in UTF-8, or says that it is in something else.
+    """
+    data = data[len(BOM) if data.startswith(BOM) else 0 :]
+    try:
+        text = data.decode("utf-8")
+    except UnicodeDecodeError as error:
+        text, problem = None, f"is not UTF-8 (byte {error.start})"
+    try:
+        declared = codecs.lookup(tokenize.detect_encoding(io.BytesIO(data).readline)[0]).name
+    except SyntaxError as error:
+        raise FileError(
+            f"has no encoding that Python knows: {error}" if text else problem
+        ) from None
+    # Of the others, only what is plain ASCII in both can be edited safely.
+    if declared != "utf-8" and not data.isascii():
+        raise FileError(f"declares the encoding {declared}: only UTF-8 is handled")
+    if text is None:
+        raise FileError(problem)
+    return text
+
+
+def encode(text, data):
+    """Returns the bytes of a text, with the byte order mark if the file's old bytes had one."""
+    return (BOM if data.startswith(BOM) else b"") + text.encode("utf-8")
+
+
+def replace(path, old, new):
+    """Replaces a file's content in one step, so that a kill leaves the old or the new bytes.
+
+    Permissions stay, a symbolic link stays one, and its target is what changes.
+
+    Args:
+      path: str.
+      old: bytes, what was read from it.
+      new: bytes.
+
+    Raises:
+      FileError: it cannot be written, or no longer holds `old`.
+    """
+    target = os.path.realpath(path)
+    folder, name = os.path.split(target)
+    if not os.access(target, os.W_OK):
+        raise FileError("cannot be written: it is read-only")
+    try:
+        status = os.stat(target)
+        temporary = _complete_file(folder, name, new, status)
+    except OSError as error:
+        raise FileError(f"cannot be written: {error.strerror or error}") from None
+    try:
+        if read(target) != old:
+            raise FileError("was changed by someone else meanwhile")
+        os.replace(temporary, target)
+    except OSError as error:
+        raise FileError(f"cannot be written: {error.strerror or error}") from None
+    finally:
+        with contextlib.suppress(OSError):
+            os.unlink(temporary)  # It is gone when all went well.
+    _sync_folder(folder)
+
+
+def _complete_file(folder, name, content, status):
+    """Returns the path of a new file beside the one that it is to replace."""
+    with contextlib.suppress(OSError, AttributeError):
+        return _linked_file(folder, name, content, status)
+    descriptor, path = tempfile.mkstemp(_TEMPORARY, f".{name}.", folder)
+    try:
+        with open(descriptor, "wb") as file:
+            _fill(file, content, status)
+    except BaseException:
+        os.unlink(path)
+        raise
+    return path
+
+
+def _linked_file(folder, name, content, status):
+    """The same with a file that has no name before it is complete, where the system has such.
+
+    A kill then leaves nothing behind in the folder, not even a half-written temporary file.
+    """
+    descriptor = os.open(folder, os.O_TMPFILE | os.O_WRONLY, 0o600)
+    with open(descriptor, "wb") as file:
+        _fill(file, content, status)
+        for number in range(100):
+            path = os.path.join(folder, f".{name}.{os.getpid()}-{number}{_TEMPORARY}")
+            try:
+                os.link(f"/proc/self/fd/{file.fileno()}", path, follow_symlinks=True)
+                return path
+            except FileExistsError:
+                continue
+    raise FileExistsError(errno.EEXIST, "no free name for a temporary file")
+
+
+def _fill(file, content, status):
+    file.write(content)
+    file.flush()
+    with contextlib.suppress(OSError, AttributeError):
+        if (status.st_uid, status.st_gid) != (os.geteuid(), os.getegid()):
+            os.chown(file.fileno(), status.st_uid, status.st_gid)
+    # After chown, which takes the set-user-id bit away.
+    os.chmod(
+        file.fileno() if os.chmod in os.supports_fd else file.name, stat.S_IMODE(status.st_mode)
+    )
+    os.fsync(file.fileno())
+
+
+def _sync_folder(folder):
+    with contextlib.suppress(OSError):  # Not every system opens folders.
+        descriptor = os.open(folder, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)

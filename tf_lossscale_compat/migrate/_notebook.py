@@ -1,0 +1,367 @@
+"""Migrates Jupyter notebooks: code cells, and of their JSON only the lines that change.
+
+The cells of a notebook are one program, so that an import in one cell is known in the others. What
+is IPython's and not Python's (`%magic`, `!command`, `%%cell` magics, `?help`) is masked by as many
+characters of Python that say nothing.
+"""
+
+import bisect
+import itertools
+import json
+import re
+from typing import Dict, List, NamedTuple, Optional
+
+from tf_lossscale_compat.migrate import _source, _tree
+
+# Cell magics whose body is Python and runs in the notebook's namespace.
+_PYTHON_CELLS = {"capture", "prun", "time", "timeit"}
+_CELL_MAGIC = re.compile(r"\s*%%(\w*)")
+_LINE = re.compile(r"[^\r\n]*(?:\r\n|\r|\n|\Z)")
+_MAGIC = re.compile(r"(?P<kept>[ \t]*)(?:[%!?]|[\w.]+\?{1,2}\s*$|[/,;]\s*\w)")
+_ASSIGNED = re.compile(r"(?P<kept>[ \t]*[\w.,\[\] \t]+=[ \t]*)[%!].*")
+_SPACE = " \t\n\r"
+_DECODER = json.JSONDecoder(strict=False)
+
+
+class NotebookError(ValueError):
+    """The file is no notebook that can be handled; the message says why."""
+
+
+class Result(NamedTuple):
+    """What became of a notebook.
+
+    Attributes:
+      text: str, its JSON.
+      findings: list of `_source.Finding`, places in the JSON, messages with the cell.
+      failures: list of the same, for cells that do not parse.
+    """
+
+    text: str
+    findings: list
+    failures: list
+
+
+class _Piece(NamedTuple):
+    """One JSON string of a cell's source: where it is in the JSON, and its value."""
+
+    start: int
+    end: int
+    value: str
+
+
+class _Cell(NamedTuple):
+    number: int
+    pieces: list
+    glue: Optional[str]  # What stands between two strings of its list; None where it is one string.
+
+    @property
+    def source(self):
+        return "".join(piece.value for piece in self.pieces)
+
+
+def is_notebook(text):
+    """Whether a text is a notebook's JSON and not Python."""
+    if not text.lstrip().startswith("{"):
+        return False
+    try:
+        document = json.loads(text)
+    except ValueError:
+        return False
+    return isinstance(document, dict) and ("cells" in document or "worksheets" in document)
+
+
+def migrate(text):
+    """Rewrites the code cells of a notebook.
+
+    Args:
+      text: str, the notebook's JSON.
+
+    Returns:
+      A `Result`.
+
+    Raises:
+      NotebookError: it is no notebook.
+    """
+    try:
+        document = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise NotebookError(f"is no JSON: {error}") from None
+    if not isinstance(document, dict):
+        raise NotebookError("is no notebook")
+    if not _is_python(document):
+        return Result(text, [], [])
+    cells = _cells(text)
+    masked, failures = [], []
+    for cell in cells:
+        source = _mask(cell.source)
+        try:
+            _tree.parse(source)
+        except _tree.ParseError as error:
+            failures.append((cell, error))
+            source = _blank(source)
+        # Cells that do not end their last line are told apart by this.
+        masked.append(source + "\n")
+    program = "".join(masked)
+    if not _source.may_concern(program.encode("utf-8", "replace")):
+        result = _source.Result([], program, [])
+    else:
+        try:
+            result = _source.migrate(program, keep_imports=True)
+        except _tree.ParseError as error:
+            raise NotebookError(f"its cells do not parse together: {error}") from None
+    starts, offset = [], 0
+    for source in masked:
+        starts.append(offset)
+        offset += len(source)
+    located = _Locator(text, cells, starts, program)
+    return Result(
+        _source.apply(text, _json_edits(text, cells, starts, result.edits)),
+        [located.finding(finding) for finding in result.findings],
+        [located.failure(cell, error) for cell, error in failures],
+    )
+
+
+def _is_python(document):
+    metadata = document.get("metadata")
+    metadata = metadata if isinstance(metadata, dict) else {}
+    for key, name in (("language_info", "name"), ("kernelspec", "language")):
+        part = metadata.get(key)
+        if isinstance(part, dict) and isinstance(part.get(name), str):
+            return part[name].lower() in ("python", "python3", "ipython")
+    return True
+
+
+# -- finding the strings in the JSON ----------------------------------------------------------
+
+
+def _cells(text):
+    """Returns the code cells of valid JSON, with the places of their source strings."""
+    found = []
+    top = dict(_members(text, _skip(text, 0)))
+    lists = [top["cells"]] if "cells" in top else []
+    for sheet in _elements(text, top["worksheets"]) if "worksheets" in top else []:
+        lists.append(dict(_members(text, sheet)).get("cells"))
+    number = 0
+    for place in lists:
+        for cell in _elements(text, place):
+            number += 1
+            members = dict(_members(text, cell))
+            kind = members.get("cell_type")
+            # Format 3 calls the source of a code cell its input.
+            source = members.get("source", members.get("input"))
+            if kind is None or source is None or text[kind : kind + 6] != '"code"':
+                continue
+            found.append(_cell(text, number, source))
+    return found
+
+
+def _cell(text, number, place):
+    if text[place] == '"':
+        value, end = _DECODER.raw_decode(text, place)
+        return _Cell(number, [_Piece(place, end, value)], None)
+    pieces: List[_Piece] = []
+    glue = " "
+    for start in _elements(text, place):
+        if text[start] != '"':
+            return _Cell(number, [], None)
+        value, end = _DECODER.raw_decode(text, start)
+        if not pieces:
+            glue = text[place + 1 : start]
+        pieces.append(_Piece(start, end, value))
+    return _Cell(number, pieces, glue)
+
+
+def _skip(text, place):
+    while text[place] in _SPACE:
+        place += 1
+    return place
+
+
+def _value_end(text, place):
+    return _DECODER.raw_decode(text, place)[1]
+
+
+def _members(text, place):
+    """Yields the keys of an object and the places of their values; nothing for anything else."""
+    if place is None or text[place] != "{":
+        return
+    place = _skip(text, place + 1)
+    while text[place] != "}":
+        key, place = _DECODER.raw_decode(text, place)
+        place = _skip(text, _skip(text, place) + 1)
+        yield key, place
+        place = _skip(text, _value_end(text, place))
+        if text[place] == ",":
+            place = _skip(text, place + 1)
+
+
+def _elements(text, place):
+    """Yields the places of a list's values; nothing for anything else."""
+    if place is None or text[place] != "[":
+        return
+    place = _skip(text, place + 1)
+    while text[place] != "]":
+        yield place
+        place = _skip(text, _value_end(text, place))
+        if text[place] == ",":
+            place = _skip(text, place + 1)
+
+
+# -- masking IPython --------------------------------------------------------------------------
+
+
+def _blank(text):
+    """Returns a comment of the same shape, line by line."""
+    return re.sub(r"[^\r\n]", "#", text)
+
+
+def _mask(source):
+    """Returns a cell's source with what is IPython's replaced, character for character."""
+    lines = [match.group() for match in _LINE.finditer(source) if match.group()]
+    result, masked_to = [], 0
+    first = next((number for number, line in enumerate(lines) if line.strip()), None)
+    if first is not None:
+        magic = _CELL_MAGIC.match(lines[first])
+        if magic:
+            if magic.group(1) not in _PYTHON_CELLS:
+                return _blank(source)
+            result = [_blank(line) for line in lines[: first + 1]]
+            masked_to = first + 1
+    inside = _StringState()
+    number = masked_to
+    while number < len(lines):
+        line = lines[number]
+        magic = _ASSIGNED.match(line) or _MAGIC.match(line)
+        if magic and not inside.open:
+            kept = magic.group("kept")
+            result.append(kept + _nothing(line[len(kept) :]))
+            # A command goes on behind a backslash.
+            while line.rstrip("\r\n").endswith("\\") and number + 1 < len(lines):
+                number += 1
+                line = lines[number]
+                result.append(_blank(line))
+        else:
+            inside.read(line)
+            result.append(line)
+        number += 1
+    return "".join(result)
+
+
+def _nothing(text):
+    blank = _blank(text)
+    return "0" + blank[1:]
+
+
+class _StringState:
+    """Whether the next line begins inside brackets or a string of several lines."""
+
+    _TOKEN = re.compile(r"\\.|\"\"\"|'''|[\"'#()\[\]{}]", re.DOTALL)
+
+    def __init__(self):
+        self._quote = None
+        self._depth = 0
+        self._continued = False
+
+    @property
+    def open(self):
+        return self._quote is not None or self._depth > 0 or self._continued
+
+    def read(self, line):
+        self._continued = line.rstrip("\r\n").endswith("\\")
+        for match in self._TOKEN.finditer(line):
+            token = match.group()
+            if self._quote is not None:
+                if token == self._quote or token == self._quote * 3:
+                    self._quote = None
+            elif token == "#":
+                break
+            elif token[0] in "\"'":
+                self._quote = token
+            elif token in "([{":
+                self._depth += 1
+            elif token in ")]}":
+                self._depth = max(self._depth - 1, 0)
+        if self._quote is not None and len(self._quote) == 1 and not self._continued:
+            self._quote = None
+
+
+# -- writing back -----------------------------------------------------------------------------
+
+
+def _json_edits(text, cells, starts, edits):
+    """Turns edits of the program into edits of the JSON: of the strings that change, no others."""
+    own: Dict[int, list] = {}
+    for start, end, new in edits:
+        number = bisect.bisect_right(starts, start) - 1
+        own.setdefault(number, []).append((start - starts[number], end - starts[number], new))
+    result = []
+    for number, cell_edits in sorted(own.items()):
+        cell = cells[number]
+        for first, last, group, offset in _groups(cell.pieces, cell_edits):
+            pieces = cell.pieces[first : last + 1]
+            value = _source.apply(
+                "".join(piece.value for piece in pieces),
+                [(start - offset, end - offset, new) for start, end, new in group],
+            )
+            values = [value]
+            if cell.glue is not None:
+                values = [line for line in _LINE.findall(value) if line] or [""]
+            place = (pieces[0].start, pieces[-1].end)
+            ascii_only = text[place[0] : place[1]].isascii()
+            literals = [json.dumps(each, ensure_ascii=ascii_only) for each in values]
+            result.append((*place, ("," + (cell.glue or "")).join(literals)))
+    return result
+
+
+def _groups(pieces, edits):
+    """Yields runs of strings that change together: first, last, their edits, where they begin."""
+    ends = list(itertools.accumulate(len(piece.value) for piece in pieces))
+    groups: List[list] = []
+    for edit in edits:
+        # An insertion at the end of the last string belongs to it.
+        first = min(bisect.bisect_right(ends, edit[0]), len(pieces) - 1)
+        last = min(bisect.bisect_left(ends, max(edit[1], edit[0] + 1)), len(pieces) - 1)
+        if groups and first <= groups[-1][1]:
+            groups[-1][1] = max(groups[-1][1], last)
+            groups[-1][2].append(edit)
+        else:
+            groups.append([first, last, [edit]])
+    for first, last, group in groups:
+        yield first, last, group, ends[first] - len(pieces[first].value)
+
+
+class _Locator:
+    """Says where in the JSON, and in which cell, a place of the program is."""
+
+    def __init__(self, text, cells, starts, program):
+        self._text = text
+        self._cells = cells
+        self._starts = starts
+        ends = [match.end() for match in re.finditer(r"\r\n|\r|\n", program)]
+        self._line_starts = [0] + ends
+
+    def finding(self, finding):
+        offset = self._line_starts[finding.line - 1] + finding.column - 1
+        number = bisect.bisect_right(self._starts, offset) - 1
+        return self._place(self._cells[number], offset - self._starts[number], finding.message)
+
+    def failure(self, cell, error):
+        lines = [match.end() for match in re.finditer(r"\r\n|\r|\n", cell.source)]
+        offset = ([0] + lines)[min(error.line, len(lines) + 1) - 1] + error.column - 1
+        return self._place(cell, min(offset, len(cell.source)), f"does not parse: {error}")
+
+    def _place(self, cell, offset, message):
+        line = len(re.findall(r"\r\n|\r|\n", cell.source[:offset])) + 1
+        for piece in cell.pieces:
+            if offset <= len(piece.value):
+                break
+            offset -= len(piece.value)
+        ascii_only = self._text[piece.start : piece.end].isascii()
+        before = json.dumps(piece.value[:offset], ensure_ascii=ascii_only)
+        place = piece.start + len(before) - 1
+        line_start = self._text.rfind("\n", 0, place) + 1
+        return _source.Finding(
+            self._text.count("\n", 0, place) + 1,
+            place - line_start + 1,
+            f"{message} (cell {cell.number}, line {line})",
+        )

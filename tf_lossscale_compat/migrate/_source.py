@@ -1,0 +1,102 @@
+"""Migrates one piece of source code, as text."""
+
+import re
+from typing import NamedTuple
+
+from tf_lossscale_compat.migrate import _plan, _tree
+
+# What a file has to hold for there to be anything to do. Parsing is slow, and of a large code base
+# hardly any file gets past this. `contrib` alone is a common word: it takes a TensorFlow as well.
+_SURE = re.compile(rb"mixed_precision|LossScale|loss_scale")
+_CONTRIB = re.compile(rb"\bcontrib\b")
+_TENSORFLOW = re.compile(rb"tensorflow|\btf\b")
+
+
+class Finding(NamedTuple):
+    """Something left to a person: line and column count from 1, columns in characters."""
+
+    line: int
+    column: int
+    message: str
+
+
+class Result(NamedTuple):
+    """What became of a source.
+
+    Attributes:
+      edits: list of (start, end, new text), in characters of the text given, in order.
+      text: str, the text with them.
+      findings: list of `Finding`, in order.
+    """
+
+    edits: list
+    text: str
+    findings: list
+
+
+class UnsafeEditError(Exception):
+    """The edited source would not parse: a fault of this tool."""
+
+
+def may_concern(data):
+    """Whether a file can hold anything to change or to report.
+
+    Args:
+      data: bytes, the file in UTF-8.
+    """
+    if _SURE.search(data):
+        return True
+    return bool(_CONTRIB.search(data) and _TENSORFLOW.search(data))
+
+
+def migrate(text, keep_imports=False):
+    """Rewrites a source.
+
+    Args:
+      text: str, Python source without a byte order mark.
+      keep_imports: see `_plan.Plan`.
+
+    Returns:
+      A `Result`.
+
+    Raises:
+      _tree.ParseError: the source is no Python 3 code.
+      UnsafeEditError: the result would be none.
+    """
+    tree = _tree.Tree(text)
+    plan = _plan.Plan(tree, keep_imports)
+    edits = [
+        (
+            _characters(tree.source, edit.start),
+            _characters(tree.source, edit.end),
+            edit.new.decode(),
+        )
+        for edit in plan.edits
+    ]
+    new_text = apply(text, edits)
+    if edits:
+        try:
+            _tree.parse(new_text)
+        except _tree.ParseError as error:
+            raise UnsafeEditError(f"the result would not parse: {error}") from error
+    findings = [
+        Finding(line, column, finding.message)
+        for finding in plan.findings
+        for line, column in [tree.position(finding.offset)]
+    ]
+    return Result(edits, new_text, findings)
+
+
+def _characters(source, offset):
+    return len(source[:offset].decode("utf-8"))
+
+
+def apply(text, edits):
+    """Returns a text with edits, as of `Result`, applied."""
+    parts, position = [], 0
+    for start, end, new in edits:
+        if start < position:
+            raise UnsafeEditError("two edits overlap")
+        parts += [text[position:start], new]
+        position = end
+    return "".join([*parts, text[position:]])

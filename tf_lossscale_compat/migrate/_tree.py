@@ -1,0 +1,388 @@
+"""What a piece of source code says: its imports, dotted names, calls and strings, with positions.
+
+LibCST parses it and tells which names stand for which imports. Nothing is ever printed from its
+tree: positions lead back to the bytes that were read, and those are what is edited.
+"""
+
+import ast
+import bisect
+import re
+import warnings
+
+import libcst as cst
+from libcst import metadata
+
+_STATEMENTS = (
+    cst.SimpleStatementLine,
+    cst.BaseCompoundStatement,
+    cst.BaseSuite,
+    cst.Else,
+    cst.ExceptHandler,
+    cst.ExceptStarHandler,
+    cst.Finally,
+    cst.MatchCase,
+)
+# LibCST descends on the stack, and so do its visitors, several calls for each level.
+_MOST_LEVELS = 150
+_MOST_BRACKETS = 100
+_BRACKETS = re.compile(r"[()\[\]{}]")
+_LINE_ENDS = re.compile(rb"\r\n|\r|\n")
+
+
+class ParseError(ValueError):
+    """The source is no Python 3 code; `line` and `column` say where, counted from 1."""
+
+    def __init__(self, message, line, column):
+        super().__init__(message)
+        self.line = line
+        self.column = column
+
+
+def _check_depth(text):
+    """Raises `ParseError` for code that is nested too deeply for LibCST, which would crash."""
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # Of invalid escapes, which are not our business.
+            level = [ast.parse(text)]
+    except (SyntaxError, ValueError):
+        # No Python, or a newer one's: then brackets have to do.
+        depth = deepest = 0
+        for bracket in _BRACKETS.findall(text):
+            depth = max(depth + (1 if bracket in "([{" else -1), 0)
+            deepest = max(deepest, depth)
+        too_deep = deepest > _MOST_BRACKETS
+    except (RecursionError, MemoryError):
+        too_deep = True
+    else:
+        too_deep = False
+        for _ in range(_MOST_LEVELS):
+            level = [child for node in level for child in ast.iter_child_nodes(node)]
+            if not level:
+                break
+        else:
+            too_deep = True
+    if too_deep:
+        raise ParseError("its code is nested too deeply", 1, 1)
+
+
+def parse(text):
+    """Returns LibCST's tree of a source; raises `ParseError`."""
+    _check_depth(text)
+    try:
+        return cst.parse_module(text)
+    except cst.ParserSyntaxError as error:
+        raise ParseError(error.message, error.raw_line, error.raw_column + 1) from None
+    except (RecursionError, UnicodeError) as error:
+        raise ParseError(f"{type(error).__name__}: {error}", 1, 1) from None
+
+
+class Chain:
+    """A name with the attributes after it: `tf.train.experimental.LossScale`.
+
+    Attributes:
+      nodes: its nodes from the name to the longest attribute.
+      names: their identifiers.
+      references: list of (import binding or None for any other assignment, qualified name).
+      function: where it is the first argument of `getattr`, `setattr` or `delattr`: that name and
+        the second argument's node.
+    """
+
+    def __init__(self, nodes):
+        self.nodes = nodes
+        self.names = [nodes[0].value] + [node.attr.value for node in nodes[1:]]
+        self.references = []
+        self.function = None
+
+    @property
+    def text(self):
+        return ".".join(self.names)
+
+    @property
+    def bindings(self):
+        return [binding for binding, _ in self.references if binding is not None]
+
+
+class Binding:
+    """One name that an import statement binds.
+
+    Attributes:
+      statement: the `Statement` it stands in.
+      alias: its `ImportAlias` node.
+      path: what is imported, dotted; relative imports begin with dots.
+      local: the name it binds here.
+      qualified: what that name stands for: `path`, but for `import a.b.c` it is `a`.
+      chains: those whose name may be this one.
+      elsewhere: whether something besides these chains refers to it, such as a quoted annotation.
+    """
+
+    def __init__(self, statement, alias, path, local, qualified):
+        self.statement = statement
+        self.alias = alias
+        self.path = path
+        self.local = local
+        self.qualified = qualified
+        self.chains = []
+        self.elsewhere = False
+
+
+class Statement:
+    """An import statement: its node, its bindings, and the nodes around it, outermost first."""
+
+    def __init__(self, node, around):
+        self.node = node
+        self.around = around
+        self.bindings = []
+
+
+class _Collector(cst.CSTVisitor):
+    """Gathers names in the order of the source, without those that only define or label."""
+
+    def __init__(self):
+        super().__init__()
+        self.chains = []
+        self.statements = []
+        self.calls = []
+        self.strings = []
+        self.attributes = set()
+        self.nones = set()
+        self._around = []
+
+    def on_visit(self, node):
+        if isinstance(node, _STATEMENTS):
+            self._around.append(node)
+        return super().on_visit(node)
+
+    def on_leave(self, node):
+        if isinstance(node, _STATEMENTS):
+            self._around.pop()
+        super().on_leave(node)
+
+    def visit_Attribute(self, node):  # noqa: N802
+        nodes, value = [node], node.value
+        self.attributes.add(node.attr.value)
+        while isinstance(value, cst.Attribute):
+            self.attributes.add(value.attr.value)
+            nodes.append(value)
+            value = value.value
+        if isinstance(value, cst.Name):
+            self.chains.append(Chain([value] + nodes[::-1]))
+        else:
+            value.visit(self)
+        return False
+
+    def visit_Name(self, node):  # noqa: N802
+        self.chains.append(Chain([node]))
+        return False
+
+    def visit_Import(self, node):  # noqa: N802
+        self.statements.append(Statement(node, tuple(self._around)))
+        return False
+
+    visit_ImportFrom = visit_Import  # noqa: N815
+
+    def visit_Call(self, node):  # noqa: N802
+        first = len(self.chains)
+        node.func.visit(self)
+        # The chain whose outermost node is the function, if it is a chain at all.
+        is_chain = len(self.chains) == first + 1 and self.chains[first].nodes[-1] is node.func
+        function = self.chains[first] if is_chain else None
+        for number, argument in enumerate(node.args):
+            before = len(self.chains)
+            argument.value.visit(self)
+            if number == 0 and len(node.args) > 1 and function is not None:
+                inside = self.chains[before:]
+                is_chain = bool(inside) and inside[0].nodes[-1] is argument.value
+                if is_chain and function.text in ("getattr", "setattr", "delattr"):
+                    inside[0].function = (function.text, node.args[1].value)
+        if function is not None:
+            self.calls.append((function, node))
+        return False
+
+    def visit_Assign(self, node):  # noqa: N802
+        if isinstance(node.value, cst.Name) and node.value.value == "None":
+            self.nones.update(id(target.target) for target in node.targets)
+
+    def visit_Param(self, node):  # noqa: N802
+        for part in (node.annotation, node.default):
+            if part is not None:
+                part.visit(self)
+        return False
+
+    def visit_SimpleString(self, node):  # noqa: N802
+        self.strings.append(node)
+        return False
+
+    def visit_FormattedStringText(self, node):  # noqa: N802
+        self.strings.append(node)
+        return False
+
+
+def dotted(node):
+    """Returns the text of a name with attributes, as in an import."""
+    parts = []
+    while isinstance(node, cst.Attribute):
+        parts.append(node.attr.value)
+        node = node.value
+    parts.append(node.value)
+    return ".".join(parts[::-1])
+
+
+def _leftmost(node):
+    while isinstance(node, cst.Attribute):
+        node = node.value
+    return node
+
+
+class Tree:
+    """One parsed source.
+
+    Attributes:
+      source: bytes, in UTF-8 and without a byte order mark.
+      chains, statements, strings, attributes: as collected, in source order.
+      bindings: of all import statements.
+      calls: list of (chain, Call node).
+
+    Args:
+      text: str, the source.
+
+    Raises:
+      ParseError: it is no Python 3 code.
+    """
+
+    def __init__(self, text):
+        module = parse(text)
+        if module.code != text:
+            raise ParseError("LibCST does not reproduce this file", 1, 1)
+        self.source = text.encode("utf-8")
+        # Nothing is changed in the tree, so it need not be copied first.
+        wrapper = metadata.MetadataWrapper(module, unsafe_skip_copy=True)
+        self._spans = wrapper.resolve(metadata.ByteSpanPositionProvider)
+        self._scopes = wrapper.resolve(metadata.ScopeProvider)
+        self.module = module
+        collector = _Collector()
+        module.visit(collector)
+        self.chains = collector.chains
+        self.statements = collector.statements
+        self.strings = collector.strings
+        self.attributes = collector.attributes
+        self.calls = collector.calls
+        self._nones = collector.nones
+        self.bindings = []
+        self._line_starts = None
+        self._by_alias = {}
+        for statement in self.statements:
+            self._bind(statement)
+        self._exported = self._all_exports()
+        for chain in self.chains:
+            self._resolve(chain)
+        self._look_elsewhere()
+
+    def _bind(self, statement):
+        node = statement.node
+        if isinstance(node.names, cst.ImportStar):
+            return
+        prefix = ""
+        if isinstance(node, cst.ImportFrom):
+            prefix = "." * len(node.relative)
+            if node.module is not None:
+                prefix += dotted(node.module) + "."
+        for alias in node.names:
+            path = prefix + dotted(alias.name)
+            local, qualified = dotted(alias.name).split(".")[0], path
+            if alias.asname is not None:
+                local = alias.asname.name.value
+            elif isinstance(node, cst.Import):
+                qualified = local
+            binding = Binding(statement, alias, path, local, qualified)
+            statement.bindings.append(binding)
+            self.bindings.append(binding)
+            as_name = alias.name if alias.asname is None else alias.asname.name
+            self._by_alias[id(as_name)] = binding
+
+    def assignments(self, chain, name=None):
+        """Returns all that a name may stand for where a chain stands.
+
+        Args:
+          chain: a `Chain`.
+          name: str; None for the chain's own first name.
+        """
+        scope = self._scopes.get(chain.nodes[0])
+        return [] if scope is None else scope[name or chain.names[0]]
+
+    def binding(self, assignment):
+        """Returns the `Binding` of an import's assignment, None for any other."""
+        return self._by_alias.get(id(getattr(assignment, "as_name", None)))
+
+    def _resolve(self, chain):
+        found = []
+        for assignment in self.assignments(chain):
+            binding = self.binding(assignment)
+            if binding is not None:
+                names = {
+                    name.name
+                    for name in assignment.get_qualified_names_for(chain.text)
+                    # A statement with several names answers for all of them.
+                    if name.name.startswith(binding.qualified)
+                }
+                found += [(binding, name) for name in sorted(names)]
+            # `tf = None` is what a module that does without TensorFlow says: nothing to call there.
+            elif id(getattr(assignment, "node", None)) not in self._nones:
+                found.append((None, chain.text))
+        # In the order of the source, not in that of a set.
+        found.sort(key=lambda pair: -1 if pair[0] is None else self.span(pair[0].alias)[0])
+        for binding, qualified in found:
+            if (binding, qualified) not in chain.references:
+                chain.references.append((binding, qualified))
+                if binding is not None:
+                    binding.chains.append(chain)
+
+    def _look_elsewhere(self):
+        known = {id(chain.nodes[0]) for chain in self.chains}
+        seen = set()
+        for scope in self._scopes.values():
+            if scope is None or id(scope) in seen:
+                continue
+            seen.add(id(scope))
+            for assignment in scope.assignments:
+                binding = self.binding(assignment)
+                if binding is not None and any(
+                    id(_leftmost(access.node)) not in known for access in assignment.references
+                ):
+                    binding.elsewhere = True
+        for binding in self.bindings:
+            binding.elsewhere = binding.elsewhere or binding.local in self._exported
+
+    def _all_exports(self):
+        names = set()
+        for statement in self.module.body:
+            if not isinstance(statement, cst.SimpleStatementLine):
+                continue
+            for small in statement.body:
+                if isinstance(small, cst.Assign):
+                    targets = [target.target for target in small.targets]
+                elif isinstance(small, cst.AugAssign):
+                    targets = [small.target]
+                else:
+                    continue
+                if any(isinstance(each, cst.Name) and each.value == "__all__" for each in targets):
+                    for element in getattr(small.value, "elements", ()):
+                        if isinstance(element.value, cst.SimpleString):
+                            names.add(element.value.evaluated_value)
+        return names
+
+    def span(self, node):
+        """Returns where a node begins and ends in `source`, without parentheses around it."""
+        span = self._spans[node]
+        return span.start, span.start + span.length
+
+    def text(self, node):
+        start, end = self.span(node)
+        return self.source[start:end].decode("utf-8")
+
+    def position(self, offset):
+        """Returns the line and the column of a byte, counted from 1, columns in characters."""
+        if self._line_starts is None:
+            self._line_starts = [0] + [end.end() for end in _LINE_ENDS.finditer(self.source)]
+        line = bisect.bisect_right(self._line_starts, offset)
+        start = self._line_starts[line - 1]
+        return line, len(self.source[start:offset].decode("utf-8")) + 1

@@ -1,0 +1,50 @@
+"""Finds the files to look at."""
+
+import fnmatch
+import os
+
+SUFFIXES = (".py", ".pyi", ".ipynb")
+_LEFT_OUT = {"node_modules", "__pycache__"}
+# What makes a folder a virtual environment: of venv and virtualenv, and of conda.
+_ENVIRONMENT_MARKS = ("pyvenv.cfg", "conda-meta")
+
+
+def files(path, exclude=(), on_error=None):
+    """Yields the paths to look at: `path` itself, or what is below it, in a fixed order.
+
+    Args:
+      path: str, a file or a folder. It is taken whatever its name.
+      exclude: list of patterns as of `fnmatch`; a file or a folder below `path` is left out if its
+        name, or its path below `path` with slashes, matches.
+      on_error: function that is called with the `OSError` of a folder that cannot be listed.
+    """
+    if not os.path.isdir(path):
+        yield path
+        return
+
+    def is_excluded(folder, name):
+        below = os.path.relpath(os.path.join(folder, name), path).replace(os.sep, "/")
+        return any(
+            fnmatch.fnmatch(name, pattern) or fnmatch.fnmatch(below, pattern.rstrip("/"))
+            for pattern in exclude
+        )
+
+    for folder, folders, names in os.walk(path, onerror=on_error):
+        folders[:] = sorted(
+            name
+            for name in folders
+            if not name.startswith(".")
+            and name not in _LEFT_OUT
+            and not is_excluded(folder, name)
+            and not _is_environment(os.path.join(folder, name))
+        )
+        for name in sorted(names):
+            # Editors' locks are links to nowhere whose names begin so.
+            if not name.endswith(SUFFIXES) or name.startswith(".#"):
+                continue
+            if not is_excluded(folder, name):
+                yield os.path.join(folder, name)
+
+
+def _is_environment(folder):
+    return any(os.path.exists(os.path.join(folder, mark)) for mark in _ENVIRONMENT_MARKS)

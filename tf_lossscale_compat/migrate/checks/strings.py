@@ -1,0 +1,35 @@
+"""Strings that hold one of the names: for `importlib`, `mock.patch`, quoted annotations, docs.
+
+Whether a string is code or prose only a person can tell.
+"""
+
+import re
+
+from tf_lossscale_compat.migrate import rewrites
+from tf_lossscale_compat.migrate.checks._finding import Finding
+
+_NAME = re.compile(r"(?<![\w.])(?:tf|tensorflow|keras)(?:\.[A-Za-z_]\w*)+")
+
+
+def find(plan):
+    """Yields each place in a string that names what moves."""
+    tree = plan.tree
+    for node in tree.strings:
+        text = node.value
+        if "." not in text:
+            continue
+        for match in _NAME.finditer(text):
+            name = match.group()
+            qualified = "tensorflow" + name[2:] if name.startswith("tf.") else name
+            namespace, rest = rewrites.find(qualified)
+            if namespace is None or (rest and rest[0] not in namespace.members):
+                continue
+            # Keras has a class of that name today, so a string that names it may be right.
+            if (not rest and not namespace.whole) or namespace.old == "keras.mixed_precision":
+                continue
+            start = tree.span(node)[0] + len(text[: match.start()].encode("utf-8"))
+            yield Finding(
+                start,
+                f"a string names `{name}`: if code or a reader takes it for the name, write"
+                f" `{'.'.join([namespace.new, *rest])}`",
+            )

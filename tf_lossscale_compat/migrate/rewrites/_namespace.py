@@ -1,0 +1,68 @@
+"""What a rewrite is: a namespace of TensorFlow, its members, and where they are here."""
+
+from typing import Callable, NamedTuple, Optional, Tuple
+
+# TensorFlow repeats its whole API under these, so `tf.compat.v1.train` is `tf.train`.
+_REPEATED = (("compat", "v1"), ("compat", "v2"))
+ROOTS = ("tensorflow", "keras")
+
+
+def canonical(qualified_name):
+    """Returns a qualified name without `compat.v1`: the name that `rewrites` know.
+
+    Args:
+      qualified_name: str, dotted, from TensorFlow's own name on.
+    """
+    parts = qualified_name.split(".")
+    while parts[0] == "tensorflow" and tuple(parts[1:3]) in _REPEATED:
+        del parts[1:3]
+    return ".".join(parts)
+
+
+class Namespace(NamedTuple):
+    """One namespace that moves.
+
+    Attributes:
+      old: str, its canonical dotted name in TensorFlow.
+      new: str, its dotted name here.
+      members: names that are there in both.
+      whole: whether it has no other public members, so that the namespace itself may be replaced
+        wherever it is mentioned.
+      module: str, what to import so that `new` can be said.
+      manner: None, or a function of a `Usage` that returns whether the file uses the members in
+        the manner of this namespace (True), in that of another API of the same name (False), or
+        in both (None).
+    """
+
+    old: str
+    new: str
+    members: Tuple[str, ...]
+    whole: bool = False
+    module: str = "tf_lossscale_compat"
+    manner: Optional[Callable] = None
+
+
+class Call(NamedTuple):
+    """A call of a namespace's member.
+
+    Attributes:
+      keywords: the names of its keyword arguments.
+      values: the source text of its arguments.
+      positional: how many of them, from the first on, are positional.
+    """
+
+    keywords: Tuple[str, ...]
+    values: Tuple[str, ...]
+    positional: int
+
+
+class Usage(NamedTuple):
+    """How a file uses a namespace.
+
+    Attributes:
+      calls: list of `Call`, those of the namespace's members.
+      attributes: set of all attribute names in the file, of whatever object.
+    """
+
+    calls: list
+    attributes: set
