@@ -48,7 +48,7 @@ class Rules:
                 rules = self.libraries if function == "py_library" else self.tests
                 rules[name] = {
                     key: ast.literal_eval(keywords[key]) if key in keywords else []
-                    for key in ("srcs", "deps", "main")
+                    for key in ("srcs", "deps", "main", "tags")
                 }
 
     def reachable(self, name):
@@ -140,6 +140,13 @@ class BuildFileTest(parameterized.TestCase):
         for name, rule in self.rules.tests.items():
             with self.subTest(name):
                 self.assertEqual(rule["srcs"], [rule["main"]])
+
+    def test_tests_that_start_processes_are_tagged(self):
+        signs = r"(?m)^(import|from) .*\b(subprocess|processes)\b|\boriginals\.(child|call_\w+)\("
+        for name, rule in self.rules.tests.items():
+            with self.subTest(name):
+                starts = bool(re.search(signs, read(rule["main"])))
+                self.assertEqual(["starts-processes"] if starts else [], rule["tags"])
 
     def test_every_module_is_in_exactly_one_library(self):
         files = python_files(PACKAGE)

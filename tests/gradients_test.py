@@ -7,7 +7,11 @@ import pytest
 import tensorflow as tf
 from absl.testing import parameterized
 
-from tests import modes, stepping
+from tests import (
+    conftest,  # noqa: F401  Its hypothesis profile, where pytest is not the runner.
+    modes,
+    stepping,
+)
 from tf_lossscale_compat import _gradients
 
 hypothesis = pytest.importorskip("hypothesis")

@@ -5,7 +5,10 @@ import pytest
 import tensorflow as tf
 from absl.testing import parameterized
 
-from tests import stepping
+from tests import (
+    conftest,  # noqa: F401  Its hypothesis profile, where pytest is not the runner.
+    stepping,
+)
 from tf_lossscale_compat import _update_rule
 from tf_lossscale_compat._update_rule import State
 

@@ -1,8 +1,9 @@
 """Reads scalars and the object graph out of a TensorFlow checkpoint, in plain Python.
 
 `tf.train.load_checkpoint` would do for files that are whole. Handed a damaged index, it may ask for
-more memory than there is and end the process, which no `except` stops; and it cannot tell an object
-graph. Format: tensorflow/core/util/tensor_bundle, tensorflow/core/lib/io/format.h and
+more memory than there is and end the process, which no `except` stops.
+
+Format: tensorflow/core/util/tensor_bundle, tensorflow/core/lib/io/format.h and
 tensorflow/core/protobuf/{tensor_bundle,trackable_object_graph}.proto.
 """
 

@@ -125,8 +125,8 @@ def _in_folder(folder):
     return found[0]
 
 
-def _scalars_and_graph(path):
-    """Returns (layout family, scalars as a function, names, graph or groups) of a path."""
+def _look_into(path):
+    """Returns (states, with None among them; names of what else is there) of a path."""
     if _is_folder(path) and not _is_file(path + ".index"):
         path = _in_folder(path)
     prefix = _DATA_FILE.sub("", path)
@@ -338,7 +338,7 @@ def _find(path):
     except TypeError:
         raise TypeError(f"path must be a str or path-like, got {path!r}.") from None
     with _own_errors(path):
-        states, names = _scalars_and_graph(path)
+        states, names = _look_into(path)
     return sorted(filter(None, states), key=lambda state: state.key), names
 
 

@@ -77,6 +77,20 @@ def imported(path, known):
     return {name if name in known else PACKAGE for name in names}
 
 
+def starts_processes(path):
+    """Whether a test file starts other processes, by itself or through the tests' helpers."""
+    for node in ast.walk(ast.parse((ROOT / path).read_text(encoding="utf-8"))):
+        if isinstance(node, (ast.Import, ast.ImportFrom)):
+            names = {alias.name for alias in node.names}
+        elif isinstance(node, ast.Attribute):
+            names = {node.attr} & {"child", "call_in_child", "call_eagerly"}
+        else:
+            continue
+        if names & {"subprocess", "processes", "child", "call_in_child", "call_eagerly"}:
+            return True
+    return False
+
+
 def rule(kind, name, srcs, deps=(), **others):
     lines = [f"\n{kind}(", f'    name = "{name}",', *listing("srcs", srcs)]
     lines += [f"    {key} = {value}," for key, value in sorted(others.items())]
@@ -122,6 +136,8 @@ def build_text():
         if support:
             deps.add("test_support")
         name = pathlib.PurePath(path).relative_to("tests").with_suffix("").as_posix()
+        # `--test_tag_filters=-starts-processes` leaves them out.
+        others = {"tags": '["starts-processes"]'} if starts_processes(path) else {}
         parts.append(
             rule(
                 "py_test",
@@ -131,6 +147,7 @@ def build_text():
                 data='[":test_data"]',
                 main=f'"{path}"',
                 size='"large"',
+                **others,
             )
         )
     return "".join(parts)

@@ -1,0 +1,112 @@
+#!/usr/bin/env bash
+# Builds with Bazel what BUILD lists, without the network but for installing, and runs the tests
+# that start no processes of their own.
+#
+#   tools/bazel_test.sh                        all of those
+#   tools/bazel_test.sh //:update_rule_test    these targets instead
+#
+#   PYTHON=…   the interpreter that runs the tests: TensorFlow and the extra `test` installed, this
+#              package not. Without it one is set up in .ci/bazel-venv.
+#   BAZEL_TEST_SECONDS=…   the limit for the whole run of Bazel (900)
+#
+# Needs Debian's bazel-bootstrap, bazel-rules-java and bazel-rules-proto, and installs them where it
+# may (root, apt-get). A newer Bazel, which fetches rules as MODULE.bazel says, needs no such script:
+# bazel test --test_tag_filters=-starts-processes //...
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+root=$PWD
+
+fail() {
+  printf 'tools/bazel_test.sh: %s\n' "$*" >&2
+  exit 1
+}
+
+packages=(bazel-bootstrap bazel-rules-java bazel-rules-proto)
+if ! dpkg -s "${packages[@]}" >/dev/null 2>&1; then
+  if [[ $(id -u) != 0 ]] || ! command -v apt-get >/dev/null; then
+    fail "needs the packages ${packages[*]} of Debian or Ubuntu; install them as root:" \
+      "apt-get install --no-install-recommends ${packages[*]}"
+  fi
+  apt-get update -qq || true # What is missing then shows in the next line.
+  DEBIAN_FRONTEND=noninteractive timeout 600 \
+    apt-get install -y -qq --no-install-recommends "${packages[@]}" >/dev/null ||
+    fail "apt-get could not install ${packages[*]}"
+fi
+rules_folder() {
+  local file
+  file=$(dpkg -L "$1" | grep '/WORKSPACE$' | head -n 1)
+  [[ -n $file ]] || fail "the package $1 holds no WORKSPACE"
+  dirname "$file"
+}
+rules_java=$(rules_folder bazel-rules-java)
+rules_proto=$(rules_folder bazel-rules-proto)
+
+if [[ -z ${PYTHON:-} ]]; then
+  PYTHON=$root/.ci/bazel-venv/bin/python
+  if [[ ! -x $PYTHON ]]; then
+    python3 -m venv .ci/bazel-venv
+    # For what it needs; the package itself is to come from BUILD.
+    "$PYTHON" -m pip install -q -e '.[tensorflow-cpu,test]'
+    "$PYTHON" -m pip uninstall -q -y tf_lossscale_compat
+  fi
+fi
+PYTHON=$(command -v "$PYTHON") || fail "there is no interpreter $PYTHON"
+case $PYTHON in /*) ;; *) PYTHON=$root/$PYTHON ;; esac
+(cd / && "$PYTHON" -c 'import importlib.util as u, sys
+sys.exit(u.find_spec("tensorflow") is None or u.find_spec("absl") is None)') ||
+  fail "$PYTHON has no TensorFlow"
+(cd / && PYTHONPATH='' "$PYTHON" -c 'import importlib.util as u, sys
+sys.exit(u.find_spec("tf_lossscale_compat") is not None)') ||
+  fail "tf_lossscale_compat is installed for $PYTHON: what is tested has to come from BUILD"
+
+scratch=$(mktemp -d "${TMPDIR:-/tmp}/bazel_test.XXXXXX")
+trap 'chmod -R u+w "$scratch" && rm -rf "$scratch"' EXIT
+
+# A copy of the sources: Bazel before 6 needs a WORKSPACE, which the newer one is better without,
+# and an environment in the clone would be searched for packages.
+mkdir "$scratch/workspace"
+tar -c --exclude=./.git --exclude=./.ci --exclude=./.nox --exclude='./.venv*' --exclude='./bazel-*' \
+  --exclude=./build --exclude=./dist --exclude='./*.egg-info' --exclude=__pycache__ . | tar -x -C "$scratch/workspace"
+printf 'workspace(name = "tf_lossscale_compat")\n' >"$scratch/workspace/WORKSPACE"
+
+# What Bazel's own files load from repositories that it would fetch: the native rules, renamed.
+stub() { # REPOSITORY FOLDER RULE...
+  local repository=$scratch/$1 folder=$2 rule
+  shift 2
+  mkdir -p "$repository/$folder"
+  touch "$repository/WORKSPACE" "$repository/BUILD" "$repository/$folder/BUILD"
+  for rule in "$@"; do
+    printf '%s = native.%s\n' "$rule" "$rule"
+  done >"$repository/$folder/defs.bzl"
+}
+stub rules_cc cc cc_library cc_binary cc_test cc_import cc_toolchain cc_toolchain_suite \
+  cc_proto_library objc_library
+stub rules_python python py_library py_binary py_test
+stub remote_coverage_tools .
+cat >"$scratch/remote_coverage_tools/BUILD" <<'BUILD'
+package(default_visibility = ["//visibility:public"])
+
+filegroup(name = "coverage_report_generator")
+
+filegroup(name = "lcov_merger")
+BUILD
+
+(($# > 0)) || set -- //...
+cd "$scratch/workspace"
+# --batch leaves no server behind. One job: each test is a TensorFlow of its own.
+status=0
+timeout --kill-after=30 "${BAZEL_TEST_SECONDS:-900}" \
+  bazel --batch --host_jvm_args=-Xmx1g --output_user_root="$scratch/output" test \
+  --override_repository=rules_java="$rules_java" \
+  --override_repository=rules_proto="$rules_proto" \
+  --override_repository=rules_cc="$scratch/rules_cc" \
+  --override_repository=rules_python="$scratch/rules_python" \
+  --override_repository=remote_coverage_tools="$scratch/remote_coverage_tools" \
+  --incompatible_use_python_toolchains=false --python_path="$PYTHON" \
+  --symlink_prefix=/ --jobs=1 --local_test_jobs=1 --spawn_strategy=local \
+  --test_tag_filters=-starts-processes --build_tests_only \
+  --test_env=TF_CPP_MIN_LOG_LEVEL=2 --test_env=PYTHONDONTWRITEBYTECODE=1 \
+  --test_output=errors --test_summary=short --noshow_progress \
+  "$@" || status=$?
+((status != 124)) || fail "Bazel was stopped after ${BAZEL_TEST_SECONDS:-900} s"
+exit "$status"
