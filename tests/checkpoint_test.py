@@ -18,9 +18,10 @@ import tensorflow as tf
 from absl import logging
 from absl.testing import parameterized
 
-from tests import modes, originals
+from tests import keras_homes, modes, originals
 from tf_lossscale_compat import _keras_files, _tensor_bundle, checkpoint, loss_scale
 from tf_lossscale_compat.contrib import mixed_precision as contrib
+from tf_lossscale_compat.keras import mixed_precision
 from tf_lossscale_compat.train import experimental
 
 tf1 = tf.compat.v1
@@ -717,7 +718,7 @@ def scale_of(optimizer):
     return float(np.asarray(scale() if callable(scale) else scale))
 
 
-class KerasTest(CheckpointTestCase):
+class EagerTestCase(CheckpointTestCase):
     def setUp(self):
         super().setUp()
         # Not enter_context: the TestCase of older TensorFlow has none that works.
@@ -725,6 +726,8 @@ class KerasTest(CheckpointTestCase):
         self.addCleanup(stack.close)
         stack.enter_context(modes.eager_mode())
 
+
+class KerasTest(EagerTestCase):
     @parameterized.parameters(*[(*family, name) for family in keras_families() for name in SOURCES])
     def test_round_trip(self, _, module, name):
         state = source(name)
@@ -764,6 +767,70 @@ class KerasTest(CheckpointTestCase):
             message = "target has a fixed loss scale"
         with self.assertRaisesRegex(ValueError, message):
             checkpoint.assign(source("contrib scoped"), made)
+
+
+class OurKerasTest(EagerTestCase):
+    """The same with this package's classes, whose loss scale may be of any generation."""
+
+    def wrappers(self, home):
+        managed = manager()
+        yield mixed_precision.LossScaleOptimizer(home.SGD(0.5), True, 8.0, 2), None
+        yield mixed_precision.experimental.LossScaleOptimizer(home.SGD(0.5), dynamic()), None
+        yield mixed_precision.experimental.LossScaleOptimizer(home.SGD(0.5), managed), managed
+
+    @keras_homes.each(SOURCES)
+    def test_round_trip(self, home, name):
+        state = source(name)
+        for made, managed in self.wrappers(home):
+            with warnings():
+                self.assertIsNone(checkpoint.assign(state, made))
+            self.assertEqual(state.scale, float(made._loss_scale()))
+            path = tf.train.Checkpoint(o=made).save(os.path.join(self.folder(), "saved"))
+            bad_steps = None if managed is None else state.bad_steps or 0
+            again = checkpoint.read(path)
+            self.assertEqual((state.scale, state.good_steps, bad_steps), again[:3])
+
+    @keras_homes.each()
+    def test_training_goes_on_where_it_was(self, home):
+        """From contrib's checkpoint: one good step was taken, and growth takes two."""
+        made, _ = next(self.wrappers(home))
+        weight = tf.Variable([1.0])
+        state = source("contrib scoped")
+        with warnings():
+            checkpoint.assign(state, made)
+        made.apply([tf.constant([1.0]) * state.scale], [weight])
+        self.assertEqual(2 * state.scale, float(made.loss_scale))
+        self.assertAllClose([0.5], weight.numpy())
+
+    @keras_homes.each()
+    def test_without_variables_or_fixed(self, home):
+        for fixed in (
+            mixed_precision.LossScaleOptimizer(home.SGD(0.5), False, 8.0),
+            mixed_precision.experimental.LossScaleOptimizer(
+                home.SGD(0.5), contrib.FixedLossScaleManager(8.0)
+            ),
+        ):
+            with self.assertRaisesRegex(ValueError, "target has a fixed loss scale"):
+                checkpoint.assign(source("contrib scoped"), fixed)
+
+    @keras_homes.each()
+    def test_files_of_keras(self, home):
+        if home.kind == "v2":
+            self.skipTest("this Keras saves OptimizerV2 in TensorFlow's own formats only")
+        if keras_homes.VERSION < (2, 12):
+            self.skipTest("the .keras format came with TensorFlow 2.12")
+        made, _ = next(self.wrappers(home))
+        model = home.dense_model()
+        model.compile(made, "mse")
+        model.fit(np.ones([2, 3]), np.ones([2, 2]), verbose=0)
+        self.assertEqual(1, int(made.dynamic_counter))
+        for name in ("model.keras", "model.weights.h5"):
+            path = os.path.join(self.folder(), name)
+            model.save_weights(path) if "weights" in name else model.save(path)
+            with self.subTest(name):
+                if "weights" in name and home.kind != "keras3":
+                    continue  # That Keras saves no optimizer there.
+                self.assertEqual((8.0, 1, None), checkpoint.read(path)[:3])
 
 
 def damaged(contents, chance):

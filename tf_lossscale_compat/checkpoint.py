@@ -250,6 +250,8 @@ def _by_object(bundle, graph):
             bad_key = key_of(bad) if bad else None
             if bad and bad_key is None:
                 continue
+            if scale == "dynamic_scale" and "loss_scale" in node.children:
+                continue  # This package's Keras 3 optimizer, which has them under both names.
             states.append(
                 _state(
                     bundle.kind,
@@ -298,18 +300,23 @@ def _from_hdf5(groups, scalars):
                         kind_of, value_of, variables[3], variables[2], None, "keras3 HDF5", group
                     )
                 )
-        # In Keras' older .h5 they go by their names.
-        states.append(
-            _state(
-                kind_of,
-                value_of,
-                group + "/dynamic_scale",
-                group + "/step_counter",
-                None,
-                "keras3 HDF5",
-                group,
+        # In Keras' older .h5 they go by their names, and so in files of this package's tf_keras
+        # optimizers.
+        for layout, scale, good in (
+            ("keras3 HDF5", "dynamic_scale", "step_counter"),
+            ("dynamic HDF5", "current_loss_scale", "good_steps"),
+        ):
+            states.append(
+                _state(
+                    kind_of,
+                    value_of,
+                    f"{group}/{scale}",
+                    f"{group}/{good}",
+                    None,
+                    layout,
+                    group,
+                )
             )
-        )
     return states, sorted(scalars)
 
 
