@@ -1,5 +1,7 @@
 """The public classes, which become a class of the family of the optimizer that they wrap."""
 
+import copy
+
 from tf_lossscale_compat import _replicas, _tf
 from tf_lossscale_compat import loss_scale as loss_scale_lib
 from tf_lossscale_compat.keras import _families, _shared
@@ -51,7 +53,8 @@ class _Wrapper(_shared.LossScaling):
             )
         if isinstance(inner, dict):
             family = _families.class_for_config(cls, inner)
-            inner = family._deserialize_inner(inner, custom_objects)
+            # A copy: tf.keras writes into what it deserializes.
+            inner = family._deserialize_inner(copy.deepcopy(inner), custom_objects)
         new = cls.__new__(cls, inner)
         new._start(inner, lambda: _loss_scale_of_config(config, custom_objects))
         if "name" in config and hasattr(new, "name"):
@@ -135,7 +138,9 @@ class LossScaleOptimizer(_Wrapper):
     _registered_name = "LossScaleOptimizer"
     _argument = "inner_optimizer"
 
-    def __init__(self, inner_optimizer, dynamic=True, initial_scale=None, dynamic_growth_steps=None):
+    def __init__(
+        self, inner_optimizer, dynamic=True, initial_scale=None, dynamic_growth_steps=None
+    ):
         """Wraps `inner_optimizer`.
 
         Args:
@@ -158,6 +163,8 @@ class LossScaleOptimizer(_Wrapper):
     @property
     def loss_scale(self):
         """The current loss scale, a scalar float32 tensor."""
+        if _tf.called_by_keras_compile():  # To compare it with a policy's, as no tensor can be.
+            return self._loss_scale
         return self._loss_scale()
 
     def get_config(self):

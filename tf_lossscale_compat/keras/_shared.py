@@ -19,9 +19,7 @@ class LossScaling:
     def _adopt(self, inner_optimizer, loss_scale):
         """Remembers both; a family calls it at the place that its own constructor needs."""
         # Past every __setattr__ of a family: checkpoints are to find these under one name each.
-        vars(self).update(
-            _optimizer=inner_optimizer, _loss_scale=loss_scale, _calls=_calls.Calls()
-        )
+        vars(self).update(_optimizer=inner_optimizer, _loss_scale=loss_scale, _calls=_calls.Calls())
 
     # The loss scale's face.
 

@@ -16,6 +16,7 @@ class TFKeras(_shared.WrapsTFKeras):
     def _wrap(self, inner_optimizer, loss_scale):
         self._adopt(inner_optimizer, loss_scale)
         self._delegate_tracking()
+        vars(self)["name"] = type(self).__name__
         inner_optimizer._is_wrapped_by_loss_scale_optimizer = True
 
     @_tf.do_not_convert
@@ -29,9 +30,7 @@ class TFKeras(_shared.WrapsTFKeras):
         """
         self._note_whole_step()
         scaled = self._scaled(loss, tape)
-        return self._unscaled_pairs(
-            self._optimizer.compute_gradients(scaled, var_list, tape=tape)
-        )
+        return self._unscaled_pairs(self._optimizer.compute_gradients(scaled, var_list, tape=tape))
 
     def _apply_pairs(self, grads_and_vars, scaled, **kwargs):
         grads, variables = zip(*grads_and_vars)
