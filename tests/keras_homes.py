@@ -4,10 +4,12 @@ for home in keras_homes.available():
     optimizer = home.SGD(0.1)
 """
 
+import contextlib
 import dataclasses
 import importlib
 import typing
 
+import numpy as np
 import tensorflow as tf
 
 VERSION = tuple(int(part) for part in tf.__version__.split(".")[:2])
@@ -35,7 +37,9 @@ class Home:
     def own(self):
         """This Keras' own loss-scale optimizer, of the last version that it had."""
         home = self.keras.mixed_precision
-        return (home if hasattr(home, "LossScaleOptimizer") else home.experimental).LossScaleOptimizer
+        return (
+            home if hasattr(home, "LossScaleOptimizer") else home.experimental
+        ).LossScaleOptimizer
 
     def model(self, *layers, inputs, **kwargs):
         """A built `Sequential` of `layers` for inputs of this shape, without the batch."""
@@ -53,11 +57,41 @@ class Home:
             inputs=(inputs,),
         )
 
+    def numpy(self, value):
+        """The value of a variable or tensor as NumPy, in eager mode or in Keras' own session."""
+        if self.kind == "keras3":
+            return np.asarray(value)
+        return np.asarray(self.keras.backend.get_value(value))
+
+    def variables(self, optimizer):
+        """All variables of an optimizer of this family."""
+        return list(optimizer.variables() if self.kind == "v2" else optimizer.variables)
+
+    @contextlib.contextmanager
+    def policy(self, name):
+        """Context in which layers are made with the policy `name`."""
+        if VERSION < (2, 0) and name == "float32":  # Layers there take no other.
+            yield
+            return
+        api = self.keras.mixed_precision
+        if not hasattr(api, "set_global_policy"):
+            api = api.experimental
+        set_policy = getattr(api, "set_global_policy", None) or api.set_policy
+        before = api.global_policy()
+        set_policy(name)
+        try:
+            yield
+        finally:
+            set_policy(before)
+
 
 def available():
     """The homes that this environment has; a missing one shows in the matrix as fewer tests."""
     if VERSION < (2, 11):
-        return [Home("v2", tf.keras, tf.keras.optimizers)]
+        homes = [Home("v2", tf.keras, tf.keras.optimizers)]
+        if VERSION >= (2, 9):
+            homes.append(Home("current", tf.keras, tf.keras.optimizers.experimental))
+        return homes
     if VERSION < (2, 16):
         return [
             Home("current", tf.keras, tf.keras.optimizers),
