@@ -4,12 +4,14 @@ for home in keras_homes.available():
     optimizer = home.SGD(0.1)
 """
 
+import contextlib
 import dataclasses
 import functools
 import importlib
 import itertools
 import typing
 
+import numpy as np
 import tensorflow as tf
 from absl.testing import parameterized
 
@@ -58,11 +60,41 @@ class Home:
             inputs=(inputs,),
         )
 
+    def numpy(self, value):
+        """The value of a variable or tensor as NumPy, in eager mode or in Keras' own session."""
+        if self.kind == "keras3":
+            return np.asarray(value)
+        return np.asarray(self.keras.backend.get_value(value))
+
+    def variables(self, optimizer):
+        """All variables of an optimizer of this family."""
+        return list(optimizer.variables() if self.kind == "v2" else optimizer.variables)
+
+    @contextlib.contextmanager
+    def policy(self, name):
+        """Context in which layers are made with the policy `name`."""
+        if VERSION < (2, 0) and name == "float32":  # Layers there take no other.
+            yield
+            return
+        api = self.keras.mixed_precision
+        if not hasattr(api, "set_global_policy"):
+            api = api.experimental
+        set_policy = getattr(api, "set_global_policy", None) or api.set_policy
+        before = api.global_policy()
+        set_policy(name)
+        try:
+            yield
+        finally:
+            set_policy(before)
+
 
 def available():
     """The homes that this environment has; a missing one shows in the matrix as fewer tests."""
     if VERSION < (2, 11):
-        return [Home("v2", tf.keras, tf.keras.optimizers)]
+        homes = [Home("v2", tf.keras, tf.keras.optimizers)]
+        if VERSION >= (2, 9):
+            homes.append(Home("current", tf.keras, tf.keras.optimizers.experimental))
+        return homes
     if VERSION < (2, 16):
         return [
             Home("current", tf.keras, tf.keras.optimizers),

@@ -72,6 +72,15 @@ def called_by_checkpointing():
     )
 
 
+def called_by_keras_compile():
+    """Whether the calling property is asked for by `Model.compile` of TensorFlow before 2.4."""
+    frame: Any = sys._getframe(2)
+    while frame.f_code.co_name == "__getattribute__":  # Which optimizers have in Python.
+        frame = frame.f_back
+    module = frame.f_globals.get("__name__", "")
+    return module.startswith("tensorflow") and module.endswith(".python.keras.engine.training")
+
+
 def _enclosing_name_scope():
     """The name scope around the current function or branch graph, seen from the outermost."""
     scopes = []

@@ -67,11 +67,20 @@ def _class(public, mixin, base):
         },
     )
     name = vars(public).get("_registered_name")
-    register = getattr(getattr(keras, "utils", None), "register_keras_serializable", None)
-    if name is not None and register is not None:
+    if name is not None:
         suffix = "V2" if mixin is _optimizer_v2.OptimizerV2 else ""
-        register(package="tf_lossscale_compat", name=name + suffix)(cls)
+        _register(keras, cls, name + suffix)
     return cls
+
+
+def _register(keras, cls, name):
+    """Lets that Keras find `cls` when it loads a model."""
+    package = "tf_lossscale_compat"
+    if hasattr(keras.utils, "register_keras_serializable"):
+        keras.utils.register_keras_serializable(package=package, name=name)(cls)
+    else:  # Before TensorFlow 2.1 a class goes by its own name, and this one's is Keras' already.
+        cls.__name__ = f"{package}>{name}"
+        keras.utils.get_custom_objects()[cls.__name__] = cls
 
 
 def family_of(optimizer, argument):

@@ -1,5 +1,6 @@
 """The public classes, which become a class of the family of the optimizer that they wrap."""
 
+import copy
 from typing import Optional
 
 from tf_lossscale_compat import _replicas, _tf
@@ -53,7 +54,8 @@ class _Wrapper(_shared.LossScaling):
             )
         if isinstance(inner, dict):
             family = _families.class_for_config(cls, inner)
-            inner = family._deserialize_inner(inner, custom_objects)
+            # A copy: tf.keras writes into what it deserializes.
+            inner = family._deserialize_inner(copy.deepcopy(inner), custom_objects)
         new = cls.__new__(cls, inner)
         new._start(inner, lambda: _loss_scale_of_config(config, custom_objects))
         if "name" in config and hasattr(new, "name"):
@@ -162,6 +164,8 @@ class LossScaleOptimizer(_Wrapper):
     @property
     def loss_scale(self):
         """The current loss scale, a scalar float32 tensor."""
+        if _tf.called_by_keras_compile():  # To compare it with a policy's, as no tensor can be.
+            return self._loss_scale
         return self._loss_scale()
 
     def get_config(self):

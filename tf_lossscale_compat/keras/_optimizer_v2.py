@@ -49,7 +49,12 @@ class OptimizerV2(_shared.WrapsTFKeras):
 
     def _wrap(self, inner_optimizer, loss_scale):
         self._adopt(inner_optimizer, loss_scale)
-        self.__dict__.update(_hyper={}, _name=type(self).__name__)
+        self.__dict__.update(
+            _hyper={},
+            _name="LossScaleOptimizer",
+            # That of the inner optimizer, which Keras' own __deepcopy__ asks for.
+            _distribution_strategy=getattr(inner_optimizer, "_distribution_strategy", None),
+        )
         if self._delegates_tracking():
             self._delegate_tracking()
             # A stand-in under the name that TensorFlow 2.0 to 2.3 had the inner optimizer by.

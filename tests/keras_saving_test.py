@@ -1,0 +1,518 @@
+"""What the Keras wrappers save, in every form that their Keras has, and going on from it."""
+
+import copy
+import functools
+import json
+import os
+import tempfile
+from unittest import mock
+
+import numpy as np
+import tensorflow as tf
+from absl import logging
+from absl.testing import parameterized
+
+import tf_lossscale_compat as package
+from tests import keras_homes
+from tf_lossscale_compat import loss_scale as loss_scale_lib
+from tf_lossscale_compat.keras import mixed_precision
+from tf_lossscale_compat.keras.mixed_precision import experimental
+
+SCALE = 2.0**10
+BATCH = 2
+STEPS = 4  # In each of two halves of the training.
+VERSION = keras_homes.VERSION
+
+# The experimental optimizers of 2.9 and 2.10 could not be saved in most of these forms.
+HOMES = [
+    params
+    for params in keras_homes.named()
+    if VERSION >= (2, 11) or params["home"].kind != "current"
+]
+
+# Each kind of wrapper. At the end of the first half they have seen three finite steps, and of the
+# second of these two kinds is in the middle of counting up to growth.
+WRAPPERS = {
+    "dynamic": lambda opt: mixed_precision.LossScaleOptimizer(
+        opt, initial_scale=SCALE, dynamic_growth_steps=4
+    ),
+    "fixed": lambda opt: mixed_precision.LossScaleOptimizer(
+        opt, dynamic=False, initial_scale=SCALE
+    ),
+    "bounded": lambda opt: experimental.LossScaleOptimizer(
+        opt, package.DynamicLossScale(SCALE, 3, 4.0, min_loss_scale=0.5, max_loss_scale=2 * SCALE)
+    ),
+    "skipping": lambda opt: experimental.LossScaleOptimizer(
+        opt, package.FixedLossScale(SCALE, skip_nonfinite=True)
+    ),
+    "manager": lambda opt: experimental.LossScaleOptimizer(
+        opt, package.ExponentialUpdateLossScaleManager(SCALE, 4, 2, 4, 0.5)
+    ),
+    "fixed_manager": lambda opt: experimental.LossScaleOptimizer(
+        opt, package.FixedLossScaleManager(SCALE)
+    ),
+}
+LOADED = ("keras", "h5")  # By load_model.
+RESTORED = ("weights_h5", "weights_tf", "saved_model", "checkpoint")  # Into a model made anew.
+
+
+def has(home, form):
+    """Whether that Keras saves optimizers in this form."""
+    if form in ("keras", "weights_h5"):
+        # Optimizers of the kind that is legacy by now are not saved so, with or without this.
+        return home.kind == "keras3" or (home.kind == "current" and VERSION >= (2, 13))
+    if form == "h5":
+        return home.kind != "keras3"  # Which restores no optimizer's state from it.
+    if form in ("weights_tf", "saved_model"):
+        return home.kind != "keras3" and VERSION >= (2, 4)
+    return True
+
+
+def halves(bad=True):
+    random = np.random.RandomState(0)
+    x = random.uniform(-1, 1, (2, STEPS * BATCH, 3)).astype("float32")
+    y = random.uniform(-1, 1, (2, STEPS * BATCH, 2)).astype("float32")
+    if bad:
+        x[0, 0] = np.nan
+    return list(zip(x, y))
+
+
+def fit(model, half, **options):
+    model.fit(*half, batch_size=BATCH, shuffle=False, verbose=0, **options)
+
+
+def dense(home, optimizer):
+    """A compiled model with the same weights at each call."""
+    layer = home.keras.layers.Dense
+    model = home.model(layer(4, activation="tanh"), layer(2), inputs=(3,))
+    random = np.random.RandomState(1)
+    model.set_weights([random.uniform(-1, 1, weight.shape) for weight in model.get_weights()])
+    model.compile(optimizer, home.keras.losses.MeanSquaredError())
+    return model
+
+
+def state(home, model):
+    """Everything that training goes on from, as NumPy."""
+    opt = model.optimizer
+    counted = {
+        "iterations": opt.iterations,
+        "scale": opt._loss_scale(),
+        "counter": opt.dynamic_counter,
+    }
+    inner = home.variables(opt.inner_optimizer)
+    return {
+        "weights": model.get_weights(),
+        # Their order is not the same after loading in every Keras; the values are.
+        "inner": sorted((home.numpy(v) for v in inner), key=lambda a: (a.shape, a.tobytes())),
+        **{k: None if v is None else home.numpy(v) for k, v in counted.items()},
+    }
+
+
+@functools.lru_cache(maxsize=None)
+def trained(home, wrapper):
+    """Trains for both halves and saves in between.
+
+    Returns a folder with what was saved, the state in between and the state at the end.
+    """
+    home.keras.backend.clear_session()
+    folder = tempfile.mkdtemp(dir=tf.compat.v1.test.get_temp_dir())
+    model = dense(home, WRAPPERS[wrapper](home.Adam(0.1)))
+    first, second = halves(bad="fixed" not in wrapper or wrapper == "fixed_manager")
+    fit(model, first)
+    between = state(home, model)
+    for form in LOADED + RESTORED:
+        if has(home, form):
+            save(home, model, form, folder)
+    fit(model, second)
+    return folder, between, state(home, model)
+
+
+def path_of(folder, form):
+    return os.path.join(folder, {"weights_h5": "of.weights.h5"}.get(form, "of." + form))
+
+
+def save(home, model, form, folder):
+    path = path_of(folder, form)
+    if form == "checkpoint":
+        saved = tf.train.Checkpoint(model=model, optimizer=model.optimizer)
+        assert saved.save(path, **in_session()) == path + "-1"
+    elif form == "weights_h5":
+        model.save_weights(path)
+    elif form == "weights_tf":
+        model.save_weights(path, save_format="tf")
+    elif form == "saved_model":
+        model.save(path, save_format="tf")
+    else:
+        model.save(path)
+
+
+def restore(home, model, form, folder, partly=False):
+    path = path_of(folder, form)
+    if form == "checkpoint":
+        if not tf.executing_eagerly():  # In a graph nothing is restored later.
+            make_variables(home, model)
+        saved = tf.train.Checkpoint(model=model, optimizer=model.optimizer)
+        status = saved.restore(path + "-1")
+        if not partly:
+            status.assert_existing_objects_matched()
+        status.initialize_or_restore(**in_session())
+    elif form == "saved_model":
+        # What load_model of these Kerases leaves out, the checkpoint in it has.
+        model.load_weights(os.path.join(path, "variables", "variables"))
+    else:
+        if form == "weights_h5":  # Only then there is something to load into.
+            model.optimizer.build(model.trainable_variables)
+        model.load_weights(path)
+
+
+def in_session():
+    """Keras' session, where TensorFlow 1 has one, as an argument of checkpoints."""
+    if tf.executing_eagerly():
+        return {}
+    return {"session": tf.compat.v1.keras.backend.get_session()}
+
+
+def warnings():
+    """Records what is warned of through `absl.logging`."""
+    return mock.patch.object(logging, "warning")
+
+
+class _Base(tf.test.TestCase, parameterized.TestCase):
+    def setUp(self):
+        super().setUp()
+        for home in keras_homes.available():
+            home.keras.backend.clear_session()
+
+    def assert_equal_states(self, found, expected):
+        self.assertEqual(set(found), set(expected))
+        for key in found:
+            if isinstance(found[key], list):
+                self.assertEqual(len(found[key]), len(expected[key]), key)
+            for a, b in zip(tf.nest.flatten(found[key]), tf.nest.flatten(expected[key])):
+                if a is None:
+                    self.assertIsNone(b, key)
+                else:
+                    np.testing.assert_array_equal(a, b, err_msg=key)
+
+
+def saved_cases(forms, wrappers):
+    for params in HOMES:
+        for form in forms:
+            for wrapper in wrappers:
+                if has(params["home"], form):
+                    name = "_".join((params["testcase_name"], form, wrapper))
+                    yield dict(params, testcase_name=name, form=form, wrapper=wrapper)
+
+
+class GoesOnTest(_Base):
+    """Training that stops, is saved and goes on ends as if it had never stopped, bit for bit."""
+
+    @parameterized.named_parameters(
+        *saved_cases(LOADED, ["dynamic"]),
+        *saved_cases(["keras", "h5"], ["bounded", "manager"]),
+    )
+    def test_in_a_loaded_model(self, home, form, wrapper):
+        folder, between, end = trained(home, wrapper)
+        home.keras.backend.clear_session()
+        model = home.keras.models.load_model(path_of(folder, form))
+        original = WRAPPERS[wrapper](home.Adam(0.1))
+        self.assertIs(type(model.optimizer), type(original))
+        self.assertEqual(
+            loss_scale_lib.serialize(model.optimizer._loss_scale),
+            loss_scale_lib.serialize(original._loss_scale),
+        )
+        self.assert_equal_states(state(home, model), between)
+        fit(model, halves()[1])
+        self.assert_equal_states(state(home, model), end)
+
+    @parameterized.named_parameters(*HOMES)
+    def test_saved_model_brings_the_wrapper(self, home):
+        """But not the optimizer's state, of any optimizer: see `restore`."""
+        if not has(home, "saved_model"):
+            self.skipTest("this Keras loads no model from a SavedModel")
+        folder, between, _ = trained(home, "dynamic")
+        home.keras.backend.clear_session()
+        model = home.keras.models.load_model(path_of(folder, "saved_model"))
+        original = WRAPPERS["dynamic"](home.Adam(0.1))
+        self.assertIs(type(model.optimizer), type(original))
+        self.assertEqual(
+            loss_scale_lib.serialize(model.optimizer._loss_scale),
+            loss_scale_lib.serialize(original._loss_scale),
+        )
+        for weight, other in zip(model.get_weights(), between["weights"]):
+            self.assertAllEqual(weight, other)
+        fit(model, halves()[1])
+        self.assertEqual(home.numpy(model.optimizer.iterations), STEPS)
+
+    @parameterized.named_parameters(
+        *saved_cases(RESTORED, ["dynamic"]),
+        *saved_cases(["checkpoint"], ["bounded", "manager"]),
+    )
+    def test_in_a_new_model(self, home, form, wrapper):
+        folder, _, end = trained(home, wrapper)
+        home.keras.backend.clear_session()
+        model = dense(home, WRAPPERS[wrapper](home.Adam(0.1)))
+        restore(home, model, form, folder)
+        fit(model, halves()[1])
+        self.assert_equal_states(state(home, model), end)
+
+    @parameterized.named_parameters(*HOMES)
+    def test_from_model_checkpoint(self, home):
+        _, between, _ = trained(home, "dynamic")
+        home.keras.backend.clear_session()
+        path = os.path.join(self.get_temp_dir(), "of.keras" if has(home, "keras") else "of.h5")
+        model = dense(home, WRAPPERS["dynamic"](home.Adam(0.1)))
+        fit(model, halves()[0], callbacks=[home.keras.callbacks.ModelCheckpoint(path)])
+        home.keras.backend.clear_session()
+        model = home.keras.models.load_model(path)
+        self.assert_equal_states(state(home, model), between)
+
+    @parameterized.named_parameters(*HOMES)
+    def test_backup_and_restore(self, home):
+        callbacks = home.keras.callbacks
+        if not hasattr(callbacks, "BackupAndRestore"):
+            callbacks = callbacks.experimental if VERSION >= (2, 3) else None
+        if callbacks is None:
+            self.skipTest("this Keras has no BackupAndRestore")
+
+        class Interrupt(home.keras.callbacks.Callback):
+            def on_epoch_begin(self, epoch, logs=None):
+                if epoch == 1:
+                    raise RuntimeError("stopped")
+
+        results = []
+        for stops in (False, True):
+            folder = os.path.join(self.get_temp_dir(), f"backup{stops}")
+            for again in [False, True][: 1 + stops]:
+                home.keras.backend.clear_session()
+                model = dense(home, WRAPPERS["dynamic"](home.Adam(0.1)))
+                used = [callbacks.BackupAndRestore(folder)]
+                if stops and not again:
+                    with self.assertRaisesRegex(RuntimeError, "stopped"):
+                        fit(model, halves()[0], epochs=2, callbacks=used + [Interrupt()])
+                else:
+                    fit(model, halves()[0], epochs=2, callbacks=used)
+            results.append(state(home, model))
+        self.assertEqual(results[0]["iterations"], 2 * (STEPS - 1))
+        self.assert_equal_states(results[1], results[0])
+
+
+class OtherOptimizersFilesTest(_Base):
+    """Files that other optimizers wrote."""
+
+    def assert_taken_over(self, home, opt, expected):
+        found = [home.numpy(variable) for variable in home.variables(opt.inner_optimizer)]
+        self.assertEqual(len(found), len(expected))
+        for a, b in zip(found, expected):
+            np.testing.assert_array_equal(a, b)
+
+    def assert_told(self, warned, told):
+        messages = [call[0][0] for call in warned.call_args_list]
+        self.assertEqual([("loss scale" in message) for message in messages].count(True), told)
+
+    @parameterized.named_parameters(*saved_cases(RESTORED, ["own"]))
+    def test_of_that_keras_own_loss_scale_optimizer(self, home, form, wrapper):
+        if VERSION < (2, 4):
+            self.skipTest("Keras had no such class yet")
+        own = home.own()(home.Adam(0.1), initial_scale=SCALE, dynamic_growth_steps=2)
+        model = dense(home, own)
+        fit(model, halves()[0])
+        save(home, model, form, self.get_temp_dir())
+        expected = [home.numpy(variable) for variable in home.variables(own.inner_optimizer)]
+
+        model = dense(home, mixed_precision.LossScaleOptimizer(home.Adam(0.1), initial_scale=4))
+        opt = model.optimizer
+        # Variables made later are restored when they are made.
+        make_variables(home, model)
+        with warnings() as warned:
+            # TensorFlow does not know that a variable of Keras 3 and what it holds are one.
+            restore(home, model, form, self.get_temp_dir(), partly=home.kind == "keras3")
+        self.assert_taken_over(home, opt, expected)
+        in_file = form != "weights_h5" or home.kind == "keras3"
+        self.assert_told(warned, not in_file)
+        self.assertEqual(home.numpy(opt.loss_scale), SCALE if in_file else 4)
+        self.assertEqual(home.numpy(opt.dynamic_counter), 1 if in_file else 0)
+
+    @parameterized.named_parameters(*saved_cases(["weights_h5", "h5", "weights_tf"], ["plain"]))
+    def test_of_a_plain_optimizer(self, home, form, wrapper):
+        plain = home.Adam(0.1)
+        model = dense(home, plain)
+        fit(model, halves()[1])
+        expected = [home.numpy(variable) for variable in home.variables(plain)]
+        weights = [home.numpy(variable) for variable in home.variables(plain)]
+        save(home, model, form, self.get_temp_dir())
+
+        model = dense(home, mixed_precision.LossScaleOptimizer(home.Adam(0.1), initial_scale=4))
+        opt = model.optimizer
+        make_variables(home, model)
+        with warnings() as warned:
+            if form == "h5":  # What load_model calls on what it has read.
+                opt.set_weights(weights)
+            else:
+                restore(home, model, form, self.get_temp_dir())
+        self.assert_told(warned, form == "weights_h5")
+        self.assert_taken_over(home, opt, expected)
+        self.assertEqual(home.numpy(opt.loss_scale), 4)
+        fit(model, halves()[1])
+
+
+def make_variables(home, model):
+    """Makes the optimizer's variables, as the first step does."""
+    if home.kind == "v2":
+        model.optimizer.iterations  # noqa: B018 - makes it.
+        model.optimizer._create_hypers()
+        model.optimizer._create_slots(model.trainable_variables)
+    else:
+        model.optimizer.build(model.trainable_variables)
+
+
+def config_cases():
+    for params in HOMES:
+        for wrapper in WRAPPERS:
+            name = "{}_{}".format(params["testcase_name"], wrapper)
+            yield dict(params, testcase_name=name, wrapper=wrapper)
+
+
+class ConfigTest(_Base):
+    @parameterized.named_parameters(*config_cases())
+    def test_round_trip(self, home, wrapper):
+        opt = WRAPPERS[wrapper](home.Adam(0.25))
+        config = json.loads(json.dumps(opt.get_config()))
+        public = (
+            mixed_precision.LossScaleOptimizer
+            if isinstance(opt, mixed_precision.LossScaleOptimizer)
+            else experimental.LossScaleOptimizer
+        )
+        before = copy.deepcopy(config)
+        for cls in (public, type(opt)):
+            # A config does not tell whether its optimizer is of the legacy kind.
+            if cls is type(opt) or home is keras_homes.available()[0]:
+                again = cls.from_config(config)
+                self.assertEqual(config, before)
+                self._check(home, again, opt)
+
+        serialized = json.loads(json.dumps(home.keras.optimizers.serialize(opt), default=float))
+        options = {"use_legacy_optimizer": True} if home.name == "legacy" else {}
+        self._check(home, home.keras.optimizers.deserialize(serialized, **options), opt)
+
+    def _check(self, home, again, opt):
+        self.assertIs(type(again), type(opt))
+        self.assertIs(type(again.inner_optimizer), type(opt.inner_optimizer))
+        self.assertEqual(again.get_config(), opt.get_config())
+        self.assertAllClose(home.numpy(again.learning_rate), 0.25)
+
+    def _old_config(self, home, key):
+        return {key: home.keras.optimizers.serialize(home.SGD(0.25))}
+
+    def _from(self, home, public, config):
+        """`from_config` of the class for this family, which old configs do not tell."""
+        before = copy.deepcopy(config)
+        args = [8.0] if public is experimental.LossScaleOptimizer else []
+        try:
+            return type(public(home.SGD(0.1), *args)).from_config(config)
+        finally:
+            self.assertEqual(config, before)
+
+    @parameterized.named_parameters(*HOMES)
+    def test_reads_what_tensorflow_2_0_wrote(self, home):
+        for public in (mixed_precision.LossScaleOptimizer, experimental.LossScaleOptimizer):
+            config = dict(
+                self._old_config(home, "optimizer"),
+                loss_scale={
+                    "class_name": "DynamicLossScale",
+                    "config": {
+                        "initial_loss_scale": 8.0,
+                        "increment_period": 3,
+                        "multiplier": 4.0,
+                    },
+                },
+            )
+            opt = self._from(home, public, config)
+            self.assertIsInstance(opt, public)
+            self.assertIsInstance(opt.inner_optimizer, home.SGD)
+            self.assertAllClose(home.numpy(opt.learning_rate), 0.25)
+            self.assertEqual(opt.initial_scale, 8)
+            self.assertEqual(opt.dynamic_growth_steps, 3)
+            self.assertEqual(opt._loss_scale.multiplier, 4)
+            self.assertTrue(opt.dynamic)
+            # Nothing of it is lost in this class's own config.
+            again = self._from(home, public, opt.get_config())
+            self.assertEqual(again._loss_scale.get_config(), opt._loss_scale.get_config())
+
+            config["loss_scale"] = {
+                "class_name": "FixedLossScale",
+                "config": {"loss_scale_value": 16.0},
+            }
+            opt = self._from(home, public, config)
+            self.assertEqual((opt.dynamic, opt.initial_scale), (False, 16))
+
+    @parameterized.named_parameters(*HOMES)
+    def test_reads_what_tensorflow_2_4_to_2_15_and_keras_3_wrote(self, home):
+        for public in (mixed_precision.LossScaleOptimizer, experimental.LossScaleOptimizer):
+            config = dict(
+                self._old_config(home, "inner_optimizer"),
+                dynamic=True,
+                initial_scale=8.0,
+                dynamic_growth_steps=3,
+            )
+            opt = self._from(home, public, config)
+            self.assertIsInstance(opt, public)
+            self.assertEqual((opt.dynamic, opt.initial_scale), (True, 8))
+            self.assertEqual(opt.dynamic_growth_steps, 3)
+            config.update(dynamic=False, dynamic_growth_steps=None)
+            opt = self._from(home, public, config)
+            self.assertEqual((opt.dynamic, opt.initial_scale), (False, 8))
+            if VERSION >= (2, 4):
+                own = home.own()(home.SGD(0.25), initial_scale=4.0, dynamic_growth_steps=5)
+                opt = self._from(home, public, own.get_config())
+                self.assertIsInstance(opt.inner_optimizer, home.SGD)
+                self.assertEqual((opt.dynamic, opt.initial_scale), (True, 4))
+                self.assertEqual(opt.dynamic_growth_steps, 5)
+
+    @parameterized.named_parameters(*HOMES)
+    def test_malformed_configs(self, home):
+        inner = self._old_config(home, "inner_optimizer")
+        for config, message in (
+            ({}, "config must hold the inner optimizer"),
+            ({"dynamic": True}, "config must hold the inner optimizer"),
+            (dict(inner, initial_scale=-1.0), "initial_scale must be above zero.*-1"),
+            (dict(inner, initial_scale="8"), "initial_scale must be a real number.*'8'"),
+            (dict(inner, dynamic_growth_steps=1.5), "dynamic_growth_steps must be.*1.5"),
+            (dict(inner, dynamic=False), "initial_scale must be given"),
+            (dict(inner, loss_scale=None), "loss_scale cannot be None"),
+            (dict(inner, loss_scale="big"), "Cannot make a loss scale of 'big'"),
+            (
+                dict(inner, loss_scale={"class_name": "Unknown", "config": {}}),
+                "unknown loss scale 'Unknown'",
+            ),
+            (
+                dict(inner, loss_scale={"class_name": "FixedLossScale", "config": {"a": 1}}),
+                "config does not fit its class",
+            ),
+        ):
+            for public in (mixed_precision.LossScaleOptimizer, experimental.LossScaleOptimizer):
+                with self.assertRaisesRegex(ValueError, message):
+                    self._from(home, public, config)
+
+    @parameterized.named_parameters(*HOMES)
+    def test_copies_of_one_that_has_not_run(self, home):
+        if not tf.executing_eagerly():
+            self.skipTest("variables of a graph have no copies")
+        if home.kind == "current":
+            self.skipTest("these optimizers cannot be copied, loss scale or not")
+        opt = mixed_precision.LossScaleOptimizer(home.SGD(0.25), initial_scale=SCALE)
+        again = copy.deepcopy(opt)
+        self.assertIs(type(again), type(opt))
+        self.assertIsNot(again.inner_optimizer, opt.inner_optimizer)
+        self.assertIsNot(again._loss_scale, opt._loss_scale)
+        self.assertEqual(again.get_config(), opt.get_config())
+        x, y = halves()[0]
+        fit(dense(home, again), (x, y))
+        self.assertEqual(home.numpy(again.loss_scale), SCALE / 2)
+        self.assertEqual(home.numpy(again.iterations), STEPS - 1)
+        self.assertEqual(home.numpy(opt.loss_scale), SCALE)
+        self.assertEqual(home.numpy(opt.iterations), 0)
+
+
+if __name__ == "__main__":
+    tf.test.main()
