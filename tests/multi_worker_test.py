@@ -13,6 +13,7 @@ import subprocess
 import sys
 import time
 
+import keras_homes
 import processes
 import pytest
 import tensorflow as tf
@@ -22,7 +23,7 @@ from absl.testing import parameterized
 pytestmark = pytest.mark.timeout(900)
 
 VERSION = tuple(int(part) for part in tf.__version__.split(".")[:2])
-CASES = ("dynamic", "contrib")
+CASES = ("dynamic", "contrib", *[home.name for home in keras_homes.available()])
 # A start of TensorFlow per worker: older versions get the smaller cluster only.
 CLUSTERS = (2, 3) if VERSION >= (2, 20) else (2,)
 # Far above what it takes: workers that disagree wait for each other without end.

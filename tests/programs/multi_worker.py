@@ -12,6 +12,7 @@ so gradients are integers, and learning rate, momentum and loss scales are power
 
 import json
 import os
+import pathlib
 import sys
 import time
 
@@ -20,7 +21,11 @@ import numpy as np
 import tensorflow as tf
 
 from tf_lossscale_compat.contrib import mixed_precision as contrib
+from tf_lossscale_compat.keras.mixed_precision import experimental as keras_experimental
 from tf_lossscale_compat.train import experimental
+
+sys.path.append(str(pathlib.Path(__file__).resolve().parent.parent))
+import keras_homes  # From the folder of tests, which need not be a package here.
 
 tf1 = tf.compat.v1
 
@@ -29,20 +34,58 @@ NAN_STEPS = (1, 2, 6, 9)
 EXAMPLES, FEATURES = 12, 4  # A global batch can be cut in two or three.
 
 
-def _dynamic(opt):
+class _V1:
+    """An optimizer of TensorFlow 1 and the variables of its loss scale."""
+
+    def __init__(self, wrapper, policy, variables):
+        self._opt = wrapper(tf1.train.MomentumOptimizer(2.0**-6, 0.5), policy)
+        self.policy = variables
+        self._count = tf.Variable(
+            0, trainable=False, aggregation=tf.VariableAggregation.ONLY_FIRST_REPLICA
+        )
+
+    def step(self, loss, variables):
+        gradients = self._opt.compute_gradients(loss, variables)
+        self._opt.apply_gradients(gradients, global_step=self._count)
+
+    def state(self, variables):
+        return [self._count] + [self._opt.get_slot(each, "momentum") for each in variables]
+
+
+class _Keras:
+    """The same for an optimizer of Keras, which counts applied steps by itself."""
+
+    def __init__(self, home):
+        policy = experimental.DynamicLossScale(2.0**10, increment_period=2, multiplier=2.0)
+        self._opt = keras_experimental.LossScaleOptimizer(home.SGD(2.0**-6, momentum=0.5), policy)
+        self.policy = [policy.current_loss_scale, policy.good_steps]
+
+    def step(self, loss, variables):
+        with tf.GradientTape() as tape:
+            scaled_loss = self._opt.get_scaled_loss(loss())
+        gradients = self._opt.get_unscaled_gradients(tape.gradient(scaled_loss, variables))
+        self._opt.apply_gradients(zip(gradients, variables))
+
+    def state(self, _):
+        inner = self._opt.inner_optimizer.variables
+        return list(inner() if callable(inner) else inner)
+
+
+def _dynamic():
     policy = experimental.DynamicLossScale(2.0**10, increment_period=2, multiplier=2.0)
-    opt = experimental.MixedPrecisionLossScaleOptimizer(opt, policy)
-    return opt, [policy.current_loss_scale, policy.good_steps]
+    variables = [policy.current_loss_scale, policy.good_steps]
+    return _V1(experimental.MixedPrecisionLossScaleOptimizer, policy, variables)
 
 
-def _contrib(opt):
+def _contrib():
     manager = contrib.ExponentialUpdateLossScaleManager(
         2.0**10, incr_every_n_steps=2, decr_every_n_nan_or_inf=2, decr_ratio=0.5
     )
-    return contrib.LossScaleOptimizer(opt, manager), manager.variables()
+    return _V1(contrib.LossScaleOptimizer, manager, manager.variables())
 
 
 CASES = {"dynamic": _dynamic, "contrib": _contrib}
+CASES.update({home.name: lambda home=home: _Keras(home) for home in keras_homes.available()})
 
 
 def global_batch(step):
@@ -64,17 +107,14 @@ def train(case, strategy, worker, workers):
     with strategy.scope():
         weights = tf.Variable(tf.zeros([FEATURES]))
         bias = tf.Variable(0.0)
-        count = tf.Variable(
-            0, trainable=False, aggregation=tf.VariableAggregation.ONLY_FIRST_REPLICA
-        )
-        opt, policy = CASES[case](tf1.train.MomentumOptimizer(2.0**-6, 0.5))
+        opt = CASES[case]()
 
     def replica_step(features, targets):
         def loss():
             predictions = tf.linalg.matvec(features, weights) + bias
             return tf.reduce_sum(tf.abs(predictions - targets))
 
-        opt.apply_gradients(opt.compute_gradients(loss, [weights, bias]), global_step=count)
+        opt.step(loss, [weights, bias])
 
     @tf.function
     def distributed_step(features, targets):
@@ -86,13 +126,13 @@ def train(case, strategy, worker, workers):
     for step in range(STEPS):
         features, targets = global_batch(step)
         distributed_step(tf.constant(features[share]), tf.constant(targets[share]))
-        slots = [opt.get_slot(variable, "momentum") for variable in (weights, bias)]
+        trained = [weights, bias, *opt.state([weights, bias])]
         history.append(
             {
                 "step": step,
                 "nan": step in NAN_STEPS,
-                "trained": values([weights, bias, count, *slots]),
-                "policy": values(policy),
+                "trained": values(trained),
+                "policy": values(opt.policy),
             }
         )
     return history

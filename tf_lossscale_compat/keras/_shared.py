@@ -169,6 +169,7 @@ class LossScaling(_MixedIntoKeras):
         """Applies (gradient, variable) pairs; `kwargs` are for the inner `apply_gradients`."""
         raise NotImplementedError
 
+    @_tf.do_not_convert
     def apply(self, grads, trainable_variables=None):
         """Applies scaled gradients in the manner of Keras 3, unless the step is to be skipped.
 
