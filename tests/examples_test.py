@@ -1,5 +1,6 @@
 """Each file of examples/ runs and ends with a sensible summary."""
 
+import importlib.util
 import os
 import pathlib
 import re
@@ -87,6 +88,8 @@ class ExamplesTest(parameterized.TestCase):
     def test_keras_example_on_tf_keras(self):
         if VERSION < (2, 16):
             self.skipTest("before TensorFlow 2.16 tf.keras is no other Keras than tf_keras")
+        if not importlib.util.find_spec("tf_keras"):
+            self.skipTest("tf_keras is not installed")
         (row,) = [row for row in TABLE if row[0] == "keras_train_step.py"]
         self.check(run(EXAMPLES / row[0], *row[1], TF_USE_LEGACY_KERAS="1"), *row[1:])
 

@@ -8,6 +8,7 @@ import contextlib
 import dataclasses
 import functools
 import importlib
+import importlib.util
 import itertools
 import typing
 
@@ -101,12 +102,12 @@ def available():
             Home("legacy", tf.keras, tf.keras.optimizers.legacy),
         ]
     keras = importlib.import_module("keras")
-    tf_keras = importlib.import_module("tf_keras")
-    return [
-        Home("keras3", keras, keras.optimizers),
-        Home("current", tf_keras, tf_keras.optimizers),
-        Home("legacy", tf_keras, tf_keras.optimizers.legacy),
-    ]
+    homes = [Home("keras3", keras, keras.optimizers)]
+    if importlib.util.find_spec("tf_keras"):  # Which TensorFlow does not ask for.
+        tf_keras = importlib.import_module("tf_keras")
+        homes.append(Home("current", tf_keras, tf_keras.optimizers))
+        homes.append(Home("legacy", tf_keras, tf_keras.optimizers.legacy))
+    return homes
 
 
 def named():

@@ -292,31 +292,26 @@ def _from_hdf5(groups, scalars):
     for group in sorted(groups):
         # In .keras and .weights.h5 variables are numbered: iteration, learning rate, step counter,
         # scale, and what the optimizer inside has. No other optimizer of Keras has one inside.
+        # With a manager, this package's has the manager's variables in the scale's place.
         if group + "/inner_optimizer" in groups:
-            variables = [f"{group}/vars/{number}" for number in range(4)]
-            if [kind_of(name) for name in variables] == ["q", "f", "q", "f"]:
-                states.append(
-                    _state(
-                        kind_of, value_of, variables[3], variables[2], None, "keras3 HDF5", group
-                    )
-                )
+            variables = [f"{group}/vars/{number}" for number in range(5)]
+            kinds = [kind_of(name) for name in variables]
+            if kinds[:4] == ["q", "f", "q", "f"]:
+                found = (variables[3], variables[2], None, "keras3 HDF5")
+                states.append(_state(kind_of, value_of, *found, group))
+            elif kinds == ["q", "f", "f", "i", "i"]:
+                scale, good, bad = variables[2:]
+                states.append(_state(kind_of, value_of, scale, good, bad, "contrib HDF5", group))
         # In Keras' older .h5 they go by their names, and so in files of this package's tf_keras
         # optimizers.
-        for layout, scale, good in (
-            ("keras3 HDF5", "dynamic_scale", "step_counter"),
-            ("dynamic HDF5", "current_loss_scale", "good_steps"),
+        key = group[: -len("/vars")] if group.endswith("/vars") else group
+        for layout, names in (
+            ("keras3 HDF5", ("dynamic_scale", "step_counter", None)),
+            ("dynamic HDF5", ("current_loss_scale", "good_steps", None)),
+            ("contrib HDF5", ("loss_scale", "good_steps", "bad_steps")),
         ):
-            states.append(
-                _state(
-                    kind_of,
-                    value_of,
-                    f"{group}/{scale}",
-                    f"{group}/{good}",
-                    None,
-                    layout,
-                    group,
-                )
-            )
+            paths = [name and f"{group}/{name}" for name in names]
+            states.append(_state(kind_of, value_of, paths[0], paths[1], paths[2], layout, key))
     return states, sorted(scalars)
 
 

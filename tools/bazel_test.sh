@@ -7,7 +7,7 @@
 #
 #   PYTHON=…   the interpreter that runs the tests: TensorFlow and the extra `test` installed, this
 #              package not. Without it one is set up in .ci/bazel-venv.
-#   BAZEL_TEST_SECONDS=…   the limit for the whole run of Bazel (900)
+#   BAZEL_TEST_SECONDS=…   the limit for the whole run of Bazel (2400)
 #
 # Needs Debian's bazel-bootstrap, bazel-rules-java and bazel-rules-proto, and installs them where it
 # may (root, apt-get). A newer Bazel, which fetches rules as MODULE.bazel says, needs no such script:
@@ -93,9 +93,9 @@ BUILD
 
 (($# > 0)) || set -- //...
 cd "$scratch/workspace"
-# --batch leaves no server behind. One job: each test is a TensorFlow of its own.
+# --batch leaves no server behind. Two jobs: each test is a TensorFlow of its own.
 status=0
-timeout --kill-after=30 "${BAZEL_TEST_SECONDS:-900}" \
+timeout --kill-after=30 "${BAZEL_TEST_SECONDS:-2400}" \
   bazel --batch --host_jvm_args=-Xmx1g --output_user_root="$scratch/output" test \
   --override_repository=rules_java="$rules_java" \
   --override_repository=rules_proto="$rules_proto" \
@@ -103,10 +103,10 @@ timeout --kill-after=30 "${BAZEL_TEST_SECONDS:-900}" \
   --override_repository=rules_python="$scratch/rules_python" \
   --override_repository=remote_coverage_tools="$scratch/remote_coverage_tools" \
   --incompatible_use_python_toolchains=false --python_path="$PYTHON" \
-  --symlink_prefix=/ --jobs=1 --local_test_jobs=1 --spawn_strategy=local \
+  --symlink_prefix=/ --jobs=2 --local_test_jobs=2 --spawn_strategy=local \
   --test_tag_filters=-starts-processes --build_tests_only \
   --test_env=TF_CPP_MIN_LOG_LEVEL=2 --test_env=PYTHONDONTWRITEBYTECODE=1 \
   --test_output=errors --test_summary=short --noshow_progress \
   "$@" || status=$?
-((status != 124)) || fail "Bazel was stopped after ${BAZEL_TEST_SECONDS:-900} s"
+((status != 124)) || fail "Bazel was stopped after ${BAZEL_TEST_SECONDS:-2400} s"
 exit "$status"

@@ -36,8 +36,8 @@ class Keras3(_shared.LossScaling):
             self.step_counter = self._own("step_counter", loss_scale.good_steps)
             self.dynamic_scale = self._own("dynamic_scale", loss_scale.current_loss_scale)
         else:
-            for variable in _shared.variables_of(loss_scale):
-                self._own(variable.name.split(":")[0].split("/")[-1], variable)
+            for name, variable in _shared.named_variables_of(loss_scale).items():
+                self._own(name, variable)
 
     inner_optimizer: Any = None  # An attribute of each instance, no property.
 

@@ -214,6 +214,14 @@ def as_operation(result):
     return tf.no_op() if result is None else tf.group(result)
 
 
+def named_variables_of(loss_scale):
+    """`variables_of` as a dict from the names that they were made with, without scopes."""
+    return {
+        variable.name.split(":")[0].split("/")[-1]: variable
+        for variable in variables_of(loss_scale)
+    }
+
+
 def variables_of(loss_scale):
     """The variables that `loss_scale` keeps its state in, a list."""
     manager = getattr(loss_scale, "manager", None)

@@ -8,6 +8,11 @@ from tf_lossscale_compat.keras import _shared
 tf = _tf.tf
 
 
+class _CallableList(list):
+    def __call__(self):
+        return self
+
+
 class TFKeras(_shared.WrapsTFKeras):
     """Mixed into that Keras' `LossScaleOptimizer` for such optimizers."""
 
@@ -62,16 +67,22 @@ class TFKeras(_shared.WrapsTFKeras):
         self._apply_pairs(grads_and_vars, self._calls.applying_gradients(), **kwargs)
         return self.iterations
 
+    def _inner_variables(self):
+        variables = self._optimizer.variables
+        return list(variables() if callable(variables) else variables)
+
     @property
     def variables(self):
-        """The variables of the inner optimizer and after them those of the loss scale."""
-        inner = self._optimizer.variables
-        return type(inner)(list(inner) + _shared.variables_of(self._loss_scale))
+        """The variables of the inner optimizer and after them those of the loss scale.
+
+        A list that can be called, too: in TensorFlow 2.10 this was a method.
+        """
+        return _CallableList(self._inner_variables() + _shared.variables_of(self._loss_scale))
 
     def set_weights(self, weights):
         """Sets `variables`, or those of the inner optimizer alone, from a list of arrays."""
         variables = self.variables
-        inner = len(self._optimizer.variables)
+        inner = len(self._inner_variables())
         if len(weights) not in (inner, len(variables)):
             raise ValueError(
                 f"weights must be {len(variables)} arrays, or {inner} for the inner optimizer "
@@ -86,12 +97,26 @@ class TFKeras(_shared.WrapsTFKeras):
         for variable, weight in zip(variables, weights):
             variable.assign(weight)
 
+    def save_own_variables(self, store):
+        """Puts state into a `.keras` file: the inner optimizer's by number, the scale's by name."""
+        for i, variable in enumerate(self._inner_variables()):
+            store[str(i)] = variable.numpy()
+        for name, variable in _shared.named_variables_of(self._loss_scale).items():
+            store[name] = variable.numpy()
+
     def load_own_variables(self, store):
-        """Takes state from a `.keras` file, also of an optimizer without loss scale."""
-        inner = self._optimizer.variables
-        if len(store.keys()) != len(inner) or len(inner) == len(self.variables):
-            super().load_own_variables(store)
+        """Takes state from a `.keras` file, also of another loss-scale optimizer or of none."""
+        saved = set(store.keys())
+        inner = {str(i): variable for i, variable in enumerate(self._inner_variables())}
+        if {name for name in saved if name.isdigit()} != set(inner):
+            logging.warning("The saved optimizer has other variables; none of them is loaded.")
             return
-        logging.warning("The saved optimizer has no loss scale; this one keeps its own.")
-        for i, variable in enumerate(inner):
-            variable.assign(store[str(i)])
+        own = _shared.named_variables_of(self._loss_scale)
+        if saved != set(inner) | set(own):
+            logging.warning(
+                "The saved optimizer has a loss scale of another kind or none; this one keeps its "
+                "own."
+            )
+            own = {}
+        for name, variable in {**inner, **own}.items():
+            variable.assign(store[name])
