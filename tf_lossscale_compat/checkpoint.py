@@ -299,7 +299,7 @@ def _from_hdf5(groups, scalars):
             if kinds[:4] == ["q", "f", "q", "f"]:
                 found = (variables[3], variables[2], None, "keras3 HDF5")
                 states.append(_state(kind_of, value_of, *found, group))
-            elif kinds == ["q", "f", "f", "i", "i"]:
+            elif kinds == ["q", "f", "f", "q", "q"]:
                 scale, good, bad = variables[2:]
                 states.append(_state(kind_of, value_of, scale, good, bad, "contrib HDF5", group))
         # In Keras' older .h5 they go by their names, and so in files of this package's tf_keras
