@@ -10,6 +10,7 @@ Several go into one comment, separated by semicolons. Without a version, a block
 execution is eager from the start: on every TensorFlow 2.
 """
 
+import ast
 import importlib.util
 import json
 import os
@@ -331,6 +332,24 @@ class LinksTest(parameterized.TestCase):
                 if anchor:
                     known = headings(path.relative_to(ROOT).as_posix())
                     self.assertIn(anchor, known, f"{document} links to {target}")
+
+
+class TroubleshootingTest(absltest.TestCase):
+    def test_the_messages_are_the_packages(self):
+        _, _, rest = read("migration_guide.md").partition("<!-- messages of this package -->")
+        table = rest.split("\n\n")[1].splitlines()[2:]
+        self.assertGreater(len(table), 10)
+        said = []
+        for path in (ROOT / "tf_lossscale_compat").rglob("*.py"):
+            for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+                # Python 3.7 calls them Str and what they hold s.
+                text = getattr(node, "s" if sys.version_info < (3, 8) else "value", None)
+                if isinstance(text, str):
+                    said.append(text)
+        for row in table:
+            message = re.match(r"\| `([^`]+)` \|", row).group(1)
+            with self.subTest(message):
+                self.assertTrue(any(message in text for text in said), "no such message")
 
 
 class ReaderTest(absltest.TestCase):
