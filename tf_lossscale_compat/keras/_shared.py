@@ -11,7 +11,7 @@ from tf_lossscale_compat.keras import _calls
 tf = _tf.tf
 
 
-# To type checkers the attributes that a Keras' own class brings are there; at run time it does.
+# Stands for the class of Keras that each family puts beside this one, with all its attributes.
 _MixedIntoKeras: Any = object
 
 
