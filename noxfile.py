@@ -318,8 +318,10 @@ def run_environments(session, options):
     results = {}
     # One environment installs (disk and network) while another tests (processor).
     with concurrent.futures.ThreadPoolExecutor(options.jobs) as pool:
+        # The newest have the most to test, and what starts last ends last.
         futures = [
-            pool.submit(run_suite, ENVIRONMENTS[name], wheel, options) for name in options.names
+            pool.submit(run_suite, ENVIRONMENTS[name], wheel, options)
+            for name in reversed(options.names)
         ]
         for future in concurrent.futures.as_completed(futures):
             result = future.result()
