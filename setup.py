@@ -51,6 +51,7 @@ setuptools.setup(
         # has one of them already.
         "tensorflow": ["tensorflow>=1.15"],
         "tensorflow-cpu": ["tensorflow-cpu>=1.15"],
+        "bench": ["matplotlib"],
         "demo": DEMO,
         "migrate": MIGRATE,
         "test": TEST,

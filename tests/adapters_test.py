@@ -1,5 +1,7 @@
 """Policies of one generation, and of users, where the optimizer of the other expects its own."""
 
+import json
+
 import numpy as np
 import tensorflow as tf
 from absl.testing import parameterized
@@ -353,12 +355,40 @@ class ManagerAsLossScaleTest(tf.test.TestCase, parameterized.TestCase):
             self.assertIs(opt._loss_scale_manager, manager)
             self.assertIs(loss_scale_lib.get(loss_scale), loss_scale)
 
-    def test_it_has_no_config(self):
-        loss_scale = loss_scale_lib.get(contrib.FixedLossScaleManager(8.0))
-        with self.assertRaisesRegex(NotImplementedError, "FixedLossScaleManager"):
+    def test_its_config_makes_the_same_manager(self):
+        arguments = {
+            "init_loss_scale": 64.0,
+            "incr_every_n_steps": 5,
+            "decr_every_n_nan_or_inf": 3,
+            "incr_ratio": 4.0,
+            "decr_ratio": 0.5,
+        }
+        for manager in (
+            contrib.FixedLossScaleManager(8.0),
+            contrib.ExponentialUpdateLossScaleManager(**arguments),
+        ):
+            with tf.Graph().as_default():
+                config = loss_scale_lib.serialize(loss_scale_lib.get(manager))
+                again = loss_scale_lib.get(json.loads(json.dumps(config)))
+                self.assertIs(type(again.manager), type(manager))
+                self.assertEqual(loss_scale_lib.serialize(again), config)
+        self.assertEqual(config["config"]["config"], arguments)
+
+    def test_a_manager_of_the_users_own_has_no_config(self):
+        class Policy(contrib.FixedLossScaleManager):
+            pass
+
+        loss_scale = loss_scale_lib.get(Policy(8.0))
+        with self.assertRaisesRegex(NotImplementedError, "Policy has no config"):
             loss_scale.get_config()
-        with self.assertRaisesRegex(NotImplementedError, "FixedLossScaleManager"):
+        with self.assertRaisesRegex(NotImplementedError, "Policy has no config"):
             loss_scale_lib.serialize(loss_scale)
+
+    def test_a_config_of_no_manager_is_refused(self):
+        for name in ("Policy", "FixedLossScaleManager"):
+            config = {"class_name": "ManagerLossScale", "config": {"class_name": name}}
+            with self.assertRaisesRegex(ValueError, "names no loss-scale manager.*" + name):
+                loss_scale_lib.get(config)
 
     def test_a_checkpoint_of_the_optimizer_holds_the_manager(self):
         prefix = self.get_temp_dir() + "/adapted"

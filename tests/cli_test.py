@@ -30,7 +30,7 @@ class MainTest(absltest.TestCase):
         self.assertEqual(code, 0)
         self.assertIn("usage: tf-lossscale", out)
         self.assertRegex(out, r"(?m)^ +demo +Train")
-        self.assertRegex(out, r"(?m)^ +checkpoint +Find the loss scale in a checkpoint")
+        self.assertRegex(out, r"(?m)^ +checkpoint\s+Find the loss scale in a checkpoint")
         self.assertRegex(out, r"(?m)^ +migrate +Rewrite")
 
     def test_help_of_the_demo_names_its_options(self):

@@ -402,7 +402,7 @@ class ManagerLossScale(LossScale):
 
     @classmethod
     def from_config(cls, config):
-        if config.get("class_name") not in _MANAGERS:
+        if config.get("class_name") not in _MANAGERS or not isinstance(config.get("config"), dict):
             raise ValueError(f"config names no loss-scale manager, got {config!r}.")
         return cls(_MANAGERS[config["class_name"]](**config["config"]))
 

@@ -1,0 +1,185 @@
+"""What is measured: apply steps of this package, of its peers, and of neither.
+
+Each contender is given the same gradients of a scaled loss, and unscales, tests and applies them.
+The v1 optimizers compute gradients themselves, so here they take the given ones for computed.
+"""
+
+import dataclasses
+import functools
+import importlib
+import importlib.util
+from typing import Callable, Optional
+
+import tensorflow as tf
+
+from tf_lossscale_compat import ExponentialUpdateLossScaleManager, FixedLossScaleManager
+from tf_lossscale_compat.contrib import mixed_precision as contrib
+from tf_lossscale_compat.train import experimental
+
+tf1 = tf.compat.v1
+
+SCALE = 2.0**10
+RATE = 1e-6
+# Never reached while measuring: growth takes the same operations as none.
+PERIOD = 10**6
+
+
+@dataclasses.dataclass(frozen=True)
+class Contender:
+    """One thing to measure.
+
+    Attributes:
+      name: str, what the tables call it.
+      generation: "v1", "keras3" or "tf_keras", whose optimizer it is around.
+      make: function that returns an optimizer; called where variables may be made.
+      apply: function of an optimizer, gradients and variables: the step.
+      peer: name of the contender that it is held against; None for peers and baselines.
+    """
+
+    name: str
+    generation: str
+    make: Callable
+    apply: Callable
+    peer: Optional[str] = None
+
+
+class _Given(tf1.train.GradientDescentOptimizer):
+    """Takes gradients that are there already for computed ones."""
+
+    def __init__(self):
+        super().__init__(RATE)
+        self.given = []
+
+    def compute_gradients(self, loss, *args, **kwargs):
+        return list(self.given)
+
+
+def _v1(wrap):
+    def make():
+        given = _Given()
+        return given, wrap(given)
+
+    return make
+
+
+def _apply_v1(optimizer, gradients, variables):
+    given, outer = optimizer
+    given.given = list(zip(gradients, variables))
+    pairs = outer.compute_gradients(lambda: tf.constant(1.0), variables)
+    return outer.apply_gradients(pairs)
+
+
+def _apply_scaled(optimizer, gradients, variables):
+    return optimizer.apply(gradients, variables)
+
+
+def _apply_plain(optimizer, gradients, variables):
+    return optimizer.apply_gradients(zip(gradients, variables))
+
+
+def _apply_by_hand(optimizer, gradients, variables):
+    optimizer.get_scaled_loss(tf.constant(1.0))
+    return optimizer.apply_gradients(zip(optimizer.get_unscaled_gradients(gradients), variables))
+
+
+def _v1_contenders():
+    theirs = getattr(tf1, "mixed_precision", tf1.train.experimental)
+    theirs_dynamic = functools.partial(
+        theirs.DynamicLossScale, initial_loss_scale=SCALE, increment_period=PERIOD
+    )
+    peer = theirs.MixedPrecisionLossScaleOptimizer
+    ours = experimental.MixedPrecisionLossScaleOptimizer
+    yield Contender("v1, no loss scale", "v1", _v1(lambda opt: opt), _apply_v1)
+    yield Contender(
+        "tf.compat.v1, fixed",
+        "v1",
+        _v1(lambda opt: peer(opt, theirs.FixedLossScale(SCALE))),
+        _apply_v1,
+    )
+    yield Contender(
+        "tf.compat.v1, dynamic", "v1", _v1(lambda opt: peer(opt, theirs_dynamic())), _apply_v1
+    )
+    yield Contender(
+        "ours, v1, fixed",
+        "v1",
+        _v1(lambda opt: ours(opt, experimental.FixedLossScale(SCALE))),
+        _apply_v1,
+        "tf.compat.v1, fixed",
+    )
+    yield Contender(
+        "ours, v1, dynamic",
+        "v1",
+        _v1(lambda opt: ours(opt, experimental.DynamicLossScale(SCALE, PERIOD))),
+        _apply_v1,
+        "tf.compat.v1, dynamic",
+    )
+    yield Contender(
+        "ours, contrib, fixed",
+        "v1",
+        _v1(lambda opt: contrib.LossScaleOptimizer(opt, FixedLossScaleManager(SCALE))),
+        _apply_v1,
+        "tf.compat.v1, dynamic",  # Both look at the gradients.
+    )
+    yield Contender(
+        "ours, contrib, exponential",
+        "v1",
+        _v1(
+            lambda opt: contrib.LossScaleOptimizer(
+                opt, ExponentialUpdateLossScaleManager(SCALE, PERIOD)
+            )
+        ),
+        _apply_v1,
+        "tf.compat.v1, dynamic",
+    )
+
+
+def _keras_contenders(generation, keras):
+    from tf_lossscale_compat.keras import mixed_precision
+
+    ours = mixed_precision.LossScaleOptimizer
+
+    def sgd(**kwargs):
+        return keras.optimizers.SGD(RATE, **kwargs)
+
+    yield Contender(f"{generation}, no loss scale", generation, sgd, _apply_plain)
+    if generation == "keras3":
+        fixed = "keras3, loss_scale_factor"
+        yield Contender(fixed, generation, lambda: sgd(loss_scale_factor=SCALE), _apply_plain)
+        own = keras.optimizers.LossScaleOptimizer
+        make_own = functools.partial(own, initial_scale=SCALE, dynamic_growth_steps=PERIOD)
+        apply = _apply_scaled
+    else:
+        fixed = "tf_keras, fixed"
+        own = keras.mixed_precision.LossScaleOptimizer
+        yield Contender(fixed, generation, lambda: own(sgd(), False, SCALE), _apply_by_hand)
+        make_own = functools.partial(own, initial_scale=SCALE, dynamic_growth_steps=PERIOD)
+        apply = _apply_by_hand
+    dynamic = f"{generation}, dynamic"
+    yield Contender(dynamic, generation, lambda: make_own(sgd()), apply)
+    yield Contender(
+        f"ours, {generation}, fixed", generation, lambda: ours(sgd(), False, SCALE), apply, fixed
+    )
+    yield Contender(
+        f"ours, {generation}, dynamic",
+        generation,
+        lambda: ours(sgd(), True, SCALE, PERIOD),
+        apply,
+        dynamic,
+    )
+
+
+def contenders():
+    """Returns all that can be measured beside the installed TensorFlow, baselines first."""
+    found = list(_v1_contenders())
+    if importlib.util.find_spec("keras"):
+        keras = importlib.import_module("keras")
+        if keras.__version__.startswith("3"):
+            found += _keras_contenders("keras3", keras)
+    if importlib.util.find_spec("tf_keras"):
+        found += _keras_contenders("tf_keras", importlib.import_module("tf_keras"))
+    return found
+
+
+def baseline(generation):
+    """The name of the contender without loss scaling."""
+    return f"{generation}, no loss scale"
