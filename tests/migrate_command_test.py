@@ -16,6 +16,7 @@ from absl.testing import absltest, parameterized
 
 pytest.importorskip("libcst", reason="the migration tool needs LibCST (Python 3.9 or newer)")
 
+from tests import rewriting
 from tf_lossscale_compat import cli
 from tf_lossscale_compat.migrate import _command, _files, _source, rewrites
 
@@ -347,6 +348,16 @@ class KeptTest(FolderTestCase):
         self.assertTrue(os.path.islink(self.path("links/a.py")))
         self.assertEqual(self.read("real/a.txt").decode(), AFTER)
         self.assertEqual(self.names(), ["links/a.py", "real/a.txt"])
+
+    def test_the_temporary_file_has_no_name_before_it_is_complete(self):
+        if not rewriting.has_nameless_files(self.folder):
+            self.skipTest("this file system has no files without a name")
+        path = self.write("a.py", "old")
+        named = AssertionError("a file had a name before it was complete")
+        with mock.patch.object(_files.tempfile, "mkstemp", side_effect=named):
+            _files.replace(path, b"old", b"new")
+        with open(path, "rb") as file:
+            self.assertEqual(file.read(), b"new")
 
     def test_without_files_that_have_no_name_yet(self):
         # As on systems other than Linux.

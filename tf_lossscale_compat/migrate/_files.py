@@ -124,7 +124,8 @@ def _linked_file(folder, name, content, status):
         for number in range(100):
             path = os.path.join(folder, f".{name}.{os.getpid()}-{number}{_TEMPORARY}")
             try:
-                os.link(f"/proc/self/fd/{file.fileno()}", path, follow_symlinks=True)
+                # Python makes the system call that follows the link only if given a descriptor.
+                os.link(f"/proc/self/fd/{file.fileno()}", path, src_dir_fd=file.fileno())
                 return path
             except FileExistsError:
                 continue
