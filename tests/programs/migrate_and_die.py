@@ -2,9 +2,12 @@
 
 For every line of standard input, a number of milliseconds, a fork of this process rewrites the
 folder's files, and then goes on replacing them by each other's two states; it is killed after that
-time. Prints "ready" and then, for each of them, the signal that ended it.
+time. Prints the milliseconds that it takes here to find out what to write, and then, for each fork,
+the signal that ended it.
 """
 
+import contextlib
+import io
 import os
 import signal
 import sys
@@ -45,7 +48,10 @@ def killed_fork(folder, seconds):
 
 def main():
     (folder,) = sys.argv[1:]
-    print("ready", flush=True)
+    start = time.monotonic()
+    with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
+        _command.run([folder], check=True)
+    print(1000 * (time.monotonic() - start), flush=True)
     for line in sys.stdin:
         print(killed_fork(folder, float(line) / 1000), flush=True)
 
