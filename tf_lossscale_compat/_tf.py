@@ -45,6 +45,19 @@ def in_plain_graph():
     return not tf.executing_eagerly() and not tf1.get_default_graph().building_function
 
 
+def as_operation(result):
+    """What an optimizer returned (operation, tensor, None), as an operation; None in eager mode."""
+    if tf.executing_eagerly():
+        return None
+    return tf.no_op() if result is None else tf.group(result)
+
+
+def variables_of(owner):
+    """The variables of an optimizer or manager that may be of any make, a list."""
+    variables = getattr(owner, "variables", [])
+    return list(variables() if callable(variables) else variables)
+
+
 def function_graph():
     """The graph that is being built; within branches and loops the one that they are in."""
     graph = tf1.get_default_graph()

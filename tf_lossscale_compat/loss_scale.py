@@ -67,6 +67,10 @@ class LossScale(_tf.Trackable, metaclass=abc.ABCMeta):
         """Makes a loss scale from what `get_config` returned."""
         return cls(**config)
 
+    def _variables(self):
+        """The variables of its state; none if a subclass did not call this constructor."""
+        return list(getattr(self, "_weights", {}).values())
+
     def _add_weight(self, name, initial_value, dtype=None):
         """Makes a variable that belongs to this loss scale's state.
 
@@ -388,6 +392,9 @@ class ManagerLossScale(LossScale):
     @property
     def good_steps(self):
         return self._manager_attribute("_num_good_steps")
+
+    def _variables(self):
+        return _tf.variables_of(self.manager) + super()._variables()
 
     def _manager_attribute(self, name):
         return getattr(self.manager, name, None)

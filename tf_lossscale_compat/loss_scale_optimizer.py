@@ -145,21 +145,21 @@ class _BaseLossScaleOptimizer(_tf.Optimizer):
 
     def _apply_together(self, grads_and_vars, global_step, name):
         def apply_here(*args):
-            return _as_operation(self._wrapped.apply_gradients(*args, name))
+            return _tf.as_operation(self._wrapped.apply_gradients(*args, name))
 
         def apply():
             return _replicas.in_each_replica(apply_here, (grads_and_vars, global_step))
 
         def apply_if(flag):
             if isinstance(flag, bool):
-                return apply() if flag else _as_operation(None)
-            return _tf.cond(flag, apply, functools.partial(_as_operation, None))
+                return apply() if flag else _tf.as_operation(None)
+            return _tf.cond(flag, apply, functools.partial(_tf.as_operation, None))
 
         return self._step([grad for grad, _ in grads_and_vars], apply_if, name)
 
     def variables(self):
         """Returns the variables of the wrapped optimizer and of the loss scale, a list."""
-        return _variables_of(self._wrapped) + self._policy_variables()
+        return _tf.variables_of(self._wrapped) + self._policy_variables()
 
     def get_slot(self, var, name):
         """Returns the wrapped optimizer's slot variable `name` for `var`, or None."""
@@ -193,24 +193,6 @@ def _has_methods(instance, *names):
     return not isinstance(instance, type) and all(
         callable(getattr(instance, name, None)) for name in names
     )
-
-
-def _weights_of(loss_scale):
-    """The variables of a `LossScale`; none if a subclass did not call the base's constructor."""
-    return list(getattr(loss_scale, "_weights", {}).values())
-
-
-def _variables_of(owner):
-    """The variables of an optimizer or manager that may be of any make."""
-    variables = getattr(owner, "variables", [])
-    return list(variables() if callable(variables) else variables)
-
-
-def _as_operation(result):
-    """What an optimizer returned (operation, tensor, None), as an operation; None in eager mode."""
-    if tf.executing_eagerly():
-        return None
-    return tf.no_op() if result is None else tf.group(result)
 
 
 def _group(operations, name=None):
@@ -274,7 +256,7 @@ class LossScaleOptimizer(_BaseLossScaleOptimizer):
         return self._loss_scale_manager.get_loss_scale()
 
     def _policy_variables(self):
-        return _variables_of(self._loss_scale_manager)
+        return _tf.variables_of(self._loss_scale_manager)
 
     def _reciprocal(self, scale):
         return tf.math.reciprocal(scale)
@@ -335,8 +317,7 @@ class MixedPrecisionLossScaleOptimizer(_BaseLossScaleOptimizer):
         return 1.0 / scale
 
     def _policy_variables(self):
-        manager = getattr(self._loss_scale, "manager", None)
-        return _variables_of(manager) + _weights_of(self._loss_scale)
+        return self._loss_scale._variables()
 
     def _apply(self, grads_and_vars, global_step, name):
         fixed = type(self._loss_scale) is loss_scale_lib.FixedLossScale
@@ -374,7 +355,7 @@ class _LossScaleManagerAdapter(lsm.LossScaleManager):
         return _replicas.once_per_step(update, finite_grads)
 
     def variables(self):
-        return _weights_of(self.loss_scale)
+        return self.loss_scale._variables()
 
 
 def _as_manager(identifier):

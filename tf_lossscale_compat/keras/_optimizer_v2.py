@@ -71,7 +71,7 @@ class OptimizerV2(_shared.WrapsTFKeras):
             getattr(sys.modules[self._base.__module__], "backend", None), "track_variable", None
         )
         if track_variable is not None:
-            for variable in _shared.variables_of(loss_scale):
+            for variable in loss_scale._variables():
                 track_variable(variable)
 
     @classmethod
@@ -149,7 +149,7 @@ class OptimizerV2(_shared.WrapsTFKeras):
     @property
     def weights(self):
         """The variables of the inner optimizer and after them those of the loss scale, a list."""
-        return list(self._optimizer.weights) + _shared.variables_of(self._loss_scale)
+        return list(self._optimizer.weights) + self._loss_scale._variables()
 
     def get_weights(self):
         """Returns the values of `weights` as NumPy arrays."""

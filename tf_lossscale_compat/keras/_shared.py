@@ -137,10 +137,10 @@ class LossScaling(_MixedIntoKeras):
             grads = self._unscale_for(grads, variables)
         fixed = isinstance(self._loss_scale, loss_scale_lib.FixedLossScale)
         if fixed and not self._loss_scale.skip_nonfinite:
-            return as_operation(apply(grads, variables))
+            return _tf.as_operation(apply(grads, variables))
 
         def apply_here(*args):
-            return as_operation(apply(*args))
+            return _tf.as_operation(apply(*args))
 
         def step(*args):
             def apply_everywhere():
@@ -207,27 +207,11 @@ def split(grads_and_vars):
     return grads, variables
 
 
-def as_operation(result):
-    """What an optimizer returned, as an operation, which branches of `tf.cond` can agree on."""
-    if tf.executing_eagerly():
-        return None
-    return tf.no_op() if result is None else tf.group(result)
-
-
 def named_variables_of(loss_scale):
-    """`variables_of` as a dict from the names that they were made with, without scopes."""
+    """The variables of a `LossScale`, a dict from the names they were made with, without scopes."""
     return {
-        variable.name.split(":")[0].split("/")[-1]: variable
-        for variable in variables_of(loss_scale)
+        variable.name.split(":")[0].split("/")[-1]: variable for variable in loss_scale._variables()
     }
-
-
-def variables_of(loss_scale):
-    """The variables that `loss_scale` keeps its state in, a list."""
-    manager = getattr(loss_scale, "manager", None)
-    of_manager = getattr(manager, "variables", [])
-    of_manager = of_manager() if callable(of_manager) else of_manager
-    return list(of_manager) + list(getattr(loss_scale, "_weights", {}).values())
 
 
 class WrapsTFKeras(LossScaling):

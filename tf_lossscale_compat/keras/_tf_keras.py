@@ -67,22 +67,18 @@ class TFKeras(_shared.WrapsTFKeras):
         self._apply_pairs(grads_and_vars, self._calls.applying_gradients(), **kwargs)
         return self.iterations
 
-    def _inner_variables(self):
-        variables = self._optimizer.variables
-        return list(variables() if callable(variables) else variables)
-
     @property
     def variables(self):
         """The variables of the inner optimizer and after them those of the loss scale.
 
         A list that can be called, too: in TensorFlow 2.10 this was a method.
         """
-        return _CallableList(self._inner_variables() + _shared.variables_of(self._loss_scale))
+        return _CallableList(_tf.variables_of(self._optimizer) + self._loss_scale._variables())
 
     def set_weights(self, weights):
         """Sets `variables`, or those of the inner optimizer alone, from a list of arrays."""
         variables = self.variables
-        inner = len(self._inner_variables())
+        inner = len(_tf.variables_of(self._optimizer))
         if len(weights) not in (inner, len(variables)):
             raise ValueError(
                 f"weights must be {len(variables)} arrays, or {inner} for the inner optimizer "
@@ -99,7 +95,7 @@ class TFKeras(_shared.WrapsTFKeras):
 
     def save_own_variables(self, store):
         """Puts state into a `.keras` file: the inner optimizer's by number, the scale's by name."""
-        for i, variable in enumerate(self._inner_variables()):
+        for i, variable in enumerate(_tf.variables_of(self._optimizer)):
             store[str(i)] = variable.numpy()
         for name, variable in _shared.named_variables_of(self._loss_scale).items():
             store[name] = variable.numpy()
@@ -107,7 +103,7 @@ class TFKeras(_shared.WrapsTFKeras):
     def load_own_variables(self, store):
         """Takes state from a `.keras` file, also of another loss-scale optimizer or of none."""
         saved = set(store.keys())
-        inner = {str(i): variable for i, variable in enumerate(self._inner_variables())}
+        inner = {str(i): variable for i, variable in enumerate(_tf.variables_of(self._optimizer))}
         if {name for name in saved if name.isdigit()} != set(inner):
             logging.warning("The saved optimizer has other variables; none of them is loaded.")
             return
