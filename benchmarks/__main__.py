@@ -9,6 +9,7 @@ without. Prints a table; --json and --picture write files.
 """
 
 import argparse
+import gc
 import json
 import os
 import platform
@@ -25,6 +26,7 @@ from benchmarks import workloads
 
 tf1 = tf.compat.v1
 
+TRACES = 5
 MODES = ("graph", "eager", "jit", "session", "mirrored")
 
 
@@ -72,10 +74,16 @@ class _Step:
     def _trace(self, function):
         # The first trace makes variables, which costs more than what is to be measured.
         function(self.gradients)
-        fresh = tf.function(function.python_function, autograph=False)
-        start = time.perf_counter()
-        concrete = fresh.get_concrete_function(self.gradients)
-        self.trace_seconds = time.perf_counter() - start
+        times = []
+        for _ in range(TRACES):
+            fresh = tf.function(function.python_function, autograph=False)
+            gc.collect()
+            gc.disable()  # Else one trace pays for the rubbish of others.
+            start = time.perf_counter()
+            concrete = fresh.get_concrete_function(self.gradients)
+            times.append(time.perf_counter() - start)
+            gc.enable()
+        self.trace_seconds = statistics.median(times)
         self.nodes = _count_nodes(concrete.graph.as_graph_def())
 
     def _in_session(self, arrays, shapes):

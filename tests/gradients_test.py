@@ -148,6 +148,80 @@ class AllFiniteTest(parameterized.TestCase, tf.test.TestCase):
         self.assertEqual([bool(result) for result in results], [True] + [False] * 5)
 
     @parameterized.parameters(*stepping.STATELESS)
+    def test_finds_the_bad_one_among_many_of_all_shapes_and_sizes(self, mode):
+        """Small ones are joined to be tested, by shape and dtype; none may get lost in that."""
+        shapes = [[], [], [1], [7], [0], [2, 3], [5, 3], [5, 3], [0, 3], [3, 5], [3, 3, 2, 4]]
+        shapes += [
+            [3, 3, 5, 4],
+            [1, 1, 2, 4],
+            [2, 3, 4],
+            [2, 1, 4],
+            [200, 100],
+            [130, 130],
+            [20000],
+        ]
+        dtypes = [np.float32, np.float16, np.float64, BFLOAT16, np.complex64, np.int32]
+        kinds = [(shape, dtypes[i % 2]) for i, shape in enumerate(shapes)]
+        kinds += [([3, 2], dtype) for dtype in dtypes for _ in range(2)]
+        largest = {np.dtype(dtype).name: value for dtype, (value, _) in _HARD.items()}
+
+        def row():
+            # Any two of them overflow if added.
+            return [
+                np.full(shape, largest.get(np.dtype(dtype).name, 3), dtype)
+                for shape, dtype in kinds
+            ]
+
+        rows, expected = [row()], [True]
+        for i, (shape, dtype) in enumerate(kinds):
+            if 0 not in shape and dtype != np.int32:
+                rows.append(row())
+                rows[-1][i][tuple(size - 1 for size in shape)] = [np.inf, -np.inf, np.nan][i % 3]
+                expected.append(False)
+        self.assertGreater(len(rows), 20)
+        results = stepping.run(
+            mode, lambda: None, lambda _, *grads: _gradients.all_finite(list(grads)), rows
+        )
+        self.assertEqual([bool(result) for result in results], expected)
+
+    @parameterized.parameters(*stepping.STATELESS)
+    def test_opposite_infinities_do_not_cancel(self, mode):
+        for dtype in (np.float16, np.float32, np.float64):
+            one, other = np.array([np.inf, 1], dtype), np.array([-np.inf, 1], dtype)
+            self.assertFalse(_finite(mode, (one, other)))
+
+    @parameterized.parameters("eager", "function")
+    def test_huge_tensors(self, mode):
+        for dtype in (np.float16, np.float32):
+            grad = np.full([3 * 2**20], _HARD[dtype][0], dtype)
+            bad = grad.copy()
+            bad[-1] = np.nan
+            self.assertEqual(_verdicts(mode, dtype, [grad, bad]), [True, False])
+
+    def test_few_operations_for_many_gradients(self):
+        def operations(shapes):
+            with tf.Graph().as_default() as graph:
+                grads = [tf1.placeholder(tf.float32, shape) for shape in shapes]
+                before = len(graph.get_operations())
+                _gradients.all_finite(grads)
+                return len(graph.get_operations()) - before
+
+        biases, kernels = [[64]] * 9, [[3, 3, 8, 64], [3, 3, 16, 64]] * 4
+        few = operations(biases + kernels)
+        self.assertEqual(operations(10 * biases + 10 * kernels), few)
+        # And two for each that is large.
+        large = [[1000, 1000]]
+        self.assertEqual(operations(30 * large) - operations(10 * large), 40)
+
+    def test_large_gradients_are_not_copied(self):
+        with tf.Graph().as_default() as graph:
+            grads = [tf1.placeholder(tf.float32, [1000, 1000]) for _ in range(3)]
+            grads += [tf1.placeholder(tf.float32, [None, 10]) for _ in range(3)]
+            _gradients.all_finite(grads)
+            joins = [op for op in graph.get_operations() if op.type == "ConcatV2"]
+        self.assertEqual(joins, [])
+
+    @parameterized.parameters(*stepping.STATELESS)
     def test_sparse_gradients_are_looked_at_by_their_values(self, mode):
         def sparse(values):
             return tf.IndexedSlices(values, tf.constant([1, 1]), tf.constant([9, 2]))
@@ -275,7 +349,7 @@ class UnscaleTest(parameterized.TestCase, tf.test.TestCase):
         (result,) = stepping.run(
             mode,
             lambda: None,
-            lambda _, grad, reciprocal: _gradients.unscale(grad, reciprocal),
+            lambda _, grad, reciprocal: _gradients.unscale([grad], reciprocal)[0],
             [(np.array([512, -3072], dtype), np.float32(1 / 1024))],
         )
         self.assertEqual(result.dtype, np.dtype(dtype))
@@ -285,7 +359,7 @@ class UnscaleTest(parameterized.TestCase, tf.test.TestCase):
     def test_sparse_stays_sparse(self, mode, dtype):
         def step(_, values, reciprocal):
             grad = tf.IndexedSlices(values, tf.constant([3, 0]), tf.constant([5, 2]))
-            result = _gradients.unscale(grad, reciprocal)
+            (result,) = _gradients.unscale([grad], reciprocal)
             assert isinstance(result, tf.IndexedSlices), result
             return result.values, result.indices, result.dense_shape
 
@@ -301,13 +375,22 @@ class UnscaleTest(parameterized.TestCase, tf.test.TestCase):
     def test_sparse_without_a_dense_shape_stays_without(self):
         with tf.Graph().as_default():
             grad = tf.IndexedSlices(tf.ones([1, 2]), tf.constant([0]))
-            result = _gradients.unscale(grad, tf.constant(0.5))
+            (result,) = _gradients.unscale([grad], tf.constant(0.5))
             self.assertIsInstance(result, tf.IndexedSlices)
             self.assertIsNone(result.dense_shape)
 
+    def test_one_operation_for_each(self):
+        with tf.Graph().as_default() as graph:
+            grads = [tf1.placeholder(tf.float16, [2]) for _ in range(50)]
+            grads += [tf1.placeholder(tf.float32, None) for _ in range(50)]
+            before = len(graph.get_operations())
+            _gradients.unscale(grads, tf1.placeholder(tf.float32, []))
+            # And the reciprocal, made float16 once.
+            self.assertEqual(len(graph.get_operations()) - before, 102)
+
     def test_none_stays_none(self):
         with tf.Graph().as_default():
-            self.assertIsNone(_gradients.unscale(None, tf.constant(0.5)))
+            self.assertEqual(_gradients.unscale([None], tf.constant(0.5)), [None])
 
     @parameterized.parameters(*stepping.STATELESS)
     def test_does_not_hide_what_is_not_finite(self, mode):
@@ -315,7 +398,7 @@ class UnscaleTest(parameterized.TestCase, tf.test.TestCase):
         (result,) = stepping.run(
             mode,
             lambda: None,
-            lambda _, grad, reciprocal: _gradients.unscale(grad, reciprocal),
+            lambda _, grad, reciprocal: _gradients.unscale([grad], reciprocal)[0],
             [(np.array([nan, inf, -inf, 1], np.float32), np.float32(2.0**-126))],
         )
         self.assertAllEqual(np.isfinite(result), [False, False, False, True])
@@ -325,7 +408,7 @@ class UnscaleTest(parameterized.TestCase, tf.test.TestCase):
         (result,) = stepping.run(
             mode,
             lambda: None,
-            lambda _, grad, reciprocal: _gradients.unscale(grad, reciprocal),
+            lambda _, grad, reciprocal: _gradients.unscale([grad], reciprocal)[0],
             [(np.zeros([2, 0, 3], np.float32), np.float32(0.5))],
         )
         self.assertEqual(result.shape, (2, 0, 3))

@@ -227,37 +227,36 @@ def in_each_replica(fn, args):
     return None if tf.executing_eagerly() else strategy.group(results)
 
 
-def _check_copies(state):
+def _check_copies(variables):
     """Raises a ValueError where several replicas would each move one and the same variable."""
     strategy = tf.distribute.get_strategy()
-    for variable in state:
-        if not (variable is None or strategy.extended.variable_created_in_scope(variable)):
+    for variable in variables:
+        if not strategy.extended.variable_created_in_scope(variable):
             raise ValueError(
                 f"{variable.name} was made outside strategy.scope() and is not mirrored. Make the "
                 "loss scale or its manager under strategy.scope()."
             )
 
 
-def assign_together(state, rule):
+def assign_together(variables, rule):
     """Moves variables to what `rule` makes of their values, on every copy of them.
 
     All values are read before any is assigned: a reference variable of TensorFlow 1 would otherwise
     be read after its neighbour has moved.
 
     Args:
-      state: `_update_rule.State` of variables, or of None where there is none.
-      rule: function from a state of tensors to the next.
+      variables: list of variables.
+      rule: function from the list of their values to that of the next.
 
     Returns:
       list of operations that assign; empty in eager mode, where it has happened.
     """
     if in_replica_context():
-        _check_copies(state)
-    now = state._make(None if variable is None else tf.identity(variable) for variable in state)
-    moves = [(variable, value) for variable, value in zip(state, rule(now)) if variable is not None]
+        _check_copies(variables)
+    values = rule([tf.identity(variable) for variable in variables])
     assigned = []
-    with tf.control_dependencies([value for _, value in moves]):
-        for variable, value in moves:
+    with tf.control_dependencies(values):
+        for variable, value in zip(variables, values):
             assigned.append(variable.assign(value, read_value=False))
     if tf.executing_eagerly():
         return []

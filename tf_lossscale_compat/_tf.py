@@ -58,6 +58,15 @@ def variables_of(owner):
     return list(variables() if callable(variables) else variables)
 
 
+def call_flat(function, tensors):
+    """Calls a concrete function with the list of its tensors.
+
+    The public call sorts arguments by name first, which takes longer than the function itself where
+    there are hundreds of them, and does not take positions before TensorFlow 2.3.
+    """
+    return function._call_flat(list(tensors), function.captured_inputs)
+
+
 def function_graph():
     """The graph that is being built; within branches and loops the one that they are in."""
     graph = tf1.get_default_graph()

@@ -8,7 +8,7 @@ r2.0 (`dynamic`).
 
 import collections
 
-from tf_lossscale_compat import _tf
+from tf_lossscale_compat import _compiled, _tf
 
 tf = _tf.tf
 
@@ -42,8 +42,8 @@ def exponential(state, finite, incr_every, decr_every, incr_ratio, decr_ratio):
       finite: bool scalar tensor, whether this step's gradients are finite everywhere.
       incr_every: Python int, finite steps to growth.
       decr_every: Python int, non-finite steps to shrinking.
-      incr_ratio: Python float, what growth multiplies with.
-      decr_ratio: Python float, what shrinking multiplies with.
+      incr_ratio: float32 scalar, what growth multiplies with.
+      decr_ratio: float32 scalar, what shrinking multiplies with.
 
     Returns:
       The next `State`.
@@ -77,7 +77,7 @@ def dynamic(state, finite, increment_period, multiplier, min_scale, max_scale):
       state: `State`; `bad_steps` is not looked at.
       finite: bool scalar tensor, whether this step's gradients are finite everywhere.
       increment_period: Python int, finite steps to growth.
-      multiplier: Python float, what growth multiplies with and shrinking divides by.
+      multiplier: float32 scalar, what growth multiplies with and shrinking divides by.
       min_scale: Python float, the floor.
       max_scale: Python float, or None for no ceiling.
 
@@ -100,3 +100,23 @@ def dynamic(state, finite, increment_period, multiplier, min_scale, max_scale):
         ),
         bad_steps=None,
     )
+
+
+# The same as functions of tensors. Ratios are among the tensors: where they are constants of a
+# function, TensorFlow turns division by one into multiplication by its reciprocal.
+
+
+@_compiled.in_eager_mode
+def exponential_step(tensors, incr_every, decr_every):
+    """`exponential` of [scale, good_steps, bad_steps, finite, incr_ratio, decr_ratio]."""
+    *state, finite, incr_ratio, decr_ratio = tensors
+    return list(exponential(State(*state), finite, incr_every, decr_every, incr_ratio, decr_ratio))
+
+
+@_compiled.in_eager_mode
+def dynamic_step(tensors, increment_period, min_scale, max_scale):
+    """`dynamic` of [scale, good_steps, finite, multiplier]; returns [scale, good_steps]."""
+    scale, good_steps, finite, multiplier = tensors
+    state = State(scale, good_steps, None)
+    after = dynamic(state, finite, increment_period, multiplier, min_scale, max_scale)
+    return [after.scale, after.good_steps]

@@ -176,17 +176,16 @@ class ExponentialUpdateLossScaleManager(LossScaleManager):
         return _replicas.once_per_step(self._update, finite_grads)
 
     def _update(self, finite):
-        state = _update_rule.State(self._loss_scale, self._num_good_steps, self._num_bad_steps)
+        def rule(now):
+            ratios = [self._incr_ratio, self._decr_ratio]
+            return _update_rule.exponential_step(
+                now + [finite] + [tf.constant(ratio, tf.float32) for ratio in ratios],
+                self._incr_every_n_steps,
+                self._decr_every_n_nan_or_inf,
+            )
+
         with _tf.former_cond():
             update = _replicas.assign_together(
-                state,
-                lambda now: _update_rule.exponential(
-                    now,
-                    finite,
-                    self._incr_every_n_steps,
-                    self._decr_every_n_nan_or_inf,
-                    self._incr_ratio,
-                    self._decr_ratio,
-                ),
+                [self._loss_scale, self._num_good_steps, self._num_bad_steps], rule
             )
         return None if tf.executing_eagerly() else tf.group(*update)

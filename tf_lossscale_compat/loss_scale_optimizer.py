@@ -102,8 +102,9 @@ class _BaseLossScaleOptimizer(_tf.Optimizer):
             colocate_gradients_with_ops=colocate_gradients_with_ops,
             grad_loss=grad_loss,
         )
-        reciprocal = self._reciprocal(scale)
-        return [(_gradients.unscale(grad, reciprocal), var) for grad, var in grads_and_vars]
+        grads_and_vars = list(grads_and_vars)
+        grads = _gradients.unscale((grad for grad, _ in grads_and_vars), self._reciprocal(scale))
+        return list(zip(grads, (var for _, var in grads_and_vars)))
 
     @_tf.do_not_convert
     def apply_gradients(self, grads_and_vars, global_step=None, name=None):

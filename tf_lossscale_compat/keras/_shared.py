@@ -69,8 +69,7 @@ class LossScaling(_MixedIntoKeras):
         return _gradients.scale_loss(loss, self._loss_scale())
 
     def _unscale(self, grads):
-        reciprocal = 1.0 / self._loss_scale()
-        return [_gradients.unscale(grad, reciprocal) for grad in grads]
+        return _gradients.unscale(grads, 1.0 / self._loss_scale())
 
     @_tf.do_not_convert
     def scale_loss(self, loss):

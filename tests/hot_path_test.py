@@ -1,0 +1,134 @@
+"""What a loss scale adds to a step: operations in graphs, Python in eager mode."""
+
+import collections
+from unittest import mock
+
+import numpy as np
+import tensorflow as tf
+from absl.testing import parameterized
+
+from tests import modes
+from tf_lossscale_compat import (
+    DynamicLossScale,
+    ExponentialUpdateLossScaleManager,
+    FixedLossScale,
+    FixedLossScaleManager,
+    _gradients,
+    _update_rule,
+)
+from tf_lossscale_compat.contrib import mixed_precision as contrib
+from tf_lossscale_compat.train.experimental import MixedPrecisionLossScaleOptimizer
+
+tf1 = tf.compat.v1
+
+
+def _sgd():
+    return tf1.train.GradientDescentOptimizer(0.1)
+
+
+WRAPPERS = {
+    "fixed": lambda: MixedPrecisionLossScaleOptimizer(_sgd(), FixedLossScale(8.0)),
+    "dynamic": lambda: MixedPrecisionLossScaleOptimizer(_sgd(), DynamicLossScale(8.0)),
+    "contrib_fixed": lambda: contrib.LossScaleOptimizer(_sgd(), FixedLossScaleManager(8.0)),
+    "contrib_exponential": lambda: contrib.LossScaleOptimizer(
+        _sgd(), ExponentialUpdateLossScaleManager(8.0, 100)
+    ),
+}
+
+
+def _step(optimizer, variables):
+    def loss():
+        return tf.add_n([tf.reduce_sum(variable * variable) for variable in variables])
+
+    optimizer.apply_gradients(optimizer.compute_gradients(loss, variables))
+
+
+def _operations(make, shapes):
+    """Counts of the types of a step's operations in a `tf.function`, with all that it calls."""
+    variables = [tf.Variable(tf.ones(shape)) for shape in shapes]
+    optimizer = make()
+    function = tf.function(lambda: _step(optimizer, variables), autograph=False)
+    graph = function.get_concrete_function().graph.as_graph_def()
+    nodes = list(graph.node) + [node for f in graph.library.function for node in f.node_def]
+    return collections.Counter(node.op for node in nodes)
+
+
+class GraphTest(parameterized.TestCase, tf.test.TestCase):
+    def setUp(self):
+        super().setUp()
+        for context in (modes.eager_mode(), modes.control_flow(2)):
+            context.__enter__()
+            self.addCleanup(context.__exit__, None, None, None)
+
+    def _added(self, make, shapes):
+        return sum(_operations(make, shapes).values()) - sum(_operations(_sgd, shapes).values())
+
+    @parameterized.parameters(*WRAPPERS)
+    def test_one_operation_for_each_small_gradient(self, wrapper):
+        few, many = (self._added(WRAPPERS[wrapper], [[4, 4]] * n) for n in (4, 44))
+        self.assertEqual(many - few, 40)
+
+    @parameterized.parameters(("fixed", 1), ("dynamic", 3), ("contrib_exponential", 3))
+    def test_three_at_most_for_each_large_gradient(self, wrapper, expected):
+        few, many = (self._added(WRAPPERS[wrapper], [[200, 200]] * n) for n in (4, 14))
+        self.assertEqual(many - few, 10 * expected)
+
+    def test_hardly_anything_else_with_a_fixed_scale(self):
+        added = self._added(WRAPPERS["fixed"], [[4, 4]] * 10)
+        self.assertBetween(added, 10, 15)
+
+    @parameterized.parameters(("fixed", 0), *((name, 1) for name in WRAPPERS if name != "fixed"))
+    def test_one_conditional_where_steps_can_be_skipped(self, wrapper, expected):
+        counts = _operations(WRAPPERS[wrapper], [[4, 4], [200, 200], [3]])
+        conditionals = [op for op in counts if op in ("If", "StatelessIf", "Case", "Switch")]
+        self.assertEqual(sum(counts[op] for op in conditionals), expected, counts)
+
+
+class EagerTest(parameterized.TestCase, tf.test.TestCase):
+    @parameterized.parameters(*WRAPPERS)
+    def test_after_two_steps_no_python_runs_for_each_gradient(self, wrapper):
+        parts = {
+            "unscale": _gradients._multiply,
+            "test": _gradients._test,
+            "dynamic": _update_rule.dynamic_step,
+            "exponential": _update_rule.exponential_step,
+        }
+        expected = {
+            "fixed": {"unscale"},
+            "dynamic": {"unscale", "test", "dynamic"},
+            "contrib_fixed": {"unscale", "test"},
+            "contrib_exponential": {"unscale", "test", "exponential"},
+        }[wrapper]
+        with modes.eager_mode():
+            for part in parts.values():
+                part._concrete.clear()
+            variables = [tf.Variable(tf.ones([4, 4])) for _ in range(5)]
+            optimizer = WRAPPERS[wrapper]()
+            for _ in range(2):
+                _step(optimizer, variables)
+            compiled = {name for name, part in parts.items() if any(part._concrete.values())}
+            self.assertEqual(compiled, expected)
+            with mock.patch.multiple(_gradients._multiply, _function=None), mock.patch.multiple(
+                _gradients._test, _function=None
+            ):
+                for _ in range(3):
+                    _step(optimizer, variables)
+            # 5 steps of v -= 0.1 * 2 * v
+            self.assertAllClose(variables[0][0, 0], 0.8**5)
+
+    def test_compiled_updates_round_as_single_operations_do(self):
+        """TensorFlow would make a constant's division a multiplication, which rounds otherwise."""
+        with modes.eager_mode():
+            loss_scale = DynamicLossScale(3e30, 10, 3.0)
+            expected, reciprocal = np.float32(3e30), np.float32(1) / np.float32(3)
+            rounds_otherwise = 0
+            for _ in range(40):
+                loss_scale.update([tf.constant(float("nan"))])
+                rounds_otherwise += expected / np.float32(3) != expected * reciprocal
+                expected = expected / np.float32(3)
+                self.assertEqual(loss_scale().numpy(), expected)
+            self.assertGreater(rounds_otherwise, 0)
+
+
+if __name__ == "__main__":
+    tf.test.main()

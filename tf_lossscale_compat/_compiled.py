@@ -1,0 +1,77 @@
+"""Functions of tensors that eager mode compiles, so that it dispatches one operation, not many."""
+
+import collections
+import functools
+import threading
+
+from tf_lossscale_compat import _tf
+
+tf = _tf.tf
+
+# How many structures a function is compiled for at the same time. Models have a few; a program
+# whose structures never repeat must not pile up graphs.
+CAPACITY = 32
+
+_NEW = object()
+
+
+class _Compiled:
+    """Runs a function of a list of tensors, in eager mode compiled once per structure.
+
+    A structure is which dtypes, shapes and constants there are. It is compiled when it is met for
+    the second time, as tracing costs more than running one operation after another once. Functions
+    that are not used for long are dropped.
+    """
+
+    def __init__(self, function):
+        functools.update_wrapper(self, function)
+        self._function = function
+        self._concrete = collections.OrderedDict()  # None for a structure met once.
+        self._lock = threading.Lock()  # Replicas have threads of their own.
+
+    def __call__(self, tensors, *constants, loose=frozenset()):
+        """Runs the function.
+
+        Args:
+          tensors: list of tensors.
+          *constants: hashable values, the function's further arguments.
+          loose: positions of tensors whose first dimension varies, which is no new structure.
+        """
+        if not tf.executing_eagerly():
+            return self._function(tensors, *constants)
+        # Numbers for dtypes: these are hashed for each tensor of each step.
+        structure = tuple(
+            (tensor.dtype.as_datatype_enum, tuple(tensor.shape.as_list())) for tensor in tensors
+        )
+        if loose:
+            structure = tuple(
+                (dtype, (None,) + sizes[1:] if i in loose else sizes)
+                for i, (dtype, sizes) in enumerate(structure)
+            )
+        key = (structure, constants)
+        with self._lock:
+            concrete = self._concrete.pop(key, _NEW)
+            self._concrete[key] = None if concrete is _NEW else concrete  # As the latest.
+            if len(self._concrete) > CAPACITY:
+                self._concrete.popitem(last=False)
+        if concrete is _NEW:
+            return self._function(tensors, *constants)
+        if concrete is None:
+            concrete = self._compile(structure, constants)
+            with self._lock:
+                self._concrete[key] = concrete
+        return _tf.call_flat(concrete, tensors)
+
+    def _compile(self, structure, constants):
+        specs = [tf.TensorSpec(sizes, tf.dtypes.as_dtype(dtype)) for dtype, sizes in structure]
+        function = tf.function(
+            lambda tensors: self._function(tensors, *constants),
+            input_signature=[specs],
+            autograph=False,
+        )
+        return function.get_concrete_function()
+
+
+def in_eager_mode(function):
+    """Decorates a pure function of a list of tensors, at least one, that returns tensors."""
+    return _Compiled(function)
