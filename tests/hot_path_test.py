@@ -7,7 +7,7 @@ import numpy as np
 import tensorflow as tf
 from absl.testing import parameterized
 
-from tests import modes
+from tests import keras_homes, modes
 from tf_lossscale_compat import (
     DynamicLossScale,
     ExponentialUpdateLossScaleManager,
@@ -44,11 +44,16 @@ def _step(optimizer, variables):
 
 
 def _operations(make, shapes):
-    """Counts of the types of a step's operations in a `tf.function`, with all that it calls."""
+    """`_count` of a step with gradients of these shapes."""
     variables = [tf.Variable(tf.ones(shape)) for shape in shapes]
     optimizer = make()
     function = tf.function(lambda: _step(optimizer, variables), autograph=False)
-    graph = function.get_concrete_function().graph.as_graph_def()
+    return _count(function.get_concrete_function())
+
+
+def _count(concrete):
+    """Counts of the types of a function's operations, with all that it calls."""
+    graph = concrete.graph.as_graph_def()
     nodes = list(graph.node) + [node for f in graph.library.function for node in f.node_def]
     return collections.Counter(node.op for node in nodes)
 
@@ -82,6 +87,42 @@ class GraphTest(parameterized.TestCase, tf.test.TestCase):
         counts = _operations(WRAPPERS[wrapper], [[4, 4], [200, 200], [3]])
         conditionals = [op for op in counts if op in ("If", "StatelessIf", "Case", "Switch")]
         self.assertEqual(sum(counts[op] for op in conditionals), expected, counts)
+
+
+class KerasGraphTest(parameterized.TestCase, tf.test.TestCase):
+    @parameterized.named_parameters(
+        (f"{home}_{kind}", home, kind)
+        for home in keras_homes.available()
+        for kind in ("fixed", "dynamic")
+    )
+    def test_one_operation_for_each_small_gradient(self, home, kind):
+        from tf_lossscale_compat.keras import mixed_precision
+
+        def wrapped():
+            return mixed_precision.LossScaleOptimizer(home.SGD(0.1), kind == "dynamic", 8.0)
+
+        def operations(make, number):
+            variables = [tf.Variable(tf.ones([4, 4])) for _ in range(number)]
+            optimizer = make()
+
+            def step(grads):
+                if hasattr(optimizer, "get_unscaled_gradients"):
+                    optimizer.get_scaled_loss(tf.constant(1.0))
+                    grads = optimizer.get_unscaled_gradients(grads)
+                optimizer.apply_gradients(zip(grads, variables))
+
+            grads = [tf.ones([4, 4])] * number
+            # Variables are made by the first trace.
+            tf.function(step, autograph=False)(grads)
+            return _count(tf.function(step, autograph=False).get_concrete_function(grads))
+
+        with modes.eager_mode():
+            added = [
+                sum(operations(wrapped, number).values())
+                - sum(operations(lambda: home.SGD(0.1), number).values())
+                for number in (4, 24)
+            ]
+        self.assertEqual(added[1] - added[0], 20, added)
 
 
 class EagerTest(parameterized.TestCase, tf.test.TestCase):

@@ -59,12 +59,15 @@ def variables_of(owner):
 
 
 def call_flat(function, tensors):
-    """Calls a concrete function with the list of its tensors.
+    """Calls a concrete function of one list of tensors.
 
     The public call sorts arguments by name first, which takes longer than the function itself where
     there are hundreds of them, and does not take positions before TensorFlow 2.3.
     """
-    return function._call_flat(list(tensors), function.captured_inputs)
+    call = getattr(function, "_call_flat", None)
+    if call is None:
+        return function(list(tensors))
+    return call(list(tensors), function.captured_inputs)
 
 
 def function_graph():

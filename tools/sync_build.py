@@ -37,6 +37,7 @@ filegroup(
         "setup.py",
     ] + glob(
         [
+            "benchmarks/**",
             "examples/**",
             "tests/**",
             "tf_lossscale_compat/**",

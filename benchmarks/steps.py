@@ -1,0 +1,271 @@
+"""Steps that are measured side by side: their time, their graphs, their memory."""
+
+import gc
+import re
+import statistics
+import sys
+import time
+
+import tensorflow as tf
+
+from benchmarks import contenders as contenders_lib
+from benchmarks import workloads
+
+tf1 = tf.compat.v1
+
+MODES = ("graph", "eager", "jit", "session", "mirrored")
+TRACES = 5
+
+
+class _Setting:
+    """What all contenders on one workload in one mode share: gradients and variables."""
+
+    def __init__(self, mode, workload):
+        self.mode = mode
+        arrays, shapes = workloads.gradients(workload)
+        self.strategy = tf.distribute.get_strategy()
+        if mode == "mirrored":
+            devices = [device.name for device in tf.config.list_logical_devices("CPU")[:2]]
+            self.strategy = tf.distribute.MirroredStrategy(
+                devices, cross_device_ops=tf.distribute.ReductionToOneDevice()
+            )
+        self.graph = tf.Graph() if mode == "session" else None
+        with self.entered():
+            self.variables = [self._variable(tf.zeros(shape)) for shape in shapes]
+            given = workloads.as_tensors(arrays, shapes)
+            self.gradients = given
+            if self.graph:  # Constants would be folded into the graph.
+                self.gradients = [_with_values(g, self._variable(_values(g))) for g in given]
+        self.session = None
+
+    def _variable(self, value):
+        if self.graph:
+            return tf1.Variable(value, trainable=False, use_resource=True)
+        return tf.Variable(value)
+
+    def entered(self):
+        return self.graph.as_default() if self.graph else self.strategy.scope()
+
+    def started_session(self):
+        if self.session is None:
+            self.session = tf1.Session(graph=self.graph)
+        with self.graph.as_default():
+            self.session.run(tf1.global_variables_initializer())
+        return self.session
+
+
+def _values(gradient):
+    return gradient.values if isinstance(gradient, tf.IndexedSlices) else gradient
+
+
+def _with_values(gradient, values):
+    values = tf.convert_to_tensor(values)
+    if isinstance(gradient, tf.IndexedSlices):
+        return tf.IndexedSlices(values, gradient.indices, gradient.dense_shape)
+    return values
+
+
+def _computed(gradients, one):
+    """The same gradients as results of the step, which it may overwrite, as those of backprop."""
+    return [_with_values(gradient, _values(gradient) * one) for gradient in gradients]
+
+
+class _Step:
+    """A contender's step in a setting, ready to be run again and again."""
+
+    def __init__(self, contender, setting):
+        self.trace_seconds = self.nodes = None
+        with setting.entered():
+            optimizer = contender.make()
+
+        def step(gradients, one):
+            if setting.mode != "eager":
+                gradients = _computed(gradients, one)
+            return contender.apply(optimizer, gradients, setting.variables)
+
+        if setting.mode == "session":
+            self._in_session(setting, step)
+        else:
+            self._in_eager_mode(setting, step)
+        self._run()
+
+    def _in_eager_mode(self, setting, step):
+        # Python's `one` would be a constant that is folded away.
+        arguments = (setting.gradients, tf.constant(1.0))
+        if setting.mode == "mirrored":
+
+            def whole(*args):
+                setting.strategy.run(step, args=args)
+
+        else:
+
+            def whole(*args):
+                step(*args)
+
+        if setting.mode == "eager":
+            self._run = lambda: whole(*arguments)
+            return
+        options = {"jit_compile": True} if setting.mode == "jit" else {}
+        function = tf.function(whole, autograph=False, **options)
+        function(*arguments)  # The first trace makes variables, which are not to be measured.
+        self._run = lambda: function(*arguments)
+        self._traces = lambda: tf.function(whole, autograph=False).get_concrete_function(*arguments)
+
+    def _in_session(self, setting, step):
+        with setting.graph.as_default():
+            one = tf1.placeholder_with_default(1.0, [])
+            before = len(setting.graph.get_operations())
+            start = time.perf_counter()
+            update = step(setting.gradients, one)
+            self.trace_seconds = time.perf_counter() - start
+            self.nodes = len(setting.graph.get_operations()) - before
+        session = setting.started_session()
+        self._run = lambda: session.run(update)
+
+    def trace(self):
+        """Traces the step once; returns the seconds it took."""
+        gc.collect()
+        gc.disable()  # Else one trace pays for the rubbish of others.
+        start = time.perf_counter()
+        concrete = self._traces()
+        seconds = time.perf_counter() - start
+        gc.enable()
+        graph = concrete.graph.as_graph_def()
+        self.nodes = len(graph.node) + sum(len(f.node_def) for f in graph.library.function)
+        return seconds
+
+    def __call__(self):
+        """Runs a step; returns its seconds."""
+        start = time.perf_counter()
+        self._run()
+        return time.perf_counter() - start
+
+    def peak(self):
+        """The bytes that a step needs beyond what there is before and after; None if unknown."""
+        gc.collect()
+        try:
+            with open("/proc/self/clear_refs", "w", encoding="ascii") as file:
+                file.write("5")  # Sets the peak back.
+        except OSError:
+            return None
+        before = _resident("VmRSS")
+        self._run()
+        return _resident("VmHWM") - before
+
+
+def _resident(name):
+    with open("/proc/self/status", encoding="ascii") as file:
+        return 1024 * int(re.search(rf"{name}:\s+(\d+) kB", file.read()).group(1))
+
+
+class _Floor:
+    """One multiplication in place of all gradients and one reading of them: the least there is."""
+
+    def __init__(self, workload):
+        arrays, shapes = workloads.gradients(workload)
+        given = [_values(gradient) for gradient in workloads.as_tensors(arrays, shapes)]
+        one = tf.constant(1.0)
+
+        @tf.function(autograph=False)
+        def made(given, one):
+            return [tf.reshape(g, [-1])[:1] for g in _computed(given, one)]
+
+        @tf.function(autograph=False)
+        def multiplied_and_read(given, one):
+            gradients = [g * one for g in _computed(given, one)]
+            return [tf.reduce_sum(g) for g in gradients], [
+                tf.reshape(g, [-1])[:1] for g in gradients
+            ]
+
+        self._runs = [lambda f=f: f(given, one) for f in (made, multiplied_and_read)]
+        self()
+
+    def __call__(self):
+        """Returns the seconds of making gradients, and of that with the floor's work."""
+        seconds = []
+        for run in self._runs:
+            start = time.perf_counter()
+            run()
+            seconds.append(time.perf_counter() - start)
+        return seconds
+
+
+def measure(workload, mode, rounds, names=()):
+    """Measures one workload in one mode, all contenders in turn in every round.
+
+    Args:
+      workload: str, one of `workloads.NAMES`.
+      mode: str, one of `MODES`.
+      rounds: int, how often each step is run.
+      names: names of the contenders to measure; empty for all.
+
+    Returns:
+      {name: row}, a row being a dict of figures; "floor" is among the names.
+    """
+    setting = _Setting(mode, workload)
+    chosen, steps = [], {}
+    for contender in contenders_lib.contenders():
+        # Keras 3 and tf_keras know no sessions.
+        if mode == "session" and contender.generation != "v1":
+            continue
+        if names and contender.name not in names:
+            continue
+        try:
+            steps[contender.name] = _Step(contender, setting)
+            chosen.append(contender)
+        except Exception as error:  # A peer that cannot do this is a result too.
+            print(f"{contender.name} ({workload}, {mode}): {error!r:.300}", file=sys.stderr)
+    floor = _Floor(workload)
+    seconds = {name: [] for name in steps}
+    floors = []
+    for _ in range(rounds):
+        floors.append(floor())
+        for name, step in steps.items():
+            seconds[name].append(step())
+    made, floor_seconds = (statistics.median(times) for times in zip(*floors))
+    traces = {name: [] for name in steps}
+    if mode in ("graph", "mirrored"):
+        for _ in range(TRACES):
+            for name, step in steps.items():
+                traces[name].append(step.trace())
+    rows = {"floor": {"milliseconds": 1e3 * (floor_seconds - made)}}
+    for contender in chosen:
+        step = steps[contender.name]
+        peaks = [step.peak() for _ in range(3)]
+        rows[contender.name] = {
+            "milliseconds": 1e3 * statistics.median(seconds[contender.name]),
+            "nodes": step.nodes,
+            "trace_seconds": statistics.median(traces[contender.name] or [step.trace_seconds]),
+            "peak_bytes": statistics.median(peaks),
+            "peer": contender.peer,
+        }
+    _compare(rows, chosen)
+    return rows
+
+
+# What a contender has more of than its baseline: the figure, and how it is called then.
+ADDED = {
+    "milliseconds": "overhead",
+    "nodes": "nodes_added",
+    "trace_seconds": "trace_added",
+    "peak_bytes": "peak_added",
+}
+
+
+def _compare(rows, chosen):
+    """Adds to rows what each has more than its baseline, and the ratios to its peer's."""
+    for contender in chosen:
+        row = rows[contender.name]
+        base = rows.get(contenders_lib.baseline(contender.generation))
+        if base is None or base is row:
+            continue
+        for figure, added in ADDED.items():
+            if row[figure] is not None and base[figure] is not None:
+                row[added] = row[figure] - base[figure]
+        if rows["floor"]["milliseconds"] > 1:  # Else it is noise.
+            row["overhead_to_floor"] = row["overhead"] / rows["floor"]["milliseconds"]
+    for contender in chosen:
+        row, peer = rows[contender.name], rows.get(contender.peer, {})
+        for added in ADDED.values():
+            if peer.get(added) and added in row:
+                row[f"{added}_ratio"] = row[added] / peer[added]
