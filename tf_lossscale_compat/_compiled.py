@@ -29,7 +29,7 @@ class _Compiled:
         self._concrete = collections.OrderedDict()  # None for a structure met once.
         self._lock = threading.Lock()  # Replicas have threads of their own.
 
-    def __call__(self, tensors, *constants, loose=frozenset()):
+    def __call__(self, tensors, *constants, loose=()):
         """Runs the function.
 
         Args:
@@ -39,15 +39,11 @@ class _Compiled:
         """
         if not tf.executing_eagerly():
             return self._function(tensors, *constants)
-        # Numbers for dtypes: these are hashed for each tensor of each step.
-        structure = tuple(
-            (tensor.dtype.as_datatype_enum, tuple(tensor.shape.as_list())) for tensor in tensors
-        )
-        if loose:
-            structure = tuple(
-                (dtype, (None,) + sizes[1:] if i in loose else sizes)
-                for i, (dtype, sizes) in enumerate(structure)
-            )
+        structure = _tf.structure(tensors)
+        for i in loose:
+            dtype, sizes = structure[i]
+            structure[i] = (dtype, (None,) + sizes[1:])
+        structure = tuple(structure)
         key = (structure, constants)
         with self._lock:
             concrete = self._concrete.pop(key, _NEW)

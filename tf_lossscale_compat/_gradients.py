@@ -1,7 +1,8 @@
 """Scaling losses, unscaling gradients, and the finite test: dense, sparse, None, any dtype."""
 
 import collections
-from typing import Any
+import functools
+from typing import Any, List
 
 from tf_lossscale_compat import _compiled, _tf
 
@@ -22,16 +23,28 @@ def scale_loss(loss, scale):
     return loss * tf.cast(scale, loss.dtype)
 
 
-def _values(grad):
-    """The elements of a gradient that is not None, a tensor."""
-    if isinstance(grad, tf.IndexedSlices):
-        grad = grad.values
-    return grad if isinstance(grad, tf.Tensor) else tf.convert_to_tensor(grad)
+# Asked of every gradient of every step, where isinstance is slow for tensors.
+_is_subclass: Any = functools.lru_cache(maxsize=None)(issubclass)
 
 
-def _loose(grads):
-    """Positions among gradients that are not None of those whose number of rows may vary."""
-    return frozenset(i for i, grad in enumerate(grads) if isinstance(grad, tf.IndexedSlices))
+def _elements(grads):
+    """Returns the elements of gradients, a list of tensors, and where those of sparse ones are.
+
+    Nothing is in it for None.
+    """
+    tensors: List[Any] = []
+    sparse: List[int] = []
+    for grad in grads:
+        cls = type(grad)
+        if not _is_subclass(cls, tf.Tensor):
+            if grad is None:
+                continue
+            if _is_subclass(cls, tf.IndexedSlices):
+                sparse.append(len(tensors))
+                grad = grad.values
+            grad = tf.convert_to_tensor(grad)
+        tensors.append(grad)
+    return tensors, tuple(sparse)
 
 
 @_compiled.in_eager_mode
@@ -56,10 +69,11 @@ def unscale(grads, reciprocal):
       A list as long; sparse stays sparse, None stays None.
     """
     grads = list(grads)
-    found = [grad for grad in grads if grad is not None]
-    products = iter(
-        _multiply([_values(grad) for grad in found] + [reciprocal], loose=_loose(found))
-    )
+    tensors, sparse = _elements(grads)
+    products = _multiply(tensors + [reciprocal], loose=sparse)
+    if len(tensors) == len(grads) and not sparse:
+        return products
+    products = iter(products)
     unscaled = []
     for grad in grads:
         if isinstance(grad, tf.IndexedSlices):
@@ -110,7 +124,9 @@ def _real(tensors):
 
 @_compiled.in_eager_mode
 def _test(tensors):
-    """Whether all elements of float and complex tensors, at least one tensor, are finite."""
+    """Whether all elements of tensors, of which there is at least one, are finite."""
+    # Others, such as integers, are.
+    tensors = [tensor for tensor in tensors if tensor.dtype.is_floating or tensor.dtype.is_complex]
     axes = {}  # One constant for all tensors of a rank.
     tests = []
     for part in _real(_joined(tensors)):
@@ -118,6 +134,8 @@ def _test(tensors):
         if rank is not None and rank not in axes:
             axes[rank] = tf.constant(list(range(rank)), tf.int32)
         tests.append(tf.reduce_all(tf.math.is_finite(part), axes.get(rank)))
+    if not tests:
+        return tf.constant(True)
     return tests[0] if len(tests) == 1 else tf.reduce_all(tf.stack(tests))
 
 
@@ -128,11 +146,5 @@ def all_finite(grads):
       grads: nested structure of tensors and `tf.IndexedSlices` of any dtype; None is ignored.
         An empty tensor is finite, as is a structure without tensors.
     """
-    found, tensors = [], []
-    for grad in tf.nest.flatten(grads):
-        if grad is not None:
-            values = _values(grad)
-            if values.dtype.is_floating or values.dtype.is_complex:  # Integers are finite.
-                found.append(grad)
-                tensors.append(values)
-    return _test(tensors, loose=_loose(found)) if tensors else tf.constant(True)
+    tensors, sparse = _elements(tf.nest.flatten(grads))
+    return _test(tensors, loose=sparse) if tensors else tf.constant(True)

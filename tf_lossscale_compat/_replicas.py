@@ -8,7 +8,7 @@ import contextlib
 import functools
 import threading
 
-from tf_lossscale_compat import _gradients, _tf
+from tf_lossscale_compat import _compiled, _gradients, _tf
 
 tf = _tf.tf
 tf1 = _tf.tf1
@@ -238,7 +238,19 @@ def _check_copies(variables):
             )
 
 
-def assign_together(variables, rule):
+@_compiled.in_eager_mode
+def _assign_at_once(tensors, rule, dtypes, constants):
+    """What `assign_together` does, of handles of variables and after them the rule's arguments."""
+    handles, arguments = tensors[: len(dtypes)], tensors[len(dtypes) :]
+    values = [
+        tf.raw_ops.ReadVariableOp(resource=handle, dtype=dtype)
+        for handle, dtype in zip(handles, dtypes)
+    ]
+    for handle, value in zip(handles, rule(values + arguments, *constants)):
+        tf.raw_ops.AssignVariableOp(resource=handle, value=value)
+
+
+def assign_together(variables, rule, arguments, *constants):
     """Moves variables to what `rule` makes of their values, on every copy of them.
 
     All values are read before any is assigned: a reference variable of TensorFlow 1 would otherwise
@@ -246,14 +258,22 @@ def assign_together(variables, rule):
 
     Args:
       variables: list of variables.
-      rule: function from the list of their values to that of the next.
+      rule: one of `_update_rule`'s functions of tensors.
+      arguments: list of the tensors that it takes after the variables' values.
+      *constants: what it takes after the tensors.
 
     Returns:
       list of operations that assign; empty in eager mode, where it has happened.
     """
+    if tf.executing_eagerly() and not tf.distribute.has_strategy():
+        handles = [variable.handle for variable in variables]
+        dtypes = tuple(variable.dtype for variable in variables)
+        _assign_at_once(handles + arguments, rule, dtypes, constants)
+        return []
     if in_replica_context():
         _check_copies(variables)
-    values = rule([tf.identity(variable) for variable in variables])
+    now = [tf.identity(variable) for variable in variables]
+    values = rule(now + arguments, *constants)
     assigned = []
     with tf.control_dependencies(values):
         for variable, value in zip(variables, values):

@@ -58,6 +58,17 @@ def variables_of(owner):
     return list(variables() if callable(variables) else variables)
 
 
+def structure(tensors):
+    """The dtypes (as numbers) and shapes of eager tensors, a list of pairs that can be hashed."""
+    try:
+        # A tenth of the time that the public properties take, for each gradient of each step.
+        return [(tensor._datatype_enum(), tensor._shape_tuple()) for tensor in tensors]
+    except AttributeError:
+        return [
+            (tensor.dtype.as_datatype_enum, tuple(tensor.shape.as_list())) for tensor in tensors
+        ]
+
+
 def call_flat(function, tensors):
     """Calls a concrete function of one list of tensors.
 

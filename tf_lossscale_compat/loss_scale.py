@@ -300,16 +300,15 @@ class DynamicLossScale(LossScale):
         return self._finite_and_update(grads)
 
     def _update(self, finite):
-        def rule(now):
-            return _update_rule.dynamic_step(
-                now + [finite, tf.constant(self._multiplier, tf.float32)],
+        with _tf.former_cond():
+            update = _replicas.assign_together(
+                [self.current_loss_scale, self.good_steps],
+                _update_rule.dynamic_step,
+                [finite, tf.constant(self._multiplier, tf.float32)],
                 self._increment_period,
                 self._min_loss_scale,
                 self._max_loss_scale,
             )
-
-        with _tf.former_cond():
-            update = _replicas.assign_together([self.current_loss_scale, self.good_steps], rule)
             if tf.executing_eagerly():
                 return None
             # r2.0 returned a tensor: code in the wild puts tf.identity around it.

@@ -176,16 +176,13 @@ class ExponentialUpdateLossScaleManager(LossScaleManager):
         return _replicas.once_per_step(self._update, finite_grads)
 
     def _update(self, finite):
-        def rule(now):
-            ratios = [self._incr_ratio, self._decr_ratio]
-            return _update_rule.exponential_step(
-                now + [finite] + [tf.constant(ratio, tf.float32) for ratio in ratios],
-                self._incr_every_n_steps,
-                self._decr_every_n_nan_or_inf,
-            )
-
+        ratios = [tf.constant(ratio, tf.float32) for ratio in (self._incr_ratio, self._decr_ratio)]
         with _tf.former_cond():
             update = _replicas.assign_together(
-                [self._loss_scale, self._num_good_steps, self._num_bad_steps], rule
+                [self._loss_scale, self._num_good_steps, self._num_bad_steps],
+                _update_rule.exponential_step,
+                [finite, *ratios],
+                self._incr_every_n_steps,
+                self._decr_every_n_nan_or_inf,
             )
         return None if tf.executing_eagerly() else tf.group(*update)
