@@ -127,12 +127,9 @@ class _Step:
 
     def trace(self):
         """Traces the step once; returns the seconds it took."""
-        gc.collect()
-        gc.disable()  # Else one trace pays for the rubbish of others.
         start = time.perf_counter()
         concrete = self._traces()
         seconds = time.perf_counter() - start
-        gc.enable()
         graph = concrete.graph.as_graph_def()
         self.nodes = len(graph.node) + sum(len(f.node_def) for f in graph.library.function)
         return seconds
@@ -145,7 +142,6 @@ class _Step:
 
     def peak(self):
         """The bytes that a step needs beyond what there is before and after; None if unknown."""
-        gc.collect()
         try:
             with open("/proc/self/clear_refs", "w", encoding="ascii") as file:
                 file.write("5")  # Sets the peak back.
@@ -194,6 +190,7 @@ def measure(workload, mode, rounds, names=()):
     Returns:
       {name: row}, a row being a dict of figures; "floor" is among the names.
     """
+    gc.collect()  # What the last setting left.
     setting = _Setting(mode, workload)
     chosen, steps = [], {}
     for contender in contenders_lib.contenders():
@@ -216,9 +213,11 @@ def measure(workload, mode, rounds, names=()):
             seconds[name].append(step())
     traces = {name: [] for name in steps}
     if mode in ("graph", "mirrored"):
+        gc.disable()  # Else one trace pays for the rubbish of others.
         for _ in range(TRACES):
             for name, step in steps.items():
                 traces[name].append(step.trace())
+        gc.enable()
     rows = {"floor": {"milliseconds": 1e3 * statistics.median(floors)}}
     for contender in chosen:
         step = steps[contender.name]
