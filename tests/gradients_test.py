@@ -190,13 +190,37 @@ class AllFiniteTest(parameterized.TestCase, tf.test.TestCase):
             one, other = np.array([np.inf, 1], dtype), np.array([-np.inf, 1], dtype)
             self.assertFalse(_finite(mode, (one, other)))
 
-    @parameterized.parameters("eager", "function")
-    def test_huge_tensors(self, mode):
-        for dtype in (np.float16, np.float32):
-            grad = np.full([3 * 2**20], _HARD[dtype][0], dtype)
-            bad = grad.copy()
-            bad[-1] = np.nan
-            self.assertEqual(_verdicts(mode, dtype, [grad, bad]), [True, False])
+    @parameterized.named_parameters(*_cases(FLOATS + [np.complex64]))
+    def test_large_tensors(self, mode, dtype):
+        """Whose squares are summed first: what is too large for that is finite all the same."""
+        largest = _HARD.get(dtype, _HARD[np.float32])[0]
+        size = _gradients._LARGE
+        arrays = [np.full([size], value, dtype) for value in (0, 1, largest, -largest)]
+        for place, value in ((0, np.nan), (size // 3, np.inf), (size - 1, -np.inf)):
+            for fill in (0, largest):
+                arrays.append(np.full([size], fill, dtype))
+                arrays[-1][place] = value
+        arrays.append(np.full([size], np.inf, dtype))
+        arrays[-1][::2] = -np.inf
+        self.assertEqual(_verdicts(mode, dtype, arrays), [True] * 4 + [False] * 7)
+
+    @parameterized.parameters(*modes.ALL)
+    def test_large_and_small_tensors_of_several_dtypes(self, mode):
+        shapes = [[_gradients._LARGE], [2, _gradients._LARGE], [5, 3], [_gradients._SMALL + 1]]
+        kinds = [(shape, dtype) for shape in shapes for dtype in (np.float32, np.float16)]
+        rows, expected = [], []
+        for bad in range(-2, len(kinds)):
+            rows.append(tuple(np.zeros(shape, dtype) for shape, dtype in kinds))
+            if bad == -1:
+                for array in rows[-1]:
+                    array[...] = _HARD[array.dtype.type][0]
+            if bad >= 0:
+                rows[-1][bad].flat[1] = (np.nan, np.inf, -np.inf)[bad % 3]
+            expected.append(bad < 0)
+        results = stepping.run(
+            mode, lambda: None, lambda _, *grads: _gradients.all_finite(list(grads)), rows
+        )
+        self.assertEqual([bool(result) for result in results], expected)
 
     def test_few_operations_for_many_gradients(self):
         def operations(shapes):
@@ -209,9 +233,9 @@ class AllFiniteTest(parameterized.TestCase, tf.test.TestCase):
         biases, kernels = [[64]] * 9, [[3, 3, 8, 64], [3, 3, 16, 64]] * 4
         few = operations(biases + kernels)
         self.assertEqual(operations(10 * biases + 10 * kernels), few)
-        # And two for each that is large.
-        large = [[1000, 1000]]
-        self.assertEqual(operations(30 * large) - operations(10 * large), 40)
+        # And two for each that is not small.
+        medium = [[150, 150]]
+        self.assertEqual(operations(30 * medium) - operations(10 * medium), 40)
 
     def test_large_gradients_are_not_copied(self):
         with tf.Graph().as_default() as graph:
@@ -387,6 +411,12 @@ class UnscaleTest(parameterized.TestCase, tf.test.TestCase):
             _gradients.unscale(grads, tf1.placeholder(tf.float32, []))
             # And the reciprocal, made float16 once.
             self.assertEqual(len(graph.get_operations()) - before, 102)
+
+    def test_nothing_to_unscale(self):
+        with modes.eager_mode():
+            for _ in range(3):
+                self.assertEqual(_gradients.unscale([None, None], tf.constant(0.5)), [None, None])
+                self.assertEqual(_gradients.unscale([], tf.constant(0.5)), [])
 
     def test_none_stays_none(self):
         with tf.Graph().as_default():

@@ -75,9 +75,15 @@ class GraphTest(parameterized.TestCase, tf.test.TestCase):
         self.assertEqual(many - few, 40)
 
     @parameterized.parameters(("fixed", 1), ("dynamic", 3), ("contrib_exponential", 3))
-    def test_three_at_most_for_each_large_gradient(self, wrapper, expected):
+    def test_three_at_most_for_each_that_is_not_small(self, wrapper, expected):
         few, many = (self._added(WRAPPERS[wrapper], [[200, 200]] * n) for n in (4, 14))
         self.assertEqual(many - few, 10 * expected)
+
+    def test_one_run_and_two_in_reserve_for_each_large_gradient(self):
+        few, many = (self._added(WRAPPERS["dynamic"], [[1024, 512]] * n) for n in (2, 6))
+        self.assertEqual(many - few, 4 * (1 + 1 + 2))
+        counts = _operations(WRAPPERS["dynamic"], [[1024, 512]] * 3)
+        self.assertEqual(counts["L2Loss"], 3)
 
     def test_hardly_anything_else_with_a_fixed_scale(self):
         added = self._added(WRAPPERS["fixed"], [[4, 4]] * 10)

@@ -7,9 +7,12 @@ from typing import Any, List
 from tf_lossscale_compat import _compiled, _tf
 
 tf = _tf.tf
+tf1 = _tf.tf1
 
 # Up to so many elements, joining tensors costs less than testing each by itself.
 _SMALL = 2**14
+# From so many on, reading them once and writing nothing pays for a conditional.
+_LARGE = 2**19
 
 
 def scale_loss(loss, scale):
@@ -91,22 +94,20 @@ def _joined(tensors):
     groups: Any = collections.OrderedDict()
     for tensor in tensors:
         shape = tensor.shape
-        key = object()  # Alone.
         if shape.is_fully_defined() and shape.num_elements() <= _SMALL:
             sizes = shape.as_list()
             # Kernels of dense and convolutional layers mostly share their number of outputs.
-            axis = max(len(sizes) - 2, 0)
-            key = (tensor.dtype, axis, tuple(sizes[:axis]), tuple(sizes[axis + 1 :]))
-            if not sizes:
-                key = (tensor.dtype,)
+            axis = max(len(sizes) - 2, 0) if sizes else None
+            others = () if axis is None else (tuple(sizes[:axis]), tuple(sizes[axis + 1 :]))
+            key: Any = (tensor.dtype, axis, others)
+        else:
+            key = (tensor.dtype, None, object())  # Alone.
         groups.setdefault(key, []).append(tensor)
-    for key, group in groups.items():
+    for (_, axis, _), group in groups.items():
         if len(group) == 1:
             yield group[0]
-        elif len(key) == 1:
-            yield tf.stack(group)
         else:
-            yield tf.concat(group, key[1])
+            yield tf.stack(group) if axis is None else tf.concat(group, axis)
 
 
 def _real(tensors):
@@ -122,21 +123,59 @@ def _real(tensors):
             yield tensor
 
 
+def _all(flags):
+    return flags[0] if len(flags) == 1 else tf.reduce_all(tf.stack(flags))
+
+
+def _exactly(tensors):
+    """Whether all elements are finite, from each of them."""
+    axes = {}  # One constant for all tensors of a rank.
+    flags = []
+    for tensor in tensors:
+        rank = tensor.shape.rank
+        if rank is not None and rank not in axes:
+            axes[rank] = tf.constant(list(range(rank)), tf.int32)
+        flags.append(tf.reduce_all(tf.math.is_finite(tensor), axes.get(rank)))
+    return _all(flags)
+
+
+def _quickly(tensors):
+    """Whether the sums of the elements' squares are finite, and so every element is.
+
+    If not, elements may still be: their squares, or the sum, may be too large for the dtype.
+    """
+    sums: Any = collections.OrderedDict()
+    for tensor in tensors:
+        sums.setdefault(tensor.dtype, []).append(tf.nn.l2_loss(tensor))
+    return _all([tf.math.is_finite(tf.add_n(of_dtype)) for of_dtype in sums.values()])
+
+
 @_compiled.in_eager_mode
 def _test(tensors):
     """Whether all elements of tensors, of which there is at least one, are finite."""
     # Others, such as integers, are.
     tensors = [tensor for tensor in tensors if tensor.dtype.is_floating or tensor.dtype.is_complex]
-    axes = {}  # One constant for all tensors of a rank.
-    tests = []
-    for part in _real(_joined(tensors)):
-        rank = part.shape.rank
-        if rank is not None and rank not in axes:
-            axes[rank] = tf.constant(list(range(rank)), tf.int32)
-        tests.append(tf.reduce_all(tf.math.is_finite(part), axes.get(rank)))
-    if not tests:
-        return tf.constant(True)
-    return tests[0] if len(tests) == 1 else tf.reduce_all(tf.stack(tests))
+    others: List[Any] = []
+    large: List[Any] = []
+    for tensor in tensors:
+        shape = tensor.shape
+        is_large = shape.is_fully_defined() and shape.num_elements() >= _LARGE
+        (large if is_large else others).append(tensor)
+    flags = []
+    if others:
+        flags.append(_exactly(_real(_joined(others))))
+    if large:
+        parts = list(_real(large))
+        # Under a name of its own: variables in checkpoints are named by how many `cond` there are.
+        flags.append(
+            tf1.cond(
+                _quickly(parts),
+                lambda: tf.constant(True),
+                lambda: _exactly(parts),
+                name="large_gradients_are_finite",
+            )
+        )
+    return _all(flags) if flags else tf.constant(True)
 
 
 def all_finite(grads):

@@ -238,6 +238,13 @@ def _check_copies(variables):
             )
 
 
+def _value(variable):
+    """The value of `variable` at this point of the graph."""
+    if not tf.distribute.has_strategy() and hasattr(variable, "handle"):
+        return tf.convert_to_tensor(variable)
+    return tf.identity(variable)  # A reference converts to what it holds when that is used.
+
+
 @_compiled.in_eager_mode
 def _assign_at_once(tensors, rule, dtypes, constants):
     """What `assign_together` does, of handles of variables and after them the rule's arguments."""
@@ -272,7 +279,7 @@ def assign_together(variables, rule, arguments, *constants):
         return []
     if in_replica_context():
         _check_copies(variables)
-    now = [tf.identity(variable) for variable in variables]
+    now = [_value(variable) for variable in variables]
     values = rule(now + arguments, *constants)
     assigned = []
     with tf.control_dependencies(values):
