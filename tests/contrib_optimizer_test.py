@@ -9,6 +9,7 @@ import tensorflow as tf
 from absl.testing import parameterized
 
 from tests import modes, originals
+from tf_lossscale_compat import _gradients
 from tf_lossscale_compat.contrib import mixed_precision as contrib
 
 tf1 = tf.compat.v1
@@ -1160,6 +1161,23 @@ class WrappedStateTest(tf.test.TestCase, parameterized.TestCase):
             self.assertEqual({v.op.name: mode.value(v) for v in tf1.global_variables()}, saved)
             mode.run(train_op, {factor: 1.0})
             self.assertEqual({v.op.name: mode.value(v) for v in tf1.global_variables()}, after)
+
+    @parameterized.parameters(*modes.GRAPH)
+    def test_names_do_not_depend_on_how_large_gradients_are(self, name):
+        """A large one is tested with a conditional, which must not be counted among the others."""
+
+        def names(shape):
+            with modes.entered(name):
+                for scope in ("first", "second"):
+                    var = tf1.get_variable(scope, shape, initializer=tf1.ones_initializer())
+                    manager = contrib.ExponentialUpdateLossScaleManager(8.0, 3)
+                    wrapped = contrib.LossScaleOptimizer(tf1.train.AdamOptimizer(), manager)
+                    wrapped.minimize(tf.reduce_sum(var * var), var_list=[var])
+                return [variable.op.name for variable in tf1.global_variables()]
+
+        small = names([2])
+        self.assertIn("cond_2/beta1_power", small)
+        self.assertEqual(names([_gradients._LARGE]), small)
 
     @parameterized.parameters("eager", "function")
     def test_a_checkpoint_holds_all_state(self, name):
