@@ -69,5 +69,9 @@ class _Compiled:
 
 
 def in_eager_mode(function):
-    """Decorates a pure function of a list of tensors, at least one, that returns tensors."""
+    """Decorates a function of a list of tensors and of constants, on which alone it depends.
+
+    It returns a list of tensors, a tensor or None, and may assign to variables whose handles are
+    among the tensors.
+    """
     return _Compiled(function)

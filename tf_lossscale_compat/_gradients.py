@@ -93,9 +93,9 @@ def _joined(tensors):
     """
     groups: Any = collections.OrderedDict()
     for tensor in tensors:
-        shape = tensor.shape
-        if shape.is_fully_defined() and shape.num_elements() <= _SMALL:
-            sizes = shape.as_list()
+        number = tensor.shape.num_elements()  # None where a size is not known.
+        if number is not None and number <= _SMALL:
+            sizes = tensor.shape.as_list()
             # Kernels of dense and convolutional layers mostly share their number of outputs.
             axis = max(len(sizes) - 2, 0) if sizes else None
             others = () if axis is None else (tuple(sizes[:axis]), tuple(sizes[axis + 1 :]))
@@ -158,8 +158,7 @@ def _test(tensors):
     others: List[Any] = []
     large: List[Any] = []
     for tensor in tensors:
-        shape = tensor.shape
-        is_large = shape.is_fully_defined() and shape.num_elements() >= _LARGE
+        is_large = (tensor.shape.num_elements() or 0) >= _LARGE
         (large if is_large else others).append(tensor)
     flags = []
     if others:
