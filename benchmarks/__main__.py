@@ -44,6 +44,9 @@ PLAN = (
     ("small", "mirrored", 60),
 )
 
+# The workload whose peak memory is measured then, as the median of so many processes.
+PEAKS = {"large": 3}
+
 _IMPORT = """
 import time, tensorflow
 start = time.perf_counter()
@@ -74,6 +77,12 @@ def main():
     parser.add_argument("--modes", nargs="+", choices=steps.MODES)
     parser.add_argument("--contenders", nargs="+", default=[], metavar="NAME")
     parser.add_argument("--rounds", type=int, help="how often each step is run")
+    parser.add_argument(
+        "--peaks",
+        type=int,
+        metavar="N",
+        help="measure peak memory too, in N processes for each contender",
+    )
     parser.add_argument("--json", metavar="FILE")
     parser.add_argument("--picture", metavar="FILE")
     args = parser.parse_args()
@@ -100,7 +109,10 @@ def main():
     results = {}
     for workload, mode, rounds in plan:
         rounds = args.rounds or rounds
-        results[workload, mode] = steps.measure(workload, mode, rounds, args.contenders)
+        peaks = args.peaks
+        if peaks is None:
+            peaks = PEAKS.get(workload, 0) if plan is PLAN and mode in ("graph", "eager") else 0
+        results[workload, mode] = steps.measure(workload, mode, rounds, args.contenders, peaks)
         print(f"\n### {workload}, {mode}, median of {rounds}\n")
         print(report.table(results[workload, mode]), flush=True)
     milliseconds = import_milliseconds() if plan is PLAN else None

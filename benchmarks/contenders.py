@@ -42,6 +42,11 @@ class Contender:
     apply: Callable
     peer: Optional[str] = None
 
+    @property
+    def is_fixed(self):
+        """Whether the loss scale stays as it is."""
+        return "fixed" in self.name or "factor" in self.name
+
 
 class _Given(tf1.train.GradientDescentOptimizer):
     """Takes gradients that are there already for computed ones."""

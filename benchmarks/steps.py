@@ -3,7 +3,6 @@
 import concurrent.futures
 import gc
 import os
-import re
 import statistics
 import sys
 import time
@@ -12,7 +11,7 @@ import numpy as np
 import tensorflow as tf
 
 from benchmarks import contenders as contenders_lib
-from benchmarks import workloads
+from benchmarks import peak, workloads
 
 tf1 = tf.compat.v1
 
@@ -21,7 +20,7 @@ MODES = ("graph", "eager", "jit", "session", "mirrored")
 TRACES = {"large": 5, "small": 5}
 
 
-class _Setting:
+class Setting:
     """What all contenders on one workload in one mode share: gradients and variables."""
 
     def __init__(self, mode, workload):
@@ -48,9 +47,11 @@ class _Setting:
         return tf.Variable(value)
 
     def entered(self):
+        """The context that optimizers are made in."""
         return self.graph.as_default() if self.graph else self.strategy.scope()
 
     def started_session(self):
+        """The session that all steps share, with what was added to the graph initialized."""
         if self.session is None:
             self.session = tf1.Session(graph=self.graph)
         with self.graph.as_default():
@@ -74,7 +75,7 @@ def _computed(gradients, one):
     return [_with_values(gradient, _values(gradient) * one) for gradient in gradients]
 
 
-class _Step:
+class Step:
     """A contender's step in a setting, ready to be run again and again."""
 
     def __init__(self, contender, setting):
@@ -141,22 +142,6 @@ class _Step:
         self._run()
         return time.perf_counter() - start
 
-    def peak(self):
-        """The bytes that a step needs beyond what there is before and after; None if unknown."""
-        try:
-            with open("/proc/self/clear_refs", "w", encoding="ascii") as file:
-                file.write("5")  # Sets the peak back.
-        except OSError:
-            return None
-        before = _resident("VmRSS")
-        self._run()
-        return _resident("VmHWM") - before
-
-
-def _resident(name):
-    with open("/proc/self/status", encoding="ascii") as file:
-        return 1024 * int(re.search(rf"{name}:\s+(\d+) kB", file.read()).group(1))
-
 
 class _Floor:
     """One multiplication in place of all gradients' bytes and one reading of them, on all cores.
@@ -179,7 +164,7 @@ class _Floor:
         return time.perf_counter() - start
 
 
-def measure(workload, mode, rounds, names=()):
+def measure(workload, mode, rounds, names=(), processes=0):
     """Measures one workload in one mode, all contenders in turn in every round.
 
     Args:
@@ -187,12 +172,14 @@ def measure(workload, mode, rounds, names=()):
       mode: str, one of `MODES`.
       rounds: int, how often each step is run.
       names: names of the contenders to measure; empty for all.
+      processes: int, how many processes peak memory is a median of, for what has a dynamic scale
+        and for what has none; 0 leaves it out.
 
     Returns:
       {name: row}, a row being a dict of figures; "floor" is among the names.
     """
     gc.collect()  # What the last setting left.
-    setting = _Setting(mode, workload)
+    setting = Setting(mode, workload)
     chosen, steps = [], {}
     for contender in contenders_lib.contenders():
         # Keras 3 and tf_keras know no sessions.
@@ -201,7 +188,7 @@ def measure(workload, mode, rounds, names=()):
         if names and contender.name not in names:
             continue
         try:
-            steps[contender.name] = _Step(contender, setting)
+            steps[contender.name] = Step(contender, setting)
             chosen.append(contender)
         except Exception as error:  # A peer that cannot do this is a result too.
             print(f"{contender.name} ({workload}, {mode}): {error!r:.300}", file=sys.stderr)
@@ -222,12 +209,14 @@ def measure(workload, mode, rounds, names=()):
     rows = {"floor": {"milliseconds": 1e3 * statistics.median(floors)}}
     for contender in chosen:
         step = steps[contender.name]
-        peaks = [step.peak() for _ in range(3)]
+        peaks = []
+        if not contender.is_fixed:
+            peaks = [peak.of(workload, mode, contender.name) for _ in range(processes)]
         rows[contender.name] = {
             "milliseconds": 1e3 * statistics.median(seconds[contender.name]),
             "nodes": step.nodes,
             "trace_seconds": statistics.median(traces[contender.name] or [step.trace_seconds]),
-            "peak_bytes": statistics.median(peaks),
+            "peak_bytes": statistics.median(peaks) if peaks else None,
             "peer": contender.peer,
         }
     _compare(rows, chosen)

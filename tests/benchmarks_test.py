@@ -15,7 +15,7 @@ from tests import (
 if tuple(int(part) for part in tf.__version__.split(".")[:2]) < (2, 16):
     raise unittest.SkipTest("the peers of the benchmarks are those of TensorFlow 2.16 and newer")
 
-from benchmarks import contenders, report, steps, workloads
+from benchmarks import contenders, peak, report, steps, workloads
 
 V1 = ["v1, no loss scale", "tf.compat.v1, dynamic", "ours, v1, dynamic"]
 
@@ -38,12 +38,12 @@ class StepsTest(parameterized.TestCase, tf.test.TestCase):
             self.assertGreater(ours["nodes_added"], 0)
 
     def test_every_contender_divides_by_the_scale_and_applies(self):
-        setting = steps._Setting("graph", "10")
+        setting = steps.Setting("graph", "10")
         moved = []
         for contender in contenders.contenders():
             for variable in setting.variables:
                 variable.assign(tf.zeros_like(variable))
-            step = steps._Step(contender, setting)
+            step = steps.Step(contender, setting)
             before = setting.variables[0].numpy()
             step()
             moved.append((setting.variables[0].numpy() - before)[0, 0])
@@ -51,6 +51,12 @@ class StepsTest(parameterized.TestCase, tf.test.TestCase):
             expected = -contenders.RATE * setting.gradients[0].numpy()[0, 0] / down
             self.assertAllClose(moved[-1], expected, rtol=1e-3, atol=0, msg=contender.name)
         self.assertGreater(len(moved), 10)
+
+    def test_peak_memory_shows_the_unscaled_gradients(self):
+        bytes_of = {name: peak.of("large", "eager", name) for name in (V1[0], V1[2])}
+        # 97 MiB of them, beside the scaled ones.
+        added = (bytes_of[V1[2]] - bytes_of[V1[0]]) / 2**20
+        self.assertBetween(added, 60, 300)
 
     def test_workloads(self):
         sizes = {
