@@ -3,6 +3,7 @@
 import concurrent.futures
 import gc
 import os
+import random
 import statistics
 import sys
 import time
@@ -195,17 +196,22 @@ def measure(workload, mode, rounds, names=(), processes=0):
     floor = _Floor(workload)
     seconds = {name: [] for name in steps}
     floors = []
+    # In another order each time: a step that follows the floor finds its data no longer in a cache.
+    turns = [None, *steps]
+    order = random.Random(0)
     for _ in range(rounds):
-        floors.append(floor())
-        for name, step in steps.items():
-            seconds[name].append(step())
-    traces = {name: [] for name in steps}
-    if mode in ("graph", "mirrored"):
-        gc.disable()  # Else one trace pays for the rubbish of others.
-        for _ in range(TRACES.get(workload, 1)):
-            for name, step in steps.items():
-                traces[name].append(step.trace())
-        gc.enable()
+        order.shuffle(turns)
+        for name in turns:
+            if name is None:
+                floors.append(floor())
+            else:
+                seconds[name].append(steps[name]())
+    if mode == "graph":
+        _trace(steps, TRACES.get(workload, 1))
+    elif mode == "mirrored":
+        # For the nodes alone: threads of replicas wait for each other, now and then for a second.
+        for step in steps.values():
+            step.trace()
     rows = {"floor": {"milliseconds": 1e3 * statistics.median(floors)}}
     for contender in chosen:
         step = steps[contender.name]
@@ -215,12 +221,24 @@ def measure(workload, mode, rounds, names=(), processes=0):
         rows[contender.name] = {
             "milliseconds": 1e3 * statistics.median(seconds[contender.name]),
             "nodes": step.nodes,
-            "trace_seconds": statistics.median(traces[contender.name] or [step.trace_seconds]),
+            "trace_seconds": step.trace_seconds,
             "peak_bytes": statistics.median(peaks) if peaks else None,
             "peer": contender.peer,
         }
     _compare(rows, chosen)
     return rows
+
+
+def _trace(steps, times):
+    """Sets the seconds that tracing takes, the median of so many times in turn."""
+    seconds = {name: [] for name in steps}
+    gc.disable()  # Else one trace pays for the rubbish of others.
+    for _ in range(times):
+        for name, step in steps.items():
+            seconds[name].append(step.trace())
+    gc.enable()
+    for name, step in steps.items():
+        step.trace_seconds = statistics.median(seconds[name])
 
 
 # What a contender has more of than its baseline: the figure, and how it is called then.

@@ -2,6 +2,7 @@
 
 import collections
 import contextlib
+import functools
 from unittest import mock
 
 import numpy as np
@@ -84,6 +85,29 @@ class GraphTest(parameterized.TestCase, tf.test.TestCase):
         self.assertEqual(many - few, 4 * (1 + 1 + 2))
         counts = _operations(WRAPPERS["dynamic"], [[1024, 512]] * 3)
         self.assertEqual(counts["L2Loss"], 3)
+
+    @parameterized.parameters("step", "branch", "function")
+    def test_xla_is_left_to_join_operations(self, place):
+        def test(grads):
+            return _gradients.all_finite(grads)
+
+        def in_branch(grads):
+            wanted = tf.reduce_sum(grads[0]) > 0
+            return tf.cond(wanted, lambda: test(grads), lambda: tf.constant(False))
+
+        def in_function(grads):
+            return tf.function(test, autograph=False)(grads)
+
+        function = {"step": test, "branch": in_branch, "function": in_function}[place]
+        specs = [tf.TensorSpec(shape) for shape in ([1024, 512], [1024, 512], [3], [3])]
+        counts = [
+            _count(make(function).get_concrete_function(specs))
+            for make in (functools.partial(tf.function, autograph=False), modes.compiled)
+        ]
+        self.assertGreater(counts[0]["L2Loss"], 0)
+        self.assertGreater(counts[0]["ConcatV2"], 0)
+        self.assertEqual(counts[1]["L2Loss"] + counts[1]["ConcatV2"], 0, counts[1])
+        self.assertGreaterEqual(counts[1]["IsFinite"], 4)
 
     def test_hardly_anything_else_with_a_fixed_scale(self):
         added = self._added(WRAPPERS["fixed"], [[4, 4]] * 10)

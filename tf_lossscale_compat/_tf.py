@@ -90,6 +90,22 @@ def function_graph():
     return graph
 
 
+def compiled_by_xla():
+    """Whether XLA is to compile the graph that is being built, as with `jit_compile=True`.
+
+    Nothing public says so. TensorFlow before 2.4 cannot tell.
+    """
+    graph: Any = tf1.get_default_graph()
+    while graph is not None:
+        context = graph._get_control_flow_context()
+        while context is not None:
+            if context.IsXLAContext():
+                return True
+            context = context.outer_context
+        graph = getattr(graph, "outer_graph", None)
+    return False
+
+
 def uses_merge_call(strategy):
     """Whether replicas of `strategy` may meet in `merge_call`; newer modes forbid it."""
     uses = getattr(strategy.extended, "_use_merge_call", None)
