@@ -25,19 +25,19 @@ from benchmarks import report, steps, workloads
 # What is measured when nothing is asked for. The rounds are as many as a few minutes allow.
 PLAN = (
     ("large", "graph", 60),
-    ("large", "eager", 15),
+    ("large", "eager", 60),
     ("small", "graph", 300),
-    ("small", "eager", 40),
+    ("small", "eager", 60),
     ("10", "graph", 300),
     ("100", "graph", 300),
-    ("1000", "graph", 40),
+    ("1000", "graph", 100),
     ("10", "eager", 100),
-    ("100", "eager", 40),
-    ("1000", "eager", 8),
-    ("bert", "graph", 8),
+    ("100", "eager", 100),
+    ("1000", "eager", 30),
+    ("bert", "graph", 20),
     ("sparse", "graph", 100),
     ("sparse", "eager", 40),
-    ("large", "jit", 15),
+    ("large", "jit", 30),
     ("small", "jit", 60),
     ("large", "session", 30),
     ("small", "session", 200),
@@ -116,6 +116,7 @@ def main():
         print(f"\n### {workload}, {mode}, median of {rounds}\n")
         print(report.table(results[workload, mode]), flush=True)
     milliseconds = import_milliseconds() if plan is PLAN else None
+    print("\n### Dynamic loss scales\n\n" + report.summary(results))
     print("\n### Aims\n\n" + report.targets(results, milliseconds))
     if args.json:
         with open(args.json, "w", encoding="utf-8") as file:

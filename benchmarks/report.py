@@ -46,6 +46,27 @@ def table(rows):
     return "\n".join(lines)
 
 
+def summary(results):
+    """Returns a Markdown table of what dynamic loss scales cost in each workload and mode.
+
+    Args:
+      results: {(workload, mode): rows}.
+    """
+    names = [name for peer, ours in GENERATIONS.values() for name in (peer, *ours)]
+    lines = [
+        "| overhead, ms (to peer) | " + " | ".join(names) + " |",
+        "| --- |" + " ---: |" * len(names),
+    ]
+    for (workload, mode), rows in results.items():
+        cells = []
+        for name in names:
+            row = rows.get(name, {})
+            ratio = _shown(row, "overhead_ratio", " ({:.2f})")
+            cells.append(_shown(row, "overhead", "{:.2f}") + ratio)
+        lines.append(f"| {workload}, {mode} | " + " | ".join(cells) + " |")
+    return "\n".join(lines)
+
+
 def targets(results, import_milliseconds=None):
     """Returns a Markdown table: what was aimed for, the figure, and whether it was met.
 

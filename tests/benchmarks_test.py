@@ -98,6 +98,12 @@ class ReportTest(tf.test.TestCase):
         (line,) = [line for line in report.targets({}, 51.0).splitlines() if "import" in line]
         self.assertEndsWith(line, "| 50 | 51.00 | no |")
 
+    def test_the_summary_has_a_line_for_each_workload_and_mode(self):
+        results = {("a", "eager"): {"ours, v1, dynamic": {"overhead": 1.5, "overhead_ratio": 0.25}}}
+        head, _, line = report.summary(results).splitlines()
+        self.assertTrue(head.startswith("| overhead, ms (to peer) | tf.compat.v1, dynamic"))
+        self.assertEqual(line, "| a, eager |  | 1.50 (0.25) |" + "  |" * 5)
+
     def test_the_table_leaves_out_what_was_not_measured(self):
         lines = report.table({"a": {"milliseconds": 1.5}, "b": {"milliseconds": 2}}).splitlines()
         self.assertEqual(lines[0], "| contender | ms |")
