@@ -222,6 +222,7 @@ class FitTest(_Base):
             clipnorm={"clipnorm": 0.1},
             clipvalue={"clipvalue": 0.05},
             global_clipnorm={"global_clipnorm": 0.1},
+            ema={"use_ema": True, "ema_momentum": 0.5, "ema_overwrite_frequency": 2},
             decay_and_ema={
                 "weight_decay": 0.1,
                 "use_ema": True,

@@ -69,7 +69,8 @@ class Home:
 
     def variables(self, optimizer):
         """All variables of an optimizer of this family."""
-        return list(optimizer.variables() if self.kind == "v2" else optimizer.variables)
+        variables = optimizer.variables
+        return list(variables() if callable(variables) else variables)
 
     @contextlib.contextmanager
     def policy(self, name):

@@ -377,7 +377,9 @@ class ConfigTest(_Base):
     @parameterized.named_parameters(*config_cases())
     def test_round_trip(self, home, wrapper):
         opt = WRAPPERS[wrapper](home.Adam(0.25))
-        config = json.loads(json.dumps(opt.get_config()))
+        # The optimizers of TensorFlow 2.11 have a NumPy number in their own configs.
+        default = float if keras_homes.VERSION[:2] == (2, 11) else None
+        config = json.loads(json.dumps(opt.get_config(), default=default))
         public = (
             mixed_precision.LossScaleOptimizer
             if isinstance(opt, mixed_precision.LossScaleOptimizer)

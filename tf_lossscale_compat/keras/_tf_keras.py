@@ -23,6 +23,17 @@ class TFKeras(_shared.WrapsTFKeras):
         self.name = type(self).__name__  # Keras' own has none, and fails where it is to warn.
         self._delegate_tracking()
 
+    # Keras' own has the next two in newer versions only; before, it would keep moving averages of
+    # its own.
+
+    def build(self, var_list):
+        """Makes the inner optimizer's variables for these, once."""
+        self._optimizer.build(var_list)
+
+    def finalize_variable_values(self, var_list):
+        """Has the inner optimizer put its moving averages, if it keeps any, into the variables."""
+        self._optimizer.finalize_variable_values(var_list)
+
     @_tf.do_not_convert
     def compute_gradients(self, loss, var_list, tape=None):
         """Returns (gradient, variable) pairs, the loss scaled up before and they down after.
