@@ -27,7 +27,14 @@ DEMO = ["scikit-learn", "tqdm", "matplotlib"]
 # LibCST needs Python 3.9; code for older TensorFlows is migrated with a newer Python.
 LIBCST = 'libcst>=1.1; python_version >= "3.9"'
 MIGRATE = [LIBCST, "tqdm"]
-TEST = ["pytest>=7", "pytest-timeout", "hypothesis", "packaging", LIBCST] + DEMO
+TEST = [
+    "pytest>=7",
+    "pytest-timeout",
+    "pytest-xdist>=3.5",
+    "hypothesis",
+    "packaging",
+    LIBCST,
+] + DEMO
 # ruff's formatting may change with its minor version, so that is held.
 DEV = ["build", "mypy>=2.4,<3", "nox>=2025.5.1", "ruff==0.17.*"]
 

@@ -423,6 +423,36 @@ class PathTest(CheckpointTestCase):
             os.remove(os.path.join(moved, "model-2" + ending))
         self.assert_fails(moved, "names '.*model-2', which is not there")
 
+    @parameterized.parameters("été", "模型", "a b", "it's", 'the "best"', "tab\tbed", "x-1")
+    def test_folder_latest_by_any_name(self, name):
+        folder = os.path.join(self.folder(), "modèle ✓")
+        os.mkdir(folder)
+        with tf.Graph().as_default(), tf1.Session() as session:
+            made = manager()
+            session.run([variable.initializer for variable in tf1.global_variables()])
+            saver = tf1.train.Saver()
+            for scale in (32.0, 16.0):  # Of which the second is the latest.
+                state = checkpoint.LossScaleState(scale, 0, 0, "", "")
+                checkpoint.assign(state, made, session)
+                saver.save(session, os.path.join(folder, name), global_step=int(scale))
+        self.assertEqual(os.path.join(folder, name + "-16"), tf.train.latest_checkpoint(folder))
+        self.assertEqual(16.0, checkpoint.read(folder).scale)
+
+    @parameterized.parameters(
+        b"model_checkpoint_path:'mod\\303\\250le'",
+        b'# by hand\n\n  model_checkpoint_path : "mod\xc3\xa8le"  # the latest',
+        b'model_checkpoint_path: "mod\\xc3\\xa8\\154e"',
+    )
+    def test_folder_latest_as_protocol_buffers_may_write_it(self, text):
+        folder = self.folder()
+        for ending in (".index", ".data-00000-of-00001"):
+            for name in ("mod\xe8le", "other"):
+                shutil.copy(data("contrib_scoped", "saved" + ending), f"{folder}/{name}{ending}")
+        with open(os.path.join(folder, "checkpoint"), "wb") as file:
+            file.write(text)
+        self.assertEqual(os.path.join(folder, "mod\xe8le"), tf.train.latest_checkpoint(folder))
+        self.assertEqual("scaling/loss_scale", checkpoint.read(folder).key)
+
     def test_folder_with_one_checkpoint(self):
         self.assertEqual("scaling/loss_scale", checkpoint.read(data("contrib_scoped")).key)
 
@@ -432,6 +462,14 @@ class PathTest(CheckpointTestCase):
         os.remove(os.path.join(folder, "checkpoint"))
         message = self.assert_fails(folder, "holds 4 checkpoints", "Give the path of one")
         self.assertIn(os.path.join(folder, "model.keras"), message)
+
+    def test_folder_of_tensorflow_0(self):
+        folder = self.folder()
+        with tf.Graph().as_default(), tf1.Session() as session:
+            manager()
+            session.run(tf1.global_variables_initializer())
+            tf1.train.Saver(write_version=1).save(session, os.path.join(folder, "old"))
+        self.assert_fails(folder, "V1", "save it again")
 
     def test_empty_folder(self):
         self.assert_fails(self.folder(), "holds no checkpoints")
@@ -469,7 +507,7 @@ class ChoiceTest(CheckpointTestCase):
 
     def test_several_are_listed(self):
         message = self.assert_fails(self.PATH, "holds 2 loss scales: choose one with key=")
-        self.assertIn("key='loss_scale' (contrib by name, scale 3276.8)", message)
+        self.assertIn("key='loss_scale' (contrib by name, scale 3276.800048828125)", message)
         self.assertIn("key='loss_scale_1' (contrib by name, scale 1)", message)
 
     def test_key_chooses(self):

@@ -13,7 +13,7 @@ from unittest import mock
 from absl.testing import absltest, parameterized
 
 import tf_lossscale_compat
-from tf_lossscale_compat import cli, demo
+from tf_lossscale_compat import checkpoint, cli, demo
 
 
 def call(*arguments):
@@ -185,11 +185,23 @@ class CheckpointTest(parameterized.TestCase):
         self.assertEqual(
             [
                 ["key", "loss", "scale", "good", "steps", "bad", "steps", "layout"],
-                ["loss_scale", "3276.80005", "1", "1", "contrib", "by", "name"],
+                ["loss_scale", "3276.800048828125", "1", "1", "contrib", "by", "name"],
                 ["loss_scale_1", "1", "1", "0", "contrib", "by", "name"],
             ],
             [line.split() for line in out.splitlines()],
         )
+
+    @parameterized.parameters(
+        (879609.4375, "879609.4375"),
+        (2.0**32, "4294967296"),
+        (0.75, "0.75"),
+        (2.0**127, "1.701411834604692e+38"),
+    )
+    def test_scale_is_not_rounded(self, scale, shown):
+        state = checkpoint.LossScaleState(scale, 1, None, "dynamic by name", "x")
+        with mock.patch.object(checkpoint, "_find", return_value=([state], ["x"])):
+            _, out, _ = call("checkpoint", "show", "x")
+        self.assertEqual(["x", shown, "1", "-"], out.splitlines()[1].split()[:4])
 
     def test_count_that_the_layout_has_not(self):
         code, out, _ = call("checkpoint", "show", self.DATA + "/keras3")
@@ -226,10 +238,11 @@ class CheckpointTest(parameterized.TestCase):
 
 
 class ImportsTest(absltest.TestCase):
-    def test_the_command_brings_in_no_keras_and_nothing_of_the_extra(self):
+    def imported_by(self, statements):
+        """The modules that statements import besides TensorFlow's own."""
         program = (
-            "import sys, tensorflow; before = set(sys.modules);"
-            "from tf_lossscale_compat import cli;"
+            "import sys, tensorflow; before = set(sys.modules)\n"
+            f"{statements}\n"
             "print(*sorted(set(sys.modules) - before))"
         )
         package = os.path.dirname(os.path.abspath(tf_lossscale_compat.__file__))
@@ -240,11 +253,24 @@ class ImportsTest(absltest.TestCase):
             universal_newlines=True,
             timeout=120,
         )
-        modules = output.split("\n")[-2].split()
+        return output.split("\n")[-2].split()
+
+    def test_the_command_brings_in_no_keras_and_nothing_of_the_extra(self):
+        modules = self.imported_by("from tf_lossscale_compat import cli")
         self.assertIn("tf_lossscale_compat.demo", modules)
         for module in modules:
             self.assertNotIn(module.split(".")[0], ("sklearn", "tqdm", "matplotlib", "libcst"))
             self.assertNotRegex(module, r"(^|\.)(tf_)?keras(\.|$)")
+
+    def test_checkpoint_is_there_after_a_plain_import(self):
+        modules = self.imported_by(
+            "import tf_lossscale_compat\n"
+            "assert 'checkpoint' in dir(tf_lossscale_compat)\n"
+            "tf_lossscale_compat.checkpoint.read"
+        )
+        self.assertIn("tf_lossscale_compat.checkpoint", modules)
+        for module in modules:
+            self.assertNotRegex(module, r"(^|\.)((tf_)?keras|h5py)(\.|$)")
 
 
 if __name__ == "__main__":

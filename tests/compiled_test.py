@@ -36,6 +36,10 @@ class CompiledTest(parameterized.TestCase, tf.test.TestCase):
         context = modes.eager_mode()
         context.__enter__()
         self.addCleanup(context.__exit__, None, None, None)
+        if not _tf.functions_compute_as_eager():
+            self.skipTest(
+                "functions of this TensorFlow take small numbers for zero; eager does not"
+            )
 
     def test_compiles_at_the_second_step_and_then_no_more(self):
         function, runs = _counting()

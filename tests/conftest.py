@@ -1,5 +1,6 @@
 """What all tests share: quiet TensorFlow, repeatable hypothesis, the right copy of the package."""
 
+import gc
 import importlib.util
 import os
 import pathlib
@@ -26,6 +27,43 @@ else:
         "suite", deadline=None, derandomize=True, database=None, print_blob=False
     )
     hypothesis.settings.load_profile("suite")
+
+
+# Files whose tests start several processes at once, or wait for some: one worker runs all of them,
+# so that no two such tests meet, and runs them first, as they take the longest.
+MANY_PROCESSES = (
+    "agreement_test.py",
+    "crash_resume_test.py",
+    "examples_test.py",
+    "migrate_kill_test.py",
+    "multi_worker_test.py",
+)
+
+# Files whose tests draw no random numbers from TensorFlow in eager mode; see `kept_kernels`.
+DRAW_NOTHING = (
+    "adapters_test.py",
+    "compiled_test.py",
+    "conformance_test.py",
+    "contrib_optimizer_test.py",
+    "distribution_contexts_test.py",
+    "fault_matrix_test.py",
+    "gradients_test.py",
+    "hot_path_test.py",
+    "loss_scale_manager_test.py",
+    "loss_scale_test.py",
+    "mixed_precision_optimizer_test.py",
+    "side_by_side_test.py",
+    "update_rule_test.py",
+)
+
+
+def hypothesis_or_skip():
+    """Returns hypothesis and its strategies, for a test module, which is skipped without them.
+
+    By this module it has the profile above also where pytest is not the runner.
+    """
+    hypothesis = pytest.importorskip("hypothesis")
+    return hypothesis, hypothesis.strategies
 
 
 def package_folder():
@@ -59,6 +97,19 @@ def pytest_configure(config):
         )
 
 
+@pytest.fixture(autouse=True)
+def kept_kernels(request, monkeypatch):
+    """Keeps the kernels of eager operations and functions from one test to the next.
+
+    tf.test.TestCase sets the global seed before each test, and with that, in eager mode, throws all
+    kernels away. To make those of a function again takes longer than most tests.
+    """
+    if request.path.name in DRAW_NOTHING:
+        from tensorflow.python.eager import context
+
+        monkeypatch.setattr(context, "set_global_seed", lambda seed: None)
+
+
 def pytest_report_header(config):
     return (
         f"Python {platform.python_version()}, TensorFlow {tensorflow_version()},"
@@ -69,3 +120,40 @@ def pytest_report_header(config):
 def pytest_collection_modifyitems(config, items):
     # Every tf.test.TestCase inherits this method, which is no test and skips itself.
     items[:] = [item for item in items if item.name != "test_session"]
+
+
+def pytest_collection_finish(session):
+    # What is imported by now stays. Looking through it for garbage takes half a second, which every
+    # `clear_session` of Keras did.
+    gc.collect()
+    gc.freeze()
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_auto_num_workers(config):
+    """For `-n auto`: one file is not worth the start of workers, each with its TensorFlow."""
+    if len(config.args) == 1 and ".py" in config.args[0]:
+        return 0
+    if hasattr(os, "sched_getaffinity"):  # What xdist does may depend on other packages.
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config, log):
+    """Deals out whole files, as what a file's tests share is made once in each process."""
+    if config.getoption("dist") != "load":
+        return None
+    from xdist.scheduler import LoadScopeScheduling
+
+    class ByFile(LoadScopeScheduling):
+        def _split_scope(self, nodeid):
+            file = nodeid.split("::")[0].replace(os.sep, "/").rsplit("/", 1)[-1]
+            return "processes" if file in MANY_PROCESSES else file
+
+        def _assign_work_unit(self, node):
+            if "processes" in self.workqueue:
+                self.workqueue.move_to_end("processes", last=False)
+            super()._assign_work_unit(node)
+
+    return ByFile(config, log)

@@ -2,6 +2,7 @@
 
 import importlib
 import importlib.util
+import os
 import pickle
 import sys
 
@@ -12,6 +13,7 @@ import tf_lossscale_compat
 from tests import originals
 from tf_lossscale_compat.contrib import mixed_precision as ours
 
+VERSION = tuple(int(part) for part in tf.__version__.split(".")[:2])
 NAMES = sorted(ours.__all__)
 MANAGERS = [name for name in NAMES if name.endswith("Manager")]
 # Each binds `found` to the namespace or class that the comment names.
@@ -102,6 +104,29 @@ class InstalledTest(parameterized.TestCase):
         ) as caught:
             run(code)
         self.assert_names_what_there_is(str(caught.exception))
+
+    @parameterized.parameters(
+        ("import tensorflow as tf; tf.contrib.layers.layer_norm", "import tf_slim"),
+        ("from tensorflow.contrib.layers import instance_norm", "tf_slim.layers.normalization"),
+        ("from tensorflow.contrib import layers", "import tf_slim"),
+        ("from tensorflow.contrib.training import HParams", "has no `HParams`"),
+        ("import tensorflow as tf; tf.contrib.slim", "import tf_slim as slim"),
+        ("import tensorflow as tf; tf.contrib.unheard_of", "LossScaleOptimizer.$"),
+    )
+    def test_where_to_look_instead(self, code, part):
+        with self.assertRaises((AttributeError, ImportError)) as caught:
+            run(code)
+        self.assertRegex(str(caught.exception), part)
+
+    @parameterized.parameters("layers", "rnn", "slim")
+    def test_what_needs_keras_2(self, name):
+        with self.assertRaises(AttributeError) as caught:
+            getattr(tf.contrib, name)
+        works = hasattr(tf.compat.v1.layers, "dense")
+        if "TF_USE_LEGACY_KERAS" not in os.environ:
+            self.assertEqual(works, VERSION < (2, 16))
+        check = self.assertNotIn if works else self.assertIn
+        check("TF_USE_LEGACY_KERAS=1 before the start", str(caught.exception))
 
     def assert_names_what_there_is(self, message):
         self.assertIn("tf.contrib.mixed_precision", message)

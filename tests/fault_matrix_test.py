@@ -68,6 +68,11 @@ def _wrapped(wrapper, make_policy):
     return wrap
 
 
+def _contrib(optimizer, policy):
+    """Contrib's optimizer, with sparse gradients left sparse, as the others leave them."""
+    return LossScaleOptimizer(optimizer, policy, keep_sparse=True)
+
+
 def _exponential_policy(wrapper):
     # The fault is the second one, so that the scale moves; a second update for the same step
     # would show in the counters.
@@ -92,14 +97,14 @@ def _dynamic_policy(wrap):
 
 POLICIES = {
     "contrib_fixed": Policy(
-        _wrapped(LossScaleOptimizer, lambda: FixedLossScaleManager(8.0)),
+        _wrapped(_contrib, lambda: FixedLossScaleManager(8.0)),
         lambda manager: [],
         start=(),
         after_fault=(),
         after_both=(),
     ),
-    "contrib_exponential": _exponential_policy(LossScaleOptimizer),
-    "contrib_dynamic": _dynamic_policy(_wrapped(LossScaleOptimizer, _dynamic)),
+    "contrib_exponential": _exponential_policy(_contrib),
+    "contrib_dynamic": _dynamic_policy(_wrapped(_contrib, _dynamic)),
     "mixed_dynamic": _dynamic_policy(_wrapped(MixedPrecisionLossScaleOptimizer, _dynamic)),
     "mixed_exponential": _exponential_policy(MixedPrecisionLossScaleOptimizer),
     # No wrapper: DynamicLossScale.update in a cross-replica context, and an optimizer as it is.

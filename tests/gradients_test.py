@@ -3,19 +3,13 @@
 import collections
 
 import numpy as np
-import pytest
 import tensorflow as tf
 from absl.testing import parameterized
 
-from tests import (
-    conftest,  # noqa: F401  Its hypothesis profile, where pytest is not the runner.
-    modes,
-    stepping,
-)
+from tests import conftest, modes, stepping
 from tf_lossscale_compat import _gradients
 
-hypothesis = pytest.importorskip("hypothesis")
-st = hypothesis.strategies
+hypothesis, st = conftest.hypothesis_or_skip()
 
 tf1 = tf.compat.v1
 
@@ -257,13 +251,18 @@ class AllFiniteTest(parameterized.TestCase, tf.test.TestCase):
             self.assertEqual(nested, [True, False, False])
 
     @parameterized.parameters(*stepping.STATELESS)
-    def test_sparse_values_of_one_row_are_not_added_up(self, mode):
-        """Two finite values whose sum is not are finite, as they are for a dense gradient."""
+    def test_sparse_values_of_one_row_are_added_up(self, mode):
+        """Two finite values whose sum is not are no finite gradient, as if it were dense."""
+        rows = [[65504, 65504], [40000, 20000], [65504, -65504]]
 
-        def sparse(values):
-            return tf.IndexedSlices(values, tf.constant([1, 1]), tf.constant([9]))
+        def sparse(indices):
+            return lambda values: tf.IndexedSlices(values, tf.constant(indices), tf.constant([9]))
 
-        self.assertEqual(_verdicts(mode, np.float16, [[65504, 65504]], sparse), [True])
+        same, different = (
+            _verdicts(mode, np.float16, rows, sparse(indices)) for indices in ([1, 1], [1, 2])
+        )
+        self.assertEqual(same, [False, True, True])
+        self.assertEqual(different, [True, True, True])
 
     @parameterized.parameters(*stepping.STATELESS)
     def test_none_is_ignored(self, mode):

@@ -32,6 +32,11 @@ class Home:
         """keras3, current (the optimizers that 2.11 brought) or v2 (`OptimizerV2`)."""
         return {"keras3": "keras3", "current": "current"}.get(self.name, "v2")
 
+    @property
+    def counts_skipped(self):
+        """Whether this Keras' own loss-scale class counts skipped steps as iterations."""
+        return self.kind != "keras3" and VERSION >= (2, 4)
+
     def __getattr__(self, name):
         return getattr(self.optimizers, name)
 
@@ -61,6 +66,11 @@ class Home:
             inputs=(inputs,),
         )
 
+    def variable(self, value=1.0):
+        """A float32 variable as that Keras' layers have them."""
+        value = np.asarray(value, np.float32)
+        return self.keras.Variable(value) if self.kind == "keras3" else tf.Variable(value)
+
     def numpy(self, value):
         """The value of a variable or tensor as NumPy, in eager mode or in Keras' own session."""
         if self.kind == "keras3":
@@ -68,7 +78,7 @@ class Home:
         return np.asarray(self.keras.backend.get_value(value))
 
     def variables(self, optimizer):
-        """All variables of an optimizer of this family."""
+        """All variables of an optimizer of this family, which of some a method returns."""
         variables = optimizer.variables
         return list(variables() if callable(variables) else variables)
 
@@ -89,6 +99,11 @@ class Home:
         finally:
             # Before 2.4 any policy that is set, even the default, shuts out the graph rewrite.
             set_policy(None if VERSION < (2, 4) else before)
+
+
+def number(value):
+    """The value of a scalar variable or tensor in eager mode, or a number itself, as a float."""
+    return float(value.numpy() if hasattr(value, "numpy") else value)
 
 
 def available():

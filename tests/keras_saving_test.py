@@ -293,7 +293,7 @@ class GoesOnTest(_Base):
                 else:
                     fit(model, halves()[0], epochs=2, callbacks=used)
             results.append(state(home, model))
-        self.assertEqual(results[0]["iterations"], 2 * (STEPS - 1))
+        self.assertEqual(results[0]["iterations"], 2 * (STEPS - 1 + home.counts_skipped))
         self.assert_equal_states(results[1], results[0])
 
 
@@ -378,7 +378,7 @@ class ConfigTest(_Base):
     def test_round_trip(self, home, wrapper):
         opt = WRAPPERS[wrapper](home.Adam(0.25))
         # The optimizers of TensorFlow 2.11 have a NumPy number in their own configs.
-        default = float if keras_homes.VERSION[:2] == (2, 11) else None
+        default = float if keras_homes.VERSION == (2, 11) else None
         config = json.loads(json.dumps(opt.get_config(), default=default))
         public = (
             mixed_precision.LossScaleOptimizer
@@ -500,8 +500,6 @@ class ConfigTest(_Base):
     def test_copies_of_one_that_has_not_run(self, home):
         if not tf.executing_eagerly():
             self.skipTest("variables of a graph have no copies")
-        if home.kind == "current":
-            self.skipTest("these optimizers cannot be copied, loss scale or not")
         opt = mixed_precision.LossScaleOptimizer(home.SGD(0.25), initial_scale=SCALE)
         again = copy.deepcopy(opt)
         self.assertIs(type(again), type(opt))
@@ -511,7 +509,7 @@ class ConfigTest(_Base):
         x, y = halves()[0]
         fit(dense(home, again), (x, y))
         self.assertEqual(home.numpy(again.loss_scale), SCALE / 2)
-        self.assertEqual(home.numpy(again.iterations), STEPS - 1)
+        self.assertEqual(home.numpy(again.iterations), STEPS - 1 + home.counts_skipped)
         self.assertEqual(home.numpy(opt.loss_scale), SCALE)
         self.assertEqual(home.numpy(opt.iterations), 0)
 

@@ -1,15 +1,15 @@
 """Custom training steps with the Keras wrappers: each gradient is divided exactly once."""
 
-import copy
+import threading
 from unittest import mock
 
 import numpy as np
 import tensorflow as tf
-from absl import logging
-from absl.testing import absltest, parameterized
+from absl.testing import absltest
 
 import tf_lossscale_compat
 from tests import keras_homes, modes
+from tests.keras_homes import number
 from tf_lossscale_compat.keras import mixed_precision
 
 tf1 = tf.compat.v1
@@ -108,35 +108,14 @@ def compiled(mode, function):
 
 
 def variables_of(home, *values):
-    """Variables as that Keras' layers have them."""
-    if home.kind == "keras3":
-        return [home.keras.Variable(np.float32(value)) for value in values]
-    return [tf.Variable(np.float32(value)) for value in values]
+    return [home.variable(value) for value in values]
 
 
 def arrays(variables):
     return [np.array(variable.numpy()) for variable in variables]
 
 
-def number(value):
-    return float(value.numpy() if hasattr(value, "numpy") else value)
-
-
-class KerasTestCase(tf.test.TestCase, parameterized.TestCase):
-    def setUp(self):
-        super().setUp()
-        eager = modes.eager_mode()
-        eager.__enter__()
-        self.addCleanup(eager.__exit__, None, None, None)
-        patcher = mock.patch.object(logging, "warning")
-        self.warning = patcher.start()
-        self.addCleanup(patcher.stop)
-
-    def warnings(self):
-        return [str(call[0][0]) for call in self.warning.call_args_list]
-
-
-class ExactlyOnceTest(KerasTestCase):
+class ExactlyOnceTest(modes.EagerTestCase):
     @keras_homes.each(WAYS, MODES)
     def test_a_step_is_the_inner_optimizers(self, home, way, mode):
         if way == "minimize_with_tape" and home.kind == "v2" and keras_homes.VERSION < (2, 4):
@@ -158,13 +137,13 @@ class ExactlyOnceTest(KerasTestCase):
         step(np.float32(1.0), np.float32([np.inf, 0.0]))
         self.assertAllEqual(arrays(variables)[0], before[0])
         self.assertAllEqual(arrays(variables)[1], before[1])
-        self.assertEqual(number(opt.iterations), 1)
+        self.assertEqual(number(opt.iterations), 1 + home.counts_skipped)
         self.assertEqual(number(opt.loss_scale()), 2**9)
 
         for _ in range(2):
             self.assertAllEqual(step(*grads), 0.25 * 2**9)
         self.assertAllEqual(arrays(variables)[0], 1.0 - 3 * 0.125)
-        self.assertEqual(number(opt.iterations), 3)
+        self.assertEqual(number(opt.iterations), 3 + home.counts_skipped)
         self.assertEqual(number(opt.loss_scale()), 2**10)
         self.assertEmpty(self.warnings())
 
@@ -189,49 +168,6 @@ class ExactlyOnceTest(KerasTestCase):
         opt.apply_gradients([(tf.constant(0.5), variables[0])])
         self.assertAllEqual(arrays(variables), [0.5])
         self.assertEmpty(self.warnings())
-
-    @keras_homes.each()
-    def test_each_step_stands_for_itself(self, home):
-        variables = variables_of(home, 1.0)
-        opt = mixed_precision.LossScaleOptimizer(home.SGD(1.0))
-        step = Step(opt, variables)
-        step.keras_3(np.float32(0.5))
-        opt.apply_gradients([(tf.constant(0.25), variables[0])])
-        self.assertAllEqual(arrays(variables), [0.25])
-        step.by_hand(np.float32(0.125))
-        step.keras_3(np.float32(0.0625))
-        self.assertAllEqual(arrays(variables), [0.0625])
-
-    @keras_homes.each()
-    def test_unscaling_by_hand_after_scale_loss(self, home):
-        variables = variables_of(home, 1.0)
-        opt = mixed_precision.LossScaleOptimizer(home.SGD(1.0))
-        with tf.GradientTape() as tape:
-            loss = opt.scale_loss(tf.convert_to_tensor(variables[0]) * 0.5)
-        grads = opt.get_unscaled_gradients(tape.gradient(loss, variables))
-        opt.apply_gradients(zip(grads, variables))
-        self.assertAllEqual(arrays(variables), [0.5])
-        self.assertEmpty(self.warnings())
-
-    @keras_homes.each()
-    def test_a_failed_trace_leaves_nothing_behind(self, home):
-        variables = variables_of(home, 1.0)
-        opt = mixed_precision.LossScaleOptimizer(home.SGD(1.0))
-
-        @tf.function(autograph=False)
-        def fails():
-            opt.scale_loss(tf.constant(1.0))
-            raise KeyError("user")
-
-        with self.assertRaises(KeyError):
-            fails()
-
-        @tf.function(autograph=False)
-        def step():
-            opt.apply_gradients([(tf.constant(0.5), variables[0])])
-
-        step()
-        self.assertAllEqual(arrays(variables), [0.5])
 
     @keras_homes.each()
     def test_scaling_within_a_branch_or_inner_function_counts_for_the_step(self, home):
@@ -346,7 +282,264 @@ class ExactlyOnceTest(KerasTestCase):
             self.assertEqual(session.run(variable), 0.5)
 
 
-class ForgottenCallTest(KerasTestCase):
+class WhoDividesTest(modes.EagerTestCase):
+    """Without `scaled=` only what this optimizer was ever asked for counts."""
+
+    def optimizer(self, home):
+        (variable,) = variables_of(home, 1.0)
+        return mixed_precision.LossScaleOptimizer(home.SGD(1.0), initial_scale=2.0**10), variable
+
+    def scaled(self, opt, variable, coefficient=0.125, scale="scale_loss"):
+        with tf.GradientTape() as tape:
+            loss = getattr(opt, scale)(tf.convert_to_tensor(variable) * coefficient)
+        return tape.gradient(loss, variable)
+
+    def ask(self, opt, method, loss, variable):
+        """Calls the method of `opt` with such arguments as it takes."""
+        arguments = {"get_scaled_loss": [loss], "get_unscaled_gradients": [[tf.constant(1.0)]]}
+        getattr(opt, method)(*arguments.get(method, [loss, [variable]]))
+
+    @keras_homes.each(("eager", "function"))
+    def test_two_losses_then_two_applications(self, home, mode):
+        opt, variable = self.optimizer(home)
+
+        def step():
+            grads = [self.scaled(opt, variable) for _ in range(2)]
+            for grad in grads:
+                opt.apply_gradients([(grad, variable)])
+
+        compiled(mode, step)()
+        self.assertAllEqual(arrays([variable]), [0.75])
+
+    @keras_homes.each(("scale_loss", "get_scaled_loss", "minimize"))
+    def test_a_function_that_applies_is_traced_before_the_one_that_scales(self, home, way):
+        opt, variable = self.optimizer(home)
+
+        @tf.function(autograph=False)
+        def apply(grad):
+            opt.apply_gradients([(grad, variable)])
+
+        apply(tf.constant(0.0))
+        if way == "scale_loss":
+            with self.assertRaisesRegex(ValueError, "scale_loss was called after.*scaled=True"):
+                self.scaled(opt, variable)
+            self.assertAllEqual(arrays([variable]), [1.0])
+            self.assertEmpty(opt._calls._asked)  # Raised before anything was recorded.
+        elif way == "minimize":
+            opt.minimize(lambda: tf.convert_to_tensor(variable) * 0.125, [variable])
+            self.assertAllEqual(arrays([variable]), [0.875])
+        else:  # Such gradients are applied as they are, and so has the function been traced.
+            grad = self.scaled(opt, variable, scale="get_scaled_loss")
+            apply(opt.get_unscaled_gradients([grad])[0])
+            self.assertAllEqual(arrays([variable]), [0.875])
+
+    @keras_homes.each(
+        (
+            "get_scaled_loss",
+            "get_unscaled_gradients",
+            "compute_gradients",
+            "_compute_gradients",
+            "get_gradients",
+        )
+    )
+    def test_a_function_traced_for_scaled_gradients(self, home, method):
+        opt, variable = self.optimizer(home)
+        if not hasattr(opt, method):
+            self.skipTest(f"optimizers of this Keras have no {method}")
+
+        @tf.function(autograph=False)
+        def step():
+            opt.apply_gradients([(self.scaled(opt, variable), variable)])
+
+        def loss():
+            return tf.convert_to_tensor(variable) * 0.125
+
+        step()
+        with self.assertRaisesRegex(ValueError, f"^{method} was called after.*scaled=False"):
+            self.ask(opt, method, loss, variable)
+        step()
+        opt.minimize(loss, [variable])
+        self.assertAllEqual(arrays([variable]), [0.625])
+
+    @keras_homes.each()
+    def test_a_function_traced_for_unscaled_gradients(self, home):
+        opt, variable = self.optimizer(home)
+
+        @tf.function(autograph=False)
+        def step():
+            grad = self.scaled(opt, variable, scale="get_scaled_loss")
+            opt.apply_gradients(zip(opt.get_unscaled_gradients([grad]), [variable]))
+
+        step()
+        with self.assertRaisesRegex(ValueError, "scale_loss was called after.*scaled=True"):
+            opt.scale_loss(tf.constant(1.0))
+        step()
+        self.assertAllEqual(arrays([variable]), [0.75])
+
+    @keras_homes.each()
+    def test_a_plain_graph_counts_as_a_function(self, home):
+        if home.kind != "v2":
+            self.skipTest("these optimizers do not work in plain graphs")
+        with tf.Graph().as_default():
+            variable = tf1.get_variable("w", initializer=1.0, use_resource=True)
+            opt = mixed_precision.LossScaleOptimizer(home.SGD(1.0))
+            opt.apply_gradients([(tf.constant(0.0), variable)])
+            with self.assertRaisesRegex(ValueError, "scale_loss was called after"):
+                opt.scale_loss(tf.constant(1.0))
+
+    @keras_homes.each()
+    def test_an_eager_application_forbids_nothing(self, home):
+        opt, variable = self.optimizer(home)
+        opt.apply_gradients([(tf.constant(0.0), variable)])  # Say to make the slot variables.
+        opt.apply_gradients([(self.scaled(opt, variable), variable)])
+        self.assertAllEqual(arrays([variable]), [0.875])
+
+    @keras_homes.each(
+        (
+            "get_scaled_loss",
+            "get_unscaled_gradients",
+            "compute_gradients",
+            "_compute_gradients",
+        )
+    )
+    def test_asked_both_ways(self, home, method):
+        opt, variable = self.optimizer(home)
+        if not hasattr(opt, method):
+            self.skipTest(f"optimizers of this Keras have no {method}")
+
+        def loss():
+            return tf.convert_to_tensor(variable) * 0.125
+
+        self.ask(opt, method, loss, variable)
+        grad = self.scaled(opt, variable)
+        with self.assertRaisesRegex(ValueError, f"scale_loss of.*{method}, after.*scaled=True"):
+            opt.apply_gradients([(grad, variable)])
+        self.assertAllEqual(arrays([variable]), [1.0])
+        opt.apply_gradients([(grad, variable)], scaled=True)
+        opt.apply_gradients([(tf.constant(0.25), variable)], scaled=False)
+        opt.apply([grad], [variable])
+        opt.minimize(loss, [variable])
+        self.assertAllEqual(arrays([variable]), [0.375])
+
+    @keras_homes.each(("eager", "function"))
+    def test_saying_it(self, home, mode):
+        opt, variable = self.optimizer(home)
+
+        def step():
+            grad = self.scaled(opt, variable)
+            opt.apply_gradients([(grad, variable)], scaled=True)
+            opt.apply_gradients(zip(opt.get_unscaled_gradients([grad]), [variable]), scaled=False)
+
+        compiled(mode, step)()
+        self.assertAllEqual(arrays([variable]), [0.75])
+        self.assertEmpty(self.warnings())
+        with self.assertRaisesRegex(TypeError, "scaled must be True, False or None, got 1"):
+            opt.apply_gradients([(tf.constant(1.0), variable)], scaled=1)
+
+    @keras_homes.each()
+    def test_two_threads(self, home):
+        opt, variable = self.optimizer(home)
+        grads, barrier = [None, None], threading.Barrier(2)
+
+        def scale(i):
+            with modes.eager_mode():
+                grads[i] = self.scaled(opt, variable)
+                barrier.wait(60)
+
+        threads = [threading.Thread(target=scale, args=[i]) for i in range(2)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        for grad in grads:
+            opt.apply_gradients([(grad, variable)])
+        self.assertAllEqual(arrays([variable]), [0.75])
+
+    @keras_homes.each(("eager", "function"))
+    def test_a_step_that_is_interrupted(self, home, mode):
+        """It has asked, and so gradients are taken to be scaled from then on."""
+        opt, variable = self.optimizer(home)
+
+        def fails():
+            self.scaled(opt, variable)
+            raise KeyError("user")
+
+        with self.assertRaises(KeyError):
+            compiled(mode, fails)()
+        opt.apply_gradients([(tf.constant(128.0), variable)])
+        self.assertAllEqual(arrays([variable]), [0.875])
+
+    @keras_homes.each()
+    def test_accumulated_scaled_and_unscaled_elsewhere(self, home):
+        opt, variable = self.optimizer(home)
+        total = tf.Variable(0.0)
+
+        @tf.function(autograph=False)
+        def accumulate():
+            total.assign_add(self.scaled(opt, variable, scale="get_scaled_loss"))
+
+        @tf.function(autograph=False)
+        def apply():
+            opt.apply_gradients(zip(opt.get_unscaled_gradients([total / 2.0]), [variable]))
+            total.assign(0.0)
+
+        for i in range(1, 3):
+            accumulate()
+            accumulate()
+            apply()
+            self.assertAllEqual(arrays([variable]), [1.0 - i * 0.125])
+        self.assertEmpty(self.warnings())
+
+    @keras_homes.each()
+    def test_minimize_and_apply_leave_no_record(self, home):
+        opt, variable = self.optimizer(home)
+
+        @tf.function(autograph=False)
+        def step():
+            opt.minimize(lambda: tf.convert_to_tensor(variable) * 0.125, [variable])
+            opt.apply([tf.constant(128.0)], [variable])
+
+        step()
+        opt.apply_gradients([(self.scaled(opt, variable), variable)])
+        self.assertAllEqual(arrays([variable]), [0.625])
+
+    @keras_homes.each()
+    def test_minimize_goes_through_what_a_subclass_overrides(self, home):
+        if home.kind == "keras3":
+            self.skipTest("minimize is this package's own there, and calls neither")
+        base = type(self.optimizer(home)[0])
+        name = "compute_gradients" if home.kind == "current" else "_compute_gradients"
+        seen = []
+
+        def compute(self, *args, **kwargs):
+            seen.append(name)
+            return getattr(base, name)(self, *args, **kwargs)
+
+        def apply_gradients(self, grads_and_vars, name=None):
+            seen.append("apply_gradients")
+            return base.apply_gradients(self, grads_and_vars)
+
+        cls = type("Sub", (base,), {name: compute, "apply_gradients": apply_gradients})
+        opt = cls.from_config(self.optimizer(home)[0].get_config())
+        (variable,) = variables_of(home, 1.0)
+        opt.minimize(lambda: tf.convert_to_tensor(variable) * 0.125, [variable])
+        self.assertEqual(seen, [name, "apply_gradients"])
+        self.assertAllClose(arrays([variable]), [0.875])
+
+    @keras_homes.each(kind="v2")
+    def test_extra_arguments_are_handed_on(self, home):
+        opt, variable = self.optimizer(home)
+        if keras_homes.VERSION < (2, 4):
+            self.skipTest("there were none yet")
+        with mock.patch.object(type(opt.inner_optimizer), "apply_gradients") as inner:
+            opt.apply_gradients(
+                [(tf.constant(1.0), variable)], experimental_aggregate_gradients=False
+            )
+        self.assertEqual(inner.call_args[1]["experimental_aggregate_gradients"], False)
+        self.assertNotIn("scaled", inner.call_args[1])
+
+
+class ForgottenCallTest(modes.EagerTestCase):
     @keras_homes.each(("eager", "function"))
     def test_one_warning_names_get_unscaled_gradients(self, home, mode):
         (variable,) = variables_of(home, 1.0)
@@ -361,7 +554,7 @@ class ForgottenCallTest(KerasTestCase):
         for _ in range(3):
             step(np.float32(0.125))
         self.assertLen(self.warnings(), 1)
-        self.assertIn("get_unscaled_gradients was not", self.warnings()[0])
+        self.assertIn("but get_unscaled_gradients never was", self.warnings()[0])
         self.assertAllEqual(arrays([variable]), [1.0 - 3 * 0.125])
 
     @keras_homes.each(("eager", "function"))
@@ -377,7 +570,7 @@ class ForgottenCallTest(KerasTestCase):
         for _ in range(3):
             step(np.float32(0.125))
         self.assertLen(self.warnings(), 1)
-        self.assertIn("get_scaled_loss was not", self.warnings()[0])
+        self.assertIn("but get_scaled_loss never was", self.warnings()[0])
         self.assertAllEqual(arrays([variable]), [1.0 - 3 * 0.125])
 
     @keras_homes.each()
@@ -408,7 +601,7 @@ class ForgottenCallTest(KerasTestCase):
         self.assertEmpty(self.warnings())
 
 
-class GradientsTest(KerasTestCase):
+class GradientsTest(modes.EagerTestCase):
     @keras_homes.each()
     def test_unscaling_keeps_dtypes_sparsity_and_none(self, home):
         opt = mixed_precision.LossScaleOptimizer(home.SGD(1.0), False, 4.0)
@@ -455,6 +648,35 @@ class GradientsTest(KerasTestCase):
         opt = mixed_precision.LossScaleOptimizer(home.SGD(1.0))
         opt.apply_gradients([(None, one), (tf.constant(0.5), two)])
         self.assertAllEqual(arrays([one, two]), [1.0, 0.5])
+
+    @keras_homes.each(("clipnorm", "clipvalue"), ("by_hand", "minimize"))
+    def test_clipping_sees_unscaled_gradients_and_passes_over_none(self, home, argument, way):
+        if way == "by_hand" and home.kind == "v2" and keras_homes.VERSION < (2, 4):
+            self.skipTest("this Keras clips where it computes gradients, and applies any")
+        variables = variables_of(home, 1.0, [1.0, 1.0], 1.0)
+        opt = mixed_precision.LossScaleOptimizer(
+            home.SGD(1.0, **{argument: 0.5}), initial_scale=8.0
+        )
+        # None for the third. The first would not stay as it is if it were clipped while scaled.
+        getattr(Step(opt, variables), way)(np.float32(0.25), np.float32([3.0, 4.0]))
+        one, two, without = arrays(variables)
+        self.assertAllClose(one, 0.75)
+        self.assertAllClose(two, [0.7, 0.6] if argument == "clipnorm" else [0.5, 0.5])
+        self.assertAllEqual(without, 1.0)
+        self.assertEqual(getattr(opt.inner_optimizer, argument), 0.5)
+
+    @keras_homes.each(("clipnorm", "clipvalue"), kind="v2")
+    def test_computed_gradients_are_clipped_only_by_a_keras_that_clips_these(self, home, argument):
+        one, two, without = variables_of(home, 1.0, 1.0, 1.0)
+        opt = mixed_precision.LossScaleOptimizer(
+            home.SGD(1.0, **{argument: 0.5}), initial_scale=8.0
+        )
+        pairs = opt._compute_gradients(lambda: one * 0.25 + two * 3.0, [one, without, two])
+        (small, none, large), variables = zip(*pairs)
+        self.assertEqual(number(small), 0.25)
+        self.assertIsNone(none)
+        self.assertEqual(number(large), 0.5 if keras_homes.VERSION < (2, 4) else 3.0)
+        self.assertEqual([id(v) for v in variables], [id(v) for v in (one, without, two)])
 
     @keras_homes.each()
     def test_no_gradient_at_all_is_an_error_and_moves_nothing(self, home):
@@ -506,7 +728,7 @@ class GradientsTest(KerasTestCase):
         for _ in range(3):
             Step(opt, [variable]).keras_3(np.float32(0.25))
         self.assertAllEqual(arrays([variable]), [0.5])
-        self.assertEqual(number(opt.iterations), 2)
+        self.assertEqual(number(opt.iterations), 2 + home.counts_skipped)
 
     @keras_homes.each(("eager", "function"))
     def test_a_manager_drives_the_optimizer(self, home, mode):
@@ -524,7 +746,7 @@ class GradientsTest(KerasTestCase):
         self.assertAllEqual(arrays([variable]), [0.5])
 
 
-class FaceTest(KerasTestCase):
+class FaceTest(modes.EagerTestCase):
     @keras_homes.each()
     def test_is_an_optimizer_of_the_family(self, home):
         for opt in (
@@ -637,6 +859,18 @@ class FaceTest(KerasTestCase):
         opt.apply([tf.constant(4.0)])
         self.assertAllEqual(arrays(variables), [0.5])
 
+    @keras_homes.each()
+    def test_apply_without_variables_is_refused_before_keras_3(self, home):
+        if home.kind == "keras3":
+            self.skipTest("optimizers of Keras 3 know the variables that they were built with")
+        (variable,) = variables_of(home, 1.0)
+        opt = experimental.LossScaleOptimizer(home.SGD(1.0), "dynamic")
+        opt.apply_gradients([(tf.constant(0.0), variable)])
+        with self.assertRaisesRegex(ValueError, "trainable_variables must be the list.*got None"):
+            opt.apply([tf.constant(2.0**15)])
+        self.assertAllEqual(arrays([variable]), [1.0])
+        self.assertEqual(number(opt.loss_scale.good_steps), 1)
+
     @keras_homes.each(kind="keras3")
     def test_another_backend_is_refused(self, home):
         with mock.patch.object(home.keras.backend, "backend", return_value="jax"):
@@ -644,7 +878,7 @@ class FaceTest(KerasTestCase):
                 mixed_precision.LossScaleOptimizer(home.SGD(1.0))
 
 
-class BadInputTest(KerasTestCase):
+class BadInputTest(modes.EagerTestCase):
     @keras_homes.each()
     def test_bad_arguments_name_themselves(self, home):
         stable, old = mixed_precision.LossScaleOptimizer, experimental.LossScaleOptimizer
@@ -717,7 +951,7 @@ def _own(home):
     return (home.SGD(1.0), "dynamic") if keras_homes.VERSION < (2, 4) else (home.SGD(1.0),)
 
 
-class PeersTest(KerasTestCase):
+class PeersTest(modes.EagerTestCase):
     @keras_homes.each(kind="keras3")
     def test_follows_keras_own_dynamic_scale_step_by_step(self, home):
         ours = mixed_precision.LossScaleOptimizer(home.Adam(0.1), dynamic_growth_steps=3)
@@ -778,19 +1012,9 @@ class PeersTest(KerasTestCase):
         losses = [number(train_step(x, y)) for _ in range(30)]
         self.assertLess(losses[-1], losses[0] / 2)
         skipped = np.log2(2**15 / number(optimizer.loss_scale))
-        self.assertEqual(number(optimizer.iterations) + skipped, 30)
+        uncounted = 0 if home.counts_skipped else skipped
+        self.assertEqual(number(optimizer.iterations) + uncounted, 30)
         self.assertEmpty(self.warnings())
-
-
-class CopyTest(KerasTestCase):
-    @keras_homes.each()
-    def test_deepcopy_remembers_no_calls(self, home):
-        from tf_lossscale_compat.keras import _calls
-
-        calls = _calls.Calls()
-        calls.note(_calls.SCALED)
-        self.assertFalse(copy.deepcopy(calls).applying_gradients())
-        self.assertTrue(calls.applying_gradients())
 
 
 if __name__ == "__main__":

@@ -535,17 +535,50 @@ class ExponentialManagerTest(tf.test.TestCase, parameterized.TestCase):
                 step(tf.constant(loss))
             self.assertEqual(manager.get_loss_scale().numpy(), np.float32(16.0 * 0.8) * 2)
 
-    def test_a_checkpoint_holds_its_state_in_eager_mode(self):
-        prefix = self.get_temp_dir() + "/eager"
+    @parameterized.parameters("graph_v1", "graph_v2", "eager")
+    def test_an_object_based_checkpoint_holds_its_state(self, name):
+        prefix = self.get_temp_dir() + "/of_objects_" + name
+        # In a graph it is the older one that has a session.
+        checkpoint = (tf if name == "eager" else tf1).train.Checkpoint
+        with modes.entered(name) as mode:
+            manager = contrib.ExponentialUpdateLossScaleManager(8.0, 3, 4)
+            step = mode.compile(manager.update_loss_scale, modes.scalar(tf.bool))
+            for flag in (True, True, True, False, True, True):
+                step(flag)
+            self.assertEqual(list(mode.value(manager.variables())), [16.0, 2, 1])
+            path = checkpoint(manager=manager).save(prefix)
+        held = {
+            key.split("/")[1]: tf.train.load_variable(path, key)
+            for key, _ in tf.train.list_variables(path)
+            if key.startswith("manager/")
+        }
+        self.assertEqual(held, {"loss_scale": 16.0, "good_steps": 2, "bad_steps": 1})
+        with modes.entered(name) as mode:
+            other = contrib.ExponentialUpdateLossScaleManager(2.0, 3, 4)
+            self.assertEqual(list(mode.value(other.variables())), [2.0, 0, 0])
+            status = checkpoint(manager=other).restore(path)
+            status.assert_existing_objects_matched().initialize_or_restore()
+            self.assertEqual(list(mode.value(other.variables())), [16.0, 2, 1])
+
+    def test_a_number_that_a_subclass_put_in_the_place_of_the_variable(self):
+        class Own(contrib.ExponentialUpdateLossScaleManager):
+            def __init__(self, *args):
+                super().__init__(*args)
+                self._loss_scale = 64.0
+
         with modes.eager_mode():
-            manager = contrib.ExponentialUpdateLossScaleManager(8.0, 3, 3)
-            for flag in (False, True):
-                manager.update_loss_scale(flag)
-            path = tf.train.Checkpoint(manager=manager).save(prefix)
-            other = contrib.ExponentialUpdateLossScaleManager(2.0, 3, 3)
-            status = tf.train.Checkpoint(manager=other).restore(path)
-            status.assert_existing_objects_matched()
-            self.assertEqual([v.numpy() for v in other.variables()], [8.0, 1, 1])
+            self.assertEqual(Own(8.0, 3).get_loss_scale().numpy(), 64.0)
+
+    def test_a_checkpoint_holds_a_variable_that_a_subclass_put_in_its_place(self):
+        class Own(contrib.ExponentialUpdateLossScaleManager):
+            def __init__(self, *args):
+                super().__init__(*args)
+                self._loss_scale = tf.Variable(64.0, trainable=False)
+
+        with modes.eager_mode():
+            path = tf.train.Checkpoint(manager=Own(8.0, 3)).save(self.get_temp_dir() + "/own")
+            key = "manager/loss_scale/.ATTRIBUTES/VARIABLE_VALUE"
+            self.assertEqual(tf.train.load_variable(path, key), 64.0)
 
     @parameterized.parameters(*modes.GRAPH)
     def test_a_saver_holds_its_state_in_graph_mode(self, name):
@@ -704,6 +737,7 @@ class BadInputTest(tf.test.TestCase, parameterized.TestCase):
             (("decr_ratio",), (1.5,)),
             (("init_loss_scale",), (0.5,)),
             (_SCALES, (True,)),
+            (_RATIOS, (True,)),  # As a number, 1, they warn of nothing.
         )
     )
     def test_odd_values_that_the_original_took_are_accepted_with_one_warning(self, name, value):
@@ -713,6 +747,18 @@ class BadInputTest(tf.test.TestCase, parameterized.TestCase):
         warning.assert_called_once()
         self.assertIn(name, str(warning.call_args))
         self.assertIn(repr(value), str(warning.call_args))
+
+    @parameterized.parameters(
+        _cases(
+            (("incr_ratio",), (1, 1.0, np.float32(1.0), 1.5, 1e30)),
+            (("decr_ratio",), (1, 1.0, np.float32(1.0), 0.5, 1e-30)),
+            (_PERIODS, (1, 1.0)),
+        )
+    )
+    def test_values_that_are_not_odd_are_accepted_without_a_word(self, name, value):
+        with mock.patch.object(logging, "warning") as warning:
+            self._accepted(lambda: _MAKERS[name](value), 8.0)
+        warning.assert_not_called()
 
     @parameterized.parameters(([True],), (np.array([True, False]),), ([[False]],))
     def test_a_flag_that_is_no_scalar_is_refused(self, flag):

@@ -28,13 +28,28 @@ class ChecksTest(rewriting.RewriteTestCase):
             """,
             (2, 8, "`tf.contrib.slim` is gone since TensorFlow 2.0"),
             (3, 8, "`tf.contrib.eager`"),
-            (4, 39, "the package tf-slim (`tf_slim.layers`)"),
+            (4, 39, "the package tf-slim (`import tf_slim`, then `tf_slim.layer_norm` and so on"),
             (5, 32, "tf.compat.v1.nn.rnn_cell"),
             (5, 37, "tensorflow-addons"),
             (6, 48, f"use one of the classes of `{CONTRIB}`"),
             (8, 15, "`tf.contrib.layers`"),
             (10, 1, "`tf.contrib.mixed_precision.Other` is nothing that TensorFlow 1.15 made"),
             (10, 35, "`tf.contrib.unheard_of`"),
+        )
+
+    def test_where_the_parts_of_contrib_went(self):
+        self.check_found(
+            """
+            import tensorflow as tf
+
+            tf.contrib.layers.layer_norm(tf.contrib.layers.instance_norm(x))
+            tf.contrib.training.HParams(a=1)
+            tf.contrib.framework.arg_scope([f])
+            """,
+            (3, 1, "`tf_slim.layers.normalization`"),
+            (3, 30, "tf.feature_column"),
+            (4, 1, "has no `HParams`: keep those values in a class of your own"),
+            (5, 1, "`tf_slim.arg_scope`"),
         )
 
     def test_dynamic_access(self):
@@ -131,6 +146,22 @@ class ChecksTest(rewriting.RewriteTestCase):
             "tf.train.experimental.DynamicLossScale(), tf.train.AdamOptimizer()\n",
             (lines + 1, 1, message),
             (lines + 2, 1, message),
+        )
+
+    def test_an_attribute_that_may_be_tensorflow(self):
+        self.check_found(
+            """
+            class Model:
+                def make(self, config):
+                    self.tf.contrib.mixed_precision.FixedLossScaleManager(8)
+                    config.lib._tf.train.experimental.DynamicLossScale()
+                    self.tf.contrib.layers.layer_norm(self.tf.contrib.unheard_of.x)
+                    return self.contrib.mixed_precision, self.tf.train.AdamOptimizer
+            """,
+            (3, 9, f"`self.tf` is an attribute: if it is TensorFlow, write `{CONTRIB}.Fixed"),
+            (4, 9, f"`config.lib._tf` is an attribute: if it is TensorFlow, write `{TRAIN}.Dyn"),
+            (5, 9, "look at the package tf-slim"),
+            (5, 43, "`tf.contrib.unheard_of` is gone since TensorFlow 2.0"),
         )
 
     def test_a_parameter_called_tf(self):

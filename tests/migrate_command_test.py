@@ -111,12 +111,15 @@ class ModesTest(FolderTestCase):
         self.assertEqual(code, 0)
         self.assertEqual(out.decode().count("rewrote "), 2)
         self.assertIn("2 rewritten", err)
+        *_, last = err.splitlines()
+        self.assertStartsWith(last, "before training, check that the loss scale is logged")
         self.assertEqual(self.read("a.py").decode(), AFTER)
         self.assertEqual(self.read("deep/er/b.pyi").decode(), AFTER)
         self.assertEqual(self.names(), ["a.py", "deep/er/b.pyi"])
         before = os.stat(self.path("a.py"))
-        code, out, _ = call(self.folder, "--write")
+        code, out, err = call(self.folder, "--write")
         self.assertEqual((code, out), (0, b""))
+        self.assertNotIn("before training", err)
         self.assertEqual(os.stat(self.path("a.py")).st_mtime_ns, before.st_mtime_ns)
 
     def test_check(self):
@@ -174,6 +177,21 @@ class ModesTest(FolderTestCase):
         code, _, err = call(*arguments)
         self.assertEqual(code, 2)
         self.assertIn(message, err)
+
+    def test_a_folder_with_nothing_to_look_at(self):
+        self.write("a.txt", BEFORE)
+        code, _, err = call(self.folder)
+        self.assertEqual(code, 2)
+        self.assertStartsWith(err, f"{self.folder}: holds no *.py, *.pyi or *.ipynb file")
+        self.assertIn("1 not handled", err)
+
+    def test_on_a_python_that_libcst_is_not_for(self):
+        with mock.patch.dict(sys.modules, libcst=None):
+            with mock.patch.object(sys, "version_info", (3, 7, 17)):
+                code, _, err = call(self.write("a.py", BEFORE))
+        self.assertEqual(code, 2)
+        self.assertIn("this needs Python 3.9 or newer, and this is 3.7: run it with a newer", err)
+        self.assertNotIn("pip install", err)
 
     def test_without_libcst(self):
         with mock.patch.dict(sys.modules, libcst=None):
@@ -233,7 +251,9 @@ class NotHandledTest(FolderTestCase):
 
     def test_a_folder_called_so(self):
         os.mkdir(self.path("bad.py"))
-        self.assertEqual(call(self.path("bad.py"))[0], 0)
+        code, _, err = call(self.path("bad.py"))
+        self.assertEqual(code, 2)
+        self.assertIn("bad.py: holds no *.py", err)
 
     def test_a_path_that_is_not_there(self):
         code, _, err = call(self.path("x.py"), self.write("a.py", BEFORE))
@@ -284,10 +304,10 @@ class NotHandledTest(FolderTestCase):
         self.write("bad.py", "mixed_precision\n")
         real = _source.migrate
 
-        def migrate(text, *args):
+        def migrate(text, **options):
             if text == "mixed_precision\n":
                 raise KeyError("what")
-            return real(text, *args)
+            return real(text, **options)
 
         with mock.patch.object(_source, "migrate", migrate):
             self.check("bad.py", "fault of this tool, please report it: KeyError: 'what'", None)
@@ -469,15 +489,33 @@ class PrefilterTest(parameterized.TestCase):
     def test_does_not(self, text):
         self.assertFalse(_source.may_concern(text.encode()))
 
-    def test_nothing_is_parsed_then(self):
+    @parameterized.parameters(
+        b"import tensorflow as tf\nprint 'x'",
+        b"import tensorflow as tf\nprint 'x \xff'",
+        b"import tensorflow as tf\nexec 'x'",
+        b"import tensorflow as tf\nraise E, 'x'",
+        b"import tensorflow as tf\ntry:\n  pass\nexcept E, e:\n  pass",
+    )
+    def test_python_2_is_said(self, data):
+        outcome = _command.migrate_bytes(data)
+        self.assertLen(outcome.failures, 1)
+        self.assertIn("does not parse as Python 3", outcome.failures[0].message)
+
+    @parameterized.parameters(
+        b"import os\nprint 'x'",
+        b"# tensorflow \xff\nimport {{ x }}",
+        b"import tensorflow as tf\nprint('x')",
+        b"import tensorflow as tf\n" + b"(" * 3000,
+    )
+    def test_nothing_is_parsed_then(self, data):
         with mock.patch.object(_source, "migrate", side_effect=AssertionError):
-            outcome = _command.migrate_bytes(b"import tensorflow as tf\nprint 'Python 2 \xff'")
+            outcome = _command.migrate_bytes(data)
         self.assertEqual((outcome.findings, outcome.failures), ([], []))
 
 
 class TargetsTest(parameterized.TestCase):
     @parameterized.parameters(*rewrites.NAMESPACES.values())
-    def test_new_names_are_there(self, old, new, members, whole, module, manner):
+    def test_new_names_are_there(self, old, new, members, whole, module, is_meant):
         if ".keras" in new and importlib.util.find_spec("tf_lossscale_compat.keras") is None:
             self.skipTest("this version has no optimizers for Keras")
         found = importlib.import_module(new)

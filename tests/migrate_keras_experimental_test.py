@@ -84,10 +84,10 @@ class KerasExperimentalTest(rewriting.RewriteTestCase):
             opt = mixed_precision.LossScaleOptimizer(opt, 'dynamic')
             """,
             """
-            from tensorflow.keras.mixed_precision import experimental as mixed_precision
+            from tensorflow.keras import mixed_precision
             import tf_lossscale_compat.keras.mixed_precision.experimental
 
-            mixed_precision.set_policy(mixed_precision.Policy('mixed_float16'))
+            mixed_precision.set_global_policy(mixed_precision.Policy('mixed_float16'))
             opt = tf_lossscale_compat.keras.mixed_precision.experimental.LossScaleOptimizer(opt, 'dynamic')
             """,  # noqa: E501
         )
@@ -98,7 +98,7 @@ class KerasExperimentalTest(rewriting.RewriteTestCase):
             from tensorflow.keras.mixed_precision.experimental import LossScaleOptimizer, Policy
             """,
             """
-            from tensorflow.keras.mixed_precision.experimental import Policy
+            from tensorflow.keras.mixed_precision import Policy
             from tf_lossscale_compat.keras.mixed_precision.experimental import LossScaleOptimizer
             """,
         )
@@ -123,16 +123,116 @@ class KerasExperimentalTest(rewriting.RewriteTestCase):
             """,
         )
 
-    def test_nothing_to_do(self):
-        self.check_noop(
-            """
-            import tensorflow as tf
-            from tensorflow.keras.mixed_precision import experimental as mixed_precision
 
-            mixed_precision.set_policy("mixed_float16")
-            tf.keras.mixed_precision.experimental.Policy("mixed_float16")
+class StableNamesTest(rewriting.RewriteTestCase):
+    """Policies: `experimental` goes out of their names."""
+
+    @parameterized.parameters(
+        ("import tensorflow as tf", "tf.keras"),
+        ("import tensorflow as tf", "tf.compat.v1.keras"),
+        ("from tensorflow import keras", "keras"),
+        ("import keras", "keras"),
+    )
+    def test_attribute(self, statement, prefix):
+        use = """
+            {p}.mixed_precision{e}.{set}("mixed_float16")
+            policy = {p}.mixed_precision{e}.Policy("mixed_float16")
+            {p}.mixed_precision{e}.{set}(policy)
+            layer({p}.mixed_precision{e}.global_policy().compute_dtype)
             """
+        before = use.format(p=prefix, e=".experimental", set="set_policy")
+        after = use.format(p=prefix, e="", set="set_global_policy")
+        self.check_transformed(
+            f"\n            {statement}" + before, f"\n            {statement}" + after
         )
+
+    @parameterized.parameters(
+        (
+            "from tensorflow.keras.mixed_precision import experimental as mixed_precision",
+            "from tensorflow.keras import mixed_precision",
+            "mixed_precision",
+        ),
+        (
+            "from tensorflow.keras.mixed_precision import experimental",
+            "from tensorflow.keras import mixed_precision as experimental",
+            "experimental",
+        ),
+        (
+            "import tensorflow.keras.mixed_precision.experimental as mp",
+            "import tensorflow.keras.mixed_precision as mp",
+            "mp",
+        ),
+        (
+            "from tensorflow.compat.v1.keras.mixed_precision import experimental as mp  # x",
+            "from tensorflow.compat.v1.keras import mixed_precision as mp  # x",
+            "mp",
+        ),
+    )
+    def test_alias(self, before, after, name):
+        self.check_transformed(
+            f"{before}\n{name}.set_policy({name}.Policy('mixed_float16'))\n",
+            f"{after}\n{name}.set_global_policy({name}.Policy('mixed_float16'))\n",
+        )
+
+    @parameterized.parameters(
+        (
+            "from tensorflow.keras.mixed_precision.experimental import Policy, set_policy",
+            "from tensorflow.keras.mixed_precision import Policy, set_global_policy as set_policy",
+        ),
+        (
+            "from tensorflow.keras.mixed_precision.experimental import (\n set_policy as s)",
+            "from tensorflow.keras.mixed_precision import (\n set_global_policy as s)",
+        ),
+    )
+    def test_names(self, before, after):
+        self.check_transformed(f"{before}\nPolicy('float16')\n", f"{after}\nPolicy('float16')\n")
+
+    @parameterized.parameters(
+        ("tf.keras.mixed_precision.experimental.get_layer_policy(x)", "`dtype_policy`"),
+        ("tf.keras.mixed_precision.experimental.set_policy('infer')", "know no 'infer'"),
+        (
+            "policy = tf.keras.mixed_precision.experimental.global_policy(); policy.loss_scale()",
+            "once no loss scale is kept in a policy",
+        ),
+        (
+            "tf.keras.mixed_precision.experimental.global_policy().loss_scale",
+            "once no loss scale is kept in a policy",
+        ),
+        ("tf.keras.mixed_precision.experimental  \\\n.Policy", None),
+        ("(tf.keras.mixed_precision  # why\n.experimental.Policy)", "write `tf.keras.mixed_pre"),
+    )
+    def test_left_to_a_person(self, line, message):
+        result = self.migrate(f"import tensorflow as tf\n{line}\n")
+        if message is None:
+            self.assertIn("tf.keras.mixed_precision.Policy\n", result.text)
+            self.assertEmpty(result.findings)
+        else:
+            self.assertEqual(result.text, f"import tensorflow as tf\n{line}\n")
+            self.assertLen(result.findings, 1)
+            self.assertIn(message, result.findings[0].message)
+
+    @parameterized.parameters(
+        (
+            "from tensorflow.keras.mixed_precision import experimental as mp\n"
+            "mp.Policy('mixed_float16', loss_scale=8)\n"
+            "mp.set_policy(x)\n",
+            [2, 3],
+        ),
+        (
+            "from tensorflow.keras.mixed_precision.experimental import set_policy, other\n"
+            "set_policy(x)\n",
+            [1],
+        ),
+        (
+            "from tensorflow.keras.mixed_precision import experimental as mp\n"
+            "mp.set_policy(x), mp.other, mp.get_layer_policy(y)\n",
+            [2, 2],
+        ),
+    )
+    def test_what_goes_together_stays_together(self, before, lines):
+        result = self.migrate(before)
+        self.assertEqual(result.text, before)
+        self.assertEqual([finding.line for finding in result.findings], lines)
 
 
 class PolicyTest(rewriting.RewriteTestCase):
@@ -153,7 +253,7 @@ class PolicyTest(rewriting.RewriteTestCase):
             import tensorflow as tf
             from mylib.mixed_precision import Policy
 
-            tf.keras.mixed_precision.experimental.Policy('mixed_float16')
+            tf.keras.mixed_precision.Policy('mixed_float16')
             Policy('mixed_float16', loss_scale='dynamic')
             """
         )

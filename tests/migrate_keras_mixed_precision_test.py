@@ -57,14 +57,14 @@ class TfKerasTest(rewriting.RewriteTestCase):
             f"opt = LossScaleOptimizer({arguments})\n{line}\n"
         )
 
-    def test_both_manners_are_left_to_a_person(self):
+    def test_both_apis_are_left_to_a_person(self):
         self.check_noop(
             program(
                 "import tensorflow as tf",
                 "tf.keras.mixed_precision",
                 more=["opt.get_scaled_loss(loss)", "opt.scale_loss(loss)"],
             ),
-            [(2, 7, "in the manner of TensorFlow 2.4 to 2.15 and in Keras 3's")],
+            [(2, 7, "as in TensorFlow 2.4 to 2.15 and as in Keras 3")],
         )
 
     def test_isinstance_and_subclass(self):
@@ -122,6 +122,22 @@ class TfKerasTest(rewriting.RewriteTestCase):
         )
 
 
+class SignTest(rewriting.RewriteTestCase):
+    """What shows that a file is written for Keras 3's class, and what only looks like it."""
+
+    @parameterized.parameters(
+        "if FLAGS.scale_loss: pass",
+        "self.scale_loss = True",
+        "parser.add_argument('--scale_loss', type=float)",
+        "scale_loss(loss)",
+    )
+    def test_other_things_of_that_name_are_none(self, line):
+        statement, name = "import tensorflow as tf", "tf.keras.mixed_precision"
+        self.check_transformed(
+            program(statement, name, more=[line]), program(f"import {OURS}", OURS, more=[line])
+        )
+
+
 class KerasTest(rewriting.RewriteTestCase):
     """`keras` alone has this class today, so the older one has to show."""
 
@@ -146,11 +162,11 @@ class KerasTest(rewriting.RewriteTestCase):
         self.check_noop(program("import keras", "keras.mixed_precision", arguments, [line]))
         self.check_noop(program("import keras", "keras.optimizers", arguments, [line]))
 
-    def test_both_manners_are_left_to_a_person(self):
+    def test_both_apis_are_left_to_a_person(self):
         self.check_noop(
             "from keras.mixed_precision import LossScaleOptimizer\n"
             "LossScaleOptimizer(x, True).scale_loss(y)\n",
-            [(1, 35, "in the manner of TensorFlow 2.4 to 2.15 and in Keras 3's")],
+            [(1, 35, "as in TensorFlow 2.4 to 2.15 and as in Keras 3")],
         )
 
     def test_tf_keras_still_has_it(self):

@@ -15,6 +15,8 @@ pytest.importorskip("libcst", reason="the migration tool needs LibCST (Python 3.
 from tests import processes, rewriting
 from tf_lossscale_compat.migrate import _command
 
+pytestmark = pytest.mark.slow
+
 KILLS = 50
 FILES = 8
 # Long enough that writing it in place would take a part of the time that a kill can hit.

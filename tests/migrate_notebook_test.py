@@ -126,6 +126,23 @@ class NotebookTest(parameterized.TestCase):
             ],
         )
 
+    @parameterized.parameters(" ", "    ", "\t", "\n  ", "  \n\n   ")
+    def test_a_cell_that_begins_with_a_blank(self, blank):
+        # IPython takes the blanks of the first line away from all that begin with them.
+        indent = blank.rpartition("\n")[2]
+        before = f"{blank}import tensorflow as tf\n{indent}if tf:\n{indent}  x = {MANAGER}\ny = 1"
+        after = before.replace("as tf\n", f"as tf\n{indent}import tf_lossscale_compat\n")
+        self.check_cells([code(before)], [code(after.replace(MANAGER, OURS))])
+
+    def test_places_in_a_cell_that_begins_with_a_blank(self):
+        text = json.dumps(
+            notebook(code("  import tensorflow as tf\n  x, tf.contrib.slim.y")), indent=1
+        )
+        outcome, _ = self.migrate(text)
+        ((line, column, message),) = outcome.findings
+        self.assertStartsWith(text.splitlines()[line - 1][column - 1 :], "tf.contrib.slim.y")
+        self.assertEndsWith(message, "(cell 1, line 2)")
+
     @parameterized.parameters("%%bash", "%%html", "\n%%writefile x.py", "%%javascript -x")
     def test_cells_in_another_language_stay(self, magic):
         cells = [code(f"{magic}\nimport tensorflow as tf\n<a href='{MANAGER}'>")]

@@ -1,5 +1,8 @@
 """`tf.train.experimental` of TensorFlow 1.14 to 2.3, and where imports are put."""
 
+import sys
+from unittest import mock
+
 from absl.testing import absltest, parameterized
 
 from tests import rewriting
@@ -181,6 +184,85 @@ class PlaceOfImportsTest(rewriting.RewriteTestCase):
                 scale = tf_lossscale_compat.train.experimental.FixedLossScale(tf.float16)
             """,
         )
+
+    def test_in_a_function_that_imports_for_others(self):
+        self.check_transformed(
+            """
+            tf = None
+
+            def load():
+                global tf
+                import tensorflow as tf
+
+            def load_on_one_line(): global tf; import tensorflow as tf
+
+            def load_what_there_is():
+                global tf
+                try:
+                    import tensorflow.compat.v1 as tf
+                except ImportError:
+                    import tensorflow as tf
+
+            def make():
+                return tf.train.experimental.FixedLossScale(tf.float16)
+            """,
+            """
+            tf = None
+
+            def load():
+                global tf
+                import tensorflow as tf
+                global tf_lossscale_compat
+                import tf_lossscale_compat
+
+            def load_on_one_line(): global tf; import tensorflow as tf; global tf_lossscale_compat; import tf_lossscale_compat
+
+            def load_what_there_is():
+                global tf
+                try:
+                    import tensorflow.compat.v1 as tf
+                    global tf_lossscale_compat
+                    import tf_lossscale_compat
+                except ImportError:
+                    import tensorflow as tf
+                    global tf_lossscale_compat
+                    import tf_lossscale_compat
+
+            def make():
+                return tf_lossscale_compat.train.experimental.FixedLossScale(tf.float16)
+            """,  # noqa: E501
+        )
+
+    def test_what_a_lazy_import_brings_is_there_when_it_runs(self):
+        before = rewriting.text_of(
+            """
+            def load():
+                global tf
+                import tensorflow as tf
+            def make():
+                return tf.train.experimental.FixedLossScale
+            """
+        )
+        namespace = {}
+        with mock.patch.dict(sys.modules, tensorflow=mock.Mock(), tf_lossscale_compat=mock.Mock()):
+            exec(self.migrate(before).text, namespace)
+            namespace["load"]()
+            made = namespace["make"]()
+            self.assertIs(
+                made, sys.modules["tf_lossscale_compat"].train.experimental.FixedLossScale
+            )
+
+    @parameterized.parameters(
+        "def f():\n  tf = None\n  def g():\n    nonlocal tf\n    import tensorflow as tf\n"
+        "  g()\n  tf.train.experimental.FixedLossScale(8)\n",
+        "def f():\n  global contrib\n  from tensorflow import contrib\n\n"
+        "def g():\n\n  contrib.mixed_precision.FixedLossScaleManager(8)\n",
+    )
+    def test_other_imports_for_others_are_reported(self, before):
+        result = self.migrate(before)
+        self.assertEqual(result.text, before)
+        self.assertIn("is imported by a function for others", result.findings[-1].message)
+        self.assertEqual(result.findings[-1].line, 7)
 
     def test_one_at_the_top_is_enough(self):
         self.check_transformed(

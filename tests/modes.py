@@ -9,8 +9,11 @@ with modes.entered("graph_v1") as mode:
 
 import contextlib
 import unittest
+from unittest import mock
 
 import tensorflow as tf
+from absl import logging
+from absl.testing import parameterized
 from tensorflow.python.eager import context
 
 tf1 = tf.compat.v1
@@ -142,3 +145,20 @@ def creations():
 
 def scalar(dtype=tf.float32):
     return tf.TensorSpec([], dtype)
+
+
+class EagerTestCase(tf.test.TestCase, parameterized.TestCase):
+    """Tests that run in eager mode, and may look at what was warned of."""
+
+    def setUp(self):
+        super().setUp()
+        eager = eager_mode()
+        eager.__enter__()
+        self.addCleanup(eager.__exit__, None, None, None)
+        patcher = mock.patch.object(logging, "warning")
+        self._warning = patcher.start()
+        self.addCleanup(patcher.stop)
+
+    def warnings(self):
+        """What was warned of through `absl.logging` in this test, a list of str."""
+        return [str(call[0][0]) for call in self._warning.call_args_list]

@@ -147,7 +147,7 @@ class NamesTest(parameterized.TestCase):
             if isinstance(getattr(tf_lossscale_compat, name), type(sys))
         ]
         classes = sorted(set(tf_lossscale_compat.__all__) - set(modules))
-        functions = ["install_contrib", "uninstall_contrib"]
+        functions = ["apply_if_finite", "install_contrib", "uninstall_contrib"]
         self.assertEqual(classes, sorted([*MANAGERS, *LOSS_SCALES, "__version__", *functions]))
         self.assertCountEqual(["contrib", "loss_scale", "mixed_precision", "train"], modules)
 

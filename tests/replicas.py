@@ -124,10 +124,11 @@ def session_config():
 
 
 class _Execution:
-    """How functions are run in the cross-replica context of a strategy."""
+    """How functions are run in the cross-replica context of a strategy, or outside its scope."""
 
-    def __init__(self, mode, strategy, session, made_before):
+    def __init__(self, mode, strategy, session, made_before, inside):
         self.strategy, self.made_before = strategy, made_before
+        self._scope = strategy.scope if inside else contextlib.nullcontext
         self._mode, self._session = mode, session
         self._initialized = []
 
@@ -166,7 +167,7 @@ class _Execution:
             call = tf.function(call, autograph=False)
 
         def immediate(*arrays):
-            with self.strategy.scope():
+            with self._scope():
                 results = call(*[tf.constant(a, s.dtype) for a, s in zip(arrays, specs)])
             return tf.nest.map_structure(lambda tensor: tensor.numpy(), results)
 
@@ -192,10 +193,11 @@ class _Execution:
 
 
 @contextlib.contextmanager
-def executing(mode, strategy, before=lambda: None):
+def executing(mode, strategy, before=lambda: None, inside=True):
     """Enters one of `EXECUTIONS` and the strategy's scope; yields an `_Execution`.
 
-    What `before` returns, called in the mode but outside the scope, is its `made_before`.
+    What `before` returns, called in the mode but outside the scope, is its `made_before`. If not
+    `inside`, the scope is not entered, and functions run in the default context.
     """
     with contextlib.ExitStack() as stack:
         session = None
@@ -205,8 +207,9 @@ def executing(mode, strategy, before=lambda: None):
         else:
             stack.enter_context(modes.eager_mode())
         made_before = before()
-        stack.enter_context(strategy.scope())
-        yield _Execution(mode, strategy, session, made_before)
+        if inside:
+            stack.enter_context(strategy.scope())
+        yield _Execution(mode, strategy, session, made_before, inside)
 
 
 def own(values):

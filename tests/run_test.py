@@ -1,6 +1,7 @@
 """`python -m tf_lossscale_compat.run`: what a script finds there, and how it ends."""
 
 import contextlib
+import importlib.util
 import io
 import json
 import os
@@ -8,10 +9,13 @@ import sys
 import tempfile
 from unittest import mock
 
+import tensorflow as tf
 from absl.testing import absltest, parameterized
 
 from tests import originals
 from tf_lossscale_compat import run
+
+VERSION = tuple(int(part) for part in tf.__version__.split(".")[:2])
 
 # What a TensorFlow 1 script looks like; nothing in it knows of this package.
 TF1_SCRIPT = '''\
@@ -140,6 +144,40 @@ class ScriptTest(RunTestCase):
         status, out, err = self.run_script(path, "--steps=4")
         self.assertEqual(7, status, err)
         self.assertEqual(HISTORY, json.loads(out.splitlines()[-1])["history"])
+
+    @absltest.skipIf(originals.IS_TF1, "on TensorFlow 1.15 TensorFlow stays as it is")
+    @parameterized.parameters("import tensorflow as tf", "import tensorflow.compat.v1 as tf")
+    def test_script_that_names_the_compatible_api_within_it(self, statement):
+        path = self.write(
+            "script.py",
+            f"{statement}\n"
+            "from tensorflow.compat import v1\n"
+            "import tensorflow.compat.v1 as again\n"
+            "assert tf.compat.v1.train.AdamOptimizer is tf.train.AdamOptimizer\n"
+            "assert tf.compat.v1.Session is v1.Session is again.compat.v1.Session is tf.Session\n"
+            "assert not hasattr(tf.compat.v2, 'Session') and tf.compat.v2.function\n"
+            "assert tf.compat.as_text(b'x') == 'x' and tf.compat.v1.compat.as_bytes('x') == b'x'\n",
+        )
+        status, _, err = self.run_script(path)
+        self.assertEqual(0, status, err)
+
+    @absltest.skipIf(VERSION < (2, 16), "tf.layers works without more")
+    def test_what_tf_layers_needs_is_said(self):
+        path = self.write(
+            "script.py",
+            "import tensorflow as tf\n"
+            "print(tf.layers.dense(tf.placeholder(tf.float32, [None, 2]), 3).shape[1])\n",
+        )
+        status, _, err = self.run_script(path, TF_USE_LEGACY_KERAS="")
+        self.assertEqual(1, status)
+        self.assertIn("AttributeError: `dense` is not available with Keras 3", err)
+        *_, last = err.splitlines()
+        self.assertStartsWith(last, "tf_lossscale_compat.run: From TensorFlow 2.16 on, tf.layers")
+        self.assertIn("TF_USE_LEGACY_KERAS=1 before the start", last)
+        # And it is true.
+        if importlib.util.find_spec("tf_keras") is not None:
+            status, out, err = self.run_script(path, TF_USE_LEGACY_KERAS="1")
+            self.assertEqual((0, "3"), (status, out.strip()), err)
 
     @absltest.skipIf(originals.IS_TF1, "on TensorFlow 1.15 TensorFlow stays as it is")
     def test_installed_packages_are_given_tensorflow_as_it_is(self):

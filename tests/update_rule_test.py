@@ -1,25 +1,19 @@
 """Both update rules against independent NumPy float32 models, bit for bit."""
 
 import numpy as np
-import pytest
 import tensorflow as tf
 from absl.testing import parameterized
 
-from tests import (
-    conftest,  # noqa: F401  Its hypothesis profile, where pytest is not the runner.
-    stepping,
-)
+from tests import conftest, stepping
+from tests.numpy_model import F32, TINY, DynamicModel, ExponentialModel
 from tf_lossscale_compat import _update_rule
 from tf_lossscale_compat._update_rule import State
 
-hypothesis = pytest.importorskip("hypothesis")
-st = hypothesis.strategies
+hypothesis, st = conftest.hypothesis_or_skip()
 
 tf1 = tf.compat.v1
 
-F32 = np.float32
 F32_MAX = float(np.finfo(np.float32).max)
-TINY = np.finfo(np.float32).tiny
 INT32_MAX = 2**31 - 1
 
 _EDGE_SCALES = [1.0, 1.5, 2.0**15, 2.0**32, 1e20, F32_MAX / 2, F32_MAX]
@@ -40,61 +34,6 @@ flags = st.lists(
     min_size=1,
     max_size=8,
 ).map(lambda runs: [flag for run in runs for flag in run])
-
-
-class ExponentialModel:
-    """r1.15's exponential rule, as branches on NumPy scalars."""
-
-    def __init__(self, scale, incr_every, decr_every, incr_ratio, decr_ratio):
-        self.state = (F32(scale), 0, 0)
-        self.parameters = (incr_every, decr_every, incr_ratio, decr_ratio)
-
-    def step(self, finite):
-        incr_every, decr_every, incr_ratio, decr_ratio = self.parameters
-        scale, good, bad = self.state
-        with np.errstate(over="ignore", under="ignore"):
-            if finite:
-                good += 1
-                if good >= incr_every:
-                    grown = scale * F32(incr_ratio)
-                    scale = grown if np.isfinite(grown) else scale
-                    good = bad = 0
-            else:
-                good = 0
-                bad += 1
-                if bad >= decr_every:
-                    shrunk = scale * F32(decr_ratio)
-                    scale = shrunk if shrunk > 1 else F32(1)
-                    good = bad = 0
-        self.state = (scale, good, bad)
-
-
-class DynamicModel:
-    """r2.0's dynamic rule with bounds, as branches on NumPy scalars."""
-
-    def __init__(self, scale, period, multiplier, low=1.0, high=None):
-        self.state = (F32(scale), 0)
-        self.parameters = (period, multiplier, low, high)
-
-    def step(self, finite, shrunk=None):
-        period, multiplier, low, high = self.parameters
-        scale, good = self.state
-        with np.errstate(over="ignore", under="ignore"):
-            if finite:
-                good += 1
-                if good >= period:
-                    grown = scale * F32(multiplier)
-                    scale = grown if np.isfinite(grown) else scale
-                    if high is not None and scale > F32(high):
-                        scale = F32(high)
-                    good = 0
-            else:
-                good = 0
-                shrunk = scale / F32(multiplier) if shrunk is None else shrunk
-                scale = shrunk if shrunk > F32(low) else F32(low)
-                if high is not None and scale > F32(high):  # A multiplier below 1.
-                    scale = F32(high)
-        self.state = (scale, good)
 
 
 def _bits(scale):
@@ -118,12 +57,14 @@ _DYNAMIC_SPECS = _specs(*_DYNAMIC_TYPES, np.bool_)
 
 
 def _exponential(scale, good, bad, finite, *parameters):
-    return tuple(_update_rule.exponential(State(scale, good, bad), finite, *parameters))
+    new = _update_rule.exponential(State(scale, good, bad), finite, *parameters)
+    assert new.delay is None
+    return tuple(new)[:3]
 
 
 def _dynamic(scale, good, finite, period, multiplier, low, high=None):
     new = _update_rule.dynamic(State(scale, good, None), finite, period, multiplier, low, high)
-    assert new.bad_steps is None
+    assert new.bad_steps is None and new.delay is None
     return new.scale, new.good_steps
 
 

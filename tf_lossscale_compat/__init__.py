@@ -12,6 +12,7 @@ from tf_lossscale_compat import _tf  # noqa: F401  First: it says what to do wit
 import importlib
 
 from tf_lossscale_compat import contrib, loss_scale, mixed_precision, train
+from tf_lossscale_compat._apply_if_finite import apply_if_finite
 from tf_lossscale_compat._version import __version__
 from tf_lossscale_compat.contrib_install import install_contrib, uninstall_contrib
 from tf_lossscale_compat.loss_scale import DynamicLossScale, FixedLossScale, LossScale
@@ -29,6 +30,7 @@ __all__ = [
     "LossScale",
     "LossScaleManager",
     "__version__",
+    "apply_if_finite",
     "contrib",
     "install_contrib",
     "loss_scale",
@@ -37,13 +39,15 @@ __all__ = [
     "uninstall_contrib",
 ]
 
+_LAZY = ("checkpoint", "keras")
+
 
 def __getattr__(name):
-    # Importing it imports Keras, which many who need the rest do without.
-    if name == "keras":
-        return importlib.import_module("tf_lossscale_compat.keras")
+    # Importing `keras` imports Keras, which many who need the rest do without.
+    if name in _LAZY:
+        return importlib.import_module(f"{__name__}.{name}")
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
 def __dir__():
-    return sorted(set(globals()) | {"keras"})
+    return sorted({*globals(), *_LAZY})

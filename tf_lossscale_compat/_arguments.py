@@ -1,4 +1,4 @@
-"""Checks of constructor arguments, shared by both generations of classes.
+"""Checks of constructor arguments, shared by managers and loss scales.
 
 Every check is made before any variable is, so that a bad argument leaves nothing behind.
 """
@@ -37,7 +37,7 @@ def real_number(name, value, error=ValueError):
             f"{type(value).__name__}."
         )
     if isinstance(value, (bool, np.bool_)):
-        odd("{}={!r} is a bool, taken as the number {}.", name, value, float(value))
+        warn_odd("{}={!r} is a bool, taken as the number {}.", name, value, float(value))
     try:
         number = float(value)
     except OverflowError:
@@ -61,16 +61,21 @@ def fixed_scale(name, value, error=ValueError):
 def positive(name, value, error=ValueError):
     """Returns `value` as a float above zero, also once it is float32."""
     number = real_number(name, value, error)
-    if not np.float32(number) > 0:
-        raise ValueError(f"{name} must be above zero in float32, got {_shown(value)}.")
+    # Below the smallest normal number processors take it for zero, and a scale that has become zero
+    # never comes back.
+    if not np.float32(number) >= np.finfo(np.float32).tiny:
+        raise ValueError(
+            f"{name} must be above zero in float32, where the smallest is 1.1755e-38, got "
+            f"{_shown(value)}."
+        )
     return number
 
 
-def period(name, value, dtype):
+def period(name, value, dtype, least=None):
     """Returns `value`, a number of steps, as an int that `dtype` can count to.
 
     Raises:
-      ValueError: `value` is not integral (2.0 is) or too large.
+      ValueError: `value` is not integral (2.0 is), too large, or below `least`.
     """
     number: Any = value
     try:
@@ -87,11 +92,20 @@ def period(name, value, dtype):
         raise ValueError(
             f"{name} must fit the {np.dtype(dtype).name} step counter, got {_shown(value)}."
         )
+    if least is not None and steps < least:
+        raise ValueError(f"{name} must be at least {least}, got {_shown(value)}.")
     if steps < 1:
-        odd("{}={!r} is below 1 and acts as 1: every such step counts.", name, value)
+        warn_odd("{}={!r} is below 1 and acts as 1: every such step counts.", name, value)
     return steps
 
 
-def odd(message, *values):
+def warn_odd(message, *values):
     """Warns of a value that is accepted because TensorFlow accepted it."""
     logging.warning(message.format(*values))
+
+
+def flag(name, value):
+    """Returns `value`, which must be a bool."""
+    if not isinstance(value, bool):
+        raise TypeError(f"{name} must be a bool, got {value!r}.")
+    return value

@@ -37,14 +37,14 @@ class _Compiled:
           *constants: hashable values, the function's further arguments.
           loose: positions of tensors whose first dimension varies, which is no new structure.
         """
-        if not tf.executing_eagerly():
+        if not (tf.executing_eagerly() and _tf.functions_compute_as_eager()):
             return self._function(tensors, *constants)
         structure = _tf.structure(tensors)
         for i in loose:
             dtype, sizes = structure[i]
             structure[i] = (dtype, (None,) + sizes[1:])
         structure = tuple(structure)
-        key = (structure, constants)
+        key = (structure, constants, _tf.operations_are_watched())
         with self._lock:
             concrete = self._concrete.pop(key, _NEW)
             self._concrete[key] = None if concrete is _NEW else concrete  # As the latest.

@@ -45,7 +45,12 @@ def _elements(grads):
             if _is_subclass(cls, tf.IndexedSlices):
                 sparse.append(len(tensors))
                 grad = grad.values
-            grad = tf.convert_to_tensor(grad)
+            elif _is_subclass(cls, tf.RaggedTensor):
+                grad = grad.flat_values
+            try:
+                grad = tf.convert_to_tensor(grad)
+            except (TypeError, ValueError):
+                raise TypeError(f"Gradients must be numbers, got {grad!r}.") from None
         tensors.append(grad)
     return tensors, tuple(sparse)
 
@@ -74,13 +79,15 @@ def unscale(grads, reciprocal):
     grads = list(grads)
     tensors, sparse = _elements(grads)
     products = _multiply(tensors + [reciprocal], loose=sparse)
-    if len(tensors) == len(grads) and not sparse:
+    if all(isinstance(grad, tf.Tensor) for grad in grads):
         return products
     products = iter(products)
     unscaled = []
     for grad in grads:
         if isinstance(grad, tf.IndexedSlices):
             unscaled.append(tf.IndexedSlices(next(products), grad.indices, grad.dense_shape))
+        elif isinstance(grad, tf.RaggedTensor):
+            unscaled.append(grad.with_flat_values(next(products)))
         else:
             unscaled.append(None if grad is None else next(products))
     return unscaled
@@ -116,8 +123,8 @@ def _real(tensors):
         if tensor.dtype.is_complex:
             yield tf.math.real(tensor)
             yield tf.math.imag(tensor)
-        elif tensor.dtype == tf.bfloat16:
-            # Exact, and older versions have no bfloat16 kernel for the test.
+        elif tensor.dtype == tf.bfloat16 or tensor.dtype.name.startswith("float8"):
+            # Exact, and there are no kernels of the test for these, or not in older versions.
             yield tf.cast(tensor, tf.float32)
         else:
             yield tensor
@@ -139,42 +146,82 @@ def _exactly(tensors):
     return _all(flags)
 
 
-def _quickly(tensors):
-    """Whether the sums of the elements' squares are finite, and so every element is.
+def _row_sums(values, indices, by_xla):
+    """What the rows of a sparse gradient add up to where indices repeat."""
+    if not by_xla:
+        rows, segments = tf.unique(indices)
+        return tf.math.unsorted_segment_sum(values, segments, tf.size(rows))
+    # XLA has to know how many sums there are: as many as indices, those not needed zero.
+    indices = tf.cast(indices, tf.int32)  # XLA of TensorFlow 2.4 sorts no others.
+    order = tf.argsort(indices, stable=True)
+    indices = tf.gather(indices, order)
+    begins = tf.cast(tf.not_equal(indices[1:], indices[:-1]), tf.int32)
+    segments = tf.cumsum(tf.concat([[0], begins], 0)[: tf.size(order)])
+    return tf.math.unsorted_segment_sum(tf.gather(values, order), segments, tf.size(order))
 
-    If not, elements may still be: their squares, or the sum, may be too large for the dtype.
+
+def _quickly(dense, sparse):
+    """Whether sums of the elements' squares are finite, and so is every element and sum of rows.
+
+    If not, they may still be: a square, or the sum of squares, may be too large for the dtype. A
+    sum of n numbers is at most the square root of n times the sum of squares: far from the largest
+    float32 or float64 where the latter is finite, but not from the largest float16.
     """
     sums: Any = collections.OrderedDict()
-    for tensor in tensors:
+    for tensor in dense + [values for values, _ in sparse if values.dtype != tf.float16]:
         sums.setdefault(tensor.dtype, []).append(tf.nn.l2_loss(tensor))
-    return _all([tf.math.is_finite(tf.add_n(of_dtype)) for of_dtype in sums.values()])
+    flags = [tf.math.is_finite(tf.add_n(of_dtype)) for of_dtype in sums.values()]
+    for values, _ in sparse:
+        if values.dtype == tf.float16:
+            # Half of the largest number leaves room for what adding in another order rounds to.
+            magnitude = tf.reduce_sum(tf.abs(tf.cast(values, tf.float32)))
+            flags.append(magnitude <= float(tf.float16.max) / 2)
+    return _all(flags)
 
 
 @_compiled.in_eager_mode
-def _test(tensors):
-    """Whether all elements of tensors, of which there is at least one, are finite."""
-    # Others, such as integers, are.
-    tensors = [tensor for tensor in tensors if tensor.dtype.is_floating or tensor.dtype.is_complex]
-    if tensors and _tf.compiled_by_xla():
-        # It joins operations itself, and has no faster one than this. On GPUs it would wait for a
-        # conditional.
-        return _exactly(_real(tensors))
+def _test(tensors, sparse):
+    """Whether all elements of gradients are finite, and what sparse ones add up to in each row.
+
+    Args:
+      tensors: list of at least one tensor, the indices of sparse gradients last.
+      sparse: tuple of the positions in it of sparse gradients' values.
+    """
+    count = len(tensors) - len(sparse)
+    indices = dict(zip(sparse, tensors[count:]))
     others: List[Any] = []
     large: List[Any] = []
-    for tensor in tensors:
-        is_large = (tensor.shape.num_elements() or 0) >= _LARGE
-        (large if is_large else others).append(tensor)
+    rows: List[Any] = []
+    by_xla, watched = _tf.compiled_by_xla(), _tf.operations_are_watched()
+    for i, tensor in enumerate(tensors[:count]):
+        dtype = tensor.dtype
+        if dtype in (tf.string, tf.resource, tf.variant):
+            raise TypeError(f"Gradients must be numbers, got a tensor of dtype {dtype.name}.")
+        if not (dtype.is_floating or dtype.is_complex or dtype.name.startswith("float8")):
+            continue  # Integers are always finite.
+        if i in indices:
+            rows.extend((values, indices[i]) for values in _real([tensor]))
+        elif (tensor.shape.num_elements() or 0) >= _LARGE and not (by_xla or watched):
+            large.extend(_real([tensor]))
+        else:
+            others.append(tensor)
     flags = []
     if others:
-        flags.append(_exactly(_real(_joined(others))))
-    if large:
-        parts = list(_real(large))
+        # XLA joins operations itself, and has no faster one than the test of each element.
+        flags.append(_exactly(_real(others if by_xla else _joined(others))))
+    if large or rows:
+
+        def exactly():
+            return _exactly(large + [_row_sums(values, at, by_xla) for values, at in rows])
+
         # Under a name of its own: variables in checkpoints are named by how many `cond` there are.
         flags.append(
-            tf1.cond(
-                _quickly(parts),
+            exactly()
+            if watched
+            else tf1.cond(
+                _quickly(large, rows),
                 lambda: tf.constant(True),
-                lambda: _exactly(parts),
+                exactly,
                 name="large_gradients_are_finite",
             )
         )
@@ -185,8 +232,19 @@ def all_finite(grads):
     """Returns whether every element of `grads` is finite, as a bool scalar tensor.
 
     Args:
-      grads: nested structure of tensors and `tf.IndexedSlices` of any dtype; None is ignored.
-        An empty tensor is finite, as is a structure without tensors.
+      grads: nested structure of tensors, `tf.IndexedSlices` and `tf.RaggedTensor` of any dtype;
+        None is ignored. An empty tensor is finite, as is a structure without tensors. Of
+        `tf.IndexedSlices` it is the sum of the rows with the same index that has to be finite.
+
+    Raises:
+      TypeError: there are strings among them, or other tensors that hold no numbers.
     """
-    tensors, sparse = _elements(tf.nest.flatten(grads))
-    return _test(tensors, loose=sparse) if tensors else tf.constant(True)
+    grads = tf.nest.flatten(grads)
+    tensors, sparse = _elements(grads)
+    if not tensors:
+        return tf.constant(True)
+    indices = [
+        tf.convert_to_tensor(grad.indices) for grad in grads if isinstance(grad, tf.IndexedSlices)
+    ]
+    loose = sparse + tuple(range(len(tensors), len(tensors) + len(indices)))
+    return _test(tensors + indices, sparse, loose=loose)

@@ -11,7 +11,7 @@ import zipfile
 WEIGHTS = "model.weights.h5"
 
 # zlib makes at most 1032 bytes of one. Keras does not compress at all.
-_MOST_RATIO = 200
+_MAX_RATIO = 200
 _ALWAYS_ALLOWED = 1 << 26
 _SECONDS = 120
 
@@ -81,7 +81,7 @@ def read_keras(file):
         if WEIGHTS not in archive.namelist():
             raise ValueError(f"it is a zip archive without {WEIGHTS}, so not Keras'")
         info = archive.getinfo(WEIGHTS)
-        most = max(_ALWAYS_ALLOWED, info.compress_size * _MOST_RATIO)
+        most = max(_ALWAYS_ALLOWED, info.compress_size * _MAX_RATIO)
         if info.file_size > most:
             raise ValueError(f"{WEIGHTS} in it would unpack to {info.file_size} bytes")
         with archive.open(info) as packed:

@@ -1,54 +1,24 @@
-"""Replicas: which context this is, the one reduction per step, updating state once.
+"""Replicas: which context this is, the one reduction per step, acting as one.
 
 The three contexts of `tf.distribute`: no strategy; cross-replica (under `strategy.scope()`), where
 values may be one per replica; replica (inside `strategy.run`), where each replica sees its own.
 """
 
-import contextlib
 import functools
-import threading
 
-from tf_lossscale_compat import _compiled, _gradients, _tf
+from tf_lossscale_compat import _gradients, _tf
 
 tf = _tf.tf
 tf1 = _tf.tf1
 
-_local = threading.local()
-
-
-@contextlib.contextmanager
-def _marked(mark):
-    before = getattr(_local, mark, False)
-    setattr(_local, mark, True)
-    try:
-        yield
-    finally:
-        setattr(_local, mark, before)
-
-
-def agreed():
-    """Context in which flags and gradients are known to be the same on all replicas."""
-    return _marked("agreed")
-
-
-def _replicas_agree():
-    return getattr(_local, "agreed", False)
-
-
-def act_together():
-    """Whether all replicas run this same step, so that state may be updated here."""
-    return not in_replica_context() or _replicas_agree() or getattr(_local, "together", False)
-
-
-def check_together(what):
-    """Raises a RuntimeError where replicas do not act as one; `what` is the method called."""
-    if not act_together():
-        raise RuntimeError(
-            f"{what} must be called once for all replicas, but was called in a replica context. "
-            "Inside strategy.run, call it as tf.distribute.get_replica_context().merge_call("
-            "lambda strategy, grads: loss_scale.update(grads), args=(grads,)), or return the "
-            "gradients from strategy.run and call update(grads) under strategy.scope()."
-        )
+# Strategies whose replicas take every step together. They are looked for in every API module that
+# names them, which may be different classes there.
+_SUPPORTED = (
+    "OneDeviceStrategy",
+    "MirroredStrategy",
+    "MultiWorkerMirroredStrategy",
+    "CentralStorageStrategy",
+)
 
 
 def in_cross_replica_context():
@@ -61,25 +31,13 @@ def in_replica_context():
     return tf.distribute.has_strategy() and not tf.distribute.in_cross_replica_context()
 
 
-def replica_id():
-    """The number of this replica, or None in a cross-replica context."""
-    replica = tf.distribute.get_replica_context()
-    if replica is None:
-        return None
-    number = replica.replica_id_in_sync_group
-    return number if isinstance(number, int) else int(tf1.get_static_value(number))
-
-
 @functools.lru_cache(maxsize=None)
 def _supported_strategies():
-    names = (
-        "OneDeviceStrategy",
-        "MirroredStrategy",
-        "MultiWorkerMirroredStrategy",
-        "CentralStorageStrategy",
+    apis = (tf.distribute, tf1.distribute, tf.compat.v2.distribute)
+    modules = [module for api in apis for module in (api, api.experimental)]
+    return tuple(
+        getattr(module, name) for module in modules for name in _SUPPORTED if hasattr(module, name)
     )
-    homes = [home for api in (tf.distribute, tf1.distribute) for home in (api, api.experimental)]
-    return tuple(getattr(home, name) for home in homes for name in names if hasattr(home, name))
 
 
 def check_strategy():
@@ -91,8 +49,7 @@ def check_strategy():
         raise ValueError(
             f"Loss scaling does not support {type(strategy).__name__}: it needs replicas that take "
             "every step together, so that all skip it or none. Use the default strategy, "
-            "OneDeviceStrategy, MirroredStrategy, MultiWorkerMirroredStrategy or "
-            "CentralStorageStrategy."
+            f"{', '.join(_SUPPORTED[:-1])} or {_SUPPORTED[-1]}."
         )
 
 
@@ -130,8 +87,6 @@ def all_finite(grads):
     Returns:
       bool scalar tensor, the same everywhere.
     """
-    if _replicas_agree():
-        return _gradients.all_finite(grads)
     return _holds_everywhere(_gradients.all_finite, (grads,))
 
 
@@ -142,25 +97,13 @@ def _as_flag(flag):
     return flag
 
 
-def once_per_step(update, flag):
-    """Runs `update(flag)` once for all replicas, with the AND of `flag` over them.
+def all_true(flag):
+    """Whether `flag` is True on every replica and worker, a bool scalar tensor.
 
     Args:
-      update: function of a bool scalar tensor; returns an op, a tensor or None.
       flag: bool scalar tensor or Python bool; in a cross-replica context maybe one per replica.
-
-    Returns:
-      What `update` returned.
     """
-    if _replicas_agree():
-        return update(_as_flag(flag))
-
-    def update_all(flags):
-        finite = _holds_everywhere(_as_flag, (flags,))
-        with agreed():
-            return update(finite)
-
-    return together(update_all, (flag,))
+    return _holds_everywhere(_as_flag, (flag,))
 
 
 def _replicas_can_meet():
@@ -185,16 +128,20 @@ def together(step, args):
     meet there can be no such conflict either: each runs the step by itself, on flags that are
     reduced over all.
     """
-    if not in_replica_context():
+    if not in_replica_context() or not _replicas_can_meet():
         return step(*args)
-    if not _replicas_can_meet():
-        with _marked("together"):
-            return step(*args)
 
     def merged(_, *merged_args):
         return step(*merged_args)
 
     return tf.distribute.get_replica_context().merge_call(merged, args=args)
+
+
+def local_results(value):
+    """What an assignment returned, for each replica of this process; None is none."""
+    if value is None or not in_cross_replica_context():
+        return value
+    return list(tf.distribute.get_strategy().experimental_local_results(value))
 
 
 class _Whole:
@@ -211,83 +158,22 @@ class _Whole:
 def in_each_replica(fn, args):
     """Runs `fn(*args)` in every replica; without a strategy or inside a replica, just here.
 
-    Returns what `fn` returned, an operation, or in eager mode None.
+    Args:
+      fn: function that returns an operation, a tensor or None.
+      args: tuple of nested structures; each replica is given its own part of them.
+
+    Returns:
+      An operation, or in eager mode None.
     """
     if not in_cross_replica_context():
-        return fn(*args)
+        return _tf.as_operation(fn(*args))
 
     def in_replica(*held):
-        return fn(
-            *tf.nest.map_structure(lambda v: v.variable if isinstance(v, _Whole) else v, held)
+        return _tf.as_operation(
+            fn(*tf.nest.map_structure(lambda v: v.variable if isinstance(v, _Whole) else v, held))
         )
 
     strategy = tf.distribute.get_strategy()
     held = tf.nest.map_structure(lambda v: _Whole(v) if hasattr(v, "assign") else v, args)
     results = strategy.extended.call_for_each_replica(in_replica, args=held)
     return None if tf.executing_eagerly() else strategy.group(results)
-
-
-def _check_copies(variables):
-    """Raises a ValueError where several replicas would each move one and the same variable."""
-    strategy = tf.distribute.get_strategy()
-    for variable in variables:
-        if not strategy.extended.variable_created_in_scope(variable):
-            raise ValueError(
-                f"{variable.name} was made outside strategy.scope() and is not mirrored. Make the "
-                "loss scale or its manager under strategy.scope()."
-            )
-
-
-def _value(variable):
-    """The value of `variable` at this point of the graph."""
-    if not tf.distribute.has_strategy() and hasattr(variable, "handle"):
-        return tf.convert_to_tensor(variable)
-    return tf.identity(variable)  # A reference converts to what it holds when that is used.
-
-
-@_compiled.in_eager_mode
-def _assign_at_once(tensors, rule, dtypes, constants):
-    """What `assign_together` does, of handles of variables and after them the rule's arguments."""
-    handles, arguments = tensors[: len(dtypes)], tensors[len(dtypes) :]
-    values = [
-        tf.raw_ops.ReadVariableOp(resource=handle, dtype=dtype)
-        for handle, dtype in zip(handles, dtypes)
-    ]
-    for handle, value in zip(handles, rule(values + arguments, *constants)):
-        tf.raw_ops.AssignVariableOp(resource=handle, value=value)
-
-
-def assign_together(variables, rule, arguments, *constants):
-    """Moves variables to what `rule` makes of their values, on every copy of them.
-
-    All values are read before any is assigned: a reference variable of TensorFlow 1 would otherwise
-    be read after its neighbour has moved.
-
-    Args:
-      variables: list of variables.
-      rule: one of `_update_rule`'s functions of tensors.
-      arguments: list of the tensors that it takes after the variables' values.
-      *constants: what it takes after the tensors.
-
-    Returns:
-      list of operations that assign; empty in eager mode, where it has happened.
-    """
-    if tf.executing_eagerly() and not tf.distribute.has_strategy():
-        handles = [variable.handle for variable in variables]
-        dtypes = tuple(variable.dtype for variable in variables)
-        _assign_at_once(handles + arguments, rule, dtypes, constants)
-        return []
-    if in_replica_context():
-        _check_copies(variables)
-    now = [_value(variable) for variable in variables]
-    values = rule(now + arguments, *constants)
-    assigned = []
-    with tf.control_dependencies(values):
-        for variable, value in zip(variables, values):
-            assigned.append(variable.assign(value, read_value=False))
-    if tf.executing_eagerly():
-        return []
-    if in_cross_replica_context():
-        local_results = tf.distribute.get_strategy().experimental_local_results
-        return [op for copies in assigned for op in local_results(copies)]
-    return assigned

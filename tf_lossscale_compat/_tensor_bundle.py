@@ -14,9 +14,9 @@ OBJECT_GRAPH = "_CHECKPOINTABLE_OBJECT_GRAPH"
 
 _MAGIC = b"\x57\xfb\x80\x8b\x24\x75\x47\xdb"
 _FOOTER = 48
-_MOST_INDEX_BYTES = 1 << 29
-_MOST_GRAPH_BYTES = 1 << 28
-_MOST_KEY_BYTES = 1 << 14
+_MAX_INDEX_BYTES = 1 << 29
+_MAX_GRAPH_BYTES = 1 << 28
+_MAX_KEY_BYTES = 1 << 14
 _SCALARS = {1: "f", 2: "d", 3: "i", 9: "q"}  # By number of TensorFlow's data type.
 _STRING = 7
 
@@ -102,7 +102,7 @@ def _block(data, at, size):
         shared, at = _varint(data, at)
         own, at = _varint(data, at)
         length, at = _varint(data, at)
-        if shared > len(key) or shared + own > _MOST_KEY_BYTES or at + own + length > end:
+        if shared > len(key) or shared + own > _MAX_KEY_BYTES or at + own + length > end:
             raise ValueError("its index is damaged (impossible lengths)")
         key = key[:shared] + data[at : at + own]
         at += own
@@ -168,8 +168,8 @@ class Bundle:
         self._prefix = prefix
         self._open = open_file
         with open_file(prefix + ".index") as file:
-            data = file.read(_MOST_INDEX_BYTES + 1)
-        if len(data) > _MOST_INDEX_BYTES:
+            data = file.read(_MAX_INDEX_BYTES + 1)
+        if len(data) > _MAX_INDEX_BYTES:
             raise ValueError("its index is too large to be one")
         table = dict(_table(data))
         header = dict(_fields(table.pop(b"")))
@@ -218,7 +218,7 @@ class Bundle:
         entry = self._entries.get(OBJECT_GRAPH)
         if entry is None:
             return None
-        if entry.dtype != _STRING or entry.dims or entry.size > _MOST_GRAPH_BYTES:
+        if entry.dtype != _STRING or entry.dims or entry.size > _MAX_GRAPH_BYTES:
             raise ValueError(f"{OBJECT_GRAPH} is no scalar string")
         data = self._bytes(entry)
         length, at = _varint(data, 0)

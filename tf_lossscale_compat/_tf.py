@@ -5,6 +5,7 @@ some versions have.
 """
 
 import contextlib
+import functools
 import importlib
 import sys
 from typing import Any
@@ -18,6 +19,11 @@ except ImportError as error:
         "pip install 'tf_lossscale_compat[tensorflow]' or "
         "'tf_lossscale_compat[tensorflow-cpu]'."
     ) from error
+
+try:
+    from tensorflow.python.eager import context as _context
+except ImportError:
+    _context = None
 
 tf1 = tf.compat.v1
 
@@ -34,15 +40,55 @@ Trackable: Any = next(
 do_not_convert = tf.autograph.experimental.do_not_convert
 
 
+def variables_to_build(grads, variables):
+    """Returns those of a first step's variables that a Keras optimizer builds itself for."""
+    if tuple(int(part) for part in tf.__version__.split(".")[:2]) >= (2, 11):
+        return list(variables)
+    # Those of 2.9 and 2.10 pair moving averages with them by their places.
+    return [variable for grad, variable in zip(grads, variables) if grad is not None]
+
+
+def with_wrapped(optimizer):
+    """Yields an optimizer and those that it wraps."""
+    while optimizer is not None:
+        yield optimizer
+        names = ("inner_optimizer", "_optimizer", "_opt")
+        held = getattr(optimizer, "__dict__", {})
+        optimizer = next((held[name] for name in names if name in held), None)
+
+
 def is_keras_optimizer(opt):
     """Whether `opt` is an optimizer of Keras, of any make; found without importing Keras."""
-    homes = ("keras.", "tf_keras.", "tensorflow.python.keras.", "tensorflow_core.python.keras.")
-    return any((base.__module__ + ".").startswith(homes) for base in type(opt).__mro__)
+    roots = ("keras.", "tf_keras.", "tensorflow.python.keras.", "tensorflow_core.python.keras.")
+    return any((base.__module__ + ".").startswith(roots) for base in type(opt).__mro__)
 
 
 def in_plain_graph():
     """Whether the context is a `tf.Graph` to be run by a Session, not eager or `tf.function`."""
     return not tf.executing_eagerly() and not tf1.get_default_graph().building_function
+
+
+def once_per_graph(owner, make):
+    """`make()`, a tensor; in a plain graph the one that was made there for `owner` at first.
+
+    So that it can be asked for in a graph that is finalized. Within control dependencies, loops and
+    conditionals it is made anew, as its value may depend on where it is read.
+    """
+    graph: Any = tf1.get_default_graph()
+    if (
+        not in_plain_graph()
+        or tf.distribute.has_strategy()
+        or graph._get_control_flow_context() is not None
+        or graph._current_control_dependencies()
+    ):
+        return make()
+    # Only collections with a string for a key go into exported graphs.
+    made = graph.get_collection_ref(("tf_lossscale_compat",))
+    for of, tensor in made:
+        if of is owner:
+            return tensor
+    made.append((owner, make()))
+    return made[-1][1]
 
 
 def as_operation(result):
@@ -90,20 +136,44 @@ def function_graph():
     return graph
 
 
+def _enclosing_graphs():
+    """Yields the graph that is being built and those that it is in, from the innermost on."""
+    graph: Any = tf1.get_default_graph()
+    while graph is not None:
+        yield graph
+        graph = getattr(graph, "outer_graph", None)
+
+
 def compiled_by_xla():
     """Whether XLA is to compile the graph that is being built, as with `jit_compile=True`.
 
     Nothing public says so. TensorFlow before 2.4 cannot tell.
     """
-    graph: Any = tf1.get_default_graph()
-    while graph is not None:
+    for graph in _enclosing_graphs():
         context = graph._get_control_flow_context()
         while context is not None:
             if context.IsXLAContext():
                 return True
             context = context.outer_context
-        graph = getattr(graph, "outer_graph", None)
     return False
+
+
+def operations_are_watched():
+    """Whether something looks at what each operation computes, as `enable_check_numerics` does.
+
+    Nothing public says so. TensorFlow before 2.1 has no such thing.
+    """
+    return _context is not None and bool(getattr(_context.context(), "op_callbacks", ()))
+
+
+@functools.lru_cache(maxsize=None)
+def functions_compute_as_eager():
+    """Whether functions treat numbers near zero as operations of eager mode do.
+
+    In TensorFlow before 2.1 only functions take those below float32's smallest normal for zero.
+    """
+    with tf.device("/cpu:0"):
+        return float(tf.constant(1e-38) * tf.constant(0.1)) == 0.0
 
 
 def uses_merge_call(strategy):
@@ -112,10 +182,21 @@ def uses_merge_call(strategy):
     return uses is None or uses()
 
 
+def _module_that_called():
+    """The name of the module whose code called the method that asks the function that asks this.
+
+    The stack is looked at because Keras and checkpoints ask the same methods as users do, and want
+    another answer.
+    """
+    frame: Any = sys._getframe(3)
+    while frame.f_code.co_name == "__getattribute__":  # Which Keras optimizers have in Python.
+        frame = frame.f_back
+    return frame.f_globals.get("__name__", "")
+
+
 def called_by_checkpointing():
     """Whether the caller's caller is TensorFlow's object-based checkpointing."""
-    module = sys._getframe(2).f_globals.get("__name__", "")
-    return module.startswith(
+    return _module_that_called().startswith(
         (
             "tensorflow.python.checkpoint.",
             "tensorflow.python.training.tracking.",
@@ -126,22 +207,14 @@ def called_by_checkpointing():
 
 def called_by_keras_compile():
     """Whether the calling property is asked for by `Model.compile` of TensorFlow before 2.4."""
-    frame: Any = sys._getframe(2)
-    while frame.f_code.co_name == "__getattribute__":  # Which optimizers have in Python.
-        frame = frame.f_back
-    module = frame.f_globals.get("__name__", "")
+    module = _module_that_called()
     return module.startswith("tensorflow") and module.endswith(".python.keras.engine.training")
 
 
 def _enclosing_name_scope():
     """The name scope around the current function or branch graph, seen from the outermost."""
-    scopes = []
-    graph = getattr(tf1.get_default_graph(), "outer_graph", None)
-    while graph is not None:
-        if graph.get_name_scope():
-            scopes.append(graph.get_name_scope())
-        graph = getattr(graph, "outer_graph", None)
-    return "".join(scope + "/" for scope in reversed(scopes))
+    _, *scopes = [graph.get_name_scope() for graph in _enclosing_graphs()]
+    return "".join(scope + "/" for scope in reversed(scopes) if scope)
 
 
 def cond(pred, true_fn, false_fn):
@@ -179,15 +252,15 @@ def former_cond():
 
 def set_graph_rewrite(enabled):
     """Turns TensorFlow's own auto-mixed-precision rewrite on or off, for sessions and functions."""
-    home: Any = getattr(tf1, "mixed_precision", None)
-    if not hasattr(home, "enable_mixed_precision_graph_rewrite"):
-        home = tf1.train.experimental
+    module: Any = getattr(tf1, "mixed_precision", None)
+    if not hasattr(module, "enable_mixed_precision_graph_rewrite"):
+        module = tf1.train.experimental
     if enabled:
         # Sessions look at a private switch that only this public function sets. What it returns
         # is not needed; a fixed scale makes no variables.
-        home.enable_mixed_precision_graph_rewrite(tf1.train.GradientDescentOptimizer(0.0), 1.0)
+        module.enable_mixed_precision_graph_rewrite(tf1.train.GradientDescentOptimizer(0.0), 1.0)
     else:
-        home.disable_mixed_precision_graph_rewrite()
+        module.disable_mixed_precision_graph_rewrite()
 
 
 def graph_rewrite_is_enabled():

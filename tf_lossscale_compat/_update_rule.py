@@ -6,25 +6,37 @@ graph, eager execution, `tf.function`, XLA and any replica. Source: Micikevicius
 r2.0 (`dynamic`).
 """
 
-import collections
+from typing import Any, NamedTuple
 
 from tf_lossscale_compat import _compiled, _tf
 
 tf = _tf.tf
 
-State = collections.namedtuple("State", ["scale", "good_steps", "bad_steps"])
-State.__doc__ = """Loss scale (float32 scalar) and step counters (integer scalars).
 
-`bad_steps` is None where the rule does not count them.
-"""
+class State(NamedTuple):
+    """Loss scale (float32 scalar) and step counters (integer scalars).
+
+    `bad_steps` and `delay` are None where the rule does not count them.
+    """
+
+    scale: Any
+    good_steps: Any
+    bad_steps: Any = None
+    delay: Any = None
+
 
 _select = tf.compat.v2.where
 
 
-def _grow(scale, ratio):
-    """`scale * ratio` if that is finite, else `scale`."""
-    grown = scale * ratio
-    return _select(tf.math.is_finite(grown), grown, scale)
+def _growth(scale, ratio, grows):
+    """What to multiply `scale` with: `ratio` where it grows and the product is finite, else 1.
+
+    The product is looked at 2**-64 times as large: one that overflows, even if it were not used,
+    would be an error under `tf.debugging.enable_check_numerics`.
+    """
+    ratio = tf.convert_to_tensor(ratio, scale.dtype)
+    fits = scale * 2.0**-64 * ratio <= float(scale.dtype.max) * 2.0**-64
+    return _select(tf.logical_and(grows, fits), ratio, tf.ones_like(ratio))
 
 
 def exponential(state, finite, incr_every, decr_every, incr_ratio, decr_ratio):
@@ -53,9 +65,9 @@ def exponential(state, finite, incr_every, decr_every, incr_ratio, decr_ratio):
     grows = tf.logical_and(finite, good >= incr_every)
     shrinks = tf.logical_and(tf.logical_not(finite), bad >= decr_every)
     lowered = tf.maximum(state.scale * decr_ratio, 1.0)
-    scale = _select(grows, _grow(state.scale, incr_ratio), state.scale)
+    grown = state.scale * _growth(state.scale, incr_ratio, grows)
     return State(
-        scale=_select(shrinks, lowered, scale),
+        scale=_select(shrinks, lowered, grown),
         good_steps=_select(tf.logical_and(finite, tf.logical_not(grows)), good, zero),
         bad_steps=_select(
             tf.logical_or(grows, shrinks), zero, _select(finite, state.bad_steps, bad)
@@ -63,42 +75,56 @@ def exponential(state, finite, incr_every, decr_every, incr_ratio, decr_ratio):
     )
 
 
-def dynamic(state, finite, increment_period, multiplier, min_scale, max_scale):
-    """One step of r2.0's dynamic rule, with bounds.
+def dynamic(
+    state, finite, increment_period, multiplier, min_scale=1.0, max_scale=None, hysteresis=1
+):
+    """One step of r2.0's dynamic rule, with bounds and DeepSpeed's hysteresis.
 
         if finite:
             good += 1
             if good >= increment_period:
                 scale = min(scale * multiplier, max_scale) if that is finite; good = 0
+                delay = hysteresis
         else:
-            scale = min(max(scale / multiplier, min_scale), max_scale); good = 0
+            good = 0
+            if delay > 1: delay -= 1
+            else: scale = min(max(scale / multiplier, min_scale), max_scale)
 
     Args:
-      state: `State`; `bad_steps` is not looked at.
+      state: `State`; `bad_steps` is not looked at, and `delay` may be None where it is always 1.
       finite: bool scalar tensor, whether this step's gradients are finite everywhere.
       increment_period: Python int, finite steps to growth.
       multiplier: float32 scalar, what growth multiplies with and shrinking divides by.
       min_scale: Python float, the floor.
       max_scale: Python float, or None for no ceiling.
+      hysteresis: Python int, what growth sets `delay` to.
 
     Returns:
       The next `State`, its `bad_steps` None.
     """
     good = state.good_steps + 1
     grows = tf.logical_and(finite, good >= increment_period)
-    grown = _grow(state.scale, multiplier)
+    grown = state.scale * _growth(state.scale, multiplier, grows)
     # Division, not multiplication by the reciprocal, which rounds differently.
     lowered = tf.maximum(state.scale / multiplier, min_scale)
     if max_scale is not None:
         # Either may be the one that raises the scale, as a multiplier may be below 1.
-        grown, lowered = tf.minimum(grown, max_scale), tf.minimum(lowered, max_scale)
-    scale = _select(grows, grown, state.scale)
+        grown = _select(grows, tf.minimum(grown, max_scale), grown)
+        lowered = tf.minimum(lowered, max_scale)
+    delay = state.delay
+    if delay is not None:
+        waits = delay > 1
+        lowered = _select(waits, state.scale, lowered)
+        after_skip = tf.maximum(delay - 1, 1)
+        delay = _select(
+            finite, _select(grows, tf.constant(hysteresis, delay.dtype), delay), after_skip
+        )
     return State(
-        scale=_select(finite, scale, lowered),
+        scale=_select(finite, grown, lowered),
         good_steps=_select(
             tf.logical_and(finite, tf.logical_not(grows)), good, tf.zeros_like(good)
         ),
-        bad_steps=None,
+        delay=delay,
     )
 
 
@@ -110,13 +136,14 @@ def dynamic(state, finite, increment_period, multiplier, min_scale, max_scale):
 def exponential_step(tensors, incr_every, decr_every):
     """`exponential` of [scale, good_steps, bad_steps, finite, incr_ratio, decr_ratio]."""
     *state, finite, incr_ratio, decr_ratio = tensors
-    return list(exponential(State(*state), finite, incr_every, decr_every, incr_ratio, decr_ratio))
+    state = State(*state)
+    return list(exponential(state, finite, incr_every, decr_every, incr_ratio, decr_ratio)[:3])
 
 
 @_compiled.in_eager_mode
-def dynamic_step(tensors, increment_period, min_scale, max_scale):
-    """`dynamic` of [scale, good_steps, finite, multiplier]; returns [scale, good_steps]."""
-    scale, good_steps, finite, multiplier = tensors
-    state = State(scale, good_steps, None)
-    after = dynamic(state, finite, increment_period, multiplier, min_scale, max_scale)
-    return [after.scale, after.good_steps]
+def dynamic_step(tensors, increment_period, min_scale, max_scale, hysteresis):
+    """`dynamic` of [scale, good_steps, delay if there is one, finite, multiplier]."""
+    scale, good_steps, *delay, finite, multiplier = tensors
+    state = State(scale, good_steps, None, *delay)
+    after = dynamic(state, finite, increment_period, multiplier, min_scale, max_scale, hysteresis)
+    return [after.scale, after.good_steps] + [after.delay] * len(delay)

@@ -1,4 +1,4 @@
-"""Find the loss scale in a checkpoint, whatever wrote it, and carry it on in another generation.
+"""Find the loss scale in a checkpoint, whatever wrote it, and put it into any other kind.
 
 state = checkpoint.read("model.ckpt-1000")
 checkpoint.assign(state, optimizer)
@@ -33,8 +33,8 @@ class LossScaleState(
     Attributes:
       scale: float, the loss scale.
       good_steps: int, finite steps since the scale was last changed or a step was not finite.
-      bad_steps: int, non-finite steps since the scale was last changed; None for the generations
-        after contrib, which do not count them.
+      bad_steps: int, non-finite steps since the scale was last changed; None for all
+        but contrib's manager, which do not count them.
       layout: str, such as "contrib by name": what wrote it, "contrib" (the manager of r1.15),
         "dynamic" (the loss scale of r2.0, and of Keras from TensorFlow 2.4 to tf_keras) or
         "keras3"; and how, "by name" (Saver), "by object" (`tf.train.Checkpoint`, SavedModel) or
@@ -86,6 +86,7 @@ def _own_errors(path):
 
 
 _DATA_FILE = re.compile(r"\.(index|data-\d{5}-of-\d{5})$")
+_LATEST = re.compile(rb"""(?m)^\s*model_checkpoint_path\s*:\s*(["'])((?:[^\\\n]|\\.)*?)\1""")
 
 
 def _in_folder(folder):
@@ -93,18 +94,17 @@ def _in_folder(folder):
     state_file = os.path.join(folder, "checkpoint")
     if _is_file(state_file):
         with _open(state_file) as file:
-            text = file.read(1 << 20).decode("utf-8")
-        match = re.search(r'^\s*model_checkpoint_path:\s*"((?:[^"\\]|\\.)*)"', text, re.MULTILINE)
+            match = _LATEST.search(file.read(1 << 20))
         if match is None:
             raise CheckpointError(f"{state_file!r} does not say which checkpoint is the latest.")
-        latest = re.sub(r"\\(.)", r"\1", match.group(1))
-        path = os.path.join(folder, latest)  # An absolute path stays as it is.
-        if not _is_file(path + ".index"):
-            # The folder may have been moved since.
-            path = os.path.join(folder, os.path.basename(latest))
-        if not _is_file(path + ".index"):
-            raise CheckpointError(f"{state_file!r} names {latest!r}, which is not there.")
-        return path
+        # A string of a protocol buffer's text: UTF-8, with octal escapes for what is not ASCII.
+        latest = match.group(2).decode("unicode_escape").encode("latin-1").decode("utf-8")
+        # An absolute path stays as it is. The folder may have been moved since.
+        for name in (latest, os.path.basename(latest)):
+            path = os.path.join(folder, name)
+            if _is_file(path + ".index") or _is_file(path):
+                return path
+        raise CheckpointError(f"{state_file!r} names {latest!r}, which is not there.")
     saved_model = os.path.join(folder, "variables", "variables")
     if _is_file(saved_model + ".index"):
         return saved_model
@@ -315,6 +315,10 @@ def _from_hdf5(groups, scalars):
     return states, sorted(scalars)
 
 
+def _shown(scale):
+    return f"{scale:.16g}"  # Of a float32 no digit is lost that tells it from others.
+
+
 def find(path):
     """Finds all dynamic loss scales in a checkpoint; nothing is written to it.
 
@@ -371,7 +375,7 @@ def read(path, key=None):
     if len(chosen) == 1:
         return chosen[0]
     listed = "; ".join(
-        f"key={state.key!r} ({state.layout}, scale {state.scale:g})" for state in states
+        f"key={state.key!r} ({state.layout}, scale {_shown(state.scale)})" for state in states
     )
     if key is not None and not chosen:
         raise CheckpointError(f"{os.fsdecode(path)!r} holds no loss scale {key!r}, but {listed}.")
@@ -459,12 +463,12 @@ def _checked(state, target):
             raise ValueError(
                 f"state.scale is {scale!r}, below the target's min_loss_scale={target.lowest!r}."
             )
-        _arguments.odd("state.scale={!r} is below 1, the target's floor.", scale)
+        _arguments.warn_odd("state.scale={!r} is below 1, the target's floor.", scale)
     moves = [(target.scale, scale), (target.good, _fitting(good, target.good))]
     if target.bad is not None:
         moves.append((target.bad, _fitting(bad or 0, target.bad)))
     elif bad:
-        _arguments.odd("state.bad_steps={!r} is dropped: the target does not count them.", bad)
+        _arguments.warn_odd("state.bad_steps={!r} is dropped: the target does not count them.", bad)
     return moves
 
 
@@ -480,7 +484,7 @@ def _local(result, variable):
 
 
 def assign(state, target, session=None):
-    """Puts the state of a loss scale into one of any generation, which goes on from there.
+    """Puts the state of a loss scale into one of any kind, which goes on from there.
 
     The number of bad steps is dropped where the target does not count them (only contrib's manager
     does), with a warning, and is 0 where the source did not. Periods, ratios and bounds are the
@@ -580,7 +584,7 @@ def run(args):
     rows = [("key", "loss scale", "good steps", "bad steps", "layout")]
     for state in states:
         bad = "-" if state.bad_steps is None else str(state.bad_steps)
-        rows.append((state.key, f"{state.scale:.9g}", str(state.good_steps), bad, state.layout))
+        rows.append((state.key, _shown(state.scale), str(state.good_steps), bad, state.layout))
     widths = [max(map(len, column)) for column in zip(*rows)]
     for key, *numbers, layout in rows:
         cells = [number.rjust(width) for number, width in zip(numbers, widths[1:])]

@@ -28,15 +28,31 @@ _NAMES = {
 }
 
 
+# Members of contrib that code uses together with tf.layers and its like, or to be replaced by them.
+_OF_KERAS = ("cudnn_rnn", "keras", "layers", "rnn", "seq2seq", "slim")
+KERAS_2 = (
+    "From TensorFlow 2.16 on, tf.layers, tf.nn.rnn_cell and tf.compat.v1.keras need Keras 2: "
+    "install tf_keras in the version of TensorFlow, and set the environment variable "
+    "TF_USE_LEGACY_KERAS=1 before the start."
+)
+
+
 def _missing(name):
     """What to say about a name of contrib, such as `tensorflow.contrib.slim`, that is not there."""
-    return (
-        "{} is not available: TensorFlow 2 has no tf.contrib, and "
-        "tf_lossscale_compat.install_contrib() brings back tf.contrib.mixed_precision alone, with "
-        "{}.".format(
-            name.replace("tensorflow", "tf", 1), ", ".join(sorted(mixed_precision.__all__))
-        )
+    from tf_lossscale_compat.migrate import _successors  # The library does without migrate.
+
+    name = name.replace("tensorflow", "tf", 1)
+    there = ", ".join(sorted(mixed_precision.__all__))
+    message = (
+        f"{name} is not available: TensorFlow 2 has no tf.contrib, and tf_lossscale_compat."
+        f"install_contrib() brings back tf.contrib.mixed_precision alone, with {there}."
     )
+    successor = _successors.successor(name)
+    if successor:
+        message += f" For {name} look at {successor}."
+    if name.split(".")[2] in _OF_KERAS and not hasattr(_tf.tf1.layers, "dense"):
+        message += f" {KERAS_2}"
+    return message
 
 
 class _Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
@@ -83,17 +99,17 @@ class _Installed:
             if parent in self.modules:
                 setattr(self.modules[parent], name, module)
             self.modules[fullname] = module
-        self.homes = _tf.api_modules()
-        for home in self.homes:
-            home.contrib = self.modules[_ROOT]
+        self.apis = _tf.api_modules()
+        for api in self.apis:
+            api.contrib = self.modules[_ROOT]
         sys.modules.update(self.modules)
         sys.meta_path.append(self.finder)
 
     def remove(self):
         # What someone else has put in its place since then is not this package's to remove.
-        for home in self.homes:
-            if getattr(home, "contrib", None) is self.modules[_ROOT]:
-                del home.contrib
+        for api in self.apis:
+            if getattr(api, "contrib", None) is self.modules[_ROOT]:
+                del api.contrib
         for fullname, module in self.modules.items():
             if sys.modules.get(fullname) is module:
                 del sys.modules[fullname]
@@ -113,7 +129,9 @@ def install_contrib():
     `from tensorflow.contrib.mixed_precision import X`, and imports from
     `tensorflow.contrib.mixed_precision.python.loss_scale_manager` and `.loss_scale_optimizer`.
     Any other name of contrib raises an `AttributeError` or, imported, a `ModuleNotFoundError` that
-    says what there is. Nothing else of TensorFlow is changed. Calling it again is harmless.
+    says what there is and where to look instead. Nothing else of TensorFlow is changed: from
+    TensorFlow 2.16 on `tf.layers` needs `tf_keras`, and `TF_USE_LEGACY_KERAS=1` set before the
+    start. Calling it again is harmless.
 
     Returns:
       Whether this package's contrib is installed: False where there is another, as on TensorFlow

@@ -3,8 +3,9 @@
 import abc
 import numbers
 
-from tf_lossscale_compat import _arguments, _replicas, _tf, _update_rule
+from tf_lossscale_compat import _arguments, _policy, _replicas, _state, _tf, _update_rule
 from tf_lossscale_compat import loss_scale_manager as lsm
+from tf_lossscale_compat._like_a_tensor import LikeATensor
 
 tf = _tf.tf
 tf1 = _tf.tf1
@@ -19,17 +20,25 @@ __all__ = [
 ]
 
 
-class LossScale(_tf.Trackable, metaclass=abc.ABCMeta):
+class LossScale(LikeATensor, _tf.Trackable, metaclass=abc.ABCMeta):
     """A loss scale, and how it follows from the gradients seen.
 
     Call it for the current value; give `update` the unscaled gradients of every step. Subclasses
     keep their state in variables made by `_add_weight`, which `tf.train.Checkpoint` saves.
 
+    Stands for its current value where a number or a scalar float32 tensor is expected: in `float`,
+    formats, arithmetic, `tf.cast`, and what a `tf.function` returns. Two are equal only if they are
+    one object.
+
     Source: TensorFlow r2.0 `tf.train.experimental.LossScale`.
     """
 
     def __init__(self):
-        self._weights = {}
+        pass  # So that nothing is amiss in subclasses that do not call it.
+
+    @property
+    def _weights(self):
+        return self.__dict__.setdefault("_weights_by_name", {})
 
     @abc.abstractmethod
     def __call__(self):
@@ -48,16 +57,6 @@ class LossScale(_tf.Trackable, metaclass=abc.ABCMeta):
           tensor.
         """
 
-    def _decide(self, grads):
-        """Splits `update` in two, for an optimizer that may fail in between.
-
-        Returns:
-          A pair: whether the gradients are to be applied, and a function without arguments that
-          updates and returns what `update` returns first.
-        """
-        update, should_apply = self.update(grads)
-        return should_apply, lambda: update
-
     @abc.abstractmethod
     def get_config(self):
         """Returns the constructor's arguments as a dict."""
@@ -68,8 +67,8 @@ class LossScale(_tf.Trackable, metaclass=abc.ABCMeta):
         return cls(**config)
 
     def _variables(self):
-        """The variables of its state; none if a subclass did not call this constructor."""
-        return list(getattr(self, "_weights", {}).values())
+        """The variables of its state."""
+        return list(self._weights.values())
 
     def _add_weight(self, name, initial_value, dtype=None):
         """Makes a variable that belongs to this loss scale's state.
@@ -87,17 +86,23 @@ class LossScale(_tf.Trackable, metaclass=abc.ABCMeta):
         """
         if name in self._weights:
             raise RuntimeError(f"This loss scale has a weight named {name!r} already.")
-        variable = tf1.Variable(
-            initial_value,
-            trainable=False,
-            name=name,
-            dtype=dtype,
-            use_resource=True,
-            aggregation=tf1.VariableAggregation.NONE,
+        self._weights[name] = _state.make(self, name, initial_value, dtype, use_resource=True)
+        return self._weights[name]
+
+
+def _updates_by_flag(loss_scale, grads):
+    """What `update` does where a step is told by its flag: (update, should_apply)."""
+    if _replicas.in_replica_context():
+        raise RuntimeError(
+            f"{type(loss_scale).__name__}.update must be called once for all replicas, but was "
+            "called in a replica context. Inside strategy.run, call it as "
+            "tf.distribute.get_replica_context().merge_call(lambda strategy, grads: "
+            "loss_scale.update(grads), args=(grads,)), or return the gradients from strategy.run "
+            "and call update(grads) under strategy.scope()."
         )
-        self._weights[name] = variable
-        self._track_trackable(variable, name)
-        return variable
+    with _state.scope_of(loss_scale._variables()):
+        finite = _replicas.all_finite(grads)
+        return loss_scale._move(finite), finite
 
 
 class FixedLossScale(LossScale):
@@ -117,7 +122,6 @@ class FixedLossScale(LossScale):
         Raises:
           ValueError: `loss_scale_value` is no real number, below 1, NaN, or not finite in float32.
         """
-        super().__init__()
         self._loss_scale_value = _arguments.fixed_scale("loss_scale_value", loss_scale_value)
         self._skip_nonfinite = bool(skip_nonfinite)
 
@@ -131,6 +135,7 @@ class FixedLossScale(LossScale):
         """Returns the loss scale, a scalar float32 tensor."""
         return tf.constant(self._loss_scale_value, dtype=tf.float32)
 
+    @_policy.moves_by_flag
     @_tf.do_not_convert
     def update(self, grads):
         """Changes nothing.
@@ -143,7 +148,14 @@ class FixedLossScale(LossScale):
           gradients are finite on all replicas, a scalar bool tensor.
         """
         should_apply = _replicas.all_finite(grads) if self._skip_nonfinite else True
-        return (None if tf.executing_eagerly() else tf.no_op()), should_apply
+        return self._move(should_apply), should_apply
+
+    @property
+    def _skips_nonfinite(self):
+        return self._skip_nonfinite
+
+    def _move(self, finite):
+        return None if tf.executing_eagerly() else tf.no_op()
 
     def __repr__(self):
         skip = ", skip_nonfinite=True" if self._skip_nonfinite else ""
@@ -164,15 +176,27 @@ class DynamicLossScale(LossScale):
             good += 1
             if good >= increment_period:
                 scale = min(scale * multiplier, max_loss_scale) if that is finite; good = 0
+                delay = hysteresis
         else:
-            scale = min(max(scale / multiplier, min_loss_scale), max_loss_scale); good = 0
+            good = 0
+            if delay > 1: delay -= 1
+            else: scale = min(max(scale / multiplier, min_loss_scale), max_loss_scale)
 
-    The state is two variables, `current_loss_scale` (float32) and `good_steps` (int64). Made under
-    `strategy.scope()` they are mirrored.
+    The state is two variables, `current_loss_scale` (float32) and `good_steps` (int64), and with
+    `hysteresis` above 1 a third, `shrink_delay` (int64). Made under `strategy.scope()` they are
+    mirrored.
 
-    Source: TensorFlow r2.0 `tf.train.experimental.DynamicLossScale`; the bounds are beyond it
-    (TensorFlow issue 38357).
+    Source: TensorFlow r2.0 `tf.train.experimental.DynamicLossScale`. The bounds (TensorFlow issue
+    38357) and `hysteresis` (DeepSpeed's `delayed_shift`) are beyond it.
     """
+
+    # What shrinking and growth stop at, floats, and how many non-finite steps it takes to shrink.
+    # Plain attributes with the arguments' defaults, as subclasses set them in their own ways.
+    min_loss_scale = 1.0
+    max_loss_scale = None
+    hysteresis = 1
+    shrink_delay = None
+    _skips_nonfinite = True
 
     def __init__(
         self,
@@ -182,6 +206,7 @@ class DynamicLossScale(LossScale):
         *,
         min_loss_scale=1.0,
         max_loss_scale=None,
+        hysteresis=1,
     ):
         """Makes the loss scale and its variables.
 
@@ -193,43 +218,53 @@ class DynamicLossScale(LossScale):
           min_loss_scale: real number above zero, what shrinking stops at.
           max_loss_scale: real number, what the loss scale never exceeds, or None for the largest
             float32.
+          hysteresis: int, at least 1: how many non-finite steps it takes to shrink, counted since
+            the scale last grew.
 
         Raises:
           ValueError: an argument is no real number, not above zero, not finite in float32, or (the
-            period) not integral; or the bounds leave no room for the initial scale.
+            period, `hysteresis`) not integral; or the bounds leave no room for the initial scale.
         """
-        super().__init__()
         self._initial_loss_scale = _arguments.positive("initial_loss_scale", initial_loss_scale)
         self._increment_period = _arguments.period("increment_period", increment_period, "int64")
         self._multiplier = _arguments.positive("multiplier", multiplier)
-        self._min_loss_scale = _arguments.positive("min_loss_scale", min_loss_scale)
-        self._max_loss_scale = max_loss_scale
-        if max_loss_scale is not None:
-            self._max_loss_scale = _arguments.positive("max_loss_scale", max_loss_scale)
-            if self._max_loss_scale < max(self._initial_loss_scale, self._min_loss_scale):
+        low = _arguments.positive("min_loss_scale", min_loss_scale)
+        high = max_loss_scale
+        if high is not None:
+            high = _arguments.positive("max_loss_scale", high)
+            if high < max(self._initial_loss_scale, low):
                 raise ValueError(
                     "max_loss_scale must be at least "
                     f"initial_loss_scale={initial_loss_scale!r} and "
                     f"min_loss_scale={min_loss_scale!r}, got {max_loss_scale!r}."
                 )
-        if self._initial_loss_scale < self._min_loss_scale:
-            if self._min_loss_scale != 1.0:
+        if self._initial_loss_scale < low:
+            if low != 1.0:
                 raise ValueError(
                     "min_loss_scale must be at most "
                     f"initial_loss_scale={initial_loss_scale!r}, got {min_loss_scale!r}."
                 )
-            _arguments.odd(
+            _arguments.warn_odd(
                 "initial_loss_scale={!r} is below min_loss_scale=1.0, to which a non-finite step "
                 "will raise it; pass a lower min_loss_scale to keep it low.",
                 initial_loss_scale,
             )
         if self._multiplier < 1:
-            _arguments.odd("multiplier={!r} is below 1: growth shrinks the scale.", multiplier)
+            _arguments.warn_odd("multiplier={!r} is below 1: growth shrinks the scale.", multiplier)
+        delay = _arguments.period("hysteresis", hysteresis, "int64", least=1)
+        # Where an argument is left out, what a subclass has set before stays.
+        given = {"min_loss_scale": low, "max_loss_scale": high, "hysteresis": delay}
+        self._changed = {
+            name: value for name, value in given.items() if value != getattr(DynamicLossScale, name)
+        }
+        self.__dict__.update(self._changed)
 
         self.current_loss_scale = self._add_weight(
             "current_loss_scale", self._initial_loss_scale, tf.float32
         )
         self.good_steps = self._add_weight("good_steps", 0, tf.int64)
+        if self.hysteresis > 1:
+            self.shrink_delay = self._add_weight("shrink_delay", self.hysteresis, tf.int64)
 
     @property
     def initial_loss_scale(self):
@@ -246,16 +281,6 @@ class DynamicLossScale(LossScale):
         """What growth multiplies the loss scale with and shrinking divides it by, a float."""
         return self._multiplier
 
-    @property
-    def min_loss_scale(self):
-        """What shrinking stops at, a float."""
-        return self._min_loss_scale
-
-    @property
-    def max_loss_scale(self):
-        """What growth stops at, a float, or None."""
-        return self._max_loss_scale
-
     # r2.0's own names for the state, which code in the wild reads.
     @property
     def _current_loss_scale(self):
@@ -270,6 +295,7 @@ class DynamicLossScale(LossScale):
         """Returns the current loss scale, a scalar float32 tensor."""
         return tf.identity(self.current_loss_scale)
 
+    @_policy.moves_by_flag
     @_tf.do_not_convert
     def update(self, grads):
         """Moves the state by one step.
@@ -286,28 +312,19 @@ class DynamicLossScale(LossScale):
         Raises:
           RuntimeError: called in a replica context.
         """
-        should_apply, update = self._finite_and_update(grads)
-        return update(), should_apply
+        return _updates_by_flag(self, grads)
 
-    def _finite_and_update(self, grads):
-        _replicas.check_together("DynamicLossScale.update")
-        finite = _replicas.all_finite(grads)
-        return finite, lambda: self._update(finite)
-
-    def _decide(self, grads):
-        if type(self).update is not DynamicLossScale.update:  # A subclass has a rule of its own.
-            return super()._decide(grads)
-        return self._finite_and_update(grads)
-
-    def _update(self, finite):
+    def _move(self, finite):
+        delay = [] if self.shrink_delay is None else [self.shrink_delay]
         with _tf.former_cond():
-            update = _replicas.assign_together(
-                [self.current_loss_scale, self.good_steps],
+            update = _state.assign(
+                [self.current_loss_scale, self.good_steps] + delay,
                 _update_rule.dynamic_step,
                 [finite, tf.constant(self._multiplier, tf.float32)],
                 self._increment_period,
-                self._min_loss_scale,
-                self._max_loss_scale,
+                self.min_loss_scale,
+                self.max_loss_scale,
+                self.hysteresis,
             )
             if tf.executing_eagerly():
                 return None
@@ -329,24 +346,21 @@ class DynamicLossScale(LossScale):
         return f"DynamicLossScale({shown})"
 
     def get_config(self):
-        """Returns the constructor's arguments as a dict, the bounds only where changed."""
-        config = {
+        """Returns the constructor's arguments as a dict, those beyond r2.0 only where changed."""
+        return {
             "initial_loss_scale": self._initial_loss_scale,
             "increment_period": self._increment_period,
             "multiplier": self._multiplier,
+            **self._changed,
         }
-        if self._min_loss_scale != 1.0:
-            config["min_loss_scale"] = self._min_loss_scale
-        if self._max_loss_scale is not None:
-            config["max_loss_scale"] = self._max_loss_scale
-        return config
 
 
 class ManagerLossScale(LossScale):
     """A loss scale that runs the policy of a loss-scale manager; non-finite steps are skipped."""
 
+    _skips_nonfinite = True
+
     def __init__(self, manager):
-        super().__init__()
         self.manager = manager
         if isinstance(manager, _tf.Trackable):
             self._track_trackable(manager, "manager")
@@ -354,19 +368,13 @@ class ManagerLossScale(LossScale):
     def __call__(self):
         return self.manager.get_loss_scale()
 
+    @_policy.moves_by_flag
     @_tf.do_not_convert
     def update(self, grads):
-        should_apply, update = self._decide(grads)
-        return update(), should_apply
+        return _updates_by_flag(self, grads)
 
-    def _decide(self, grads):
-        _replicas.check_together("update of a LossScale that runs a manager's policy")
-        finite = _replicas.all_finite(grads)
-        return finite, lambda: self._update(finite)
-
-    def _update(self, finite):
-        with _replicas.agreed():
-            update = self.manager.update_loss_scale(finite)
+    def _move(self, finite):
+        update = _policy.move(self.manager, finite)
         # A user's manager may return anything; a loss scale's update has one form.
         if tf.executing_eagerly():
             return None
@@ -390,7 +398,7 @@ class ManagerLossScale(LossScale):
         return self._manager_attribute("_num_good_steps")
 
     def _variables(self):
-        return _tf.variables_of(self.manager) + super()._variables()
+        return _policy.variables(self.manager)
 
     def _manager_attribute(self, name):
         return getattr(self.manager, name, None)

@@ -2,7 +2,7 @@
 
 import abc
 
-from tf_lossscale_compat import _arguments, _replicas, _tf, _update_rule
+from tf_lossscale_compat import _arguments, _policy, _state, _tf, _update_rule
 
 tf = _tf.tf
 tf1 = _tf.tf1
@@ -62,11 +62,15 @@ class FixedLossScaleManager(LossScaleManager):
 
     def get_loss_scale(self):
         """Returns the loss scale, a scalar float32 tensor, in any graph, function or eager."""
-        return tf.convert_to_tensor(self._loss_scale, dtype=tf.float32)
+        value = self._loss_scale
+        return _tf.once_per_graph(value, lambda: tf.convert_to_tensor(value, dtype=tf.float32))
 
+    @_policy.moves_by_flag
     def update_loss_scale(self, finite_grads):
         """Changes nothing; returns a no-op `tf.Operation` in graph mode, None in eager mode."""
-        del finite_grads
+        return self._move(finite_grads)
+
+    def _move(self, finite):
         return None if tf.executing_eagerly() else tf.no_op()
 
     def _config(self):
@@ -124,21 +128,30 @@ class ExponentialUpdateLossScaleManager(LossScaleManager):
         self._incr_ratio = _arguments.positive("incr_ratio", incr_ratio, TypeError)
         self._decr_ratio = _arguments.positive("decr_ratio", decr_ratio, TypeError)
         if init_loss_scale < 1:
-            _arguments.odd("init_loss_scale={!r} is below 1, the floor.", init_loss_scale)
+            _arguments.warn_odd("init_loss_scale={!r} is below 1, the floor.", init_loss_scale)
         if self._incr_ratio < 1:
-            _arguments.odd("incr_ratio={!r} is below 1: growth shrinks the scale.", incr_ratio)
+            _arguments.warn_odd("incr_ratio={!r} is below 1: growth shrinks the scale.", incr_ratio)
         if self._decr_ratio > 1:
-            _arguments.odd("decr_ratio={!r} is above 1: shrinking raises the scale.", decr_ratio)
+            _arguments.warn_odd(
+                "decr_ratio={!r} is above 1: shrinking raises the scale.", decr_ratio
+            )
 
         self._init_loss_scale = init_loss_scale
-        self._loss_scale = self._add_state("loss_scale", init_loss_scale, tf.float32)
-        self._num_good_steps = self._add_state("good_steps", 0, tf.int32)
-        self._num_bad_steps = self._add_state("bad_steps", 0, tf.int32)
+        self._loss_scale = _state.make(self, "loss_scale", init_loss_scale, tf.float32)
+        self._num_good_steps = _state.make(self, "good_steps", 0, tf.int32)
+        self._num_bad_steps = _state.make(self, "bad_steps", 0, tf.int32)
 
-    def _add_state(self, name, initial_value, dtype):
-        variable = tf1.Variable(initial_value, trainable=False, name=name, dtype=dtype)
-        self._track_trackable(variable, name)
-        return variable
+    _checkpoint_names = {
+        "_loss_scale": "loss_scale",
+        "_num_good_steps": "good_steps",
+        "_num_bad_steps": "bad_steps",
+    }
+
+    def __setattr__(self, name, value):
+        super().__setattr__(name, value)
+        # Code in the wild puts variables of its own there, or numbers.
+        if name in self._checkpoint_names and isinstance(value, _tf.Trackable):
+            self._track_trackable(value, self._checkpoint_names[name], overwrite=True)
 
     def _config(self):
         return {
@@ -156,8 +169,10 @@ class ExponentialUpdateLossScaleManager(LossScaleManager):
     @_tf.do_not_convert
     def get_loss_scale(self):
         """Returns the current loss scale, a scalar float32 tensor."""
-        return tf.identity(self._loss_scale)
+        variable = self._loss_scale
+        return _tf.once_per_graph(variable, lambda: _state.read(variable))
 
+    @_policy.moves_by_flag
     @_tf.do_not_convert
     def update_loss_scale(self, finite_grads):
         """Moves the state by one step, once for all replicas.
@@ -173,12 +188,12 @@ class ExponentialUpdateLossScaleManager(LossScaleManager):
           ValueError: `finite_grads` is no scalar.
           TypeError or ValueError: it is no bool.
         """
-        return _replicas.once_per_step(self._update, finite_grads)
+        return _policy.move_together(self._move, finite_grads, self.variables())
 
-    def _update(self, finite):
+    def _move(self, finite):
         ratios = [tf.constant(ratio, tf.float32) for ratio in (self._incr_ratio, self._decr_ratio)]
         with _tf.former_cond():
-            update = _replicas.assign_together(
+            update = _state.assign(
                 [self._loss_scale, self._num_good_steps, self._num_bad_steps],
                 _update_rule.exponential_step,
                 [finite, *ratios],
@@ -186,3 +201,12 @@ class ExponentialUpdateLossScaleManager(LossScaleManager):
                 self._decr_every_n_nan_or_inf,
             )
         return None if tf.executing_eagerly() else tf.group(*update)
+
+    def _reset_stats(self):
+        """Sets both counters to zero; returns an operation, in eager mode None."""
+        update = _state.assign([self._num_good_steps, self._num_bad_steps], _zeros, [])
+        return None if tf.executing_eagerly() else tf.group(*update)
+
+
+def _zeros(counters):
+    return [tf.zeros_like(counter) for counter in counters]

@@ -1,9 +1,18 @@
 """Loss-scale optimizers around `tf.compat.v1.train.Optimizer`s: contrib's of r1.15 and r2.0's."""
 
-import functools
 import numbers
+import sys
 
-from tf_lossscale_compat import _gradients, _replicas, _tf
+from tf_lossscale_compat import (
+    _agreement,
+    _arguments,
+    _claims,
+    _gradients,
+    _policy,
+    _replicas,
+    _step,
+    _tf,
+)
 from tf_lossscale_compat import loss_scale as loss_scale_lib
 from tf_lossscale_compat import loss_scale_manager as lsm
 
@@ -22,16 +31,18 @@ class _BaseLossScaleOptimizer(_tf.Optimizer):
     What the two public classes share; they differ in where the scale comes from and what decides.
     """
 
-    def __init__(self, opt, policy):
-        """Wraps `opt`; `policy` is the loss scale or manager, for checkpoints."""
+    # Also of subclasses that leave out the constructors.
+    _agree = None
+    _enabled = True
+
+    def __init__(self, opt):
         get_name = getattr(opt, "get_name", None)
         super().__init__(
             use_locking=getattr(opt, "_use_locking", False),
             name=get_name() if get_name else type(opt).__name__,
         )
-        for trackable, name in ((opt, "base_optimizer"), (policy, "loss_scale")):
-            if isinstance(trackable, _tf.Trackable):
-                self._track_trackable(trackable, name)
+        if isinstance(opt, _tf.Trackable):
+            self._track_trackable(opt, "base_optimizer")
 
     # Whether a callable loss is called at once in a graph for a Session. r1.15's optimizer did, so
     # the one it wrapped needed not take callables.
@@ -42,21 +53,33 @@ class _BaseLossScaleOptimizer(_tf.Optimizer):
         """The optimizer that computes and applies gradients."""
         raise NotImplementedError
 
-    def _scale(self):
-        """Returns the loss scale, a scalar float32 tensor."""
+    @property
+    def _policy(self):
+        """The loss scale or manager that is in force."""
+        return self.__dict__["_policy_in_force"]
+
+    @_policy.setter
+    def _policy(self, policy):
+        # Code in the wild replaces it at run time; checkpoints are to hold what is in force.
+        if "_policy_in_force" in self.__dict__:
+            _claims.claim(_claims.V1, policy)
+        self.__dict__["_policy_in_force"] = policy
+        # Subclasses may set it before Optimizer's constructor has made what tracking needs, or not
+        # call that at all.
+        if isinstance(policy, _tf.Trackable) and hasattr(self, "_non_slot_dict"):
+            self._track_trackable(policy, "loss_scale", overwrite=True)
+
+    def _unscaled(self, grads, scale):
+        """Returns a list of gradients divided by `scale`, rounded as the original did."""
         raise NotImplementedError
 
-    def _reciprocal(self, scale):
-        """Returns one over `scale`, rounded as the original did."""
+    def _step_options(self, name):
+        """What `_step.take` is told of the original's ways, as keyword arguments."""
         raise NotImplementedError
 
-    def _policy_variables(self):
-        """Returns the list of variables that the loss scale is kept in."""
-        raise NotImplementedError
-
-    def _step(self, grads, apply_if, name):
-        """Updates the loss scale from `grads` and calls `apply_if(flag)`; returns an op or None."""
-        raise NotImplementedError
+    def _inner_name(self, name):
+        """The name that the original gave the wrapped optimizer's operation."""
+        return name
 
     def compute_gradients(
         self,
@@ -83,7 +106,16 @@ class _BaseLossScaleOptimizer(_tf.Optimizer):
           gave it, is `tf.IndexedSlices` where that was, and None where the loss does not depend on
           the variable.
         """
-        scale = self._scale()
+        options = {
+            "var_list": var_list,
+            "gate_gradients": gate_gradients,
+            "aggregation_method": aggregation_method,
+            "colocate_gradients_with_ops": colocate_gradients_with_ops,
+            "grad_loss": grad_loss,
+        }
+        if not self._enabled:
+            return list(self._wrapped.compute_gradients(loss, **options))
+        scale = _policy.scale(self._policy)
         if callable(loss) and self._calls_loss_in_graphs and _tf.in_plain_graph():
             loss = loss()
         if callable(loss):
@@ -94,16 +126,8 @@ class _BaseLossScaleOptimizer(_tf.Optimizer):
 
         else:
             scaled_loss = _gradients.scale_loss(loss, scale)
-        grads_and_vars = self._wrapped.compute_gradients(
-            scaled_loss,
-            var_list=var_list,
-            gate_gradients=gate_gradients,
-            aggregation_method=aggregation_method,
-            colocate_gradients_with_ops=colocate_gradients_with_ops,
-            grad_loss=grad_loss,
-        )
-        grads_and_vars = list(grads_and_vars)
-        grads = _gradients.unscale((grad for grad, _ in grads_and_vars), self._reciprocal(scale))
+        grads_and_vars = list(self._wrapped.compute_gradients(scaled_loss, **options))
+        grads = self._unscaled([grad for grad, _ in grads_and_vars], scale)
         return list(zip(grads, (var for _, var in grads_and_vars)))
 
     @_tf.do_not_convert
@@ -124,12 +148,6 @@ class _BaseLossScaleOptimizer(_tf.Optimizer):
         Raises:
           ValueError: called in a cross-replica context, or there is no gradient.
         """
-        if _replicas.in_cross_replica_context():
-            raise ValueError(
-                "apply_gradients was called in a cross-replica context and must be called in a "
-                "replica context: inside a function that strategy.run runs."
-            )
-        _replicas.check_strategy()
         grads_and_vars = list(grads_and_vars)
         if all(grad is None for grad, _ in grads_and_vars):
             raise ValueError(
@@ -137,30 +155,26 @@ class _BaseLossScaleOptimizer(_tf.Optimizer):
                     [getattr(var, "name", var) for _, var in grads_and_vars]
                 )
             )
-        return self._apply(grads_and_vars, global_step, name)
 
-    def _apply(self, grads_and_vars, global_step, name):
-        # The name is no argument: strings made in each replica would be one per replica.
-        step = functools.partial(self._apply_together, name=name)
-        return _replicas.together(step, (grads_and_vars, global_step))
+        def apply(grads, variables, global_step):
+            pairs = list(zip(grads, variables))
+            return self._wrapped.apply_gradients(pairs, global_step, self._inner_name(name))
 
-    def _apply_together(self, grads_and_vars, global_step, name):
-        def apply_here(*args):
-            return _tf.as_operation(self._wrapped.apply_gradients(*args, name))
-
-        def apply():
-            return _replicas.in_each_replica(apply_here, (grads_and_vars, global_step))
-
-        def apply_if(flag):
-            if isinstance(flag, bool):
-                return apply() if flag else _tf.as_operation(None)
-            return _tf.cond(flag, apply, functools.partial(_tf.as_operation, None))
-
-        return self._step([grad for grad, _ in grads_and_vars], apply_if, name)
+        grads, variables = (list(part) for part in zip(*grads_and_vars))
+        return _step.take(
+            self._policy,
+            grads,
+            variables,
+            apply,
+            (global_step,),
+            what="apply_gradients",
+            agree=self._agree,
+            **self._step_options(name),
+        )
 
     def variables(self):
         """Returns the variables of the wrapped optimizer and of the loss scale, a list."""
-        return _tf.variables_of(self._wrapped) + self._policy_variables()
+        return _tf.variables_of(self._wrapped) + _policy.variables(self._policy)
 
     def get_slot(self, var, name):
         """Returns the wrapped optimizer's slot variable `name` for `var`, or None."""
@@ -189,20 +203,6 @@ class _BaseLossScaleOptimizer(_tf.Optimizer):
     _resource_apply_dense = _resource_apply_sparse = _never_called
 
 
-def _has_methods(instance, *names):
-    """Whether `instance`, which must be no class, has all these methods."""
-    return not isinstance(instance, type) and all(
-        callable(getattr(instance, name, None)) for name in names
-    )
-
-
-def _group(operations, name=None):
-    """Groups operations and tensors, skipping None; None in eager mode."""
-    if tf.executing_eagerly():
-        return None
-    return tf.group(*[op for op in operations if op is not None], name=name)
-
-
 class LossScaleOptimizer(_BaseLossScaleOptimizer):
     """Wraps an optimizer with the loss scale of a manager; non-finite steps are skipped.
 
@@ -214,13 +214,14 @@ class LossScaleOptimizer(_BaseLossScaleOptimizer):
         train_op = LossScaleOptimizer(opt, manager).minimize(loss, global_step=step)
 
     Source: TensorFlow r1.15 `tf.contrib.mixed_precision.LossScaleOptimizer`. Beyond it, None
-    gradients are carried through, sparse gradients stay sparse, `variables()` and the slots can be
+    gradients are carried through, sparse gradients can be kept, `variables()` and the slots can be
     asked for.
     """
 
     _calls_loss_in_graphs = True
+    _keep_sparse = False  # Also of subclasses that leave out this constructor.
 
-    def __init__(self, opt, loss_scale_manager):
+    def __init__(self, opt, loss_scale_manager, *, keep_sparse=False, agree=None, enabled=True):
         """Wraps `opt`.
 
         Args:
@@ -228,14 +229,23 @@ class LossScaleOptimizer(_BaseLossScaleOptimizer):
             `apply_gradients`.
           loss_scale_manager: a `LossScaleManager`, or anything with its two methods. Beyond r1.15
             also a `LossScale` or what `loss_scale.get` takes.
+          keep_sparse: bool. `compute_gradients` makes `tf.IndexedSlices` dense, as r1.15 did; with
+            True they stay sparse, which takes less memory and makes Momentum, RMSProp and clipping
+            by the global norm compute other numbers. Beyond r1.15.
+          agree: function of a scalar bool tensor that returns its AND over all processes that train
+            together without `tf.distribute`, called once per step; or None. Around Horovod's
+            optimizer it is Horovod's by itself. Beyond r1.15.
+          enabled: bool; if False, losses, gradients and steps are those of `opt`, the manager is
+            left alone, and the loss scale is 1. Beyond r1.15.
 
         Raises:
-          TypeError: `opt` or `loss_scale_manager` lacks these methods.
-          ValueError: `loss_scale_manager` is no loss scale, or the strategy in scope is
-            unsupported.
+          TypeError: `opt` or `loss_scale_manager` lacks these methods, `agree` is no function, or
+            `enabled` no bool.
+          ValueError: `loss_scale_manager` is no loss scale, the strategy in scope is unsupported,
+            or Horovod's optimizer adds up gradients that were scaled differently.
         """
         # Some Keras optimizers have methods of these names, which mean something else.
-        if not _has_methods(opt, "compute_gradients", "apply_gradients") or (
+        if not _policy.has_methods(opt, "compute_gradients", "apply_gradients") or (
             _tf.is_keras_optimizer(opt)
         ):
             raise TypeError(
@@ -243,31 +253,38 @@ class LossScaleOptimizer(_BaseLossScaleOptimizer):
                 f"tf.compat.v1.train.Optimizer does, got {opt!r}. {_KERAS_HINT}"
             )
         _replicas.check_strategy()
-        manager = _as_manager(loss_scale_manager)
-        is_adapter = isinstance(manager, _LossScaleManagerAdapter)
-        super().__init__(opt, manager.loss_scale if is_adapter else manager)
+        manager = _as_manager(loss_scale_manager if _arguments.flag("enabled", enabled) else 1)
+        agree = _agreement.function_for(agree, opt, _inside(manager))
+        super().__init__(opt)
         self._opt = opt
+        self._agree, self._enabled = agree, enabled
         self._loss_scale_manager = manager
+        self._keep_sparse = bool(keep_sparse)
+        _claims.claim(_claims.V1, self._policy)
 
     @property
     def _wrapped(self):
         return self._opt
 
-    def _scale(self):
-        return self._loss_scale_manager.get_loss_scale()
+    @property
+    def _loss_scale_manager(self):
+        return self.__dict__["_manager_given"]
 
-    def _policy_variables(self):
-        return _tf.variables_of(self._loss_scale_manager)
+    @_loss_scale_manager.setter
+    def _loss_scale_manager(self, manager):
+        self.__dict__["_manager_given"] = manager
+        self._policy = _inside(manager)
 
-    def _reciprocal(self, scale):
-        return tf.math.reciprocal(scale)
+    def _unscaled(self, grads, scale):
+        if not self._keep_sparse:
+            grads = [
+                tf.convert_to_tensor(grad) if isinstance(grad, tf.IndexedSlices) else grad
+                for grad in grads
+            ]
+        return _gradients.unscale(grads, tf.math.reciprocal(scale))
 
-    def _step(self, grads, apply_if, name):
-        finite = _replicas.all_finite(grads)
-        applied = apply_if(finite)
-        with _replicas.agreed():
-            update = self._loss_scale_manager.update_loss_scale(finite)
-        return _group([applied, update])
+    def _step_options(self, name):
+        return {"cond": _tf.cond, "skips_nonfinite": self._enabled}
 
 
 class MixedPrecisionLossScaleOptimizer(_BaseLossScaleOptimizer):
@@ -283,16 +300,23 @@ class MixedPrecisionLossScaleOptimizer(_BaseLossScaleOptimizer):
     `tf.compat.v1.train.experimental.MixedPrecisionLossScaleOptimizer`.
     """
 
-    def __init__(self, opt, loss_scale):
+    def __init__(self, opt, loss_scale, *, agree=None, enabled=True):
         """Wraps `opt`.
 
         Args:
           opt: a `tf.compat.v1.train.Optimizer`.
           loss_scale: a `LossScale` or what `loss_scale.get` takes, but not None.
+          agree: function of a scalar bool tensor that returns its AND over all processes that train
+            together without `tf.distribute`, called once per step; or None. Around Horovod's
+            optimizer it is Horovod's by itself. Beyond r2.0.
+          enabled: bool; if False, losses, gradients and steps are those of `opt`, the loss scale
+            that was given is left alone, and the one in force is 1. Beyond r2.0.
 
         Raises:
-          ValueError: `opt` is no v1 optimizer, `loss_scale` is None or no loss scale, or the
-            strategy in scope is unsupported.
+          TypeError: `agree` is no function, or `enabled` no bool.
+          ValueError: `opt` is no v1 optimizer, `loss_scale` is None or no loss scale, the strategy
+            in scope is unsupported, or Horovod's optimizer adds up gradients that were scaled
+            differently.
         """
         if not isinstance(opt, _tf.Optimizer):
             raise ValueError(
@@ -302,40 +326,37 @@ class MixedPrecisionLossScaleOptimizer(_BaseLossScaleOptimizer):
         if loss_scale is None:
             raise ValueError("loss_scale cannot be None")
         _replicas.check_strategy()
-        loss_scale = loss_scale_lib.get(loss_scale)
-        super().__init__(opt, loss_scale)
+        loss_scale = loss_scale_lib.get(loss_scale if _arguments.flag("enabled", enabled) else 1)
+        agree = _agreement.function_for(agree, opt, loss_scale)
+        super().__init__(opt)
         self._optimizer = opt
+        self._agree, self._enabled = agree, enabled
         self._loss_scale = loss_scale
+        _claims.claim(_claims.V1, loss_scale)
 
     @property
     def _wrapped(self):
         return self._optimizer
 
-    def _scale(self):
-        return self._loss_scale()
+    @property
+    def _loss_scale(self):
+        return self._policy
 
-    def _reciprocal(self, scale):
-        return 1.0 / scale
+    @_loss_scale.setter
+    def _loss_scale(self, loss_scale):
+        self._policy = loss_scale
 
-    def _policy_variables(self):
-        return self._loss_scale._variables()
+    def _unscaled(self, grads, scale):
+        return _gradients.unscale(grads, 1.0 / scale)
 
-    def _apply(self, grads_and_vars, global_step, name):
-        fixed = type(self._loss_scale) is loss_scale_lib.FixedLossScale
-        if fixed and not self._loss_scale.skip_nonfinite:
-            # Nothing to decide and nothing to update, so replicas need not meet.
-            return self._wrapped.apply_gradients(grads_and_vars, global_step, name)
-        return super()._apply(grads_and_vars, global_step, name)
+    def _step_options(self, name):
+        if not _policy.always_applies(self._policy):  # Else the wrapped one's operation will do.
+            name = name or self.get_name()
+        return {"moves_first": True, "name": name}
 
-    def _step(self, grads, apply_if, name):
-        should_apply, update = self._loss_scale._decide(grads)
-        if tf.executing_eagerly():
-            apply_if(should_apply)  # First: if it fails, the loss scale has not moved.
-            update()
-            return None
-        # The original's order, in which conditionals number the names of variables.
-        updated = update()
-        return _group([apply_if(should_apply), updated], name or self.get_name())
+    def _inner_name(self, name):
+        # The same string in each replica, or it would become one value per replica.
+        return sys.intern(f"{name or self.get_name()}-wrapped")
 
 
 class _LossScaleManagerAdapter(lsm.LossScaleManager):
@@ -348,20 +369,22 @@ class _LossScaleManagerAdapter(lsm.LossScaleManager):
         return self.loss_scale()
 
     def update_loss_scale(self, finite_grads):
-        def update(finite):
-            # A loss scale looks at gradients; one that is NaN or not says the same.
-            witness = tf.compat.v2.where(finite, tf.constant(0.0), tf.constant(float("nan")))
-            return self.loss_scale.update([witness])[0]
-
-        return _replicas.once_per_step(update, finite_grads)
+        return _policy.move_together(
+            lambda finite: _policy.move(self.loss_scale, finite), finite_grads, self.variables()
+        )
 
     def variables(self):
-        return self.loss_scale._variables()
+        return _policy.variables(self.loss_scale)
+
+
+def _inside(manager):
+    """Returns the `LossScale` that a manager takes its scale from, or else the manager."""
+    return manager.loss_scale if isinstance(manager, _LossScaleManagerAdapter) else manager
 
 
 def _as_manager(identifier):
     """Returns a loss-scale manager for a manager, a `LossScale`, or what `loss_scale.get` takes."""
-    if _has_methods(identifier, "get_loss_scale", "update_loss_scale"):
+    if _policy.is_manager(identifier):
         return identifier
     if isinstance(identifier, loss_scale_lib.ManagerLossScale):
         return identifier.manager

@@ -68,6 +68,9 @@ class _Importer:
         self._packages = frozenset(packages)
         self._import = builtins.__import__
         self._v1 = _tf.v1_module()
+        for name in ("v1", "v2"):
+            if not hasattr(self._v1.compat, name):  # TensorFlow 2.0 has them in tf.compat alone.
+                setattr(self._v1.compat, name, getattr(_tf.tf.compat, name))
         places = [sysconfig.get_path(name) for name in ("stdlib", "platstdlib")]
         places.append(os.path.dirname(os.path.dirname(_tf.tf.__file__)))
         places.append(os.path.dirname(os.path.abspath(__file__)))
@@ -161,6 +164,8 @@ def _run(path, source):
             del traceback
             _clean_tracebacks(error)
             hook(kind, error, error.__traceback__)
+            if "not available with Keras 3" in str(error):
+                print(f"tf_lossscale_compat.run: {contrib_install.KERAS_2}", file=sys.stderr)
 
         sys.excepthook = excepthook
         raise

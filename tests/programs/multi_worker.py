@@ -57,7 +57,8 @@ class _Keras:
 
     def __init__(self, home):
         policy = experimental.DynamicLossScale(2.0**10, increment_period=2, multiplier=2.0)
-        self._opt = keras_experimental.LossScaleOptimizer(home.SGD(2.0**-6, momentum=0.5), policy)
+        inner = home.SGD(2.0**-6, momentum=0.5)
+        self._opt = keras_experimental.LossScaleOptimizer(inner, policy, count_skipped=False)
         self.policy = [policy.current_loss_scale, policy.good_steps]
 
     def step(self, loss, variables):

@@ -1,102 +1,110 @@
-"""Which calls a training step has made, and so whether its gradients are scaled still.
+"""Which of an optimizer's methods were ever called, and so whether gradients are scaled still.
 
 `apply_gradients` is given scaled gradients by some steps (Keras 3's own) and unscaled ones by
-others (`get_unscaled_gradients` before it). A step is what happens on one replica, in eager mode or
-in the trace of one `tf.function`, up to the gradients being applied. What a function scaled and did
-not apply itself, its callers apply: they are traced more than once, it maybe only with the first of
-them, so such calls count for as long as the function is there.
+others. Where the caller does not say which, what the optimizer was ever asked for does, and nothing
+else: not where, in which order or by whom. `apply` and `minimize` need no rule and leave no record.
 """
-
-import gc
-import weakref
-from typing import Any, Dict, Set
 
 from absl import logging
 
-from tf_lossscale_compat import _replicas, _tf
+from tf_lossscale_compat import _tf
 
 tf = _tf.tf
 
-# Kinds of calls, named after methods: `minimize`, say, makes two of them without the user.
+# All others that are recorded mean that gradients are unscaled by the time that they are applied.
 SCALED = "scale_loss"
-SCALED_BY_HAND = "get_scaled_loss"
+LOSS_SCALED = "get_scaled_loss"
 UNSCALED = "get_unscaled_gradients"
+RECORDED = (SCALED, LOSS_SCALED, UNSCALED)
 
+_SAY = (
+    "write apply_gradients(..., scaled=True), which divides the gradients by the loss scale, or "
+    "scaled=False, which applies them as they are"
+)
 _FORGOT = (
-    "{} was called by this training step, but {} was not. The gradients are applied as they are "
-    "and are {} by a factor of the loss scale. Call both or neither: scaled = "
+    "{} of this optimizer was called, but {} never was. The gradients are applied as they are and "
+    "are {} by a factor of the loss scale. Call both or neither: scaled = "
     "opt.get_scaled_loss(loss); gradients of scaled; opt.get_unscaled_gradients(gradients); "
     "opt.apply_gradients(...)."
 )
 _TWICE = (
-    "get_unscaled_gradients was called by this training step, but apply takes scaled gradients and "
+    "get_unscaled_gradients of this optimizer was called, but apply takes scaled gradients and "
     "divides them by the loss scale once more. Call apply_gradients, or leave "
     "get_unscaled_gradients out."
 )
 
 
+def _are_scaled(asked):
+    """Whether gradients are scaled by the rule; None where it contradicts itself."""
+    others = asked - {SCALED}
+    return None if others and SCALED in asked else SCALED in asked
+
+
 class Calls:
-    """The calls of each step that has not applied its gradients yet."""
+    """What one optimizer was asked for."""
 
     def __init__(self):
-        # Each from replicas to sets of calls.
-        self._in_eager_mode: Dict[Any, Set[str]] = {}
-        self._in_graphs: Any = weakref.WeakKeyDictionary()
-        self._collected_with = 0
-        self._warned: Set[str] = set()
+        self._asked = set()
+        self._traced = False  # Whether a function or graph follows the rule for good.
+        self._warned = set()
 
-    def __deepcopy__(self, memo):
-        return Calls()
+    @_tf.do_not_convert
+    def ask(self, method):
+        """Records that `method` is called.
 
-    def __reduce__(self):
-        return Calls, ()
-
-    def _here(self):
-        if tf.executing_eagerly():
-            return self._in_eager_mode
-        return self._in_graphs.setdefault(_tf.function_graph(), {})
-
-    def _of_this_step(self):
-        return self._here().setdefault(_replicas.replica_id(), set())
-
-    def _elsewhere(self):
-        """The calls of other functions, and in a function of eager mode, that applied nothing."""
-        here = self._here()
-        graphs = [graph for graph, replicas in self._in_graphs.items() if any(replicas.values())]
-        if graphs and self._collected_with != len(graphs):
-            # Functions that are gone, say because tracing them failed, do not count.
-            del graphs
-            gc.collect()
-        steps = [self._in_eager_mode] + list(self._in_graphs.values())
-        self._collected_with = sum(any(replicas.values()) for replicas in steps[1:])
-        found = [calls for step in steps if step is not here for calls in step.values()]
-        return set().union(*found)
-
-    def note(self, *calls):
-        """Takes note that this step makes `calls`."""
-        self._of_this_step().update(calls)
-
-    def applying_gradients(self):
-        """Ends the step with `apply_gradients`; returns whether its gradients are scaled.
-
-        Warns, once for each optimizer, of a step that makes one of two calls that belong together.
+        Raises:
+          ValueError: `apply_gradients` has been traced under another answer of the rule.
         """
-        calls = set(self._of_this_step())
-        self._of_this_step().clear()
-        if not calls & {SCALED, SCALED_BY_HAND}:
-            calls |= self._elsewhere()
-        if UNSCALED in calls and not calls & {SCALED, SCALED_BY_HAND}:
-            self._warn(_FORGOT.format("get_unscaled_gradients", "get_scaled_loss", "too small"))
-        elif SCALED_BY_HAND in calls and not calls & {SCALED, UNSCALED}:
-            self._warn(_FORGOT.format("get_scaled_loss", "get_unscaled_gradients", "too large"))
-        return SCALED in calls and UNSCALED not in calls
+        before, after = _are_scaled(self._asked), _are_scaled(self._asked | {method})
+        if self._traced and after is not before:
+            raise ValueError(
+                f"{method} was called after apply_gradients had been traced into a function or "
+                f"graph, which takes {'scaled' if before else 'unscaled'} gradients for good, and "
+                f"gradients after {method} are {'scaled' if method == SCALED else 'unscaled'}. In "
+                f"that function {_SAY}; or make one optimizer for each."
+            )
+        self._asked.add(method)
+
+    def are_scaled(self, scaled):
+        """Whether gradients that `apply_gradients` was given are scaled.
+
+        Warns, once for each optimizer, where one of two calls that belong together was never made.
+
+        Args:
+          scaled: what the caller says, a bool, or None to go by the rule.
+
+        Raises:
+          TypeError: `scaled` is neither.
+          ValueError: the rule says both.
+        """
+        if scaled is not None:
+            if not isinstance(scaled, bool):
+                raise TypeError(f"scaled must be True, False or None, got {scaled!r}.")
+            return scaled
+        answer = _are_scaled(self._asked)
+        if answer is None:
+            others = " and ".join(sorted(self._asked - {SCALED}))
+            raise ValueError(
+                f"apply_gradients cannot tell whether the gradients are scaled: {SCALED} of this "
+                f"optimizer was called, after which they are, and {others}, after which not. So "
+                f"{_SAY}."
+            )
+        if not tf.executing_eagerly():
+            self._traced = True
+        if self._asked == {UNSCALED}:
+            self._warn(_FORGOT.format(UNSCALED, LOSS_SCALED, "too small"))
+        elif self._asked == {LOSS_SCALED}:
+            self._warn(_FORGOT.format(LOSS_SCALED, UNSCALED, "too large"))
+        return answer
 
     def applying_scaled(self):
-        """Ends the step with `apply`, whose gradients are scaled."""
-        calls = self._of_this_step()
-        if UNSCALED in calls:
+        """Warns where `apply` may be given what is unscaled already."""
+        if UNSCALED in self._asked:
             self._warn(_TWICE)
-        calls.clear()
+
+    def rescaled(self):
+        """Notes that gradients were scaled once more for `apply`, which then divides rightly."""
+        self._warned.add(_TWICE)
 
     def _warn(self, message):
         if message not in self._warned:

@@ -36,15 +36,16 @@ def _keras_of(base):
     return importlib.import_module(root) if root.endswith("keras") else tf.keras
 
 
-def _native(keras, base):
+def _native(keras, base, experimental):
     """That Keras' own loss-scale optimizer for optimizers derived from `base`, else `base`.
 
     Deriving from it keeps `compile` from wrapping a second time under a float16 policy.
     """
     # In 2.10 `keras` itself shows the one for OptimizerV2 only, tf.keras one for both.
-    homes = [getattr(module, "mixed_precision", None) for module in (keras, tf.keras)]
-    for home in homes + [getattr(home, "experimental", None) for home in homes]:
-        public = getattr(home, "LossScaleOptimizer", None)
+    stable = [getattr(module, "mixed_precision", None) for module in (keras, tf.keras)]
+    older = [getattr(module, "experimental", None) for module in stable]
+    for module in older + stable if experimental else stable + older:
+        public = getattr(module, "LossScaleOptimizer", None)
         for candidate in [public] + (public.__subclasses__() if public else []):
             if candidate is not None and issubclass(candidate, base):
                 return candidate
@@ -55,13 +56,15 @@ def _native(keras, base):
 def _class(public, mixin, base):
     """The class that is both `public` and of the family of `base`."""
     keras = _keras_of(base)
+    native = _native(keras, base, experimental=not public._takes_numbers)
     cls = type(
         public.__name__,
-        (public, mixin, _native(keras, base)),
+        (public, mixin, native),
         {
             "_keras": keras,
-            "_native": _native(keras, base),
+            "_native": native,
             "_base": base,
+            "_public": public,
             "__module__": public.__module__,
             "__doc__": public.__doc__,
         },
@@ -113,9 +116,9 @@ def family_of(optimizer, argument):
     return found
 
 
-def wrapper_class(public, optimizer, argument):
-    """Returns the class that wraps `optimizer` as `public`, one of the package's or a subclass."""
-    return _class(public, *family_of(optimizer, argument))
+def wrapper_class(public, base):
+    """Returns the class that wraps optimizers derived from `base` as `public` or a subclass."""
+    return _class(public, *_family(base))
 
 
 def class_for_config(public, config):
@@ -134,8 +137,8 @@ def register(*publics):
     """
     names = [name for name in ("keras", "tf_keras") if name in sys.modules]
     for keras in [importlib.import_module(name) for name in names] or [tf.keras]:
-        for home in (keras.optimizers, getattr(keras.optimizers, "legacy", None)):
-            sgd = getattr(home, "SGD", None)
+        for module in (keras.optimizers, getattr(keras.optimizers, "legacy", None)):
+            sgd = getattr(module, "SGD", None)
             found = None if sgd is None else _family(sgd)
             if found is not None:
                 for public in publics:

@@ -4,7 +4,7 @@ from typing import Any
 
 from absl import logging
 
-from tf_lossscale_compat import _tf
+from tf_lossscale_compat import _agreement, _gradients, _policy, _tf
 from tf_lossscale_compat import loss_scale as loss_scale_lib
 from tf_lossscale_compat.keras import _shared
 
@@ -18,28 +18,45 @@ class Keras3(_shared.LossScaling):
     Keras' own class has for them, so that files of either are read by the other.
     """
 
-    def _wrap(self, inner_optimizer, loss_scale):
+    def _wrap(self, inner_optimizer, loss_scale, name):
         backend = self._keras.backend.backend()
         if backend != "tensorflow":
             raise ValueError(
                 f"{type(self).__name__} needs the TensorFlow backend of Keras, and the backend is "
                 f"{backend!r}. Set the environment variable KERAS_BACKEND=tensorflow."
             )
-        super(self._native, self).__init__(learning_rate=0.0, name=None)
-        self._adopt(None, loss_scale)
+        _agreement.check_horovod(type(inner_optimizer), type(self))
+        super(self._native, self).__init__(learning_rate=0.0, name=name)
+        self._adopt(inner_optimizer, loss_scale)
         # As an attribute, and under this name, Keras' own files and checkpoints know it.
         self.inner_optimizer = inner_optimizer
         # Gradients would be divided twice.
         inner_optimizer.loss_scale_factor = None
-        self._track_trackable(loss_scale, "loss_scale")
+        self.__dict__["_owned"] = {}
+        self._track_loss_scale(loss_scale)
+
+    inner_optimizer: Any = None  # An attribute of each instance, no property.
+
+    def _track_loss_scale(self, loss_scale):
+        if self.built:
+            raise ValueError(
+                "_loss_scale cannot be replaced once the optimizer is built: Keras 3 knows its "
+                "variables by their places. Make a new optimizer with the other loss scale."
+            )
+        super()._track_loss_scale(loss_scale)
+        if self._owned:  # Checkpoints take no list that something was removed from.
+            for name, variable in self._owned.items():
+                if getattr(self, name, None) is variable:
+                    delattr(self, name)
+            self._owned.clear()
+            del self._tracker
+            super(self._native, self).__init__(learning_rate=0.0, name=self.name)
         if isinstance(loss_scale, loss_scale_lib.DynamicLossScale):
             self.step_counter = self._own("step_counter", loss_scale.good_steps)
             self.dynamic_scale = self._own("dynamic_scale", loss_scale.current_loss_scale)
-        else:
-            for name, variable in _shared.named_variables_of(loss_scale).items():
+        for name, variable in _shared.named_variables_of(loss_scale).items():
+            if not any(variable is owned.value for owned in self._owned.values()):
                 self._own(name, variable)
-
-    inner_optimizer: Any = None  # An attribute of each instance, no property.
 
     def _own(self, name, variable):
         """Makes `variable` one of the optimizer's, as the Keras variable that is returned."""
@@ -52,21 +69,59 @@ class Keras3(_shared.LossScaling):
                 "newer Keras 3 can."
             )
         self._track_variable(owned)
+        self._owned[name] = owned
         return owned
+
+    @property
+    def variables(self):
+        """All variables: the optimizer's own, the loss scale's, and the inner optimizer's.
+
+        A list that can be called, too: before Keras 3 this was a method of some optimizers.
+        """
+        return _shared.CallableList(super().variables)
+
+    @classmethod
+    def _counts_skipped(cls):
+        return False
+
+    def _count_skipped(self):
+        self.inner_optimizer.iterations.assign_add(1)
+
+    def _name_in_config(self, name):
+        return self.name  # As in configs of Keras' own class.
+
+    def stateless_apply(self, optimizer_variables, grads, trainable_variables):
+        """Not supported: Keras' own would leave out the loss scale's rule.
+
+        Raises:
+          NotImplementedError: always.
+        """
+        raise NotImplementedError(
+            f"stateless_apply of {type(self).__name__} is not supported: the loss scale moves "
+            "variables. Call apply(grads, trainable_variables), inside a tf.function if need be; "
+            "or stateless_apply of inner_optimizer with gradients from get_unscaled_gradients."
+        )
 
     def build(self, variables):
         """Makes the inner optimizer's variables for these, once."""
         if not self.built:
-            self.inner_optimizer.build(variables)
+            if not self.inner_optimizer.built:  # Not every build looks, and slots would be lost.
+                self.inner_optimizer.build(variables)
+                self.inner_optimizer.built = True  # Nor does every build say so.
             super(self._native, self).build(variables)
 
-    def _unscale_for(self, grads, variables):
+    def _unscale_for(self, grads, variables, unscale=None):
         # Their "gradients" are new values (float8 training), not derivatives of the loss.
         keeps = [getattr(variable, "overwrite_with_gradient", False) for variable in variables]
-        unscaled = self._unscale([None if keep else grad for grad, keep in zip(grads, keeps)])
+        unscale = unscale or self._unscale
+        unscaled = unscale([None if keep else grad for grad, keep in zip(grads, keeps)])
         return [grad if keep else new for grad, new, keep in zip(grads, unscaled, keeps)]
 
+    def _rescale(self, grads):
+        return _gradients.unscale(grads, _policy.scale(self._loss_scale))
+
     def _apply_pairs(self, grads_and_vars, scaled, **kwargs):
+        _shared.check_place(self)
         grads, variables = _shared.split(grads_and_vars)
         if not self.built:
             with self._keras.name_scope(self.name, caller=self):
@@ -74,20 +129,38 @@ class Keras3(_shared.LossScaling):
         self._step(grads, variables, scaled, self.inner_optimizer.apply)
 
     @_tf.do_not_convert
-    def apply_gradients(self, grads_and_vars):
+    def apply_gradients(self, grads_and_vars, *, scaled=None):
         """Applies gradients, unless the step is to be skipped, and updates the loss scale.
 
         Args:
-          grads_and_vars: iterable of (gradient, variable) pairs: scaled gradients if this step
-            called `scale_loss`, as Keras' own training step does, and else unscaled ones.
+          grads_and_vars: iterable of (gradient, variable) pairs.
+          scaled: bool, whether the gradients are still to be divided by the loss scale; None for
+            yes if this optimizer was ever asked for `scale_loss`, which Keras' own training step
+            does, and else no.
 
         Returns:
           The inner optimizer's count of applied steps.
 
         Raises:
-          ValueError: called in a cross-replica context, or there is no gradient.
+          ValueError: called in a cross-replica context, there is no gradient, or `scaled` is None
+            and this optimizer was asked both for `scale_loss` and for unscaled gradients.
         """
-        self._apply_pairs(grads_and_vars, self._calls.applying_gradients())
+        scaled = self._calls.are_scaled(scaled)
+        if _shared.overrides(self, Keras3, "apply"):  # Which Keras' own goes through, too.
+            grads, variables = _shared.split(grads_and_vars)
+            if not scaled:
+                if any(getattr(grad, "dtype", None) == tf.float16 for grad in grads):
+                    raise ValueError(
+                        f"{type(self).__name__} has an apply of its own, which is given scaled "
+                        "gradients, and apply_gradients was given unscaled ones in float16, which "
+                        "may overflow where they are scaled again. Call apply with scaled "
+                        "gradients; or override apply_gradients in place of apply."
+                    )
+                grads = self._unscale_for(grads, variables, self._rescale)
+                self._calls.rescaled()
+            self.apply(grads, variables)
+        else:
+            self._apply_pairs(grads_and_vars, scaled)
         return self.iterations
 
     @_tf.do_not_convert
@@ -114,10 +187,21 @@ class Keras3(_shared.LossScaling):
             if not callable(loss):
                 raise ValueError(f"loss must be callable where no tape is given, got {loss!r}.")
             tape = tf.GradientTape()
-        with tape:
-            scaled = self._scale(loss() if callable(loss) else loss)
+        scaled = self._scaled(loss, tape)
+        if callable(scaled):
+            with tape:
+                scaled = scaled()
         variables = list(var_list() if callable(var_list) else var_list)
-        self._apply_pairs(zip(tape.gradient(scaled, variables), variables), scaled=True)
+        grads = tape.gradient(scaled, variables)
+        own_apply = _shared.overrides(self, Keras3, "apply_gradients")
+        if _shared.overrides(self, Keras3, "get_unscaled_gradients"):
+            pairs = self._unscaled_pairs(zip(grads, variables))
+            options = {} if own_apply else {"scaled": False}
+            return self.apply_gradients(pairs, **options)
+        if not own_apply:
+            return self.apply_gradients(zip(grads, variables), scaled=True)
+        self._calls.ask("minimize")
+        self.apply_gradients(zip(self._unscale_for(grads, variables), variables))
         return self.iterations
 
     def load_own_variables(self, store):
@@ -135,16 +219,30 @@ class Keras3(_shared.LossScaling):
             )
             return
         inner = self.inner_optimizer.variables
-        if len(store.keys()) == len(self.variables) or len(store.keys()) < len(inner):
-            super().load_own_variables(store)
-            return
-        logging.warning(
-            "The saved optimizer has a loss scale of another kind or none; %s keeps its own.",
-            self.name,
-        )
+        own = self.variables[: len(self.variables) - len(inner)]
         first = len(store.keys()) - len(inner)
-        for i, variable in enumerate(inner):
-            variable.assign(store[str(first + i)])
+        if first < 0:
+            super().load_own_variables(store)  # Which warns.
+            return
+        # Files of Keras' own class hold two of the loss scale, which come first here, too.
+        dynamic = isinstance(self._loss_scale, loss_scale_lib.DynamicLossScale)
+        more = len(self._owned) - 2 if dynamic else 0
+        if first not in (len(own), len(own) - more):
+            logging.warning(
+                "The saved optimizer has a loss scale of another kind or none; %s keeps its own.",
+                self.name,
+            )
+            own = []
+        targets = dict(enumerate(own[:first]))
+        targets.update(enumerate(inner, first))
+        _shared.assign_all(targets.values(), [store[str(i)] for i in targets])
+
+    def set_weights(self, weights):
+        """Sets `variables`, or those of the inner optimizer alone, from a list of arrays.
+
+        Keras' own would set those of this optimizer alone and pass over the rest.
+        """
+        _shared.set_weights(self.variables, self.inner_optimizer.variables, weights)
 
     def _serialize_inner(self):
         return self._keras.saving.serialize_keras_object(self.inner_optimizer)

@@ -1,9 +1,14 @@
 """The public classes, which become a class of the family of the optimizer that they wrap."""
 
 import copy
+import inspect
+import pickle
 from typing import Optional
 
-from tf_lossscale_compat import _replicas, _tf
+import numpy as np
+from absl import logging
+
+from tf_lossscale_compat import _agreement, _arguments, _claims, _replicas, _tf
 from tf_lossscale_compat import loss_scale as loss_scale_lib
 from tf_lossscale_compat.keras import _families, _shared
 
@@ -11,27 +16,63 @@ tf = _tf.tf
 
 
 class _Wrapper(_shared.LossScaling):
-    """What both public classes share: finding the family, and being made from a config."""
+    """What both public classes share: finding the family, configs, copies and pickles."""
 
     # The name in files of models; None for subclasses, which users register themselves.
     _registered_name: Optional[str] = None
-    _argument = "optimizer"  # The name of the constructor's first argument.
+    _argument = "inner_optimizer"  # The name of the constructor's first argument.
 
     def __new__(cls, *args, **kwargs):
-        if hasattr(cls, "_native") or not (args or cls._argument in kwargs):
-            return object.__new__(cls)
-        optimizer = args[0] if args else kwargs[cls._argument]
-        return object.__new__(_families.wrapper_class(cls, optimizer, cls._argument))
+        # Constructors of subclasses take what they like: past those of any Keras.
+        return object.__new__(cls)
 
-    def _start(self, optimizer, make_loss_scale):
-        """Makes the loss scale, once everything else that can be wrong has been checked."""
-        if _families.family_of(optimizer, self._argument)[1] is not self._base:
+    def _start(
+        self,
+        optimizer,
+        make_loss_scale,
+        name=None,
+        count_skipped=None,
+        enabled=True,
+        agree=None,
+        **asked,
+    ):
+        """Makes the loss scale, once everything else that can be wrong has been checked.
+
+        `asked` is what the constructor was given for it, which configs keep where it isn't enabled.
+        """
+        if isinstance(optimizer, dict):
+            optimizer = _inner_of_config(type(self), optimizer, None)
+        base = _families.family_of(optimizer, self._argument)[1]
+        if not hasattr(self, "_native"):
+            self.__class__ = _families.wrapper_class(type(self), base)
+        if base is not self._base:
             raise TypeError(
                 f"{self._argument} must be an optimizer of the family of {self._base!r}, got "
                 f"{optimizer!r}."
             )
+        if not (count_skipped is None or isinstance(count_skipped, bool)):
+            raise TypeError(f"count_skipped must be True, False or None, got {count_skipped!r}.")
+        _arguments.flag("enabled", enabled)
+        if count_skipped and getattr(optimizer, "gradient_accumulation_steps", None):
+            raise ValueError(
+                "count_skipped must not be True where the inner optimizer has "
+                "gradient_accumulation_steps, got True: its iterations are derived from the "
+                "gradients that it has accumulated. Leave one of the two out."
+            )
         _replicas.check_strategy()
-        self._wrap(optimizer, make_loss_scale())
+        loss_scale = make_loss_scale() if enabled else loss_scale_lib.FixedLossScale(1)
+        _claims.check(_claims.KERAS, loss_scale)
+        agreement = _agreement.function_for(agree, optimizer, loss_scale)
+        before = set(vars(self))
+        self._wrap(optimizer, loss_scale, name)
+        options = {"name": self._name_in_config(name), "count_skipped": count_skipped}
+        options.update(enabled=None if enabled else False, agree=agree)
+        options = {k: v for k, v in options.items() if v is not None}
+        self.__dict__["_options"] = options if enabled else {**options, **asked}
+        self.__dict__["_agree"] = agreement
+        # All others are a subclass's, which copies take over.
+        self.__dict__["_not_copied"] = {"_not_copied", *vars(self)} - before
+        _claims.claim(_claims.KERAS, loss_scale)
 
     @classmethod
     def from_config(cls, config, custom_objects=None):
@@ -43,52 +84,176 @@ class _Wrapper(_shared.LossScaling):
           custom_objects: dict from names to further classes, or None.
 
         Raises:
-          ValueError: `config` lacks the inner optimizer, or its loss scale cannot be made.
+          ValueError: `config` lacks the inner optimizer, its loss scale cannot be made, or a
+            subclass takes an argument for neither and makes another.
         """
-        config = dict(config)
-        inner = config.pop("inner_optimizer", None) or config.pop("optimizer", None)
+        arguments = dict(config)
+        inner = arguments.pop("inner_optimizer", None) or arguments.pop("optimizer", None)
         if inner is None:
             raise ValueError(
                 "config must hold the inner optimizer under 'inner_optimizer' or 'optimizer', got "
                 f"{config!r}."
             )
         if isinstance(inner, dict):
-            family = _families.class_for_config(cls, inner)
-            # A copy: tf.keras writes into what it deserializes.
-            inner = family._deserialize_inner(copy.deepcopy(inner), custom_objects)
-        new = cls.__new__(cls, inner)
-        new._start(inner, lambda: _loss_scale_of_config(config, custom_objects))
-        if "name" in config and hasattr(new, "name"):
-            new.name = config["name"]
+            inner = _inner_of_config(cls, inner, custom_objects)
+        numbers = {
+            name: arguments.pop(name)
+            for name in ("dynamic", "initial_scale", "dynamic_growth_steps")
+            if name in arguments
+        }
+        if "loss_scale" in arguments:
+            arguments["loss_scale"] = _loss_scale_of_config(arguments["loss_scale"], custom_objects)
+        elif cls._takes_numbers:
+            arguments.update(numbers)
+        else:
+            arguments["loss_scale"] = _of_numbers(**numbers)
+        had_agree = arguments.pop("agree", False)
+        new = _construct(cls, inner, arguments, config)
+        if had_agree:
+            new.agree = _agreement.Lost()
+        return new
+
+    def _options_in_config(self):
+        # No config holds a function.
+        return {name: True if name == "agree" else v for name, v in self._options.items()}
+
+    def _parts(self, copier):
+        """What `_rebuild` makes a copy from, and a subclass's attributes."""
+        optimizer, state = self._optimizer, _State(self._optimizer)
+        try:
+            copier(optimizer)
+        except Exception:  # Some Kerases' optimizers cannot be copied, or not with every argument.
+            if not tf.executing_eagerly():
+                raise
+            optimizer = self._serialize_inner()
+        attributes = {
+            name: value
+            for name, value in vars(self).items()
+            if name not in self._not_copied and not name.startswith(("_self_", "_obj_reference"))
+        }
+        # The class for a family has no name to be found by, other than the public class.
+        cls = vars(type(self)).get("_public", type(self))
+        return cls, self._base, optimizer, state, self._loss_scale, self._options, attributes
+
+    def __reduce_ex__(self, protocol):
+        return _rebuild, self._parts(pickle.dumps)
+
+    def __deepcopy__(self, memo):
+        *parts, attributes = self._parts(copy.deepcopy)
+        parts = copy.deepcopy(parts, memo) + [{}]
+        new = memo[id(self)] = _rebuild(*parts)
+        for name, value in copy.deepcopy(attributes, memo).items():
+            setattr(new, name, value)
         return new
 
 
-def _loss_scale_of_config(config, custom_objects):
-    if "loss_scale" in config:
-        loss_scale = config["loss_scale"]
-        if isinstance(loss_scale, dict):
-            known = {
-                name: cls
-                for name, cls in (custom_objects or {}).items()
-                if isinstance(cls, type) and issubclass(cls, loss_scale_lib.LossScale)
-            }
-            return loss_scale_lib.deserialize(loss_scale, custom_objects=known)
-        return _loss_scale("loss_scale", loss_scale)
-    return _of_numbers(
-        config.get("dynamic", True),
-        config.get("initial_scale"),
-        config.get("dynamic_growth_steps"),
-    )
+class _State:
+    """What is known of an inner optimizer's state, to compare a copy with."""
+
+    def __init__(self, optimizer):
+        self.steps, self.used = None, 0
+        if tf.executing_eagerly():
+            self.steps, self.used = int(_steps(optimizer).numpy()), _used(optimizer)
+
+    def give(self, optimizer, of_config):
+        """Sets the count of steps of one made of a config, and warns of what a copy has lost."""
+        if self.steps is None or not tf.executing_eagerly():
+            return
+        if of_config:
+            _steps(optimizer).assign(self.steps)
+        if _used(optimizer) < self.used:
+            logging.warning(
+                "The copy of %r has its hyperparameters, but its slot variables (momentum and so "
+                "on) start anew and its count of steps is %d, as Keras does not copy them. To keep "
+                "them, save a tf.train.Checkpoint of the optimizer and restore it into the copy.",
+                optimizer,
+                int(_steps(optimizer).numpy()),
+            )
 
 
-def _loss_scale(name, identifier):
+def _steps(optimizer):
+    """The variable that counts steps; Keras 3 derives `iterations` where it accumulates."""
+    steps = getattr(optimizer, "_iterations", None)
+    return optimizer.iterations if steps is None else steps
+
+
+def _used(optimizer):
+    """How many variables hold anything."""
+    _steps(optimizer)  # Which some make when they are asked for them.
+    return sum(bool(np.any(variable.numpy())) for variable in _tf.variables_of(optimizer))
+
+
+def _rebuild(cls, base, optimizer, state, loss_scale, options, attributes):
+    if not hasattr(cls, "_native"):
+        cls = _families.wrapper_class(cls, base)
+    of_config = isinstance(optimizer, dict)
+    if of_config:
+        optimizer = cls._deserialize_inner(copy.deepcopy(optimizer), None)
+    state.give(optimizer, of_config)
+    optimizer._is_wrapped_by_loss_scale_optimizer = False  # Not this copy of it.
+    new = object.__new__(cls)
+    new._start(optimizer, lambda: loss_scale, **options)
+    for name, value in attributes.items():
+        setattr(new, name, value)
+    return new
+
+
+def _inner_of_config(cls, config, custom_objects):
+    family = _families.class_for_config(cls, config)
+    # A copy: tf.keras writes into what it deserializes.
+    return family._deserialize_inner(copy.deepcopy(config), custom_objects)
+
+
+def _construct(cls, inner, arguments, config):
+    """Calls the constructor of `cls`, which a subclass may have changed, with what it takes."""
+    parameters = list(inspect.signature(cls.__init__).parameters.values())[1:]
+    names, kinds = [p.name for p in parameters], [p.kind for p in parameters]
+    positional = [inner]
+    if kinds[0] in (inspect.Parameter.KEYWORD_ONLY, inspect.Parameter.VAR_KEYWORD):
+        by_own_name = inspect.Parameter.VAR_KEYWORD in kinds or cls._argument in names
+        arguments[cls._argument if by_own_name else names[0]] = positional.pop()
+    known = names if inspect.Parameter.VAR_KEYWORD not in kinds else arguments
+    given = {name: value for name, value in arguments.items() if name in known}
+    # The class for a family takes no attributes before Keras' own constructor was called.
+    new = type.__call__(vars(cls).get("_public", cls), *positional, **given)
+    for name in sorted(set(arguments) - set(given)):  # The constructor may know these by itself.
+        if name == "name":
+            setattr(new, "name" if hasattr(new, "name") else "_name", arguments[name])
+            new._options[name] = arguments[name]
+        elif name not in config or new.get_config().get(name) != config[name]:
+            raise ValueError(
+                f"config has {name}={arguments[name]!r}, but the constructor of {cls.__name__} "
+                f"takes no {name} and makes another."
+            )
+    return new
+
+
+def _loss_scale_of_config(loss_scale, custom_objects):
+    if isinstance(loss_scale, dict):
+        known = {
+            name: cls
+            for name, cls in (custom_objects or {}).items()
+            if isinstance(cls, type) and issubclass(cls, loss_scale_lib.LossScale)
+        }
+        return loss_scale_lib.deserialize(loss_scale, custom_objects=known)
+    return _loss_scale(loss_scale)
+
+
+def _loss_scale(identifier):
     loss_scale = loss_scale_lib.get(identifier)
     if loss_scale is None:
-        raise ValueError(f"{name} cannot be None")
+        raise ValueError("loss_scale cannot be None")
     return loss_scale
 
 
-def _of_numbers(dynamic, initial_scale, dynamic_growth_steps):
+def _asked(loss_scale):
+    """The argument `loss_scale`, for a config; makes no variables where it has none."""
+    if not isinstance(loss_scale, (type(None), str, int, float, dict)):
+        loss_scale = loss_scale_lib.serialize(_loss_scale(loss_scale))
+    return {"loss_scale": loss_scale}
+
+
+def _of_numbers(dynamic=True, initial_scale=None, dynamic_growth_steps=None):
     """The loss scale that the arguments of TensorFlow 2.4 stand for."""
     if not isinstance(dynamic, bool):
         raise TypeError(f"dynamic must be a bool, got {dynamic!r}.")
@@ -130,17 +295,27 @@ class LossScaleOptimizer(_Wrapper):
         grads = opt.get_unscaled_gradients(tape.gradient(scaled_loss, variables))
         opt.apply_gradients(zip(grads, variables))
 
-    or, in the manner of Keras 3, `scale_loss` before and `apply` or `apply_gradients` after. A step
+    or, as in Keras 3, `scale_loss` before and `apply` or `apply_gradients` after. A step
     with a gradient that is not finite on any replica is skipped on all, unless the scale is fixed.
 
     Source: `tf.keras.mixed_precision.LossScaleOptimizer` of TensorFlow 2.4 to 2.15, on any Keras.
     """
 
     _registered_name = "LossScaleOptimizer"
-    _argument = "inner_optimizer"
+    _takes_numbers = True
 
     def __init__(
-        self, inner_optimizer, dynamic=True, initial_scale=None, dynamic_growth_steps=None
+        self,
+        inner_optimizer,
+        dynamic=True,
+        initial_scale=None,
+        dynamic_growth_steps=None,
+        *,
+        loss_scale=None,
+        name=None,
+        count_skipped=None,
+        enabled=True,
+        agree=None,
     ):
         """Wraps `inner_optimizer`.
 
@@ -151,15 +326,35 @@ class LossScaleOptimizer(_Wrapper):
           initial_scale: real number, the scale at the start; None for 2**15. Where `dynamic` is
             False it is the scale for good, at least 1, and must be given.
           dynamic_growth_steps: int, finite steps in a row until the scale doubles; None for 2000.
+          loss_scale: in place of these three, what the experimental class takes; or None.
+          name: str, the optimizer's name, or None.
+          count_skipped: bool, whether `iterations`, which schedules follow, counts skipped steps;
+            None for what that Keras' own class does: yes in TensorFlow 2.4 to 2.15 and `tf_keras`.
+          enabled: bool; if False, the loss scale is 1, whatever the other arguments say, and each
+            step is the wrapped optimizer's.
+          agree: function of a scalar bool tensor that returns its AND over all processes that train
+            together without `tf.distribute`, called once per step; or None. Around Horovod's
+            optimizer it is Horovod's by itself. Configs cannot hold it: set the attribute `agree`.
 
         Raises:
-          TypeError: `inner_optimizer` is no Keras optimizer, or `dynamic` no bool.
-          ValueError: `inner_optimizer` has a loss scale, a number cannot be used, or the strategy
-            in scope is unsupported.
+          TypeError: `inner_optimizer` is no Keras optimizer, `dynamic`, `count_skipped` or
+            `enabled` no bool, or `agree` no function.
+          ValueError: `inner_optimizer` has a loss scale, a number cannot be used, `loss_scale`
+            drives another optimizer, or the strategy in scope is unsupported.
         """
-        self._start(
-            inner_optimizer, lambda: _of_numbers(dynamic, initial_scale, dynamic_growth_steps)
-        )
+
+        def make_loss_scale():
+            if loss_scale is not None:
+                return _loss_scale(loss_scale)
+            return _of_numbers(dynamic, initial_scale, dynamic_growth_steps)
+
+        asked = {
+            "dynamic": dynamic,
+            "initial_scale": initial_scale,
+            "dynamic_growth_steps": dynamic_growth_steps,
+            **({} if loss_scale is None else _asked(loss_scale)),
+        }
+        self._start(inner_optimizer, make_loss_scale, name, count_skipped, enabled, agree, **asked)
 
     @property
     def loss_scale(self):
@@ -178,7 +373,7 @@ class LossScaleOptimizer(_Wrapper):
         }
         if not self._numbers_say_all():
             config["loss_scale"] = loss_scale_lib.serialize(self._loss_scale)
-        return config
+        return {**config, **self._options_in_config()}
 
     def _numbers_say_all(self):
         """False for a loss scale that only a config of TensorFlow 2.0 can have brought."""
@@ -193,7 +388,7 @@ class LossScaleOptimizer(_Wrapper):
         )
 
 
-class ExperimentalLossScaleOptimizer(_Wrapper):
+class ExperimentalLossScaleOptimizer(LossScaleOptimizer):
     """Wraps a Keras optimizer with any loss scale.
 
     Public as `keras.mixed_precision.experimental.LossScaleOptimizer`; used in training as
@@ -204,21 +399,42 @@ class ExperimentalLossScaleOptimizer(_Wrapper):
     """
 
     _registered_name = "ExperimentalLossScaleOptimizer"
+    _argument = "optimizer"
+    _takes_numbers = False
 
-    def __init__(self, optimizer, loss_scale):
+    def __init__(
+        self, optimizer, loss_scale, *, name=None, count_skipped=None, enabled=True, agree=None
+    ):
         """Wraps `optimizer`.
 
         Args:
           optimizer: Keras optimizer.
           loss_scale: a `LossScale`, or what `loss_scale.get` takes: a number for a fixed scale,
             'dynamic', a `LossScaleManager`, or a config dict; but not None.
+          name: str, the optimizer's name, or None.
+          count_skipped: bool, whether `iterations`, which schedules follow, counts skipped steps;
+            None for what that Keras' own class does: yes in TensorFlow 2.4 to 2.15 and `tf_keras`.
+          enabled: bool; if False, the loss scale is 1, whatever the other arguments say, and each
+            step is the wrapped optimizer's.
+          agree: function of a scalar bool tensor that returns its AND over all processes that train
+            together without `tf.distribute`, called once per step; or None. Around Horovod's
+            optimizer it is Horovod's by itself. Configs cannot hold it: set the attribute `agree`.
 
         Raises:
-          TypeError: `optimizer` is no Keras optimizer.
-          ValueError: `optimizer` has a loss scale, `loss_scale` is None or no loss scale, or the
-            strategy in scope is unsupported.
+          TypeError: `optimizer` is no Keras optimizer, `count_skipped` or `enabled` no bool, or
+            `agree` no function.
+          ValueError: `optimizer` has a loss scale, `loss_scale` is None, no loss scale or drives
+            another optimizer, or the strategy in scope is unsupported.
         """
-        self._start(optimizer, lambda: _loss_scale("loss_scale", loss_scale))
+        self._start(
+            optimizer,
+            lambda: _loss_scale(loss_scale),
+            name,
+            count_skipped,
+            enabled,
+            agree,
+            **_asked(loss_scale),
+        )
 
     @property
     def loss_scale(self):
@@ -230,6 +446,7 @@ class ExperimentalLossScaleOptimizer(_Wrapper):
         return {
             "optimizer": self._serialize_inner(),
             "loss_scale": loss_scale_lib.serialize(self._loss_scale),
+            **self._options_in_config(),
         }
 
 

@@ -2,11 +2,15 @@
 
 import contextlib
 import sys
+import threading
 
 from tf_lossscale_compat import _tf
 from tf_lossscale_compat.keras import _shared
 
 tf = _tf.tf
+
+
+_lock = threading.Lock()
 
 
 @contextlib.contextmanager
@@ -16,14 +20,18 @@ def _without_clipping(optimizer):
     Before TensorFlow 2.4 optimizers clip where they compute, later ones where they apply. Yields
     the function that clips a list of gradients in its place.
     """
-    attributes = vars(optimizer)
-    names = [name for name in ("clipnorm", "clipvalue") if attributes.get(name) is not None]
-    if hasattr(optimizer, "_transform_gradients") or not names:
+    if hasattr(optimizer, "_transform_gradients"):
         yield list
         return
-    kept = {name: attributes.pop(name) for name in names}
-    if hasattr(optimizer, "_clip_gradients"):  # 2.2 and 2.3 look for None, before for no attribute.
-        attributes.update(dict.fromkeys(names))
+    attributes = vars(optimizer)
+    with _lock:  # Replicas' threads may be in here at once: the first takes, the last puts back.
+        users, kept = attributes.get("_clipping_kept", (0, None))
+        if not users:
+            names = [name for name in ("clipnorm", "clipvalue") if attributes.get(name) is not None]
+            kept = {name: attributes.pop(name) for name in names}
+            if hasattr(optimizer, "_clip_gradients"):  # 2.2 and 2.3 look for None; before, for no
+                attributes.update(dict.fromkeys(names))  # attribute.
+        attributes["_clipping_kept"] = users + 1, kept
 
     def clip(grads):
         norm, value = kept.get("clipnorm"), kept.get("clipvalue")
@@ -33,12 +41,17 @@ def _without_clipping(optimizer):
             grads = [
                 grad if grad is None else tf.clip_by_value(grad, -value, value) for grad in grads
             ]
-        return grads
+        return list(grads)
 
     try:
         yield clip
     finally:
-        attributes.update(kept)
+        with _lock:
+            users = attributes.pop("_clipping_kept")[0] - 1
+            if users:
+                attributes["_clipping_kept"] = users, kept
+            else:
+                attributes.update(kept)
 
 
 class OptimizerV2(_shared.WrapsTFKeras):
@@ -47,11 +60,11 @@ class OptimizerV2(_shared.WrapsTFKeras):
     _is_legacy = True
     _HAS_AGGREGATE_GRAD = True
 
-    def _wrap(self, inner_optimizer, loss_scale):
+    def _wrap(self, inner_optimizer, loss_scale, name):
         self._adopt(inner_optimizer, loss_scale)
         self.__dict__.update(
             _hyper={},
-            _name="LossScaleOptimizer",
+            _name="LossScaleOptimizer" if name is None else name,
             # That of the inner optimizer, which Keras' own __deepcopy__ asks for.
             _distribution_strategy=getattr(inner_optimizer, "_distribution_strategy", None),
         )
@@ -62,10 +75,13 @@ class OptimizerV2(_shared.WrapsTFKeras):
                 sys.modules[self._native.__module__], "FakeOptimizerForRestoration", None
             )
             if stand_in is not None:
-                self._track_trackable(stand_in(inner_optimizer), "base_optimizer")
+                self._track_trackable(stand_in(inner_optimizer), "base_optimizer", overwrite=True)
         else:
             self._track_trackable(inner_optimizer, "base_optimizer")
-            self._track_trackable(loss_scale, "loss_scale")
+            self._track_loss_scale(loss_scale)
+
+    def _track_loss_scale(self, loss_scale):
+        super()._track_loss_scale(loss_scale)
         # A Keras session initializes the variables that it knows of.
         track_variable = getattr(
             getattr(sys.modules[self._base.__module__], "backend", None), "track_variable", None
@@ -75,6 +91,10 @@ class OptimizerV2(_shared.WrapsTFKeras):
                 track_variable(variable)
 
     @classmethod
+    def _counts_skipped(cls):
+        return cls._delegates_tracking()  # Both came with TensorFlow 2.4.
+
+    @classmethod
     def _delegates_tracking(cls):
         return any("DelegatingTrackable" in base.__name__ for base in cls.__mro__)
 
@@ -82,7 +102,10 @@ class OptimizerV2(_shared.WrapsTFKeras):
 
     @_tf.do_not_convert
     def _compute_gradients(self, loss, var_list, grad_loss=None, tape=None):
-        self._note_whole_step()
+        self._calls.ask("_compute_gradients")
+        return self._gradients(loss, var_list, grad_loss, tape)
+
+    def _gradients(self, loss, var_list, grad_loss, tape):
         scaled = self._scaled(loss, tape)
         kwargs = {} if tape is None else {"tape": tape}
         with _without_clipping(self._optimizer) as clip:
@@ -93,10 +116,19 @@ class OptimizerV2(_shared.WrapsTFKeras):
     @_tf.do_not_convert
     def get_gradients(self, loss, params):
         """Returns gradients of a graph's loss tensor, scaled up before and down after."""
-        self._note_whole_step()
+        self._calls.ask("get_gradients")
         with _without_clipping(self._optimizer) as clip:
             grads = self._optimizer.get_gradients(self._scale(loss), params)
         return clip(self._unscale(grads))
+
+    @_tf.do_not_convert
+    def minimize(self, loss, var_list, grad_loss=None, name=None, tape=None):
+        """Computes gradients of the scaled loss, unscales and applies them, see `OptimizerV2`."""
+        if _shared.overrides(self, OptimizerV2, "_compute_gradients", "apply_gradients"):
+            kwargs = {} if tape is None else {"tape": tape}
+            return super().minimize(loss, var_list, grad_loss, name, **kwargs)
+        pairs = self._gradients(loss, var_list, grad_loss, tape)
+        return self.apply_gradients(pairs, name=name, scaled=False)
 
     def _apply_pairs(self, grads_and_vars, scaled, **kwargs):
         grads, variables = _shared.split(grads_and_vars)
@@ -107,22 +139,24 @@ class OptimizerV2(_shared.WrapsTFKeras):
         return self._step(grads, variables, scaled, apply)
 
     @_tf.do_not_convert
-    def apply_gradients(self, grads_and_vars, name=None, **kwargs):
+    def apply_gradients(self, grads_and_vars, name=None, *, scaled=None, **kwargs):
         """Applies gradients, unless the step is to be skipped, and updates the loss scale.
 
         Args:
-          grads_and_vars: iterable of (gradient, variable) pairs: scaled gradients if this step
-            called `scale_loss`, and else unscaled ones.
+          grads_and_vars: iterable of (gradient, variable) pairs.
           name: str, handed to the inner optimizer, or None.
+          scaled: bool, whether the gradients are still to be divided by the loss scale; None for
+            yes if this optimizer was ever asked for `scale_loss`, and else no.
           **kwargs: handed to the inner optimizer, see there.
 
         Returns:
           An operation; None in eager mode.
 
         Raises:
-          ValueError: called in a cross-replica context, or there is no gradient.
+          ValueError: called in a cross-replica context, there is no gradient, or `scaled` is None
+            and this optimizer was asked both for `scale_loss` and for unscaled gradients.
         """
-        scaled = self._calls.applying_gradients()
+        scaled = self._calls.are_scaled(scaled)
         return self._apply_pairs(grads_and_vars, scaled, name=name, **kwargs)
 
     def _aggregate_gradients(self, grads_and_vars):
@@ -135,7 +169,7 @@ class OptimizerV2(_shared.WrapsTFKeras):
 
     @property
     def iterations(self):
-        """The inner optimizer's count of applied steps."""
+        """The inner optimizer's count of steps."""
         return self._optimizer.iterations
 
     @iterations.setter

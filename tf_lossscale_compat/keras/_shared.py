@@ -1,9 +1,12 @@
-"""What the wrappers of all Keras families share: the step, and the loss scale's face."""
+"""What the wrappers of all Keras families share: the step, and what is read of the loss scale."""
 
+import functools
 import inspect
 from typing import Any
 
-from tf_lossscale_compat import _gradients, _replicas, _tf
+import numpy as np
+
+from tf_lossscale_compat import _agreement, _claims, _gradients, _policy, _step, _tf
 from tf_lossscale_compat import loss_scale as loss_scale_lib
 from tf_lossscale_compat import loss_scale_manager as lsm
 from tf_lossscale_compat.keras import _calls
@@ -29,7 +32,45 @@ class LossScaling(_MixedIntoKeras):
             _optimizer=inner_optimizer, _loss_scale=loss_scale, _calls=_calls.Calls()
         )
 
-    # The loss scale's face.
+    def __init_subclass__(cls, **kwargs):
+        super().__init_subclass__(**kwargs)
+        # A subclass's own, or a mixin's, need not call the method that they override.
+        for name in _calls.RECORDED:
+            owner = next(base for base in cls.__mro__ if name in vars(base))
+            if owner is cls or not issubclass(owner, LossScaling):
+                setattr(cls, name, _recorded(name, vars(owner)[name]))
+
+    def __setattr__(self, name, value):
+        # Code for TensorFlow 2.0 assigns another loss scale. Families would track it twice.
+        if name != "_loss_scale" or name not in vars(self):
+            super().__setattr__(name, value)
+        elif value is not self._loss_scale:
+            old, new = self._loss_scale, loss_scale_lib.get(value)
+            if new is None:
+                raise ValueError("loss_scale cannot be None")
+            _claims.check(_claims.KERAS, new)
+            self._track_loss_scale(new)
+            self.__dict__["_loss_scale"] = new
+            _claims.claim(_claims.KERAS, new)
+            getattr(old, "manager", old).__dict__.pop("_claim", None)
+
+    def _track_loss_scale(self, loss_scale):
+        """Makes checkpoints and files see this one, in the place of any before."""
+        self._track_trackable(loss_scale, "loss_scale", overwrite=True)
+
+    @property
+    def agree(self):
+        """The function that all processes agree through, or None; see the constructor."""
+        return self._options.get("agree")
+
+    @agree.setter
+    def agree(self, agree):
+        self.__dict__["_agree"] = _agreement.function_for(agree, self._optimizer, self._loss_scale)
+        self._options.pop("agree", None)
+        if agree is not None:
+            self._options["agree"] = agree
+
+    # What is read of the loss scale.
 
     @property
     def dynamic(self):
@@ -66,21 +107,22 @@ class LossScaling(_MixedIntoKeras):
     # Scaling and unscaling.
 
     def _scale(self, loss):
-        return _gradients.scale_loss(loss, self._loss_scale())
+        return _gradients.scale_loss(loss, _policy.scale(self._loss_scale))
 
     def _unscale(self, grads):
-        return _gradients.unscale(grads, 1.0 / self._loss_scale())
+        return _gradients.unscale(grads, 1.0 / _policy.scale(self._loss_scale))
 
     @_tf.do_not_convert
     def scale_loss(self, loss):
-        """Returns `loss` times the loss scale, in the manner of Keras 3.
+        """Returns `loss` times the loss scale, as in Keras 3.
 
-        After it, in the same step, `apply` and `apply_gradients` take scaled gradients.
+        An optimizer that was ever asked for it takes scaled gradients in `apply_gradients`, unless
+        `scaled=` there says otherwise; a ValueError says so where it was traced for unscaled ones.
 
         Args:
           loss: float tensor.
         """
-        self._calls.note(_calls.SCALED)
+        self._calls.ask(_calls.SCALED)
         return self._scale(loss)
 
     @_tf.do_not_convert
@@ -92,8 +134,11 @@ class LossScaling(_MixedIntoKeras):
 
         Returns:
           A tensor of the dtype of `loss`, or a function that returns one.
+
+        Raises:
+          ValueError: `apply_gradients` was traced before, for scaled gradients.
         """
-        self._calls.note(_calls.SCALED_BY_HAND)
+        self._calls.ask(_calls.LOSS_SCALED)
         if callable(loss):
             return lambda: self._scale(loss())
         return self._scale(loss)
@@ -107,9 +152,34 @@ class LossScaling(_MixedIntoKeras):
 
         Returns:
           A list as long; a gradient keeps its dtype, sparse stays sparse, None stays None.
+
+        Raises:
+          ValueError: `apply_gradients` was traced before, for scaled gradients.
         """
-        self._calls.note(_calls.UNSCALED)
+        self._calls.ask(_calls.UNSCALED)
         return self._unscale(grads)
+
+    def _scaled(self, loss, tape):
+        """`loss`, a tensor on `tape` or a function, scaled."""
+        scale = self._scale
+        if overrides(self, LossScaling, "get_scaled_loss"):
+            self._calls.ask(_calls.UNSCALED)  # As its other half follows.
+            scale = self.get_scaled_loss
+        if callable(loss):
+            return lambda: scale(loss())
+        if tape is None:
+            return scale(loss)
+        with tape:
+            return scale(loss)
+
+    def _unscaled_pairs(self, grads_and_vars):
+        grads_and_vars = list(grads_and_vars)
+        unscale = self._unscale
+        if overrides(self, LossScaling, "get_unscaled_gradients"):
+            self._calls.ask(_calls.LOSS_SCALED)
+            unscale = self.get_unscaled_gradients
+        grads = unscale([grad for grad, _ in grads_and_vars])
+        return list(zip(grads, (variable for _, variable in grads_and_vars)))
 
     # The step.
 
@@ -126,39 +196,31 @@ class LossScaling(_MixedIntoKeras):
         Returns:
           In a graph for a Session an operation, else what `tf.group` makes of it.
         """
-        if _replicas.in_cross_replica_context():
-            raise ValueError(
-                f"{type(self).__name__} was asked to apply gradients in a cross-replica context. "
-                "Call it in a replica context: inside a function that strategy.run runs."
-            )
-        _replicas.check_strategy()
         if scaled:
             grads = self._unscale_for(grads, variables)
-        fixed = isinstance(self._loss_scale, loss_scale_lib.FixedLossScale)
-        if fixed and not self._loss_scale.skip_nonfinite:
-            return _tf.as_operation(apply(grads, variables))
+        counts = self._options.get("count_skipped", self._counts_skipped())
+        return _step.take(
+            self._loss_scale,
+            list(grads),
+            list(variables),
+            apply,
+            what=f"{type(self).__name__}.apply_gradients",
+            skip=self._count_skipped if counts else None,
+            agree=self._agree,
+        )
 
-        def apply_here(*args):
-            return _tf.as_operation(apply(*args))
+    @classmethod
+    def _counts_skipped(cls):
+        """Whether that Keras' own loss-scale optimizer counts skipped steps as iterations."""
+        return True
 
-        def step(*args):
-            def apply_everywhere():
-                return _replicas.in_each_replica(apply_here, args)
+    def _count_skipped(self):
+        """Counts a skipped step; called once for all replicas."""
+        return self._optimizer.iterations.assign_add(1, read_value=False)
 
-            should_apply, update = self._loss_scale._decide(args[0])
-            if tf.executing_eagerly():
-                if should_apply:
-                    apply_everywhere()
-                update()  # Last: if applying fails, the loss scale has not moved.
-                return None
-            if isinstance(should_apply, bool):
-                applied = apply_everywhere() if should_apply else tf.no_op()
-            else:
-                applied = tf.cond(should_apply, apply_everywhere, tf.no_op)
-            updated = update()
-            return tf.group(applied, *([] if updated is None else [updated]))
-
-        return _replicas.together(step, (list(grads), list(variables)))
+    def _name_in_config(self, name):
+        """The name to be kept in the config, or None."""
+        return name
 
     def _unscale_for(self, grads, variables):
         """`_unscale`, where a family may leave the gradients of some variables alone."""
@@ -170,7 +232,7 @@ class LossScaling(_MixedIntoKeras):
 
     @_tf.do_not_convert
     def apply(self, grads, trainable_variables=None):
-        """Applies scaled gradients in the manner of Keras 3, unless the step is to be skipped.
+        """Applies scaled gradients, as in Keras 3, unless the step is to be skipped.
 
         Args:
           grads: list of gradients of a loss that was scaled.
@@ -189,6 +251,61 @@ class LossScaling(_MixedIntoKeras):
             )
         self._calls.applying_scaled()
         self._apply_pairs(zip(grads, variables), scaled=True)
+
+
+def _recorded(name, method):
+    """`method`, any descriptor of a class, which records that it is called under this name."""
+
+    def call(self, *args, **kwargs):
+        self._calls.ask(name)
+        return method.__get__(self, type(self))(*args, **kwargs)
+
+    return functools.update_wrapper(call, method) if callable(method) else call
+
+
+class CallableList(list):
+    """`optimizer.variables`, which code for other Kerases calls."""
+
+    def __call__(self):
+        return self
+
+
+def overrides(optimizer, family, *names):
+    """Whether a subclass, or this one, has methods of its own under these names.
+
+    They may take no `scaled`.
+    """
+    return any(
+        name in vars(optimizer) or getattr(type(optimizer), name) is not getattr(family, name)
+        for name in names
+    )
+
+
+def assign_all(variables, values):
+    """Assigns arrays to variables, as many, all of them or none.
+
+    Raises:
+      ValueError: one has another shape than its variable.
+    """
+    values = [np.asarray(value) for value in values]
+    for variable, value in zip(variables, values):
+        if tuple(variable.shape) != value.shape:
+            raise ValueError(
+                f"weights holds an array of shape {value.shape} for {variable.name}, which has "
+                f"shape {variable.shape}."
+            )
+    for variable, value in zip(variables, values):
+        variable.assign(value)
+
+
+def set_weights(variables, inner, weights):
+    """Assigns arrays to `variables`, or to those of the inner optimizer alone, all or none."""
+    if len(weights) not in (len(inner), len(variables)):
+        raise ValueError(
+            f"weights must be {len(variables)} arrays, or {len(inner)} for the inner optimizer "
+            f"alone, got {len(weights)}."
+        )
+    assign_all(inner if len(weights) == len(inner) else variables, weights)
 
 
 def split(grads_and_vars):
@@ -213,6 +330,21 @@ def named_variables_of(loss_scale):
     }
 
 
+def check_place(optimizer):
+    """Raises a ValueError where no step can be taken, before any variable is made for it.
+
+    Such as in a graph for a Session, where these optimizers return no operation.
+    """
+    _step.check_place(f"{type(optimizer).__name__}.apply_gradients")
+    if _tf.in_plain_graph():
+        raise ValueError(
+            f"{type(optimizer.inner_optimizer)!r} updates nothing in a tf.Graph that a Session is "
+            "to run: it makes no operation that could be run. Use eager mode or tf.function; or "
+            "an optimizer that works with sessions, of keras.optimizers.legacy or "
+            "tf.compat.v1.train."
+        )
+
+
 class WrapsTFKeras(LossScaling):
     """What both kinds of optimizers of tf.keras and `tf_keras` share beyond that."""
 
@@ -227,27 +359,10 @@ class WrapsTFKeras(LossScaling):
         TensorFlow 2.4 to 2.15 and `tf_keras` write them so.
         """
         delegating: Any = next(c for c in type(self).__mro__ if "DelegatingTrackable" in c.__name__)
-        self._optimizer._is_wrapped_by_loss_scale_optimizer = True  # There is room for one.
+        self._optimizer._is_wrapped_by_loss_scale_optimizer = True  # It can hold one.
         self.__dict__["_trackable"] = self._optimizer  # Which some ask for while it is being set.
         delegating.__init__(self, self._optimizer)
-        self._track_trackable(self._loss_scale, "loss_scale")
-
-    def _note_whole_step(self):
-        self._calls.note(_calls.SCALED_BY_HAND, _calls.UNSCALED)
-
-    def _scaled(self, loss, tape):
-        """`loss`, a tensor on `tape` or a function, scaled."""
-        if callable(loss):
-            return lambda: self._scale(loss())
-        if tape is None:
-            return self._scale(loss)
-        with tape:
-            return self._scale(loss)
-
-    def _unscaled_pairs(self, grads_and_vars):
-        grads_and_vars = list(grads_and_vars)
-        grads = self._unscale(grad for grad, _ in grads_and_vars)
-        return list(zip(grads, (variable for _, variable in grads_and_vars)))
+        self._track_loss_scale(self._loss_scale)
 
     def _serialize_inner(self):
         return self._keras.optimizers.serialize(self._optimizer)

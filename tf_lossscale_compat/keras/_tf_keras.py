@@ -8,19 +8,15 @@ from tf_lossscale_compat.keras import _shared
 tf = _tf.tf
 
 
-class _CallableList(list):
-    def __call__(self):
-        return self
-
-
 class TFKeras(_shared.WrapsTFKeras):
     """Mixed into that Keras' `LossScaleOptimizer` for such optimizers."""
 
     _is_legacy = False
 
-    def _wrap(self, inner_optimizer, loss_scale):
+    def _wrap(self, inner_optimizer, loss_scale, name):
         self._adopt(inner_optimizer, loss_scale)
-        self.name = type(self).__name__  # Keras' own has none, and fails where it is to warn.
+        # Keras' own has none, and fails where it is to warn.
+        self.name = type(self).__name__ if name is None else name
         self._delegate_tracking()
 
     # Keras' own has the next two in newer versions only; before, it would keep moving averages of
@@ -43,14 +39,26 @@ class TFKeras(_shared.WrapsTFKeras):
           var_list: list of variables, or a function that returns one.
           tape: the `tf.GradientTape` that recorded `loss`, or None.
         """
-        self._note_whole_step()
+        self._calls.ask("compute_gradients")
+        return self._gradients(loss, var_list, tape)
+
+    def _gradients(self, loss, var_list, tape):
         scaled = self._scaled(loss, tape)
         return self._unscaled_pairs(self._optimizer.compute_gradients(scaled, var_list, tape=tape))
 
+    @_tf.do_not_convert
+    def minimize(self, loss, var_list, tape=None):
+        """Computes gradients and applies them: `compute_gradients` and `apply_gradients` in one."""
+        if _shared.overrides(self, TFKeras, "compute_gradients", "apply_gradients"):
+            super().minimize(loss, var_list, tape)
+        else:
+            self.apply_gradients(self._gradients(loss, var_list, tape), scaled=False)
+
     def _apply_pairs(self, grads_and_vars, scaled, **kwargs):
+        _shared.check_place(self)
         grads, variables = _shared.split(grads_and_vars)
         with tf.init_scope():  # Branches of a conditional are no place to make slot variables.
-            self.build(variables)
+            self.build(_tf.variables_to_build(grads, variables))
 
         def apply(grads, variables):
             self._optimizer.apply_gradients(list(zip(grads, variables)), **kwargs)
@@ -58,24 +66,26 @@ class TFKeras(_shared.WrapsTFKeras):
         self._step(grads, variables, scaled, apply)
 
     @_tf.do_not_convert
-    def apply_gradients(self, grads_and_vars, name=None, **kwargs):
+    def apply_gradients(self, grads_and_vars, name=None, *, scaled=None, **kwargs):
         """Applies gradients, unless the step is to be skipped, and updates the loss scale.
 
         Args:
-          grads_and_vars: iterable of (gradient, variable) pairs: scaled gradients if this step
-            called `scale_loss`, and else unscaled ones.
+          grads_and_vars: iterable of (gradient, variable) pairs.
           name: str, handed to the inner optimizer, or None.
+          scaled: bool, whether the gradients are still to be divided by the loss scale; None for
+            yes if this optimizer was ever asked for `scale_loss`, and else no.
           **kwargs: handed to the inner optimizer, see there.
 
         Returns:
           The inner optimizer's count of applied steps, a variable.
 
         Raises:
-          ValueError: called in a cross-replica context, or there is no gradient.
+          ValueError: called in a cross-replica context, there is no gradient, or `scaled` is None
+            and this optimizer was asked both for `scale_loss` and for unscaled gradients.
         """
         if name is not None:
             kwargs["name"] = name
-        self._apply_pairs(grads_and_vars, self._calls.applying_gradients(), **kwargs)
+        self._apply_pairs(grads_and_vars, self._calls.are_scaled(scaled), **kwargs)
         return self.iterations
 
     @property
@@ -84,25 +94,13 @@ class TFKeras(_shared.WrapsTFKeras):
 
         A list that can be called, too: in TensorFlow 2.10 this was a method.
         """
-        return _CallableList(_tf.variables_of(self._optimizer) + self._loss_scale._variables())
+        return _shared.CallableList(
+            _tf.variables_of(self._optimizer) + self._loss_scale._variables()
+        )
 
     def set_weights(self, weights):
         """Sets `variables`, or those of the inner optimizer alone, from a list of arrays."""
-        variables = self.variables
-        inner = len(_tf.variables_of(self._optimizer))
-        if len(weights) not in (inner, len(variables)):
-            raise ValueError(
-                f"weights must be {len(variables)} arrays, or {inner} for the inner optimizer "
-                f"alone, got {len(weights)}."
-            )
-        for variable, weight in zip(variables, weights):
-            if variable.shape != weight.shape:
-                raise ValueError(
-                    f"weights holds an array of shape {weight.shape} for {variable.name}, which "
-                    f"has shape {variable.shape}."
-                )
-        for variable, weight in zip(variables, weights):
-            variable.assign(weight)
+        _shared.set_weights(self.variables, _tf.variables_of(self._optimizer), weights)
 
     def save_own_variables(self, store):
         """Puts state into a `.keras` file: the inner optimizer's by number, the scale's by name."""
@@ -125,5 +123,5 @@ class TFKeras(_shared.WrapsTFKeras):
                 "own."
             )
             own = {}
-        for name, variable in {**inner, **own}.items():
-            variable.assign(store[name])
+        targets = {**inner, **own}
+        _shared.assign_all(targets.values(), [store[name] for name in targets])

@@ -12,6 +12,8 @@ exit codes:
      skipped, or the command was called wrongly
 """
 
+import sys
+
 
 def add_arguments(parser):
     """Adds this command's options to an `argparse` parser."""
@@ -44,8 +46,15 @@ def run(args):
     try:
         import libcst  # noqa: F401
     except ImportError:
+        if sys.version_info < (3, 9):
+            # The extra would install nothing here.
+            args.error(
+                "this needs Python 3.9 or newer, and this is {}.{}: run it with a newer one, in "
+                "which tf_lossscale_compat[migrate] is installed. The code that it rewrites may be "
+                "for an older one.".format(*sys.version_info[:2])
+            )
         args.error(
-            "this needs libcst (Python 3.9 or newer), which the extra `migrate` installs: "
+            "this needs libcst, which the extra `migrate` installs: "
             "pip install 'tf_lossscale_compat[migrate]'"
         )
     if "-" in args.paths and (len(args.paths) > 1 or args.write):

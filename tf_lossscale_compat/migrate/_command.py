@@ -1,15 +1,21 @@
 """Runs `tf-lossscale migrate` over files: shows, checks or writes, and says what is left."""
 
+import ast
 import difflib
 import os
 import re
 import sys
 import traceback
+import warnings
 from typing import NamedTuple
 
 from tf_lossscale_compat.migrate import _files, _notebook, _source, _tree, _walk
 
 _LINE = re.compile(r"[^\n]*\n|[^\n]+")
+_LOOK_FIRST = (
+    "before training, check that the loss scale is logged and moves as before: a check for the"
+    " optimizer's class that none of these files shows may have turned loss scaling off\n"
+)
 # From here on a progress bar is worth its line.
 _MANY_FILES = 200
 
@@ -21,42 +27,46 @@ class Outcome(NamedTuple):
       old, new: bytes, before and after; the same where nothing changes.
       findings: list of `_source.Finding`, for a person.
       failures: list of the same, for what could not be handled; line 0 means the whole file.
+      made, has_checks: see `_source.Result`.
     """
 
     old: bytes
     new: bytes
     findings: list
     failures: list
+    made: frozenset = frozenset()
+    has_checks: bool = False
 
 
 def _failed(data, message, line=0, column=0):
     return Outcome(data, data, [], [_source.Finding(line, column, message)])
 
 
-def migrate_bytes(data, notebook=None):
+def migrate_bytes(data, notebook=None, made=frozenset()):
     """Rewrites the content of a file.
 
     Args:
       data: bytes.
       notebook: whether it is a notebook; None to tell by the content.
+      made: see `_source.migrate`.
 
     Returns:
       An `Outcome`. Whatever goes wrong is in its `failures`.
     """
     try:
         if not _source.may_concern(data):
-            return Outcome(data, data, [], [])
+            return _unconcerned(data, notebook)
         text = _files.decode(data)
         if notebook is None:
             notebook = _notebook.is_notebook(text)
         if notebook:
-            result = _notebook.migrate(text)
+            result = _notebook.migrate(text, made)
             failures = result.failures
         else:
-            result = _source.migrate(text)
+            result = _source.migrate(text, made=made)
             failures = []
         new = data if result.text == text else _files.encode(result.text, data)
-        return Outcome(data, new, result.findings, failures)
+        return Outcome(data, new, result.findings, failures, result.made, result.has_checks)
     except (_files.FileError, _notebook.NotebookError) as error:
         return _failed(data, str(error))
     except _tree.ParseError as error:
@@ -73,11 +83,27 @@ def migrate_bytes(data, notebook=None):
         )
 
 
-def as_written(outcome, notebook=None):
+def _unconcerned(data, notebook):
+    """The outcome of a file with nothing to change; whether it is Python 3 is said all the same."""
+    if not notebook and _source.mentions_tensorflow(data):
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+                ast.parse(data)
+        except (SyntaxError, ValueError) as error:
+            if _source.PYTHON_2.search(data):
+                line, column = getattr(error, "lineno", 0) or 0, getattr(error, "offset", 0) or 0
+                return _failed(data, f"does not parse as Python 3: {error}", line, column)
+        except (RecursionError, MemoryError):
+            pass
+    return Outcome(data, data, [], [])
+
+
+def as_written(outcome, notebook=None, made=frozenset()):
     """Returns an outcome with its places where they are after the change."""
     if outcome.new == outcome.old or not (outcome.findings or outcome.failures):
         return outcome
-    again = migrate_bytes(outcome.new, notebook)
+    again = migrate_bytes(outcome.new, notebook, made)
     return outcome._replace(findings=again.findings, failures=again.failures)
 
 
@@ -91,17 +117,30 @@ class _Run:
         self.changed = 0
         self.findings = 0
         self.failures = 0
+        self._made: frozenset = frozenset()
         self._progress = None
 
-    def file(self, path):
+    def look(self, path):
+        """Looks at a file; returns its outcome so far, None if there is none."""
         self.files += 1
         try:
             data = _files.read(path)
         except _files.FileError as error:
             self._fail(path, str(error))
-            return
+            return None
+        outcome = migrate_bytes(data, path.endswith(".ipynb"))
+        self._made |= outcome.made
+        if outcome.new == outcome.old and not (
+            outcome.findings or outcome.failures or outcome.has_checks
+        ):
+            return None
+        return outcome
+
+    def act(self, path, outcome):
+        """Shows or makes the change of a file, once all files have been looked at."""
         notebook = path.endswith(".ipynb")
-        outcome = migrate_bytes(data, notebook)
+        if outcome.has_checks:
+            outcome = migrate_bytes(outcome.old, notebook, self._made)
         if outcome.new != outcome.old:
             outcome = self._change(path, outcome, notebook)
         self.tell(path, outcome)
@@ -114,7 +153,7 @@ class _Run:
             except _files.FileError as error:
                 self._fail(path, str(error))
                 return outcome
-            outcome = as_written(outcome, notebook)
+            outcome = as_written(outcome, notebook, self._made)
             self._out(f"rewrote {path}\n")
         elif self._check:
             self._out(f"would rewrite {path}\n")
@@ -145,15 +184,26 @@ class _Run:
         seen = set()
         found = []
         for path in paths:
-            for file in _walk.files(path, exclude, self.unlisted):
+            failures = self.failures
+            files = list(_walk.files(path, exclude, self.unlisted))
+            if not files and self.failures == failures:
+                self._fail(path, "holds no *.py, *.pyi or *.ipynb file to look at")
+            for file in files:
                 target = os.path.realpath(file)
                 if target not in seen:
                     seen.add(target)
                     found.append(file)
+        outcomes = []
+        # A check for a class belongs to the wrapper that it checks, wherever that is made: all
+        # files are looked at before any is changed.
         with _progress(found) as self._progress:
             for file in self._progress or found:
-                self.file(file)
+                outcome = self.look(file)
+                if outcome is not None:
+                    outcomes.append((file, outcome))
         self._progress = None
+        for file, outcome in outcomes:
+            self.act(file, outcome)
 
     def _out(self, text):
         self._print(sys.stdout, text)
@@ -168,10 +218,11 @@ class _Run:
 
     def summary(self):
         done = "rewritten" if self._write else "to rewrite"
+        last = _LOOK_FIRST if self._write and self.changed else ""
         return (
             f"{_count(self.files, 'file')} looked at, {self.changed} {done},"
             f" {_count(self.findings, 'place')} left to a person,"
-            f" {self.failures} not handled\n"
+            f" {self.failures} not handled\n{last}"
         )
 
     @property

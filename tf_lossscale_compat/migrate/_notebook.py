@@ -19,6 +19,7 @@ _CELL_MAGIC = re.compile(r"\s*%%(\w*)")
 _LINE = re.compile(r"[^\r\n]*(?:\r\n|\r|\n|\Z)")
 _MAGIC = re.compile(r"(?P<kept>[ \t]*)(?:[%!?]|[\w.]+\?{1,2}\s*$|[/,;]\s*\w)")
 _ASSIGNED = re.compile(r"(?P<kept>[ \t]*[\w.,\[\] \t]+=[ \t]*)[%!].*")
+_INDENT = re.compile(r"(?:[ \t]*(?:\r\n|\r|\n))*(?P<indent>[ \t]*)")
 _SPACE = " \t\n\r"
 _DECODER = json.JSONDecoder(strict=False)
 
@@ -34,11 +35,14 @@ class Result(NamedTuple):
       text: str, its JSON.
       findings: list of `_source.Finding`, places in the JSON, messages with the cell.
       failures: list of the same, for cells that do not parse.
+      made, has_checks: see `_source.Result`.
     """
 
     text: str
     findings: list
     failures: list
+    made: frozenset = frozenset()
+    has_checks: bool = False
 
 
 class _Piece(NamedTuple):
@@ -55,8 +59,27 @@ class _Cell(NamedTuple):
     glue: Optional[str]  # What stands between two strings of its list; None where it is one string.
 
     @property
-    def source(self):
+    def whole(self):
         return "".join(piece.value for piece in self.pieces)
+
+    @property
+    def indent(self):
+        """What IPython takes away from the lines of a cell: the blanks before the first one."""
+        match = _INDENT.match(self.whole)
+        return match.group("indent") if match else ""
+
+    @property
+    def source(self):
+        """The source as IPython runs it."""
+        return re.sub(rf"^{self.indent}", "", self.whole, flags=re.MULTILINE)
+
+    def place(self, offset):
+        """Returns where in the whole text a place of the source is."""
+        if not self.indent:
+            return offset
+        before = self.whole.split("\n")[: self.source.count("\n", 0, offset) + 1]
+        gone = sum(each.startswith(self.indent) for each in before)
+        return offset + gone * len(self.indent)
 
 
 def is_notebook(text):
@@ -70,11 +93,12 @@ def is_notebook(text):
     return isinstance(document, dict) and ("cells" in document or "worksheets" in document)
 
 
-def migrate(text):
+def migrate(text, made=frozenset()):
     """Rewrites the code cells of a notebook.
 
     Args:
       text: str, the notebook's JSON.
+      made: see `_source.migrate`.
 
     Returns:
       A `Result`.
@@ -106,7 +130,7 @@ def migrate(text):
         result = _source.Result([], program, [])
     else:
         try:
-            result = _source.migrate(program, keep_imports=True)
+            result = _source.migrate(program, keep_imports=True, made=made)
         except _tree.ParseError as error:
             raise NotebookError(f"its cells do not parse together: {error}") from None
     starts, offset = [], 0
@@ -118,6 +142,8 @@ def migrate(text):
         _source.apply(text, _json_edits(text, cells, starts, result.edits)),
         [located.finding(finding) for finding in result.findings],
         [located.failure(cell, error) for cell, error in failures],
+        result.made,
+        result.has_checks,
     )
 
 
@@ -297,6 +323,11 @@ def _json_edits(text, cells, starts, edits):
     result = []
     for number, cell_edits in sorted(own.items()):
         cell = cells[number]
+        if cell.indent:
+            cell_edits = [
+                (cell.place(start), cell.place(end), re.sub("(?<=\n)", cell.indent, new))
+                for start, end, new in cell_edits
+            ]
         for first, last, group, offset in _groups(cell.pieces, cell_edits):
             pieces = cell.pieces[first : last + 1]
             value = _source.apply(
@@ -351,7 +382,8 @@ class _Locator:
         return self._place(cell, min(offset, len(cell.source)), f"does not parse: {error}")
 
     def _place(self, cell, offset, message):
-        line = len(re.findall(r"\r\n|\r|\n", cell.source[:offset])) + 1
+        offset = cell.place(offset)
+        line = len(re.findall(r"\r\n|\r|\n", cell.whole[:offset])) + 1
         for piece in cell.pieces:
             if offset <= len(piece.value):
                 break

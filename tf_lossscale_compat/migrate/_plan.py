@@ -11,8 +11,8 @@ from typing import Dict, List, NamedTuple, Set, Tuple
 
 import libcst as cst
 
-from tf_lossscale_compat.migrate import _tree, checks, rewrites
-from tf_lossscale_compat.migrate.checks import Finding
+from tf_lossscale_compat.migrate import _policies, _tree, checks, rewrites
+from tf_lossscale_compat.migrate.checks import Finding, unknown_tensorflow
 from tf_lossscale_compat.migrate.rewrites import Call, Usage
 
 PACKAGE = "tf_lossscale_compat"
@@ -38,11 +38,14 @@ class Plan:
       tree: `_tree.Tree`.
       keep_imports: whether an import of TensorFlow itself stays though the source needs it no
         more, as in a notebook, whose next cell is yet to be written.
+      made: what becomes of the wrappers that all files of one call make, a set of (family, state)
+        as of `made`. Checks for a class follow them. None to let them follow this file alone.
     """
 
-    def __init__(self, tree, keep_imports=False):
+    def __init__(self, tree, keep_imports=False, made=None):
         self._tree = tree
         self._keep_imports = keep_imports
+        self._made = made
         self._edits: Set[Edit] = set()
         self._findings = set()
         self._usages = {}
@@ -50,6 +53,11 @@ class Plan:
         self._moved = {}  # id of a binding: its namespace and the names beyond it.
         self._dropped = set()  # ids of bindings whose import is replaced.
         self._supplied = set()  # ids of bindings whose import now imports this package too.
+        self._ours = {  # Comparisons that name this package's class already.
+            chain.check
+            for chain in tree.chains
+            if chain.role == "check" and any(_is_ours(name) for _, name in chain.references)
+        }
 
         if any(binding.path.split(".")[0] in rewrites.ROOTS for binding in tree.bindings):
             self._move_bindings()
@@ -57,6 +65,7 @@ class Plan:
             self._drop_bindings()
             self._edit_imports()
             self._add_imports()
+            _policies.rename(self)
         for check in checks.CHECKS:
             self._findings.update(check.find(self))
         self.edits = sorted(self._edits)
@@ -77,15 +86,118 @@ class Plan:
     def is_dropped(self, binding):
         return id(binding) in self._dropped | self._supplied
 
+    def edit(self, start, end, new):
+        self._edits.add(Edit(start, end, new.encode()))
+
     def report(self, node, message):
         self._findings.add(Finding(self._tree.span(node)[0], message))
+
+    @property
+    def is_about_loss_scaling(self):
+        """Whether the file names a class of this package, or will."""
+        return bool(self._edits) or any(
+            binding.path.split(".")[0] == PACKAGE for binding in self._tree.bindings
+        )
+
+    def wrapper_calls(self):
+        """Yields (name of the class, chain, call) where the file makes one of this package's."""
+        wrappers = {id(chain) for chain, _ in self._wrappers()}
+        for chain, call in self._tree.calls:
+            if id(chain) not in wrappers or chain.role != "call":
+                continue
+            if self.is_edited(chain) or any(self.is_moved(each) for each in chain.bindings):
+                pass
+            elif not any(_is_ours(name) for _, name in chain.references):
+                continue
+            parts = [part for _, name in chain.references for part in name.split(".")]
+            yield next(part for part in parts if part in _CLASSES), chain, call
+
+    # Wrappers and the checks for them.
+
+    @property
+    def made(self):
+        """What becomes of the wrappers that this file makes.
+
+        A set of (family, state): "moved" where the call names this package's class, be it before
+        or after; "stays" where it is another class of the same name; "open" where that is left to a
+        person.
+        """
+        found = set()
+        for chain, namespace in self._wrappers():
+            if chain.role not in ("call", "base"):
+                continue
+            if namespace is None:
+                name = next(name for _, name in chain.references if _is_ours(name))
+                found.add((rewrites.family(name), "moved"))
+            elif self.is_edited(chain) or any(self.is_moved(each) for each in chain.bindings):
+                found.add((namespace.family, "moved"))
+            elif chain.bindings and self._accepts(namespace)[0] is False:
+                found.add((namespace.family, "stays"))
+            else:
+                found.add((namespace.family, "open"))
+        return found
+
+    @property
+    def has_checks(self):
+        """Whether what is done depends on other files' wrappers."""
+        return any(
+            chain.role == "check" and namespace is not None and not self._is_settled(chain)
+            for chain, namespace in self._wrappers()
+        )
+
+    def _wrappers(self):
+        """Yields chains that name a class of a namespace, and that, or None for this package's."""
+        for chain in self._tree.chains:
+            if any(_is_ours(name) for _, name in chain.references):
+                yield chain, None
+                continue
+            names = [name for binding, name in chain.references if binding is not None]
+            if unknown_tensorflow.looks_like_tensorflow(chain):
+                names = [unknown_tensorflow.as_tensorflow(chain)]
+            for name in names:
+                namespace, rest = rewrites.find(name)
+                if namespace is not None and rest and rest[0] in namespace.members:
+                    yield chain, namespace
+                    break
+
+    def _is_settled(self, chain):
+        return chain.role == "check" and chain.check in self._ours
+
+    def _follows(self, namespace, accepted, why):
+        """What `_accepts` returns for a file with checks, given what it returns without them."""
+        family = namespace.family
+        roles = {
+            chain.role
+            for chain, each in self._wrappers()
+            if each is not None and each.family == family and not self._is_settled(chain)
+        }
+        if "check" not in roles:
+            return accepted, why
+        states = {state for each, state in self._made if each == family}
+        is_maker = bool(roles & {"call", "base"})
+        if family != "keras":
+            return (None, _left_open) if "open" in states and not is_maker else (accepted, why)
+        if len(states) > 1:
+            return None, _made_in_two_ways
+        if is_maker:
+            return accepted, why
+        if states == {"moved"}:
+            return True, None
+        if states == {"stays"}:
+            return False, None
+        if states == {"open"}:
+            return None, _left_open
+        return (accepted, why) if "value" in roles else (None, _made_nowhere)
 
     # Step by step.
 
     def _accepts(self, namespace):
-        """Whether the file means this namespace's members: True, False, or None for unclear."""
-        if namespace.manner is None:
-            return True
+        """Whether the file means this namespace's members: True, False, or None for unclear.
+
+        The second result is a function from a name to what to say where it is unclear.
+        """
+        if namespace.is_meant is None and self._made is None:
+            return True, None
         if namespace.old not in self._usages:
             calls = [
                 _call(self._tree, node)
@@ -96,22 +208,26 @@ class Plan:
                     if binding is not None
                 )
             ]
-            usage = Usage(calls, self._tree.attributes)
-            self._usages[namespace.old] = namespace.manner(usage)
+            usage = Usage(calls, self._tree.attributes, self._tree.methods)
+            result = True if namespace.is_meant is None else namespace.is_meant(usage), _unclear
+            if self._made is not None:
+                result = self._follows(namespace, *result)
+            self._usages[namespace.old] = result
         return self._usages[namespace.old]
 
     def _target(self, qualified):
         """Returns the namespace, if any, that a name is to be rewritten for, and its names beyond.
 
-        The last result says whether it is left to a person because the manner is unclear.
+        The last result is what to say, a function of a name, where it is left to a person because
+        it is unclear; else None.
         """
         namespace, rest = rewrites.find(qualified)
         if namespace is None or (rest and rest[0] not in namespace.members):
-            return None, rest, False
+            return None, rest, None
         if not rest and not namespace.whole:
-            return None, rest, False
-        accepted = self._accepts(namespace)
-        return (namespace if accepted else None), rest, accepted is None
+            return None, rest, None
+        accepted, why = self._accepts(namespace)
+        return (namespace if accepted else None), rest, (why if accepted is None else None)
 
     def _move_bindings(self):
         candidates = {}
@@ -123,10 +239,12 @@ class Plan:
                 continue
             if rest:
                 target, _, unclear = self._target(binding.path)
+                if binding.chains and all(self._is_settled(chain) for chain in binding.chains):
+                    continue
                 if target is not None:
                     self._moved[id(binding)] = (target, rest)
                 elif unclear:
-                    self.report(binding.alias, _unclear(binding.path))
+                    self.report(binding.alias, unclear(binding.path))
             elif all(self._goes_with(chain, binding, namespace) for chain in binding.chains) and (
                 namespace.whole or (binding.chains and not binding.elsewhere)
             ):
@@ -156,7 +274,7 @@ class Plan:
             if other is not binding:
                 continue
             target, rest, _ = self._target(name)
-            if target is None:
+            if target is None or self._is_settled(chain):
                 return False
             beyond = name[len(binding.qualified) :]
             if ".".join([target.new, *rest]) != namespace.new + beyond:
@@ -167,12 +285,15 @@ class Plan:
         for chain in self._tree.chains:
             if len(chain.nodes) < 2 or any(self.is_moved(each) for each in chain.bindings):
                 continue
+            if self._is_settled(chain):
+                continue
             targets = [
-                (None, [], False) if binding is None else self._target(name)
+                (None, [], None) if binding is None else self._target(name)
                 for binding, name in chain.references
             ]
-            if any(unclear for _, _, unclear in targets):
-                self.report(chain.nodes[0], _unclear(chain.text))
+            unclear = next((each for _, _, each in targets if each), None)
+            if unclear:
+                self.report(chain.nodes[0], unclear(chain.text))
                 continue
             found = [(target, rest) for target, rest, _ in targets if target is not None]
             if not found:
@@ -210,8 +331,22 @@ class Plan:
                     f" of its own and write `{'.'.join([target.new, *rest])}` with that",
                 )
                 continue
+            if any(self._is_lazy_elsewhere(binding) for binding in chain.bindings):
+                self.report(
+                    chain.nodes[0],
+                    f"`{chain.names[0]}` is imported by a function for others: import"
+                    f" `{target.module}` there in the same way and write"
+                    f" `{'.'.join([target.new, *rest])}`",
+                )
+                continue
             self._edits.add(Edit(start, end, target.new.encode()))
             self._edited[id(chain)] = target.module
+
+    def _is_lazy_elsewhere(self, binding):
+        """Whether a function imports a name for others in a way that an import cannot follow."""
+        word = _declared(binding.statement.around, binding.local)
+        works = not rewrites.canonical(binding.path).startswith("tensorflow.contrib")
+        return word is cst.Nonlocal or (word is cst.Global and not works)
 
     def _imports_package(self, assignment):
         binding = self._tree.binding(assignment)
@@ -222,7 +357,7 @@ class Plan:
         for binding in self._tree.bindings:
             if self.is_moved(binding) or binding.path.split(".")[0] not in rewrites.ROOTS:
                 continue
-            if binding.elsewhere:
+            if binding.elsewhere or _declared(binding.statement.around, binding.local):
                 continue
             works = not rewrites.canonical(binding.path).startswith("tensorflow.contrib")
             if works and (self._keep_imports or not binding.chains or self._mentioned(binding)):
@@ -347,6 +482,7 @@ class Plan:
 
     def _add_imports(self):
         wanted: Dict[str, list] = {}
+        lazy = set()  # ids of statements in a function that imports for others, by `global tf`.
         for chain in self._tree.chains:
             if not self.is_edited(chain):
                 continue
@@ -362,6 +498,8 @@ class Plan:
                     statements.append(binding.statement)
             for anchor in self._anchors(statements):
                 wanted.setdefault(module, []).append(anchor)
+                if any(_declared(anchor.around, binding.local) for binding in bindings):
+                    lazy.add(id(anchor.node))
         for module, anchors in wanted.items():
             # One at the top serves the functions below it.
             tops = [self._tree.span(each.node)[0] for each in anchors if len(each.around) == 1]
@@ -369,7 +507,10 @@ class Plan:
             for anchor in anchors:
                 inside = any(isinstance(each, cst.FunctionDef) for each in anchor.around)
                 if not inside or self._tree.span(anchor.node)[0] < top:
-                    self._insert_after(anchor, f"import {module}".encode())
+                    lines = [f"import {module}".encode()]
+                    if id(anchor.node) in lazy:
+                        lines.insert(0, f"global {PACKAGE}".encode())
+                    self._insert_after(anchor, *lines)
 
     def _is_imported(self, chain, module):
         for assignment in self._tree.assignments(chain, PACKAGE):
@@ -424,18 +565,16 @@ class Plan:
         start, end = self._tree.span(node)
         self._edits.add(Edit(start, end, new))
 
-    def _insert_after(self, anchor, text):
+    def _insert_after(self, anchor, *lines):
         tree = self._tree
-        if isinstance(anchor, _After):
-            start, end = tree.span(anchor.node)
-            last = _last_line(anchor.node)
-            place = self._line_end(tree.span(last)[1])
-            self._edits.add(Edit(place, place, self._new_line(start, place) + text))
-            return
         start, end = tree.span(anchor.node)
-        glue = self._glue(anchor)
-        place = end if glue == b"; " else self._line_end(end)
-        self._edits.add(Edit(place, place, glue + text))
+        if isinstance(anchor, _After):
+            place = self._line_end(tree.span(_last_line(anchor.node))[1])
+            glue = self._new_line(start, place)
+        else:
+            glue = self._glue(anchor)
+            place = end if glue == b"; " else self._line_end(end)
+        self._edits.add(Edit(place, place, b"".join(glue + line for line in lines)))
 
 
 class _After(NamedTuple):
@@ -443,6 +582,28 @@ class _After(NamedTuple):
 
     node: cst.CSTNode
     around: tuple
+
+
+def _declared(around, name):
+    """Returns what the innermost function around a statement declares a name as, or None.
+
+    Args:
+      around: nodes, the outermost first.
+      name: str.
+
+    Returns:
+      `cst.Global` or `cst.Nonlocal`, the type of the statement.
+    """
+    functions = [node for node in around if isinstance(node, cst.FunctionDef)]
+    waiting = [functions[-1].body] if functions else []
+    while waiting:
+        node = waiting.pop()
+        if isinstance(node, (cst.Global, cst.Nonlocal)):
+            if name in [item.name.value for item in node.names]:
+                return type(node)
+        elif not isinstance(node, (cst.FunctionDef, cst.ClassDef)):
+            waiting += node.children
+    return None
 
 
 def _last_line(node):
@@ -469,9 +630,43 @@ def _is_member(namespace, rest):
 
 def _unclear(name):
     return (
-        f"this file uses `{name}` in the manner of TensorFlow 2.4 to 2.15 and in Keras 3's: write"
+        f"this file uses `{name}` as in TensorFlow 2.4 to 2.15 and as in Keras 3: write"
         " `tf_lossscale_compat.keras.mixed_precision.LossScaleOptimizer` where the former is meant"
     )
+
+
+_OURS = "tf_lossscale_compat.keras.mixed_precision.LossScaleOptimizer"
+
+
+def _made_in_two_ways(name):
+    return (
+        f"`{name}` stands in a file that checks for the class, and of the files looked at some make"
+        " an optimizer of it that becomes this package's while others keep Keras' own: check for"
+        f" both, `isinstance(x, ({name}, {_OURS}))`"
+    )
+
+
+def _made_nowhere(name):
+    return (
+        f"`{name}` is checked for, but no file looked at makes one: where this package's is made"
+        f" elsewhere, write `{_OURS}` or name that file in the same call; where Keras makes its"
+        f" own, as `compile` does under a mixed_float16 policy, check for both: `({name}, {_OURS})`"
+    )
+
+
+def _left_open(name):
+    return (
+        f"`{name}` is checked for, and the place that makes one is left to a person: change both"
+        " together"
+    )
+
+
+def _is_ours(name):
+    parts = name.split(".")
+    return parts[0] == PACKAGE and any(part in _CLASSES for part in parts[1:])
+
+
+_CLASSES = {name for namespace in rewrites.NAMESPACES.values() for name in namespace.members}
 
 
 def _call(tree, node):

@@ -11,6 +11,11 @@ _SURE = re.compile(rb"mixed_precision|LossScale|loss_scale")
 _CONTRIB = re.compile(rb"\bcontrib\b")
 _TENSORFLOW = re.compile(rb"tensorflow|\btf\b")
 
+# What Python 3 does not take, where it is not parsed: a template, say, is no such thing.
+PYTHON_2 = re.compile(
+    rb"^[ \t]*(?:(?:print|exec)[ \t]+[\"'\w]|(?:except|raise)[ \t]+[\w.]+[ \t]*,)", re.MULTILINE
+)
+
 
 class Finding(NamedTuple):
     """Something left to a person: line and column count from 1, columns in characters."""
@@ -27,11 +32,15 @@ class Result(NamedTuple):
       edits: list of (start, end, new text), in characters of the text given, in order.
       text: str, the text with them.
       findings: list of `Finding`, in order.
+      made: what becomes of the wrappers it makes, see `_plan.Plan.made`.
+      has_checks: whether the result depends on what becomes of other files' wrappers.
     """
 
     edits: list
     text: str
     findings: list
+    made: frozenset = frozenset()
+    has_checks: bool = False
 
 
 class UnsafeEditError(Exception):
@@ -49,12 +58,18 @@ def may_concern(data):
     return bool(_CONTRIB.search(data) and _TENSORFLOW.search(data))
 
 
-def migrate(text, keep_imports=False):
+def mentions_tensorflow(data):
+    """Whether a file may use TensorFlow."""
+    return bool(_TENSORFLOW.search(data))
+
+
+def migrate(text, keep_imports=False, made=frozenset()):
     """Rewrites a source.
 
     Args:
       text: str, Python source without a byte order mark.
       keep_imports: see `_plan.Plan`.
+      made: what becomes of the wrappers that other files of the same call make.
 
     Returns:
       A `Result`.
@@ -65,6 +80,9 @@ def migrate(text, keep_imports=False):
     """
     tree = _tree.Tree(text)
     plan = _plan.Plan(tree, keep_imports)
+    own, has_checks = frozenset(plan.made), plan.has_checks
+    if has_checks:
+        plan = _plan.Plan(tree, keep_imports, own | made)
     edits = [
         (
             _characters(tree.source, edit.start),
@@ -84,7 +102,7 @@ def migrate(text, keep_imports=False):
         for finding in plan.findings
         for line, column in [tree.position(finding.offset)]
     ]
-    return Result(edits, new_text, findings)
+    return Result(edits, new_text, findings, own, has_checks)
 
 
 def _characters(source, offset):

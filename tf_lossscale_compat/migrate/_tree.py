@@ -23,9 +23,10 @@ _STATEMENTS = (
     cst.MatchCase,
 )
 # LibCST descends on the stack, and so do its visitors, several calls for each level.
-_MOST_LEVELS = 150
-_MOST_BRACKETS = 100
+_MAX_LEVELS = 150
+_MAX_BRACKETS = 100
 _BRACKETS = re.compile(r"[()\[\]{}]")
+_CLASS_CHECKS = ("isinstance", "issubclass", "assertIsInstance", "assertNotIsInstance")
 _LINE_ENDS = re.compile(rb"\r\n|\r|\n")
 
 
@@ -50,12 +51,12 @@ def _check_depth(text):
         for bracket in _BRACKETS.findall(text):
             depth = max(depth + (1 if bracket in "([{" else -1), 0)
             deepest = max(deepest, depth)
-        too_deep = deepest > _MOST_BRACKETS
+        too_deep = deepest > _MAX_BRACKETS
     except (RecursionError, MemoryError):
         too_deep = True
     else:
         too_deep = False
-        for _ in range(_MOST_LEVELS):
+        for _ in range(_MAX_LEVELS):
             level = [child for node in level for child in ast.iter_child_nodes(node)]
             if not level:
                 break
@@ -85,9 +86,14 @@ class Chain:
       references: list of (import binding or None for any other assignment, qualified name).
       function: where it is the first argument of `getattr`, `setattr` or `delattr`: that name and
         the second argument's node.
+      role: "call" for what is called, "base" for a base of a class, "check" for what an object's
+        class is compared with, "annotation", or "value" for any other use.
+      check: for the role "check" something that is equal for the classes of one comparison.
     """
 
-    def __init__(self, nodes):
+    def __init__(self, nodes, role="value", check=None):
+        self.role = role
+        self.check = check
         self.nodes = nodes
         self.names = [nodes[0].value] + [node.attr.value for node in nodes[1:]]
         self.references = []
@@ -144,8 +150,12 @@ class _Collector(cst.CSTVisitor):
         self.calls = []
         self.strings = []
         self.attributes = set()
+        self.methods = set()
         self.nones = set()
+        self.branches = []
         self._around = []
+        self._bases = set()
+        self._role = ("value", None)
 
     def on_visit(self, node):
         if isinstance(node, _STATEMENTS):
@@ -165,13 +175,50 @@ class _Collector(cst.CSTVisitor):
             nodes.append(value)
             value = value.value
         if isinstance(value, cst.Name):
-            self.chains.append(Chain([value] + nodes[::-1]))
+            self._add_chain([value] + nodes[::-1])
         else:
             value.visit(self)
         return False
 
     def visit_Name(self, node):  # noqa: N802
-        self.chains.append(Chain([node]))
+        self._add_chain([node])
+        return False
+
+    def _add_chain(self, nodes):
+        role = ("base", None) if id(nodes[-1]) in self._bases else self._role
+        self.chains.append(Chain(nodes, *role))
+
+    def _visit_as(self, node, role, check=None):
+        before, self._role = self._role, (role, check)
+        node.visit(self)
+        self._role = before
+
+    def visit_If(self, node):  # noqa: N802
+        self.branches.append(node)
+
+    visit_Assert = visit_If  # noqa: N815
+
+    def visit_ClassDef(self, node):  # noqa: N802
+        self._bases.update(id(base.value) for base in node.bases)
+
+    def visit_Annotation(self, node):  # noqa: N802
+        self._visit_as(node.annotation, "annotation")
+        return False
+
+    def visit_Comparison(self, node):  # noqa: N802
+        left = node.left
+        name = left.func if isinstance(left, cst.Call) else getattr(left, "attr", None)
+        if not isinstance(name, cst.Name) or name.value not in ("type", "__class__"):
+            return True
+        left.visit(self)
+        for target in node.comparisons:
+            self._visit_as(target.comparator, "check", id(node))
+        return False
+
+    def visit_MatchClass(self, node):  # noqa: N802
+        self._visit_as(node.cls, "check", id(node))
+        for part in (*node.patterns, *node.kwds):
+            part.visit(self)
         return False
 
     def visit_Import(self, node):  # noqa: N802
@@ -186,9 +233,18 @@ class _Collector(cst.CSTVisitor):
         # The chain whose outermost node is the function, if it is a chain at all.
         is_chain = len(self.chains) == first + 1 and self.chains[first].nodes[-1] is node.func
         function = self.chains[first] if is_chain else None
+        name = node.func.attr if isinstance(node.func, cst.Attribute) else node.func
+        name = name.value if isinstance(name, cst.Name) else ""
+        if isinstance(node.func, cst.Attribute):
+            self.methods.add(name)
+        if function is not None and function.role == "value":
+            function.role = "call"
         for number, argument in enumerate(node.args):
             before = len(self.chains)
-            argument.value.visit(self)
+            if number == 1 and name in _CLASS_CHECKS:
+                self._visit_as(argument.value, "check", id(node))
+            else:
+                self._visit_as(argument.value, "value")
             if number == 0 and len(node.args) > 1 and function is not None:
                 inside = self.chains[before:]
                 is_chain = bool(inside) and inside[0].nodes[-1] is argument.value
@@ -238,7 +294,9 @@ class Tree:
 
     Attributes:
       source: bytes, in UTF-8 and without a byte order mark.
-      chains, statements, strings, attributes: as collected, in source order.
+      chains, statements, strings: as collected, in source order.
+      attributes: set of all attributes' names; methods: of those that are called.
+      branches: the If and Assert nodes.
       bindings: of all import statements.
       calls: list of (chain, Call node).
 
@@ -265,6 +323,8 @@ class Tree:
         self.statements = collector.statements
         self.strings = collector.strings
         self.attributes = collector.attributes
+        self.methods = collector.methods
+        self.branches = collector.branches
         self.calls = collector.calls
         self._nones = collector.nones
         self.bindings = []

@@ -1,35 +1,9 @@
-"""Members of `tf.contrib` besides `mixed_precision`.
+"""Members of `tf.contrib` besides `mixed_precision`."""
 
-TensorFlow 2.0 removed all of `tf.contrib`; some of it went into other packages:
-https://github.com/tensorflow/community/blob/master/rfcs/20180907-contrib-sunset.md
-"""
-
-from tf_lossscale_compat.migrate import rewrites
+from tf_lossscale_compat.migrate import _successors, rewrites
 from tf_lossscale_compat.migrate.checks._finding import Finding
 
 _CONTRIB = "tensorflow.contrib"
-_SUCCESSORS = {
-    "cudnn_rnn": "tf.compat.v1.keras.layers.CuDNNLSTM and its like",
-    "data": "tf.data.experimental",
-    "distribute": "tf.distribute",
-    "eager": "tf itself",
-    "estimator": "tf.estimator",
-    "framework": "tf_slim or tf.compat.v1",
-    "image": "the package tensorflow-addons",
-    "keras": "tf.keras",
-    "layers": "the package tf-slim (`tf_slim.layers`)",
-    "losses": "the package tf-slim (`tf_slim.losses`)",
-    "lookup": "tf.lookup",
-    "metrics": "the package tf-slim (`tf_slim.metrics`)",
-    "opt": "the package tensorflow-addons",
-    "rnn": "tf.compat.v1.nn.rnn_cell",
-    "saved_model": "tf.saved_model",
-    "seq2seq": "the package tensorflow-addons",
-    "slim": "the package tf-slim (`import tf_slim as slim`)",
-    "summary": "tf.compat.v2.summary",
-    "tpu": "tf.compat.v1.tpu",
-    "training": "the package tf-slim (`tf_slim.training`)",
-}
 
 
 def _message(canonical):
@@ -41,7 +15,7 @@ def _message(canonical):
             " name: use one of the classes of `tf_lossscale_compat.contrib.mixed_precision`"
         )
     name = ".".join(["tf", *parts[1:3]])
-    successor = _SUCCESSORS.get(parts[2])
+    successor = _successors.successor(name)
     advice = f"look at {successor}" if successor else "replace it by hand"
     return f"`{name}` is gone since TensorFlow 2.0 and not part of this package: {advice}"
 

@@ -1,37 +1,66 @@
 """`tf.contrib.mixed_precision.X` where nothing shows that `tf` is TensorFlow.
 
-It is assigned, a parameter, imported from somewhere else, or not bound in this file at all.
+It is assigned, a parameter, an attribute such as `self.tf`, imported from somewhere else, or not
+bound in this file at all.
 """
 
 import re
 
-from tf_lossscale_compat.migrate import rewrites
+from tf_lossscale_compat.migrate import _successors, rewrites
 from tf_lossscale_compat.migrate.checks._finding import Finding
 
 _LOOKS_LIKE_TENSORFLOW = re.compile(r"_*(tf|tensorflow)(_?(compat_)?v?[12])?$")
+
+
+def _place(chain):
+    """Returns which of a chain's names may be TensorFlow, None if none may."""
+    for number, name in enumerate(chain.names[:-1]):
+        if _LOOKS_LIKE_TENSORFLOW.match(name):
+            return number
+    return None
+
+
+def looks_like_tensorflow(chain):
+    """Whether a chain may begin with TensorFlow though no import of TensorFlow shows it."""
+    roots = [binding.path.split(".")[0] for binding in chain.bindings]
+    ours = any(root in (*rewrites.ROOTS, "tf_lossscale_compat") for root in roots)
+    return not ours and _place(chain) is not None
+
+
+def as_tensorflow(chain):
+    """Returns what such a chain's qualified name would be."""
+    return ".".join(["tensorflow", *chain.names[_place(chain) + 1 :]])
 
 
 def find(plan):
     """Yields names that would be rewritten if their first part were TensorFlow."""
     tree = plan.tree
     for chain in tree.chains:
-        if len(chain.names) < 2 or not _LOOKS_LIKE_TENSORFLOW.match(chain.names[0]):
+        if not looks_like_tensorflow(chain):
             continue
+        advice = _advice(as_tensorflow(chain))
+        if advice is None:
+            continue
+        name = ".".join(chain.names[: _place(chain) + 1])
         sources = [binding.path for binding in chain.bindings]
-        if any(path.split(".")[0] in rewrites.ROOTS for path in sources):
-            continue
-        namespace, rest = rewrites.find(".".join(["tensorflow", *chain.names[1:]]))
-        if namespace is None or (rest and rest[0] not in namespace.members):
-            continue
-        if not rest and not namespace.whole:
-            continue
         if sources:
-            why = f"`{chain.names[0]}` comes from `{sources[0]}`"
+            why = f"`{name}` comes from `{sources[0]}`"
+        elif name != chain.names[0]:
+            why = f"`{name}` is an attribute"
         elif chain.references:
-            why = f"`{chain.names[0]}` is assigned in this file"
+            why = f"`{name}` is assigned in this file"
         else:
-            why = f"`{chain.names[0]}` is not imported in this file"
-        yield Finding(
-            tree.span(chain.nodes[0])[0],
-            f"{why}: if it is TensorFlow, write `{'.'.join([namespace.new, *rest])}`",
-        )
+            why = f"`{name}` is not imported in this file"
+        yield Finding(tree.span(chain.nodes[0])[0], f"{why}: if it is TensorFlow, {advice}")
+
+
+def _advice(qualified):
+    """Returns what to do about a name if it is TensorFlow's, None for nothing."""
+    namespace, rest = rewrites.find(qualified)
+    if namespace is not None and (rest[0] in namespace.members if rest else namespace.whole):
+        return f"write `{'.'.join([namespace.new, *rest])}`"
+    parts = rewrites.canonical(qualified).split(".")
+    if parts[:2] != ["tensorflow", "contrib"] or len(parts) < 3 or namespace is not None:
+        return None
+    successor = _successors.successor(".".join(parts)) or "what replaces it"
+    return f"`tf.contrib.{parts[2]}` is gone since TensorFlow 2.0: look at {successor}"

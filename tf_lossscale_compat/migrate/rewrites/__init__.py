@@ -14,6 +14,7 @@ from tf_lossscale_compat.migrate.rewrites._namespace import (
     Namespace,
     Usage,
     canonical,
+    family,
 )
 
 NAMESPACES = {
@@ -48,4 +49,4 @@ def find(qualified_name):
     return None, parts
 
 
-__all__ = ["NAMESPACES", "ROOTS", "Call", "Namespace", "Usage", "canonical", "find"]
+__all__ = ["NAMESPACES", "ROOTS", "Call", "Namespace", "Usage", "canonical", "family", "find"]

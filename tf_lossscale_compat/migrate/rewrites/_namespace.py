@@ -29,9 +29,8 @@ class Namespace(NamedTuple):
       whole: whether it has no other public members, so that the namespace itself may be replaced
         wherever it is mentioned.
       module: str, what to import so that `new` can be said.
-      manner: None, or a function of a `Usage` that returns whether the file uses the members in
-        the manner of this namespace (True), in that of another API of the same name (False), or
-        in both (None).
+      is_meant: None, or a function of a `Usage` that returns whether the file uses the members as
+        in this namespace (True), as in another API of the same name (False), or both (None).
     """
 
     old: str
@@ -39,7 +38,21 @@ class Namespace(NamedTuple):
     members: Tuple[str, ...]
     whole: bool = False
     module: str = "tf_lossscale_compat"
-    manner: Optional[Callable] = None
+    is_meant: Optional[Callable] = None
+
+    @property
+    def family(self):
+        return family(self.new)
+
+
+def family(name):
+    """Returns which classes go together, as a wrapper and the checks for it: "keras" or not.
+
+    Args:
+      name: str, a dotted name of this package.
+    """
+    part = name.split(".")[1]
+    return part if part in ("contrib", "keras") else "train"
 
 
 class Call(NamedTuple):
@@ -62,7 +75,9 @@ class Usage(NamedTuple):
     Attributes:
       calls: list of `Call`, those of the namespace's members.
       attributes: set of all attribute names in the file, of whatever object.
+      methods: set of those that are called. An attribute may be any object's, such as a flag's.
     """
 
     calls: list
     attributes: set
+    methods: set

@@ -1,4 +1,4 @@
-"""`tf.keras.mixed_precision.LossScaleOptimizer` in the manner of TensorFlow 2.4 to 2.15 moves.
+"""`tf.keras.mixed_precision.LossScaleOptimizer` as in TensorFlow 2.4 to 2.15 moves.
 
 https://github.com/tensorflow/tensorflow/releases/tag/v2.4.0 added it, with `dynamic`,
 `get_scaled_loss` and `get_unscaled_gradients`. Keras 3 (TensorFlow 2.16) has another class of the
@@ -15,9 +15,9 @@ _ARGUMENTS = ("inner_optimizer", "dynamic", "initial_scale", "dynamic_growth_ste
 
 
 def _signs(usage):
-    """Returns whether the file has signs of the older and of the newer manner."""
+    """Returns whether the file has signs of the older and of the newer API."""
     older = bool(usage.attributes & _OLDER_METHODS)
-    newer = bool(usage.attributes & _NEWER_METHODS)
+    newer = bool(usage.methods & _NEWER_METHODS)
     for call in usage.calls:
         second = call.values[1] if call.positional > 1 else ""
         older = older or "dynamic" in call.keywords or second in ("True", "False")
@@ -27,14 +27,14 @@ def _signs(usage):
     return older, newer
 
 
-def _tf_keras_manner(usage):
+def _is_tf_keras(usage):
     older, newer = _signs(usage)
     if older and newer:
         return None
     return not newer
 
 
-def _keras_manner(usage):
+def _is_older(usage):
     older, newer = _signs(usage)
     if older and newer:
         return None
@@ -43,6 +43,6 @@ def _keras_manner(usage):
 
 
 NAMESPACES = [
-    Namespace(root + ".mixed_precision", _NEW, ("LossScaleOptimizer",), module=_NEW, manner=manner)
-    for root, manner in (("tensorflow.keras", _tf_keras_manner), ("keras", _keras_manner))
+    Namespace(root + ".mixed_precision", _NEW, ("LossScaleOptimizer",), module=_NEW, is_meant=check)
+    for root, check in (("tensorflow.keras", _is_tf_keras), ("keras", _is_older))
 ]

@@ -1,0 +1,168 @@
+"""One loss scale for several optimizers: all of them apply or none, and the scale moves once."""
+
+import numpy as np
+import tensorflow as tf
+from absl.testing import parameterized
+
+import tf_lossscale_compat
+from tests import keras_homes, modes, replicas, stepping
+from tf_lossscale_compat import ExponentialUpdateLossScaleManager, FixedLossScale
+from tf_lossscale_compat.contrib import mixed_precision as contrib
+from tf_lossscale_compat.train.experimental import DynamicLossScale, LossScale
+
+tf1 = tf.compat.v1
+VALUES = ((1.0, 1.0), (np.nan, 1.0), (1.0, np.inf), (2.0, 1.0))
+
+
+def sgd(rate=1.0):
+    return tf1.train.GradientDescentOptimizer(rate)
+
+
+class Recording(LossScale):
+    """Looks at gradients, and never wants the second step."""
+
+    def __init__(self):
+        self.seen = []
+        self.steps = self._add_weight("steps", 0, tf.int32)
+
+    def __call__(self):
+        return 4.0
+
+    def update(self, grads):
+        self.seen.append(len(tf.nest.flatten(grads)))
+        with tf.control_dependencies([self.steps.assign_add(1)]):
+            return tf.no_op() if not tf.executing_eagerly() else None, self.steps < 2
+
+    def get_config(self):
+        return {}
+
+
+class ApplyIfFiniteTest(parameterized.TestCase, tf.test.TestCase):
+    @parameterized.parameters(*modes.ALL)
+    def test_all_apply_or_none_and_the_scale_moves_once(self, name):
+        with stepping.entered(name) as mode:
+            first, second = (tf1.Variable(8.0, name=name) for name in ("first", "second"))
+            scale = DynamicLossScale(8.0, 100, 2.0)
+            optimizers = sgd(), tf1.train.MomentumOptimizer(0.5, 0.5)
+
+            def step(x, y):
+                return tf_lossscale_compat.apply_if_finite(
+                    scale,
+                    [
+                        (optimizers[0], [(x, first)]),
+                        (optimizers[1], iter([(None, first), (y, second)])),
+                    ],
+                )
+
+            call = mode.compile(step, modes.scalar(), modes.scalar())
+            state = [first, second, scale.current_loss_scale, scale.good_steps]
+            seen = []
+            for values in VALUES:
+                call(*values)
+                seen.append([float(value) for value in mode.value(state)])
+        self.assertEqual(seen, [[7, 7.5, 8, 1], [7, 7.5, 4, 0], [7, 7.5, 2, 0], [5, 6.75, 2, 1]])
+
+    @parameterized.parameters("graph_v1", "graph_v2", "eager", "function")
+    def test_managers_and_a_fixed_scale_skip(self, name):
+        for make, scales in (
+            (lambda: ExponentialUpdateLossScaleManager(8.0, 100, 1, decr_ratio=0.5), [8, 4, 2, 2]),
+            (lambda: FixedLossScale(8.0), [8, 8, 8, 8]),
+        ):
+            with stepping.entered(name) as mode:
+                var, policy = tf1.Variable(8.0), make()
+                call = mode.compile(
+                    lambda x, y: tf_lossscale_compat.apply_if_finite(
+                        policy, [(sgd(), [(x, var)]), (sgd(), [(y, var)])]
+                    ),
+                    modes.scalar(),
+                    modes.scalar(),
+                )
+                seen = []
+                for values in VALUES:
+                    call(*values)
+                    value = policy.get_loss_scale if hasattr(policy, "get_loss_scale") else policy
+                    seen.append([float(each) for each in mode.value([var, value()])])
+            self.assertEqual(seen, [[v, s] for v, s in zip([6, 6, 6, 3], scales)])
+
+    def test_a_users_loss_scale_is_given_all_gradients_and_may_refuse(self):
+        with modes.eager_mode():
+            var, scale = tf1.Variable(8.0), Recording()
+            for value in (1.0, 1.0, np.nan):
+                tf_lossscale_compat.apply_if_finite(
+                    scale,
+                    [(sgd(), [(tf.constant(value), var)]), (sgd(), [(tf.constant(1.0), var)] * 2)],
+                )
+            self.assertEqual(scale.seen, [3, 3, 3])
+            self.assertEqual(float(var.numpy()), 5.0)
+
+    @parameterized.named_parameters(keras_homes.named())
+    def test_keras_and_v1_optimizers_mixed(self, home):
+        with modes.eager_mode():
+            for compiled in (False, True):
+                if home.kind == "keras3":
+                    keras_variable = home.keras.Variable(8.0)
+                else:
+                    keras_variable = tf.Variable(8.0)
+                variable = tf.Variable(8.0)
+                scale = DynamicLossScale(8.0, 100, 2.0)
+                optimizers = home.SGD(0.5, momentum=0.5), sgd()
+
+                def step(x, y):
+                    tf_lossscale_compat.apply_if_finite(
+                        scale,
+                        [(optimizers[0], [(x, keras_variable)]), (optimizers[1], [(y, variable)])],
+                    )
+
+                call = tf.function(step, autograph=False) if compiled else step
+                for values in VALUES:
+                    call(*[tf.constant(value) for value in values])
+                self.assertEqual(float(tf.convert_to_tensor(keras_variable).numpy()), 6.25)
+                self.assertEqual(float(variable.numpy()), 6.0)
+                self.assertEqual([float(scale().numpy()), int(scale.good_steps.numpy())], [2.0, 1])
+
+    @parameterized.parameters("mirrored_2", "central_3")
+    def test_one_replica_makes_all_skip(self, name):
+        strategy = replicas.strategy(name)
+        count = replicas.REPLICAS[name]
+        with replicas.executing("function", strategy) as execution:
+            first, second = tf1.Variable(8.0), tf1.Variable(8.0)
+            scale = DynamicLossScale(8.0, 100, 2.0)
+            optimizers = sgd(), sgd()
+
+            def in_replica(x, y):
+                pairs = [(optimizers[0], [(replicas.own(x), first)])]
+                pairs.append((optimizers[1], [(replicas.own(y), second)]))
+                tf_lossscale_compat.apply_if_finite(scale, pairs)
+
+            step = execution.compile(
+                lambda x, y: replicas.run(strategy, in_replica, (x, y)),
+                *[tf.TensorSpec([count], tf.float32)] * 2,
+            )
+            ones, bad = np.ones(count, np.float32), np.ones(count, np.float32)
+            bad[-1] = np.nan
+            for x, y in ((ones, ones), (bad, ones), (ones, bad)):
+                step(x, y)
+            values = execution.values([first, second, scale.current_loss_scale, scale.good_steps])
+        for copies, value in zip(values, (8.0 - count, 8.0 - count, 2.0, 0)):
+            self.assertEqual([float(copy) for copy in copies], [value] * len(copies))
+
+    def test_bad_arguments(self):
+        with modes.eager_mode():
+            var, grad = tf.Variable(1.0), tf.constant(1.0)
+            scale = DynamicLossScale(8.0)
+            apply = tf_lossscale_compat.apply_if_finite
+            for bad in (8.0, "dynamic", None):
+                with self.assertRaisesRegex(TypeError, "loss_scale must be"):
+                    apply(bad, [(sgd(), [(grad, var)])])
+            wrapped = contrib.LossScaleOptimizer(sgd(), contrib.FixedLossScaleManager(8.0))
+            with self.assertRaisesRegex(ValueError, "has a loss scale of its own"):
+                apply(scale, [(sgd(), [(grad, var)]), (wrapped, [(grad, var)])])
+            with self.assertRaisesRegex(ValueError, "no gradient for"):
+                apply(scale, [(sgd(), [(grad, var)]), (sgd(), [(None, var)])])
+            with self.assertRaisesRegex(ValueError, "no optimizer"):
+                apply(scale, [])
+            self.assertEqual([float(var.numpy()), int(scale.good_steps.numpy())], [1.0, 0])
+
+
+if __name__ == "__main__":
+    tf.test.main()

@@ -1,0 +1,152 @@
+"""`get_loss_scale()` again and again in a plain graph, also in one that is finalized."""
+
+import gc
+import itertools
+import weakref
+
+import tensorflow as tf
+from absl.testing import parameterized
+
+from tests import modes
+from tf_lossscale_compat import ExponentialUpdateLossScaleManager, FixedLossScaleManager
+from tf_lossscale_compat.contrib.mixed_precision import LossScaleOptimizer
+
+tf1 = tf.compat.v1
+
+MANAGERS = {
+    "fixed": lambda: FixedLossScaleManager(8.0),
+    "exponential": lambda: ExponentialUpdateLossScaleManager(8.0, 2, 1, 2.0, 0.5),
+}
+CASES = tuple(itertools.product(sorted(MANAGERS), modes.GRAPH))
+
+
+class FinalizedGraphTest(parameterized.TestCase, tf.test.TestCase):
+    @parameterized.parameters(*CASES)
+    def test_calls_after_the_first_add_nothing(self, kind, name):
+        with modes.entered(name) as mode:
+            manager = MANAGERS[kind]()
+            graph = tf1.get_default_graph()
+            first = manager.get_loss_scale()
+            self.assertEqual((first.dtype, first.shape.rank), (tf.float32, 0))
+            before = len(graph.get_operations())
+            again = [manager.get_loss_scale() for _ in range(3)]
+            self.assertLen(graph.get_operations(), before)
+            self.assertEqual(mode.value(again), [8.0] * 3)
+            self.assertTrue(all(scale.graph is graph for scale in again))
+
+    @parameterized.parameters(*CASES)
+    def test_in_a_finalized_graph(self, kind, name):
+        with modes.entered(name) as mode:
+            manager = MANAGERS[kind]()
+            manager.get_loss_scale()
+            update = manager.update_loss_scale(tf.constant(False))
+            mode.run(update)  # After which all variables are initialized.
+            tf1.get_default_graph().finalize()
+            wanted = {"fixed": [8.0, 8.0], "exponential": [4.0, 2.0]}[kind]
+            self.assertEqual(mode._session.run(manager.get_loss_scale()), wanted[0])
+            mode._session.run(update)
+            self.assertEqual(mode._session.run(manager.get_loss_scale()), wanted[1])
+
+    @parameterized.parameters(*CASES)
+    def test_in_the_loop_of_a_monitored_training_session(self, kind, name):
+        with modes.entered(name):
+            weight = tf1.Variable([1.0], name="weight")
+            x = tf1.placeholder(tf.float32, [])
+            step = tf1.train.get_or_create_global_step()
+            manager = MANAGERS[kind]()
+            opt = LossScaleOptimizer(tf1.train.GradientDescentOptimizer(1.0), manager)
+            train = opt.minimize(tf.reduce_sum(weight * x), global_step=step)
+            # What was asked for within the optimizer counts as the first call.
+            scales = []
+            with tf1.train.MonitoredTrainingSession() as session:
+                for value in (1.0, float("nan"), 1.0, 1.0):
+                    session.run([train, manager.get_loss_scale()], {x: value})
+                    scales.append(float(session.run(manager.get_loss_scale(), {x: value})))
+                weights = session.run(weight, {x: 0.0})
+            self.assertAllEqual(weights, [-2.0])
+            self.assertEqual(scales, [8.0] * 4 if kind == "fixed" else [8.0, 4.0, 4.0, 8.0])
+
+    @parameterized.parameters(*CASES)
+    def test_first_called_in_a_branch(self, kind, name):
+        with modes.entered(name) as mode:
+            manager = MANAGERS[kind]()
+            taken = tf1.placeholder(tf.bool, [])
+            inside = tf.cond(
+                taken,
+                lambda: manager.get_loss_scale() * 1.0,
+                lambda: manager.get_loss_scale() * 3.0,
+            )
+            outside = manager.get_loss_scale()
+            within = tf.cond(taken, manager.get_loss_scale, lambda: tf.constant(0.0))
+            self.assertEqual(mode.run(outside), 8.0)
+            for value, wanted in ((True, [8.0, 8.0, 8.0]), (False, [24.0, 8.0, 0.0])):
+                found = mode.run([inside, outside, within], {taken: value})
+                self.assertEqual(found, wanted)
+
+    @parameterized.parameters(*CASES)
+    def test_first_called_in_a_loop(self, kind, name):
+        with modes.entered(name) as mode:
+            manager = MANAGERS[kind]()
+            total = tf1.while_loop(
+                lambda i, _: i < 3,
+                lambda i, total: (i + 1, total + manager.get_loss_scale()),
+                [tf.constant(0), tf.constant(0.0)],
+            )[1]
+            outside = manager.get_loss_scale()
+            self.assertEqual(mode.run([total, outside]), [24.0, 8.0])
+
+    @parameterized.parameters(*CASES)
+    def test_first_called_under_a_control_dependency(self, kind, name):
+        with modes.entered(name) as mode:
+            manager = MANAGERS[kind]()
+            with tf.control_dependencies([tf1.placeholder(tf.float32, [])]):
+                manager.get_loss_scale()
+            outside = manager.get_loss_scale()
+            self.assertEqual(mode.run(outside), 8.0)  # Without a value for the placeholder.
+
+    @parameterized.parameters(*modes.GRAPH)
+    def test_called_under_an_update_it_reads_what_that_made(self, name):
+        with modes.entered(name) as mode:
+            manager = MANAGERS["exponential"]()
+            manager.get_loss_scale()
+            with tf.control_dependencies([manager.update_loss_scale(tf.constant(False))]):
+                after = tf.identity(manager.get_loss_scale())
+            self.assertEqual([mode.run(after) for _ in range(3)], [4.0, 2.0, 1.0])
+
+    def test_a_fixed_manager_in_two_graphs(self):
+        manager = MANAGERS["fixed"]()
+        graphs = [tf.Graph(), tf.Graph()]
+        for graph in graphs:
+            with graph.as_default():
+                self.assertIs(manager.get_loss_scale().graph, graph)
+                graph.finalize()
+        for graph in graphs:
+            with graph.as_default(), tf1.Session() as session:
+                scale = manager.get_loss_scale()
+                self.assertIs(scale.graph, graph)
+                self.assertEqual(session.run(scale), 8.0)
+        with modes.eager_mode():
+            self.assertEqual(manager.get_loss_scale().numpy(), 8.0)
+            for _ in range(2):  # Two functions, and so two graphs.
+                scale = tf.function(lambda: manager.get_loss_scale() * 2.0, autograph=False)
+                self.assertEqual([scale().numpy(), scale().numpy()], [16.0, 16.0])
+
+    def test_two_managers_in_one_graph(self):
+        with modes.entered("graph_v2") as mode:
+            managers = [FixedLossScaleManager(8.0), FixedLossScaleManager(4.0)]
+            scales = [manager.get_loss_scale() for manager in managers + managers]
+            self.assertEqual(mode.run(scales), [8.0, 4.0, 8.0, 4.0])
+
+    def test_a_fixed_manager_keeps_no_graph_alive(self):
+        manager = MANAGERS["fixed"]()
+        graph = tf.Graph()
+        with graph.as_default():
+            manager.get_loss_scale()
+        known = weakref.ref(graph)
+        del graph
+        gc.collect()
+        self.assertIsNone(known())
+
+
+if __name__ == "__main__":
+    tf.test.main()

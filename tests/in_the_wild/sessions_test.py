@@ -1,0 +1,176 @@
+"""Reading the loss scale by its name, hooks, monitored sessions and their restarts.
+
+Each runs on this package and, where the installed TensorFlow has it, on the original.
+"""
+
+import os
+import tempfile
+
+import numpy as np
+import tensorflow as tf
+from absl.testing import absltest, parameterized
+
+from tests import originals
+from tf_lossscale_compat.contrib import mixed_precision as contrib
+from tf_lossscale_compat.train import experimental
+
+tf1 = tf.compat.v1
+GRADIENTS = [1.0, 1.0, np.inf, 1.0, 1.0, 1.0, np.nan, 1.0]
+
+
+class Recorder(tf1.train.SessionRunHook):
+    """Fetches tensors by their names at each step, as hooks that log do.
+
+    What it sees is of before the step or after, as it happens.
+    """
+
+    def __init__(self, *names):
+        self._names, self.history = names, []
+
+    def begin(self):
+        graph = tf1.get_default_graph()
+        # That is a resource variable's handle.
+        self._names = [
+            name.replace(":0", "/Read/ReadVariableOp:0")
+            if graph.get_tensor_by_name(name).dtype == tf.resource
+            else name
+            for name in self._names
+        ]
+
+    def before_run(self, run_context):
+        return tf1.train.SessionRunArgs({name: name for name in self._names})
+
+    def after_run(self, run_context, run_values):
+        self.history.append([float(run_values.results[name]) for name in self._names])
+
+
+def contrib_optimizer(api):
+    manager = api.ExponentialUpdateLossScaleManager(8.0, 2, 1, 2.0, 0.5)
+    sgd = tf1.train.MomentumOptimizer(0.125, 0.5)
+    return api.LossScaleOptimizer(sgd, manager), manager.get_loss_scale
+
+
+def experimental_optimizer(api):
+    loss_scale = api.DynamicLossScale(8.0, 2)
+    sgd = tf1.train.MomentumOptimizer(0.125, 0.5)
+    return api.MixedPrecisionLossScaleOptimizer(sgd, loss_scale), loss_scale
+
+
+KINDS = {
+    "contrib": (contrib_optimizer, contrib, originals.contrib()),
+    "mixed": (experimental_optimizer, experimental, originals.experimental()),
+}
+NAMES = {
+    "contrib": ("loss_scale:0", "good_steps:0", "bad_steps:0"),
+    "mixed": ("current_loss_scale:0", "good_steps:0"),
+}
+
+
+def monitored(make, api, names, folder, gradients, fetch_each_time=False):
+    """Trains in a `MonitoredTrainingSession` that begins where the folder's last one ended.
+
+    Returns:
+      What the hook has seen at each step; weight, loss scale and global step at the end.
+    """
+    with tf.Graph().as_default():
+        weight = tf1.get_variable("weight", initializer=1.0)
+        global_step = tf1.train.get_or_create_global_step()
+        optimizer, read = make(api)
+        gradient = tf1.placeholder(tf.float32, [])
+        step = optimizer.minimize(weight * gradient, global_step=global_step, var_list=[weight])
+        logged = tf.identity(read(), name="logged_scale")
+        hook = Recorder(*names, "logged_scale:0")
+        with tf1.train.MonitoredTrainingSession(
+            checkpoint_dir=folder, hooks=[hook], save_checkpoint_steps=1, log_step_count_steps=None
+        ) as session:
+            for value in gradients:
+                fetches = [step, read()] if fetch_each_time else [step, logged]
+                session.run(fetches, {gradient: value})
+            end = session.run([weight, logged, global_step])
+        return hook.history[: len(gradients)], [float(number) for number in end]
+
+
+class FolderTestCase(parameterized.TestCase):
+    def folder(self):
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        return folder.name
+
+
+class MonitoredTest(FolderTestCase):
+    @parameterized.parameters(*KINDS)
+    def test_restart_goes_on_where_it_was(self, kind):
+        make, ours, original = KINDS[kind]
+        runs = {}
+        for name, api in (("ours", ours), ("original", original)):
+            if api is None:
+                continue
+            whole = os.path.join(self.folder(), "whole")
+            parts = os.path.join(self.folder(), "parts")
+            runs[name] = monitored(make, api, NAMES[kind], whole, GRADIENTS)
+            # Not after a skipped step: sessions save only where the global step has moved.
+            monitored(make, api, NAMES[kind], parts, GRADIENTS[:4])
+            _, end = monitored(make, api, NAMES[kind], parts, GRADIENTS[4:])
+            self.assertEqual(end, runs[name][1])
+        self.assertEqual(runs["ours"][1][1:], [8.0, 6.0])
+        if "original" in runs:
+            self.assertEqual(runs["ours"][1], runs["original"][1])
+        scales = {row[0] for row in runs["ours"][0]}
+        self.assertLessEqual(scales, {4.0, 8.0, 16.0})
+        self.assertGreater(len(scales), 1)
+
+    def test_a_checkpoint_of_one_is_restored_by_the_other(self):
+        for kind, (make, ours, original) in KINDS.items():
+            if original is None:
+                continue
+            ends = []
+            for first, second in ((original, ours), (ours, original), (ours, ours)):
+                folder = self.folder()
+                monitored(make, first, NAMES[kind], folder, GRADIENTS[:5])
+                ends.append(monitored(make, second, NAMES[kind], folder, GRADIENTS[5:])[1])
+            self.assertEqual(ends[0], ends[2], kind)
+            self.assertEqual(ends[1], ends[2], kind)
+
+    def test_the_scale_is_asked_for_in_the_loop(self):
+        make, ours, _ = KINDS["contrib"]
+        folder = self.folder()
+        _, end = monitored(make, ours, NAMES["contrib"], folder, GRADIENTS, fetch_each_time=True)
+        self.assertEqual(end[1:], [8.0, 6.0])
+
+
+class EstimatorTest(FolderTestCase):
+    @parameterized.parameters(*KINDS)
+    def test_train_with_hooks_and_again(self, kind):
+        if not hasattr(tf1, "estimator") or not hasattr(tf1.estimator, "Estimator"):
+            self.skipTest("Estimators went with TensorFlow 2.16")
+        make, ours, original = KINDS[kind]
+
+        def train(api):
+            hook = Recorder(*NAMES[kind])
+
+            def model_fn(features, labels, mode):
+                weight = tf1.get_variable("weight", initializer=1.0)
+                loss = tf.reduce_sum(weight * features)
+                optimizer, _ = make(api)
+                step = optimizer.minimize(loss, global_step=tf1.train.get_global_step())
+                return tf1.estimator.EstimatorSpec(mode, loss=loss, train_op=step)
+
+            def input_fn():
+                values = tf1.data.Dataset.from_tensor_slices(np.array(GRADIENTS, np.float32))
+                return values.map(lambda value: (value, value)).repeat()
+
+            estimator = tf1.estimator.Estimator(model_fn, self.folder())
+            for _ in range(2):
+                estimator.train(input_fn, hooks=[hook], steps=4)
+            return hook.history, float(estimator.get_variable_value("weight"))
+
+        history, weight = train(ours)
+        self.assertGreater(len({row[0] for row in history}), 1)
+        if original is not None:
+            again, original_weight = train(original)
+            self.assertEqual(weight, original_weight)
+            self.assertEqual(len(history), len(again))
+
+
+if __name__ == "__main__":
+    absltest.main()

@@ -1,0 +1,245 @@
+"""Users' subclasses of managers, loss scales and optimizers, on this package and on the original.
+
+Written anew after what public code does; see each case. Where the installed TensorFlow has the
+original, it runs the same lines and every number has to be the same.
+"""
+
+import numpy as np
+import tensorflow as tf
+from absl.testing import absltest, parameterized
+
+from tests import modes, originals
+from tf_lossscale_compat.contrib import mixed_precision as contrib
+from tf_lossscale_compat.train import experimental
+
+tf1 = tf.compat.v1
+GRADIENTS = [1.0, np.inf, 1.0, 1.0, np.nan, np.inf, 0.5, 0.25, 1.0, 1.0, 2.0, np.inf, 1.0]
+
+
+def steps_in_session(make, gradients=GRADIENTS):
+    """Takes a step for each gradient; returns weight, loss scale and counters after each.
+
+    Args:
+      make: function without arguments that makes an optimizer and a list of what to read.
+      gradients: list of floats.
+    """
+    with modes.entered("graph_v1") as mode:
+        weight = tf1.get_variable("weight", initializer=1.0)
+        optimizer, read = make()
+        gradient = tf1.placeholder(tf.float32, [])
+        (pair,) = optimizer.compute_gradients(weight * gradient, var_list=[weight])
+        step = optimizer.apply_gradients([pair])
+        history = []
+        for value in gradients:
+            mode.run(step, {gradient: value})
+            history.append([float(number) for number in mode.run([weight, *read])])
+        return history
+
+
+class CaseTest(parameterized.TestCase):
+    def check(self, make, original, expected=None):
+        """Runs `make(namespace)` on this package and on TensorFlow's own, if there is one."""
+        ours, own = original
+        history = steps_in_session(lambda: make(ours))
+        if own is not None:
+            np.testing.assert_array_equal(history, steps_in_session(lambda: make(own)))
+        if expected is not None:
+            self.assertEqual(history[-1], expected)
+        return history
+
+
+CONTRIB = (contrib, originals.contrib())
+EXPERIMENTAL = (experimental, originals.experimental())
+
+
+def sgd():
+    return tf1.train.GradientDescentOptimizer(0.125)
+
+
+class ManagerTest(CaseTest):
+    def test_update_of_nested_conditionals_with_reset_stats(self):
+        # Backs off to a floor of its own and grows by another rule, in r1.15's own building blocks.
+        def make(api):
+            class Floored(api.ExponentialUpdateLossScaleManager):
+                def __init__(self, floor, *args, **kwargs):
+                    super().__init__(*args, **kwargs)
+                    self._floor = floor
+
+                def update_loss_scale(self, finite_grads):
+                    def shrink():
+                        lower = tf.maximum(self._floor, self._loss_scale * self._decr_ratio)
+                        change = tf1.assign(self._loss_scale, lower)
+                        with tf.control_dependencies([change]):
+                            return tf.group(self._reset_stats())
+
+                    def grow():
+                        change = tf1.assign(self._loss_scale, self._loss_scale * self._incr_ratio)
+                        with tf.control_dependencies([change]):
+                            return tf.group(self._reset_stats())
+
+                    def finite():
+                        return tf1.cond(
+                            self._num_good_steps + 1 >= self._incr_every_n_steps,
+                            grow,
+                            lambda: tf.group(tf1.assign_add(self._num_good_steps, 1)),
+                        )
+
+                    def not_finite():
+                        return tf1.cond(
+                            self._num_bad_steps + 1 >= self._decr_every_n_nan_or_inf,
+                            shrink,
+                            lambda: tf.group(
+                                tf1.assign_add(self._num_bad_steps, 1),
+                                tf1.assign(self._num_good_steps, 0),
+                            ),
+                        )
+
+                    return tf1.cond(finite_grads, finite, not_finite)
+
+            manager = Floored(16.0, 64.0, 3, 2, 2.0, 0.25)
+            state = [manager._loss_scale, manager._num_good_steps, manager._num_bad_steps]
+            return api.LossScaleOptimizer(sgd(), manager), state
+
+        history = self.check(make, CONTRIB, [1.0 - 0.125 * 8.75, 32.0, 1.0, 1.0])
+        self.assertEqual(sorted({row[1] for row in history}), [16.0, 32.0, 64.0])
+
+    def test_variables_of_the_manager(self):
+        def make(api):
+            class WithVariables(api.ExponentialUpdateLossScaleManager):
+                def variables(self):
+                    return [self._loss_scale, self._num_good_steps, self._num_bad_steps]
+
+            class Optimizer(api.LossScaleOptimizer):
+                def variables(self):
+                    return self._opt.variables() + self._loss_scale_manager.variables()
+
+            optimizer = Optimizer(sgd(), WithVariables(8.0, 2, 1, 2.0, 0.5))
+            return optimizer, optimizer.variables()
+
+        self.check(make, CONTRIB, [1.0 - 0.125 * 8.75, 4.0, 1.0, 0.0])
+
+    def test_constructor_that_calls_no_other(self):
+        # State of its own alone.
+        def make(api):
+            class Own(api.LossScaleManager):
+                def __init__(self):
+                    self.scale = tf1.get_variable("own", initializer=32.0, trainable=False)
+
+                def get_loss_scale(self):
+                    return self.scale
+
+                def update_loss_scale(self, finite_grads):
+                    factor = tf.where(finite_grads, tf.constant(1.0), tf.constant(0.5))
+                    return tf1.assign(self.scale, self.scale * factor).op
+
+            manager = Own()
+            return api.LossScaleOptimizer(sgd(), manager), [manager.scale]
+
+        self.check(make, CONTRIB, [1.0 - 0.125 * 8.75, 2.0])
+
+    def test_optimizer_constructor_that_calls_no_other(self):
+        def make(api):
+            class Own(api.LossScaleOptimizer):
+                def __init__(self, opt, manager):
+                    self._opt = opt
+                    self._loss_scale_manager = manager
+
+            manager = api.ExponentialUpdateLossScaleManager(8.0, 2, 1, 2.0, 0.5)
+            return Own(sgd(), manager), [manager.get_loss_scale()]
+
+        self.check(make, CONTRIB, [1.0 - 0.125 * 8.75, 4.0])
+
+    def test_master_copies_in_compute_gradients(self):
+        # Gradients of float16 weights are handed on for float32 masters.
+        def make(api):
+            class Masters(api.LossScaleOptimizer):
+                def compute_gradients(self, *args, **kwargs):
+                    pairs = super().compute_gradients(*args, **kwargs)
+                    return [(tf.cast(grad, tf.float32) * 0.5, var) for grad, var in pairs]
+
+            manager = api.FixedLossScaleManager(128.0)
+            return Masters(sgd(), manager), [manager.get_loss_scale()]
+
+        self.check(make, CONTRIB, [1.0 - 0.125 * 8.75 / 2, 128.0])
+
+
+class LossScaleTest(CaseTest):
+    def test_bounds_and_two_weights(self):
+        def make(api):
+            class Bounded(api.DynamicLossScale):
+                def __init__(self, *args, **kwargs):
+                    super().__init__(*args, **kwargs)
+                    self.min_loss_scale = 4.0
+                    self.max_loss_scale = 16.0
+                    self._overflows = self._add_weight("overflows", 0, tf.int64)
+                    self._seen = self._add_weight("seen", 0, tf.int64)
+
+                def update(self, grads):
+                    update, should_apply = super().update(grads)
+                    count = tf.cast(tf.logical_not(should_apply), tf.int64)
+                    more = [self._overflows.assign_add(count).op, self._seen.assign_add(1).op]
+                    with tf.control_dependencies([update, *more]):
+                        scale = tf.clip_by_value(self(), self.min_loss_scale, self.max_loss_scale)
+                        bound = self._current_loss_scale.assign(scale)
+                    return tf.group(update, bound, *more), should_apply
+
+            loss_scale = Bounded(8.0, 2)
+            optimizer = api.MixedPrecisionLossScaleOptimizer(sgd(), loss_scale)
+            return optimizer, [loss_scale(), loss_scale._overflows, loss_scale._seen]
+
+        history = self.check(make, EXPERIMENTAL)
+        self.assertEqual(history[-1][2:], [4.0, 13.0])
+        self.assertLessEqual({row[1] for row in history}, {4.0, 8.0, 16.0})
+
+    def test_loss_scale_replaced_at_run_time(self):
+        def make(api):
+            optimizer = api.MixedPrecisionLossScaleOptimizer(sgd(), 8.0)
+            optimizer._loss_scale = api.DynamicLossScale(32.0, 2)
+            return optimizer, [optimizer._loss_scale()]
+
+        self.check(make, EXPERIMENTAL, [1.0 - 0.125 * 8.75, 16.0])
+
+    def test_updated_by_hand_through_the_optimizer(self):
+        # Gradients are computed by the loss-scale optimizer and applied by another.
+        def make(api):
+            class ByHand:
+                def __init__(self, optimizer, inner):
+                    self.optimizer, self.inner = optimizer, inner
+
+                def compute_gradients(self, *args, **kwargs):
+                    return self.optimizer.compute_gradients(*args, **kwargs)
+
+                def apply_gradients(self, pairs):
+                    update, apply = self.optimizer._loss_scale.update([g for g, _ in pairs])
+                    step = tf1.cond(apply, lambda: self.inner.apply_gradients(pairs), tf.no_op)
+                    return tf.group(update, step)
+
+            inner = sgd()
+            optimizer = api.MixedPrecisionLossScaleOptimizer(inner, api.DynamicLossScale(8.0, 2))
+            return ByHand(optimizer, inner), [optimizer._loss_scale()]
+
+        self.check(make, EXPERIMENTAL, [1.0 - 0.125 * 8.75, 4.0])
+
+    def test_wrapped_in_an_optimizer_of_ones_own(self):
+        def make(api):
+            class Clipping(tf1.train.Optimizer):
+                def __init__(self, optimizer):
+                    super().__init__(False, "Clipping")
+                    self._optimizer = optimizer
+
+                def compute_gradients(self, *args, **kwargs):
+                    return self._optimizer.compute_gradients(*args, **kwargs)
+
+                def apply_gradients(self, pairs, global_step=None, name=None):
+                    grads, variables = zip(*pairs)
+                    grads, _ = tf.clip_by_global_norm(grads, 0.75)
+                    return self._optimizer.apply_gradients(zip(grads, variables), global_step, name)
+
+            optimizer = api.MixedPrecisionLossScaleOptimizer(sgd(), api.DynamicLossScale(8.0, 2))
+            return Clipping(optimizer), [optimizer._loss_scale()]
+
+        self.check(make, EXPERIMENTAL)
+
+
+if __name__ == "__main__":
+    absltest.main()

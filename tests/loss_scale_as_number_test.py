@@ -1,0 +1,117 @@
+"""A `LossScale` stands where a number or a scalar float32 tensor is expected."""
+
+import numpy as np
+import tensorflow as tf
+from absl.testing import absltest, parameterized
+
+from tests import modes
+from tf_lossscale_compat.train import experimental
+
+CASES = {
+    "mul": (lambda x: x * 2.0, 16.0),
+    "rmul": (lambda x: 2.0 * x, 16.0),
+    "add": (lambda x: x + 1.0, 9.0),
+    "radd": (lambda x: 1.0 + x, 9.0),
+    "sub": (lambda x: x - 1.0, 7.0),
+    "rsub": (lambda x: 1.0 - x, -7.0),
+    "truediv": (lambda x: x / 2.0, 4.0),
+    "rtruediv": (lambda x: 2.0 / x, 0.25),
+    "floordiv": (lambda x: x // 3.0, 2.0),
+    "rfloordiv": (lambda x: 17.0 // x, 2.0),
+    "mod": (lambda x: x % 3.0, 2.0),
+    "rmod": (lambda x: 19.0 % x, 3.0),
+    "pow": (lambda x: x**2.0, 64.0),
+    "rpow": (lambda x: 2.0**x, 256.0),
+    "neg": (lambda x: -x, -8.0),
+    "abs": (abs, 8.0),
+    "lt": (lambda x: x < 8.5, True),
+    "le": (lambda x: x <= 7.5, False),
+    "gt": (lambda x: 7.5 > x, False),
+    "ge": (lambda x: x >= 8.0, True),
+    "cast": (lambda x: tf.cast(x, tf.float16), 8.0),
+    "convert": (tf.convert_to_tensor, 8.0),
+    "tensor_first": (lambda x: tf.constant([1.0, 2.0]) * x, [8.0, 16.0]),
+    "two": (lambda x: x * x, 64.0),
+}
+
+
+class ReturnsAFloat(experimental.LossScale):
+    """A user's own, whose `__call__` returns no tensor."""
+
+    def __call__(self):
+        return 8.0
+
+    def update(self, grads):
+        return None, True
+
+    def get_config(self):
+        return {}
+
+
+MAKERS = {
+    "fixed": lambda: experimental.FixedLossScale(8),
+    "dynamic": lambda: experimental.DynamicLossScale(8),
+    "own": ReturnsAFloat,
+}
+
+
+class AsTensorTest(parameterized.TestCase):
+    @parameterized.parameters(*modes.ALL)
+    def test_operations(self, mode_name):
+        with modes.entered(mode_name) as mode:
+            for make in MAKERS.values():
+                loss_scale = make()
+                step = mode.compile(lambda s=loss_scale: [f(s) for f, _ in CASES.values()])
+                for name, value in zip(CASES, step()):
+                    np.testing.assert_array_equal(value, CASES[name][1], name)
+
+    @parameterized.parameters("graph_v1", "graph_v2", "eager", "function")
+    def test_follows_the_state(self, mode_name):
+        with modes.entered(mode_name) as mode:
+            loss_scale = experimental.DynamicLossScale(8)
+
+            def update(grad):
+                op, should_apply = loss_scale.update([grad])
+                with tf.control_dependencies([] if op is None else [op]):
+                    return tf.identity(should_apply)
+
+            update = mode.compile(update, modes.scalar())
+            read = mode.compile(lambda: loss_scale * 1.0)
+            self.assertEqual(read(), 8.0)
+            update(np.inf)
+            self.assertEqual(read(), 4.0)
+
+    def test_other_dtypes_are_refused(self):
+        with modes.eager_mode(), self.assertRaises((TypeError, ValueError, tf.errors.OpError)):
+            tf.constant(1.0, tf.float16) * experimental.FixedLossScale(8)
+
+
+class AsNumberTest(parameterized.TestCase):
+    @parameterized.parameters(*MAKERS)
+    def test_conversions(self, maker):
+        with modes.eager_mode():
+            loss_scale = MAKERS[maker]()
+            self.assertEqual(float(loss_scale), 8.0)
+            self.assertEqual(int(loss_scale), 8)
+            self.assertEqual("%g" % loss_scale, "8")
+            self.assertEqual(f"{loss_scale:.1f}", "8.0")
+            self.assertEqual(f"{loss_scale}", str(loss_scale))
+            self.assertEqual(np.float32(loss_scale), 8.0)
+
+    @parameterized.parameters(*MAKERS)
+    def test_returned_by_a_function(self, maker):
+        with modes.eager_mode():
+            loss_scale = MAKERS[maker]()
+            returned = tf.function(lambda: {"loss_scale": loss_scale}, autograph=False)()
+            self.assertEqual(returned["loss_scale"].numpy(), 8.0)
+
+    def test_equal_only_to_itself(self):
+        one, other = experimental.FixedLossScale(8), experimental.FixedLossScale(8)
+        self.assertEqual({one: 1, other: 2}[one], 1)
+        self.assertNotEqual(one, other)
+        self.assertNotEqual(one, 8.0)
+        self.assertTrue(one)
+
+
+if __name__ == "__main__":
+    absltest.main()

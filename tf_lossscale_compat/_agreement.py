@@ -1,0 +1,98 @@
+"""Agreement between processes that `tf.distribute` knows nothing of: `agree`, and Horovod.
+
+Processes that average their gradients by other means must skip the same steps, or their weights and
+loss scales part for good.
+"""
+
+from tf_lossscale_compat import _policy, _tf
+
+tf = _tf.tf
+
+
+def function_for(agree, optimizer, policy):
+    """Returns what asks all processes whether a step was finite, or None where nobody is to be.
+
+    Args:
+      agree: function of a scalar bool tensor that returns its AND over all processes, or None, for
+        which a Horovod optimizer brings its own.
+      optimizer: the optimizer that is wrapped.
+      policy: its loss scale or manager.
+
+    Raises:
+      TypeError: `agree` is no function.
+      ValueError: the optimizer adds up gradients of several steps, which a loss scale that moves
+        has scaled differently.
+    """
+    if not (agree is None or callable(agree)):
+        raise TypeError(f"agree must be a function of a bool tensor or None, got {agree!r}.")
+    for each in _tf.with_wrapped(optimizer):
+        helper = getattr(each, "_agg_helper", None) if _is_horovods(type(each)) else None
+        passes = getattr(helper, "backward_passes_per_step", 1)
+        if passes > 1 and not _policy.never_moves(policy):
+            cure = "backward_passes_per_step=1"
+            if isinstance(each, _tf.Optimizer):
+                cure = (
+                    "the other order, hvd.DistributedOptimizer(LossScaleOptimizer(opt, ...), "
+                    "backward_passes_per_step=...), which adds up unscaled gradients"
+                )
+            raise ValueError(
+                f"Horovod's optimizer adds up the gradients of backward_passes_per_step={passes} "
+                "steps, and a loss scale that moves has scaled each of these differently: the "
+                f"processes' weights would part. Write {cure}; or use a fixed loss scale."
+            )
+        if agree is None and _is_horovods(type(each)):
+            agree = _HorovodAgree(getattr(each, "process_set", None))
+    return agree
+
+
+def _is_horovods(cls):
+    # Horovod makes a class that derives from the wrapped optimizer's own, with its module's name.
+    return any(base.__module__.split(".")[0] == "horovod" for base in cls.__mro__)
+
+
+def check_horovod(*classes):
+    """Raises a ValueError where one of these, classes of Keras 3 optimizers, is of Horovod."""
+    if any(map(_is_horovods, classes)):
+        raise ValueError(
+            "Horovod reduces no gradients of Keras 3 optimizers: every process would train by "
+            "itself. Wrap the tape instead, hvd.DistributedGradientTape(tape), give the "
+            "loss-scale optimizer the plain optimizer and agree=, and call get_scaled_loss, "
+            "get_unscaled_gradients and apply_gradients; or use tf_keras."
+        )
+
+
+class _HorovodAgree:
+    """The AND over all of Horovod's processes, or those of a set; can be copied and pickled."""
+
+    def __init__(self, process_set):
+        self._process_set = process_set
+
+    def __call__(self, finite):
+        import horovod.tensorflow as hvd
+
+        options = {} if self._process_set is None else {"process_set": self._process_set}
+        options.update({"op": hvd.Sum} if hasattr(hvd, "Sum") else {"average": False})
+        failures = hvd.allreduce(tf.cast(tf.logical_not(finite), tf.float32), **options)
+        return tf.equal(failures, 0.0)
+
+
+class Lost:
+    """Stands for an `agree` that a config told of and cannot hold; a step raises an error."""
+
+    def __call__(self, finite):
+        raise ValueError(
+            "agree was given to the optimizer that this one's config is of, and no config can hold "
+            "a function. Set optimizer.agree, to a function or to None for a single process."
+        )
+
+
+def ask(agree, finite):
+    """Returns what `agree` makes of the flag, a scalar bool tensor.
+
+    Raises:
+      ValueError: it is no such tensor.
+    """
+    agreed = tf.convert_to_tensor(agree(finite))
+    if agreed.dtype != tf.bool or agreed.shape.rank not in (0, None):
+        raise ValueError(f"agree must return a scalar bool tensor, got {agreed!r}.")
+    return agreed

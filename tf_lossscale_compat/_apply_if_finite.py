@@ -1,0 +1,98 @@
+"""One loss scale for several optimizers."""
+
+from typing import Any, List
+
+from tf_lossscale_compat import _arguments, _claims, _policy, _step, _tf
+from tf_lossscale_compat import loss_scale as loss_scale_lib
+
+tf = _tf.tf
+
+
+def _has_loss_scale(optimizer):
+    names = [base.__name__ for base in type(optimizer).__mro__]
+    # Keras 3's optimizers may divide gradients by a factor by themselves.
+    return any("LossScaleOptimizer" in name for name in names) or bool(
+        getattr(optimizer, "loss_scale_factor", None)
+    )
+
+
+@_tf.do_not_convert
+def apply_if_finite(loss_scale, optimizers_and_gradients, *, enabled=True):
+    """Applies gradients with several optimizers, all or none, and moves their loss scale once.
+
+    Scale each loss with `loss_scale()`, divide its gradients by the same, and call this once for a
+    step. If any gradient is not finite on any replica, no optimizer applies any.
+
+    Args:
+      loss_scale: `LossScale` or `LossScaleManager`.
+      optimizers_and_gradients: iterable of (optimizer, grads_and_vars) pairs: a
+        `tf.compat.v1.train.Optimizer` or a Keras optimizer, without a loss scale of its own, and an
+        iterable of (unscaled gradient, variable) pairs; a gradient may be None.
+      enabled: bool; if False, every optimizer applies its gradients, whatever they are, and the
+        loss scale is left alone.
+
+    Returns:
+      In graph mode an operation; in eager mode None.
+
+    Raises:
+      TypeError: `loss_scale` is no loss scale, or `enabled` no bool.
+      ValueError: an optimizer has a loss scale or no gradient, or this is called in a cross-replica
+        context.
+    """
+    if not (_policy.is_manager(loss_scale) or _policy.has_methods(loss_scale, "update")):
+        raise TypeError(
+            f"loss_scale must be a LossScale or a LossScaleManager, got {loss_scale!r}."
+        )
+    if _arguments.flag("enabled", enabled):
+        _claims.check(_claims.TOGETHER, loss_scale)
+    optimizers: List[Any] = []
+    parts: List[slice] = []
+    all_grads: List[Any] = []
+    all_variables: List[Any] = []
+    for optimizer, grads_and_vars in optimizers_and_gradients:
+        if any(_has_loss_scale(each) for each in _tf.with_wrapped(optimizer)):
+            raise ValueError(
+                f"optimizers_and_gradients holds {optimizer!r}, which has a loss scale of its own. "
+                "Pass the optimizer that it wraps, without one."
+            )
+        grads_and_vars = list(grads_and_vars)
+        grads = [grad for grad, _ in grads_and_vars]
+        variables = [variable for _, variable in grads_and_vars]
+        if all(grad is None for grad in grads):
+            raise ValueError(f"optimizers_and_gradients has no gradient for {optimizer!r}.")
+        parts.append(slice(len(all_grads), len(all_grads) + len(grads)))
+        optimizers.append(optimizer)
+        all_grads += grads
+        all_variables += variables
+    if not optimizers:
+        raise ValueError("optimizers_and_gradients must hold pairs, and holds no optimizer.")
+    for optimizer, part in zip(optimizers, parts):
+        if hasattr(optimizer, "build"):
+            with tf.init_scope():  # Branches of a conditional are no place to make slot variables.
+                if not getattr(optimizer, "built", False):
+                    optimizer.build(_tf.variables_to_build(all_grads[part], all_variables[part]))
+
+    def apply(grads, variables):
+        applied = []
+        for optimizer, part in zip(optimizers, parts):
+            result = optimizer.apply_gradients(list(zip(grads[part], variables[part])))
+            if not isinstance(result, tf.Operation):
+                if _tf.in_plain_graph():
+                    raise ValueError(
+                        f"optimizers_and_gradients holds {optimizer!r}, which makes no operation "
+                        "for a Session. Call this in a tf.function."
+                    )
+                result = None  # What it is in a function; that runs what was made in it.
+            applied.append(_tf.as_operation(result))
+        return None if tf.executing_eagerly() else tf.group(*applied)
+
+    if enabled:
+        _claims.claim(_claims.TOGETHER, loss_scale)
+    return _step.take(
+        loss_scale if enabled else loss_scale_lib.FixedLossScale(1),
+        all_grads,
+        all_variables,
+        apply,
+        what="apply_if_finite",
+        skips_nonfinite=enabled,
+    )

@@ -1,0 +1,51 @@
+"""Lets an object stand where TensorFlow and Python expect a scalar float32 tensor."""
+
+import operator
+
+from tf_lossscale_compat import _policy, _tf
+
+tf = _tf.tf
+
+# Equality is left out: two loss scales are the same if they are one object.
+_BINARY = ("add", "sub", "mul", "truediv", "floordiv", "mod", "pow")
+_OTHERS = ("neg", "abs", "lt", "le", "gt", "ge")
+
+
+class LikeATensor:
+    """Arithmetic, comparisons and conversions are those of the current loss scale.
+
+    There is no `__array__`: with it, eager TensorFlow would convert to whatever dtype stands on the
+    other side of an operator, where a float32 tensor, and any graph, raises an error.
+    """
+
+    def __float__(self):
+        return float(_policy.scale(self))
+
+    def __int__(self):
+        return int(float(self))
+
+    def __format__(self, spec):
+        return format(float(self), spec) if spec else str(self)
+
+
+def _forward(function):
+    return lambda self, *others: function(_policy.scale(self), *others)
+
+
+def _reflected(function):
+    return lambda self, other: function(other, _policy.scale(self))
+
+
+for _name in _BINARY + _OTHERS:
+    setattr(LikeATensor, f"__{_name}__", _forward(getattr(operator, _name)))
+for _name in _BINARY:
+    setattr(LikeATensor, f"__r{_name}__", _reflected(getattr(operator, _name)))
+
+
+def _convert(value, dtype=None, name=None, as_ref=False):
+    if as_ref or not (dtype is None or dtype.is_compatible_with(tf.float32)):
+        return NotImplemented
+    return tf.identity(_policy.scale(value), name=name)
+
+
+tf.register_tensor_conversion_function(LikeATensor, _convert)

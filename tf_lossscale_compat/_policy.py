@@ -1,0 +1,129 @@
+"""What an optimizer asks of a loss scale or manager: the scale, and what a step does to it.
+
+A policy is a `LossScaleManager` or a `LossScale`, this package's own or a user's. One whose method
+`update_loss_scale` or `update` is marked by `moves_by_flag` needs nothing of a step but whether its
+gradients are finite, and has
+
+    _move(finite)      moves the state; returns an operation, a tensor or None
+    _skips_nonfinite   (a loss scale) whether a step that is not finite is skipped
+
+A user's method, an override of a marked one among them, bears no mark and is called itself: a
+manager's with the flag, a loss scale's with the gradients.
+"""
+
+import functools
+
+from tf_lossscale_compat import _replicas, _state, _tf
+
+tf = _tf.tf
+
+
+def moves_by_flag(method):
+    """Decorates an `update` or `update_loss_scale` that is told all it needs by the finite flag."""
+    # Itself, as functools.wraps copies attributes to what it wraps with.
+    method.moves_by_flag = method
+    return method
+
+
+def _is_marked(method):
+    function = getattr(method, "__func__", method)
+    return getattr(function, "moves_by_flag", None) is function
+
+
+def has_methods(instance, *names):
+    """Whether `instance`, which must be no class, has all these methods."""
+    return not isinstance(instance, type) and all(
+        callable(getattr(instance, name, None)) for name in names
+    )
+
+
+def is_manager(policy):
+    """Whether `policy` has the methods of a `LossScaleManager`."""
+    return has_methods(policy, "get_loss_scale", "update_loss_scale")
+
+
+def _update(policy):
+    """Returns the method that a step calls."""
+    return policy.update_loss_scale if is_manager(policy) else policy.update
+
+
+def scale(policy):
+    """Returns what losses are multiplied with and gradients divided by, a scalar float32 tensor."""
+    value = policy.get_loss_scale() if is_manager(policy) else policy()
+    return tf.cast(tf.convert_to_tensor(value), tf.float32)
+
+
+def variables(policy):
+    """Returns the variables that the policy is kept in, a list."""
+    return _tf.variables_of(policy) if is_manager(policy) else policy._variables()
+
+
+def always_applies(policy):
+    """Whether every step is applied and leaves the policy as it is."""
+    return not is_manager(policy) and _is_marked(policy.update) and not policy._skips_nonfinite
+
+
+def never_moves(policy):
+    """Whether no step changes the scale: of a fixed one, unless a subclass has its own `update`."""
+    return _is_marked(_update(policy)) and not variables(policy)
+
+
+def move(policy, finite):
+    """Tells a policy that needs no more whether a step was finite; returns what moves its state."""
+    if _is_marked(_update(policy)):
+        return policy._move(finite)
+    if is_manager(policy):
+        return policy.update_loss_scale(finite)
+    raise ValueError(
+        f"{policy!r} looks at gradients, and only a flag is known here. Call its update(grads) "
+        "instead of update_loss_scale(finite_grads)."
+    )
+
+
+def move_together(move, flag, variables):
+    """Calls `move` once for all replicas, with the AND of `flag` over them, in any context.
+
+    Args:
+      move: function of a bool scalar tensor.
+      flag: bool scalar tensor or Python bool; each replica's own, or outside of them maybe one per
+        replica.
+      variables: list of the variables that it moves.
+    """
+    with _state.scope_of(variables):
+        return _replicas.together(lambda flag: move(_replicas.all_true(flag)), (flag,))
+
+
+def decide(policy, grads, skips_nonfinite, agree=None):
+    """Looks at the gradients of one step where all replicas act as one.
+
+    Args:
+      policy: loss scale or manager.
+      grads: list of unscaled gradients; in a cross-replica context its leaves may be per-replica.
+      skips_nonfinite: bool, whether a non-finite step is skipped even if the policy would not.
+      agree: function of a scalar bool tensor that returns its AND over all processes, or None.
+
+    Returns:
+      A pair: whether the gradients are to be applied, a bool or a bool scalar tensor that is the
+      same on all replicas; and a function without arguments that moves the state.
+
+    Raises:
+      ValueError: the policy decides by gradients, which processes that are to agree may see
+        differently.
+    """
+    goes_by_flag = _is_marked(_update(policy)) or is_manager(policy)
+    if agree is not None and not goes_by_flag:
+        raise ValueError(
+            f"agree tells all processes a flag, and {policy!r} looks at gradients. Use a "
+            "LossScaleManager, whose update_loss_scale is given that flag."
+        )
+    finite = True
+    if goes_by_flag or skips_nonfinite:
+        finite = _replicas.all_finite(grads)
+        if agree is not None:
+            finite = agree(finite)
+    if goes_by_flag:
+        return finite, functools.partial(move, policy, finite)
+    update, should_apply = policy.update(grads)
+    if finite is not True:
+        should_apply = tf.logical_and(finite, should_apply)
+    return should_apply, lambda: update

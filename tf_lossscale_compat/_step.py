@@ -1,0 +1,104 @@
+"""One training step, for every optimizer of this package.
+
+The caller multiplies the loss with `_policy.scale` and divides the gradients by the same value
+(`_gradients.scale_loss`, `_gradients.unscale`); then it calls `take`, in which each replica waits
+for the others, so that from there on all of them act as one (`_replicas.together`). The policy is
+asked: the gradients of each replica are tested, one scalar is summed over all replicas and workers,
+processes that no strategy knows of agree if the caller says how, and what comes out is the same
+everywhere (`_policy.decide`). If the step is to be applied, every replica hands its own gradients
+to the wrapped optimizer; if not, none does. Last the policy's state moves, on every copy of its
+variables, so that an optimizer that fails leaves it where it was (but for graphs of
+`MixedPrecisionLossScaleOptimizer`, which moves first, as the original does).
+"""
+
+import functools
+
+from tf_lossscale_compat import _agreement, _policy, _replicas, _tf
+
+tf = _tf.tf
+
+
+def check_place(what):
+    """Raises a ValueError where no step can be taken; `what` was called."""
+    if _replicas.in_cross_replica_context():
+        raise ValueError(
+            f"{what} was called in a cross-replica context and must be called in a replica "
+            "context: inside a function that strategy.run runs."
+        )
+    _replicas.check_strategy()
+
+
+def take(
+    policy,
+    grads,
+    variables,
+    apply,
+    extra=(),
+    *,
+    what,
+    cond=tf.cond,
+    skips_nonfinite=False,
+    moves_first=False,
+    skip=None,
+    agree=None,
+    name=None,
+):
+    """Applies unscaled gradients or skips them, and moves the loss scale by one step.
+
+    Args:
+      policy: loss scale or manager.
+      grads: list of unscaled gradients, None among them.
+      variables: list of variables, as long.
+      apply: function of `grads`, `variables` and `*extra` that has the wrapped optimizer apply
+        them; called in a replica context. Returns an operation, a tensor or None.
+      extra: tuple of what else `apply` is given.
+      what: str, what was called, for errors.
+      cond: what builds the conditional in a graph, and so names variables that `apply` makes in it.
+      skips_nonfinite: bool, whether a non-finite step is skipped even if the policy would not.
+      moves_first: bool, whether in a graph the state moves before the conditional, which then is
+        numbered after the policy's own.
+      skip: function without arguments, called for all replicas at once where the step is skipped,
+        or None; returns what assigns to a variable, or None.
+      agree: function of a scalar bool tensor that returns its AND over processes that no strategy
+        knows of, or None; called once, before anything is applied or moved.
+      name: str, the name of the operation that is returned, or None.
+
+    Returns:
+      An operation; None in eager mode.
+
+    Raises:
+      ValueError: called in a cross-replica context, or under a strategy that is not supported.
+    """
+    check_place(what)
+    if _policy.always_applies(policy) and not skips_nonfinite:
+        # Nothing to decide and nothing to move, so replicas need not meet.
+        applied = apply(grads, variables, *extra)
+        if not isinstance(applied, tf.Operation):
+            applied = _tf.as_operation(applied)
+        return applied if name is None or applied is None else tf.group(applied, name=name)
+
+    def step(grads, variables, extra):
+        ask = None if agree is None else functools.partial(_agreement.ask, agree)
+        should_apply, move = _policy.decide(policy, grads, skips_nonfinite, ask)
+
+        def applied():
+            return _replicas.in_each_replica(apply, (grads, variables) + extra)
+
+        def skipped():
+            return _tf.as_operation(None if skip is None else _replicas.local_results(skip()))
+
+        if tf.executing_eagerly():
+            applied() if should_apply else skipped()
+            move()
+            return None
+        moved = move() if moves_first else None
+        if isinstance(should_apply, bool):
+            done = applied() if should_apply else skipped()
+        else:
+            done = cond(should_apply, applied, skipped)
+        if not moves_first:
+            with tf.control_dependencies([done]):
+                moved = move()
+        return tf.group(*[op for op in (done, moved) if op is not None], name=name)
+
+    return _replicas.together(step, (grads, variables, extra))
