@@ -44,8 +44,8 @@ PLAN = (
     ("small", "mirrored", 60),
 )
 
-# The workload whose peak memory is measured then, as the median of so many processes.
-PEAKS = {"large": 3}
+# Where peak memory is measured then, as the median of so many processes.
+PEAKS = {("large", "graph"): 3, ("large", "eager"): 3}
 
 _IMPORT = """
 import time, tensorflow
@@ -111,7 +111,7 @@ def main():
         rounds = args.rounds or rounds
         peaks = args.peaks
         if peaks is None:
-            peaks = PEAKS.get(workload, 0) if plan is PLAN and mode in ("graph", "eager") else 0
+            peaks = PEAKS.get((workload, mode), 0) if plan is PLAN else 0
         results[workload, mode] = steps.measure(workload, mode, rounds, args.contenders, peaks)
         print(f"\n### {workload}, {mode}, median of {rounds}\n")
         print(report.table(results[workload, mode]), flush=True)

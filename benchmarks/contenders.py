@@ -121,21 +121,22 @@ def _v1_contenders():
     yield Contender(
         "ours, contrib, fixed",
         "v1",
-        _v1(lambda opt: contrib.LossScaleOptimizer(opt, FixedLossScaleManager(SCALE))),
+        _v1(lambda opt: _contrib(opt, FixedLossScaleManager(SCALE))),
         _apply_v1,
         "tf.compat.v1, dynamic",  # Both look at the gradients.
     )
     yield Contender(
         "ours, contrib, exponential",
         "v1",
-        _v1(
-            lambda opt: contrib.LossScaleOptimizer(
-                opt, ExponentialUpdateLossScaleManager(SCALE, PERIOD)
-            )
-        ),
+        _v1(lambda opt: _contrib(opt, ExponentialUpdateLossScaleManager(SCALE, PERIOD))),
         _apply_v1,
         "tf.compat.v1, dynamic",
     )
+
+
+def _contrib(opt, manager):
+    # The peer keeps sparse gradients; r1.15's way writes the whole table's.
+    return contrib.LossScaleOptimizer(opt, manager, keep_sparse=True)
 
 
 def _keras_contenders(generation, keras):

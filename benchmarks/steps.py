@@ -193,26 +193,22 @@ def measure(workload, mode, rounds, names=(), processes=0):
             chosen.append(contender)
         except Exception as error:  # A peer that cannot do this is a result too.
             print(f"{contender.name} ({workload}, {mode}): {error!r:.300}", file=sys.stderr)
-    floor = _Floor(workload)
-    seconds = {name: [] for name in steps}
-    floors = []
+    timed = {"floor": _Floor(workload), **steps}
+    seconds = {name: [] for name in timed}
     # In another order each time: a step that follows the floor finds its data no longer in a cache.
-    turns = [None, *steps]
+    turns = list(timed)
     order = random.Random(0)
     for _ in range(rounds):
         order.shuffle(turns)
         for name in turns:
-            if name is None:
-                floors.append(floor())
-            else:
-                seconds[name].append(steps[name]())
+            seconds[name].append(timed[name]())
     if mode == "graph":
         _trace(steps, TRACES.get(workload, 1))
     elif mode == "mirrored":
         # For the nodes alone: threads of replicas wait for each other, now and then for a second.
         for step in steps.values():
             step.trace()
-    rows = {"floor": {"milliseconds": 1e3 * statistics.median(floors)}}
+    rows = {"floor": {"milliseconds": 1e3 * statistics.median(seconds["floor"])}}
     for contender in chosen:
         step = steps[contender.name]
         peaks = []
