@@ -1,21 +1,23 @@
 """Development sessions: lint, types, docs, build, demo, and the suite on every TensorFlow.
 
-    nox -s matrix                            the whole suite in all seven environments
-    nox -s matrix -- --only tf115 --reuse    one of them, in the environment that is there already
-    nox -s "tests(tf221)" -- -k adapters     the same for one; what follows goes to pytest
+    nox -s matrix                             the whole suite in all seven environments
+    nox -s matrix -- --only tf115,tf221       two of them
+    nox -s "tests(tf221)" -- -k adapters      one of them; what follows goes to pytest
+    nox -s "tests(tf221)" -- tests/x_test.py  one file, from the clone
 
-A missing interpreter is a failure where the variable CI is set and a skip elsewhere.
+An environment that is there serves until its requirements change. A missing interpreter is a
+failure where the variable CI is set and a skip elsewhere.
 """
 
 import argparse
 import concurrent.futures
-import dataclasses
 import glob
 import json
 import os
 import pathlib
 import re
 import shutil
+import signal
 import subprocess
 import sys
 import time
@@ -29,93 +31,71 @@ RESULTS = WORK / "results"
 ON_CI = bool(os.environ.get("CI"))
 # Far above what a suite takes: it ends a process that hangs where pytest's own limit cannot.
 SUITE_LIMIT_SECONDS = 2400
+# What leads to another environment's files.
+ELSEWHERE = ("PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV", "__PYVENV_LAUNCHER__")
 
 nox.needs_version = ">=2025.5.1"
 nox.options.default_venv_backend = "venv"
 nox.options.download_python = "never"
+nox.options.error_on_missing_interpreters = ON_CI
 nox.options.sessions = ["lint", "types"]
 
-
-@dataclasses.dataclass(frozen=True)
-class Environment:
-    """One column of the version matrix."""
-
-    name: str
-    pythons: tuple  # The first that is found is taken.
-    tensorflow: str
-    requirements: tuple
-    # Installed after the others and alone: tf-keras asks for `tensorflow`, which `tensorflow-cpu`
-    # provides under a name that pip does not know as the same.
-    alone: tuple = ()
-
-
 OLD_PINS = ("protobuf<3.21", "numpy<1.19", "h5py<3")
+# Name: Pythons, of which the first that is found is taken; TensorFlow; requirements; and those
+# installed after the others and alone: tf-keras asks for `tensorflow`, which `tensorflow-cpu`
+# provides under a name that pip does not know as the same.
 ENVIRONMENTS = {
-    environment.name: environment
-    for environment in (
-        Environment("tf115", ("3.7",), "1.15.5", ("tensorflow==1.15.5", *OLD_PINS)),
-        Environment("tf20", ("3.7",), "2.0.4", ("tensorflow==2.0.4", *OLD_PINS)),
-        Environment("tf24", ("3.8",), "2.4.4", ("tensorflow==2.4.4",)),
-        Environment("tf210", ("3.9", "3.10"), "2.10.1", ("tensorflow-cpu==2.10.1", "numpy<2")),
-        Environment("tf215", ("3.11",), "2.15.1", ("tensorflow-cpu==2.15.1",)),
-        Environment(
-            "tf216", ("3.12",), "2.16.2", ("tensorflow-cpu==2.16.2",), ("tf-keras==2.16.0",)
-        ),
-        Environment(
-            "tf221", ("3.13",), "2.21.0", ("tensorflow-cpu==2.21.0",), ("tf-keras==2.21.0",)
-        ),
-    )
+    "tf115": (("3.7",), "1.15.5", ("tensorflow==1.15.5", *OLD_PINS), ()),
+    "tf20": (("3.7",), "2.0.4", ("tensorflow==2.0.4", *OLD_PINS), ()),
+    "tf24": (("3.8",), "2.4.4", ("tensorflow==2.4.4",), ()),
+    "tf210": (("3.9", "3.10"), "2.10.1", ("tensorflow-cpu==2.10.1", "numpy<2"), ()),
+    "tf215": (("3.11",), "2.15.1", ("tensorflow-cpu==2.15.1",), ()),
+    "tf216": (("3.12",), "2.16.2", ("tensorflow-cpu==2.16.2",), ("tf-keras==2.16.0",)),
+    "tf221": (("3.13",), "2.21.0", ("tensorflow-cpu==2.21.0",), ("tf-keras==2.21.0",)),
 }
+# Where the tests marked slow run too: the oldest TensorFlow and the newest.
+SLOW = ("tf115", "tf221")
 
 
-def interpreter_candidates(version):
-    """Yields paths that may be a Python of this version, the likeliest first."""
-    name = f"python{version}"
-    found = shutil.which(name)
-    if found:
-        yield found
+def files_to_run(name, python):
+    """Returns the files that are left to run in an environment, or none for all of them.
+
+    Args:
+      name: str, of `ENVIRONMENTS`.
+      python: str, the version of its Python.
+    """
+    if os.environ.get("TF_LOSSSCALE_RAN") != f"{python} {ENVIRONMENTS[name][1]}":
+        return []
+    # README's command has run all files in such an environment, but without tf-keras and what is
+    # marked slow.
+    files = sorted((ROOT / "tests").glob("*_test.py"))
+    sign = re.compile(r"\bkeras_homes\b|\btf_keras\b|\bmark\.slow\b")
+    return [str(path) for path in files if sign.search(path.read_text(encoding="utf-8"))]
+
+
+def interpreter(versions):
+    """Returns the path of the first of these Pythons that is there, or the first one's name."""
     # Under pyenv the name on PATH is a shim, which runs only versions that are activated; the
     # interpreters themselves are in its folder of versions.
     roots = [os.environ.get("PYENV_ROOT"), os.path.expanduser("~/.pyenv")]
-    for root in filter(None, roots):
-        paths = glob.glob(os.path.join(root, "versions", f"{version}.*", "bin", name))
-        yield from sorted(paths, key=lambda path: [int(n) for n in re.findall(r"\d+", path)])[::-1]
-
-
-def find_interpreter(versions):
-    """Returns the path of the first interpreter that really runs as one of the versions."""
-    probe = "import ensurepip, sys, venv; print('%d.%d' % sys.version_info[:2])"
     for version in versions:
-        for path in interpreter_candidates(version):
-            try:
-                answer = subprocess.run(
-                    [path, "-c", probe],
-                    capture_output=True,
-                    text=True,
-                    timeout=60,
-                    check=False,
-                    stdin=subprocess.DEVNULL,
-                )
-            except (OSError, subprocess.TimeoutExpired):
-                continue
-            if answer.returncode == 0 and answer.stdout.strip() == version:
-                return path
-    return None
+        for root in filter(None, roots):
+            paths = glob.glob(os.path.join(root, "versions", f"{version}.*/bin/python{version}"))
+            if paths:
+                return max(paths, key=lambda path: [int(n) for n in re.findall(r"\d+", path)])
+        if shutil.which(f"python{version}"):
+            return shutil.which(f"python{version}")
+    return versions[0]
 
 
 def venv_python(folder):
     return folder / ("Scripts/python.exe" if os.name == "nt" else "bin/python")
 
 
-def child_environment(**changes):
+def child_environment():
     """Returns this process's variables without those that lead to another environment's files."""
-    variables = {
-        name: value
-        for name, value in os.environ.items()
-        if name not in ("PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV", "__PYVENV_LAUNCHER__")
-    }
+    variables = {name: value for name, value in os.environ.items() if name not in ELSEWHERE}
     variables.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
-    variables.update(changes)
     return variables
 
 
@@ -128,11 +108,55 @@ def build_distributions(session, folder):
     return sdist, wheel
 
 
+@nox.session(reuse_venv=True)
+@nox.parametrize(
+    "python,name",
+    [nox.param(interpreter(row[0]), name, id=name) for name, row in ENVIRONMENTS.items()],
+)
+def tests(session, name):
+    """Run the suite, or the files that are named, on one TensorFlow of the matrix."""
+    _, _, requirements, alone = ENVIRONMENTS[name]
+    stamp = pathlib.Path(session.virtualenv.location) / "requirements.txt"
+    wanted = "\n".join([(ROOT / "setup.py").read_text(encoding="utf-8"), *requirements, *alone])
+    made = stamp.exists() and stamp.read_text(encoding="utf-8") == wanted
+    files = any(each.split("::")[0].endswith(".py") for each in session.posargs)
+    environment = dict.fromkeys(ELSEWHERE)
+    wheel = os.environ.get("TF_LOSSSCALE_WHEEL")
+    if not (wheel or (made and files)):
+        folder = pathlib.Path(session.create_tmp()).resolve() / "dist"
+        shutil.rmtree(folder, ignore_errors=True)
+        session.run("pip", "wheel", "-q", "--no-deps", "-w", str(folder), str(ROOT))
+        wheel = str(next(folder.glob("*.whl")))
+    if not made:
+        stamp.unlink(missing_ok=True)
+        session.install("-q", f"{wheel}[test]", *requirements)
+        if alone:
+            session.install("-q", "--no-deps", *alone)
+        stamp.write_text(wanted, encoding="utf-8")
+    elif not files:
+        session.install("-q", "--force-reinstall", "--no-deps", wheel)
+    if files:
+        session.run("python", "-m", "pytest", *session.posargs, env=environment)
+        return
+    # The script `pytest`, unlike `python -m pytest`, leaves the clone off sys.path: what is tested
+    # is what the wheel holds. tests/conftest.py makes sure of it.
+    environment["TF_LOSSSCALE_TEST_INSTALLED"] = "1"
+    options = ["-rfEs", "-p", "no:cacheprovider", *(["-m", ""] if name in SLOW else [])]
+    version = session.run(
+        "python", "-c", "import platform; print(platform.python_version())", silent=True, log=False
+    )
+    session.run(
+        "pytest", *options, *session.posargs, *files_to_run(name, version.strip()), env=environment
+    )
+
+
 def read_junit(path):
-    """Returns pytest's counts and the reasons of its skips from the file that it wrote."""
+    """Returns pytest's counts, seconds and reasons of skips from the file that it wrote."""
+    root = xml.etree.ElementTree.parse(path).getroot()
     result = {"passed": 0, "failed": 0, "skipped": 0, "skip_reasons": {}}
+    result["seconds"] = sum(float(suite.get("time")) for suite in root.iter("testsuite"))
     # The cases are counted, not the totals taken: those of newer pytests count subtests too.
-    for case in xml.etree.ElementTree.parse(path).iter("testcase"):
+    for case in root.iter("testcase"):
         skip = case.find("skipped")
         if case.find("failure") is not None or case.find("error") is not None:
             result["failed"] += 1
@@ -145,199 +169,108 @@ def read_junit(path):
     return result
 
 
-def run_suite(environment, wheel, options):
-    """Makes one environment, installs the wheel, and runs the suite there; returns the outcome."""
-    result = {
-        "environment": environment.name,
-        "python": "/".join(environment.pythons),
-        "tensorflow": environment.tensorflow,
-        "status": "failed",
-        "passed": 0,
-        "failed": 0,
-        "skipped": 0,
-        "install_seconds": 0.0,
-        "seconds": 0.0,
-        "detail": "",
-    }
-    interpreter = find_interpreter(environment.pythons)
-    if interpreter is None:
-        result["status"] = "failed" if ON_CI else "skipped"
-        result["detail"] = f"no Python {' or '.join(environment.pythons)} found"
-        return result
-
-    folder = WORK / "environments" / environment.name
-    python = venv_python(folder)
-    junit = RESULTS / f"{environment.name}.xml"
+def run_suite(name, wheel, options):
+    """Runs the session `tests` of one environment in a process of its own; returns the outcome."""
+    pythons, tensorflow, _, _ = ENVIRONMENTS[name]
+    python = " or ".join(pythons)
+    result = {"environment": name, "python": python, "tensorflow": tensorflow, "status": "failed"}
+    result.update(passed=0, failed=0, skipped=0, seconds=0.0, detail="")
+    junit, log = RESULTS / f"{name}.xml", RESULTS / f"{name}.log"
     junit.unlink(missing_ok=True)
-    log_path = RESULTS / f"{environment.name}.log"
     start = time.monotonic()
-    with open(log_path, "w", encoding="utf-8") as log:
-
-        def call(*command, limit=SUITE_LIMIT_SECONDS, **variables):
-            log.write("$ " + " ".join(map(str, command)) + "\n")
-            log.flush()
-            return subprocess.run(
-                [str(part) for part in command],
-                cwd=ROOT,
-                env=child_environment(**variables),
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=subprocess.STDOUT,
-                timeout=limit,
-                check=False,
-            ).returncode
-
+    with open(log, "w", encoding="utf-8") as output:
+        command = [sys.executable, "-m", "nox", "-f", __file__, "-s", f"tests({name})", "--"]
+        process = subprocess.Popen(
+            [*command, f"--junitxml={junit}", "-n", str(options.workers), *options.arguments],
+            cwd=ROOT,
+            env=dict(child_environment(), TF_LOSSSCALE_WHEEL=str(wheel)),
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
         try:
-            pip = (python, "-m", "pip", "install", "-q", "--disable-pip-version-check")
-            if options.reuse and python.exists():
-                steps = [(*pip, "--force-reinstall", "--no-deps", wheel)]
-            else:
-                shutil.rmtree(folder, ignore_errors=True)
-                steps = [
-                    (interpreter, "-m", "venv", folder),
-                    (*pip, f"{wheel}[test]", *environment.requirements),
-                ]
-                if environment.alone:
-                    steps.append((*pip, "--no-deps", *environment.alone))
-            for step in steps:
-                if call(*step) != 0:
-                    result["detail"] = "installation failed"
-                    return result
-            result.update(installed_versions(python))
-            if result["tensorflow"] != environment.tensorflow:
-                result["detail"] = f"wanted TensorFlow {environment.tensorflow}"
-                return result
-            result["install_seconds"] = round(time.monotonic() - start, 1)
-
-            # The script `pytest`, unlike `python -m pytest`, leaves the clone off sys.path: what
-            # is tested is what the wheel holds. tests/conftest.py makes sure of it.
-            start = time.monotonic()
-            code = call(
-                python.parent / "pytest",
-                "-rfEs",
-                "-p",
-                "no:cacheprovider",
-                f"--junitxml={junit}",
-                *options.pytest_arguments,
-                TF_LOSSSCALE_TEST_INSTALLED="1",
-            )
-            result["seconds"] = round(time.monotonic() - start, 1)
-            if junit.exists():
-                result.update(read_junit(junit))
-            if code == 0 and result["failed"] == 0 and result["passed"] > 0:
-                result["status"] = "passed"
-            else:
-                result["detail"] = f"pytest ended with code {code}"
-        except subprocess.TimeoutExpired as error:
-            result["detail"] = f"ended after {error.timeout:.0f} seconds"
-        except Exception as error:  # One broken environment must not hide the others' results.
-            result["detail"] = f"{type(error).__name__}: {error}"
+            code = process.wait(SUITE_LIMIT_SECONDS)
+        except subprocess.TimeoutExpired:
+            os.killpg(process.pid, signal.SIGKILL)
+            code = process.wait()
+            result["detail"] = f"ended after {SUITE_LIMIT_SECONDS} seconds"
+    if junit.exists():
+        result.update(read_junit(junit))
+    text = log.read_text(encoding="utf-8", errors="replace")
+    # tests/conftest.py's line at the start.
+    found = re.search(r"^Python (\S+), TensorFlow (\S+), ", text, re.MULTILINE)
+    if found:
+        result["python"], result["tensorflow"] = found.groups()
+        if found.group(2) != tensorflow:
+            code, result["detail"] = code or 1, f"wanted TensorFlow {tensorflow}"
+    if code == 0 and not junit.exists() and not ON_CI:
+        result.update(status="skipped", detail=f"no Python {python} found")
+    elif code == 0 and result["failed"] == 0 and result["passed"] > 0:
+        result["status"] = "passed"
+    else:
+        result["detail"] = result["detail"] or f"ended with {code}, see {log.relative_to(ROOT)}"
+    result["install_seconds"] = round(time.monotonic() - start - result["seconds"], 1)
     if ON_CI:
         # Seven TensorFlows take several gigabytes, and nobody comes back to them there.
-        shutil.rmtree(folder, ignore_errors=True)
+        shutil.rmtree(WORK / f"tests-{name}", ignore_errors=True)
+    lines = text.splitlines()
+    shown = [line for line in lines if re.search(r"\d+ passed", line)][-1:]
+    title = f"{name}: {result['status']} {result['detail']}".rstrip()
+    shown = shown if result["status"] == "passed" else lines[-200:]
+    print("\n".join([title, *("    " + line for line in shown)]), flush=True)
     return result
-
-
-def installed_versions(python):
-    """Asks an environment's interpreter for its own version and TensorFlow's."""
-    probe = (
-        "import json, platform, tensorflow as tf; "
-        "print(json.dumps({'python': platform.python_version(), 'tensorflow': tf.__version__}))"
-    )
-    output = subprocess.run(
-        [str(python), "-c", probe],
-        env=child_environment(TF_CPP_MIN_LOG_LEVEL="3"),
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=True,
-    ).stdout
-    return json.loads(output.strip().splitlines()[-1])
-
-
-def describe(result):
-    """Returns what a person wants to read of one environment's log when it is done."""
-    log_path = RESULTS / f"{result['environment']}.log"
-    lines = log_path.read_text(encoding="utf-8").splitlines() if log_path.exists() else []
-    title = f"{result['environment']}: {result['status']} {result['detail']}".rstrip()
-    shown = lines[-1:] if result["status"] == "passed" else lines[-200:]
-    return "\n".join([title, *("    " + line for line in shown)])
 
 
 def summary_table(results):
     """Returns the outcome of all environments as a Markdown table."""
-    rows = [
-        ("Environment", "Python", "TensorFlow", "Result", "Passed", "Failed", "Skipped", "Seconds")
-    ]
+    keys = ("environment", "python", "tensorflow", "status", "passed", "failed", "skipped")
+    rows = [("Environment", "Python", "TensorFlow", "Result", "Passed", "Failed", "Skipped")]
+    rows[0] += ("Seconds",)
     for result in results:
-        rows.append(
-            (
-                result["environment"],
-                result["python"],
-                result["tensorflow"],
-                result["status"],
-                str(result["passed"]),
-                str(result["failed"]),
-                str(result["skipped"]),
-                f"{result['seconds']:.0f} (+{result['install_seconds']:.0f} to install)",
-            )
-        )
+        seconds = "{seconds:.0f} (+{install_seconds:.0f} to install)".format(**result)
+        rows.append((*(str(result[key]) for key in keys), seconds))
     widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
-    lines = [
+    rows.insert(1, ["-" * width for width in widths])
+    return "\n".join(
         "| " + " | ".join(cell.ljust(width) for cell, width in zip(row, widths)) + " |"
         for row in rows
-    ]
-    lines.insert(1, "| " + " | ".join("-" * width for width in widths) + " |")
-    return "\n".join(lines)
-
-
-def parse_matrix_arguments(posargs):
-    parser = argparse.ArgumentParser(prog="nox -s matrix --", allow_abbrev=False)
-    parser.add_argument(
-        "--jobs",
-        type=int,
-        default=min(2, os.cpu_count() or 1),
-        help="how many environments to install and test side by side",
     )
-    parser.add_argument("--only", default="", help="names of environments, separated by commas")
-    parser.add_argument("--reuse", action="store_true", help="keep environments that exist")
-    options, options.pytest_arguments = parser.parse_known_args(posargs)
-    options.names = options.only.split(",") if options.only else list(ENVIRONMENTS)
-    unknown = sorted(set(options.names) - set(ENVIRONMENTS))
-    if unknown:
-        parser.error(f"no such environment: {', '.join(unknown)}")
-    return options
-
-
-def run_environments(session, options):
-    """Runs the suite in the named environments, `--jobs` at a time, and writes the results."""
-    session.install("-q", "build")
-    _, wheel = build_distributions(session, WORK / "environments" / "dist")
-    RESULTS.mkdir(parents=True, exist_ok=True)
-    results = {}
-    # One environment installs (disk and network) while another tests (processor).
-    with concurrent.futures.ThreadPoolExecutor(options.jobs) as pool:
-        # The newest have the most to test, and what starts last ends last.
-        futures = [
-            pool.submit(run_suite, ENVIRONMENTS[name], wheel, options)
-            for name in reversed(options.names)
-        ]
-        for future in concurrent.futures.as_completed(futures):
-            result = future.result()
-            results[result["environment"]] = result
-            print(describe(result), flush=True)
-    return [results[name] for name in options.names]
 
 
 @nox.session
 def matrix(session):
     """Run the whole suite on every TensorFlow of the matrix and print a table."""
-    options = parse_matrix_arguments(session.posargs)
-    results = run_environments(session, options)
+    cores = os.cpu_count() or 1
+    parser = argparse.ArgumentParser(prog="nox -s matrix --", allow_abbrev=False)
+    parser.add_argument(
+        "--jobs", type=int, default=min(2, cores), help="how many environments to run side by side"
+    )
+    parser.add_argument("--only", default="", help="names of environments, separated by commas")
+    options, options.arguments = parser.parse_known_args(session.posargs)
+    names = options.only.split(",") if options.only else list(ENVIRONMENTS)
+    unknown = sorted(set(names) - set(ENVIRONMENTS))
+    if unknown:
+        parser.error(f"no such environment: {', '.join(unknown)}")
+    # One worker where each environment has one core: then pytest itself runs the tests.
+    share = min(4, cores // options.jobs)
+    options.workers = share if share > 1 else 0
+
+    wheel = os.environ.get("TF_LOSSSCALE_WHEEL")
+    if not wheel:
+        session.install("-q", "build")
+        _, wheel = build_distributions(session, WORK / "wheel")
+    RESULTS.mkdir(parents=True, exist_ok=True)
+    with concurrent.futures.ThreadPoolExecutor(options.jobs) as pool:
+        # The newest have the most to test, and what starts last ends last.
+        futures = {name: pool.submit(run_suite, name, wheel, options) for name in reversed(names)}
+        results = [futures[name].result() for name in names]
     path = RESULTS / "matrix.json"
     path.write_text(json.dumps(results, indent=2) + "\n", encoding="utf-8")
     print(f"\n{summary_table(results)}\n\nWritten to {path.relative_to(ROOT)}.", flush=True)
+    for result in results:
+        if files_to_run(result["environment"], result["python"]):
+            print(f"{result['environment']}: what README's command had not run in such an one.")
     totals = {
         key: sum(result[key] for result in results) for key in ("passed", "failed", "skipped")
     }
@@ -345,18 +278,6 @@ def matrix(session):
     bad = [result["environment"] for result in results if result["status"] == "failed"]
     if bad:
         session.error(f"failed: {', '.join(bad)}; logs in {RESULTS.relative_to(ROOT)}")
-
-
-@nox.session
-@nox.parametrize("environment", list(ENVIRONMENTS), ids=list(ENVIRONMENTS))
-def tests(session, environment):
-    """Run the suite on one TensorFlow of the matrix."""
-    options = parse_matrix_arguments([*session.posargs, "--only", environment])
-    (result,) = run_environments(session, options)
-    if result["status"] == "failed":
-        session.error(result["detail"] or "failed")
-    if result["status"] == "skipped":
-        session.skip(result["detail"])
 
 
 @nox.session

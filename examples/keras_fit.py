@@ -44,7 +44,9 @@ def main():
     inner = keras.optimizers.SGD(0.05, momentum=0.9)
     if args.fixed is None:
         # It starts far too high, so that the first steps are skipped until it has come down.
-        optimizer = LossScaleOptimizer(inner, initial_scale=2**24, dynamic_growth_steps=200)
+        optimizer = LossScaleOptimizer(
+            inner, initial_scale=2**24, dynamic_growth_steps=200, count_skipped=False
+        )
     else:
         optimizer = LossScaleOptimizer(inner, dynamic=False, initial_scale=args.fixed)
     model.compile(

@@ -61,7 +61,10 @@ def main():
     # Both start far too high, so that the first steps are skipped until they have come down.
     for network, rate in ((generator, 1e-3), (critic, 1e-3)):
         optimizer = LossScaleOptimizer(
-            keras.optimizers.Adam(rate, beta_1=0.5), initial_scale=2**24, dynamic_growth_steps=500
+            keras.optimizers.Adam(rate, beta_1=0.5),
+            initial_scale=2**24,
+            dynamic_growth_steps=500,
+            count_skipped=False,
         )
         players.append((network.trainable_variables, optimizer))
     cross_entropy = keras.losses.BinaryCrossentropy(from_logits=True)

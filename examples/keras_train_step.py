@@ -67,7 +67,9 @@ def main():
 
     # It starts far too high, so that the first steps are skipped until it has come down.
     loss_scale = DynamicLossScale(initial_loss_scale=2**24, increment_period=200)
-    optimizer = experimental.LossScaleOptimizer(keras.optimizers.SGD(0.1, momentum=0.9), loss_scale)
+    optimizer = experimental.LossScaleOptimizer(
+        keras.optimizers.SGD(0.1, momentum=0.9), loss_scale, count_skipped=False
+    )
     model = Classifier()
     model.compile(optimizer)
 

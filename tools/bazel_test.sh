@@ -1,17 +1,18 @@
 #!/usr/bin/env bash
-# Builds with Bazel what BUILD lists, without the network but for installing, and runs the tests
-# that start no processes of their own.
+# Proves that BUILD is right, without the network but for installing: builds everything, asks that
+# each test file has a target, and runs some of the tests.
 #
-#   tools/bazel_test.sh                        all of those
-#   tools/bazel_test.sh //:update_rule_test    these targets instead
+#   tools/bazel_test.sh                        a few quick ones, which read what BUILD lists as data
+#   tools/bazel_test.sh //:update_rule_test    these targets instead; //... for all of them
 #
 #   PYTHON=…   the interpreter that runs the tests: TensorFlow and the extra `test` installed, this
-#              package not. Without it one is set up in .ci/bazel-venv.
-#   BAZEL_TEST_SECONDS=…   the limit for the whole run of Bazel (2400)
+#              package not. Without it one is set up in .ci/bazel-venv, with the packages of .venv
+#              if README's test command has made that.
+#   BAZEL_TEST_SECONDS=…   the limit for each run of Bazel (2400)
 #
 # Needs Debian's bazel-bootstrap, bazel-rules-java and bazel-rules-proto, and installs them where it
 # may (root, apt-get). A newer Bazel, which fetches rules as MODULE.bazel says, needs no such script:
-# bazel test --test_tag_filters=-starts-processes //...
+# bazel test //...
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 root=$PWD
@@ -41,20 +42,27 @@ rules_folder() {
 rules_java=$(rules_folder bazel-rules-java)
 rules_proto=$(rules_folder bazel-rules-proto)
 
+site_packages() { "$1" -c 'import sysconfig; print(sysconfig.get_path("purelib"))'; }
 if [[ -z ${PYTHON:-} ]]; then
   PYTHON=$root/.ci/bazel-venv/bin/python
   if [[ ! -x $PYTHON ]]; then
     python3 -m venv .ci/bazel-venv
-    # For what it needs; the package itself is to come from BUILD.
-    "$PYTHON" -m pip install -q -e '.[tensorflow-cpu,test]'
-    "$PYTHON" -m pip uninstall -q -y tf_lossscale_compat
+    if [[ -x .venv/bin/python ]]; then
+      # A folder named in a .pth file is searched for packages, but not for further .pth files, by
+      # which .venv finds the clone.
+      site_packages .venv/bin/python >"$(site_packages "$PYTHON")/venv.pth"
+    else
+      # For what it needs; the package itself is to come from BUILD.
+      "$PYTHON" -m pip install -q -e '.[tensorflow-cpu,test]'
+      "$PYTHON" -m pip uninstall -q -y tf_lossscale_compat
+    fi
   fi
 fi
 PYTHON=$(command -v "$PYTHON") || fail "there is no interpreter $PYTHON"
 case $PYTHON in /*) ;; *) PYTHON=$root/$PYTHON ;; esac
 (cd / && "$PYTHON" -c 'import importlib.util as u, sys
-sys.exit(u.find_spec("tensorflow") is None or u.find_spec("absl") is None)') ||
-  fail "$PYTHON has no TensorFlow"
+sys.exit(u.find_spec("tensorflow") is None or u.find_spec("pytest") is None)') ||
+  fail "$PYTHON has no TensorFlow or lacks the extra test"
 (cd / && PYTHONPATH='' "$PYTHON" -c 'import importlib.util as u, sys
 sys.exit(u.find_spec("tf_lossscale_compat") is not None)') ||
   fail "tf_lossscale_compat is installed for $PYTHON: what is tested has to come from BUILD"
@@ -91,22 +99,34 @@ filegroup(name = "coverage_report_generator")
 filegroup(name = "lcov_merger")
 BUILD
 
-(($# > 0)) || set -- //...
+(($# > 0)) || set -- //:build_file_test //:rehearsal_test //:migrate_checks_test
 cd "$scratch/workspace"
-# --batch leaves no server behind. Two jobs: each test is a TensorFlow of its own.
-status=0
-timeout --kill-after=30 "${BAZEL_TEST_SECONDS:-2400}" \
-  bazel --batch --host_jvm_args=-Xmx1g --output_user_root="$scratch/output" test \
-  --override_repository=rules_java="$rules_java" \
-  --override_repository=rules_proto="$rules_proto" \
-  --override_repository=rules_cc="$scratch/rules_cc" \
-  --override_repository=rules_python="$scratch/rules_python" \
-  --override_repository=remote_coverage_tools="$scratch/remote_coverage_tools" \
-  --incompatible_use_python_toolchains=false --python_path="$PYTHON" \
-  --symlink_prefix=/ --jobs=2 --local_test_jobs=2 --spawn_strategy=local \
-  --test_tag_filters=-starts-processes --build_tests_only \
+# run_bazel COMMAND ARGUMENT...: --batch leaves no server behind.
+run_bazel() {
+  local command=$1 status=0
+  shift
+  timeout --kill-after=30 "${BAZEL_TEST_SECONDS:-2400}" \
+    bazel --batch --host_jvm_args=-Xmx1g --output_user_root="$scratch/output" "$command" \
+    --override_repository=rules_java="$rules_java" \
+    --override_repository=rules_proto="$rules_proto" \
+    --override_repository=rules_cc="$scratch/rules_cc" \
+    --override_repository=rules_python="$scratch/rules_python" \
+    --override_repository=remote_coverage_tools="$scratch/remote_coverage_tools" \
+    --noshow_progress "$@" || status=$?
+  ((status != 124)) || fail "Bazel was stopped after ${BAZEL_TEST_SECONDS:-2400} s"
+  return "$status"
+}
+
+targets=$(run_bazel query 'labels(srcs, kind(py_test, //...))' 2>"$scratch/query.txt" | sort) ||
+  fail "the query failed: $(cat "$scratch/query.txt")"
+files=$(find tests -name '*_test.py' | sed 's|^|//:|' | sort)
+[[ $targets == "$files" ]] ||
+  fail "test files without a target, or the reverse: $(diff <(echo "$targets") <(echo "$files"))"
+
+options=(--incompatible_use_python_toolchains=false --python_path="$PYTHON"
+  --symlink_prefix=/ --jobs=2 --spawn_strategy=local)
+run_bazel build "${options[@]}" //...
+# Two at a time: each test is a TensorFlow of its own.
+run_bazel test "${options[@]}" --local_test_jobs=2 --build_tests_only \
   --test_env=TF_CPP_MIN_LOG_LEVEL=2 --test_env=PYTHONDONTWRITEBYTECODE=1 \
-  --test_output=errors --test_summary=short --noshow_progress \
-  "$@" || status=$?
-((status != 124)) || fail "Bazel was stopped after ${BAZEL_TEST_SECONDS:-2400} s"
-exit "$status"
+  --test_output=errors --test_summary=short "$@"
