@@ -345,6 +345,26 @@ def build(session):
     shutil.rmtree(folder, ignore_errors=True)
 
 
+# Of Horovod 0.28.1, the last release; it does not build with TensorFlow 2.21.
+HOROVOD = {
+    "HOROVOD_WITH_TENSORFLOW": "1",
+    "HOROVOD_WITH_GLOO": "1",
+    "HOROVOD_WITHOUT_MPI": "1",
+    "HOROVOD_WITHOUT_PYTORCH": "1",
+    "HOROVOD_WITHOUT_MXNET": "1",
+}
+
+
+@nox.session(python=interpreter(["3.9"]), reuse_venv=True)
+def horovod(session):
+    """Build Horovod (some minutes; needs cmake and g++) and train with it in several processes."""
+    # Horovod looks for TensorFlow as it builds, so it cannot be built in isolation.
+    session.install("-q", "-e", ".[test]", *ENVIRONMENTS["tf210"][2], "setuptools<66", "wheel")
+    session.install("-q", "cloudpickle", "psutil", "pyyaml")
+    session.install("-q", "--no-build-isolation", "horovod==0.28.1", env=HOROVOD)
+    session.run("python", "-m", "pytest", "-rs", "-s", "tests/horovod_test.py", *session.posargs)
+
+
 @nox.session
 def demo(session):
     """Run the demo with few steps and look at what it writes."""

@@ -4,6 +4,7 @@ Horovod itself is not installed here: what is called a stand-in has its class st
 """
 
 import copy
+import functools
 import pickle
 import sys
 import time
@@ -15,7 +16,9 @@ import processes
 import tensorflow as tf
 from absl.testing import absltest, parameterized
 
+import tf_lossscale_compat
 from tests import keras_homes, modes
+from tf_lossscale_compat import _tf
 from tf_lossscale_compat.contrib import mixed_precision as contrib
 from tf_lossscale_compat.keras import mixed_precision
 from tf_lossscale_compat.train import experimental
@@ -245,11 +248,18 @@ def distributed_keras(optimizer, backward_passes_per_step=1):
 
     def initialize(self, **kwargs):
         super(type(self), self).__init__(**kwargs)
-        self._agg_helper = None
+        self._agg_helper, self._aggregated_gradients = None, False
         if backward_passes_per_step > 1:
             self._agg_helper = _Helper(backward_passes_per_step)
 
+    def compute(self, name, *args, **kwargs):
+        self._aggregated_gradients = True
+        return getattr(super(type(self), self), name)(*args, **kwargs)
+
     methods = {"__init__": initialize, "__module__": "horovod._keras"}
+    for method in ("compute_gradients", "_compute_gradients", "get_gradients"):
+        if hasattr(optimizer, method):
+            methods[method] = functools.partialmethod(compute, method)
     cls = type(type(optimizer).__name__, (type(optimizer),), methods)
     return cls.from_config(optimizer.get_config())
 
@@ -274,12 +284,11 @@ class StandInTest(modes.EagerTestCase):
         patcher.start()
         self.addCleanup(patcher.stop)
 
-    def check_skips_with_the_others(self, opt, weight, value):
-        pairs = [(tf.constant(1.0), weight)]
-        opt.apply_gradients(pairs)
+    def check_skips_with_the_others(self, step, weight, value):
+        step()
         self.assertEqual(value(weight), -1.0)
         self.failures_elsewhere = 1.0
-        opt.apply_gradients(pairs)
+        step()
         self.assertEqual(value(weight), -1.0)
         self.assertEqual(self.reduced, 2)
 
@@ -292,7 +301,9 @@ class StandInTest(modes.EagerTestCase):
             )
         weight = tf.Variable(0.0)
         opt = V1[make](inner, None)
-        self.check_skips_with_the_others(opt, weight, lambda v: v.numpy())
+        self.check_skips_with_the_others(
+            lambda: opt.apply_gradients([(tf.constant(1.0), weight)]), weight, lambda v: v.numpy()
+        )
 
     @parameterized.parameters("contrib", "mixed")
     def test_own_agree_is_preferred(self, make):
@@ -308,7 +319,64 @@ class StandInTest(modes.EagerTestCase):
                 public(inner, loss_scale=experimental.DynamicLossScale(8, 2))
             return
         opt = public(inner, loss_scale=experimental.DynamicLossScale(8, 2))
-        self.check_skips_with_the_others(opt, home.variable(0.0), home.numpy)
+        weight = home.variable(0.0)
+        self.check_skips_with_the_others(
+            lambda: opt.minimize(lambda: weight * 1.0, [weight]), weight, home.numpy
+        )
+
+    @keras_homes.each(PUBLIC, (False, True))
+    def test_keras_gradients_that_nobody_reduced(self, home, public, outside):
+        if home.kind == "keras3" or not _tf.at_least(2, 4):
+            self.skipTest("there any Horovod optimizer is refused, or reduces as it applies")
+        scale = {"loss_scale": experimental.DynamicLossScale(8, 2)}
+        if outside:
+            opt = distributed_keras(public(home.SGD(1.0, momentum=0.5), **scale))
+        else:
+            opt = public(distributed_keras(home.SGD(1.0, momentum=0.5)), **scale)
+        weight = home.variable(0.0)
+        pairs = [(tf.constant(1.0), weight)]
+        before = len(home.variables(opt.inner_optimizer))
+        with self.assertRaisesRegex(ValueError, "has not reduced .*DistributedGradientTape"):
+            opt.apply_gradients(pairs)
+        self.assertEqual(keras_homes.number(weight), 0.0)
+        self.assertLen(home.variables(opt.inner_optimizer), before)
+        opt.minimize(lambda: weight * 1.0, [weight])
+        self.assertEqual(keras_homes.number(weight), -1.0)
+
+    def test_apply_if_finite(self):
+        sgd = DistributedV1(tf1.train.GradientDescentOptimizer(1.0))
+        weight, loss_scale = tf.Variable(0.0), experimental.DynamicLossScale(8, 2)
+        pairs = [(tf.constant(1.0), weight)]
+        self.check_skips_with_the_others(
+            lambda: tf_lossscale_compat.apply_if_finite(loss_scale, [(sgd, pairs)]),
+            weight,
+            lambda v: v.numpy(),
+        )
+        self.assertEqual(loss_scale().numpy(), 4.0)
+        others = Others(True)
+        tf_lossscale_compat.apply_if_finite(loss_scale, [(sgd, pairs)], agree=others)
+        self.assertEqual((weight.numpy(), others.calls, self.reduced), (-2.0, 1, 2))
+        others.finite = False
+        tf_lossscale_compat.apply_if_finite(loss_scale, [(sgd, pairs)], agree=others)
+        self.assertEqual((weight.numpy(), loss_scale().numpy()), (-2.0, 2.0))
+        tf_lossscale_compat.apply_if_finite(loss_scale, [(sgd, pairs)], agree=others, enabled=False)
+        self.assertEqual((weight.numpy(), others.calls), (-3.0, 2))
+        with self.assertRaisesRegex(TypeError, "agree must be a function"):
+            tf_lossscale_compat.apply_if_finite(loss_scale, [(sgd, pairs)], agree=1)
+        twice = DistributedV1(tf1.train.GradientDescentOptimizer(1.0), backward_passes_per_step=2)
+        with self.assertRaisesRegex(ValueError, "backward_passes_per_step=2"):
+            tf_lossscale_compat.apply_if_finite(loss_scale, [(sgd, pairs), (twice, pairs)])
+
+    @keras_homes.each()
+    def test_apply_if_finite_with_keras(self, home):
+        if not _tf.at_least(2, 4):
+            self.skipTest("there Horovod reduces as it applies")
+        opt, weight = distributed_keras(home.SGD(1.0)), home.variable(0.0)
+        with self.assertRaisesRegex(ValueError, "has not reduced"):
+            tf_lossscale_compat.apply_if_finite(
+                experimental.DynamicLossScale(8, 2), [(opt, [(tf.constant(1.0), weight)])]
+            )
+        self.assertEqual(keras_homes.number(weight), 0.0)
 
     @keras_homes.each(PUBLIC, kind="keras3")
     def test_keras_3_outside(self, home, public):

@@ -45,6 +45,26 @@ class WarningsTest(rewriting.RewriteTestCase):
         self.assertEmpty(self.findings(source))
 
     @parameterized.parameters(
+        f"{CONTRIB}.LossScaleOptimizer(o, m)",
+        "tf.train.experimental.MixedPrecisionLossScaleOptimizer(o, 8)",
+    )
+    def test_compression_of_unscaled_gradients(self, made):
+        expression = "hvd.Compression.fp16 if FLAGS.fp16 else hvd.Compression.none"
+        for given in ("hvd.Compression.fp16", expression, "compression"):
+            outside = f"hvd.DistributedOptimizer(opt, compression={given})"
+            part = "below 6e-8 become 0"
+            self.check_one(f"opt = {made}\nopt = {outside}\n", 3, part)
+            self.check_one(f"self.opt = {made}\n{outside.replace('opt', 'self.opt', 1)}\n", 3, part)
+            self.check_one(outside.replace("opt", made, 1) + "\n", 2, part)
+            inside = f"o = {outside.replace('opt', 'sgd', 1)}\n"
+            self.assertEmpty(self.findings(f"{inside}o = {made}\n"))
+            # Of the same name, and no longer what it was.
+            self.assertEmpty(self.findings(f"opt = {made}\nopt = sgd\n{outside}\n"))
+            self.assertEmpty(self.findings(f"sgd = {made}\n{outside}\n"))
+        for given in ("opt, compression=hvd.Compression.none", "opt"):
+            self.assertEmpty(self.findings(f"opt = {made}\nhvd.DistributedOptimizer({given})\n"))
+
+    @parameterized.parameters(
         (f"{CONTRIB}.ExponentialUpdateLossScaleManager(2**32, 1000)", "4294967296"),
         (f"{CONTRIB}.ExponentialUpdateLossScaleManager(init_loss_scale=2.0 ** 17)", "131072"),
         (f"{CONTRIB}.FixedLossScaleManager(1 << 16)", "65536"),

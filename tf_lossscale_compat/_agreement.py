@@ -61,6 +61,24 @@ def check_horovod(*classes):
         )
 
 
+def check_reduced(optimizer):
+    """Raises a ValueError where Horovod's Keras optimizer has not reduced any gradients yet.
+
+    It does so where it computes them, in `fit` and `minimize`. From TensorFlow 2.4 on it takes what
+    comes from elsewhere as it is: every process would train by itself.
+    """
+    for each in _tf.with_wrapped(optimizer):
+        # Horovod's own flag; before 2.4 it reduces in apply_gradients, which sets it.
+        if _is_horovods(type(each)) and getattr(each, "_aggregated_gradients", None) is False:
+            if _tf.at_least(2, 4):
+                raise ValueError(
+                    "apply_gradients was given gradients that Horovod's optimizer did not compute, "
+                    "and so has not reduced over its processes. Call minimize; or wrap the tape, "
+                    "hvd.DistributedGradientTape(tape), and give the loss-scale optimizer the "
+                    "plain optimizer, which hvd.DistributedOptimizer is not around."
+                )
+
+
 class _HorovodAgree:
     """The AND over all of Horovod's processes, or those of a set; can be copied and pickled."""
 

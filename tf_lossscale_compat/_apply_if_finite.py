@@ -2,7 +2,7 @@
 
 from typing import Any, List
 
-from tf_lossscale_compat import _arguments, _claims, _policy, _step, _tf
+from tf_lossscale_compat import _agreement, _arguments, _claims, _policy, _step, _tf
 from tf_lossscale_compat import loss_scale as loss_scale_lib
 
 tf = _tf.tf
@@ -17,7 +17,7 @@ def _has_loss_scale(optimizer):
 
 
 @_tf.do_not_convert
-def apply_if_finite(loss_scale, optimizers_and_gradients, *, enabled=True):
+def apply_if_finite(loss_scale, optimizers_and_gradients, *, agree=None, enabled=True):
     """Applies gradients with several optimizers, all or none, and moves their loss scale once.
 
     Scale each loss with `loss_scale()`, divide its gradients by the same, and call this once for a
@@ -28,6 +28,9 @@ def apply_if_finite(loss_scale, optimizers_and_gradients, *, enabled=True):
       optimizers_and_gradients: iterable of (optimizer, grads_and_vars) pairs: a
         `tf.compat.v1.train.Optimizer` or a Keras optimizer, without a loss scale of its own, and an
         iterable of (unscaled gradient, variable) pairs; a gradient may be None.
+      agree: function of a scalar bool tensor that returns its AND over all processes that train
+        together without `tf.distribute`, called once per step; or None. For Horovod's optimizers it
+        is Horovod's by itself.
       enabled: bool; if False, every optimizer applies its gradients, whatever they are, and the
         loss scale is left alone.
 
@@ -35,9 +38,9 @@ def apply_if_finite(loss_scale, optimizers_and_gradients, *, enabled=True):
       In graph mode an operation; in eager mode None.
 
     Raises:
-      TypeError: `loss_scale` is no loss scale, or `enabled` no bool.
-      ValueError: an optimizer has a loss scale or no gradient, or this is called in a cross-replica
-        context.
+      TypeError: `loss_scale` is no loss scale, `agree` no function, or `enabled` no bool.
+      ValueError: an optimizer has a loss scale or no gradient, Horovod's has not reduced any or
+        adds up gradients that were scaled differently, or this is called in a cross-replica context.
     """
     if not (_policy.is_manager(loss_scale) or _policy.has_methods(loss_scale, "update")):
         raise TypeError(
@@ -64,8 +67,11 @@ def apply_if_finite(loss_scale, optimizers_and_gradients, *, enabled=True):
         optimizers.append(optimizer)
         all_grads += grads
         all_variables += variables
+        _agreement.check_reduced(optimizer)
+        agree = _agreement.function_for(agree, optimizer, loss_scale)
     if not optimizers:
         raise ValueError("optimizers_and_gradients must hold pairs, and holds no optimizer.")
+    _step.check_place("apply_if_finite")
     for optimizer, part in zip(optimizers, parts):
         if hasattr(optimizer, "build"):
             with tf.init_scope():  # Branches of a conditional are no place to make slot variables.
@@ -95,4 +101,5 @@ def apply_if_finite(loss_scale, optimizers_and_gradients, *, enabled=True):
         apply,
         what="apply_if_finite",
         skips_nonfinite=enabled,
+        agree=agree,
     )

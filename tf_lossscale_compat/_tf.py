@@ -40,9 +40,14 @@ Trackable: Any = next(
 do_not_convert = tf.autograph.experimental.do_not_convert
 
 
+def at_least(major, minor):
+    """Whether the installed TensorFlow is that version or a later one."""
+    return tuple(int(part) for part in tf.__version__.split(".")[:2]) >= (major, minor)
+
+
 def variables_to_build(grads, variables):
     """Returns those of a first step's variables that a Keras optimizer builds itself for."""
-    if tuple(int(part) for part in tf.__version__.split(".")[:2]) >= (2, 11):
+    if at_least(2, 11):
         return list(variables)
     # Those of 2.9 and 2.10 pair moving averages with them by their places.
     return [variable for grad, variable in zip(grads, variables) if grad is not None]

@@ -4,7 +4,7 @@ import contextlib
 import sys
 import threading
 
-from tf_lossscale_compat import _tf
+from tf_lossscale_compat import _agreement, _tf
 from tf_lossscale_compat.keras import _shared
 
 tf = _tf.tf
@@ -131,6 +131,7 @@ class OptimizerV2(_shared.WrapsTFKeras):
         return self.apply_gradients(pairs, name=name, scaled=False)
 
     def _apply_pairs(self, grads_and_vars, scaled, **kwargs):
+        _agreement.check_reduced(self)
         grads, variables = _shared.split(grads_and_vars)
 
         def apply(grads, variables):

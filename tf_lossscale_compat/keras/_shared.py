@@ -336,6 +336,7 @@ def check_place(optimizer):
     Such as in a graph for a Session, where these optimizers return no operation.
     """
     _step.check_place(f"{type(optimizer).__name__}.apply_gradients")
+    _agreement.check_reduced(optimizer)
     if _tf.in_plain_graph():
         raise ValueError(
             f"{type(optimizer.inner_optimizer)!r} updates nothing in a tf.Graph that a Session is "
