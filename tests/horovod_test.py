@@ -1,7 +1,7 @@
 """Under Horovod all ranks skip the same steps and hold the same weights, scale and counters.
 
-`nox -s horovod` builds Horovod, which takes minutes, and runs this. tests/agreement_test.py has what
-can be tested without it.
+`nox -s horovod` builds Horovod, which takes minutes, and runs this. tests/agreement_test.py has
+what can be tested without it.
 """
 
 import functools

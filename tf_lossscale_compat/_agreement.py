@@ -67,16 +67,17 @@ def check_reduced(optimizer):
     It does so where it computes them, in `fit` and `minimize`. From TensorFlow 2.4 on it takes what
     comes from elsewhere as it is: every process would train by itself.
     """
+    if not _tf.at_least(2, 4):
+        return
     for each in _tf.with_wrapped(optimizer):
-        # Horovod's own flag; before 2.4 it reduces in apply_gradients, which sets it.
+        # The second is Horovod's own flag.
         if _is_horovods(type(each)) and getattr(each, "_aggregated_gradients", None) is False:
-            if _tf.at_least(2, 4):
-                raise ValueError(
-                    "apply_gradients was given gradients that Horovod's optimizer did not compute, "
-                    "and so has not reduced over its processes. Call minimize; or wrap the tape, "
-                    "hvd.DistributedGradientTape(tape), and give the loss-scale optimizer the "
-                    "plain optimizer, which hvd.DistributedOptimizer is not around."
-                )
+            raise ValueError(
+                "apply_gradients was given gradients that Horovod's optimizer did not compute, "
+                "and so has not reduced over its processes. Call minimize; or wrap the tape, "
+                "hvd.DistributedGradientTape(tape), and give the loss-scale optimizer the "
+                "plain optimizer, which hvd.DistributedOptimizer is not around."
+            )
 
 
 class _HorovodAgree:

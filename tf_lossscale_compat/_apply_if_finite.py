@@ -40,7 +40,8 @@ def apply_if_finite(loss_scale, optimizers_and_gradients, *, agree=None, enabled
     Raises:
       TypeError: `loss_scale` is no loss scale, `agree` no function, or `enabled` no bool.
       ValueError: an optimizer has a loss scale or no gradient, Horovod's has not reduced any or
-        adds up gradients that were scaled differently, or this is called in a cross-replica context.
+        adds up gradients that were scaled differently, or this is called in a cross-replica
+        context.
     """
     if not (_policy.is_manager(loss_scale) or _policy.has_methods(loss_scale, "update")):
         raise TypeError(

@@ -33,14 +33,14 @@ class _Visitor(ast.NodeVisitor):
         self._wrappers = set()
         self.found = []
 
-    def visit_Assign(self, node):  # noqa: N802
+    def visit_Assign(self, node):
         self.visit(node.value)
         keys = {_key(target) for target in node.targets} - {None}
         self._wrappers -= keys
         if self._makes_wrapper(node.value):
             self._wrappers |= keys
 
-    def visit_Call(self, node):  # noqa: N802
+    def visit_Call(self, node):
         self.generic_visit(node)
         name = (_key(node.func) or ("",))[-1]
         if name == "DistributedOptimizer" and node.args and _compresses(node):
