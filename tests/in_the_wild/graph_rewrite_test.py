@@ -1,4 +1,4 @@
-"""`enable_mixed_precision_graph_rewrite` called for what it turns on; what it returns is dropped."""
+"""`enable_mixed_precision_graph_rewrite` called for what it turns on, its result dropped."""
 
 import numpy as np
 import tensorflow as tf
