@@ -123,6 +123,12 @@ def pytest_collection_modifyitems(config, items):
 
 
 def pytest_collection_finish(session):
+    if "tensorflow" in sys.modules and tensorflow_version().startswith("2.16."):
+        # There autograph rewrites tf_keras line by line, which later versions leave alone like any
+        # Keras, and which takes half the time of its tests. Examples still run with it.
+        from tensorflow.python.autograph.core import config
+
+        config.CONVERSION_RULES = (config.DoNotConvert("tf_keras"), *config.CONVERSION_RULES)
     # What is imported by now stays. Looking through it for garbage takes half a second, which every
     # `clear_session` of Keras did.
     gc.collect()
