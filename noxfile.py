@@ -355,11 +355,15 @@ HOROVOD = {
 }
 
 
-@nox.session(python=interpreter(["3.9"]), reuse_venv=True)
-def horovod(session):
+@nox.session(reuse_venv=True)
+@nox.parametrize(
+    "python,name",
+    [nox.param(interpreter(ENVIRONMENTS[name][0]), name, id=name) for name in ("tf115", "tf210")],
+)
+def horovod(session, name):
     """Build Horovod (some minutes; needs cmake and g++) and train with it in several processes."""
     # Horovod looks for TensorFlow as it builds, so it cannot be built in isolation.
-    session.install("-q", "-e", ".[test]", *ENVIRONMENTS["tf210"][2], "setuptools<66", "wheel")
+    session.install("-q", "-e", ".[test]", *ENVIRONMENTS[name][2], "setuptools<66", "wheel")
     session.install("-q", "cloudpickle", "psutil", "pyyaml")
     session.install("-q", "--no-build-isolation", "horovod==0.28.1", env=HOROVOD)
     session.run("python", "-m", "pytest", "-rs", "-s", "tests/horovod_test.py", *session.posargs)

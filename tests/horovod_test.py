@@ -17,6 +17,7 @@ import tempfile
 
 import numpy as np
 import pytest
+import tensorflow as tf
 from absl.testing import absltest, parameterized
 
 import tf_lossscale_compat
@@ -78,7 +79,8 @@ class RanksTest(parameterized.TestCase):
     @parameterized.parameters(2, 3)
     def test_every_cell(self, ranks):
         results = outcomes(ranks)
-        self.assertGreater(len(results[0]), 190)
+        enough = 48 if tf.__version__.startswith("1.") else 204
+        self.assertLen(results[0], enough)
         states = {"right": 0, **dict.fromkeys(REFUSED, 0)}
         for case, first in results[0].items():
             with self.subTest(case):
@@ -105,7 +107,7 @@ class RanksTest(parameterized.TestCase):
                 self.assertEqual(first, expected)
                 states["right"] += 1
         print(f"{ranks} ranks: {states}")
-        self.assertGreater(states["right"], 130)
+        self.assertGreater(states["right"], 0.7 * enough)
 
 
 if __name__ == "__main__":
