@@ -2,7 +2,7 @@
 
 from typing import Any, List
 
-from tf_lossscale_compat import _arguments, _claims, _policy, _step, _tf
+from tf_lossscale_compat import _agreement, _arguments, _claims, _policy, _step, _tf
 from tf_lossscale_compat import loss_scale as loss_scale_lib
 
 tf = _tf.tf
@@ -36,8 +36,8 @@ def apply_if_finite(loss_scale, optimizers_and_gradients, *, enabled=True):
 
     Raises:
       TypeError: `loss_scale` is no loss scale, or `enabled` no bool.
-      ValueError: an optimizer has a loss scale or no gradient, or this is called in a cross-replica
-        context.
+      ValueError: an optimizer has a loss scale or no gradient, or is a SyncReplicasOptimizer; or
+        this is called in a cross-replica context.
     """
     if not (_policy.is_manager(loss_scale) or _policy.has_methods(loss_scale, "update")):
         raise TypeError(
@@ -55,6 +55,8 @@ def apply_if_finite(loss_scale, optimizers_and_gradients, *, enabled=True):
                 f"optimizers_and_gradients holds {optimizer!r}, which has a loss scale of its own. "
                 "Pass the optimizer that it wraps, without one."
             )
+        if enabled:
+            _agreement.check_order(optimizer)
         grads_and_vars = list(grads_and_vars)
         grads = [grad for grad, _ in grads_and_vars]
         variables = [variable for _, variable in grads_and_vars]
