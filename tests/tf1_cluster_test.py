@@ -24,6 +24,7 @@ pytestmark = pytest.mark.timeout(600)
 
 tf1 = tf.compat.v1
 
+VERSION = tuple(int(part) for part in tf.__version__.split(".")[:2])
 NAN = float("nan")
 # Far above what an answer takes: workers that wait for each other do so without end.
 LIMIT_SECONDS = 60
@@ -31,7 +32,11 @@ ALONE = ("alone contrib", "alone mixed", "alone contrib v2")
 INSIDE = ("inside contrib", "inside mixed", "inside mixed sparse", "inside contrib v2")
 FIXED = ("outside mixed fixed",)
 ORIGINAL = ("alone contrib original",) if originals.contrib() else ()
-CASES = (*ALONE, *INSIDE, *FIXED, *ORIGINAL)
+ALL = (*ALONE, *INSIDE, *FIXED, *ORIGINAL)
+# TensorFlow 2.4 and 2.10 raise an error: an optimizer in a conditional that is a graph of its own
+# cannot be placed on two jobs.
+V2 = originals.IS_TF1 or VERSION >= (2, 16)
+CASES = tuple(case for case in ALL if V2 or "v2" not in case)
 # Those that a worker is killed in.
 KILLED = ("alone contrib", "alone mixed", "inside contrib", "inside mixed", *ORIGINAL)
 
@@ -231,8 +236,10 @@ def expected(case):
 
 
 class ClusterTest(parameterized.TestCase):
-    @parameterized.parameters(*CASES)
+    @parameterized.parameters(*ALL)
     def test_workers_see_what_one_process_would(self, case):
+        if case not in CASES:
+            self.skipTest("this TensorFlow cannot place conditionals of TensorFlow 2 on two jobs")
         states = expected(case)
         history = histories()[case]
         self.assertLen(history, len(states))
