@@ -37,6 +37,7 @@ MANY_PROCESSES = (
     "examples_test.py",
     "migrate_kill_test.py",
     "multi_worker_test.py",
+    "tf1_cluster_test.py",
 )
 
 # Files whose tests draw no random numbers from TensorFlow in eager mode; see `kept_kernels`.

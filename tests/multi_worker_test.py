@@ -3,9 +3,7 @@
 The program's arithmetic is exact, so the states after each step are compared for equality.
 """
 
-import concurrent.futures
 import contextlib
-import functools
 import json
 import os
 import socket
@@ -32,41 +30,6 @@ TAKEN_FOR = 2 if VERSION >= (2, 20) else None
 LIMIT_SECONDS = 120
 
 
-class PortTakenError(Exception):
-    """A port that was free had been taken when the worker wanted to listen there."""
-
-
-def free_ports(count):
-    """Returns different ports of 127.0.0.1 that nobody listens at."""
-    with contextlib.ExitStack() as stack:
-        sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
-        for each in sockets:
-            each.bind(("127.0.0.1", 0))
-        return [each.getsockname()[1] for each in sockets]
-
-
-def first_lines(children):
-    """Returns the first line of each child, in order; fails as soon as one ends without any."""
-    deadline = time.monotonic() + LIMIT_SECONDS
-    lines = {}
-    while len(lines) < len(children):
-        for child in children:
-            if child in lines:
-                continue
-            try:
-                lines[child] = child.line(min(deadline, time.monotonic() + 0.1))
-            except TimeoutError:
-                if time.monotonic() >= deadline:
-                    raise
-                continue
-            if lines[child] is None:
-                errors = child.errors()
-                if "Could not start gRPC server" in errors:
-                    raise PortTakenError(errors)
-                raise AssertionError(f"a worker ended early:\n{errors}")
-    return [lines[child] for child in children]
-
-
 def run_cluster(ports):
     """Returns what workers at these ports print: for each a dict of histories by case."""
     workers = [f"127.0.0.1:{port}" for port in ports]
@@ -76,13 +39,14 @@ def run_cluster(ports):
             config = {"cluster": {"worker": workers}, "task": {"type": "worker", "index": index}}
             child = processes.Child("multi_worker.py", *CASES, TF_CONFIG=json.dumps(config))
             children.append(stack.enter_context(child))
-        return [json.loads(line) for line in first_lines(children)]
+        lines = processes.first_lines(children, time.monotonic() + LIMIT_SECONDS)
+        return [json.loads(line) for line in lines]
 
 
-def run_with_free_ports(count, ports=free_ports):
+def run_with_free_ports(count, ports=processes.free_ports):
     """As `run_cluster`, with other ports if one is taken meanwhile."""
     for _ in range(2):
-        with contextlib.suppress(PortTakenError):
+        with contextlib.suppress(processes.PortTakenError):
             return run_cluster(ports(count))
     return run_cluster(ports(count))
 
@@ -92,38 +56,22 @@ def run_offered_a_taken_port(count):
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen(1)
-        offers = [[taken.getsockname()[1], *free_ports(count - 1)], free_ports(count)]
+        offers = [processes.free_ports(count - 1), processes.free_ports(count)]
+        offers[0].insert(0, taken.getsockname()[1])
         results = run_with_free_ports(count, lambda _: offers.pop(0))
     if offers:
         raise AssertionError("workers ran where one of their ports was taken")
     return results
 
 
-def remembered(function):
-    """Makes `function` run once for each argument, also if it fails: then it fails again at once.
-
-    A cluster that hangs takes its whole time limit, which every test would wait for otherwise.
-    """
-
-    @functools.lru_cache(maxsize=None)
-    def outcome(*args):
-        future = concurrent.futures.Future()
-        try:
-            future.set_result(function(*args))
-        except Exception as error:
-            future.set_exception(error)
-        return future
-
-    return functools.wraps(function)(lambda *args: outcome(*args).result())
-
-
-@remembered
+@processes.remembered
 def histories(count):
     """Returns what `count` workers print; with one, that is a process without a strategy."""
     if count > 1:
         return (run_offered_a_taken_port if count == TAKEN_FOR else run_with_free_ports)(count)
     with processes.Child("multi_worker.py", *CASES) as child:
-        return [json.loads(line) for line in first_lines([child])]
+        lines = processes.first_lines([child], time.monotonic() + LIMIT_SECONDS)
+        return [json.loads(line) for line in lines]
 
 
 class MultiWorkerTest(parameterized.TestCase):
@@ -164,7 +112,7 @@ class ProcessesTest(parameterized.TestCase):
     def test_outcome_is_remembered_also_when_it_is_a_failure(self):
         calls = []
 
-        @remembered
+        @processes.remembered
         def run(count):
             calls.append(count)
             if count > 1:

@@ -1,11 +1,14 @@
 """Child processes of tests: heard line by line, and ended whatever happens to the test."""
 
+import concurrent.futures
 import contextlib
+import functools
 import importlib.util
 import os
 import pathlib
 import queue
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
@@ -110,3 +113,60 @@ class Child:
         with contextlib.suppress(BrokenPipeError):
             self._process.stdin.close()
         self._errors.close()
+
+
+class PortTakenError(Exception):
+    """A port that was free had been taken when the worker wanted to listen there."""
+
+
+def free_ports(count):
+    """Returns different ports of 127.0.0.1 that nobody listens at."""
+    with contextlib.ExitStack() as stack:
+        sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
+        for each in sockets:
+            each.bind(("127.0.0.1", 0))
+        return [each.getsockname()[1] for each in sockets]
+
+
+def first_lines(children, deadline):
+    """Returns the first line of each child, in order; fails as soon as one ends without any.
+
+    Raises:
+      PortTakenError: one ended as it could not listen at its port.
+      TimeoutError: `time.monotonic()` reached the deadline before.
+    """
+    lines = {}
+    while len(lines) < len(children):
+        for child in children:
+            if child in lines:
+                continue
+            try:
+                lines[child] = child.line(min(deadline, time.monotonic() + 0.1))
+            except TimeoutError:
+                if time.monotonic() >= deadline:
+                    raise
+                continue
+            if lines[child] is None:
+                errors = child.errors()
+                if "Could not start gRPC server" in errors:
+                    raise PortTakenError(errors)
+                raise AssertionError(f"a worker ended early:\n{errors}")
+    return [lines[child] for child in children]
+
+
+def remembered(function):
+    """Makes `function` run once for each argument, also if it fails: then it fails again at once.
+
+    A cluster that hangs takes its whole time limit, which every test would wait for otherwise.
+    """
+
+    @functools.lru_cache(maxsize=None)
+    def outcome(*args):
+        future = concurrent.futures.Future()
+        try:
+            future.set_result(function(*args))
+        except Exception as error:
+            future.set_exception(error)
+        return future
+
+    return functools.wraps(function)(lambda *args: outcome(*args).result())

@@ -1,4 +1,4 @@
-"""Agreement between processes that `tf.distribute` knows nothing of: `agree`, and Horovod.
+"""Agreement between processes that `tf.distribute` knows nothing of: `agree`, Horovod, clusters.
 
 Processes that average their gradients by other means must skip the same steps, or their weights and
 loss scales part for good.
@@ -7,9 +7,10 @@ loss scales part for good.
 from tf_lossscale_compat import _policy, _tf
 
 tf = _tf.tf
+tf1 = _tf.tf1
 
 
-def function_for(agree, optimizer, policy):
+def function_for(agree, optimizer, policy, skips_nonfinite=False):
     """Returns what asks all processes whether a step was finite, or None where nobody is to be.
 
     Args:
@@ -17,14 +18,17 @@ def function_for(agree, optimizer, policy):
         which a Horovod optimizer brings its own.
       optimizer: the optimizer that is wrapped.
       policy: its loss scale or manager.
+      skips_nonfinite: bool, whether a non-finite step is skipped even if the policy would not.
 
     Raises:
       TypeError: `agree` is no function.
       ValueError: the optimizer adds up gradients of several steps, which a loss scale that moves
-        has scaled differently.
+        has scaled differently; or a step may be skipped that a SyncReplicasOptimizer is to take.
     """
     if not (agree is None or callable(agree)):
         raise TypeError(f"agree must be a function of a bool tensor or None, got {agree!r}.")
+    if skips_nonfinite or not _policy.always_applies(policy):
+        check_order(optimizer)
     for each in _tf.with_wrapped(optimizer):
         helper = getattr(each, "_agg_helper", None) if _is_horovods(type(each)) else None
         passes = getattr(helper, "backward_passes_per_step", 1)
@@ -78,6 +82,46 @@ def check_reduced(optimizer):
                 "hvd.DistributedGradientTape(tape), and give the loss-scale optimizer the "
                 "plain optimizer, which hvd.DistributedOptimizer is not around."
             )
+
+
+def check_order(optimizer):
+    """Raises a ValueError around SyncReplicasOptimizer, whose steps must not be skipped."""
+    sync = tf1.train.SyncReplicasOptimizer
+    if any(isinstance(each, sync) for each in _tf.with_wrapped(optimizer)):
+        raise ValueError(
+            "A loss scale around SyncReplicasOptimizer would have one worker skip a step, and the "
+            "others wait for its gradients for ever. Write the other order, "
+            "SyncReplicasOptimizer(LossScaleOptimizer(opt, ...), ...), which skips the whole step."
+        )
+
+
+def reopen_accumulators(step, variables, global_step):
+    """Returns a step after which SyncReplicasOptimizer's accumulators are at the global step.
+
+    They count each step that they are emptied for. After one that was skipped they are ahead of it,
+    and would drop all gradients from then on as out of date, while the workers wait.
+
+    Args:
+      step: operation, a step of the optimizer that is inside of SyncReplicasOptimizer, or maybe is.
+      variables: list of what it trains, by whose names the accumulators are found.
+      global_step: what it increments if it is applied, or None.
+    """
+    if global_step is None or not _tf.in_plain_graph():
+        return step
+    names = {f"{variable.name}/grad_accum".encode() for variable in variables}
+    done = [step]
+    for accumulator in tf1.get_default_graph().get_operations():
+        kind = accumulator.type
+        if not kind.endswith("ConditionalAccumulator"):
+            continue
+        if accumulator.get_attr("shared_name") not in names:
+            continue
+        name = "AccumulatorSetGlobalStep"
+        put = getattr(tf.raw_ops, f"Resource{name}" if kind.startswith("Resource") else name)
+        with tf.control_dependencies([step]), tf1.device(accumulator.device):
+            now = tf.cast(global_step.read_value(), tf.int64)
+            done.append(put(handle=accumulator.outputs[0], new_global_step=now))
+    return tf.group(*done) if len(done) > 1 else step
 
 
 class _HorovodAgree:

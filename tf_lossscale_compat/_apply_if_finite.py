@@ -39,16 +39,19 @@ def apply_if_finite(loss_scale, optimizers_and_gradients, *, agree=None, enabled
 
     Raises:
       TypeError: `loss_scale` is no loss scale, `agree` no function, or `enabled` no bool.
-      ValueError: an optimizer has a loss scale or no gradient, Horovod's has not reduced any or
-        adds up gradients that were scaled differently, or this is called in a cross-replica
-        context.
+      ValueError: an optimizer has a loss scale or no gradient, is a SyncReplicasOptimizer, is
+        Horovod's and has not reduced any or adds up gradients that were scaled differently; or this
+        is called in a cross-replica context.
     """
     if not (_policy.is_manager(loss_scale) or _policy.has_methods(loss_scale, "update")):
         raise TypeError(
             f"loss_scale must be a LossScale or a LossScaleManager, got {loss_scale!r}."
         )
+    policy = loss_scale
     if _arguments.flag("enabled", enabled):
         _claims.check(_claims.TOGETHER, loss_scale)
+    else:
+        policy = loss_scale_lib.FixedLossScale(1)
     optimizers: List[Any] = []
     parts: List[slice] = []
     all_grads: List[Any] = []
@@ -69,7 +72,7 @@ def apply_if_finite(loss_scale, optimizers_and_gradients, *, agree=None, enabled
         all_grads += grads
         all_variables += variables
         _agreement.check_reduced(optimizer)
-        agree = _agreement.function_for(agree, optimizer, loss_scale)
+        agree = _agreement.function_for(agree, optimizer, policy, enabled)
     if not optimizers:
         raise ValueError("optimizers_and_gradients must hold pairs, and holds no optimizer.")
     _step.check_place("apply_if_finite")
@@ -96,7 +99,7 @@ def apply_if_finite(loss_scale, optimizers_and_gradients, *, agree=None, enabled
     if enabled:
         _claims.claim(_claims.TOGETHER, loss_scale)
     return _step.take(
-        loss_scale if enabled else loss_scale_lib.FixedLossScale(1),
+        policy,
         all_grads,
         all_variables,
         apply,

@@ -161,7 +161,7 @@ class _BaseLossScaleOptimizer(_tf.Optimizer):
             return self._wrapped.apply_gradients(pairs, global_step, self._inner_name(name))
 
         grads, variables = (list(part) for part in zip(*grads_and_vars))
-        return _step.take(
+        step = _step.take(
             self._policy,
             grads,
             variables,
@@ -171,6 +171,7 @@ class _BaseLossScaleOptimizer(_tf.Optimizer):
             agree=self._agree,
             **self._step_options(name),
         )
+        return _agreement.reopen_accumulators(step, variables, global_step)
 
     def variables(self):
         """Returns the variables of the wrapped optimizer and of the loss scale, a list."""
@@ -242,7 +243,8 @@ class LossScaleOptimizer(_BaseLossScaleOptimizer):
           TypeError: `opt` or `loss_scale_manager` lacks these methods, `agree` is no function, or
             `enabled` no bool.
           ValueError: `loss_scale_manager` is no loss scale, the strategy in scope is unsupported,
-            or Horovod's optimizer adds up gradients that were scaled differently.
+            Horovod's optimizer adds up gradients that were scaled differently, or `opt` is a
+            SyncReplicasOptimizer, which belongs around this one.
         """
         # Some Keras optimizers have methods of these names, which mean something else.
         if not _policy.has_methods(opt, "compute_gradients", "apply_gradients") or (
@@ -254,7 +256,7 @@ class LossScaleOptimizer(_BaseLossScaleOptimizer):
             )
         _replicas.check_strategy()
         manager = _as_manager(loss_scale_manager if _arguments.flag("enabled", enabled) else 1)
-        agree = _agreement.function_for(agree, opt, _inside(manager))
+        agree = _agreement.function_for(agree, opt, _inside(manager), enabled)
         super().__init__(opt)
         self._opt = opt
         self._agree, self._enabled = agree, enabled
@@ -315,8 +317,9 @@ class MixedPrecisionLossScaleOptimizer(_BaseLossScaleOptimizer):
         Raises:
           TypeError: `agree` is no function, or `enabled` no bool.
           ValueError: `opt` is no v1 optimizer, `loss_scale` is None or no loss scale, the strategy
-            in scope is unsupported, or Horovod's optimizer adds up gradients that were scaled
-            differently.
+            in scope is unsupported, Horovod's optimizer adds up gradients that were scaled
+            differently, or `opt` is a SyncReplicasOptimizer, which belongs around this one, and
+            `loss_scale` may skip a step.
         """
         if not isinstance(opt, _tf.Optimizer):
             raise ValueError(
