@@ -146,6 +146,18 @@ class ApplyIfFiniteTest(parameterized.TestCase, tf.test.TestCase):
         for copies, value in zip(values, (8.0 - count, 8.0 - count, 2.0, 0)):
             self.assertEqual([float(copy) for copy in copies], [value] * len(copies))
 
+    @parameterized.named_parameters(keras_homes.named())
+    def test_nothing_is_made_where_no_step_can_be_taken(self, home):
+        with modes.eager_mode(), replicas.strategy("mirrored_2").scope():
+            scale, optimizer = DynamicLossScale(8.0), home.SGD(0.5, momentum=0.5)
+            pairs = [(tf.constant(1.0), home.variable(8.0))]
+            before = len(home.variables(optimizer))
+            with self.assertRaisesRegex(
+                ValueError, "apply_if_finite was called in a cross-replica"
+            ):
+                tf_lossscale_compat.apply_if_finite(scale, [(optimizer, pairs)])
+            self.assertEqual(len(home.variables(optimizer)), before)
+
     def test_bad_arguments(self):
         with modes.eager_mode():
             var, grad = tf.Variable(1.0), tf.constant(1.0)
