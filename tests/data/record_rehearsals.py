@@ -17,9 +17,9 @@ import numpy as np
 
 sys.path.append(os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))))
 
-# All that a loss scale decides, and the loss, by the names that the programs' variables have.
+# What a loss scale decides, by the names that the programs' variables have.
 DECIDED = ("loss_scale", "current_loss_scale", "good_steps", "bad_steps", "global_step")
-EACH_STEP = (*DECIDED, "iterations", "loss")
+EACH_STEP = (*DECIDED, "iterations", "loss", "norm")
 
 
 def graph_programs():

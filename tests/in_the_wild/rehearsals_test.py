@@ -28,9 +28,10 @@ KERAS_SINCE = (2, 4)
 
 # Weights, batches and decisions are the same, so losses differ by how kernels round: sums are
 # ordered and fused differently, and in float16 each operation rounds to 1/2048. Adam and LAMB
-# divide by small second moments and make more of that with every step. Seen: 4 % in float16 and
-# 0.5 % in float32 with micro-batches, 0.2 % in the Keras program.
-TOLERANCE = {"contrib": 0.12, "experimental": 0.015, "keras": 0.01}
+# divide by small second moments and make more of that with every step. Seen of losses and of
+# gradients' norms: 4 % and 21 % in float16, 0.5 % and 1.3 % in float32, 0.3 % in the Keras program.
+# A norm that was not unscaled would be 16 times as large and more.
+TOLERANCE = {"contrib": (0.12, 0.5), "experimental": (0.015, 0.04), "keras": (0.01, 0.01)}
 
 
 @functools.lru_cache(maxsize=None)
@@ -86,22 +87,26 @@ def check_every_bit(ours, original):
 
 
 def distances(ours, record):
-    """How far losses are off, as a share of what is usual within 25 steps or of a larger one.
+    """How far losses or norms are off, as a share of what is usual within 25 steps or of a larger.
 
-    Single ones may be close to 0. One that is not finite has to be the same.
+    Single ones may be close to 0. The same ones have to be finite.
     """
     finite = np.isfinite(record)
-    np.testing.assert_array_equal(ours[~finite], record[~finite])
+    np.testing.assert_array_equal(np.isfinite(ours), finite)
     ours, record = (np.where(finite, losses, 0.0).astype(np.float64) for losses in (ours, record))
-    usual = np.zeros_like(record)
+    usual = np.ones_like(record)
     for step in range(len(record)):
         around = slice(max(step - 25, 0), step + 25)
-        usual[step] = np.median(np.abs(record[around][finite[around]]))
+        if finite[around].any():
+            usual[step] = np.median(np.abs(record[around][finite[around]]))
     return np.abs(ours - record) / np.maximum(np.abs(record), usual)
 
 
-def check_loss(ours, record, tolerance):
-    np.testing.assert_array_less(distances(ours, record), tolerance)
+def check_rounded(ours, record, kind):
+    """Compares the losses and the norms of the unscaled gradients."""
+    for name, tolerance in zip(("loss", "norm"), TOLERANCE[kind]):
+        off = distances(ours[name], record[name])
+        np.testing.assert_array_less(off, tolerance, f"{name}, as a share")
 
 
 def each_program():
@@ -127,13 +132,12 @@ class GraphRehearsalTest(parameterized.TestCase):
         record = recorded_graph(name)
         ours = {key: value for key, value in ours_graph(name).items() if key in record}
         self.assertEqual(set(ours), set(record))
-        for decided in set(record) - {"loss"}:
+        for decided in set(record) - {"loss", "norm"}:
             np.testing.assert_array_equal(ours[decided], record[decided], decided)
 
     @each_program()
-    def test_loss_is_that_of_1_15_but_for_rounding(self, name):
-        tolerance = TOLERANCE[PROGRAMS[name][0]]
-        check_loss(ours_graph(name)["loss"], recorded_graph(name)["loss"], tolerance)
+    def test_losses_and_norms_are_those_of_1_15_but_for_rounding(self, name):
+        check_rounded(ours_graph(name), recorded_graph(name), PROGRAMS[name][0])
 
     @each_program()
     def test_what_was_recorded_saw_faults_and_growth(self, name):
@@ -160,10 +164,10 @@ class GraphRehearsalTest(parameterized.TestCase):
             self.skipTest("the record is of TensorFlow 1.15.5's own classes")
         record, again = recorded_graph(name), original_graph(name)
         self.assertEqual(set(record), set(again) & set(record_rehearsals.EACH_STEP))
-        for decided in set(record) - {"loss"}:
+        for decided in set(record) - {"loss", "norm"}:
             np.testing.assert_array_equal(again[decided], record[decided], decided)
         # Kernels depend on the processor, so a rerun elsewhere may differ by rounding.
-        check_loss(again["loss"], record["loss"], TOLERANCE[PROGRAMS[name][0]])
+        check_rounded(again, record, PROGRAMS[name][0])
 
 
 class KerasRehearsalTest(modes.EagerTestCase):
@@ -185,7 +189,7 @@ class KerasRehearsalTest(modes.EagerTestCase):
         ours = ours_keras(home, True if home.kind == "keras3" else None)
         for decided in ("loss_scale", "good_steps", "iterations"):
             np.testing.assert_array_equal(ours[decided], recorded_keras()[decided], decided)
-        check_loss(ours["loss"], recorded_keras()["loss"], TOLERANCE["keras"])
+        check_rounded(ours, recorded_keras(), "keras")
 
     @keras_homes.each(kind="keras3")
     def test_in_keras_3_skipped_steps_are_not_iterations(self, home):

@@ -175,22 +175,22 @@ def _build(wrap, optimizer_class, rate, dtype, first, micro_batches=1):
     finite = rehearsal.all_finite(grads)
     # A norm that is not finite would make all gradients NaN.
     norm = tf1.cond(finite, lambda: tf1.global_norm(grads), lambda: tf.constant(1.0))
-    grads, _ = tf.clip_by_global_norm(grads, 1.0, use_norm=norm)
+    clipped, _ = tf.clip_by_global_norm(grads, 1.0, use_norm=norm)
 
     def apply(grads):
         return optimizer.apply_gradients(list(zip(grads, variables)), global_step)
 
     if micro_batches == 1:
-        applied = apply(grads)
+        applied = apply(clipped)
     else:
-        grads, finite_so_far, last = _accumulate(grads, finite, variables, micro_batches)
-        applied = tf1.cond(last, lambda: apply(grads), tf.no_op)
+        sums, finite_so_far, last = _accumulate(clipped, finite, variables, micro_batches)
+        applied = tf1.cond(last, lambda: apply(sums), tf.no_op)
         counts = tf.logical_and(last, finite_so_far)
     with tf.control_dependencies([applied]):
         counts = finite if micro_batches == 1 else counts
         train_op = tf1.assign_add(global_step, tf.cast(counts, tf.int64))
     batches = _batches(micro_batches, ids, places, answers)
-    return rehearsal.Built(train_op, loss, finite, weight, batches, first)
+    return rehearsal.Built(train_op, loss, grads, weight, batches, first)
 
 
 def _accumulate(grads, finite, variables, micro_batches):

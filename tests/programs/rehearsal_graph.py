@@ -36,7 +36,7 @@ Built = collections.namedtuple(
     [
         "train_op",
         "loss",
-        "finite",  # Whether the gradients of this micro-batch are, before they are clipped.
+        "grads",  # The unscaled gradients of this micro-batch, before they are clipped.
         "weight",  # Placeholder of what the loss is multiplied with.
         "batches",  # Iterator over each step's micro-batches, lists of feeds without `weight`.
         "first",  # What the loss is multiplied with until the first step is applied; see `train`.
@@ -100,7 +100,7 @@ def train(build, api, look_around=False):
         larger and smaller.
 
     Returns:
-      {name: array [steps, ...]} of the loss and all variables after each step.
+      {name: array [steps, ...]} of the loss, the gradients' norm and all variables after each step.
 
     Raises:
       AssertionError: with `look_around`, some step overflows with gradients that much larger or
@@ -108,6 +108,9 @@ def train(build, api, look_around=False):
     """
     with modes.control_flow(1), tf.Graph().as_default(), tf1.variable_scope("", use_resource=False):
         built = build(api)
+        # Adam hardly sees how large gradients are, so it is recorded.
+        norm = tf1.global_norm(built.grads)
+        finite = all_finite(built.grads)
         variables = tf1.global_variables()
         history = collections.defaultdict(list)
         near = []
@@ -116,20 +119,21 @@ def train(build, api, look_around=False):
             run = look = None
             state = session.make_callable(variables)
             for step, feeds in enumerate(_feeds(built, history)):
-                losses = []
+                logged = []
                 for feed in feeds:
                     keys, values = zip(*feed.items())
-                    run = run or session.make_callable([built.train_op, built.loss], keys)
+                    run = run or session.make_callable([built.loss, norm, built.train_op], keys)
                     if look_around:
-                        look = look or session.make_callable(built.finite, keys)
+                        look = look or session.make_callable(finite, keys)
                         flags = [
                             look(*values[:-1], values[-1] * times)
                             for times in (MARGIN, 1.0 / MARGIN)
                         ]
                         if len(set(flags)) > 1:
                             near.append((step, flags))
-                    losses.append(run(*values)[1])
-                history["loss"].append(np.stack(losses))
+                    logged.append(run(*values)[:2])
+                for name, values in zip(("loss", "norm"), zip(*logged)):
+                    history[name].append(np.stack(values))
                 for each, value in zip(variables, state()):
                     history[each.op.name].append(value)
         assert not near, f"steps that are near to an overflow: {near}"

@@ -115,8 +115,8 @@ def train(home, make_optimizer, look_around=False):
         and smaller.
 
     Returns:
-      {name: array [steps, ...]} of the loss, the loss scale, its counter, `iterations`, the weights
-      and the inner optimizer's variables after each step.
+      {name: array [steps, ...]} of the loss, the gradients' norm, the loss scale, its counter,
+      `iterations`, the weights and the inner optimizer's variables after each step.
 
     Raises:
       AssertionError: with `look_around`, some step overflows with gradients that much larger or
@@ -143,7 +143,8 @@ def train(home, make_optimizer, look_around=False):
                 if len(either) > 1:
                     near.append(step)
             logs = model.train_on_batch(*data, return_dict=True)
-            history["loss"].append(np.float32(logs["loss"]))
+            for name in ("loss", "norm"):
+                history[name].append(np.float32(logs[name]))
             history["loss_scale"].append(home.numpy(_scale(optimizer)))
             history["good_steps"].append(home.numpy(optimizer.dynamic_counter))
             history["iterations"].append(home.numpy(optimizer.iterations))

@@ -60,8 +60,8 @@ def _build(make_step, first=FIRST):
         loss = _loss(users, items, labels, weight)
     adam = tf1.train.AdamOptimizer(0.005, beta1=0.9, beta2=0.95, epsilon=1e-4)
     train_op, grads = make_step(loss, adam, tf1.train.get_or_create_global_step())
-    finite = rehearsal.all_finite(grads)
-    return rehearsal.Built(train_op, loss, finite, weight, _batches(users, items, labels), first)
+    batches = _batches(users, items, labels)
+    return rehearsal.Built(train_op, loss, grads, weight, batches, first)
 
 
 def _exponential(contrib):
