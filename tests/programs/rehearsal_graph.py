@@ -100,7 +100,8 @@ def train(build, api, look_around=False):
         larger and smaller.
 
     Returns:
-      {name: array [steps, ...]} of the loss, the gradients' norm and all variables after each step.
+      {name: array [steps, ...]} of the loss, the gradients' norm, how many gradients are
+      sparse, and all variables after each step.
 
     Raises:
       AssertionError: with `look_around`, some step overflows with gradients that much larger or
@@ -136,5 +137,7 @@ def train(build, api, look_around=False):
                     history[name].append(np.stack(values))
                 for each, value in zip(variables, state()):
                     history[each.op.name].append(value)
+        sparse = sum(isinstance(grad, tf.IndexedSlices) for grad in built.grads)
+        history["sparse_gradients"] = [np.int32(sparse)] * STEPS
         assert not near, f"steps that are near to an overflow: {near}"
         return {name: np.stack(values) for name, values in history.items()}
