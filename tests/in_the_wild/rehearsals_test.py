@@ -29,9 +29,9 @@ KERAS_SINCE = (2, 4)
 # Weights, batches and decisions are the same, so losses differ by how kernels round: sums are
 # ordered and fused differently, and in float16 each operation rounds to 1/2048. Adam and LAMB
 # divide by small second moments and make more of that with every step. Seen of losses and of
-# gradients' norms: 4 % and 21 % in float16, 0.5 % and 1.3 % in float32, 0.3 % in the Keras program.
-# A norm that was not unscaled would be 16 times as large and more.
-TOLERANCE = {"contrib": (0.12, 0.5), "experimental": (0.015, 0.04), "keras": (0.01, 0.01)}
+# gradients' norms: 6 % and 23 % in float16, 0.005 % in float32, 0.3 % in the Keras program. A norm
+# that was not unscaled would be 16 times as large and more.
+TOLERANCE = {"contrib": (0.15, 0.5), "experimental": (0.001, 0.001), "keras": (0.01, 0.01)}
 
 
 @functools.lru_cache(maxsize=None)
@@ -137,7 +137,7 @@ class GraphRehearsalTest(parameterized.TestCase):
 
     @each_program()
     def test_gradients_of_tables_are_as_sparse_as_1_15_left_them(self, name):
-        # Contrib's optimizer made all dense. The other one did not: the table of BERT's tokens.
+        # Contrib's optimizer made all dense. The other did not: BERT's table of positions.
         sparse = 1 if PROGRAMS[name][0] == "experimental" else 0
         self.assertEqual(set(ours_graph(name)["sparse_gradients"]), {sparse})
 
