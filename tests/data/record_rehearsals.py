@@ -1,0 +1,90 @@
+"""Records tests/programs/rehearsal_*.py as they run with TensorFlow's own loss scaling.
+
+    python tests/data/record_rehearsals.py tests/data/rehearsals_graph.npz
+    python tests/data/record_rehearsals.py tests/data/rehearsals_keras.npz
+
+The first under TensorFlow 1.15.5, with its contrib and its `train.experimental`; the second under
+2.4.4, with its `keras.mixed_precision`. Which of the two is recorded follows from the TensorFlow.
+The files hold `EACH_STEP` after each step, under "program/name". Recording fails if a step is so
+near to an overflow that rounding might decide it.
+"""
+
+import argparse
+import os
+import sys
+
+import numpy as np
+
+sys.path.append(os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))))
+
+# What a loss scale decides, by the names that the programs' variables have.
+DECIDED = ("loss_scale", "current_loss_scale", "good_steps", "bad_steps", "global_step")
+EACH_STEP = (*DECIDED, "iterations", "loss", "norm")
+
+
+def graph_programs():
+    """Returns {name: (the kind of API, the program)}."""
+    from tests.programs import rehearsal_bert, rehearsal_ncf
+
+    return {
+        f"{module.__name__.split('_')[-1]}_{program.__name__}": (kind, program)
+        for module in (rehearsal_bert, rehearsal_ncf)
+        for kind, programs in module.PROGRAMS.items()
+        for program in programs
+    }
+
+
+def original_graph(name, look_around=False):
+    """Trains a graph program with TensorFlow's own classes; returns its history."""
+    from tests import originals
+    from tests.programs import rehearsal_graph
+
+    kind, program = graph_programs()[name]
+    return rehearsal_graph.train(program, getattr(originals, kind)(), look_around)
+
+
+def original_keras(home, look_around=False):
+    """Trains the Keras program with that Keras' own class; returns its history."""
+    from tests.programs import rehearsal_keras
+
+    cls = home.own()
+    if home.name == "current":
+        cls = getattr(home.keras.mixed_precision, "LossScaleOptimizerV3", cls)
+
+    def make(inner, initial_scale, growth_steps):
+        return cls(
+            inner, dynamic=True, initial_scale=initial_scale, dynamic_growth_steps=growth_steps
+        )
+
+    return rehearsal_keras.train(home, make, look_around)
+
+
+def main(argv=None):
+    """Writes the file; returns the exit code."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
+    parser.add_argument("file", metavar="FILE.npz")
+    path = parser.parse_args(argv).file
+    import tensorflow as tf
+
+    if tf.__version__ == "1.15.5":
+        histories = {name: original_graph(name, True) for name in graph_programs()}
+    elif tf.__version__ == "2.4.4":
+        from tests import keras_homes
+
+        histories = {"keras": original_keras(keras_homes.available()[0], True)}
+    else:
+        parser.error(f"run this under TensorFlow 1.15.5 or 2.4.4, not {tf.__version__}")
+    np.savez_compressed(
+        path,
+        **{
+            f"{program}/{name}": values
+            for program, history in histories.items()
+            for name, values in history.items()
+            if name in EACH_STEP
+        },
+    )
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
