@@ -267,17 +267,22 @@ def distributed_keras(optimizer, backward_passes_per_step=1):
 class StandInTest(modes.EagerTestCase):
     """Against a stand-in for Horovod: its classes' structure and `allreduce`, in one process."""
 
+    size = 2
+
     def setUp(self):
         super().setUp()
-        self.failures_elsewhere, self.reduced = 0.0, 0
+        self.failures_elsewhere, self.reduced, self.names = 0.0, 0, []
 
-        def allreduce(tensor, op):
+        def allreduce(tensor, op, name=None, process_set=None):
             self.assertEqual(op, "Sum")
             self.reduced += 1
-            return tensor + self.failures_elsewhere
+            total = tf.add(tensor, self.failures_elsewhere, name=name)
+            if not tf.executing_eagerly():
+                self.names.append(total.op.name)
+            return total
 
         module = types.ModuleType("horovod.tensorflow")
-        module.allreduce, module.Sum = allreduce, "Sum"
+        module.allreduce, module.Sum, module.size = allreduce, "Sum", lambda: self.size
         package = types.ModuleType("horovod")
         package.tensorflow = module
         patcher = mock.patch.dict(sys.modules, {"horovod": package, "horovod.tensorflow": module})
@@ -306,6 +311,44 @@ class StandInTest(modes.EagerTestCase):
         )
 
     @parameterized.parameters("contrib", "mixed")
+    def test_its_name_does_not_depend_on_the_rest_of_a_graph(self, make):
+        # Processes wait for those of the same name, and one of them alone may write summaries.
+        names = []
+        for before in range(2):
+            self.names.clear()
+            with tf.Graph().as_default():
+                flag = tf.constant(True)
+                for _ in range(before):
+                    tf.logical_not(tf.cast(flag, tf.float32) > 0)
+                for _ in range(2):
+                    opt = V1[make](DistributedV1(tf1.train.GradientDescentOptimizer(1.0)), None)
+                    with tf1.name_scope("of_rank_0" if before else "of_others"):
+                        opt.apply_gradients([(tf.constant(1.0), tf1.Variable(0.0))])
+            names.append(list(self.names))
+        self.assertEqual(names[0], ["tf_lossscale_compat_agree", "tf_lossscale_compat_agree_1"])
+        self.assertEqual(names[1], names[0])
+
+    @parameterized.parameters("contrib", "mixed")
+    def test_a_user_s_policy_that_looks_at_gradients(self, make):
+        # Horovod's are the same everywhere, so there is nothing to ask.
+        class Own(experimental.DynamicLossScale):
+            def update(self, grads):
+                return super().update(grads)
+
+        opt = {"contrib": Contrib, "mixed": Mixed}[make](
+            DistributedV1(tf1.train.GradientDescentOptimizer(1.0)), Own(8, 2)
+        )
+        weight = tf.Variable(0.0)
+        opt.apply_gradients([(tf.constant(1.0), weight)])
+        opt.apply_gradients([(tf.constant(np.inf), weight)])
+        self.assertEqual((weight.numpy(), self.reduced), (-1.0, 0))
+        policy = experimental.DynamicLossScale(8, 2)
+        if make == "mixed":
+            opt._loss_scale = policy
+            opt.apply_gradients([(tf.constant(1.0), weight)])
+            self.assertEqual((weight.numpy(), self.reduced), (-2.0, 1))
+
+    @parameterized.parameters("contrib", "mixed")
     def test_own_agree_is_preferred(self, make):
         inner, others = DistributedV1(tf1.train.GradientDescentOptimizer(1.0)), Others(True)
         V1[make](inner, others).apply_gradients([(tf.constant(1.0), tf.Variable(0.0))])
@@ -323,6 +366,39 @@ class StandInTest(modes.EagerTestCase):
         self.check_skips_with_the_others(
             lambda: opt.minimize(lambda: weight * 1.0, [weight]), weight, home.numpy
         )
+
+    @keras_homes.each(PUBLIC)
+    def test_keras_outside(self, home, public):
+        # Variables that Horovod leaves local have gradients that no other process sees.
+        if home.kind == "keras3":
+            self.skipTest("there any Horovod optimizer is refused")
+        scale = experimental.DynamicLossScale(8, 2)
+        opt, weight = distributed_keras(public(home.SGD(1.0), loss_scale=scale)), home.variable(0.0)
+        self.check_skips_with_the_others(
+            lambda: opt.minimize(lambda: weight * 1.0, [weight]), weight, home.numpy
+        )
+
+    @keras_homes.each(PUBLIC)
+    def test_keras_pickles_no_plain_optimizer_in_its_place(self, home, public):
+        if home.kind == "keras3":
+            self.skipTest("there any Horovod optimizer is refused")
+        opt = public(distributed_keras(home.SGD(1.0)), loss_scale="dynamic")
+        with self.assertRaises(Exception):  # noqa: B017  As Horovod's alone, pickle's or Keras'.
+            pickle.dumps(opt)
+        pickle.dumps(public(home.SGD(1.0), loss_scale="dynamic"))
+
+    @keras_homes.each(PUBLIC)
+    def test_keras_gradients_that_need_no_reduction(self, home, public):
+        if home.kind == "keras3":
+            self.skipTest("there any Horovod optimizer is refused")
+        scale = {"loss_scale": experimental.DynamicLossScale(8, 2)}
+        opt = public(distributed_keras(home.SGD(1.0)), **scale)
+        weight = home.variable(0.0)
+        # Many steps begin so, to have the slots made.
+        opt.apply_gradients([(tf.constant(0.0), weight), (None, home.variable(0.0))])
+        self.size = 1
+        opt.apply_gradients([(tf.constant(1.0), weight)])
+        self.assertEqual(keras_homes.number(weight), -1.0)
 
     @keras_homes.each(PUBLIC, (False, True))
     def test_keras_gradients_that_nobody_reduced(self, home, public, outside):
@@ -391,6 +467,58 @@ class StandInTest(modes.EagerTestCase):
         DistributedV1(V1[make](sgd, None), backward_passes_per_step=2)
         Contrib(DistributedV1(sgd, backward_passes_per_step=2), 8.0)
         Mixed(DistributedV1(sgd, backward_passes_per_step=2), 8.0)
+
+    @parameterized.parameters("contrib", "mixed")
+    def test_v1_scale_replaced_at_run_time(self, make):
+        cls = {"contrib": Contrib, "mixed": Mixed}[make]
+        sgd = DistributedV1(tf1.train.GradientDescentOptimizer(1.0), backward_passes_per_step=2)
+        opt, moves = cls(sgd, 8.0), experimental.DynamicLossScale(8, 2)
+        before, manager = opt._policy, getattr(opt, "_loss_scale_manager", None)
+        with self.assertRaisesRegex(ValueError, "backward_passes_per_step=2"):
+            if make == "mixed":
+                opt._loss_scale = moves
+            else:
+                opt._loss_scale_manager = contrib.ExponentialUpdateLossScaleManager(8.0, 2)
+        self.assertIs(opt._policy, before)
+        self.assertIs(getattr(opt, "_loss_scale_manager", None), manager)
+        Mixed(tf1.train.GradientDescentOptimizer(1.0), moves)  # It has no owner.
+
+    @keras_homes.each(PUBLIC)
+    def test_keras_scale_replaced_at_run_time(self, home, public):
+        if home.kind == "keras3":
+            self.skipTest("there any Horovod optimizer is refused")
+        opt = public(distributed_keras(home.SGD(1.0), backward_passes_per_step=2), loss_scale=8.0)
+        before = opt._loss_scale
+        with self.assertRaisesRegex(ValueError, "backward_passes_per_step=2"):
+            opt._loss_scale = experimental.DynamicLossScale(8, 2)
+        self.assertIs(opt._loss_scale, before)
+
+    def test_process_sets(self):
+        opts = [DistributedV1(tf1.train.GradientDescentOptimizer(1.0)) for _ in range(2)]
+        for opt in opts:
+            opt.process_set = object()
+        loss_scale = experimental.DynamicLossScale(8, 2)
+        pairs = [(opt, [(tf.constant(1.0), tf.Variable(0.0))]) for opt in opts]
+        with self.assertRaisesRegex(ValueError, "several process sets"):
+            tf_lossscale_compat.apply_if_finite(loss_scale, pairs)
+        tf_lossscale_compat.apply_if_finite(loss_scale, pairs, agree=Others(True))
+        tf_lossscale_compat.apply_if_finite(loss_scale, pairs[:1])
+        self.assertEqual(self.reduced, 1)
+
+    def test_within_wrappers(self):
+        class Own(tf1.train.Optimizer):
+            inner_optimizer = None
+
+            def __init__(self, opt):
+                super().__init__(False, "Own")
+                self.inner_optimizer, self.optimizer, self.opt = None, "sgd", opt
+
+        sgd = tf1.train.GradientDescentOptimizer(1.0)
+        opt = Own(DistributedV1(sgd, backward_passes_per_step=2))
+        with self.assertRaisesRegex(ValueError, "backward_passes_per_step=2"):
+            Mixed(opt, "dynamic")
+        opt.opt = opt  # No end.
+        Mixed(opt, "dynamic")
 
     @keras_homes.each(PUBLIC)
     def test_keras_accumulation_inside_a_scale_that_moves(self, home, public):

@@ -61,6 +61,26 @@ class WarningsTest(rewriting.RewriteTestCase):
             # Of the same name, and no longer what it was.
             self.assertEmpty(self.findings(f"opt = {made}\nopt = sgd\n{outside}\n"))
             self.assertEmpty(self.findings(f"sgd = {made}\n{outside}\n"))
+        fp16 = "compression=hvd.Compression.fp16"
+        outside = f"hvd.DistributedOptimizer(opt, {fp16})"
+        own = outside.replace("opt", "self.opt", 1)
+        for line, source in (
+            (3, f"opt: object = {made}\n{outside}\n"),
+            (3, f"opt = {made}\nhvd.DistributedOptimizer(optimizer=opt, {fp16})\n"),
+            (3, f"opt = {made}\nhvd.DistributedOptimizer(opt, 0, 0, 0, 0, hvd.Compression.fp16)\n"),
+            (6, f"if a:\n  opt = {made}\nelse:\n  opt = sgd\n{outside}\n"),
+            (
+                6,
+                f"def f():\n  self.opt = {made}\nx = 1\n\nf({own})\n",
+            ),
+        ):
+            self.check_one(source, line, "below 6e-8 become 0")
+        for source in (
+            f"opt = {made}\ndef f(opt):\n  {outside}\n",
+            f"def f():\n  opt = {made}\ndef g():\n  {outside}\n",
+            f"if a:\n  opt = sgd\nelse:\n  opt = o\nx = {made}\n{outside}\n",
+        ):
+            self.assertEmpty(self.findings(source))
         for given in ("opt, compression=hvd.Compression.none", "opt"):
             self.assertEmpty(self.findings(f"opt = {made}\nhvd.DistributedOptimizer({given})\n"))
 

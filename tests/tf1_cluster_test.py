@@ -276,6 +276,13 @@ class Around(tf1.train.Optimizer):
         super().__init__(False, "Around")
         self._opt = opt
 
+    def compute_gradients(self, *args, **kwargs):
+        return self._opt.compute_gradients(*args, **kwargs)
+
+    def apply_gradients(self, grads_and_vars, *args, **kwargs):
+        pairs = [(grad * 1.0, weight) for grad, weight in grads_and_vars]
+        return self._opt.apply_gradients(pairs, *args, **kwargs)
+
 
 class OrderTest(modes.EagerTestCase):
     REFUSED = {
@@ -331,6 +338,28 @@ class AccumulatorTest(absltest.TestCase):
                 operations = tf1.get_default_graph().get_operations()
                 puts = [op for op in operations if op.type.endswith("SetGlobalStep")]
                 self.assertLen(puts, 3)  # Those of this test.
+
+    def test_those_of_another_optimizer_are_left_alone(self):
+        # It trains the same weight, and counts other steps.
+        def puts():
+            operations = tf1.get_default_graph().get_operations()
+            return sum(op.type.endswith("AccumulatorSetGlobalStep") for op in operations)
+
+        with tf.Graph().as_default():
+            weight = tf1.get_variable("weight", [], tf.float32, tf1.zeros_initializer())
+            steps, others = (
+                tf1.get_variable(name, [], tf.int64, tf1.zeros_initializer(), trainable=False)
+                for name in ("steps", "others")
+            )
+            loss = weight * 1.0
+            sync_replicas(sgd()).minimize(loss, global_step=steps)
+            before = puts()
+            contrib.LossScaleOptimizer(sgd(), "dynamic").minimize(loss, global_step=others)
+            self.assertEqual(puts(), before)
+            # Its own are, also where an optimizer in between has changed the gradients.
+            inner = Around(contrib.LossScaleOptimizer(sgd(), "dynamic"))
+            sync_replicas(inner).minimize(loss, global_step=steps)
+            self.assertGreater(puts(), 2 * before)
 
 
 if __name__ == "__main__":

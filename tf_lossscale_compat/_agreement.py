@@ -14,8 +14,9 @@ def function_for(agree, optimizer, policy, skips_nonfinite=False):
     """Returns what asks all processes whether a step was finite, or None where nobody is to be.
 
     Args:
-      agree: function of a scalar bool tensor that returns its AND over all processes, or None, for
-        which a Horovod optimizer brings its own.
+      agree: function of a scalar bool tensor that returns its AND over all processes; or None, or
+        what this returned before, for which a Horovod optimizer brings its own. A policy that looks
+        at gradients does without, as Horovod's are the same everywhere.
       optimizer: the optimizer that is wrapped.
       policy: its loss scale or manager.
       skips_nonfinite: bool, whether a non-finite step is skipped even if the policy would not.
@@ -27,10 +28,12 @@ def function_for(agree, optimizer, policy, skips_nonfinite=False):
     """
     if not (agree is None or callable(agree)):
         raise TypeError(f"agree must be a function of a bool tensor or None, got {agree!r}.")
+    if isinstance(agree, _HorovodAgree):
+        agree = None
     if skips_nonfinite or not _policy.always_applies(policy):
         check_order(optimizer)
     for each in _tf.with_wrapped(optimizer):
-        helper = getattr(each, "_agg_helper", None) if _is_horovods(type(each)) else None
+        helper = getattr(each, "_agg_helper", None) if is_horovods(type(each)) else None
         passes = getattr(helper, "backward_passes_per_step", 1)
         if passes > 1 and not _policy.never_moves(policy):
             cure = "backward_passes_per_step=1"
@@ -44,19 +47,46 @@ def function_for(agree, optimizer, policy, skips_nonfinite=False):
                 "steps, and a loss scale that moves has scaled each of these differently: the "
                 f"processes' weights would part. Write {cure}; or use a fixed loss scale."
             )
-        if agree is None and _is_horovods(type(each)):
-            agree = _HorovodAgree(getattr(each, "process_set", None))
+        agree = agree or _horovods(each, policy)
     return agree
 
 
-def _is_horovods(cls):
+def _horovods(optimizer, policy):
+    """Horovod's agreement where it made the optimizer and the policy needs one, else None."""
+    if is_horovods(type(optimizer)) and _policy.goes_by_flag(policy):
+        return _HorovodAgree(getattr(optimizer, "process_set", None))
+    return None
+
+
+def at_step(agree, optimizer, policy):
+    """Returns `agree`, or Horovod's where it made this package's optimizer a class of its own."""
+    return agree or _horovods(optimizer, policy)
+
+
+def one_of(functions):
+    """Returns what several optimizers that are applied together agree through, or None.
+
+    Raises:
+      ValueError: Horovod's processes are not the same for all of them.
+    """
+    functions = [each for each in functions if each is not None]
+    if len({id(getattr(each, "process_set", None)) for each in functions}) > 1:
+        raise ValueError(
+            "optimizers_and_gradients holds Horovod's optimizers of several process sets. Give "
+            "agree=, a function that asks the processes of all of them."
+        )
+    return functions[0] if functions else None
+
+
+def is_horovods(cls):
+    """Whether Horovod made this class of an optimizer."""
     # Horovod makes a class that derives from the wrapped optimizer's own, with its module's name.
     return any(base.__module__.split(".")[0] == "horovod" for base in cls.__mro__)
 
 
 def check_horovod(*classes):
     """Raises a ValueError where one of these, classes of Keras 3 optimizers, is of Horovod."""
-    if any(map(_is_horovods, classes)):
+    if any(map(is_horovods, classes)):
         raise ValueError(
             "Horovod reduces no gradients of Keras 3 optimizers: every process would train by "
             "itself. Wrap the tape instead, hvd.DistributedGradientTape(tape), give the "
@@ -65,17 +95,39 @@ def check_horovod(*classes):
         )
 
 
-def check_reduced(optimizer):
+def _is_alone(optimizer):
+    """Whether there is but one process that Horovod's optimizer would reduce gradients over."""
+    import horovod.tensorflow as hvd
+
+    process_set = getattr(optimizer, "process_set", None)
+    return (hvd if process_set is None else process_set).size() == 1
+
+
+def _are_zeros(grads):
+    # With which code makes slot variables before the first step.
+    if not tf.executing_eagerly():
+        return False
+    grads = [tf.convert_to_tensor(grad) for grad in grads if grad is not None]
+    return not any(tf.reduce_any(tf.not_equal(grad, 0)) for grad in grads)
+
+
+def check_reduced(optimizer, grads):
     """Raises a ValueError where Horovod's Keras optimizer has not reduced any gradients yet.
 
     It does so where it computes them, in `fit` and `minimize`. From TensorFlow 2.4 on it takes what
     comes from elsewhere as it is: every process would train by itself.
+
+    Args:
+      optimizer: what they are given to, or that wraps it.
+      grads: list of gradients, None among them.
     """
     if not _tf.at_least(2, 4):
         return
     for each in _tf.with_wrapped(optimizer):
         # The second is Horovod's own flag.
-        if _is_horovods(type(each)) and getattr(each, "_aggregated_gradients", None) is False:
+        if is_horovods(type(each)) and getattr(each, "_aggregated_gradients", None) is False:
+            if _is_alone(each) or _are_zeros(grads):
+                continue
             raise ValueError(
                 "apply_gradients was given gradients that Horovod's optimizer did not compute, "
                 "and so has not reduced over its processes. Call minimize; or wrap the tape, "
@@ -95,7 +147,28 @@ def check_order(optimizer):
         )
 
 
-def reopen_accumulators(step, variables, global_step):
+def _sources(tensors):
+    """Returns the accumulators that tensors of a graph are made from, the first on each way."""
+    seen, found = set(), []
+    ops = [
+        part.op
+        for each in tensors
+        if each is not None
+        for part in tf.nest.flatten(each, expand_composites=True)
+    ]
+    while ops:
+        op = ops.pop()
+        if op in seen:
+            continue
+        seen.add(op)
+        if op.type.endswith("AccumulatorTakeGradient"):
+            found.append(op.inputs[0].op)
+        else:
+            ops += [tensor.op for tensor in op.inputs]
+    return found
+
+
+def reopen_accumulators(step, grads, variables, global_step):
     """Returns a step after which SyncReplicasOptimizer's accumulators are at the global step.
 
     They count each step that they are emptied for. After one that was skipped they are ahead of it,
@@ -103,18 +176,24 @@ def reopen_accumulators(step, variables, global_step):
 
     Args:
       step: operation, a step of the optimizer that is inside of SyncReplicasOptimizer, or maybe is.
+      grads: list of the gradients that it was given, None among them.
       variables: list of what it trains, by whose names the accumulators are found.
       global_step: what it increments if it is applied, or None.
     """
     if global_step is None or not _tf.in_plain_graph():
         return step
     names = {f"{variable.name}/grad_accum".encode() for variable in variables}
+    # Few graphs have any, and only in those one looks for which of them these gradients are from.
+    any_of = [
+        op
+        for op in tf1.get_default_graph().get_operations()
+        if op.type.endswith("ConditionalAccumulator") and op.get_attr("shared_name") in names
+    ]
+    sources = set(_sources(grads)) if any_of else ()
     done = [step]
-    for accumulator in tf1.get_default_graph().get_operations():
+    for accumulator in any_of:
         kind = accumulator.type
-        if not kind.endswith("ConditionalAccumulator"):
-            continue
-        if accumulator.get_attr("shared_name") not in names:
+        if accumulator not in sources:
             continue
         name = "AccumulatorSetGlobalStep"
         put = getattr(tf.raw_ops, f"Resource{name}" if kind.startswith("Resource") else name)
@@ -128,14 +207,20 @@ class _HorovodAgree:
     """The AND over all of Horovod's processes, or those of a set; can be copied and pickled."""
 
     def __init__(self, process_set):
-        self._process_set = process_set
+        self.process_set = process_set
 
     def __call__(self, finite):
         import horovod.tensorflow as hvd
 
-        options = {} if self._process_set is None else {"process_set": self._process_set}
+        options = {} if self.process_set is None else {"process_set": self.process_set}
         options.update({"op": hvd.Sum} if hasattr(hvd, "Sum") else {"average": False})
-        failures = hvd.allreduce(tf.cast(tf.logical_not(finite), tf.float32), **options)
+        # Processes find each other's by the operation's name, which must not depend on what else is
+        # in their graphs: one of them alone may write summaries.
+        with tf1.name_scope(None):
+            failed = tf.cast(tf.logical_not(finite), tf.float32)
+            if not tf.executing_eagerly():
+                options["name"] = "tf_lossscale_compat_agree"
+            failures = hvd.allreduce(failed, **options)
         return tf.equal(failures, 0.0)
 
 

@@ -71,10 +71,12 @@ def apply_if_finite(loss_scale, optimizers_and_gradients, *, agree=None, enabled
         optimizers.append(optimizer)
         all_grads += grads
         all_variables += variables
-        _agreement.check_reduced(optimizer)
-        agree = _agreement.function_for(agree, optimizer, policy, enabled)
+        _agreement.check_reduced(optimizer, grads)
     if not optimizers:
         raise ValueError("optimizers_and_gradients must hold pairs, and holds no optimizer.")
+    agree = _agreement.one_of(
+        [_agreement.function_for(agree, optimizer, policy, enabled) for optimizer in optimizers]
+    )
     _step.check_place("apply_if_finite")
     for optimizer, part in zip(optimizers, parts):
         if hasattr(optimizer, "build"):

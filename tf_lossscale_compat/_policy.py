@@ -68,6 +68,11 @@ def never_moves(policy):
     return _is_marked(_update(policy)) and not variables(policy)
 
 
+def goes_by_flag(policy):
+    """Whether a policy needs no more of a step than whether it was finite."""
+    return _is_marked(_update(policy)) or is_manager(policy)
+
+
 def move(policy, finite):
     """Tells a policy that needs no more whether a step was finite; returns what moves its state."""
     if _is_marked(_update(policy)):
@@ -110,18 +115,18 @@ def decide(policy, grads, skips_nonfinite, agree=None):
       ValueError: the policy decides by gradients, which processes that are to agree may see
         differently.
     """
-    goes_by_flag = _is_marked(_update(policy)) or is_manager(policy)
-    if agree is not None and not goes_by_flag:
+    by_flag = goes_by_flag(policy)
+    if agree is not None and not by_flag:
         raise ValueError(
             f"agree tells all processes a flag, and {policy!r} looks at gradients. Use a "
             "LossScaleManager, whose update_loss_scale is given that flag."
         )
     finite = True
-    if goes_by_flag or skips_nonfinite:
+    if by_flag or skips_nonfinite:
         finite = _replicas.all_finite(grads)
         if agree is not None:
             finite = agree(finite)
-    if goes_by_flag:
+    if by_flag:
         return finite, functools.partial(move, policy, finite)
     update, should_apply = policy.update(grads)
     if finite is not True:

@@ -55,11 +55,13 @@ def variables_to_build(grads, variables):
 
 def with_wrapped(optimizer):
     """Yields an optimizer and those that it wraps."""
-    while optimizer is not None:
+    names = ("inner_optimizer", "_optimizer", "_opt", "_base_optimizer", "optimizer", "opt")
+    seen = set()
+    while optimizer is not None and id(optimizer) not in seen:
         yield optimizer
-        names = ("inner_optimizer", "_optimizer", "_opt")
-        held = getattr(optimizer, "__dict__", {})
-        optimizer = next((held[name] for name in names if name in held), None)
+        seen.add(id(optimizer))
+        held = [getattr(optimizer, "__dict__", {}).get(name) for name in names]
+        optimizer = next((each for each in held if hasattr(each, "apply_gradients")), None)
 
 
 def is_keras_optimizer(opt):

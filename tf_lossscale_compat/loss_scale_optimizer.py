@@ -62,7 +62,11 @@ class _BaseLossScaleOptimizer(_tf.Optimizer):
     def _policy(self, policy):
         # Code in the wild replaces it at run time; checkpoints are to hold what is in force.
         if "_policy_in_force" in self.__dict__:
+            skips = self._step_options(None).get("skips_nonfinite", False)
+            wrapped = getattr(self, "_wrapped", None)
+            agree = _agreement.function_for(self._agree, wrapped, policy, skips)
             _claims.claim(_claims.V1, policy)
+            self._agree = agree
         self.__dict__["_policy_in_force"] = policy
         # Subclasses may set it before Optimizer's constructor has made what tracking needs, or not
         # call that at all.
@@ -171,7 +175,7 @@ class _BaseLossScaleOptimizer(_tf.Optimizer):
             agree=self._agree,
             **self._step_options(name),
         )
-        return _agreement.reopen_accumulators(step, variables, global_step)
+        return _agreement.reopen_accumulators(step, grads, variables, global_step)
 
     def variables(self):
         """Returns the variables of the wrapped optimizer and of the loss scale, a list."""
@@ -274,8 +278,8 @@ class LossScaleOptimizer(_BaseLossScaleOptimizer):
 
     @_loss_scale_manager.setter
     def _loss_scale_manager(self, manager):
-        self.__dict__["_manager_given"] = manager
         self._policy = _inside(manager)
+        self.__dict__["_manager_given"] = manager
 
     def _unscaled(self, grads, scale):
         if not self._keep_sparse:

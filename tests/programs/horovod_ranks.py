@@ -127,6 +127,8 @@ def with_v1(values, mode, which, order, compression, passes):
         weight = tf1.get_variable("w", initializer=0.0)
         embedding = tf1.get_variable("e", initializer=tf.zeros([hvd.size() + 1]))
         x = tf1.placeholder(tf.float32, [])
+        if hvd.rank() == 0:
+            tf.cast(tf.cast(x, tf.int32), tf.float32)  # As for a summary.
         counted = tf1.train.get_or_create_global_step()
         train_op = opt.minimize(loss_of(weight, embedding, x), global_step=counted)
         session.run([tf1.global_variables_initializer(), tf1.local_variables_initializer()])

@@ -121,8 +121,8 @@ class Keras3(_shared.LossScaling):
         return _gradients.unscale(grads, _policy.scale(self._loss_scale))
 
     def _apply_pairs(self, grads_and_vars, scaled, **kwargs):
-        _shared.check_place(self)
         grads, variables = _shared.split(grads_and_vars)
+        _shared.check_place(self, grads)
         if not self.built:
             with self._keras.name_scope(self.name, caller=self):
                 self.build(variables)

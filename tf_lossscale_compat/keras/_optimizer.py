@@ -123,7 +123,8 @@ class _Wrapper(_shared.LossScaling):
         try:
             copier(optimizer)
         except Exception:  # Some Kerases' optimizers cannot be copied, or not with every argument.
-            if not tf.executing_eagerly():
+            # A config would bring Horovod's back as a plain one, which trains by itself.
+            if not tf.executing_eagerly() or _agreement.is_horovods(type(optimizer)):
                 raise
             optimizer = self._serialize_inner()
         attributes = {

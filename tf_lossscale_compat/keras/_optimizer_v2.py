@@ -131,8 +131,8 @@ class OptimizerV2(_shared.WrapsTFKeras):
         return self.apply_gradients(pairs, name=name, scaled=False)
 
     def _apply_pairs(self, grads_and_vars, scaled, **kwargs):
-        _agreement.check_reduced(self)
         grads, variables = _shared.split(grads_and_vars)
+        _agreement.check_reduced(self, grads)
 
         def apply(grads, variables):
             return self._optimizer.apply_gradients(list(zip(grads, variables)), **kwargs)

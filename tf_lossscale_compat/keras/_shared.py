@@ -49,7 +49,9 @@ class LossScaling(_MixedIntoKeras):
             if new is None:
                 raise ValueError("loss_scale cannot be None")
             _claims.check(_claims.KERAS, new)
+            agree = _agreement.function_for(self._agree, self._optimizer, new)
             self._track_loss_scale(new)
+            self.__dict__["_agree"] = agree
             self.__dict__["_loss_scale"] = new
             _claims.claim(_claims.KERAS, new)
             getattr(old, "manager", old).__dict__.pop("_claim", None)
@@ -206,7 +208,7 @@ class LossScaling(_MixedIntoKeras):
             apply,
             what=f"{type(self).__name__}.apply_gradients",
             skip=self._count_skipped if counts else None,
-            agree=self._agree,
+            agree=_agreement.at_step(self._agree, self, self._loss_scale),
         )
 
     @classmethod
@@ -330,13 +332,13 @@ def named_variables_of(loss_scale):
     }
 
 
-def check_place(optimizer):
+def check_place(optimizer, grads):
     """Raises a ValueError where no step can be taken, before any variable is made for it.
 
     Such as in a graph for a Session, where these optimizers return no operation.
     """
     _step.check_place(f"{type(optimizer).__name__}.apply_gradients")
-    _agreement.check_reduced(optimizer)
+    _agreement.check_reduced(optimizer, grads)
     if _tf.in_plain_graph():
         raise ValueError(
             f"{type(optimizer.inner_optimizer)!r} updates nothing in a tf.Graph that a Session is "

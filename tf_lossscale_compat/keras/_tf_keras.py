@@ -55,8 +55,8 @@ class TFKeras(_shared.WrapsTFKeras):
             self.apply_gradients(self._gradients(loss, var_list, tape), scaled=False)
 
     def _apply_pairs(self, grads_and_vars, scaled, **kwargs):
-        _shared.check_place(self)
         grads, variables = _shared.split(grads_and_vars)
+        _shared.check_place(self, grads)
         with tf.init_scope():  # Branches of a conditional are no place to make slot variables.
             self.build(_tf.variables_to_build(grads, variables))
 
