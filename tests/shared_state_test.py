@@ -221,6 +221,40 @@ class OwnersTest(tf.test.TestCase):
             with self.assertRaisesRegex(ValueError, "one that apply_if_finite was given"):
                 MixedPrecisionLossScaleOptimizer(sgd(), scale)
 
+    def test_users_have_names_of_their_own(self):
+        class Manager(contrib.ExponentialUpdateLossScaleManager):
+            manager = dict
+            _claim = None
+
+        class Scale(DynamicLossScale):
+            def __init__(self):
+                super().__init__(8.0)
+                self.manager, self._claim = "its own", 0
+
+        with modes.eager_mode():
+            pairs = [(tf.constant(float("inf")), tf.Variable(1.0))]
+            manager = Manager(8.0, 2, 1, 2.0, 0.5)
+            contrib.LossScaleOptimizer(sgd(), manager).apply_gradients(pairs)
+            self.assertEqual(float(manager.get_loss_scale()), 4.0)
+            for make in (
+                lambda scale: MixedPrecisionLossScaleOptimizer(sgd(), scale),
+                lambda scale: keras_mixed_precision.LossScaleOptimizer(
+                    tf.keras.optimizers.SGD(0.1), loss_scale=scale
+                ),
+            ):
+                scale = Scale()
+                make(scale)
+                self.assertEqual((scale.manager, scale._claim), ("its own", 0))
+                with self.assertRaisesRegex(ValueError, "drives another optimizer"):
+                    keras_mixed_precision.LossScaleOptimizer(
+                        tf.keras.optimizers.SGD(0.1), loss_scale=scale
+                    )
+            keras_opt = keras_mixed_precision.LossScaleOptimizer(
+                tf.keras.optimizers.SGD(0.1), loss_scale=Scale()
+            )
+            self.assertTrue(keras_opt.dynamic)
+            keras_opt._loss_scale = Scale()
+
     def test_managers_with_slots(self):
         class Slots:
             __slots__ = ()

@@ -11,6 +11,9 @@ KERAS = "a Keras one"
 V1 = "a tf.compat.v1.train one"
 TOGETHER = "one that apply_if_finite was given"
 
+# An attribute of users' policies, too, which have names of their own.
+_NAME = "_tf_lossscale_compat_claim"
+
 
 class _Claim:
     """An owner's kind, kept by what is owned; a copy of that belongs to nobody."""
@@ -27,8 +30,8 @@ class _Claim:
 
 def check(kind, policy):
     """Raises a ValueError where an optimizer of this kind must not take `policy`; see `claim`."""
-    policy = getattr(policy, "manager", policy)
-    owner = getattr(policy, "_claim", None)
+    policy = _policy.held(policy)
+    owner = getattr(policy, _NAME, None)
     if owner is not None and not (kind == owner.kind != KERAS):
         raise ValueError(
             f"{policy!r} drives another optimizer, {owner.kind}, already: whichever of the two is "
@@ -49,6 +52,11 @@ def claim(kind, policy):
       ValueError: another optimizer is driven by it, with which it cannot be shared.
     """
     check(kind, policy)
-    policy = getattr(policy, "manager", policy)
+    policy = _policy.held(policy)
     if not _policy.never_moves(policy) and hasattr(policy, "__dict__"):
-        policy.__dict__["_claim"] = _Claim(kind)
+        policy.__dict__[_NAME] = _Claim(kind)
+
+
+def release(policy):
+    """Notes that the optimizer which `policy` drove has another one now."""
+    getattr(_policy.held(policy), "__dict__", {}).pop(_NAME, None)

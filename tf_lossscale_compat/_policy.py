@@ -42,6 +42,12 @@ def is_manager(policy):
     return has_methods(policy, "get_loss_scale", "update_loss_scale")
 
 
+def held(policy):
+    """The manager that a `ManagerLossScale` runs, else the policy itself."""
+    # Users' policies may have a `manager` of any kind.
+    return policy.manager if getattr(type(policy), "_runs_a_manager", False) is True else policy
+
+
 def _update(policy):
     """Returns the method that a step calls."""
     return policy.update_loss_scale if is_manager(policy) else policy.update

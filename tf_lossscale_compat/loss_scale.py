@@ -358,6 +358,7 @@ class DynamicLossScale(LossScale):
 class ManagerLossScale(LossScale):
     """A loss scale that runs the policy of a loss-scale manager; non-finite steps are skipped."""
 
+    _runs_a_manager = True
     _skips_nonfinite = True
 
     def __init__(self, manager):

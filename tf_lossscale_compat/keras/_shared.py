@@ -54,7 +54,7 @@ class LossScaling(_MixedIntoKeras):
             self.__dict__["_agree"] = agree
             self.__dict__["_loss_scale"] = new
             _claims.claim(_claims.KERAS, new)
-            getattr(old, "manager", old).__dict__.pop("_claim", None)
+            _claims.release(old)
 
     def _track_loss_scale(self, loss_scale):
         """Makes checkpoints and files see this one, in the place of any before."""
@@ -78,7 +78,7 @@ class LossScaling(_MixedIntoKeras):
     def dynamic(self):
         """Whether the loss scale changes by itself."""
         fixed = (loss_scale_lib.FixedLossScale, lsm.FixedLossScaleManager)
-        return not isinstance(getattr(self._loss_scale, "manager", self._loss_scale), fixed)
+        return not isinstance(_policy.held(self._loss_scale), fixed)
 
     @property
     def initial_scale(self):
