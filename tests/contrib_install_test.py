@@ -11,9 +11,9 @@ from absl.testing import absltest, parameterized
 
 import tf_lossscale_compat
 from tests import originals
+from tf_lossscale_compat import _tf
 from tf_lossscale_compat.contrib import mixed_precision as ours
 
-VERSION = tuple(int(part) for part in tf.__version__.split(".")[:2])
 NAMES = sorted(ours.__all__)
 MANAGERS = [name for name in NAMES if name.endswith("Manager")]
 # Each binds `found` to the namespace or class that the comment names.
@@ -124,7 +124,7 @@ class InstalledTest(parameterized.TestCase):
             getattr(tf.contrib, name)
         works = hasattr(tf.compat.v1.layers, "dense")
         if "TF_USE_LEGACY_KERAS" not in os.environ:
-            self.assertEqual(works, VERSION < (2, 16))
+            self.assertEqual(works, not _tf.at_least(2, 16))
         check = self.assertNotIn if works else self.assertIn
         check("TF_USE_LEGACY_KERAS=1 before the start", str(caught.exception))
 

@@ -16,6 +16,13 @@ tf1 = tf.compat.v1
 experimental = mixed_precision.experimental
 # Where functions do not compile with XLA, `modes.compiled` skips with the reason.
 MODES = ("eager", "function", "jit")
+# Methods after which the gradients of a step are unscaled when they are applied.
+MEAN_UNSCALED = (
+    "get_scaled_loss",
+    "get_unscaled_gradients",
+    "compute_gradients",
+    "_compute_gradients",
+)
 
 
 class Step:
@@ -333,15 +340,7 @@ class WhoDividesTest(modes.EagerTestCase):
             apply(opt.get_unscaled_gradients([grad])[0])
             self.assertAllEqual(arrays([variable]), [0.875])
 
-    @keras_homes.each(
-        (
-            "get_scaled_loss",
-            "get_unscaled_gradients",
-            "compute_gradients",
-            "_compute_gradients",
-            "get_gradients",
-        )
-    )
+    @keras_homes.each((*MEAN_UNSCALED, "get_gradients"))
     def test_a_function_traced_for_scaled_gradients(self, home, method):
         opt, variable = self.optimizer(home)
         if not hasattr(opt, method):
@@ -394,14 +393,7 @@ class WhoDividesTest(modes.EagerTestCase):
         opt.apply_gradients([(self.scaled(opt, variable), variable)])
         self.assertAllEqual(arrays([variable]), [0.875])
 
-    @keras_homes.each(
-        (
-            "get_scaled_loss",
-            "get_unscaled_gradients",
-            "compute_gradients",
-            "_compute_gradients",
-        )
-    )
+    @keras_homes.each(MEAN_UNSCALED)
     def test_asked_both_ways(self, home, method):
         opt, variable = self.optimizer(home)
         if not hasattr(opt, method):

@@ -9,13 +9,10 @@ import sys
 import tempfile
 from unittest import mock
 
-import tensorflow as tf
 from absl.testing import absltest, parameterized
 
 from tests import originals
-from tf_lossscale_compat import run
-
-VERSION = tuple(int(part) for part in tf.__version__.split(".")[:2])
+from tf_lossscale_compat import _tf, run
 
 # What a TensorFlow 1 script looks like; nothing in it knows of this package.
 TF1_SCRIPT = '''\
@@ -161,7 +158,7 @@ class ScriptTest(RunTestCase):
         status, _, err = self.run_script(path)
         self.assertEqual(0, status, err)
 
-    @absltest.skipIf(VERSION < (2, 16), "tf.layers works without more")
+    @absltest.skipIf(not _tf.at_least(2, 16), "tf.layers works without more")
     def test_what_tf_layers_needs_is_said(self):
         path = self.write(
             "script.py",

@@ -15,7 +15,7 @@ import tensorflow as tf
 from absl.testing import absltest, parameterized
 
 from tests import modes, numpy_model, originals
-from tf_lossscale_compat import apply_if_finite
+from tf_lossscale_compat import _tf, apply_if_finite
 from tf_lossscale_compat.contrib import mixed_precision as contrib
 from tf_lossscale_compat.train import experimental
 
@@ -24,7 +24,6 @@ pytestmark = pytest.mark.timeout(600)
 
 tf1 = tf.compat.v1
 
-VERSION = tuple(int(part) for part in tf.__version__.split(".")[:2])
 NAN = float("nan")
 # Far above what an answer takes: workers that wait for each other do so without end.
 LIMIT_SECONDS = 60
@@ -35,7 +34,7 @@ ORIGINAL = ("alone contrib original",) if originals.contrib() else ()
 ALL = (*ALONE, *INSIDE, *FIXED, *ORIGINAL)
 # TensorFlow 2.4 and 2.10 raise an error: an optimizer in a conditional that is a graph of its own
 # cannot be placed on two jobs.
-V2 = originals.IS_TF1 or VERSION >= (2, 16)
+V2 = originals.IS_TF1 or _tf.at_least(2, 16)
 CASES = tuple(case for case in ALL if V2 or "v2" not in case)
 # Those that a worker is killed in.
 KILLED = ("alone contrib", "alone mixed", "inside contrib", "inside mixed", *ORIGINAL)

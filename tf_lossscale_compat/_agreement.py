@@ -1,10 +1,12 @@
-"""Agreement between processes that `tf.distribute` knows nothing of: `agree`, Horovod, clusters.
+"""Agreement between processes that `tf.distribute` knows nothing of: `agree`, and Horovod.
 
 Processes that average their gradients by other means must skip the same steps, or their weights and
 loss scales part for good.
 """
 
-from tf_lossscale_compat import _policy, _tf
+import sys
+
+from tf_lossscale_compat import _policy, _sync_replicas, _tf
 
 tf = _tf.tf
 tf1 = _tf.tf1
@@ -31,7 +33,7 @@ def function_for(agree, optimizer, policy, skips_nonfinite=False):
     if isinstance(agree, _HorovodAgree):
         agree = None
     if skips_nonfinite or not _policy.always_applies(policy):
-        check_order(optimizer)
+        _sync_replicas.check_order(optimizer)
     for each in _tf.with_wrapped(optimizer):
         helper = getattr(each, "_agg_helper", None) if is_horovods(type(each)) else None
         passes = getattr(helper, "backward_passes_per_step", 1)
@@ -47,20 +49,18 @@ def function_for(agree, optimizer, policy, skips_nonfinite=False):
                 "steps, and a loss scale that moves has scaled each of these differently: the "
                 f"processes' weights would part. Write {cure}; or use a fixed loss scale."
             )
-        agree = agree or _horovods(each, policy)
+        agree = or_horovods(agree, each, policy)
     return agree
 
 
-def _horovods(optimizer, policy):
-    """Horovod's agreement where it made the optimizer and the policy needs one, else None."""
-    if is_horovods(type(optimizer)) and _policy.goes_by_flag(policy):
+def or_horovods(agree, optimizer, policy):
+    """Returns `agree`; where it is None, Horovod's if it made this optimizer and the policy asks.
+
+    Horovod makes a class of this package's Keras optimizers, too, whose constructors do not see it.
+    """
+    if agree is None and is_horovods(type(optimizer)) and _policy.goes_by_flag(policy):
         return _HorovodAgree(getattr(optimizer, "process_set", None))
-    return None
-
-
-def at_step(agree, optimizer, policy):
-    """Returns `agree`, or Horovod's where it made this package's optimizer a class of its own."""
-    return agree or _horovods(optimizer, policy)
+    return agree
 
 
 def one_of(functions):
@@ -80,8 +80,11 @@ def one_of(functions):
 
 def is_horovods(cls):
     """Whether Horovod made this class of an optimizer."""
-    # Horovod makes a class that derives from the wrapped optimizer's own, with its module's name.
-    return any(base.__module__.split(".")[0] == "horovod" for base in cls.__mro__)
+    # It derives from the wrapped optimizer's own and has the name of Horovod's module. Each step
+    # asks this, so those without Horovod are not to pay for it.
+    return "horovod" in sys.modules and any(
+        base.__module__.split(".")[0] == "horovod" for base in cls.__mro__
+    )
 
 
 def check_horovod(*classes):
@@ -121,7 +124,7 @@ def check_reduced(optimizer, grads):
       optimizer: what they are given to, or that wraps it.
       grads: list of gradients, None among them.
     """
-    if not _tf.at_least(2, 4):
+    if "horovod" not in sys.modules or not _tf.at_least(2, 4):
         return
     for each in _tf.with_wrapped(optimizer):
         # The second is Horovod's own flag.
@@ -134,73 +137,6 @@ def check_reduced(optimizer, grads):
                 "hvd.DistributedGradientTape(tape), and give the loss-scale optimizer the "
                 "plain optimizer, which hvd.DistributedOptimizer is not around."
             )
-
-
-def check_order(optimizer):
-    """Raises a ValueError around SyncReplicasOptimizer, whose steps must not be skipped."""
-    sync = tf1.train.SyncReplicasOptimizer
-    if any(isinstance(each, sync) for each in _tf.with_wrapped(optimizer)):
-        raise ValueError(
-            "A loss scale around SyncReplicasOptimizer would have one worker skip a step, and the "
-            "others wait for its gradients for ever. Write the other order, "
-            "SyncReplicasOptimizer(LossScaleOptimizer(opt, ...), ...), which skips the whole step."
-        )
-
-
-def _sources(tensors):
-    """Returns the accumulators that tensors of a graph are made from, the first on each way."""
-    seen, found = set(), []
-    ops = [
-        part.op
-        for each in tensors
-        if each is not None
-        for part in tf.nest.flatten(each, expand_composites=True)
-    ]
-    while ops:
-        op = ops.pop()
-        if op in seen:
-            continue
-        seen.add(op)
-        if op.type.endswith("AccumulatorTakeGradient"):
-            found.append(op.inputs[0].op)
-        else:
-            ops += [tensor.op for tensor in op.inputs]
-    return found
-
-
-def reopen_accumulators(step, grads, variables, global_step):
-    """Returns a step after which SyncReplicasOptimizer's accumulators are at the global step.
-
-    They count each step that they are emptied for. After one that was skipped they are ahead of it,
-    and would drop all gradients from then on as out of date, while the workers wait.
-
-    Args:
-      step: operation, a step of the optimizer that is inside of SyncReplicasOptimizer, or maybe is.
-      grads: list of the gradients that it was given, None among them.
-      variables: list of what it trains, by whose names the accumulators are found.
-      global_step: what it increments if it is applied, or None.
-    """
-    if global_step is None or not _tf.in_plain_graph():
-        return step
-    names = {f"{variable.name}/grad_accum".encode() for variable in variables}
-    # Few graphs have any, and only in those one looks for which of them these gradients are from.
-    any_of = [
-        op
-        for op in tf1.get_default_graph().get_operations()
-        if op.type.endswith("ConditionalAccumulator") and op.get_attr("shared_name") in names
-    ]
-    sources = set(_sources(grads)) if any_of else ()
-    done = [step]
-    for accumulator in any_of:
-        kind = accumulator.type
-        if accumulator not in sources:
-            continue
-        name = "AccumulatorSetGlobalStep"
-        put = getattr(tf.raw_ops, f"Resource{name}" if kind.startswith("Resource") else name)
-        with tf.control_dependencies([step]), tf1.device(accumulator.device):
-            now = tf.cast(global_step.read_value(), tf.int64)
-            done.append(put(handle=accumulator.outputs[0], new_global_step=now))
-    return tf.group(*done) if len(done) > 1 else step
 
 
 class _HorovodAgree:

@@ -11,6 +11,7 @@ from tf_lossscale_compat import (
     _policy,
     _replicas,
     _step,
+    _sync_replicas,
     _tf,
 )
 from tf_lossscale_compat import loss_scale as loss_scale_lib
@@ -175,7 +176,7 @@ class _BaseLossScaleOptimizer(_tf.Optimizer):
             agree=self._agree,
             **self._step_options(name),
         )
-        return _agreement.reopen_accumulators(step, grads, variables, global_step)
+        return _sync_replicas.reopen_accumulators(step, grads, variables, global_step)
 
     def variables(self):
         """Returns the variables of the wrapped optimizer and of the loss scale, a list."""

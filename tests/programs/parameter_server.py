@@ -6,30 +6,24 @@ A parameter server, a worker and this coordinator, on 127.0.0.1. Prints one line
 strategy's class, what each call raised, and how many variables were made meanwhile.
 """
 
-import contextlib
 import json
-import socket
+import os
+import sys
 
 import lifeline
 import tensorflow as tf
 
+sys.path.append(os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))))
+from tests import processes
 from tf_lossscale_compat.contrib import mixed_precision as contrib
 from tf_lossscale_compat.train import experimental
 
 tf1 = tf.compat.v1
 
 
-def free_addresses(count):
-    with contextlib.ExitStack() as stack:
-        sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
-        for each in sockets:
-            each.bind(("127.0.0.1", 0))
-        return ["127.0.0.1:%d" % each.getsockname()[1] for each in sockets]
-
-
 def make_strategy():
     """Starts the servers; returns a strategy and the servers, which live as long as the list."""
-    addresses = free_addresses(3)
+    addresses = [f"127.0.0.1:{port}" for port in processes.free_ports(3)]
     cluster = tf.train.ClusterSpec(
         {"chief": addresses[:1], "worker": addresses[1:2], "ps": addresses[2:]}
     )

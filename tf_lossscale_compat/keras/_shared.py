@@ -208,7 +208,7 @@ class LossScaling(_MixedIntoKeras):
             apply,
             what=f"{type(self).__name__}.apply_gradients",
             skip=self._count_skipped if counts else None,
-            agree=_agreement.at_step(self._agree, self, self._loss_scale),
+            agree=_agreement.or_horovods(self._agree, self, self._loss_scale),
         )
 
     @classmethod

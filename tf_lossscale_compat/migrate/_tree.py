@@ -439,10 +439,15 @@ class Tree:
         start, end = self.span(node)
         return self.source[start:end].decode("utf-8")
 
-    def position(self, offset):
-        """Returns the line and the column of a byte, counted from 1, columns in characters."""
+    @property
+    def line_starts(self):
+        """The offsets in `source` at which its lines begin."""
         if self._line_starts is None:
             self._line_starts = [0] + [end.end() for end in _LINE_ENDS.finditer(self.source)]
-        line = bisect.bisect_right(self._line_starts, offset)
-        start = self._line_starts[line - 1]
+        return self._line_starts
+
+    def position(self, offset):
+        """Returns the line and the column of a byte, counted from 1, columns in characters."""
+        line = bisect.bisect_right(self.line_starts, offset)
+        start = self.line_starts[line - 1]
         return line, len(self.source[start:offset].decode("utf-8")) + 1

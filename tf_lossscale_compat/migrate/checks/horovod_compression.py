@@ -102,12 +102,9 @@ def find(plan):
         for name, chain, _ in plan.wrapper_calls()
         if name in _OPTIMIZERS
     }
-    starts = [0]
-    for line in tree.source.splitlines(keepends=True):
-        starts.append(starts[-1] + len(line))
 
     def offset(node):
-        return starts[node.lineno - 1] + node.col_offset
+        return tree.line_starts[node.lineno - 1] + node.col_offset
 
     visitor = _Visitor(lambda node: isinstance(node, ast.Call) and offset(node.func) in made)
     try:
