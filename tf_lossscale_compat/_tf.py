@@ -134,15 +134,6 @@ def call_flat(function, tensors):
     return call(list(tensors), function.captured_inputs)
 
 
-def function_graph():
-    """The graph that is being built; within branches and loops the one that they are in."""
-    graph = tf1.get_default_graph()
-    branches = ("CondBranchFuncGraph", "WhileBodyFuncGraph", "WhileCondFuncGraph")
-    while type(graph).__name__ in branches:
-        graph = graph.outer_graph
-    return graph
-
-
 def _enclosing_graphs():
     """Yields the graph that is being built and those that it is in, from the innermost on."""
     graph: Any = tf1.get_default_graph()
