@@ -13,6 +13,7 @@ import importlib
 
 from tf_lossscale_compat import contrib, loss_scale, mixed_precision, train
 from tf_lossscale_compat._apply_if_finite import apply_if_finite
+from tf_lossscale_compat._step_record import LossScaleError, StepRecord
 from tf_lossscale_compat._version import __version__
 from tf_lossscale_compat.contrib_install import install_contrib, uninstall_contrib
 from tf_lossscale_compat.loss_scale import DynamicLossScale, FixedLossScale, LossScale
@@ -28,7 +29,9 @@ __all__ = [
     "FixedLossScale",
     "FixedLossScaleManager",
     "LossScale",
+    "LossScaleError",
     "LossScaleManager",
+    "StepRecord",
     "__version__",
     "apply_if_finite",
     "contrib",

@@ -5,7 +5,7 @@ Code for TensorFlow 1 shares one between its optimizers all the same, which divi
 moves it; Keras optimizers divide where they apply.
 """
 
-from tf_lossscale_compat import _policy
+from tf_lossscale_compat import _policy, _watch
 
 KERAS = "a Keras one"
 V1 = "a tf.compat.v1.train one"
@@ -15,17 +15,11 @@ TOGETHER = "one that apply_if_finite was given"
 _NAME = "_tf_lossscale_compat_claim"
 
 
-class _Claim:
+class _Claim(_watch.OfOne):
     """An owner's kind, kept by what is owned; a copy of that belongs to nobody."""
 
     def __init__(self, kind):
         self.kind = kind
-
-    def __deepcopy__(self, memo):
-        return None
-
-    def __reduce__(self):
-        return type(None), ()
 
 
 def check(kind, policy):

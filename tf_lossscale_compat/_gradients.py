@@ -130,6 +130,27 @@ def _real(tensors):
             yield tensor
 
 
+def _may_be_other_than_finite(dtype):
+    # Integers are always finite.
+    return dtype.is_floating or dtype.is_complex or dtype.name.startswith("float8")
+
+
+def numbers(grad):
+    """Yields tensors of all elements of one gradient that may be other than finite.
+
+    Of a sparse gradient, what its rows with the same index add up to.
+    """
+    if grad is None:
+        return
+    (tensor,), sparse = _elements([grad])
+    if not _may_be_other_than_finite(tensor.dtype):
+        return
+    for values in _real([tensor]):
+        if sparse:
+            values = _row_sums(values, tf.convert_to_tensor(grad.indices), _tf.compiled_by_xla())
+        yield values
+
+
 def _all(flags):
     return flags[0] if len(flags) == 1 else tf.reduce_all(tf.stack(flags))
 
@@ -197,8 +218,8 @@ def _test(tensors, sparse):
         dtype = tensor.dtype
         if dtype in (tf.string, tf.resource, tf.variant):
             raise TypeError(f"Gradients must be numbers, got a tensor of dtype {dtype.name}.")
-        if not (dtype.is_floating or dtype.is_complex or dtype.name.startswith("float8")):
-            continue  # Integers are always finite.
+        if not _may_be_other_than_finite(dtype):
+            continue
         if i in indices:
             rows.extend((values, indices[i]) for values in _real([tensor]))
         elif (tensor.shape.num_elements() or 0) >= _LARGE and not (by_xla or watched):

@@ -11,7 +11,7 @@ A user's method, an override of a marked one among them, bears no mark and is ca
 manager's with the flag, a loss scale's with the gradients.
 """
 
-import functools
+import contextlib
 
 from tf_lossscale_compat import _replicas, _state, _tf
 
@@ -23,6 +23,16 @@ def moves_by_flag(method):
     # Itself, as functools.wraps copies attributes to what it wraps with.
     method.moves_by_flag = method
     return method
+
+
+def reads(name):
+    """Decorates a `get_loss_scale` that returns the value of the attribute of that name."""
+
+    def mark(method):
+        method.reads = method, name
+        return method
+
+    return mark
 
 
 def _is_marked(method):
@@ -59,6 +69,19 @@ def scale(policy):
     return tf.cast(tf.convert_to_tensor(value), tf.float32)
 
 
+def scale_now(policy):
+    """As `scale`, read at this point of a graph; NaN where a policy of the user's hinders that."""
+    if not (_tf.in_plain_graph() and any(map(_state.is_reference, variables(policy)))):
+        return scale(policy)
+    method = getattr(held(policy), "get_loss_scale", None)
+    function = getattr(method, "__func__", method)
+    of, name = getattr(function, "reads", (None, None))
+    variable = getattr(held(policy), name) if of is function else None
+    if not hasattr(variable, "read_value"):
+        return tf.constant(float("nan"))
+    return tf.cast(variable.read_value(), tf.float32)
+
+
 def variables(policy):
     """Returns the variables that the policy is kept in, a list."""
     return _tf.variables_of(policy) if is_manager(policy) else policy._variables()
@@ -91,6 +114,10 @@ def move(policy, finite):
     )
 
 
+def _no_matter(*tensors):
+    return contextlib.nullcontext()
+
+
 def move_together(move, flag, variables):
     """Calls `move` once for all replicas, with the AND of `flag` over them, in any context.
 
@@ -104,7 +131,12 @@ def move_together(move, flag, variables):
         return _replicas.together(lambda flag: move(_replicas.all_true(flag)), (flag,))
 
 
-def decide(policy, grads, skips_nonfinite, agree=None):
+def updates_by_flag(policy):
+    """Whether the policy's `update` or `update_loss_scale` is this package's own."""
+    return _is_marked(_update(policy))
+
+
+def decide(policy, grads, skips_nonfinite, agree=None, moving=_no_matter):
     """Looks at the gradients of one step where all replicas act as one.
 
     Args:
@@ -112,16 +144,21 @@ def decide(policy, grads, skips_nonfinite, agree=None):
       grads: list of unscaled gradients; in a cross-replica context its leaves may be per-replica.
       skips_nonfinite: bool, whether a non-finite step is skipped even if the policy would not.
       agree: function of a scalar bool tensor that returns its AND over all processes, or None.
+      moving: function of the tensors that are known by then, that returns a context in which the
+        policy is to move.
 
     Returns:
-      A pair: whether the gradients are to be applied, a bool or a bool scalar tensor that is the
-      same on all replicas; and a function without arguments that moves the state.
+      A triple: whether the gradients are to be applied, a bool or a bool scalar tensor that is the
+      same on all replicas; the same for whether they are finite, as far as the policy asks; and a
+      function without arguments that moves the state.
 
     Raises:
       ValueError: the policy decides by gradients, which processes that are to agree may see
         differently.
     """
     by_flag = goes_by_flag(policy)
+    if always_applies(policy) and not skips_nonfinite:
+        agree = None  # It decides nothing, and not every process need look on.
     if agree is not None and not by_flag:
         raise ValueError(
             f"agree tells all processes a flag, and {policy!r} looks at gradients. Use a "
@@ -133,8 +170,15 @@ def decide(policy, grads, skips_nonfinite, agree=None):
         if agree is not None:
             finite = agree(finite)
     if by_flag:
-        return finite, functools.partial(move, policy, finite)
-    update, should_apply = policy.update(grads)
+
+        def move_by_flag():
+            with moving(finite):
+                return move(policy, finite)
+
+        lets_through = always_applies(policy) and not skips_nonfinite
+        return lets_through or finite, finite, move_by_flag
+    with moving():
+        update, should_apply = policy.update(grads)
     if finite is not True:
         should_apply = tf.logical_and(finite, should_apply)
-    return should_apply, lambda: update
+    return should_apply, should_apply, lambda: update

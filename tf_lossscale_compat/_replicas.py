@@ -53,6 +53,23 @@ def check_strategy():
         )
 
 
+def summed(fn, args):
+    """The sum over all replicas of the tensor that `fn(*args)` makes of each one's own arguments.
+
+    Args:
+      fn: function that returns a tensor.
+      args: tuple of nested structures; in a cross-replica context their leaves may be per-replica.
+    """
+    if not tf.distribute.has_strategy():
+        return fn(*args)
+    if tf.distribute.in_cross_replica_context():
+        strategy = tf.distribute.get_strategy()
+        each = strategy.extended.call_for_each_replica(fn, args=args)
+        return strategy.reduce(tf.distribute.ReduceOp.SUM, each, axis=None)
+    replica = tf.distribute.get_replica_context()
+    return replica.all_reduce(tf.distribute.ReduceOp.SUM, fn(*args))
+
+
 def _failures(test, args):
     """1.0 where `test(*args)` is False, else 0.0: what can be summed over replicas."""
     return tf.cast(tf.logical_not(test(*args)), tf.float32)
@@ -67,14 +84,7 @@ def _holds_everywhere(test, args):
     if not tf.distribute.has_strategy():
         return test(*args)
     check_strategy()
-    strategy = tf.distribute.get_strategy()
-    if tf.distribute.in_cross_replica_context():
-        failures = strategy.extended.call_for_each_replica(_failures, args=(test, args))
-        total = strategy.reduce(tf.distribute.ReduceOp.SUM, failures, axis=None)
-    else:
-        replica = tf.distribute.get_replica_context()
-        total = replica.all_reduce(tf.distribute.ReduceOp.SUM, _failures(test, args))
-    return tf.equal(total, 0.0)
+    return tf.equal(summed(_failures, (test, args)), 0.0)
 
 
 def all_finite(grads):
@@ -135,6 +145,14 @@ def together(step, args):
         return step(*merged_args)
 
     return tf.distribute.get_replica_context().merge_call(merged, args=args)
+
+
+def any_copy(variable):
+    """A copy of a variable that this process holds, or the variable itself."""
+    strategy = getattr(variable, "distribute_strategy", None)
+    if strategy is None:
+        return variable
+    return strategy.experimental_local_results(variable)[0]
 
 
 def local_results(value):

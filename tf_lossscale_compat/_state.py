@@ -60,14 +60,20 @@ def _check_copies(variables):
             )
 
 
+def is_reference(variable):
+    """Whether what is read of `variable` is its memory; strategies make no such variables."""
+    return type(variable).__name__ == "RefVariable"
+
+
+def copied(value):
+    """A scalar that stays what it is when the variable moves that it may have been read from."""
+    return tf.raw_ops.DeepCopy(x=value) if _tf.in_plain_graph() else value
+
+
 def read(variable):
     """The value of `variable`, which stays what it is when the variable moves."""
     value = tf.identity(variable)
-    if type(variable).__name__ == "RefVariable":
-        # What is read of a reference is its memory, which assigning writes to. Strategies make
-        # resource variables.
-        value = tf.raw_ops.DeepCopy(x=value)
-    return value
+    return copied(value) if is_reference(variable) else value
 
 
 def _value(variable):

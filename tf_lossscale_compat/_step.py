@@ -13,7 +13,7 @@ variables, so that an optimizer that fails leaves it where it was (but for graph
 
 import functools
 
-from tf_lossscale_compat import _agreement, _policy, _replicas, _tf
+from tf_lossscale_compat import _agreement, _policy, _replicas, _tf, _watch
 
 tf = _tf.tf
 
@@ -42,6 +42,7 @@ def take(
     skip=None,
     agree=None,
     name=None,
+    watched=None,
 ):
     """Applies unscaled gradients or skips them, and moves the loss scale by one step.
 
@@ -62,6 +63,8 @@ def take(
       agree: function of a scalar bool tensor that returns its AND over processes that no strategy
         knows of, or None; called once, before anything is applied or moved.
       name: str, the name of the operation that is returned, or None.
+      watched: optimizer or policy whose record, beside that of `policy`, is told of the step; None
+        for none.
 
     Returns:
       An operation; None in eager mode.
@@ -70,7 +73,8 @@ def take(
       ValueError: called in a cross-replica context, or under a strategy that is not supported.
     """
     check_place(what)
-    if _policy.always_applies(policy) and not skips_nonfinite:
+    watch = _watch.Step(policy, _watch.records_of(watched, _policy.held(policy)), grads, variables)
+    if _policy.always_applies(policy) and not skips_nonfinite and not watch.records:
         # Nothing to decide and nothing to move, so replicas need not meet.
         applied = apply(grads, variables, *extra)
         if not isinstance(applied, tf.Operation):
@@ -79,7 +83,12 @@ def take(
 
     def step(grads, variables, extra):
         ask = None if agree is None else functools.partial(_agreement.ask, agree)
-        should_apply, move = _policy.decide(policy, grads, skips_nonfinite, ask)
+        should_apply, finite, move = _policy.decide(
+            policy, grads, skips_nonfinite, ask, watch.moving
+        )
+        # Of the policies of this package, one that has a step applied that is not finite has all.
+        skips = should_apply is not True
+        watch.grads = grads
 
         def applied():
             return _replicas.in_each_replica(apply, (grads, variables) + extra)
@@ -90,6 +99,7 @@ def take(
         if tf.executing_eagerly():
             applied() if should_apply else skipped()
             move()
+            watch.told([], finite, skips)
             return None
         moved = move() if moves_first else None
         if isinstance(should_apply, bool):
@@ -99,6 +109,7 @@ def take(
         if not moves_first:
             with tf.control_dependencies([done]):
                 moved = move()
-        return tf.group(*[op for op in (done, moved) if op is not None], name=name)
+        told = watch.told([done, moved], finite, skips)
+        return tf.group(*[op for op in (done, moved, *told) if op is not None], name=name)
 
     return _replicas.together(step, (grads, variables, extra))

@@ -53,6 +53,15 @@ def variables_to_build(grads, variables):
     return [variable for grad, variable in zip(grads, variables) if grad is not None]
 
 
+def tell_keras_session(variable):
+    """Has Keras' own session, which it has for graphs, initialize `variable`."""
+    roots = ("tensorflow_core.python.keras", "tensorflow.python.keras")
+    for name in (*roots, "keras", "keras.src", "tf_keras", "tf_keras.src"):
+        track = getattr(sys.modules.get(f"{name}.backend"), "track_variable", None)
+        if track is not None and not tf.executing_eagerly():
+            track(variable)
+
+
 def with_wrapped(optimizer):
     """Yields an optimizer and those that it wraps."""
     names = ("inner_optimizer", "_optimizer", "_opt", "_base_optimizer", "optimizer", "opt")
@@ -134,7 +143,7 @@ def call_flat(function, tensors):
     return call(list(tensors), function.captured_inputs)
 
 
-def _enclosing_graphs():
+def enclosing_graphs():
     """Yields the graph that is being built and those that it is in, from the innermost on."""
     graph: Any = tf1.get_default_graph()
     while graph is not None:
@@ -147,7 +156,7 @@ def compiled_by_xla():
 
     Nothing public says so. TensorFlow before 2.4 cannot tell.
     """
-    for graph in _enclosing_graphs():
+    for graph in enclosing_graphs():
         context = graph._get_control_flow_context()
         while context is not None:
             if context.IsXLAContext():
@@ -211,7 +220,7 @@ def called_by_keras_compile():
 
 def _enclosing_name_scope():
     """The name scope around the current function or branch graph, seen from the outermost."""
-    _, *scopes = [graph.get_name_scope() for graph in _enclosing_graphs()]
+    _, *scopes = [graph.get_name_scope() for graph in enclosing_graphs()]
     return "".join(scope + "/" for scope in reversed(scopes) if scope)
 
 

@@ -3,7 +3,7 @@
 import abc
 import numbers
 
-from tf_lossscale_compat import _arguments, _policy, _replicas, _state, _tf, _update_rule
+from tf_lossscale_compat import _arguments, _policy, _replicas, _state, _tf, _update_rule, _watch
 from tf_lossscale_compat import loss_scale_manager as lsm
 from tf_lossscale_compat._like_a_tensor import LikeATensor
 
@@ -102,7 +102,11 @@ def _updates_by_flag(loss_scale, grads):
         )
     with _state.scope_of(loss_scale._variables()):
         finite = _replicas.all_finite(grads)
-        return loss_scale._move(finite), finite
+        update = _watch.move(loss_scale, finite, loss_scale._move, tf.nest.flatten(grads))
+        if isinstance(update, tf.Operation) and not isinstance(loss_scale, ManagerLossScale):
+            with tf.control_dependencies([update]):  # r2.0 returned a tensor.
+                update = tf.identity(finite)
+        return update, finite
 
 
 class FixedLossScale(LossScale):
@@ -147,8 +151,11 @@ class FixedLossScale(LossScale):
           A pair: None in eager mode, else a no-op; and True, or with `skip_nonfinite` whether all
           gradients are finite on all replicas, a scalar bool tensor.
         """
-        should_apply = _replicas.all_finite(grads) if self._skip_nonfinite else True
-        return self._move(should_apply), should_apply
+        if not (self._skip_nonfinite or _watch.records_of(self)):
+            return self._move(True), True
+        finite = _replicas.all_finite(grads)
+        update = _watch.move(self, finite, self._move, tf.nest.flatten(grads))
+        return update, finite if self._skip_nonfinite else True
 
     @property
     def _skips_nonfinite(self):

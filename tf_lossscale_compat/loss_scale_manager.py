@@ -2,7 +2,7 @@
 
 import abc
 
-from tf_lossscale_compat import _arguments, _policy, _state, _tf, _update_rule
+from tf_lossscale_compat import _arguments, _policy, _state, _tf, _update_rule, _watch
 
 tf = _tf.tf
 tf1 = _tf.tf1
@@ -68,7 +68,11 @@ class FixedLossScaleManager(LossScaleManager):
     @_policy.moves_by_flag
     def update_loss_scale(self, finite_grads):
         """Changes nothing; returns a no-op `tf.Operation` in graph mode, None in eager mode."""
-        return self._move(finite_grads)
+        if not _watch.records_of(self):
+            return self._move(finite_grads)
+        return _policy.move_together(
+            lambda finite: _watch.move(self, finite, self._move), finite_grads, []
+        )
 
     def _move(self, finite):
         return None if tf.executing_eagerly() else tf.no_op()
@@ -166,6 +170,7 @@ class ExponentialUpdateLossScaleManager(LossScaleManager):
         """Returns the loss scale and the counters of good and bad steps, three variables."""
         return [self._loss_scale, self._num_good_steps, self._num_bad_steps]
 
+    @_policy.reads("_loss_scale")
     @_tf.do_not_convert
     def get_loss_scale(self):
         """Returns the current loss scale, a scalar float32 tensor."""
@@ -188,7 +193,9 @@ class ExponentialUpdateLossScaleManager(LossScaleManager):
           ValueError: `finite_grads` is no scalar.
           TypeError or ValueError: it is no bool.
         """
-        return _policy.move_together(self._move, finite_grads, self.variables())
+        return _policy.move_together(
+            lambda finite: _watch.move(self, finite, self._move), finite_grads, self.variables()
+        )
 
     def _move(self, finite):
         ratios = [tf.constant(ratio, tf.float32) for ratio in (self._incr_ratio, self._decr_ratio)]

@@ -1,5 +1,6 @@
 """Loss-scale optimizers around `tf.compat.v1.train.Optimizer`s: contrib's of r1.15 and r2.0's."""
 
+import functools
 import numbers
 import sys
 
@@ -13,6 +14,7 @@ from tf_lossscale_compat import (
     _step,
     _sync_replicas,
     _tf,
+    _watch,
 )
 from tf_lossscale_compat import loss_scale as loss_scale_lib
 from tf_lossscale_compat import loss_scale_manager as lsm
@@ -174,9 +176,13 @@ class _BaseLossScaleOptimizer(_tf.Optimizer):
             (global_step,),
             what="apply_gradients",
             agree=self._agree,
+            watched=self,
             **self._step_options(name),
         )
         return _sync_replicas.reopen_accumulators(step, grads, variables, global_step)
+
+    def _policy_in_use(self):
+        return self._policy
 
     def variables(self):
         """Returns the variables of the wrapped optimizer and of the loss scale, a list."""
@@ -378,7 +384,11 @@ class _LossScaleManagerAdapter(lsm.LossScaleManager):
 
     def update_loss_scale(self, finite_grads):
         return _policy.move_together(
-            lambda finite: _policy.move(self.loss_scale, finite), finite_grads, self.variables()
+            lambda finite: _watch.move(
+                self.loss_scale, finite, functools.partial(_policy.move, self.loss_scale)
+            ),
+            finite_grads,
+            self.variables(),
         )
 
     def variables(self):

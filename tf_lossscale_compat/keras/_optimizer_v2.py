@@ -82,13 +82,8 @@ class OptimizerV2(_shared.WrapsTFKeras):
 
     def _track_loss_scale(self, loss_scale):
         super()._track_loss_scale(loss_scale)
-        # A Keras session initializes the variables that it knows of.
-        track_variable = getattr(
-            getattr(sys.modules[self._base.__module__], "backend", None), "track_variable", None
-        )
-        if track_variable is not None:
-            for variable in loss_scale._variables():
-                track_variable(variable)
+        for variable in loss_scale._variables():
+            _tf.tell_keras_session(variable)
 
     @classmethod
     def _counts_skipped(cls):

@@ -209,7 +209,11 @@ class LossScaling(_MixedIntoKeras):
             what=f"{type(self).__name__}.apply_gradients",
             skip=self._count_skipped if counts else None,
             agree=_agreement.or_horovods(self._agree, self, self._loss_scale),
+            watched=self,
         )
+
+    def _policy_in_use(self):
+        return self._loss_scale
 
     @classmethod
     def _counts_skipped(cls):

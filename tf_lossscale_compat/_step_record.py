@@ -1,0 +1,481 @@
+"""A record of steps: which were applied, which skipped, at which scale, and because of what."""
+
+import collections
+import contextlib
+import zlib
+
+import numpy as np
+
+from tf_lossscale_compat import _arguments, _gradients, _policy, _replicas, _state, _tf, _watch
+from tf_lossscale_compat import loss_scale as loss_scale_lib
+
+tf = _tf.tf
+tf1 = _tf.tf1
+
+__all__ = ["BadGradient", "LossScaleError", "Skip", "StepRecord"]
+
+_KINDS = ("NaN", "+inf", "-inf")
+_SHOWN = 5  # How many gradients a report names.
+
+Skip = collections.namedtuple("Skip", ["step", "scale_before", "scale_after", "gradients"])
+Skip.__doc__ = """A step that was skipped.
+
+Attributes:
+  step: int, its number, from 1 on, among the steps that the record has seen.
+  scale_before: float, the loss scale before the step.
+  scale_after: float, the loss scale after it; None where a policy of the user's does not tell.
+  gradients: tuple of `BadGradient`, empty without `names`.
+"""
+
+BadGradient = collections.namedtuple(
+    "BadGradient", ["name", "replica", "kinds", "elements", "largest_finite"]
+)
+BadGradient.__doc__ = """A gradient that was not finite on one replica.
+
+Attributes:
+  name: str, that of its variable; where no variable is known, its place among the gradients.
+  replica: int, from 0 on.
+  kinds: tuple of str, those of "NaN", "+inf", "-inf" that were in it.
+  elements: int, how many of its elements were not finite.
+  largest_finite: float, the largest magnitude of its finite elements, 0.0 if there is none.
+"""
+
+
+class LossScaleError(RuntimeError):
+    """A run has skipped too many steps in a row."""
+
+
+class StepRecord(_tf.Trackable):
+    """Counts the steps of an optimizer or a loss scale, and keeps what is known of the last skip.
+
+    Make it before the first step, in the graph or under the strategy of what it watches:
+
+        record = StepRecord(optimizer, names=True)
+        ...
+        print(record.report())
+
+    An optimizer's record sees the steps of that optimizer alone; a loss scale's or manager's sees
+    each step that moves it, by whatever optimizer, `apply_if_finite` or its own `update`. Of a
+    policy whose `update` or `update_loss_scale` is the user's own it sees the steps that optimizers
+    of this package and `apply_if_finite` take.
+
+    Replicas of `tf.distribute` take a step together, which counts once; with Horovod each process
+    has a record of its own. What is watched and its checkpoints do not know of the record, which is
+    a trackable of its own: in a `tf.train.Checkpoint`, its totals go on after a restart.
+    """
+
+    def __init__(self, watched, *, names=False, max_consecutive_skips=None):
+        """Makes the record's variables; `watched` tells it of each step from now on.
+
+        Args:
+          watched: loss-scale optimizer of this package (for `tf.compat.v1.train` or any Keras),
+            `LossScale` or `LossScaleManager`.
+          names: bool, whether to find out, where a step is skipped, which gradients were not
+            finite. What that is kept in is made in the first step.
+          max_consecutive_skips: int above zero, or None: how many skipped steps in a row end a
+            run, with a `LossScaleError`. In eager mode the last of them raises it; elsewhere
+            `check` does, and the hook and the callback, which call it.
+
+        Raises:
+          TypeError: `watched` is none of these, or `names` no bool.
+          ValueError: `watched` has a record already or is part of a graph that was built without
+            one, `max_consecutive_skips` is no such number, or the strategy in scope is unsupported.
+        """
+        if not _is_optimizer(watched) and not _is_policy(watched):
+            raise TypeError(
+                "watched must be a loss-scale optimizer, LossScale or LossScaleManager of this "
+                f"package, got {watched!r}."
+            )
+        self._names = _arguments.flag("names", names)
+        self._limit = _limit(max_consecutive_skips)
+        self._watched = watched if _is_optimizer(watched) else _policy.held(watched)
+        _watch.check(self._watched)
+        _replicas.check_strategy()
+        kept = _policy.variables(self.policy())
+        if _is_optimizer(watched):
+            kept = kept + _tf.variables_of(watched)
+        with tf.init_scope(), _state.scope_of(kept):
+            self._finite_steps = self._make("finite_steps", np.int64(0))
+            self._nonfinite_steps = self._make("nonfinite_steps", np.int64(0))
+            self._skipped_steps = self._make("skipped_steps", np.int64(0))
+            # How many steps were finite when the last came that was not; of the last that was
+            # skipped its number, how many there were in a row, and which gradients it had.
+            self._last = self._make("last", np.array([-1, 0, 0, 0], np.int64))
+            self._last_scales = self._make("last_scales", np.zeros(2, np.float32))
+            self._replicas = 1
+            if tf.distribute.has_strategy():
+                self._replicas = tf.distribute.get_strategy().num_replicas_in_sync
+        self._gradients = {}
+        _watch.watch(self._watched, self)
+
+    def _make(self, name, value):
+        with tf1.name_scope("step_record/"):
+            variable = _state.make(self, name, value, value.dtype, use_resource=True)
+        _tf.tell_keras_session(variable)
+        return variable
+
+    def __deepcopy__(self, memo):
+        raise TypeError(
+            "A StepRecord cannot be copied, as nothing would tell the copy of any step. Make a new "
+            "one for the copy of what it watches."
+        )
+
+    def __reduce__(self):
+        raise TypeError(
+            "A StepRecord cannot be pickled. Save it with a tf.train.Checkpoint, and restore that "
+            "into a new one."
+        )
+
+    def policy(self):
+        """The loss scale or manager in force, a `LossScale` or `LossScaleManager`."""
+        if _is_optimizer(self._watched):
+            return _policy.held(self._watched._policy_in_use())
+        return self._watched
+
+    def variables(self):
+        """Returns the record's variables, a list."""
+        own = [self._finite_steps, self._nonfinite_steps, self._skipped_steps]
+        own += [self._last, self._last_scales]
+        return own + [variable for each in self._gradients.values() for variable in each.variables]
+
+    # What is read in a graph, a function or eagerly.
+
+    def _tensor(self, name, make):
+        return _tf.once_per_graph((self, name), make)
+
+    @property
+    def steps(self):
+        """How many steps there were, a scalar int64 tensor."""
+        return self._tensor(
+            "steps", lambda: tf.identity(self._finite_steps) + tf.identity(self._nonfinite_steps)
+        )
+
+    @property
+    def skipped_steps(self):
+        """How many of them were skipped, a scalar int64 tensor."""
+        return self._tensor("skipped_steps", lambda: tf.identity(self._skipped_steps))
+
+    @property
+    def consecutive_skips(self):
+        """How many have been skipped in a row up to the last step, a scalar int64 tensor."""
+
+        def make():
+            last = tf.identity(self._last)
+            return tf.where(tf.equal(last[0], self._finite_steps), last[2], tf.zeros_like(last[2]))
+
+        return self._tensor("consecutive_skips", make)
+
+    @property
+    def last_step_finite(self):
+        """Whether the last step's gradients were finite, a scalar bool tensor; True before any.
+
+        Of a policy that decides by the gradients itself: whether it had them applied.
+        """
+        return self._tensor(
+            "last_step_finite",
+            lambda: tf.not_equal(tf.identity(self._last)[0], self._finite_steps),
+        )
+
+    # What is read by Python.
+
+    def _values(self, session, variables):
+        """The values of variables as NumPy arrays, without any operation that is new in a graph."""
+        copies = [_replicas.any_copy(variable) for variable in variables]
+        if not copies:
+            return []
+        if not hasattr(copies[0], "graph"):
+            if not tf.executing_eagerly() and not _tf.in_plain_graph():
+                raise RuntimeError(
+                    "A StepRecord's values cannot be read by Python while a tf.function is traced. "
+                    "Read them outside, or use its tensors, such as record.skipped_steps."
+                )
+            with tf.init_scope():
+                return [copy.numpy() for copy in copies]
+        session = session or tf1.get_default_session()
+        if session is None:
+            raise ValueError("session must be given where no session is the default, got None.")
+        return session.run(copies)
+
+    def _counts(self, session):
+        finite, nonfinite, skipped, last, scales = self._values(session, self.variables()[:5])
+        run = int(last[2]) if last[0] == finite else 0
+        return _Counts(int(finite + nonfinite), int(skipped), run, last, scales)
+
+    def last_skip(self, session=None):
+        """Returns what is known of the last skipped step, a `Skip`, or None if there is none.
+
+        Args:
+          session: the `tf.compat.v1.Session` that ran the step; None for the default one. Not
+            needed in eager mode.
+        """
+        counts = self._counts(session)
+        if not counts.skipped:
+            return None
+        before, after = (float(scale) for scale in counts.scales)
+        bad = ()
+        known = self._gradients.get(int(counts.last[3]))
+        if known is not None:
+            bad = known.bad(self._values(session, [known.last])[0])
+        return Skip(int(counts.last[1]), before, None if np.isnan(after) else after, bad)
+
+    def nonfinite_gradients(self, session=None):
+        """Returns in how many skipped steps each gradient was not finite, on any replica.
+
+        Args:
+          session: see `last_skip`.
+
+        Returns:
+          A dict from names, of gradients that ever were not finite, to dicts from kinds ("NaN",
+          "+inf", "-inf") to numbers of steps. Empty without `names`.
+        """
+        totals = {}
+        for known in list(self._gradients.values()):
+            for name, row in zip(known.names, self._values(session, [known.totals])[0]):
+                of_name = totals.setdefault(name, dict.fromkeys(_KINDS, 0))
+                for kind, count in zip(_KINDS, row):
+                    of_name[kind] += int(count)
+        return {name: kinds for name, kinds in totals.items() if any(kinds.values())}
+
+    def report(self, session=None):
+        """Returns in one line how many steps were skipped, and what is known of the last, a str.
+
+        Args:
+          session: see `last_skip`.
+        """
+        counts, skip = self._counts(session), self.last_skip(session)
+        text = f"{counts.skipped} of {counts.steps} steps skipped"
+        if skip is None:
+            return text
+        if counts.run > 1:
+            text += f", the last {counts.run} in a row"
+        return f"{text}; {self._in_words(skip)}"
+
+    def check(self, max_consecutive_skips=None, session=None):
+        """Raises a LossScaleError where too many steps in a row have been skipped.
+
+        Args:
+          max_consecutive_skips: int above zero, how many are too many; None for what the record
+            was made with.
+          session: see `last_skip`.
+        """
+        limit = self._limit if max_consecutive_skips is None else _limit(max_consecutive_skips)
+        if limit is None:
+            raise ValueError(
+                "max_consecutive_skips must be given here or to the StepRecord, got None."
+            )
+        counts = self._counts(session)
+        if counts.run < limit:
+            return
+        skip = self.last_skip(session)
+        raise LossScaleError(
+            f"{counts.run} steps in a row were skipped, since step {skip.step - counts.run + 1}, "
+            f"where max_consecutive_skips={limit} end a run: {self._in_words(skip)}. If the loss "
+            "itself is NaN or infinite, no loss scale helps: look for it with "
+            "tf_lossscale_compat.monitoring.replay, and at the learning rate, the data and what is "
+            "computed in float16. If the scale is still coming down, start it lower. If it is as "
+            "low as its policy lets it go, gradients overflow without any scaling."
+        )
+
+    def _in_words(self, skip):
+        of_each = {}
+        for bad in skip.gradients:
+            of_each.setdefault((bad.name, bad.kinds), []).append(str(bad.replica))
+        shown = []
+        for (name, kinds), replicas in of_each.items():
+            where = ""
+            if self._replicas > 1:
+                where = f" on replica{'s' * (len(replicas) > 1)} {', '.join(replicas)}"
+            shown.append(f"{name} ({', '.join(kinds)}{where})")
+        if len(shown) > _SHOWN:
+            shown[_SHOWN:] = [f"and {len(shown) - _SHOWN} more"]
+        text = f"step {skip.step} skipped{': ' * bool(shown)}{', '.join(shown)}"
+        text += f"; loss scale {skip.scale_before:.10g}"
+        return text if skip.scale_after is None else f"{text} -> {skip.scale_after:.10g}"
+
+    # What steps tell.
+
+    def check_place(self):
+        """Raises a ValueError where the record cannot be told of a step, before it is taken."""
+        copy = _replicas.any_copy(self._finite_steps)
+        if hasattr(copy, "graph"):
+            if copy.graph not in _tf.enclosing_graphs():
+                raise ValueError(
+                    f"The StepRecord of {self._watched!r} was made in another graph. Make it in "
+                    "the graph of the step."
+                )
+        elif _tf.in_plain_graph():
+            raise ValueError(
+                f"The StepRecord of {self._watched!r} was made outside of the graph of the step. "
+                "Make it there."
+            )
+        if tf.distribute.has_strategy():
+            strategy = tf.distribute.get_strategy()
+            if not strategy.extended.variable_created_in_scope(self._finite_steps):
+                raise ValueError(
+                    f"The StepRecord of {self._watched!r} was made outside strategy.scope() and is "
+                    "not mirrored. Make it under strategy.scope()."
+                )
+
+    def tell(self, step):
+        """Takes note of a `_watch.Step` that was taken; returns an operation, or None (eager)."""
+
+        def finite():
+            return _assigned(self._finite_steps.assign_add(1, read_value=False))
+
+        def other():
+            return self._tell_other(step)
+
+        with _state.scope_of([self._finite_steps]):
+            if tf.executing_eagerly():
+                finite() if step.finite else other()
+            elif isinstance(step.finite, bool):
+                return finite() if step.finite else other()
+            else:
+                # Variables in checkpoints are named by how many `cond` there are.
+                return tf1.cond(step.finite, finite, other, name="skipped_step")
+        if not step.finite and self._limit is not None and tf.executing_eagerly():
+            self.check()
+        return None
+
+    def _tell_other(self, step):
+        finite = _state.read(self._finite_steps)
+        last = _state.read(self._last)
+        with tf.control_dependencies([finite, last]):
+            number = finite + _state.read(self._nonfinite_steps) + 1
+        with tf.control_dependencies([number]):
+            done = [_assigned(self._nonfinite_steps.assign_add(1, read_value=False))]
+        if not step.skipped:
+            last = tf.concat([[finite], last[1:]], 0)
+        else:
+            run = tf.where(tf.equal(last[0], finite), last[2], tf.zeros_like(last[2])) + 1
+            key, noted = self._tell_gradients(step)
+            last = tf.stack([finite, number, run, tf.constant(key, tf.int64)])
+            scales = tf.stack([step.before, step.after])
+            done += [
+                _assigned(self._skipped_steps.assign_add(1, read_value=False)),
+                _assigned(self._last_scales.assign(scales, read_value=False)),
+                *noted,
+            ]
+        with tf.control_dependencies([last]):
+            done.append(_assigned(self._last.assign(last, read_value=False)))
+        return None if tf.executing_eagerly() else tf.group(*done)
+
+    def _tell_gradients(self, step):
+        """Notes which gradients were not finite: under which key, and operations."""
+        if not self._names or step.grads is None:
+            return 0, []
+        known = self._known(step.names)
+        seen = _seen_by_all(step.grads)
+        ever = tf.reduce_any(seen[:, :, : len(_KINDS)] > 0, axis=0)
+        done = [
+            _assigned(known.last.assign(seen, read_value=False)),
+            _assigned(known.totals.assign_add(tf.cast(ever, tf.int64), read_value=False)),
+        ]
+        return known.key, done
+
+    def _known(self, names):
+        """What is kept of gradients with these names; made when they are first met."""
+        # Not by its place among the others, as a run that goes on may meet them in another order.
+        key = zlib.crc32("\n".join(names).encode())
+        if key not in self._gradients:
+            scope = contextlib.nullcontext()
+            if tf.distribute.has_strategy():
+                scope = tf.distribute.get_strategy().scope()
+            with tf.init_scope(), scope:
+                shape = (self._replicas, len(names), len(_KINDS) + 1)
+                last = self._make(f"last_gradients_{key:08x}", np.zeros(shape))
+                totals = np.zeros((len(names), len(_KINDS)), np.int64)
+                totals = self._make(f"gradients_{key:08x}", totals)
+            self._gradients[key] = _Gradients(key, names, last, totals)
+        return self._gradients[key]
+
+
+class _Counts(collections.namedtuple("_Counts", ["steps", "skipped", "run", "last", "scales"])):
+    """What a record's variables said at one moment."""
+
+
+class _Gradients:
+    """What is kept of the gradients of one list of variables.
+
+    Attributes:
+      key: int that stands for the names.
+      names: list of str.
+      last: variable of shape [replicas, gradients, 4]: how many elements of each kind there were in
+        the last skipped step, and the largest finite magnitude.
+      totals: variable of shape [gradients, 3]: in how many steps there were any.
+    """
+
+    def __init__(self, key, names, last, totals):
+        self.key, self.names, self.last, self.totals = key, names, last, totals
+
+    @property
+    def variables(self):
+        return [self.last, self.totals]
+
+    def bad(self, rows):
+        """Returns the `BadGradient`s in a value of `last`, a tuple."""
+        return tuple(
+            BadGradient(
+                name,
+                replica,
+                tuple(kind for kind, count in zip(_KINDS, row) if count),
+                int(row[: len(_KINDS)].sum()),
+                float(row[-1]),
+            )
+            for i, name in enumerate(self.names)
+            for replica, row in enumerate(rows[:, i])
+            if row[: len(_KINDS)].any()
+        )
+
+
+def _is_optimizer(watched):
+    # A method of this package's classes, not of what they are mixed into.
+    return hasattr(type(watched), "_policy_in_use")
+
+
+def _is_policy(watched):
+    return isinstance(watched, loss_scale_lib.LossScale) or _policy.is_manager(watched)
+
+
+def _limit(max_consecutive_skips):
+    if max_consecutive_skips is None:
+        return None
+    return _arguments.period("max_consecutive_skips", max_consecutive_skips, "int64", least=1)
+
+
+def _assigned(value):
+    return _tf.as_operation(_replicas.local_results(value))
+
+
+def _seen(grad):
+    """How many NaN, +inf, -inf there are in a gradient, and its largest finite magnitude, [4]."""
+    counts, largest = [tf.constant(0.0, tf.float64)] * len(_KINDS), tf.constant(0.0, tf.float64)
+    for values in _gradients.numbers(grad):
+        infinite, zeros = tf.math.is_inf(values), tf.zeros_like(values)
+        kinds = [
+            tf.math.is_nan(values),
+            tf.logical_and(infinite, values > zeros),
+            tf.logical_and(infinite, values < zeros),
+        ]
+        counts = [
+            count + tf.reduce_sum(tf.cast(kind, tf.float64)) for count, kind in zip(counts, kinds)
+        ]
+        finite = tf.where(tf.math.is_finite(values), tf.abs(values), zeros)
+        # Of no elements the maximum would be minus infinity.
+        largest = tf.maximum(largest, tf.cast(tf.reduce_max(finite), tf.float64))
+    return tf.stack([*counts, largest])
+
+
+def _seen_here(grads):
+    seen = tf.stack([_seen(grad) for grad in grads])
+    if not tf.distribute.has_strategy():
+        return seen[None]
+    context = tf.distribute.get_replica_context()
+    replicas = tf.distribute.get_strategy().num_replicas_in_sync
+    here = tf.one_hot(context.replica_id_in_sync_group, replicas, dtype=seen.dtype)
+    return here[:, None, None] * seen[None]
+
+
+def _seen_by_all(grads):
+    """What `_seen` says of each gradient on each replica, a [replicas, gradients, 4] tensor."""
+    return _replicas.summed(_seen_here, (grads,))
