@@ -308,8 +308,8 @@ class StepRecord(_tf.Trackable):
                 f"The StepRecord of {self._watched!r} was made outside of the graph of the step. "
                 "Make it there."
             )
-        if tf.distribute.has_strategy():
-            strategy = tf.distribute.get_strategy()
+        strategy = tf.distribute.get_strategy()
+        if strategy.num_replicas_in_sync > 1:
             if not strategy.extended.variable_created_in_scope(self._finite_steps):
                 raise ValueError(
                     f"The StepRecord of {self._watched!r} was made outside strategy.scope() and is "
