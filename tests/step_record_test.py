@@ -21,13 +21,12 @@ from tf_lossscale_compat import (
 from tf_lossscale_compat import loss_scale as loss_scale_lib
 from tf_lossscale_compat.contrib import mixed_precision as contrib
 from tf_lossscale_compat.train.experimental import (
-    LossScale,
     MixedPrecisionLossScaleOptimizer,
 )
 
 tf1 = tf.compat.v1
 NAN, INF = float("nan"), float("inf")
-FACTORS = (1.0, NAN, INF, 1.0, 1.0, -INF, NAN, NAN, 1.0)
+FACTORS = (1.0, NAN, INF, 1.0, -INF, NAN, 1.0)
 KINDS = {NAN: "NaN", INF: "+inf", -INF: "-inf"}
 
 
@@ -55,12 +54,12 @@ def _expected(factors, scales):
 
 def _said(record, value, session=None):
     """What `_expected` holds, as the record says it."""
-    tensors = [record.steps, record.skipped_steps, record.consecutive_skips]
-    numbers = [int(number) for number in value(tensors)]
+    counts = [record.steps, record.skipped_steps, record.consecutive_skips]
+    *counts, finite = value([*counts, record.last_step_finite])
     skip = record.last_skip(session)
     return (
-        *numbers,
-        bool(value(record.last_step_finite)),
+        *[int(count) for count in counts],
+        bool(finite),
         skip and (skip.step, skip.scale_before, skip.scale_after),
     )
 
@@ -163,6 +162,7 @@ WAYS = {
 }
 READ_BY_USERS = ("contrib_overrides", "contrib_hands_on")
 NO_NAMES = ("bare_loss_scale", "bare_manager", "bare_manager_loss_scale")
+CORE = ("contrib", "contrib_overrides", "mixed", "together", "bare_loss_scale", "bare_manager")
 CASES = [
     (way, mode, watch_policy)
     for way in sorted(WAYS)
@@ -171,6 +171,7 @@ CASES = [
     # XLA compiles for long, and a policy's record differs by whom it is told alone.
     if (mode != "jit" or way in ("contrib", "mixed", "bare_loss_scale"))
     and (not watch_policy or way in ("contrib", "mixed_manager", *READ_BY_USERS))
+    and (mode in ("graph_v1", "function") or way in CORE)
 ]
 
 
@@ -216,7 +217,7 @@ class CountsTest(parameterized.TestCase, tf.test.TestCase):
                 self.assertEqual(totals, {})
             else:
                 (kinds,) = totals.values()
-                self.assertEqual(kinds, {"NaN": 3, "+inf": 1, "-inf": 1})
+                self.assertEqual(kinds, {"NaN": 2, "+inf": 1, "-inf": 1})
 
     @parameterized.parameters(*modes.ALL)
     def test_before_any_step(self, mode):
@@ -237,7 +238,7 @@ class CountsTest(parameterized.TestCase, tf.test.TestCase):
                 if way == "bare":
 
                     def step(x):
-                        update, should_apply = fixed.update([x])  # noqa: B023
+                        update, should_apply = fixed.update([x])
                         self.assertIs(should_apply, True)
                         return update
 
@@ -247,8 +248,8 @@ class CountsTest(parameterized.TestCase, tf.test.TestCase):
 
                     def step(x):
                         return tf_lossscale_compat.apply_if_finite(
-                            scale,  # noqa: B023
-                            [(opt, [(x * tf.ones([2]), weight)])],  # noqa: B023
+                            scale,
+                            [(opt, [(x * tf.ones([2]), weight)])],
                             enabled=False,
                         )
 
@@ -258,7 +259,7 @@ class CountsTest(parameterized.TestCase, tf.test.TestCase):
                     )
 
                     def step(x):
-                        return opt.apply_gradients([(x * tf.ones([2]), weight)])  # noqa: B023
+                        return opt.apply_gradients([(x * tf.ones([2]), weight)])
 
                 record = StepRecord(watched)
                 call = entered.compile(step, modes.scalar())
@@ -588,7 +589,7 @@ class KerasTest(modes.EagerTestCase):
             self.assertEqual(_said(record, lambda what: tf.nest.map_structure(np.array, what)), row)
         (bad,) = record.last_skip().gradients
         self.assertEqual(bad.kinds, ("NaN",))
-        self.assertEqual(record.nonfinite_gradients()[bad.name], {"NaN": 3, "+inf": 1, "-inf": 1})
+        self.assertEqual(record.nonfinite_gradients()[bad.name], {"NaN": 2, "+inf": 1, "-inf": 1})
 
     @keras_homes.each()
     def test_fit(self, home):

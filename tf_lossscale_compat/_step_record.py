@@ -309,12 +309,12 @@ class StepRecord(_tf.Trackable):
                 "Make it there."
             )
         strategy = tf.distribute.get_strategy()
-        if strategy.num_replicas_in_sync > 1:
-            if not strategy.extended.variable_created_in_scope(self._finite_steps):
-                raise ValueError(
-                    f"The StepRecord of {self._watched!r} was made outside strategy.scope() and is "
-                    "not mirrored. Make it under strategy.scope()."
-                )
+        mirrored = strategy.extended.variable_created_in_scope(self._finite_steps)
+        if strategy.num_replicas_in_sync > 1 and not mirrored:
+            raise ValueError(
+                f"The StepRecord of {self._watched!r} was made outside strategy.scope() and is not "
+                "mirrored. Make it under strategy.scope()."
+            )
 
     def tell(self, step):
         """Takes note of a `_watch.Step` that was taken; returns an operation, or None (eager)."""
