@@ -123,8 +123,9 @@ def _read_folder(folder):
     ]
     started = {}
     for path in paths:
-        # Names hold whole seconds only, and a run may be restarted within one.
-        first = next(_events(path), None)
+        # Names, and the event that says of which version a file is, hold whole seconds only, and a
+        # run may be restarted within one.
+        first = next((event for event in _events(path) if event.HasField("summary")), None)
         if first is not None:
             started[path] = first.wall_time
 
@@ -274,7 +275,8 @@ def skips(run):
 
 def _drawable(series):
     """The series with NaN, which is a gap, for what a logarithmic axis has no place for."""
-    good = np.isfinite(series.values) & (series.values > 0)
+    with np.errstate(invalid="ignore"):
+        good = np.isfinite(series.values) & (series.values > 0)
     return Series(series.steps, np.where(good, series.values, np.nan))
 
 
