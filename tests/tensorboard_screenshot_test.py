@@ -1,7 +1,7 @@
 """tools/tensorboard_screenshot.py: what it says when no chart comes up, what it leaves behind.
 
-The tests with a real Chromium, marked slow, run where one is on PATH; the one with a real TensorBoard
-besides needs one that starts.
+The tests with a real Chromium, marked slow, run where one is on PATH; the one with a real
+TensorBoard besides needs one that starts.
 """
 
 import os
