@@ -178,7 +178,17 @@ class ReadTest(FolderTest):
         (name,) = os.listdir(self.folder)
         with open(self.path(name), "rb+") as file:
             file.truncate(os.path.getsize(self.path(name)) - 5)
-        self.assertEqual([(1, 1.0), (2, 2.0)], self.points())
+        with self.assertLogs("absl", "WARNING") as logs:
+            self.assertEqual([(1, 1.0), (2, 2.0)], self.points())
+        self.assertRegex(
+            logs.output[0], f"{name}: what comes after .* event, [0-9]+ of [0-9]+ bytes"
+        )
+
+    def test_no_warning_about_a_whole_file(self):
+        write(self.folder, *scales(1, 1, 2, 3))
+        with mock.patch.object(plot.logging, "warning") as warning:
+            self.points()
+        warning.assert_not_called()
 
     def test_empty_file_and_folder_with_such_a_name(self):
         write(self.folder, *scales(1, 1))
@@ -217,7 +227,9 @@ class ReadTest(FolderTest):
     def test_a_folder_that_is_named_twice_is_read_once(self):
         write(self.path("logs", "run"), *scales(1, 1))
         os.symlink(self.path("logs"), self.path("link"))
+        os.symlink(self.path("logs", "run"), self.path("another"))
         logdirs = [self.path("logs"), self.path("link"), self.path("logs", "run")]
+        logdirs.append(self.path("another"))
         self.assertLen(plot.read(logdirs), 1)
 
     def test_folder_with_other_signs_in_its_name(self):
@@ -274,9 +286,9 @@ class DrawTest(FolderTest):
 
     def test_a_total_between_the_points_of_the_scale(self):
         run = made_up(scale=[8, 4], steps=[10, 20])
-        totals = plot.Series(np.array([5, 12, 25]), np.array([1.0, 2.0, 3.0]))
+        totals = plot.Series(np.array([5, 12, 20]), np.array([1.0, 2.0, 3.0]))
         above = plot.draw([run._replace(skipped_steps=totals)]).axes[0]
-        self.assertEqual([(5, 8.0), (12, 8.0), (25, 4.0)], self.marks(above, "x")["C0"])
+        self.assertEqual([(5, 8.0), (12, 8.0), (20, 4.0)], self.marks(above, "x")["C0"])
 
     @parameterized.parameters(
         ([1, 2, 3], [0, 1, 1], (), [0, 1, 0], 1),
@@ -287,7 +299,7 @@ class DrawTest(FolderTest):
         ([901, 902, 903], [34, 35, 35], (), [0, 1, 0], 1),
         ([901, 902, 903], [34, 35, 35], (2, 3, 0), [2, 1, 0], 3),
         # A restart without the checkpoint that had the total.
-        ([1, 2, 3, 4], [5, 6, 0, 2], (), [5, 1, 0, 2], 8),
+        ([1, 2, 3, 4], [5, 6, 2, 3], (), [5, 1, 2, 1], 9),
         ([1, 2, 3], [0, float("nan"), 1], (), [0, 1], 1),
     )
     def test_where_and_how_many_steps_were_skipped(self, steps, totals, consecutive, rises, number):
@@ -425,6 +437,23 @@ class CommandTest(FolderTest):
     def test_no_such_folder(self):
         missing = self.path("missing")
         self.assertIn(f"no folder {missing!r}", self.failed(self.logs, missing))
+
+    def test_empty_name(self):
+        self.assertIn("no folder ''", self.failed(""))
+
+    def test_folder_that_cannot_be_read(self):
+        os.makedirs(self.path("link"))
+        os.symlink(self.path("nowhere"), self.path("link", "events.out.tfevents.1"))
+        self.assertIn(f"cannot read {self.path('link')!r}: ", self.failed(self.path("link")))
+
+    @absltest.skipUnless(sys.platform == "linux", "other systems' names are Unicode")
+    def test_folder_whose_name_is_no_unicode(self):
+        write(self.path("odd", "run"), *scales(1, 1))
+        os.rename(self.path("odd", "run"), os.fsencode(self.path("odd")) + b"/\xff")
+        code, out, err = call(self.path("odd"), "-o", self.output)
+        if code:
+            self.assertStartsWith(err, "tf-lossscale plot: cannot read")
+        self.assertNotIn("Traceback", out + err)
 
     def test_file_instead_of_a_folder(self):
         path = self.path("logs", os.listdir(self.logs)[0])

@@ -19,6 +19,7 @@ import re
 import sys
 
 import numpy as np
+from absl import logging
 
 from tf_lossscale_compat import _summary_tags, _tf
 
@@ -68,17 +69,26 @@ def _events(path):
     """Yields the events of a file in the order in which they were written.
 
     TensorBoard's `EventAccumulator` would keep the images and histograms of all tags in memory and
-    lose the order between tags. As there, a file whose last record is not complete ends before it.
+    lose the order between tags. As there, a file ends before the first record that is not whole.
     """
     from google.protobuf import message
     from tensorboard.backend.event_processing import event_file_loader
     from tensorboard.compat.proto import event_pb2
 
+    rest = size = _tf.tf1.gfile.Stat(path).length
     for record in event_file_loader.RawEventFileLoader(path).Load():
+        rest -= len(record) + 16  # Its length and two checksums.
         try:
             yield event_pb2.Event.FromString(record)
         except message.DecodeError as error:
             raise LogError(f"{path!r} is no event file, whatever its name says") from error
+    if rest > 0:
+        logging.warning(
+            "%s: what comes after a damaged or unfinished event, %d of %d bytes, is left out",
+            path,
+            rest,
+            size,
+        )
 
 
 class _Points:
@@ -230,12 +240,14 @@ def read(logdirs):
     Raises:
       LogError: a folder is missing, cannot be read, or holds no loss scale.
     """
+    if "" in logdirs:
+        raise LogError("there is no folder ''")
     logdirs = _without_doubles(logdirs)
     runs = collections.OrderedDict()
     for logdir in logdirs:
         try:
             runs.update(_read_logdir(logdir))
-        except (OSError, _tf.tf.errors.OpError) as error:
+        except (OSError, ValueError, _tf.tf.errors.OpError) as error:
             reason = getattr(error, "message", None) or error
             raise LogError(f"cannot read {logdir!r}: {reason}") from error
     folders = _without_doubles(runs)
