@@ -266,6 +266,8 @@ class DrawTest(FolderTest):
         self.assertEqual("log", axes.get_yscale())
         self.assertEqual(2, axes.yaxis.get_transform().base)
         self.assertEqual((8.0, 64.0), axes.get_ylim())
+        axes.set_xlim(5, 6)
+        self.assertEqual({0.0}, set(axes.get_xticks() % 1))
         self.assertEqual(("step", "loss scale"), (axes.get_xlabel(), axes.get_ylabel()))
         self.assertEqual(["run"], self.legend(picture))
 

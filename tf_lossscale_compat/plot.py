@@ -312,7 +312,6 @@ def _alone(values):
 
 def _shown_name(name):
     """A run's name as matplotlib shows it: nothing in it is a formula or a second line."""
-    name = name.encode("utf-8", "replace").decode("utf-8")
     name = "".join(char if char.isprintable() else "?" for char in name)
     if len(name) > LONGEST_NAME:
         half = LONGEST_NAME // 2
@@ -463,13 +462,9 @@ def draw(runs, size=DEFAULT_SIZE):
 
 def save(picture, path):
     """Writes a picture, in the format that the path's ending says, whole or not at all."""
-    import matplotlib
-
     ending = os.path.splitext(path)[1].lower()
     content = io.BytesIO()
-    # Without this, lines of some hundred thousand steps are too much for matplotlib.
-    with matplotlib.rc_context({"agg.path.chunksize": 20000}):
-        picture.savefig(content, format=ending[1:], dpi=DOTS_PER_INCH, bbox_inches="tight")
+    picture.savefig(content, format=ending[1:], dpi=DOTS_PER_INCH, bbox_inches="tight")
     target = os.path.realpath(path)
     folder, name = os.path.split(target)
     temporary = os.path.join(folder, f".{name}.{os.getpid()}.tmp")
