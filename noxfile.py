@@ -372,12 +372,16 @@ def horovod(session, name):
 @nox.session
 def demo(session):
     """Run the demo with few steps and look at what it writes."""
-    session.install("-q", "-e", ".[tensorflow-cpu,demo]")
+    session.install("-q", "-e", ".[tensorflow-cpu,demo,plot]")
     folder = pathlib.Path(session.create_tmp()).resolve()
-    report, plot = folder / "demo.json", folder / "demo.png"
-    for path in (report, plot):
+    report, plot, logs = folder / "demo.json", folder / "demo.png", folder / "logs"
+    drawn = folder / "logs.png"
+    for path in (report, plot, drawn):
         path.unlink(missing_ok=True)
-    session.run("tf-lossscale", "demo", "--steps", "20", "--json", str(report), "--plot", str(plot))
+    shutil.rmtree(logs, ignore_errors=True)
+    options = ["--json", str(report), "--plot", str(plot), "--logdir", str(logs)]
+    session.run("tf-lossscale", "demo", "--steps", "20", *options)
+    session.run("tf-lossscale", "plot", str(logs), "-o", str(drawn))
     wanted = {
         "name",
         "accuracy",
@@ -393,8 +397,9 @@ def demo(session):
     for run in runs:
         if not wanted <= set(run):
             session.error(f"run {run.get('name')!r} lacks {sorted(wanted - set(run))}")
-    if not plot.read_bytes().startswith(b"\x89PNG"):
-        session.error("the demo's plot is no PNG file")
+    for path in (plot, drawn):
+        if not path.read_bytes().startswith(b"\x89PNG"):
+            session.error(f"{path.name} is no PNG file")
 
 
 if __name__ == "__main__":

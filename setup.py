@@ -27,6 +27,8 @@ DEMO = ["scikit-learn", "tqdm", "matplotlib"]
 # LibCST needs Python 3.9; code for older TensorFlows is migrated with a newer Python.
 LIBCST = 'libcst>=1.1; python_version >= "3.9"'
 MIGRATE = [LIBCST, "tqdm"]
+# Some TensorFlows bring TensorBoard, the newest does not.
+PLOT = ["matplotlib", "tensorboard"]
 TEST = [
     "pytest>=7",
     "pytest-timeout",
@@ -34,7 +36,7 @@ TEST = [
     "hypothesis",
     "packaging",
     LIBCST,
-] + DEMO
+] + sorted({*DEMO, *PLOT})
 # ruff's formatting may change with its minor version, so that is held.
 DEV = ["build", "mypy>=2.4,<3", "nox>=2025.5.1", "ruff==0.17.*"]
 
@@ -61,6 +63,7 @@ setuptools.setup(
         "bench": ["matplotlib"],
         "demo": DEMO,
         "migrate": MIGRATE,
+        "plot": PLOT,
         "test": TEST,
         "dev": DEV,
     },

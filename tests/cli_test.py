@@ -32,11 +32,18 @@ class MainTest(absltest.TestCase):
         self.assertRegex(out, r"(?m)^ +demo +Train")
         self.assertRegex(out, r"(?m)^ +checkpoint\s+Find the loss scale in a checkpoint")
         self.assertRegex(out, r"(?m)^ +migrate +Rewrite")
+        self.assertRegex(out, r"(?m)^ +plot +Draw the loss scale")
 
     def test_help_of_the_demo_names_its_options(self):
         code, out, _ = call("demo", "--help")
         self.assertEqual(code, 0)
-        for option in ("--steps", "--seed", "--json FILE", "--plot FILE.png"):
+        for option in ("--steps", "--seed", "--json FILE", "--plot FILE.png", "--logdir DIR"):
+            self.assertIn(option, out)
+
+    def test_help_of_the_plot_names_its_options(self):
+        code, out, _ = call("plot", "--help")
+        self.assertEqual(code, 0)
+        for option in ("LOGDIR", "-o FILE", "--size WIDTHxHEIGHT"):
             self.assertIn(option, out)
 
     def test_version(self):
@@ -115,6 +122,13 @@ class BadDemoArgumentsTest(parameterized.TestCase):
         path = os.path.join(self.folder, "folder.png")
         os.mkdir(path)
         self.assertIn(f"argument {option}: cannot write {path!r}", self.refused(option, path))
+
+    def test_logs_into_what_is_no_folder(self):
+        path = os.path.join(self.folder, "file")
+        open(path, "w").close()
+        for each in (path, os.path.join(path, "inner")):
+            err = self.refused("--logdir", each)
+            self.assertIn(f"argument --logdir: cannot write into {each!r}", err)
 
     def test_picture_of_another_format(self):
         self.assertIn("must end in .png", self.refused("--plot", self.folder + "/plot.jpg"))
@@ -259,7 +273,8 @@ class ImportsTest(absltest.TestCase):
         modules = self.imported_by("from tf_lossscale_compat import cli")
         self.assertIn("tf_lossscale_compat.demo", modules)
         for module in modules:
-            self.assertNotIn(module.split(".")[0], ("sklearn", "tqdm", "matplotlib", "libcst"))
+            extras = ("sklearn", "tqdm", "matplotlib", "libcst", "tensorboard")
+            self.assertNotIn(module.split(".")[0], extras)
             self.assertNotRegex(module, r"(^|\.)(tf_)?keras(\.|$)")
 
     def test_checkpoint_is_there_after_a_plain_import(self):

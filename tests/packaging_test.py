@@ -32,7 +32,7 @@ NAMESPACES = {
     "keras.mixed_precision.experimental": ["LossScaleOptimizer"],
 }
 # The tools and what they need; the library works without any of it.
-TOOLS = ["cli", "demo", "migrate", "checkpoint", "run"]
+TOOLS = ["cli", "demo", "migrate", "checkpoint", "plot", "run"]
 TOOLS_NEED = ["sklearn", "scipy", "matplotlib", "tqdm", "libcst", "pytest"]
 
 

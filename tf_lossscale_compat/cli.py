@@ -3,7 +3,7 @@
 import argparse
 import sys
 
-from tf_lossscale_compat import _version, checkpoint, demo, migrate
+from tf_lossscale_compat import _version, checkpoint, demo, migrate, plot
 
 # Each tool brings `add_arguments(parser)` and `run(args)`, which returns the exit code; the first
 # line of its module's docstring is its line in the help.
@@ -11,6 +11,7 @@ COMMANDS = {
     "checkpoint": checkpoint,
     "demo": demo,
     "migrate": migrate,
+    "plot": plot,
 }
 
 

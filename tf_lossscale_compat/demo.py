@@ -13,11 +13,12 @@ import collections
 import json
 import os
 import sys
+import tempfile
 import time
 
 import numpy as np
 
-from tf_lossscale_compat import _tf
+from tf_lossscale_compat import _summary_tags, _tf
 from tf_lossscale_compat.contrib import mixed_precision as contrib_mixed_precision
 from tf_lossscale_compat.loss_scale import DynamicLossScale, FixedLossScale
 
@@ -134,10 +135,14 @@ class GraphTraining:
             self._loss = _mean_loss(self._logits, self._labels)
 
             self._scale = tf.constant(1.0)
+            self._dynamic = False
             optimizer = tf1.train.GradientDescentOptimizer(LEARNING_RATE)
             if self._make_manager is not None:
                 manager = self._make_manager()
                 self._scale = manager.get_loss_scale()
+                self._dynamic = isinstance(
+                    manager, contrib_mixed_precision.ExponentialUpdateLossScaleManager
+                )
                 optimizer = contrib_mixed_precision.LossScaleOptimizer(optimizer, manager)
             self._global_step = tf1.train.get_or_create_global_step()
             gradients = optimizer.compute_gradients(self._loss * LOSS_WEIGHT, var_list=weights)
@@ -150,6 +155,10 @@ class GraphTraining:
     def scale(self):
         """Returns the current loss scale."""
         return float(self._session.run(self._scale))
+
+    def bounds(self):
+        """Returns the least and the greatest loss scale that there can be, None for no bound."""
+        return (1.0 if self._dynamic else None), None
 
     def step(self, images, labels):
         """Trains on one batch and returns a `Step`."""
@@ -217,6 +226,12 @@ class FunctionTraining:
         """Returns the current loss scale."""
         return float(self._loss_scale())
 
+    def bounds(self):
+        """Returns the least and the greatest loss scale that there can be, None for no bound."""
+        return tuple(
+            getattr(self._loss_scale, name, None) for name in ("min_loss_scale", "max_loss_scale")
+        )
+
     def step(self, images, labels):
         """Trains on one batch and returns a `Step`."""
         loss, scale, zero_share, applied = self._step(
@@ -276,7 +291,50 @@ def _cross_entropy(logits, labels):
     return float(np.mean(log_sums - shifted[np.arange(len(labels)), labels]))
 
 
-def train(steps=DEFAULT_STEPS, seed=0, on_step=None):
+class _Log:
+    """Writes the loss scale of one run to TensorBoard, for every step, counted from 1.
+
+    Args:
+      folder: str, where to; None to write nothing.
+      floor: float or None.
+      ceiling: float or None.
+    """
+
+    def __init__(self, folder, floor, ceiling):
+        self._writer = None
+        self._steps = self._skipped = self._consecutive = 0
+        self._bounds = {_summary_tags.FLOOR: floor, _summary_tags.CEILING: ceiling}
+        if folder is not None:
+            with tf.Graph().as_default():  # It refuses to be made in eager mode.
+                self._writer = tf1.summary.FileWriter(folder)
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *error):
+        if self._writer is not None:
+            self._writer.close()
+
+    def write(self, step):
+        """Writes a `Step`."""
+        self._steps += 1
+        self._skipped += not step.applied
+        self._consecutive = 0 if step.applied else self._consecutive + 1
+        values = {
+            _summary_tags.SCALE: step.scale,
+            _summary_tags.SKIPPED_STEPS: self._skipped,
+            _summary_tags.CONSECUTIVE_SKIPS: self._consecutive,
+        }
+        if self._steps == 1:
+            values.update({tag: bound for tag, bound in self._bounds.items() if bound is not None})
+        if self._writer is not None:
+            summary = tf1.Summary()
+            for tag, value in values.items():
+                summary.value.add(tag=tag, simple_value=value)
+            self._writer.add_summary(summary, self._steps)
+
+
+def train(steps=DEFAULT_STEPS, seed=0, on_step=None, logdir=None):
     """Does all the runs.
 
     Args:
@@ -284,6 +342,8 @@ def train(steps=DEFAULT_STEPS, seed=0, on_step=None):
       seed: int from 0 to 2**32 - 1. On one machine with one TensorFlow, the same seed gives the
         same numbers.
       on_step: function called with the run's name after each step, or None.
+      logdir: folder in which each run writes its loss scale for TensorBoard, into a folder with the
+        run's name; or None.
 
     Returns:
       A list of `Run`. `accuracy` is of the fifth of the images that is held back, `loss` of the
@@ -300,10 +360,14 @@ def train(steps=DEFAULT_STEPS, seed=0, on_step=None):
         start = time.perf_counter()
         training.start(_initial_weights(seed))
         history = []
-        for batch in digits.batches:
-            history.append(training.step(digits.train_images[batch], digits.train_labels[batch]))
-            if on_step is not None:
-                on_step(name)
+        folder = None if logdir is None else os.path.join(logdir, name)
+        with _Log(folder, *training.bounds()) as log:
+            for batch in digits.batches:
+                step = training.step(digits.train_images[batch], digits.train_labels[batch])
+                history.append(step)
+                log.write(step)
+                if on_step is not None:
+                    on_step(name)
         guesses = np.argmax(training.logits(digits.test_images), axis=1)
         loss = _cross_entropy(training.logits(digits.train_images), digits.train_labels)
         final_scale = training.scale()
@@ -482,6 +546,17 @@ def _writable_picture(text):
     return _writable(text)
 
 
+def _writable_folder(text):
+    """A folder in which files can be made; it is made where it is missing."""
+    try:
+        os.makedirs(text, exist_ok=True)
+        with tempfile.TemporaryFile(dir=text):
+            pass
+    except OSError as error:
+        raise argparse.ArgumentTypeError(f"cannot write into {text!r}: {error.strerror}") from None
+    return text
+
+
 def add_arguments(parser):
     """Adds this command's options to an `argparse` parser."""
     parser.add_argument(
@@ -504,6 +579,12 @@ def add_arguments(parser):
         type=_writable_picture,
         metavar="FILE.png",
         help="draw loss and loss scale over the steps into this file",
+    )
+    parser.add_argument(
+        "--logdir",
+        type=_writable_folder,
+        metavar="DIR",
+        help="write the loss scale of each step for TensorBoard and `tf-lossscale plot`",
     )
     # `run` finds out more about the arguments, and can then complain as argparse does.
     parser.set_defaults(error=parser.error)
@@ -549,7 +630,7 @@ def run(args):
                 progress.set_description(name, refresh=False)
             progress.update()
 
-        runs = train(args.steps, args.seed, on_step)
+        runs = train(args.steps, args.seed, on_step, args.logdir)
 
     print(table(runs))
     try:
