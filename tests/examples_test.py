@@ -4,13 +4,12 @@ import importlib.util
 import os
 import pathlib
 import re
-import subprocess
-import sys
 
 import tensorflow as tf
 from absl.testing import absltest, parameterized
 
 import tf_lossscale_compat
+from tests import forks
 
 EXAMPLES = pathlib.Path(__file__).resolve().parent.parent / "examples"
 SECONDS = 240
@@ -40,7 +39,7 @@ GAN_SUMMARY = re.compile(
 
 
 def run(path, *arguments, **variables):
-    """Runs a Python file in a process of its own, with these environment variables added.
+    """Runs a Python file, with these environment variables added.
 
     Returns:
       The last line of its standard output.
@@ -51,19 +50,13 @@ def run(path, *arguments, **variables):
     # The child gets the same copy of the package, installed or not, as this process.
     package = pathlib.Path(tf_lossscale_compat.__file__).resolve().parent
     search = [str(package.parent), os.environ.get("PYTHONPATH", "")]
-    child = subprocess.run(
-        [sys.executable, str(path), *arguments],
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        env=dict(os.environ, PYTHONPATH=os.pathsep.join(filter(None, search)), **variables),
-        universal_newlines=True,
-        timeout=SECONDS,
-        check=False,
-    )
-    if child.returncode:
-        raise AssertionError(f"{path} ended with {child.returncode}\n{child.stderr[-3000:]}")
-    return (child.stdout.strip().split("\n") or [""])[-1]
+    environment = dict(os.environ, PYTHONPATH=os.pathsep.join(filter(None, search)), **variables)
+    # Variables that are given are for the import of TensorFlow.
+    start = forks.alone if variables else forks.run
+    status, out, err = start([str(path), *arguments], environment, os.getcwd(), SECONDS)
+    if status:
+        raise AssertionError(f"{path} ended with {status}\n{err[-3000:]}")
+    return (out.strip().split("\n") or [""])[-1]
 
 
 class ExamplesTest(parameterized.TestCase):
