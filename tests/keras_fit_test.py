@@ -118,7 +118,7 @@ class _Base(tf.test.TestCase, parameterized.TestCase):
     def setUp(self):
         super().setUp()
         for home in keras_homes.available():
-            home.keras.backend.clear_session()
+            home.clear_session()
 
     def assert_same_weights(self, weights, expected, rtol=1e-5):
         self.assertLen(weights, len(expected))

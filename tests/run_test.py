@@ -158,24 +158,6 @@ class ScriptTest(RunTestCase):
         status, _, err = self.run_script(path, start=originals.fork)
         self.assertEqual(0, status, err)
 
-    @absltest.skipIf(not _tf.at_least(2, 16), "tf.layers works without more")
-    def test_what_tf_layers_needs_is_said(self):
-        path = self.write(
-            "script.py",
-            "import tensorflow as tf\n"
-            "print(tf.layers.dense(tf.placeholder(tf.float32, [None, 2]), 3).shape[1])\n",
-        )
-        status, _, err = self.run_script(path, TF_USE_LEGACY_KERAS="")
-        self.assertEqual(1, status)
-        self.assertIn("AttributeError: `dense` is not available with Keras 3", err)
-        *_, last = err.splitlines()
-        self.assertStartsWith(last, "tf_lossscale_compat.run: From TensorFlow 2.16 on, tf.layers")
-        self.assertIn("TF_USE_LEGACY_KERAS=1 before the start", last)
-        # And it is true.
-        if importlib.util.find_spec("tf_keras") is not None:
-            status, out, err = self.run_script(path, TF_USE_LEGACY_KERAS="1")
-            self.assertEqual((0, "3"), (status, out.strip()), err)
-
     @absltest.skipIf(originals.IS_TF1, "on TensorFlow 1.15 TensorFlow stays as it is")
     def test_installed_packages_are_given_tensorflow_as_it_is(self):
         show = "import tensorflow as tf; has = hasattr(tf, 'placeholder')\n"
@@ -237,6 +219,26 @@ class ScriptTest(RunTestCase):
         self.assertEqual((1, ""), (status, out))
         self.assertIn(f'  File "{path}", line 1', err)
         self.assertNotIn("Traceback", err)
+
+
+class LayersTest(RunTestCase):
+    @absltest.skipIf(not _tf.at_least(2, 16), "tf.layers works without more")
+    def test_what_tf_layers_needs_is_said(self):
+        path = self.write(
+            "script.py",
+            "import tensorflow as tf\n"
+            "print(tf.layers.dense(tf.placeholder(tf.float32, [None, 2]), 3).shape[1])\n",
+        )
+        status, _, err = self.run_script(path, TF_USE_LEGACY_KERAS="")
+        self.assertEqual(1, status)
+        self.assertIn("AttributeError: `dense` is not available with Keras 3", err)
+        *_, last = err.splitlines()
+        self.assertStartsWith(last, "tf_lossscale_compat.run: From TensorFlow 2.16 on, tf.layers")
+        self.assertIn("TF_USE_LEGACY_KERAS=1 before the start", last)
+        # And it is true.
+        if importlib.util.find_spec("tf_keras") is not None:
+            status, out, err = self.run_script(path, TF_USE_LEGACY_KERAS="1")
+            self.assertEqual((0, "3"), (status, out.strip()), err)
 
 
 class ArgumentsTest(RunTestCase):
