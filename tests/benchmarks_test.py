@@ -5,6 +5,7 @@ import tempfile
 import unittest
 
 import numpy as np
+import pytest
 import tensorflow as tf
 from absl.testing import parameterized
 
@@ -53,6 +54,7 @@ class StepsTest(parameterized.TestCase, tf.test.TestCase):
             self.assertAllClose(moved[-1], expected, rtol=1e-3, atol=0, msg=contender.name)
         self.assertGreater(len(moved), 10)
 
+    @pytest.mark.slow
     def test_peak_memory_shows_the_unscaled_gradients(self):
         held = np.ones(2**28, np.float32)  # What this process has is not to count.
         bytes_of = {name: peak.of("large", "eager", name) for name in (V1[0], V1[2])}

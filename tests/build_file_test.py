@@ -82,7 +82,8 @@ class BuildFileTest(absltest.TestCase):
         self.assertCountEqual(self.libraries["test_support"]["srcs"], support)
 
     def test_tests_that_start_processes_are_tagged(self):
-        signs = r"(?m)^(import|from) .*\b(subprocess|processes)\b|\boriginals\.(child|call_\w+)\("
+        imports = r"^(import|from) .*\b(subprocess|processes|forks)\b"
+        signs = rf"(?m){imports}|\boriginals\.(child|fork|call_\w+)\b"
         starting = [rule["main"] for rule in self.tests if re.search(signs, read(rule["main"]))]
         self.assertEqual(self.variables["STARTS_PROCESSES"], starting)
         for rule in self.tests:

@@ -1045,7 +1045,7 @@ class WriterTest(CheckpointTestCase):
         if not importlib.util.find_spec("tf_keras"):
             self.skipTest("tf_keras is not installed")
         folder = self.folder()
-        status, out, err = originals.child([data("write_keras_files.py"), folder])
+        status, out, err = originals.fork([data("write_keras_files.py"), folder])
         self.assertEqual(0, status, out + err)
         for path, layout, key in KERAS:
             with self.subTest(path[len(DATA) :]):

@@ -13,6 +13,7 @@ from unittest import mock
 from absl.testing import absltest, parameterized
 
 import tf_lossscale_compat
+from tests import forks
 from tf_lossscale_compat import checkpoint, cli, demo
 
 
@@ -69,19 +70,12 @@ class MainTest(absltest.TestCase):
         environment = dict(os.environ, TF_CPP_MIN_LOG_LEVEL="3")
         package = os.path.dirname(os.path.abspath(tf_lossscale_compat.__file__))
         environment["PYTHONPATH"] = os.path.dirname(package)
-        child = subprocess.run(
-            [sys.executable, "-m", "tf_lossscale_compat", "demo", "--steps", "none"],
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            env=environment,
-            universal_newlines=True,
-            timeout=120,
-            check=False,
+        status, _, child_err = forks.run(
+            ["-m", "tf_lossscale_compat", "demo", "--steps", "none"], environment, os.getcwd(), 120
         )
         _, _, err = call("demo", "--steps", "none")
-        self.assertEqual(child.returncode, 2)
-        self.assertEqual(child.stderr.split("\n")[-2:], err.split("\n")[-2:])
+        self.assertEqual(status, 2)
+        self.assertEqual(child_err.split("\n")[-2:], err.split("\n")[-2:])
 
 
 class BadDemoArgumentsTest(parameterized.TestCase):

@@ -7,6 +7,7 @@ there. They are replayed through the public update functions alone.
 import os
 
 import numpy as np
+import pytest
 import tensorflow as tf
 from absl.testing import parameterized
 
@@ -144,23 +145,18 @@ def some(vectors):
     return vectors[:14] + vectors[14::4]
 
 
-def replays_all_eagerly():
-    """Whether this version replays all vectors in eager mode, where they have to go one by one.
+def eager_differences(every):
+    """Replays both files eagerly; called in a child process where eager has to be switched on.
 
-    The newest minor versions do. The older ones save ten seconds a file with the chosen edges and
-    a quarter of the rest, as they replay all of them in graphs.
+    Args:
+      every: whether all vectors are replayed and not `some`: here they go one by one.
     """
-    return tuple(int(part) for part in originals.VERSION.split(".")[:2]) >= (2, 20)
-
-
-def eager_differences():
-    """Replays both files eagerly; called in a child process where eager has to be switched on."""
     if not tf.executing_eagerly():
         raise AssertionError("eager mode is off")
     results = {}
     for path in (EXPONENTIAL, DYNAMIC):
         _, vectors = record.load(path)
-        if not replays_all_eagerly():
+        if not every:
             vectors = some(vectors)
         results[path] = [len(vectors), differences(path, vectors, replay_eagerly(path, vectors))]
     return results
@@ -236,15 +232,22 @@ class ReplayTest(parameterized.TestCase, tf.test.TestCase):
                 self.assertLessEqual(abs(float(scale) - float(recorded)), tolerance, message)
                 last, recorded_last = scale, recorded
 
-    def test_eager(self):
-        """Bit for bit in eager mode; on the newest TensorFlow every vector, see above."""
+    def check_eager(self, every, least):
         results = originals.call_eagerly(
-            "tests.conformance_test", "eager_differences", [], self.get_temp_dir()
+            "tests.conformance_test", "eager_differences", [every], self.get_temp_dir()
         )
         self.assertCountEqual([EXPONENTIAL, DYNAMIC], results)
         for path, (count, lines) in results.items():
             self.assertEqual([], lines, path)
-            self.assertGreaterEqual(count, 200 if replays_all_eagerly() else 60)
+            self.assertGreaterEqual(count, least)
+
+    def test_eager(self):
+        """Bit for bit in eager mode, the chosen edges and a quarter of the rest."""
+        self.check_eager(every=False, least=60)
+
+    @pytest.mark.slow
+    def test_every_vector_eagerly(self):
+        self.check_eager(every=True, least=200)
 
 
 class RecordTest(tf.test.TestCase):

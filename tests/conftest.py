@@ -122,6 +122,13 @@ def pytest_report_header(config):
 def pytest_collection_modifyitems(config, items):
     # Every tf.test.TestCase inherits this method, which is no test and skips itself.
     items[:] = [item for item in items if item.name != "test_session"]
+    what = os.environ.get("TF_LOSSSCALE_LEAVE_OUT", "")
+    if what:
+        from tests import selection
+
+        out = [item for item in items if selection.left_out(item, what)]
+        config.hook.pytest_deselected(items=out)
+        items[:] = [item for item in items if item not in set(out)]
 
 
 def pytest_collection_finish(session):

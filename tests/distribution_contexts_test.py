@@ -16,6 +16,7 @@ import unittest
 
 import numpy as np
 import processes
+import pytest
 import tensorflow as tf
 from absl.testing import parameterized
 
@@ -48,15 +49,16 @@ PROGRAMS = [
 ]
 if "no_merge_2" in replicas.REPLICAS:
     PROGRAMS.append(("no_merge_2", "function"))
+# Every other pair of a strategy and a way to run it: slow, and on the newest only.
+MORE = [
+    ("default", "function"),
+    ("default", "graph"),
+    ("mirrored_2", "eager"),
+    ("central_3", "function"),
+    ("no_merge_2", "eager"),
+]
 if NEWEST:
-    # Tracing, and above all eager execution on several replicas, are slow in older versions.
-    PROGRAMS += [
-        ("default", "function"),
-        ("default", "graph"),
-        ("mirrored_2", "eager"),
-        ("central_3", "function"),
-        ("no_merge_2", "eager"),
-    ]
+    PROGRAMS += MORE
 SEVERAL = [(name, mode) for name, mode in PROGRAMS if replicas.REPLICAS[name] > 1]
 
 
@@ -557,6 +559,11 @@ class ContextsTest(parameterized.TestCase, tf.test.TestCase):
             self.assertAllEqual(scaled[1], plain[1], msg=str(aggregations))
         if inner == "assigning":  # Then aggregation is what makes the difference.
             self.assertGreater(len(seen), 2)
+
+
+for _test in vars(ContextsTest).values():
+    if any(repr(pair)[1:-1] in getattr(_test, "__x_params_repr__", "") for pair in MORE):
+        pytest.mark.slow(_test)
 
 
 def reductions(graph):

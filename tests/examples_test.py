@@ -4,13 +4,12 @@ import importlib.util
 import os
 import pathlib
 import re
-import subprocess
-import sys
 
 import tensorflow as tf
 from absl.testing import absltest, parameterized
 
 import tf_lossscale_compat
+from tests import forks
 
 EXAMPLES = pathlib.Path(__file__).resolve().parent.parent / "examples"
 SECONDS = 240
@@ -40,7 +39,7 @@ GAN_SUMMARY = re.compile(
 
 
 def run(path, *arguments, **variables):
-    """Runs a Python file in a process of its own, with these environment variables added.
+    """Runs a Python file, with these environment variables added.
 
     Returns:
       The last line of its standard output.
@@ -51,22 +50,27 @@ def run(path, *arguments, **variables):
     # The child gets the same copy of the package, installed or not, as this process.
     package = pathlib.Path(tf_lossscale_compat.__file__).resolve().parent
     search = [str(package.parent), os.environ.get("PYTHONPATH", "")]
-    child = subprocess.run(
-        [sys.executable, str(path), *arguments],
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        env=dict(os.environ, PYTHONPATH=os.pathsep.join(filter(None, search)), **variables),
-        universal_newlines=True,
-        timeout=SECONDS,
-        check=False,
-    )
-    if child.returncode:
-        raise AssertionError(f"{path} ended with {child.returncode}\n{child.stderr[-3000:]}")
-    return (child.stdout.strip().split("\n") or [""])[-1]
+    environment = dict(os.environ, PYTHONPATH=os.pathsep.join(filter(None, search)), **variables)
+    # Variables that are given are for the import of TensorFlow.
+    start = forks.alone if variables else forks.run
+    status, out, err = start([str(path), *arguments], environment, os.getcwd(), SECONDS)
+    if status:
+        raise AssertionError(f"{path} ended with {status}\n{err[-3000:]}")
+    return (out.strip().split("\n") or [""])[-1]
 
 
-class ExamplesTest(parameterized.TestCase):
+class _Base(parameterized.TestCase):
+    def check(self, summary, arguments, accuracy, skipped, scale):
+        self.assertRegex(summary, SUMMARY)
+        found = SUMMARY.match(summary).groupdict()
+        self.assertBetween(float(found["accuracy"]), accuracy, 1)
+        self.assertEqual(int(found["steps"]), int(arguments[1]))
+        self.assertBetween(int(found["skipped"]), *skipped)
+        # Six digits of it are printed.
+        self.assertBetween(float(found["scale"]), scale[0] * (1 - 1e-5), scale[1] * (1 + 1e-5))
+
+
+class ExamplesTest(_Base):
     def test_every_example_has_a_line_in_the_table(self):
         self.assertEqual(
             {path.name for path in EXAMPLES.glob("*.py")},
@@ -85,14 +89,6 @@ class ExamplesTest(parameterized.TestCase):
         self.skip_keras_where_too_old(name)
         self.check(run(EXAMPLES / name, *arguments), arguments, accuracy, skipped, scale)
 
-    def test_keras_example_on_tf_keras(self):
-        if VERSION < (2, 16):
-            self.skipTest("before TensorFlow 2.16 tf.keras is no other Keras than tf_keras")
-        if not importlib.util.find_spec("tf_keras"):
-            self.skipTest("tf_keras is not installed")
-        (row,) = [row for row in TABLE if row[0] == "keras_train_step.py"]
-        self.check(run(EXAMPLES / row[0], *row[1], TF_USE_LEGACY_KERAS="1"), *row[1:])
-
     def test_gan(self):
         self.skip_keras_where_too_old("keras_gan.py")
         summary = run(EXAMPLES / "keras_gan.py", "--steps", "300")
@@ -104,14 +100,15 @@ class ExamplesTest(parameterized.TestCase):
         for scale in found["scales"].split(" and "):
             self.assertBetween(float(scale), 2.0**14, 2.0**21)
 
-    def check(self, summary, arguments, accuracy, skipped, scale):
-        self.assertRegex(summary, SUMMARY)
-        found = SUMMARY.match(summary).groupdict()
-        self.assertBetween(float(found["accuracy"]), accuracy, 1)
-        self.assertEqual(int(found["steps"]), int(arguments[1]))
-        self.assertBetween(int(found["skipped"]), *skipped)
-        # Six digits of it are printed.
-        self.assertBetween(float(found["scale"]), scale[0] * (1 - 1e-5), scale[1] * (1 + 1e-5))
+
+class LegacyKerasTest(_Base):
+    def test_keras_example_on_tf_keras(self):
+        if VERSION < (2, 16):
+            self.skipTest("before TensorFlow 2.16 tf.keras is no other Keras than tf_keras")
+        if not importlib.util.find_spec("tf_keras"):
+            self.skipTest("tf_keras is not installed")
+        (row,) = [row for row in TABLE if row[0] == "keras_train_step.py"]
+        self.check(run(EXAMPLES / row[0], *row[1], TF_USE_LEGACY_KERAS="1"), *row[1:])
 
 
 if __name__ == "__main__":

@@ -71,6 +71,14 @@ class Home:
         value = np.asarray(value, np.float32)
         return self.keras.Variable(value) if self.kind == "keras3" else tf.Variable(value)
 
+    def clear_session(self):
+        """Forgets names and graphs; without a search for garbage, which takes longer than most."""
+        clear = self.keras.backend.clear_session
+        if self.kind == "keras3":
+            clear(free_memory=False)
+        else:
+            clear()
+
     def numpy(self, value):
         """The value of a variable or tensor as NumPy, in eager mode or in Keras' own session."""
         if self.kind == "keras3":

@@ -114,7 +114,7 @@ def trained(home, wrapper):
 
     Returns a folder with what was saved, the state in between and the state at the end.
     """
-    home.keras.backend.clear_session()
+    home.clear_session()
     folder = tempfile.mkdtemp(dir=tf.compat.v1.test.get_temp_dir())
     model = dense(home, WRAPPERS[wrapper](home.Adam(0.1)))
     first, second = halves(bad="fixed" not in wrapper or wrapper == "fixed_manager")
@@ -181,7 +181,7 @@ class _Base(tf.test.TestCase, parameterized.TestCase):
     def setUp(self):
         super().setUp()
         for home in keras_homes.available():
-            home.keras.backend.clear_session()
+            home.clear_session()
 
     def assert_equal_states(self, found, expected):
         self.assertEqual(set(found), set(expected))
@@ -213,7 +213,7 @@ class GoesOnTest(_Base):
     )
     def test_in_a_loaded_model(self, home, form, wrapper):
         folder, between, end = trained(home, wrapper)
-        home.keras.backend.clear_session()
+        home.clear_session()
         model = home.keras.models.load_model(path_of(folder, form))
         original = WRAPPERS[wrapper](home.Adam(0.1))
         self.assertIs(type(model.optimizer), type(original))
@@ -231,7 +231,7 @@ class GoesOnTest(_Base):
         if not has(home, "saved_model"):
             self.skipTest("this Keras loads no model from a SavedModel")
         folder, between, _ = trained(home, "dynamic")
-        home.keras.backend.clear_session()
+        home.clear_session()
         model = home.keras.models.load_model(path_of(folder, "saved_model"))
         original = WRAPPERS["dynamic"](home.Adam(0.1))
         self.assertIs(type(model.optimizer), type(original))
@@ -250,7 +250,7 @@ class GoesOnTest(_Base):
     )
     def test_in_a_new_model(self, home, form, wrapper):
         folder, _, end = trained(home, wrapper)
-        home.keras.backend.clear_session()
+        home.clear_session()
         model = dense(home, WRAPPERS[wrapper](home.Adam(0.1)))
         restore(home, model, form, folder)
         fit(model, halves()[1])
@@ -259,11 +259,11 @@ class GoesOnTest(_Base):
     @parameterized.named_parameters(*HOMES)
     def test_from_model_checkpoint(self, home):
         _, between, _ = trained(home, "dynamic")
-        home.keras.backend.clear_session()
+        home.clear_session()
         path = os.path.join(self.get_temp_dir(), "of.keras" if has(home, "keras") else "of.h5")
         model = dense(home, WRAPPERS["dynamic"](home.Adam(0.1)))
         fit(model, halves()[0], callbacks=[home.keras.callbacks.ModelCheckpoint(path)])
-        home.keras.backend.clear_session()
+        home.clear_session()
         model = home.keras.models.load_model(path)
         self.assert_equal_states(state(home, model), between)
 
@@ -284,7 +284,7 @@ class GoesOnTest(_Base):
         for stops in (False, True):
             folder = os.path.join(self.get_temp_dir(), f"backup{stops}")
             for again in [False, True][: 1 + stops]:
-                home.keras.backend.clear_session()
+                home.clear_session()
                 model = dense(home, WRAPPERS["dynamic"](home.Adam(0.1)))
                 used = [callbacks.BackupAndRestore(folder)]
                 if stops and not again:

@@ -8,8 +8,6 @@ import io
 import json
 import os
 import pathlib
-import subprocess
-import sys
 import tempfile
 import unittest
 
@@ -20,6 +18,7 @@ from absl.testing import absltest
 pytest.importorskip("libcst", reason="the migration tool needs LibCST (Python 3.9 or newer)")
 
 import tf_lossscale_compat
+from tests import forks
 from tf_lossscale_compat.migrate import _source
 
 VERSION = tuple(int(part) for part in tf.__version__.split(".")[:2])
@@ -114,18 +113,11 @@ def run(*sources):
             with open(path, "w", encoding="utf-8") as file:
                 file.write(source)
         code = "import runpy, sys\nfor path in sys.argv[1:]: runpy.run_path(path)\n"
-        child = subprocess.run(
-            [sys.executable, "-c", code, *paths],
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            env=dict(os.environ, PYTHONPATH=str(package.parent), TF_CPP_MIN_LOG_LEVEL="2"),
-            universal_newlines=True,
-            timeout=SECONDS,
-        )
-    if child.returncode:
-        raise AssertionError(f"ended with {child.returncode}\n{child.stderr[-3000:]}")
-    return [json.loads(line) for line in child.stdout.splitlines() if line.startswith("[")]
+        environment = dict(os.environ, PYTHONPATH=str(package.parent), TF_CPP_MIN_LOG_LEVEL="2")
+        status, out, err = forks.run(["-c", code, *paths], environment, folder, SECONDS)
+    if status:
+        raise AssertionError(f"ended with {status}\n{err[-3000:]}")
+    return [json.loads(line) for line in out.splitlines() if line.startswith("[")]
 
 
 @unittest.skipIf(VERSION < (2, 4), "tf_upgrade_v2 of these versions does not know this TensorFlow")

@@ -5,10 +5,11 @@ Shared by the tests that hold the package against TensorFlow's own classes.
 
 import json
 import os
-import subprocess
 import sys
 
 import tensorflow as tf
+
+from tests import forks
 
 tf1 = tf.compat.v1
 
@@ -37,30 +38,30 @@ def is_original(cls):
     return cls.__module__.split(".")[0] in ("tensorflow", "tensorflow_core")
 
 
+# Far above what any takes.
+SECONDS = 280
+
+
+def _surroundings(environment):
+    variables = dict(os.environ, TF_CPP_MIN_LOG_LEVEL="3", CUDA_VISIBLE_DEVICES="-1")
+    # The clone comes last: where the package is installed, it is the installed one that is tested.
+    variables["PYTHONPATH"] = os.pathsep.join([path for path in sys.path if path] + [ROOT])
+    variables.update(environment)
+    return variables, os.path.join(ROOT, "tests")  # Not ROOT: Python puts this folder first.
+
+
 def child(arguments, **environment):
     """Runs Python on `arguments`, with the same package to be imported as here.
 
     Returns:
       (exit status, standard output, standard error), the latter two as text.
     """
-    variables = dict(os.environ, TF_CPP_MIN_LOG_LEVEL="3", CUDA_VISIBLE_DEVICES="-1")
-    # The clone comes last: where the package is installed, it is the installed one that is tested.
-    variables["PYTHONPATH"] = os.pathsep.join([path for path in sys.path if path] + [ROOT])
-    variables.update(environment)
-    process = subprocess.Popen(
-        [sys.executable] + list(arguments),
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        cwd=os.path.join(ROOT, "tests"),  # Not ROOT: Python puts this folder first.
-        env=variables,
-        universal_newlines=True,
-    )
-    try:
-        out, err = process.communicate(timeout=280)
-    finally:
-        if process.poll() is None:
-            process.kill()
-    return process.returncode, out, err
+    return forks.alone(arguments, *_surroundings(environment), SECONDS)
+
+
+def fork(arguments, **environment):
+    """As `child`, but TensorFlow has been imported when it begins."""
+    return forks.run(arguments, *_surroundings(environment), SECONDS)
 
 
 _CALL = """
@@ -94,7 +95,7 @@ def call_in_child(switch, module, function, arguments, directory):
       RuntimeError: the process failed; the message ends with what it wrote.
     """
     path = os.path.join(directory, "{}_{}.json".format(function, switch))
-    status, out, err = child(["-c", _CALL, switch, module, function, json.dumps(arguments), path])
+    status, out, err = fork(["-c", _CALL, switch, module, function, json.dumps(arguments), path])
     if status:
         raise RuntimeError("exit status {}\n{}\n{}".format(status, out, err[-4000:]))
     with open(path) as stream:

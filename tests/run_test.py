@@ -102,8 +102,8 @@ class RunTestCase(parameterized.TestCase):
             file.write(text)
         return path
 
-    def run_script(self, *arguments, **environment):
-        return originals.child(["-m", "tf_lossscale_compat.run", *arguments], **environment)
+    def run_script(self, *arguments, start=originals.child, **environment):
+        return start(["-m", "tf_lossscale_compat.run", *arguments], **environment)
 
 
 class ScriptTest(RunTestCase):
@@ -138,7 +138,7 @@ class ScriptTest(RunTestCase):
         )
         if originals.IS_TF1:
             self.skipTest("tf.compat.v1 of TensorFlow 1.15 has no contrib")
-        status, out, err = self.run_script(path, "--steps=4")
+        status, out, err = self.run_script(path, "--steps=4", start=originals.fork)
         self.assertEqual(7, status, err)
         self.assertEqual(HISTORY, json.loads(out.splitlines()[-1])["history"])
 
@@ -155,26 +155,8 @@ class ScriptTest(RunTestCase):
             "assert not hasattr(tf.compat.v2, 'Session') and tf.compat.v2.function\n"
             "assert tf.compat.as_text(b'x') == 'x' and tf.compat.v1.compat.as_bytes('x') == b'x'\n",
         )
-        status, _, err = self.run_script(path)
+        status, _, err = self.run_script(path, start=originals.fork)
         self.assertEqual(0, status, err)
-
-    @absltest.skipIf(not _tf.at_least(2, 16), "tf.layers works without more")
-    def test_what_tf_layers_needs_is_said(self):
-        path = self.write(
-            "script.py",
-            "import tensorflow as tf\n"
-            "print(tf.layers.dense(tf.placeholder(tf.float32, [None, 2]), 3).shape[1])\n",
-        )
-        status, _, err = self.run_script(path, TF_USE_LEGACY_KERAS="")
-        self.assertEqual(1, status)
-        self.assertIn("AttributeError: `dense` is not available with Keras 3", err)
-        *_, last = err.splitlines()
-        self.assertStartsWith(last, "tf_lossscale_compat.run: From TensorFlow 2.16 on, tf.layers")
-        self.assertIn("TF_USE_LEGACY_KERAS=1 before the start", last)
-        # And it is true.
-        if importlib.util.find_spec("tf_keras") is not None:
-            status, out, err = self.run_script(path, TF_USE_LEGACY_KERAS="1")
-            self.assertEqual((0, "3"), (status, out.strip()), err)
 
     @absltest.skipIf(originals.IS_TF1, "on TensorFlow 1.15 TensorFlow stays as it is")
     def test_installed_packages_are_given_tensorflow_as_it_is(self):
@@ -193,7 +175,9 @@ class ScriptTest(RunTestCase):
         path_variable = os.pathsep.join(
             [os.path.join(self.folder, place) for place in places] + sys.path[1:] + [originals.ROOT]
         )
-        status, out, err = self.run_script("--tf1", "older", path, PYTHONPATH=path_variable)
+        status, out, err = self.run_script(
+            "--tf1", "older", path, PYTHONPATH=path_variable, start=originals.fork
+        )
         self.assertEqual((0, "True False True True False"), (status, out), err)
 
     @absltest.skipIf(originals.IS_TF1, "for code of TensorFlow 2")
@@ -205,7 +189,7 @@ class ScriptTest(RunTestCase):
             "sys.stdout.write('%s %s' % (manager.get_loss_scale().numpy(), tf.Variable))\n"
             "sys.exit(hasattr(tf, 'placeholder'))",
         )
-        status, out, err = self.run_script("--tf2", path)
+        status, out, err = self.run_script("--tf2", path, start=originals.fork)
         self.assertEqual(0, status, err)
         self.assertStartsWith(out, "4.0 <class")
 
@@ -231,10 +215,30 @@ class ScriptTest(RunTestCase):
 
     def test_script_that_does_not_parse(self):
         path = self.write("script.py", "print 'of Python 2'\n")
-        status, out, err = self.run_script(path)
+        status, out, err = self.run_script(path, start=originals.fork)
         self.assertEqual((1, ""), (status, out))
         self.assertIn(f'  File "{path}", line 1', err)
         self.assertNotIn("Traceback", err)
+
+
+class LayersTest(RunTestCase):
+    @absltest.skipIf(not _tf.at_least(2, 16), "tf.layers works without more")
+    def test_what_tf_layers_needs_is_said(self):
+        path = self.write(
+            "script.py",
+            "import tensorflow as tf\n"
+            "print(tf.layers.dense(tf.placeholder(tf.float32, [None, 2]), 3).shape[1])\n",
+        )
+        status, _, err = self.run_script(path, TF_USE_LEGACY_KERAS="")
+        self.assertEqual(1, status)
+        self.assertIn("AttributeError: `dense` is not available with Keras 3", err)
+        *_, last = err.splitlines()
+        self.assertStartsWith(last, "tf_lossscale_compat.run: From TensorFlow 2.16 on, tf.layers")
+        self.assertIn("TF_USE_LEGACY_KERAS=1 before the start", last)
+        # And it is true.
+        if importlib.util.find_spec("tf_keras") is not None:
+            status, out, err = self.run_script(path, TF_USE_LEGACY_KERAS="1")
+            self.assertEqual((0, "3"), (status, out.strip()), err)
 
 
 class ArgumentsTest(RunTestCase):

@@ -1019,7 +1019,7 @@ class StrategiesTest(parameterized.TestCase, tf.test.TestCase):
 
 class ImportTest(tf.test.TestCase):
     def test_checkpoint_is_there_after_a_plain_import(self):
-        status, out, err = originals.child(
+        status, out, err = originals.fork(
             ["-c", "import tf_lossscale_compat as t; print(callable(t.checkpoint.read))"]
         )
         self.assertEqual((status, out.strip()), (0, "True"), err)

@@ -11,6 +11,7 @@ import pathlib
 import tempfile
 
 import numpy as np
+import pytest
 import tensorflow as tf
 from absl.testing import absltest, parameterized
 
@@ -24,6 +25,8 @@ from tf_lossscale_compat.train import experimental
 DATA = pathlib.Path(__file__).resolve().parent.parent / "data"
 PROGRAMS = record_rehearsals.graph_programs()
 OURS = {"contrib": contrib, "experimental": experimental}
+# The others are BERT in float16 and NCF, with scales that move and that do not.
+LONG = ("bert_adam_for_the_rewrite", "bert_lamb_in_float16")
 KERAS_SINCE = (2, 4)
 
 # Weights, batches and decisions are the same, so losses differ by how kernels round: sums are
@@ -174,6 +177,11 @@ class GraphRehearsalTest(parameterized.TestCase):
             np.testing.assert_array_equal(again[decided], record[decided], decided)
         # Kernels depend on the processor, so a rerun elsewhere may differ by rounding.
         check_rounded(again, record, PROGRAMS[name][0])
+
+
+for _test in dir(GraphRehearsalTest):
+    if _test.endswith(LONG):
+        pytest.mark.slow(getattr(GraphRehearsalTest, _test))
 
 
 class KerasRehearsalTest(modes.EagerTestCase):

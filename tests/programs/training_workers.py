@@ -1,6 +1,6 @@
 """One worker of multi_worker_test.py: trains under MultiWorkerMirroredStrategy, prints its history.
 
-    [TF_CONFIG=...] python multi_worker.py CASE...
+    [TF_CONFIG=...] python training_workers.py CASE...
 
 Without TF_CONFIG it trains without a strategy. It prints one line, a JSON object: for each case a
 list of the states after every step. Then it waits to be ended.

@@ -1,0 +1,78 @@
+"""Imports TensorFlow, then becomes in a fork what it is told to run; see tests/forks.py.
+
+Each line of standard input is a request, and is answered with a line: the exit status.
+"""
+
+import json
+import os
+import random
+import runpy
+import signal
+import sys
+import time
+
+
+def serve():
+    """Answers requests to their end; returns in a fork, once it has become what it is to run."""
+    base = list(sys.path)
+    import numpy as np
+    import tensorflow  # noqa: F401  All that forks share.
+
+    answers = os.fdopen(os.dup(1), "w")
+    for line in iter(sys.stdin.readline, ""):
+        request = json.loads(line)
+        child = os.fork()
+        if child == 0:
+            answers.close()
+            random.seed()
+            np.random.seed()
+            become(request, base)
+            return
+        answers.write(json.dumps(ended(child, request["seconds"])) + "\n")
+        answers.flush()
+
+
+def ended(child, seconds):
+    """Waits for a child; returns its exit status, that of a kill after so many seconds."""
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        done, status = os.waitpid(child, os.WNOHANG)
+        if done:
+            break
+        time.sleep(0.01)
+    else:
+        os.killpg(child, signal.SIGKILL)
+        _, status = os.waitpid(child, 0)
+    return -os.WTERMSIG(status) if os.WIFSIGNALED(status) else os.WEXITSTATUS(status)
+
+
+def become(request, base):
+    """Runs a program as `python ARGUMENTS` does in a new process."""
+    os.setpgid(0, 0)
+    writing = os.O_WRONLY | os.O_CREAT | os.O_TRUNC
+    for number, path, flags in (
+        (0, os.devnull, os.O_RDONLY),
+        (1, request["out"], writing),
+        (2, request["err"], writing),
+    ):
+        opened = os.open(path, flags, 0o600)
+        os.dup2(opened, number)
+        os.close(opened)
+    os.environ.clear()
+    os.environ.update(request["environment"])
+    os.chdir(request["folder"])
+    first, *rest = request["arguments"]
+    path = os.environ.get("PYTHONPATH", "").split(os.pathsep)
+    sys.path[:] = ["", *filter(None, path), *base]
+    if first in ("-c", "-m"):
+        what, *rest = rest
+        sys.argv[:] = [first, *rest]
+        if first == "-c":
+            exec(compile(what, "<string>", "exec"), sys.modules["__main__"].__dict__)
+        else:
+            sys.path[0] = os.getcwd()
+            runpy._run_module_as_main(what)
+    else:
+        sys.argv[:] = [first, *rest]
+        sys.path[0] = os.path.dirname(os.path.realpath(first))
+        runpy.run_path(first, run_name="__main__")
