@@ -13,17 +13,14 @@ tf = _tf.tf
 class Monitor:
     """Reads a record, writes summaries of it, logs, and says when a run is stuck."""
 
-    def __init__(self, record, max_consecutive_skips, log_every_n_secs):
+    def __init__(self, record, max_consecutive_skips=None, log_every_n_secs=60):
         _summaries.check_record(record)
         self.record = record
         self.limit = limit(max_consecutive_skips)
         self._seconds = seconds(log_every_n_secs)
-        self._fetches = None
-        self._writer, self._step, self._with_bounds = None, None, True
-        self._last, self._written = None, None
-        self._told_at, self._told_of = None, 0
-        self._sits, self._skipped_above = False, 0
-        self._steps_at_start, self._warned = 0, False
+        self._fetches, self._step = None, None
+        self._writer, self._with_bounds, self._written = None, True, None
+        self._told_at, self._warned = None, False
 
     def prepare(self, step=None):
         """In a graph for a Session: makes what is fetched there, and `step`, if it is given."""
@@ -43,10 +40,18 @@ class Monitor:
         """
         self._writer, self._with_bounds, self._written = writer, True, None
         now = self._read(session)
-        self._last, self._steps_at_start = now, now.steps
-        self._told_of, self._skipped_above, self._sits = now.skipped, 0, False
-        self._log(now, session)
+        self.begin(now, told_of=now.skipped)
         self._write(now)
+
+    def begin(self, now, told_of):
+        """Takes a `Reading` for where the run starts.
+
+        Args:
+          now: `_summaries.Reading`.
+          told_of: int, how many of the skipped steps are not to be logged any more.
+        """
+        self._last, self._steps_at_start, self._told_of = now, now.steps, told_of
+        self._at_floor, self._skipped_above = False, told_of
 
     def look(self, session=None, at_end=False):
         """Reads the record, writes and logs what is new.
@@ -59,14 +64,25 @@ class Monitor:
           A `_summaries.Reading`.
         """
         now = self._read(session)
-        if now.steps < self._last.steps:
-            # Restored from a checkpoint meanwhile.
-            self._with_bounds, self._steps_at_start = True, now.steps
-            self._told_of, self._last = min(self._told_of, now.skipped), now
-        self._log(now, session, at_end)
+        if self.note(now, 0 if at_end else self._seconds, session):
+            self._with_bounds = True
         self._write(now)
-        self._last = now
         return now
+
+    def note(self, now, seconds, session=None):
+        """Logs what is new in a `Reading`; returns whether the run has gone back to a checkpoint.
+
+        Args:
+          now: `_summaries.Reading`.
+          seconds: float, how long the last message about skipped steps has to be past.
+          session: see `look`.
+        """
+        went_back = now.steps < self._last.steps
+        if went_back:
+            self.begin(now, min(self._told_of, now.skipped))
+        self._log(now, seconds, session)
+        self._last = now
+        return went_back
 
     def check(self, now, session=None):
         """Raises a `LossScaleError` where, by a `Reading`, the run is stuck."""
@@ -80,13 +96,11 @@ class Monitor:
         if now.steps != self._steps_at_start or self._warned:
             return
         self._warned = True
-        logging.warning(
-            "The StepRecord has seen no step, though training goes on: %s", hint
-        )
+        logging.warning("The StepRecord has seen no step, though training goes on: %s", hint)
 
     def _read(self, session):
         if self._fetches is None:
-            return _summaries.read_eagerly(self.record)
+            return _summaries.reading(value.numpy() for value in _summaries.tensors(self.record))
         values = session.run(self._fetches)
         self._step = int(values.pop()) if len(values) > len(_summaries.Reading._fields) else None
         return _summaries.reading(values)
@@ -100,30 +114,25 @@ class Monitor:
         self._writer.flush()  # What comes next may be the run's end, in whichever way.
         self._written, self._with_bounds = (now, step), False
 
-    def _log(self, now, session, at_end=False):
+    def _log(self, now, seconds, session):
         new, clock = now.skipped - self._told_of, time.monotonic()
-        due = self._told_at is None or clock - self._told_at >= self._seconds
-        if new > 0 and (due or at_end):
-            more = f"{new} more step{'s' * (new > 1)} skipped for the loss scale: "
-            logging.warning("%s%s", more, self.record.report(session))
+        if new > 0 and (self._told_at is None or clock - self._told_at >= seconds):
+            steps = "1 more step" if new == 1 else f"{new} more steps"
+            logging.warning("Loss scale: %s skipped. %s", steps, self.record.report(session))
             self._told_at, self._told_of = clock, now.skipped
         if now.scale > self._last.scale:
-            logging.debug(
-                "The loss scale has grown by step %d: %.10g -> %.10g",
-                now.steps,
-                self._last.scale,
-                now.scale,
-            )
+            before, after = self._last.scale, now.scale
+            logging.debug("Loss scale: %.10g -> %.10g by step %d", before, after, now.steps)
         floor = _summaries.bounds(self.record.policy()).get(_summary_tags.FLOOR)
         if floor is None or now.scale > np.float32(floor):
-            self._sits, self._skipped_above = False, now.skipped
+            self._at_floor, self._skipped_above = False, now.skipped
         # A scale that starts there has come to no harm.
-        elif not self._sits and now.skipped > self._skipped_above:
-            self._sits = True
+        elif not self._at_floor and now.skipped > self._skipped_above:
+            self._at_floor = True
             logging.warning(
-                "The loss scale is at its floor, %.10g, by step %d: it shrinks no further, and a "
-                "gradient that overflows is none that a lower scale is tried for. Look at the "
-                "learning rate, the data, and what is computed in float16.",
+                "Loss scale: at its floor, %.10g, by step %d. It shrinks no further: gradients "
+                "that overflow now will go on to. Look at the learning rate, the data, and what is "
+                "computed in float16.",
                 floor,
                 now.steps,
             )

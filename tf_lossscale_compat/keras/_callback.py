@@ -40,10 +40,10 @@ class LossScaleCallback(_MixedIntoKeras):
 
     def __new__(cls, record=None, *args, **kwargs):
         """Makes an instance of the class for a Keras; which one the model says in the end."""
-        if not hasattr(cls, "_keras"):
-            watched = getattr(record, "_watched", None)
-            cls = _class(cls, getattr(type(watched), "_keras", tf.keras))
-        return object.__new__(cls)
+        if hasattr(cls, "_keras"):
+            return object.__new__(cls)
+        watched = getattr(record, "_watched", None)
+        return object.__new__(_class(cls, getattr(type(watched), "_keras", tf.keras)))
 
     def __init__(
         self,
@@ -209,8 +209,8 @@ def _record_of(model):
             return _step_record.StepRecord(optimizer)
         except ValueError as error:
             raise ValueError(
-                "record must be given, a StepRecord made before the first step, or LossScaleCallback"
-                f" must be used from the first fit on, got None: {error}"
+                "record must be given, a StepRecord made before the first step, or the callback "
+                f"must be used from the first fit on, got None: {error}"
             ) from error
 
 
