@@ -12,7 +12,11 @@ from typing import Callable, Optional
 
 import tensorflow as tf
 
-from tf_lossscale_compat import ExponentialUpdateLossScaleManager, FixedLossScaleManager
+from tf_lossscale_compat import (
+    ExponentialUpdateLossScaleManager,
+    FixedLossScaleManager,
+    StepRecord,
+)
 from tf_lossscale_compat.contrib import mixed_precision as contrib
 from tf_lossscale_compat.train import experimental
 
@@ -118,6 +122,14 @@ def _v1_contenders():
         _apply_v1,
         "tf.compat.v1, dynamic",
     )
+    for name, names in (("recorded", False), ("recorded with names", True)):
+        yield Contender(
+            f"ours, v1, {name}",
+            "v1",
+            _v1(functools.partial(_recorded, ours, names)),
+            _apply_v1,
+            "ours, v1, dynamic",
+        )
     yield Contender(
         "ours, contrib, fixed",
         "v1",
@@ -132,6 +144,12 @@ def _v1_contenders():
         _apply_v1,
         "tf.compat.v1, dynamic",
     )
+
+
+def _recorded(wrapper, names, opt):
+    optimizer = wrapper(opt, experimental.DynamicLossScale(SCALE, PERIOD))
+    StepRecord(optimizer, names=names)
+    return optimizer
 
 
 def _contrib(opt, manager):

@@ -54,6 +54,7 @@ DRAW_NOTHING = (
     "loss_scale_test.py",
     "mixed_precision_optimizer_test.py",
     "side_by_side_test.py",
+    "step_record_test.py",
     "update_rule_test.py",
 )
 

@@ -2,6 +2,7 @@
 
 import collections
 import contextlib
+import functools
 import zlib
 
 import numpy as np
@@ -309,13 +310,13 @@ class StepRecord(_tf.Trackable):
                 f"The StepRecord of {self._watched!r} was made outside of the graph of the step. "
                 "Make it there."
             )
-        if tf.distribute.has_strategy():
-            strategy = tf.distribute.get_strategy()
-            if not strategy.extended.variable_created_in_scope(self._finite_steps):
-                raise ValueError(
-                    f"The StepRecord of {self._watched!r} was made outside strategy.scope() and is "
-                    "not mirrored. Make it under strategy.scope()."
-                )
+        strategy = tf.distribute.get_strategy()
+        mirrored = strategy.extended.variable_created_in_scope(self._finite_steps)
+        if strategy.num_replicas_in_sync > 1 and not mirrored:
+            raise ValueError(
+                f"The StepRecord of {self._watched!r} was made outside strategy.scope() and is not "
+                "mirrored. Make it under strategy.scope()."
+            )
 
     def tell(self, step):
         """Takes note of a `_watch.Step` that was taken; returns an operation, or None (eager)."""
@@ -448,23 +449,35 @@ def _assigned(value):
     return _tf.as_operation(_replicas.local_results(value))
 
 
-def _seen(grad):
-    """How many NaN, +inf, -inf there are in a gradient, and its largest finite magnitude, [4]."""
-    counts, largest = [tf.constant(0.0, tf.float64)] * len(_KINDS), tf.constant(0.0, tf.float64)
-    for values in _gradients.numbers(grad):
+@functools.lru_cache(maxsize=None)
+def _look(dtype):
+    """A function that counts NaN, +inf and -inf in a tensor and finds its largest finite magnitude.
+
+    One for all tensors of a dtype, as tracing its operations for each would take seconds.
+    """
+
+    def look(values):
         infinite, zeros = tf.math.is_inf(values), tf.zeros_like(values)
         kinds = [
             tf.math.is_nan(values),
             tf.logical_and(infinite, values > zeros),
             tf.logical_and(infinite, values < zeros),
         ]
-        counts = [
-            count + tf.reduce_sum(tf.cast(kind, tf.float64)) for count, kind in zip(counts, kinds)
-        ]
+        counts = [tf.reduce_sum(tf.cast(kind, tf.float64)) for kind in kinds]
         finite = tf.where(tf.math.is_finite(values), tf.abs(values), zeros)
         # Of no elements the maximum would be minus infinity.
-        largest = tf.maximum(largest, tf.cast(tf.reduce_max(finite), tf.float64))
-    return tf.stack([*counts, largest])
+        largest = tf.maximum(tf.reduce_max(finite), tf.zeros([], dtype))
+        return tf.stack([*counts, tf.cast(largest, tf.float64)])
+
+    return tf.function(look, input_signature=[tf.TensorSpec(None, dtype)], autograph=False)
+
+
+def _seen(grad):
+    """What `_look` says of a gradient, a [4] tensor; zeros if nothing in it can be other."""
+    parts = [_look(values.dtype)(values) for values in _gradients.numbers(grad)]
+    if len(parts) < 2:
+        return parts[0] if parts else tf.zeros([len(_KINDS) + 1], tf.float64)
+    return tf.concat([sum(part[:-1] for part in parts), [tf.maximum(*(p[-1] for p in parts))]], 0)
 
 
 def _seen_here(grads):
