@@ -42,7 +42,7 @@ __all__ = [
     "uninstall_contrib",
 ]
 
-_LAZY = ("checkpoint", "keras")
+_LAZY = ("checkpoint", "keras", "monitoring")
 
 
 def __getattr__(name):

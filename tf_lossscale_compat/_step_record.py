@@ -106,7 +106,7 @@ class StepRecord(_tf.Trackable):
             self._replicas = 1
             if tf.distribute.has_strategy():
                 self._replicas = tf.distribute.get_strategy().num_replicas_in_sync
-        self._gradients = {}
+        self._gradients, self._owners = {}, {}
         _watch.watch(self._watched, self)
 
     def _make(self, name, value):
@@ -142,7 +142,8 @@ class StepRecord(_tf.Trackable):
     # What is read in a graph, a function or eagerly.
 
     def _tensor(self, name, make):
-        return _tf.once_per_graph((self, name), make)
+        # The same object each time, as that is what it is found by.
+        return _tf.once_per_graph(self._owners.setdefault(name, (self, name)), make)
 
     @property
     def steps(self):

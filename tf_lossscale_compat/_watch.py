@@ -50,6 +50,12 @@ def watch(owner, record):
     owner.__dict__[_NAME] = _Watch(record)
 
 
+def record_of(owner):
+    """The record of `owner`, or None."""
+    known = _watch_of(owner)
+    return None if known is None else known.record
+
+
 def records_of(*owners):
     """The records of these objects, a list.
 

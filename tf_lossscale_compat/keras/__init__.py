@@ -1,8 +1,8 @@
-"""Loss-scale optimizers for Keras, under the names that `tf.keras` had for them.
+"""Loss-scale optimizers for Keras, under the names that `tf.keras` had for them; a callback.
 
 Importing this package imports Keras; importing `tf_lossscale_compat` does not.
 """
 
-from tf_lossscale_compat.keras import mixed_precision
+from tf_lossscale_compat.keras import callbacks, mixed_precision
 
-__all__ = ["mixed_precision"]
+__all__ = ["callbacks", "mixed_precision"]

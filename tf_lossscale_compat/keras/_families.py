@@ -19,18 +19,18 @@ _FAMILIES = {
     "_BaseOptimizer": _tf_keras.TFKeras,
     "OptimizerV2": _optimizer_v2.OptimizerV2,
 }
-_ROOTS = ("keras", "tf_keras", "tensorflow", "tensorflow_core")
+ROOTS = ("keras", "tf_keras", "tensorflow", "tensorflow_core")
 
 
 def _family(optimizer_class):
     """Returns (mixin, base class of the family), or None."""
     for base in optimizer_class.__mro__:
-        if base.__module__.split(".")[0] in _ROOTS and base.__name__ in _FAMILIES:
+        if base.__module__.split(".")[0] in ROOTS and base.__name__ in _FAMILIES:
             return _FAMILIES[base.__name__], base
     return None
 
 
-def _keras_of(base):
+def keras_of(base):
     """The Keras module, with `optimizers` and the like, that a base class is from."""
     root = base.__module__.split(".")[0]
     return importlib.import_module(root) if root.endswith("keras") else tf.keras
@@ -55,7 +55,7 @@ def _native(keras, base, experimental):
 @functools.lru_cache(maxsize=None)
 def _class(public, mixin, base):
     """The class that is both `public` and of the family of `base`."""
-    keras = _keras_of(base)
+    keras = keras_of(base)
     native = _native(keras, base, experimental=not public._takes_numbers)
     cls = type(
         public.__name__,

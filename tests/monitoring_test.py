@@ -1,0 +1,519 @@
+"""`tf_lossscale_compat.monitoring`: summaries and messages of a custom loop and of sessions."""
+
+import json
+import os
+import unittest
+from unittest import mock
+
+import numpy as np
+import tensorflow as tf
+from absl import logging
+from absl.testing import parameterized
+
+from tests import event_files, modes, replicas
+from tf_lossscale_compat import (
+    DynamicLossScale,
+    ExponentialUpdateLossScaleManager,
+    FixedLossScale,
+    LossScaleError,
+    StepRecord,
+    _monitor,
+    _summaries,
+    monitoring,
+)
+from tf_lossscale_compat.contrib import mixed_precision as contrib
+
+tf1 = tf.compat.v1
+summary = tf.compat.v2.summary
+
+INF = float("inf")
+# The scale grows to its ceiling, comes down to its floor and grows again.
+GRADIENTS = [1.0, 1.0, 1.0, INF, 1.0, INF, INF, INF, 1.0, 1.0]
+
+
+def dynamic():
+    return DynamicLossScale(8.0, 2, 2.0, min_loss_scale=2.0, max_loss_scale=16.0)
+
+
+def expected(gradients, scale=8.0, low=2.0, high=16.0, start=(0, 0, 0)):
+    """What `event_files.points` says of each of these steps of `dynamic()` or `manager()`."""
+    steps, skipped, run = start
+    good, rows = 0, []
+    for grad in gradients:
+        if np.isfinite(grad):
+            run, good = 0, good + 1
+            if good == 2:
+                scale, good = min(scale * 2, high), 0
+        else:
+            skipped, run, good, scale = skipped + 1, run + 1, 0, max(scale / 2, low)
+        steps += 1
+        rows.append((steps, skipped, run, scale))
+    return rows
+
+
+class Absl(unittest.TestCase):
+    """Looks at what goes through `absl.logging`."""
+
+    def setUp(self):
+        super().setUp()
+        self.logged = []
+        for level in ("warning", "debug"):
+            patcher = mock.patch.object(logging, level, self._note(level))
+            patcher.start()
+            self.addCleanup(patcher.stop)
+
+    def _note(self, level):
+        return lambda text, *args: self.logged.append((level, text % args if args else text))
+
+    def messages(self, level="warning", word="Loss scale: "):
+        return [text for of, text in self.logged if of == level and word in text]
+
+
+class BoundsTest(modes.EagerTestCase):
+    def check(self, policy, floor=None, ceiling=None):
+        known = {"loss_scale/floor": floor, "loss_scale/ceiling": ceiling}
+        self.assertEqual(
+            _summaries.bounds(policy), {k: v for k, v in known.items() if v is not None}
+        )
+
+    def test_policies_of_this_package(self):
+        self.check(dynamic(), 2.0, 16.0)
+        self.check(DynamicLossScale(), 1.0)
+        self.check(ExponentialUpdateLossScaleManager(8.0, 2), 1.0)
+        self.check(FixedLossScale(8.0))
+
+    def test_policies_of_users(self):
+        class Mine(contrib.FixedLossScaleManager):
+            max_loss_scale = None
+
+        policy = Mine(8.0)
+        for value, known in ((64, 64.0), (np.float32(64), 64.0), ("64", None), (True, None)):
+            policy.max_loss_scale = value
+            self.check(policy, None, known)
+
+
+class CustomLoopTest(Absl, modes.EagerTestCase):
+    def run_loop(self, folder, gradients, function=False, restore=None, **arguments):
+        """Takes these steps; returns the checkpoint of all that there is."""
+        policy = dynamic()
+        record = StepRecord(policy)
+        checkpoint = tf.train.Checkpoint(policy=policy, record=record)
+        if restore is not None:
+            checkpoint.restore(restore)
+        writer = summary.create_file_writer(folder)
+
+        def step(gradient):
+            policy.update([gradient])
+            monitoring.write_summaries(record, writer=writer, **arguments)
+
+        if function:
+            step = tf.function(step, autograph=False)
+        for gradient in gradients:
+            step(tf.constant(gradient))
+        with writer.as_default():
+            summary.flush()
+        return checkpoint
+
+    @parameterized.parameters(False, True)
+    def test_files_hold_what_the_run_had(self, function):
+        folder = event_files.folder(self)
+        self.run_loop(folder, GRADIENTS, function)
+        self.assertEqual(event_files.points(folder), expected(GRADIENTS))
+        found = event_files.read(folder)
+        # A function does the same at each call.
+        times = len(GRADIENTS) if function else 1
+        self.assertEqual(found["floor"], [(i + 1, 2.0) for i in range(times)])
+        self.assertEqual(found["ceiling"], [(i + 1, 16.0) for i in range(times)])
+
+    def test_goes_on_after_a_restart(self):
+        folder = event_files.folder(self)
+        path = os.path.join(event_files.folder(self), "ckpt")
+        saved = self.run_loop(folder, GRADIENTS[:5]).save(path)
+        self.run_loop(folder, GRADIENTS[5:], restore=saved)
+        self.assertEqual(event_files.points(folder), expected(GRADIENTS))
+        self.assertEqual(event_files.read(folder)["floor"], [(1, 2.0), (6, 2.0)])
+
+    def test_goes_back_to_a_checkpoint(self):
+        folder = event_files.folder(self)
+        policy = dynamic()
+        record = StepRecord(policy)
+        checkpoint = tf.train.Checkpoint(policy=policy, record=record)
+        writer = summary.create_file_writer(folder)
+        saved = checkpoint.save(os.path.join(event_files.folder(self), "ckpt"))
+        for _ in range(2):
+            for gradient in (1.0, INF):
+                policy.update([tf.constant(gradient)])
+                monitoring.write_summaries(record, writer=writer, log_every_n_secs=0)
+            checkpoint.restore(saved)
+        with writer.as_default():
+            summary.flush()
+        self.assertEqual(event_files.points(folder), 2 * expected([1.0, INF]))
+        self.assertEqual(event_files.read(folder)["floor"], [(1, 2.0), (1, 2.0)])
+        self.assertLen(self.messages(), 2)
+
+    def test_default_writer_and_step(self):
+        folder = event_files.folder(self)
+        policy = dynamic()
+        record = StepRecord(policy)
+        monitoring.write_summaries(record)  # Nowhere.
+        with summary.create_file_writer(folder).as_default():
+            monitoring.write_summaries(record, 70)
+            monitoring.write_summaries(record, tf.constant(71))
+            summary.flush()
+        self.assertEqual(event_files.points(folder), [(70, 0, 0, 8.0), (71, 0, 0, 8.0)])
+        self.assertEqual(event_files.read(folder)["floor"], [(70, 2.0)])
+
+    def test_tensorboard_reads_it(self):
+        try:
+            from tensorboard.backend.event_processing import event_accumulator
+        except ImportError:
+            self.skipTest("TensorBoard is not installed")
+        folder = event_files.folder(self)
+        self.run_loop(folder, GRADIENTS)
+        accumulator = event_accumulator.EventAccumulator(folder)
+        accumulator.Reload()
+        found = [
+            (event.step, float(tf.make_ndarray(event.tensor_proto)))
+            for event in accumulator.Tensors("loss_scale/scale")
+        ]
+        self.assertEqual(found, [(row[0], row[3]) for row in expected(GRADIENTS)])
+        metadata = accumulator.SummaryMetadata("loss_scale/scale")
+        self.assertEqual(metadata.plugin_data.plugin_name, "scalars")
+
+    def test_errors(self):
+        with self.assertRaisesRegex(TypeError, "record must be a StepRecord, got 3"):
+            monitoring.write_summaries(3)
+        record = StepRecord(dynamic())
+        with self.assertRaisesRegex(ValueError, "log_every_n_secs must be at least 0, got -1"):
+            monitoring.write_summaries(record, log_every_n_secs=-1)
+        with tf.Graph().as_default():
+            with self.assertRaisesRegex(ValueError, "outside of the graph"):
+                monitoring.write_summaries(record)
+            record = StepRecord(dynamic())
+            with self.assertRaisesRegex(ValueError, "step and writer must be None"):
+                monitoring.write_summaries(record, 1)
+
+    def test_a_stuck_loop_ends(self):
+        policy = dynamic()
+        record = StepRecord(policy, max_consecutive_skips=4)
+        step = tf.function(lambda gradient: policy.update([gradient])[1], autograph=False)
+        with self.assertRaisesRegex(LossScaleError, "4 steps in a row"):
+            for _ in range(100):
+                step(tf.constant(np.nan))
+                record.check()
+        self.assertEqual(record.steps.numpy(), 4)
+
+    @parameterized.parameters(False, True)
+    def test_two_replicas_write_once(self, inside):
+        folder = event_files.folder(self)
+        strategy = replicas.strategy("mirrored_2")
+        with strategy.scope():
+            policy = dynamic()
+            record = StepRecord(policy)
+        writer = summary.create_file_writer(folder)
+
+        def replica_step(gradients):
+            gradient = replicas.own(gradients)
+            tf.distribute.get_replica_context().merge_call(
+                lambda _, each: policy.update([each])[1], args=(gradient,)
+            )
+            if inside:
+                monitoring.write_summaries(record, writer=writer)
+
+        @tf.function(autograph=False)
+        def step(gradients):
+            replicas.run(strategy, replica_step, (gradients,))
+
+        for gradient in GRADIENTS[:6]:
+            step(tf.constant([1.0, gradient]))
+            if not inside:
+                monitoring.write_summaries(record, writer=writer)
+        with writer.as_default():
+            summary.flush()
+        self.assertEqual(event_files.points(folder), expected(GRADIENTS[:6]))
+
+
+class MessagesTest(Absl, modes.EagerTestCase):
+    def setUp(self):
+        super().setUp()
+        self.clock = 1000.0
+        patcher = mock.patch.object(_monitor.time, "monotonic", lambda: self.clock)
+        patcher.start()
+        self.addCleanup(patcher.stop)
+
+    def steps(self, policy, record, gradients, seconds=1.0, every=10.0):
+        for gradient in gradients:
+            policy.update([tf.constant(gradient)])
+            monitoring.write_summaries(record, log_every_n_secs=every)
+            self.clock += seconds
+
+    def test_skipped_steps_at_most_once_in_so_many_seconds(self):
+        policy = DynamicLossScale(2.0**20, 1000)
+        record = StepRecord(policy)
+        self.steps(policy, record, [INF] * 10)
+        self.assertEqual(
+            self.messages(),
+            [
+                "Loss scale: 1 more step skipped. 1 of 1 steps skipped; step 1 skipped; "
+                "loss scale 1048576 -> 524288"
+            ],
+        )
+        self.steps(policy, record, [1.0])
+        self.assertEqual(
+            self.messages()[1:],
+            [
+                "Loss scale: 9 more steps skipped. 10 of 11 steps skipped; step 10 skipped; "
+                "loss scale 2048 -> 1024"
+            ],
+        )
+        self.steps(policy, record, [1.0] * 20)
+        self.assertLen(self.messages(), 2)
+
+    def test_what_was_skipped_before_the_first_call_is_no_news(self):
+        policy = DynamicLossScale(2.0**20, 1000)
+        record = StepRecord(policy)
+        for gradient in (INF, INF, 1.0):
+            policy.update([tf.constant(gradient)])
+        self.steps(policy, record, [1.0])
+        self.assertEmpty(self.messages())
+
+    def test_growth(self):
+        policy = dynamic()
+        record = StepRecord(policy)
+        self.steps(policy, record, [1.0, 1.0, 1.0, 1.0])
+        self.assertEqual(self.messages("debug"), ["Loss scale: 8 -> 16 by step 2"])
+
+    def test_floor_once_for_each_time_that_it_is_reached(self):
+        policy = dynamic()  # From 8 to the floor of 2 in two steps.
+        record = StepRecord(policy)
+
+        def told():
+            return [text.split(" It ")[0] for text in self.messages(word="floor")]
+
+        self.steps(policy, record, [INF] * 5)
+        self.assertEqual(told(), ["Loss scale: at its floor, 2, by step 2."])
+        self.steps(policy, record, [1.0, 1.0, INF, INF])
+        self.assertEqual(told()[1:], ["Loss scale: at its floor, 2, by step 8."])
+
+    def test_no_floor_where_a_scale_starts_there(self):
+        policy = DynamicLossScale(2.0, 1000, min_loss_scale=2.0)
+        record = StepRecord(policy)
+        self.steps(policy, record, [1.0, 1.0])
+        self.assertEmpty(self.messages())
+        self.steps(policy, record, [INF])
+        self.assertLen(self.messages(word="floor"), 1)
+
+
+class _Run:
+    """A graph with an optimizer, its record and a hook."""
+
+    def __init__(self, watch="optimizer", names=False, limit=None, **arguments):
+        self.gradient = tf1.placeholder(tf.float32, [])
+        variable = tf1.get_variable("w", [])
+        manager = ExponentialUpdateLossScaleManager(8.0, 2, 1, 2, 0.5)
+        optimizer = contrib.LossScaleOptimizer(tf1.train.GradientDescentOptimizer(0.0), manager)
+        watched = {"optimizer": optimizer, "manager": manager}.get(watch)
+        if watched is None:
+            watched = ExponentialUpdateLossScaleManager(8.0, 2)
+        self.record = StepRecord(watched, names=names, max_consecutive_skips=limit)
+        self.step = tf1.train.get_or_create_global_step()
+        self.train = optimizer.minimize(variable * self.gradient, self.step)
+        if arguments.get("step") == "global":
+            arguments["step"] = self.step
+        self.hook = monitoring.LossScaleHook(self.record, **arguments)
+
+    def take(self, gradients, folder=None, hooks=()):
+        """Takes these steps in a session that TensorFlow looks after; returns how many it took."""
+        with tf1.train.MonitoredTrainingSession(
+            hooks=[self.hook, *hooks],
+            checkpoint_dir=folder,
+            save_summaries_steps=None,
+            save_summaries_secs=None,
+            log_step_count_steps=None,
+        ) as session:
+            for gradient in gradients:
+                session.run(self.train, {self.gradient: gradient})
+
+
+def of_manager(gradients, **keywords):
+    return expected(gradients, low=1.0, high=INF, **keywords)
+
+
+class HookTest(Absl, parameterized.TestCase, tf.test.TestCase):
+    def setUp(self):
+        super().setUp()
+        self.folder = event_files.folder(self)
+        self.addCleanup(tf1.summary.FileWriterCache.clear)
+
+    def run_steps(self, gradients, checkpoints=None, hooks=(), **arguments):
+        with tf.Graph().as_default():
+            run = _Run(**arguments)
+            run.take(gradients, checkpoints, hooks)
+        return run
+
+    @parameterized.parameters("optimizer", "manager")
+    def test_files_hold_what_the_run_had(self, watch):
+        self.run_steps(GRADIENTS, watch=watch, every_n_steps=1, output_dir=self.folder)
+        start = [(0, 0, 0, 8.0)]
+        self.assertEqual(event_files.points(self.folder), start + of_manager(GRADIENTS))
+        self.assertEqual(event_files.read(self.folder)["floor"], [(0, 1.0)])
+        self.assertNotIn("ceiling", event_files.read(self.folder))
+
+    def test_every_n_steps_and_at_the_end(self):
+        with mock.patch.object(
+            _monitor.Monitor, "_read", autospec=True, side_effect=_monitor.Monitor._read
+        ) as reads:
+            self.run_steps(GRADIENTS, every_n_steps=4, output_dir=self.folder)
+        rows = [(0, 0, 0, 8.0), *of_manager(GRADIENTS)]
+        self.assertEqual(event_files.points(self.folder), [rows[i] for i in (0, 4, 8, 10)])
+        self.assertEqual(reads.call_count, 4)
+
+    def test_goes_on_after_a_restart(self):
+        checkpoints = event_files.folder(self)
+        for gradients in (GRADIENTS[:5], GRADIENTS[5:]):
+            self.run_steps(gradients, checkpoints, every_n_steps=1, output_dir=self.folder)
+            tf1.summary.FileWriterCache.clear()
+            for name in os.listdir(self.folder):  # They are named by the second.
+                if "first" not in name:
+                    path = os.path.join(self.folder, name)
+                    os.rename(path, f"{path}.first")
+        rows = [(0, 0, 0, 8.0), *of_manager(GRADIENTS)]
+        # The second run begins with what it has restored.
+        found = event_files.points(self.folder)
+        self.assertCountEqual(found, rows[:6] + rows[5:])
+        self.assertCountEqual(event_files.read(self.folder)["floor"], [(0, 1.0), (5, 1.0)])
+
+    def test_a_session_that_is_restored_from_an_older_checkpoint(self):
+        with tf.Graph().as_default():
+            run = _Run(every_n_steps=1, output_dir=self.folder, log_every_n_secs=0)
+            failed = []
+
+            class Fails(tf1.train.SessionRunHook):
+                def after_run(self, context, values):
+                    if not failed and context.session.run(run.record.steps) == 2:
+                        failed.append(True)
+                        raise tf.errors.AbortedError(None, None, "lost")
+
+            run.take([1.0, INF, INF, 1.0], event_files.folder(self), [Fails()])
+        # MonitoredTrainingSession runs the step that failed again, from the checkpoint at 0.
+        rows = expected([1.0, INF], low=1.0)
+        again = expected([INF, INF, 1.0], low=1.0)
+        start = (0, 0, 0, 8.0)
+        self.assertEqual(event_files.points(self.folder), [start, *rows, start, *again])
+        self.assertEqual(event_files.read(self.folder)["floor"], [(0, 1.0), (0, 1.0)])
+        self.assertLen(self.messages(word="more step"), 3)
+
+    @parameterized.parameters((None, 5), (3, None), (3, 50))
+    def test_a_stuck_run_ends(self, argument, limit):
+        with self.assertRaisesRegex(LossScaleError, r"6 steps in a row.*w \(NaN\)"):
+            self.run_steps(
+                [1.0] + [np.nan] * 50,
+                every_n_steps=7,
+                names=True,
+                max_consecutive_skips=argument,
+                limit=limit,
+                output_dir=self.folder,
+            )
+        self.assertEqual(event_files.points(self.folder)[-1], (7, 6, 6, 1.0))
+        self.assertLen(self.messages(word="6 more steps"), 1)
+
+    def test_other_axis_and_writer(self):
+        with tf.Graph().as_default():
+            writer = tf1.summary.FileWriter(self.folder)
+            run = _Run(every_n_steps=1, summary_writer=writer, step="global")
+            run.take([1.0, INF, 1.0])
+        steps = [step for step, *_ in event_files.points(self.folder)]
+        self.assertEqual(steps, [0, 1, 1, 2])
+        with self.assertRaisesRegex(ValueError, "must not both be given"):
+            monitoring.LossScaleHook(run.record, 1, "folder", writer)
+
+    @parameterized.parameters(
+        ({"is_chief": False}, None, False),
+        ({}, ("worker", 1), False),
+        ({}, ("chief", 0), True),
+        ({"is_chief": True}, ("worker", 1), True),
+        ({}, None, True),
+    )
+    def test_the_chief_alone_writes(self, arguments, task, writes):
+        config = {}
+        if task is not None:
+            cluster = {"chief": ["a:1"], "worker": ["b:1", "c:1"]}
+            config["TF_CONFIG"] = json.dumps(
+                {"cluster": cluster, "task": {"type": task[0], "index": task[1]}}
+            )
+        with mock.patch.dict(os.environ, config):
+            self.run_steps([1.0], output_dir=self.folder, **arguments)
+        self.assertEqual(bool(event_files.read(self.folder)), writes)
+
+    def test_says_that_it_sees_nothing(self):
+        self.run_steps([1.0, 1.0, 1.0], watch="another", every_n_steps=1)
+        self.assertLen(self.messages(word="seen no step"), 1)
+        self.run_steps([1.0, 1.0, 1.0], watch="optimizer", every_n_steps=1)
+        self.run_steps([INF], watch="optimizer", every_n_steps=1)
+        self.run_steps([], watch="another", every_n_steps=1)
+        self.assertLen(self.messages(word="seen no step"), 1)
+
+    def test_makes_nothing_once_the_graph_is_final(self):
+        with tf.Graph().as_default() as graph:
+            run = _Run(every_n_steps=1)
+            run.hook.begin()
+            size = len(graph.get_operations())
+            run.hook.begin()
+            run.record.steps  # noqa: B018  It finds what there is.
+            self.assertLen(graph.get_operations(), size)
+
+    def test_a_record_of_another_graph(self):
+        with tf.Graph().as_default():
+            record = StepRecord(ExponentialUpdateLossScaleManager(8.0, 2))
+        with tf.Graph().as_default():
+            tf1.train.get_or_create_global_step()
+            with self.assertRaisesRegex(ValueError, "another graph"):
+                monitoring.LossScaleHook(record).begin()
+
+    def test_a_summary_of_the_graph(self):
+        with tf.Graph().as_default():
+            run = _Run()
+            text = monitoring.write_summaries(run.record)
+            with tf1.Session() as session:
+                session.run(tf1.global_variables_initializer())
+                for gradient in (1.0, INF):
+                    session.run(run.train, {run.gradient: gradient})
+                found = tf1.Summary.FromString(session.run(text))
+        self.assertEqual(
+            {value.tag: value.simple_value for value in found.value},
+            {
+                "loss_scale/skipped_steps": 1.0,
+                "loss_scale/consecutive_skips": 1.0,
+                "loss_scale/scale": 4.0,
+                "loss_scale/floor": 1.0,
+            },
+        )
+
+    def test_estimator(self):
+        estimator = getattr(tf, "estimator", None)
+        if not hasattr(estimator, "Estimator"):
+            self.skipTest("this TensorFlow has no Estimator")
+
+        def model_fn(features, mode):
+            manager = ExponentialUpdateLossScaleManager(8.0, 2, 1, 2, 0.5)
+            optimizer = contrib.LossScaleOptimizer(tf1.train.GradientDescentOptimizer(0.0), manager)
+            record = StepRecord(optimizer)
+            loss = tf.reduce_sum(tf1.get_variable("w", []) * features)
+            train = optimizer.minimize(loss, tf1.train.get_global_step())
+            hook = monitoring.LossScaleHook(record, 1, self.folder)
+            return estimator.EstimatorSpec(mode, loss=loss, train_op=train, training_hooks=[hook])
+
+        def input_fn():
+            return tf1.data.Dataset.from_tensor_slices(np.float32(GRADIENTS))
+
+        config = estimator.RunConfig(save_summary_steps=None, log_step_count_steps=None)
+        trainer = estimator.Estimator(model_fn, event_files.folder(self), config)
+        # Estimator adds one, which ends the run.
+        with mock.patch.object(tf1.train, "NanTensorHook", lambda _: tf1.train.SessionRunHook()):
+            trainer.train(input_fn)
+        start = [(0, 0, 0, 8.0)]
+        self.assertEqual(event_files.points(self.folder), start + of_manager(GRADIENTS))
+
+
+if __name__ == "__main__":
+    tf.test.main()

@@ -1,0 +1,227 @@
+"""The callback, which becomes one of the Keras whose model it is used with."""
+
+import contextlib
+import functools
+import sys
+from typing import Any
+
+from tf_lossscale_compat import _monitor, _step_record, _summaries, _tf, _watch
+from tf_lossscale_compat.keras import _families, _shared
+
+tf = _tf.tf
+
+_HINT = (
+    "the model's training step applies gradients with something else than what it watches. Have it "
+    "call apply_gradients, apply or minimize of the model's loss-scale optimizer."
+)
+
+# Stands for `keras.callbacks.Callback`, which the class for a Keras has beside this package's.
+_MixedIntoKeras: Any = object
+
+
+class LossScaleCallback(_MixedIntoKeras):
+    """Writes a loss scale's summaries for TensorBoard, logs, and ends a `fit` that is stuck.
+
+    For the models of Keras 3 on TensorFlow, of `tf_keras` and of tf.keras:
+
+        callback = LossScaleCallback(log_dir="logs/loss_scale", max_consecutive_skips=50)
+        model.fit(x, y, callbacks=[callback])
+
+    It puts `loss_scale` and `skipped_steps` (a float and an int, those since the record was made)
+    into the logs of each epoch, for the callbacks after it, `History` and the progress bar, but for
+    that of TensorFlow 2.2 to 2.4, which comes before all callbacks.
+
+    The record is read where `fit` begins, every N steps and at the end of each epoch; nothing waits
+    for the device in between. What is written is what `monitoring.write_summaries` writes, the
+    floor and the ceiling in each `fit` once. Logged through `absl.logging` are skipped steps
+    (WARNING), that the scale has come down to its floor (WARNING), that it has grown (DEBUG), and
+    that the record sees no step at all (WARNING).
+    """
+
+    def __new__(cls, record=None, *args, **kwargs):
+        """Makes an instance of the class for a Keras; which one the model says in the end."""
+        if hasattr(cls, "_keras"):
+            return object.__new__(cls)
+        watched = getattr(record, "_watched", None)
+        return object.__new__(_class(cls, getattr(type(watched), "_keras", tf.keras)))
+
+    def __init__(
+        self,
+        record=None,
+        log_dir=None,
+        every_n_steps=100,
+        *,
+        max_consecutive_skips=None,
+        log_every_n_secs=60,
+    ):
+        """Makes the callback.
+
+        Args:
+          record: `StepRecord`; None for that of the model's optimizer, which is made where `fit`
+            begins if there is none. That optimizer then has to be one of this package, and its
+            first step is yet to come, unless it was taken with `run_eagerly`.
+          log_dir: str, the folder to write summaries to, best one of its own; None for none.
+          every_n_steps: int above zero, after how many steps of an epoch the record is read.
+          max_consecutive_skips: int above zero, how many skipped steps in a row end `fit` with a
+            `LossScaleError`; None for what the record was made with.
+          log_every_n_secs: real number. Skipped steps are logged at most once in so many seconds,
+            with how many there were since.
+
+        Raises:
+          TypeError: `record` is no `StepRecord`.
+          ValueError: a number cannot be used.
+        """
+        self._keras.callbacks.Callback.__init__(self)
+        if record is not None:
+            _summaries.check_record(record)
+        self._given, self._monitor = record, None
+        self._log_dir, self._writer = log_dir, None
+        self._every_n_steps = _monitor.period(every_n_steps)
+        self._options = (_monitor.limit(max_consecutive_skips), _monitor.seconds(log_every_n_secs))
+        self._read_at = self._begun = 0
+        self._supports_tf_logs = True
+
+    @property
+    def record(self):
+        """The `StepRecord`, or None if it was not given and `fit` has not begun."""
+        return self._given if self._monitor is None else self._monitor.record
+
+    def set_model(self, model):
+        """Called by Keras; which Keras the model is of is known from here on."""
+        keras = _keras_of(model)
+        if keras not in (None, self._keras) and "_public" in vars(type(self)):
+            self.__class__ = _class(type(self)._public, keras)
+            params = getattr(self, "params", None)
+            keras.callbacks.Callback.__init__(self)
+            self.params, self._supports_tf_logs = params, True
+        super().set_model(model)
+
+    def set_params(self, params):
+        """Called by Keras."""
+        super().set_params(params)
+        # The progress bars of TensorFlow before 2.2 show just what is named there.
+        shown = (params or {}).get("metrics")
+        if isinstance(shown, list):
+            shown.extend(name for name in ("loss_scale", "skipped_steps") if name not in shown)
+
+    def on_train_begin(self, logs=None):
+        """Called by Keras; raises a TypeError or ValueError where there can be no record."""
+        self._close()
+        session = _session(self._keras)
+        record = self._given
+        if record is None:
+            record = _record_of(self.model)
+        if self._monitor is None or self._monitor.record is not record:
+            self._monitor = _monitor.Monitor(record, *self._options)
+        if self._log_dir is not None and _summaries.writes_here(record):
+            self._writer = _summaries.file_writer(self._log_dir)
+        with _graph(session):
+            self._monitor.prepare()
+            self._monitor.start(self._writer, session)
+        self._read_at = self._begun = 0
+
+    def on_epoch_begin(self, epoch, logs=None):
+        """Called by Keras."""
+        self._read_at = self._begun = 0
+
+    # Not where a batch ends: Keras 3 would have each wait for the device then.
+    def on_train_batch_begin(self, batch, logs=None):
+        """Called by Keras."""
+        self._begun, self._supports_tf_logs = batch + 1, True
+        if batch - self._read_at >= self._every_n_steps:
+            self._read_at = batch
+            self._look()
+
+    def on_epoch_end(self, epoch, logs=None):
+        """Called by Keras; `logs` gets `loss_scale` and `skipped_steps`."""
+        now = self._look()
+        if logs is not None:
+            logs["loss_scale"], logs["skipped_steps"] = now.scale, now.skipped
+        if self._begun:
+            self._monitor.saw_nothing(now, _HINT)
+
+    def _look(self, at_end=False):
+        session = _session(self._keras)
+        now = self._monitor.look(session, at_end)
+        self._monitor.check(now, session)
+        return now
+
+    def on_train_end(self, logs=None):
+        """Called by Keras."""
+        self._monitor.look(_session(self._keras), at_end=True)
+        self._close()
+
+    def _close(self):
+        if self._writer is not None:
+            self._writer.close()
+            self._writer = None
+
+
+LossScaleCallback.__module__ = "tf_lossscale_compat.keras.callbacks"
+
+
+class _TellsOfLogs:
+    """Mixed in where Keras asks callbacks whether they take logs that nothing has waited for."""
+
+    def on_train_batch_end(self, batch, logs=None):
+        # Up to TensorFlow 2.4 those are other dicts than the ones that History sees, which are
+        # wanted where an epoch ends.
+        self._supports_tf_logs = False
+
+
+@functools.lru_cache(maxsize=None)
+def _class(public, keras):
+    """The class that is both `public` and a callback of that Keras."""
+    attributes = {
+        "_keras": keras,
+        "_public": public,
+        "__module__": public.__module__,
+        "__qualname__": public.__qualname__,
+        "__doc__": public.__doc__,
+    }
+    base = keras.callbacks.Callback
+    bases = (_TellsOfLogs, base) if hasattr(base, "_implements_train_batch_hooks") else (base,)
+    return type(public.__name__, (public, *bases), attributes)
+
+
+def _keras_of(model):
+    """The Keras that a model is of, or None."""
+    for base in type(model).__mro__:
+        if base.__name__ == "Model" and base.__module__.split(".")[0] in _families.ROOTS:
+            return _families.keras_of(base)
+    return None
+
+
+def _record_of(model):
+    """The record of the model's optimizer, made now if there is none."""
+    optimizer = getattr(model, "optimizer", None)
+    if not isinstance(optimizer, _shared.LossScaling):
+        raise TypeError(
+            "record must be given where the model's optimizer is no loss-scale optimizer of "
+            f"tf_lossscale_compat, got record=None and the optimizer {optimizer!r}."
+        )
+    record = _watch.record_of(optimizer)
+    if record is not None:
+        return record
+    strategy = getattr(model, "distribute_strategy", None)
+    with strategy.scope() if strategy is not None else contextlib.nullcontext():
+        try:
+            return _step_record.StepRecord(optimizer)
+        except ValueError as error:
+            raise ValueError(
+                "record must be given, a StepRecord made before the first step, or the callback "
+                f"must be used from the first fit on, got None: {error}"
+            ) from error
+
+
+def _session(keras):
+    """The session in which that Keras runs its graph, or None in eager mode."""
+    if tf.executing_eagerly():
+        return None
+    # Not every version's public modules have it.
+    backend = keras.callbacks.Callback.__module__.rsplit(".", 1)[0] + ".backend"
+    return sys.modules[backend].get_session()
+
+
+def _graph(session):
+    return contextlib.nullcontext() if session is None else session.graph.as_default()
