@@ -44,7 +44,12 @@ PASSED_ON = {
 }
 # Of the standard library: named tuples, the stack (in one place).
 OF_PYTHON = {"_asdict", "_getframe"}
-WITH_FALLBACK = {"_datatype_enum", "_shape_tuple", "_is_wrapped_by_loss_scale_optimizer"}
+WITH_FALLBACK = {
+    "_datatype_enum",
+    "_is_wrapped_by_loss_scale_optimizer",
+    "_shape_tuple",
+    "_variable_creator_stack",
+}
 
 
 def _trees():

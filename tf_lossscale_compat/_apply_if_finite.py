@@ -108,5 +108,5 @@ def apply_if_finite(loss_scale, optimizers_and_gradients, *, agree=None, enabled
         what="apply_if_finite",
         skips_nonfinite=enabled,
         agree=agree,
-        watched=loss_scale,
+        watched=_policy.held(loss_scale),
     )

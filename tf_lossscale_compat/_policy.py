@@ -25,8 +25,12 @@ def moves_by_flag(method):
     return method
 
 
-def reads(name):
-    """Decorates a `get_loss_scale` that returns the value of the attribute of that name."""
+def reads(name=None):
+    """Decorates what returns a policy's scale and reads it anew at each call.
+
+    Args:
+      name: str, the attribute that it reads; None where that is no reference variable.
+    """
 
     def mark(method):
         method.reads = method, name
@@ -53,9 +57,13 @@ def is_manager(policy):
 
 
 def held(policy):
-    """The manager that a `ManagerLossScale` runs, else the policy itself."""
-    # Users' policies may have a `manager` of any kind.
-    return policy.manager if getattr(type(policy), "_runs_a_manager", False) is True else policy
+    """What a `ManagerLossScale` or a manager made of a `LossScale` runs; else the policy itself."""
+    # Users' policies may have attributes of these names.
+    if getattr(type(policy), "_runs_a_manager", False) is True:
+        return held(policy.manager)
+    if getattr(type(policy), "_runs_a_loss_scale", False) is True:
+        return held(policy.loss_scale)
+    return policy
 
 
 def _update(policy):
@@ -71,15 +79,19 @@ def scale(policy):
 
 def scale_now(policy):
     """As `scale`, read at this point of a graph; NaN where a policy of the user's hinders that."""
-    if not (_tf.in_plain_graph() and any(map(_state.is_reference, variables(policy)))):
+    if not _tf.in_plain_graph():
         return scale(policy)
-    method = getattr(held(policy), "get_loss_scale", None)
+    policy = held(policy)
+    # A user's may hand out a tensor that it has read before.
+    method = policy.get_loss_scale if is_manager(policy) else type(policy).__call__
     function = getattr(method, "__func__", method)
     of, name = getattr(function, "reads", (None, None))
-    variable = getattr(held(policy), name) if of is function else None
-    if not hasattr(variable, "read_value"):
+    if of is not function:
         return tf.constant(float("nan"))
-    return tf.cast(variable.read_value(), tf.float32)
+    value = None if name is None else getattr(policy, name)
+    if not _state.is_reference(value):
+        return scale(policy)
+    return tf.cast(value.read_value(), tf.float32)
 
 
 def variables(policy):

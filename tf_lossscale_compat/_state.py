@@ -67,7 +67,9 @@ def is_reference(variable):
 
 def copied(value):
     """A scalar that stays what it is when the variable moves that it may have been read from."""
-    return tf.raw_ops.DeepCopy(x=value) if _tf.in_plain_graph() else value
+    # XLA has no such operation, and knows no references.
+    copies = _tf.in_plain_graph() and not _tf.compiled_by_xla()
+    return tf.raw_ops.DeepCopy(x=value) if copies else value
 
 
 def read(variable):

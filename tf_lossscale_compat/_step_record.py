@@ -3,6 +3,7 @@
 import collections
 import contextlib
 import functools
+import threading
 import zlib
 
 import numpy as np
@@ -89,8 +90,8 @@ class StepRecord(_tf.Trackable):
             )
         self._names = _arguments.flag("names", names)
         self._limit = _limit(max_consecutive_skips)
-        self._watched = watched if _is_optimizer(watched) else _policy.held(watched)
-        _watch.check(self._watched)
+        self.watched = watched if _is_optimizer(watched) else _policy.held(watched)
+        _watch.check(self.watched)
         _replicas.check_strategy()
         kept = _policy.variables(self.policy())
         if _is_optimizer(watched):
@@ -106,8 +107,8 @@ class StepRecord(_tf.Trackable):
             self._replicas = 1
             if tf.distribute.has_strategy():
                 self._replicas = tf.distribute.get_strategy().num_replicas_in_sync
-        self._gradients, self._owners = {}, {}
-        _watch.watch(self._watched, self)
+        self._gradients, self._owners, self._lock = {}, {}, threading.RLock()
+        _watch.watch(self.watched, self)
 
     def _make(self, name, value):
         with tf1.name_scope("step_record/"):
@@ -129,9 +130,9 @@ class StepRecord(_tf.Trackable):
 
     def policy(self):
         """The loss scale or manager in force, a `LossScale` or `LossScaleManager`."""
-        if _is_optimizer(self._watched):
-            return _policy.held(self._watched._policy_in_use())
-        return self._watched
+        if _is_optimizer(self.watched):
+            return _policy.held(self.watched._policy_in_use())
+        return self.watched
 
     def variables(self):
         """Returns the record's variables, a list."""
@@ -163,7 +164,7 @@ class StepRecord(_tf.Trackable):
 
         def make():
             last = tf.identity(self._last)
-            return tf.where(tf.equal(last[0], self._finite_steps), last[2], tf.zeros_like(last[2]))
+            return last[2] * tf.cast(tf.equal(last[0], self._finite_steps), tf.int64)
 
         return self._tensor("consecutive_skips", make)
 
@@ -198,10 +199,22 @@ class StepRecord(_tf.Trackable):
             raise ValueError("session must be given where no session is the default, got None.")
         return session.run(copies)
 
-    def _counts(self, session):
-        finite, nonfinite, skipped, last, scales = self._values(session, self.variables()[:5])
+    def _read(self, session):
+        """The counts, and the last `Skip` or None, of one moment."""
+        known = list(self._gradients.values())
+        own = self.variables()[:5]
+        values = self._values(session, own + [each.last for each in known])
+        finite, nonfinite, skipped, last, scales = values[: len(own)]
         run = int(last[2]) if last[0] == finite else 0
-        return _Counts(int(finite + nonfinite), int(skipped), run, last, scales)
+        counts = _Counts(int(finite + nonfinite), int(skipped), run)
+        if not counts.skipped:
+            return counts, None
+        bad = ()
+        for each, rows in zip(known, values[len(own) :]):
+            if each.key == last[3]:
+                bad = each.bad(rows)
+        before, after = (float(scale) for scale in scales)
+        return counts, Skip(int(last[1]), before, None if np.isnan(after) else after, bad)
 
     def last_skip(self, session=None):
         """Returns what is known of the last skipped step, a `Skip`, or None if there is none.
@@ -210,15 +223,7 @@ class StepRecord(_tf.Trackable):
           session: the `tf.compat.v1.Session` that ran the step; None for the default one. Not
             needed in eager mode.
         """
-        counts = self._counts(session)
-        if not counts.skipped:
-            return None
-        before, after = (float(scale) for scale in counts.scales)
-        bad = ()
-        known = self._gradients.get(int(counts.last[3]))
-        if known is not None:
-            bad = known.bad(self._values(session, [known.last])[0])
-        return Skip(int(counts.last[1]), before, None if np.isnan(after) else after, bad)
+        return self._read(session)[1]
 
     def nonfinite_gradients(self, session=None):
         """Returns in how many skipped steps each gradient was not finite, on any replica.
@@ -228,11 +233,12 @@ class StepRecord(_tf.Trackable):
 
         Returns:
           A dict from names, of gradients that ever were not finite, to dicts from kinds ("NaN",
-          "+inf", "-inf") to numbers of steps. Empty without `names`.
+          "+inf", "-inf") to numbers of steps; what has the same name is counted together. Empty
+          without `names`.
         """
-        totals = {}
-        for known in list(self._gradients.values()):
-            for name, row in zip(known.names, self._values(session, [known.totals])[0]):
+        known, totals = list(self._gradients.values()), {}
+        for each, rows in zip(known, self._values(session, [each.totals for each in known])):
+            for name, row in zip(each.names, rows):
                 of_name = totals.setdefault(name, dict.fromkeys(_KINDS, 0))
                 for kind, count in zip(_KINDS, row):
                     of_name[kind] += int(count)
@@ -244,7 +250,7 @@ class StepRecord(_tf.Trackable):
         Args:
           session: see `last_skip`.
         """
-        counts, skip = self._counts(session), self.last_skip(session)
+        counts, skip = self._read(session)
         text = f"{counts.skipped} of {counts.steps} steps skipped"
         if skip is None:
             return text
@@ -265,10 +271,9 @@ class StepRecord(_tf.Trackable):
             raise ValueError(
                 "max_consecutive_skips must be given here or to the StepRecord, got None."
             )
-        counts = self._counts(session)
+        counts, skip = self._read(session)
         if counts.run < limit:
             return
-        skip = self.last_skip(session)
         raise LossScaleError(
             f"{counts.run} steps in a row were skipped, since step {skip.step - counts.run + 1}, "
             f"where max_consecutive_skips={limit} end a run: {self._in_words(skip)}. If the loss "
@@ -302,19 +307,19 @@ class StepRecord(_tf.Trackable):
         if hasattr(copy, "graph"):
             if copy.graph not in _tf.enclosing_graphs():
                 raise ValueError(
-                    f"The StepRecord of {self._watched!r} was made in another graph. Make it in "
+                    f"The StepRecord of {self.watched!r} was made in another graph. Make it in "
                     "the graph of the step."
                 )
         elif _tf.in_plain_graph():
             raise ValueError(
-                f"The StepRecord of {self._watched!r} was made outside of the graph of the step. "
+                f"The StepRecord of {self.watched!r} was made outside of the graph of the step. "
                 "Make it there."
             )
         strategy = tf.distribute.get_strategy()
         mirrored = strategy.extended.variable_created_in_scope(self._finite_steps)
         if strategy.num_replicas_in_sync > 1 and not mirrored:
             raise ValueError(
-                f"The StepRecord of {self._watched!r} was made outside strategy.scope() and is not "
+                f"The StepRecord of {self.watched!r} was made outside strategy.scope() and is not "
                 "mirrored. Make it under strategy.scope()."
             )
 
@@ -324,8 +329,11 @@ class StepRecord(_tf.Trackable):
         def finite():
             return _assigned(self._finite_steps.assign_add(1, read_value=False))
 
+        # In the first step, whatever it is: a checkpoint that is saved after it is to hold them.
+        known = self._known(step) if self._names and step.grads else None
+
         def other():
-            return self._tell_other(step)
+            return self._tell_other(step, known)
 
         with _state.scope_of([self._finite_steps]):
             if tf.executing_eagerly():
@@ -335,11 +343,14 @@ class StepRecord(_tf.Trackable):
             else:
                 # Variables in checkpoints are named by how many `cond` there are.
                 return tf1.cond(step.finite, finite, other, name="skipped_step")
-        if not step.finite and self._limit is not None and tf.executing_eagerly():
-            self.check()
         return None
 
-    def _tell_other(self, step):
+    def told(self, step):
+        """Raises a LossScaleError in eager mode, where this skipped step is one too many."""
+        if self._limit is not None and tf.executing_eagerly() and step.skipped and not step.finite:
+            self.check()
+
+    def _tell_other(self, step, known):
         finite = _state.read(self._finite_steps)
         last = _state.read(self._last)
         with tf.control_dependencies([finite, last]):
@@ -347,10 +358,10 @@ class StepRecord(_tf.Trackable):
         with tf.control_dependencies([number]):
             done = [_assigned(self._nonfinite_steps.assign_add(1, read_value=False))]
         if not step.skipped:
-            last = tf.concat([[finite], last[1:]], 0)
+            last = tf.stack([finite, last[1], tf.zeros_like(finite), last[3]])
         else:
-            run = tf.where(tf.equal(last[0], finite), last[2], tf.zeros_like(last[2])) + 1
-            key, noted = self._tell_gradients(step)
+            run = last[2] * tf.cast(tf.equal(last[0], finite), tf.int64) + 1
+            key, noted = (0, []) if known is None else (known.key, _tell_gradients(step, known))
             last = tf.stack([finite, number, run, tf.constant(key, tf.int64)])
             scales = tf.stack([step.before, step.after])
             done += [
@@ -362,38 +373,36 @@ class StepRecord(_tf.Trackable):
             done.append(_assigned(self._last.assign(last, read_value=False)))
         return None if tf.executing_eagerly() else tf.group(*done)
 
-    def _tell_gradients(self, step):
-        """Notes which gradients were not finite: under which key, and operations."""
-        if not self._names or step.grads is None:
-            return 0, []
-        known = self._known(step.names)
-        seen = _seen_by_all(step.grads)
-        ever = tf.reduce_any(seen[:, :, : len(_KINDS)] > 0, axis=0)
-        done = [
-            _assigned(known.last.assign(seen, read_value=False)),
-            _assigned(known.totals.assign_add(tf.cast(ever, tf.int64), read_value=False)),
-        ]
-        return known.key, done
-
-    def _known(self, names):
-        """What is kept of gradients with these names; made when they are first met."""
+    def _known(self, step):
+        """What is kept of gradients such as those of `step`; made when they are first met."""
+        names = step.names
         # Not by its place among the others, as a run that goes on may meet them in another order.
-        key = zlib.crc32("\n".join(names).encode())
-        if key not in self._gradients:
-            scope = contextlib.nullcontext()
-            if tf.distribute.has_strategy():
-                scope = tf.distribute.get_strategy().scope()
-            with tf.init_scope(), scope:
-                shape = (self._replicas, len(names), len(_KINDS) + 1)
-                last = self._make(f"last_gradients_{key:08x}", np.zeros(shape))
-                totals = np.zeros((len(names), len(_KINDS)), np.int64)
-                totals = self._make(f"gradients_{key:08x}", totals)
-            self._gradients[key] = _Gradients(key, names, last, totals)
-        return self._gradients[key]
+        key = zlib.crc32("\n".join([*names, *step.shapes]).encode())
+        with self._lock:
+            if key not in self._gradients:
+                if _replicas.in_replica_context():
+                    raise ValueError(
+                        "names=True of a StepRecord is not supported where replicas cannot meet, "
+                        "as in a function that XLA compiles inside of strategy.run. Leave it out."
+                    )
+                self._gradients[key] = self._make_gradients(key, names)
+            return self._gradients[key]
+
+    def _make_gradients(self, key, names):
+        scope = contextlib.nullcontext()
+        if tf.distribute.has_strategy():
+            scope = tf.distribute.get_strategy().scope()
+        # A function may be traced anew, for other variables or until it first comes to a step.
+        with tf.init_scope(), _tf.variables_allowed(), scope:
+            shape = (self._replicas, len(names), len(_KINDS) + 1)
+            # A run may go on with more replicas or less.
+            last = self._make(f"last_gradients_{key:08x}_{self._replicas}", np.zeros(shape))
+            totals = np.zeros((len(names), len(_KINDS)), np.int64)
+            totals = self._make(f"gradients_{key:08x}", totals)
+        return _Gradients(key, names, last, totals)
 
 
-class _Counts(collections.namedtuple("_Counts", ["steps", "skipped", "run", "last", "scales"])):
-    """What a record's variables said at one moment."""
+_Counts = collections.namedtuple("_Counts", ["steps", "skipped", "run"])
 
 
 class _Gradients:
@@ -445,6 +454,16 @@ def _limit(max_consecutive_skips):
     return _arguments.period("max_consecutive_skips", max_consecutive_skips, "int64", least=1)
 
 
+def _tell_gradients(step, known):
+    """Notes which gradients were not finite; returns a list of operations."""
+    seen = _seen_by_all(step.grads)
+    ever = tf.reduce_any(seen[:, :, : len(_KINDS)] > 0, axis=0)
+    return [
+        _assigned(known.last.assign(seen, read_value=False)),
+        _assigned(known.totals.assign_add(tf.cast(ever, tf.int64), read_value=False)),
+    ]
+
+
 def _assigned(value):
     return _tf.as_operation(_replicas.local_results(value))
 
@@ -464,7 +483,7 @@ def _look(dtype):
             tf.logical_and(infinite, values < zeros),
         ]
         counts = [tf.reduce_sum(tf.cast(kind, tf.float64)) for kind in kinds]
-        finite = tf.where(tf.math.is_finite(values), tf.abs(values), zeros)
+        finite = tf1.where(tf.math.is_finite(values), tf.abs(values), zeros)
         # Of no elements the maximum would be minus infinity.
         largest = tf.maximum(tf.reduce_max(finite), tf.zeros([], dtype))
         return tf.stack([*counts, tf.cast(largest, tf.float64)])

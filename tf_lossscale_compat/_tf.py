@@ -151,6 +151,25 @@ def enclosing_graphs():
         graph = getattr(graph, "outer_graph", None)
 
 
+@contextlib.contextmanager
+def variables_allowed():
+    """Context, within `tf.init_scope`, in which variables can be made whatever is traced outside.
+
+    A `tf.function` refuses those that are made after its first trace, for it would make them anew
+    in each. Nothing public tells it of one that is made once and kept.
+    """
+    graph: Any = tf1.get_default_graph()
+    creators = getattr(graph, "_variable_creator_stack", None)
+    if not creators:
+        yield
+        return
+    graph._variable_creator_stack = []
+    try:
+        yield
+    finally:
+        graph._variable_creator_stack = creators
+
+
 def compiled_by_xla():
     """Whether XLA is to compile the graph that is being built, as with `jit_compile=True`.
 

@@ -28,7 +28,10 @@ class _Watch(OfOne):
 
 
 def _watch_of(owner):
-    return getattr(owner, "__dict__", {}).get(_NAME)
+    known = getattr(owner, "__dict__", {}).get(_NAME)
+    if known is None or known.record is None or known.record.watched is owner:
+        return known
+    return None  # A shallow copy has taken it over.
 
 
 def check(owner):
@@ -120,6 +123,11 @@ class Step:
         names = [_name(each) for each in self._variables]
         return [f"{name} [{i}]" if names.count(name) > 1 else name for i, name in enumerate(names)]
 
+    @property
+    def shapes(self):
+        """Those of the variables, as far as they are known, a list of str."""
+        return [str(variable.shape) for variable in self._variables or ()]
+
     @contextlib.contextmanager
     def moving(self, *tensors):
         """Context in which the policy moves, once these tensors are known."""
@@ -141,15 +149,21 @@ class Step:
 
         Returns:
           A list of operations, empty in eager mode.
+
+        Raises:
+          LossScaleError: in eager mode, this skipped step is one too many for a record.
         """
         if not self.records:
             return []
         self.finite, self.skipped = finite, skipped
-        with tf.control_dependencies([op for op in done if op is not None]):
+        # A user's policy may return anything.
+        with tf.control_dependencies([op for op in tf.nest.flatten(done) if op is not None]):
             self.after = _policy.scale_now(self.policy)
             if not (tf.executing_eagerly() or isinstance(finite, bool)):
                 self.finite = tf.identity(finite)
             told = [record.tell(self) for record in self.records]
+        for record in self.records:
+            record.told(self)
         return [op for op in told if op is not None]
 
 

@@ -134,6 +134,7 @@ class FixedLossScale(LossScale):
         """Whether `update` asks for non-finite steps to be skipped."""
         return self._skip_nonfinite
 
+    @_policy.reads()
     @_tf.do_not_convert
     def __call__(self):
         """Returns the loss scale, a scalar float32 tensor."""
@@ -297,6 +298,7 @@ class DynamicLossScale(LossScale):
     def _num_good_steps(self):
         return self.good_steps
 
+    @_policy.reads()
     @_tf.do_not_convert
     def __call__(self):
         """Returns the current loss scale, a scalar float32 tensor."""

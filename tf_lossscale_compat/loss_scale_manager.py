@@ -60,6 +60,7 @@ class FixedLossScaleManager(LossScaleManager):
         """
         self._loss_scale = _arguments.fixed_scale("loss_scale", loss_scale, error=TypeError)
 
+    @_policy.reads()
     def get_loss_scale(self):
         """Returns the loss scale, a scalar float32 tensor, in any graph, function or eager."""
         value = self._loss_scale

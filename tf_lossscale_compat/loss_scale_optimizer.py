@@ -376,6 +376,8 @@ class MixedPrecisionLossScaleOptimizer(_BaseLossScaleOptimizer):
 class _LossScaleManagerAdapter(lsm.LossScaleManager):
     """A manager that takes its scale from a `LossScale`."""
 
+    _runs_a_loss_scale = True
+
     def __init__(self, loss_scale):
         self.loss_scale = loss_scale
 
