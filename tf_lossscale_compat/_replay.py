@@ -66,11 +66,10 @@ def _check_place(forward):
             "and strategy.run, with the batch of one replica."
         )
     if _is_graph_tensor(forward):
-        if tf.executing_eagerly() or not _tf.in_plain_graph():
-            if getattr(forward.graph, "building_function", False):
-                raise ValueError(
-                    f"forward is {forward!r}, a tensor inside of a function. Pass the function."
-                )
+        if getattr(forward.graph, "building_function", False):
+            raise ValueError(
+                f"forward is {forward!r}, a tensor inside of a function. Pass the function."
+            )
     elif not tf.executing_eagerly():
         raise ValueError(
             f"forward must be the loss, a tensor, in graph mode, got {forward!r}. Pass it with "
@@ -169,7 +168,10 @@ def _explain(forward_bad, first, scale, loss_finite, finite_scale, tried):
     if first is None:
         text = f"Loss and gradients are finite with loss scale {number(scale)}."
         if forward_bad:
-            text += f" {forward_bad} tensors of the forward pass hold non-finite values, which come to nothing."
+            text += (
+                f" In the forward pass {forward_bad} tensors hold non-finite values, which come "
+            )
+            text += "to nothing."
         return text
     where = f"{first.name} ({first.what()})"
     if first.kind == "variable":
@@ -193,7 +195,7 @@ def _explain(forward_bad, first, scale, loss_finite, finite_scale, tried):
 
 def _largest_finite(is_finite, scale):
     """The largest of scale/2, scale/4, … from 1 on that is finite or None, and the smallest."""
-    halvings = max(int(math.floor(math.log2(scale))), 0)
+    halvings = max(math.floor(math.log2(scale)), 0)
     if halvings == 0:
         return None, scale
     low, high = 0, halvings  # Not finite with `low` halvings; finite with `high`.
@@ -299,7 +301,7 @@ def replay(
         what = f"inputs {inputs!r}" if inputs else "detail 'layers'"
         raise ValueError(f"{what} does not go with a tensor of a graph for forward.")
     _check_place(forward)
-    with _lock:
+    with _lock, _tf.operations_unwatched():
         if of_graph:
             result = _replay_graph(forward, session, feed_dict, scale, variables)
         else:
@@ -311,11 +313,10 @@ def replay(
     return result
 
 
-def _replay_function(
-    forward, inputs, scale, loss, targets, training, variables, detail, is_model
-):
+def _replay_function(forward, inputs, scale, loss, targets, training, variables, detail, is_model):
     if is_model:
-        function, autograph = _model_loss(forward, loss, targets, training), False
+        function = _model_loss(forward, loss, targets, training)
+        autograph = _replay_layers.converts_calls(forward)
         inputs = (*inputs, targets)
         model = forward
     else:
@@ -323,9 +324,12 @@ def _replay_function(
     traced = _replay_graphs.Function(function, inputs, autograph, model)
     _check_loss(traced.loss)
     names = _variable_names([*traced.calls.layers, model])
-    held = traced.variables() if variables is None else [_of_keras(v) or v for v in variables]
-    if variables is not None:
-        names.update((id(_of_keras(v)), v.path) for v in variables if _of_keras(v) is not None)
+    held = []
+    for variable in traced.variables() if variables is None else variables:
+        value = _of_keras(variable)
+        if value is not None:
+            names[id(value)] = variable.path
+        held.append(variable if value is None else value)
     held_names = [names.get(id(v), v.name.split(":")[0]) for v in held]
     layers = detail == "layers" or (detail is None and is_model)
     return _look(traced, scale, held, held_names, names, layers)
@@ -404,7 +408,7 @@ def _look(traced, scale, variables, names, all_names, layers):
         if first is None:
             first = rows[min(bad_forward if cause == "forward" else bad_backward)[1]]
     closed = _replay_graphs.closed(_replay_graphs.ancestors([loss, *ends]).values())
-    notes = [f"Not looked into: {name}" for name in closed]
+    notes = ["Not looked into: " + ", ".join(closed)] if closed else []
     connected = {point.name for point in gradients}
     left_out = [name for name in names if name not in connected]
     if left_out:

@@ -8,19 +8,19 @@ and assertions) is taken out.
 """
 
 import contextlib
+import itertools
 import random
 from typing import Any, Dict, List
 
 import numpy as np
 
 from tf_lossscale_compat import _gradients, _replay_layers, _tf
-from tf_lossscale_compat._replay_table import Row, row_of
+from tf_lossscale_compat._replay_table import measure, row_of
 
 tf = _tf.tf
 tf1 = _tf.tf1
 
-_where = tf.compat.v2.where  # Which TensorFlow 1.15 does not call deprecated.
-
+_OF_NUMPY = (tf.float16, tf.float32, tf.float64, tf.complex64, tf.complex128)
 _VARIABLES = ("VariableV2", "Variable", "VarHandleOp")
 _READS = ("ReadVariableOp", "ResourceGather", "ResourceGatherNd", "VariableShape")
 # What runs graphs of their own, which are not looked into.
@@ -83,9 +83,41 @@ def ancestors(tensors, stop=()):
     return found
 
 
+def _enclosing(op):
+    """The loop or conditional of TensorFlow 1 that an operation is in, or None."""
+    context = op._get_control_flow_context()
+    return None if context is None or context.IsXLAContext() else context
+
+
+def _maybe_without_value(graph):
+    """The names of operations that may not run, or more than once, in control flow of TensorFlow 1.
+
+    Those in its loops and conditionals, and what depends on a branch that may not be taken.
+    """
+    names = set()
+    for op in graph.get_operations():
+        inside = _enclosing(op) is not None
+        if op.type in ("Merge", "RefMerge", "Exit", "RefExit") and not inside:
+            continue
+        before = [each.op.name for each in op.inputs] + [each.name for each in op.control_inputs]
+        if inside or op.type in ("Switch", "RefSwitch") or not names.isdisjoint(before):
+            names.add(op.name)
+    return names
+
+
 def closed(tensors):
-    """The operations among those of `tensors` that run graphs of their own: a list of names."""
-    return sorted({each.op.name for each in tensors if each.op.type in _CLOSED})
+    """What of what `tensors` are made by is not looked into: a list of names.
+
+    Operations that run graphs of their own, and loops and conditionals of TensorFlow 1; without
+    those that are their gradients.
+    """
+    names = set()
+    for op in {each.op.name: each.op for each in tensors}.values():
+        if op.type in _CLOSED:
+            names.add(op.name)
+        elif _enclosing(op) is not None:
+            names.add(_enclosing(op).name)
+    return sorted(name for name in names if not name.startswith("gradients/"))
 
 
 def differentiate(graph, loss, xs):
@@ -119,14 +151,14 @@ def by_tensor(graph, forward, backward, order, without):
       order: {name of an operation: its number}.
       without: set of names of tensors to leave out.
     """
-    points = []
+    points, unsure = [], _maybe_without_value(graph)
     for kind, tensors in (("forward", forward), ("backward", backward)):
         for name, tensor in tensors.items():
             if (
                 name not in (without if kind == "forward" else without | set(forward))
                 and _float(tensor)
                 and tensor.op.type != "Const"
-                and graph.is_fetchable(tensor)
+                and tensor.op.name not in unsure
             ):
                 points.append(Point(kind, tensor_name(tensor), tensor, order[tensor.op.name]))
     return sorted(points, key=lambda point: (point.kind != "forward", point.order))
@@ -147,11 +179,41 @@ def _harmless(nodes):
             node.attr.clear()
 
 
+def _rename_functions(graph_def, suffix):
+    """Gives the functions in a GraphDef other names, as a changed one must not bear its old one."""
+    library = graph_def.library
+    names = {function.signature.name for function in library.function}
+
+    def rename(holder, field):
+        if getattr(holder, field) in names:
+            setattr(holder, field, getattr(holder, field) + suffix)
+
+    for function in library.function:
+        rename(function.signature, "name")
+    for gradient in library.gradient:
+        rename(gradient, "function_name")
+        rename(gradient, "gradient_func")
+    bodies = [function.node_def for function in library.function]
+    for node in [node for nodes in [graph_def.node, *bodies] for node in nodes]:
+        rename(node, "op")
+        for attr in node.attr.values():
+            if attr.HasField("func"):
+                rename(attr.func, "name")
+            for func in attr.list.func:
+                rename(func, "name")
+
+
+_copies = itertools.count()
+
+
 def without_checks(graph_def):
     """Takes the checks out of a GraphDef and the functions in it."""
     _harmless(graph_def.node)
+    before = graph_def.library.SerializeToString(deterministic=True)
     for function in graph_def.library.function:
         _harmless(function.node_def)
+    if graph_def.library.SerializeToString(deterministic=True) != before:
+        _rename_functions(graph_def, f"_replay_{next(_copies)}")
     return graph_def
 
 
@@ -173,72 +235,26 @@ def _part(graph_def, names):
     return part
 
 
-def _measure(tensor):
-    """Magnitudes and counts of a float tensor, and its shape."""
-    dtype = tensor.dtype
-    if dtype.is_complex:
-        elements = tf.stack([tf.math.real(tensor), tf.math.imag(tensor)])
-    elif dtype in (tf.float32, tf.float64):
-        elements = tensor
-    else:
-        elements = tf.cast(tensor, tf.float32)  # Exact.
-    finite, magnitude = tf.math.is_finite(elements), tf.abs(elements)
-    zero = tf.zeros_like(magnitude)
-    infinite = zero + float("inf")
-    is_zero = tf.equal(magnitude, zero)
-    nonzero = tf.logical_and(finite, tf.logical_not(is_zero))
-    largest = tf.reduce_max(_where(finite, magnitude, zero - 1))
-    smallest = tf.reduce_min(_where(nonzero, magnitude, infinite))
-    flags = [
-        tf.math.is_nan(elements),
-        tf.equal(elements, infinite),
-        tf.equal(elements, -infinite),
-        is_zero,
-        tf.logical_and(nonzero, magnitude < (2.0**-14 if dtype == tf.float16 else 0.0)),
-    ]
-    counts = [tf.reduce_sum(tf.cast(flag, tf.int64)) for flag in flags]
-    counts.append(tf.size(elements, out_type=tf.int64))
-    return (
-        tf.stack([tf.cast(smallest, tf.float64), tf.cast(largest, tf.float64)]),
-        tf.concat([tf.stack(counts), tf.shape(tensor, out_type=tf.int64)], 0),
-    )
-
-
 def _measured(tensors):
-    """What `_measure` returns for each tensor, by one function for each dtype."""
-    functions: Dict[Any, Any] = {}
-    results: List[Any] = []
+    """For each tensor what `measure` returns, by NumPy: one operation, quickly made."""
+    results = []
     for tensor in tensors:
-        dtype = tensor.dtype.base_dtype
-        if dtype not in functions:
-            spec = tf.TensorSpec(None, dtype)
-            functions[dtype] = tf.function(_measure, input_signature=[spec], autograph=False)
-        results.extend(functions[dtype](tf.identity(tensor)))
+        if tensor.dtype.base_dtype not in _OF_NUMPY:
+            tensor = tf.cast(tensor, tf.float32)  # Exact.
+        results.append(tf.numpy_function(measure, [tensor], tf.float64))
     return results
 
 
 def rows(points, results):
     """The rows of `points`, from what `_measured` came to."""
-    made = []
-    for point, (smallest, largest), counts in zip(points, results[::2], results[1::2]):
-        nan, posinf, neginf, zeros, small, size, *shape = (int(count) for count in counts)
-        made.append(
-            Row(
-                point.kind,
-                point.name,
-                point.tensor.dtype.base_dtype.name,
-                tuple(shape),
-                float(smallest) if np.isfinite(smallest) else None,
-                float(largest) if largest >= 0 else None,
-                nan,
-                posinf,
-                neginf,
-                zeros,
-                small,
-                size,
-            )
-        )
-    return made
+    return [
+        row_of(point.kind, point.name, point.tensor.dtype.base_dtype.name, result)
+        for point, result in zip(points, results)
+    ]
+
+
+def _variable_row(name, value):
+    return row_of("variable", name, value.dtype.name, measure(value))
 
 
 @contextlib.contextmanager
@@ -312,7 +328,7 @@ class Function:
         return [inside.get(id(variable.handle)) for variable in variables]
 
     def variables(self):
-        """The trainable float variables that the function used, a list in the order of their use."""
+        """The trainable float variables that the function used, in the order of use, a list."""
         place = {id(outside): i for i, (outside, _) in enumerate(self._captures())}
         used = [v for v in self.graph.variables if v.trainable and _float(v)]
         return sorted(used, key=lambda variable: place.get(id(variable.handle), len(place)))
@@ -330,7 +346,7 @@ class Function:
         for variable in self.graph.variables:
             if _float(variable) and not bool(_gradients.all_finite([variable.read_value()])):
                 name = variable.name.split(":")[0]
-                made.append((variable, row_of("variable", name, variable.read_value().numpy())))
+                made.append((variable, _variable_row(name, variable.read_value().numpy())))
         return made
 
     def prepare(self, points, scale):
@@ -454,7 +470,7 @@ class Graph:
             for name, value in sorted(self._values.items())
             if _replay_layers.is_float(value.dtype)
         }
-        made = [row_of("variable", name, value) for name, value in floats.items()]
+        made = [_variable_row(name, value) for name, value in floats.items()]
         return [(None, row) for row in made if row.nonfinite]
 
     def prepare(self, points, scale):
@@ -493,7 +509,9 @@ def _feeds(graph, key, value):
     try:
         tensor = graph.as_graph_element(key, allow_operation=False)
     except (TypeError, ValueError, KeyError) as error:
-        raise ValueError(f"feed_dict holds {key!r}, which is no tensor of the graph: {error}") from None
+        raise ValueError(
+            f"feed_dict holds {key!r}, which is no tensor of the graph: {error}"
+        ) from None
     yield tensor.name, value
 
 
@@ -515,7 +533,9 @@ def _values(graph, names, session):
                 None,
             )
             if reads[name] is None:
-                raise ValueError(f"forward depends on variable {name}, which nothing reads by itself.")
+                raise ValueError(
+                    f"forward depends on variable {name}, which nothing reads by itself."
+                )
     if not hasattr(session, "run_step_fn"):
         return session.run(reads)
     # A MonitoredSession, whose hooks are to see nothing of this.

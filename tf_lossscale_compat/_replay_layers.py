@@ -20,15 +20,20 @@ def _layer_class(cls):
     There are two in tf.keras, for TensorFlow 1 and 2, and one in each other Keras.
     """
     for base in cls.__mro__:
-        if base.__name__ == "Layer" and base.__module__.split(".")[0] in _ROOTS:
-            if "__call__" in vars(base):
-                return base
+        of_keras = base.__name__ == "Layer" and base.__module__.split(".")[0] in _ROOTS
+        if of_keras and "__call__" in vars(base):
+            return base
     return None
 
 
 def is_model(value):
     """Whether `value` is a Keras model or layer; found without importing Keras."""
     return _layer_class(type(value)) is not None
+
+
+def converts_calls(model):
+    """Whether the Keras of `model` has autograph convert the code of models, as Keras 3 has not."""
+    return all(base.__name__ != "Operation" for base in type(model).__mro__)
 
 
 def _classes():

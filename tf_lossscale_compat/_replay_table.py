@@ -55,30 +55,46 @@ class Row(NamedTuple):
         return ", ".join(f"{count} {of}" for count, of in counts if count) + f" of {self.size}"
 
 
-def row_of(kind, name, value):
-    """The row of a NumPy array of floats."""
-    value = np.asarray(value)
-    dtype, shape = value.dtype.name, value.shape
+def measure(value):
+    """Magnitudes, counts and shape of a NumPy array of floats: a float64 vector for `row_of`."""
+    shape, small = value.shape, 2.0**-14 if value.dtype == np.float16 else 0.0
     if value.dtype.itemsize <= 2:
-        value = value.astype(np.float32)
+        value = value.astype(np.float32)  # Exact, and many times faster.
     elif np.iscomplexobj(value):
         value = np.stack([value.real, value.imag])
-    magnitude = np.abs(value[np.isfinite(value)])
-    nonzero = magnitude[magnitude > 0]
-    small = int((nonzero < 2.0**-14).sum()) if dtype == "float16" else 0
+    magnitude = np.abs(value)
+    finite = magnitude[np.isfinite(magnitude)]
+    nonzero = finite[finite > 0]
+    numbers = [
+        nonzero.min() if nonzero.size else np.nan,
+        finite.max() if finite.size else np.nan,
+        np.isnan(value).sum(),
+        np.isposinf(value).sum(),
+        np.isneginf(value).sum(),
+        finite.size - nonzero.size,
+        (nonzero < small).sum(),
+        value.size,
+    ]
+    return np.array([*numbers, *shape], np.float64)
+
+
+def row_of(kind, name, dtype, measured):
+    """The row of what `measure` returned."""
+    smallest, largest, *counts = measured
+    nan, posinf, neginf, zeros, subnormals, size, *shape = map(int, counts)
     return Row(
         kind,
         name,
         dtype,
-        shape,
-        float(nonzero.min()) if nonzero.size else None,
-        float(magnitude.max()) if magnitude.size else None,
-        int(np.isnan(value).sum()),
-        int(np.isposinf(value).sum()),
-        int(np.isneginf(value).sum()),
-        int(magnitude.size - nonzero.size),
-        small,
-        int(value.size),
+        tuple(shape),
+        None if np.isnan(smallest) else float(smallest),
+        None if np.isnan(largest) else float(largest),
+        nan,
+        posinf,
+        neginf,
+        zeros,
+        subnormals,
+        size,
     )
 
 
@@ -158,7 +174,9 @@ class Replay(collections.abc.Sequence):
         for i in shown:
             row = self[i]
             shape = "x".join(map(str, row.shape)) or "scalar"
-            sizes = [f"{'-' if x is None else format(x, '.3e')}" for x in (row.abs_min, row.abs_max)]
+            sizes = [
+                f"{'-' if x is None else format(x, '.3e')}" for x in (row.abs_min, row.abs_max)
+            ]
             counts = [row.nan, row.posinf, row.neginf, row.zeros, row.subnormals, row.size]
             name = row.name if len(row.name) <= 60 else "…" + row.name[-59:]
             lines.append((row.kind, name, row.dtype, shape, *sizes, *map(str, counts)))

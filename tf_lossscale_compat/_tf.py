@@ -169,6 +169,20 @@ def operations_are_watched():
     return _context is not None and bool(getattr(_context.context(), "op_callbacks", ()))
 
 
+@contextlib.contextmanager
+def operations_unwatched():
+    """Context in which nothing looks at what each operation of this thread computes."""
+    callbacks: Any = getattr(_context and _context.context(), "op_callbacks", None)
+    held = list(callbacks or ())
+    if held:
+        del callbacks[:]
+    try:
+        yield
+    finally:
+        if held:
+            callbacks[:] = held
+
+
 @functools.lru_cache(maxsize=None)
 def functions_compute_as_eager():
     """Whether functions treat numbers near zero as operations of eager mode do.
