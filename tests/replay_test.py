@@ -219,7 +219,7 @@ class FunctionTest(modes.EagerTestCase):
             steps.assign_add(1.0)
             tf.numpy_function(lambda: ran.append(1), [], [])
             tf.print("not to be seen", output_stream=sys.stderr)
-            noise = tf.random.uniform([])
+            noise = tf.random.uniform([]) + random.random() + np.random.rand()
             return steps * w * x + 0.0 * noise
 
         seed = getattr(tf.random, "set_seed", None) or tf1.set_random_seed
@@ -244,7 +244,7 @@ class FunctionTest(modes.EagerTestCase):
 
         def forward():
             count = steps.assign_add(1.0)
-            return overflowing_gradient(w * tf.identity(count))
+            return overflowing_gradient(w) * count
 
         self.assertEqual(2.0, replay(forward, loss_scale=2.0**10, show=False).finite_scale)
 
@@ -291,6 +291,17 @@ class FunctionTest(modes.EagerTestCase):
         self.assertEqual(8.0, row_named(result, "gradient", "table").abs_max)
         self.assertEqual(["No gradient: unused"], result.notes)
 
+    def test_gradients_are_in_the_order_of_use(self):
+        variables = [tf.Variable(1.0, name=f"w{i}") for i in range(9)]
+
+        def forward():
+            return tf.add_n([variables[i] * 2.0 for i in (5, 8, 0, 4, 1, 7, 3, 2, 6)])
+
+        self.assertEqual(
+            [f"w{i}" for i in (5, 8, 0, 4, 1, 7, 3, 2, 6)],
+            names_of(replay(forward, show=False), "gradient"),
+        )
+
     def test_loss_scales(self):
         w = tf.Variable(1.0, name="w")
         for scale in (64, np.float32(64), tf.constant(64.0), DynamicLossScale(64)):
@@ -316,14 +327,14 @@ class FunctionTest(modes.EagerTestCase):
 
     def test_long_tables_are_cut(self):
         def forward(x):
-            for i in range(150):
+            for i in range(110):
                 x = x * (1e38 if i == 70 else 1.0)
             return tf.reduce_sum(x)
 
         result = replay(forward, np.float32([10.0]), show=False)
-        self.assertGreater(len(result), 150)
+        self.assertGreater(len(result), 110)
         lines = str(result).splitlines()
-        self.assertLess(len(lines), 110)
+        self.assertLess(len(lines), 100)
         self.assertEqual(1, sum(line.startswith("->") for line in lines))
         self.assertTrue(any("rows left out" in line for line in lines))
         self.assertEqual(len(result) + 1, len(result.table().splitlines()))
@@ -524,6 +535,7 @@ class KerasTest(modes.EagerTestCase):
         self.assertEqual("inputs[0]['x']", rows[0])
         for name in ("dense", "norm", "drop"):
             self.assertIn("model/block/" + name, rows)
+        self.assertNotIn("model/block['rest']", rows)  # The loss does not depend on it.
         # Trained on the batch's own mean, and thinned out.
         normal = row_named(result, "forward", "model/block/norm")
         self.assertLess(normal.abs_max, 2.0)
@@ -544,14 +556,40 @@ class KerasTest(modes.EagerTestCase):
     def test_masks(self, home):
         """What the model returns is what it returns otherwise, masks included."""
         layers = home.keras.layers
-        model = home.keras.Sequential(
-            [layers.Embedding(5, 3, mask_zero=True), layers.LSTM(2), layers.Dense(1)]
+        model = home.model(
+            layers.Embedding(5, 3, mask_zero=True),
+            layers.GlobalAveragePooling1D(),
+            layers.Dense(1),
+            inputs=(3,),
         )
         batch = np.array([[1, 2, 0], [3, 0, 0]])
         expected = np.asarray(model(batch)).sum()
         result = replay(model, batch, loss=tf.reduce_sum, training=False, show=False)
         loss = row_named(result, "forward", "loss")
         self.assertAllClose(abs(expected), loss.abs_max)
+
+    @each_keras
+    def test_python_control_flow(self, home):
+        """Converted by autograph, as in `fit`, where that Keras does so."""
+        if home.kind == "keras3":
+            self.skipTest("Keras 3 converts no code")
+
+        class Model(home.keras.Model):
+            def __init__(self):
+                super().__init__(name="model")
+                self.dense = home.keras.layers.Dense(1, kernel_initializer="ones", name="dense")
+
+            def call(self, inputs):
+                outputs = self.dense(inputs)
+                if tf.reduce_sum(outputs) > 0.0:
+                    outputs *= 2.0
+                return outputs
+
+        model = Model()
+        batch = tf.ones([1, 3])
+        model(batch)
+        result = replay(model, batch, loss=tf.reduce_sum, show=False)
+        self.assertEqual(6.0, row_named(result, "forward", "loss").abs_max)
         self.assertTrue(result.notes[0].startswith("Not looked into: "), result.notes)
 
     @each_keras
@@ -680,6 +718,19 @@ class GraphTest(parameterized.TestCase, tf.test.TestCase):
             self.assertIn("loop", result.notes[0])
             result = replay(loss, session=session, feed_dict={x: [[9.0, 9.0]]}, show=False)
             self.assertEqual("planted", result.first_nonfinite.name)
+
+    def test_tables(self):
+        if not hasattr(tf.lookup, "KeyValueTensorInitializer"):
+            self.skipTest("no tables of this kind")
+        with tf.Graph().as_default(), tf1.Session() as session:
+            table = tf.lookup.StaticHashTable(
+                tf.lookup.KeyValueTensorInitializer(["a", "b"], [2.0, 3.0]), 0.0
+            )
+            words = tf1.placeholder(tf.string, [None])
+            loss = tf.reduce_sum(table.lookup(words)) * tf1.get_variable("w", initializer=1.0)
+            session.run([tf1.global_variables_initializer(), tf1.tables_initializer()])
+            result = replay(loss, feed_dict={words: ["a", "b"]}, show=False)
+            self.assertEqual(5.0, row_named(result, "gradient", "w").abs_max)
 
     def test_variable_that_was_not_finite(self):
         with tf.Graph().as_default(), tf1.Session() as session:

@@ -476,7 +476,7 @@ class Graph:
     def prepare(self, points, scale):
         """Makes what `measure` runs."""
         self._scale = scale
-        with self.graph.as_default(), self.graph.control_dependencies(None):
+        with self.graph.as_default():
             self._fetches = _measured([point.tensor for point in points])
             self._assignments, self._assigned = [], {}
             for name, value in self._values.items():
