@@ -43,10 +43,11 @@ PASSED_ON = {
     "_create_all_weights",
 }
 # Of the standard library: named tuples, the stack (in one place).
-OF_PYTHON = {"_asdict", "_getframe"}
+OF_PYTHON = {"_asdict", "_getframe", "_replace"}
 WITH_FALLBACK = {
     "_datatype_enum",
     "_is_wrapped_by_loss_scale_optimizer",
+    "_keras_mask",
     "_shape_tuple",
     "_variable_creator_stack",
 }

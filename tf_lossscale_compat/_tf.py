@@ -25,6 +25,11 @@ try:
 except ImportError:
     _context = None
 
+try:
+    from tensorflow.python.eager import def_function as _def_function
+except ImportError:
+    _def_function = None
+
 tf1 = tf.compat.v1
 
 Optimizer: Any = tf1.train.Optimizer
@@ -192,6 +197,20 @@ def operations_are_watched():
     return _context is not None and bool(getattr(_context.context(), "op_callbacks", ()))
 
 
+@contextlib.contextmanager
+def operations_unwatched():
+    """Context in which nothing looks at what each operation of this thread computes."""
+    callbacks: Any = getattr(_context and _context.context(), "op_callbacks", None)
+    held = list(callbacks or ())
+    if held:
+        del callbacks[:]
+    try:
+        yield
+    finally:
+        if held:
+            callbacks[:] = held
+
+
 @functools.lru_cache(maxsize=None)
 def functions_compute_as_eager():
     """Whether functions treat numbers near zero as operations of eager mode do.
@@ -200,6 +219,22 @@ def functions_compute_as_eager():
     """
     with tf.device("/cpu:0"):
         return float(tf.constant(1e-38) * tf.constant(0.1)) == 0.0
+
+
+@contextlib.contextmanager
+def functions_inlined():
+    """Context in which calls of a `tf.function` become part of the graph that is being built."""
+    run_eagerly = getattr(tf.config, "run_functions_eagerly", None)
+    if run_eagerly is None:
+        run_eagerly = tf.config.experimental_run_functions_eagerly
+    asked = getattr(tf.config, "functions_run_eagerly", None)
+    # TensorFlow before 2.3 does not tell by a public name.
+    before = asked() if asked else getattr(_def_function, "RUN_FUNCTIONS_EAGERLY", False)
+    run_eagerly(True)
+    try:
+        yield
+    finally:
+        run_eagerly(before)
 
 
 def uses_merge_call(strategy):
