@@ -12,7 +12,13 @@ import tensorflow as tf
 from absl.testing import parameterized
 
 from tests import event_files, keras_homes, modes, replicas
-from tf_lossscale_compat import DynamicLossScale, LossScaleError, StepRecord, _monitor
+from tf_lossscale_compat import (
+    DynamicLossScale,
+    FixedLossScaleManager,
+    LossScaleError,
+    StepRecord,
+    _monitor,
+)
 from tf_lossscale_compat.keras.callbacks import LossScaleCallback
 from tf_lossscale_compat.keras.mixed_precision import LossScaleOptimizer
 
@@ -170,7 +176,10 @@ class KerasCallbackTest(modes.EagerTestCase):
             self.fit(model, callback, failing)
         points = event_files.points(callback._log_dir)
         self.assertEqual(points[:3], ROWS[:3])
+        closed = []
+        callback._writer = mock.Mock(close=lambda: closed.append(True))
         history = self.fit(model, callback, batches=BATCHES[2:])
+        self.assertEqual((closed, callback._writer), ([True], None))
         self.assertEqual(history["skipped_steps"], [1])
         points = event_files.points(callback._log_dir)
         self.assertEqual([row for row in points if row[0] > 2], ROWS[3:])
@@ -266,6 +275,13 @@ class KerasCallbackTest(modes.EagerTestCase):
         history = self.fit(model, callback, batches=batches, batch_size=2)
         self.assertEqual((history["loss_scale"], history["skipped_steps"]), ([16.0], [1]))
         self.assertEqual(event_files.points(self.folder), ROWS)
+        # A fixed scale has no variable that tells of the strategy.
+        with strategy.scope():
+            model = home.dense_model()
+            optimizer = LossScaleOptimizer(home.SGD(0.0), loss_scale=FixedLossScaleManager(4))
+            model.compile(optimizer, "mse")
+        history = self.fit(model, LossScaleCallback(), batches=[1.0, INF], batch_size=2)
+        self.assertEqual((history["loss_scale"], history["skipped_steps"]), ([4.0], [1]))
 
     @parameterized.parameters(
         ({"record": 3}, TypeError, "record must be a StepRecord, got 3"),

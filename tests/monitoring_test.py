@@ -450,7 +450,10 @@ class HookTest(Absl, parameterized.TestCase, tf.test.TestCase):
         self.assertLen(self.messages(word="seen no step"), 1)
         self.run_steps([1.0, 1.0, 1.0], watch="optimizer", every_n_steps=1)
         self.run_steps([INF], watch="optimizer", every_n_steps=1)
-        self.run_steps([], watch="another", every_n_steps=1)
+        with tf.Graph().as_default():
+            run = _Run(watch="another", every_n_steps=1)
+            run.train = run.record.steps  # Which trains nothing.
+            run.take([1.0, 1.0])
         self.assertLen(self.messages(word="seen no step"), 1)
 
     def test_makes_nothing_once_the_graph_is_final(self):
