@@ -69,14 +69,8 @@ def compile_arguments(home):
     return inspect.signature(home.keras.Model.compile).parameters
 
 
-def fit(model, optimizer, arrays, callbacks=(), may_choose_xla=False, **options):
-    """Compiles and trains for one epoch, without shuffling; returns the model's weights.
-
-    Keras 3 compiles with XLA where it may choose, which takes longer than the training.
-    """
-    argument = inspect.signature(model.compile).parameters.get("jit_compile")
-    if not may_choose_xla and argument and argument.default == "auto":
-        options.setdefault("jit_compile", False)
+def fit(model, optimizer, arrays, callbacks=(), **options):
+    """Compiles and trains for one epoch, without shuffling; returns the model's weights."""
     model.compile(optimizer, "mse", **options)
     model.fit(*arrays, batch_size=BATCH, shuffle=False, verbose=0, callbacks=list(callbacks))
     return model.get_weights()
@@ -175,7 +169,7 @@ class FitTest(_Base):
                 opt = mixed_precision.LossScaleOptimizer(
                     home.SGD(0.5, momentum=0.5), initial_scale=SCALE, dynamic_growth_steps=10
                 )
-                weights = fit(model, opt, data((BAD,)), may_choose_xla=True, **case)
+                weights = fit(model, opt, data((BAD,)), **case)
                 self.assertIs(model.optimizer, opt)
                 self.assert_same_weights(weights, expected, rtol)
                 self.assertEqual(self.scale(home, opt), SCALE / 2)

@@ -23,8 +23,8 @@ TOOLS = (
     "migrate_warnings_test.py",
     "mutants_test.py",
 )
-# A Keras 3 among the parameters of a test, as `keras_homes.Home` shows itself, not a string.
-KERAS_3 = re.compile(r"(?<![\w'\"/])keras3(?![\w'\"/])")
+# One of `keras_homes` among the parameters of a test, as it shows itself, not a string.
+KERAS_3, LEGACY = (re.compile(rf"(?<![\w'\"/]){name}(?![\w'\"/])") for name in ("keras3", "legacy"))
 
 
 def left_out(item, what):
@@ -32,16 +32,20 @@ def left_out(item, what):
 
     Args:
       item: pytest's, of a test.
-      what: str, "tools": that is of `TOOLS`; "ran": that README's command has run on the same
-        TensorFlow, where tf_keras is not installed. Other strings leave nothing out.
+      what: str, words with commas between. "tools": that is of `TOOLS`; "legacy": that is of
+        legacy Keras optimizers; "ran": that README's command has run on the same TensorFlow, where
+        tf_keras is not installed.
     """
-    if what == "tools":
-        return item.path.name in TOOLS
-    if what != "ran" or item.get_closest_marker("slow"):
-        return False
-    name = item.cls.__name__ if item.cls else item.originalname
+    words = what.split(",")
+    if "tools" in words and item.path.name in TOOLS:
+        return True
     # Named parameters are in the name.
     row = getattr(item.function, "__x_params_repr__", None) or item.name.replace("_", " ")
+    if "legacy" in words and LEGACY.search(row):
+        return True
+    if "ran" not in words or item.get_closest_marker("slow"):
+        return False
+    name = item.cls.__name__ if item.cls else item.originalname
     return name not in needing_tf_keras(item.path) or bool(KERAS_3.search(row))
 
 
