@@ -12,6 +12,7 @@ manager's with the flag, a loss scale's with the gradients.
 """
 
 import contextlib
+from typing import Any
 
 from tf_lossscale_compat import _replicas, _state, _tf
 
@@ -88,7 +89,7 @@ def scale_now(policy):
     of, name = getattr(function, "reads", (None, None))
     if of is not function:
         return tf.constant(float("nan"))
-    value = None if name is None else getattr(policy, name)
+    value: Any = None if name is None else getattr(policy, name)
     if not _state.is_reference(value):
         return scale(policy)
     return tf.cast(value.read_value(), tf.float32)

@@ -83,7 +83,7 @@ def _model_loss(model, loss, targets, training):
         raise ValueError(f"forward is {model!r}, which is not built. Call it once before.")
     if loss is not None and not callable(loss):
         raise TypeError(f"loss must be a function, got {loss!r}.")
-    compiled = getattr(model, "compiled_loss", None)
+    compiled: Any = getattr(model, "compiled_loss", None)
     if loss is None and targets is not None:
         is_compiled = getattr(model, "compiled", getattr(model, "_is_compiled", compiled))
         if not is_compiled or not (compiled or hasattr(model, "compute_loss")):
@@ -94,8 +94,8 @@ def _model_loss(model, loss, targets, training):
     # Before TensorFlow 2.2 a model is not given an argument that it does not take.
     takes_training = _tf.at_least(2, 2) or "training" in inspect.signature(model.call).parameters
 
-    def forward(*inputs):
-        *inputs, wanted = inputs
+    def forward(*arguments):
+        *inputs, wanted = arguments
         outputs = model(*inputs, **({"training": training} if takes_training else {}))
         if loss is None and wanted is not None:
             if hasattr(model, "compute_loss"):

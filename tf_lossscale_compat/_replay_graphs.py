@@ -10,7 +10,7 @@ and assertions) is taken out.
 import contextlib
 import itertools
 import random
-from typing import Any, Dict, List
+from typing import Any, Dict, List, Set
 
 import numpy as np
 
@@ -94,7 +94,7 @@ def _maybe_without_value(graph):
 
     Those in its loops and conditionals, and what depends on a branch that may not be taken.
     """
-    names = set()
+    names: Set[str] = set()
     for op in graph.get_operations():
         inside = _enclosing(op) is not None
         if op.type in ("Merge", "RefMerge", "Exit", "RefExit") and not inside:
@@ -111,7 +111,7 @@ def closed(tensors):
     Operations that run graphs of their own, and loops and conditionals of TensorFlow 1; without
     those that are their gradients.
     """
-    names = set()
+    names: Set[str] = set()
     for op in {each.op.name: each.op for each in tensors}.values():
         if op.type in _CLOSED:
             names.add(op.name)

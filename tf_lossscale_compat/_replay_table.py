@@ -167,9 +167,10 @@ class Replay(collections.abc.Sequence):
           every_row: bool; False leaves out rows that are far from the marked one if there are many,
             as `str()` does.
         """
-        titles = ("kind", "name", "dtype", "shape", "abs min", "abs max")
-        titles += ("NaN", "+inf", "-inf", "zeros", "subnormal", "size")
-        lines = [titles]
+        lines = [
+            ["kind", "name", "dtype", "shape", "abs min", "abs max"]
+            + ["NaN", "+inf", "-inf", "zeros", "subnormal", "size"]
+        ]
         shown = list(range(len(self))) if every_row else self._shown()
         for i in shown:
             row = self[i]
@@ -179,7 +180,7 @@ class Replay(collections.abc.Sequence):
             ]
             counts = [row.nan, row.posinf, row.neginf, row.zeros, row.subnormals, row.size]
             name = row.name if len(row.name) <= 60 else "…" + row.name[-59:]
-            lines.append((row.kind, name, row.dtype, shape, *sizes, *map(str, counts)))
+            lines.append([row.kind, name, row.dtype, shape, *sizes, *map(str, counts)])
         widths = [max(map(len, column)) for column in zip(*lines)]
         text, before = [], -1
         for i, line in zip([-1] + shown, lines):

@@ -5,6 +5,7 @@ import contextlib
 import functools
 import threading
 import zlib
+from typing import Dict, List, Tuple
 
 import numpy as np
 
@@ -236,7 +237,8 @@ class StepRecord(_tf.Trackable):
           "+inf", "-inf") to numbers of steps; what has the same name is counted together. Empty
           without `names`.
         """
-        known, totals = list(self._gradients.values()), {}
+        known = list(self._gradients.values())
+        totals: Dict[str, Dict[str, int]] = {}
         for each, rows in zip(known, self._values(session, [each.totals for each in known])):
             for name, row in zip(each.names, rows):
                 of_name = totals.setdefault(name, dict.fromkeys(_KINDS, 0))
@@ -284,7 +286,7 @@ class StepRecord(_tf.Trackable):
         )
 
     def _in_words(self, skip):
-        of_each = {}
+        of_each: Dict[Tuple[str, Tuple[str, ...]], List[str]] = {}
         for bad in skip.gradients:
             of_each.setdefault((bad.name, bad.kinds), []).append(str(bad.replica))
         shown = []

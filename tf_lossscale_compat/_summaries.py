@@ -3,6 +3,7 @@
 import collections
 import numbers
 import time
+from typing import Any, Dict
 
 import numpy as np
 
@@ -37,8 +38,8 @@ def tensors(record):
 
 def reading(values):
     """A `Reading` of arrays, as one of numbers."""
-    *counts, scale = values
-    return Reading(*map(int, counts), float(scale))
+    steps, skipped, consecutive, scale = values
+    return Reading(int(steps), int(skipped), int(consecutive), float(scale))
 
 
 def bounds(policy):
@@ -46,7 +47,7 @@ def bounds(policy):
     floor = getattr(policy, "min_loss_scale", None)
     if floor is None and isinstance(policy, lsm.ExponentialUpdateLossScaleManager):
         floor = 1.0  # Of the rule that it follows.
-    known = {
+    known: Dict[str, Any] = {
         _summary_tags.FLOOR: floor,
         _summary_tags.CEILING: getattr(policy, "max_loss_scale", None),
     }

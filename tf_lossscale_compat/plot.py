@@ -17,6 +17,7 @@ import io
 import os
 import re
 import sys
+from typing import Any, Dict
 
 import numpy as np
 from absl import logging
@@ -141,7 +142,7 @@ def _read_folder(folder):
 
     points = {tag: _Points() for tag in _summary_tags.ALL}
     tags = set()
-    latest = {}
+    latest: Dict[Any, Any] = {}
     for file, path in enumerate(sorted(started, key=lambda path: (started[path], path))):
         begun = set()
         for event in _events(path):
@@ -205,7 +206,7 @@ def _read_logdir(logdir):
 
 def _without_doubles(paths):
     """The paths, made absolute, each place only once, in the given order."""
-    places = collections.OrderedDict()
+    places: Any = collections.OrderedDict()
     for path in paths:
         # Of a path with a scheme, as of an object store, only TensorFlow knows what it means.
         remote = "://" in path
@@ -326,7 +327,7 @@ class _Look:
       index: int, the number of the run.
     """
 
-    STYLES = (("-", 2.4), ((0, (6, 4)), 2.2), ((0, (2, 3)), 2.2))
+    STYLES: Any = (("-", 2.4), ((0, (6, 4)), 2.2), ((0, (2, 3)), 2.2))
 
     def __init__(self, index):
         place = index % len(self.STYLES)

@@ -42,8 +42,9 @@ class LossScaleCallback(_MixedIntoKeras):
         """Makes an instance of the class for a Keras; which one the model says in the end."""
         if hasattr(cls, "_keras"):
             return object.__new__(cls)
-        watched = getattr(record, "_watched", None)
-        return object.__new__(_class(cls, getattr(type(watched), "_keras", tf.keras)))
+        watched = getattr(record, "watched", None)
+        public: Any = cls
+        return object.__new__(_class(public, getattr(type(watched), "_keras", tf.keras)))
 
     def __init__(
         self,
@@ -74,7 +75,8 @@ class LossScaleCallback(_MixedIntoKeras):
         self._keras.callbacks.Callback.__init__(self)
         if record is not None:
             _summaries.check_record(record)
-        self._given, self._monitor = record, None
+        self._given = record
+        self._monitor: Any = None
         self._log_dir, self._writer = log_dir, None
         self._every_n_steps = _monitor.period(every_n_steps)
         self._options = (_monitor.limit(max_consecutive_skips), _monitor.seconds(log_every_n_secs))
@@ -170,7 +172,7 @@ class _TellsOfLogs:
 
 
 @functools.lru_cache(maxsize=None)
-def _class(public, keras):
+def _class(public: Any, keras):
     """The class that is both `public` and a callback of that Keras."""
     attributes = {
         "_keras": keras,
