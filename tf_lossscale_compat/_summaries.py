@@ -55,7 +55,7 @@ def bounds(policy):
     return {
         tag: float(value)
         for tag, value in known.items()
-        if isinstance(value, numbers.Real) and not isinstance(value, bool) and np.isfinite(value)
+        if isinstance(value, numbers.Real) and np.isfinite(value)
     }
 
 
