@@ -161,7 +161,12 @@ class CustomLoopTest(Absl, modes.EagerTestCase):
             monitoring.write_summaries(record, tf.constant(71))
             summary.flush()
         self.assertEqual(event_files.points(folder), [(70, 0, 0, 8.0), (71, 0, 0, 8.0)])
-        self.assertEqual(event_files.read(folder)["floor"], [(70, 2.0)])
+        self.assertEqual(event_files.read(folder)["floor"], [(70, 2.0), (71, 2.0)])
+        other = event_files.folder(self)
+        with summary.create_file_writer(other).as_default():
+            monitoring.write_summaries(record, 72)
+            summary.flush()
+        self.assertEqual(event_files.read(other)["floor"], [(72, 2.0)])
 
     def test_tensorboard_reads_it(self):
         try:
@@ -361,22 +366,27 @@ class HookTest(Absl, parameterized.TestCase, tf.test.TestCase):
 
     def test_every_n_steps_and_at_the_end(self):
         with mock.patch.object(
-            _monitor.Monitor, "_read", autospec=True, side_effect=_monitor.Monitor._read
+            _monitor.Monitor, "read", autospec=True, side_effect=_monitor.Monitor.read
         ) as reads:
             self.run_steps(GRADIENTS, every_n_steps=4, output_dir=self.folder)
         rows = [(0, 0, 0, 8.0), *of_manager(GRADIENTS)]
         self.assertEqual(event_files.points(self.folder), [rows[i] for i in (0, 4, 8, 10)])
         self.assertEqual(reads.call_count, 4)
 
+    def keep_files(self):
+        """Renames event files, which are named by the second, so that no later one is the same."""
+        tf1.summary.FileWriterCache.clear()
+        names = os.listdir(self.folder)
+        for name in names:
+            if "kept" not in name:
+                path = os.path.join(self.folder, name)
+                os.rename(path, f"{path}.kept{len(names)}")
+
     def test_goes_on_after_a_restart(self):
         checkpoints = event_files.folder(self)
         for gradients in (GRADIENTS[:5], GRADIENTS[5:]):
             self.run_steps(gradients, checkpoints, every_n_steps=1, output_dir=self.folder)
-            tf1.summary.FileWriterCache.clear()
-            for name in os.listdir(self.folder):  # They are named by the second.
-                if "first" not in name:
-                    path = os.path.join(self.folder, name)
-                    os.rename(path, f"{path}.first")
+            self.keep_files()
         rows = [(0, 0, 0, 8.0), *of_manager(GRADIENTS)]
         # The second run begins with what it has restored.
         found = event_files.points(self.folder)
@@ -403,9 +413,9 @@ class HookTest(Absl, parameterized.TestCase, tf.test.TestCase):
         self.assertEqual(event_files.read(self.folder)["floor"], [(0, 1.0), (0, 1.0)])
         self.assertLen(self.messages(word="more step"), 3)
 
-    @parameterized.parameters((None, 5), (3, None), (3, 50))
-    def test_a_stuck_run_ends(self, argument, limit):
-        with self.assertRaisesRegex(LossScaleError, r"6 steps in a row.*w \(NaN\)"):
+    @parameterized.parameters((None, 5, 5), (3, None, 3), (3, 50, 3), (None, 15, 15))
+    def test_a_stuck_run_ends(self, argument, limit, skipped):
+        with self.assertRaisesRegex(LossScaleError, rf"{skipped} steps in a row.*w \(NaN\)"):
             self.run_steps(
                 [1.0] + [np.nan] * 50,
                 every_n_steps=7,
@@ -414,8 +424,38 @@ class HookTest(Absl, parameterized.TestCase, tf.test.TestCase):
                 limit=limit,
                 output_dir=self.folder,
             )
-        self.assertEqual(event_files.points(self.folder)[-1], (7, 6, 6, 1.0))
-        self.assertLen(self.messages(word="6 more steps"), 1)
+        last = (skipped + 1, skipped, skipped, 1.0)
+        self.assertEqual(event_files.points(self.folder)[-1], last)
+
+    def test_a_stuck_run_in_pieces_ends(self):
+        checkpoints = event_files.folder(self)
+        options = {"max_consecutive_skips": 10, "every_n_steps": 100}
+        # A checkpoint is saved where the global step has moved.
+        self.run_steps([1.0] + [np.nan] * 6, checkpoints, **options)
+        with self.assertRaisesRegex(LossScaleError, "10 steps in a row"):
+            self.run_steps([np.nan] * 6, checkpoints, **options)
+
+    def test_a_stuck_run_whose_session_is_lost_again_and_again_ends(self):
+        class Loses(tf1.train.SessionRunHook):
+            runs = 0
+
+            def after_run(self, context, values):
+                self.runs += 1
+                if self.runs % 6 == 0:
+                    raise tf.errors.UnavailableError(None, None, "lost")
+
+        with self.assertRaisesRegex(LossScaleError, "5 steps in a row"):
+            options = {"max_consecutive_skips": 5, "every_n_steps": 100}
+            self.run_steps([np.nan] * 40, hooks=[Loses()], **options)
+
+    def test_a_hook_that_is_used_again_writes_again(self):
+        with tf.Graph().as_default() as graph:
+            run = _Run(every_n_steps=1, output_dir=self.folder)
+            run.take([1.0])
+            self.keep_files()
+            graph._unsafe_unfinalize()
+            run.take([1.0])
+        self.assertLen(event_files.points(self.folder), 4)
 
     def test_other_axis_and_writer(self):
         with tf.Graph().as_default():

@@ -296,6 +296,7 @@ class DrawTest(FolderTest):
         ([1, 2, 3], [1, 2, 2], (), [1, 1, 0], 2),
         ([100, 200, 300], [34, 34, 36], (), [34, 0, 2], 36),  # The start is in the first interval.
         ([50], [3], (), [3], 3),
+        ([100, 149], [15, 15], (), [15, 0], 15),
         # The logs begin in the middle: of the first total only what is of that step counts.
         ([901, 902, 903], [34, 35, 35], (), [0, 1, 0], 1),
         ([901, 902, 903], [34, 35, 35], (2, 3, 0), [2, 1, 0], 3),

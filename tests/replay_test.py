@@ -148,6 +148,17 @@ class FunctionTest(modes.EagerTestCase):
         self.assertEqual(("forward", "Log"), (result.cause, result.first_nonfinite.name))
         self.assertIn("The loss is finite, but gradients are not", result.summary())
 
+    def test_a_mask_is_not_blamed_for_the_backward_pass(self):
+        weight = tf.Variable([1.0, 1.0], name="weight")
+
+        def forward(x):
+            mask = tf.concat([tf1.where(x > 100.0, x, tf.fill(x.shape, -np.inf)), [0.0]], 0)
+            return tf.reduce_sum(tf.nn.softmax(mask)) + tf.reduce_sum(tf.sqrt(weight - 1.0))
+
+        result = replay(forward, tf.constant([1.0, 2.0]), show=False)
+        self.assertEqual("backward", result.cause)
+        self.assertNotEqual("forward", result.first_nonfinite.kind)
+
     def test_infinite_values_that_come_to_nothing(self):
         w = tf.Variable([1.0, 2.0], name="w")
         mask = tf.constant([0.0, -np.inf])
@@ -450,6 +461,19 @@ class KerasTest(modes.EagerTestCase):
             show=False,
         )
         self.assertEqual(2.0, small.finite_scale)
+
+    @each_keras
+    def test_layers_that_do_not_train(self, home):
+        model, inner = self.model(home, overflowing_gradient)
+        # What comes back to the frozen layer overflows, which no step looks at.
+        model.get_layer("shared").trainable = False
+        model.get_layer(inner).get_layer("inner_first").trainable = False
+        result = replay(
+            model, np.ones([2, 4], "f"), loss=tf.reduce_sum, loss_scale=64.0, show=False
+        )
+        self.assertIsNone(result.cause)
+        names = [row.name for row in result if row.kind == "gradient"]
+        self.assertLen(names, 2, names)
 
     @each_keras
     def test_forward_fault(self, home):

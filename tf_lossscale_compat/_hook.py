@@ -29,7 +29,8 @@ class LossScaleHook(_SessionRunHook):
             ...
 
     The record is read where the session starts, restores or recovers, after every N calls of
-    `Session.run`, and at the end; nothing is fetched in between. What is written is what
+    `Session.run`, at the end, and where a run can be stuck that may skip fewer steps in a row than
+    N; nothing is fetched in between. What is written is what
     `write_summaries` writes, the floor and the ceiling at each start. Logged through
     `absl.logging` are skipped steps (WARNING), that the scale has come down to its floor (WARNING),
     that it has grown (DEBUG), and that the record sees no step at all (WARNING).
@@ -80,12 +81,13 @@ class LossScaleHook(_SessionRunHook):
         self._output_dir, self._writer = output_dir, summary_writer
         self._step, self._is_chief = step, is_chief
         self._global_step, self._global_step_at_start, self._runs = None, None, 0
+        self._checks_at = None
 
     def begin(self):
         """Makes all that is ever fetched, before the graph is finalized."""
         self._monitor.prepare(self._step)
         self._global_step = tf1.train.get_global_step()
-        if self._writes() and self._writer is None and self._output_dir is not None:
+        if self._writes() and self._output_dir is not None:
             # The one that other hooks use for this folder.
             self._writer = tf1.summary.FileWriterCache.get(self._output_dir)
 
@@ -96,19 +98,30 @@ class LossScaleHook(_SessionRunHook):
 
     def after_create_session(self, session, coord):
         """Reads what the session starts with, new or restored."""
-        self._runs = 0
+        # The runs are counted on: a session that is lost again and again has a stuck run end, too.
         if self._global_step is not None:
             self._global_step_at_start = session.run(self._global_step)
-        self._monitor.start(self._writer if self._writes() else None, session)
+        self._next_check(self._monitor.start(self._writer if self._writes() else None, session))
 
     def after_run(self, run_context, run_values):
         """Reads the record after every N runs."""
         self._runs += 1
+        session = run_context.session
         if self._runs % self._every_n_steps == 0:
-            session = run_context.session
             now = self._monitor.look(session)
             self._monitor.check(now, session)
+            self._next_check(now)
             self._warn(now, session)
+        elif self._runs == self._checks_at:
+            now = self._monitor.read(session)
+            if self._monitor.is_stuck(now):
+                self._monitor.check(self._monitor.look(session), session)
+            self._next_check(now)
+
+    def _next_check(self, now):
+        """Sees to it that the record is read when, at the earliest, the run can be stuck."""
+        most = self._monitor.most()
+        self._checks_at = None if most is None else self._runs + max(1, most - now.consecutive)
 
     def _warn(self, now, session):
         # Without a global step there is no telling what a run is for.

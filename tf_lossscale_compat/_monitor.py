@@ -37,11 +37,15 @@ class Monitor:
         Args:
           writer: `tf.compat.v1.summary.FileWriter`, or None.
           session: see `look`.
+
+        Returns:
+          A `_summaries.Reading`.
         """
         self._writer, self._with_bounds, self._written = writer, True, None
-        now = self._read(session)
+        now = self.read(session)
         self.begin(now, told_of=now.skipped)
         self._write(now)
+        return now
 
     def begin(self, now, told_of):
         """Takes a `Reading` for where the run starts.
@@ -63,7 +67,7 @@ class Monitor:
         Returns:
           A `_summaries.Reading`.
         """
-        now = self._read(session)
+        now = self.read(session)
         if self.note(now, 0 if at_end else self._seconds, session):
             self._with_bounds = True
         self._write(now)
@@ -86,10 +90,17 @@ class Monitor:
 
     def check(self, now, session=None):
         """Raises a `LossScaleError` where, by a `Reading`, the run is stuck."""
-        own = self.record._limit
-        most = own if self.limit is None else self.limit
-        if most is not None and now.consecutive >= most:
-            self.record.check(most, session)
+        if self.is_stuck(now):
+            self.record.check(self.most(), session)
+
+    def is_stuck(self, now):
+        """Whether by a `Reading` too many steps in a row were skipped."""
+        most = self.most()
+        return most is not None and now.consecutive >= most
+
+    def most(self):
+        """How many skipped steps in a row end the run, an int or None."""
+        return self.record._limit if self.limit is None else self.limit
 
     def saw_nothing(self, now, hint):
         """Warns, once, if the record saw no step since the start, though there were some."""
@@ -98,7 +109,8 @@ class Monitor:
         self._warned = True
         logging.warning("The StepRecord has seen no step, though training goes on: %s", hint)
 
-    def _read(self, session):
+    def read(self, session):
+        """Returns a `_summaries.Reading`; `session` as in `look`."""
         if self._fetches is None:
             return _summaries.reading(value.numpy() for value in _summaries.tensors(self.record))
         values = session.run(self._fetches)

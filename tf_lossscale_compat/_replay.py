@@ -238,8 +238,10 @@ def replay(
     that it writes, such as the moving averages of batch normalization and the states of random
     generators, are copies too; what the loss does not depend on (metrics, `print`) is not run, nor
     are the checks of `tf.debugging`. Python code of `forward` runs once while it is traced, or
-    twice. Random numbers, such as those of dropout, are drawn anew, not as they were in the step.
-    XLA and TensorFlow's graph optimizer may keep more digits between operations than the replay.
+    twice; what it puts into lists and dicts that Keras or TensorFlow tracks, or into attributes of
+    a `tf.Module`, stays there. Random numbers, such as those of dropout, are drawn anew, not as
+    they were in the step. XLA and TensorFlow's graph optimizer may keep more digits between
+    operations than the replay.
 
     Args:
       forward: one of
@@ -325,7 +327,15 @@ def _replay_function(forward, inputs, scale, loss, targets, training, variables,
     _check_loss(traced.loss)
     names = _variable_names([*traced.calls.layers, model])
     held = []
-    for variable in traced.variables() if variables is None else variables:
+    if variables is None:
+        frozen = {
+            id(variable if _of_keras(variable) is None else _of_keras(variable))
+            for layer in traced.calls.layers
+            for variable in getattr(layer, "non_trainable_variables", ())
+        }
+        # A layer that does not train leaves its variables trainable.
+        variables = [each for each in traced.variables() if id(each) not in frozen]
+    for variable in variables:
         value = _of_keras(variable)
         if value is not None:
             names[id(value)] = variable.path
@@ -395,16 +405,33 @@ def _look(traced, scale, variables, names, all_names, layers):
     bad = [(point.order, i) for i, point in enumerate(points) if rows[i].nonfinite]
     bad_forward = [each for each in bad if rows[each[1]].kind == "forward"]
     bad_backward = [each for each in bad if rows[each[1]].kind != "forward"]
-    variable_rows = [
-        row._replace(name=all_names.get(id(variable), row.name))
-        for variable, row in traced.variable_rows()
-    ]
+    variable_rows, tensors_of_rows = [], []
+    for variable, row in traced.variable_rows():
+        handle = None if variable is None else traced.handles([variable])[0]
+        tensors_of_rows.append(f"{row.name}:0" if handle is None else handle.name)
+        variable_rows.append(row._replace(name=all_names.get(id(variable), row.name)))
+    bad_variables = variable_rows
     first, cause = None, None
     if not good:
         cause = "backward"
-        if not loss_finite or (finite_scale is None and (bad_forward or variable_rows)):
+        if loss_finite and finite_scale is None:
+            # What does not lead to the first non-finite gradient is not to blame, such as a mask;
+            # but an operation is that was not finite itself, and whose gradient this is.
+            last = points[min(bad_backward)[1]].tensor
+            behind = _replay_graphs.ancestors([last])
+            taken = {tensor.name for tensor in last.op.inputs}
+            bad_forward = [
+                (place, i)
+                for place, i in bad_forward
+                if points[i].tensor.name in behind
+                or any(tensor.name in taken for tensor in points[i].tensor.op.inputs)
+            ]
+            bad_variables = [
+                row for row, tensor in zip(variable_rows, tensors_of_rows) if tensor in behind
+            ]
+        if not loss_finite or (finite_scale is None and (bad_forward or bad_variables)):
             cause = "forward"
-            first = variable_rows[0] if variable_rows else None
+            first = bad_variables[0] if bad_variables else None
         if first is None:
             first = rows[min(bad_forward if cause == "forward" else bad_backward)[1]]
     closed = _replay_graphs.closed(_replay_graphs.ancestors([loss, *ends]).values())

@@ -55,7 +55,9 @@ def bounds(policy):
     return {
         tag: float(value)
         for tag, value in known.items()
-        if isinstance(value, numbers.Real) and np.isfinite(value)
+        if isinstance(value, numbers.Real)
+        and str(value) not in ("True", "False")
+        and np.isfinite(value)
     }
 
 

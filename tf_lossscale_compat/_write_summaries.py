@@ -41,7 +41,8 @@ class _Loop:
 
     Attributes:
       monitor: `_monitor.Monitor`.
-      with_bounds: set of the writers, None for the default one, that have been given the bounds.
+      with_bounds: set of the writers that have been given the bounds; the default one, which may be
+        another each time, is given them with each point.
     """
 
     def __init__(self, record, now):
@@ -119,6 +120,6 @@ def write_summaries(record, step=None, *, writer=None, log_every_n_secs=60):
     else:
         with writer.as_default():
             done = _write(by_tag, step)
-    if loop is not None and with_bounds and bool(done):
+    if loop is not None and with_bounds and bool(done) and writer is not None:
         loop.with_bounds.add(writer)
     return None

@@ -277,7 +277,7 @@ def skips(run):
     before = np.concatenate([[0.0], totals[:-1]])
     # A total that falls was begun anew by a start without the checkpoint that had it.
     before = np.where(totals < before, 0.0, before)
-    if len(steps) > 1 and steps[0] > 2 * (steps[1] - steps[0]):
+    if len(steps) > 2 and steps[0] > 2 * np.diff(steps).max():
         # The logs begin in the middle of the training: of the first total only what is known to
         # be of this step is counted.
         at_first = run.consecutive_skips.values[run.consecutive_skips.steps == steps[0]]
