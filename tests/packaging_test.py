@@ -148,7 +148,9 @@ class NamesTest(parameterized.TestCase):
         ]
         classes = sorted(set(tf_lossscale_compat.__all__) - set(modules))
         functions = ["apply_if_finite", "install_contrib", "uninstall_contrib"]
-        self.assertEqual(classes, sorted([*MANAGERS, *LOSS_SCALES, "__version__", *functions]))
+        watching = ["LossScaleError", "StepRecord"]
+        wanted = [*MANAGERS, *LOSS_SCALES, "__version__", *functions, *watching]
+        self.assertEqual(classes, sorted(wanted))
         self.assertCountEqual(["contrib", "loss_scale", "mixed_precision", "train"], modules)
 
     def test_the_two_keras_classes_are_different(self):
