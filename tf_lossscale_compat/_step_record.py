@@ -331,8 +331,9 @@ class StepRecord(_tf.Trackable):
         def finite():
             return _assigned(self._finite_steps.assign_add(1, read_value=False))
 
-        # In the first step, whatever it is: a checkpoint that is saved after it is to hold them.
-        known = self._known(step) if self._names and step.grads else None
+        # Also in a first step that is finite: a checkpoint that is saved after it is to hold them.
+        needed = not (tf.executing_eagerly() and self._gradients and step.finite)
+        known = self._known(step) if self._names and step.grads and needed else None
 
         def other():
             return self._tell_other(step, known)

@@ -1,5 +1,6 @@
 """Who looks on at the steps of an optimizer or the moves of a policy: its `StepRecord`, if any."""
 
+import collections
 import contextlib
 
 from tf_lossscale_compat import _policy, _state, _tf
@@ -121,7 +122,8 @@ class Step:
         if self._variables is None:
             return [str(i) for i in range(len(self.grads))]
         names = [_name(each) for each in self._variables]
-        return [f"{name} [{i}]" if names.count(name) > 1 else name for i, name in enumerate(names)]
+        times = collections.Counter(names)
+        return [f"{name} [{i}]" if times[name] > 1 else name for i, name in enumerate(names)]
 
     @property
     def shapes(self):
