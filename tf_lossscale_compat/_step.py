@@ -94,7 +94,10 @@ def take(
             return _replicas.in_each_replica(apply, (grads, variables) + extra)
 
         def skipped():
-            return _tf.as_operation(None if skip is None else _replicas.local_results(skip()))
+            # Here, where the gradients are at hand: one more conditional would take them in again.
+            looked = watch.look()
+            counted = None if skip is None else _replicas.local_results(skip())
+            return _tf.as_operation([op for op in (counted, *looked) if op is not None])
 
         if tf.executing_eagerly():
             applied() if should_apply else skipped()

@@ -348,6 +348,19 @@ class StepRecord(_tf.Trackable):
                 return tf1.cond(step.finite, finite, other, name="skipped_step")
         return None
 
+    def look(self, step):
+        """Notes which gradients of a skipped step were not finite; returns a list of operations."""
+        if not (self._names and step.grads):
+            return []
+        with _state.scope_of([self._finite_steps]):
+            known = self._known(step)
+            seen = _seen_by_all(step.grads)
+            ever = tf.reduce_any(seen[:, :, : len(_KINDS)] > 0, axis=0)
+            return [
+                _assigned(known.last.assign(seen, read_value=False)),
+                _assigned(known.totals.assign_add(tf.cast(ever, tf.int64), read_value=False)),
+            ]
+
     def told(self, step):
         """Raises a LossScaleError in eager mode, where this skipped step is one too many."""
         if self._limit is not None and tf.executing_eagerly() and step.skipped and not step.finite:
@@ -364,13 +377,13 @@ class StepRecord(_tf.Trackable):
             last = tf.stack([finite, last[1], tf.zeros_like(finite), last[3]])
         else:
             run = last[2] * tf.cast(tf.equal(last[0], finite), tf.int64) + 1
-            key, noted = (0, []) if known is None else (known.key, _tell_gradients(step, known))
+            key = 0 if known is None else known.key
             last = tf.stack([finite, number, run, tf.constant(key, tf.int64)])
             scales = tf.stack([step.before, step.after])
             done += [
                 _assigned(self._skipped_steps.assign_add(1, read_value=False)),
                 _assigned(self._last_scales.assign(scales, read_value=False)),
-                *noted,
+                *([] if step.looked else self.look(step)),
             ]
         with tf.control_dependencies([last]):
             done.append(_assigned(self._last.assign(last, read_value=False)))
@@ -455,16 +468,6 @@ def _limit(max_consecutive_skips):
     if max_consecutive_skips is None:
         return None
     return _arguments.period("max_consecutive_skips", max_consecutive_skips, "int64", least=1)
-
-
-def _tell_gradients(step, known):
-    """Notes which gradients were not finite; returns a list of operations."""
-    seen = _seen_by_all(step.grads)
-    ever = tf.reduce_any(seen[:, :, : len(_KINDS)] > 0, axis=0)
-    return [
-        _assigned(known.last.assign(seen, read_value=False)),
-        _assigned(known.totals.assign_add(tf.cast(ever, tf.int64), read_value=False)),
-    ]
 
 
 def _assigned(value):

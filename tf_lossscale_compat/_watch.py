@@ -108,11 +108,13 @@ class Step:
       before: the loss scale before the step, a float32 scalar tensor.
       after: the loss scale after it; NaN where it cannot be known.
       grads: list of gradients, or None where only a flag is known.
+      looked: bool, whether the records have looked at them already.
     """
 
     def __init__(self, policy, records, grads=None, variables=None):
         self.policy, self.records, self.grads, self._variables = policy, records, grads, variables
         self.finite, self.skipped, self.before, self.after = True, True, None, None
+        self.looked = False
         for record in records:
             record.check_place()
 
@@ -140,6 +142,11 @@ class Step:
             self.before = _state.copied(_policy.scale(self.policy))
         with tf.control_dependencies([self.before]):
             yield
+
+    def look(self):
+        """Has the records look at the gradients of a step that is skipped; returns operations."""
+        self.looked = True
+        return [op for record in self.records for op in record.look(self)]
 
     def told(self, done, finite, skipped=True):
         """Tells the records of a step that has been taken.
