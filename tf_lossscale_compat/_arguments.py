@@ -99,6 +99,11 @@ def period(name, value, dtype, least=None):
     return steps
 
 
+def max_consecutive_skips(value):
+    """Returns an argument of that name: an int above zero, or None."""
+    return None if value is None else period("max_consecutive_skips", value, "int64", least=1)
+
+
 def warn_odd(message, *values):
     """Warns of a value that is accepted because TensorFlow accepted it."""
     logging.warning(message.format(*values))

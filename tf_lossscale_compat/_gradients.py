@@ -130,7 +130,7 @@ def _real(tensors):
             yield tensor
 
 
-def _may_be_other_than_finite(dtype):
+def may_be_nonfinite(dtype):
     # Integers are always finite.
     return dtype.is_floating or dtype.is_complex or dtype.name.startswith("float8")
 
@@ -143,7 +143,7 @@ def numbers(grad):
     if grad is None:
         return
     (tensor,), sparse = _elements([grad])
-    if not _may_be_other_than_finite(tensor.dtype):
+    if not may_be_nonfinite(tensor.dtype):
         return
     for values in _real([tensor]):
         if sparse:
@@ -218,7 +218,7 @@ def _test(tensors, sparse):
         dtype = tensor.dtype
         if dtype in (tf.string, tf.resource, tf.variant):
             raise TypeError(f"Gradients must be numbers, got a tensor of dtype {dtype.name}.")
-        if not _may_be_other_than_finite(dtype):
+        if not may_be_nonfinite(dtype):
             continue
         if i in indices:
             rows.extend((values, indices[i]) for values in _real([tensor]))

@@ -30,10 +30,10 @@ class LossScaleHook(_SessionRunHook):
 
     The record is read where the session starts, restores or recovers, after every N calls of
     `Session.run`, at the end, and where a run can be stuck that may skip fewer steps in a row than
-    N; nothing is fetched in between. What is written is what
-    `write_summaries` writes, the floor and the ceiling at each start. Logged through
-    `absl.logging` are skipped steps (WARNING), that the scale has come down to its floor (WARNING),
-    that it has grown (DEBUG), and that the record sees no step at all (WARNING).
+    N; nothing is fetched in between. What is written is what `write_summaries` writes, the floor
+    and the ceiling at each start. Logged through `absl.logging` are skipped steps (WARNING), that
+    the scale has come down to its floor (WARNING), that it has grown (DEBUG), and that the record
+    sees no step at all (WARNING).
     """
 
     def __init__(
@@ -120,8 +120,8 @@ class LossScaleHook(_SessionRunHook):
 
     def _next_check(self, now):
         """Sees to it that the record is read when, at the earliest, the run can be stuck."""
-        most = self._monitor.most()
-        self._checks_at = None if most is None else self._runs + max(1, most - now.consecutive)
+        limit = self._monitor.max_skips
+        self._checks_at = None if limit is None else self._runs + max(1, limit - now.consecutive)
 
     def _warn(self, now, session):
         # Without a global step there is no telling what a run is for.

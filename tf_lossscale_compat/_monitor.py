@@ -16,7 +16,9 @@ class Monitor:
     def __init__(self, record, max_consecutive_skips=None, log_every_n_secs=60):
         _summaries.check_record(record)
         self.record = record
-        self.limit = limit(max_consecutive_skips)
+        asked = _arguments.max_consecutive_skips(max_consecutive_skips)
+        # How many skipped steps in a row end the run, an int or None.
+        self.max_skips = record.max_consecutive_skips if asked is None else asked
         self._seconds = seconds(log_every_n_secs)
         self._fetches, self._step = None, None
         self._writer, self._with_bounds, self._written = None, True, None
@@ -91,16 +93,11 @@ class Monitor:
     def check(self, now, session=None):
         """Raises a `LossScaleError` where, by a `Reading`, the run is stuck."""
         if self.is_stuck(now):
-            self.record.check(self.most(), session)
+            self.record.check(self.max_skips, session)
 
     def is_stuck(self, now):
         """Whether by a `Reading` too many steps in a row were skipped."""
-        most = self.most()
-        return most is not None and now.consecutive >= most
-
-    def most(self):
-        """How many skipped steps in a row end the run, an int or None."""
-        return self.record._limit if self.limit is None else self.limit
+        return self.max_skips is not None and now.consecutive >= self.max_skips
 
     def saw_nothing(self, now, hint):
         """Warns, once, if the record saw no step since the start, though there were some."""
@@ -148,13 +145,6 @@ class Monitor:
                 floor,
                 now.steps,
             )
-
-
-def limit(max_consecutive_skips):
-    """Returns what an argument of that name says, which is an int above zero or None."""
-    if max_consecutive_skips is None:
-        return None
-    return _arguments.period("max_consecutive_skips", max_consecutive_skips, "int64", least=1)
 
 
 def seconds(log_every_n_secs):

@@ -11,7 +11,6 @@ A user's method, an override of a marked one among them, bears no mark and is ca
 manager's with the flag, a loss scale's with the gradients.
 """
 
-import contextlib
 from typing import Any
 
 from tf_lossscale_compat import _replicas, _state, _tf
@@ -100,6 +99,11 @@ def variables(policy):
     return _tf.variables_of(policy) if is_manager(policy) else policy._variables()
 
 
+def updates_by_flag(policy):
+    """Whether the policy's `update` or `update_loss_scale` is this package's own."""
+    return _is_marked(_update(policy))
+
+
 def always_applies(policy):
     """Whether every step is applied and leaves the policy as it is."""
     return not is_manager(policy) and _is_marked(policy.update) and not policy._skips_nonfinite
@@ -107,17 +111,17 @@ def always_applies(policy):
 
 def never_moves(policy):
     """Whether no step changes the scale: of a fixed one, unless a subclass has its own `update`."""
-    return _is_marked(_update(policy)) and not variables(policy)
+    return updates_by_flag(policy) and not variables(policy)
 
 
 def goes_by_flag(policy):
     """Whether a policy needs no more of a step than whether it was finite."""
-    return _is_marked(_update(policy)) or is_manager(policy)
+    return updates_by_flag(policy) or is_manager(policy)
 
 
 def move(policy, finite):
     """Tells a policy that needs no more whether a step was finite; returns what moves its state."""
-    if _is_marked(_update(policy)):
+    if updates_by_flag(policy):
         return policy._move(finite)
     if is_manager(policy):
         return policy.update_loss_scale(finite)
@@ -125,10 +129,6 @@ def move(policy, finite):
         f"{policy!r} looks at gradients, and only a flag is known here. Call its update(grads) "
         "instead of update_loss_scale(finite_grads)."
     )
-
-
-def _no_matter(*tensors):
-    return contextlib.nullcontext()
 
 
 def move_together(move, flag, variables):
@@ -144,12 +144,7 @@ def move_together(move, flag, variables):
         return _replicas.together(lambda flag: move(_replicas.all_true(flag)), (flag,))
 
 
-def updates_by_flag(policy):
-    """Whether the policy's `update` or `update_loss_scale` is this package's own."""
-    return _is_marked(_update(policy))
-
-
-def decide(policy, grads, skips_nonfinite, agree=None, moving=_no_matter):
+def decide(policy, grads, skips_nonfinite, agree, moving):
     """Looks at the gradients of one step where all replicas act as one.
 
     Args:

@@ -417,9 +417,9 @@ def _look(traced, scale, variables, names, all_names, layers):
         if loss_finite and finite_scale is None:
             # What does not lead to the first non-finite gradient is not to blame, such as a mask;
             # but an operation is that was not finite itself, and whose gradient this is.
-            last = points[min(bad_backward)[1]].tensor
-            behind = _replay_graphs.ancestors([last])
-            taken = {tensor.name for tensor in last.op.inputs}
+            faulty = points[min(bad_backward)[1]].tensor
+            behind = _replay_graphs.ancestors([faulty])
+            taken = {tensor.name for tensor in faulty.op.inputs}
             bad_forward = [
                 (place, i)
                 for place, i in bad_forward

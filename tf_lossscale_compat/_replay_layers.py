@@ -6,12 +6,10 @@ import importlib
 import sys
 from typing import Any, Dict, List
 
-from tf_lossscale_compat import _tf
+from tf_lossscale_compat import _gradients, _tf
 
 tf = _tf.tf
 tf1 = _tf.tf1
-
-_ROOTS = ("keras", "tf_keras", "tensorflow", "tensorflow_core")
 
 
 def _layer_class(cls):
@@ -20,7 +18,7 @@ def _layer_class(cls):
     There are two in tf.keras, for TensorFlow 1 and 2, and one in each other Keras.
     """
     for base in cls.__mro__:
-        of_keras = base.__name__ == "Layer" and base.__module__.split(".")[0] in _ROOTS
+        of_keras = base.__name__ == "Layer" and base.__module__.split(".")[0] in _tf.KERAS_ROOTS
         if of_keras and "__call__" in vars(base):
             return base
     return None
@@ -58,8 +56,7 @@ class Call:
 
 def is_float(dtype):
     """Whether elements of a dtype may overflow."""
-    dtype = tf.as_dtype(dtype).base_dtype
-    return dtype.is_floating or dtype.is_complex or dtype.name.startswith("float8")
+    return _gradients.may_be_nonfinite(tf.as_dtype(dtype).base_dtype)
 
 
 def leaves(structure, suffix=""):

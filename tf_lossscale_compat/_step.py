@@ -73,8 +73,9 @@ def take(
       ValueError: called in a cross-replica context, or under a strategy that is not supported.
     """
     check_place(what)
-    watch = _watch.Step(policy, _watch.records_of(watched, _policy.held(policy)), grads, variables)
-    if _policy.always_applies(policy) and not skips_nonfinite and not watch.records:
+    records = _watch.records_of(watched, _policy.held(policy))
+    watch = _watch.Step(policy, records, variables=variables)
+    if _policy.always_applies(policy) and not skips_nonfinite and not records:
         # Nothing to decide and nothing to move, so replicas need not meet.
         applied = apply(grads, variables, *extra)
         if not isinstance(applied, tf.Operation):
@@ -83,12 +84,12 @@ def take(
 
     def step(grads, variables, extra):
         ask = None if agree is None else functools.partial(_agreement.ask, agree)
+        watch.grads = grads
         should_apply, finite, move = _policy.decide(
             policy, grads, skips_nonfinite, ask, watch.moving
         )
         # Of the policies of this package, one that has a step applied that is not finite has all.
         skips = should_apply is not True
-        watch.grads = grads
 
         def applied():
             return _replicas.in_each_replica(apply, (grads, variables) + extra)

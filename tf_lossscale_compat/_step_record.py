@@ -65,6 +65,10 @@ class StepRecord(_tf.Trackable):
     Replicas of `tf.distribute` take a step together, which counts once; with Horovod each process
     has a record of its own. What is watched and its checkpoints do not know of the record, which is
     a trackable of its own: in a `tf.train.Checkpoint`, its totals go on after a restart.
+
+    Attributes:
+      watched: what the record is of.
+      max_consecutive_skips: int or None, see the constructor.
     """
 
     def __init__(self, watched, *, names=False, max_consecutive_skips=None):
@@ -90,7 +94,7 @@ class StepRecord(_tf.Trackable):
                 f"package, got {watched!r}."
             )
         self._names = _arguments.flag("names", names)
-        self._limit = _limit(max_consecutive_skips)
+        self.max_consecutive_skips = _arguments.max_consecutive_skips(max_consecutive_skips)
         self.watched = watched if _is_optimizer(watched) else _policy.held(watched)
         _watch.check(self.watched)
         _replicas.check_strategy()
@@ -135,10 +139,13 @@ class StepRecord(_tf.Trackable):
             return _policy.held(self.watched._policy_in_use())
         return self.watched
 
+    def _counters(self):
+        counters = [self._finite_steps, self._nonfinite_steps, self._skipped_steps]
+        return [*counters, self._last, self._last_scales]
+
     def variables(self):
         """Returns the record's variables, a list."""
-        own = [self._finite_steps, self._nonfinite_steps, self._skipped_steps]
-        own += [self._last, self._last_scales]
+        own = self._counters()
         return own + [variable for each in self._gradients.values() for variable in each.variables]
 
     # What is read in a graph, a function or eagerly.
@@ -203,7 +210,7 @@ class StepRecord(_tf.Trackable):
     def _read(self, session):
         """The counts, and the last `Skip` or None, of one moment."""
         known = list(self._gradients.values())
-        own = self.variables()[:5]
+        own = self._counters()
         values = self._values(session, own + [each.last for each in known])
         finite, nonfinite, skipped, last, scales = values[: len(own)]
         run = int(last[2]) if last[0] == finite else 0
@@ -268,7 +275,8 @@ class StepRecord(_tf.Trackable):
             was made with.
           session: see `last_skip`.
         """
-        limit = self._limit if max_consecutive_skips is None else _limit(max_consecutive_skips)
+        limit = _arguments.max_consecutive_skips(max_consecutive_skips)
+        limit = self.max_consecutive_skips if limit is None else limit
         if limit is None:
             raise ValueError(
                 "max_consecutive_skips must be given here or to the StepRecord, got None."
@@ -363,7 +371,8 @@ class StepRecord(_tf.Trackable):
 
     def told(self, step):
         """Raises a LossScaleError in eager mode, where this skipped step is one too many."""
-        if self._limit is not None and tf.executing_eagerly() and step.skipped and not step.finite:
+        limited = self.max_consecutive_skips is not None and tf.executing_eagerly()
+        if limited and step.skipped and not step.finite:
             self.check()
 
     def _tell_other(self, step, known):
@@ -462,12 +471,6 @@ def _is_optimizer(watched):
 
 def _is_policy(watched):
     return isinstance(watched, loss_scale_lib.LossScale) or _policy.is_manager(watched)
-
-
-def _limit(max_consecutive_skips):
-    if max_consecutive_skips is None:
-        return None
-    return _arguments.period("max_consecutive_skips", max_consecutive_skips, "int64", least=1)
 
 
 def _assigned(value):

@@ -55,9 +55,7 @@ def bounds(policy):
     return {
         tag: float(value)
         for tag, value in known.items()
-        if isinstance(value, numbers.Real)
-        and str(value) not in ("True", "False")
-        and np.isfinite(value)
+        if not isinstance(value, bool) and isinstance(value, numbers.Real) and np.isfinite(value)
     }
 
 

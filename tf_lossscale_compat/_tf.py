@@ -40,6 +40,9 @@ Trackable: Any = next(
     base for base in Optimizer.__mro__ if base.__name__ in ("Trackable", "Checkpointable")
 )
 
+# The packages whose classes are of Keras, of any make.
+KERAS_ROOTS = ("keras", "tf_keras", "tensorflow", "tensorflow_core")
+
 # Autograph would rewrite this package's Python line by line when a user's tf.function calls it:
 # slow to trace, and of no use, as there is no tensor-dependent Python control flow here.
 do_not_convert = tf.autograph.experimental.do_not_convert

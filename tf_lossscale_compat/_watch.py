@@ -86,15 +86,19 @@ def move(policy, finite, move, grads=None):
       grads: list of gradients, or None where only the flag is known.
 
     Returns:
-      What `move` returned; in a graph, where there is a record, an operation.
+      What `move` returned; in a graph, where there is a record, what waits for that, a tensor if it
+      was one.
     """
     kept = _policy.held(policy)
     # An override of the user's calls what it overrides, which is not one more step.
     by_itself = kept is not policy or _policy.updates_by_flag(policy)
-    step = Step(policy, records_of(kept) if by_itself else [], grads)
+    step = Step(policy, records_of(kept) if by_itself else [], grads=grads)
     with step.moving(finite):
         update = move(finite)
     told = step.told([update], finite, not _policy.always_applies(policy))
+    if told and isinstance(update, tf.Tensor):
+        with tf.control_dependencies(told):
+            return tf.identity(update)
     return tf.group(update, *told) if told else update
 
 
@@ -111,7 +115,7 @@ class Step:
       looked: bool, whether the records have looked at them already.
     """
 
-    def __init__(self, policy, records, grads=None, variables=None):
+    def __init__(self, policy, records, *, grads=None, variables=None):
         self.policy, self.records, self.grads, self._variables = policy, records, grads, variables
         self.finite, self.skipped, self.before, self.after = True, True, None, None
         self.looked = False

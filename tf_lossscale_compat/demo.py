@@ -18,7 +18,7 @@ import time
 
 import numpy as np
 
-from tf_lossscale_compat import _summary_tags, _tf
+from tf_lossscale_compat import _summaries, _tf, plot
 from tf_lossscale_compat.contrib import mixed_precision as contrib_mixed_precision
 from tf_lossscale_compat.loss_scale import DynamicLossScale, FixedLossScale
 
@@ -135,15 +135,12 @@ class GraphTraining:
             self._loss = _mean_loss(self._logits, self._labels)
 
             self._scale = tf.constant(1.0)
-            self._dynamic = False
+            self.policy = None
             optimizer = tf1.train.GradientDescentOptimizer(LEARNING_RATE)
             if self._make_manager is not None:
-                manager = self._make_manager()
-                self._scale = manager.get_loss_scale()
-                self._dynamic = isinstance(
-                    manager, contrib_mixed_precision.ExponentialUpdateLossScaleManager
-                )
-                optimizer = contrib_mixed_precision.LossScaleOptimizer(optimizer, manager)
+                self.policy = self._make_manager()
+                self._scale = self.policy.get_loss_scale()
+                optimizer = contrib_mixed_precision.LossScaleOptimizer(optimizer, self.policy)
             self._global_step = tf1.train.get_or_create_global_step()
             gradients = optimizer.compute_gradients(self._loss * LOSS_WEIGHT, var_list=weights)
             self._train = optimizer.apply_gradients(gradients, self._global_step)
@@ -155,10 +152,6 @@ class GraphTraining:
     def scale(self):
         """Returns the current loss scale."""
         return float(self._session.run(self._scale))
-
-    def bounds(self):
-        """Returns the least and the greatest loss scale that there can be, None for no bound."""
-        return (1.0 if self._dynamic else None), None
 
     def step(self, images, labels):
         """Trains on one batch and returns a `Step`."""
@@ -218,19 +211,13 @@ class FunctionTraining:
             )
             return loss, scale, _zero_share(gradients), applied
 
-        self._loss_scale = loss_scale
+        self.policy = loss_scale
         self._step = step
         self._logits = tf.function(lambda images: _logits(images, weights, dtype))
 
     def scale(self):
         """Returns the current loss scale."""
-        return float(self._loss_scale())
-
-    def bounds(self):
-        """Returns the least and the greatest loss scale that there can be, None for no bound."""
-        return tuple(
-            getattr(self._loss_scale, name, None) for name in ("min_loss_scale", "max_loss_scale")
-        )
+        return float(self.policy())
 
     def step(self, images, labels):
         """Trains on one batch and returns a `Step`."""
@@ -294,19 +281,17 @@ def _cross_entropy(logits, labels):
 class _Log:
     """Writes the loss scale of one run to TensorBoard, for every step, counted from 1.
 
+    Unlike what reads a record after a step, with the scale that the step used.
+
     Args:
       folder: str, where to; None to write nothing.
-      floor: float or None.
-      ceiling: float or None.
+      policy: loss scale, manager or None, whose bounds are written with the first step.
     """
 
-    def __init__(self, folder, floor, ceiling):
-        self._writer = None
+    def __init__(self, folder, policy):
+        self._writer = None if folder is None else _summaries.file_writer(folder)
+        self._policy = policy
         self._steps = self._skipped = self._consecutive = 0
-        self._bounds = {_summary_tags.FLOOR: floor, _summary_tags.CEILING: ceiling}
-        if folder is not None:
-            with tf.Graph().as_default():  # It refuses to be made in eager mode.
-                self._writer = tf1.summary.FileWriter(folder)
 
     def __enter__(self):
         return self
@@ -317,21 +302,14 @@ class _Log:
 
     def write(self, step):
         """Writes a `Step`."""
+        if self._writer is None:
+            return
         self._steps += 1
         self._skipped += not step.applied
         self._consecutive = 0 if step.applied else self._consecutive + 1
-        values = {
-            _summary_tags.SCALE: step.scale,
-            _summary_tags.SKIPPED_STEPS: self._skipped,
-            _summary_tags.CONSECUTIVE_SKIPS: self._consecutive,
-        }
-        if self._steps == 1:
-            values.update({tag: bound for tag, bound in self._bounds.items() if bound is not None})
-        if self._writer is not None:
-            summary = tf1.Summary()
-            for tag, value in values.items():
-                summary.value.add(tag=tag, simple_value=value)
-            self._writer.add_summary(summary, self._steps)
+        now = _summaries.Reading(self._steps, self._skipped, self._consecutive, step.scale)
+        policy = self._policy if self._steps == 1 else None
+        self._writer.add_summary(_summaries.proto(now, policy), self._steps)
 
 
 def train(steps=DEFAULT_STEPS, seed=0, on_step=None, logdir=None):
@@ -361,7 +339,7 @@ def train(steps=DEFAULT_STEPS, seed=0, on_step=None, logdir=None):
         training.start(_initial_weights(seed))
         history = []
         folder = None if logdir is None else os.path.join(logdir, name)
-        with _Log(folder, *training.bounds()) as log:
+        with _Log(folder, training.policy) as log:
             for batch in digits.batches:
                 step = training.step(digits.train_images[batch], digits.train_labels[batch])
                 history.append(step)
@@ -527,23 +505,10 @@ def _whole_number(least, most):
     return parse
 
 
-def _writable(text):
-    """A path that can be written to, found out by opening it; nothing is left behind."""
-    existed = os.path.lexists(text)
-    try:
-        with open(text, "a"):
-            pass
-        if not existed:
-            os.remove(text)
-    except OSError as error:
-        raise argparse.ArgumentTypeError(f"cannot write {text!r}: {error.strerror}") from None
-    return text
-
-
 def _writable_picture(text):
     if not text.lower().endswith(".png"):
         raise argparse.ArgumentTypeError(f"must end in .png, got {text!r}")
-    return _writable(text)
+    return plot.writable(text)
 
 
 def _writable_folder(text):
@@ -572,7 +537,7 @@ def add_arguments(parser):
         help="the same seed gives the same numbers (default: %(default)s)",
     )
     parser.add_argument(
-        "--json", type=_writable, metavar="FILE", help="write the results to this file"
+        "--json", type=plot.writable, metavar="FILE", help="write the results to this file"
     )
     parser.add_argument(
         "--plot",

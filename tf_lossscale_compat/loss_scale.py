@@ -102,11 +102,8 @@ def _updates_by_flag(loss_scale, grads):
         )
     with _state.scope_of(loss_scale._variables()):
         finite = _replicas.all_finite(grads)
-        update = _watch.move(loss_scale, finite, loss_scale._move, tf.nest.flatten(grads))
-        if isinstance(update, tf.Operation) and not isinstance(loss_scale, ManagerLossScale):
-            with tf.control_dependencies([update]):  # r2.0 returned a tensor.
-                update = tf.identity(finite)
-        return update, finite
+        grads = tf.nest.flatten(grads)
+        return _watch.move(loss_scale, finite, loss_scale._move, grads), finite
 
 
 class FixedLossScale(LossScale):

@@ -26,8 +26,8 @@ from tf_lossscale_compat import _summary_tags, _tf
 
 FORMATS = (".png", ".svg", ".pdf")
 DEFAULT_SIZE = (10.0, 6.0)
-LONGEST_NAME = 80
-MOST_TAGS_NAMED = 12
+MAX_NAME_LENGTH = 80
+MAX_TAGS_NAMED = 12
 DOTS_PER_INCH = 100
 
 _MEASURED = (
@@ -185,8 +185,8 @@ def _folders(logdir):
 
 def _listed(names):
     names = [repr(name) for name in sorted(names)]
-    more = len(names) - MOST_TAGS_NAMED
-    shown = ", ".join(names[:MOST_TAGS_NAMED])
+    more = len(names) - MAX_TAGS_NAMED
+    shown = ", ".join(names[:MAX_TAGS_NAMED])
     return f"{shown} and {more} more" if more > 0 else shown
 
 
@@ -314,8 +314,8 @@ def _alone(values):
 def _shown_name(name):
     """A run's name as matplotlib shows it: nothing in it is a formula or a second line."""
     name = "".join(char if char.isprintable() else "?" for char in name)
-    if len(name) > LONGEST_NAME:
-        half = LONGEST_NAME // 2
+    if len(name) > MAX_NAME_LENGTH:
+        half = MAX_NAME_LENGTH // 2
         name = name[: half - 1] + "…" + name[-half:]
     return name.replace("$", r"\$")
 
@@ -482,10 +482,8 @@ def save(picture, path):
 # -- the command --------------------------------------------------------------------------------
 
 
-def _output(text):
-    """A path with a known ending at which a file can be made; nothing is left behind."""
-    if os.path.splitext(text)[1].lower() not in FORMATS:
-        raise argparse.ArgumentTypeError(f"must end in {', '.join(FORMATS)}, got {text!r}")
+def writable(text):
+    """A path that can be written to, found out by opening it; nothing is left behind."""
     existed = os.path.lexists(text)
     try:
         with open(text, "ab"):
@@ -495,6 +493,12 @@ def _output(text):
     except OSError as error:
         raise argparse.ArgumentTypeError(f"cannot write {text!r}: {error.strerror}") from None
     return text
+
+
+def _output(text):
+    if os.path.splitext(text)[1].lower() not in FORMATS:
+        raise argparse.ArgumentTypeError(f"must end in {', '.join(FORMATS)}, got {text!r}")
+    return writable(text)
 
 
 def _size(text):

@@ -5,7 +5,7 @@ import functools
 import sys
 from typing import Any
 
-from tf_lossscale_compat import _monitor, _step_record, _summaries, _tf, _watch
+from tf_lossscale_compat import _arguments, _monitor, _step_record, _summaries, _tf, _watch
 from tf_lossscale_compat.keras import _families, _shared
 
 tf = _tf.tf
@@ -79,7 +79,10 @@ class LossScaleCallback(_MixedIntoKeras):
         self._monitor: Any = None
         self._log_dir, self._writer = log_dir, None
         self._every_n_steps = _monitor.period(every_n_steps)
-        self._options = (_monitor.limit(max_consecutive_skips), _monitor.seconds(log_every_n_secs))
+        self._options = (
+            _arguments.max_consecutive_skips(max_consecutive_skips),
+            _monitor.seconds(log_every_n_secs),
+        )
         self._read_at = self._begun = 0
         self._supports_tf_logs = True
 
@@ -189,7 +192,7 @@ def _class(public: Any, keras):
 def _keras_of(model):
     """The Keras that a model is of, or None."""
     for base in type(model).__mro__:
-        if base.__name__ == "Model" and base.__module__.split(".")[0] in _families.ROOTS:
+        if base.__name__ == "Model" and base.__module__.split(".")[0] in _tf.KERAS_ROOTS:
             return _families.keras_of(base)
     return None
 

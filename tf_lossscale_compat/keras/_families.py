@@ -19,13 +19,12 @@ _FAMILIES = {
     "_BaseOptimizer": _tf_keras.TFKeras,
     "OptimizerV2": _optimizer_v2.OptimizerV2,
 }
-ROOTS = ("keras", "tf_keras", "tensorflow", "tensorflow_core")
 
 
 def _family(optimizer_class):
     """Returns (mixin, base class of the family), or None."""
     for base in optimizer_class.__mro__:
-        if base.__module__.split(".")[0] in ROOTS and base.__name__ in _FAMILIES:
+        if base.__module__.split(".")[0] in _tf.KERAS_ROOTS and base.__name__ in _FAMILIES:
             return _FAMILIES[base.__name__], base
     return None
 
