@@ -67,6 +67,19 @@ def variables_to_build(grads, variables):
     return [variable for grad, variable in zip(grads, variables) if grad is not None]
 
 
+def unknown_to(optimizer, grads, variables):
+    """Returns those of the variables that a Keras optimizer was not built for, and will not take.
+
+    It says so itself, but when others may have been applied.
+    """
+    places = getattr(optimizer, "_trainable_variables_indices", None)
+    if places is None:  # Not Keras 3, whose optimizers also refuse one without a gradient.
+        places = getattr(optimizer, "_index_dict", None)
+        variables = [var for grad, var in zip(grads, variables) if grad is not None]
+    key = getattr(optimizer, "_var_key", None)
+    return [var for var in variables if key(var) not in places] if key and places else []
+
+
 def tell_keras_session(variable):
     """Has Keras' own session, which it has for graphs, initialize `variable`."""
     roots = ("tensorflow_core.python.keras", "tensorflow.python.keras")
