@@ -12,7 +12,7 @@ from tf_lossscale_compat.keras import _shared
 tf = _tf.tf
 
 
-class Keras3(_shared.LossScaling):
+class Keras3(_shared.InnerHyperparameters, _shared.LossScaling):
     """Mixed into Keras 3's `LossScaleOptimizer`, whose own scale and step it takes the place of.
 
     The loss scale's variables are Keras variables here too, in the order and under the names that
