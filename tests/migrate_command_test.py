@@ -513,6 +513,9 @@ class PrefilterTest(parameterized.TestCase):
         self.assertEqual((outcome.findings, outcome.failures), ([], []))
 
 
+@unittest.skipIf(
+    importlib.util.find_spec("tensorflow") is None, "looks the names up, which needs TensorFlow"
+)
 class TargetsTest(parameterized.TestCase):
     @parameterized.parameters(*rewrites.NAMESPACES.values())
     def test_new_names_are_there(self, old, new, members, whole, module, is_meant):

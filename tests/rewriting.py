@@ -1,12 +1,19 @@
 """Before and after: what tests of `tf-lossscale migrate` are made of."""
 
 import os
+import runpy
 import textwrap
 
 import pytest
 from absl.testing import parameterized
 
 pytest.importorskip("libcst", reason="the migration tool needs LibCST (Python 3.9 or newer)")
+
+try:
+    import tf_lossscale_compat  # noqa: F401
+except ImportError:
+    # Without TensorFlow the package can only be run, by which the command comes to its parts.
+    runpy.run_module("tf_lossscale_compat")
 
 from tf_lossscale_compat.migrate import _source
 
