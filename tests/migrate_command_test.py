@@ -495,6 +495,11 @@ class PrefilterTest(parameterized.TestCase):
         b"import tensorflow as tf\nexec 'x'",
         b"import tensorflow as tf\nraise E, 'x'",
         b"import tensorflow as tf\ntry:\n  pass\nexcept E, e:\n  pass",
+        b"import tensorflow as tf\ntry:\n  pass\nexcept (E, m.F), e:\n  pass",
+        b"import tensorflow as tf\nif 1 <> 2: pass",
+        b"import tensorflow as tf\nmode = 0644",
+        b"import tensorflow as tf\nx = ur'x'",
+        b"import tensorflow as tf\nx = `1`",
     )
     def test_python_2_is_said(self, data):
         outcome = _command.migrate_bytes(data)
