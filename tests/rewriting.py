@@ -1,6 +1,5 @@
 """Before and after: what tests of `tf-lossscale migrate` are made of."""
 
-import os
 import runpy
 import textwrap
 
@@ -21,15 +20,6 @@ from tf_lossscale_compat.migrate import _source
 def text_of(source):
     """Returns an indented literal of a test as the file that it stands for."""
     return textwrap.dedent(source).lstrip("\n")
-
-
-def has_nameless_files(folder):
-    """Whether the folder's file system has files that get their name when they are complete."""
-    try:
-        os.close(os.open(folder, os.O_TMPFILE | os.O_WRONLY, 0o600))
-    except (AttributeError, OSError):
-        return False
-    return True
 
 
 class RewriteTestCase(parameterized.TestCase):
