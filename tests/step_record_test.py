@@ -884,8 +884,8 @@ class CheckpointTest(modes.EagerTestCase):
 
 
 class GraphTest(modes.EagerTestCase):
-    def _nodes(self, names=None):
-        weights = [tf.Variable(tf.ones([2])) for _ in range(5)]
+    def _graph(self, names=None, gradients=5):
+        weights = [tf.Variable(tf.ones([2])) for _ in range(gradients)]
         opt = MixedPrecisionLossScaleOptimizer(sgd(), DynamicLossScale(8.0))
         if names is not None:
             StepRecord(opt, names=names)
@@ -894,14 +894,30 @@ class GraphTest(modes.EagerTestCase):
         def step(x):
             opt.apply_gradients([(x * tf.ones([2]), weight) for weight in weights])
 
-        return [node.op for node in step.get_concrete_function().graph.as_graph_def().node]
+        return step.get_concrete_function().graph.as_graph_def()
+
+    def _nodes(self, names=None):
+        nodes = self._graph(names).node
+        return len([node for node in nodes if node.op != "Placeholder"])
 
     def test_how_many_nodes_a_record_takes(self):
         without = self._nodes()
         for names in (False, True):
-            more = len([op for op in self._nodes(names) if op not in ("Placeholder",)])
-            more -= len([op for op in without if op not in ("Placeholder",)])
-            self.assertBetween(more, 1, 12)
+            self.assertBetween(self._nodes(names) - without, 1, 12)
+
+    def test_names_take_one_operation_of_the_branch_that_skips(self):
+        # What is in a branch that is not taken costs time in each step, once it is in the graph.
+        sizes = []
+        for gradients in (5, 50):
+            graph = self._graph(names=True, gradients=gradients)
+            (cond,) = [node for node in graph.node if node.op in ("If", "StatelessIf")][:1]
+            functions = {each.signature.name: each for each in graph.library.function}
+            branch = functions[cond.attr["else_branch"].func.name]
+            calls = [node for node in branch.node_def if "PartitionedCall" in node.op]
+            self.assertLen(calls, 1)
+            self.assertTrue(functions[calls[0].attr["f"].func.name].attr["_noinline"].b)
+            sizes.append(len(branch.node_def))
+        self.assertEqual(sizes[0], sizes[1])
 
 
 class DistributedTest(modes.EagerTestCase):
