@@ -72,7 +72,7 @@ setuptools.setup(
     entry_points={"console_scripts": ["tf-lossscale = tf_lossscale_command:main"]},
     keywords="tensorflow keras mixed-precision float16 loss-scaling contrib migration",
     classifiers=[
-        "Development Status :: 3 - Alpha",
+        "Development Status :: 4 - Beta",
         "Intended Audience :: Developers",
         "Intended Audience :: Science/Research",
         "Operating System :: OS Independent",
