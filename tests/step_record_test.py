@@ -4,6 +4,7 @@ import copy
 import os
 import pickle
 import time
+import unittest.mock
 
 import numpy as np
 import tensorflow as tf
@@ -18,6 +19,7 @@ from tf_lossscale_compat import (
     FixedLossScaleManager,
     LossScaleError,
     StepRecord,
+    _policy,
 )
 from tf_lossscale_compat import loss_scale as loss_scale_lib
 from tf_lossscale_compat.contrib import mixed_precision as contrib
@@ -904,6 +906,19 @@ class GraphTest(modes.EagerTestCase):
         without = self._nodes()
         for names in (False, True):
             self.assertBetween(self._nodes(names) - without, 1, 12)
+
+    def test_a_finite_eager_step_reads_no_scale_and_looks_at_no_gradient(self):
+        weight = tf.Variable([1.0, 2.0])
+        opt = MixedPrecisionLossScaleOptimizer(sgd(), DynamicLossScale(8.0))
+        record, steps = StepRecord(opt, names=True), []
+        opt.apply_gradients([(tf.ones([2]), weight)])  # The first makes the variables for names.
+        with unittest.mock.patch.object(_policy, "scale_now", wraps=_policy.scale_now) as read:
+            with unittest.mock.patch.object(record, "look", wraps=record.look) as look:
+                for factor in (1.0, INF):
+                    opt.apply_gradients([(factor * tf.ones([2]), weight)])
+                    steps.append((read.call_count, look.call_count))
+        self.assertEqual(steps, [(0, 0), (1, 1)])
+        self.assertEqual(record.last_skip()[:3], (3, 8.0, 4.0))
 
     def test_names_take_one_operation_of_the_branch_that_skips(self):
         # What is in a branch that is not taken costs time in each step, once it is in the graph.
