@@ -7,6 +7,6 @@ error without TensorFlow, while running it is none (see `tf_lossscale_compat/__i
 import runpy
 
 
-def main():
+def main() -> None:
     """Runs the command that `sys.argv` names; ends in `SystemExit`, with its exit code."""
     runpy.run_module("tf_lossscale_compat", run_name="__main__")

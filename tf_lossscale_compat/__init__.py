@@ -33,7 +33,7 @@ __all__ = [
 _LAZY = ("checkpoint", "keras", "monitoring")
 
 
-def _is_run():
+def _is_run() -> bool:
     """Whether this package is run, by `python -m` or by the command, and not imported."""
     frame: Any = sys._getframe()
     while frame and (
