@@ -1,5 +1,6 @@
 """The public classes, which become a class of the family of the optimizer that they wrap."""
 
+import contextlib
 import copy
 import inspect
 import numbers
@@ -115,8 +116,12 @@ class _Wrapper(_shared.LossScaling):
         return new
 
     def _options_in_config(self):
-        # No config holds a function.
-        return {name: True if name == "agree" else v for name, v in self._options.items()}
+        options = dict(self._options)
+        if "agree" in options:
+            options["agree"] = True  # No config holds a function.
+        if isinstance(options.get("loss_scale"), loss_scale_lib.LossScale):
+            options["loss_scale"] = loss_scale_lib.serialize(options["loss_scale"])
+        return options
 
     def _parts(self, copier):
         """What `_rebuild` makes a copy from, and a subclass's attributes."""
@@ -251,7 +256,9 @@ def _loss_scale(identifier):
 def _asked(loss_scale):
     """The argument `loss_scale`, for a config; makes no variables where it has none."""
     if not isinstance(loss_scale, (type(None), str, int, float, dict)):
-        loss_scale = loss_scale_lib.serialize(_loss_scale(loss_scale))
+        loss_scale = _loss_scale(loss_scale)
+        with contextlib.suppress(NotImplementedError):  # Which asking for the config raises.
+            loss_scale = loss_scale_lib.serialize(loss_scale)
     return {"loss_scale": loss_scale}
 
 
@@ -357,7 +364,7 @@ class LossScaleOptimizer(_Wrapper):
             "dynamic": dynamic,
             "initial_scale": initial_scale,
             "dynamic_growth_steps": dynamic_growth_steps,
-            **({} if loss_scale is None else _asked(loss_scale)),
+            **({} if loss_scale is None or enabled else _asked(loss_scale)),
         }
         self._start(inner_optimizer, make_loss_scale, name, count_skipped, enabled, agree, **asked)
 
@@ -438,7 +445,7 @@ class ExperimentalLossScaleOptimizer(LossScaleOptimizer):
             count_skipped,
             enabled,
             agree,
-            **_asked(loss_scale),
+            **({} if enabled else _asked(loss_scale)),
         )
 
     @property
