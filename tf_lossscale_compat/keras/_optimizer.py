@@ -3,6 +3,7 @@
 import contextlib
 import copy
 import inspect
+import numbers
 import pickle
 from typing import Optional
 
@@ -264,7 +265,10 @@ def _asked(loss_scale):
 def _of_numbers(dynamic=True, initial_scale=None, dynamic_growth_steps=None):
     """The loss scale that the arguments of TensorFlow 2.4 stand for."""
     if not isinstance(dynamic, bool):
-        raise TypeError(f"dynamic must be a bool, got {dynamic!r}.")
+        message = f"dynamic must be a bool, got {dynamic!r}."
+        if isinstance(dynamic, numbers.Real):
+            message += f" For a fixed loss scale give dynamic=False, initial_scale={dynamic!r}."
+        raise TypeError(message)
     if not dynamic:
         if initial_scale is None:
             raise ValueError("initial_scale must be given where dynamic is False, got None.")
