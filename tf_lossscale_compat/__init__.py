@@ -10,6 +10,7 @@ from tf_lossscale_compat import _tf  # noqa: F401  First: it says what to do wit
 # isort: split
 
 import importlib
+from typing import TYPE_CHECKING
 
 from tf_lossscale_compat import contrib, loss_scale, mixed_precision, train
 from tf_lossscale_compat._apply_if_finite import apply_if_finite
@@ -44,13 +45,17 @@ __all__ = [
 
 _LAZY = ("checkpoint", "keras", "monitoring")
 
+if TYPE_CHECKING:
+    from tf_lossscale_compat import checkpoint as checkpoint
+    from tf_lossscale_compat import keras as keras
+    from tf_lossscale_compat import monitoring as monitoring
+else:
+    # Type checkers are not to see it, as to them any name would then be there.
+    def __getattr__(name):
+        # Importing `keras` imports Keras, which many who need the rest do without.
+        if name in _LAZY:
+            return importlib.import_module(f"{__name__}.{name}")
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
-def __getattr__(name):
-    # Importing `keras` imports Keras, which many who need the rest do without.
-    if name in _LAZY:
-        return importlib.import_module(f"{__name__}.{name}")
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-
-
-def __dir__():
-    return sorted({*globals(), *_LAZY})
+    def __dir__():
+        return sorted({*globals(), *_LAZY})

@@ -1,8 +1,11 @@
 """Loss-scale optimizers around `tf.compat.v1.train.Optimizer`s: contrib's of r1.15 and r2.0's."""
 
+from __future__ import annotations
+
 import functools
 import numbers
 import sys
+from typing import TYPE_CHECKING, Any, Callable, Iterable
 
 from tf_lossscale_compat import (
     _agreement,
@@ -19,7 +22,13 @@ from tf_lossscale_compat import (
 from tf_lossscale_compat import loss_scale as loss_scale_lib
 from tf_lossscale_compat import loss_scale_manager as lsm
 
-tf = _tf.tf
+if TYPE_CHECKING:
+    import tensorflow as tf
+
+    from tf_lossscale_compat import _types
+else:
+    tf = _tf.tf
+
 tf1 = _tf.tf1
 
 _KERAS_HINT = (
@@ -38,7 +47,7 @@ class _BaseLossScaleOptimizer(_tf.Optimizer):
     _agree = None
     _enabled = True
 
-    def __init__(self, opt):
+    def __init__(self, opt: Any) -> None:
         get_name = getattr(opt, "get_name", None)
         super().__init__(
             use_locking=getattr(opt, "_use_locking", False),
@@ -90,13 +99,13 @@ class _BaseLossScaleOptimizer(_tf.Optimizer):
 
     def compute_gradients(
         self,
-        loss,
-        var_list=None,
-        gate_gradients=_tf.Optimizer.GATE_OP,
-        aggregation_method=None,
-        colocate_gradients_with_ops=False,
-        grad_loss=None,
-    ):
+        loss: tf.Tensor | Callable[[], tf.Tensor],
+        var_list: Any = None,
+        gate_gradients: int = _tf.Optimizer.GATE_OP,
+        aggregation_method: int | None = None,
+        colocate_gradients_with_ops: bool = False,
+        grad_loss: Any = None,
+    ) -> list[tuple[Any, Any]]:
         """Returns gradients of `loss`, computed with the loss scaled up and then scaled down.
 
         Args:
@@ -138,7 +147,12 @@ class _BaseLossScaleOptimizer(_tf.Optimizer):
         return list(zip(grads, (var for _, var in grads_and_vars)))
 
     @_tf.do_not_convert
-    def apply_gradients(self, grads_and_vars, global_step=None, name=None):
+    def apply_gradients(
+        self,
+        grads_and_vars: Iterable[tuple[Any, Any]],
+        global_step: Any = None,
+        name: str | None = None,
+    ) -> Any:
         """Applies unscaled gradients, unless the step is to be skipped, and updates the loss scale.
 
         A skipped step changes no variable, no slot and not `global_step`. The loss scale is updated
@@ -184,15 +198,15 @@ class _BaseLossScaleOptimizer(_tf.Optimizer):
     def _policy_in_use(self):
         return self._policy
 
-    def variables(self):
+    def variables(self) -> list[tf.Variable]:
         """Returns the variables of the wrapped optimizer and of the loss scale, a list."""
         return _tf.variables_of(self._wrapped) + _policy.variables(self._policy)
 
-    def get_slot(self, var, name):
+    def get_slot(self, var: Any, name: str) -> Any:
         """Returns the wrapped optimizer's slot variable `name` for `var`, or None."""
         return self._wrapped.get_slot(var, name)
 
-    def get_slot_names(self):
+    def get_slot_names(self) -> list[str]:
         """Returns the names of the wrapped optimizer's slots, a list of str."""
         # A checkpoint finds the slots through the child base_optimizer. Naming them here too would
         # save them twice, which TensorFlow refuses.
@@ -200,7 +214,7 @@ class _BaseLossScaleOptimizer(_tf.Optimizer):
             return []
         return self._wrapped.get_slot_names()
 
-    def get_name(self):
+    def get_name(self) -> str:
         """Returns the wrapped optimizer's name."""
         return self._wrapped.get_name() if hasattr(self._wrapped, "get_name") else self._name
 
@@ -233,7 +247,15 @@ class LossScaleOptimizer(_BaseLossScaleOptimizer):
     _calls_loss_in_graphs = True
     _keep_sparse = False  # Also of subclasses that leave out this constructor.
 
-    def __init__(self, opt, loss_scale_manager, *, keep_sparse=False, agree=None, enabled=True):
+    def __init__(
+        self,
+        opt: _types.HasOptimizerMethods,
+        loss_scale_manager: _types.HasManagerMethods | _types.Identifier,
+        *,
+        keep_sparse: bool = False,
+        agree: _types.Agree | None = None,
+        enabled: bool = True,
+    ) -> None:
         """Wraps `opt`.
 
         Args:
@@ -313,7 +335,14 @@ class MixedPrecisionLossScaleOptimizer(_BaseLossScaleOptimizer):
     `tf.compat.v1.train.experimental.MixedPrecisionLossScaleOptimizer`.
     """
 
-    def __init__(self, opt, loss_scale, *, agree=None, enabled=True):
+    def __init__(
+        self,
+        opt: _types.HasOptimizerMethods,
+        loss_scale: _types.Identifier,
+        *,
+        agree: _types.Agree | None = None,
+        enabled: bool = True,
+    ) -> None:
         """Wraps `opt`.
 
         Args:
@@ -408,7 +437,7 @@ def _as_manager(identifier):
         return identifier
     if isinstance(identifier, loss_scale_lib.ManagerLossScale):
         return identifier.manager
-    known = (loss_scale_lib.LossScale, dict, str, numbers.Real)
+    known: Any = (loss_scale_lib.LossScale, dict, str, numbers.Real)
     if not isinstance(identifier, known):
         raise TypeError(
             "loss_scale_manager must be a LossScaleManager, or a LossScale, number, 'dynamic' or "
@@ -417,7 +446,9 @@ def _as_manager(identifier):
     return _LossScaleManagerAdapter(loss_scale_lib.get(identifier))
 
 
-def enable_mixed_precision_graph_rewrite(opt, loss_scale="dynamic"):
+def enable_mixed_precision_graph_rewrite(
+    opt: _types.HasApplyGradients, loss_scale: _types.Identifier = "dynamic"
+) -> Any:
     """Wraps `opt` with a loss scale and turns TensorFlow's auto-mixed-precision rewrite on.
 
     The rewrite makes float32 graphs compute in float16 where that is safe, on hardware that gains
@@ -448,13 +479,14 @@ def enable_mixed_precision_graph_rewrite(opt, loss_scale="dynamic"):
             from tf_lossscale_compat.keras.mixed_precision import experimental  # Imports Keras.
 
             return experimental.LossScaleOptimizer(opt, loss_scale)
-        return MixedPrecisionLossScaleOptimizer(opt, loss_scale)
+        of_v1: Any = opt
+        return MixedPrecisionLossScaleOptimizer(of_v1, loss_scale)
     except Exception:
         _tf.set_graph_rewrite(was_enabled)
         raise
 
 
-def disable_mixed_precision_graph_rewrite():
+def disable_mixed_precision_graph_rewrite() -> None:
     """Turns TensorFlow's auto-mixed-precision rewrite off again, for sessions and functions.
 
     Source: TensorFlow r1.14-2.x `tf.train.experimental.disable_mixed_precision_graph_rewrite`.

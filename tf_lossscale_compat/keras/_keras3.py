@@ -1,6 +1,8 @@
 """The wrapper for optimizers of Keras 3 on its TensorFlow backend."""
 
-from typing import Any
+from __future__ import annotations
+
+from typing import Any, Iterable
 
 from absl import logging
 
@@ -73,7 +75,7 @@ class Keras3(_shared.LossScaling):
         return owned
 
     @property
-    def variables(self):
+    def variables(self) -> _shared.CallableList:
         """All variables: the optimizer's own, the loss scale's, and the inner optimizer's.
 
         A list that can be called, too: before Keras 3 this was a method of some optimizers.
@@ -90,7 +92,9 @@ class Keras3(_shared.LossScaling):
     def _name_in_config(self, name):
         return self.name  # As in configs of Keras' own class.
 
-    def stateless_apply(self, optimizer_variables, grads, trainable_variables):
+    def stateless_apply(
+        self, optimizer_variables: Any, grads: Any, trainable_variables: Any
+    ) -> Any:
         """Not supported: Keras' own would leave out the loss scale's rule.
 
         Raises:
@@ -102,7 +106,7 @@ class Keras3(_shared.LossScaling):
             "or stateless_apply of inner_optimizer with gradients from get_unscaled_gradients."
         )
 
-    def build(self, variables):
+    def build(self, variables: Iterable[Any]) -> None:
         """Makes the inner optimizer's variables for these, once."""
         if not self.built:
             if not self.inner_optimizer.built:  # Not every build looks, and slots would be lost.
@@ -129,7 +133,9 @@ class Keras3(_shared.LossScaling):
         self._step(grads, variables, scaled, self.inner_optimizer.apply)
 
     @_tf.do_not_convert
-    def apply_gradients(self, grads_and_vars, *, scaled=None):
+    def apply_gradients(
+        self, grads_and_vars: Iterable[tuple[Any, Any]], *, scaled: bool | None = None
+    ) -> Any:
         """Applies gradients, unless the step is to be skipped, and updates the loss scale.
 
         Args:
@@ -164,7 +170,7 @@ class Keras3(_shared.LossScaling):
         return self.iterations
 
     @_tf.do_not_convert
-    def apply(self, grads, trainable_variables=None):
+    def apply(self, grads: Iterable[Any], trainable_variables: Iterable[Any] | None = None) -> Any:
         if trainable_variables is None:
             if not self.built:
                 raise ValueError(
@@ -175,7 +181,7 @@ class Keras3(_shared.LossScaling):
         super().apply(grads, trainable_variables)
 
     @_tf.do_not_convert
-    def minimize(self, loss, var_list, tape=None):
+    def minimize(self, loss: Any, var_list: Any, tape: Any = None) -> Any:
         """Computes gradients of the scaled loss and applies them, as optimizers before Keras 3 did.
 
         Args:
@@ -204,7 +210,7 @@ class Keras3(_shared.LossScaling):
         self.apply_gradients(zip(self._unscale_for(grads, variables), variables))
         return self.iterations
 
-    def load_own_variables(self, store):
+    def load_own_variables(self, store: Any) -> None:
         """Takes state from a file, also of another loss-scale optimizer or of the inner one alone.
 
         The inner optimizer's variables are the last in all of them. What comes before is taken if
@@ -237,7 +243,7 @@ class Keras3(_shared.LossScaling):
         targets.update(enumerate(inner, first))
         _shared.assign_all(targets.values(), [store[str(i)] for i in targets])
 
-    def set_weights(self, weights):
+    def set_weights(self, weights: Any) -> None:
         """Sets `variables`, or those of the inner optimizer alone, from a list of arrays.
 
         Keras' own would set those of this optimizer alone and pass over the rest.

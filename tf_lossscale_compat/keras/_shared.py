@@ -1,8 +1,10 @@
 """What the wrappers of all Keras families share: the step, and what is read of the loss scale."""
 
+from __future__ import annotations
+
 import functools
 import inspect
-from typing import Any
+from typing import TYPE_CHECKING, Any, Iterable
 
 import numpy as np
 
@@ -11,7 +13,12 @@ from tf_lossscale_compat import loss_scale as loss_scale_lib
 from tf_lossscale_compat import loss_scale_manager as lsm
 from tf_lossscale_compat.keras import _calls
 
-tf = _tf.tf
+if TYPE_CHECKING:
+    import tensorflow as tf
+
+    from tf_lossscale_compat import _types
+else:
+    tf = _tf.tf
 
 
 # Stands for the class of Keras that each family puts beside this one, with all its attributes.
@@ -32,7 +39,7 @@ class LossScaling(_MixedIntoKeras):
             _optimizer=inner_optimizer, _loss_scale=loss_scale, _calls=_calls.Calls()
         )
 
-    def __init_subclass__(cls, **kwargs):
+    def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
         # A subclass's own, or a mixin's, need not call the method that they override.
         for name in _calls.RECORDED:
@@ -40,7 +47,7 @@ class LossScaling(_MixedIntoKeras):
             if owner is cls or not issubclass(owner, LossScaling):
                 setattr(cls, name, _recorded(name, vars(owner)[name]))
 
-    def __setattr__(self, name, value):
+    def __setattr__(self, name: str, value: Any) -> None:
         # Code for TensorFlow 2.0 assigns another loss scale. Families would track it twice.
         if name != "_loss_scale" or name not in vars(self):
             super().__setattr__(name, value)
@@ -61,12 +68,12 @@ class LossScaling(_MixedIntoKeras):
         self._track_trackable(loss_scale, "loss_scale", overwrite=True)
 
     @property
-    def agree(self):
+    def agree(self) -> _types.Agree | None:
         """The function that all processes agree through, or None; see the constructor."""
         return self._options.get("agree")
 
     @agree.setter
-    def agree(self, agree):
+    def agree(self, agree: _types.Agree | None) -> None:
         self.__dict__["_agree"] = _agreement.function_for(agree, self._optimizer, self._loss_scale)
         self._options.pop("agree", None)
         if agree is not None:
@@ -75,35 +82,35 @@ class LossScaling(_MixedIntoKeras):
     # What is read of the loss scale.
 
     @property
-    def dynamic(self):
+    def dynamic(self) -> bool:
         """Whether the loss scale changes by itself."""
         fixed = (loss_scale_lib.FixedLossScale, lsm.FixedLossScaleManager)
         return not isinstance(_policy.held(self._loss_scale), fixed)
 
     @property
-    def initial_scale(self):
+    def initial_scale(self) -> float | None:
         """The loss scale at the start, a float; None if a custom `LossScale` does not tell."""
         if isinstance(self._loss_scale, loss_scale_lib.FixedLossScale):
             return self._loss_scale.get_config()["loss_scale_value"]
         return getattr(self._loss_scale, "initial_loss_scale", None)
 
     @property
-    def dynamic_growth_steps(self):
+    def dynamic_growth_steps(self) -> int | None:
         """After how many finite steps in a row the scale grows, an int; None if it does not."""
         return getattr(self._loss_scale, "increment_period", None)
 
     @property
-    def dynamic_counter(self):
+    def dynamic_counter(self) -> tf.Variable | None:
         """Finite steps since the loss scale last changed, a variable; None if not counted."""
         return getattr(self._loss_scale, "good_steps", None)
 
     @property
-    def lr(self):
+    def lr(self) -> Any:
         """The inner optimizer's learning rate, by the name that Keras 1 had for it."""
         return self.learning_rate
 
     @lr.setter
-    def lr(self, value):
+    def lr(self, value: Any) -> None:
         self.learning_rate = value
 
     # Scaling and unscaling.
@@ -115,7 +122,7 @@ class LossScaling(_MixedIntoKeras):
         return _gradients.unscale(grads, 1.0 / _policy.scale(self._loss_scale))
 
     @_tf.do_not_convert
-    def scale_loss(self, loss):
+    def scale_loss(self, loss: Any) -> tf.Tensor:
         """Returns `loss` times the loss scale, as in Keras 3.
 
         An optimizer that was ever asked for it takes scaled gradients in `apply_gradients`, unless
@@ -128,7 +135,7 @@ class LossScaling(_MixedIntoKeras):
         return self._scale(loss)
 
     @_tf.do_not_convert
-    def get_scaled_loss(self, loss):
+    def get_scaled_loss(self, loss: Any) -> Any:
         """Returns `loss` times the loss scale; call `get_unscaled_gradients` with its gradients.
 
         Args:
@@ -146,7 +153,7 @@ class LossScaling(_MixedIntoKeras):
         return self._scale(loss)
 
     @_tf.do_not_convert
-    def get_unscaled_gradients(self, grads):
+    def get_unscaled_gradients(self, grads: Iterable[Any]) -> list[Any]:
         """Returns `grads` divided by the loss scale; `apply_gradients` then takes them as they are.
 
         Args:
@@ -237,7 +244,7 @@ class LossScaling(_MixedIntoKeras):
         raise NotImplementedError
 
     @_tf.do_not_convert
-    def apply(self, grads, trainable_variables=None):
+    def apply(self, grads: Iterable[Any], trainable_variables: Iterable[Any] | None = None) -> Any:
         """Applies scaled gradients, as in Keras 3, unless the step is to be skipped.
 
         Args:
@@ -272,7 +279,7 @@ def _recorded(name, method):
 class CallableList(list):
     """`optimizer.variables`, which code for other Kerases calls."""
 
-    def __call__(self):
+    def __call__(self) -> CallableList:
         return self
 
 
@@ -356,7 +363,7 @@ class WrapsTFKeras(LossScaling):
     """What both kinds of optimizers of tf.keras and `tf_keras` share beyond that."""
 
     @property
-    def inner_optimizer(self):
+    def inner_optimizer(self) -> Any:
         """The optimizer that is wrapped."""
         return self._optimizer
 
