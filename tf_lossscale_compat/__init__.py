@@ -48,6 +48,7 @@ _LAZY = ("checkpoint", "keras", "monitoring")
 if TYPE_CHECKING:
     from tf_lossscale_compat import checkpoint as checkpoint
     from tf_lossscale_compat import keras as keras
+    from tf_lossscale_compat import loss_scale_manager as loss_scale_manager
     from tf_lossscale_compat import monitoring as monitoring
 else:
     # Type checkers are not to see it, as to them any name would then be there.

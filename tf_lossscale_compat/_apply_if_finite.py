@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 tf = _tf.tf
 
 
-def _has_loss_scale(optimizer):
+def _has_loss_scale(optimizer: Any) -> bool:
     names = [base.__name__ for base in type(optimizer).__mro__]
     # Keras 3's optimizers may divide gradients by a factor by themselves.
     return any("LossScaleOptimizer" in name for name in names) or bool(
@@ -95,7 +95,7 @@ def apply_if_finite(
                 if not getattr(optimizer, "built", False):
                     optimizer.build(_tf.variables_to_build(all_grads[part], all_variables[part]))
 
-    def apply(grads, variables):
+    def apply(grads: list[Any], variables: list[Any]) -> Any:
         applied = []
         for optimizer, part in zip(optimizers, parts):
             result = optimizer.apply_gradients(list(zip(grads[part], variables[part])))

@@ -12,7 +12,7 @@ import numpy as np
 from absl import logging
 
 
-def _shown(value):
+def _shown(value: Any) -> str:
     """`repr(value)`, but bounded: of a long one its ends."""
     try:
         text = repr(value)
@@ -21,7 +21,7 @@ def _shown(value):
     return text if len(text) <= 500 else f"{text[:60]}...{text[-20:]}"
 
 
-def _fits_float32(value):
+def _fits_float32(value: Any) -> bool:
     with np.errstate(over="ignore"):
         return bool(np.isfinite(np.float32(value)))
 

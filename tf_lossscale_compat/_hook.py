@@ -98,7 +98,7 @@ class LossScaleHook(_tf.SessionRunHook):
             # The one that other hooks use for this folder.
             self._writer = tf1.summary.FileWriterCache.get(self._output_dir)
 
-    def _writes(self):
+    def _writes(self) -> bool:
         if self._is_chief is not None:
             return self._is_chief
         return _summaries.writes_here(self._monitor.record) and _is_chief()
@@ -125,12 +125,12 @@ class LossScaleHook(_tf.SessionRunHook):
                 self._monitor.check(self._monitor.look(session), session)
             self._next_check(now)
 
-    def _next_check(self, now):
+    def _next_check(self, now: Any) -> None:
         """Sees to it that the record is read when, at the earliest, the run can be stuck."""
         limit = self._monitor.max_skips
         self._checks_at = None if limit is None else self._runs + max(1, limit - now.consecutive)
 
-    def _warn(self, now, session):
+    def _warn(self, now: Any, session: Any) -> None:
         # Without a global step there is no telling what a run is for.
         if self._global_step is None or session.run(self._global_step) != (
             self._global_step_at_start
@@ -144,7 +144,7 @@ class LossScaleHook(_tf.SessionRunHook):
             self._warn(now, session)
 
 
-def _is_chief():
+def _is_chief() -> bool:
     """Whether `TF_CONFIG` makes this process the one that writes."""
     try:
         config = json.loads(os.environ.get("TF_CONFIG") or "{}")

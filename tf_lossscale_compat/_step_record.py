@@ -173,7 +173,7 @@ class StepRecord(_tf.Trackable):
         counters = [self._finite_steps, self._nonfinite_steps, self._skipped_steps]
         return [*counters, self._last, self._last_scales]
 
-    def variables(self):
+    def variables(self) -> list[tf.Variable]:
         """Returns the record's variables, a list."""
         own = self._counters()
         return own + [variable for each in self._gradients.values() for variable in each.variables]

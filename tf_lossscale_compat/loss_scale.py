@@ -104,7 +104,7 @@ class LossScale(LikeATensor, _tf.Trackable, metaclass=abc.ABCMeta):
         return self._weights[name]
 
 
-def _updates_by_flag(loss_scale, grads):
+def _updates_by_flag(loss_scale: Any, grads: Any) -> tuple[Any, Any]:
     """What `update` does where a step is told by its flag: (update, should_apply)."""
     if _replicas.in_replica_context():
         raise RuntimeError(
@@ -170,10 +170,10 @@ class FixedLossScale(LossScale):
         return update, finite if self._skip_nonfinite else True
 
     @property
-    def _skips_nonfinite(self):
+    def _skips_nonfinite(self) -> bool:
         return self._skip_nonfinite
 
-    def _move(self, finite):
+    def _move(self, finite: Any) -> Any:
         return None if tf.executing_eagerly() else tf.no_op()
 
     def __repr__(self) -> str:
@@ -334,7 +334,7 @@ class DynamicLossScale(LossScale):
         """
         return _updates_by_flag(self, grads)
 
-    def _move(self, finite):
+    def _move(self, finite: Any) -> Any:
         delay = [] if self.shrink_delay is None else [self.shrink_delay]
         with _tf.former_cond():
             update = _state.assign(
@@ -394,7 +394,7 @@ class ManagerLossScale(LossScale):
     def update(self, grads: Any) -> tuple[Any, bool | tf.Tensor]:
         return _updates_by_flag(self, grads)
 
-    def _move(self, finite):
+    def _move(self, finite: Any) -> Any:
         update = _policy.move(self.manager, finite)
         # A user's manager may return anything; a loss scale's update has one form.
         if tf.executing_eagerly():
@@ -421,7 +421,7 @@ class ManagerLossScale(LossScale):
     def _variables(self) -> list[tf.Variable]:
         return _policy.variables(self.manager)
 
-    def _manager_attribute(self, name):
+    def _manager_attribute(self, name: str) -> Any:
         return getattr(self.manager, name, None)
 
     def get_config(self) -> dict[str, Any]:

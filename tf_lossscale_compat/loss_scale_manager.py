@@ -84,10 +84,10 @@ class FixedLossScaleManager(LossScaleManager):
             lambda finite: _watch.move(self, finite, self._move), finite_grads, []
         )
 
-    def _move(self, finite):
+    def _move(self, finite: Any) -> Any:
         return None if tf.executing_eagerly() else tf.no_op()
 
-    def _config(self):
+    def _config(self) -> dict[str, Any]:
         return {"loss_scale": self._loss_scale}
 
 
@@ -167,7 +167,7 @@ class ExponentialUpdateLossScaleManager(LossScaleManager):
         if name in self._checkpoint_names and isinstance(value, _tf.Trackable):
             self._track_trackable(value, self._checkpoint_names[name], overwrite=True)
 
-    def _config(self):
+    def _config(self) -> dict[str, Any]:
         return {
             "init_loss_scale": self._init_loss_scale,
             "incr_every_n_steps": self._incr_every_n_steps,
@@ -207,7 +207,7 @@ class ExponentialUpdateLossScaleManager(LossScaleManager):
             lambda finite: _watch.move(self, finite, self._move), finite_grads, self.variables()
         )
 
-    def _move(self, finite):
+    def _move(self, finite: Any) -> Any:
         ratios = [tf.constant(ratio, tf.float32) for ratio in (self._incr_ratio, self._decr_ratio)]
         with _tf.former_cond():
             update = _state.assign(
@@ -219,11 +219,11 @@ class ExponentialUpdateLossScaleManager(LossScaleManager):
             )
         return None if tf.executing_eagerly() else tf.group(*update)
 
-    def _reset_stats(self):
+    def _reset_stats(self) -> Any:
         """Sets both counters to zero; returns an operation, in eager mode None."""
         update = _state.assign([self._num_good_steps, self._num_bad_steps], _zeros, [])
         return None if tf.executing_eagerly() else tf.group(*update)
 
 
-def _zeros(counters):
+def _zeros(counters: Any) -> list[Any]:
     return [tf.zeros_like(counter) for counter in counters]

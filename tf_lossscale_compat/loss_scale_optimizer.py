@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import numbers
 import sys
-from typing import TYPE_CHECKING, Any, Callable, Iterable
+from typing import TYPE_CHECKING, Any, Callable, Iterable, NoReturn
 
 from tf_lossscale_compat import (
     _agreement,
@@ -61,17 +61,17 @@ class _BaseLossScaleOptimizer(_tf.Optimizer):
     _calls_loss_in_graphs = False
 
     @property
-    def _wrapped(self):
+    def _wrapped(self) -> Any:
         """The optimizer that computes and applies gradients."""
         raise NotImplementedError
 
     @property
-    def _policy(self):
+    def _policy(self) -> Any:
         """The loss scale or manager that is in force."""
         return self.__dict__["_policy_in_force"]
 
     @_policy.setter
-    def _policy(self, policy):
+    def _policy(self, policy: Any) -> None:
         # Code in the wild replaces it at run time; checkpoints are to hold what is in force.
         if "_policy_in_force" in self.__dict__:
             skips = self._step_options(None).get("skips_nonfinite", False)
@@ -85,15 +85,15 @@ class _BaseLossScaleOptimizer(_tf.Optimizer):
         if isinstance(policy, _tf.Trackable) and hasattr(self, "_non_slot_dict"):
             self._track_trackable(policy, "loss_scale", overwrite=True)
 
-    def _unscaled(self, grads, scale):
+    def _unscaled(self, grads: list[Any], scale: tf.Tensor) -> list[Any]:
         """Returns a list of gradients divided by `scale`, rounded as the original did."""
         raise NotImplementedError
 
-    def _step_options(self, name):
+    def _step_options(self, name: str | None) -> dict[str, Any]:
         """What `_step.take` is told of the original's ways, as keyword arguments."""
         raise NotImplementedError
 
-    def _inner_name(self, name):
+    def _inner_name(self, name: str | None) -> str | None:
         """The name that the original gave the wrapped optimizer's operation."""
         return name
 
@@ -137,7 +137,7 @@ class _BaseLossScaleOptimizer(_tf.Optimizer):
         if callable(loss):
             unscaled_loss = loss
 
-            def scaled_loss():
+            def scaled_loss() -> tf.Tensor:
                 return _gradients.scale_loss(unscaled_loss(), scale)
 
         else:
@@ -177,7 +177,7 @@ class _BaseLossScaleOptimizer(_tf.Optimizer):
                 )
             )
 
-        def apply(grads, variables, global_step):
+        def apply(grads: list[Any], variables: list[Any], global_step: Any) -> Any:
             pairs = list(zip(grads, variables))
             return self._wrapped.apply_gradients(pairs, global_step, self._inner_name(name))
 
@@ -195,7 +195,7 @@ class _BaseLossScaleOptimizer(_tf.Optimizer):
         )
         return _sync_replicas.reopen_accumulators(step, grads, variables, global_step)
 
-    def _policy_in_use(self):
+    def _policy_in_use(self) -> Any:
         return self._policy
 
     def variables(self) -> list[tf.Variable]:
@@ -218,11 +218,11 @@ class _BaseLossScaleOptimizer(_tf.Optimizer):
         """Returns the wrapped optimizer's name."""
         return self._wrapped.get_name() if hasattr(self._wrapped, "get_name") else self._name
 
-    def _create_or_restore_slot_variable(self, *args, **kwargs):
+    def _create_or_restore_slot_variable(self, *args: Any, **kwargs: Any) -> Any:
         # A checkpoint of the wrapped optimizer alone, restored into this one.
         return self._wrapped._create_or_restore_slot_variable(*args, **kwargs)
 
-    def _never_called(self, *args, **kwargs):
+    def _never_called(self, *args: Any, **kwargs: Any) -> NoReturn:
         raise RuntimeError("The wrapped optimizer applies gradients, not this one.")
 
     _apply_dense = _apply_sparse = _never_called
@@ -298,19 +298,19 @@ class LossScaleOptimizer(_BaseLossScaleOptimizer):
         _claims.claim(_claims.V1, self._policy)
 
     @property
-    def _wrapped(self):
+    def _wrapped(self) -> Any:
         return self._opt
 
     @property
-    def _loss_scale_manager(self):
+    def _loss_scale_manager(self) -> Any:
         return self.__dict__["_manager_given"]
 
     @_loss_scale_manager.setter
-    def _loss_scale_manager(self, manager):
+    def _loss_scale_manager(self, manager: Any) -> None:
         self._policy = _inside(manager)
         self.__dict__["_manager_given"] = manager
 
-    def _unscaled(self, grads, scale):
+    def _unscaled(self, grads: list[Any], scale: tf.Tensor) -> list[Any]:
         if not self._keep_sparse:
             grads = [
                 tf.convert_to_tensor(grad) if isinstance(grad, tf.IndexedSlices) else grad
@@ -318,7 +318,7 @@ class LossScaleOptimizer(_BaseLossScaleOptimizer):
             ]
         return _gradients.unscale(grads, tf.math.reciprocal(scale))
 
-    def _step_options(self, name):
+    def _step_options(self, name: str | None) -> dict[str, Any]:
         return {"cond": _tf.cond, "skips_nonfinite": self._enabled}
 
 
@@ -378,26 +378,26 @@ class MixedPrecisionLossScaleOptimizer(_BaseLossScaleOptimizer):
         _claims.claim(_claims.V1, loss_scale)
 
     @property
-    def _wrapped(self):
+    def _wrapped(self) -> Any:
         return self._optimizer
 
     @property
-    def _loss_scale(self):
+    def _loss_scale(self) -> Any:
         return self._policy
 
     @_loss_scale.setter
-    def _loss_scale(self, loss_scale):
+    def _loss_scale(self, loss_scale: Any) -> None:
         self._policy = loss_scale
 
-    def _unscaled(self, grads, scale):
+    def _unscaled(self, grads: list[Any], scale: tf.Tensor) -> list[Any]:
         return _gradients.unscale(grads, 1.0 / scale)
 
-    def _step_options(self, name):
+    def _step_options(self, name: str | None) -> dict[str, Any]:
         if not _policy.always_applies(self._policy):  # Else the wrapped one's operation will do.
             name = name or self.get_name()
         return {"moves_first": True, "name": name}
 
-    def _inner_name(self, name):
+    def _inner_name(self, name: str | None) -> str | None:
         # The same string in each replica, or it would become one value per replica.
         return sys.intern(f"{name or self.get_name()}-wrapped")
 
@@ -407,13 +407,13 @@ class _LossScaleManagerAdapter(lsm.LossScaleManager):
 
     _runs_a_loss_scale = True
 
-    def __init__(self, loss_scale):
+    def __init__(self, loss_scale: loss_scale_lib.LossScale) -> None:
         self.loss_scale = loss_scale
 
-    def get_loss_scale(self):
+    def get_loss_scale(self) -> tf.Tensor:
         return self.loss_scale()
 
-    def update_loss_scale(self, finite_grads):
+    def update_loss_scale(self, finite_grads: bool | tf.Tensor) -> Any:
         return _policy.move_together(
             lambda finite: _watch.move(
                 self.loss_scale, finite, functools.partial(_policy.move, self.loss_scale)
@@ -422,16 +422,16 @@ class _LossScaleManagerAdapter(lsm.LossScaleManager):
             self.variables(),
         )
 
-    def variables(self):
+    def variables(self) -> list[tf.Variable]:
         return _policy.variables(self.loss_scale)
 
 
-def _inside(manager):
+def _inside(manager: Any) -> Any:
     """Returns the `LossScale` that a manager takes its scale from, or else the manager."""
     return manager.loss_scale if isinstance(manager, _LossScaleManagerAdapter) else manager
 
 
-def _as_manager(identifier):
+def _as_manager(identifier: Any) -> Any:
     """Returns a loss-scale manager for a manager, a `LossScale`, or what `loss_scale.get` takes."""
     if _policy.is_manager(identifier):
         return identifier
