@@ -216,6 +216,8 @@ class DynamicLossScale(LossScale):
     hysteresis: int = 1
     shrink_delay: tf.Variable | None = None
     _skips_nonfinite = True
+    current_loss_scale: tf.Variable
+    good_steps: tf.Variable
 
     def __init__(
         self,
