@@ -126,9 +126,10 @@ def pytest_collection_modifyitems(config, items):
     if what:
         from tests import selection
 
-        out = [item for item in items if selection.left_out(item, what)]
-        config.hook.pytest_deselected(items=out)
-        items[:] = [item for item in items if item not in set(out)]
+        out = {item for item in items if selection.left_out(item, what)}
+        out |= selection.spare_rows([item for item in items if item not in out], what)
+        config.hook.pytest_deselected(items=list(out))
+        items[:] = [item for item in items if item not in out]
 
 
 def pytest_collection_finish(session):
