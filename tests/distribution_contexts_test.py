@@ -592,7 +592,7 @@ TRACED = {
 }
 if NEWEST:
     TRACED["mirrored_2", "function"] = ("fixed",)
-# The programs that are traced with 200 gradients too, which takes seconds.
+# The programs that are traced with 60 gradients too, which takes seconds.
 MANY = [("mirrored_2", "exponential"), ("no_merge_2", "exponential")]
 
 
@@ -631,7 +631,7 @@ class OneReductionTest(parameterized.TestCase, tf.test.TestCase):
     def test_one_scalar_is_reduced_whatever_the_number_of_gradients(self, name, mode, wrap):
         # Collectives are one operation on each replica.
         one = replicas.REPLICAS[name] if name == "no_merge_2" else 1
-        many = (200,) if (name, wrap) in MANY else ()
+        many = (60,) if (name, wrap) in MANY else ()
         for gradients in (1, 10) + many:
             plain = traced_reductions(name, mode, "plain", gradients)
             self.assertNotEmpty(plain)

@@ -1,7 +1,7 @@
 """Runs Python programs in forks of one process that has imported TensorFlow, and nothing else.
 
-The import takes longer than most programs. What comes before it, or what an import brings in, is
-to be tested in processes of their own.
+The import takes longer than most programs. What comes before it is to be tested in processes of
+their own.
 """
 
 import atexit

@@ -48,6 +48,13 @@ WHOLE = (
     "side_by_side_test.py",
     "tf1_cluster_test.py",
 )
+# Where every kind of step is crossed with every mode, policy and fault: rows that "values" would
+# leave out are marked slow.
+CROSSED = (
+    "optimizers_test.py",
+    "silent_faults_test.py",
+    "step_record_test.py",
+)
 # One of `keras_homes` among the parameters of a test, as it shows itself, not a string.
 HOME = re.compile("keras3|current|legacy|v2")
 KERAS_3, LEGACY = (re.compile(rf"(?<![\w'\"/]){name}(?![\w'\"/])") for name in ("keras3", "legacy"))
@@ -156,6 +163,11 @@ def spare_rows(items, what):
     if not {"turns", "values"} & set(words):
         return set()
     return {item for rows in tests.values() for item, _ in rows} - kept
+
+
+def slow_rows(items):
+    """Those of all tests that are marked slow as other rows have each of their values."""
+    return spare_rows([item for item in items if item.path.name in CROSSED], "values")
 
 
 @functools.lru_cache(maxsize=None)

@@ -230,6 +230,18 @@ class RowsTest(parameterized.TestCase):
         for what in ("values", "turns"):
             self.assertLen(self.kept(modes_and_cases(), what, name), 16)
 
+    @parameterized.parameters(*selection.CROSSED)
+    def test_of_crossed_rows_those_with_no_value_of_their_own_are_slow(self, name):
+        for path, count in ((name, 10), ("x_test.py", 16)):
+            cls = modes_and_cases()
+            items = [Item(cls, test, path) for test in vars(cls) if test.startswith("test")]
+            self.assertLen(set(items) - selection.slow_rows(items), count)
+            self.assertLen(items, 16)
+
+    def test_crossed_files_are_there(self):
+        names = {path.name for path in selection.TESTS.rglob("*_test.py")}
+        self.assertLessEqual(set(selection.CROSSED), names)
+
     def test_the_choice_is_the_same_in_each_process(self):
         first, second = (self.kept(modes_and_cases(), "turns") for _ in range(2))
         self.assertEqual(first, second)
