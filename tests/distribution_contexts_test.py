@@ -15,12 +15,11 @@ import time
 import unittest
 
 import numpy as np
-import processes
 import pytest
 import tensorflow as tf
 from absl.testing import parameterized
 
-from tests import modes, replicas, stepping
+from tests import forks, modes, replicas, stepping
 from tf_lossscale_compat import (
     DynamicLossScale,
     ExponentialUpdateLossScaleManager,
@@ -776,7 +775,7 @@ class UnsupportedStrategyTest(parameterized.TestCase, tf.test.TestCase):
         if stepping.VERSION < (2, 4):
             self.skipTest("TensorFlow has no ParameterServerStrategy for eager mode yet")
         deadline = time.monotonic() + 100
-        with processes.Child("parameter_server.py") as child:
+        with forks.Child("parameter_server.py") as child:
             line = child.line(deadline)
             self.assertIsNotNone(line, child.errors())
         result = json.loads(line)
