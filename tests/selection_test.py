@@ -151,7 +151,7 @@ def modes_and_cases():
     return Modes
 
 
-def keras():
+def keras(*names):
     class Home:
         def __init__(self, name):
             self.name = name
@@ -159,22 +159,31 @@ def keras():
         def __repr__(self):
             return self.name
 
+    homes = [Home(name) for name in names]
+
     class Keras(parameterized.TestCase):
-        @parameterized.parameters(Home("current"), Home("legacy"))
+        @parameterized.parameters(*[(home,) for home in homes])
         def test_first(self, home): ...
 
-        @parameterized.parameters(Home("current"), Home("legacy"))
+        @parameterized.parameters(*[(home,) for home in homes])
         def test_second(self, home): ...
 
         @parameterized.parameters("current", "legacy")
         def test_of_a_file(self, name): ...
 
+        @parameterized.product(home=homes, mode=["graph", "eager"], case=["a", "b"])
+        def test_crossed(self, home, mode, case): ...
+
     return Keras
+
+
+def items_of(cls, path):
+    return [Item(cls, name, path) for name in vars(cls) if name.startswith("test")]
 
 
 class RowsTest(parameterized.TestCase):
     def kept(self, cls, what, path="x_test.py"):
-        items = [Item(cls, name, path) for name in vars(cls) if name.startswith("test")]
+        items = items_of(cls, path)
         spare = selection.spare_rows(items, what)
         self.assertLess(spare, set(items))
         return [each.name for each in items if each not in spare]
@@ -212,12 +221,13 @@ class RowsTest(parameterized.TestCase):
         )
 
     def test_each_family_of_keras_optimizers_has_its_turn_in_each_test(self):
-        kept = self.kept(keras(), "turns")
+        kept = self.kept(keras("current", "legacy"), "turns")
         self.assertEqual(
             kept,
             [
                 *("test_first0", "test_first1", "test_second0", "test_second1"),
                 *("test_of_a_file0", "test_of_a_file1"),
+                *("test_crossed3", "test_crossed4"),
             ],
         )
 
@@ -233,10 +243,19 @@ class RowsTest(parameterized.TestCase):
     @parameterized.parameters(*selection.CROSSED)
     def test_of_crossed_rows_those_with_no_value_of_their_own_are_slow(self, name):
         for path, count in ((name, 10), ("x_test.py", 16)):
-            cls = modes_and_cases()
-            items = [Item(cls, test, path) for test in vars(cls) if test.startswith("test")]
+            items = items_of(modes_and_cases(), path)
             self.assertLen(set(items) - selection.slow_rows(items), count)
             self.assertLen(items, 16)
+
+    def test_crossed_rows_of_a_family_are_the_same_beside_others(self):
+        found = []
+        for names in (["keras3"], ["keras3", "current", "legacy"]):
+            items = items_of(keras(*names), selection.CROSSED[0])
+            slow = {each.name for each in selection.slow_rows(items)}
+            # The first family's rows are the first four of them.
+            rows = {f"test_crossed{index}" for index in range(4)}
+            found.append(slow & rows)
+        self.assertEqual(found, [{"test_crossed1", "test_crossed2"}] * 2)
 
     def test_crossed_files_are_there(self):
         names = {path.name for path in selection.TESTS.rglob("*_test.py")}
