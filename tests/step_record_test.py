@@ -913,7 +913,7 @@ class GraphTest(modes.EagerTestCase):
         record, steps = StepRecord(opt, names=True), []
         opt.apply_gradients([(tf.ones([2]), weight)])  # The first makes the variables for names.
         with unittest.mock.patch.object(_policy, "scale_now", wraps=_policy.scale_now) as read:
-            with unittest.mock.patch.object(record, "look", wraps=record.look) as look:
+            with unittest.mock.patch.object(record, "_look", wraps=record._look) as look:
                 for factor in (1.0, INF):
                     opt.apply_gradients([(factor * tf.ones([2]), weight)])
                     steps.append((read.call_count, look.call_count))

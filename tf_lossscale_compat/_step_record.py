@@ -128,7 +128,7 @@ class StepRecord(_tf.Trackable):
         self.watched = watched if _is_optimizer(watched) else _policy.held(watched)
         _watch.check(self.watched)
         _replicas.check_strategy()
-        kept = _policy.variables(self.policy())
+        kept = _policy.variables(self._policy_in_force())
         if _is_optimizer(watched):
             kept = kept + _tf.variables_of(watched)
         with tf.init_scope(), _state.scope_of(kept):
@@ -163,7 +163,7 @@ class StepRecord(_tf.Trackable):
             "into a new one."
         )
 
-    def policy(self) -> Any:
+    def _policy_in_force(self) -> Any:
         """The loss scale or manager in force, a `LossScale` or `LossScaleManager`."""
         if _is_optimizer(self.watched):
             return _policy.held(self.watched._policy_in_use())
@@ -343,7 +343,7 @@ class StepRecord(_tf.Trackable):
 
     # What steps tell.
 
-    def check_place(self) -> None:
+    def _check_place(self) -> None:
         """Raises a ValueError where the record cannot be told of a step, before it is taken."""
         copy = _replicas.any_copy(self._finite_steps)
         if hasattr(copy, "graph"):
@@ -365,7 +365,7 @@ class StepRecord(_tf.Trackable):
                 "mirrored. Make it under strategy.scope()."
             )
 
-    def tell(self, step: Any) -> Any:
+    def _tell(self, step: Any) -> Any:
         """Takes note of a `_watch.Step` that was taken; returns an operation, or None (eager)."""
 
         def finite():
@@ -388,7 +388,7 @@ class StepRecord(_tf.Trackable):
                 return tf1.cond(step.finite, finite, other, name="skipped_step")
         return None
 
-    def look(self, step: Any) -> list[Any]:
+    def _look(self, step: Any) -> list[Any]:
         """Notes which gradients of a skipped step were not finite; returns a list of operations."""
         if not (self._names and step.grads):
             return []
@@ -401,7 +401,7 @@ class StepRecord(_tf.Trackable):
                 _assigned(known.totals.assign_add(tf.cast(ever, tf.int64), read_value=False)),
             ]
 
-    def told(self, step: Any) -> None:
+    def _told(self, step: Any) -> None:
         """Raises a LossScaleError in eager mode, where this skipped step is one too many."""
         limited = self.max_consecutive_skips is not None and tf.executing_eagerly()
         if limited and step.skipped and not step.finite:
@@ -424,7 +424,7 @@ class StepRecord(_tf.Trackable):
             done += [
                 _assigned(self._skipped_steps.assign_add(1, read_value=False)),
                 _assigned(self._last_scales.assign(scales, read_value=False)),
-                *([] if step.looked else self.look(step)),
+                *([] if step.looked else self._look(step)),
             ]
         with tf.control_dependencies([last]):
             done.append(_assigned(self._last.assign(last, read_value=False)))

@@ -120,7 +120,7 @@ class Step:
         self.finite, self.skipped, self.before, self.after = True, True, None, None
         self.looked = False
         for record in records:
-            record.check_place()
+            record._check_place()
 
     @property
     def names(self):
@@ -151,7 +151,7 @@ class Step:
     def look(self):
         """Has the records look at the gradients of a step that is skipped; returns operations."""
         self.looked = True
-        return [op for record in self.records for op in record.look(self)]
+        return [op for record in self.records for op in record._look(self)]
 
     def told(self, done, finite, skipped=True):
         """Tells the records of a step that has been taken.
@@ -175,9 +175,9 @@ class Step:
             self.after = None if _known_true(finite) else _policy.scale_now(self.policy)
             if not (tf.executing_eagerly() or isinstance(finite, bool)):
                 self.finite = tf.identity(finite)
-            told = [record.tell(self) for record in self.records]
+            told = [record._tell(self) for record in self.records]
         for record in self.records:
-            record.told(self)
+            record._told(self)
         return [op for op in told if op is not None]
 
 

@@ -99,14 +99,14 @@ def write_summaries(
     """
     _summaries.check_record(record)
     seconds = _monitor.seconds(log_every_n_secs)
-    bounds = _summaries.bounds(record.policy())
+    bounds = _summaries.bounds(record._policy_in_force())
     if _tf.in_plain_graph():
         if step is not None or writer is not None:
             raise ValueError(
                 "step and writer must be None in a graph that a Session is to run: give what is "
                 "returned to the add_summary of a tf.compat.v1.summary.FileWriter, and the step."
             )
-        record.check_place()
+        record._check_place()
         by_tag = {**_summaries.tagged(_summaries.tensors(record)), **bounds}
         values = [tf.cast(value, tf.float32) for value in by_tag.values()]
         return tf.raw_ops.ScalarSummary(tags=list(by_tag), values=tf.stack(values))
