@@ -297,11 +297,23 @@ def types(session):
     session.run("mypy")
 
 
-@nox.session
+@nox.session(reuse_venv=True)
 def docs(session):
-    """Execute every code block of the documents."""
-    session.install("-q", "-e", ".[tensorflow-cpu,test]")
-    session.run("python", "-m", "pytest", "tests/docs_test.py", "-rs", *session.posargs)
+    """Build the site, docs/_build/html; `-- blocks` executes every code block of the documents."""
+    if session.posargs[:1] == ["blocks"]:
+        session.install("-q", "-e", ".[tensorflow-cpu,test]")
+        session.run("python", "-m", "pytest", "tests/docs_test.py", "-rs", *session.posargs[1:])
+        return
+    # With TensorFlow, whose classes are bases of those in the API reference.
+    session.install("-q", "-e", ".[tensorflow-cpu,docs]")
+    built = ROOT / "docs" / "_build"
+    shutil.rmtree(built, ignore_errors=True)
+    # Warnings, such as a link or a name in a docstring that leads nowhere, are errors.
+    options = ["-W", "--keep-going", "-n", "-q", "-j", "auto", "-d", str(built / "doctrees")]
+    session.run("sphinx-build", *options, "-b", "html", "docs", str(built / "html"))
+    # Local links; `-- -D linkcheck_ignore=` looks at those to other machines as well.
+    check = [*options, *session.posargs, "-b", "linkcheck", "docs", str(built / "links")]
+    session.run("sphinx-build", *check)
 
 
 @nox.session

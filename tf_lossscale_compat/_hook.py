@@ -20,7 +20,7 @@ _SessionRunHook: Any = tf1.train.SessionRunHook
 class LossScaleHook(_SessionRunHook):
     """Writes a loss scale's summaries for TensorBoard, logs, and ends a run that is stuck.
 
-    For `tf.compat.v1.train.MonitoredTrainingSession` and Estimator:
+    For `tf.compat.v1.train.MonitoredTrainingSession` and Estimator::
 
         record = StepRecord(optimizer)
         train_op = optimizer.minimize(loss, global_step)
