@@ -13,7 +13,7 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 project = "tf_lossscale_compat"
 author = "the authors of tf_lossscale_compat"
 _version = (ROOT / project / "_version.py").read_text(encoding="utf-8")
-release = version = re.search(r'"(.+)"', _version).group(1)
+release = version = re.search(r'^__version__ = "(.+)"$', _version, re.MULTILINE).group(1)
 
 extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon"]
 exclude_patterns = ["_build"]
@@ -45,6 +45,8 @@ html_css_files = ["custom.css"]
 html_copy_source = False
 html_show_sourcelink = False
 html_show_copyright = False
+# The search finds what they list, and they are too wide for a phone.
+html_use_index = html_domain_indices = False
 
 # Local links only: a build must not depend on other people's machines.
 linkcheck_ignore = [r"https?://"]
@@ -59,6 +61,17 @@ def _of_constructor(app, what, name, obj, options, signature, returns):
     return str(inspect.Signature(plain)), ""
 
 
+def _break_names(app, pagename, templatename, context, doctree):
+    # On narrow screens a long name may go on in the next line after a dot, not just anywhere.
+    if "body" in context:
+        context["body"] = re.sub(
+            r'(?<=<span class="pre">)[^<]{20,}',
+            lambda match: re.sub(r"(?<=\w)([._]+|[(=])(?=\w)", r"\1<wbr>", match.group()),
+            context["body"],
+        )
+
+
 def setup(app):
-    """Has Sphinx ask for the signatures of classes."""
+    """Connects what is done to signatures and to pages."""
     app.connect("autodoc-process-signature", _of_constructor)
+    app.connect("html-page-context", _break_names)
