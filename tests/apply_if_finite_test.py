@@ -158,6 +158,29 @@ class ApplyIfFiniteTest(parameterized.TestCase, tf.test.TestCase):
                 tf_lossscale_compat.apply_if_finite(scale, [(optimizer, pairs)])
             self.assertEqual(len(home.variables(optimizer)), before)
 
+    @parameterized.named_parameters(keras_homes.named())
+    def test_nothing_is_applied_where_an_optimizer_does_not_know_a_variable(self, home):
+        if home.kind == "v2":
+            self.skipTest("an OptimizerV2 takes any variable")
+        with modes.eager_mode():
+            scale, first = DynamicLossScale(8.0), tf.Variable(1.0)
+            known, other = home.variable(1.0), home.variable(1.0)
+            optimizer = home.SGD(0.5, momentum=0.5)
+            with tf.init_scope():
+                optimizer.build([known])
+            grad = tf.constant(1.0)
+            pairs = [(sgd(), [(grad, first)]), (optimizer, [(grad, known), (grad, other)])]
+            with self.assertRaisesRegex(ValueError, "built for other variables than"):
+                tf_lossscale_compat.apply_if_finite(scale, pairs)
+            values = [float(tf.convert_to_tensor(each).numpy()) for each in (first, known, other)]
+            self.assertEqual(values, [1.0, 1.0, 1.0])
+            self.assertEqual(int(scale.good_steps.numpy()), 0)
+            if home.kind == "keras3":  # Its optimizers refuse those without a gradient, too.
+                return
+            pairs[1] = (optimizer, [(grad, known), (None, other)])
+            tf_lossscale_compat.apply_if_finite(scale, pairs)
+            self.assertEqual(float(tf.convert_to_tensor(known).numpy()), 0.5)
+
     def test_bad_arguments(self):
         with modes.eager_mode():
             var, grad = tf.Variable(1.0), tf.constant(1.0)

@@ -4,6 +4,7 @@ import copy
 import os
 import pickle
 import time
+import unittest.mock
 
 import numpy as np
 import tensorflow as tf
@@ -18,6 +19,7 @@ from tf_lossscale_compat import (
     FixedLossScaleManager,
     LossScaleError,
     StepRecord,
+    _policy,
 )
 from tf_lossscale_compat import loss_scale as loss_scale_lib
 from tf_lossscale_compat.contrib import mixed_precision as contrib
@@ -884,8 +886,8 @@ class CheckpointTest(modes.EagerTestCase):
 
 
 class GraphTest(modes.EagerTestCase):
-    def _nodes(self, names=None):
-        weights = [tf.Variable(tf.ones([2])) for _ in range(5)]
+    def _graph(self, names=None, gradients=5):
+        weights = [tf.Variable(tf.ones([2])) for _ in range(gradients)]
         opt = MixedPrecisionLossScaleOptimizer(sgd(), DynamicLossScale(8.0))
         if names is not None:
             StepRecord(opt, names=names)
@@ -894,14 +896,43 @@ class GraphTest(modes.EagerTestCase):
         def step(x):
             opt.apply_gradients([(x * tf.ones([2]), weight) for weight in weights])
 
-        return [node.op for node in step.get_concrete_function().graph.as_graph_def().node]
+        return step.get_concrete_function().graph.as_graph_def()
+
+    def _nodes(self, names=None):
+        nodes = self._graph(names).node
+        return len([node for node in nodes if node.op != "Placeholder"])
 
     def test_how_many_nodes_a_record_takes(self):
         without = self._nodes()
         for names in (False, True):
-            more = len([op for op in self._nodes(names) if op not in ("Placeholder",)])
-            more -= len([op for op in without if op not in ("Placeholder",)])
-            self.assertBetween(more, 1, 12)
+            self.assertBetween(self._nodes(names) - without, 1, 12)
+
+    def test_a_finite_eager_step_reads_no_scale_and_looks_at_no_gradient(self):
+        weight = tf.Variable([1.0, 2.0])
+        opt = MixedPrecisionLossScaleOptimizer(sgd(), DynamicLossScale(8.0))
+        record, steps = StepRecord(opt, names=True), []
+        opt.apply_gradients([(tf.ones([2]), weight)])  # The first makes the variables for names.
+        with unittest.mock.patch.object(_policy, "scale_now", wraps=_policy.scale_now) as read:
+            with unittest.mock.patch.object(record, "look", wraps=record.look) as look:
+                for factor in (1.0, INF):
+                    opt.apply_gradients([(factor * tf.ones([2]), weight)])
+                    steps.append((read.call_count, look.call_count))
+        self.assertEqual(steps, [(0, 0), (1, 1)])
+        self.assertEqual(record.last_skip()[:3], (3, 8.0, 4.0))
+
+    def test_names_take_one_operation_of_the_branch_that_skips(self):
+        # What is in a branch that is not taken costs time in each step, once it is in the graph.
+        sizes = []
+        for gradients in (5, 50):
+            graph = self._graph(names=True, gradients=gradients)
+            (cond,) = [node for node in graph.node if node.op in ("If", "StatelessIf")][:1]
+            functions = {each.signature.name: each for each in graph.library.function}
+            branch = functions[cond.attr["else_branch"].func.name]
+            calls = [node for node in branch.node_def if "PartitionedCall" in node.op]
+            self.assertLen(calls, 1)
+            self.assertTrue(functions[calls[0].attr["f"].func.name].attr["_noinline"].b)
+            sizes.append(len(branch.node_def))
+        self.assertEqual(sizes[0], sizes[1])
 
 
 class DistributedTest(modes.EagerTestCase):

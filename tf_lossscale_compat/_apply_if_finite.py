@@ -39,9 +39,9 @@ def apply_if_finite(loss_scale, optimizers_and_gradients, *, agree=None, enabled
 
     Raises:
       TypeError: `loss_scale` is no loss scale, `agree` no function, or `enabled` no bool.
-      ValueError: an optimizer has a loss scale or no gradient, is a SyncReplicasOptimizer, is
-        Horovod's and has not reduced any or adds up gradients that were scaled differently; or this
-        is called in a cross-replica context.
+      ValueError: an optimizer has a loss scale or no gradient, was built for other variables, is a
+        SyncReplicasOptimizer, is Horovod's and has not reduced any or adds up gradients that were
+        scaled differently; or this is called in a cross-replica context.
     """
     if not (_policy.is_manager(loss_scale) or _policy.has_methods(loss_scale, "update")):
         raise TypeError(
@@ -83,6 +83,13 @@ def apply_if_finite(loss_scale, optimizers_and_gradients, *, agree=None, enabled
             with tf.init_scope():  # Branches of a conditional are no place to make slot variables.
                 if not getattr(optimizer, "built", False):
                     optimizer.build(_tf.variables_to_build(all_grads[part], all_variables[part]))
+        unknown = _tf.unknown_to(optimizer, all_grads[part], all_variables[part])
+        if unknown:
+            names = ", ".join(variable.name for variable in unknown)
+            raise ValueError(
+                f"optimizers_and_gradients holds {optimizer!r}, which was built for other "
+                f"variables than {names}. Build it for all that it is to train."
+            )
 
     def apply(grads, variables):
         applied = []

@@ -500,16 +500,26 @@ def _look(dtype):
     return tf.function(look, input_signature=[tf.TensorSpec(None, dtype)], autograph=False)
 
 
-def _seen(grad):
-    """What `_look` says of a gradient, a [4] tensor; zeros if nothing in it can be other."""
-    parts = [_look(values.dtype)(values) for values in _gradients.numbers(grad)]
-    if len(parts) < 2:
-        return parts[0] if parts else tf.zeros([len(_KINDS) + 1], tf.float64)
-    return tf.concat([sum(part[:-1] for part in parts), [tf.maximum(*(p[-1] for p in parts))]], 0)
+def _seen(grads):
+    """What `_look` says of each gradient, a [gradients, 4] tensor; zeros where all is finite."""
+    of_each = [list(_gradients.numbers(grad)) for grad in grads]
+
+    def look(*tensors):
+        given, rows = iter(tensors), []
+        for values in of_each:
+            parts = [_look(value.dtype)(next(given)) for value in values]
+            row = parts[0] if parts else tf.zeros([len(_KINDS) + 1], tf.float64)
+            for part in parts[1:]:
+                row = tf.concat([row[:-1] + part[:-1], tf.maximum(row, part)[-1:]], 0)
+            rows.append(row)
+        return tf.stack(rows)
+
+    # Of a branch that is not taken each operation costs something, too: together they are one.
+    return _tf.as_one_operation(look, [value for values in of_each for value in values])
 
 
 def _seen_here(grads):
-    seen = tf.stack([_seen(grad) for grad in grads])
+    seen = _seen(grads)
     if not tf.distribute.has_strategy():
         return seen[None]
     context = tf.distribute.get_replica_context()

@@ -7,6 +7,7 @@ some versions have.
 import contextlib
 import functools
 import importlib
+import inspect
 import sys
 from typing import Any
 
@@ -29,6 +30,11 @@ try:
     from tensorflow.python.eager import def_function as _def_function
 except ImportError:
     _def_function = None
+
+try:
+    from tensorflow.python.eager import function as _function
+except ImportError:
+    _function = None
 
 tf1 = tf.compat.v1
 
@@ -59,6 +65,19 @@ def variables_to_build(grads, variables):
         return list(variables)
     # Those of 2.9 and 2.10 pair moving averages with them by their places.
     return [variable for grad, variable in zip(grads, variables) if grad is not None]
+
+
+def unknown_to(optimizer, grads, variables):
+    """Returns those of the variables that a Keras optimizer was not built for, and will not take.
+
+    It says so itself, but when others may have been applied.
+    """
+    places = getattr(optimizer, "_trainable_variables_indices", None)
+    if places is None:  # Not Keras 3, whose optimizers also refuse one without a gradient.
+        places = getattr(optimizer, "_index_dict", None)
+        variables = [var for grad, var in zip(grads, variables) if grad is not None]
+    key = getattr(optimizer, "_var_key", None)
+    return [var for var in variables if key(var) not in places] if key and places else []
 
 
 def tell_keras_session(variable):
@@ -238,6 +257,24 @@ def functions_inlined():
         yield
     finally:
         run_eagerly(before)
+
+
+def as_one_operation(function, tensors):
+    """Calls `function` with tensors; in a graph, as one operation that stays one when it is run.
+
+    Nothing public says so before TensorFlow 2.12. Where nothing at all does, the operations of a
+    function become part of the graph that calls it.
+    """
+    if tf.executing_eagerly():
+        return function(*tensors)
+    options: Any = {"autograph": False}
+    options["input_signature"] = [tf.TensorSpec(each.shape, each.dtype) for each in tensors]
+    if "experimental_attributes" in inspect.signature(tf.function).parameters:
+        options["experimental_attributes"] = {"_noinline": True}
+    elif hasattr(_function, "defun_with_attributes"):
+        options["attributes"] = {"_noinline": True}
+        return _function.defun_with_attributes(function, **options)(*tensors)
+    return tf.function(function, **options)(*tensors)
 
 
 def uses_merge_call(strategy):

@@ -137,12 +137,13 @@ class Step:
         return [str(variable.shape) for variable in self._variables or ()]
 
     @contextlib.contextmanager
-    def moving(self, *tensors):
-        """Context in which the policy moves, once these tensors are known."""
-        if not self.records:
+    def moving(self, *finite):
+        """Context in which the policy moves, once this flag is known, if there is one."""
+        # The scale is told of skipped steps alone, and in eager mode it is known which are.
+        if not self.records or (finite and _known_true(finite[0])):
             yield
             return
-        with tf.control_dependencies(tensors):
+        with tf.control_dependencies(finite):
             self.before = _state.copied(_policy.scale(self.policy))
         with tf.control_dependencies([self.before]):
             yield
@@ -171,13 +172,17 @@ class Step:
         self.finite, self.skipped = finite, skipped
         # A user's policy may return anything.
         with tf.control_dependencies([op for op in tf.nest.flatten(done) if op is not None]):
-            self.after = _policy.scale_now(self.policy)
+            self.after = None if _known_true(finite) else _policy.scale_now(self.policy)
             if not (tf.executing_eagerly() or isinstance(finite, bool)):
                 self.finite = tf.identity(finite)
             told = [record.tell(self) for record in self.records]
         for record in self.records:
             record.told(self)
         return [op for op in told if op is not None]
+
+
+def _known_true(flag):
+    return tf.executing_eagerly() and bool(flag)
 
 
 def _name(variable):
