@@ -299,21 +299,20 @@ def types(session):
 
 @nox.session(reuse_venv=True)
 def docs(session):
-    """Build the site, docs/_build/html; `-- blocks` executes every code block of the documents."""
-    if session.posargs[:1] == ["blocks"]:
+    """Build the site, docs/_build/html; `-- links` and `-- blocks` look at other parts of it."""
+    if session.posargs[:1] == ["blocks"]:  # Executes those of all documents, as README's tests do.
         session.install("-q", "-e", ".[tensorflow-cpu,test]")
         session.run("python", "-m", "pytest", "tests/docs_test.py", "-rs", *session.posargs[1:])
         return
     # With TensorFlow, whose classes are bases of those in the API reference.
     session.install("-q", "-e", ".[tensorflow-cpu,docs]")
-    built = ROOT / "docs" / "_build"
-    shutil.rmtree(built, ignore_errors=True)
-    # Warnings, such as a link or a name in a docstring that leads nowhere, are errors.
-    options = ["-W", "--keep-going", "-n", "-q", "-j", "auto", "-d", str(built / "doctrees")]
-    session.run("sphinx-build", *options, "-b", "html", "docs", str(built / "html"))
-    # Local links; `-- -D linkcheck_ignore=` looks at those to other machines as well.
-    check = [*options, *session.posargs, "-b", "linkcheck", "docs", str(built / "links")]
-    session.run("sphinx-build", *check)
+    # Links to other machines are looked at only on demand: CI depends on none of them.
+    builder = "linkcheck" if session.posargs[:1] == ["links"] else "html"
+    folder = ROOT / "docs" / "_build" / builder
+    shutil.rmtree(folder, ignore_errors=True)
+    # Warnings are errors, such as of a link within the pages or a name that leads nowhere.
+    options = ["-W", "--keep-going", "-n", "-q", "-E", "-j", "auto", "-b", builder]
+    session.run("sphinx-build", *options, "docs", str(folder), *session.posargs[1:])
 
 
 @nox.session

@@ -48,9 +48,6 @@ html_show_copyright = False
 # The search finds what they list, and they are too wide for a phone.
 html_use_index = html_domain_indices = False
 
-# Local links only: a build must not depend on other people's machines.
-linkcheck_ignore = [r"https?://"]
-
 
 def _of_constructor(app, what, name, obj, options, signature, returns):
     # Classes that become one of the Keras at hand are made by `__new__`, which takes anything.
