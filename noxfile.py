@@ -5,13 +5,12 @@
     nox -s "tests(tf221)" -- -k adapters      one of them; what follows goes to pytest
     nox -s "tests(tf221)" -- tests/x_test.py  one file, from the clone
 
-An environment that is there serves until its requirements change. A missing interpreter is a
+`nox -R` instead of `nox` takes an environment that is there as it is. A missing interpreter is a
 failure where the variable CI is set and a skip elsewhere.
 """
 
 import argparse
 import concurrent.futures
-import glob
 import json
 import os
 import pathlib
@@ -22,6 +21,7 @@ import subprocess
 import sys
 import time
 import xml.etree.ElementTree
+import zipfile
 
 import nox
 
@@ -32,7 +32,8 @@ ON_CI = bool(os.environ.get("CI"))
 # Far above what a suite takes: it ends a process that hangs where pytest's own limit cannot.
 SUITE_LIMIT_SECONDS = 2400
 # What leads to another environment's files.
-ELSEWHERE = ("PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV", "__PYVENV_LAUNCHER__")
+for variable in ("PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV", "__PYVENV_LAUNCHER__"):
+    os.environ.pop(variable, None)
 
 nox.needs_version = ">=2025.5.1"
 nox.options.default_venv_backend = "venv"
@@ -76,26 +77,13 @@ def interpreter(versions):
     """Returns the path of the first of these Pythons that is there, or the first one's name."""
     # Under pyenv the name on PATH is a shim, which runs only versions that are activated; the
     # interpreters themselves are in its folder of versions.
-    roots = [os.environ.get("PYENV_ROOT"), os.path.expanduser("~/.pyenv")]
+    pyenv = pathlib.Path(os.environ.get("PYENV_ROOT") or pathlib.Path.home() / ".pyenv")
     for version in versions:
-        for root in filter(None, roots):
-            paths = glob.glob(os.path.join(root, "versions", f"{version}.*/bin/python{version}"))
-            if paths:
-                return max(paths, key=lambda path: [int(n) for n in re.findall(r"\d+", path)])
-        if shutil.which(f"python{version}"):
-            return shutil.which(f"python{version}")
+        found = [*pyenv.glob(f"versions/{version}.*/bin/python{version}")]
+        newest = max(found, key=lambda path: path.stat().st_mtime, default=None)
+        if newest or shutil.which(f"python{version}"):
+            return str(newest or shutil.which(f"python{version}"))
     return versions[0]
-
-
-def venv_python(folder):
-    return folder / ("Scripts/python.exe" if os.name == "nt" else "bin/python")
-
-
-def child_environment():
-    """Returns this process's variables without those that lead to another environment's files."""
-    variables = {name: value for name, value in os.environ.items() if name not in ELSEWHERE}
-    variables.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
-    return variables
 
 
 def build_distributions(session, folder):
@@ -115,31 +103,21 @@ def build_distributions(session, folder):
 def tests(session, name):
     """Run the suite, or the files that are named, on one TensorFlow of the matrix."""
     _, _, requirements, alone = ENVIRONMENTS[name]
-    stamp = pathlib.Path(session.virtualenv.location) / "requirements.txt"
-    wanted = "\n".join([(ROOT / "setup.py").read_text(encoding="utf-8"), *requirements, *alone])
-    made = stamp.exists() and stamp.read_text(encoding="utf-8") == wanted
     files = any(each.split("::")[0].endswith(".py") for each in session.posargs)
-    environment = dict.fromkeys(ELSEWHERE)
     wheel = os.environ.get("TF_LOSSSCALE_WHEEL")
-    if not (wheel or (made and files)):
-        folder = pathlib.Path(session.create_tmp()).resolve() / "dist"
-        shutil.rmtree(folder, ignore_errors=True)
-        session.run("pip", "wheel", "-q", "--no-deps", "-w", str(folder), str(ROOT))
-        wheel = str(next(folder.glob("*.whl")))
-    if not made:
-        stamp.unlink(missing_ok=True)
-        session.install("-q", f"{wheel}[test]", *requirements)
-        if alone:
-            session.install("-q", "--no-deps", *alone)
-        stamp.write_text(wanted, encoding="utf-8")
-    elif not files:
-        session.install("-q", "--force-reinstall", "--no-deps", wheel)
+    package = ["-e", ".[test]"] if files else [f"{wheel or '.'}[test]"]
+    session.install("-q", *package, *requirements)
+    if alone:
+        session.install("-q", "--no-deps", *alone)
+    if wheel and not (files or ON_CI):
+        # Where the environment is not new: pip takes a wheel of the same version for what is there.
+        session.install("-q", "--no-deps", "--force-reinstall", wheel)
     if files:
-        session.run("python", "-m", "pytest", *session.posargs, env=environment)
+        session.run("python", "-m", "pytest", *session.posargs)
         return
     # The script `pytest`, unlike `python -m pytest`, leaves the clone off sys.path: what is tested
     # is what the wheel holds. tests/conftest.py makes sure of it.
-    environment["TF_LOSSSCALE_TEST_INSTALLED"] = "1"
+    environment = {"TF_LOSSSCALE_TEST_INSTALLED": "1"}
     options = ["-rfEs", "-p", "no:cacheprovider", *(["-m", ""] if name in SLOW else [])]
     version = session.run(
         "python", "-c", "import platform; print(platform.python_version())", silent=True, log=False
@@ -181,7 +159,7 @@ def run_suite(name, wheel, options):
         process = subprocess.Popen(
             [*command, f"--junitxml={junit}", "-n", str(options.workers), *options.arguments],
             cwd=ROOT,
-            env=dict(child_environment(), TF_LOSSSCALE_WHEEL=str(wheel)),
+            env=dict(os.environ, TF_LOSSSCALE_WHEEL=str(wheel)),
             stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=subprocess.STDOUT,
@@ -317,45 +295,67 @@ def docs(session):
 
 @nox.session
 def build(session):
-    """Build sdist and wheel, and try the wheel without and with TensorFlow."""
+    """Build sdist and wheel, look at both, and try the wheel without and with TensorFlow."""
     session.install("-q", "build")
-    _, wheel = build_distributions(session, WORK / "dist")
-    folder = pathlib.Path(session.create_tmp()).resolve() / "empty"
-    shutil.rmtree(folder, ignore_errors=True)
-    session.run("python", "-m", "venv", str(folder))
-    python = venv_python(folder)
-    variables = child_environment()
-    # What nox exports leads to its own environment and to the clone.
-    outside = {"cwd": folder, "env": variables, "stdin": subprocess.DEVNULL, "text": True}
-    pip = [python, "-m", "pip", "install", "-q", "--disable-pip-version-check"]
+    sdist, wheel = build_distributions(session, WORK / "dist")
+    with zipfile.ZipFile(wheel) as archive:
+        tops = {name.split("/")[0] for name in archive.namelist()}
+    tops = {top for top in tops if not top.endswith(".dist-info")}
+    if tops != {"tf_lossscale_compat", "tf_lossscale_command.py"}:
+        session.error(f"the wheel should hold the package and the command, not {sorted(tops)}")
 
-    subprocess.run([*pip, wheel], check=True, **outside)
-    bare = subprocess.run(
-        [python, "-c", "import tf_lossscale_compat"], check=False, capture_output=True, **outside
-    )
-    last = (bare.stderr.strip().splitlines() or [""])[-1]
-    if bare.returncode == 0 or not re.match(r"(\w+\.)*(ImportError|ModuleNotFoundError): ", last):
-        session.error(f"without TensorFlow the import should raise ImportError, got: {last!r}")
-    for extra in ("[tensorflow]", "[tensorflow-cpu]"):
-        if extra not in bare.stderr:
-            session.error(f"without TensorFlow the error should name the extra {extra}: {last!r}")
-    session.log(f"without TensorFlow: {last}")
+    # Away from the clone, which Python would find there.
+    session.chdir(session.create_tmp())
+    session.install("-q", str(wheel))
+    bare = ["python", "-c", "import tf_lossscale_compat"]
+    said = session.run(*bare, silent=True, success_codes=[1]).strip().splitlines()[-1]
+    if not re.match(r"ImportError: .*\[tensorflow\].*\[tensorflow-cpu\]", said):
+        session.error(f"without TensorFlow the import should name two extras, got: {said!r}")
+    session.log(f"without TensorFlow: {said}")
 
-    subprocess.run([*pip, f"{wheel}[tensorflow-cpu]"], check=True, **outside)
+    # What `migrate` needs, and what its tests do.
+    session.install("-q", f"{wheel}[migrate]", "pytest>=7", "pytest-timeout", "pytest-xdist>=3.5")
+    commands = (["tf-lossscale"], ["python", "-m", "tf_lossscale_compat"])
+    for command in commands:
+        for arguments in (["--version"], ["--help"], ["migrate", "--help"]):
+            session.run(*command, *arguments, silent=True)
+        session.run(*command, "demo", silent=True, success_codes=[2])
+    seconds = []
+    for _ in range(3):
+        start = time.monotonic()
+        session.run("tf-lossscale", "migrate", "--help", silent=True, log=False)
+        seconds.append(time.monotonic() - start)
+    session.log(f"tf-lossscale migrate --help: {min(seconds):.2f} s")
+    if min(seconds) > 1:
+        session.error("tf-lossscale migrate --help should start in under a second")
+    files = [*(ROOT / "tests").glob("migrate_*_test.py"), ROOT / "tests/without_tensorflow_test.py"]
+    options = ["-q", "-rs", "-p", "no:cacheprovider", "-c", ROOT / "pyproject.toml"]
+    # The script `pytest`, as for the matrix.
+    session.run("pytest", *options, *sorted(files), env={"TF_LOSSSCALE_TEST_INSTALLED": "1"})
+
+    session.install("-q", f"{wheel}[tensorflow-cpu]")
     code = (
         "import os, tf_lossscale_compat as package; "
         "assert os.path.exists(os.path.join(os.path.dirname(package.__file__), 'py.typed')); "
         "print(package.__version__, package.__file__)"
     )
-    subprocess.run([python, "-c", code], check=True, **outside)
-    for command in ([python.parent / "tf-lossscale"], [python, "-m", "tf_lossscale_compat"]):
-        output = subprocess.run(
-            [*command, "--help"], check=True, stdout=subprocess.PIPE, **outside
-        ).stdout
-        if "demo" not in output:
-            session.error(f"{command[-1]} --help does not name the demo:\n{output}")
-    session.log("with the extra [tensorflow-cpu]: imports, and tf-lossscale --help works")
-    shutil.rmtree(folder, ignore_errors=True)
+    session.run("python", "-c", code)
+    for command in commands:
+        if "--logdir" not in session.run(*command, "demo", "--help", silent=True):
+            session.error(f"{command[-1]} demo --help does not tell its options")
+    session.log("with the extra [tensorflow-cpu]: imports, and tf-lossscale demo --help works")
+
+    # Last, as what it brings would hide what the wheel forgot to ask for.
+    session.install("-q", "twine")
+    session.run("twine", "check", "--strict", str(sdist), str(wheel))
+
+
+@nox.session(python=interpreter(ENVIRONMENTS["tf221"][0]), reuse_venv=True)
+def nightly(session):
+    """Run the suite on tf-nightly, which may fail: a look at what is coming, no part of CI."""
+    session.install("-q", "-e", ".[test]", "tf-nightly-cpu")
+    # Whatever pytest ends with.
+    session.run("python", "-m", "pytest", *session.posargs, success_codes=range(6))
 
 
 # Of Horovod 0.28.1, the last release; it does not build with TensorFlow 2.21.

@@ -24,7 +24,8 @@ def version():
 
 
 DEMO = ["scikit-learn", "tqdm", "matplotlib"]
-# LibCST needs Python 3.9; code for older TensorFlows is migrated with a newer Python.
+# LibCST needs Python 3.9; code for older TensorFlows is migrated with a newer Python. Also named in
+# .pre-commit-hooks.yaml.
 LIBCST = 'libcst>=1.1; python_version >= "3.9"'
 MIGRATE = [LIBCST, "tqdm"]
 # Some TensorFlows bring TensorBoard, the newest does not.
@@ -52,6 +53,7 @@ setuptools.setup(
     long_description=read("README.md"),
     long_description_content_type="text/markdown",
     license="Apache-2.0",
+    py_modules=["tf_lossscale_command"],
     packages=setuptools.find_packages(include=["tf_lossscale_compat", "tf_lossscale_compat.*"]),
     package_data={"tf_lossscale_compat": ["py.typed"]},
     zip_safe=False,
@@ -70,10 +72,10 @@ setuptools.setup(
         "dev": DEV,
         "docs": DOCS,
     },
-    entry_points={"console_scripts": ["tf-lossscale = tf_lossscale_compat.cli:main"]},
+    entry_points={"console_scripts": ["tf-lossscale = tf_lossscale_command:main"]},
     keywords="tensorflow keras mixed-precision float16 loss-scaling contrib migration",
     classifiers=[
-        "Development Status :: 3 - Alpha",
+        "Development Status :: 4 - Beta",
         "Intended Audience :: Developers",
         "Intended Audience :: Science/Research",
         "Operating System :: OS Independent",

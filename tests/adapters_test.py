@@ -6,9 +6,10 @@ import numpy as np
 import tensorflow as tf
 from absl.testing import parameterized
 
-from tests import modes
+from tests import keras_homes, modes
 from tf_lossscale_compat import loss_scale as loss_scale_lib
 from tf_lossscale_compat.contrib import mixed_precision as contrib
+from tf_lossscale_compat.keras.mixed_precision import experimental as keras_experimental
 from tf_lossscale_compat.train import experimental
 
 tf1 = tf.compat.v1
@@ -383,6 +384,24 @@ class ManagerAsLossScaleTest(tf.test.TestCase, parameterized.TestCase):
             loss_scale.get_config()
         with self.assertRaisesRegex(NotImplementedError, "Policy has no config"):
             loss_scale_lib.serialize(loss_scale)
+
+    @parameterized.named_parameters(keras_homes.named())
+    def test_a_manager_of_the_users_own_drives_a_keras_optimizer(self, home):
+        class Policy(contrib.ExponentialUpdateLossScaleManager):
+            pass
+
+        with modes.eager_mode():
+            for enabled in (True, False):
+                variable = home.variable(1.0)
+                opt = keras_experimental.LossScaleOptimizer(
+                    home.SGD(0.5), Policy(8.0, 100, 1), enabled=enabled
+                )
+                for grad in (8.0, float("nan") if enabled else 8.0):
+                    opt.apply_gradients([(tf.constant(grad), variable)], scaled=True)
+                self.assertEqual(float(home.numpy(variable)), 0.5 if enabled else -7.0)
+                self.assertAlmostEqual(float(opt.loss_scale()), 6.4 if enabled else 1.0, places=6)
+                with self.assertRaisesRegex(NotImplementedError, "Policy has no config"):
+                    opt.get_config()
 
     def test_a_config_of_no_manager_is_refused(self):
         for name in ("Policy", "FixedLossScaleManager"):

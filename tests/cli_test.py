@@ -1,6 +1,7 @@
 """The command line: exit codes, messages, and that nothing is trained after a bad argument."""
 
 import contextlib
+import importlib
 import io
 import json
 import os
@@ -34,6 +35,12 @@ class MainTest(absltest.TestCase):
         self.assertRegex(out, r"(?m)^ +checkpoint\s+Find the loss scale in a checkpoint")
         self.assertRegex(out, r"(?m)^ +migrate +Rewrite")
         self.assertRegex(out, r"(?m)^ +plot +Draw the loss scale")
+
+    def test_help_has_the_first_line_of_each_commands_docstring(self):
+        for name, summary in cli.COMMANDS.items():
+            module = importlib.import_module(f"tf_lossscale_compat.{name}")
+            self.assertEqual(summary, module.__doc__.splitlines()[0])
+            self.assertIn(module.__doc__.splitlines()[-1], call(name, "--help")[1])
 
     def test_help_of_the_demo_names_its_options(self):
         code, out, _ = call("demo", "--help")
@@ -264,8 +271,12 @@ class ImportsTest(absltest.TestCase):
         return output.split("\n")[-2].split()
 
     def test_the_command_brings_in_no_keras_and_nothing_of_the_extra(self):
-        modules = self.imported_by("from tf_lossscale_compat import cli")
-        self.assertIn("tf_lossscale_compat.demo", modules)
+        modules = self.imported_by(
+            "from tf_lossscale_compat import cli\n"
+            "for name in cli.COMMANDS: assert cli.main([name, '--help']) == 0"
+        )
+        for name in cli.COMMANDS:
+            self.assertIn(f"tf_lossscale_compat.{name}", modules)
         for module in modules:
             extras = ("sklearn", "tqdm", "matplotlib", "libcst", "tensorboard")
             self.assertNotIn(module.split(".")[0], extras)

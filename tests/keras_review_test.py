@@ -370,5 +370,44 @@ class SubclassTest(modes.EagerTestCase):
         self.assertEqual(home.numpy(weight), -2.0)
 
 
+class HyperparametersTest(modes.EagerTestCase):
+    """Those set at the wrapper reach training, or are refused."""
+
+    @keras_homes.each()
+    def test_set_at_the_wrapper(self, home):
+        for name in ("clipnorm", "clipvalue", "beta_1", "epsilon", "use_ema", "weight_decay"):
+            opt = Stable(home.Adam(0.5))
+            if not hasattr(opt.inner_optimizer, name):
+                continue
+            before = getattr(opt.inner_optimizer, name)
+            try:
+                setattr(opt, name, 0.25)
+            except AttributeError as error:
+                self.assertRegex(str(error), f"inner_optimizer.{name} = 0.25")
+                self.assertEqual(getattr(opt.inner_optimizer, name), before)
+                reaches = False
+            else:
+                self.assertEqual(home.numpy(getattr(opt.inner_optimizer, name)), 0.25)
+                reaches = True
+            handed_on = home.kind == "v2" and keras_homes.VERSION >= (2, 4)
+            self.assertEqual(reaches, handed_on and name != "epsilon", name)
+
+    @keras_homes.each()
+    def test_what_is_no_hyperparameter_is_set(self, home):
+        opt = Stable(home.SGD(0.5))
+        opt.of_the_users_own, opt.learning_rate = "x", 0.125
+        self.assertEqual(opt.of_the_users_own, "x")
+        self.assertEqual(home.numpy(opt.inner_optimizer.learning_rate), 0.125)
+
+    @keras_homes.each()
+    def test_excluded_from_weight_decay(self, home):
+        if home.kind == "v2" or not hasattr(home, "AdamW"):
+            self.skipTest("no optimizer of this family decays weights")
+        opt, weight = Stable(home.AdamW(0.125, weight_decay=0.5)), home.variable(1.0)
+        opt.exclude_from_weight_decay(var_list=[weight])
+        opt.apply_gradients([(tf.constant(0.0), weight)], scaled=False)
+        self.assertEqual(home.numpy(weight), 1.0)
+
+
 if __name__ == "__main__":
     absltest.main()

@@ -256,6 +256,38 @@ class GoesOnTest(_Base):
         fit(model, halves()[1])
         self.assert_equal_states(state(home, model), end)
 
+    @parameterized.named_parameters(
+        *(row for row in saved_cases(LOADED[:1], sorted(WRAPPERS)) if row["home"].kind == "keras3")
+    )
+    def test_in_a_model_loaded_from_before_the_first_step(self, home, form, wrapper):
+        """The file has no slots and what reads it has; the shapes of numbers do not tell."""
+
+        @home.keras.saving.register_keras_serializable(package="before_first_step")
+        class Factor(home.keras.layers.Layer):
+            def build(self, shape):
+                self.kernel = self.add_weight(shape=(), initializer="ones", name="kernel")
+
+            def call(self, x):
+                return x * self.kernel
+
+        x = np.ones([4, 3], np.float32)
+        for layer in (Factor(), home.keras.layers.Dense(1)):
+            for inner in (home.Adam(0.1), home.SGD(0.1, momentum=0.9)):
+                ended = []
+                model = home.keras.Sequential([home.keras.layers.Input((3,)), layer])
+                model.compile(WRAPPERS[wrapper](inner), "mse")
+                path = os.path.join(self.get_temp_dir(), f"{layer.name}_{inner.name}.{form}")
+                model.save(path)
+                copies = (home.keras.models.load_model(path), copy.deepcopy(model), model)
+                for each in copies:
+                    each.fit(x, x[:, :1], batch_size=2, epochs=2, shuffle=False, verbose=0)
+                    ended.append([*map(np.asarray, each.get_weights() + each.optimizer.variables)])
+                    self.assertAlmostEqual(float(each.optimizer.learning_rate), 0.1, places=6)
+                for found in ended[:-1]:
+                    self.assertEqual(len(found), len(ended[-1]))
+                    for a, b in zip(found, ended[-1]):
+                        np.testing.assert_array_equal(a, b)
+
     @parameterized.named_parameters(*HOMES)
     def test_from_model_checkpoint(self, home):
         _, between, _ = trained(home, "dynamic")

@@ -12,10 +12,12 @@ import tempfile
 import unittest
 
 import pytest
-import tensorflow as tf
 from absl.testing import absltest
 
+pytest.importorskip("tensorflow", reason="rewritten scripts train, which needs TensorFlow")
 pytest.importorskip("libcst", reason="the migration tool needs LibCST (Python 3.9 or newer)")
+
+import tensorflow as tf
 
 import tf_lossscale_compat
 from tests import forks

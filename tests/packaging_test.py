@@ -13,6 +13,11 @@ from absl.testing import absltest, parameterized
 
 import tf_lossscale_compat
 
+try:
+    from importlib import metadata
+except ImportError:  # Python 3.7
+    import importlib_metadata as metadata
+
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 PACKAGE = "tf_lossscale_compat"
 INSTALLED = pathlib.Path(tf_lossscale_compat.__file__).resolve().parent
@@ -169,7 +174,7 @@ class NamesTest(parameterized.TestCase):
 
 class FilesTest(parameterized.TestCase):
     def test_python_37_parses_every_file(self):
-        files = [ROOT / "setup.py"]
+        files = [ROOT / "setup.py", ROOT / "tf_lossscale_command.py"]
         for folder in (PACKAGE, "tests", "examples"):
             found = sorted((ROOT / folder).rglob("*.py"))
             self.assertNotEmpty(found, folder)
@@ -195,6 +200,21 @@ class FilesTest(parameterized.TestCase):
         expected = files(ROOT / PACKAGE)
         self.assertIn("py.typed", expected)
         self.assertCountEqual(files(INSTALLED), expected)
+
+    def test_the_wheel_has_the_package_and_the_command_alone(self):
+        if os.environ.get("TF_LOSSSCALE_TEST_INSTALLED") != "1":
+            self.skipTest("no wheel is installed here")
+        files = metadata.distribution(PACKAGE).files
+        tops = {file.parts[0] for file in files if file.parts[0] != ".."}  # The command's script.
+        own = {top for top in tops if not top.endswith(".dist-info") and top != "__pycache__"}
+        self.assertEqual(own, {PACKAGE, "tf_lossscale_command.py"})
+
+    def test_development_status_goes_with_the_version(self):
+        stable = int(tf_lossscale_compat.__version__.split(".")[0]) >= 1
+        wanted = "5 - Production/Stable" if stable else "4 - Beta"
+        text = (ROOT / "setup.py").read_text(encoding="utf-8")
+        status = re.findall(r"Development Status :: ([^\"]+)", text)
+        self.assertEqual(status, [wanted])
 
     def test_version_is_the_changelogs_latest(self):
         changelog = (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")

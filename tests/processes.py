@@ -18,6 +18,11 @@ import time
 PROGRAMS = pathlib.Path(__file__).resolve().parent / "programs"
 
 
+def package_parent():
+    """Returns the folder in which this process finds the package, installed or not."""
+    return str(pathlib.Path(importlib.util.find_spec("tf_lossscale_compat").origin).parent.parent)
+
+
 class Child:
     """A running program of tests/programs and the lines that it prints.
 
@@ -26,9 +31,8 @@ class Child:
     """
 
     def __init__(self, program, *arguments, **variables):
-        # The child tests the same copy of the package, installed or not, as this process.
-        package = pathlib.Path(importlib.util.find_spec("tf_lossscale_compat").origin).parent
-        path = [str(package.parent), os.environ.get("PYTHONPATH", "")]
+        # The child tests the same copy of the package as this process.
+        path = [package_parent(), os.environ.get("PYTHONPATH", "")]
         environment = {
             name: value for name, value in os.environ.items() if not name.lower().endswith("_proxy")
         }

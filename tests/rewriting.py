@@ -1,6 +1,6 @@
 """Before and after: what tests of `tf-lossscale migrate` are made of."""
 
-import os
+import runpy
 import textwrap
 
 import pytest
@@ -8,21 +8,18 @@ from absl.testing import parameterized
 
 pytest.importorskip("libcst", reason="the migration tool needs LibCST (Python 3.9 or newer)")
 
+try:
+    import tf_lossscale_compat  # noqa: F401
+except ImportError:
+    # Without TensorFlow the package can only be run, by which the command comes to its parts.
+    runpy.run_module("tf_lossscale_compat")
+
 from tf_lossscale_compat.migrate import _source
 
 
 def text_of(source):
     """Returns an indented literal of a test as the file that it stands for."""
     return textwrap.dedent(source).lstrip("\n")
-
-
-def has_nameless_files(folder):
-    """Whether the folder's file system has files that get their name when they are complete."""
-    try:
-        os.close(os.open(folder, os.O_TMPFILE | os.O_WRONLY, 0o600))
-    except (AttributeError, OSError):
-        return False
-    return True
 
 
 class RewriteTestCase(parameterized.TestCase):

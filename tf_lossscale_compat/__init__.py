@@ -5,23 +5,11 @@ The namespaces mirror TensorFlow's: replace `tf.contrib.mixed_precision` by
 `tf_lossscale_compat.train.experimental`, and so on.
 """
 
-from tf_lossscale_compat import _tf  # noqa: F401  First: it says what to do without TensorFlow.
-
-# isort: split
-
 import importlib
+import sys
+from typing import Any, Optional
 
-from tf_lossscale_compat import contrib, loss_scale, mixed_precision, train
-from tf_lossscale_compat._apply_if_finite import apply_if_finite
-from tf_lossscale_compat._step_record import LossScaleError, StepRecord
 from tf_lossscale_compat._version import __version__
-from tf_lossscale_compat.contrib_install import install_contrib, uninstall_contrib
-from tf_lossscale_compat.loss_scale import DynamicLossScale, FixedLossScale, LossScale
-from tf_lossscale_compat.loss_scale_manager import (
-    ExponentialUpdateLossScaleManager,
-    FixedLossScaleManager,
-    LossScaleManager,
-)
 
 __all__ = [
     "DynamicLossScale",
@@ -45,7 +33,43 @@ __all__ = [
 _LAZY = ("checkpoint", "keras", "monitoring")
 
 
+def _is_run() -> bool:
+    """Whether this package is run, by `python -m` or by the command, and not imported."""
+    frame: Any = sys._getframe()
+    while frame and (
+        frame.f_globals is globals() or frame.f_code.co_filename.startswith("<frozen importlib")
+    ):
+        frame = frame.f_back
+    return frame is not None and frame.f_globals.get("__name__") == "runpy"
+
+
+# Python imports a package before it runs a part of it. What `tf-lossscale migrate` does needs no
+# TensorFlow; so where there is none, running the package goes on without its classes. Importing it
+# is an error at once: it would be of no use, and this is where its user looks.
+_no_tensorflow: Optional[ImportError] = None
+try:
+    from tf_lossscale_compat import _tf  # noqa: F401  First: it says what to do without TensorFlow.
+except ImportError as error:
+    if not _is_run():
+        raise
+    _no_tensorflow = error
+
+if _no_tensorflow is None:
+    from tf_lossscale_compat import contrib, loss_scale, mixed_precision, train
+    from tf_lossscale_compat._apply_if_finite import apply_if_finite
+    from tf_lossscale_compat._step_record import LossScaleError, StepRecord
+    from tf_lossscale_compat.contrib_install import install_contrib, uninstall_contrib
+    from tf_lossscale_compat.loss_scale import DynamicLossScale, FixedLossScale, LossScale
+    from tf_lossscale_compat.loss_scale_manager import (
+        ExponentialUpdateLossScaleManager,
+        FixedLossScaleManager,
+        LossScaleManager,
+    )
+
+
 def __getattr__(name):
+    if _no_tensorflow is not None and name in (*__all__, *_LAZY):
+        raise _no_tensorflow
     # Importing `keras` imports Keras, which many who need the rest do without.
     if name in _LAZY:
         return importlib.import_module(f"{__name__}.{name}")

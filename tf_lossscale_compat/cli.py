@@ -1,35 +1,47 @@
 """The command `tf-lossscale`: one subcommand for each tool."""
 
 import argparse
+import importlib
 import sys
 
-from tf_lossscale_compat import _version, checkpoint, demo, migrate, plot
+from tf_lossscale_compat import _version
 
-# Each tool brings `add_arguments(parser)` and `run(args)`, which returns the exit code; the first
-# line of its module's docstring is its line in the help.
+# Each command is a module of this package, which is imported when it is asked for: `migrate` and
+# `--help` need no TensorFlow and wait for none. A module brings `add_arguments(parser)` and
+# `run(args)`, which returns the exit code; the first line of its docstring stands here too.
 COMMANDS = {
-    "checkpoint": checkpoint,
-    "demo": demo,
-    "migrate": migrate,
-    "plot": plot,
+    "checkpoint": "Find the loss scale in a checkpoint, whatever wrote it, and put it into any"
+    " other kind.",
+    "demo": "Train a small float16 network on real data, without and with each kind of loss"
+    " scaling.",
+    "migrate": "Rewrite code and notebooks from TensorFlow's loss-scale APIs to this package's.",
+    "plot": "Draw the loss scale of training runs from their TensorBoard logs.",
 }
+WITHOUT_TENSORFLOW = ("migrate",)
 
 
-def _parser():
+def _parser(argv):
     parser = argparse.ArgumentParser(
         prog="tf-lossscale", description="Tools around TensorFlow's removed loss-scale APIs."
     )
     parser.add_argument("--version", action="version", version=_version.__version__)
     commands = parser.add_subparsers(dest="command", metavar="COMMAND")
     commands.required = True
-    for name, module in COMMANDS.items():
-        summary, _, rest = (module.__doc__ or "").partition("\n")
+    # No option before the command takes a value.
+    asked = next((word for word in argv if not word.startswith("-")), None)
+    for name, summary in COMMANDS.items():
         command = commands.add_parser(
-            name,
-            help=summary,
-            description=summary + "\n" + rest,
-            formatter_class=argparse.RawDescriptionHelpFormatter,
+            name, help=summary, formatter_class=argparse.RawDescriptionHelpFormatter
         )
+        if name != asked:
+            continue
+        if name not in WITHOUT_TENSORFLOW:
+            try:
+                importlib.import_module("tf_lossscale_compat._tf")
+            except ImportError as error:  # It says what to install.
+                parser.error(str(error))
+        module = importlib.import_module(f"tf_lossscale_compat.{name}")
+        command.description = module.__doc__
         module.add_arguments(command)
         command.set_defaults(run=module.run)
     return parser
@@ -46,7 +58,8 @@ def main(argv=None):
       something missing), 1 for a failure under way, 130 when interrupted.
     """
     try:
-        args = _parser().parse_args(argv)
+        argv = sys.argv[1:] if argv is None else argv
+        args = _parser(argv).parse_args(argv)
         return args.run(args)
     except SystemExit as stop:  # This is how argparse ends, after it has said why.
         return stop.code if isinstance(stop.code, int) else 0

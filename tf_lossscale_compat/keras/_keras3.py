@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import numpy as np
 from absl import logging
 
 from tf_lossscale_compat import _agreement, _gradients, _policy, _tf
@@ -11,7 +12,7 @@ from tf_lossscale_compat.keras import _shared
 tf = _tf.tf
 
 
-class Keras3(_shared.LossScaling):
+class Keras3(_shared.InnerHyperparameters, _shared.LossScaling):
     """Mixed into Keras 3's `LossScaleOptimizer`, whose own scale and step it takes the place of.
 
     The loss scale's variables are Keras variables here too, in the order and under the names that
@@ -209,7 +210,8 @@ class Keras3(_shared.LossScaling):
 
         The inner optimizer's variables are the last in all of them. What comes before is taken if
         there is as much of it as this optimizer has; else the loss scale keeps its value. Nothing
-        is taken before the optimizer is built, since the inner one has no slots then.
+        is taken before the optimizer is built, since the inner one has no slots then, nor from a
+        file of one that was not.
         """
         if not self.built:
             logging.warning(
@@ -221,7 +223,11 @@ class Keras3(_shared.LossScaling):
         inner = self.inner_optimizer.variables
         own = self.variables[: len(self.variables) - len(inner)]
         first = len(store.keys()) - len(inner)
-        if first < 0:
+        # Of an optimizer that was not built there are fewer, and other variables stand there.
+        if first < 0 or (
+            len(store.keys()) != len(self.variables)
+            and not all(_can_be_of(store[str(i)], each) for i, each in enumerate(inner, first))
+        ):
             super().load_own_variables(store)  # Which warns.
             return
         # Files of Keras' own class hold two of the loss scale, which come first here, too.
@@ -250,3 +256,10 @@ class Keras3(_shared.LossScaling):
     @classmethod
     def _deserialize_inner(cls, config, custom_objects):
         return cls._keras.saving.deserialize_keras_object(config, custom_objects=custom_objects)
+
+
+def _can_be_of(value, variable):
+    """Whether an array of a file may be a variable's value, by its shape and whether it counts."""
+    value = np.asarray(value)
+    counts = tf.as_dtype(variable.dtype).is_integer
+    return value.shape == tuple(variable.shape) and counts == np.issubdtype(value.dtype, np.integer)

@@ -1,7 +1,9 @@
 """The public classes, which become a class of the family of the optimizer that they wrap."""
 
+import contextlib
 import copy
 import inspect
+import numbers
 import pickle
 from typing import Optional
 
@@ -114,8 +116,12 @@ class _Wrapper(_shared.LossScaling):
         return new
 
     def _options_in_config(self):
-        # No config holds a function.
-        return {name: True if name == "agree" else v for name, v in self._options.items()}
+        options = dict(self._options)
+        if "agree" in options:
+            options["agree"] = True  # No config holds a function.
+        if isinstance(options.get("loss_scale"), loss_scale_lib.LossScale):
+            options["loss_scale"] = loss_scale_lib.serialize(options["loss_scale"])
+        return options
 
     def _parts(self, copier):
         """What `_rebuild` makes a copy from, and a subclass's attributes."""
@@ -250,14 +256,19 @@ def _loss_scale(identifier):
 def _asked(loss_scale):
     """The argument `loss_scale`, for a config; makes no variables where it has none."""
     if not isinstance(loss_scale, (type(None), str, int, float, dict)):
-        loss_scale = loss_scale_lib.serialize(_loss_scale(loss_scale))
+        loss_scale = _loss_scale(loss_scale)
+        with contextlib.suppress(NotImplementedError):  # Which asking for the config raises.
+            loss_scale = loss_scale_lib.serialize(loss_scale)
     return {"loss_scale": loss_scale}
 
 
 def _of_numbers(dynamic=True, initial_scale=None, dynamic_growth_steps=None):
     """The loss scale that the arguments of TensorFlow 2.4 stand for."""
     if not isinstance(dynamic, bool):
-        raise TypeError(f"dynamic must be a bool, got {dynamic!r}.")
+        message = f"dynamic must be a bool, got {dynamic!r}."
+        if isinstance(dynamic, numbers.Real):
+            message += f" For a fixed loss scale give dynamic=False, initial_scale={dynamic!r}."
+        raise TypeError(message)
     if not dynamic:
         if initial_scale is None:
             raise ValueError("initial_scale must be given where dynamic is False, got None.")
@@ -353,7 +364,7 @@ class LossScaleOptimizer(_Wrapper):
             "dynamic": dynamic,
             "initial_scale": initial_scale,
             "dynamic_growth_steps": dynamic_growth_steps,
-            **({} if loss_scale is None else _asked(loss_scale)),
+            **({} if loss_scale is None or enabled else _asked(loss_scale)),
         }
         self._start(inner_optimizer, make_loss_scale, name, count_skipped, enabled, agree, **asked)
 
@@ -434,7 +445,7 @@ class ExperimentalLossScaleOptimizer(LossScaleOptimizer):
             count_skipped,
             enabled,
             agree,
-            **_asked(loss_scale),
+            **({} if enabled else _asked(loss_scale)),
         )
 
     @property

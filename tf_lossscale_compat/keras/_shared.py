@@ -2,7 +2,7 @@
 
 import functools
 import inspect
-from typing import Any
+from typing import Any, Tuple
 
 import numpy as np
 
@@ -40,9 +40,13 @@ class LossScaling(_MixedIntoKeras):
             if owner is cls or not issubclass(owner, LossScaling):
                 setattr(cls, name, _recorded(name, vars(owner)[name]))
 
+    # What a family's base class keeps here too, for nobody.
+    _not_reaching: Tuple[str, ...] = ()
+
     def __setattr__(self, name, value):
         # Code for TensorFlow 2.0 assigns another loss scale. Families would track it twice.
         if name != "_loss_scale" or name not in vars(self):
+            self._check_reaches(name, value)
             super().__setattr__(name, value)
         elif value is not self._loss_scale:
             old, new = self._loss_scale, loss_scale_lib.get(value)
@@ -55,6 +59,20 @@ class LossScaling(_MixedIntoKeras):
             self.__dict__["_loss_scale"] = new
             _claims.claim(_claims.KERAS, new)
             _claims.release(old)
+
+    def _check_reaches(self, name, value):
+        """Raises an AttributeError for a hyperparameter that training would not be told of."""
+        inner = self._optimizer if "_options" in vars(self) else None  # Until then it is made.
+        if inner is None or name.startswith("_") or value is getattr(self, name, None):
+            return
+        only_there = not (name in vars(self) or hasattr(type(self), name)) and hasattr(inner, name)
+        # The stable class of OptimizerV2 hands these on.
+        handed_on = name in getattr(inner, "_hyper", ()) and _tf.at_least(2, 4)
+        if name in self._not_reaching or (only_there and not handed_on):
+            raise AttributeError(
+                f"{name} of a {type(self).__name__} has no effect on training. Set it at the "
+                f"optimizer that is wrapped: inner_optimizer.{name} = {value!r}."
+            )
 
     def _track_loss_scale(self, loss_scale):
         """Makes checkpoints and files see this one, in the place of any before."""
@@ -267,6 +285,29 @@ def _recorded(name, method):
         return method.__get__(self, type(self))(*args, **kwargs)
 
     return functools.update_wrapper(call, method) if callable(method) else call
+
+
+class InnerHyperparameters:
+    """Of families whose base class keeps hyperparameters, which are used of the inner one alone."""
+
+    _not_reaching = (
+        "clipnorm",
+        "clipvalue",
+        "ema_momentum",
+        "ema_overwrite_frequency",
+        "global_clipnorm",
+        "use_ema",
+        "weight_decay",
+    )
+
+    def exclude_from_weight_decay(self, var_list=None, var_names=None):
+        """Has the inner optimizer leave variables out of its weight decay.
+
+        Args:
+          var_list: list of variables, or None.
+          var_names: list of str, of which any is in the names of those variables, or None.
+        """
+        self.inner_optimizer.exclude_from_weight_decay(var_list, var_names)
 
 
 class CallableList(list):

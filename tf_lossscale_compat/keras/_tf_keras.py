@@ -8,7 +8,7 @@ from tf_lossscale_compat.keras import _shared
 tf = _tf.tf
 
 
-class TFKeras(_shared.WrapsTFKeras):
+class TFKeras(_shared.InnerHyperparameters, _shared.WrapsTFKeras):
     """Mixed into that Keras' `LossScaleOptimizer` for such optimizers."""
 
     _is_legacy = False

@@ -2,7 +2,6 @@
 
 import codecs
 import contextlib
-import errno
 import io
 import os
 import stat
@@ -68,6 +67,7 @@ def encode(text, data):
 def replace(path, old, new):
     """Replaces a file's content in one step, so that a kill leaves the old or the new bytes.
 
+    What it may leave besides is a hidden file beside it, whose name says whose it is.
     Permissions stay, a symbolic link stays one, and its target is what changes.
 
     Args:
@@ -101,8 +101,6 @@ def replace(path, old, new):
 
 def _complete_file(folder, name, content, status):
     """Returns the path of a new file beside the one that it is to replace."""
-    with contextlib.suppress(OSError, AttributeError):
-        return _linked_file(folder, name, content, status)
     descriptor, path = tempfile.mkstemp(_TEMPORARY, f".{name}.", folder)
     try:
         with open(descriptor, "wb") as file:
@@ -111,25 +109,6 @@ def _complete_file(folder, name, content, status):
         os.unlink(path)
         raise
     return path
-
-
-def _linked_file(folder, name, content, status):
-    """The same with a file that has no name before it is complete, where the system has such.
-
-    A kill then leaves nothing behind in the folder, not even a half-written temporary file.
-    """
-    descriptor = os.open(folder, os.O_TMPFILE | os.O_WRONLY, 0o600)
-    with open(descriptor, "wb") as file:
-        _fill(file, content, status)
-        for number in range(100):
-            path = os.path.join(folder, f".{name}.{os.getpid()}-{number}{_TEMPORARY}")
-            try:
-                # Python makes the system call that follows the link only if given a descriptor.
-                os.link(f"/proc/self/fd/{file.fileno()}", path, src_dir_fd=file.fileno())
-                return path
-            except FileExistsError:
-                continue
-    raise FileExistsError(errno.EEXIST, "no free name for a temporary file")
 
 
 def _fill(file, content, status):

@@ -13,7 +13,14 @@ _TENSORFLOW = re.compile(rb"tensorflow|\btf\b")
 
 # What Python 3 does not take, where it is not parsed: a template, say, is no such thing.
 PYTHON_2 = re.compile(
-    rb"^[ \t]*(?:(?:print|exec)[ \t]+[\"'\w]|(?:except|raise)[ \t]+[\w.]+[ \t]*,)", re.MULTILINE
+    rb"""
+    ^[ \t]*(?:(?:print|exec)[ \t]+["'\w]|(?:except|raise)[ \t]+(?:[\w.]+|\([\w., ]+\))[ \t]*,)
+    | [\w)\]"'][ \t]*<>[ \t]*[\w(\["']  # Not equal.
+    | [=(,][ \t]*0[0-7]+\b  # An octal number.
+    | [=(,][ \t]*`[^`\n]+`  # A repr.
+    | \b[uU][rR]["']
+    """,
+    re.MULTILINE | re.VERBOSE,
 )
 
 
