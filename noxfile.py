@@ -270,9 +270,14 @@ def lint(session):
 
 @nox.session
 def types(session):
-    """Check the package's types."""
-    session.install("-q", "-e", ".[dev]")
+    """Check the package's types, and user code against them, without and with TensorFlow's."""
+    # Installed as users have it, as checkers read a clone with other rules.
+    session.install("-q", ".[dev]", "pyright[nodejs]>=1.1.414,<1.2")
     session.run("mypy")
+    for stubs in ("without", "with"):
+        if stubs == "with":
+            session.install("-q", "types-tensorflow>=2.18")
+        session.run("python", "tests/typing_test.py", env={"TF_LOSSSCALE_TYPES": stubs})
 
 
 @nox.session(reuse_venv=True)

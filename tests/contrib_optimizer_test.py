@@ -104,7 +104,13 @@ class ConstructorTest(tf.test.TestCase, parameterized.TestCase):
         if original is None:
             raise unittest.SkipTest("only TensorFlow 1.15 has tf.contrib")
         ours, theirs = (
-            list(inspect.signature(getattr(home.LossScaleOptimizer, method)).parameters.values())
+            [
+                # The originals have no annotations.
+                each.replace(annotation=inspect.Parameter.empty)
+                for each in inspect.signature(
+                    getattr(home.LossScaleOptimizer, method)
+                ).parameters.values()
+            ]
             for home in (contrib, original)
         )
         # What is beyond the original can only be said by name.

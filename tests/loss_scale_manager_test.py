@@ -38,6 +38,12 @@ def exponential_model(flags, init, incr_every, decr_every=2, incr_ratio=2, decr_
         yield scale, good, bad
 
 
+def _parameters(function):
+    """All of a signature but its annotations, which the originals have not."""
+    parameters = inspect.signature(function).parameters.values()
+    return [(each.name, each.kind, each.default) for each in parameters]
+
+
 class LossScaleManagerTest(tf.test.TestCase, parameterized.TestCase):
     def test_loss_scale_manager_is_abstract(self):
         with self.assertRaises(TypeError):
@@ -91,7 +97,7 @@ class LossScaleManagerTest(tf.test.TestCase, parameterized.TestCase):
             theirs = getattr(getattr(original, name), method)
             if theirs is not object.__init__:
                 ours = getattr(getattr(contrib, name), method)
-                self.assertEqual(inspect.signature(ours), inspect.signature(theirs))
+                self.assertEqual(_parameters(ours), _parameters(theirs))
 
     def test_exponential_manager_takes_its_arguments_in_this_order_with_these_defaults(self):
         parameters = inspect.signature(contrib.ExponentialUpdateLossScaleManager).parameters

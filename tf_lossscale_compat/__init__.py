@@ -7,7 +7,7 @@ The namespaces mirror TensorFlow's: replace `tf.contrib.mixed_precision` by
 
 import importlib
 import sys
-from typing import Any, Optional
+from typing import TYPE_CHECKING, Optional
 
 from tf_lossscale_compat._version import __version__
 
@@ -35,12 +35,8 @@ _LAZY = ("checkpoint", "keras", "monitoring")
 
 def _is_run() -> bool:
     """Whether this package is run, by `python -m` or by the command, and not imported."""
-    frame: Any = sys._getframe()
-    while frame and (
-        frame.f_globals is globals() or frame.f_code.co_filename.startswith("<frozen importlib")
-    ):
-        frame = frame.f_back
-    return frame is not None and frame.f_globals.get("__name__") == "runpy"
+    # "-m" is what Python puts there while it looks for the module to run.
+    return sys.argv[:1] == ["-m"] or "tf_lossscale_command" in sys.modules
 
 
 # Python imports a package before it runs a part of it. What `tf-lossscale migrate` does needs no
@@ -66,15 +62,20 @@ if _no_tensorflow is None:
         LossScaleManager,
     )
 
+if TYPE_CHECKING:
+    from tf_lossscale_compat import checkpoint as checkpoint
+    from tf_lossscale_compat import keras as keras
+    from tf_lossscale_compat import loss_scale_manager as loss_scale_manager
+    from tf_lossscale_compat import monitoring as monitoring
+else:
+    # Type checkers are not to see it, as to them any name would then be there.
+    def __getattr__(name):
+        if _no_tensorflow is not None and name in (*__all__, *_LAZY):
+            raise _no_tensorflow
+        # Importing `keras` imports Keras, which many who need the rest do without.
+        if name in _LAZY:
+            return importlib.import_module(f"{__name__}.{name}")
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
-def __getattr__(name):
-    if _no_tensorflow is not None and name in (*__all__, *_LAZY):
-        raise _no_tensorflow
-    # Importing `keras` imports Keras, which many who need the rest do without.
-    if name in _LAZY:
-        return importlib.import_module(f"{__name__}.{name}")
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-
-
-def __dir__():
-    return sorted({*globals(), *_LAZY})
+    def __dir__():
+        return sorted({*globals(), *_LAZY})

@@ -1,14 +1,19 @@
 """One loss scale for several optimizers."""
 
-from typing import Any, List
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Iterable
 
 from tf_lossscale_compat import _agreement, _arguments, _claims, _policy, _step, _tf
 from tf_lossscale_compat import loss_scale as loss_scale_lib
 
+if TYPE_CHECKING:
+    from tf_lossscale_compat import _types
+
 tf = _tf.tf
 
 
-def _has_loss_scale(optimizer):
+def _has_loss_scale(optimizer: Any) -> bool:
     names = [base.__name__ for base in type(optimizer).__mro__]
     # Keras 3's optimizers may divide gradients by a factor by themselves.
     return any("LossScaleOptimizer" in name for name in names) or bool(
@@ -17,7 +22,13 @@ def _has_loss_scale(optimizer):
 
 
 @_tf.do_not_convert
-def apply_if_finite(loss_scale, optimizers_and_gradients, *, agree=None, enabled=True):
+def apply_if_finite(
+    loss_scale: loss_scale_lib.LossScale | _types.HasManagerMethods,
+    optimizers_and_gradients: Iterable[tuple[_types.HasApplyGradients, Iterable[tuple[Any, Any]]]],
+    *,
+    agree: _types.Agree | None = None,
+    enabled: bool = True,
+) -> Any:
     """Applies gradients with several optimizers, all or none, and moves their loss scale once.
 
     Scale each loss with `loss_scale()`, divide its gradients by the same, and call this once for a
@@ -52,10 +63,10 @@ def apply_if_finite(loss_scale, optimizers_and_gradients, *, agree=None, enabled
         _claims.check(_claims.TOGETHER, loss_scale)
     else:
         policy = loss_scale_lib.FixedLossScale(1)
-    optimizers: List[Any] = []
-    parts: List[slice] = []
-    all_grads: List[Any] = []
-    all_variables: List[Any] = []
+    optimizers: list[Any] = []
+    parts: list[slice] = []
+    all_grads: list[Any] = []
+    all_variables: list[Any] = []
     for optimizer, grads_and_vars in optimizers_and_gradients:
         if any(_has_loss_scale(each) for each in _tf.with_wrapped(optimizer)):
             raise ValueError(
@@ -91,7 +102,7 @@ def apply_if_finite(loss_scale, optimizers_and_gradients, *, agree=None, enabled
                 f"variables than {names}. Build it for all that it is to train."
             )
 
-    def apply(grads, variables):
+    def apply(grads: list[Any], variables: list[Any]) -> Any:
         applied = []
         for optimizer, part in zip(optimizers, parts):
             result = optimizer.apply_gradients(list(zip(grads[part], variables[part])))

@@ -3,6 +3,8 @@
 Every check is made before any variable is, so that a bad argument leaves nothing behind.
 """
 
+from __future__ import annotations
+
 import numbers
 from typing import Any
 
@@ -10,7 +12,7 @@ import numpy as np
 from absl import logging
 
 
-def _shown(value):
+def _shown(value: Any) -> str:
     """`repr(value)`, but bounded: of a long one its ends."""
     try:
         text = repr(value)
@@ -19,12 +21,12 @@ def _shown(value):
     return text if len(text) <= 500 else f"{text[:60]}...{text[-20:]}"
 
 
-def _fits_float32(value):
+def _fits_float32(value: Any) -> bool:
     with np.errstate(over="ignore"):
         return bool(np.isfinite(np.float32(value)))
 
 
-def real_number(name, value, error=ValueError):
+def real_number(name: str, value: Any, error: type[Exception] = ValueError) -> float:
     """Returns `value` as a float that float32 can hold.
 
     Raises:
@@ -47,7 +49,7 @@ def real_number(name, value, error=ValueError):
     return number
 
 
-def fixed_scale(name, value, error=ValueError):
+def fixed_scale(name: str, value: Any, error: type[Exception] = ValueError) -> float:
     """Returns `value` as a float, if it can be a fixed loss scale."""
     try:
         number = real_number(name, value, error)
@@ -58,7 +60,7 @@ def fixed_scale(name, value, error=ValueError):
     return number
 
 
-def positive(name, value, error=ValueError):
+def positive(name: str, value: Any, error: type[Exception] = ValueError) -> float:
     """Returns `value` as a float above zero, also once it is float32."""
     number = real_number(name, value, error)
     # Below the smallest normal number processors take it for zero, and a scale that has become zero
@@ -71,7 +73,7 @@ def positive(name, value, error=ValueError):
     return number
 
 
-def period(name, value, dtype, least=None):
+def period(name: str, value: Any, dtype: str, least: int | None = None) -> int:
     """Returns `value`, a number of steps, as an int that `dtype` can count to.
 
     Raises:
@@ -99,17 +101,17 @@ def period(name, value, dtype, least=None):
     return steps
 
 
-def max_consecutive_skips(value):
+def max_consecutive_skips(value: Any) -> int | None:
     """Returns an argument of that name: an int above zero, or None."""
     return None if value is None else period("max_consecutive_skips", value, "int64", least=1)
 
 
-def warn_odd(message, *values):
+def warn_odd(message: str, *values: Any) -> None:
     """Warns of a value that is accepted because TensorFlow accepted it."""
     logging.warning(message.format(*values))
 
 
-def flag(name, value):
+def flag(name: str, value: bool) -> bool:
     """Returns `value`, which must be a bool."""
     if not isinstance(value, bool):
         raise TypeError(f"{name} must be a bool, got {value!r}.")

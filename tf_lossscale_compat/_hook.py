@@ -1,10 +1,16 @@
 """A hook for sessions that TensorFlow runs: `MonitoredTrainingSession` and Estimator."""
 
+from __future__ import annotations
+
 import json
 import os
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tf_lossscale_compat import _monitor, _summaries, _tf
+
+if TYPE_CHECKING:
+    from tf_lossscale_compat import _types
+    from tf_lossscale_compat._step_record import StepRecord
 
 tf = _tf.tf
 tf1 = _tf.tf1
@@ -14,10 +20,8 @@ _HINT = (
     "is derived from this package's or wraps it, its own apply_gradients has to call that one's."
 )
 
-_SessionRunHook: Any = tf1.train.SessionRunHook
 
-
-class LossScaleHook(_SessionRunHook):
+class LossScaleHook(_tf.SessionRunHook):
     """Writes a loss scale's summaries for TensorBoard, logs, and ends a run that is stuck.
 
     For `tf.compat.v1.train.MonitoredTrainingSession` and Estimator::
@@ -36,18 +40,21 @@ class LossScaleHook(_SessionRunHook):
     sees no step at all (WARNING).
     """
 
+    _global_step: Any
+    _checks_at: int | None
+
     def __init__(
         self,
-        record,
-        every_n_steps=100,
-        output_dir=None,
-        summary_writer=None,
+        record: StepRecord,
+        every_n_steps: _types.Integer = 100,
+        output_dir: str | None = None,
+        summary_writer: Any = None,
         *,
-        max_consecutive_skips=None,
-        log_every_n_secs=60,
-        step=None,
-        is_chief=None,
-    ):
+        max_consecutive_skips: _types.Integer | None = None,
+        log_every_n_secs: _types.Real = 60,
+        step: Any = None,
+        is_chief: bool | None = None,
+    ) -> None:
         """Makes the hook.
 
         Args:
@@ -83,7 +90,7 @@ class LossScaleHook(_SessionRunHook):
         self._global_step, self._global_step_at_start, self._runs = None, None, 0
         self._checks_at = None
 
-    def begin(self):
+    def begin(self) -> None:
         """Makes all that is ever fetched, before the graph is finalized."""
         self._monitor.prepare(self._step)
         self._global_step = tf1.train.get_global_step()
@@ -91,19 +98,19 @@ class LossScaleHook(_SessionRunHook):
             # The one that other hooks use for this folder.
             self._writer = tf1.summary.FileWriterCache.get(self._output_dir)
 
-    def _writes(self):
+    def _writes(self) -> bool:
         if self._is_chief is not None:
             return self._is_chief
         return _summaries.writes_here(self._monitor.record) and _is_chief()
 
-    def after_create_session(self, session, coord):
+    def after_create_session(self, session: Any, coord: Any) -> None:
         """Reads what the session starts with, new or restored."""
         # The runs are counted on: a session that is lost again and again has a stuck run end, too.
         if self._global_step is not None:
             self._global_step_at_start = session.run(self._global_step)
         self._next_check(self._monitor.start(self._writer if self._writes() else None, session))
 
-    def after_run(self, run_context, run_values):
+    def after_run(self, run_context: Any, run_values: Any) -> None:
         """Reads the record after every N runs."""
         self._runs += 1
         session = run_context.session
@@ -118,26 +125,26 @@ class LossScaleHook(_SessionRunHook):
                 self._monitor.check(self._monitor.look(session), session)
             self._next_check(now)
 
-    def _next_check(self, now):
+    def _next_check(self, now: Any) -> None:
         """Sees to it that the record is read when, at the earliest, the run can be stuck."""
         limit = self._monitor.max_skips
         self._checks_at = None if limit is None else self._runs + max(1, limit - now.consecutive)
 
-    def _warn(self, now, session):
+    def _warn(self, now: Any, session: Any) -> None:
         # Without a global step there is no telling what a run is for.
         if self._global_step is None or session.run(self._global_step) != (
             self._global_step_at_start
         ):
             self._monitor.saw_nothing(now, _HINT)
 
-    def end(self, session):
+    def end(self, session: Any) -> None:
         """Tells what is left to be told."""
         now = self._monitor.look(session, at_end=True)
         if self._runs:
             self._warn(now, session)
 
 
-def _is_chief():
+def _is_chief() -> bool:
     """Whether `TF_CONFIG` makes this process the one that writes."""
     try:
         config = json.loads(os.environ.get("TF_CONFIG") or "{}")

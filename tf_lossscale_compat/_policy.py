@@ -11,29 +11,36 @@ A user's method, an override of a marked one among them, bears no mark and is ca
 manager's with the flag, a loss scale's with the gradients.
 """
 
-from typing import Any
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Callable
 
 from tf_lossscale_compat import _replicas, _state, _tf
+
+if TYPE_CHECKING:
+    from tf_lossscale_compat import _types
 
 tf = _tf.tf
 
 
-def moves_by_flag(method):
+def moves_by_flag(method: _types.Function) -> _types.Function:
     """Decorates an `update` or `update_loss_scale` that is told all it needs by the finite flag."""
     # Itself, as functools.wraps copies attributes to what it wraps with.
-    method.moves_by_flag = method
+    marked: Any = method
+    marked.moves_by_flag = method
     return method
 
 
-def reads(name=None):
+def reads(name: str | None = None) -> Callable[[_types.Function], _types.Function]:
     """Decorates what returns a policy's scale and reads it anew at each call.
 
     Args:
       name: str, the attribute that it reads; None where that is no reference variable.
     """
 
-    def mark(method):
-        method.reads = method, name
+    def mark(method: _types.Function) -> _types.Function:
+        marked: Any = method
+        marked.reads = method, name
         return method
 
     return mark

@@ -1,13 +1,20 @@
 """A step that went wrong, run again and looked at layer by layer or tensor by tensor."""
 
+from __future__ import annotations
+
 import inspect
 import math
 import threading
-from typing import Any, List
+from typing import TYPE_CHECKING, Any, Iterable
 
 from tf_lossscale_compat import _arguments, _policy, _replay_graphs, _replay_layers, _tf
 from tf_lossscale_compat._replay_graphs import Point
 from tf_lossscale_compat._replay_table import Replay, number
+
+if TYPE_CHECKING:
+    from typing import Literal
+
+    from tf_lossscale_compat import _types
 
 tf = _tf.tf
 tf1 = _tf.tf1
@@ -137,7 +144,7 @@ def _gradient_points(grads, names, order):
 
 def _by_layer(traced, used, start, input_grads, order):
     """Points for arguments, layers' outputs and the loss, and for the gradients handed back."""
-    points: List[Any] = []
+    points: list[Any] = []
     seen = set()
 
     def add(kind, name, tensor):
@@ -212,18 +219,18 @@ def _largest_finite(is_finite, scale):
 
 @_tf.do_not_convert
 def replay(
-    forward,
-    *inputs,
-    loss_scale=1.0,
-    loss=None,
-    targets=None,
-    training=True,
-    variables=None,
-    detail=None,
-    session=None,
-    feed_dict=None,
-    show=True,
-):
+    forward: Any,
+    *inputs: Any,
+    loss_scale: _types.Real | _types.HasManagerMethods = 1.0,
+    loss: Any = None,
+    targets: Any = None,
+    training: bool = True,
+    variables: Iterable[Any] | None = None,
+    detail: Literal["layers", "tensors"] | None = None,
+    session: Any = None,
+    feed_dict: dict[Any, Any] | None = None,
+    show: bool = True,
+) -> Replay:
     """Runs a step again, forward and backward, and says where values stop being finite.
 
     Hand it what computes the loss and the batch that overflowed, right after the step that was

@@ -1,7 +1,16 @@
 """What a replay found: rows of magnitudes and counts, and the table that is printed."""
 
+from __future__ import annotations
+
 import collections.abc
-from typing import Any, List, NamedTuple, Optional, Tuple
+from typing import (
+    TYPE_CHECKING,
+    Any,
+    Iterable,
+    NamedTuple,
+    Sequence,
+    overload,
+)
 
 import numpy as np
 
@@ -34,9 +43,9 @@ class Row(NamedTuple):
     kind: str
     name: str
     dtype: str
-    shape: Tuple[int, ...]
-    abs_min: Optional[float]
-    abs_max: Optional[float]
+    shape: tuple[int, ...]
+    abs_min: float | None
+    abs_max: float | None
     nan: int
     posinf: int
     neginf: int
@@ -45,11 +54,11 @@ class Row(NamedTuple):
     size: int
 
     @property
-    def nonfinite(self):
+    def nonfinite(self) -> int:
         """How many elements are NaN or infinite, an int."""
         return self.nan + self.posinf + self.neginf
 
-    def what(self):
+    def what(self) -> str:
         """The elements that are not finite in words, a str such as `'3 NaN, 1 +inf of 64'`."""
         counts = [(self.nan, "NaN"), (self.posinf, "+inf"), (self.neginf, "-inf")]
         return ", ".join(f"{count} {of}" for count, of in counts if count) + f" of {self.size}"
@@ -105,7 +114,13 @@ def number(value):
     return str(int(value)) if value == int(value) and abs(value) < 2**53 else f"{value:.6g}"
 
 
-class Replay(collections.abc.Sequence):
+if TYPE_CHECKING:
+    _Rows = Sequence[Row]
+else:
+    _Rows = collections.abc.Sequence
+
+
+class Replay(_Rows):
     """The rows of a replay, in the order of execution: a sequence of `Row`.
 
     Variables that held non-finite values come first, then the forward pass, the backward pass, and
@@ -123,8 +138,17 @@ class Replay(collections.abc.Sequence):
       notes: list of str, what was not looked into.
     """
 
-    def __init__(self, rows, first_nonfinite, cause, loss_scale, finite_scale, notes, explained):
-        self._rows: List[Row] = list(rows)
+    def __init__(
+        self,
+        rows: Iterable[Row],
+        first_nonfinite: Row | None,
+        cause: str | None,
+        loss_scale: float,
+        finite_scale: float | None,
+        notes: list[str],
+        explained: str,
+    ) -> None:
+        self._rows: list[Row] = list(rows)
         self.first_nonfinite = first_nonfinite
         self.cause = cause
         self.loss_scale = loss_scale
@@ -132,18 +156,24 @@ class Replay(collections.abc.Sequence):
         self.notes = notes
         self._explained = explained
 
-    def __len__(self):
+    def __len__(self) -> int:
         return len(self._rows)
 
-    def __getitem__(self, index) -> Any:
+    @overload
+    def __getitem__(self, index: int) -> Row: ...
+
+    @overload
+    def __getitem__(self, index: slice) -> list[Row]: ...
+
+    def __getitem__(self, index: Any) -> Any:
         return self._rows[index]
 
-    def __repr__(self):
+    def __repr__(self) -> str:
         first = self.first_nonfinite
         found = "all finite" if first is None else f"first non-finite: {first.kind} {first.name}"
         return f"<Replay of {len(self)} tensors, loss scale {number(self.loss_scale)}, {found}>"
 
-    def summary(self):
+    def summary(self) -> str:
         """What was found, in a sentence or two: a str of one line."""
         return self._explained
 
@@ -160,7 +190,7 @@ class Replay(collections.abc.Sequence):
         near.update(bad[: _ROWS_SHOWN - 2 * _ROWS_AROUND], {0, len(self) - 1})
         return sorted(i for i in near if 0 <= i < len(self))
 
-    def table(self, every_row=True):
+    def table(self, every_row: bool = True) -> str:
         """The table, a str of several lines; the first non-finite row is marked by an arrow.
 
         Args:
@@ -195,5 +225,5 @@ class Replay(collections.abc.Sequence):
             text.append((arrow + "  ".join(cells)).rstrip())
         return "\n".join(text)
 
-    def __str__(self):
+    def __str__(self) -> str:
         return "\n".join([self.table(every_row=False), *self.notes, self.summary()])

@@ -1,18 +1,26 @@
 """A record of steps: which were applied, which skipped, at which scale, and because of what."""
 
+from __future__ import annotations
+
 import collections
 import contextlib
 import functools
 import threading
 import zlib
-from typing import Dict, List, Tuple
+from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
 import numpy as np
 
 from tf_lossscale_compat import _arguments, _gradients, _policy, _replicas, _state, _tf, _watch
 from tf_lossscale_compat import loss_scale as loss_scale_lib
 
-tf = _tf.tf
+if TYPE_CHECKING:
+    import tensorflow as tf
+
+    from tf_lossscale_compat import _types
+else:
+    tf = _tf.tf
+
 tf1 = _tf.tf1
 
 __all__ = ["BadGradient", "LossScaleError", "Skip", "StepRecord"]
@@ -20,28 +28,39 @@ __all__ = ["BadGradient", "LossScaleError", "Skip", "StepRecord"]
 _KINDS = ("NaN", "+inf", "-inf")
 _SHOWN = 5  # How many gradients a report names.
 
-Skip = collections.namedtuple("Skip", ["step", "scale_before", "scale_after", "gradients"])
-Skip.__doc__ = """A step that was skipped.
 
-Attributes:
-  step: int, its number, from 1 on, among the steps that the record has seen.
-  scale_before: float, the loss scale before the step.
-  scale_after: float, the loss scale after it; None where a policy of the user's does not tell.
-  gradients: tuple of `BadGradient`, empty without `names`.
-"""
+class Skip(NamedTuple):
+    """A step that was skipped.
 
-BadGradient = collections.namedtuple(
-    "BadGradient", ["name", "replica", "kinds", "elements", "largest_finite"]
-)
-BadGradient.__doc__ = """A gradient that was not finite on one replica.
+    Attributes:
+      step: int, its number, from 1 on, among the steps that the record has seen.
+      scale_before: float, the loss scale before the step.
+      scale_after: float, the loss scale after it; None where a policy of the user's does not tell.
+      gradients: tuple of `BadGradient`, empty without `names`.
+    """
 
-Attributes:
-  name: str, that of its variable; where no variable is known, its place among the gradients.
-  replica: int, from 0 on.
-  kinds: tuple of str, those of "NaN", "+inf", "-inf" that were in it.
-  elements: int, how many of its elements were not finite.
-  largest_finite: float, the largest magnitude of its finite elements, 0.0 if there is none.
-"""
+    step: int
+    scale_before: float
+    scale_after: float | None
+    gradients: tuple[BadGradient, ...]
+
+
+class BadGradient(NamedTuple):
+    """A gradient that was not finite on one replica.
+
+    Attributes:
+      name: str, that of its variable; where no variable is known, its place among the gradients.
+      replica: int, from 0 on.
+      kinds: tuple of str, those of "NaN", "+inf", "-inf" that were in it.
+      elements: int, how many of its elements were not finite.
+      largest_finite: float, the largest magnitude of its finite elements, 0.0 if there is none.
+    """
+
+    name: str
+    replica: int
+    kinds: tuple[str, ...]
+    elements: int
+    largest_finite: float
 
 
 class LossScaleError(RuntimeError):
@@ -71,7 +90,18 @@ class StepRecord(_tf.Trackable):
       max_consecutive_skips: int or None, see the constructor.
     """
 
-    def __init__(self, watched, *, names=False, max_consecutive_skips=None):
+    watched: Any
+    max_consecutive_skips: int | None
+    _gradients: dict[int, _Gradients]
+    _owners: dict[str, tuple[StepRecord, str]]
+
+    def __init__(
+        self,
+        watched: _types.HasApplyGradients | _types.HasManagerMethods | loss_scale_lib.LossScale,
+        *,
+        names: bool = False,
+        max_consecutive_skips: _types.Integer | None = None,
+    ) -> None:
         """Makes the record's variables; `watched` tells it of each step from now on.
 
         Args:
@@ -121,19 +151,19 @@ class StepRecord(_tf.Trackable):
         _tf.tell_keras_session(variable)
         return variable
 
-    def __deepcopy__(self, memo):
+    def __deepcopy__(self, memo: Any) -> NoReturn:
         raise TypeError(
             "A StepRecord cannot be copied, as nothing would tell the copy of any step. Make a new "
             "one for the copy of what it watches."
         )
 
-    def __reduce__(self):
+    def __reduce__(self) -> NoReturn:
         raise TypeError(
             "A StepRecord cannot be pickled. Save it with a tf.train.Checkpoint, and restore that "
             "into a new one."
         )
 
-    def policy(self):
+    def policy(self) -> Any:
         """The loss scale or manager in force, a `LossScale` or `LossScaleManager`."""
         if _is_optimizer(self.watched):
             return _policy.held(self.watched._policy_in_use())
@@ -143,7 +173,7 @@ class StepRecord(_tf.Trackable):
         counters = [self._finite_steps, self._nonfinite_steps, self._skipped_steps]
         return [*counters, self._last, self._last_scales]
 
-    def variables(self):
+    def variables(self) -> list[tf.Variable]:
         """Returns the record's variables, a list."""
         own = self._counters()
         return own + [variable for each in self._gradients.values() for variable in each.variables]
@@ -155,19 +185,19 @@ class StepRecord(_tf.Trackable):
         return _tf.once_per_graph(self._owners.setdefault(name, (self, name)), make)
 
     @property
-    def steps(self):
+    def steps(self) -> tf.Tensor:
         """How many steps there were, a scalar int64 tensor."""
         return self._tensor(
             "steps", lambda: tf.identity(self._finite_steps) + tf.identity(self._nonfinite_steps)
         )
 
     @property
-    def skipped_steps(self):
+    def skipped_steps(self) -> tf.Tensor:
         """How many of them were skipped, a scalar int64 tensor."""
         return self._tensor("skipped_steps", lambda: tf.identity(self._skipped_steps))
 
     @property
-    def consecutive_skips(self):
+    def consecutive_skips(self) -> tf.Tensor:
         """How many have been skipped in a row up to the last step, a scalar int64 tensor."""
 
         def make():
@@ -177,7 +207,7 @@ class StepRecord(_tf.Trackable):
         return self._tensor("consecutive_skips", make)
 
     @property
-    def last_step_finite(self):
+    def last_step_finite(self) -> tf.Tensor:
         """Whether the last step's gradients were finite, a scalar bool tensor; True before any.
 
         Of a policy that decides by the gradients itself: whether it had them applied.
@@ -224,7 +254,7 @@ class StepRecord(_tf.Trackable):
         before, after = (float(scale) for scale in scales)
         return counts, Skip(int(last[1]), before, None if np.isnan(after) else after, bad)
 
-    def last_skip(self, session=None):
+    def last_skip(self, session: Any = None) -> Skip | None:
         """Returns what is known of the last skipped step, a `Skip`, or None if there is none.
 
         Args:
@@ -233,7 +263,7 @@ class StepRecord(_tf.Trackable):
         """
         return self._read(session)[1]
 
-    def nonfinite_gradients(self, session=None):
+    def nonfinite_gradients(self, session: Any = None) -> dict[str, dict[str, int]]:
         """Returns in how many skipped steps each gradient was not finite, on any replica.
 
         Args:
@@ -245,7 +275,7 @@ class StepRecord(_tf.Trackable):
           without `names`.
         """
         known = list(self._gradients.values())
-        totals: Dict[str, Dict[str, int]] = {}
+        totals: dict[str, dict[str, int]] = {}
         for each, rows in zip(known, self._values(session, [each.totals for each in known])):
             for name, row in zip(each.names, rows):
                 of_name = totals.setdefault(name, dict.fromkeys(_KINDS, 0))
@@ -253,7 +283,7 @@ class StepRecord(_tf.Trackable):
                     of_name[kind] += int(count)
         return {name: kinds for name, kinds in totals.items() if any(kinds.values())}
 
-    def report(self, session=None):
+    def report(self, session: Any = None) -> str:
         """Returns in one line how many steps were skipped, and what is known of the last, a str.
 
         Args:
@@ -267,7 +297,9 @@ class StepRecord(_tf.Trackable):
             text += f", the last {counts.run} in a row"
         return f"{text}; {self._in_words(skip)}"
 
-    def check(self, max_consecutive_skips=None, session=None):
+    def check(
+        self, max_consecutive_skips: _types.Integer | None = None, session: Any = None
+    ) -> None:
         """Raises a LossScaleError where too many steps in a row have been skipped.
 
         Args:
@@ -294,7 +326,7 @@ class StepRecord(_tf.Trackable):
         )
 
     def _in_words(self, skip):
-        of_each: Dict[Tuple[str, Tuple[str, ...]], List[str]] = {}
+        of_each: dict[tuple[str, tuple[str, ...]], list[str]] = {}
         for bad in skip.gradients:
             of_each.setdefault((bad.name, bad.kinds), []).append(str(bad.replica))
         shown = []
@@ -311,7 +343,7 @@ class StepRecord(_tf.Trackable):
 
     # What steps tell.
 
-    def check_place(self):
+    def check_place(self) -> None:
         """Raises a ValueError where the record cannot be told of a step, before it is taken."""
         copy = _replicas.any_copy(self._finite_steps)
         if hasattr(copy, "graph"):
@@ -333,7 +365,7 @@ class StepRecord(_tf.Trackable):
                 "mirrored. Make it under strategy.scope()."
             )
 
-    def tell(self, step):
+    def tell(self, step: Any) -> Any:
         """Takes note of a `_watch.Step` that was taken; returns an operation, or None (eager)."""
 
         def finite():
@@ -356,7 +388,7 @@ class StepRecord(_tf.Trackable):
                 return tf1.cond(step.finite, finite, other, name="skipped_step")
         return None
 
-    def look(self, step):
+    def look(self, step: Any) -> list[Any]:
         """Notes which gradients of a skipped step were not finite; returns a list of operations."""
         if not (self._names and step.grads):
             return []
@@ -369,7 +401,7 @@ class StepRecord(_tf.Trackable):
                 _assigned(known.totals.assign_add(tf.cast(ever, tf.int64), read_value=False)),
             ]
 
-    def told(self, step):
+    def told(self, step: Any) -> None:
         """Raises a LossScaleError in eager mode, where this skipped step is one too many."""
         limited = self.max_consecutive_skips is not None and tf.executing_eagerly()
         if limited and step.skipped and not step.finite:

@@ -4,12 +4,14 @@ Nothing else in the package asks which TensorFlow is installed or reaches for a 
 some versions have.
 """
 
+from __future__ import annotations
+
 import contextlib
 import functools
 import importlib
 import inspect
 import sys
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tf_lossscale_compat import _install
 
@@ -39,20 +41,30 @@ except ImportError:
 
 tf1 = tf.compat.v1
 
-Optimizer: Any = tf1.train.Optimizer
-
-# The base class of everything that tf.train.Checkpoint saves has no public name of its own, but
-# is a base of the v1 Optimizer in every version.
-Trackable: Any = next(
-    base for base in Optimizer.__mro__ if base.__name__ in ("Trackable", "Checkpointable")
-)
+if TYPE_CHECKING:
+    from tf_lossscale_compat import _types
+    from tf_lossscale_compat._types_bases import Optimizer as Optimizer
+    from tf_lossscale_compat._types_bases import SessionRunHook as SessionRunHook
+    from tf_lossscale_compat._types_trackable import Trackable as Trackable
+else:
+    Optimizer = tf1.train.Optimizer
+    SessionRunHook = tf1.train.SessionRunHook
+    # The base class of everything that tf.train.Checkpoint saves has no public name of its own,
+    # but is a base of the v1 Optimizer in every version.
+    Trackable = next(
+        base for base in Optimizer.__mro__ if base.__name__ in ("Trackable", "Checkpointable")
+    )
 
 # The packages whose classes are of Keras, of any make.
 KERAS_ROOTS = ("keras", "tf_keras", "tensorflow", "tensorflow_core")
 
 # Autograph would rewrite this package's Python line by line when a user's tf.function calls it:
 # slow to trace, and of no use, as there is no tensor-dependent Python control flow here.
-do_not_convert = tf.autograph.experimental.do_not_convert
+if TYPE_CHECKING:
+
+    def do_not_convert(func: _types.Function) -> _types.Function: ...
+else:
+    do_not_convert = tf.autograph.experimental.do_not_convert
 
 
 def at_least(major, minor):

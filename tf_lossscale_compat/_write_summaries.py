@@ -1,6 +1,14 @@
 """Summaries written by a training loop of the user's own."""
 
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
 from tf_lossscale_compat import _monitor, _replicas, _summaries, _tf
+
+if TYPE_CHECKING:
+    from tf_lossscale_compat import _types
+    from tf_lossscale_compat._step_record import StepRecord
 
 tf = _tf.tf
 tf1 = _tf.tf1
@@ -52,7 +60,13 @@ class _Loop:
 
 
 @_tf.do_not_convert
-def write_summaries(record, step=None, *, writer=None, log_every_n_secs=60):
+def write_summaries(
+    record: StepRecord,
+    step: Any = None,
+    *,
+    writer: Any = None,
+    log_every_n_secs: _types.Real = 60,
+) -> Any:
     """Writes a loss scale's summaries for TensorBoard, and logs, in a training loop of one's own.
 
     Call it after a step, as often as a point is wanted. It writes the loss scale, how many steps

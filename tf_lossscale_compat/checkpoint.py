@@ -4,6 +4,8 @@ state = checkpoint.read("model.ckpt-1000")
 checkpoint.assign(state, optimizer)
 """
 
+from __future__ import annotations
+
 import collections
 import contextlib
 import json
@@ -11,10 +13,16 @@ import math
 import os
 import re
 import sys
+from typing import TYPE_CHECKING, Any, NamedTuple, Optional
 
 from tf_lossscale_compat import _arguments, _keras_files, _tensor_bundle, _tf
 from tf_lossscale_compat import loss_scale as loss_scale_lib
 from tf_lossscale_compat import loss_scale_manager as lsm
+
+if TYPE_CHECKING:
+    import argparse
+
+    from tf_lossscale_compat import _types
 
 tf = _tf.tf
 
@@ -26,7 +34,16 @@ class CheckpointError(ValueError):
 
 
 class LossScaleState(
-    collections.namedtuple("LossScaleState", ["scale", "good_steps", "bad_steps", "layout", "key"])
+    NamedTuple(
+        "LossScaleState",
+        [
+            ("scale", float),
+            ("good_steps", int),
+            ("bad_steps", Optional[int]),
+            ("layout", str),
+            ("key", str),
+        ],
+    )
 ):
     """The state of one dynamic loss scale.
 
@@ -319,7 +336,7 @@ def _shown(scale):
     return f"{scale:.16g}"  # Of a float32 no digit is lost that tells it from others.
 
 
-def find(path):
+def find(path: _types.Path) -> list[LossScaleState]:
     """Finds all dynamic loss scales in a checkpoint; nothing is written to it.
 
     Args:
@@ -348,7 +365,7 @@ def _find(path):
     return sorted(filter(None, states), key=lambda state: state.key), names
 
 
-def read(path, key=None):
+def read(path: _types.Path, key: str | None = None) -> LossScaleState:
     """Reads the state of a dynamic loss scale from a checkpoint, whatever wrote it.
 
     Args:
@@ -483,7 +500,7 @@ def _local(result, variable):
     return [result] if strategy is None else strategy.experimental_local_results(result)
 
 
-def assign(state, target, session=None):
+def assign(state: LossScaleState, target: Any, session: Any = None) -> Any:
     """Puts the state of a loss scale into one of any kind, which goes on from there.
 
     The number of bad steps is dropped where the target does not count them (only contrib's manager
@@ -550,7 +567,7 @@ def assign(state, target, session=None):
 # --- The command `tf-lossscale checkpoint`
 
 
-def add_arguments(parser):
+def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Adds this command's options to an `argparse` parser."""
     actions = parser.add_subparsers(dest="action", metavar="ACTION")
     actions.required = True
@@ -569,7 +586,7 @@ def add_arguments(parser):
     show.add_argument("--json", action="store_true", help="write JSON instead of a table")
 
 
-def run(args):
+def run(args: argparse.Namespace) -> int:
     """Runs the command; returns the exit code."""
     try:
         states, _ = _find(args.path)

@@ -120,7 +120,7 @@ class _Installed:
 _installed = None
 
 
-def install_contrib():
+def install_contrib() -> bool:
     """Makes `tf.contrib.mixed_precision` stand for this package's, for code that cannot be changed.
 
     Afterwards all of these work on TensorFlow 2, in any module of the process:
@@ -145,7 +145,7 @@ def install_contrib():
     return True
 
 
-def uninstall_contrib():
+def uninstall_contrib() -> bool:
     """Undoes `install_contrib`; names that were imported in the meantime go on working.
 
     Returns:

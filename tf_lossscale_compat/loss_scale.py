@@ -1,13 +1,22 @@
 """Loss scales of TensorFlow r2.0, `tf.train.experimental`, and getting one from an identifier."""
 
+from __future__ import annotations
+
 import abc
 import numbers
+from typing import TYPE_CHECKING, Any, TypeVar, overload
 
 from tf_lossscale_compat import _arguments, _policy, _replicas, _state, _tf, _update_rule, _watch
 from tf_lossscale_compat import loss_scale_manager as lsm
 from tf_lossscale_compat._like_a_tensor import LikeATensor
 
-tf = _tf.tf
+if TYPE_CHECKING:
+    import tensorflow as tf
+    from typing_extensions import Self
+
+    from tf_lossscale_compat import _types
+else:
+    tf = _tf.tf
 tf1 = _tf.tf1
 
 __all__ = [
@@ -18,6 +27,9 @@ __all__ = [
     "get",
     "serialize",
 ]
+
+
+_LossScale = TypeVar("_LossScale", bound="LossScale")
 
 
 class LossScale(LikeATensor, _tf.Trackable, metaclass=abc.ABCMeta):
@@ -33,19 +45,19 @@ class LossScale(LikeATensor, _tf.Trackable, metaclass=abc.ABCMeta):
     Source: TensorFlow r2.0 `tf.train.experimental.LossScale`.
     """
 
-    def __init__(self):
+    def __init__(self) -> None:
         pass  # So that nothing is amiss in subclasses that do not call it.
 
     @property
-    def _weights(self):
+    def _weights(self) -> dict[str, tf.Variable]:
         return self.__dict__.setdefault("_weights_by_name", {})
 
     @abc.abstractmethod
-    def __call__(self):
+    def __call__(self) -> tf.Tensor:
         """Returns the current loss scale, a scalar float32 tensor."""
 
     @abc.abstractmethod
-    def update(self, grads):
+    def update(self, grads: Any) -> tuple[Any, bool | tf.Tensor]:
         """Takes note of the gradients of one step.
 
         Args:
@@ -58,19 +70,21 @@ class LossScale(LikeATensor, _tf.Trackable, metaclass=abc.ABCMeta):
         """
 
     @abc.abstractmethod
-    def get_config(self):
+    def get_config(self) -> dict[str, Any]:
         """Returns the constructor's arguments as a dict."""
 
     @classmethod
-    def from_config(cls, config):
+    def from_config(cls, config: dict[str, Any]) -> Self:
         """Makes a loss scale from what `get_config` returned."""
         return cls(**config)
 
-    def _variables(self):
+    def _variables(self) -> list[tf.Variable]:
         """The variables of its state."""
         return list(self._weights.values())
 
-    def _add_weight(self, name, initial_value, dtype=None):
+    def _add_weight(
+        self, name: str, initial_value: Any, dtype: tf.DType | None = None
+    ) -> tf.Variable:
         """Makes a variable that belongs to this loss scale's state.
 
         Args:
@@ -90,7 +104,7 @@ class LossScale(LikeATensor, _tf.Trackable, metaclass=abc.ABCMeta):
         return self._weights[name]
 
 
-def _updates_by_flag(loss_scale, grads):
+def _updates_by_flag(loss_scale: Any, grads: Any) -> tuple[Any, Any]:
     """What `update` does where a step is told by its flag: (update, should_apply)."""
     if _replicas.in_replica_context():
         raise RuntimeError(
@@ -112,7 +126,7 @@ class FixedLossScale(LossScale):
     Source: TensorFlow r2.0 `tf.train.experimental.FixedLossScale`.
     """
 
-    def __init__(self, loss_scale_value, *, skip_nonfinite=False):
+    def __init__(self, loss_scale_value: _types.Real, *, skip_nonfinite: bool = False) -> None:
         """Makes the loss scale; no tensor is made until it is called.
 
         Args:
@@ -127,19 +141,19 @@ class FixedLossScale(LossScale):
         self._skip_nonfinite = bool(skip_nonfinite)
 
     @property
-    def skip_nonfinite(self):
+    def skip_nonfinite(self) -> bool:
         """Whether `update` asks for non-finite steps to be skipped."""
         return self._skip_nonfinite
 
     @_policy.reads()
     @_tf.do_not_convert
-    def __call__(self):
+    def __call__(self) -> tf.Tensor:
         """Returns the loss scale, a scalar float32 tensor."""
         return tf.constant(self._loss_scale_value, dtype=tf.float32)
 
     @_policy.moves_by_flag
     @_tf.do_not_convert
-    def update(self, grads):
+    def update(self, grads: Any) -> tuple[Any, bool | tf.Tensor]:
         """Changes nothing.
 
         Args:
@@ -156,17 +170,17 @@ class FixedLossScale(LossScale):
         return update, finite if self._skip_nonfinite else True
 
     @property
-    def _skips_nonfinite(self):
+    def _skips_nonfinite(self) -> bool:
         return self._skip_nonfinite
 
-    def _move(self, finite):
+    def _move(self, finite: Any) -> Any:
         return None if tf.executing_eagerly() else tf.no_op()
 
-    def __repr__(self):
+    def __repr__(self) -> str:
         skip = ", skip_nonfinite=True" if self._skip_nonfinite else ""
         return f"FixedLossScale({self._loss_scale_value}{skip})"
 
-    def get_config(self):
+    def get_config(self) -> dict[str, Any]:
         """Returns `{"loss_scale_value": float}`, and `skip_nonfinite` if it is True."""
         config = {"loss_scale_value": self._loss_scale_value}
         if self._skip_nonfinite:
@@ -199,22 +213,24 @@ class DynamicLossScale(LossScale):
 
     # What shrinking and growth stop at, floats, and how many non-finite steps it takes to shrink.
     # Plain attributes with the arguments' defaults, as subclasses set them in their own ways.
-    min_loss_scale = 1.0
-    max_loss_scale = None
-    hysteresis = 1
-    shrink_delay = None
+    min_loss_scale: float = 1.0
+    max_loss_scale: float | None = None
+    hysteresis: int = 1
+    shrink_delay: tf.Variable | None = None
     _skips_nonfinite = True
+    current_loss_scale: tf.Variable
+    good_steps: tf.Variable
 
     def __init__(
         self,
-        initial_loss_scale=2**15,
-        increment_period=2000,
-        multiplier=2.0,
+        initial_loss_scale: _types.Real = 2**15,
+        increment_period: _types.Integer = 2000,
+        multiplier: _types.Real = 2.0,
         *,
-        min_loss_scale=1.0,
-        max_loss_scale=None,
-        hysteresis=1,
-    ):
+        min_loss_scale: _types.Real = 1.0,
+        max_loss_scale: _types.Real | None = None,
+        hysteresis: _types.Integer = 1,
+    ) -> None:
         """Makes the loss scale and its variables.
 
         Args:
@@ -274,38 +290,38 @@ class DynamicLossScale(LossScale):
             self.shrink_delay = self._add_weight("shrink_delay", self.hysteresis, tf.int64)
 
     @property
-    def initial_loss_scale(self):
+    def initial_loss_scale(self) -> float:
         """The loss scale at the start, a float."""
         return self._initial_loss_scale
 
     @property
-    def increment_period(self):
+    def increment_period(self) -> int:
         """After how many finite steps in a row the loss scale grows, an int."""
         return self._increment_period
 
     @property
-    def multiplier(self):
+    def multiplier(self) -> float:
         """What growth multiplies the loss scale with and shrinking divides it by, a float."""
         return self._multiplier
 
     # r2.0's own names for the state, which code in the wild reads.
     @property
-    def _current_loss_scale(self):
+    def _current_loss_scale(self) -> tf.Variable:
         return self.current_loss_scale
 
     @property
-    def _num_good_steps(self):
+    def _num_good_steps(self) -> tf.Variable:
         return self.good_steps
 
     @_policy.reads()
     @_tf.do_not_convert
-    def __call__(self):
+    def __call__(self) -> tf.Tensor:
         """Returns the current loss scale, a scalar float32 tensor."""
         return tf.identity(self.current_loss_scale)
 
     @_policy.moves_by_flag
     @_tf.do_not_convert
-    def update(self, grads):
+    def update(self, grads: Any) -> tuple[Any, bool | tf.Tensor]:
         """Moves the state by one step.
 
         Args:
@@ -322,7 +338,7 @@ class DynamicLossScale(LossScale):
         """
         return _updates_by_flag(self, grads)
 
-    def _move(self, finite):
+    def _move(self, finite: Any) -> Any:
         delay = [] if self.shrink_delay is None else [self.shrink_delay]
         with _tf.former_cond():
             update = _state.assign(
@@ -340,7 +356,7 @@ class DynamicLossScale(LossScale):
             with tf.control_dependencies(update):
                 return tf.identity(finite)
 
-    def __repr__(self):
+    def __repr__(self) -> str:
         config = self.get_config()
         # Made in a graph, the variables have no values here.
         if tf.executing_eagerly() and not hasattr(self.current_loss_scale, "graph"):
@@ -353,7 +369,7 @@ class DynamicLossScale(LossScale):
         shown = ", ".join("{}={}".format(*item) for item in state + list(config.items()))
         return f"DynamicLossScale({shown})"
 
-    def get_config(self):
+    def get_config(self) -> dict[str, Any]:
         """Returns the constructor's arguments as a dict, those beyond r2.0 only where changed."""
         return {
             "initial_loss_scale": self._initial_loss_scale,
@@ -369,50 +385,50 @@ class ManagerLossScale(LossScale):
     _runs_a_manager = True
     _skips_nonfinite = True
 
-    def __init__(self, manager):
+    def __init__(self, manager: Any) -> None:
         self.manager = manager
         if isinstance(manager, _tf.Trackable):
             self._track_trackable(manager, "manager")
 
-    def __call__(self):
+    def __call__(self) -> tf.Tensor:
         return self.manager.get_loss_scale()
 
     @_policy.moves_by_flag
     @_tf.do_not_convert
-    def update(self, grads):
+    def update(self, grads: Any) -> tuple[Any, bool | tf.Tensor]:
         return _updates_by_flag(self, grads)
 
-    def _move(self, finite):
+    def _move(self, finite: Any) -> Any:
         update = _policy.move(self.manager, finite)
         # A user's manager may return anything; a loss scale's update has one form.
         if tf.executing_eagerly():
             return None
         return tf.no_op() if update is None else update
 
-    def __repr__(self):
+    def __repr__(self) -> str:
         return f"LossScale of {self.manager!r}"
 
     @property
-    def initial_loss_scale(self):
+    def initial_loss_scale(self) -> Any:
         if isinstance(self.manager, lsm.FixedLossScaleManager):
             return self.manager._loss_scale
         return self._manager_attribute("_init_loss_scale")
 
     @property
-    def increment_period(self):
+    def increment_period(self) -> Any:
         return self._manager_attribute("_incr_every_n_steps")
 
     @property
-    def good_steps(self):
+    def good_steps(self) -> Any:
         return self._manager_attribute("_num_good_steps")
 
-    def _variables(self):
+    def _variables(self) -> list[tf.Variable]:
         return _policy.variables(self.manager)
 
-    def _manager_attribute(self, name):
+    def _manager_attribute(self, name: str) -> Any:
         return getattr(self.manager, name, None)
 
-    def get_config(self):
+    def get_config(self) -> dict[str, Any]:
         if type(self.manager) not in _MANAGERS.values():
             raise NotImplementedError(
                 f"A {type(self.manager).__name__} has no config: make the loss scale from a new "
@@ -421,7 +437,7 @@ class ManagerLossScale(LossScale):
         return {"class_name": type(self.manager).__name__, "config": self.manager._config()}
 
     @classmethod
-    def from_config(cls, config):
+    def from_config(cls, config: dict[str, Any]) -> Self:
         if config.get("class_name") not in _MANAGERS or not isinstance(config.get("config"), dict):
             raise ValueError(f"config names no loss-scale manager, got {config!r}.")
         return cls(_MANAGERS[config["class_name"]](**config["config"]))
@@ -433,14 +449,16 @@ _MANAGERS = {
 _CLASSES = {cls.__name__: cls for cls in (FixedLossScale, DynamicLossScale, ManagerLossScale)}
 
 
-def serialize(loss_scale):
+def serialize(loss_scale: LossScale) -> dict[str, Any]:
     """Returns a `LossScale` as `{"class_name": str, "config": dict}`, which `get` takes."""
     if not isinstance(loss_scale, LossScale):
         raise ValueError(f"loss_scale must be a LossScale, got {loss_scale!r}.")
     return {"class_name": type(loss_scale).__name__, "config": loss_scale.get_config()}
 
 
-def deserialize(config, custom_objects=None):
+def deserialize(
+    config: dict[str, Any], custom_objects: dict[str, type[LossScale]] | None = None
+) -> LossScale:
     """Makes a `LossScale` from what `serialize` returned, or from a Keras config of r2.0.
 
     Args:
@@ -471,7 +489,19 @@ def deserialize(config, custom_objects=None):
         raise ValueError(f"config does not fit its class, got {config!r}: {error}") from error
 
 
-def get(identifier):
+@overload
+def get(identifier: None) -> None: ...
+
+
+@overload
+def get(identifier: _LossScale) -> _LossScale: ...
+
+
+@overload
+def get(identifier: _types.Identifier) -> LossScale: ...
+
+
+def get(identifier: _types.Identifier | None) -> LossScale | None:
     """Returns the loss scale that `identifier` stands for.
 
     Args:

@@ -1,10 +1,19 @@
 """Loss-scale managers of TensorFlow r1.15, `tf.contrib.mixed_precision`."""
 
+from __future__ import annotations
+
 import abc
+from typing import TYPE_CHECKING, Any
 
 from tf_lossscale_compat import _arguments, _policy, _state, _tf, _update_rule, _watch
 
-tf = _tf.tf
+if TYPE_CHECKING:
+    import tensorflow as tf
+
+    from tf_lossscale_compat import _types
+else:
+    tf = _tf.tf
+
 tf1 = _tf.tf1
 
 
@@ -19,11 +28,11 @@ class LossScaleManager(_tf.Trackable, metaclass=abc.ABCMeta):
     """
 
     @abc.abstractmethod
-    def get_loss_scale(self):
+    def get_loss_scale(self) -> tf.Tensor:
         """Returns the loss scale, a scalar float32 tensor of the graph or context of the call."""
 
     @abc.abstractmethod
-    def update_loss_scale(self, finite_grads):
+    def update_loss_scale(self, finite_grads: bool | tf.Tensor) -> Any:
         """Takes note of one step.
 
         Args:
@@ -34,7 +43,7 @@ class LossScaleManager(_tf.Trackable, metaclass=abc.ABCMeta):
           In graph mode what updates the loss scale when it is run; in eager mode None.
         """
 
-    def variables(self):
+    def variables(self) -> list[tf.Variable]:
         """Returns the list of variables that hold the manager's state."""
         return []
 
@@ -48,7 +57,7 @@ class FixedLossScaleManager(LossScaleManager):
     Source: TensorFlow r1.15 `tf.contrib.mixed_precision.FixedLossScaleManager`.
     """
 
-    def __init__(self, loss_scale):
+    def __init__(self, loss_scale: _types.Real) -> None:
         """Makes the manager; no tensor is made until `get_loss_scale` is called.
 
         Args:
@@ -61,13 +70,13 @@ class FixedLossScaleManager(LossScaleManager):
         self._loss_scale = _arguments.fixed_scale("loss_scale", loss_scale, error=TypeError)
 
     @_policy.reads()
-    def get_loss_scale(self):
+    def get_loss_scale(self) -> tf.Tensor:
         """Returns the loss scale, a scalar float32 tensor, in any graph, function or eager."""
         value = self._loss_scale
         return _tf.once_per_graph(value, lambda: tf.convert_to_tensor(value, dtype=tf.float32))
 
     @_policy.moves_by_flag
-    def update_loss_scale(self, finite_grads):
+    def update_loss_scale(self, finite_grads: bool | tf.Tensor) -> Any:
         """Changes nothing; returns a no-op `tf.Operation` in graph mode, None in eager mode."""
         if not _watch.records_of(self):
             return self._move(finite_grads)
@@ -75,10 +84,10 @@ class FixedLossScaleManager(LossScaleManager):
             lambda finite: _watch.move(self, finite, self._move), finite_grads, []
         )
 
-    def _move(self, finite):
+    def _move(self, finite: Any) -> Any:
         return None if tf.executing_eagerly() else tf.no_op()
 
-    def _config(self):
+    def _config(self) -> dict[str, Any]:
         return {"loss_scale": self._loss_scale}
 
 
@@ -105,12 +114,12 @@ class ExponentialUpdateLossScaleManager(LossScaleManager):
 
     def __init__(
         self,
-        init_loss_scale,
-        incr_every_n_steps,
-        decr_every_n_nan_or_inf=2,
-        incr_ratio=2,
-        decr_ratio=0.8,
-    ):
+        init_loss_scale: _types.Real,
+        incr_every_n_steps: _types.Integer,
+        decr_every_n_nan_or_inf: _types.Integer = 2,
+        incr_ratio: _types.Real = 2,
+        decr_ratio: _types.Real = 0.8,
+    ) -> None:
         """Makes the manager and its variables.
 
         Args:
@@ -154,13 +163,13 @@ class ExponentialUpdateLossScaleManager(LossScaleManager):
         "_num_bad_steps": "bad_steps",
     }
 
-    def __setattr__(self, name, value):
+    def __setattr__(self, name: str, value: Any) -> None:
         super().__setattr__(name, value)
         # Code in the wild puts variables of its own there, or numbers.
         if name in self._checkpoint_names and isinstance(value, _tf.Trackable):
             self._track_trackable(value, self._checkpoint_names[name], overwrite=True)
 
-    def _config(self):
+    def _config(self) -> dict[str, Any]:
         return {
             "init_loss_scale": self._init_loss_scale,
             "incr_every_n_steps": self._incr_every_n_steps,
@@ -169,20 +178,20 @@ class ExponentialUpdateLossScaleManager(LossScaleManager):
             "decr_ratio": self._decr_ratio,
         }
 
-    def variables(self):
+    def variables(self) -> list[tf.Variable]:
         """Returns the loss scale and the counters of good and bad steps, three variables."""
         return [self._loss_scale, self._num_good_steps, self._num_bad_steps]
 
     @_policy.reads("_loss_scale")
     @_tf.do_not_convert
-    def get_loss_scale(self):
+    def get_loss_scale(self) -> tf.Tensor:
         """Returns the current loss scale, a scalar float32 tensor."""
         variable = self._loss_scale
         return _tf.once_per_graph(variable, lambda: _state.read(variable))
 
     @_policy.moves_by_flag
     @_tf.do_not_convert
-    def update_loss_scale(self, finite_grads):
+    def update_loss_scale(self, finite_grads: bool | tf.Tensor) -> Any:
         """Moves the state by one step, once for all replicas.
 
         Args:
@@ -200,7 +209,7 @@ class ExponentialUpdateLossScaleManager(LossScaleManager):
             lambda finite: _watch.move(self, finite, self._move), finite_grads, self.variables()
         )
 
-    def _move(self, finite):
+    def _move(self, finite: Any) -> Any:
         ratios = [tf.constant(ratio, tf.float32) for ratio in (self._incr_ratio, self._decr_ratio)]
         with _tf.former_cond():
             update = _state.assign(
@@ -212,11 +221,11 @@ class ExponentialUpdateLossScaleManager(LossScaleManager):
             )
         return None if tf.executing_eagerly() else tf.group(*update)
 
-    def _reset_stats(self):
+    def _reset_stats(self) -> Any:
         """Sets both counters to zero; returns an operation, in eager mode None."""
         update = _state.assign([self._num_good_steps, self._num_bad_steps], _zeros, [])
         return None if tf.executing_eagerly() else tf.group(*update)
 
 
-def _zeros(counters):
+def _zeros(counters: Any) -> list[Any]:
     return [tf.zeros_like(counter) for counter in counters]

@@ -1,8 +1,11 @@
 """Loss-scale optimizers around `tf.compat.v1.train.Optimizer`s: contrib's of r1.15 and r2.0's."""
 
+from __future__ import annotations
+
 import functools
 import numbers
 import sys
+from typing import TYPE_CHECKING, Any, Callable, Iterable, NoReturn
 
 from tf_lossscale_compat import (
     _agreement,
@@ -19,7 +22,13 @@ from tf_lossscale_compat import (
 from tf_lossscale_compat import loss_scale as loss_scale_lib
 from tf_lossscale_compat import loss_scale_manager as lsm
 
-tf = _tf.tf
+if TYPE_CHECKING:
+    import tensorflow as tf
+
+    from tf_lossscale_compat import _types
+else:
+    tf = _tf.tf
+
 tf1 = _tf.tf1
 
 _KERAS_HINT = (
@@ -38,7 +47,7 @@ class _BaseLossScaleOptimizer(_tf.Optimizer):
     _agree = None
     _enabled = True
 
-    def __init__(self, opt):
+    def __init__(self, opt: Any) -> None:
         get_name = getattr(opt, "get_name", None)
         super().__init__(
             use_locking=getattr(opt, "_use_locking", False),
@@ -52,17 +61,17 @@ class _BaseLossScaleOptimizer(_tf.Optimizer):
     _calls_loss_in_graphs = False
 
     @property
-    def _wrapped(self):
+    def _wrapped(self) -> Any:
         """The optimizer that computes and applies gradients."""
         raise NotImplementedError
 
     @property
-    def _policy(self):
+    def _policy(self) -> Any:
         """The loss scale or manager that is in force."""
         return self.__dict__["_policy_in_force"]
 
     @_policy.setter
-    def _policy(self, policy):
+    def _policy(self, policy: Any) -> None:
         # Code in the wild replaces it at run time; checkpoints are to hold what is in force.
         if "_policy_in_force" in self.__dict__:
             skips = self._step_options(None).get("skips_nonfinite", False)
@@ -76,27 +85,27 @@ class _BaseLossScaleOptimizer(_tf.Optimizer):
         if isinstance(policy, _tf.Trackable) and hasattr(self, "_non_slot_dict"):
             self._track_trackable(policy, "loss_scale", overwrite=True)
 
-    def _unscaled(self, grads, scale):
+    def _unscaled(self, grads: list[Any], scale: tf.Tensor) -> list[Any]:
         """Returns a list of gradients divided by `scale`, rounded as the original did."""
         raise NotImplementedError
 
-    def _step_options(self, name):
+    def _step_options(self, name: str | None) -> dict[str, Any]:
         """What `_step.take` is told of the original's ways, as keyword arguments."""
         raise NotImplementedError
 
-    def _inner_name(self, name):
+    def _inner_name(self, name: str | None) -> str | None:
         """The name that the original gave the wrapped optimizer's operation."""
         return name
 
     def compute_gradients(
         self,
-        loss,
-        var_list=None,
-        gate_gradients=_tf.Optimizer.GATE_OP,
-        aggregation_method=None,
-        colocate_gradients_with_ops=False,
-        grad_loss=None,
-    ):
+        loss: tf.Tensor | Callable[[], tf.Tensor],
+        var_list: Any = None,
+        gate_gradients: int = _tf.Optimizer.GATE_OP,
+        aggregation_method: int | None = None,
+        colocate_gradients_with_ops: bool = False,
+        grad_loss: Any = None,
+    ) -> list[tuple[Any, Any]]:
         """Returns gradients of `loss`, computed with the loss scaled up and then scaled down.
 
         Args:
@@ -128,7 +137,7 @@ class _BaseLossScaleOptimizer(_tf.Optimizer):
         if callable(loss):
             unscaled_loss = loss
 
-            def scaled_loss():
+            def scaled_loss() -> tf.Tensor:
                 return _gradients.scale_loss(unscaled_loss(), scale)
 
         else:
@@ -138,7 +147,12 @@ class _BaseLossScaleOptimizer(_tf.Optimizer):
         return list(zip(grads, (var for _, var in grads_and_vars)))
 
     @_tf.do_not_convert
-    def apply_gradients(self, grads_and_vars, global_step=None, name=None):
+    def apply_gradients(
+        self,
+        grads_and_vars: Iterable[tuple[Any, Any]],
+        global_step: Any = None,
+        name: str | None = None,
+    ) -> Any:
         """Applies unscaled gradients, unless the step is to be skipped, and updates the loss scale.
 
         A skipped step changes no variable, no slot and not `global_step`. The loss scale is updated
@@ -163,7 +177,7 @@ class _BaseLossScaleOptimizer(_tf.Optimizer):
                 )
             )
 
-        def apply(grads, variables, global_step):
+        def apply(grads: list[Any], variables: list[Any], global_step: Any) -> Any:
             pairs = list(zip(grads, variables))
             return self._wrapped.apply_gradients(pairs, global_step, self._inner_name(name))
 
@@ -181,18 +195,18 @@ class _BaseLossScaleOptimizer(_tf.Optimizer):
         )
         return _sync_replicas.reopen_accumulators(step, grads, variables, global_step)
 
-    def _policy_in_use(self):
+    def _policy_in_use(self) -> Any:
         return self._policy
 
-    def variables(self):
+    def variables(self) -> list[tf.Variable]:
         """Returns the variables of the wrapped optimizer and of the loss scale, a list."""
         return _tf.variables_of(self._wrapped) + _policy.variables(self._policy)
 
-    def get_slot(self, var, name):
+    def get_slot(self, var: Any, name: str) -> Any:
         """Returns the wrapped optimizer's slot variable `name` for `var`, or None."""
         return self._wrapped.get_slot(var, name)
 
-    def get_slot_names(self):
+    def get_slot_names(self) -> list[str]:
         """Returns the names of the wrapped optimizer's slots, a list of str."""
         # A checkpoint finds the slots through the child base_optimizer. Naming them here too would
         # save them twice, which TensorFlow refuses.
@@ -200,15 +214,15 @@ class _BaseLossScaleOptimizer(_tf.Optimizer):
             return []
         return self._wrapped.get_slot_names()
 
-    def get_name(self):
+    def get_name(self) -> str:
         """Returns the wrapped optimizer's name."""
         return self._wrapped.get_name() if hasattr(self._wrapped, "get_name") else self._name
 
-    def _create_or_restore_slot_variable(self, *args, **kwargs):
+    def _create_or_restore_slot_variable(self, *args: Any, **kwargs: Any) -> Any:
         # A checkpoint of the wrapped optimizer alone, restored into this one.
         return self._wrapped._create_or_restore_slot_variable(*args, **kwargs)
 
-    def _never_called(self, *args, **kwargs):
+    def _never_called(self, *args: Any, **kwargs: Any) -> NoReturn:
         raise RuntimeError("The wrapped optimizer applies gradients, not this one.")
 
     _apply_dense = _apply_sparse = _never_called
@@ -234,7 +248,15 @@ class LossScaleOptimizer(_BaseLossScaleOptimizer):
     _calls_loss_in_graphs = True
     _keep_sparse = False  # Also of subclasses that leave out this constructor.
 
-    def __init__(self, opt, loss_scale_manager, *, keep_sparse=False, agree=None, enabled=True):
+    def __init__(
+        self,
+        opt: _types.HasOptimizerMethods,
+        loss_scale_manager: _types.HasManagerMethods | _types.Identifier,
+        *,
+        keep_sparse: bool = False,
+        agree: _types.Agree | None = None,
+        enabled: bool = True,
+    ) -> None:
         """Wraps `opt`.
 
         Args:
@@ -277,19 +299,19 @@ class LossScaleOptimizer(_BaseLossScaleOptimizer):
         _claims.claim(_claims.V1, self._policy)
 
     @property
-    def _wrapped(self):
+    def _wrapped(self) -> Any:
         return self._opt
 
     @property
-    def _loss_scale_manager(self):
+    def _loss_scale_manager(self) -> Any:
         return self.__dict__["_manager_given"]
 
     @_loss_scale_manager.setter
-    def _loss_scale_manager(self, manager):
+    def _loss_scale_manager(self, manager: Any) -> None:
         self._policy = _inside(manager)
         self.__dict__["_manager_given"] = manager
 
-    def _unscaled(self, grads, scale):
+    def _unscaled(self, grads: list[Any], scale: tf.Tensor) -> list[Any]:
         if not self._keep_sparse:
             grads = [
                 tf.convert_to_tensor(grad) if isinstance(grad, tf.IndexedSlices) else grad
@@ -297,7 +319,7 @@ class LossScaleOptimizer(_BaseLossScaleOptimizer):
             ]
         return _gradients.unscale(grads, tf.math.reciprocal(scale))
 
-    def _step_options(self, name):
+    def _step_options(self, name: str | None) -> dict[str, Any]:
         return {"cond": _tf.cond, "skips_nonfinite": self._enabled}
 
 
@@ -315,7 +337,14 @@ class MixedPrecisionLossScaleOptimizer(_BaseLossScaleOptimizer):
     `tf.compat.v1.train.experimental.MixedPrecisionLossScaleOptimizer`.
     """
 
-    def __init__(self, opt, loss_scale, *, agree=None, enabled=True):
+    def __init__(
+        self,
+        opt: _types.HasOptimizerMethods,
+        loss_scale: _types.Identifier,
+        *,
+        agree: _types.Agree | None = None,
+        enabled: bool = True,
+    ) -> None:
         """Wraps `opt`.
 
         Args:
@@ -351,26 +380,26 @@ class MixedPrecisionLossScaleOptimizer(_BaseLossScaleOptimizer):
         _claims.claim(_claims.V1, loss_scale)
 
     @property
-    def _wrapped(self):
+    def _wrapped(self) -> Any:
         return self._optimizer
 
     @property
-    def _loss_scale(self):
+    def _loss_scale(self) -> Any:
         return self._policy
 
     @_loss_scale.setter
-    def _loss_scale(self, loss_scale):
+    def _loss_scale(self, loss_scale: Any) -> None:
         self._policy = loss_scale
 
-    def _unscaled(self, grads, scale):
+    def _unscaled(self, grads: list[Any], scale: tf.Tensor) -> list[Any]:
         return _gradients.unscale(grads, 1.0 / scale)
 
-    def _step_options(self, name):
+    def _step_options(self, name: str | None) -> dict[str, Any]:
         if not _policy.always_applies(self._policy):  # Else the wrapped one's operation will do.
             name = name or self.get_name()
         return {"moves_first": True, "name": name}
 
-    def _inner_name(self, name):
+    def _inner_name(self, name: str | None) -> str | None:
         # The same string in each replica, or it would become one value per replica.
         return sys.intern(f"{name or self.get_name()}-wrapped")
 
@@ -380,13 +409,13 @@ class _LossScaleManagerAdapter(lsm.LossScaleManager):
 
     _runs_a_loss_scale = True
 
-    def __init__(self, loss_scale):
+    def __init__(self, loss_scale: loss_scale_lib.LossScale) -> None:
         self.loss_scale = loss_scale
 
-    def get_loss_scale(self):
+    def get_loss_scale(self) -> tf.Tensor:
         return self.loss_scale()
 
-    def update_loss_scale(self, finite_grads):
+    def update_loss_scale(self, finite_grads: bool | tf.Tensor) -> Any:
         return _policy.move_together(
             lambda finite: _watch.move(
                 self.loss_scale, finite, functools.partial(_policy.move, self.loss_scale)
@@ -395,22 +424,22 @@ class _LossScaleManagerAdapter(lsm.LossScaleManager):
             self.variables(),
         )
 
-    def variables(self):
+    def variables(self) -> list[tf.Variable]:
         return _policy.variables(self.loss_scale)
 
 
-def _inside(manager):
+def _inside(manager: Any) -> Any:
     """Returns the `LossScale` that a manager takes its scale from, or else the manager."""
     return manager.loss_scale if isinstance(manager, _LossScaleManagerAdapter) else manager
 
 
-def _as_manager(identifier):
+def _as_manager(identifier: Any) -> Any:
     """Returns a loss-scale manager for a manager, a `LossScale`, or what `loss_scale.get` takes."""
     if _policy.is_manager(identifier):
         return identifier
     if isinstance(identifier, loss_scale_lib.ManagerLossScale):
         return identifier.manager
-    known = (loss_scale_lib.LossScale, dict, str, numbers.Real)
+    known: Any = (loss_scale_lib.LossScale, dict, str, numbers.Real)
     if not isinstance(identifier, known):
         raise TypeError(
             "loss_scale_manager must be a LossScaleManager, or a LossScale, number, 'dynamic' or "
@@ -419,7 +448,9 @@ def _as_manager(identifier):
     return _LossScaleManagerAdapter(loss_scale_lib.get(identifier))
 
 
-def enable_mixed_precision_graph_rewrite(opt, loss_scale="dynamic"):
+def enable_mixed_precision_graph_rewrite(
+    opt: _types.HasApplyGradients, loss_scale: _types.Identifier = "dynamic"
+) -> Any:
     """Wraps `opt` with a loss scale and turns TensorFlow's auto-mixed-precision rewrite on.
 
     The rewrite makes float32 graphs compute in float16 where that is safe, on hardware that gains
@@ -450,13 +481,14 @@ def enable_mixed_precision_graph_rewrite(opt, loss_scale="dynamic"):
             from tf_lossscale_compat.keras.mixed_precision import experimental  # Imports Keras.
 
             return experimental.LossScaleOptimizer(opt, loss_scale)
-        return MixedPrecisionLossScaleOptimizer(opt, loss_scale)
+        of_v1: Any = opt
+        return MixedPrecisionLossScaleOptimizer(of_v1, loss_scale)
     except Exception:
         _tf.set_graph_rewrite(was_enabled)
         raise
 
 
-def disable_mixed_precision_graph_rewrite():
+def disable_mixed_precision_graph_rewrite() -> None:
     """Turns TensorFlow's auto-mixed-precision rewrite off again, for sessions and functions.
 
     Source: TensorFlow r1.14-2.x `tf.train.experimental.disable_mixed_precision_graph_rewrite`.

@@ -9,6 +9,8 @@ A run that was restarted from an older checkpoint has written some steps twice; 
 are drawn, and what an earlier start wrote from there on is left out.
 """
 
+from __future__ import annotations
+
 import argparse
 import bisect
 import collections
@@ -17,7 +19,7 @@ import io
 import os
 import re
 import sys
-from typing import Any, Dict
+from typing import Any, Sequence
 
 import numpy as np
 from absl import logging
@@ -142,7 +144,7 @@ def _read_folder(folder):
 
     points = {tag: _Points() for tag in _summary_tags.ALL}
     tags = set()
-    latest: Dict[Any, Any] = {}
+    latest: dict[Any, Any] = {}
     for file, path in enumerate(sorted(started, key=lambda path: (started[path], path))):
         begun = set()
         for event in _events(path):
@@ -229,7 +231,7 @@ def _names(folders, logdirs):
     return [os.path.relpath(folder, base) for folder in folders]
 
 
-def read(logdirs):
+def read(logdirs: Sequence[str]) -> list[Run]:
     """Reads the loss scale of all runs in some folders of TensorBoard logs.
 
     Args:
@@ -261,7 +263,7 @@ def read(logdirs):
 # -- drawing ------------------------------------------------------------------------------------
 
 
-def skips(run):
+def skips(run: Run) -> tuple[Series, int]:
     """Returns where a run has skipped steps, and how many.
 
     Args:
@@ -387,7 +389,7 @@ def _label(run):
     return label
 
 
-def draw(runs, size=DEFAULT_SIZE):
+def draw(runs: Sequence[Run], size: tuple[float, float] = DEFAULT_SIZE) -> Any:
     """Draws the loss scale of runs over their steps.
 
     Args:
@@ -461,7 +463,7 @@ def draw(runs, size=DEFAULT_SIZE):
     return picture
 
 
-def save(picture, path):
+def save(picture: Any, path: str) -> None:
     """Writes a picture, in the format that the path's ending says, whole or not at all."""
     ending = os.path.splitext(path)[1].lower()
     content = io.BytesIO()
@@ -482,7 +484,7 @@ def save(picture, path):
 # -- the command --------------------------------------------------------------------------------
 
 
-def writable(text):
+def writable(text: str) -> str:
     """A path that can be written to, found out by opening it; nothing is left behind."""
     existed = os.path.lexists(text)
     try:
@@ -511,7 +513,7 @@ def _size(text):
     return size
 
 
-def add_arguments(parser):
+def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Adds this command's options to an `argparse` parser."""
     parser.add_argument("logdirs", metavar="LOGDIR", nargs="+", help="folder of TensorBoard logs")
     parser.add_argument(
@@ -533,7 +535,7 @@ def add_arguments(parser):
     parser.set_defaults(error=parser.error)
 
 
-def run(args):
+def run(args: argparse.Namespace) -> int:
     """Runs the command; returns the exit code."""
     missing = []
     for name in ("matplotlib", "tensorboard"):

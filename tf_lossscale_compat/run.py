@@ -6,6 +6,8 @@ TensorFlow 1 is on (`tf.compat.v1.disable_v2_behavior()`), and `import tensorflo
 Keras among them, are given TensorFlow as it is. On TensorFlow 1.15 the script is just run.
 """
 
+from __future__ import annotations
+
 import builtins
 import functools
 import importlib.machinery
@@ -13,6 +15,7 @@ import os
 import sys
 import sysconfig
 import types
+from typing import Sequence
 
 from tf_lossscale_compat import _tf, contrib_install
 
@@ -171,7 +174,7 @@ def _run(path, source):
         raise
 
 
-def main(argv=None):
+def main(argv: Sequence[str] | None = None) -> None:
     """Runs a script as `python SCRIPT ARGUMENT...` does, with contrib's loss scaling there.
 
     It changes this process for good: `sys.argv`, `sys.path[0]`, `__main__`, imports of TensorFlow.

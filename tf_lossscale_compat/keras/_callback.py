@@ -1,12 +1,20 @@
 """The callback, which becomes one of the Keras whose model it is used with."""
 
+from __future__ import annotations
+
 import contextlib
 import functools
 import sys
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tf_lossscale_compat import _arguments, _monitor, _step_record, _summaries, _tf, _watch
 from tf_lossscale_compat.keras import _families, _shared
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+    from tf_lossscale_compat import _types
+    from tf_lossscale_compat._step_record import StepRecord
 
 tf = _tf.tf
 
@@ -16,7 +24,10 @@ _HINT = (
 )
 
 # Stands for `keras.callbacks.Callback`, which the class for a Keras has beside this package's.
-_MixedIntoKeras: Any = object
+if TYPE_CHECKING:
+    from tf_lossscale_compat._types_bases import Callback as _MixedIntoKeras
+else:
+    _MixedIntoKeras = object
 
 
 class LossScaleCallback(_MixedIntoKeras):
@@ -38,7 +49,12 @@ class LossScaleCallback(_MixedIntoKeras):
     that the record sees no step at all (WARNING).
     """
 
-    def __new__(cls, record=None, *args, **kwargs):
+    # Of the class for a Keras.
+    _keras: Any
+    _public: Any
+    _writer: Any
+
+    def __new__(cls, record: StepRecord | None = None, *args: Any, **kwargs: Any) -> Self:
         """Makes an instance of the class for a Keras; which one the model says in the end."""
         if hasattr(cls, "_keras"):
             return object.__new__(cls)
@@ -48,13 +64,13 @@ class LossScaleCallback(_MixedIntoKeras):
 
     def __init__(
         self,
-        record=None,
-        log_dir=None,
-        every_n_steps=100,
+        record: StepRecord | None = None,
+        log_dir: str | None = None,
+        every_n_steps: _types.Integer = 100,
         *,
-        max_consecutive_skips=None,
-        log_every_n_secs=60,
-    ):
+        max_consecutive_skips: _types.Integer | None = None,
+        log_every_n_secs: _types.Real = 60,
+    ) -> None:
         """Makes the callback.
 
         Args:
@@ -87,11 +103,11 @@ class LossScaleCallback(_MixedIntoKeras):
         self._supports_tf_logs = True
 
     @property
-    def record(self):
+    def record(self) -> StepRecord | None:
         """The `StepRecord`, or None if it was not given and `fit` has not begun."""
         return self._given if self._monitor is None else self._monitor.record
 
-    def set_model(self, model):
+    def set_model(self, model: Any) -> None:
         """Called by Keras; which Keras the model is of is known from here on."""
         keras = _keras_of(model)
         if keras not in (None, self._keras) and "_public" in vars(type(self)):
@@ -101,7 +117,7 @@ class LossScaleCallback(_MixedIntoKeras):
             self.params, self._supports_tf_logs = params, True
         super().set_model(model)
 
-    def set_params(self, params):
+    def set_params(self, params: Any) -> None:
         """Called by Keras."""
         super().set_params(params)
         # The progress bars of TensorFlow before 2.2 show just what is named there.
@@ -109,7 +125,7 @@ class LossScaleCallback(_MixedIntoKeras):
         if isinstance(shown, list):
             shown.extend(name for name in ("loss_scale", "skipped_steps") if name not in shown)
 
-    def on_train_begin(self, logs=None):
+    def on_train_begin(self, logs: Any = None) -> None:
         """Called by Keras; raises a TypeError or ValueError where there can be no record."""
         self._close()
         session = _session(self._keras)
@@ -125,19 +141,19 @@ class LossScaleCallback(_MixedIntoKeras):
             self._monitor.start(self._writer, session)
         self._read_at = self._begun = 0
 
-    def on_epoch_begin(self, epoch, logs=None):
+    def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
         """Called by Keras."""
         self._read_at = self._begun = 0
 
     # Not where a batch ends: Keras 3 would have each wait for the device then.
-    def on_train_batch_begin(self, batch, logs=None):
+    def on_train_batch_begin(self, batch: int, logs: Any = None) -> None:
         """Called by Keras."""
         self._begun, self._supports_tf_logs = batch + 1, True
         if batch - self._read_at >= self._every_n_steps:
             self._read_at = batch
             self._look()
 
-    def on_epoch_end(self, epoch, logs=None):
+    def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
         """Called by Keras; `logs` gets `loss_scale` and `skipped_steps`."""
         now = self._look()
         if logs is not None:
@@ -151,7 +167,7 @@ class LossScaleCallback(_MixedIntoKeras):
         self._monitor.check(now, session)
         return now
 
-    def on_train_end(self, logs=None):
+    def on_train_end(self, logs: Any = None) -> None:
         """Called by Keras."""
         self._monitor.look(_session(self._keras), at_end=True)
         self._close()
@@ -175,7 +191,7 @@ class _TellsOfLogs:
 
 
 @functools.lru_cache(maxsize=None)
-def _class(public: Any, keras):
+def _class(public: Any, keras: Any) -> type:
     """The class that is both `public` and a callback of that Keras."""
     attributes = {
         "_keras": keras,

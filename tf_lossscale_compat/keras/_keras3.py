@@ -1,6 +1,8 @@
 """The wrapper for optimizers of Keras 3 on its TensorFlow backend."""
 
-from typing import Any
+from __future__ import annotations
+
+from typing import Any, Iterable
 
 import numpy as np
 from absl import logging
@@ -12,7 +14,7 @@ from tf_lossscale_compat.keras import _shared
 tf = _tf.tf
 
 
-class Keras3(_shared.InnerHyperparameters, _shared.LossScaling):
+class Keras3(_shared.InnerHyperparameters):
     """Mixed into Keras 3's `LossScaleOptimizer`, whose own scale and step it takes the place of.
 
     The loss scale's variables are Keras variables here too, in the order and under the names that
@@ -74,7 +76,7 @@ class Keras3(_shared.InnerHyperparameters, _shared.LossScaling):
         return owned
 
     @property
-    def variables(self):
+    def variables(self) -> _shared.CallableList:
         """All variables: the optimizer's own, the loss scale's, and the inner optimizer's.
 
         A list that can be called, too: before Keras 3 this was a method of some optimizers.
@@ -91,7 +93,9 @@ class Keras3(_shared.InnerHyperparameters, _shared.LossScaling):
     def _name_in_config(self, name):
         return self.name  # As in configs of Keras' own class.
 
-    def stateless_apply(self, optimizer_variables, grads, trainable_variables):
+    def stateless_apply(
+        self, optimizer_variables: Any, grads: Any, trainable_variables: Any
+    ) -> Any:
         """Not supported: Keras' own would leave out the loss scale's rule.
 
         Raises:
@@ -103,7 +107,7 @@ class Keras3(_shared.InnerHyperparameters, _shared.LossScaling):
             "or stateless_apply of inner_optimizer with gradients from get_unscaled_gradients."
         )
 
-    def build(self, variables):
+    def build(self, variables: Iterable[Any]) -> None:
         """Makes the inner optimizer's variables for these, once."""
         if not self.built:
             if not self.inner_optimizer.built:  # Not every build looks, and slots would be lost.
@@ -130,7 +134,9 @@ class Keras3(_shared.InnerHyperparameters, _shared.LossScaling):
         self._step(grads, variables, scaled, self.inner_optimizer.apply)
 
     @_tf.do_not_convert
-    def apply_gradients(self, grads_and_vars, *, scaled=None):
+    def apply_gradients(
+        self, grads_and_vars: Iterable[tuple[Any, Any]], *, scaled: bool | None = None
+    ) -> Any:
         """Applies gradients, unless the step is to be skipped, and updates the loss scale.
 
         Args:
@@ -165,7 +171,7 @@ class Keras3(_shared.InnerHyperparameters, _shared.LossScaling):
         return self.iterations
 
     @_tf.do_not_convert
-    def apply(self, grads, trainable_variables=None):
+    def apply(self, grads: Iterable[Any], trainable_variables: Iterable[Any] | None = None) -> Any:
         if trainable_variables is None:
             if not self.built:
                 raise ValueError(
@@ -176,7 +182,7 @@ class Keras3(_shared.InnerHyperparameters, _shared.LossScaling):
         super().apply(grads, trainable_variables)
 
     @_tf.do_not_convert
-    def minimize(self, loss, var_list, tape=None):
+    def minimize(self, loss: Any, var_list: Any, tape: Any = None) -> Any:
         """Computes gradients of the scaled loss and applies them, as optimizers before Keras 3 did.
 
         Args:
@@ -205,7 +211,7 @@ class Keras3(_shared.InnerHyperparameters, _shared.LossScaling):
         self.apply_gradients(zip(self._unscale_for(grads, variables), variables))
         return self.iterations
 
-    def load_own_variables(self, store):
+    def load_own_variables(self, store: Any) -> None:
         """Takes state from a file, also of another loss-scale optimizer or of the inner one alone.
 
         The inner optimizer's variables are the last in all of them. What comes before is taken if
@@ -243,7 +249,7 @@ class Keras3(_shared.InnerHyperparameters, _shared.LossScaling):
         targets.update(enumerate(inner, first))
         _shared.assign_all(targets.values(), [store[str(i)] for i in targets])
 
-    def set_weights(self, weights):
+    def set_weights(self, weights: Any) -> None:
         """Sets `variables`, or those of the inner optimizer alone, from a list of arrays.
 
         Keras' own would set those of this optimizer alone and pass over the rest.

@@ -1,11 +1,13 @@
 """The public classes, which become a class of the family of the optimizer that they wrap."""
 
+from __future__ import annotations
+
 import contextlib
 import copy
 import inspect
 import numbers
 import pickle
-from typing import Optional
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from absl import logging
@@ -14,17 +16,23 @@ from tf_lossscale_compat import _agreement, _arguments, _claims, _replicas, _tf
 from tf_lossscale_compat import loss_scale as loss_scale_lib
 from tf_lossscale_compat.keras import _families, _shared
 
-tf = _tf.tf
+if TYPE_CHECKING:
+    import tensorflow as tf
+    from typing_extensions import Self
+
+    from tf_lossscale_compat import _types
+else:
+    tf = _tf.tf
 
 
 class _Wrapper(_shared.LossScaling):
     """What both public classes share: finding the family, configs, copies and pickles."""
 
     # The name in files of models; None for subclasses, which users register themselves.
-    _registered_name: Optional[str] = None
+    _registered_name: str | None = None
     _argument = "inner_optimizer"  # The name of the constructor's first argument.
 
-    def __new__(cls, *args, **kwargs):
+    def __new__(cls, *args: Any, **kwargs: Any) -> Self:
         # Constructors of subclasses take what they like: past those of any Keras.
         return object.__new__(cls)
 
@@ -77,7 +85,9 @@ class _Wrapper(_shared.LossScaling):
         _claims.claim(_claims.KERAS, loss_scale)
 
     @classmethod
-    def from_config(cls, config, custom_objects=None):
+    def from_config(
+        cls, config: dict[str, Any], custom_objects: dict[str, Any] | None = None
+    ) -> Self:
         """Makes an optimizer from a config of this package or of another loss-scale optimizer.
 
         Args:
@@ -98,7 +108,7 @@ class _Wrapper(_shared.LossScaling):
             )
         if isinstance(inner, dict):
             inner = _inner_of_config(cls, inner, custom_objects)
-        numbers = {
+        numbers: dict[str, Any] = {
             name: arguments.pop(name)
             for name in ("dynamic", "initial_scale", "dynamic_growth_steps")
             if name in arguments
@@ -142,10 +152,10 @@ class _Wrapper(_shared.LossScaling):
         cls = vars(type(self)).get("_public", type(self))
         return cls, self._base, optimizer, state, self._loss_scale, self._options, attributes
 
-    def __reduce_ex__(self, protocol):
+    def __reduce_ex__(self, protocol: Any) -> tuple[Any, ...]:
         return _rebuild, self._parts(pickle.dumps)
 
-    def __deepcopy__(self, memo):
+    def __deepcopy__(self, memo: dict[int, Any]) -> Self:
         *parts, attributes = self._parts(copy.deepcopy)
         parts = copy.deepcopy(parts, memo) + [{}]
         new = memo[id(self)] = _rebuild(*parts)
@@ -318,17 +328,17 @@ class LossScaleOptimizer(_Wrapper):
 
     def __init__(
         self,
-        inner_optimizer,
-        dynamic=True,
-        initial_scale=None,
-        dynamic_growth_steps=None,
+        inner_optimizer: _types.HasApplyGradients | dict[str, Any],
+        dynamic: bool = True,
+        initial_scale: _types.Real | None = None,
+        dynamic_growth_steps: _types.Integer | None = None,
         *,
-        loss_scale=None,
-        name=None,
-        count_skipped=None,
-        enabled=True,
-        agree=None,
-    ):
+        loss_scale: _types.Identifier | None = None,
+        name: str | None = None,
+        count_skipped: bool | None = None,
+        enabled: bool = True,
+        agree: _types.Agree | None = None,
+    ) -> None:
         """Wraps `inner_optimizer`.
 
         Args:
@@ -369,13 +379,13 @@ class LossScaleOptimizer(_Wrapper):
         self._start(inner_optimizer, make_loss_scale, name, count_skipped, enabled, agree, **asked)
 
     @property
-    def loss_scale(self):
+    def loss_scale(self) -> Any:
         """The current loss scale, a scalar float32 tensor."""
         if _tf.called_by_keras_compile():  # To compare it with a policy's, as no tensor can be.
             return self._loss_scale
         return self._loss_scale()
 
-    def get_config(self):
+    def get_config(self) -> dict[str, Any]:
         """Returns the constructor's arguments as a dict that JSON can hold."""
         config = {
             "inner_optimizer": self._serialize_inner(),
@@ -415,8 +425,15 @@ class ExperimentalLossScaleOptimizer(LossScaleOptimizer):
     _takes_numbers = False
 
     def __init__(
-        self, optimizer, loss_scale, *, name=None, count_skipped=None, enabled=True, agree=None
-    ):
+        self,
+        optimizer: _types.HasApplyGradients | dict[str, Any],
+        loss_scale: _types.Identifier,
+        *,
+        name: str | None = None,
+        count_skipped: bool | None = None,
+        enabled: bool = True,
+        agree: _types.Agree | None = None,
+    ) -> None:
         """Wraps `optimizer`.
 
         Args:
@@ -449,11 +466,11 @@ class ExperimentalLossScaleOptimizer(LossScaleOptimizer):
         )
 
     @property
-    def loss_scale(self):
+    def loss_scale(self) -> loss_scale_lib.LossScale:
         """The `LossScale`."""
         return self._loss_scale
 
-    def get_config(self):
+    def get_config(self) -> dict[str, Any]:
         """Returns the optimizer's and the loss scale's configs, as TensorFlow r2.0 did."""
         return {
             "optimizer": self._serialize_inner(),

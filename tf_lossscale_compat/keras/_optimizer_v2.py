@@ -1,8 +1,11 @@
 """The wrapper for `OptimizerV2`: tf.keras up to 2.10 and the legacy optimizers after that."""
 
+from __future__ import annotations
+
 import contextlib
 import sys
 import threading
+from typing import Any, Iterable
 
 from tf_lossscale_compat import _agreement, _tf
 from tf_lossscale_compat.keras import _shared
@@ -109,7 +112,7 @@ class OptimizerV2(_shared.WrapsTFKeras):
         return list(zip(clip([grad for grad, _ in pairs]), [variable for _, variable in pairs]))
 
     @_tf.do_not_convert
-    def get_gradients(self, loss, params):
+    def get_gradients(self, loss: Any, params: Any) -> list[Any]:
         """Returns gradients of a graph's loss tensor, scaled up before and down after."""
         self._calls.ask("get_gradients")
         with _without_clipping(self._optimizer) as clip:
@@ -117,7 +120,14 @@ class OptimizerV2(_shared.WrapsTFKeras):
         return clip(self._unscale(grads))
 
     @_tf.do_not_convert
-    def minimize(self, loss, var_list, grad_loss=None, name=None, tape=None):
+    def minimize(
+        self,
+        loss: Any,
+        var_list: Any,
+        grad_loss: Any = None,
+        name: str | None = None,
+        tape: Any = None,
+    ) -> Any:
         """Computes gradients of the scaled loss, unscales and applies them, see `OptimizerV2`."""
         if _shared.overrides(self, OptimizerV2, "_compute_gradients", "apply_gradients"):
             kwargs = {} if tape is None else {"tape": tape}
@@ -135,7 +145,14 @@ class OptimizerV2(_shared.WrapsTFKeras):
         return self._step(grads, variables, scaled, apply)
 
     @_tf.do_not_convert
-    def apply_gradients(self, grads_and_vars, name=None, *, scaled=None, **kwargs):
+    def apply_gradients(
+        self,
+        grads_and_vars: Iterable[tuple[Any, Any]],
+        name: str | None = None,
+        *,
+        scaled: bool | None = None,
+        **kwargs: Any,
+    ) -> Any:
         """Applies gradients, unless the step is to be skipped, and updates the loss scale.
 
         Args:
@@ -164,35 +181,35 @@ class OptimizerV2(_shared.WrapsTFKeras):
     # State.
 
     @property
-    def iterations(self):
+    def iterations(self) -> Any:
         """The inner optimizer's count of steps."""
         return self._optimizer.iterations
 
     @iterations.setter
-    def iterations(self, variable):
+    def iterations(self, variable: Any) -> None:
         self._optimizer.iterations = variable
 
-    def variables(self):
+    def variables(self) -> list[Any]:
         """Returns the variables of the inner optimizer and after them those of the loss scale."""
         return self.weights
 
     @property
-    def weights(self):
+    def weights(self) -> list[Any]:
         """The variables of the inner optimizer and after them those of the loss scale, a list."""
         return list(self._optimizer.weights) + self._loss_scale._variables()
 
-    def get_weights(self):
+    def get_weights(self) -> list[Any]:
         """Returns the values of `weights` as NumPy arrays."""
         return self._base.get_weights(self)
 
-    def set_weights(self, weights):
+    def set_weights(self, weights: Any) -> None:
         """Sets `weights`, or those of the inner optimizer alone, from a list of arrays."""
         if len(weights) == len(self._optimizer.weights):
             self._optimizer.set_weights(weights)
         else:
             self._base.set_weights(self, weights)
 
-    def get_slot_names(self):
+    def get_slot_names(self) -> list[str]:
         """Returns the names of the inner optimizer's slots."""
         # Where a checkpoint finds the slots through the child base_optimizer, naming them here too
         # would save them twice, which TensorFlow refuses.
@@ -200,11 +217,11 @@ class OptimizerV2(_shared.WrapsTFKeras):
             return []
         return self._optimizer.get_slot_names()
 
-    def get_slot(self, var, slot_name):
+    def get_slot(self, var: Any, slot_name: str) -> Any:
         """Returns the inner optimizer's slot variable `slot_name` for `var`."""
         return self._optimizer.get_slot(var, slot_name)
 
-    def add_slot(self, var, slot_name, initializer="zeros"):
+    def add_slot(self, var: Any, slot_name: str, initializer: Any = "zeros") -> Any:
         """Adds a slot variable for `var` to the inner optimizer."""
         return self._optimizer.add_slot(var, slot_name, initializer)
 
@@ -226,12 +243,12 @@ class OptimizerV2(_shared.WrapsTFKeras):
     # Hyperparameters.
 
     @property
-    def learning_rate(self):
+    def learning_rate(self) -> Any:
         """The inner optimizer's learning rate."""
         return self._optimizer.learning_rate
 
     @learning_rate.setter
-    def learning_rate(self, value):
+    def learning_rate(self, value: Any) -> None:
         self._optimizer.learning_rate = value
 
     def _get_hyper(self, *args, **kwargs):

@@ -1,8 +1,10 @@
 """What the wrappers of all Keras families share: the step, and what is read of the loss scale."""
 
+from __future__ import annotations
+
 import functools
 import inspect
-from typing import Any, Tuple
+from typing import TYPE_CHECKING, Any, Iterable
 
 import numpy as np
 
@@ -11,7 +13,12 @@ from tf_lossscale_compat import loss_scale as loss_scale_lib
 from tf_lossscale_compat import loss_scale_manager as lsm
 from tf_lossscale_compat.keras import _calls
 
-tf = _tf.tf
+if TYPE_CHECKING:
+    import tensorflow as tf
+
+    from tf_lossscale_compat import _types
+else:
+    tf = _tf.tf
 
 
 # Stands for the class of Keras that each family puts beside this one, with all its attributes.
@@ -32,7 +39,7 @@ class LossScaling(_MixedIntoKeras):
             _optimizer=inner_optimizer, _loss_scale=loss_scale, _calls=_calls.Calls()
         )
 
-    def __init_subclass__(cls, **kwargs):
+    def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
         # A subclass's own, or a mixin's, need not call the method that they override.
         for name in _calls.RECORDED:
@@ -41,9 +48,9 @@ class LossScaling(_MixedIntoKeras):
                 setattr(cls, name, _recorded(name, vars(owner)[name]))
 
     # What a family's base class keeps here too, for nobody.
-    _not_reaching: Tuple[str, ...] = ()
+    _not_reaching: tuple[str, ...] = ()
 
-    def __setattr__(self, name, value):
+    def __setattr__(self, name: str, value: Any) -> None:
         # Code for TensorFlow 2.0 assigns another loss scale. Families would track it twice.
         if name != "_loss_scale" or name not in vars(self):
             self._check_reaches(name, value)
@@ -60,7 +67,7 @@ class LossScaling(_MixedIntoKeras):
             _claims.claim(_claims.KERAS, new)
             _claims.release(old)
 
-    def _check_reaches(self, name, value):
+    def _check_reaches(self, name: str, value: Any) -> None:
         """Raises an AttributeError for a hyperparameter that training would not be told of."""
         inner = self._optimizer if "_options" in vars(self) else None  # Until then it is made.
         if inner is None or name.startswith("_") or value is getattr(self, name, None):
@@ -79,12 +86,12 @@ class LossScaling(_MixedIntoKeras):
         self._track_trackable(loss_scale, "loss_scale", overwrite=True)
 
     @property
-    def agree(self):
+    def agree(self) -> _types.Agree | None:
         """The function that all processes agree through, or None; see the constructor."""
         return self._options.get("agree")
 
     @agree.setter
-    def agree(self, agree):
+    def agree(self, agree: _types.Agree | None) -> None:
         self.__dict__["_agree"] = _agreement.function_for(agree, self._optimizer, self._loss_scale)
         self._options.pop("agree", None)
         if agree is not None:
@@ -93,35 +100,35 @@ class LossScaling(_MixedIntoKeras):
     # What is read of the loss scale.
 
     @property
-    def dynamic(self):
+    def dynamic(self) -> bool:
         """Whether the loss scale changes by itself."""
         fixed = (loss_scale_lib.FixedLossScale, lsm.FixedLossScaleManager)
         return not isinstance(_policy.held(self._loss_scale), fixed)
 
     @property
-    def initial_scale(self):
+    def initial_scale(self) -> float | None:
         """The loss scale at the start, a float; None if a custom `LossScale` does not tell."""
         if isinstance(self._loss_scale, loss_scale_lib.FixedLossScale):
             return self._loss_scale.get_config()["loss_scale_value"]
         return getattr(self._loss_scale, "initial_loss_scale", None)
 
     @property
-    def dynamic_growth_steps(self):
+    def dynamic_growth_steps(self) -> int | None:
         """After how many finite steps in a row the scale grows, an int; None if it does not."""
         return getattr(self._loss_scale, "increment_period", None)
 
     @property
-    def dynamic_counter(self):
+    def dynamic_counter(self) -> tf.Variable | None:
         """Finite steps since the loss scale last changed, a variable; None if not counted."""
         return getattr(self._loss_scale, "good_steps", None)
 
     @property
-    def lr(self):
+    def lr(self) -> Any:
         """The inner optimizer's learning rate, by the name that Keras 1 had for it."""
         return self.learning_rate
 
     @lr.setter
-    def lr(self, value):
+    def lr(self, value: Any) -> None:
         self.learning_rate = value
 
     # Scaling and unscaling.
@@ -133,7 +140,7 @@ class LossScaling(_MixedIntoKeras):
         return _gradients.unscale(grads, 1.0 / _policy.scale(self._loss_scale))
 
     @_tf.do_not_convert
-    def scale_loss(self, loss):
+    def scale_loss(self, loss: Any) -> tf.Tensor:
         """Returns `loss` times the loss scale, as in Keras 3.
 
         An optimizer that was ever asked for it takes scaled gradients in `apply_gradients`, unless
@@ -146,7 +153,7 @@ class LossScaling(_MixedIntoKeras):
         return self._scale(loss)
 
     @_tf.do_not_convert
-    def get_scaled_loss(self, loss):
+    def get_scaled_loss(self, loss: Any) -> Any:
         """Returns `loss` times the loss scale; call `get_unscaled_gradients` with its gradients.
 
         Args:
@@ -164,7 +171,7 @@ class LossScaling(_MixedIntoKeras):
         return self._scale(loss)
 
     @_tf.do_not_convert
-    def get_unscaled_gradients(self, grads):
+    def get_unscaled_gradients(self, grads: Iterable[Any]) -> list[Any]:
         """Returns `grads` divided by the loss scale; `apply_gradients` then takes them as they are.
 
         Args:
@@ -255,7 +262,7 @@ class LossScaling(_MixedIntoKeras):
         raise NotImplementedError
 
     @_tf.do_not_convert
-    def apply(self, grads, trainable_variables=None):
+    def apply(self, grads: Iterable[Any], trainable_variables: Iterable[Any] | None = None) -> Any:
         """Applies scaled gradients, as in Keras 3, unless the step is to be skipped.
 
         Args:
@@ -287,7 +294,7 @@ def _recorded(name, method):
     return functools.update_wrapper(call, method) if callable(method) else call
 
 
-class InnerHyperparameters:
+class InnerHyperparameters(LossScaling):
     """Of families whose base class keeps hyperparameters, which are used of the inner one alone."""
 
     _not_reaching = (
@@ -300,20 +307,22 @@ class InnerHyperparameters:
         "weight_decay",
     )
 
-    def exclude_from_weight_decay(self, var_list=None, var_names=None):
+    def exclude_from_weight_decay(
+        self, var_list: list[Any] | None = None, var_names: list[str] | None = None
+    ) -> None:
         """Has the inner optimizer leave variables out of its weight decay.
 
         Args:
           var_list: list of variables, or None.
           var_names: list of str, of which any is in the names of those variables, or None.
         """
-        self.inner_optimizer.exclude_from_weight_decay(var_list, var_names)
+        self._optimizer.exclude_from_weight_decay(var_list, var_names)
 
 
 class CallableList(list):
     """`optimizer.variables`, which code for other Kerases calls."""
 
-    def __call__(self):
+    def __call__(self) -> CallableList:
         return self
 
 
@@ -397,7 +406,7 @@ class WrapsTFKeras(LossScaling):
     """What both kinds of optimizers of tf.keras and `tf_keras` share beyond that."""
 
     @property
-    def inner_optimizer(self):
+    def inner_optimizer(self) -> Any:
         """The optimizer that is wrapped."""
         return self._optimizer
 

@@ -1,5 +1,9 @@
 """The wrapper for the optimizers that tf.keras 2.11 brought, of tf.keras and `tf_keras`."""
 
+from __future__ import annotations
+
+from typing import Any, Iterable
+
 from absl import logging
 
 from tf_lossscale_compat import _tf
@@ -22,16 +26,18 @@ class TFKeras(_shared.InnerHyperparameters, _shared.WrapsTFKeras):
     # Keras' own has the next two in newer versions only; before, it would keep moving averages of
     # its own.
 
-    def build(self, var_list):
+    def build(self, var_list: Iterable[Any]) -> None:
         """Makes the inner optimizer's variables for these, once."""
         self._optimizer.build(var_list)
 
-    def finalize_variable_values(self, var_list):
+    def finalize_variable_values(self, var_list: Iterable[Any]) -> None:
         """Has the inner optimizer put its moving averages, if it keeps any, into the variables."""
         self._optimizer.finalize_variable_values(var_list)
 
     @_tf.do_not_convert
-    def compute_gradients(self, loss, var_list, tape=None):
+    def compute_gradients(
+        self, loss: Any, var_list: Any, tape: Any = None
+    ) -> list[tuple[Any, Any]]:
         """Returns (gradient, variable) pairs, the loss scaled up before and they down after.
 
         Args:
@@ -47,7 +53,7 @@ class TFKeras(_shared.InnerHyperparameters, _shared.WrapsTFKeras):
         return self._unscaled_pairs(self._optimizer.compute_gradients(scaled, var_list, tape=tape))
 
     @_tf.do_not_convert
-    def minimize(self, loss, var_list, tape=None):
+    def minimize(self, loss: Any, var_list: Any, tape: Any = None) -> None:
         """Computes gradients and applies them: `compute_gradients` and `apply_gradients` in one."""
         if _shared.overrides(self, TFKeras, "compute_gradients", "apply_gradients"):
             super().minimize(loss, var_list, tape)
@@ -66,7 +72,14 @@ class TFKeras(_shared.InnerHyperparameters, _shared.WrapsTFKeras):
         self._step(grads, variables, scaled, apply)
 
     @_tf.do_not_convert
-    def apply_gradients(self, grads_and_vars, name=None, *, scaled=None, **kwargs):
+    def apply_gradients(
+        self,
+        grads_and_vars: Iterable[tuple[Any, Any]],
+        name: str | None = None,
+        *,
+        scaled: bool | None = None,
+        **kwargs: Any,
+    ) -> Any:
         """Applies gradients, unless the step is to be skipped, and updates the loss scale.
 
         Args:
@@ -89,7 +102,7 @@ class TFKeras(_shared.InnerHyperparameters, _shared.WrapsTFKeras):
         return self.iterations
 
     @property
-    def variables(self):
+    def variables(self) -> _shared.CallableList:
         """The variables of the inner optimizer and after them those of the loss scale.
 
         A list that can be called, too: in TensorFlow 2.10 this was a method.
@@ -98,18 +111,18 @@ class TFKeras(_shared.InnerHyperparameters, _shared.WrapsTFKeras):
             _tf.variables_of(self._optimizer) + self._loss_scale._variables()
         )
 
-    def set_weights(self, weights):
+    def set_weights(self, weights: Any) -> None:
         """Sets `variables`, or those of the inner optimizer alone, from a list of arrays."""
         _shared.set_weights(self.variables, _tf.variables_of(self._optimizer), weights)
 
-    def save_own_variables(self, store):
+    def save_own_variables(self, store: Any) -> None:
         """Puts state into a `.keras` file: the inner optimizer's by number, the scale's by name."""
         for i, variable in enumerate(_tf.variables_of(self._optimizer)):
             store[str(i)] = variable.numpy()
         for name, variable in _shared.named_variables_of(self._loss_scale).items():
             store[name] = variable.numpy()
 
-    def load_own_variables(self, store):
+    def load_own_variables(self, store: Any) -> None:
         """Takes state from a `.keras` file, also of another loss-scale optimizer or of none."""
         saved = set(store.keys())
         inner = {str(i): variable for i, variable in enumerate(_tf.variables_of(self._optimizer))}

@@ -1,0 +1,83 @@
+"""StepRecord, the hook, summaries and replay; one loss scale for several optimizers."""
+
+from typing import Any, Dict, Optional, Tuple
+
+import tensorflow as tf
+
+import tf_lossscale_compat as lsc
+from tf_lossscale_compat import monitoring
+from tf_lossscale_compat.monitoring import LossScaleHook, replay, write_summaries
+
+scale = lsc.DynamicLossScale()
+record = lsc.StepRecord(scale, names=True, max_consecutive_skips=50)
+generator: Any = tf.keras.optimizers.Adam(1e-3)
+discriminator: Any = tf.keras.optimizers.Adam(1e-3)
+weight, bias = tf.Variable(tf.constant(1.0)), tf.Variable(tf.constant(1.0))
+writer: Any = tf.summary.create_file_writer("logs")
+
+
+def step(grads: Any, others: Any) -> Any:
+    pairs = [(generator, zip(grads, [weight])), (discriminator, zip(others, [bias]))]
+    applied = lsc.apply_if_finite(scale, pairs, enabled=True)
+    write_summaries(record, step=3, writer=writer, log_every_n_secs=60)
+    return applied
+
+
+steps: tf.Tensor = record.steps
+skipped: int = int(record.skipped_steps)
+finite: tf.Tensor = record.last_step_finite
+in_a_row: tf.Tensor = record.consecutive_skips
+skip = record.last_skip()
+if skip is not None:
+    before: float = skip.scale_before
+    after: Optional[float] = skip.scale_after
+    for gradient in skip.gradients:
+        kinds: Tuple[str, ...] = gradient.kinds
+        print(gradient.name.upper(), gradient.elements + 1)
+totals: Dict[str, Dict[str, int]] = record.nonfinite_gradients()
+checkpoint = tf.train.Checkpoint(scale=scale, record=record)
+try:
+    record.check(max_consecutive_skips=3)
+except lsc.LossScaleError as error:
+    print(error, record.report(session=None))
+
+lsc.StepRecord(lsc.FixedLossScaleManager(8))
+hook = LossScaleHook(record, every_n_steps=10, output_dir="logs", step=steps, is_chief=True)
+with tf.compat.v1.train.MonitoredTrainingSession(hooks=[hook]) as session:
+    session.run([])
+
+result = replay(lambda x: x * weight, tf.constant(1.0), loss_scale=scale, detail="tensors")
+if result.first_nonfinite is not None:
+    print(result.first_nonfinite.name, result.cause, result.finite_scale)
+bad: int = sum(row.nonfinite for row in result)
+table: str = result.table() + result.summary() + result[0].what()
+replay(generator, 1, 2, loss_scale=2.0**15, targets=None, training=True, show=False)
+
+lsc.StepRecord()  # error: call-arg reportCallIssue
+lsc.StepRecord("scale")  # error: arg-type reportArgumentType
+lsc.StepRecord(scale, True)  # error: call-arg,misc reportCallIssue
+lsc.StepRecord(scale, names="yes")  # error: arg-type reportArgumentType
+record.no_such_method()  # error: attr-defined reportAttributeAccessIssue
+record.skipped()  # error: attr-defined reportAttributeAccessIssue
+record.check("many")  # error: arg-type reportArgumentType
+record.last_skip().step  # error: union-attr reportOptionalMemberAccess
+record.nonfinite_gradients()["w"]["NaN"].upper()  # error: attr-defined reportAttributeAccessIssue
+text: int = record.report()  # error: assignment reportAssignmentType
+LossScaleHook(scale)  # error: arg-type reportArgumentType
+LossScaleHook(record, every_n_steps="ten")  # error: arg-type reportArgumentType
+LossScaleHook(record, save_steps=10)  # error: call-arg reportCallIssue
+hook.no_such_method()  # error: attr-defined reportAttributeAccessIssue
+write_summaries(scale)  # error: arg-type reportArgumentType
+write_summaries(record, 3, writer)  # error: call-arg,misc reportCallIssue
+replay()  # error: call-arg reportCallIssue
+replay(generator, loss_scale="dynamic")  # error: arg-type reportArgumentType
+replay(generator, detail="rows")  # error: arg-type reportArgumentType
+replay(generator, shown=True)  # error: call-arg reportCallIssue
+result.first_nonfinite.name  # error: union-attr reportOptionalMemberAccess
+result.rows  # error: attr-defined reportAttributeAccessIssue
+result[0].nans  # error: attr-defined reportAttributeAccessIssue
+lsc.apply_if_finite(scale)  # error: call-arg reportCallIssue
+lsc.apply_if_finite("dynamic", [])  # error: arg-type reportArgumentType
+lsc.apply_if_finite(scale, generator, [])  # error: call-arg,misc,arg-type reportCallIssue
+lsc.apply_if_finite(scale, 3)  # error: arg-type reportArgumentType
+monitoring.LossScaleHok  # error: attr-defined reportAttributeAccessIssue

@@ -1,0 +1,52 @@
+"""Types that annotations of this package name; nothing imports this module at run time.
+
+Numbers are what `float` and `operator.index` take, NumPy's too, instead of unions with NumPy's
+classes, which are Any without NumPy. Where a result is an operation in graph mode and
+None in eager mode it is Any, as whoever calls knows which.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, Any, Callable, Dict, SupportsFloat, TypeVar, Union
+
+if TYPE_CHECKING:
+    from typing import Literal, Protocol, SupportsIndex
+
+    import tensorflow as tf
+
+    from tf_lossscale_compat.loss_scale import LossScale
+    from tf_lossscale_compat.loss_scale_manager import LossScaleManager
+
+    # What a decorator returns as it was.
+    Function = TypeVar("Function", bound=Callable[..., Any])
+
+    class HasManagerMethods(Protocol):
+        """Anything with the two methods of a `LossScaleManager`."""
+
+        @property
+        def get_loss_scale(self) -> Callable[[], Any]: ...
+        @property
+        def update_loss_scale(self) -> Callable[[Any], Any]: ...
+
+    class HasOptimizerMethods(Protocol):
+        """Anything with the two methods of a `tf.compat.v1.train.Optimizer`."""
+
+        @property
+        def compute_gradients(self) -> Callable[..., Any]: ...
+        @property
+        def apply_gradients(self) -> Callable[..., Any]: ...
+
+    class HasApplyGradients(Protocol):
+        """An optimizer of Keras or of `tf.compat.v1.train`."""
+
+        @property
+        def apply_gradients(self) -> Callable[..., Any]: ...
+
+    Real = SupportsFloat
+    Integer = SupportsIndex
+    Path = Union[str, "os.PathLike[str]"]
+    # A function that all processes agree through.
+    Agree = Callable[[tf.Tensor], tf.Tensor]
+    # What `loss_scale.get` takes.
+    Identifier = Union[LossScale, LossScaleManager, Real, Literal["dynamic"], Dict[str, Any]]
