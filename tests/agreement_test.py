@@ -12,12 +12,11 @@ import types
 from unittest import mock
 
 import numpy as np
-import processes
 import tensorflow as tf
 from absl.testing import absltest, parameterized
 
 import tf_lossscale_compat
-from tests import keras_homes, modes
+from tests import forks, keras_homes, modes
 from tf_lossscale_compat import _tf
 from tf_lossscale_compat.contrib import mixed_precision as contrib
 from tf_lossscale_compat.keras import mixed_precision
@@ -197,8 +196,8 @@ class ProcessesTest(parameterized.TestCase):
         faults = [(), (0,), (1,), (0, 1), (), ()]
         deadline = time.monotonic() + LIMIT_SECONDS
         results = []
-        with processes.Child("agreeing.py", *[str(int(0 in f)) for f in faults]) as one:
-            with processes.Child("agreeing.py", *[str(int(1 in f)) for f in faults]) as other:
+        with forks.Child("agreeing.py", *[str(int(0 in f)) for f in faults]) as one:
+            with forks.Child("agreeing.py", *[str(int(1 in f)) for f in faults]) as other:
                 while len(results) < 2:
                     lines = [child.line(deadline) for child in (one, other)]
                     if None in lines:

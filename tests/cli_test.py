@@ -6,7 +6,6 @@ import io
 import json
 import os
 import re
-import subprocess
 import sys
 import tempfile
 from unittest import mock
@@ -261,14 +260,10 @@ class ImportsTest(absltest.TestCase):
             "print(*sorted(set(sys.modules) - before))"
         )
         package = os.path.dirname(os.path.abspath(tf_lossscale_compat.__file__))
-        output = subprocess.check_output(
-            [sys.executable, "-c", program],
-            stdin=subprocess.DEVNULL,
-            env=dict(os.environ, PYTHONPATH=os.path.dirname(package)),
-            universal_newlines=True,
-            timeout=120,
-        )
-        return output.split("\n")[-2].split()
+        environment = dict(os.environ, PYTHONPATH=os.path.dirname(package))
+        status, out, err = forks.run(["-c", program], environment, os.getcwd(), 120)
+        self.assertEqual(status, 0, err[-3000:])
+        return out.split("\n")[-2].split()
 
     def test_the_command_brings_in_no_keras_and_nothing_of_the_extra(self):
         modules = self.imported_by(

@@ -119,16 +119,20 @@ def pytest_report_header(config):
     )
 
 
+@pytest.hookimpl(tryfirst=True)  # Before pytest looks at marks.
 def pytest_collection_modifyitems(config, items):
+    from tests import selection
+
     # Every tf.test.TestCase inherits this method, which is no test and skips itself.
     items[:] = [item for item in items if item.name != "test_session"]
+    for item in selection.slow_rows(items):
+        item.add_marker("slow")
     what = os.environ.get("TF_LOSSSCALE_LEAVE_OUT", "")
     if what:
-        from tests import selection
-
-        out = [item for item in items if selection.left_out(item, what)]
-        config.hook.pytest_deselected(items=out)
-        items[:] = [item for item in items if item not in set(out)]
+        out = {item for item in items if selection.left_out(item, what)}
+        out |= selection.spare_rows([item for item in items if item not in out], what)
+        config.hook.pytest_deselected(items=list(out))
+        items[:] = [item for item in items if item not in out]
 
 
 def pytest_collection_finish(session):

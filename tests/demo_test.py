@@ -5,15 +5,13 @@ import functools
 import io
 import json
 import os
-import subprocess
-import sys
 import tempfile
 
 import numpy as np
 from absl.testing import absltest, parameterized
 
 import tf_lossscale_compat
-from tests import modes
+from tests import forks, modes
 from tf_lossscale_compat import cli, demo
 
 FLOAT32 = "float32"
@@ -250,7 +248,7 @@ class OutputTest(absltest.TestCase):
 
 class CommandTest(absltest.TestCase):
     def test_progress_table_json_and_plot(self):
-        """The whole command in a process of its own, which must not come to need Keras."""
+        """The whole command in another process, which must not come to need Keras."""
         folder = self.enter_context(tempfile.TemporaryDirectory())
         program = (
             "import sys, tensorflow; before = set(sys.modules)\n"
@@ -260,27 +258,23 @@ class CommandTest(absltest.TestCase):
             "sys.exit(code)"
         )
         package = os.path.dirname(os.path.abspath(tf_lossscale_compat.__file__))
-        child = subprocess.run(
-            [sys.executable, "-c", program, "demo", "--steps", "3"]
+        status, out, err = forks.run(
+            ["-c", program, "demo", "--steps", "3"]
             + ["--json", os.path.join(folder, "a.json"), "--plot", os.path.join(folder, "a.png")],
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            env=dict(os.environ, PYTHONPATH=os.path.dirname(package), PYTHONIOENCODING="utf-8"),
-            encoding="utf-8",
-            timeout=240,
-            check=False,
+            dict(os.environ, PYTHONPATH=os.path.dirname(package), PYTHONIOENCODING="utf-8"),
+            os.getcwd(),
+            240,
         )
-        self.assertEqual(child.returncode, 0, child.stderr[-3000:])
-        table, _, modules = child.stdout.partition("new modules:")
+        self.assertEqual(status, 0, err[-3000:])
+        table, _, modules = out.partition("new modules:")
         for name in NAMES:
             self.assertIn(name, table)
         for module in modules.split():
             self.assertNotRegex(module, r"^(tf_keras|keras|tensorflow\.(python\.)?keras)(\.|$)")
 
         # The progress bar: what runs, and how far it has come.
-        self.assertIn("18/18", child.stderr)
-        self.assertIn(DYNAMIC, child.stderr)
+        self.assertIn("18/18", err)
+        self.assertIn(DYNAMIC, err)
 
         with open(os.path.join(folder, "a.json"), encoding="utf-8") as file:
             runs = {run["name"]: run for run in json.load(file)["runs"]}

@@ -15,12 +15,11 @@ import time
 import unittest
 
 import numpy as np
-import processes
 import pytest
 import tensorflow as tf
 from absl.testing import parameterized
 
-from tests import modes, replicas, stepping
+from tests import forks, modes, replicas, stepping
 from tf_lossscale_compat import (
     DynamicLossScale,
     ExponentialUpdateLossScaleManager,
@@ -592,7 +591,7 @@ TRACED = {
 }
 if NEWEST:
     TRACED["mirrored_2", "function"] = ("fixed",)
-# The programs that are traced with 200 gradients too, which takes seconds.
+# The programs that are traced with 60 gradients too, which takes seconds.
 MANY = [("mirrored_2", "exponential"), ("no_merge_2", "exponential")]
 
 
@@ -631,7 +630,7 @@ class OneReductionTest(parameterized.TestCase, tf.test.TestCase):
     def test_one_scalar_is_reduced_whatever_the_number_of_gradients(self, name, mode, wrap):
         # Collectives are one operation on each replica.
         one = replicas.REPLICAS[name] if name == "no_merge_2" else 1
-        many = (200,) if (name, wrap) in MANY else ()
+        many = (60,) if (name, wrap) in MANY else ()
         for gradients in (1, 10) + many:
             plain = traced_reductions(name, mode, "plain", gradients)
             self.assertNotEmpty(plain)
@@ -776,7 +775,7 @@ class UnsupportedStrategyTest(parameterized.TestCase, tf.test.TestCase):
         if stepping.VERSION < (2, 4):
             self.skipTest("TensorFlow has no ParameterServerStrategy for eager mode yet")
         deadline = time.monotonic() + 100
-        with processes.Child("parameter_server.py") as child:
+        with forks.Child("parameter_server.py") as child:
             line = child.line(deadline)
             self.assertIsNotNone(line, child.errors())
         result = json.loads(line)

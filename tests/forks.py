@@ -1,7 +1,7 @@
 """Runs Python programs in forks of one process that has imported TensorFlow, and nothing else.
 
-The import takes longer than most programs. What comes before it, or what an import brings in, is
-to be tested in processes of their own.
+The import takes longer than most programs. What comes before it is to be tested in processes of
+their own.
 """
 
 import atexit
@@ -12,6 +12,7 @@ import subprocess
 import sys
 import tempfile
 import threading
+import time
 
 from tests import processes
 
@@ -56,6 +57,55 @@ def alone(arguments, environment, folder, seconds):
     return done.returncode, done.stdout, done.stderr
 
 
+def _ask(**request):
+    """Returns what the server answers."""
+    with _LOCK:
+        server = _server()
+        server.stdin.write(json.dumps(request) + "\n")
+        server.stdin.flush()
+        return json.loads(server.stdout.readline())
+
+
+class _Forked:
+    """As much of `subprocess.Popen` as `processes.Child` needs, of a fork."""
+
+    def __init__(self, arguments, environment, folder):
+        paths = {name: os.path.join(folder, name) for name in ("in", "out", "err")}
+        for name in ("in", "out"):
+            os.mkfifo(paths[name])
+        with open(paths["err"], "wb"):
+            pass
+        self.pid = _ask(start=arguments, environment=environment, folder=os.getcwd(), **paths)
+        self._status = None
+        # The child opens them in the same order, and each waits for the other. By then it has the
+        # file of its errors open as well.
+        self.stdin, self.stdout = open(paths["in"], "w"), open(paths["out"])  # noqa: SIM115
+
+    def poll(self):
+        if self._status is None:
+            self._status = _ask(wait=self.pid, seconds=0)
+        return self._status
+
+    def wait(self, timeout=None):
+        end = None if timeout is None else time.monotonic() + timeout
+        while self.poll() is None:
+            if end is not None and time.monotonic() > end:
+                raise subprocess.TimeoutExpired(str(self.pid), timeout)
+            time.sleep(0.01)
+        return self._status
+
+
+class Child(processes.Child):
+    """A `processes.Child` that begins with TensorFlow imported, where there are forks."""
+
+    def _start(self, arguments, environment):
+        if not hasattr(os, "fork"):
+            return super()._start(arguments, environment)
+        with tempfile.TemporaryDirectory() as folder:
+            process = _Forked(arguments, environment, folder)
+            return process, open(os.path.join(folder, "err"), "rb")
+
+
 def run(arguments, environment, folder, seconds):
     """Runs Python on `arguments`, as a process of its own would.
 
@@ -70,19 +120,16 @@ def run(arguments, environment, folder, seconds):
     """
     if not hasattr(os, "fork"):
         return alone(arguments, environment, folder, seconds)
-    with tempfile.TemporaryDirectory() as place, _LOCK:
+    with tempfile.TemporaryDirectory() as place:
         paths = {name: os.path.join(place, name) for name in ("out", "err")}
-        request = {
-            "arguments": [str(argument) for argument in arguments],
-            "environment": dict(environment),
-            "folder": str(folder),
-            "seconds": seconds,
+        status = _ask(
+            run=[str(argument) for argument in arguments],
+            environment=dict(environment),
+            folder=str(folder),
+            seconds=seconds,
+            **{"in": os.devnull},
             **paths,
-        }
-        server = _server()
-        server.stdin.write(json.dumps(request) + "\n")
-        server.stdin.flush()
-        status = json.loads(server.stdout.readline())
+        )
         texts = []
         for name in ("out", "err"):
             with open(paths[name], encoding="utf-8", errors="replace") as file:

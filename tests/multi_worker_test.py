@@ -9,6 +9,7 @@ import os
 import socket
 import subprocess
 import sys
+import tempfile
 import time
 
 import keras_homes
@@ -16,6 +17,8 @@ import processes
 import pytest
 import tensorflow as tf
 from absl.testing import parameterized
+
+from tests import forks
 
 # The first test waits for many starts of TensorFlow, each of which has a limit of its own.
 pytestmark = pytest.mark.timeout(900)
@@ -35,7 +38,7 @@ def run_cluster(ports):
         children = []
         for index in range(len(workers)):
             config = {"cluster": {"worker": workers}, "task": {"type": "worker", "index": index}}
-            child = processes.Child("training_workers.py", *CASES, TF_CONFIG=json.dumps(config))
+            child = forks.Child("training_workers.py", *CASES, TF_CONFIG=json.dumps(config))
             children.append(stack.enter_context(child))
         lines = processes.first_lines(children, time.monotonic() + LIMIT_SECONDS)
         return [json.loads(line) for line in lines]
@@ -67,7 +70,7 @@ def histories(count):
     """Returns what `count` workers print; with one, that is a process without a strategy."""
     if count > 1:
         return (run_offered_a_taken_port if count == TAKEN_FOR else run_with_free_ports)(count)
-    with processes.Child("training_workers.py", *CASES) as child:
+    with forks.Child("training_workers.py", *CASES) as child:
         lines = processes.first_lines([child], time.monotonic() + LIMIT_SECONDS)
         return [json.loads(line) for line in lines]
 
@@ -135,18 +138,37 @@ class ProcessesTest(parameterized.TestCase):
                 run(2)
         self.assertEqual(calls, [1, 2])
 
-    def test_child_ends_when_a_test_fails(self):
+    @parameterized.parameters(processes, forks)
+    def test_child_ends_when_a_test_fails(self, home):
         with self.assertRaisesRegex(RuntimeError, "the test's own"):
-            with processes.Child("lifeline.py") as child:
+            with home.Child("lifeline.py") as child:
                 self.assertEqual(child.line(time.monotonic() + LIMIT_SECONDS), "waiting")
                 raise RuntimeError("the test's own")
         with self.assertRaises(ProcessLookupError):
             os.kill(child.pid, 0)
 
-    def test_child_ends_when_its_parent_is_killed(self):
+    @parameterized.parameters(0, 3)
+    def test_exit_status_and_last_words_of_a_fork(self, status):
+        with tempfile.TemporaryDirectory() as folder:
+            path = os.path.join(folder, "program.py")
+            with open(path, "w") as file:
+                file.write(
+                    "import sys; print(sys.stdin.readline().upper(), flush=True);"
+                    f" sys.stderr.write('no more'); sys.exit({status})"
+                )
+            with forks.Child(path) as child:
+                deadline = time.monotonic() + LIMIT_SECONDS
+                child.say("heard")
+                self.assertEqual(child.line(deadline), "HEARD")
+                self.assertEqual(child.wait(deadline), (status, [""]))
+                self.assertEqual(child.errors(), "no more")
+
+    @parameterized.parameters("processes", "forks")
+    def test_child_ends_when_its_parent_is_killed(self, home):
         code = (
-            "import os, signal, time, processes; "
-            "child = processes.Child('lifeline.py'); "
+            "import os, signal, time; "
+            f"from tests.{home} import Child; "
+            "child = Child('lifeline.py'); "
             "print(child.line(time.monotonic() + 60), child.pid, flush=True); "
             "os.kill(os.getpid(), signal.SIGKILL)"
         )

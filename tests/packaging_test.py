@@ -6,12 +6,12 @@ import json
 import os
 import pathlib
 import re
-import subprocess
 import sys
 
 from absl.testing import absltest, parameterized
 
 import tf_lossscale_compat
+from tests import forks
 
 try:
     from importlib import metadata
@@ -41,23 +41,21 @@ TOOLS = ["cli", "demo", "migrate", "checkpoint", "plot", "run"]
 TOOLS_NEED = ["sklearn", "scipy", "matplotlib", "tqdm", "libcst", "pytest"]
 
 
-def run_python(code):
-    """Runs code in a new interpreter with this one's package; returns its last line's JSON."""
+def run_python(code, start=forks.run):
+    """Runs code with this process's package; returns its last line's JSON.
+
+    Args:
+      code: str.
+      start: of `forks`: `run`, where TensorFlow is there when the code begins, or `alone`.
+    """
     path = [str(INSTALLED.parent), os.environ.get("PYTHONPATH", "")]
     environment = dict(
         os.environ, PYTHONPATH=os.pathsep.join(filter(None, path)), TF_CPP_MIN_LOG_LEVEL="3"
     )
-    process = subprocess.run(
-        [sys.executable, "-W", "ignore", "-c", code],
-        env=environment,
-        universal_newlines=True,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        timeout=200,
-    )
-    if process.returncode:
-        raise RuntimeError(process.stderr)
-    return json.loads(process.stdout.splitlines()[-1])
+    status, out, err = start(["-c", code], environment, os.getcwd(), 200)
+    if status:
+        raise RuntimeError(err)
+    return json.loads(out.splitlines()[-1])
 
 
 class ImportTest(parameterized.TestCase):
@@ -110,7 +108,8 @@ class ImportTest(parameterized.TestCase):
             "try:\n"
             "    import tf_lossscale_compat\n"
             "except ImportError as error:\n"
-            "    print(json.dumps(str(error)))\n"
+            "    print(json.dumps(str(error)))\n",
+            forks.alone,
         )
         self.assertRegex(message, r"TensorFlow")
         self.assertIn("[tensorflow]", message)

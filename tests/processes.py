@@ -39,20 +39,26 @@ class Child:
         environment.update(
             PYTHONPATH=os.pathsep.join(filter(None, path)), TF_CPP_MIN_LOG_LEVEL="2", **variables
         )
-        # Open as long as the child: __exit__ closes it.
-        self._errors = tempfile.TemporaryFile()  # noqa: SIM115
-        self._process = subprocess.Popen(
-            [sys.executable, str(PROGRAMS / program), *arguments],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=self._errors,
-            env=environment,
-            universal_newlines=True,
-            start_new_session=True,
+        self._process, self._errors = self._start(
+            [str(PROGRAMS / program), *arguments], environment
         )
         self._lines = queue.Queue()
         self._reader = threading.Thread(target=self._read, daemon=True)
         self._reader.start()
+
+    def _start(self, arguments, environment):
+        """Returns a process and the binary file that its standard error is."""
+        errors = tempfile.TemporaryFile()  # noqa: SIM115  Open as long as the child.
+        process = subprocess.Popen(
+            [sys.executable, *arguments],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=errors,
+            env=environment,
+            universal_newlines=True,
+            start_new_session=True,
+        )
+        return process, errors
 
     def _read(self):
         for line in self._process.stdout:

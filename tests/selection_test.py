@@ -2,10 +2,12 @@
 
 import ast
 import pathlib
+import re
 import sys
 import tempfile
 import types
 
+import packaging.specifiers
 from absl.testing import absltest, parameterized
 
 from tests import selection
@@ -46,29 +48,222 @@ class ToolsTest(parameterized.TestCase):
             )
             self.assertFalse(selection.left_out(item(path, "Test"), ""))
 
-    def test_the_oldest_and_the_newest_run_them(self):
-        tree = ast.parse(NOXFILE.read_text(encoding="utf-8"))
-        values = {
-            node.targets[0].id: node.value
-            for node in tree.body
-            if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name)
-        }
-        names = [ast.literal_eval(key) for key in values["ENVIRONMENTS"].keys]
-        self.assertEqual(ast.literal_eval(values["SLOW"]), (names[0], names[-1]))
-        (function,) = [n for n in tree.body if getattr(n, "name", "") == "leave_out"]
-        namespace = {"os": types.SimpleNamespace(environ={}), "SLOW": (names[0], names[-1])}
-        namespace["ENVIRONMENTS"] = {name: ((), name, (), ()) for name in names}
-        module = ast.parse("")
-        module.body = [function]
-        exec(compile(module, str(NOXFILE), "exec"), namespace)
-        for name in names:
-            wanted = "" if name in (names[0], names[-1]) else "tools"
-            if name == "tf216":  # Between 2.15 and 2.21, which have the same legacy optimizers.
-                wanted = "tools,legacy"
-            self.assertEqual(namespace["leave_out"](name, "3.0"), wanted)
-        namespace["os"].environ["TF_LOSSSCALE_RAN"] = f"3.0 {names[-1]}"
-        self.assertEqual(namespace["leave_out"](names[-1], "3.0"), "ran")
-        self.assertEqual(namespace["leave_out"](names[-1], "3.1"), "")
+    def test_programs_are_left_out_as_such_alone(self):
+        out = []
+        for path in selection.TESTS.rglob("*_test.py"):
+            if selection.left_out(item(path, "Test"), "programs"):
+                out.append(path.name)
+        self.assertEqual(sorted(out), sorted(selection.PROGRAMS))
+
+    def test_what_is_not_thinned_is_there(self):
+        names = {path.name for path in selection.TESTS.rglob("*_test.py")}
+        self.assertLessEqual(set(selection.WHOLE), names)
+
+
+def leave_out(ran=None):
+    """What each environment leaves out, in their order.
+
+    Args:
+      ran: str, the TensorFlow on whose Python 3.0 README's command has run.
+
+    Returns:
+      dict of lists of words, by TensorFlow.
+    """
+    tree = ast.parse(NOXFILE.read_text(encoding="utf-8"))
+    wanted = ("ENVIRONMENTS", "OLD_PINS", "SLOW")
+    module = ast.parse("")
+    for node in tree.body:
+        names = [getattr(target, "id", "") for target in getattr(node, "targets", [])]
+        if getattr(node, "name", "") == "leave_out" or set(names) & set(wanted):
+            module.body.append(node)
+    variables = {} if ran is None else {"TF_LOSSSCALE_RAN": f"3.0 {ran}"}
+    namespace = {"os": types.SimpleNamespace(environ=variables)}
+    exec(compile(module, str(NOXFILE), "exec"), namespace)
+    names = list(namespace["ENVIRONMENTS"])
+    if namespace["SLOW"] != (names[0], names[-1]):
+        raise AssertionError("slow tests are not for the oldest TensorFlow and the newest")
+    return {
+        row[1]: [word for word in namespace["leave_out"](name, "3.0").split(",") if word]
+        for name, row in namespace["ENVIRONMENTS"].items()
+    }
+
+
+class EnvironmentsTest(parameterized.TestCase):
+    def test_the_oldest_and_the_newest_run_all(self):
+        words = leave_out()
+        self.assertEqual([words["1.15.5"], words["2.21.0"]], [[], []])
+        self.assertEqual([*words][:: len(words) - 1], ["1.15.5", "2.21.0"])
+
+    def test_what_readmes_command_ran_is_not_run_again(self):
+        self.assertEqual(leave_out("2.21.0")["2.21.0"], ["ran"])
+        self.assertEqual(leave_out("2.20.0")["2.21.0"], [])
+        self.assertEqual(leave_out("2.16.2")["2.16.2"], ["ran"])
+
+    def test_those_between_leave_out_what_others_run(self):
+        words = leave_out()
+        self.assertEqual(
+            {tensorflow: set(words[tensorflow]) for tensorflow in list(words)[1:-1]},
+            {
+                "2.0.4": {"tools", "turns"},
+                "2.4.4": {"tools", "programs", "values"},
+                "2.10.1": {"tools", "values"},
+                "2.15.1": {"tools", "programs", "turns"},
+                # Between 2.15 and 2.21, which have the same legacy optimizers.
+                "2.16.2": {"tools", "programs", "values", "legacy"},
+            },
+        )
+
+    def test_every_block_of_the_documents_is_for_a_version_that_runs_it(self):
+        versions = [name for name, words in leave_out().items() if "programs" not in words]
+        root = NOXFILE.parent
+        documents = [*root.glob("*.md"), *root.glob("docs/**/*.md")]
+        found = set()
+        for document in documents:
+            text = document.read_text(encoding="utf-8")
+            found.update(re.findall(r"^\s*<!-- test:(?:.*;)? *tf([^;]*?) *(?:;.*)?-->", text, re.M))
+        self.assertNotEmpty(found)
+        for each in found:
+            admitted = packaging.specifiers.SpecifierSet(each.replace(" ", "")).contains
+            self.assertTrue(any(map(admitted, versions)), each)
+
+
+class Item:
+    """pytest's of a test, as far as rows are chosen by it."""
+
+    def __init__(self, cls, name, path):
+        self.cls, self.name, self.path = cls, name, pathlib.Path(path)
+        self.function = getattr(cls, name)
+
+
+def modes_and_cases():
+    class Modes(parameterized.TestCase):
+        @parameterized.product(mode=["graph", "eager", "jit"], case=["a", "b", "c"])
+        def test_pairs(self, mode, case): ...
+
+        @parameterized.parameters("graph", "jit", "eager")
+        def test_one(self, mode): ...
+
+        @parameterized.named_parameters(("_x", "graph", 1), ("_y", "eager", 1), ("_z", "eager", 2))
+        def test_named(self, mode, number): ...
+
+        def test_alone(self): ...
+
+    return Modes
+
+
+def keras(*names):
+    class Home:
+        def __init__(self, name):
+            self.name = name
+
+        def __repr__(self):
+            return self.name
+
+    homes = [Home(name) for name in names]
+
+    class Keras(parameterized.TestCase):
+        @parameterized.parameters(*[(home,) for home in homes])
+        def test_first(self, home): ...
+
+        @parameterized.parameters(*[(home,) for home in homes])
+        def test_second(self, home): ...
+
+        @parameterized.parameters("current", "legacy")
+        def test_of_a_file(self, name): ...
+
+        @parameterized.product(home=homes, mode=["graph", "eager"], case=["a", "b"])
+        def test_crossed(self, home, mode, case): ...
+
+    return Keras
+
+
+def items_of(cls, path):
+    return [Item(cls, name, path) for name in vars(cls) if name.startswith("test")]
+
+
+class RowsTest(parameterized.TestCase):
+    def kept(self, cls, what, path="x_test.py"):
+        items = items_of(cls, path)
+        spare = selection.spare_rows(items, what)
+        self.assertLess(spare, set(items))
+        return [each.name for each in items if each not in spare]
+
+    def test_values_of_a_row(self):
+        def values(name):
+            return selection.values(getattr(modes_and_cases(), name))
+
+        self.assertEqual(values("test_pairs1"), {"mode": "'graph'", "case": "'b'"})
+        self.assertEqual(values("test_one1"), {0: "'jit'"})
+        self.assertEqual(values("test_named_z"), {0: "'eager'", 1: "2"})
+        self.assertIsNone(values("test_alone"))
+
+    def test_each_value_of_each_parameter(self):
+        self.assertEqual(
+            self.kept(modes_and_cases(), "tools,values"),
+            [
+                "test_alone",
+                # Each mode, each case, and no row more; under XLA comes last.
+                *("test_pairs0", "test_pairs2", "test_pairs4", "test_pairs6"),
+                *("test_one0", "test_one1", "test_one2"),
+                *("test_named_x", "test_named_z"),
+            ],
+        )
+
+    def test_in_turn(self):
+        self.assertEqual(
+            self.kept(modes_and_cases(), "turns"),
+            [
+                "test_alone",
+                *("test_pairs0", "test_pairs2", "test_pairs4", "test_pairs6"),
+                "test_one2",  # The turn, but for XLA; its other values are in `test_pairs`.
+                *("test_named_x", "test_named_z"),  # The other number; the turn.
+            ],
+        )
+
+    def test_each_family_of_keras_optimizers_has_its_turn_in_each_test(self):
+        kept = self.kept(keras("current", "legacy"), "turns")
+        self.assertEqual(
+            kept,
+            [
+                *("test_first0", "test_first1", "test_second0", "test_second1"),
+                *("test_of_a_file0", "test_of_a_file1"),
+                *("test_crossed3", "test_crossed4"),
+            ],
+        )
+
+    @parameterized.parameters("", "tools,legacy", "ran")
+    def test_other_words_leave_rows_as_they_are(self, what):
+        self.assertLen(self.kept(modes_and_cases(), what), 16)
+
+    @parameterized.parameters(*selection.WHOLE)
+    def test_rows_that_are_whole_runs_are_not_thinned(self, name):
+        for what in ("values", "turns"):
+            self.assertLen(self.kept(modes_and_cases(), what, name), 16)
+
+    @parameterized.parameters(*selection.CROSSED)
+    def test_of_crossed_rows_those_with_no_value_of_their_own_are_slow(self, name):
+        for path, count in ((name, 10), ("x_test.py", 16)):
+            items = items_of(modes_and_cases(), path)
+            self.assertLen(set(items) - selection.slow_rows(items), count)
+            self.assertLen(items, 16)
+
+    def test_crossed_rows_of_a_family_are_the_same_beside_others(self):
+        found = []
+        for names in (["keras3"], ["keras3", "current", "legacy"]):
+            items = items_of(keras(*names), selection.CROSSED[0])
+            slow = {each.name for each in selection.slow_rows(items)}
+            # The first family's rows are the first four of them.
+            rows = {f"test_crossed{index}" for index in range(4)}
+            found.append(slow & rows)
+        self.assertEqual(found, [{"test_crossed1", "test_crossed2"}] * 2)
+
+    def test_crossed_files_are_there(self):
+        names = {path.name for path in selection.TESTS.rglob("*_test.py")}
+        self.assertLessEqual(set(selection.CROSSED), names)
+
+    def test_the_choice_is_the_same_in_each_process(self):
+        first, second = (self.kept(modes_and_cases(), "turns") for _ in range(2))
+        self.assertEqual(first, second)
 
 
 SOURCE = """\

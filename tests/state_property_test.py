@@ -5,6 +5,7 @@ import functools
 import itertools
 
 import numpy as np
+import pytest
 import tensorflow as tf
 from absl.testing import parameterized
 
@@ -185,6 +186,14 @@ class StatePropertyTest(parameterized.TestCase, tf.test.TestCase):
 
     @parameterized.parameters(*STRATEGIES)
     def test_all_copies_equal_the_model_after_every_update(self, name):
+        self.check(name, 12)
+
+    @parameterized.parameters(*STRATEGIES)
+    @pytest.mark.slow
+    def test_the_same_in_more_and_other_series(self, name):
+        self.check(name, 30)
+
+    def check(self, name, examples):
         built = world(name)
         ways = _ways(built.count > 1)
         if name == "no_merge_2":
@@ -198,7 +207,7 @@ class StatePropertyTest(parameterized.TestCase, tf.test.TestCase):
             st.tuples(st.sampled_from(ways), st.one_of(_FINE, _FACTORS)), min_size=1, max_size=8
         )
 
-        @hypothesis.settings(max_examples=25 if built.count <= 2 and not SLOW else 12)
+        @hypothesis.settings(max_examples=examples)
         @hypothesis.given(steps)
         def check(sequence):
             models = built.reset()

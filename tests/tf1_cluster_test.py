@@ -14,7 +14,7 @@ import pytest
 import tensorflow as tf
 from absl.testing import absltest, parameterized
 
-from tests import modes, numpy_model, originals
+from tests import forks, modes, numpy_model, originals
 from tf_lossscale_compat import _tf, apply_if_finite
 from tf_lossscale_compat.contrib import mixed_precision as contrib
 from tf_lossscale_compat.train import experimental
@@ -65,7 +65,7 @@ class Cluster:
         self._heard = [{}, {}]
 
     def _start(self, job, index):
-        child = processes.Child("tf1_cluster.py", self._spec, job, str(index))
+        child = forks.Child("tf1_cluster.py", self._spec, job, str(index))
         return self._stack.enter_context(child)
 
     def restart(self, index):

@@ -109,9 +109,10 @@ class WithoutTensorFlowTest(WithoutTensorFlowTestCase):
             self.assertIn(extra, last)
 
     def test_a_package_that_imports_this_one_is_told_as_it_is_run(self):
-        # Python imports `training` for `-m`, which imports this package: that is no run of it.
-        self.write("training/__init__.py", "import tf_lossscale_compat")
-        self.write("training/__main__.py", "")
+        # Python imports `training` for `-m`, which imports this package: to tell that from a run of
+        # this package takes a look at the stack, so it is told where it first uses something.
+        self.write("training/__init__.py", "import tf_lossscale_compat as lsc")
+        self.write("training/__main__.py", "from training import lsc; lsc.DynamicLossScale")
         code, _, err = self.python("-m", "training")
         self.assertEqual(code, 1)
         self.assertIn("needs TensorFlow 1.15", err)

@@ -1,8 +1,13 @@
 """Imports TensorFlow, then becomes in a fork what it is told to run; see tests/forks.py.
 
-Each line of standard input is a request, and is answered with a line: the exit status.
+Each line of standard input is a request, a dict with one of these, and is answered with a line:
+
+    run     what to run, a list of str; answered at its end with its exit status
+    start   as `run`, but answered at once with the process id
+    wait    a process id; answered after `seconds` at most with its exit status, or null if it runs
 """
 
+import contextlib
 import json
 import os
 import random
@@ -21,29 +26,42 @@ def serve():
     answers = os.fdopen(os.dup(1), "w")
     for line in iter(sys.stdin.readline, ""):
         request = json.loads(line)
-        child = os.fork()
-        if child == 0:
-            answers.close()
-            random.seed()
-            np.random.seed()
-            become(request, base)
-            return
-        answers.write(json.dumps(ended(child, request["seconds"])) + "\n")
+        if "wait" in request:
+            answer = ended(request["wait"], request["seconds"])
+        else:
+            child = os.fork()
+            if child == 0:
+                answers.close()
+                random.seed()
+                np.random.seed()
+                become(request, base)
+                return
+            with contextlib.suppress(OSError):  # The child does the same; here for who kills it.
+                os.setpgid(child, child)
+            answer = child if "start" in request else at_its_end(child, request["seconds"])
+        answers.write(json.dumps(answer) + "\n")
         answers.flush()
 
 
 def ended(child, seconds):
-    """Waits for a child; returns its exit status, that of a kill after so many seconds."""
+    """Returns the exit status of a child, None if it runs on after so many seconds."""
     end = time.monotonic() + seconds
-    while time.monotonic() < end:
+    while True:
         done, status = os.waitpid(child, os.WNOHANG)
         if done:
-            break
+            return -os.WTERMSIG(status) if os.WIFSIGNALED(status) else os.WEXITSTATUS(status)
+        if time.monotonic() >= end:
+            return None
         time.sleep(0.01)
-    else:
+
+
+def at_its_end(child, seconds):
+    """Waits for a child; returns its exit status, that of a kill after so many seconds."""
+    status = ended(child, seconds)
+    if status is None:
         os.killpg(child, signal.SIGKILL)
-        _, status = os.waitpid(child, 0)
-    return -os.WTERMSIG(status) if os.WIFSIGNALED(status) else os.WEXITSTATUS(status)
+        status = ended(child, float("inf"))
+    return status
 
 
 def become(request, base):
@@ -51,9 +69,9 @@ def become(request, base):
     os.setpgid(0, 0)
     writing = os.O_WRONLY | os.O_CREAT | os.O_TRUNC
     for number, path, flags in (
-        (0, os.devnull, os.O_RDONLY),
-        (1, request["out"], writing),
+        (0, request["in"], os.O_RDONLY),
         (2, request["err"], writing),
+        (1, request["out"], writing),  # Last: when it is open, all are.
     ):
         opened = os.open(path, flags, 0o600)
         os.dup2(opened, number)
@@ -61,7 +79,7 @@ def become(request, base):
     os.environ.clear()
     os.environ.update(request["environment"])
     os.chdir(request["folder"])
-    first, *rest = request["arguments"]
+    first, *rest = request.get("run") or request["start"]
     path = os.environ.get("PYTHONPATH", "").split(os.pathsep)
     sys.path[:] = ["", *filter(None, path), *base]
     if first in ("-c", "-m"):
