@@ -287,11 +287,22 @@ def types(session):
         session.run("python", "tests/typing_test.py", env={"TF_LOSSSCALE_TYPES": stubs})
 
 
-@nox.session
+@nox.session(reuse_venv=True)
 def docs(session):
-    """Execute every code block of the documents."""
-    session.install("-q", "-e", ".[tensorflow-cpu,test]")
-    session.run("python", "-m", "pytest", "tests/docs_test.py", "-rs", *session.posargs)
+    """Build the site, docs/_build/html; `-- links` and `-- blocks` look at other parts of it."""
+    if session.posargs[:1] == ["blocks"]:  # Executes those of all documents, as README's tests do.
+        session.install("-q", "-e", ".[tensorflow-cpu,test]")
+        session.run("python", "-m", "pytest", "tests/docs_test.py", "-rs", *session.posargs[1:])
+        return
+    # With TensorFlow, whose classes are bases of those in the API reference.
+    session.install("-q", "-e", ".[tensorflow-cpu,docs]")
+    # Links to other machines are looked at only on demand: CI depends on none of them.
+    builder = "linkcheck" if session.posargs[:1] == ["links"] else "html"
+    folder = ROOT / "docs" / "_build" / builder
+    shutil.rmtree(folder, ignore_errors=True)
+    # Warnings are errors, such as of a link within the pages or a name that leads nowhere.
+    options = ["-W", "--keep-going", "-n", "-q", "-E", "-j", "auto", "-b", builder]
+    session.run("sphinx-build", *options, "docs", str(folder), *session.posargs[1:])
 
 
 @nox.session

@@ -38,6 +38,8 @@ TEST = [
     "packaging",
     LIBCST,
 ] + sorted({*DEMO, *PLOT})
+# A warning of theirs fails the build, so a new major version waits until it was tried.
+DOCS = ["furo>=2024.8.6", "myst-parser>=4,<6", "sphinx>=8.1,<10"]
 # ruff's formatting may change with its minor version, so that is held.
 DEV = ["build", "mypy>=2.4,<3", "nox>=2025.5.1", "ruff==0.17.*"]
 
@@ -68,6 +70,7 @@ setuptools.setup(
         "plot": PLOT,
         "test": TEST,
         "dev": DEV,
+        "docs": DOCS,
     },
     entry_points={"console_scripts": ["tf-lossscale = tf_lossscale_command:main"]},
     keywords="tensorflow keras mixed-precision float16 loss-scaling contrib migration",

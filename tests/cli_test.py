@@ -147,7 +147,7 @@ class BadDemoArgumentsTest(parameterized.TestCase):
         with mock.patch.dict(sys.modules, {module: None}):
             err = self.refused(*options)
         self.assertIn(f"needs {distribution}, which the extra `demo` installs", err)
-        self.assertIn("tf_lossscale_compat[demo]", err)
+        self.assertIn("'tf_lossscale_compat[demo]', with the path of a checkout or wheel", err)
 
 
 class GoodDemoArgumentsTest(absltest.TestCase):

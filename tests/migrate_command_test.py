@@ -198,7 +198,7 @@ class ModesTest(FolderTestCase):
             code, _, err = call(self.write("a.py", BEFORE))
         self.assertEqual(code, 2)
         self.assertIn("this needs libcst", err)
-        self.assertIn("pip install 'tf_lossscale_compat[migrate]'", err)
+        self.assertIn("pip install 'tf_lossscale_compat[migrate]', with the path of a", err)
 
     def test_help_needs_no_libcst_and_tells_the_exit_codes(self):
         with mock.patch.dict(sys.modules, libcst=None):

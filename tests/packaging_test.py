@@ -114,6 +114,7 @@ class ImportTest(parameterized.TestCase):
         self.assertRegex(message, r"TensorFlow")
         self.assertIn("[tensorflow]", message)
         self.assertIn("[tensorflow-cpu]", message)
+        self.assertIn("with the path of a checkout or wheel in place of the name", message)
 
 
 class NamesTest(parameterized.TestCase):

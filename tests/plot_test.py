@@ -434,7 +434,7 @@ class CommandTest(FolderTest):
         with mock.patch.dict(sys.modules, dict.fromkeys(missing)):
             err = self.refused(self.logs, "-o", self.output)
         self.assertIn(f"needs {' and '.join(missing)}, which the extra `plot` installs", err)
-        self.assertIn("tf_lossscale_compat[plot]", err)
+        self.assertIn("'tf_lossscale_compat[plot]', with the path of a checkout or wheel", err)
 
     def test_no_such_folder(self):
         missing = self.path("missing")

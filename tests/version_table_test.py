@@ -1,4 +1,4 @@
-"""migration_guide.md's table of TensorFlow versions says what is so on this one."""
+"""docs/versions.md's table of TensorFlow versions says what is so on this one."""
 
 import json
 import os
@@ -10,13 +10,13 @@ import tensorflow as tf
 from absl.testing import absltest
 
 TESTS = pathlib.Path(__file__).resolve().parent
-GUIDE = TESTS.parent / "migration_guide.md"
+PAGE = TESTS.parent / "docs" / "versions.md"
 SECONDS = 400
 
 
 def table():
-    """Returns the guide's table: version -> column -> cell."""
-    lines = iter(GUIDE.read_text(encoding="utf-8").split("<!-- version table -->")[1].split("\n"))
+    """Returns the page's table: version -> column -> cell."""
+    lines = iter(PAGE.read_text(encoding="utf-8").split("<!-- version table -->")[1].split("\n"))
     rows = []
     for line in lines:
         if line.startswith("|"):

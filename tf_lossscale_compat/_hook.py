@@ -24,7 +24,7 @@ _HINT = (
 class LossScaleHook(_tf.SessionRunHook):
     """Writes a loss scale's summaries for TensorBoard, logs, and ends a run that is stuck.
 
-    For `tf.compat.v1.train.MonitoredTrainingSession` and Estimator:
+    For `tf.compat.v1.train.MonitoredTrainingSession` and Estimator::
 
         record = StepRecord(optimizer)
         train_op = optimizer.minimize(loss, global_step)

@@ -252,6 +252,7 @@ def replay(
 
     Args:
       forward: one of
+
         - a function or `tf.function` of `inputs` that returns the loss, unscaled: a float scalar,
         - a Keras model that is built, of Keras 3, `tf_keras` or `tf.keras`, called with `inputs`,
         - in graph mode the loss itself, a tensor of the graph that `session` has.

@@ -70,7 +70,7 @@ class LossScaleError(RuntimeError):
 class StepRecord(_tf.Trackable):
     """Counts the steps of an optimizer or a loss scale, and keeps what is known of the last skip.
 
-    Make it before the first step, in the graph or under the strategy of what it watches:
+    Make it before the first step, in the graph or under the strategy of what it watches::
 
         record = StepRecord(optimizer, names=True)
         ...

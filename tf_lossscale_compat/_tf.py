@@ -13,14 +13,15 @@ import inspect
 import sys
 from typing import TYPE_CHECKING, Any
 
+from tf_lossscale_compat import _install
+
 try:
     import tensorflow as tf
 except ImportError as error:
     raise ImportError(
         "tf_lossscale_compat needs TensorFlow 1.15 or newer, and none can be imported "
         f"({error}). It is not installed by default, so that any build of it can be used: "
-        "pip install 'tf_lossscale_compat[tensorflow]' or "
-        "'tf_lossscale_compat[tensorflow-cpu]'."
+        f"{_install.command('tensorflow', 'tensorflow-cpu')}."
     ) from error
 
 try:

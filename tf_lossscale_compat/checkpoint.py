@@ -346,7 +346,7 @@ def find(path: _types.Path) -> list[LossScaleState]:
         reads, such as `gs://…`, are fine.
 
     Returns:
-      A list of `LossScaleState`s, sorted by key; empty if there is none.
+      A list of `LossScaleState`, sorted by key; empty if there is none.
 
     Raises:
       CheckpointError: it cannot be read, is damaged, or is no checkpoint.

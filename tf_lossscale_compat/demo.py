@@ -18,7 +18,7 @@ import time
 
 import numpy as np
 
-from tf_lossscale_compat import _summaries, _tf, plot
+from tf_lossscale_compat import _install, _summaries, _tf, plot
 from tf_lossscale_compat.contrib import mixed_precision as contrib_mixed_precision
 from tf_lossscale_compat.loss_scale import DynamicLossScale, FixedLossScale
 
@@ -575,7 +575,7 @@ def run(args):
     if missing:
         args.error(
             f"this needs {', '.join(missing)}, which the extra `demo` installs: "
-            "pip install 'tf_lossscale_compat[demo]'"
+            + _install.command("demo")
         )
     if args.json and args.plot and os.path.realpath(args.json) == os.path.realpath(args.plot):
         args.error("--json and --plot name the same file")

@@ -191,6 +191,8 @@ class FixedLossScale(LossScale):
 class DynamicLossScale(LossScale):
     """A loss scale that grows after a run of finite steps and shrinks at each non-finite one.
 
+    The rule, for each step::
+
         if finite:
             good += 1
             if good >= increment_period:

@@ -94,6 +94,8 @@ class FixedLossScaleManager(LossScaleManager):
 class ExponentialUpdateLossScaleManager(LossScaleManager):
     """A loss scale that grows after a run of finite steps and shrinks after non-finite ones.
 
+    The rule, for each step::
+
         if finite:
             good += 1
             if good >= incr_every_n_steps:

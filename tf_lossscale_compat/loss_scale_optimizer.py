@@ -234,7 +234,8 @@ class LossScaleOptimizer(_BaseLossScaleOptimizer):
 
     Public as `contrib.mixed_precision.LossScaleOptimizer`.
 
-    Example:
+    Example::
+
         opt = tf.compat.v1.train.AdamOptimizer(1e-3)
         manager = ExponentialUpdateLossScaleManager(2**15, incr_every_n_steps=1000)
         train_op = LossScaleOptimizer(opt, manager).minimize(loss, global_step=step)
@@ -327,7 +328,8 @@ class MixedPrecisionLossScaleOptimizer(_BaseLossScaleOptimizer):
 
     Public as `train.experimental.MixedPrecisionLossScaleOptimizer`.
 
-    Example:
+    Example::
+
         opt = tf.compat.v1.train.MomentumOptimizer(0.1, 0.9)
         train_op = MixedPrecisionLossScaleOptimizer(opt, "dynamic").minimize(loss)
 
@@ -452,7 +454,7 @@ def enable_mixed_precision_graph_rewrite(
     """Wraps `opt` with a loss scale and turns TensorFlow's auto-mixed-precision rewrite on.
 
     The rewrite makes float32 graphs compute in float16 where that is safe, on hardware that gains
-    by it; sessions and `tf.function`s made from now on are rewritten.
+    by it; sessions and functions of `tf.function` made from now on are rewritten.
 
     Args:
       opt: a `tf.compat.v1.train.Optimizer` or a Keras optimizer.

@@ -24,7 +24,7 @@ from typing import Any, Sequence
 import numpy as np
 from absl import logging
 
-from tf_lossscale_compat import _summary_tags, _tf
+from tf_lossscale_compat import _install, _summary_tags, _tf
 
 FORMATS = (".png", ".svg", ".pdf")
 DEFAULT_SIZE = (10.0, 6.0)
@@ -546,7 +546,7 @@ def run(args: argparse.Namespace) -> int:
     if missing:
         args.error(
             f"this needs {' and '.join(missing)}, which the extra `plot` installs: "
-            "pip install 'tf_lossscale_compat[plot]'"
+            + _install.command("plot")
         )
     try:
         save(draw(read(args.logdirs), args.size), args.output)

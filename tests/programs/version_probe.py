@@ -1,4 +1,4 @@
-"""Tries what migration_guide.md's table claims of this TensorFlow; prints one JSON object.
+"""Tries what the table in docs/versions.md claims of this TensorFlow; prints one JSON object.
 
 Each column of the table has a function here that trains through both optimizers with a NaN on the
 way and checks what came of it. The object maps columns to "yes" ("graph" where the strategy was

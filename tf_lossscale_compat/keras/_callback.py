@@ -33,7 +33,7 @@ else:
 class LossScaleCallback(_MixedIntoKeras):
     """Writes a loss scale's summaries for TensorBoard, logs, and ends a `fit` that is stuck.
 
-    For the models of Keras 3 on TensorFlow, of `tf_keras` and of tf.keras:
+    For the models of Keras 3 on TensorFlow, of `tf_keras` and of tf.keras::
 
         callback = LossScaleCallback(log_dir="logs/loss_scale", max_consecutive_skips=50)
         model.fit(x, y, callbacks=[callback])

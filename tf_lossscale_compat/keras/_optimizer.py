@@ -310,7 +310,7 @@ class LossScaleOptimizer(_Wrapper):
 
     Becomes an optimizer of the family of `inner_optimizer`: of Keras 3 on TensorFlow, of `tf_keras`
     or of tf.keras. With `compile` and `fit` nothing else is needed. In a custom training step,
-    every gradient is to be divided by the loss scale once:
+    every gradient is to be divided by the loss scale once::
 
         with tf.GradientTape() as tape:
             scaled_loss = opt.get_scaled_loss(compute_loss())

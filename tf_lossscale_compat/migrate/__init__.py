@@ -14,6 +14,8 @@ exit codes:
 
 import sys
 
+from tf_lossscale_compat import _install
+
 
 def add_arguments(parser):
     """Adds this command's options to an `argparse` parser."""
@@ -54,8 +56,7 @@ def run(args):
                 "for an older one.".format(*sys.version_info[:2])
             )
         args.error(
-            "this needs libcst, which the extra `migrate` installs: "
-            "pip install 'tf_lossscale_compat[migrate]'"
+            "this needs libcst, which the extra `migrate` installs: " + _install.command("migrate")
         )
     if "-" in args.paths and (len(args.paths) > 1 or args.write):
         args.error("standard input (-) goes with no other path and not with --write")

@@ -1,0 +1,74 @@
+"""Builds the documentation: `nox -s docs`, then open docs/_build/html/index.html."""
+
+import inspect
+import os
+import pathlib
+import re
+import sys
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT))
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+
+project = "tf_lossscale_compat"
+author = "the authors of tf_lossscale_compat"
+_version = (ROOT / project / "_version.py").read_text(encoding="utf-8")
+release = version = re.search(r'^__version__ = "(.+)"$', _version, re.MULTILINE).group(1)
+
+extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon"]
+exclude_patterns = ["_build"]
+# In docstrings, what stands in single backquotes is code.
+default_role = "code"
+
+# As code hosts make them, so that links to headings lead there on both.
+myst_heading_anchors = 4
+
+autoclass_content = "both"
+autodoc_member_order = "bysource"
+autodoc_typehints = "none"
+# Those of TensorFlow and Keras are written in other markup.
+autodoc_inherit_docstrings = False
+napoleon_numpy_docstring = False
+napoleon_use_rtype = False
+
+nitpicky = True
+# Bases and exceptions of other packages, which have no pages here; `-n` asks for all others.
+nitpick_ignore_regex = [
+    (r"py:.*", r"(tensorflow|keras|tf_keras|numpy|collections|typing|builtins)\b.*"),
+    (r"py:(class|exc|obj)", r"(object|tuple|list|dict|str|int|float|bool|None|\w+(Error|Warning))"),
+]
+
+html_theme = "furo"
+html_title = f"{project} {release}"
+html_static_path = ["_static"]
+html_css_files = ["custom.css"]
+html_copy_source = False
+html_show_sourcelink = False
+html_show_copyright = False
+# The search finds what they list, and they are too wide for a phone.
+html_use_index = html_domain_indices = False
+
+
+def _of_constructor(app, what, name, obj, options, signature, returns):
+    # Classes that become one of the Keras at hand are made by `__new__`, which takes anything.
+    if what != "class" or signature is None or "*args, **kwargs" not in signature:
+        return None
+    _, *parameters = inspect.signature(obj.__init__).parameters.values()
+    plain = [parameter.replace(annotation=parameter.empty) for parameter in parameters]
+    return str(inspect.Signature(plain)), ""
+
+
+def _break_names(app, pagename, templatename, context, doctree):
+    # On narrow screens a long name may go on in the next line after a dot, not just anywhere.
+    if "body" in context:
+        context["body"] = re.sub(
+            r'(?<=<span class="pre">)[^<]{20,}',
+            lambda match: re.sub(r"(?<=\w)([._]+|[(=])(?=\w)", r"\1<wbr>", match.group()),
+            context["body"],
+        )
+
+
+def setup(app):
+    """Connects what is done to signatures and to pages."""
+    app.connect("autodoc-process-signature", _of_constructor)
+    app.connect("html-page-context", _break_names)
