@@ -118,7 +118,7 @@ class Monitor:
         step = now.steps if self._step is None else self._step
         if self._writer is None or self._written == (now, step):
             return
-        policy = self.record._policy_in_force() if self._with_bounds else None
+        policy = self.record.policy() if self._with_bounds else None
         self._writer.add_summary(_summaries.proto(now, policy), step)
         self._writer.flush()  # What comes next may be the run's end, in whichever way.
         self._written, self._with_bounds = (now, step), False
@@ -132,7 +132,7 @@ class Monitor:
         if now.scale > self._last.scale:
             before, after = self._last.scale, now.scale
             logging.debug("Loss scale: %.10g -> %.10g by step %d", before, after, now.steps)
-        floor = _summaries.bounds(self.record._policy_in_force()).get(_summary_tags.FLOOR)
+        floor = _summaries.bounds(self.record.policy()).get(_summary_tags.FLOOR)
         if floor is None or now.scale > np.float32(floor):
             self._at_floor, self._skipped_above = False, now.skipped
         # A scale that starts there has come to no harm.

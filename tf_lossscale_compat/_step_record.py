@@ -128,7 +128,7 @@ class StepRecord(_tf.Trackable):
         self.watched = watched if _is_optimizer(watched) else _policy.held(watched)
         _watch.check(self.watched)
         _replicas.check_strategy()
-        kept = _policy.variables(self._policy_in_force())
+        kept = _policy.variables(self.policy())
         if _is_optimizer(watched):
             kept = kept + _tf.variables_of(watched)
         with tf.init_scope(), _state.scope_of(kept):
@@ -163,7 +163,7 @@ class StepRecord(_tf.Trackable):
             "into a new one."
         )
 
-    def _policy_in_force(self) -> Any:
+    def policy(self) -> Any:
         """The loss scale or manager in force, a `LossScale` or `LossScaleManager`."""
         if _is_optimizer(self.watched):
             return _policy.held(self.watched._policy_in_use())

@@ -32,7 +32,7 @@ def tensors(record):
         record.steps,
         record.skipped_steps,
         record.consecutive_skips,
-        _policy.scale(record._policy_in_force()),
+        _policy.scale(record.policy()),
     )
 
 

@@ -99,7 +99,7 @@ def write_summaries(
     """
     _summaries.check_record(record)
     seconds = _monitor.seconds(log_every_n_secs)
-    bounds = _summaries.bounds(record._policy_in_force())
+    bounds = _summaries.bounds(record.policy())
     if _tf.in_plain_graph():
         if step is not None or writer is not None:
             raise ValueError(
