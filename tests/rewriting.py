@@ -1,6 +1,5 @@
 """Before and after: what tests of `tf-lossscale migrate` are made of."""
 
-import runpy
 import textwrap
 
 import pytest
@@ -9,10 +8,11 @@ from absl.testing import parameterized
 pytest.importorskip("libcst", reason="the migration tool needs LibCST (Python 3.9 or newer)")
 
 try:
-    import tf_lossscale_compat  # noqa: F401
+    import tf_lossscale_compat
 except ImportError:
-    # Without TensorFlow the package can only be run, by which the command comes to its parts.
-    runpy.run_module("tf_lossscale_compat")
+    # Without TensorFlow the package can only be run, as by the command.
+    import tf_lossscale_command  # noqa: F401
+    import tf_lossscale_compat  # noqa: F401
 
 from tf_lossscale_compat.migrate import _source
 

@@ -9,15 +9,13 @@ the signal that ended it.
 import contextlib
 import io
 import os
-import runpy
 import signal
 import sys
 import time
 
 # Without TensorFlow the package can be run, not imported; see `tf_lossscale_compat/__init__.py`.
-runpy.run_module("tf_lossscale_compat")
-
-from tf_lossscale_compat.migrate import _command, _files  # noqa: E402
+import tf_lossscale_command  # noqa: F401
+from tf_lossscale_compat.migrate import _command, _files
 
 
 def rewrite_without_end(folder):
