@@ -256,11 +256,13 @@ class GoesOnTest(_Base):
         fit(model, halves()[1])
         self.assert_equal_states(state(home, model), end)
 
-    @parameterized.named_parameters(
-        *(row for row in saved_cases(LOADED[:1], sorted(WRAPPERS)) if row["home"].kind == "keras3")
-    )
-    def test_in_a_model_loaded_from_before_the_first_step(self, home, form, wrapper):
+    @parameterized.product(home=keras_homes.available(), wrapper=("dynamic", "bounded", "manager"))
+    def test_in_a_model_loaded_from_before_the_first_step(self, home, wrapper):
         """The file has no slots and what reads it has; the shapes of numbers do not tell."""
+        if home.kind != "keras3":
+            self.skipTest(
+                "optimizers of Keras before 3 are built as they are loaded, or not at all"
+            )
 
         @home.keras.saving.register_keras_serializable(package="before_first_step")
         class Factor(home.keras.layers.Layer):
@@ -276,7 +278,7 @@ class GoesOnTest(_Base):
                 ended = []
                 model = home.keras.Sequential([home.keras.layers.Input((3,)), layer])
                 model.compile(WRAPPERS[wrapper](inner), "mse")
-                path = os.path.join(self.get_temp_dir(), f"{layer.name}_{inner.name}.{form}")
+                path = os.path.join(self.get_temp_dir(), f"{layer.name}_{inner.name}.keras")
                 model.save(path)
                 copies = (home.keras.models.load_model(path), copy.deepcopy(model), model)
                 for each in copies:
