@@ -37,6 +37,34 @@ class ChecksTest(rewriting.RewriteTestCase):
             (10, 35, "`tf.contrib.unheard_of`"),
         )
 
+    def test_what_a_person_has_looked_at(self):
+        self.check_found(
+            """
+            import tensorflow as tf
+            from tf_lossscale_compat import DynamicLossScale
+
+            x = tf.float16
+            scale = DynamicLossScale(2**32)  # The loss is float32; tf-lossscale: checked
+            other = DynamicLossScale(2**33)  # tf-lossscale: unchecked
+            text = "tf-lossscale: checked", DynamicLossScale(2**34)
+            """,
+            (6, 9, "begins at 8589934592"),
+            (7, 33, "begins at 17179869184"),
+        )
+        self.check_transformed(
+            """
+            import tensorflow as tf
+
+            mp = tf.contrib.mixed_precision  # tf-lossscale: checked
+            """,
+            """
+            import tensorflow as tf
+            import tf_lossscale_compat
+
+            mp = tf_lossscale_compat.contrib.mixed_precision  # tf-lossscale: checked
+            """,
+        )
+
     def test_where_the_parts_of_contrib_went(self):
         self.check_found(
             """

@@ -1,7 +1,8 @@
 """Rewrite code and notebooks from TensorFlow's loss-scale APIs to this package's.
 
 Without an option it shows what would change, as a diff on standard output, and writes nothing. What
-cannot be changed safely is left alone and reported as `file:line:column: message`, with what to do.
+cannot be changed safely is left alone and reported as `file:line:column: message`, with what to do,
+until the comment `# tf-lossscale: checked` on that line says that somebody has looked at it.
 Folders are searched for *.py, *.pyi and *.ipynb files; hidden folders, virtual environments,
 node_modules and __pycache__ are left out unless they are named.
 

@@ -23,6 +23,9 @@ PYTHON_2 = re.compile(
     re.MULTILINE | re.VERBOSE,
 )
 
+# At the end of a line whose findings a person has looked at.
+_CHECKED = re.compile(rb"#.*\btf-lossscale: checked\b")
+
 
 class Finding(NamedTuple):
     """Something left to a person: line and column count from 1, columns in characters."""
@@ -38,7 +41,7 @@ class Result(NamedTuple):
     Attributes:
       edits: list of (start, end, new text), in characters of the text given, in order.
       text: str, the text with them.
-      findings: list of `Finding`, in order.
+      findings: list of `Finding`, in order, but of lines with `# tf-lossscale: checked`.
       made: what becomes of the wrappers it makes, see `_plan.Plan.made`.
       has_checks: whether the result depends on what becomes of other files' wrappers.
     """
@@ -107,9 +110,15 @@ def migrate(text, keep_imports=False, made=frozenset()):
     findings = [
         Finding(line, column, finding.message)
         for finding in plan.findings
+        if not _CHECKED.search(_line_at(tree.source, finding.offset))
         for line, column in [tree.position(finding.offset)]
     ]
     return Result(edits, new_text, findings, own, has_checks)
+
+
+def _line_at(source, offset):
+    end = source.find(b"\n", offset)
+    return source[source.rfind(b"\n", 0, offset) + 1 : len(source) if end < 0 else end]
 
 
 def _characters(source, offset):
