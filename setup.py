@@ -75,7 +75,7 @@ setuptools.setup(
     entry_points={"console_scripts": ["tf-lossscale = tf_lossscale_command:main"]},
     keywords="tensorflow keras mixed-precision float16 loss-scaling contrib migration",
     classifiers=[
-        "Development Status :: 4 - Beta",
+        "Development Status :: 5 - Production/Stable",
         "Intended Audience :: Developers",
         "Intended Audience :: Science/Research",
         "Operating System :: OS Independent",
