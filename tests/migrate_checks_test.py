@@ -65,6 +65,16 @@ class ChecksTest(rewriting.RewriteTestCase):
             """,
         )
 
+    def test_what_was_looked_at_is_one_line_whatever_ends_it(self):
+        lines = [
+            "import tensorflow as tf",
+            "tf.contrib.eager  # tf-lossscale: checked",
+            "tf.contrib.eager",
+        ]
+        for end in ("\n", "\r\n", "\r"):
+            (finding,) = self.migrate(end.join(lines)).findings
+            self.assertEqual(finding.line, 3)
+
     def test_where_the_parts_of_contrib_went(self):
         self.check_found(
             """

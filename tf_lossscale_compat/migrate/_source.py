@@ -110,15 +110,10 @@ def migrate(text, keep_imports=False, made=frozenset()):
     findings = [
         Finding(line, column, finding.message)
         for finding in plan.findings
-        if not _CHECKED.search(_line_at(tree.source, finding.offset))
         for line, column in [tree.position(finding.offset)]
+        if not _CHECKED.search(tree.line(line))
     ]
     return Result(edits, new_text, findings, own, has_checks)
-
-
-def _line_at(source, offset):
-    end = source.find(b"\n", offset)
-    return source[source.rfind(b"\n", 0, offset) + 1 : len(source) if end < 0 else end]
 
 
 def _characters(source, offset):

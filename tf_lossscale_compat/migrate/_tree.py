@@ -446,6 +446,11 @@ class Tree:
             self._line_starts = [0] + [end.end() for end in _LINE_ENDS.finditer(self.source)]
         return self._line_starts
 
+    def line(self, number):
+        """Returns the bytes of a line, counted from 1."""
+        start, end = [*self.line_starts, len(self.source)][number - 1 : number + 1]
+        return self.source[start:end]
+
     def position(self, offset):
         """Returns the line and the column of a byte, counted from 1, columns in characters."""
         line = bisect.bisect_right(self.line_starts, offset)
