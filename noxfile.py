@@ -11,6 +11,7 @@ failure where the variable CI is set and a skip elsewhere.
 
 import argparse
 import concurrent.futures
+import glob
 import json
 import os
 import pathlib
@@ -84,12 +85,14 @@ def interpreter(versions):
     """Returns the path of the first of these Pythons that is there, or the first one's name."""
     # Under pyenv the name on PATH is a shim, which runs only versions that are activated; the
     # interpreters themselves are in its folder of versions.
-    pyenv = pathlib.Path(os.environ.get("PYENV_ROOT") or pathlib.Path.home() / ".pyenv")
+    roots = [os.environ.get("PYENV_ROOT"), os.path.expanduser("~/.pyenv")]
     for version in versions:
-        found = [*pyenv.glob(f"versions/{version}.*/bin/python{version}")]
-        newest = max(found, key=lambda path: path.stat().st_mtime, default=None)
-        if newest or shutil.which(f"python{version}"):
-            return str(newest or shutil.which(f"python{version}"))
+        for root in filter(None, roots):
+            paths = glob.glob(os.path.join(root, "versions", f"{version}.*/bin/python{version}"))
+            if paths:
+                return max(paths, key=lambda path: [int(n) for n in re.findall(r"\d+", path)])
+        if shutil.which(f"python{version}"):
+            return shutil.which(f"python{version}")
     return versions[0]
 
 

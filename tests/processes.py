@@ -23,6 +23,15 @@ def package_parent():
     return str(pathlib.Path(importlib.util.find_spec("tf_lossscale_compat").origin).parent.parent)
 
 
+def write(folder, name, text):
+    """Writes a file, and the folders that it is in; returns its path."""
+    path = os.path.join(folder, name)
+    os.makedirs(os.path.dirname(path), exist_ok=True)
+    with open(path, "w", encoding="utf-8") as file:
+        file.write(text)
+    return path
+
+
 class Child:
     """A running program of tests/programs and the lines that it prints.
 

@@ -11,7 +11,7 @@ from unittest import mock
 
 from absl.testing import absltest, parameterized
 
-from tests import originals
+from tests import originals, processes
 from tf_lossscale_compat import _tf, run
 
 # What a TensorFlow 1 script looks like; nothing in it knows of this package.
@@ -96,11 +96,7 @@ class RunTestCase(parameterized.TestCase):
         self.folder = os.path.realpath(folder)
 
     def write(self, name, text):
-        path = os.path.join(self.folder, name)
-        os.makedirs(os.path.dirname(path), exist_ok=True)
-        with open(path, "w", encoding="utf-8") as file:
-            file.write(text)
-        return path
+        return processes.write(self.folder, name, text)
 
     def run_script(self, *arguments, start=originals.child, **environment):
         return start(["-m", "tf_lossscale_compat.run", *arguments], **environment)

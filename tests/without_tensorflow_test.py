@@ -32,11 +32,7 @@ class WithoutTensorFlowTestCase(parameterized.TestCase):
             self.write(f"{name}.py", f'raise ModuleNotFoundError("No module named {name!r}")\n')
 
     def write(self, name, text):
-        path = os.path.join(self.folder, name)
-        os.makedirs(os.path.dirname(path), exist_ok=True)
-        with open(path, "w", encoding="utf-8") as file:
-            file.write(text)
-        return path
+        return processes.write(self.folder, name, text)
 
     def python(self, *arguments):
         """Runs Python; returns exit code, standard output and standard error."""

@@ -159,8 +159,8 @@ def decide(policy, grads, skips_nonfinite, agree, moving):
       grads: list of unscaled gradients; in a cross-replica context its leaves may be per-replica.
       skips_nonfinite: bool, whether a non-finite step is skipped even if the policy would not.
       agree: function of a scalar bool tensor that returns its AND over all processes, or None.
-      moving: function of the tensors that are known by then, that returns a context in which the
-        policy is to move.
+      moving: function of the finite flag, if that is known by then, that returns a context in which
+        the policy is to move.
 
     Returns:
       A triple: whether the gradients are to be applied, a bool or a bool scalar tensor that is the

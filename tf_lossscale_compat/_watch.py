@@ -137,13 +137,13 @@ class Step:
         return [str(variable.shape) for variable in self._variables or ()]
 
     @contextlib.contextmanager
-    def moving(self, *finite):
-        """Context in which the policy moves, once this flag is known, if there is one."""
+    def moving(self, finite=None):
+        """Context in which the policy moves, once this flag is known; None where there is none."""
         # The scale is told of skipped steps alone, and in eager mode it is known which are.
-        if not self.records or (finite and _known_true(finite[0])):
+        if not self.records or (finite is not None and _known_true(finite)):
             yield
             return
-        with tf.control_dependencies(finite):
+        with tf.control_dependencies([] if finite is None else [finite]):
             self.before = _state.copied(_policy.scale(self.policy))
         with tf.control_dependencies([self.before]):
             yield

@@ -70,12 +70,14 @@ class LossScaling(_MixedIntoKeras):
     def _check_reaches(self, name: str, value: Any) -> None:
         """Raises an AttributeError for a hyperparameter that training would not be told of."""
         inner = self._optimizer if "_options" in vars(self) else None  # Until then it is made.
-        if inner is None or name.startswith("_") or value is getattr(self, name, None):
+        if inner is None or name.startswith("_"):
             return
         only_there = not (name in vars(self) or hasattr(type(self), name)) and hasattr(inner, name)
         # The stable class of OptimizerV2 hands these on.
         handed_on = name in getattr(inner, "_hyper", ()) and _tf.at_least(2, 4)
-        if name in self._not_reaching or (only_there and not handed_on):
+        unheard = name in self._not_reaching or (only_there and not handed_on)
+        # Asked last, as to read a learning rate may add operations to a graph.
+        if unheard and value is not getattr(self, name, None):
             raise AttributeError(
                 f"{name} of a {type(self).__name__} has no effect on training. Set it at the "
                 f"optimizer that is wrapped: inner_optimizer.{name} = {value!r}."
