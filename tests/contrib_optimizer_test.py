@@ -1,5 +1,6 @@
 """The loss-scale optimizer of TensorFlow 1.15's contrib: scaling, skipping, and getting along."""
 
+import functools
 import importlib
 import inspect
 import unittest
@@ -1063,6 +1064,48 @@ class WrappersTest(tf.test.TestCase, parameterized.TestCase):
             self.assertLen(wrapped.variables(), 4)
             self.assertEqual(list(mode.value(wrapped.variables())), [2.0, 16.0, 0, 0])
 
+    def test_autograph_converts_what_a_loss_calls(self):
+        with modes.entered("eager"):
+            var = tf1.Variable(1.0)
+            wrapped = contrib.LossScaleOptimizer(tf1.train.GradientDescentOptimizer(1.0), 8.0)
+
+            @tf.function
+            def step(x):
+                wrapped.minimize(lambda: _larger_than_one_or_nothing(var * x), var_list=[var])
+
+            step(tf.constant(0.125))
+            self.assertEqual(var.numpy(), 1.0)
+            step(tf.constant(2.0))
+            self.assertEqual(var.numpy(), -1.0)
+
+    @parameterized.parameters("subclass", "instance")
+    def test_minimize_goes_through_what_is_overridden(self, way):
+        base = contrib.LossScaleOptimizer
+        called = []
+
+        def compute_gradients(self, *args, **kwargs):
+            called.append("compute_gradients")
+            return [(2 * grad, var) for grad, var in base.compute_gradients(self, *args, **kwargs)]
+
+        def apply_gradients(self, grads_and_vars, *args, **kwargs):
+            called.append("apply_gradients")
+            return base.apply_gradients(self, grads_and_vars, *args, **kwargs)
+
+        own = {"compute_gradients": compute_gradients, "apply_gradients": apply_gradients}
+        for names in ([], ["compute_gradients"], ["apply_gradients"]):
+            with modes.entered("eager"):
+                called.clear()
+                var = tf1.Variable(1.0)
+                methods = {name: own[name] for name in names}
+                cls = type("Own", (base,), methods) if way == "subclass" else base
+                wrapped = cls(tf1.train.GradientDescentOptimizer(0.25), 8.0)
+                if way == "instance":
+                    for name, method in methods.items():
+                        setattr(wrapped, name, functools.partial(method, wrapped))
+                wrapped.minimize(lambda var=var: 1 * var, var_list=[var])
+                self.assertEqual(called, names)
+                self.assertEqual(var.numpy(), 0.5 if "compute_gradients" in names else 0.75)
+
     @parameterized.parameters(*modes.GRAPH)
     def test_a_subclass_that_keeps_master_copies(self, name):
         class Master(contrib.LossScaleOptimizer):
@@ -1100,6 +1143,12 @@ class WrappersTest(tf.test.TestCase, parameterized.TestCase):
                 wrapped = Bare(tf1.train.GradientDescentOptimizer(0.25), manager)
                 mode.compile(lambda: wrapped.minimize(lambda: var * var, var_list=[var]))()
                 self.assertEqual(list(mode.value([var] + manager.counted())), [1.5, 1, 1])
+
+
+def _larger_than_one_or_nothing(x):
+    if x > 1.0:
+        return x
+    return x * 0.0
 
 
 class WrappedStateTest(tf.test.TestCase, parameterized.TestCase):

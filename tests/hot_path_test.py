@@ -39,11 +39,12 @@ WRAPPERS = {
 }
 
 
-def _step(optimizer, variables):
-    def loss():
-        return tf.add_n([tf.reduce_sum(variable * variable) for variable in variables])
+def _loss(variables):
+    return tf.add_n([tf.reduce_sum(variable * variable) for variable in variables])
 
-    optimizer.apply_gradients(optimizer.compute_gradients(loss, variables))
+
+def _step(optimizer, variables):
+    optimizer.apply_gradients(optimizer.compute_gradients(lambda: _loss(variables), variables))
 
 
 def _operations(make, shapes):
@@ -157,6 +158,33 @@ class KerasGraphTest(parameterized.TestCase, tf.test.TestCase):
         self.assertEqual(added[1] - added[0], 20, added)
 
 
+class XlaTest(parameterized.TestCase, tf.test.TestCase):
+    @keras_homes.each()
+    def test_nothing_branches(self, home):
+        """XLA makes selections of the conditional, unless one of its branches does nothing."""
+        from tf_lossscale_compat.keras import mixed_precision
+
+        if not _tf.at_least(2, 15):
+            self.skipTest("how XLA compiles conditionals is known of later versions")
+        variables = [tf.Variable(tf.ones([4, 4])) for _ in range(3)]
+        optimizer = mixed_precision.LossScaleOptimizer(
+            home.SGD(0.1), initial_scale=8.0, count_skipped=False
+        )
+
+        @functools.partial(tf.function, jit_compile=True, autograph=False)
+        def step(grads):
+            optimizer.apply(grads, variables)
+
+        grads = [tf.fill([4, 4], 8.0)] * 3
+        step(grads)
+        self.assertAllClose(variables[0], tf.fill([4, 4], 0.9))
+        compiled = step.experimental_get_compiler_ir(grads)(stage="optimized_hlo")
+        self.assertNotIn("conditional(", compiled)
+        step([*grads[:2], tf.fill([4, 4], float("inf"))])
+        self.assertAllClose(variables[0], tf.fill([4, 4], 0.9))
+        self.assertEqual(float(optimizer.loss_scale), 4.0)
+
+
 class EagerTest(parameterized.TestCase, tf.test.TestCase):
     def setUp(self):
         super().setUp()
@@ -166,30 +194,62 @@ class EagerTest(parameterized.TestCase, tf.test.TestCase):
 
     @parameterized.parameters(*WRAPPERS)
     def test_after_two_steps_no_python_runs_for_each_gradient(self, wrapper):
-        parts = {
-            "unscale": _gradients._multiply,
-            "test": _gradients._test,
-            "update": _state._assign_at_once,
-        }
         expected = {
             "fixed": {"unscale"},
             "dynamic": {"unscale", "test", "update"},
             "contrib_fixed": {"unscale", "test"},
             "contrib_exponential": {"unscale", "test", "update"},
         }[wrapper]
+        self._check_parts(WRAPPERS[wrapper], _step, expected)
+
+    @parameterized.parameters(
+        ("fixed", {"unscale"}),
+        ("dynamic", {"both", "update"}),
+        ("contrib_fixed", {"both"}),
+        ("contrib_exponential", {"both", "update"}),
+    )
+    def test_minimize_unscales_and_tests_in_one(self, wrapper, expected):
+        def minimize(optimizer, variables):
+            optimizer.minimize(lambda: _loss(variables), var_list=variables)
+
+        self._check_parts(WRAPPERS[wrapper], minimize, expected)
+
+    @keras_homes.each((True, False))
+    def test_apply_of_keras_unscales_and_tests_in_one(self, home, dynamic):
+        from tf_lossscale_compat.keras import mixed_precision
+
+        def apply(optimizer, variables):
+            with tf.GradientTape() as tape:
+                loss = optimizer.scale_loss(_loss(variables))
+            optimizer.apply(tape.gradient(loss, variables), variables)
+
+        self._check_parts(
+            lambda: mixed_precision.LossScaleOptimizer(home.SGD(0.1), dynamic, 8.0),
+            apply,
+            {"both", "update"} if dynamic else {"unscale"},
+        )
+
+    def _check_parts(self, make, step, expected):
+        """Compares what is compiled by the second step, after which none of it runs in Python."""
+        parts = {
+            "unscale": _gradients._multiply,
+            "test": _gradients._test,
+            "both": _gradients._multiply_and_test,
+            "update": _state._assign_at_once,
+        }
         with modes.eager_mode(), contextlib.ExitStack() as stack:
             for part in parts.values():
                 part._concrete.clear()
             variables = [tf.Variable(tf.ones([4, 4])) for _ in range(5)]
-            optimizer = WRAPPERS[wrapper]()
+            optimizer = make()
             for _ in range(2):
-                _step(optimizer, variables)
+                step(optimizer, variables)
             compiled = {name for name, part in parts.items() if any(part._concrete.values())}
             self.assertEqual(compiled, expected)
             for part in parts.values():
                 stack.enter_context(mock.patch.object(part, "_function", None))
             for _ in range(3):
-                _step(optimizer, variables)
+                step(optimizer, variables)
             # 5 steps of v -= 0.1 * 2 * v
             self.assertAllClose(variables[0][0, 0], 0.8**5)
 

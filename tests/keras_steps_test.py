@@ -496,6 +496,19 @@ class WhoDividesTest(modes.EagerTestCase):
         self.assertAllEqual(arrays([variable]), [0.625])
 
     @keras_homes.each()
+    def test_autograph_converts_what_a_loss_calls(self, home):
+        opt, variable = self.optimizer(home)
+
+        @tf.function
+        def step(x):
+            opt.minimize(lambda: _larger_than_one_or_nothing(variable * x), [variable])
+
+        step(tf.constant(0.125))
+        self.assertAllEqual(arrays([variable]), [1.0])
+        step(tf.constant(2.0))
+        self.assertAllEqual(arrays([variable]), [-1.0])
+
+    @keras_homes.each()
     def test_minimize_goes_through_what_a_subclass_overrides(self, home):
         if home.kind == "keras3":
             self.skipTest("minimize is this package's own there, and calls neither")
@@ -529,6 +542,12 @@ class WhoDividesTest(modes.EagerTestCase):
             )
         self.assertEqual(inner.call_args[1]["experimental_aggregate_gradients"], False)
         self.assertNotIn("scaled", inner.call_args[1])
+
+
+def _larger_than_one_or_nothing(x):
+    if x > 1.0:
+        return x
+    return x * 0.0
 
 
 class ForgottenCallTest(modes.EagerTestCase):

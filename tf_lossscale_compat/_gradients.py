@@ -63,7 +63,8 @@ def _multiply(tensors):
     for tensor in tensors:
         if tensor.dtype not in factors:
             factors[tensor.dtype] = tf.cast(factor, tensor.dtype)
-    return [tensor * factors[tensor.dtype] for tensor in tensors]
+    # Raw operations here and below, one for each gradient: public ones take longer to trace.
+    return [tf.raw_ops.Mul(x=tensor, y=factors[tensor.dtype]) for tensor in tensors]
 
 
 def unscale(grads, reciprocal):
@@ -78,7 +79,11 @@ def unscale(grads, reciprocal):
     """
     grads = list(grads)
     tensors, sparse = _elements(grads)
-    products = _multiply(tensors + [reciprocal], loose=sparse)
+    return _like(grads, _multiply(tensors + [reciprocal], loose=sparse))
+
+
+def _like(grads, products):
+    """Gradients of these elements: None where one of `grads` is None, sparse where it is sparse."""
     if all(isinstance(grad, tf.Tensor) for grad in grads):
         return products
     products = iter(products)
@@ -163,7 +168,11 @@ def _exactly(tensors):
         rank = tensor.shape.rank
         if rank is not None and rank not in axes:
             axes[rank] = tf.constant(list(range(rank)), tf.int32)
-        flags.append(tf.reduce_all(tf.math.is_finite(tensor), axes.get(rank)))
+        finite = tf.raw_ops.IsFinite(x=tensor)
+        if rank is None:
+            flags.append(tf.reduce_all(finite))
+        else:
+            flags.append(tf.raw_ops.All(input=finite, axis=axes[rank]))
     return _all(flags)
 
 
@@ -190,7 +199,7 @@ def _quickly(dense, sparse):
     """
     sums: Any = collections.OrderedDict()
     for tensor in dense + [values for values, _ in sparse if values.dtype != tf.float16]:
-        sums.setdefault(tensor.dtype, []).append(tf.nn.l2_loss(tensor))
+        sums.setdefault(tensor.dtype, []).append(tf.raw_ops.L2Loss(t=tensor))
     flags = [tf.math.is_finite(tf.add_n(of_dtype)) for of_dtype in sums.values()]
     for values, _ in sparse:
         if values.dtype == tf.float16:
@@ -264,8 +273,42 @@ def all_finite(grads):
     tensors, sparse = _elements(grads)
     if not tensors:
         return tf.constant(True)
+    tensors, loose = _with_indices(grads, tensors, sparse)
+    return _test(tensors, sparse, loose=loose)
+
+
+def _with_indices(grads, tensors, sparse):
+    """The tensors, after them the indices of sparse gradients, and where shapes vary."""
     indices = [
         tf.convert_to_tensor(grad.indices) for grad in grads if isinstance(grad, tf.IndexedSlices)
     ]
     loose = sparse + tuple(range(len(tensors), len(tensors) + len(indices)))
-    return _test(tensors + indices, sparse, loose=loose)
+    return tensors + indices, loose
+
+
+@_compiled.in_eager_mode
+def _multiply_and_test(tensors, sparse):
+    """What `_multiply` and, of its products, `_test` return, in one list.
+
+    Args:
+      tensors: as those of `_test`, and after them the factor.
+      sparse: see there.
+    """
+    *tensors, factor = tensors
+    count = len(tensors) - len(sparse)
+    products = _multiply.__wrapped__([*tensors[:count], factor])
+    return [*products, _test.__wrapped__(products + tensors[count:], sparse)]
+
+
+def unscale_and_test(grads, reciprocal):
+    """Returns what `unscale` and, of its result, `all_finite` return.
+
+    In eager mode that is one compiled operation in place of two.
+    """
+    grads = list(grads)
+    tensors, sparse = _elements(grads)
+    if not tensors:
+        return grads, tf.constant(True)
+    tensors, loose = _with_indices(grads, tensors, sparse)
+    *products, finite = _multiply_and_test([*tensors, reciprocal], sparse, loose=loose)
+    return _like(grads, products), finite

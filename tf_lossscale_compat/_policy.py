@@ -151,7 +151,7 @@ def move_together(move, flag, variables):
         return _replicas.together(lambda flag: move(_replicas.all_true(flag)), (flag,))
 
 
-def decide(policy, grads, skips_nonfinite, agree, moving):
+def decide(policy, grads, skips_nonfinite, agree, moving, finite=None):
     """Looks at the gradients of one step where all replicas act as one.
 
     Args:
@@ -161,11 +161,13 @@ def decide(policy, grads, skips_nonfinite, agree, moving):
       agree: function of a scalar bool tensor that returns its AND over all processes, or None.
       moving: function of the finite flag, if that is known by then, that returns a context in which
         the policy is to move.
+      finite: bool scalar tensor, whether the gradients are finite everywhere; None where that is
+        yet to be found out.
 
     Returns:
       A triple: whether the gradients are to be applied, a bool or a bool scalar tensor that is the
       same on all replicas; the same for whether they are finite, as far as the policy asks; and a
-      function without arguments that moves the state.
+      function that moves the state, which may be given the latter once more, as a tensor.
 
     Raises:
       ValueError: the policy decides by gradients, which processes that are to agree may see
@@ -179,16 +181,17 @@ def decide(policy, grads, skips_nonfinite, agree, moving):
             f"agree tells all processes a flag, and {policy!r} looks at gradients. Use a "
             "LossScaleManager, whose update_loss_scale is given that flag."
         )
-    finite = True
-    if by_flag or skips_nonfinite:
-        finite = _replicas.all_finite(grads)
+    if not (by_flag or skips_nonfinite):
+        finite = True
+    else:
+        finite = _replicas.all_finite(grads) if finite is None else finite
         if agree is not None:
             finite = agree(finite)
     if by_flag:
 
-        def move_by_flag():
+        def move_by_flag(once_more=None):
             with moving(finite):
-                return move(policy, finite)
+                return move(policy, finite if once_more is None else once_more)
 
         lets_through = always_applies(policy) and not skips_nonfinite
         return lets_through or finite, finite, move_by_flag
@@ -196,4 +199,4 @@ def decide(policy, grads, skips_nonfinite, agree, moving):
         update, should_apply = policy.update(grads)
     if finite is not True:
         should_apply = tf.logical_and(finite, should_apply)
-    return should_apply, should_apply, lambda: update
+    return should_apply, should_apply, lambda once_more=None: update

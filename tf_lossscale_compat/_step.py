@@ -1,19 +1,21 @@
 """One training step, for every optimizer of this package.
 
-The caller multiplies the loss with `_policy.scale` and divides the gradients by the same value
-(`_gradients.scale_loss`, `_gradients.unscale`); then it calls `take`, in which each replica waits
-for the others, so that from there on all of them act as one (`_replicas.together`). The policy is
-asked: the gradients of each replica are tested, one scalar is summed over all replicas and workers,
-processes that no strategy knows of agree if the caller says how, and what comes out is the same
-everywhere (`_policy.decide`). If the step is to be applied, every replica hands its own gradients
-to the wrapped optimizer; if not, none does. Last the policy's state moves, on every copy of its
-variables, so that an optimizer that fails leaves it where it was (but for graphs of
-`MixedPrecisionLossScaleOptimizer`, which moves first, as the original does).
+The caller multiplies the loss with `_policy.scale` (`_gradients.scale_loss`) and divides the
+gradients by the same value (`_gradients.unscale`), or, where nobody else sees them, leaves that to
+`take`, which it calls then and which in eager mode divides and tests in one
+(`_gradients.unscale_and_test`). In `take` each replica waits for the others, so that from there on
+all of them act as one (`_replicas.together`). The policy is asked: the gradients of each replica
+are tested, one scalar is summed over all replicas and workers, processes that no strategy knows of
+agree if the caller says how, and what comes out is the same everywhere (`_policy.decide`). If the
+step is to be applied, every replica hands its own gradients to the wrapped optimizer; if not, none
+does. Last the policy's state moves, on every copy of its variables, so that an optimizer that fails
+leaves it where it was (but for graphs of `MixedPrecisionLossScaleOptimizer`, which moves first, as
+the original does).
 """
 
 import functools
 
-from tf_lossscale_compat import _agreement, _policy, _replicas, _tf, _watch
+from tf_lossscale_compat import _agreement, _gradients, _policy, _replicas, _tf, _watch
 
 tf = _tf.tf
 
@@ -26,6 +28,14 @@ def check_place(what):
             "context: inside a function that strategy.run runs."
         )
     _replicas.check_strategy()
+
+
+def overrides(optimizer, cls, *names):
+    """Whether a subclass of `cls`, or this optimizer, has methods of its own under these names."""
+    return any(
+        name in vars(optimizer) or getattr(type(optimizer), name) is not getattr(cls, name)
+        for name in names
+    )
 
 
 def take(
@@ -43,12 +53,13 @@ def take(
     agree=None,
     name=None,
     watched=None,
+    reciprocal=None,
 ):
-    """Applies unscaled gradients or skips them, and moves the loss scale by one step.
+    """Applies gradients, unscaled, or skips them, and moves the loss scale by one step.
 
     Args:
       policy: loss scale or manager.
-      grads: list of unscaled gradients, None among them.
+      grads: list of gradients, None among them.
       variables: list of variables, as long.
       apply: function of `grads`, `variables` and `*extra` that has the wrapped optimizer apply
         them; called in a replica context. Returns an operation, a tensor or None.
@@ -65,6 +76,8 @@ def take(
       name: str, the name of the operation that is returned, or None.
       watched: optimizer or policy whose record, beside that of `policy`, is told of the step; None
         for none.
+      reciprocal: float32 scalar tensor, one over the loss scale that `grads` are yet to be divided
+        by; None where they are unscaled.
 
     Returns:
       An operation; None in eager mode.
@@ -75,7 +88,15 @@ def take(
     check_place(what)
     records = _watch.records_of(watched, _policy.held(policy))
     watch = _watch.Step(policy, records, variables=variables)
-    if _policy.always_applies(policy) and not skips_nonfinite and not records:
+    nothing_to_decide = _policy.always_applies(policy) and not skips_nonfinite and not records
+    found = None
+    if reciprocal is not None:
+        alone = tf.executing_eagerly() and not tf.distribute.has_strategy()
+        if alone and not nothing_to_decide and _policy.goes_by_flag(policy):
+            grads, found = _gradients.unscale_and_test(grads, reciprocal)
+        else:
+            grads = _gradients.unscale(grads, reciprocal)
+    if nothing_to_decide:
         # Nothing to decide and nothing to move, so replicas need not meet.
         applied = apply(grads, variables, *extra)
         if not isinstance(applied, tf.Operation):
@@ -86,7 +107,7 @@ def take(
         ask = None if agree is None else functools.partial(_agreement.ask, agree)
         watch.grads = grads
         should_apply, finite, move = _policy.decide(
-            policy, grads, skips_nonfinite, ask, watch.moving
+            policy, grads, skips_nonfinite, ask, watch.moving, found
         )
         # Of the policies of this package, one that has a step applied that is not finite has all.
         skips = should_apply is not True
@@ -105,14 +126,24 @@ def take(
             move()
             watch.told([], finite, skips)
             return None
+        by_xla = _tf.compiled_by_xla()
+
+        def then(done, flag):
+            # A branch that does nothing keeps XLA from making selections of the conditional, which
+            # it fuses with what is around. So the branches say which one was taken.
+            if not by_xla:
+                return done
+            with tf.control_dependencies([done]):
+                return tf.constant(flag)
+
         moved = move() if moves_first else None
         if isinstance(should_apply, bool):
             done = applied() if should_apply else skipped()
         else:
-            done = cond(should_apply, applied, skipped)
+            done = cond(should_apply, lambda: then(applied(), True), lambda: then(skipped(), False))
         if not moves_first:
             with tf.control_dependencies([done]):
-                moved = move()
+                moved = move(done if isinstance(done, tf.Tensor) else None)
         told = watch.told([done, moved], finite, skips)
         return tf.group(*[op for op in (done, moved, *told) if op is not None], name=name)
 

@@ -39,6 +39,12 @@ try:
 except ImportError:
     _function = None
 
+try:
+    from tensorflow.python.autograph.core import ag_ctx as _ag_ctx
+    from tensorflow.python.autograph.impl import api as _autograph
+except ImportError:
+    _ag_ctx = _autograph = None
+
 tf1 = tf.compat.v1
 
 if TYPE_CHECKING:
@@ -65,6 +71,41 @@ if TYPE_CHECKING:
     def do_not_convert(func: _types.Function) -> _types.Function: ...
 else:
     do_not_convert = tf.autograph.experimental.do_not_convert
+
+
+def converts_functions_given(method):
+    """Decorates a method as `do_not_convert` does, but for the functions that it is given.
+
+    What a user's loss calls is converted as it would be where the method is called.
+    """
+    unconverted = do_not_convert(method)
+
+    @functools.wraps(method)
+    def call(*args, **kwargs):
+        args = [as_converted_here(each) for each in args]
+        kwargs = {name: as_converted_here(each) for name, each in kwargs.items()}
+        return unconverted(*args, **kwargs)
+
+    return call
+
+
+def as_converted_here(function):
+    """A function, to be called where autograph is off, as autograph has it where this is called.
+
+    Nothing public says so; without it autograph leaves the function alone. Other values stay.
+    """
+    if _autograph is None or not inspect.isroutine(function):
+        return function
+    context = _ag_ctx.control_status_ctx()
+    if context.status is not _ag_ctx.Status.ENABLED:
+        return function
+    converted = _autograph.tf_convert(function, context)
+
+    def call(*args, **kwargs):
+        with context:  # Which what it calls goes by in turn.
+            return converted(*args, **kwargs)
+
+    return call
 
 
 def at_least(major, minor):

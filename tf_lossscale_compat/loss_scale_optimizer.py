@@ -85,9 +85,9 @@ class _BaseLossScaleOptimizer(_tf.Optimizer):
         if isinstance(policy, _tf.Trackable) and hasattr(self, "_non_slot_dict"):
             self._track_trackable(policy, "loss_scale", overwrite=True)
 
-    def _unscaled(self, grads: list[Any], scale: tf.Tensor) -> list[Any]:
-        """Returns a list of gradients divided by `scale`, rounded as the original did."""
-        raise NotImplementedError
+    def _reciprocal(self, scale: tf.Tensor) -> tf.Tensor:
+        """Returns what gradients are multiplied with, as the original computes it."""
+        return 1.0 / scale
 
     def _step_options(self, name: str | None) -> dict[str, Any]:
         """What `_step.take` is told of the original's ways, as keyword arguments."""
@@ -131,6 +131,13 @@ class _BaseLossScaleOptimizer(_tf.Optimizer):
         }
         if not self._enabled:
             return list(self._wrapped.compute_gradients(loss, **options))
+        grads, variables, scale = self._scaled_gradients(loss, options)
+        return list(zip(_gradients.unscale(grads, self._reciprocal(scale)), variables))
+
+    def _scaled_gradients(
+        self, loss: Any, options: dict[str, Any]
+    ) -> tuple[list[Any], list[Any], tf.Tensor]:
+        """Returns gradients of the scaled loss, their variables, and the scale."""
         scale = _policy.scale(self._policy)
         if callable(loss) and self._calls_loss_in_graphs and _tf.in_plain_graph():
             loss = loss()
@@ -143,8 +150,53 @@ class _BaseLossScaleOptimizer(_tf.Optimizer):
         else:
             scaled_loss = _gradients.scale_loss(loss, scale)
         grads_and_vars = list(self._wrapped.compute_gradients(scaled_loss, **options))
-        grads = self._unscaled([grad for grad, _ in grads_and_vars], scale)
-        return list(zip(grads, (var for _, var in grads_and_vars)))
+        grads = [grad for grad, _ in grads_and_vars]
+        return grads, [var for _, var in grads_and_vars], scale
+
+    def minimize(
+        self,
+        loss: tf.Tensor | Callable[[], tf.Tensor],
+        global_step: Any = None,
+        var_list: Any = None,
+        gate_gradients: int = _tf.Optimizer.GATE_OP,
+        aggregation_method: int | None = None,
+        colocate_gradients_with_ops: bool = False,
+        name: str | None = None,
+        grad_loss: Any = None,
+    ) -> Any:
+        """Computes gradients and applies them: `compute_gradients` and `apply_gradients` in one.
+
+        Args:
+          loss: see `compute_gradients`, as all that are not named here.
+          global_step: see `apply_gradients`.
+          var_list: see there.
+          gate_gradients: see there.
+          aggregation_method: see there.
+          colocate_gradients_with_ops: see there.
+          name: see `apply_gradients`.
+          grad_loss: see there.
+
+        Returns:
+          In graph mode an operation; in eager mode None.
+
+        Raises:
+          ValueError: called in a cross-replica context, or there is no gradient.
+        """
+        options = {
+            "var_list": var_list,
+            "gate_gradients": gate_gradients,
+            "aggregation_method": aggregation_method,
+            "colocate_gradients_with_ops": colocate_gradients_with_ops,
+            "grad_loss": grad_loss,
+        }
+        # Nobody sees the gradients between, so that they can be divided where they are applied.
+        if self._enabled and not _step.overrides(
+            self, _BaseLossScaleOptimizer, "compute_gradients", "apply_gradients"
+        ):
+            grads, variables, scale = self._scaled_gradients(loss, options)
+            reciprocal = self._reciprocal(scale)
+            return self._take_step("loss", grads, variables, global_step, name, reciprocal)
+        return super().minimize(loss, global_step, name=name, **options)
 
     @_tf.do_not_convert
     def apply_gradients(
@@ -170,18 +222,32 @@ class _BaseLossScaleOptimizer(_tf.Optimizer):
           ValueError: called in a cross-replica context, or there is no gradient.
         """
         grads_and_vars = list(grads_and_vars)
-        if all(grad is None for grad, _ in grads_and_vars):
-            raise ValueError(
-                "grads_and_vars has no gradient for any variable, got {!r}.".format(
-                    [getattr(var, "name", var) for _, var in grads_and_vars]
-                )
-            )
+        grads = [grad for grad, _ in grads_and_vars]
+        variables = [var for _, var in grads_and_vars]
+        return self._take_step("grads_and_vars", grads, variables, global_step, name)
+
+    @_tf.do_not_convert
+    def _take_step(
+        self,
+        given: str,
+        grads: list[Any],
+        variables: list[Any],
+        global_step: Any,
+        name: str | None,
+        reciprocal: tf.Tensor | None = None,
+    ) -> Any:
+        """Applies gradients that are yet to be multiplied with `reciprocal`, if there is one.
+
+        `given` is the argument that they come from.
+        """
+        if all(grad is None for grad in grads):
+            names = [getattr(var, "name", var) for var in variables]
+            raise ValueError(f"{given} has no gradient for any variable, got {names!r}.")
 
         def apply(grads: list[Any], variables: list[Any], global_step: Any) -> Any:
             pairs = list(zip(grads, variables))
             return self._wrapped.apply_gradients(pairs, global_step, self._inner_name(name))
 
-        grads, variables = (list(part) for part in zip(*grads_and_vars))
         step = _step.take(
             self._policy,
             grads,
@@ -191,6 +257,7 @@ class _BaseLossScaleOptimizer(_tf.Optimizer):
             what="apply_gradients",
             agree=self._agree,
             watched=self,
+            reciprocal=reciprocal,
             **self._step_options(name),
         )
         return _sync_replicas.reopen_accumulators(step, grads, variables, global_step)
@@ -311,13 +378,19 @@ class LossScaleOptimizer(_BaseLossScaleOptimizer):
         self._policy = _inside(manager)
         self.__dict__["_manager_given"] = manager
 
-    def _unscaled(self, grads: list[Any], scale: tf.Tensor) -> list[Any]:
+    def _scaled_gradients(
+        self, loss: Any, options: dict[str, Any]
+    ) -> tuple[list[Any], list[Any], tf.Tensor]:
+        grads, variables, scale = super()._scaled_gradients(loss, options)
         if not self._keep_sparse:
             grads = [
                 tf.convert_to_tensor(grad) if isinstance(grad, tf.IndexedSlices) else grad
                 for grad in grads
             ]
-        return _gradients.unscale(grads, tf.math.reciprocal(scale))
+        return grads, variables, scale
+
+    def _reciprocal(self, scale: tf.Tensor) -> tf.Tensor:
+        return tf.math.reciprocal(scale)
 
     def _step_options(self, name: str | None) -> dict[str, Any]:
         return {"cond": _tf.cond, "skips_nonfinite": self._enabled}
@@ -390,9 +463,6 @@ class MixedPrecisionLossScaleOptimizer(_BaseLossScaleOptimizer):
     @_loss_scale.setter
     def _loss_scale(self, loss_scale: Any) -> None:
         self._policy = loss_scale
-
-    def _unscaled(self, grads: list[Any], scale: tf.Tensor) -> list[Any]:
-        return _gradients.unscale(grads, 1.0 / scale)
 
     def _step_options(self, name: str | None) -> dict[str, Any]:
         if not _policy.always_applies(self._policy):  # Else the wrapped one's operation will do.

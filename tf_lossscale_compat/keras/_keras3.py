@@ -7,7 +7,7 @@ from typing import Any, Iterable
 import numpy as np
 from absl import logging
 
-from tf_lossscale_compat import _agreement, _gradients, _policy, _tf
+from tf_lossscale_compat import _agreement, _gradients, _policy, _step, _tf
 from tf_lossscale_compat import loss_scale as loss_scale_lib
 from tf_lossscale_compat.keras import _shared
 
@@ -115,9 +115,13 @@ class Keras3(_shared.InnerHyperparameters):
                 self.inner_optimizer.built = True  # Nor does every build say so.
             super(self._native, self).build(variables)
 
+    def _to_unscale(self, grads, variables):
+        if any(map(_is_overwritten, variables)):
+            return self._unscale_for(grads, variables), None
+        return super()._to_unscale(grads, variables)
+
     def _unscale_for(self, grads, variables, unscale=None):
-        # Their "gradients" are new values (float8 training), not derivatives of the loss.
-        keeps = [getattr(variable, "overwrite_with_gradient", False) for variable in variables]
+        keeps = list(map(_is_overwritten, variables))
         unscale = unscale or self._unscale
         unscaled = unscale([None if keep else grad for grad, keep in zip(grads, keeps)])
         return [grad if keep else new for grad, new, keep in zip(grads, unscaled, keeps)]
@@ -153,7 +157,7 @@ class Keras3(_shared.InnerHyperparameters):
             and this optimizer was asked both for `scale_loss` and for unscaled gradients.
         """
         scaled = self._calls.are_scaled(scaled)
-        if _shared.overrides(self, Keras3, "apply"):  # Which Keras' own goes through, too.
+        if _step.overrides(self, Keras3, "apply"):  # Which Keras' own goes through, too.
             grads, variables = _shared.split(grads_and_vars)
             if not scaled:
                 if any(getattr(grad, "dtype", None) == tf.float16 for grad in grads):
@@ -181,7 +185,7 @@ class Keras3(_shared.InnerHyperparameters):
             trainable_variables = self._trainable_variables
         super().apply(grads, trainable_variables)
 
-    @_tf.do_not_convert
+    @_tf.converts_functions_given
     def minimize(self, loss: Any, var_list: Any, tape: Any = None) -> Any:
         """Computes gradients of the scaled loss and applies them, as optimizers before Keras 3 did.
 
@@ -200,8 +204,8 @@ class Keras3(_shared.InnerHyperparameters):
                 scaled = scaled()
         variables = list(var_list() if callable(var_list) else var_list)
         grads = tape.gradient(scaled, variables)
-        own_apply = _shared.overrides(self, Keras3, "apply_gradients")
-        if _shared.overrides(self, Keras3, "get_unscaled_gradients"):
+        own_apply = _step.overrides(self, Keras3, "apply_gradients")
+        if _step.overrides(self, Keras3, "get_unscaled_gradients"):
             pairs = self._unscaled_pairs(zip(grads, variables))
             options = {} if own_apply else {"scaled": False}
             return self.apply_gradients(pairs, **options)
@@ -262,6 +266,11 @@ class Keras3(_shared.InnerHyperparameters):
     @classmethod
     def _deserialize_inner(cls, config, custom_objects):
         return cls._keras.saving.deserialize_keras_object(config, custom_objects=custom_objects)
+
+
+def _is_overwritten(variable):
+    """Whether its "gradient" is its new value (float8 training), no derivative of the loss."""
+    return getattr(variable, "overwrite_with_gradient", False)
 
 
 def _can_be_of(value, variable):

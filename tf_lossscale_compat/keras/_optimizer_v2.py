@@ -7,13 +7,17 @@ import sys
 import threading
 from typing import Any, Iterable
 
-from tf_lossscale_compat import _agreement, _tf
+from tf_lossscale_compat import _agreement, _step, _tf
 from tf_lossscale_compat.keras import _shared
 
 tf = _tf.tf
 
 
 _lock = threading.Lock()
+
+
+def _clips_when_applied(optimizer):
+    return hasattr(optimizer, "_transform_gradients")
 
 
 @contextlib.contextmanager
@@ -23,7 +27,7 @@ def _without_clipping(optimizer):
     Before TensorFlow 2.4 optimizers clip where they compute, later ones where they apply. Yields
     the function that clips a list of gradients in its place.
     """
-    if hasattr(optimizer, "_transform_gradients"):
+    if _clips_when_applied(optimizer):
         yield list
         return
     attributes = vars(optimizer)
@@ -98,18 +102,23 @@ class OptimizerV2(_shared.WrapsTFKeras):
 
     # Gradients.
 
-    @_tf.do_not_convert
+    @_tf.converts_functions_given
     def _compute_gradients(self, loss, var_list, grad_loss=None, tape=None):
         self._calls.ask("_compute_gradients")
         return self._gradients(loss, var_list, grad_loss, tape)
 
     def _gradients(self, loss, var_list, grad_loss, tape):
+        pairs, clip = self._scaled_gradients(loss, var_list, grad_loss, tape)
+        pairs = self._unscaled_pairs(pairs)
+        return list(zip(clip([grad for grad, _ in pairs]), [variable for _, variable in pairs]))
+
+    def _scaled_gradients(self, loss, var_list, grad_loss, tape):
+        """Pairs of scaled gradients and variables, and what clips the unscaled ones."""
         scaled = self._scaled(loss, tape)
         kwargs = {} if tape is None else {"tape": tape}
         with _without_clipping(self._optimizer) as clip:
             pairs = self._optimizer._compute_gradients(scaled, var_list, grad_loss, **kwargs)
-        pairs = self._unscaled_pairs(pairs)
-        return list(zip(clip([grad for grad, _ in pairs]), [variable for _, variable in pairs]))
+        return pairs, clip
 
     @_tf.do_not_convert
     def get_gradients(self, loss: Any, params: Any) -> list[Any]:
@@ -119,7 +128,7 @@ class OptimizerV2(_shared.WrapsTFKeras):
             grads = self._optimizer.get_gradients(self._scale(loss), params)
         return clip(self._unscale(grads))
 
-    @_tf.do_not_convert
+    @_tf.converts_functions_given
     def minimize(
         self,
         loss: Any,
@@ -129,9 +138,14 @@ class OptimizerV2(_shared.WrapsTFKeras):
         tape: Any = None,
     ) -> Any:
         """Computes gradients of the scaled loss, unscales and applies them, see `OptimizerV2`."""
-        if _shared.overrides(self, OptimizerV2, "_compute_gradients", "apply_gradients"):
+        if _step.overrides(self, OptimizerV2, "_compute_gradients", "apply_gradients"):
             kwargs = {} if tape is None else {"tape": tape}
             return super().minimize(loss, var_list, grad_loss, name, **kwargs)
+        if _clips_when_applied(self._optimizer) and not _step.overrides(
+            self, OptimizerV2, "get_unscaled_gradients"
+        ):
+            pairs, _ = self._scaled_gradients(loss, var_list, grad_loss, tape)
+            return self.apply_gradients(pairs, name=name, scaled=True)
         pairs = self._gradients(loss, var_list, grad_loss, tape)
         return self.apply_gradients(pairs, name=name, scaled=False)
 

@@ -191,7 +191,7 @@ class LossScaling(_MixedIntoKeras):
     def _scaled(self, loss, tape):
         """`loss`, a tensor on `tape` or a function, scaled."""
         scale = self._scale
-        if overrides(self, LossScaling, "get_scaled_loss"):
+        if _step.overrides(self, LossScaling, "get_scaled_loss"):
             self._calls.ask(_calls.UNSCALED)  # As its other half follows.
             scale = self.get_scaled_loss
         if callable(loss):
@@ -204,7 +204,7 @@ class LossScaling(_MixedIntoKeras):
     def _unscaled_pairs(self, grads_and_vars):
         grads_and_vars = list(grads_and_vars)
         unscale = self._unscale
-        if overrides(self, LossScaling, "get_unscaled_gradients"):
+        if _step.overrides(self, LossScaling, "get_unscaled_gradients"):
             self._calls.ask(_calls.LOSS_SCALED)
             unscale = self.get_unscaled_gradients
         grads = unscale([grad for grad, _ in grads_and_vars])
@@ -225,8 +225,9 @@ class LossScaling(_MixedIntoKeras):
         Returns:
           In a graph for a Session an operation, else what `tf.group` makes of it.
         """
+        reciprocal = None
         if scaled:
-            grads = self._unscale_for(grads, variables)
+            grads, reciprocal = self._to_unscale(grads, variables)
         counts = self._options.get("count_skipped", self._counts_skipped())
         return _step.take(
             self._loss_scale,
@@ -237,6 +238,7 @@ class LossScaling(_MixedIntoKeras):
             skip=self._count_skipped if counts else None,
             agree=_agreement.or_horovods(self._agree, self, self._loss_scale),
             watched=self,
+            reciprocal=reciprocal,
         )
 
     def _policy_in_use(self):
@@ -255,9 +257,9 @@ class LossScaling(_MixedIntoKeras):
         """The name to be kept in the config, or None."""
         return name
 
-    def _unscale_for(self, grads, variables):
-        """`_unscale`, where a family may leave the gradients of some variables alone."""
-        return self._unscale(grads)
+    def _to_unscale(self, grads, variables):
+        """Returns gradients, and what all of them are yet to be multiplied with, or None."""
+        return grads, 1.0 / _policy.scale(self._loss_scale)
 
     def _apply_pairs(self, grads_and_vars, scaled, **kwargs):
         """Applies (gradient, variable) pairs; `kwargs` are for the inner `apply_gradients`."""
@@ -326,17 +328,6 @@ class CallableList(list):
 
     def __call__(self) -> CallableList:
         return self
-
-
-def overrides(optimizer, family, *names):
-    """Whether a subclass, or this one, has methods of its own under these names.
-
-    They may take no `scaled`.
-    """
-    return any(
-        name in vars(optimizer) or getattr(type(optimizer), name) is not getattr(family, name)
-        for name in names
-    )
 
 
 def assign_all(variables, values):

@@ -6,7 +6,7 @@ from typing import Any, Iterable
 
 from absl import logging
 
-from tf_lossscale_compat import _tf
+from tf_lossscale_compat import _step, _tf
 from tf_lossscale_compat.keras import _shared
 
 tf = _tf.tf
@@ -34,7 +34,7 @@ class TFKeras(_shared.InnerHyperparameters, _shared.WrapsTFKeras):
         """Has the inner optimizer put its moving averages, if it keeps any, into the variables."""
         self._optimizer.finalize_variable_values(var_list)
 
-    @_tf.do_not_convert
+    @_tf.converts_functions_given
     def compute_gradients(
         self, loss: Any, var_list: Any, tape: Any = None
     ) -> list[tuple[Any, Any]]:
@@ -49,16 +49,21 @@ class TFKeras(_shared.InnerHyperparameters, _shared.WrapsTFKeras):
         return self._gradients(loss, var_list, tape)
 
     def _gradients(self, loss, var_list, tape):
-        scaled = self._scaled(loss, tape)
-        return self._unscaled_pairs(self._optimizer.compute_gradients(scaled, var_list, tape=tape))
+        return self._unscaled_pairs(self._scaled_gradients(loss, var_list, tape))
 
-    @_tf.do_not_convert
+    def _scaled_gradients(self, loss, var_list, tape):
+        scaled = self._scaled(loss, tape)
+        return self._optimizer.compute_gradients(scaled, var_list, tape=tape)
+
+    @_tf.converts_functions_given
     def minimize(self, loss: Any, var_list: Any, tape: Any = None) -> None:
         """Computes gradients and applies them: `compute_gradients` and `apply_gradients` in one."""
-        if _shared.overrides(self, TFKeras, "compute_gradients", "apply_gradients"):
+        if _step.overrides(self, TFKeras, "compute_gradients", "apply_gradients"):
             super().minimize(loss, var_list, tape)
-        else:
+        elif _step.overrides(self, TFKeras, "get_unscaled_gradients"):
             self.apply_gradients(self._gradients(loss, var_list, tape), scaled=False)
+        else:
+            self.apply_gradients(self._scaled_gradients(loss, var_list, tape), scaled=True)
 
     def _apply_pairs(self, grads_and_vars, scaled, **kwargs):
         grads, variables = _shared.split(grads_and_vars)
