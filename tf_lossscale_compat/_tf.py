@@ -82,9 +82,8 @@ def converts_functions_given(method):
 
     @functools.wraps(method)
     def call(*args, **kwargs):
-        args = [as_converted_here(each) for each in args]
-        kwargs = {name: as_converted_here(each) for name, each in kwargs.items()}
-        return unconverted(*args, **kwargs)
+        given = {name: as_converted_here(each) for name, each in kwargs.items()}
+        return unconverted(*[as_converted_here(each) for each in args], **given)
 
     return call
 
