@@ -1,7 +1,9 @@
 """What is measured: apply steps of this package, of its peers, and of neither.
 
 Each contender is given the same gradients of a scaled loss, and unscales, tests and applies them.
-The v1 optimizers compute gradients themselves, so here they take the given ones for computed.
+It is called as users call it. v1's `minimize` computes gradients by the optimizer that is wrapped,
+which here takes the given ones for computed; that of tf_keras, which `fit` calls with a tape, is
+given something that stands for one. Keras 3's `fit` calls `apply`.
 """
 
 import dataclasses
@@ -51,6 +53,11 @@ class Contender:
         """Whether the loss scale stays as it is."""
         return "fixed" in self.name or "factor" in self.name
 
+    @property
+    def is_baseline(self):
+        """Whether there is no loss scale."""
+        return self.name == baseline(self.generation)
+
 
 class _Given(tf1.train.GradientDescentOptimizer):
     """Takes gradients that are there already for computed ones."""
@@ -60,7 +67,25 @@ class _Given(tf1.train.GradientDescentOptimizer):
         self.given = []
 
     def compute_gradients(self, loss, *args, **kwargs):
+        if callable(loss):  # As an optimizer does, so that scaling it counts.
+            loss()
         return list(self.given)
+
+
+class _GivenTape:
+    """Stands for a `tf.GradientTape` that has recorded a loss: the gradients are there already."""
+
+    def __init__(self, given):
+        self._given = given
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        pass
+
+    def gradient(self, *_):
+        return list(self._given)
 
 
 def _v1(wrap):
@@ -74,21 +99,15 @@ def _v1(wrap):
 def _apply_v1(optimizer, gradients, variables):
     given, outer = optimizer
     given.given = list(zip(gradients, variables))
-    pairs = outer.compute_gradients(lambda: tf.constant(1.0), variables)
-    return outer.apply_gradients(pairs)
+    return outer.minimize(lambda: tf.constant(1.0), var_list=variables)
 
 
-def _apply_scaled(optimizer, gradients, variables):
+def _apply(optimizer, gradients, variables):
     return optimizer.apply(gradients, variables)
 
 
-def _apply_plain(optimizer, gradients, variables):
-    return optimizer.apply_gradients(zip(gradients, variables))
-
-
-def _apply_by_hand(optimizer, gradients, variables):
-    optimizer.get_scaled_loss(tf.constant(1.0))
-    return optimizer.apply_gradients(zip(optimizer.get_unscaled_gradients(gradients), variables))
+def _minimize(optimizer, gradients, variables):
+    return optimizer.minimize(tf.constant(1.0), variables, tape=_GivenTape(gradients))
 
 
 def _v1_contenders():
@@ -98,7 +117,7 @@ def _v1_contenders():
     )
     peer = theirs.MixedPrecisionLossScaleOptimizer
     ours = experimental.MixedPrecisionLossScaleOptimizer
-    yield Contender("v1, no loss scale", "v1", _v1(lambda opt: opt), _apply_v1)
+    yield Contender(baseline("v1"), "v1", _v1(lambda opt: opt), _apply_v1)
     yield Contender(
         "tf.compat.v1, fixed",
         "v1",
@@ -165,19 +184,17 @@ def _keras_contenders(generation, keras):
     def sgd(**kwargs):
         return keras.optimizers.SGD(RATE, **kwargs)
 
-    yield Contender(f"{generation}, no loss scale", generation, sgd, _apply_plain)
+    apply = _apply if generation == "keras3" else _minimize
+    yield Contender(baseline(generation), generation, sgd, apply)
     if generation == "keras3":
         fixed = "keras3, loss_scale_factor"
-        yield Contender(fixed, generation, lambda: sgd(loss_scale_factor=SCALE), _apply_plain)
+        yield Contender(fixed, generation, lambda: sgd(loss_scale_factor=SCALE), apply)
         own = keras.optimizers.LossScaleOptimizer
-        make_own = functools.partial(own, initial_scale=SCALE, dynamic_growth_steps=PERIOD)
-        apply = _apply_scaled
     else:
         fixed = "tf_keras, fixed"
         own = keras.mixed_precision.LossScaleOptimizer
-        yield Contender(fixed, generation, lambda: own(sgd(), False, SCALE), _apply_by_hand)
-        make_own = functools.partial(own, initial_scale=SCALE, dynamic_growth_steps=PERIOD)
-        apply = _apply_by_hand
+        yield Contender(fixed, generation, lambda: own(sgd(), False, SCALE), apply)
+    make_own = functools.partial(own, initial_scale=SCALE, dynamic_growth_steps=PERIOD)
     dynamic = f"{generation}, dynamic"
     yield Contender(dynamic, generation, lambda: make_own(sgd()), apply)
     yield Contender(

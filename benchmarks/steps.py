@@ -1,6 +1,7 @@
 """Steps that are measured side by side: their time, their graphs, their memory."""
 
 import concurrent.futures
+import contextlib
 import gc
 import os
 import random
@@ -12,34 +13,70 @@ import numpy as np
 import tensorflow as tf
 
 from benchmarks import contenders as contenders_lib
-from benchmarks import peak, workloads
+from benchmarks import launches, paired, peak, workloads
 
 tf1 = tf.compat.v1
 
 MODES = ("graph", "eager", "jit", "session", "mirrored")
+# In front of a mode: every step has a gradient that is not finite.
+SKIPPED = "skipped "
 # Traces that trace times are a median of, for the workloads whose trace times are reported.
-TRACES = {"large": 5, "small": 5}
+TRACES = {"large": 7, "small": 7}
+
+
+def hide_gpus():
+    """Leaves everything to the CPU; called before TensorFlow starts."""
+    tf.config.set_visible_devices([], "GPU")
+
+
+def make_logical_cpus(count):
+    """Makes so many devices of the CPU; called before TensorFlow starts."""
+    (cpu,) = tf.config.list_physical_devices("CPU")
+    tf.config.set_logical_device_configuration(
+        cpu, [tf.config.LogicalDeviceConfiguration()] * count
+    )
+
+
+def mirrored(replicas, kind="CPU"):
+    """Returns a MirroredStrategy over so many logical devices of one kind, "CPU" or "GPU"."""
+    devices = [device.name for device in tf.config.list_logical_devices(kind)[:replicas]]
+    if len(devices) < replicas:
+        raise ValueError(f"There are {len(devices)} logical {kind}s and not {replicas}.")
+    return tf.distribute.MirroredStrategy(
+        devices, cross_device_ops=tf.distribute.ReductionToOneDevice()
+    )
 
 
 class Setting:
     """What all contenders on one workload in one mode share: gradients and variables."""
 
-    def __init__(self, mode, workload):
+    def __init__(self, mode, workload, strategy=None, device=None):
+        """Makes gradients and variables.
+
+        Args:
+          mode: str, one of `MODES`; "mirrored" for every strategy.
+          workload: str, one of `workloads.NAMES`.
+          strategy: the strategy of "mirrored"; None for one over two devices.
+          device: str, where everything is put, and waited for; None for wherever TensorFlow does.
+        """
         self.mode = mode
+        self.device = device
         arrays, shapes = workloads.gradients(workload)
-        self.strategy = tf.distribute.get_strategy()
-        if mode == "mirrored":
-            devices = [device.name for device in tf.config.list_logical_devices("CPU")[:2]]
-            self.strategy = tf.distribute.MirroredStrategy(
-                devices, cross_device_ops=tf.distribute.ReductionToOneDevice()
-            )
+        self.strategy = strategy or tf.distribute.get_strategy()
+        if mode == "mirrored" and strategy is None:
+            self.strategy = mirrored(2, "GPU" if device and "GPU" in device else "CPU")
         self.graph = tf.Graph() if mode == "session" else None
         with self.entered():
             self.variables = [self._variable(tf.zeros(shape)) for shape in shapes]
             given = workloads.as_tensors(arrays, shapes)
-            self.gradients = given
+            last = workloads.as_tensors([workloads.not_finite(arrays[-1])], shapes[-1:])
             if self.graph:  # Constants would be folded into the graph.
-                self.gradients = [_with_values(g, self._variable(_values(g))) for g in given]
+                given, last = (
+                    [_with_values(g, self._variable(_values(g))) for g in some]
+                    for some in (given, last)
+                )
+        self.gradients = given
+        self.not_finite = given[:-1] + last
         self.session = None
 
     def _variable(self, value):
@@ -47,9 +84,14 @@ class Setting:
             return tf1.Variable(value, trainable=False, use_resource=True)
         return tf.Variable(value)
 
+    @contextlib.contextmanager
     def entered(self):
         """The context that optimizers are made in."""
-        return self.graph.as_default() if self.graph else self.strategy.scope()
+        with contextlib.ExitStack() as stack:
+            stack.enter_context(self.graph.as_default() if self.graph else self.strategy.scope())
+            if self.device and self.mode != "mirrored":
+                stack.enter_context(tf.device(self.device))
+            yield
 
     def started_session(self):
         """The session that all steps share, with what was added to the graph initialized."""
@@ -77,10 +119,18 @@ def _computed(gradients, one):
 
 
 class Step:
-    """A contender's step in a setting, ready to be run again and again."""
+    """A contender's step in a setting, ready to be run again and again.
 
-    def __init__(self, contender, setting):
+    Attributes:
+      nodes: int, nodes of its graph, once it was traced or is one of a session; else None.
+      trace_seconds: list of the seconds that traces took, or None.
+    """
+
+    def __init__(self, contender, setting, skipped=False):
         self.trace_seconds = self.nodes = None
+        self._given = setting.not_finite if skipped else setting.gradients
+        # What was started on a device is still running when a call returns.
+        self._wait = tf.test.experimental.sync_devices if setting.device else lambda: None
         with setting.entered():
             optimizer = contender.make()
 
@@ -97,7 +147,7 @@ class Step:
 
     def _in_eager_mode(self, setting, step):
         # Python's `one` would be a constant that is folded away.
-        arguments = (setting.gradients, tf.constant(1.0))
+        arguments = (self._given, tf.constant(1.0))
         if setting.mode == "mirrored":
 
             def whole(*args):
@@ -122,8 +172,8 @@ class Step:
             one = tf1.placeholder_with_default(1.0, [])
             before = len(setting.graph.get_operations())
             start = time.perf_counter()
-            update = step(setting.gradients, one)
-            self.trace_seconds = time.perf_counter() - start
+            update = step(self._given, one)
+            self.trace_seconds = [time.perf_counter() - start]
             self.nodes = len(setting.graph.get_operations()) - before
         session = setting.started_session()
         self._run = lambda: session.run(update)
@@ -141,6 +191,7 @@ class Step:
         """Runs a step; returns its seconds."""
         start = time.perf_counter()
         self._run()
+        self._wait()
         return time.perf_counter() - start
 
 
@@ -165,68 +216,167 @@ class _Floor:
         return time.perf_counter() - start
 
 
-def measure(workload, mode, rounds, names=(), processes=0):
+class _FloorOnDevice:
+    """The same by TensorFlow, on the device that everything is put on."""
+
+    def __init__(self, workload, device):
+        arrays, _ = workloads.gradients(workload)
+        arrays = [array[0] if isinstance(array, tuple) else array for array in arrays]
+        with tf.device(device):
+            self._all = tf.Variable(np.concatenate([array.ravel() for array in arrays]))
+            self._one = tf.constant(1.0)
+        self._pass = tf.function(self._multiplied, autograph=False)
+        self()
+
+    def _multiplied(self, one):
+        return tf.reduce_max(self._all.assign(self._all * one))
+
+    def __call__(self):
+        """Returns the seconds that it took."""
+        start = time.perf_counter()
+        self._pass(self._one)
+        tf.test.experimental.sync_devices()
+        return time.perf_counter() - start
+
+
+class Turns:
+    """Steps of all contenders in one setting, which take turns in every round.
+
+    Attributes:
+      chosen: list of the contenders that can do it.
+      steps: {name: step} of these.
+      applied: {name: step} that is applied, of those whose other one is skipped.
+      failures: list of str, what the others failed with.
+    """
+
+    def __init__(self, setting, label, names=(), skipped=False, floor=None, say=lambda name: None):
+        """Makes the steps.
+
+        Args:
+          setting: `Setting`.
+          label: str, what the setting is called where a contender fails.
+          names: names of the contenders to measure; empty for all.
+          skipped: bool, whether the steps of what has a dynamic scale are skipped; then each of
+            these contenders takes a step that is applied in every round, too.
+          floor: function without arguments that takes a turn as well and returns its seconds.
+          say: function that is told a contender's name before its steps are made.
+        """
+        self.chosen, self.steps, self.applied, self.failures = [], {}, {}, []
+        for contender in contenders_lib.contenders():
+            # Keras 3 and tf_keras know no sessions.
+            if setting.mode == "session" and contender.generation != "v1":
+                continue
+            if (names and contender.name not in names) or (skipped and contender.is_fixed):
+                continue
+            say(contender.name)
+            # Without a loss scale every step is applied, as infinity would be.
+            skips = skipped and not contender.is_baseline
+            try:
+                if skips:
+                    self.applied[contender.name] = Step(contender, setting)
+                self.steps[contender.name] = Step(contender, setting, skips)
+                self.chosen.append(contender)
+            except Exception as error:  # A peer that cannot do this is a result too.
+                self.applied.pop(contender.name, None)
+                self.failures.append(f"{contender.name} ({label}): {error!r:.300}")
+                print(self.failures[-1], file=sys.stderr)
+        timed = {("seconds", "floor"): floor} if floor else {}
+        timed.update({("seconds", name): step for name, step in self.steps.items()})
+        timed.update({("applied_seconds", name): step for name, step in self.applied.items()})
+        self._timed = timed
+        self._seconds = {key: [] for key in timed}
+        self._turns = list(timed)
+        self._order = random.Random(0)
+
+    def run(self, rounds):
+        """Runs so many rounds more."""
+        # In another order each time: a step that follows the floor finds its data no longer in a
+        # cache.
+        for _ in range(rounds):
+            self._order.shuffle(self._turns)
+            for key in self._turns:
+                self._seconds[key].append(self._timed[key]())
+
+    def rows(self):
+        """Returns {name: row} of what was measured so far, for `paired.compare`."""
+        rows = {}
+        for (what, name), seconds in self._seconds.items():
+            rows.setdefault(name, {})[what] = list(seconds)
+        for contender in self.chosen:
+            step = self.steps[contender.name]
+            rows[contender.name].update(
+                baseline=contenders_lib.baseline(contender.generation),
+                peer=contender.peer,
+                nodes=step.nodes,
+                trace_seconds=step.trace_seconds,
+            )
+        return rows
+
+
+def measure(
+    workload,
+    mode,
+    rounds,
+    names=(),
+    processes=0,
+    device=None,
+    counted=None,
+    is_sure=lambda rows: True,
+    limit_seconds=0,
+):
     """Measures one workload in one mode, all contenders in turn in every round.
 
     Args:
       workload: str, one of `workloads.NAMES`.
-      mode: str, one of `MODES`.
+      mode: str, one of `MODES`, maybe with `SKIPPED` in front of it.
       rounds: int, how often each step is run.
       names: names of the contenders to measure; empty for all.
       processes: int, how many processes peak memory is a median of, for what has a dynamic scale
-        and for what has none; 0 leaves it out.
+        and for what has none; 0 leaves it out, as does `SKIPPED`.
+      device: str, where everything is put; None for wherever TensorFlow does.
+      counted: one of `launches.KINDS`, what is counted in some more steps; None for nothing.
+      is_sure: function of compared rows: whether no more rounds are needed.
+      limit_seconds: number, how long more rounds may go on at most.
 
     Returns:
       {name: row}, a row being a dict of figures; "floor" is among the names.
     """
     gc.collect()  # What the last setting left.
-    setting = Setting(mode, workload)
-    chosen, steps = [], {}
-    for contender in contenders_lib.contenders():
-        # Keras 3 and tf_keras know no sessions.
-        if mode == "session" and contender.generation != "v1":
-            continue
-        if names and contender.name not in names:
-            continue
-        try:
-            steps[contender.name] = Step(contender, setting)
-            chosen.append(contender)
-        except Exception as error:  # A peer that cannot do this is a result too.
-            print(f"{contender.name} ({workload}, {mode}): {error!r:.300}", file=sys.stderr)
-    timed = {"floor": _Floor(workload), **steps}
-    seconds = {name: [] for name in timed}
-    # In another order each time: a step that follows the floor finds its data no longer in a cache.
-    turns = list(timed)
-    order = random.Random(0)
-    for _ in range(rounds):
-        order.shuffle(turns)
-        for name in turns:
-            seconds[name].append(timed[name]())
-    if mode == "graph":
-        _trace(steps, TRACES.get(workload, 1))
-    elif mode == "mirrored":
+    skipped = mode.startswith(SKIPPED)
+    setting = Setting(mode[len(SKIPPED) :] if skipped else mode, workload, device=device)
+    floor = _FloorOnDevice(workload, device) if device else _Floor(workload)
+    turns = Turns(setting, f"{workload}, {mode}", names, skipped, floor)
+    seed = paired.seed_of(workload, mode)
+
+    def compared():
+        rows = turns.rows()
+        paired.compare(rows, seed)
+        return rows
+
+    turns.run(rounds)
+    deadline = time.monotonic() + limit_seconds
+    while time.monotonic() < deadline and not is_sure(compared()):
+        turns.run(max(rounds // 4, paired.FEWEST))
+    if setting.mode == "graph" and not skipped:
+        _trace(turns.steps, TRACES.get(workload, 1))
+    elif setting.mode == "mirrored" and not skipped:
         # For the nodes alone: threads of replicas wait for each other, now and then for a second.
-        for step in steps.values():
+        for step in turns.steps.values():
             step.trace()
-    rows = {"floor": {"milliseconds": 1e3 * statistics.median(seconds["floor"])}}
-    for contender in chosen:
-        step = steps[contender.name]
-        peaks = []
-        if not contender.is_fixed:
+    rows = turns.rows()
+    for contender in turns.chosen:
+        row = rows[contender.name]
+        if processes and not (contender.is_fixed or skipped):
             peaks = [peak.of(workload, mode, contender.name) for _ in range(processes)]
-        rows[contender.name] = {
-            "milliseconds": 1e3 * statistics.median(seconds[contender.name]),
-            "nodes": step.nodes,
-            "trace_seconds": step.trace_seconds,
-            "peak_bytes": statistics.median(peaks) if peaks else None,
-            "peer": contender.peer,
-        }
-    _compare(rows, chosen)
+            row["peak_bytes"] = statistics.median(peaks)
+        if counted:
+            row["launches"] = launches.per_step(turns.steps[contender.name], counted)
+    paired.compare(rows, seed)
     return rows
 
 
 def _trace(steps, times):
-    """Sets the seconds that tracing takes, the median of so many times in turn."""
+    """Sets the seconds that traces take, so many of each step in turn."""
     seconds = {name: [] for name in steps}
     gc.disable()  # Else one trace pays for the rubbish of others.
     for _ in range(times):
@@ -234,32 +384,4 @@ def _trace(steps, times):
             seconds[name].append(step.trace())
     gc.enable()
     for name, step in steps.items():
-        step.trace_seconds = statistics.median(seconds[name])
-
-
-# What a contender has more of than its baseline: the figure, and how it is called then.
-ADDED = {
-    "milliseconds": "overhead",
-    "nodes": "nodes_added",
-    "trace_seconds": "trace_added",
-    "peak_bytes": "peak_added",
-}
-
-
-def _compare(rows, chosen):
-    """Adds to rows what each has more than its baseline, and the ratios to its peer's."""
-    for contender in chosen:
-        row = rows[contender.name]
-        base = rows.get(contenders_lib.baseline(contender.generation))
-        if base is None or base is row:
-            continue
-        for figure, added in ADDED.items():
-            if row[figure] is not None and base[figure] is not None:
-                row[added] = row[figure] - base[figure]
-        if rows["floor"]["milliseconds"] > 1:  # Else it is noise.
-            row["overhead_to_floor"] = row["overhead"] / rows["floor"]["milliseconds"]
-    for contender in chosen:
-        row, peer = rows[contender.name], rows.get(contender.peer, {})
-        for added in ADDED.values():
-            if peer.get(added) and added in row:
-                row[f"{added}_ratio"] = row[added] / peer[added]
+        step.trace_seconds = seconds[name]

@@ -55,6 +55,15 @@ def gradients(name):
     return [random.normal(size=shape).astype(np.float32) for shape in shapes], shapes
 
 
+def not_finite(gradient):
+    """Returns a copy of a gradient of `gradients` whose last element is infinite."""
+    if isinstance(gradient, tuple):
+        return (not_finite(gradient[0]), *gradient[1:])
+    copy = gradient.copy()
+    copy.flat[-1] = np.inf
+    return copy
+
+
 def as_tensors(arrays, shapes):
     """The gradients as TensorFlow takes them."""
     return [

@@ -1,0 +1,188 @@
+"""What can be said of steps that were run in the same rounds: medians, intervals, verdicts.
+
+Every figure comes with what it would have been, had other of its rounds happened more or less
+often: the rounds are drawn anew, with repetition, and the middle 95 % of what comes out is the
+interval. Figures of the same rounds are drawn alike, so that their ratio is of the same rounds too.
+"""
+
+import functools
+import math
+import zlib
+
+import numpy as np
+
+RESAMPLES = 2000
+# Of fewer rounds not even the smallest and the largest hold the median between them 19 times in 20.
+FEWEST = 6
+# How far above an aim the upper end of an interval may lie where the aim is said to be met.
+SLACK = 1.05
+
+
+class Figure:
+    """A figure, and what resampling makes of it.
+
+    Attributes:
+      value: float.
+      samples: NumPy array of what it is in each resample, of one element for what is counted and
+        not measured; None where there were too few rounds to tell.
+    """
+
+    def __init__(self, value, samples):
+        self.value = value
+        self.samples = samples
+
+    @classmethod
+    def exact(cls, value):
+        """Returns the figure of something that is the same every time."""
+        return cls(value, np.array([value], float))
+
+    @property
+    def interval(self):
+        """The ends of the 95 % interval; None if there were too few rounds."""
+        if self.samples is None:
+            return None
+        ordered = np.sort(self.samples)  # Nothing is interpolated: an end may be infinite.
+        out = len(ordered) * 25 // 1000
+        return float(ordered[out]), float(ordered[-1 - out])
+
+    def __sub__(self, other):
+        samples = None
+        if self.samples is not None and other.samples is not None:
+            samples = self.samples - other.samples
+        return Figure(self.value - other.value, samples)
+
+    def __mul__(self, number):
+        samples = None if self.samples is None else number * self.samples
+        return Figure(number * self.value, samples)
+
+    def over(self, other):
+        """Returns the ratio to another figure; None where that may be zero or less."""
+        ends = other.interval or (other.value, other.value)
+        if ends[0] <= 0:
+            return None
+        if self.samples is None or other.samples is None:
+            return Figure(self.value / other.value, None)
+        with np.errstate(divide="ignore", invalid="ignore"):
+            # The few resamples in which it is not: next to nothing, so the ratio is without end.
+            samples = np.where(
+                other.samples > 0,
+                self.samples / other.samples,
+                np.copysign(math.inf, self.samples),
+            )
+        return Figure(self.value / other.value, samples)
+
+    def plain(self):
+        """What is written into JSON."""
+        return {"value": self.value, "interval": self.interval}
+
+
+def seed_of(*names):
+    """Returns a seed: others for figures of other rounds, which are independent of each other."""
+    return zlib.crc32(" ".join(names).encode())
+
+
+@functools.lru_cache(maxsize=4)
+def _draws(rounds, seed):
+    return np.random.RandomState(seed).randint(rounds, size=(RESAMPLES, rounds))
+
+
+def median(values, seed=0):
+    """Returns the median of values, one for each round, as a `Figure`.
+
+    Args:
+      values: sequence of floats.
+      seed: int, the same for all figures of the same rounds.
+    """
+    values = np.asarray(values, float)
+    samples = None
+    if len(values) >= FEWEST:
+        samples = np.median(values[_draws(len(values), seed)], axis=1)
+    return Figure(float(np.median(values)), samples)
+
+
+def smallest(figures):
+    """Returns the smallest of figures, in each resample as in the whole."""
+    samples = None
+    if all(figure.samples is not None for figure in figures):
+        samples = np.min([figure.samples for figure in figures], axis=0)
+    return Figure(min(figure.value for figure in figures), samples)
+
+
+YES, NO, CANNOT_TELL = "yes", "no", "cannot tell"
+
+
+def verdict(figure, aim):
+    """Whether an aim is met: `YES`, `NO` or `CANNOT_TELL`.
+
+    Args:
+      figure: `Figure`, or None for a ratio to something that cannot be told from nothing.
+      aim: number that the figure is to be at most.
+    """
+    if figure is None or figure.interval is None:
+        return CANNOT_TELL
+    low, high = figure.interval
+    if low == high:  # Counted, or the same in all rounds.
+        return YES if figure.value <= aim else NO
+    if figure.value <= aim and high < SLACK * aim:
+        return YES
+    return NO if low > aim else CANNOT_TELL
+
+
+def _milliseconds(seconds):
+    return 1e3 * np.asarray(seconds, float)
+
+
+# What a contender has more of than its baseline, if it was counted: the figure, its name then.
+COUNTED = {"nodes": "nodes_added", "peak_bytes": "peak_added", "launches": "launches_added"}
+
+
+def compare(rows, seed=0):
+    """Adds to rows what each has more than its baseline, and the ratios to its peer's.
+
+    Args:
+      rows: {name: row}, a row being a dict of "seconds", one for each round, and maybe of
+        "applied_seconds" in the same rounds, "trace_seconds", one for each trace, and what is in
+        `COUNTED`, and of the names "baseline" and "peer". All rows have the same rounds.
+      seed: int, see `median`.
+    """
+    floor = median(_milliseconds(rows["floor"]["seconds"]), seed) if "floor" in rows else None
+    for row in rows.values():
+        for prefix in ("", "applied_"):
+            if f"{prefix}seconds" in row:
+                milliseconds = _milliseconds(row[f"{prefix}seconds"])
+                row[f"{prefix}milliseconds"] = float(np.median(milliseconds))
+    for row in rows.values():
+        base = rows.get(row.get("baseline"))
+        if base is None or base is row:
+            continue
+        _less_baseline(row, base, seed)
+        if floor and floor.value > 1:  # Else it is noise.
+            row["overhead_to_floor"] = row["overhead"].over(floor)
+        if "applied_overhead" in row:
+            row["overhead_to_applied"] = row["overhead"].over(row["applied_overhead"])
+    for row in rows.values():
+        peer = rows.get(row.get("peer"), {})
+        for added in ("overhead", "trace_added", *COUNTED.values()):
+            if added in row and added in peer:
+                figure, of = (
+                    each if isinstance(each, Figure) else Figure.exact(each)
+                    for each in (row[added], peer[added])
+                )
+                row[f"{added}_ratio"] = figure.over(of)
+                row[f"{added}_difference"] = figure - of
+
+
+def _less_baseline(row, base, seed):
+    for prefix in ("", "applied_"):
+        if f"{prefix}seconds" in row:
+            seconds = np.subtract(row[f"{prefix}seconds"], base["seconds"])
+            row[f"{prefix}overhead"] = median(_milliseconds(seconds), seed)
+    # Of all rounds at once, not round by round: what was reported before.
+    row["overhead_of_medians"] = row["milliseconds"] - base["milliseconds"]
+    if row.get("trace_seconds") and base.get("trace_seconds"):
+        # Another seed: traces are made in rounds of their own.
+        seconds = np.subtract(row["trace_seconds"], base["trace_seconds"])
+        row["trace_added"] = median(seconds, seed ^ 1)
+    for figure, added in COUNTED.items():
+        if row.get(figure) is not None and base.get(figure) is not None:
+            row[added] = row[figure] - base[figure]
