@@ -51,7 +51,8 @@ class Contender:
     @property
     def is_fixed(self):
         """Whether the loss scale stays as it is."""
-        return "fixed" in self.name or "factor" in self.name
+        fixed = ("fixed", "factor", "conditional alone")
+        return any(word in self.name for word in fixed)
 
     @property
     def is_baseline(self):
@@ -118,6 +119,7 @@ def _v1_contenders():
     peer = theirs.MixedPrecisionLossScaleOptimizer
     ours = experimental.MixedPrecisionLossScaleOptimizer
     yield Contender(baseline("v1"), "v1", _v1(lambda opt: opt), _apply_v1)
+    yield _in_conditional("v1", _v1(lambda opt: opt), _apply_v1)
     yield Contender(
         "tf.compat.v1, fixed",
         "v1",
@@ -176,6 +178,44 @@ def _contrib(opt, manager):
     return contrib.LossScaleOptimizer(opt, manager, keep_sparse=True)
 
 
+def _in_conditional(generation, make, apply):
+    """A step with what any dynamic loss scaling takes of TensorFlow, and nothing else.
+
+    Each gradient is multiplied once, and the optimizer is in a conditional that cannot be decided
+    before the step runs.
+    """
+
+    def step(optimizer, gradients, variables):
+        if hasattr(optimizer, "build") and not getattr(optimizer, "built", False):
+            with tf.init_scope():  # No variables are made in a branch.
+                optimizer.build(variables)
+        factor = tf.constant(1 / SCALE)
+        gradients = [
+            tf.IndexedSlices(gradient.values * factor, gradient.indices, gradient.dense_shape)
+            if isinstance(gradient, tf.IndexedSlices)
+            else gradient * factor
+            for gradient in gradients
+        ]
+        first = gradients[0]
+        first = first.values if isinstance(first, tf.IndexedSlices) else first
+
+        def applied():
+            done = apply(optimizer, gradients, variables)
+            return done if isinstance(done, tf.Operation) else tf.no_op()
+
+        return tf.cond(tf.math.is_finite(tf.reshape(first, [-1])[0]), applied, tf.no_op)
+
+    return Contender(alone(generation), generation, make, step, f"{_PEERS[generation]}, dynamic")
+
+
+_PEERS = {"v1": "tf.compat.v1", "keras3": "keras3", "tf_keras": "tf_keras"}
+
+
+def alone(generation):
+    """The name of the contender that has TensorFlow's part of loss scaling and nothing else."""
+    return f"{generation}, conditional alone"
+
+
 def _keras_contenders(generation, keras):
     from tf_lossscale_compat.keras import mixed_precision
 
@@ -186,6 +226,7 @@ def _keras_contenders(generation, keras):
 
     apply = _apply if generation == "keras3" else _minimize
     yield Contender(baseline(generation), generation, sgd, apply)
+    yield _in_conditional(generation, sgd, apply)
     if generation == "keras3":
         fixed = "keras3, loss_scale_factor"
         yield Contender(fixed, generation, lambda: sgd(loss_scale_factor=SCALE), apply)

@@ -329,17 +329,24 @@ class ReportTest(parameterized.TestCase, tf.test.TestCase):
             (0.4, 0.5, 0.7, "cannot tell"),
         ):
             lines = report.targets(self._results(overhead=figure(value, low, high)))
-            line = self._line(lines, "ours, v1, dynamic, small, graph: overhead")
+            line = self._line(lines, "ours, v1, dynamic, small, graph: overhead to the best")
             expected = f"| 0.6 | {value:.2f} [{low:.2f}, {high:.2f}] | {verdict} |"
             self.assertEndsWith(line, expected)
         lines = report.targets({}, figure(51.0, 50.5, 53.0))
         self.assertEndsWith(self._line(lines, "import"), "| 50 | 51.00 [50.50, 53.00] | no |")
 
+    def test_each_is_held_against_its_own_peer(self):
+        lines = report.targets(self._results(overhead=figure(1.2, 1.1, 1.3)))
+        line = self._line(lines, "ours, v1, dynamic, small, graph: overhead to its peer's")
+        self.assertEndsWith(line, "| 1.0 | 1.20 [1.10, 1.30] | no |")
+
     def test_of_peers_whose_overhead_may_be_nothing_the_difference_is_said(self):
         results = self._results()
         for name in report.PEERS:
             results["small", "graph"][name]["overhead"] = figure(0.05, -0.05, 0.15)
-        line = self._line(report.targets(results), "ours, v1, dynamic, small, graph: overhead")
+        line = self._line(
+            report.targets(results), "ours, v1, dynamic, small, graph: overhead to the best"
+        )
         self.assertRegex(line, r"\| 0.6 \| \+0.05 \[-?0.\d\d, 0.\d\d\] ms \| cannot tell \|$")
 
     def test_the_best_peer_is_the_best_in_each_resample(self):
@@ -347,7 +354,9 @@ class ReportTest(parameterized.TestCase, tf.test.TestCase):
         row = results["small", "graph"]
         for name, ends in zip(report.PEERS, ([1.0, 2.0], [2.0, 1.0], [3.0, 3.0])):
             row[name]["overhead"] = paired.Figure(1.5, np.array([ends[0], 1.0, ends[1]]))
-        line = self._line(report.targets(results), "ours, v1, dynamic, small, graph: overhead")
+        line = self._line(
+            report.targets(results), "ours, v1, dynamic, small, graph: overhead to the best"
+        )
         # Half of the best in each resample, which takes 1; and 1.5 is the best median of all.
         self.assertEndsWith(line, "| 0.6 | 0.33 | yes |")
 
