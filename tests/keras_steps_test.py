@@ -1,5 +1,6 @@
 """Custom training steps with the Keras wrappers: each gradient is divided exactly once."""
 
+import functools
 import threading
 from unittest import mock
 
@@ -495,13 +496,16 @@ class WhoDividesTest(modes.EagerTestCase):
         opt.apply_gradients([(self.scaled(opt, variable), variable)])
         self.assertAllEqual(arrays([variable]), [0.625])
 
-    @keras_homes.each()
-    def test_autograph_converts_what_a_loss_calls(self, home):
+    @keras_homes.each(("lambda", "partial"))
+    def test_autograph_converts_what_a_loss_calls(self, home, kind):
         opt, variable = self.optimizer(home)
 
         @tf.function
         def step(x):
-            opt.minimize(lambda: _larger_than_one_or_nothing(variable * x), [variable])
+            loss = functools.partial(_product_if_larger_than_one, variable, x)
+            if kind == "lambda":
+                loss = lambda: _product_if_larger_than_one(variable, x)  # noqa: E731
+            opt.minimize(loss, [variable])
 
         step(tf.constant(0.125))
         self.assertAllEqual(arrays([variable]), [1.0])
@@ -544,10 +548,11 @@ class WhoDividesTest(modes.EagerTestCase):
         self.assertNotIn("scaled", inner.call_args[1])
 
 
-def _larger_than_one_or_nothing(x):
-    if x > 1.0:
-        return x
-    return x * 0.0
+def _product_if_larger_than_one(variable, x):
+    product = variable * x
+    if product > 1.0:
+        return product
+    return product * 0.0
 
 
 class ForgottenCallTest(modes.EagerTestCase):
