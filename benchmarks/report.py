@@ -312,7 +312,7 @@ def draw(results, path):
                 f"{mode}, dynamic loss scale",
                 "gradients of 8x8",
                 NUMBERS,
-                {"": [(str(number), mode) for number in NUMBERS]},
+                [[(str(number), mode) for number in NUMBERS]],
             )
             for mode in ("graph", "eager")
         ]
@@ -321,11 +321,12 @@ def draw(results, path):
         panels.append([])
         for kind in growth.KINDS:
             counts = [count for other, count in growth.SETTINGS if other == kind]
-            keys = {
-                f", {number} gradients": [(workload, growth.mode(kind, count)) for count in counts]
-                for workload, number in ((growth.FEW, 10), (growth.MANY, 161))
-            }
-            panels[1].append((f"graph, several {kind}", kind, counts, keys))
+            keys = [
+                [(workload, growth.mode(kind, count)) for count in counts]
+                for workload in growth.WORKLOADS
+            ]
+            title = f"graph, several {kind}; 161 gradients, and thin: 10"
+            panels[1].append((title, kind, counts, keys))
     size = (13, 5.5 * len(panels))
     figure, axes = pyplot.subplots(len(panels), 2, figsize=size, squeeze=False)
     for axis, panel in zip(axes.flat, [panel for row in panels for panel in row]):
@@ -336,27 +337,26 @@ def draw(results, path):
 
 
 def _draw_panel(axis, results, title, label, numbers, keys):
-    """Draws one line for each contender and each entry of `keys`, {what it is called: keys}.
+    """Draws lines for each contender, one for each list of keys of `results`, the last one thick.
 
     What takes nothing or less in one place has a gap there, as axes are logarithmic.
     """
-    for width, (suffix, places) in enumerate(keys.items(), 1):
+    for width, places in enumerate(keys, 3 - len(keys)):
         for color, (peer, ours) in enumerate(GENERATIONS.values()):
             for name, style in [(peer, "--x")] + [(name, "-o") for name in ours]:
                 rows = [results.get(place, {}).get(name, {}) for place in places]
-                found = [
-                    (number, row["overhead"].value)
-                    for number, row in zip(numbers, rows)
-                    if "overhead" in row
-                ]
-                if not found:
+                if not any("overhead" in row for row in rows):
                     continue
+                overheads = [row["overhead"].value if "overhead" in row else 0 for row in rows]
+                shown = [value if value > 0 else float("nan") for value in overheads]
                 options = {"markerfacecolor": "white"} if "contrib" in name else {}
-                options.update(color=f"C{color}", linewidth=width, label=name + suffix)
-                axis.loglog(*zip(*found), style, **options)
+                options.update(
+                    color=f"C{color}", linewidth=width, label=name if width > 1 else None
+                )
+                axis.loglog(numbers, shown, style, **options)
     axis.set(title=title, xlabel=label, ylabel="overhead, ms")
-    axis.set_xticks(numbers, [f"{number:,}" for number in numbers])
-    axis.minorticks_off()
+    axis.set_xticks(numbers, [f"{number:,}" for number in numbers], minor=False)
+    axis.xaxis.minorticks_off()
     axis.grid(True, alpha=0.3)
     if axis.lines:
         axis.legend(fontsize=8)

@@ -133,6 +133,9 @@ class Step:
         self._wait = tf.test.experimental.sync_devices if setting.device else lambda: None
         with setting.entered():
             optimizer = contender.make()
+            if hasattr(optimizer, "build"):
+                # As Keras' fit does. What makes variables while it is traced is traced twice.
+                optimizer.build(setting.variables)
 
         def step(gradients, one):
             if setting.mode != "eager":

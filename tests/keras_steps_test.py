@@ -496,6 +496,16 @@ class WhoDividesTest(modes.EagerTestCase):
         opt.apply_gradients([(self.scaled(opt, variable), variable)])
         self.assertAllEqual(arrays([variable]), [0.625])
 
+    @keras_homes.each()
+    def test_a_subclass_may_be_callable(self, home):
+        def call(self, loss, variables):
+            self.minimize(loss, variables)
+
+        opt, variable = self.optimizer(home)
+        opt = type("Sub", (type(opt),), {"__call__": call}).from_config(opt.get_config())
+        tf.function(lambda: opt(lambda: variable * 0.125, [variable]))()
+        self.assertAllEqual(arrays([variable]), [0.875])
+
     @keras_homes.each(("lambda", "partial"))
     def test_autograph_converts_what_a_loss_calls(self, home, kind):
         opt, variable = self.optimizer(home)

@@ -81,9 +81,9 @@ def converts_functions_given(method):
     unconverted = do_not_convert(method)
 
     @functools.wraps(method)
-    def call(*args, **kwargs):
+    def call(self, *args, **kwargs):  # Not `self`, which may be callable.
         given = {name: as_converted_here(each) for name, each in kwargs.items()}
-        return unconverted(*[as_converted_here(each) for each in args], **given)
+        return unconverted(self, *[as_converted_here(each) for each in args], **given)
 
     return call
 
