@@ -21,7 +21,7 @@ MODES = ("graph", "eager", "jit", "session", "mirrored")
 # In front of a mode: every step has a gradient that is not finite.
 SKIPPED = "skipped "
 # Traces that trace times are a median of, for the workloads whose trace times are reported.
-TRACES = {"large": 7, "small": 7}
+TRACES = {"large": 15, "small": 15}
 
 
 def hide_gpus():

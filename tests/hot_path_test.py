@@ -159,30 +159,84 @@ class KerasGraphTest(parameterized.TestCase, tf.test.TestCase):
 
 
 class XlaTest(parameterized.TestCase, tf.test.TestCase):
-    @keras_homes.each()
-    def test_nothing_branches(self, home):
-        """XLA makes selections of the conditional, unless one of its branches does nothing."""
-        from tf_lossscale_compat.keras import mixed_precision
-
+    def setUp(self):
+        super().setUp()
         if not _tf.at_least(2, 15):
             self.skipTest("how XLA compiles conditionals is known of later versions")
-        variables = [tf.Variable(tf.ones([4, 4])) for _ in range(3)]
-        optimizer = mixed_precision.LossScaleOptimizer(
-            home.SGD(0.1), initial_scale=8.0, count_skipped=False
-        )
+
+    def _compiled(self, optimizer, number=3):
+        """Checks a finite step and one that is not; returns what XLA makes of them, as text."""
+        variables = [tf.Variable(tf.ones([4, 4])) for _ in range(number)]
 
         @functools.partial(tf.function, jit_compile=True, autograph=False)
         def step(grads):
-            optimizer.apply(grads, variables)
+            pairs = zip(grads, variables)
+            if isinstance(optimizer, tf1.train.Optimizer):
+                optimizer.apply_gradients(pairs)
+            else:
+                optimizer.apply_gradients(pairs, scaled=True)
 
-        grads = [tf.fill([4, 4], 8.0)] * 3
+        v1 = isinstance(optimizer, tf1.train.Optimizer)
+        grads = [tf.fill([4, 4], 1.0 if v1 else 8.0)] * number
         step(grads)
-        self.assertAllClose(variables[0], tf.fill([4, 4], 0.9))
-        compiled = step.experimental_get_compiler_ir(grads)(stage="optimized_hlo")
-        self.assertNotIn("conditional(", compiled)
-        step([*grads[:2], tf.fill([4, 4], float("inf"))])
-        self.assertAllClose(variables[0], tf.fill([4, 4], 0.9))
-        self.assertEqual(float(optimizer.loss_scale), 4.0)
+        for variable in variables:
+            self.assertAllClose(variable, tf.fill([4, 4], 0.9))
+        step([*grads[:-1], tf.fill([4, 4], float("inf"))])
+        for variable in variables:
+            self.assertAllClose(variable, tf.fill([4, 4], 0.9))
+        return step.experimental_get_compiler_ir(grads)(stage="optimized_hlo")
+
+    @keras_homes.each((True, False))
+    def test_keras_branches_only_where_the_optimizer_has_slots(self, home, counts):
+        """Selections read and write slots that a skipped step would leave alone."""
+        from tf_lossscale_compat.keras import mixed_precision
+
+        for name in ("SGD", "Adam"):
+            inner = getattr(home, name)(0.1)
+            optimizer = mixed_precision.LossScaleOptimizer(
+                inner, initial_scale=8.0, count_skipped=counts
+            )
+            # The SGD of newer tf.keras has slots for momentum even where there is none.
+            slots = name == "Adam" or home.kind == "current"
+            self.assertEqual("conditional(" in self._compiled(optimizer), slots, name)
+            self.assertEqual(float(optimizer.loss_scale), 4.0)
+            self.assertEqual(int(optimizer.iterations), 2 if counts else 1)
+
+    @parameterized.parameters("dynamic", "contrib_exponential")
+    def test_v1_branches_only_where_the_optimizer_has_slots(self, wrapper):
+        make = WRAPPERS[wrapper]
+        self.assertNotIn("conditional(", self._compiled(make()))
+        adam = tf1.train.AdamOptimizer(0.1)
+        with mock.patch.dict(globals(), _sgd=lambda: adam):
+            self.assertIn("conditional(", self._compiled(make()))
+
+    def test_branches_where_gradients_are_sparse(self):
+        """Selections read and write the whole table, of which the step writes some rows."""
+        optimizer = contrib.LossScaleOptimizer(
+            _sgd(), ExponentialUpdateLossScaleManager(8.0, 100), keep_sparse=True
+        )
+        table = tf.Variable(tf.ones([50, 4]))
+
+        @functools.partial(tf.function, jit_compile=True, autograph=False)
+        def step(rows):
+            optimizer.apply_gradients([(tf.IndexedSlices(rows, tf.constant([3]), [50, 4]), table)])
+
+        step(tf.ones([1, 4]))
+        step(tf.fill([1, 4], float("inf")))
+        self.assertAllClose(table, np.ones([50, 4]) - 0.1 * (np.arange(50) == 3)[:, None])
+        compiled = step.experimental_get_compiler_ir(tf.ones([1, 4]))(stage="optimized_hlo")
+        self.assertIn("conditional(", compiled)
+
+    @parameterized.parameters("dynamic", "contrib_exponential")
+    def test_all_flags_are_joined_once(self, wrapper):
+        """And not in each variable's selection, as XLA does with what it takes for cheap."""
+        with modes.eager_mode():
+            lines = [
+                len(self._compiled(WRAPPERS[wrapper](), number).splitlines())
+                for number in (10, 20, 40)
+            ]
+        growth = (lines[2] - lines[1]) / (lines[1] - lines[0])
+        self.assertLess(growth, 2.2, lines)  # 4 where each joins them.
 
 
 class EagerTest(parameterized.TestCase, tf.test.TestCase):

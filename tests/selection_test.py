@@ -105,11 +105,11 @@ class EnvironmentsTest(parameterized.TestCase):
             {tensorflow: set(words[tensorflow]) for tensorflow in list(words)[1:-1]},
             {
                 "2.0.4": {"tools", "turns"},
-                "2.4.4": {"tools", "programs", "values"},
+                "2.4.4": {"tools", "programs", "turns"},
                 "2.10.1": {"tools", "values"},
                 "2.15.1": {"tools", "programs", "turns"},
                 # Between 2.15 and 2.21, which have the same legacy optimizers.
-                "2.16.2": {"tools", "programs", "values", "legacy"},
+                "2.16.2": {"tools", "programs", "turns", "legacy"},
             },
         )
 

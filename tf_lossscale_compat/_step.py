@@ -38,6 +38,23 @@ def overrides(optimizer, cls, *names):
     )
 
 
+def _selects(wrapped, variables):
+    """Whether XLA had better compute a step that is skipped, too, and select what variables hold.
+
+    It makes selections of a conditional if each of its branches does something. They are fused with
+    what is around, but read and write all of each variable; what they save does not pay for the
+    slots of an optimizer that keeps any, such as Adam's moments. Around a sparse gradient's
+    update, XLA keeps the conditional anyway.
+    """
+    if wrapped is None or not _tf.compiled_by_xla():
+        return False
+    slots, weights = [
+        sum(tf.TensorShape(variable.shape).num_elements() or 0 for variable in some)
+        for some in (_tf.variables_of(wrapped), variables)
+    ]
+    return slots < weights
+
+
 def take(
     policy,
     grads,
@@ -54,6 +71,7 @@ def take(
     name=None,
     watched=None,
     reciprocal=None,
+    wrapped=None,
 ):
     """Applies gradients, unscaled, or skips them, and moves the loss scale by one step.
 
@@ -69,8 +87,8 @@ def take(
       skips_nonfinite: bool, whether a non-finite step is skipped even if the policy would not.
       moves_first: bool, whether in a graph the state moves before the conditional, which then is
         numbered after the policy's own.
-      skip: function without arguments, called for all replicas at once where the step is skipped,
-        or None; returns what assigns to a variable, or None.
+      skip: function of how many steps are skipped, 1 or a scalar integer tensor that is 1 or 0,
+        called for all replicas at once, or None; returns what assigns to a variable, or None.
       agree: function of a scalar bool tensor that returns its AND over processes that no strategy
         knows of, or None; called once, before anything is applied or moved.
       name: str, the name of the operation that is returned, or None.
@@ -78,6 +96,7 @@ def take(
         for none.
       reciprocal: float32 scalar tensor, one over the loss scale that `grads` are yet to be divided
         by; None where they are unscaled.
+      wrapped: the wrapped optimizer, or None for any function that applies; see `_selects`.
 
     Returns:
       An operation; None in eager mode.
@@ -118,20 +137,21 @@ def take(
         def skipped():
             # Here, where the gradients are at hand: one more conditional would take them in again.
             looked = watch.look()
-            counted = None if skip is None else _replicas.local_results(skip())
+            counted = None if skip is None or skips_later else _replicas.local_results(skip(1))
             return _tf.as_operation([op for op in (counted, *looked) if op is not None])
 
+        skips_later = False
         if tf.executing_eagerly():
             applied() if should_apply else skipped()
             move()
             watch.told([], finite, skips)
             return None
-        by_xla = _tf.compiled_by_xla()
+        selects = _selects(wrapped, variables)
+        # Where XLA is to keep the conditional, the branch that skips does nothing.
+        skips_later = skip is not None and _tf.compiled_by_xla() and not selects
 
         def then(done, flag):
-            # A branch that does nothing keeps XLA from making selections of the conditional, which
-            # it fuses with what is around. So the branches say which one was taken.
-            if not by_xla:
+            if not selects:
                 return done
             with tf.control_dependencies([done]):
                 return tf.constant(flag)
@@ -141,10 +161,15 @@ def take(
             done = applied() if should_apply else skipped()
         else:
             done = cond(should_apply, lambda: then(applied(), True), lambda: then(skipped(), False))
+        counted = None
+        if skips_later:
+            with tf.control_dependencies([done]):
+                number = tf.cast(tf.logical_not(should_apply), tf.int32)
+                counted = _tf.as_operation(_replicas.local_results(skip(number)))
         if not moves_first:
             with tf.control_dependencies([done]):
                 moved = move(done if isinstance(done, tf.Tensor) else None)
         told = watch.told([done, moved], finite, skips)
-        return tf.group(*[op for op in (done, moved, *told) if op is not None], name=name)
+        return tf.group(*[op for op in (done, counted, moved, *told) if op is not None], name=name)
 
     return _replicas.together(step, (grads, variables, extra))

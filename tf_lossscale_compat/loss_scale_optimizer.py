@@ -258,6 +258,7 @@ class _BaseLossScaleOptimizer(_tf.Optimizer):
             agree=self._agree,
             watched=self,
             reciprocal=reciprocal,
+            wrapped=self._wrapped,
             **self._step_options(name),
         )
         return _sync_replicas.reopen_accumulators(step, grads, variables, global_step)

@@ -87,8 +87,8 @@ class Keras3(_shared.InnerHyperparameters):
     def _counts_skipped(cls):
         return False
 
-    def _count_skipped(self):
-        self.inner_optimizer.iterations.assign_add(1)
+    def _count_skipped(self, number):
+        self.inner_optimizer.iterations.assign_add(number)
 
     def _name_in_config(self, name):
         return self.name  # As in configs of Keras' own class.

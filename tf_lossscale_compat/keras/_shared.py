@@ -239,6 +239,7 @@ class LossScaling(_MixedIntoKeras):
             agree=_agreement.or_horovods(self._agree, self, self._loss_scale),
             watched=self,
             reciprocal=reciprocal,
+            wrapped=self._optimizer,
         )
 
     def _policy_in_use(self):
@@ -249,9 +250,10 @@ class LossScaling(_MixedIntoKeras):
         """Whether that Keras' own loss-scale optimizer counts skipped steps as iterations."""
         return True
 
-    def _count_skipped(self):
-        """Counts a skipped step; called once for all replicas."""
-        return self._optimizer.iterations.assign_add(1, read_value=False)
+    def _count_skipped(self, number):
+        """Counts so many skipped steps, 1 or a scalar tensor; called once for all replicas."""
+        iterations = self._optimizer.iterations
+        return iterations.assign_add(tf.cast(number, iterations.dtype), read_value=False)
 
     def _name_in_config(self, name):
         """The name to be kept in the config, or None."""
