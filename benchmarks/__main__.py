@@ -3,6 +3,7 @@
     python -m benchmarks                                   what RESULTS.md reports
     python -m benchmarks --workloads small --modes graph   a part of it
     python -m benchmarks --workloads small --skipped       steps that are skipped, and applied ones
+    python -m benchmarks --modes jit --optimizer adam      around an optimizer that has slots
     python -m benchmarks --growth                          several replicas, and several workers
     python -m benchmarks --device gpu                      on a GPU, with the launches of kernels
 
@@ -27,7 +28,7 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
 import tensorflow as tf
 
-from benchmarks import growth, launches, paired, report, steps, workloads
+from benchmarks import contenders, growth, launches, paired, report, steps, workloads
 
 # What is measured when nothing is asked for. The rounds are as many as a few minutes allow; growth
 # takes longer, and is measured when it is asked for.
@@ -100,6 +101,7 @@ def arguments(argv=None):
     )
     parser.add_argument("--growth", action="store_true", help="several replicas and workers")
     parser.add_argument("--contenders", nargs="+", default=[], metavar="NAME")
+    parser.add_argument("--optimizer", choices=sorted(contenders.OPTIMIZERS), default="sgd")
     parser.add_argument("--rounds", type=int, help="how often each step is run")
     parser.add_argument(
         "--until-sure",
@@ -130,6 +132,8 @@ def arguments(argv=None):
         parser.error(f"no such workload: {', '.join(sorted(unknown))}")
     if args.growth and (args.device == "gpu" or args.dry_run):
         parser.error("--growth is of logical CPUs and of processes, not of a GPU")
+    if args.optimizer != "sgd" and (args.growth or args.peaks):
+        parser.error(f"--growth and --peaks are of sgd, not of {args.optimizer}")
     if args.device == "gpu" and not args.dry_run and not tf.config.list_physical_devices("GPU"):
         parser.error("there is no GPU that TensorFlow sees")
     return args
@@ -193,7 +197,7 @@ def main(argv=None):
     for workload, mode, rounds in plan:
         peaks = args.peaks
         if peaks is None:
-            peaks = PEAKS.get((workload, mode), 0) if whole else 0
+            peaks = PEAKS.get((workload, mode), 0) if whole and args.optimizer == "sgd" else 0
 
         def is_sure(rows, workload=workload, mode=mode):
             return report.is_sure(workload, mode, rows)
@@ -208,6 +212,7 @@ def main(argv=None):
             counted=counted,
             is_sure=is_sure,
             limit_seconds=args.until_sure,
+            optimizer=args.optimizer,
         )
         show(workload, mode, rows)
     if args.growth:

@@ -60,8 +60,8 @@ class Contender:
         return self.name == baseline(self.generation)
 
 
-class _Given(tf1.train.GradientDescentOptimizer):
-    """Takes gradients that are there already for computed ones."""
+class _Given:
+    """Takes gradients that are there already for computed ones; mixed into v1's optimizers."""
 
     def __init__(self):
         super().__init__(RATE)
@@ -71,6 +71,18 @@ class _Given(tf1.train.GradientDescentOptimizer):
         if callable(loss):  # As an optimizer does, so that scaling it counts.
             loss()
         return list(self.given)
+
+
+class _GivenSGD(_Given, tf1.train.GradientDescentOptimizer):
+    pass
+
+
+class _GivenAdam(_Given, tf1.train.AdamOptimizer):
+    pass
+
+
+# What all contenders are around: v1's class, and the name of that of a Keras.
+OPTIMIZERS = {"sgd": (_GivenSGD, "SGD"), "adam": (_GivenAdam, "Adam")}
 
 
 class _GivenTape:
@@ -89,12 +101,9 @@ class _GivenTape:
         return list(self._given)
 
 
-def _v1(wrap):
-    def make():
-        given = _Given()
-        return given, wrap(given)
-
-    return make
+def _around(given_class, wrap):
+    given = given_class()
+    return given, wrap(given)
 
 
 def _apply_v1(optimizer, gradients, variables):
@@ -111,35 +120,38 @@ def _minimize(optimizer, gradients, variables):
     return optimizer.minimize(tf.constant(1.0), variables, tape=_GivenTape(gradients))
 
 
-def _v1_contenders():
+def _v1_contenders(given_class):
+    def v1(wrap):
+        return functools.partial(_around, given_class, wrap)
+
     theirs = getattr(tf1, "mixed_precision", tf1.train.experimental)
     theirs_dynamic = functools.partial(
         theirs.DynamicLossScale, initial_loss_scale=SCALE, increment_period=PERIOD
     )
     peer = theirs.MixedPrecisionLossScaleOptimizer
     ours = experimental.MixedPrecisionLossScaleOptimizer
-    yield Contender(baseline("v1"), "v1", _v1(lambda opt: opt), _apply_v1)
-    yield _in_conditional("v1", _v1(lambda opt: opt), _apply_v1)
+    yield Contender(baseline("v1"), "v1", v1(lambda opt: opt), _apply_v1)
+    yield _in_conditional("v1", v1(lambda opt: opt), _apply_v1)
     yield Contender(
         "tf.compat.v1, fixed",
         "v1",
-        _v1(lambda opt: peer(opt, theirs.FixedLossScale(SCALE))),
+        v1(lambda opt: peer(opt, theirs.FixedLossScale(SCALE))),
         _apply_v1,
     )
     yield Contender(
-        "tf.compat.v1, dynamic", "v1", _v1(lambda opt: peer(opt, theirs_dynamic())), _apply_v1
+        "tf.compat.v1, dynamic", "v1", v1(lambda opt: peer(opt, theirs_dynamic())), _apply_v1
     )
     yield Contender(
         "ours, v1, fixed",
         "v1",
-        _v1(lambda opt: ours(opt, experimental.FixedLossScale(SCALE))),
+        v1(lambda opt: ours(opt, experimental.FixedLossScale(SCALE))),
         _apply_v1,
         "tf.compat.v1, fixed",
     )
     yield Contender(
         "ours, v1, dynamic",
         "v1",
-        _v1(lambda opt: ours(opt, experimental.DynamicLossScale(SCALE, PERIOD))),
+        v1(lambda opt: ours(opt, experimental.DynamicLossScale(SCALE, PERIOD))),
         _apply_v1,
         "tf.compat.v1, dynamic",
     )
@@ -147,21 +159,21 @@ def _v1_contenders():
         yield Contender(
             f"ours, v1, {name}",
             "v1",
-            _v1(functools.partial(_recorded, ours, names)),
+            v1(functools.partial(_recorded, ours, names)),
             _apply_v1,
             "ours, v1, dynamic",
         )
     yield Contender(
         "ours, contrib, fixed",
         "v1",
-        _v1(lambda opt: _contrib(opt, FixedLossScaleManager(SCALE))),
+        v1(lambda opt: _contrib(opt, FixedLossScaleManager(SCALE))),
         _apply_v1,
         "tf.compat.v1, dynamic",  # Both look at the gradients.
     )
     yield Contender(
         "ours, contrib, exponential",
         "v1",
-        _v1(lambda opt: _contrib(opt, ExponentialUpdateLossScaleManager(SCALE, PERIOD))),
+        v1(lambda opt: _contrib(opt, ExponentialUpdateLossScaleManager(SCALE, PERIOD))),
         _apply_v1,
         "tf.compat.v1, dynamic",
     )
@@ -216,49 +228,54 @@ def alone(generation):
     return f"{generation}, conditional alone"
 
 
-def _keras_contenders(generation, keras):
+def _keras_contenders(generation, keras, name):
     from tf_lossscale_compat.keras import mixed_precision
 
     ours = mixed_precision.LossScaleOptimizer
 
-    def sgd(**kwargs):
-        return keras.optimizers.SGD(RATE, **kwargs)
+    def plain(**kwargs):
+        return getattr(keras.optimizers, name)(RATE, **kwargs)
 
     apply = _apply if generation == "keras3" else _minimize
-    yield Contender(baseline(generation), generation, sgd, apply)
-    yield _in_conditional(generation, sgd, apply)
+    yield Contender(baseline(generation), generation, plain, apply)
+    yield _in_conditional(generation, plain, apply)
     if generation == "keras3":
         fixed = "keras3, loss_scale_factor"
-        yield Contender(fixed, generation, lambda: sgd(loss_scale_factor=SCALE), apply)
+        yield Contender(fixed, generation, lambda: plain(loss_scale_factor=SCALE), apply)
         own = keras.optimizers.LossScaleOptimizer
     else:
         fixed = "tf_keras, fixed"
         own = keras.mixed_precision.LossScaleOptimizer
-        yield Contender(fixed, generation, lambda: own(sgd(), False, SCALE), apply)
+        yield Contender(fixed, generation, lambda: own(plain(), False, SCALE), apply)
     make_own = functools.partial(own, initial_scale=SCALE, dynamic_growth_steps=PERIOD)
     dynamic = f"{generation}, dynamic"
-    yield Contender(dynamic, generation, lambda: make_own(sgd()), apply)
+    yield Contender(dynamic, generation, lambda: make_own(plain()), apply)
     yield Contender(
-        f"ours, {generation}, fixed", generation, lambda: ours(sgd(), False, SCALE), apply, fixed
+        f"ours, {generation}, fixed", generation, lambda: ours(plain(), False, SCALE), apply, fixed
     )
     yield Contender(
         f"ours, {generation}, dynamic",
         generation,
-        lambda: ours(sgd(), True, SCALE, PERIOD),
+        lambda: ours(plain(), True, SCALE, PERIOD),
         apply,
         dynamic,
     )
 
 
-def contenders():
-    """Returns all that can be measured beside the installed TensorFlow, baselines first."""
-    found = list(_v1_contenders())
+def contenders(optimizer="sgd"):
+    """Returns all that can be measured beside the installed TensorFlow, baselines first.
+
+    Args:
+      optimizer: str, of `OPTIMIZERS`: what they are around.
+    """
+    given_class, name = OPTIMIZERS[optimizer]
+    found = list(_v1_contenders(given_class))
     if importlib.util.find_spec("keras"):
         keras = importlib.import_module("keras")
         if keras.__version__.startswith("3"):
-            found += _keras_contenders("keras3", keras)
+            found += _keras_contenders("keras3", keras, name)
     if importlib.util.find_spec("tf_keras"):
-        found += _keras_contenders("tf_keras", importlib.import_module("tf_keras"))
+        found += _keras_contenders("tf_keras", importlib.import_module("tf_keras"), name)
     return found
 
 

@@ -252,7 +252,16 @@ class Turns:
       failures: list of str, what the others failed with.
     """
 
-    def __init__(self, setting, label, names=(), skipped=False, floor=None, say=lambda name: None):
+    def __init__(
+        self,
+        setting,
+        label,
+        names=(),
+        skipped=False,
+        floor=None,
+        say=lambda name: None,
+        optimizer="sgd",
+    ):
         """Makes the steps.
 
         Args:
@@ -263,9 +272,10 @@ class Turns:
             these contenders takes a step that is applied in every round, too.
           floor: function without arguments that takes a turn as well and returns its seconds.
           say: function that is told a contender's name before its steps are made.
+          optimizer: str, of `contenders.OPTIMIZERS`.
         """
         self.chosen, self.steps, self.applied, self.failures = [], {}, {}, []
-        for contender in contenders_lib.contenders():
+        for contender in contenders_lib.contenders(optimizer):
             # Keras 3 and tf_keras know no sessions.
             if setting.mode == "session" and contender.generation != "v1":
                 continue
@@ -326,6 +336,7 @@ def measure(
     counted=None,
     is_sure=lambda rows: True,
     limit_seconds=0,
+    optimizer="sgd",
 ):
     """Measures one workload in one mode, all contenders in turn in every round.
 
@@ -340,6 +351,7 @@ def measure(
       counted: one of `launches.KINDS`, what is counted in some more steps; None for nothing.
       is_sure: function of compared rows: whether no more rounds are needed.
       limit_seconds: number, how long more rounds may go on at most.
+      optimizer: str, of `contenders.OPTIMIZERS`; peak memory is measured around "sgd".
 
     Returns:
       {name: row}, a row being a dict of figures; "floor" is among the names.
@@ -348,7 +360,7 @@ def measure(
     skipped = mode.startswith(SKIPPED)
     setting = Setting(mode[len(SKIPPED) :] if skipped else mode, workload, device=device)
     floor = _FloorOnDevice(workload, device) if device else _Floor(workload)
-    turns = Turns(setting, f"{workload}, {mode}", names, skipped, floor)
+    turns = Turns(setting, f"{workload}, {mode}", names, skipped, floor, optimizer=optimizer)
     seed = paired.seed_of(workload, mode)
 
     def compared():

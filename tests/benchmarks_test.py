@@ -534,12 +534,31 @@ class CommandTest(tf.test.TestCase):
             (["--device", "gpu"], "there is no GPU"),
             (["--dry-run", "--growth"], "--growth is of logical CPUs"),
             (["--workloads", "nothing"], "no such workload: nothing"),
+            (["--growth", "--optimizer", "adam"], "--growth and --peaks are of sgd, not of adam"),
         ):
             errors = io.StringIO()
             with self.assertRaises(SystemExit), contextlib.redirect_stderr(errors):
                 with mock.patch.object(tf.config, "list_physical_devices", lambda kind: []):
                     command.arguments(argv)
             self.assertIn(text, errors.getvalue())
+
+    def test_another_optimizer(self):
+        made = []
+        taken = steps.Step.__init__
+
+        def noted(step, contender, *args):
+            taken(step, contender, *args)
+            made.append(contender.make())
+
+        argv = ("--workloads", "10", "--modes", "graph", "--rounds", "1", "--optimizer", "adam")
+        names = [*V1, "ours, keras3, dynamic", "ours, tf_keras, dynamic"]
+        with mock.patch.object(steps.Step, "__init__", noted):
+            self._run(*argv, "--contenders", *names)
+        self.assertGreaterEqual(len(made), len(V1))
+        for optimizer in made:
+            inner = optimizer[0] if isinstance(optimizer, tuple) else optimizer
+            inner = getattr(inner, "inner_optimizer", inner)
+            self.assertTrue(any(cls.__name__.endswith("Adam") for cls in type(inner).__mro__))
 
     def test_paired_tables(self):
         with tempfile.TemporaryDirectory() as folder:
