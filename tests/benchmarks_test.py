@@ -146,7 +146,7 @@ class StepsTest(parameterized.TestCase, tf.test.TestCase):
     def test_what_cannot_do_it_is_left_out_and_said(self):
         broken = contenders.Contender("broken", "v1", mock.Mock(side_effect=KeyError("why")), None)
         known = contenders.contenders()
-        with mock.patch.object(contenders, "contenders", lambda: [broken, known[0]]):
+        with mock.patch.object(contenders, "contenders", lambda optimizer: [broken, known[0]]):
             errors = io.StringIO()
             with contextlib.redirect_stderr(errors):
                 turns = steps.Turns(steps.Setting("eager", "10"), "here")
