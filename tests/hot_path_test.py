@@ -167,16 +167,12 @@ class XlaTest(parameterized.TestCase, tf.test.TestCase):
     def _compiled(self, optimizer, number=3):
         """Checks a finite step and one that is not; returns what XLA makes of them, as text."""
         variables = [tf.Variable(tf.ones([4, 4])) for _ in range(number)]
+        v1 = isinstance(optimizer, tf1.train.Optimizer)
 
         @functools.partial(tf.function, jit_compile=True, autograph=False)
         def step(grads):
-            pairs = zip(grads, variables)
-            if isinstance(optimizer, tf1.train.Optimizer):
-                optimizer.apply_gradients(pairs)
-            else:
-                optimizer.apply_gradients(pairs, scaled=True)
+            optimizer.apply_gradients(zip(grads, variables), **({} if v1 else {"scaled": True}))
 
-        v1 = isinstance(optimizer, tf1.train.Optimizer)
         grads = [tf.fill([4, 4], 1.0 if v1 else 8.0)] * number
         step(grads)
         for variable in variables:

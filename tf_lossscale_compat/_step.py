@@ -46,7 +46,7 @@ def _selects(wrapped, variables):
     slots of an optimizer that keeps any, such as Adam's moments. Around a sparse gradient's
     update, XLA keeps the conditional anyway.
     """
-    if wrapped is None or not _tf.compiled_by_xla():
+    if wrapped is None:
         return False
     slots, weights = [
         sum(tf.TensorShape(variable.shape).num_elements() or 0 for variable in some)
@@ -134,21 +134,20 @@ def take(
         def applied():
             return _replicas.in_each_replica(apply, (grads, variables) + extra)
 
+        by_xla = _tf.compiled_by_xla()
+
         def skipped():
             # Here, where the gradients are at hand: one more conditional would take them in again.
             looked = watch.look()
-            counted = None if skip is None or skips_later else _replicas.local_results(skip(1))
+            counted = None if skip is None or by_xla else _replicas.local_results(skip(1))
             return _tf.as_operation([op for op in (counted, *looked) if op is not None])
 
-        skips_later = False
         if tf.executing_eagerly():
             applied() if should_apply else skipped()
             move()
             watch.told([], finite, skips)
             return None
-        selects = _selects(wrapped, variables)
-        # Where XLA is to keep the conditional, the branch that skips does nothing.
-        skips_later = skip is not None and _tf.compiled_by_xla() and not selects
+        selects = by_xla and _selects(wrapped, variables)
 
         def then(done, flag):
             if not selects:
@@ -162,7 +161,8 @@ def take(
         else:
             done = cond(should_apply, lambda: then(applied(), True), lambda: then(skipped(), False))
         counted = None
-        if skips_later:
+        if by_xla and skip is not None:
+            # Behind the conditional, which XLA keeps only if the branch that skips does nothing.
             with tf.control_dependencies([done]):
                 number = tf.cast(tf.logical_not(should_apply), tf.int32)
                 counted = _tf.as_operation(_replicas.local_results(skip(number)))
