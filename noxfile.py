@@ -70,11 +70,9 @@ def leave_out(name, python):
         return "ran"
     if name in SLOW:
         return ""
-    words = ["tools"]
+    words = ["tools", "turns"]
     if name not in ("tf20", "tf210"):  # Which run what users run, with the oldest and the newest.
         words.append("programs")
-    # The oldest and the newest run all rows; half-way between them 2.10.1 runs more than the rest.
-    words.append("values" if name == "tf210" else "turns")
     if name == "tf216":
         # tf_keras 2.16 has the legacy optimizers of TensorFlow 2.15, and 2.21 runs tf_keras', too.
         words.append("legacy")

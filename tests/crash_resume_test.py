@@ -22,7 +22,7 @@ pytestmark = [pytest.mark.timeout(900), pytest.mark.slow]
 
 VERSION = tuple(int(part) for part in tf.__version__.split(".")[:2])
 # Every kill costs a start of TensorFlow, so most of them happen on the newest only.
-KILLS = {"checkpoint": 10, "saver": 3, "mirrored": 3}
+KILLS = {"checkpoint": 5, "saver": 2, "mirrored": 2}
 if VERSION < (2, 20):
     KILLS = {"checkpoint": 2, "saver": 1, "mirrored": 1}
 # Far above what it takes, per process: it ends one that hangs.

@@ -35,6 +35,7 @@ PROGRAMS = (
     "docs_test.py",
     "examples_test.py",
     "plot_test.py",
+    "rehearsals_test.py",
     "tensorboard_screenshot_test.py",
 )
 # Rows of these are no combinations of a few values: each compares another whole run with what an

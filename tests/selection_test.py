@@ -106,7 +106,7 @@ class EnvironmentsTest(parameterized.TestCase):
             {
                 "2.0.4": {"tools", "turns"},
                 "2.4.4": {"tools", "programs", "turns"},
-                "2.10.1": {"tools", "values"},
+                "2.10.1": {"tools", "turns"},
                 "2.15.1": {"tools", "programs", "turns"},
                 # Between 2.15 and 2.21, which have the same legacy optimizers.
                 "2.16.2": {"tools", "programs", "turns", "legacy"},

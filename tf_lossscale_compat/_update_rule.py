@@ -28,15 +28,18 @@ class State(NamedTuple):
 _select = tf.compat.v2.where
 
 
-def _growth(scale, ratio, grows):
+def _growth(scale, ratio, grows=None):
     """What to multiply `scale` with: `ratio` where it grows and the product is finite, else 1.
 
     The product is looked at 2**-64 times as large: one that overflows, even if it were not used,
-    would be an error under `tf.debugging.enable_check_numerics`.
+    would be an error under `tf.debugging.enable_check_numerics`. Without `grows` the caller selects
+    what is not to grow itself.
     """
     ratio = tf.convert_to_tensor(ratio, scale.dtype)
     fits = scale * 2.0**-64 * ratio <= float(scale.dtype.max) * 2.0**-64
-    return _select(tf.logical_and(grows, fits), ratio, tf.ones_like(ratio))
+    if grows is not None:
+        fits = tf.logical_and(grows, fits)
+    return _select(fits, ratio, tf.ones_like(ratio))
 
 
 def exponential(state, finite, incr_every, decr_every, incr_ratio, decr_ratio):
@@ -60,18 +63,17 @@ def exponential(state, finite, incr_every, decr_every, incr_ratio, decr_ratio):
     Returns:
       The next `State`.
     """
+    # As few operations as it takes: in a step of few gradients each of them shows.
     zero = tf.zeros_like(state.good_steps)
-    good, bad = state.good_steps + 1, state.bad_steps + 1
-    grows = tf.logical_and(finite, good >= incr_every)
-    shrinks = tf.logical_and(tf.logical_not(finite), bad >= decr_every)
+    steps = _select(finite, state.good_steps, state.bad_steps) + 1
+    moves = steps >= _select(finite, incr_every, decr_every)
+    steps = _select(moves, zero, steps)
     lowered = tf.maximum(state.scale * decr_ratio, 1.0)
-    grown = state.scale * _growth(state.scale, incr_ratio, grows)
+    grown = state.scale * _growth(state.scale, incr_ratio)
     return State(
-        scale=_select(shrinks, lowered, grown),
-        good_steps=_select(tf.logical_and(finite, tf.logical_not(grows)), good, zero),
-        bad_steps=_select(
-            tf.logical_or(grows, shrinks), zero, _select(finite, state.bad_steps, bad)
-        ),
+        scale=_select(moves, _select(finite, grown, lowered), state.scale),
+        good_steps=_select(finite, steps, zero),
+        bad_steps=_select(finite, _select(moves, zero, state.bad_steps), steps),
     )
 
 
