@@ -104,6 +104,30 @@ class AssignedTest(modes.EagerTestCase):
         second._loss_scale = package.FixedLossScale(4.0)
         first._loss_scale = old
         self.assertIs(first._loss_scale, old)
+        third = Stable(home.SGD(0.1))
+        with self.assertRaisesRegex(ValueError, "drives another optimizer, a Keras one"):
+            third._loss_scale = old
+
+    @keras_homes.each()
+    def test_none_is_not_assigned(self, home):
+        opt = Stable(home.SGD(0.1))
+        old = opt._loss_scale
+        with self.assertRaisesRegex(ValueError, "loss_scale cannot be None"):
+            opt._loss_scale = None
+        self.assertIs(opt._loss_scale, old)
+
+    @keras_homes.each(kind="keras3")
+    def test_the_optimizer_stays_itself(self, home):
+        opt = Stable(home.SGD(0.1), name="of_mine")
+        opt._loss_scale = package.DynamicLossScale(8.0, 2)
+        self.assertEqual(opt.name, "of_mine")
+        self.assertEqual(float(opt.dynamic_scale.value), 8.0)
+        opt._loss_scale.good_steps.assign(1)
+        self.assertEqual(int(opt.step_counter.value), 1)
+        self.assertEqual(
+            sorted(v.name for v in opt.variables if v.name in ("step_counter", "dynamic_scale")),
+            ["dynamic_scale", "step_counter"],
+        )
 
     @keras_homes.each(kind="keras3")
     def test_not_once_built(self, home):

@@ -506,6 +506,19 @@ class ConfigTest(_Base):
                 self.assertEqual(opt.dynamic_growth_steps, 5)
 
     @parameterized.named_parameters(*HOMES)
+    def test_other_classes_do_not_stand_for_loss_scales(self, home):
+        class Scale:
+            @classmethod
+            def from_config(cls, config):
+                return 8.0
+
+        opt = mixed_precision.LossScaleOptimizer(home.SGD(0.1))
+        inner = opt.get_config()["inner_optimizer"]
+        config = {"inner_optimizer": inner, "loss_scale": {"class_name": "Scale", "config": {}}}
+        with self.assertRaisesRegex(ValueError, "unknown loss scale 'Scale'"):
+            type(opt).from_config(config, custom_objects={"Scale": Scale})
+
+    @parameterized.named_parameters(*HOMES)
     def test_malformed_configs(self, home):
         inner = self._old_config(home, "inner_optimizer")
         for config, message in (

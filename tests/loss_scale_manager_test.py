@@ -496,6 +496,11 @@ class ExponentialManagerTest(tf.test.TestCase, parameterized.TestCase):
                     id(manager._num_bad_steps),
                 ],
             )
+            # Checkpoints hold what it has put there, under the original's names.
+            tracked = manager._lookup_dependency
+            self.assertIs(tracked("loss_scale"), manager._loss_scale)
+            self.assertIs(tracked("good_steps"), manager._num_good_steps)
+            self.assertIs(tracked("bad_steps"), manager._num_bad_steps)
 
     @parameterized.parameters(*modes.ALL)
     def test_a_subclass_assigns_to_its_state(self, name):
