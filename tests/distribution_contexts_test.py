@@ -450,7 +450,9 @@ class ContextsTest(parameterized.TestCase, tf.test.TestCase):
         for optimizer, _, state in self.optimizers():
             before = self.execution.values([variable, count] + state)
             with self.assertRaisesRegex(
-                ValueError, r"(?s)cross-replica.*replica context: inside.*strategy\.run"
+                ValueError,
+                r"(?s)^\S*apply_gradients was called.*cross-replica"
+                r".*replica context: inside.*strategy\.run",
             ):
                 self.execution.call(
                     lambda optimizer=optimizer: optimizer.apply_gradients(

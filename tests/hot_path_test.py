@@ -198,6 +198,54 @@ class XlaTest(parameterized.TestCase, tf.test.TestCase):
             self.assertEqual(float(optimizer.loss_scale), 4.0)
             self.assertEqual(int(optimizer.iterations), 2 if counts else 1)
 
+    def test_what_is_wrapped_need_not_tell_its_variables(self):
+        class Applies:
+            """What r1.15's class asks of an optimizer, with attributes of its own."""
+
+            def __init__(self, variables=None):
+                if variables is not None:
+                    self.variables = variables
+
+            def compute_gradients(self, loss):
+                raise NotImplementedError
+
+            def apply_gradients(self, grads_and_vars, global_step=None, name=None):
+                return tf.group(
+                    *[v.assign_sub(0.1 * g, read_value=False) for g, v in grads_and_vars]
+                )
+
+        class Raises(Applies):
+            def variables(self):
+                raise NotImplementedError
+
+        class Delegates(tf1.train.Optimizer):
+            """One that does not call the constructor that it overrides."""
+
+            def __init__(self, optimizer):
+                self._optimizer = optimizer
+
+            def get_name(self):
+                return "Delegates"
+
+            def compute_gradients(self, *args, **kwargs):
+                return self._optimizer.compute_gradients(*args, **kwargs)
+
+            def apply_gradients(self, *args, **kwargs):
+                return self._optimizer.apply_gradients(*args, **kwargs)
+
+        for wrapped in (Applies({"m": 1}), Applies(3), Raises(), Delegates(_sgd())):
+            manager = contrib.ExponentialUpdateLossScaleManager(8.0, 100, 1, decr_ratio=0.5)
+            optimizer, variable = contrib.LossScaleOptimizer(wrapped, manager), tf.Variable([1.0])
+
+            @functools.partial(tf.function, jit_compile=True, autograph=False)
+            def step(grad, optimizer=optimizer, variable=variable):
+                optimizer.apply_gradients([(grad, variable)])
+
+            step(tf.constant([1.0]))
+            step(tf.constant([float("inf")]))
+            self.assertAllClose(variable, [0.9])
+            self.assertEqual(float(manager.get_loss_scale()), 4.0)
+
     @parameterized.parameters("dynamic", "contrib_exponential")
     def test_v1_branches_only_where_the_optimizer_has_slots(self, wrapper):
         make = WRAPPERS[wrapper]

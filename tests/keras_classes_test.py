@@ -155,6 +155,31 @@ class SubclassTest(_Base):
                 self.assertIsInstance(older, theirs)
                 self.assertEqual(isinstance(stable, theirs), VERSION < (2, 4))
 
+    @keras_homes.each(kind="keras3")
+    def test_variables_are_named_as_those_of_its_own_class(self, home):
+        def paths(cls):
+            opt = cls(home.SGD(1.0, momentum=0.5, name="inner"), name="outer")
+            opt.apply([tf.constant(1.0)], [home.keras.Variable(1.0, name="weight")])
+            return [variable.path for variable in opt.inner_optimizer.variables]
+
+        self.assertEqual(paths(Stable), paths(home.keras.optimizers.LossScaleOptimizer))
+        self.assertIn("outer", "".join(paths(Stable)))
+
+    @keras_homes.each()
+    def test_an_optimizer_may_go_through_the_pairs_twice(self, home):
+        if home.kind == "keras3":
+            self.skipTest("there lists of gradients and variables are handed on")
+
+        class Counting(home.SGD):
+            def apply_gradients(self, grads_and_vars, *args, **kwargs):
+                self.__dict__["pairs"] = sum(1 for _ in grads_and_vars)
+                return super().apply_gradients(grads_and_vars, *args, **kwargs)
+
+        inner, variable = Counting(1.0), tf.Variable(1.0)
+        opt = Stable(inner, dynamic=False, initial_scale=2.0)
+        opt.apply_gradients([(tf.constant(0.25), variable)])
+        self.assertEqual((inner.__dict__["pairs"], variable.numpy()), (1, 0.75))
+
     @keras_homes.each()
     def test_names_that_code_reaches_into(self, home):
         inner = home.SGD(1.0)

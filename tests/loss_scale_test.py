@@ -733,6 +733,14 @@ class DynamicLossScaleTest(parameterized.TestCase, tf.test.TestCase):
                 loss_scale.update([tf.constant(1.0), object()])
             self.assertEqual((loss_scale().numpy(), loss_scale.good_steps.numpy()), (8, 0))
 
+    def test_state_is_kept_in_resource_variables(self):
+        # As the original's, whatever the scope says: a read of another kind may see it move.
+        with tf.Graph().as_default(), tf1.variable_scope("of_references", use_resource=False):
+            scale = DynamicLossScale(8.0)
+            self.assertFalse(hasattr(tf1.Variable(1.0), "handle"))
+            for variable in (scale.current_loss_scale, scale.good_steps):
+                self.assertTrue(hasattr(variable, "handle"))
+
 
 class CheckpointTest(parameterized.TestCase, tf.test.TestCase):
     def _folder(self):

@@ -1,5 +1,6 @@
 """`MixedPrecisionLossScaleOptimizer`, and the pair that turns the graph rewrite on and off."""
 
+import inspect
 import os
 import tempfile
 
@@ -9,6 +10,7 @@ from absl.testing import parameterized
 
 from tests import keras_homes, modes, originals, stepping
 from tf_lossscale_compat import loss_scale_manager as lsm
+from tf_lossscale_compat.contrib import mixed_precision as contrib
 from tf_lossscale_compat.keras.mixed_precision import experimental as keras_experimental
 from tf_lossscale_compat.loss_scale import DynamicLossScale, FixedLossScale, LossScale
 from tf_lossscale_compat.train import experimental
@@ -228,6 +230,16 @@ class ComputeGradientsTest(parameterized.TestCase, tf.test.TestCase):
         results = stepping.run(mode, make, step, [(np.float32(v),) for v in (1, NAN, 1, 1)])
         self.assertEqual([float(results[i][0]) for i in (0, 2, 3)], [8, 4, 0])
         self.assertEqual([float(results[i][1]) for i in (0, 2, 3)], [1, 1, 1])
+
+
+class MinimizeTest(parameterized.TestCase):
+    @parameterized.parameters(MixedPrecisionLossScaleOptimizer, contrib.LossScaleOptimizer)
+    def test_it_takes_the_arguments_of_any_optimizer_with_its_defaults(self, cls):
+        def told(optimizer):
+            parameters = inspect.signature(optimizer.minimize).parameters.values()
+            return [(parameter.name, parameter.default) for parameter in parameters]
+
+        self.assertEqual(told(cls), told(tf1.train.Optimizer))
 
 
 class ApplyGradientsTest(parameterized.TestCase, tf.test.TestCase):

@@ -48,10 +48,13 @@ def _selects(wrapped, variables):
     """
     if wrapped is None:
         return False
-    slots, weights = [
-        sum(tf.TensorShape(variable.shape).num_elements() or 0 for variable in some)
-        for some in (_tf.variables_of(wrapped), variables)
-    ]
+    try:
+        slots, weights = [
+            sum(tf.TensorShape(variable.shape).num_elements() or 0 for variable in some)
+            for some in (_tf.variables_of(wrapped), variables)
+        ]
+    except Exception:  # What is wrapped may be anything that computes and applies gradients.
+        return False
     return slots < weights
 
 
