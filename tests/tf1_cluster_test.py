@@ -308,7 +308,11 @@ class OrderTest(modes.EagerTestCase):
 
     def test_loss_scale_that_skips_nothing_around_sync_replicas(self):
         with tf.Graph().as_default():
-            experimental.MixedPrecisionLossScaleOptimizer(sync_replicas(sgd()), 8.0)
+            opt = experimental.MixedPrecisionLossScaleOptimizer(sync_replicas(sgd()), 8.0)
+            opt._loss_scale = experimental.FixedLossScale(4.0)
+            with self.assertRaisesRegex(ValueError, "SyncReplicasOptimizer"):
+                opt._loss_scale = experimental.DynamicLossScale(4.0)
+            self.assertEqual(opt._loss_scale.get_config()["loss_scale_value"], 4.0)
             contrib.LossScaleOptimizer(sync_replicas(sgd()), "dynamic", enabled=False)
             experimental.MixedPrecisionLossScaleOptimizer(
                 sync_replicas(sgd()), "dynamic", enabled=False
