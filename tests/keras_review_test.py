@@ -128,6 +128,8 @@ class AssignedTest(modes.EagerTestCase):
             sorted(v.name for v in opt.variables if v.name in ("step_counter", "dynamic_scale")),
             ["dynamic_scale", "step_counter"],
         )
+        opt._loss_scale = package.FixedLossScale(4.0)
+        self.assertFalse(hasattr(opt, "dynamic_scale") or hasattr(opt, "step_counter"))
 
     @keras_homes.each(kind="keras3")
     def test_not_once_built(self, home):
