@@ -401,7 +401,9 @@ class HyperparametersTest(modes.EagerTestCase):
 
     @keras_homes.each()
     def test_set_at_the_wrapper(self, home):
-        for name in ("clipnorm", "clipvalue", "beta_1", "epsilon", "use_ema", "weight_decay"):
+        clips = ("clipnorm", "clipvalue", "global_clipnorm")
+        averages = ("use_ema", "ema_momentum", "ema_overwrite_frequency")
+        for name in (*clips, *averages, "beta_1", "epsilon", "weight_decay"):
             opt = Stable(home.Adam(0.5))
             if not hasattr(opt.inner_optimizer, name):
                 continue
