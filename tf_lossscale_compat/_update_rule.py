@@ -63,7 +63,7 @@ def exponential(state, finite, incr_every, decr_every, incr_ratio, decr_ratio):
     Returns:
       The next `State`.
     """
-    # As few operations as it takes: in a step of few gradients each of them shows.
+    # One counter counts in each step, and is held against its own period.
     zero = tf.zeros_like(state.good_steps)
     steps = _select(finite, state.good_steps, state.bad_steps) + 1
     moves = steps >= _select(finite, incr_every, decr_every)
