@@ -28,18 +28,15 @@ class State(NamedTuple):
 _select = tf.compat.v2.where
 
 
-def _growth(scale, ratio, grows=None):
+def _growth(scale, ratio, grows):
     """What to multiply `scale` with: `ratio` where it grows and the product is finite, else 1.
 
     The product is looked at 2**-64 times as large: one that overflows, even if it were not used,
-    would be an error under `tf.debugging.enable_check_numerics`. Without `grows` the caller selects
-    what is not to grow itself.
+    would be an error under `tf.debugging.enable_check_numerics`.
     """
     ratio = tf.convert_to_tensor(ratio, scale.dtype)
     fits = scale * 2.0**-64 * ratio <= float(scale.dtype.max) * 2.0**-64
-    if grows is not None:
-        fits = tf.logical_and(grows, fits)
-    return _select(fits, ratio, tf.ones_like(ratio))
+    return _select(tf.logical_and(grows, fits), ratio, tf.ones_like(ratio))
 
 
 def exponential(state, finite, incr_every, decr_every, incr_ratio, decr_ratio):
@@ -69,7 +66,7 @@ def exponential(state, finite, incr_every, decr_every, incr_ratio, decr_ratio):
     moves = steps >= _select(finite, incr_every, decr_every)
     steps = _select(moves, zero, steps)
     lowered = tf.maximum(state.scale * decr_ratio, 1.0)
-    grown = state.scale * _growth(state.scale, incr_ratio)
+    grown = state.scale * _growth(state.scale, incr_ratio, finite)
     return State(
         scale=_select(moves, _select(finite, grown, lowered), state.scale),
         good_steps=_select(finite, steps, zero),
