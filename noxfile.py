@@ -57,6 +57,8 @@ ENVIRONMENTS = {
 }
 # Where the tests marked slow run too: the oldest TensorFlow and the newest.
 SLOW = ("tf115", "tf221")
+# In which order the matrix starts them: two side by side then end at nearly the same time.
+ORDER = ("tf115", "tf210", "tf216", "tf221", "tf20", "tf215", "tf24")
 
 
 def leave_out(name, python):
@@ -70,7 +72,7 @@ def leave_out(name, python):
         return "ran"
     if name in SLOW:
         return ""
-    words = ["tools", "turns"]
+    words = ["tools", "pictures", "turns"]
     if name not in ("tf20", "tf210"):  # Which run what users run, with the oldest and the newest.
         words.append("programs")
     if name == "tf216":
@@ -246,11 +248,7 @@ def matrix(session):
         session.install("-q", "build")
         _, wheel = build_distributions(session, WORK / "wheel")
     RESULTS.mkdir(parents=True, exist_ok=True)
-    # The newer have more to test, and what starts last ends last. README's command runs on the
-    # newest, which then has the least left.
-    newest = list(ENVIRONMENTS)[-1] if os.environ.get("TF_LOSSSCALE_RAN") else None
-    order = [name for name in reversed(names) if name != newest]
-    order += [name for name in names if name == newest]
+    order = sorted(names, key=ORDER.index)
     with concurrent.futures.ThreadPoolExecutor(options.jobs) as pool:
         futures = {name: pool.submit(run_suite, name, wheel, options) for name in order}
         results = [futures[name].result() for name in names]

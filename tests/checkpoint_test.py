@@ -16,6 +16,7 @@ import zipfile
 from unittest import mock
 
 import numpy as np
+import pytest
 import tensorflow as tf
 from absl import logging
 from absl.testing import parameterized
@@ -1038,6 +1039,7 @@ class DamageTest(CheckpointTestCase):
 
 
 class WriterTest(CheckpointTestCase):
+    @pytest.mark.slow
     def test_what_this_keras_writes_is_read(self):
         """The script that wrote the committed files, run again on the Keras that is installed."""
         if VERSION < (2, 16):

@@ -9,10 +9,11 @@ import pathlib
 import re
 
 TESTS = pathlib.Path(__file__).resolve().parent
-# About tools that read and write source code: TensorFlow has no part in what they test, so the
-# oldest and the newest Python are enough.
+# About tools that read and write source code, and arguments of commands: TensorFlow has no part in
+# what they test, so the oldest and the newest Python are enough.
 TOOLS = (
     "build_file_test.py",
+    "cli_test.py",
     "migrate_checks_test.py",
     "migrate_command_test.py",
     "migrate_compat_v1_mixed_precision_test.py",
@@ -26,6 +27,12 @@ TOOLS = (
     "migrate_warnings_test.py",
     "mutants_test.py",
 )
+# Of what is in event files, which have been the same since TensorFlow 1: the oldest and the newest
+# are enough.
+PICTURES = (
+    "plot_test.py",
+    "tensorboard_screenshot_test.py",
+)
 # What users run from one end to the other, put together from what the other tests hold on every
 # TensorFlow. It runs once before TensorFlow 2, once before its mixed precision was stable, once on
 # Keras 2 and once on Keras 3: on 1.15.5, 2.0.4, 2.10.1 and the newest.
@@ -34,9 +41,9 @@ PROGRAMS = (
     "demo_test.py",
     "docs_test.py",
     "examples_test.py",
-    "plot_test.py",
     "rehearsals_test.py",
-    "tensorboard_screenshot_test.py",
+    "run_test.py",
+    "seeded_fault_test.py",
 )
 # Rows of these are no combinations of a few values: each compares another whole run with what an
 # original, a model or one process does, and on most versions some of them skip themselves.
@@ -66,15 +73,14 @@ def left_out(item, what):
 
     Args:
       item: pytest's, of a test.
-      what: str, words with commas between. "tools": that is of `TOOLS`; "legacy": that is of
-        legacy Keras optimizers; "programs": that is of `PROGRAMS`; "ran": that README's command has
+      what: str, words with commas between. "tools": that is of `TOOLS`, and so "pictures" and
+        "programs"; "legacy": that is of legacy Keras optimizers; "ran": that README's command has
         run on the same TensorFlow, where tf_keras is not installed. Others are for `spare_rows`.
     """
     words = what.split(",")
-    if "tools" in words and item.path.name in TOOLS:
-        return True
-    if "programs" in words and item.path.name in PROGRAMS:
-        return True
+    for word, files in (("tools", TOOLS), ("pictures", PICTURES), ("programs", PROGRAMS)):
+        if word in words and item.path.name in files:
+            return True
     # Named parameters are in the name.
     row = getattr(item.function, "__x_params_repr__", None) or item.name.replace("_", " ")
     if "legacy" in words and LEGACY.search(row):

@@ -48,12 +48,13 @@ class ToolsTest(parameterized.TestCase):
             )
             self.assertFalse(selection.left_out(item(path, "Test"), ""))
 
-    def test_programs_are_left_out_as_such_alone(self):
+    @parameterized.parameters(("programs", selection.PROGRAMS), ("pictures", selection.PICTURES))
+    def test_they_are_left_out_as_such_alone(self, word, files):
         out = []
         for path in selection.TESTS.rglob("*_test.py"):
-            if selection.left_out(item(path, "Test"), "programs"):
+            if selection.left_out(item(path, "Test"), word):
                 out.append(path.name)
-        self.assertEqual(sorted(out), sorted(selection.PROGRAMS))
+        self.assertEqual(sorted(out), sorted(files))
 
     def test_what_is_not_thinned_is_there(self):
         names = {path.name for path in selection.TESTS.rglob("*_test.py")}
@@ -70,7 +71,7 @@ def leave_out(ran=None):
       dict of lists of words, by TensorFlow.
     """
     tree = ast.parse(NOXFILE.read_text(encoding="utf-8"))
-    wanted = ("ENVIRONMENTS", "OLD_PINS", "SLOW")
+    wanted = ("ENVIRONMENTS", "OLD_PINS", "ORDER", "SLOW")
     module = ast.parse("")
     for node in tree.body:
         names = [getattr(target, "id", "") for target in getattr(node, "targets", [])]
@@ -82,6 +83,8 @@ def leave_out(ran=None):
     names = list(namespace["ENVIRONMENTS"])
     if namespace["SLOW"] != (names[0], names[-1]):
         raise AssertionError("slow tests are not for the oldest TensorFlow and the newest")
+    if sorted(namespace["ORDER"]) != sorted(names):
+        raise AssertionError("the order in which environments start is not that of all of them")
     return {
         row[1]: [word for word in namespace["leave_out"](name, "3.0").split(",") if word]
         for name, row in namespace["ENVIRONMENTS"].items()
@@ -104,12 +107,12 @@ class EnvironmentsTest(parameterized.TestCase):
         self.assertEqual(
             {tensorflow: set(words[tensorflow]) for tensorflow in list(words)[1:-1]},
             {
-                "2.0.4": {"tools", "turns"},
-                "2.4.4": {"tools", "programs", "turns"},
-                "2.10.1": {"tools", "turns"},
-                "2.15.1": {"tools", "programs", "turns"},
+                "2.0.4": {"tools", "pictures", "turns"},
+                "2.4.4": {"tools", "pictures", "programs", "turns"},
+                "2.10.1": {"tools", "pictures", "turns"},
+                "2.15.1": {"tools", "pictures", "programs", "turns"},
                 # Between 2.15 and 2.21, which have the same legacy optimizers.
-                "2.16.2": {"tools", "programs", "turns", "legacy"},
+                "2.16.2": {"tools", "pictures", "programs", "turns", "legacy"},
             },
         )
 
