@@ -7,7 +7,7 @@ from absl.testing import parameterized
 from tests import conftest, stepping
 from tests.numpy_model import F32, TINY, DynamicModel, ExponentialModel
 from tf_lossscale_compat import _update_rule
-from tf_lossscale_compat._update_rule import State
+from tf_lossscale_compat._update_rule import State, largest_to_grow
 
 hypothesis, st = conftest.hypothesis_or_skip()
 
@@ -56,14 +56,28 @@ _EXPONENTIAL_SPECS = _specs(*_EXPONENTIAL_TYPES, np.bool_)
 _DYNAMIC_SPECS = _specs(*_DYNAMIC_TYPES, np.bool_)
 
 
-def _exponential(scale, good, bad, finite, *parameters):
-    new = _update_rule.exponential(State(scale, good, bad), finite, *parameters)
+def _exponential(scale, good, bad, finite, incr_every, decr_every, incr_ratio, *others):
+    """`exponential`, of a `largest` after the other parameters or of that of a Python number."""
+    decr_ratio, *largest = others
+    new = _update_rule.exponential(
+        State(scale, good, bad),
+        finite,
+        incr_every,
+        decr_every,
+        incr_ratio,
+        decr_ratio,
+        *(largest or [largest_to_grow(incr_ratio)]),
+    )
     assert new.delay is None
     return tuple(new)[:3]
 
 
-def _dynamic(scale, good, finite, period, multiplier, low, high=None):
-    new = _update_rule.dynamic(State(scale, good, None), finite, period, multiplier, low, high)
+def _dynamic(scale, good, finite, period, multiplier, low, high=None, largest=None):
+    if largest is None:
+        largest = largest_to_grow(multiplier)
+    new = _update_rule.dynamic(
+        State(scale, good, None), finite, period, multiplier, largest, low, high
+    )
     assert new.bad_steps is None and new.delay is None
     return new.scale, new.good_steps
 
@@ -83,7 +97,7 @@ class UpdateRuleTest(parameterized.TestCase, tf.test.TestCase):
     @parameterized.parameters(*stepping.STATELESS)
     def test_exponential_equals_the_model_bit_for_bit(self, mode):
         with stepping.entered(mode) as mode:
-            specs = _EXPONENTIAL_SPECS + _specs(np.int32, np.int32, np.float32, np.float32)
+            specs = _EXPONENTIAL_SPECS + _specs(np.int32, np.int32, *[np.float32] * 3)
             caller = mode.compile(_exponential, *specs)
 
             @hypothesis.settings(max_examples=60)
@@ -91,6 +105,7 @@ class UpdateRuleTest(parameterized.TestCase, tf.test.TestCase):
             def check(scale, incr_every, decr_every, incr_ratio, decr_ratio, finite_flags):
                 parameters = (incr_every, decr_every, incr_ratio, decr_ratio)
                 model = ExponentialModel(scale, *parameters)
+                parameters += (largest_to_grow(incr_ratio),)
                 self._follow(caller, model, parameters, finite_flags)
 
             check()
@@ -98,8 +113,13 @@ class UpdateRuleTest(parameterized.TestCase, tf.test.TestCase):
     @parameterized.parameters(*stepping.STATELESS)
     def test_dynamic_equals_the_model_bit_for_bit(self, mode):
         with stepping.entered(mode) as mode:
-            specs = _DYNAMIC_SPECS + _specs(np.int64, np.float32, np.float32)
-            unbounded = mode.compile(_dynamic, *specs)
+            specs = _DYNAMIC_SPECS + _specs(np.int64, *[np.float32] * 3)
+
+            def without_ceiling(*arguments):
+                *others, largest = arguments
+                return _dynamic(*others, largest=largest)
+
+            unbounded = mode.compile(without_ceiling, *specs)
             bounded = mode.compile(_dynamic, *(specs + _specs(np.float32)))
 
             @hypothesis.settings(max_examples=60)
@@ -109,6 +129,7 @@ class UpdateRuleTest(parameterized.TestCase, tf.test.TestCase):
                 if has_high:
                     parameters += (min(scale * 3.7, F32_MAX),)
                 model = DynamicModel(scale, *parameters)
+                parameters += (largest_to_grow(multiplier),)
                 caller = bounded if has_high else unbounded
                 self._follow(caller, model, parameters, finite_flags)
 
@@ -171,15 +192,17 @@ class UpdateRuleTest(parameterized.TestCase, tf.test.TestCase):
     def test_exponential_stays_within_its_bounds(self, mode):
         """1 <= scale <= float32's maximum, counters below periods, if ratios grow and shrink."""
         with stepping.entered(mode) as mode:
-            specs = _EXPONENTIAL_SPECS + _specs(np.int32, np.int32, np.float32, np.float32)
+            specs = _EXPONENTIAL_SPECS + _specs(np.int32, np.int32, *[np.float32] * 3)
             caller = mode.compile(_exponential, *specs)
 
             @hypothesis.settings(max_examples=40)
             @hypothesis.given(scales, periods, periods, growths, _floats(1e-30, 1), flags)
             def check(scale, incr_every, decr_every, incr_ratio, decr_ratio, finite_flags):
                 state = (F32(scale), 0, 0)
+                parameters = (incr_every, decr_every, incr_ratio, decr_ratio)
+                parameters += (largest_to_grow(incr_ratio),)
                 for finite in finite_flags:
-                    state = caller(*state, finite, incr_every, decr_every, incr_ratio, decr_ratio)
+                    state = caller(*state, finite, *parameters)
                     self.assertBetween(state[0], 1, F32_MAX)
                     self.assertBetween(state[1], 0, max(incr_every - 1, 0))
                     self.assertBetween(state[2], 0, max(decr_every - 1, 0))
@@ -189,7 +212,7 @@ class UpdateRuleTest(parameterized.TestCase, tf.test.TestCase):
     @parameterized.parameters("graph_v2", "eager")
     def test_dynamic_stays_within_its_bounds(self, mode):
         with stepping.entered(mode) as mode:
-            specs = _DYNAMIC_SPECS + _specs(np.int64, np.float32, np.float32, np.float32)
+            specs = _DYNAMIC_SPECS + _specs(np.int64, *[np.float32] * 4)
             caller = mode.compile(_dynamic, *specs)
 
             @hypothesis.settings(max_examples=40)
@@ -199,14 +222,25 @@ class UpdateRuleTest(parameterized.TestCase, tf.test.TestCase):
             def check(bounds, period, multiplier, finite_flags):
                 low, scale, high = bounds
                 state = (F32(scale), 0)
+                largest = largest_to_grow(multiplier)
                 for finite in finite_flags:
-                    state = caller(*state, finite, period, multiplier, low, high)
+                    state = caller(*state, finite, period, multiplier, low, high, largest)
                     self.assertLessEqual(state[0], F32(high))
                     if multiplier >= 1:  # Below 1, growth takes it down, as in r2.0 without end.
                         self.assertGreaterEqual(state[0], F32(low))
                     self.assertBetween(state[1], 0, max(period - 1, 0))
 
             check()
+
+    @hypothesis.settings(max_examples=300)
+    @hypothesis.given(st.one_of(ratios, _floats(float(TINY), F32_MAX)))
+    def test_the_largest_to_grow_is_the_last_whose_product_is_finite(self, ratio):
+        largest, ratio = F32(largest_to_grow(ratio)), F32(ratio)
+        with np.errstate(over="ignore"):
+            self.assertTrue(np.isfinite(largest * ratio), (largest, ratio))
+            if largest < F32_MAX:
+                beyond = np.nextafter(largest, F32(np.inf))
+                self.assertFalse(np.isfinite(beyond * ratio), (largest, ratio))
 
     @parameterized.parameters(*stepping.STATELESS)
     def test_growth_beyond_float32_keeps_the_scale_and_resets_the_counters(self, mode):

@@ -6,7 +6,10 @@ graph, eager execution, `tf.function`, XLA and any replica. Source: Micikevicius
 r2.0 (`dynamic`).
 """
 
+import functools
 from typing import Any, NamedTuple
+
+import numpy as np
 
 from tf_lossscale_compat import _compiled, _tf
 
@@ -28,18 +31,35 @@ class State(NamedTuple):
 _select = tf.compat.v2.where
 
 
-def _growth(scale, ratio, grows):
-    """What to multiply `scale` with: `ratio` where it grows and the product is finite, else 1.
+@functools.lru_cache(maxsize=None)
+def largest_to_grow(ratio):
+    """The largest float32 whose product with `ratio` is finite in float32, as a Python float.
 
-    The product is looked at 2**-64 times as large: one that overflows, even if it were not used,
-    would be an error under `tf.debugging.enable_check_numerics`.
+    Args:
+      ratio: number above zero, finite in float32.
+    """
+    ratio, most = np.float32(ratio), np.finfo(np.float32).max
+    with np.errstate(over="ignore"):
+        largest = np.float32(min(float(most) / float(ratio), float(most)))
+        # The quotient is rounded, and so is the product that it is to be held against.
+        while not np.isfinite(largest * ratio):
+            largest = np.nextafter(largest, np.float32(0))
+        while largest < most and np.isfinite(np.nextafter(largest, most) * ratio):
+            largest = np.nextafter(largest, most)
+    return float(largest)
+
+
+def _grown(scale, ratio, largest):
+    """`scale` times `ratio` if that is finite, else `scale`.
+
+    No product overflows, not even one that is not used: `tf.debugging.enable_check_numerics` would
+    call it an error.
     """
     ratio = tf.convert_to_tensor(ratio, scale.dtype)
-    fits = scale * 2.0**-64 * ratio <= float(scale.dtype.max) * 2.0**-64
-    return _select(tf.logical_and(grows, fits), ratio, tf.ones_like(ratio))
+    return scale * _select(scale <= largest, ratio, tf.ones_like(ratio))
 
 
-def exponential(state, finite, incr_every, decr_every, incr_ratio, decr_ratio):
+def exponential(state, finite, incr_every, decr_every, incr_ratio, decr_ratio, largest):
     """One step of r1.15's exponential rule.
 
         if finite:
@@ -56,6 +76,7 @@ def exponential(state, finite, incr_every, decr_every, incr_ratio, decr_ratio):
       decr_every: Python int, non-finite steps to shrinking.
       incr_ratio: float32 scalar, what growth multiplies with.
       decr_ratio: float32 scalar, what shrinking multiplies with.
+      largest: Python float, `largest_to_grow` of `incr_ratio`.
 
     Returns:
       The next `State`.
@@ -66,7 +87,7 @@ def exponential(state, finite, incr_every, decr_every, incr_ratio, decr_ratio):
     moves = steps >= _select(finite, incr_every, decr_every)
     steps = _select(moves, zero, steps)
     lowered = tf.maximum(state.scale * decr_ratio, 1.0)
-    grown = state.scale * _growth(state.scale, incr_ratio, finite)
+    grown = _grown(state.scale, incr_ratio, largest)
     return State(
         scale=_select(moves, _select(finite, grown, lowered), state.scale),
         good_steps=_select(finite, steps, zero),
@@ -75,7 +96,14 @@ def exponential(state, finite, incr_every, decr_every, incr_ratio, decr_ratio):
 
 
 def dynamic(
-    state, finite, increment_period, multiplier, min_scale=1.0, max_scale=None, hysteresis=1
+    state,
+    finite,
+    increment_period,
+    multiplier,
+    largest,
+    min_scale=1.0,
+    max_scale=None,
+    hysteresis=1,
 ):
     """One step of r2.0's dynamic rule, with bounds and DeepSpeed's hysteresis.
 
@@ -94,6 +122,7 @@ def dynamic(
       finite: bool scalar tensor, whether this step's gradients are finite everywhere.
       increment_period: Python int, finite steps to growth.
       multiplier: float32 scalar, what growth multiplies with and shrinking divides by.
+      largest: Python float, `largest_to_grow` of `multiplier`.
       min_scale: Python float, the floor.
       max_scale: Python float, or None for no ceiling.
       hysteresis: Python int, what growth sets `delay` to.
@@ -102,27 +131,24 @@ def dynamic(
       The next `State`, its `bad_steps` None.
     """
     good = state.good_steps + 1
-    grows = tf.logical_and(finite, good >= increment_period)
-    grown = state.scale * _growth(state.scale, multiplier, grows)
+    grows = good >= increment_period  # If the step is finite, which is asked last.
+    grown = _grown(state.scale, multiplier, largest)
     # Division, not multiplication by the reciprocal, which rounds differently.
     lowered = tf.maximum(state.scale / multiplier, min_scale)
     if max_scale is not None:
         # Either may be the one that raises the scale, as a multiplier may be below 1.
-        grown = _select(grows, tf.minimum(grown, max_scale), grown)
-        lowered = tf.minimum(lowered, max_scale)
+        grown, lowered = tf.minimum(grown, max_scale), tf.minimum(lowered, max_scale)
     delay = state.delay
     if delay is not None:
-        waits = delay > 1
-        lowered = _select(waits, state.scale, lowered)
+        lowered = _select(delay > 1, state.scale, lowered)
         after_skip = tf.maximum(delay - 1, 1)
         delay = _select(
             finite, _select(grows, tf.constant(hysteresis, delay.dtype), delay), after_skip
         )
+    zero = tf.zeros_like(good)
     return State(
-        scale=_select(finite, grown, lowered),
-        good_steps=_select(
-            tf.logical_and(finite, tf.logical_not(grows)), good, tf.zeros_like(good)
-        ),
+        scale=_select(finite, _select(grows, grown, state.scale), lowered),
+        good_steps=_select(finite, _select(grows, zero, good), zero),
         delay=delay,
     )
 
@@ -132,17 +158,19 @@ def dynamic(
 
 
 @_compiled.in_eager_mode
-def exponential_step(tensors, incr_every, decr_every):
+def exponential_step(tensors, incr_every, decr_every, largest):
     """`exponential` of [scale, good_steps, bad_steps, finite, incr_ratio, decr_ratio]."""
     *state, finite, incr_ratio, decr_ratio = tensors
     state = State(*state)
-    return list(exponential(state, finite, incr_every, decr_every, incr_ratio, decr_ratio)[:3])
+    after = exponential(state, finite, incr_every, decr_every, incr_ratio, decr_ratio, largest)
+    return list(after[:3])
 
 
 @_compiled.in_eager_mode
-def dynamic_step(tensors, increment_period, min_scale, max_scale, hysteresis):
+def dynamic_step(tensors, *constants):
     """`dynamic` of [scale, good_steps, delay if there is one, finite, multiplier]."""
     scale, good_steps, *delay, finite, multiplier = tensors
     state = State(scale, good_steps, None, *delay)
-    after = dynamic(state, finite, increment_period, multiplier, min_scale, max_scale, hysteresis)
+    increment_period, *others = constants
+    after = dynamic(state, finite, increment_period, multiplier, *others)
     return [after.scale, after.good_steps] + [after.delay] * len(delay)

@@ -346,6 +346,7 @@ class DynamicLossScale(LossScale):
                 _update_rule.dynamic_step,
                 [finite, tf.constant(self._multiplier, tf.float32)],
                 self._increment_period,
+                _update_rule.largest_to_grow(self._multiplier),
                 self.min_loss_scale,
                 self.max_loss_scale,
                 self.hysteresis,

@@ -218,6 +218,7 @@ class ExponentialUpdateLossScaleManager(LossScaleManager):
                 [finite, *ratios],
                 self._incr_every_n_steps,
                 self._decr_every_n_nan_or_inf,
+                _update_rule.largest_to_grow(self._incr_ratio),
             )
         return None if tf.executing_eagerly() else tf.group(*update)
 
