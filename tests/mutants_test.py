@@ -283,8 +283,9 @@ class ReportingTest(parameterized.TestCase):
         self.assertEqual(mutants.judge({"crashed": -11})[0], "killed")
         self.assertEqual(mutants.judge({"code": 0, "failed": None})[0], "survived")
         self.assertEqual(mutants.judge({"code": 1, "failed": "t"}), ("killed", "t"))
-        self.assertEqual(mutants.judge({"code": 2, "failed": None})[0], "killed")
-        for outcome in ({"error": "E: x"}, *({"code": c, "failed": None} for c in (3, 4, 5))):
+        unclear = [{"code": c, "failed": None} for c in (1, 2, 3, 4, 5)]
+        unclear += [{"error": "E: x"}, {"crashed": 0}, {"crashed": -9}]
+        for outcome in unclear:
             self.assertEqual(mutants.judge(outcome)[0], "not judged")
 
     def test_score(self):
@@ -568,6 +569,27 @@ class RunningTest(parameterized.TestCase):
         self.assertEqual(states["rule.forget: statement `cache.clear()` removed"], "killed")
         self.assertEqual(states[min(killed)], "killed")
         self.assertEqual(again["run"], out["run"])
+
+    def test_who_fails_without_the_mutant_too_does_not_kill_it(self):
+        """Of a test that needs another, which takes longer, to have run: it is run first here."""
+        rule = "def loud(n):\n    unused = n + 1\n    return n\n"
+        tests = """\
+            from small import rule, started
+
+            def test_slow():
+                assert sum(range(3_000_000)) and rule.loud(1) == 1
+                started.YET.append(True)
+
+            def test_quick():
+                assert rule.loud(1) == 1 and started.YET
+            """
+        (self.folder / "small" / "rule.py").write_text(rule, encoding="utf-8")
+        path = self.folder / "tests" / "rule_test.py"
+        path.write_text(textwrap.dedent(tests), encoding="utf-8")
+        (self.folder / "tests" / "late_test.py").unlink()
+        done, _, states = self.run_script()
+        self.assertEqual(set(states.values()), {"not judged"}, done.stdout)
+        self.assertIn("rule_test.py::test_quick fails without the mutant, too", done.stdout)
 
 
 if __name__ == "__main__":

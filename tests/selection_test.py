@@ -1,8 +1,12 @@
 """What the matrix leaves out is run elsewhere."""
 
 import ast
+import importlib.util
+import os
 import pathlib
 import re
+import shutil
+import subprocess
 import sys
 import tempfile
 import types
@@ -345,6 +349,31 @@ class RanTest(parameterized.TestCase):
     def test_no_file_of_keras_is_left_out_as_a_whole(self):
         for name in ("keras_fit_test.py", "keras_saving_test.py", "multi_worker_test.py"):
             self.assertNotEmpty(selection.needing_tf_keras(selection.TESTS / name))
+
+
+class WorkersTest(absltest.TestCase):
+    @absltest.skipIf(importlib.util.find_spec("xdist") is None, "needs pytest-xdist")
+    def test_a_crash_is_a_failure_and_the_end(self):
+        folder = pathlib.Path(tempfile.mkdtemp())
+        self.addCleanup(shutil.rmtree, folder)
+        for name in ("a_test.py", "b_test.py"):
+            text = "import os\ndef test_before(): pass\ndef test_crash(): os._exit(0)\n"
+            (folder / name).write_text(text, encoding="utf-8")
+        root = NOXFILE.parent
+        options = ["-c", str(root / "pyproject.toml"), "-p", "tests.conftest", "-n", "2", "-q"]
+        done = subprocess.run(
+            [sys.executable, "-m", "pytest", *options, "-p", "no:cacheprovider", str(folder)],
+            cwd=str(root),
+            env={k: v for k, v in os.environ.items() if not k.startswith(("PYTEST_", "TF_LOSS"))},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            stdin=subprocess.DEVNULL,
+            universal_newlines=True,
+            timeout=100,
+            check=False,
+        )
+        self.assertEqual(done.returncode, 1, done.stdout)
+        self.assertRegex(done.stdout, "2 failed, 2 passed|1 failed, [12] passed")
 
 
 if __name__ == "__main__":

@@ -836,17 +836,21 @@ def rounds(module, tests):
     return [early, late] if late else [early]
 
 
-def _try(module, path, source, tests):
+def _try(module, path, source, tests, last=None):
+    """What runs tests on a module of this source: in `rounds`, up to the one `last`, if any."""
+
     def work():
         sys.meta_path.insert(0, SourceHook({module: (path, source)}))
         ran = 0
         with contextlib.suppress(Exception):  # Files that import it will say what is wrong.
             importlib.import_module(IMPORTED_FIRST)
         for some in rounds(module, tests):
+            if last in some:
+                some = some[: some.index(last) + 1]
             plugin = Chosen(some)
             code = _pytest(plugin, list(dict.fromkeys(test.partition("::")[0] for test in some)))
             ran += plugin.ran
-            if code != 0:
+            if code != 0 or last in some:
                 break
         return {"code": code, "failed": plugin.failed, "ran": ran}
 
@@ -860,12 +864,14 @@ def judge(outcome):
     if "error" in outcome:
         return ERROR, outcome["error"].strip().split("\n")[-1]
     if "crashed" in outcome:
-        return KILLED, f"a crash of the interpreter ({outcome['crashed']})"
+        # A full memory's way to end a process, and that of a test that exits.
+        proves = outcome["crashed"] not in (0, -signal.SIGKILL)
+        return KILLED if proves else ERROR, f"the interpreter's end ({outcome['crashed']})"
     if outcome["code"] == 0:
         return SURVIVED, ""
-    if outcome["failed"] is None and outcome["code"] not in (1, 2):
+    if outcome["failed"] is None:
         return ERROR, f"pytest ended with {outcome['code']}"
-    return KILLED, outcome["failed"] or "pytest could not collect the tests"
+    return KILLED, outcome["failed"]
 
 
 def preload():
@@ -1061,6 +1067,12 @@ def main(argv=None):
             work = _try(mutant.module, paths[mutant.module], source, nodes)
             outcome = in_fork(work, limit, log)
             state, by = judge(outcome)
+            if state == KILLED and by in nodes:
+                # The same tests in the same order, on the source as it is: did the mutant do it?
+                unchanged = ast.unparse(ast.parse(sources[mutant.module])) + "\n"
+                work = _try(mutant.module, paths[mutant.module], unchanged, nodes, last=by)
+                if judge(in_fork(work, limit, log))[0] != SURVIVED:
+                    state, by = ERROR, f"{by} fails without the mutant, too, after these tests"
             result.update(state=state, by=by, ran=(outcome or {}).get("ran", 0))
         result["seconds"] = round(time.monotonic() - start, 2)
         results[mutant.name] = result
