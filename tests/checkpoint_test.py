@@ -874,6 +874,49 @@ class OurKerasTest(EagerTestCase):
             self.assertEqual((8.0, 1, bad_steps), checkpoint.read(path)[:3])
             self.assertEqual("optimizer", checkpoint.read(path).key)
 
+    @keras_homes.each(["fixed", "of the user's", "delayed"], kind="keras3")
+    def test_files_of_keras_3_with_other_loss_scales(self, home, name):
+        """What stands where a dynamic scale would may be the inner optimizer's learning rate."""
+        made = {
+            "fixed": lambda: mixed_precision.LossScaleOptimizer(home.Adam(0.25), False, 8.0),
+            "of the user's": lambda: mixed_precision.experimental.LossScaleOptimizer(
+                home.Adam(0.25), Counted()
+            ),
+            "delayed": lambda: mixed_precision.experimental.LossScaleOptimizer(
+                home.Adam(0.25), loss_scale.DynamicLossScale(8.0, 50, hysteresis=3)
+            ),
+        }[name]()
+        model = home.dense_model()
+        model.compile(made, "mse")
+        model.fit(np.ones([2, 3]), np.ones([2, 2]), verbose=0)
+        for file in ("model.keras", "model.weights.h5"):
+            path = os.path.join(self.folder(), file)
+            model.save_weights(path) if "weights" in file else model.save(path)
+            if name == "delayed":
+                self.assertEqual((8.0, 1, None), checkpoint.read(path)[:3])
+                continue
+            self.assertEmpty(checkpoint.find(path))
+            with self.assertRaisesRegex(checkpoint.CheckpointError, "holds no dynamic loss scale"):
+                checkpoint.read(path)
+
+
+class Counted(loss_scale.LossScale):
+    """A user's, of a number and a counter."""
+
+    def __init__(self):
+        self.scale = self._add_weight("scale", 8.0, tf.float32)
+        self.seen = self._add_weight("seen", 0, tf.int64)
+
+    def __call__(self):
+        return tf.identity(self.scale)
+
+    def update(self, grads):
+        self.seen.assign_add(1)
+        return None, True
+
+    def get_config(self):
+        return {}
+
 
 def damaged(contents, chance):
     """Returns a damaged copy of a file's contents."""

@@ -1188,6 +1188,28 @@ class WrappedStateTest(tf.test.TestCase, parameterized.TestCase):
                 self.assertEqual(optimizer(opt).get_name(), opt.get_name())
             self.assertEqual(optimizer(BareOptimizer()).get_name(), "BareOptimizer")
 
+    def test_around_one_that_never_called_the_base_class_constructor(self):
+        """As TensorFlow 1.15's `tf.contrib.opt.MovingAverageOptimizer`."""
+
+        class Around(tf1.train.Optimizer):
+            def __init__(self, opt):
+                self._optimizer = opt
+
+            def compute_gradients(self, *args, **kwargs):
+                return self._optimizer.compute_gradients(*args, **kwargs)
+
+            def apply_gradients(self, *args, **kwargs):
+                return self._optimizer.apply_gradients(*args, **kwargs)
+
+        with tf.Graph().as_default(), tf1.Session() as session:
+            weight = tf1.Variable([1.0, 2.0], use_resource=True)
+            wrapped = optimizer(Around(tf1.train.GradientDescentOptimizer(0.25)))
+            self.assertEqual(wrapped.get_name(), "Around")
+            step = wrapped.minimize(tf.reduce_sum(weight * weight), var_list=[weight])
+            session.run(tf1.global_variables_initializer())
+            session.run(step)
+            self.assertAllEqual(session.run(weight), [0.5, 1.0])
+
     @parameterized.parameters(*modes.GRAPH)
     def test_a_saver_holds_all_state(self, name):
         prefix = self.get_temp_dir() + "/saver" + name

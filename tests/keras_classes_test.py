@@ -1,6 +1,7 @@
 """The Keras wrappers as classes: subclasses, copies, pickles, configs, owners of loss scales."""
 
 import copy
+import itertools
 import json
 import os
 import pickle
@@ -70,6 +71,26 @@ POLICIES = {
     "delayed": lambda: package.DynamicLossScale(64.0, 50, hysteresis=40),
     "manager": lambda: package.ExponentialUpdateLossScaleManager(64.0, 50, 40),
 }
+
+
+class Counted(package.LossScale):
+    """A user's, with as many variables as a dynamic one, in another order."""
+
+    def __init__(self):
+        self.scale = self._add_weight("scale", 64.0, tf.float32)
+        self.seen = self._add_weight("seen", 0, tf.int64)
+
+    def __call__(self):
+        return tf.identity(self.scale)
+
+    def update(self, grads):
+        self.seen.assign_add(1)
+        return None, True
+
+    def get_config(self):
+        return {}
+
+
 COPIES = {"deepcopy": copy.deepcopy, "pickle": lambda opt: pickle.loads(pickle.dumps(opt))}
 
 
@@ -315,6 +336,41 @@ class StateTest(_Base):
             opt.load_own_variables({**store, slot: np.zeros([3])})
         self.assert_equal(self.values(home, opt), before)
 
+    @keras_homes.each(itertools.permutations(sorted([*POLICIES, "counted"]), 2), kind="keras3")
+    def test_own_variables_of_another_kind_of_loss_scale(self, home, kinds):
+        """They go by their places, where others may be as many: no counter becomes a scale."""
+        saved, loaded = kinds
+        with mock.patch.dict(POLICIES, counted=Counted):
+            store, values = self.saved(home, saved)
+            again = self.built(home, loaded)
+        own, before = self.own(again), self.values(home, again)
+        again.load_own_variables(store)
+        if {saved, loaded} == {"dynamic", "delayed"} and loaded == "delayed":
+            # As a file of Keras' own class.
+            self.assertEqual(float(again.loss_scale), float(values[3]))
+            return
+        self.assertEqual(self.own(again), own)
+        self.assertIn("a loss scale of another kind", self.warnings()[-1])
+        inner = len(again.inner_optimizer.variables)
+        self.assert_equal(self.values(home, again)[-inner:], values[-inner:])
+        if len(before) == len(values):
+            weights = [np.asarray(value) for value in before]
+            with self.assertRaisesRegex(ValueError, "of another kind of loss scale"):
+                again.set_weights(values)
+            self.assertEqual(self.own(again), own)
+            again.set_weights(weights)
+            self.assert_equal(self.values(home, again), before)
+
+    @keras_homes.each(kind="keras3")
+    def test_another_inner_optimizer_put_in_place(self, home):
+        opt = Stable(home.SGD(1.0), False, 8.0)
+        other = home.SGD(0.5, loss_scale_factor=4.0)
+        opt.inner_optimizer = other
+        self.assertIs(opt._optimizer, other)
+        variable = tf.Variable([1.0])
+        opt.apply([tf.constant([8.0])], [variable])
+        self.assertAllEqual(variable, [0.5])
+
     @keras_homes.each(kind="keras3")
     def test_a_file_of_keras_own_class_lacks_what_it_does_not_know(self, home):
         opt, values = self.filled(home, "delayed")
@@ -455,6 +511,11 @@ class EnabledTest(_Base):
 
     @keras_homes.each()
     def test_is_checked(self, home):
+        if home.kind == "keras3":
+            inner = home.SGD(1.0, loss_scale_factor=4.0)
+            with self.assertRaisesRegex(ValueError, "enabled .* loss_scale_factor, got one of 4.0"):
+                Stable(inner, enabled=False)
+            self.assertEqual(inner.loss_scale_factor, 4.0)
         with self.assertRaisesRegex(TypeError, "enabled must be a bool, got 0"):
             Stable(home.SGD(1.0), enabled=0)
         self.assertNotIn("enabled", Stable(home.SGD(1.0)).get_config())

@@ -32,6 +32,9 @@ CASES = {
     "convert": (tf.convert_to_tensor, 8.0),
     "tensor_first": (lambda x: tf.constant([1.0, 2.0]) * x, [8.0, 16.0]),
     "two": (lambda x: x * x, 64.0),
+    "array_first": (lambda x: np.array([1.0, 2.0], np.float32) * x, [8.0, 16.0]),
+    "array_minus": (lambda x: np.array([1.0, 2.0], np.float32) - x, [-7.0, -6.0]),
+    "array_last": (lambda x: x / np.array([1.0, 2.0], np.float32), [8.0, 4.0]),
 }
 
 
@@ -97,6 +100,8 @@ class AsNumberTest(parameterized.TestCase):
             self.assertEqual(f"{loss_scale:.1f}", "8.0")
             self.assertEqual(f"{loss_scale}", str(loss_scale))
             self.assertEqual(np.float32(loss_scale), 8.0)
+            self.assertEqual(loss_scale.numpy(), 8.0)
+            self.assertEqual(loss_scale.numpy().dtype, np.float32)
 
     @parameterized.parameters(*MAKERS)
     def test_returned_by_a_function(self, maker):

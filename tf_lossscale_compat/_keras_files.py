@@ -21,12 +21,16 @@ _PROGRAM = """
 import json, sys
 sys.path[:] = json.loads(sys.argv[1])
 import h5py
-groups, scalars = [], {}
+groups, scalars = {"": 0}, {}
 
 def visit(name, item):
     if isinstance(item, h5py.Group):
-        groups.append(name)
-    elif isinstance(item, h5py.Dataset) and item.shape == () and item.dtype.kind in "fiu":
+        groups.setdefault(name, 0)
+    if not isinstance(item, h5py.Dataset):
+        return
+    group = name.rpartition("/")[0]
+    groups[group] = groups.get(group, 0) + 1
+    if item.shape == () and item.dtype.kind in "fiu":
         kind = "f" if item.dtype.kind == "f" else "q"
         value = item[()]
         # As text: JSON knows neither infinity nor NaN.
@@ -39,7 +43,9 @@ print(json.dumps([groups, scalars]))
 
 
 def read_hdf5(path):
-    """Returns (names of the groups, {name: (kind, value)} of the scalars) of an HDF5 file.
+    """Returns what an HDF5 file holds.
+
+    That is ({group: number of arrays and scalars in it}, {name: (kind, value)} of the scalars).
 
     Args:
       path: str, a local file, which is only read. Links to other files are not followed.

@@ -308,12 +308,15 @@ def _from_hdf5(groups, scalars):
     states = []
     for group in sorted(groups):
         # In .keras and .weights.h5 variables are numbered: iteration, learning rate, step counter,
-        # scale, and what the optimizer inside has. No other optimizer of Keras has one inside.
-        # With a manager, this package's has the manager's variables in the scale's place.
-        if group + "/inner_optimizer" in groups:
-            variables = [f"{group}/vars/{number}" for number in range(5)]
+        # scale, and what the optimizer inside has, which stands there by itself, too. With a
+        # manager, this package's has the manager's variables in the scale's place; with hysteresis
+        # one more; with a fixed scale none. A loss scale of the user's may have any.
+        inside = groups.get(group + "/inner_optimizer/vars", 0)
+        if inside:
+            own = groups.get(group + "/vars", 0) - inside
+            variables = [f"{group}/vars/{number}" for number in range(own)]
             kinds = [kind_of(name) for name in variables]
-            if kinds[:4] == ["q", "f", "q", "f"]:
+            if kinds in (["q", "f", "q", "f"], ["q", "f", "q", "f", "q"]):
                 found = (variables[3], variables[2], None, "keras3 HDF5")
                 states.append(_state(kind_of, value_of, *found, group))
             elif kinds == ["q", "f", "f", "q", "q"]:

@@ -37,6 +37,14 @@ _KERAS_HINT = (
 )
 
 
+def _name_of(opt: Any, otherwise: str) -> str:
+    """What an optimizer is called, which may have no `get_name`, or not be able to say."""
+    try:
+        return opt.get_name()
+    except AttributeError:  # Such as one that has not called its base class' constructor.
+        return otherwise
+
+
 class _BaseLossScaleOptimizer(_tf.Optimizer):
     """Scales the loss, unscales the gradients, and applies them if the step is not to be skipped.
 
@@ -48,10 +56,9 @@ class _BaseLossScaleOptimizer(_tf.Optimizer):
     _enabled = True
 
     def __init__(self, opt: Any) -> None:
-        get_name = getattr(opt, "get_name", None)
         super().__init__(
             use_locking=getattr(opt, "_use_locking", False),
-            name=get_name() if get_name else type(opt).__name__,
+            name=_name_of(opt, type(opt).__name__),
         )
         if isinstance(opt, _tf.Trackable):
             self._track_trackable(opt, "base_optimizer")
@@ -284,7 +291,7 @@ class _BaseLossScaleOptimizer(_tf.Optimizer):
 
     def get_name(self) -> str:
         """Returns the wrapped optimizer's name."""
-        return self._wrapped.get_name() if hasattr(self._wrapped, "get_name") else self._name
+        return _name_of(self._wrapped, self._name)
 
     def _create_or_restore_slot_variable(self, *args: Any, **kwargs: Any) -> Any:
         # A checkpoint of the wrapped optimizer alone, restored into this one.

@@ -5,12 +5,12 @@
     python tools/mutants.py --list --only _update_rule   which they are; nothing is run
     python tools/mutants.py --again                      those that survived last time, once more
 
-A mutant is the package with one change in one module. It is killed if a test fails, times out if
-the tests take several times as long as they should, is unreached if no test executes the changed
-line, and survives otherwise. The score is how many of all are killed or time out, those that are
-explained left aside. Needs Python 3.12 or newer and a system that can fork; use the environment of
-the newest TensorFlow, and read "unreached" as "not reached on this TensorFlow": several branches
-are there for older ones.
+A mutant is the package with one change in one module. It is killed if a test fails that passes
+after the same tests without the change, times out if the tests take several times as long as they
+should, is unreached if no test executes the changed line, and survives otherwise. The score is how
+many of all are killed or time out, those that are explained left aside. Needs Python 3.12 or newer
+and a system that can fork; use the environment of the newest TensorFlow, and read "unreached" as
+"not reached on this TensorFlow": several branches are there for older ones.
 
 What is changed, each alone:
     comparison  `<` and `<=`, `>` and `>=`, `==` and `!=`, `is` and `is not`, `in` and `not in` for

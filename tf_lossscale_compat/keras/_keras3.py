@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any, Iterable
 
-import numpy as np
 from absl import logging
 
 from tf_lossscale_compat import _agreement, _gradients, _policy, _step, _tf
@@ -39,6 +38,13 @@ class Keras3(_shared.InnerHyperparameters):
         self._track_loss_scale(loss_scale)
 
     inner_optimizer: Any = None  # An attribute of each instance, no property.
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        super().__setattr__(name, value)
+        if name == "inner_optimizer" and value is not self._optimizer:
+            # Keras' own class lets it be replaced, too.
+            value.loss_scale_factor = None
+            self.__dict__["_optimizer"] = value
 
     def _track_loss_scale(self, loss_scale):
         if self.built:
@@ -236,14 +242,19 @@ class Keras3(_shared.InnerHyperparameters):
         # Of an optimizer that was not built there are fewer, and other variables stand there.
         if first < 0 or (
             len(store.keys()) != len(self.variables)
-            and not all(_can_be_of(store[str(i)], each) for i, each in enumerate(inner, first))
+            and not all(
+                _shared.can_be_of(store[str(i)], each) for i, each in enumerate(inner, first)
+            )
         ):
             super().load_own_variables(store)  # Which warns.
             return
         # Files of Keras' own class hold two of the loss scale, which come first here, too.
         dynamic = isinstance(self._loss_scale, loss_scale_lib.DynamicLossScale)
         more = len(self._owned) - 2 if dynamic else 0
-        if first not in (len(own), len(own) - more):
+        # As many may be those of another kind, whose counter stands where the scale does here.
+        if first not in (len(own), len(own) - more) or not all(
+            _shared.can_be_of(store[str(i)], each) for i, each in enumerate(own[:first])
+        ):
             logging.warning(
                 "The saved optimizer has a loss scale of another kind or none; %s keeps its own.",
                 self.name,
@@ -271,10 +282,3 @@ class Keras3(_shared.InnerHyperparameters):
 def _is_overwritten(variable):
     """Whether its "gradient" is its new value (float8 training), no derivative of the loss."""
     return getattr(variable, "overwrite_with_gradient", False)
-
-
-def _can_be_of(value, variable):
-    """Whether an array of a file may be a variable's value, by its shape and whether it counts."""
-    value = np.asarray(value)
-    counts = tf.as_dtype(variable.dtype).is_integer
-    return value.shape == tuple(variable.shape) and counts == np.issubdtype(value.dtype, np.integer)

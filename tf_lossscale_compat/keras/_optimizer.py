@@ -69,6 +69,12 @@ class _Wrapper(_shared.LossScaling):
                 "gradient_accumulation_steps, got True: its iterations are derived from the "
                 "gradients that it has accumulated. Leave one of the two out."
             )
+        factor = getattr(optimizer, "loss_scale_factor", None)
+        if not enabled and factor is not None:
+            raise ValueError(
+                f"enabled must not be False around an optimizer with a loss_scale_factor, got one "
+                f"of {factor!r}: this wrapper scales no loss for it. Leave one of the two out."
+            )
         _replicas.check_strategy()
         loss_scale = make_loss_scale() if enabled else loss_scale_lib.FixedLossScale(1)
         _claims.check(_claims.KERAS, loss_scale)

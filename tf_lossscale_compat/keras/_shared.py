@@ -332,11 +332,24 @@ class CallableList(list):
         return self
 
 
+def _counts_as(value, variable):
+    """Whether both are whole numbers, or neither is."""
+    counts = tf.as_dtype(variable.dtype).is_integer
+    return counts == np.issubdtype(value.dtype, np.integer)
+
+
+def can_be_of(value, variable):
+    """Whether an array of a file may be a variable's value, by its shape and whether it counts."""
+    value = np.asarray(value)
+    return value.shape == tuple(variable.shape) and _counts_as(value, variable)
+
+
 def assign_all(variables, values):
     """Assigns arrays to variables, as many, all of them or none.
 
     Raises:
-      ValueError: one has another shape than its variable.
+      ValueError: one has another shape than its variable, or one is a counter and the other a
+        scale, a learning rate or the like.
     """
     values = [np.asarray(value) for value in values]
     for variable, value in zip(variables, values):
@@ -344,6 +357,11 @@ def assign_all(variables, values):
             raise ValueError(
                 f"weights holds an array of shape {value.shape} for {variable.name}, which has "
                 f"shape {variable.shape}."
+            )
+        if value.ndim == 0 and not _counts_as(value, variable):
+            raise ValueError(
+                f"weights holds {value!r} for {variable.name}, which is of {variable.dtype}: they "
+                "are those of another optimizer, or of another kind of loss scale."
             )
     for variable, value in zip(variables, values):
         variable.assign(value)
