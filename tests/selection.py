@@ -44,6 +44,7 @@ PROGRAMS = (
     "rehearsals_test.py",
     "run_test.py",
     "seeded_fault_test.py",
+    "tf1_cluster_test.py",
 )
 # Rows of these are no combinations of a few values: each compares another whole run with what an
 # original, a model or one process does, and on most versions some of them skip themselves.
