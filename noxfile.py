@@ -237,7 +237,10 @@ def summary_table(results):
 def matrix(session):
     """Run the whole suite on every TensorFlow of the matrix and print a table."""
     # Those that this process may run on, which can be fewer than the machine has.
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    if hasattr(os, "sched_getaffinity"):
+        cores = len(os.sched_getaffinity(0))
+    else:
+        cores = os.cpu_count() or 1
     parser = argparse.ArgumentParser(prog="nox -s matrix --", allow_abbrev=False)
     parser.add_argument(
         "--jobs", type=int, default=min(2, cores), help="how many environments to run side by side"

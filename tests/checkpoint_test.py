@@ -874,6 +874,36 @@ class OurKerasTest(EagerTestCase):
             self.assertEqual((8.0, 1, bad_steps), checkpoint.read(path)[:3])
             self.assertEqual("optimizer", checkpoint.read(path).key)
 
+    @keras_homes.each([True, False], ["more", "fewer", "none", "one in front"], kind="keras3")
+    def test_files_of_keras_3_with_an_inner_optimizer_of_its_own_ways(self, home, dynamic, saves):
+        class Inner(home.SGD):
+            def save_own_variables(self, store):
+                values = {}
+                super().save_own_variables(values)
+                left_out = {"fewer": ("0", "1"), "none": tuple(values)}.get(saves, ())
+                more = {"note": np.zeros([])} if saves == "more" else {}
+                for place, value in {**values, **more}.items():
+                    if place not in left_out:
+                        store[place] = value
+
+        wrapper = mixed_precision.LossScaleOptimizer
+        if saves == "one in front":  # Of the inner optimizer's variables.
+
+            class WithMore(wrapper):
+                def build(self, variables):
+                    super().build(variables)
+                    self.more = self.add_variable(shape=(), dtype="float32", name="more")
+
+            wrapper = WithMore
+        inner = Inner(0.25, momentum=0.5)
+        made = wrapper(inner, True, 8.0, 50) if dynamic else wrapper(inner, False, 8.0)
+        model = home.dense_model()
+        model.compile(made, "mse")
+        model.fit(np.ones([2, 3]), np.ones([2, 2]), verbose=0)
+        path = os.path.join(self.folder(), "model.weights.h5")
+        model.save_weights(path)
+        self.assertEqual([(8.0, 1)] * dynamic, [state[:2] for state in checkpoint.find(path)])
+
     @keras_homes.each(["fixed", "of the user's", "delayed"], kind="keras3")
     def test_files_of_keras_3_with_other_loss_scales(self, home, name):
         """What stands where a dynamic scale would may be the inner optimizer's learning rate."""

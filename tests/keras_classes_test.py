@@ -370,6 +370,25 @@ class StateTest(_Base):
         variable = tf.Variable([1.0])
         opt.apply([tf.constant([8.0])], [variable])
         self.assertAllEqual(variable, [0.5])
+        for refused in (None, opt, 0.5):
+            with self.assertRaisesRegex((TypeError, ValueError), "inner_optimizer"):
+                opt.inner_optimizer = refused
+            self.assertIs(opt.inner_optimizer, other)
+            self.assertIs(opt._optimizer, other)
+        off = Stable(home.SGD(1.0, loss_scale_factor=1.0), enabled=False)
+        with self.assertRaisesRegex(ValueError, "loss_scale_factor, got one of 4.0"):
+            off.inner_optimizer = home.SGD(0.5, loss_scale_factor=4.0)
+
+    @keras_homes.each(sorted(POLICIES))
+    def test_weights_of_one_kind_of_number(self, home, policy):
+        """As they come out of JSON, or of one array for all."""
+        _, values = self.filled(home, policy)
+        again = self.built(home, policy)
+        for dtype in (np.float32, np.int64):
+            weights = [np.asarray(value).astype(dtype) for value in values]
+            again.set_weights(weights)
+            for value, weight in zip(self.values(home, again), weights):
+                self.assertAllClose(np.asarray(value).astype(dtype), weight)
 
     @keras_homes.each(kind="keras3")
     def test_a_file_of_keras_own_class_lacks_what_it_does_not_know(self, home):

@@ -6,6 +6,7 @@ import numpy as np
 import tensorflow as tf
 from absl.testing import parameterized
 
+import tf_lossscale_compat as package
 from tests import conftest, stepping
 from tests.numpy_model import F32, TINY, DynamicModel, ExponentialModel
 from tf_lossscale_compat import _update_rule
@@ -36,6 +37,11 @@ flags = st.lists(
     min_size=1,
     max_size=8,
 ).map(lambda runs: [flag for run in runs for flag in run])
+
+
+def largest_of(ratio):
+    """`largest_to_grow`, in eager mode too."""
+    return _update_rule._largest(float(ratio))
 
 
 def _bits(scale):
@@ -107,7 +113,7 @@ class UpdateRuleTest(parameterized.TestCase, tf.test.TestCase):
             def check(scale, incr_every, decr_every, incr_ratio, decr_ratio, finite_flags):
                 parameters = (incr_every, decr_every, incr_ratio, decr_ratio)
                 model = ExponentialModel(scale, *parameters)
-                parameters += (largest_to_grow(incr_ratio),)
+                parameters += (largest_of(incr_ratio),)
                 self._follow(caller, model, parameters, finite_flags)
 
             check()
@@ -131,7 +137,7 @@ class UpdateRuleTest(parameterized.TestCase, tf.test.TestCase):
                 if has_high:
                     parameters += (min(scale * 3.7, F32_MAX),)
                 model = DynamicModel(scale, *parameters)
-                parameters += (largest_to_grow(multiplier),)
+                parameters += (largest_of(multiplier),)
                 caller = bounded if has_high else unbounded
                 self._follow(caller, model, parameters, finite_flags)
 
@@ -202,7 +208,7 @@ class UpdateRuleTest(parameterized.TestCase, tf.test.TestCase):
             def check(scale, incr_every, decr_every, incr_ratio, decr_ratio, finite_flags):
                 state = (F32(scale), 0, 0)
                 parameters = (incr_every, decr_every, incr_ratio, decr_ratio)
-                parameters += (largest_to_grow(incr_ratio),)
+                parameters += (largest_of(incr_ratio),)
                 for finite in finite_flags:
                     state = caller(*state, finite, *parameters)
                     self.assertBetween(state[0], 1, F32_MAX)
@@ -224,7 +230,7 @@ class UpdateRuleTest(parameterized.TestCase, tf.test.TestCase):
             def check(bounds, period, multiplier, finite_flags):
                 low, scale, high = bounds
                 state = (F32(scale), 0)
-                largest = largest_to_grow(multiplier)
+                largest = largest_of(multiplier)
                 for finite in finite_flags:
                     state = caller(*state, finite, period, multiplier, low, high, largest)
                     self.assertLessEqual(state[0], F32(high))
@@ -237,15 +243,45 @@ class UpdateRuleTest(parameterized.TestCase, tf.test.TestCase):
     @hypothesis.settings(max_examples=300)
     @hypothesis.given(st.one_of(ratios, _floats(float(TINY), F32_MAX)))
     def test_the_largest_to_grow_is_the_last_whose_product_is_finite(self, ratio):
-        with warnings.catch_warnings():
+        with warnings.catch_warnings(), tf.Graph().as_default():
             warnings.simplefilter("error")
-            largest_to_grow.cache_clear()
+            _update_rule._largest.cache_clear()
             largest, ratio = F32(largest_to_grow(ratio)), F32(ratio)
         with np.errstate(over="ignore"):
             self.assertTrue(np.isfinite(largest * ratio), (largest, ratio))
             if largest < F32_MAX:
                 beyond = np.nextafter(largest, F32(np.inf))
                 self.assertFalse(np.isfinite(beyond * ratio), (largest, ratio))
+
+    @parameterized.parameters("graph_v1", "graph_v2", "eager", "function")
+    def test_subclasses_assign_ratios_as_they_like(self, name):
+        """Arrays, and what is no ratio, which leaves the scale as it is."""
+        with stepping.entered(name) as mode:
+            for ratio in (np.array(3.0), np.float32(3), float("inf"), 1e39):
+                manager = package.ExponentialUpdateLossScaleManager(8.0, 1)
+                dynamic = package.DynamicLossScale(8.0, 1)
+                manager._incr_ratio = dynamic._multiplier = ratio
+
+                def step(finite, manager=manager, dynamic=dynamic):
+                    done = [manager.update_loss_scale(finite), dynamic.update([1.0])[0]]
+                    done = [each for each in done if each is not None]
+                    with tf.control_dependencies(done):
+                        return tf.identity(finite)
+
+                for scale in (manager._loss_scale, dynamic.current_loss_scale):
+                    mode.value(tf.identity(scale))
+                mode.compile(step, *_specs(np.bool_))(True)
+                expected = 24.0 if ratio == 3 else 8.0
+                for scale in (manager._loss_scale, dynamic.current_loss_scale):
+                    self.assertEqual(mode.value(tf.identity(scale)), expected)
+
+    def test_it_is_none_of_what_is_no_such_number(self):
+        with tf.Graph().as_default():
+            odd = (np.inf, np.nan, -2.0, 0, 1e39, 1e-60, np.array(3.0), tf.constant(3.0), "3")
+            self.assertEqual([largest_to_grow(ratio) for ratio in odd], [None] * len(odd))
+            self.assertEqual(largest_to_grow(2), 2.0**127 * (1 - 2.0**-24))
+        if tf.executing_eagerly():
+            self.assertIsNone(largest_to_grow(2.0))
 
     @parameterized.parameters(*stepping.STATELESS)
     def test_growth_beyond_float32_keeps_the_scale_and_resets_the_counters(self, mode):

@@ -24,9 +24,6 @@ class LikeATensor:
     other side of an operator, where a float32 tensor, and any graph, raises an error.
     """
 
-    # As TensorFlow's tensors have it: an operator of a NumPy array is left to the one here.
-    __array_priority__ = 100
-
     def numpy(self) -> Any:
         """Returns the current loss scale as a NumPy float32, in eager mode."""
         return _policy.scale(self).numpy()

@@ -31,32 +31,45 @@ class State(NamedTuple):
 _select = tf.compat.v2.where
 
 
-@functools.lru_cache(maxsize=None)
 def largest_to_grow(ratio):
     """The largest float32 whose product with `ratio` is finite in float32, as a Python float.
 
-    Args:
-      ratio: number above zero, finite in float32.
+    None if `ratio` is no positive number that is finite in float32: subclasses assign what they
+    like, tensors and variables among it. None also in eager mode, where the rule is compiled and
+    what it is compiled for had better not depend on a ratio.
     """
-    ratio, most = np.float32(ratio), np.finfo(np.float32).max
+    if tf.executing_eagerly() or not isinstance(ratio, (int, float)):
+        return None
+    return _largest(float(ratio))
+
+
+@functools.lru_cache(maxsize=64)
+def _largest(ratio):
     with np.errstate(over="ignore"):
+        ratio, most = np.float32(ratio), np.finfo(np.float32).max
+        if not 0 < ratio <= most:
+            return None
         largest = np.float32(min(float(most) / float(ratio), float(most)))
         # The quotient is rounded, and so is the product that it is to be held against.
         while not np.isfinite(largest * ratio):
             largest = np.nextafter(largest, np.float32(0))
         while largest < most and np.isfinite(np.nextafter(largest, most) * ratio):
             largest = np.nextafter(largest, most)
-    return float(largest)
+        return float(largest)
 
 
 def _grown(scale, ratio, largest):
     """`scale` times `ratio` if that is finite, else `scale`.
 
     No product overflows, not even one that is not used: `tf.debugging.enable_check_numerics` would
-    call it an error.
+    call it an error. Where no `largest` is known, the product is looked at 2**-64 times as large.
     """
     ratio = tf.convert_to_tensor(ratio, scale.dtype)
-    return scale * _select(scale <= largest, ratio, tf.ones_like(ratio))
+    if largest is None:
+        fits = scale * 2.0**-64 * ratio <= float(scale.dtype.max) * 2.0**-64
+    else:
+        fits = scale <= largest
+    return scale * _select(fits, ratio, tf.ones_like(ratio))
 
 
 def exponential(state, finite, incr_every, decr_every, incr_ratio, decr_ratio, largest):
@@ -76,7 +89,7 @@ def exponential(state, finite, incr_every, decr_every, incr_ratio, decr_ratio, l
       decr_every: Python int, non-finite steps to shrinking.
       incr_ratio: float32 scalar, what growth multiplies with.
       decr_ratio: float32 scalar, what shrinking multiplies with.
-      largest: Python float, `largest_to_grow` of `incr_ratio`.
+      largest: float, `largest_to_grow` of `incr_ratio`, or None.
 
     Returns:
       The next `State`.
@@ -122,7 +135,7 @@ def dynamic(
       finite: bool scalar tensor, whether this step's gradients are finite everywhere.
       increment_period: Python int, finite steps to growth.
       multiplier: float32 scalar, what growth multiplies with and shrinking divides by.
-      largest: Python float, `largest_to_grow` of `multiplier`.
+      largest: float, `largest_to_grow` of `multiplier`, or None.
       min_scale: Python float, the floor.
       max_scale: Python float, or None for no ceiling.
       hysteresis: Python int, what growth sets `delay` to.

@@ -305,22 +305,40 @@ def _from_hdf5(groups, scalars):
     def value_of(name):
         return scalars[name][1]
 
+    def own_of(group):
+        """How many variables of an optimizer are before those of the one inside it, or None."""
+        inner = group + "/inner_optimizer/vars"
+        count = groups.get(group + "/vars", 0)
+        if kind_of(inner + "/0") != "q":
+            return None
+        # Its first two, iteration and mostly learning rate, stand there by themselves, too.
+        begin = [scalars.get(f"{inner}/{number}") for number in range(2)]
+        places = [
+            place
+            for place in range(2, count)
+            if [scalars.get(f"{group}/vars/{place + number}") for number in range(2)] == begin
+        ]
+        told = count - groups[inner]
+        if told in places:
+            return told
+        return places[0] if len(places) == 1 else None
+
     states = []
     for group in sorted(groups):
         # In .keras and .weights.h5 variables are numbered: iteration, learning rate, step counter,
-        # scale, and what the optimizer inside has, which stands there by itself, too. With a
-        # manager, this package's has the manager's variables in the scale's place; with hysteresis
-        # one more; with a fixed scale none. A loss scale of the user's may have any.
-        inside = groups.get(group + "/inner_optimizer/vars", 0)
-        if inside:
-            own = groups.get(group + "/vars", 0) - inside
-            variables = [f"{group}/vars/{number}" for number in range(own)]
-            kinds = [kind_of(name) for name in variables]
-            if kinds in (["q", "f", "q", "f"], ["q", "f", "q", "f", "q"]):
+        # scale, others that subclasses have, and what the optimizer inside has. With a manager,
+        # this package's has the manager's variables in the scale's place; with a fixed scale none.
+        if group + "/inner_optimizer" in groups:
+            own = own_of(group)
+            variables = [f"{group}/vars/{number}" for number in range(6 if own is None else own)]
+            kinds = "".join(kind_of(name) or "-" for name in variables)
+            # Where it is not known what is whose, a counter has to follow: that of the one inside.
+            end = "q" if own is None else ""
+            if kinds.startswith("qfqf" + end):
                 found = (variables[3], variables[2], None, "keras3 HDF5")
                 states.append(_state(kind_of, value_of, *found, group))
-            elif kinds == ["q", "f", "f", "q", "q"]:
-                scale, good, bad = variables[2:]
+            elif kinds.startswith("qffqq" + end):
+                scale, good, bad = variables[2:5]
                 states.append(_state(kind_of, value_of, scale, good, bad, "contrib HDF5", group))
         # In Keras' older .h5 they go by their names, and so in files of this package's tf_keras
         # optimizers.

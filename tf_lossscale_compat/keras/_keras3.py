@@ -40,9 +40,12 @@ class Keras3(_shared.InnerHyperparameters):
     inner_optimizer: Any = None  # An attribute of each instance, no property.
 
     def __setattr__(self, name: str, value: Any) -> None:
+        # Keras' own class lets it be replaced, too.
+        replaces = name == "inner_optimizer" and "_options" in vars(self)
+        if replaces:
+            self._check_wrapped(value, "enabled" not in self._options)
         super().__setattr__(name, value)
-        if name == "inner_optimizer" and value is not self._optimizer:
-            # Keras' own class lets it be replaced, too.
+        if replaces:
             value.loss_scale_factor = None
             self.__dict__["_optimizer"] = value
 
@@ -262,14 +265,17 @@ class Keras3(_shared.InnerHyperparameters):
             own = []
         targets = dict(enumerate(own[:first]))
         targets.update(enumerate(inner, first))
-        _shared.assign_all(targets.values(), [store[str(i)] for i in targets])
+        values = [store[str(i)] for i in targets]
+        _shared.check_order(list(zip(targets.values(), values)))
+        _shared.assign_all(targets.values(), values)
 
     def set_weights(self, weights: Any) -> None:
         """Sets `variables`, or those of the inner optimizer alone, from a list of arrays.
 
         Keras' own would set those of this optimizer alone and pass over the rest.
         """
-        _shared.set_weights(self.variables, self.inner_optimizer.variables, weights)
+        own = self._owned.values()
+        _shared.set_weights(self.variables, self.inner_optimizer.variables, weights, own)
 
     def _serialize_inner(self):
         return self._keras.saving.serialize_keras_object(self.inner_optimizer)

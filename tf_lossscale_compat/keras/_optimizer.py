@@ -55,11 +55,6 @@ class _Wrapper(_shared.LossScaling):
         base = _families.family_of(optimizer, self._argument)[1]
         if not hasattr(self, "_native"):
             self.__class__ = _families.wrapper_class(type(self), base)
-        if base is not self._base:
-            raise TypeError(
-                f"{self._argument} must be an optimizer of the family of {self._base!r}, got "
-                f"{optimizer!r}."
-            )
         if not (count_skipped is None or isinstance(count_skipped, bool)):
             raise TypeError(f"count_skipped must be True, False or None, got {count_skipped!r}.")
         _arguments.flag("enabled", enabled)
@@ -69,12 +64,7 @@ class _Wrapper(_shared.LossScaling):
                 "gradient_accumulation_steps, got True: its iterations are derived from the "
                 "gradients that it has accumulated. Leave one of the two out."
             )
-        factor = getattr(optimizer, "loss_scale_factor", None)
-        if not enabled and factor is not None:
-            raise ValueError(
-                f"enabled must not be False around an optimizer with a loss_scale_factor, got one "
-                f"of {factor!r}: this wrapper scales no loss for it. Leave one of the two out."
-            )
+        self._check_wrapped(optimizer, enabled)
         _replicas.check_strategy()
         loss_scale = make_loss_scale() if enabled else loss_scale_lib.FixedLossScale(1)
         _claims.check(_claims.KERAS, loss_scale)
@@ -89,6 +79,20 @@ class _Wrapper(_shared.LossScaling):
         # All others are a subclass's, which copies take over.
         self.__dict__["_not_copied"] = {"_not_copied", *vars(self)} - before
         _claims.claim(_claims.KERAS, loss_scale)
+
+    def _check_wrapped(self, optimizer, enabled):
+        """Raises a TypeError or ValueError where `optimizer` cannot be wrapped."""
+        if _families.family_of(optimizer, self._argument)[1] is not self._base:
+            raise TypeError(
+                f"{self._argument} must be an optimizer of the family of {self._base!r}, got "
+                f"{optimizer!r}."
+            )
+        factor = getattr(optimizer, "loss_scale_factor", None)
+        if not enabled and factor not in (None, 1):
+            raise ValueError(
+                f"enabled must not be False around an optimizer with a loss_scale_factor, got one "
+                f"of {factor!r}: this wrapper scales no loss for it. Leave one of the two out."
+            )
 
     @classmethod
     def from_config(

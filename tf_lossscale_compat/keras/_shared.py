@@ -348,8 +348,7 @@ def assign_all(variables, values):
     """Assigns arrays to variables, as many, all of them or none.
 
     Raises:
-      ValueError: one has another shape than its variable, or one is a counter and the other a
-        scale, a learning rate or the like.
+      ValueError: one has another shape than its variable.
     """
     values = [np.asarray(value) for value in values]
     for variable, value in zip(variables, values):
@@ -358,23 +357,41 @@ def assign_all(variables, values):
                 f"weights holds an array of shape {value.shape} for {variable.name}, which has "
                 f"shape {variable.shape}."
             )
-        if value.ndim == 0 and not _counts_as(value, variable):
-            raise ValueError(
-                f"weights holds {value!r} for {variable.name}, which is of {variable.dtype}: they "
-                "are those of another optimizer, or of another kind of loss scale."
-            )
     for variable, value in zip(variables, values):
         variable.assign(value)
 
 
-def set_weights(variables, inner, weights):
-    """Assigns arrays to `variables`, or to those of the inner optimizer alone, all or none."""
+def check_order(pairs):
+    """Raises a ValueError where a counter stands for a number, and a number for a counter.
+
+    If all are whole numbers, or all are of one dtype, they tell nothing of their order.
+
+    Args:
+      pairs: list of (variable, value).
+    """
+    pairs = [(variable, np.asarray(value)) for variable, value in pairs]
+    wrong = [(each, value) for each, value in pairs if not (value.ndim or _counts_as(value, each))]
+    if len({np.issubdtype(value.dtype, np.integer) for _, value in wrong}) > 1:
+        told = ", ".join(f"{value!r} for {each.name}" for each, value in wrong)
+        raise ValueError(
+            f"weights holds {told}: they are those of another kind of loss scale or optimizer."
+        )
+
+
+def set_weights(variables, inner, weights, own):
+    """Assigns arrays to `variables`, or to those of the inner optimizer alone, all or none.
+
+    `own` are those of the loss scale, a list.
+    """
     if len(weights) not in (len(inner), len(variables)):
         raise ValueError(
             f"weights must be {len(variables)} arrays, or {len(inner)} for the inner optimizer "
             f"alone, got {len(weights)}."
         )
-    assign_all(inner if len(weights) == len(inner) else variables, weights)
+    variables = inner if len(weights) == len(inner) else variables
+    places = {id(variable) for variable in own}
+    check_order([pair for pair in zip(variables, weights) if id(pair[0]) in places])
+    assign_all(variables, weights)
 
 
 def split(grads_and_vars):

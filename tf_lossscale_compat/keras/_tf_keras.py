@@ -118,7 +118,8 @@ class TFKeras(_shared.InnerHyperparameters, _shared.WrapsTFKeras):
 
     def set_weights(self, weights: Any) -> None:
         """Sets `variables`, or those of the inner optimizer alone, from a list of arrays."""
-        _shared.set_weights(self.variables, _tf.variables_of(self._optimizer), weights)
+        own = self._loss_scale._variables()
+        _shared.set_weights(self.variables, _tf.variables_of(self._optimizer), weights, own)
 
     def save_own_variables(self, store: Any) -> None:
         """Puts state into a `.keras` file: the inner optimizer's by number, the scale's by name."""
