@@ -40,7 +40,7 @@ def largest_to_grow(ratio):
     """
     if tf.executing_eagerly() or not isinstance(ratio, (int, float)):
         return None
-    return _largest(float(ratio))
+    return _largest(ratio)
 
 
 @functools.lru_cache(maxsize=64)
