@@ -21,7 +21,7 @@ import tensorflow as tf
 from absl import logging
 from absl.testing import parameterized
 
-from tests import keras_homes, modes, originals
+from tests import keras_homes, modes, originals, policies
 from tf_lossscale_compat import _keras_files, _tensor_bundle, checkpoint, loss_scale
 from tf_lossscale_compat.contrib import mixed_precision as contrib
 from tf_lossscale_compat.keras import mixed_precision
@@ -910,7 +910,7 @@ class OurKerasTest(EagerTestCase):
         made = {
             "fixed": lambda: mixed_precision.LossScaleOptimizer(home.Adam(0.25), False, 8.0),
             "of the user's": lambda: mixed_precision.experimental.LossScaleOptimizer(
-                home.Adam(0.25), Counted()
+                home.Adam(0.25), policies.Counted()
             ),
             "delayed": lambda: mixed_precision.experimental.LossScaleOptimizer(
                 home.Adam(0.25), loss_scale.DynamicLossScale(8.0, 50, hysteresis=3)
@@ -928,24 +928,6 @@ class OurKerasTest(EagerTestCase):
             self.assertEmpty(checkpoint.find(path))
             with self.assertRaisesRegex(checkpoint.CheckpointError, "holds no dynamic loss scale"):
                 checkpoint.read(path)
-
-
-class Counted(loss_scale.LossScale):
-    """A user's, of a number and a counter."""
-
-    def __init__(self):
-        self.scale = self._add_weight("scale", 8.0, tf.float32)
-        self.seen = self._add_weight("seen", 0, tf.int64)
-
-    def __call__(self):
-        return tf.identity(self.scale)
-
-    def update(self, grads):
-        self.seen.assign_add(1)
-        return None, True
-
-    def get_config(self):
-        return {}
 
 
 def damaged(contents, chance):

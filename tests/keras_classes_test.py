@@ -12,7 +12,7 @@ import numpy as np
 import tensorflow as tf
 
 import tf_lossscale_compat as package
-from tests import keras_homes, modes
+from tests import keras_homes, modes, policies
 from tests.keras_homes import number
 from tf_lossscale_compat import _claims
 from tf_lossscale_compat.keras import mixed_precision
@@ -71,26 +71,6 @@ POLICIES = {
     "delayed": lambda: package.DynamicLossScale(64.0, 50, hysteresis=40),
     "manager": lambda: package.ExponentialUpdateLossScaleManager(64.0, 50, 40),
 }
-
-
-class Counted(package.LossScale):
-    """A user's, with as many variables as a dynamic one, in another order."""
-
-    def __init__(self):
-        self.scale = self._add_weight("scale", 64.0, tf.float32)
-        self.seen = self._add_weight("seen", 0, tf.int64)
-
-    def __call__(self):
-        return tf.identity(self.scale)
-
-    def update(self, grads):
-        self.seen.assign_add(1)
-        return None, True
-
-    def get_config(self):
-        return {}
-
-
 COPIES = {"deepcopy": copy.deepcopy, "pickle": lambda opt: pickle.loads(pickle.dumps(opt))}
 
 
@@ -340,12 +320,12 @@ class StateTest(_Base):
     def test_own_variables_of_another_kind_of_loss_scale(self, home, kinds):
         """They go by their places, where others may be as many: no counter becomes a scale."""
         saved, loaded = kinds
-        with mock.patch.dict(POLICIES, counted=Counted):
+        with mock.patch.dict(POLICIES, counted=policies.Counted):
             store, values = self.saved(home, saved)
             again = self.built(home, loaded)
         own, before = self.own(again), self.values(home, again)
         again.load_own_variables(store)
-        if {saved, loaded} == {"dynamic", "delayed"} and loaded == "delayed":
+        if kinds == ("dynamic", "delayed"):
             # As a file of Keras' own class.
             self.assertEqual(float(again.loss_scale), float(values[3]))
             return

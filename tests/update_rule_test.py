@@ -64,17 +64,11 @@ _EXPONENTIAL_SPECS = _specs(*_EXPONENTIAL_TYPES, np.bool_)
 _DYNAMIC_SPECS = _specs(*_DYNAMIC_TYPES, np.bool_)
 
 
-def _exponential(scale, good, bad, finite, incr_every, decr_every, incr_ratio, *others):
-    """`exponential`, of a `largest` after the other parameters or of that of a Python number."""
-    decr_ratio, *largest = others
+def _exponential(scale, good, bad, finite, up_every, down_every, up, down, largest=None):
+    if largest is None:
+        largest = largest_to_grow(up)
     new = _update_rule.exponential(
-        State(scale, good, bad),
-        finite,
-        incr_every,
-        decr_every,
-        incr_ratio,
-        decr_ratio,
-        *(largest or [largest_to_grow(incr_ratio)]),
+        State(scale, good, bad), finite, up_every, down_every, up, down, largest
     )
     assert new.delay is None
     return tuple(new)[:3]
