@@ -328,16 +328,16 @@ def build(session):
     with zipfile.ZipFile(wheel) as archive:
         tops = {name.split("/")[0] for name in archive.namelist()}
     tops = {top for top in tops if not top.endswith(".dist-info")}
-    if tops != {"tf_lossscale_compat", "tf_lossscale_command.py"}:
-        session.error(f"the wheel should hold the package and the command, not {sorted(tops)}")
+    if tops != {"tf_lossscale_compat"}:
+        session.error(f"the wheel should hold the package alone, not {sorted(tops)}")
 
     # Away from the clone, which Python would find there.
     session.chdir(session.create_tmp())
     session.install("-q", str(wheel))
-    bare = ["python", "-c", "import tf_lossscale_compat"]
+    bare = ["python", "-c", "from tf_lossscale_compat import LossScale"]
     said = session.run(*bare, silent=True, success_codes=[1]).strip().splitlines()[-1]
     if not re.match(r"ImportError: .*\[tensorflow\].*\[tensorflow-cpu\]", said):
-        session.error(f"without TensorFlow the import should name two extras, got: {said!r}")
+        session.error(f"without TensorFlow the first use should name two extras, got: {said!r}")
     session.log(f"without TensorFlow: {said}")
 
     # What `migrate` needs, and what its tests do.

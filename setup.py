@@ -53,7 +53,6 @@ setuptools.setup(
     long_description=read("README.md"),
     long_description_content_type="text/markdown",
     license="Apache-2.0",
-    py_modules=["tf_lossscale_command"],
     packages=setuptools.find_packages(include=["tf_lossscale_compat", "tf_lossscale_compat.*"]),
     package_data={"tf_lossscale_compat": ["py.typed"]},
     zip_safe=False,
@@ -72,7 +71,7 @@ setuptools.setup(
         "dev": DEV,
         "docs": DOCS,
     },
-    entry_points={"console_scripts": ["tf-lossscale = tf_lossscale_command:main"]},
+    entry_points={"console_scripts": ["tf-lossscale = tf_lossscale_compat.cli:main"]},
     keywords="tensorflow keras mixed-precision float16 loss-scaling contrib migration",
     classifiers=[
         "Development Status :: 5 - Production/Stable",

@@ -141,7 +141,7 @@ class KerasTest(modes.EagerTestCase):
         opt = keras_optimizer(home, public, lambda finite: tf.logical_and(finite, others))
 
         def step(grad):
-            opt.apply_gradients([(grad, weight)])
+            opt.apply_gradients([(grad, weight)], scaled=False)
 
         if mode == "function":
             step(tf.constant(0.0))  # Makes the variables.
@@ -174,13 +174,13 @@ class KerasTest(modes.EagerTestCase):
         weight = home.variable(0.0)
         pairs = [(tf.constant(1.0), weight)]
         with self.assertRaisesRegex(ValueError, "Set optimizer.agree"):
-            opt.apply_gradients(pairs)
+            opt.apply_gradients(pairs, scaled=False)
         self.assertEqual(home.numpy(weight), 0.0)
         opt.agree = Others(False)
-        opt.apply_gradients(pairs)
+        opt.apply_gradients(pairs, scaled=False)
         self.assertEqual((home.numpy(weight), float(opt._loss_scale())), (0.0, 4.0))
         opt.agree = None
-        opt.apply_gradients(pairs)
+        opt.apply_gradients(pairs, scaled=False)
         self.assertEqual(home.numpy(weight), -1.0)
         self.assertNotIn("agree", opt.get_config())
 
@@ -472,13 +472,13 @@ class StandInTest(modes.EagerTestCase):
         cls = {"contrib": Contrib, "mixed": Mixed}[make]
         sgd = DistributedV1(tf1.train.GradientDescentOptimizer(1.0), backward_passes_per_step=2)
         opt, moves = cls(sgd, 8.0), experimental.DynamicLossScale(8, 2)
-        before, manager = opt._policy, getattr(opt, "_loss_scale_manager", None)
+        before, manager = opt._tflsc_loss_scale_in_use, getattr(opt, "_loss_scale_manager", None)
         with self.assertRaisesRegex(ValueError, "backward_passes_per_step=2"):
             if make == "mixed":
                 opt._loss_scale = moves
             else:
                 opt._loss_scale_manager = contrib.ExponentialUpdateLossScaleManager(8.0, 2)
-        self.assertIs(opt._policy, before)
+        self.assertIs(opt._tflsc_loss_scale_in_use, before)
         self.assertIs(getattr(opt, "_loss_scale_manager", None), manager)
         Mixed(tf1.train.GradientDescentOptimizer(1.0), moves)  # It has no owner.
 

@@ -11,7 +11,7 @@ import tensorflow as tf
 from absl.testing import absltest, parameterized
 
 import tf_lossscale_compat
-from tf_lossscale_compat import _replay_table, checkpoint, keras
+from tf_lossscale_compat import checkpoint, keras
 
 PACKAGE = "tf_lossscale_compat"
 FOLDER = str(pathlib.Path(tf_lossscale_compat.__file__).resolve().parent)
@@ -118,10 +118,7 @@ class AnnotationsTest(parameterized.TestCase):
         self.assertEqual({name: lacks(f) for name, f in found.items() if lacks(f)}, {})
 
     def test_of_what_functions_return(self):
-        returned = (_replay_table.Replay, _replay_table.Row, checkpoint.LossScaleState)
-        found = surface(returned)
-        self.assertIn("Replay.table", found)
-        self.assertIn("Row.what", found)
+        found = surface((checkpoint.LossScaleState,))
         self.assertEqual({name: lacks(f) for name, f in found.items() if lacks(f)}, {})
 
     def test_of_what_the_optimizers_of_this_keras_add(self):
@@ -131,7 +128,7 @@ class AnnotationsTest(parameterized.TestCase):
         ):
             wrapped = public(tf.keras.optimizers.SGD(), loss_scale=8)
             found = surface([type(wrapped)])
-            self.assertGreater(len(found), len(surface([public])))
+            self.assertTrue([name for name in found if name.endswith(".apply_gradients")])
             self.assertEqual({name: lacks(f) for name, f in found.items() if lacks(f)}, {})
 
     def test_well_known_ones_are_looked_at(self):

@@ -62,7 +62,7 @@ class ArchitectureTest(absltest.TestCase):
                 count += 1
                 place, below = self.order.index(name), self.order.index(other)
                 self.assertLess(place, below, f"{name} imports {other}")
-        self.assertGreater(count, 200)
+        self.assertGreater(count, 150)
 
     def test_functions_that_are_named_are_there(self):
         found = re.findall(r"\b(_[a-z_]+)\.([a-z_]\w*)", self.text.replace(".py", ""))
@@ -82,7 +82,8 @@ class ArchitectureTest(absltest.TestCase):
             links = re.findall(r"\]\(([^)]+)\)", (ROOT / document).read_text(encoding="utf-8"))
             self.assertNotEmpty(links)
             for link in links:
-                self.assertTrue((ROOT / link).exists(), f"{document} links to {link}")
+                if not link.startswith("https://"):
+                    self.assertTrue((ROOT / link).exists(), f"{document} links to {link}")
 
     def test_what_contributing_names_is_there(self):
         text = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
@@ -90,7 +91,7 @@ class ArchitectureTest(absltest.TestCase):
             path.read_text(encoding="utf-8")
             for path in [ROOT / "noxfile.py", *PACKAGE.rglob("*.py"), *ROOT.glob("tests/*.py")]
         )
-        names = re.findall(r"`(?:_policy\.|forks\.)?(\w+)(?:\([^`]*\))?`", text)
+        names = re.findall(r"`(?:_scaler\.|forks\.)?(\w+)(?:\([^`]*\))?`", text)
         self.assertIn("_SUPPORTED", names)
         for name in names:
             self.assertRegex(sources, rf"\b{name}\b")

@@ -22,7 +22,7 @@ from absl import logging
 from absl.testing import parameterized
 
 from tests import keras_homes, modes, originals, policies
-from tf_lossscale_compat import _keras_files, _tensor_bundle, checkpoint, loss_scale
+from tf_lossscale_compat import _keras_files, checkpoint, loss_scale
 from tf_lossscale_compat.contrib import mixed_precision as contrib
 from tf_lossscale_compat.keras import mixed_precision
 from tf_lossscale_compat.train import experimental
@@ -264,20 +264,6 @@ class ReadTest(CheckpointTestCase):
         self.assert_fails(
             data("tf_keras", "model.keras"), "no dynamic loss scale", "Keras before 3"
         )
-
-    @parameterized.parameters(*BUNDLES)
-    def test_reads_as_tensorflow_does(self, path):
-        bundle = _tensor_bundle.Bundle(path, checkpoint._open)
-        reader = tf.train.load_checkpoint(path)
-        shapes = reader.get_variable_to_shape_map()
-        self.assertCountEqual(shapes, bundle.names)
-        scalars = [name for name in bundle.names if bundle.kind(name)]
-        self.assertNotEmpty(scalars)
-        for name in scalars:
-            self.assertEqual(reader.get_tensor(name), bundle.scalar(name), name)
-        for name in set(bundle.names) - set(scalars):
-            is_text = reader.get_variable_to_dtype_map()[name] == tf.string
-            self.assertTrue(shapes[name] or is_text, name)
 
     @parameterized.parameters("", "a", "b/c")
     def test_both_generations_in_one_scope(self, scope):
@@ -956,7 +942,7 @@ def unrelated(chance):
         b"",
         b"PK\x03\x04",
         b"PK\x05\x06",
-        b"\x89HDF\r\n\x1a",  # One byte short of what would start another process.
+        b"\x89HDF\r\n\x1a\n",
         b"\x89PNG\r\n\x1a\n",
         b"\x7fELF",
         b"\x80\x04\x95",
@@ -1035,6 +1021,8 @@ class DamageTest(CheckpointTestCase):
             self.assertIsNone(self.read_or_fail(path), path)
 
     def test_unrelated_index_and_state_file(self):
+        if VERSION < (2, 1):
+            self.skipTest("TensorFlow 1.15 and 2.0 end the process on such an index")
         for number in range(100):
             folder, chance = self.folder(), random.Random(number)
             for name in ("saved.index", "saved.data-00000-of-00001", "checkpoint"):
@@ -1060,8 +1048,7 @@ class DamageTest(CheckpointTestCase):
         self.assert_fails(folder, "saved.data-00000-of-00001")
 
     def test_file_that_may_not_be_read(self):
-        path = os.path.join(self.folder(), "saved.index")
-        shutil.copy(data("contrib_scoped", "saved.index"), path)
+        path = data("keras3", "model.h5")
         with mock.patch.object(checkpoint, "_open", side_effect=PermissionError("not allowed")):
             self.assert_fails(path, "not allowed")
 
@@ -1081,16 +1068,6 @@ class DamageTest(CheckpointTestCase):
         with zipfile.ZipFile(path, "w") as archive:
             archive.writestr("config.json", "{}")
         self.assert_fails(path, "without model.weights.h5")
-
-    def test_crash_of_hdf5_is_a_childs(self):
-        program = "import os, signal; os.kill(os.getpid(), signal.SIGSEGV)"
-        with mock.patch.object(_keras_files, "_PROGRAM", program):
-            self.assert_fails(data("keras3", "model.h5"), "crashes HDF5")
-
-    def test_hdf5_that_has_no_end(self):
-        with mock.patch.object(_keras_files, "_PROGRAM", "import time; time.sleep(600)"):
-            with mock.patch.object(_keras_files, "_SECONDS", 0.5):
-                self.assert_fails(data("keras3", "model.h5"), "took more than 0.5 s")
 
 
 class WriterTest(CheckpointTestCase):

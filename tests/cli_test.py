@@ -5,6 +5,7 @@ import importlib
 import io
 import json
 import os
+import platform
 import re
 import sys
 import tempfile
@@ -53,8 +54,14 @@ class MainTest(absltest.TestCase):
         for option in ("LOGDIR", "-o FILE", "--size WIDTHxHEIGHT"):
             self.assertIn(option, out)
 
-    def test_version(self):
-        self.assertEqual(call("--version")[:2], (0, tf_lossscale_compat.__version__ + "\n"))
+    def test_version_names_what_a_report_of_a_fault_needs(self):
+        code, out, _ = call("--version")
+        self.assertEqual(code, 0)
+        told = dict(line.split(" ") for line in out.splitlines())
+        self.assertEqual(told["tf_lossscale_compat"], tf_lossscale_compat.__version__)
+        self.assertEqual(told["Python"], platform.python_version())
+        for name in ("TensorFlow", "NumPy"):
+            self.assertEqual(told[name], importlib.import_module(name.lower()).__version__)
 
     def test_without_a_command_it_says_how_to_call_it(self):
         code, _, err = call()

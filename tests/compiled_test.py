@@ -76,7 +76,9 @@ class CompiledTest(parameterized.TestCase, tf.test.TestCase):
     def test_rows_of_a_sparse_gradient_may_vary(self):
         function, runs = _counting()
         for rows in range(1, 20):
-            dense, sparse = function([tf.ones([2]), tf.ones([rows, 3])], 1, loose=frozenset([1]))
+            dense, sparse = function(
+                [tf.ones([2]), tf.ones([rows, 3])], 1, varying_first_dim=frozenset([1])
+            )
             self.assertAllEqual(dense, [2, 2])
             self.assertAllEqual(sparse, np.full([rows, 3], 2))
         self.assertEqual(runs, ["eager", "traced"])

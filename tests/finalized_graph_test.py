@@ -67,6 +67,28 @@ class FinalizedGraphTest(parameterized.TestCase, tf.test.TestCase):
             self.assertEqual(scales, [8.0] * 4 if kind == "fixed" else [8.0, 4.0, 4.0, 8.0])
 
     @parameterized.parameters(*CASES)
+    def test_where_the_step_is_first_built_under_control_dependencies_or_in_a_branch(
+        self, kind, name
+    ):
+        # As `update_ops` of batch normalization are, in every such network.
+        for within in ("dependencies", "branch"):
+            with self.subTest(within), modes.entered(name):
+                weight = tf1.Variable([1.0], name="weight")
+                manager = MANAGERS[kind]()
+                opt = LossScaleOptimizer(tf1.train.GradientDescentOptimizer(1.0), manager)
+                if within == "dependencies":
+                    with tf.control_dependencies([weight.assign_add([1.0])]):
+                        train = opt.minimize(tf.reduce_sum(weight))
+                else:
+                    scale = tf.cond(weight[0] > 0.0, manager.get_loss_scale, lambda: 0.0)
+                    train = manager.update_loss_scale(scale > 0.0)
+                with tf1.train.MonitoredTrainingSession() as session:
+                    scales = [session.run([train, manager.get_loss_scale()])[1] for _ in range(3)]
+                    self.assertEqual(manager.get_loss_scale().graph, weight.graph)
+                    self.assertEqual(session.run(manager.get_loss_scale()), scales[-1])
+                self.assertEqual(scales[-1], 8.0 if kind == "fixed" else 16.0)
+
+    @parameterized.parameters(*CASES)
     def test_first_called_in_a_branch(self, kind, name):
         with modes.entered(name) as mode:
             manager = MANAGERS[kind]()

@@ -26,7 +26,7 @@ PROGRAM = pathlib.Path(__file__).resolve().parent / "programs" / "horovod_ranks.
 LIMIT_SECONDS = 900
 REFUSED = {
     # Of these the gradients of several steps are added up that were scaled differently,
-    "passes": "backward_passes_per_step=2 steps, and a loss scale that moves",
+    "passes": "backward_passes_per_step=2 steps, and a loss scale that changes",
     # and of these the gradients are nobody's but the rank's own.
     "loop": "has not reduced over its processes",
 }

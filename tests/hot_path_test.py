@@ -155,7 +155,8 @@ class KerasGraphTest(parameterized.TestCase, tf.test.TestCase):
                 - sum(operations(lambda: home.SGD(0.1), number).values())
                 for number in (4, 24)
             ]
-        self.assertEqual(added[1] - added[0], 20, added)
+        # Fewer where that Keras aggregates gradients one by one, and this package all at once.
+        self.assertLessEqual(added[1] - added[0], 20, added)
 
 
 class XlaTest(parameterized.TestCase, tf.test.TestCase):
@@ -324,15 +325,16 @@ class EagerTest(parameterized.TestCase, tf.test.TestCase):
         self._check_parts(
             lambda: mixed_precision.LossScaleOptimizer(home.SGD(0.1), dynamic, 8.0),
             apply,
-            {"both", "update"} if dynamic else {"unscale"},
+            {"both", "update"} if dynamic else {"divide" if home.kind == "keras3" else "unscale"},
         )
 
     def _check_parts(self, make, step, expected):
         """Compares what is compiled by the second step, after which none of it runs in Python."""
         parts = {
             "unscale": _gradients._multiply,
+            "divide": _gradients._divide,
             "test": _gradients._test,
-            "both": _gradients._multiply_and_test,
+            "both": _gradients._unscale_and_test,
             "update": _state._assign_at_once,
         }
         with modes.eager_mode(), contextlib.ExitStack() as stack:

@@ -171,11 +171,14 @@ class ExactlyOnceTest(modes.EagerTestCase):
 
     @keras_homes.each()
     def test_gradients_to_apply_are_unscaled_where_nothing_was_scaled(self, home):
+        if home.kind == "keras3":
+            self.skipTest("tests/keras/keras3_who_divides_test.py says what Keras 3 does")
         variables = variables_of(home, 1.0)
         opt = mixed_precision.LossScaleOptimizer(home.SGD(1.0))
         opt.apply_gradients([(tf.constant(0.5), variables[0])])
         self.assertAllEqual(arrays(variables), [0.5])
-        self.assertEmpty(self.warnings())
+        warned = home.kind != "keras3" and keras_homes.VERSION >= (2, 4)
+        self.assertLen(self.warnings(), 1 if warned else 0)
 
     @keras_homes.each()
     def test_scaling_within_a_branch_or_inner_function_counts_for_the_step(self, home):
@@ -321,6 +324,8 @@ class WhoDividesTest(modes.EagerTestCase):
 
     @keras_homes.each(("scale_loss", "get_scaled_loss", "minimize"))
     def test_a_function_that_applies_is_traced_before_the_one_that_scales(self, home, way):
+        if home.kind == "keras3" and way != "minimize":
+            self.skipTest("tests/keras/keras3_who_divides_test.py says what Keras 3 does")
         opt, variable = self.optimizer(home)
 
         @tf.function(autograph=False)
@@ -672,7 +677,7 @@ class GradientsTest(modes.EagerTestCase):
     def test_none_gradients_leave_their_variables_alone(self, home):
         one, two = variables_of(home, 1.0, 1.0)
         opt = mixed_precision.LossScaleOptimizer(home.SGD(1.0))
-        opt.apply_gradients([(None, one), (tf.constant(0.5), two)])
+        opt.apply_gradients([(None, one), (tf.constant(0.5), two)], scaled=False)
         self.assertAllEqual(arrays([one, two]), [1.0, 0.5])
 
     @keras_homes.each(("clipnorm", "clipvalue"), ("by_hand", "minimize"))
@@ -717,7 +722,7 @@ class GradientsTest(modes.EagerTestCase):
         self.assertEqual(number(opt.loss_scale.good_steps), 0)
         self.assertEqual(number(opt.loss_scale()), 2**15)
         # Had it been built for no variables, it would refuse this one.
-        opt.apply_gradients([(tf.constant(0.5), variable)])
+        opt.apply_gradients([(tf.constant(0.5), variable)], scaled=False)
         self.assertAllEqual(arrays([variable]), [0.5])
 
     @keras_homes.each()
@@ -921,8 +926,8 @@ class BadInputTest(modes.EagerTestCase):
                 "inner_optimizer.*MixedPrecisionLossScaleOptimizer",
                 lambda: stable(tf1.train.GradientDescentOptimizer(1.0)),
             ),
-            (ValueError, "inner_optimizer has a loss scale", lambda: stable(stable(inner()))),
-            (ValueError, "optimizer has a loss scale", lambda: old(home.own()(*_own(home)), 8)),
+            (TypeError, "inner_optimizer.*loss-scale", lambda: stable(stable(inner()))),
+            (TypeError, "optimizer.*loss-scale", lambda: old(home.own()(*_own(home)), 8)),
             (TypeError, "dynamic must be a bool, got 'no'.$", lambda: stable(inner(), "no")),
             (
                 TypeError,
@@ -962,7 +967,7 @@ class BadInputTest(modes.EagerTestCase):
         mixed_precision.LossScaleOptimizer(inner)
         if home.kind == "keras3" or (home.kind == "v2" and keras_homes.VERSION < (2, 4)):
             self.skipTest("this Keras' checkpoints have room for more loss scales")
-        with self.assertRaisesRegex(ValueError, "inner_optimizer has a loss scale already"):
+        with self.assertRaisesRegex(ValueError, "inner_optimizer is wrapped by a loss-scale"):
             mixed_precision.LossScaleOptimizer(inner)
 
     @keras_homes.each()

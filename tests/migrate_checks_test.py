@@ -265,6 +265,91 @@ class ChecksTest(rewriting.RewriteTestCase):
             (3, 66, "take the public classes of `tf_lossscale_compat.keras.mixed_precision`"),
         )
 
+    @parameterized.parameters(
+        (
+            "tensorflow.python.training.experimental.loss_scaling_gradient_tape",
+            "LossScaleGradientTape",
+            "take `tf.GradientTape`, with `tf_lossscale_compat.keras",
+        ),
+        (
+            "tensorflow.mixed_precision.experimental",
+            "LossScaleGradientTape",
+            "repeats a step until its gradients are finite, which nothing here does",
+        ),
+        (
+            "tensorflow_core.python.training.experimental.mixed_precision_global_state",
+            "set_mixed_precision_graph_rewrite_enabled",
+            f"take `enable_mixed_precision_graph_rewrite` of `{TRAIN}`",
+        ),
+        (
+            "tensorflow_core.python.training.experimental.loss_scale",
+            "LossScale",
+            f"take the public classes of `{TRAIN}`",
+        ),
+        (
+            "tf_keras.src.mixed_precision.loss_scale_optimizer",
+            "BaseLossScaleOptimizer",
+            "take the public classes of `tf_lossscale_compat.keras.mixed_precision`",
+        ),
+        (
+            "keras.src.optimizers.loss_scale_optimizer",
+            "LossScaleOptimizer",
+            "take `keras.optimizers.LossScaleOptimizer`, or",
+        ),
+        (
+            "npu_bridge.estimator.npu.npu_loss_scale_manager",
+            "ExponentialUpdateLossScaleManager",
+            f"leave it for them, and elsewhere take the class of that name in `{CONTRIB}`",
+        ),
+        (
+            "npu_device.compat.v1.estimator.npu.npu_loss_scale_optimizer",
+            "NPULossScaleOptimizer",
+            f"elsewhere take `{CONTRIB}.LossScaleOptimizer`",
+        ),
+        (
+            "npu_device.train.optimizer",
+            "NpuLossScaleOptimizer",
+            "elsewhere take `tf_lossscale_compat.keras.mixed_precision.LossScaleOptimizer`",
+        ),
+    )
+    def test_without_counterpart(self, module, name, advice):
+        head = f"from {module} import "
+        self.check_found(f"{head}{name}\n{name}(1)\n", (1, len(head) + 1, advice))
+        root, _, rest = module.partition(".")
+        self.check_found(f"import {root} as m\nm.{rest}.{name}(1)\n", (2, 1, advice))
+
+    def test_classes_for_ascend_from_a_star_import(self):
+        self.check_found(
+            """
+            from npu_bridge.npu_init import *
+            from npu_bridge.estimator import npu_ops
+
+            manager = FixedLossScaleManager(loss_scale=2**15)
+            opt = NPULossScaleOptimizer(NPUDistributedOptimizer(opt), manager)
+            """,
+            (4, 11, f"elsewhere take the class of that name in `{CONTRIB}`"),
+            (5, 7, f"elsewhere take `{CONTRIB}.LossScaleOptimizer`"),
+        )
+
+    def test_tensorflow_core_is_tensorflow(self):
+        self.check_transformed(
+            "from tensorflow_core.contrib.mixed_precision import LossScaleOptimizer\n",
+            f"from {CONTRIB} import LossScaleOptimizer\n",
+        )
+        self.check_transformed(
+            "import tensorflow_core as tf\ntf.contrib.mixed_precision.LossScaleOptimizer, tf.nn\n",
+            "import tensorflow_core as tf\nimport tf_lossscale_compat\n"
+            f"{CONTRIB}.LossScaleOptimizer, tf.nn\n",
+        )
+        self.check_transformed(
+            "from tensorflow_core._api.v1.train.experimental import LossScale\n",
+            f"from {TRAIN} import LossScale\n",
+        )
+        self.check_found(
+            "from tensorflow_core.contrib import slim\n",
+            (1, 37, "`tf.contrib.slim` is gone since TensorFlow 2.0"),
+        )
+
     def test_a_comment_inside_a_name(self):
         self.check_found(
             """

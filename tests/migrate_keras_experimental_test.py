@@ -75,32 +75,16 @@ class KerasExperimentalTest(rewriting.RewriteTestCase):
             """,
         )
 
-    def test_alias_for_policies_too(self):
-        self.check_transformed(
-            """
-            from tensorflow.keras.mixed_precision import experimental as mixed_precision
-
-            mixed_precision.set_policy(mixed_precision.Policy('mixed_float16'))
-            opt = mixed_precision.LossScaleOptimizer(opt, 'dynamic')
-            """,
-            """
-            from tensorflow.keras import mixed_precision
-            import tf_lossscale_compat.keras.mixed_precision.experimental
-
-            mixed_precision.set_global_policy(mixed_precision.Policy('mixed_float16'))
-            opt = tf_lossscale_compat.keras.mixed_precision.experimental.LossScaleOptimizer(opt, 'dynamic')
-            """,  # noqa: E501
-        )
-
     def test_name(self):
         self.check_transformed(
             """
             from tensorflow.keras.mixed_precision.experimental import LossScaleOptimizer, Policy
             """,
             """
-            from tensorflow.keras.mixed_precision import Policy
+            from tensorflow.keras.mixed_precision.experimental import Policy
             from tf_lossscale_compat.keras.mixed_precision.experimental import LossScaleOptimizer
             """,
+            [(1, 79, "leave them for TensorFlow 2.0 to 2.3")],
         )
 
     def test_a_module_imported_in_two_ways(self):
@@ -124,128 +108,78 @@ class KerasExperimentalTest(rewriting.RewriteTestCase):
         )
 
 
-class StableNamesTest(rewriting.RewriteTestCase):
-    """Policies: `experimental` goes out of their names."""
+class PolicyNamesTest(rewriting.RewriteTestCase):
+    """Which TensorFlow a file is for does not show, and 2.0 to 2.3 have no other names."""
+
+    def test_a_module_that_2_0_to_2_3_go_on_to_need(self):
+        self.check_transformed(
+            """
+            import tensorflow as tf
+            from tensorflow.keras.mixed_precision import experimental as prec
+
+            prec.set_policy(prec.Policy("mixed_float16"))
+            opt = prec.LossScaleOptimizer(opt, "dynamic")
+            layer(prec.global_policy().compute_dtype)
+            """,
+            """
+            import tensorflow as tf
+            from tensorflow.keras.mixed_precision import experimental as prec
+            import tf_lossscale_compat.keras.mixed_precision.experimental
+
+            prec.set_policy(prec.Policy("mixed_float16"))
+            opt = tf_lossscale_compat.keras.mixed_precision.experimental.LossScaleOptimizer(opt, "dynamic")
+            layer(prec.global_policy().compute_dtype)
+            """,  # noqa: E501
+            [(4, 1, "leave them for TensorFlow 2.0 to 2.3, and from 2.4 on take")],
+        )
 
     @parameterized.parameters(
-        ("import tensorflow as tf", "tf.keras"),
-        ("import tensorflow as tf", "tf.compat.v1.keras"),
-        ("from tensorflow import keras", "keras"),
-        ("import keras", "keras"),
+        ("import tensorflow as tf", "tf.keras.mixed_precision.experimental"),
+        ("import tensorflow as tf", "tf.compat.v1.keras.mixed_precision.experimental"),
+        ("from tensorflow import keras", "keras.mixed_precision.experimental"),
+        ("import keras", "keras.mixed_precision.experimental"),
+        ("import tensorflow.keras.mixed_precision.experimental as mp", "mp"),
     )
     def test_attribute(self, statement, prefix):
-        use = """
-            {p}.mixed_precision{e}.{set}("mixed_float16")
-            policy = {p}.mixed_precision{e}.Policy("mixed_float16")
-            {p}.mixed_precision{e}.{set}(policy)
-            layer({p}.mixed_precision{e}.global_policy().compute_dtype)
+        for name, advice in (
+            ("set_policy", "take `tf.keras.mixed_precision.set_global_policy`"),
+            ("global_policy", "take `tf.keras.mixed_precision.global_policy`"),
+            ("Policy.from_config", "take `tf.keras.mixed_precision.Policy`"),
+            ("get_layer_policy", "take the layer's `dtype_policy`"),
+        ):
+            self.check_noop(f"{statement}\nx = {prefix}.{name}(y)\n", [(2, 5, advice)])
+
+    def test_an_import_of_names(self):
+        self.check_noop(
             """
-        before = use.format(p=prefix, e=".experimental", set="set_policy")
-        after = use.format(p=prefix, e="", set="set_global_policy")
-        self.check_transformed(
-            f"\n            {statement}" + before, f"\n            {statement}" + after
+            from tensorflow.keras.mixed_precision.experimental import Policy, set_policy as s
+
+            s(Policy("mixed_float16"))
+            """,
+            [(1, 59, "`Policy` and `set_policy` of Keras' `experimental`: leave them")],
         )
 
-    @parameterized.parameters(
-        (
-            "from tensorflow.keras.mixed_precision import experimental as mixed_precision",
-            "from tensorflow.keras import mixed_precision",
-            "mixed_precision",
-        ),
-        (
-            "from tensorflow.keras.mixed_precision import experimental",
-            "from tensorflow.keras import mixed_precision as experimental",
-            "experimental",
-        ),
-        (
-            "import tensorflow.keras.mixed_precision.experimental as mp",
-            "import tensorflow.keras.mixed_precision as mp",
-            "mp",
-        ),
-        (
-            "from tensorflow.compat.v1.keras.mixed_precision import experimental as mp  # x",
-            "from tensorflow.compat.v1.keras import mixed_precision as mp  # x",
-            "mp",
-        ),
-    )
-    def test_alias(self, before, after, name):
-        self.check_transformed(
-            f"{before}\n{name}.set_policy({name}.Policy('mixed_float16'))\n",
-            f"{after}\n{name}.set_global_policy({name}.Policy('mixed_float16'))\n",
+    def test_names_that_begin_so(self):
+        self.check_noop(
+            """
+            import tensorflow as tf
+
+            tf.keras.mixed_precision.experimental.global_policy_of_mine()
+            tf.keras.mixed_precision.set_global_policy("mixed_float16")
+            """
         )
-
-    @parameterized.parameters(
-        (
-            "from tensorflow.keras.mixed_precision.experimental import Policy, set_policy",
-            "from tensorflow.keras.mixed_precision import Policy, set_global_policy as set_policy",
-        ),
-        (
-            "from tensorflow.keras.mixed_precision.experimental import (\n set_policy as s)",
-            "from tensorflow.keras.mixed_precision import (\n set_global_policy as s)",
-        ),
-    )
-    def test_names(self, before, after):
-        self.check_transformed(f"{before}\nPolicy('float16')\n", f"{after}\nPolicy('float16')\n")
-
-    @parameterized.parameters(
-        ("tf.keras.mixed_precision.experimental.get_layer_policy(x)", "`dtype_policy`"),
-        ("tf.keras.mixed_precision.experimental.set_policy('infer')", "know no 'infer'"),
-        (
-            "policy = tf.keras.mixed_precision.experimental.global_policy(); policy.loss_scale()",
-            "once no loss scale is kept in a policy",
-        ),
-        (
-            "tf.keras.mixed_precision.experimental.global_policy().loss_scale",
-            "once no loss scale is kept in a policy",
-        ),
-        ("tf.keras.mixed_precision.experimental  \\\n.Policy", None),
-        ("(tf.keras.mixed_precision  # why\n.experimental.Policy)", "write `tf.keras.mixed_pre"),
-    )
-    def test_left_to_a_person(self, line, message):
-        result = self.migrate(f"import tensorflow as tf\n{line}\n")
-        if message is None:
-            self.assertIn("tf.keras.mixed_precision.Policy\n", result.text)
-            self.assertEmpty(result.findings)
-        else:
-            self.assertEqual(result.text, f"import tensorflow as tf\n{line}\n")
-            self.assertLen(result.findings, 1)
-            self.assertIn(message, result.findings[0].message)
-
-    @parameterized.parameters(
-        (
-            "from tensorflow.keras.mixed_precision import experimental as mp\n"
-            "mp.Policy('mixed_float16', loss_scale=8)\n"
-            "mp.set_policy(x)\n",
-            [2, 3],
-        ),
-        (
-            "from tensorflow.keras.mixed_precision.experimental import set_policy, other\n"
-            "set_policy(x)\n",
-            [1],
-        ),
-        (
-            "from tensorflow.keras.mixed_precision import experimental as mp\n"
-            "mp.set_policy(x), mp.other, mp.get_layer_policy(y)\n",
-            [2, 2],
-        ),
-    )
-    def test_what_goes_together_stays_together(self, before, lines):
-        result = self.migrate(before)
-        self.assertEqual(result.text, before)
-        self.assertEqual([finding.line for finding in result.findings], lines)
 
 
 class PolicyTest(rewriting.RewriteTestCase):
     @parameterized.parameters(
-        "tf.keras.mixed_precision.experimental.Policy('mixed_float16', loss_scale='dynamic')",
-        "tf.keras.mixed_precision.experimental.Policy('mixed_float16', 1024)",
-        "tf.keras.mixed_precision.Policy('mixed_float16', loss_scale=None)",
+        ("tf.keras.mixed_precision.experimental.Policy('mixed_float16', loss_scale='dynamic')", 1),
+        ("tf.keras.mixed_precision.experimental.Policy('mixed_float16', 1024)", 1),
+        ("tf.keras.mixed_precision.Policy('mixed_float16', loss_scale=None)", 0),
     )
-    def test_with_a_loss_scale(self, call):
-        self.check_noop(
-            f"import tensorflow as tf\nx = {call}\n",
-            [(2, 5, "wrap the optimizer in `tf_lossscale_compat.keras")],
-        )
+    def test_with_a_loss_scale(self, call, older_names):
+        findings = [(2, 5, "from 2.4 on take `tf.keras.mixed_precision.Policy`")] * older_names
+        findings += [(2, 5, "wrap the optimizer in `tf_lossscale_compat.keras")]
+        self.check_noop(f"import tensorflow as tf\nx = {call}\n", findings)
 
     def test_without(self):
         self.check_noop(

@@ -169,8 +169,34 @@ class KerasTest(rewriting.RewriteTestCase):
             [(1, 35, "as in TensorFlow 2.4 to 2.15 and as in Keras 3")],
         )
 
-    def test_tf_keras_still_has_it(self):
-        self.check_noop("import tf_keras\ntf_keras.mixed_precision.LossScaleOptimizer(x, True)\n")
+
+class TfKerasPackageTest(rewriting.RewriteTestCase):
+    """`tf_keras`, and the packages behind `tf.keras` up to 2.15: the older one alone."""
+
+    @parameterized.parameters(
+        ("import tf_keras", "tf_keras.mixed_precision"),
+        ("import tf_keras as keras", "keras.mixed_precision"),
+        ("from tf_keras import mixed_precision", "mixed_precision"),
+        ("from keras.api._v2 import keras", "keras.mixed_precision"),
+        ("from keras.api._v1.keras import mixed_precision", "mixed_precision"),
+        ("from tf_keras.api._v2.keras import mixed_precision", "mixed_precision"),
+    )
+    def test_rewritten_without_a_sign(self, statement, name):
+        for beyond in ("", ".experimental"):
+            before = program(statement, name + beyond)
+            after = program(f"import {OURS}{beyond}", OURS + beyond)
+            if statement.endswith(" mixed_precision"):
+                moved = "from tf_lossscale_compat.keras import mixed_precision"
+                after = program(moved, name + beyond)
+            self.check_transformed(before, after)
+
+    def test_the_api_package_of_keras_3_is_keras(self):
+        statement = "from keras.api.mixed_precision import LossScaleOptimizer"
+        self.check_noop(f"{statement}\nLossScaleOptimizer(x)\n")
+        self.check_transformed(
+            f"{statement}\nLossScaleOptimizer(x, dynamic=True)\n",
+            f"from {OURS} import LossScaleOptimizer\nLossScaleOptimizer(x, dynamic=True)\n",
+        )
 
 
 if __name__ == "__main__":

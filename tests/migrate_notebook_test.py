@@ -1,6 +1,7 @@
 """Notebooks: code cells change, and not a byte of the JSON around them."""
 
 import json
+import time
 
 import pytest
 from absl.testing import absltest, parameterized
@@ -37,6 +38,26 @@ def notebook(*cells, **others):
         "nbformat": 4,
         **others,
     }
+
+
+class HostileTest(parameterized.TestCase):
+    def test_a_long_line_costs_no_more_than_its_length(self):
+        line = " " * 60000 + "(\n"
+        text = json.dumps(notebook(code("mixed_precision\n" + line)))
+        before = time.process_time()
+        outcome = _command.migrate_bytes(text.encode(), True)
+        self.assertLess(time.process_time() - before, 4)
+        self.assertLen(outcome.failures, 1)
+
+    @parameterized.parameters(
+        '{"cells": ' * 5000 + "1" + "}" * 5000,
+        '{"cells": [{"cell_type": "code", "source": ["mixed_precision", 1]}, 1, {"source": 2}]}',
+        '{"cells": {"cell_type": "code"}, "worksheets": ["mixed_precision"], "metadata": 1}',
+        '{"metadata": {"language_info": []}, "cells": [{"cell_type": ["code"]}, "loss_scale"]}',
+    )
+    def test_json_that_is_no_notebook(self, text):
+        outcome = _command.migrate_bytes(text.replace("1", '"LossScale"').encode(), True)
+        self.assertEqual((outcome.new, outcome.findings), (outcome.old, []))
 
 
 class NotebookTest(parameterized.TestCase):

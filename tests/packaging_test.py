@@ -62,16 +62,27 @@ class ImportTest(parameterized.TestCase):
     @classmethod
     def setUpClass(cls):
         super().setUpClass()
-        cls.added = run_python(
+        cls.alone, cls.added = run_python(
             "import json, sys, tensorflow\n"
             "before = set(sys.modules)\n"
             "import tf_lossscale_compat\n"
-            "print(json.dumps(sorted(set(sys.modules) - before)))\n"
+            "alone = sorted(set(sys.modules) - before)\n"
+            "from tf_lossscale_compat import *\n"
+            "print(json.dumps([alone, sorted(set(sys.modules) - before)]))\n"
         )
 
     def test_the_package_itself_is_seen(self):
         self.assertIn(f"{PACKAGE}.loss_scale", self.added)
         self.assertIn(f"{PACKAGE}.contrib.mixed_precision", self.added)
+
+    def test_nothing_is_imported_before_it_is_asked_for(self):
+        self.assertCountEqual(self.alone, [PACKAGE, f"{PACKAGE}._version"])
+
+    def test_names_are_listed_without_importing_them(self):
+        self.assertEqual(
+            dir(tf_lossscale_compat),
+            sorted([*tf_lossscale_compat.__all__, "checkpoint", "keras", "monitoring"]),
+        )
 
     def test_import_brings_in_no_keras(self):
         keras = [name for name in self.added if re.search(r"(^|[._])keras($|\.)", name)]
@@ -106,7 +117,7 @@ class ImportTest(parameterized.TestCase):
             # NumPy comes with TensorFlow, so it is missing as well.
             "sys.modules['tensorflow'] = sys.modules['numpy'] = None\n"
             "try:\n"
-            "    import tf_lossscale_compat\n"
+            "    from tf_lossscale_compat import LossScale\n"
             "except ImportError as error:\n"
             "    print(json.dumps(str(error)))\n",
             forks.alone,
@@ -173,7 +184,7 @@ class NamesTest(parameterized.TestCase):
 
 class FilesTest(parameterized.TestCase):
     def test_python_37_parses_every_file(self):
-        files = [ROOT / "setup.py", ROOT / "tf_lossscale_command.py"]
+        files = [ROOT / "setup.py"]
         for folder in (PACKAGE, "tests", "examples"):
             found = sorted((ROOT / folder).rglob("*.py"))
             self.assertNotEmpty(found, folder)
@@ -200,13 +211,13 @@ class FilesTest(parameterized.TestCase):
         self.assertIn("py.typed", expected)
         self.assertCountEqual(files(INSTALLED), expected)
 
-    def test_the_wheel_has_the_package_and_the_command_alone(self):
+    def test_the_wheel_has_the_package_alone(self):
         if os.environ.get("TF_LOSSSCALE_TEST_INSTALLED") != "1":
             self.skipTest("no wheel is installed here")
         files = metadata.distribution(PACKAGE).files
         tops = {file.parts[0] for file in files if file.parts[0] != ".."}  # The command's script.
         own = {top for top in tops if not top.endswith(".dist-info") and top != "__pycache__"}
-        self.assertEqual(own, {PACKAGE, "tf_lossscale_command.py"})
+        self.assertEqual(own, {PACKAGE})
 
     def test_development_status_goes_with_the_version(self):
         stable = int(tf_lossscale_compat.__version__.split(".")[0]) >= 1

@@ -10,7 +10,7 @@ import tensorflow as tf
 from absl.testing import absltest, parameterized
 
 from tests import keras_homes
-from tf_lossscale_compat import _tf
+from tf_lossscale_compat import _tf, loss_scale, loss_scale_manager, loss_scale_optimizer
 from tf_lossscale_compat.keras import mixed_precision
 
 PACKAGE = pathlib.Path(mixed_precision.__file__).resolve().parent.parent.parent
@@ -43,14 +43,63 @@ PASSED_ON = {
     "_create_all_weights",
 }
 # Of the standard library: named tuples, the stack (in one place).
-OF_PYTHON = {"_asdict", "_getframe", "_replace"}
+OF_PYTHON = {"_asdict", "_fields", "_getframe"}
 WITH_FALLBACK = {
     "_datatype_enum",
     "_is_wrapped_by_loss_scale_optimizer",
-    "_keras_mask",
     "_shape_tuple",
     "_variable_creator_stack",
 }
+# What users derive classes of their own from: class -> private names that it has of the original or
+# that public code reaches into. The package's own begin so that nobody takes them.
+OF_SUBCLASSED = {
+    # The last is TensorFlow's word for what a Session fetches in an object's place.
+    loss_scale.LossScale: {"_add_weight", "_weights", "_as_graph_element"},
+    loss_scale.FixedLossScale: {"_loss_scale_value"},
+    loss_scale.DynamicLossScale: {
+        "_current_loss_scale",
+        "_increment_period",
+        "_initial_loss_scale",
+        "_multiplier",
+        "_num_good_steps",
+    },
+    loss_scale_manager.LossScaleManager: set(),
+    loss_scale_manager.FixedLossScaleManager: {"_loss_scale"},
+    loss_scale_manager.ExponentialUpdateLossScaleManager: {
+        "_decr_every_n_nan_or_inf",
+        "_decr_ratio",
+        "_incr_every_n_steps",
+        "_incr_ratio",
+        "_loss_scale",
+        "_num_bad_steps",
+        "_num_good_steps",
+        "_reset_stats",
+    },
+    loss_scale_optimizer.LossScaleOptimizer: {"_down_scale", "_loss_scale_manager", "_opt"},
+    loss_scale_optimizer.MixedPrecisionLossScaleOptimizer: {
+        "_apply_gradients",
+        "_distributed_apply",
+        "_doing_dynamic_loss_scaling",
+        "_loss_scale",
+        "_optimizer",
+        "_scale_grad",
+        "_scale_loss",
+        "_unscale_grads",
+    },
+}
+OWN = "_tflsc_"
+INSTANCES = (
+    lambda: loss_scale.FixedLossScale(8.0),
+    lambda: loss_scale.DynamicLossScale(8.0, hysteresis=2),
+    lambda: loss_scale_manager.FixedLossScaleManager(8.0),
+    lambda: loss_scale_manager.ExponentialUpdateLossScaleManager(8.0, 2),
+    lambda: loss_scale_optimizer.LossScaleOptimizer(
+        tf.compat.v1.train.GradientDescentOptimizer(1.0), 8.0
+    ),
+    lambda: loss_scale_optimizer.MixedPrecisionLossScaleOptimizer(
+        tf.compat.v1.train.GradientDescentOptimizer(1.0), 8.0
+    ),
+)
 
 
 def _trees():
@@ -118,6 +167,22 @@ class PrivateNamesTest(parameterized.TestCase):
         )
         self.assertEqual(_asked_for() - known, set(), "say here what breaks without them")
         self.assertEqual(known - _asked_for(), set(), "these are no longer asked for")
+
+    @parameterized.parameters(*INSTANCES)
+    def test_subclasses_may_take_any_name(self, make):
+        instance = make()
+        bases = type(instance).__mro__
+        of_package = [base for base in bases if base.__module__.startswith(_tf.__package__)]
+        taken = set(vars(instance)).union(*map(vars, of_package))
+        # Names of TensorFlow's base classes are the original's, too; `_abc_` are Python's.
+        of_others = set().union(*(vars(base) for base in bases if base not in of_package))
+        plain = tf.compat.v1.train.GradientDescentOptimizer(1.0)
+        plain._track_trackable(tf.train.Checkpoint(), "child")
+        of_others.update(vars(plain))
+        allowed = of_others.union(*(OF_SUBCLASSED.get(base, ()) for base in of_package))
+        taken = {name for name in taken if _is_private(name) and not name.startswith("_abc_")}
+        for name in sorted(taken - allowed):
+            self.assertStartsWith(name, OWN)
 
     def test_tensorflow_has_them(self):
         for name, breaks in OF_GRAPHS.items():

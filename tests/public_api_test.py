@@ -65,11 +65,17 @@ def of_package(cls):
     return [base for base in cls.__mro__ if base.__module__.split(".")[0] == PACKAGE]
 
 
-def members(cls):
-    """Yields a line for each public member of a class that this package defines."""
+def members(cls, without=()):
+    """Yields a line for each public member of a class that this package defines.
+
+    Args:
+      cls: class.
+      without: bases that are left out.
+    """
     held = {}
     for base in reversed(of_package(cls)):
-        held.update(vars(base))
+        if base not in without:
+            held.update(vars(base))
     for name, value in sorted(held.items()):
         if name.startswith("_") and name not in SPECIAL:
             continue
@@ -80,6 +86,12 @@ def members(cls):
             yield f".{name}{parameters(value, 1)}"
         else:
             yield f".{name}"
+
+
+def of_family(cls):
+    """The bases that a Keras optimizer has of the Keras that is installed."""
+    bases = cls._family.__mro__ if hasattr(cls, "_family") else ()
+    return [base for base in bases if base.__name__ != "LossScaling"]  # Which all have.
 
 
 def constructor(cls):
@@ -105,13 +117,13 @@ def described(name, value, public=()):
     elif inspect.isclass(value):
         # What it can be caught or looked for as.
         kinds = [
-            base.__name__
+            base.__qualname__
             for base in value.__mro__[1:]
             if base.__module__ == "builtins" or base in public
             if base not in (object, BaseException, Exception)
         ]
         yield name + constructor(value) + "".join(f" < {kind}" for kind in kinds)
-        yield from (name + line for line in members(value))
+        yield from (name + line for line in members(value, of_family(value)))
     elif callable(value):
         yield name + parameters(value)
     else:
@@ -139,7 +151,7 @@ def of_keras(home):
     """What the Keras optimizer has for a family besides."""
     public = importlib.import_module(f"{PACKAGE}.keras.mixed_precision").LossScaleOptimizer
     cls = type(public(home.SGD(0.1)))
-    common = set(members(public))
+    common = set(members(public, of_family(public)))
     return [f"LossScaleOptimizer{line}" for line in members(cls) if line not in common]
 
 

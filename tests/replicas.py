@@ -85,6 +85,7 @@ def _make_strategy(name):
         # Collectives are all that it has, so they need keys of their own.
         tf.distribute.MirroredStrategy._collective_key_base += 100000
         strategy = tf.distribute.MirroredStrategy(cpus(2))
+        tf.distribute.MirroredStrategy._collective_key_base -= 100000
         strategy.extended._use_merge_call = lambda: False
         return strategy
     # Two strategies over the same devices would use the same keys for their collectives, so just

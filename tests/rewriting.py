@@ -7,13 +7,6 @@ from absl.testing import parameterized
 
 pytest.importorskip("libcst", reason="the migration tool needs LibCST (Python 3.9 or newer)")
 
-try:
-    import tf_lossscale_compat
-except ImportError:
-    # Without TensorFlow the package can only be run, as by the command.
-    import tf_lossscale_command  # noqa: F401
-    import tf_lossscale_compat  # noqa: F401
-
 from tf_lossscale_compat.migrate import _source
 
 

@@ -25,14 +25,10 @@ TOOLS = (
     "migrate_pairs_test.py",
     "migrate_train_experimental_test.py",
     "migrate_warnings_test.py",
-    "mutants_test.py",
 )
 # Of what is in event files, which have been the same since TensorFlow 1: the oldest and the newest
 # are enough.
-PICTURES = (
-    "plot_test.py",
-    "tensorboard_screenshot_test.py",
-)
+PICTURES = ("plot_test.py",)
 # What users run from one end to the other, put together from what the other tests hold on every
 # TensorFlow. It runs once before TensorFlow 2, once before its mixed precision was stable, once on
 # Keras 2 and once on Keras 3: on 1.15.5, 2.0.4, 2.10.1 and the newest.

@@ -773,11 +773,12 @@ class KindsOfGradientsTest(parameterized.TestCase, tf.test.TestCase):
             weight, other = (tf1.Variable([1.0], name=name) for name in ("weight", "other"))
             policy = dynamic()
             entered.value(tf.identity(policy.current_loss_scale))
-            opt = OPTIMIZERS[optimizer](Given(), policy)
+            inner = Given()
+            opt = OPTIMIZERS[optimizer](inner, policy)
             with self.assertRaisesRegex(TypeError, "string"):
                 pairs = [(tf.ones([1]), other), (tf.constant(["a"]), weight)]
                 entered.compile(lambda: opt.apply_gradients(pairs))()
-            self.assertEmpty(opt._wrapped.applied if hasattr(opt, "_wrapped") else [])
+            self.assertEmpty(inner.applied)
             state = [policy.current_loss_scale, policy.good_steps, weight, other]
             values = entered.value([tf.reshape(tf.cast(v, tf.float32), []) for v in state])
             self.assertEqual([float(value) for value in values], [8.0, 0.0, 1.0, 1.0])

@@ -19,7 +19,7 @@ from tf_lossscale_compat import (
     FixedLossScaleManager,
     LossScaleError,
     StepRecord,
-    _policy,
+    _scaler,
 )
 from tf_lossscale_compat import loss_scale as loss_scale_lib
 from tf_lossscale_compat.contrib import mixed_precision as contrib
@@ -912,8 +912,12 @@ class GraphTest(modes.EagerTestCase):
         opt = MixedPrecisionLossScaleOptimizer(sgd(), DynamicLossScale(8.0))
         record, steps = StepRecord(opt, names=True), []
         opt.apply_gradients([(tf.ones([2]), weight)])  # The first makes the variables for names.
-        with unittest.mock.patch.object(_policy, "scale_now", wraps=_policy.scale_now) as read:
-            with unittest.mock.patch.object(record, "_look", wraps=record._look) as look:
+        with unittest.mock.patch.object(
+            _scaler, "scale_at_this_point", wraps=_scaler.scale_at_this_point
+        ) as read:
+            with unittest.mock.patch.object(
+                record, "_inspect_gradients", wraps=record._inspect_gradients
+            ) as look:
                 for factor in (1.0, INF):
                     opt.apply_gradients([(factor * tf.ones([2]), weight)])
                     steps.append((read.call_count, look.call_count))

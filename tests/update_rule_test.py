@@ -10,7 +10,7 @@ import tf_lossscale_compat as package
 from tests import conftest, stepping
 from tests.numpy_model import F32, TINY, DynamicModel, ExponentialModel
 from tf_lossscale_compat import _update_rule
-from tf_lossscale_compat._update_rule import State, largest_to_grow
+from tf_lossscale_compat._update_rule import State, max_scale_before_overflow
 
 hypothesis, st = conftest.hypothesis_or_skip()
 
@@ -40,7 +40,7 @@ flags = st.lists(
 
 
 def largest_of(ratio):
-    """`largest_to_grow`, in eager mode too."""
+    """`max_scale_before_overflow`, in eager mode too."""
     return _update_rule._largest(float(ratio))
 
 
@@ -66,7 +66,7 @@ _DYNAMIC_SPECS = _specs(*_DYNAMIC_TYPES, np.bool_)
 
 def _exponential(scale, good, bad, finite, up_every, down_every, up, down, largest=None):
     if largest is None:
-        largest = largest_to_grow(up)
+        largest = max_scale_before_overflow(up)
     new = _update_rule.exponential(
         State(scale, good, bad), finite, up_every, down_every, up, down, largest
     )
@@ -76,7 +76,7 @@ def _exponential(scale, good, bad, finite, up_every, down_every, up, down, large
 
 def _dynamic(scale, good, finite, period, multiplier, low, high=None, largest=None):
     if largest is None:
-        largest = largest_to_grow(multiplier)
+        largest = max_scale_before_overflow(multiplier)
     new = _update_rule.dynamic(
         State(scale, good, None), finite, period, multiplier, largest, low, high
     )
@@ -240,7 +240,7 @@ class UpdateRuleTest(parameterized.TestCase, tf.test.TestCase):
         with warnings.catch_warnings(), tf.Graph().as_default():
             warnings.simplefilter("error")
             _update_rule._largest.cache_clear()
-            largest, ratio = F32(largest_to_grow(ratio)), F32(ratio)
+            largest, ratio = F32(max_scale_before_overflow(ratio)), F32(ratio)
         with np.errstate(over="ignore"):
             self.assertTrue(np.isfinite(largest * ratio), (largest, ratio))
             if largest < F32_MAX:
@@ -272,10 +272,10 @@ class UpdateRuleTest(parameterized.TestCase, tf.test.TestCase):
     def test_it_is_none_of_what_is_no_such_number(self):
         with tf.Graph().as_default():
             odd = (np.inf, np.nan, -2.0, 0, 1e39, 1e-60, np.array(3.0), tf.constant(3.0), "3")
-            self.assertEqual([largest_to_grow(ratio) for ratio in odd], [None] * len(odd))
-            self.assertEqual(largest_to_grow(2), 2.0**127 * (1 - 2.0**-24))
+            self.assertEqual([max_scale_before_overflow(ratio) for ratio in odd], [None] * len(odd))
+            self.assertEqual(max_scale_before_overflow(2), 2.0**127 * (1 - 2.0**-24))
         if tf.executing_eagerly():
-            self.assertIsNone(largest_to_grow(2.0))
+            self.assertIsNone(max_scale_before_overflow(2.0))
 
     @parameterized.parameters(*stepping.STATELESS)
     def test_growth_beyond_float32_keeps_the_scale_and_resets_the_counters(self, mode):

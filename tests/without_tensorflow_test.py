@@ -15,8 +15,8 @@ from tests import processes
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 EXTRAS = ("tf_lossscale_compat[tensorflow]", "tf_lossscale_compat[tensorflow-cpu]")
 BEFORE = "import tensorflow as tf\nx = tf.contrib.mixed_precision.LossScaleManager, tf.nn\n"
-# What the console script holds, apart from how it ends.
-COMMAND = ("-c", "import tf_lossscale_command; tf_lossscale_command.main()")
+# What the console script holds.
+COMMAND = ("-c", "import sys; from tf_lossscale_compat import cli; sys.exit(cli.main())")
 MODULE = ("-m", "tf_lossscale_compat")
 
 
@@ -85,15 +85,19 @@ class WithoutTensorFlowTest(WithoutTensorFlowTestCase):
             self.assertIn(extra, err)
 
     @parameterized.parameters(
-        ("-c", "import tf_lossscale_compat"),
-        ("-c", "from tf_lossscale_compat import cli"),
-        ("-c", "import importlib; importlib.import_module('tf_lossscale_compat.keras')"),
+        ("-c", "from tf_lossscale_compat import LossScale"),
+        ("-c", "import tf_lossscale_compat; tf_lossscale_compat.train"),
+        ("-c", "import tf_lossscale_compat.contrib.mixed_precision"),
+        ("-c", "from tf_lossscale_compat import *"),
+        ("-c", "import tf_lossscale_compat.checkpoint"),
+        ("-c", "import tf_lossscale_compat.keras.mixed_precision"),
+        ("-c", "import tf_lossscale_compat.loss_scale"),
+        ("-c", "import tf_lossscale_compat.mixed_precision"),
+        ("-c", "import tf_lossscale_compat.monitoring"),
         ("-m", "tf_lossscale_compat.run", "script.py"),
         ("-m", "training"),
-        # Run and not imported, and then imported from.
-        ("-c", "import runpy; runpy.run_module('tf_lossscale_compat'); import training.more"),
     )
-    def test_importing_is_an_error_that_says_what_to_install(self, *arguments):
+    def test_the_first_use_is_an_error_that_says_what_to_install(self, *arguments):
         self.write("training/__init__.py", "")
         self.write("training/__main__.py", "from training import more")
         self.write("training/more.py", "from tf_lossscale_compat import DynamicLossScale")
@@ -104,25 +108,18 @@ class WithoutTensorFlowTest(WithoutTensorFlowTestCase):
         for extra in EXTRAS:
             self.assertIn(extra, last)
 
-    def test_a_package_that_imports_this_one_is_told_as_it_is_run(self):
-        # Python imports `training` for `-m`, which imports this package: to tell that from a run of
-        # this package takes a look at the stack, so it is told where it first uses something.
-        self.write("training/__init__.py", "import tf_lossscale_compat as lsc")
-        self.write("training/__main__.py", "from training import lsc; lsc.DynamicLossScale")
-        code, _, err = self.python("-m", "training")
-        self.assertEqual(code, 1)
-        self.assertIn("needs TensorFlow 1.15", err)
-
-    def test_help_imports_nothing_that_takes_long(self):
-        code = (
-            "import runpy, sys\n"
-            "sys.argv[1:] = ['--help']\n"
-            "try:\n"
-            "    runpy.run_module('tf_lossscale_compat', run_name='__main__')\n"
-            "finally:\n"
-            "    print('imported', *sorted({name.split('.')[0] for name in sys.modules}))\n"
-        )
-        _, out, _ = self.python("-c", code)
+    @parameterized.parameters(
+        "import tf_lossscale_compat; dir(tf_lossscale_compat)",
+        "from tf_lossscale_compat import cli; cli.main(['--help'])",
+        "from tf_lossscale_compat import cli; cli.main(['--version'])",
+        "from tf_lossscale_compat import cli; cli.main(['migrate', '--help'])",
+    )
+    def test_imports_nothing_that_takes_long(self, what):
+        # Where they are installed.
+        for name in ("tensorflow", "numpy"):
+            self.write(f"{name}.py", "")
+        then = "import sys; print('imported', *{name.split('.')[0] for name in sys.modules})"
+        _, out, _ = self.python("-c", f"{what}; {then}")
         imported = re.search("(?m)^imported (.*)$", out).group(1).split()
         self.assertIn("tf_lossscale_compat", imported)
         for name in ("absl", "libcst", "numpy", "tensorflow", "tqdm"):
@@ -141,7 +138,7 @@ class HookTest(WithoutTensorFlowTestCase):
     def test_it_calls_the_command_and_brings_what_the_extra_brings(self):
         setup = (ROOT / "setup.py").read_text(encoding="utf-8")
         program, *_ = self.values["entry"].split()
-        self.assertIn(f'"{program} = tf_lossscale_command:main"', setup)
+        self.assertIn(f'"{program} = tf_lossscale_compat.cli:main"', setup)
         (needed,) = re.findall(r"LIBCST = '([^;]+);", setup)
         self.assertEqual(self.values["additional_dependencies"], f'["{needed}"]')
 

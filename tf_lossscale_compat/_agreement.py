@@ -6,38 +6,37 @@ loss scales part for good.
 
 import sys
 
-from tf_lossscale_compat import _policy, _sync_replicas, _tf
+from tf_lossscale_compat import _sync_replicas, _tf
 
 tf = _tf.tf
 tf1 = _tf.tf1
 
 
-def function_for(agree, optimizer, policy, skips_nonfinite=False):
-    """Returns what asks all processes whether a step was finite, or None where nobody is to be.
+def function_for(agree, optimizer, scaler):
+    """Returns the function that all processes agree through, or None where none is needed.
 
     Args:
       agree: function of a scalar bool tensor that returns its AND over all processes; or None, or
-        what this returned before, for which a Horovod optimizer brings its own. A policy that looks
-        at gradients does without, as Horovod's are the same everywhere.
+        what this returned before, for which a Horovod optimizer brings its own. A loss scale that
+        needs gradients does without, as Horovod's are the same everywhere.
       optimizer: the optimizer that is wrapped.
-      policy: its loss scale or manager.
-      skips_nonfinite: bool, whether a non-finite step is skipped even if the policy would not.
+      scaler: `_scaler.Scaler` of its loss scale or manager.
 
     Raises:
       TypeError: `agree` is no function.
-      ValueError: the optimizer adds up gradients of several steps, which a loss scale that moves
+      ValueError: the optimizer adds up gradients of several steps, which a loss scale that changes
         has scaled differently; or a step may be skipped that a SyncReplicasOptimizer is to take.
     """
     if not (agree is None or callable(agree)):
         raise TypeError(f"agree must be a function of a bool tensor or None, got {agree!r}.")
     if isinstance(agree, _HorovodAgree):
         agree = None
-    if skips_nonfinite or not _policy.always_applies(policy):
+    if not scaler.applies_all:
         _sync_replicas.check_order(optimizer)
     for each in _tf.with_wrapped(optimizer):
         helper = getattr(each, "_agg_helper", None) if is_horovods(type(each)) else None
         passes = getattr(helper, "backward_passes_per_step", 1)
-        if passes > 1 and not _policy.never_moves(policy):
+        if passes > 1 and not scaler.never_changes():
             cure = "backward_passes_per_step=1"
             if isinstance(each, _tf.Optimizer):
                 cure = (
@@ -46,19 +45,19 @@ def function_for(agree, optimizer, policy, skips_nonfinite=False):
                 )
             raise ValueError(
                 f"Horovod's optimizer adds up the gradients of backward_passes_per_step={passes} "
-                "steps, and a loss scale that moves has scaled each of these differently: the "
+                "steps, and a loss scale that changes has scaled each of these differently: the "
                 f"processes' weights would part. Write {cure}; or use a fixed loss scale."
             )
-        agree = or_horovods(agree, each, policy)
+        agree = or_horovods(agree, each, scaler)
     return agree
 
 
-def or_horovods(agree, optimizer, policy):
-    """Returns `agree`; where it is None, Horovod's if it made this optimizer and the policy asks.
+def or_horovods(agree, optimizer, scaler):
+    """Returns `agree`; where it is None, Horovod's, if it made the optimizer and a flag decides.
 
     Horovod makes a class of this package's Keras optimizers, too, whose constructors do not see it.
     """
-    if agree is None and is_horovods(type(optimizer)) and _policy.goes_by_flag(policy):
+    if agree is None and is_horovods(type(optimizer)) and not scaler.needs_gradients:
         return _HorovodAgree(getattr(optimizer, "process_set", None))
     return agree
 
@@ -79,7 +78,7 @@ def one_of(functions):
 
 
 def is_horovods(cls):
-    """Whether Horovod made this class of an optimizer."""
+    """Returns whether Horovod made this class of an optimizer."""
     # It derives from the wrapped optimizer's own and has the name of Horovod's module. Each step
     # asks this, so those without Horovod are not to pay for it.
     return "horovod" in sys.modules and any(
@@ -99,7 +98,7 @@ def check_horovod(*classes):
 
 
 def _is_alone(optimizer):
-    """Whether there is but one process that Horovod's optimizer would reduce gradients over."""
+    """Returns whether Horovod's optimizer reduces gradients over one process alone."""
     import horovod.tensorflow as hvd
 
     process_set = getattr(optimizer, "process_set", None)

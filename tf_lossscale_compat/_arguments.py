@@ -8,6 +8,9 @@ from __future__ import annotations
 import numbers
 from typing import Any
 
+from tf_lossscale_compat import _tf  # noqa: F401  First: it says what to do without TensorFlow.
+
+# isort: split
 import numpy as np
 from absl import logging
 

@@ -29,18 +29,19 @@ class _Compiled:
         self._concrete = collections.OrderedDict()  # None for a structure met once.
         self._lock = threading.Lock()  # Replicas have threads of their own.
 
-    def __call__(self, tensors, *constants, loose=()):
+    def __call__(self, tensors, *constants, varying_first_dim=()):
         """Runs the function.
 
         Args:
           tensors: list of tensors.
           *constants: hashable values, the function's further arguments.
-          loose: positions of tensors whose first dimension varies, which is no new structure.
+          varying_first_dim: positions of tensors whose first dimension varies, which makes no new
+            structure.
         """
         if not (tf.executing_eagerly() and _tf.functions_compute_as_eager()):
             return self._function(tensors, *constants)
         structure = _tf.structure(tensors)
-        for i in loose:
+        for i in varying_first_dim:
             dtype, sizes = structure[i]
             structure[i] = (dtype, (None,) + sizes[1:])
         structure = tuple(structure)

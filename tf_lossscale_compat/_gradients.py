@@ -67,6 +67,19 @@ def _multiply(tensors):
     return [tf.raw_ops.Mul(x=tensor, y=factors[tensor.dtype]) for tensor in tensors]
 
 
+@_compiled.in_eager_mode
+def _divide(tensors):
+    """Divides all but the last by the last, a float32 scalar, in the wider dtype of the two."""
+    *tensors, divisor = tensors
+    quotients = []
+    for tensor in tensors:
+        dtype = tensor.dtype
+        if dtype.is_integer or dtype.size < divisor.dtype.size:
+            dtype = divisor.dtype
+        quotients.append(tf.raw_ops.RealDiv(x=tf.cast(tensor, dtype), y=tf.cast(divisor, dtype)))
+    return quotients
+
+
 def unscale(grads, reciprocal):
     """Returns gradients times `reciprocal`, each in its own dtype.
 
@@ -77,14 +90,32 @@ def unscale(grads, reciprocal):
     Returns:
       A list as long; sparse stays sparse, None stays None.
     """
+    return _each(_multiply, grads, reciprocal)
+
+
+def divide(grads, divisor):
+    """Returns gradients divided by `divisor`, as Keras 3 does.
+
+    Args:
+      grads: iterable of tensors, `tf.IndexedSlices` and None.
+      divisor: float32 scalar tensor, the loss scale.
+
+    Returns:
+      A list as long, in float32 where a gradient has a dtype that is narrower; sparse stays sparse,
+      None stays None.
+    """
+    return _each(_divide, grads, divisor)
+
+
+def _each(function, grads, factor):
     grads = list(grads)
     tensors, sparse = _elements(grads)
-    return _like(grads, _multiply(tensors + [reciprocal], loose=sparse))
+    return _restore_structure(grads, function(tensors + [factor], varying_first_dim=sparse))
 
 
-def _like(grads, products):
-    """Gradients of these elements: None where one of `grads` is None, sparse where it is sparse."""
-    if all(isinstance(grad, tf.Tensor) for grad in grads):
+def _restore_structure(grads, products):
+    """Returns gradients of these elements, None and sparse where `grads` are."""
+    if all(_is_subclass(cls, tf.Tensor) for cls in set(map(type, grads))):
         return products
     products = iter(products)
     unscaled = []
@@ -98,8 +129,8 @@ def _like(grads, products):
     return unscaled
 
 
-def _joined(tensors):
-    """The same elements in fewer tensors: small ones are joined where one operation can do it.
+def _concat_small(tensors):
+    """Yields the same elements in fewer tensors: small ones are concatenated where shapes allow.
 
     What testing a tensor of a few elements costs is the dispatch of its operations.
     """
@@ -123,7 +154,7 @@ def _joined(tensors):
 
 
 def _real(tensors):
-    """The same elements as numbers that the finite test takes."""
+    """Yields the same elements in dtypes that the finite test takes."""
     for tensor in tensors:
         if tensor.dtype.is_complex:
             yield tf.math.real(tensor)
@@ -160,8 +191,8 @@ def _all(flags):
     return flags[0] if len(flags) == 1 else tf.reduce_all(tf.stack(flags))
 
 
-def _exactly(tensors):
-    """Whether all elements are finite, from each of them."""
+def _finite_elementwise(tensors):
+    """Returns whether all elements are finite, from a test of each."""
     axes = {}  # One constant for all tensors of a rank.
     flags = []
     for tensor in tensors:
@@ -177,7 +208,7 @@ def _exactly(tensors):
 
 
 def _row_sums(values, indices, by_xla):
-    """What the rows of a sparse gradient add up to where indices repeat."""
+    """Returns the sums of a sparse gradient's rows with the same index."""
     if not by_xla:
         rows, segments = tf.unique(indices)
         return tf.math.unsorted_segment_sum(values, segments, tf.size(rows))
@@ -190,8 +221,8 @@ def _row_sums(values, indices, by_xla):
     return tf.math.unsorted_segment_sum(tf.gather(values, order), segments, tf.size(order))
 
 
-def _quickly(dense, sparse):
-    """Whether sums of the elements' squares are finite, and so is every element and sum of rows.
+def _finite_by_sum_of_squares(dense, sparse):
+    """Returns whether sums of squares are finite; then every element and sum of rows is.
 
     If not, they may still be: a square, or the sum of squares, may be too large for the dtype. A
     sum of n numbers is at most the square root of n times the sum of squares: far from the largest
@@ -209,56 +240,78 @@ def _quickly(dense, sparse):
     return _all(flags)
 
 
-@_compiled.in_eager_mode
-def _test(tensors, sparse):
-    """Whether all elements of gradients are finite, and what sparse ones add up to in each row.
+def _by_test(tensors, sparse):
+    """Sorts tensors by how they are tested.
 
     Args:
-      tensors: list of at least one tensor, the indices of sparse gradients last.
+      tensors: list of tensors, the indices of sparse gradients last.
       sparse: tuple of the positions in it of sparse gradients' values.
+
+    Returns:
+      A triple of lists: tensors that are tested element by element; large ones, tested by their sum
+      of squares first; and (values, indices) of sparse gradients.
+
+    Raises:
+      TypeError: a tensor holds no numbers.
     """
     count = len(tensors) - len(sparse)
     indices = dict(zip(sparse, tensors[count:]))
-    others: List[Any] = []
+    one_pass = not (_tf.compiled_by_xla() or _tf.operations_are_watched())
+    small: List[Any] = []
     large: List[Any] = []
     rows: List[Any] = []
-    by_xla, watched = _tf.compiled_by_xla(), _tf.operations_are_watched()
     for i, tensor in enumerate(tensors[:count]):
-        dtype = tensor.dtype
-        if dtype in (tf.string, tf.resource, tf.variant):
-            raise TypeError(f"Gradients must be numbers, got a tensor of dtype {dtype.name}.")
-        if not may_be_nonfinite(dtype):
+        if tensor.dtype in (tf.string, tf.resource, tf.variant):
+            raise TypeError(
+                f"Gradients must be numbers, got a tensor of dtype {tensor.dtype.name}."
+            )
+        if not may_be_nonfinite(tensor.dtype):
             continue
         if i in indices:
             rows.extend((values, indices[i]) for values in _real([tensor]))
-        elif (tensor.shape.num_elements() or 0) >= _LARGE and not (by_xla or watched):
+        elif one_pass and (tensor.shape.num_elements() or 0) >= _LARGE:
             large.extend(_real([tensor]))
         else:
-            others.append(tensor)
+            small.append(tensor)
+    return small, large, rows
+
+
+def _large_are_finite(large, rows):
+    """Returns whether large tensors and the sums of sparse gradients' rows are finite."""
+    by_xla = _tf.compiled_by_xla()
+
+    def elementwise():
+        sums = [_row_sums(values, indices, by_xla) for values, indices in rows]
+        return _finite_elementwise(large + sums)
+
+    if _tf.operations_are_watched():
+        return elementwise()
+    quick = _finite_by_sum_of_squares(large, rows)
+    # Under a name of its own: variables in checkpoints are named by how many `cond` there are.
+    name = "large_gradients_are_finite"
+    return tf1.cond(quick, lambda: tf.constant(True), elementwise, name=name)
+
+
+@_compiled.in_eager_mode
+def _test(tensors, sparse):
+    """Returns whether all elements of gradients are finite, and all sums of sparse ones' rows.
+
+    Args:
+      tensors: see `_by_test`, at least one tensor.
+      sparse: see there.
+    """
+    small, large, rows = _by_test(tensors, sparse)
+    by_xla = _tf.compiled_by_xla()
     flags = []
-    if others:
+    if small:
         # XLA joins operations itself, and has no faster one than the test of each element.
-        flags.append(_exactly(_real(others if by_xla else _joined(others))))
+        flags.append(_finite_elementwise(_real(small if by_xla else _concat_small(small))))
     if large or rows:
-
-        def exactly():
-            return _exactly(large + [_row_sums(values, at, by_xla) for values, at in rows])
-
-        # Under a name of its own: variables in checkpoints are named by how many `cond` there are.
-        flags.append(
-            exactly()
-            if watched
-            else tf1.cond(
-                _quickly(large, rows),
-                lambda: tf.constant(True),
-                exactly,
-                name="large_gradients_are_finite",
-            )
-        )
+        flags.append(_large_are_finite(large, rows))
     if not flags:
         return tf.constant(True)
     finite = _all(flags)
-    if by_xla and len(flags) + len(others) > 1:
+    if by_xla and len(flags) + len(small) > 1:
         # XLA computes again what is cheap wherever it is used, here the AND of a flag for each
         # gradient in each variable's update, but what is expensive only once.
         finite = tf.sqrt(tf.cast(finite, tf.float32)) > 0
@@ -280,8 +333,8 @@ def all_finite(grads):
     tensors, sparse = _elements(grads)
     if not tensors:
         return tf.constant(True)
-    tensors, loose = _with_indices(grads, tensors, sparse)
-    return _test(tensors, sparse, loose=loose)
+    tensors, varying = _with_indices(grads, tensors, sparse)
+    return _test(tensors, sparse, varying_first_dim=varying)
 
 
 def _with_indices(grads, tensors, sparse):
@@ -289,33 +342,42 @@ def _with_indices(grads, tensors, sparse):
     indices = [
         tf.convert_to_tensor(grad.indices) for grad in grads if isinstance(grad, tf.IndexedSlices)
     ]
-    loose = sparse + tuple(range(len(tensors), len(tensors) + len(indices)))
-    return tensors + indices, loose
+    varying = sparse + tuple(range(len(tensors), len(tensors) + len(indices)))
+    return tensors + indices, varying
 
 
 @_compiled.in_eager_mode
-def _multiply_and_test(tensors, sparse):
-    """What `_multiply` and, of its products, `_test` return, in one list.
+def _unscale_and_test(tensors, sparse, divides):
+    """Returns the results of `_multiply` or `_divide` and after them the flag of `_test`.
 
     Args:
-      tensors: as those of `_test`, and after them the factor.
+      tensors: as those of `_test`, and after them the factor or divisor.
       sparse: see there.
+      divides: bool, whether it is a divisor.
     """
     *tensors, factor = tensors
     count = len(tensors) - len(sparse)
-    products = _multiply.__wrapped__([*tensors[:count], factor])
-    return [*products, _test.__wrapped__(products + tensors[count:], sparse)]
+    function = _divide if divides else _multiply
+    unscaled = function.__wrapped__([*tensors[:count], factor])
+    return [*unscaled, _test.__wrapped__(unscaled + tensors[count:], sparse)]
 
 
-def unscale_and_test(grads, reciprocal):
-    """Returns what `unscale` and, of its result, `all_finite` return.
+def unscale_and_test(grads, factor, divides):
+    """Returns unscaled gradients and whether they are finite.
 
     In eager mode that is one compiled operation in place of two.
+
+    Args:
+      grads: see `unscale`.
+      factor: the reciprocal or the divisor.
+      divides: bool, whether it is a divisor.
     """
     grads = list(grads)
     tensors, sparse = _elements(grads)
     if not tensors:
         return grads, tf.constant(True)
-    tensors, loose = _with_indices(grads, tensors, sparse)
-    *products, finite = _multiply_and_test([*tensors, reciprocal], sparse, loose=loose)
-    return _like(grads, products), finite
+    tensors, varying = _with_indices(grads, tensors, sparse)
+    *unscaled, finite = _unscale_and_test(
+        [*tensors, factor], sparse, divides, varying_first_dim=varying
+    )
+    return _restore_structure(grads, unscaled), finite

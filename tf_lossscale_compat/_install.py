@@ -1,4 +1,4 @@
-"""How error messages say what to install; needs no TensorFlow."""
+"""The words with which errors say what to install; needs no TensorFlow."""
 
 
 def command(*extras: str) -> str:

@@ -1,10 +1,6 @@
 """Reads the scalars of a Keras file: HDF5, or the zip archive `.keras` with one in it."""
 
-import json
-import os
 import shutil
-import subprocess
-import sys
 import tempfile
 import zipfile
 
@@ -13,65 +9,47 @@ WEIGHTS = "model.weights.h5"
 # zlib makes at most 1032 bytes of one. Keras does not compress at all.
 _MAX_RATIO = 200
 _ALWAYS_ALLOWED = 1 << 26
-_SECONDS = 120
-
-# HDF5 of before 2019, which TensorFlow up to 2.3 comes with, may crash on a damaged file. The crash
-# is to be a child's.
-_PROGRAM = """
-import json, sys
-sys.path[:] = json.loads(sys.argv[1])
-import h5py
-groups, scalars = {"": 0}, {}
-
-def visit(name, item):
-    if isinstance(item, h5py.Group):
-        groups.setdefault(name, 0)
-    if not isinstance(item, h5py.Dataset):
-        return
-    group = name.rpartition("/")[0]
-    groups[group] = groups.get(group, 0) + 1
-    if item.shape == () and item.dtype.kind in "fiu":
-        kind = "f" if item.dtype.kind == "f" else "q"
-        value = item[()]
-        # As text: JSON knows neither infinity nor NaN.
-        scalars[name] = [kind, repr(float(value)) if kind == "f" else str(int(value))]
-
-with h5py.File(sys.argv[2], "r") as file:
-    file.visititems(visit)
-print(json.dumps([groups, scalars]))
-"""
+_MAX_NAME = 1 << 14
 
 
-def read_hdf5(path):
+def read_hdf5(file):
     """Returns what an HDF5 file holds.
 
     That is ({group: number of arrays and scalars in it}, {name: (kind, value)} of the scalars).
+    Links are not followed, and what lies in other files is not read.
 
     Args:
-      path: str, a local file, which is only read. Links to other files are not followed.
+      file: str, a local file, or a binary file.
 
     Raises:
-      ValueError: it cannot be read.
+      ValueError: it cannot be read. h5py raises other errors, too.
     """
-    command = [sys.executable, "-c", _PROGRAM, json.dumps(sys.path), os.path.abspath(path)]
-    try:
-        child = subprocess.run(
-            command,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            timeout=_SECONDS,
-        )
-    except subprocess.TimeoutExpired:
-        raise ValueError(f"reading it took more than {_SECONDS} s") from None
-    if child.returncode:
-        errors = child.stderr.decode("utf-8", "replace").strip().splitlines()
-        if child.returncode < 0 or not errors:
-            raise ValueError("reading it crashes HDF5")
-        raise ValueError(errors[-1])
-    groups, scalars = json.loads(child.stdout.decode("utf-8"))
-    convert = {"f": float, "q": int}
-    return groups, {name: (kind, convert[kind](value)) for name, (kind, value) in scalars.items()}
+    import h5py
+
+    groups, scalars = {"": 0}, {}
+
+    def visit(name, item):
+        if len(name) > _MAX_NAME:  # Groups in groups make names that grow as the file's square.
+            raise ValueError(f"a name in it is {len(name)} characters long")
+        if isinstance(item, h5py.Group):
+            groups.setdefault(name, 0)
+        if not isinstance(item, h5py.Dataset):
+            return
+        group = name.rpartition("/")[0]
+        groups[group] = groups.get(group, 0) + 1
+        # Before anything else is asked: the shape of a virtual one may be looked up in other files.
+        stored = item.id.get_create_plist()
+        inside = stored.get_layout() in (h5py.h5d.COMPACT, h5py.h5d.CONTIGUOUS)
+        if not inside or stored.get_external_count():
+            return
+        if item.shape == () and item.dtype.kind in "fiu":
+            value = item[()]
+            is_float = item.dtype.kind == "f"
+            scalars[name] = ("f", float(value)) if is_float else ("q", int(value))
+
+    with h5py.File(file, "r") as opened:
+        opened.visititems(visit)
+    return groups, scalars
 
 
 def read_keras(file):
@@ -95,9 +73,7 @@ def read_keras(file):
 
 
 def read_copy(file):
-    """Returns what `read_hdf5` does, of a file that is not in a local folder."""
-    with tempfile.TemporaryDirectory() as folder:
-        path = os.path.join(folder, WEIGHTS)
-        with open(path, "wb") as copy:
-            shutil.copyfileobj(file, copy, 1 << 20)
-        return read_hdf5(path)
+    """Returns what `read_hdf5` does, of a file that is not a local one."""
+    with tempfile.TemporaryFile() as copy:
+        shutil.copyfileobj(file, copy, 1 << 20)
+        return read_hdf5(copy)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import operator
 from typing import TYPE_CHECKING, Any
 
-from tf_lossscale_compat import _policy, _tf
+from tf_lossscale_compat import _scaler, _tf
 
 if TYPE_CHECKING:
     import tensorflow as tf
@@ -26,13 +26,17 @@ class LikeATensor:
 
     def numpy(self) -> Any:
         """Returns the current loss scale as a NumPy float32, in eager mode."""
-        return _policy.scale(self).numpy()
+        return _scaler.scale(self).numpy()
 
     def __float__(self) -> float:
-        return float(_policy.scale(self))
+        return float(_scaler.scale(self))
 
     def __int__(self) -> int:
         return int(float(self))
+
+    def _as_graph_element(self) -> tf.Tensor:
+        """Lets `Session.run` take it."""
+        return tf.convert_to_tensor(_scaler.scale(self))
 
     def __format__(self, spec: str) -> str:
         return format(float(self), spec) if spec else str(self)
@@ -62,11 +66,11 @@ class LikeATensor:
 
 
 def _forward(function):
-    return lambda self, *others: function(_policy.scale(self), *others)
+    return lambda self, *others: function(_scaler.scale(self), *others)
 
 
 def _reflected(function):
-    return lambda self, other: function(other, _policy.scale(self))
+    return lambda self, other: function(other, _scaler.scale(self))
 
 
 for _name in _BINARY + _OTHERS:
@@ -78,7 +82,7 @@ for _name in _BINARY:
 def _convert(value, dtype=None, name=None, as_ref=False):
     if as_ref or not (dtype is None or dtype.is_compatible_with(tf.float32)):
         return NotImplemented
-    return tf.identity(_policy.scale(value), name=name)
+    return tf.identity(_scaler.scale(value), name=name)
 
 
 tf.register_tensor_conversion_function(LikeATensor, _convert)

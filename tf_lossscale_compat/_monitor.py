@@ -2,10 +2,13 @@
 
 import time
 
+from tf_lossscale_compat import _tf  # First, as it says what to do without TensorFlow.
+
+# isort: split
 import numpy as np
 from absl import logging
 
-from tf_lossscale_compat import _arguments, _summaries, _summary_tags, _tf
+from tf_lossscale_compat import _arguments, _summaries, _summary_tags
 
 tf = _tf.tf
 

@@ -22,12 +22,12 @@ _SUPPORTED = (
 
 
 def in_cross_replica_context():
-    """Whether a strategy is in scope and its replicas are not entered."""
+    """Returns whether a strategy is in scope and its replicas are not entered."""
     return tf.distribute.has_strategy() and tf.distribute.in_cross_replica_context()
 
 
 def in_replica_context():
-    """Whether this is one replica of a strategy."""
+    """Returns whether this is one replica of a strategy."""
     return tf.distribute.has_strategy() and not tf.distribute.in_cross_replica_context()
 
 
@@ -53,8 +53,8 @@ def check_strategy():
         )
 
 
-def summed(fn, args):
-    """The sum over all replicas of the tensor that `fn(*args)` makes of each one's own arguments.
+def all_reduce_sum(fn, args):
+    """Returns the sum over all replicas of `fn(*args)`, each called with its own arguments.
 
     Args:
       fn: function that returns a tensor.
@@ -76,7 +76,7 @@ def _failures(test, args):
 
 
 def _holds_everywhere(test, args):
-    """Whether `test(*args)` is True on every replica of every worker; inside a replica or outside.
+    """Returns whether `test(*args)` is True on every replica of every worker, in any context.
 
     This is the one scalar reduction per step. It is made even where outside of replicas there is
     just one value: with one replica on each worker that is how a value per replica looks there.
@@ -84,11 +84,11 @@ def _holds_everywhere(test, args):
     if not tf.distribute.has_strategy():
         return test(*args)
     check_strategy()
-    return tf.equal(summed(_failures, (test, args)), 0.0)
+    return tf.equal(all_reduce_sum(_failures, (test, args)), 0.0)
 
 
 def all_finite(grads):
-    """Whether `grads` are finite on every replica and worker.
+    """Returns whether `grads` are finite on every replica and worker.
 
     Args:
       grads: nested structure; in a cross-replica context its leaves may be per-replica, mirrored or
@@ -108,7 +108,7 @@ def _as_flag(flag):
 
 
 def all_true(flag):
-    """Whether `flag` is True on every replica and worker, a bool scalar tensor.
+    """Returns whether `flag` is True on every replica and worker, a bool scalar tensor.
 
     Args:
       flag: bool scalar tensor or Python bool; in a cross-replica context maybe one per replica.
@@ -117,7 +117,7 @@ def all_true(flag):
 
 
 def _replicas_can_meet():
-    """Whether `merge_call` can be used here, in a replica context.
+    """Returns whether `merge_call` can be used here, in a replica context.
 
     Modes of tf.distribute that do without it (XLA on GPUs) still offer it, and v1 optimizers call
     it, unless the replica is inside a function or a branch of its own.
@@ -131,7 +131,7 @@ def _replicas_can_meet():
     return True
 
 
-def together(step, args):
+def run_cross_replica(step, args):
     """Runs `step(*args)` where all replicas act as one: in the cross-replica context if possible.
 
     A conditional around an optimizer's `merge_call` is only allowed there. Where replicas cannot
@@ -147,8 +147,8 @@ def together(step, args):
     return tf.distribute.get_replica_context().merge_call(merged, args=args)
 
 
-def any_copy(variable):
-    """A copy of a variable that this process holds, or the variable itself."""
+def local_copy(variable):
+    """Returns a copy of a variable that this process holds, or the variable itself."""
     strategy = getattr(variable, "distribute_strategy", None)
     if strategy is None:
         return variable
@@ -156,7 +156,7 @@ def any_copy(variable):
 
 
 def local_results(value):
-    """What an assignment returned, for each replica of this process; None is none."""
+    """Returns an assignment's result for each replica of this process; None for None."""
     if value is None or not in_cross_replica_context():
         return value
     return list(tf.distribute.get_strategy().experimental_local_results(value))
@@ -173,7 +173,7 @@ class _Whole:
         self.variable = variable
 
 
-def in_each_replica(fn, args):
+def call_for_each_replica(fn, args):
     """Runs `fn(*args)` in every replica; without a strategy or inside a replica, just here.
 
     Args:

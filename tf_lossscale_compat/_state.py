@@ -1,7 +1,7 @@
 """The variables that a loss scale is kept in: making, reading and assigning them.
 
 In each mode (graph, eager, `tf.function`) and under each strategy, inside of its scope or outside,
-every copy of them moves alike.
+every copy of them is updated alike.
 """
 
 import contextlib
@@ -50,7 +50,7 @@ def scope_of(variables):
 
 
 def _check_copies(variables):
-    """Raises a ValueError where several replicas would each move one and the same variable."""
+    """Raises a ValueError where several replicas would each update one and the same variable."""
     strategy = tf.distribute.get_strategy()
     for variable in variables:
         if not strategy.extended.variable_created_in_scope(variable):
@@ -61,19 +61,19 @@ def _check_copies(variables):
 
 
 def is_reference(variable):
-    """Whether what is read of `variable` is its memory; strategies make no such variables."""
+    """Returns whether a read of `variable` is its memory, as of reference variables."""
     return type(variable).__name__ == "RefVariable"
 
 
 def copied(value):
-    """A scalar that stays what it is when the variable moves that it may have been read from."""
+    """Returns a scalar that stays as it is when the variable that it was read from is assigned."""
     # XLA has no such operation, and knows no references.
     copies = _tf.in_plain_graph() and not _tf.compiled_by_xla()
     return tf.raw_ops.DeepCopy(x=value) if copies else value
 
 
 def read(variable):
-    """The value of `variable`, which stays what it is when the variable moves."""
+    """Returns the value of `variable`, which stays as it is when the variable is assigned."""
     value = tf.identity(variable)
     return copied(value) if is_reference(variable) else value
 
@@ -88,7 +88,7 @@ def _value(variable):
 
 @_compiled.in_eager_mode
 def _assign_at_once(tensors, rule, dtypes, constants):
-    """What `assign` does, of handles of variables and after them the rule's arguments."""
+    """Assigns as `assign` does, given handles of variables and after them the rule's arguments."""
     handles, arguments = tensors[: len(dtypes)], tensors[len(dtypes) :]
     values = [
         tf.raw_ops.ReadVariableOp(resource=handle, dtype=dtype)
@@ -99,7 +99,7 @@ def _assign_at_once(tensors, rule, dtypes, constants):
 
 
 def assign(variables, rule, arguments, *constants):
-    """Moves variables to what `rule` makes of their values, on every copy of them.
+    """Assigns what `rule` makes of the variables' values, on every copy of them.
 
     All values are read before any is assigned: a reference variable of TensorFlow 1 would otherwise
     be read after its neighbour has moved. They are read once the arguments are known, as in the
@@ -118,8 +118,8 @@ def assign(variables, rule, arguments, *constants):
     with scope_of(variables):
         if tf.executing_eagerly() and not tf.distribute.has_strategy():
             handles = [variable.handle for variable in variables]
-            dtypes = tuple(variable.dtype for variable in variables)
-            _assign_at_once(handles + arguments, rule, dtypes, constants)
+            dtypes = [variable.dtype for variable in variables]
+            _assign_at_once(handles + arguments, rule, tuple(dtypes), constants)
             return []
         if _replicas.in_replica_context():
             _check_copies(variables)

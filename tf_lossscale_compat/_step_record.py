@@ -9,9 +9,12 @@ import threading
 import zlib
 from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
+from tf_lossscale_compat import _tf  # First, as it says what to do without TensorFlow.
+
+# isort: split
 import numpy as np
 
-from tf_lossscale_compat import _arguments, _gradients, _policy, _replicas, _state, _tf, _watch
+from tf_lossscale_compat import _arguments, _gradients, _observers, _replicas, _scaler, _state
 from tf_lossscale_compat import loss_scale as loss_scale_lib
 
 if TYPE_CHECKING:
@@ -118,17 +121,17 @@ class StepRecord(_tf.Trackable):
           ValueError: `watched` has a record already or is part of a graph that was built without
             one, `max_consecutive_skips` is no such number, or the strategy in scope is unsupported.
         """
-        if not _is_optimizer(watched) and not _is_policy(watched):
+        if not _is_optimizer(watched) and not _is_loss_scale(watched):
             raise TypeError(
                 "watched must be a loss-scale optimizer, LossScale or LossScaleManager of this "
                 f"package, got {watched!r}."
             )
         self._names = _arguments.flag("names", names)
         self.max_consecutive_skips = _arguments.max_consecutive_skips(max_consecutive_skips)
-        self.watched = watched if _is_optimizer(watched) else _policy.held(watched)
-        _watch.check(self.watched)
+        self.watched = watched if _is_optimizer(watched) else _scaler.unwrap(watched)
+        _observers.check(self.watched)
         _replicas.check_strategy()
-        kept = _policy.variables(self.policy())
+        kept = _scaler.variables(self.policy())
         if _is_optimizer(watched):
             kept = kept + _tf.variables_of(watched)
         with tf.init_scope(), _state.scope_of(kept):
@@ -143,7 +146,7 @@ class StepRecord(_tf.Trackable):
             if tf.distribute.has_strategy():
                 self._replicas = tf.distribute.get_strategy().num_replicas_in_sync
         self._gradients, self._owners, self._lock = {}, {}, threading.RLock()
-        _watch.watch(self.watched, self)
+        _observers.watch(self.watched, self)
 
     def _make(self, name, value):
         with tf1.name_scope("step_record/"):
@@ -166,7 +169,7 @@ class StepRecord(_tf.Trackable):
     def policy(self) -> Any:
         """The loss scale or manager in force, a `LossScale` or `LossScaleManager`."""
         if _is_optimizer(self.watched):
-            return _policy.held(self.watched._policy_in_use())
+            return _scaler.unwrap(self.watched._tflsc_loss_scale_in_use)
         return self.watched
 
     def _counters(self):
@@ -221,7 +224,7 @@ class StepRecord(_tf.Trackable):
 
     def _values(self, session, variables):
         """The values of variables as NumPy arrays, without any operation that is new in a graph."""
-        copies = [_replicas.any_copy(variable) for variable in variables]
+        copies = [_replicas.local_copy(variable) for variable in variables]
         if not copies:
             return []
         if not hasattr(copies[0], "graph"):
@@ -319,10 +322,10 @@ class StepRecord(_tf.Trackable):
         raise LossScaleError(
             f"{counts.run} steps in a row were skipped, since step {skip.step - counts.run + 1}, "
             f"where max_consecutive_skips={limit} end a run: {self._in_words(skip)}. If the loss "
-            "itself is NaN or infinite, no loss scale helps: look for it with "
-            "tf_lossscale_compat.monitoring.replay, and at the learning rate, the data and what is "
-            "computed in float16. If the scale is still coming down, start it lower. If it is as "
-            "low as its policy lets it go, gradients overflow without any scaling."
+            "itself is NaN or infinite, no loss scale helps: look for the "
+            "operation with tf.debugging.enable_check_numerics, and at the learning rate, the data "
+            "and what is computed in float16. If the scale is still coming down, start it lower. "
+            "If it is as low as its policy lets it go, gradients overflow without any scaling."
         )
 
     def _in_words(self, skip):
@@ -345,7 +348,7 @@ class StepRecord(_tf.Trackable):
 
     def _check_place(self) -> None:
         """Raises a ValueError where the record cannot be told of a step, before it is taken."""
-        copy = _replicas.any_copy(self._finite_steps)
+        copy = _replicas.local_copy(self._finite_steps)
         if hasattr(copy, "graph"):
             if copy.graph not in _tf.enclosing_graphs():
                 raise ValueError(
@@ -365,8 +368,8 @@ class StepRecord(_tf.Trackable):
                 "mirrored. Make it under strategy.scope()."
             )
 
-    def _tell(self, step: Any) -> Any:
-        """Takes note of a `_watch.Step` that was taken; returns an operation, or None (eager)."""
+    def _record_step(self, step: Any) -> Any:
+        """Records an `_observers.Observation`; returns an operation, None in eager mode."""
 
         def finite():
             return _assigned(self._finite_steps.assign_add(1, read_value=False))
@@ -388,7 +391,7 @@ class StepRecord(_tf.Trackable):
                 return tf1.cond(step.finite, finite, other, name="skipped_step")
         return None
 
-    def _look(self, step: Any) -> list[Any]:
+    def _inspect_gradients(self, step: Any) -> list[Any]:
         """Notes which gradients of a skipped step were not finite; returns a list of operations."""
         if not (self._names and step.grads):
             return []
@@ -401,7 +404,7 @@ class StepRecord(_tf.Trackable):
                 _assigned(known.totals.assign_add(tf.cast(ever, tf.int64), read_value=False)),
             ]
 
-    def _told(self, step: Any) -> None:
+    def _raise_if_stuck(self, step: Any) -> None:
         """Raises a LossScaleError in eager mode, where this skipped step is one too many."""
         limited = self.max_consecutive_skips is not None and tf.executing_eagerly()
         if limited and step.skipped and not step.finite:
@@ -424,7 +427,7 @@ class StepRecord(_tf.Trackable):
             done += [
                 _assigned(self._skipped_steps.assign_add(1, read_value=False)),
                 _assigned(self._last_scales.assign(scales, read_value=False)),
-                *([] if step.looked else self._look(step)),
+                *([] if step.inspected else self._inspect_gradients(step)),
             ]
         with tf.control_dependencies([last]):
             done.append(_assigned(self._last.assign(last, read_value=False)))
@@ -498,11 +501,11 @@ class _Gradients:
 
 def _is_optimizer(watched):
     # A method of this package's classes, not of what they are mixed into.
-    return hasattr(type(watched), "_policy_in_use")
+    return hasattr(type(watched), "_tflsc_loss_scale_in_use")
 
 
-def _is_policy(watched):
-    return isinstance(watched, loss_scale_lib.LossScale) or _policy.is_manager(watched)
+def _is_loss_scale(watched):
+    return isinstance(watched, loss_scale_lib.LossScale) or _scaler.is_manager(watched)
 
 
 def _assigned(value):
@@ -510,7 +513,7 @@ def _assigned(value):
 
 
 @functools.lru_cache(maxsize=None)
-def _look(dtype):
+def _inspect(dtype):
     """A function that counts NaN, +inf and -inf in a tensor and finds its largest finite magnitude.
 
     One for all tensors of a dtype, as tracing its operations for each would take seconds.
@@ -533,13 +536,13 @@ def _look(dtype):
 
 
 def _seen(grads):
-    """What `_look` says of each gradient, a [gradients, 4] tensor; zeros where all is finite."""
+    """What `_inspect` says of each gradient, a [gradients, 4] tensor; zeros where all is finite."""
     of_each = [list(_gradients.numbers(grad)) for grad in grads]
 
     def look(*tensors):
         given, rows = iter(tensors), []
         for values in of_each:
-            parts = [_look(value.dtype)(next(given)) for value in values]
+            parts = [_inspect(value.dtype)(next(given)) for value in values]
             row = parts[0] if parts else tf.zeros([len(_KINDS) + 1], tf.float64)
             for part in parts[1:]:
                 row = tf.concat([row[:-1] + part[:-1], tf.maximum(row, part)[-1:]], 0)
@@ -562,4 +565,4 @@ def _seen_here(grads):
 
 def _seen_by_all(grads):
     """What `_seen` says of each gradient on each replica, a [replicas, gradients, 4] tensor."""
-    return _replicas.summed(_seen_here, (grads,))
+    return _replicas.all_reduce_sum(_seen_here, (grads,))

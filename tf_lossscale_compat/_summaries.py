@@ -7,7 +7,7 @@ from typing import Any, Dict
 
 import numpy as np
 
-from tf_lossscale_compat import _policy, _summary_tags, _tf
+from tf_lossscale_compat import _scaler, _summary_tags, _tf
 from tf_lossscale_compat import loss_scale_manager as lsm
 from tf_lossscale_compat._step_record import StepRecord
 
@@ -32,7 +32,7 @@ def tensors(record):
         record.steps,
         record.skipped_steps,
         record.consecutive_skips,
-        _policy.scale(record.policy()),
+        _scaler.scale(record.policy()),
     )
 
 

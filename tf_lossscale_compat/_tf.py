@@ -108,7 +108,7 @@ def as_converted_here(function):
 
 
 def at_least(major, minor):
-    """Whether the installed TensorFlow is that version or a later one."""
+    """Returns whether the installed TensorFlow is that version or a later one."""
     return tuple(int(part) for part in tf.__version__.split(".")[:2]) >= (major, minor)
 
 
@@ -154,54 +154,59 @@ def with_wrapped(optimizer):
 
 
 def is_keras_optimizer(opt):
-    """Whether `opt` is an optimizer of Keras, of any make; found without importing Keras."""
+    """Returns whether `opt` is an optimizer of any Keras, without importing Keras."""
     roots = ("keras.", "tf_keras.", "tensorflow.python.keras.", "tensorflow_core.python.keras.")
     return any((base.__module__ + ".").startswith(roots) for base in type(opt).__mro__)
 
 
 def in_plain_graph():
-    """Whether the context is a `tf.Graph` to be run by a Session, not eager or `tf.function`."""
+    """Returns whether a `tf.Graph` for a Session is being built."""
     return not tf.executing_eagerly() and not tf1.get_default_graph().building_function
 
 
 def once_per_graph(owner, make):
-    """`make()`, a tensor; in a plain graph the one that was made there for `owner` at first.
+    """Returns `make()`, a tensor; in a plain graph the one that was made there first.
 
     So that it can be asked for in a graph that is finalized. Within control dependencies, loops and
-    conditionals it is made anew, as its value may depend on where it is read.
+    conditionals it is made anew, as its value may depend on where it is read, but one for outside
+    of them is made with the first.
     """
+    if tf.executing_eagerly() or tf.distribute.has_strategy():
+        return make()
+    kept = None
+    with tf.init_scope():  # Outside of all of these, in the graph of the Session.
+        if in_plain_graph():
+            # Only collections with a string for a key go into exported graphs.
+            made = tf1.get_default_graph().get_collection_ref(("tf_lossscale_compat",))
+            kept = next((tensor for of, tensor in made if of is owner), None)
+            if kept is None:
+                kept = make()
+                made.append((owner, kept))
     graph: Any = tf1.get_default_graph()
     if (
         not in_plain_graph()
-        or tf.distribute.has_strategy()
         or graph._get_control_flow_context() is not None
         or graph._current_control_dependencies()
     ):
         return make()
-    # Only collections with a string for a key go into exported graphs.
-    made = graph.get_collection_ref(("tf_lossscale_compat",))
-    for of, tensor in made:
-        if of is owner:
-            return tensor
-    made.append((owner, make()))
-    return made[-1][1]
+    return kept
 
 
 def as_operation(result):
-    """What an optimizer returned (operation, tensor, None), as an operation; None in eager mode."""
+    """Returns what an optimizer returned as an operation; None in eager mode."""
     if tf.executing_eagerly():
         return None
     return tf.no_op() if result is None else tf.group(result)
 
 
 def variables_of(owner):
-    """The variables of an optimizer or manager that may be of any make, a list."""
+    """Returns the variables of an optimizer or manager of any make, a list."""
     variables = getattr(owner, "variables", [])
     return list(variables() if callable(variables) else variables)
 
 
 def structure(tensors):
-    """The dtypes (as numbers) and shapes of eager tensors, a list of pairs that can be hashed."""
+    """Returns the dtypes (as numbers) and shapes of eager tensors, a list of hashable pairs."""
     try:
         # A tenth of the time that the public properties take, for each gradient of each step.
         return [(tensor._datatype_enum(), tensor._shape_tuple()) for tensor in tensors]
@@ -251,7 +256,7 @@ def variables_allowed():
 
 
 def compiled_by_xla():
-    """Whether XLA is to compile the graph that is being built, as with `jit_compile=True`.
+    """Returns whether XLA is to compile the graph that is being built.
 
     Nothing public says so. TensorFlow before 2.4 cannot tell.
     """
@@ -265,7 +270,7 @@ def compiled_by_xla():
 
 
 def operations_are_watched():
-    """Whether something looks at what each operation computes, as `enable_check_numerics` does.
+    """Returns whether a callback sees each operation's result, as of `enable_check_numerics`.
 
     Nothing public says so. TensorFlow before 2.1 has no such thing.
     """
@@ -288,7 +293,7 @@ def operations_unwatched():
 
 @functools.lru_cache(maxsize=None)
 def functions_compute_as_eager():
-    """Whether functions treat numbers near zero as operations of eager mode do.
+    """Returns whether functions treat numbers near zero as operations of eager mode do.
 
     In TensorFlow before 2.1 only functions take those below float32's smallest normal for zero.
     """
@@ -331,7 +336,7 @@ def as_one_operation(function, tensors):
 
 
 def uses_merge_call(strategy):
-    """Whether replicas of `strategy` may meet in `merge_call`; newer modes forbid it."""
+    """Returns whether replicas of `strategy` may use `merge_call`; newer modes forbid it."""
     uses = getattr(strategy.extended, "_use_merge_call", None)
     return uses is None or uses()
 
@@ -348,8 +353,23 @@ def _module_that_called():
     return frame.f_globals.get("__name__", "")
 
 
+def is_within(method, of):
+    """Whether the caller is within a call of `method`, made on an object that `of` is true of.
+
+    Args:
+      method: function of a class, whose first parameter is called `self`.
+      of: function of an object.
+    """
+    frame: Any = sys._getframe(1)
+    while frame is not None:
+        if frame.f_code is method.__code__ and of(frame.f_locals["self"]):
+            return True
+        frame = frame.f_back
+    return False
+
+
 def called_by_checkpointing():
-    """Whether the caller's caller is TensorFlow's object-based checkpointing."""
+    """Returns whether the caller's caller is TensorFlow's object-based checkpointing."""
     return _module_that_called().startswith(
         (
             "tensorflow.python.checkpoint.",
@@ -359,8 +379,13 @@ def called_by_checkpointing():
     )
 
 
+def called_by_hdf5_saving():
+    """Whether the calling property is asked for by the code of Keras that writes `.h5` files."""
+    return _module_that_called().endswith(".hdf5_format")
+
+
 def called_by_keras_compile():
-    """Whether the calling property is asked for by `Model.compile` of TensorFlow before 2.4."""
+    """Returns whether `Model.compile` of TensorFlow before 2.4 reads the calling property."""
     module = _module_that_called()
     return module.startswith("tensorflow") and module.endswith(".python.keras.engine.training")
 
@@ -390,18 +415,13 @@ def cond(pred, true_fn, false_fn):
         return tf1.cond(pred, named_true_fn, false_fn, name=scope)
 
 
-@contextlib.contextmanager
 def former_cond():
     """Takes up the name scope of a conditional that the originals had and this package has not.
 
     Later conditionals of the graph are numbered `cond_1`, `cond_2`, …, and with them variables in
     checkpoints, so each one that is saved must still be counted.
     """
-    if tf.executing_eagerly():
-        yield
-    else:
-        with tf1.name_scope("cond"):
-            yield
+    return contextlib.nullcontext() if tf.executing_eagerly() else tf1.name_scope("cond")
 
 
 def set_graph_rewrite(enabled):
@@ -418,17 +438,17 @@ def set_graph_rewrite(enabled):
 
 
 def graph_rewrite_is_enabled():
-    """Whether the auto-mixed-precision rewrite is on."""
+    """Returns whether the auto-mixed-precision rewrite is on."""
     return bool(tf.config.optimizer.get_experimental_options().get("auto_mixed_precision"))
 
 
 def has_contrib():
-    """Whether there is a `tf.contrib`, TensorFlow's own up to 1.15 or someone else's."""
+    """Returns whether there is a `tf.contrib`, TensorFlow's own up to 1.15 or another."""
     return hasattr(tf, "contrib") or "tensorflow.contrib" in sys.modules
 
 
 def v1_module():
-    """What `import tensorflow.compat.v1 as tf` binds; imports it as that statement does."""
+    """Returns the module that `import tensorflow.compat.v1 as tf` binds."""
     importlib.import_module("tensorflow.compat.v1")
     return sys.modules["tensorflow"].compat.v1
 

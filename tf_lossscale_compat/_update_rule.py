@@ -1,4 +1,4 @@
-"""The rule that moves a dynamic loss scale: (state, finite) -> state.
+"""The update rules of dynamic loss scales: (state, finite) -> state.
 
 Pure arithmetic on tensors, by selection instead of branches, so that the same few ops serve a
 graph, eager execution, `tf.function`, XLA and any replica. Source: Micikevicius et al. 2018,
@@ -31,7 +31,7 @@ class State(NamedTuple):
 _select = tf.compat.v2.where
 
 
-def largest_to_grow(ratio):
+def max_scale_before_overflow(ratio):
     """The largest float32 whose product with `ratio` is finite in float32, as a Python float.
 
     None if `ratio` is no positive number that is finite in float32: subclasses assign what they
@@ -72,7 +72,23 @@ def _grown(scale, ratio, largest):
     return scale * _select(fits, ratio, tf.ones_like(ratio))
 
 
-def exponential(state, finite, incr_every, decr_every, incr_ratio, decr_ratio, largest):
+def moves(state, finite, incr_every, decr_every):
+    """Returns whether r1.15's rule changes the scale, and the count of steps like this one.
+
+    Args:
+      state: `State` with both counters.
+      finite: this and the following are those of `exponential`.
+      incr_every: see there.
+      decr_every: see there.
+    """
+    # One counter counts in each step, and is held against its own period.
+    steps = _select(finite, state.good_steps, state.bad_steps) + 1
+    return steps >= _select(finite, incr_every, decr_every), steps
+
+
+def exponential(
+    state, finite, incr_every, decr_every, incr_ratio, decr_ratio, largest, resets=True
+):
     """One step of r1.15's exponential rule.
 
         if finite:
@@ -85,26 +101,34 @@ def exponential(state, finite, incr_every, decr_every, incr_ratio, decr_ratio, l
     Args:
       state: `State` with both counters.
       finite: bool scalar tensor, whether this step's gradients are finite everywhere.
-      incr_every: Python int, finite steps to growth.
-      decr_every: Python int, non-finite steps to shrinking.
+      incr_every: Python int or int32 scalar, finite steps to growth.
+      decr_every: Python int or int32 scalar, non-finite steps to shrinking.
       incr_ratio: float32 scalar, what growth multiplies with.
       decr_ratio: float32 scalar, what shrinking multiplies with.
-      largest: float, `largest_to_grow` of `incr_ratio`, or None.
+      largest: float, `max_scale_before_overflow` of `incr_ratio`, or None.
+      resets: bool, both counters become zero where the scale changes; else they stay there.
 
     Returns:
       The next `State`.
     """
-    # One counter counts in each step, and is held against its own period.
-    zero = tf.zeros_like(state.good_steps)
-    steps = _select(finite, state.good_steps, state.bad_steps) + 1
-    moves = steps >= _select(finite, incr_every, decr_every)
-    steps = _select(moves, zero, steps)
+    changes, steps = moves(state, finite, incr_every, decr_every)
+    zero = tf.zeros_like(steps)
     lowered = tf.maximum(state.scale * decr_ratio, 1.0)
     grown = _grown(state.scale, incr_ratio, largest)
+    scale = _select(changes, _select(finite, grown, lowered), state.scale)
+    if not resets:
+        good_steps = _select(finite, steps, zero)
+        bad_steps = _select(finite, state.bad_steps, steps)
+        return State(
+            scale=scale,
+            good_steps=_select(changes, state.good_steps, good_steps),
+            bad_steps=_select(changes, state.bad_steps, bad_steps),
+        )
+    steps = _select(changes, zero, steps)
     return State(
-        scale=_select(moves, _select(finite, grown, lowered), state.scale),
+        scale=scale,
         good_steps=_select(finite, steps, zero),
-        bad_steps=_select(finite, _select(moves, zero, state.bad_steps), steps),
+        bad_steps=_select(finite, _select(changes, zero, state.bad_steps), steps),
     )
 
 
@@ -135,7 +159,7 @@ def dynamic(
       finite: bool scalar tensor, whether this step's gradients are finite everywhere.
       increment_period: Python int, finite steps to growth.
       multiplier: float32 scalar, what growth multiplies with and shrinking divides by.
-      largest: float, `largest_to_grow` of `multiplier`, or None.
+      largest: float, `max_scale_before_overflow` of `multiplier`, or None.
       min_scale: Python float, the floor.
       max_scale: Python float, or None for no ceiling.
       hysteresis: Python int, what growth sets `delay` to.
@@ -171,11 +195,16 @@ def dynamic(
 
 
 @_compiled.in_eager_mode
-def exponential_step(tensors, incr_every, decr_every, largest):
-    """`exponential` of [scale, good_steps, bad_steps, finite, incr_ratio, decr_ratio]."""
-    *state, finite, incr_ratio, decr_ratio = tensors
-    state = State(*state)
-    after = exponential(state, finite, incr_every, decr_every, incr_ratio, decr_ratio, largest)
+def exponential_step(tensors, periods, largest, resets=True):
+    """`exponential` of [scale, good_steps, bad_steps, finite, incr_ratio, decr_ratio].
+
+    Both periods follow among the tensors if `periods` is None.
+    """
+    *state, finite, incr_ratio, decr_ratio = tensors[:6]
+    incr_every, decr_every = periods or tensors[6:]
+    after = exponential(
+        State(*state), finite, incr_every, decr_every, incr_ratio, decr_ratio, largest, resets
+    )
     return list(after[:3])
 
 

@@ -15,7 +15,7 @@ import re
 import sys
 from typing import TYPE_CHECKING, Any, NamedTuple, Optional
 
-from tf_lossscale_compat import _arguments, _keras_files, _tensor_bundle, _tf
+from tf_lossscale_compat import _arguments, _keras_files, _tf
 from tf_lossscale_compat import loss_scale as loss_scale_lib
 from tf_lossscale_compat import loss_scale_manager as lsm
 
@@ -103,20 +103,26 @@ def _own_errors(path):
 
 
 _DATA_FILE = re.compile(r"\.(index|data-\d{5}-of-\d{5})$")
-_LATEST = re.compile(rb"""(?m)^\s*model_checkpoint_path\s*:\s*(["'])((?:[^\\\n]|\\.)*?)\1""")
+_MAX_BYTES = 1 << 28  # Of an index or an object graph; of a list of checkpoints 1 << 20.
+_MAX_KEY = 1 << 14
+
+
+def _check_size(path, most):
+    size = tf.io.gfile.stat(path).length
+    if size > most:
+        raise CheckpointError(f"{path!r} is {size} bytes large, more than is read of it, {most}.")
 
 
 def _in_folder(folder):
     """Returns the one checkpoint of a folder: the latest, or the only one."""
     state_file = os.path.join(folder, "checkpoint")
     if _is_file(state_file):
-        with _open(state_file) as file:
-            match = _LATEST.search(file.read(1 << 20))
-        if match is None:
+        _check_size(state_file, 1 << 20)
+        told = tf.train.get_checkpoint_state(folder)
+        latest = told and told.model_checkpoint_path
+        if not latest:
             raise CheckpointError(f"{state_file!r} does not say which checkpoint is the latest.")
-        # A string of a protocol buffer's text: UTF-8, with octal escapes for what is not ASCII.
-        latest = match.group(2).decode("unicode_escape").encode("latin-1").decode("utf-8")
-        # An absolute path stays as it is. The folder may have been moved since.
+        # The folder may have been moved since.
         for name in (latest, os.path.basename(latest)):
             path = os.path.join(folder, name)
             if _is_file(path + ".index") or _is_file(path):
@@ -148,7 +154,8 @@ def _look_into(path):
         path = _in_folder(path)
     prefix = _DATA_FILE.sub("", path)
     if _is_file(prefix + ".index"):
-        return _from_bundle(_tensor_bundle.Bundle(prefix, _open))
+        _check_size(prefix + ".index", _MAX_BYTES)
+        return _from_bundle(_Bundle(prefix))
     if not _is_file(path):
         what = "is neither a file nor a folder nor the prefix of a checkpoint"
         raise CheckpointError(f"{path!r} {what}.")
@@ -161,21 +168,60 @@ def _look_into(path):
             if _is_remote(path):
                 return _from_hdf5(*_keras_files.read_copy(file))
             return _from_hdf5(*_keras_files.read_hdf5(path))
-        data = file.read(_ENOUGH_FOR_FOOTER)
-        while True:
-            more = file.read(1 << 20)
-            if not more:
-                break
-            data = (data + more)[-_ENOUGH_FOR_FOOTER:]
-        if _tensor_bundle.is_table(data):
-            raise CheckpointError(
-                f"{path!r} is a checkpoint of TensorFlow 0.x (Saver's version V1): restore it with "
-                "tf.compat.v1.train.Saver and save it again."
+    raise CheckpointError(
+        f"{path!r} is no checkpoint of TensorFlow or Keras. (One of TensorFlow 0.x, which Saver "
+        "calls version V1: restore it with tf.compat.v1.train.Saver and save it again.)"
+    )
+
+
+class _Bundle:
+    """A checkpoint of TensorFlow, `prefix.index` and `prefix.data-00000-of-00001`."""
+
+    _KINDS = {tf.float32: "f", tf.float64: "f", tf.int32: "i", tf.int64: "q"}
+
+    def __init__(self, prefix):
+        # Not load_checkpoint, which looks into a folder of this name if there is one.
+        self._reader = tf.compat.v1.train.NewCheckpointReader(prefix)
+        self._shapes = self._reader.get_variable_to_shape_map()
+        self._dtypes = self._reader.get_variable_to_dtype_map()
+
+    @property
+    def names(self):
+        return sorted(self._shapes)
+
+    def kind(self, name):
+        """Returns "f" for a float scalar, "i" or "q" for an int32 or int64 one, else None."""
+        return None if self._shapes.get(name, [0]) else self._KINDS.get(self._dtypes[name])
+
+    def scalar(self, name):
+        """Returns the value of a scalar, for which `kind` is not None."""
+        return self._reader.get_tensor(name).item()
+
+    def graph(self):
+        """Returns a `_Node` for each tracked object, the root first, or None without a graph."""
+        from tensorflow.core.protobuf import trackable_object_graph_pb2
+
+        if self._shapes.get(_OBJECT_GRAPH, [0]) or self._dtypes[_OBJECT_GRAPH] != tf.string:
+            return None
+        message = self._reader.get_tensor(_OBJECT_GRAPH)
+        if len(message) > _MAX_BYTES:
+            raise ValueError(f"{_OBJECT_GRAPH} is too large to be one")
+        graph = trackable_object_graph_pb2.TrackableObjectGraph.FromString(message)
+        nodes = [
+            _Node(
+                {child.local_name: child.node_id for child in node.children},
+                {attribute.name: attribute.checkpoint_key for attribute in node.attributes},
             )
-    raise CheckpointError(f"{path!r} is no checkpoint of TensorFlow or Keras.")
+            for node in graph.nodes
+        ]
+        for node in nodes:
+            if not all(0 <= child < len(nodes) for child in node.children.values()):
+                raise ValueError(f"{_OBJECT_GRAPH} names objects that are not there")
+        return nodes
 
 
-_ENOUGH_FOR_FOOTER = 64
+_OBJECT_GRAPH = "_CHECKPOINTABLE_OBJECT_GRAPH"
+_Node = collections.namedtuple("_Node", ["children", "keys"])  # {name: index}, {attribute: name}
 
 
 def _state(kind_of, value_of, scale, good, bad, layout, key):
@@ -292,6 +338,8 @@ def _paths(graph):
         for name, child in sorted(graph[index].children.items()):
             if child not in paths:
                 paths[child] = f"{paths[index]}/{name}" if paths[index] else name
+                if len(paths[child]) > _MAX_KEY:  # Chains of objects make squares of their names.
+                    raise ValueError("its objects are nested too deeply")
                 waiting.append(child)
     return paths
 

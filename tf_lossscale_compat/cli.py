@@ -2,9 +2,19 @@
 
 import argparse
 import importlib
+import os
+import platform
 import sys
 
 from tf_lossscale_compat import _version
+
+try:
+    from importlib import metadata
+except ImportError:  # Python 3.7, where TensorFlow brings the package of that name.
+    try:
+        import importlib_metadata as metadata  # type: ignore[no-redef]
+    except ImportError:
+        metadata = None  # type: ignore[assignment]
 
 # Each command is a module of this package, which is imported when it is asked for: `migrate` and
 # `--help` need no TensorFlow and wait for none. A module brings `add_arguments(parser)` and
@@ -20,11 +30,56 @@ COMMANDS = {
 WITHOUT_TENSORFLOW = ("migrate",)
 
 
+# The distributions that a report of a fault should name.
+_TOLD = (
+    ("TensorFlow", ("tensorflow", "tensorflow-cpu", "tensorflow-gpu", "tf-nightly")),
+    ("Keras", ("keras",)),
+    ("tf_keras", ("tf-keras",)),
+    ("NumPy", ("numpy",)),
+)
+
+
+def _version_of(distributions):
+    """Returns the version of the first of these that is installed, without importing it."""
+    for name in distributions if metadata else ():
+        try:
+            return metadata.version(name)
+        except metadata.PackageNotFoundError:
+            pass
+    return None
+
+
+def _versions():
+    """Returns the versions of this package and of what it runs on, one line each."""
+    told = [("tf_lossscale_compat", _version.__version__), ("Python", platform.python_version())]
+    told += [(name, _version_of(distributions)) for name, distributions in _TOLD]
+    return "\n".join(f"{name} {version}" for name, version in told if version)
+
+
+class _PrintVersions(argparse.Action):
+    """Prints the versions and ends the program; argparse's own would join the lines."""
+
+    def __init__(self, **kwargs):
+        super().__init__(nargs=0, help="show versions, also of Python, TensorFlow, Keras", **kwargs)
+
+    def __call__(self, parser, *unused, **also_unused):
+        print(_versions())
+        parser.exit()
+
+
+def _import_tensorflow():
+    """Imports TensorFlow, after a line that says what the user waits for."""
+    if "tensorflow" not in sys.modules:
+        print("tf-lossscale: importing TensorFlow ...", file=sys.stderr, flush=True)
+        os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+    importlib.import_module("tf_lossscale_compat._tf")
+
+
 def _parser(argv):
     parser = argparse.ArgumentParser(
         prog="tf-lossscale", description="Tools around TensorFlow's removed loss-scale APIs."
     )
-    parser.add_argument("--version", action="version", version=_version.__version__)
+    parser.add_argument("--version", action=_PrintVersions)
     commands = parser.add_subparsers(dest="command", metavar="COMMAND")
     commands.required = True
     # No option before the command takes a value.
@@ -37,7 +92,7 @@ def _parser(argv):
             continue
         if name not in WITHOUT_TENSORFLOW:
             try:
-                importlib.import_module("tf_lossscale_compat._tf")
+                _import_tensorflow()
             except ImportError as error:  # It says what to install.
                 parser.error(str(error))
         module = importlib.import_module(f"tf_lossscale_compat.{name}")

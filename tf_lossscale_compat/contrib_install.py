@@ -38,7 +38,7 @@ KERAS_2 = (
 
 
 def _missing(name):
-    """What to say about a name of contrib, such as `tensorflow.contrib.slim`, that is not there."""
+    """Returns the error's words for a name of contrib that is not there."""
     from tf_lossscale_compat.migrate import _successors  # The library does without migrate.
 
     name = name.replace("tensorflow", "tf", 1)
@@ -87,7 +87,7 @@ class _Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
 
 
 class _Installed:
-    """What an installation added, for taking it away again."""
+    """The names that an installation added, to be taken away again."""
 
     def __init__(self):
         self.finder = _Finder()

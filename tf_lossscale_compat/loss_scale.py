@@ -6,7 +6,15 @@ import abc
 import numbers
 from typing import TYPE_CHECKING, Any, TypeVar, overload
 
-from tf_lossscale_compat import _arguments, _policy, _replicas, _state, _tf, _update_rule, _watch
+from tf_lossscale_compat import (
+    _arguments,
+    _observers,
+    _replicas,
+    _scaler,
+    _state,
+    _tf,
+    _update_rule,
+)
 from tf_lossscale_compat import loss_scale_manager as lsm
 from tf_lossscale_compat._like_a_tensor import LikeATensor
 
@@ -48,9 +56,19 @@ class LossScale(LikeATensor, _tf.Trackable, metaclass=abc.ABCMeta):
     def __init__(self) -> None:
         pass  # So that nothing is amiss in subclasses that do not call it.
 
+    # What the package keeps here has names that begin so: subclasses may take any others.
     @property
-    def _weights(self) -> dict[str, tf.Variable]:
-        return self.__dict__.setdefault("_weights_by_name", {})
+    def _tflsc_weights(self) -> dict[str, tf.Variable]:
+        return self.__dict__.setdefault("_tflsc_weights_by_name", {})
+
+    # Under r2.0's name, which code reads and subclasses take, they are only to be seen.
+    @property
+    def _weights(self) -> Any:
+        return self.__dict__.get("_weights", self._tflsc_weights)
+
+    @_weights.setter
+    def _weights(self, value: Any) -> None:
+        self.__dict__["_weights"] = value
 
     @abc.abstractmethod
     def __call__(self) -> tf.Tensor:
@@ -78,9 +96,9 @@ class LossScale(LikeATensor, _tf.Trackable, metaclass=abc.ABCMeta):
         """Makes a loss scale from what `get_config` returned."""
         return cls(**config)
 
-    def _variables(self) -> list[tf.Variable]:
+    def _tflsc_variables(self) -> list[tf.Variable]:
         """The variables of its state."""
-        return list(self._weights.values())
+        return list(self._tflsc_weights.values())
 
     def _add_weight(
         self, name: str, initial_value: Any, dtype: tf.DType | None = None
@@ -98,14 +116,15 @@ class LossScale(LikeATensor, _tf.Trackable, metaclass=abc.ABCMeta):
         Raises:
           RuntimeError: this loss scale has a weight of that name.
         """
-        if name in self._weights:
+        if name in self._tflsc_weights:
             raise RuntimeError(f"This loss scale has a weight named {name!r} already.")
-        self._weights[name] = _state.make(self, name, initial_value, dtype, use_resource=True)
-        return self._weights[name]
+        variable = _state.make(self, name, initial_value, dtype, use_resource=True)
+        self._tflsc_weights[name] = variable
+        return variable
 
 
 def _updates_by_flag(loss_scale: Any, grads: Any) -> tuple[Any, Any]:
-    """What `update` does where a step is told by its flag: (update, should_apply)."""
+    """Updates a loss scale by the finite flag; returns (update, should_apply)."""
     if _replicas.in_replica_context():
         raise RuntimeError(
             f"{type(loss_scale).__name__}.update must be called once for all replicas, but was "
@@ -114,10 +133,11 @@ def _updates_by_flag(loss_scale: Any, grads: Any) -> tuple[Any, Any]:
             "loss_scale.update(grads), args=(grads,)), or return the gradients from strategy.run "
             "and call update(grads) under strategy.scope()."
         )
-    with _state.scope_of(loss_scale._variables()):
+    with _state.scope_of(loss_scale._tflsc_variables()):
         finite = _replicas.all_finite(grads)
         grads = tf.nest.flatten(grads)
-        return _watch.move(loss_scale, finite, loss_scale._move, grads), finite
+        update = loss_scale._tflsc_update_from_flag
+        return _observers.update_observed(loss_scale, finite, update, grads), finite
 
 
 class FixedLossScale(LossScale):
@@ -138,20 +158,20 @@ class FixedLossScale(LossScale):
           ValueError: `loss_scale_value` is no real number, below 1, NaN, or not finite in float32.
         """
         self._loss_scale_value = _arguments.fixed_scale("loss_scale_value", loss_scale_value)
-        self._skip_nonfinite = bool(skip_nonfinite)
+        self._tflsc_skips_nonfinite = bool(skip_nonfinite)
 
     @property
     def skip_nonfinite(self) -> bool:
-        """Whether `update` asks for non-finite steps to be skipped."""
-        return self._skip_nonfinite
+        """True if `update` asks for non-finite steps to be skipped."""
+        return self._tflsc_skips_nonfinite
 
-    @_policy.reads()
+    @_scaler.reads()
     @_tf.do_not_convert
     def __call__(self) -> tf.Tensor:
         """Returns the loss scale, a scalar float32 tensor."""
         return tf.constant(self._loss_scale_value, dtype=tf.float32)
 
-    @_policy.moves_by_flag
+    @_scaler.updates_from_flag
     @_tf.do_not_convert
     def update(self, grads: Any) -> tuple[Any, bool | tf.Tensor]:
         """Changes nothing.
@@ -163,27 +183,24 @@ class FixedLossScale(LossScale):
           A pair: None in eager mode, else a no-op; and True, or with `skip_nonfinite` whether all
           gradients are finite on all replicas, a scalar bool tensor.
         """
-        if not (self._skip_nonfinite or _watch.records_of(self)):
-            return self._move(True), True
+        if not (self._tflsc_skips_nonfinite or _observers.records_of(self)):
+            return self._tflsc_update_from_flag(True), True
         finite = _replicas.all_finite(grads)
-        update = _watch.move(self, finite, self._move, tf.nest.flatten(grads))
-        return update, finite if self._skip_nonfinite else True
+        grads = tf.nest.flatten(grads)
+        update = _observers.update_observed(self, finite, self._tflsc_update_from_flag, grads)
+        return update, finite if self._tflsc_skips_nonfinite else True
 
-    @property
-    def _skips_nonfinite(self) -> bool:
-        return self._skip_nonfinite
-
-    def _move(self, finite: Any) -> Any:
+    def _tflsc_update_from_flag(self, finite: Any) -> Any:
         return None if tf.executing_eagerly() else tf.no_op()
 
     def __repr__(self) -> str:
-        skip = ", skip_nonfinite=True" if self._skip_nonfinite else ""
+        skip = ", skip_nonfinite=True" if self._tflsc_skips_nonfinite else ""
         return f"FixedLossScale({self._loss_scale_value}{skip})"
 
     def get_config(self) -> dict[str, Any]:
         """Returns `{"loss_scale_value": float}`, and `skip_nonfinite` if it is True."""
         config = {"loss_scale_value": self._loss_scale_value}
-        if self._skip_nonfinite:
+        if self._tflsc_skips_nonfinite:
             config["skip_nonfinite"] = True
         return config
 
@@ -217,9 +234,10 @@ class DynamicLossScale(LossScale):
     max_loss_scale: float | None = None
     hysteresis: int = 1
     shrink_delay: tf.Variable | None = None
-    _skips_nonfinite = True
-    current_loss_scale: tf.Variable
-    good_steps: tf.Variable
+    _tflsc_skips_nonfinite = True
+    # r2.0's own names for the state, which code in the wild reads and sets.
+    _current_loss_scale: tf.Variable
+    _num_good_steps: tf.Variable
 
     def __init__(
         self,
@@ -277,15 +295,15 @@ class DynamicLossScale(LossScale):
         delay = _arguments.period("hysteresis", hysteresis, "int64", least=1)
         # Where an argument is left out, what a subclass has set before stays.
         given = {"min_loss_scale": low, "max_loss_scale": high, "hysteresis": delay}
-        self._changed = {
+        self._tflsc_changed = {
             name: value for name, value in given.items() if value != getattr(DynamicLossScale, name)
         }
-        self.__dict__.update(self._changed)
+        self.__dict__.update(self._tflsc_changed)
 
-        self.current_loss_scale = self._add_weight(
+        self._current_loss_scale = self._add_weight(
             "current_loss_scale", self._initial_loss_scale, tf.float32
         )
-        self.good_steps = self._add_weight("good_steps", 0, tf.int64)
+        self._num_good_steps = self._add_weight("good_steps", 0, tf.int64)
         if self.hysteresis > 1:
             self.shrink_delay = self._add_weight("shrink_delay", self.hysteresis, tf.int64)
 
@@ -301,28 +319,37 @@ class DynamicLossScale(LossScale):
 
     @property
     def multiplier(self) -> float:
-        """What growth multiplies the loss scale with and shrinking divides it by, a float."""
+        """The factor that growth multiplies and shrinking divides by, a float."""
         return self._multiplier
 
-    # r2.0's own names for the state, which code in the wild reads.
     @property
-    def _current_loss_scale(self) -> tf.Variable:
-        return self.current_loss_scale
+    def current_loss_scale(self) -> tf.Variable:
+        """The loss scale, a float32 variable."""
+        return self._current_loss_scale
+
+    @current_loss_scale.setter
+    def current_loss_scale(self, variable: tf.Variable) -> None:
+        self._current_loss_scale = variable
 
     @property
-    def _num_good_steps(self) -> tf.Variable:
-        return self.good_steps
+    def good_steps(self) -> tf.Variable:
+        """Finite steps since the loss scale last changed, an int64 variable."""
+        return self._num_good_steps
 
-    @_policy.reads()
+    @good_steps.setter
+    def good_steps(self, variable: tf.Variable) -> None:
+        self._num_good_steps = variable
+
+    @_scaler.reads()
     @_tf.do_not_convert
     def __call__(self) -> tf.Tensor:
         """Returns the current loss scale, a scalar float32 tensor."""
-        return tf.identity(self.current_loss_scale)
+        return tf.identity(self._current_loss_scale)
 
-    @_policy.moves_by_flag
+    @_scaler.updates_from_flag
     @_tf.do_not_convert
     def update(self, grads: Any) -> tuple[Any, bool | tf.Tensor]:
-        """Moves the state by one step.
+        """Updates the state by one step.
 
         Args:
           grads: nested structure of unscaled gradients, or one: tensors and `tf.IndexedSlices` of
@@ -330,7 +357,7 @@ class DynamicLossScale(LossScale):
             per-replica.
 
         Returns:
-          A pair: None in eager mode, else a scalar tensor whose evaluation moves the state; and
+          A pair: None in eager mode, else a scalar tensor whose evaluation updates the state; and
           whether all gradients are finite on all replicas, a scalar bool tensor.
 
         Raises:
@@ -338,15 +365,15 @@ class DynamicLossScale(LossScale):
         """
         return _updates_by_flag(self, grads)
 
-    def _move(self, finite: Any) -> Any:
+    def _tflsc_update_from_flag(self, finite: Any) -> Any:
         delay = [] if self.shrink_delay is None else [self.shrink_delay]
         with _tf.former_cond():
             update = _state.assign(
-                [self.current_loss_scale, self.good_steps] + delay,
+                [self._current_loss_scale, self._num_good_steps] + delay,
                 _update_rule.dynamic_step,
                 [finite, tf.constant(self._multiplier, tf.float32)],
                 self._increment_period,
-                _update_rule.largest_to_grow(self._multiplier),
+                _update_rule.max_scale_before_overflow(self._multiplier),
                 self.min_loss_scale,
                 self.max_loss_scale,
                 self.hysteresis,
@@ -360,10 +387,10 @@ class DynamicLossScale(LossScale):
     def __repr__(self) -> str:
         config = self.get_config()
         # Made in a graph, the variables have no values here.
-        if tf.executing_eagerly() and not hasattr(self.current_loss_scale, "graph"):
+        if tf.executing_eagerly() and not hasattr(self._current_loss_scale, "graph"):
             state = [
-                ("current_loss_scale", self.current_loss_scale.numpy()),
-                ("num_good_steps", self.good_steps.numpy()),
+                ("current_loss_scale", self._current_loss_scale.numpy()),
+                ("num_good_steps", self._num_good_steps.numpy()),
             ]
         else:
             state = []
@@ -376,15 +403,15 @@ class DynamicLossScale(LossScale):
             "initial_loss_scale": self._initial_loss_scale,
             "increment_period": self._increment_period,
             "multiplier": self._multiplier,
-            **self._changed,
+            **self._tflsc_changed,
         }
 
 
 class ManagerLossScale(LossScale):
-    """A loss scale that runs the policy of a loss-scale manager; non-finite steps are skipped."""
+    """A loss scale that wraps a loss-scale manager; non-finite steps are skipped."""
 
-    _runs_a_manager = True
-    _skips_nonfinite = True
+    _tflsc_wraps_manager = True
+    _tflsc_skips_nonfinite = True
 
     def __init__(self, manager: Any) -> None:
         self.manager = manager
@@ -394,13 +421,13 @@ class ManagerLossScale(LossScale):
     def __call__(self) -> tf.Tensor:
         return self.manager.get_loss_scale()
 
-    @_policy.moves_by_flag
+    @_scaler.updates_from_flag
     @_tf.do_not_convert
     def update(self, grads: Any) -> tuple[Any, bool | tf.Tensor]:
         return _updates_by_flag(self, grads)
 
-    def _move(self, finite: Any) -> Any:
-        update = _policy.move(self.manager, finite)
+    def _tflsc_update_from_flag(self, finite: Any) -> Any:
+        update = _scaler.Scaler(self.manager).update(finite)
         # A user's manager may return anything; a loss scale's update has one form.
         if tf.executing_eagerly():
             return None
@@ -413,20 +440,20 @@ class ManagerLossScale(LossScale):
     def initial_loss_scale(self) -> Any:
         if isinstance(self.manager, lsm.FixedLossScaleManager):
             return self.manager._loss_scale
-        return self._manager_attribute("_init_loss_scale")
+        return self._tflsc_manager_attribute("_tflsc_init_loss_scale")
 
     @property
     def increment_period(self) -> Any:
-        return self._manager_attribute("_incr_every_n_steps")
+        return self._tflsc_manager_attribute("_incr_every_n_steps")
 
     @property
     def good_steps(self) -> Any:
-        return self._manager_attribute("_num_good_steps")
+        return self._tflsc_manager_attribute("_num_good_steps")
 
-    def _variables(self) -> list[tf.Variable]:
-        return _policy.variables(self.manager)
+    def _tflsc_variables(self) -> list[tf.Variable]:
+        return _scaler.variables(self.manager)
 
-    def _manager_attribute(self, name: str) -> Any:
+    def _tflsc_manager_attribute(self, name: str) -> Any:
         return getattr(self.manager, name, None)
 
     def get_config(self) -> dict[str, Any]:
@@ -435,7 +462,7 @@ class ManagerLossScale(LossScale):
                 f"A {type(self.manager).__name__} has no config: make the loss scale from a new "
                 "manager instead."
             )
-        return {"class_name": type(self.manager).__name__, "config": self.manager._config()}
+        return {"class_name": type(self.manager).__name__, "config": self.manager._tflsc_config()}
 
     @classmethod
     def from_config(cls, config: dict[str, Any]) -> Self:
@@ -508,7 +535,7 @@ def get(identifier: _types.Identifier | None) -> LossScale | None:
     Args:
       identifier: a real number for a `FixedLossScale`; 'dynamic' for a `DynamicLossScale` with its
         defaults; a `LossScale`, returned as it is; a dict that `deserialize` takes; a
-        `LossScaleManager`, whose policy the loss scale then runs; or None, which is returned.
+        `LossScaleManager`, which the loss scale then wraps; or None, which is returned.
 
     Raises:
       ValueError: it is none of these, or a number that is no loss scale.

@@ -5,7 +5,15 @@ from __future__ import annotations
 import abc
 from typing import TYPE_CHECKING, Any
 
-from tf_lossscale_compat import _arguments, _policy, _state, _tf, _update_rule, _watch
+from tf_lossscale_compat import (
+    _arguments,
+    _observers,
+    _scaler,
+    _state,
+    _step,
+    _tf,
+    _update_rule,
+)
 
 if TYPE_CHECKING:
     import tensorflow as tf
@@ -20,8 +28,8 @@ tf1 = _tf.tf1
 class LossScaleManager(_tf.Trackable, metaclass=abc.ABCMeta):
     """Chooses the loss scale of a `contrib.mixed_precision.LossScaleOptimizer`.
 
-    Subclass it for a policy of your own: `update_loss_scale` may use `tf.cond` and `assign`, and
-    may return an operation, a tensor or None.
+    Subclass it for an update rule of your own: `update_loss_scale` may use `tf.cond` and `assign`,
+    and may return an operation, a tensor or None.
 
     Source: TensorFlow r1.15 `tf.contrib.mixed_precision.LossScaleManager`. Beyond it, managers can
     be saved by `tf.train.Checkpoint` and know their `variables()`.
@@ -69,25 +77,23 @@ class FixedLossScaleManager(LossScaleManager):
         """
         self._loss_scale = _arguments.fixed_scale("loss_scale", loss_scale, error=TypeError)
 
-    @_policy.reads()
+    @_scaler.reads()
     def get_loss_scale(self) -> tf.Tensor:
         """Returns the loss scale, a scalar float32 tensor, in any graph, function or eager."""
         value = self._loss_scale
         return _tf.once_per_graph(value, lambda: tf.convert_to_tensor(value, dtype=tf.float32))
 
-    @_policy.moves_by_flag
+    @_scaler.updates_from_flag
     def update_loss_scale(self, finite_grads: bool | tf.Tensor) -> Any:
         """Changes nothing; returns a no-op `tf.Operation` in graph mode, None in eager mode."""
-        if not _watch.records_of(self):
-            return self._move(finite_grads)
-        return _policy.move_together(
-            lambda finite: _watch.move(self, finite, self._move), finite_grads, []
-        )
+        if not _observers.records_of(self):
+            return self._tflsc_update_from_flag(finite_grads)
+        return _update_everywhere(self, finite_grads, [])
 
-    def _move(self, finite: Any) -> Any:
+    def _tflsc_update_from_flag(self, finite: Any) -> Any:
         return None if tf.executing_eagerly() else tf.no_op()
 
-    def _config(self) -> dict[str, Any]:
+    def _tflsc_config(self) -> dict[str, Any]:
         return {"loss_scale": self._loss_scale}
 
 
@@ -152,12 +158,12 @@ class ExponentialUpdateLossScaleManager(LossScaleManager):
                 "decr_ratio={!r} is above 1: shrinking raises the scale.", decr_ratio
             )
 
-        self._init_loss_scale = init_loss_scale
+        self._tflsc_init_loss_scale = init_loss_scale
         self._loss_scale = _state.make(self, "loss_scale", init_loss_scale, tf.float32)
         self._num_good_steps = _state.make(self, "good_steps", 0, tf.int32)
         self._num_bad_steps = _state.make(self, "bad_steps", 0, tf.int32)
 
-    _checkpoint_names = {
+    _tflsc_checkpoint_names = {
         "_loss_scale": "loss_scale",
         "_num_good_steps": "good_steps",
         "_num_bad_steps": "bad_steps",
@@ -166,12 +172,12 @@ class ExponentialUpdateLossScaleManager(LossScaleManager):
     def __setattr__(self, name: str, value: Any) -> None:
         super().__setattr__(name, value)
         # Code in the wild puts variables of its own there, or numbers.
-        if name in self._checkpoint_names and isinstance(value, _tf.Trackable):
-            self._track_trackable(value, self._checkpoint_names[name], overwrite=True)
+        if name in self._tflsc_checkpoint_names and isinstance(value, _tf.Trackable):
+            self._track_trackable(value, self._tflsc_checkpoint_names[name], overwrite=True)
 
-    def _config(self) -> dict[str, Any]:
+    def _tflsc_config(self) -> dict[str, Any]:
         return {
-            "init_loss_scale": self._init_loss_scale,
+            "init_loss_scale": self._tflsc_init_loss_scale,
             "incr_every_n_steps": self._incr_every_n_steps,
             "decr_every_n_nan_or_inf": self._decr_every_n_nan_or_inf,
             "incr_ratio": self._incr_ratio,
@@ -180,52 +186,85 @@ class ExponentialUpdateLossScaleManager(LossScaleManager):
 
     def variables(self) -> list[tf.Variable]:
         """Returns the loss scale and the counters of good and bad steps, three variables."""
+        return self._tflsc_variables()
+
+    def _tflsc_variables(self) -> list[tf.Variable]:
         return [self._loss_scale, self._num_good_steps, self._num_bad_steps]
 
-    @_policy.reads("_loss_scale")
+    @_scaler.reads("_loss_scale")
     @_tf.do_not_convert
     def get_loss_scale(self) -> tf.Tensor:
         """Returns the current loss scale, a scalar float32 tensor."""
         variable = self._loss_scale
         return _tf.once_per_graph(variable, lambda: _state.read(variable))
 
-    @_policy.moves_by_flag
+    @_scaler.updates_from_flag
     @_tf.do_not_convert
     def update_loss_scale(self, finite_grads: bool | tf.Tensor) -> Any:
-        """Moves the state by one step, once for all replicas.
+        """Updates the state by one step, once for all replicas.
 
         Args:
           finite_grads: scalar bool tensor or Python bool. In a replica context each replica's own
             flag, and all have to be True for the step to count as finite.
 
         Returns:
-          In graph mode a `tf.Operation` that moves the state when it is run; in eager mode None.
+          In graph mode a `tf.Operation` that updates the state when it is run; in eager mode None.
 
         Raises:
           ValueError: `finite_grads` is no scalar.
           TypeError or ValueError: it is no bool.
         """
-        return _policy.move_together(
-            lambda finite: _watch.move(self, finite, self._move), finite_grads, self.variables()
-        )
+        return _update_everywhere(self, finite_grads, self._tflsc_variables())
 
-    def _move(self, finite: Any) -> Any:
-        ratios = [tf.constant(ratio, tf.float32) for ratio in (self._incr_ratio, self._decr_ratio)]
+    def _tflsc_update_from_flag(self, finite: Any) -> Any:
+        periods: Any = (self._incr_every_n_steps, self._decr_every_n_nan_or_inf)
+        arguments = [_scalar(ratio, tf.float32) for ratio in (self._incr_ratio, self._decr_ratio)]
+        if any(map(tf.is_tensor, periods)):
+            arguments += [_scalar(period, tf.int32) for period in periods]
+            periods = None
+        largest = _update_rule.max_scale_before_overflow(self._incr_ratio)
+        rule = [_update_rule.exponential_step, [finite, *arguments], periods, largest]
         with _tf.former_cond():
-            update = _state.assign(
-                [self._loss_scale, self._num_good_steps, self._num_bad_steps],
-                _update_rule.exponential_step,
-                [finite, *ratios],
-                self._incr_every_n_steps,
-                self._decr_every_n_nan_or_inf,
-                _update_rule.largest_to_grow(self._incr_ratio),
-            )
+            if _step.overrides(self, ExponentialUpdateLossScaleManager, "_reset_stats"):
+                return self._tflsc_update_and_reset(finite, periods or arguments[2:], rule)
+            update = _state.assign(self._tflsc_variables(), *rule)
         return None if tf.executing_eagerly() else tf.group(*update)
+
+    def _tflsc_update_and_reset(self, finite: Any, periods: Any, rule: list[Any]) -> Any:
+        """Updates the state and has an override of `_reset_stats` reset the counters."""
+        variables = self._tflsc_variables()
+        with _state.scope_of(variables):
+            with tf.control_dependencies([finite]):
+                state = _update_rule.State(*map(_state.read, variables))
+            changes, _ = _update_rule.moves(state, finite, *periods)
+            with tf.control_dependencies([changes]):
+                update = _state.assign(variables, *rule, False)
+            if tf.executing_eagerly():
+                return self._reset_stats() if changes else None
+            with tf.control_dependencies(update):
+                return tf.group(tf1.cond(changes, self._reset_stats, tf.no_op))
 
     def _reset_stats(self) -> Any:
-        """Sets both counters to zero; returns an operation, in eager mode None."""
+        """Sets both counters to zero; returns an operation, in eager mode None.
+
+        As r1.15's: an override is called whenever the scale changes.
+        """
         update = _state.assign([self._num_good_steps, self._num_bad_steps], _zeros, [])
         return None if tf.executing_eagerly() else tf.group(*update)
+
+
+def _update_everywhere(manager: Any, finite: Any, variables: list[Any]) -> Any:
+    """Updates a manager once for all replicas, and notifies its record."""
+    return _scaler.update_cross_replica(
+        lambda finite: _observers.update_observed(manager, finite, manager._tflsc_update_from_flag),
+        finite,
+        variables,
+    )
+
+
+def _scalar(value: Any, dtype: tf.DType) -> tf.Tensor:
+    """Returns a ratio or period, which may be a tensor or variable, as a tensor of this dtype."""
+    return tf.cast(value, dtype) if tf.is_tensor(value) else tf.constant(value, dtype)
 
 
 def _zeros(counters: Any) -> list[Any]:

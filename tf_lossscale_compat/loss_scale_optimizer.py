@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import numbers
 import sys
 from typing import TYPE_CHECKING, Any, Callable, Iterable, NoReturn
@@ -10,14 +9,14 @@ from typing import TYPE_CHECKING, Any, Callable, Iterable, NoReturn
 from tf_lossscale_compat import (
     _agreement,
     _arguments,
-    _claims,
     _gradients,
-    _policy,
+    _observers,
+    _ownership,
     _replicas,
+    _scaler,
     _step,
     _sync_replicas,
     _tf,
-    _watch,
 )
 from tf_lossscale_compat import loss_scale as loss_scale_lib
 from tf_lossscale_compat import loss_scale_manager as lsm
@@ -38,11 +37,43 @@ _KERAS_HINT = (
 
 
 def _name_of(opt: Any, otherwise: str) -> str:
-    """What an optimizer is called, which may have no `get_name`, or not be able to say."""
+    """Returns an optimizer's name, or `otherwise` where it has none."""
     try:
         return opt.get_name()
     except AttributeError:  # Such as one that has not called its base class' constructor.
         return otherwise
+
+
+def _never_called(self: Any, *args: Any, **kwargs: Any) -> NoReturn:
+    raise RuntimeError("The wrapped optimizer applies gradients, not this one.")
+
+
+class _StepOfV1(_step.Optimizer):
+    """One step of a v1 optimizer.
+
+    Attributes:
+      given: str, the argument that the gradients come from, for errors.
+      global_step: variable to increment if the gradients are applied, or None.
+      name: str, the step's name, or None.
+    """
+
+    def __init__(self, owner: _BaseLossScaleOptimizer, given: str, global_step: Any, name: Any):
+        self.observed, self.wrapped, self.agree = owner, owner._tflsc_wrapped, owner._tflsc_agree
+        self.given, self.global_step, self.name = given, global_step, name
+        self._inner_name = owner._tflsc_inner_name(name)
+        self._apply_everywhere = owner._tflsc_apply_everywhere()
+
+    def apply(self, grads: list[Any], variables: list[Any]) -> Any:
+        pairs = list(zip(grads, variables))
+        return self.wrapped.apply_gradients(pairs, self.global_step, self._inner_name)
+
+    def apply_everywhere(self, grads: list[Any], variables: list[Any]) -> Any:
+        if self._apply_everywhere is None:
+            return super().apply_everywhere(grads, variables)
+        strategy, pairs = tf.distribute.get_strategy(), tuple(zip(grads, variables))
+        return _tf.as_operation(
+            self._apply_everywhere(strategy, pairs, self.global_step, self._inner_name)
+        )
 
 
 class _BaseLossScaleOptimizer(_tf.Optimizer):
@@ -52,8 +83,8 @@ class _BaseLossScaleOptimizer(_tf.Optimizer):
     """
 
     # Also of subclasses that leave out the constructors.
-    _agree = None
-    _enabled = True
+    _tflsc_agree = None
+    _tflsc_enabled = True
 
     def __init__(self, opt: Any) -> None:
         super().__init__(
@@ -65,44 +96,53 @@ class _BaseLossScaleOptimizer(_tf.Optimizer):
 
     # Whether a callable loss is called at once in a graph for a Session. r1.15's optimizer did, so
     # the one it wrapped needed not take callables.
-    _calls_loss_in_graphs = False
+    _tflsc_calls_loss_in_graphs = False
 
     @property
-    def _wrapped(self) -> Any:
+    def _tflsc_wrapped(self) -> Any:
         """The optimizer that computes and applies gradients."""
         raise NotImplementedError
 
     @property
-    def _policy(self) -> Any:
+    def _tflsc_loss_scale_in_use(self) -> Any:
         """The loss scale or manager that is in force."""
-        return self.__dict__["_policy_in_force"]
+        return self.__dict__["_tflsc_loss_scale_in_use"]
 
-    @_policy.setter
-    def _policy(self, policy: Any) -> None:
+    @_tflsc_loss_scale_in_use.setter
+    def _tflsc_loss_scale_in_use(self, loss_scale: Any) -> None:
         # Code in the wild replaces it at run time; checkpoints are to hold what is in force.
-        if "_policy_in_force" in self.__dict__:
-            skips = self._step_options(None).get("skips_nonfinite", False)
-            wrapped = getattr(self, "_wrapped", None)
-            agree = _agreement.function_for(self._agree, wrapped, policy, skips)
-            _claims.claim(_claims.V1, policy)
-            self._agree = agree
-        self.__dict__["_policy_in_force"] = policy
+        if "_tflsc_loss_scale_in_use" in self.__dict__:
+            scaler = _scaler.Scaler(loss_scale, self._tflsc_skips_nonfinite)
+            agree = _agreement.function_for(
+                self._tflsc_agree, getattr(self, "_tflsc_wrapped", None), scaler
+            )
+            _ownership.claim(_ownership.V1, loss_scale)
+            self._tflsc_agree = agree
+        self.__dict__["_tflsc_loss_scale_in_use"] = loss_scale
         # Subclasses may set it before Optimizer's constructor has made what tracking needs, or not
         # call that at all.
-        if isinstance(policy, _tf.Trackable) and hasattr(self, "_non_slot_dict"):
-            self._track_trackable(policy, "loss_scale", overwrite=True)
+        if isinstance(loss_scale, _tf.Trackable) and hasattr(self, "_non_slot_dict"):
+            self._track_trackable(loss_scale, "loss_scale", overwrite=True)
 
-    def _reciprocal(self, scale: tf.Tensor) -> tf.Tensor:
+    @property
+    def _tflsc_skips_nonfinite(self) -> bool:
+        """Steps that are not finite are skipped, whatever the loss scale says."""
+        return False
+
+    def _tflsc_reciprocal(self, scale: tf.Tensor) -> tf.Tensor:
         """Returns what gradients are multiplied with, as the original computes it."""
         return 1.0 / scale
 
-    def _step_options(self, name: str | None) -> dict[str, Any]:
-        """What `_step.take` is told of the original's ways, as keyword arguments."""
+    def _tflsc_graph_form(self, name: str | None, scaler: _scaler.Scaler) -> _step.GraphForm:
+        """Returns the form of the original's graph for a step of this name."""
         raise NotImplementedError
 
-    def _inner_name(self, name: str | None) -> str | None:
-        """The name that the original gave the wrapped optimizer's operation."""
+    def _tflsc_inner_name(self, name: str | None) -> str | None:
+        """Returns the name that the original gave the wrapped optimizer's operation."""
         return name
+
+    def _tflsc_apply_everywhere(self) -> Any:
+        """Returns a subclass' own method that has all replicas apply gradients, or None."""
 
     def compute_gradients(
         self,
@@ -136,29 +176,39 @@ class _BaseLossScaleOptimizer(_tf.Optimizer):
             "colocate_gradients_with_ops": colocate_gradients_with_ops,
             "grad_loss": grad_loss,
         }
-        if not self._enabled:
-            return list(self._wrapped.compute_gradients(loss, **options))
-        grads, variables, scale = self._scaled_gradients(loss, options)
-        return list(zip(_gradients.unscale(grads, self._reciprocal(scale)), variables))
+        if not self._tflsc_enabled:
+            return list(self._tflsc_wrapped.compute_gradients(loss, **options))
+        scale = _scaler.scale(self._tflsc_loss_scale_in_use)
+        return self._tflsc_unscaled(self._tflsc_scaled_gradients(loss, scale, options), scale)
 
-    def _scaled_gradients(
-        self, loss: Any, options: dict[str, Any]
-    ) -> tuple[list[Any], list[Any], tf.Tensor]:
-        """Returns gradients of the scaled loss, their variables, and the scale."""
-        scale = _policy.scale(self._policy)
-        if callable(loss) and self._calls_loss_in_graphs and _tf.in_plain_graph():
+    def _tflsc_scaled_gradients(
+        self, loss: Any, scale: tf.Tensor, options: dict[str, Any]
+    ) -> list[tuple[Any, Any]]:
+        """Returns pairs of gradients of the loss times `scale` and their variables."""
+        if callable(loss) and self._tflsc_calls_loss_in_graphs and _tf.in_plain_graph():
             loss = loss()
+        scaled_loss = self._tflsc_scaled_loss(loss, scale)
+        return list(self._tflsc_wrapped.compute_gradients(scaled_loss, **options))
+
+    def _tflsc_scaled_loss(self, loss: Any, scale: tf.Tensor) -> Any:
+        """Returns a loss, a tensor or a function, times `scale`."""
         if callable(loss):
-            unscaled_loss = loss
+            return lambda: _gradients.scale_loss(loss(), scale)
+        return _gradients.scale_loss(loss, scale)
 
-            def scaled_loss() -> tf.Tensor:
-                return _gradients.scale_loss(unscaled_loss(), scale)
+    def _tflsc_unscaled(
+        self, grads_and_vars: list[tuple[Any, Any]], scale: tf.Tensor
+    ) -> list[tuple[Any, Any]]:
+        """Returns these pairs with gradients divided by `scale`."""
+        raise NotImplementedError
 
-        else:
-            scaled_loss = _gradients.scale_loss(loss, scale)
-        grads_and_vars = list(self._wrapped.compute_gradients(scaled_loss, **options))
-        grads = [grad for grad, _ in grads_and_vars]
-        return grads, [var for _, var in grads_and_vars], scale
+    def _tflsc_to_unscale(self, grads: list[Any]) -> list[Any]:
+        """Returns gradients as they are to be divided."""
+        return grads
+
+    # Methods of the original. Where a subclass has its own, `minimize` unscales gradients before it
+    # hands them on.
+    _tflsc_hooks: tuple[str, ...] = ("compute_gradients", "apply_gradients")
 
     def minimize(
         self,
@@ -197,12 +247,13 @@ class _BaseLossScaleOptimizer(_tf.Optimizer):
             "grad_loss": grad_loss,
         }
         # Nobody sees the gradients between, so that they can be divided where they are applied.
-        if self._enabled and not _step.overrides(
-            self, _BaseLossScaleOptimizer, "compute_gradients", "apply_gradients"
-        ):
-            grads, variables, scale = self._scaled_gradients(loss, options)
-            reciprocal = self._reciprocal(scale)
-            return self._take_step("loss", grads, variables, global_step, name, reciprocal)
+        if self._tflsc_enabled and not self._tflsc_overrides(*self._tflsc_hooks):
+            scale = _scaler.scale(self._tflsc_loss_scale_in_use)
+            grads_and_vars = self._tflsc_scaled_gradients(loss, scale, options)
+            grads = self._tflsc_to_unscale([grad for grad, _ in grads_and_vars])
+            variables = [var for _, var in grads_and_vars]
+            step = _StepOfV1(self, "loss", global_step, name)
+            return self._tflsc_take_step(step, grads, variables, self._tflsc_reciprocal(scale))
         return super().minimize(loss, global_step, name=name, **options)
 
     @_tf.do_not_convert
@@ -228,58 +279,56 @@ class _BaseLossScaleOptimizer(_tf.Optimizer):
         Raises:
           ValueError: called in a cross-replica context, or there is no gradient.
         """
-        grads_and_vars = list(grads_and_vars)
+        return self._tflsc_apply(list(grads_and_vars), global_step, name)
+
+    def _tflsc_apply(
+        self, grads_and_vars: list[tuple[Any, Any]], global_step: Any, name: str | None
+    ) -> Any:
+        """Takes a step as `apply_gradients` does."""
         grads = [grad for grad, _ in grads_and_vars]
         variables = [var for _, var in grads_and_vars]
-        return self._take_step("grads_and_vars", grads, variables, global_step, name)
+        step = _StepOfV1(self, "grads_and_vars", global_step, name)
+        return self._tflsc_take_step(step, grads, variables)
+
+    def _tflsc_overrides(self, *names: str) -> bool:
+        """Returns whether this optimizer or its class overrides one of these methods."""
+        own = next(base for base in type(self).__mro__ if base.__module__ == __name__)
+        return _step.overrides(self, own, *names)
 
     @_tf.do_not_convert
-    def _take_step(
+    def _tflsc_take_step(
         self,
-        given: str,
+        step: _StepOfV1,
         grads: list[Any],
         variables: list[Any],
-        global_step: Any,
-        name: str | None,
-        reciprocal: tf.Tensor | None = None,
+        reciprocal: Any = None,
+        called: str | None = "apply_gradients",
     ) -> Any:
-        """Applies gradients that are yet to be multiplied with `reciprocal`, if there is one.
-
-        `given` is the argument that they come from.
-        """
+        """Applies gradients that are yet to be multiplied with `reciprocal`, if there is one."""
         if all(grad is None for grad in grads):
             names = [getattr(var, "name", var) for var in variables]
-            raise ValueError(f"{given} has no gradient for any variable, got {names!r}.")
-
-        def apply(grads: list[Any], variables: list[Any], global_step: Any) -> Any:
-            pairs = list(zip(grads, variables))
-            return self._wrapped.apply_gradients(pairs, global_step, self._inner_name(name))
-
-        step = _step.take(
-            self._policy,
+            raise ValueError(f"{step.given} has no gradient for any variable, got {names!r}.")
+        scaler = _scaler.Scaler(self._tflsc_loss_scale_in_use, self._tflsc_skips_nonfinite)
+        taken = _step.take(
+            scaler,
             grads,
             variables,
-            apply,
-            (global_step,),
-            what="apply_gradients",
-            agree=self._agree,
-            watched=self,
+            step,
+            called=called,
             reciprocal=reciprocal,
-            wrapped=self._wrapped,
-            **self._step_options(name),
+            form=self._tflsc_graph_form(step.name, scaler),
         )
-        return _sync_replicas.reopen_accumulators(step, grads, variables, global_step)
-
-    def _policy_in_use(self) -> Any:
-        return self._policy
+        return _sync_replicas.reopen_accumulators(taken, grads, variables, step.global_step)
 
     def variables(self) -> list[tf.Variable]:
         """Returns the variables of the wrapped optimizer and of the loss scale, a list."""
-        return _tf.variables_of(self._wrapped) + _policy.variables(self._policy)
+        return _tf.variables_of(self._tflsc_wrapped) + _scaler.variables(
+            self._tflsc_loss_scale_in_use
+        )
 
     def get_slot(self, var: Any, name: str) -> Any:
         """Returns the wrapped optimizer's slot variable `name` for `var`, or None."""
-        return self._wrapped.get_slot(var, name)
+        return self._tflsc_wrapped.get_slot(var, name)
 
     def get_slot_names(self) -> list[str]:
         """Returns the names of the wrapped optimizer's slots, a list of str."""
@@ -287,21 +336,21 @@ class _BaseLossScaleOptimizer(_tf.Optimizer):
         # save them twice, which TensorFlow refuses.
         if _tf.called_by_checkpointing():
             return []
-        return self._wrapped.get_slot_names()
+        return self._tflsc_wrapped.get_slot_names()
 
     def get_name(self) -> str:
         """Returns the wrapped optimizer's name."""
-        return _name_of(self._wrapped, self._name)
+        return _name_of(self._tflsc_wrapped, self._name)
 
     def _create_or_restore_slot_variable(self, *args: Any, **kwargs: Any) -> Any:
         # A checkpoint of the wrapped optimizer alone, restored into this one.
-        return self._wrapped._create_or_restore_slot_variable(*args, **kwargs)
-
-    def _never_called(self, *args: Any, **kwargs: Any) -> NoReturn:
-        raise RuntimeError("The wrapped optimizer applies gradients, not this one.")
+        return self._tflsc_wrapped._create_or_restore_slot_variable(*args, **kwargs)
 
     _apply_dense = _apply_sparse = _never_called
     _resource_apply_dense = _resource_apply_sparse = _never_called
+
+
+_FORM_OF_CONTRIB = _step.GraphForm(cond=_tf.cond)
 
 
 class LossScaleOptimizer(_BaseLossScaleOptimizer):
@@ -320,8 +369,8 @@ class LossScaleOptimizer(_BaseLossScaleOptimizer):
     asked for.
     """
 
-    _calls_loss_in_graphs = True
-    _keep_sparse = False  # Also of subclasses that leave out this constructor.
+    _tflsc_calls_loss_in_graphs = True
+    _tflsc_keep_sparse = False  # Also of subclasses that leave out this constructor.
 
     def __init__(
         self,
@@ -356,7 +405,7 @@ class LossScaleOptimizer(_BaseLossScaleOptimizer):
             SyncReplicasOptimizer, which belongs around this one.
         """
         # Some Keras optimizers have methods of these names, which mean something else.
-        if not _policy.has_methods(opt, "compute_gradients", "apply_gradients") or (
+        if not _scaler.has_methods(opt, "compute_gradients", "apply_gradients") or (
             _tf.is_keras_optimizer(opt)
         ):
             raise TypeError(
@@ -365,43 +414,60 @@ class LossScaleOptimizer(_BaseLossScaleOptimizer):
             )
         _replicas.check_strategy()
         manager = _as_manager(loss_scale_manager if _arguments.flag("enabled", enabled) else 1)
-        agree = _agreement.function_for(agree, opt, _inside(manager), enabled)
+        scaler = _scaler.Scaler(_inside(manager), enabled)
+        agree = _agreement.function_for(agree, opt, scaler)
         super().__init__(opt)
         self._opt = opt
-        self._agree, self._enabled = agree, enabled
+        self._tflsc_agree, self._tflsc_enabled = agree, enabled
         self._loss_scale_manager = manager
-        self._keep_sparse = bool(keep_sparse)
-        _claims.claim(_claims.V1, self._policy)
+        self._tflsc_keep_sparse = bool(keep_sparse)
+        _ownership.claim(_ownership.V1, self._tflsc_loss_scale_in_use)
 
     @property
-    def _wrapped(self) -> Any:
+    def _tflsc_wrapped(self) -> Any:
         return self._opt
 
     @property
     def _loss_scale_manager(self) -> Any:
-        return self.__dict__["_manager_given"]
+        return self.__dict__["_tflsc_manager_given"]
 
     @_loss_scale_manager.setter
     def _loss_scale_manager(self, manager: Any) -> None:
-        self._policy = _inside(manager)
-        self.__dict__["_manager_given"] = manager
+        self._tflsc_loss_scale_in_use = _inside(manager)
+        self.__dict__["_tflsc_manager_given"] = manager
 
-    def _scaled_gradients(
-        self, loss: Any, options: dict[str, Any]
-    ) -> tuple[list[Any], list[Any], tf.Tensor]:
-        grads, variables, scale = super()._scaled_gradients(loss, options)
-        if not self._keep_sparse:
-            grads = [
-                tf.convert_to_tensor(grad) if isinstance(grad, tf.IndexedSlices) else grad
-                for grad in grads
-            ]
-        return grads, variables, scale
+    _tflsc_hooks = (*_BaseLossScaleOptimizer._tflsc_hooks, "_down_scale")
 
-    def _reciprocal(self, scale: tf.Tensor) -> tf.Tensor:
+    def _tflsc_unscaled(
+        self, grads_and_vars: list[tuple[Any, Any]], scale: tf.Tensor
+    ) -> list[tuple[Any, Any]]:
+        return self._down_scale(grads_and_vars, scale)
+
+    def _down_scale(
+        self, grads_vars: list[tuple[Any, Any]], loss_scale: tf.Tensor
+    ) -> list[tuple[Any, Any]]:
+        """Divides gradients by the loss scale, as r1.15's; `compute_gradients` calls it."""
+        grads = self._tflsc_to_unscale([grad for grad, _ in grads_vars])
+        unscaled = _gradients.unscale(grads, self._tflsc_reciprocal(loss_scale))
+        return list(zip(unscaled, [var for _, var in grads_vars]))
+
+    def _tflsc_to_unscale(self, grads: list[Any]) -> list[Any]:
+        if self._tflsc_keep_sparse:
+            return grads
+        return [
+            tf.convert_to_tensor(grad) if isinstance(grad, tf.IndexedSlices) else grad
+            for grad in grads
+        ]
+
+    def _tflsc_reciprocal(self, scale: tf.Tensor) -> tf.Tensor:
         return tf.math.reciprocal(scale)
 
-    def _step_options(self, name: str | None) -> dict[str, Any]:
-        return {"cond": _tf.cond, "skips_nonfinite": self._enabled}
+    @property
+    def _tflsc_skips_nonfinite(self) -> bool:
+        return self._tflsc_enabled
+
+    def _tflsc_graph_form(self, name: str | None, scaler: _scaler.Scaler) -> _step.GraphForm:
+        return _FORM_OF_CONTRIB
 
 
 class MixedPrecisionLossScaleOptimizer(_BaseLossScaleOptimizer):
@@ -453,31 +519,108 @@ class MixedPrecisionLossScaleOptimizer(_BaseLossScaleOptimizer):
             raise ValueError("loss_scale cannot be None")
         _replicas.check_strategy()
         loss_scale = loss_scale_lib.get(loss_scale if _arguments.flag("enabled", enabled) else 1)
-        agree = _agreement.function_for(agree, opt, loss_scale)
+        agree = _agreement.function_for(agree, opt, _scaler.Scaler(loss_scale))
         super().__init__(opt)
         self._optimizer = opt
-        self._agree, self._enabled = agree, enabled
+        self._tflsc_agree, self._tflsc_enabled = agree, enabled
         self._loss_scale = loss_scale
-        _claims.claim(_claims.V1, loss_scale)
+        _ownership.claim(_ownership.V1, loss_scale)
 
     @property
-    def _wrapped(self) -> Any:
+    def _tflsc_wrapped(self) -> Any:
         return self._optimizer
 
     @property
     def _loss_scale(self) -> Any:
-        return self._policy
+        return self._tflsc_loss_scale_in_use
 
     @_loss_scale.setter
     def _loss_scale(self, loss_scale: Any) -> None:
-        self._policy = loss_scale
+        self._tflsc_loss_scale_in_use = loss_scale
 
-    def _step_options(self, name: str | None) -> dict[str, Any]:
-        if not _policy.always_applies(self._policy):  # Else the wrapped one's operation will do.
+    _tflsc_hooks = (
+        *_BaseLossScaleOptimizer._tflsc_hooks,
+        "_distributed_apply",
+        "_doing_dynamic_loss_scaling",
+        "_scale_grad",
+        "_unscale_grads",
+    )
+
+    def _tflsc_scaled_loss(self, loss: Any, scale: tf.Tensor) -> Any:
+        if self._tflsc_overrides("_scale_loss"):
+            return self._scale_loss(loss)
+        return super()._tflsc_scaled_loss(loss, scale)
+
+    def _tflsc_unscaled(
+        self, grads_and_vars: list[tuple[Any, Any]], scale: tf.Tensor
+    ) -> list[tuple[Any, Any]]:
+        grads = [grad for grad, _ in grads_and_vars]
+        if self._tflsc_overrides("_unscale_grads", "_scale_grad"):
+            grads = self._unscale_grads(grads)
+        else:
+            grads = _gradients.unscale(grads, self._tflsc_reciprocal(scale))
+        return list(zip(grads, [var for _, var in grads_and_vars]))
+
+    def _tflsc_apply(
+        self, grads_and_vars: list[tuple[Any, Any]], global_step: Any, name: str | None
+    ) -> Any:
+        overrides = self._tflsc_overrides
+        if overrides("_doing_dynamic_loss_scaling") and not self._doing_dynamic_loss_scaling():
+            return self._optimizer.apply_gradients(grads_and_vars, global_step, name)
+        if not overrides("_distributed_apply"):
+            return super()._tflsc_apply(grads_and_vars, global_step, name)
+        _step.check_place("apply_gradients")
+        return tf.distribute.get_replica_context().merge_call(
+            self._distributed_apply, args=(tuple(grads_and_vars), global_step, name)
+        )
+
+    # What follows are r2.0's methods, which a step calls if a subclass overrides them. They are not
+    # handed the scale, and read it anew: without them the same one scales and unscales.
+
+    def _doing_dynamic_loss_scaling(self) -> bool:
+        """Returns False where steps are applied without asking the loss scale."""
+        return not _scaler.Scaler(self._loss_scale).applies_all
+
+    def _scale_loss(self, loss: Any) -> Any:
+        """Multiplies a loss, a tensor or a function, with the loss scale."""
+        return super()._tflsc_scaled_loss(loss, _scaler.scale(self._loss_scale))
+
+    def _unscale_grads(self, grads: list[Any]) -> list[Any]:
+        """Divides gradients by the loss scale."""
+        reciprocal = self._tflsc_reciprocal(_scaler.scale(self._loss_scale))
+        return [None if grad is None else self._scale_grad(grad, reciprocal) for grad in grads]
+
+    def _scale_grad(self, grad: Any, loss_scale_reciprocal: tf.Tensor) -> Any:
+        """Multiplies one gradient with one over the loss scale."""
+        return _gradients.unscale([grad], loss_scale_reciprocal)[0]
+
+    def _distributed_apply(
+        self, distribution: Any, grads_and_vars: Any, global_step: Any = None, name: Any = None
+    ) -> Any:
+        """Takes a step in the cross-replica context; gradients may be one for each replica."""
+        step = _StepOfV1(self, "grads_and_vars", global_step, name)
+        grads = [grad for grad, _ in grads_and_vars]
+        return self._tflsc_take_step(step, grads, [var for _, var in grads_and_vars], called=None)
+
+    def _apply_gradients(
+        self, distribution: Any, grads_and_vars: Any, global_step: Any, name: str | None
+    ) -> Any:
+        """Has the wrapped optimizer apply gradients in each replica."""
+
+        def apply(grads_and_vars: Any) -> Any:
+            return self._optimizer.apply_gradients(grads_and_vars, global_step, name)
+
+        return _replicas.call_for_each_replica(apply, (grads_and_vars,))
+
+    def _tflsc_apply_everywhere(self) -> Any:
+        return self._apply_gradients if self._tflsc_overrides("_apply_gradients") else None
+
+    def _tflsc_graph_form(self, name: str | None, scaler: _scaler.Scaler) -> _step.GraphForm:
+        if not scaler.applies_all:  # Else the wrapped one's operation will do.
             name = name or self.get_name()
-        return {"moves_first": True, "name": name}
+        return _step.GraphForm(scale_first=True, name=name)
 
-    def _inner_name(self, name: str | None) -> str | None:
+    def _tflsc_inner_name(self, name: str | None) -> str | None:
         # The same string in each replica, or it would become one value per replica.
         return sys.intern(f"{name or self.get_name()}-wrapped")
 
@@ -485,7 +628,7 @@ class MixedPrecisionLossScaleOptimizer(_BaseLossScaleOptimizer):
 class _LossScaleManagerAdapter(lsm.LossScaleManager):
     """A manager that takes its scale from a `LossScale`."""
 
-    _runs_a_loss_scale = True
+    _tflsc_wraps_loss_scale = True
 
     def __init__(self, loss_scale: loss_scale_lib.LossScale) -> None:
         self.loss_scale = loss_scale
@@ -494,16 +637,16 @@ class _LossScaleManagerAdapter(lsm.LossScaleManager):
         return self.loss_scale()
 
     def update_loss_scale(self, finite_grads: bool | tf.Tensor) -> Any:
-        return _policy.move_together(
-            lambda finite: _watch.move(
-                self.loss_scale, finite, functools.partial(_policy.move, self.loss_scale)
+        return _scaler.update_cross_replica(
+            lambda finite: _observers.update_observed(
+                self.loss_scale, finite, _scaler.Scaler(self.loss_scale).update
             ),
             finite_grads,
             self.variables(),
         )
 
     def variables(self) -> list[tf.Variable]:
-        return _policy.variables(self.loss_scale)
+        return _scaler.variables(self.loss_scale)
 
 
 def _inside(manager: Any) -> Any:
@@ -513,7 +656,7 @@ def _inside(manager: Any) -> Any:
 
 def _as_manager(identifier: Any) -> Any:
     """Returns a loss-scale manager for a manager, a `LossScale`, or what `loss_scale.get` takes."""
-    if _policy.is_manager(identifier):
+    if _scaler.is_manager(identifier):
         return identifier
     if isinstance(identifier, loss_scale_lib.ManagerLossScale):
         return identifier.manager

@@ -103,6 +103,30 @@ class ManagerTest(CaseTest):
         history = self.check(make, CONTRIB, [1.0 - 0.125 * 8.75, 32.0, 1.0, 1.0])
         self.assertEqual(sorted({row[1] for row in history}), [16.0, 32.0, 64.0])
 
+    def test_names_of_their_own(self):
+        def make(api):
+            class Named(api.ExponentialUpdateLossScaleManager):
+                def __init__(self, *args):
+                    super().__init__(*args)
+                    self.variables = ["own"]
+                    self._init_loss_scale, self._checkpoint_names = None, None
+
+                def _move(self):
+                    raise AssertionError("nobody calls it but the user")
+
+                _config = _move
+
+            class Optimizer(api.LossScaleOptimizer):
+                def __init__(self, *args):
+                    super().__init__(*args)
+                    self._policy, self._agree, self._enabled = "own", "own", False
+                    self._keep_sparse, self._manager_given = True, None
+
+            manager = Named(8.0, 2, 1, 2.0, 0.5)
+            return Optimizer(sgd(), manager), [manager._loss_scale, manager._num_good_steps]
+
+        self.check(make, CONTRIB, [1.0 - 0.125 * 8.75, 4.0, 1.0])
+
     def test_variables_of_the_manager(self):
         def make(api):
             class WithVariables(api.ExponentialUpdateLossScaleManager):
@@ -162,8 +186,150 @@ class ManagerTest(CaseTest):
 
         self.check(make, CONTRIB, [1.0 - 0.125 * 8.75 / 2, 128.0])
 
+    def test_down_scale(self):
+        # A second scale, under the first; r1.15 hands on None and sparse gradients as they are.
+        def make(api):
+            class Twice(api.LossScaleOptimizer):
+                def _down_scale(self, grads_vars, loss_scale):
+                    halves = [(grad * 0.5, var) for grad, var in grads_vars]
+                    return super()._down_scale(halves, loss_scale * 2.0)
+
+            return Twice(sgd(), api.FixedLossScaleManager(8.0)), []
+
+        self.check(make, CONTRIB, [1.0 - 0.125 * 8.75 / 4])
+
+    def test_down_scale_that_calls_no_other_in_minimize(self):
+        def run(api):
+            class Clipping(api.LossScaleOptimizer):
+                def _down_scale(self, grads_vars, loss_scale):
+                    self.kinds = [type(grad).__name__ for grad, _ in grads_vars]
+                    return [(tf.minimum(grad / loss_scale, 0.25), var) for grad, var in grads_vars]
+
+            with modes.entered("graph_v1") as mode:
+                table = tf1.get_variable("table", initializer=tf.ones([3, 1]))
+                optimizer = Clipping(sgd(), api.FixedLossScaleManager(8.0))
+                mode.run(optimizer.minimize(tf.reduce_sum(tf.gather(table, [0, 2, 2]))))
+                return optimizer.kinds, mode.value(table).ravel().tolist()
+
+        expected = ["IndexedSlices"], [0.96875, 1.0, 0.96875]
+        for api in CONTRIB:
+            if api is not None:
+                self.assertEqual(run(api), expected)
+
+    @parameterized.parameters("graph_v1", "graph_v2", "eager", "function")
+    def test_reset_stats(self, mode):
+        # Resets one of two counters alone, and counts how often it is asked.
+        def run(api):
+            class Counting(api.ExponentialUpdateLossScaleManager):
+                def __init__(self, *args):
+                    super().__init__(*args)
+                    self.resets = tf1.get_variable(
+                        "resets", initializer=0, trainable=False, use_resource=True
+                    )
+
+                def _reset_stats(self):
+                    return tf.group(tf1.assign(self._num_good_steps, 0), self.resets.assign_add(1))
+
+            with modes.entered(mode) as entered:
+                manager = Counting(8.0, 2, 2, 2.0, 0.5)
+                update = entered.compile(manager.update_loss_scale, modes.scalar(tf.bool))
+                history = []
+                for value in np.isfinite(GRADIENTS):
+                    update(value)
+                    state = [manager._loss_scale, manager._num_good_steps, manager._num_bad_steps]
+                    read = entered.value([tf.identity(each) for each in [*state, manager.resets]])
+                    history.append([float(number) for number in read])
+                return history
+
+        history = run(contrib)
+        self.assertEqual(history[-1], [8.0, 1.0, 1.0, 6.0])
+        self.assertIn([16.0, 0.0, 1.0, 1.0], history)  # It grew, and kept a bad step.
+        if originals.contrib() is not None and mode in modes.GRAPH:
+            self.assertEqual(history, run(originals.contrib()))
+
 
 class LossScaleTest(CaseTest):
+    def test_scale_loss_and_unscale_grads(self):
+        def make(api):
+            class Own(api.MixedPrecisionLossScaleOptimizer):
+                def _scale_loss(self, loss):
+                    return super()._scale_loss(loss) * 4.0
+
+                def _unscale_grads(self, grads):
+                    return [grad * 0.5 for grad in super()._unscale_grads(grads)]
+
+            loss_scale = api.DynamicLossScale(8.0, 2)
+            return Own(sgd(), loss_scale), [loss_scale()]
+
+        self.check(make, EXPERIMENTAL, [1.0 - 0.125 * 8.75 * 2.0, 4.0])
+
+    def test_scale_loss_of_a_function(self):
+        def run(api):
+            class Own(api.MixedPrecisionLossScaleOptimizer):
+                def _scale_loss(self, loss):
+                    scaled = super()._scale_loss(loss)
+                    return lambda: scaled() * 4.0
+
+            with modes.entered("graph_v2") as mode:
+                weight = tf1.get_variable("weight", initializer=1.0)
+                mode.run(Own(sgd(), api.DynamicLossScale(8.0, 2)).minimize(lambda: weight * 0.5))
+                return float(mode.value(weight))
+
+        for api in EXPERIMENTAL:
+            if api is not None:
+                self.assertEqual(run(api), 0.75)
+
+    def test_scale_grad(self):
+        def make(api):
+            class Own(api.MixedPrecisionLossScaleOptimizer):
+                def _scale_grad(self, grad, reciprocal):
+                    return tf.minimum(super()._scale_grad(grad, reciprocal), 0.5)
+
+            return Own(sgd(), api.DynamicLossScale(8.0, 2)), []
+
+        self.check(make, EXPERIMENTAL, [1.0 - 0.125 * 5.75])
+
+    def test_doing_no_dynamic_loss_scaling(self):
+        # Then everything is applied, and the loss scale stays.
+        def make(api):
+            class Own(api.MixedPrecisionLossScaleOptimizer):
+                def _doing_dynamic_loss_scaling(self):
+                    return False
+
+            loss_scale = api.DynamicLossScale(8.0, 2)
+            return Own(sgd(), loss_scale), [loss_scale(), loss_scale._num_good_steps]
+
+        history = self.check(make, EXPERIMENTAL)
+        self.assertEqual(history[-1][1:], [8.0, 0.0])
+        self.assertTrue(np.isnan(history[-1][0]))
+
+    def test_how_gradients_are_applied(self):
+        def make(api):
+            class Own(api.MixedPrecisionLossScaleOptimizer):
+                def __init__(self, *args):
+                    super().__init__(*args)
+                    self.calls = []
+
+                def _distributed_apply(self, distribution, grads_and_vars, global_step, name):
+                    self.calls.append("distributed")
+                    halves = tuple((grad * 0.5, var) for grad, var in grads_and_vars)
+                    return super()._distributed_apply(distribution, halves, global_step, name)
+
+                def _apply_gradients(self, distribution, grads_and_vars, global_step, name):
+                    self.calls.append(name)
+                    halves = tuple((grad * 0.5, var) for grad, var in grads_and_vars)
+                    return super()._apply_gradients(distribution, halves, global_step, name)
+
+                def apply_gradients(self, *args, **kwargs):
+                    step = super().apply_gradients(*args, **kwargs)
+                    assert self.calls == ["distributed", "GradientDescent-wrapped"], self.calls
+                    return step
+
+            loss_scale = api.DynamicLossScale(8.0, 2)
+            return Own(sgd(), loss_scale), [loss_scale(), loss_scale._num_good_steps]
+
+        self.check(make, EXPERIMENTAL, [1.0 - 0.125 * 8.75 / 4, 4.0, 1.0])
+
     def test_bounds_and_two_weights(self):
         def make(api):
             class Bounded(api.DynamicLossScale):
@@ -190,6 +356,63 @@ class LossScaleTest(CaseTest):
         history = self.check(make, EXPERIMENTAL)
         self.assertEqual(history[-1][2:], [4.0, 13.0])
         self.assertLessEqual({row[1] for row in history}, {4.0, 8.0, 16.0})
+
+    def test_names_of_their_own(self):
+        def make(api):
+            class Named(api.DynamicLossScale):
+                def __init__(self, *args):
+                    super().__init__(*args)
+                    self._weights = np.ones(3)
+                    self._variables, self._changed = ["own"], None
+                    self._skips_nonfinite = False
+
+                def _move(self, where):
+                    raise AssertionError("nobody calls it but the user")
+
+                @property
+                def current_loss_scale(self):
+                    return self._current_loss_scale * 1000.0
+
+                @property
+                def good_steps(self):
+                    return None
+
+            class Optimizer(api.MixedPrecisionLossScaleOptimizer):
+                def __init__(self, *args):
+                    super().__init__(*args)
+                    self._policy, self._agree, self._enabled = "own", "own", False
+                    self._wrapped, self._reciprocal, self._take_step = None, None, None
+
+                def _step_options(self):
+                    raise AssertionError("nobody calls it but the user")
+
+                _inner_name = _scaled_gradients = _policy_in_use = _step_options
+
+            loss_scale = Named(8.0, 2)
+            return Optimizer(sgd(), loss_scale), [loss_scale(), loss_scale._num_good_steps]
+
+        self.check(make, EXPERIMENTAL, [1.0 - 0.125 * 8.75, 4.0, 1.0])
+
+    def test_state_of_their_own_under_the_names_of_r2_0(self):
+        def make(api):
+            class Own(api.DynamicLossScale):
+                def __init__(self, *args):
+                    super().__init__(*args)
+                    self._current_loss_scale = tf1.get_variable(
+                        "own_scale", initializer=64.0, trainable=False, use_resource=True
+                    )
+                    self._num_good_steps = tf1.get_variable(
+                        "own_steps",
+                        initializer=tf.constant(1, tf.int64),
+                        trainable=False,
+                        use_resource=True,
+                    )
+
+            loss_scale = Own(8.0, 4)
+            optimizer = api.MixedPrecisionLossScaleOptimizer(sgd(), loss_scale)
+            return optimizer, [loss_scale(), loss_scale._num_good_steps]
+
+        self.check(make, EXPERIMENTAL, [1.0 - 0.125 * 8.75, 8.0, 1.0])
 
     def test_loss_scale_replaced_at_run_time(self):
         def make(api):

@@ -57,7 +57,7 @@ def with_keras():
 
         @tf.function(autograph=False, input_signature=[modes.scalar()])
         def step(gradient):
-            opt.apply_gradients([(gradient, weight)])
+            opt.apply_gradients([(gradient, weight)], scaled=False)
 
         for gradient in GRADIENTS:
             step(gradient)

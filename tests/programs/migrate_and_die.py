@@ -7,14 +7,11 @@ the signal that ended it.
 """
 
 import contextlib
-import io
 import os
 import signal
 import sys
 import time
 
-# Without TensorFlow the package can be run, not imported; see `tf_lossscale_compat/__init__.py`.
-import tf_lossscale_command  # noqa: F401
 from tf_lossscale_compat.migrate import _command, _files
 
 
@@ -51,8 +48,9 @@ def killed_fork(folder, seconds):
 def main():
     (folder,) = sys.argv[1:]
     start = time.monotonic()
-    with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
-        _command.run([folder], check=True)
+    with open(os.devnull, "w") as nothing:
+        with contextlib.redirect_stdout(nothing), contextlib.redirect_stderr(nothing):
+            _command.run([folder], check=True)
     print(1000 * (time.monotonic() - start), flush=True)
     for line in sys.stdin:
         print(killed_fork(folder, float(line) / 1000), flush=True)

@@ -1,4 +1,4 @@
-"""StepRecord, the hook, summaries and replay; one loss scale for several optimizers."""
+"""StepRecord, the hook, summaries; one loss scale for several optimizers."""
 
 from typing import Any, Dict, Optional, Tuple
 
@@ -6,7 +6,7 @@ import tensorflow as tf
 
 import tf_lossscale_compat as lsc
 from tf_lossscale_compat import monitoring
-from tf_lossscale_compat.monitoring import LossScaleHook, replay, write_summaries
+from tf_lossscale_compat.monitoring import LossScaleHook, write_summaries
 
 scale = lsc.DynamicLossScale()
 record = lsc.StepRecord(scale, names=True, max_consecutive_skips=50)
@@ -46,13 +46,6 @@ hook = LossScaleHook(record, every_n_steps=10, output_dir="logs", step=steps, is
 with tf.compat.v1.train.MonitoredTrainingSession(hooks=[hook]) as session:
     session.run([])
 
-result = replay(lambda x: x * weight, tf.constant(1.0), loss_scale=scale, detail="tensors")
-if result.first_nonfinite is not None:
-    print(result.first_nonfinite.name, result.cause, result.finite_scale)
-bad: int = sum(row.nonfinite for row in result)
-table: str = result.table() + result.summary() + result[0].what()
-replay(generator, 1, 2, loss_scale=2.0**15, targets=None, training=True, show=False)
-
 lsc.StepRecord()  # error: call-arg reportCallIssue
 lsc.StepRecord("scale")  # error: arg-type reportArgumentType
 lsc.StepRecord(scale, True)  # error: call-arg,misc reportCallIssue
@@ -69,13 +62,6 @@ LossScaleHook(record, save_steps=10)  # error: call-arg reportCallIssue
 hook.no_such_method()  # error: attr-defined reportAttributeAccessIssue
 write_summaries(scale)  # error: arg-type reportArgumentType
 write_summaries(record, 3, writer)  # error: call-arg,misc reportCallIssue
-replay()  # error: call-arg reportCallIssue
-replay(generator, loss_scale="dynamic")  # error: arg-type reportArgumentType
-replay(generator, detail="rows")  # error: arg-type reportArgumentType
-replay(generator, shown=True)  # error: call-arg reportCallIssue
-result.first_nonfinite.name  # error: union-attr reportOptionalMemberAccess
-result.rows  # error: attr-defined reportAttributeAccessIssue
-result[0].nans  # error: attr-defined reportAttributeAccessIssue
 lsc.apply_if_finite(scale)  # error: call-arg reportCallIssue
 lsc.apply_if_finite("dynamic", [])  # error: arg-type reportArgumentType
 lsc.apply_if_finite(scale, generator, [])  # error: call-arg,misc,arg-type reportCallIssue

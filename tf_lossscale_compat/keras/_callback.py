@@ -7,7 +7,7 @@ import functools
 import sys
 from typing import TYPE_CHECKING, Any
 
-from tf_lossscale_compat import _arguments, _monitor, _step_record, _summaries, _tf, _watch
+from tf_lossscale_compat import _arguments, _monitor, _observers, _step_record, _summaries, _tf
 from tf_lossscale_compat.keras import _families, _shared
 
 if TYPE_CHECKING:
@@ -221,7 +221,7 @@ def _record_of(model):
             "record must be given where the model's optimizer is no loss-scale optimizer of "
             f"tf_lossscale_compat, got record=None and the optimizer {optimizer!r}."
         )
-    record = _watch.record_of(optimizer)
+    record = _observers.record_of(optimizer)
     if record is not None:
         return record
     strategy = getattr(model, "distribute_strategy", None)

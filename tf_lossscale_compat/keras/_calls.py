@@ -2,7 +2,8 @@
 
 `apply_gradients` is given scaled gradients by some steps (Keras 3's own) and unscaled ones by
 others. Where the caller does not say which, what the optimizer was ever asked for does, and nothing
-else: not where, in which order or by whom. `apply` and `minimize` need no rule and leave no record.
+else: not where, in which order or by whom. `apply` and `minimize` need no rule and leave no record,
+nor does the step that `fit` of Keras 3 itself takes, which is known by its code.
 """
 
 from absl import logging
@@ -27,6 +28,19 @@ _FORGOT = (
     "opt.get_scaled_loss(loss); gradients of scaled; opt.get_unscaled_gradients(gradients); "
     "opt.apply_gradients(...)."
 )
+_NEVER = (
+    "apply_gradients of this optimizer was called, but neither get_scaled_loss nor "
+    "get_unscaled_gradients ever was, so that nothing was scaled. Write scaled = "
+    "opt.get_scaled_loss(loss); gradients of scaled; opt.get_unscaled_gradients(gradients); "
+    "opt.apply_gradients(...). If nothing is to be scaled, apply_gradients(..., scaled=False) says "
+    "so, and ends this warning."
+)
+_NEITHER = (
+    "apply_gradients of this optimizer was called, and none of scale_loss, get_scaled_loss and "
+    "get_unscaled_gradients ever was. The gradients are divided by the loss scale, as Keras 3 does "
+    "always. If they are of a loss that was not scaled, write apply_gradients(..., scaled=False); "
+    "else scaled=True says so, and ends this warning."
+)
 _TWICE = (
     "get_unscaled_gradients of this optimizer was called, but apply takes scaled gradients and "
     "divides them by the loss scale once more. Call apply_gradients, or leave "
@@ -34,19 +48,24 @@ _TWICE = (
 )
 
 
-def _are_scaled(asked):
-    """Whether gradients are scaled by the rule; None where it contradicts itself."""
-    others = asked - {SCALED}
-    return None if others and SCALED in asked else SCALED in asked
-
-
 class Calls:
-    """What one optimizer was asked for."""
+    """What one optimizer was asked for.
 
-    def __init__(self):
+    Args:
+      scaled_unless_asked: bool, whether gradients are scaled if it was never asked for anything.
+    """
+
+    def __init__(self, scaled_unless_asked=False):
+        self._scaled_unless_asked = scaled_unless_asked
         self._asked = set()
         self._traced = False  # Whether a function or graph follows the rule for good.
         self._warned = set()
+
+    def _are_scaled(self, asked):
+        """Whether gradients are scaled by the rule; None where it contradicts itself."""
+        if not asked:
+            return self._scaled_unless_asked
+        return None if len(asked) > 1 and SCALED in asked else SCALED in asked
 
     @_tf.do_not_convert
     def ask(self, method):
@@ -55,7 +74,7 @@ class Calls:
         Raises:
           ValueError: `apply_gradients` has been traced under another answer of the rule.
         """
-        before, after = _are_scaled(self._asked), _are_scaled(self._asked | {method})
+        before, after = self._are_scaled(self._asked), self._are_scaled(self._asked | {method})
         if self._traced and after is not before:
             raise ValueError(
                 f"{method} was called after apply_gradients had been traced into a function or "
@@ -68,7 +87,8 @@ class Calls:
     def are_scaled(self, scaled):
         """Whether gradients that `apply_gradients` was given are scaled.
 
-        Warns, once for each optimizer, where one of two calls that belong together was never made.
+        Warns, once for each optimizer, where one of two calls that belong together was never made,
+        and where gradients are divided that no call says are scaled.
 
         Args:
           scaled: what the caller says, a bool, or None to go by the rule.
@@ -81,7 +101,7 @@ class Calls:
             if not isinstance(scaled, bool):
                 raise TypeError(f"scaled must be True, False or None, got {scaled!r}.")
             return scaled
-        answer = _are_scaled(self._asked)
+        answer = self._are_scaled(self._asked)
         if answer is None:
             others = " and ".join(sorted(self._asked - {SCALED}))
             raise ValueError(
@@ -91,11 +111,18 @@ class Calls:
             )
         if not tf.executing_eagerly():
             self._traced = True
-        if self._asked == {UNSCALED}:
+        if answer and not self._asked:
+            self._warn(_NEITHER)
+        elif self._asked == {UNSCALED}:
             self._warn(_FORGOT.format(UNSCALED, LOSS_SCALED, "too small"))
         elif self._asked == {LOSS_SCALED}:
             self._warn(_FORGOT.format(LOSS_SCALED, UNSCALED, "too large"))
         return answer
+
+    def warn_if_never_asked(self):
+        """Warns where a step may have scaled nothing."""
+        if not self._asked:
+            self._warn(_NEVER)
 
     def applying_scaled(self):
         """Warns where `apply` may be given what is unscaled already."""

@@ -6,13 +6,17 @@ base classes, and in tf.keras from 2.11 on both kinds of optimizers.
 
 import functools
 import importlib
+import importlib.util
 import sys
+from typing import Any
 
 from tf_lossscale_compat import _tf
 from tf_lossscale_compat.keras import _keras3, _optimizer_v2, _tf_keras
 
 tf = _tf.tf
 
+# What Keras before 3 alone has in its optimizers' configs.
+_OLDER_ALONE = {"is_legacy_optimizer", "jit_compile"}
 # What each family's optimizers are known by: the name of a base class of all of them.
 _FAMILIES = {
     "BaseOptimizer": _keras3.Keras3,
@@ -51,33 +55,86 @@ def _native(keras, base, experimental):
     return base
 
 
+class _OfOneFamily(type):
+    """The metaclass of all wrappers: each is of one family, though it derives from another's.
+
+    The public classes are of tf.keras' own family. A class for another family derives from one of
+    those and from that family, and does without what the first has of its own family.
+    """
+
+    def mro(cls):
+        order = super().mro()
+        family = vars(cls).get("_family")
+        if family is None:
+            return order
+        replaced: Any = cls.__bases__[0]
+        left_out = {*replaced._family.__mro__, *family.__mro__}
+        return [each for each in order if each not in left_out] + list(family.__mro__)
+
+    def __call__(cls, *args, **kwargs):
+        return type.__call__(cls, *args, **kwargs)  # Past that of Keras, which picks a class.
+
+
 @functools.lru_cache(maxsize=None)
-def _class(public, mixin, base):
-    """The class that is both `public` and of the family of `base`."""
+def _metaclass(others):
+    """A class derived from `_OfOneFamily` and from `others`, a frozenset of metaclasses."""
+    found = {_OfOneFamily, *others}
+    found = {m for m in found if not any(m is not each and issubclass(each, m) for each in found)}
+    if len(found) == 1:
+        return found.pop()
+    return type("_OfOneFamily", tuple(sorted(found, key=lambda m: m is not _OfOneFamily)), {})
+
+
+def _new_class(name, bases, members):
+    return _metaclass(frozenset(map(type, bases)))(name, bases, members)
+
+
+@functools.lru_cache(maxsize=None)
+def _family_class(base, experimental):
+    """The class that each wrapper of the family of `base` derives from."""
+    mixin = _family(base)[0]
     keras = keras_of(base)
-    native = _native(keras, base, experimental=not public._takes_numbers)
-    cls = type(
-        public.__name__,
-        (public, mixin, native),
-        {
-            "_keras": keras,
-            "_native": native,
-            "_base": base,
+    native = _native(keras, base, experimental)
+    members = {"_keras": keras, "_native": native, "_base": base, "__module__": __name__}
+    cls = _new_class(mixin.__name__, (mixin, native), members)
+    cls._family = cls
+    return cls
+
+
+def default_family(experimental):
+    """The class for tf.keras' own optimizers, which the public classes derive from."""
+    return _family_class(_family(tf.keras.optimizers.SGD)[1], experimental)
+
+
+@functools.lru_cache(maxsize=None)
+def wrapper_class(public, base):
+    """Returns the class that wraps optimizers derived from `base` as `public` or a subclass.
+
+    That is `public` itself, unless `base` is of another family than tf.keras' own.
+    """
+    cls = public
+    if public._base is not base:
+        family = _family_class(base, experimental=not public._takes_numbers)
+        members = {
+            "_family": family,
             "_public": public,
             "__module__": public.__module__,
+            "__qualname__": public.__qualname__,
             "__doc__": public.__doc__,
-        },
-    )
+        }
+        cls = _new_class(public.__name__, (public, family), members)
     name = vars(public).get("_registered_name")
     if name is not None:
-        suffix = "V2" if mixin is _optimizer_v2.OptimizerV2 else ""
-        _register(keras, cls, name + suffix)
+        suffix = "V2" if issubclass(cls, _optimizer_v2.OptimizerV2) else ""
+        _register(cls._keras, cls, name + suffix)
     return cls
 
 
 def _register(keras, cls, name):
     """Lets that Keras find `cls` when it loads a model."""
     package = "tf_lossscale_compat"
+    if keras.__name__ == "keras" and not hasattr(keras.utils, "register_keras_serializable"):
+        keras = tf.keras  # Of 2.10 and before, which shows more of the same Keras.
     if hasattr(keras.utils, "register_keras_serializable"):
         keras.utils.register_keras_serializable(package=package, name=name)(cls)
     else:  # Before TensorFlow 2.1 a class goes by its own name, and this one's is Keras' already.
@@ -94,7 +151,8 @@ def family_of(optimizer, argument):
 
     Raises:
       TypeError: `optimizer` is no Keras optimizer.
-      ValueError: it has a loss scale already.
+      TypeError: it is a loss-scale optimizer.
+      ValueError: one wraps it already.
     """
     found = None if isinstance(optimizer, type) else _family(type(optimizer))
     if found is None:
@@ -106,27 +164,31 @@ def family_of(optimizer, argument):
                 "tf_lossscale_compat.contrib.mixed_precision.LossScaleOptimizer instead."
             )
         raise TypeError(f"{argument} must be a Keras optimizer, got {optimizer!r}.{hint}")
-    # Those of all Kerases are called so, or nearly; and mark so what they wrap.
+    # Those of all Kerases are called so, or nearly.
     names = [base.__name__ for base in type(optimizer).__mro__]
-    if any(name.startswith("LossScaleOptimizer") for name in names) or getattr(
-        optimizer, "_is_wrapped_by_loss_scale_optimizer", False
-    ):
-        raise ValueError(f"{argument} has a loss scale already, got {optimizer!r}.")
+    if any(name.startswith("LossScaleOptimizer") for name in names):
+        raise TypeError(f"{argument} must be no loss-scale optimizer itself, got {optimizer!r}.")
+    if getattr(optimizer, "_is_wrapped_by_loss_scale_optimizer", False):  # As all mark it.
+        raise ValueError(f"{argument} is wrapped by a loss-scale optimizer, got {optimizer!r}.")
     return found
 
 
-def wrapper_class(public, base):
-    """Returns the class that wraps optimizers derived from `base` as `public` or a subclass."""
-    return _class(public, *_family(base))
-
-
 def class_for_config(public, config):
-    """Returns the class to deserialize the inner optimizer's `config` with."""
-    if hasattr(public, "_native"):
+    """Returns the class to deserialize the inner optimizer's `config` with.
+
+    That is of tf.keras' own family, unless the config shows that it is of Keras before 3 and that
+    is `tf_keras` now.
+    """
+    module, arguments = str(config.get("module")), config.get("config", {})
+    legacy = ".legacy" in module or "decay" in arguments
+    older = legacy or not _OLDER_ALONE.isdisjoint(arguments)
+    of_tf_keras = module.split(".")[0] == "tf_keras" or (
+        older and issubclass(public, _keras3.Keras3) and importlib.util.find_spec("tf_keras")
+    )
+    if "_public" in vars(public) or not of_tf_keras:
         return public
-    of_tf_keras = str(config.get("module")).split(".")[0] == "tf_keras"
-    keras = importlib.import_module("tf_keras") if of_tf_keras else tf.keras
-    return _class(public, *_family(keras.optimizers.SGD))
+    optimizers = importlib.import_module("tf_keras").optimizers
+    return wrapper_class(public, _family((optimizers.legacy if legacy else optimizers).SGD)[1])
 
 
 def register(*publics):
@@ -141,4 +203,4 @@ def register(*publics):
             found = None if sgd is None else _family(sgd)
             if found is not None:
                 for public in publics:
-                    _class(public, *found)
+                    wrapper_class(public, found[1])

@@ -6,7 +6,7 @@ from typing import Any, Iterable
 
 from absl import logging
 
-from tf_lossscale_compat import _agreement, _gradients, _policy, _step, _tf
+from tf_lossscale_compat import _agreement, _arguments, _gradients, _scaler, _step, _tf
 from tf_lossscale_compat import loss_scale as loss_scale_lib
 from tf_lossscale_compat.keras import _shared
 
@@ -37,6 +37,23 @@ class Keras3(_shared.InnerHyperparameters):
         self.__dict__["_owned"] = {}
         self._track_loss_scale(loss_scale)
 
+    # Before 3.9, Keras' own class counts no steps here, and its base class assigns a variable.
+
+    @property
+    def iterations(self) -> Any:
+        """The inner optimizer's count of applied steps."""
+        return self.inner_optimizer.iterations
+
+    @iterations.setter
+    def iterations(self, variable: Any) -> None:
+        self._track_trackable(variable, "iterations")
+
+    _scaled_unless_asked = True
+
+    def _in_step_of_fit(self):
+        train_step = self._keras.Model.train_step
+        return _tf.is_within(train_step, lambda model: getattr(model, "optimizer", None) is self)
+
     inner_optimizer: Any = None  # An attribute of each instance, no property.
 
     def __setattr__(self, name: str, value: Any) -> None:
@@ -55,7 +72,11 @@ class Keras3(_shared.InnerHyperparameters):
                 "_loss_scale cannot be replaced once the optimizer is built: Keras 3 knows its "
                 "variables by their places. Make a new optimizer with the other loss scale."
             )
+        self.__dict__["_tflsc_owned_whole"] = None
         super()._track_loss_scale(loss_scale)
+        # One of a user's may hold more than its variables.
+        if type(loss_scale) in (loss_scale_lib.DynamicLossScale, loss_scale_lib.FixedLossScale):
+            self.__dict__["_tflsc_owned_whole"] = loss_scale
         if self._owned:  # Checkpoints take no list that something was removed from.
             for name, variable in self._owned.items():
                 if getattr(self, name, None) is variable:
@@ -70,16 +91,62 @@ class Keras3(_shared.InnerHyperparameters):
             if not any(variable is owned.value for owned in self._owned.values()):
                 self._own(name, variable)
 
+    def _trackable_children(self, *args, **kwargs):
+        children = super()._trackable_children(*args, **kwargs)
+        # All that it holds is owned, and Keras' own class has no such child: each would miss the
+        # other's in a checkpoint. Where a checkpoint has one, it is found all the same.
+        if vars(self).get("_tflsc_owned_whole") is not None:
+            children.pop("loss_scale", None)
+        return children
+
+    def _lookup_dependency(self, name, *args):
+        found = super()._lookup_dependency(name, *args)
+        if found is None and name == "loss_scale":
+            return vars(self).get("_tflsc_owned_whole")
+        return found
+
+    @property
+    def initial_scale(self) -> float | None:
+        """The loss scale at the start, a float; None if a custom `LossScale` does not tell.
+
+        Set before the optimizer is built, it is the loss scale; after that it is in configs alone.
+        """
+        return super().initial_scale
+
+    @initial_scale.setter
+    def initial_scale(self, value: Any) -> None:
+        value = _arguments.positive("initial_scale", value)
+        self._settable("initial_scale")._initial_loss_scale = value
+        if not self.built:
+            self.dynamic_scale.assign(value)
+
+    @property
+    def dynamic_growth_steps(self) -> int | None:
+        """After how many finite steps in a row the scale grows, an int; None if it does not.
+
+        A function that was traced before it is set keeps the number that it was traced with.
+        """
+        return super().dynamic_growth_steps
+
+    @dynamic_growth_steps.setter
+    def dynamic_growth_steps(self, value: Any) -> None:
+        value = _arguments.period("dynamic_growth_steps", value, "int64")
+        self._settable("dynamic_growth_steps")._increment_period = value
+
+    def _settable(self, name):
+        if not isinstance(self._loss_scale, loss_scale_lib.DynamicLossScale):
+            raise AttributeError(
+                f"{name} can be set where the loss scale is a DynamicLossScale, and it is "
+                f"{self._loss_scale!r}."
+            )
+        return self._loss_scale
+
     def _own(self, name, variable):
         """Makes `variable` one of the optimizer's, as the Keras variable that is returned."""
         owned = self._keras.Variable(
             initializer=variable, trainable=False, dtype=variable.dtype.name, name=name
         )
-        if owned.value is not variable:
-            raise RuntimeError(
-                f"Keras {self._keras.__version__} cannot take a tf.Variable over as its own; a "
-                "newer Keras 3 can."
-            )
+        owned._value = variable  # Before 3.10, Keras makes a copy of it.
         self._track_variable(owned)
         self._owned[name] = owned
         return owned
@@ -105,12 +172,12 @@ class Keras3(_shared.InnerHyperparameters):
     def stateless_apply(
         self, optimizer_variables: Any, grads: Any, trainable_variables: Any
     ) -> Any:
-        """Not supported: Keras' own would leave out the loss scale's rule.
+        """Not supported, as in Keras' own class on TensorFlow.
 
         Raises:
-          NotImplementedError: always.
+          ValueError: always.
         """
-        raise NotImplementedError(
+        raise ValueError(
             f"stateless_apply of {type(self).__name__} is not supported: the loss scale moves "
             "variables. Call apply(grads, trainable_variables), inside a tf.function if need be; "
             "or stateless_apply of inner_optimizer with gradients from get_unscaled_gradients."
@@ -124,10 +191,22 @@ class Keras3(_shared.InnerHyperparameters):
                 self.inner_optimizer.built = True  # Nor does every build say so.
             super(self._native, self).build(variables)
 
+    # Divided as by Keras' own: a reciprocal may be zero in a gradient's dtype, or not exact.
+
+    def _divide(self, grads):
+        return _gradients.divide(grads, _scaler.scale(self._loss_scale))
+
+    def _unscale(self, grads):
+        grads = list(grads)
+        return [
+            None if grad is None else tf.cast(divided, grad.dtype)
+            for grad, divided in zip(grads, self._divide(grads))
+        ]
+
     def _to_unscale(self, grads, variables):
         if any(map(_is_overwritten, variables)):
-            return self._unscale_for(grads, variables), None
-        return super()._to_unscale(grads, variables)
+            return self._unscale_for(grads, variables, self._divide), {}
+        return grads, {"divisor": _scaler.scale(self._loss_scale)}
 
     def _unscale_for(self, grads, variables, unscale=None):
         keeps = list(map(_is_overwritten, variables))
@@ -136,7 +215,7 @@ class Keras3(_shared.InnerHyperparameters):
         return [grad if keep else new for grad, new, keep in zip(grads, unscaled, keeps)]
 
     def _rescale(self, grads):
-        return _gradients.unscale(grads, _policy.scale(self._loss_scale))
+        return _gradients.unscale(grads, _scaler.scale(self._loss_scale))
 
     def _apply_pairs(self, grads_and_vars, scaled, **kwargs):
         grads, variables = _shared.split(grads_and_vars)
@@ -155,8 +234,8 @@ class Keras3(_shared.InnerHyperparameters):
         Args:
           grads_and_vars: iterable of (gradient, variable) pairs.
           scaled: bool, whether the gradients are still to be divided by the loss scale; None for
-            yes if this optimizer was ever asked for `scale_loss`, which Keras' own training step
-            does, and else no.
+            no if this optimizer was ever asked for `get_scaled_loss` or `get_unscaled_gradients`,
+            and else yes, as Keras' own does always. The step that `fit` itself takes is known.
 
         Returns:
           The inner optimizer's count of applied steps.
@@ -165,6 +244,8 @@ class Keras3(_shared.InnerHyperparameters):
           ValueError: called in a cross-replica context, there is no gradient, or `scaled` is None
             and this optimizer was asked both for `scale_loss` and for unscaled gradients.
         """
+        if scaled is None and self._in_step_of_fit():
+            scaled = True
         scaled = self._calls.are_scaled(scaled)
         if _step.overrides(self, Keras3, "apply"):  # Which Keras' own goes through, too.
             grads, variables = _shared.split(grads_and_vars)

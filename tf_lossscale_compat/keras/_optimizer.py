@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from absl import logging
 
-from tf_lossscale_compat import _agreement, _arguments, _claims, _replicas, _tf
+from tf_lossscale_compat import _agreement, _arguments, _ownership, _replicas, _scaler, _tf
 from tf_lossscale_compat import loss_scale as loss_scale_lib
 from tf_lossscale_compat.keras import _families, _shared
 
@@ -53,8 +53,9 @@ class _Wrapper(_shared.LossScaling):
         if isinstance(optimizer, dict):
             optimizer = _inner_of_config(type(self), optimizer, None)
         base = _families.family_of(optimizer, self._argument)[1]
-        if not hasattr(self, "_native"):
-            self.__class__ = _families.wrapper_class(type(self), base)
+        cls: Any = type(self)
+        if "_public" not in vars(cls):
+            self.__class__ = _families.wrapper_class(cls, base)
         if not (count_skipped is None or isinstance(count_skipped, bool)):
             raise TypeError(f"count_skipped must be True, False or None, got {count_skipped!r}.")
         _arguments.flag("enabled", enabled)
@@ -67,9 +68,11 @@ class _Wrapper(_shared.LossScaling):
         self._check_wrapped(optimizer, enabled)
         _replicas.check_strategy()
         loss_scale = make_loss_scale() if enabled else loss_scale_lib.FixedLossScale(1)
-        _claims.check(_claims.KERAS, loss_scale)
-        agreement = _agreement.function_for(agree, optimizer, loss_scale)
+        _ownership.check(_ownership.KERAS, loss_scale)
+        scaler = _scaler.Scaler(loss_scale)
+        agreement = _agreement.function_for(agree, optimizer, scaler)
         before = set(vars(self))
+        self.__dict__["_started"] = True
         self._wrap(optimizer, loss_scale, name)
         options = {"name": self._name_in_config(name), "count_skipped": count_skipped}
         options.update(enabled=None if enabled else False, agree=agree)
@@ -78,7 +81,7 @@ class _Wrapper(_shared.LossScaling):
         self.__dict__["_agree"] = agreement
         # All others are a subclass's, which copies take over.
         self.__dict__["_not_copied"] = {"_not_copied", *vars(self)} - before
-        _claims.claim(_claims.KERAS, loss_scale)
+        _ownership.claim(_ownership.KERAS, loss_scale)
 
     def _check_wrapped(self, optimizer, enabled):
         """Raises a TypeError or ValueError where `optimizer` cannot be wrapped."""
@@ -93,6 +96,12 @@ class _Wrapper(_shared.LossScaling):
                 f"enabled must not be False around an optimizer with a loss_scale_factor, got one "
                 f"of {factor!r}: this wrapper scales no loss for it. Leave one of the two out."
             )
+
+    def __dir__(self) -> list[str]:
+        # Python's own looks into all bases, also those that another family does without; and what
+        # checkpoints find there they call.
+        of_class = set().union(*map(vars, type(self).__mro__))
+        return sorted(of_class | (set(super().__dir__()) - set(dir(type(self)))))
 
     @classmethod
     def from_config(
@@ -158,7 +167,7 @@ class _Wrapper(_shared.LossScaling):
             for name, value in vars(self).items()
             if name not in self._not_copied and not name.startswith(("_self_", "_obj_reference"))
         }
-        # The class for a family has no name to be found by, other than the public class.
+        # A class for another family has no name to be found by, other than the public class.
         cls = vars(type(self)).get("_public", type(self))
         return cls, self._base, optimizer, state, self._loss_scale, self._options, attributes
 
@@ -211,8 +220,7 @@ def _used(optimizer):
 
 
 def _rebuild(cls, base, optimizer, state, loss_scale, options, attributes):
-    if not hasattr(cls, "_native"):
-        cls = _families.wrapper_class(cls, base)
+    cls = _families.wrapper_class(cls, base)
     of_config = isinstance(optimizer, dict)
     if of_config:
         optimizer = cls._deserialize_inner(copy.deepcopy(optimizer), None)
@@ -241,7 +249,6 @@ def _construct(cls, inner, arguments, config):
         arguments[cls._argument if by_own_name else names[0]] = positional.pop()
     known = names if inspect.Parameter.VAR_KEYWORD not in kinds else arguments
     given = {name: value for name, value in arguments.items() if name in known}
-    # The class for a family takes no attributes before Keras' own constructor was called.
     new = type.__call__(vars(cls).get("_public", cls), *positional, **given)
     for name in sorted(set(arguments) - set(given)):  # The constructor may know these by itself.
         if name == "name":
@@ -315,7 +322,11 @@ def _of_numbers(dynamic=True, initial_scale=None, dynamic_growth_steps=None):
         raise ValueError(message) from None
 
 
-class LossScaleOptimizer(_Wrapper):
+_Family: Any = _families.default_family(experimental=False)
+_ExperimentalFamily: Any = _families.default_family(experimental=True)
+
+
+class LossScaleOptimizer(_Wrapper, _Family):
     """Wraps a Keras optimizer with a dynamic or fixed loss scale.
 
     Becomes an optimizer of the family of `inner_optimizer`: of Keras 3 on TensorFlow, of `tf_keras`
@@ -420,7 +431,7 @@ class LossScaleOptimizer(_Wrapper):
         )
 
 
-class ExperimentalLossScaleOptimizer(LossScaleOptimizer):
+class ExperimentalLossScaleOptimizer(LossScaleOptimizer, _ExperimentalFamily):
     """Wraps a Keras optimizer with any loss scale.
 
     Public as `keras.mixed_precision.experimental.LossScaleOptimizer`; used in training as
@@ -430,6 +441,7 @@ class ExperimentalLossScaleOptimizer(LossScaleOptimizer):
     Keras. Beyond it, optimizers that clip gradients can be wrapped, and loss-scale managers used.
     """
 
+    _family = _ExperimentalFamily
     _registered_name = "ExperimentalLossScaleOptimizer"
     _argument = "optimizer"
     _takes_numbers = False

@@ -7,8 +7,8 @@ import sys
 import threading
 from typing import Any, Iterable
 
-from tf_lossscale_compat import _agreement, _step, _tf
-from tf_lossscale_compat.keras import _shared
+from tf_lossscale_compat import _agreement, _scaler, _step, _tf
+from tf_lossscale_compat.keras import _aggregation, _shared
 
 tf = _tf.tf
 
@@ -89,7 +89,7 @@ class OptimizerV2(_shared.WrapsTFKeras):
 
     def _track_loss_scale(self, loss_scale):
         super()._track_loss_scale(loss_scale)
-        for variable in loss_scale._variables():
+        for variable in _scaler.variables(loss_scale):
             _tf.tell_keras_session(variable)
 
     @classmethod
@@ -149,20 +149,27 @@ class OptimizerV2(_shared.WrapsTFKeras):
         pairs = self._gradients(loss, var_list, grad_loss, tape)
         return self.apply_gradients(pairs, name=name, scaled=False)
 
-    def _apply_pairs(self, grads_and_vars, scaled, **kwargs):
+    def _apply_pairs(self, grads_and_vars, scaled, args=(), aggregates=True, **kwargs):
         grads, variables = _shared.split(grads_and_vars)
         _agreement.check_reduced(self, grads)
-
-        def apply(grads, variables):
-            return self._optimizer.apply_gradients(list(zip(grads, variables)), **kwargs)
-
-        return self._step(grads, variables, scaled, apply)
+        option = "experimental_aggregate_gradients"
+        aggregation = None
+        if aggregates:
+            methods = ("_transform_unaggregated_gradients", "_aggregate_gradients")
+            # Keras' own class of TensorFlow 2.2 to 2.4 has the inner optimizer aggregate.
+            aggregation = _aggregation.Aggregation(
+                self._optimizer, methods, option, False, trusted=_tf.at_least(2, 5)
+            )
+        else:
+            kwargs[option] = aggregates
+        return self._aggregate_and_step(grads, variables, scaled, aggregation, args, kwargs)
 
     @_tf.do_not_convert
     def apply_gradients(
         self,
         grads_and_vars: Iterable[tuple[Any, Any]],
-        name: str | None = None,
+        name: Any = None,
+        experimental_aggregate_gradients: bool = True,
         *,
         scaled: bool | None = None,
         **kwargs: Any,
@@ -171,7 +178,10 @@ class OptimizerV2(_shared.WrapsTFKeras):
 
         Args:
           grads_and_vars: iterable of (gradient, variable) pairs.
-          name: str, handed to the inner optimizer, or None.
+          name: str, handed to the inner optimizer, or None; or whatever else the inner optimizer
+            takes in the second place.
+          experimental_aggregate_gradients: bool, whether gradients are summed over all replicas,
+            or aggregated as the inner optimizer does, before they are tested.
           scaled: bool, whether the gradients are still to be divided by the loss scale; None for
             yes if this optimizer was ever asked for `scale_loss`, and else no.
           **kwargs: handed to the inner optimizer, see there.
@@ -183,8 +193,18 @@ class OptimizerV2(_shared.WrapsTFKeras):
           ValueError: called in a cross-replica context, there is no gradient, or `scaled` is None
             and this optimizer was asked both for `scale_loss` and for unscaled gradients.
         """
-        scaled = self._calls.are_scaled(scaled)
-        return self._apply_pairs(grads_and_vars, scaled, name=name, **kwargs)
+        args: tuple[Any, ...] = ()
+        if isinstance(name, str) and _aggregation.takes(self._optimizer.apply_gradients, "name"):
+            kwargs["name"] = name
+        elif name is not None:
+            args = (name,)
+        return self._apply_pairs(
+            grads_and_vars,
+            self._are_scaled(scaled),
+            args,
+            experimental_aggregate_gradients,
+            **kwargs,
+        )
 
     def _aggregate_gradients(self, grads_and_vars):
         return self._optimizer._aggregate_gradients(grads_and_vars)
@@ -204,24 +224,27 @@ class OptimizerV2(_shared.WrapsTFKeras):
         self._optimizer.iterations = variable
 
     def variables(self) -> list[Any]:
-        """Returns the variables of the inner optimizer and after them those of the loss scale."""
+        """Returns the variables of the inner optimizer, without those of the loss scale."""
         return self.weights
 
     @property
     def weights(self) -> list[Any]:
-        """The variables of the inner optimizer and after them those of the loss scale, a list."""
-        return list(self._optimizer.weights) + self._loss_scale._variables()
+        """The variables of the inner optimizer, without those of the loss scale; a list."""
+        # Files hold those, too: there is no other place for them.
+        own = _scaler.variables(self._loss_scale) if _tf.called_by_hdf5_saving() else []
+        return list(self._optimizer.weights) + own
 
     def get_weights(self) -> list[Any]:
         """Returns the values of `weights` as NumPy arrays."""
-        return self._base.get_weights(self)
+        return self._optimizer.get_weights()
 
     def set_weights(self, weights: Any) -> None:
-        """Sets `weights`, or those of the inner optimizer alone, from a list of arrays."""
-        if len(weights) == len(self._optimizer.weights):
-            self._optimizer.set_weights(weights)
+        """Sets `weights` from a list of arrays, which may hold the loss scale's at its end."""
+        own = _scaler.variables(self._loss_scale)
+        if own and len(weights) == len(self.weights) + len(own):  # As `get_weights` gave them once.
+            _shared.set_weights([*self.weights, *own], self.weights, weights, own)
         else:
-            self._base.set_weights(self, weights)
+            self._optimizer.set_weights(weights)
 
     def get_slot_names(self) -> list[str]:
         """Returns the names of the inner optimizer's slots."""

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import inspect
 from typing import TYPE_CHECKING, Any, Iterable
 
 import numpy as np
 
-from tf_lossscale_compat import _agreement, _claims, _gradients, _policy, _step, _tf
+from tf_lossscale_compat import _agreement, _gradients, _ownership, _scaler, _step, _tf
 from tf_lossscale_compat import loss_scale as loss_scale_lib
 from tf_lossscale_compat import loss_scale_manager as lsm
-from tf_lossscale_compat.keras import _calls
+from tf_lossscale_compat.keras import _aggregation, _calls
 
 if TYPE_CHECKING:
     import tensorflow as tf
@@ -19,6 +20,21 @@ if TYPE_CHECKING:
     from tf_lossscale_compat import _types
 else:
     tf = _tf.tf
+
+
+class _StepOfKeras(_step.Optimizer):
+    """One step of a Keras optimizer."""
+
+    def __init__(self, owner, apply, agree):
+        self.observed, self.wrapped, self.agree = owner, owner._optimizer, agree
+        self.counts_skipped = owner._options.get("count_skipped", owner._counts_skipped())
+        self._apply, self._count_skipped = apply, owner._count_skipped
+
+    def apply(self, grads, variables):
+        return self._apply(grads, variables)
+
+    def count_skipped(self, number):
+        return self._count_skipped(number)
 
 
 # Stands for the class of Keras that each family puts beside this one, with all its attributes.
@@ -32,11 +48,16 @@ class LossScaling(_MixedIntoKeras):
     this and says how gradients are applied.
     """
 
+    # What `apply_gradients` takes by that Keras, of an optimizer that was asked for nothing.
+    _scaled_unless_asked = False
+
     def _adopt(self, inner_optimizer, loss_scale):
         """Remembers both; a family calls it at the place that its own constructor needs."""
         # Past every __setattr__ of a family: checkpoints are to find these under one name each.
         self.__dict__.update(
-            _optimizer=inner_optimizer, _loss_scale=loss_scale, _calls=_calls.Calls()
+            _optimizer=inner_optimizer,
+            _loss_scale=loss_scale,
+            _calls=_calls.Calls(self._scaled_unless_asked),
         )
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
@@ -52,20 +73,22 @@ class LossScaling(_MixedIntoKeras):
 
     def __setattr__(self, name: str, value: Any) -> None:
         # Code for TensorFlow 2.0 assigns another loss scale. Families would track it twice.
-        if name != "_loss_scale" or name not in vars(self):
+        if "_started" not in vars(self):  # By a subclass's constructor, before Keras' own.
+            object.__setattr__(self, name, value)
+        elif name != "_loss_scale" or name not in vars(self):
             self._check_reaches(name, value)
             super().__setattr__(name, value)
         elif value is not self._loss_scale:
             old, new = self._loss_scale, loss_scale_lib.get(value)
             if new is None:
                 raise ValueError("loss_scale cannot be None")
-            _claims.check(_claims.KERAS, new)
-            agree = _agreement.function_for(self._agree, self._optimizer, new)
+            _ownership.check(_ownership.KERAS, new)
+            agree = _agreement.function_for(self._agree, self._optimizer, _scaler.Scaler(new))
             self._track_loss_scale(new)
             self.__dict__["_agree"] = agree
             self.__dict__["_loss_scale"] = new
-            _claims.claim(_claims.KERAS, new)
-            _claims.release(old)
+            _ownership.claim(_ownership.KERAS, new)
+            _ownership.release(old)
 
     def _check_reaches(self, name: str, value: Any) -> None:
         """Raises an AttributeError for a hyperparameter that training would not be told of."""
@@ -94,7 +117,8 @@ class LossScaling(_MixedIntoKeras):
 
     @agree.setter
     def agree(self, agree: _types.Agree | None) -> None:
-        self.__dict__["_agree"] = _agreement.function_for(agree, self._optimizer, self._loss_scale)
+        scaler = _scaler.Scaler(self._loss_scale)
+        self.__dict__["_agree"] = _agreement.function_for(agree, self._optimizer, scaler)
         self._options.pop("agree", None)
         if agree is not None:
             self._options["agree"] = agree
@@ -105,7 +129,7 @@ class LossScaling(_MixedIntoKeras):
     def dynamic(self) -> bool:
         """Whether the loss scale changes by itself."""
         fixed = (loss_scale_lib.FixedLossScale, lsm.FixedLossScaleManager)
-        return not isinstance(_policy.held(self._loss_scale), fixed)
+        return not isinstance(_scaler.unwrap(self._loss_scale), fixed)
 
     @property
     def initial_scale(self) -> float | None:
@@ -133,13 +157,17 @@ class LossScaling(_MixedIntoKeras):
     def lr(self, value: Any) -> None:
         self.learning_rate = value
 
+    def _in_step_of_fit(self):
+        """Whether this is called by a step of that Keras' own that applies scaled gradients."""
+        return False
+
     # Scaling and unscaling.
 
     def _scale(self, loss):
-        return _gradients.scale_loss(loss, _policy.scale(self._loss_scale))
+        return _gradients.scale_loss(loss, _scaler.scale(self._loss_scale))
 
     def _unscale(self, grads):
-        return _gradients.unscale(grads, 1.0 / _policy.scale(self._loss_scale))
+        return _gradients.unscale(grads, 1.0 / _scaler.scale(self._loss_scale))
 
     @_tf.do_not_convert
     def scale_loss(self, loss: Any) -> tf.Tensor:
@@ -151,7 +179,8 @@ class LossScaling(_MixedIntoKeras):
         Args:
           loss: float tensor.
         """
-        self._calls.ask(_calls.SCALED)
+        if not self._in_step_of_fit():
+            self._calls.ask(_calls.SCALED)
         return self._scale(loss)
 
     @_tf.do_not_convert
@@ -212,7 +241,7 @@ class LossScaling(_MixedIntoKeras):
 
     # The step.
 
-    def _step(self, grads, variables, scaled, apply):
+    def _step(self, grads, variables, scaled, apply, unaggregated=None):
         """Unscales if need be, decides, applies or skips, and updates the loss scale.
 
         Args:
@@ -221,28 +250,29 @@ class LossScaling(_MixedIntoKeras):
           scaled: bool, whether `grads` are to be divided by the loss scale.
           apply: function of both lists, called in a replica context, that has the inner optimizer
             apply unscaled gradients; returns an operation, a tensor or None.
+          unaggregated: see `_step.take`.
 
         Returns:
           In a graph for a Session an operation, else what `tf.group` makes of it.
         """
-        reciprocal = None
+        unscaling = {}
         if scaled:
-            grads, reciprocal = self._to_unscale(grads, variables)
-        counts = self._options.get("count_skipped", self._counts_skipped())
+            grads, unscaling = self._to_unscale(grads, variables)
+        scaler = _scaler.Scaler(self._loss_scale)
+        step = _StepOfKeras(self, apply, _agreement.or_horovods(self._agree, self, scaler))
+        called = f"{type(self).__name__}.apply_gradients"
         return _step.take(
-            self._loss_scale,
+            scaler,
             list(grads),
             list(variables),
-            apply,
-            what=f"{type(self).__name__}.apply_gradients",
-            skip=self._count_skipped if counts else None,
-            agree=_agreement.or_horovods(self._agree, self, self._loss_scale),
-            watched=self,
-            reciprocal=reciprocal,
-            wrapped=self._optimizer,
+            step,
+            called=called,
+            **unscaling,
+            unaggregated=unaggregated,
         )
 
-    def _policy_in_use(self):
+    @property
+    def _tflsc_loss_scale_in_use(self):
         return self._loss_scale
 
     @classmethod
@@ -260,8 +290,8 @@ class LossScaling(_MixedIntoKeras):
         return name
 
     def _to_unscale(self, grads, variables):
-        """Returns gradients, and what all of them are yet to be multiplied with, or None."""
-        return grads, 1.0 / _policy.scale(self._loss_scale)
+        """Returns gradients, and how they are yet to be unscaled, arguments of `_step.take`."""
+        return grads, {"reciprocal": 1.0 / _scaler.scale(self._loss_scale)}
 
     def _apply_pairs(self, grads_and_vars, scaled, **kwargs):
         """Applies (gradient, variable) pairs; `kwargs` are for the inner `apply_gradients`."""
@@ -294,7 +324,8 @@ def _recorded(name, method):
     """`method`, any descriptor of a class, which records that it is called under this name."""
 
     def call(self, *args, **kwargs):
-        self._calls.ask(name)
+        if not self._in_step_of_fit():
+            self._calls.ask(name)
         return method.__get__(self, type(self))(*args, **kwargs)
 
     return functools.update_wrapper(call, method) if callable(method) else call
@@ -412,7 +443,8 @@ def split(grads_and_vars):
 def named_variables_of(loss_scale):
     """The variables of a `LossScale`, a dict from the names they were made with, without scopes."""
     return {
-        variable.name.split(":")[0].split("/")[-1]: variable for variable in loss_scale._variables()
+        variable.name.split(":")[0].split("/")[-1]: variable
+        for variable in _scaler.variables(loss_scale)
     }
 
 
@@ -432,8 +464,25 @@ def check_place(optimizer, grads):
         )
 
 
+def of_inner(name: str) -> Any:
+    """A property that is read and set of the inner optimizer, where that has it."""
+
+    def read(self: Any) -> Any:
+        return getattr(self._optimizer, name)
+
+    def write(self: Any, value: Any) -> None:
+        getattr(self._optimizer, name)  # Which raises where setting it would be in vain.
+        setattr(self._optimizer, name, value)
+
+    return property(read, write, doc=f"The inner optimizer's `{name}`.")
+
+
 class WrapsTFKeras(LossScaling):
     """What both kinds of optimizers of tf.keras and `tf_keras` share beyond that."""
+
+    clipnorm = of_inner("clipnorm")
+    clipvalue = of_inner("clipvalue")
+    global_clipnorm = of_inner("global_clipnorm")
 
     @property
     def inner_optimizer(self) -> Any:
@@ -450,6 +499,34 @@ class WrapsTFKeras(LossScaling):
         self.__dict__["_trackable"] = self._optimizer  # Which some ask for while it is being set.
         delegating.__init__(self, self._optimizer)
         self._track_loss_scale(self._loss_scale)
+
+    def _are_scaled(self, scaled):
+        if scaled is None and _tf.at_least(2, 4) and "enabled" not in self._options:
+            self._calls.warn_if_never_asked()
+        return self._calls.are_scaled(scaled)
+
+    def _aggregate_and_step(self, grads, variables, scaled, aggregation, args, kwargs):
+        """Aggregates gradients and takes a step with them; see `_step`.
+
+        `aggregation` is None where they are not to be aggregated, `args` and `kwargs` are for the
+        inner optimizer's `apply_gradients`.
+        """
+        applying_once, unaggregated = contextlib.nullcontext, None
+        if aggregation is not None:
+            kwargs = {**kwargs, **aggregation.kwargs}
+            applying_once = aggregation.applied_once
+            if aggregation.here:
+                _step.check_place(f"{type(self).__name__}.apply_gradients")
+                if scaled:
+                    grads, scaled = self._unscale(grads), False
+                unaggregated = _aggregation.with_gradients(grads, variables)
+                grads, variables = aggregation.aggregate(*unaggregated)
+
+        def apply(grads, variables):
+            with applying_once():
+                return self._optimizer.apply_gradients(list(zip(grads, variables)), *args, **kwargs)
+
+        return self._step(grads, variables, scaled, apply, unaggregated)
 
     def _serialize_inner(self):
         return self._keras.optimizers.serialize(self._optimizer)

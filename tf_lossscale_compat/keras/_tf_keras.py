@@ -6,16 +6,33 @@ from typing import Any, Iterable
 
 from absl import logging
 
-from tf_lossscale_compat import _step, _tf
-from tf_lossscale_compat.keras import _shared
+from tf_lossscale_compat import _scaler, _step, _tf
+from tf_lossscale_compat.keras import _aggregation, _shared
 
 tf = _tf.tf
 
 
-class TFKeras(_shared.InnerHyperparameters, _shared.WrapsTFKeras):
+class TFKeras(_shared.WrapsTFKeras):
     """Mixed into that Keras' `LossScaleOptimizer` for such optimizers."""
 
     _is_legacy = False
+
+    ema_momentum = _shared.of_inner("ema_momentum")
+    ema_overwrite_frequency = _shared.of_inner("ema_overwrite_frequency")
+    jit_compile = _shared.of_inner("jit_compile")
+    use_ema = _shared.of_inner("use_ema")
+    weight_decay = _shared.of_inner("weight_decay")
+
+    def exclude_from_weight_decay(
+        self, var_list: list[Any] | None = None, var_names: list[str] | None = None
+    ) -> None:
+        """Has the inner optimizer leave variables out of its weight decay.
+
+        Args:
+          var_list: list of variables, or None.
+          var_names: list of str, of which any is in the names of those variables, or None.
+        """
+        self._optimizer.exclude_from_weight_decay(var_list, var_names)
 
     def _wrap(self, inner_optimizer, loss_scale, name):
         self._adopt(inner_optimizer, loss_scale)
@@ -65,61 +82,63 @@ class TFKeras(_shared.InnerHyperparameters, _shared.WrapsTFKeras):
         else:
             self.apply_gradients(self._scaled_gradients(loss, var_list, tape), scaled=True)
 
-    def _apply_pairs(self, grads_and_vars, scaled, **kwargs):
+    def _apply_pairs(self, grads_and_vars, scaled, aggregates=True, **kwargs):
         grads, variables = _shared.split(grads_and_vars)
         _shared.check_place(self, grads)
         with tf.init_scope():  # Branches of a conditional are no place to make slot variables.
             self.build(_tf.variables_to_build(grads, variables))
-
-        def apply(grads, variables):
-            self._optimizer.apply_gradients(list(zip(grads, variables)), **kwargs)
-
-        self._step(grads, variables, scaled, apply)
+        option = "skip_gradients_aggregation"
+        aggregation = None
+        if aggregates:
+            aggregation = _aggregation.Aggregation(
+                self._optimizer, ("aggregate_gradients",), option, True, trusted=True
+            )
+        else:
+            kwargs[option] = True
+        self._aggregate_and_step(grads, variables, scaled, aggregation, (), kwargs)
 
     @_tf.do_not_convert
     def apply_gradients(
         self,
         grads_and_vars: Iterable[tuple[Any, Any]],
-        name: str | None = None,
+        skip_gradients_aggregation: bool = False,
         *,
         scaled: bool | None = None,
+        experimental_aggregate_gradients: bool = True,
         **kwargs: Any,
-    ) -> Any:
+    ) -> None:
         """Applies gradients, unless the step is to be skipped, and updates the loss scale.
 
         Args:
           grads_and_vars: iterable of (gradient, variable) pairs.
-          name: str, handed to the inner optimizer, or None.
+          skip_gradients_aggregation: bool; unless it is True, gradients are summed over all
+            replicas, or aggregated as the inner optimizer does, before they are tested.
           scaled: bool, whether the gradients are still to be divided by the loss scale; None for
             yes if this optimizer was ever asked for `scale_loss`, and else no.
+          experimental_aggregate_gradients: bool, the opposite, as older optimizers call it.
           **kwargs: handed to the inner optimizer, see there.
-
-        Returns:
-          The inner optimizer's count of applied steps, a variable.
 
         Raises:
           ValueError: called in a cross-replica context, there is no gradient, or `scaled` is None
             and this optimizer was asked both for `scale_loss` and for unscaled gradients.
         """
-        if name is not None:
-            kwargs["name"] = name
-        self._apply_pairs(grads_and_vars, self._calls.are_scaled(scaled), **kwargs)
-        return self.iterations
+        aggregates = experimental_aggregate_gradients and not skip_gradients_aggregation
+        self._apply_pairs(grads_and_vars, self._are_scaled(scaled), aggregates, **kwargs)
 
     @property
     def variables(self) -> _shared.CallableList:
-        """The variables of the inner optimizer and after them those of the loss scale.
+        """The variables of the inner optimizer, without those of the loss scale.
 
         A list that can be called, too: in TensorFlow 2.10 this was a method.
         """
-        return _shared.CallableList(
-            _tf.variables_of(self._optimizer) + self._loss_scale._variables()
-        )
+        # Files in HDF5 hold those, too: there is no other place for them.
+        own = _scaler.variables(self._loss_scale) if _tf.called_by_hdf5_saving() else []
+        return _shared.CallableList(_tf.variables_of(self._optimizer) + own)
 
     def set_weights(self, weights: Any) -> None:
-        """Sets `variables`, or those of the inner optimizer alone, from a list of arrays."""
-        own = self._loss_scale._variables()
-        _shared.set_weights(self.variables, _tf.variables_of(self._optimizer), weights, own)
+        """Sets `variables` from a list of arrays, which may hold the loss scale's at its end."""
+        own = _scaler.variables(self._loss_scale)
+        _shared.set_weights([*self.variables, *own], self.variables, weights, own)
 
     def save_own_variables(self, store: Any) -> None:
         """Puts state into a `.keras` file: the inner optimizer's by number, the scale's by name."""

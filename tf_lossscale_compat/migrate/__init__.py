@@ -4,7 +4,7 @@ Without an option it shows what would change, as a diff on standard output, and 
 cannot be changed safely is left alone and reported as `file:line:column: message`, with what to do,
 until the comment `# tf-lossscale: checked` on that line says that somebody has looked at it.
 Folders are searched for *.py, *.pyi and *.ipynb files; hidden folders, virtual environments,
-node_modules and __pycache__ are left out unless they are named.
+node_modules and __pycache__ are left out unless they are named, and links there are not followed.
 
 exit codes:
   0  nothing is left to do (without --check, and apart from the changes shown or made)
@@ -40,6 +40,14 @@ def add_arguments(parser):
         metavar="GLOB",
         help="leave out what matches in folders, by name or by path below the folder; repeatable",
     )
+    parser.add_argument(
+        "--tensorflow-as",
+        action="append",
+        default=[],
+        metavar="NAME",
+        help="a dotted name by which another module hands TensorFlow on, as deepmd.env.tf for"
+        " `from deepmd.env import tf`; repeatable",
+    )
     # `run` finds out more about the arguments, and can then complain as argparse does.
     parser.set_defaults(error=parser.error)
 
@@ -61,7 +69,10 @@ def run(args):
         )
     if "-" in args.paths and (len(args.paths) > 1 or args.write):
         args.error("standard input (-) goes with no other path and not with --write")
+    for name in args.tensorflow_as:
+        if not all(part.isidentifier() for part in name.split(".")) or "." not in name:
+            args.error(f"--tensorflow-as takes a dotted name such as deepmd.env.tf, not {name!r}")
 
     from tf_lossscale_compat.migrate import _command
 
-    return _command.run(args.paths, write=args.write, check=args.check, exclude=args.exclude)
+    return _command.run(args.paths, args.write, args.check, args.exclude, args.tensorflow_as)

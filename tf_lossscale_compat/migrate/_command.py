@@ -1,12 +1,11 @@
 """Runs `tf-lossscale migrate` over files: shows, checks or writes, and says what is left."""
 
-import ast
+import contextlib
 import difflib
 import os
 import re
 import sys
 import traceback
-import warnings
 from typing import NamedTuple
 
 from tf_lossscale_compat.migrate import _files, _notebook, _source, _tree, _walk
@@ -42,28 +41,29 @@ def _failed(data, message, line=0, column=0):
     return Outcome(data, data, [], [_source.Finding(line, column, message)])
 
 
-def migrate_bytes(data, notebook=None, made=frozenset()):
+def migrate_bytes(data, notebook=None, made=frozenset(), tensorflow_as=()):
     """Rewrites the content of a file.
 
     Args:
       data: bytes.
       notebook: whether it is a notebook; None to tell by the content.
       made: see `_source.migrate`.
+      tensorflow_as: see `_tree.Tree`.
 
     Returns:
       An `Outcome`. Whatever goes wrong is in its `failures`.
     """
     try:
         if not _source.may_concern(data):
-            return _unconcerned(data, notebook)
+            return Outcome(data, data, [], [])
         text = _files.decode(data)
         if notebook is None:
             notebook = _notebook.is_notebook(text)
         if notebook:
-            result = _notebook.migrate(text, made)
+            result = _notebook.migrate(text, made, tensorflow_as)
             failures = result.failures
         else:
-            result = _source.migrate(text, made=made)
+            result = _source.migrate(text, made=made, tensorflow_as=tensorflow_as)
             failures = []
         new = data if result.text == text else _files.encode(result.text, data)
         return Outcome(data, new, result.findings, failures, result.made, result.has_checks)
@@ -83,34 +83,19 @@ def migrate_bytes(data, notebook=None, made=frozenset()):
         )
 
 
-def _unconcerned(data, notebook):
-    """The outcome of a file with nothing to change; whether it is Python 3 is said all the same."""
-    if not notebook and _source.mentions_tensorflow(data):
-        try:
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore")
-                ast.parse(data)
-        except (SyntaxError, ValueError) as error:
-            if _source.PYTHON_2.search(data):
-                line, column = getattr(error, "lineno", 0) or 0, getattr(error, "offset", 0) or 0
-                return _failed(data, f"does not parse as Python 3: {error}", line, column)
-        except (RecursionError, MemoryError):
-            pass
-    return Outcome(data, data, [], [])
-
-
-def as_written(outcome, notebook=None, made=frozenset()):
+def as_written(outcome, **options):
     """Returns an outcome with its places where they are after the change."""
     if outcome.new == outcome.old or not (outcome.findings or outcome.failures):
         return outcome
-    again = migrate_bytes(outcome.new, notebook, made)
+    again = migrate_bytes(outcome.new, **options)
     return outcome._replace(findings=again.findings, failures=again.failures)
 
 
 class _Run:
     """Counts, and prints as it goes: diffs and names to standard output, the rest to the other."""
 
-    def __init__(self, write, check):
+    def __init__(self, write, check, tensorflow_as):
+        self._tensorflow_as = tensorflow_as
         self._write = write
         self._check = check
         self.files = 0
@@ -128,7 +113,7 @@ class _Run:
         except _files.FileError as error:
             self._fail(path, str(error))
             return None
-        outcome = migrate_bytes(data, path.endswith(".ipynb"))
+        outcome = migrate_bytes(data, **self._options(path))
         self._made |= outcome.made
         if outcome.new == outcome.old and not (
             outcome.findings or outcome.failures or outcome.has_checks
@@ -136,16 +121,22 @@ class _Run:
             return None
         return outcome
 
+    def _options(self, path):
+        return {
+            "notebook": path.endswith(".ipynb"),
+            "made": self._made,
+            "tensorflow_as": self._tensorflow_as,
+        }
+
     def act(self, path, outcome):
         """Shows or makes the change of a file, once all files have been looked at."""
-        notebook = path.endswith(".ipynb")
         if outcome.has_checks:
-            outcome = migrate_bytes(outcome.old, notebook, self._made)
+            outcome = migrate_bytes(outcome.old, **self._options(path))
         if outcome.new != outcome.old:
-            outcome = self._change(path, outcome, notebook)
+            outcome = self._change(path, outcome)
         self.tell(path, outcome)
 
-    def _change(self, path, outcome, notebook):
+    def _change(self, path, outcome):
         """Shows or makes a file's change; returns what is left to tell about it."""
         if self._write:
             try:
@@ -153,12 +144,12 @@ class _Run:
             except _files.FileError as error:
                 self._fail(path, str(error))
                 return outcome
-            outcome = as_written(outcome, notebook, self._made)
-            self._out(f"rewrote {path}\n")
+            outcome = as_written(outcome, **self._options(path))
+            self._print(sys.stdout, f"rewrote {path}\n")
         elif self._check:
-            self._out(f"would rewrite {path}\n")
+            self._print(sys.stdout, f"would rewrite {path}\n")
         else:
-            self._out(diff(path, outcome.old, outcome.new))
+            self._print(sys.stdout, diff(path, outcome.old, outcome.new))
         self.changed += 1
         return outcome
 
@@ -166,14 +157,14 @@ class _Run:
         """Prints findings and failures."""
         for finding in outcome.findings:
             self.findings += 1
-            self._err(f"{path}:{finding.line}:{finding.column}: {finding.message}\n")
+            self._print(sys.stderr, f"{path}:{finding.line}:{finding.column}: {finding.message}\n")
         for failure in outcome.failures:
             self._fail(path, failure.message, failure.line, failure.column)
 
     def _fail(self, path, message, line=0, column=0):
         self.failures += 1
         place = f"{path}:{line}:{column}" if line else path
-        self._err(f"{place}: {message}\n")
+        self._print(sys.stderr, f"{place}: {message}\n")
 
     def unlisted(self, error):
         """Takes the error of a folder that cannot be listed."""
@@ -205,12 +196,6 @@ class _Run:
         for file, outcome in outcomes:
             self.act(file, outcome)
 
-    def _out(self, text):
-        self._print(sys.stdout, text)
-
-    def _err(self, text):
-        self._print(sys.stderr, text)
-
     def _print(self, stream, text):
         if self._progress is not None:
             self._progress.clear()
@@ -232,21 +217,14 @@ class _Run:
         return 1 if self.findings or (self._check and self.changed) else 0
 
 
-class _NoProgress:
-    def __enter__(self):
-        return None
-
-    def __exit__(self, *_):
-        pass
-
-
 def _progress(files):
+    """Returns a context for going over files: with a progress bar, or None where there is none."""
     if len(files) < _MANY_FILES or not sys.stderr.isatty():
-        return _NoProgress()
+        return contextlib.nullcontext()
     try:
         import tqdm
     except ImportError:
-        return _NoProgress()
+        return contextlib.nullcontext()
     return tqdm.tqdm(files, unit="file", file=sys.stderr, leave=False)
 
 
@@ -257,12 +235,8 @@ def _count(number, noun):
 def emit(stream, text):
     """Writes text to a standard stream in UTF-8, with the line ends that it has."""
     stream.flush()
-    buffer = getattr(stream, "buffer", None)
-    if buffer is None:
-        stream.write(text)
-    else:
-        buffer.write(text.encode("utf-8", "surrogateescape"))
-        buffer.flush()
+    stream.buffer.write(text.encode("utf-8", "surrogateescape"))
+    stream.buffer.flush()
 
 
 def diff(path, old, new):
@@ -279,7 +253,7 @@ def diff(path, old, new):
     )
 
 
-def run(paths, write=False, check=False, exclude=()):
+def run(paths, write=False, check=False, exclude=(), tensorflow_as=()):
     """Migrates files and folders, or standard input.
 
     Args:
@@ -287,35 +261,22 @@ def run(paths, write=False, check=False, exclude=()):
       write: whether to change files instead of showing a diff.
       check: whether only to name the files that would change.
       exclude: patterns, see `_walk.files`.
+      tensorflow_as: see `_source.migrate`.
 
     Returns:
       The exit code, as in this package's docstring.
     """
-    task = _Run(write, check)
+    task = _Run(write, check, tensorflow_as)
     if paths == ["-"]:
-        outcome = migrate_bytes(_stdin())
+        outcome = migrate_bytes(sys.stdin.buffer.read(), tensorflow_as=tensorflow_as)
         task.changed = int(outcome.new != outcome.old)
         if not check:
             # What cannot be handled goes through unchanged, so that nothing is lost in a pipe.
-            _write_bytes(outcome.new)
-            outcome = as_written(outcome)
+            sys.stdout.buffer.write(outcome.new)
+            sys.stdout.buffer.flush()
+            outcome = as_written(outcome, tensorflow_as=tensorflow_as)
         task.tell("<stdin>", outcome)
     else:
         task.paths(paths, exclude)
         emit(sys.stderr, task.summary())
     return task.exit_code
-
-
-def _stdin():
-    buffer = getattr(sys.stdin, "buffer", None)
-    return sys.stdin.read().encode("utf-8") if buffer is None else sys.stdin.buffer.read()
-
-
-def _write_bytes(data):
-    buffer = getattr(sys.stdout, "buffer", None)
-    if buffer is None:
-        sys.stdout.write(data.decode("utf-8", "surrogateescape"))
-    else:
-        sys.stdout.flush()
-        buffer.write(data)
-        buffer.flush()

@@ -83,11 +83,19 @@ def replace(path, old, new):
     if not os.access(target, os.W_OK):
         raise FileError("cannot be written: it is read-only")
     try:
-        status = os.stat(target)
-        temporary = _complete_file(folder, name, new, status)
+        descriptor, temporary = tempfile.mkstemp(_TEMPORARY, f".{name}.", folder)
     except OSError as error:
         raise FileError(f"cannot be written: {error.strerror or error}") from None
     try:
+        with open(descriptor, "wb") as file:
+            file.write(new)
+            status = os.stat(target)
+            with contextlib.suppress(OSError, AttributeError):  # Root alone may, and Windows not.
+                os.chown(temporary, status.st_uid, status.st_gid)
+            # After chown, which takes the set-user-id bit away.
+            os.chmod(temporary, stat.S_IMODE(status.st_mode))
+            file.flush()
+            os.fsync(file.fileno())
         if read(target) != old:
             raise FileError("was changed by someone else meanwhile")
         os.replace(temporary, target)
@@ -96,38 +104,3 @@ def replace(path, old, new):
     finally:
         with contextlib.suppress(OSError):
             os.unlink(temporary)  # It is gone when all went well.
-    _sync_folder(folder)
-
-
-def _complete_file(folder, name, content, status):
-    """Returns the path of a new file beside the one that it is to replace."""
-    descriptor, path = tempfile.mkstemp(_TEMPORARY, f".{name}.", folder)
-    try:
-        with open(descriptor, "wb") as file:
-            _fill(file, content, status)
-    except BaseException:
-        os.unlink(path)
-        raise
-    return path
-
-
-def _fill(file, content, status):
-    file.write(content)
-    file.flush()
-    with contextlib.suppress(OSError, AttributeError):
-        if (status.st_uid, status.st_gid) != (os.geteuid(), os.getegid()):
-            os.chown(file.fileno(), status.st_uid, status.st_gid)
-    # After chown, which takes the set-user-id bit away.
-    os.chmod(
-        file.fileno() if os.chmod in os.supports_fd else file.name, stat.S_IMODE(status.st_mode)
-    )
-    os.fsync(file.fileno())
-
-
-def _sync_folder(folder):
-    with contextlib.suppress(OSError):  # Not every system opens folders.
-        descriptor = os.open(folder, os.O_RDONLY)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)

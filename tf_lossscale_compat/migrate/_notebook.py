@@ -18,10 +18,8 @@ _PYTHON_CELLS = {"capture", "prun", "time", "timeit"}
 _CELL_MAGIC = re.compile(r"\s*%%(\w*)")
 _LINE = re.compile(r"[^\r\n]*(?:\r\n|\r|\n|\Z)")
 _MAGIC = re.compile(r"(?P<kept>[ \t]*)(?:[%!?]|[\w.]+\?{1,2}\s*$|[/,;]\s*\w)")
-_ASSIGNED = re.compile(r"(?P<kept>[ \t]*[\w.,\[\] \t]+=[ \t]*)[%!].*")
+_ASSIGNED = re.compile(r"(?P<kept>[\w.,\[\] \t]+=[ \t]*)[%!].*")
 _INDENT = re.compile(r"(?:[ \t]*(?:\r\n|\r|\n))*(?P<indent>[ \t]*)")
-_SPACE = " \t\n\r"
-_DECODER = json.JSONDecoder(strict=False)
 
 
 class NotebookError(ValueError):
@@ -45,22 +43,14 @@ class Result(NamedTuple):
     has_checks: bool = False
 
 
-class _Piece(NamedTuple):
-    """One JSON string of a cell's source: where it is in the JSON, and its value."""
-
-    start: int
-    end: int
-    value: str
-
-
 class _Cell(NamedTuple):
     number: int
-    pieces: list
+    pieces: list  # Of `_Piece`.
     glue: Optional[str]  # What stands between two strings of its list; None where it is one string.
 
     @property
     def whole(self):
-        return "".join(piece.value for piece in self.pieces)
+        return "".join(self.pieces)
 
     @property
     def indent(self):
@@ -93,12 +83,13 @@ def is_notebook(text):
     return isinstance(document, dict) and ("cells" in document or "worksheets" in document)
 
 
-def migrate(text, made=frozenset()):
+def migrate(text, made=frozenset(), tensorflow_as=()):
     """Rewrites the code cells of a notebook.
 
     Args:
       text: str, the notebook's JSON.
       made: see `_source.migrate`.
+      tensorflow_as: see `_tree.Tree`.
 
     Returns:
       A `Result`.
@@ -107,14 +98,14 @@ def migrate(text, made=frozenset()):
       NotebookError: it is no notebook.
     """
     try:
-        document = json.loads(text)
+        document = _Decoder().decode(text)
     except (ValueError, RecursionError) as error:
         raise NotebookError(f"is no JSON: {error}") from None
     if not isinstance(document, dict):
         raise NotebookError("is no notebook")
     if not _is_python(document):
         return Result(text, [], [])
-    cells = _cells(text)
+    cells = _cells(document, text)
     masked, failures = [], []
     for cell in cells:
         source = _mask(cell.source)
@@ -130,7 +121,7 @@ def migrate(text, made=frozenset()):
         result = _source.Result([], program, [])
     else:
         try:
-            result = _source.migrate(program, keep_imports=True, made=made)
+            result = _source.migrate(program, True, made, tensorflow_as)
         except _tree.ParseError as error:
             raise NotebookError(f"its cells do not parse together: {error}") from None
     starts, offset = [], 0
@@ -148,89 +139,61 @@ def migrate(text, made=frozenset()):
 
 
 def _is_python(document):
-    metadata = document.get("metadata")
-    metadata = metadata if isinstance(metadata, dict) else {}
+    metadata = _get(document, "metadata", dict)
     for key, name in (("language_info", "name"), ("kernelspec", "language")):
-        part = metadata.get(key)
-        if isinstance(part, dict) and isinstance(part.get(name), str):
-            return part[name].lower() in ("python", "python3", "ipython")
+        language = _get(_get(metadata, key, dict), name, str)
+        if language:
+            return language.lower() in ("python", "python3", "ipython")
     return True
 
 
 # -- finding the strings in the JSON ----------------------------------------------------------
 
 
-def _cells(text):
-    """Returns the code cells of valid JSON, with the places of their source strings."""
+class _Piece(str):
+    """A JSON string, with where it is in the JSON."""
+
+    start: int
+    end: int
+
+
+class _Decoder(json.JSONDecoder):
+    """Makes a `_Piece` of each string that is a value."""
+
+    def __init__(self):
+        super().__init__()
+        self.parse_string = self._piece
+        self.scan_once = json.scanner.py_make_scanner(self)  # type: ignore[attr-defined]
+
+    @staticmethod
+    def _piece(text, begin, strict):
+        value, end = json.decoder.scanstring(text, begin, strict)  # type: ignore[attr-defined]
+        piece = _Piece(value)
+        piece.start, piece.end = begin - 1, end  # With the quotation marks.
+        return piece, end
+
+
+def _cells(document, text):
+    """Returns the code cells of a notebook, with the places of their source strings."""
     found = []
-    top = dict(_members(text, _skip(text, 0)))
-    lists = [top["cells"]] if "cells" in top else []
-    for sheet in _elements(text, top["worksheets"]) if "worksheets" in top else []:
-        lists.append(dict(_members(text, sheet)).get("cells"))
-    number = 0
-    for place in lists:
-        for cell in _elements(text, place):
-            number += 1
-            members = dict(_members(text, cell))
-            kind = members.get("cell_type")
-            # Format 3 calls the source of a code cell its input.
-            source = members.get("source", members.get("input"))
-            if kind is None or source is None or text[kind : kind + 6] != '"code"':
-                continue
-            found.append(_cell(text, number, source))
+    lists = [_get(document, "cells", list)]  # Up to format 3 a worksheet has them.
+    lists += [_get(sheet, "cells", list) for sheet in _get(document, "worksheets", list)]
+    for number, cell in enumerate(itertools.chain(*lists), 1):
+        if _get(cell, "cell_type", str) != "code":
+            continue
+        whole = _get(cell, "source", str) or _get(cell, "input", str)
+        pieces = [whole] if whole else _get(cell, "source", list) or _get(cell, "input", list)
+        if pieces and all(isinstance(piece, _Piece) for piece in pieces):
+            start = pieces[0].start
+            glue = None if whole else text[text.rindex("[", 0, start) + 1 : start]
+            found.append(_Cell(number, pieces, glue))
     return found
 
 
-def _cell(text, number, place):
-    if text[place] == '"':
-        value, end = _DECODER.raw_decode(text, place)
-        return _Cell(number, [_Piece(place, end, value)], None)
-    pieces: List[_Piece] = []
-    glue = " "
-    for start in _elements(text, place):
-        if text[start] != '"':
-            return _Cell(number, [], None)
-        value, end = _DECODER.raw_decode(text, start)
-        if not pieces:
-            glue = text[place + 1 : start]
-        pieces.append(_Piece(start, end, value))
-    return _Cell(number, pieces, glue)
-
-
-def _skip(text, place):
-    while text[place] in _SPACE:
-        place += 1
-    return place
-
-
-def _value_end(text, place):
-    return _DECODER.raw_decode(text, place)[1]
-
-
-def _members(text, place):
-    """Yields the keys of an object and the places of their values; nothing for anything else."""
-    if place is None or text[place] != "{":
-        return
-    place = _skip(text, place + 1)
-    while text[place] != "}":
-        key, place = _DECODER.raw_decode(text, place)
-        place = _skip(text, _skip(text, place) + 1)
-        yield key, place
-        place = _skip(text, _value_end(text, place))
-        if text[place] == ",":
-            place = _skip(text, place + 1)
-
-
-def _elements(text, place):
-    """Yields the places of a list's values; nothing for anything else."""
-    if place is None or text[place] != "[":
-        return
-    place = _skip(text, place + 1)
-    while text[place] != "]":
-        yield place
-        place = _skip(text, _value_end(text, place))
-        if text[place] == ",":
-            place = _skip(text, place + 1)
+def _get(value, key, kind):
+    """Returns what an object of JSON has by a key; an empty `kind` where that is of another."""
+    found = value.get(key) if isinstance(value, dict) else None
+    return found if isinstance(found, kind) else kind()
 
 
 # -- masking IPython --------------------------------------------------------------------------
@@ -331,7 +294,7 @@ def _json_edits(text, cells, starts, edits):
         for first, last, group, offset in _groups(cell.pieces, cell_edits):
             pieces = cell.pieces[first : last + 1]
             value = _source.apply(
-                "".join(piece.value for piece in pieces),
+                "".join(pieces),
                 [(start - offset, end - offset, new) for start, end, new in group],
             )
             values = [value]
@@ -346,7 +309,7 @@ def _json_edits(text, cells, starts, edits):
 
 def _groups(pieces, edits):
     """Yields runs of strings that change together: first, last, their edits, where they begin."""
-    ends = list(itertools.accumulate(len(piece.value) for piece in pieces))
+    ends = list(itertools.accumulate(map(len, pieces)))
     groups: List[list] = []
     for edit in edits:
         # An insertion at the end of the last string belongs to it.
@@ -358,7 +321,7 @@ def _groups(pieces, edits):
         else:
             groups.append([first, last, [edit]])
     for first, last, group in groups:
-        yield first, last, group, ends[first] - len(pieces[first].value)
+        yield first, last, group, ends[first] - len(pieces[first])
 
 
 class _Locator:
@@ -385,11 +348,11 @@ class _Locator:
         offset = cell.place(offset)
         line = len(re.findall(r"\r\n|\r|\n", cell.whole[:offset])) + 1
         for piece in cell.pieces:
-            if offset <= len(piece.value):
+            if offset <= len(piece):
                 break
-            offset -= len(piece.value)
+            offset -= len(piece)
         ascii_only = self._text[piece.start : piece.end].isascii()
-        before = json.dumps(piece.value[:offset], ensure_ascii=ascii_only)
+        before = json.dumps(piece[:offset], ensure_ascii=ascii_only)
         place = piece.start + len(before) - 1
         line_start = self._text.rfind("\n", 0, place) + 1
         return _source.Finding(

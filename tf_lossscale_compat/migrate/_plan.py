@@ -11,8 +11,8 @@ from typing import Dict, List, NamedTuple, Set, Tuple
 
 import libcst as cst
 
-from tf_lossscale_compat.migrate import _policies, _tree, checks, rewrites
-from tf_lossscale_compat.migrate.checks import Finding, unknown_tensorflow
+from tf_lossscale_compat.migrate import _tree, checks, rewrites
+from tf_lossscale_compat.migrate.checks import unknown_tensorflow
 from tf_lossscale_compat.migrate.rewrites import Call, Usage
 
 PACKAGE = "tf_lossscale_compat"
@@ -32,7 +32,7 @@ class Plan:
 
     Attributes:
       edits: list of `Edit`, in order, that do not overlap.
-      findings: list of `Finding`, in order.
+      findings: list of (where in the source, in bytes, and what to say), in order.
 
     Args:
       tree: `_tree.Tree`.
@@ -43,7 +43,7 @@ class Plan:
     """
 
     def __init__(self, tree, keep_imports=False, made=None):
-        self._tree = tree
+        self.tree = tree
         self._keep_imports = keep_imports
         self._made = made
         self._edits: Set[Edit] = set()
@@ -59,13 +59,10 @@ class Plan:
             if chain.role == "check" and any(_is_ours(name) for _, name in chain.references)
         }
 
-        if any(binding.path.split(".")[0] in rewrites.ROOTS for binding in tree.bindings):
-            self._move_bindings()
-            self._edit_chains()
-            self._drop_bindings()
-            self._edit_imports()
-            self._add_imports()
-            _policies.rename(self)
+        self._move_bindings()
+        self._edit_chains()
+        self._drop_bindings()
+        self._add_imports(self._edit_imports())
         for check in checks.CHECKS:
             self._findings.update(check.find(self))
         self.edits = sorted(self._edits)
@@ -73,12 +70,16 @@ class Plan:
 
     # What the checks look at.
 
-    @property
-    def tree(self):
-        return self._tree
-
     def is_edited(self, chain):
         return id(chain) in self._edited
+
+    def is_ours(self, chain):
+        """Whether a name leads to this package once everything is edited."""
+        return (
+            self.is_edited(chain)
+            or any(self.is_moved(binding) for binding in chain.bindings)
+            or any(_is_ours(name) for _, name in chain.references)
+        )
 
     def is_moved(self, binding):
         return id(binding) in self._moved
@@ -86,31 +87,23 @@ class Plan:
     def is_dropped(self, binding):
         return id(binding) in self._dropped | self._supplied
 
-    def edit(self, start, end, new):
-        self._edits.add(Edit(start, end, new.encode()))
-
-    def report(self, node, message):
-        self._findings.add(Finding(self._tree.span(node)[0], message))
+    def _report(self, node, message):
+        self._findings.add((self.tree.start(node), message))
 
     @property
     def is_about_loss_scaling(self):
         """Whether the file names a class of this package, or will."""
         return bool(self._edits) or any(
-            binding.path.split(".")[0] == PACKAGE for binding in self._tree.bindings
+            binding.path.split(".")[0] == PACKAGE for binding in self.tree.bindings
         )
 
     def wrapper_calls(self):
         """Yields (name of the class, chain, call) where the file makes one of this package's."""
         wrappers = {id(chain) for chain, _ in self._wrappers()}
-        for chain, call in self._tree.calls:
-            if id(chain) not in wrappers or chain.role != "call":
-                continue
-            if self.is_edited(chain) or any(self.is_moved(each) for each in chain.bindings):
-                pass
-            elif not any(_is_ours(name) for _, name in chain.references):
-                continue
-            parts = [part for _, name in chain.references for part in name.split(".")]
-            yield next(part for part in parts if part in _CLASSES), chain, call
+        for chain, call in self.tree.calls:
+            if id(chain) in wrappers and chain.role == "call" and self.is_ours(chain):
+                parts = [part for _, name in chain.references for part in name.split(".")]
+                yield next(part for part in parts if part in _CLASSES), chain, call
 
     # Wrappers and the checks for them.
 
@@ -129,7 +122,7 @@ class Plan:
             if namespace is None:
                 name = next(name for _, name in chain.references if _is_ours(name))
                 found.add((rewrites.family(name), "moved"))
-            elif self.is_edited(chain) or any(self.is_moved(each) for each in chain.bindings):
+            elif self.is_ours(chain):
                 found.add((namespace.family, "moved"))
             elif chain.bindings and self._accepts(namespace)[0] is False:
                 found.add((namespace.family, "stays"))
@@ -147,7 +140,7 @@ class Plan:
 
     def _wrappers(self):
         """Yields chains that name a class of a namespace, and that, or None for this package's."""
-        for chain in self._tree.chains:
+        for chain in self.tree.chains:
             if any(_is_ours(name) for _, name in chain.references):
                 yield chain, None
                 continue
@@ -176,9 +169,9 @@ class Plan:
         states = {state for each, state in self._made if each == family}
         is_maker = bool(roles & {"call", "base"})
         if family != "keras":
-            return (None, _left_open) if "open" in states and not is_maker else (accepted, why)
+            return (None, _LEFT_OPEN) if "open" in states and not is_maker else (accepted, why)
         if len(states) > 1:
-            return None, _made_in_two_ways
+            return None, _MADE_IN_TWO_WAYS
         if is_maker:
             return accepted, why
         if states == {"moved"}:
@@ -186,30 +179,30 @@ class Plan:
         if states == {"stays"}:
             return False, None
         if states == {"open"}:
-            return None, _left_open
-        return (accepted, why) if "value" in roles else (None, _made_nowhere)
+            return None, _LEFT_OPEN
+        return (accepted, why) if "value" in roles else (None, _MADE_NOWHERE)
 
     # Step by step.
 
     def _accepts(self, namespace):
         """Whether the file means this namespace's members: True, False, or None for unclear.
 
-        The second result is a function from a name to what to say where it is unclear.
+        The second result is what to say of a name, in place of {}, where it is unclear.
         """
         if namespace.is_meant is None and self._made is None:
             return True, None
         if namespace.old not in self._usages:
             calls = [
-                _call(self._tree, node)
-                for chain, node in self._tree.calls
+                _call(self.tree, node)
+                for chain, node in self.tree.calls
                 if any(
                     rewrites.find(name)[0] is namespace and _is_member(*rewrites.find(name))
                     for binding, name in chain.references
                     if binding is not None
                 )
             ]
-            usage = Usage(calls, self._tree.attributes, self._tree.methods)
-            result = True if namespace.is_meant is None else namespace.is_meant(usage), _unclear
+            usage = Usage(calls, self.tree.attributes, self.tree.methods)
+            result = True if namespace.is_meant is None else namespace.is_meant(usage), _UNCLEAR
             if self._made is not None:
                 result = self._follows(namespace, *result)
             self._usages[namespace.old] = result
@@ -218,8 +211,8 @@ class Plan:
     def _target(self, qualified):
         """Returns the namespace, if any, that a name is to be rewritten for, and its names beyond.
 
-        The last result is what to say, a function of a name, where it is left to a person because
-        it is unclear; else None.
+        The last result is what to say, as of `_accepts`, where it is left to a person because it is
+        unclear; else None.
         """
         namespace, rest = rewrites.find(qualified)
         if namespace is None or (rest and rest[0] not in namespace.members):
@@ -231,7 +224,7 @@ class Plan:
 
     def _move_bindings(self):
         candidates = {}
-        for binding in self._tree.bindings:
+        for binding in self.tree.bindings:
             if binding.qualified != binding.path:
                 continue  # `import a.b.c` binds `a`, which does not move.
             namespace, rest = rewrites.find(binding.path)
@@ -244,7 +237,7 @@ class Plan:
                 if target is not None:
                     self._moved[id(binding)] = (target, rest)
                 elif unclear:
-                    self.report(binding.alias, unclear(binding.path))
+                    self._report(binding.alias, unclear.format(binding.path))
             elif all(self._goes_with(chain, binding, namespace) for chain in binding.chains) and (
                 namespace.whole or (binding.chains and not binding.elsewhere)
             ):
@@ -282,7 +275,7 @@ class Plan:
         return True
 
     def _edit_chains(self):
-        for chain in self._tree.chains:
+        for chain in self.tree.chains:
             if len(chain.nodes) < 2 or any(self.is_moved(each) for each in chain.bindings):
                 continue
             if self._is_settled(chain):
@@ -291,56 +284,43 @@ class Plan:
                 (None, [], None) if binding is None else self._target(name)
                 for binding, name in chain.references
             ]
-            unclear = next((each for _, _, each in targets if each), None)
-            if unclear:
-                self.report(chain.nodes[0], unclear(chain.text))
-                continue
             found = [(target, rest) for target, rest, _ in targets if target is not None]
-            if not found:
+            message = next((unclear.format(chain.text) for _, _, unclear in targets if unclear), "")
+            if not message:
+                if not found:
+                    continue
+                (target, rest), ends = found[0], {(each.new, len(rest)) for each, rest in found}
+                is_one = len(found) == len(targets) and len(ends) == 1
+                if is_one and len(rest) >= len(chain.nodes):
+                    continue  # The name is a member that was imported: the import moves.
+                message = self._obstacle(chain, target, rest, is_one)
+            if message:
+                self._report(chain.nodes[0], message)
                 continue
-            (target, rest) = found[0]
-            if len(found) < len(targets) or any(
-                (other.new, len(beyond)) != (target.new, len(rest)) for other, beyond in found
-            ):
-                self.report(
-                    chain.nodes[0],
-                    f"`{chain.names[0]}` is bound in more than one way in this file, so"
-                    f" `{chain.text}` cannot be told for sure: write"
-                    f" `{'.'.join([target.new, *rest])}` if it is TensorFlow's",
-                )
-                continue
-            if len(rest) >= len(chain.nodes):
-                continue  # The name is a member that was imported: the import moves.
-            start, end = self._tree.span(chain.nodes[-1 - len(rest)])
-            if b"#" in self._tree.source[start:end]:
-                self.report(
-                    chain.nodes[0],
-                    f"a comment stands inside `{chain.text}`: write"
-                    f" `{'.'.join([target.new, *rest])}` by hand",
-                )
-                continue
-            taken = [
-                assignment
-                for assignment in self._tree.assignments(chain, PACKAGE)
-                if not self._imports_package(assignment)
-            ]
-            if taken:
-                self.report(
-                    chain.nodes[0],
-                    f"`{PACKAGE}` is another object's name here: import the package under a name"
-                    f" of its own and write `{'.'.join([target.new, *rest])}` with that",
-                )
-                continue
-            if any(self._is_lazy_elsewhere(binding) for binding in chain.bindings):
-                self.report(
-                    chain.nodes[0],
-                    f"`{chain.names[0]}` is imported by a function for others: import"
-                    f" `{target.module}` there in the same way and write"
-                    f" `{'.'.join([target.new, *rest])}`",
-                )
-                continue
-            self._edits.add(Edit(start, end, target.new.encode()))
+            self._replace(chain.nodes[-1 - len(rest)], target.new.encode())
             self._edited[id(chain)] = target.module
+
+    def _obstacle(self, chain, target, rest, is_one):
+        """Returns what to say where a chain cannot be edited safely, else None."""
+        new = f"write `{'.'.join([target.new, *rest])}`"
+        if not is_one:
+            return (
+                f"`{chain.names[0]}` is bound in more than one way in this file, so"
+                f" `{chain.text}` cannot be told for sure: {new} if it is TensorFlow's"
+            )
+        if "#" in self.tree.text(chain.nodes[-1 - len(rest)]):
+            return f"a comment stands inside `{chain.text}`: {new} by hand"
+        if not all(map(self._imports_package, self.tree.assignments(chain, PACKAGE))):
+            return (
+                f"`{PACKAGE}` is another object's name here: import the package under a name of"
+                f" its own and {new} with that"
+            )
+        if any(map(self._is_lazy_elsewhere, chain.bindings)):
+            return (
+                f"`{chain.names[0]}` is imported by a function for others: import"
+                f" `{target.module}` there in the same way and {new}"
+            )
+        return None
 
     def _is_lazy_elsewhere(self, binding):
         """Whether a function imports a name for others in a way that an import cannot follow."""
@@ -349,12 +329,12 @@ class Plan:
         return word is cst.Nonlocal or (word is cst.Global and not works)
 
     def _imports_package(self, assignment):
-        binding = self._tree.binding(assignment)
+        binding = self.tree.binding(assignment)
         return binding is not None and binding.qualified == PACKAGE
 
     def _drop_bindings(self):
         """Finds imports that nothing uses once the chains are edited."""
-        for binding in self._tree.bindings:
+        for binding in self.tree.bindings:
             if self.is_moved(binding) or binding.path.split(".")[0] not in rewrites.ROOTS:
                 continue
             if binding.elsewhere or _declared(binding.statement.around, binding.local):
@@ -374,10 +354,10 @@ class Plan:
 
     def _mentioned(self, binding):
         """Whether text that is no code, or no longer, still holds the name: a string, a comment."""
-        source = self._tree.source
+        source = self.tree.source
         keep, position = [], 0
         spans = sorted(
-            [edit[:2] for edit in self._edits] + [self._tree.span(binding.statement.node)]
+            [edit[:2] for edit in self._edits] + [self.tree.span(binding.statement.node)]
         )
         for start, end in spans:
             keep.append(source[position:start])
@@ -389,11 +369,35 @@ class Plan:
         return sorted({self._edited[id(chain)] for chain in binding.chains})
 
     def _edit_imports(self):
-        for statement in self._tree.statements:
+        given: Dict[str, int] = {}  # What the top of the file imports already, and where.
+        for statement in self.tree.statements:
+            modules = {
+                module
+                for binding in statement.bindings
+                if id(binding) in self._dropped
+                for module in self._needs(binding) or [PACKAGE]
+            }
+            is_all = all(id(binding) in self._dropped for binding in statement.bindings)
+            if modules and is_all and modules <= set(given) and self._remove(statement):
+                continue
             if isinstance(statement.node, cst.Import):
                 self._edit_import(statement)
             else:
                 self._edit_import_from(statement)
+            if len(statement.around) == 1:
+                for module in modules:
+                    given.setdefault(module, self.tree.start(statement.node))
+        return given
+
+    def _remove(self, statement):
+        """Removes an import that is a line of its own at the top of a file; returns whether."""
+        (start, end), line = self.tree.span(statement.node), statement.around[-1]
+        end = self._line_end(end)
+        if len(statement.around) > 1 or len(line.body) > 1 or b"#" in self.tree.source[start:end]:
+            return False
+        newline = _LINE_END.match(self.tree.source, end)
+        self._edits.add(Edit(start, newline.end() if newline else end, b""))
+        return True
 
     def _edit_import(self, statement):
         for binding in statement.bindings:
@@ -425,7 +429,7 @@ class Plan:
         return all(
             self.is_edited(chain)
             or any(
-                other is not binding and other.path in ("tensorflow", "tensorflow.compat.v1")
+                other is not binding and rewrites.canonical(other.path) == "tensorflow"
                 for other in chain.bindings
             )
             for chain in binding.chains
@@ -470,7 +474,7 @@ class Plan:
             self._insert_after(statement, line)
 
     def _remove_aliases(self, statement, goes):
-        spans = [self._tree.span(binding.alias) for binding in statement.bindings]
+        spans = [self.tree.span(binding.alias) for binding in statement.bindings]
         gone = [binding in goes for binding in statement.bindings]
         last_kept = max(number for number, is_gone in enumerate(gone) if not is_gone)
         for number, is_gone in enumerate(gone):
@@ -480,44 +484,38 @@ class Plan:
             # With what follows the last name, such as a comma before a closing parenthesis.
             self._edits.add(Edit(spans[last_kept][1], spans[-1][1], b""))
 
-    def _add_imports(self):
+    def _add_imports(self, given):
+        """Adds the imports that no edited one brings; `given` as `_edit_imports` returns it."""
         wanted: Dict[str, list] = {}
         lazy = set()  # ids of statements in a function that imports for others, by `global tf`.
-        for chain in self._tree.chains:
+        for chain in self.tree.chains:
             if not self.is_edited(chain):
                 continue
             module = self._edited[id(chain)]
             bindings = chain.bindings
             if any(id(binding) in self._dropped | self._supplied for binding in bindings):
                 continue
-            if self._is_imported(chain, module):
+            start = self.tree.start(chain.nodes[0])
+            if self._is_imported(chain, module) or given.get(module, start) < start:
                 continue
-            statements = []
-            for binding in bindings:
-                if binding.statement not in statements:
-                    statements.append(binding.statement)
-            for anchor in self._anchors(statements):
+            for anchor in self._anchors(list(dict.fromkeys(each.statement for each in bindings))):
                 wanted.setdefault(module, []).append(anchor)
                 if any(_declared(anchor.around, binding.local) for binding in bindings):
                     lazy.add(id(anchor.node))
         for module, anchors in wanted.items():
-            # One at the top serves the functions below it.
-            tops = [self._tree.span(each.node)[0] for each in anchors if len(each.around) == 1]
-            top = min(tops, default=len(self._tree.source))
+            # One at the top serves all below it.
+            tops = [self.tree.start(each.node) for each in anchors if len(each.around) == 1]
+            top = min(tops, default=len(self.tree.source))
             for anchor in anchors:
-                inside = any(isinstance(each, cst.FunctionDef) for each in anchor.around)
-                if not inside or self._tree.span(anchor.node)[0] < top:
+                if self.tree.start(anchor.node) <= top:
                     lines = [f"import {module}".encode()]
                     if id(anchor.node) in lazy:
                         lines.insert(0, f"global {PACKAGE}".encode())
                     self._insert_after(anchor, *lines)
 
     def _is_imported(self, chain, module):
-        for assignment in self._tree.assignments(chain, PACKAGE):
-            path = self._tree.binding(assignment).path
-            if path == module or path.startswith(module + "."):
-                return True
-        return False
+        bindings = map(self.tree.binding, self.tree.assignments(chain, PACKAGE))
+        return any(f"{binding.path}.".startswith(f"{module}.") for binding in bindings)
 
     def _anchors(self, statements):
         """Returns the statements after which an import is as good as after these.
@@ -545,28 +543,28 @@ class Plan:
         line = statement.around[-1]
         if isinstance(line, cst.SimpleStatementSuite) or len(line.body) > 1:
             return b"; "
-        start, end = self._tree.span(statement.node)
+        start, end = self.tree.span(statement.node)
         return self._new_line(start, end)
 
     def _new_line(self, start, end):
-        source = self._tree.source
+        source = self.tree.source
         line_start = max(source.rfind(b"\n", 0, start), source.rfind(b"\r", 0, start)) + 1
         indent = source[line_start:start]
         newline = _LINE_END.search(source, end)
         if newline is None:
-            return self._tree.module.default_newline.encode() + indent
+            return self.tree.module.default_newline.encode() + indent
         return newline.group() + indent
 
     def _line_end(self, offset):
-        match = _LINE_END.search(self._tree.source, offset)
-        return len(self._tree.source) if match is None else match.start()
+        match = _LINE_END.search(self.tree.source, offset)
+        return len(self.tree.source) if match is None else match.start()
 
     def _replace(self, node, new):
-        start, end = self._tree.span(node)
+        start, end = self.tree.span(node)
         self._edits.add(Edit(start, end, new))
 
     def _insert_after(self, anchor, *lines):
-        tree = self._tree
+        tree = self.tree
         start, end = tree.span(anchor.node)
         if isinstance(anchor, _After):
             place = self._line_end(tree.span(_last_line(anchor.node))[1])
@@ -585,14 +583,9 @@ class _After(NamedTuple):
 
 
 def _declared(around, name):
-    """Returns what the innermost function around a statement declares a name as, or None.
+    """Returns what the innermost function around a statement declares a name as.
 
-    Args:
-      around: nodes, the outermost first.
-      name: str.
-
-    Returns:
-      `cst.Global` or `cst.Nonlocal`, the type of the statement.
+    That is `cst.Global` or `cst.Nonlocal`; None where it does not.
     """
     functions = [node for node in around if isinstance(node, cst.FunctionDef)]
     waiting = [functions[-1].body] if functions else []
@@ -628,37 +621,25 @@ def _is_member(namespace, rest):
     return namespace is not None and len(rest) == 1 and rest[0] in namespace.members
 
 
-def _unclear(name):
-    return (
-        f"this file uses `{name}` as in TensorFlow 2.4 to 2.15 and as in Keras 3: write"
-        " `tf_lossscale_compat.keras.mixed_precision.LossScaleOptimizer` where the former is meant"
-    )
-
-
 _OURS = "tf_lossscale_compat.keras.mixed_precision.LossScaleOptimizer"
-
-
-def _made_in_two_ways(name):
-    return (
-        f"`{name}` stands in a file that checks for the class, and of the files looked at some make"
-        " an optimizer of it that becomes this package's while others keep Keras' own: check for"
-        f" both, `isinstance(x, ({name}, {_OURS}))`"
-    )
-
-
-def _made_nowhere(name):
-    return (
-        f"`{name}` is checked for, but no file looked at makes one: where this package's is made"
-        f" elsewhere, write `{_OURS}` or name that file in the same call; where Keras makes its"
-        f" own, as `compile` does under a mixed_float16 policy, check for both: `({name}, {_OURS})`"
-    )
-
-
-def _left_open(name):
-    return (
-        f"`{name}` is checked for, and the place that makes one is left to a person: change both"
-        " together"
-    )
+# Why a name is left to a person; in place of {} the name as the file has it.
+_UNCLEAR = (
+    "this file uses `{}` as in TensorFlow 2.4 to 2.15 and as in Keras 3: write"
+    f" `{_OURS}` where the former is meant"
+)
+_MADE_IN_TWO_WAYS = (
+    "`{0}` stands in a file that checks for the class, and of the files looked at some make"
+    " an optimizer of it that becomes this package's while others keep Keras' own: check for"
+    f" both, `isinstance(x, ({{0}}, {_OURS}))`"
+)
+_MADE_NOWHERE = (
+    "`{0}` is checked for, but no file looked at makes one: where this package's is made"
+    f" elsewhere, write `{_OURS}` or name that file in the same call; where Keras makes its"
+    f" own, as `compile` does under a mixed_float16 policy, check for both: `({{0}}, {_OURS})`"
+)
+_LEFT_OPEN = (
+    "`{}` is checked for, and the place that makes one is left to a person: change both together"
+)
 
 
 def _is_ours(name):

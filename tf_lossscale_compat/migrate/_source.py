@@ -11,18 +11,6 @@ _SURE = re.compile(rb"mixed_precision|LossScale|loss_scale")
 _CONTRIB = re.compile(rb"\bcontrib\b")
 _TENSORFLOW = re.compile(rb"tensorflow|\btf\b")
 
-# What Python 3 does not take, where it is not parsed: a template, say, is no such thing.
-PYTHON_2 = re.compile(
-    rb"""
-    ^[ \t]*(?:(?:print|exec)[ \t]+["'\w]|(?:except|raise)[ \t]+(?:[\w.]+|\([\w., ]+\))[ \t]*,)
-    | [\w)\]"'][ \t]*<>[ \t]*[\w(\["']  # Not equal.
-    | [=(,][ \t]*0[0-7]+\b  # An octal number.
-    | [=(,][ \t]*`[^`\n]+`  # A repr.
-    | \b[uU][rR]["']
-    """,
-    re.MULTILINE | re.VERBOSE,
-)
-
 # At the end of a line whose findings a person has looked at.
 _CHECKED = re.compile(rb"#.*\btf-lossscale: checked\b")
 
@@ -68,18 +56,14 @@ def may_concern(data):
     return bool(_CONTRIB.search(data) and _TENSORFLOW.search(data))
 
 
-def mentions_tensorflow(data):
-    """Whether a file may use TensorFlow."""
-    return bool(_TENSORFLOW.search(data))
-
-
-def migrate(text, keep_imports=False, made=frozenset()):
+def migrate(text, keep_imports=False, made=frozenset(), tensorflow_as=()):
     """Rewrites a source.
 
     Args:
       text: str, Python source without a byte order mark.
       keep_imports: see `_plan.Plan`.
       made: what becomes of the wrappers that other files of the same call make.
+      tensorflow_as: see `_tree.Tree`.
 
     Returns:
       A `Result`.
@@ -88,7 +72,7 @@ def migrate(text, keep_imports=False, made=frozenset()):
       _tree.ParseError: the source is no Python 3 code.
       UnsafeEditError: the result would be none.
     """
-    tree = _tree.Tree(text)
+    tree = _tree.Tree(text, tensorflow_as)
     plan = _plan.Plan(tree, keep_imports)
     own, has_checks = frozenset(plan.made), plan.has_checks
     if has_checks:
@@ -108,9 +92,9 @@ def migrate(text, keep_imports=False, made=frozenset()):
         except _tree.ParseError as error:
             raise UnsafeEditError(f"the result would not parse: {error}") from error
     findings = [
-        Finding(line, column, finding.message)
-        for finding in plan.findings
-        for line, column in [tree.position(finding.offset)]
+        Finding(line, column, message)
+        for offset, message in plan.findings
+        for line, column in [tree.position(offset)]
         if not _CHECKED.search(tree.line(line))
     ]
     return Result(edits, new_text, findings, own, has_checks)

@@ -6,11 +6,12 @@ tree: positions lead back to the bytes that were read, and those are what is edi
 
 import ast
 import bisect
+import functools
 import re
 import warnings
 
 import libcst as cst
-from libcst import metadata
+from libcst import helpers, metadata
 
 _STATEMENTS = (
     cst.SimpleStatementLine,
@@ -152,6 +153,7 @@ class _Collector(cst.CSTVisitor):
         self.attributes = set()
         self.methods = set()
         self.nones = set()
+        self.exported = set()
         self.branches = []
         self._around = []
         self._bases = set()
@@ -257,6 +259,18 @@ class _Collector(cst.CSTVisitor):
     def visit_Assign(self, node):  # noqa: N802
         if isinstance(node.value, cst.Name) and node.value.value == "None":
             self.nones.update(id(target.target) for target in node.targets)
+        for target in node.targets:
+            self._export(target.target, node.value)
+
+    def visit_AugAssign(self, node):  # noqa: N802
+        self._export(node.target, node.value)
+
+    def _export(self, target, value):
+        if isinstance(target, cst.Name) and target.value == "__all__":
+            elements = [element.value for element in getattr(value, "elements", ())]
+            self.exported.update(
+                each.evaluated_value for each in elements if isinstance(each, cst.SimpleString)
+            )
 
     def visit_Param(self, node):  # noqa: N802
         for part in (node.annotation, node.default):
@@ -273,14 +287,7 @@ class _Collector(cst.CSTVisitor):
         return False
 
 
-def dotted(node):
-    """Returns the text of a name with attributes, as in an import."""
-    parts = []
-    while isinstance(node, cst.Attribute):
-        parts.append(node.attr.value)
-        node = node.value
-    parts.append(node.value)
-    return ".".join(parts[::-1])
+dotted = helpers.get_full_name_for_node_or_raise
 
 
 def _leftmost(node):
@@ -302,12 +309,13 @@ class Tree:
 
     Args:
       text: str, the source.
+      tensorflow_as: dotted names by which modules hand TensorFlow on.
 
     Raises:
       ParseError: it is no Python 3 code.
     """
 
-    def __init__(self, text):
+    def __init__(self, text, tensorflow_as=()):
         module = parse(text)
         if module.code != text:
             raise ParseError("LibCST does not reproduce this file", 1, 1)
@@ -327,12 +335,12 @@ class Tree:
         self.branches = collector.branches
         self.calls = collector.calls
         self._nones = collector.nones
+        self._exported = collector.exported
         self.bindings = []
-        self._line_starts = None
+        self._tensorflow_as = tensorflow_as
         self._by_alias = {}
         for statement in self.statements:
             self._bind(statement)
-        self._exported = self._all_exports()
         for chain in self.chains:
             self._resolve(chain)
         self._look_elsewhere()
@@ -347,17 +355,32 @@ class Tree:
             if node.module is not None:
                 prefix += dotted(node.module) + "."
         for alias in node.names:
-            path = prefix + dotted(alias.name)
+            written = prefix + dotted(alias.name)
+            path = self._known(written)
             local, qualified = dotted(alias.name).split(".")[0], path
             if alias.asname is not None:
                 local = alias.asname.name.value
             elif isinstance(node, cst.Import):
                 qualified = local
             binding = Binding(statement, alias, path, local, qualified)
+            binding.elsewhere = path != written  # The module that hands it on is imported still.
             statement.bindings.append(binding)
             self.bindings.append(binding)
             as_name = alias.name if alias.asname is None else alias.asname.name
             self._by_alias[id(as_name)] = binding
+
+    def _known(self, name):
+        """Returns a qualified name, with TensorFlow's own for what a module hands on."""
+        stem = name.lstrip(".")
+        parts = stem.split(".")
+        for length in range(len(parts), 1, -1):
+            head = ".".join(parts[:length])
+            if head in self._tensorflow_as or (
+                # Relative: whose parent is meant the file does not say.
+                stem != name and any(each.endswith("." + head) for each in self._tensorflow_as)
+            ):
+                return ".".join(["tensorflow", *parts[length:]])
+        return name
 
     def assignments(self, chain, name=None):
         """Returns all that a name may stand for where a chain stands.
@@ -378,18 +401,19 @@ class Tree:
         for assignment in self.assignments(chain):
             binding = self.binding(assignment)
             if binding is not None:
+                written = {name.name for name in assignment.get_qualified_names_for(chain.text)}
                 names = {
-                    name.name
-                    for name in assignment.get_qualified_names_for(chain.text)
+                    self._known(name)
+                    for name in written
                     # A statement with several names answers for all of them.
-                    if name.name.startswith(binding.qualified)
+                    if any(each.startswith(binding.qualified) for each in (name, self._known(name)))
                 }
                 found += [(binding, name) for name in sorted(names)]
             # `tf = None` is what a module that does without TensorFlow says: nothing to call there.
             elif id(getattr(assignment, "node", None)) not in self._nones:
                 found.append((None, chain.text))
         # In the order of the source, not in that of a set.
-        found.sort(key=lambda pair: -1 if pair[0] is None else self.span(pair[0].alias)[0])
+        found.sort(key=lambda pair: -1 if pair[0] is None else self.start(pair[0].alias))
         for binding, qualified in found:
             if (binding, qualified) not in chain.references:
                 chain.references.append((binding, qualified))
@@ -410,41 +434,44 @@ class Tree:
                 ):
                     binding.elsewhere = True
         for binding in self.bindings:
-            binding.elsewhere = binding.elsewhere or binding.local in self._exported
+            binding.elsewhere |= binding.local in self._exported
 
-    def _all_exports(self):
-        names = set()
-        for statement in self.module.body:
-            if not isinstance(statement, cst.SimpleStatementLine):
-                continue
-            for small in statement.body:
-                if isinstance(small, cst.Assign):
-                    targets = [target.target for target in small.targets]
-                elif isinstance(small, cst.AugAssign):
-                    targets = [small.target]
-                else:
-                    continue
-                if any(isinstance(each, cst.Name) and each.value == "__all__" for each in targets):
-                    for element in getattr(small.value, "elements", ()):
-                        if isinstance(element.value, cst.SimpleString):
-                            names.add(element.value.evaluated_value)
-        return names
+    def mentions(self):
+        """Yields what imports and names lead to, as (node, dotted name, what was imported for it).
+
+        The last is empty for imports themselves and for names that a star import may bind.
+        """
+        stars = []
+        for statement in self.statements:
+            node = statement.node
+            if isinstance(node.names, cst.ImportStar) and node.module is not None:
+                stars.append("." * len(node.relative) + dotted(node.module))
+            for binding in statement.bindings:
+                yield binding.alias, binding.path, ""
+        for chain in self.chains:
+            for binding, name in chain.references:
+                if binding is not None:
+                    yield chain.nodes[0], name, binding.path
+            if not chain.references:
+                for path in stars:
+                    yield chain.nodes[0], f"{path}.{chain.text}", ""
 
     def span(self, node):
         """Returns where a node begins and ends in `source`, without parentheses around it."""
         span = self._spans[node]
         return span.start, span.start + span.length
 
+    def start(self, node):
+        return self._spans[node].start
+
     def text(self, node):
         start, end = self.span(node)
         return self.source[start:end].decode("utf-8")
 
-    @property
+    @functools.cached_property
     def line_starts(self):
         """The offsets in `source` at which its lines begin."""
-        if self._line_starts is None:
-            self._line_starts = [0] + [end.end() for end in _LINE_ENDS.finditer(self.source)]
-        return self._line_starts
+        return [0] + [end.end() for end in _LINE_ENDS.finditer(self.source)]
 
     def line(self, number):
         """Returns the bytes of a line, counted from 1."""

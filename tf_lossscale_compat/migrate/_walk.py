@@ -1,5 +1,6 @@
 """Finds the files to look at."""
 
+import errno
 import fnmatch
 import os
 
@@ -9,14 +10,18 @@ _LEFT_OUT = {"node_modules", "__pycache__"}
 _ENVIRONMENT_MARKS = ("pyvenv.cfg", "conda-meta")
 
 
-def files(path, exclude=(), on_error=None):
+def files(path, exclude=(), on_error=lambda error: None):
     """Yields the paths to look at: `path` itself, or what is below it, in a fixed order.
+
+    Symbolic links below a folder are not followed: what they lead to inside of it is looked at by
+    its own name, and what is outside nobody has asked for.
 
     Args:
       path: str, a file or a folder. It is taken whatever its name.
       exclude: list of patterns as of `fnmatch`; a file or a folder below `path` is left out if its
         name, or its path below `path` with slashes, matches.
-      on_error: function that is called with the `OSError` of a folder that cannot be listed.
+      on_error: function that is called with the `OSError` of a folder that cannot be listed, and
+        of a link that leads out of `path`.
     """
     if not os.path.isdir(path):
         yield path
@@ -42,8 +47,14 @@ def files(path, exclude=(), on_error=None):
             # Editors' locks are links to nowhere whose names begin so.
             if not name.endswith(SUFFIXES) or name.startswith(".#"):
                 continue
-            if not is_excluded(folder, name):
-                yield os.path.join(folder, name)
+            if is_excluded(folder, name):
+                continue
+            file = os.path.join(folder, name)
+            if not os.path.islink(file):
+                yield file
+            elif not os.path.realpath(file).startswith(os.path.join(os.path.realpath(path), "")):
+                problem = "it is a link that leads out of the folder: name what it leads to"
+                on_error(OSError(errno.ELOOP, problem, file))
 
 
 def _is_environment(folder):

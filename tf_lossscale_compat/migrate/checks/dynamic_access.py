@@ -4,7 +4,6 @@ Which of their members is meant shows at run time only.
 """
 
 from tf_lossscale_compat.migrate import rewrites
-from tf_lossscale_compat.migrate.checks._finding import Finding
 
 
 def _constant(node):
@@ -27,7 +26,7 @@ def find(plan):
     tree = plan.tree
     aliased = _reached_by_alias(tree)
     for chain in tree.chains:
-        if plan.is_edited(chain) or any(plan.is_moved(each) for each in chain.bindings):
+        if plan.is_ours(chain):
             continue
         function, argument = chain.function or (None, None)
         name = _constant(argument)
@@ -36,12 +35,12 @@ def find(plan):
                 continue
             canonical = rewrites.canonical(qualified)
             namespace, rest = rewrites.find(qualified)
-            start = tree.span(chain.nodes[0])[0]
+            start = tree.start(chain.nodes[0])
             if canonical == "tensorflow.contrib" or (
                 canonical == "tensorflow" and function and name == "contrib"
             ):
                 where = f"looked into with `{function}`" if function else "used as a value"
-                yield Finding(
+                yield (
                     start,
                     f"`tf.contrib` is {where} and is gone since TensorFlow 2.0: for its loss"
                     " scaling take `tf_lossscale_compat.contrib.mixed_precision`",
@@ -50,14 +49,14 @@ def find(plan):
             if namespace is None or rest:
                 continue
             if function and (name is None or name in namespace.members):
-                yield Finding(
+                yield (
                     start,
                     f"`{chain.text}` is looked into with `{function}`: for"
                     f" {_listing(namespace.members)} take `{namespace.new}`",
                 )
                 break
             if not function and aliased & set(namespace.members):
-                yield Finding(
+                yield (
                     start,
                     f"`{chain.text}` is used as a value: where that leads to"
                     f" {_listing(aliased & set(namespace.members))}, take `{namespace.new}`",

@@ -4,7 +4,6 @@ https://github.com/tensorflow/tensorflow/releases/tag/v2.16.1
 """
 
 from tf_lossscale_compat.migrate import rewrites
-from tf_lossscale_compat.migrate.checks._finding import Finding
 
 
 def _is_estimator(name):
@@ -17,15 +16,15 @@ def find(plan):
         return
     tree = plan.tree
     places = [
-        tree.span(chain.nodes[0])[0]
+        tree.start(chain.nodes[0])
         for chain in tree.chains
         if any(binding is not None and _is_estimator(name) for binding, name in chain.references)
     ]
     places += [
-        tree.span(binding.alias)[0] for binding in tree.bindings if _is_estimator(binding.path)
+        tree.start(binding.alias) for binding in tree.bindings if _is_estimator(binding.path)
     ]
     if places:
-        yield Finding(
+        yield (
             min(places),
             f"`tf.estimator` ({len(places)} in this file) is gone since TensorFlow 2.16: stay on"
             " 2.15 with it, or write the training loop out",

@@ -6,8 +6,6 @@ A loss in float16 is infinite when it is multiplied with such a scale.
 import ast
 import re
 
-from tf_lossscale_compat.migrate.checks._finding import Finding
-
 _LARGEST = 65504
 _FLOAT16 = re.compile(rb"\b(?:float16|fp16|half)\b")
 # Of each class the argument with the first loss scale: its position and its name.
@@ -55,8 +53,8 @@ def find(plan):
             given = [each for each in before[position:] if not each.keyword]
         scale = _number(tree.text(given[0].value)) if given else None
         if scale is not None and scale > _LARGEST:
-            yield Finding(
-                tree.span(chain.nodes[0])[0],
+            yield (
+                tree.start(chain.nodes[0]),
                 f"the loss scale begins at {scale:.16g}, above {_LARGEST}, which is the largest"
                 " float16: where the loss is float16, cast it to float32 before it is scaled, or"
                 " begin at 2**15",

@@ -1,7 +1,6 @@
 """Members of `tf.contrib` besides `mixed_precision`."""
 
 from tf_lossscale_compat.migrate import _successors, rewrites
-from tf_lossscale_compat.migrate.checks._finding import Finding
 
 _CONTRIB = "tensorflow.contrib"
 
@@ -31,10 +30,10 @@ def find(plan):
         if plan.is_moved(binding) or plan.is_dropped(binding):
             continue
         if _is_unknown(binding.path):
-            yield Finding(plan.tree.span(binding.alias)[0], _message(canonical))
+            yield plan.tree.start(binding.alias), _message(canonical)
         elif canonical == _CONTRIB and all(plan.is_edited(chain) for chain in binding.chains):
-            yield Finding(
-                plan.tree.span(binding.alias)[0],
+            yield (
+                plan.tree.start(binding.alias),
                 "`tf.contrib` is gone since TensorFlow 2.0: remove this import if nothing needs it",
             )
     for chain in plan.tree.chains:
@@ -48,7 +47,7 @@ def find(plan):
             # What the import already brings was reported there.
             if _is_unknown(imported) and (canonical + ".").startswith(imported + "."):
                 continue
-            yield Finding(plan.tree.span(chain.nodes[0])[0], _message(canonical))
+            yield plan.tree.start(chain.nodes[0]), _message(canonical)
             break
 
 

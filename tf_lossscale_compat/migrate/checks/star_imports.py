@@ -4,7 +4,6 @@ import libcst as cst
 
 from tf_lossscale_compat.migrate import rewrites
 from tf_lossscale_compat.migrate._tree import dotted
-from tf_lossscale_compat.migrate.checks._finding import Finding
 
 
 def find(plan):
@@ -19,14 +18,14 @@ def find(plan):
         path = dotted(node.module)
         namespace, rest = rewrites.find(path)
         if namespace is not None and not rest:
-            yield Finding(
-                tree.span(node)[0],
+            yield (
+                tree.start(node),
                 f"a star import of `{path}`: import the names that are used, from"
                 f" `{namespace.new}`",
             )
         elif rewrites.canonical(path).startswith("tensorflow.contrib"):
-            yield Finding(
-                tree.span(node)[0],
+            yield (
+                tree.start(node),
                 f"a star import of `{path}`, gone since TensorFlow 2.0: replace it by hand",
             )
         else:
@@ -35,8 +34,8 @@ def find(plan):
                     continue
                 namespace, rest = rewrites.find(f"{path}.{chain.text}")
                 if namespace is not None and (rest[:1] or [None])[0] in namespace.members:
-                    yield Finding(
-                        tree.span(chain.nodes[0])[0],
+                    yield (
+                        tree.start(chain.nodes[0]),
                         f"`{chain.text}` seems to come from a star import of `{path}`: write"
                         f" `{'.'.join([namespace.new, *rest])}`",
                     )

@@ -6,9 +6,10 @@ Whether a string is code or prose only a person can tell.
 import re
 
 from tf_lossscale_compat.migrate import rewrites
-from tf_lossscale_compat.migrate.checks._finding import Finding
 
-_NAME = re.compile(r"(?<![\w.])(?:tf|tensorflow|keras)(?:\.[A-Za-z_]\w*)+")
+_NAME = re.compile(r"(?<![\w.])(?:tf|tensorflow|tensorflow_core|keras|tf_keras)(?:\.[A-Za-z_]\w*)+")
+
+_TODAY = ("keras.mixed_precision", "tf_keras.mixed_precision")
 
 
 def find(plan):
@@ -25,10 +26,10 @@ def find(plan):
             if namespace is None or (rest and rest[0] not in namespace.members):
                 continue
             # Keras has a class of that name today, so a string that names it may be right.
-            if (not rest and not namespace.whole) or namespace.old == "keras.mixed_precision":
+            if (not rest and not namespace.whole) or namespace.old in _TODAY:
                 continue
-            start = tree.span(node)[0] + len(text[: match.start()].encode("utf-8"))
-            yield Finding(
+            start = tree.start(node) + len(text[: match.start()].encode("utf-8"))
+            yield (
                 start,
                 f"a string names `{name}`: if code or a reader takes it for the name, write"
                 f" `{'.'.join([namespace.new, *rest])}`",

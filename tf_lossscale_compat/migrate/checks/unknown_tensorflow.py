@@ -7,7 +7,6 @@ bound in this file at all.
 import re
 
 from tf_lossscale_compat.migrate import _successors, rewrites
-from tf_lossscale_compat.migrate.checks._finding import Finding
 
 _LOOKS_LIKE_TENSORFLOW = re.compile(r"_*(tf|tensorflow)(_?(compat_)?v?[12])?$")
 
@@ -22,7 +21,7 @@ def _place(chain):
 
 def looks_like_tensorflow(chain):
     """Whether a chain may begin with TensorFlow though no import of TensorFlow shows it."""
-    roots = [binding.path.split(".")[0] for binding in chain.bindings]
+    roots = [name.split(".")[0] for binding, name in chain.references if binding is not None]
     ours = any(root in (*rewrites.ROOTS, "tf_lossscale_compat") for root in roots)
     return not ours and _place(chain) is not None
 
@@ -44,14 +43,14 @@ def find(plan):
         name = ".".join(chain.names[: _place(chain) + 1])
         sources = [binding.path for binding in chain.bindings]
         if sources:
-            why = f"`{name}` comes from `{sources[0]}`"
+            why = f"`{name}` comes from `{sources[0]}` (say so by --tensorflow-as)"
         elif name != chain.names[0]:
             why = f"`{name}` is an attribute"
         elif chain.references:
             why = f"`{name}` is assigned in this file"
         else:
             why = f"`{name}` is not imported in this file"
-        yield Finding(tree.span(chain.nodes[0])[0], f"{why}: if it is TensorFlow, {advice}")
+        yield tree.start(chain.nodes[0]), f"{why}: if it is TensorFlow, {advice}"
 
 
 def _advice(qualified):

@@ -3,8 +3,6 @@
 `compute_gradients` and `minimize` scale the loss; `tf.gradients` and a tape do not.
 """
 
-from tf_lossscale_compat.migrate.checks._finding import Finding
-
 _OPTIMIZERS = ("LossScaleOptimizer", "MixedPrecisionLossScaleOptimizer")
 _GRADIENTS = {"gradient", "gradients"}
 # What scales a loss, or hands the optimizer to something that does.
@@ -24,8 +22,8 @@ def find(plan):
         return
     for name, chain, _ in plan.wrapper_calls():
         if name in _OPTIMIZERS:
-            yield Finding(
-                tree.span(chain.nodes[0])[0],
+            yield (
+                tree.start(chain.nodes[0]),
                 "nothing in this file scales a loss: its gradients come from `tf.gradients` or a"
                 " tape, and `apply_gradients` alone does not scale. Take this optimizer's"
                 " `compute_gradients` or `minimize`, with Keras `get_scaled_loss` and"

@@ -3,17 +3,25 @@
 from typing import Callable, NamedTuple, Optional, Tuple
 
 # TensorFlow repeats its whole API under these, so `tf.compat.v1.train` is `tf.train`.
-_REPEATED = (("compat", "v1"), ("compat", "v2"))
-ROOTS = ("tensorflow", "keras")
+_REPEATED = (("compat", "v1"), ("compat", "v2"), ("_api", "v1"), ("_api", "v2"))
+ROOTS = ("tensorflow", "tensorflow_core", "keras", "tf_keras")
 
 
 def canonical(qualified_name):
-    """Returns a qualified name without `compat.v1`: the name that `rewrites` know.
+    """Returns a qualified name as `rewrites` know it: without `compat.v1` and its like.
 
     Args:
-      qualified_name: str, dotted, from TensorFlow's own name on.
+      qualified_name: str, dotted, from the name of a package on.
     """
     parts = qualified_name.split(".")
+    if parts[0] == "tensorflow_core":  # What 1.15 and 2.0 had their API in.
+        parts[0] = "tensorflow"
+    if parts[1:2] == ["api"] and parts[0] in ("keras", "tf_keras"):
+        # Below `_v1` and `_v2` it is what `tf.keras` was up to 2.15, as `tf_keras` is today.
+        if parts[2:4] in (["_v1", "keras"], ["_v2", "keras"]):
+            parts[:4] = ["tf_keras"]
+        else:
+            del parts[1]
     while parts[0] == "tensorflow" and tuple(parts[1:3]) in _REPEATED:
         del parts[1:3]
     return ".".join(parts)

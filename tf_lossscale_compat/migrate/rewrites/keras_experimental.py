@@ -11,5 +11,5 @@ _NEW = "tf_lossscale_compat.keras.mixed_precision.experimental"
 
 NAMESPACES = [
     Namespace(root + ".mixed_precision.experimental", _NEW, ("LossScaleOptimizer",), module=_NEW)
-    for root in ("tensorflow.keras", "keras")
+    for root in ("tensorflow.keras", "keras", "tf_keras")
 ]

@@ -3,7 +3,7 @@
 https://github.com/tensorflow/tensorflow/releases/tag/v2.4.0 added it, with `dynamic`,
 `get_scaled_loss` and `get_unscaled_gradients`. Keras 3 (TensorFlow 2.16) has another class of the
 same name, without these: https://github.com/tensorflow/tensorflow/releases/tag/v2.16.1. Code that
-is written for that one works and is left alone.
+is written for that one works and is left alone. `tf_keras` has the older one alone.
 """
 
 from tf_lossscale_compat.migrate.rewrites._namespace import Namespace
@@ -44,5 +44,9 @@ def _is_older(usage):
 
 NAMESPACES = [
     Namespace(root + ".mixed_precision", _NEW, ("LossScaleOptimizer",), module=_NEW, is_meant=check)
-    for root, check in (("tensorflow.keras", _is_tf_keras), ("keras", _is_older))
+    for root, check in (
+        ("tensorflow.keras", _is_tf_keras),
+        ("keras", _is_older),
+        ("tf_keras", None),
+    )
 ]

@@ -1,0 +1,267 @@
+"""Gradients are aggregated once, tested after that, and applied as that Keras' own class does."""
+
+from unittest import mock
+
+import numpy as np
+import tensorflow as tf
+from absl import logging
+from absl.testing import absltest
+
+from tests import keras_homes, modes, replicas
+from tests.keras import beside
+from tf_lossscale_compat.keras import mixed_precision
+
+VERSION = keras_homes.VERSION
+# Below, optimizers sum over replicas when they apply, and have nothing for it to be changed by.
+AGGREGATES = VERSION >= (2, 2)
+
+
+def of_pairs(function):
+    """A method that aggregates by `function` of (gradient, variable) pairs, for that TensorFlow."""
+
+    def aggregate(grads_and_vars):
+        pairs = function(list(grads_and_vars))
+        return pairs if VERSION >= (2, 4) else [grad for grad, _ in pairs]
+
+    return aggregate
+
+
+def counting(calls, factor):
+    def aggregate(pairs):
+        calls.append([grad for grad, _ in pairs])
+        return [(grad * factor, variable) for grad, variable in pairs]
+
+    return aggregate
+
+
+def names_of(home):
+    return "aggregate_gradients" if home.kind == "current" else "_aggregate_gradients"
+
+
+def with_aggregation(home, function, base=None):
+    """An SGD of rate 1 with an aggregation of its own, of (gradient, variable) pairs."""
+    base = base or home.SGD
+    aggregate = of_pairs(function)
+    methods = {names_of(home): lambda self, grads_and_vars: aggregate(grads_and_vars)}
+    return type("Aggregating", (base,), methods)(1.0)
+
+
+def clipping(home, calls):
+    """As tensorflow/models' AdamWeightDecay: clips, but only where it is to aggregate."""
+
+    class Clipping(home.SGD):
+        def apply_gradients(self, grads_and_vars, name=None, experimental_aggregate_gradients=True):
+            calls.append((name, experimental_aggregate_gradients))
+            grads, variables = zip(*grads_and_vars)
+            if experimental_aggregate_gradients:
+                grads, _ = tf.clip_by_global_norm(grads, 1.0)
+            options = (
+                {}
+                if VERSION < (2, 2)
+                else {"experimental_aggregate_gradients": experimental_aggregate_gradients}
+            )
+            return super().apply_gradients(zip(grads, variables), name=name, **options)
+
+    return Clipping(1.0)
+
+
+def dynamic(inner):
+    return mixed_precision.LossScaleOptimizer(inner, initial_scale=8.0)
+
+
+class AggregationTest(modes.EagerTestCase):
+    def setUp(self):
+        super().setUp()
+        if not AGGREGATES:
+            self.skipTest("optimizers have no aggregation before TensorFlow 2.2")
+
+    def step(self, opt, variable, gradient, function, **options):
+        def apply():
+            opt.apply_gradients([(tf.constant(gradient), variable)], **options)
+
+        (tf.function(apply) if function else apply)()
+
+    @keras_homes.each([False, True])
+    def test_what_aggregation_brings_is_tested(self, home, function):
+        if home.kind == "keras3":
+            self.skipTest("Keras 3's optimizers do not aggregate")
+        inner = with_aggregation(home, counting([], np.float32(np.nan)))
+        opt, variable = dynamic(inner), tf.Variable(1.0)
+        self.step(opt, variable, 2.0, function)
+        self.assertEqual(variable.numpy(), 1.0)
+        self.assertEqual(float(opt.loss_scale), 4.0)
+        # And the optimizer's own aggregation is back in its place.
+        self.assertNotIn(names_of(home), vars(inner))
+
+    @keras_homes.each([False, True], [False, True])
+    def test_aggregates_once(self, home, function, scaled):
+        if home.kind == "keras3":
+            self.skipTest("Keras 3's optimizers do not aggregate")
+        calls = []
+        opt, variable = dynamic(with_aggregation(home, counting(calls, 3.0))), tf.Variable(1.0)
+        self.step(opt, variable, 2.0, function, scaled=scaled)
+        if not function:  # Which may be traced twice.
+            self.assertLen(calls, 1)
+        self.assertEqual(variable.numpy(), 1.0 - (2.0 * 3 / 8 if scaled else 2.0 * 3))
+
+    @keras_homes.each()
+    def test_aggregates_unscaled_gradients(self, home):
+        if home.kind == "keras3":
+            self.skipTest("Keras 3's optimizers do not aggregate")
+        calls = []
+        opt, variable = dynamic(with_aggregation(home, counting(calls, 1.0))), tf.Variable(1.0)
+        opt.minimize(lambda: variable * 2.0, [variable])
+        (((grad,),),) = [calls]
+        self.assertEqual(float(grad), 2.0)
+
+    @keras_homes.each()
+    def test_leaves_out_what_has_no_gradient(self, home):
+        if home.kind == "keras3":
+            self.skipTest("Keras 3's optimizers do not aggregate")
+        calls = []
+        opt = dynamic(with_aggregation(home, counting(calls, 1.0)))
+        unused, variable = tf.Variable(1.0, name="unused"), tf.Variable(1.0)
+        with mock.patch.object(logging, "warning") as warning:
+            opt.apply_gradients([(None, unused), (tf.constant(2.0), variable)], scaled=False)
+        self.assertIn("unused", str(warning.call_args))
+        self.assertLen(calls[0], 1)
+        self.assertEqual([unused.numpy(), variable.numpy()], [1.0, -1.0])
+
+    @keras_homes.each()
+    def test_does_not_aggregate_if_told(self, home):
+        if home.kind == "keras3":
+            self.skipTest("Keras 3's optimizers do not aggregate")
+        calls = []
+        inner = with_aggregation(home, counting(calls, 3.0))
+        opt, variable = dynamic(inner), tf.Variable(1.0)
+        pair = [(tf.constant(1.0), variable)]
+        if home.kind == "current":
+            opt.apply_gradients(pair, True)
+            opt.apply_gradients(pair, skip_gradients_aggregation=True)
+            opt.apply_gradients(pair, experimental_aggregate_gradients=False)
+        else:
+            opt.apply_gradients(pair, "name", False)
+            opt.apply_gradients(pair, None, False)
+            opt.apply_gradients(pair, experimental_aggregate_gradients=False)
+        self.assertEqual(calls, [])
+        self.assertEqual(variable.numpy(), -2.0)
+
+    @keras_homes.each(kind="v2")
+    def test_gradient_aggregator(self, home):
+        if VERSION < (2, 4):
+            self.skipTest("no gradient_aggregator before TensorFlow 2.4")
+        calls = []
+        inner = home.SGD(1.0, gradient_aggregator=counting(calls, np.float32(np.inf)))
+        opt, variable = dynamic(inner), tf.Variable(1.0)
+        self.step(opt, variable, 2.0, False)
+        self.assertEqual(variable.numpy(), 1.0)
+        self.assertLen(calls, 1)
+        fixed = mixed_precision.LossScaleOptimizer(
+            home.SGD(1.0, gradient_aggregator=counting(calls, 2.0)), False, 8.0
+        )
+        self.step(fixed, variable, 2.0, False)
+        self.assertEqual(variable.numpy(), -3.0)
+        self.assertLen(calls, 2)
+
+    @keras_homes.each(kind="v2")
+    def test_clips_where_the_own_class_has_it_clip(self, home):
+        def after_a_step(wrap):
+            calls, variable = [], tf.Variable(0.0)
+            opt = wrap(clipping(home, calls))
+            opt.apply_gradients([(tf.constant(100.0), variable)])
+            return variable.numpy(), [aggregates for _, aggregates in calls]
+
+        ours = after_a_step(dynamic)
+        self.assertEqual(ours, (-100.0, [False]) if VERSION >= (2, 5) else (-1.0, [True]))
+        self.assertEqual(ours, after_a_step(beside.own(home)))
+
+    @keras_homes.each(kind="v2")
+    def test_one_that_clips_and_aggregates_on_its_own(self, home):
+        # On TensorFlow 2.4 it is to clip, and so is called as if it were to aggregate, but doesn't.
+        calls, variable = [], tf.Variable(0.0)
+        inner = clipping(home, [])
+        inner = with_aggregation(home, counting(calls, np.float32(0.5)), type(inner))
+        opt = dynamic(inner)
+        opt.apply_gradients([(tf.constant(100.0), variable)])
+        self.assertEqual(variable.numpy(), -50.0 if VERSION >= (2, 5) else -1.0)
+        self.assertLen(calls, 1)
+        inner = with_aggregation(home, counting(calls, np.float32(np.nan)), type(inner))
+        opt = dynamic(inner)
+        opt.apply_gradients([(tf.constant(100.0), variable)])
+        self.assertTrue(np.isfinite(variable.numpy()))
+
+    @keras_homes.each(kind="v2")
+    def test_an_inner_optimizer_that_takes_something_else_in_the_second_place(self, home):
+        # As TensorFlowTTS's AdamWeightDecay.
+        seen = []
+
+        class Clipping(home.SGD):
+            def apply_gradients(self, grads_and_vars, clip_norm=0.5, **kwargs):
+                seen.append((clip_norm, kwargs.get("name", "not given")))
+                return super().apply_gradients(grads_and_vars, **kwargs)
+
+        opt, variable = dynamic(Clipping(1.0)), tf.Variable(0.0)
+        for args, kwargs in [((), {}), ((1.0,), {}), ((), {"name": "x"}), ((), {"clip_norm": 2.0})]:
+            opt.apply_gradients([(tf.constant(1.0), variable)], *args, **kwargs)
+        self.assertEqual(
+            seen, [(0.5, "not given"), (1.0, "not given"), (0.5, "x"), (2.0, "not given")]
+        )
+
+    @keras_homes.each(kind="v2")
+    def test_an_inner_optimizer_that_takes_pairs_alone(self, home):
+        class Plain(home.SGD):
+            def apply_gradients(self, grads_and_vars):
+                return super().apply_gradients(grads_and_vars)
+
+        opt, variable = dynamic(Plain(1.0)), tf.Variable(0.0)
+        opt.apply_gradients([(tf.constant(1.0), variable)])
+        self.assertEqual(variable.numpy(), -1.0)
+
+    @keras_homes.each(["mirrored_2", "no_merge_2"], [False, True])
+    def test_a_sum_over_replicas_that_overflows_is_skipped(self, home, name, function):
+        if home.kind == "keras3":
+            self.skipTest("Keras 3's optimizers do not aggregate")
+        if name not in replicas.REPLICAS or (VERSION < (2, 5) and not function):
+            self.skipTest("not on this TensorFlow, or too slow there")
+        strategy = replicas.strategy(name)
+        with strategy.scope():
+            opt, variable = dynamic(home.SGD(1.0)), tf.Variable(1.0)
+
+        def apply(gradient):
+            opt.apply_gradients([(gradient * 1.0, variable)])  # A tensor of each replica's own.
+
+        def run(gradient):
+            strategy.run(apply, args=(gradient,))
+
+        run = tf.function(run, autograph=False) if function else run
+        run(tf.constant(3e38))
+        for copy in strategy.experimental_local_results(variable):
+            self.assertEqual(copy.numpy(), 1.0)
+        self.assertEqual(float(opt.loss_scale), 4.0)
+        run(tf.constant(0.5))
+        for copy in strategy.experimental_local_results(variable):
+            self.assertEqual(copy.numpy(), 0.0)
+
+    @keras_homes.each()
+    def test_central_storage_sums(self, home):
+        if home.kind == "keras3" or VERSION < (2, 5):
+            self.skipTest("Keras 3's optimizers do not aggregate; slow on old versions")
+        strategy = replicas.strategy("central_3")
+        with strategy.scope():
+            opt, variable = dynamic(home.SGD(1.0)), tf.Variable(1.0)
+
+        def apply(gradient):
+            opt.apply_gradients([(gradient * 1.0, variable)])
+
+        @tf.function(autograph=False)
+        def run(gradient):
+            strategy.run(apply, args=(gradient,))
+
+        run(tf.constant(0.5))
+        self.assertEqual(variable.numpy(), -0.5)
+        run(tf.constant(np.nan))
+        self.assertEqual(variable.numpy(), -0.5)
+
+
+if __name__ == "__main__":
+    absltest.main()

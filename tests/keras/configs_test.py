@@ -1,0 +1,57 @@
+"""Configs of loss-scale optimizers of other versions; see tests/data/write_keras_configs.py."""
+
+import json
+import pathlib
+
+import tensorflow as tf
+from absl.testing import absltest, parameterized
+
+from tests import keras_homes, modes
+from tf_lossscale_compat.keras import mixed_precision
+
+FILE = pathlib.Path(__file__).resolve().parent.parent / "data" / "keras_configs.json"
+CONFIGS = json.loads(FILE.read_text(encoding="utf-8"))
+VERSION = keras_homes.VERSION
+
+
+def homes():
+    """Those of this environment by the kind of optimizer; Keras 3 has had neither of these."""
+    return {home.kind: home for home in keras_homes.available() if home.kind != "keras3"}
+
+
+class ConfigsTest(modes.EagerTestCase):
+    def check(self, opt, name):
+        dynamic = name.endswith("dynamic")
+        self.assertEqual(opt.dynamic, dynamic)
+        self.assertEqual(
+            (opt.initial_scale, opt.dynamic_growth_steps), (16.0, 3 if dynamic else None)
+        )
+        self.assertEqual(float(opt.inner_optimizer.learning_rate.numpy()), 0.5)
+        self.assertEqual(float(opt.inner_optimizer.get_config()["momentum"]), 0.25)
+        variable = tf.Variable(1.0)
+        opt.apply_gradients([(tf.constant(1.0), variable)], scaled=False)
+        self.assertEqual(variable.numpy(), 0.5)
+
+    @parameterized.parameters(*sorted(CONFIGS))
+    def test_is_read(self, name):
+        version, kind, _ = name.split()
+        written = tuple(int(part) for part in version.split(".")[:2])
+        if not homes():
+            self.skipTest("tf_keras is not installed")
+        if written > max(VERSION, (2, 10)) or (kind == "current" and VERSION < (2, 11)):
+            self.skipTest("a newer version's")
+        for public in (
+            mixed_precision.LossScaleOptimizer,
+            mixed_precision.experimental.LossScaleOptimizer,
+        ):
+            opt = public.from_config(CONFIGS[name])
+            self.assertIsInstance(opt, public)
+            self.check(opt, name)
+
+    def test_versions(self):
+        found = {name.rsplit(".", 1)[0] for name in CONFIGS}
+        self.assertEqual(found, {"2.0", "2.2", "2.4", "2.10", "2.15", "2.21"})
+
+
+if __name__ == "__main__":
+    absltest.main()

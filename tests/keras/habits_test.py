@@ -1,0 +1,74 @@
+"""Warnings, returned values and fetches that users of Keras' own classes are used to."""
+
+from unittest import mock
+
+import tensorflow as tf
+from absl import logging
+from absl.testing import absltest
+
+from tests import keras_homes, modes
+from tf_lossscale_compat.keras import mixed_precision
+
+tf1 = tf.compat.v1
+VERSION = keras_homes.VERSION
+
+
+class HabitsTest(modes.EagerTestCase):
+    def told(self, home, use, **options):
+        """What is warned of where `use(opt, loss, variable)` is followed by `apply_gradients`."""
+        opt, variable = (
+            mixed_precision.LossScaleOptimizer(home.SGD(1.0), **options),
+            tf.Variable(1.0),
+        )
+        with mock.patch.object(logging, "warning") as warning:
+            kwargs = use(opt, lambda: variable * 2.0, variable) or {}
+            for _ in range(2):
+                opt.apply_gradients([(tf.constant(0.0), variable)], **kwargs)
+        return [call[0][0] for call in warning.call_args_list]
+
+    @keras_homes.each()
+    def test_warns_once_where_nothing_was_scaled(self, home):
+        if home.kind == "keras3" or VERSION < (2, 4):
+            self.skipTest("Keras' own class warns in tf.keras from 2.4 on, and in tf_keras")
+        (warning,) = self.told(home, lambda *_: None)
+        self.assertIn("neither get_scaled_loss nor get_unscaled_gradients", warning)
+
+    @keras_homes.each()
+    def test_does_not_warn_where_it_was_scaled_or_said(self, home):
+        if home.kind == "keras3":
+            self.skipTest("another test's")
+
+        def both(opt, loss, variable):
+            opt.get_unscaled_gradients([opt.get_scaled_loss(loss())])
+
+        self.assertEqual(self.told(home, both), [])
+        self.assertEqual(self.told(home, lambda *_: {"scaled": False}), [])
+        self.assertEqual(self.told(home, lambda *_: None, enabled=False), [])
+
+    @keras_homes.each(kind="current")
+    def test_apply_gradients_in_a_branch(self, home):
+        opt, variable = mixed_precision.LossScaleOptimizer(home.SGD(1.0)), tf.Variable(1.0)
+        pair = [(tf.constant(0.5), variable)]
+        self.assertIsNone(opt.apply_gradients(pair, scaled=False))
+
+        @tf.function
+        def step(ready):
+            tf.cond(ready, lambda: opt.apply_gradients(pair, scaled=False), lambda: None)
+
+        step(tf.constant(False))
+        self.assertEqual(variable.numpy(), 0.5)
+        step(tf.constant(True))
+        self.assertEqual(variable.numpy(), 0.0)
+
+    @keras_homes.each(kind="v2")
+    def test_a_session_fetches_the_experimental_loss_scale(self, home):
+        with tf.Graph().as_default(), tf1.Session() as session:
+            opt = mixed_precision.experimental.LossScaleOptimizer(home.SGD(1.0), "dynamic")
+            session.run(tf1.global_variables_initializer())
+            self.assertEqual(session.run(opt.loss_scale), 2.0**15)
+            fixed = mixed_precision.experimental.LossScaleOptimizer(home.SGD(1.0), 8.0)
+            self.assertEqual(session.run({"scale": fixed.loss_scale}), {"scale": 8.0})
+
+
+if __name__ == "__main__":
+    absltest.main()

@@ -1,0 +1,119 @@
+"""On Keras 3: what the class has and keeps, beside Keras' own class in the same process."""
+
+import numpy as np
+import tensorflow as tf
+from absl.testing import absltest
+
+import tf_lossscale_compat
+from tests import keras_homes, modes
+from tf_lossscale_compat.keras import mixed_precision
+
+
+def array(variable):
+    return np.array(variable.numpy())
+
+
+class Keras3ClassTest(modes.EagerTestCase):
+    @keras_homes.each(kind="keras3")
+    def test_steps_are_counted_by_the_inner_optimizer(self, home):
+        """On each Keras 3, also before 3.9, whose own class hands `iterations` on to nobody."""
+        variable = home.variable(1.0)
+        inner = home.SGD(home.keras.optimizers.schedules.PiecewiseConstantDecay([1], [0.5, 0.25]))
+        opt = mixed_precision.LossScaleOptimizer(inner, initial_scale=4.0, dynamic_growth_steps=2)
+        for grad in (4.0, np.inf, 2.0, 2.0):
+            opt.apply([tf.constant(grad)], [variable])
+        self.assertEqual(int(opt.iterations.numpy()), 3)
+        self.assertIs(opt.iterations, inner.iterations)
+        self.assertEqual(array(opt.dynamic_scale), 4.0)
+        self.assertIs(opt.dynamic_scale.value, opt._loss_scale.current_loss_scale)
+        self.assertAllEqual(array(variable), 1.0 - 0.5 - 0.5 - 0.25)
+
+    @keras_homes.each(("ours", "theirs"), ("ours", "theirs"), kind="keras3")
+    def test_checkpoints_of_either_are_whole_for_the_other(self, home, saves, restores):
+        classes = {"ours": mixed_precision.LossScaleOptimizer, "theirs": home.own()}
+
+        def make(which):
+            variable = home.variable([1.0, 2.0])
+            opt = classes[which](home.Adam(0.5), initial_scale=8.0, dynamic_growth_steps=4)
+            opt.build([variable])
+            return opt, variable
+
+        opt, variable = make(saves)
+        opt.apply([tf.constant([np.inf, 1.0])], [variable])
+        opt.apply([tf.constant([4.0, 8.0])], [variable])
+        path = tf.train.Checkpoint(opt=opt, w=variable).save(self.get_temp_dir() + "/c")
+        new, restored = make(restores)
+        status = tf.train.Checkpoint(opt=new, w=restored).restore(path)
+        status.assert_existing_objects_matched()
+        status.assert_consumed()
+        self.assertEqual(array(new.dynamic_scale), 4.0)
+        self.assertEqual(array(new.step_counter), 1)
+        self.assertEqual(array(new.inner_optimizer.iterations), 1)
+        for each in ((opt, variable), (new, restored)):
+            each[0].apply([tf.constant([4.0, 8.0])], [each[1]])
+        self.assertAllEqual(array(variable), array(restored))
+
+    @keras_homes.each(kind="keras3")
+    def test_a_checkpoint_that_has_the_loss_scale_too_is_whole(self, home):
+        """As those of a user's own loss scale have."""
+
+        class Mine(tf_lossscale_compat.DynamicLossScale):
+            pass
+
+        variable = home.variable(1.0)
+        opts = [
+            mixed_precision.experimental.LossScaleOptimizer(home.SGD(1.0), cls(8.0))
+            for cls in (Mine, tf_lossscale_compat.DynamicLossScale)
+        ]
+        for opt in opts:
+            opt.build([variable])
+        opts[0].apply([tf.constant(np.inf)], [variable])
+        path = tf.train.Checkpoint(opt=opts[0]).save(self.get_temp_dir() + "/c")
+        self.assertTrue([n for n, _ in tf.train.list_variables(path) if "opt/loss_scale/" in n])
+        tf.train.Checkpoint(opt=opts[1]).restore(path).assert_consumed()
+        self.assertEqual(array(opts[1].dynamic_scale), 4.0)
+
+    @keras_homes.each((True, False), kind="keras3")
+    def test_setting_where_the_scale_begins_and_how_it_grows(self, home, built):
+        seen = []
+        for cls in (mixed_precision.LossScaleOptimizer, home.own()):
+            variable = home.variable(1.0)
+            opt = cls(home.SGD(1.0), initial_scale=8.0)
+            if built:
+                opt.build([variable])
+            opt.initial_scale = 32.0
+            opt.dynamic_growth_steps = 2
+            scales = [float(np.array(opt.scale_loss(tf.constant(1.0))))]
+            for _ in range(2):
+                opt.apply([tf.constant(0.0)], [variable])
+                scales.append(array(opt.dynamic_scale))
+            config = opt.get_config()
+            seen.append([*scales, config["initial_scale"], config["dynamic_growth_steps"]])
+        self.assertEqual(*seen)
+        self.assertEqual(seen[0][0], 8.0 if built else 32.0)
+
+    @keras_homes.each(kind="keras3")
+    def test_setting_what_cannot_be(self, home):
+        opt = mixed_precision.LossScaleOptimizer(home.SGD(1.0), initial_scale=8.0)
+        with self.assertRaisesRegex(ValueError, "initial_scale.*-1"):
+            opt.initial_scale = -1.0
+        with self.assertRaisesRegex(ValueError, "dynamic_growth_steps.*2.5"):
+            opt.dynamic_growth_steps = 2.5
+        self.assertEqual(opt.initial_scale, 8.0)
+        opt = mixed_precision.LossScaleOptimizer(home.SGD(1.0), False, 8.0)
+        for name in ("initial_scale", "dynamic_growth_steps"):
+            with self.assertRaisesRegex(AttributeError, f"{name} can be set where"):
+                setattr(opt, name, 16.0)
+
+    @keras_homes.each(("ours", "theirs"), kind="keras3")
+    def test_stateless_apply(self, home, which):
+        cls = mixed_precision.LossScaleOptimizer if which == "ours" else home.own()
+        variable = home.variable(1.0)
+        opt = cls(home.SGD(1.0))
+        opt.build([variable])
+        with self.assertRaises(ValueError):
+            opt.stateless_apply(opt.variables, [tf.constant(1.0)], [variable])
+
+
+if __name__ == "__main__":
+    absltest.main()

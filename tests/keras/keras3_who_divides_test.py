@@ -1,0 +1,299 @@
+"""On Keras 3: what `apply_gradients` takes, beside Keras' own class in the same process."""
+
+import numpy as np
+import tensorflow as tf
+from absl.testing import absltest
+
+from tests import keras_homes, modes, replicas
+from tf_lossscale_compat.keras import mixed_precision
+
+MODES = ("eager", "function", "jit", "replicas")
+
+
+def run(mode, step):
+    """Calls `step` in this mode."""
+    if mode == "eager":
+        step()
+    elif mode == "jit":
+        modes.compiled(step)()
+    elif mode == "function":
+        tf.function(step, autograph=False)()
+    else:
+        tf.distribute.get_strategy().run(tf.function(step, autograph=False))
+
+
+def in_scope(mode, body):
+    """Calls `body`, for replicas in the scope of a strategy with two."""
+    if mode != "replicas":
+        return body()
+    with replicas.strategy("mirrored_2").scope():
+        return body()
+
+
+def array(variable):
+    return np.array(variable.numpy())
+
+
+class NeitherTest(modes.EagerTestCase):
+    """An optimizer that was asked for nothing takes scaled gradients, as Keras' own always does."""
+
+    @keras_homes.each(MODES, kind="keras3")
+    def test_one_loss_of_two_optimizers(self, home, mode):
+        """The loss is scaled by the one, and each applies to its own variables."""
+
+        def train(cls):
+            encoder, decoder = home.variable(1.0), home.variable(2.0)
+            first, second = (cls(home.SGD(0.25), initial_scale=1024.0) for _ in range(2))
+            first.build([encoder])
+            second.build([decoder])
+
+            def step():
+                with tf.GradientTape() as tape:
+                    product = tf.convert_to_tensor(encoder) * tf.convert_to_tensor(decoder)
+                    loss = first.scale_loss(product)
+                grads = tape.gradient(loss, [encoder.value, decoder.value])
+                first.apply_gradients([(grads[0], encoder)])
+                second.apply_gradients([(grads[1], decoder)])
+
+            for _ in range(3):
+                run(mode, step)
+            return array(encoder), array(decoder)
+
+        ours = in_scope(mode, lambda: train(mixed_precision.LossScaleOptimizer))
+        theirs = in_scope(mode, lambda: train(home.own()))
+        self.assertAllEqual(ours, theirs)
+        (warning,) = self.warnings()
+        self.assertIn("scaled=", warning)
+
+    @keras_homes.each(MODES, kind="keras3")
+    def test_a_loss_scaled_by_hand(self, home, mode):
+        def train(cls):
+            variable = home.variable(1.0)
+            opt = cls(home.SGD(0.25), initial_scale=1024.0)
+            opt.build([variable])
+
+            def step():
+                with tf.GradientTape() as tape:
+                    loss = tf.convert_to_tensor(variable) * tf.convert_to_tensor(opt.dynamic_scale)
+                opt.apply_gradients([(tape.gradient(loss, variable.value), variable)])
+
+            for _ in range(2):
+                run(mode, step)
+            return array(variable)
+
+        ours = in_scope(mode, lambda: train(mixed_precision.LossScaleOptimizer))
+        self.assertAllEqual(ours, in_scope(mode, lambda: train(home.own())))
+        self.assertLen(self.warnings(), 1)
+
+    @keras_homes.each((True, False), kind="keras3")
+    def test_saying_it_ends_the_warning(self, home, scaled):
+        variable = home.variable(1.0)
+        opt = mixed_precision.LossScaleOptimizer(home.SGD(1.0), initial_scale=4.0)
+        opt.apply_gradients([(tf.constant(0.5), variable)], scaled=scaled)
+        self.assertAllEqual(array(variable), 0.875 if scaled else 0.5)
+        self.assertEmpty(self.warnings())
+
+    @keras_homes.each(("scale_loss", "get_scaled_loss"), kind="keras3")
+    def test_traced_before_anything_was_asked_for(self, home, method):
+        variable = home.variable(1.0)
+        opt = mixed_precision.LossScaleOptimizer(home.SGD(1.0), initial_scale=4.0)
+
+        def trace(**said):
+            @tf.function(autograph=False)
+            def apply(grad):
+                opt.apply_gradients([(grad, variable)], **said)
+
+            apply(tf.constant(0.0))
+            return apply
+
+        apply = trace()
+        if method == "scale_loss":  # The same answer.
+            opt.scale_loss(tf.constant(1.0))
+            apply(tf.constant(2.0))
+            self.assertAllEqual(array(variable), 0.5)
+            return
+        with self.assertRaisesRegex(ValueError, "get_scaled_loss was called after.*scaled=False"):
+            opt.get_scaled_loss(tf.constant(1.0))
+        # What it says to write.
+        opt = mixed_precision.LossScaleOptimizer(home.SGD(1.0), initial_scale=4.0)
+        apply = trace(scaled=False)
+        self.assertAllEqual(opt.get_scaled_loss(tf.constant(0.125)), 0.5)
+        apply(opt.get_unscaled_gradients([tf.constant(0.5)])[0])
+        self.assertAllEqual(array(variable), 0.875)
+
+
+class FitTest(modes.EagerTestCase):
+    """`fit` says for itself that its gradients are scaled, and leaves other steps theirs."""
+
+    def model(self, home, opt, **options):
+        model = home.dense_model(units=1, inputs=2)
+        model.compile(opt, "mse", **options)
+        return model
+
+    def optimizer(self, home):
+        return mixed_precision.LossScaleOptimizer(home.SGD(0.125), initial_scale=1024.0)
+
+    def fit(self, model):
+        model.fit(np.ones([4, 2], np.float32), np.zeros([4, 1]), batch_size=4, verbose=0)
+
+    def by_hand(self, model, mode, **said):
+        opt, inputs = model.optimizer, np.ones([4, 2], np.float32)
+
+        def step():
+            variables = model.trainable_variables
+            with tf.GradientTape() as tape:
+                loss = opt.get_scaled_loss(tf.reduce_mean(tf.square(model(inputs))))
+            grads = tape.gradient(loss, [variable.value for variable in variables])
+            grads, _ = tf.clip_by_global_norm(opt.get_unscaled_gradients(grads), 0.5)
+            opt.apply_gradients(zip(grads, variables), **said)
+
+        run(mode, step)
+
+    @keras_homes.each(
+        (True, False), ("eager", "function", "jit"), ({}, {"scaled": False}), kind="keras3"
+    )
+    def test_beside_a_step_by_hand_that_clips(self, home, fit_first, mode, said):
+        how = {"run_eagerly": mode == "eager", "jit_compile": mode == "jit"}
+        model, plain = self.model(home, self.optimizer(home), **how), home.dense_model(1, 2)
+        inner = home.SGD(0.125)
+        plain.compile(inner, "mse", **how)
+
+        def plain_by_hand():
+            with tf.GradientTape() as tape:
+                loss = tf.reduce_mean(tf.square(plain(np.ones([4, 2], np.float32))))
+            grads = tape.gradient(loss, [each.value for each in plain.trainable_variables])
+            grads, _ = tf.clip_by_global_norm(grads, 0.5)
+            inner.apply_gradients(zip(grads, plain.trainable_variables))
+
+        steps = [
+            (lambda: self.fit(model), lambda: self.fit(plain)),
+            (lambda: self.by_hand(model, mode, **said), plain_by_hand),
+        ]
+        for ours, without in (steps if fit_first else steps[::-1]) * 2:
+            ours()
+            without()
+        self.assertAllClose(model.get_weights(), plain.get_weights(), rtol=1e-6)
+        self.assertEqual(array(model.optimizer.iterations), 4)
+        self.assertEmpty(self.warnings())
+
+    @keras_homes.each(kind="keras3")
+    def test_on_two_replicas(self, home):
+        with replicas.strategy("mirrored_2").scope():
+            model = self.model(home, self.optimizer(home))
+            self.fit(model)
+            self.by_hand(model, "replicas")
+            self.fit(model)
+        self.assertEqual(array(model.optimizer.iterations), 3)
+        self.assertEqual(array(model.optimizer.dynamic_counter), 3)
+        self.assertLess(np.abs(model.get_weights()[0]).max(), 1.0)
+        self.assertEmpty(self.warnings())
+
+    @keras_homes.each(("train_step", "apply_gradients", "scale_loss"), kind="keras3")
+    def test_of_classes_that_extend_what_it_calls(self, home, method):
+        class Optimizer(mixed_precision.LossScaleOptimizer):
+            if method == "apply_gradients":
+
+                def apply_gradients(self, grads_and_vars):
+                    return super().apply_gradients(list(grads_and_vars))
+
+            elif method == "scale_loss":
+
+                def scale_loss(self, loss):
+                    return super().scale_loss(loss)
+
+        class Model(home.keras.Sequential):
+            if method == "train_step":
+
+                def train_step(self, data):
+                    return super().train_step(data)
+
+        models = []
+        for opt in (Optimizer(home.SGD(0.125), initial_scale=1024.0), home.SGD(0.125)):
+            layer = home.keras.layers.Dense(1, kernel_initializer="ones")
+            models.append(Model([home.keras.layers.Input((2,)), layer]))
+            models[-1].compile(opt, "mse")
+        models[0].optimizer.get_unscaled_gradients([tf.constant(1.0)])  # Which changes nothing.
+        for model in models:
+            self.fit(model)
+        ours, plain = models
+        self.assertAllClose(ours.get_weights(), plain.get_weights(), rtol=1e-6)
+
+    @keras_homes.each(kind="keras3")
+    def test_a_users_copy_of_its_step_follows_the_rule(self, home):
+        """It can say `scaled=`, and is told so where the rule contradicts itself."""
+        said = {}
+
+        class Model(home.keras.Sequential):
+            def train_step(self, data):
+                inputs, targets = data
+                with tf.GradientTape() as tape:
+                    loss = self.compute_loss(y=targets, y_pred=self(inputs, training=True))
+                    loss = self.optimizer.scale_loss(loss)
+                grads = tape.gradient(loss, [each.value for each in self.trainable_variables])
+                self.optimizer.apply_gradients(zip(grads, self.trainable_variables), **said)
+                return {"loss": loss}
+
+        model = Model([home.keras.layers.Input((2,)), home.keras.layers.Dense(1)])
+        model.compile(self.optimizer(home), "mse", run_eagerly=True)
+        self.fit(model)
+        model.optimizer.get_unscaled_gradients([tf.constant(1.0)])
+        with self.assertRaisesRegex(ValueError, "cannot tell.*scaled=True"):
+            self.fit(model)
+        before = model.get_weights()[0]
+        said["scaled"] = True
+        self.fit(model)
+        self.assertLess(np.abs(model.get_weights()[0] - before).max(), 1.0)
+
+
+class DivisionTest(modes.EagerTestCase):
+    """Gradients are divided by the scale as Keras' own class divides them."""
+
+    @keras_homes.each(
+        (
+            ("float64", 1000.0, 1.0),
+            ("float32", 1000.0, 3.0),
+            ("float16", 2.0**25, 2.0**12),
+            ("float16", 1024.0, 2.0**-16),
+            ("float32", 2.0**127, 2.0**120),
+            ("bfloat16", 2.0**127, 2.0**120),
+        ),
+        MODES,
+        kind="keras3",
+    )
+    def test_as_keras_own(self, home, case, mode):
+        dtype, scale, grad = case
+        lr = 2.0**20 if grad < 1 else 1.0 if scale < 2**20 else 2.0**10
+
+        def train(cls):
+            variable = home.keras.Variable(np.zeros([2]), dtype=dtype, name="w")
+            opt = cls(home.SGD(lr), initial_scale=scale)
+            opt.build([variable])
+
+            def step():
+                opt.apply([tf.cast([grad, -grad / 3], dtype)], [variable])
+
+            run(mode, step)
+            return array(variable)
+
+        ours = in_scope(mode, lambda: train(mixed_precision.LossScaleOptimizer))
+        theirs = in_scope(mode, lambda: train(home.own()))
+        self.assertAllEqual(ours, theirs)
+        self.assertTrue(np.all(ours != 0))
+
+    @keras_homes.each(kind="keras3")
+    def test_unscaled_gradients_keep_their_dtype(self, home):
+        opt = mixed_precision.LossScaleOptimizer(home.SGD(1.0), initial_scale=2.0**25)
+        grads = [
+            tf.constant([2.0**12], tf.float16),
+            None,
+            tf.IndexedSlices(tf.constant([[2.0**12]], tf.float16), tf.constant([0]), [1, 1]),
+        ]
+        dense, none, sparse = opt.get_unscaled_gradients(grads)
+        self.assertIsNone(none)
+        for tensor in (dense, sparse.values):
+            self.assertEqual(tensor.dtype, tf.float16)
+            self.assertAllEqual(tf.reshape(tensor, [1]), [2.0**-13])
+
+
+if __name__ == "__main__":
+    absltest.main()

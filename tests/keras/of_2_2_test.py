@@ -1,0 +1,86 @@
+"""Checkpoints and SavedModels that TensorFlow 2.2 wrote; see tests/data/write_keras_2_2.py."""
+
+import pathlib
+
+import tensorflow as tf
+from absl.testing import absltest
+
+from tests import keras_homes, modes
+from tests.keras import beside
+from tf_lossscale_compat.keras import mixed_precision
+
+FOLDER = pathlib.Path(__file__).resolve().parent.parent / "data" / "keras_2_2"
+VERSION = keras_homes.VERSION
+# Keras' own class has read the loss scale and slots of such files ever since, but not this count.
+ITERATIONS = 0 if VERSION >= (2, 4) else 4
+
+
+def stable(inner):
+    return mixed_precision.LossScaleOptimizer(inner, initial_scale=8.0)
+
+
+def older(inner):
+    return mixed_precision.experimental.LossScaleOptimizer(inner, "dynamic")
+
+
+def wrappers(home):
+    """This package's, and Keras' own where it reads its counter in the same way."""
+    return [stable, older] + ([beside.own(home)] if VERSION >= (2, 4) else [])
+
+
+class Of22Test(modes.EagerTestCase):
+    def check(self, home, opt, variable, steps, slot):
+        self.assertEqual((float(opt.loss_scale), int(opt.dynamic_counter)), (64.0, 1 + steps))
+        self.assertEqual(int(opt.iterations), max(ITERATIONS, 1 - steps) + steps)
+        inner = getattr(opt, "inner_optimizer", None) or opt._optimizer
+        self.assertAllEqual(inner.get_slot(variable, "momentum").numpy(), slot)
+        self.assertEqual(float(home.numpy(inner.learning_rate)), 1.0)
+
+    @keras_homes.each([False, True], kind="v2")
+    def test_checkpoint(self, home, deferred):
+        for wrap in wrappers(home):
+            opt, variable = wrap(home.SGD(1.0, momentum=1.0)), tf.Variable([1.0, 2.0])
+            pair = [(tf.constant([0.0, 0.0]), variable)]
+            checkpoint = tf.train.Checkpoint(opt=opt, var=variable)
+            if not deferred:
+                opt.apply_gradients(pair)
+            checkpoint.restore(str(FOLDER / "checkpoint"))
+            self.assertAllEqual(variable.numpy(), [-4.0, -0.5])
+            if deferred:  # Slots are restored as they are made.
+                opt.apply_gradients(pair)
+            self.check(home, opt, variable, int(deferred), [-2.0, -1.0])
+
+    @keras_homes.each(kind="v2")
+    def test_state_in_a_saved_model(self, home):
+        # `load_model` takes Keras' own class, whatever is given as custom_objects.
+        slots = []
+        for wrap in wrappers(home):
+            opt, layer = (
+                wrap(home.SGD(0.5, momentum=1.0)),
+                home.keras.layers.Dense(1, use_bias=False),
+            )
+            layer.build([None, 1])
+            opt.apply_gradients([(tf.constant([[0.0]]), layer.kernel)])
+            checkpoint = tf.train.Checkpoint(optimizer=opt, **{"layer_with_weights-0": layer})
+            checkpoint.restore(str(FOLDER / "saved_model" / "variables" / "variables"))
+            inner = getattr(opt, "inner_optimizer", None) or opt._optimizer
+            slots.append(inner.get_slot(layer.kernel, "momentum").numpy().tolist())
+            self.assertEqual((float(opt.loss_scale), int(opt.dynamic_counter)), (64.0, 2))
+        self.assertNotEqual(slots[0], [[0.0]])
+        self.assertEqual(slots, [slots[0]] * len(slots))
+
+    @keras_homes.each(kind="v2")
+    def test_saved_model_loads(self, home):
+        try:
+            model = home.keras.models.load_model(str(FOLDER / "saved_model"))
+        except (AttributeError, KeyError, TypeError, ValueError) as error:
+            if VERSION >= (2, 2):
+                raise
+            self.skipTest(f"this Keras reads none of a newer version's: {error}")
+        opt = mixed_precision.LossScaleOptimizer.from_config(model.optimizer.get_config())
+        self.assertEqual(opt.initial_scale, 32.0)
+        self.assertEqual(opt.dynamic_growth_steps, 3)
+
+
+if __name__ == "__main__":
+    absltest.main()

@@ -1,0 +1,136 @@
+"""Aggregation of gradients over replicas or processes: once, and before they are tested.
+
+Optimizers of tf.keras and `tf_keras` aggregate in their `apply_gradients`. What comes from another
+worker would be applied untested there, and a sum of finite gradients need not be finite.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import inspect
+import threading
+from typing import Any
+
+from absl import logging
+
+from tf_lossscale_compat import _tf
+
+tf = _tf.tf
+
+_lock = threading.Lock()
+
+
+def _is_keras(function):
+    return getattr(function, "__module__", "").split(".")[0] in _tf.KERAS_ROOTS
+
+
+def _is_kerass_own(optimizer, names):
+    """Whether Keras' methods of these names are those of an optimizer, which may lack some."""
+    return all(
+        name not in vars(optimizer) and _is_keras(getattr(type(optimizer), name))
+        for name in names
+        if hasattr(type(optimizer), name)
+    )
+
+
+def takes(method, name):
+    """Whether a method takes an argument of this name."""
+    return _takes(getattr(method, "__func__", method), name)
+
+
+@functools.lru_cache(maxsize=256)
+def _takes(function, name):
+    parameters = inspect.signature(function).parameters
+    kinds = [parameter.kind for parameter in parameters.values()]
+    return name in parameters or inspect.Parameter.VAR_KEYWORD in kinds
+
+
+def _keeps_one_copy():
+    """Whether variables have one copy for all replicas, which Keras aggregates for by itself."""
+    classes = type(tf.distribute.get_strategy()).__mro__
+    return any(cls.__name__.startswith("CentralStorageStrategy") for cls in classes)
+
+
+class Aggregation:
+    """How one step's gradients are aggregated.
+
+    Attributes:
+      here: bool, whether `aggregate` is to be called, before the test.
+      kwargs: dict, for the optimizer's `apply_gradients`, so that it does not do so again.
+    """
+
+    def __init__(self, optimizer, methods, option, off, trusted):
+        """Decides.
+
+        Args:
+          optimizer: the inner optimizer.
+          methods: names of the methods by which its `apply_gradients` aggregates, in order.
+          option: name of the argument by which that is turned off.
+          off: its value then.
+          trusted: bool, whether a subclass's own `apply_gradients` is told that, too. Some, such as
+            that of tensorflow/models' AdamWeightDecay, clip only where they are to aggregate.
+        """
+        self._optimizer = optimizer
+        self._methods = [name for name in methods if hasattr(optimizer, name)]
+        function = getattr(optimizer, "gradient_aggregator", None)
+        default = _is_kerass_own(optimizer, methods) and (function is None or _is_keras(function))
+        told = (
+            bool(self._methods)
+            and (trusted or _is_kerass_own(optimizer, ["apply_gradients"]))
+            and takes(optimizer.apply_gradients, option)
+            and not _keeps_one_copy()
+        )
+        self.kwargs = {option: off} if told else {}
+        self.here = not default or (told and tf.distribute.has_strategy())
+        self._hides = self.here and not told
+
+    def aggregate(self, grads, variables):
+        """Returns gradients, aggregated, and their variables; both are lists."""
+        pairs = list(zip(grads, variables))
+        for name in self._methods:
+            result = list(getattr(self._optimizer, name)(pairs))
+            if not _tf.at_least(2, 4):  # The gradients alone.
+                result = list(zip(result, [variable for _, variable in pairs]))
+            pairs = result
+        return [grad for grad, _ in pairs], [variable for _, variable in pairs]
+
+    @contextlib.contextmanager
+    def applied_once(self):
+        """Context in which the optimizer's `apply_gradients` aggregates nothing that has been."""
+        if not self._hides:
+            yield
+            return
+        attributes: Any = vars(self._optimizer)
+        with (
+            _lock
+        ):  # Replicas' threads may be in here at once: the first takes, the last puts back.
+            users, kept = attributes.get("_aggregation_kept", (0, None))
+            if not users:
+                kept = {name: attributes[name] for name in self._methods if name in attributes}
+                attributes.update(dict.fromkeys(self._methods, _as_they_are))
+            attributes["_aggregation_kept"] = users + 1, kept
+        try:
+            yield
+        finally:
+            with _lock:
+                users = attributes.pop("_aggregation_kept")[0] - 1
+                if users:
+                    attributes["_aggregation_kept"] = users, kept
+                else:
+                    for name in self._methods:
+                        del attributes[name]
+                    attributes.update(kept)
+
+
+def with_gradients(grads, variables):
+    """Returns both lists without variables that have no gradient, which a warning names."""
+    without = [var.name for grad, var in zip(grads, variables) if grad is None]
+    if without:
+        logging.warning("There are no gradients for %s, which keep their values.", without)
+    kept = [(grad, variable) for grad, variable in zip(grads, variables) if grad is not None]
+    return [grad for grad, _ in kept], [variable for _, variable in kept]
+
+
+def _as_they_are(grads_and_vars):
+    return list(grads_and_vars) if _tf.at_least(2, 4) else [grad for grad, _ in grads_and_vars]

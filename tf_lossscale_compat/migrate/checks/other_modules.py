@@ -1,0 +1,61 @@
+"""Modules and classes about loss scaling that have no counterpart of their name here.
+
+Private ones of TensorFlow and Keras went without notice, each in another version; what is imported
+from them may be more than the public classes. Ascend's packages have classes like contrib's and
+Keras' that read their devices' overflow flag.
+"""
+
+import re
+
+from tf_lossscale_compat.migrate import rewrites
+
+_CONTRIB = "tf_lossscale_compat.contrib.mixed_precision"
+_KERAS = "tf_lossscale_compat.keras.mixed_precision"
+_TRAIN = "tf_lossscale_compat.train.experimental"
+_PRIVATE = "is private to TensorFlow or Keras"
+_ASCEND = "is for Ascend's devices: leave it for them, and elsewhere take"
+_TAPE = (
+    "repeats a step until its gradients are finite, which nothing here does: take"
+    f" `tf.GradientTape`, with `{_KERAS}.LossScaleOptimizer` and its `get_scaled_loss` and"
+    " `get_unscaled_gradients`, which skips the step"
+)
+_NPU = r"npu_(?:bridge|device)\.(?:\w+\.)*"
+_OF_TRAINING = r"tensorflow\.python\.training\.experimental\."
+_ADVICE = {
+    rf"{_OF_TRAINING}(?:loss_scale\w*|mixed_precision)": (
+        f"{_PRIVATE}: take the public classes of `{_TRAIN}`"
+    ),
+    rf"{_OF_TRAINING}mixed_precision_global_state": (
+        f"{_PRIVATE}: take `enable_mixed_precision_graph_rewrite` of `{_TRAIN}`, which sets it"
+    ),
+    rf"{_OF_TRAINING}loss_scaling_gradient_tape": f"{_PRIVATE} and {_TAPE}",
+    r"tensorflow\.mixed_precision\.experimental\.LossScaleGradientTape": _TAPE,
+    r"(?:tensorflow\.python\.|tf_)?keras\.(?:src\.)?mixed_precision\.(?:experimental\.)?loss_scale"
+    r"\w*": f"{_PRIVATE}: take the public classes of `{_KERAS}`",
+    r"keras\.src\.optimizers\.(?:loss_scale_optimizer|LossScaleOptimizer)": (
+        f"{_PRIVATE}: take `keras.optimizers.LossScaleOptimizer`, or `{_KERAS}.LossScaleOptimizer`"
+        " where the file is to run on older versions, too"
+    ),
+    rf"{_NPU}(?:npu_loss_scale_manager|(?:Fixed|Exponential)\w*Manager)": (
+        f"{_ASCEND} the class of that name in `{_CONTRIB}`"
+    ),
+    rf"{_NPU}train\.(?:\w+\.)*(?:npu_loss_scale_optimizer|Npu\w*LossScaleOptimizer)": (
+        f"{_ASCEND} `{_KERAS}.LossScaleOptimizer`"
+    ),
+    rf"{_NPU}(?:npu_loss_scale_optimizer|NPULossScaleOptimizer)": (
+        f"{_ASCEND} `{_CONTRIB}.LossScaleOptimizer`"
+    ),
+}
+_PATTERNS = [(re.compile(rf"(?:{name})(?:\.|$)"), advice) for name, advice in _ADVICE.items()]
+
+
+def _advice(name):
+    return next((advice for pattern, advice in _PATTERNS if pattern.match(name)), None)
+
+
+def find(plan):
+    """Yields the imports of such a module, or from one, and names that reach one otherwise."""
+    for node, name, imported in plan.tree.mentions():
+        advice = _advice(rewrites.canonical(name))
+        if advice and not _advice(rewrites.canonical(imported)):
+            yield plan.tree.start(node), f"`{name}` {advice}"
