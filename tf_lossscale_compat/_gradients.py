@@ -2,7 +2,7 @@
 
 import collections
 import functools
-from typing import Any, List
+from typing import Any, List, NamedTuple
 
 from tf_lossscale_compat import _compiled, _tf
 
@@ -13,6 +13,18 @@ tf1 = _tf.tf1
 _SMALL = 2**14
 # From so many on, reading them once and writing nothing pays for a conditional.
 _LARGE = 2**19
+
+
+class Unscaling(NamedTuple):
+    """The division of gradients by the loss scale, as an original does it.
+
+    Attributes:
+      factor: float32 scalar tensor, one over the loss scale, to multiply with.
+      divides: bool, `factor` is the loss scale itself, to divide by.
+    """
+
+    factor: Any
+    divides: bool = False
 
 
 def scale_loss(loss, scale):
@@ -362,15 +374,14 @@ def _unscale_and_test(tensors, sparse, divides):
     return [*unscaled, _test.__wrapped__(unscaled + tensors[count:], sparse)]
 
 
-def unscale_and_test(grads, factor, divides):
+def unscale_and_test(grads, unscaling):
     """Returns unscaled gradients and whether they are finite.
 
     In eager mode that is one compiled operation in place of two.
 
     Args:
       grads: see `unscale`.
-      factor: the reciprocal or the divisor.
-      divides: bool, whether it is a divisor.
+      unscaling: `Unscaling`.
     """
     grads = list(grads)
     tensors, sparse = _elements(grads)
@@ -378,6 +389,6 @@ def unscale_and_test(grads, factor, divides):
         return grads, tf.constant(True)
     tensors, varying = _with_indices(grads, tensors, sparse)
     *unscaled, finite = _unscale_and_test(
-        [*tensors, factor], sparse, divides, varying_first_dim=varying
+        [*tensors, unscaling.factor], sparse, unscaling.divides, varying_first_dim=varying
     )
     return _restore_structure(grads, unscaled), finite

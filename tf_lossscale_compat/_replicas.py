@@ -138,7 +138,7 @@ def run_cross_replica(step, args):
     meet there can be no such conflict either: each runs the step by itself, on flags that are
     reduced over all.
     """
-    if not in_replica_context() or not _replicas_can_meet():
+    if not tf.distribute.has_strategy() or not in_replica_context() or not _replicas_can_meet():
         return step(*args)
 
     def merged(_, *merged_args):
@@ -183,7 +183,7 @@ def call_for_each_replica(fn, args):
     Returns:
       An operation, or in eager mode None.
     """
-    if not in_cross_replica_context():
+    if not tf.distribute.has_strategy() or not in_cross_replica_context():
         return _tf.as_operation(fn(*args))
 
     def in_replica(*held):

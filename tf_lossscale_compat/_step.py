@@ -80,7 +80,9 @@ _PLAIN = GraphForm()
 
 def check_place(called):
     """Raises a ValueError where no step can be taken; `called` is the method's name."""
-    if _replicas.in_cross_replica_context():
+    if not tf.distribute.has_strategy():
+        return
+    if tf.distribute.in_cross_replica_context():
         raise ValueError(
             f"{called} was called in a cross-replica context and must be called in a replica "
             "context: inside a function that strategy.run runs."
@@ -103,8 +105,7 @@ def take(
     optimizer,
     *,
     called,
-    reciprocal=None,
-    divisor=None,
+    unscaling=None,
     form=_PLAIN,
     unaggregated=None,
 ):
@@ -117,9 +118,7 @@ def take(
       optimizer: `Optimizer`.
       called: str, the method that was called, for errors; None where that was in a cross-replica
         context, and gradients may be per-replica.
-      reciprocal: float32 scalar tensor, one over the loss scale that `grads` are yet to be divided
-        by; None where they are unscaled, or there is a `divisor`.
-      divisor: float32 scalar tensor, the loss scale itself, for a Keras that divides; or None.
+      unscaling: `_gradients.Unscaling`, or None where `grads` are unscaled.
       form: `GraphForm`.
       unaggregated: pair of lists, the gradients as they were before they were aggregated over
         replicas, and their variables: records tell which of those are not finite. Or None.
@@ -136,11 +135,8 @@ def take(
     observation = _observers.observe(scaler, optimizer.observed, observed_variables)
     decides = not scaler.applies_all or observation.records
     finite = None
-    divides = divisor is not None
-    if divides or reciprocal is not None:
-        tests = bool(decides) and not scaler.needs_gradients
-        factor = divisor if divides else reciprocal
-        grads, finite = _unscale(grads, factor, divides, tests)
+    if unscaling is not None:
+        grads, finite = _unscale(grads, unscaling, decides and not scaler.needs_gradients)
     if not decides:  # Nor is anything updated, so replicas need not meet.
         return _apply_all(optimizer, grads, variables, form.name)
     step = _Step(scaler, optimizer, observation, form, finite)
@@ -148,14 +144,15 @@ def take(
     return _replicas.run_cross_replica(step.take, (grads, variables, observed))
 
 
-def _unscale(grads, factor, divides, tests):
+def _unscale(grads, unscaling, tests):
     """Returns unscaled gradients, and whether they are finite, None where that is yet to be tested.
 
     In eager mode without a strategy both are one compiled operation, if the step `tests` at all.
     """
     if tests and tf.executing_eagerly() and not tf.distribute.has_strategy():
-        return _gradients.unscale_and_test(grads, factor, divides)
-    return (_gradients.divide if divides else _gradients.unscale)(grads, factor), None
+        return _gradients.unscale_and_test(grads, unscaling)
+    unscale = _gradients.divide if unscaling.divides else _gradients.unscale
+    return unscale(grads, unscaling.factor), None
 
 
 def _apply_all(optimizer, grads, variables, name):

@@ -531,15 +531,26 @@ def _target_of(owner, depth=0):
 
 def _checked(state, target):
     """Returns [(variable, value)], after all that may be wrong with them has been looked at."""
-    scale, good, bad = state.scale, state.good_steps, state.bad_steps
-    if not (isinstance(scale, float) and math.isfinite(scale) and scale > 0):
-        raise ValueError(f"state.scale must be a finite float above zero, got {scale!r}.")
-    scale = _arguments.real_number("state.scale", scale)
+    scale = _checked_scale(state.scale, target)
+    good, bad = state.good_steps, state.bad_steps
     for name, steps in (("good_steps", good), ("bad_steps", bad)):
         if not isinstance(steps, int) and not (steps is None and name == "bad_steps"):
             raise ValueError(f"state.{name} must be an int, got {steps!r}.")
         if steps is not None and steps < 0:
             raise ValueError(f"state.{name} must not be negative, got {steps!r}.")
+    assignments = [(target.scale, scale), (target.good, _fitting(good, target.good))]
+    if target.bad is not None:
+        assignments.append((target.bad, _fitting(bad or 0, target.bad)))
+    elif bad:
+        _arguments.warn_odd("state.bad_steps={!r} is dropped: the target does not count them.", bad)
+    return assignments
+
+
+def _checked_scale(scale, target):
+    """Returns a scale that the target may have, a float."""
+    if not (isinstance(scale, float) and math.isfinite(scale) and scale > 0):
+        raise ValueError(f"state.scale must be a finite float above zero, got {scale!r}.")
+    scale = _arguments.real_number("state.scale", scale)
     if target.highest is not None and scale > target.highest:
         raise ValueError(
             f"state.scale is {scale!r}, above the target's max_loss_scale={target.highest!r}."
@@ -550,12 +561,7 @@ def _checked(state, target):
                 f"state.scale is {scale!r}, below the target's min_loss_scale={target.lowest!r}."
             )
         _arguments.warn_odd("state.scale={!r} is below 1, the target's floor.", scale)
-    moves = [(target.scale, scale), (target.good, _fitting(good, target.good))]
-    if target.bad is not None:
-        moves.append((target.bad, _fitting(bad or 0, target.bad)))
-    elif bad:
-        _arguments.warn_odd("state.bad_steps={!r} is dropped: the target does not count them.", bad)
-    return moves
+    return scale
 
 
 def _fitting(steps, variable):

@@ -178,7 +178,7 @@ class _BaseLossScaleOptimizer(_tf.Optimizer):
         }
         if not self._tflsc_enabled:
             return list(self._tflsc_wrapped.compute_gradients(loss, **options))
-        scale = _scaler.scale(self._tflsc_loss_scale_in_use)
+        scale = self._tflsc_scaler().scale()
         return self._tflsc_unscaled(self._tflsc_scaled_gradients(loss, scale, options), scale)
 
     def _tflsc_scaled_gradients(
@@ -248,12 +248,14 @@ class _BaseLossScaleOptimizer(_tf.Optimizer):
         }
         # Nobody sees the gradients between, so that they can be divided where they are applied.
         if self._tflsc_enabled and not self._tflsc_overrides(*self._tflsc_hooks):
-            scale = _scaler.scale(self._tflsc_loss_scale_in_use)
+            scaler = self._tflsc_scaler()
+            scale = scaler.scale()
             grads_and_vars = self._tflsc_scaled_gradients(loss, scale, options)
             grads = self._tflsc_to_unscale([grad for grad, _ in grads_and_vars])
             variables = [var for _, var in grads_and_vars]
             step = _StepOfV1(self, "loss", global_step, name)
-            return self._tflsc_take_step(step, grads, variables, self._tflsc_reciprocal(scale))
+            unscaling = _gradients.Unscaling(self._tflsc_reciprocal(scale))
+            return self._tflsc_take_step(step, scaler, grads, variables, unscaling)
         return super().minimize(loss, global_step, name=name, **options)
 
     @_tf.do_not_convert
@@ -288,36 +290,36 @@ class _BaseLossScaleOptimizer(_tf.Optimizer):
         grads = [grad for grad, _ in grads_and_vars]
         variables = [var for _, var in grads_and_vars]
         step = _StepOfV1(self, "grads_and_vars", global_step, name)
-        return self._tflsc_take_step(step, grads, variables)
+        return self._tflsc_take_step(step, self._tflsc_scaler(), grads, variables)
+
+    def _tflsc_scaler(self) -> _scaler.Scaler:
+        """Returns the `Scaler` of one step: users replace the loss scale between steps."""
+        return _scaler.Scaler(self._tflsc_loss_scale_in_use, self._tflsc_skips_nonfinite)
 
     def _tflsc_overrides(self, *names: str) -> bool:
-        """Returns whether this optimizer or its class overrides one of these methods."""
-        own = next(base for base in type(self).__mro__ if base.__module__ == __name__)
-        return _step.overrides(self, own, *names)
+        """Returns whether this optimizer or its class overrides one of the original's methods."""
+        raise NotImplementedError
 
     @_tf.do_not_convert
     def _tflsc_take_step(
         self,
         step: _StepOfV1,
+        scaler: _scaler.Scaler,
         grads: list[Any],
         variables: list[Any],
-        reciprocal: Any = None,
+        unscaling: _gradients.Unscaling | None = None,
         called: str | None = "apply_gradients",
     ) -> Any:
-        """Applies gradients that are yet to be multiplied with `reciprocal`, if there is one."""
+        """Takes a step; see `_step.take`."""
         if all(grad is None for grad in grads):
             names = [getattr(var, "name", var) for var in variables]
             raise ValueError(f"{step.given} has no gradient for any variable, got {names!r}.")
-        scaler = _scaler.Scaler(self._tflsc_loss_scale_in_use, self._tflsc_skips_nonfinite)
+        form = self._tflsc_graph_form(step.name, scaler)
         taken = _step.take(
-            scaler,
-            grads,
-            variables,
-            step,
-            called=called,
-            reciprocal=reciprocal,
-            form=self._tflsc_graph_form(step.name, scaler),
+            scaler, grads, variables, step, called=called, unscaling=unscaling, form=form
         )
+        if taken is None:  # In eager mode.
+            return None
         return _sync_replicas.reopen_accumulators(taken, grads, variables, step.global_step)
 
     def variables(self) -> list[tf.Variable]:
@@ -427,6 +429,9 @@ class LossScaleOptimizer(_BaseLossScaleOptimizer):
     def _tflsc_wrapped(self) -> Any:
         return self._opt
 
+    def _tflsc_overrides(self, *names: str) -> bool:
+        return _step.overrides(self, LossScaleOptimizer, *names)
+
     @property
     def _loss_scale_manager(self) -> Any:
         return self.__dict__["_tflsc_manager_given"]
@@ -530,6 +535,9 @@ class MixedPrecisionLossScaleOptimizer(_BaseLossScaleOptimizer):
     def _tflsc_wrapped(self) -> Any:
         return self._optimizer
 
+    def _tflsc_overrides(self, *names: str) -> bool:
+        return _step.overrides(self, MixedPrecisionLossScaleOptimizer, *names)
+
     @property
     def _loss_scale(self) -> Any:
         return self._tflsc_loss_scale_in_use
@@ -565,6 +573,8 @@ class MixedPrecisionLossScaleOptimizer(_BaseLossScaleOptimizer):
         self, grads_and_vars: list[tuple[Any, Any]], global_step: Any, name: str | None
     ) -> Any:
         overrides = self._tflsc_overrides
+        if not overrides("_doing_dynamic_loss_scaling", "_distributed_apply"):
+            return super()._tflsc_apply(grads_and_vars, global_step, name)
         if overrides("_doing_dynamic_loss_scaling") and not self._doing_dynamic_loss_scaling():
             return self._optimizer.apply_gradients(grads_and_vars, global_step, name)
         if not overrides("_distributed_apply"):
@@ -600,7 +610,8 @@ class MixedPrecisionLossScaleOptimizer(_BaseLossScaleOptimizer):
         """Takes a step in the cross-replica context; gradients may be one for each replica."""
         step = _StepOfV1(self, "grads_and_vars", global_step, name)
         grads = [grad for grad, _ in grads_and_vars]
-        return self._tflsc_take_step(step, grads, [var for _, var in grads_and_vars], called=None)
+        variables = [var for _, var in grads_and_vars]
+        return self._tflsc_take_step(step, self._tflsc_scaler(), grads, variables, called=None)
 
     def _apply_gradients(
         self, distribution: Any, grads_and_vars: Any, global_step: Any, name: str | None
@@ -616,7 +627,8 @@ class MixedPrecisionLossScaleOptimizer(_BaseLossScaleOptimizer):
         return self._apply_gradients if self._tflsc_overrides("_apply_gradients") else None
 
     def _tflsc_graph_form(self, name: str | None, scaler: _scaler.Scaler) -> _step.GraphForm:
-        if not scaler.applies_all:  # Else the wrapped one's operation will do.
+        # Where all steps are applied, the wrapped one's operation will do.
+        if not (scaler.applies_all or tf.executing_eagerly()):
             name = name or self.get_name()
         return _step.GraphForm(scale_first=True, name=name)
 

@@ -203,10 +203,10 @@ class Keras3(_shared.InnerHyperparameters):
             for grad, divided in zip(grads, self._divide(grads))
         ]
 
-    def _to_unscale(self, grads, variables):
+    def _to_unscale(self, grads, variables, scale):
         if any(map(_is_overwritten, variables)):
-            return self._unscale_for(grads, variables, self._divide), {}
-        return grads, {"divisor": _scaler.scale(self._loss_scale)}
+            return self._unscale_for(grads, variables, self._divide), None
+        return grads, _gradients.Unscaling(scale, divides=True)
 
     def _unscale_for(self, grads, variables, unscale=None):
         keeps = list(map(_is_overwritten, variables))

@@ -255,10 +255,9 @@ class LossScaling(_MixedIntoKeras):
         Returns:
           In a graph for a Session an operation, else what `tf.group` makes of it.
         """
-        unscaling = {}
+        scaler, unscaling = _scaler.Scaler(self._loss_scale), None
         if scaled:
-            grads, unscaling = self._to_unscale(grads, variables)
-        scaler = _scaler.Scaler(self._loss_scale)
+            grads, unscaling = self._to_unscale(grads, variables, scaler.scale())
         step = _StepOfKeras(self, apply, _agreement.or_horovods(self._agree, self, scaler))
         called = f"{type(self).__name__}.apply_gradients"
         return _step.take(
@@ -267,7 +266,7 @@ class LossScaling(_MixedIntoKeras):
             list(variables),
             step,
             called=called,
-            **unscaling,
+            unscaling=unscaling,
             unaggregated=unaggregated,
         )
 
@@ -289,9 +288,9 @@ class LossScaling(_MixedIntoKeras):
         """The name to be kept in the config, or None."""
         return name
 
-    def _to_unscale(self, grads, variables):
-        """Returns gradients, and how they are yet to be unscaled, arguments of `_step.take`."""
-        return grads, {"reciprocal": 1.0 / _scaler.scale(self._loss_scale)}
+    def _to_unscale(self, grads, variables, scale):
+        """Returns gradients, and the `Unscaling` that a step is yet to do, or None."""
+        return grads, _gradients.Unscaling(1.0 / scale)
 
     def _apply_pairs(self, grads_and_vars, scaled, **kwargs):
         """Applies (gradient, variable) pairs; `kwargs` are for the inner `apply_gradients`."""
