@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any, Iterable
 
 from tf_lossscale_compat import _agreement, _arguments, _ownership, _scaler, _step, _tf
 from tf_lossscale_compat import loss_scale as loss_scale_lib
+from tf_lossscale_compat.keras import _versions
 
 if TYPE_CHECKING:
     from tf_lossscale_compat import _types
@@ -75,8 +76,8 @@ def _build(optimizer: Any, grads: list[Any], variables: list[Any]) -> None:
     """Has a Keras optimizer make its variables; raises a ValueError if it knows others."""
     if hasattr(optimizer, "build") and not getattr(optimizer, "built", False):
         with tf.init_scope():  # Branches of a conditional are no place to make slot variables.
-            optimizer.build(_tf.variables_to_build(grads, variables))
-    unknown = _tf.unknown_to(optimizer, grads, variables)
+            optimizer.build(_versions.variables_to_build(grads, variables))
+    unknown = _versions.unknown_to(optimizer, grads, variables)
     if unknown:
         names = ", ".join(variable.name for variable in unknown)
         raise ValueError(

@@ -16,6 +16,7 @@ import numpy as np
 
 from tf_lossscale_compat import _arguments, _gradients, _observers, _replicas, _scaler, _state
 from tf_lossscale_compat import loss_scale as loss_scale_lib
+from tf_lossscale_compat.keras import _versions
 
 if TYPE_CHECKING:
     import tensorflow as tf
@@ -38,7 +39,8 @@ class Skip(NamedTuple):
     Attributes:
       step: int, its number, from 1 on, among the steps that the record has seen.
       scale_before: float, the loss scale before the step.
-      scale_after: float, the loss scale after it; None where a policy of the user's does not tell.
+      scale_after: float, the loss scale after it; None where a loss scale of the user's own
+        does not show it.
       gradients: tuple of `BadGradient`, empty without `names`.
     """
 
@@ -80,9 +82,9 @@ class StepRecord(_tf.Trackable):
         print(record.report())
 
     An optimizer's record sees the steps of that optimizer alone; a loss scale's or manager's sees
-    each step that moves it, by whatever optimizer, `apply_if_finite` or its own `update`. Of a
-    policy whose `update` or `update_loss_scale` is the user's own it sees the steps that optimizers
-    of this package and `apply_if_finite` take.
+    each step that updates it, by whatever optimizer, `apply_if_finite` or its own `update`. Of a
+    loss scale or manager whose `update` or `update_loss_scale` is the user's own it sees the steps
+    that optimizers of this package and `apply_if_finite` take.
 
     Replicas of `tf.distribute` take a step together, which counts once; with Horovod each process
     has a record of its own. What is watched and its checkpoints do not know of the record, which is
@@ -105,7 +107,7 @@ class StepRecord(_tf.Trackable):
         names: bool = False,
         max_consecutive_skips: _types.Integer | None = None,
     ) -> None:
-        """Makes the record's variables; `watched` tells it of each step from now on.
+        """Makes the record's variables; it observes each step of `watched` from now on.
 
         Args:
           watched: loss-scale optimizer of this package (for `tf.compat.v1.train` or any Keras),
@@ -151,12 +153,12 @@ class StepRecord(_tf.Trackable):
     def _make(self, name, value):
         with tf1.name_scope("step_record/"):
             variable = _state.make(self, name, value, value.dtype, use_resource=True)
-        _tf.tell_keras_session(variable)
+        _versions.track_in_session(variable)
         return variable
 
     def __deepcopy__(self, memo: Any) -> NoReturn:
         raise TypeError(
-            "A StepRecord cannot be copied, as nothing would tell the copy of any step. Make a new "
+            "A StepRecord cannot be copied, as the copy would observe no step. Make a new "
             "one for the copy of what it watches."
         )
 
@@ -189,19 +191,19 @@ class StepRecord(_tf.Trackable):
 
     @property
     def steps(self) -> tf.Tensor:
-        """How many steps there were, a scalar int64 tensor."""
+        """The number of steps, a scalar int64 tensor."""
         return self._tensor(
             "steps", lambda: tf.identity(self._finite_steps) + tf.identity(self._nonfinite_steps)
         )
 
     @property
     def skipped_steps(self) -> tf.Tensor:
-        """How many of them were skipped, a scalar int64 tensor."""
+        """The number of skipped steps, a scalar int64 tensor."""
         return self._tensor("skipped_steps", lambda: tf.identity(self._skipped_steps))
 
     @property
     def consecutive_skips(self) -> tf.Tensor:
-        """How many have been skipped in a row up to the last step, a scalar int64 tensor."""
+        """The number of steps skipped in a row up to the last one, a scalar int64 tensor."""
 
         def make():
             last = tf.identity(self._last)
@@ -211,9 +213,9 @@ class StepRecord(_tf.Trackable):
 
     @property
     def last_step_finite(self) -> tf.Tensor:
-        """Whether the last step's gradients were finite, a scalar bool tensor; True before any.
+        """True if the last step's gradients were finite or there was none, a scalar bool tensor.
 
-        Of a policy that decides by the gradients itself: whether it had them applied.
+        Of a loss scale whose `update` decides by the gradients: True if it had them applied.
         """
         return self._tensor(
             "last_step_finite",
@@ -325,7 +327,7 @@ class StepRecord(_tf.Trackable):
             "itself is NaN or infinite, no loss scale helps: look for the "
             "operation with tf.debugging.enable_check_numerics, and at the learning rate, the data "
             "and what is computed in float16. If the scale is still coming down, start it lower. "
-            "If it is as low as its policy lets it go, gradients overflow without any scaling."
+            "If it is at its minimum, gradients overflow without any scaling."
         )
 
     def _in_words(self, skip):
@@ -344,10 +346,10 @@ class StepRecord(_tf.Trackable):
         text += f"; loss scale {skip.scale_before:.10g}"
         return text if skip.scale_after is None else f"{text} -> {skip.scale_after:.10g}"
 
-    # What steps tell.
+    # Called by `_observers` for each step.
 
     def _check_place(self) -> None:
-        """Raises a ValueError where the record cannot be told of a step, before it is taken."""
+        """Raises a ValueError where the record cannot observe a step, before it is taken."""
         copy = _replicas.local_copy(self._finite_steps)
         if hasattr(copy, "graph"):
             if copy.graph not in _tf.enclosing_graphs():
@@ -379,7 +381,7 @@ class StepRecord(_tf.Trackable):
         known = self._known(step) if self._names and step.grads and needed else None
 
         def other():
-            return self._tell_other(step, known)
+            return self._record_nonfinite(step, known)
 
         with _state.scope_of([self._finite_steps]):
             if tf.executing_eagerly():
@@ -397,7 +399,7 @@ class StepRecord(_tf.Trackable):
             return []
         with _state.scope_of([self._finite_steps]):
             known = self._known(step)
-            seen = _seen_by_all(step.grads)
+            seen = _inspected_on_all_replicas(step.grads)
             ever = tf.reduce_any(seen[:, :, : len(_KINDS)] > 0, axis=0)
             return [
                 _assigned(known.last.assign(seen, read_value=False)),
@@ -410,7 +412,7 @@ class StepRecord(_tf.Trackable):
         if limited and step.skipped and not step.finite:
             self.check()
 
-    def _tell_other(self, step, known):
+    def _record_nonfinite(self, step, known):
         finite = _state.read(self._finite_steps)
         last = _state.read(self._last)
         with tf.control_dependencies([finite, last]):
@@ -434,7 +436,7 @@ class StepRecord(_tf.Trackable):
         return None if tf.executing_eagerly() else tf.group(*done)
 
     def _known(self, step):
-        """What is kept of gradients such as those of `step`; made when they are first met."""
+        """Returns the `_Gradients` for the variables of `step`, made when they are first met."""
         names = step.names
         # Not by its place among the others, as a run that goes on may meet them in another order.
         key = zlib.crc32("\n".join([*names, *step.shapes]).encode())
@@ -466,7 +468,7 @@ _Counts = collections.namedtuple("_Counts", ["steps", "skipped", "run"])
 
 
 class _Gradients:
-    """What is kept of the gradients of one list of variables.
+    """Counts of non-finite elements in the gradients of one list of variables.
 
     Attributes:
       key: int that stands for the names.
@@ -514,12 +516,12 @@ def _assigned(value):
 
 @functools.lru_cache(maxsize=None)
 def _inspect(dtype):
-    """A function that counts NaN, +inf and -inf in a tensor and finds its largest finite magnitude.
+    """Returns a function that counts NaN, +inf and -inf in a tensor and finds its largest number.
 
     One for all tensors of a dtype, as tracing its operations for each would take seconds.
     """
 
-    def look(values):
+    def inspect(values):
         infinite, zeros = tf.math.is_inf(values), tf.zeros_like(values)
         kinds = [
             tf.math.is_nan(values),
@@ -532,14 +534,14 @@ def _inspect(dtype):
         largest = tf.maximum(tf.reduce_max(finite), tf.zeros([], dtype))
         return tf.stack([*counts, tf.cast(largest, tf.float64)])
 
-    return tf.function(look, input_signature=[tf.TensorSpec(None, dtype)], autograph=False)
+    return tf.function(inspect, input_signature=[tf.TensorSpec(None, dtype)], autograph=False)
 
 
-def _seen(grads):
-    """What `_inspect` says of each gradient, a [gradients, 4] tensor; zeros where all is finite."""
+def _inspected(grads):
+    """Returns `_inspect` of each gradient, a [gradients, 4] tensor; zeros where all is finite."""
     of_each = [list(_gradients.numbers(grad)) for grad in grads]
 
-    def look(*tensors):
+    def inspect(*tensors):
         given, rows = iter(tensors), []
         for values in of_each:
             parts = [_inspect(value.dtype)(next(given)) for value in values]
@@ -550,11 +552,11 @@ def _seen(grads):
         return tf.stack(rows)
 
     # Of a branch that is not taken each operation costs something, too: together they are one.
-    return _tf.as_one_operation(look, [value for values in of_each for value in values])
+    return _tf.as_one_operation(inspect, [value for values in of_each for value in values])
 
 
-def _seen_here(grads):
-    seen = _seen(grads)
+def _inspected_here(grads):
+    seen = _inspected(grads)
     if not tf.distribute.has_strategy():
         return seen[None]
     context = tf.distribute.get_replica_context()
@@ -563,6 +565,6 @@ def _seen_here(grads):
     return here[:, None, None] * seen[None]
 
 
-def _seen_by_all(grads):
-    """What `_seen` says of each gradient on each replica, a [replicas, gradients, 4] tensor."""
-    return _replicas.all_reduce_sum(_seen_here, (grads,))
+def _inspected_on_all_replicas(grads):
+    """Returns `_inspected` of each replica, a [replicas, gradients, 4] tensor."""
+    return _replicas.all_reduce_sum(_inspected_here, (grads,))

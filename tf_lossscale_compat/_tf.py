@@ -61,9 +61,6 @@ else:
         base for base in Optimizer.__mro__ if base.__name__ in ("Trackable", "Checkpointable")
     )
 
-# The packages whose classes are of Keras, of any make.
-KERAS_ROOTS = ("keras", "tf_keras", "tensorflow", "tensorflow_core")
-
 # Autograph would rewrite this package's Python line by line when a user's tf.function calls it:
 # slow to trace, and of no use, as there is no tensor-dependent Python control flow here.
 if TYPE_CHECKING:
@@ -112,36 +109,6 @@ def at_least(major, minor):
     return tuple(int(part) for part in tf.__version__.split(".")[:2]) >= (major, minor)
 
 
-def variables_to_build(grads, variables):
-    """Returns those of a first step's variables that a Keras optimizer builds itself for."""
-    if at_least(2, 11):
-        return list(variables)
-    # Those of 2.9 and 2.10 pair moving averages with them by their places.
-    return [variable for grad, variable in zip(grads, variables) if grad is not None]
-
-
-def unknown_to(optimizer, grads, variables):
-    """Returns those of the variables that a Keras optimizer was not built for, and will not take.
-
-    It says so itself, but when others may have been applied.
-    """
-    places = getattr(optimizer, "_trainable_variables_indices", None)
-    if places is None:  # Not Keras 3, whose optimizers also refuse one without a gradient.
-        places = getattr(optimizer, "_index_dict", None)
-        variables = [var for grad, var in zip(grads, variables) if grad is not None]
-    key = getattr(optimizer, "_var_key", None)
-    return [var for var in variables if key(var) not in places] if key and places else []
-
-
-def tell_keras_session(variable):
-    """Has Keras' own session, which it has for graphs, initialize `variable`."""
-    roots = ("tensorflow_core.python.keras", "tensorflow.python.keras")
-    for name in (*roots, "keras", "keras.src", "tf_keras", "tf_keras.src"):
-        track = getattr(sys.modules.get(f"{name}.backend"), "track_variable", None)
-        if track is not None and not tf.executing_eagerly():
-            track(variable)
-
-
 def with_wrapped(optimizer):
     """Yields an optimizer and those that it wraps."""
     names = ("inner_optimizer", "_optimizer", "_opt", "_base_optimizer", "optimizer", "opt")
@@ -151,12 +118,6 @@ def with_wrapped(optimizer):
         seen.add(id(optimizer))
         held = [getattr(optimizer, "__dict__", {}).get(name) for name in names]
         optimizer = next((each for each in held if hasattr(each, "apply_gradients")), None)
-
-
-def is_keras_optimizer(opt):
-    """Returns whether `opt` is an optimizer of any Keras, without importing Keras."""
-    roots = ("keras.", "tf_keras.", "tensorflow.python.keras.", "tensorflow_core.python.keras.")
-    return any((base.__module__ + ".").startswith(roots) for base in type(opt).__mro__)
 
 
 def in_plain_graph():
@@ -341,8 +302,8 @@ def uses_merge_call(strategy):
     return uses is None or uses()
 
 
-def _module_that_called():
-    """The name of the module whose code called the method that asks the function that asks this.
+def module_that_called():
+    """Returns the name of the module that called the method whose helper calls this.
 
     The stack is looked at because Keras and checkpoints ask the same methods as users do, and want
     another answer.
@@ -353,41 +314,15 @@ def _module_that_called():
     return frame.f_globals.get("__name__", "")
 
 
-def is_within(method, of):
-    """Whether the caller is within a call of `method`, made on an object that `of` is true of.
-
-    Args:
-      method: function of a class, whose first parameter is called `self`.
-      of: function of an object.
-    """
-    frame: Any = sys._getframe(1)
-    while frame is not None:
-        if frame.f_code is method.__code__ and of(frame.f_locals["self"]):
-            return True
-        frame = frame.f_back
-    return False
-
-
 def called_by_checkpointing():
     """Returns whether the caller's caller is TensorFlow's object-based checkpointing."""
-    return _module_that_called().startswith(
+    return module_that_called().startswith(
         (
             "tensorflow.python.checkpoint.",
             "tensorflow.python.training.tracking.",
             "tensorflow_core.python.training.tracking.",
         )
     )
-
-
-def called_by_hdf5_saving():
-    """Whether the calling property is asked for by the code of Keras that writes `.h5` files."""
-    return _module_that_called().endswith(".hdf5_format")
-
-
-def called_by_keras_compile():
-    """Returns whether `Model.compile` of TensorFlow before 2.4 reads the calling property."""
-    module = _module_that_called()
-    return module.startswith("tensorflow") and module.endswith(".python.keras.engine.training")
 
 
 def _enclosing_name_scope():

@@ -354,7 +354,7 @@ def _from_hdf5(groups, scalars):
         return scalars[name][1]
 
     def own_of(group):
-        """How many variables of an optimizer are before those of the one inside it, or None."""
+        """Returns the number of variables before those of the optimizer inside, or None."""
         inner = group + "/inner_optimizer/vars"
         count = groups.get(group + "/vars", 0)
         if kind_of(inner + "/0") != "q":
@@ -614,7 +614,7 @@ def assign(state: LossScaleState, target: Any, session: Any = None) -> Any:
             "target must be a dynamic loss scale, a loss-scale manager with state, or an optimizer "
             f"that has one of them, got {target!r}."
         )
-    moves = _checked(state, place)
+    assignments = _checked(state, place)
     graph = getattr(place.scale, "graph", None)
     if graph is None:
         if session is not None:
@@ -622,14 +622,14 @@ def assign(state: LossScaleState, target: Any, session: Any = None) -> Any:
                 "session must be None: the variables of target are not part of a graph."
             )
         with tf.init_scope():
-            for variable, value in moves:
+            for variable, value in assignments:
                 variable.assign(value)
         return None
     with graph.as_default(), tf.control_dependencies(None):
         operation = tf.group(
             *[
                 result
-                for variable, value in moves
+                for variable, value in assignments
                 for result in _local(variable.assign(value, read_value=False), variable)
             ]
         )

@@ -20,6 +20,7 @@ from tf_lossscale_compat import (
 )
 from tf_lossscale_compat import loss_scale as loss_scale_lib
 from tf_lossscale_compat import loss_scale_manager as lsm
+from tf_lossscale_compat.keras import _versions
 
 if TYPE_CHECKING:
     import tensorflow as tf
@@ -408,7 +409,7 @@ class LossScaleOptimizer(_BaseLossScaleOptimizer):
         """
         # Some Keras optimizers have methods of these names, which mean something else.
         if not _scaler.has_methods(opt, "compute_gradients", "apply_gradients") or (
-            _tf.is_keras_optimizer(opt)
+            _versions.is_optimizer(opt)
         ):
             raise TypeError(
                 "opt must have compute_gradients and apply_gradients, as a "
@@ -710,7 +711,7 @@ def enable_mixed_precision_graph_rewrite(
     was_enabled = _tf.graph_rewrite_is_enabled()
     _tf.set_graph_rewrite(True)
     try:
-        if _tf.is_keras_optimizer(opt):
+        if _versions.is_optimizer(opt):
             from tf_lossscale_compat.keras.mixed_precision import experimental  # Imports Keras.
 
             return experimental.LossScaleOptimizer(opt, loss_scale)

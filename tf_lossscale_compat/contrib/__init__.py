@@ -1,4 +1,4 @@
-"""What `tf.contrib` had that this package carries on."""
+"""The names of `tf.contrib` that this package carries on."""
 
 from tf_lossscale_compat.contrib import mixed_precision
 

@@ -15,6 +15,7 @@ from typing import Any
 from absl import logging
 
 from tf_lossscale_compat import _tf
+from tf_lossscale_compat.keras import _versions
 
 tf = _tf.tf
 
@@ -22,11 +23,11 @@ _lock = threading.Lock()
 
 
 def _is_keras(function):
-    return getattr(function, "__module__", "").split(".")[0] in _tf.KERAS_ROOTS
+    return getattr(function, "__module__", "").split(".")[0] in _versions.ROOTS
 
 
 def _is_kerass_own(optimizer, names):
-    """Whether Keras' methods of these names are those of an optimizer, which may lack some."""
+    """Returns whether an optimizer has Keras' own methods of these names, as far as it has any."""
     return all(
         name not in vars(optimizer) and _is_keras(getattr(type(optimizer), name))
         for name in names
@@ -35,7 +36,7 @@ def _is_kerass_own(optimizer, names):
 
 
 def takes(method, name):
-    """Whether a method takes an argument of this name."""
+    """Returns whether a method takes an argument of this name."""
     return _takes(getattr(method, "__func__", method), name)
 
 
@@ -47,13 +48,13 @@ def _takes(function, name):
 
 
 def _keeps_one_copy():
-    """Whether variables have one copy for all replicas, which Keras aggregates for by itself."""
+    """Returns whether variables have one copy for all replicas; Keras then aggregates itself."""
     classes = type(tf.distribute.get_strategy()).__mro__
     return any(cls.__name__.startswith("CentralStorageStrategy") for cls in classes)
 
 
 class Aggregation:
-    """How one step's gradients are aggregated.
+    """The aggregation of one step's gradients.
 
     Attributes:
       here: bool, whether `aggregate` is to be called, before the test.
@@ -61,29 +62,30 @@ class Aggregation:
     """
 
     def __init__(self, optimizer, methods, option, off, trusted):
-        """Decides.
+        """Finds out where the gradients are aggregated.
 
         Args:
           optimizer: the inner optimizer.
           methods: names of the methods by which its `apply_gradients` aggregates, in order.
           option: name of the argument by which that is turned off.
           off: its value then.
-          trusted: bool, whether a subclass's own `apply_gradients` is told that, too. Some, such as
-            that of tensorflow/models' AdamWeightDecay, clip only where they are to aggregate.
+          trusted: bool, whether a subclass's own `apply_gradients` is given that argument, too.
+            Some, such as that of tensorflow/models' AdamWeightDecay, clip only where they are to
+            aggregate.
         """
         self._optimizer = optimizer
         self._methods = [name for name in methods if hasattr(optimizer, name)]
         function = getattr(optimizer, "gradient_aggregator", None)
         default = _is_kerass_own(optimizer, methods) and (function is None or _is_keras(function))
-        told = (
+        passed = (
             bool(self._methods)
             and (trusted or _is_kerass_own(optimizer, ["apply_gradients"]))
             and takes(optimizer.apply_gradients, option)
             and not _keeps_one_copy()
         )
-        self.kwargs = {option: off} if told else {}
-        self.here = not default or (told and tf.distribute.has_strategy())
-        self._hides = self.here and not told
+        self.kwargs = {option: off} if passed else {}
+        self.here = not default or (passed and tf.distribute.has_strategy())
+        self._hides = self.here and not passed
 
     def aggregate(self, grads, variables):
         """Returns gradients, aggregated, and their variables; both are lists."""
@@ -102,9 +104,8 @@ class Aggregation:
             yield
             return
         attributes: Any = vars(self._optimizer)
-        with (
-            _lock
-        ):  # Replicas' threads may be in here at once: the first takes, the last puts back.
+        # Replicas' threads may be in here at once: the first hides the methods, the last restores.
+        with _lock:
             users, kept = attributes.get("_aggregation_kept", (0, None))
             if not users:
                 kept = {name: attributes[name] for name in self._methods if name in attributes}

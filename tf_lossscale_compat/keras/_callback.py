@@ -8,7 +8,7 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 from tf_lossscale_compat import _arguments, _monitor, _observers, _step_record, _summaries, _tf
-from tf_lossscale_compat.keras import _families, _shared
+from tf_lossscale_compat.keras import _families, _shared, _versions
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -208,7 +208,7 @@ def _class(public: Any, keras: Any) -> type:
 def _keras_of(model):
     """The Keras that a model is of, or None."""
     for base in type(model).__mro__:
-        if base.__name__ == "Model" and base.__module__.split(".")[0] in _tf.KERAS_ROOTS:
+        if base.__name__ == "Model" and base.__module__.split(".")[0] in _versions.ROOTS:
             return _families.keras_of(base)
     return None
 

@@ -1,4 +1,4 @@
-"""Which of an optimizer's methods were ever called, and so whether gradients are scaled still.
+"""The rule for whether gradients are scaled, from the methods an optimizer was ever asked for.
 
 `apply_gradients` is given scaled gradients by some steps (Keras 3's own) and unscaled ones by
 others. Where the caller does not say which, what the optimizer was ever asked for does, and nothing
@@ -49,7 +49,7 @@ _TWICE = (
 
 
 class Calls:
-    """What one optimizer was asked for.
+    """The methods that one optimizer was asked for.
 
     Args:
       scaled_unless_asked: bool, whether gradients are scaled if it was never asked for anything.
@@ -62,7 +62,7 @@ class Calls:
         self._warned = set()
 
     def _are_scaled(self, asked):
-        """Whether gradients are scaled by the rule; None where it contradicts itself."""
+        """Returns whether the rule takes gradients as scaled; None where it contradicts itself."""
         if not asked:
             return self._scaled_unless_asked
         return None if len(asked) > 1 and SCALED in asked else SCALED in asked
@@ -85,7 +85,7 @@ class Calls:
         self._asked.add(method)
 
     def are_scaled(self, scaled):
-        """Whether gradients that `apply_gradients` was given are scaled.
+        """Returns whether gradients that `apply_gradients` was given are scaled.
 
         Warns, once for each optimizer, where one of two calls that belong together was never made,
         and where gradients are divided that no call says are scaled.

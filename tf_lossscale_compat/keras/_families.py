@@ -11,7 +11,7 @@ import sys
 from typing import Any
 
 from tf_lossscale_compat import _tf
-from tf_lossscale_compat.keras import _keras3, _optimizer_v2, _tf_keras
+from tf_lossscale_compat.keras import _keras3, _optimizer_v2, _tf_keras, _versions
 
 tf = _tf.tf
 
@@ -28,7 +28,7 @@ _FAMILIES = {
 def _family(optimizer_class):
     """Returns (mixin, base class of the family), or None."""
     for base in optimizer_class.__mro__:
-        if base.__module__.split(".")[0] in _tf.KERAS_ROOTS and base.__name__ in _FAMILIES:
+        if base.__module__.split(".")[0] in _versions.ROOTS and base.__name__ in _FAMILIES:
             return _FAMILIES[base.__name__], base
     return None
 

@@ -8,7 +8,7 @@ from absl import logging
 
 from tf_lossscale_compat import _agreement, _arguments, _gradients, _scaler, _step, _tf
 from tf_lossscale_compat import loss_scale as loss_scale_lib
-from tf_lossscale_compat.keras import _shared
+from tf_lossscale_compat.keras import _shared, _versions
 
 tf = _tf.tf
 
@@ -52,7 +52,9 @@ class Keras3(_shared.InnerHyperparameters):
 
     def _in_step_of_fit(self):
         train_step = self._keras.Model.train_step
-        return _tf.is_within(train_step, lambda model: getattr(model, "optimizer", None) is self)
+        return _versions.is_within(
+            train_step, lambda model: getattr(model, "optimizer", None) is self
+        )
 
     inner_optimizer: Any = None  # An attribute of each instance, no property.
 

@@ -9,12 +9,15 @@ import numbers
 import pickle
 from typing import TYPE_CHECKING, Any
 
+from tf_lossscale_compat import _tf  # First, as it says what to do without TensorFlow.
+
+# isort: split
 import numpy as np
 from absl import logging
 
-from tf_lossscale_compat import _agreement, _arguments, _ownership, _replicas, _scaler, _tf
+from tf_lossscale_compat import _agreement, _arguments, _ownership, _replicas, _scaler
 from tf_lossscale_compat import loss_scale as loss_scale_lib
-from tf_lossscale_compat.keras import _families, _shared
+from tf_lossscale_compat.keras import _families, _shared, _versions
 
 if TYPE_CHECKING:
     import tensorflow as tf
@@ -402,7 +405,7 @@ class LossScaleOptimizer(_Wrapper, _Family):
     @property
     def loss_scale(self) -> Any:
         """The current loss scale, a scalar float32 tensor."""
-        if _tf.called_by_keras_compile():  # To compare it with a policy's, as no tensor can be.
+        if _versions.called_by_compile():  # To compare it with a policy's, as no tensor can be.
             return self._loss_scale
         return self._loss_scale()
 

@@ -1,4 +1,4 @@
-"""A Keras callback that tells how a loss scale fares."""
+"""A Keras callback that logs the loss scale and skipped steps."""
 
 from tf_lossscale_compat.keras._callback import LossScaleCallback
 

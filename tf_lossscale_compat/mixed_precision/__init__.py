@@ -1,4 +1,4 @@
-"""What `tf.mixed_precision` had that this package carries on."""
+"""The names of `tf.mixed_precision` that this package carries on."""
 
 from tf_lossscale_compat.mixed_precision import experimental
 

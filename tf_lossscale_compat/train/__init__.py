@@ -1,4 +1,4 @@
-"""What `tf.train` had that this package carries on."""
+"""The names of `tf.train` that this package carries on."""
 
 from tf_lossscale_compat.train import experimental
 

@@ -1,4 +1,4 @@
-"""What became of `tf.keras.mixed_precision.LossScaleOptimizer` (TensorFlow 2.4 to 2.15)."""
+"""`tf.keras.mixed_precision.LossScaleOptimizer` of TensorFlow 2.4 to 2.15."""
 
 from tf_lossscale_compat.keras._optimizer import LossScaleOptimizer
 from tf_lossscale_compat.keras.mixed_precision import experimental

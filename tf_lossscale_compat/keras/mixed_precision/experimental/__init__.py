@@ -1,4 +1,4 @@
-"""What became of `tf.keras.mixed_precision.experimental` (TensorFlow 2.0 to 2.5)."""
+"""`tf.keras.mixed_precision.experimental` of TensorFlow 2.0 to 2.5."""
 
 from tf_lossscale_compat.keras._optimizer import (
     ExperimentalLossScaleOptimizer as LossScaleOptimizer,
