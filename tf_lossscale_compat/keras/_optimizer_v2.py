@@ -242,7 +242,9 @@ class OptimizerV2(_shared.WrapsTFKeras):
         """Sets `weights` from a list of arrays, which may hold the loss scale's at its end."""
         own = _scaler.variables(self._loss_scale)
         if own and len(weights) == len(self.weights) + len(own):  # As `get_weights` gave them once.
-            _shared.set_weights([*self.weights, *own], self.weights, weights, own)
+            # In a graph it is the session of Keras that assigns.
+            assign = self._keras.backend.batch_set_value
+            _shared.set_weights([*self.weights, *own], self.weights, weights, own, assign)
         else:
             self._optimizer.set_weights(weights)
 

@@ -374,7 +374,13 @@ def can_be_of(value, variable):
     return value.shape == tuple(variable.shape) and _counts_as(value, variable)
 
 
-def assign_all(variables, values):
+def assign_each(pairs):
+    """Assigns to each variable of (variable, value) pairs its value."""
+    for variable, value in pairs:
+        variable.assign(value)
+
+
+def assign_all(variables, values, assign=assign_each):
     """Assigns arrays to variables, as many, all of them or none.
 
     Raises:
@@ -387,8 +393,7 @@ def assign_all(variables, values):
                 f"weights holds an array of shape {value.shape} for {variable.name}, which has "
                 f"shape {variable.shape}."
             )
-    for variable, value in zip(variables, values):
-        variable.assign(value)
+    assign(list(zip(variables, values)))
 
 
 def check_order(pairs):
@@ -408,10 +413,10 @@ def check_order(pairs):
         )
 
 
-def set_weights(variables, inner, weights, own):
+def set_weights(variables, inner, weights, own, assign=assign_each):
     """Assigns arrays to `variables`, or to those of the inner optimizer alone, all or none.
 
-    `own` are those of the loss scale, a list.
+    `own` are those of the loss scale, a list; `assign` is called with (variable, value) pairs.
     """
     if len(weights) not in (len(inner), len(variables)):
         raise ValueError(
@@ -421,7 +426,7 @@ def set_weights(variables, inner, weights, own):
     variables = inner if len(weights) == len(inner) else variables
     places = {id(variable) for variable in own}
     check_order([pair for pair in zip(variables, weights) if id(pair[0]) in places])
-    assign_all(variables, weights)
+    assign_all(variables, weights, assign)
 
 
 def split(grads_and_vars):
