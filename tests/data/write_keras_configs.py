@@ -1,12 +1,14 @@
 """Adds to keras_configs.json what Keras' own loss-scale optimizers of this TensorFlow give.
 
-python tests/data/write_keras_configs.py, under each TensorFlow, with tf_keras from 2.16 on.
+python tests/data/write_keras_configs.py, under each TensorFlow, with tf_keras from 2.16 on; or
+with `keras3` after it, under each Keras 3.
 """
 
 import importlib
 import importlib.util
 import json
 import pathlib
+import sys
 
 import tensorflow as tf
 
@@ -33,9 +35,17 @@ def configs():
             yield f"{tf.__version__} {kind} {'dynamic' if dynamic else 'fixed'}", opt.get_config()
 
 
+def configs_of_keras3():
+    """Yields (name, config)."""
+    keras = importlib.import_module("keras")
+    inner = keras.optimizers.SGD(0.5, momentum=0.25)
+    opt = keras.optimizers.LossScaleOptimizer(inner, initial_scale=16.0, dynamic_growth_steps=3)
+    yield f"{keras.__version__} keras3 dynamic", opt.get_config()
+
+
 def main():
     found = json.loads(FILE.read_text(encoding="utf-8")) if FILE.exists() else {}
-    found.update(configs())
+    found.update(configs_of_keras3() if sys.argv[1:] == ["keras3"] else configs())
     text = json.dumps(found, indent=1, sort_keys=True, default=float)
     FILE.write_text(text + "\n", encoding="utf-8")
 

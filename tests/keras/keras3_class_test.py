@@ -1,5 +1,7 @@
 """On Keras 3: what the class has and keeps, beside Keras' own class in the same process."""
 
+import copy
+
 import numpy as np
 import tensorflow as tf
 from absl.testing import absltest
@@ -72,6 +74,47 @@ class Keras3ClassTest(modes.EagerTestCase):
         self.assertTrue([n for n, _ in tf.train.list_variables(path) if "opt/loss_scale/" in n])
         tf.train.Checkpoint(opt=opts[1]).restore(path).assert_consumed()
         self.assertEqual(array(opts[1].dynamic_scale), 4.0)
+
+    def test_arguments_that_belong_to_the_inner_optimizer(self):
+        for home in keras_homes.available():
+            for name in (
+                "clipnorm",
+                "clipvalue",
+                "ema_momentum",
+                "ema_overwrite_frequency",
+                "global_clipnorm",
+                "gradient_accumulation_steps",
+                "loss_scale_factor",
+                "use_ema",
+                "weight_decay",
+                "learning_rate",
+                "no_such_argument",
+            ):
+                kind = ValueError if home.kind == "keras3" else TypeError
+                with self.subTest(f"{home.kind} {name}"):
+                    inner = home.SGD(1.0)
+                    with self.assertRaisesRegex(kind, name):
+                        mixed_precision.LossScaleOptimizer(inner, **{name: 2})
+                    mixed_precision.LossScaleOptimizer(inner)  # Nothing was kept of the first.
+
+    @keras_homes.each(kind="keras3")
+    def test_a_name_that_is_set_is_kept_by_configs_and_copies(self, home):
+        opt = mixed_precision.LossScaleOptimizer(home.SGD(1.0), name="first")
+        opt.name = "mine"
+        self.assertEqual(opt.get_config()["name"], "mine")
+        self.assertEqual(type(opt).from_config(opt.get_config()).name, "mine")
+        self.assertEqual(copy.deepcopy(opt).name, "mine")
+
+    @keras_homes.each(kind="keras3")
+    def test_configs_have_the_entries_of_keras_own_class(self, home):
+        entries = {"name", "inner_optimizer", "initial_scale", "dynamic_growth_steps"}
+        config = mixed_precision.LossScaleOptimizer(home.SGD(1.0)).get_config()
+        self.assertEqual(set(config), entries)
+        self.assertLessEqual(entries, set(home.own()(home.SGD(1.0)).get_config()))
+        opt = home.own().from_config(
+            dict(config, inner_optimizer=home.keras.optimizers.serialize(home.SGD(1.0)))
+        )
+        self.assertEqual(opt.initial_scale, config["initial_scale"])
 
     @keras_homes.each((True, False), kind="keras3")
     def test_setting_where_the_scale_begins_and_how_it_grows(self, home, built):

@@ -37,6 +37,21 @@ class Keras3(_shared.InnerHyperparameters):
         self.__dict__["_owned"] = {}
         self._track_loss_scale(loss_scale)
 
+    _says_dynamic = False  # Keras' own knows no other, and refuses the entry.
+    # Configs of Keras 3.0 to 3.11 hold these of the wrapper, too.
+    _without_effect = (
+        *_shared.InnerHyperparameters._not_reaching,
+        "gradient_accumulation_steps",
+        "loss_scale_factor",
+    )
+
+    def _refuse(self, *arguments):
+        for name in arguments:
+            message = f"{type(self).__name__} takes no {name}."
+            if name in self._without_effect:
+                message += f" Give {name} to inner_optimizer, which applies the gradients."
+            raise ValueError(message)
+
     # Before 3.9, Keras' own class counts no steps here, and its base class assigns a variable.
 
     @property
@@ -64,6 +79,8 @@ class Keras3(_shared.InnerHyperparameters):
         if replaces:
             self._check_wrapped(value, "enabled" not in self._options)
         super().__setattr__(name, value)
+        if name == "name" and "_options" in vars(self):
+            self._options["name"] = value
         if replaces:
             value.loss_scale_factor = None
             self.__dict__["_optimizer"] = value

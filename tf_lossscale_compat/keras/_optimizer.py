@@ -7,7 +7,7 @@ import copy
 import inspect
 import numbers
 import pickle
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from tf_lossscale_compat import _tf  # First, as it says what to do without TensorFlow.
 
@@ -47,15 +47,18 @@ class _Wrapper(_shared.LossScaling):
         count_skipped=None,
         enabled=True,
         agree=None,
+        unknown=(),
         **asked,
     ):
         """Makes the loss scale, once everything else that can be wrong has been checked.
 
-        `asked` is what the constructor was given for it, which configs keep where it isn't enabled.
+        `unknown` are the names of arguments that the constructor does not take. `asked` is what it
+        was given for the loss scale, which configs keep where that isn't enabled.
         """
         if isinstance(optimizer, dict):
             optimizer = _inner_of_config(type(self), optimizer, None)
-        base = _families.family_of(optimizer, self._argument)[1]
+        family, base = _families.family_of(optimizer, self._argument)
+        family._refuse(self, *unknown)
         cls: Any = type(self)
         if "_public" not in vars(cls):
             self.__class__ = _families.wrapper_class(cls, base)
@@ -141,6 +144,9 @@ class _Wrapper(_shared.LossScaling):
             arguments.update(numbers)
         else:
             arguments["loss_scale"] = _of_numbers(**numbers)
+        for name in _families.family_of(inner, cls._argument)[0]._without_effect:
+            if name not in inspect.signature(cls.__init__).parameters:
+                arguments.pop(name, None)
         had_agree = arguments.pop("agree", False)
         new = _construct(cls, inner, arguments, config)
         if had_agree:
@@ -250,7 +256,8 @@ def _construct(cls, inner, arguments, config):
     if kinds[0] in (inspect.Parameter.KEYWORD_ONLY, inspect.Parameter.VAR_KEYWORD):
         by_own_name = inspect.Parameter.VAR_KEYWORD in kinds or cls._argument in names
         arguments[cls._argument if by_own_name else names[0]] = positional.pop()
-    known = names if inspect.Parameter.VAR_KEYWORD not in kinds else arguments
+    takes_all = inspect.Parameter.VAR_KEYWORD in kinds and cls.__init__.__module__ != __name__
+    known = arguments if takes_all else names
     given = {name: value for name, value in arguments.items() if name in known}
     new = type.__call__(vars(cls).get("_public", cls), *positional, **given)
     for name in sorted(set(arguments) - set(given)):  # The constructor may know these by itself.
@@ -362,6 +369,7 @@ class LossScaleOptimizer(_Wrapper, _Family):
         count_skipped: bool | None = None,
         enabled: bool = True,
         agree: _types.Agree | None = None,
+        **unknown: NoReturn,
     ) -> None:
         """Wraps `inner_optimizer`.
 
@@ -381,6 +389,8 @@ class LossScaleOptimizer(_Wrapper, _Family):
           agree: function of a scalar bool tensor that returns its AND over all processes that train
             together without `tf.distribute`, called once per step; or None. Around Horovod's
             optimizer it is Horovod's by itself. Configs cannot hold it: set the attribute `agree`.
+          **unknown: no other argument is taken: a ValueError around optimizers of Keras 3, as of
+            its own class, else a TypeError.
 
         Raises:
           TypeError: `inner_optimizer` is no Keras optimizer, `dynamic`, `count_skipped` or
@@ -400,7 +410,9 @@ class LossScaleOptimizer(_Wrapper, _Family):
             "dynamic_growth_steps": dynamic_growth_steps,
             **({} if loss_scale is None or enabled else _asked(loss_scale)),
         }
-        self._start(inner_optimizer, make_loss_scale, name, count_skipped, enabled, agree, **asked)
+        self._start(
+            inner_optimizer, make_loss_scale, name, count_skipped, enabled, agree, unknown, **asked
+        )
 
     @property
     def loss_scale(self) -> Any:
@@ -419,7 +431,10 @@ class LossScaleOptimizer(_Wrapper, _Family):
         }
         if not self._numbers_say_all():
             config["loss_scale"] = loss_scale_lib.serialize(self._loss_scale)
-        return {**config, **self._options_in_config()}
+        config.update(self._options_in_config())
+        if config["dynamic"] and not self._says_dynamic:
+            del config["dynamic"]
+        return config
 
     def _numbers_say_all(self):
         """False for a loss scale that only a config of TensorFlow 2.0 can have brought."""

@@ -70,6 +70,15 @@ class LossScaling(_MixedIntoKeras):
 
     # What a family's base class keeps here too, for nobody.
     _not_reaching: tuple[str, ...] = ()
+    # Configs say of a dynamic loss scale, which is the default, that it is one.
+    _says_dynamic = True
+    # Entries of configs that never had an effect.
+    _without_effect: tuple[str, ...] = ()
+
+    def _refuse(self, *arguments):
+        """Raises what that Keras raises for arguments that its constructor does not take."""
+        if arguments:
+            raise TypeError(f"{type(self).__name__} takes no {' and no '.join(arguments)}.")
 
     def __setattr__(self, name: str, value: Any) -> None:
         # Code for TensorFlow 2.0 assigns another loss scale. Families would track it twice.
