@@ -1,6 +1,6 @@
 """Development sessions: lint, types, docs, build, demo, and the suite on every TensorFlow.
 
-    nox -s matrix                             the whole suite in all seven environments
+    nox -s matrix                             the suite on seven TensorFlows and three more Kerases
     nox -s matrix -- --only tf115,tf221       two of them
     nox -s "tests(tf221)" -- -k adapters      one of them; what follows goes to pytest
     nox -s "tests(tf221)" -- tests/x_test.py  one file, from the clone
@@ -53,12 +53,17 @@ ENVIRONMENTS = {
     "tf210": (("3.9", "3.10"), "2.10.1", ("tensorflow-cpu==2.10.1", "numpy<2"), ()),
     "tf215": (("3.11",), "2.15.1", ("tensorflow-cpu==2.15.1",), ()),
     "tf216": (("3.12",), "2.16.2", ("tensorflow-cpu==2.16.2",), ("tf-keras==2.16.0",)),
+    "k33": (("3.12",), "2.16.2", ("tensorflow-cpu==2.16.2", "keras==3.3.3"), ()),
+    "k38": (("3.12",), "2.18.0", ("tensorflow-cpu==2.18.0", "keras==3.8.0"), ()),
+    "k310": (("3.12",), "2.20.0", ("tensorflow-cpu==2.20.0", "keras==3.10.0"), ()),
     "tf221": (("3.13",), "2.21.0", ("tensorflow-cpu==2.21.0",), ("tf-keras==2.21.0",)),
 }
+# Where the tests of Keras alone run, without tf_keras: those of its Keras 3.
+OF_KERAS = ("k33", "k38", "k310")
 # Where the tests marked slow run too: the oldest TensorFlow and the newest.
 SLOW = ("tf115", "tf221")
 # In which order the matrix starts them: two side by side then end at nearly the same time.
-ORDER = ("tf115", "tf210", "tf216", "tf221", "tf20", "tf215", "tf24")
+ORDER = ("tf115", "tf210", "tf216", "tf221", "tf20", "tf215", "tf24", *OF_KERAS)
 
 
 def leave_out(name, python):
@@ -70,7 +75,7 @@ def leave_out(name, python):
     """
     if os.environ.get("TF_LOSSSCALE_RAN") == f"{python} {ENVIRONMENTS[name][1]}":
         return "ran"
-    if name in SLOW:
+    if name in (*SLOW, *OF_KERAS):
         return ""
     words = ["tools", "pictures", "turns"]
     if name not in ("tf20", "tf210"):  # Which run what users run, with the oldest and the newest.
@@ -136,6 +141,8 @@ def tests(session, name):
     # is what the wheel holds. tests/conftest.py makes sure of it.
     environment = {"TF_LOSSSCALE_TEST_INSTALLED": "1"}
     options = ["-rfEs", "-p", "no:cacheprovider", *(["-m", ""] if name in SLOW else [])]
+    if name in OF_KERAS:
+        options += ["tests/keras", *sorted(glob.glob("tests/keras_*_test.py"))]
     version = session.run(
         "python", "-c", "import platform; print(platform.python_version())", silent=True, log=False
     )
@@ -207,7 +214,7 @@ def run_suite(name, wheel, options):
         result["detail"] = result["detail"] or f"ended with {code}, see {log.relative_to(ROOT)}"
     result["install_seconds"] = round(time.monotonic() - start - result["seconds"], 1)
     if ON_CI:
-        # Seven TensorFlows take several gigabytes, and nobody comes back to them there.
+        # All environments take several gigabytes, and nobody comes back to them there.
         shutil.rmtree(WORK / f"tests-{name}", ignore_errors=True)
     lines = text.splitlines()
     shown = [line for line in lines if re.search(r"\d+ passed", line)][-1:]
@@ -383,6 +390,15 @@ def nightly(session):
     session.install("-q", "-e", ".[test]", "tf-nightly-cpu")
     # Whatever pytest ends with.
     session.run("python", "-m", "pytest", *session.posargs, success_codes=range(6))
+
+
+@nox.session(python=interpreter(ENVIRONMENTS["tf221"][0]), reuse_venv=True)
+def keras_head(session):
+    """Run the tests of Keras on keras-nightly, its development head; they may fail."""
+    session.install("-q", "-e", ".[test]", "tensorflow-cpu")
+    session.install("-q", "--force-reinstall", "--no-deps", "--pre", "keras-nightly")
+    files = ["tests/keras", *sorted(glob.glob("tests/keras_*_test.py"))]
+    session.run("python", "-m", "pytest", *(session.posargs or files), success_codes=range(6))
 
 
 # Of Horovod 0.28.1, the last release; it does not build with TensorFlow 2.21.

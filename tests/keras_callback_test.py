@@ -213,6 +213,8 @@ class KerasCallbackTest(modes.EagerTestCase):
         """Or Keras would wait for the device after each step."""
         model, record = self.compiled(home)
         callback = LossScaleCallback(record)
+        if home.before(3, 8):
+            self.skipTest("this Keras gives all callbacks the same logs")
         if home.kind == "keras3":
             self.assertTrue(home.keras.src.utils.is_default(callback.on_train_batch_end))
             self.assertTrue(home.keras.src.utils.is_default(callback.on_batch_end))

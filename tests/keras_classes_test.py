@@ -600,7 +600,8 @@ class IterationsTest(_Base):
     def test_as_that_keras_own_class_counts(self, home, mode):
         expected = 4 if home.counts_skipped else 2
         self.assertEqual(self.steps(Stable(home.SGD(1.0)), home, mode), expected)
-        if VERSION >= (2, 4):
+        # Before 3.9 its own class does not hand on the inner optimizer's.
+        if VERSION >= (2, 4) and not home.before(3, 9):
             self.assertEqual(self.steps(home.own()(home.SGD(1.0)), home, mode), expected)
 
     @keras_homes.each((True, False), ("eager", "function"))

@@ -159,6 +159,8 @@ class SkippingTest(tf.test.TestCase, parameterized.TestCase):
     def test_nan_on_any_replica(self, home, strategy, kind):
         if strategy == "central_3" and VERSION < (2, 1):
             self.skipTest("Keras of TensorFlow 2.0 makes no variables there")
+        if strategy == "central_3" and home.before(3, 8):
+            self.skipTest("plain optimizers of this Keras cannot apply there")
         strategy = replicas.strategy(strategy)
         if strategy.num_replicas_in_sync == 3 and kind == "fit":
             self.skipTest("a batch of four does not divide by three")
@@ -175,6 +177,8 @@ class SkippingTest(tf.test.TestCase, parameterized.TestCase):
     def test_replicas_sum_to_what_one_device_computes(self, home, kind):
         if SLOW and kind != "fit":
             self.skipTest("few cases where tracing is slow")
+        if home.before(3, 8) and kind != "fit":
+            self.skipTest("plain optimizers of this Keras sum nothing over replicas")
         results = []
         for name in ("mirrored_2", "one_device"):
             training = Training(home, replicas.strategy(name), dynamic)

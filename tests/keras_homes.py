@@ -37,6 +37,12 @@ class Home:
         """Whether this Keras' own loss-scale class counts skipped steps as iterations."""
         return self.kind != "keras3" and VERSION >= (2, 4)
 
+    def before(self, major, minor):
+        """Returns whether this is a Keras 3 older than that version."""
+        if self.kind != "keras3":
+            return False
+        return tuple(int(part) for part in self.keras.__version__.split(".")[:2]) < (major, minor)
+
     def __getattr__(self, name):
         return getattr(self.optimizers, name)
 

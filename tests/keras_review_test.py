@@ -70,7 +70,7 @@ class CopyTest(modes.EagerTestCase):
         with mock.patch.object(logging, "warning") as warning:
             again = COPIES[how](opt)
         # Keras 3 forgets the count of steps as well.
-        self.assertEqual(int(again.iterations) == 0, warning.called)
+        self.assertEqual(int(again.iterations.numpy()) == 0, warning.called)
 
 
 class AssignedTest(modes.EagerTestCase):
@@ -285,7 +285,7 @@ class SubclassTest(modes.EagerTestCase):
         opt = cls(home.SGD(0.1))
         opt.minimize(lambda: weight * weight, [weight])
         self.assertEqual(float(weight.numpy()), 1.0)
-        self.assertEqual(int(opt.iterations), 1)
+        self.assertEqual(int(opt.iterations.numpy()), 1)
         np.testing.assert_array_equal(
             *map(np.concatenate, map(self._flat, self.fit(home, cls(home.SGD(0.1)))))
         )

@@ -284,7 +284,8 @@ class GoesOnTest(_Base):
                 for each in copies:
                     each.fit(x, x[:, :1], batch_size=2, epochs=2, shuffle=False, verbose=0)
                     ended.append([*map(np.asarray, each.get_weights() + each.optimizer.variables)])
-                    self.assertAlmostEqual(float(each.optimizer.learning_rate), 0.1, places=6)
+                    rate = home.numpy(each.optimizer.learning_rate)
+                    self.assertAlmostEqual(float(rate), 0.1, places=6)
                 for found in ended[:-1]:
                     self.assertEqual(len(found), len(ended[-1]))
                     for a, b in zip(found, ended[-1]):

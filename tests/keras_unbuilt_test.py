@@ -34,7 +34,7 @@ class UnbuiltTest(tf.test.TestCase, parameterized.TestCase):
         loaded.load_weights(path)
         self.assertAllEqual(loaded.get_weights()[0], trained.get_weights()[0])
         self.assertEqual(float(loaded.optimizer.loss_scale), 8.0)
-        self.assertEqual(int(loaded.optimizer.iterations), 0)
+        self.assertEqual(int(loaded.optimizer.iterations.numpy()), 0)
 
 
 if __name__ == "__main__":

@@ -58,7 +58,12 @@ class MixedPrecisionModelTest(modes.EagerTestCase):
     def test_float32_weights_move_by_less_than_float16_can_hold(self, home, run_eagerly):
         with home.policy("mixed_float16"):
             opt = mixed_precision.LossScaleOptimizer(home.SGD(RATE), dynamic=False, initial_scale=8)
-            layer = gain(home, regularizer=lambda weight: weight)
+
+            class Itself(home.keras.regularizers.Regularizer):
+                def __call__(self, weight):
+                    return tf.convert_to_tensor(weight)
+
+            layer = gain(home, regularizer=Itself())
             model = compiled(home, opt, layer, run_eagerly)
             fit(model)
         # The regularizer's gradient of 1 is scaled with that of the loss.
