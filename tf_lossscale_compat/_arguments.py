@@ -8,11 +8,37 @@ from __future__ import annotations
 import numbers
 from typing import Any
 
-from tf_lossscale_compat import _tf  # noqa: F401  First: it says what to do without TensorFlow.
+from tf_lossscale_compat import _tf  # First: it says what to do without TensorFlow.
 
 # isort: split
 import numpy as np
 from absl import logging
+
+tf = _tf.tf
+
+
+def number(value: Any) -> Any:
+    """Returns the number that an array or, in eager mode, a tensor holds; else `value`."""
+    if tf.is_tensor(value) and (tf.executing_eagerly() or not hasattr(value, "assign")):
+        # Tensors of graphs have no such method.
+        value = getattr(value, "numpy", lambda: value)()
+    return value[()] if isinstance(value, np.ndarray) and value.ndim == 0 else value
+
+
+def known_later(name: str, value: Any, dtype: Any) -> bool:
+    """Returns whether `value` is a variable or a graph's tensor, which has no number yet.
+
+    Raises:
+      TypeError: it has another dtype.
+      ValueError: it is no scalar.
+    """
+    if not tf.is_tensor(value) or not (hasattr(value, "assign") or number(value) is value):
+        return False
+    if value.dtype.base_dtype != dtype:
+        raise TypeError(f"{name} must be of dtype {dtype.name}, got {_shown(value)}.")
+    if value.shape.rank not in (0, None):
+        raise ValueError(f"{name} must be a scalar, got {_shown(value)}.")
+    return True
 
 
 def _shown(value: Any) -> str:
@@ -36,6 +62,7 @@ def real_number(name: str, value: Any, error: type[Exception] = ValueError) -> f
       error: `value` is no real number.
       ValueError: it is NaN, infinite or beyond float32.
     """
+    value = number(value)
     if not isinstance(value, numbers.Real):
         raise error(
             f"{name} must be a real number (Python or NumPy), got {_shown(value)} of type "
@@ -44,36 +71,36 @@ def real_number(name: str, value: Any, error: type[Exception] = ValueError) -> f
     if isinstance(value, (bool, np.bool_)):
         warn_odd("{}={!r} is a bool, taken as the number {}.", name, value, float(value))
     try:
-        number = float(value)
+        real = float(value)
     except OverflowError:
-        number = float("inf")
-    if not _fits_float32(number):
+        real = float("inf")
+    if not _fits_float32(real):
         raise ValueError(f"{name} must be finite in float32, got {_shown(value)}.")
-    return number
+    return real
 
 
 def fixed_scale(name: str, value: Any, error: type[Exception] = ValueError) -> float:
     """Returns `value` as a float, if it can be a fixed loss scale."""
     try:
-        number = real_number(name, value, error)
+        scale = real_number(name, value, error)
     except ValueError as error_of_number:
         raise ValueError(f"{error_of_number} A fixed scale is at least 1.") from None
-    if number < 1:
+    if scale < 1:
         raise ValueError(f"{name} must be at least 1, got {_shown(value)}.")
-    return number
+    return scale
 
 
 def positive(name: str, value: Any, error: type[Exception] = ValueError) -> float:
     """Returns `value` as a float above zero, also once it is float32."""
-    number = real_number(name, value, error)
+    real = real_number(name, value, error)
     # Below the smallest normal number processors take it for zero, and a scale that has become zero
     # never comes back.
-    if not np.float32(number) >= np.finfo(np.float32).tiny:
+    if not np.float32(real) >= np.finfo(np.float32).tiny:
         raise ValueError(
             f"{name} must be above zero in float32, where the smallest is 1.1755e-38, got "
             f"{_shown(value)}."
         )
-    return number
+    return real
 
 
 def period(name: str, value: Any, dtype: str, least: int | None = None) -> int:
@@ -82,9 +109,9 @@ def period(name: str, value: Any, dtype: str, least: int | None = None) -> int:
     Raises:
       ValueError: `value` is not integral (2.0 is), too large, or below `least`.
     """
-    number: Any = value
+    value = number(value)
     try:
-        integral = isinstance(value, numbers.Real) and int(number) == number
+        integral = isinstance(value, numbers.Real) and int(value) == value  # type: ignore[call-overload]
     except (OverflowError, ValueError):  # What int() says to infinity and NaN.
         integral = False
     if not integral:

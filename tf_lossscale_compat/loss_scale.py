@@ -457,12 +457,14 @@ class ManagerLossScale(LossScale):
         return getattr(self.manager, name, None)
 
     def get_config(self) -> dict[str, Any]:
-        if type(self.manager) not in _MANAGERS.values():
+        known = type(self.manager) in _MANAGERS.values()
+        config = self.manager._tflsc_config() if known else {}
+        if not known or any(map(tf.is_tensor, config.values())):
             raise NotImplementedError(
-                f"A {type(self.manager).__name__} has no config: make the loss scale from a new "
-                "manager instead."
+                f"A {type(self.manager).__name__} {'of tensors ' if known else ''}has no config: "
+                "make the loss scale from a new manager instead."
             )
-        return {"class_name": type(self.manager).__name__, "config": self.manager._tflsc_config()}
+        return {"class_name": type(self.manager).__name__, "config": config}
 
     @classmethod
     def from_config(cls, config: dict[str, Any]) -> Self:

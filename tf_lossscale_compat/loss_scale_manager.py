@@ -65,11 +65,11 @@ class FixedLossScaleManager(LossScaleManager):
     Source: TensorFlow r1.15 `tf.contrib.mixed_precision.FixedLossScaleManager`.
     """
 
-    def __init__(self, loss_scale: _types.Real) -> None:
+    def __init__(self, loss_scale: _types.Real | tf.Tensor) -> None:
         """Makes the manager; no tensor is made until `get_loss_scale` is called.
 
         Args:
-          loss_scale: real number, at least 1.
+          loss_scale: real number, at least 1; in eager mode a tensor or variable will do.
 
         Raises:
           TypeError: `loss_scale` is no real number.
@@ -120,13 +120,16 @@ class ExponentialUpdateLossScaleManager(LossScaleManager):
 
     def __init__(
         self,
-        init_loss_scale: _types.Real,
-        incr_every_n_steps: _types.Integer,
-        decr_every_n_nan_or_inf: _types.Integer = 2,
-        incr_ratio: _types.Real = 2,
-        decr_ratio: _types.Real = 0.8,
+        init_loss_scale: _types.Real | tf.Tensor,
+        incr_every_n_steps: _types.Integer | tf.Tensor | tf.Variable,
+        decr_every_n_nan_or_inf: _types.Integer | tf.Tensor | tf.Variable = 2,
+        incr_ratio: _types.Real | tf.Tensor | tf.Variable = 2,
+        decr_ratio: _types.Real | tf.Tensor | tf.Variable = 0.8,
     ) -> None:
         """Makes the manager and its variables.
+
+        Each argument may be a scalar tensor or variable, too, of float32 or, a period, int32. A
+        variable is read at each update.
 
         Args:
           init_loss_scale: real number above zero, the loss scale to start from.
@@ -137,23 +140,20 @@ class ExponentialUpdateLossScaleManager(LossScaleManager):
           decr_ratio: real number above zero, what shrinking multiplies with.
 
         Raises:
-          TypeError: a scale or ratio is no real number.
-          ValueError: one is not above zero or not finite in float32, or a period is not integral.
+          TypeError: a scale or ratio is no real number, or a tensor has another dtype.
+          ValueError: one is not above zero or not finite in float32, or a period is not integral,
+            or a tensor no scalar.
         """
-        init_loss_scale = _arguments.positive("init_loss_scale", init_loss_scale, TypeError)
-        self._incr_every_n_steps = _arguments.period(
-            "incr_every_n_steps", incr_every_n_steps, "int32"
-        )
-        self._decr_every_n_nan_or_inf = _arguments.period(
-            "decr_every_n_nan_or_inf", decr_every_n_nan_or_inf, "int32"
-        )
-        self._incr_ratio = _arguments.positive("incr_ratio", incr_ratio, TypeError)
-        self._decr_ratio = _arguments.positive("decr_ratio", decr_ratio, TypeError)
-        if init_loss_scale < 1:
+        init_loss_scale = _real("init_loss_scale", init_loss_scale)
+        self._incr_every_n_steps = _period("incr_every_n_steps", incr_every_n_steps)
+        self._decr_every_n_nan_or_inf = _period("decr_every_n_nan_or_inf", decr_every_n_nan_or_inf)
+        self._incr_ratio = _real("incr_ratio", incr_ratio)
+        self._decr_ratio = _real("decr_ratio", decr_ratio)
+        if _known(init_loss_scale) and init_loss_scale < 1:
             _arguments.warn_odd("init_loss_scale={!r} is below 1, the floor.", init_loss_scale)
-        if self._incr_ratio < 1:
+        if _known(self._incr_ratio) and self._incr_ratio < 1:
             _arguments.warn_odd("incr_ratio={!r} is below 1: growth shrinks the scale.", incr_ratio)
-        if self._decr_ratio > 1:
+        if _known(self._decr_ratio) and self._decr_ratio > 1:
             _arguments.warn_odd(
                 "decr_ratio={!r} is above 1: shrinking raises the scale.", decr_ratio
             )
@@ -253,6 +253,24 @@ class ExponentialUpdateLossScaleManager(LossScaleManager):
         return None if tf.executing_eagerly() else tf.group(*update)
 
 
+def _real(name: str, value: Any) -> Any:
+    """Returns a scale or ratio as a float, if its number is known."""
+    if _arguments.known_later(name, value, tf.float32):
+        return value
+    return _arguments.positive(name, value, TypeError)
+
+
+def _period(name: str, value: Any) -> Any:
+    """Returns a period as an int, if its number is known."""
+    if _arguments.known_later(name, value, tf.int32):
+        return value
+    return _arguments.period(name, value, "int32")
+
+
+def _known(value: Any) -> bool:
+    return not tf.is_tensor(value)
+
+
 def _update_everywhere(manager: Any, finite: Any, variables: list[Any]) -> Any:
     """Updates a manager once for all replicas, and notifies its record."""
     return _scaler.update_cross_replica(
@@ -264,7 +282,10 @@ def _update_everywhere(manager: Any, finite: Any, variables: list[Any]) -> Any:
 
 def _scalar(value: Any, dtype: tf.DType) -> tf.Tensor:
     """Returns a ratio or period, which may be a tensor or variable, as a tensor of this dtype."""
-    return tf.cast(value, dtype) if tf.is_tensor(value) else tf.constant(value, dtype)
+    if _known(value):
+        return tf.constant(value, dtype)
+    # A cast of a variable to its own dtype gives back the variable.
+    return tf.cast(tf.convert_to_tensor(value), dtype)
 
 
 def _zeros(counters: Any) -> list[Any]:
