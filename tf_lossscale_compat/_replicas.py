@@ -46,10 +46,13 @@ def check_strategy():
         return
     strategy = tf.distribute.get_strategy()
     if not isinstance(strategy, _supported_strategies()):
+        # With the module: TensorFlow 1.15's contrib has classes of the same names.
+        cls, names = type(strategy), [f"tf.distribute.{name}" for name in _SUPPORTED[:2]]
         raise ValueError(
-            f"Loss scaling does not support {type(strategy).__name__}: it needs replicas that take "
-            "every step together, so that all skip it or none. Use the default strategy, "
-            f"{', '.join(_SUPPORTED[:-1])} or {_SUPPORTED[-1]}."
+            f"Loss scaling does not support {cls.__name__}: it needs replicas that take every step "
+            "together, so that all skip it or none. Use the default strategy, "
+            f"{', '.join(names)}, {_SUPPORTED[2]} or {_SUPPORTED[3]} of tf.distribute; this one is "
+            f"of {cls.__module__}."
         )
 
 

@@ -537,14 +537,15 @@ def get(identifier: _types.Identifier | None) -> LossScale | None:
     Args:
       identifier: a real number for a `FixedLossScale`; 'dynamic' for a `DynamicLossScale` with its
         defaults; a `LossScale`, returned as it is; a dict that `deserialize` takes; a
-        `LossScaleManager`, which the loss scale then wraps; or None, which is returned.
+        `LossScaleManager`, or anything with its two methods, which the loss scale then wraps; or
+        None, which is returned.
 
     Raises:
       ValueError: it is none of these, or a number that is no loss scale.
     """
     if identifier is None or isinstance(identifier, LossScale):
         return identifier
-    if isinstance(identifier, lsm.LossScaleManager):
+    if _scaler.is_manager(identifier):  # Of any make: on 1.15 TensorFlow's own among them.
         return ManagerLossScale(identifier)
     if isinstance(identifier, dict):
         return deserialize(identifier)
