@@ -940,6 +940,30 @@ class ContextsTest(tf.test.TestCase, parameterized.TestCase):
         self.assertAllEqual(states, expected)
         self.assertGreater(len(np.unique(states[:, 0])), 5)
 
+    def test_random_operations_with_a_seed_of_their_own_draw_as_beside_the_original(self):
+        """Also those that are made after the optimizer's, whose number is another."""
+        original = originals.contrib()
+        if original is None:
+            raise unittest.SkipTest("only TensorFlow 1.15 has tf.contrib")
+
+        def drawn(home):
+            with tf.Graph().as_default(), tf1.Session() as session:
+                tf1.set_random_seed(3)
+                before = tf1.random_uniform([4])
+                var = tf1.Variable([1.0, 2.0])
+                opt = home.LossScaleOptimizer(
+                    tf1.train.AdamOptimizer(0.1), home.FixedLossScaleManager(8)
+                )
+                opt.minimize(tf.reduce_sum(var))
+                after = [tf1.random_uniform([4], seed=7), tf1.random_uniform([4])]
+                session.run(tf1.global_variables_initializer())
+                return session.run([before, *after])
+
+        before, seeded, unseeded = zip(drawn(contrib), drawn(original))
+        self.assertAllEqual(*before)
+        self.assertAllEqual(*seeded)
+        self.assertNotAllEqual(*unseeded)  # Where they are equal, the pages say too much.
+
     def test_it_trains_where_all_of_tensorflow_2_is_switched_off(self):
         if originals.IS_TF1:
             raise unittest.SkipTest("this is how TensorFlow 1.15 starts, and all tests with it")

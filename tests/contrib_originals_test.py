@@ -4,7 +4,6 @@ import tensorflow as tf
 
 from tests import originals
 from tf_lossscale_compat import loss_scale
-from tf_lossscale_compat.contrib.mixed_precision import LossScaleOptimizer
 from tf_lossscale_compat.train.experimental import MixedPrecisionLossScaleOptimizer
 
 tf1 = tf.compat.v1
@@ -57,19 +56,6 @@ class ManagersTest(tf.test.TestCase):
 
         with self.assertRaisesRegex(ValueError, "Cannot make a loss scale"):
             loss_scale.get(HalfAManager())
-
-
-class StrategiesTest(tf.test.TestCase):
-    def test_an_error_for_contribs_mirrored_strategy_names_what_to_use(self):
-        if originals.contrib() is None:
-            self.skipTest("TensorFlow 2 has no contrib")
-        strategy = tf.contrib.distribute.MirroredStrategy(devices=["/cpu:0"])
-        with tf.Graph().as_default(), strategy.scope():
-            with self.assertRaisesRegex(
-                ValueError,
-                r"Use .* tf\.distribute\.Mirrored.*; this one is of \S*contrib\.distribute",
-            ):
-                LossScaleOptimizer(tf1.train.GradientDescentOptimizer(1.0), 8)
 
 
 if __name__ == "__main__":

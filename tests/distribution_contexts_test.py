@@ -620,6 +620,43 @@ def traced_reductions(name, mode, wrap, gradients):
         return reductions(function.get_concrete_function().graph)
 
 
+@unittest.skipUnless(stepping.VERSION < (2, 0), "there is no tf.contrib")
+class ContribStrategyTest(parameterized.TestCase, tf.test.TestCase):
+    @parameterized.parameters(contrib, mixed)
+    def test_nan_on_one_replica(self, optimizer):
+        with modes.eager_mode():
+            strategy = tf.contrib.distribute.MirroredStrategy(["/cpu:0", "/cpu:1"])
+        with tf.Graph().as_default(), strategy.scope():
+            policy = dynamic()
+            opt = optimizer(policy)
+            weight = tf1.get_variable("weight", initializer=1.0)
+            bad = tf1.placeholder_with_default(-1, [])
+
+            def step():
+                nan = tf.equal(replicas.replica_id(), bad)
+                grad = tf.where(nan, tf.constant(NAN), tf.constant(2.0))
+                return opt.apply_gradients([(grad, weight)])
+
+            update = strategy.group(replicas.run(strategy, step))
+            copies = [*strategy.experimental_local_results(weight)]
+            scale = policy()
+            with tf1.Session(config=tf1.ConfigProto(device_count={"CPU": 2})) as session:
+                session.run(tf1.global_variables_initializer())
+                session.run(update)
+                first = session.run([scale, *copies])
+                self.assertEqual(first[0], 8.0)
+                self.assertEqual(first[1], first[2])
+                self.assertNotEqual(first[1], 1.0)
+                session.run(update, {bad: 1})
+                self.assertEqual(session.run([scale, *copies]), [4.0, *first[1:]])
+
+    def test_others_are_named_by_their_module(self):
+        with tf.contrib.distribute.CollectiveAllReduceStrategy().scope():
+            message = r"CollectiveAllReduceStrategy: .*; this one is of tensorflow\.contrib"
+            with self.assertRaisesRegex(ValueError, message):
+                contrib(FixedLossScaleManager(8))
+
+
 class OneReductionTest(parameterized.TestCase, tf.test.TestCase):
     @parameterized.parameters(
         *[

@@ -16,6 +16,7 @@ from tests import modes, originals, replicas, stepping
 from tf_lossscale_compat import (
     DynamicLossScale,
     ExponentialUpdateLossScaleManager,
+    FixedLossScale,
     FixedLossScaleManager,
     LossScale,
     LossScaleManager,
@@ -681,9 +682,13 @@ class EagerArithmeticTest(parameterized.TestCase, tf.test.TestCase):
                 "contrib": tf.math.reciprocal,
                 "mixed": lambda tensor: 1.0 / tensor,
             }
-            expected = inner.grads[0] * reciprocals[optimizer](tf.constant(scale, tf.float32))
+            reciprocal = reciprocals[optimizer](tf.constant(scale, tf.float32))
+            expected = inner.grads[0] * reciprocal
             for _ in range(4):
                 ((grad, _),) = opt.compute_gradients(lambda: tf.constant(1.0), [weight])
+                if reciprocal == 0:  # To this processor.
+                    self.assertAllEqual(grad, [np.nan])
+                    continue
                 self.assertAllEqual(grad.numpy().view(np.uint32), expected.numpy().view(np.uint32))
 
     @parameterized.parameters(*BOTH)
@@ -691,12 +696,54 @@ class EagerArithmeticTest(parameterized.TestCase, tf.test.TestCase):
         with modes.eager_mode():
             weight = tf1.Variable([8.0], use_resource=True)
             inner = tf1.train.GradientDescentOptimizer(1.0)
-            opt = OPTIMIZERS[optimizer](inner, DynamicLossScale(2.0**127))
+            loss_scale = DynamicLossScale(2.0**127)
+            opt = OPTIMIZERS[optimizer](inner, loss_scale)
             for _ in range(4):
                 opt.minimize(lambda: tf.reduce_sum(weight), var_list=[weight])
-            # What 1 / 2**127 is, is the processor's and TensorFlow's matter; here it is not zero.
-            one = (tf.constant(2.0**127) * (1.0 / tf.constant(2.0**127))).numpy()
-            self.assertAllEqual(weight.numpy(), [8.0 - 4.0 * one])
+            # Where one over 2**127 is zero, the first step is skipped.
+            skips = int(1.0 / tf.constant(2.0**127) == 0)
+            self.assertAllEqual(weight.numpy(), [8.0 - (4 - skips)])
+            self.assertEqual(loss_scale().numpy(), 2.0 ** (127 - skips))
+
+
+class ZeroReciprocalTest(parameterized.TestCase, tf.test.TestCase):
+    """Gradients are multiplied with one over the scale, which may be zero in their dtype."""
+
+    @parameterized.parameters(
+        *itertools.product(BOTH, modes.ALL, (("float16", 2.0**26), ("float32", 2.0**127)))
+    )
+    def test_steps_are_skipped_until_the_scale_has_come_down(self, optimizer, mode, case):
+        dtype, scale = case
+
+        def make():
+            weight = tf1.Variable(np.zeros(2, dtype), use_resource=True)
+            loss_scale = DynamicLossScale(scale, 1000)
+            return OPTIMIZERS[optimizer](Given(), loss_scale), weight, loss_scale
+
+        def step(state, grad):
+            opt, weight, loss_scale = state
+            opt._tflsc_wrapped.grads = [grad]
+            update = opt.minimize(lambda: tf.constant(1.0), var_list=[weight])
+            return stepping.then(update, lambda: [weight.read_value(), loss_scale()])
+
+        inputs = [(np.array([2.0, 0.0], dtype),)] * 4
+        *_, (weight, last) = stepping.run(mode, make, step, inputs)
+        if dtype == "float32":  # To processors that take 2**-127 for zero, as these do.
+            with modes.eager_mode():
+                zero = (tf.constant(2.0**-126) * 0.5).numpy() == 0
+            zero = zero or mode != "eager"
+            skips = int(zero)
+        else:  # Half of 2**-24, the smallest number, is rounded to zero.
+            skips = 2
+        self.assertEqual((weight[0], float(last)), (4 - skips, scale / 2**skips))
+
+    @parameterized.parameters(*BOTH)
+    def test_fixed_scales_whose_reciprocal_is_zero_are_refused(self, optimizer):
+        make = OPTIMIZERS[optimizer]
+        make(Given(), FixedLossScale(2.0**126))
+        for loss_scale in (FixedLossScale(2.0**127), FixedLossScaleManager(2.0**127)):
+            with self.assertRaisesRegex(ValueError, r"at most 2\*\*126, got 1.70"):
+                make(Given(), loss_scale)
 
 
 # Gradients that are no plain numbers.

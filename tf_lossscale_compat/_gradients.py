@@ -71,12 +71,25 @@ def _elements(grads):
 def _multiply(tensors):
     """Multiplies all but the last with the last, a float32 scalar, each in its own dtype."""
     *tensors, factor = tensors
+    factor = _nonzero(factor)
     factors = {}  # One cast for all tensors of a dtype.
     for tensor in tensors:
         if tensor.dtype not in factors:
-            factors[tensor.dtype] = tf.cast(factor, tensor.dtype)
+            cast = tf.cast(factor, tensor.dtype)
+            # What is no zero in float32 is none in other dtypes.
+            factors[tensor.dtype] = _nonzero(cast) if tensor.dtype == tf.float16 else cast
     # Raw operations here and below, one for each gradient: public ones take longer to trace.
     return [tf.raw_ops.Mul(x=tensor, y=factors[tensor.dtype]) for tensor in tensors]
+
+
+def _nonzero(factor):
+    """Returns NaN in place of zero, else `factor`.
+
+    One over a loss scale is zero in float16 above 2**24, and above 2**126 for processors that take
+    the smallest float32 for zero. All gradients would be zero, and steps finite that train nothing.
+    """
+    # No NaN is made in a healthy step, as `tf.debugging.enable_check_numerics` would find it.
+    return factor / tf.sign(factor)
 
 
 @_compiled.in_eager_mode

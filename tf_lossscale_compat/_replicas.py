@@ -40,14 +40,20 @@ def _supported_strategies():
     )
 
 
+def _is_of_contrib(cls):
+    """Returns whether this is r1.15's `tf.contrib.distribute.MirroredStrategy`."""
+    return cls.__name__ == "MirroredStrategy" and ".contrib.distribute." in cls.__module__
+
+
 def check_strategy():
     """Raises a ValueError where loss scaling cannot be right under the strategy in scope."""
     if not tf.distribute.has_strategy():
         return
     strategy = tf.distribute.get_strategy()
-    if not isinstance(strategy, _supported_strategies()):
+    cls = type(strategy)
+    if not (isinstance(strategy, _supported_strategies()) or _is_of_contrib(cls)):
         # With the module: TensorFlow 1.15's contrib has classes of the same names.
-        cls, names = type(strategy), [f"tf.distribute.{name}" for name in _SUPPORTED[:2]]
+        names = [f"tf.distribute.{name}" for name in _SUPPORTED[:2]]
         raise ValueError(
             f"Loss scaling does not support {cls.__name__}: it needs replicas that take every step "
             "together, so that all skip it or none. Use the default strategy, "

@@ -123,6 +123,18 @@ class Scaler:
         """Returns what the user's `update(grads)` returns: (update, should_apply)."""
         return self._update(grads)
 
+    def check_reciprocal(self):
+        """Raises a ValueError where one over a fixed scale is zero in float32."""
+        if not self.never_changes():
+            return
+        subject = unwrap(self.subject)
+        value = getattr(subject, "_loss_scale_value", getattr(subject, "_loss_scale", None))
+        if isinstance(value, float) and value > 2.0**126:
+            raise ValueError(
+                f"A fixed loss scale must be at most 2**126, got {value!r}: processors take one "
+                "over it for zero, and gradients would become zero."
+            )
+
     def never_changes(self):
         """Returns whether no step changes the scale, as of a fixed one with its own update."""
         return self.updates_from_flag and not variables(self.subject)

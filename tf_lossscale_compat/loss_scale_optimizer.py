@@ -114,6 +114,7 @@ class _BaseLossScaleOptimizer(_tf.Optimizer):
         # Code in the wild replaces it at run time; checkpoints are to hold what is in force.
         if "_tflsc_loss_scale_in_use" in self.__dict__:
             scaler = _scaler.Scaler(loss_scale, self._tflsc_skips_nonfinite)
+            scaler.check_reciprocal()
             agree = _agreement.function_for(
                 self._tflsc_agree, getattr(self, "_tflsc_wrapped", None), scaler
             )
@@ -418,6 +419,7 @@ class LossScaleOptimizer(_BaseLossScaleOptimizer):
         _replicas.check_strategy()
         manager = _as_manager(loss_scale_manager if _arguments.flag("enabled", enabled) else 1)
         scaler = _scaler.Scaler(_inside(manager), enabled)
+        scaler.check_reciprocal()
         agree = _agreement.function_for(agree, opt, scaler)
         super().__init__(opt)
         self._opt = opt
@@ -525,7 +527,9 @@ class MixedPrecisionLossScaleOptimizer(_BaseLossScaleOptimizer):
             raise ValueError("loss_scale cannot be None")
         _replicas.check_strategy()
         loss_scale = loss_scale_lib.get(loss_scale if _arguments.flag("enabled", enabled) else 1)
-        agree = _agreement.function_for(agree, opt, _scaler.Scaler(loss_scale))
+        scaler = _scaler.Scaler(loss_scale)
+        scaler.check_reciprocal()
+        agree = _agreement.function_for(agree, opt, scaler)
         super().__init__(opt)
         self._optimizer = opt
         self._tflsc_agree, self._tflsc_enabled = agree, enabled

@@ -3,13 +3,16 @@
 import copy
 import os
 import pickle
+import sys
 import tempfile
+import types
+from unittest import mock
 
 import tensorflow as tf
 from absl.testing import absltest
 
 from tests import keras_homes, modes
-from tf_lossscale_compat.keras import mixed_precision
+from tf_lossscale_compat.keras import _families, mixed_precision
 
 Stable = mixed_precision.LossScaleOptimizer
 Older = mixed_precision.experimental.LossScaleOptimizer
@@ -86,6 +89,11 @@ class ClassesTest(modes.EagerTestCase):
         opt = Mine(home.SGD(1.0), initial_scale=8.0)
         self.assertIsInstance(opt, Mine)
         self.assertEqual(float(opt.get_scaled_loss(tf.constant(1.0))), 16.0)
+
+    def test_a_module_that_is_called_keras_and_is_none(self):
+        """As a folder of that name is where a program starts and no Keras is installed."""
+        with mock.patch.dict(sys.modules, keras=types.ModuleType("keras")):
+            _families.register(Stable, Older)
 
 
 if __name__ == "__main__":

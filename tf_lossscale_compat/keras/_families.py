@@ -197,7 +197,9 @@ def register(*publics):
     Models are loaded by the names of their optimizers' classes, which have to exist by then.
     """
     names = [name for name in ("keras", "tf_keras") if name in sys.modules]
-    for keras in [importlib.import_module(name) for name in names] or [tf.keras]:
+    modules = [importlib.import_module(name) for name in names]
+    # A folder of that name where a program starts is a module, too.
+    for keras in [each for each in modules if hasattr(each, "optimizers")] or [tf.keras]:
         for module in (keras.optimizers, getattr(keras.optimizers, "legacy", None)):
             sgd = getattr(module, "SGD", None)
             found = None if sgd is None else _family(sgd)

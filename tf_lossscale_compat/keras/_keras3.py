@@ -212,6 +212,9 @@ class Keras3(_shared.InnerHyperparameters):
 
     # Divided as by Keras' own: a reciprocal may be zero in a gradient's dtype, or not exact.
 
+    def _check_scaler(self, scaler):
+        pass
+
     def _divide(self, grads):
         return _gradients.divide(grads, _scaler.scale(self._loss_scale))
 

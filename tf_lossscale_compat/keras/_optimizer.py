@@ -76,6 +76,7 @@ class _Wrapper(_shared.LossScaling):
         loss_scale = make_loss_scale() if enabled else loss_scale_lib.FixedLossScale(1)
         _ownership.check(_ownership.KERAS, loss_scale)
         scaler = _scaler.Scaler(loss_scale)
+        family._check_scaler(self, scaler)
         agreement = _agreement.function_for(agree, optimizer, scaler)
         before = set(vars(self))
         self.__dict__["_started"] = True

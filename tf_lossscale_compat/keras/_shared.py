@@ -70,6 +70,11 @@ class LossScaling(_MixedIntoKeras):
 
     # What a family's base class keeps here too, for nobody.
     _not_reaching: tuple[str, ...] = ()
+
+    def _check_scaler(self, scaler):
+        """Raises a ValueError where gradients cannot be unscaled as this family does."""
+        scaler.check_reciprocal()
+
     # Configs say of a dynamic loss scale, which is the default, that it is one.
     _says_dynamic = True
     # Entries of configs that never had an effect.
@@ -92,7 +97,9 @@ class LossScaling(_MixedIntoKeras):
             if new is None:
                 raise ValueError("loss_scale cannot be None")
             _ownership.check(_ownership.KERAS, new)
-            agree = _agreement.function_for(self._agree, self._optimizer, _scaler.Scaler(new))
+            scaler = _scaler.Scaler(new)
+            self._check_scaler(scaler)
+            agree = _agreement.function_for(self._agree, self._optimizer, scaler)
             self._track_loss_scale(new)
             self.__dict__["_agree"] = agree
             self.__dict__["_loss_scale"] = new
