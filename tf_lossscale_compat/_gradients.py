@@ -76,7 +76,7 @@ def _multiply(tensors):
     for tensor in tensors:
         if tensor.dtype not in factors:
             cast = tf.cast(factor, tensor.dtype)
-            # What is no zero in float32 is none in other dtypes.
+            # What is no zero in float32 is none in bfloat16 and float64.
             factors[tensor.dtype] = _nonzero(cast) if tensor.dtype == tf.float16 else cast
     # Raw operations here and below, one for each gradient: public ones take longer to trace.
     return [tf.raw_ops.Mul(x=tensor, y=factors[tensor.dtype]) for tensor in tensors]
