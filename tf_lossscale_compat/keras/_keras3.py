@@ -47,10 +47,14 @@ class Keras3(_shared.InnerHyperparameters):
 
     def _refuse(self, *arguments):
         for name in arguments:
-            message = f"{type(self).__name__} takes no {name}."
             if name in self._without_effect:
-                message += f" Give {name} to inner_optimizer, which applies the gradients."
-            raise ValueError(message)
+                raise ValueError(
+                    f"{type(self).__name__} takes no `{name}`: set it on the `inner_optimizer`, "
+                    "which applies the gradients."
+                )
+        if arguments:
+            names = ", ".join(f"`{name}`" for name in arguments)
+            raise ValueError(f"{type(self).__name__} does not take these arguments: {names}.")
 
     # Before 3.9, Keras' own class counts no steps here, and its base class assigns a variable.
 
