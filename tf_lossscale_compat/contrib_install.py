@@ -32,7 +32,7 @@ _NAMES = {
 _OF_KERAS = ("cudnn_rnn", "keras", "layers", "rnn", "seq2seq", "slim")
 KERAS_2 = (
     "From TensorFlow 2.16 on, tf.layers, tf.nn.rnn_cell and tf.compat.v1.keras need Keras 2: "
-    "install tf_keras in the version of TensorFlow, and set the environment variable "
+    "pip install --no-deps tf_keras in the version of TensorFlow, and set the environment variable "
     "TF_USE_LEGACY_KERAS=1 before the start."
 )
 
