@@ -65,7 +65,7 @@ class FixedLossScaleManager(LossScaleManager):
     Source: TensorFlow r1.15 `tf.contrib.mixed_precision.FixedLossScaleManager`.
     """
 
-    def __init__(self, loss_scale: _types.Real | tf.Tensor) -> None:
+    def __init__(self, loss_scale: _types.Real | _types.ScalarTensor) -> None:
         """Makes the manager; no tensor is made until `get_loss_scale` is called.
 
         Args:
@@ -120,11 +120,11 @@ class ExponentialUpdateLossScaleManager(LossScaleManager):
 
     def __init__(
         self,
-        init_loss_scale: _types.Real | tf.Tensor,
-        incr_every_n_steps: _types.Integer | tf.Tensor | tf.Variable,
-        decr_every_n_nan_or_inf: _types.Integer | tf.Tensor | tf.Variable = 2,
-        incr_ratio: _types.Real | tf.Tensor | tf.Variable = 2,
-        decr_ratio: _types.Real | tf.Tensor | tf.Variable = 0.8,
+        init_loss_scale: _types.Real | _types.ScalarTensor,
+        incr_every_n_steps: _types.Integer | _types.ScalarTensor,
+        decr_every_n_nan_or_inf: _types.Integer | _types.ScalarTensor = 2,
+        incr_ratio: _types.Real | _types.ScalarTensor = 2,
+        decr_ratio: _types.Real | _types.ScalarTensor = 0.8,
     ) -> None:
         """Makes the manager and its variables.
 
@@ -144,12 +144,12 @@ class ExponentialUpdateLossScaleManager(LossScaleManager):
           ValueError: one is not above zero or not finite in float32, or a period is not integral,
             or a tensor no scalar.
         """
-        init_loss_scale = _real("init_loss_scale", init_loss_scale)
+        first = _real("init_loss_scale", init_loss_scale)
         self._incr_every_n_steps = _period("incr_every_n_steps", incr_every_n_steps)
         self._decr_every_n_nan_or_inf = _period("decr_every_n_nan_or_inf", decr_every_n_nan_or_inf)
         self._incr_ratio = _real("incr_ratio", incr_ratio)
         self._decr_ratio = _real("decr_ratio", decr_ratio)
-        if _known(init_loss_scale) and init_loss_scale < 1:
+        if _known(first) and first < 1:
             _arguments.warn_odd("init_loss_scale={!r} is below 1, the floor.", init_loss_scale)
         if _known(self._incr_ratio) and self._incr_ratio < 1:
             _arguments.warn_odd("incr_ratio={!r} is below 1: growth shrinks the scale.", incr_ratio)
@@ -158,8 +158,8 @@ class ExponentialUpdateLossScaleManager(LossScaleManager):
                 "decr_ratio={!r} is above 1: shrinking raises the scale.", decr_ratio
             )
 
-        self._tflsc_init_loss_scale = init_loss_scale
-        self._loss_scale = _state.make(self, "loss_scale", init_loss_scale, tf.float32)
+        self._tflsc_init_loss_scale = first
+        self._loss_scale = _state.make(self, "loss_scale", first, tf.float32)
         self._num_good_steps = _state.make(self, "good_steps", 0, tf.int32)
         self._num_bad_steps = _state.make(self, "bad_steps", 0, tf.int32)
 

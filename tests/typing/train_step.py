@@ -59,7 +59,7 @@ LossScaleOptimizer()  # error: call-arg reportCallIssue
 LossScaleOptimizer("adam")  # error: arg-type reportArgumentType
 LossScaleOptimizer(inner, "dynamic")  # error: arg-type reportArgumentType
 LossScaleOptimizer(inner, True, "high")  # error: arg-type reportArgumentType
-LossScaleOptimizer(inner, growth_steps=3)  # error: call-arg reportCallIssue
+LossScaleOptimizer(inner, growth_steps=3)  # error: arg-type reportArgumentType
 LossScaleOptimizer(inner, count_skipped=1)  # error: arg-type reportArgumentType
 experimental.LossScaleOptimizer(inner)  # error: call-arg reportCallIssue
 experimental.LossScaleOptimizer(inner, "dynamik")  # error: arg-type reportArgumentType
