@@ -176,7 +176,7 @@ class Keras3(_shared.InnerHyperparameters):
 
     @property
     def variables(self) -> _shared.CallableList:
-        """All variables: the optimizer's own, the loss scale's, and the inner optimizer's.
+        """The optimizer's own variables, the loss scale's, and the inner optimizer's.
 
         A list that can be called, too: before Keras 3 this was a method of some optimizers.
         """
