@@ -46,7 +46,8 @@ class ArchitectureTest(absltest.TestCase):
     def setUp(self):
         super().setUp()
         self.text = (ROOT / "ARCHITECTURE.md").read_text(encoding="utf-8")
-        table = self.text.partition("| --- | --- |\n")[2].partition("\n\n")[0]
+        modules = self.text.partition("\n## The modules\n")[2]
+        table = modules.partition("| --- | --- |\n")[2].partition("\n\n")[0]
         rows = [line.split("|")[2] for line in table.split("\n")]
         self.order = [name for row in rows for name in re.findall(r"`([\w.]+)`", row)]
 
