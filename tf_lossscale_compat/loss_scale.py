@@ -269,27 +269,7 @@ class DynamicLossScale(LossScale):
         self._initial_loss_scale = _arguments.positive("initial_loss_scale", initial_loss_scale)
         self._increment_period = _arguments.period("increment_period", increment_period, "int64")
         self._multiplier = _arguments.positive("multiplier", multiplier)
-        low = _arguments.positive("min_loss_scale", min_loss_scale)
-        high = max_loss_scale
-        if high is not None:
-            high = _arguments.positive("max_loss_scale", high)
-            if high < max(self._initial_loss_scale, low):
-                raise ValueError(
-                    "max_loss_scale must be at least "
-                    f"initial_loss_scale={initial_loss_scale!r} and "
-                    f"min_loss_scale={min_loss_scale!r}, got {max_loss_scale!r}."
-                )
-        if self._initial_loss_scale < low:
-            if low != 1.0:
-                raise ValueError(
-                    "min_loss_scale must be at most "
-                    f"initial_loss_scale={initial_loss_scale!r}, got {min_loss_scale!r}."
-                )
-            _arguments.warn_odd(
-                "initial_loss_scale={!r} is below min_loss_scale=1.0, to which a non-finite step "
-                "will raise it; pass a lower min_loss_scale to keep it low.",
-                initial_loss_scale,
-            )
+        low, high = self._tflsc_bounds(initial_loss_scale, min_loss_scale, max_loss_scale)
         if self._multiplier < 1:
             _arguments.warn_odd("multiplier={!r} is below 1: growth shrinks the scale.", multiplier)
         delay = _arguments.period("hysteresis", hysteresis, "int64", least=1)
@@ -306,6 +286,28 @@ class DynamicLossScale(LossScale):
         self._num_good_steps = self._add_weight("good_steps", 0, tf.int64)
         if self.hysteresis > 1:
             self.shrink_delay = self._add_weight("shrink_delay", self.hysteresis, tf.int64)
+
+    def _tflsc_bounds(self, initial: Any, lowest: Any, highest: Any) -> tuple[float, float | None]:
+        """Returns the bounds as floats, checked with the initial scale; all three as were given."""
+        low = _arguments.positive("min_loss_scale", lowest)
+        high = None if highest is None else _arguments.positive("max_loss_scale", highest)
+        if high is not None and high < max(self._initial_loss_scale, low):
+            raise ValueError(
+                f"max_loss_scale must be at least initial_loss_scale={initial!r} and "
+                f"min_loss_scale={lowest!r}, got {highest!r}."
+            )
+        if self._initial_loss_scale < low:
+            if low != 1.0:
+                raise ValueError(
+                    f"min_loss_scale must be at most initial_loss_scale={initial!r}, got "
+                    f"{lowest!r}."
+                )
+            _arguments.warn_odd(
+                "initial_loss_scale={!r} is below min_loss_scale=1.0, to which a non-finite step "
+                "will raise it; pass a lower min_loss_scale to keep it low.",
+                initial,
+            )
+        return low, high
 
     @property
     def initial_loss_scale(self) -> float:
