@@ -45,7 +45,7 @@ def _write(by_tag, step):
 
 
 class _Loop:
-    """What is known of a record from one call to the next.
+    """The state of a record's summaries from one call to the next.
 
     Attributes:
       monitor: `_monitor.Monitor`.
@@ -57,6 +57,25 @@ class _Loop:
         self.monitor, self.with_bounds = _monitor.Monitor(record), set()
         # Of what came before the first call, those skipped just now are still news.
         self.monitor.begin(now, told_of=now.skipped - now.consecutive)
+
+
+def _serialized(record, bounds):
+    """Returns a serialized `Summary`, a string tensor of a graph for a Session."""
+    record._check_place()
+    by_tag = {**_summaries.tagged(_summaries.tensors(record)), **bounds}
+    values = [tf.cast(value, tf.float32) for value in by_tag.values()]
+    return tf.raw_ops.ScalarSummary(tags=list(by_tag), values=tf.stack(values))
+
+
+def _log(record, values, seconds):
+    """Logs what is new in eager mode; returns the record's `_Loop`."""
+    now = _summaries.reading(value.numpy() for value in values)
+    loop = record.__dict__.get("_loop")
+    if loop is None:
+        loop = record.__dict__["_loop"] = _Loop(record, now)
+    if loop.monitor.note(now, seconds):
+        loop.with_bounds.clear()
+    return loop
 
 
 @_tf.do_not_convert
@@ -106,21 +125,11 @@ def write_summaries(
                 "step and writer must be None in a graph that a Session is to run: give what is "
                 "returned to the add_summary of a tf.compat.v1.summary.FileWriter, and the step."
             )
-        record._check_place()
-        by_tag = {**_summaries.tagged(_summaries.tensors(record)), **bounds}
-        values = [tf.cast(value, tf.float32) for value in by_tag.values()]
-        return tf.raw_ops.ScalarSummary(tags=list(by_tag), values=tf.stack(values))
+        return _serialized(record, bounds)
     if not _is_first_replica():
         return None
     values = _summaries.tensors(record)
-    loop = None
-    if tf.executing_eagerly():
-        now = _summaries.reading(value.numpy() for value in values)
-        loop = record.__dict__.get("_loop")
-        if loop is None:
-            loop = record.__dict__["_loop"] = _Loop(record, now)
-        if loop.monitor.note(now, seconds):
-            loop.with_bounds.clear()
+    loop = _log(record, values, seconds) if tf.executing_eagerly() else None
     if not _summaries.writes_here(record):
         return None
     by_tag = _summaries.tagged(values)
