@@ -502,10 +502,34 @@ class CommandTest(FolderTest):
             self.assertCountEqual(["logs", "plot.png"], os.listdir(self.folder))
 
     def test_picture_that_a_link_leads_to(self):
+        with open(self.output, "wb"):
+            pass
         os.symlink("plot.png", self.path("link.png"))
         self.assertEqual(0, call(self.logs, "-o", self.path("link.png"))[0])
         self.assertTrue(os.path.islink(self.path("link.png")))
         self.assertStartsWith(self.read_output(), PNG)
+
+    def test_a_link_at_the_name_of_a_temporary_file_is_not_followed(self):
+        """As somebody may put one in a folder that both can write to."""
+        with open(self.path("victim"), "wb") as file:
+            file.write(b"theirs")
+        os.symlink("victim", self.path(f".plot.png.{os.getpid()}.tmp"))
+        self.assertEqual(0, call(self.logs, "-o", self.output)[0])
+        with open(self.path("victim"), "rb") as file:
+            self.assertEqual(b"theirs", file.read())
+        self.assertFalse(os.path.islink(self.output))
+
+    def test_a_link_that_leads_nowhere_makes_no_file(self):
+        os.symlink("elsewhere.png", self.path("link.png"))
+        self.assertIn("leads nowhere", call(self.logs, "-o", self.path("link.png"))[2])
+        self.assertFalse(os.path.exists(self.path("elsewhere.png")))
+
+    def test_a_pictures_permissions_stay(self):
+        with open(self.output, "wb"):
+            pass
+        os.chmod(self.output, 0o640)
+        call(self.logs, "-o", self.output)
+        self.assertEqual(os.stat(self.output).st_mode & 0o777, 0o640)
 
     def test_permissions_are_the_usual_ones(self):
         with open(self.path("usual"), "wb"):

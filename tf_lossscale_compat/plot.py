@@ -18,7 +18,9 @@ import contextlib
 import io
 import os
 import re
+import stat
 import sys
+import tempfile
 from typing import Any, Sequence
 
 import numpy as np
@@ -470,10 +472,18 @@ def save(picture: Any, path: str) -> None:
     picture.savefig(content, format=ending[1:], dpi=DOTS_PER_INCH, bbox_inches="tight")
     target = os.path.realpath(path)
     folder, name = os.path.split(target)
-    temporary = os.path.join(folder, f".{name}.{os.getpid()}.tmp")
+    if os.path.exists(target):
+        mode = stat.S_IMODE(os.stat(target).st_mode)
+    else:
+        mask = os.umask(0o077)
+        os.umask(mask)
+        mode = 0o666 & ~mask
+    # Of a name that nobody can have put a link at.
+    descriptor, temporary = tempfile.mkstemp(".tmp", f".{name}.", folder)
     try:
-        with open(temporary, "wb") as file:
+        with open(descriptor, "wb") as file:
             file.write(content.getvalue())
+        os.chmod(temporary, mode)
         os.replace(temporary, target)
     except BaseException:
         with contextlib.suppress(FileNotFoundError):
@@ -487,6 +497,8 @@ def save(picture: Any, path: str) -> None:
 def writable(text: str) -> str:
     """A path that can be written to, found out by opening it; nothing is left behind."""
     existed = os.path.lexists(text)
+    if existed and not os.path.exists(text):
+        raise argparse.ArgumentTypeError(f"cannot write {text!r}: it is a link that leads nowhere")
     try:
         with open(text, "ab"):
             pass
