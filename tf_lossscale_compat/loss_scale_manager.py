@@ -282,7 +282,7 @@ def _update_everywhere(manager: Any, finite: Any, variables: list[Any]) -> Any:
 
 def _scalar(value: Any, dtype: tf.DType) -> tf.Tensor:
     """Returns a ratio or period, which may be a tensor or variable, as a tensor of this dtype."""
-    if _known(value):
+    if not tf.is_tensor(value):
         return tf.constant(value, dtype)
     # A cast of a variable to its own dtype gives back the variable.
     return tf.cast(tf.convert_to_tensor(value), dtype)
