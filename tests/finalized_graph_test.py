@@ -1,7 +1,8 @@
-"""`get_loss_scale()` again and again in a plain graph, also in one that is finalized."""
+"""Graphs for a Session that are finalized, or saved and imported."""
 
 import gc
 import itertools
+import os
 import weakref
 
 import tensorflow as tf
@@ -10,6 +11,7 @@ from absl.testing import parameterized
 from tests import modes
 from tf_lossscale_compat import ExponentialUpdateLossScaleManager, FixedLossScaleManager
 from tf_lossscale_compat.contrib.mixed_precision import LossScaleOptimizer
+from tf_lossscale_compat.train.experimental import MixedPrecisionLossScaleOptimizer
 
 tf1 = tf.compat.v1
 
@@ -168,6 +170,35 @@ class FinalizedGraphTest(parameterized.TestCase, tf.test.TestCase):
         del graph
         gc.collect()
         self.assertIsNone(known())
+
+
+class MetaGraphTest(parameterized.TestCase, tf.test.TestCase):
+    """A saved graph can be imported, and its train operation run."""
+
+    @parameterized.product(version=(1, 2), which=("contrib", "mixed"))
+    def test_the_train_operation_of_an_imported_graph(self, version, which):
+        path = os.path.join(self.get_temp_dir(), "model")
+        with modes.control_flow(version), tf.Graph().as_default(), tf1.Session() as session:
+            weight = tf1.get_variable("weight", initializer=8.0, use_resource=True)
+            step = tf1.get_variable("step", initializer=0, trainable=False, use_resource=True)
+            inner = tf1.train.GradientDescentOptimizer(0.25)
+            opt = {
+                "contrib": lambda: LossScaleOptimizer(inner, MANAGERS["exponential"]()),
+                "mixed": lambda: MixedPrecisionLossScaleOptimizer(inner, "dynamic"),
+            }[which]()
+            opt.minimize(weight * weight, global_step=step)
+            (train_op,) = tf1.get_collection(tf1.GraphKeys.TRAIN_OP)
+            self.assertIs(train_op.graph, tf1.get_default_graph())
+            session.run(tf1.global_variables_initializer())
+            tf1.train.Saver().save(session, path)
+        with tf.Graph().as_default(), tf1.Session() as session:
+            tf1.train.import_meta_graph(path + ".meta").restore(session, path)
+            variables = {variable.op.name: variable for variable in tf1.global_variables()}
+            if version == 2:  # With TensorFlow 1's it is in a branch, and no session runs that.
+                session.run(tf1.get_collection(tf1.GraphKeys.TRAIN_OP))
+                session.run(tf1.get_collection(tf1.GraphKeys.TRAIN_OP))
+            found = session.run([variables["weight"], variables["step"]])
+            self.assertEqual(found, [2.0, 2] if version == 2 else [8.0, 0])
 
 
 if __name__ == "__main__":

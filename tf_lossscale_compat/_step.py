@@ -208,7 +208,9 @@ class _Step:
                 updated = update(done if isinstance(done, tf.Tensor) else None)
         notified = self._observation.notify([done, updated], finite, should_apply is not True)
         operations = [op for op in (done, counted, updated, *notified) if op is not None]
-        return tf.group(*operations, name=self._form.name)
+        step = tf.group(*operations, name=self._form.name)
+        _tf.collect_train_op(step)
+        return step
 
     def _decide(self, grads):
         """Decides about a step before anything is applied.

@@ -153,6 +153,19 @@ def once_per_graph(owner, make):
     return kept
 
 
+def collect_train_op(step):
+    """Has the collection `TRAIN_OP` of a graph name a step in place of operations of its branches.
+
+    Optimizers add what applies. With TensorFlow 2's control flow that is in a graph of its own, of
+    which a session can run nothing, and which `import_meta_graph` does not find.
+    """
+    graph = tf1.get_default_graph()
+    train_ops = graph.get_collection_ref(tf1.GraphKeys.TRAIN_OP)
+    kept = [op for op in train_ops if op.graph is graph]
+    if in_plain_graph() and len(kept) < len(train_ops):
+        train_ops[:] = [*kept, step]
+
+
 def as_operation(result):
     """Returns what an optimizer returned as an operation; None in eager mode."""
     if tf.executing_eagerly():
