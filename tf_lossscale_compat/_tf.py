@@ -159,10 +159,12 @@ def collect_train_op(step):
     Optimizers add what applies. With TensorFlow 2's control flow that is in a graph of its own, of
     which a session can run nothing, and which `import_meta_graph` does not find.
     """
+    if not in_plain_graph():  # Collections of functions may hold what is no part of a graph.
+        return
     graph = tf1.get_default_graph()
     train_ops = graph.get_collection_ref(tf1.GraphKeys.TRAIN_OP)
-    kept = [op for op in train_ops if op.graph is graph]
-    if in_plain_graph() and len(kept) < len(train_ops):
+    kept = [op for op in train_ops if getattr(op, "graph", graph) is graph]
+    if len(kept) < len(train_ops):
         train_ops[:] = [*kept, step]
 
 
