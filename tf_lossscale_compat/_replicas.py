@@ -147,7 +147,9 @@ def run_cross_replica(step, args):
     meet there can be no such conflict either: each runs the step by itself, on flags that are
     reduced over all.
     """
-    if not tf.distribute.has_strategy() or not in_replica_context() or not _replicas_can_meet():
+    if not tf.distribute.has_strategy() or tf.distribute.in_cross_replica_context():
+        return step(*args)
+    if not _replicas_can_meet():
         return step(*args)
 
     def merged(_, *merged_args):
@@ -192,7 +194,7 @@ def call_for_each_replica(fn, args):
     Returns:
       An operation, or in eager mode None.
     """
-    if not tf.distribute.has_strategy() or not in_cross_replica_context():
+    if not tf.distribute.has_strategy() or not tf.distribute.in_cross_replica_context():
         return _tf.as_operation(fn(*args))
 
     def in_replica(*held):

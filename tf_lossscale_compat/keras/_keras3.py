@@ -13,12 +13,23 @@ from tf_lossscale_compat.keras import _shared, _versions
 tf = _tf.tf
 
 
-class Keras3(_shared.InnerHyperparameters):
+class Keras3(_shared.WeightDecay):
     """Mixed into Keras 3's `LossScaleOptimizer`, whose own scale and step it takes the place of.
 
     The loss scale's variables are Keras variables here too, in the order and under the names that
     Keras' own class has for them, so that files of either are read by the other.
     """
+
+    # Kept by its base class here too, and used of the inner optimizer alone.
+    _not_reaching = (
+        "clipnorm",
+        "clipvalue",
+        "ema_momentum",
+        "ema_overwrite_frequency",
+        "global_clipnorm",
+        "use_ema",
+        "weight_decay",
+    )
 
     def _wrap(self, inner_optimizer, loss_scale, name):
         backend = self._keras.backend.backend()
@@ -40,7 +51,7 @@ class Keras3(_shared.InnerHyperparameters):
     _says_dynamic = False  # Keras' own knows no other, and refuses the entry.
     # Configs of Keras 3.0 to 3.11 hold these of the wrapper, too.
     _without_effect = (
-        *_shared.InnerHyperparameters._not_reaching,
+        *_not_reaching,
         "gradient_accumulation_steps",
         "loss_scale_factor",
     )

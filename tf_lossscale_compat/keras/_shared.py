@@ -346,18 +346,8 @@ def _recorded(name, method):
     return functools.update_wrapper(call, method) if callable(method) else call
 
 
-class InnerHyperparameters(LossScaling):
-    """Of families whose base class keeps hyperparameters, which are used of the inner one alone."""
-
-    _not_reaching = (
-        "clipnorm",
-        "clipvalue",
-        "ema_momentum",
-        "ema_overwrite_frequency",
-        "global_clipnorm",
-        "use_ema",
-        "weight_decay",
-    )
+class WeightDecay(LossScaling):
+    """Of families whose optimizers can leave variables out of their weight decay."""
 
     def exclude_from_weight_decay(
         self, var_list: list[Any] | None = None, var_names: list[str] | None = None

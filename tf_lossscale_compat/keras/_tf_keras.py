@@ -12,7 +12,7 @@ from tf_lossscale_compat.keras import _aggregation, _shared, _versions
 tf = _tf.tf
 
 
-class TFKeras(_shared.WrapsTFKeras):
+class TFKeras(_shared.WeightDecay, _shared.WrapsTFKeras):
     """Mixed into that Keras' `LossScaleOptimizer` for such optimizers."""
 
     _is_legacy = False
@@ -22,17 +22,6 @@ class TFKeras(_shared.WrapsTFKeras):
     jit_compile = _shared.of_inner("jit_compile")
     use_ema = _shared.of_inner("use_ema")
     weight_decay = _shared.of_inner("weight_decay")
-
-    def exclude_from_weight_decay(
-        self, var_list: list[Any] | None = None, var_names: list[str] | None = None
-    ) -> None:
-        """Has the inner optimizer leave variables out of its weight decay.
-
-        Args:
-          var_list: list of variables, or None.
-          var_names: list of str, of which any is in the names of those variables, or None.
-        """
-        self._optimizer.exclude_from_weight_decay(var_list, var_names)
 
     def _wrap(self, inner_optimizer, loss_scale, name):
         self._adopt(inner_optimizer, loss_scale)
