@@ -66,6 +66,11 @@ SLOW = ("tf115", "tf221")
 ORDER = ("tf115", "tf210", "tf216", "tf221", "tf20", "tf215", "tf24", *OF_KERAS)
 
 
+def keras_tests():
+    """Returns the paths of the tests of Keras, a folder and files."""
+    return ["tests/keras", *sorted(glob.glob("tests/keras_*_test.py"))]
+
+
 def leave_out(name, python):
     """Returns which tests others run for an environment; tests/selection.py has the words.
 
@@ -142,7 +147,7 @@ def tests(session, name):
     environment = {"TF_LOSSSCALE_TEST_INSTALLED": "1"}
     options = ["-rfEs", "-p", "no:cacheprovider", *(["-m", ""] if name in SLOW else [])]
     if name in OF_KERAS:
-        options += ["tests/keras", *sorted(glob.glob("tests/keras_*_test.py"))]
+        options += keras_tests()
     version = session.run(
         "python", "-c", "import platform; print(platform.python_version())", silent=True, log=False
     )
@@ -397,8 +402,7 @@ def keras_head(session):
     """Run the tests of Keras on keras-nightly, its development head; they may fail."""
     session.install("-q", "-e", ".[test]", "tensorflow-cpu")
     session.install("-q", "--force-reinstall", "--no-deps", "--pre", "keras-nightly")
-    files = ["tests/keras", *sorted(glob.glob("tests/keras_*_test.py"))]
-    session.run("python", "-m", "pytest", *(session.posargs or files), success_codes=range(6))
+    session.run("python", "-m", "pytest", *(session.posargs or keras_tests()), success_codes=range(6))
 
 
 # Of Horovod 0.28.1, the last release; it does not build with TensorFlow 2.21.
