@@ -402,7 +402,8 @@ def keras_head(session):
     """Run the tests of Keras on keras-nightly, its development head; they may fail."""
     session.install("-q", "-e", ".[test]", "tensorflow-cpu")
     session.install("-q", "--force-reinstall", "--no-deps", "--pre", "keras-nightly")
-    session.run("python", "-m", "pytest", *(session.posargs or keras_tests()), success_codes=range(6))
+    chosen = session.posargs or keras_tests()
+    session.run("python", "-m", "pytest", *chosen, success_codes=range(6))
 
 
 # Of Horovod 0.28.1, the last release; it does not build with TensorFlow 2.21.
