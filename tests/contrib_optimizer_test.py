@@ -1,9 +1,11 @@
 """The loss-scale optimizer of TensorFlow 1.15's contrib: scaling, skipping, and getting along."""
 
+import contextlib
 import functools
 import importlib
 import inspect
 import unittest
+from unittest import mock
 
 import numpy as np
 import tensorflow as tf
@@ -1102,18 +1104,20 @@ class WrappersTest(tf.test.TestCase, parameterized.TestCase):
             step(tf.constant(2.0))
             self.assertEqual(var.numpy(), -1.0)
 
-    @parameterized.parameters("subclass", "instance")
+    @parameterized.parameters("subclass", "instance", "class")
     def test_minimize_goes_through_what_is_overridden(self, way):
         base = contrib.LossScaleOptimizer
         called = []
 
+        computes, applies = base.compute_gradients, base.apply_gradients
+
         def compute_gradients(self, *args, **kwargs):
             called.append("compute_gradients")
-            return [(2 * grad, var) for grad, var in base.compute_gradients(self, *args, **kwargs)]
+            return [(2 * grad, var) for grad, var in computes(self, *args, **kwargs)]
 
         def apply_gradients(self, grads_and_vars, *args, **kwargs):
             called.append("apply_gradients")
-            return base.apply_gradients(self, grads_and_vars, *args, **kwargs)
+            return applies(self, grads_and_vars, *args, **kwargs)
 
         own = {"compute_gradients": compute_gradients, "apply_gradients": apply_gradients}
         for names in ([], ["compute_gradients"], ["apply_gradients"]):
@@ -1126,7 +1130,11 @@ class WrappersTest(tf.test.TestCase, parameterized.TestCase):
                 if way == "instance":
                     for name, method in methods.items():
                         setattr(wrapped, name, functools.partial(method, wrapped))
-                wrapped.minimize(lambda var=var: 1 * var, var_list=[var])
+                with contextlib.ExitStack() as stack:
+                    if way == "class":
+                        for name, method in methods.items():
+                            stack.enter_context(mock.patch.object(base, name, method))
+                    wrapped.minimize(lambda var=var: 1 * var, var_list=[var])
                 self.assertEqual(called, names)
                 self.assertEqual(var.numpy(), 0.5 if "compute_gradients" in names else 0.75)
 

@@ -682,8 +682,8 @@ class GradientsTest(modes.EagerTestCase):
 
     @keras_homes.each(("clipnorm", "clipvalue"), ("by_hand", "minimize"))
     def test_clipping_sees_unscaled_gradients_and_passes_over_none(self, home, argument, way):
-        if way == "by_hand" and home.kind == "v2" and keras_homes.VERSION < (2, 4):
-            self.skipTest("this Keras clips where it computes gradients, and applies any")
+        if home.kind == "v2" and keras_homes.VERSION < (2, 4):
+            self.skipTest("this Keras clips where it computes gradients, and is refused")
         variables = variables_of(home, 1.0, [1.0, 1.0], 1.0)
         opt = mixed_precision.LossScaleOptimizer(
             home.SGD(1.0, **{argument: 0.5}), initial_scale=8.0
@@ -697,17 +697,50 @@ class GradientsTest(modes.EagerTestCase):
         self.assertEqual(getattr(opt.inner_optimizer, argument), 0.5)
 
     @keras_homes.each(("clipnorm", "clipvalue"), kind="v2")
-    def test_computed_gradients_are_clipped_only_by_a_keras_that_clips_these(self, home, argument):
-        one, two, without = variables_of(home, 1.0, 1.0, 1.0)
-        opt = mixed_precision.LossScaleOptimizer(
-            home.SGD(1.0, **{argument: 0.5}), initial_scale=8.0
+    def test_an_optimizer_that_clips_scaled_gradients_is_refused(self, home, argument):
+        if keras_homes.VERSION >= (2, 4):
+            self.skipTest("this Keras clips where it applies gradients")
+        named = f"must have no {argument}, got 0.5"
+        loss_scale = tf_lossscale_compat.DynamicLossScale()
+        with self.assertRaisesRegex(ValueError, named):
+            mixed_precision.LossScaleOptimizer(
+                home.SGD(1.0, **{argument: 0.5}), loss_scale=loss_scale
+            )
+        (variable,) = variables_of(home, 1.0)
+        opt = mixed_precision.LossScaleOptimizer(home.SGD(1.0), loss_scale=loss_scale)
+        setattr(opt.inner_optimizer, argument, 0.5)
+        with self.assertRaisesRegex(ValueError, named):
+            opt.minimize(lambda: variable * 1.0, [variable])
+        with tf.Graph().as_default(), self.assertRaisesRegex(ValueError, named):
+            opt.get_gradients(tf.constant(1.0), [])
+
+    @keras_homes.each(
+        (
+            "_apply_gradients",
+            "_apply_gradients_cross_replica",
+            "_raise_if_strategy_unsupported",
         )
-        pairs = opt._compute_gradients(lambda: one * 0.25 + two * 3.0, [one, without, two])
-        (small, none, large), variables = zip(*pairs)
-        self.assertEqual(number(small), 0.25)
-        self.assertIsNone(none)
-        self.assertEqual(number(large), 0.5 if keras_homes.VERSION < (2, 4) else 3.0)
-        self.assertEqual([id(v) for v in variables], [id(v) for v in (one, without, two)])
+    )
+    def test_a_subclass_cannot_override_what_is_not_called(self, home, name):
+        cls = type(mixed_precision.LossScaleOptimizer(home.SGD(1.0)))
+        if hasattr(cls._native, name):  # A method of Keras' own class.
+            with self.assertRaisesRegex(TypeError, f"Own overrides {name}"):
+                type(cls)("Own", (cls,), {name: lambda self, *args: None})
+        else:
+            type(cls)("Own", (cls,), {name: lambda self, *args: None})
+
+    @keras_homes.each((True, False))
+    def test_float16_gradients_of_a_large_scale_are_divided(self, home, dynamic):
+        variables = variables_of(home, 0.0, 0.0)
+        opt = mixed_precision.LossScaleOptimizer(
+            home.SGD(1.0), dynamic=dynamic, initial_scale=2.0**26
+        )
+        opt.get_scaled_loss(1.0)
+        scaled = [tf.constant(2.0**13, tf.float16), tf.constant(2.0**26)]
+        half, full = opt.get_unscaled_gradients(scaled)
+        self.assertEqual(half.dtype, tf.float16)
+        opt.apply_gradients(zip([tf.cast(half, tf.float32), full], variables))
+        self.assertAllEqual(arrays(variables), [-(2.0**-13), -1.0])
 
     @keras_homes.each()
     def test_no_gradient_at_all_is_an_error_and_moves_nothing(self, home):

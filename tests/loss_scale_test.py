@@ -551,6 +551,7 @@ class DynamicLossScaleTest(parameterized.TestCase, tf.test.TestCase):
             self.assertIn("current_loss_scale=1.0, num_good_steps=1, ", repr(loss_scale))
             loss_scale.update([tf.constant(1.0)])
             self.assertIn("current_loss_scale=3.0, num_good_steps=0, ", repr(loss_scale))
+            self.assertIn("current_loss_scale=0.7, ", repr(DynamicLossScale(0.7)))
 
     def test_repr_in_a_graph(self):
         text = "DynamicLossScale(initial_loss_scale=1.0, increment_period=2, multiplier=3.0)"

@@ -74,6 +74,12 @@ class Given(tf1.train.GradientDescentOptimizer):
         return None if tf.executing_eagerly() else tf.group(*moved)
 
 
+class Descent(Given):
+    """Gradient descent on gradients that it is given."""
+
+    apply_gradients = tf1.train.GradientDescentOptimizer.apply_gradients
+
+
 # Copies of mirrored state.
 
 OUTSIDE = ["one_device", "mirrored_2", "mirrored_3", "central_3"]
@@ -709,14 +715,12 @@ class EagerArithmeticTest(parameterized.TestCase, tf.test.TestCase):
 class ZeroReciprocalTest(parameterized.TestCase, tf.test.TestCase):
     """Gradients are multiplied with one over the scale, which may be zero in their dtype."""
 
-    @parameterized.parameters(
-        *itertools.product(BOTH, modes.ALL, (("float16", 2.0**26), ("float32", 2.0**127)))
-    )
-    def test_steps_are_skipped_until_the_scale_has_come_down(self, optimizer, mode, case):
-        dtype, scale = case
+    @parameterized.parameters(*itertools.product(BOTH, modes.ALL))
+    def test_steps_are_skipped_until_the_scale_has_come_down(self, optimizer, mode):
+        scale = 2.0**127
 
         def make():
-            weight = tf1.Variable(np.zeros(2, dtype), use_resource=True)
+            weight = tf1.Variable(np.zeros(2, np.float32), use_resource=True)
             loss_scale = DynamicLossScale(scale, 1000)
             return OPTIMIZERS[optimizer](Given(), loss_scale), weight, loss_scale
 
@@ -726,16 +730,46 @@ class ZeroReciprocalTest(parameterized.TestCase, tf.test.TestCase):
             update = opt.minimize(lambda: tf.constant(1.0), var_list=[weight])
             return stepping.then(update, lambda: [weight.read_value(), loss_scale()])
 
-        inputs = [(np.array([2.0, 0.0], dtype),)] * 4
+        inputs = [(np.array([2.0, 0.0], np.float32),)] * 4
         *_, (weight, last) = stepping.run(mode, make, step, inputs)
-        if dtype == "float32":  # To processors that take 2**-127 for zero, as these do.
-            with modes.eager_mode():
-                zero = (tf.constant(2.0**-126) * 0.5).numpy() == 0
-            zero = zero or mode != "eager"
-            skips = int(zero)
-        else:  # Half of 2**-24, the smallest number, is rounded to zero.
-            skips = 2
+        # To processors that take 2**-127 for zero, as these do.
+        with modes.eager_mode():
+            zero = (tf.constant(2.0**-126) * 0.5).numpy() == 0
+        skips = int(zero or mode != "eager")
         self.assertEqual((weight[0], float(last)), (4 - skips, scale / 2**skips))
+
+    @parameterized.parameters(
+        *itertools.product(BOTH, modes.ALL, (FixedLossScale, FixedLossScaleManager, None))
+    )
+    def test_float16_gradients_of_a_large_scale_are_divided(self, optimizer, mode, fixed):
+        scale = 2.0**26  # One over it is rounded to zero in float16.
+
+        def make():
+            weight = tf1.Variable(np.zeros(3, np.float16), use_resource=True)
+            loss_scale = DynamicLossScale(scale, 1000) if fixed is None else fixed(scale)
+            return OPTIMIZERS[optimizer](Descent(), loss_scale), weight
+
+        def step(state, grad):
+            opt, weight = state
+            opt._tflsc_wrapped.grads = [grad]
+            update = opt.minimize(lambda: tf.constant(1.0), var_list=[weight])
+            return stepping.then(update, lambda: [weight.read_value()])
+
+        # The last would be below the smallest float16.
+        inputs = [(np.array([2.0**15, -(2.0**12), 0.5], np.float16),)] * 3
+        *_, (weight,) = stepping.run(mode, make, step, inputs)
+        self.assertAllEqual(weight, np.array([-3 * 2.0**-11, 3 * 2.0**-14, 0.0], np.float16))
+
+    @parameterized.parameters(*BOTH)
+    def test_float16_gradients_have_the_bits_of_the_originals_product(self, optimizer):
+        grads = (np.random.RandomState(0).randn(200) * 1000).astype(np.float16)
+        for scale in (3.0, 1000.1, 1.3 * 2.0**23, 1.5 * 2.0**24):
+            with modes.eager_mode():
+                opt = OPTIMIZERS[optimizer](Given([tf.constant(grads)]), scale)
+                for _ in range(3):  # From the second call on it is compiled.
+                    [(grad, _)] = opt.compute_gradients(lambda: tf.constant(1.0), [None])
+                reciprocal = np.float16(np.float32(1) / np.float32(scale))
+                self.assertAllEqual(grad, grads * reciprocal)
 
     @parameterized.parameters(*BOTH)
     def test_fixed_scales_whose_reciprocal_is_zero_are_refused(self, optimizer):

@@ -72,24 +72,40 @@ def _multiply(tensors):
     """Multiplies all but the last with the last, a float32 scalar, each in its own dtype."""
     *tensors, factor = tensors
     factor = _nonzero(factor)
-    factors = {}  # One cast for all tensors of a dtype.
+    factors: Any = {}  # Made once for all tensors of a dtype.
+    products = []
     for tensor in tensors:
-        if tensor.dtype not in factors:
-            cast = tf.cast(factor, tensor.dtype)
+        dtype = tensor.dtype
+        is_half = dtype == tf.float16
+        if dtype not in factors:
             # What is no zero in float32 is none in bfloat16 and float64.
-            factors[tensor.dtype] = _nonzero(cast) if tensor.dtype == tf.float16 else cast
-    # Raw operations here and below, one for each gradient: public ones take longer to trace.
-    return [tf.raw_ops.Mul(x=tensor, y=factors[tensor.dtype]) for tensor in tensors]
+            factors[dtype] = _for_float16(factor) if is_half else tf.cast(factor, dtype)
+        # Raw operations here and below, one for each gradient: public ones take longer to trace.
+        if is_half:
+            product = tf.raw_ops.Mul(x=tf.cast(tensor, tf.float32), y=factors[dtype])
+            products.append(tf.cast(product, dtype))
+        else:
+            products.append(tf.raw_ops.Mul(x=tensor, y=factors[dtype]))
+    return products
 
 
 def _nonzero(factor):
     """Returns NaN in place of zero, else `factor`.
 
-    One over a loss scale is zero in float16 above 2**24, and above 2**126 for processors that take
-    the smallest float32 for zero. All gradients would be zero, and steps finite that train nothing.
+    One over a loss scale above 2**126 is zero for processors that take the smallest float32 for
+    zero. All gradients would be zero, and steps finite that train nothing.
     """
     # No NaN is made in a healthy step, as `tf.debugging.enable_check_numerics` would find it.
     return factor / tf.sign(factor)
+
+
+def _for_float16(factor):
+    """Returns `factor` rounded to float16, in float32; not rounded where it would become zero.
+
+    One over a loss scale above 2**24 would, and with it all gradients.
+    """
+    rounded = tf.cast(tf.cast(factor, tf.float16), tf.float32)
+    return tf.where(tf.equal(rounded, 0.0), factor, rounded)
 
 
 @_compiled.in_eager_mode

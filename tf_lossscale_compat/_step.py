@@ -10,6 +10,8 @@ The loss scale is updated after the optimizer has applied, so that an optimizer 
 as it was. Graphs of `MixedPrecisionLossScaleOptimizer` update it first, as the original's do.
 """
 
+import inspect
+import types
 from typing import Any, NamedTuple, Optional
 
 from tf_lossscale_compat import _agreement, _gradients, _observers, _replicas, _tf
@@ -90,10 +92,15 @@ def check_place(called):
     _replicas.check_strategy()
 
 
-def overrides(optimizer, cls, *names):
-    """Returns whether `optimizer` or its subclass of `cls` overrides one of these methods."""
+def as_written(cls):
+    """Returns the attributes of a class as they are now; users replace a class' methods, too."""
+    return types.SimpleNamespace(**dict(inspect.getmembers(cls)))
+
+
+def overrides(instance, cls, *names):
+    """Returns whether `instance` or its class overrides one of these methods of `cls`."""
     for name in names:
-        if name in vars(optimizer) or getattr(type(optimizer), name) is not getattr(cls, name):
+        if name in vars(instance) or getattr(type(instance), name) is not getattr(cls, name):
             return True
     return False
 

@@ -396,7 +396,7 @@ class DynamicLossScale(LossScale):
             ]
         else:
             state = []
-        shown = ", ".join("{}={}".format(*item) for item in state + list(config.items()))
+        shown = ", ".join("{}={!s}".format(*item) for item in state + list(config.items()))
         return f"DynamicLossScale({shown})"
 
     def get_config(self) -> dict[str, Any]:

@@ -225,7 +225,7 @@ class ExponentialUpdateLossScaleManager(LossScaleManager):
         largest = _update_rule.max_scale_before_overflow(self._incr_ratio)
         rule = [_update_rule.exponential_step, [finite, *arguments], periods, largest]
         with _tf.former_cond():
-            if _step.overrides(self, ExponentialUpdateLossScaleManager, "_reset_stats"):
+            if _step.overrides(self, _EXPONENTIAL, "_reset_stats"):
                 return self._tflsc_update_and_reset(finite, periods or arguments[2:], rule)
             update = _state.assign(self._tflsc_variables(), *rule)
         return None if tf.executing_eagerly() else tf.group(*update)
@@ -251,6 +251,9 @@ class ExponentialUpdateLossScaleManager(LossScaleManager):
         """
         update = _state.assign([self._num_good_steps, self._num_bad_steps], _zeros, [])
         return None if tf.executing_eagerly() else tf.group(*update)
+
+
+_EXPONENTIAL = _step.as_written(ExponentialUpdateLossScaleManager)
 
 
 def _real(name: str, value: Any) -> Any:

@@ -56,24 +56,25 @@ class _StepOfV1(_step.Optimizer):
       given: str, the argument that the gradients come from, for errors.
       global_step: variable to increment if the gradients are applied, or None.
       name: str, the step's name, or None.
+      inner_name: str, the name of the wrapped optimizer's operation, or None.
     """
 
     def __init__(self, owner: _BaseLossScaleOptimizer, given: str, global_step: Any, name: Any):
         self.observed, self.wrapped, self.agree = owner, owner._tflsc_wrapped, owner._tflsc_agree
         self.given, self.global_step, self.name = given, global_step, name
-        self._inner_name = owner._tflsc_inner_name(name)
+        self.inner_name = name
         self._apply_everywhere = owner._tflsc_apply_everywhere()
 
     def apply(self, grads: list[Any], variables: list[Any]) -> Any:
         pairs = list(zip(grads, variables))
-        return self.wrapped.apply_gradients(pairs, self.global_step, self._inner_name)
+        return self.wrapped.apply_gradients(pairs, self.global_step, self.inner_name)
 
     def apply_everywhere(self, grads: list[Any], variables: list[Any]) -> Any:
         if self._apply_everywhere is None:
             return super().apply_everywhere(grads, variables)
         strategy, pairs = tf.distribute.get_strategy(), tuple(zip(grads, variables))
         return _tf.as_operation(
-            self._apply_everywhere(strategy, pairs, self.global_step, self._inner_name)
+            self._apply_everywhere(strategy, pairs, self.global_step, self.inner_name)
         )
 
 
@@ -139,7 +140,7 @@ class _BaseLossScaleOptimizer(_tf.Optimizer):
         """Returns the form of the original's graph for a step of this name."""
         raise NotImplementedError
 
-    def _tflsc_inner_name(self, name: str | None) -> str | None:
+    def _tflsc_inner_name(self, name: str | None, scaler: _scaler.Scaler) -> str | None:
         """Returns the name that the original gave the wrapped optimizer's operation."""
         return name
 
@@ -179,7 +180,7 @@ class _BaseLossScaleOptimizer(_tf.Optimizer):
             "grad_loss": grad_loss,
         }
         if not self._tflsc_enabled:
-            return list(self._tflsc_wrapped.compute_gradients(loss, **options))
+            return list(self._tflsc_gradients(loss, options))
         scale = self._tflsc_scaler().scale()
         return self._tflsc_unscaled(self._tflsc_scaled_gradients(loss, scale, options), scale)
 
@@ -190,7 +191,11 @@ class _BaseLossScaleOptimizer(_tf.Optimizer):
         if callable(loss) and self._tflsc_calls_loss_in_graphs and _tf.in_plain_graph():
             loss = loss()
         scaled_loss = self._tflsc_scaled_loss(loss, scale)
-        return list(self._tflsc_wrapped.compute_gradients(scaled_loss, **options))
+        return list(self._tflsc_gradients(scaled_loss, options))
+
+    def _tflsc_gradients(self, loss: Any, options: dict[str, Any]) -> Any:
+        """Has the wrapped optimizer compute gradients, called as the original calls it."""
+        return self._tflsc_wrapped.compute_gradients(loss, **options)
 
     def _tflsc_scaled_loss(self, loss: Any, scale: tf.Tensor) -> Any:
         """Returns a loss, a tensor or a function, times `scale`."""
@@ -317,6 +322,7 @@ class _BaseLossScaleOptimizer(_tf.Optimizer):
             names = [getattr(var, "name", var) for var in variables]
             raise ValueError(f"{step.given} has no gradient for any variable, got {names!r}.")
         form = self._tflsc_graph_form(step.name, scaler)
+        step.inner_name = self._tflsc_inner_name(step.name, scaler)
         taken = _step.take(
             scaler, grads, variables, step, called=called, unscaling=unscaling, form=form
         )
@@ -433,7 +439,7 @@ class LossScaleOptimizer(_BaseLossScaleOptimizer):
         return self._opt
 
     def _tflsc_overrides(self, *names: str) -> bool:
-        return _step.overrides(self, LossScaleOptimizer, *names)
+        return _step.overrides(self, _CONTRIB, *names)
 
     @property
     def _loss_scale_manager(self) -> Any:
@@ -541,7 +547,7 @@ class MixedPrecisionLossScaleOptimizer(_BaseLossScaleOptimizer):
         return self._optimizer
 
     def _tflsc_overrides(self, *names: str) -> bool:
-        return _step.overrides(self, MixedPrecisionLossScaleOptimizer, *names)
+        return _step.overrides(self, _MIXED_PRECISION, *names)
 
     @property
     def _loss_scale(self) -> Any:
@@ -558,6 +564,9 @@ class MixedPrecisionLossScaleOptimizer(_BaseLossScaleOptimizer):
         "_scale_grad",
         "_unscale_grads",
     )
+
+    def _tflsc_gradients(self, loss: Any, options: dict[str, Any]) -> Any:
+        return self._optimizer.compute_gradients(loss=loss, **options)
 
     def _tflsc_scaled_loss(self, loss: Any, scale: tf.Tensor) -> Any:
         if self._tflsc_overrides("_scale_loss"):
@@ -637,9 +646,15 @@ class MixedPrecisionLossScaleOptimizer(_BaseLossScaleOptimizer):
             name = name or self.get_name()
         return _step.GraphForm(scale_first=True, name=name)
 
-    def _tflsc_inner_name(self, name: str | None) -> str | None:
+    def _tflsc_inner_name(self, name: str | None, scaler: _scaler.Scaler) -> str | None:
+        if name is None and scaler.applies_all:
+            return None
         # The same string in each replica, or it would become one value per replica.
         return sys.intern(f"{name or self.get_name()}-wrapped")
+
+
+_CONTRIB = _step.as_written(LossScaleOptimizer)
+_MIXED_PRECISION = _step.as_written(MixedPrecisionLossScaleOptimizer)
 
 
 class _LossScaleManagerAdapter(lsm.LossScaleManager):

@@ -4,6 +4,8 @@ Written anew after what public code does; see each case. Where the installed Ten
 original, it runs the same lines and every number has to be the same.
 """
 
+from unittest import mock
+
 import numpy as np
 import tensorflow as tf
 from absl.testing import absltest, parameterized
@@ -247,8 +249,58 @@ class ManagerTest(CaseTest):
         if originals.contrib() is not None and mode in modes.GRAPH:
             self.assertEqual(history, run(originals.contrib()))
 
+    def test_reset_stats_replaced_on_the_class(self):
+        for api in CONTRIB:
+            if api is None:
+                continue
+            cls, resets = api.ExponentialUpdateLossScaleManager, []
+            reset = cls._reset_stats
+
+            def counting(self, reset=reset, resets=resets):
+                resets.append(1)
+                return reset(self)
+
+            with modes.entered("graph_v1"), mock.patch.object(cls, "_reset_stats", counting):
+                cls(8.0, 2).update_loss_scale(tf.constant(True))
+            self.assertNotEmpty(resets)
+
 
 class LossScaleTest(CaseTest):
+    @parameterized.parameters("compute_gradients", "_unscale_grads", "_scale_grad", "_scale_loss")
+    def test_methods_replaced_on_the_class(self, name):
+        # As tracing tools and mock.patch.object do.
+        for api in EXPERIMENTAL:
+            if api is None:
+                continue
+            cls, calls = api.MixedPrecisionLossScaleOptimizer, []
+            method = getattr(cls, name)
+
+            def counting(self, *args, method=method, calls=calls, **kwargs):
+                calls.append(1)
+                return method(self, *args, **kwargs)
+
+            with modes.entered("graph_v1"), mock.patch.object(cls, name, counting):
+                weight = tf1.get_variable("weight", initializer=1.0)
+                cls(sgd(), api.DynamicLossScale(8.0)).minimize(weight * 0.5)
+            self.assertLen(calls, 1)
+
+    @parameterized.parameters(None, "mine")
+    def test_fixed_steps_and_wrapped_optimizers_that_take_keywords_alone(self, name):
+        class Keywords(tf1.train.GradientDescentOptimizer):
+            def compute_gradients(self, **kwargs):
+                return super().compute_gradients(**kwargs)
+
+        for api in EXPERIMENTAL:
+            if api is None:
+                continue
+            with modes.entered("graph_v1") as mode:
+                weight = tf1.get_variable("weight", initializer=1.0)
+                optimizer = api.MixedPrecisionLossScaleOptimizer(Keywords(0.5), 8.0)
+                optimizer.minimize(weight * 0.5, name=name)
+                graph = tf1.get_default_graph()
+                mode.run(graph.get_operation_by_name(name or "GradientDescent"))
+                self.assertEqual(mode.value(weight), 0.75)
+
     def test_scale_loss_and_unscale_grads(self):
         def make(api):
             class Own(api.MixedPrecisionLossScaleOptimizer):

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
 import sys
-import threading
 from typing import Any, Iterable
 
 from tf_lossscale_compat import _agreement, _scaler, _step, _tf
@@ -13,52 +11,22 @@ from tf_lossscale_compat.keras import _aggregation, _shared, _versions
 tf = _tf.tf
 
 
-_lock = threading.Lock()
+def _check_clipping(optimizer):
+    """Raises a ValueError for an optimizer that clips gradients where it computes them.
 
-
-def _clips_when_applied(optimizer):
-    return hasattr(optimizer, "_transform_gradients")
-
-
-@contextlib.contextmanager
-def _without_clipping(optimizer):
-    """Keeps `optimizer` from clipping the gradients that it computes, which are scaled still.
-
-    Before TensorFlow 2.4 optimizers clip where they compute, later ones where they apply. Yields
-    the function that clips a list of gradients in its place.
+    Optimizers of TensorFlow before 2.4 do. What they clip is scaled still, and no clipped gradient
+    is infinite, so that no step would be skipped.
     """
-    if _clips_when_applied(optimizer):
-        yield list
+    if hasattr(optimizer, "_transform_gradients"):
         return
-    attributes = vars(optimizer)
-    with _lock:  # Replicas' threads may be in here at once: the first takes, the last puts back.
-        users, kept = attributes.get("_clipping_kept", (0, None))
-        if not users:
-            names = [name for name in ("clipnorm", "clipvalue") if attributes.get(name) is not None]
-            kept = {name: attributes.pop(name) for name in names}
-            if hasattr(optimizer, "_clip_gradients"):  # 2.2 and 2.3 look for None; before, for no
-                attributes.update(dict.fromkeys(names))  # attribute.
-        attributes["_clipping_kept"] = users + 1, kept
-
-    def clip(grads):
-        norm, value = kept.get("clipnorm"), kept.get("clipvalue")
-        if norm is not None:
-            grads = [grad if grad is None else tf.clip_by_norm(grad, norm) for grad in grads]
+    for name in ("clipnorm", "clipvalue"):
+        value = getattr(optimizer, name, None)
         if value is not None:
-            grads = [
-                grad if grad is None else tf.clip_by_value(grad, -value, value) for grad in grads
-            ]
-        return list(grads)
-
-    try:
-        yield clip
-    finally:
-        with _lock:
-            users = attributes.pop("_clipping_kept")[0] - 1
-            if users:
-                attributes["_clipping_kept"] = users, kept
-            else:
-                attributes.update(kept)
+            raise ValueError(
+                f"The wrapped optimizer must have no {name}, got {value!r}: before TensorFlow 2.4 "
+                "optimizers clip gradients that are scaled still. Clip what "
+                "get_unscaled_gradients returns, and then call apply_gradients."
+            )
 
 
 class OptimizerV2(_shared.WrapsTFKeras):
@@ -68,6 +36,7 @@ class OptimizerV2(_shared.WrapsTFKeras):
     _HAS_AGGREGATE_GRAD = True
 
     def _wrap(self, inner_optimizer, loss_scale, name):
+        _check_clipping(inner_optimizer)
         self._adopt(inner_optimizer, loss_scale)
         self.__dict__.update(
             _hyper={},
@@ -108,25 +77,20 @@ class OptimizerV2(_shared.WrapsTFKeras):
         return self._gradients(loss, var_list, grad_loss, tape)
 
     def _gradients(self, loss, var_list, grad_loss, tape):
-        pairs, clip = self._scaled_gradients(loss, var_list, grad_loss, tape)
-        pairs = self._unscaled_pairs(pairs)
-        return list(zip(clip([grad for grad, _ in pairs]), [variable for _, variable in pairs]))
+        return self._unscaled_pairs(self._scaled_gradients(loss, var_list, grad_loss, tape))
 
     def _scaled_gradients(self, loss, var_list, grad_loss, tape):
-        """Pairs of scaled gradients and variables, and what clips the unscaled ones."""
-        scaled = self._scaled(loss, tape)
+        _check_clipping(self._optimizer)
         kwargs = {} if tape is None else {"tape": tape}
-        with _without_clipping(self._optimizer) as clip:
-            pairs = self._optimizer._compute_gradients(scaled, var_list, grad_loss, **kwargs)
-        return pairs, clip
+        scaled = self._scaled(loss, tape)
+        return self._optimizer._compute_gradients(scaled, var_list, grad_loss, **kwargs)
 
     @_tf.do_not_convert
     def get_gradients(self, loss: Any, params: Any) -> list[Any]:
         """Returns gradients of a graph's loss tensor, scaled up before and down after."""
         self._calls.ask("get_gradients")
-        with _without_clipping(self._optimizer) as clip:
-            grads = self._optimizer.get_gradients(self._scale(loss), params)
-        return clip(self._unscale(grads))
+        _check_clipping(self._optimizer)
+        return self._unscale(self._optimizer.get_gradients(self._scale(loss), params))
 
     @_tf.converts_functions_given
     def minimize(
@@ -141,13 +105,10 @@ class OptimizerV2(_shared.WrapsTFKeras):
         if _step.overrides(self, OptimizerV2, "_compute_gradients", "apply_gradients"):
             kwargs = {} if tape is None else {"tape": tape}
             return super().minimize(loss, var_list, grad_loss, name, **kwargs)
-        if _clips_when_applied(self._optimizer) and not _step.overrides(
-            self, OptimizerV2, "get_unscaled_gradients"
-        ):
-            pairs, _ = self._scaled_gradients(loss, var_list, grad_loss, tape)
-            return self.apply_gradients(pairs, name=name, scaled=True)
-        pairs = self._gradients(loss, var_list, grad_loss, tape)
-        return self.apply_gradients(pairs, name=name, scaled=False)
+        unscales = _step.overrides(self, OptimizerV2, "get_unscaled_gradients")
+        gradients = self._gradients if unscales else self._scaled_gradients
+        pairs = gradients(loss, var_list, grad_loss, tape)
+        return self.apply_gradients(pairs, name=name, scaled=not unscales)
 
     def _apply_pairs(self, grads_and_vars, scaled, args=(), aggregates=True, **kwargs):
         grads, variables = _shared.split(grads_and_vars)

@@ -37,6 +37,13 @@ class _StepOfKeras(_step.Optimizer):
         return self._count_skipped(number)
 
 
+# Methods of Keras' own classes, whose steps go through them.
+_NOT_CALLED = (
+    "_apply_gradients",
+    "_apply_gradients_cross_replica",
+    "_raise_if_strategy_unsupported",
+)
+
 # Stands for the class of Keras that each family puts beside this one, with all its attributes.
 _MixedIntoKeras: Any = object
 
@@ -62,6 +69,13 @@ class LossScaling(_MixedIntoKeras):
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
+        for name in _NOT_CALLED:
+            keras_own = getattr(getattr(cls, "_native", None), name, None)
+            if keras_own is not None and getattr(cls, name) is not keras_own:
+                raise TypeError(
+                    f"{cls.__name__} overrides {name}, which no step of this package calls. "
+                    "Override apply_gradients instead."
+                )
         # A subclass's own, or a mixin's, need not call the method that they override.
         for name in _calls.RECORDED:
             owner = next(base for base in cls.__mro__ if name in vars(base))
