@@ -29,7 +29,7 @@ else:
 
 
 class _Wrapper(_shared.LossScaling):
-    """What both public classes share: finding the family, configs, copies and pickles."""
+    """The part that both public classes share: family, configs, copies and pickles."""
 
     # The name in files of models; None for subclasses, which users register themselves.
     _registered_name: str | None = None
@@ -163,7 +163,7 @@ class _Wrapper(_shared.LossScaling):
         return options
 
     def _parts(self, copier):
-        """What `_rebuild` makes a copy from, and a subclass's attributes."""
+        """Returns the arguments of `_rebuild`, a subclass's attributes among them."""
         optimizer, state = self._optimizer, _State(self._optimizer)
         try:
             copier(optimizer)
@@ -194,7 +194,7 @@ class _Wrapper(_shared.LossScaling):
 
 
 class _State:
-    """What is known of an inner optimizer's state, to compare a copy with."""
+    """The known state of an inner optimizer, to compare a copy with."""
 
     def __init__(self, optimizer):
         self.steps, self.used = None, 0
@@ -224,7 +224,7 @@ def _steps(optimizer):
 
 
 def _used(optimizer):
-    """How many variables hold anything."""
+    """Returns the number of variables that hold anything."""
     _steps(optimizer)  # Which some make when they are asked for them.
     return sum(bool(np.any(variable.numpy())) for variable in _tf.variables_of(optimizer))
 
