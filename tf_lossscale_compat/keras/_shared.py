@@ -1,4 +1,4 @@
-"""The part that wrappers of all Keras families share: the step, and properties of the loss scale."""
+"""The part that wrappers of all Keras families share: the step, and the loss scale's properties."""
 
 from __future__ import annotations
 
