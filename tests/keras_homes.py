@@ -5,11 +5,13 @@ for home in keras_homes.available():
 """
 
 import contextlib
+import copy
 import dataclasses
 import functools
 import importlib
 import importlib.util
 import itertools
+import pickle
 import typing
 
 import numpy as np
@@ -17,6 +19,19 @@ import tensorflow as tf
 from absl.testing import parameterized
 
 VERSION = tuple(int(part) for part in tf.__version__.split(".")[:2])
+COPIES = {"deepcopy": copy.deepcopy, "pickle": lambda opt: pickle.loads(pickle.dumps(opt))}
+
+
+def copies(opt):
+    """Returns copies of a wrapper, made in each way in which its Keras copies inner optimizers."""
+    made = []
+    for way in COPIES.values():
+        try:
+            way(opt.inner_optimizer)
+        except Exception:  # Some Kerases' optimizers cannot be copied, or not with every argument.
+            continue
+        made.append(way(opt))
+    return made
 
 
 @dataclasses.dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""The part that wrappers of all Keras families share: the step, and the loss scale's properties."""
+"""The part that wrappers of all Keras families share: the step, and a loss scale's properties."""
 
 from __future__ import annotations
 
