@@ -220,22 +220,14 @@ class FilesTest(parameterized.TestCase):
         own = {top for top in tops if not top.endswith(".dist-info") and top != "__pycache__"}
         self.assertEqual(own, {PACKAGE})
 
-    def test_development_status_goes_with_the_version(self):
-        stable = int(tf_lossscale_compat.__version__.split(".")[0]) >= 1
-        wanted = "5 - Production/Stable" if stable else "4 - Beta"
-        text = (ROOT / "setup.py").read_text(encoding="utf-8")
-        status = re.findall(r"Development Status :: ([^\"]+)", text)
-        self.assertEqual(status, [wanted])
-
-    def test_version_is_the_changelogs_latest(self):
+    def test_version_is_the_changelogs_latest_and_bazels(self):
         changelog = (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
-        latest = re.search(r"^## (\S+)", changelog, re.MULTILINE).group(1)
-        self.assertEqual(tf_lossscale_compat.__version__, latest)
-
-    def test_license_is_apache_2(self):
-        text = (ROOT / "LICENSE").read_text(encoding="utf-8")
-        self.assertRegex(text, r"Apache License\s+Version 2\.0, January 2004")
-        self.assertIn("END OF TERMS AND CONDITIONS", text)
+        bazel = (ROOT / "MODULE.bazel").read_text(encoding="utf-8")
+        found = [
+            re.search(r"^## (\S+)", changelog, re.MULTILINE).group(1),
+            re.search(r'^ +version = "(.+)"', bazel, re.MULTILINE).group(1),
+        ]
+        self.assertEqual(found, [tf_lossscale_compat.__version__] * 2)
 
 
 if __name__ == "__main__":

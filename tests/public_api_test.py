@@ -221,54 +221,6 @@ class PublicApiTest(parameterized.TestCase):
         self.assertEqual(named, list(MODULES))
 
 
-class DescriptionTest(parameterized.TestCase):
-    """That a change shows, on classes made for it."""
-
-    def described(self, **held):
-        cls = type("Thing", (ValueError,), {"__module__": PACKAGE, **held})
-        return list(described("Thing", cls))
-
-    def test_of_a_class(self):
-        self.assertEqual(
-            self.described(
-                __init__=lambda self, a, b=1.5, *, c="x", d=(): None,
-                grow=lambda self, *args, by, **kwargs: None,
-                make=classmethod(lambda cls, b: None),
-                check=staticmethod(lambda b=None: None),
-                value=property(lambda self: 1),
-                _add_weight=lambda self, name: None,
-                _own=lambda self: None,
-            ),
-            [
-                "Thing(a, b=1.5, *, c='x', d=...) < ValueError",
-                "Thing._add_weight(name)",
-                "Thing.check(b=None)",
-                "Thing.grow(*args, by, **kwargs)",
-                "Thing.make(b)",
-                "Thing.value",
-            ],
-        )
-
-    @parameterized.parameters(
-        lambda self, b: None,
-        lambda self, a=1: None,
-        lambda self, *, a: None,
-        lambda self, *a: None,
-        lambda self: None,
-    )
-    def test_other_parameters_show(self, other):
-        before = self.described(method=lambda self, a: None)
-        self.assertNotEqual(self.described(method=other), before)
-
-    def test_annotations_do_not_show(self):
-        def method(self, a: int = 1) -> None:
-            pass
-
-        self.assertEqual(
-            self.described(method=method), self.described(method=lambda self, a=1: None)
-        )
-
-
 if __name__ == "__main__":
     if sys.argv[1:] == ["--write"]:
         write()
