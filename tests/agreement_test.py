@@ -12,6 +12,7 @@ import types
 from unittest import mock
 
 import numpy as np
+import pytest
 import tensorflow as tf
 from absl.testing import absltest, parameterized
 
@@ -21,6 +22,8 @@ from tf_lossscale_compat import _tf
 from tf_lossscale_compat.contrib import mixed_precision as contrib
 from tf_lossscale_compat.keras import mixed_precision
 from tf_lossscale_compat.train import experimental
+
+pytestmark = pytest.mark.xdist_group("processes")
 
 tf1 = tf.compat.v1
 Contrib = contrib.LossScaleOptimizer

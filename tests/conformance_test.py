@@ -16,6 +16,8 @@ from tests.conformance import record
 from tf_lossscale_compat.contrib import mixed_precision as contrib
 from tf_lossscale_compat.train import experimental
 
+pytestmark = pytest.mark.usefixtures("kept_kernels")
+
 tf1 = tf.compat.v1
 
 FOLDER = os.path.join(originals.ROOT, "tests", "conformance")

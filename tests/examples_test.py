@@ -5,11 +5,14 @@ import os
 import pathlib
 import re
 
+import pytest
 import tensorflow as tf
 from absl.testing import absltest, parameterized
 
 import tf_lossscale_compat
 from tests import forks
+
+pytestmark = pytest.mark.xdist_group("processes")
 
 EXAMPLES = pathlib.Path(__file__).resolve().parent.parent / "examples"
 SECONDS = 240

@@ -9,6 +9,7 @@ import functools
 import itertools
 
 import numpy as np
+import pytest
 import tensorflow as tf
 from absl.testing import parameterized
 
@@ -20,6 +21,8 @@ from tf_lossscale_compat import (
 )
 from tf_lossscale_compat.contrib.mixed_precision import LossScaleOptimizer
 from tf_lossscale_compat.train.experimental import MixedPrecisionLossScaleOptimizer
+
+pytestmark = pytest.mark.usefixtures("kept_kernels")
 
 tf1 = tf.compat.v1
 

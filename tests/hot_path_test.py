@@ -6,6 +6,7 @@ import functools
 from unittest import mock
 
 import numpy as np
+import pytest
 import tensorflow as tf
 from absl.testing import parameterized
 
@@ -21,6 +22,8 @@ from tf_lossscale_compat import (
 )
 from tf_lossscale_compat.contrib import mixed_precision as contrib
 from tf_lossscale_compat.train.experimental import MixedPrecisionLossScaleOptimizer
+
+pytestmark = pytest.mark.usefixtures("kept_kernels")
 
 tf1 = tf.compat.v1
 

@@ -17,6 +17,8 @@ from tests import originals
 from tf_lossscale_compat.contrib import mixed_precision as contrib
 from tf_lossscale_compat.train import experimental
 
+pytestmark = pytest.mark.usefixtures("kept_kernels")
+
 tf1 = tf.compat.v1
 
 STEPS = 300
