@@ -12,7 +12,6 @@ execute Markdown run all in pytest's own process.
 
 import ast
 import collections
-import os
 import pathlib
 import re
 import subprocess
@@ -79,7 +78,7 @@ class BlocksTest(parameterized.TestCase):
     def test_python(self, versions, source):
         if not packaging.specifiers.SpecifierSet(versions).contains(tf.__version__, True):
             self.skipTest(f"the page says: for TensorFlow {versions}")
-        environment = dict(os.environ, MPLBACKEND="Agg", PYTHONPATH=processes.package_parent())
+        environment = processes.environment(MPLBACKEND="Agg")
         with tempfile.TemporaryDirectory() as folder:
             # From a file, since AutoGraph reads functions' source.
             program = processes.write(folder, "block.py", source)

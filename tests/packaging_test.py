@@ -11,7 +11,7 @@ import sys
 from absl.testing import absltest, parameterized
 
 import tf_lossscale_compat
-from tests import forks
+from tests import forks, processes
 
 try:
     from importlib import metadata
@@ -48,11 +48,7 @@ def run_python(code, start=forks.run):
       code: str.
       start: of `forks`: `run`, where TensorFlow is there when the code begins, or `alone`.
     """
-    path = [str(INSTALLED.parent), os.environ.get("PYTHONPATH", "")]
-    environment = dict(
-        os.environ, PYTHONPATH=os.pathsep.join(filter(None, path)), TF_CPP_MIN_LOG_LEVEL="3"
-    )
-    status, out, err = start(["-c", code], environment, os.getcwd(), 200)
+    status, out, err = start(["-c", code], processes.environment(), os.getcwd(), 200)
     if status:
         raise RuntimeError(err)
     return json.loads(out.splitlines()[-1])
