@@ -1,4 +1,4 @@
-"""What can be said of steps that were run in the same rounds: medians, intervals, verdicts.
+"""Statistics of steps that were run in the same rounds: medians and intervals.
 
 Every figure comes with what it would have been, had other of its rounds happened more or less
 often: the rounds are drawn anew, with repetition, and the middle 95 % of what comes out is the
@@ -70,7 +70,7 @@ class Figure:
         return Figure(self.value / other.value, samples)
 
     def plain(self):
-        """What is written into JSON."""
+        """The figure as JSON has it."""
         return {"value": self.value, "interval": self.interval}
 
 

@@ -39,7 +39,7 @@ def mirrored():
 
 
 class Setting:
-    """What all contenders on one workload in one mode share: gradients and variables."""
+    """The gradients and variables that all contenders on one workload in one mode share."""
 
     def __init__(self, mode, workload):
         """Makes gradients and variables.

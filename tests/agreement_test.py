@@ -227,7 +227,7 @@ class _Helper:
 
 
 class DistributedV1(tf1.train.Optimizer):
-    """Of r1.15 to 2.x: computes with the wrapped optimizer, then reduces; may leave some local."""
+    """As in r1.15 to 2.x: computes with the wrapped optimizer, reduces; may leave some local."""
 
     __module__ = "horovod.tensorflow"
 

@@ -254,7 +254,7 @@ class ReplayTest(parameterized.TestCase, tf.test.TestCase):
 
 class RecordTest(tf.test.TestCase):
     def test_record_again(self):
-        """Where an original is installed, recording it again gives the committed file."""
+        """Recording an installed original again gives the committed file."""
         if originals.VERSION not in record.RECORDED_BY:
             self.skipTest("only TensorFlow 1.15.5 and 2.0.4 have what the vectors were taken from")
         name = record.RECORDED_BY[originals.VERSION]

@@ -1,4 +1,4 @@
-"""What all tests share: quiet TensorFlow, repeatable hypothesis, the right copy of the package."""
+"""Setup of all tests: quiet TensorFlow, repeatable hypothesis, the right copy of the package."""
 
 import gc
 import importlib.util

@@ -1,4 +1,4 @@
-"""Of crossed parameters all rows are there, and those are slow that bring no value of their own."""
+"""Crossed parameters keep all rows, and mark those slow that bring no value of their own."""
 
 from absl.testing import absltest, parameterized
 

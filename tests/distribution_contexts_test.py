@@ -87,7 +87,7 @@ def mixed(policy):
 
 # The parameters of `exponential` and of `dynamic` let them act alike.
 def moved(state, finite):
-    """What `state`, a loss scale and a counter of good steps, is after one more step."""
+    """Returns `state`, a loss scale and a counter of good steps, after one more step."""
     scale, good = state
     if not finite:
         return max(scale / 2, 1.0), 0
@@ -572,7 +572,7 @@ for _test in vars(ContextsTest).values():
 
 
 def reductions(graph):
-    """What crosses replicas in a graph: [(type of operation, shape or None in a function body)]."""
+    """Reductions in a graph: [(type of operation, shape or None in a function body)]."""
 
     # ReductionToOneDevice adds; everything else is a collective.
     def reduces(kind):

@@ -245,7 +245,7 @@ class Program:
         ]
 
     def expected(self, dense, sparse, dense_slot, sparse_slot, step, state):
-        """What each copy should hold, a dict as `copies`."""
+        """The expected values of all copies, a dict as `copies`."""
         values = [dense, sparse, dense_slot, sparse_slot, step] + list(state)
         return dict(zip(self.copies, values))
 
@@ -261,7 +261,7 @@ class Program:
             self._step(faults)
 
     def values(self):
-        """What each copy holds, a dict as `copies`."""
+        """The values of all copies, a dict as `copies`."""
         with self.entered():
             if self.mode == "graph":
                 return self._session.run(dict(self.copies))

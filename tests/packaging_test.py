@@ -1,4 +1,4 @@
-"""What importing the package brings in, what it exports, and that its files fit together."""
+"""The package's imports, its exports, and files that have to fit together."""
 
 import ast
 import importlib

@@ -1,4 +1,4 @@
-"""What is public stays: names, parameters and options are those of tests/public_api.txt.
+"""The public names stay: names, parameters and options are those of tests/public_api.txt.
 
 A change of that file is a change that users see, and belongs into CHANGELOG.md. To write it anew,
 where tf_keras is installed, as the optimizers of all kinds of Keras are there then:
@@ -148,7 +148,7 @@ def of_modules():
 
 
 def of_keras(home):
-    """What the Keras optimizer has for a family besides."""
+    """The members that the Keras optimizer has for one family alone."""
     public = importlib.import_module(f"{PACKAGE}.keras.mixed_precision").LossScaleOptimizer
     cls = type(public(home.SGD(0.1)))
     common = set(members(public, of_family(public)))

@@ -1,4 +1,4 @@
-"""What a review of the step found: state that is shared, replaced, wrapped or asked for early."""
+"""State that is shared, replaced, wrapped or asked for early."""
 
 import functools
 import os

@@ -167,7 +167,7 @@ class Training:
 
 
 class Comparison:
-    """What is seen of one pair: the first difference, and that there was something to see."""
+    """The result of one pair: the first difference, and that there was something to see."""
 
     def __init__(self, initial):
         self.difference = None

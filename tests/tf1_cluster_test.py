@@ -179,7 +179,7 @@ def histories():
 
 
 class Model:
-    """What training comes to: momentum 0.5, learning rate 0.25, and a loss scale."""
+    """The result of training: momentum 0.5, learning rate 0.25, and a loss scale."""
 
     def __init__(self, case):
         self.weight = self.momentum = 0.0
