@@ -58,37 +58,47 @@ ENVIRONMENTS = {
     "k310": (("3.12",), "2.20.0", ("tensorflow-cpu==2.20.0", "keras==3.10.0"), ()),
     "tf221": (("3.13",), "2.21.0", ("tensorflow-cpu==2.21.0",), ("tf-keras==2.21.0",)),
 }
-# Where the tests of Keras alone run, without tf_keras: those of its Keras 3.
-OF_KERAS = ("k33", "k38", "k310")
-# Where the tests marked slow run too: the oldest TensorFlow and the newest.
-SLOW = ("tf115", "tf221")
+# What the environments between the oldest and the newest leave to these two: tools that read and
+# write source code or pictures, in which TensorFlow has no part.
+TOOLS = ("tests/cli_test.py", "tests/migrate_*_test.py", "tests/plot_test.py")
+# What users run from one end to the other, put together from what the other tests hold on every
+# TensorFlow. Once before TensorFlow 2, once before its mixed precision was stable, once on Keras 2
+# and once on Keras 3 are enough.
+PROGRAMS = (
+    "tests/benchmarks_test.py",
+    "tests/demo_test.py",
+    "tests/docs_test.py",
+    "tests/examples_test.py",
+    "tests/in_the_wild/rehearsals_test.py",
+    "tests/run_test.py",
+    "tests/seeded_fault_test.py",
+    "tests/tf1_cluster_test.py",
+)
+KERAS = ("tests/keras", "tests/keras_*_test.py")
+# Which tests an environment runs, as arguments of pytest; paths with an asterisk stand for several.
+OLDEST_AND_NEWEST = ("-m", "")
+BETWEEN = tuple(f"--ignore-glob={path}" for path in TOOLS)
+BETWEEN_WITHOUT_PROGRAMS = (*BETWEEN, *(f"--ignore-glob={path}" for path in PROGRAMS))
+TESTS = {
+    "tf115": OLDEST_AND_NEWEST,
+    "tf20": BETWEEN,
+    "tf24": BETWEEN_WITHOUT_PROGRAMS,
+    "tf210": BETWEEN,
+    "tf215": BETWEEN_WITHOUT_PROGRAMS,
+    "tf216": BETWEEN_WITHOUT_PROGRAMS,
+    # Other Kerases, without tf_keras.
+    "k33": KERAS,
+    "k38": KERAS,
+    "k310": KERAS,
+    "tf221": OLDEST_AND_NEWEST,
+}
 # In which order the matrix starts them: two side by side then end at nearly the same time.
-ORDER = ("tf115", "tf210", "tf216", "tf221", "tf20", "tf215", "tf24", *OF_KERAS)
+ORDER = ("tf115", "tf210", "tf216", "tf221", "tf20", "tf215", "tf24", "k33", "k38", "k310")
 
 
-def keras_tests():
-    """Returns the paths of the tests of Keras, a folder and files."""
-    return ["tests/keras", *sorted(glob.glob("tests/keras_*_test.py"))]
-
-
-def leave_out(name, python):
-    """Returns which tests others run for an environment; tests/selection.py has the words.
-
-    Args:
-      name: str, of `ENVIRONMENTS`.
-      python: str, the version of its Python.
-    """
-    if os.environ.get("TF_LOSSSCALE_RAN") == f"{python} {ENVIRONMENTS[name][1]}":
-        return "ran"
-    if name in (*SLOW, *OF_KERAS):
-        return ""
-    words = ["tools", "pictures", "turns"]
-    if name not in ("tf20", "tf210"):  # Which run what users run, with the oldest and the newest.
-        words.append("programs")
-    if name == "tf216":
-        # tf_keras 2.16 has the legacy optimizers of TensorFlow 2.15, and 2.21 runs tf_keras', too.
-        words.append("legacy")
-    return ",".join(words)
+def expanded(arguments):
+    """Returns arguments of pytest with the files that a path with an asterisk stands for."""
+    return [path for each in arguments for path in sorted(glob.glob(each)) or [each]]
 
 
 def interpreter(versions):
@@ -144,15 +154,8 @@ def tests(session, name):
         return
     # The script `pytest`, unlike `python -m pytest`, leaves the clone off sys.path: what is tested
     # is what the wheel holds. tests/conftest.py makes sure of it.
-    environment = {"TF_LOSSSCALE_TEST_INSTALLED": "1"}
-    options = ["-rfEs", "-p", "no:cacheprovider", *(["-m", ""] if name in SLOW else [])]
-    if name in OF_KERAS:
-        options += keras_tests()
-    version = session.run(
-        "python", "-c", "import platform; print(platform.python_version())", silent=True, log=False
-    )
-    environment["TF_LOSSSCALE_LEAVE_OUT"] = leave_out(name, version.strip())
-    session.run("pytest", *options, *session.posargs, env=environment)
+    options = ["-rfEs", "-p", "no:cacheprovider", *expanded(TESTS[name])]
+    session.run("pytest", *options, *session.posargs, env={"TF_LOSSSCALE_TEST_INSTALLED": "1"})
 
 
 def read_junit(path):
@@ -279,9 +282,6 @@ def matrix(session):
     path = RESULTS / "matrix.json"
     path.write_text(json.dumps(results, indent=2) + "\n", encoding="utf-8")
     print(f"\n{summary_table(results)}\n\nWritten to {path.relative_to(ROOT)}.", flush=True)
-    for result in results:
-        if leave_out(result["environment"], result["python"]) == "ran":
-            print(f"{result['environment']}: what README's command had not run in such an one.")
     totals = {
         key: sum(result[key] for result in results) for key in ("passed", "failed", "skipped")
     }
@@ -402,7 +402,7 @@ def keras_head(session):
     """Run the tests of Keras on keras-nightly, its development head; they may fail."""
     session.install("-q", "-e", ".[test]", "tensorflow-cpu")
     session.install("-q", "--force-reinstall", "--no-deps", "--pre", "keras-nightly")
-    chosen = session.posargs or keras_tests()
+    chosen = session.posargs or expanded(KERAS)
     session.run("python", "-m", "pytest", *chosen, success_codes=range(6))
 
 

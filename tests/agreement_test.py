@@ -11,6 +11,7 @@ import types
 from unittest import mock
 
 import numpy as np
+import pytest
 import tensorflow as tf
 from absl.testing import absltest, parameterized
 
@@ -20,6 +21,8 @@ from tf_lossscale_compat import _tf
 from tf_lossscale_compat.contrib import mixed_precision as contrib
 from tf_lossscale_compat.keras import mixed_precision
 from tf_lossscale_compat.train import experimental
+
+pytestmark = pytest.mark.xdist_group("processes")
 
 tf1 = tf.compat.v1
 Contrib = contrib.LossScaleOptimizer
@@ -223,7 +226,7 @@ class _Helper:
 
 
 class DistributedV1(tf1.train.Optimizer):
-    """Of r1.15 to 2.x: computes with the wrapped optimizer, then reduces; may leave some local."""
+    """As in r1.15 to 2.x: computes with the wrapped optimizer, reduces; may leave some local."""
 
     __module__ = "horovod.tensorflow"
 

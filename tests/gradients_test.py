@@ -3,11 +3,14 @@
 import collections
 
 import numpy as np
+import pytest
 import tensorflow as tf
 from absl.testing import parameterized
 
 from tests import conftest, modes, stepping
 from tf_lossscale_compat import _gradients
+
+pytestmark = pytest.mark.usefixtures("kept_kernels")
 
 hypothesis, st = conftest.hypothesis_or_skip()
 

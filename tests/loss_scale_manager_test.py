@@ -6,6 +6,7 @@ import unittest
 from unittest import mock
 
 import numpy as np
+import pytest
 import tensorflow as tf
 from absl import logging
 from absl.testing import parameterized
@@ -13,6 +14,8 @@ from absl.testing import parameterized
 import tf_lossscale_compat
 from tests import modes, originals
 from tf_lossscale_compat.contrib import mixed_precision as contrib
+
+pytestmark = pytest.mark.usefixtures("kept_kernels")
 
 tf1 = tf.compat.v1
 

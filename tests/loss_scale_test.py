@@ -9,6 +9,7 @@ import os
 import tempfile
 
 import numpy as np
+import pytest
 import tensorflow as tf
 from absl.testing import parameterized
 
@@ -17,6 +18,8 @@ from tests import modes, stepping
 from tf_lossscale_compat import loss_scale as lib
 from tf_lossscale_compat import loss_scale_manager as lsm
 from tf_lossscale_compat.loss_scale import DynamicLossScale, FixedLossScale, LossScale
+
+pytestmark = pytest.mark.usefixtures("kept_kernels")
 
 tf1 = tf.compat.v1
 

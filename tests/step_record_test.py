@@ -7,11 +7,12 @@ import time
 import unittest.mock
 
 import numpy as np
+import pytest
 import tensorflow as tf
 from absl.testing import parameterized
 
 import tf_lossscale_compat
-from tests import keras_homes, modes, replicas, stepping
+from tests import crossed, keras_homes, modes, replicas, stepping
 from tf_lossscale_compat import (
     DynamicLossScale,
     ExponentialUpdateLossScaleManager,
@@ -26,6 +27,8 @@ from tf_lossscale_compat.contrib import mixed_precision as contrib
 from tf_lossscale_compat.train.experimental import (
     MixedPrecisionLossScaleOptimizer,
 )
+
+pytestmark = pytest.mark.usefixtures("kept_kernels")
 
 tf1 = tf.compat.v1
 NAN, INF = float("nan"), float("inf")
@@ -188,7 +191,7 @@ def _scales(way, factors):
 
 
 class CountsTest(parameterized.TestCase, tf.test.TestCase):
-    @parameterized.parameters(*CASES)
+    @crossed.parameters(*CASES)
     def test_says_what_happened(self, way, mode, watch_policy):
         with stepping.entered(mode) as entered:
             weight, bias = tf1.Variable([1.0, 2.0], name="weight"), tf1.Variable(1.0, name="bias")
@@ -940,7 +943,7 @@ class GraphTest(modes.EagerTestCase):
 
 
 class DistributedTest(modes.EagerTestCase):
-    @parameterized.parameters(
+    @crossed.parameters(
         ("mirrored_2", "eager", "contrib"),
         ("mirrored_2", "function", "contrib"),
         ("mirrored_2", "function", "mixed"),
