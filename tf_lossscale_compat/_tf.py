@@ -49,8 +49,8 @@ tf1 = tf.compat.v1
 
 if TYPE_CHECKING:
     from tf_lossscale_compat import _types
-    from tf_lossscale_compat._types_bases import Optimizer as Optimizer
-    from tf_lossscale_compat._types_bases import SessionRunHook as SessionRunHook
+    from tf_lossscale_compat._types import Optimizer as Optimizer
+    from tf_lossscale_compat._types import SessionRunHook as SessionRunHook
     from tf_lossscale_compat._types_trackable import Trackable as Trackable
 else:
     Optimizer = tf1.train.Optimizer

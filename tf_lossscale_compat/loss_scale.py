@@ -47,8 +47,8 @@ class LossScale(LikeATensor, _tf.Trackable, metaclass=abc.ABCMeta):
     keep their state in variables made by `_add_weight`, which `tf.train.Checkpoint` saves.
 
     Stands for its current value where a number or a scalar float32 tensor is expected: in `float`,
-    formats, arithmetic, `tf.cast`, and what a `tf.function` returns. Two are equal only if they are
-    one object.
+    formats, products, quotients, `<` and `>`, `tf.cast`, and what a `tf.function` returns. Two are
+    equal only if they are one object.
 
     Source: TensorFlow r2.0 `tf.train.experimental.LossScale`.
     """
