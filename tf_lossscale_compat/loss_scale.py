@@ -1,4 +1,4 @@
-"""Loss scales of TensorFlow r2.0, `tf.train.experimental`, and getting one from an identifier."""
+"""Loss scales of TensorFlow r2.0, `tf.train.experimental`, made directly or by `get`."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ class LossScale(LikeATensor, _tf.Trackable, metaclass=abc.ABCMeta):
 
     @abc.abstractmethod
     def update(self, grads: Any) -> tuple[Any, bool | tf.Tensor]:
-        """Takes note of the gradients of one step.
+        """Updates the loss scale by the gradients of one step.
 
         Args:
           grads: nested structure of unscaled gradients, or one; None inside it is ignored.
