@@ -651,40 +651,6 @@ class CheckpointTest(parameterized.TestCase, tf.test.TestCase):
                 restored.update([tf.constant(1.0)])
                 self.assertEqual((restored().numpy(), restored.good_steps.numpy()), (32, 0))
 
-    def test_saves_and_restores_in_a_session(self):
-        folder = self._folder()
-        with tf.Graph().as_default(), tf1.Session() as session:
-            loss_scale = DynamicLossScale(8, 2)
-            update, _ = loss_scale.update([tf.constant(1.0)])
-            session.run(tf1.global_variables_initializer())
-            for _ in range(3):
-                session.run(update)
-            path = tf1.train.Checkpoint(scale=loss_scale).save(
-                os.path.join(folder, "ckpt"), session=session
-            )
-        with tf.Graph().as_default(), tf1.Session() as session:
-            other = DynamicLossScale(64, 2)
-            status = tf1.train.Checkpoint(scale=other).restore(path)
-            status.assert_existing_objects_matched().initialize_or_restore(session)
-            self.assertEqual(session.run([other(), other.good_steps]), [16, 1])
-        with modes.entered("eager"):  # And from a session into eager mode.
-            other = DynamicLossScale(64, 2)
-            tf.train.Checkpoint(scale=other).restore(path).assert_existing_objects_matched()
-            self.assertEqual((other().numpy(), other.good_steps.numpy()), (16, 1))
-
-    def test_saver_knows_the_state_by_name(self):
-        folder = self._folder()
-        with tf.Graph().as_default(), tf1.Session() as session:
-            loss_scale = DynamicLossScale(8, 1)
-            update, _ = loss_scale.update([tf.constant(1.0)])
-            session.run(tf1.global_variables_initializer())
-            session.run(update)
-            path = tf1.train.Saver().save(session, os.path.join(folder, "model"))
-        self.assertEqual(
-            {name for name, _ in tf.train.list_variables(path)},
-            {"current_loss_scale", "good_steps"},
-        )
-
     def test_weights_of_a_subclass_are_saved_under_their_names(self):
         with modes.entered("eager"):
             loss_scale = CountingLossScale(3.0)

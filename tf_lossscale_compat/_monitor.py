@@ -85,7 +85,7 @@ class Monitor:
         if self._last is None:  # Those that were skipped just now are still news.
             self.start(now, now.skipped - now.consecutive)
         if now.steps < self._last.steps:  # The run has gone back to a checkpoint.
-            self.start(now, min(self._logged, now.skipped))
+            self.start(now)
         self._log(now, session, self.seconds if seconds is None else seconds)
         self._last = now
         if self.writer is not None and self._written != (now, self._step):
