@@ -86,7 +86,7 @@ def observe(scaler, observed, variables=None, grads=None):
       grads: list of gradients, or None where only a flag is known.
     """
     records = records_of(observed, _scaler.unwrap(scaler.subject))
-    return Observation(scaler.subject, records, variables, grads)
+    return Observation(scaler.subject, records, variables, grads) if records else _UNOBSERVED
 
 
 def update_observed(subject, finite, update, grads=None):
@@ -152,11 +152,14 @@ class Observation:
         """Shapes of the variables, as far as they are known, a list of str."""
         return [str(variable.shape) for variable in self._variables or ()]
 
-    @contextlib.contextmanager
     def updating(self, finite=None):
         """Context in which the loss scale is updated, once this flag is known; None for no flag."""
+        return self._updating(finite) if self.records else _NOTHING
+
+    @contextlib.contextmanager
+    def _updating(self, finite):
         # Records keep the scale of skipped steps alone, and in eager mode it is known which are.
-        if not self.records or (finite is not None and _known_true(finite)):
+        if finite is not None and _known_true(finite):
             yield
             return
         with tf.control_dependencies([] if finite is None else [finite]):
@@ -196,6 +199,10 @@ class Observation:
         for record in self.records:
             record._raise_if_stuck(self)
         return [op for op in recorded if op is not None]
+
+
+_NOTHING = contextlib.nullcontext()
+_UNOBSERVED = Observation(None, [], None, None)
 
 
 def _known_true(flag):
