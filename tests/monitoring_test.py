@@ -200,6 +200,20 @@ class CustomLoopTest(Absl, modes.EagerTestCase):
             summary.flush()
         self.assertEqual(event_files.points(folder), expected(GRADIENTS[:6]))
 
+    @parameterized.parameters(False, True)
+    def test_the_process_that_a_strategy_names_writes(self, writes):
+        folder, strategy = event_files.folder(self), replicas.strategy("mirrored_2")
+        with strategy.scope():
+            record = StepRecord(dynamic())
+        hook = monitoring.LossScaleHook(record, summary_writer=mock.Mock())
+        named = mock.patch.object(type(strategy.extended), "should_save_summary", writes)
+        with named, summary.create_file_writer(folder).as_default():
+            monitoring.write_summaries(record)
+            summary.flush()
+            hook.begin()
+        self.assertEqual(bool(event_files.read(folder)), writes)
+        self.assertEqual(hook._monitor.writer is not None, writes)
+
 
 class MessagesTest(Absl, modes.EagerTestCase):
     def setUp(self):
@@ -469,6 +483,10 @@ class HookTest(Absl, parameterized.TestCase, tf.test.TestCase):
             run = _Run(watch="another", every_n_steps=1)
             run.train = run.record.steps  # Which trains nothing.
             run.take([1.0, 1.0])
+        with tf.Graph().as_default():  # A session that runs nothing, without a global step.
+            hook = monitoring.LossScaleHook(StepRecord(ExponentialUpdateLossScaleManager(8.0, 2)))
+            with tf1.train.MonitoredTrainingSession(hooks=[hook]):
+                pass
         self.assertLen(self.messages(word="seen no step"), 1)
 
     def test_makes_nothing_once_the_graph_is_final(self):
