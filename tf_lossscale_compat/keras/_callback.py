@@ -135,12 +135,12 @@ class LossScaleCallback(_MixedIntoKeras):
 
     def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
         """Called by Keras."""
-        self._read_at = self._begun = 0
+        self._read_at = 0
 
     # Not where a batch ends: Keras 3 would have each wait for the device then.
     def on_train_batch_begin(self, batch: int, logs: Any = None) -> None:
         """Called by Keras."""
-        self._begun, self._supports_tf_logs = batch + 1, True
+        self._supports_tf_logs = True
         if batch - self._read_at >= self._every_n_steps:
             self._read_at = batch
             self._observe()
@@ -150,8 +150,7 @@ class LossScaleCallback(_MixedIntoKeras):
         now = self._observe()
         if logs is not None:
             logs["loss_scale"], logs["skipped_steps"] = now.scale, now.skipped
-        if self._begun:
-            self._monitor.warn_if_unused(now, _HINT)
+        self._monitor.warn_if_unused(now, _HINT)
 
     def _observe(self):
         session = _session(self._keras)
