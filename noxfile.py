@@ -309,14 +309,15 @@ def lint(session):
 @nox.session
 def types(session):
     """Check the package's types, and user code against them, without and with TensorFlow's."""
-    # Installed as users have it, as checkers read a clone with other rules.
     without_leftovers()
     session.install("-q", ".[dev]", "pyright[nodejs]>=1.1.414,<1.2")
     session.run("mypy")
     for stubs in ("without", "with"):
         if stubs == "with":
             session.install("-q", "types-tensorflow>=2.18")
-        session.run("python", "tests/typing_test.py", env={"TF_LOSSSCALE_TYPES": stubs})
+        for editable in ((), ("-e",)):  # As users have it, and as those who work on it.
+            session.install("-q", "--no-deps", "--force-reinstall", *editable, ".")
+            session.run("python", "tests/typing_test.py", env={"TF_LOSSSCALE_TYPES": stubs})
 
 
 @nox.session(reuse_venv=True)
