@@ -448,7 +448,7 @@ class PathTest(CheckpointTestCase):
         self.copy("keras3", folder)
         os.remove(os.path.join(folder, "checkpoint"))
         message = self.assert_fails(folder, "holds 4 checkpoints", "Give the path of one")
-        self.assertIn(os.path.join(folder, "model.keras"), message)
+        self.assertIn("'model.keras'", message)
 
     def test_folder_of_tensorflow_0(self):
         folder = self.folder()
@@ -1048,9 +1048,8 @@ class DamageTest(CheckpointTestCase):
         self.assert_fails(folder, "saved.data-00000-of-00001")
 
     def test_file_that_may_not_be_read(self):
-        path = data("keras3", "model.h5")
-        with mock.patch.object(checkpoint, "_open", side_effect=PermissionError("not allowed")):
-            self.assert_fails(path, "not allowed")
+        with mock.patch.object(tf.io.gfile, "GFile", side_effect=PermissionError("not allowed")):
+            self.assert_fails(data("keras3", "model.h5"), "not allowed")
 
     def test_zip_bomb_is_not_unpacked(self):
         path = os.path.join(self.folder(), "model.keras")

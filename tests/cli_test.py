@@ -215,7 +215,7 @@ class CheckpointTest(parameterized.TestCase):
     )
     def test_scale_is_not_rounded(self, scale, shown):
         state = checkpoint.LossScaleState(scale, 1, None, "dynamic by name", "x")
-        with mock.patch.object(checkpoint, "_find", return_value=([state], ["x"])):
+        with mock.patch.object(checkpoint, "find", return_value=[state]):
             _, out, _ = call("checkpoint", "show", "x")
         self.assertEqual(["x", shown, "1", "-"], out.splitlines()[1].split()[:4])
 
