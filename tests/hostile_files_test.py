@@ -17,7 +17,7 @@ from absl.testing import absltest
 from tensorflow.core.protobuf import trackable_object_graph_pb2
 
 from tests import originals
-from tf_lossscale_compat import checkpoint
+from tf_lossscale_compat import _summary_tags, checkpoint, plot
 
 DATA = os.path.join(originals.ROOT, "tests", "data")
 CALL = "import sys\nfrom tf_lossscale_compat import cli\nsys.exit(cli.main(sys.argv[1:]))\n"
@@ -26,23 +26,41 @@ CALL = "import sys\nfrom tf_lossscale_compat import cli\nsys.exit(cli.main(sys.a
 # A line is written before each, so that it is known which one ends the process.
 FUZZ = """
 import os, resource, sys, time
-from tf_lossscale_compat import checkpoint
+from tf_lossscale_compat import checkpoint, plot
 checkpoint.find(sys.argv[2])  # Imports all that is needed.
 with open("/proc/self/statm") as file:
     used = int(file.read().split()[0]) * resource.getpagesize()
 resource.setrlimit(resource.RLIMIT_AS, (used + (2 << 30), used + (2 << 30)))
 found = 0
-for path in sorted(os.listdir(sys.argv[1])):
-    print(path, flush=True)
+for name in sorted(os.listdir(sys.argv[1])):
+    print(name, flush=True)
+    path = os.path.join(sys.argv[1], name)
     begin = time.time()
     try:
-        checkpoint.find(os.path.join(sys.argv[1], path))
+        plot.read([path]) if name.startswith("logs") else checkpoint.find(path)
         found += 1
-    except checkpoint.CheckpointError as error:
-        assert path in str(error), error
+    except (checkpoint.CheckpointError, ValueError) as error:
+        assert name in str(error), error
     assert time.time() - begin < 20, path
 print("answers:", found)
 """
+
+
+def events():
+    """The serialized events of a log, one after the other."""
+    for step in range(6):
+        summary = tf.compat.v1.Summary()
+        for tag, value in zip(_summary_tags.ALL, (8.0, step, step % 3, 1.0, 64.0)):
+            summary.value.add(tag=tag, simple_value=value)
+        tensor = summary.value.add(tag=_summary_tags.SCALE).tensor
+        tensor.CopyFrom(tf.compat.v1.make_tensor_proto(4.0))
+        yield tf.compat.v1.Event(step=step, wall_time=float(step), summary=summary)
+
+
+def write_events(path, contents):
+    with tf.io.TFRecordWriter(path) as writer:
+        for content in contents:
+            writer.write(content)
 
 
 def mutated(contents, chance):
@@ -177,6 +195,17 @@ class HostileTest(absltest.TestCase):
         with self.assertRaisesRegex(checkpoint.CheckpointError, "nested too deeply"):
             checkpoint.find(path)
 
+    def test_event_that_claims_more_entries_than_there_are(self):
+        pytest.importorskip("tensorboard")
+        crafted = list(events())[1]
+        crafted.summary.value[-1].tensor.tensor_shape.dim.add(size=2**40)
+        os.mkdir(self.path("logs"))
+        write_events(self.path("logs", "x.tfevents"), [crafted.SerializeToString()])
+        (points,) = plot.read([self.path("logs")]).values()
+        (good, bad) = [scale for _, scale in points[_summary_tags.SCALE]]
+        self.assertEqual(8.0, np.nanmax([good, bad]))
+        self.assertTrue(np.isnan([good, bad]).any())
+
     def fuzz(self, number):
         """Has each of these files changed in `number` ways, and read; returns what was said."""
         sources = [
@@ -202,6 +231,20 @@ class HostileTest(absltest.TestCase):
                     to = os.path.join(to, "a" + ending)
                 with open(to, "wb") as file:
                     file.write(mutated(contents, random.Random(f"{kind} {index}")))
+        # The bytes of the file are changed, and those of one record, whose checksum is then right.
+        records = [event.SerializeToString() for event in events()]
+        for index in range(number):
+            chance = random.Random(f"events {index}")
+            os.mkdir(self.path("files", f"logs-{index:04d}"))
+            to = self.path("files", f"logs-{index:04d}", "x.tfevents")
+            at = chance.randrange(len(records))
+            changed = [mutated(records[at], chance)] if index % 3 else [records[at]]
+            write_events(to, records[:at] + changed + records[at + 1 :])
+            if not index % 3:
+                with open(to, "rb") as file:
+                    contents = mutated(file.read(), chance)
+                with open(to, "wb") as file:
+                    file.write(contents)
         before = sorted(itertools.chain(*(f + d for _, d, f in os.walk(self.path("files")))))
         known = os.path.join(DATA, "keras3", "model.keras")
         done = self.run_python(FUZZ, self.path("files"), known, timeout=1500)
@@ -216,6 +259,7 @@ class HostileTest(absltest.TestCase):
             self.skipTest("limits of memory are set as Linux has them")
         if tuple(int(part) for part in tf.__version__.split(".")[:2]) < (2, 1):
             self.skipTest("TensorFlow 1.15 and 2.0 may end the process, as SECURITY.md says")
+        pytest.importorskip("tensorboard")
         if h5py.version.hdf5_version_tuple < (1, 10, 5):
             self.skipTest("HDF5 of before 2019 may crash on a damaged file, as SECURITY.md says")
 
