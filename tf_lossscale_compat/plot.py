@@ -45,12 +45,12 @@ def read(logdirs: list[str]) -> dict[str, Any]:
     from tensorboard.backend.event_processing import io_wrapper, plugin_event_accumulator
 
     sizes = {"size_guidance": {"tensors": 1}, "tensor_size_guidance": {"scalars": MOST_POINTS}}
-    reading, runs = {"purge_orphaned_data": False, **sizes}, {}
+    runs = {}
     for logdir in logdirs:
         found = False
         try:
             for folder in sorted(io_wrapper.GetLogdirSubdirectories(logdir)):
-                logs = plugin_event_accumulator.EventAccumulator(folder, **reading).Reload()
+                logs = plugin_event_accumulator.EventAccumulator(folder, **sizes).Reload()
                 points = {tag: _newest(logs, tag) for tag in _summary_tags.ALL}
                 if any(0 < scale < math.inf for _, scale in points[_summary_tags.SCALE]):
                     runs[folder], found = points, True
