@@ -194,7 +194,7 @@ class OutputTest(absltest.TestCase):
     def test_picture_has_the_loss_the_scale_and_the_skipped_steps(self):
         losses, scales = demo.draw([made_up("one"), made_up("two", accuracy=0.25)]).axes
         self.assertIn("loss", losses.get_ylabel())
-        self.assertEqual("loss scale", scales.get_ylabel())
+        self.assertEqual(("loss scale", "log"), (scales.get_ylabel(), scales.get_xscale()))
         self.assertEqual(list(losses.get_lines()[0].get_ydata()), [2.0, 1.0])
         lines, labels = scales.get_legend_handles_labels()
         self.assertEqual(list(lines[0].get_ydata()), [16.0, 8.0])
