@@ -13,7 +13,6 @@ import libcst as cst
 
 from tf_lossscale_compat.migrate import _tree, checks, rewrites
 from tf_lossscale_compat.migrate.checks import unknown_tensorflow
-from tf_lossscale_compat.migrate.rewrites import Call, Usage
 
 PACKAGE = "tf_lossscale_compat"
 _LINE_END = re.compile(rb"\r\n|\r|\n")
@@ -201,8 +200,8 @@ class Plan:
                     if binding is not None
                 )
             ]
-            usage = Usage(calls, self.tree.attributes, self.tree.methods)
-            result = True if namespace.is_meant is None else namespace.is_meant(usage), _UNCLEAR
+            is_meant = namespace.is_meant
+            result = True if is_meant is None else is_meant(calls, self.tree), _UNCLEAR
             if self._made is not None:
                 result = self._follows(namespace, *result)
             self._usages[namespace.old] = result
@@ -214,10 +213,8 @@ class Plan:
         The last result is what to say, as of `_accepts`, where it is left to a person because it is
         unclear; else None.
         """
-        namespace, rest = rewrites.find(qualified)
-        if namespace is None or (rest and rest[0] not in namespace.members):
-            return None, rest, None
-        if not rest and not namespace.whole:
+        namespace, rest = rewrites.find_member(qualified)
+        if namespace is None:
             return None, rest, None
         accepted, why = self._accepts(namespace)
         return (namespace if accepted else None), rest, (why if accepted is None else None)
@@ -651,7 +648,7 @@ _CLASSES = {name for namespace in rewrites.NAMESPACES.values() for name in names
 
 
 def _call(tree, node):
-    return Call(
+    return rewrites.Call(
         tuple(argument.keyword.value for argument in node.args if argument.keyword is not None),
         tuple(tree.text(argument.value) for argument in node.args),
         sum(argument.keyword is None and not argument.star for argument in node.args),

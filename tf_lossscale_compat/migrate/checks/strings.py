@@ -22,11 +22,9 @@ def find(plan):
         for match in _NAME.finditer(text):
             name = match.group()
             qualified = "tensorflow" + name[2:] if name.startswith("tf.") else name
-            namespace, rest = rewrites.find(qualified)
-            if namespace is None or (rest and rest[0] not in namespace.members):
-                continue
+            namespace, rest = rewrites.find_member(qualified)
             # Keras has a class of that name today, so a string that names it may be right.
-            if (not rest and not namespace.whole) or namespace.old in _TODAY:
+            if namespace is None or namespace.old in _TODAY:
                 continue
             start = tree.start(node) + len(text[: match.start()].encode("utf-8"))
             yield (

@@ -55,11 +55,11 @@ def find(plan):
 
 def _advice(qualified):
     """Returns what to do about a name if it is TensorFlow's, None for nothing."""
-    namespace, rest = rewrites.find(qualified)
-    if namespace is not None and (rest[0] in namespace.members if rest else namespace.whole):
+    namespace, rest = rewrites.find_member(qualified)
+    if namespace is not None:
         return f"write `{'.'.join([namespace.new, *rest])}`"
     parts = rewrites.canonical(qualified).split(".")
-    if parts[:2] != ["tensorflow", "contrib"] or len(parts) < 3 or namespace is not None:
+    if parts[:2] != ["tensorflow", "contrib"] or parts[2:3] in ([], ["mixed_precision"]):
         return None
     successor = _successors.successor(".".join(parts)) or "what replaces it"
     return f"`tf.contrib.{parts[2]}` is gone since TensorFlow 2.0: look at {successor}"
