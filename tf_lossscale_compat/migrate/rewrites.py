@@ -83,9 +83,9 @@ class Namespace(NamedTuple):
       whole: whether it has no other public members, so that the namespace itself may be replaced
         wherever it is mentioned.
       module: str, what to import so that `new` can be said.
-      is_meant: None, or a function of the list of `Call`s of the members and of the `_tree.Tree` that
-        returns whether the file uses them as in this namespace (True), as in another API of the same
-        name (False), or both (None).
+      is_meant: None, or a function of the list of `Call`s of the members and of the `_tree.Tree`,
+        which returns whether the file uses them as in this namespace (True), as in another API of
+        the same name (False), or both (None).
     """
 
     old: str
@@ -97,6 +97,7 @@ class Namespace(NamedTuple):
 
     @property
     def family(self):
+        """The `family` of the new name."""
         return family(self.new)
 
 

@@ -8,6 +8,5 @@ import importlib
 import pkgutil
 
 CHECKS = [
-    importlib.import_module(f"{__name__}.{module.name}")
-    for module in pkgutil.iter_modules(__path__)
+    importlib.import_module(f"{__name__}.{each.name}") for each in pkgutil.iter_modules(__path__)
 ]
