@@ -320,7 +320,7 @@ class AboveTest(rewriting.RewriteTestCase):
             from tensorflow.contrib import layers, slim
             from tf_lossscale_compat.contrib import mixed_precision
             """,
-            [(1, 32, "tf_slim.layers"), (1, 57, "import tf_slim as slim")],
+            [(1, 32, "write `tf_slim`"), (1, 57, "import tf_slim as slim")],
         )
 
     def test_the_name_tensorflow_stays_bound(self):

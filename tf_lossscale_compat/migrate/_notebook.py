@@ -26,23 +26,6 @@ class NotebookError(ValueError):
     """The file is no notebook that can be handled; the message says why."""
 
 
-class Result(NamedTuple):
-    """What became of a notebook.
-
-    Attributes:
-      text: str, its JSON.
-      findings: list of `_source.Finding`, places in the JSON, messages with the cell.
-      failures: list of the same, for cells that do not parse.
-      made, has_checks: see `_source.Result`.
-    """
-
-    text: str
-    findings: list
-    failures: list
-    made: frozenset = frozenset()
-    has_checks: bool = False
-
-
 class _Cell(NamedTuple):
     number: int
     pieces: list  # Of `_Piece`.
@@ -83,16 +66,15 @@ def is_notebook(text):
     return isinstance(document, dict) and ("cells" in document or "worksheets" in document)
 
 
-def migrate(text, made=frozenset(), tensorflow_as=()):
+def migrate(text, options):
     """Rewrites the code cells of a notebook.
 
     Args:
       text: str, the notebook's JSON.
-      made: see `_source.migrate`.
-      tensorflow_as: see `_tree.Tree`.
+      options: `_source.Options`.
 
     Returns:
-      A `Result`.
+      A `_source.Result`, with places in the JSON, and the cell in messages.
 
     Raises:
       NotebookError: it is no notebook.
@@ -104,7 +86,7 @@ def migrate(text, made=frozenset(), tensorflow_as=()):
     if not isinstance(document, dict):
         raise NotebookError("is no notebook")
     if not _is_python(document):
-        return Result(text, [], [])
+        return _source.Result(text)
     cells = _cells(document, text)
     masked, failures = [], []
     for cell in cells:
@@ -118,10 +100,10 @@ def migrate(text, made=frozenset(), tensorflow_as=()):
         masked.append(source + "\n")
     program = "".join(masked)
     if not _source.may_concern(program.encode("utf-8", "replace")):
-        result = _source.Result([], program, [])
+        result = _source.Result(program)
     else:
         try:
-            result = _source.migrate(program, True, made, tensorflow_as)
+            result = _source.migrate(program, options._replace(keep_imports=True))
         except _tree.ParseError as error:
             raise NotebookError(f"its cells do not parse together: {error}") from None
     starts, offset = [], 0
@@ -129,12 +111,10 @@ def migrate(text, made=frozenset(), tensorflow_as=()):
         starts.append(offset)
         offset += len(source)
     located = _Locator(text, cells, starts, program)
-    return Result(
-        _source.apply(text, _json_edits(text, cells, starts, result.edits)),
-        [located.finding(finding) for finding in result.findings],
-        [located.failure(cell, error) for cell, error in failures],
-        result.made,
-        result.has_checks,
+    return result._replace(
+        text=_source.apply(text, _json_edits(text, cells, starts, result.edits)),
+        findings=[located.finding(finding) for finding in result.findings],
+        failures=[located.failure(cell, error) for cell, error in failures],
     )
 
 

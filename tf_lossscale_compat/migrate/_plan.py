@@ -11,7 +11,7 @@ from typing import Dict, List, NamedTuple, Set, Tuple
 
 import libcst as cst
 
-from tf_lossscale_compat.migrate import _tree, checks, rewrites
+from tf_lossscale_compat.migrate import _next, _tree, checks, rewrites
 from tf_lossscale_compat.migrate.checks import unknown_tensorflow
 
 PACKAGE = "tf_lossscale_compat"
@@ -39,10 +39,13 @@ class Plan:
         more, as in a notebook, whose next cell is yet to be written.
       made: what becomes of the wrappers that all files of one call make, a set of (family, state)
         as of `made`. Checks for a class follow them. None to let them follow this file alone.
+      to: the TensorFlow that the source goes to, a tuple of two numbers.
     """
 
-    def __init__(self, tree, keep_imports=False, made=None):
+    def __init__(self, tree, keep_imports, made, to):
         self.tree = tree
+        self.to = to
+        self.is_for_keras_3 = _next.is_for_keras_3(to, tree.source)
         self._keep_imports = keep_imports
         self._made = made
         self._edits: Set[Edit] = set()

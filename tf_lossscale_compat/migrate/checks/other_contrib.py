@@ -6,17 +6,19 @@ _CONTRIB = "tensorflow.contrib"
 
 
 def _message(canonical):
-    parts = canonical.split(".")
-    if parts[2] == "mixed_precision":
-        name = ".".join(["tf", *parts[1:]])
+    name = "tf" + canonical[len("tensorflow") :]
+    if name.split(".")[2] == "mixed_precision":
         return (
             f"`{name}` is nothing that TensorFlow 1.15 made public, and this package has no such"
             " name: use one of the classes of `tf_lossscale_compat.contrib.mixed_precision`"
         )
-    name = ".".join(["tf", *parts[1:3]])
-    successor = _successors.successor(name)
-    advice = f"look at {successor}" if successor else "replace it by hand"
-    return f"`{name}` is gone since TensorFlow 2.0 and not part of this package: {advice}"
+    return f"`{name}` is gone since TensorFlow 2.0: {advice(canonical)}"
+
+
+def advice(canonical):
+    """Returns what to do about a member of contrib."""
+    successor = _successors.successor(canonical)
+    return f"write {successor}" if successor else "replace it by hand"
 
 
 def _is_below(canonical, above):
@@ -25,6 +27,8 @@ def _is_below(canonical, above):
 
 def find(plan):
     """Yields what imports or mentions another member of contrib."""
+    if plan.to < (2, 0):
+        return
     for binding in plan.tree.bindings:
         canonical = rewrites.canonical(binding.path)
         if plan.is_moved(binding) or plan.is_dropped(binding):

@@ -43,7 +43,7 @@ def find(plan):
         for match in [_EXPERIMENTAL.match(rewrites.canonical(name))]
         if match
     ]
-    if found:
+    if found and plan.to >= (2, 4):
         names = sorted({name for _, name in found})
         old = " and ".join(f"`{name}`" for name in names)
         new = " and ".join(_STABLE[name] for name in names)

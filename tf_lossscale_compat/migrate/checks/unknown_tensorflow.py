@@ -6,7 +6,8 @@ bound in this file at all.
 
 import re
 
-from tf_lossscale_compat.migrate import _successors, rewrites
+from tf_lossscale_compat.migrate import rewrites
+from tf_lossscale_compat.migrate.checks import other_contrib
 
 _LOOKS_LIKE_TENSORFLOW = re.compile(r"_*(tf|tensorflow)(_?(compat_)?v?[12])?$")
 
@@ -61,5 +62,5 @@ def _advice(qualified):
     parts = rewrites.canonical(qualified).split(".")
     if parts[:2] != ["tensorflow", "contrib"] or parts[2:3] in ([], ["mixed_precision"]):
         return None
-    successor = _successors.successor(".".join(parts)) or "what replaces it"
-    return f"`tf.contrib.{parts[2]}` is gone since TensorFlow 2.0: look at {successor}"
+    advice = other_contrib.advice(".".join(parts))
+    return f"`tf.{'.'.join(parts[1:])}` is gone since TensorFlow 2.0: {advice}"
