@@ -7,7 +7,7 @@ import os
 import re
 import shlex
 
-from tf_lossscale_compat.migrate import rewrites
+from tf_lossscale_compat.migrate import _successors, rewrites
 
 # Of names that `tf.compat.v1` alone has since TensorFlow 2 those that show what a file is written
 # for: the commonest.
@@ -18,7 +18,7 @@ _TENSORFLOW_1 = re.compile(
     r"|get_default_graph|get_default_session|reset_default_graph|set_random_seed|random_uniform"
     r"|random_normal|truncated_normal|assign|assign_add|log|to_float|to_int32|to_int64|py_func"
     r"|is_nan|is_inf|is_finite|train\.(?:\w+(?:Optimizer|Hook|Session|_decay|global_step)|Saver)"
-    r"|losses\.(?:\w+_cross_entropy|\w+_loss|absolute_difference|get_\w+)"
+    r"|losses\.(?:\w*(?:softmax|sigmoid)_cross_entropy|\w+_loss|absolute_difference|get_\w+)"
     r"|metrics\.(?:accuracy|auc|mean|precision|recall)|summary\.(?:FileWriter|merge|merge_all)"
     r"|nn\.(?:rnn_cell|\w*dynamic_rnn|static_rnn)|data\.make_\w+_iterator"
     r"|image\.resize_(?:image|bilinear|bicubic|area|nearest)\w*)(?:\.|$)"
@@ -29,7 +29,6 @@ _BEHAVIOR = re.compile(rb"\bdisable_(?:v2_behavior|eager_execution)\b")
 _MAIN = re.compile(rb"^if __name__ ==", re.MULTILINE)
 # What `tensorflow.compat.v1` does not have, though tf_upgrade_v2 takes the import there.
 _NOT_REPEATED = re.compile(r"tensorflow\.(?:python|core|examples|tools)\.")
-_SLIM = "tensorflow.contrib.slim", "tensorflow.contrib.layers", "tf_slim"
 
 
 def is_for_keras_3(to, source):
@@ -52,7 +51,8 @@ def facts(plan, findings):
     for _, name, _ in tree.mentions():
         root, _, rest = rewrites.canonical(name).partition(".")
         shown = f"`tf.{rest}`"
-        if root == "tf_slim" or ".".join(["tensorflow", *rest.split(".")[:2]]) in _SLIM:
+        gone = _successors.successor(f"tf.{rest}") if rest.startswith("contrib.") else None
+        if "tf_slim" in (gone or root):
             found["slim batch_norm" if "batch_norm" in tree.attributes else "slim", ""] = None
         if root != "tensorflow" or not rest:
             continue

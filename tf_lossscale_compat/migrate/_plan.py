@@ -191,20 +191,18 @@ class Plan:
 
         The second result is what to say of a name, in place of {}, where it is unclear.
         """
-        if namespace.is_meant is None and self._made is None:
-            return True, None
         if namespace.old not in self._usages:
-            calls = [
-                _call(self.tree, node)
-                for chain, node in self.tree.calls
-                if any(
-                    rewrites.find(name)[0] is namespace and _is_member(*rewrites.find(name))
-                    for binding, name in chain.references
-                    if binding is not None
-                )
-            ]
-            is_meant = namespace.is_meant
-            result = True if is_meant is None else is_meant(calls, self.tree), _UNCLEAR
+            result = True, None
+            if namespace.is_meant is not None:
+                member = namespace, [*namespace.members]
+                calls = [
+                    node
+                    for chain, node in self.tree.calls
+                    if any(
+                        each and rewrites.find(name) == member for each, name in chain.references
+                    )
+                ]
+                result = namespace.is_meant(calls, self.tree), _UNCLEAR
             if self._made is not None:
                 result = self._follows(namespace, *result)
             self._usages[namespace.old] = result
@@ -532,7 +530,7 @@ class Plan:
         where = arounds[0][common - 1] if common else None
         if isinstance(where, (cst.Try, cst.TryStar, cst.If)):
             # They are branches of one statement: behind it, whichever branch was taken.
-            return [_After(where, arounds[0][:common])]
+            return [_tree.Statement(where, arounds[0][:common])]
         first = statements[0]
         if len(first.around) == common + 1:
             return [first]
@@ -564,22 +562,11 @@ class Plan:
         self._edits.add(Edit(start, end, new))
 
     def _insert_after(self, anchor, *lines):
-        tree = self.tree
-        start, end = tree.span(anchor.node)
-        if isinstance(anchor, _After):
-            place = self._line_end(tree.span(_last_line(anchor.node))[1])
-            glue = self._new_line(start, place)
-        else:
-            glue = self._glue(anchor)
-            place = end if glue == b"; " else self._line_end(end)
+        start, end = self.tree.span(anchor.node)
+        is_import = isinstance(anchor.node, (cst.Import, cst.ImportFrom))
+        glue = self._glue(anchor) if is_import else self._new_line(start, end)
+        place = end if glue == b"; " else self._line_end(end)
         self._edits.add(Edit(place, place, b"".join(glue + line for line in lines)))
-
-
-class _After(NamedTuple):
-    """A compound statement to insert behind, and the nodes around it with itself."""
-
-    node: cst.CSTNode
-    around: tuple
 
 
 def _declared(around, name):
@@ -599,26 +586,8 @@ def _declared(around, name):
     return None
 
 
-def _last_line(node):
-    """Returns the last simple statement, or line of them, in a compound statement."""
-    for part in ("finalbody", "orelse"):
-        if getattr(node, part, None) is not None:
-            return _last_line(getattr(node, part))
-    if getattr(node, "handlers", None):
-        return _last_line(node.handlers[-1])
-    body = node.body
-    if isinstance(body, cst.SimpleStatementSuite):
-        return body
-    last = (body.body if isinstance(body, cst.IndentedBlock) else body)[-1]
-    return last if isinstance(last, cst.SimpleStatementLine) else _last_line(last)
-
-
 def _alias(binding, name):
     return (name if name == binding.local else f"{name} as {binding.local}").encode()
-
-
-def _is_member(namespace, rest):
-    return namespace is not None and len(rest) == 1 and rest[0] in namespace.members
 
 
 _OURS = "tf_lossscale_compat.keras.mixed_precision.LossScaleOptimizer"
@@ -648,11 +617,3 @@ def _is_ours(name):
 
 
 _CLASSES = {name for namespace in rewrites.NAMESPACES.values() for name in namespace.members}
-
-
-def _call(tree, node):
-    return rewrites.Call(
-        tuple(argument.keyword.value for argument in node.args if argument.keyword is not None),
-        tuple(tree.text(argument.value) for argument in node.args),
-        sum(argument.keyword is None and not argument.star for argument in node.args),
-    )

@@ -11,7 +11,8 @@ import re
 import warnings
 
 import libcst as cst
-from libcst import helpers, metadata
+from libcst import codemod, helpers, metadata
+from libcst.codemod import visitors
 
 _STATEMENTS = (
     cst.SimpleStatementLine,
@@ -153,7 +154,6 @@ class _Collector(cst.CSTVisitor):
         self.attributes = set()
         self.methods = set()
         self.nones = set()
-        self.exported = set()
         self.branches = []
         self._around = []
         self._bases = set()
@@ -259,18 +259,6 @@ class _Collector(cst.CSTVisitor):
     def visit_Assign(self, node):  # noqa: N802
         if isinstance(node.value, cst.Name) and node.value.value == "None":
             self.nones.update(id(target.target) for target in node.targets)
-        for target in node.targets:
-            self._export(target.target, node.value)
-
-    def visit_AugAssign(self, node):  # noqa: N802
-        self._export(node.target, node.value)
-
-    def _export(self, target, value):
-        if isinstance(target, cst.Name) and target.value == "__all__":
-            elements = [element.value for element in getattr(value, "elements", ())]
-            self.exported.update(
-                each.evaluated_value for each in elements if isinstance(each, cst.SimpleString)
-            )
 
     def visit_Param(self, node):  # noqa: N802
         for part in (node.annotation, node.default):
@@ -335,7 +323,6 @@ class Tree:
         self.branches = collector.branches
         self.calls = collector.calls
         self._nones = collector.nones
-        self._exported = collector.exported
         self.bindings = []
         self._tensorflow_as = tensorflow_as
         self._by_alias = {}
@@ -433,8 +420,10 @@ class Tree:
                     id(_leftmost(access.node)) not in known for access in assignment.references
                 ):
                     binding.elsewhere = True
+        exports = visitors.GatherExportsVisitor(codemod.CodemodContext())
+        self.module.visit(exports)
         for binding in self.bindings:
-            binding.elsewhere |= binding.local in self._exported
+            binding.elsewhere |= binding.local in exports.explicit_exported_objects
 
     def mentions(self):
         """Yields what imports and names lead to, as (node, dotted name, what was imported for it).

@@ -59,20 +59,6 @@ def family(name):
     return part if part in ("contrib", "keras") else "train"
 
 
-class Call(NamedTuple):
-    """A call of a namespace's member.
-
-    Attributes:
-      keywords: the names of its keyword arguments.
-      values: the source text of its arguments.
-      positional: how many of them, from the first on, are positional.
-    """
-
-    keywords: Tuple[str, ...]
-    values: Tuple[str, ...]
-    positional: int
-
-
 class Namespace(NamedTuple):
     """One namespace that moves.
 
@@ -83,9 +69,9 @@ class Namespace(NamedTuple):
       whole: whether it has no other public members, so that the namespace itself may be replaced
         wherever it is mentioned.
       module: str, what to import so that `new` can be said.
-      is_meant: None, or a function of the list of `Call`s of the members and of the `_tree.Tree`,
-        which returns whether the file uses them as in this namespace (True), as in another API of
-        the same name (False), or both (None).
+      is_meant: None, or, of the only member, a function of the list of its `cst.Call`s and of the
+        `_tree.Tree`, which returns whether the file uses it as in this namespace (True), as in
+        another API of the same name (False), or both (None).
     """
 
     old: str
@@ -110,11 +96,12 @@ def _signs(calls, tree):
     older = bool(tree.attributes & _OLDER_METHODS)
     newer = "scale_loss" in tree.methods
     for call in calls:
-        second = call.values[1] if call.positional > 1 else ""
-        older = older or "dynamic" in call.keywords or second in ("True", "False")
-        newer = newer or second[:1].isdigit()
+        values = [tree.text(each.value) for each in call.args if not (each.keyword or each.star)]
+        keywords = [each.keyword.value for each in call.args if each.keyword]
+        older = older or "dynamic" in keywords or values[1:2] in (["True"], ["False"])
         # Any other keyword is Keras 3's: `name`, and whatever its base class takes.
-        newer = newer or any(keyword not in _ARGUMENTS for keyword in call.keywords)
+        newer = newer or any(keyword not in _ARGUMENTS for keyword in keywords)
+        newer = newer or "".join(values[1:2])[:1].isdigit()
     return older, newer
 
 
