@@ -155,19 +155,8 @@ class _Collector(cst.CSTVisitor):
         self.methods = set()
         self.nones = set()
         self.branches = []
-        self._around = []
         self._bases = set()
         self._role = ("value", None)
-
-    def on_visit(self, node):
-        if isinstance(node, _STATEMENTS):
-            self._around.append(node)
-        return super().on_visit(node)
-
-    def on_leave(self, node):
-        if isinstance(node, _STATEMENTS):
-            self._around.pop()
-        super().on_leave(node)
 
     def visit_Attribute(self, node):  # noqa: N802
         nodes, value = [node], node.value
@@ -224,7 +213,11 @@ class _Collector(cst.CSTVisitor):
         return False
 
     def visit_Import(self, node):  # noqa: N802
-        self.statements.append(Statement(node, tuple(self._around)))
+        around, parent = [], node
+        while not isinstance(parent, cst.Module):
+            parent = self._parents[parent]
+            around += [parent] if isinstance(parent, _STATEMENTS) else []
+        self.statements.append(Statement(node, tuple(around[::-1])))
         return False
 
     visit_ImportFrom = visit_Import  # noqa: N815
@@ -270,9 +263,7 @@ class _Collector(cst.CSTVisitor):
         self.strings.append(node)
         return False
 
-    def visit_FormattedStringText(self, node):  # noqa: N802
-        self.strings.append(node)
-        return False
+    visit_FormattedStringText = visit_SimpleString  # noqa: N815
 
 
 dotted = helpers.get_full_name_for_node_or_raise
@@ -284,7 +275,7 @@ def _leftmost(node):
     return node
 
 
-class Tree:
+class Tree(_Collector):
     """One parsed source.
 
     Attributes:
@@ -304,6 +295,7 @@ class Tree:
     """
 
     def __init__(self, text, tensorflow_as=()):
+        super().__init__()
         module = parse(text)
         if module.code != text:
             raise ParseError("LibCST does not reproduce this file", 1, 1)
@@ -312,17 +304,9 @@ class Tree:
         wrapper = metadata.MetadataWrapper(module, unsafe_skip_copy=True)
         self._spans = wrapper.resolve(metadata.ByteSpanPositionProvider)
         self._scopes = wrapper.resolve(metadata.ScopeProvider)
+        self._parents = wrapper.resolve(metadata.ParentNodeProvider)
         self.module = module
-        collector = _Collector()
-        module.visit(collector)
-        self.chains = collector.chains
-        self.statements = collector.statements
-        self.strings = collector.strings
-        self.attributes = collector.attributes
-        self.methods = collector.methods
-        self.branches = collector.branches
-        self.calls = collector.calls
-        self._nones = collector.nones
+        module.visit(self)
         self.bindings = []
         self._tensorflow_as = tensorflow_as
         self._by_alias = {}
@@ -397,7 +381,7 @@ class Tree:
                 }
                 found += [(binding, name) for name in sorted(names)]
             # `tf = None` is what a module that does without TensorFlow says: nothing to call there.
-            elif id(getattr(assignment, "node", None)) not in self._nones:
+            elif id(getattr(assignment, "node", None)) not in self.nones:
                 found.append((None, chain.text))
         # In the order of the source, not in that of a set.
         found.sort(key=lambda pair: -1 if pair[0] is None else self.start(pair[0].alias))
