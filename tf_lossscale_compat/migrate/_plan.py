@@ -12,7 +12,7 @@ from typing import Dict, List, NamedTuple, Set, Tuple
 import libcst as cst
 
 from tf_lossscale_compat.migrate import _next, _tree, checks, rewrites
-from tf_lossscale_compat.migrate.checks import unknown_tensorflow
+from tf_lossscale_compat.migrate.checks import contrib
 
 PACKAGE = "tf_lossscale_compat"
 _LINE_END = re.compile(rb"\r\n|\r|\n")
@@ -147,9 +147,8 @@ class Plan:
                 yield chain, None
                 continue
             names = [name for binding, name in chain.references if binding is not None]
-            if unknown_tensorflow.looks_like_tensorflow(chain):
-                names = [unknown_tensorflow.as_tensorflow(chain)]
-            for name in names:
+            maybe = contrib.as_tensorflow(chain)
+            for name in names if maybe is None else [maybe]:
                 namespace, rest = rewrites.find(name)
                 if namespace is not None and rest and rest[0] in namespace.members:
                     yield chain, namespace

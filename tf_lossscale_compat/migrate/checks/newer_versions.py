@@ -1,7 +1,8 @@
 """What newer TensorFlows dropped besides loss scales, in files with loss scaling.
 
-TensorFlow 2.11 took `decay` from Keras' optimizers; 2.16 took away `tf.estimator`, and made Keras 3
-its `tf.keras`: https://github.com/tensorflow/tensorflow/releases/tag/v2.16.1,
+TensorFlow 2.4 took the loss scale from Keras' policies and gave them names outside of
+`experimental`, 2.11 took `decay` from Keras' optimizers, 2.16 took away `tf.estimator` and made
+Keras 3 its `tf.keras`: https://github.com/tensorflow/tensorflow/releases/tag/v2.4.0 and so on,
 https://keras.io/guides/migrating_to_keras_3/. Who stays with Keras 2 (`tf_keras`) says so by
 TF_USE_LEGACY_KERAS=1, in the environment or in the file.
 """
@@ -53,12 +54,27 @@ _ARGUMENTS = {
     "experimental_aggregate_gradients": _NOT_SUMMED,
     "skip_gradients_aggregation": _NOT_SUMMED,
 }
+_KERAS = r"(?:tensorflow\.|tf_)?keras\."
+_POLICY = r"mixed_precision\.(?:experimental\.)?Policy(?:V1)?$"
+_LOSS_SCALE = (
+    "a policy takes no loss scale any more: leave the argument out and wrap the optimizer in"
+    " `tf_lossscale_compat.keras.mixed_precision.experimental.LossScaleOptimizer(optimizer,"
+    " loss_scale)`"
+)
+_STABLE = {
+    "Policy": "`tf.keras.mixed_precision.Policy`",
+    "global_policy": "`tf.keras.mixed_precision.global_policy`",
+    "set_policy": "`tf.keras.mixed_precision.set_global_policy`",
+    "get_layer_policy": "the layer's `dtype_policy`",
+}
+_OLDER_NAME = re.compile(rf"{_KERAS}mixed_precision\.experimental\.({'|'.join(_STABLE)})\b")
 _OLD_STEP = re.compile(rb"\bdef (?:_resource_apply_\w+|get_updates|_create_slots)\b")
 _OPTIMIZER = r"optimizers\.[A-Z]\w+$"
 
 
 def find(plan):
     """Yields what the TensorFlow that the file goes to has no more."""
+    yield from _policies(plan)
     if not plan.is_about_loss_scaling:
         return
     tree = plan.tree
@@ -94,11 +110,34 @@ def _advice(chain, tree):
 
 def _of_keras(chain, pattern):
     """Whether a chain stands for a name of Keras that a pattern matches."""
-    pattern = r"(?:tensorflow\.|tf_)?keras\." + pattern
     return any(
-        binding is not None and re.match(pattern, rewrites.canonical(name))
+        binding is not None and re.match(_KERAS + pattern, rewrites.canonical(name))
         for binding, name in chain.references
     )
+
+
+def _policies(plan):
+    """Yields policies with a loss scale, and the first place of a file with an older name."""
+    tree = plan.tree
+    for chain, call in tree.calls:
+        positional = [argument for argument in call.args if argument.keyword is None]
+        keywords = [argument.keyword.value for argument in call.args if argument.keyword]
+        if _of_keras(chain, _POLICY) and ("loss_scale" in keywords or len(positional) > 1):
+            yield tree.start(chain.nodes[0]), _LOSS_SCALE
+    found = [
+        (tree.start(node), match.group(1))
+        for node, name, _ in tree.mentions()
+        for match in [_OLDER_NAME.match(rewrites.canonical(name))]
+        if match
+    ]
+    if found and plan.to >= (2, 4):
+        names = sorted({name for _, name in found})
+        yield (
+            min(found)[0],
+            f"{' and '.join(f'`{name}`' for name in names)} of Keras' `experimental`: leave them"
+            f" for TensorFlow 2.0 to 2.3, and from 2.4 on take"
+            f" {' and '.join(_STABLE[name] for name in names)}",
+        )
 
 
 def _decay(tree):
