@@ -51,17 +51,13 @@ class ChecksTest(rewriting.RewriteTestCase):
             (6, 9, "begins at 8589934592"),
             (7, 33, "begins at 17179869184"),
         )
-        self.check_transformed(
+        self.check_diff(
             """
-            import tensorflow as tf
+             import tensorflow as tf
+            +import tf_lossscale_compat
 
-            mp = tf.contrib.mixed_precision  # tf-lossscale: checked
-            """,
-            """
-            import tensorflow as tf
-            import tf_lossscale_compat
-
-            mp = tf_lossscale_compat.contrib.mixed_precision  # tf-lossscale: checked
+            -mp = tf.contrib.mixed_precision  # tf-lossscale: checked
+            +mp = tf_lossscale_compat.contrib.mixed_precision  # tf-lossscale: checked
             """,
         )
 
@@ -235,25 +231,17 @@ class ChecksTest(rewriting.RewriteTestCase):
         )
 
     def test_other_scopes_are_other_names(self):
-        self.check_transformed(
+        self.check_diff(
             """
-            import tensorflow as tf
+             import tensorflow as tf
+            +import tf_lossscale_compat
 
-            def f(x=[tf for tf in "ab"]):
-                tf = 1
-                return lambda tf: tf
+             def f(x=[tf for tf in "ab"]):
+                 tf = 1
+                 return lambda tf: tf
 
-            y = tf.train.experimental.LossScale, tf.float16
-            """,
-            """
-            import tensorflow as tf
-            import tf_lossscale_compat
-
-            def f(x=[tf for tf in "ab"]):
-                tf = 1
-                return lambda tf: tf
-
-            y = tf_lossscale_compat.train.experimental.LossScale, tf.float16
+            -y = tf.train.experimental.LossScale, tf.float16
+            +y = tf_lossscale_compat.train.experimental.LossScale, tf.float16
             """,
         )
 
@@ -370,21 +358,16 @@ class ChecksTest(rewriting.RewriteTestCase):
         )
 
     def test_a_name_on_several_lines(self):
-        self.check_transformed(
+        self.check_diff(
             """
-            import tensorflow as tf
+             import tensorflow as tf
+            +import tf_lossscale_compat
 
-            x = ((tf
-                 .contrib)
-                 .mixed_precision \\
-                 . LossScaleOptimizer, tf.float16)
-            """,
-            """
-            import tensorflow as tf
-            import tf_lossscale_compat
-
-            x = (tf_lossscale_compat.contrib.mixed_precision \\
-                 . LossScaleOptimizer, tf.float16)
+            -x = ((tf
+            -     .contrib)
+            -     .mixed_precision \\
+            +x = (tf_lossscale_compat.contrib.mixed_precision \\
+                  . LossScaleOptimizer, tf.float16)
             """,
         )
 

@@ -15,17 +15,13 @@ MEMBERS = (
 class ContribTest(rewriting.RewriteTestCase):
     @parameterized.parameters(*MEMBERS)
     def test_attribute(self, name):
-        self.check_transformed(
+        self.check_diff(
             f"""
-            import tensorflow as tf
+             import tensorflow as tf
+            +import tf_lossscale_compat
 
-            x = tf.constant(tf.contrib.mixed_precision.{name})
-            """,
-            f"""
-            import tensorflow as tf
-            import tf_lossscale_compat
-
-            x = tf.constant(tf_lossscale_compat.contrib.mixed_precision.{name})
+            -x = tf.constant(tf.contrib.mixed_precision.{name})
+            +x = tf.constant(tf_lossscale_compat.contrib.mixed_precision.{name})
             """,
         )
 
@@ -37,19 +33,14 @@ class ContribTest(rewriting.RewriteTestCase):
         ("import tensorflow", "tensorflow.compat.v1"),
     )
     def test_whatever_tensorflow_is_called(self, statement, name):
-        self.check_transformed(
+        self.check_diff(
             f"""
-            {statement}
+             {statement}
+            +import tf_lossscale_compat
 
-            manager = {name}.contrib.mixed_precision.FixedLossScaleManager(5000)
-            {name}.reset_default_graph()
-            """,
-            f"""
-            {statement}
-            import tf_lossscale_compat
-
-            manager = tf_lossscale_compat.contrib.mixed_precision.FixedLossScaleManager(5000)
-            {name}.reset_default_graph()
+            -manager = {name}.contrib.mixed_precision.FixedLossScaleManager(5000)
+            +manager = tf_lossscale_compat.contrib.mixed_precision.FixedLossScaleManager(5000)
+             {name}.reset_default_graph()
             """,
         )
 
@@ -116,123 +107,87 @@ class ContribTest(rewriting.RewriteTestCase):
         self.check_transformed(around.format(before), around.format(after))
 
     def test_code_that_uses_the_imported_names_stays(self):
-        self.check_transformed(
+        self.check_diff(
             """
-            from tensorflow.contrib.mixed_precision.python import loss_scale_manager as lsm_lib
-            from tensorflow.contrib.mixed_precision import LossScaleOptimizer
+            -from tensorflow.contrib.mixed_precision.python import loss_scale_manager as lsm_lib
+            -from tensorflow.contrib.mixed_precision import LossScaleOptimizer
+            +from tf_lossscale_compat.contrib import mixed_precision as lsm_lib
+            +from tf_lossscale_compat.contrib.mixed_precision import LossScaleOptimizer
 
 
-            class Manager(lsm_lib.ExponentialUpdateLossScaleManager):
-                def variables(self):
-                    return [self._loss_scale, self._num_good_steps, self._num_bad_steps]
+             class Manager(lsm_lib.ExponentialUpdateLossScaleManager):
+                 def variables(self):
+                     return [self._loss_scale, self._num_good_steps, self._num_bad_steps]
 
 
-            def wrap(opt, manager=lsm_lib.FixedLossScaleManager(128)) -> LossScaleOptimizer:
-                return LossScaleOptimizer(opt, manager)
-            """,
-            """
-            from tf_lossscale_compat.contrib import mixed_precision as lsm_lib
-            from tf_lossscale_compat.contrib.mixed_precision import LossScaleOptimizer
-
-
-            class Manager(lsm_lib.ExponentialUpdateLossScaleManager):
-                def variables(self):
-                    return [self._loss_scale, self._num_good_steps, self._num_bad_steps]
-
-
-            def wrap(opt, manager=lsm_lib.FixedLossScaleManager(128)) -> LossScaleOptimizer:
-                return LossScaleOptimizer(opt, manager)
+             def wrap(opt, manager=lsm_lib.FixedLossScaleManager(128)) -> LossScaleOptimizer:
+                 return LossScaleOptimizer(opt, manager)
             """,
         )
 
     def test_every_place_of_a_name(self):
-        self.check_transformed(
+        self.check_diff(
             """
-            import functools
-            import tensorflow as tf
+             import functools
+             import tensorflow as tf
+            +import tf_lossscale_compat
 
 
-            @functools.singledispatch
-            def scale(x: tf.contrib.mixed_precision.LossScaleManager, y=tf.float16):
-                assert isinstance(x, (int, tf.contrib.mixed_precision.FixedLossScaleManager))
-                return f"{tf.contrib.mixed_precision.LossScaleOptimizer!r}"
+             @functools.singledispatch
+            -def scale(x: tf.contrib.mixed_precision.LossScaleManager, y=tf.float16):
+            -    assert isinstance(x, (int, tf.contrib.mixed_precision.FixedLossScaleManager))
+            -    return f"{tf.contrib.mixed_precision.LossScaleOptimizer!r}"
+            +def scale(x: tf_lossscale_compat.contrib.mixed_precision.LossScaleManager, y=tf.float16):
+            +    assert isinstance(x, (int, tf_lossscale_compat.contrib.mixed_precision.FixedLossScaleManager))
+            +    return f"{tf_lossscale_compat.contrib.mixed_precision.LossScaleOptimizer!r}"
 
 
-            @scale.register(tf.contrib.mixed_precision.FixedLossScaleManager)
-            class Own(tf.contrib.mixed_precision.LossScaleManager):
-                made_by = lambda self: [tf.contrib.mixed_precision for _ in range(3)]
-            """,
-            """
-            import functools
-            import tensorflow as tf
-            import tf_lossscale_compat
-
-
-            @functools.singledispatch
-            def scale(x: tf_lossscale_compat.contrib.mixed_precision.LossScaleManager, y=tf.float16):
-                assert isinstance(x, (int, tf_lossscale_compat.contrib.mixed_precision.FixedLossScaleManager))
-                return f"{tf_lossscale_compat.contrib.mixed_precision.LossScaleOptimizer!r}"
-
-
-            @scale.register(tf_lossscale_compat.contrib.mixed_precision.FixedLossScaleManager)
-            class Own(tf_lossscale_compat.contrib.mixed_precision.LossScaleManager):
-                made_by = lambda self: [tf_lossscale_compat.contrib.mixed_precision for _ in range(3)]
+            -@scale.register(tf.contrib.mixed_precision.FixedLossScaleManager)
+            -class Own(tf.contrib.mixed_precision.LossScaleManager):
+            -    made_by = lambda self: [tf.contrib.mixed_precision for _ in range(3)]
+            +@scale.register(tf_lossscale_compat.contrib.mixed_precision.FixedLossScaleManager)
+            +class Own(tf_lossscale_compat.contrib.mixed_precision.LossScaleManager):
+            +    made_by = lambda self: [tf_lossscale_compat.contrib.mixed_precision for _ in range(3)]
             """,  # noqa: E501
         )
 
     def test_horovod_inside_and_outside(self):
-        self.check_transformed(
+        self.check_diff(
             """
-            import horovod.tensorflow as hvd
-            import tensorflow as tf
+             import horovod.tensorflow as hvd
+             import tensorflow as tf
+            +import tf_lossscale_compat
 
-            lso = tf.contrib.mixed_precision.LossScaleOptimizer
-            inside = lso(hvd.DistributedOptimizer(tf.train.AdamOptimizer()), manager)
-            hvd.DistributedOptimizer(
-                tf.contrib.mixed_precision.LossScaleOptimizer(opt, manager)
-            ).minimize(loss, global_step=step)
-            """,
-            """
-            import horovod.tensorflow as hvd
-            import tensorflow as tf
-            import tf_lossscale_compat
-
-            lso = tf_lossscale_compat.contrib.mixed_precision.LossScaleOptimizer
-            inside = lso(hvd.DistributedOptimizer(tf.train.AdamOptimizer()), manager)
-            hvd.DistributedOptimizer(
-                tf_lossscale_compat.contrib.mixed_precision.LossScaleOptimizer(opt, manager)
-            ).minimize(loss, global_step=step)
+            -lso = tf.contrib.mixed_precision.LossScaleOptimizer
+            +lso = tf_lossscale_compat.contrib.mixed_precision.LossScaleOptimizer
+             inside = lso(hvd.DistributedOptimizer(tf.train.AdamOptimizer()), manager)
+             hvd.DistributedOptimizer(
+            -    tf.contrib.mixed_precision.LossScaleOptimizer(opt, manager)
+            +    tf_lossscale_compat.contrib.mixed_precision.LossScaleOptimizer(opt, manager)
+             ).minimize(loss, global_step=step)
             """,
         )
 
     def test_new_name_of_the_namespace(self):
-        self.check_transformed(
+        self.check_diff(
             """
-            import tensorflow as tf
+             import tensorflow as tf
+            +import tf_lossscale_compat
 
-            mp = tf.contrib.mixed_precision
-            mp.FixedLossScaleManager(tf.constant(8.0))
-            """,
-            """
-            import tensorflow as tf
-            import tf_lossscale_compat
-
-            mp = tf_lossscale_compat.contrib.mixed_precision
-            mp.FixedLossScaleManager(tf.constant(8.0))
+            -mp = tf.contrib.mixed_precision
+            +mp = tf_lossscale_compat.contrib.mixed_precision
+             mp.FixedLossScaleManager(tf.constant(8.0))
             """,
         )
 
     def test_private_modules_by_attribute(self):
-        self.check_transformed(
+        self.check_diff(
             """
-            from tensorflow.contrib.mixed_precision import python as private
+            -from tensorflow.contrib.mixed_precision import python as private
+            +import tf_lossscale_compat
 
-            private.loss_scale_manager.FixedLossScaleManager(2)
-            """,
-            """
-            import tf_lossscale_compat
-
-            tf_lossscale_compat.contrib.mixed_precision.FixedLossScaleManager(2)
+            -private.loss_scale_manager.FixedLossScaleManager(2)
+            +tf_lossscale_compat.contrib.mixed_precision.FixedLossScaleManager(2)
             """,
         )
 
@@ -258,115 +213,87 @@ class AboveTest(rewriting.RewriteTestCase):
         ("from tensorflow import contrib as tfc", "tfc"),
     )
     def test_goes(self, statement, name):
-        self.check_transformed(
+        self.check_diff(
             f"""
-            {statement}
+            -{statement}
+            +import tf_lossscale_compat
 
-            {name}.mixed_precision.FixedLossScaleManager(8)
-            """,
-            """
-            import tf_lossscale_compat
-
-            tf_lossscale_compat.contrib.mixed_precision.FixedLossScaleManager(8)
+            -{name}.mixed_precision.FixedLossScaleManager(8)
+            +tf_lossscale_compat.contrib.mixed_precision.FixedLossScaleManager(8)
             """,
         )
 
     def test_stays_for_another_member(self):
-        self.check_transformed(
+        self.check_diff(
             """
-            from tensorflow import contrib
+             from tensorflow import contrib
+            +import tf_lossscale_compat
 
-            contrib.mixed_precision.FixedLossScaleManager(8)
-            contrib.slim.flatten(contrib.mixed_precision)
-            """,
-            """
-            from tensorflow import contrib
-            import tf_lossscale_compat
-
-            tf_lossscale_compat.contrib.mixed_precision.FixedLossScaleManager(8)
-            contrib.slim.flatten(tf_lossscale_compat.contrib.mixed_precision)
+            -contrib.mixed_precision.FixedLossScaleManager(8)
+            -contrib.slim.flatten(contrib.mixed_precision)
+            +tf_lossscale_compat.contrib.mixed_precision.FixedLossScaleManager(8)
+            +contrib.slim.flatten(tf_lossscale_compat.contrib.mixed_precision)
             """,
             [(4, 1, "tf_slim")],
         )
 
     def test_goes_out_of_a_longer_import(self):
-        self.check_transformed(
+        self.check_diff(
             """
-            from tensorflow import (
-                contrib,
-                keras,  # this one stays
-                nn,
-            )
+             from tensorflow import (
+            -    contrib,
+                 keras,  # this one stays
+                 nn,
+             )
+            +import tf_lossscale_compat
 
-            contrib.mixed_precision.FixedLossScaleManager(8)
-            """,
-            """
-            from tensorflow import (
-                keras,  # this one stays
-                nn,
-            )
-            import tf_lossscale_compat
-
-            tf_lossscale_compat.contrib.mixed_precision.FixedLossScaleManager(8)
+            -contrib.mixed_precision.FixedLossScaleManager(8)
+            +tf_lossscale_compat.contrib.mixed_precision.FixedLossScaleManager(8)
             """,
         )
 
     def test_of_several_names_only_ours_move(self):
-        self.check_transformed(
+        self.check_diff(
             """
-            from tensorflow.contrib import layers, mixed_precision, slim
-            """,
-            """
-            from tensorflow.contrib import layers, slim
-            from tf_lossscale_compat.contrib import mixed_precision
+            -from tensorflow.contrib import layers, mixed_precision, slim
+            +from tensorflow.contrib import layers, slim
+            +from tf_lossscale_compat.contrib import mixed_precision
             """,
             [(1, 32, "write `tf_slim`"), (1, 57, "import tf_slim as slim")],
         )
 
     def test_the_name_tensorflow_stays_bound(self):
-        self.check_transformed(
+        self.check_diff(
             """
-            import tensorflow.contrib.mixed_precision
+            -import tensorflow.contrib.mixed_precision
+            +import tensorflow, tf_lossscale_compat.contrib.mixed_precision
 
-            tensorflow.contrib.mixed_precision.FixedLossScaleManager(tensorflow.constant(8.0))
-            """,
-            """
-            import tensorflow, tf_lossscale_compat.contrib.mixed_precision
-
-            tf_lossscale_compat.contrib.mixed_precision.FixedLossScaleManager(tensorflow.constant(8.0))
+            -tensorflow.contrib.mixed_precision.FixedLossScaleManager(tensorflow.constant(8.0))
+            +tf_lossscale_compat.contrib.mixed_precision.FixedLossScaleManager(tensorflow.constant(8.0))
             """,
         )
 
     def test_tensorflow_is_imported_besides(self):
-        self.check_transformed(
+        self.check_diff(
             """
-            import tensorflow
-            import tensorflow.contrib.mixed_precision
+             import tensorflow
+            -import tensorflow.contrib.mixed_precision
+            +import tf_lossscale_compat.contrib.mixed_precision
 
-            tensorflow.contrib.mixed_precision.FixedLossScaleManager(tensorflow.constant(8.0))
-            """,
-            """
-            import tensorflow
-            import tf_lossscale_compat.contrib.mixed_precision
-
-            tf_lossscale_compat.contrib.mixed_precision.FixedLossScaleManager(tensorflow.constant(8.0))
+            -tensorflow.contrib.mixed_precision.FixedLossScaleManager(tensorflow.constant(8.0))
+            +tf_lossscale_compat.contrib.mixed_precision.FixedLossScaleManager(tensorflow.constant(8.0))
             """,
         )
 
     def test_exported_names_stay(self):
-        self.check_transformed(
+        self.check_diff(
             """
-            from tensorflow import contrib
+             from tensorflow import contrib
+            +import tf_lossscale_compat
 
-            __all__ = ["contrib"]
-            contrib.mixed_precision.FixedLossScaleManager(8)
-            """,
-            """
-            from tensorflow import contrib
-            import tf_lossscale_compat
-
-            __all__ = ["contrib"]
-            tf_lossscale_compat.contrib.mixed_precision.FixedLossScaleManager(8)
+             __all__ = ["contrib"]
+            -contrib.mixed_precision.FixedLossScaleManager(8)
+            +tf_lossscale_compat.contrib.mixed_precision.FixedLossScaleManager(8)
             """,
             [(1, 24, "remove this import")],
         )

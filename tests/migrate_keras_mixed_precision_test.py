@@ -68,56 +68,40 @@ class TfKerasTest(rewriting.RewriteTestCase):
         )
 
     def test_isinstance_and_subclass(self):
-        self.check_transformed(
+        self.check_diff(
             """
-            import tensorflow as tf
+             import tensorflow as tf
+            +import tf_lossscale_compat.keras.mixed_precision
 
-            class Own(tf.keras.mixed_precision.LossScaleOptimizer):
-                pass
+            -class Own(tf.keras.mixed_precision.LossScaleOptimizer):
+            +class Own(tf_lossscale_compat.keras.mixed_precision.LossScaleOptimizer):
+                 pass
 
-            isinstance(opt, tf.keras.mixed_precision.LossScaleOptimizer) or tf.nn
-            """,
-            """
-            import tensorflow as tf
-            import tf_lossscale_compat.keras.mixed_precision
-
-            class Own(tf_lossscale_compat.keras.mixed_precision.LossScaleOptimizer):
-                pass
-
-            isinstance(opt, tf_lossscale_compat.keras.mixed_precision.LossScaleOptimizer) or tf.nn
+            -isinstance(opt, tf.keras.mixed_precision.LossScaleOptimizer) or tf.nn
+            +isinstance(opt, tf_lossscale_compat.keras.mixed_precision.LossScaleOptimizer) or tf.nn
             """,
         )
 
     def test_other_members_keep_the_import(self):
-        self.check_transformed(
+        self.check_diff(
             """
-            from tensorflow.keras import layers, mixed_precision
+             from tensorflow.keras import layers, mixed_precision
+            +import tf_lossscale_compat.keras.mixed_precision
 
-            mixed_precision.set_global_policy("mixed_float16")
-            opt = mixed_precision.LossScaleOptimizer(opt)
-            """,
-            """
-            from tensorflow.keras import layers, mixed_precision
-            import tf_lossscale_compat.keras.mixed_precision
-
-            mixed_precision.set_global_policy("mixed_float16")
-            opt = tf_lossscale_compat.keras.mixed_precision.LossScaleOptimizer(opt)
+             mixed_precision.set_global_policy("mixed_float16")
+            -opt = mixed_precision.LossScaleOptimizer(opt)
+            +opt = tf_lossscale_compat.keras.mixed_precision.LossScaleOptimizer(opt)
             """,
         )
 
     def test_both_generations(self):
-        self.check_transformed(
+        self.check_diff(
             """
-            from tensorflow.keras import mixed_precision
+            -from tensorflow.keras import mixed_precision
+            +from tf_lossscale_compat.keras import mixed_precision
 
-            mixed_precision.experimental.LossScaleOptimizer(opt, "dynamic")
-            mixed_precision.LossScaleOptimizer(opt)
-            """,
-            """
-            from tf_lossscale_compat.keras import mixed_precision
-
-            mixed_precision.experimental.LossScaleOptimizer(opt, "dynamic")
-            mixed_precision.LossScaleOptimizer(opt)
+             mixed_precision.experimental.LossScaleOptimizer(opt, "dynamic")
+             mixed_precision.LossScaleOptimizer(opt)
             """,
         )
 

@@ -22,19 +22,14 @@ class TrainExperimentalTest(rewriting.RewriteTestCase):
         name=MEMBERS, prefix=("tf", "tf.compat.v1", "tf.compat.v2", "tf.compat.v1.compat.v1")
     )
     def test_attribute(self, name, prefix):
-        self.check_transformed(
+        self.check_diff(
             f"""
-            import tensorflow as tf
+             import tensorflow as tf
+            +import tf_lossscale_compat
 
-            x = {prefix}.train.experimental.{name}
-            y = tf.constant(1)
-            """,
-            f"""
-            import tensorflow as tf
-            import tf_lossscale_compat
-
-            x = tf_lossscale_compat.train.experimental.{name}
-            y = tf.constant(1)
+            -x = {prefix}.train.experimental.{name}
+            +x = tf_lossscale_compat.train.experimental.{name}
+             y = tf.constant(1)
             """,
         )
 
@@ -67,56 +62,40 @@ class TrainExperimentalTest(rewriting.RewriteTestCase):
         self.check_transformed(f"{before}\n", f"{after}\n")
 
     def test_module_alias_moves_when_it_is_used_for_loss_scaling_only(self):
-        self.check_transformed(
+        self.check_diff(
             """
-            from tensorflow.compat.v1.train import experimental
+            -from tensorflow.compat.v1.train import experimental
+            +from tf_lossscale_compat.train import experimental
 
-            scale = experimental.DynamicLossScale.from_config({})
-            """,
-            """
-            from tf_lossscale_compat.train import experimental
-
-            scale = experimental.DynamicLossScale.from_config({})
+             scale = experimental.DynamicLossScale.from_config({})
             """,
         )
 
     def test_module_alias_stays_for_other_members(self):
-        self.check_transformed(
+        self.check_diff(
             """
-            from tensorflow.train import experimental
+             from tensorflow.train import experimental
+            +import tf_lossscale_compat
 
-            scale = experimental.DynamicLossScale()
-            state = experimental.PythonState
-            """,
-            """
-            from tensorflow.train import experimental
-            import tf_lossscale_compat
-
-            scale = tf_lossscale_compat.train.experimental.DynamicLossScale()
-            state = experimental.PythonState
+            -scale = experimental.DynamicLossScale()
+            +scale = tf_lossscale_compat.train.experimental.DynamicLossScale()
+             state = experimental.PythonState
             """,
         )
 
     def test_graph_rewrite_with_a_loss_scale(self):
-        self.check_transformed(
+        self.check_diff(
             """
-            import tensorflow as tf
+             import tensorflow as tf
+            +import tf_lossscale_compat
 
-            loss_scale = tf.train.experimental.DynamicLossScale(
-                initial_loss_scale=2 ** 15, increment_period=1000, multiplier=2.0
-            )
-            opt = tf.train.experimental.enable_mixed_precision_graph_rewrite(opt, loss_scale)
-            tf.identity(loss_scale(), name='loss_scale')
-            """,
-            """
-            import tensorflow as tf
-            import tf_lossscale_compat
-
-            loss_scale = tf_lossscale_compat.train.experimental.DynamicLossScale(
-                initial_loss_scale=2 ** 15, increment_period=1000, multiplier=2.0
-            )
-            opt = tf_lossscale_compat.train.experimental.enable_mixed_precision_graph_rewrite(opt, loss_scale)
-            tf.identity(loss_scale(), name='loss_scale')
+            -loss_scale = tf.train.experimental.DynamicLossScale(
+            +loss_scale = tf_lossscale_compat.train.experimental.DynamicLossScale(
+                 initial_loss_scale=2 ** 15, increment_period=1000, multiplier=2.0
+             )
+            -opt = tf.train.experimental.enable_mixed_precision_graph_rewrite(opt, loss_scale)
+            +opt = tf_lossscale_compat.train.experimental.enable_mixed_precision_graph_rewrite(opt, loss_scale)
+             tf.identity(loss_scale(), name='loss_scale')
             """,  # noqa: E501
         )
 
@@ -137,99 +116,66 @@ class PlaceOfImportsTest(rewriting.RewriteTestCase):
     """An import is added where the one that the name depended on is executed."""
 
     def test_after_docstring_and_future_imports(self):
-        self.check_transformed(
+        self.check_diff(
             '''
-            """Docs."""
-            from __future__ import print_function
-            import tensorflow as tf  # The one.
-            from absl import flags
+             """Docs."""
+             from __future__ import print_function
+             import tensorflow as tf  # The one.
+            +import tf_lossscale_compat
+             from absl import flags
 
-            tf.train.experimental.FixedLossScale(tf.float16)
-            ''',
-            '''
-            """Docs."""
-            from __future__ import print_function
-            import tensorflow as tf  # The one.
-            import tf_lossscale_compat
-            from absl import flags
-
-            tf_lossscale_compat.train.experimental.FixedLossScale(tf.float16)
+            -tf.train.experimental.FixedLossScale(tf.float16)
+            +tf_lossscale_compat.train.experimental.FixedLossScale(tf.float16)
             ''',
         )
 
     def test_inside_a_function(self):
-        self.check_transformed(
+        self.check_diff(
             """
-            def make():
-                import tensorflow as tf
+             def make():
+                 import tensorflow as tf
+            +    import tf_lossscale_compat
 
-                return tf.train.experimental.FixedLossScale(tf.float16)
-
-
-            class Holder:
-                import tensorflow as tf
-                scale = tf.train.experimental.FixedLossScale(tf.float16)
-            """,
-            """
-            def make():
-                import tensorflow as tf
-                import tf_lossscale_compat
-
-                return tf_lossscale_compat.train.experimental.FixedLossScale(tf.float16)
+            -    return tf.train.experimental.FixedLossScale(tf.float16)
+            +    return tf_lossscale_compat.train.experimental.FixedLossScale(tf.float16)
 
 
-            class Holder:
-                import tensorflow as tf
-                import tf_lossscale_compat
-                scale = tf_lossscale_compat.train.experimental.FixedLossScale(tf.float16)
+             class Holder:
+                 import tensorflow as tf
+            -    scale = tf.train.experimental.FixedLossScale(tf.float16)
+            +    import tf_lossscale_compat
+            +    scale = tf_lossscale_compat.train.experimental.FixedLossScale(tf.float16)
             """,
         )
 
     def test_in_a_function_that_imports_for_others(self):
-        self.check_transformed(
+        self.check_diff(
             """
-            tf = None
+             tf = None
 
-            def load():
-                global tf
-                import tensorflow as tf
+             def load():
+                 global tf
+                 import tensorflow as tf
+            +    global tf_lossscale_compat
+            +    import tf_lossscale_compat
 
-            def load_on_one_line(): global tf; import tensorflow as tf
+            -def load_on_one_line(): global tf; import tensorflow as tf
+            +def load_on_one_line(): global tf; import tensorflow as tf; global tf_lossscale_compat; import tf_lossscale_compat
 
-            def load_what_there_is():
-                global tf
-                try:
-                    import tensorflow.compat.v1 as tf
-                except ImportError:
-                    import tensorflow as tf
+             def load_what_there_is():
+                 global tf
+                 try:
+                     import tensorflow.compat.v1 as tf
+            +        global tf_lossscale_compat
+            +        import tf_lossscale_compat
+                 except ImportError:
+                     import tensorflow as tf
+            +        global tf_lossscale_compat
+            +        import tf_lossscale_compat
 
-            def make():
-                return tf.train.experimental.FixedLossScale(tf.float16)
-            """,
-            """
-            tf = None
-
-            def load():
-                global tf
-                import tensorflow as tf
-                global tf_lossscale_compat
-                import tf_lossscale_compat
-
-            def load_on_one_line(): global tf; import tensorflow as tf; global tf_lossscale_compat; import tf_lossscale_compat
-
-            def load_what_there_is():
-                global tf
-                try:
-                    import tensorflow.compat.v1 as tf
-                    global tf_lossscale_compat
-                    import tf_lossscale_compat
-                except ImportError:
-                    import tensorflow as tf
-                    global tf_lossscale_compat
-                    import tf_lossscale_compat
-
-            def make():
-                return tf_lossscale_compat.train.experimental.FixedLossScale(tf.float16)
+             def make():
+            -    return tf.train.experimental.FixedLossScale(tf.float16)
+            +    return tf_lossscale_compat.train.experimental.FixedLossScale(tf.float16)
             """,  # noqa: E501
         )
 
@@ -265,50 +211,34 @@ class PlaceOfImportsTest(rewriting.RewriteTestCase):
         self.assertEqual(result.findings[-1].line, 7)
 
     def test_one_at_the_top_is_enough(self):
-        self.check_transformed(
+        self.check_diff(
             """
-            import tensorflow as tf
+             import tensorflow as tf
+            +import tf_lossscale_compat
 
-            scale = tf.train.experimental.FixedLossScale(tf.float16)
-
-
-            def make():
-                import tensorflow as tf
-
-                return tf.train.experimental.FixedLossScale(tf.float16)
-            """,
-            """
-            import tensorflow as tf
-            import tf_lossscale_compat
-
-            scale = tf_lossscale_compat.train.experimental.FixedLossScale(tf.float16)
+            -scale = tf.train.experimental.FixedLossScale(tf.float16)
+            +scale = tf_lossscale_compat.train.experimental.FixedLossScale(tf.float16)
 
 
-            def make():
-                import tensorflow as tf
+             def make():
+                 import tensorflow as tf
 
-                return tf_lossscale_compat.train.experimental.FixedLossScale(tf.float16)
+            -    return tf.train.experimental.FixedLossScale(tf.float16)
+            +    return tf_lossscale_compat.train.experimental.FixedLossScale(tf.float16)
             """,
         )
 
     def test_one_branch_of_try(self):
-        self.check_transformed(
+        self.check_diff(
             """
-            try:
-                import tensorflow as tf
-            except ImportError:
-                tf = None
+             try:
+                 import tensorflow as tf
+            +    import tf_lossscale_compat
+             except ImportError:
+                 tf = None
 
-            scale = tf and tf.train.experimental.FixedLossScale(8)
-            """,
-            """
-            try:
-                import tensorflow as tf
-                import tf_lossscale_compat
-            except ImportError:
-                tf = None
-
-            scale = tf and tf_lossscale_compat.train.experimental.FixedLossScale(8)
+            -scale = tf and tf.train.experimental.FixedLossScale(8)
+            +scale = tf and tf_lossscale_compat.train.experimental.FixedLossScale(8)
             """,
         )
 
@@ -327,34 +257,26 @@ class PlaceOfImportsTest(rewriting.RewriteTestCase):
                 )
 
     def test_one_line_blocks_and_semicolons(self):
-        self.check_transformed(
+        self.check_diff(
             """
-            try: import tensorflow as tf
-            except ImportError: raise
-            def f(): import tensorflow as tf; return tf.train.experimental.LossScale, tf.x
-            import os; import tensorflow as tf; x = tf.train.experimental.LossScale, tf.x
-            """,
-            """
-            try: import tensorflow as tf; import tf_lossscale_compat
-            except ImportError: raise
-            def f(): import tensorflow as tf; import tf_lossscale_compat; return tf_lossscale_compat.train.experimental.LossScale, tf.x
-            import os; import tensorflow as tf; import tf_lossscale_compat; x = tf_lossscale_compat.train.experimental.LossScale, tf.x
+            -try: import tensorflow as tf
+            +try: import tensorflow as tf; import tf_lossscale_compat
+             except ImportError: raise
+            -def f(): import tensorflow as tf; return tf.train.experimental.LossScale, tf.x
+            -import os; import tensorflow as tf; x = tf.train.experimental.LossScale, tf.x
+            +def f(): import tensorflow as tf; import tf_lossscale_compat; return tf_lossscale_compat.train.experimental.LossScale, tf.x
+            +import os; import tensorflow as tf; import tf_lossscale_compat; x = tf_lossscale_compat.train.experimental.LossScale, tf.x
             """,  # noqa: E501
         )
 
     def test_no_second_one(self):
-        self.check_transformed(
+        self.check_diff(
             """
-            import tensorflow as tf
-            import tf_lossscale_compat
+             import tensorflow as tf
+             import tf_lossscale_compat
 
-            x = tf.train.experimental.LossScale, tf.float16
-            """,
-            """
-            import tensorflow as tf
-            import tf_lossscale_compat
-
-            x = tf_lossscale_compat.train.experimental.LossScale, tf.float16
+            -x = tf.train.experimental.LossScale, tf.float16
+            +x = tf_lossscale_compat.train.experimental.LossScale, tf.float16
             """,
         )
 

@@ -55,11 +55,10 @@ class Plan:
         self._moved = {}  # id of a binding: its namespace and the names beyond it.
         self._dropped = set()  # ids of bindings whose import is replaced.
         self._supplied = set()  # ids of bindings whose import now imports this package too.
+        self._wrappers = list(self._find_wrappers())
         self._ours = {  # Comparisons that name this package's class already.
-            chain.check
-            for chain in tree.chains
-            if chain.role == "check" and any(_is_ours(name) for _, name in chain.references)
-        }
+            chain.check for chain, namespace, _ in self._wrappers if namespace is None
+        } - {None}
 
         self._move_bindings()
         self._edit_chains()
@@ -101,7 +100,7 @@ class Plan:
 
     def wrapper_calls(self):
         """Yields (name of the class, chain, call) where the file makes one of this package's."""
-        wrappers = {id(chain) for chain, _ in self._wrappers()}
+        wrappers = {id(chain) for chain, _, _ in self._wrappers}
         for chain, call in self.tree.calls:
             if id(chain) in wrappers and chain.role == "call" and self.is_ours(chain):
                 parts = [part for _, name in chain.references for part in name.split(".")]
@@ -118,18 +117,11 @@ class Plan:
         person.
         """
         found = set()
-        for chain, namespace in self._wrappers():
-            if chain.role not in ("call", "base"):
-                continue
-            if namespace is None:
-                name = next(name for _, name in chain.references if _is_ours(name))
-                found.add((rewrites.family(name), "moved"))
-            elif self.is_ours(chain):
-                found.add((namespace.family, "moved"))
-            elif chain.bindings and self._accepts(namespace)[0] is False:
-                found.add((namespace.family, "stays"))
-            else:
-                found.add((namespace.family, "open"))
+        for chain, namespace, family in self._wrappers:
+            if chain.role in ("call", "base"):
+                stays = namespace and chain.bindings and self._accepts(namespace)[0] is False
+                state = "stays" if stays else "open"
+                found.add((family, "moved" if self.is_ours(chain) else state))
         return found
 
     @property
@@ -137,21 +129,20 @@ class Plan:
         """Whether what is done depends on other files' wrappers."""
         return any(
             chain.role == "check" and namespace is not None and not self._is_settled(chain)
-            for chain, namespace in self._wrappers()
+            for chain, namespace, _ in self._wrappers
         )
 
-    def _wrappers(self):
-        """Yields chains that name a class of a namespace, and that, or None for this package's."""
+    def _find_wrappers(self):
+        """Yields chains that name a class, its namespace or None for this package's, its family."""
         for chain in self.tree.chains:
-            if any(_is_ours(name) for _, name in chain.references):
-                yield chain, None
-                continue
-            names = [name for binding, name in chain.references if binding is not None]
             maybe = contrib.as_tensorflow(chain)
-            for name in names if maybe is None else [maybe]:
-                namespace, rest = rewrites.find(name)
-                if namespace is not None and rest and rest[0] in namespace.members:
-                    yield chain, namespace
+            for name in [name for _, name in chain.imported] if maybe is None else [maybe]:
+                namespace, rest = rewrites.find_member(name)
+                if _is_ours(name):
+                    yield chain, None, rewrites.family(name)
+                    break
+                if namespace is not None and rest:
+                    yield chain, namespace, rewrites.family(namespace.new)
                     break
 
     def _is_settled(self, chain):
@@ -159,11 +150,11 @@ class Plan:
 
     def _follows(self, namespace, accepted, why):
         """What `_accepts` returns for a file with checks, given what it returns without them."""
-        family = namespace.family
+        family = rewrites.family(namespace.new)
         roles = {
             chain.role
-            for chain, each in self._wrappers()
-            if each is not None and each.family == family and not self._is_settled(chain)
+            for chain, other, each in self._wrappers
+            if other is not None and each == family and not self._is_settled(chain)
         }
         if "check" not in roles:
             return accepted, why
@@ -175,12 +166,8 @@ class Plan:
             return None, _MADE_IN_TWO_WAYS
         if is_maker:
             return accepted, why
-        if states == {"moved"}:
-            return True, None
-        if states == {"stays"}:
-            return False, None
-        if states == {"open"}:
-            return None, _LEFT_OPEN
+        if states:
+            return {"moved": (True, None), "stays": (False, None)}.get(*states, (None, _LEFT_OPEN))
         return (accepted, why) if "value" in roles else (None, _MADE_NOWHERE)
 
     # Step by step.
@@ -197,9 +184,7 @@ class Plan:
                 calls = [
                     node
                     for chain, node in self.tree.calls
-                    if any(
-                        each and rewrites.find(name) == member for each, name in chain.references
-                    )
+                    if any(rewrites.find(name) == member for _, name in chain.imported)
                 ]
                 result = namespace.is_meant(calls, self.tree), _UNCLEAR
             if self._made is not None:
@@ -247,14 +232,13 @@ class Plan:
                 if any(
                     id(other) not in candidates and rewrites.find(name)[0] is not None
                     for chain in binding.chains
-                    for other, name in chain.references
-                    if other is not None
+                    for other, name in chain.imported
                 )
             ]
-            if not stays:
-                break
             for key in stays:
                 del candidates[key]
+            if not stays:
+                break
         for key, (_, namespace) in candidates.items():
             self._moved[key] = (namespace, [])
 
@@ -351,16 +335,10 @@ class Plan:
 
     def _mentioned(self, binding):
         """Whether text that is no code, or no longer, still holds the name: a string, a comment."""
-        source = self.tree.source
-        keep, position = [], 0
-        spans = sorted(
-            [edit[:2] for edit in self._edits] + [self.tree.span(binding.statement.node)]
-        )
-        for start, end in spans:
-            keep.append(source[position:start])
-            position = max(position, end)
-        keep.append(source[position:])
-        return re.search(rb"\b%s\b" % re.escape(binding.local.encode()), b" ".join(keep))
+        name = rb"\b%s\b" % re.escape(binding.local.encode())
+        imported = self.tree.text(binding.statement.node).encode()
+        besides = len(re.findall(name, self.tree.source)) - len(re.findall(name, imported))
+        return besides > len(binding.chains)
 
     def _needs(self, binding):
         return sorted({self._edited[id(chain)] for chain in binding.chains})

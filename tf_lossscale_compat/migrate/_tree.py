@@ -106,8 +106,13 @@ class Chain:
         return ".".join(self.names)
 
     @property
+    def imported(self):
+        """Those of `references` that are imports."""
+        return [each for each in self.references if each[0] is not None]
+
+    @property
     def bindings(self):
-        return [binding for binding, _ in self.references if binding is not None]
+        return [binding for binding, _ in self.imported]
 
 
 class Binding:
@@ -422,9 +427,8 @@ class Tree(_Collector):
             for binding in statement.bindings:
                 yield binding.alias, binding.path, ""
         for chain in self.chains:
-            for binding, name in chain.references:
-                if binding is not None:
-                    yield chain.nodes[0], name, binding.path
+            for binding, name in chain.imported:
+                yield chain.nodes[0], name, binding.path
             if not chain.references:
                 for path in stars:
                     yield chain.nodes[0], f"{path}.{chain.text}", ""

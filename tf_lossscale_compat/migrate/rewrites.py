@@ -81,11 +81,6 @@ class Namespace(NamedTuple):
     module: str = "tf_lossscale_compat"
     is_meant: Optional[Callable] = None
 
-    @property
-    def family(self):
-        """The `family` of the new name."""
-        return family(self.new)
-
 
 _OLDER_METHODS = {"get_scaled_loss", "get_unscaled_gradients", "dynamic_counter"}
 _ARGUMENTS = ("inner_optimizer", "dynamic", "initial_scale", "dynamic_growth_steps")

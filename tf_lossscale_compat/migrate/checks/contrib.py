@@ -36,8 +36,8 @@ def _imported(plan):
 
 def _mentioned(plan):
     for chain in plan.tree.chains:
-        for binding, name in chain.references if not plan.is_edited(chain) else ():
-            if binding is None or plan.is_moved(binding) or not _is_unknown(name):
+        for binding, name in chain.imported if not plan.is_edited(chain) else ():
+            if plan.is_moved(binding) or not _is_unknown(name):
                 continue
             canonical, imported = map(rewrites.canonical, (name, binding.path))
             # What the import already brings was reported there.
@@ -74,7 +74,7 @@ def as_tensorflow(chain):
 
     It may where no import of TensorFlow, Keras or this package shows what its name is.
     """
-    roots = {name.split(".")[0] for binding, name in chain.references if binding is not None}
+    roots = {name.split(".")[0] for _, name in chain.imported}
     place = _place(chain)
     if place is None or roots & {*rewrites.ROOTS, "tf_lossscale_compat"}:
         return None

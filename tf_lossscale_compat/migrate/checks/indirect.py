@@ -65,11 +65,9 @@ def _values(plan):
 def _as_value(chain, aliased):
     function, argument = chain.function or (None, None)
     name = getattr(argument, "evaluated_value", None)
-    for binding, qualified in chain.references:
+    for _, qualified in chain.imported:
         canonical = rewrites.canonical(qualified)
         namespace, rest = rewrites.find(qualified)
-        if binding is None:
-            continue
         if canonical == "tensorflow.contrib" or (
             canonical == "tensorflow" and function and name == "contrib"
         ):

@@ -110,10 +110,8 @@ def _advice(chain, tree):
 
 def _of_keras(chain, pattern):
     """Whether a chain stands for a name of Keras that a pattern matches."""
-    return any(
-        binding is not None and re.match(_KERAS + pattern, rewrites.canonical(name))
-        for binding, name in chain.references
-    )
+    names = [rewrites.canonical(name) for _, name in chain.imported]
+    return any(re.match(_KERAS + pattern, name) for name in names)
 
 
 def _policies(plan):
