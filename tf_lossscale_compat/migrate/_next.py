@@ -3,6 +3,8 @@
 Each step is a command or lines to paste. What TensorFlow's own `tf_upgrade_v2` does is left to it.
 """
 
+import collections
+import itertools
 import os
 import re
 import shlex
@@ -23,9 +25,13 @@ _TENSORFLOW_1 = re.compile(
     r"|nn\.(?:rnn_cell|\w*dynamic_rnn|static_rnn)|data\.make_\w+_iterator"
     r"|image\.resize_(?:image|bilinear|bicubic|area|nearest)\w*)(?:\.|$)"
 )
-_KERAS_2 = re.compile(r"(?:layers|nn\.rnn_cell)(?:\.|$)")
+_KERAS_2 = re.compile(r"(?:layers|nn\.rnn_cell|keras)(?:\.|$)")
 _SWITCH = "TF_USE_LEGACY_KERAS"
-_BEHAVIOR = re.compile(rb"\bdisable_(?:v2_behavior|eager_execution)\b")
+# Steps for the whole program, which any of its files shows to be done.
+_DONE = {
+    "main": re.compile(rb"\bdisable_(?:v2_behavior|eager_execution)\b"),
+    "batch_norm": re.compile(rb"\btf_keras\.legacy_tf_layers\b"),
+}
 _MAIN = re.compile(rb"^if __name__ ==", re.MULTILINE)
 # What `tensorflow.compat.v1` does not have, though tf_upgrade_v2 takes the import there.
 _NOT_REPEATED = re.compile(r"tensorflow\.(?:python|core|examples|tools)\.")
@@ -53,21 +59,18 @@ def facts(plan, findings):
         shown = f"`tf.{rest}`"
         gone = _successors.successor(f"tf.{rest}") if rest.startswith("contrib.") else None
         if "tf_slim" in (gone or root):
-            found["slim batch_norm" if "batch_norm" in tree.attributes else "slim", ""] = None
-        if root != "tensorflow" or not rest:
-            continue
-        if rest.startswith("keras"):
+            found["slim", ""] = None
+            if "batch_norm" in tree.attributes and plan.to >= (2, 16):
+                found["batch_norm", ""] = None
+        elif root == "tensorflow" and _TENSORFLOW_1.match(rest):
+            is_version_1 = True
+            if "compat.v1" not in name:
+                found["by hand" if by_hand else "upgrade", shown] = None
+        if root == "tensorflow" and _KERAS_2.match(rest):
             keras.append(("keras", shown))
-        if not _TENSORFLOW_1.match(rest):
-            continue
-        is_version_1 = True
-        if _KERAS_2.match(rest):
-            keras.append(("keras", shown))
-        if "compat.v1" not in name:
-            found["by hand" if by_hand else "upgrade", shown] = None
     if is_version_1:
-        found["behavior" if _MAIN.search(tree.source) else "behavior elsewhere", ""] = None
-        if is_for_keras_3(plan.to, tree.source):
+        found["main" if _MAIN.search(tree.source) else "not main", ""] = None
+        if plan.is_for_keras_3:
             found.update(dict.fromkeys(keras))
     if any(": on Keras 3 " in finding.message for finding in findings):
         found["choice", ""] = None
@@ -83,91 +86,71 @@ class Steps:
 
     def __init__(self, to):
         self._to = "{}.{}".format(*to)
-        self._files = {}  # Step: {path: what shows it}.
-        self._is_disabled = False
+        self._files = collections.defaultdict(dict)  # Step: {path: what shows it}.
+        self._done = set()
 
     def read(self, data):
         """Takes the bytes of any file."""
-        self._is_disabled |= bool(_BEHAVIOR.search(data))
+        self._done.update(step for step, done in _DONE.items() if done.search(data))
 
     def add(self, path, found):
         """Takes the `facts` of a file."""
         for step, shown in found:
-            self._files.setdefault(step, {}).setdefault(path, []).append(shown)
+            self._files[step].setdefault(path, []).append(shown)
 
     def text(self):
         """Returns all steps, "" where there are none."""
-        steps = [
-            *self._upgrade(),
-            *self._behavior(),
-            *self._slim(),
-            *self._keras(),
-        ]
-        if not steps:
-            return ""
-        numbered = [f"\n{number}. {step}\n" for number, step in enumerate(steps, 1)]
-        return f"\nnext, on TensorFlow {self._to}:\n" + "".join(numbered)
+        steps = [f"\n{number}. {step}\n" for number, step in enumerate(self._steps(), 1)]
+        return f"\nnext, on TensorFlow {self._to}:\n" + "".join(steps) if steps else ""
 
-    def _upgrade(self):
-        for_tool, by_hand = self._files.get("upgrade"), self._files.get("by hand")
-        if for_tool:
+    def _steps(self):
+        files = self._files
+        only = "only `tf.compat.v1` has this since TensorFlow 2"
+        if files["upgrade"]:
             command = "tf_upgrade_v2 --mode SAFETY --reportfile tf_upgrade_v2.log"
+            paths = map(shlex.quote, files["upgrade"])
+            commands = [f"\n    {command} --infile {path} --outfile {path}" for path in paths]
+            tool = "Let TensorFlow's own tool change the import"
+            yield f"{_shown(files['upgrade'])}: {only}. {tool}:\n{''.join(commands)}"
+        if files["by hand"]:
             yield (
-                f"{_shown(for_tool)}: only `tf.compat.v1` has this since TensorFlow 2. Let"
-                " TensorFlow's own tool change the import:\n"
-                + "".join(
-                    f"\n    {command} --infile {path} --outfile {path}"
-                    for path in map(shlex.quote, for_tool)
-                )
+                f"{_shown(files['by hand'])}: {only}. In place of `import tensorflow as tf` write"
+                " this line, and leave imports such as `from tensorflow.python` alone, which"
+                " tf_upgrade_v2 would break:\n\n    import tensorflow.compat.v1 as tf"
             )
-        if by_hand:
-            yield (
-                f"{_shown(by_hand)}: only `tf.compat.v1` has this since TensorFlow 2. Replace"
-                " `import tensorflow as tf` by this line and leave imports such as `from"
-                " tensorflow.python` alone, which tf_upgrade_v2 would break:\n"
-                "\n    import tensorflow.compat.v1 as tf"
-            )
-
-    def _behavior(self):
-        main = self._files.get("behavior") or self._files.get("behavior elsewhere")
-        if main and not self._is_disabled:
+        main = files["main"] or files["not main"]
+        if main and "main" not in self._done:
             where = " or ".join(main) if len(main) < 3 else "the program's main file"
             yield (
                 f"In {where}, below the imports, and in no file that the program imports, write"
                 " this line, so that graphs and variables are those of TensorFlow 1:\n"
                 "\n    tf.disable_v2_behavior()"
             )
-
-    def _slim(self):
-        batch_norm = self._files.get("slim batch_norm")
-        files = {**self._files.get("slim", {}), **(batch_norm or {})}
-        if files:
-            yield f"{_listing(files)}: install tf-slim.\n\n    pip install tf-slim"
-        if batch_norm:
+        if files["slim"]:
+            yield f"{_listing(files['slim'])}: install tf-slim.\n\n    pip install tf-slim"
+        install = f"pip install --no-deps 'tf_keras=={self._to}.*'"
+        if files["batch_norm"] and "batch_norm" not in self._done:
             yield (
-                f"{_listing(batch_norm)}: for its `batch_norm`, add these lines, as tf-slim looks"
-                " for tf_keras' layers at a former place:\n\n    import sys\n"
+                f"{_listing(files['batch_norm'])}: tf-slim looks for the layers of its `batch_norm`"
+                f" where tf_keras had them once. Install tf_keras and add these lines:\n\n"
+                f"    {install}\n\n    import sys\n"
                 "    import tf_keras.src.legacy_tf_layers.normalization as normalization\n"
                 '    sys.modules["tf_keras.legacy_tf_layers.normalization"] = normalization'
             )
-
-    def _keras(self):
-        keras, choice = self._files.get("keras"), self._files.get("choice")
-        commands = (
-            f":\n\n    pip install --no-deps 'tf_keras=={self._to}.*'\n    export {_SWITCH}=1"
-        )
-        if keras:
-            yield f"{_shown(keras)}: Keras 3 lacks this. Stay with Keras 2{commands}"
-        if choice:
+        commands = f":\n\n    {install}\n    export {_SWITCH}=1"
+        if files["keras"]:
+            yield f"{_shown(files['keras'])}: Keras 3 lacks this. Stay with Keras 2{commands}"
+        if files["choice"]:
             yield (
-                f"{_listing(choice)}: change the places that say `on Keras 3`, or leave them and"
-                f" stay with Keras 2{', as in the step before' if keras else commands}"
+                f"{_listing(files['choice'])}: change the places that say `on Keras 3`, or leave"
+                " them and stay with Keras 2"
+                + (", as in the step before" if files["keras"] else commands)
             )
 
 
 def _shown(files):
     """Returns files with what shows their step: names, but for the first few how many."""
-    first = list(dict.fromkeys(name for names in files.values() for name in names))
+    first = list(dict.fromkeys(itertools.chain(*files.values())))
     more = f" and {len(first) - 3} more names" if len(first) > 3 else ""
     return f"{_listing(files)} ({', '.join(first[:3])}{more})"
 

@@ -7,9 +7,10 @@ it depended on, in the same branch or function, so that it is executed just when
 """
 
 import re
-from typing import Dict, List, NamedTuple, Set, Tuple
+from typing import Dict, List, Set, Tuple
 
 import libcst as cst
+from libcst import matchers
 
 from tf_lossscale_compat.migrate import _next, _tree, checks, rewrites
 from tf_lossscale_compat.migrate.checks import contrib
@@ -18,19 +19,11 @@ PACKAGE = "tf_lossscale_compat"
 _LINE_END = re.compile(rb"\r\n|\r|\n")
 
 
-class Edit(NamedTuple):
-    """Bytes `start` to `end` of the source become `new`."""
-
-    start: int
-    end: int
-    new: bytes
-
-
 class Plan:
     """What is to be done to one source.
 
     Attributes:
-      edits: list of `Edit`, in order, that do not overlap.
+      edits: list of (start, end, new bytes) in bytes of the source, in order, without overlap.
       findings: list of (where in the source, in bytes, and what to say), in order.
 
     Args:
@@ -48,7 +41,7 @@ class Plan:
         self.is_for_keras_3 = _next.is_for_keras_3(to, tree.source)
         self._keep_imports = keep_imports
         self._made = made
-        self._edits: Set[Edit] = set()
+        self._edits: Set[Tuple[int, int, bytes]] = set()
         self._findings = set()
         self._usages = {}
         self._edited = {}  # id of a chain: the module to import for its new text.
@@ -371,7 +364,7 @@ class Plan:
         if len(statement.around) > 1 or len(line.body) > 1 or b"#" in self.tree.source[start:end]:
             return False
         newline = _LINE_END.match(self.tree.source, end)
-        self._edits.add(Edit(start, newline.end() if newline else end, b""))
+        self._edits.add((start, newline.end() if newline else end, b""))
         return True
 
     def _edit_import(self, statement):
@@ -400,14 +393,11 @@ class Plan:
                 self._replace(binding.alias, ", ".join(modules).encode())
 
     def _bound_besides(self, binding):
-        """Whether each use of a binding has another import that binds it as well."""
-        return all(
-            self.is_edited(chain)
-            or any(
-                other is not binding and rewrites.canonical(other.path) == "tensorflow"
-                for other in chain.bindings
-            )
-            for chain in binding.chains
+        """Whether another import of TensorFlow, at the top of the file, binds the same name."""
+        return any(
+            other.local == binding.local and len(other.statement.around) == 1
+            for other in self.tree.bindings
+            if rewrites.canonical(other.path) == "tensorflow"
         )
 
     def _edit_import_from(self, statement):
@@ -454,10 +444,10 @@ class Plan:
         last_kept = max(number for number, is_gone in enumerate(gone) if not is_gone)
         for number, is_gone in enumerate(gone):
             if is_gone and number < last_kept:
-                self._edits.add(Edit(spans[number][0], spans[number + 1][0], b""))
+                self._edits.add((spans[number][0], spans[number + 1][0], b""))
         if last_kept + 1 < len(spans):
             # With what follows the last name, such as a comma before a closing parenthesis.
-            self._edits.add(Edit(spans[last_kept][1], spans[-1][1], b""))
+            self._edits.add((spans[last_kept][1], spans[-1][1], b""))
 
     def _add_imports(self, given):
         """Adds the imports that no edited one brings; `given` as `_edit_imports` returns it."""
@@ -536,14 +526,14 @@ class Plan:
 
     def _replace(self, node, new):
         start, end = self.tree.span(node)
-        self._edits.add(Edit(start, end, new))
+        self._edits.add((start, end, new))
 
     def _insert_after(self, anchor, *lines):
         start, end = self.tree.span(anchor.node)
         is_import = isinstance(anchor.node, (cst.Import, cst.ImportFrom))
         glue = self._glue(anchor) if is_import else self._new_line(start, end)
         place = end if glue == b"; " else self._line_end(end)
-        self._edits.add(Edit(place, place, b"".join(glue + line for line in lines)))
+        self._edits.add((place, place, b"".join(glue + line for line in lines)))
 
 
 def _declared(around, name):
@@ -552,15 +542,13 @@ def _declared(around, name):
     That is `cst.Global` or `cst.Nonlocal`; None where it does not.
     """
     functions = [node for node in around if isinstance(node, cst.FunctionDef)]
-    waiting = [functions[-1].body] if functions else []
-    while waiting:
-        node = waiting.pop()
-        if isinstance(node, (cst.Global, cst.Nonlocal)):
-            if name in [item.name.value for item in node.names]:
-                return type(node)
-        elif not isinstance(node, (cst.FunctionDef, cst.ClassDef)):
-            waiting += node.children
-    return None
+    words = (
+        matchers.findall(functions[-1], matchers.Global() | matchers.Nonlocal())
+        if functions
+        else ()
+    )
+    found = [type(word) for word in words if name in [item.name.value for item in word.names]]
+    return found[0] if found else None
 
 
 def _alias(binding, name):

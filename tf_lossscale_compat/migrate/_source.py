@@ -96,12 +96,8 @@ def migrate(text, options=Options()):  # noqa: B008
     if has_checks:
         plan = _plan.Plan(tree, options.keep_imports, own | options.made, options.to)
     edits = [
-        (
-            _characters(tree.source, edit.start),
-            _characters(tree.source, edit.end),
-            edit.new.decode(),
-        )
-        for edit in plan.edits
+        (_characters(tree.source, start), _characters(tree.source, end), new.decode())
+        for start, end, new in plan.edits
     ]
     new_text = apply(text, edits)
     if edits:
