@@ -94,4 +94,9 @@ def run(args):
     from tf_lossscale_compat.migrate import _command, _source
 
     options = _source.Options(to, tuple(args.tensorflow_as))
-    return _command.run(args.paths, args.write, args.check, args.exclude, options)
+    run = _command.Run(args.write, args.check, options)
+    if args.paths == ["-"]:
+        run.pipe(sys.stdin.buffer.read())
+    else:
+        run.paths(args.paths, args.exclude)
+    return run.exit_code

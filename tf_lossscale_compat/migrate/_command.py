@@ -74,8 +74,14 @@ def migrate_bytes(data, notebook=None, options=_source.Options()):  # noqa: B008
         )
 
 
-class _Run:
-    """Counts, and prints as it goes: diffs and names to standard output, the rest to the other."""
+class Run:
+    """One call: counts, and prints diffs and names to standard output, the rest to the other.
+
+    Args:
+      write: whether to change files instead of showing a diff.
+      check: whether only to name the files that would change.
+      options: `_source.Options`.
+    """
 
     def __init__(self, write, check, options):
         self._write = write
@@ -155,7 +161,7 @@ class _Run:
         self._fail(error.filename, f"cannot be read: {error.strerror}")
 
     def paths(self, paths, exclude):
-        """Goes over files and folders, each file once."""
+        """Goes over files and folders, each file once; `exclude` as of `_walk.files`."""
         seen = set()
         found = []
         for path in paths:
@@ -217,24 +223,3 @@ def diff(path, old, new):
     return "".join(
         line if line.endswith("\n") else line + "\n\\ No newline at end of file\n" for line in lines
     )
-
-
-def run(paths, write, check, exclude, options):
-    """Migrates files and folders, or standard input.
-
-    Args:
-      paths: list of str; `["-"]` for standard input.
-      write: whether to change files instead of showing a diff.
-      check: whether only to name the files that would change.
-      exclude: patterns, see `_walk.files`.
-      options: `_source.Options`.
-
-    Returns:
-      The exit code, as in this package's docstring.
-    """
-    task = _Run(write, check, options)
-    if paths == ["-"]:
-        task.pipe(sys.stdin.buffer.read())
-    else:
-        task.paths(paths, exclude)
-    return task.exit_code

@@ -68,14 +68,9 @@ def is_notebook(text):
 
 
 def migrate(text, options):
-    """Rewrites the code cells of a notebook.
+    """Rewrites the code cells of a notebook's JSON; otherwise as `_source.migrate`.
 
-    Args:
-      text: str, the notebook's JSON.
-      options: `_source.Options`.
-
-    Returns:
-      A `_source.Result`, with places in the JSON, and the cell in messages.
+    Places are those in the JSON, and messages name the cell.
 
     Raises:
       NotebookError: it is no notebook.
@@ -185,39 +180,24 @@ def _blank(text):
 
 def _mask(source):
     """Returns a cell's source with what is IPython's replaced, character for character."""
-    lines = _LINE.findall(source)
-    result, masked_to = [], 0
-    first = next((number for number, line in enumerate(lines) if line.strip()), None)
-    if first is not None:
-        magic = _CELL_MAGIC.match(lines[first])
-        if magic:
-            if magic.group(1) not in _PYTHON_CELLS:
-                return _blank(source)
-            result = [_blank(line) for line in lines[: first + 1]]
-            masked_to = first + 1
-    inside = _StringState()
-    number = masked_to
-    while number < len(lines):
-        line = lines[number]
-        magic = _ASSIGNED.match(line) or _MAGIC.match(line)
-        if magic and not inside.open:
-            kept = magic.group("kept")
-            result.append(kept + _nothing(line[len(kept) :]))
-            # A command goes on behind a backslash.
-            while line.rstrip("\r\n").endswith("\\") and number + 1 < len(lines):
-                number += 1
-                line = lines[number]
-                result.append(_blank(line))
-        else:
+    lines, result = _LINE.findall(source), []
+    magic = _CELL_MAGIC.match(source)
+    if magic:
+        if magic.group(1) not in _PYTHON_CELLS:
+            return _blank(source)
+        count = len(_ENDS.findall(magic.group())) + 1
+        result, lines = [_blank(line) for line in lines[:count]], lines[count:]
+    inside, goes_on = _StringState(), False
+    for line in lines:
+        magic = None if inside.open else _ASSIGNED.match(line) or _MAGIC.match(line)
+        if not goes_on and not magic:
             inside.read(line)
             result.append(line)
-        number += 1
+            continue
+        kept = "" if goes_on else magic.group("kept") + "0"  # A number says nothing.
+        result.append(kept + _blank(line[len(kept) :]))
+        goes_on = line.rstrip("\r\n").endswith("\\")  # A command goes on behind a backslash.
     return "".join(result)
-
-
-def _nothing(text):
-    blank = _blank(text)
-    return "0" + blank[1:]
 
 
 class _StringState:

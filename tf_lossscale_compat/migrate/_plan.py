@@ -284,7 +284,8 @@ class Plan:
             )
         if "#" in self.tree.text(chain.nodes[-1 - len(rest)]):
             return f"a comment stands inside `{chain.text}`: {new} by hand"
-        if not all(map(self._imports_package, self.tree.assignments(chain, PACKAGE))):
+        named = map(self.tree.binding, self.tree.assignments(chain, PACKAGE))
+        if any(binding is None or binding.qualified != PACKAGE for binding in named):
             return (
                 f"`{PACKAGE}` is another object's name here: import the package under a name of"
                 f" its own and {new} with that"
@@ -301,10 +302,6 @@ class Plan:
         word = _declared(binding.statement.around, binding.local)
         works = not rewrites.canonical(binding.path).startswith("tensorflow.contrib")
         return word is cst.Nonlocal or (word is cst.Global and not works)
-
-    def _imports_package(self, assignment):
-        binding = self.tree.binding(assignment)
-        return binding is not None and binding.qualified == PACKAGE
 
     def _drop_bindings(self):
         """Finds imports that nothing uses once the chains are edited."""
@@ -483,11 +480,7 @@ class Plan:
         return any(f"{binding.path}.".startswith(f"{module}.") for binding in bindings)
 
     def _anchors(self, statements):
-        """Returns the statements after which an import is as good as after these.
-
-        Args:
-          statements: the import statements that may bind one name.
-        """
+        """Returns where an import is as good as after these, which may bind one name."""
         if len(statements) == 1:
             return statements
         arounds = [statement.around for statement in statements]
@@ -498,10 +491,7 @@ class Plan:
         if isinstance(where, (cst.Try, cst.TryStar, cst.If)):
             # They are branches of one statement: behind it, whichever branch was taken.
             return [_tree.Statement(where, arounds[0][:common])]
-        first = statements[0]
-        if len(first.around) == common + 1:
-            return [first]
-        return statements
+        return statements[:1] if len(arounds[0]) == common + 1 else statements
 
     def _glue(self, statement):
         """Returns what stands between a statement and another one after it."""

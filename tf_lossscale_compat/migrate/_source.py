@@ -66,11 +66,7 @@ class UnsafeEditError(Exception):
 
 
 def may_concern(data):
-    """Whether a file can hold anything to change or to report.
-
-    Args:
-      data: bytes, the file in UTF-8.
-    """
+    """Whether a file's bytes can hold anything to change or to report."""
     if _SURE.search(data):
         return True
     return bool(_CONTRIB.search(data) and _TENSORFLOW.search(data))
@@ -109,7 +105,7 @@ def migrate(text, options=Options()):  # noqa: B008
         Finding(line, column, message)
         for offset, message in plan.findings
         for line, column in [tree.position(offset)]
-        if not _CHECKED.search(tree.line(line))
+        if not _CHECKED.search(tree.lines[line - 1])
     ]
     return Result(new_text, findings, [], own, has_checks, _next.facts(plan, findings), edits)
 

@@ -30,11 +30,7 @@ _SUCCESSORS = {
 
 
 def successor(name):
-    """Returns what to write instead of a member of contrib, or where to look for it, or None.
-
-    Args:
-      name: str, dotted, such as `tensorflow.contrib.layers.layer_norm` or with `tf` before it.
-    """
+    """Returns what to write instead of a name such as `tf.contrib.layers.layer_norm`, or None."""
     member, *rest = name.split(".")[2:]
     home = _SUCCESSORS.get(member)
     if home is None or " " in home:

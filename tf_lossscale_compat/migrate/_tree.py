@@ -6,7 +6,8 @@ tree: positions lead back to the bytes that were read, and those are what is edi
 
 import ast
 import bisect
-import functools
+import dataclasses
+import itertools
 import re
 import warnings
 
@@ -29,7 +30,6 @@ _MAX_LEVELS = 150
 _MAX_BRACKETS = 100
 _BRACKETS = re.compile(r"[()\[\]{}]")
 _CLASS_CHECKS = ("isinstance", "issubclass", "assertIsInstance", "assertNotIsInstance")
-_LINE_ENDS = re.compile(rb"\r\n|\r|\n")
 
 
 class ParseError(ValueError):
@@ -49,21 +49,15 @@ def _check_depth(text):
             level = [ast.parse(text)]
     except (SyntaxError, ValueError):
         # No Python, or a newer one's: then brackets have to do.
-        depth = deepest = 0
-        for bracket in _BRACKETS.findall(text):
-            depth = max(depth + (1 if bracket in "([{" else -1), 0)
-            deepest = max(deepest, depth)
-        too_deep = deepest > _MAX_BRACKETS
+        steps = [1 if bracket in "([{" else -1 for bracket in _BRACKETS.findall(text)]
+        depths = itertools.accumulate(steps, lambda depth, step: max(depth + step, 0))
+        too_deep = max(depths, default=0) > _MAX_BRACKETS
     except (RecursionError, MemoryError):
         too_deep = True
     else:
-        too_deep = False
         for _ in range(_MAX_LEVELS):
             level = [child for node in level for child in ast.iter_child_nodes(node)]
-            if not level:
-                break
-        else:
-            too_deep = True
+        too_deep = bool(level)
     if too_deep:
         raise ParseError("its code is nested too deeply", 1, 1)
 
@@ -115,6 +109,7 @@ class Chain:
         return [binding for binding, _ in self.imported]
 
 
+@dataclasses.dataclass(eq=False)
 class Binding:
     """One name that an import statement binds.
 
@@ -128,23 +123,22 @@ class Binding:
       elsewhere: whether something besides these chains refers to it, such as a quoted annotation.
     """
 
-    def __init__(self, statement, alias, path, local, qualified):
-        self.statement = statement
-        self.alias = alias
-        self.path = path
-        self.local = local
-        self.qualified = qualified
-        self.chains = []
-        self.elsewhere = False
+    statement: "Statement"
+    alias: cst.ImportAlias
+    path: str
+    local: str
+    qualified: str
+    chains: list = dataclasses.field(default_factory=list)
+    elsewhere: bool = False
 
 
+@dataclasses.dataclass(eq=False)
 class Statement:
     """An import statement: its node, its bindings, and the nodes around it, outermost first."""
 
-    def __init__(self, node, around):
-        self.node = node
-        self.around = around
-        self.bindings = []
+    node: cst.CSTNode
+    around: tuple
+    bindings: list = dataclasses.field(default_factory=list)
 
 
 class _Collector(cst.CSTVisitor):
@@ -284,7 +278,7 @@ class Tree(_Collector):
     """One parsed source.
 
     Attributes:
-      source: bytes, in UTF-8 and without a byte order mark.
+      source: bytes, in UTF-8 and without a byte order mark; lines: its lines.
       chains, statements, strings: as collected, in source order.
       attributes: set of all attributes' names; methods: of those that are called.
       branches: the If and Assert nodes.
@@ -305,6 +299,8 @@ class Tree(_Collector):
         if module.code != text:
             raise ParseError("LibCST does not reproduce this file", 1, 1)
         self.source = text.encode("utf-8")
+        self.lines = self.source.splitlines(keepends=True)
+        self._line_starts = [0, *itertools.accumulate(map(len, self.lines))]
         # Nothing is changed in the tree, so it need not be copied first.
         wrapper = metadata.MetadataWrapper(module, unsafe_skip_copy=True)
         self._spans = wrapper.resolve(metadata.ByteSpanPositionProvider)
@@ -359,12 +355,7 @@ class Tree(_Collector):
         return name
 
     def assignments(self, chain, name=None):
-        """Returns all that a name may stand for where a chain stands.
-
-        Args:
-          chain: a `Chain`.
-          name: str; None for the chain's own first name.
-        """
+        """Returns all that a name, the chain's first one if None, may stand for where it stands."""
         scope = self._scopes.get(chain.nodes[0])
         return [] if scope is None else scope[name or chain.names[0]]
 
@@ -445,18 +436,8 @@ class Tree(_Collector):
         start, end = self.span(node)
         return self.source[start:end].decode("utf-8")
 
-    @functools.cached_property
-    def line_starts(self):
-        """The offsets in `source` at which its lines begin."""
-        return [0] + [end.end() for end in _LINE_ENDS.finditer(self.source)]
-
-    def line(self, number):
-        """Returns the bytes of a line, counted from 1."""
-        start, end = [*self.line_starts, len(self.source)][number - 1 : number + 1]
-        return self.source[start:end]
-
     def position(self, offset):
         """Returns the line and the column of a byte, counted from 1, columns in characters."""
-        line = bisect.bisect_right(self.line_starts, offset)
-        start = self.line_starts[line - 1]
+        line = bisect.bisect_right(self._line_starts, offset)
+        start = self._line_starts[line - 1]
         return line, len(self.source[start:offset].decode("utf-8")) + 1

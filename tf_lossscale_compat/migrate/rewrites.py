@@ -30,11 +30,7 @@ ROOTS = ("tensorflow", "tensorflow_core", "keras", "tf_keras")
 
 
 def canonical(qualified_name):
-    """Returns a qualified name without `compat.v1` and its like, as the namespaces are listed.
-
-    Args:
-      qualified_name: str, dotted, from the name of a package on.
-    """
+    """Returns a dotted name without `compat.v1` and its like, as the namespaces are listed."""
     parts = qualified_name.split(".")
     if parts[0] == "tensorflow_core":  # What 1.15 and 2.0 had their API in.
         parts[0] = "tensorflow"
@@ -50,11 +46,7 @@ def canonical(qualified_name):
 
 
 def family(name):
-    """Returns which classes go together, as a wrapper and the checks for it: "keras" or not.
-
-    Args:
-      name: str, a dotted name of this package.
-    """
+    """Returns whose checks go with a dotted name of this package: those of this family."""
     part = name.split(".")[1]
     return part if part in ("contrib", "keras") else "train"
 
@@ -155,14 +147,10 @@ NAMESPACES = {
 
 
 def find(qualified_name):
-    """Finds the namespace that a name is in.
+    """Returns the `Namespace` that a dotted name is in, and the list of its parts beyond it.
 
-    Args:
-      qualified_name: str, dotted, as resolved from the imports of a file.
-
-    Returns:
-      A `Namespace` and the list of the name's parts beyond it, empty for the namespace itself; or
-      None and the whole name's parts where it is in none.
+    The parts are empty for the namespace itself; where the name is in none, the first is None and
+    the parts are those of the whole name.
     """
     parts = canonical(qualified_name).split(".")
     for length in range(len(parts), 1, -1):
