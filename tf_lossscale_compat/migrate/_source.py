@@ -67,9 +67,7 @@ class UnsafeEditError(Exception):
 
 def may_concern(data):
     """Whether a file's bytes can hold anything to change or to report."""
-    if _SURE.search(data):
-        return True
-    return bool(_CONTRIB.search(data) and _TENSORFLOW.search(data))
+    return bool(_SURE.search(data) or (_CONTRIB.search(data) and _TENSORFLOW.search(data)))
 
 
 def migrate(text, options=Options()):  # noqa: B008

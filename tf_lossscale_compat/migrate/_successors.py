@@ -27,6 +27,10 @@ _SUCCESSORS = {
     "tpu": "tf.compat.v1.tpu",
     "training": "tf_slim.training",
 }
+_NOTES = {  # Of what is asked for below a module of contrib, only the module may be known.
+    "layers": ", `instance_norm` and `group_norm` from `tf_slim.layers.normalization`",
+    "training": ", which has no `HParams`: take a class of your own for it",
+}
 
 
 def successor(name):
@@ -46,4 +50,4 @@ def successor(name):
     if not home.startswith("tf_slim"):
         return new
     imported = "import tf_slim as slim" if member == "slim" else "import tf_slim"
-    return f"{new} of the package tf-slim (`{imported}`)"
+    return f"{new} of the package tf-slim (`{imported}`)" + ("" if rest else _NOTES.get(member, ""))
