@@ -155,6 +155,8 @@ class StepsTest(FolderTestCase):
         ("self.compiled_loss", "choice"),
         ("tf.contrib.layers.fully_connected(x)", "slim"),
         ("import tf_slim\ntf_slim.batch_norm(x)", "slim", "batch_norm"),
+        ("import tf_slim\ntf_slim.batch_norm(x)\nimport tf_keras.legacy_tf_layers as n", "slim"),
+        ("from tensorflow.core.framework import graph_pb2\ntf.log(x)", "by hand", "behavior"),
         ("tf.keras.layers.Dense(1), tf.function, tf.math.log(x)",),
     )
     def test_steps(self, code, *steps):
@@ -163,6 +165,7 @@ class StepsTest(FolderTestCase):
     def test_older_versions(self):
         self.check_steps(f"{HEAD}tf.layers.dense(x)", to="1.15")
         self.check_steps(f"{HEAD}tf.layers.dense(x)", "upgrade", "behavior", to="2.15")
+        self.check_steps(f"{HEAD}tf.contrib.slim.batch_norm(x)", "slim", to="2.15")
         os.environ[SWITCH] = "1"
         self.check_steps(f"{HEAD}tf.layers.dense(x)", "upgrade", "behavior")
 
