@@ -1,4 +1,4 @@
-"""Migrates Jupyter notebooks: code cells, and of their JSON only the lines that change.
+"""Migrates Jupyter notebooks: of the JSON the lines that change, and those between them in a cell.
 
 The cells of a notebook are one program, so that an import in one cell is known in the others. What
 is IPython's and not Python's (`%magic`, `!command`, `%%cell` magics, `?help`) is masked by as many
