@@ -719,6 +719,11 @@ class GradientsTest(modes.EagerTestCase):
             "_apply_gradients",
             "_apply_gradients_cross_replica",
             "_raise_if_strategy_unsupported",
+            "_common_apply",
+            "_stateful_handle_finite_grads",
+            "_stateful_handle_non_finite_grads",
+            "_tf_apply",
+            "check_finite",
         )
     )
     def test_a_subclass_cannot_override_what_is_not_called(self, home, name):
