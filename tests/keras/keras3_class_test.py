@@ -136,6 +136,17 @@ class Keras3ClassTest(modes.EagerTestCase):
         self.assertEqual(seen[0][0], 8.0 if built else 32.0)
 
     @keras_homes.each(kind="keras3")
+    def test_an_initial_scale_by_position_as_keras_own_takes_it(self, home):
+        """Another argument is there here; what the error says to write makes the same."""
+        own = home.own()(home.SGD(1.0), 16.0)
+        cure = "for a dynamic one that starts there, initial_scale=16.0 alone"
+        with self.assertRaisesRegex(TypeError, cure):
+            mixed_precision.LossScaleOptimizer(home.SGD(1.0), 16.0)
+        opt = mixed_precision.LossScaleOptimizer(home.SGD(1.0), initial_scale=16.0)
+        self.assertTrue(opt.dynamic)
+        self.assertEqual(opt.initial_scale, own.initial_scale)
+
+    @keras_homes.each(kind="keras3")
     def test_setting_what_cannot_be(self, home):
         opt = mixed_precision.LossScaleOptimizer(home.SGD(1.0), initial_scale=8.0)
         with self.assertRaisesRegex(ValueError, "initial_scale.*-1"):

@@ -252,6 +252,18 @@ class FitTest(modes.EagerTestCase):
         plain = self.trained(home, lambda: home.SGD(0.125, global_clipnorm=0.5), mode)
         self.assertAllClose(ours, plain, rtol=1e-6)
 
+    @keras_homes.each(kind="keras3")
+    def test_apply_of_a_class_that_unscales(self, home):
+        """Is given scaled gradients, and so is what it calls: a warning says so."""
+
+        class Twice(mixed_precision.LossScaleOptimizer):
+            def apply(self, grads, trainable_variables=None):
+                return super().apply(self.get_unscaled_gradients(grads), trainable_variables)
+
+        self.trained(home, lambda: Twice(home.SGD(0.125)))
+        (warning,) = self.warnings()
+        self.assertIn("apply takes scaled gradients", warning)
+
     @keras_homes.each(MODES, kind="keras3")
     def test_classes_that_extend_what_it_does_not_call(self, home, mode):
         """An error says what it calls, and of that they can make use of the others."""
