@@ -321,6 +321,24 @@ class FitTest(modes.EagerTestCase):
             ours = self.trained(home, lambda: self.optimizer(home))
         self.assertAllClose(ours, plain, rtol=1e-6)
 
+    @keras_homes.each(kind="keras3")
+    def test_another_optimizer_within_its_step_follows_the_rule(self, home):
+        other, variable = self.optimizer(home), home.variable(1.0)
+        other.build([variable])
+
+        class Model(home.keras.Sequential):
+            def compute_loss(self, *args, **kwargs):
+                with tf.GradientTape() as tape:
+                    loss = other.get_scaled_loss(tf.convert_to_tensor(variable))
+                grads = other.get_unscaled_gradients([tape.gradient(loss, variable.value)])
+                other.apply_gradients(zip(grads, [variable]))
+                return super().compute_loss(*args, **kwargs)
+
+        model = Model([home.keras.layers.Input((2,)), home.keras.layers.Dense(1)])
+        model.compile(self.optimizer(home), "mse", run_eagerly=True)
+        self.fit(model)
+        self.assertAllEqual(array(variable), 0.875)
+
     @keras_homes.each((True, False), kind="keras3")
     def test_its_step_in_a_users_function_is_known(self, home, autograph):
         """Of which AutoGraph makes another."""
