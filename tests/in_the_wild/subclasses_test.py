@@ -297,8 +297,9 @@ class LossScaleTest(CaseTest):
                 weight = tf1.get_variable("weight", initializer=1.0)
                 optimizer = api.MixedPrecisionLossScaleOptimizer(Keywords(0.5), 8.0)
                 optimizer.minimize(weight * 0.5, name=name)
-                graph = tf1.get_default_graph()
-                mode.run(graph.get_operation_by_name(name or "GradientDescent"))
+                (step,) = tf1.get_collection(tf1.GraphKeys.TRAIN_OP)
+                self.assertEqual(step.name, name or "GradientDescent")
+                mode.run(step)
                 self.assertEqual(mode.value(weight), 0.75)
 
     def test_scale_loss_and_unscale_grads(self):

@@ -42,6 +42,12 @@ _NOT_CALLED = (
     "_apply_gradients",
     "_apply_gradients_cross_replica",
     "_raise_if_strategy_unsupported",
+    # Of Keras 3.
+    "_common_apply",
+    "_stateful_handle_finite_grads",
+    "_stateful_handle_non_finite_grads",
+    "_tf_apply",
+    "check_finite",
 )
 
 # Stands for the class of Keras that each family puts beside this one, with all its attributes.
@@ -84,6 +90,9 @@ class LossScaling(_MixedIntoKeras):
 
     # What a family's base class keeps here too, for nobody.
     _not_reaching: tuple[str, ...] = ()
+
+    def _check_clipping(self, optimizer, enabled):
+        """Raises a ValueError for an optimizer that would clip scaled gradients."""
 
     def _check_scaler(self, scaler):
         """Raises a ValueError where gradients cannot be unscaled as this family does."""
