@@ -591,7 +591,7 @@ class MixedPrecisionLossScaleOptimizer(_BaseLossScaleOptimizer):
             return super()._tflsc_apply(grads_and_vars, global_step, name)
         if overrides("_doing_dynamic_loss_scaling") and not self._doing_dynamic_loss_scaling():
             return self._optimizer.apply_gradients(grads_and_vars, global_step, name)
-        if not overrides("_distributed_apply"):
+        if not (overrides("_distributed_apply") and self._doing_dynamic_loss_scaling()):
             return super()._tflsc_apply(grads_and_vars, global_step, name)
         _step.check_place("apply_gradients")
         return tf.distribute.get_replica_context().merge_call(

@@ -383,6 +383,21 @@ class LossScaleTest(CaseTest):
 
         self.check(make, EXPERIMENTAL, [1.0 - 0.125 * 8.75 / 4, 4.0, 1.0])
 
+    def test_how_gradients_of_a_fixed_scale_are_applied(self):
+        # By the wrapped optimizer at once.
+        for api in EXPERIMENTAL:
+            if api is None:
+                continue
+
+            class Own(api.MixedPrecisionLossScaleOptimizer):
+                def _distributed_apply(self, *args):
+                    raise AssertionError("called")
+
+            with modes.entered("graph_v1") as mode:
+                weight = tf1.get_variable("weight", initializer=1.0)
+                mode.run(Own(sgd(), api.FixedLossScale(8.0)).minimize(weight * 0.5))
+                self.assertEqual(mode.value(weight), 1.0 - 0.125 * 0.5)
+
     def test_bounds_and_two_weights(self):
         def make(api):
             class Bounded(api.DynamicLossScale):
