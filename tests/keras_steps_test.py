@@ -759,8 +759,9 @@ class GradientsTest(modes.EagerTestCase):
         opt = experimental.LossScaleOptimizer(home.SGD(1.0), "dynamic")
         with self.assertRaisesRegex(ValueError, "(?i)no gradients"):
             opt.apply_gradients([(None, variable)])
-        with self.assertRaisesRegex(ValueError, "(?i)no gradients"):
-            opt.apply_gradients([])
+        if home.kind != "v2":
+            with self.assertRaisesRegex(ValueError, "(?i)no gradients"):
+                opt.apply_gradients([])
         with self.assertRaisesRegex(ValueError, "each of 1 variables, got 2"):
             opt.apply([tf.constant(1.0)] * 2, [variable])
         self.assertEqual(number(opt.loss_scale.good_steps), 0)

@@ -848,6 +848,11 @@ class GraphRewriteTest(parameterized.TestCase, tf.test.TestCase):
         experimental.disable_mixed_precision_graph_rewrite()
         self.assertFalse(_sessions_are_rewritten(config))
 
+    def test_warns_where_a_session_is_there_that_is_not_rewritten(self):
+        with tf.Graph().as_default(), tf1.Session(), self.assertLogs("tensorflow") as logs:
+            experimental.enable_mixed_precision_graph_rewrite(self._opt(), 16.0)
+        self.assertIn("existing Sessions", "".join(logs.output))
+
     def test_loss_scale_is_dynamic_by_default(self):
         with tf.Graph().as_default():
             wrapped = experimental.enable_mixed_precision_graph_rewrite(self._opt())

@@ -72,6 +72,20 @@ class MixedPrecisionModelTest(modes.EagerTestCase):
         self.assertIs(model.optimizer, opt)  # Keras wraps others under this policy.
 
     @keras_homes.each()
+    def test_what_compile_wraps_is_an_instance(self, home):
+        # Custom steps ask so before they scale the loss.
+        with home.policy("mixed_float16"):
+            model = compiled(home, home.SGD(1.0), gain(home))
+        own = model.optimizer
+        self.assertIn("LossScaleOptimizer", type(own).__name__)
+        self.assertIsInstance(own, mixed_precision.LossScaleOptimizer)
+        self.assertIsInstance(own, mixed_precision.experimental.LossScaleOptimizer)
+        self.assertNotIsInstance(own, type("Own", (mixed_precision.LossScaleOptimizer,), {}))
+        self.assertNotIsInstance(home.SGD(1.0), mixed_precision.LossScaleOptimizer)
+        ours = mixed_precision.LossScaleOptimizer(home.SGD(1.0))
+        self.assertNotIsInstance(ours, mixed_precision.experimental.LossScaleOptimizer)
+
+    @keras_homes.each()
     def test_layers_see_the_scaled_gradient_in_float16(self, home):
         gradients = []
         with home.policy("mixed_float16"):

@@ -2,11 +2,14 @@
 
 from unittest import mock
 
+import numpy as np
 import tensorflow as tf
 from absl import logging
 from absl.testing import absltest
 
 from tests import keras_homes, modes
+from tests.keras import beside
+from tests.keras_homes import number
 from tf_lossscale_compat.keras import mixed_precision
 
 tf1 = tf.compat.v1
@@ -44,6 +47,22 @@ class HabitsTest(modes.EagerTestCase):
         self.assertEqual(self.told(home, both), [])
         self.assertEqual(self.told(home, lambda *_: {"scaled": False}), [])
         self.assertEqual(self.told(home, lambda *_: None, enabled=False), [])
+
+    @keras_homes.each(kind="v2")
+    def test_a_model_with_nothing_to_train_is_fitted(self, home):
+        def counts(wrap):
+            opt = wrap(home.SGD(1.0))
+            dense = home.keras.layers.Dense(2, trainable=False)
+            model = home.model(dense, inputs=(3,))
+            model.compile(opt, "mse")
+            model.fit(np.ones([4, 3]), np.ones([4, 2]), batch_size=4, verbose=0)
+            opt.apply_gradients([])
+            counter = getattr(opt, "dynamic_counter", None)
+            return number(opt.iterations), None if counter is None else number(counter)
+
+        ours = counts(lambda inner: mixed_precision.LossScaleOptimizer(inner, initial_scale=8.0))
+        own = counts(beside.own(home))
+        self.assertEqual(ours, own if own[1] is not None else (own[0], ours[1]))
 
     @keras_homes.each(kind="current")
     def test_apply_gradients_in_a_branch(self, home):

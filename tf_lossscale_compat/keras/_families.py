@@ -33,6 +33,14 @@ def _family(optimizer_class):
     return None
 
 
+def is_kerass_own(optimizer):
+    """Returns whether `optimizer` is a loss-scale optimizer of any Keras, and none of these."""
+    if isinstance(type(optimizer), _OfOneFamily):
+        return False
+    of_keras = [c for c in type(optimizer).__mro__ if c.__module__.split(".")[0] in _versions.ROOTS]
+    return any(base.__name__.startswith("LossScaleOptimizer") for base in of_keras)
+
+
 def keras_of(base):
     """The Keras module, with `optimizers` and the like, that a base class is from."""
     root = base.__module__.split(".")[0]
@@ -73,6 +81,13 @@ class _OfOneFamily(type):
 
     def __call__(cls, *args, **kwargs):
         return type.__call__(cls, *args, **kwargs)  # Past that of Keras, which picks a class.
+
+    def __instancecheck__(cls, instance):
+        # Custom training steps ask it of what `compile` made under a float16 policy. A False would
+        # have them leave the loss unscaled.
+        if super().__instancecheck__(instance):
+            return True
+        return "_registered_name" in vars(cls) and is_kerass_own(instance)
 
 
 @functools.lru_cache(maxsize=None)

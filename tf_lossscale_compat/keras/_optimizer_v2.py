@@ -109,7 +109,8 @@ class OptimizerV2(_shared.WrapsTFKeras):
         return self.apply_gradients(pairs, name=name, scaled=not unscales)
 
     def _apply_pairs(self, grads_and_vars, scaled, args=(), aggregates=True, **kwargs):
-        grads, variables = _shared.split(grads_and_vars)
+        # A model that has nothing to train can be fitted, as with the inner optimizer alone.
+        grads, variables = _shared.split(grads_and_vars, may_be_empty=True)
         _agreement.check_reduced(self, grads)
         option = "experimental_aggregate_gradients"
         aggregation = None
@@ -149,7 +150,7 @@ class OptimizerV2(_shared.WrapsTFKeras):
           An operation; None in eager mode.
 
         Raises:
-          ValueError: called in a cross-replica context, there is no gradient, or `scaled` is None
+          ValueError: called in a cross-replica context, no pair has a gradient, or `scaled` is None
             and this optimizer was asked both for `scale_loss` and for unscaled gradients.
         """
         args: tuple[Any, ...] = ()

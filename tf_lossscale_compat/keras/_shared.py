@@ -457,16 +457,16 @@ def set_weights(variables, inner, weights, own, assign=assign_each):
     assign_all(variables, weights, assign)
 
 
-def split(grads_and_vars):
+def split(grads_and_vars, may_be_empty=False):
     """Returns the list of gradients and that of variables.
 
     Raises:
-      ValueError: there is no gradient.
+      ValueError: there is no gradient, or no pair unless `may_be_empty`.
     """
     grads_and_vars = list(grads_and_vars)
     grads = [grad for grad, _ in grads_and_vars]
     variables = [variable for _, variable in grads_and_vars]
-    if all(grad is None for grad in grads):  # Also where there are no pairs.
+    if all(grad is None for grad in grads) and not (may_be_empty and not grads):
         names = [getattr(variable, "name", variable) for variable in variables]
         raise ValueError(f"No gradients provided for any variable of {names}.")
     return grads, variables
