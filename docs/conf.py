@@ -15,8 +15,8 @@ author = "the authors of tf_lossscale_compat"
 _version = (ROOT / project / "_version.py").read_text(encoding="utf-8")
 release = version = re.search(r'^__version__ = "(.+)"$', _version, re.MULTILINE).group(1)
 
-# The address of the public repository, such as https://example.org/owner/name; where there is one, pages
-# link it and their sources.
+# The address of the public repository, such as https://example.org/owner/name. Where there is one,
+# each page links its source there.
 REPOSITORY = ""
 
 extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon", "sphinx_copybutton"]
