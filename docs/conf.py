@@ -53,9 +53,10 @@ html_js_files = ["tables.js"]
 html_search_scorer = "scorer.js"
 if REPOSITORY:
     html_theme_options = {
-        "source_repository": REPOSITORY,
-        "source_branch": "main",
-        "source_directory": "docs/",
+        "source_view_link": REPOSITORY + "/blob/main/docs/{filename}",
+        "footer_icons": [
+            {"name": "Repository", "url": REPOSITORY, "html": "Repository", "class": ""}
+        ],
     }
 html_copy_source = False
 html_show_sourcelink = False

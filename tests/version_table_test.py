@@ -3,6 +3,7 @@
 import json
 import os
 import pathlib
+import re
 import subprocess
 import sys
 
@@ -25,6 +26,23 @@ def table():
             break
     header, _, *body = rows
     return {row[0]: dict(zip(header[1:], row[1:])) for row in body}
+
+
+class KerasTableTest(absltest.TestCase):
+    def test_the_table_has_every_environment_of_the_matrix(self):
+        page = PAGE.read_text(encoding="utf-8").split("<!-- matrix table -->")[1]
+        rows = {
+            row.split("|")[1].split(",")[0].strip(): row
+            for row in page.split("\n\n")[1].split("\n")[2:]
+        }
+        noxfile = (TESTS.parent / "noxfile.py").read_text(encoding="utf-8")
+        row = r'^    "\w+": \(\("([\d.]+)".*?\), "([\d.]+)", (.*)\),$'
+        environments = re.findall(row, noxfile, re.MULTILINE)
+        self.assertGreater(len(environments), 8)
+        self.assertEqual(list(rows), list(dict.fromkeys(name for _, name, _ in environments)))
+        for python, tensorflow, requirements in environments:
+            for version in [python, *re.findall(r'"(?:tf-)?keras==([\d.]+)"', requirements)]:
+                self.assertIn(f" {version} ", rows[tensorflow].replace(",", " "))
 
 
 class VersionTableTest(absltest.TestCase):
