@@ -16,7 +16,7 @@ SECONDS = 400
 
 
 def table():
-    """Returns the page's table: version -> column -> cell."""
+    """Returns the page's table: version -> row -> cell."""
     lines = iter(PAGE.read_text(encoding="utf-8").split("<!-- version table -->")[1].split("\n"))
     rows = []
     for line in lines:
@@ -24,8 +24,10 @@ def table():
             rows.append([cell.strip(" `") for cell in line.strip("|").split("|")])
         elif rows:
             break
-    header, _, *body = rows
-    return {row[0]: dict(zip(header[1:], row[1:])) for row in body}
+    (_, *versions), _, *body = rows
+    return {
+        version: {row[0]: row[place] for row in body} for place, version in enumerate(versions, 1)
+    }
 
 
 class KerasTableTest(absltest.TestCase):
@@ -49,10 +51,10 @@ class VersionTableTest(absltest.TestCase):
     def test_the_table_has_every_tensorflow_of_the_matrix(self):
         self.assertEqual(list(table()), ["1.15", "2.0", "2.4", "2.10", "2.15", "2.16", "2.21"])
 
-    def test_the_line_of_this_tensorflow_is_true(self):
+    def test_the_column_of_this_tensorflow_is_true(self):
         version = ".".join(tf.__version__.split(".")[:2])
         if version not in table():
-            self.skipTest(f"the table has no line for TensorFlow {version}")
+            self.skipTest(f"the table has no column for TensorFlow {version}")
         paths = [str(TESTS.parent)] if os.environ.get("TF_LOSSSCALE_TEST_INSTALLED") != "1" else []
         child = subprocess.run(
             [sys.executable, str(TESTS / "programs" / "version_probe.py")],
