@@ -38,7 +38,7 @@ DOCUMENTS = {
     **dict.fromkeys(PAGES, 0),
     "README.md": 3,
     "migration_guide.md": 1,
-    "docs/accumulation.md": 5,
+    "docs/accumulation.md": 4,
     "docs/checkpoints.md": 4,
     "docs/clusters.md": 2,
     "docs/distribution.md": 4,
