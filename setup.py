@@ -57,6 +57,8 @@ setuptools.setup(
     package_data={"tf_lossscale_compat": ["py.typed"]},
     zip_safe=False,
     python_requires=">=3.7",
+    # `pip install -e` puts the clone on the path: type checkers do not follow an import hook.
+    options={"editable_wheel": {"mode": "compat"}},
     install_requires=["absl-py"],
     extras_require={
         # No TensorFlow in install_requires: it has several distributions, and whoever migrates

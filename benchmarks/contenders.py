@@ -1,4 +1,4 @@
-"""What is measured: apply steps of this package, of its peers, and of neither.
+"""The contenders: apply steps of this package, of its peers, and of neither.
 
 Each contender is given the same gradients of a scaled loss, and unscales, tests and applies them.
 It is called as users call it. v1's `minimize` computes gradients by the optimizer that is wrapped,
@@ -50,13 +50,13 @@ class Contender:
 
     @property
     def is_fixed(self):
-        """Whether the loss scale stays as it is."""
+        """True if the loss scale stays as it is."""
         fixed = ("fixed", "factor", "conditional alone")
         return any(word in self.name for word in fixed)
 
     @property
     def is_baseline(self):
-        """Whether there is no loss scale."""
+        """True if there is no loss scale."""
         return self.name == baseline(self.generation)
 
 

@@ -62,11 +62,11 @@ def steps():
     }
 
 
-def main():
+def main(argv=None):
     """Prints a line for each optimizer."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--names", action="store_true", help="list the functions")
-    arguments = parser.parse_args()
+    arguments = parser.parse_args(argv)
     for name, step in steps().items():
         counts = frames_of(step)
         print(f"{sum(counts.values()):4d} {name}")

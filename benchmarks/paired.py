@@ -1,4 +1,4 @@
-"""What can be said of steps that were run in the same rounds: medians, intervals, verdicts.
+"""Statistics of steps that were run in the same rounds: medians and intervals.
 
 Every figure comes with what it would have been, had other of its rounds happened more or less
 often: the rounds are drawn anew, with repetition, and the middle 95 % of what comes out is the
@@ -14,8 +14,6 @@ import numpy as np
 RESAMPLES = 2000
 # Of fewer rounds not even the smallest and the largest hold the median between them 19 times in 20.
 FEWEST = 6
-# How far above an aim the upper end of an interval may lie where the aim is said to be met.
-SLACK = 1.05
 
 
 class Figure:
@@ -72,7 +70,7 @@ class Figure:
         return Figure(self.value / other.value, samples)
 
     def plain(self):
-        """What is written into JSON."""
+        """The figure as JSON has it."""
         return {"value": self.value, "interval": self.interval}
 
 
@@ -100,40 +98,12 @@ def median(values, seed=0):
     return Figure(float(np.median(values)), samples)
 
 
-def smallest(figures):
-    """Returns the smallest of figures, in each resample as in the whole."""
-    samples = None
-    if all(figure.samples is not None for figure in figures):
-        samples = np.min([figure.samples for figure in figures], axis=0)
-    return Figure(min(figure.value for figure in figures), samples)
-
-
-YES, NO, CANNOT_TELL = "yes", "no", "cannot tell"
-
-
-def verdict(figure, aim):
-    """Whether an aim is met: `YES`, `NO` or `CANNOT_TELL`.
-
-    Args:
-      figure: `Figure`, or None for a ratio to something that cannot be told from nothing.
-      aim: number that the figure is to be at most.
-    """
-    if figure is None or figure.interval is None:
-        return CANNOT_TELL
-    low, high = figure.interval
-    if low == high:  # Counted, or the same in all rounds.
-        return YES if figure.value <= aim else NO
-    if figure.value <= aim and high < SLACK * aim:
-        return YES
-    return NO if low > aim else CANNOT_TELL
-
-
 def _milliseconds(seconds):
     return 1e3 * np.asarray(seconds, float)
 
 
 # What a contender has more of than its baseline, if it was counted: the figure, its name then.
-COUNTED = {"nodes": "nodes_added", "peak_bytes": "peak_added", "launches": "launches_added"}
+COUNTED = {"nodes": "nodes_added", "peak_bytes": "peak_added"}
 
 
 def compare(rows, seed=0):
@@ -145,7 +115,6 @@ def compare(rows, seed=0):
         `COUNTED`, and of the names "baseline" and "peer". All rows have the same rounds.
       seed: int, see `median`.
     """
-    floor = median(_milliseconds(rows["floor"]["seconds"]), seed) if "floor" in rows else None
     for row in rows.values():
         for prefix in ("", "applied_"):
             if f"{prefix}seconds" in row:
@@ -156,8 +125,6 @@ def compare(rows, seed=0):
         if base is None or base is row:
             continue
         _less_baseline(row, base, seed)
-        if floor and floor.value > 1:  # Else it is noise.
-            row["overhead_to_floor"] = row["overhead"].over(floor)
         if "applied_overhead" in row:
             row["overhead_to_applied"] = row["overhead"].over(row["applied_overhead"])
     for row in rows.values():

@@ -28,7 +28,7 @@ def main():
     """Makes the steps that the command line names."""
     from benchmarks import contenders, steps
 
-    steps.hide_gpus()
+    steps.prepare_devices()
     workload, mode, name = sys.argv[1:]
     (contender,) = [each for each in contenders.contenders() if each.name == name]
     step = steps.Step(contender, steps.Setting(mode, workload))

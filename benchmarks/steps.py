@@ -1,19 +1,16 @@
 """Steps that are measured side by side: their time, their graphs, their memory."""
 
-import concurrent.futures
 import contextlib
 import gc
-import os
 import random
 import statistics
 import sys
 import time
 
-import numpy as np
 import tensorflow as tf
 
 from benchmarks import contenders as contenders_lib
-from benchmarks import launches, paired, peak, workloads
+from benchmarks import paired, peak, workloads
 
 tf1 = tf.compat.v1
 
@@ -24,47 +21,36 @@ SKIPPED = "skipped "
 TRACES = {"large": 15, "small": 15}
 
 
-def hide_gpus():
-    """Leaves everything to the CPU; called before TensorFlow starts."""
+def prepare_devices(cpus=1):
+    """Leaves everything to the CPU, as so many for `mirrored`; called before TensorFlow starts."""
     tf.config.set_visible_devices([], "GPU")
+    if cpus > 1:
+        (cpu,) = tf.config.list_physical_devices("CPU")
+        devices = [tf.config.LogicalDeviceConfiguration()] * cpus
+        tf.config.set_logical_device_configuration(cpu, devices)
 
 
-def make_logical_cpus(count):
-    """Makes so many devices of the CPU; called before TensorFlow starts."""
-    (cpu,) = tf.config.list_physical_devices("CPU")
-    tf.config.set_logical_device_configuration(
-        cpu, [tf.config.LogicalDeviceConfiguration()] * count
-    )
-
-
-def mirrored(replicas, kind="CPU"):
-    """Returns a MirroredStrategy over so many logical devices of one kind, "CPU" or "GPU"."""
-    devices = [device.name for device in tf.config.list_logical_devices(kind)[:replicas]]
-    if len(devices) < replicas:
-        raise ValueError(f"There are {len(devices)} logical {kind}s and not {replicas}.")
+def mirrored():
+    """Returns a MirroredStrategy over all logical CPUs."""
+    devices = [device.name for device in tf.config.list_logical_devices("CPU")]
     return tf.distribute.MirroredStrategy(
         devices, cross_device_ops=tf.distribute.ReductionToOneDevice()
     )
 
 
 class Setting:
-    """What all contenders on one workload in one mode share: gradients and variables."""
+    """The gradients and variables that all contenders on one workload in one mode share."""
 
-    def __init__(self, mode, workload, strategy=None, device=None):
+    def __init__(self, mode, workload):
         """Makes gradients and variables.
 
         Args:
-          mode: str, one of `MODES`; "mirrored" for every strategy.
+          mode: str, one of `MODES`.
           workload: str, one of `workloads.NAMES`.
-          strategy: the strategy of "mirrored"; None for one over two devices.
-          device: str, where everything is put, and waited for; None for wherever TensorFlow does.
         """
         self.mode = mode
-        self.device = device
         arrays, shapes = workloads.gradients(workload)
-        self.strategy = strategy or tf.distribute.get_strategy()
-        if mode == "mirrored" and strategy is None:
-            self.strategy = mirrored(2, "GPU" if device and "GPU" in device else "CPU")
+        self.strategy = mirrored() if mode == "mirrored" else tf.distribute.get_strategy()
         self.graph = tf.Graph() if mode == "session" else None
         with self.entered():
             self.variables = [self._variable(tf.zeros(shape)) for shape in shapes]
@@ -87,10 +73,7 @@ class Setting:
     @contextlib.contextmanager
     def entered(self):
         """The context that optimizers are made in."""
-        with contextlib.ExitStack() as stack:
-            stack.enter_context(self.graph.as_default() if self.graph else self.strategy.scope())
-            if self.device and self.mode != "mirrored":
-                stack.enter_context(tf.device(self.device))
+        with self.graph.as_default() if self.graph else self.strategy.scope():
             yield
 
     def started_session(self):
@@ -129,8 +112,6 @@ class Step:
     def __init__(self, contender, setting, skipped=False):
         self.trace_seconds = self.nodes = None
         self._given = setting.not_finite if skipped else setting.gradients
-        # What was started on a device is still running when a call returns.
-        self._wait = tf.test.experimental.sync_devices if setting.device else lambda: None
         with setting.entered():
             optimizer = contender.make()
             if hasattr(optimizer, "build"):
@@ -194,51 +175,6 @@ class Step:
         """Runs a step; returns its seconds."""
         start = time.perf_counter()
         self._run()
-        self._wait()
-        return time.perf_counter() - start
-
-
-class _Floor:
-    """One multiplication in place of all gradients' bytes and one reading of them, on all cores.
-
-    By NumPy, as what TensorFlow multiplies in place depends on the graph around it.
-    """
-
-    def __init__(self, workload):
-        arrays, _ = workloads.gradients(workload)
-        arrays = [array[0] if isinstance(array, tuple) else array for array in arrays]
-        cores = len(os.sched_getaffinity(0))
-        self._parts = np.array_split(np.concatenate([array.ravel() for array in arrays]), cores)
-        self._pool = concurrent.futures.ThreadPoolExecutor(cores)
-
-    def __call__(self):
-        """Returns the seconds that it took."""
-        start = time.perf_counter()
-        list(self._pool.map(lambda part: np.multiply(part, np.float32(1), out=part), self._parts))
-        list(self._pool.map(np.max, self._parts))
-        return time.perf_counter() - start
-
-
-class _FloorOnDevice:
-    """The same by TensorFlow, on the device that everything is put on."""
-
-    def __init__(self, workload, device):
-        arrays, _ = workloads.gradients(workload)
-        arrays = [array[0] if isinstance(array, tuple) else array for array in arrays]
-        with tf.device(device):
-            self._all = tf.Variable(np.concatenate([array.ravel() for array in arrays]))
-            self._one = tf.constant(1.0)
-        self._pass = tf.function(self._multiplied, autograph=False)
-        self()
-
-    def _multiplied(self, one):
-        return tf.reduce_max(self._all.assign(self._all * one))
-
-    def __call__(self):
-        """Returns the seconds that it took."""
-        start = time.perf_counter()
-        self._pass(self._one)
-        tf.test.experimental.sync_devices()
         return time.perf_counter() - start
 
 
@@ -252,16 +188,7 @@ class Turns:
       failures: list of str, what the others failed with.
     """
 
-    def __init__(
-        self,
-        setting,
-        label,
-        names=(),
-        skipped=False,
-        floor=None,
-        say=lambda name: None,
-        optimizer="sgd",
-    ):
+    def __init__(self, setting, label, names=(), skipped=False, optimizer="sgd"):
         """Makes the steps.
 
         Args:
@@ -270,8 +197,6 @@ class Turns:
           names: names of the contenders to measure; empty for all.
           skipped: bool, whether the steps of what has a dynamic scale are skipped; then each of
             these contenders takes a step that is applied in every round, too.
-          floor: function without arguments that takes a turn as well and returns its seconds.
-          say: function that is told a contender's name before its steps are made.
           optimizer: str, of `contenders.OPTIMIZERS`.
         """
         self.chosen, self.steps, self.applied, self.failures = [], {}, {}, []
@@ -281,7 +206,6 @@ class Turns:
                 continue
             if (names and contender.name not in names) or (skipped and contender.is_fixed):
                 continue
-            say(contender.name)
             # Without a loss scale every step is applied, as infinity would be.
             skips = skipped and not contender.is_baseline
             try:
@@ -293,8 +217,7 @@ class Turns:
                 self.applied.pop(contender.name, None)
                 self.failures.append(f"{contender.name} ({label}): {error!r:.300}")
                 print(self.failures[-1], file=sys.stderr)
-        timed = {("seconds", "floor"): floor} if floor else {}
-        timed.update({("seconds", name): step for name, step in self.steps.items()})
+        timed = {("seconds", name): step for name, step in self.steps.items()}
         timed.update({("applied_seconds", name): step for name, step in self.applied.items()})
         self._timed = timed
         self._seconds = {key: [] for key in timed}
@@ -303,8 +226,7 @@ class Turns:
 
     def run(self, rounds):
         """Runs so many rounds more."""
-        # In another order each time: a step that follows the floor finds its data no longer in a
-        # cache.
+        # In another order each time, so that each step follows each other.
         for _ in range(rounds):
             self._order.shuffle(self._turns)
             for key in self._turns:
@@ -332,10 +254,6 @@ def measure(
     rounds,
     names=(),
     processes=0,
-    device=None,
-    counted=None,
-    is_sure=lambda rows: True,
-    limit_seconds=0,
     optimizer="sgd",
 ):
     """Measures one workload in one mode, all contenders in turn in every round.
@@ -347,31 +265,16 @@ def measure(
       names: names of the contenders to measure; empty for all.
       processes: int, how many processes peak memory is a median of, for what has a dynamic scale
         and for what has none; 0 leaves it out, as does `SKIPPED`.
-      device: str, where everything is put; None for wherever TensorFlow does.
-      counted: one of `launches.KINDS`, what is counted in some more steps; None for nothing.
-      is_sure: function of compared rows: whether no more rounds are needed.
-      limit_seconds: number, how long more rounds may go on at most.
       optimizer: str, of `contenders.OPTIMIZERS`; peak memory is measured around "sgd".
 
     Returns:
-      {name: row}, a row being a dict of figures; "floor" is among the names.
+      {name: row}, a row being a dict of figures.
     """
     gc.collect()  # What the last setting left.
     skipped = mode.startswith(SKIPPED)
-    setting = Setting(mode[len(SKIPPED) :] if skipped else mode, workload, device=device)
-    floor = _FloorOnDevice(workload, device) if device else _Floor(workload)
-    turns = Turns(setting, f"{workload}, {mode}", names, skipped, floor, optimizer=optimizer)
-    seed = paired.seed_of(workload, mode)
-
-    def compared():
-        rows = turns.rows()
-        paired.compare(rows, seed)
-        return rows
-
+    setting = Setting(mode[len(SKIPPED) :] if skipped else mode, workload)
+    turns = Turns(setting, f"{workload}, {mode}", names, skipped, optimizer)
     turns.run(rounds)
-    deadline = time.monotonic() + limit_seconds
-    while time.monotonic() < deadline and not is_sure(compared()):
-        turns.run(max(rounds // 4, paired.FEWEST))
     if setting.mode == "graph" and not skipped:
         _trace(turns.steps, TRACES.get(workload, 1))
     elif setting.mode == "mirrored" and not skipped:
@@ -384,9 +287,7 @@ def measure(
         if processes and not (contender.is_fixed or skipped):
             peaks = [peak.of(workload, mode, contender.name) for _ in range(processes)]
             row["peak_bytes"] = statistics.median(peaks)
-        if counted:
-            row["launches"] = launches.per_step(turns.steps[contender.name], counted)
-    paired.compare(rows, seed)
+    paired.compare(rows, paired.seed_of(workload, mode))
     return rows
 
 

@@ -3,14 +3,17 @@
 import json
 
 import numpy as np
+import pytest
 import tensorflow as tf
 from absl.testing import parameterized
 
-from tests import keras_homes, modes
+from tests import crossed, keras_homes, modes
 from tf_lossscale_compat import loss_scale as loss_scale_lib
 from tf_lossscale_compat.contrib import mixed_precision as contrib
 from tf_lossscale_compat.keras.mixed_precision import experimental as keras_experimental
 from tf_lossscale_compat.train import experimental
+
+pytestmark = pytest.mark.usefixtures("kept_kernels")
 
 tf1 = tf.compat.v1
 
@@ -262,7 +265,7 @@ class LossScaleAsManagerTest(tf.test.TestCase, parameterized.TestCase):
             )
             self.assertLen(opt.variables(), 2)
 
-    @parameterized.parameters(*[(n, cls) for n in ("graph_v1", "eager") for cls in (0, 1)])
+    @crossed.parameters(*[(n, cls) for n in ("graph_v1", "eager") for cls in (0, 1)])
     def test_a_loss_scale_whose_base_was_not_constructed(self, name, which):
         with modes.entered(name) as mode:
             opt = (CONTRIB, MIXED)[which](sgd(), PlainLossScale())
@@ -425,7 +428,7 @@ class ManagerAsLossScaleTest(tf.test.TestCase, parameterized.TestCase):
 
 
 class ThirdPartyTest(tf.test.TestCase, parameterized.TestCase):
-    @parameterized.parameters(
+    @crossed.parameters(
         *[
             (name, which, returns)
             for name in modes.ALL
@@ -443,7 +446,7 @@ class ThirdPartyTest(tf.test.TestCase, parameterized.TestCase):
                 list(mode.value([manager.scale, manager.steps])), CondManager.expected(FINITE)
             )
 
-    @parameterized.parameters(*[(name, which) for name in modes.ALL for which in (0, 1)])
+    @crossed.parameters(*[(name, which) for name in modes.ALL for which in (0, 1)])
     def test_a_manager_that_returns_what_assign_add_returned(self, name, which):
         with modes.entered(name) as mode:
             manager = AssignAddManager()

@@ -3,7 +3,6 @@
 Horovod itself is not installed here: what is called a stand-in has its class structure.
 """
 
-import copy
 import functools
 import pickle
 import sys
@@ -12,6 +11,7 @@ import types
 from unittest import mock
 
 import numpy as np
+import pytest
 import tensorflow as tf
 from absl.testing import absltest, parameterized
 
@@ -21,6 +21,8 @@ from tf_lossscale_compat import _tf
 from tf_lossscale_compat.contrib import mixed_precision as contrib
 from tf_lossscale_compat.keras import mixed_precision
 from tf_lossscale_compat.train import experimental
+
+pytestmark = pytest.mark.xdist_group("processes")
 
 tf1 = tf.compat.v1
 Contrib = contrib.LossScaleOptimizer
@@ -162,7 +164,7 @@ class KerasTest(modes.EagerTestCase):
     def test_copies_ask_too(self, home, public):
         opt = keras_optimizer(home, public, say_true)
         self.assertIs(opt.agree, say_true)
-        for again in (copy.deepcopy(opt), pickle.loads(pickle.dumps(opt))):
+        for again in keras_homes.copies(opt):
             self.assertIs(again.agree, say_true)
 
     @keras_homes.each(PUBLIC)
@@ -224,7 +226,7 @@ class _Helper:
 
 
 class DistributedV1(tf1.train.Optimizer):
-    """Of r1.15 to 2.x: computes with the wrapped optimizer, then reduces; may leave some local."""
+    """As in r1.15 to 2.x: computes with the wrapped optimizer, reduces; may leave some local."""
 
     __module__ = "horovod.tensorflow"
 
@@ -384,7 +386,6 @@ class StandInTest(modes.EagerTestCase):
         opt = public(distributed_keras(home.SGD(1.0)), loss_scale="dynamic")
         with self.assertRaises(Exception):  # noqa: B017  As Horovod's alone, pickle's or Keras'.
             pickle.dumps(opt)
-        pickle.dumps(public(home.SGD(1.0), loss_scale="dynamic"))
 
     @keras_homes.each(PUBLIC)
     def test_keras_gradients_that_need_no_reduction(self, home, public):

@@ -21,7 +21,7 @@ import tensorflow as tf
 from absl import logging
 from absl.testing import parameterized
 
-from tests import keras_homes, modes, originals, policies
+from tests import crossed, keras_homes, modes, originals, policies
 from tf_lossscale_compat import _keras_files, checkpoint, loss_scale
 from tf_lossscale_compat.contrib import mixed_precision as contrib
 from tf_lossscale_compat.keras import mixed_precision
@@ -521,7 +521,7 @@ class AssignTest(CheckpointTestCase):
         bad = [state.bad_steps or 0] if len(variables) == 3 else []
         self.assertEqual([state.scale, state.good_steps, *bad], [value.item() for value in values])
 
-    @parameterized.parameters(
+    @crossed.parameters(
         *[
             (source, target, mode)
             for source in SOURCES
@@ -756,7 +756,7 @@ class EagerTestCase(CheckpointTestCase):
 
 
 class KerasTest(EagerTestCase):
-    @parameterized.parameters(*[(*family, name) for family in keras_families() for name in SOURCES])
+    @crossed.parameters(*[(*family, name) for family in keras_families() for name in SOURCES])
     def test_round_trip(self, _, module, name):
         state = source(name)
         made, weight = keras_optimizer(keras_module(module))
@@ -965,7 +965,7 @@ class DamageTest(CheckpointTestCase):
             self.assertNotEmpty(str(error))
             return None
 
-    @parameterized.parameters(
+    @crossed.parameters(
         *[(path, ending) for path in BUNDLES for ending in (".index", ".data-00000-of-00001")]
     )
     def test_damaged_bundle(self, path, ending):

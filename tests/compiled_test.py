@@ -5,12 +5,15 @@ import threading
 from unittest import mock
 
 import numpy as np
+import pytest
 import tensorflow as tf
 from absl.testing import parameterized
 
 from tests import modes, replicas
 from tf_lossscale_compat import _compiled, _gradients, _tf
 from tf_lossscale_compat.train.experimental import DynamicLossScale
+
+pytestmark = pytest.mark.usefixtures("kept_kernels")
 
 
 def _counting():

@@ -16,6 +16,8 @@ from tests.conformance import record
 from tf_lossscale_compat.contrib import mixed_precision as contrib
 from tf_lossscale_compat.train import experimental
 
+pytestmark = pytest.mark.usefixtures("kept_kernels")
+
 tf1 = tf.compat.v1
 
 FOLDER = os.path.join(originals.ROOT, "tests", "conformance")
@@ -252,7 +254,7 @@ class ReplayTest(parameterized.TestCase, tf.test.TestCase):
 
 class RecordTest(tf.test.TestCase):
     def test_record_again(self):
-        """Where an original is installed, recording it again gives the committed file."""
+        """Recording an installed original again gives the committed file."""
         if originals.VERSION not in record.RECORDED_BY:
             self.skipTest("only TensorFlow 1.15.5 and 2.0.4 have what the vectors were taken from")
         name = record.RECORDED_BY[originals.VERSION]

@@ -1,4 +1,4 @@
-"""What all tests share: quiet TensorFlow, repeatable hypothesis, the right copy of the package."""
+"""Setup of all tests: quiet TensorFlow, repeatable hypothesis, the right copy of the package."""
 
 import gc
 import importlib.util
@@ -27,36 +27,6 @@ else:
         "suite", deadline=None, derandomize=True, database=None, print_blob=False
     )
     hypothesis.settings.load_profile("suite")
-
-
-# Files whose tests start several processes at once, or wait for some: one worker runs all of them,
-# so that no two such tests meet, and runs them first, as they take the longest.
-MANY_PROCESSES = (
-    "agreement_test.py",
-    "crash_resume_test.py",
-    "examples_test.py",
-    "migrate_kill_test.py",
-    "multi_worker_test.py",
-    "tf1_cluster_test.py",
-)
-
-# Files whose tests draw no random numbers from TensorFlow in eager mode; see `kept_kernels`.
-DRAW_NOTHING = (
-    "adapters_test.py",
-    "compiled_test.py",
-    "conformance_test.py",
-    "contrib_optimizer_test.py",
-    "distribution_contexts_test.py",
-    "fault_matrix_test.py",
-    "gradients_test.py",
-    "hot_path_test.py",
-    "loss_scale_manager_test.py",
-    "loss_scale_test.py",
-    "mixed_precision_optimizer_test.py",
-    "side_by_side_test.py",
-    "step_record_test.py",
-    "update_rule_test.py",
-)
 
 
 def hypothesis_or_skip():
@@ -99,17 +69,17 @@ def pytest_configure(config):
         )
 
 
-@pytest.fixture(autouse=True)
-def kept_kernels(request, monkeypatch):
+@pytest.fixture
+def kept_kernels(monkeypatch):
     """Keeps the kernels of eager operations and functions from one test to the next.
 
-    tf.test.TestCase sets the global seed before each test, and with that, in eager mode, throws all
-    kernels away. To make those of a function again takes longer than most tests.
+    For tests that draw no random numbers from TensorFlow in eager mode. tf.test.TestCase sets the
+    global seed before each test, and with that, in eager mode, throws all kernels away. To make
+    those of a function again takes longer than most tests.
     """
-    if request.path.name in DRAW_NOTHING:
-        from tensorflow.python.eager import context
+    from tensorflow.python.eager import context
 
-        monkeypatch.setattr(context, "set_global_seed", lambda seed: None)
+    monkeypatch.setattr(context, "set_global_seed", lambda seed: None)
 
 
 def pytest_report_header(config):
@@ -119,20 +89,9 @@ def pytest_report_header(config):
     )
 
 
-@pytest.hookimpl(tryfirst=True)  # Before pytest looks at marks.
-def pytest_collection_modifyitems(config, items):
-    from tests import selection
-
+def pytest_collection_modifyitems(items):
     # Every tf.test.TestCase inherits this method, which is no test and skips itself.
     items[:] = [item for item in items if item.name != "test_session"]
-    for item in selection.slow_rows(items):
-        item.add_marker("slow")
-    what = os.environ.get("TF_LOSSSCALE_LEAVE_OUT", "")
-    if what:
-        out = {item for item in items if selection.left_out(item, what)}
-        out |= selection.spare_rows([item for item in items if item not in out], what)
-        config.hook.pytest_deselected(items=list(out))
-        items[:] = [item for item in items if item not in out]
 
 
 def pytest_collection_finish(session):
@@ -160,15 +119,18 @@ def pytest_xdist_auto_num_workers(config):
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config, log):
-    """Deals out whole files, as what a file's tests share is made once in each process."""
-    if config.getoption("dist") != "load":
-        return None
-    from xdist.scheduler import LoadScopeScheduling
+    """Deals out whole files, as what a file's tests share is made once in each process.
 
-    class ByFile(LoadScopeScheduling):
+    Files of one `xdist_group` go to one worker. That of tests which start several processes at once
+    comes first, as it takes the longest.
+    """
+    if config.getoption("dist") != "loadgroup":
+        return None
+    from xdist.scheduler import LoadGroupScheduling
+
+    class ByFile(LoadGroupScheduling):
         def _split_scope(self, nodeid):
-            file = nodeid.split("::")[0].replace(os.sep, "/").rsplit("/", 1)[-1]
-            return "processes" if file in MANY_PROCESSES else file
+            return super()._split_scope(nodeid).split("::")[0]
 
         def _assign_work_unit(self, node):
             if "processes" in self.workqueue:

@@ -8,12 +8,15 @@ import unittest
 from unittest import mock
 
 import numpy as np
+import pytest
 import tensorflow as tf
 from absl.testing import parameterized
 
-from tests import modes, originals
+from tests import crossed, modes, originals
 from tf_lossscale_compat import _gradients
 from tf_lossscale_compat.contrib import mixed_precision as contrib
+
+pytestmark = pytest.mark.usefixtures("kept_kernels")
 
 tf1 = tf.compat.v1
 
@@ -190,7 +193,7 @@ class ComputeGradientsTest(tf.test.TestCase, parameterized.TestCase):
         )
         self.assertIs(opt.calls[1][1], None)
 
-    @parameterized.parameters(*[(name, dtype) for name in modes.ALL for dtype in FLOATS])
+    @crossed.parameters(*[(name, dtype) for name in modes.ALL for dtype in FLOATS])
     def test_the_loss_is_multiplied_by_the_scale_in_its_own_dtype(self, name, dtype):
         with modes.entered(name) as mode:
             opt = BareOptimizer(grads=list)
@@ -480,7 +483,7 @@ class ApplyGradientsTest(tf.test.TestCase, parameterized.TestCase):
             self.assertIs(step, global_step)
             self.assertEqual(applied_name, "train")
 
-    @parameterized.parameters(*[(n, r) for n in modes.ALL for r in ("tensor", "none", "list")])
+    @crossed.parameters(*[(n, r) for n in modes.ALL for r in ("tensor", "none", "list")])
     def test_the_wrapped_optimizer_may_return_anything(self, name, returned):
         class Returns(BareOptimizer):
             def apply_gradients(self, grads_and_vars, global_step=None, name=None):
@@ -505,7 +508,7 @@ class ApplyGradientsTest(tf.test.TestCase, parameterized.TestCase):
             if returned != "none" or name not in modes.GRAPH:
                 self.assertEqual(mode.value(var), 2.0)
 
-    @parameterized.parameters(
+    @crossed.parameters(
         *[(n, kind) for n in ("graph_v1", "eager") for kind in ("zip", "generator", "map", "tuple")]
     )
     def test_grads_and_vars_may_be_any_iterable(self, name, kind):
@@ -562,7 +565,7 @@ class ApplyGradientsTest(tf.test.TestCase, parameterized.TestCase):
             self.assertIsNone(pairs[0][0])
             self.assertIs(pairs[0][1], unused)
 
-    @parameterized.parameters(
+    @crossed.parameters(
         *[(n, o) for n in modes.ALL for o in ("GradientDescent", "Momentum", "Adam")]
     )
     def test_a_none_gradient_leaves_its_variable_to_the_wrapped_optimizer(self, name, opt):
@@ -745,7 +748,7 @@ class ApplyGradientsTest(tf.test.TestCase, parameterized.TestCase):
 
 
 class ContextsTest(tf.test.TestCase, parameterized.TestCase):
-    @parameterized.parameters(*[(n, i) for n in modes.GRAPH for i in ("Adam", "GradientDescent")])
+    @crossed.parameters(*[(n, i) for n in modes.GRAPH for i in ("Adam", "GradientDescent")])
     def test_it_accumulates_gradients_as_bert_does(self, name, inner):
         with modes.entered(name) as mode:
             var = tf1.Variable(0.0)
@@ -1036,7 +1039,7 @@ class HorovodLike(tf1.train.Optimizer):
 
 
 class WrappersTest(tf.test.TestCase, parameterized.TestCase):
-    @parameterized.parameters(*[(n, w) for n in modes.ALL for w in ("inside", "outside")])
+    @crossed.parameters(*[(n, w) for n in modes.ALL for w in ("inside", "outside")])
     def test_a_distributed_optimizer(self, name, where):
         with modes.entered(name) as mode:
             var, unused = tf1.Variable(16.0), tf1.Variable(1.0)

@@ -12,7 +12,7 @@ import numpy as np
 import tensorflow as tf
 from absl.testing import parameterized
 
-from tests import modes, originals, stepping
+from tests import crossed, modes, originals, stepping
 from tf_lossscale_compat.contrib import mixed_precision as contrib
 
 tf1 = tf.compat.v1
@@ -163,7 +163,7 @@ class ComputeGradientsTest(parameterized.TestCase, tf.test.TestCase):
             twice = call(np.array([0, 0], np.int32))
             self.assertAllEqual(twice[0], [np.inf, np.inf])
 
-    @parameterized.parameters(*itertools.product((False, True), ("graph_v1", "graph_v2", "eager")))
+    @crossed.parameters(*itertools.product((False, True), ("graph_v1", "graph_v2", "eager")))
     def test_apply_gradients_hands_on_what_it_is_given(self, keep_sparse, name):
         class Seeing(tf1.train.GradientDescentOptimizer):
             def apply_gradients(self, grads_and_vars, *args, **kwargs):
@@ -185,7 +185,7 @@ class ComputeGradientsTest(parameterized.TestCase, tf.test.TestCase):
 
 
 class TrainingTest(parameterized.TestCase, tf.test.TestCase):
-    @parameterized.parameters(*itertools.product(modes.ALL, (False, True)))
+    @crossed.parameters(*itertools.product(modes.ALL, (False, True)))
     def test_momentum_moves_all_rows(self, name, clip):
         self.assertAllClose(_trained(name, "momentum", _wrap(), clip), _momentum(clip), rtol=1e-6)
 
@@ -196,7 +196,7 @@ class TrainingTest(parameterized.TestCase, tf.test.TestCase):
         self.assertAllClose(tables, _momentum(sparse=True), rtol=1e-6)
         self.assertNotAllClose(tables[-1], _momentum()[-1])
 
-    @parameterized.parameters(
+    @crossed.parameters(
         *itertools.product(SAME_BOTH_WAYS, ("graph_v1", "graph_v2", "eager", "function"))
     )
     def test_others_train_alike_both_ways(self, optimizer, name):
@@ -204,7 +204,7 @@ class TrainingTest(parameterized.TestCase, tf.test.TestCase):
         sparse = _trained(name, optimizer, _wrap(keep_sparse=True))
         self.assertAllClose(dense, sparse, rtol=1e-6, atol=1e-6)
 
-    @parameterized.parameters(
+    @crossed.parameters(
         *itertools.product(("graph_v1", "graph_v2"), sorted(OPTIMIZERS), (False, True))
     )
     def test_trains_as_the_original(self, name, optimizer, clip):
@@ -219,7 +219,7 @@ class TrainingTest(parameterized.TestCase, tf.test.TestCase):
         )
         self.assertAllEqual(_trained(name, optimizer, _wrap(), clip), theirs)
 
-    @parameterized.parameters(*itertools.product(modes.ALL, sorted(MEASURED)))
+    @crossed.parameters(*itertools.product(modes.ALL, sorted(MEASURED)))
     def test_numbers_of_the_original(self, name, optimizer):
         table = _trained(name, optimizer, _wrap())[-1]
         self.assertAllClose(table, MEASURED[optimizer], rtol=1e-6)

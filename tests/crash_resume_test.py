@@ -18,7 +18,7 @@ import tensorflow as tf
 from absl.testing import parameterized
 
 # The first test waits for many starts of TensorFlow, each of which has a limit of its own.
-pytestmark = [pytest.mark.timeout(900), pytest.mark.slow]
+pytestmark = [pytest.mark.timeout(900), pytest.mark.slow, pytest.mark.xdist_group("processes")]
 
 VERSION = tuple(int(part) for part in tf.__version__.split(".")[:2])
 # Every kill costs a start of TensorFlow, so most of them happen on the newest only.

@@ -30,6 +30,8 @@ from tf_lossscale_compat import loss_scale as loss_scale_lib
 from tf_lossscale_compat.contrib.mixed_precision import LossScaleOptimizer
 from tf_lossscale_compat.train.experimental import MixedPrecisionLossScaleOptimizer
 
+pytestmark = pytest.mark.usefixtures("kept_kernels")
+
 tf1 = tf.compat.v1
 
 NAN, INF = float("nan"), float("inf")
@@ -48,7 +50,7 @@ PROGRAMS = [
 ]
 if "no_merge_2" in replicas.REPLICAS:
     PROGRAMS.append(("no_merge_2", "function"))
-# Every other pair of a strategy and a way to run it: slow, and on the newest only.
+# Every other pair of a strategy and a way to run it: on the newest only.
 MORE = [
     ("default", "function"),
     ("default", "graph"),
@@ -58,6 +60,8 @@ MORE = [
 ]
 if NEWEST:
     PROGRAMS += MORE
+# Those whose strategy and whose way to run are each in another pair.
+SLOW = [*MORE, ("mirrored_2", "graph"), ("mirrored_4", "graph"), ("central_3", "eager")]
 SEVERAL = [(name, mode) for name, mode in PROGRAMS if replicas.REPLICAS[name] > 1]
 
 
@@ -83,7 +87,7 @@ def mixed(policy):
 
 # The parameters of `exponential` and of `dynamic` let them act alike.
 def moved(state, finite):
-    """What `state`, a loss scale and a counter of good steps, is after one more step."""
+    """Returns `state`, a loss scale and a counter of good steps, after one more step."""
     scale, good = state
     if not finite:
         return max(scale / 2, 1.0), 0
@@ -563,12 +567,12 @@ class ContextsTest(parameterized.TestCase, tf.test.TestCase):
 
 
 for _test in vars(ContextsTest).values():
-    if any(repr(pair)[1:-1] in getattr(_test, "__x_params_repr__", "") for pair in MORE):
+    if any(repr(pair)[1:-1] in getattr(_test, "__x_params_repr__", "") for pair in SLOW):
         pytest.mark.slow(_test)
 
 
 def reductions(graph):
-    """What crosses replicas in a graph: [(type of operation, shape or None in a function body)]."""
+    """Reductions in a graph: [(type of operation, shape or None in a function body)]."""
 
     # ReductionToOneDevice adds; everything else is a collective.
     def reduces(kind):

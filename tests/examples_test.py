@@ -5,11 +5,13 @@ import os
 import pathlib
 import re
 
+import pytest
 import tensorflow as tf
 from absl.testing import absltest, parameterized
 
-import tf_lossscale_compat
-from tests import forks
+from tests import forks, processes
+
+pytestmark = pytest.mark.xdist_group("processes")
 
 EXAMPLES = pathlib.Path(__file__).resolve().parent.parent / "examples"
 SECONDS = 240
@@ -47,12 +49,9 @@ def run(path, *arguments, **variables):
     Raises:
       AssertionError: it failed; with what it wrote to standard error.
     """
-    # The child gets the same copy of the package, installed or not, as this process.
-    package = pathlib.Path(tf_lossscale_compat.__file__).resolve().parent
-    search = [str(package.parent), os.environ.get("PYTHONPATH", "")]
-    environment = dict(os.environ, PYTHONPATH=os.pathsep.join(filter(None, search)), **variables)
     # Variables that are given are for the import of TensorFlow.
     start = forks.alone if variables else forks.run
+    environment = processes.environment(**variables)
     status, out, err = start([str(path), *arguments], environment, os.getcwd(), SECONDS)
     if status:
         raise AssertionError(f"{path} ended with {status}\n{err[-3000:]}")

@@ -9,6 +9,7 @@ import functools
 import itertools
 
 import numpy as np
+import pytest
 import tensorflow as tf
 from absl.testing import parameterized
 
@@ -20,6 +21,8 @@ from tf_lossscale_compat import (
 )
 from tf_lossscale_compat.contrib.mixed_precision import LossScaleOptimizer
 from tf_lossscale_compat.train.experimental import MixedPrecisionLossScaleOptimizer
+
+pytestmark = pytest.mark.usefixtures("kept_kernels")
 
 tf1 = tf.compat.v1
 
@@ -242,7 +245,7 @@ class Program:
         ]
 
     def expected(self, dense, sparse, dense_slot, sparse_slot, step, state):
-        """What each copy should hold, a dict as `copies`."""
+        """The expected values of all copies, a dict as `copies`."""
         values = [dense, sparse, dense_slot, sparse_slot, step] + list(state)
         return dict(zip(self.copies, values))
 
@@ -258,7 +261,7 @@ class Program:
             self._step(faults)
 
     def values(self):
-        """What each copy holds, a dict as `copies`."""
+        """The values of all copies, a dict as `copies`."""
         with self.entered():
             if self.mode == "graph":
                 return self._session.run(dict(self.copies))

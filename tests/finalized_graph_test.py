@@ -8,7 +8,7 @@ import weakref
 import tensorflow as tf
 from absl.testing import parameterized
 
-from tests import modes
+from tests import crossed, modes
 from tf_lossscale_compat import ExponentialUpdateLossScaleManager, FixedLossScaleManager
 from tf_lossscale_compat.contrib.mixed_precision import LossScaleOptimizer
 from tf_lossscale_compat.train.experimental import MixedPrecisionLossScaleOptimizer
@@ -23,7 +23,7 @@ CASES = tuple(itertools.product(sorted(MANAGERS), modes.GRAPH))
 
 
 class FinalizedGraphTest(parameterized.TestCase, tf.test.TestCase):
-    @parameterized.parameters(*CASES)
+    @crossed.parameters(*CASES)
     def test_calls_after_the_first_add_nothing(self, kind, name):
         with modes.entered(name) as mode:
             manager = MANAGERS[kind]()
@@ -36,7 +36,7 @@ class FinalizedGraphTest(parameterized.TestCase, tf.test.TestCase):
             self.assertEqual(mode.value(again), [8.0] * 3)
             self.assertTrue(all(scale.graph is graph for scale in again))
 
-    @parameterized.parameters(*CASES)
+    @crossed.parameters(*CASES)
     def test_in_a_finalized_graph(self, kind, name):
         with modes.entered(name) as mode:
             manager = MANAGERS[kind]()
@@ -49,7 +49,7 @@ class FinalizedGraphTest(parameterized.TestCase, tf.test.TestCase):
             mode._session.run(update)
             self.assertEqual(mode._session.run(manager.get_loss_scale()), wanted[1])
 
-    @parameterized.parameters(*CASES)
+    @crossed.parameters(*CASES)
     def test_in_the_loop_of_a_monitored_training_session(self, kind, name):
         with modes.entered(name):
             weight = tf1.Variable([1.0], name="weight")
@@ -68,7 +68,7 @@ class FinalizedGraphTest(parameterized.TestCase, tf.test.TestCase):
             self.assertAllEqual(weights, [-2.0])
             self.assertEqual(scales, [8.0] * 4 if kind == "fixed" else [8.0, 4.0, 4.0, 8.0])
 
-    @parameterized.parameters(*CASES)
+    @crossed.parameters(*CASES)
     def test_where_the_step_is_first_built_under_control_dependencies_or_in_a_branch(
         self, kind, name
     ):
@@ -90,7 +90,7 @@ class FinalizedGraphTest(parameterized.TestCase, tf.test.TestCase):
                     self.assertEqual(session.run(manager.get_loss_scale()), scales[-1])
                 self.assertEqual(scales[-1], 8.0 if kind == "fixed" else 16.0)
 
-    @parameterized.parameters(*CASES)
+    @crossed.parameters(*CASES)
     def test_first_called_in_a_branch(self, kind, name):
         with modes.entered(name) as mode:
             manager = MANAGERS[kind]()
@@ -107,7 +107,7 @@ class FinalizedGraphTest(parameterized.TestCase, tf.test.TestCase):
                 found = mode.run([inside, outside, within], {taken: value})
                 self.assertEqual(found, wanted)
 
-    @parameterized.parameters(*CASES)
+    @crossed.parameters(*CASES)
     def test_first_called_in_a_loop(self, kind, name):
         with modes.entered(name) as mode:
             manager = MANAGERS[kind]()
@@ -119,7 +119,7 @@ class FinalizedGraphTest(parameterized.TestCase, tf.test.TestCase):
             outside = manager.get_loss_scale()
             self.assertEqual(mode.run([total, outside]), [24.0, 8.0])
 
-    @parameterized.parameters(*CASES)
+    @crossed.parameters(*CASES)
     def test_first_called_under_a_control_dependency(self, kind, name):
         with modes.entered(name) as mode:
             manager = MANAGERS[kind]()
@@ -175,7 +175,7 @@ class FinalizedGraphTest(parameterized.TestCase, tf.test.TestCase):
 class MetaGraphTest(parameterized.TestCase, tf.test.TestCase):
     """A saved graph can be imported, and its train operation run."""
 
-    @parameterized.product(version=(1, 2), which=("contrib", "mixed"))
+    @crossed.product(version=(1, 2), which=("contrib", "mixed"))
     def test_the_train_operation_of_an_imported_graph(self, version, which):
         path = os.path.join(self.get_temp_dir(), "model")
         with modes.control_flow(version), tf.Graph().as_default(), tf1.Session() as session:

@@ -20,9 +20,9 @@ import pytest
 import tensorflow as tf
 from absl.testing import absltest, parameterized
 
-import tf_lossscale_compat
+from tests import processes
 
-PROGRAM = pathlib.Path(__file__).resolve().parent / "programs" / "horovod_ranks.py"
+PROGRAM = processes.PROGRAMS / "horovod_ranks.py"
 LIMIT_SECONDS = 900
 REFUSED = {
     # Of these the gradients of several steps are added up that were scaled differently,
@@ -35,15 +35,8 @@ REFUSED = {
 @functools.lru_cache(maxsize=None)
 def outcomes(ranks):
     """Returns what each rank wrote, a list of {case: result}."""
-    package = pathlib.Path(tf_lossscale_compat.__file__).resolve().parent
-    path = os.pathsep.join(filter(None, [str(package.parent), os.environ.get("PYTHONPATH", "")]))
-    environment = {
-        name: value for name, value in os.environ.items() if not name.lower().endswith("_proxy")
-    }
-    environment.update(
-        PYTHONPATH=path,
-        TF_CPP_MIN_LOG_LEVEL="3",
-        PATH=os.path.dirname(sys.executable) + os.pathsep + os.environ["PATH"],
+    environment = processes.environment(
+        PATH=os.path.dirname(sys.executable) + os.pathsep + os.environ["PATH"]
     )
     folder = tempfile.mkdtemp()
     command = ["horovodrun", "-np", str(ranks), "-H", f"localhost:{ranks}", "--gloo"]

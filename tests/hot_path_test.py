@@ -1,4 +1,4 @@
-"""What a loss scale adds to a step: operations in graphs, Python in eager mode."""
+"""The cost that a loss scale adds to a step: operations in graphs, Python in eager mode."""
 
 import collections
 import contextlib
@@ -6,6 +6,7 @@ import functools
 from unittest import mock
 
 import numpy as np
+import pytest
 import tensorflow as tf
 from absl.testing import parameterized
 
@@ -21,6 +22,8 @@ from tf_lossscale_compat import (
 )
 from tf_lossscale_compat.contrib import mixed_precision as contrib
 from tf_lossscale_compat.train.experimental import MixedPrecisionLossScaleOptimizer
+
+pytestmark = pytest.mark.usefixtures("kept_kernels")
 
 tf1 = tf.compat.v1
 
@@ -201,7 +204,7 @@ class XlaTest(parameterized.TestCase, tf.test.TestCase):
 
     def test_what_is_wrapped_need_not_tell_its_variables(self):
         class Applies:
-            """What r1.15's class asks of an optimizer, with attributes of its own."""
+            """An optimizer as r1.15's class asks for, with attributes of its own."""
 
             def __init__(self, variables=None):
                 if variables is not None:

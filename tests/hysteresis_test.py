@@ -12,7 +12,7 @@ import numpy as np
 import tensorflow as tf
 from absl.testing import parameterized
 
-from tests import conftest, modes, replicas, stepping
+from tests import conftest, crossed, modes, replicas, stepping
 from tests.numpy_model import DynamicModel
 from tf_lossscale_compat import DynamicLossScale
 from tf_lossscale_compat import loss_scale as loss_scale_lib
@@ -96,7 +96,7 @@ class HysteresisTest(parameterized.TestCase, tf.test.TestCase):
 
         check()
 
-    @parameterized.parameters(*itertools.product(sorted(OPTIMIZERS), modes.ALL))
+    @crossed.parameters(*itertools.product(sorted(OPTIMIZERS), modes.ALL))
     def test_in_an_optimizer(self, optimizer, mode):
         with stepping.entered(mode) as entered:
             weight = tf1.Variable([0.0], name="weight")
@@ -115,7 +115,7 @@ class HysteresisTest(parameterized.TestCase, tf.test.TestCase):
             found, [(0.0, 64.0), (0.0, 32.0), (-1.0, 32.0), (-2.0, 64.0), (-2.0, 64.0)]
         )
 
-    @parameterized.parameters(
+    @crossed.parameters(
         *itertools.product(("mirrored_2", "central_3"), ("inside", "outside"), replicas.EXECUTIONS)
     )
     def test_on_replicas(self, name, where, mode):

@@ -10,7 +10,7 @@ import numpy as np
 import tensorflow as tf
 from absl.testing import parameterized
 
-from tests import keras_homes, replicas
+from tests import crossed, keras_homes, replicas
 from tf_lossscale_compat import ExponentialUpdateLossScaleManager
 from tf_lossscale_compat.keras.mixed_precision import LossScaleOptimizer, experimental
 
@@ -173,7 +173,7 @@ class SkippingTest(tf.test.TestCase, parameterized.TestCase):
         training = Training(home, replicas.strategy("mirrored_2"), managed)
         self.check_steps(training, training.unscaling_step, [with_nan(1)])
 
-    @parameterized.product(home=keras_homes.available(), kind=("fit", "unscaling_step"))
+    @crossed.product(home=keras_homes.available(), kind=("fit", "unscaling_step"))
     def test_replicas_sum_to_what_one_device_computes(self, home, kind):
         if SLOW and kind != "fit":
             self.skipTest("few cases where tracing is slow")
@@ -199,7 +199,7 @@ class ContextTest(tf.test.TestCase, parameterized.TestCase):
         if VERSION < (2, 0):
             self.skipTest("eager Keras of TensorFlow 1.15 knows no strategies")
 
-    @parameterized.product(
+    @crossed.product(
         home=keras_homes.available(), method=("apply", "apply_gradients"), fixed=(False, True)
     )
     def test_cross_replica_context_raises_a_value_error(self, home, method, fixed):
@@ -215,7 +215,7 @@ class ContextTest(tf.test.TestCase, parameterized.TestCase):
                     opt.apply_gradients([(tf.constant(1.0), weight)])
         self.assertAllEqual([c.numpy() for c in replicas.copies(strategy, weight)], [1.0, 1.0])
 
-    @parameterized.product(home=keras_homes.available(), public=(LossScaleOptimizer, experimental))
+    @crossed.product(home=keras_homes.available(), public=(LossScaleOptimizer, experimental))
     def test_unsupported_strategy_raises_when_the_optimizer_is_made(self, home, public):
         class Unsupported(tf.distribute.Strategy):
             """A strategy of a kind that the package knows nothing of."""

@@ -5,18 +5,34 @@ for home in keras_homes.available():
 """
 
 import contextlib
+import copy
 import dataclasses
 import functools
 import importlib
 import importlib.util
 import itertools
+import pickle
 import typing
 
 import numpy as np
 import tensorflow as tf
-from absl.testing import parameterized
+
+from tests import crossed
 
 VERSION = tuple(int(part) for part in tf.__version__.split(".")[:2])
+COPIES = {"deepcopy": copy.deepcopy, "pickle": lambda opt: pickle.loads(pickle.dumps(opt))}
+
+
+def copies(opt):
+    """Returns copies of a wrapper, made in each way in which its Keras copies inner optimizers."""
+    made = []
+    for way in COPIES.values():
+        try:
+            way(opt.inner_optimizer)
+        except Exception:  # Some Kerases' optimizers cannot be copied, or not with every argument.
+            continue
+        made.append(way(opt))
+    return made
 
 
 @dataclasses.dataclass(frozen=True)
@@ -155,7 +171,9 @@ def each(*others, kind=None):
 
     def decorate(test):
         if homes:
-            return parameterized.parameters(*itertools.product(homes, *others))(test)
+            # Each family by itself: the choice is the same where tf_keras is missing.
+            groups = [list(itertools.product([home], *others)) for home in homes]
+            return crossed.groups(*groups)(test)
 
         @functools.wraps(test)
         def skip(self):

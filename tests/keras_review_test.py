@@ -1,9 +1,7 @@
 """The Keras wrappers around unusual optimizers, subclasses, copies and assigned loss scales."""
 
-import copy
 import functools
 import os
-import pickle
 import tempfile
 import threading
 from unittest import mock
@@ -15,13 +13,11 @@ from absl.testing import absltest
 
 import tf_lossscale_compat as package
 from tests import keras_homes, modes
-from tf_lossscale_compat import _tf
 from tf_lossscale_compat.keras import mixed_precision
 
 tf1 = tf.compat.v1
 Stable = mixed_precision.LossScaleOptimizer
 Older = mixed_precision.experimental.LossScaleOptimizer
-COPIES = {"deepcopy": copy.deepcopy, "pickle": lambda opt: pickle.loads(pickle.dumps(opt))}
 
 
 class InnerTest(modes.EagerTestCase):
@@ -43,34 +39,6 @@ class InnerTest(modes.EagerTestCase):
         opt = Stable(inner)
         opt.apply_gradients([(tf.constant(1.0), weight)], scaled=False)
         self.assertEqual(float(weight.numpy()), -3.0)
-
-
-class CopyTest(modes.EagerTestCase):
-    @keras_homes.each(sorted(COPIES))
-    def test_lost_slots_are_told(self, home, how):
-        weight = tf.Variable(1.0)
-        opt = Stable(home.Adam(0.1))
-        opt.apply_gradients([(tf.constant(1.0), weight)])
-        with mock.patch.object(logging, "warning") as warning:
-            again = COPIES[how](opt)
-        before, after = [
-            sum(np.any(home.numpy(v)) for v in _tf.variables_of(each.inner_optimizer))
-            for each in (opt, again)
-        ]
-        self.assertEqual(after < before, warning.called)
-        if warning.called:
-            self.assertIn("start anew", warning.call_args[0][0])
-
-    @keras_homes.each(sorted(COPIES))
-    def test_without_slots_nothing_is_lost(self, home, how):
-        if home.kind == "current":
-            self.skipTest("has slots even without momentum")
-        opt = Stable(home.SGD(0.1))
-        opt.apply_gradients([(tf.constant(1.0), tf.Variable(1.0))])
-        with mock.patch.object(logging, "warning") as warning:
-            again = COPIES[how](opt)
-        # Keras 3 forgets the count of steps as well.
-        self.assertEqual(int(again.iterations.numpy()) == 0, warning.called)
 
 
 class AssignedTest(modes.EagerTestCase):
@@ -143,6 +111,8 @@ class AssignedTest(modes.EagerTestCase):
 class ClippingTest(modes.EagerTestCase):
     @keras_homes.each(kind="v2")
     def test_computed_by_two_threads_at_once(self, home):
+        if keras_homes.VERSION < (2, 4):
+            self.skipTest("optimizers that clip are refused")
         # As replicas do whose losses wait for one another. The first to come is the first to go.
         opt = Stable(home.SGD(1.0, clipnorm=0.5), initial_scale=8.0)
         both, first_is_done = threading.Barrier(2), threading.Event()
@@ -203,7 +173,7 @@ class ConfigTest(modes.EagerTestCase):
     @keras_homes.each()
     def test_disabled_keeps_what_was_asked_for(self, home):
         opt = Stable(home.SGD(0.1), initial_scale=64.0, dynamic_growth_steps=3, enabled=False)
-        for each in (opt, copy.deepcopy(opt), type(opt).from_config(opt.get_config())):
+        for each in (opt, *keras_homes.copies(opt), type(opt).from_config(opt.get_config())):
             config = each.get_config()
             self.assertEqual(float(each.loss_scale), 1.0)
             again = type(opt).from_config(dict(config, enabled=True))

@@ -549,7 +549,10 @@ class ConfigTest(_Base):
         if not tf.executing_eagerly():
             self.skipTest("variables of a graph have no copies")
         opt = mixed_precision.LossScaleOptimizer(home.SGD(0.25), initial_scale=SCALE)
-        again = copy.deepcopy(opt)
+        copies = keras_homes.copies(opt)
+        if not copies:
+            self.skipTest("optimizers of this Keras cannot be copied")
+        again = copies[0]
         self.assertIs(type(again), type(opt))
         self.assertIsNot(again.inner_optimizer, opt.inner_optimizer)
         self.assertIsNot(again._loss_scale, opt._loss_scale)

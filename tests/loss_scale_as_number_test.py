@@ -10,20 +10,8 @@ from tf_lossscale_compat.train import experimental
 CASES = {
     "mul": (lambda x: x * 2.0, 16.0),
     "rmul": (lambda x: 2.0 * x, 16.0),
-    "add": (lambda x: x + 1.0, 9.0),
-    "radd": (lambda x: 1.0 + x, 9.0),
-    "sub": (lambda x: x - 1.0, 7.0),
-    "rsub": (lambda x: 1.0 - x, -7.0),
     "truediv": (lambda x: x / 2.0, 4.0),
     "rtruediv": (lambda x: 2.0 / x, 0.25),
-    "floordiv": (lambda x: x // 3.0, 2.0),
-    "rfloordiv": (lambda x: 17.0 // x, 2.0),
-    "mod": (lambda x: x % 3.0, 2.0),
-    "rmod": (lambda x: 19.0 % x, 3.0),
-    "pow": (lambda x: x**2.0, 64.0),
-    "rpow": (lambda x: 2.0**x, 256.0),
-    "neg": (lambda x: -x, -8.0),
-    "abs": (abs, 8.0),
     "lt": (lambda x: x < 8.5, True),
     "le": (lambda x: x <= 7.5, False),
     "gt": (lambda x: 7.5 > x, False),
@@ -81,6 +69,8 @@ class AsTensorTest(parameterized.TestCase):
             self.assertEqual(read(), 8.0)
             update(np.inf)
             self.assertEqual(read(), 4.0)
+            if mode_name in modes.GRAPH:
+                self.assertEqual(mode.run(loss_scale), 4.0)
 
     def test_other_dtypes_are_refused(self):
         with modes.eager_mode(), self.assertRaises((TypeError, ValueError, tf.errors.OpError)):

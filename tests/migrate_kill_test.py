@@ -15,7 +15,7 @@ pytest.importorskip("libcst", reason="the migration tool needs LibCST (Python 3.
 from tests import processes, rewriting  # noqa: F401  The latter for where TensorFlow is not.
 from tf_lossscale_compat.migrate import _command
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("processes")]
 
 KILLS = 50
 FILES = 8

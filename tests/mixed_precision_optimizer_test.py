@@ -5,16 +5,19 @@ import os
 import tempfile
 
 import numpy as np
+import pytest
 import tensorflow as tf
 from absl.testing import parameterized
 
-from tests import keras_homes, modes, originals, stepping
+from tests import crossed, keras_homes, modes, originals, stepping
 from tf_lossscale_compat import loss_scale_manager as lsm
 from tf_lossscale_compat.contrib import mixed_precision as contrib
 from tf_lossscale_compat.keras.mixed_precision import experimental as keras_experimental
 from tf_lossscale_compat.loss_scale import DynamicLossScale, FixedLossScale, LossScale
 from tf_lossscale_compat.train import experimental
 from tf_lossscale_compat.train.experimental import MixedPrecisionLossScaleOptimizer
+
+pytestmark = pytest.mark.usefixtures("kept_kernels")
 
 tf1 = tf.compat.v1
 
@@ -243,7 +246,7 @@ class MinimizeTest(parameterized.TestCase):
 
 
 class ApplyGradientsTest(parameterized.TestCase, tf.test.TestCase):
-    @parameterized.parameters(
+    @crossed.parameters(
         *[
             (mode, opt, policy)
             for mode in modes.ALL
@@ -873,7 +876,7 @@ class GraphRewriteTest(parameterized.TestCase, tf.test.TestCase):
             experimental.disable_mixed_precision_graph_rewrite()
             self._expect(False)
 
-    @parameterized.parameters(
+    @crossed.parameters(
         *[
             (bad, before)
             for bad in ("opt", "none", "loss_scale", "twice")
@@ -909,7 +912,7 @@ class GraphRewriteTest(parameterized.TestCase, tf.test.TestCase):
             dynamic = experimental.enable_mixed_precision_graph_rewrite(home.SGD(0.5))
             self.assertIs(type(dynamic.loss_scale), DynamicLossScale)
 
-    @parameterized.product(
+    @crossed.product(
         home=keras_homes.available(),
         bad=("none", "loss_scale", "twice", "class", "own"),
         before=(False, True),

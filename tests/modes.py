@@ -160,5 +160,5 @@ class EagerTestCase(tf.test.TestCase, parameterized.TestCase):
         self.addCleanup(patcher.stop)
 
     def warnings(self):
-        """What was warned of through `absl.logging` in this test, a list of str."""
+        """The warnings through `absl.logging` in this test, a list of str."""
         return [str(call[0][0]) for call in self._warning.call_args_list]

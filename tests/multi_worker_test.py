@@ -21,7 +21,7 @@ from absl.testing import parameterized
 from tests import forks
 
 # The first test waits for many starts of TensorFlow, each of which has a limit of its own.
-pytestmark = pytest.mark.timeout(900)
+pytestmark = [pytest.mark.timeout(900), pytest.mark.xdist_group("processes")]
 
 VERSION = tuple(int(part) for part in tf.__version__.split(".")[:2])
 CASES = ("dynamic", "contrib", *[home.name for home in keras_homes.available()])

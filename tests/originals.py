@@ -34,7 +34,7 @@ def experimental():
 
 
 def is_original(cls):
-    """Whether `cls` is TensorFlow's own class, and not this package's under TensorFlow's name."""
+    """Returns if `cls` is TensorFlow's own class, not this package's under TensorFlow's name."""
     return cls.__module__.split(".")[0] in ("tensorflow", "tensorflow_core")
 
 

@@ -1,4 +1,4 @@
-"""What importing the package brings in, what it exports, and that its files fit together."""
+"""The package's imports, its exports, and files that have to fit together."""
 
 import ast
 import importlib
@@ -11,7 +11,7 @@ import sys
 from absl.testing import absltest, parameterized
 
 import tf_lossscale_compat
-from tests import forks
+from tests import forks, processes
 
 try:
     from importlib import metadata
@@ -48,11 +48,7 @@ def run_python(code, start=forks.run):
       code: str.
       start: of `forks`: `run`, where TensorFlow is there when the code begins, or `alone`.
     """
-    path = [str(INSTALLED.parent), os.environ.get("PYTHONPATH", "")]
-    environment = dict(
-        os.environ, PYTHONPATH=os.pathsep.join(filter(None, path)), TF_CPP_MIN_LOG_LEVEL="3"
-    )
-    status, out, err = start(["-c", code], environment, os.getcwd(), 200)
+    status, out, err = start(["-c", code], processes.environment(), os.getcwd(), 200)
     if status:
         raise RuntimeError(err)
     return json.loads(out.splitlines()[-1])
@@ -220,22 +216,14 @@ class FilesTest(parameterized.TestCase):
         own = {top for top in tops if not top.endswith(".dist-info") and top != "__pycache__"}
         self.assertEqual(own, {PACKAGE})
 
-    def test_development_status_goes_with_the_version(self):
-        stable = int(tf_lossscale_compat.__version__.split(".")[0]) >= 1
-        wanted = "5 - Production/Stable" if stable else "4 - Beta"
-        text = (ROOT / "setup.py").read_text(encoding="utf-8")
-        status = re.findall(r"Development Status :: ([^\"]+)", text)
-        self.assertEqual(status, [wanted])
-
-    def test_version_is_the_changelogs_latest(self):
+    def test_version_is_the_changelogs_latest_and_bazels(self):
         changelog = (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
-        latest = re.search(r"^## (\S+)", changelog, re.MULTILINE).group(1)
-        self.assertEqual(tf_lossscale_compat.__version__, latest)
-
-    def test_license_is_apache_2(self):
-        text = (ROOT / "LICENSE").read_text(encoding="utf-8")
-        self.assertRegex(text, r"Apache License\s+Version 2\.0, January 2004")
-        self.assertIn("END OF TERMS AND CONDITIONS", text)
+        bazel = (ROOT / "MODULE.bazel").read_text(encoding="utf-8")
+        found = [
+            re.search(r"^## (\S+)", changelog, re.MULTILINE).group(1),
+            re.search(r'^ +version = "(.+)"', bazel, re.MULTILINE).group(1),
+        ]
+        self.assertEqual(found, [tf_lossscale_compat.__version__] * 2)
 
 
 if __name__ == "__main__":

@@ -43,7 +43,7 @@ PASSED_ON = {
     "_create_all_weights",
 }
 # Of the standard library: named tuples, the stack (in one place).
-OF_PYTHON = {"_asdict", "_fields", "_getframe"}
+OF_PYTHON = {"_asdict", "_getframe"}
 WITH_FALLBACK = {
     "_datatype_enum",
     "_is_wrapped_by_loss_scale_optimizer",

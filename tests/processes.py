@@ -23,6 +23,17 @@ def package_parent():
     return str(pathlib.Path(importlib.util.find_spec("tf_lossscale_compat").origin).parent.parent)
 
 
+def environment(**variables):
+    """Returns this process's variables for a child that is to find the same copy of the package.
+
+    Without those of proxies, through which processes of one machine would not reach each other.
+    """
+    path = [package_parent(), os.environ.get("PYTHONPATH", "")]
+    inherited = {k: v for k, v in os.environ.items() if not k.lower().endswith("_proxy")}
+    inherited.update(PYTHONPATH=os.pathsep.join(filter(None, path)), TF_CPP_MIN_LOG_LEVEL="2")
+    return {**inherited, **variables}
+
+
 def write(folder, name, text):
     """Writes a file, and the folders that it is in; returns its path."""
     path = os.path.join(folder, name)
@@ -40,16 +51,8 @@ class Child:
     """
 
     def __init__(self, program, *arguments, **variables):
-        # The child tests the same copy of the package as this process.
-        path = [package_parent(), os.environ.get("PYTHONPATH", "")]
-        environment = {
-            name: value for name, value in os.environ.items() if not name.lower().endswith("_proxy")
-        }
-        environment.update(
-            PYTHONPATH=os.pathsep.join(filter(None, path)), TF_CPP_MIN_LOG_LEVEL="2", **variables
-        )
         self._process, self._errors = self._start(
-            [str(PROGRAMS / program), *arguments], environment
+            [str(PROGRAMS / program), *arguments], environment(**variables)
         )
         self._lines = queue.Queue()
         self._reader = threading.Thread(target=self._read, daemon=True)

@@ -1,4 +1,4 @@
-"""What is public stays: names, parameters and options are those of tests/public_api.txt.
+"""The public names stay: names, parameters and options are those of tests/public_api.txt.
 
 A change of that file is a change that users see, and belongs into CHANGELOG.md. To write it anew,
 where tf_keras is installed, as the optimizers of all kinds of Keras are there then:
@@ -148,7 +148,7 @@ def of_modules():
 
 
 def of_keras(home):
-    """What the Keras optimizer has for a family besides."""
+    """The members that the Keras optimizer has for one family alone."""
     public = importlib.import_module(f"{PACKAGE}.keras.mixed_precision").LossScaleOptimizer
     cls = type(public(home.SGD(0.1)))
     common = set(members(public, of_family(public)))
@@ -219,54 +219,6 @@ class PublicApiTest(parameterized.TestCase):
         section = text.partition("<!-- public modules -->")[2].split("\n\n")[1]
         named = re.findall(r"^- `([\w.]+)`", section, re.MULTILINE)
         self.assertEqual(named, list(MODULES))
-
-
-class DescriptionTest(parameterized.TestCase):
-    """That a change shows, on classes made for it."""
-
-    def described(self, **held):
-        cls = type("Thing", (ValueError,), {"__module__": PACKAGE, **held})
-        return list(described("Thing", cls))
-
-    def test_of_a_class(self):
-        self.assertEqual(
-            self.described(
-                __init__=lambda self, a, b=1.5, *, c="x", d=(): None,
-                grow=lambda self, *args, by, **kwargs: None,
-                make=classmethod(lambda cls, b: None),
-                check=staticmethod(lambda b=None: None),
-                value=property(lambda self: 1),
-                _add_weight=lambda self, name: None,
-                _own=lambda self: None,
-            ),
-            [
-                "Thing(a, b=1.5, *, c='x', d=...) < ValueError",
-                "Thing._add_weight(name)",
-                "Thing.check(b=None)",
-                "Thing.grow(*args, by, **kwargs)",
-                "Thing.make(b)",
-                "Thing.value",
-            ],
-        )
-
-    @parameterized.parameters(
-        lambda self, b: None,
-        lambda self, a=1: None,
-        lambda self, *, a: None,
-        lambda self, *a: None,
-        lambda self: None,
-    )
-    def test_other_parameters_show(self, other):
-        before = self.described(method=lambda self, a: None)
-        self.assertNotEqual(self.described(method=other), before)
-
-    def test_annotations_do_not_show(self):
-        def method(self, a: int = 1) -> None:
-            pass
-
-        self.assertEqual(
-            self.described(method=method), self.described(method=lambda self, a=1: None)
-        )
 
 
 if __name__ == "__main__":

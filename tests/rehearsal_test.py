@@ -12,7 +12,7 @@ import numpy as np
 import tensorflow as tf
 from absl.testing import absltest
 
-import tf_lossscale_compat
+from tests import processes
 from tests.data import record_rehearsal
 
 RECORD = pathlib.Path(__file__).resolve().parent / "data" / "rehearsal.npz"
@@ -25,9 +25,7 @@ TOLERANCE = 3e-5
 
 @functools.lru_cache(maxsize=None)
 def with_this_package():
-    package = pathlib.Path(tf_lossscale_compat.__file__).resolve().parent
-    search = [str(package.parent), os.environ.get("PYTHONPATH", "")]
-    return record_rehearsal.rehearse(python_path=os.pathsep.join(filter(None, search)))
+    return record_rehearsal.rehearse(python_path=processes.environment()["PYTHONPATH"])
 
 
 def record():

@@ -101,7 +101,7 @@ def run(strategy, fn, args=()):
 
 
 def replica_id():
-    """Which replica this is, an int or int32 scalar tensor."""
+    """The number of this replica, an int or int32 scalar tensor."""
     return tf.distribute.get_replica_context().replica_id_in_sync_group
 
 
@@ -125,7 +125,7 @@ def session_config():
 
 
 class _Execution:
-    """How functions are run in the cross-replica context of a strategy, or outside its scope."""
+    """Runs functions in the cross-replica context of a strategy, or outside its scope."""
 
     def __init__(self, mode, strategy, session, made_before, inside):
         self.strategy, self.made_before = strategy, made_before

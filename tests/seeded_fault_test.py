@@ -23,7 +23,7 @@ def overflows_backward(x, limit):
 
 
 def first_bad(loss_of, variables, scale):
-    """What TensorFlow says of the first operation with a bad output, as docs/watching.md does."""
+    """TensorFlow's report of the first operation with a bad output, as docs/watching.md does."""
 
     @tf.function(autograph=False)
     def gradients():
@@ -163,7 +163,7 @@ class EagerTest(modes.EagerTestCase):
 
 
 def as_variable(variable):
-    """What a tape differentiates by: of Keras 3's variables TensorFlow's inside."""
+    """The variables that a tape differentiates by: of Keras 3's TensorFlow's inside."""
     return getattr(variable, "value", variable) if hasattr(variable, "path") else variable
 
 

@@ -1,4 +1,4 @@
-"""What a review of the step found: state that is shared, replaced, wrapped or asked for early."""
+"""State that is shared, replaced, wrapped or asked for early."""
 
 import functools
 import os
@@ -7,7 +7,7 @@ import tensorflow as tf
 from absl.testing import parameterized
 
 import tf_lossscale_compat
-from tests import modes, stepping
+from tests import crossed, modes, stepping
 from tf_lossscale_compat import ExponentialUpdateLossScaleManager, FixedLossScale
 from tf_lossscale_compat.contrib import mixed_precision as contrib
 from tf_lossscale_compat.keras import mixed_precision as keras_mixed_precision
@@ -29,7 +29,7 @@ def sgd(rate=1.0):
 
 
 class SharedTest(parameterized.TestCase, tf.test.TestCase):
-    @parameterized.product(optimizer=BOTH, mode=modes.GRAPH, kind=("loss_scale", "manager"))
+    @crossed.product(optimizer=BOTH, mode=modes.GRAPH, kind=("loss_scale", "manager"))
     def test_two_steps_in_one_run_move_a_shared_scale_twice(self, optimizer, mode, kind):
         # The second step's gradient is known only after the first step has moved the scale.
         with modes.entered(mode) as entered:
@@ -160,7 +160,7 @@ class ReadTest(parameterized.TestCase, tf.test.TestCase):
 
 
 class ReferencesTest(parameterized.TestCase, tf.test.TestCase):
-    @parameterized.product(optimizer=BOTH, mode=modes.GRAPH)
+    @crossed.product(optimizer=BOTH, mode=modes.GRAPH)
     def test_a_scale_that_was_read_stays_when_the_variable_moves(self, optimizer, mode):
         # The second optimizer's loss is scaled after the first has moved the scale, its gradients
         # are divided by what was read before, if reading gave but the variable's memory.

@@ -17,6 +17,8 @@ from tests import originals
 from tf_lossscale_compat.contrib import mixed_precision as contrib
 from tf_lossscale_compat.train import experimental
 
+pytestmark = pytest.mark.usefixtures("kept_kernels")
+
 tf1 = tf.compat.v1
 
 STEPS = 300
@@ -165,7 +167,7 @@ class Training:
 
 
 class Comparison:
-    """What is seen of one pair: the first difference, and that there was something to see."""
+    """The result of one pair: the first difference, and that there was something to see."""
 
     def __init__(self, initial):
         self.difference = None

@@ -12,7 +12,7 @@ import numpy as np
 import tensorflow as tf
 from absl.testing import parameterized
 
-from tests import modes, originals, replicas, stepping
+from tests import crossed, modes, originals, replicas, stepping
 from tf_lossscale_compat import (
     DynamicLossScale,
     ExponentialUpdateLossScaleManager,
@@ -100,7 +100,7 @@ class CopiesTest(parameterized.TestCase, tf.test.TestCase):
             return of_factor(tf.reduce_sum(factors))
         return replicas.run(strategy, lambda f: of_factor(replicas.own(f)), (factors,))
 
-    @parameterized.parameters(
+    @crossed.parameters(
         *itertools.product(
             OUTSIDE,
             replicas.EXECUTIONS,
@@ -142,7 +142,7 @@ class CopiesTest(parameterized.TestCase, tf.test.TestCase):
         if name.startswith("mirrored"):
             self.assertLen(scales, count)
 
-    @parameterized.parameters(*itertools.product(OUTSIDE, replicas.EXECUTIONS[:2]))
+    @crossed.parameters(*itertools.product(OUTSIDE, replicas.EXECUTIONS[:2]))
     def test_values_per_replica_outside_of_the_scope_are_taken_right_or_refused(self, name, mode):
         strategy, count = replicas.strategy(name), replicas.REPLICAS[name]
         with replicas.executing(mode, strategy, inside=False) as execution:
@@ -325,7 +325,7 @@ class OwnPolicyTest(parameterized.TestCase, tf.test.TestCase):
             self.assertAllEqual(row[0][0], gradient)
             self.assertAllClose(row[1], [weight], rtol=0, atol=0)
 
-    @parameterized.parameters(*itertools.product(BOTH, modes.ALL))
+    @crossed.parameters(*itertools.product(BOTH, modes.ALL))
     def test_a_users_loss_scale_is_given_the_gradients(self, optimizer, mode):
         rows = self._steps(
             mode,
@@ -336,7 +336,7 @@ class OwnPolicyTest(parameterized.TestCase, tf.test.TestCase):
         self._assert_seen(rows, [3.0, NAN, 3.0, 3.0, INF], [-2.0, -2.0, -5.0, -8.0, -8.0])
         self.assertEqual([int(row[0][1]) for row in rows], [1, 2, 3, 4, 5])
 
-    @parameterized.parameters(*itertools.product(BOTH, modes.ALL))
+    @crossed.parameters(*itertools.product(BOTH, modes.ALL))
     def test_a_users_dynamic_loss_scale_is_given_the_gradients(self, optimizer, mode):
         rows = self._steps(
             mode,
@@ -352,7 +352,7 @@ class OwnPolicyTest(parameterized.TestCase, tf.test.TestCase):
         self.assertEqual([int(row[0][1]) for row in rows], [1, 2, 3, 4, 5])
         self.assertEqual([float(row[0][2]) for row in rows], [8, 4, 4, 8, 4])
 
-    @parameterized.parameters(*itertools.product(BOTH, modes.ALL))
+    @crossed.parameters(*itertools.product(BOTH, modes.ALL))
     def test_a_users_manager_is_given_the_flag(self, optimizer, mode):
         rows = self._steps(
             mode,
@@ -363,7 +363,7 @@ class OwnPolicyTest(parameterized.TestCase, tf.test.TestCase):
         self._assert_seen(rows, [1, 1, 2, 3, 3], [-2.0, -2.0, -5.0, -8.0, -8.0])
         self.assertEqual([int(row[0][1]) for row in rows], [1, 2, 3, 4, 5])
 
-    @parameterized.parameters(
+    @crossed.parameters(
         *itertools.product(BOTH, modes.ALL, (CountingExponential, HalvingExponential))
     )
     def test_a_users_exponential_manager_has_its_own_rule(self, optimizer, mode, cls):
@@ -378,7 +378,7 @@ class OwnPolicyTest(parameterized.TestCase, tf.test.TestCase):
         self._assert_seen(rows, [8.0, 4.0, 4.0, 8.0, 4.0], [-2.0, -2.0, -5.0, -8.0, -8.0])
         self.assertEqual([int(row[0][1]) for row in rows], [1, 2, 3, 4, 5])
 
-    @parameterized.parameters(
+    @crossed.parameters(
         *itertools.product(
             BOTH, (Looking, LookingDynamic, Flagged, CountingExponential, HalvingExponential)
         )
@@ -440,7 +440,7 @@ SCALES = {
 
 
 class ScaleOfAnyTypeTest(parameterized.TestCase, tf.test.TestCase):
-    @parameterized.parameters(*itertools.product(BOTH, modes.ALL, sorted(SCALES)))
+    @crossed.parameters(*itertools.product(BOTH, modes.ALL, sorted(SCALES)))
     def test_a_users_loss_scale_may_return_any_number(self, optimizer, mode, kind):
         with stepping.entered(mode) as entered:
             weight = tf1.Variable([1.0], name="weight")
@@ -495,7 +495,7 @@ class SparseOverflowTest(parameterized.TestCase, tf.test.TestCase):
     def _specs(self, values, indices):
         return tf.TensorSpec(values.shape, values.dtype), tf.TensorSpec(indices.shape, tf.int32)
 
-    @parameterized.parameters(
+    @crossed.parameters(
         *[
             (optimizer, mode) + case
             for optimizer, mode, case in itertools.product(BOTH, MOST_MODES, SPARSE)
@@ -526,7 +526,7 @@ class SparseOverflowTest(parameterized.TestCase, tf.test.TestCase):
         if not isinstance(inner, Given):
             self.assertEqual(steps, int(finite))
 
-    @parameterized.parameters(
+    @crossed.parameters(
         *[
             (mode, known) + case
             for mode, known, case in itertools.product(MOST_MODES, (True, False), SPARSE)
@@ -640,7 +640,7 @@ class SubnormalTest(parameterized.TestCase, tf.test.TestCase):
                     make()
                 self.assertEmpty(created)
 
-    @parameterized.parameters(*itertools.product(MOST_MODES, (SMALLEST, 1.1754944e-38)))
+    @crossed.parameters(*itertools.product(MOST_MODES, (SMALLEST, 1.1754944e-38)))
     def test_the_smallest_normal_scale_is_taken_and_stays(self, mode, smallest):
         with stepping.entered(mode) as entered:
             loss_scale = DynamicLossScale(
@@ -665,7 +665,7 @@ class SubnormalTest(parameterized.TestCase, tf.test.TestCase):
 class EagerArithmeticTest(parameterized.TestCase, tf.test.TestCase):
     """Eager mode flushes no small number to zero, at whichever call."""
 
-    @parameterized.parameters(
+    @crossed.parameters(
         *itertools.product(
             BOTH,
             (
@@ -715,7 +715,7 @@ class EagerArithmeticTest(parameterized.TestCase, tf.test.TestCase):
 class ZeroReciprocalTest(parameterized.TestCase, tf.test.TestCase):
     """Gradients are multiplied with one over the scale, which may be zero in their dtype."""
 
-    @parameterized.parameters(*itertools.product(BOTH, modes.ALL))
+    @crossed.parameters(*itertools.product(BOTH, modes.ALL))
     def test_steps_are_skipped_until_the_scale_has_come_down(self, optimizer, mode):
         scale = 2.0**127
 
@@ -738,7 +738,7 @@ class ZeroReciprocalTest(parameterized.TestCase, tf.test.TestCase):
         skips = int(zero or mode != "eager")
         self.assertEqual((weight[0], float(last)), (4 - skips, scale / 2**skips))
 
-    @parameterized.parameters(
+    @crossed.parameters(
         *itertools.product(BOTH, modes.ALL, (FixedLossScale, FixedLossScaleManager, None))
     )
     def test_float16_gradients_of_a_large_scale_are_divided(self, optimizer, mode, fixed):
@@ -826,7 +826,7 @@ class KindsOfGradientsTest(parameterized.TestCase, tf.test.TestCase):
         self.assertEqual(scale, 8.0 * np.prod([2.0 if flag else 0.5 for flag in flags]))
         return flags
 
-    @parameterized.parameters(
+    @crossed.parameters(
         *itertools.product(
             ("graph_v2", "eager", "function"),
             (
@@ -848,7 +848,7 @@ class KindsOfGradientsTest(parameterized.TestCase, tf.test.TestCase):
             state = [tf.identity(policy.current_loss_scale), tf.identity(policy.good_steps)]
             self.assertEqual([float(value) for value in entered.value(state)], [8.0, 0])
 
-    @parameterized.parameters(*itertools.product(BOTH, ("graph_v1", "graph_v2", "eager")))
+    @crossed.parameters(*itertools.product(BOTH, ("graph_v1", "graph_v2", "eager")))
     def test_optimizers_with_strings_raise(self, optimizer, mode):
         with stepping.entered(mode) as entered:
             weight, other = (tf1.Variable([1.0], name=name) for name in ("weight", "other"))
@@ -873,7 +873,7 @@ class KindsOfGradientsTest(parameterized.TestCase, tf.test.TestCase):
         flags = self._update(mode, grads, 1.0, NAN, 3e38, INF, -INF, 0.0)
         self.assertEqual(flags, [True, False, True, False, False, True])
 
-    @parameterized.parameters(*itertools.product(BOTH, MOST_MODES))
+    @crossed.parameters(*itertools.product(BOTH, MOST_MODES))
     def test_optimizers_look_at_the_flat_values_of_ragged_gradients(self, optimizer, mode):
         def grad(value):
             return tf.RaggedTensor.from_row_lengths(tf.stack([1.0, value]), [1, 0, 1])
@@ -881,7 +881,7 @@ class KindsOfGradientsTest(parameterized.TestCase, tf.test.TestCase):
         flags = self._apply(mode, optimizer, grad, 1.0, NAN, 3e38, INF)
         self.assertEqual(flags, [True, False, True, False])
 
-    @parameterized.parameters(
+    @crossed.parameters(
         *itertools.product(("float8_e5m2", "float8_e4m3fn"), ("graph_v2", "eager", "function"))
     )
     def test_float8(self, name, mode):
@@ -1011,7 +1011,7 @@ class CheckNumericsTest(parameterized.TestCase, tf.test.TestCase):
                 "enable_eager_execution", "tests.silent_faults_test", "watched_steps", [], directory
             )
 
-    @parameterized.parameters(
+    @crossed.parameters(
         *itertools.product([name for name in _WATCHED if name != "not_finite"], modes.IMMEDIATE[:2])
     )
     def test_healthy_steps_raise_nothing(self, name, mode):

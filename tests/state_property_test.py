@@ -81,7 +81,7 @@ class _Policy:
             self.policy.update_loss_scale(factor)
 
     def value(self, factor):
-        """What `update` is given for `factor`, a scalar tensor."""
+        """The argument of `update` for `factor`, a scalar tensor."""
         is_dynamic = isinstance(self.policy, DynamicLossScale)
         return factor * tf.ones([2]) if is_dynamic else tf.math.is_finite(factor)
 
@@ -158,7 +158,7 @@ class _World:
         return models
 
     def expected(self, models, applied):
-        """What each of `variables` should hold."""
+        """The expected values of `variables`."""
         # Each replica's gradient is 1.0, and they are added up.
         values = [np.float32(-LEARNING_RATE * self.count * applied)]
         for model in models.values():

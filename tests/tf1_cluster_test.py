@@ -20,7 +20,7 @@ from tf_lossscale_compat.contrib import mixed_precision as contrib
 from tf_lossscale_compat.train import experimental
 
 # The first test waits for the cluster, each of whose answers has a limit of its own.
-pytestmark = pytest.mark.timeout(600)
+pytestmark = [pytest.mark.timeout(600), pytest.mark.xdist_group("processes")]
 
 tf1 = tf.compat.v1
 
@@ -179,7 +179,7 @@ def histories():
 
 
 class Model:
-    """What training comes to: momentum 0.5, learning rate 0.25, and a loss scale."""
+    """The result of training: momentum 0.5, learning rate 0.25, and a loss scale."""
 
     def __init__(self, case):
         self.weight = self.momentum = 0.0

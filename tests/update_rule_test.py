@@ -3,6 +3,7 @@
 import warnings
 
 import numpy as np
+import pytest
 import tensorflow as tf
 from absl.testing import parameterized
 
@@ -11,6 +12,8 @@ from tests import conftest, stepping
 from tests.numpy_model import F32, TINY, DynamicModel, ExponentialModel
 from tf_lossscale_compat import _update_rule
 from tf_lossscale_compat._update_rule import State, max_scale_before_overflow
+
+pytestmark = pytest.mark.usefixtures("kept_kernels")
 
 hypothesis, st = conftest.hypothesis_or_skip()
 

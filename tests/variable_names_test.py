@@ -9,7 +9,7 @@ import unittest
 import tensorflow as tf
 from absl.testing import parameterized
 
-from tests import modes, originals
+from tests import crossed, modes, originals
 from tf_lossscale_compat.contrib import mixed_precision as contrib
 from tf_lossscale_compat.train import experimental
 
@@ -68,7 +68,7 @@ def names(program, make, control_flow, use_resource):
 
 
 class VariableNamesTest(parameterized.TestCase, tf.test.TestCase):
-    @parameterized.product(
+    @crossed.product(
         program=sorted(PROGRAMS), scale=sorted(SCALES), control_flow=sorted(CONTROL_FLOWS)
     )
     def test_mixed_precision_optimizer_names_as_the_installed_original(
@@ -90,7 +90,7 @@ class VariableNamesTest(parameterized.TestCase, tf.test.TestCase):
         self.assertNotEmpty(expected)
         self.assertEqual(ours, expected)
 
-    @parameterized.product(program=sorted(PROGRAMS), control_flow=sorted(CONTROL_FLOWS))
+    @crossed.product(program=sorted(PROGRAMS), control_flow=sorted(CONTROL_FLOWS))
     def test_contrib_optimizer_names_as_1_15(self, program, control_flow):
         def make(home):
             return lambda opt: home.LossScaleOptimizer(

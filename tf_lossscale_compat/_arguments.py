@@ -6,6 +6,7 @@ Every check is made before any variable is, so that a bad argument leaves nothin
 from __future__ import annotations
 
 import numbers
+import os
 from typing import Any
 
 from tf_lossscale_compat import _tf  # First: it says what to do without TensorFlow.
@@ -134,6 +135,28 @@ def period(name: str, value: Any, dtype: str, least: int | None = None) -> int:
 def max_consecutive_skips(value: Any) -> int | None:
     """Returns an argument of that name: an int above zero, or None."""
     return None if value is None else period("max_consecutive_skips", value, "int64", least=1)
+
+
+def seconds(name: str, value: Any) -> float:
+    """Returns `value`, a number of seconds, as a float that is not negative."""
+    length = real_number(name, value)
+    if length < 0:
+        raise ValueError(f"{name} must be at least 0, got {value!r}.")
+    return length
+
+
+def path(name: str, value: Any) -> str | None:
+    """Returns the str of a path, or None."""
+    if value is not None and not isinstance(value, (str, os.PathLike)):
+        raise TypeError(f"{name} must be a str or a path, got {value!r}.")
+    return None if value is None else os.fspath(value)
+
+
+def having(method: str, name: str, value: Any) -> Any:
+    """Returns `value`, which must be None or an object with this method."""
+    if value is not None and (isinstance(value, type) or not hasattr(value, method)):
+        raise TypeError(f"{name} must be an object with {method}(), got {value!r}.")
+    return value
 
 
 def warn_odd(message: str, *values: Any) -> None:

@@ -22,7 +22,7 @@ class NotCopied:
 
 
 class _Watch(NotCopied):
-    """The record of one object, or that a graph was built for it without one."""
+    """A note of an object's record; without one, of a graph that was built without it."""
 
     def __init__(self, record=None):
         self.record = record
@@ -50,7 +50,7 @@ def check(owner):
 
 
 def watch(owner, record):
-    """Has `record` observe `owner` from now on."""
+    """Makes `record` observe `owner` from now on."""
     owner.__dict__[_NAME] = _Watch(record)
 
 
@@ -86,7 +86,7 @@ def observe(scaler, observed, variables=None, grads=None):
       grads: list of gradients, or None where only a flag is known.
     """
     records = records_of(observed, _scaler.unwrap(scaler.subject))
-    return Observation(scaler.subject, records, variables, grads) if records else NOBODY
+    return Observation(scaler.subject, records, variables, grads) if records else _UNOBSERVED
 
 
 def update_observed(subject, finite, update, grads=None):
@@ -106,8 +106,7 @@ def update_observed(subject, finite, update, grads=None):
     scaler = _scaler.Scaler(subject)
     # An override of the user's calls what it overrides, which is not one more step.
     by_itself = kept is not subject or scaler.updates_from_flag
-    records = records_of(kept) if by_itself else []
-    observation = Observation(subject, records, None, grads) if records else NOBODY
+    observation = Observation(subject, records_of(kept) if by_itself else [], None, grads)
     with observation.updating(finite):
         updated = update(finite)
     notified = observation.notify([updated], finite, skips=not scaler.applies_all)
@@ -117,26 +116,11 @@ def update_observed(subject, finite, update, grads=None):
     return tf.group(updated, *notified) if notified else updated
 
 
-class _Nobody:
-    """The observation of a step that has no record."""
-
-    records: tuple = ()
-    grads = None
-
-    def updating(self, finite=None):
-        return _NOTHING
-
-    def inspect_gradients(self):
-        return []
-
-    def notify(self, done, finite, skips=True):
-        return []
-
-
 class Observation:
     """One step, as its records see it.
 
     Attributes:
+      records: list of `StepRecord`s; for none nothing is done.
       finite: bool or bool scalar tensor, False where the gradients were not finite or are not
         applied.
       skipped: bool, a step that is not `finite` is skipped.
@@ -168,9 +152,12 @@ class Observation:
         """Shapes of the variables, as far as they are known, a list of str."""
         return [str(variable.shape) for variable in self._variables or ()]
 
-    @contextlib.contextmanager
     def updating(self, finite=None):
         """Context in which the loss scale is updated, once this flag is known; None for no flag."""
+        return self._updating(finite) if self.records else _NOTHING
+
+    @contextlib.contextmanager
+    def _updating(self, finite):
         # Records keep the scale of skipped steps alone, and in eager mode it is known which are.
         if finite is not None and _known_true(finite):
             yield
@@ -181,7 +168,7 @@ class Observation:
             yield
 
     def inspect_gradients(self):
-        """Has the records inspect the gradients of a step that is skipped; returns operations."""
+        """Makes the records inspect the gradients of a skipped step; returns operations."""
         self.inspected = True
         return [op for record in self.records for op in record._inspect_gradients(self)]
 
@@ -199,6 +186,8 @@ class Observation:
         Raises:
           LossScaleError: in eager mode, this skipped step is one too many for a record.
         """
+        if not self.records:
+            return []
         self.finite, self.skipped = finite, skips
         # A user's update may return anything.
         with tf.control_dependencies([op for op in tf.nest.flatten(done) if op is not None]):
@@ -213,7 +202,7 @@ class Observation:
 
 
 _NOTHING = contextlib.nullcontext()
-NOBODY = _Nobody()
+_UNOBSERVED = Observation(None, [], None, None)
 
 
 def _known_true(flag):

@@ -1,4 +1,4 @@
-"""The variables that a loss scale is kept in: making, reading and assigning them.
+"""Makes, reads and assigns the variables that a loss scale is kept in.
 
 In each mode (graph, eager, `tf.function`) and under each strategy, inside of its scope or outside,
 every copy of them is updated alike.
@@ -79,7 +79,7 @@ def read(variable):
 
 
 def _value(variable):
-    """The value of `variable` at this point of the graph."""
+    """Returns the value of `variable` at this point of the graph."""
     if tf.distribute.has_strategy():
         return tf.identity(variable)
     # A reference converts to what was read at an earlier point.
@@ -102,7 +102,7 @@ def assign(variables, rule, arguments, *constants):
     """Assigns what `rule` makes of the variables' values, on every copy of them.
 
     All values are read before any is assigned: a reference variable of TensorFlow 1 would otherwise
-    be read after its neighbour has moved. They are read once the arguments are known, as in the
+    be read after its neighbour was updated. They are read once the arguments are known, as in the
     originals: of two steps in one run of a graph, the second goes on from the first.
 
     Args:

@@ -156,16 +156,10 @@ class StepRecord(_tf.Trackable):
         _versions.track_in_session(variable)
         return variable
 
-    def __deepcopy__(self, memo: Any) -> NoReturn:
-        raise TypeError(
-            "A StepRecord cannot be copied, as the copy would observe no step. Make a new "
-            "one for the copy of what it watches."
-        )
-
     def __reduce__(self) -> NoReturn:
         raise TypeError(
-            "A StepRecord cannot be pickled. Save it with a tf.train.Checkpoint, and restore that "
-            "into a new one."
+            "A StepRecord cannot be copied or pickled. Make a new one for a copy of what it "
+            "watches, and restore a tf.train.Checkpoint of this one into it."
         )
 
     def policy(self) -> Any:
@@ -181,7 +175,7 @@ class StepRecord(_tf.Trackable):
     def variables(self) -> list[tf.Variable]:
         """Returns the record's variables, a list."""
         own = self._counters()
-        return own + [variable for each in self._gradients.values() for variable in each.variables]
+        return own + [var for each in self._gradients.values() for var in (each.last, each.totals)]
 
     # What is read in a graph, a function or eagerly.
 
@@ -399,7 +393,7 @@ class StepRecord(_tf.Trackable):
             return []
         with _state.scope_of([self._finite_steps]):
             known = self._known(step)
-            seen = _inspected_on_all_replicas(step.grads)
+            seen = _replicas.all_reduce_sum(_inspected_in_row, (step.grads,))
             ever = tf.reduce_any(seen[:, :, : len(_KINDS)] > 0, axis=0)
             return [
                 _assigned(known.last.assign(seen, read_value=False)),
@@ -467,7 +461,7 @@ class StepRecord(_tf.Trackable):
 _Counts = collections.namedtuple("_Counts", ["steps", "skipped", "run"])
 
 
-class _Gradients:
+class _Gradients(NamedTuple):
     """Counts of non-finite elements in the gradients of one list of variables.
 
     Attributes:
@@ -478,12 +472,10 @@ class _Gradients:
       totals: variable of shape [gradients, 3]: in how many steps there were any.
     """
 
-    def __init__(self, key, names, last, totals):
-        self.key, self.names, self.last, self.totals = key, names, last, totals
-
-    @property
-    def variables(self):
-        return [self.last, self.totals]
+    key: int
+    names: list[str]
+    last: Any
+    totals: Any
 
     def bad(self, rows):
         """Returns the `BadGradient`s in a value of `last`, a tuple."""
@@ -555,7 +547,8 @@ def _inspected(grads):
     return _tf.as_one_operation(inspect, [value for values in of_each for value in values])
 
 
-def _inspected_here(grads):
+def _inspected_in_row(grads):
+    """Returns `_inspected` in this replica's row of zeros, a [replicas, gradients, 4] tensor."""
     seen = _inspected(grads)
     if not tf.distribute.has_strategy():
         return seen[None]
@@ -563,8 +556,3 @@ def _inspected_here(grads):
     replicas = tf.distribute.get_strategy().num_replicas_in_sync
     here = tf.one_hot(context.replica_id_in_sync_group, replicas, dtype=seen.dtype)
     return here[:, None, None] * seen[None]
-
-
-def _inspected_on_all_replicas(grads):
-    """Returns `_inspected` of each replica, a [replicas, gradients, 4] tensor."""
-    return _replicas.all_reduce_sum(_inspected_here, (grads,))

@@ -9,49 +9,28 @@ import numpy as np
 
 from tf_lossscale_compat import _scaler, _summary_tags, _tf
 from tf_lossscale_compat import loss_scale_manager as lsm
-from tf_lossscale_compat._step_record import StepRecord
 
 tf = _tf.tf
 tf1 = _tf.tf1
 
 Reading = collections.namedtuple("Reading", ["steps", "skipped", "consecutive", "scale"])
-Reading.__doc__ = """What a record said at one moment: three ints, and the loss scale, a float."""
-
-_TAGS = (_summary_tags.SKIPPED_STEPS, _summary_tags.CONSECUTIVE_SKIPS, _summary_tags.SCALE)
-
-
-def check_record(record):
-    """Raises a TypeError where `record` is no `StepRecord`."""
-    if not isinstance(record, StepRecord):
-        raise TypeError(f"record must be a StepRecord, got {record!r}.")
+Reading.__doc__ = "Values of a record at one moment: three integers, and the loss scale."
 
 
 def tensors(record):
-    """The four values of a `Reading`, in any context, a `Reading` of scalar tensors."""
-    return Reading(
-        record.steps,
-        record.skipped_steps,
-        record.consecutive_skips,
-        _scaler.scale(record.policy()),
-    )
-
-
-def reading(values):
-    """A `Reading` of arrays, as one of numbers."""
-    steps, skipped, consecutive, scale = values
-    return Reading(int(steps), int(skipped), int(consecutive), float(scale))
+    """Returns the values of a record as a `Reading` of scalar tensors, in any context."""
+    scale = _scaler.scale(record.policy())
+    return Reading(record.steps, record.skipped_steps, record.consecutive_skips, scale)
 
 
 def bounds(policy):
-    """The bounds that a policy keeps its scale in, a dict from tags to floats."""
+    """Returns the bounds that a loss scale is kept in, a dict from tags to floats."""
     floor = getattr(policy, "min_loss_scale", None)
     if floor is None and isinstance(policy, lsm.ExponentialUpdateLossScaleManager):
         floor = 1.0  # Of the rule that it follows.
-    known: Dict[str, Any] = {
-        _summary_tags.FLOOR: floor,
-        _summary_tags.CEILING: getattr(policy, "max_loss_scale", None),
-    }
-    # A user's policy may have something else under these names.
+    ceiling = getattr(policy, "max_loss_scale", None)
+    known: Dict[str, Any] = {_summary_tags.FLOOR: floor, _summary_tags.CEILING: ceiling}
+    # A user's class may have something else under these names.
     return {
         tag: float(value)
         for tag, value in known.items()
@@ -59,21 +38,33 @@ def bounds(policy):
     }
 
 
-def tagged(values):
-    """From tags to what is written under them; of a `Reading` of numbers or of tensors."""
-    return dict(zip(_TAGS, (values.skipped, values.consecutive, values.scale)))
+def _by_tag(values, policy):
+    """Returns a dict from tags to the values of a `Reading` and the bounds of `policy`."""
+    return {
+        _summary_tags.SKIPPED_STEPS: values.skipped,
+        _summary_tags.CONSECUTIVE_SKIPS: values.consecutive,
+        _summary_tags.SCALE: values.scale,
+        **({} if policy is None else bounds(policy)),
+    }
 
 
 def proto(values, policy=None):
-    """A `tf.compat.v1.Summary` of a `Reading`, and of the bounds of `policy`."""
-    by_tag = {**tagged(values), **({} if policy is None else bounds(policy))}
+    """Returns a `tf.compat.v1.Summary` of a `Reading` of numbers, and of the bounds of `policy`."""
+    items = _by_tag(values, policy).items()
     return tf1.Summary(
-        value=[tf1.Summary.Value(tag=tag, simple_value=value) for tag, value in by_tag.items()]
+        value=[tf1.Summary.Value(tag=tag, simple_value=value) for tag, value in items]
     )
 
 
+def serialized(record):
+    """Returns a serialized `Summary` of a record, a scalar string tensor."""
+    by_tag = _by_tag(tensors(record), record.policy())
+    values = [tf.cast(value, tf.float32) for value in by_tag.values()]
+    return tf.raw_ops.ScalarSummary(tags=list(by_tag), values=tf.stack(values))
+
+
 def file_writer(folder):
-    """A `tf.compat.v1.summary.FileWriter`, also in eager mode."""
+    """Returns a `tf.compat.v1.summary.FileWriter`, also in eager mode."""
     # Two that are made in the same second would write over each other's file.
     suffix = f".{time.time_ns()}"
     with tf.Graph().as_default():  # Which makes it without asking for eager mode's.
@@ -81,7 +72,7 @@ def file_writer(folder):
 
 
 def writes_here(record):
-    """Whether this process is the one to write summaries, of those that a strategy has."""
+    """Returns whether this process writes summaries, of those that a strategy has."""
     for variable in record.variables():
         strategy = getattr(variable, "distribute_strategy", None)
         if strategy is not None:

@@ -30,11 +30,6 @@ except ImportError:
     _context = None
 
 try:
-    from tensorflow.python.eager import def_function as _def_function
-except ImportError:
-    _def_function = None
-
-try:
     from tensorflow.python.eager import function as _function
 except ImportError:
     _function = None
@@ -49,8 +44,8 @@ tf1 = tf.compat.v1
 
 if TYPE_CHECKING:
     from tf_lossscale_compat import _types
-    from tf_lossscale_compat._types_bases import Optimizer as Optimizer
-    from tf_lossscale_compat._types_bases import SessionRunHook as SessionRunHook
+    from tf_lossscale_compat._types import Optimizer as Optimizer
+    from tf_lossscale_compat._types import SessionRunHook as SessionRunHook
     from tf_lossscale_compat._types_trackable import Trackable as Trackable
 else:
     Optimizer = tf1.train.Optimizer
@@ -86,7 +81,7 @@ def converts_functions_given(method):
 
 
 def as_converted_here(function):
-    """A function, to be called where autograph is off, as autograph has it where this is called.
+    """Returns a function as autograph has it here, to be called where autograph is off.
 
     Nothing public says so; without it autograph leaves the function alone. Other values stay.
     """
@@ -154,7 +149,7 @@ def once_per_graph(owner, make):
 
 
 def collect_train_op(step):
-    """Has the collection `TRAIN_OP` of a graph name a step in place of operations of its branches.
+    """Names a step in the collection `TRAIN_OP` of a graph, in place of its branches' operations.
 
     Optimizers add what applies. With TensorFlow 2's control flow that is in a graph of its own, of
     which a session can run nothing, and which `import_meta_graph` does not find.
@@ -253,20 +248,6 @@ def operations_are_watched():
     return _context is not None and bool(getattr(_context.context(), "op_callbacks", ()))
 
 
-@contextlib.contextmanager
-def operations_unwatched():
-    """Context in which nothing looks at what each operation of this thread computes."""
-    callbacks: Any = getattr(_context and _context.context(), "op_callbacks", None)
-    held = list(callbacks or ())
-    if held:
-        del callbacks[:]
-    try:
-        yield
-    finally:
-        if held:
-            callbacks[:] = held
-
-
 @functools.lru_cache(maxsize=None)
 def functions_compute_as_eager():
     """Returns whether functions treat numbers near zero as operations of eager mode do.
@@ -275,22 +256,6 @@ def functions_compute_as_eager():
     """
     with tf.device("/cpu:0"):
         return float(tf.constant(1e-38) * tf.constant(0.1)) == 0.0
-
-
-@contextlib.contextmanager
-def functions_inlined():
-    """Context in which calls of a `tf.function` become part of the graph that is being built."""
-    run_eagerly = getattr(tf.config, "run_functions_eagerly", None)
-    if run_eagerly is None:
-        run_eagerly = tf.config.experimental_run_functions_eagerly
-    asked = getattr(tf.config, "functions_run_eagerly", None)
-    # TensorFlow before 2.3 does not tell by a public name.
-    before = asked() if asked else getattr(_def_function, "RUN_FUNCTIONS_EAGERLY", False)
-    run_eagerly(True)
-    try:
-        yield
-    finally:
-        run_eagerly(before)
 
 
 def as_one_operation(function, tensors):
@@ -341,7 +306,7 @@ def called_by_checkpointing():
 
 
 def _enclosing_name_scope():
-    """The name scope around the current function or branch graph, seen from the outermost."""
+    """Returns the name scope around the current function or branch, seen from the outermost."""
     _, *scopes = [graph.get_name_scope() for graph in enclosing_graphs()]
     return "".join(scope + "/" for scope in reversed(scopes) if scope)
 
@@ -404,7 +369,7 @@ def v1_module():
 
 
 def api_modules():
-    """Every module object that `import tensorflow` or `tensorflow.compat.v1` may bind, a list.
+    """Returns every module that `import tensorflow` or `tensorflow.compat.v1` may bind, a list.
 
     The attribute `tf.compat.v1` and the module imported under that name are different objects in
     some versions, and the import replaces the attribute.

@@ -15,8 +15,37 @@ if TYPE_CHECKING:
 
     import tensorflow as tf
 
+    from tf_lossscale_compat._types_trackable import Trackable
     from tf_lossscale_compat.loss_scale import LossScale
     from tf_lossscale_compat.loss_scale_manager import LossScaleManager
+
+    # Base classes have the names that users call, but no signatures. Were they Any, checkers would
+    # believe everything of what is derived from them.
+
+    class Optimizer(Trackable):
+        """`tf.compat.v1.train.Optimizer`."""
+
+        GATE_NONE: int
+        GATE_OP: int
+        GATE_GRAPH: int
+        _name: str
+        _use_locking: bool
+        minimize: Any
+
+        def __init__(self, use_locking: bool, name: str) -> None: ...
+
+    class SessionRunHook:
+        """`tf.compat.v1.train.SessionRunHook`."""
+
+        before_run: Any
+
+    class Callback:
+        """The `Callback` of any Keras."""
+
+        model: Any
+        params: Any
+        set_model: Any
+        set_params: Any
 
     # What a decorator returns as it was.
     Function = TypeVar("Function", bound=Callable[..., Any])

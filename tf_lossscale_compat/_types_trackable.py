@@ -16,8 +16,6 @@ if TYPE_CHECKING:
     except ImportError:
 
         class Trackable:
-            """What `tf.train.Checkpoint` saves."""
+            """A base class of what `tf.train.Checkpoint` saves."""
 
-            def _track_trackable(
-                self, trackable: Any, name: str, overwrite: bool = False
-            ) -> Any: ...
+            _track_trackable: Any

@@ -1,4 +1,4 @@
-"""Loss scales of TensorFlow r2.0, `tf.train.experimental`, and getting one from an identifier."""
+"""Loss scales of TensorFlow r2.0, `tf.train.experimental`, made directly or by `get`."""
 
 from __future__ import annotations
 
@@ -47,8 +47,8 @@ class LossScale(LikeATensor, _tf.Trackable, metaclass=abc.ABCMeta):
     keep their state in variables made by `_add_weight`, which `tf.train.Checkpoint` saves.
 
     Stands for its current value where a number or a scalar float32 tensor is expected: in `float`,
-    formats, arithmetic, `tf.cast`, and what a `tf.function` returns. Two are equal only if they are
-    one object.
+    formats, products, quotients, `<` and `>`, `tf.cast`, and what a `tf.function` returns. Two are
+    equal only if they are one object.
 
     Source: TensorFlow r2.0 `tf.train.experimental.LossScale`.
     """
@@ -76,7 +76,7 @@ class LossScale(LikeATensor, _tf.Trackable, metaclass=abc.ABCMeta):
 
     @abc.abstractmethod
     def update(self, grads: Any) -> tuple[Any, bool | tf.Tensor]:
-        """Takes note of the gradients of one step.
+        """Updates the loss scale by the gradients of one step.
 
         Args:
           grads: nested structure of unscaled gradients, or one; None inside it is ignored.

@@ -41,7 +41,7 @@ class LossScaleManager(_tf.Trackable, metaclass=abc.ABCMeta):
 
     @abc.abstractmethod
     def update_loss_scale(self, finite_grads: bool | tf.Tensor) -> Any:
-        """Takes note of one step.
+        """Updates the loss scale by one step.
 
         Args:
           finite_grads: scalar bool tensor, whether all gradients of the step are finite. In eager

@@ -318,7 +318,7 @@ class _BaseLossScaleOptimizer(_tf.Optimizer):
         called: str | None = "apply_gradients",
     ) -> Any:
         """Takes a step; see `_step.take`."""
-        if all(grad is None for grad in grads):
+        if not [grad for grad in grads if grad is not None]:
             names = [getattr(var, "name", var) for var in variables]
             raise ValueError(f"{step.given} has no gradient for any variable, got {names!r}.")
         form = self._tflsc_graph_form(step.name, scaler)

@@ -10,7 +10,7 @@ import numpy as np
 import tensorflow as tf
 from absl.testing import absltest, parameterized
 
-from tests import modes, originals
+from tests import crossed, modes, originals
 from tf_lossscale_compat.contrib import mixed_precision as contrib
 from tf_lossscale_compat.train import experimental
 
@@ -193,7 +193,7 @@ def train(habit, make, api, mode_name="graph_v1"):
 
 
 class HabitsTest(parameterized.TestCase):
-    @parameterized.product(
+    @crossed.product(
         habit=[habit.__name__ for habit in HABITS], kind=sorted(KINDS), mode=modes.GRAPH
     )
     def test_as_with_the_original(self, habit, kind, mode):

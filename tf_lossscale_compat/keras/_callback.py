@@ -1,4 +1,4 @@
-"""The callback, which becomes one of the Keras whose model it is used with."""
+"""`LossScaleCallback`, which becomes a callback of the Keras whose model it is used with."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ import functools
 import sys
 from typing import TYPE_CHECKING, Any
 
-from tf_lossscale_compat import _arguments, _monitor, _observers, _step_record, _summaries, _tf
+from tf_lossscale_compat import _arguments, _monitor, _observers, _summaries, _tf
+from tf_lossscale_compat._step_record import StepRecord
 from tf_lossscale_compat.keras import _families, _shared, _versions
 
 if TYPE_CHECKING:
     from typing_extensions import Self
 
     from tf_lossscale_compat import _types
-    from tf_lossscale_compat._step_record import StepRecord
 
 tf = _tf.tf
 
@@ -25,7 +25,7 @@ _HINT = (
 
 # Stands for `keras.callbacks.Callback`, which the class for a Keras has beside this package's.
 if TYPE_CHECKING:
-    from tf_lossscale_compat._types_bases import Callback as _MixedIntoKeras
+    from tf_lossscale_compat._types import Callback as _MixedIntoKeras
 else:
     _MixedIntoKeras = object
 
@@ -43,16 +43,14 @@ class LossScaleCallback(_MixedIntoKeras):
     that of TensorFlow 2.2 to 2.4, which comes before all callbacks.
 
     The record is read where `fit` begins, every N steps and at the end of each epoch; nothing waits
-    for the device in between. What is written is what `monitoring.write_summaries` writes, the
-    floor and the ceiling in each `fit` once. Logged through `absl.logging` are skipped steps
-    (WARNING), that the scale has come down to its floor (WARNING), that it has grown (DEBUG), and
-    that the record sees no step at all (WARNING).
+    for the device in between. It writes and logs what `monitoring.write_summaries` does, and logs,
+    too, that the record sees no step at all (WARNING).
     """
 
     # Of the class for a Keras.
     _keras: Any
     _public: Any
-    _writer: Any
+    _monitor: Any
 
     def __new__(cls, record: StepRecord | None = None, *args: Any, **kwargs: Any) -> Self:
         """Makes an instance of the class for a Keras; which one the model says in the end."""
@@ -65,7 +63,7 @@ class LossScaleCallback(_MixedIntoKeras):
     def __init__(
         self,
         record: StepRecord | None = None,
-        log_dir: str | None = None,
+        log_dir: _types.Path | None = None,
         every_n_steps: _types.Integer = 100,
         *,
         max_consecutive_skips: _types.Integer | None = None,
@@ -77,7 +75,7 @@ class LossScaleCallback(_MixedIntoKeras):
           record: `StepRecord`; None for that of the model's optimizer, which is made where `fit`
             begins if there is none. That optimizer then has to be one of this package, and its
             first step is yet to come, unless it was taken with `run_eagerly`.
-          log_dir: str, the folder to write summaries to, best one of its own; None for none.
+          log_dir: str or path, the folder for summaries, best one of its own; None for none.
           every_n_steps: int above zero, after how many steps of an epoch the record is read.
           max_consecutive_skips: int above zero, how many skipped steps in a row end `fit` with a
             `LossScaleError`; None for what the record was made with.
@@ -85,27 +83,22 @@ class LossScaleCallback(_MixedIntoKeras):
             with how many there were since.
 
         Raises:
-          TypeError: `record` is no `StepRecord`.
+          TypeError: an argument is of another type.
           ValueError: a number cannot be used.
         """
         self._keras.callbacks.Callback.__init__(self)
-        if record is not None:
-            _summaries.check_record(record)
+        limit = _arguments.max_consecutive_skips(max_consecutive_skips)
+        self._options = limit, _arguments.seconds("log_every_n_secs", log_every_n_secs)
+        self._monitor = None if record is None else _monitor.Monitor(record, *self._options)
         self._given = record
-        self._monitor: Any = None
-        self._log_dir, self._writer = log_dir, None
-        self._every_n_steps = _monitor.period(every_n_steps)
-        self._options = (
-            _arguments.max_consecutive_skips(max_consecutive_skips),
-            _monitor.seconds(log_every_n_secs),
-        )
-        self._read_at = self._begun = 0
+        self._log_dir = _arguments.path("log_dir", log_dir)
+        self._every_n_steps = _arguments.period("every_n_steps", every_n_steps, "int64", least=1)
         self._supports_tf_logs = True
 
     @property
     def record(self) -> StepRecord | None:
         """The `StepRecord`, or None if it was not given and `fit` has not begun."""
-        return self._given if self._monitor is None else self._monitor.record
+        return None if self._monitor is None else self._monitor.record
 
     def set_model(self, model: Any) -> None:
         """Called by Keras; which Keras the model is of is known from here on."""
@@ -128,54 +121,54 @@ class LossScaleCallback(_MixedIntoKeras):
     def on_train_begin(self, logs: Any = None) -> None:
         """Called by Keras; raises a TypeError or ValueError where there can be no record."""
         self._close()
-        session = _session(self._keras)
-        record = self._given
-        if record is None:
-            record = _record_of(self.model)
+        record = _record_of(self.model) if self._given is None else self._given
         if self._monitor is None or self._monitor.record is not record:
             self._monitor = _monitor.Monitor(record, *self._options)
         if self._log_dir is not None and _summaries.writes_here(record):
-            self._writer = _summaries.file_writer(self._log_dir)
-        with _graph(session):
+            self._monitor.writer = _summaries.file_writer(self._log_dir)
+        session = _session(self._keras)
+        with contextlib.nullcontext() if session is None else session.graph.as_default():
             self._monitor.prepare()
-            self._monitor.start(self._writer, session)
-        self._read_at = self._begun = 0
+        now = self._monitor.read(session)
+        self._monitor.start(now)
+        self._monitor.observe(now, session)
 
     def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
         """Called by Keras."""
-        self._read_at = self._begun = 0
+        self._read_at = 0
 
     # Not where a batch ends: Keras 3 would have each wait for the device then.
     def on_train_batch_begin(self, batch: int, logs: Any = None) -> None:
         """Called by Keras."""
-        self._begun, self._supports_tf_logs = batch + 1, True
+        self._supports_tf_logs = True
         if batch - self._read_at >= self._every_n_steps:
             self._read_at = batch
-            self._look()
+            self._observe()
 
     def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
         """Called by Keras; `logs` gets `loss_scale` and `skipped_steps`."""
-        now = self._look()
+        now = self._observe()
         if logs is not None:
             logs["loss_scale"], logs["skipped_steps"] = now.scale, now.skipped
-        if self._begun:
-            self._monitor.saw_nothing(now, _HINT)
+        self._monitor.warn_if_unused(now, _HINT)
 
-    def _look(self, at_end=False):
+    def _observe(self):
         session = _session(self._keras)
-        now = self._monitor.look(session, at_end)
+        now = self._monitor.read(session)
+        self._monitor.observe(now, session)
         self._monitor.check(now, session)
         return now
 
     def on_train_end(self, logs: Any = None) -> None:
         """Called by Keras."""
-        self._monitor.look(_session(self._keras), at_end=True)
+        session = _session(self._keras)
+        self._monitor.observe(self._monitor.read(session), session, seconds=0)
         self._close()
 
     def _close(self):
-        if self._writer is not None:
-            self._writer.close()
-            self._writer = None
+        if self._monitor is not None and self._monitor.writer is not None:
+            self._monitor.writer.close()
+            self._monitor.writer = None
 
 
 LossScaleCallback.__module__ = "tf_lossscale_compat.keras.callbacks"
@@ -192,7 +185,7 @@ class _TellsOfLogs:
 
 @functools.lru_cache(maxsize=None)
 def _class(public: Any, keras: Any) -> type:
-    """The class that is both `public` and a callback of that Keras."""
+    """Returns the class that is both `public` and a callback of that Keras."""
     attributes = {
         "_keras": keras,
         "_public": public,
@@ -206,7 +199,7 @@ def _class(public: Any, keras: Any) -> type:
 
 
 def _keras_of(model):
-    """The Keras that a model is of, or None."""
+    """Returns the Keras that a model is of, or None."""
     for base in type(model).__mro__:
         if base.__name__ == "Model" and base.__module__.split(".")[0] in _versions.ROOTS:
             return _families.keras_of(base)
@@ -214,7 +207,7 @@ def _keras_of(model):
 
 
 def _record_of(model):
-    """The record of the model's optimizer, made now if there is none."""
+    """Returns the record of the model's optimizer, made now if there is none."""
     optimizer = getattr(model, "optimizer", None)
     if not isinstance(optimizer, _shared.LossScaling):
         raise TypeError(
@@ -227,7 +220,7 @@ def _record_of(model):
     strategy = getattr(model, "distribute_strategy", None)
     with strategy.scope() if strategy is not None else contextlib.nullcontext():
         try:
-            return _step_record.StepRecord(optimizer)
+            return StepRecord(optimizer)
         except ValueError as error:
             raise ValueError(
                 "record must be given, a StepRecord made before the first step, or the callback "
@@ -236,13 +229,9 @@ def _record_of(model):
 
 
 def _session(keras):
-    """The session in which that Keras runs its graph, or None in eager mode."""
+    """Returns the session in which that Keras runs its graph, or None in eager mode."""
     if tf.executing_eagerly():
         return None
     # Not every version's public modules have it.
     backend = keras.callbacks.Callback.__module__.rsplit(".", 1)[0] + ".backend"
     return sys.modules[backend].get_session()
-
-
-def _graph(session):
-    return contextlib.nullcontext() if session is None else session.graph.as_default()

@@ -1,4 +1,4 @@
-"""Which Keras an optimizer is of, and the wrapper class for it.
+"""The family of an optimizer, and the wrapper class for it.
 
 There may be several in one process: Keras 3 and `tf_keras` beside each other, each with its own
 base classes, and in tf.keras from 2.11 on both kinds of optimizers.

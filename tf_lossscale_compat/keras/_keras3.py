@@ -404,5 +404,5 @@ class Keras3(_shared.WeightDecay):
 
 
 def _is_overwritten(variable):
-    """Whether its "gradient" is its new value (float8 training), no derivative of the loss."""
+    """Returns whether its "gradient" is its new value, as in float8 training."""
     return getattr(variable, "overwrite_with_gradient", False)

@@ -6,14 +6,11 @@ import contextlib
 import copy
 import inspect
 import numbers
-import pickle
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from tf_lossscale_compat import _tf  # First, as it says what to do without TensorFlow.
 
 # isort: split
-import numpy as np
-from absl import logging
 
 from tf_lossscale_compat import _agreement, _arguments, _ownership, _replicas, _scaler
 from tf_lossscale_compat import loss_scale as loss_scale_lib
@@ -29,7 +26,7 @@ else:
 
 
 class _Wrapper(_shared.LossScaling):
-    """What both public classes share: finding the family, configs, copies and pickles."""
+    """The part that both public classes share: family, configs, copies and pickles."""
 
     # The name in files of models; None for subclasses, which users register themselves.
     _registered_name: str | None = None
@@ -162,16 +159,7 @@ class _Wrapper(_shared.LossScaling):
             options["loss_scale"] = loss_scale_lib.serialize(options["loss_scale"])
         return options
 
-    def _parts(self, copier):
-        """What `_rebuild` makes a copy from, and a subclass's attributes."""
-        optimizer, state = self._optimizer, _State(self._optimizer)
-        try:
-            copier(optimizer)
-        except Exception:  # Some Kerases' optimizers cannot be copied, or not with every argument.
-            # A config would bring Horovod's back as a plain one, which trains by itself.
-            if not tf.executing_eagerly() or _agreement.is_horovods(type(optimizer)):
-                raise
-            optimizer = self._serialize_inner()
+    def __reduce_ex__(self, protocol: Any) -> tuple[Any, ...]:
         attributes = {
             name: value
             for name, value in vars(self).items()
@@ -179,67 +167,26 @@ class _Wrapper(_shared.LossScaling):
         }
         # A class for another family has no name to be found by, other than the public class.
         cls = vars(type(self)).get("_public", type(self))
-        return cls, self._base, optimizer, state, self._loss_scale, self._options, attributes
+        arguments = cls, self._base, self._optimizer, self._loss_scale, self._options
+        return _rebuild, arguments, attributes
 
-    def __reduce_ex__(self, protocol: Any) -> tuple[Any, ...]:
-        return _rebuild, self._parts(pickle.dumps)
+    def __setstate__(self, attributes: dict[str, Any]) -> None:
+        for name, value in attributes.items():
+            setattr(self, name, value)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Self:
-        *parts, attributes = self._parts(copy.deepcopy)
-        parts = copy.deepcopy(parts, memo) + [{}]
-        new = memo[id(self)] = _rebuild(*parts)
-        for name, value in copy.deepcopy(attributes, memo).items():
-            setattr(new, name, value)
+        rebuild, arguments, attributes = self.__reduce_ex__(2)
+        new = memo[id(self)] = rebuild(*copy.deepcopy(arguments, memo))
+        new.__setstate__(copy.deepcopy(attributes, memo))
         return new
 
 
-class _State:
-    """What is known of an inner optimizer's state, to compare a copy with."""
-
-    def __init__(self, optimizer):
-        self.steps, self.used = None, 0
-        if tf.executing_eagerly():
-            self.steps, self.used = int(_steps(optimizer).numpy()), _used(optimizer)
-
-    def give(self, optimizer, of_config):
-        """Sets the count of steps of one made of a config, and warns of what a copy has lost."""
-        if self.steps is None or not tf.executing_eagerly():
-            return
-        if of_config:
-            _steps(optimizer).assign(self.steps)
-        if _used(optimizer) < self.used:
-            logging.warning(
-                "The copy of %r has its hyperparameters, but its slot variables (momentum and so "
-                "on) start anew and its count of steps is %d, as Keras does not copy them. To keep "
-                "them, save a tf.train.Checkpoint of the optimizer and restore it into the copy.",
-                optimizer,
-                int(_steps(optimizer).numpy()),
-            )
-
-
-def _steps(optimizer):
-    """The variable that counts steps; Keras 3 derives `iterations` where it accumulates."""
-    steps = getattr(optimizer, "_iterations", None)
-    return optimizer.iterations if steps is None else steps
-
-
-def _used(optimizer):
-    """How many variables hold anything."""
-    _steps(optimizer)  # Which some make when they are asked for them.
-    return sum(bool(np.any(variable.numpy())) for variable in _tf.variables_of(optimizer))
-
-
-def _rebuild(cls, base, optimizer, state, loss_scale, options, attributes):
+def _rebuild(cls, base, optimizer, loss_scale, options):
+    """Makes a copy, of copies of an optimizer and a loss scale."""
     cls = _families.wrapper_class(cls, base)
-    of_config = isinstance(optimizer, dict)
-    if of_config:
-        optimizer = cls._deserialize_inner(copy.deepcopy(optimizer), None)
-    state.give(optimizer, of_config)
     optimizer._is_wrapped_by_loss_scale_optimizer = False  # Not this copy of it.
     new = object.__new__(cls)
     new._start(optimizer, lambda: loss_scale, **options)
-    for name, value in attributes.items():
-        setattr(new, name, value)
     return new
 
 

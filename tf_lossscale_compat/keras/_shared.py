@@ -1,4 +1,4 @@
-"""What the wrappers of all Keras families share: the step, and what is read of the loss scale."""
+"""The part that wrappers of all Keras families share: the step, and a loss scale's properties."""
 
 from __future__ import annotations
 
@@ -157,7 +157,7 @@ class LossScaling(_MixedIntoKeras):
 
     @property
     def dynamic(self) -> bool:
-        """Whether the loss scale changes by itself."""
+        """True if the loss scale changes by itself."""
         fixed = (loss_scale_lib.FixedLossScale, lsm.FixedLossScaleManager)
         return not isinstance(_scaler.unwrap(self._loss_scale), fixed)
 
@@ -188,7 +188,7 @@ class LossScaling(_MixedIntoKeras):
         self.learning_rate = value
 
     def _in_step_of_fit(self):
-        """Whether this is called by a step of that Keras' own that applies scaled gradients."""
+        """Returns whether a step of that Keras' own, which applies scaled gradients, calls this."""
         return False
 
     # Scaling and unscaling.
@@ -306,7 +306,7 @@ class LossScaling(_MixedIntoKeras):
 
     @classmethod
     def _counts_skipped(cls):
-        """Whether that Keras' own loss-scale optimizer counts skipped steps as iterations."""
+        """Returns whether that Keras' own loss-scale optimizer counts skipped steps."""
         return True
 
     def _count_skipped(self, number):
@@ -383,13 +383,13 @@ class CallableList(list):
 
 
 def _counts_as(value, variable):
-    """Whether both are whole numbers, or neither is."""
+    """Returns whether both are whole numbers, or neither is."""
     counts = tf.as_dtype(variable.dtype).is_integer
     return counts == np.issubdtype(value.dtype, np.integer)
 
 
 def can_be_of(value, variable):
-    """Whether an array of a file may be a variable's value, by its shape and whether it counts."""
+    """Returns whether an array of a file may be a variable's value, by shape and kind of number."""
     value = np.asarray(value)
     return value.shape == tuple(variable.shape) and _counts_as(value, variable)
 
@@ -502,7 +502,7 @@ def of_inner(name: str) -> Any:
 
 
 class WrapsTFKeras(LossScaling):
-    """What both kinds of optimizers of tf.keras and `tf_keras` share beyond that."""
+    """The part that both families of tf.keras and `tf_keras` share beyond that."""
 
     clipnorm = of_inner("clipnorm")
     clipvalue = of_inner("clipvalue")

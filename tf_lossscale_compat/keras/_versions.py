@@ -41,7 +41,7 @@ def unknown_to(optimizer, grads, variables):
 
 
 def track_in_session(variable):
-    """Has the session that Keras keeps for graphs initialize `variable`."""
+    """Registers `variable` with the session of Keras, which initializes it."""
     roots = ("tensorflow_core.python.keras", "tensorflow.python.keras")
     for name in (*roots, "keras", "keras.src", "tf_keras", "tf_keras.src"):
         track = getattr(sys.modules.get(f"{name}.backend"), "track_variable", None)
