@@ -309,14 +309,15 @@ def lint(session):
 @nox.session
 def types(session):
     """Check the package's types, and user code against them, without and with TensorFlow's."""
-    # Installed as users have it, as checkers read a clone with other rules.
     without_leftovers()
     session.install("-q", ".[dev]", "pyright[nodejs]>=1.1.414,<1.2")
     session.run("mypy")
     for stubs in ("without", "with"):
         if stubs == "with":
             session.install("-q", "types-tensorflow>=2.18")
-        session.run("python", "tests/typing_test.py", env={"TF_LOSSSCALE_TYPES": stubs})
+        for editable in ((), ("-e",)):  # As users have it, and as those who work on it.
+            session.install("-q", "--no-deps", "--force-reinstall", *editable, ".")
+            session.run("python", "tests/typing_test.py", env={"TF_LOSSSCALE_TYPES": stubs})
 
 
 @nox.session(reuse_venv=True)
@@ -473,30 +474,14 @@ def demo(session):
     """Run the demo with few steps and look at what it writes."""
     session.install("-q", "-e", ".[tensorflow-cpu,demo,plot]")
     folder = pathlib.Path(session.create_tmp()).resolve()
-    report, plot, logs = folder / "demo.json", folder / "demo.png", folder / "logs"
-    drawn = folder / "logs.png"
-    for path in (report, plot, drawn):
+    picture, logs, drawn = folder / "demo.png", folder / "logs", folder / "logs.png"
+    for path in (picture, drawn):
         path.unlink(missing_ok=True)
     shutil.rmtree(logs, ignore_errors=True)
-    options = ["--json", str(report), "--plot", str(plot), "--logdir", str(logs)]
+    options = ["--plot", str(picture), "--logdir", str(logs)]
     session.run("tf-lossscale", "demo", "--steps", "20", *options)
     session.run("tf-lossscale", "plot", str(logs), "-o", str(drawn))
-    wanted = {
-        "name",
-        "accuracy",
-        "loss",
-        "zero_gradient_share",
-        "final_scale",
-        "skipped_steps",
-        "seconds",
-    }
-    runs = json.loads(report.read_text(encoding="utf-8"))["runs"]
-    if len(runs) < 6:
-        session.error(f"the demo should report at least six runs, not {len(runs)}")
-    for run in runs:
-        if not wanted <= set(run):
-            session.error(f"run {run.get('name')!r} lacks {sorted(wanted - set(run))}")
-    for path in (plot, drawn):
+    for path in (picture, drawn):
         if not path.read_bytes().startswith(b"\x89PNG"):
             session.error(f"{path.name} is no PNG file")
 

@@ -27,7 +27,7 @@ DEMO = ["scikit-learn", "tqdm", "matplotlib"]
 # LibCST needs Python 3.9; code for older TensorFlows is migrated with a newer Python. Also named in
 # .pre-commit-hooks.yaml.
 LIBCST = 'libcst>=1.1; python_version >= "3.9"'
-MIGRATE = [LIBCST, "tqdm"]
+MIGRATE = [LIBCST]
 # Some TensorFlows bring TensorBoard, the newest does not.
 PLOT = ["matplotlib", "tensorboard"]
 TEST = [

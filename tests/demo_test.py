@@ -3,9 +3,9 @@
 import contextlib
 import functools
 import io
-import json
 import os
 import tempfile
+from unittest import mock
 
 import numpy as np
 from absl.testing import absltest, parameterized
@@ -158,96 +158,64 @@ class TrainingTest(parameterized.TestCase):
         self.assertEqual(names, [name for name in NAMES for _ in range(2)])
 
 
-class HelpersTest(absltest.TestCase):
+class OutputTest(absltest.TestCase):
     def test_cross_entropy(self):
         logits = np.array([[0, 0], [1000, 0], [0, np.log(3)]], np.float32)
         loss = demo._cross_entropy(logits, np.array([1, 0, 1]))
         self.assertAlmostEqual(loss, (np.log(2) + 0 + np.log(4 / 3)) / 3, places=6)
 
-    def test_smoothing_looks_back_only(self):
-        self.assertEqual(demo._smooth(np.array([4.0, 2.0, 6.0, 0.0]), 2), [4.0, 3.0, 4.0, 3.0])
-
-    def test_one_infinite_loss_does_not_spoil_the_rest_of_the_curve(self):
-        smooth = demo._smooth(np.array([1.0, np.inf, 1.0, 1.0]), 2)
-        self.assertEqual(smooth, [1.0, np.inf, np.inf, 1.0])
-
-
-class OutputTest(absltest.TestCase):
-    def written(self, runs):
-        path = os.path.join(self.enter_context(tempfile.TemporaryDirectory()), "result.json")
-        demo.write_json(path, runs, seed=5)
-        with open(path, encoding="utf-8") as file:
-            return json.load(file, parse_constant=lambda name: self.fail(f"{name} is no JSON"))
-
-    def test_json(self):
-        document = self.written([made_up(), made_up("another")])
-        self.assertEqual([run["name"] for run in document["runs"]], ["made up", "another"])
-        self.assertEqual(
-            document["runs"][0],
-            {
-                "name": "made up",
-                "accuracy": 0.875,
-                "loss": 1.5,
-                "zero_gradient_share": 0.25,
-                "final_scale": 8.0,
-                "skipped_steps": 1,
-                "seconds": 2.25,
-            },
-        )
-        self.assertEqual((document["steps"], document["seed"]), (2, 5))
-
-    def test_json_of_what_is_no_number_is_null(self):
-        nan, inf = float("nan"), float("inf")
-        (run,) = self.written([made_up(loss=inf, zero_gradient_share=nan)])["runs"]
-        self.assertIsNone(run["loss"])
-        self.assertIsNone(run["zero_gradient_share"])
-
-    def test_table_has_a_line_for_each_run(self):
+    def test_table_has_a_line_for_each_run_and_units(self):
         head, _, first, second = demo.table([made_up(), made_up("b")]).split("\n")
         self.assertEqual(
             [column.strip() for column in head.split("  ") if column],
-            ["run", "accuracy", "loss", "zero gradients", "final scale", "skipped", "seconds"],
+            ["run", "accuracy, %", "loss, nats", "zero gradients, %"]
+            + ["final scale", "skipped, steps", "time, s"],
         )
-        self.assertEqual(first.split()[2:], ["0.8750", "1.5000", "25.0%", "8", "1", "2.2"])
+        self.assertEqual(first.split()[2:], ["87.50", "1.5000", "25.0", "8", "1", "2.2"])
         self.assertEqual(len(first), len(second))
 
-    def test_plot_names_axes_and_runs_and_marks_skipped_steps(self):
-        runs = [made_up("one"), made_up("two", accuracy=0.25)]
-        picture = demo.draw(runs)
-        losses, scales = picture.axes
+    def test_conclusion_is_made_of_the_runs_numbers(self):
+        runs = [made_up(accuracy=0.97), made_up(accuracy=0.45, zero_gradient_share=0.713)]
+        scaled = [
+            made_up(accuracy=0.96, zero_gradient_share=0.001),
+            made_up(accuracy=0.95, zero_gradient_share=0.002),
+            made_up(accuracy=0.94, zero_gradient_share=float("nan"), skipped_steps=2),
+        ]
+        self.assertEqual(
+            demo.conclusion(runs + scaled),
+            "Unscaled, 71.3% of the entries of float16 gradients are zero: accuracy 45.0%, where "
+            "float32 has 97.0%.\n"
+            "With a loss scale at most 0.2% are zero: accuracy 94.0% to 96.0%.",
+        )
+        self.assertIn(
+            "With a loss scale all steps were skipped", demo.conclusion(runs + scaled[2:])
+        )
+
+    def test_picture_has_the_loss_the_scale_and_the_skipped_steps(self):
+        losses, scales = demo.draw([made_up("one"), made_up("two", accuracy=0.25)]).axes
         self.assertIn("loss", losses.get_ylabel())
-        self.assertEqual((scales.get_xlabel(), scales.get_ylabel()), ("step", "loss scale"))
-        labels = losses.get_legend_handles_labels()[1]
-        self.assertEqual(labels, ["one (accuracy 0.875)", "two (accuracy 0.250)"])
-        self.assertIsNotNone(losses.get_legend())
-        colors = [line.get_color() for line in losses.get_lines()]
-        self.assertEqual(len(set(colors)), 2)
+        self.assertEqual(("loss scale", "log"), (scales.get_ylabel(), scales.get_xscale()))
         self.assertEqual(list(losses.get_lines()[0].get_ydata()), [2.0, 1.0])
+        lines, labels = scales.get_legend_handles_labels()
+        self.assertEqual(list(lines[0].get_ydata()), [16.0, 8.0])
+        self.assertEqual(
+            [label.strip() for label in labels],
+            [
+                "one, accuracy 87.5% (1 skipped from step 1 on)",
+                "two, accuracy 25.0% (1 skipped from step 1 on)",
+            ],
+        )
+        colors = [[line.get_color() for line in lines] for lines in (lines, losses.get_lines())]
+        self.assertEqual([["C0", "C1"]] * 2, colors)
 
-        handles, labels = scales.get_legend_handles_labels()
-        self.assertEqual(labels, ["one: 1 skipped steps", "two: 1 skipped steps"])
-        self.assertIsNotNone(scales.get_legend())
-        self.assertEqual((list(handles[0].get_xdata()), list(handles[0].get_ydata())), ([1], [16]))
-        self.assertNotIn(handles[0].get_marker(), (None, "None", ""))
-        self.assertEqual(handles[0].get_color(), colors[0])
-
-    def test_all_six_runs_look_different(self):
-        picture = demo.draw([made_up(name) for name in NAMES])
-        lines = picture.axes[0].get_lines()
-        looks = {(line.get_color(), line.get_linestyle(), line.get_linewidth()) for line in lines}
-        self.assertLen(looks, 6)
-
-    def test_plot_of_many_steps_shows_the_first_ones_enlarged(self):
-        history = [demo.Step(1.0, 2.0**20, 0.0, step > 9) for step in range(400)]
-        picture = demo.draw([made_up(history=history)])
-        (inset,) = picture.axes[1].child_axes
-        self.assertEqual(inset.get_xlim()[0], 0)
-        self.assertLess(inset.get_xlim()[1], 100)
-        self.assertIn("first", inset.get_title())
+    def test_one_infinite_loss_does_not_spoil_the_rest_of_the_curve(self):
+        history = [demo.Step(loss, 1.0, 0.0, True) for loss in [np.inf] + [1.0] * 79]
+        losses = demo.draw([made_up(history=history)]).axes[0].get_lines()[0].get_ydata()
+        self.assertEqual([np.inf, np.inf, 1.0, 1.0], list(losses[:4]))
 
 
 class CommandTest(absltest.TestCase):
-    def test_progress_table_json_and_plot(self):
+    def test_progress_table_conclusion_and_picture(self):
         """The whole command in another process, which must not come to need Keras."""
         folder = self.enter_context(tempfile.TemporaryDirectory())
         program = (
@@ -258,49 +226,49 @@ class CommandTest(absltest.TestCase):
             "sys.exit(code)"
         )
         package = os.path.dirname(os.path.abspath(tf_lossscale_compat.__file__))
+        picture, logs = os.path.join(folder, "a.png"), os.path.join(folder, "logs")
         status, out, err = forks.run(
-            ["-c", program, "demo", "--steps", "3"]
-            + ["--json", os.path.join(folder, "a.json"), "--plot", os.path.join(folder, "a.png")],
+            ["-c", program, "demo", "--steps", "3", "--plot", picture, "--logdir", logs],
             dict(os.environ, PYTHONPATH=os.path.dirname(package), PYTHONIOENCODING="utf-8"),
             os.getcwd(),
             240,
         )
         self.assertEqual(status, 0, err[-3000:])
-        table, _, modules = out.partition("new modules:")
-        for name in NAMES:
-            self.assertIn(name, table)
+        shown, _, modules = out.partition("new modules:")
+        rows = {line[:50].strip(): line[50:].split() for line in shown.splitlines()}
+        # After three steps the dynamic runs have skipped them all: there is no share to report.
+        self.assertEqual(["nan", "5.36871e+08", "3"], rows[DYNAMIC][2:5])
+        self.assertEqual(["nan", "2.14748e+09", "3"], rows[CONTRIB_DYNAMIC][2:5])
+        self.assertContainsSubset(NAMES, rows)
+        *_, unscaled, scaled, where, following = shown.splitlines()
+        self.assertStartsWith(unscaled, "Unscaled, ")
+        self.assertStartsWith(scaled, "With a loss scale at most ")
+        self.assertEqual(f"Picture: {picture}", where)
+        self.assertEqual(f"Next: tf-lossscale plot {logs} -o loss_scale.png", following)
         for module in modules.split():
             self.assertNotRegex(module, r"^(tf_keras|keras|tensorflow\.(python\.)?keras)(\.|$)")
 
         # The progress bar: what runs, and how far it has come.
         self.assertIn("18/18", err)
         self.assertIn(DYNAMIC, err)
-
-        with open(os.path.join(folder, "a.json"), encoding="utf-8") as file:
-            runs = {run["name"]: run for run in json.load(file)["runs"]}
-        self.assertEqual(tuple(runs), NAMES)
-        # After three steps the dynamic runs have skipped them all: there is no share to report.
-        for name in (CONTRIB_DYNAMIC, DYNAMIC):
-            self.assertEqual(runs[name]["skipped_steps"], 3)
-            self.assertIsNone(runs[name]["zero_gradient_share"])
-        self.assertEqual(runs[DYNAMIC]["final_scale"], 2.0**29)
-        self.assertEqual(runs[CONTRIB_DYNAMIC]["final_scale"], 2.0**31)
-        with open(os.path.join(folder, "a.png"), "rb") as file:
+        with open(picture, "rb") as file:
             self.assertEqual(file.read(8), b"\x89PNG\r\n\x1a\n")
 
-    def test_without_options_it_writes_to_the_terminal_only(self):
+    def test_without_options_it_writes_a_picture_among_temporary_files(self):
         folder = self.enter_context(tempfile.TemporaryDirectory())
         out = io.StringIO()
-        before = os.getcwd()
+        self.addCleanup(os.chdir, os.getcwd())
         os.chdir(folder)
-        try:
-            with contextlib.redirect_stdout(out), contextlib.redirect_stderr(io.StringIO()):
-                with modes.eager_mode():
-                    self.assertEqual(cli.main(["demo", "--steps", "1"]), 0)
-        finally:
-            os.chdir(before)
-        self.assertEqual(os.listdir(folder), [])
-        self.assertIn(DYNAMIC, out.getvalue())
+        with contextlib.redirect_stdout(out), contextlib.redirect_stderr(io.StringIO()):
+            with modes.eager_mode(), mock.patch.object(tempfile, "tempdir", folder):
+                self.assertEqual(cli.main(["demo", "--steps", "1"]), 0)
+        (inner,) = os.listdir(folder)
+        *_, where, following = out.getvalue().splitlines()
+        self.assertEqual("Picture: " + os.path.join(folder, inner, "demo.png"), where)
+        self.assertEqual(["demo.png"], os.listdir(os.path.join(folder, inner)))
+        self.assertStartsWith(
+            following, "Next: tf-lossscale demo --logdir logs && tf-lossscale plot"
+        )
 
 
 if __name__ == "__main__":

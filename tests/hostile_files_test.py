@@ -17,32 +17,53 @@ from absl.testing import absltest
 from tensorflow.core.protobuf import trackable_object_graph_pb2
 
 from tests import originals
-from tf_lossscale_compat import checkpoint
+from tf_lossscale_compat import _summary_tags, checkpoint, plot
 
 DATA = os.path.join(originals.ROOT, "tests", "data")
 CALL = "import sys\nfrom tf_lossscale_compat import cli\nsys.exit(cli.main(sys.argv[1:]))\n"
 
-# Reads each file of a folder in a process that may take 2 GiB more than TensorFlow has by itself.
+# Reads all that is in a folder in a process that may take 2 GiB more than TensorFlow has by itself.
 # A line is written before each, so that it is known which one ends the process.
 FUZZ = """
 import os, resource, sys, time
-from tf_lossscale_compat import checkpoint
-checkpoint.find(sys.argv[2])  # Imports all that is needed.
+from tf_lossscale_compat import checkpoint, plot
+expected = [checkpoint.find(path) for path in sys.argv[2:]]  # Imports all that is needed.
 with open("/proc/self/statm") as file:
     used = int(file.read().split()[0]) * resource.getpagesize()
 resource.setrlimit(resource.RLIMIT_AS, (used + (2 << 30), used + (2 << 30)))
 found = 0
-for path in sorted(os.listdir(sys.argv[1])):
-    print(path, flush=True)
+for name in sorted(os.listdir(sys.argv[1])):
+    print(name, flush=True)
+    path = os.path.join(sys.argv[1], name)
     begin = time.time()
     try:
-        checkpoint.find(os.path.join(sys.argv[1], path))
+        states = plot.read([path]) if name.startswith("logs") else checkpoint.find(path)
         found += 1
-    except checkpoint.CheckpointError as error:
-        assert path in str(error), error
+        assert not name.startswith("unrelated"), states
+        # HDF5 alone has no checksums. With them what is read at all is what was written.
+        assert not name.startswith("summed") or states == expected[int(name[7])], states
+    except (checkpoint.CheckpointError, ValueError) as error:
+        assert name in str(error), error
     assert time.time() - begin < 20, path
 print("answers:", found)
 """
+
+
+def events():
+    """The serialized events of a log, one after the other."""
+    for step in range(6):
+        summary = tf.compat.v1.Summary()
+        for tag, value in zip(_summary_tags.ALL, (8.0, step, step % 3, 1.0, 64.0)):
+            summary.value.add(tag=tag, simple_value=value)
+        tensor = summary.value.add(tag=_summary_tags.SCALE).tensor
+        tensor.CopyFrom(tf.compat.v1.make_tensor_proto(4.0))
+        yield tf.compat.v1.Event(step=step, wall_time=float(step), summary=summary)
+
+
+def write_events(path, contents):
+    with tf.io.TFRecordWriter(path) as writer:
+        for content in contents:
+            writer.write(content)
 
 
 def mutated(contents, chance):
@@ -177,6 +198,17 @@ class HostileTest(absltest.TestCase):
         with self.assertRaisesRegex(checkpoint.CheckpointError, "nested too deeply"):
             checkpoint.find(path)
 
+    def test_event_that_claims_more_entries_than_there_are(self):
+        pytest.importorskip("tensorboard")
+        crafted = list(events())[1]
+        crafted.summary.value[-1].tensor.tensor_shape.dim.add(size=2**40)
+        os.mkdir(self.path("logs"))
+        write_events(self.path("logs", "x.tfevents"), [crafted.SerializeToString()])
+        (points,) = plot.read([self.path("logs")]).values()
+        (good, bad) = [scale for _, scale in points[_summary_tags.SCALE]]
+        self.assertEqual(8.0, np.nanmax([good, bad]))
+        self.assertTrue(np.isnan([good, bad]).any())
+
     def fuzz(self, number):
         """Has each of these files changed in `number` ways, and read; returns what was said."""
         sources = [
@@ -189,10 +221,11 @@ class HostileTest(absltest.TestCase):
         ]
         os.mkdir(self.path("files"))
         for kind, (source, ending) in enumerate(sources):
+            start = "hdf5" if source.endswith(".h5") else "summed"
             with open(os.path.join(DATA, source + ending), "rb") as file:
                 contents = file.read()
             for index in range(number):
-                to = self.path("files", f"{kind}-{index:04d}")
+                to = self.path("files", f"{start}-{kind}-{index:04d}")
                 if not ending:
                     to += os.path.splitext(source)[1]
                 else:
@@ -202,9 +235,41 @@ class HostileTest(absltest.TestCase):
                     to = os.path.join(to, "a" + ending)
                 with open(to, "wb") as file:
                     file.write(mutated(contents, random.Random(f"{kind} {index}")))
+        # The bytes of the file are changed, and those of one record, whose checksum is then right.
+        records = [event.SerializeToString() for event in events()]
+        for index in range(number):
+            chance = random.Random(f"events {index}")
+            os.mkdir(self.path("files", f"logs-{index:04d}"))
+            to = self.path("files", f"logs-{index:04d}", "x.tfevents")
+            at = chance.randrange(len(records))
+            changed = [mutated(records[at], chance)] if index % 3 else [records[at]]
+            write_events(to, records[:at] + changed + records[at + 1 :])
+            if not index % 3:
+                with open(to, "rb") as file:
+                    contents = mutated(file.read(), chance)
+                with open(to, "wb") as file:
+                    file.write(contents)
+        starts = [
+            b"",
+            b"PK\x03\x04",
+            b"PK\x05\x06",
+            b"\x89HDF\r\n\x1a\n",
+            b"\x7fELF",
+            b"\x80\x04\x95",
+        ]
+        for index in range(number):
+            chance = random.Random(f"unrelated {index}")
+            noise = bytes(chance.randrange(256) for _ in range(chance.randrange(400)))
+            with open(self.path("files", f"unrelated-{index:04d}"), "wb") as file:
+                file.write(chance.choice(starts) + noise)
+            os.mkdir(self.path("files", f"unrelated-folder-{index:04d}"))
+            for name in ("saved.index", "saved.data-00000-of-00001", "checkpoint"):
+                path = self.path("files", f"unrelated-folder-{index:04d}", name)
+                with open(path, "wb") as file:
+                    file.write(noise + chance.choice([b"", b"\x57\xfb\x80\x8b\x24\x75\x47\xdb"]))
         before = sorted(itertools.chain(*(f + d for _, d, f in os.walk(self.path("files")))))
-        known = os.path.join(DATA, "keras3", "model.keras")
-        done = self.run_python(FUZZ, self.path("files"), known, timeout=1500)
+        known = [os.path.join(DATA, source) for source, _ in sources]
+        done = self.run_python(FUZZ, self.path("files"), *known, timeout=1500)
         after = sorted(itertools.chain(*(f + d for _, d, f in os.walk(self.path("files")))))
         self.assertEqual(before, after)
         last = done.stdout.splitlines()[-1:]
@@ -216,6 +281,7 @@ class HostileTest(absltest.TestCase):
             self.skipTest("limits of memory are set as Linux has them")
         if tuple(int(part) for part in tf.__version__.split(".")[:2]) < (2, 1):
             self.skipTest("TensorFlow 1.15 and 2.0 may end the process, as SECURITY.md says")
+        pytest.importorskip("tensorboard")
         if h5py.version.hdf5_version_tuple < (1, 10, 5):
             self.skipTest("HDF5 of before 2019 may crash on a damaged file, as SECURITY.md says")
 

@@ -652,8 +652,11 @@ class GradientsTest(modes.EagerTestCase):
     def test_a_scaled_loss_keeps_its_dtype(self, home):
         opt = mixed_precision.LossScaleOptimizer(home.SGD(1.0), False, 4.0)
         for dtype in (tf.float16, tf.float32, tf.float64):
-            for scale in (opt.get_scaled_loss, opt.scale_loss):
-                self.assertEqual(scale(tf.constant(2.0, dtype)).dtype, dtype)
+            self.assertEqual(opt.get_scaled_loss(tf.constant(2.0, dtype)).dtype, dtype)
+            # Keras 3's own class has it, and makes float16 wider.
+            wider = home.kind == "keras3" and dtype == tf.float16
+            scaled = opt.scale_loss(tf.constant(2.0, dtype))
+            self.assertEqual(scaled.dtype, tf.float32 if wider else dtype)
 
     @keras_homes.each(("eager", "function"))
     def test_sparse_gradients_are_applied_as_such(self, home, mode):
@@ -719,6 +722,11 @@ class GradientsTest(modes.EagerTestCase):
             "_apply_gradients",
             "_apply_gradients_cross_replica",
             "_raise_if_strategy_unsupported",
+            "_common_apply",
+            "_stateful_handle_finite_grads",
+            "_stateful_handle_non_finite_grads",
+            "_tf_apply",
+            "check_finite",
         )
     )
     def test_a_subclass_cannot_override_what_is_not_called(self, home, name):

@@ -28,13 +28,13 @@ class ChecksTest(rewriting.RewriteTestCase):
             """,
             (2, 8, "`tf.contrib.slim` is gone since TensorFlow 2.0"),
             (3, 8, "`tf.contrib.eager`"),
-            (4, 39, "the package tf-slim (`import tf_slim`, then `tf_slim.layer_norm` and so on"),
-            (5, 32, "tf.compat.v1.nn.rnn_cell"),
+            (4, 39, "write `tf_slim.flatten` of the package tf-slim (`import tf_slim`)"),
+            (5, 32, "write `tf.compat.v1.nn.rnn_cell`"),
             (5, 37, "tensorflow-addons"),
             (6, 48, f"use one of the classes of `{CONTRIB}`"),
-            (8, 15, "`tf.contrib.layers`"),
+            (8, 15, "`tf.contrib.layers.xavier_initializer`"),
             (10, 1, "`tf.contrib.mixed_precision.Other` is nothing that TensorFlow 1.15 made"),
-            (10, 35, "`tf.contrib.unheard_of`"),
+            (10, 35, "`tf.contrib.unheard_of.x`"),
         )
 
     def test_what_a_person_has_looked_at(self):
@@ -51,17 +51,13 @@ class ChecksTest(rewriting.RewriteTestCase):
             (6, 9, "begins at 8589934592"),
             (7, 33, "begins at 17179869184"),
         )
-        self.check_transformed(
+        self.check_diff(
             """
-            import tensorflow as tf
+             import tensorflow as tf
+            +import tf_lossscale_compat
 
-            mp = tf.contrib.mixed_precision  # tf-lossscale: checked
-            """,
-            """
-            import tensorflow as tf
-            import tf_lossscale_compat
-
-            mp = tf_lossscale_compat.contrib.mixed_precision  # tf-lossscale: checked
+            -mp = tf.contrib.mixed_precision  # tf-lossscale: checked
+            +mp = tf_lossscale_compat.contrib.mixed_precision  # tf-lossscale: checked
             """,
         )
 
@@ -75,20 +71,27 @@ class ChecksTest(rewriting.RewriteTestCase):
             (finding,) = self.migrate(end.join(lines)).findings
             self.assertEqual(finding.line, 3)
 
-    def test_where_the_parts_of_contrib_went(self):
-        self.check_found(
-            """
-            import tensorflow as tf
-
-            tf.contrib.layers.layer_norm(tf.contrib.layers.instance_norm(x))
-            tf.contrib.training.HParams(a=1)
-            tf.contrib.framework.arg_scope([f])
-            """,
-            (3, 1, "`tf_slim.layers.normalization`"),
-            (3, 30, "tf.feature_column"),
-            (4, 1, "has no `HParams`: keep those values in a class of your own"),
-            (5, 1, "`tf_slim.arg_scope`"),
-        )
+    @parameterized.parameters(
+        ("slim.arg_scope", "write `tf_slim.arg_scope` of the package tf-slim (`import tf_slim as"),
+        (
+            "layers.layer_norm",
+            "write `tf_slim.layer_norm` of the package tf-slim (`import tf_slim`",
+        ),
+        ("layers.instance_norm", "write `tf_slim.layers.normalization.instance_norm` of"),
+        ("layers.real_valued_column", "write what `tf.feature_column` has for it"),
+        ("losses.log_loss", "write `tf_slim.losses.log_loss` of"),
+        ("training.HParams", "write a class of your own, such as types.SimpleNamespace"),
+        ("rnn.LSTMCell", "write `tf.compat.v1.nn.rnn_cell.LSTMCell`"),
+        (
+            "image.rotate",
+            "write that of the package tensorflow-addons, which ended with TensorFlow 2.15",
+        ),
+        ("unheard_of.x", "replace it by hand"),
+    )
+    def test_where_the_parts_of_contrib_went(self, name, advice):
+        head = "import tensorflow as tf\ntf.contrib."
+        self.check_found(f"{head}{name}(1)\n", (2, 1, f"`tf.contrib.{name}` is gone since"))
+        self.check_found(f"{head}{name}(1)\n", (2, 1, f"2.0: {advice}"))
 
     def test_dynamic_access(self):
         self.check_found(
@@ -198,8 +201,8 @@ class ChecksTest(rewriting.RewriteTestCase):
             """,
             (3, 9, f"`self.tf` is an attribute: if it is TensorFlow, write `{CONTRIB}.Fixed"),
             (4, 9, f"`config.lib._tf` is an attribute: if it is TensorFlow, write `{TRAIN}.Dyn"),
-            (5, 9, "look at the package tf-slim"),
-            (5, 43, "`tf.contrib.unheard_of` is gone since TensorFlow 2.0"),
+            (5, 9, "write `tf_slim.layer_norm` of the package tf-slim"),
+            (5, 43, "`tf.contrib.unheard_of.x` is gone since TensorFlow 2.0"),
         )
 
     def test_a_parameter_called_tf(self):
@@ -228,25 +231,17 @@ class ChecksTest(rewriting.RewriteTestCase):
         )
 
     def test_other_scopes_are_other_names(self):
-        self.check_transformed(
+        self.check_diff(
             """
-            import tensorflow as tf
+             import tensorflow as tf
+            +import tf_lossscale_compat
 
-            def f(x=[tf for tf in "ab"]):
-                tf = 1
-                return lambda tf: tf
+             def f(x=[tf for tf in "ab"]):
+                 tf = 1
+                 return lambda tf: tf
 
-            y = tf.train.experimental.LossScale, tf.float16
-            """,
-            """
-            import tensorflow as tf
-            import tf_lossscale_compat
-
-            def f(x=[tf for tf in "ab"]):
-                tf = 1
-                return lambda tf: tf
-
-            y = tf_lossscale_compat.train.experimental.LossScale, tf.float16
+            -y = tf.train.experimental.LossScale, tf.float16
+            +y = tf_lossscale_compat.train.experimental.LossScale, tf.float16
             """,
         )
 
@@ -363,21 +358,16 @@ class ChecksTest(rewriting.RewriteTestCase):
         )
 
     def test_a_name_on_several_lines(self):
-        self.check_transformed(
+        self.check_diff(
             """
-            import tensorflow as tf
+             import tensorflow as tf
+            +import tf_lossscale_compat
 
-            x = ((tf
-                 .contrib)
-                 .mixed_precision \\
-                 . LossScaleOptimizer, tf.float16)
-            """,
-            """
-            import tensorflow as tf
-            import tf_lossscale_compat
-
-            x = (tf_lossscale_compat.contrib.mixed_precision \\
-                 . LossScaleOptimizer, tf.float16)
+            -x = ((tf
+            -     .contrib)
+            -     .mixed_precision \\
+            +x = (tf_lossscale_compat.contrib.mixed_precision \\
+                  . LossScaleOptimizer, tf.float16)
             """,
         )
 

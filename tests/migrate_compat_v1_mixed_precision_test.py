@@ -23,34 +23,25 @@ class CompatV1MixedPrecisionTest(rewriting.RewriteTestCase):
     )
     def test_attribute(self, name, start):
         statement, prefix = start
-        self.check_transformed(
+        self.check_diff(
             f"""
-            {statement}
+             {statement}
+            +import tf_lossscale_compat
 
-            x = {prefix}.mixed_precision.{name}
-            y = {prefix}.float16
-            """,
-            f"""
-            {statement}
-            import tf_lossscale_compat
-
-            x = tf_lossscale_compat.train.experimental.{name}
-            y = {prefix}.float16
+            -x = {prefix}.mixed_precision.{name}
+            +x = tf_lossscale_compat.train.experimental.{name}
+             y = {prefix}.float16
             """,
         )
 
     def test_experimental(self):
-        self.check_transformed(
+        self.check_diff(
             """
-            import tensorflow.compat.v1 as tf
+             import tensorflow.compat.v1 as tf
+            +import tf_lossscale_compat
 
-            x = tf.mixed_precision.experimental.FixedLossScale(tf.float16)
-            """,
-            """
-            import tensorflow.compat.v1 as tf
-            import tf_lossscale_compat
-
-            x = tf_lossscale_compat.mixed_precision.experimental.FixedLossScale(tf.float16)
+            -x = tf.mixed_precision.experimental.FixedLossScale(tf.float16)
+            +x = tf_lossscale_compat.mixed_precision.experimental.FixedLossScale(tf.float16)
             """,
         )
 
@@ -73,20 +64,16 @@ class CompatV1MixedPrecisionTest(rewriting.RewriteTestCase):
         self.check_transformed(f"{before}\n", f"{after}\n")
 
     def test_one_import_for_what_is_in_two_places_here(self):
-        self.check_transformed(
+        self.check_diff(
             """
-            from tensorflow.compat.v1 import mixed_precision
+            -from tensorflow.compat.v1 import mixed_precision
+            +import tf_lossscale_compat
 
-            mixed_precision.MixedPrecisionLossScaleOptimizer(
-                opt, mixed_precision.experimental.DynamicLossScale()
-            )
-            """,
-            """
-            import tf_lossscale_compat
-
-            tf_lossscale_compat.train.experimental.MixedPrecisionLossScaleOptimizer(
-                opt, tf_lossscale_compat.mixed_precision.experimental.DynamicLossScale()
-            )
+            -mixed_precision.MixedPrecisionLossScaleOptimizer(
+            -    opt, mixed_precision.experimental.DynamicLossScale()
+            +tf_lossscale_compat.train.experimental.MixedPrecisionLossScaleOptimizer(
+            +    opt, tf_lossscale_compat.mixed_precision.experimental.DynamicLossScale()
+             )
             """,
         )
 

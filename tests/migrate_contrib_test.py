@@ -12,20 +12,146 @@ MEMBERS = (
 )
 
 
+# By what a case shows: lines with "-" before and with "+" after.
+DIFFS = {
+    "code that uses the imported names stays": """
+-from tensorflow.contrib.mixed_precision.python import loss_scale_manager as lsm_lib
+-from tensorflow.contrib.mixed_precision import LossScaleOptimizer
++from tf_lossscale_compat.contrib import mixed_precision as lsm_lib
++from tf_lossscale_compat.contrib.mixed_precision import LossScaleOptimizer
+
+
+ class Manager(lsm_lib.ExponentialUpdateLossScaleManager):
+     def variables(self):
+         return [self._loss_scale, self._num_good_steps, self._num_bad_steps]
+
+
+ def wrap(opt, manager=lsm_lib.FixedLossScaleManager(128)) -> LossScaleOptimizer:
+     return LossScaleOptimizer(opt, manager)
+""",
+    "every place of a name": """
+ import functools
+ import tensorflow as tf
++import tf_lossscale_compat
+
+
+ @functools.singledispatch
+-def scale(x: tf.contrib.mixed_precision.LossScaleManager, y=tf.float16):
+-    assert isinstance(x, (int, tf.contrib.mixed_precision.FixedLossScaleManager))
+-    return f"{tf.contrib.mixed_precision.LossScaleOptimizer!r}"
++def scale(x: tf_lossscale_compat.contrib.mixed_precision.LossScaleManager, y=tf.float16):
++    assert isinstance(x, (int, tf_lossscale_compat.contrib.mixed_precision.FixedLossScaleManager))
++    return f"{tf_lossscale_compat.contrib.mixed_precision.LossScaleOptimizer!r}"
+
+
+-@scale.register(tf.contrib.mixed_precision.FixedLossScaleManager)
+-class Own(tf.contrib.mixed_precision.LossScaleManager):
+-    made_by = lambda self: [tf.contrib.mixed_precision for _ in range(3)]
++@scale.register(tf_lossscale_compat.contrib.mixed_precision.FixedLossScaleManager)
++class Own(tf_lossscale_compat.contrib.mixed_precision.LossScaleManager):
++    made_by = lambda self: [tf_lossscale_compat.contrib.mixed_precision for _ in range(3)]
+""",
+    "horovod inside and outside": """
+ import horovod.tensorflow as hvd
+ import tensorflow as tf
++import tf_lossscale_compat
+
+-lso = tf.contrib.mixed_precision.LossScaleOptimizer
++lso = tf_lossscale_compat.contrib.mixed_precision.LossScaleOptimizer
+ inside = lso(hvd.DistributedOptimizer(tf.train.AdamOptimizer()), manager)
+ hvd.DistributedOptimizer(
+-    tf.contrib.mixed_precision.LossScaleOptimizer(opt, manager)
++    tf_lossscale_compat.contrib.mixed_precision.LossScaleOptimizer(opt, manager)
+ ).minimize(loss, global_step=step)
+""",
+    "new name of the namespace": """
+ import tensorflow as tf
++import tf_lossscale_compat
+
+-mp = tf.contrib.mixed_precision
++mp = tf_lossscale_compat.contrib.mixed_precision
+ mp.FixedLossScaleManager(tf.constant(8.0))
+""",
+    "private modules by attribute": """
+-from tensorflow.contrib.mixed_precision import python as private
++import tf_lossscale_compat
+
+-private.loss_scale_manager.FixedLossScaleManager(2)
++tf_lossscale_compat.contrib.mixed_precision.FixedLossScaleManager(2)
+""",
+    "stays for another member": """
+ from tensorflow import contrib
++import tf_lossscale_compat
+
+-contrib.mixed_precision.FixedLossScaleManager(8)
+-contrib.slim.flatten(contrib.mixed_precision)
++tf_lossscale_compat.contrib.mixed_precision.FixedLossScaleManager(8)
++contrib.slim.flatten(tf_lossscale_compat.contrib.mixed_precision)
+""",
+    "goes out of a longer import": """
+ from tensorflow import (
+-    contrib,
+     keras,  # this one stays
+     nn,
+ )
++import tf_lossscale_compat
+
+-contrib.mixed_precision.FixedLossScaleManager(8)
++tf_lossscale_compat.contrib.mixed_precision.FixedLossScaleManager(8)
+""",
+    "of several names only ours move": """
+-from tensorflow.contrib import layers, mixed_precision, slim
++from tensorflow.contrib import layers, slim
++from tf_lossscale_compat.contrib import mixed_precision
+""",
+    "the name tensorflow stays bound": """
+-import tensorflow.contrib.mixed_precision
++import tensorflow, tf_lossscale_compat.contrib.mixed_precision
+
+-tensorflow.contrib.mixed_precision.FixedLossScaleManager(tensorflow.constant(8.0))
++tf_lossscale_compat.contrib.mixed_precision.FixedLossScaleManager(tensorflow.constant(8.0))
+""",
+    "tensorflow is imported besides": """
+ import tensorflow
+-import tensorflow.contrib.mixed_precision
++import tf_lossscale_compat.contrib.mixed_precision
+
+-tensorflow.contrib.mixed_precision.FixedLossScaleManager(tensorflow.constant(8.0))
++tf_lossscale_compat.contrib.mixed_precision.FixedLossScaleManager(tensorflow.constant(8.0))
+""",
+    "exported names stay": """
+ from tensorflow import contrib
++import tf_lossscale_compat
+
+ __all__ = ["contrib"]
+-contrib.mixed_precision.FixedLossScaleManager(8)
++tf_lossscale_compat.contrib.mixed_precision.FixedLossScaleManager(8)
+""",
+}
+FINDINGS = {
+    "stays for another member": [(4, 1, "tf_slim")],
+    "of several names only ours move": [
+        (1, 32, "write `tf_slim`"),
+        (1, 57, "import tf_slim as slim"),
+    ],
+    "exported names stay": [(1, 24, "remove this import")],
+}
+
+
 class ContribTest(rewriting.RewriteTestCase):
+    @parameterized.parameters(*DIFFS)
+    def test_diff(self, name):
+        self.check_diff(DIFFS[name], FINDINGS.get(name, ()))
+
     @parameterized.parameters(*MEMBERS)
     def test_attribute(self, name):
-        self.check_transformed(
+        self.check_diff(
             f"""
-            import tensorflow as tf
+             import tensorflow as tf
+            +import tf_lossscale_compat
 
-            x = tf.constant(tf.contrib.mixed_precision.{name})
-            """,
-            f"""
-            import tensorflow as tf
-            import tf_lossscale_compat
-
-            x = tf.constant(tf_lossscale_compat.contrib.mixed_precision.{name})
+            -x = tf.constant(tf.contrib.mixed_precision.{name})
+            +x = tf.constant(tf_lossscale_compat.contrib.mixed_precision.{name})
             """,
         )
 
@@ -37,19 +163,14 @@ class ContribTest(rewriting.RewriteTestCase):
         ("import tensorflow", "tensorflow.compat.v1"),
     )
     def test_whatever_tensorflow_is_called(self, statement, name):
-        self.check_transformed(
+        self.check_diff(
             f"""
-            {statement}
+             {statement}
+            +import tf_lossscale_compat
 
-            manager = {name}.contrib.mixed_precision.FixedLossScaleManager(5000)
-            {name}.reset_default_graph()
-            """,
-            f"""
-            {statement}
-            import tf_lossscale_compat
-
-            manager = tf_lossscale_compat.contrib.mixed_precision.FixedLossScaleManager(5000)
-            {name}.reset_default_graph()
+            -manager = {name}.contrib.mixed_precision.FixedLossScaleManager(5000)
+            +manager = tf_lossscale_compat.contrib.mixed_precision.FixedLossScaleManager(5000)
+             {name}.reset_default_graph()
             """,
         )
 
@@ -115,127 +236,6 @@ class ContribTest(rewriting.RewriteTestCase):
         around = "import os\n{}  # why\nprint(os)\n"
         self.check_transformed(around.format(before), around.format(after))
 
-    def test_code_that_uses_the_imported_names_stays(self):
-        self.check_transformed(
-            """
-            from tensorflow.contrib.mixed_precision.python import loss_scale_manager as lsm_lib
-            from tensorflow.contrib.mixed_precision import LossScaleOptimizer
-
-
-            class Manager(lsm_lib.ExponentialUpdateLossScaleManager):
-                def variables(self):
-                    return [self._loss_scale, self._num_good_steps, self._num_bad_steps]
-
-
-            def wrap(opt, manager=lsm_lib.FixedLossScaleManager(128)) -> LossScaleOptimizer:
-                return LossScaleOptimizer(opt, manager)
-            """,
-            """
-            from tf_lossscale_compat.contrib import mixed_precision as lsm_lib
-            from tf_lossscale_compat.contrib.mixed_precision import LossScaleOptimizer
-
-
-            class Manager(lsm_lib.ExponentialUpdateLossScaleManager):
-                def variables(self):
-                    return [self._loss_scale, self._num_good_steps, self._num_bad_steps]
-
-
-            def wrap(opt, manager=lsm_lib.FixedLossScaleManager(128)) -> LossScaleOptimizer:
-                return LossScaleOptimizer(opt, manager)
-            """,
-        )
-
-    def test_every_place_of_a_name(self):
-        self.check_transformed(
-            """
-            import functools
-            import tensorflow as tf
-
-
-            @functools.singledispatch
-            def scale(x: tf.contrib.mixed_precision.LossScaleManager, y=tf.float16):
-                assert isinstance(x, (int, tf.contrib.mixed_precision.FixedLossScaleManager))
-                return f"{tf.contrib.mixed_precision.LossScaleOptimizer!r}"
-
-
-            @scale.register(tf.contrib.mixed_precision.FixedLossScaleManager)
-            class Own(tf.contrib.mixed_precision.LossScaleManager):
-                made_by = lambda self: [tf.contrib.mixed_precision for _ in range(3)]
-            """,
-            """
-            import functools
-            import tensorflow as tf
-            import tf_lossscale_compat
-
-
-            @functools.singledispatch
-            def scale(x: tf_lossscale_compat.contrib.mixed_precision.LossScaleManager, y=tf.float16):
-                assert isinstance(x, (int, tf_lossscale_compat.contrib.mixed_precision.FixedLossScaleManager))
-                return f"{tf_lossscale_compat.contrib.mixed_precision.LossScaleOptimizer!r}"
-
-
-            @scale.register(tf_lossscale_compat.contrib.mixed_precision.FixedLossScaleManager)
-            class Own(tf_lossscale_compat.contrib.mixed_precision.LossScaleManager):
-                made_by = lambda self: [tf_lossscale_compat.contrib.mixed_precision for _ in range(3)]
-            """,  # noqa: E501
-        )
-
-    def test_horovod_inside_and_outside(self):
-        self.check_transformed(
-            """
-            import horovod.tensorflow as hvd
-            import tensorflow as tf
-
-            lso = tf.contrib.mixed_precision.LossScaleOptimizer
-            inside = lso(hvd.DistributedOptimizer(tf.train.AdamOptimizer()), manager)
-            hvd.DistributedOptimizer(
-                tf.contrib.mixed_precision.LossScaleOptimizer(opt, manager)
-            ).minimize(loss, global_step=step)
-            """,
-            """
-            import horovod.tensorflow as hvd
-            import tensorflow as tf
-            import tf_lossscale_compat
-
-            lso = tf_lossscale_compat.contrib.mixed_precision.LossScaleOptimizer
-            inside = lso(hvd.DistributedOptimizer(tf.train.AdamOptimizer()), manager)
-            hvd.DistributedOptimizer(
-                tf_lossscale_compat.contrib.mixed_precision.LossScaleOptimizer(opt, manager)
-            ).minimize(loss, global_step=step)
-            """,
-        )
-
-    def test_new_name_of_the_namespace(self):
-        self.check_transformed(
-            """
-            import tensorflow as tf
-
-            mp = tf.contrib.mixed_precision
-            mp.FixedLossScaleManager(tf.constant(8.0))
-            """,
-            """
-            import tensorflow as tf
-            import tf_lossscale_compat
-
-            mp = tf_lossscale_compat.contrib.mixed_precision
-            mp.FixedLossScaleManager(tf.constant(8.0))
-            """,
-        )
-
-    def test_private_modules_by_attribute(self):
-        self.check_transformed(
-            """
-            from tensorflow.contrib.mixed_precision import python as private
-
-            private.loss_scale_manager.FixedLossScaleManager(2)
-            """,
-            """
-            import tf_lossscale_compat
-
-            tf_lossscale_compat.contrib.mixed_precision.FixedLossScaleManager(2)
-            """,
-        )
-
     def test_nothing_to_do(self):
         self.check_noop(
             """
@@ -258,117 +258,14 @@ class AboveTest(rewriting.RewriteTestCase):
         ("from tensorflow import contrib as tfc", "tfc"),
     )
     def test_goes(self, statement, name):
-        self.check_transformed(
+        self.check_diff(
             f"""
-            {statement}
+            -{statement}
+            +import tf_lossscale_compat
 
-            {name}.mixed_precision.FixedLossScaleManager(8)
+            -{name}.mixed_precision.FixedLossScaleManager(8)
+            +tf_lossscale_compat.contrib.mixed_precision.FixedLossScaleManager(8)
             """,
-            """
-            import tf_lossscale_compat
-
-            tf_lossscale_compat.contrib.mixed_precision.FixedLossScaleManager(8)
-            """,
-        )
-
-    def test_stays_for_another_member(self):
-        self.check_transformed(
-            """
-            from tensorflow import contrib
-
-            contrib.mixed_precision.FixedLossScaleManager(8)
-            contrib.slim.flatten(contrib.mixed_precision)
-            """,
-            """
-            from tensorflow import contrib
-            import tf_lossscale_compat
-
-            tf_lossscale_compat.contrib.mixed_precision.FixedLossScaleManager(8)
-            contrib.slim.flatten(tf_lossscale_compat.contrib.mixed_precision)
-            """,
-            [(4, 1, "tf_slim")],
-        )
-
-    def test_goes_out_of_a_longer_import(self):
-        self.check_transformed(
-            """
-            from tensorflow import (
-                contrib,
-                keras,  # this one stays
-                nn,
-            )
-
-            contrib.mixed_precision.FixedLossScaleManager(8)
-            """,
-            """
-            from tensorflow import (
-                keras,  # this one stays
-                nn,
-            )
-            import tf_lossscale_compat
-
-            tf_lossscale_compat.contrib.mixed_precision.FixedLossScaleManager(8)
-            """,
-        )
-
-    def test_of_several_names_only_ours_move(self):
-        self.check_transformed(
-            """
-            from tensorflow.contrib import layers, mixed_precision, slim
-            """,
-            """
-            from tensorflow.contrib import layers, slim
-            from tf_lossscale_compat.contrib import mixed_precision
-            """,
-            [(1, 32, "tf_slim.layers"), (1, 57, "import tf_slim as slim")],
-        )
-
-    def test_the_name_tensorflow_stays_bound(self):
-        self.check_transformed(
-            """
-            import tensorflow.contrib.mixed_precision
-
-            tensorflow.contrib.mixed_precision.FixedLossScaleManager(tensorflow.constant(8.0))
-            """,
-            """
-            import tensorflow, tf_lossscale_compat.contrib.mixed_precision
-
-            tf_lossscale_compat.contrib.mixed_precision.FixedLossScaleManager(tensorflow.constant(8.0))
-            """,
-        )
-
-    def test_tensorflow_is_imported_besides(self):
-        self.check_transformed(
-            """
-            import tensorflow
-            import tensorflow.contrib.mixed_precision
-
-            tensorflow.contrib.mixed_precision.FixedLossScaleManager(tensorflow.constant(8.0))
-            """,
-            """
-            import tensorflow
-            import tf_lossscale_compat.contrib.mixed_precision
-
-            tf_lossscale_compat.contrib.mixed_precision.FixedLossScaleManager(tensorflow.constant(8.0))
-            """,
-        )
-
-    def test_exported_names_stay(self):
-        self.check_transformed(
-            """
-            from tensorflow import contrib
-
-            __all__ = ["contrib"]
-            contrib.mixed_precision.FixedLossScaleManager(8)
-            """,
-            """
-            from tensorflow import contrib
-            import tf_lossscale_compat
-
-            __all__ = ["contrib"]
-            tf_lossscale_compat.contrib.mixed_precision.FixedLossScaleManager(8)
-            """,
-            [(1, 24, "remove this import")],
         )
 
 

@@ -7,7 +7,68 @@ from tests import rewriting
 OURS = "tf_lossscale_compat.keras.mixed_precision.experimental"
 
 
+# By what a case shows: lines with "-" before and with "+" after.
+DIFFS = {
+    "with a loss scale of tensorflow": """
+ import tensorflow as tf
++import tf_lossscale_compat
++import tf_lossscale_compat.keras.mixed_precision.experimental
+
+-opt = tf.keras.mixed_precision.experimental.LossScaleOptimizer(
++opt = tf_lossscale_compat.keras.mixed_precision.experimental.LossScaleOptimizer(
+     tf.keras.optimizers.SGD(),
+-    loss_scale=tf.mixed_precision.experimental.DynamicLossScale(2**15, increment_period=1000),
++    loss_scale=tf_lossscale_compat.mixed_precision.experimental.DynamicLossScale(2**15, increment_period=1000),
+ )
+ with tf.GradientTape() as tape:
+     loss = opt.get_scaled_loss(model(x))
+ grads = opt.get_unscaled_gradients(tape.gradient(loss, variables))
+""",  # noqa: E501
+    "alias for loss scaling only": """
+-from tensorflow.keras.mixed_precision import experimental as mixed_precision
++from tf_lossscale_compat.keras.mixed_precision import experimental as mixed_precision
+
+ opt = mixed_precision.LossScaleOptimizer(opt, 'dynamic')
+""",
+    "name": """
+-from tensorflow.keras.mixed_precision.experimental import LossScaleOptimizer, Policy
++from tensorflow.keras.mixed_precision.experimental import Policy
++from tf_lossscale_compat.keras.mixed_precision.experimental import LossScaleOptimizer
+""",
+    "a module imported in two ways": """
+ try:
+-    from tensorflow.keras import mixed_precision as mp
++    from tf_lossscale_compat.keras import mixed_precision as mp
+ except ImportError:
+-    from tensorflow.keras.mixed_precision import experimental as mp
++    from tf_lossscale_compat.keras.mixed_precision import experimental as mp
+
+ opt = mp.LossScaleOptimizer(opt)
+""",
+    "a module that 2 0 to 2 3 go on to need": """
+ import tensorflow as tf
+ from tensorflow.keras.mixed_precision import experimental as prec
++import tf_lossscale_compat.keras.mixed_precision.experimental
+
+ prec.set_policy(prec.Policy("mixed_float16"))
+-opt = prec.LossScaleOptimizer(opt, "dynamic")
++opt = tf_lossscale_compat.keras.mixed_precision.experimental.LossScaleOptimizer(opt, "dynamic")
+ layer(prec.global_policy().compute_dtype)
+""",
+}
+FINDINGS = {
+    "name": [(1, 79, "leave them for TensorFlow 2.0 to 2.3")],
+    "a module that 2 0 to 2 3 go on to need": [
+        (4, 1, "leave them for TensorFlow 2.0 to 2.3, and from 2.4 on take")
+    ],
+}
+
+
 class KerasExperimentalTest(rewriting.RewriteTestCase):
+    @parameterized.parameters(*DIFFS)
+    def test_diff(self, name):
+        self.check_diff(DIFFS[name], FINDINGS.get(name, ()))
+
     @parameterized.parameters(
         ("import tensorflow as tf", "tf.keras"),
         ("import tensorflow as tf", "tf.compat.v1.keras"),
@@ -33,105 +94,9 @@ class KerasExperimentalTest(rewriting.RewriteTestCase):
             ),
         )
 
-    def test_with_a_loss_scale_of_tensorflow(self):
-        self.check_transformed(
-            """
-            import tensorflow as tf
-
-            opt = tf.keras.mixed_precision.experimental.LossScaleOptimizer(
-                tf.keras.optimizers.SGD(),
-                loss_scale=tf.mixed_precision.experimental.DynamicLossScale(2**15, increment_period=1000),
-            )
-            with tf.GradientTape() as tape:
-                loss = opt.get_scaled_loss(model(x))
-            grads = opt.get_unscaled_gradients(tape.gradient(loss, variables))
-            """,  # noqa: E501
-            """
-            import tensorflow as tf
-            import tf_lossscale_compat
-            import tf_lossscale_compat.keras.mixed_precision.experimental
-
-            opt = tf_lossscale_compat.keras.mixed_precision.experimental.LossScaleOptimizer(
-                tf.keras.optimizers.SGD(),
-                loss_scale=tf_lossscale_compat.mixed_precision.experimental.DynamicLossScale(2**15, increment_period=1000),
-            )
-            with tf.GradientTape() as tape:
-                loss = opt.get_scaled_loss(model(x))
-            grads = opt.get_unscaled_gradients(tape.gradient(loss, variables))
-            """,  # noqa: E501
-        )
-
-    def test_alias_for_loss_scaling_only(self):
-        self.check_transformed(
-            """
-            from tensorflow.keras.mixed_precision import experimental as mixed_precision
-
-            opt = mixed_precision.LossScaleOptimizer(opt, 'dynamic')
-            """,
-            """
-            from tf_lossscale_compat.keras.mixed_precision import experimental as mixed_precision
-
-            opt = mixed_precision.LossScaleOptimizer(opt, 'dynamic')
-            """,
-        )
-
-    def test_name(self):
-        self.check_transformed(
-            """
-            from tensorflow.keras.mixed_precision.experimental import LossScaleOptimizer, Policy
-            """,
-            """
-            from tensorflow.keras.mixed_precision.experimental import Policy
-            from tf_lossscale_compat.keras.mixed_precision.experimental import LossScaleOptimizer
-            """,
-            [(1, 79, "leave them for TensorFlow 2.0 to 2.3")],
-        )
-
-    def test_a_module_imported_in_two_ways(self):
-        self.check_transformed(
-            """
-            try:
-                from tensorflow.keras import mixed_precision as mp
-            except ImportError:
-                from tensorflow.keras.mixed_precision import experimental as mp
-
-            opt = mp.LossScaleOptimizer(opt)
-            """,
-            """
-            try:
-                from tf_lossscale_compat.keras import mixed_precision as mp
-            except ImportError:
-                from tf_lossscale_compat.keras.mixed_precision import experimental as mp
-
-            opt = mp.LossScaleOptimizer(opt)
-            """,
-        )
-
 
 class PolicyNamesTest(rewriting.RewriteTestCase):
     """Which TensorFlow a file is for does not show, and 2.0 to 2.3 have no other names."""
-
-    def test_a_module_that_2_0_to_2_3_go_on_to_need(self):
-        self.check_transformed(
-            """
-            import tensorflow as tf
-            from tensorflow.keras.mixed_precision import experimental as prec
-
-            prec.set_policy(prec.Policy("mixed_float16"))
-            opt = prec.LossScaleOptimizer(opt, "dynamic")
-            layer(prec.global_policy().compute_dtype)
-            """,
-            """
-            import tensorflow as tf
-            from tensorflow.keras.mixed_precision import experimental as prec
-            import tf_lossscale_compat.keras.mixed_precision.experimental
-
-            prec.set_policy(prec.Policy("mixed_float16"))
-            opt = tf_lossscale_compat.keras.mixed_precision.experimental.LossScaleOptimizer(opt, "dynamic")
-            layer(prec.global_policy().compute_dtype)
-            """,  # noqa: E501
-            [(4, 1, "leave them for TensorFlow 2.0 to 2.3, and from 2.4 on take")],
-        )
 
     @parameterized.parameters(
         ("import tensorflow as tf", "tf.keras.mixed_precision.experimental"),

@@ -14,7 +14,42 @@ def program(statement, name, arguments="inner", more=()):
     return "\n".join([statement, f"opt = {name}.LossScaleOptimizer({arguments})", *more, ""])
 
 
+# By what a case shows: lines with "-" before and with "+" after.
+DIFFS = {
+    "isinstance and subclass": """
+ import tensorflow as tf
++import tf_lossscale_compat.keras.mixed_precision
+
+-class Own(tf.keras.mixed_precision.LossScaleOptimizer):
++class Own(tf_lossscale_compat.keras.mixed_precision.LossScaleOptimizer):
+     pass
+
+-isinstance(opt, tf.keras.mixed_precision.LossScaleOptimizer) or tf.nn
++isinstance(opt, tf_lossscale_compat.keras.mixed_precision.LossScaleOptimizer) or tf.nn
+""",
+    "other members keep the import": """
+ from tensorflow.keras import layers, mixed_precision
++import tf_lossscale_compat.keras.mixed_precision
+
+ mixed_precision.set_global_policy("mixed_float16")
+-opt = mixed_precision.LossScaleOptimizer(opt)
++opt = tf_lossscale_compat.keras.mixed_precision.LossScaleOptimizer(opt)
+""",
+    "both generations": """
+-from tensorflow.keras import mixed_precision
++from tf_lossscale_compat.keras import mixed_precision
+
+ mixed_precision.experimental.LossScaleOptimizer(opt, "dynamic")
+ mixed_precision.LossScaleOptimizer(opt)
+""",
+}
+
+
 class TfKerasTest(rewriting.RewriteTestCase):
+    @parameterized.parameters(*DIFFS)
+    def test_diff(self, name):
+        self.check_diff(DIFFS[name])
+
     @parameterized.parameters(
         "inner",
         "inner, True",
@@ -65,60 +100,6 @@ class TfKerasTest(rewriting.RewriteTestCase):
                 more=["opt.get_scaled_loss(loss)", "opt.scale_loss(loss)"],
             ),
             [(2, 7, "as in TensorFlow 2.4 to 2.15 and as in Keras 3")],
-        )
-
-    def test_isinstance_and_subclass(self):
-        self.check_transformed(
-            """
-            import tensorflow as tf
-
-            class Own(tf.keras.mixed_precision.LossScaleOptimizer):
-                pass
-
-            isinstance(opt, tf.keras.mixed_precision.LossScaleOptimizer) or tf.nn
-            """,
-            """
-            import tensorflow as tf
-            import tf_lossscale_compat.keras.mixed_precision
-
-            class Own(tf_lossscale_compat.keras.mixed_precision.LossScaleOptimizer):
-                pass
-
-            isinstance(opt, tf_lossscale_compat.keras.mixed_precision.LossScaleOptimizer) or tf.nn
-            """,
-        )
-
-    def test_other_members_keep_the_import(self):
-        self.check_transformed(
-            """
-            from tensorflow.keras import layers, mixed_precision
-
-            mixed_precision.set_global_policy("mixed_float16")
-            opt = mixed_precision.LossScaleOptimizer(opt)
-            """,
-            """
-            from tensorflow.keras import layers, mixed_precision
-            import tf_lossscale_compat.keras.mixed_precision
-
-            mixed_precision.set_global_policy("mixed_float16")
-            opt = tf_lossscale_compat.keras.mixed_precision.LossScaleOptimizer(opt)
-            """,
-        )
-
-    def test_both_generations(self):
-        self.check_transformed(
-            """
-            from tensorflow.keras import mixed_precision
-
-            mixed_precision.experimental.LossScaleOptimizer(opt, "dynamic")
-            mixed_precision.LossScaleOptimizer(opt)
-            """,
-            """
-            from tf_lossscale_compat.keras import mixed_precision
-
-            mixed_precision.experimental.LossScaleOptimizer(opt, "dynamic")
-            mixed_precision.LossScaleOptimizer(opt)
-            """,
         )
 
 

@@ -11,17 +11,13 @@ class MixedPrecisionExperimentalTest(rewriting.RewriteTestCase):
         prefix=("tf", "tf.compat.v1", "tf.compat.v2"),
     )
     def test_attribute(self, name, prefix):
-        self.check_transformed(
+        self.check_diff(
             f"""
-            import tensorflow as tf
+             import tensorflow as tf
+            +import tf_lossscale_compat
 
-            x = tf.float16, {prefix}.mixed_precision.experimental.{name}(2**15, increment_period=9)
-            """,
-            f"""
-            import tensorflow as tf
-            import tf_lossscale_compat
-
-            x = tf.float16, tf_lossscale_compat.mixed_precision.experimental.{name}(2**15, increment_period=9)
+            -x = tf.float16, {prefix}.mixed_precision.experimental.{name}(2**15, increment_period=9)
+            +x = tf.float16, tf_lossscale_compat.mixed_precision.experimental.{name}(2**15, increment_period=9)
             """,  # noqa: E501
         )
 
@@ -43,22 +39,16 @@ class MixedPrecisionExperimentalTest(rewriting.RewriteTestCase):
         self.check_transformed(f"{before}\n", f"{after}\n")
 
     def test_the_same_name_from_one_of_two_places(self):
-        self.check_transformed(
+        self.check_diff(
             """
-            try:
-                from tensorflow.train.experimental import DynamicLossScale
-            except ImportError:
-                from tensorflow.mixed_precision.experimental import DynamicLossScale
+             try:
+            -    from tensorflow.train.experimental import DynamicLossScale
+            +    from tf_lossscale_compat.train.experimental import DynamicLossScale
+             except ImportError:
+            -    from tensorflow.mixed_precision.experimental import DynamicLossScale
+            +    from tf_lossscale_compat.mixed_precision.experimental import DynamicLossScale
 
-            DynamicLossScale()
-            """,
-            """
-            try:
-                from tf_lossscale_compat.train.experimental import DynamicLossScale
-            except ImportError:
-                from tf_lossscale_compat.mixed_precision.experimental import DynamicLossScale
-
-            DynamicLossScale()
+             DynamicLossScale()
             """,
         )
 

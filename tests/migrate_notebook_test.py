@@ -47,7 +47,7 @@ class HostileTest(parameterized.TestCase):
         before = time.process_time()
         outcome = _command.migrate_bytes(text.encode(), True)
         self.assertLess(time.process_time() - before, 4)
-        self.assertLen(outcome.failures, 1)
+        self.assertLen(outcome.result.failures, 1)
 
     @parameterized.parameters(
         '{"cells": ' * 5000 + "1" + "}" * 5000,
@@ -57,7 +57,7 @@ class HostileTest(parameterized.TestCase):
     )
     def test_json_that_is_no_notebook(self, text):
         outcome = _command.migrate_bytes(text.replace("1", '"LossScale"').encode(), True)
-        self.assertEqual((outcome.new, outcome.findings), (outcome.old, []))
+        self.assertEqual((outcome.new, outcome.result.findings), (outcome.old, []))
 
 
 class NotebookTest(parameterized.TestCase):
@@ -79,7 +79,7 @@ class NotebookTest(parameterized.TestCase):
                 wanted = json.dumps(notebook(*after), **layout) + end
                 outcome, text = self.migrate(json.dumps(notebook(*before), **layout) + end)
                 self.assertEqual(text, wanted)
-                self.assertLen(outcome.failures, failures)
+                self.assertLen(outcome.result.failures, failures)
         return outcome
 
     def test_names_are_known_in_later_cells(self):
@@ -161,7 +161,7 @@ class NotebookTest(parameterized.TestCase):
             notebook(code("  import tensorflow as tf\n  x, tf.contrib.slim.y")), indent=1
         )
         outcome, _ = self.migrate(text)
-        ((line, column, message),) = outcome.findings
+        ((line, column, message),) = outcome.result.findings
         self.assertStartsWith(text.splitlines()[line - 1][column - 1 :], "tf.contrib.slim.y")
         self.assertEndsWith(message, "(cell 1, line 2)")
 
@@ -185,7 +185,7 @@ class NotebookTest(parameterized.TestCase):
             code(f"{OURS}, tf.nn"),
         ]
         outcome = self.check_cells(before, after, failures=1)
-        self.assertRegex(outcome.failures[0].message, r"does not parse.*\(cell 1, line 1\)")
+        self.assertRegex(outcome.result.failures[0].message, r"does not parse.*\(cell 1, line 1\)")
 
     def test_an_import_of_tensorflow_stays_for_the_next_cell_to_come(self):
         self.check_cells(
@@ -199,7 +199,7 @@ class NotebookTest(parameterized.TestCase):
             indent=1,
         )
         outcome, _ = self.migrate(text)
-        ((line, column, message),) = outcome.findings
+        ((line, column, message),) = outcome.result.findings
         self.assertStartsWith(text.splitlines()[line - 1][column - 1 :], "tf.contrib.slim.y")
         self.assertEndsWith(message, "(cell 2, line 3)")
 
@@ -224,7 +224,7 @@ class NotebookTest(parameterized.TestCase):
             text = json.dumps(notebook(code("tf.contrib.mixed_precision <- 1"), metadata=metadata))
             outcome, after = self.migrate(text)
             self.assertEqual(after, text)
-            self.assertEqual((outcome.findings, outcome.failures), ([], []))
+            self.assertEqual((outcome.result.findings, outcome.result.failures), ([], []))
 
     @parameterized.parameters(
         '{"cells": [{"source": "mixed_precision"',
@@ -242,7 +242,7 @@ class NotebookTest(parameterized.TestCase):
 
     def test_no_json_is_said(self):
         outcome, _ = self.migrate('{"cells": mixed_precision}')
-        self.assertIn("is no JSON", outcome.failures[0].message)
+        self.assertIn("is no JSON", outcome.result.failures[0].message)
 
     def test_a_notebook_is_told_from_python(self):
         self.assertTrue(_notebook.is_notebook(json.dumps(notebook())))

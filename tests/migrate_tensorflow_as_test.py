@@ -21,7 +21,7 @@ class TensorFlowAsTest(parameterized.TestCase):
     )
     def test_the_name_is_tensorflow(self, statement, tf):
         before = f"{statement}\nscale = {tf}.train.experimental.DynamicLossScale()\n"
-        result = _source.migrate(rewriting.text_of(before), tensorflow_as=[NAME])
+        result = _source.migrate(rewriting.text_of(before), _source.Options(tensorflow_as=(NAME,)))
         # The import stays: that module may do more than hand TensorFlow on.
         self.assertEqual(
             result.text, f"{statement}\nimport tf_lossscale_compat\nscale = {OURS}()\n"
@@ -36,7 +36,7 @@ class TensorFlowAsTest(parameterized.TestCase):
     )
     def test_other_names_are_not(self, statement):
         before = f"{statement}\ntf.train.experimental.DynamicLossScale()\n"
-        result = _source.migrate(before, tensorflow_as=[NAME])
+        result = _source.migrate(before, _source.Options(tensorflow_as=(NAME,)))
         self.assertEqual(result.text, before)
         (finding,) = result.findings
         self.assertIn("(say so by --tensorflow-as): if it is TensorFlow", finding.message)

@@ -17,24 +17,146 @@ MEMBERS = (
 )
 
 
+# By what a case shows: lines with "-" before and with "+" after.
+DIFFS = {
+    "module alias moves when it is used for loss scaling only": """
+-from tensorflow.compat.v1.train import experimental
++from tf_lossscale_compat.train import experimental
+
+ scale = experimental.DynamicLossScale.from_config({})
+""",
+    "module alias stays for other members": """
+ from tensorflow.train import experimental
++import tf_lossscale_compat
+
+-scale = experimental.DynamicLossScale()
++scale = tf_lossscale_compat.train.experimental.DynamicLossScale()
+ state = experimental.PythonState
+""",
+    "graph rewrite with a loss scale": """
+ import tensorflow as tf
++import tf_lossscale_compat
+
+-loss_scale = tf.train.experimental.DynamicLossScale(
++loss_scale = tf_lossscale_compat.train.experimental.DynamicLossScale(
+     initial_loss_scale=2 ** 15, increment_period=1000, multiplier=2.0
+ )
+-opt = tf.train.experimental.enable_mixed_precision_graph_rewrite(opt, loss_scale)
++opt = tf_lossscale_compat.train.experimental.enable_mixed_precision_graph_rewrite(opt, loss_scale)
+ tf.identity(loss_scale(), name='loss_scale')
+""",
+    "after docstring and future imports": '''
+ """Docs."""
+ from __future__ import print_function
+ import tensorflow as tf  # The one.
++import tf_lossscale_compat
+ from absl import flags
+
+-tf.train.experimental.FixedLossScale(tf.float16)
++tf_lossscale_compat.train.experimental.FixedLossScale(tf.float16)
+''',
+    "inside a function": """
+ def make():
+     import tensorflow as tf
++    import tf_lossscale_compat
+
+-    return tf.train.experimental.FixedLossScale(tf.float16)
++    return tf_lossscale_compat.train.experimental.FixedLossScale(tf.float16)
+
+
+ class Holder:
+     import tensorflow as tf
+-    scale = tf.train.experimental.FixedLossScale(tf.float16)
++    import tf_lossscale_compat
++    scale = tf_lossscale_compat.train.experimental.FixedLossScale(tf.float16)
+""",
+    "in a function that imports for others": """
+ tf = None
+
+ def load():
+     global tf
+     import tensorflow as tf
++    global tf_lossscale_compat
++    import tf_lossscale_compat
+
+-def load_on_one_line(): global tf; import tensorflow as tf
++def load_on_one_line(): global tf; import tensorflow as tf; global tf_lossscale_compat; import tf_lossscale_compat
+
+ def load_what_there_is():
+     global tf
+     try:
+         import tensorflow.compat.v1 as tf
++        global tf_lossscale_compat
++        import tf_lossscale_compat
+     except ImportError:
+         import tensorflow as tf
++        global tf_lossscale_compat
++        import tf_lossscale_compat
+
+ def make():
+-    return tf.train.experimental.FixedLossScale(tf.float16)
++    return tf_lossscale_compat.train.experimental.FixedLossScale(tf.float16)
+""",  # noqa: E501
+    "one at the top is enough": """
+ import tensorflow as tf
++import tf_lossscale_compat
+
+-scale = tf.train.experimental.FixedLossScale(tf.float16)
++scale = tf_lossscale_compat.train.experimental.FixedLossScale(tf.float16)
+
+
+ def make():
+     import tensorflow as tf
+
+-    return tf.train.experimental.FixedLossScale(tf.float16)
++    return tf_lossscale_compat.train.experimental.FixedLossScale(tf.float16)
+""",
+    "one branch of try": """
+ try:
+     import tensorflow as tf
++    import tf_lossscale_compat
+ except ImportError:
+     tf = None
+
+-scale = tf and tf.train.experimental.FixedLossScale(8)
++scale = tf and tf_lossscale_compat.train.experimental.FixedLossScale(8)
+""",
+    "one line blocks and semicolons": """
+-try: import tensorflow as tf
++try: import tensorflow as tf; import tf_lossscale_compat
+ except ImportError: raise
+-def f(): import tensorflow as tf; return tf.train.experimental.LossScale, tf.x
+-import os; import tensorflow as tf; x = tf.train.experimental.LossScale, tf.x
++def f(): import tensorflow as tf; import tf_lossscale_compat; return tf_lossscale_compat.train.experimental.LossScale, tf.x
++import os; import tensorflow as tf; import tf_lossscale_compat; x = tf_lossscale_compat.train.experimental.LossScale, tf.x
+""",  # noqa: E501
+    "no second one": """
+ import tensorflow as tf
+ import tf_lossscale_compat
+
+-x = tf.train.experimental.LossScale, tf.float16
++x = tf_lossscale_compat.train.experimental.LossScale, tf.float16
+""",
+}
+
+
 class TrainExperimentalTest(rewriting.RewriteTestCase):
+    @parameterized.parameters(*DIFFS)
+    def test_diff(self, name):
+        self.check_diff(DIFFS[name])
+
     @parameterized.product(
         name=MEMBERS, prefix=("tf", "tf.compat.v1", "tf.compat.v2", "tf.compat.v1.compat.v1")
     )
     def test_attribute(self, name, prefix):
-        self.check_transformed(
+        self.check_diff(
             f"""
-            import tensorflow as tf
+             import tensorflow as tf
+            +import tf_lossscale_compat
 
-            x = {prefix}.train.experimental.{name}
-            y = tf.constant(1)
-            """,
-            f"""
-            import tensorflow as tf
-            import tf_lossscale_compat
-
-            x = tf_lossscale_compat.train.experimental.{name}
-            y = tf.constant(1)
+            -x = {prefix}.train.experimental.{name}
+            +x = tf_lossscale_compat.train.experimental.{name}
+             y = tf.constant(1)
             """,
         )
 
@@ -66,60 +188,6 @@ class TrainExperimentalTest(rewriting.RewriteTestCase):
     def test_import(self, before, after):
         self.check_transformed(f"{before}\n", f"{after}\n")
 
-    def test_module_alias_moves_when_it_is_used_for_loss_scaling_only(self):
-        self.check_transformed(
-            """
-            from tensorflow.compat.v1.train import experimental
-
-            scale = experimental.DynamicLossScale.from_config({})
-            """,
-            """
-            from tf_lossscale_compat.train import experimental
-
-            scale = experimental.DynamicLossScale.from_config({})
-            """,
-        )
-
-    def test_module_alias_stays_for_other_members(self):
-        self.check_transformed(
-            """
-            from tensorflow.train import experimental
-
-            scale = experimental.DynamicLossScale()
-            state = experimental.PythonState
-            """,
-            """
-            from tensorflow.train import experimental
-            import tf_lossscale_compat
-
-            scale = tf_lossscale_compat.train.experimental.DynamicLossScale()
-            state = experimental.PythonState
-            """,
-        )
-
-    def test_graph_rewrite_with_a_loss_scale(self):
-        self.check_transformed(
-            """
-            import tensorflow as tf
-
-            loss_scale = tf.train.experimental.DynamicLossScale(
-                initial_loss_scale=2 ** 15, increment_period=1000, multiplier=2.0
-            )
-            opt = tf.train.experimental.enable_mixed_precision_graph_rewrite(opt, loss_scale)
-            tf.identity(loss_scale(), name='loss_scale')
-            """,
-            """
-            import tensorflow as tf
-            import tf_lossscale_compat
-
-            loss_scale = tf_lossscale_compat.train.experimental.DynamicLossScale(
-                initial_loss_scale=2 ** 15, increment_period=1000, multiplier=2.0
-            )
-            opt = tf_lossscale_compat.train.experimental.enable_mixed_precision_graph_rewrite(opt, loss_scale)
-            tf.identity(loss_scale(), name='loss_scale')
-            """,  # noqa: E501
-        )
-
     def test_nothing_to_do(self):
         self.check_noop(
             """
@@ -135,103 +203,6 @@ class TrainExperimentalTest(rewriting.RewriteTestCase):
 
 class PlaceOfImportsTest(rewriting.RewriteTestCase):
     """An import is added where the one that the name depended on is executed."""
-
-    def test_after_docstring_and_future_imports(self):
-        self.check_transformed(
-            '''
-            """Docs."""
-            from __future__ import print_function
-            import tensorflow as tf  # The one.
-            from absl import flags
-
-            tf.train.experimental.FixedLossScale(tf.float16)
-            ''',
-            '''
-            """Docs."""
-            from __future__ import print_function
-            import tensorflow as tf  # The one.
-            import tf_lossscale_compat
-            from absl import flags
-
-            tf_lossscale_compat.train.experimental.FixedLossScale(tf.float16)
-            ''',
-        )
-
-    def test_inside_a_function(self):
-        self.check_transformed(
-            """
-            def make():
-                import tensorflow as tf
-
-                return tf.train.experimental.FixedLossScale(tf.float16)
-
-
-            class Holder:
-                import tensorflow as tf
-                scale = tf.train.experimental.FixedLossScale(tf.float16)
-            """,
-            """
-            def make():
-                import tensorflow as tf
-                import tf_lossscale_compat
-
-                return tf_lossscale_compat.train.experimental.FixedLossScale(tf.float16)
-
-
-            class Holder:
-                import tensorflow as tf
-                import tf_lossscale_compat
-                scale = tf_lossscale_compat.train.experimental.FixedLossScale(tf.float16)
-            """,
-        )
-
-    def test_in_a_function_that_imports_for_others(self):
-        self.check_transformed(
-            """
-            tf = None
-
-            def load():
-                global tf
-                import tensorflow as tf
-
-            def load_on_one_line(): global tf; import tensorflow as tf
-
-            def load_what_there_is():
-                global tf
-                try:
-                    import tensorflow.compat.v1 as tf
-                except ImportError:
-                    import tensorflow as tf
-
-            def make():
-                return tf.train.experimental.FixedLossScale(tf.float16)
-            """,
-            """
-            tf = None
-
-            def load():
-                global tf
-                import tensorflow as tf
-                global tf_lossscale_compat
-                import tf_lossscale_compat
-
-            def load_on_one_line(): global tf; import tensorflow as tf; global tf_lossscale_compat; import tf_lossscale_compat
-
-            def load_what_there_is():
-                global tf
-                try:
-                    import tensorflow.compat.v1 as tf
-                    global tf_lossscale_compat
-                    import tf_lossscale_compat
-                except ImportError:
-                    import tensorflow as tf
-                    global tf_lossscale_compat
-                    import tf_lossscale_compat
-
-            def make():
-                return tf_lossscale_compat.train.experimental.FixedLossScale(tf.float16)
-            """,  # noqa: E501
-        )
 
     def test_what_a_lazy_import_brings_is_there_when_it_runs(self):
         before = rewriting.text_of(
@@ -264,54 +235,6 @@ class PlaceOfImportsTest(rewriting.RewriteTestCase):
         self.assertIn("is imported by a function for others", result.findings[-1].message)
         self.assertEqual(result.findings[-1].line, 7)
 
-    def test_one_at_the_top_is_enough(self):
-        self.check_transformed(
-            """
-            import tensorflow as tf
-
-            scale = tf.train.experimental.FixedLossScale(tf.float16)
-
-
-            def make():
-                import tensorflow as tf
-
-                return tf.train.experimental.FixedLossScale(tf.float16)
-            """,
-            """
-            import tensorflow as tf
-            import tf_lossscale_compat
-
-            scale = tf_lossscale_compat.train.experimental.FixedLossScale(tf.float16)
-
-
-            def make():
-                import tensorflow as tf
-
-                return tf_lossscale_compat.train.experimental.FixedLossScale(tf.float16)
-            """,
-        )
-
-    def test_one_branch_of_try(self):
-        self.check_transformed(
-            """
-            try:
-                import tensorflow as tf
-            except ImportError:
-                tf = None
-
-            scale = tf and tf.train.experimental.FixedLossScale(8)
-            """,
-            """
-            try:
-                import tensorflow as tf
-                import tf_lossscale_compat
-            except ImportError:
-                tf = None
-
-            scale = tf and tf_lossscale_compat.train.experimental.FixedLossScale(8)
-            """,
-        )
-
     def test_several_branches(self):
         for before in (
             "try:\n  import tensorflow.compat.v1 as tf\nexcept Error:\n  import tensorflow as tf\n",
@@ -325,38 +248,6 @@ class PlaceOfImportsTest(rewriting.RewriteTestCase):
                 self.check_transformed(
                     before + use.format("tf"), after + use.format("tf_lossscale_compat")
                 )
-
-    def test_one_line_blocks_and_semicolons(self):
-        self.check_transformed(
-            """
-            try: import tensorflow as tf
-            except ImportError: raise
-            def f(): import tensorflow as tf; return tf.train.experimental.LossScale, tf.x
-            import os; import tensorflow as tf; x = tf.train.experimental.LossScale, tf.x
-            """,
-            """
-            try: import tensorflow as tf; import tf_lossscale_compat
-            except ImportError: raise
-            def f(): import tensorflow as tf; import tf_lossscale_compat; return tf_lossscale_compat.train.experimental.LossScale, tf.x
-            import os; import tensorflow as tf; import tf_lossscale_compat; x = tf_lossscale_compat.train.experimental.LossScale, tf.x
-            """,  # noqa: E501
-        )
-
-    def test_no_second_one(self):
-        self.check_transformed(
-            """
-            import tensorflow as tf
-            import tf_lossscale_compat
-
-            x = tf.train.experimental.LossScale, tf.float16
-            """,
-            """
-            import tensorflow as tf
-            import tf_lossscale_compat
-
-            x = tf_lossscale_compat.train.experimental.LossScale, tf.float16
-            """,
-        )
 
     def test_at_the_end_of_a_file_without_line_end(self):
         self.check_transformed(

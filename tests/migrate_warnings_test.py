@@ -96,21 +96,6 @@ class WarningsTest(rewriting.RewriteTestCase):
             "`tf.estimator` (2 in this file) is gone since TensorFlow 2.16",
         )
 
-    def test_what_a_train_step_of_keras_2_asks_for(self):
-        made = f"opt = {CONTRIB}.FixedLossScaleManager(8)\n"
-        source = """
-            class Model(tf.keras.Model):
-                def train_step(self, data):
-                    loss = self.compiled_loss(y, y_pred, regularization_losses=self.losses)
-                    self.compiled_metrics.update_state(y, y_pred)
-                    compiled_loss = self.loss
-            """
-        (loss, metrics) = self.findings(made + textwrap.dedent(source))
-        self.assertEqual((loss[0], metrics[0]), (6, 7))
-        self.assertIn("write `loss = self.compute_loss(x, y, y_pred)`", loss[1])
-        self.assertIn("`for metric in self.metrics: metric.update_state(loss) if", metrics[1])
-        self.check_noop(f"{HEAD}self.compiled_loss(y, y_pred)\n")
-
     def test_estimator_without_loss_scaling_is_none_of_this_tools_business(self):
         self.check_noop(f"{HEAD}tf.estimator.Estimator(f)\nif tf2: raise ValueError\n")
 

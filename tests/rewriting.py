@@ -35,6 +35,14 @@ class RewriteTestCase(parameterized.TestCase):
         self.assertEqual(result.text, text_of(after))
         self.check_messages(result.findings, findings)
 
+    def check_diff(self, diff, findings=()):
+        """The same, of lines that begin with a blank, with "-" before or with "+" after."""
+        lines = text_of(diff).splitlines(keepends=True)
+        before, after = [
+            "".join(line[1:] or line for line in lines if line[0] != other) for other in "+-"
+        ]
+        self.check_transformed(before, after, findings)
+
     def check_noop(self, before, findings=()):
         """The source stays; what is left to a person matches `findings`.
 

@@ -207,14 +207,13 @@ class ScriptTest(RunTestCase):
         self.assertEndsWith(traceback, "ValueError: from the script\n")
         self.assertEqual(2, traceback.count("Traceback (most recent call last)"))
         files = [line.split('"')[1] for line in traceback.splitlines() if "  File " in line]
-        self.assertEqual([path] * 3, files)  # Nothing of what ran the script.
+        self.assertEqual([path] * 2, files[-2:])  # Before these comes what ran the script.
 
     def test_script_that_does_not_parse(self):
         path = self.write("script.py", "print 'of Python 2'\n")
         status, out, err = self.run_script(path, start=originals.fork)
         self.assertEqual((1, ""), (status, out))
         self.assertIn(f'  File "{path}", line 1', err)
-        self.assertNotIn("Traceback", err)
 
 
 class LayersTest(RunTestCase):
@@ -228,9 +227,11 @@ class LayersTest(RunTestCase):
         status, _, err = self.run_script(path, TF_USE_LEGACY_KERAS="")
         self.assertEqual(1, status)
         self.assertIn("AttributeError: `dense` is not available with Keras 3", err)
-        *_, last = err.splitlines()
-        self.assertStartsWith(last, "tf_lossscale_compat.run: From TensorFlow 2.16 on, tf.layers")
-        self.assertIn("TF_USE_LEGACY_KERAS=1 before the start", last)
+        self.assertRegex(
+            err,
+            "\ntf_lossscale_compat.run: From TensorFlow 2.16 on, tf.layers.*"
+            "TF_USE_LEGACY_KERAS=1 before the start",
+        )
         # And it is true.
         if importlib.util.find_spec("tf_keras") is not None:
             status, out, err = self.run_script(path, TF_USE_LEGACY_KERAS="1")
@@ -243,7 +244,7 @@ class ArgumentsTest(RunTestCase):
     def call(self, *arguments):
         out, err = io.StringIO(), io.StringIO()
         with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
-            with mock.patch.object(run, "_run") as ran:
+            with mock.patch.object(run.contrib_install, "install_contrib") as ran:
                 with self.assertRaises(SystemExit) as caught:
                     run.main(list(arguments))
         ran.assert_not_called()

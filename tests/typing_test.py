@@ -21,6 +21,11 @@ import unittest
 
 from absl.testing import absltest, parameterized
 
+try:
+    from importlib import metadata
+except ImportError:  # Python 3.7
+    import importlib_metadata as metadata
+
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 PROGRAMS = ROOT / "tests" / "typing"
 NAMES = sorted(path.name for path in PROGRAMS.glob("*.py"))
@@ -63,10 +68,12 @@ def wrong_lines(text):
 
 
 def installed():
-    """Where the package is that the checkers see: None for this environment's, else the clone."""
-    spec = importlib.util.find_spec("tf_lossscale_compat")
-    found = pathlib.Path(spec.origin).resolve() if spec is not None and spec.origin else None
-    return None if found is not None and "site-packages" in found.parts else ROOT
+    """Returns the clone where the package is not installed, also not by `pip install -e`."""
+    try:
+        metadata.distribution("tf_lossscale_compat")
+    except metadata.PackageNotFoundError:
+        return ROOT
+    return None
 
 
 def run(command, folder):

@@ -13,20 +13,18 @@ _MAX_NAME = 1 << 14
 
 
 def read_hdf5(file):
-    """Returns what an HDF5 file holds.
-
-    That is ({group: number of arrays and scalars in it}, {name: (kind, value)} of the scalars).
-    Links are not followed, and what lies in other files is not read.
+    """Returns what an HDF5 file holds; no link is followed, and nothing in other files is read.
 
     Args:
       file: str, a local file, or a binary file.
 
-    Raises:
-      ValueError: it cannot be read. h5py raises other errors, too.
+    Returns:
+      {group: number of arrays and scalars in it}, {name of a scalar: "f" for a float or "q" for an
+      integer}, {name of a scalar: value}. h5py raises what errors it likes.
     """
     import h5py
 
-    groups, scalars = {"": 0}, {}
+    groups, kinds, values = {"": 0}, {}, {}
 
     def visit(name, item):
         if len(name) > _MAX_NAME:  # Groups in groups make names that grow as the file's square.
@@ -43,20 +41,24 @@ def read_hdf5(file):
         if not inside or stored.get_external_count():
             return
         if item.shape == () and item.dtype.kind in "fiu":
-            value = item[()]
             is_float = item.dtype.kind == "f"
-            scalars[name] = ("f", float(value)) if is_float else ("q", int(value))
+            kinds[name] = "f" if is_float else "q"
+            values[name] = (float if is_float else int)(item[()])
 
     with h5py.File(file, "r") as opened:
         opened.visititems(visit)
-    return groups, scalars
+    return groups, kinds, values
+
+
+def read_copy(file):
+    """Returns what `read_hdf5` does, of a file that is not a local one."""
+    with tempfile.TemporaryFile() as copy:
+        shutil.copyfileobj(file, copy, 1 << 20)
+        return read_hdf5(copy)
 
 
 def read_keras(file):
-    """Returns what `read_hdf5` does, of the weights in a `.keras` archive.
-
-    Args:
-      file: binary file.
+    """Returns what `read_hdf5` does, of the weights in a `.keras` archive, a binary file.
 
     Raises:
       ValueError: it is none. What is wrong with the archive itself comes as zipfile raises it.
@@ -65,15 +67,7 @@ def read_keras(file):
         if WEIGHTS not in archive.namelist():
             raise ValueError(f"it is a zip archive without {WEIGHTS}, so not Keras'")
         info = archive.getinfo(WEIGHTS)
-        most = max(_ALWAYS_ALLOWED, info.compress_size * _MAX_RATIO)
-        if info.file_size > most:
+        if info.file_size > max(_ALWAYS_ALLOWED, info.compress_size * _MAX_RATIO):
             raise ValueError(f"{WEIGHTS} in it would unpack to {info.file_size} bytes")
         with archive.open(info) as packed:
             return read_copy(packed)
-
-
-def read_copy(file):
-    """Returns what `read_hdf5` does, of a file that is not a local one."""
-    with tempfile.TemporaryFile() as copy:
-        shutil.copyfileobj(file, copy, 1 << 20)
-        return read_hdf5(copy)

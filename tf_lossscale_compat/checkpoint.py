@@ -7,13 +7,12 @@ checkpoint.assign(state, optimizer)
 from __future__ import annotations
 
 import collections
-import contextlib
 import json
 import math
 import os
 import re
 import sys
-from typing import TYPE_CHECKING, Any, NamedTuple, Optional
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from tf_lossscale_compat import _arguments, _keras_files, _tf
 from tf_lossscale_compat import loss_scale as loss_scale_lib
@@ -33,18 +32,7 @@ class CheckpointError(ValueError):
     """A file that cannot be read, or does not hold what is asked for."""
 
 
-class LossScaleState(
-    NamedTuple(
-        "LossScaleState",
-        [
-            ("scale", float),
-            ("good_steps", int),
-            ("bad_steps", Optional[int]),
-            ("layout", str),
-            ("key", str),
-        ],
-    )
-):
+class LossScaleState(NamedTuple):
     """The state of one dynamic loss scale.
 
     Attributes:
@@ -59,71 +47,39 @@ class LossScaleState(
       key: str, which one it is in its file.
     """
 
-    __slots__ = ()
+    scale: float
+    good_steps: int
+    bad_steps: int | None
+    layout: str
+    key: str
 
 
 # --- Reading
 
-
-def _is_remote(path):
-    return "://" in path
-
-
-def _open(path):
-    return tf.io.gfile.GFile(path, "rb") if _is_remote(path) else open(path, "rb")
+# What reading a file needs: {name: "f" for a float scalar, "i" for an int32 one, "q" for an int64
+# one}, and a function from the name of one to its value.
+_Scalars = collections.namedtuple("_Scalars", ["kinds", "value_of"])
+_KINDS = {tf.float32: "f", tf.float64: "f", tf.int32: "i", tf.int64: "q"}
+_DATA_FILE = re.compile(r"\.(index|data-\d{5}-of-\d{5})$")
+_OBJECT_GRAPH = "_CHECKPOINTABLE_OBJECT_GRAPH"
+_MAX_KEY = 1 << 14  # Chains of objects make squares of their names.
 
 
 def _is_file(path):
     # Locally no pipes or devices, which have no end.
-    if not _is_remote(path):
-        return os.path.isfile(path)
-    return tf.io.gfile.exists(path) and not tf.io.gfile.isdir(path)
-
-
-def _is_folder(path):
-    return tf.io.gfile.isdir(path) if _is_remote(path) else os.path.isdir(path)
-
-
-def _list(folder):
-    names = tf.io.gfile.listdir(folder) if _is_remote(folder) else os.listdir(folder)
-    return sorted(name.rstrip("/") for name in names)
-
-
-@contextlib.contextmanager
-def _own_errors(path):
-    """Turns whatever reading a file of unknown contents raises into a CheckpointError."""
-    try:
-        yield
-    except CheckpointError:
-        raise
-    except Exception as error:
-        raise CheckpointError(
-            f"Cannot read {path!r} as a checkpoint: {error or type(error).__name__}."
-        ) from error
-
-
-_DATA_FILE = re.compile(r"\.(index|data-\d{5}-of-\d{5})$")
-_MAX_BYTES = 1 << 28  # Of an index or an object graph; of a list of checkpoints 1 << 20.
-_MAX_KEY = 1 << 14
-
-
-def _check_size(path, most):
-    size = tf.io.gfile.stat(path).length
-    if size > most:
-        raise CheckpointError(f"{path!r} is {size} bytes large, more than is read of it, {most}.")
+    return os.path.isfile(path) or (
+        "://" in path and tf.io.gfile.exists(path) and not tf.io.gfile.isdir(path)
+    )
 
 
 def _in_folder(folder):
     """Returns the one checkpoint of a folder: the latest, or the only one."""
     state_file = os.path.join(folder, "checkpoint")
     if _is_file(state_file):
-        _check_size(state_file, 1 << 20)
         told = tf.train.get_checkpoint_state(folder)
-        latest = told and told.model_checkpoint_path
-        if not latest:
-            raise CheckpointError(f"{state_file!r} does not say which checkpoint is the latest.")
+        latest = told.model_checkpoint_path if told else ""
         # The folder may have been moved since.
-        for name in (latest, os.path.basename(latest)):
+        for name in (latest, os.path.basename(latest)) if latest else ():
             path = os.path.join(folder, name)
             if _is_file(path + ".index") or _is_file(path):
                 return path
@@ -134,144 +90,89 @@ def _in_folder(folder):
     unzipped = os.path.join(folder, _keras_files.WEIGHTS)  # Keras 3 can leave `.keras` unzipped.
     if _is_file(unzipped) and _is_file(os.path.join(folder, "config.json")):
         return unzipped
-    found = [
-        os.path.join(folder, name)
-        for name in _list(folder)
-        if name.endswith((".index", ".keras", ".h5"))
-    ]
+    names = sorted(tf.io.gfile.listdir(folder))
+    found = [name for name in names if name.endswith((".index", ".keras", ".h5"))]
     if len(found) != 1:
-        listed = ": " + ", ".join(found[:20]) if found else ""
         raise CheckpointError(
             f"{folder!r} holds {len(found) or 'no'} checkpoints and no file `checkpoint` that says "
-            f"which is the latest{listed}. Give the path of one."
+            f"which is the latest. Give the path of one{': ' if found else ''}{found[:20] or ''}."
         )
-    return found[0]
+    return os.path.join(folder, found[0])
 
 
 def _look_into(path):
     """Returns (states, with None among them; names of what else is there) of a path."""
-    if _is_folder(path) and not _is_file(path + ".index"):
+    if tf.io.gfile.isdir(path) and not _is_file(path + ".index"):
         path = _in_folder(path)
     prefix = _DATA_FILE.sub("", path)
     if _is_file(prefix + ".index"):
-        _check_size(prefix + ".index", _MAX_BYTES)
-        return _from_bundle(_Bundle(prefix))
+        return _from_tensorflow(prefix)
     if not _is_file(path):
         what = "is neither a file nor a folder nor the prefix of a checkpoint"
         raise CheckpointError(f"{path!r} {what}.")
-    with _open(path) as file:
+    with tf.io.gfile.GFile(path, "rb") as file:
         start = file.read(8)
         file.seek(0)
         if start[:4] == b"PK\x03\x04":
             return _from_hdf5(*_keras_files.read_keras(file))
         if start == b"\x89HDF\r\n\x1a\n":
-            if _is_remote(path):
-                return _from_hdf5(*_keras_files.read_copy(file))
-            return _from_hdf5(*_keras_files.read_hdf5(path))
+            remote = "://" in path
+            return _from_hdf5(
+                *(_keras_files.read_copy(file) if remote else _keras_files.read_hdf5(path))
+            )
     raise CheckpointError(
         f"{path!r} is no checkpoint of TensorFlow or Keras. (One of TensorFlow 0.x, which Saver "
         "calls version V1: restore it with tf.compat.v1.train.Saver and save it again.)"
     )
 
 
-class _Bundle:
-    """A checkpoint of TensorFlow, `prefix.index` and `prefix.data-00000-of-00001`."""
-
-    _KINDS = {tf.float32: "f", tf.float64: "f", tf.int32: "i", tf.int64: "q"}
-
-    def __init__(self, prefix):
-        # Not load_checkpoint, which looks into a folder of this name if there is one.
-        self._reader = tf.compat.v1.train.NewCheckpointReader(prefix)
-        self._shapes = self._reader.get_variable_to_shape_map()
-        self._dtypes = self._reader.get_variable_to_dtype_map()
-
-    @property
-    def names(self):
-        return sorted(self._shapes)
-
-    def kind(self, name):
-        """Returns "f" for a float scalar, "i" or "q" for an int32 or int64 one, else None."""
-        return None if self._shapes.get(name, [0]) else self._KINDS.get(self._dtypes[name])
-
-    def scalar(self, name):
-        """Returns the value of a scalar, for which `kind` is not None."""
-        return self._reader.get_tensor(name).item()
-
-    def graph(self):
-        """Returns a `_Node` for each tracked object, the root first, or None without a graph."""
-        from tensorflow.core.protobuf import trackable_object_graph_pb2
-
-        if self._shapes.get(_OBJECT_GRAPH, [0]) or self._dtypes[_OBJECT_GRAPH] != tf.string:
-            return None
-        message = self._reader.get_tensor(_OBJECT_GRAPH)
-        if len(message) > _MAX_BYTES:
-            raise ValueError(f"{_OBJECT_GRAPH} is too large to be one")
-        graph = trackable_object_graph_pb2.TrackableObjectGraph.FromString(message)
-        nodes = [
-            _Node(
-                {child.local_name: child.node_id for child in node.children},
-                {attribute.name: attribute.checkpoint_key for attribute in node.attributes},
-            )
-            for node in graph.nodes
-        ]
-        for node in nodes:
-            if not all(0 <= child < len(nodes) for child in node.children.values()):
-                raise ValueError(f"{_OBJECT_GRAPH} names objects that are not there")
-        return nodes
+def _state(scalars, names, layout, key):
+    """Returns a state if the scale, the counter and maybe another are scalars of their types."""
+    kinds = [scalars.kinds.get(name) for name in names]
+    if kinds[0] != "f" or not all(kind in ("i", "q") for kind in kinds[1:]):
+        return None
+    scale, good, *bad = map(scalars.value_of, names)
+    return LossScaleState(scale, good, bad[0] if bad else None, layout, key)
 
 
-_OBJECT_GRAPH = "_CHECKPOINTABLE_OBJECT_GRAPH"
-_Node = collections.namedtuple("_Node", ["children", "keys"])  # {name: index}, {attribute: name}
+def _from_tensorflow(prefix):
+    """Finds what TensorFlow wrote, `prefix.index` and `prefix.data-00000-of-00001`."""
+    from tensorflow.core.protobuf import trackable_object_graph_pb2
 
-
-def _state(kind_of, value_of, scale, good, bad, layout, key):
-    """Returns a state if these names are scalars of the right types, else None."""
-    wanted = [(scale, "f"), (good, "iq")] + ([(bad, "iq")] if bad else [])
-    for name, kinds in wanted:
-        if name is None or (kind_of(name) or "-") not in kinds:
-            return None
-    return LossScaleState(
-        value_of(scale), value_of(good), value_of(bad) if bad else None, layout, key
+    # Not load_checkpoint, which looks into a folder of this name if there is one.
+    reader = tf.compat.v1.train.NewCheckpointReader(prefix)
+    shapes, types = reader.get_variable_to_shape_map(), reader.get_variable_to_dtype_map()
+    kinds = {
+        name: _KINDS[types[name]] for name in shapes if not shapes[name] and types[name] in _KINDS
+    }
+    scalars = _Scalars(kinds, lambda name: reader.get_tensor(name).item())
+    if shapes.get(_OBJECT_GRAPH, [0]) or types[_OBJECT_GRAPH] != tf.string:
+        return _by_name(scalars), sorted(shapes)
+    graph = trackable_object_graph_pb2.TrackableObjectGraph.FromString(
+        reader.get_tensor(_OBJECT_GRAPH)
     )
-
-
-def _from_bundle(bundle):
-    graph = bundle.graph()
-    if graph is None:
-        return _by_name(bundle), bundle.names
-    return _by_object(bundle, graph), bundle.names
+    return _by_object(scalars, graph.nodes), sorted(shapes)
 
 
 _NUMBERED = re.compile(r"^(?P<scope>(?:.*/)?)(?P<base>[a-z_]+?)(?:_(?P<number>[1-9]\d*))?$")
 
 
-def _by_name(bundle):
+def _by_name(scalars):
     """Finds what `tf.compat.v1.train.Saver` wrote, under whatever scopes."""
-    # {scope: {(base name, type): [(number, name)]}}; the graph numbers names that are taken.
+    # {scope: {(base name, kind): [(number, name)]}}; the graph numbers names that are taken.
     scopes: dict = collections.defaultdict(lambda: collections.defaultdict(list))
-    for name in bundle.names:
-        match, kind = _NUMBERED.match(name), bundle.kind(name)
-        if match and kind:
+    for name, kind in scalars.kinds.items():
+        match = _NUMBERED.match(name)
+        if match:
             found = scopes[match.group("scope")][match.group("base"), kind]
             found.append((int(match.group("number") or 0), name))
     states = []
-    for _, found in sorted(scopes.items()):
+    for found in scopes.values():
         # contrib's counters are int32 and r2.0's are int64: they share a name.
         contrib = [found["loss_scale", "f"], found["good_steps", "i"], found["bad_steps", "i"]]
         dynamic = [found["current_loss_scale", "f"], found["good_steps", "q"]]
         for columns, layout in ((contrib, "contrib by name"), (dynamic, "dynamic by name")):
-            for scale, good, *bad in _rows(*columns):
-                states.append(
-                    _state(
-                        bundle.kind,
-                        bundle.scalar,
-                        scale,
-                        good,
-                        bad[0] if bad else None,
-                        layout,
-                        scale,
-                    )
-                )
+            states += [_state(scalars, names, layout, names[0]) for names in _rows(*columns)]
     return states
 
 
@@ -293,85 +194,64 @@ def _rows(scales, *counters):
 
 
 _BY_OBJECT = (
-    ("contrib by object", "loss_scale", "good_steps", "bad_steps"),
-    ("dynamic by object", "current_loss_scale", "good_steps", None),
-    ("keras3 by object", "dynamic_scale", "step_counter", None),
+    ("contrib by object", ("loss_scale", "good_steps", "bad_steps")),
+    ("dynamic by object", ("current_loss_scale", "good_steps")),
+    ("keras3 by object", ("dynamic_scale", "step_counter")),
 )
 
 
-def _by_object(bundle, graph):
-    """Finds what `tf.train.Checkpoint` wrote, wherever it hangs."""
+def _by_object(scalars, nodes):
+    """Finds what `tf.train.Checkpoint` wrote, wherever it hangs in the object graph."""
     states = []
-    for index, path in _paths(graph).items():
-        node = graph[index]
-
-        def key_of(name, node=node):
-            child = node.children.get(name)
-            return None if child is None else graph[child].keys.get("VARIABLE_VALUE")
-
-        for layout, scale, good, bad in _BY_OBJECT:
-            bad_key = key_of(bad) if bad else None
-            if bad and bad_key is None:
-                continue
-            if scale == "dynamic_scale" and "loss_scale" in node.children:
-                continue  # This package's Keras 3 optimizer, which has them under both names.
-            states.append(
-                _state(
-                    bundle.kind,
-                    bundle.scalar,
-                    key_of(scale),
-                    key_of(good),
-                    bad_key,
-                    layout,
-                    path or ".",
-                )
-            )
+    # Shortest paths from the root, {index of a node: path}.
+    paths, waiting = {0: ""}, collections.deque([0])
+    while waiting:
+        index = waiting.popleft()
+        path, children = paths[index], {}
+        for child in nodes[index].children:
+            children[child.local_name] = child.node_id
+        for name, child in sorted(children.items()):
+            if child not in paths:
+                paths[child] = f"{path}/{name}" if path else name
+                if len(paths[child]) > _MAX_KEY:
+                    raise ValueError("its objects are nested too deeply")
+                waiting.append(child)
+        keys = {
+            name: attribute.checkpoint_key
+            for name, child in children.items()
+            for attribute in nodes[child].attributes
+            if attribute.name == "VARIABLE_VALUE"
+        }
+        for layout, names in _BY_OBJECT:
+            # This package's Keras 3 optimizer has them under both names.
+            if names[0] != "dynamic_scale" or "loss_scale" not in children:
+                key = path or "."
+                states.append(_state(scalars, [keys.get(name) for name in names], layout, key))
     return states
 
 
-def _paths(graph):
-    """Returns {index of a node: its shortest path from the root}, in order."""
-    paths = {0: ""} if graph else {}
-    waiting = collections.deque(paths)
-    while waiting:
-        index = waiting.popleft()
-        for name, child in sorted(graph[index].children.items()):
-            if child not in paths:
-                paths[child] = f"{paths[index]}/{name}" if paths[index] else name
-                if len(paths[child]) > _MAX_KEY:  # Chains of objects make squares of their names.
-                    raise ValueError("its objects are nested too deeply")
-                waiting.append(child)
-    return paths
-
-
-def _from_hdf5(groups, scalars):
+def _from_hdf5(groups, kinds, values):
     """Finds what Keras 3's LossScaleOptimizer left in an HDF5 file."""
-
-    def kind_of(name):
-        return scalars[name][0] if name in scalars else None
-
-    def value_of(name):
-        return scalars[name][1]
+    scalars, states = _Scalars(kinds, values.get), []
 
     def own_of(group):
         """Returns the number of variables before those of the optimizer inside, or None."""
         inner = group + "/inner_optimizer/vars"
         count = groups.get(group + "/vars", 0)
-        if kind_of(inner + "/0") != "q":
+        if kinds.get(inner + "/0") != "q":
             return None
         # Its first two, iteration and mostly learning rate, stand there by themselves, too.
-        begin = [scalars.get(f"{inner}/{number}") for number in range(2)]
+        begin = [values.get(f"{inner}/{number}") for number in range(2)]
         places = [
             place
             for place in range(2, count)
-            if [scalars.get(f"{group}/vars/{place + number}") for number in range(2)] == begin
+            if [values.get(f"{group}/vars/{place + number}") for number in range(2)] == begin
         ]
         told = count - groups[inner]
         if told in places:
             return told
         return places[0] if len(places) == 1 else None
 
-    states = []
     for group in sorted(groups):
         # In .keras and .weights.h5 variables are numbered: iteration, learning rate, step counter,
         # scale, others that subclasses have, and what the optimizer inside has. With a manager,
@@ -379,26 +259,20 @@ def _from_hdf5(groups, scalars):
         if group + "/inner_optimizer" in groups:
             own = own_of(group)
             variables = [f"{group}/vars/{number}" for number in range(6 if own is None else own)]
-            kinds = "".join(kind_of(name) or "-" for name in variables)
+            order = "".join(kinds.get(name, "-") for name in variables)
             # Where it is not known what is whose, a counter has to follow: that of the one inside.
             end = "q" if own is None else ""
-            if kinds.startswith("qfqf" + end):
-                found = (variables[3], variables[2], None, "keras3 HDF5")
-                states.append(_state(kind_of, value_of, *found, group))
-            elif kinds.startswith("qffqq" + end):
-                scale, good, bad = variables[2:5]
-                states.append(_state(kind_of, value_of, scale, good, bad, "contrib HDF5", group))
+            if order.startswith("qfqf" + end):
+                states.append(_state(scalars, variables[3:1:-1], "keras3 HDF5", group))
+            elif order.startswith("qffqq" + end):
+                states.append(_state(scalars, variables[2:5], "contrib HDF5", group))
         # In Keras' older .h5 they go by their names, and so in files of this package's tf_keras
         # optimizers.
         key = group[: -len("/vars")] if group.endswith("/vars") else group
-        for layout, names in (
-            ("keras3 HDF5", ("dynamic_scale", "step_counter", None)),
-            ("dynamic HDF5", ("current_loss_scale", "good_steps", None)),
-            ("contrib HDF5", ("loss_scale", "good_steps", "bad_steps")),
-        ):
-            paths = [name and f"{group}/{name}" for name in names]
-            states.append(_state(kind_of, value_of, paths[0], paths[1], paths[2], layout, key))
-    return states, sorted(scalars)
+        for layout, names in _BY_OBJECT:
+            names = [f"{group}/{name}" for name in names]
+            states.append(_state(scalars, names, layout.replace("by object", "HDF5"), key))
+    return states, sorted(kinds)
 
 
 def _shown(scale):
@@ -429,8 +303,14 @@ def _find(path):
         path = os.fsdecode(path)
     except TypeError:
         raise TypeError(f"path must be a str or path-like, got {path!r}.") from None
-    with _own_errors(path):
+    try:
         states, names = _look_into(path)
+    except CheckpointError:
+        raise
+    except Exception as error:  # Whatever reading a file of unknown contents raises.
+        raise CheckpointError(
+            f"Cannot read {path!r} as a checkpoint: {error or type(error).__name__}."
+        ) from error
     return sorted(filter(None, states), key=lambda state: state.key), names
 
 
@@ -479,33 +359,30 @@ _Target = collections.namedtuple("_Target", ["scale", "good", "bad", "lowest", "
 # tf_keras; Keras 3's optimizer. TensorFlow's own classes and this package's alike.
 _VARIABLES = (
     ("_loss_scale", "_num_good_steps", "_num_bad_steps"),
-    ("_current_loss_scale", "_num_good_steps", None),
-    ("current_loss_scale", "counter", None),
+    ("_current_loss_scale", "_num_good_steps"),
+    ("current_loss_scale", "counter"),
 )
-_KERAS_3 = ("dynamic_scale", "step_counter", None)
+_KERAS_3 = ("dynamic_scale", "step_counter")
 # What an optimizer or an adapter keeps its loss scale or manager under.
 _INNER = ("_loss_scale_manager", "_loss_scale", "manager", "loss_scale")
 
 
-def _variable(owner, name):
-    value = getattr(owner, name, None)
-    return value if callable(getattr(value, "assign", None)) else None
-
-
 def _variables_of(owner, names):
-    found = [None if name is None else _variable(owner, name) for name in names]
-    missing = [name for name, variable in zip(names, found) if name and variable is None]
-    return None if missing else found
-
-
-def _is_fixed(owner):
-    fixed = (loss_scale_lib.FixedLossScale, lsm.FixedLossScaleManager)
-    return isinstance(owner, fixed) or type(owner).__name__.startswith("FixedLossScale")
+    """Returns scale, good steps and bad steps or None, or None if one of them is no variable."""
+    found = [getattr(owner, name, None) for name in names]
+    if not all(callable(getattr(value, "assign", None)) for value in found):
+        return None
+    return (*found, None)[:3]
 
 
 def _target_of(owner, depth=0):
     """Returns where a loss scale's state is kept, or None; raises a ValueError if it is fixed."""
-    if _is_fixed(owner) or (depth == 0 and getattr(owner, "dynamic", None) is False):
+    fixed = (loss_scale_lib.FixedLossScale, lsm.FixedLossScaleManager)
+    if (
+        isinstance(owner, fixed)
+        or type(owner).__name__.startswith("FixedLossScale")
+        or (depth == 0 and getattr(owner, "dynamic", None) is False)
+    ):
         raise ValueError(
             f"target has a fixed loss scale, which has no state: {owner!r}. Make a new one with "
             "the scale that was read, or take a dynamic one."
@@ -513,9 +390,8 @@ def _target_of(owner, depth=0):
     for names in _VARIABLES:
         variables = _variables_of(owner, names)
         if variables:
-            scale, good, bad = variables
             lowest = getattr(owner, "min_loss_scale", 1.0)
-            return _Target(scale, good, bad, lowest, getattr(owner, "max_loss_scale", None))
+            return _Target(*variables, lowest, getattr(owner, "max_loss_scale", None))
     for name in _INNER if depth < 4 else ():
         inner = getattr(owner, name, None)
         if hasattr(inner, "__dict__") and not callable(getattr(inner, "assign", None)):
@@ -523,31 +399,12 @@ def _target_of(owner, depth=0):
             if target is not None:
                 return target
     variables = _variables_of(owner, _KERAS_3)
-    if not variables:
-        return None
-    scale, good, _ = variables
-    return _Target(scale, good, None, None, None)
+    return _Target(*variables, None, None) if variables else None
 
 
 def _checked(state, target):
     """Returns [(variable, value)], after all that may be wrong with them has been looked at."""
-    scale = _checked_scale(state.scale, target)
-    good, bad = state.good_steps, state.bad_steps
-    for name, steps in (("good_steps", good), ("bad_steps", bad)):
-        if not isinstance(steps, int) and not (steps is None and name == "bad_steps"):
-            raise ValueError(f"state.{name} must be an int, got {steps!r}.")
-        if steps is not None and steps < 0:
-            raise ValueError(f"state.{name} must not be negative, got {steps!r}.")
-    assignments = [(target.scale, scale), (target.good, _fitting(good, target.good))]
-    if target.bad is not None:
-        assignments.append((target.bad, _fitting(bad or 0, target.bad)))
-    elif bad:
-        _arguments.warn_odd("state.bad_steps={!r} is dropped: the target does not count them.", bad)
-    return assignments
-
-
-def _checked_scale(scale, target):
-    """Returns a scale that the target may have, a float."""
+    scale, good, bad = state[:3]
     if not (isinstance(scale, float) and math.isfinite(scale) and scale > 0):
         raise ValueError(f"state.scale must be a finite float above zero, got {scale!r}.")
     scale = _arguments.real_number("state.scale", scale)
@@ -561,18 +418,21 @@ def _checked_scale(scale, target):
                 f"state.scale is {scale!r}, below the target's min_loss_scale={target.lowest!r}."
             )
         _arguments.warn_odd("state.scale={!r} is below 1, the target's floor.", scale)
-    return scale
-
-
-def _fitting(steps, variable):
-    # Any count that no period reaches stands for the same. One less than the largest, for the rule
-    # adds one.
-    return min(steps, tf.as_dtype(variable.dtype).base_dtype.max - 1)
-
-
-def _local(result, variable):
-    strategy = getattr(variable, "distribute_strategy", None)
-    return [result] if strategy is None else strategy.experimental_local_results(result)
+    for name, steps in (("good_steps", good), ("bad_steps", 0 if bad is None else bad)):
+        if not isinstance(steps, int):
+            raise ValueError(f"state.{name} must be an int, got {steps!r}.")
+        if steps < 0:
+            raise ValueError(f"state.{name} must not be negative, got {steps!r}.")
+    if bad and target.bad is None:
+        _arguments.warn_odd("state.bad_steps={!r} is dropped: the target does not count them.", bad)
+    counts = [
+        # Any count that no period reaches stands for the same. One less than the largest, for the
+        # rule adds one.
+        (variable, min(steps, tf.as_dtype(variable.dtype).base_dtype.max - 1))
+        for variable, steps in ((target.good, good), (target.bad, bad or 0))
+        if variable is not None
+    ]
+    return [(target.scale, scale), *counts]
 
 
 def assign(state: LossScaleState, target: Any, session: Any = None) -> Any:
@@ -625,14 +485,14 @@ def assign(state: LossScaleState, target: Any, session: Any = None) -> Any:
             for variable, value in assignments:
                 variable.assign(value)
         return None
+    operations = []
     with graph.as_default(), tf.control_dependencies(None):
-        operation = tf.group(
-            *[
-                result
-                for variable, value in assignments
-                for result in _local(variable.assign(value, read_value=False), variable)
-            ]
-        )
+        for variable, value in assignments:
+            assigned = variable.assign(value, read_value=False)
+            strategy = getattr(variable, "distribute_strategy", None)
+            local = strategy.experimental_local_results(assigned) if strategy else [assigned]
+            operations.extend(local)
+        operation = tf.group(*operations)
     if session is None:
         return operation
     session.run(operation)
@@ -664,21 +524,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Runs the command; returns the exit code."""
     try:
-        states, _ = _find(args.path)
-        if not states:
-            read(args.path)  # Raises, and says what there is instead.
+        states = find(args.path) or [read(args.path)]  # Raises, and says what there is instead.
     except CheckpointError as error:
         print(f"tf-lossscale checkpoint: {error}", file=sys.stderr)
         return 1
     if args.json:
-        print(json.dumps([dict(state._asdict()) for state in states], indent=2))
+        print(json.dumps([state._asdict() for state in states], indent=2))
         return 0
-    rows = [("key", "loss scale", "good steps", "bad steps", "layout")]
-    for state in states:
-        bad = "-" if state.bad_steps is None else str(state.bad_steps)
-        rows.append((state.key, _shown(state.scale), str(state.good_steps), bad, state.layout))
-    widths = [max(map(len, column)) for column in zip(*rows)]
-    for key, *numbers, layout in rows:
-        cells = [number.rjust(width) for number, width in zip(numbers, widths[1:])]
-        print("  ".join([key.ljust(widths[0]), *cells, layout]))
+    width = max(len("key"), *[len(state.key) for state in states])
+    print(f"{'key':{width}}  {'loss scale':>22}  good steps  bad steps  layout")
+    for key, scale, good, bad, layout in [(state.key, *state[:4]) for state in states]:
+        counts = f"{good:>10}  {'-' if bad is None else bad:>9}"
+        print(f"{key:{width}}  {_shown(scale):>22}  {counts}  {layout}")
     return 0

@@ -1,6 +1,7 @@
 """The command `tf-lossscale`: one subcommand for each tool."""
 
 import argparse
+import contextlib
 import importlib
 import os
 import platform
@@ -67,12 +68,28 @@ class _PrintVersions(argparse.Action):
         parser.exit()
 
 
+@contextlib.contextmanager
+def _quiet():
+    """Sends what is written to standard error nowhere; TensorFlow 2.21 logs before it is asked."""
+    kept, nowhere = os.dup(2), os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, 2)
+    try:
+        yield
+    finally:
+        os.dup2(kept, 2)
+        os.close(kept)
+        os.close(nowhere)
+
+
 def _import_tensorflow():
     """Imports TensorFlow, after a line that says what the user waits for."""
-    if "tensorflow" not in sys.modules:
-        print("tf-lossscale: importing TensorFlow ...", file=sys.stderr, flush=True)
-        os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
-    importlib.import_module("tf_lossscale_compat._tf")
+    with contextlib.ExitStack() as stack:
+        if "tensorflow" not in sys.modules:
+            print("tf-lossscale: importing TensorFlow ...", file=sys.stderr, flush=True)
+            if "TF_CPP_MIN_LOG_LEVEL" not in os.environ:
+                os.environ["TF_CPP_MIN_LOG_LEVEL"] = "3"
+                stack.enter_context(_quiet())
+        importlib.import_module("tf_lossscale_compat._tf")
 
 
 def _parser(argv):

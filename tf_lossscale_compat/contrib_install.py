@@ -19,14 +19,11 @@ _NAMES = {
     _ROOT: (),
     _MIXED_PRECISION: tuple(mixed_precision.__all__),
     _PYTHON: (),
-    _PYTHON + ".loss_scale_manager": (
-        "ExponentialUpdateLossScaleManager",
-        "FixedLossScaleManager",
-        "LossScaleManager",
+    _PYTHON + ".loss_scale_manager": tuple(
+        name for name in mixed_precision.__all__ if name.endswith("Manager")
     ),
     _PYTHON + ".loss_scale_optimizer": ("LossScaleOptimizer",),
 }
-
 
 # Members of contrib that code uses together with tf.layers and its like, or to be replaced by them.
 _OF_KERAS = ("cudnn_rnn", "keras", "layers", "rnn", "seq2seq", "slim")
@@ -55,8 +52,34 @@ def _missing(name):
     return message
 
 
-class _Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
+class _Contrib(importlib.abc.MetaPathFinder, importlib.abc.Loader):
     """Finds and fills the modules of `_NAMES`, and says so about any other below contrib."""
+
+    def __init__(self):
+        self.modules: dict = {}
+        for fullname in _NAMES:  # Parents come first.
+            module = importlib.util.module_from_spec(self.find_spec(fullname))
+            self.exec_module(module)
+            parent, _, name = fullname.rpartition(".")
+            if parent in self.modules:
+                setattr(self.modules[parent], name, module)
+            self.modules[fullname] = module
+        self.apis = _tf.api_modules()
+        for api in self.apis:
+            api.contrib = self.modules[_ROOT]
+        sys.modules.update(self.modules)
+        sys.meta_path.append(self)
+
+    def remove(self):
+        """Takes away what was added; what someone else has put in its place stays."""
+        for api in self.apis:
+            if getattr(api, "contrib", None) is self.modules[_ROOT]:
+                del api.contrib
+        for fullname, module in self.modules.items():
+            if sys.modules.get(fullname) is module:
+                del sys.modules[fullname]
+        if self in sys.meta_path:
+            sys.meta_path.remove(self)
 
     def find_spec(self, fullname, path=None, target=None):
         del path, target
@@ -86,37 +109,6 @@ class _Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
             setattr(module, name, getattr(mixed_precision, name))
 
 
-class _Installed:
-    """The names that an installation added, to be taken away again."""
-
-    def __init__(self):
-        self.finder = _Finder()
-        self.modules: dict = {}
-        for fullname in _NAMES:  # Parents come first.
-            module = importlib.util.module_from_spec(self.finder.find_spec(fullname))
-            self.finder.exec_module(module)
-            parent, _, name = fullname.rpartition(".")
-            if parent in self.modules:
-                setattr(self.modules[parent], name, module)
-            self.modules[fullname] = module
-        self.apis = _tf.api_modules()
-        for api in self.apis:
-            api.contrib = self.modules[_ROOT]
-        sys.modules.update(self.modules)
-        sys.meta_path.append(self.finder)
-
-    def remove(self):
-        # What someone else has put in its place since then is not this package's to remove.
-        for api in self.apis:
-            if getattr(api, "contrib", None) is self.modules[_ROOT]:
-                del api.contrib
-        for fullname, module in self.modules.items():
-            if sys.modules.get(fullname) is module:
-                del sys.modules[fullname]
-        if self.finder in sys.meta_path:
-            sys.meta_path.remove(self.finder)
-
-
 _installed = None
 
 
@@ -141,7 +133,7 @@ def install_contrib() -> bool:
     if _installed is None:
         if _tf.has_contrib():
             return False
-        _installed = _Installed()
+        _installed = _Contrib()
     return True
 
 

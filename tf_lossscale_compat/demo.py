@@ -10,7 +10,6 @@ too high and have to come down by skipping steps.
 
 import argparse
 import collections
-import json
 import os
 import sys
 import tempfile
@@ -18,8 +17,8 @@ import time
 
 import numpy as np
 
-from tf_lossscale_compat import _install, _summaries, _tf, plot
-from tf_lossscale_compat.contrib import mixed_precision as contrib_mixed_precision
+from tf_lossscale_compat import _install, _summary_tags, _tf, plot
+from tf_lossscale_compat.contrib import mixed_precision as contrib
 from tf_lossscale_compat.loss_scale import DynamicLossScale, FixedLossScale
 
 tf = _tf.tf
@@ -38,7 +37,6 @@ FIXED_SCALE = 2.0**12
 # 2**16 is infinite in float16: 17 halvings bring this down to where training proceeds.
 HIGH_SCALE = 2.0**32
 GROWTH_STEPS = 200
-START_SKIPS = 34  # contrib's manager halves at every second of them
 
 Digits = collections.namedtuple(
     "Digits", "train_images train_labels test_images test_labels batches"
@@ -135,12 +133,11 @@ class GraphTraining:
             self._loss = _mean_loss(self._logits, self._labels)
 
             self._scale = tf.constant(1.0)
-            self.policy = None
             optimizer = tf1.train.GradientDescentOptimizer(LEARNING_RATE)
             if self._make_manager is not None:
-                self.policy = self._make_manager()
-                self._scale = self.policy.get_loss_scale()
-                optimizer = contrib_mixed_precision.LossScaleOptimizer(optimizer, self.policy)
+                manager = self._make_manager()
+                self._scale = manager.get_loss_scale()
+                optimizer = contrib.LossScaleOptimizer(optimizer, manager)
             self._global_step = tf1.train.get_or_create_global_step()
             gradients = optimizer.compute_gradients(self._loss * LOSS_WEIGHT, var_list=weights)
             self._train = optimizer.apply_gradients(gradients, self._global_step)
@@ -211,13 +208,13 @@ class FunctionTraining:
             )
             return loss, scale, _zero_share(gradients), applied
 
-        self.policy = loss_scale
+        self._loss_scale = loss_scale
         self._step = step
         self._logits = tf.function(lambda images: _logits(images, weights, dtype))
 
     def scale(self):
         """Returns the current loss scale."""
-        return float(self.policy())
+        return float(self._loss_scale())
 
     def step(self, images, labels):
         """Trains on one batch and returns a `Step`."""
@@ -236,38 +233,24 @@ class FunctionTraining:
 
 def trainings():
     """Returns the six kinds of training, by name, in the order in which they run."""
-    return collections.OrderedDict(
-        [
-            ("float32", GraphTraining(tf.float32)),
-            ("float16 unscaled", GraphTraining(tf.float16)),
-            (
-                "float16 contrib FixedLossScaleManager",
-                GraphTraining(
-                    tf.float16,
-                    lambda: contrib_mixed_precision.FixedLossScaleManager(FIXED_SCALE),
-                ),
-            ),
-            (
-                "float16 contrib ExponentialUpdateLossScaleManager",
-                GraphTraining(
-                    tf.float16,
-                    lambda: contrib_mixed_precision.ExponentialUpdateLossScaleManager(
-                        HIGH_SCALE, GROWTH_STEPS, decr_every_n_nan_or_inf=2, decr_ratio=0.5
-                    ),
-                ),
-            ),
-            (
-                "float16 FixedLossScale",
-                FunctionTraining(tf.float16, lambda: FixedLossScale(FIXED_SCALE)),
-            ),
-            (
-                "float16 DynamicLossScale",
-                FunctionTraining(
-                    tf.float16, lambda: DynamicLossScale(HIGH_SCALE, GROWTH_STEPS, 2.0)
-                ),
-            ),
-        ]
-    )
+
+    def exponential():
+        return contrib.ExponentialUpdateLossScaleManager(
+            HIGH_SCALE, GROWTH_STEPS, decr_every_n_nan_or_inf=2, decr_ratio=0.5
+        )
+
+    return {
+        "float32": GraphTraining(tf.float32),
+        "float16 unscaled": GraphTraining(tf.float16),
+        "float16 contrib FixedLossScaleManager": GraphTraining(
+            tf.float16, lambda: contrib.FixedLossScaleManager(FIXED_SCALE)
+        ),
+        "float16 contrib ExponentialUpdateLossScaleManager": GraphTraining(tf.float16, exponential),
+        "float16 FixedLossScale": FunctionTraining(tf.float16, lambda: FixedLossScale(FIXED_SCALE)),
+        "float16 DynamicLossScale": FunctionTraining(
+            tf.float16, lambda: DynamicLossScale(HIGH_SCALE, GROWTH_STEPS, 2.0)
+        ),
+    }
 
 
 def _cross_entropy(logits, labels):
@@ -278,38 +261,28 @@ def _cross_entropy(logits, labels):
     return float(np.mean(log_sums - shifted[np.arange(len(labels)), labels]))
 
 
-class _Log:
-    """Writes the loss scale of one run to TensorBoard, for every step, counted from 1.
+def _points(history):
+    """Returns what `tf-lossscale plot` reads of a log, of a list of `Step`, counted from 1."""
+    points = {tag: [] for tag in _summary_tags.ALL}
+    skipped = consecutive = 0
+    for number, step in enumerate(history, 1):
+        skipped += not step.applied
+        consecutive = 0 if step.applied else consecutive + 1
+        points[_summary_tags.SCALE].append((number, step.scale))
+        points[_summary_tags.SKIPPED_STEPS].append((number, skipped))
+        points[_summary_tags.CONSECUTIVE_SKIPS].append((number, consecutive))
+    return points
 
-    Unlike what reads a record after a step, with the scale that the step used.
 
-    Args:
-      folder: str, where to; None to write nothing.
-      policy: loss scale, manager or None, whose bounds are written with the first step.
-    """
-
-    def __init__(self, folder, policy):
-        self._writer = None if folder is None else _summaries.file_writer(folder)
-        self._policy = policy
-        self._steps = self._skipped = self._consecutive = 0
-
-    def __enter__(self):
-        return self
-
-    def __exit__(self, *error):
-        if self._writer is not None:
-            self._writer.close()
-
-    def write(self, step):
-        """Writes a `Step`."""
-        if self._writer is None:
-            return
-        self._steps += 1
-        self._skipped += not step.applied
-        self._consecutive = 0 if step.applied else self._consecutive + 1
-        now = _summaries.Reading(self._steps, self._skipped, self._consecutive, step.scale)
-        policy = self._policy if self._steps == 1 else None
-        self._writer.add_summary(_summaries.proto(now, policy), self._steps)
+def _write_log(folder, history):
+    """Writes the loss scale that each step used, for TensorBoard."""
+    with tf.Graph().as_default():  # Where there is a FileWriter in eager mode, too.
+        writer = tf1.summary.FileWriter(folder)
+    for tag, points in _points(history).items():
+        for step, value in points:
+            summary = tf1.Summary(value=[tf1.Summary.Value(tag=tag, simple_value=value)])
+            writer.add_summary(summary, step)
+    writer.close()
 
 
 def train(steps=DEFAULT_STEPS, seed=0, on_step=None, logdir=None):
@@ -338,14 +311,13 @@ def train(steps=DEFAULT_STEPS, seed=0, on_step=None, logdir=None):
         start = time.perf_counter()
         training.start(_initial_weights(seed))
         history = []
-        folder = None if logdir is None else os.path.join(logdir, name)
-        with _Log(folder, training.policy) as log:
-            for batch in digits.batches:
-                step = training.step(digits.train_images[batch], digits.train_labels[batch])
-                history.append(step)
-                log.write(step)
-                if on_step is not None:
-                    on_step(name)
+        for batch in digits.batches:
+            step = training.step(digits.train_images[batch], digits.train_labels[batch])
+            history.append(step)
+            if on_step is not None:
+                on_step(name)
+        if logdir is not None:
+            _write_log(os.path.join(logdir, name), history)
         guesses = np.argmax(training.logits(digits.test_images), axis=1)
         loss = _cross_entropy(training.logits(digits.train_images), digits.train_labels)
         final_scale = training.scale()
@@ -366,126 +338,54 @@ def train(steps=DEFAULT_STEPS, seed=0, on_step=None, logdir=None):
     return runs
 
 
-# -- what is shown and written ------------------------------------------------------------------
+# -- what is shown -------------------------------------------------------------------------------
 
 
 def table(runs):
     """Returns the runs as lines of text."""
-    head = ("run", "accuracy", "loss", "zero gradients", "final scale", "skipped", "seconds")
-    rows = [head]
+    head = "run|accuracy, %|loss, nats|zero gradients, %|final scale|skipped, steps|time, s"
+    rows = [head.split("|")]
     for run in runs:
-        rows.append(
-            (
-                run.name,
-                f"{run.accuracy:.4f}",
-                f"{run.loss:.4f}",
-                f"{run.zero_gradient_share:.1%}",
-                f"{run.final_scale:g}",
-                str(run.skipped_steps),
-                f"{run.seconds:.1f}",
-            )
-        )
+        percent, zeros = 100 * run.accuracy, 100 * run.zero_gradient_share
+        numbers = f"{percent:.2f}|{run.loss:.4f}|{zeros:.1f}|{run.final_scale:g}"
+        rows.append(f"{run.name}|{numbers}|{run.skipped_steps}|{run.seconds:.1f}".split("|"))
     widths = [max(map(len, column)) for column in zip(*rows)]
-    lines = []
-    for row in rows:
-        cells = [row[0].ljust(widths[0])]
-        cells += [cell.rjust(width) for cell, width in zip(row[1:], widths[1:])]
-        lines.append("  ".join(cells))
-    lines.insert(1, "  ".join("-" * width for width in widths))
-    return "\n".join(lines)
+    rows.insert(1, ["-" * width for width in widths])
+    return "\n".join(
+        "  ".join([row[0].ljust(widths[0]), *map(str.rjust, row[1:], widths[1:])]) for row in rows
+    )
 
 
-def write_json(path, runs, seed):
-    """Writes the runs, without their histories; what is NaN or infinite becomes null."""
-    document = {
-        "tensorflow": tf.__version__,
-        "steps": len(runs[0].history),
-        "seed": seed,
-        "runs": [],
-    }
-    for run in runs:
-        values = run._asdict()
-        del values["history"]
-        for key, value in values.items():
-            if isinstance(value, float) and not np.isfinite(value):
-                values[key] = None
-        document["runs"].append(dict(values))
-    with open(path, "w", encoding="utf-8") as file:
-        json.dump(document, file, indent=2, allow_nan=False)
-        file.write("\n")
-
-
-def _smooth(values, window):
-    """Means over the last `window` values, over fewer at the start."""
-    return [np.mean(values[max(0, end - window) : end]) for end in range(1, len(values) + 1)]
+def conclusion(runs):
+    """Returns what the runs have shown, two lines of their own numbers."""
+    reference, unscaled, *scaled = runs
+    shares = [run.zero_gradient_share for run in scaled if run.skipped_steps < len(run.history)]
+    accuracies = sorted(run.accuracy for run in scaled)
+    zeros = f"at most {max(shares):.1%} are zero" if shares else "all steps were skipped"
+    return (
+        f"Unscaled, {unscaled.zero_gradient_share:.1%} of the entries of float16 gradients are "
+        f"zero: accuracy {unscaled.accuracy:.1%}, where float32 has {reference.accuracy:.1%}.\n"
+        f"With a loss scale {zeros}: accuracy {accuracies[0]:.1%} to {accuracies[-1]:.1%}."
+    )
 
 
 def draw(runs):
-    """Draws loss and loss scale over the steps.
-
-    Returns:
-      A `matplotlib.figure.Figure`, to be saved with its `savefig`.
-    """
+    """Draws loss and loss scale over the steps, as a `matplotlib.figure.Figure`."""
     from matplotlib import figure
-    from matplotlib.backends import backend_agg
 
-    # Runs that go well lie on top of each other: wide light lines first, thin dashed ones last.
-    styles = [
-        {"color": "0.6", "linewidth": 6},
-        {"color": "tab:red", "linewidth": 1.5},
-        {"color": "gold", "linewidth": 3.5},
-        {"color": "tab:blue", "linewidth": 2},
-        {"color": "tab:green", "linewidth": 1.8, "linestyle": (0, (1, 2))},
-        {"color": "black", "linewidth": 1.2, "linestyle": (0, (6, 4))},
-    ]
-    steps = np.arange(1, len(runs[0].history) + 1)
-    window = max(1, len(steps) // 40)
     picture = figure.Figure(figsize=(10, 9))
-    backend_agg.FigureCanvasAgg(picture)
-    loss_axes, scale_axes = picture.subplots(2, 1, sharex=True)
-    all_scale_axes = [scale_axes]
-    first_steps = 2 * START_SKIPS
-    if len(steps) > 4 * first_steps:
-        # How the dynamic scales come down is over within a few percent of the width.
-        inset = scale_axes.inset_axes([0.13, 0.60, 0.32, 0.33])
-        inset.set_xlim(0, first_steps)
-        inset.set_title(f"the first {first_steps} steps", fontsize="small")
-        inset.tick_params(labelsize="small")
-        all_scale_axes.append(inset)
-    for run, style in zip(runs, styles):
-        losses = np.array([step.loss for step in run.history])
-        scales = np.array([step.scale for step in run.history])
-        skipped = np.array([not step.applied for step in run.history])
-        label = f"{run.name} (accuracy {run.accuracy:.3f})"
-        loss_axes.plot(steps, _smooth(losses, window), label=label, **style)
-        for axes in all_scale_axes:
-            axes.plot(steps, scales, drawstyle="steps-mid", **style)
-            if skipped.any():
-                axes.plot(
-                    steps[skipped],
-                    scales[skipped],
-                    linestyle="",
-                    marker="x" if "contrib" in run.name else "o",
-                    markersize=7,
-                    markerfacecolor="none",
-                    color=style["color"],
-                    label=f"{run.name}: {int(skipped.sum())} skipped steps",
-                )
-    loss_axes.set_title("Training on handwritten digits: the same weights and batches in each run")
-    loss_axes.set_ylabel("loss" if window == 1 else f"loss (mean of {window} steps)")
-    loss_axes.set_yscale("log")
-    loss_axes.legend(fontsize="small")
-    scale_axes.set_ylabel("loss scale")
-    scale_axes.set_xlabel("step")
-    for axes in all_scale_axes:
-        axes.set_yscale("log", base=2)
-    for inset in all_scale_axes[1:]:
-        inset.set_ylim(bottom=FIXED_SCALE / 4)
-    for axes in [loss_axes, *all_scale_axes]:
-        axes.grid(alpha=0.3)
-    if scale_axes.get_legend_handles_labels()[1]:
-        scale_axes.legend(fontsize="small", loc="upper right")
-    picture.tight_layout()
+    losses, scales = picture.subplots(2, 1, sharex=True)
+    names = [f"{run.name}, accuracy {run.accuracy:.1%}" for run in runs]
+    plot.draw(scales, {name: _points(run.history) for name, run in zip(names, runs)})
+    scales.set_xscale("log")  # Both dynamic scales come down within the first few steps.
+    window = max(1, len(runs[0].history) // 40)
+    for run, line in zip(runs, scales.get_legend_handles_labels()[0]):
+        loss = [step.loss for step in run.history]
+        means = [np.mean(loss[max(0, end - window) : end]) for end in range(1, len(loss) + 1)]
+        look = {"color": line.get_color(), "linestyle": line.get_linestyle()}
+        losses.plot(range(1, len(loss) + 1), means, linewidth=line.get_linewidth(), **look)
+    losses.set_yscale("log")
+    losses.set_ylabel(f"loss, nats (mean of {window} steps)")
     return picture
 
 
@@ -503,12 +403,6 @@ def _whole_number(least, most):
         return number
 
     return parse
-
-
-def _writable_picture(text):
-    if not text.lower().endswith(".png"):
-        raise argparse.ArgumentTypeError(f"must end in .png, got {text!r}")
-    return plot.writable(text)
 
 
 def _writable_folder(text):
@@ -537,13 +431,10 @@ def add_arguments(parser):
         help="the same seed gives the same numbers (default: %(default)s)",
     )
     parser.add_argument(
-        "--json", type=plot.writable, metavar="FILE", help="write the results to this file"
-    )
-    parser.add_argument(
         "--plot",
-        type=_writable_picture,
-        metavar="FILE.png",
-        help="draw loss and loss scale over the steps into this file",
+        type=plot.output,
+        metavar="FILE",
+        help="draw loss and loss scale into this file (default: a temporary one)",
     )
     parser.add_argument(
         "--logdir",
@@ -555,31 +446,20 @@ def add_arguments(parser):
     parser.set_defaults(error=parser.error)
 
 
-def _missing_extras(with_plot):
-    """Returns the names of what the extra `demo` installs and is not there."""
+def run(args):
+    """Runs the command; returns the exit code."""
     missing = []
-    wanted = [("sklearn", "scikit-learn"), ("tqdm", "tqdm")]
-    if with_plot:
-        wanted.append(("matplotlib", "matplotlib"))
-    for module, distribution in wanted:
+    for module in ("sklearn", "tqdm", "matplotlib"):
         try:
             __import__(module)
         except ImportError:
-            missing.append(distribution)
-    return missing
-
-
-def run(args):
-    """Runs the command; returns the exit code."""
-    missing = _missing_extras(with_plot=args.plot is not None)
-    if missing:
+            missing.append(module)
+    with_plot = "matplotlib" not in missing
+    if missing and (args.plot or missing != ["matplotlib"]):
         args.error(
             f"this needs {', '.join(missing)}, which the extra `demo` installs: "
             + _install.command("demo")
         )
-    if args.json and args.plot and os.path.realpath(args.json) == os.path.realpath(args.plot):
-        args.error("--json and --plot name the same file")
-
     import tqdm
 
     with tqdm.tqdm(
@@ -597,13 +477,15 @@ def run(args):
 
         runs = train(args.steps, args.seed, on_step, args.logdir)
 
-    print(table(runs))
+    print(f"{table(runs)}\n\n{conclusion(runs)}")
     try:
-        if args.json:
-            write_json(args.json, runs, args.seed)
-        if args.plot:
-            draw(runs).savefig(args.plot, dpi=100)
+        if with_plot:
+            path = args.plot or os.path.join(tempfile.mkdtemp(), "demo.png")
+            plot.save(draw(runs), path)
+            print(f"Picture: {path}")
     except OSError as error:
         print(f"tf-lossscale demo: {error}", file=sys.stderr)
         return 1
+    logs = "" if args.logdir else "tf-lossscale demo --logdir logs && "
+    print(f"Next: {logs}tf-lossscale plot {args.logdir or 'logs'} -o loss_scale.png")
     return 0

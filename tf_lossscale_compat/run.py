@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import builtins
 import functools
-import importlib.machinery
 import os
 import sys
 import sysconfig
@@ -115,65 +114,6 @@ class _Importer:
         return module if all(name == "*" or hasattr(module, name) for name in fromlist) else None
 
 
-def _main_module(path):
-    """Returns a module like the one that `python PATH` runs in."""
-    module = types.ModuleType("__main__")
-    # Since Python 3.9 the path is made absolute.
-    module.__file__ = os.path.abspath(path) if sys.version_info >= (3, 9) else path
-    module.__loader__ = importlib.machinery.SourceFileLoader("__main__", module.__file__)
-    module.__dict__.update(__builtins__=builtins, __cached__=None)
-    return module
-
-
-def _without_this_file(traceback):
-    """Drops from a traceback what comes before the script's own frames, and this file's frames."""
-    frames: list = []
-    while traceback is not None:
-        code = traceback.tb_frame.f_code
-        if code is _run.__code__:  # Up to here it is what `python -m` does.
-            frames.clear()
-        elif code.co_filename != __file__:
-            frames.append(traceback)
-        traceback = traceback.tb_next
-    for frame, following in zip(frames, frames[1:] + [None]):
-        frame.tb_next = following
-    return frames[0] if frames else None
-
-
-def _clean_tracebacks(error):
-    """Drops this file's frames from an error and those that it came from."""
-    waiting, seen = [error], set()
-    while waiting:
-        error = waiting.pop()
-        if error is not None and id(error) not in seen:
-            seen.add(id(error))
-            error.__traceback__ = _without_this_file(error.__traceback__)
-            waiting += [error.__cause__, error.__context__]
-
-
-def _run(path, source):
-    module = _main_module(path)
-    sys.modules["__main__"] = module
-    try:
-        exec(compile(source, module.__file__, "exec", dont_inherit=True), module.__dict__)
-    except SystemExit:
-        raise
-    except BaseException:
-        # Raised on, so that Python ends as it does after such an error; but what it prints, by the
-        # script's own hook if there is one, is to begin in the script.
-        hook = sys.excepthook
-
-        def excepthook(kind, error, traceback):
-            del traceback
-            _clean_tracebacks(error)
-            hook(kind, error, error.__traceback__)
-            if "not available with Keras 3" in str(error):
-                print(f"tf_lossscale_compat.run: {contrib_install.KERAS_2}", file=sys.stderr)
-
-        sys.excepthook = excepthook
-        raise
-
-
 def main(argv: Sequence[str] | None = None) -> None:
     """Runs a script as `python SCRIPT ARGUMENT...` does, with contrib's loss scaling there.
 
@@ -201,7 +141,17 @@ def main(argv: Sequence[str] | None = None) -> None:
     if contrib_install.install_contrib() and not tf2:
         builtins.__import__ = _Importer(packages)
         _tf.tf1.disable_v2_behavior()
-    _run(path, source)
+    # Like the module that `python PATH` runs in; since Python 3.9 the path is made absolute.
+    module = types.ModuleType("__main__")
+    module.__file__ = os.path.abspath(path) if sys.version_info >= (3, 9) else path
+    module.__dict__.update(__builtins__=builtins, __cached__=None)
+    sys.modules["__main__"] = module
+    try:
+        exec(compile(source, module.__file__, "exec", dont_inherit=True), module.__dict__)
+    except Exception as error:
+        if "not available with Keras 3" in str(error):
+            print(f"tf_lossscale_compat.run: {contrib_install.KERAS_2}", file=sys.stderr)
+        raise
 
 
 if __name__ == "__main__":

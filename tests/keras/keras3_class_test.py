@@ -136,6 +136,17 @@ class Keras3ClassTest(modes.EagerTestCase):
         self.assertEqual(seen[0][0], 8.0 if built else 32.0)
 
     @keras_homes.each(kind="keras3")
+    def test_an_initial_scale_by_position_as_keras_own_takes_it(self, home):
+        """Another argument is there here; what the error says to write makes the same."""
+        own = home.own()(home.SGD(1.0), 16.0)
+        cure = "for a dynamic one that starts there, initial_scale=16.0 alone"
+        with self.assertRaisesRegex(TypeError, cure):
+            mixed_precision.LossScaleOptimizer(home.SGD(1.0), 16.0)
+        opt = mixed_precision.LossScaleOptimizer(home.SGD(1.0), initial_scale=16.0)
+        self.assertTrue(opt.dynamic)
+        self.assertEqual(opt.initial_scale, own.initial_scale)
+
+    @keras_homes.each(kind="keras3")
     def test_setting_what_cannot_be(self, home):
         opt = mixed_precision.LossScaleOptimizer(home.SGD(1.0), initial_scale=8.0)
         with self.assertRaisesRegex(ValueError, "initial_scale.*-1"):
@@ -154,8 +165,10 @@ class Keras3ClassTest(modes.EagerTestCase):
         variable = home.variable(1.0)
         opt = cls(home.SGD(1.0))
         opt.build([variable])
-        with self.assertRaises(ValueError):
+        with self.assertRaises(ValueError) as raised:
             opt.stateless_apply(opt.variables, [tf.constant(1.0)], [variable])
+        if which == "ours":  # No stateless_apply works on TensorFlow, nor the inner optimizer's.
+            self.assertRegex(str(raised.exception), r"Call apply\(grads, .*tf.function[^;]*\.$")
 
 
 if __name__ == "__main__":

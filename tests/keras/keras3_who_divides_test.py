@@ -1,5 +1,8 @@
 """On Keras 3: what `apply_gradients` takes, beside Keras' own class in the same process."""
 
+import functools
+from unittest import mock
+
 import numpy as np
 import tensorflow as tf
 from absl.testing import absltest
@@ -218,6 +221,135 @@ class FitTest(modes.EagerTestCase):
         ours, plain = models
         self.assertAllClose(ours.get_weights(), plain.get_weights(), rtol=1e-6)
 
+    def trained(self, home, opt, mode="function"):
+        """What `fit` makes of weights."""
+
+        def train():
+            layer = home.keras.layers.Dense(1, kernel_initializer="ones")
+            model = home.keras.Sequential([home.keras.layers.Input((2,)), layer])
+            how = {"run_eagerly": mode == "eager", "jit_compile": mode == "jit"}
+            model.compile(opt(), "mse", **how)
+            self.fit(model)
+            return model.get_weights()
+
+        return in_scope(mode, train)
+
+    @keras_homes.each(MODES, kind="keras3")
+    def test_apply_gradients_of_a_class_that_unscales_and_clips(self, home, mode):
+        """It is given scaled gradients, and has to say what it hands on."""
+        said = {}
+
+        class Clips(mixed_precision.LossScaleOptimizer):
+            def apply_gradients(self, grads_and_vars):
+                grads, variables = zip(*grads_and_vars)
+                grads, _ = tf.clip_by_global_norm(self.get_unscaled_gradients(grads), 0.5)
+                return super().apply_gradients(zip(grads, variables), **said)
+
+        with self.assertRaisesRegex(ValueError, "cannot tell.*scaled=False"):
+            self.trained(home, lambda: Clips(home.SGD(0.125)), mode)
+        said["scaled"] = False
+        ours = self.trained(home, lambda: Clips(home.SGD(0.125)), mode)
+        plain = self.trained(home, lambda: home.SGD(0.125, global_clipnorm=0.5), mode)
+        self.assertAllClose(ours, plain, rtol=1e-6)
+
+    @keras_homes.each(kind="keras3")
+    def test_apply_of_a_class_that_unscales(self, home):
+        """Is given scaled gradients, and so is what it calls: a warning says so."""
+
+        class Twice(mixed_precision.LossScaleOptimizer):
+            def apply(self, grads, trainable_variables=None):
+                return super().apply(self.get_unscaled_gradients(grads), trainable_variables)
+
+        self.trained(home, lambda: Twice(home.SGD(0.125)))
+        (warning,) = self.warnings()
+        self.assertIn("apply takes scaled gradients", warning)
+
+    @keras_homes.each(MODES, kind="keras3")
+    def test_classes_that_extend_what_it_does_not_call(self, home, mode):
+        """An error says what it calls, and of that they can make use of the others."""
+
+        class Clips(mixed_precision.LossScaleOptimizer):
+            def get_unscaled_gradients(self, grads):
+                return tf.clip_by_global_norm(super().get_unscaled_gradients(grads), 0.5)[0]
+
+        class Doubles(mixed_precision.LossScaleOptimizer):
+            def get_scaled_loss(self, loss):
+                return 2.0 * super().get_scaled_loss(loss)
+
+        class ClipsInFit(Clips):
+            def apply_gradients(self, grads_and_vars, **said):
+                grads, variables = zip(*grads_and_vars)
+                grads = self.get_unscaled_gradients(grads)
+                return super().apply_gradients(zip(grads, variables), scaled=False)
+
+        class DoublesInFit(Doubles):
+            def scale_loss(self, loss):
+                return self.get_scaled_loss(loss)
+
+        for cls, error in (
+            (Clips, "get_unscaled_gradients, which fit .*Override apply_gradients.*scaled=False"),
+            (Doubles, "get_scaled_loss, which fit .*Override scale_loss.*get_scaled_loss"),
+        ):
+            with self.assertRaisesRegex(ValueError, f"{cls.__name__} overrides {error}"):
+                self.trained(home, lambda cls=cls: cls(home.SGD(0.125)), mode)
+        for cls, plain in (
+            (ClipsInFit, lambda: home.SGD(0.125, global_clipnorm=0.5)),
+            (DoublesInFit, lambda: home.SGD(0.25)),
+        ):
+            ours = self.trained(home, lambda cls=cls: cls(home.SGD(0.125)), mode)
+            self.assertAllClose(ours, self.trained(home, plain, mode), rtol=1e-6)
+
+    @keras_homes.each(("replaced", "wrapped"), kind="keras3")
+    def test_a_step_that_is_put_in_its_place_follows_the_rule(self, home, how):
+        own = home.keras.Model.train_step
+
+        def by_hand(model, data):
+            opt, variables = model.optimizer, model.trainable_variables
+            with tf.GradientTape() as tape:
+                loss = opt.get_scaled_loss(tf.reduce_mean(tf.square(model(data[0]))))
+            grads = tape.gradient(loss, [each.value for each in variables])
+            opt.apply_gradients(zip(opt.get_unscaled_gradients(grads), variables))
+            return {"loss": loss}
+
+        @functools.wraps(own)
+        def wrapped(*args):
+            return own(*args)
+
+        plain = self.trained(home, lambda: home.SGD(0.125))
+        new = by_hand if how == "replaced" else wrapped
+        with mock.patch.object(home.keras.Model, "train_step", new):
+            ours = self.trained(home, lambda: self.optimizer(home))
+        self.assertAllClose(ours, plain, rtol=1e-6)
+
+    @keras_homes.each(kind="keras3")
+    def test_another_optimizer_within_its_step_follows_the_rule(self, home):
+        other, variable = self.optimizer(home), home.variable(1.0)
+        other.build([variable])
+
+        class Model(home.keras.Sequential):
+            def compute_loss(self, *args, **kwargs):
+                with tf.GradientTape() as tape:
+                    loss = other.get_scaled_loss(tf.convert_to_tensor(variable))
+                grads = other.get_unscaled_gradients([tape.gradient(loss, variable.value)])
+                other.apply_gradients(zip(grads, [variable]))
+                return super().compute_loss(*args, **kwargs)
+
+        model = Model([home.keras.layers.Input((2,)), home.keras.layers.Dense(1)])
+        model.compile(self.optimizer(home), "mse", run_eagerly=True)
+        self.fit(model)
+        self.assertAllEqual(array(variable), 0.875)
+
+    @keras_homes.each((True, False), kind="keras3")
+    def test_its_step_in_a_users_function_is_known(self, home, autograph):
+        """Of which AutoGraph makes another."""
+        model = self.model(home, self.optimizer(home))
+        data = tf.ones([4, 2]), tf.zeros([4, 1])
+        tf.function(model.train_step, autograph=autograph)(data)
+        model.optimizer.get_unscaled_gradients([tf.constant(1.0)])
+        tf.function(model.train_step, autograph=autograph)(data)
+        self.assertEqual(array(model.optimizer.iterations), 2)
+        self.assertLess(np.abs(model.get_weights()[0]).max(), 1.0)
+
     @keras_homes.each(kind="keras3")
     def test_a_users_copy_of_its_step_follows_the_rule(self, home):
         """It can say `scaled=`, and is told so where the rule contradicts itself."""
@@ -243,6 +375,42 @@ class FitTest(modes.EagerTestCase):
         said["scaled"] = True
         self.fit(model)
         self.assertLess(np.abs(model.get_weights()[0] - before).max(), 1.0)
+
+
+class MinimizeTest(modes.EagerTestCase):
+    @keras_homes.each(MODES, ("scaled", "said"), kind="keras3")
+    def test_beside_a_step_that_says_it_by_an_apply_gradients_of_ones_own(self, home, mode, how):
+        class Named(mixed_precision.LossScaleOptimizer):
+            def apply_gradients(self, grads_and_vars, scaled=None):
+                return super().apply_gradients(grads_and_vars, scaled=scaled)
+
+        class HandsOn(mixed_precision.LossScaleOptimizer):
+            def apply_gradients(self, grads_and_vars, **said):
+                return super().apply_gradients(grads_and_vars, **said)
+
+        def train():
+            variable = home.variable(1.0)
+            cls = Named if how == "scaled" else HandsOn
+            opt = cls(home.SGD(0.25), initial_scale=8.0)
+            opt.build([variable])
+            run(mode, lambda: opt.apply([tf.constant(8.0)], [variable]))
+            once = array(variable)
+
+            def minimize():
+                opt.minimize(lambda: tf.convert_to_tensor(variable) * 1.0, [variable])
+
+            def by_hand():
+                with tf.GradientTape() as tape:
+                    loss = opt.scale_loss(tf.convert_to_tensor(variable))
+                pairs = [(tape.gradient(loss, variable.value), variable)]
+                opt.apply_gradients(pairs, scaled=True)
+
+            for step in (minimize, by_hand, minimize):
+                run(mode, step)
+            self.assertAllEqual(once - array(variable), 3.0 * (1.0 - once))
+
+        in_scope(mode, train)
+        self.assertEmpty(self.warnings())
 
 
 class DivisionTest(modes.EagerTestCase):
@@ -279,6 +447,47 @@ class DivisionTest(modes.EagerTestCase):
         theirs = in_scope(mode, lambda: train(home.own()))
         self.assertAllEqual(ours, theirs)
         self.assertTrue(np.all(ours != 0))
+
+    @keras_homes.each(MODES, kind="keras3")
+    def test_one_that_is_not_enabled_leaves_gradients_their_dtype(self, home, mode):
+        """The inner optimizer's clipping takes squares, too large for float16 here."""
+
+        def train(wrap):
+            variable = home.keras.Variable([0.0, 0.0], dtype="float16")
+            opt = wrap(home.SGD(1.0, global_clipnorm=1.0))
+            opt.build([variable])
+            run(mode, lambda: opt.apply([tf.constant([300.0, 1.0], tf.float16)], [variable]))
+            return array(variable)
+
+        disabled = functools.partial(mixed_precision.LossScaleOptimizer, enabled=False)
+        ours, plain = (in_scope(mode, lambda w=w: train(w)) for w in (disabled, lambda opt: opt))
+        self.assertAllEqual(ours, plain)
+
+    @keras_homes.each(("float16", "bfloat16", "int32"), MODES, kind="keras3")
+    def test_a_scaled_loss_is_as_wide_as_keras_own(self, home, dtype, mode):
+        """So that a scale that float16 cannot hold trains where the loss is divided after it."""
+
+        def train(cls):
+            variable = home.keras.Variable([3.0, 4.0], dtype="float16")
+            opt = cls(home.SGD(1.0), initial_scale=2.0**17)
+            opt.build([variable])
+            seen = []
+
+            def step():
+                with tf.GradientTape() as tape:
+                    loss = opt.scale_loss(tf.cast(tf.reduce_sum(variable.value), dtype))
+                    seen.append(loss.dtype)
+                    scaled = loss / 1024.0
+                if dtype != "int32":
+                    opt.apply([tape.gradient(scaled, variable.value)], [variable])
+
+            run(mode, step)
+            return seen[0], array(opt.step_counter), array(variable)
+
+        ours = in_scope(mode, lambda: train(mixed_precision.LossScaleOptimizer))
+        theirs = in_scope(mode, lambda: train(home.own()))
+        self.assertEqual(ours[:2], theirs[:2])
+        self.assertAllEqual(ours[2], theirs[2])
 
     @keras_homes.each(kind="keras3")
     def test_unscaled_gradients_keep_their_dtype(self, home):

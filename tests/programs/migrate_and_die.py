@@ -12,7 +12,7 @@ import signal
 import sys
 import time
 
-from tf_lossscale_compat.migrate import _command, _files
+from tf_lossscale_compat.migrate import _command, _files, _source
 
 
 def rewrite_without_end(folder):
@@ -20,7 +20,7 @@ def rewrite_without_end(folder):
     paths = sorted(os.path.join(folder, name) for name in os.listdir(folder))
     paths = [path for path in paths if path.endswith(".py")]
     old = {path: _files.read(path) for path in paths}
-    _command.run([folder], write=True)
+    _command.Run(True, False, _source.Options()).paths([folder], ())
     new = {path: _files.read(path) for path in paths}
     while True:
         for path in paths:
@@ -50,7 +50,7 @@ def main():
     start = time.monotonic()
     with open(os.devnull, "w") as nothing:
         with contextlib.redirect_stdout(nothing), contextlib.redirect_stderr(nothing):
-            _command.run([folder], check=True)
+            _command.Run(False, True, _source.Options()).paths([folder], ())
     print(1000 * (time.monotonic() - start), flush=True)
     for line in sys.stdin:
         print(killed_fork(folder, float(line) / 1000), flush=True)

@@ -58,6 +58,7 @@ class Calls:
     def __init__(self, scaled_unless_asked=False):
         self._scaled_unless_asked = scaled_unless_asked
         self._asked = set()
+        self._asked_in_fit = set()
         self._traced = False  # Whether a function or graph follows the rule for good.
         self._warned = set()
 
@@ -83,6 +84,18 @@ class Calls:
                 f"that function {_SAY}; or make one optimizer for each."
             )
         self._asked.add(method)
+
+    def ask_in_fit(self, method):
+        """Records that `method` is called within `fit`'s own step, which the rule is not for."""
+        self._asked_in_fit.add(method)
+
+    def check_override_in_fit(self):
+        """Raises a ValueError where a subclass' `apply_gradients` may have unscaled gradients."""
+        if UNSCALED in self._asked_in_fit:
+            raise ValueError(
+                "apply_gradients cannot tell whether the gradients are scaled: those of fit are, "
+                f"but {UNSCALED} of this optimizer was called within its step. So {_SAY}."
+            )
 
     def are_scaled(self, scaled):
         """Returns whether gradients that `apply_gradients` was given are scaled.
@@ -126,7 +139,7 @@ class Calls:
 
     def applying_scaled(self):
         """Warns where `apply` may be given what is unscaled already."""
-        if UNSCALED in self._asked:
+        if UNSCALED in self._asked | self._asked_in_fit:
             self._warn(_TWICE)
 
     def rescaled(self):

@@ -8,9 +8,17 @@ from absl import logging
 
 from tf_lossscale_compat import _agreement, _arguments, _gradients, _scaler, _step, _tf
 from tf_lossscale_compat import loss_scale as loss_scale_lib
-from tf_lossscale_compat.keras import _shared, _versions
+from tf_lossscale_compat.keras import _aggregation, _calls, _shared, _versions
 
 tf = _tf.tf
+
+# How what `fit` calls is made to call what it does not.
+_CALL = {
+    _calls.LOSS_SCALED: "return self.get_scaled_loss(loss)",
+    _calls.UNSCALED: (
+        "call get_unscaled_gradients, and super().apply_gradients(grads_and_vars, scaled=False)"
+    ),
+}
 
 
 class Keras3(_shared.WeightDecay):
@@ -29,6 +37,15 @@ class Keras3(_shared.WeightDecay):
         "global_clipnorm",
         "use_ema",
         "weight_decay",
+    )
+
+    # Methods of Keras' own class that its steps go through.
+    _not_called = (
+        "_common_apply",
+        "_stateful_handle_finite_grads",
+        "_stateful_handle_non_finite_grads",
+        "_tf_apply",
+        "check_finite",
     )
 
     def _wrap(self, inner_optimizer, loss_scale, name):
@@ -81,10 +98,7 @@ class Keras3(_shared.WeightDecay):
     _scaled_unless_asked = True
 
     def _in_step_of_fit(self):
-        train_step = self._keras.Model.train_step
-        return _versions.is_within(
-            train_step, lambda model: getattr(model, "optimizer", None) is self
-        )
+        return _versions.in_step_of_fit(self._keras, self)
 
     inner_optimizer: Any = None  # An attribute of each instance, no property.
 
@@ -213,8 +227,7 @@ class Keras3(_shared.WeightDecay):
         """
         raise ValueError(
             f"stateless_apply of {type(self).__name__} is not supported: the loss scale moves "
-            "variables. Call apply(grads, trainable_variables), inside a tf.function if need be; "
-            "or stateless_apply of inner_optimizer with gradients from get_unscaled_gradients."
+            "variables. Call apply(grads, trainable_variables), inside a tf.function if need be."
         )
 
     def build(self, variables: Iterable[Any]) -> None:
@@ -224,6 +237,39 @@ class Keras3(_shared.WeightDecay):
                 self.inner_optimizer.build(variables)
                 self.inner_optimizer.built = True  # Nor does every build say so.
             super(self._native, self).build(variables)
+
+    @_tf.do_not_convert
+    def scale_loss(self, loss: Any) -> tf.Tensor:
+        """Returns `loss` times the loss scale, in float32 where `loss` has a narrower dtype.
+
+        An optimizer that was ever asked for it takes scaled gradients in `apply_gradients`, unless
+        `scaled=` there says otherwise; a ValueError says so where it was traced for unscaled ones.
+
+        Args:
+          loss: float tensor.
+
+        Raises:
+          ValueError: `fit` calls it, and a subclass overrides methods that `fit` does not call.
+        """
+        if self._in_step_of_fit():
+            self._check_called_by_fit()
+        # As by Keras' own: a large scale is infinite in float16.
+        loss = tf.convert_to_tensor(loss)
+        if loss.dtype.is_integer or loss.dtype.size < 4:
+            loss = tf.cast(loss, tf.float32)
+        return super().scale_loss(loss)
+
+    def _check_called_by_fit(self):
+        """Raises a ValueError where `fit` would pass over a subclass's own methods in silence."""
+        for name, called in (
+            (_calls.LOSS_SCALED, "scale_loss"),
+            (_calls.UNSCALED, "apply_gradients"),
+        ):
+            if _step.overrides(self, Keras3, name) and not _step.overrides(self, Keras3, called):
+                raise ValueError(
+                    f"{type(self).__name__} overrides {name}, which fit of Keras 3 does not call. "
+                    f"Override {called} too, which it calls: there {_CALL[name]}."
+                )
 
     # Divided as by Keras' own: a reciprocal may be zero in a gradient's dtype, or not exact.
 
@@ -241,6 +287,8 @@ class Keras3(_shared.WeightDecay):
         ]
 
     def _to_unscale(self, grads, variables, scale):
+        if "enabled" in self._options:  # By one, and in the gradients' own dtype.
+            return grads, None
         if any(map(_is_overwritten, variables)):
             return self._unscale_for(grads, variables, self._divide), None
         return grads, _gradients.Unscaling(scale, divides=True)
@@ -282,6 +330,8 @@ class Keras3(_shared.WeightDecay):
             and this optimizer was asked both for `scale_loss` and for unscaled gradients.
         """
         if scaled is None and self._in_step_of_fit():
+            if _step.overrides(self, Keras3, "apply_gradients"):
+                self._calls.check_override_in_fit()
             scaled = True
         scaled = self._calls.are_scaled(scaled)
         if _step.overrides(self, Keras3, "apply"):  # Which Keras' own goes through, too.
@@ -332,14 +382,16 @@ class Keras3(_shared.WeightDecay):
         variables = list(var_list() if callable(var_list) else var_list)
         grads = tape.gradient(scaled, variables)
         own_apply = _step.overrides(self, Keras3, "apply_gradients")
+        options = {}  # One of a subclass may take no `scaled`, or not hand it on.
+        if _aggregation.takes(self.apply_gradients, "scaled"):
+            options["scaled"] = False
         if _step.overrides(self, Keras3, "get_unscaled_gradients"):
             pairs = self._unscaled_pairs(zip(grads, variables))
-            options = {} if own_apply else {"scaled": False}
             return self.apply_gradients(pairs, **options)
         if not own_apply:
             return self.apply_gradients(zip(grads, variables), scaled=True)
         self._calls.ask("minimize")
-        self.apply_gradients(zip(self._unscale_for(grads, variables), variables))
+        self.apply_gradients(zip(self._unscale_for(grads, variables), variables), **options)
         return self.iterations
 
     def load_own_variables(self, store: Any) -> None:

@@ -252,7 +252,11 @@ def _of_numbers(dynamic=True, initial_scale=None, dynamic_growth_steps=None):
     if not isinstance(dynamic, bool):
         message = f"dynamic must be a bool, got {dynamic!r}."
         if isinstance(dynamic, numbers.Real):
-            message += f" For a fixed loss scale give dynamic=False, initial_scale={dynamic!r}."
+            # The second argument of Keras 3's own class is where a dynamic one starts.
+            message += (
+                f" For a fixed loss scale give dynamic=False, initial_scale={dynamic!r}; for a "
+                f"dynamic one that starts there, initial_scale={dynamic!r} alone."
+            )
         raise TypeError(message)
     if not dynamic:
         if initial_scale is None:

@@ -37,13 +37,6 @@ class _StepOfKeras(_step.Optimizer):
         return self._count_skipped(number)
 
 
-# Methods of Keras' own classes, whose steps go through them.
-_NOT_CALLED = (
-    "_apply_gradients",
-    "_apply_gradients_cross_replica",
-    "_raise_if_strategy_unsupported",
-)
-
 # Stands for the class of Keras that each family puts beside this one, with all its attributes.
 _MixedIntoKeras: Any = object
 
@@ -54,6 +47,13 @@ class LossScaling(_MixedIntoKeras):
     Mixed into a class of each Keras family, which adds what that family's optimizers have beyond
     this and says how gradients are applied.
     """
+
+    # Methods of that Keras' own class, whose steps go through them.
+    _not_called: tuple[str, ...] = (
+        "_apply_gradients",
+        "_apply_gradients_cross_replica",
+        "_raise_if_strategy_unsupported",
+    )
 
     # What `apply_gradients` takes by that Keras, of an optimizer that was asked for nothing.
     _scaled_unless_asked = False
@@ -69,7 +69,7 @@ class LossScaling(_MixedIntoKeras):
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
-        for name in _NOT_CALLED:
+        for name in cls._not_called:
             keras_own = getattr(getattr(cls, "_native", None), name, None)
             if keras_own is not None and getattr(cls, name) is not keras_own:
                 raise TypeError(
@@ -191,6 +191,13 @@ class LossScaling(_MixedIntoKeras):
         """Returns whether a step of that Keras' own, which applies scaled gradients, calls this."""
         return False
 
+    def _ask(self, method):
+        """Records that `method` is called."""
+        if self._in_step_of_fit():
+            self._calls.ask_in_fit(method)
+        else:
+            self._calls.ask(method)
+
     # Scaling and unscaling.
 
     def _scale(self, loss):
@@ -209,8 +216,7 @@ class LossScaling(_MixedIntoKeras):
         Args:
           loss: float tensor.
         """
-        if not self._in_step_of_fit():
-            self._calls.ask(_calls.SCALED)
+        self._ask(_calls.SCALED)
         return self._scale(loss)
 
     @_tf.do_not_convert
@@ -226,7 +232,7 @@ class LossScaling(_MixedIntoKeras):
         Raises:
           ValueError: `apply_gradients` was traced before, for scaled gradients.
         """
-        self._calls.ask(_calls.LOSS_SCALED)
+        self._ask(_calls.LOSS_SCALED)
         if callable(loss):
             return lambda: self._scale(loss())
         return self._scale(loss)
@@ -244,7 +250,7 @@ class LossScaling(_MixedIntoKeras):
         Raises:
           ValueError: `apply_gradients` was traced before, for scaled gradients.
         """
-        self._calls.ask(_calls.UNSCALED)
+        self._ask(_calls.UNSCALED)
         return self._unscale(grads)
 
     def _scaled(self, loss, tape):
@@ -353,8 +359,7 @@ def _recorded(name, method):
     """`method`, any descriptor of a class, which records that it is called under this name."""
 
     def call(self, *args, **kwargs):
-        if not self._in_step_of_fit():
-            self._calls.ask(name)
+        self._ask(name)
         return method.__get__(self, type(self))(*args, **kwargs)
 
     return functools.update_wrapper(call, method) if callable(method) else call

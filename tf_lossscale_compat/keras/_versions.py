@@ -49,16 +49,24 @@ def track_in_session(variable):
             track(variable)
 
 
-def is_within(method, of):
-    """Returns whether the caller is within a call of `method` on an object that `of` holds of.
+def in_step_of_fit(keras, optimizer):
+    """Returns whether the caller is within the step that `fit` of a model of this optimizer takes.
+
+    A user's `train_step` is another, unless it calls Keras' own.
 
     Args:
-      method: function of a class, whose first parameter is called `self`.
-      of: function of an object.
+      keras: the Keras module.
+      optimizer: the model's optimizer.
     """
+    # AutoGraph's copy of a function has the second name, and the globals of the function.
+    names, root = ("train_step", "tf__train_step"), keras.__name__
     frame: Any = sys._getframe(1)
     while frame is not None:
-        if frame.f_code is method.__code__ and of(frame.f_locals["self"]):
+        if (
+            frame.f_code.co_name in names
+            and frame.f_globals.get("__name__", "").split(".")[0] == root
+            and getattr(frame.f_locals.get("self"), "optimizer", None) is optimizer
+        ):
             return True
         frame = frame.f_back
     return False

@@ -2,7 +2,8 @@
 
 Without an option it shows what would change, as a diff on standard output, and writes nothing. What
 cannot be changed safely is left alone and reported as `file:line:column: message`, with what to do,
-until the comment `# tf-lossscale: checked` on that line says that somebody has looked at it.
+until the comment `# tf-lossscale: checked` on that line says that somebody has looked at it. At the
+end it says what comes next for these files on the TensorFlow of --to: commands and lines to paste.
 Folders are searched for *.py, *.pyi and *.ipynb files; hidden folders, virtual environments,
 node_modules and __pycache__ are left out unless they are named, and links there are not followed.
 
@@ -13,6 +14,7 @@ exit codes:
      skipped, or the command was called wrongly
 """
 
+import re
 import sys
 
 from tf_lossscale_compat import _install
@@ -32,6 +34,15 @@ def add_arguments(parser):
     )
     mode.add_argument(
         "--check", action="store_true", help="only say which files would change; exit code 1 if any"
+    )
+    mode.add_argument(
+        "--diff", action="store_true", help="show the changes as a diff, as without an option"
+    )
+    parser.add_argument(
+        "--to",
+        default="2.21",
+        metavar="VERSION",
+        help="the TensorFlow to say the next steps for, from 1.15 on (default: %(default)s)",
     )
     parser.add_argument(
         "--exclude",
@@ -73,6 +84,19 @@ def run(args):
         if not all(part.isidentifier() for part in name.split(".")) or "." not in name:
             args.error(f"--tensorflow-as takes a dotted name such as deepmd.env.tf, not {name!r}")
 
-    from tf_lossscale_compat.migrate import _command
+    version = re.fullmatch(r"(\d+)\.(\d+)(?:\.\d+)?", args.to)
+    to = (int(version.group(1)), int(version.group(2))) if version else (0, 0)
+    if to < (1, 15):
+        args.error(
+            f"--to takes a version of TensorFlow from 1.15 on, such as 2.15, not {args.to!r}"
+        )
 
-    return _command.run(args.paths, args.write, args.check, args.exclude, args.tensorflow_as)
+    from tf_lossscale_compat.migrate import _command, _source
+
+    options = _source.Options(to, tuple(args.tensorflow_as))
+    run = _command.Run(args.write, args.check, options)
+    if args.paths == ["-"]:
+        run.pipe(sys.stdin.buffer.read())
+    else:
+        run.paths(args.paths, args.exclude)
+    return run.exit_code

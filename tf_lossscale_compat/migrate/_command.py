@@ -1,6 +1,5 @@
 """Runs `tf-lossscale migrate` over files: shows, checks or writes, and says what is left."""
 
-import contextlib
 import difflib
 import os
 import re
@@ -8,65 +7,57 @@ import sys
 import traceback
 from typing import NamedTuple
 
-from tf_lossscale_compat.migrate import _files, _notebook, _source, _tree, _walk
+from tf_lossscale_compat.migrate import _files, _next, _notebook, _source, _tree, _walk
 
 _LINE = re.compile(r"[^\n]*\n|[^\n]+")
-_LOOK_FIRST = (
-    "before training, check that the loss scale is logged and moves as before: a check for the"
-    " optimizer's class that none of these files shows may have turned loss scaling off\n"
+_NAME_ALL = (
+    "a check such as `isinstance(optimizer, tf.keras.mixed_precision.LossScaleOptimizer)` in a file"
+    " that is not named no longer finds the optimizer, and may turn loss scaling off: name all"
+    " files, or their folder, in one call\n"
 )
-# From here on a progress bar is worth its line.
-_MANY_FILES = 200
 
 
 class Outcome(NamedTuple):
-    """What became of one file.
-
-    Attributes:
-      old, new: bytes, before and after; the same where nothing changes.
-      findings: list of `_source.Finding`, for a person.
-      failures: list of the same, for what could not be handled; line 0 means the whole file.
-      made, has_checks: see `_source.Result`.
-    """
+    """What became of one file: its bytes before and after, and a `_source.Result`."""
 
     old: bytes
     new: bytes
-    findings: list
-    failures: list
-    made: frozenset = frozenset()
-    has_checks: bool = False
+    result: _source.Result
+
+    @property
+    def is_nothing(self):
+        """Whether there is nothing to do and nothing to say."""
+        result = self.result
+        return self.new == self.old and not (
+            result.findings or result.failures or result.has_checks or result.facts
+        )
 
 
 def _failed(data, message, line=0, column=0):
-    return Outcome(data, data, [], [_source.Finding(line, column, message)])
+    failure = _source.Finding(line, column, message)
+    return Outcome(data, data, _source.Result("", failures=[failure]))
 
 
-def migrate_bytes(data, notebook=None, made=frozenset(), tensorflow_as=()):
+def migrate_bytes(data, notebook=None, options=_source.Options()):  # noqa: B008
     """Rewrites the content of a file.
 
     Args:
       data: bytes.
       notebook: whether it is a notebook; None to tell by the content.
-      made: see `_source.migrate`.
-      tensorflow_as: see `_tree.Tree`.
+      options: `_source.Options`.
 
     Returns:
-      An `Outcome`. Whatever goes wrong is in its `failures`.
+      An `Outcome`. Whatever goes wrong is in its failures.
     """
     try:
         if not _source.may_concern(data):
-            return Outcome(data, data, [], [])
+            return Outcome(data, data, _source.Result(""))
         text = _files.decode(data)
         if notebook is None:
             notebook = _notebook.is_notebook(text)
-        if notebook:
-            result = _notebook.migrate(text, made, tensorflow_as)
-            failures = result.failures
-        else:
-            result = _source.migrate(text, made=made, tensorflow_as=tensorflow_as)
-            failures = []
+        result = (_notebook if notebook else _source).migrate(text, options)
         new = data if result.text == text else _files.encode(result.text, data)
-        return Outcome(data, new, result.findings, failures, result.made, result.has_checks)
+        return Outcome(data, new, result)
     except (_files.FileError, _notebook.NotebookError) as error:
         return _failed(data, str(error))
     except _tree.ParseError as error:
@@ -83,27 +74,24 @@ def migrate_bytes(data, notebook=None, made=frozenset(), tensorflow_as=()):
         )
 
 
-def as_written(outcome, **options):
-    """Returns an outcome with its places where they are after the change."""
-    if outcome.new == outcome.old or not (outcome.findings or outcome.failures):
-        return outcome
-    again = migrate_bytes(outcome.new, **options)
-    return outcome._replace(findings=again.findings, failures=again.failures)
+class Run:
+    """One call: counts, and prints diffs and names to standard output, the rest to the other.
 
+    Args:
+      write: whether to change files instead of showing a diff.
+      check: whether only to name the files that would change.
+      options: `_source.Options`.
+    """
 
-class _Run:
-    """Counts, and prints as it goes: diffs and names to standard output, the rest to the other."""
-
-    def __init__(self, write, check, tensorflow_as):
-        self._tensorflow_as = tensorflow_as
+    def __init__(self, write, check, options):
         self._write = write
         self._check = check
+        self._options = options
+        self._steps = _next.Steps(options.to)
         self.files = 0
         self.changed = 0
         self.findings = 0
         self.failures = 0
-        self._made: frozenset = frozenset()
-        self._progress = None
 
     def look(self, path):
         """Looks at a file; returns its outcome so far, None if there is none."""
@@ -113,65 +101,67 @@ class _Run:
         except _files.FileError as error:
             self._fail(path, str(error))
             return None
-        outcome = migrate_bytes(data, **self._options(path))
-        self._made |= outcome.made
-        if outcome.new == outcome.old and not (
-            outcome.findings or outcome.failures or outcome.has_checks
-        ):
-            return None
-        return outcome
+        self._steps.read(data)
+        outcome = self._migrate(path, data)
+        made = self._options.made | outcome.result.made
+        self._options = self._options._replace(made=made)
+        return None if outcome.is_nothing else outcome
 
-    def _options(self, path):
-        return {
-            "notebook": path.endswith(".ipynb"),
-            "made": self._made,
-            "tensorflow_as": self._tensorflow_as,
-        }
+    def _migrate(self, path, data):
+        return migrate_bytes(data, path.endswith(".ipynb") if path else None, self._options)
 
     def act(self, path, outcome):
         """Shows or makes the change of a file, once all files have been looked at."""
-        if outcome.has_checks:
-            outcome = migrate_bytes(outcome.old, **self._options(path))
+        if outcome.result.has_checks:
+            outcome = self._migrate(path, outcome.old)
         if outcome.new != outcome.old:
-            outcome = self._change(path, outcome)
-        self.tell(path, outcome)
+            self.changed += 1
+            if self._write:
+                try:
+                    _files.replace(path, outcome.old, outcome.new)
+                except _files.FileError as error:
+                    self.changed -= 1
+                    self._fail(path, str(error))
+                else:
+                    emit(sys.stdout, f"rewrote {path}\n")
+                    outcome = self._migrate(path, outcome.new)  # For places after the change.
+            elif self._check:
+                emit(sys.stdout, f"would rewrite {path}\n")
+            else:
+                emit(sys.stdout, diff(path, outcome.old, outcome.new))
+        self.report(path, outcome.result)
 
-    def _change(self, path, outcome):
-        """Shows or makes a file's change; returns what is left to tell about it."""
-        if self._write:
-            try:
-                _files.replace(path, outcome.old, outcome.new)
-            except _files.FileError as error:
-                self._fail(path, str(error))
-                return outcome
-            outcome = as_written(outcome, **self._options(path))
-            self._print(sys.stdout, f"rewrote {path}\n")
-        elif self._check:
-            self._print(sys.stdout, f"would rewrite {path}\n")
-        else:
-            self._print(sys.stdout, diff(path, outcome.old, outcome.new))
-        self.changed += 1
-        return outcome
+    def pipe(self, data):
+        """Migrates standard input to standard output."""
+        outcome = self._migrate("", data)
+        self.changed = int(outcome.new != outcome.old)
+        if not self._check:
+            # What cannot be handled goes through unchanged, so that nothing is lost in a pipe.
+            sys.stdout.buffer.write(outcome.new)
+            sys.stdout.buffer.flush()
+            outcome = self._migrate("", outcome.new)
+        self.report("<stdin>", outcome.result)
 
-    def tell(self, path, outcome):
-        """Prints findings and failures."""
-        for finding in outcome.findings:
+    def report(self, path, result):
+        """Prints findings and failures, and keeps what comes next."""
+        self._steps.add(path, result.facts)
+        for finding in result.findings:
             self.findings += 1
-            self._print(sys.stderr, f"{path}:{finding.line}:{finding.column}: {finding.message}\n")
-        for failure in outcome.failures:
+            emit(sys.stderr, f"{path}:{finding.line}:{finding.column}: {finding.message}\n")
+        for failure in result.failures:
             self._fail(path, failure.message, failure.line, failure.column)
 
     def _fail(self, path, message, line=0, column=0):
         self.failures += 1
         place = f"{path}:{line}:{column}" if line else path
-        self._print(sys.stderr, f"{place}: {message}\n")
+        emit(sys.stderr, f"{place}: {message}\n")
 
     def unlisted(self, error):
         """Takes the error of a folder that cannot be listed."""
         self._fail(error.filename, f"cannot be read: {error.strerror}")
 
     def paths(self, paths, exclude):
-        """Goes over files and folders, each file once."""
+        """Goes over files and folders, each file once; `exclude` as of `_walk.files`."""
         seen = set()
         found = []
         for path in paths:
@@ -184,48 +174,30 @@ class _Run:
                 if target not in seen:
                     seen.add(target)
                     found.append(file)
-        outcomes = []
         # A check for a class belongs to the wrapper that it checks, wherever that is made: all
         # files are looked at before any is changed.
-        with _progress(found) as self._progress:
-            for file in self._progress or found:
-                outcome = self.look(file)
-                if outcome is not None:
-                    outcomes.append((file, outcome))
-        self._progress = None
+        outcomes = [(file, self.look(file)) for file in found]
         for file, outcome in outcomes:
-            self.act(file, outcome)
-
-    def _print(self, stream, text):
-        if self._progress is not None:
-            self._progress.clear()
-        emit(stream, text)
-
-    def summary(self):
+            if outcome is not None:
+                self.act(file, outcome)
         done = "rewritten" if self._write else "to rewrite"
-        last = _LOOK_FIRST if self._write and self.changed else ""
-        return (
+        emit(
+            sys.stderr,
             f"{_count(self.files, 'file')} looked at, {self.changed} {done},"
-            f" {_count(self.findings, 'place')} left to a person,"
-            f" {self.failures} not handled\n{last}"
+            f" {_count(self.findings, 'place')} left to a person, {self.failures} not handled\n",
         )
+        is_keras = self.changed and ("keras", "moved") in self._options.made
+        if is_keras and not any(map(os.path.isdir, paths)):
+            emit(sys.stderr, _NAME_ALL)
+        if not self._check:
+            emit(sys.stderr, self._steps.text())
 
     @property
     def exit_code(self):
+        """As in this package's docstring."""
         if self.failures:
             return 2
         return 1 if self.findings or (self._check and self.changed) else 0
-
-
-def _progress(files):
-    """Returns a context for going over files: with a progress bar, or None where there is none."""
-    if len(files) < _MANY_FILES or not sys.stderr.isatty():
-        return contextlib.nullcontext()
-    try:
-        import tqdm
-    except ImportError:
-        return contextlib.nullcontext()
-    return tqdm.tqdm(files, unit="file", file=sys.stderr, leave=False)
 
 
 def _count(number, noun):
@@ -251,32 +223,3 @@ def diff(path, old, new):
     return "".join(
         line if line.endswith("\n") else line + "\n\\ No newline at end of file\n" for line in lines
     )
-
-
-def run(paths, write=False, check=False, exclude=(), tensorflow_as=()):
-    """Migrates files and folders, or standard input.
-
-    Args:
-      paths: list of str; `["-"]` for standard input.
-      write: whether to change files instead of showing a diff.
-      check: whether only to name the files that would change.
-      exclude: patterns, see `_walk.files`.
-      tensorflow_as: see `_source.migrate`.
-
-    Returns:
-      The exit code, as in this package's docstring.
-    """
-    task = _Run(write, check, tensorflow_as)
-    if paths == ["-"]:
-        outcome = migrate_bytes(sys.stdin.buffer.read(), tensorflow_as=tensorflow_as)
-        task.changed = int(outcome.new != outcome.old)
-        if not check:
-            # What cannot be handled goes through unchanged, so that nothing is lost in a pipe.
-            sys.stdout.buffer.write(outcome.new)
-            sys.stdout.buffer.flush()
-            outcome = as_written(outcome, tensorflow_as=tensorflow_as)
-        task.tell("<stdin>", outcome)
-    else:
-        task.paths(paths, exclude)
-        emit(sys.stderr, task.summary())
-    return task.exit_code

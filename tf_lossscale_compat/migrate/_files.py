@@ -32,10 +32,7 @@ def read(path):
 
 
 def decode(data):
-    """Returns the text of a Python file, without the byte order mark, if there is one.
-
-    Args:
-      data: bytes, as read.
+    """Returns the text of a Python file's bytes, without the byte order mark, if there is one.
 
     Raises:
       FileError: it is not in UTF-8, or says that it is in something else.

@@ -1,4 +1,4 @@
-"""Migrates Jupyter notebooks: code cells, and of their JSON only the lines that change.
+"""Migrates Jupyter notebooks: of the JSON the lines that change, and those between them in a cell.
 
 The cells of a notebook are one program, so that an import in one cell is known in the others. What
 is IPython's and not Python's (`%magic`, `!command`, `%%cell` magics, `?help`) is masked by as many
@@ -9,14 +9,15 @@ import bisect
 import itertools
 import json
 import re
-from typing import Dict, List, NamedTuple, Optional
+from typing import Dict, NamedTuple, Optional
 
 from tf_lossscale_compat.migrate import _source, _tree
 
 # Cell magics whose body is Python and runs in the notebook's namespace.
 _PYTHON_CELLS = {"capture", "prun", "time", "timeit"}
 _CELL_MAGIC = re.compile(r"\s*%%(\w*)")
-_LINE = re.compile(r"[^\r\n]*(?:\r\n|\r|\n|\Z)")
+_LINE = re.compile(r"[^\r\n]*(?:\r\n|\r|\n)|[^\r\n]+")
+_ENDS = re.compile(r"\r\n|\r|\n")
 _MAGIC = re.compile(r"(?P<kept>[ \t]*)(?:[%!?]|[\w.]+\?{1,2}\s*$|[/,;]\s*\w)")
 _ASSIGNED = re.compile(r"(?P<kept>[\w.,\[\] \t]+=[ \t]*)[%!].*")
 _INDENT = re.compile(r"(?:[ \t]*(?:\r\n|\r|\n))*(?P<indent>[ \t]*)")
@@ -24,23 +25,6 @@ _INDENT = re.compile(r"(?:[ \t]*(?:\r\n|\r|\n))*(?P<indent>[ \t]*)")
 
 class NotebookError(ValueError):
     """The file is no notebook that can be handled; the message says why."""
-
-
-class Result(NamedTuple):
-    """What became of a notebook.
-
-    Attributes:
-      text: str, its JSON.
-      findings: list of `_source.Finding`, places in the JSON, messages with the cell.
-      failures: list of the same, for cells that do not parse.
-      made, has_checks: see `_source.Result`.
-    """
-
-    text: str
-    findings: list
-    failures: list
-    made: frozenset = frozenset()
-    has_checks: bool = False
 
 
 class _Cell(NamedTuple):
@@ -83,16 +67,10 @@ def is_notebook(text):
     return isinstance(document, dict) and ("cells" in document or "worksheets" in document)
 
 
-def migrate(text, made=frozenset(), tensorflow_as=()):
-    """Rewrites the code cells of a notebook.
+def migrate(text, options):
+    """Rewrites the code cells of a notebook's JSON; otherwise as `_source.migrate`.
 
-    Args:
-      text: str, the notebook's JSON.
-      made: see `_source.migrate`.
-      tensorflow_as: see `_tree.Tree`.
-
-    Returns:
-      A `Result`.
+    Places are those in the JSON, and messages name the cell.
 
     Raises:
       NotebookError: it is no notebook.
@@ -104,7 +82,7 @@ def migrate(text, made=frozenset(), tensorflow_as=()):
     if not isinstance(document, dict):
         raise NotebookError("is no notebook")
     if not _is_python(document):
-        return Result(text, [], [])
+        return _source.Result(text)
     cells = _cells(document, text)
     masked, failures = [], []
     for cell in cells:
@@ -112,30 +90,26 @@ def migrate(text, made=frozenset(), tensorflow_as=()):
         try:
             _tree.parse(source)
         except _tree.ParseError as error:
-            failures.append((cell, error))
+            message = f"does not parse: {error}"
+            failures.append(_located(text, cell, error.line, error.column, message))
             source = _blank(source)
         # Cells that do not end their last line are told apart by this.
         masked.append(source + "\n")
     program = "".join(masked)
     if not _source.may_concern(program.encode("utf-8", "replace")):
-        result = _source.Result([], program, [])
-    else:
-        try:
-            result = _source.migrate(program, True, made, tensorflow_as)
-        except _tree.ParseError as error:
-            raise NotebookError(f"its cells do not parse together: {error}") from None
-    starts, offset = [], 0
-    for source in masked:
-        starts.append(offset)
-        offset += len(source)
-    located = _Locator(text, cells, starts, program)
-    return Result(
-        _source.apply(text, _json_edits(text, cells, starts, result.edits)),
-        [located.finding(finding) for finding in result.findings],
-        [located.failure(cell, error) for cell, error in failures],
-        result.made,
-        result.has_checks,
-    )
+        return _source.Result(text, failures=failures)
+    try:
+        result = _source.migrate(program, options._replace(keep_imports=True))
+    except _tree.ParseError as error:
+        raise NotebookError(f"its cells do not parse together: {error}") from None
+    starts = [0, *itertools.accumulate(map(len, masked))]
+    lines = [0, *itertools.accumulate(len(_ENDS.findall(source)) for source in masked)]
+    findings = []
+    for line, column, message in result.findings:
+        number = bisect.bisect_left(lines, line) - 1
+        findings.append(_located(text, cells[number], line - lines[number], column, message))
+    edits = _json_edits(text, cells, starts, result.edits)
+    return result._replace(text=_source.apply(text, edits), findings=findings, failures=failures)
 
 
 def _is_python(document):
@@ -206,39 +180,24 @@ def _blank(text):
 
 def _mask(source):
     """Returns a cell's source with what is IPython's replaced, character for character."""
-    lines = [match.group() for match in _LINE.finditer(source) if match.group()]
-    result, masked_to = [], 0
-    first = next((number for number, line in enumerate(lines) if line.strip()), None)
-    if first is not None:
-        magic = _CELL_MAGIC.match(lines[first])
-        if magic:
-            if magic.group(1) not in _PYTHON_CELLS:
-                return _blank(source)
-            result = [_blank(line) for line in lines[: first + 1]]
-            masked_to = first + 1
-    inside = _StringState()
-    number = masked_to
-    while number < len(lines):
-        line = lines[number]
-        magic = _ASSIGNED.match(line) or _MAGIC.match(line)
-        if magic and not inside.open:
-            kept = magic.group("kept")
-            result.append(kept + _nothing(line[len(kept) :]))
-            # A command goes on behind a backslash.
-            while line.rstrip("\r\n").endswith("\\") and number + 1 < len(lines):
-                number += 1
-                line = lines[number]
-                result.append(_blank(line))
-        else:
+    lines, result = _LINE.findall(source), []
+    magic = _CELL_MAGIC.match(source)
+    if magic:
+        if magic.group(1) not in _PYTHON_CELLS:
+            return _blank(source)
+        count = len(_ENDS.findall(magic.group())) + 1
+        result, lines = [_blank(line) for line in lines[:count]], lines[count:]
+    inside, goes_on = _StringState(), False
+    for line in lines:
+        magic = None if inside.open else _ASSIGNED.match(line) or _MAGIC.match(line)
+        if not goes_on and not magic:
             inside.read(line)
             result.append(line)
-        number += 1
+            continue
+        kept = "" if goes_on else magic.group("kept") + "0"  # A number says nothing.
+        result.append(kept + _blank(line[len(kept) :]))
+        goes_on = line.rstrip("\r\n").endswith("\\")  # A command goes on behind a backslash.
     return "".join(result)
-
-
-def _nothing(text):
-    blank = _blank(text)
-    return "0" + blank[1:]
 
 
 class _StringState:
@@ -286,77 +245,45 @@ def _json_edits(text, cells, starts, edits):
     result = []
     for number, cell_edits in sorted(own.items()):
         cell = cells[number]
-        if cell.indent:
-            cell_edits = [
-                (cell.place(start), cell.place(end), re.sub("(?<=\n)", cell.indent, new))
-                for start, end, new in cell_edits
-            ]
-        for first, last, group, offset in _groups(cell.pieces, cell_edits):
-            pieces = cell.pieces[first : last + 1]
-            value = _source.apply(
-                "".join(pieces),
-                [(start - offset, end - offset, new) for start, end, new in group],
-            )
-            values = [value]
-            if cell.glue is not None:
-                values = [line for line in _LINE.findall(value) if line] or [""]
-            place = (pieces[0].start, pieces[-1].end)
-            ascii_only = text[place[0] : place[1]].isascii()
-            literals = [json.dumps(each, ensure_ascii=ascii_only) for each in values]
-            result.append((*place, ("," + (cell.glue or "")).join(literals)))
+        cell_edits = [
+            (cell.place(start), cell.place(end), re.sub("(?<=\n)", cell.indent, new))
+            for start, end, new in cell_edits
+        ]
+        value = _source.apply(cell.whole, cell_edits)
+        values = [value] if cell.glue is None else _LINE.findall(value) or [""]
+        # From the first line that changes to the last, one at least of either.
+        first = _common(cell.pieces, values)
+        first = min(first, len(cell.pieces) - 1, len(values) - 1)
+        kept = _common(cell.pieces[:first:-1], values[:first:-1])
+        place = cell.pieces[first].start, cell.pieces[-1 - kept].end
+        ascii_only = text[slice(*place)].isascii()
+        changed = values[first : len(values) - kept]
+        literals = [json.dumps(each, ensure_ascii=ascii_only) for each in changed]
+        result.append((*place, ("," + (cell.glue or "")).join(literals)))
     return result
 
 
-def _groups(pieces, edits):
-    """Yields runs of strings that change together: first, last, their edits, where they begin."""
-    ends = list(itertools.accumulate(map(len, pieces)))
-    groups: List[list] = []
-    for edit in edits:
-        # An insertion at the end of the last string belongs to it.
-        first = min(bisect.bisect_right(ends, edit[0]), len(pieces) - 1)
-        last = min(bisect.bisect_left(ends, max(edit[1], edit[0] + 1)), len(pieces) - 1)
-        if groups and first <= groups[-1][1]:
-            groups[-1][1] = max(groups[-1][1], last)
-            groups[-1][2].append(edit)
-        else:
-            groups.append([first, last, [edit]])
-    for first, last, group in groups:
-        yield first, last, group, ends[first] - len(pieces[first])
+def _common(one, other):
+    """Returns how many elements, from the first on, are the same."""
+    return sum(1 for _ in itertools.takewhile(lambda pair: pair[0] == pair[1], zip(one, other)))
 
 
-class _Locator:
-    """Says where in the JSON, and in which cell, a place of the program is."""
-
-    def __init__(self, text, cells, starts, program):
-        self._text = text
-        self._cells = cells
-        self._starts = starts
-        ends = [match.end() for match in re.finditer(r"\r\n|\r|\n", program)]
-        self._line_starts = [0] + ends
-
-    def finding(self, finding):
-        offset = self._line_starts[finding.line - 1] + finding.column - 1
-        number = bisect.bisect_right(self._starts, offset) - 1
-        return self._place(self._cells[number], offset - self._starts[number], finding.message)
-
-    def failure(self, cell, error):
-        lines = [match.end() for match in re.finditer(r"\r\n|\r|\n", cell.source)]
-        offset = ([0] + lines)[min(error.line, len(lines) + 1) - 1] + error.column - 1
-        return self._place(cell, min(offset, len(cell.source)), f"does not parse: {error}")
-
-    def _place(self, cell, offset, message):
-        offset = cell.place(offset)
-        line = len(re.findall(r"\r\n|\r|\n", cell.whole[:offset])) + 1
-        for piece in cell.pieces:
-            if offset <= len(piece):
-                break
-            offset -= len(piece)
-        ascii_only = self._text[piece.start : piece.end].isascii()
-        before = json.dumps(piece[:offset], ensure_ascii=ascii_only)
-        place = piece.start + len(before) - 1
-        line_start = self._text.rfind("\n", 0, place) + 1
-        return _source.Finding(
-            self._text.count("\n", 0, place) + 1,
-            place - line_start + 1,
-            f"{message} (cell {cell.number}, line {line})",
-        )
+def _located(text, cell, line, column, message):
+    """Returns a `_source.Finding` at the place in the JSON of one in a cell's source."""
+    lines = [*_LINE.findall(cell.whole), ""]
+    line = min(line, len(lines))
+    if lines[line - 1].startswith(cell.indent):
+        column += len(cell.indent)
+    offset = sum(map(len, lines[: line - 1])) + min(column - 1, len(lines[line - 1]))
+    for piece in cell.pieces:
+        if offset <= len(piece):
+            break
+        offset -= len(piece)
+    ascii_only = text[piece.start : piece.end].isascii()
+    before = json.dumps(piece[:offset], ensure_ascii=ascii_only)
+    place = piece.start + len(before) - 1
+    return _source.Finding(
+        text.count("\n", 0, place) + 1,
+        place - text.rfind("\n", 0, place),
+        f"{message} (cell {cell.number}, line {line})",
+    )

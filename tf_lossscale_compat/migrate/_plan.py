@@ -7,31 +7,23 @@ it depended on, in the same branch or function, so that it is executed just when
 """
 
 import re
-from typing import Dict, List, NamedTuple, Set, Tuple
+from typing import Dict, List, Set, Tuple
 
 import libcst as cst
+from libcst import matchers
 
-from tf_lossscale_compat.migrate import _tree, checks, rewrites
-from tf_lossscale_compat.migrate.checks import unknown_tensorflow
-from tf_lossscale_compat.migrate.rewrites import Call, Usage
+from tf_lossscale_compat.migrate import _next, _tree, checks, rewrites
+from tf_lossscale_compat.migrate.checks import contrib
 
 PACKAGE = "tf_lossscale_compat"
 _LINE_END = re.compile(rb"\r\n|\r|\n")
-
-
-class Edit(NamedTuple):
-    """Bytes `start` to `end` of the source become `new`."""
-
-    start: int
-    end: int
-    new: bytes
 
 
 class Plan:
     """What is to be done to one source.
 
     Attributes:
-      edits: list of `Edit`, in order, that do not overlap.
+      edits: list of (start, end, new bytes) in bytes of the source, in order, without overlap.
       findings: list of (where in the source, in bytes, and what to say), in order.
 
     Args:
@@ -40,24 +32,26 @@ class Plan:
         more, as in a notebook, whose next cell is yet to be written.
       made: what becomes of the wrappers that all files of one call make, a set of (family, state)
         as of `made`. Checks for a class follow them. None to let them follow this file alone.
+      to: the TensorFlow that the source goes to, a tuple of two numbers.
     """
 
-    def __init__(self, tree, keep_imports=False, made=None):
+    def __init__(self, tree, keep_imports, made, to):
         self.tree = tree
+        self.to = to
+        self.is_for_keras_3 = _next.is_for_keras_3(to, tree.source)
         self._keep_imports = keep_imports
         self._made = made
-        self._edits: Set[Edit] = set()
+        self._edits: Set[Tuple[int, int, bytes]] = set()
         self._findings = set()
         self._usages = {}
         self._edited = {}  # id of a chain: the module to import for its new text.
         self._moved = {}  # id of a binding: its namespace and the names beyond it.
         self._dropped = set()  # ids of bindings whose import is replaced.
         self._supplied = set()  # ids of bindings whose import now imports this package too.
+        self._wrappers = list(self._find_wrappers())
         self._ours = {  # Comparisons that name this package's class already.
-            chain.check
-            for chain in tree.chains
-            if chain.role == "check" and any(_is_ours(name) for _, name in chain.references)
-        }
+            chain.check for chain, namespace, _ in self._wrappers if namespace is None
+        } - {None}
 
         self._move_bindings()
         self._edit_chains()
@@ -99,7 +93,7 @@ class Plan:
 
     def wrapper_calls(self):
         """Yields (name of the class, chain, call) where the file makes one of this package's."""
-        wrappers = {id(chain) for chain, _ in self._wrappers()}
+        wrappers = {id(chain) for chain, _, _ in self._wrappers}
         for chain, call in self.tree.calls:
             if id(chain) in wrappers and chain.role == "call" and self.is_ours(chain):
                 parts = [part for _, name in chain.references for part in name.split(".")]
@@ -116,18 +110,11 @@ class Plan:
         person.
         """
         found = set()
-        for chain, namespace in self._wrappers():
-            if chain.role not in ("call", "base"):
-                continue
-            if namespace is None:
-                name = next(name for _, name in chain.references if _is_ours(name))
-                found.add((rewrites.family(name), "moved"))
-            elif self.is_ours(chain):
-                found.add((namespace.family, "moved"))
-            elif chain.bindings and self._accepts(namespace)[0] is False:
-                found.add((namespace.family, "stays"))
-            else:
-                found.add((namespace.family, "open"))
+        for chain, namespace, family in self._wrappers:
+            if chain.role in ("call", "base"):
+                stays = namespace and chain.bindings and self._accepts(namespace)[0] is False
+                state = "stays" if stays else "open"
+                found.add((family, "moved" if self.is_ours(chain) else state))
         return found
 
     @property
@@ -135,22 +122,20 @@ class Plan:
         """Whether what is done depends on other files' wrappers."""
         return any(
             chain.role == "check" and namespace is not None and not self._is_settled(chain)
-            for chain, namespace in self._wrappers()
+            for chain, namespace, _ in self._wrappers
         )
 
-    def _wrappers(self):
-        """Yields chains that name a class of a namespace, and that, or None for this package's."""
+    def _find_wrappers(self):
+        """Yields chains that name a class, its namespace or None for this package's, its family."""
         for chain in self.tree.chains:
-            if any(_is_ours(name) for _, name in chain.references):
-                yield chain, None
-                continue
-            names = [name for binding, name in chain.references if binding is not None]
-            if unknown_tensorflow.looks_like_tensorflow(chain):
-                names = [unknown_tensorflow.as_tensorflow(chain)]
-            for name in names:
-                namespace, rest = rewrites.find(name)
-                if namespace is not None and rest and rest[0] in namespace.members:
-                    yield chain, namespace
+            maybe = contrib.as_tensorflow(chain)
+            for name in [name for _, name in chain.imported] if maybe is None else [maybe]:
+                namespace, rest = rewrites.find_member(name)
+                if _is_ours(name):
+                    yield chain, None, rewrites.family(name)
+                    break
+                if namespace is not None and rest:
+                    yield chain, namespace, rewrites.family(namespace.new)
                     break
 
     def _is_settled(self, chain):
@@ -158,11 +143,11 @@ class Plan:
 
     def _follows(self, namespace, accepted, why):
         """What `_accepts` returns for a file with checks, given what it returns without them."""
-        family = namespace.family
+        family = rewrites.family(namespace.new)
         roles = {
             chain.role
-            for chain, each in self._wrappers()
-            if each is not None and each.family == family and not self._is_settled(chain)
+            for chain, other, each in self._wrappers
+            if other is not None and each == family and not self._is_settled(chain)
         }
         if "check" not in roles:
             return accepted, why
@@ -174,12 +159,8 @@ class Plan:
             return None, _MADE_IN_TWO_WAYS
         if is_maker:
             return accepted, why
-        if states == {"moved"}:
-            return True, None
-        if states == {"stays"}:
-            return False, None
-        if states == {"open"}:
-            return None, _LEFT_OPEN
+        if states:
+            return {"moved": (True, None), "stays": (False, None)}.get(*states, (None, _LEFT_OPEN))
         return (accepted, why) if "value" in roles else (None, _MADE_NOWHERE)
 
     # Step by step.
@@ -189,20 +170,16 @@ class Plan:
 
         The second result is what to say of a name, in place of {}, where it is unclear.
         """
-        if namespace.is_meant is None and self._made is None:
-            return True, None
         if namespace.old not in self._usages:
-            calls = [
-                _call(self.tree, node)
-                for chain, node in self.tree.calls
-                if any(
-                    rewrites.find(name)[0] is namespace and _is_member(*rewrites.find(name))
-                    for binding, name in chain.references
-                    if binding is not None
-                )
-            ]
-            usage = Usage(calls, self.tree.attributes, self.tree.methods)
-            result = True if namespace.is_meant is None else namespace.is_meant(usage), _UNCLEAR
+            result = True, None
+            if namespace.is_meant is not None:
+                member = namespace, [*namespace.members]
+                calls = [
+                    node
+                    for chain, node in self.tree.calls
+                    if any(rewrites.find(name) == member for _, name in chain.imported)
+                ]
+                result = namespace.is_meant(calls, self.tree), _UNCLEAR
             if self._made is not None:
                 result = self._follows(namespace, *result)
             self._usages[namespace.old] = result
@@ -214,10 +191,8 @@ class Plan:
         The last result is what to say, as of `_accepts`, where it is left to a person because it is
         unclear; else None.
         """
-        namespace, rest = rewrites.find(qualified)
-        if namespace is None or (rest and rest[0] not in namespace.members):
-            return None, rest, None
-        if not rest and not namespace.whole:
+        namespace, rest = rewrites.find_member(qualified)
+        if namespace is None:
             return None, rest, None
         accepted, why = self._accepts(namespace)
         return (namespace if accepted else None), rest, (why if accepted is None else None)
@@ -250,14 +225,13 @@ class Plan:
                 if any(
                     id(other) not in candidates and rewrites.find(name)[0] is not None
                     for chain in binding.chains
-                    for other, name in chain.references
-                    if other is not None
+                    for other, name in chain.imported
                 )
             ]
-            if not stays:
-                break
             for key in stays:
                 del candidates[key]
+            if not stays:
+                break
         for key, (_, namespace) in candidates.items():
             self._moved[key] = (namespace, [])
 
@@ -310,7 +284,8 @@ class Plan:
             )
         if "#" in self.tree.text(chain.nodes[-1 - len(rest)]):
             return f"a comment stands inside `{chain.text}`: {new} by hand"
-        if not all(map(self._imports_package, self.tree.assignments(chain, PACKAGE))):
+        named = map(self.tree.binding, self.tree.assignments(chain, PACKAGE))
+        if any(binding is None or binding.qualified != PACKAGE for binding in named):
             return (
                 f"`{PACKAGE}` is another object's name here: import the package under a name of"
                 f" its own and {new} with that"
@@ -327,10 +302,6 @@ class Plan:
         word = _declared(binding.statement.around, binding.local)
         works = not rewrites.canonical(binding.path).startswith("tensorflow.contrib")
         return word is cst.Nonlocal or (word is cst.Global and not works)
-
-    def _imports_package(self, assignment):
-        binding = self.tree.binding(assignment)
-        return binding is not None and binding.qualified == PACKAGE
 
     def _drop_bindings(self):
         """Finds imports that nothing uses once the chains are edited."""
@@ -354,16 +325,10 @@ class Plan:
 
     def _mentioned(self, binding):
         """Whether text that is no code, or no longer, still holds the name: a string, a comment."""
-        source = self.tree.source
-        keep, position = [], 0
-        spans = sorted(
-            [edit[:2] for edit in self._edits] + [self.tree.span(binding.statement.node)]
-        )
-        for start, end in spans:
-            keep.append(source[position:start])
-            position = max(position, end)
-        keep.append(source[position:])
-        return re.search(rb"\b%s\b" % re.escape(binding.local.encode()), b" ".join(keep))
+        name = rb"\b%s\b" % re.escape(binding.local.encode())
+        imported = self.tree.text(binding.statement.node).encode()
+        besides = len(re.findall(name, self.tree.source)) - len(re.findall(name, imported))
+        return besides > len(binding.chains)
 
     def _needs(self, binding):
         return sorted({self._edited[id(chain)] for chain in binding.chains})
@@ -396,7 +361,7 @@ class Plan:
         if len(statement.around) > 1 or len(line.body) > 1 or b"#" in self.tree.source[start:end]:
             return False
         newline = _LINE_END.match(self.tree.source, end)
-        self._edits.add(Edit(start, newline.end() if newline else end, b""))
+        self._edits.add((start, newline.end() if newline else end, b""))
         return True
 
     def _edit_import(self, statement):
@@ -425,14 +390,11 @@ class Plan:
                 self._replace(binding.alias, ", ".join(modules).encode())
 
     def _bound_besides(self, binding):
-        """Whether each use of a binding has another import that binds it as well."""
-        return all(
-            self.is_edited(chain)
-            or any(
-                other is not binding and rewrites.canonical(other.path) == "tensorflow"
-                for other in chain.bindings
-            )
-            for chain in binding.chains
+        """Whether another import of TensorFlow, at the top of the file, binds the same name."""
+        return any(
+            other.local == binding.local and len(other.statement.around) == 1
+            for other in self.tree.bindings
+            if rewrites.canonical(other.path) == "tensorflow"
         )
 
     def _edit_import_from(self, statement):
@@ -479,10 +441,10 @@ class Plan:
         last_kept = max(number for number, is_gone in enumerate(gone) if not is_gone)
         for number, is_gone in enumerate(gone):
             if is_gone and number < last_kept:
-                self._edits.add(Edit(spans[number][0], spans[number + 1][0], b""))
+                self._edits.add((spans[number][0], spans[number + 1][0], b""))
         if last_kept + 1 < len(spans):
             # With what follows the last name, such as a comma before a closing parenthesis.
-            self._edits.add(Edit(spans[last_kept][1], spans[-1][1], b""))
+            self._edits.add((spans[last_kept][1], spans[-1][1], b""))
 
     def _add_imports(self, given):
         """Adds the imports that no edited one brings; `given` as `_edit_imports` returns it."""
@@ -518,11 +480,7 @@ class Plan:
         return any(f"{binding.path}.".startswith(f"{module}.") for binding in bindings)
 
     def _anchors(self, statements):
-        """Returns the statements after which an import is as good as after these.
-
-        Args:
-          statements: the import statements that may bind one name.
-        """
+        """Returns where an import is as good as after these, which may bind one name."""
         if len(statements) == 1:
             return statements
         arounds = [statement.around for statement in statements]
@@ -532,11 +490,8 @@ class Plan:
         where = arounds[0][common - 1] if common else None
         if isinstance(where, (cst.Try, cst.TryStar, cst.If)):
             # They are branches of one statement: behind it, whichever branch was taken.
-            return [_After(where, arounds[0][:common])]
-        first = statements[0]
-        if len(first.around) == common + 1:
-            return [first]
-        return statements
+            return [_tree.Statement(where, arounds[0][:common])]
+        return statements[:1] if len(arounds[0]) == common + 1 else statements
 
     def _glue(self, statement):
         """Returns what stands between a statement and another one after it."""
@@ -561,25 +516,14 @@ class Plan:
 
     def _replace(self, node, new):
         start, end = self.tree.span(node)
-        self._edits.add(Edit(start, end, new))
+        self._edits.add((start, end, new))
 
     def _insert_after(self, anchor, *lines):
-        tree = self.tree
-        start, end = tree.span(anchor.node)
-        if isinstance(anchor, _After):
-            place = self._line_end(tree.span(_last_line(anchor.node))[1])
-            glue = self._new_line(start, place)
-        else:
-            glue = self._glue(anchor)
-            place = end if glue == b"; " else self._line_end(end)
-        self._edits.add(Edit(place, place, b"".join(glue + line for line in lines)))
-
-
-class _After(NamedTuple):
-    """A compound statement to insert behind, and the nodes around it with itself."""
-
-    node: cst.CSTNode
-    around: tuple
+        start, end = self.tree.span(anchor.node)
+        is_import = isinstance(anchor.node, (cst.Import, cst.ImportFrom))
+        glue = self._glue(anchor) if is_import else self._new_line(start, end)
+        place = end if glue == b"; " else self._line_end(end)
+        self._edits.add((place, place, b"".join(glue + line for line in lines)))
 
 
 def _declared(around, name):
@@ -588,37 +532,17 @@ def _declared(around, name):
     That is `cst.Global` or `cst.Nonlocal`; None where it does not.
     """
     functions = [node for node in around if isinstance(node, cst.FunctionDef)]
-    waiting = [functions[-1].body] if functions else []
-    while waiting:
-        node = waiting.pop()
-        if isinstance(node, (cst.Global, cst.Nonlocal)):
-            if name in [item.name.value for item in node.names]:
-                return type(node)
-        elif not isinstance(node, (cst.FunctionDef, cst.ClassDef)):
-            waiting += node.children
-    return None
-
-
-def _last_line(node):
-    """Returns the last simple statement, or line of them, in a compound statement."""
-    for part in ("finalbody", "orelse"):
-        if getattr(node, part, None) is not None:
-            return _last_line(getattr(node, part))
-    if getattr(node, "handlers", None):
-        return _last_line(node.handlers[-1])
-    body = node.body
-    if isinstance(body, cst.SimpleStatementSuite):
-        return body
-    last = (body.body if isinstance(body, cst.IndentedBlock) else body)[-1]
-    return last if isinstance(last, cst.SimpleStatementLine) else _last_line(last)
+    words = (
+        matchers.findall(functions[-1], matchers.Global() | matchers.Nonlocal())
+        if functions
+        else ()
+    )
+    found = [type(word) for word in words if name in [item.name.value for item in word.names]]
+    return found[0] if found else None
 
 
 def _alias(binding, name):
     return (name if name == binding.local else f"{name} as {binding.local}").encode()
-
-
-def _is_member(namespace, rest):
-    return namespace is not None and len(rest) == 1 and rest[0] in namespace.members
 
 
 _OURS = "tf_lossscale_compat.keras.mixed_precision.LossScaleOptimizer"
@@ -648,11 +572,3 @@ def _is_ours(name):
 
 
 _CLASSES = {name for namespace in rewrites.NAMESPACES.values() for name in namespace.members}
-
-
-def _call(tree, node):
-    return Call(
-        tuple(argument.keyword.value for argument in node.args if argument.keyword is not None),
-        tuple(tree.text(argument.value) for argument in node.args),
-        sum(argument.keyword is None and not argument.star for argument in node.args),
-    )

@@ -3,11 +3,11 @@
 import re
 from typing import NamedTuple
 
-from tf_lossscale_compat.migrate import _plan, _tree
+from tf_lossscale_compat.migrate import _next, _plan, _tree
 
 # What a file has to hold for there to be anything to do. Parsing is slow, and of a large code base
 # hardly any file gets past this. `contrib` alone is a common word: it takes a TensorFlow as well.
-_SURE = re.compile(rb"mixed_precision|LossScale|loss_scale")
+_SURE = re.compile(rb"mixed_precision|LossScale|loss_?scale")
 _CONTRIB = re.compile(rb"\bcontrib\b")
 _TENSORFLOW = re.compile(rb"tensorflow|\btf\b")
 
@@ -23,22 +23,42 @@ class Finding(NamedTuple):
     message: str
 
 
+class Options(NamedTuple):
+    """The same for all files of one call, but for the last.
+
+    Attributes:
+      to: the TensorFlow that they go to, a tuple of two numbers.
+      tensorflow_as: dotted names by which modules hand TensorFlow on.
+      made: what becomes of the wrappers that all of them make, see `_plan.Plan.made`.
+      keep_imports: see `_plan.Plan`.
+    """
+
+    to: tuple = (2, 21)
+    tensorflow_as: tuple = ()
+    made: frozenset = frozenset()
+    keep_imports: bool = False
+
+
 class Result(NamedTuple):
     """What became of a source.
 
     Attributes:
-      edits: list of (start, end, new text), in characters of the text given, in order.
-      text: str, the text with them.
+      text: str, the new one.
       findings: list of `Finding`, in order, but of lines with `# tf-lossscale: checked`.
+      failures: list of `Finding`, for what could not be handled; line 0 means the whole file.
       made: what becomes of the wrappers it makes, see `_plan.Plan.made`.
       has_checks: whether the result depends on what becomes of other files' wrappers.
+      facts: list, see `_next.facts`.
+      edits: list of (start, end, new text), in characters of the text given, in order.
     """
 
-    edits: list
     text: str
-    findings: list
+    findings: list = []
+    failures: list = []
     made: frozenset = frozenset()
     has_checks: bool = False
+    facts: list = []
+    edits: list = []
 
 
 class UnsafeEditError(Exception):
@@ -46,24 +66,16 @@ class UnsafeEditError(Exception):
 
 
 def may_concern(data):
-    """Whether a file can hold anything to change or to report.
-
-    Args:
-      data: bytes, the file in UTF-8.
-    """
-    if _SURE.search(data):
-        return True
-    return bool(_CONTRIB.search(data) and _TENSORFLOW.search(data))
+    """Whether a file's bytes can hold anything to change or to report."""
+    return bool(_SURE.search(data) or (_CONTRIB.search(data) and _TENSORFLOW.search(data)))
 
 
-def migrate(text, keep_imports=False, made=frozenset(), tensorflow_as=()):
+def migrate(text, options=Options()):  # noqa: B008
     """Rewrites a source.
 
     Args:
       text: str, Python source without a byte order mark.
-      keep_imports: see `_plan.Plan`.
-      made: what becomes of the wrappers that other files of the same call make.
-      tensorflow_as: see `_tree.Tree`.
+      options: `Options`.
 
     Returns:
       A `Result`.
@@ -72,18 +84,14 @@ def migrate(text, keep_imports=False, made=frozenset(), tensorflow_as=()):
       _tree.ParseError: the source is no Python 3 code.
       UnsafeEditError: the result would be none.
     """
-    tree = _tree.Tree(text, tensorflow_as)
-    plan = _plan.Plan(tree, keep_imports)
+    tree = _tree.Tree(text, options.tensorflow_as)
+    plan = _plan.Plan(tree, options.keep_imports, None, options.to)
     own, has_checks = frozenset(plan.made), plan.has_checks
     if has_checks:
-        plan = _plan.Plan(tree, keep_imports, own | made)
+        plan = _plan.Plan(tree, options.keep_imports, own | options.made, options.to)
     edits = [
-        (
-            _characters(tree.source, edit.start),
-            _characters(tree.source, edit.end),
-            edit.new.decode(),
-        )
-        for edit in plan.edits
+        (_characters(tree.source, start), _characters(tree.source, end), new.decode())
+        for start, end, new in plan.edits
     ]
     new_text = apply(text, edits)
     if edits:
@@ -95,9 +103,9 @@ def migrate(text, keep_imports=False, made=frozenset(), tensorflow_as=()):
         Finding(line, column, message)
         for offset, message in plan.findings
         for line, column in [tree.position(offset)]
-        if not _CHECKED.search(tree.line(line))
+        if not _CHECKED.search(tree.lines[line - 1])
     ]
-    return Result(edits, new_text, findings, own, has_checks)
+    return Result(new_text, findings, [], own, has_checks, _next.facts(plan, findings), edits)
 
 
 def _characters(source, offset):

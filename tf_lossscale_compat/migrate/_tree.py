@@ -6,12 +6,14 @@ tree: positions lead back to the bytes that were read, and those are what is edi
 
 import ast
 import bisect
-import functools
+import dataclasses
+import itertools
 import re
 import warnings
 
 import libcst as cst
-from libcst import helpers, metadata
+from libcst import codemod, helpers, metadata
+from libcst.codemod import visitors
 
 _STATEMENTS = (
     cst.SimpleStatementLine,
@@ -28,7 +30,6 @@ _MAX_LEVELS = 150
 _MAX_BRACKETS = 100
 _BRACKETS = re.compile(r"[()\[\]{}]")
 _CLASS_CHECKS = ("isinstance", "issubclass", "assertIsInstance", "assertNotIsInstance")
-_LINE_ENDS = re.compile(rb"\r\n|\r|\n")
 
 
 class ParseError(ValueError):
@@ -48,21 +49,15 @@ def _check_depth(text):
             level = [ast.parse(text)]
     except (SyntaxError, ValueError):
         # No Python, or a newer one's: then brackets have to do.
-        depth = deepest = 0
-        for bracket in _BRACKETS.findall(text):
-            depth = max(depth + (1 if bracket in "([{" else -1), 0)
-            deepest = max(deepest, depth)
-        too_deep = deepest > _MAX_BRACKETS
+        steps = [1 if bracket in "([{" else -1 for bracket in _BRACKETS.findall(text)]
+        depths = itertools.accumulate(steps, lambda depth, step: max(depth + step, 0))
+        too_deep = max(depths, default=0) > _MAX_BRACKETS
     except (RecursionError, MemoryError):
         too_deep = True
     else:
-        too_deep = False
         for _ in range(_MAX_LEVELS):
             level = [child for node in level for child in ast.iter_child_nodes(node)]
-            if not level:
-                break
-        else:
-            too_deep = True
+        too_deep = bool(level)
     if too_deep:
         raise ParseError("its code is nested too deeply", 1, 1)
 
@@ -105,10 +100,16 @@ class Chain:
         return ".".join(self.names)
 
     @property
+    def imported(self):
+        """Those of `references` that are imports."""
+        return [each for each in self.references if each[0] is not None]
+
+    @property
     def bindings(self):
-        return [binding for binding, _ in self.references if binding is not None]
+        return [binding for binding, _ in self.imported]
 
 
+@dataclasses.dataclass(eq=False)
 class Binding:
     """One name that an import statement binds.
 
@@ -122,23 +123,22 @@ class Binding:
       elsewhere: whether something besides these chains refers to it, such as a quoted annotation.
     """
 
-    def __init__(self, statement, alias, path, local, qualified):
-        self.statement = statement
-        self.alias = alias
-        self.path = path
-        self.local = local
-        self.qualified = qualified
-        self.chains = []
-        self.elsewhere = False
+    statement: "Statement"
+    alias: cst.ImportAlias
+    path: str
+    local: str
+    qualified: str
+    chains: list = dataclasses.field(default_factory=list)
+    elsewhere: bool = False
 
 
+@dataclasses.dataclass(eq=False)
 class Statement:
     """An import statement: its node, its bindings, and the nodes around it, outermost first."""
 
-    def __init__(self, node, around):
-        self.node = node
-        self.around = around
-        self.bindings = []
+    node: cst.CSTNode
+    around: tuple
+    bindings: list = dataclasses.field(default_factory=list)
 
 
 class _Collector(cst.CSTVisitor):
@@ -153,21 +153,9 @@ class _Collector(cst.CSTVisitor):
         self.attributes = set()
         self.methods = set()
         self.nones = set()
-        self.exported = set()
         self.branches = []
-        self._around = []
         self._bases = set()
         self._role = ("value", None)
-
-    def on_visit(self, node):
-        if isinstance(node, _STATEMENTS):
-            self._around.append(node)
-        return super().on_visit(node)
-
-    def on_leave(self, node):
-        if isinstance(node, _STATEMENTS):
-            self._around.pop()
-        super().on_leave(node)
 
     def visit_Attribute(self, node):  # noqa: N802
         nodes, value = [node], node.value
@@ -224,7 +212,11 @@ class _Collector(cst.CSTVisitor):
         return False
 
     def visit_Import(self, node):  # noqa: N802
-        self.statements.append(Statement(node, tuple(self._around)))
+        around, parent = [], node
+        while not isinstance(parent, cst.Module):
+            parent = self._parents[parent]
+            around += [parent] if isinstance(parent, _STATEMENTS) else []
+        self.statements.append(Statement(node, tuple(around[::-1])))
         return False
 
     visit_ImportFrom = visit_Import  # noqa: N815
@@ -259,18 +251,6 @@ class _Collector(cst.CSTVisitor):
     def visit_Assign(self, node):  # noqa: N802
         if isinstance(node.value, cst.Name) and node.value.value == "None":
             self.nones.update(id(target.target) for target in node.targets)
-        for target in node.targets:
-            self._export(target.target, node.value)
-
-    def visit_AugAssign(self, node):  # noqa: N802
-        self._export(node.target, node.value)
-
-    def _export(self, target, value):
-        if isinstance(target, cst.Name) and target.value == "__all__":
-            elements = [element.value for element in getattr(value, "elements", ())]
-            self.exported.update(
-                each.evaluated_value for each in elements if isinstance(each, cst.SimpleString)
-            )
 
     def visit_Param(self, node):  # noqa: N802
         for part in (node.annotation, node.default):
@@ -282,9 +262,7 @@ class _Collector(cst.CSTVisitor):
         self.strings.append(node)
         return False
 
-    def visit_FormattedStringText(self, node):  # noqa: N802
-        self.strings.append(node)
-        return False
+    visit_FormattedStringText = visit_SimpleString  # noqa: N815
 
 
 dotted = helpers.get_full_name_for_node_or_raise
@@ -296,11 +274,11 @@ def _leftmost(node):
     return node
 
 
-class Tree:
+class Tree(_Collector):
     """One parsed source.
 
     Attributes:
-      source: bytes, in UTF-8 and without a byte order mark.
+      source: bytes, in UTF-8 and without a byte order mark; lines: its lines.
       chains, statements, strings: as collected, in source order.
       attributes: set of all attributes' names; methods: of those that are called.
       branches: the If and Assert nodes.
@@ -316,26 +294,20 @@ class Tree:
     """
 
     def __init__(self, text, tensorflow_as=()):
+        super().__init__()
         module = parse(text)
         if module.code != text:
             raise ParseError("LibCST does not reproduce this file", 1, 1)
         self.source = text.encode("utf-8")
+        self.lines = self.source.splitlines(keepends=True)
+        self._line_starts = [0, *itertools.accumulate(map(len, self.lines))]
         # Nothing is changed in the tree, so it need not be copied first.
         wrapper = metadata.MetadataWrapper(module, unsafe_skip_copy=True)
         self._spans = wrapper.resolve(metadata.ByteSpanPositionProvider)
         self._scopes = wrapper.resolve(metadata.ScopeProvider)
+        self._parents = wrapper.resolve(metadata.ParentNodeProvider)
         self.module = module
-        collector = _Collector()
-        module.visit(collector)
-        self.chains = collector.chains
-        self.statements = collector.statements
-        self.strings = collector.strings
-        self.attributes = collector.attributes
-        self.methods = collector.methods
-        self.branches = collector.branches
-        self.calls = collector.calls
-        self._nones = collector.nones
-        self._exported = collector.exported
+        module.visit(self)
         self.bindings = []
         self._tensorflow_as = tensorflow_as
         self._by_alias = {}
@@ -383,12 +355,7 @@ class Tree:
         return name
 
     def assignments(self, chain, name=None):
-        """Returns all that a name may stand for where a chain stands.
-
-        Args:
-          chain: a `Chain`.
-          name: str; None for the chain's own first name.
-        """
+        """Returns all that a name, the chain's first one if None, may stand for where it stands."""
         scope = self._scopes.get(chain.nodes[0])
         return [] if scope is None else scope[name or chain.names[0]]
 
@@ -410,7 +377,7 @@ class Tree:
                 }
                 found += [(binding, name) for name in sorted(names)]
             # `tf = None` is what a module that does without TensorFlow says: nothing to call there.
-            elif id(getattr(assignment, "node", None)) not in self._nones:
+            elif id(getattr(assignment, "node", None)) not in self.nones:
                 found.append((None, chain.text))
         # In the order of the source, not in that of a set.
         found.sort(key=lambda pair: -1 if pair[0] is None else self.start(pair[0].alias))
@@ -433,8 +400,10 @@ class Tree:
                     id(_leftmost(access.node)) not in known for access in assignment.references
                 ):
                     binding.elsewhere = True
+        exports = visitors.GatherExportsVisitor(codemod.CodemodContext())
+        self.module.visit(exports)
         for binding in self.bindings:
-            binding.elsewhere |= binding.local in self._exported
+            binding.elsewhere |= binding.local in exports.explicit_exported_objects
 
     def mentions(self):
         """Yields what imports and names lead to, as (node, dotted name, what was imported for it).
@@ -449,9 +418,8 @@ class Tree:
             for binding in statement.bindings:
                 yield binding.alias, binding.path, ""
         for chain in self.chains:
-            for binding, name in chain.references:
-                if binding is not None:
-                    yield chain.nodes[0], name, binding.path
+            for binding, name in chain.imported:
+                yield chain.nodes[0], name, binding.path
             if not chain.references:
                 for path in stars:
                     yield chain.nodes[0], f"{path}.{chain.text}", ""
@@ -468,18 +436,8 @@ class Tree:
         start, end = self.span(node)
         return self.source[start:end].decode("utf-8")
 
-    @functools.cached_property
-    def line_starts(self):
-        """The offsets in `source` at which its lines begin."""
-        return [0] + [end.end() for end in _LINE_ENDS.finditer(self.source)]
-
-    def line(self, number):
-        """Returns the bytes of a line, counted from 1."""
-        start, end = [*self.line_starts, len(self.source)][number - 1 : number + 1]
-        return self.source[start:end]
-
     def position(self, offset):
         """Returns the line and the column of a byte, counted from 1, columns in characters."""
-        line = bisect.bisect_right(self.line_starts, offset)
-        start = self.line_starts[line - 1]
+        line = bisect.bisect_right(self._line_starts, offset)
+        start = self._line_starts[line - 1]
         return line, len(self.source[start:offset].decode("utf-8")) + 1

@@ -7,7 +7,7 @@ import os
 SUFFIXES = (".py", ".pyi", ".ipynb")
 _LEFT_OUT = {"node_modules", "__pycache__"}
 # What makes a folder a virtual environment: of venv and virtualenv, and of conda.
-_ENVIRONMENT_MARKS = ("pyvenv.cfg", "conda-meta")
+_MARKS = ("pyvenv.cfg", "conda-meta")
 
 
 def files(path, exclude=(), on_error=lambda error: None):
@@ -41,7 +41,7 @@ def files(path, exclude=(), on_error=lambda error: None):
             if not name.startswith(".")
             and name not in _LEFT_OUT
             and not is_excluded(folder, name)
-            and not _is_environment(os.path.join(folder, name))
+            and not any(os.path.exists(os.path.join(folder, name, mark)) for mark in _MARKS)
         )
         for name in sorted(names):
             # Editors' locks are links to nowhere whose names begin so.
@@ -55,7 +55,3 @@ def files(path, exclude=(), on_error=lambda error: None):
             elif not os.path.realpath(file).startswith(os.path.join(os.path.realpath(path), "")):
                 problem = "it is a link that leads out of the folder: name what it leads to"
                 on_error(OSError(errno.ELOOP, problem, file))
-
-
-def _is_environment(folder):
-    return any(os.path.exists(os.path.join(folder, mark)) for mark in _ENVIRONMENT_MARKS)

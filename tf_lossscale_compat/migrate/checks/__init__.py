@@ -1,35 +1,12 @@
 """What cannot be rewritten safely and is reported: one module for each kind.
 
-Each has `find(plan)`, which yields pairs: where a place is in the source, in bytes, and a message
+Each has `find(plan)`, which yields pairs: where a place is in the source, in bytes, and a sentence
 with what it is and what to do.
 """
 
-from tf_lossscale_compat.migrate.checks import (
-    compiled_loss,
-    dynamic_access,
-    estimator,
-    float16_overflow,
-    other_contrib,
-    other_modules,
-    policies,
-    star_imports,
-    strings,
-    unknown_tensorflow,
-    unscaled_gradients,
-    version_guards,
-)
+import importlib
+import pkgutil
 
-CHECKS = (
-    compiled_loss,
-    dynamic_access,
-    estimator,
-    float16_overflow,
-    other_contrib,
-    other_modules,
-    policies,
-    star_imports,
-    strings,
-    unknown_tensorflow,
-    unscaled_gradients,
-    version_guards,
-)
+CHECKS = [
+    importlib.import_module(f"{__name__}.{each.name}") for each in pkgutil.iter_modules(__path__)
+]

@@ -46,11 +46,10 @@ _ADVICE = {
         f"{_ASCEND} `{_CONTRIB}.LossScaleOptimizer`"
     ),
 }
-_PATTERNS = [(re.compile(rf"(?:{name})(?:\.|$)"), advice) for name, advice in _ADVICE.items()]
 
 
 def _advice(name):
-    return next((advice for pattern, advice in _PATTERNS if pattern.match(name)), None)
+    return next((_ADVICE[each] for each in _ADVICE if re.match(rf"(?:{each})(?:\.|$)", name)), None)
 
 
 def find(plan):

@@ -1,0 +1,160 @@
+"""Says what comes next for the files of one call on the TensorFlow that they go to.
+
+Each step is a command or lines to paste. What TensorFlow's own `tf_upgrade_v2` does is left to it.
+"""
+
+import collections
+import itertools
+import os
+import re
+import shlex
+
+from tf_lossscale_compat.migrate import _successors, rewrites
+
+# Of names that `tf.compat.v1` alone has since TensorFlow 2 those that show what a file is written
+# for: the commonest.
+_TENSORFLOW_1 = re.compile(
+    r"(?:placeholder\w*|\w*Session|ConfigProto|GPUOptions|RunOptions|GraphDef|GraphKeys|app|flags"
+    r"|gfile|logging|layers|get_variable|get_variable_scope|variable_scope|get_collection"
+    r"|add_to_collection|\w*variables_initializer|(?:global|local|trainable)_variables"
+    r"|get_default_graph|get_default_session|reset_default_graph|set_random_seed|random_uniform"
+    r"|random_normal|truncated_normal|assign|assign_add|log|to_float|to_int32|to_int64|py_func"
+    r"|is_nan|is_inf|is_finite|train\.(?:\w+(?:Optimizer|Hook|Session|_decay|global_step)|Saver)"
+    r"|losses\.(?:\w*(?:softmax|sigmoid)_cross_entropy|\w+_loss|absolute_difference|get_\w+)"
+    r"|metrics\.(?:accuracy|auc|mean|precision|recall)|summary\.(?:FileWriter|merge|merge_all)"
+    r"|nn\.(?:rnn_cell|\w*dynamic_rnn|static_rnn)|data\.make_\w+_iterator"
+    r"|image\.resize_(?:image|bilinear|bicubic|area|nearest)\w*)(?:\.|$)"
+)
+_KERAS_2 = re.compile(r"(?:layers|nn\.rnn_cell|keras)(?:\.|$)")
+_SWITCH = "TF_USE_LEGACY_KERAS"
+# Steps for the whole program, which any of its files shows to be done.
+_DONE = {
+    "main": re.compile(rb"\bdisable_(?:v2_behavior|eager_execution)\b"),
+    "batch_norm": re.compile(rb"\btf_keras\.legacy_tf_layers\b"),
+}
+_MAIN = re.compile(rb"^if __name__ ==", re.MULTILINE)
+# What `tensorflow.compat.v1` does not have, though tf_upgrade_v2 takes the import there.
+_NOT_REPEATED = re.compile(r"tensorflow\.(?:python|core|examples|tools)\.")
+
+
+def is_for_keras_3(to, source):
+    """Whether `tf.keras` is Keras 3 for a file: its version, as of `Plan`, and its bytes."""
+    switched = os.environ.get(_SWITCH, "").lower() in ("1", "true")
+    return to >= (2, 16) and not switched and _SWITCH.encode() not in source
+
+
+def facts(plan, findings):
+    """Returns what a file needs that nothing was rewritten for: pairs (step, what shows it).
+
+    Args:
+      plan: `_plan.Plan`.
+      findings: list of `_source.Finding`, what is reported of it.
+    """
+    tree, found, is_version_1, keras = plan.tree, {}, False, []
+    if plan.to < (2, 0) or not plan.is_about_loss_scaling:
+        return []
+    by_hand = any(_NOT_REPEATED.match(binding.path + ".") for binding in tree.bindings)
+    for _, name, _ in tree.mentions():
+        root, _, rest = rewrites.canonical(name).partition(".")
+        shown = f"`tf.{rest}`"
+        gone = _successors.successor(f"tf.{rest}") if rest.startswith("contrib.") else None
+        if "tf_slim" in (gone or root):
+            found["slim", ""] = None
+            if "batch_norm" in tree.attributes and plan.to >= (2, 16):
+                found["batch_norm", ""] = None
+        elif root == "tensorflow" and _TENSORFLOW_1.match(rest):
+            is_version_1 = True
+            if "compat.v1" not in name:
+                found["by hand" if by_hand else "upgrade", shown] = None
+        if root == "tensorflow" and _KERAS_2.match(rest):
+            keras.append(("keras", shown))
+    if is_version_1:
+        found["main" if _MAIN.search(tree.source) else "not main", ""] = None
+        if plan.is_for_keras_3:
+            found.update(dict.fromkeys(keras))
+    if any(": on Keras 3 " in finding.message for finding in findings):
+        found["choice", ""] = None
+    return list(found)
+
+
+class Steps:
+    """The steps for all files of one call.
+
+    Args:
+      to: the TensorFlow that they go to, a tuple of two numbers.
+    """
+
+    def __init__(self, to):
+        self._to = "{}.{}".format(*to)
+        self._files = collections.defaultdict(dict)  # Step: {path: what shows it}.
+        self._done = set()
+
+    def read(self, data):
+        """Takes the bytes of any file."""
+        self._done.update(step for step, done in _DONE.items() if done.search(data))
+
+    def add(self, path, found):
+        """Takes the `facts` of a file."""
+        for step, shown in found:
+            self._files[step].setdefault(path, []).append(shown)
+
+    def text(self):
+        """Returns all steps, "" where there are none."""
+        steps = [f"\n{number}. {step}\n" for number, step in enumerate(self._steps(), 1)]
+        return f"\nnext, on TensorFlow {self._to}:\n" + "".join(steps) if steps else ""
+
+    def _steps(self):
+        files = self._files
+        only = "only `tf.compat.v1` has this since TensorFlow 2"
+        if files["upgrade"]:
+            command = "tf_upgrade_v2 --mode SAFETY --reportfile tf_upgrade_v2.log"
+            paths = map(shlex.quote, files["upgrade"])
+            commands = [f"\n    {command} --infile {path} --outfile {path}" for path in paths]
+            tool = "Let TensorFlow's own tool change the import"
+            yield f"{_shown(files['upgrade'])}: {only}. {tool}:\n{''.join(commands)}"
+        if files["by hand"]:
+            yield (
+                f"{_shown(files['by hand'])}: {only}. In place of `import tensorflow as tf` write"
+                " this line, and leave imports such as `from tensorflow.python` alone, which"
+                " tf_upgrade_v2 would break:\n\n    import tensorflow.compat.v1 as tf"
+            )
+        main = files["main"] or files["not main"]
+        if main and "main" not in self._done:
+            where = " or ".join(main) if len(main) < 3 else "the program's main file"
+            yield (
+                f"In {where}, below the imports, and in no file that the program imports, write"
+                " this line, so that graphs and variables are those of TensorFlow 1:\n"
+                "\n    tf.disable_v2_behavior()"
+            )
+        if files["slim"]:
+            yield f"{_listing(files['slim'])}: install tf-slim.\n\n    pip install tf-slim"
+        install = f"pip install --no-deps 'tf_keras=={self._to}.*'"
+        if files["batch_norm"] and "batch_norm" not in self._done:
+            yield (
+                f"{_listing(files['batch_norm'])}: tf-slim looks for the layers of its `batch_norm`"
+                f" where tf_keras had them once. Install tf_keras and add these lines:\n\n"
+                f"    {install}\n\n    import sys\n"
+                "    import tf_keras.src.legacy_tf_layers.normalization as normalization\n"
+                '    sys.modules["tf_keras.legacy_tf_layers.normalization"] = normalization'
+            )
+        commands = f":\n\n    {install}\n    export {_SWITCH}=1"
+        if files["keras"]:
+            yield f"{_shown(files['keras'])}: Keras 3 lacks this. Stay with Keras 2{commands}"
+        if files["choice"]:
+            yield (
+                f"{_listing(files['choice'])}: change the places that say `on Keras 3`, or leave"
+                " them and stay with Keras 2"
+                + (", as in the step before" if files["keras"] else commands)
+            )
+
+
+def _shown(files):
+    """Returns files with what shows their step: names, but for the first few how many."""
+    first = list(dict.fromkeys(itertools.chain(*files.values())))
+    more = f" and {len(first) - 3} more names" if len(first) > 3 else ""
+    return f"{_listing(files)} ({', '.join(first[:3])}{more})"
+
+
+def _listing(files):
+    paths = list(files)
+    return ", ".join(paths[:4]) + (f" and {len(paths) - 4} more files" if len(paths) > 4 else "")

@@ -1,0 +1,136 @@
+"""What a person has to look at before training, though nothing of it is to be rewritten.
+
+- A loss scale that begins above what float16 can hold, in a file that speaks of float16: a loss in
+  float16 is infinite when it is multiplied with it.
+- An optimizer with a loss scale whose `apply_gradients` alone is used: `compute_gradients` and
+  `minimize` scale the loss; `tf.gradients` and a tape do not.
+- `if tf2: raise …`, which keeps the file from running where it now can.
+"""
+
+import ast
+import re
+
+import libcst as cst
+
+_LARGEST = 65504
+_FLOAT16 = re.compile(rb"\b(?:float16|fp16|half)\b")
+# Of each class the argument with the first loss scale: its position and its name.
+_FIRST = {
+    "FixedLossScaleManager": (0, "loss_scale"),
+    "ExponentialUpdateLossScaleManager": (0, "init_loss_scale"),
+    "FixedLossScale": (0, "loss_scale_value"),
+    "DynamicLossScale": (0, "initial_loss_scale"),
+    "LossScaleOptimizer": (2, "initial_scale"),
+}
+_OPTIMIZERS = ("LossScaleOptimizer", "MixedPrecisionLossScaleOptimizer")
+_GRADIENTS = {"gradient", "gradients"}
+# What scales a loss, or hands the optimizer to something that does.
+_SCALE = {"compute_gradients", "minimize", "get_scaled_loss", "scale_loss", "get_loss_scale"}
+_SCALE |= {"compile", "fit", "loss_scale", "_loss_scale"}
+_VERSION = re.compile(
+    r"\b\w*tf_?v?2\w*\b|\btf\w*_version|(?:tf|tensorflow)\w*\.(?:__version__|VERSION\b)"
+    r"|hasattr\(\s*(?:tf|tensorflow)\w*\s*,\s*[\"']contrib[\"']",
+    re.IGNORECASE,
+)
+_EXITS = ("exit", "sys.exit", "os._exit", "quit")
+
+
+def find(plan):
+    """Yields all three."""
+    yield from _too_large(plan)
+    yield from _unscaled(plan)
+    yield from _guards(plan)
+
+
+def _number(text):
+    """Returns the number that an expression of literals is, None for anything else."""
+
+    def value(node):
+        if isinstance(node, ast.Constant) and type(node.value) in (int, float):
+            return node.value
+        if isinstance(node, ast.BinOp):
+            left, right = value(node.left), value(node.right)
+            if isinstance(node.op, ast.Pow) and abs(right) < 200 and abs(left) < 1000:
+                return left**right
+            if isinstance(node.op, ast.Mult):
+                return left * right
+            if isinstance(node.op, ast.LShift) and 0 <= right < 200:
+                return left << right
+        raise ValueError(node)
+
+    try:
+        return value(ast.parse(text.strip(), mode="eval").body)
+    except (SyntaxError, ValueError, TypeError, ArithmeticError):
+        return None
+
+
+def _too_large(plan):
+    """Yields the calls that make such a loss scale."""
+    tree = plan.tree
+    if not _FLOAT16.search(tree.source):
+        return
+    for name, chain, call in plan.wrapper_calls():
+        position, keyword = _FIRST.get(name, (None, None))
+        given = [each for each in call.args if each.keyword and each.keyword.value == keyword]
+        before = call.args[: position + 1] if position is not None else ()
+        if not given and not any(each.star for each in before):
+            given = [each for each in before[position:] if not each.keyword]
+        scale = _number(tree.text(given[0].value)) if given else None
+        if scale is not None and scale > _LARGEST:
+            yield (
+                tree.start(chain.nodes[0]),
+                f"the loss scale begins at {scale:.16g}, above {_LARGEST}, which is the largest"
+                " float16: where the loss is float16, cast it to float32 before it is scaled, or"
+                " begin at 2**15",
+            )
+
+
+def _unscaled(plan):
+    """Yields the places that make such an optimizer."""
+    tree = plan.tree
+    if "apply_gradients" not in tree.methods or not tree.methods & _GRADIENTS:
+        return
+    names = {
+        name.lower() for chain in tree.chains for name in chain.names[-1:] if chain.role == "call"
+    }
+    if tree.attributes & _SCALE or any("loss_scale" in name for name in names):
+        return
+    for name, chain, _ in plan.wrapper_calls():
+        if name in _OPTIMIZERS:
+            yield (
+                tree.start(chain.nodes[0]),
+                "nothing in this file scales a loss: its gradients come from `tf.gradients` or a"
+                " tape, and `apply_gradients` alone does not scale. Take this optimizer's"
+                " `compute_gradients` or `minimize`, with Keras `get_scaled_loss` and"
+                " `get_unscaled_gradients`",
+            )
+
+
+def _raises(tree, block):
+    """Whether a block ends the program or raises, directly."""
+    for line in block.body.body:
+        for statement in line.body if isinstance(line, cst.SimpleStatementLine) else [line]:
+            value = getattr(statement, "value", None)
+            exits = isinstance(value, cst.Call) and tree.text(value.func) in _EXITS
+            if exits or isinstance(statement, cst.Raise):
+                return True
+    return False
+
+
+def _guards(plan):
+    """Yields conditions on the version of TensorFlow behind which something is raised."""
+    if not plan.is_about_loss_scaling:
+        return
+    tree = plan.tree
+    for node in tree.branches:
+        if not _VERSION.search(tree.text(node.test)):
+            continue
+        if isinstance(node, cst.If):
+            other = node.orelse if isinstance(node.orelse, cst.Else) else None
+            if not _raises(tree, node) and not (other and _raises(tree, other)):
+                continue
+        yield (
+            tree.start(node),
+            "this condition on the version of TensorFlow stops the program: let the version pass"
+            " that you go to",
+        )

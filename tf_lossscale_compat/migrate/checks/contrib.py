@@ -1,0 +1,110 @@
+"""Members of `tf.contrib` besides `mixed_precision`, and names where `tf` may be TensorFlow or not.
+
+The latter is assigned, a parameter, an attribute such as `self.tf`, imported from somewhere else,
+or not bound in the file at all.
+"""
+
+import re
+
+from tf_lossscale_compat.migrate import _successors, rewrites
+
+_CONTRIB = "tensorflow.contrib"
+_LOOKS_LIKE_TENSORFLOW = re.compile(r"_*(tf|tensorflow)(_?(compat_)?v?[12])?$")
+
+
+def find(plan):
+    """Yields what imports, mentions or may mention another member of contrib, or what moves."""
+    yield from _maybe(plan.tree)
+    if plan.to >= (2, 0):
+        yield from _imported(plan)
+        yield from _mentioned(plan)
+
+
+def _imported(plan):
+    for binding in plan.tree.bindings:
+        if plan.is_moved(binding) or plan.is_dropped(binding):
+            continue
+        canonical = rewrites.canonical(binding.path)
+        if _is_unknown(binding.path):
+            yield plan.tree.start(binding.alias), _message(canonical)
+        elif canonical == _CONTRIB and all(map(plan.is_edited, binding.chains)):
+            yield (
+                plan.tree.start(binding.alias),
+                "`tf.contrib` is gone since TensorFlow 2.0: remove this import if nothing needs it",
+            )
+
+
+def _mentioned(plan):
+    for chain in plan.tree.chains:
+        for binding, name in chain.imported if not plan.is_edited(chain) else ():
+            if plan.is_moved(binding) or not _is_unknown(name):
+                continue
+            canonical, imported = map(rewrites.canonical, (name, binding.path))
+            # What the import already brings was reported there.
+            if not (_is_unknown(imported) and (canonical + ".").startswith(imported + ".")):
+                yield plan.tree.start(chain.nodes[0]), _message(canonical)
+                break
+
+
+def _is_unknown(name):
+    """Whether a name is in contrib and no rewrite knows it."""
+    namespace, rest = rewrites.find(name)
+    return rewrites.canonical(name).startswith(_CONTRIB + ".") and (
+        namespace is None or bool(rest and rest[0] not in namespace.members)
+    )
+
+
+def _message(canonical):
+    name = "tf" + canonical[len("tensorflow") :]
+    if name.split(".")[2] == "mixed_precision":
+        return (
+            f"`{name}` is nothing that TensorFlow 1.15 made public, and this package has no such"
+            " name: use one of the classes of `tf_lossscale_compat.contrib.mixed_precision`"
+        )
+    successor = _successors.successor(canonical)
+    advice = f"write {successor}" if successor else "replace it by hand"
+    return f"`{name}` is gone since TensorFlow 2.0: {advice}"
+
+
+# -- names that may be TensorFlow's -----------------------------------------------------------
+
+
+def as_tensorflow(chain):
+    """Returns a chain's qualified name if it may begin with TensorFlow, None if it may not.
+
+    It may where no import of TensorFlow, Keras or this package shows what its name is.
+    """
+    roots = {name.split(".")[0] for _, name in chain.imported}
+    place = _place(chain)
+    if place is None or roots & {*rewrites.ROOTS, "tf_lossscale_compat"}:
+        return None
+    return ".".join(["tensorflow", *chain.names[place + 1 :]])
+
+
+def _place(chain):
+    """Returns which of a chain's names may be TensorFlow, None if none may."""
+    for number, name in enumerate(chain.names[:-1]):
+        if _LOOKS_LIKE_TENSORFLOW.match(name):
+            return number
+    return None
+
+
+def _maybe(tree):
+    for chain in tree.chains:
+        qualified = as_tensorflow(chain)
+        namespace, rest = rewrites.find_member(qualified or "")
+        if namespace is not None:
+            advice = f"write `{'.'.join([namespace.new, *rest])}`"
+        elif qualified and _is_unknown(qualified) and "mixed_precision" not in qualified:
+            advice = _message(rewrites.canonical(qualified))
+        else:
+            continue
+        name = ".".join(chain.names[: _place(chain) + 1])
+        sources = [binding.path for binding in chain.bindings]
+        if sources:
+            why = f"`{name}` comes from `{sources[0]}` (say so by --tensorflow-as)"
+        elif name != chain.names[0]:
+            why = f"`{name}` is an attribute"
+        else:
+            why = f"`{name}` is {'assigned' if chain.references else 'not imported'} in this file"
+        yield tree.start(chain.nodes[0]), f"{why}: if it is TensorFlow, {advice}"

@@ -1,0 +1,109 @@
+"""Names that are reached in a way which cannot be followed: star imports, values and strings.
+
+`getattr(tf.contrib, name)` shows at run time only which member is meant, and whether a string, such
+as for `importlib`, `mock.patch` or a quoted annotation, is code or prose only a person can tell.
+"""
+
+import re
+
+import libcst as cst
+
+from tf_lossscale_compat.migrate import rewrites
+from tf_lossscale_compat.migrate._tree import dotted
+
+_NAME = re.compile(r"(?<![\w.])(?:tf|tensorflow|tensorflow_core|keras|tf_keras)(?:\.[A-Za-z_]\w*)+")
+_TODAY = ("keras.mixed_precision", "tf_keras.mixed_precision")
+
+
+def find(plan):
+    """Yields star imports, namespaces that are used as values, and strings with a name."""
+    yield from _star_imports(plan.tree)
+    yield from _values(plan)
+    yield from _strings(plan.tree)
+
+
+def _star_imports(tree):
+    """Yields star imports of a namespace with loss scales, of contrib, and of what is above."""
+    for statement in tree.statements:
+        node = statement.node
+        if not isinstance(node.names, cst.ImportStar) or node.relative or node.module is None:
+            continue
+        path = dotted(node.module)
+        namespace, rest = rewrites.find(path)
+        what = f"a star import of `{path}`"
+        if namespace is not None and not rest:
+            advice = f"{what}: import the names that are used, from `{namespace.new}`"
+            yield tree.start(node), advice
+        elif rewrites.canonical(path).startswith("tensorflow.contrib"):
+            yield tree.start(node), f"{what}, gone since TensorFlow 2.0: replace it by hand"
+        else:
+            for chain in tree.chains:
+                namespace, rest = rewrites.find_member(f"{path}.{chain.text}")
+                if namespace is not None and rest and not chain.references:
+                    yield (
+                        tree.start(chain.nodes[0]),
+                        f"`{chain.text}` seems to come from {what}: write"
+                        f" `{'.'.join([namespace.new, *rest])}`",
+                    )
+
+
+def _values(plan):
+    """Yields what takes `tf.contrib`, or a namespace with loss scales, as a value."""
+    # Attributes of names that no import binds: perhaps a namespace's new name.
+    aliased = {
+        chain.names[1]
+        for chain in plan.tree.chains
+        if len(chain.names) > 1 and not chain.bindings and chain.references
+    }
+    for chain in plan.tree.chains:
+        if not plan.is_ours(chain):
+            message = _as_value(chain, aliased)
+            if message:
+                yield plan.tree.start(chain.nodes[0]), message
+
+
+def _as_value(chain, aliased):
+    function, argument = chain.function or (None, None)
+    name = getattr(argument, "evaluated_value", None)
+    for _, qualified in chain.imported:
+        canonical = rewrites.canonical(qualified)
+        namespace, rest = rewrites.find(qualified)
+        if canonical == "tensorflow.contrib" or (
+            canonical == "tensorflow" and function and name == "contrib"
+        ):
+            where = f"looked into with `{function}`" if function else "used as a value"
+            return (
+                f"`tf.contrib` is {where} and is gone since TensorFlow 2.0: for its loss"
+                " scaling take `tf_lossscale_compat.contrib.mixed_precision`"
+            )
+        if namespace is None or rest:
+            continue
+        members = set(namespace.members)
+        if function and (not isinstance(name, str) or name in members):
+            where = f"looked into with `{function}`: for {_listing(members)}"
+        elif not function and aliased & members:
+            where = f"used as a value: where that leads to {_listing(aliased & members)},"
+        else:
+            continue
+        return f"`{chain.text}` is {where} take `{namespace.new}`"
+    return None
+
+
+def _listing(names):
+    return ", ".join(f"`{name}`" for name in sorted(names))
+
+
+def _strings(tree):
+    """Yields each place in a string that names what moves."""
+    for node in tree.strings:
+        for match in _NAME.finditer(node.value):
+            name = match.group()
+            qualified = "tensorflow" + name[2:] if name.startswith("tf.") else name
+            namespace, rest = rewrites.find_member(qualified)
+            # Keras has a class of that name today, so a string that names it may be right.
+            if namespace is not None and namespace.old not in _TODAY:
+                yield (
+                    tree.start(node) + len(node.value[: match.start()].encode("utf-8")),
+                    f"a string names `{name}`: if code or a reader takes it for the name, write"
+                    f" `{'.'.join([namespace.new, *rest])}`",
+                )
