@@ -8,7 +8,7 @@ import weakref
 import tensorflow as tf
 from absl.testing import parameterized
 
-from tests import crossed, modes
+from tests import crossed, modes, replicas
 from tf_lossscale_compat import ExponentialUpdateLossScaleManager, FixedLossScaleManager
 from tf_lossscale_compat.contrib.mixed_precision import LossScaleOptimizer
 from tf_lossscale_compat.train.experimental import MixedPrecisionLossScaleOptimizer
@@ -89,6 +89,35 @@ class FinalizedGraphTest(parameterized.TestCase, tf.test.TestCase):
                     self.assertEqual(manager.get_loss_scale().graph, weight.graph)
                     self.assertEqual(session.run(manager.get_loss_scale()), scales[-1])
                 self.assertEqual(scales[-1], 8.0 if kind == "fixed" else 16.0)
+
+    @parameterized.parameters(
+        *itertools.product(sorted(MANAGERS), modes.GRAPH, ("one_device", "mirrored_2", "central_3"))
+    )
+    def test_under_a_strategy(self, kind, name, strategy):
+        strategy = replicas.strategy(strategy)
+        with modes.entered(name):
+            with strategy.scope():
+                weight = tf1.Variable([1.0], name="weight", use_resource=True)
+                manager = MANAGERS[kind]()
+                opt = LossScaleOptimizer(tf1.train.GradientDescentOptimizer(1.0), manager)
+            own = []
+
+            def step():
+                own.append(manager.get_loss_scale())  # Of this replica's copy, in each.
+                with tf.control_dependencies([tf.no_op()]):
+                    return opt.apply_gradients([(tf.constant([float("nan")]), weight)])
+
+            with strategy.scope():
+                train = strategy.group(replicas.run(strategy, step))
+            self.assertLen(set(map(id, own)), strategy.num_replicas_in_sync)
+            scales = []
+            with tf1.train.MonitoredTrainingSession() as session:
+                for _ in range(2):
+                    session.run(train)
+                    with strategy.scope():
+                        scales.append(session.run(manager.get_loss_scale()))
+                    scales.append(session.run(manager.get_loss_scale()))
+            self.assertEqual(scales, [8.0] * 4 if kind == "fixed" else [4.0, 4.0, 2.0, 2.0])
 
     @crossed.parameters(*CASES)
     def test_first_called_in_a_branch(self, kind, name):

@@ -704,12 +704,15 @@ class GradientsTest(modes.EagerTestCase):
         if keras_homes.VERSION >= (2, 4):
             self.skipTest("this Keras clips where it applies gradients")
         named = f"must have no {argument}, got 0.5"
-        loss_scale = tf_lossscale_compat.DynamicLossScale()
-        with self.assertRaisesRegex(ValueError, named):
-            mixed_precision.LossScaleOptimizer(
-                home.SGD(1.0, **{argument: 0.5}), loss_scale=loss_scale
-            )
+        inner = home.SGD(1.0, **{argument: 0.5})
+        with modes.creations() as created, self.assertRaisesRegex(ValueError, named):
+            mixed_precision.LossScaleOptimizer(inner)
+        self.assertEmpty(created)
         (variable,) = variables_of(home, 1.0)
+        opt = mixed_precision.LossScaleOptimizer(inner, enabled=False)
+        opt.minimize(lambda: variable * 2.0, [variable])
+        self.assertEqual(number(variable), 0.5)
+        loss_scale = tf_lossscale_compat.DynamicLossScale()
         opt = mixed_precision.LossScaleOptimizer(home.SGD(1.0), loss_scale=loss_scale)
         setattr(opt.inner_optimizer, argument, 0.5)
         with self.assertRaisesRegex(ValueError, named):

@@ -102,7 +102,7 @@ def _nonzero(factor):
 def _for_float16(factor):
     """Returns `factor` rounded to float16, in float32; not rounded where it would become zero.
 
-    One over a loss scale above 2**24 would, and with it all gradients.
+    One over a loss scale of 2**25 or more would, and with it all gradients.
     """
     rounded = tf.cast(tf.cast(factor, tf.float16), tf.float32)
     return tf.where(tf.equal(rounded, 0.0), factor, rounded)

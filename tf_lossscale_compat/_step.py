@@ -145,7 +145,7 @@ def take(
     if unscaling is not None:
         grads, finite = _unscale(grads, unscaling, decides and not scaler.needs_gradients)
     if not decides:  # Nor is anything updated, so replicas need not meet.
-        return _apply_all(optimizer, grads, variables, form.name)
+        return _apply_all(optimizer, grads, variables)
     step = _Step(scaler, optimizer, observation, form, finite)
     observed = observed if observation.records else None
     return _replicas.run_cross_replica(step.take, (grads, variables, observed))
@@ -162,14 +162,12 @@ def _unscale(grads, unscaling, tests):
     return unscale(grads, unscaling.factor), None
 
 
-def _apply_all(optimizer, grads, variables, name):
+def _apply_all(optimizer, grads, variables):
     """Applies a step that nothing decides about."""
     in_replica = not _replicas.in_cross_replica_context()
     apply = optimizer.apply if in_replica else optimizer.apply_everywhere
     applied = apply(grads, variables)
-    if not isinstance(applied, tf.Operation):
-        applied = _tf.as_operation(applied)
-    return applied if name is None or applied is None else tf.group(applied, name=name)
+    return applied if isinstance(applied, tf.Operation) else _tf.as_operation(applied)
 
 
 class _Step:

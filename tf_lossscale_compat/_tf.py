@@ -124,10 +124,10 @@ def once_per_graph(owner, make):
     """Returns `make()`, a tensor; in a plain graph the one that was made there first.
 
     So that it can be asked for in a graph that is finalized. Within control dependencies, loops and
-    conditionals it is made anew, as its value may depend on where it is read, but one for outside
-    of them is made with the first.
+    conditionals it is made anew, as its value may depend on where it is read, and so in replicas,
+    which read their own copies; but one for outside of all these is made with the first.
     """
-    if tf.executing_eagerly() or tf.distribute.has_strategy():
+    if tf.executing_eagerly():
         return make()
     kept = None
     with tf.init_scope():  # Outside of all of these, in the graph of the Session.
@@ -141,6 +141,7 @@ def once_per_graph(owner, make):
     graph: Any = tf1.get_default_graph()
     if (
         not in_plain_graph()
+        or (tf.distribute.has_strategy() and not tf.distribute.in_cross_replica_context())
         or graph._get_control_flow_context() is not None
         or graph._current_control_dependencies()
     ):

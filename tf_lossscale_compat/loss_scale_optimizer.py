@@ -591,7 +591,7 @@ class MixedPrecisionLossScaleOptimizer(_BaseLossScaleOptimizer):
             return super()._tflsc_apply(grads_and_vars, global_step, name)
         if overrides("_doing_dynamic_loss_scaling") and not self._doing_dynamic_loss_scaling():
             return self._optimizer.apply_gradients(grads_and_vars, global_step, name)
-        if not overrides("_distributed_apply"):
+        if not (overrides("_distributed_apply") and self._doing_dynamic_loss_scaling()):
             return super()._tflsc_apply(grads_and_vars, global_step, name)
         _step.check_place("apply_gradients")
         return tf.distribute.get_replica_context().merge_call(
@@ -642,13 +642,12 @@ class MixedPrecisionLossScaleOptimizer(_BaseLossScaleOptimizer):
 
     def _tflsc_graph_form(self, name: str | None, scaler: _scaler.Scaler) -> _step.GraphForm:
         # Where all steps are applied, the wrapped one's operation will do.
-        if not (scaler.applies_all or tf.executing_eagerly()):
-            name = name or self.get_name()
+        name = None if scaler.applies_all else name or self.get_name()
         return _step.GraphForm(scale_first=True, name=name)
 
     def _tflsc_inner_name(self, name: str | None, scaler: _scaler.Scaler) -> str | None:
-        if name is None and scaler.applies_all:
-            return None
+        if scaler.applies_all:
+            return name
         # The same string in each replica, or it would become one value per replica.
         return sys.intern(f"{name or self.get_name()}-wrapped")
 

@@ -297,8 +297,9 @@ class LossScaleTest(CaseTest):
                 weight = tf1.get_variable("weight", initializer=1.0)
                 optimizer = api.MixedPrecisionLossScaleOptimizer(Keywords(0.5), 8.0)
                 optimizer.minimize(weight * 0.5, name=name)
-                graph = tf1.get_default_graph()
-                mode.run(graph.get_operation_by_name(name or "GradientDescent"))
+                (step,) = tf1.get_collection(tf1.GraphKeys.TRAIN_OP)
+                self.assertEqual(step.name, name or "GradientDescent")
+                mode.run(step)
                 self.assertEqual(mode.value(weight), 0.75)
 
     def test_scale_loss_and_unscale_grads(self):
@@ -381,6 +382,21 @@ class LossScaleTest(CaseTest):
             return Own(sgd(), loss_scale), [loss_scale(), loss_scale._num_good_steps]
 
         self.check(make, EXPERIMENTAL, [1.0 - 0.125 * 8.75 / 4, 4.0, 1.0])
+
+    def test_how_gradients_of_a_fixed_scale_are_applied(self):
+        # By the wrapped optimizer at once.
+        for api in EXPERIMENTAL:
+            if api is None:
+                continue
+
+            class Own(api.MixedPrecisionLossScaleOptimizer):
+                def _distributed_apply(self, *args):
+                    raise AssertionError("called")
+
+            with modes.entered("graph_v1") as mode:
+                weight = tf1.get_variable("weight", initializer=1.0)
+                mode.run(Own(sgd(), api.FixedLossScale(8.0)).minimize(weight * 0.5))
+                self.assertEqual(mode.value(weight), 1.0 - 0.125 * 0.5)
 
     def test_bounds_and_two_weights(self):
         def make(api):

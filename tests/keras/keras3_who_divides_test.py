@@ -502,6 +502,9 @@ class DivisionTest(modes.EagerTestCase):
         for tensor in (dense, sparse.values):
             self.assertEqual(tensor.dtype, tf.float16)
             self.assertAllEqual(tf.reshape(tensor, [1]), [2.0**-13])
+        opt = mixed_precision.LossScaleOptimizer(home.SGD(1.0), initial_scale=2.0**127)
+        (full,) = opt.get_unscaled_gradients([tf.constant(2.0**120)])
+        self.assertEqual(full.numpy(), 2.0**-7)
 
 
 if __name__ == "__main__":

@@ -89,7 +89,8 @@ class _Wrapper(_shared.LossScaling):
 
     def _check_wrapped(self, optimizer, enabled):
         """Raises a TypeError or ValueError where `optimizer` cannot be wrapped."""
-        if _families.family_of(optimizer, self._argument)[1] is not self._base:
+        family, base = _families.family_of(optimizer, self._argument)
+        if base is not self._base:
             raise TypeError(
                 f"{self._argument} must be an optimizer of the family of {self._base!r}, got "
                 f"{optimizer!r}."
@@ -100,6 +101,7 @@ class _Wrapper(_shared.LossScaling):
                 f"enabled must not be False around an optimizer with a loss_scale_factor, got one "
                 f"of {factor!r}: this wrapper scales no loss for it. Leave one of the two out."
             )
+        family._check_clipping(self, optimizer, enabled)
 
     def __dir__(self) -> list[str]:
         # Python's own looks into all bases, also those that another family does without; and what

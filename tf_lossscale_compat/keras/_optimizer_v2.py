@@ -11,24 +11,6 @@ from tf_lossscale_compat.keras import _aggregation, _shared, _versions
 tf = _tf.tf
 
 
-def _check_clipping(optimizer):
-    """Raises a ValueError for an optimizer that clips gradients where it computes them.
-
-    Optimizers of TensorFlow before 2.4 do. What they clip is scaled still, and no clipped gradient
-    is infinite, so that no step would be skipped.
-    """
-    if hasattr(optimizer, "_transform_gradients"):
-        return
-    for name in ("clipnorm", "clipvalue"):
-        value = getattr(optimizer, name, None)
-        if value is not None:
-            raise ValueError(
-                f"The wrapped optimizer must have no {name}, got {value!r}: before TensorFlow 2.4 "
-                "optimizers clip gradients that are scaled still. Clip what "
-                "get_unscaled_gradients returns, and then call apply_gradients."
-            )
-
-
 class OptimizerV2(_shared.WrapsTFKeras):
     """Mixed into that Keras' `LossScaleOptimizer`, or into `OptimizerV2` where it has none."""
 
@@ -36,7 +18,6 @@ class OptimizerV2(_shared.WrapsTFKeras):
     _HAS_AGGREGATE_GRAD = True
 
     def _wrap(self, inner_optimizer, loss_scale, name):
-        _check_clipping(inner_optimizer)
         self._adopt(inner_optimizer, loss_scale)
         self.__dict__.update(
             _hyper={},
@@ -55,6 +36,23 @@ class OptimizerV2(_shared.WrapsTFKeras):
         else:
             self._track_trackable(inner_optimizer, "base_optimizer")
             self._track_loss_scale(loss_scale)
+
+    def _check_clipping(self, optimizer, enabled):
+        """Raises a ValueError for an optimizer that clips gradients where it computes them.
+
+        Optimizers of TensorFlow before 2.4 do. What they clip is scaled still, and no clipped
+        gradient is infinite, so that no step would be skipped.
+        """
+        if not enabled or hasattr(optimizer, "_transform_gradients"):
+            return
+        for name in ("clipnorm", "clipvalue"):
+            value = getattr(optimizer, name, None)
+            if value is not None:
+                raise ValueError(
+                    f"The wrapped optimizer must have no {name}, got {value!r}: before TensorFlow "
+                    "2.4 optimizers clip gradients that are scaled still. Clip what "
+                    "get_unscaled_gradients returns, and then call apply_gradients."
+                )
 
     def _track_loss_scale(self, loss_scale):
         super()._track_loss_scale(loss_scale)
@@ -80,7 +78,7 @@ class OptimizerV2(_shared.WrapsTFKeras):
         return self._unscaled_pairs(self._scaled_gradients(loss, var_list, grad_loss, tape))
 
     def _scaled_gradients(self, loss, var_list, grad_loss, tape):
-        _check_clipping(self._optimizer)
+        self._check_clipping(self._optimizer, "enabled" not in self._options)
         kwargs = {} if tape is None else {"tape": tape}
         scaled = self._scaled(loss, tape)
         return self._optimizer._compute_gradients(scaled, var_list, grad_loss, **kwargs)
@@ -89,7 +87,7 @@ class OptimizerV2(_shared.WrapsTFKeras):
     def get_gradients(self, loss: Any, params: Any) -> list[Any]:
         """Returns gradients of a graph's loss tensor, scaled up before and down after."""
         self._calls.ask("get_gradients")
-        _check_clipping(self._optimizer)
+        self._check_clipping(self._optimizer, "enabled" not in self._options)
         return self._unscale(self._optimizer.get_gradients(self._scale(loss), params))
 
     @_tf.converts_functions_given

@@ -85,6 +85,9 @@ class LossScaling(_MixedIntoKeras):
     # What a family's base class keeps here too, for nobody.
     _not_reaching: tuple[str, ...] = ()
 
+    def _check_clipping(self, optimizer, enabled):
+        """Raises a ValueError for an optimizer that would clip scaled gradients."""
+
     def _check_scaler(self, scaler):
         """Raises a ValueError where gradients cannot be unscaled as this family does."""
         scaler.check_reciprocal()
