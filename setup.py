@@ -39,7 +39,7 @@ TEST = [
     LIBCST,
 ] + sorted({*DEMO, *PLOT})
 # A warning of theirs fails the build, so a new major version waits until it was tried.
-DOCS = ["furo>=2024.8.6", "myst-parser>=4,<6", "sphinx>=8.1,<10"]
+DOCS = ["furo>=2024.8.6", "myst-parser>=4,<6", "sphinx>=8.1,<10", "sphinx-copybutton>=0.5.2"]
 # ruff's formatting may change with its minor version, so that is held.
 DEV = ["build", "mypy>=2.4,<3", "nox>=2025.5.1", "ruff==0.17.*"]
 

@@ -15,8 +15,15 @@ author = "the authors of tf_lossscale_compat"
 _version = (ROOT / project / "_version.py").read_text(encoding="utf-8")
 release = version = re.search(r'^__version__ = "(.+)"$', _version, re.MULTILINE).group(1)
 
-extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon"]
-exclude_patterns = ["_build"]
+# The address of the public repository, such as https://example.org/owner/name. Where there is one,
+# each page links its source there.
+REPOSITORY = ""
+
+extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon", "sphinx_copybutton"]
+# The latter is a page of the repository alone.
+exclude_patterns = ["_build", "releasing.md"]
+# What is typed is copied, without prompts and what is printed.
+copybutton_exclude = ".linenos, .gp, .go"
 # In docstrings, what stands in single backquotes is code.
 default_role = "code"
 
@@ -42,6 +49,15 @@ html_theme = "furo"
 html_title = f"{project} {release}"
 html_static_path = ["_static"]
 html_css_files = ["custom.css"]
+html_js_files = ["tables.js"]
+html_search_scorer = "scorer.js"
+if REPOSITORY:
+    html_theme_options = {
+        "source_view_link": REPOSITORY + "/blob/main/docs/{filename}",
+        "footer_icons": [
+            {"name": "Repository", "url": REPOSITORY, "html": "Repository", "class": ""}
+        ],
+    }
 html_copy_source = False
 html_show_sourcelink = False
 html_show_copyright = False

@@ -23,7 +23,7 @@ def overflows_backward(x, limit):
 
 
 def first_bad(loss_of, variables, scale):
-    """TensorFlow's report of the first operation with a bad output, as docs/overflow.md does."""
+    """TensorFlow's report of the first operation with a bad output, as docs/watching.md does."""
 
     @tf.function(autograph=False)
     def gradients():
