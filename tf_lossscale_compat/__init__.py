@@ -8,7 +8,7 @@ The namespaces mirror TensorFlow's: replace `tf.contrib.mixed_precision` by
 import importlib
 from typing import TYPE_CHECKING
 
-from tf_lossscale_compat._version import __version__
+__version__ = "1.0.0"
 
 __all__ = [
     "DynamicLossScale",
@@ -32,24 +32,23 @@ __all__ = [
 # The module of each public class and function. Nothing is imported before it is asked for: what
 # needs no TensorFlow, such as `tf-lossscale migrate`, does not wait for it.
 _HOMES = {
-    "DynamicLossScale": "loss_scale",
-    "ExponentialUpdateLossScaleManager": "loss_scale_manager",
-    "FixedLossScale": "loss_scale",
-    "FixedLossScaleManager": "loss_scale_manager",
-    "LossScale": "loss_scale",
-    "LossScaleError": "_step_record",
-    "LossScaleManager": "loss_scale_manager",
-    "StepRecord": "_step_record",
-    "apply_if_finite": "_apply_if_finite",
-    "install_contrib": "contrib_install",
-    "uninstall_contrib": "contrib_install",
+    "DynamicLossScale": "_scalers._loss_scales",
+    "ExponentialUpdateLossScaleManager": "_scalers._managers",
+    "FixedLossScale": "_scalers._loss_scales",
+    "FixedLossScaleManager": "_scalers._managers",
+    "LossScale": "_scalers._loss_scales",
+    "LossScaleError": "monitoring._step_record",
+    "LossScaleManager": "_scalers._managers",
+    "StepRecord": "monitoring._step_record",
+    "apply_if_finite": "_v1._apply_if_finite",
+    "install_contrib": "contrib._importer",
+    "uninstall_contrib": "contrib._importer",
 }
 _MODULES = (
     "checkpoint",
     "contrib",
     "keras",
     "loss_scale",
-    "loss_scale_manager",
     "mixed_precision",
     "monitoring",
     "train",
@@ -59,17 +58,20 @@ if TYPE_CHECKING:
     from tf_lossscale_compat import checkpoint as checkpoint
     from tf_lossscale_compat import contrib, loss_scale, mixed_precision, train
     from tf_lossscale_compat import keras as keras
-    from tf_lossscale_compat import loss_scale_manager as loss_scale_manager
     from tf_lossscale_compat import monitoring as monitoring
-    from tf_lossscale_compat._apply_if_finite import apply_if_finite
-    from tf_lossscale_compat._step_record import LossScaleError, StepRecord
-    from tf_lossscale_compat.contrib_install import install_contrib, uninstall_contrib
-    from tf_lossscale_compat.loss_scale import DynamicLossScale, FixedLossScale, LossScale
-    from tf_lossscale_compat.loss_scale_manager import (
+    from tf_lossscale_compat._scalers._loss_scales import (
+        DynamicLossScale,
+        FixedLossScale,
+        LossScale,
+    )
+    from tf_lossscale_compat._scalers._managers import (
         ExponentialUpdateLossScaleManager,
         FixedLossScaleManager,
         LossScaleManager,
     )
+    from tf_lossscale_compat._v1._apply_if_finite import apply_if_finite
+    from tf_lossscale_compat.contrib._importer import install_contrib, uninstall_contrib
+    from tf_lossscale_compat.monitoring._step_record import LossScaleError, StepRecord
 else:
     # Type checkers are not to see it, as to them any name would then be there.
     def __getattr__(name):

@@ -2,7 +2,7 @@
 
 import sys
 
-from tf_lossscale_compat import cli
+from tf_lossscale_compat._tools import cli
 
 if __name__ == "__main__":
     sys.exit(cli.main())

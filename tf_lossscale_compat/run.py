@@ -16,7 +16,8 @@ import sysconfig
 import types
 from typing import Sequence
 
-from tf_lossscale_compat import _tf, contrib_install
+from tf_lossscale_compat._core import _tf
+from tf_lossscale_compat.contrib import _importer
 
 _USAGE = """\
 usage: python -m tf_lossscale_compat.run [--tf1 PACKAGE]... [--tf2] SCRIPT [ARGUMENT]...
@@ -138,7 +139,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     # Where Python was told to put no such folder first, there is none to replace.
     if not (getattr(sys.flags, "safe_path", False) or sys.flags.isolated):
         sys.path[0] = os.path.dirname(os.path.realpath(path))
-    if contrib_install.install_contrib() and not tf2:
+    if _importer.install_contrib() and not tf2:
         builtins.__import__ = _Importer(packages)
         _tf.tf1.disable_v2_behavior()
     # Like the module that `python PATH` runs in; since Python 3.9 the path is made absolute.
@@ -150,7 +151,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         exec(compile(source, module.__file__, "exec", dont_inherit=True), module.__dict__)
     except Exception as error:
         if "not available with Keras 3" in str(error):
-            print(f"tf_lossscale_compat.run: {contrib_install.KERAS_2}", file=sys.stderr)
+            print(f"tf_lossscale_compat.run: {_importer.KERAS_2}", file=sys.stderr)
         raise
 
 

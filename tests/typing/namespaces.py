@@ -1,9 +1,9 @@
 """What is there under which name."""
 
 import tf_lossscale_compat as lsc
+import tf_lossscale_compat._scalers._managers
 import tf_lossscale_compat.contrib.mixed_precision
 import tf_lossscale_compat.keras.mixed_precision.experimental
-import tf_lossscale_compat.loss_scale_manager
 from tf_lossscale_compat import (
     DynamicLossScale,
     LossScaleError,

@@ -4,7 +4,8 @@ from typing import Any, Dict, List, Tuple, Union
 
 import tensorflow as tf
 
-from tf_lossscale_compat import contrib, loss_scale, loss_scale_manager
+from tf_lossscale_compat import contrib, loss_scale
+from tf_lossscale_compat.contrib import mixed_precision as loss_scale_manager
 from tf_lossscale_compat.train import experimental
 
 

@@ -14,8 +14,7 @@ from typing import Any
 
 from absl import logging
 
-from tf_lossscale_compat import _tf
-from tf_lossscale_compat.keras import _versions
+from tf_lossscale_compat._core import _keras_versions, _tf
 
 tf = _tf.tf
 
@@ -23,7 +22,7 @@ _lock = threading.Lock()
 
 
 def _is_keras(function):
-    return getattr(function, "__module__", "").split(".")[0] in _versions.ROOTS
+    return getattr(function, "__module__", "").split(".")[0] in _keras_versions.ROOTS
 
 
 def _is_kerass_own(optimizer, names):

@@ -7,14 +7,15 @@ import functools
 import sys
 from typing import TYPE_CHECKING, Any
 
-from tf_lossscale_compat import _arguments, _monitor, _observers, _summaries, _tf
-from tf_lossscale_compat._step_record import StepRecord
-from tf_lossscale_compat.keras import _families, _shared, _versions
+from tf_lossscale_compat._core import _arguments, _keras_versions, _observers, _tf
+from tf_lossscale_compat.keras import _families, _shared
+from tf_lossscale_compat.monitoring import _monitor, _summaries
+from tf_lossscale_compat.monitoring._step_record import StepRecord
 
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-    from tf_lossscale_compat import _types
+    from tf_lossscale_compat._core import _types
 
 tf = _tf.tf
 
@@ -25,7 +26,7 @@ _HINT = (
 
 # Stands for `keras.callbacks.Callback`, which the class for a Keras has beside this package's.
 if TYPE_CHECKING:
-    from tf_lossscale_compat._types import Callback as _MixedIntoKeras
+    from tf_lossscale_compat._core._types import Callback as _MixedIntoKeras
 else:
     _MixedIntoKeras = object
 
@@ -201,7 +202,7 @@ def _class(public: Any, keras: Any) -> type:
 def _keras_of(model):
     """Returns the Keras that a model is of, or None."""
     for base in type(model).__mro__:
-        if base.__name__ == "Model" and base.__module__.split(".")[0] in _versions.ROOTS:
+        if base.__name__ == "Model" and base.__module__.split(".")[0] in _keras_versions.ROOTS:
             return _families.keras_of(base)
     return None
 
@@ -235,3 +236,7 @@ def _session(keras):
     # Not every version's public modules have it.
     backend = keras.callbacks.Callback.__module__.rsplit(".", 1)[0] + ".backend"
     return sys.modules[backend].get_session()
+
+
+# Where users find it.
+LossScaleCallback.__module__ = "tf_lossscale_compat.keras.callbacks"

@@ -8,7 +8,7 @@ nor does the step that `fit` of Keras 3 itself takes, which is known by its code
 
 from absl import logging
 
-from tf_lossscale_compat import _tf
+from tf_lossscale_compat._core import _tf
 
 tf = _tf.tf
 

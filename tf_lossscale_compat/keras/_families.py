@@ -10,8 +10,8 @@ import importlib.util
 import sys
 from typing import Any
 
-from tf_lossscale_compat import _tf
-from tf_lossscale_compat.keras import _keras3, _optimizer_v2, _tf_keras, _versions
+from tf_lossscale_compat._core import _keras_versions, _tf
+from tf_lossscale_compat.keras import _keras3, _optimizer_v2, _tf_keras
 
 tf = _tf.tf
 
@@ -28,7 +28,7 @@ _FAMILIES = {
 def _family(optimizer_class):
     """Returns (mixin, base class of the family), or None."""
     for base in optimizer_class.__mro__:
-        if base.__module__.split(".")[0] in _versions.ROOTS and base.__name__ in _FAMILIES:
+        if base.__module__.split(".")[0] in _keras_versions.ROOTS and base.__name__ in _FAMILIES:
             return _FAMILIES[base.__name__], base
     return None
 
@@ -37,7 +37,9 @@ def is_kerass_own(optimizer):
     """Returns whether `optimizer` is a loss-scale optimizer of any Keras, and none of these."""
     if isinstance(type(optimizer), _OfOneFamily):
         return False
-    of_keras = [c for c in type(optimizer).__mro__ if c.__module__.split(".")[0] in _versions.ROOTS]
+    of_keras = [
+        c for c in type(optimizer).__mro__ if c.__module__.split(".")[0] in _keras_versions.ROOTS
+    ]
     return any(base.__name__.startswith("LossScaleOptimizer") for base in of_keras)
 
 

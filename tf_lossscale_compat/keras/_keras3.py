@@ -6,9 +6,17 @@ from typing import Any, Iterable
 
 from absl import logging
 
-from tf_lossscale_compat import _agreement, _arguments, _gradients, _scaler, _step, _tf
-from tf_lossscale_compat import loss_scale as loss_scale_lib
-from tf_lossscale_compat.keras import _aggregation, _calls, _shared, _versions
+from tf_lossscale_compat._core import (
+    _agreement,
+    _arguments,
+    _gradients,
+    _keras_versions,
+    _scaler,
+    _step,
+    _tf,
+)
+from tf_lossscale_compat._scalers import _loss_scales
+from tf_lossscale_compat.keras import _aggregation, _calls, _shared
 
 tf = _tf.tf
 
@@ -98,7 +106,7 @@ class Keras3(_shared.WeightDecay):
     _scaled_unless_asked = True
 
     def _in_step_of_fit(self):
-        return _versions.in_step_of_fit(self._keras, self)
+        return _keras_versions.in_step_of_fit(self._keras, self)
 
     inner_optimizer: Any = None  # An attribute of each instance, no property.
 
@@ -123,7 +131,7 @@ class Keras3(_shared.WeightDecay):
         self.__dict__["_tflsc_owned_whole"] = None
         super()._track_loss_scale(loss_scale)
         # One of a user's may hold more than its variables.
-        if type(loss_scale) in (loss_scale_lib.DynamicLossScale, loss_scale_lib.FixedLossScale):
+        if type(loss_scale) in (_loss_scales.DynamicLossScale, _loss_scales.FixedLossScale):
             self.__dict__["_tflsc_owned_whole"] = loss_scale
         if self._owned:  # Checkpoints take no list that something was removed from.
             for name, variable in self._owned.items():
@@ -132,7 +140,7 @@ class Keras3(_shared.WeightDecay):
             self._owned.clear()
             del self._tracker
             super(self._native, self).__init__(learning_rate=0.0, name=self.name)
-        if isinstance(loss_scale, loss_scale_lib.DynamicLossScale):
+        if isinstance(loss_scale, _loss_scales.DynamicLossScale):
             self.step_counter = self._own("step_counter", loss_scale.good_steps)
             self.dynamic_scale = self._own("dynamic_scale", loss_scale.current_loss_scale)
         for name, variable in _shared.named_variables_of(loss_scale).items():
@@ -182,7 +190,7 @@ class Keras3(_shared.WeightDecay):
         self._settable("dynamic_growth_steps")._increment_period = value
 
     def _settable(self, name):
-        if not isinstance(self._loss_scale, loss_scale_lib.DynamicLossScale):
+        if not isinstance(self._loss_scale, _loss_scales.DynamicLossScale):
             raise AttributeError(
                 f"{name} can be set where the loss scale is a DynamicLossScale, and it is "
                 f"{self._loss_scale!r}."
@@ -422,7 +430,7 @@ class Keras3(_shared.WeightDecay):
             super().load_own_variables(store)  # Which warns.
             return
         # Files of Keras' own class hold two of the loss scale, which come first here, too.
-        dynamic = isinstance(self._loss_scale, loss_scale_lib.DynamicLossScale)
+        dynamic = isinstance(self._loss_scale, _loss_scales.DynamicLossScale)
         more = len(self._owned) - 2 if dynamic else 0
         # As many may be those of another kind, whose counter stands where the scale does here.
         if first not in (len(own), len(own) - more) or not all(

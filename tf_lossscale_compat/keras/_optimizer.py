@@ -8,19 +8,26 @@ import inspect
 import numbers
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from tf_lossscale_compat import _tf  # First, as it says what to do without TensorFlow.
+from tf_lossscale_compat._core import _tf  # First, as it says what to do without TensorFlow.
 
 # isort: split
 
-from tf_lossscale_compat import _agreement, _arguments, _ownership, _replicas, _scaler
-from tf_lossscale_compat import loss_scale as loss_scale_lib
-from tf_lossscale_compat.keras import _families, _shared, _versions
+from tf_lossscale_compat._core import (
+    _agreement,
+    _arguments,
+    _keras_versions,
+    _ownership,
+    _replicas,
+    _scaler,
+)
+from tf_lossscale_compat._scalers import _loss_scales
+from tf_lossscale_compat.keras import _families, _shared
 
 if TYPE_CHECKING:
     import tensorflow as tf
     from typing_extensions import Self
 
-    from tf_lossscale_compat import _types
+    from tf_lossscale_compat._core import _types
 else:
     tf = _tf.tf
 
@@ -70,7 +77,7 @@ class _Wrapper(_shared.LossScaling):
             )
         self._check_wrapped(optimizer, enabled)
         _replicas.check_strategy()
-        loss_scale = make_loss_scale() if enabled else loss_scale_lib.FixedLossScale(1)
+        loss_scale = make_loss_scale() if enabled else _loss_scales.FixedLossScale(1)
         _ownership.check(_ownership.KERAS, loss_scale)
         scaler = _scaler.Scaler(loss_scale)
         family._check_scaler(self, scaler)
@@ -157,8 +164,8 @@ class _Wrapper(_shared.LossScaling):
         options = dict(self._options)
         if "agree" in options:
             options["agree"] = True  # No config holds a function.
-        if isinstance(options.get("loss_scale"), loss_scale_lib.LossScale):
-            options["loss_scale"] = loss_scale_lib.serialize(options["loss_scale"])
+        if isinstance(options.get("loss_scale"), _loss_scales.LossScale):
+            options["loss_scale"] = _loss_scales.serialize(options["loss_scale"])
         return options
 
     def __reduce_ex__(self, protocol: Any) -> tuple[Any, ...]:
@@ -227,14 +234,14 @@ def _loss_scale_of_config(loss_scale, custom_objects):
         known = {
             name: cls
             for name, cls in (custom_objects or {}).items()
-            if isinstance(cls, type) and issubclass(cls, loss_scale_lib.LossScale)
+            if isinstance(cls, type) and issubclass(cls, _loss_scales.LossScale)
         }
-        return loss_scale_lib.deserialize(loss_scale, custom_objects=known)
+        return _loss_scales.deserialize(loss_scale, custom_objects=known)
     return _loss_scale(loss_scale)
 
 
 def _loss_scale(identifier):
-    loss_scale = loss_scale_lib.get(identifier)
+    loss_scale = _loss_scales.get(identifier)
     if loss_scale is None:
         raise ValueError("loss_scale cannot be None")
     return loss_scale
@@ -245,7 +252,7 @@ def _asked(loss_scale):
     if not isinstance(loss_scale, (type(None), str, int, float, dict)):
         loss_scale = _loss_scale(loss_scale)
         with contextlib.suppress(NotImplementedError):  # Which asking for the config raises.
-            loss_scale = loss_scale_lib.serialize(loss_scale)
+            loss_scale = _loss_scales.serialize(loss_scale)
     return {"loss_scale": loss_scale}
 
 
@@ -270,8 +277,8 @@ def _of_numbers(dynamic=True, initial_scale=None, dynamic_growth_steps=None):
             )
     try:
         if not dynamic:
-            return loss_scale_lib.FixedLossScale(initial_scale)
-        return loss_scale_lib.DynamicLossScale(
+            return _loss_scales.FixedLossScale(initial_scale)
+        return _loss_scales.DynamicLossScale(
             2.0**15 if initial_scale is None else initial_scale,
             2000 if dynamic_growth_steps is None else dynamic_growth_steps,
         )
@@ -371,7 +378,7 @@ class LossScaleOptimizer(_Wrapper, _Family):
     @property
     def loss_scale(self) -> Any:
         """The current loss scale, a scalar float32 tensor."""
-        if _versions.called_by_compile():  # To compare it with a policy's, as no tensor can be.
+        if _keras_versions.called_by_compile():  # Compares it with a policy's.
             return self._loss_scale
         return self._loss_scale()
 
@@ -384,7 +391,7 @@ class LossScaleOptimizer(_Wrapper, _Family):
             "dynamic_growth_steps": self.dynamic_growth_steps,
         }
         if not self._numbers_say_all():
-            config["loss_scale"] = loss_scale_lib.serialize(self._loss_scale)
+            config["loss_scale"] = _loss_scales.serialize(self._loss_scale)
         config.update(self._options_in_config())
         if config["dynamic"] and not self._says_dynamic:
             del config["dynamic"]
@@ -392,7 +399,7 @@ class LossScaleOptimizer(_Wrapper, _Family):
 
     def _numbers_say_all(self):
         """False for a loss scale that only a config of TensorFlow 2.0 can have brought."""
-        of_config = loss_scale_lib.serialize(self._loss_scale)
+        of_config = _loss_scales.serialize(self._loss_scale)
         if of_config["class_name"] == "FixedLossScale":
             return set(of_config["config"]) == {"loss_scale_value"}
         simple = {"initial_loss_scale", "increment_period", "multiplier"}
@@ -460,7 +467,7 @@ class ExperimentalLossScaleOptimizer(LossScaleOptimizer, _ExperimentalFamily):
         )
 
     @property
-    def loss_scale(self) -> loss_scale_lib.LossScale:
+    def loss_scale(self) -> _loss_scales.LossScale:
         """The `LossScale`."""
         return self._loss_scale
 
@@ -468,7 +475,7 @@ class ExperimentalLossScaleOptimizer(LossScaleOptimizer, _ExperimentalFamily):
         """Returns the optimizer's and the loss scale's configs, as TensorFlow r2.0 did."""
         return {
             "optimizer": self._serialize_inner(),
-            "loss_scale": loss_scale_lib.serialize(self._loss_scale),
+            "loss_scale": _loss_scales.serialize(self._loss_scale),
             **self._options_in_config(),
         }
 

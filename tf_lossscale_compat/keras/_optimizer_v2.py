@@ -5,8 +5,8 @@ from __future__ import annotations
 import sys
 from typing import Any, Iterable
 
-from tf_lossscale_compat import _agreement, _scaler, _step, _tf
-from tf_lossscale_compat.keras import _aggregation, _shared, _versions
+from tf_lossscale_compat._core import _agreement, _keras_versions, _scaler, _step, _tf
+from tf_lossscale_compat.keras import _aggregation, _shared
 
 tf = _tf.tf
 
@@ -57,7 +57,7 @@ class OptimizerV2(_shared.WrapsTFKeras):
     def _track_loss_scale(self, loss_scale):
         super()._track_loss_scale(loss_scale)
         for variable in _scaler.variables(loss_scale):
-            _versions.track_in_session(variable)
+            _keras_versions.track_in_session(variable)
 
     @classmethod
     def _counts_skipped(cls):
@@ -191,7 +191,7 @@ class OptimizerV2(_shared.WrapsTFKeras):
     def weights(self) -> list[Any]:
         """The variables of the inner optimizer, without those of the loss scale; a list."""
         # Files hold those, too: there is no other place for them.
-        own = _scaler.variables(self._loss_scale) if _versions.called_by_hdf5_saving() else []
+        own = _scaler.variables(self._loss_scale) if _keras_versions.called_by_hdf5_saving() else []
         return list(self._optimizer.weights) + own
 
     def get_weights(self) -> list[Any]:

@@ -9,15 +9,14 @@ from typing import TYPE_CHECKING, Any, Iterable
 
 import numpy as np
 
-from tf_lossscale_compat import _agreement, _gradients, _ownership, _scaler, _step, _tf
-from tf_lossscale_compat import loss_scale as loss_scale_lib
-from tf_lossscale_compat import loss_scale_manager as lsm
+from tf_lossscale_compat._core import _agreement, _gradients, _ownership, _scaler, _step, _tf
+from tf_lossscale_compat._scalers import _loss_scales, _managers
 from tf_lossscale_compat.keras import _aggregation, _calls
 
 if TYPE_CHECKING:
     import tensorflow as tf
 
-    from tf_lossscale_compat import _types
+    from tf_lossscale_compat._core import _types
 else:
     tf = _tf.tf
 
@@ -110,7 +109,7 @@ class LossScaling(_MixedIntoKeras):
             self._check_reaches(name, value)
             super().__setattr__(name, value)
         elif value is not self._loss_scale:
-            old, new = self._loss_scale, loss_scale_lib.get(value)
+            old, new = self._loss_scale, _loss_scales.get(value)
             if new is None:
                 raise ValueError("loss_scale cannot be None")
             _ownership.check(_ownership.KERAS, new)
@@ -161,13 +160,13 @@ class LossScaling(_MixedIntoKeras):
     @property
     def dynamic(self) -> bool:
         """True if the loss scale changes by itself."""
-        fixed = (loss_scale_lib.FixedLossScale, lsm.FixedLossScaleManager)
+        fixed = (_loss_scales.FixedLossScale, _managers.FixedLossScaleManager)
         return not isinstance(_scaler.unwrap(self._loss_scale), fixed)
 
     @property
     def initial_scale(self) -> float | None:
         """The loss scale at the start, a float; None if a custom `LossScale` does not tell."""
-        if isinstance(self._loss_scale, loss_scale_lib.FixedLossScale):
+        if isinstance(self._loss_scale, _loss_scales.FixedLossScale):
             return self._loss_scale.get_config()["loss_scale_value"]
         return getattr(self._loss_scale, "initial_loss_scale", None)
 

@@ -6,8 +6,8 @@ from typing import Any, Iterable
 
 from absl import logging
 
-from tf_lossscale_compat import _scaler, _step, _tf
-from tf_lossscale_compat.keras import _aggregation, _shared, _versions
+from tf_lossscale_compat._core import _keras_versions, _scaler, _step, _tf
+from tf_lossscale_compat.keras import _aggregation, _shared
 
 tf = _tf.tf
 
@@ -75,7 +75,7 @@ class TFKeras(_shared.WeightDecay, _shared.WrapsTFKeras):
         grads, variables = _shared.split(grads_and_vars)
         _shared.check_place(self, grads)
         with tf.init_scope():  # Branches of a conditional are no place to make slot variables.
-            self.build(_versions.variables_to_build(grads, variables))
+            self.build(_keras_versions.variables_to_build(grads, variables))
         option = "skip_gradients_aggregation"
         aggregation = None
         if aggregates:
@@ -121,7 +121,7 @@ class TFKeras(_shared.WeightDecay, _shared.WrapsTFKeras):
         A list that can be called, too: in TensorFlow 2.10 this was a method.
         """
         # Files in HDF5 hold those, too: there is no other place for them.
-        own = _scaler.variables(self._loss_scale) if _versions.called_by_hdf5_saving() else []
+        own = _scaler.variables(self._loss_scale) if _keras_versions.called_by_hdf5_saving() else []
         return _shared.CallableList(_tf.variables_of(self._optimizer) + own)
 
     def set_weights(self, weights: Any) -> None:

@@ -17,7 +17,7 @@ exit codes:
 import re
 import sys
 
-from tf_lossscale_compat import _install
+from tf_lossscale_compat._core import _install
 
 
 def add_arguments(parser):

@@ -9,7 +9,8 @@ import os
 import re
 import shlex
 
-from tf_lossscale_compat.migrate import _successors, rewrites
+from tf_lossscale_compat._core import _contrib_successors
+from tf_lossscale_compat.migrate import rewrites
 
 # Of names that `tf.compat.v1` alone has since TensorFlow 2 those that show what a file is written
 # for: the commonest.
@@ -57,7 +58,7 @@ def facts(plan, findings):
     for _, name, _ in tree.mentions():
         root, _, rest = rewrites.canonical(name).partition(".")
         shown = f"`tf.{rest}`"
-        gone = _successors.successor(f"tf.{rest}") if rest.startswith("contrib.") else None
+        gone = _contrib_successors.successor(f"tf.{rest}") if rest.startswith("contrib.") else None
         if "tf_slim" in (gone or root):
             found["slim", ""] = None
             if "batch_norm" in tree.attributes and plan.to >= (2, 16):

@@ -1,11 +1,11 @@
 """`tf.contrib.mixed_precision` of TensorFlow r1.15."""
 
-from tf_lossscale_compat.loss_scale_manager import (
+from tf_lossscale_compat._scalers._managers import (
     ExponentialUpdateLossScaleManager,
     FixedLossScaleManager,
     LossScaleManager,
 )
-from tf_lossscale_compat.loss_scale_optimizer import LossScaleOptimizer
+from tf_lossscale_compat._v1._optimizers import LossScaleOptimizer
 
 __all__ = [
     "ExponentialUpdateLossScaleManager",

@@ -6,7 +6,8 @@ or not bound in the file at all.
 
 import re
 
-from tf_lossscale_compat.migrate import _successors, rewrites
+from tf_lossscale_compat._core import _contrib_successors
+from tf_lossscale_compat.migrate import rewrites
 
 _CONTRIB = "tensorflow.contrib"
 _LOOKS_LIKE_TENSORFLOW = re.compile(r"_*(tf|tensorflow)(_?(compat_)?v?[12])?$")
@@ -61,7 +62,7 @@ def _message(canonical):
             f"`{name}` is nothing that TensorFlow 1.15 made public, and this package has no such"
             " name: use one of the classes of `tf_lossscale_compat.contrib.mixed_precision`"
         )
-    successor = _successors.successor(canonical)
+    successor = _contrib_successors.successor(canonical)
     advice = f"write {successor}" if successor else "replace it by hand"
     return f"`{name}` is gone since TensorFlow 2.0: {advice}"
 

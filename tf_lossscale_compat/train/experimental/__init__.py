@@ -1,11 +1,11 @@
 """The loss-scale part of `tf.train.experimental` (TensorFlow r1.14 to 2.3)."""
 
-from tf_lossscale_compat.loss_scale import DynamicLossScale, FixedLossScale, LossScale
-from tf_lossscale_compat.loss_scale_optimizer import (
-    MixedPrecisionLossScaleOptimizer,
+from tf_lossscale_compat._scalers._loss_scales import DynamicLossScale, FixedLossScale, LossScale
+from tf_lossscale_compat._v1._graph_rewrite import (
     disable_mixed_precision_graph_rewrite,
     enable_mixed_precision_graph_rewrite,
 )
+from tf_lossscale_compat._v1._optimizers import MixedPrecisionLossScaleOptimizer
 
 __all__ = [
     "DynamicLossScale",

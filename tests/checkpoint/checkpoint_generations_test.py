@@ -1,0 +1,263 @@
+"""Checkpoints of the original classes, written by TensorFlow 1.15.5 and 2.0.4, restore here.
+
+The checkpoints under `tests/data` and what the originals made of the training after them were
+written by `write_checkpoints.py` there.
+"""
+
+import contextlib
+import os
+import struct
+
+import numpy as np
+import tensorflow as tf
+from absl.testing import parameterized
+
+from tests import modes, originals
+from tests.data import write_checkpoints as data
+from tf_lossscale_compat.contrib import mixed_precision as contrib
+from tf_lossscale_compat.train import experimental
+
+tf1 = tf.compat.v1
+
+FOLDER = os.path.join(originals.ROOT, "tests", "data")
+OURS = data.Classes(contrib, experimental)
+ORIGINALS = data.Classes(originals.contrib(), originals.experimental())
+
+
+def _recorded(case):
+    """(prefix of the checkpoint, state in it, states after each step that followed)."""
+    folder = os.path.join(FOLDER, case)
+    saved, history = data.load(os.path.join(folder, "continued.json"))
+    return os.path.join(folder, "saved" if case in data.BY_NAME else "saved-1"), saved, history
+
+
+def _control_flow(case):
+    """The control flow of 1.15, where it names variables: v1/variable_names_test.py has both."""
+    return modes.control_flow(1) if case.startswith("mixed") else contextlib.nullcontext()
+
+
+def restored_by_name(case, prefix, classes):
+    """Builds the graph of a case, restores it from `prefix` and trains on.
+
+    Returns:
+      (names of the graph's variables, state after restoring, states after each further step).
+    """
+    with _control_flow(case), tf.Graph().as_default(), tf1.Session() as session:
+        training = data.BY_NAME[case](classes)
+        names = [variable.op.name for variable in tf1.global_variables()]
+        tf1.train.Saver().restore(session, prefix)
+        return names, data.graph_state(session), data.continue_in_graph(training, session)
+
+
+def all_restored_by_name():
+    """Restores every case into this package's graphs; called in a child process."""
+    return {case: restored_by_name(case, _recorded(case)[0], OURS) for case in data.BY_NAME}
+
+
+def restored_eagerly(case, prefix, classes):
+    """Restores a case into `classes` eagerly and trains on; returns the states."""
+    training = data.BY_OBJECT[case](classes)
+    status = training.checkpoint.restore(prefix)
+    status.assert_existing_objects_matched()
+    history = data.continue_eagerly(training)
+    # By now every slot has been made, so nothing of the checkpoint may be left over.
+    status.assert_consumed()
+    return history
+
+
+def all_by_object(directory):
+    """What becomes of every object-based case in eager mode; on 1.15 called in a child process.
+
+    Args:
+      directory: where this package may leave checkpoints of its own.
+
+    Returns:
+      {case: {"restored": states of this package after restoring what 2.0.4 wrote,
+      "ours": states of this package after writing a checkpoint itself,
+      "theirs": states of the originals after restoring that}}.
+    """
+    results = {}
+    for case, make in data.BY_OBJECT.items():
+        results[case] = {"restored": restored_eagerly(case, _recorded(case)[0], OURS)}
+        if ORIGINALS.experimental is not None:
+            prefix = os.path.join(directory, case)
+            _, results[case]["ours"] = data.train_and_save_eagerly(make, OURS, prefix)
+            results[case]["theirs"] = restored_eagerly(case, prefix + "-1", ORIGINALS)
+    return results
+
+
+def _restored_in_graph(case, prefix):
+    """Restores a case by objects into a graph and trains on; returns the states."""
+    history = []
+    config = tf1.ConfigProto()
+    # Else division by a constant is rewritten, and a multiplier of 3 comes out an ulp off.
+    config.graph_options.rewrite_options.disable_meta_optimizer = True
+    with tf.Graph().as_default(), tf1.Session(config=config) as session:
+        training = data.BY_OBJECT[case](OURS)
+        places = {
+            name: [tf1.placeholder(tf.float32, [size]) for _ in range(2)]
+            for name, size in data.SIZES.items()
+        }
+        train = training.take(places)
+        status = training.checkpoint.restore(prefix)
+        status.assert_existing_objects_matched()
+        status.assert_consumed()
+        status.run_restore_ops(session)
+        for step in range(data.STEPS_BEFORE, data.STEPS_BEFORE + data.STEPS_AFTER):
+            feed = {}
+            for name, values in data.step_data(step).items():
+                feed.update(zip(places[name], values))
+            session.run(train, feed)
+            history.append(data.bits(session.run(training.state())))
+    return history
+
+
+class GenerationsTestCase(parameterized.TestCase, tf.test.TestCase):
+    def assert_same_history(self, recorded, replayed):
+        """States after each step are equal in the names and bits of all variables."""
+        self.assertLen(replayed, data.STEPS_AFTER)
+        self.assertLen(recorded, data.STEPS_AFTER)
+        for step, (was, now) in enumerate(zip(recorded, replayed)):
+            self.assertEqual(was, now, "step {} after the checkpoint".format(step))
+
+
+class RecordedTest(GenerationsTestCase):
+    @parameterized.parameters(*(list(data.BY_NAME) + list(data.BY_OBJECT)))
+    def test_recorded_history_is_eventful(self, case):
+        """Of the steps after a checkpoint some are skipped, and the loss scale goes both ways."""
+        _, saved, history = _recorded(case)
+        states = [saved] + history
+        scales = [name for name in saved if "loss_scale" in name]
+        self.assertNotEmpty(scales)
+        changes = []
+        for name in scales:
+            values = [struct.unpack(">f", bytes.fromhex(state[name]))[0] for state in states]
+            changes.extend(np.sign(np.diff(values)))
+        self.assertIn(1, changes)
+        self.assertIn(-1, changes)
+        if "w" in saved:
+            still = [before["w"] == after["w"] for before, after in zip(states, states[1:])]
+            self.assertIn(True, still)
+            self.assertIn(False, still)
+
+
+class ByNameTest(GenerationsTestCase):
+    def check(self, case, names, restored, history):
+        prefix, saved, recorded = _recorded(case)
+        self.assertCountEqual([name for name, _ in tf1.train.list_variables(prefix)], names)
+        self.assertEqual(saved, restored)
+        self.assert_same_history(recorded, history)
+
+    @parameterized.parameters(*data.BY_NAME)
+    def test_restores_and_continues(self, case):
+        """Variables have the names that 1.15.5 gave them, and training goes on bit for bit."""
+        self.check(case, *restored_by_name(case, _recorded(case)[0], OURS))
+
+    def test_restores_and_continues_with_the_other_control_flow(self):
+        """The same with v1 behaviour on TensorFlow 2, and with v2 behaviour on TensorFlow 1."""
+        switch = "enable_v2_behavior" if originals.IS_TF1 else "disable_v2_behavior"
+        results = originals.call_in_child(
+            switch,
+            "tests.checkpoint.checkpoint_generations_test",
+            "all_restored_by_name",
+            [],
+            self.get_temp_dir(),
+        )
+        self.assertCountEqual(data.BY_NAME, results)
+        for case, result in results.items():
+            with self.subTest(case):
+                self.check(case, *result)
+
+    @parameterized.parameters(*data.BY_NAME)
+    def test_trains_as_the_original_from_the_start(self, case):
+        """Up to the checkpoint and beyond it the same bits as 1.15.5, and in the checkpoint."""
+        prefix = os.path.join(self.get_temp_dir(), case)
+        with _control_flow(case):
+            saved, history = data.train_and_save_in_graph(data.BY_NAME[case], OURS, prefix)
+        _, recorded_saved, recorded = _recorded(case)
+        self.assertEqual(recorded_saved, saved)
+        self.assert_same_history(recorded, history)
+
+    @parameterized.parameters(*data.BY_NAME)
+    def test_original_restores_what_this_package_writes(self, case):
+        """A checkpoint written here goes on under the original as it would have gone on here."""
+        if not originals.IS_TF1:
+            self.skipTest(
+                "only TensorFlow 1.15 has tf.contrib, and only its control flow gives the "
+                "originals' variables these names"
+            )
+        prefix = os.path.join(self.get_temp_dir(), case)
+        saved, history = data.train_and_save_in_graph(data.BY_NAME[case], OURS, prefix)
+        _, restored, continued = restored_by_name(case, prefix, ORIGINALS)
+        self.assertEqual(saved, restored)
+        self.assert_same_history(history, continued)
+
+
+class ByObjectTest(GenerationsTestCase):
+    results = None
+
+    def eagerly(self, case):
+        """All cases at once, as a process of its own may be needed."""
+        if ByObjectTest.results is None:
+            directory = self.get_temp_dir()
+            ByObjectTest.results = originals.call_eagerly(
+                "tests.checkpoint.checkpoint_generations_test",
+                "all_by_object",
+                [directory],
+                directory,
+            )
+        return ByObjectTest.results[case]
+
+    @parameterized.parameters(*data.BY_OBJECT)
+    def test_restores_and_continues_eagerly(self, case):
+        """Every object of a checkpoint of 2.0.4 is matched, and training goes on bit for bit."""
+        self.assert_same_history(_recorded(case)[2], self.eagerly(case)["restored"])
+
+    @parameterized.parameters(*data.BY_OBJECT)
+    def test_restores_and_continues_in_a_graph(self, case):
+        """The same from the eager checkpoint into a graph with a Session."""
+        prefix, _, recorded = _recorded(case)
+        self.assert_same_history(recorded, _restored_in_graph(case, prefix))
+
+    @parameterized.parameters(*data.BY_OBJECT)
+    def test_original_restores_what_this_package_writes(self, case):
+        """A checkpoint written here goes on under the original as it would have gone on here."""
+        if ORIGINALS.experimental is None:
+            self.skipTest("this TensorFlow has no loss scales of its own")
+        self.assertTrue(originals.is_original(ORIGINALS.experimental.DynamicLossScale))
+        results = self.eagerly(case)
+        self.assert_same_history(_recorded(case)[2], results["ours"])
+        self.assert_same_history(results["ours"], results["theirs"])
+
+
+class WriterTest(tf.test.TestCase):
+    def test_writes_again_what_is_committed(self):
+        """Where an original is installed, the script gives the committed values once more."""
+        if originals.VERSION not in ("1.15.5", "2.0.4"):
+            self.skipTest("only TensorFlow 1.15.5 and 2.0.4 have what was recorded")
+        status, out, err = originals.child(
+            [os.path.join(FOLDER, "write_checkpoints.py"), self.get_temp_dir()]
+        )
+        self.assertEqual(0, status, out + err)
+        cases = data.BY_NAME if originals.IS_TF1 else data.BY_OBJECT
+        for case in cases:
+            with open(os.path.join(FOLDER, case, "continued.json")) as committed:
+                with open(os.path.join(self.get_temp_dir(), case, "continued.json")) as again:
+                    self.assertEqual(committed.read(), again.read(), case)
+
+    def test_refuses_to_write_without_the_originals(self):
+        """A checkpoint of this package's making would prove nothing."""
+        if originals.VERSION in ("1.15.5", "2.0.4"):
+            namespace = tf1.train.experimental
+            name, ours = "DynamicLossScale", experimental.DynamicLossScale
+            with tf1.test.mock.patch.object(namespace, name, ours):
+                with self.assertRaisesRegex(SystemExit, "not TensorFlow's own"):
+                    data.main([self.get_temp_dir()])
+        else:
+            with self.assertRaisesRegex(SystemExit, "run it under TensorFlow"):
+                data.main([self.get_temp_dir()])
+        self.assertEqual([], os.listdir(self.get_temp_dir()))
+
+
+if __name__ == "__main__":
+    tf.test.main()

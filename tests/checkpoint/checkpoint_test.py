@@ -1,0 +1,937 @@
+"""Loss scales found in every kind of checkpoint and carried into every kind of loss scale."""
+
+import contextlib
+import functools
+import hashlib
+import importlib.util
+import itertools
+import json
+import os
+import shutil
+import struct
+import tempfile
+import zipfile
+from unittest import mock
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from absl import logging
+from absl.testing import parameterized
+
+from tests import crossed, keras_homes, modes, originals, policies
+from tf_lossscale_compat import checkpoint, loss_scale
+from tf_lossscale_compat.checkpoint import _keras_files
+from tf_lossscale_compat.contrib import mixed_precision as contrib
+from tf_lossscale_compat.keras import mixed_precision
+from tf_lossscale_compat.train import experimental
+
+tf1 = tf.compat.v1
+
+DATA = os.path.join(originals.ROOT, "tests", "data")
+VERSION = tuple(int(part) for part in tf.__version__.split(".")[:2])
+
+
+def data(*parts):
+    return os.path.join(DATA, *parts)
+
+
+def recorded(case):
+    """The variables of a recorded case, {name: value}, as write_checkpoints.py left them."""
+    with open(data(case, "continued.json")) as file:
+        state = json.load(file)["states"][0]
+    forms = {"loss_scale": ">f", "good_steps": ">i", "bad_steps": ">i"}
+    values = {}
+    for name, bits in state.items():
+        form = next((form for part, form in forms.items() if part in name), None)
+        if form:
+            form = ">q" if len(bits) == 16 else form
+            values[name] = struct.unpack(form, bytes.fromhex(bits))[0]
+    return values
+
+
+# (path, layout, {key: names of scale, good and bad steps in what write_checkpoints.py noted})
+RECORDED = [
+    (
+        data("contrib_two_optimizers", "saved"),
+        "contrib by name",
+        {
+            "loss_scale": ("loss_scale", "good_steps", "bad_steps"),
+            "loss_scale_1": ("loss_scale_1", "good_steps_1", "bad_steps_1"),
+        },
+    ),
+    (
+        data("contrib_scoped", "saved"),
+        "contrib by name",
+        {"scaling/loss_scale": ("scaling/loss_scale", "scaling/good_steps", "scaling/bad_steps")},
+    ),
+    (
+        data("contrib_accumulation", "saved"),
+        "contrib by name",
+        {"loss_scale": ("loss_scale", "good_steps", "bad_steps")},
+    ),
+    (
+        data("mixed_precision_optimizers", "saved"),
+        "dynamic by name",
+        {
+            "current_loss_scale": ("current_loss_scale", "good_steps"),
+            "current_loss_scale_1": ("current_loss_scale_1", "good_steps_1"),
+        },
+    ),
+    (
+        data("mixed_precision_accumulation", "saved"),
+        "dynamic by name",
+        {"current_loss_scale": ("current_loss_scale", "good_steps")},
+    ),
+    (
+        data("object_optimizer", "saved-1"),
+        "dynamic by object",
+        {"optimizer/loss_scale": ("loss_scale", "good_steps")},
+    ),
+    (
+        data("object_loss_scale", "saved-1"),
+        "dynamic by object",
+        {"loss_scale": ("loss_scale", "good_steps")},
+    ),
+]
+KERAS = [
+    (data("keras3", "saved-1"), "keras3 by object", "optimizer"),
+    (data("keras3", "model.keras"), "keras3 HDF5", "optimizer"),
+    (data("keras3", "model.weights.h5"), "keras3 HDF5", "optimizer"),
+    (data("keras3", "model.h5"), "keras3 HDF5", "optimizer_weights/loss_scale_optimizer"),
+    (data("tf_keras", "saved-1"), "dynamic by object", "optimizer/loss_scale"),
+]
+
+# One of each layout, with the key where there are several.
+SOURCES = {
+    "contrib": (data("contrib_two_optimizers", "saved"), "loss_scale"),
+    "contrib scoped": (data("contrib_scoped", "saved"), None),
+    "dynamic": (data("mixed_precision_optimizers", "saved"), "current_loss_scale_1"),
+    "dynamic object": (data("object_optimizer", "saved-1"), None),
+    "keras3 object": (data("keras3", "saved-1"), None),
+    "keras3 .keras": (data("keras3", "model.keras"), None),
+    "keras3 .h5": (data("keras3", "model.h5"), None),
+    "tf_keras": (data("tf_keras", "saved-1"), None),
+}
+
+
+@functools.lru_cache(maxsize=None)
+def source(name):
+    return checkpoint.read(*SOURCES[name])
+
+
+def manager():
+    return contrib.ExponentialUpdateLossScaleManager(8.0, 3)
+
+
+def dynamic():
+    return experimental.DynamicLossScale(8.0, 3)
+
+
+def v1_optimizer():
+    return tf1.train.GradientDescentOptimizer(0.5)
+
+
+def manager_variables(made):
+    return [made._loss_scale, made._num_good_steps, made._num_bad_steps]
+
+
+def dynamic_variables(made):
+    return [made._current_loss_scale, made._num_good_steps]
+
+
+def stands_for(*names):
+    """A class with attributes of its own only, as the Keras optimizers of this package have."""
+
+    def make():
+        inner = dynamic()
+        wrapper = type("LossScaleOptimizer", (), {})()
+        for name in names:
+            setattr(wrapper, name, inner)
+        # Those over Keras 3 inherit these, which are then not what counts.
+        wrapper.dynamic_scale, wrapper.step_counter = tf1.Variable(1.0), tf1.Variable(0)
+        return wrapper, dynamic_variables(inner)
+
+    return make
+
+
+def with_variables(make, variables, inner=lambda made: made):
+    def make_both():
+        made = make()
+        return made, variables(inner(made))
+
+    return make_both
+
+
+# {name: function that returns a target and its variables: scale, good steps, maybe bad steps}
+TARGETS = {
+    "manager": with_variables(manager, manager_variables),
+    "loss scale": with_variables(dynamic, dynamic_variables),
+    "loss scale of a manager": with_variables(
+        lambda: loss_scale.get(manager()), manager_variables, lambda made: made.manager
+    ),
+    "contrib optimizer": with_variables(
+        lambda: contrib.LossScaleOptimizer(v1_optimizer(), manager()),
+        manager_variables,
+        lambda made: made._loss_scale_manager,
+    ),
+    "contrib optimizer, loss scale": with_variables(
+        lambda: contrib.LossScaleOptimizer(v1_optimizer(), dynamic()),
+        dynamic_variables,
+        lambda made: made._loss_scale_manager.loss_scale,
+    ),
+    "v1 optimizer": with_variables(
+        lambda: experimental.MixedPrecisionLossScaleOptimizer(v1_optimizer(), dynamic()),
+        dynamic_variables,
+        lambda made: made._loss_scale,
+    ),
+    "v1 optimizer, manager": with_variables(
+        lambda: experimental.MixedPrecisionLossScaleOptimizer(v1_optimizer(), manager()),
+        manager_variables,
+        lambda made: made._loss_scale.manager,
+    ),
+    "Keras, experimental": stands_for("loss_scale"),
+    "Keras, stable": stands_for("_loss_scale"),
+}
+if originals.contrib():
+    TARGETS["TensorFlow's manager"] = with_variables(
+        lambda: originals.contrib().ExponentialUpdateLossScaleManager(8.0, 3), manager_variables
+    )
+if originals.experimental():
+    TARGETS["TensorFlow's v1 optimizer"] = with_variables(
+        lambda: originals.experimental().MixedPrecisionLossScaleOptimizer(
+            v1_optimizer(), originals.experimental().DynamicLossScale(8.0, 3)
+        ),
+        dynamic_variables,
+        lambda made: made._loss_scale,
+    )
+
+
+def hash_of_files(folder):
+    hashes = {}
+    for parent, _, names in os.walk(folder):
+        for name in names:
+            with open(os.path.join(parent, name), "rb") as file:
+                hashes[os.path.join(parent, name)] = hashlib.sha1(file.read()).hexdigest()
+    return hashes
+
+
+@contextlib.contextmanager
+def warnings():
+    """Yields a list of the warnings of this package."""
+    found = []
+    with mock.patch.object(logging, "warning", lambda text, *values: found.append(text % values)):
+        yield found
+
+
+class CheckpointTestCase(parameterized.TestCase, tf.test.TestCase):
+    def folder(self):
+        folder = tempfile.mkdtemp()
+        self.addCleanup(shutil.rmtree, folder)
+        return folder
+
+    def assert_fails(self, path, *patterns, **arguments):
+        with self.assertRaises(checkpoint.CheckpointError) as caught:
+            checkpoint.read(path, **arguments)
+        for pattern in patterns:
+            self.assertRegex(str(caught.exception), pattern)
+        return str(caught.exception)
+
+
+class ReadTest(CheckpointTestCase):
+    @parameterized.parameters(*RECORDED)
+    def test_what_the_originals_wrote(self, path, layout, keys):
+        values = recorded(os.path.basename(os.path.dirname(path)))
+        expected = []
+        for key, (scale, good, *bad) in sorted(keys.items()):
+            bad = values[bad[0]] if bad else None
+            expected.append(
+                checkpoint.LossScaleState(values[scale], values[good], bad, layout, key)
+            )
+        self.assertEqual(expected, checkpoint.find(path))
+
+    @parameterized.parameters(*KERAS)
+    def test_what_keras_wrote(self, path, layout, key):
+        with open(os.path.join(os.path.dirname(path), "state.json")) as file:
+            saved = json.load(file)
+        expected = checkpoint.LossScaleState(saved["scale"], saved["steps"], None, layout, key)
+        self.assertEqual(expected, checkpoint.read(path))
+        self.assertIsInstance(expected.good_steps, int)
+
+    def test_keras_before_3_keeps_no_loss_scale_in_its_own_files(self):
+        self.assert_fails(
+            data("tf_keras", "model.keras"), "no dynamic loss scale", "Keras before 3"
+        )
+
+    @parameterized.parameters("", "a", "b/c")
+    def test_both_generations_in_one_scope(self, scope):
+        """Their counters share a name, which the graph numbers; and so may a user's variables."""
+        prefix = os.path.join(self.folder(), "saved")
+        states = [
+            checkpoint.LossScaleState(2.0**number, number, 10 * number, "", "")
+            for number in range(4)
+        ]
+        with tf.Graph().as_default(), tf1.Session() as session, warnings():
+            with tf1.variable_scope(scope, use_resource=True) if scope else self.nothing():
+                made = [manager(), dynamic(), manager(), dynamic()]
+                if scope == "a":
+                    tf1.Variable(4.0, name="loss_scale")
+                    tf1.Variable([4.0], name="current_loss_scale")
+                    tf1.Variable("text", name="good_steps")
+                updates = [checkpoint.assign(state, one) for state, one in zip(states, made)]
+            session.run(tf1.global_variables_initializer())
+            session.run(updates)
+            tf1.train.Saver().save(session, prefix)
+        start = scope + "/" if scope else ""
+        expected = [
+            (start + "current_loss_scale", 2.0, 1, None),
+            (start + "current_loss_scale_1", 8.0, 3, None),
+            (start + "loss_scale", 1.0, 0, 0),
+            (start + "loss_scale_1", 4.0, 2, 20),
+        ]
+        found = [(s.key, s.scale, s.good_steps, s.bad_steps) for s in checkpoint.find(prefix)]
+        self.assertEqual(expected, found)
+
+    @contextlib.contextmanager
+    def nothing(self):
+        yield
+
+    def test_loss_scale_under_other_names_of_an_object_graph(self):
+        """Where an object hangs does not matter, nor under which name a variable was saved."""
+        with modes.eager_mode():
+            inner = dynamic()
+            inner.update([tf.constant(1.0)])
+            made = tf.train.Checkpoint(
+                # Nearer to the root, so this is the name that it is saved under.
+                watched=inner.current_loss_scale,
+                trainer=tf.train.Checkpoint(scales=tf.train.Checkpoint(first=inner)),
+                manager=manager(),
+            )
+            path = made.save(os.path.join(self.folder(), "saved"))
+        names = [name for name, _ in tf.train.list_variables(path)]
+        self.assertIn("watched/.ATTRIBUTES/VARIABLE_VALUE", names)
+        found = checkpoint.find(path)
+        self.assertEqual(
+            [
+                (8.0, 0, 0, "contrib by object", "manager"),
+                (8.0, 1, None, "dynamic by object", "trainer/scales/first"),
+            ],
+            [tuple(state) for state in found],
+        )
+
+    def test_loss_scale_at_the_root(self):
+        with modes.eager_mode():
+            made = dynamic()
+            path = tf.train.Checkpoint(
+                current_loss_scale=made.current_loss_scale, good_steps=made.good_steps
+            ).write(os.path.join(self.folder(), "saved"))
+        self.assertEqual(".", checkpoint.read(path).key)
+
+    def test_sharded_checkpoint(self):
+        prefix = os.path.join(self.folder(), "saved")
+        with tf.Graph().as_default(), tf1.Session() as session:
+            manager()
+            session.run(tf1.global_variables_initializer())
+            tf1.train.Saver(sharded=True).save(session, prefix)
+        self.assertEqual(8.0, checkpoint.read(prefix).scale)
+
+    def test_nothing_is_written(self):
+        folder = os.path.join(self.folder(), "copy")
+        for name in ("contrib_scoped", "object_optimizer", "keras3"):
+            shutil.copytree(data(name), os.path.join(folder, name))
+        before = hash_of_files(folder)
+        for parent, _, names in os.walk(folder):
+            for path in [os.path.join(parent, name) for name in names] + [parent]:
+                with contextlib.suppress(checkpoint.CheckpointError):
+                    checkpoint.read(path)
+        self.assertEqual(before, hash_of_files(folder))
+
+
+class PathTest(CheckpointTestCase):
+    """Which checkpoint a path means."""
+
+    def copy(self, case, to):
+        os.makedirs(to, exist_ok=True)
+        for name in os.listdir(data(case)):
+            shutil.copy(data(case, name), to)
+
+    @parameterized.parameters(".index", ".data-00000-of-00001")
+    def test_a_file_of_it(self, ending):
+        path = data("contrib_scoped", "saved")
+        self.assertEqual(checkpoint.read(path), checkpoint.read(path + ending))
+
+    def test_path_like_and_bytes(self):
+        path = data("contrib_scoped", "saved")
+        self.assertEqual(checkpoint.read(path), checkpoint.read(os.fsencode(path)))
+
+        class PathLike:
+            def __fspath__(self):
+                return path
+
+        self.assertEqual(checkpoint.read(path), checkpoint.read(PathLike()))
+
+    @parameterized.parameters(None, 3, [[]])
+    def test_no_path(self, path):
+        with self.assertRaisesRegex(TypeError, "path must be a str or path-like, got"):
+            checkpoint.read(path)
+
+    def test_remote_path_is_read_by_tensorflow(self):
+        for name in ("contrib_scoped/saved", "keras3/model.keras", "keras3/model.weights.h5"):
+            with self.subTest(name):
+                self.assertEqual(
+                    checkpoint.read(data(name)), checkpoint.read("file://" + data(name))
+                )
+        folder = "file://" + data("object_optimizer")
+        self.assertEqual(
+            checkpoint.read(data("object_optimizer", "saved-1")).scale,
+            checkpoint.read(folder).scale,
+        )
+
+    def test_folder_latest(self):
+        folder = self.folder()
+        with tf.Graph().as_default(), tf1.Session() as session:
+            made = manager()
+            saver = tf1.train.Saver()
+            for step, scale in enumerate([32.0, 16.0, 4.0]):
+                state = checkpoint.LossScaleState(scale, 0, 0, "", "")
+                checkpoint.assign(state, made, session)
+                session.run([made._num_good_steps.initializer, made._num_bad_steps.initializer])
+                saver.save(session, os.path.join(folder, "model"), global_step=step)
+        self.assertEqual(4.0, checkpoint.read(folder).scale)
+        self.assertEqual(16.0, checkpoint.read(os.path.join(folder, "model-1")).scale)
+        moved = os.path.join(self.folder(), "moved")  # The file `checkpoint` has absolute paths.
+        shutil.copytree(folder, moved)
+        for name in os.listdir(folder):
+            os.remove(os.path.join(folder, name))
+        self.assertEqual(4.0, checkpoint.read(moved).scale)
+        for ending in (".index", ".data-00000-of-00001"):
+            os.remove(os.path.join(moved, "model-2" + ending))
+        self.assert_fails(moved, "names '.*model-2', which is not there")
+
+    def test_folder_with_one_checkpoint(self):
+        self.assertEqual("scaling/loss_scale", checkpoint.read(data("contrib_scoped")).key)
+
+    def test_folder_with_several(self):
+        folder = self.folder()
+        self.copy("keras3", folder)
+        os.remove(os.path.join(folder, "checkpoint"))
+        message = self.assert_fails(folder, "holds 4 checkpoints", "Give the path of one")
+        self.assertIn("'model.keras'", message)
+
+    def test_empty_folder(self):
+        self.assert_fails(self.folder(), "holds no checkpoints")
+
+    def test_unzipped_keras_file(self):
+        folder = self.folder()
+        with zipfile.ZipFile(data("keras3", "model.keras")) as archive:
+            archive.extractall(folder)
+        self.assertEqual(source("keras3 .keras"), checkpoint.read(folder))
+
+    def test_saved_model(self):
+        folder = self.folder()
+        with modes.eager_mode():
+            module = tf.Module() if hasattr(tf, "Module") else tf.train.Checkpoint()
+            module.optimizer = experimental.MixedPrecisionLossScaleOptimizer(
+                v1_optimizer(), dynamic()
+            )
+            tf.saved_model.save(module, folder)
+        self.assertEqual(
+            (8.0, 0, None, "dynamic by object", "optimizer/loss_scale"),
+            tuple(checkpoint.read(folder)),
+        )
+
+    def test_checkpoint_of_tensorflow_0(self):
+        folder = self.folder()
+        prefix = os.path.join(folder, "saved")
+        with tf.Graph().as_default(), tf1.Session() as session:
+            manager()
+            session.run(tf1.global_variables_initializer())
+            tf1.train.Saver(write_version=1).save(session, prefix)
+        for path in (prefix, folder):
+            self.assert_fails(path, "V1", "save it again")
+
+
+class ChoiceTest(CheckpointTestCase):
+    PATH = data("contrib_two_optimizers", "saved")
+
+    def test_several_are_listed(self):
+        message = self.assert_fails(self.PATH, "holds 2 loss scales: choose one with key=")
+        self.assertIn("key='loss_scale' (contrib by name, scale 3276.800048828125)", message)
+        self.assertIn("key='loss_scale_1' (contrib by name, scale 1)", message)
+
+    def test_key_chooses(self):
+        for state in checkpoint.find(self.PATH):
+            self.assertEqual(state, checkpoint.read(self.PATH, key=state.key))
+
+    def test_unknown_key(self):
+        message = self.assert_fails(self.PATH, "holds no loss scale 'scale', but", key="scale")
+        self.assertIn("key='loss_scale_1'", message)
+
+    def test_none(self):
+        path = os.path.join(self.folder(), "saved")
+        with tf.Graph().as_default(), tf1.Session() as session:
+            contrib.FixedLossScaleManager(8.0)
+            tf1.Variable(1.0, name="weight")
+            session.run(tf1.global_variables_initializer())
+            tf1.train.Saver().save(session, path)
+        self.assertEmpty(checkpoint.find(path))
+        self.assert_fails(path, "holds no dynamic loss scale", "a fixed one has no state", "weight")
+
+
+class AssignTest(CheckpointTestCase):
+    def check(self, state, variables, values):
+        bad = [state.bad_steps or 0] if len(variables) == 3 else []
+        self.assertEqual([state.scale, state.good_steps, *bad], [value.item() for value in values])
+
+    @crossed.parameters(
+        *[
+            (source, target, mode)
+            for source in SOURCES
+            for target in TARGETS
+            for mode in ("graph_v1", "graph_v2", "eager")
+            if mode == "eager" or source in ("contrib scoped", "dynamic", "keras3 .keras")
+        ]
+    )
+    def test_round_trip(self, name, target, mode):
+        """From every layout into every target, and from what is then saved once more."""
+        state = source(name)
+        prefix = os.path.join(self.folder(), "saved")
+        with modes.entered(mode) as entered, warnings() as warned:
+            made, variables = TARGETS[target]()
+            result = checkpoint.assign(state, made)
+            if mode == "eager":
+                self.assertIsNone(result)
+            else:
+                entered.run(result)
+            self.check(state, variables, entered.value(variables))
+            dropped = len(variables) == 2 and state.bad_steps
+            self.assertLen(warned, 1 if dropped else 0)
+            if dropped:
+                self.assertIn("bad_steps=1 is dropped", warned[0])
+            if mode == "eager":
+                # What the name of an attribute is saved under differs between stand-ins.
+                holder = tf.train.Checkpoint(
+                    **dict(zip(("a", "good_steps", "bad_steps"), variables))
+                )
+                key = ("loss_scale", "current_loss_scale")[len(variables) == 2]
+                setattr(holder, key, variables[0])
+                path = holder.save(prefix)
+            else:
+                path = tf1.train.Saver(variables).save(entered._session, prefix)
+        again = checkpoint.read(path)
+        self.assertEqual(state[:2], again[:2])
+        self.assertEqual((state.bad_steps or 0) if len(variables) == 3 else None, again.bad_steps)
+
+    @parameterized.parameters("graph_v1", "graph_v2")
+    def test_in_a_session(self, mode):
+        with modes.entered(mode) as entered:
+            made, variables = TARGETS["contrib optimizer"]()
+            self.assertIsNone(
+                checkpoint.assign(source("contrib scoped"), made, session=entered._session)
+            )
+            values = entered._session.run(variables)  # Nothing else has initialized them.
+        self.check(source("contrib scoped"), variables, values)
+
+    def test_operation_is_of_the_targets_graph(self):
+        with tf.Graph().as_default() as graph:
+            with tf.name_scope("train"):
+                made = manager()
+        operation = checkpoint.assign(source("contrib scoped"), made)
+        self.assertIs(graph, operation.graph)
+        with tf1.Session(graph=graph) as session:
+            session.run(made._loss_scale.initializer)
+            session.run([variable.initializer for variable in made.variables()])
+            self.assertEqual(8.0, session.run(made._loss_scale))
+            session.run(operation)
+            self.assertEqual(source("contrib scoped").scale, session.run(made._loss_scale))
+
+    def test_training_goes_on_where_it_was(self):
+        """A manager's state in a loss scale: the next growth comes when the manager's would."""
+        state = source("contrib scoped")  # One good step, of two that growth takes.
+        self.assertEqual(1, state.good_steps)
+        with modes.eager_mode(), warnings():
+            going_on = experimental.DynamicLossScale(8.0, 2)
+            checkpoint.assign(state, going_on)
+            going_on.update([tf.constant(1.0)])
+            self.assertEqual(2 * state.scale, going_on().numpy())
+
+    def test_inside_a_function_being_traced(self):
+        with modes.eager_mode():
+            made = dynamic()
+
+            @tf.function
+            def function():
+                checkpoint.assign(source("tf_keras"), made)
+
+            function()
+            self.assertEqual(512.0, made().numpy())
+
+    @parameterized.parameters("eager", "graph_v2")
+    def test_under_a_strategy(self, mode):
+        if mode == "eager" and originals.IS_TF1:
+            self.skipTest("TensorFlow 1.15 has strategies in graphs only")
+        strategy = tf.distribute.MirroredStrategy(["/cpu:0"])
+        with modes.entered(mode) as entered:
+            with strategy.scope():
+                made = manager()
+            result = checkpoint.assign(source("contrib scoped"), made)
+            if mode != "eager":
+                entered.run(result)
+            with strategy.scope():
+                copies = [
+                    strategy.experimental_local_results(variable)[0]
+                    for variable in made.variables()
+                ]
+            self.check(source("contrib scoped"), copies, entered.value(copies))
+
+    def test_count_that_the_counter_cannot_hold(self):
+        state = checkpoint.LossScaleState(8.0, 2**40, None, "", "")
+        with modes.eager_mode():
+            made = manager()
+            checkpoint.assign(state, made)
+            self.assertEqual(2**31 - 2, made._num_good_steps.numpy())
+            made.update_loss_scale(True)
+            self.assertEqual(16.0, made.get_loss_scale().numpy())
+
+    @parameterized.parameters(
+        (lambda: experimental.FixedLossScale(8.0), ValueError, "has a fixed loss scale"),
+        (lambda: contrib.FixedLossScaleManager(8.0), ValueError, "has a fixed loss scale"),
+        (
+            lambda: contrib.LossScaleOptimizer(v1_optimizer(), 8.0),
+            ValueError,
+            "has a fixed loss scale",
+        ),
+        (
+            lambda: experimental.MixedPrecisionLossScaleOptimizer(v1_optimizer(), 8.0),
+            ValueError,
+            "has a fixed loss scale",
+        ),
+        (v1_optimizer, TypeError, "target must be a dynamic loss scale"),
+        (lambda: None, TypeError, "target must be .* got None"),
+        (lambda: 8.0, TypeError, "target must be .* got 8.0"),
+        (lambda: experimental.DynamicLossScale, TypeError, "target must be"),
+        (
+            lambda: experimental.DynamicLossScale(8.0, max_loss_scale=64.0),
+            ValueError,
+            "above the target's max_loss_scale=64.0",
+        ),
+        (
+            lambda: experimental.DynamicLossScale(2.0**20, min_loss_scale=1024.0),
+            ValueError,
+            "below the target's min_loss_scale=1024.0",
+        ),
+    )
+    def test_refused_target(self, make, error, message):
+        with modes.eager_mode():
+            target = make()
+            before = getattr(target, "current_loss_scale", None)
+            before = None if isinstance(target, type) or before is None else before.numpy()
+            with self.assertRaisesRegex(error, message):
+                checkpoint.assign(source("contrib scoped"), target)
+            if before is not None:
+                self.assertEqual(before, target.current_loss_scale.numpy())
+
+    @parameterized.parameters(
+        ((float("nan"), 0, 0), "state.scale must be a finite float above zero, got nan"),
+        ((float("inf"), 0, 0), "state.scale must be a finite float above zero, got inf"),
+        ((0.0, 0, 0), "state.scale must be"),
+        ((1e39, 0, 0), "state.scale must be finite in float32"),
+        (("8", 0, 0), "state.scale must be a finite float above zero, got '8'"),
+        ((8.0, -1, 0), "state.good_steps must not be negative, got -1"),
+        ((8.0, None, 0), "state.good_steps must be an int, got None"),
+        ((8.0, 0, -1), "state.bad_steps must not be negative, got -1"),
+        ((8.0, 0, 1.5), "state.bad_steps must be an int, got 1.5"),
+    )
+    def test_refused_state(self, values, message):
+        with modes.eager_mode():
+            made = manager()
+            with self.assertRaisesRegex(ValueError, message):
+                checkpoint.assign(checkpoint.LossScaleState(*values, "", ""), made)
+            self.assertEqual([8.0, 0, 0], [value.numpy() for value in made.variables()])
+
+    def test_no_state(self):
+        with self.assertRaisesRegex(TypeError, "state must be a LossScaleState.* got 8.0"):
+            checkpoint.assign(8.0, None)
+
+    def test_scale_below_the_floor_warns(self):
+        with modes.eager_mode(), warnings() as warned:
+            made = manager()
+            checkpoint.assign(checkpoint.LossScaleState(0.5, 0, 0, "", ""), made)
+            self.assertEqual(0.5, made.get_loss_scale().numpy())
+        self.assertLen(warned, 1)
+        self.assertIn("below 1", warned[0])
+
+    def test_session_for_an_eager_target(self):
+        with tf.Graph().as_default(), tf1.Session() as session:
+            pass
+        with modes.eager_mode():
+            made = manager()
+            with self.assertRaisesRegex(ValueError, "session must be None"):
+                checkpoint.assign(source("contrib scoped"), made, session=session)
+
+
+def keras_families():
+    """Yields (name, module) of each Keras with a dynamic loss-scale optimizer of its own."""
+    if VERSION >= (2, 16):
+        yield "keras3", "keras"
+        if importlib.util.find_spec("tf_keras"):
+            yield "tf_keras", "tf_keras"
+    else:
+        yield "tf.keras", "tensorflow.keras"
+
+
+def keras_module(name):
+    return tf.keras if name == "tensorflow.keras" else __import__(name)
+
+
+def keras_optimizer(keras, dynamic=True):
+    """Returns (loss-scale optimizer of this Keras, variable that it trains)."""
+    weight = tf.Variable([1.0])
+    inner = keras.optimizers.SGD(0.5)
+    if hasattr(keras.optimizers, "LossScaleOptimizer"):
+        made = keras.optimizers.LossScaleOptimizer(inner, initial_scale=8.0, dynamic_growth_steps=2)
+    elif VERSION < (2, 4):
+        scale = tf1.train.experimental.DynamicLossScale(8.0, 2) if dynamic else 8.0
+        made = keras.mixed_precision.experimental.LossScaleOptimizer(inner, scale)
+    else:
+        growth = {"dynamic_growth_steps": 2} if dynamic else {}
+        made = keras.mixed_precision.LossScaleOptimizer(
+            inner, dynamic=dynamic, initial_scale=8.0, **growth
+        )
+    return made, weight
+
+
+def scale_of(optimizer):
+    if hasattr(optimizer, "dynamic_scale"):
+        return float(np.asarray(optimizer.dynamic_scale))
+    scale = optimizer.loss_scale
+    return float(np.asarray(scale() if callable(scale) else scale))
+
+
+class EagerTestCase(CheckpointTestCase):
+    def setUp(self):
+        super().setUp()
+        # Not enter_context: the TestCase of older TensorFlow has none that works.
+        stack = contextlib.ExitStack()
+        self.addCleanup(stack.close)
+        stack.enter_context(modes.eager_mode())
+
+
+class KerasTest(EagerTestCase):
+    @crossed.parameters(*[(*family, name) for family in keras_families() for name in SOURCES])
+    def test_round_trip(self, _, module, name):
+        state = source(name)
+        made, weight = keras_optimizer(keras_module(module))
+        if hasattr(made, "build"):
+            made.build([weight])
+        with warnings():
+            self.assertIsNone(checkpoint.assign(state, made))
+        self.assertEqual(state.scale, scale_of(made))
+        path = tf.train.Checkpoint(o=made).save(os.path.join(self.folder(), "saved"))
+        again = checkpoint.read(path)
+        self.assertEqual((state.scale, state.good_steps, None), again[:3])
+
+    @parameterized.parameters(*keras_families())
+    def test_training_goes_on_where_it_was(self, _, module):
+        """From contrib's checkpoint: one good step was taken, and growth takes two."""
+        made, weight = keras_optimizer(keras_module(module))
+        if hasattr(made, "build"):
+            made.build([weight])
+        state = source("contrib scoped")
+        with warnings():
+            checkpoint.assign(state, made)
+        gradient = tf.constant([1.0])
+        if hasattr(made, "dynamic_scale"):  # Keras 3 unscales in apply_gradients.
+            gradient = gradient * state.scale
+        made.apply_gradients([(gradient, weight)])
+        self.assertEqual(2 * state.scale, scale_of(made))
+        self.assertAllClose([0.5], weight.numpy())
+
+    @parameterized.parameters(*keras_families())
+    def test_without_variables_or_fixed(self, name, module):
+        if name == "keras3":
+            made, _ = keras_optimizer(keras_module(module))
+            message = "target has no variables for its loss scale yet: call its build"
+        else:
+            made, _ = keras_optimizer(keras_module(module), dynamic=False)
+            message = "target has a fixed loss scale"
+        with self.assertRaisesRegex(ValueError, message):
+            checkpoint.assign(source("contrib scoped"), made)
+
+
+class OurKerasTest(EagerTestCase):
+    """The same with this package's classes, whose loss scale may be of any generation."""
+
+    def wrappers(self, home):
+        managed = manager()
+        yield mixed_precision.LossScaleOptimizer(home.SGD(0.5), True, 8.0, 2), None
+        yield mixed_precision.experimental.LossScaleOptimizer(home.SGD(0.5), dynamic()), None
+        yield mixed_precision.experimental.LossScaleOptimizer(home.SGD(0.5), managed), managed
+
+    @keras_homes.each(SOURCES)
+    def test_round_trip(self, home, name):
+        state = source(name)
+        for made, managed in self.wrappers(home):
+            with warnings():
+                self.assertIsNone(checkpoint.assign(state, made))
+            self.assertEqual(state.scale, float(made._loss_scale()))
+            path = tf.train.Checkpoint(o=made).save(os.path.join(self.folder(), "saved"))
+            bad_steps = None if managed is None else state.bad_steps or 0
+            again = checkpoint.read(path)
+            self.assertEqual((state.scale, state.good_steps, bad_steps), again[:3])
+
+    @keras_homes.each()
+    def test_training_goes_on_where_it_was(self, home):
+        """From contrib's checkpoint: one good step was taken, and growth takes two."""
+        made, _ = next(self.wrappers(home))
+        weight = tf.Variable([1.0])
+        state = source("contrib scoped")
+        with warnings():
+            checkpoint.assign(state, made)
+        made.apply([tf.constant([1.0]) * state.scale], [weight])
+        self.assertEqual(2 * state.scale, float(made.loss_scale))
+        self.assertAllClose([0.5], weight.numpy())
+
+    @keras_homes.each()
+    def test_without_variables_or_fixed(self, home):
+        for fixed in (
+            mixed_precision.LossScaleOptimizer(home.SGD(0.5), False, 8.0),
+            mixed_precision.experimental.LossScaleOptimizer(
+                home.SGD(0.5), contrib.FixedLossScaleManager(8.0)
+            ),
+        ):
+            with self.assertRaisesRegex(ValueError, "target has a fixed loss scale"):
+                checkpoint.assign(source("contrib scoped"), fixed)
+
+    @keras_homes.each()
+    def test_files_of_keras(self, home):
+        if home.kind == "v2":
+            self.skipTest("this Keras saves OptimizerV2 in TensorFlow's own formats only")
+        if keras_homes.VERSION < (2, 12):
+            self.skipTest("the .keras format came with TensorFlow 2.12")
+        # Where Keras 3 also saves the optimizer in .weights.h5, the others do not.
+        names = ["model.keras"] + (["model.weights.h5"] if home.kind == "keras3" else [])
+        for name, number in itertools.product(names, range(3)):
+            made, managed = list(self.wrappers(home))[number]
+            model = home.dense_model()
+            model.compile(made, "mse")
+            model.fit(np.ones([2, 3]), np.ones([2, 2]), verbose=0)
+            path = os.path.join(self.folder(), name)
+            model.save_weights(path) if "weights" in name else model.save(path)
+            bad_steps = None if managed is None else 0
+            self.assertEqual((8.0, 1, bad_steps), checkpoint.read(path)[:3])
+            self.assertEqual("optimizer", checkpoint.read(path).key)
+
+    @keras_homes.each([True, False], ["more", "fewer", "none", "one in front"], kind="keras3")
+    def test_files_of_keras_3_with_an_inner_optimizer_of_its_own_ways(self, home, dynamic, saves):
+        class Inner(home.SGD):
+            def save_own_variables(self, store):
+                values = {}
+                super().save_own_variables(values)
+                left_out = {"fewer": ("0", "1"), "none": tuple(values)}.get(saves, ())
+                more = {"note": np.zeros([])} if saves == "more" else {}
+                for place, value in {**values, **more}.items():
+                    if place not in left_out:
+                        store[place] = value
+
+        wrapper = mixed_precision.LossScaleOptimizer
+        if saves == "one in front":  # Of the inner optimizer's variables.
+
+            class WithMore(wrapper):
+                def build(self, variables):
+                    super().build(variables)
+                    self.more = self.add_variable(shape=(), dtype="float32", name="more")
+
+            wrapper = WithMore
+        inner = Inner(0.25, momentum=0.5)
+        made = wrapper(inner, True, 8.0, 50) if dynamic else wrapper(inner, False, 8.0)
+        model = home.dense_model()
+        model.compile(made, "mse")
+        model.fit(np.ones([2, 3]), np.ones([2, 2]), verbose=0)
+        path = os.path.join(self.folder(), "model.weights.h5")
+        model.save_weights(path)
+        self.assertEqual([(8.0, 1)] * dynamic, [state[:2] for state in checkpoint.find(path)])
+
+    @keras_homes.each(["fixed", "of the user's", "delayed"], kind="keras3")
+    def test_files_of_keras_3_with_other_loss_scales(self, home, name):
+        """What stands where a dynamic scale would may be the inner optimizer's learning rate."""
+        made = {
+            "fixed": lambda: mixed_precision.LossScaleOptimizer(home.Adam(0.25), False, 8.0),
+            "of the user's": lambda: mixed_precision.experimental.LossScaleOptimizer(
+                home.Adam(0.25), policies.Counted()
+            ),
+            "delayed": lambda: mixed_precision.experimental.LossScaleOptimizer(
+                home.Adam(0.25), loss_scale.DynamicLossScale(8.0, 50, hysteresis=3)
+            ),
+        }[name]()
+        model = home.dense_model()
+        model.compile(made, "mse")
+        model.fit(np.ones([2, 3]), np.ones([2, 2]), verbose=0)
+        for file in ("model.keras", "model.weights.h5"):
+            path = os.path.join(self.folder(), file)
+            model.save_weights(path) if "weights" in file else model.save(path)
+            if name == "delayed":
+                self.assertEqual((8.0, 1, None), checkpoint.read(path)[:3])
+                continue
+            self.assertEmpty(checkpoint.find(path))
+            with self.assertRaisesRegex(checkpoint.CheckpointError, "holds no dynamic loss scale"):
+                checkpoint.read(path)
+
+
+class NoCheckpointTest(CheckpointTestCase):
+    """What changed bytes come to is in hostile_files_test.py."""
+
+    @parameterized.parameters("", "no/such/file", "\0", "a" * 5000, "/dev/null", "/dev/zero")
+    def test_no_file(self, path):
+        self.assert_fails(path, "is neither a file nor a folder|Cannot read|no checkpoint")
+
+    def test_folders_in_the_place_of_files(self):
+        folder = self.folder()
+        for name in ("saved.index", "checkpoint", "model.keras", "model.weights.h5"):
+            os.mkdir(os.path.join(folder, name))
+        for name in ("saved", "", "model.keras", "model.weights.h5", "saved.index"):
+            self.assert_fails(os.path.join(folder, name))
+
+    def test_missing_data(self):
+        folder = self.folder()
+        shutil.copy(data("contrib_scoped", "saved.index"), folder)
+        self.assert_fails(folder, "saved.data-00000-of-00001")
+
+    def test_file_that_may_not_be_read(self):
+        with mock.patch.object(tf.io.gfile, "GFile", side_effect=PermissionError("not allowed")):
+            self.assert_fails(data("keras3", "model.h5"), "not allowed")
+
+    def test_zip_bomb_is_not_unpacked(self):
+        path = os.path.join(self.folder(), "model.keras")
+        with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
+            archive.writestr(_keras_files.WEIGHTS, bytes(80 << 20))
+        with mock.patch.object(_keras_files, "read_copy") as read_copy:
+            self.assert_fails(path, "would unpack to 83886080 bytes")
+        read_copy.assert_not_called()
+
+    def test_zip_archive_that_is_not_keras(self):
+        path = os.path.join(self.folder(), "model.keras")
+        with zipfile.ZipFile(path, "w") as archive:
+            archive.writestr("config.json", "{}")
+        self.assert_fails(path, "without model.weights.h5")
+
+
+class WriterTest(CheckpointTestCase):
+    @pytest.mark.slow
+    def test_what_this_keras_writes_is_read(self):
+        """The script that wrote the committed files, run again on the Keras that is installed."""
+        if VERSION < (2, 16):
+            self.skipTest("Keras 3 and tf_keras are beside each other since TensorFlow 2.16")
+        if not importlib.util.find_spec("tf_keras"):
+            self.skipTest("tf_keras is not installed")
+        folder = self.folder()
+        status, out, err = originals.fork([data("write_keras_files.py"), folder])
+        self.assertEqual(0, status, out + err)
+        for path, layout, key in KERAS:
+            with self.subTest(path[len(DATA) :]):
+                state = checkpoint.read(folder + path[len(DATA) :])
+                self.assertEqual((512.0, 2, None, layout, key), tuple(state))
+
+
+if __name__ == "__main__":
+    tf.test.main()

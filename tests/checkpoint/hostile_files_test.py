@@ -1,0 +1,302 @@
+"""Files made to do harm: they end in an answer or an error, and nothing else is read or written."""
+
+import itertools
+import os
+import random
+import shutil
+import struct
+import subprocess
+import sys
+import tempfile
+
+import h5py
+import numpy as np
+import pytest
+import tensorflow as tf
+from absl.testing import absltest
+from tensorflow.core.protobuf import trackable_object_graph_pb2
+
+from tests import originals
+from tf_lossscale_compat import checkpoint
+from tf_lossscale_compat._tools import plot
+from tf_lossscale_compat.monitoring import _summary_tags
+
+DATA = os.path.join(originals.ROOT, "tests", "data")
+CALL = "import sys\nfrom tf_lossscale_compat._tools import cli\nsys.exit(cli.main(sys.argv[1:]))\n"
+
+# Reads all that is in a folder in a process that may take 2 GiB more than TensorFlow has by itself.
+# A line is written before each, so that it is known which one ends the process.
+FUZZ = """
+import os, resource, sys, time
+from tf_lossscale_compat import checkpoint
+from tf_lossscale_compat._tools import plot
+expected = [checkpoint.find(path) for path in sys.argv[2:]]  # Imports all that is needed.
+with open("/proc/self/statm") as file:
+    used = int(file.read().split()[0]) * resource.getpagesize()
+resource.setrlimit(resource.RLIMIT_AS, (used + (2 << 30), used + (2 << 30)))
+found = 0
+for name in sorted(os.listdir(sys.argv[1])):
+    print(name, flush=True)
+    path = os.path.join(sys.argv[1], name)
+    begin = time.time()
+    try:
+        states = plot.read([path]) if name.startswith("logs") else checkpoint.find(path)
+        found += 1
+        assert not name.startswith("unrelated"), states
+        # HDF5 alone has no checksums. With them what is read at all is what was written.
+        assert not name.startswith("summed") or states == expected[int(name[7])], states
+    except (checkpoint.CheckpointError, ValueError) as error:
+        assert name in str(error), error
+    assert time.time() - begin < 20, path
+print("answers:", found)
+"""
+
+
+def events():
+    """The serialized events of a log, one after the other."""
+    for step in range(6):
+        summary = tf.compat.v1.Summary()
+        for tag, value in zip(_summary_tags.ALL, (8.0, step, step % 3, 1.0, 64.0)):
+            summary.value.add(tag=tag, simple_value=value)
+        tensor = summary.value.add(tag=_summary_tags.SCALE).tensor
+        tensor.CopyFrom(tf.compat.v1.make_tensor_proto(4.0))
+        yield tf.compat.v1.Event(step=step, wall_time=float(step), summary=summary)
+
+
+def write_events(path, contents):
+    with tf.io.TFRecordWriter(path) as writer:
+        for content in contents:
+            writer.write(content)
+
+
+def mutated(contents, chance):
+    """A copy of a file's contents with bytes changed, numbers made large, or parts moved."""
+    copy = bytearray(contents)
+    for _ in range(chance.choice([1, 1, 2, 4, 16])):
+        at, kind = chance.randrange(len(copy)), chance.randrange(5)
+        if kind == 0:
+            copy[at] = chance.randrange(256)
+        elif kind == 1:
+            copy[at] ^= 1 << chance.randrange(8)
+        elif kind == 2:
+            number = struct.pack("<Q", chance.choice([0, 2**31 - 1, 2**40, 2**63, 2**64 - 1]))
+            copy[at : at + 8] = number
+        elif kind == 3:
+            del copy[at : at + chance.randrange(1, 64)]
+        else:
+            begin = chance.randrange(len(copy))
+            copy[at:at] = copy[begin : begin + chance.randrange(1, 64)]
+        if not copy:
+            return b"\0"
+    return bytes(copy)
+
+
+class HostileTest(absltest.TestCase):
+    def setUp(self):
+        super().setUp()
+        self.folder = tempfile.mkdtemp()
+        self.addCleanup(shutil.rmtree, self.folder)
+
+    def path(self, *parts):
+        return os.path.join(self.folder, *parts)
+
+    def run_python(self, program, *arguments, cwd=None, timeout=300):
+        script = self.path("script.py")
+        with open(script, "w") as file:
+            file.write(program)
+        return subprocess.run(
+            [sys.executable, script, *arguments],
+            cwd=cwd,
+            timeout=timeout,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            universal_newlines=True,
+            env={**os.environ, "PYTHONPATH": originals.ROOT, "TF_CPP_MIN_LOG_LEVEL": "3"},
+        )
+
+    def test_modules_in_the_current_folder_are_not_run(self):
+        os.mkdir(self.path("here"))
+        for name in ("json", "h5py", "zipfile", "tempfile", "struct", "numpy"):
+            with open(self.path("here", name + ".py"), "w") as file:
+                file.write("open('executed', 'w').close()\n")
+        for name in ("model.keras", "model.h5"):
+            shutil.copy(os.path.join(DATA, "keras3", name), self.path("here"))
+            done = self.run_python(CALL, "checkpoint", "show", name, cwd=self.path("here"))
+            self.assertEqual(0, done.returncode, done.stderr)
+            self.assertIn("keras3 HDF5", done.stdout)
+        self.assertFalse(os.path.exists(self.path("here", "executed")))
+
+    def hdf5(self, fill):
+        """A file in which `fill` makes the loss scale of a group, beside a good counter."""
+        path = self.path("model.h5")
+        with h5py.File(path, "w") as file:
+            group = file.create_group("optimizer")
+            group["good_steps"] = np.int64(3)
+            fill(group)
+        return path
+
+    def secret(self):
+        """The path of a file with a scalar that nothing may read."""
+        path = self.path("secret.h5")
+        with h5py.File(path, "w") as file:
+            file["scale"] = np.float32(4321.0)
+        return path
+
+    def test_hdf5_in_order_is_found(self):
+        path = self.hdf5(lambda group: group.update(current_loss_scale=np.float32(8.0)))
+        self.assertEqual((8.0, 3, None), checkpoint.read(path)[:3])
+
+    def test_hdf5_with_external_storage(self):
+        with open(self.path("secret"), "wb") as file:
+            file.write(np.float32(4321.0).tobytes())
+
+        def fill(group):
+            stored = h5py.h5p.create(h5py.h5p.DATASET_CREATE)
+            stored.set_external(self.path("secret").encode(), 0, 4)
+            space = h5py.h5s.create(h5py.h5s.SCALAR)
+            h5py.h5d.create(group.id, b"current_loss_scale", h5py.h5t.NATIVE_FLOAT, space, stored)
+
+        path = self.hdf5(fill)
+        with h5py.File(path, "r") as file:
+            self.assertEqual(4321.0, file["optimizer/current_loss_scale"][()])  # As h5py does.
+        self.assertEmpty(checkpoint.find(path))
+
+    def test_hdf5_with_external_links(self):
+        link = h5py.ExternalLink(self.secret(), "/scale")
+        path = self.hdf5(lambda group: group.update(current_loss_scale=link))
+        with h5py.File(path, "r") as file:
+            self.assertEqual(4321.0, file["optimizer/current_loss_scale"][()])
+        self.assertEmpty(checkpoint.find(path))
+
+    def test_hdf5_with_soft_links_that_lead_to_each_other(self):
+        def fill(group):
+            group["current_loss_scale"] = h5py.SoftLink("/optimizer/other")
+            group["other"] = h5py.SoftLink("/optimizer/current_loss_scale")
+            group["again"] = group
+
+        self.assertEmpty(checkpoint.find(self.hdf5(fill)))
+
+    def test_hdf5_with_an_array_without_end(self):
+        def fill(group):
+            group.create_dataset("current_loss_scale", (2**60,), "f", chunks=(2**20,))
+
+        self.assertEmpty(checkpoint.find(self.hdf5(fill)))
+
+    def test_object_graph_whose_names_are_its_square(self):
+        """A chain of 100,000 objects, of which each is a loss scale with its path as key."""
+        graph = trackable_object_graph_pb2.TrackableObjectGraph()
+        for index in range(100000):
+            node = graph.nodes.add()
+            node.children.add(node_id=(index + 1) % 100000, local_name="x" * 20)
+        path = self.path("saved")
+        with tf.Graph().as_default(), tf.compat.v1.Session() as session:
+            text = graph.SerializeToString()
+            save = tf.raw_ops.SaveV2(
+                prefix=path,
+                tensor_names=["_CHECKPOINTABLE_OBJECT_GRAPH"],
+                shape_and_slices=[""],
+                tensors=[tf.constant(text)],
+            )
+            session.run(save)
+        with self.assertRaisesRegex(checkpoint.CheckpointError, "nested too deeply"):
+            checkpoint.find(path)
+
+    def test_event_that_claims_more_entries_than_there_are(self):
+        pytest.importorskip("tensorboard")
+        crafted = list(events())[1]
+        crafted.summary.value[-1].tensor.tensor_shape.dim.add(size=2**40)
+        os.mkdir(self.path("logs"))
+        write_events(self.path("logs", "x.tfevents"), [crafted.SerializeToString()])
+        (points,) = plot.read([self.path("logs")]).values()
+        (good, bad) = [scale for _, scale in points[_summary_tags.SCALE]]
+        self.assertEqual(8.0, np.nanmax([good, bad]))
+        self.assertTrue(np.isnan([good, bad]).any())
+
+    def fuzz(self, number):
+        """Has each of these files changed in `number` ways, and read; returns what was said."""
+        sources = [
+            (os.path.join("keras3", "model.keras"), ""),
+            (os.path.join("keras3", "model.weights.h5"), ""),
+            (os.path.join("keras3", "model.h5"), ""),
+            (os.path.join("contrib_scoped", "saved"), ".index"),
+            (os.path.join("object_optimizer", "saved-1"), ".index"),
+            (os.path.join("object_optimizer", "saved-1"), ".data-00000-of-00001"),
+        ]
+        os.mkdir(self.path("files"))
+        for kind, (source, ending) in enumerate(sources):
+            start = "hdf5" if source.endswith(".h5") else "summed"
+            with open(os.path.join(DATA, source + ending), "rb") as file:
+                contents = file.read()
+            for index in range(number):
+                to = self.path("files", f"{start}-{kind}-{index:04d}")
+                if not ending:
+                    to += os.path.splitext(source)[1]
+                else:
+                    os.mkdir(to)
+                    for each in (".index", ".data-00000-of-00001"):
+                        shutil.copy(os.path.join(DATA, source + each), os.path.join(to, "a" + each))
+                    to = os.path.join(to, "a" + ending)
+                with open(to, "wb") as file:
+                    file.write(mutated(contents, random.Random(f"{kind} {index}")))
+        # The bytes of the file are changed, and those of one record, whose checksum is then right.
+        records = [event.SerializeToString() for event in events()]
+        for index in range(number):
+            chance = random.Random(f"events {index}")
+            os.mkdir(self.path("files", f"logs-{index:04d}"))
+            to = self.path("files", f"logs-{index:04d}", "x.tfevents")
+            at = chance.randrange(len(records))
+            changed = [mutated(records[at], chance)] if index % 3 else [records[at]]
+            write_events(to, records[:at] + changed + records[at + 1 :])
+            if not index % 3:
+                with open(to, "rb") as file:
+                    contents = mutated(file.read(), chance)
+                with open(to, "wb") as file:
+                    file.write(contents)
+        starts = [
+            b"",
+            b"PK\x03\x04",
+            b"PK\x05\x06",
+            b"\x89HDF\r\n\x1a\n",
+            b"\x7fELF",
+            b"\x80\x04\x95",
+        ]
+        for index in range(number):
+            chance = random.Random(f"unrelated {index}")
+            noise = bytes(chance.randrange(256) for _ in range(chance.randrange(400)))
+            with open(self.path("files", f"unrelated-{index:04d}"), "wb") as file:
+                file.write(chance.choice(starts) + noise)
+            os.mkdir(self.path("files", f"unrelated-folder-{index:04d}"))
+            for name in ("saved.index", "saved.data-00000-of-00001", "checkpoint"):
+                path = self.path("files", f"unrelated-folder-{index:04d}", name)
+                with open(path, "wb") as file:
+                    file.write(noise + chance.choice([b"", b"\x57\xfb\x80\x8b\x24\x75\x47\xdb"]))
+        before = sorted(itertools.chain(*(f + d for _, d, f in os.walk(self.path("files")))))
+        known = [os.path.join(DATA, source) for source, _ in sources]
+        done = self.run_python(FUZZ, self.path("files"), *known, timeout=1500)
+        after = sorted(itertools.chain(*(f + d for _, d, f in os.walk(self.path("files")))))
+        self.assertEqual(before, after)
+        last = done.stdout.splitlines()[-1:]
+        self.assertEqual(0, done.returncode, f"{last} {done.stderr[-2000:]}")
+        self.assertStartsWith(last[0], "answers: ")
+
+    def setUpForFuzz(self):
+        if not sys.platform.startswith("linux"):
+            self.skipTest("limits of memory are set as Linux has them")
+        if tuple(int(part) for part in tf.__version__.split(".")[:2]) < (2, 1):
+            self.skipTest("TensorFlow 1.15 and 2.0 may end the process, as SECURITY.md says")
+        pytest.importorskip("tensorboard")
+        if h5py.version.hdf5_version_tuple < (1, 10, 5):
+            self.skipTest("HDF5 of before 2019 may crash on a damaged file, as SECURITY.md says")
+
+    def test_a_few_changed_checkpoints(self):
+        self.setUpForFuzz()
+        self.fuzz(20)
+
+    @pytest.mark.slow
+    def test_thousands_of_changed_checkpoints(self):
+        self.setUpForFuzz()
+        self.fuzz(500)
+
+
+if __name__ == "__main__":
+    absltest.main()

@@ -1,0 +1,534 @@
+"""Processes that `tf.distribute` knows nothing of skip the same steps: `agree`, and Horovod.
+
+Horovod itself is not installed here: what is called a stand-in has its class structure.
+"""
+
+import functools
+import pickle
+import sys
+import time
+import types
+from unittest import mock
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from absl.testing import absltest, parameterized
+
+import tf_lossscale_compat
+from tests import forks, keras_homes, modes
+from tf_lossscale_compat._core import _tf
+from tf_lossscale_compat.contrib import mixed_precision as contrib
+from tf_lossscale_compat.keras import mixed_precision
+from tf_lossscale_compat.train import experimental
+
+pytestmark = pytest.mark.xdist_group("processes")
+
+tf1 = tf.compat.v1
+Contrib = contrib.LossScaleOptimizer
+Mixed = experimental.MixedPrecisionLossScaleOptimizer
+PUBLIC = (mixed_precision.LossScaleOptimizer, mixed_precision.experimental.LossScaleOptimizer)
+LIMIT_SECONDS = 100
+
+
+class OwnManager(contrib.ExponentialUpdateLossScaleManager):
+    def update_loss_scale(self, finite_grads):
+        return super().update_loss_scale(finite_grads)
+
+
+def contrib_optimizer(opt, agree, manager=contrib.ExponentialUpdateLossScaleManager):
+    manager = manager(8.0, 2, decr_every_n_nan_or_inf=1, decr_ratio=0.5)
+    return Contrib(opt, manager, agree=agree)
+
+
+V1 = {
+    "contrib": contrib_optimizer,
+    "own_manager": lambda opt, agree: contrib_optimizer(opt, agree, OwnManager),
+    "mixed": lambda opt, agree: Mixed(opt, experimental.DynamicLossScale(8, 2), agree=agree),
+}
+
+
+class Others:
+    """The other processes: what they say to each flag of this one."""
+
+    def __init__(self, finite):
+        self.finite, self.calls = finite, 0
+
+    def __call__(self, finite):
+        self.calls += 1
+        return tf.logical_and(finite, self.finite)
+
+
+class V1Test(parameterized.TestCase):
+    @parameterized.product(make=sorted(V1), mode_name=modes.ALL)
+    def test_others_decide_too(self, make, mode_name):
+        # Own gradient, the others' flag; weight and scale after the step.
+        steps = [(1.0, True, -1.0, 8.0), (1.0, False, -1.0, 4.0), (np.inf, True, -1.0, 2.0)]
+        steps += [(1.0, True, -2.0, 2.0), (1.0, True, -3.0, 4.0)]
+        with modes.entered(mode_name) as mode:
+            weight = tf1.Variable(0.0)
+            answer = {}
+            opt = V1[make](
+                tf1.train.GradientDescentOptimizer(1.0),
+                lambda finite: tf.logical_and(finite, answer["is"]),
+            )
+
+            def step(grad, others):
+                answer["is"] = others
+                return opt.apply_gradients([(grad, weight)])
+
+            step = mode.compile(step, modes.scalar(), modes.scalar(tf.bool))
+            for grad, others, after, scale in steps:
+                step(grad, others)
+                self.assertEqual(mode.value(weight), after)
+                self.assertEqual(mode.value(opt.variables()[0]), scale)
+
+    @parameterized.parameters(*V1)
+    def test_asked_once_per_step(self, make):
+        with modes.eager_mode():
+            weight, others = tf.Variable(0.0), Others(True)
+            opt = V1[make](tf1.train.GradientDescentOptimizer(1.0), others)
+            for _ in range(3):
+                opt.apply_gradients([(tf.constant(1.0), weight), (None, tf.Variable(0.0))])
+            self.assertEqual(others.calls, 3)
+
+    @parameterized.parameters(*V1)
+    def test_no_function(self, make):
+        with self.assertRaisesRegex(TypeError, "agree must be a function .* got True"):
+            V1[make](tf1.train.GradientDescentOptimizer(1.0), True)
+
+    @parameterized.parameters(1.0, [[True, False]])
+    def test_answer_that_is_no_flag(self, answer):
+        with modes.eager_mode():
+            weight = tf.Variable(0.0)
+            opt = V1["mixed"](tf1.train.GradientDescentOptimizer(1.0), lambda finite: answer)
+            with self.assertRaisesRegex(ValueError, "agree must return a scalar bool tensor"):
+                opt.apply_gradients([(tf.constant(1.0), weight)])
+            self.assertEqual((weight.numpy(), opt._loss_scale().numpy()), (0.0, 8.0))
+
+    def test_loss_scale_that_looks_at_gradients(self):
+        class Own(experimental.DynamicLossScale):
+            def update(self, grads):
+                return super().update(grads)
+
+        with modes.eager_mode():
+            weight = tf.Variable(0.0)
+            opt = Mixed(tf1.train.GradientDescentOptimizer(1.0), Own(8), agree=Others(True))
+            with self.assertRaisesRegex(ValueError, "agree .* looks at gradients"):
+                opt.apply_gradients([(tf.constant(1.0), weight)])
+            self.assertEqual(weight.numpy(), 0.0)
+
+    def test_fixed_scale_of_contrib_skips_with_the_others(self):
+        with modes.eager_mode():
+            weight = tf.Variable(0.0)
+            manager = contrib.FixedLossScaleManager(8.0)
+            opt = Contrib(tf1.train.GradientDescentOptimizer(1.0), manager, agree=Others(False))
+            opt.apply_gradients([(tf.constant(1.0), weight)])
+            self.assertEqual(weight.numpy(), 0.0)
+
+
+def say_true(finite):
+    return finite
+
+
+def keras_optimizer(home, public, agree=None, **kwargs):
+    loss_scale = experimental.DynamicLossScale(8, 2)
+    return public(home.SGD(1.0), loss_scale=loss_scale, agree=agree, **kwargs)
+
+
+class KerasTest(modes.EagerTestCase):
+    @keras_homes.each(PUBLIC, ("eager", "function"))
+    def test_others_decide_too(self, home, public, mode):
+        weight, others = home.variable(0.0), tf.Variable(True)
+        opt = keras_optimizer(home, public, lambda finite: tf.logical_and(finite, others))
+
+        def step(grad):
+            opt.apply_gradients([(grad, weight)], scaled=False)
+
+        if mode == "function":
+            step(tf.constant(0.0))  # Makes the variables.
+            step = tf.function(step, autograph=False)
+            opt._loss_scale.good_steps.assign(0)
+        for grad, flag, after, scale in [
+            (1.0, True, -1.0, 8.0),
+            (1.0, False, -1.0, 4.0),
+            (np.inf, True, -1.0, 2.0),
+            (1.0, True, -2.0, 2.0),
+        ]:
+            others.assign(flag)
+            step(tf.constant(grad))
+            self.assertEqual(home.numpy(weight), after)
+            self.assertEqual(float(opt._loss_scale()), scale)
+
+    @keras_homes.each(PUBLIC)
+    def test_copies_ask_too(self, home, public):
+        opt = keras_optimizer(home, public, say_true)
+        self.assertIs(opt.agree, say_true)
+        for again in keras_homes.copies(opt):
+            self.assertIs(again.agree, say_true)
+
+    @keras_homes.each(PUBLIC)
+    def test_config_does_not_forget_it_in_silence(self, home, public):
+        made = keras_optimizer(home, public, say_true)
+        config = made.get_config()
+        self.assertIs(config["agree"], True)
+        opt = type(made).from_config(config)
+        weight = home.variable(0.0)
+        pairs = [(tf.constant(1.0), weight)]
+        with self.assertRaisesRegex(ValueError, "Set optimizer.agree"):
+            opt.apply_gradients(pairs, scaled=False)
+        self.assertEqual(home.numpy(weight), 0.0)
+        opt.agree = Others(False)
+        opt.apply_gradients(pairs, scaled=False)
+        self.assertEqual((home.numpy(weight), float(opt._loss_scale())), (0.0, 4.0))
+        opt.agree = None
+        opt.apply_gradients(pairs, scaled=False)
+        self.assertEqual(home.numpy(weight), -1.0)
+        self.assertNotIn("agree", opt.get_config())
+
+    @keras_homes.each(PUBLIC)
+    def test_no_function(self, home, public):
+        with self.assertRaisesRegex(TypeError, "agree must be a function .* got 1"):
+            keras_optimizer(home, public, 1)
+
+
+class ProcessesTest(parameterized.TestCase):
+    def test_two_processes(self):
+        # Which of the two sees an infinite gradient at each step.
+        faults = [(), (0,), (1,), (0, 1), (), ()]
+        deadline = time.monotonic() + LIMIT_SECONDS
+        results = []
+        with forks.Child("agreeing.py", *[str(int(0 in f)) for f in faults]) as one:
+            with forks.Child("agreeing.py", *[str(int(1 in f)) for f in faults]) as other:
+                while len(results) < 2:
+                    lines = [child.line(deadline) for child in (one, other)]
+                    if None in lines:
+                        self.fail(f"a process ended; {one.errors()}\n{other.errors()}")
+                    words = [line.split(" ", 1) for line in lines]
+                    if [word for word, _ in words] == ["flag", "flag"]:
+                        answer = str(int(all(value == "1" for _, value in words)))
+                        one.say(answer)
+                        other.say(answer)
+                    else:
+                        self.assertEqual([word for word, _ in words], ["done", "done"])
+                        results += [value for _, value in words]
+        self.assertEqual(results[0], results[1])
+        # Three steps of six are applied; the scale halves three times and doubles once.
+        self.assertEqual(results[0], "contrib -3.0 2.0 0; keras -3.0 2.0 0")
+
+
+# Horovod's class structure, without Horovod.
+
+
+class _Helper:
+    def __init__(self, backward_passes_per_step):
+        self.backward_passes_per_step = backward_passes_per_step
+
+
+class DistributedV1(tf1.train.Optimizer):
+    """As in r1.15 to 2.x: computes with the wrapped optimizer, reduces; may leave some local."""
+
+    __module__ = "horovod.tensorflow"
+
+    def __init__(self, optimizer, backward_passes_per_step=1):
+        super().__init__(name=f"Distributed{type(optimizer).__name__}", use_locking=False)
+        self._optimizer = optimizer
+        self._agg_helper = None
+        if backward_passes_per_step > 1:
+            self._agg_helper = _Helper(backward_passes_per_step)
+
+    def compute_gradients(self, *args, **kwargs):
+        return self._optimizer.compute_gradients(*args, **kwargs)
+
+    def apply_gradients(self, *args, **kwargs):
+        return self._optimizer.apply_gradients(*args, **kwargs)
+
+
+def distributed_keras(optimizer, backward_passes_per_step=1):
+    """As Horovod does: a class made of the optimizer's own, called with its config."""
+
+    def initialize(self, **kwargs):
+        super(type(self), self).__init__(**kwargs)
+        self._agg_helper, self._aggregated_gradients = None, False
+        if backward_passes_per_step > 1:
+            self._agg_helper = _Helper(backward_passes_per_step)
+
+    def compute(self, name, *args, **kwargs):
+        self._aggregated_gradients = True
+        return getattr(super(type(self), self), name)(*args, **kwargs)
+
+    methods = {"__init__": initialize, "__module__": "horovod._keras"}
+    for method in ("compute_gradients", "_compute_gradients", "get_gradients"):
+        if hasattr(optimizer, method):
+            methods[method] = functools.partialmethod(compute, method)
+    cls = type(type(optimizer).__name__, (type(optimizer),), methods)
+    return cls.from_config(optimizer.get_config())
+
+
+class StandInTest(modes.EagerTestCase):
+    """Against a stand-in for Horovod: its classes' structure and `allreduce`, in one process."""
+
+    size = 2
+
+    def setUp(self):
+        super().setUp()
+        self.failures_elsewhere, self.reduced, self.names = 0.0, 0, []
+
+        def allreduce(tensor, op, name=None, process_set=None):
+            self.assertEqual(op, "Sum")
+            self.reduced += 1
+            total = tf.add(tensor, self.failures_elsewhere, name=name)
+            if not tf.executing_eagerly():
+                self.names.append(total.op.name)
+            return total
+
+        module = types.ModuleType("horovod.tensorflow")
+        module.allreduce, module.Sum, module.size = allreduce, "Sum", lambda: self.size
+        package = types.ModuleType("horovod")
+        package.tensorflow = module
+        patcher = mock.patch.dict(sys.modules, {"horovod": package, "horovod.tensorflow": module})
+        patcher.start()
+        self.addCleanup(patcher.stop)
+
+    def check_skips_with_the_others(self, step, weight, value):
+        step()
+        self.assertEqual(value(weight), -1.0)
+        self.failures_elsewhere = 1.0
+        step()
+        self.assertEqual(value(weight), -1.0)
+        self.assertEqual(self.reduced, 2)
+
+    @parameterized.product(make=sorted(V1), subclass=(False, True))
+    def test_v1_inside(self, make, subclass):
+        inner = DistributedV1(tf1.train.GradientDescentOptimizer(1.0))
+        if subclass:
+            inner = type("Own", (DistributedV1,), {"__module__": __name__})(
+                tf1.train.GradientDescentOptimizer(1.0)
+            )
+        weight = tf.Variable(0.0)
+        opt = V1[make](inner, None)
+        self.check_skips_with_the_others(
+            lambda: opt.apply_gradients([(tf.constant(1.0), weight)]), weight, lambda v: v.numpy()
+        )
+
+    @parameterized.parameters("contrib", "mixed")
+    def test_its_name_does_not_depend_on_the_rest_of_a_graph(self, make):
+        # Processes wait for those of the same name, and one of them alone may write summaries.
+        names = []
+        for before in range(2):
+            self.names.clear()
+            with tf.Graph().as_default():
+                flag = tf.constant(True)
+                for _ in range(before):
+                    tf.logical_not(tf.cast(flag, tf.float32) > 0)
+                for _ in range(2):
+                    opt = V1[make](DistributedV1(tf1.train.GradientDescentOptimizer(1.0)), None)
+                    with tf1.name_scope("of_rank_0" if before else "of_others"):
+                        opt.apply_gradients([(tf.constant(1.0), tf1.Variable(0.0))])
+            names.append(list(self.names))
+        self.assertEqual(names[0], ["tf_lossscale_compat_agree", "tf_lossscale_compat_agree_1"])
+        self.assertEqual(names[1], names[0])
+
+    @parameterized.parameters("contrib", "mixed")
+    def test_a_user_s_policy_that_looks_at_gradients(self, make):
+        # Horovod's are the same everywhere, so there is nothing to ask.
+        class Own(experimental.DynamicLossScale):
+            def update(self, grads):
+                return super().update(grads)
+
+        opt = {"contrib": Contrib, "mixed": Mixed}[make](
+            DistributedV1(tf1.train.GradientDescentOptimizer(1.0)), Own(8, 2)
+        )
+        weight = tf.Variable(0.0)
+        opt.apply_gradients([(tf.constant(1.0), weight)])
+        opt.apply_gradients([(tf.constant(np.inf), weight)])
+        self.assertEqual((weight.numpy(), self.reduced), (-1.0, 0))
+        policy = experimental.DynamicLossScale(8, 2)
+        if make == "mixed":
+            opt._loss_scale = policy
+            opt.apply_gradients([(tf.constant(1.0), weight)])
+            self.assertEqual((weight.numpy(), self.reduced), (-2.0, 1))
+
+    @parameterized.parameters("contrib", "mixed")
+    def test_own_agree_is_preferred(self, make):
+        inner, others = DistributedV1(tf1.train.GradientDescentOptimizer(1.0)), Others(True)
+        V1[make](inner, others).apply_gradients([(tf.constant(1.0), tf.Variable(0.0))])
+        self.assertEqual((others.calls, self.reduced), (1, 0))
+
+    @keras_homes.each(PUBLIC)
+    def test_keras_inside(self, home, public):
+        inner = distributed_keras(home.SGD(1.0))
+        if home.kind == "keras3":
+            with self.assertRaisesRegex(ValueError, "Horovod reduces no gradients of Keras 3"):
+                public(inner, loss_scale=experimental.DynamicLossScale(8, 2))
+            return
+        opt = public(inner, loss_scale=experimental.DynamicLossScale(8, 2))
+        weight = home.variable(0.0)
+        self.check_skips_with_the_others(
+            lambda: opt.minimize(lambda: weight * 1.0, [weight]), weight, home.numpy
+        )
+
+    @keras_homes.each(PUBLIC)
+    def test_keras_outside(self, home, public):
+        # Variables that Horovod leaves local have gradients that no other process sees.
+        if home.kind == "keras3":
+            self.skipTest("there any Horovod optimizer is refused")
+        scale = experimental.DynamicLossScale(8, 2)
+        opt, weight = distributed_keras(public(home.SGD(1.0), loss_scale=scale)), home.variable(0.0)
+        self.check_skips_with_the_others(
+            lambda: opt.minimize(lambda: weight * 1.0, [weight]), weight, home.numpy
+        )
+
+    @keras_homes.each(PUBLIC)
+    def test_keras_pickles_no_plain_optimizer_in_its_place(self, home, public):
+        if home.kind == "keras3":
+            self.skipTest("there any Horovod optimizer is refused")
+        opt = public(distributed_keras(home.SGD(1.0)), loss_scale="dynamic")
+        with self.assertRaises(Exception):  # noqa: B017  As Horovod's alone, pickle's or Keras'.
+            pickle.dumps(opt)
+
+    @keras_homes.each(PUBLIC)
+    def test_keras_gradients_that_need_no_reduction(self, home, public):
+        if home.kind == "keras3":
+            self.skipTest("there any Horovod optimizer is refused")
+        scale = {"loss_scale": experimental.DynamicLossScale(8, 2)}
+        opt = public(distributed_keras(home.SGD(1.0)), **scale)
+        weight = home.variable(0.0)
+        # Many steps begin so, to have the slots made.
+        opt.apply_gradients([(tf.constant(0.0), weight), (None, home.variable(0.0))])
+        self.size = 1
+        opt.apply_gradients([(tf.constant(1.0), weight)])
+        self.assertEqual(keras_homes.number(weight), -1.0)
+
+    @keras_homes.each(PUBLIC, (False, True))
+    def test_keras_gradients_that_nobody_reduced(self, home, public, outside):
+        if home.kind == "keras3" or not _tf.at_least(2, 4):
+            self.skipTest("there any Horovod optimizer is refused, or reduces as it applies")
+        scale = {"loss_scale": experimental.DynamicLossScale(8, 2)}
+        if outside:
+            opt = distributed_keras(public(home.SGD(1.0, momentum=0.5), **scale))
+        else:
+            opt = public(distributed_keras(home.SGD(1.0, momentum=0.5)), **scale)
+        weight = home.variable(0.0)
+        pairs = [(tf.constant(1.0), weight)]
+        before = len(home.variables(opt.inner_optimizer))
+        with self.assertRaisesRegex(ValueError, "has not reduced .*DistributedGradientTape"):
+            opt.apply_gradients(pairs)
+        self.assertEqual(keras_homes.number(weight), 0.0)
+        self.assertLen(home.variables(opt.inner_optimizer), before)
+        opt.minimize(lambda: weight * 1.0, [weight])
+        self.assertEqual(keras_homes.number(weight), -1.0)
+
+    def test_apply_if_finite(self):
+        sgd = DistributedV1(tf1.train.GradientDescentOptimizer(1.0))
+        weight, loss_scale = tf.Variable(0.0), experimental.DynamicLossScale(8, 2)
+        pairs = [(tf.constant(1.0), weight)]
+        self.check_skips_with_the_others(
+            lambda: tf_lossscale_compat.apply_if_finite(loss_scale, [(sgd, pairs)]),
+            weight,
+            lambda v: v.numpy(),
+        )
+        self.assertEqual(loss_scale().numpy(), 4.0)
+        others = Others(True)
+        tf_lossscale_compat.apply_if_finite(loss_scale, [(sgd, pairs)], agree=others)
+        self.assertEqual((weight.numpy(), others.calls, self.reduced), (-2.0, 1, 2))
+        others.finite = False
+        tf_lossscale_compat.apply_if_finite(loss_scale, [(sgd, pairs)], agree=others)
+        self.assertEqual((weight.numpy(), loss_scale().numpy()), (-2.0, 2.0))
+        tf_lossscale_compat.apply_if_finite(loss_scale, [(sgd, pairs)], agree=others, enabled=False)
+        self.assertEqual((weight.numpy(), others.calls), (-3.0, 2))
+        with self.assertRaisesRegex(TypeError, "agree must be a function"):
+            tf_lossscale_compat.apply_if_finite(loss_scale, [(sgd, pairs)], agree=1)
+        twice = DistributedV1(tf1.train.GradientDescentOptimizer(1.0), backward_passes_per_step=2)
+        with self.assertRaisesRegex(ValueError, "backward_passes_per_step=2"):
+            tf_lossscale_compat.apply_if_finite(loss_scale, [(sgd, pairs), (twice, pairs)])
+
+    @keras_homes.each()
+    def test_apply_if_finite_with_keras(self, home):
+        if not _tf.at_least(2, 4):
+            self.skipTest("there Horovod reduces as it applies")
+        opt, weight = distributed_keras(home.SGD(1.0)), home.variable(0.0)
+        with self.assertRaisesRegex(ValueError, "has not reduced"):
+            tf_lossscale_compat.apply_if_finite(
+                experimental.DynamicLossScale(8, 2), [(opt, [(tf.constant(1.0), weight)])]
+            )
+        self.assertEqual(keras_homes.number(weight), 0.0)
+
+    @keras_homes.each(PUBLIC, kind="keras3")
+    def test_keras_3_outside(self, home, public):
+        with self.assertRaisesRegex(ValueError, "Horovod reduces no gradients of Keras 3"):
+            distributed_keras(keras_optimizer(home, public))
+
+    @parameterized.parameters("contrib", "mixed")
+    def test_v1_accumulation_inside_a_scale_that_moves(self, make):
+        sgd = tf1.train.GradientDescentOptimizer(1.0)
+        with self.assertRaisesRegex(ValueError, "backward_passes_per_step=2 .*the other order"):
+            V1[make](DistributedV1(sgd, backward_passes_per_step=2), None)
+        DistributedV1(V1[make](sgd, None), backward_passes_per_step=2)
+        Contrib(DistributedV1(sgd, backward_passes_per_step=2), 8.0)
+        Mixed(DistributedV1(sgd, backward_passes_per_step=2), 8.0)
+
+    @parameterized.parameters("contrib", "mixed")
+    def test_v1_scale_replaced_at_run_time(self, make):
+        cls = {"contrib": Contrib, "mixed": Mixed}[make]
+        sgd = DistributedV1(tf1.train.GradientDescentOptimizer(1.0), backward_passes_per_step=2)
+        opt, moves = cls(sgd, 8.0), experimental.DynamicLossScale(8, 2)
+        before, manager = opt._tflsc_loss_scale_in_use, getattr(opt, "_loss_scale_manager", None)
+        with self.assertRaisesRegex(ValueError, "backward_passes_per_step=2"):
+            if make == "mixed":
+                opt._loss_scale = moves
+            else:
+                opt._loss_scale_manager = contrib.ExponentialUpdateLossScaleManager(8.0, 2)
+        self.assertIs(opt._tflsc_loss_scale_in_use, before)
+        self.assertIs(getattr(opt, "_loss_scale_manager", None), manager)
+        Mixed(tf1.train.GradientDescentOptimizer(1.0), moves)  # It has no owner.
+
+    @keras_homes.each(PUBLIC)
+    def test_keras_scale_replaced_at_run_time(self, home, public):
+        if home.kind == "keras3":
+            self.skipTest("there any Horovod optimizer is refused")
+        opt = public(distributed_keras(home.SGD(1.0), backward_passes_per_step=2), loss_scale=8.0)
+        before = opt._loss_scale
+        with self.assertRaisesRegex(ValueError, "backward_passes_per_step=2"):
+            opt._loss_scale = experimental.DynamicLossScale(8, 2)
+        self.assertIs(opt._loss_scale, before)
+
+    def test_process_sets(self):
+        opts = [DistributedV1(tf1.train.GradientDescentOptimizer(1.0)) for _ in range(2)]
+        for opt in opts:
+            opt.process_set = object()
+        loss_scale = experimental.DynamicLossScale(8, 2)
+        pairs = [(opt, [(tf.constant(1.0), tf.Variable(0.0))]) for opt in opts]
+        with self.assertRaisesRegex(ValueError, "several process sets"):
+            tf_lossscale_compat.apply_if_finite(loss_scale, pairs)
+        tf_lossscale_compat.apply_if_finite(loss_scale, pairs, agree=Others(True))
+        tf_lossscale_compat.apply_if_finite(loss_scale, pairs[:1])
+        self.assertEqual(self.reduced, 1)
+
+    def test_within_wrappers(self):
+        class Own(tf1.train.Optimizer):
+            inner_optimizer = None
+
+            def __init__(self, opt):
+                super().__init__(False, "Own")
+                self.inner_optimizer, self.optimizer, self.opt = None, "sgd", opt
+
+        sgd = tf1.train.GradientDescentOptimizer(1.0)
+        opt = Own(DistributedV1(sgd, backward_passes_per_step=2))
+        with self.assertRaisesRegex(ValueError, "backward_passes_per_step=2"):
+            Mixed(opt, "dynamic")
+        opt.opt = opt  # No end.
+        Mixed(opt, "dynamic")
+
+    @keras_homes.each(PUBLIC)
+    def test_keras_accumulation_inside_a_scale_that_moves(self, home, public):
+        if home.kind == "keras3":
+            self.skipTest("there any Horovod optimizer is refused")
+        inner = distributed_keras(home.SGD(1.0), backward_passes_per_step=2)
+        with self.assertRaisesRegex(ValueError, "backward_passes_per_step=2 .*fixed loss scale"):
+            public(inner, loss_scale="dynamic")
+        public(inner, loss_scale=8.0)
+
+
+if __name__ == "__main__":
+    absltest.main()

@@ -1,0 +1,108 @@
+"""Under Horovod all ranks skip the same steps and hold the same weights, scale and counters.
+
+`nox -s horovod` builds Horovod, which takes minutes, and runs this. agreement_test.py has
+what can be tested without it.
+"""
+
+import functools
+import importlib.util
+import json
+import os
+import pathlib
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from absl.testing import absltest, parameterized
+
+from tests import processes
+
+PROGRAM = processes.PROGRAMS / "horovod_ranks.py"
+LIMIT_SECONDS = 900
+REFUSED = {
+    # Of these the gradients of several steps are added up that were scaled differently,
+    "passes": "backward_passes_per_step=2 steps, and a loss scale that changes",
+    # and of these the gradients are nobody's but the rank's own.
+    "loop": "has not reduced over its processes",
+}
+
+
+@functools.lru_cache(maxsize=None)
+def outcomes(ranks):
+    """Returns what each rank wrote, a list of {case: result}."""
+    environment = processes.environment(
+        PATH=os.path.dirname(sys.executable) + os.pathsep + os.environ["PATH"]
+    )
+    folder = tempfile.mkdtemp()
+    command = ["horovodrun", "-np", str(ranks), "-H", f"localhost:{ranks}", "--gloo"]
+    with open(os.path.join(folder, "log"), "w+b") as log:
+        process = subprocess.Popen(
+            [*command, sys.executable, str(PROGRAM), folder],
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+            start_new_session=True,
+        )
+        try:
+            code = process.wait(LIMIT_SECONDS)
+        finally:
+            if process.poll() is None:
+                os.killpg(process.pid, signal.SIGKILL)
+                process.wait()
+        log.seek(0)
+        if code != 0:
+            raise AssertionError(log.read().decode(errors="replace")[-5000:])
+    paths = [pathlib.Path(folder) / f"{rank}.json" for rank in range(ranks)]
+    results = [json.loads(each.read_text(encoding="utf-8")) for each in paths]
+    shutil.rmtree(folder)
+    return results
+
+
+@absltest.skipIf(
+    importlib.util.find_spec("horovod") is None, "needs Horovod, which `nox -s horovod` builds"
+)
+@pytest.mark.timeout(LIMIT_SECONDS + 60)
+class RanksTest(parameterized.TestCase):
+    @parameterized.parameters(2, 3)
+    def test_every_cell(self, ranks):
+        results = outcomes(ranks)
+        enough = 54 if tf.__version__.startswith("1.") else 216
+        self.assertLen(results[0], enough)
+        states = {"right": 0, **dict.fromkeys(REFUSED, 0)}
+        for case, first in results[0].items():
+            with self.subTest(case):
+                for other in results[1:]:
+                    self.assertEqual(other[case], first)
+                loop, which, order, _, passes, _ = case.split("; ")
+                expected = first.pop("expected")
+                if order == "Horovod inside" and passes == "2":
+                    refused = "passes"
+                elif loop == "custom loop" and order != "Horovod's tape":
+                    refused = "loop"
+                else:
+                    refused = None
+                if refused:
+                    self.assertIn(REFUSED[refused], first.get("error", "nothing was raised"))
+                    states[refused] += 1
+                    continue
+                self.assertNotIn("error", first)
+                np.testing.assert_allclose(
+                    first.pop("embedding"), expected.pop("embedding"), rtol=1e-3
+                )
+                # Keras has iterations, which count all; apply_if_finite counts no steps.
+                if loop not in ("graph", "function") or which == "apply_if_finite":
+                    del expected["counted"], first["counted"]
+                self.assertEqual(first, expected)
+                states["right"] += 1
+        print(f"{ranks} ranks: {states}")
+        self.assertGreater(states["right"], 0.7 * enough)
+
+
+if __name__ == "__main__":
+    absltest.main()

@@ -1,0 +1,372 @@
+"""The cost that a loss scale adds to a step: operations in graphs, Python in eager mode."""
+
+import collections
+import contextlib
+import functools
+from unittest import mock
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from absl.testing import parameterized
+
+from tests import keras_homes, modes
+from tf_lossscale_compat import (
+    DynamicLossScale,
+    ExponentialUpdateLossScaleManager,
+    FixedLossScale,
+    FixedLossScaleManager,
+)
+from tf_lossscale_compat._core import _gradients, _state, _tf
+from tf_lossscale_compat.contrib import mixed_precision as contrib
+from tf_lossscale_compat.train.experimental import MixedPrecisionLossScaleOptimizer
+
+pytestmark = pytest.mark.usefixtures("kept_kernels")
+
+tf1 = tf.compat.v1
+
+
+def _sgd():
+    return tf1.train.GradientDescentOptimizer(0.1)
+
+
+WRAPPERS = {
+    "fixed": lambda: MixedPrecisionLossScaleOptimizer(_sgd(), FixedLossScale(8.0)),
+    "dynamic": lambda: MixedPrecisionLossScaleOptimizer(_sgd(), DynamicLossScale(8.0)),
+    "contrib_fixed": lambda: contrib.LossScaleOptimizer(_sgd(), FixedLossScaleManager(8.0)),
+    "contrib_exponential": lambda: contrib.LossScaleOptimizer(
+        _sgd(), ExponentialUpdateLossScaleManager(8.0, 100)
+    ),
+}
+
+
+def _loss(variables):
+    return tf.add_n([tf.reduce_sum(variable * variable) for variable in variables])
+
+
+def _step(optimizer, variables):
+    optimizer.apply_gradients(optimizer.compute_gradients(lambda: _loss(variables), variables))
+
+
+def _operations(make, shapes):
+    """`_count` of a step with gradients of these shapes."""
+    variables = [tf.Variable(tf.ones(shape)) for shape in shapes]
+    optimizer = make()
+    function = tf.function(lambda: _step(optimizer, variables), autograph=False)
+    return _count(function.get_concrete_function())
+
+
+def _count(concrete):
+    """Counts of the types of a function's operations, with all that it calls."""
+    graph = concrete.graph.as_graph_def()
+    nodes = list(graph.node) + [node for f in graph.library.function for node in f.node_def]
+    return collections.Counter(node.op for node in nodes)
+
+
+class GraphTest(parameterized.TestCase, tf.test.TestCase):
+    def setUp(self):
+        super().setUp()
+        for context in (modes.eager_mode(), modes.control_flow(2)):
+            context.__enter__()
+            self.addCleanup(context.__exit__, None, None, None)
+
+    def _added(self, make, shapes):
+        return sum(_operations(make, shapes).values()) - sum(_operations(_sgd, shapes).values())
+
+    @parameterized.parameters(*WRAPPERS)
+    def test_one_operation_for_each_small_gradient(self, wrapper):
+        few, many = (self._added(WRAPPERS[wrapper], [[4, 4]] * n) for n in (4, 44))
+        self.assertEqual(many - few, 40)
+
+    @parameterized.parameters(("fixed", 1), ("dynamic", 3), ("contrib_exponential", 3))
+    def test_three_at_most_for_each_that_is_not_small(self, wrapper, expected):
+        few, many = (self._added(WRAPPERS[wrapper], [[200, 200]] * n) for n in (4, 14))
+        self.assertEqual(many - few, 10 * expected)
+
+    def test_one_run_and_two_in_reserve_for_each_large_gradient(self):
+        few, many = (self._added(WRAPPERS["dynamic"], [[1024, 512]] * n) for n in (2, 6))
+        self.assertEqual(many - few, 4 * (1 + 1 + 2))
+        counts = _operations(WRAPPERS["dynamic"], [[1024, 512]] * 3)
+        self.assertEqual(counts["L2Loss"], 3)
+
+    @parameterized.parameters("step", "branch", "function")
+    def test_xla_is_left_to_join_operations(self, place):
+        def test(grads):
+            return _gradients.all_finite(grads)
+
+        def in_branch(grads):
+            wanted = tf.reduce_sum(grads[0]) > 0
+            return tf.cond(wanted, lambda: test(grads), lambda: tf.constant(False))
+
+        def in_function(grads):
+            return tf.function(test, autograph=False)(grads)
+
+        function = {"step": test, "branch": in_branch, "function": in_function}[place]
+        specs = [tf.TensorSpec(shape) for shape in ([1024, 512], [1024, 512], [3], [3])]
+        counts = [
+            _count(make(function).get_concrete_function(specs))
+            for make in (functools.partial(tf.function, autograph=False), modes.compiled)
+        ]
+        self.assertGreater(counts[0]["L2Loss"], 0)
+        self.assertGreater(counts[0]["ConcatV2"], 0)
+        self.assertEqual(counts[1]["L2Loss"] + counts[1]["ConcatV2"], 0, counts[1])
+        self.assertGreaterEqual(counts[1]["IsFinite"], 4)
+
+    def test_hardly_anything_else_with_a_fixed_scale(self):
+        added = self._added(WRAPPERS["fixed"], [[4, 4]] * 10)
+        self.assertBetween(added, 10, 17)
+
+    @parameterized.parameters(("fixed", 0), *((name, 1) for name in WRAPPERS if name != "fixed"))
+    def test_one_conditional_where_steps_can_be_skipped(self, wrapper, expected):
+        counts = _operations(WRAPPERS[wrapper], [[4, 4], [200, 200], [3]])
+        conditionals = [op for op in counts if op in ("If", "StatelessIf", "Case", "Switch")]
+        self.assertEqual(sum(counts[op] for op in conditionals), expected, counts)
+
+
+class KerasGraphTest(parameterized.TestCase, tf.test.TestCase):
+    @parameterized.named_parameters(
+        (f"{home}_{kind}", home, kind)
+        for home in keras_homes.available()
+        for kind in ("fixed", "dynamic")
+    )
+    def test_one_operation_for_each_small_gradient(self, home, kind):
+        from tf_lossscale_compat.keras import mixed_precision
+
+        def wrapped():
+            return mixed_precision.LossScaleOptimizer(home.SGD(0.1), kind == "dynamic", 8.0)
+
+        def operations(make, number):
+            variables = [tf.Variable(tf.ones([4, 4])) for _ in range(number)]
+            optimizer = make()
+
+            def step(grads):
+                if hasattr(optimizer, "get_unscaled_gradients"):
+                    optimizer.get_scaled_loss(tf.constant(1.0))
+                    grads = optimizer.get_unscaled_gradients(grads)
+                optimizer.apply_gradients(zip(grads, variables))
+
+            grads = [tf.ones([4, 4])] * number
+            # Variables are made by the first trace.
+            tf.function(step, autograph=False)(grads)
+            return _count(tf.function(step, autograph=False).get_concrete_function(grads))
+
+        with modes.eager_mode():
+            added = [
+                sum(operations(wrapped, number).values())
+                - sum(operations(lambda: home.SGD(0.1), number).values())
+                for number in (4, 24)
+            ]
+        # Fewer where that Keras aggregates gradients one by one, and this package all at once.
+        self.assertLessEqual(added[1] - added[0], 20, added)
+
+
+class XlaTest(parameterized.TestCase, tf.test.TestCase):
+    def setUp(self):
+        super().setUp()
+        if not _tf.at_least(2, 15):
+            self.skipTest("how XLA compiles conditionals is known of later versions")
+
+    def _compiled(self, optimizer, number=3):
+        """Checks a finite step and one that is not; returns what XLA makes of them, as text."""
+        variables = [tf.Variable(tf.ones([4, 4])) for _ in range(number)]
+        v1 = isinstance(optimizer, tf1.train.Optimizer)
+
+        @functools.partial(tf.function, jit_compile=True, autograph=False)
+        def step(grads):
+            optimizer.apply_gradients(zip(grads, variables), **({} if v1 else {"scaled": True}))
+
+        grads = [tf.fill([4, 4], 1.0 if v1 else 8.0)] * number
+        step(grads)
+        for variable in variables:
+            self.assertAllClose(variable, tf.fill([4, 4], 0.9))
+        step([*grads[:-1], tf.fill([4, 4], float("inf"))])
+        for variable in variables:
+            self.assertAllClose(variable, tf.fill([4, 4], 0.9))
+        return step.experimental_get_compiler_ir(grads)(stage="optimized_hlo")
+
+    @keras_homes.each((True, False))
+    def test_keras_branches_only_where_the_optimizer_has_slots(self, home, counts):
+        """Selections read and write slots that a skipped step would leave alone."""
+        from tf_lossscale_compat.keras import mixed_precision
+
+        for name in ("SGD", "Adam"):
+            inner = getattr(home, name)(0.1)
+            optimizer = mixed_precision.LossScaleOptimizer(
+                inner, initial_scale=8.0, count_skipped=counts
+            )
+            # The SGD of newer tf.keras has slots for momentum even where there is none.
+            slots = name == "Adam" or home.kind == "current"
+            self.assertEqual("conditional(" in self._compiled(optimizer), slots, name)
+            self.assertEqual(float(optimizer.loss_scale), 4.0)
+            self.assertEqual(int(optimizer.iterations), 2 if counts else 1)
+
+    def test_what_is_wrapped_need_not_tell_its_variables(self):
+        class Applies:
+            """An optimizer as r1.15's class asks for, with attributes of its own."""
+
+            def __init__(self, variables=None):
+                if variables is not None:
+                    self.variables = variables
+
+            def compute_gradients(self, loss):
+                raise NotImplementedError
+
+            def apply_gradients(self, grads_and_vars, global_step=None, name=None):
+                return tf.group(
+                    *[v.assign_sub(0.1 * g, read_value=False) for g, v in grads_and_vars]
+                )
+
+        class Raises(Applies):
+            def variables(self):
+                raise NotImplementedError
+
+        class Delegates(tf1.train.Optimizer):
+            """One that does not call the constructor that it overrides."""
+
+            def __init__(self, optimizer):
+                self._optimizer = optimizer
+
+            def get_name(self):
+                return "Delegates"
+
+            def compute_gradients(self, *args, **kwargs):
+                return self._optimizer.compute_gradients(*args, **kwargs)
+
+            def apply_gradients(self, *args, **kwargs):
+                return self._optimizer.apply_gradients(*args, **kwargs)
+
+        for wrapped in (Applies({"m": 1}), Applies(3), Raises(), Delegates(_sgd())):
+            manager = contrib.ExponentialUpdateLossScaleManager(8.0, 100, 1, decr_ratio=0.5)
+            optimizer, variable = contrib.LossScaleOptimizer(wrapped, manager), tf.Variable([1.0])
+
+            @functools.partial(tf.function, jit_compile=True, autograph=False)
+            def step(grad, optimizer=optimizer, variable=variable):
+                optimizer.apply_gradients([(grad, variable)])
+
+            step(tf.constant([1.0]))
+            step(tf.constant([float("inf")]))
+            self.assertAllClose(variable, [0.9])
+            self.assertEqual(float(manager.get_loss_scale()), 4.0)
+
+    @parameterized.parameters("dynamic", "contrib_exponential")
+    def test_v1_branches_only_where_the_optimizer_has_slots(self, wrapper):
+        make = WRAPPERS[wrapper]
+        self.assertNotIn("conditional(", self._compiled(make()))
+        adam = tf1.train.AdamOptimizer(0.1)
+        with mock.patch.dict(globals(), _sgd=lambda: adam):
+            self.assertIn("conditional(", self._compiled(make()))
+
+    def test_branches_where_gradients_are_sparse(self):
+        """Selections read and write the whole table, of which the step writes some rows."""
+        optimizer = contrib.LossScaleOptimizer(
+            _sgd(), ExponentialUpdateLossScaleManager(8.0, 100), keep_sparse=True
+        )
+        table = tf.Variable(tf.ones([50, 4]))
+
+        @functools.partial(tf.function, jit_compile=True, autograph=False)
+        def step(rows):
+            optimizer.apply_gradients([(tf.IndexedSlices(rows, tf.constant([3]), [50, 4]), table)])
+
+        step(tf.ones([1, 4]))
+        step(tf.fill([1, 4], float("inf")))
+        self.assertAllClose(table, np.ones([50, 4]) - 0.1 * (np.arange(50) == 3)[:, None])
+        compiled = step.experimental_get_compiler_ir(tf.ones([1, 4]))(stage="optimized_hlo")
+        self.assertIn("conditional(", compiled)
+
+    @parameterized.parameters("dynamic", "contrib_exponential")
+    def test_all_flags_are_joined_once(self, wrapper):
+        """And not in each variable's selection, as XLA does with what it takes for cheap."""
+        with modes.eager_mode():
+            lines = [
+                len(self._compiled(WRAPPERS[wrapper](), number).splitlines())
+                for number in (10, 20, 40)
+            ]
+        growth = (lines[2] - lines[1]) / (lines[1] - lines[0])
+        self.assertLess(growth, 2.2, lines)  # 4 where each joins them.
+
+
+class EagerTest(parameterized.TestCase, tf.test.TestCase):
+    def setUp(self):
+        super().setUp()
+        with modes.eager_mode():
+            if not _tf.functions_compute_as_eager():
+                self.skipTest("functions of this TensorFlow take small numbers for zero")
+
+    @parameterized.parameters(*WRAPPERS)
+    def test_after_two_steps_no_python_runs_for_each_gradient(self, wrapper):
+        expected = {
+            "fixed": {"unscale"},
+            "dynamic": {"unscale", "test", "update"},
+            "contrib_fixed": {"unscale", "test"},
+            "contrib_exponential": {"unscale", "test", "update"},
+        }[wrapper]
+        self._check_parts(WRAPPERS[wrapper], _step, expected)
+
+    @parameterized.parameters(
+        ("fixed", {"unscale"}),
+        ("dynamic", {"both", "update"}),
+        ("contrib_fixed", {"both"}),
+        ("contrib_exponential", {"both", "update"}),
+    )
+    def test_minimize_unscales_and_tests_in_one(self, wrapper, expected):
+        def minimize(optimizer, variables):
+            optimizer.minimize(lambda: _loss(variables), var_list=variables)
+
+        self._check_parts(WRAPPERS[wrapper], minimize, expected)
+
+    @keras_homes.each((True, False))
+    def test_apply_of_keras_unscales_and_tests_in_one(self, home, dynamic):
+        from tf_lossscale_compat.keras import mixed_precision
+
+        def apply(optimizer, variables):
+            with tf.GradientTape() as tape:
+                loss = optimizer.scale_loss(_loss(variables))
+            optimizer.apply(tape.gradient(loss, variables), variables)
+
+        self._check_parts(
+            lambda: mixed_precision.LossScaleOptimizer(home.SGD(0.1), dynamic, 8.0),
+            apply,
+            {"both", "update"} if dynamic else {"divide" if home.kind == "keras3" else "unscale"},
+        )
+
+    def _check_parts(self, make, step, expected):
+        """Compares what is compiled by the second step, after which none of it runs in Python."""
+        parts = {
+            "unscale": _gradients._multiply,
+            "divide": _gradients._divide,
+            "test": _gradients._test,
+            "both": _gradients._unscale_and_test,
+            "update": _state._assign_at_once,
+        }
+        with modes.eager_mode(), contextlib.ExitStack() as stack:
+            for part in parts.values():
+                part._concrete.clear()
+            variables = [tf.Variable(tf.ones([4, 4])) for _ in range(5)]
+            optimizer = make()
+            for _ in range(2):
+                step(optimizer, variables)
+            compiled = {name for name, part in parts.items() if any(part._concrete.values())}
+            self.assertEqual(compiled, expected)
+            for part in parts.values():
+                stack.enter_context(mock.patch.object(part, "_function", None))
+            for _ in range(3):
+                step(optimizer, variables)
+            # 5 steps of v -= 0.1 * 2 * v
+            self.assertAllClose(variables[0][0, 0], 0.8**5)
+
+    def test_compiled_updates_round_as_single_operations_do(self):
+        """TensorFlow would make a constant's division a multiplication, which rounds otherwise."""
+        with modes.eager_mode():
+            loss_scale = DynamicLossScale(3e30, 10, 3.0)
+            expected, reciprocal = np.float32(3e30), np.float32(1) / np.float32(3)
+            rounds_otherwise = 0
+            for _ in range(40):
+                loss_scale.update([tf.constant(float("nan"))])
+                rounds_otherwise += expected / np.float32(3) != expected * reciprocal
+                expected = expected / np.float32(3)
+                self.assertEqual(loss_scale().numpy(), expected)
+            self.assertGreater(rounds_otherwise, 0)
+
+
+if __name__ == "__main__":
+    tf.test.main()

@@ -1,0 +1,309 @@
+"""State that is shared, replaced, wrapped or asked for early."""
+
+import functools
+import os
+
+import tensorflow as tf
+from absl.testing import parameterized
+
+import tf_lossscale_compat
+from tests import crossed, modes, stepping
+from tf_lossscale_compat import ExponentialUpdateLossScaleManager, FixedLossScale
+from tf_lossscale_compat.contrib import mixed_precision as contrib
+from tf_lossscale_compat.keras import mixed_precision as keras_mixed_precision
+from tf_lossscale_compat.train.experimental import (
+    DynamicLossScale,
+    MixedPrecisionLossScaleOptimizer,
+)
+
+tf1 = tf.compat.v1
+OPTIMIZERS = {
+    "contrib": contrib.LossScaleOptimizer,
+    "mixed": MixedPrecisionLossScaleOptimizer,
+}
+BOTH = tuple(OPTIMIZERS)
+
+
+def sgd(rate=1.0):
+    return tf1.train.GradientDescentOptimizer(rate)
+
+
+class SharedTest(parameterized.TestCase, tf.test.TestCase):
+    @crossed.product(optimizer=BOTH, mode=modes.GRAPH, kind=("loss_scale", "manager"))
+    def test_two_steps_in_one_run_move_a_shared_scale_twice(self, optimizer, mode, kind):
+        # The second step's gradient is known only after the first step has moved the scale.
+        with modes.entered(mode) as entered:
+            first, second = tf1.Variable(8.0), tf1.Variable(8.0)
+            if kind == "manager":
+                policy = ExponentialUpdateLossScaleManager(8.0, 1)
+                scale = policy.variables()[0]
+            else:
+                policy = DynamicLossScale(8.0, 1)
+                scale = policy.current_loss_scale
+            make = OPTIMIZERS[optimizer]
+            one = make(sgd(), policy).minimize(first * 1.0, var_list=[first])
+            with tf1.control_dependencies([one]):
+                factor = tf.identity(tf.constant(1.0))
+            both = make(sgd(), policy).minimize(second * factor, var_list=[second])
+            for expected in (32.0, 128.0, 512.0):
+                entered.run(both)
+                self.assertEqual(entered.value(scale), expected)
+            self.assertEqual(entered.value([first, second]), [5.0, 5.0])
+
+
+class WrappedMethodsTest(parameterized.TestCase, tf.test.TestCase):
+    """An override is called, whatever it copies from the method that it stands for."""
+
+    @parameterized.parameters(*BOTH)
+    def test_update_made_with_functools_wraps(self, optimizer):
+        calls = []
+
+        class Refusing(DynamicLossScale):
+            @functools.wraps(DynamicLossScale.update)
+            def update(self, grads):
+                calls.append(grads)
+                return super().update(grads)[0], False
+
+        with modes.eager_mode():
+            weight = tf.Variable(1.0)
+            opt = OPTIMIZERS[optimizer](sgd(), Refusing(8.0))
+            opt.minimize(lambda: weight * weight, var_list=[weight])
+            self.assertLen(calls, 1)
+            self.assertEqual(float(weight.numpy()), 1.0)
+
+    @parameterized.parameters(*BOTH)
+    def test_update_loss_scale_wrapped_at_run_time(self, optimizer):
+        calls = []
+        with modes.eager_mode():
+            manager = ExponentialUpdateLossScaleManager(8.0, 1)
+            original = manager.update_loss_scale
+
+            @functools.wraps(original)
+            def logged(finite_grads):
+                calls.append(bool(finite_grads))
+                return original(finite_grads)
+
+            manager.update_loss_scale = logged
+            weight = tf.Variable(1.0)
+            opt = OPTIMIZERS[optimizer](sgd(), manager)
+            opt.minimize(lambda: weight * weight, var_list=[weight])
+            self.assertEqual(calls, [True])
+            self.assertEqual(float(manager.get_loss_scale().numpy()), 16.0)
+
+
+class Failing(tf1.train.GradientDescentOptimizer):
+    """Cannot apply what it is given."""
+
+    def apply_gradients(self, grads_and_vars, global_step=None, name=None):
+        (grad, _), *_ = grads_and_vars
+        with tf.control_dependencies([tf.debugging.assert_less(grad, 0.0)]):
+            return super().apply_gradients(grads_and_vars, global_step, name)
+
+
+class OrderTest(parameterized.TestCase, tf.test.TestCase):
+    @parameterized.parameters("eager", "function")
+    def test_a_step_that_fails_leaves_the_scale(self, mode):
+        with modes.eager_mode():
+            weight, scale = tf.Variable(1.0), DynamicLossScale(8.0, 100)
+            opt = contrib.LossScaleOptimizer(Failing(1.0), scale)
+
+            def step(grad):
+                opt.apply_gradients([(grad, weight)])
+
+            call = tf.function(step, autograph=False) if mode == "function" else step
+            call(tf.constant(-1.0))
+            self.assertEqual(int(scale.good_steps.numpy()), 1)
+            for _ in range(5):
+                with self.assertRaises(tf.errors.InvalidArgumentError):
+                    call(tf.constant(1.0))
+            self.assertEqual(int(scale.good_steps.numpy()), 1)
+
+
+class ReplacedTest(parameterized.TestCase, tf.test.TestCase):
+    @parameterized.parameters(("contrib", "_loss_scale_manager"), ("mixed", "_loss_scale"))
+    def test_checkpoints_hold_the_loss_scale_in_force(self, optimizer, name):
+        with modes.eager_mode():
+            opt = OPTIMIZERS[optimizer](sgd(), DynamicLossScale(64.0))
+            path = tf1.train.Checkpoint(opt=opt)
+            replacement = DynamicLossScale(4.0)
+            setattr(opt, name, replacement)
+            self.assertIs(getattr(opt, name), replacement)
+            path = tf1.train.Checkpoint(opt=opt).save(os.path.join(self.get_temp_dir(), "saved"))
+            saved = tf.train.load_checkpoint(path)
+            (key,) = [key for key in saved.get_variable_to_shape_map() if "current_loss" in key]
+            self.assertEqual(saved.get_tensor(key), 4.0)
+            weight = tf.Variable(1.0)
+            opt.minimize(lambda: weight * weight, var_list=[weight])
+            self.assertEqual(int(replacement.good_steps.numpy()), 1)
+
+
+class ReadTest(parameterized.TestCase, tf.test.TestCase):
+    @parameterized.parameters(False, True)
+    def test_an_imported_graph_has_another_managers_scale(self, use_resource):
+        def manager(value):
+            with tf1.variable_scope("", use_resource=use_resource):
+                return ExponentialUpdateLossScaleManager(value, 3)
+
+        with tf.Graph().as_default():
+            manager(8.0).get_loss_scale()
+            exported = tf1.train.export_meta_graph()
+        self.assertEmpty([key for key in exported.collection_def if "lossscale" in key])
+        with tf.Graph().as_default() as graph, tf1.Session() as session:
+            tf1.train.import_meta_graph(exported, import_scope="old")
+            mine = manager(1024.0)
+            tensor = mine.get_loss_scale()
+            self.assertNotStartsWith(tensor.name, "old/")
+            session.run(mine.variables()[0].initializer)
+            self.assertEqual(session.run(tensor), 1024.0)
+            self.assertIs(mine.get_loss_scale(), tensor)
+            self.assertIs(tensor.graph, graph)
+
+
+class ReferencesTest(parameterized.TestCase, tf.test.TestCase):
+    @crossed.product(optimizer=BOTH, mode=modes.GRAPH)
+    def test_a_scale_that_was_read_stays_when_the_variable_moves(self, optimizer, mode):
+        # The second optimizer's loss is scaled after the first has moved the scale, its gradients
+        # are divided by what was read before, if reading gave but the variable's memory.
+        with modes.entered(mode) as entered:
+            manager = ExponentialUpdateLossScaleManager(8.0, 1, 1, 2.0, 0.5)
+            first, second = tf1.Variable(1.0), tf1.Variable(1.0)
+            make = OPTIMIZERS[optimizer]
+            step = make(sgd(0.25), manager).minimize(first * 1.0, var_list=[first])
+            with tf.control_dependencies([step]):
+                seen = tf1.convert_to_tensor(first) if mode == "graph_v2" else first.read_value()
+            batch = tf1.placeholder_with_default(1, [])
+            loss = second * (1.0 + 0.0 * seen) * tf.ones([batch])
+            step = make(sgd(0.25), manager).minimize(loss, var_list=[second])
+            for wanted in (0.75, 0.5, 0.25):
+                entered.run(step)
+                self.assertEqual(entered.value([first, second]), [wanted, wanted])
+
+
+class OwnersTest(tf.test.TestCase):
+    def test_a_fixed_scale_that_a_subclass_moves_is_not_shared(self):
+        class Moving(FixedLossScale):
+            def update(self, grads):
+                self._loss_scale_value *= 2
+                return None, True
+
+        with modes.eager_mode():
+            for cls, allowed in ((FixedLossScale, True), (Moving, False)):
+                scale = cls(4.0)
+                make = keras_mixed_precision.LossScaleOptimizer
+                make(tf.keras.optimizers.SGD(0.1), loss_scale=scale)
+                if allowed:
+                    make(tf.keras.optimizers.SGD(0.1), loss_scale=scale)
+                    continue
+                with self.assertRaisesRegex(ValueError, "drives another optimizer"):
+                    make(tf.keras.optimizers.SGD(0.1), loss_scale=scale)
+
+    def test_a_loss_scale_that_is_assigned_has_an_owner_too(self):
+        with modes.eager_mode():
+            make = keras_mixed_precision.LossScaleOptimizer
+            taken, free = DynamicLossScale(8.0), DynamicLossScale(8.0)
+            make(tf.keras.optimizers.SGD(0.1), loss_scale=taken)
+            opt = MixedPrecisionLossScaleOptimizer(sgd(), 4.0)
+            with self.assertRaisesRegex(ValueError, "drives another optimizer, a Keras one"):
+                opt._loss_scale = taken
+            self.assertEqual(float(opt._loss_scale()), 4.0)
+            opt._loss_scale = free
+            with self.assertRaisesRegex(ValueError, "drives another optimizer, a tf.compat.v1"):
+                make(tf.keras.optimizers.SGD(0.1), loss_scale=free)
+            opt = contrib.LossScaleOptimizer(sgd(), 4.0)
+            with self.assertRaisesRegex(ValueError, "drives another optimizer, a Keras one"):
+                opt._loss_scale_manager = taken
+
+    def test_what_apply_if_finite_moves_drives_no_other(self):
+        with modes.eager_mode():
+            scale, pairs = DynamicLossScale(8.0), [(tf.constant(1.0), tf.Variable(1.0))]
+            for _ in range(2):
+                tf_lossscale_compat.apply_if_finite(scale, [(sgd(), pairs)])
+            with self.assertRaisesRegex(ValueError, "one that apply_if_finite was given"):
+                MixedPrecisionLossScaleOptimizer(sgd(), scale)
+
+    def test_users_have_names_of_their_own(self):
+        class Manager(contrib.ExponentialUpdateLossScaleManager):
+            manager = dict
+            _claim = None
+
+        class Scale(DynamicLossScale):
+            def __init__(self):
+                super().__init__(8.0)
+                self.manager, self._claim = "its own", 0
+
+        with modes.eager_mode():
+            pairs = [(tf.constant(float("inf")), tf.Variable(1.0))]
+            manager = Manager(8.0, 2, 1, 2.0, 0.5)
+            contrib.LossScaleOptimizer(sgd(), manager).apply_gradients(pairs)
+            self.assertEqual(float(manager.get_loss_scale()), 4.0)
+            for make in (
+                lambda scale: MixedPrecisionLossScaleOptimizer(sgd(), scale),
+                lambda scale: keras_mixed_precision.LossScaleOptimizer(
+                    tf.keras.optimizers.SGD(0.1), loss_scale=scale
+                ),
+            ):
+                scale = Scale()
+                make(scale)
+                self.assertEqual((scale.manager, scale._claim), ("its own", 0))
+                with self.assertRaisesRegex(ValueError, "drives another optimizer"):
+                    keras_mixed_precision.LossScaleOptimizer(
+                        tf.keras.optimizers.SGD(0.1), loss_scale=scale
+                    )
+            keras_opt = keras_mixed_precision.LossScaleOptimizer(
+                tf.keras.optimizers.SGD(0.1), loss_scale=Scale()
+            )
+            self.assertTrue(keras_opt.dynamic)
+            keras_opt._loss_scale = Scale()
+
+    def test_managers_with_slots(self):
+        class Slots:
+            __slots__ = ()
+
+            def get_loss_scale(self):
+                return tf.constant(8.0)
+
+            def update_loss_scale(self, finite_grads):
+                return None
+
+        with modes.eager_mode():
+            weight = tf.Variable(1.0)
+            opt = contrib.LossScaleOptimizer(sgd(0.25), Slots())
+            opt.minimize(lambda: weight * weight, var_list=[weight])
+            self.assertEqual(float(weight.numpy()), 0.5)
+
+    def test_apply_if_finite_refuses_what_has_a_loss_scale(self):
+        class Around(tf1.train.GradientDescentOptimizer):
+            def __init__(self, optimizer):
+                super().__init__(1.0)
+                self._optimizer = optimizer
+
+        with modes.eager_mode():
+            weight, scale = tf.Variable(1.0), DynamicLossScale(8.0)
+            hidden = Around(MixedPrecisionLossScaleOptimizer(sgd(), 8.0))
+            pairs = [(tf.constant(1.0), weight)]
+            with self.assertRaisesRegex(ValueError, "a loss scale of its own"):
+                tf_lossscale_compat.apply_if_finite(scale, [(hidden, pairs)])
+            MixedPrecisionLossScaleOptimizer(sgd(), scale)
+            with self.assertRaisesRegex(ValueError, "drives another optimizer"):
+                tf_lossscale_compat.apply_if_finite(scale, [(sgd(), pairs)])
+            self.assertEqual(float(weight.numpy()), 1.0)
+
+
+class RaggedTest(parameterized.TestCase, tf.test.TestCase):
+    @parameterized.parameters("graph_v2", "eager", "function")
+    def test_unscaled_ragged_gradients_stay_ragged(self, name):
+        from tf_lossscale_compat._core import _gradients
+
+        with stepping.entered(name) as mode:
+
+            def unscale():
+                grad = tf.ragged.constant([[2.0], [4.0, 6.0]])
+                (unscaled,) = _gradients.unscale([grad], tf.constant(0.5))
+                self.assertIsInstance(unscaled, tf.RaggedTensor)
+                return unscaled.to_tensor(-1.0)
+
+            self.assertAllEqual(mode.compile(unscale)(), [[1.0, -1.0], [2.0, 3.0]])
+
+
+if __name__ == "__main__":
+    tf.test.main()

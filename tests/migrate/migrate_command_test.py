@@ -1,0 +1,563 @@
+"""`tf-lossscale migrate`: files, folders, options, exit codes, and what is kept of a file."""
+
+import contextlib
+import importlib
+import io
+import os
+import stat
+import subprocess
+import sys
+import tempfile
+import unittest
+from unittest import mock
+
+import pytest
+from absl.testing import absltest, parameterized
+
+pytest.importorskip("libcst", reason="the migration tool needs LibCST (Python 3.9 or newer)")
+
+from tests import rewriting  # noqa: F401  Without TensorFlow it makes the next import possible.
+from tf_lossscale_compat._tools import cli
+from tf_lossscale_compat.migrate import _command, _files, _source, rewrites
+
+BEFORE = "import tensorflow as tf\nx = tf.contrib.mixed_precision.LossScaleManager, tf.nn\n"
+AFTER = (
+    "import tensorflow as tf\nimport tf_lossscale_compat\n"
+    "x = tf_lossscale_compat.contrib.mixed_precision.LossScaleManager, tf.nn\n"
+)
+FINDING = "import tensorflow as tf\ntf.contrib.slim\n"
+
+
+class Stream(io.TextIOWrapper):
+    """A standard stream as the interpreter makes it, that remembers its bytes."""
+
+    def __init__(self, data=b""):
+        super().__init__(io.BytesIO(data), encoding="ascii", newline="\n")
+
+    @property
+    def bytes(self):
+        self.flush()
+        return self.buffer.getvalue()
+
+
+def call(*arguments, stdin=b""):
+    """Runs the command in this process; returns exit code, standard output, standard error."""
+    out, err = Stream(), Stream()
+    with mock.patch.object(sys, "stdin", Stream(stdin)):
+        with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+            code = cli.main(["migrate", *map(str, arguments)])
+    return code, out.bytes, err.bytes.decode("utf-8")
+
+
+class FolderTestCase(parameterized.TestCase):
+    def setUp(self):
+        super().setUp()
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.folder = os.path.realpath(folder.name)
+
+    def path(self, name):
+        return os.path.join(self.folder, *name.split("/"))
+
+    def write(self, name, data):
+        os.makedirs(os.path.dirname(self.path(name)), exist_ok=True)
+        with open(self.path(name), "wb") as file:
+            file.write(data.encode("utf-8") if isinstance(data, str) else data)
+        return self.path(name)
+
+    def read(self, name):
+        with open(self.path(name), "rb") as file:
+            return file.read()
+
+    def names(self):
+        return sorted(
+            os.path.relpath(os.path.join(folder, name), self.folder)
+            for folder, _, names in os.walk(self.folder)
+            for name in names
+        )
+
+
+class ModesTest(FolderTestCase):
+    def test_preview_prints_a_diff_and_writes_nothing(self):
+        path = self.write("a.py", BEFORE)
+        self.write("b.py", "import os\n")
+        code, out, err = call(self.folder)
+        self.assertEqual(code, 0)
+        self.assertIn(f"--- a{path}\n+++ b{path}\n@@", out.decode())
+        self.assertIn("\n+import tf_lossscale_compat\n", out.decode())
+        self.assertEqual(
+            err, "2 files looked at, 1 to rewrite, 0 places left to a person, 0 not handled\n"
+        )
+        self.assertEqual(self.read("a.py").decode(), BEFORE)
+
+    def test_the_diff_can_be_applied(self):
+        contents = {"a.py": BEFORE, "b.py": BEFORE.replace("\n", "\r\n"), "c.py": BEFORE[:-1]}
+        for name, text in contents.items():
+            self.write(name, text)
+        # What else there is to say does not stand among it.
+        self.write("d.py", FINDING)
+        self.write("e.py", "class\nmixed_precision")
+        with contextlib.ExitStack() as stack:
+            stack.callback(os.chdir, os.getcwd())
+            os.chdir(self.folder)
+            _, out, err = call(".")
+        self.assertIn("1 place left to a person, 1 not handled", err)
+        subprocess.run(
+            ["git", "apply", "-p1", "-"], input=out, cwd=self.folder, check=True, timeout=60
+        )
+        for name, text in contents.items():
+            self.assertEqual(self.read(name).decode(), _source.migrate(text).text)
+
+    def test_write(self):
+        self.write("a.py", BEFORE)
+        self.write("deep/er/b.pyi", BEFORE)
+        code, out, err = call(self.folder, "--write")
+        self.assertEqual(code, 0)
+        self.assertEqual(out.decode().count("rewrote "), 2)
+        self.assertIn("2 rewritten", err)
+        self.assertEqual(self.read("a.py").decode(), AFTER)
+        self.assertEqual(self.read("deep/er/b.pyi").decode(), AFTER)
+        self.assertEqual(self.names(), ["a.py", "deep/er/b.pyi"])
+        before = os.stat(self.path("a.py"))
+        code, out, err = call(self.folder, "--write")
+        self.assertEqual((code, out), (0, b""))
+        self.assertEqual(os.stat(self.path("a.py")).st_mtime_ns, before.st_mtime_ns)
+
+    def test_check(self):
+        path = self.write("a.py", BEFORE)
+        code, out, _ = call(path, "--check")
+        self.assertEqual((code, out.decode()), (1, f"would rewrite {path}\n"))
+        self.assertEqual(self.read("a.py").decode(), BEFORE)
+        self.write("a.py", AFTER)
+        self.assertEqual(call(path, "--check")[:2], (0, b""))
+
+    @parameterized.parameters((), ("--write",), ("--check",))
+    def test_places_left_to_a_person(self, *options):
+        path = self.write("a.py", FINDING)
+        code, out, err = call(path, *options)
+        self.assertEqual((code, out), (1, b""))
+        self.assertStartsWith(err, f"{path}:2:1: `tf.contrib.slim` is gone")
+        self.assertEqual(self.read("a.py").decode(), FINDING)
+
+    def test_places_are_those_after_the_change(self):
+        text = BEFORE + "tf.contrib.slim\n"
+        path = self.write("a.py", text)
+        self.assertIn(f"{path}:3:1: ", call(path)[2])
+        self.assertIn(f"{path}:4:1: ", call(path, "--write")[2])
+        self.assertIn("<stdin>:4:1: ", call("-", stdin=text.encode())[2])
+
+    def test_a_file_named_twice_is_done_once(self):
+        path = self.write("a.py", BEFORE)
+        self.assertStartsWith(call(path, self.folder, path)[2], "1 file looked at")
+
+    def test_standard_input(self):
+        code, out, err = call("-", stdin=BEFORE.encode())
+        self.assertEqual((code, out.decode(), err), (0, AFTER, ""))
+        crlf = b"\xef\xbb\xbf" + ("# é\n" + BEFORE).replace("\n", "\r\n").encode()
+        wanted = b"\xef\xbb\xbf" + ("# é\n" + AFTER).replace("\n", "\r\n").encode()
+        self.assertEqual(call("-", stdin=crlf)[:2], (0, wanted))
+        self.assertEqual(call("-", "--check", stdin=crlf)[:2], (1, b""))
+        self.assertEqual(call("-", stdin=FINDING.encode())[:2], (1, FINDING.encode()))
+        # In a pipe nothing gets lost.
+        bad = b"print 'mixed_precision \xff'"
+        self.assertEqual(call("-", stdin=bad)[:2], (2, bad))
+
+    def test_standard_input_may_be_a_notebook(self):
+        text = '{"cells": [{"cell_type": "code", "source": "%s"}]}'
+        before = text % BEFORE.replace("\n", "\\n")
+        after = text % AFTER.replace("\n", "\\n")
+        self.assertEqual(call("-", stdin=before.encode())[1].decode(), after)
+
+    @parameterized.parameters(
+        (("-", "x.py"), "standard input (-) goes with no other path"),
+        (("-", "--write"), "standard input (-) goes with no other path and not with --write"),
+        (("x.py", "--write", "--check"), "not allowed with"),
+        ((), "PATH"),
+    )
+    def test_wrong_calls(self, arguments, message):
+        code, _, err = call(*arguments)
+        self.assertEqual(code, 2)
+        self.assertIn(message, err)
+
+    def test_a_folder_with_nothing_to_look_at(self):
+        self.write("a.txt", BEFORE)
+        code, _, err = call(self.folder)
+        self.assertEqual(code, 2)
+        self.assertStartsWith(err, f"{self.folder}: holds no *.py, *.pyi or *.ipynb file")
+        self.assertIn("1 not handled", err)
+
+    def test_on_a_python_that_libcst_is_not_for(self):
+        with mock.patch.dict(sys.modules, libcst=None):
+            with mock.patch.object(sys, "version_info", (3, 7, 17)):
+                code, _, err = call(self.write("a.py", BEFORE))
+        self.assertEqual(code, 2)
+        self.assertIn("this needs Python 3.9 or newer, and this is 3.7: run it with a newer", err)
+        self.assertNotIn("pip install", err)
+
+    def test_without_libcst(self):
+        with mock.patch.dict(sys.modules, libcst=None):
+            code, _, err = call(self.write("a.py", BEFORE))
+        self.assertEqual(code, 2)
+        self.assertIn("this needs libcst", err)
+        self.assertIn("pip install 'tf_lossscale_compat[migrate]', with the path of a", err)
+
+    def test_help_needs_no_libcst_and_tells_the_exit_codes(self):
+        with mock.patch.dict(sys.modules, libcst=None):
+            code, out, _ = call("--help")
+        self.assertEqual(code, 0)
+        for part in (b"--write", b"--check", b"--exclude GLOB", b"exit codes", b"  2  some file"):
+            self.assertIn(part, out)
+
+
+class NotHandledTest(FolderTestCase):
+    """A file that cannot be handled is reported; the others are done."""
+
+    def check(self, bad, message, data):
+        self.write("good.py", BEFORE)
+        code, _, err = call(self.folder, "--write")
+        self.assertEqual(code, 2)
+        self.assertRegex(err, message)
+        self.assertIn("1 rewritten, 0 places left to a person, 1 not handled", err)
+        self.assertEqual(self.read("good.py").decode(), AFTER)
+        if data is not None:
+            self.assertEqual(self.read(bad), data)
+
+    @parameterized.parameters(
+        (b"print 'tf.contrib.mixed_precision'\n", r"bad\.py:1:\d+: does not parse as Python 3"),
+        (b"from {{ x }} import mixed_precision", r"bad\.py:1:\d+: does not parse as Python 3"),
+        (b"# mixed_precision \xff\n", r"bad\.py: is not UTF-8 \(byte 18\)"),
+        (
+            b"# coding: latin-1\n# mixed_precision \xe9\n",
+            r"bad\.py: declares the encoding iso8859-1",
+        ),
+        (b"# coding: klingon\n# mixed_precision\n", r"bad\.py: has no encoding that Python knows"),
+        (b"mixed_precision\0", r"bad\.py(:\d+:\d+)?: "),
+        (b"mixed_precision" + b"(" * 3000, r"bad\.py:1:1: .*nested too deeply"),
+        (b"mixed_precision" + b"-" * 3000 + b"1", r"bad\.py:1:1: .*nested too deeply"),
+        (b"if mixed_precision: 1\n" + b"elif 2: 3\n" * 900, r"bad\.py:1:1: .*nested too deeply"),
+        (b"class\nmixed_precision", r"bad\.py:2:1: does not parse"),
+    )
+    def test_content(self, data, message):
+        self.write("bad.py", data)
+        self.check("bad.py", message, data)
+
+    def test_notebook(self):
+        data = b'{"cells": [mixed_precision]}'
+        self.write("bad.ipynb", data)
+        self.check("bad.ipynb", r"bad\.ipynb: is no JSON", data)
+
+    def test_link_to_nowhere(self):
+        os.symlink(self.path("nowhere"), self.path("bad.py"))
+        code, _, err = call(self.path("bad.py"))
+        self.assertEqual(code, 2)
+        self.assertRegex(err, r"bad\.py: cannot be read: No such file")
+
+    def test_a_link_that_leads_out_of_the_folder(self):
+        outside = self.write("outside.py", BEFORE)
+        self.write("src/good.py", BEFORE)
+        os.symlink(outside, self.path("src/bad.py"))
+        os.symlink(self.path("nowhere"), self.path("src/nowhere.py"))
+        for option in ((), ("--check",), ("--write",)):
+            code, out, err = call(self.path("src"), *option)
+            self.assertEqual(code, 2)
+            self.assertNotIn(b"bad.py", out)
+            for name in ("bad", "nowhere"):
+                self.assertIn(f"{name}.py: cannot be read: it is a link that leads out", err)
+            self.assertIn("1 file looked at", err)
+        self.assertEqual(self.read("outside.py").decode(), BEFORE)
+        self.assertEqual(self.read("src/good.py").decode(), AFTER)
+        self.assertEqual(call(self.path("src/bad.py"), "--write")[0], 0)
+        self.assertEqual(self.read("outside.py").decode(), AFTER)
+
+    def test_a_folder_called_so(self):
+        os.mkdir(self.path("bad.py"))
+        code, _, err = call(self.path("bad.py"))
+        self.assertEqual(code, 2)
+        self.assertIn("bad.py: holds no *.py", err)
+
+    def test_a_path_that_is_not_there(self):
+        code, _, err = call(self.path("x.py"), self.write("a.py", BEFORE))
+        self.assertEqual(code, 2)
+        self.assertIn(f"{self.path('x.py')}: cannot be read: No such file", err)
+        self.assertIn("2 files looked at, 1 to rewrite", err)
+
+    @unittest.skipUnless(hasattr(os, "mkfifo"), "needs named pipes")
+    def test_a_pipe_does_not_block(self):
+        os.mkfifo(self.path("bad.py"))
+        self.check("bad.py", r"bad\.py: is no regular file", None)
+
+    @unittest.skipIf(getattr(os, "geteuid", int)() == 0, "root may write everywhere")
+    def test_read_only(self):
+        os.chmod(self.write("bad.py", BEFORE), 0o444)
+        self.check("bad.py", r"bad\.py: cannot be written: it is read-only", BEFORE.encode())
+
+    def test_read_only_as_the_system_tells(self):
+        path = self.write("bad.py", BEFORE)
+        real = os.access
+        with mock.patch.object(os, "access", lambda *a: a[0] != path and real(*a)):
+            self.check("bad.py", r"bad\.py: cannot be written: it is read-only", BEFORE.encode())
+
+    def test_the_disk_is_full(self):
+        path = self.write("bad.py", BEFORE)
+        real = os.fsync
+        calls = []
+
+        def fsync(descriptor):
+            calls.append(descriptor)
+            if len(calls) == 1:
+                raise OSError(28, "No space left on device")
+            return real(descriptor)
+
+        with mock.patch.object(os, "fsync", fsync):
+            self.check("bad.py", r"bad\.py: cannot be written: No space left", BEFORE.encode())
+        self.assertEqual(self.names(), ["bad.py", "good.py"])
+        self.assertEqual(path, self.path("bad.py"))
+
+    def test_changed_by_someone_else_meanwhile(self):
+        path = self.write("a.py", BEFORE)
+        with self.assertRaisesRegex(_files.FileError, "was changed by someone else"):
+            _files.replace(path, b"old", b"new")
+        self.assertEqual(self.read("a.py").decode(), BEFORE)
+        self.assertEqual(self.names(), ["a.py"])
+
+    def test_a_fault_of_the_tool(self):
+        self.write("bad.py", "mixed_precision\n")
+        real = _source.migrate
+
+        def migrate(text, options):
+            if text == "mixed_precision\n":
+                raise KeyError("what")
+            return real(text, options)
+
+        with mock.patch.object(_source, "migrate", migrate):
+            self.check("bad.py", "fault of this tool, please report it: KeyError: 'what'", None)
+
+
+class KeptTest(FolderTestCase):
+    """Of a rewritten file nothing changes but the names."""
+
+    @parameterized.parameters(
+        ("# é\n{}",),
+        ("\ufeff# é\n{}",),
+        ("# -*- coding: utf-8 -*-\n{}",),
+        ("\ufeff# coding: utf8\n{}# ü\n",),
+        ("# coding: latin-1\n{}",),  # All of it is ASCII.
+        ("\f\n{}\t \n\n\n",),
+        ("{}x = '''\r\n \r\n'''\t# 1\r\n",),
+        ("#!/usr/bin/env python\r\n\r\n{}y = 1 # no end",),
+        ("x=1;{}\\\n\n",),
+    )
+    def test_bytes(self, around):
+        before, after = around.format(BEFORE), around.format(AFTER)
+        for name, old, new in (
+            ("a.py", before, after),
+            ("b.py", before.replace("\n", "\r\n"), after.replace("\n", "\r\n")),
+        ):
+            if old.startswith("x=1;"):
+                new = old[:4] + AFTER.replace("tf\nimport", "tf; import") + old[4 + len(BEFORE) :]
+                if name == "b.py":
+                    continue
+            self.write(name, old)
+            self.assertEqual(call(self.path(name), "--write")[0], 0)
+            self.assertEqual(self.read(name), new.encode("utf-8"))
+
+    def test_mixed_line_ends(self):
+        before = BEFORE.replace("tf\n", "tf\r\n", 1) + "a = 1\r\nb = 2\n"
+        after = AFTER.replace("tf\n", "tf\r\n", 1).replace("compat\n", "compat\r\n", 1)
+        self.write("a.py", before)
+        call(self.folder, "--write")
+        self.assertEqual(self.read("a.py").decode(), after + "a = 1\r\nb = 2\n")
+
+    @parameterized.parameters(0o755, 0o600, 0o640, 0o777)
+    def test_permissions(self, mode):
+        path = self.write("a.py", BEFORE)
+        os.chmod(path, mode)
+        call(path, "--write")
+        self.assertEqual(stat.S_IMODE(os.stat(path).st_mode), mode)
+        self.assertEqual(self.read("a.py").decode(), AFTER)
+
+    @parameterized.parameters(True, False)
+    def test_links_stay_links(self, relative):
+        self.write("real/a.txt", BEFORE)
+        os.mkdir(self.path("links"))
+        os.symlink(
+            "../real/a.txt" if relative else self.path("real/a.txt"), self.path("links/a.py")
+        )
+        code, out, _ = call(self.path("links/a.py"), "--write")
+        self.assertEqual((code, out.count(b"rewrote")), (0, 1))
+        self.assertTrue(os.path.islink(self.path("links/a.py")))
+        self.assertEqual(self.read("real/a.txt").decode(), AFTER)
+        self.assertEqual(self.names(), ["links/a.py", "real/a.txt"])
+
+    def test_a_file_is_complete_before_it_takes_the_place_of_the_old_one(self):
+        path = self.write("a.py", BEFORE)
+        os.chmod(path, 0o640)
+        real = os.replace
+        seen = []
+
+        def replace(temporary, target):
+            with open(temporary, "rb") as file:
+                seen.append((file.read().decode(), stat.S_IMODE(os.stat(temporary).st_mode)))
+            self.assertEqual(os.path.dirname(temporary), self.folder)
+            self.assertEqual(self.read("a.py").decode(), BEFORE)
+            real(temporary, target)
+
+        with mock.patch.object(os, "replace", replace):
+            self.assertEqual(call(path, "--write")[0], 0)
+        self.assertEqual(seen, [(AFTER, 0o640)])
+        self.assertEqual(self.names(), ["a.py"])
+
+    def test_what_a_kill_may_leave_is_no_file_to_look_at(self):
+        path = self.write("a.py", BEFORE)
+        with mock.patch.object(os, "unlink"), self.assertRaises(KeyboardInterrupt):
+            with mock.patch.object(os, "replace", side_effect=KeyboardInterrupt):
+                _files.replace(path, BEFORE.encode(), AFTER.encode())
+        (left,) = set(self.names()) - {"a.py"}
+        self.assertRegex(left, r"^\.a\.py\..*\.tf-lossscale\.tmp$")
+        self.assertStartsWith(call(self.folder)[2], "1 file looked at")
+
+
+class WalkTest(FolderTestCase):
+    def test_links_below_a_folder_are_not_followed(self):
+        self.write("real.py", BEFORE)
+        self.write("left_out/b.py", BEFORE)
+        os.symlink("real.py", self.path("again.py"))
+        os.symlink("left_out/b.py", self.path("b.py"))
+        code, out, err = call(self.folder, "--write", "--exclude", "left_out")
+        self.assertEqual(code, 0, err)
+        self.assertEqual(out.decode(), f"rewrote {self.path('real.py')}\n")
+        self.assertEqual(self.read("left_out/b.py").decode(), BEFORE)
+
+    def found(self, *arguments):
+        _, out, _ = call(*arguments, "--check")
+        lines = out.decode().splitlines()
+        return [os.path.relpath(line.split(" ", 2)[2], self.folder) for line in lines]
+
+    def test_what_is_looked_at(self):
+        for name in (
+            "a.py",
+            "b/c.pyi",
+            "b/.hidden.py",
+            "b/readme.txt",
+            "b/.#a.py",
+            ".git/a.py",
+            "b/.tox/a.py",
+            "node_modules/a.py",
+            "b/__pycache__/a.py",
+            "venv/lib/site-packages/a.py",
+            "conda/lib/a.py",
+            "site-packages/a.py",
+        ):
+            self.write(name, BEFORE)
+        self.write("venv/pyvenv.cfg", "")
+        self.write("conda/conda-meta/x", "")
+        self.assertEqual(
+            self.found(self.folder),
+            ["a.py", "b/.hidden.py", "b/c.pyi", "site-packages/a.py"],
+        )
+        # What is named is taken, whatever it is called.
+        for name in ("venv", "node_modules", ".git", "b/readme.txt", "venv/lib/site-packages"):
+            self.assertLen(self.found(self.path(name)), 1, name)
+
+    @parameterized.parameters(
+        (("tests",), ["a.py", "b/c.py"]),
+        (("b/*",), ["a.py", "tests/d.py"]),
+        (("*.py",), []),
+        (("a.py", "c.py"), ["b/tests/e.py", "tests/d.py"]),
+        (("b/tests/",), ["a.py", "b/c.py", "tests/d.py"]),
+        (("nothing",), ["a.py", "b/c.py", "b/tests/e.py", "tests/d.py"]),
+    )
+    def test_exclude(self, patterns, wanted):
+        for name in ("a.py", "b/c.py", "b/tests/e.py", "tests/d.py"):
+            self.write(name, BEFORE)
+        options = [part for pattern in patterns for part in ("--exclude", pattern)]
+        self.assertEqual(self.found(self.folder, *options), wanted)
+
+    def test_a_folder_that_cannot_be_listed(self):
+        self.write("a.py", BEFORE)
+        self.write("b/c.py", BEFORE)
+        real = os.scandir
+
+        def scandir(path):
+            if path == self.path("b"):
+                raise PermissionError(13, "Permission denied", path)
+            return real(path)
+
+        with mock.patch.object(os, "scandir", scandir):
+            code, _, err = call(self.folder, "--write")
+        self.assertEqual(code, 2)
+        self.assertIn(f"{self.path('b')}: cannot be read: Permission denied", err)
+        self.assertEqual(self.read("a.py").decode(), AFTER)
+
+
+class TimeTest(absltest.TestCase):
+    def test_help_needs_no_tensorflow_and_no_libcst(self):
+        code = (
+            "import sys, time; from tf_lossscale_compat._tools import cli\n"
+            "try: cli.main(['migrate', '--help'])\n"
+            "except SystemExit: pass\n"
+            "print(*({'tensorflow', 'libcst', 'numpy'} & set(sys.modules)), time.process_time())"
+        )
+        out = subprocess.run([sys.executable, "-c", code], stdout=subprocess.PIPE, check=True)
+        self.assertLess(float(out.stdout.split(b"\n")[-2]), 0.5)
+
+
+class PrefilterTest(parameterized.TestCase):
+    """Files are not parsed that cannot hold anything; that must not cost a finding."""
+
+    @parameterized.parameters(
+        *[
+            f"from {namespace.old} import {name}"
+            for namespace in rewrites.NAMESPACES.values()
+            for name in namespace.members
+        ],
+        "import tensorflow as tf\ntf.contrib.slim",
+        "from tensorflow.contrib import slim",
+        "from mylib import tf\ngetattr(tf.contrib, name)",
+        "x = 'tf.train.experimental.LossScale'",
+        "tf.keras.mixed_precision.Policy('a', loss_scale=1)",
+    )
+    def test_may_concern(self, text):
+        self.assertTrue(_source.may_concern(text.encode()))
+
+    @parameterized.parameters(
+        "", "import tensorflow as tf", "# contributors", "from django.contrib import admin"
+    )
+    def test_does_not(self, text):
+        self.assertFalse(_source.may_concern(text.encode()))
+
+    def test_python_2_is_said_where_it_concerns(self):
+        outcome = _command.migrate_bytes(b"import tensorflow as tf\nprint tf.contrib")
+        self.assertLen(outcome.result.failures, 1)
+        self.assertIn("does not parse as Python 3", outcome.result.failures[0].message)
+
+    @parameterized.parameters(
+        b"import os\nprint 'x'",
+        b"# tensorflow \xff\nimport {{ x }}",
+        b"import tensorflow as tf\nprint 'x'",
+        b"import tensorflow as tf\n" + b"(" * 3000,
+    )
+    def test_nothing_is_parsed_then(self, data):
+        with mock.patch.object(_source, "migrate", side_effect=AssertionError):
+            outcome = _command.migrate_bytes(data)
+        self.assertEqual((outcome.result.findings, outcome.result.failures), ([], []))
+
+
+@unittest.skipIf(
+    importlib.util.find_spec("tensorflow") is None, "looks the names up, which needs TensorFlow"
+)
+class TargetsTest(parameterized.TestCase):
+    @parameterized.parameters(*rewrites.NAMESPACES.values())
+    def test_new_names_are_there(self, old, new, members, whole, module, is_meant):
+        if ".keras" in new and importlib.util.find_spec("tf_lossscale_compat.keras") is None:
+            self.skipTest("this version has no optimizers for Keras")
+        found = importlib.import_module(new)
+        for name in members:
+            self.assertTrue(hasattr(found, name), (new, name))
+        imported = {"tf_lossscale_compat": importlib.import_module("tf_lossscale_compat")}
+        exec(f"import {module}", imported)
+        self.assertIs(eval(new, imported), found)
+
+
+if __name__ == "__main__":
+    absltest.main()

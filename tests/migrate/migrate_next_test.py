@@ -1,0 +1,236 @@
+"""What newer TensorFlows dropped, and the steps that `migrate` ends with: for `--to`."""
+
+import os
+from unittest import mock
+
+import pytest
+from absl.testing import absltest, parameterized
+from tests.migrate_command_test import FolderTestCase, call
+
+from tests import rewriting
+from tf_lossscale_compat.migrate import _next, _source
+
+HEAD = "import tensorflow as tf\nimport tf_lossscale_compat\n"
+LINE = HEAD.count("\n") + 1
+UPGRADE = "tf_upgrade_v2 --mode SAFETY --reportfile tf_upgrade_v2.log"
+SWITCH = "TF_USE_LEGACY_KERAS"
+STEPS = {
+    "upgrade": f"\n    {UPGRADE} --infile a.py --outfile a.py\n",
+    "by hand": "\n    import tensorflow.compat.v1 as tf\n",
+    "behavior": "\n    tf.disable_v2_behavior()\n",
+    "slim": "\n    pip install tf-slim\n",
+    "batch_norm": '\n    sys.modules["tf_keras.legacy_tf_layers.normalization"] = normalization\n',
+    "keras": "Keras 3 lacks this. Stay with Keras 2:\n\n"
+    f"    pip install --no-deps 'tf_keras==2.21.*'\n    export {SWITCH}=1\n",
+    "choice": "change the places that say `on Keras 3`, or leave them and stay with Keras 2",
+}
+
+
+def findings(text, to=(2, 21)):
+    return _source.migrate(text, _source.Options(to)).findings
+
+
+class NewerVersionsTest(rewriting.RewriteTestCase):
+    def setUp(self):
+        super().setUp()
+        self.enter_context(mock.patch.dict(os.environ))
+        os.environ.pop(SWITCH, None)
+
+    @parameterized.parameters(
+        ("self.compiled_loss(y, y_pred)", "write `loss = self.compute_loss(x, y, y_pred)`, and"),
+        ("self.compiled_metrics.update_state(y, y_pred)", "write `for metric in self.metrics: "),
+        ("model.fit_generator(g)", "write `fit`"),
+        ("model.evaluate_generator(g)", "write `evaluate`"),
+        ("model.predict_generator(g)", "write `predict`"),
+        ("metric.reset_states()", "write `reset_state`"),
+        ("self.add_update(u)", "take the call out"),
+        ("opt.get_updates(l, p)", "write `optimizer.apply_gradients(zip(gradients, variables))`"),
+        ("opt.get_gradients(l, p)", "take the gradients with `tf.GradientTape`"),
+        ("opt._decayed_lr(tf.float32)", "write `optimizer.learning_rate`"),
+        ("opt._get_hyper('momentum')", "write the attribute of that name"),
+        ("opt._set_hyper('momentum', 1)", "assign to the attribute of that name"),
+        ("self.model.optimizer.lr", "write `learning_rate`"),
+        ("tf.keras.losses.Reduction.NONE", 'write "none", "sum" or "sum_over_batch_size"'),
+        ("tf.keras.optimizers.legacy.SGD(1)", "take the class of `tf.keras.optimizers`"),
+        ("tf.keras.layers.experimental.preprocessing.Rescaling(1)", "`tf.keras.layers`"),
+        ("tf.keras.experimental.SequenceFeatures()", "stay with Keras 2"),
+        ("tf.keras.backend.set_learning_phase(1)", "call the model with `training=True`"),
+        ("tf.keras.backend.in_train_phase(a, b)", "write an `if` on the argument `training`"),
+    )
+    def test_names(self, code, advice):
+        (finding,) = findings(HEAD + code)
+        self.assertEqual((finding.line, finding.column), (LINE, 1))
+        self.assertIn(f"`: on Keras 3 {advice}" if " " in advice else advice, finding.message)
+        for text in (code, f"import os\nos.environ['{SWITCH}'] = '1'\n" + HEAD + code):
+            self.assertEmpty(findings(text), "without loss scaling, or on Keras 2")
+        self.assertEmpty(findings(HEAD + code, (2, 15)))
+        with mock.patch.dict(os.environ, {SWITCH: "1"}):
+            self.assertEmpty(findings(HEAD + code))
+
+    @parameterized.parameters(
+        ("model.fit(x, ", "workers=2", "leave it out, or give it to a `keras.utils.PyDataset`"),
+        ("model.predict(x, ", "use_multiprocessing=True", "leave it out, or give it to"),
+        ("model.evaluate(x, ", "max_queue_size=2", "leave it out, or give it to"),
+        ("model.save('x', ", "save_format='h5'", "leave it out, and let the path end in"),
+        ("opt.apply_gradients(g, ", "experimental_aggregate_gradients=False", "leave it out, and"),
+        ("opt.apply_gradients(g, ", "skip_gradients_aggregation=True", "leave it out, and apply"),
+        ("tf.keras.optimizers.Adam(", "lr=1", "write `learning_rate`"),
+    )
+    def test_arguments(self, start, argument, advice):
+        (finding,) = findings(f"{HEAD}{start}{argument})")
+        self.assertEqual((finding.line, finding.column), (LINE, len(start) + 1))
+        self.assertIn(f"`{argument.split('=')[0]}`: on Keras 3 {advice}", finding.message)
+        self.assertEmpty(findings(f"{HEAD}other({argument})"))
+        self.assertEmpty(findings(f"{HEAD}{start}{argument})", (2, 15)))
+
+    @parameterized.parameters(
+        ("Adam(decay=1e-4)", "0.001, 1, 1e-4"),
+        ("SGD(momentum=1, decay=d)", "0.01, 1, d"),
+        ("SGD(0.5, decay=d)", "0.5, 1, d"),
+        ("SGD(learning_rate=r, decay=d)", "r, 1, d"),
+    )
+    def test_decay(self, call_, arguments):
+        text = f"{HEAD}tf.keras.optimizers.{call_}"
+        (finding,) = findings(text, (2, 11))
+        self.assertIn(
+            f"since TensorFlow 2.11 write `learning_rate=tf.keras.optimizers.schedules."
+            f"InverseTimeDecay({arguments})`",
+            finding.message,
+        )
+        self.assertEmpty(findings(text, (2, 10)))
+        self.assertEmpty(findings(text.replace(".SGD", ".legacy.SGD"), (2, 11))[1:])
+
+    def test_an_optimizer_of_ones_own(self):
+        text = HEAD + "class Own(tf.keras.optimizers.Optimizer):\n    def {}(self): pass\n"
+        for method in ("_resource_apply_dense", "_create_slots", "get_updates"):
+            (finding,) = findings(text.format(method))
+            self.assertIn("on Keras 3 write the methods `build` and `update_step`", finding.message)
+        self.assertEmpty(findings(text.format("update_step")))
+
+    def test_estimator(self):
+        text = HEAD + "tf.estimator.Estimator(f)\ntf.compat.v1.estimator.TrainSpec\n"
+        (finding,) = findings(text)
+        self.assertEqual(finding.line, LINE)
+        self.assertIn("`tf.estimator` (2 in this file) is gone since TensorFlow 2.16", str(finding))
+        self.assertEmpty(findings(text, (2, 15)))
+
+    @parameterized.parameters(
+        ("tf.contrib.slim", (2, 0), (1, 15)),
+        ("tf.keras.mixed_precision.experimental.set_policy('x')", (2, 4), (2, 3)),
+    )
+    def test_from_which_version_on(self, code, reported, not_yet):
+        self.assertLen(findings(HEAD + code, reported), 1)
+        self.assertEmpty(findings(HEAD + code, not_yet))
+
+
+class StepsTest(FolderTestCase):
+    def setUp(self):
+        super().setUp()
+        self.enter_context(mock.patch.dict(os.environ))
+        os.environ.pop(SWITCH, None)
+        self.addCleanup(os.chdir, os.getcwd())
+        os.chdir(self.folder)
+
+    def check_steps(self, text, *steps, to="2.21"):
+        self.write("a.py", text)
+        _, out, err = call("a.py", "--to", to)
+        self.assertNotIn(b"next, on", out)
+        self.assertEqual([name for name, step in STEPS.items() if step in err], list(steps), err)
+        self.assertEqual(f"\nnext, on TensorFlow {to}:\n\n1. " in err, bool(steps))
+        self.assertEqual(f"\n{len(steps)}. " in err, bool(steps))
+
+    @parameterized.parameters(
+        ("tf.placeholder(x)", "upgrade", "behavior"),
+        ("tf.train.AdamOptimizer(x)", "upgrade", "behavior"),
+        ("from tensorflow.python.ops import math_ops\ntf.log(x)", "by hand", "behavior"),
+        ("tf.log(x)\ntf.disable_v2_behavior()", "upgrade"),
+        ("tf.compat.v1.placeholder(x)", "behavior"),
+        ("tf.compat.v1.disable_eager_execution()\ntf.compat.v1.log(x)",),
+        ("tf.layers.dense(x)", "upgrade", "behavior", "keras"),
+        ("tf.compat.v1.nn.rnn_cell.LSTMCell(x)", "behavior", "keras"),
+        ("tf.Session()\ntf.keras.layers.Dense(1)", "upgrade", "behavior", "keras"),
+        ("tf.layers.dense(x)\ntf.disable_v2_behavior()\nself.compiled_loss",)
+        + ("upgrade", "keras", "choice"),
+        ("self.compiled_loss  # tf-lossscale: checked",),
+        ("self.compiled_loss", "choice"),
+        ("tf.contrib.layers.fully_connected(x)", "slim"),
+        ("import tf_slim\ntf_slim.batch_norm(x)", "slim", "batch_norm"),
+        ("import tf_slim\ntf_slim.batch_norm(x)\nimport tf_keras.legacy_tf_layers as n", "slim"),
+        ("from tensorflow.core.framework import graph_pb2\ntf.log(x)", "by hand", "behavior"),
+        ("tf.keras.layers.Dense(1), tf.function, tf.math.log(x)",),
+    )
+    def test_steps(self, code, *steps):
+        self.check_steps(f"{HEAD}{code}\n", *steps)
+
+    def test_older_versions(self):
+        self.check_steps(f"{HEAD}tf.layers.dense(x)", to="1.15")
+        self.check_steps(f"{HEAD}tf.layers.dense(x)", "upgrade", "behavior", to="2.15")
+        self.check_steps(f"{HEAD}tf.contrib.slim.batch_norm(x)", "slim", to="2.15")
+        os.environ[SWITCH] = "1"
+        self.check_steps(f"{HEAD}tf.layers.dense(x)", "upgrade", "behavior")
+
+    def test_files_without_loss_scaling_have_none(self):
+        self.check_steps("import tensorflow as tf\ntf.layers.dense(tf.contrib)")
+
+    def test_what_is_listed(self):
+        code = "tf.placeholder, tf.Session, tf.log, tf.to_float, tf.placeholder\n"
+        for number in range(6):
+            self.write(f"{number} .py", HEAD + code)
+        self.write("2 .py", f"{HEAD}{code}if __name__ == '__main__': main()\n")
+        _, _, err = call(".")
+        self.assertIn(
+            "1. ./0 .py, ./1 .py, ./2 .py, ./3 .py and 2 more files (`tf.placeholder`,"
+            " `tf.Session`, `tf.log` and 1 more names): only `tf.compat.v1` has this",
+            err,
+        )
+        self.assertIn(f"\n    {UPGRADE} --infile './5 .py' --outfile './5 .py'\n", err)
+        self.assertIn("2. In ./2 .py, below the imports", err)
+        self.write("main.py", "import tensorflow.compat.v1 as tf\ntf.disable_v2_behavior()\n")
+        self.assertNotIn("2. In", call(".")[2])
+
+    def test_where_they_are_said(self):
+        self.write("a.py", HEAD + "tf.placeholder\ntf.contrib.mixed_precision.LossScaleOptimizer\n")
+        for option in ("--diff", "--write"):
+            code, out, err = call("a.py", option)
+            self.assertEqual(code, 0)
+            self.assertEqual(out.count(b"\n+"), option == "--diff" and 2)
+            self.assertIn("0 not handled\n\nnext, on TensorFlow 2.21:\n\n1. a.py (", err)
+        self.assertNotIn("next, on", call("a.py", "--check")[2])
+
+    @parameterized.parameters("", "2", "1.14", "two", "2.x", "2.21rc0")
+    def test_no_version(self, version):
+        code, _, err = call("a.py", "--to", version)
+        self.assertEqual(code, 2)
+        self.assertIn(
+            f"--to takes a version of TensorFlow from 1.15 on, such as 2.15, not {version!r}", err
+        )
+
+    def test_a_check_in_a_file_that_was_not_named(self):
+        made = "opt = tf.keras.mixed_precision.LossScaleOptimizer(opt, True)\n"
+        for code, paths, is_said in (
+            (made, ["a.py"], 1),
+            (made, ["."], 0),
+            ("tf.nn\n", ["a.py"], 0),
+        ):
+            self.write("a.py", "import tensorflow as tf\ntf.nn\n" + code)
+            for option in ("--check", "--write"):
+                self.assertEqual(call(*paths, option)[2].count("name all files, or"), is_said)
+        self.assertNotIn("name all files, or", call("a.py")[2])
+
+
+class TableTest(absltest.TestCase):
+    def test_the_names_of_tensorflow_1_are_in_compat_v1_alone(self):
+        tf = pytest.importorskip("tensorflow")
+        if tuple(map(int, tf.__version__.split(".")[:2])) < (2, 0):
+            self.skipTest("all names are those of TensorFlow 1")
+        for name in dir(tf):
+            self.assertFalse(_next._TENSORFLOW_1.match(name), name)
+        for part in ("train", "losses", "metrics", "summary", "nn", "data", "image"):
+            for name in dir(getattr(tf, part, None)):
+                self.assertFalse(_next._TENSORFLOW_1.match(f"{part}.{name}"), f"{part}.{name}")
+        found = [name for name in dir(tf.compat.v1) if _next._TENSORFLOW_1.match(name)]
+        self.assertGreater(len(found), 40)
+
+
+if __name__ == "__main__":
+    absltest.main()

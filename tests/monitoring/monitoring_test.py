@@ -1,0 +1,553 @@
+"""`tf_lossscale_compat.monitoring`: summaries and messages of a custom loop and of sessions."""
+
+import json
+import os
+import unittest
+from unittest import mock
+
+import numpy as np
+import tensorflow as tf
+from absl import logging
+from absl.testing import parameterized
+
+from tests import event_files, modes, replicas
+from tf_lossscale_compat import (
+    DynamicLossScale,
+    ExponentialUpdateLossScaleManager,
+    FixedLossScale,
+    LossScaleError,
+    StepRecord,
+    monitoring,
+)
+from tf_lossscale_compat.contrib import mixed_precision as contrib
+from tf_lossscale_compat.monitoring import _monitor, _summaries
+
+tf1 = tf.compat.v1
+summary = tf.compat.v2.summary
+
+INF = float("inf")
+# The scale grows to its ceiling, comes down to its floor and grows again.
+GRADIENTS = [1.0, 1.0, 1.0, INF, 1.0, INF, INF, INF, 1.0, 1.0]
+
+
+def dynamic():
+    return DynamicLossScale(8.0, 2, 2.0, min_loss_scale=2.0, max_loss_scale=16.0)
+
+
+def expected(gradients, low=2.0, high=16.0):
+    """What `event_files.points` says of each of these steps of `dynamic()` or `manager()`."""
+    scale, skipped, run, good, rows = 8.0, 0, 0, 0, []
+    for step, grad in enumerate(gradients, 1):
+        if np.isfinite(grad):
+            run, good = 0, good + 1
+            if good == 2:
+                scale, good = min(scale * 2, high), 0
+        else:
+            skipped, run, good, scale = skipped + 1, run + 1, 0, max(scale / 2, low)
+        rows.append((step, skipped, run, scale))
+    return rows
+
+
+class Absl(unittest.TestCase):
+    """Looks at what goes through `absl.logging`."""
+
+    def setUp(self):
+        super().setUp()
+        self.logged = []
+        for level in ("warning", "debug"):
+            patcher = mock.patch.object(logging, level, self._note(level))
+            patcher.start()
+            self.addCleanup(patcher.stop)
+
+    def _note(self, level):
+        return lambda text, *args: self.logged.append((level, text % args if args else text))
+
+    def messages(self, level="warning", word="Loss scale: "):
+        return [text for of, text in self.logged if of == level and word in text]
+
+
+class BoundsTest(modes.EagerTestCase):
+    def check(self, policy, floor=None, ceiling=None):
+        known = {"loss_scale/floor": floor, "loss_scale/ceiling": ceiling}
+        self.assertEqual(
+            _summaries.bounds(policy), {k: v for k, v in known.items() if v is not None}
+        )
+
+    def test_policies_of_this_package(self):
+        self.check(dynamic(), 2.0, 16.0)
+        self.check(DynamicLossScale(), 1.0)
+        self.check(ExponentialUpdateLossScaleManager(8.0, 2), 1.0)
+        self.check(FixedLossScale(8.0))
+
+    def test_policies_of_users(self):
+        class Mine(contrib.FixedLossScaleManager):
+            max_loss_scale = None
+
+        policy = Mine(8.0)
+        for value, known in ((64, 64.0), (np.float32(64), 64.0), ("64", None), (True, None)):
+            policy.max_loss_scale = value
+            self.check(policy, None, known)
+
+
+class CustomLoopTest(Absl, modes.EagerTestCase):
+    def run_loop(self, folder, gradients, function=False):
+        policy = dynamic()
+        record = StepRecord(policy)
+        writer = summary.create_file_writer(folder)
+
+        def step(gradient):
+            policy.update([gradient])
+            monitoring.write_summaries(record, writer=writer)
+
+        if function:
+            step = tf.function(step, autograph=False)
+        for gradient in gradients:
+            step(tf.constant(gradient))
+        with writer.as_default():
+            summary.flush()
+
+    @parameterized.parameters(False, True)
+    def test_files_hold_what_the_run_had(self, function):
+        folder = event_files.folder(self)
+        self.run_loop(folder, GRADIENTS, function)
+        self.assertEqual(event_files.points(folder), expected(GRADIENTS))
+        found, steps = event_files.read(folder), range(1, len(GRADIENTS) + 1)
+        self.assertEqual(found["floor"], [(step, 2.0) for step in steps])
+        self.assertEqual(found["ceiling"], [(step, 16.0) for step in steps])
+
+    def test_goes_back_to_a_checkpoint(self):
+        folder = event_files.folder(self)
+        policy = dynamic()
+        record = StepRecord(policy)
+        checkpoint = tf.train.Checkpoint(policy=policy, record=record)
+        writer = summary.create_file_writer(folder)
+        saved = checkpoint.save(os.path.join(event_files.folder(self), "ckpt"))
+        for _ in range(2):
+            for gradient in (1.0, INF):
+                policy.update([tf.constant(gradient)])
+                monitoring.write_summaries(record, writer=writer, log_every_n_secs=0)
+            checkpoint.restore(saved)
+        with writer.as_default():
+            summary.flush()
+        self.assertEqual(event_files.points(folder), 2 * expected([1.0, INF]))
+        self.assertLen(self.messages(), 2)
+
+    def test_default_writer_and_step(self):
+        folder = event_files.folder(self)
+        policy = dynamic()
+        record = StepRecord(policy)
+        monitoring.write_summaries(record)  # Nowhere.
+        with summary.create_file_writer(folder).as_default():
+            monitoring.write_summaries(record, 70)
+            monitoring.write_summaries(record, tf.constant(71))
+            summary.flush()
+        self.assertEqual(event_files.points(folder), [(70, 0, 0, 8.0), (71, 0, 0, 8.0)])
+
+    def test_tensorboard_reads_it(self):
+        try:
+            from tensorboard.backend.event_processing import event_accumulator
+        except ImportError:
+            self.skipTest("TensorBoard is not installed")
+        folder = event_files.folder(self)
+        self.run_loop(folder, GRADIENTS)
+        accumulator = event_accumulator.EventAccumulator(folder)
+        accumulator.Reload()
+        found = [(event.step, event.value) for event in accumulator.Scalars("loss_scale/scale")]
+        self.assertEqual(found, [(row[0], row[3]) for row in expected(GRADIENTS)])
+
+    def test_errors(self):
+        with self.assertRaisesRegex(TypeError, "record must be a StepRecord, got 3"):
+            monitoring.write_summaries(3)
+        record = StepRecord(dynamic())
+        with self.assertRaisesRegex(TypeError, r"writer must be .* as_default\(\), got 'logs'"):
+            monitoring.write_summaries(record, writer="logs")
+        with self.assertRaisesRegex(ValueError, "log_every_n_secs must be at least 0, got -1"):
+            monitoring.write_summaries(record, log_every_n_secs=-1)
+        with tf.Graph().as_default():
+            with self.assertRaisesRegex(ValueError, "outside of the graph"):
+                monitoring.write_summaries(record)
+            record = StepRecord(dynamic())
+            with self.assertRaisesRegex(ValueError, "step and writer must be None"):
+                monitoring.write_summaries(record, 1)
+
+    @parameterized.parameters(False, True)
+    def test_two_replicas_write_once(self, inside):
+        folder = event_files.folder(self)
+        strategy = replicas.strategy("mirrored_2")
+        with strategy.scope():
+            policy = dynamic()
+            record = StepRecord(policy)
+        writer = summary.create_file_writer(folder)
+
+        def replica_step(gradients):
+            gradient = replicas.own(gradients)
+            tf.distribute.get_replica_context().merge_call(
+                lambda _, each: policy.update([each])[1], args=(gradient,)
+            )
+            if inside:
+                monitoring.write_summaries(record, writer=writer)
+
+        @tf.function(autograph=False)
+        def step(gradients):
+            replicas.run(strategy, replica_step, (gradients,))
+
+        for gradient in GRADIENTS[:6]:
+            step(tf.constant([1.0, gradient]))
+            if not inside:
+                monitoring.write_summaries(record, writer=writer)
+        with writer.as_default():
+            summary.flush()
+        self.assertEqual(event_files.points(folder), expected(GRADIENTS[:6]))
+
+    @parameterized.parameters(False, True)
+    def test_the_process_that_a_strategy_names_writes(self, writes):
+        folder, strategy = event_files.folder(self), replicas.strategy("mirrored_2")
+        with strategy.scope():
+            record = StepRecord(dynamic())
+        hook = monitoring.LossScaleHook(record, summary_writer=mock.Mock())
+        named = mock.patch.object(type(strategy.extended), "should_save_summary", writes)
+        with named, summary.create_file_writer(folder).as_default():
+            monitoring.write_summaries(record)
+            summary.flush()
+            hook.begin()
+        self.assertEqual(bool(event_files.read(folder)), writes)
+        self.assertEqual(hook._monitor.writer is not None, writes)
+
+
+class MessagesTest(Absl, modes.EagerTestCase):
+    def setUp(self):
+        super().setUp()
+        self.clock = 1000.0
+        patcher = mock.patch.object(_monitor.time, "monotonic", lambda: self.clock)
+        patcher.start()
+        self.addCleanup(patcher.stop)
+
+    def steps(self, policy, record, gradients, seconds=1.0, every=10.0):
+        for gradient in gradients:
+            policy.update([tf.constant(gradient)])
+            monitoring.write_summaries(record, log_every_n_secs=every)
+            self.clock += seconds
+
+    def test_skipped_steps_at_most_once_in_so_many_seconds(self):
+        policy = DynamicLossScale(2.0**20, 1000)
+        record = StepRecord(policy)
+        self.steps(policy, record, [INF] * 10)
+        self.assertEqual(
+            self.messages(),
+            [
+                "Loss scale: 1 more step skipped. 1 of 1 steps skipped; step 1 skipped; "
+                "loss scale 1048576 -> 524288"
+            ],
+        )
+        self.steps(policy, record, [1.0])
+        self.assertEqual(
+            self.messages()[1:],
+            [
+                "Loss scale: 9 more steps skipped. 10 of 11 steps skipped; step 10 skipped; "
+                "loss scale 2048 -> 1024"
+            ],
+        )
+        self.steps(policy, record, [1.0] * 20)
+        self.assertLen(self.messages(), 2)
+
+    def test_what_was_skipped_before_the_first_call_is_no_news(self):
+        policy = DynamicLossScale(2.0**20, 1000)
+        record = StepRecord(policy)
+        for gradient in (INF, INF, 1.0):
+            policy.update([tf.constant(gradient)])
+        self.steps(policy, record, [1.0])
+        self.assertEmpty(self.messages())
+
+    def test_growth(self):
+        policy = dynamic()
+        record = StepRecord(policy)
+        self.steps(policy, record, [1.0, 1.0, 1.0, 1.0])
+        self.assertEqual(self.messages("debug"), ["Loss scale: 8 -> 16 by step 2"])
+
+    def test_floor_once_for_each_time_that_it_is_reached(self):
+        policy = dynamic()  # From 8 to the floor of 2 in two steps.
+        record = StepRecord(policy)
+
+        def told():
+            return [text.split(" It ")[0] for text in self.messages(word="floor")]
+
+        self.steps(policy, record, [INF] * 5)
+        self.assertEqual(told(), ["Loss scale: at its floor, 2, by step 2."])
+        self.steps(policy, record, [1.0, 1.0, INF, INF])
+        self.assertEqual(told()[1:], ["Loss scale: at its floor, 2, by step 8."])
+
+    def test_no_floor_where_a_scale_starts_there(self):
+        policy = DynamicLossScale(2.0, 1000, min_loss_scale=2.0)
+        record = StepRecord(policy)
+        self.steps(policy, record, [1.0, 1.0])
+        self.assertEmpty(self.messages())
+        self.steps(policy, record, [INF])
+        self.assertLen(self.messages(word="floor"), 1)
+
+
+class _Run:
+    """A graph with an optimizer, its record and a hook."""
+
+    def __init__(self, watch="optimizer", names=False, limit=None, **arguments):
+        self.gradient = tf1.placeholder(tf.float32, [])
+        variable = tf1.get_variable("w", [])
+        manager = ExponentialUpdateLossScaleManager(8.0, 2, 1, 2, 0.5)
+        optimizer = contrib.LossScaleOptimizer(tf1.train.GradientDescentOptimizer(0.0), manager)
+        watched = {"optimizer": optimizer, "manager": manager}.get(watch)
+        if watched is None:
+            watched = ExponentialUpdateLossScaleManager(8.0, 2)
+        self.record = StepRecord(watched, names=names, max_consecutive_skips=limit)
+        self.step = tf1.train.get_or_create_global_step()
+        self.train = optimizer.minimize(variable * self.gradient, self.step)
+        if arguments.get("step") == "global":
+            arguments["step"] = self.step
+        self.hook = monitoring.LossScaleHook(self.record, **arguments)
+
+    def take(self, gradients, folder=None, hooks=()):
+        """Takes these steps in a session that TensorFlow looks after; returns how many it took."""
+        with tf1.train.MonitoredTrainingSession(
+            hooks=[self.hook, *hooks],
+            checkpoint_dir=folder,
+            save_summaries_steps=None,
+            save_summaries_secs=None,
+            log_step_count_steps=None,
+        ) as session:
+            for gradient in gradients:
+                session.run(self.train, {self.gradient: gradient})
+
+
+def of_manager(gradients):
+    return [(0, 0, 0, 8.0), *expected(gradients, low=1.0, high=INF)]
+
+
+class HookTest(Absl, parameterized.TestCase, tf.test.TestCase):
+    def setUp(self):
+        super().setUp()
+        self.folder = event_files.folder(self)
+        self.addCleanup(tf1.summary.FileWriterCache.clear)
+
+    def run_steps(self, gradients, checkpoints=None, hooks=(), **arguments):
+        with tf.Graph().as_default():
+            run = _Run(**arguments)
+            run.take(gradients, checkpoints, hooks)
+        return run
+
+    @parameterized.parameters("optimizer", "manager")
+    def test_files_hold_what_the_run_had(self, watch):
+        self.run_steps(GRADIENTS, watch=watch, every_n_steps=1, output_dir=self.folder)
+        self.assertEqual(event_files.points(self.folder), of_manager(GRADIENTS))
+        found = event_files.read(self.folder)
+        self.assertEqual(found["floor"], [(step, 1.0) for step in range(len(GRADIENTS) + 1)])
+        self.assertNotIn("ceiling", found)
+
+    def test_every_n_steps_and_at_the_end(self):
+        with mock.patch.object(
+            _monitor.Monitor, "read", autospec=True, side_effect=_monitor.Monitor.read
+        ) as reads:
+            self.run_steps(GRADIENTS, every_n_steps=4, output_dir=self.folder)
+        rows = of_manager(GRADIENTS)
+        self.assertEqual(event_files.points(self.folder), [rows[i] for i in (0, 4, 8, 10)])
+        self.assertEqual(reads.call_count, 4)
+
+    def keep_files(self):
+        """Renames event files, which are named by the second, so that no later one is the same."""
+        tf1.summary.FileWriterCache.clear()
+        names = os.listdir(self.folder)
+        for name in names:
+            if "kept" not in name:
+                path = os.path.join(self.folder, name)
+                os.rename(path, f"{path}.kept{len(names)}")
+
+    def test_goes_on_after_a_restart(self):
+        checkpoints = event_files.folder(self)
+        for gradients in (GRADIENTS[:5], GRADIENTS[5:]):
+            self.run_steps(gradients, checkpoints, every_n_steps=1, output_dir=self.folder)
+            self.keep_files()
+        rows = of_manager(GRADIENTS)
+        # The second run begins with what it has restored.
+        found = event_files.points(self.folder)
+        self.assertCountEqual(found, rows[:6] + rows[5:])
+
+    def test_a_session_that_is_restored_from_an_older_checkpoint(self):
+        with tf.Graph().as_default():
+            run = _Run(every_n_steps=1, output_dir=self.folder, log_every_n_secs=0)
+            failed = []
+
+            class Fails(tf1.train.SessionRunHook):
+                def after_run(self, context, values):
+                    if not failed and context.session.run(run.record.steps) == 2:
+                        failed.append(True)
+                        raise tf.errors.AbortedError(None, None, "lost")
+
+            run.take([1.0, INF, INF, 1.0], event_files.folder(self), [Fails()])
+        # MonitoredTrainingSession runs the step that failed again, from the checkpoint at 0.
+        rows = of_manager([1.0, INF]) + of_manager([INF, INF, 1.0])
+        self.assertEqual(event_files.points(self.folder), rows)
+        self.assertLen(self.messages(word="more step"), 3)
+
+    @parameterized.parameters((None, 5, 5), (3, None, 3), (3, 50, 3), (None, 15, 15))
+    def test_a_stuck_run_ends(self, argument, limit, skipped):
+        with self.assertRaisesRegex(LossScaleError, rf"{skipped} steps in a row.*w \(NaN\)"):
+            self.run_steps(
+                [1.0] + [np.nan] * 50,
+                every_n_steps=7,
+                names=True,
+                max_consecutive_skips=argument,
+                limit=limit,
+                output_dir=self.folder,
+            )
+        last = (skipped + 1, skipped, skipped, 1.0)
+        self.assertEqual(event_files.points(self.folder)[-1], last)
+
+    def test_a_stuck_run_in_pieces_ends(self):
+        checkpoints = event_files.folder(self)
+        options = {"max_consecutive_skips": 10, "every_n_steps": 100}
+        # A checkpoint is saved where the global step has moved.
+        self.run_steps([1.0] + [np.nan] * 6, checkpoints, **options)
+        with self.assertRaisesRegex(LossScaleError, "10 steps in a row"):
+            self.run_steps([np.nan] * 6, checkpoints, **options)
+
+    def test_a_stuck_run_whose_session_is_lost_again_and_again_ends(self):
+        class Loses(tf1.train.SessionRunHook):
+            runs = 0
+
+            def after_run(self, context, values):
+                self.runs += 1
+                if self.runs % 6 == 0:
+                    raise tf.errors.UnavailableError(None, None, "lost")
+
+        with self.assertRaisesRegex(LossScaleError, "5 steps in a row"):
+            options = {"max_consecutive_skips": 5, "every_n_steps": 100}
+            self.run_steps([np.nan] * 40, hooks=[Loses()], **options)
+
+    def test_a_hook_that_is_used_again_writes_again(self):
+        with tf.Graph().as_default() as graph:
+            run = _Run(every_n_steps=1, output_dir=self.folder)
+            run.take([1.0])
+            self.keep_files()
+            graph._unsafe_unfinalize()
+            run.take([1.0])
+        self.assertLen(event_files.points(self.folder), 4)
+
+    def test_other_axis_and_writer(self):
+        with tf.Graph().as_default():
+            writer = tf1.summary.FileWriter(self.folder)
+            run = _Run(every_n_steps=1, summary_writer=writer, step="global")
+            run.take([1.0, INF, 1.0])
+        steps = [step for step, *_ in event_files.points(self.folder)]
+        self.assertEqual(steps, [0, 1, 1, 2])
+
+    @parameterized.parameters(
+        ({"record": 3}, TypeError, "record must be a StepRecord, got 3"),
+        ({"every_n_steps": "10"}, ValueError, "every_n_steps must be a whole number of steps"),
+        ({"every_n_steps": 0}, ValueError, "every_n_steps must be at least 1"),
+        ({"output_dir": 3}, TypeError, "output_dir must be a str or a path, got 3"),
+        ({"summary_writer": "x"}, TypeError, "summary_writer must be .* add_summary.*, got 'x'"),
+        ({"output_dir": "x", "summary_writer": "y"}, ValueError, "must not both be given"),
+        ({"max_consecutive_skips": 0}, ValueError, "max_consecutive_skips must be at least 1"),
+        ({"log_every_n_secs": "1"}, ValueError, "log_every_n_secs must be a real number"),
+        ({"step": 3}, TypeError, "step must be a scalar integer tensor or variable, got 3"),
+        ({"is_chief": "yes"}, TypeError, "is_chief must be a bool, got 'yes'"),
+    )
+    def test_errors(self, arguments, error, message):
+        with tf.Graph().as_default():
+            record = StepRecord(ExponentialUpdateLossScaleManager(8.0, 2))
+            with self.assertRaisesRegex(error, message):
+                monitoring.LossScaleHook(**{"record": record, **arguments})
+
+    @parameterized.parameters(
+        ({"is_chief": False}, None, False),
+        ({}, ("worker", 1), False),
+        ({}, ("chief", 0), True),
+        ({"is_chief": True}, ("worker", 1), True),
+        ({}, None, True),
+    )
+    def test_the_chief_alone_writes(self, arguments, task, writes):
+        config = {}
+        if task is not None:
+            cluster = {"chief": ["a:1"], "worker": ["b:1", "c:1"]}
+            config["TF_CONFIG"] = json.dumps(
+                {"cluster": cluster, "task": {"type": task[0], "index": task[1]}}
+            )
+        with mock.patch.dict(os.environ, config):
+            self.run_steps([1.0], output_dir=self.folder, **arguments)
+        self.assertEqual(bool(event_files.read(self.folder)), writes)
+
+    def test_says_that_it_sees_nothing(self):
+        self.run_steps([1.0, 1.0, 1.0], watch="another", every_n_steps=1)
+        self.assertLen(self.messages(word="seen no step"), 1)
+        self.run_steps([1.0, 1.0, 1.0], watch="optimizer", every_n_steps=1)
+        self.run_steps([INF], watch="optimizer", every_n_steps=1)
+        with tf.Graph().as_default():
+            run = _Run(watch="another", every_n_steps=1)
+            run.train = run.record.steps  # Which trains nothing.
+            run.take([1.0, 1.0])
+        with tf.Graph().as_default():  # A session that runs nothing, without a global step.
+            hook = monitoring.LossScaleHook(StepRecord(ExponentialUpdateLossScaleManager(8.0, 2)))
+            with tf1.train.MonitoredTrainingSession(hooks=[hook]):
+                pass
+        self.assertLen(self.messages(word="seen no step"), 1)
+
+    def test_makes_nothing_once_the_graph_is_final(self):
+        with tf.Graph().as_default() as graph:
+            run = _Run(every_n_steps=1)
+            run.hook.begin()
+            size = len(graph.get_operations())
+            run.hook.begin()
+            run.record.steps  # noqa: B018  It finds what there is.
+            self.assertLen(graph.get_operations(), size)
+
+    def test_a_record_of_another_graph(self):
+        with tf.Graph().as_default():
+            record = StepRecord(ExponentialUpdateLossScaleManager(8.0, 2))
+        with tf.Graph().as_default():
+            tf1.train.get_or_create_global_step()
+            with self.assertRaisesRegex(ValueError, "another graph"):
+                monitoring.LossScaleHook(record).begin()
+
+    def test_a_summary_of_the_graph(self):
+        with tf.Graph().as_default():
+            run = _Run()
+            text = monitoring.write_summaries(run.record)
+            with tf1.Session() as session:
+                session.run(tf1.global_variables_initializer())
+                for gradient in (1.0, INF):
+                    session.run(run.train, {run.gradient: gradient})
+                found = tf1.Summary.FromString(session.run(text))
+        self.assertEqual(
+            {value.tag: value.simple_value for value in found.value},
+            {
+                "loss_scale/skipped_steps": 1.0,
+                "loss_scale/consecutive_skips": 1.0,
+                "loss_scale/scale": 4.0,
+                "loss_scale/floor": 1.0,
+            },
+        )
+
+    def test_estimator(self):
+        estimator = getattr(tf, "estimator", None)
+        if not hasattr(estimator, "Estimator"):
+            self.skipTest("this TensorFlow has no Estimator")
+
+        def model_fn(features, mode):
+            manager = ExponentialUpdateLossScaleManager(8.0, 2, 1, 2, 0.5)
+            optimizer = contrib.LossScaleOptimizer(tf1.train.GradientDescentOptimizer(0.0), manager)
+            record = StepRecord(optimizer)
+            loss = tf.reduce_sum(tf1.get_variable("w", []) * features)
+            train = optimizer.minimize(loss, tf1.train.get_global_step())
+            hook = monitoring.LossScaleHook(record, 1, self.folder)
+            return estimator.EstimatorSpec(mode, loss=loss, train_op=train, training_hooks=[hook])
+
+        def input_fn():
+            return tf1.data.Dataset.from_tensor_slices(np.float32(GRADIENTS))
+
+        config = estimator.RunConfig(save_summary_steps=None, log_step_count_steps=None)
+        trainer = estimator.Estimator(model_fn, event_files.folder(self), config)
+        # Estimator adds one, which ends the run.
+        with mock.patch.object(tf1.train, "NanTensorHook", lambda _: tf1.train.SessionRunHook()):
+            trainer.train(input_fn)
+        self.assertEqual(event_files.points(self.folder), of_manager(GRADIENTS))
+
+
+if __name__ == "__main__":
+    tf.test.main()

@@ -1,0 +1,1004 @@
+"""`StepRecord`: what it says of steps, against a list of them kept in Python."""
+
+import contextlib
+import copy
+import os
+import pickle
+import time
+import unittest.mock
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from absl.testing import parameterized
+
+import tf_lossscale_compat
+from tests import crossed, keras_homes, modes, replicas, stepping
+from tf_lossscale_compat import (
+    DynamicLossScale,
+    ExponentialUpdateLossScaleManager,
+    FixedLossScale,
+    FixedLossScaleManager,
+    LossScaleError,
+    StepRecord,
+)
+from tf_lossscale_compat import loss_scale as loss_scale_lib
+from tf_lossscale_compat._core import _scaler
+from tf_lossscale_compat.contrib import mixed_precision as contrib
+from tf_lossscale_compat.train.experimental import (
+    MixedPrecisionLossScaleOptimizer,
+)
+
+pytestmark = pytest.mark.usefixtures("kept_kernels")
+
+tf1 = tf.compat.v1
+NAN, INF = float("nan"), float("inf")
+FACTORS = (1.0, NAN, INF, 1.0, -INF, NAN, 1.0)
+KINDS = {NAN: "NaN", INF: "+inf", -INF: "-inf"}
+
+
+def sgd(rate=0.125):
+    return tf1.train.GradientDescentOptimizer(rate)
+
+
+def _expected(factors, scales):
+    """(steps, skipped, in a row, last finite, last skip) after each step.
+
+    Args:
+      factors: what the gradients of each step were multiplied with.
+      scales: the loss scale before the first step and after each.
+    """
+    rows, skipped, run, last = [], 0, 0, None
+    for i, factor in enumerate(factors):
+        finite = bool(np.isfinite(factor))
+        run = 0 if finite else run + 1
+        if not finite:
+            skipped += 1
+            last = (i + 1, scales[i], scales[i + 1])
+        rows.append((i + 1, skipped, run, finite, last))
+    return rows
+
+
+def _said(record, value, session=None):
+    """What `_expected` holds, as the record says it."""
+    counts = [record.steps, record.skipped_steps, record.consecutive_skips]
+    *counts, finite = value([*counts, record.last_step_finite])
+    skip = record.last_skip(session)
+    return (
+        *[int(count) for count in counts],
+        bool(finite),
+        skip and (skip.step, skip.scale_before, skip.scale_after),
+    )
+
+
+def _arrays(tensors):
+    return tf.nest.map_structure(np.array, tensors)
+
+
+class HandsOn(contrib.LossScaleManager):
+    """A user's manager with its own method, which hands on to one of the package."""
+
+    def __init__(self):
+        self.manager = ExponentialUpdateLossScaleManager(8.0, 100, 1, 2.0, 0.5)
+
+    def get_loss_scale(self):
+        return self.manager.get_loss_scale()
+
+    def update_loss_scale(self, finite_grads):
+        return self.manager.update_loss_scale(finite_grads)
+
+    def variables(self):
+        return self.manager.variables()
+
+
+class Overrides(ExponentialUpdateLossScaleManager):
+    """A user's manager that calls the method which it overrides, and reads its own way."""
+
+    def get_loss_scale(self):
+        return 2.0 * super().get_loss_scale()
+
+    def update_loss_scale(self, finite_grads):
+        return super().update_loss_scale(finite_grads)
+
+
+class LooksAtGradients(DynamicLossScale):
+    def update(self, grads):
+        return super().update(grads)
+
+
+def _manager(cls=ExponentialUpdateLossScaleManager):
+    return cls(8.0, 100, 1, 2.0, 0.5)
+
+
+# Name: (what is watched, function of gradients and variables that takes a step).
+def _optimizer(cls, policy):
+    def make(watch_policy):
+        kept = policy()
+        opt = cls(sgd(), kept)
+        return (kept if watch_policy else opt), opt.apply_gradients
+
+    return make
+
+
+def _contrib(policy=_manager):
+    return _optimizer(contrib.LossScaleOptimizer, policy)
+
+
+def _mixed(policy=lambda: DynamicLossScale(8.0, 100)):
+    return _optimizer(MixedPrecisionLossScaleOptimizer, policy)
+
+
+def _together(watch_policy, **options):
+    kept, opt = DynamicLossScale(8.0, 100), sgd()
+    return kept, lambda pairs: tf_lossscale_compat.apply_if_finite(kept, [(opt, pairs)], **options)
+
+
+def _bare_loss_scale(watch_policy, make=lambda: DynamicLossScale(8.0, 100)):
+    kept = make()
+    return kept, lambda pairs: kept.update([grad for grad, _ in pairs])[0]
+
+
+def _bare_manager(watch_policy):
+    kept = _manager()
+
+    def step(pairs):
+        flags = [tf.reduce_all(tf.math.is_finite(grad)) for grad, _ in pairs]
+        return kept.update_loss_scale(tf.reduce_all(tf.stack(flags)))
+
+    return kept, step
+
+
+def _bare_manager_loss_scale(watch_policy):
+    return _bare_loss_scale(watch_policy, lambda: loss_scale_lib.get(_manager()))
+
+
+WAYS = {
+    "contrib": _contrib(),
+    "contrib_loss_scale": _contrib(lambda: DynamicLossScale(8.0, 100)),
+    "contrib_hands_on": _contrib(HandsOn),
+    "contrib_overrides": _contrib(lambda: _manager(Overrides)),
+    "contrib_looks": _contrib(lambda: LooksAtGradients(8.0, 100)),
+    "contrib_fixed": _contrib(lambda: FixedLossScaleManager(8.0)),
+    "mixed": _mixed(),
+    "mixed_manager": _mixed(_manager),
+    "mixed_looks": _mixed(lambda: LooksAtGradients(8.0, 100)),
+    "mixed_fixed": _mixed(lambda: FixedLossScale(8.0, skip_nonfinite=True)),
+    "together": _together,
+    "bare_loss_scale": _bare_loss_scale,
+    "bare_manager": _bare_manager,
+    "bare_manager_loss_scale": _bare_manager_loss_scale,
+}
+READ_BY_USERS = ("contrib_overrides", "contrib_hands_on")
+NO_NAMES = ("bare_loss_scale", "bare_manager", "bare_manager_loss_scale")
+CORE = ("contrib", "contrib_overrides", "mixed", "together", "bare_loss_scale", "bare_manager")
+CASES = [
+    (way, mode, watch_policy)
+    for way in sorted(WAYS)
+    for watch_policy in (False, True)
+    for mode in modes.ALL
+    # XLA compiles for long, and a policy's record differs by whom it is told alone.
+    if (mode != "jit" or way in ("contrib", "mixed", "bare_loss_scale"))
+    and (not watch_policy or way in ("contrib", "mixed_manager", *READ_BY_USERS))
+    and (mode in ("graph_v1", "function") or way in CORE)
+]
+
+
+def _scales(way, factors):
+    scales = [16.0 if "overrides" in way else 8.0]
+    for factor in factors:
+        halves = not np.isfinite(factor) and "fixed" not in way
+        low = 2.0 if "overrides" in way else 1.0
+        scales.append(max(scales[-1] / 2, low) if halves else scales[-1])
+    return scales
+
+
+class CountsTest(parameterized.TestCase, tf.test.TestCase):
+    @crossed.parameters(*CASES)
+    def test_says_what_happened(self, way, mode, watch_policy):
+        with stepping.entered(mode) as entered:
+            weight, bias = tf1.Variable([1.0, 2.0], name="weight"), tf1.Variable(1.0, name="bias")
+            watched, take = WAYS[way](watch_policy)
+            record = StepRecord(watched, names=True)
+
+            def step(x):
+                return take([(x * tf.ones([2]), weight), (tf.ones([]), bias)])
+
+            call = entered.compile(step, modes.scalar())
+            scales = _scales(way, FACTORS)
+            for factor, row in zip(FACTORS, _expected(FACTORS, scales)):
+                call(factor)
+                if way in READ_BY_USERS and mode in modes.GRAPH and row[4]:
+                    row = (*row[:4], (*row[4][:2], None))  # It may have been read before.
+                self.assertEqual(_said(record, entered.value), row)
+                skip = record.last_skip()
+                if skip is not None and not np.isfinite(factor):
+                    if way == "bare_manager":
+                        self.assertEqual(skip.gradients, ())
+                        continue
+                    (bad,) = skip.gradients
+                    name = "0" if way in NO_NAMES else "weight"
+                    kind = KINDS.get(factor, "NaN")
+                    self.assertEqual((bad.name, bad.replica, bad.kinds), (name, 0, (kind,)))
+                    self.assertEqual((bad.elements, bad.largest_finite), (2, 0.0))
+            totals = record.nonfinite_gradients()
+            if way == "bare_manager":
+                self.assertEqual(totals, {})
+            else:
+                (kinds,) = totals.values()
+                self.assertEqual(kinds, {"NaN": 2, "+inf": 1, "-inf": 1})
+
+    @parameterized.parameters(*modes.ALL)
+    def test_before_any_step(self, mode):
+        with stepping.entered(mode) as entered:
+            record = StepRecord(DynamicLossScale(), names=True)
+            self.assertEqual(_said(record, entered.value), (0, 0, 0, True, None))
+            self.assertEqual(record.report(), "0 of 0 steps skipped")
+            self.assertEqual(record.nonfinite_gradients(), {})
+            record.check(1)
+
+    @parameterized.parameters(*modes.ALL)
+    def test_what_applies_everything_is_looked_at_but_never_skips(self, mode):
+        for way in ("mixed", "disabled", "together", "bare"):
+            with stepping.entered(mode) as entered:
+                weight, fixed = tf1.Variable([1.0, 2.0]), FixedLossScale(8.0)
+                if way == "bare":
+                    watched, take = fixed, lambda pairs: fixed.update([pairs[0][0]])[0]
+                elif way == "together":
+                    watched, take = _together(False, enabled=False)
+                else:
+                    watched = MixedPrecisionLossScaleOptimizer(sgd(), fixed, enabled=way == "mixed")
+                    take = watched.apply_gradients
+                record = StepRecord(watched)
+                call = entered.compile(
+                    lambda x, take=take, w=weight: take([(x * tf.ones([2]), w)]), modes.scalar()
+                )
+                for i, factor in enumerate((1.0, NAN, NAN, 1.0)):
+                    call(factor)
+                    said = _said(record, entered.value)
+                    self.assertEqual(said, (i + 1, 0, 0, bool(np.isfinite(factor)), None), way)
+                if way != "bare":
+                    self.assertTrue(np.isnan(entered.value(weight)).all())
+
+    def test_an_optimizers_record_sees_its_own_steps_alone(self):
+        with modes.eager_mode():
+            manager = _manager()
+            weight = tf.Variable(1.0)
+            first, second = (contrib.LossScaleOptimizer(sgd(), manager) for _ in range(2))
+            records = [StepRecord(watched) for watched in (first, manager)]
+            for opt, factor in ((first, 1.0), (second, NAN), (second, 1.0), (first, NAN)):
+                opt.apply_gradients([(tf.constant(factor), weight)])
+            counts = [(int(each.steps), int(each.skipped_steps)) for each in records]
+            self.assertEqual(counts, [(2, 1), (4, 2)])
+            skip = records[0].last_skip()
+            self.assertEqual((skip.step, skip.scale_before, skip.scale_after), (2, 4.0, 2.0))
+
+    @parameterized.parameters("graph_v1", "graph_v2")
+    def test_two_steps_in_one_run(self, mode):
+        with modes.entered(mode) as entered:
+            weight = tf1.Variable(1.0)
+            manager = _manager()
+            opt = contrib.LossScaleOptimizer(sgd(), manager)
+            record = StepRecord(opt)
+            first = opt.apply_gradients([(tf.constant(NAN), weight)])
+            with tf.control_dependencies([first]):
+                second = opt.apply_gradients([(tf.identity(tf.constant(NAN)), weight)])
+            entered.run(second)
+            said = _said(record, entered.value)
+            self.assertEqual(said, (2, 2, 2, False, (2, 4.0, 2.0)))
+
+    def in_threads(self, work, arguments):
+        threads = [self.checkedThread(work, each) for each in arguments]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+
+    def test_steps_of_several_threads_are_all_counted(self):
+        with modes.entered("graph_v2") as entered:
+            weight = tf1.Variable(1.0, use_resource=True)
+            record_of = MixedPrecisionLossScaleOptimizer(sgd(), DynamicLossScale(2.0**100, 10**9))
+            record = StepRecord(record_of)
+            x = tf1.placeholder(tf.float32, [])
+            train = record_of.apply_gradients([(x, weight)])
+            entered.run(record.steps)
+
+            def work(session, factor):
+                for _ in range(50):
+                    session.run(train, {x: factor})
+
+            entered.run(weight)
+            self.in_threads(work, [(entered._session, factor) for factor in (0.0, NAN, 0.0, NAN)])
+            self.assertEqual(entered.value([record.steps, record.skipped_steps]), [200, 100])
+
+    def test_first_skips_of_several_threads_at_once(self):
+        with modes.eager_mode():
+            scale = DynamicLossScale(2.0**100, 10**9)
+            record = StepRecord(scale, names=True)
+            make = record._make
+
+            def slow(*args):
+                time.sleep(0.05)
+                return make(*args)
+
+            record._make = slow
+            weight = tf.Variable(1.0, name="weight")
+
+            def work():
+                with modes.eager_mode():
+                    opt = MixedPrecisionLossScaleOptimizer(sgd(), scale)
+                    opt.apply_gradients([(tf.constant(NAN), weight)])
+
+            self.in_threads(work, [(), (), ()])
+            self.assertEqual((int(record.steps), int(record.skipped_steps)), (3, 3))
+            self.assertEqual(record.nonfinite_gradients()["weight"]["NaN"], 3)
+
+    @parameterized.parameters("applied", "shared")
+    def test_a_step_that_is_applied_ends_a_run(self, how):
+        with modes.eager_mode():
+            weight = tf.Variable(1.0)
+            bad, good = [(tf.constant(NAN), weight)], [(tf.constant(1.0), weight)]
+            if how == "applied":
+                skips = applies = MixedPrecisionLossScaleOptimizer(sgd(), DynamicLossScale())
+                record = StepRecord(skips, max_consecutive_skips=2)
+                skips.apply_gradients(bad)
+                skips.apply_gradients(good)
+                skips._loss_scale = FixedLossScale(8.0)
+            else:
+                fixed = FixedLossScale(8.0)
+                skips = contrib.LossScaleOptimizer(sgd(), fixed)
+                applies = MixedPrecisionLossScaleOptimizer(sgd(), fixed)
+                record = StepRecord(fixed, max_consecutive_skips=2)
+                skips.apply_gradients(bad)
+            applies.apply_gradients(bad)
+            self.assertEqual(int(record.consecutive_skips), 0)
+            self.assertFalse(bool(record.last_step_finite))
+            self.assertEqual(int(record.skipped_steps), 1)
+            if how == "shared":
+                skips.apply_gradients(bad)  # Which is one in a row.
+                self.assertEqual(int(record.consecutive_skips), 1)
+
+    def test_a_record_is_told_though_another_raises(self):
+        with modes.eager_mode():
+            scale, weight = DynamicLossScale(1024.0), tf.Variable(1.0)
+            opt = MixedPrecisionLossScaleOptimizer(sgd(), scale)
+            records = StepRecord(opt, max_consecutive_skips=1), StepRecord(scale)
+            for factor in (NAN, 1.0, NAN):
+                raises = contextlib.nullcontext()
+                if np.isnan(factor):
+                    raises = self.assertRaises(LossScaleError)
+                with raises:
+                    opt.apply_gradients([(tf.constant(factor), weight)])
+            for record in records:
+                self.assertEqual((int(record.steps), int(record.skipped_steps)), (3, 2))
+
+    def test_a_manager_that_contribs_optimizer_made_of_a_loss_scale(self):
+        with modes.eager_mode():
+            opt = contrib.LossScaleOptimizer(sgd(), "dynamic")
+            record = StepRecord(opt._loss_scale_manager)
+            opt.apply_gradients([(tf.constant(NAN), tf.Variable(1.0))])
+            self.assertEqual((int(record.steps), int(record.skipped_steps)), (1, 1))
+            opt._loss_scale_manager.update_loss_scale(True)
+            self.assertEqual((int(record.steps), int(record.skipped_steps)), (2, 1))
+
+    def test_a_shallow_copy_is_not_watched(self):
+        with modes.eager_mode():
+            opt = contrib.LossScaleOptimizer(sgd(), FixedLossScaleManager(8.0))
+            record = StepRecord(opt)
+            other = copy.copy(opt)
+            other.apply_gradients([(tf.constant(1.0), tf.Variable(1.0))])
+            self.assertEqual(int(record.steps), 0)
+            StepRecord(other)
+
+    @parameterized.parameters(*modes.GRAPH)
+    def test_a_users_manager_that_reads_once(self, mode):
+        class ReadsOnce(contrib.LossScaleManager):
+            def __init__(self):
+                self.scale = tf1.Variable(1024.0, use_resource=mode == "graph_v2")
+                self.read = tf.identity(self.scale)
+
+            def get_loss_scale(self):
+                return self.read
+
+            def update_loss_scale(self, finite_grads):
+                factor = tf.where(finite_grads, 1.0, 0.5)
+                return [self.scale.assign(self.scale * factor).op, tf.no_op()]
+
+        with modes.entered(mode) as entered:
+            weight = tf1.Variable(1.0)
+            opt = contrib.LossScaleOptimizer(sgd(), ReadsOnce())
+            record = StepRecord(opt)
+            step = entered.compile(lambda x: opt.apply_gradients([(x, weight)]), modes.scalar())
+            for before in (1024.0, 512.0):
+                step(NAN)
+                skip = record.last_skip()
+                self.assertEqual((skip.scale_before, skip.scale_after), (before, None))
+
+    def test_in_a_finalized_graph(self):
+        with modes.entered("graph_v1") as entered:
+            weight = tf1.Variable(1.0)
+            opt = contrib.LossScaleOptimizer(sgd(), _manager())
+            record = StepRecord(opt, names=True)
+            train = opt.apply_gradients([(tf.constant(NAN), weight)])
+            _said(record, entered.value)
+            entered.run(train)
+            tf1.get_default_graph().finalize()
+            said = _said(record, entered.value)
+            self.assertEqual(said, (1, 1, 1, False, (1, 8.0, 4.0)))
+            self.assertIn("1 of 1 steps skipped", record.report())
+
+    def test_xla_in_a_graph_for_a_session(self):
+        compile_graph = tf1.xla.experimental.compile
+        with modes.entered("graph_v2") as entered:
+            if stepping.VERSION < (2, 4):
+                self.skipTest("XLA before TensorFlow 2.4 has fast math, which knows no NaN")
+            weight = tf1.Variable(1.0)
+            opt = MixedPrecisionLossScaleOptimizer(sgd(), DynamicLossScale(8.0))
+            record = StepRecord(opt)
+            x = tf1.placeholder(tf.float32, [])
+            train = compile_graph(lambda x: (opt.apply_gradients([(x, weight)]), x)[0], [x])
+            entered.run(record.steps)
+            entered.run(train, {x: NAN})
+            entered.run(train, {x: 1.0})
+            self.assertEqual(_said(record, entered.value), (2, 1, 0, True, (1, 8.0, 4.0)))
+
+    def test_a_failed_step_is_not_counted(self):
+        class Failing(tf1.train.GradientDescentOptimizer):
+            fails = True
+
+            def apply_gradients(self, *args, **kwargs):
+                if self.fails:
+                    raise ValueError("no")
+                return super().apply_gradients(*args, **kwargs)
+
+        with modes.eager_mode():
+            inner, weight = Failing(0.5), tf.Variable(1.0)
+            opt = contrib.LossScaleOptimizer(inner, _manager())
+            record = StepRecord(opt, names=True)
+            with self.assertRaisesRegex(ValueError, "no"):
+                opt.apply_gradients([(tf.constant(1.0), weight)])
+            self.assertEqual(int(record.steps), 0)
+            inner.fails = False
+            opt.apply_gradients([(tf.constant(1.0), weight)])
+            self.assertEqual(int(record.steps), 1)
+
+    @parameterized.parameters(*modes.ALL)
+    def test_a_policy_that_is_assigned_at_run_time(self, mode):
+        with stepping.entered(mode) as entered:
+            weight = tf1.Variable(1.0)
+            opt = MixedPrecisionLossScaleOptimizer(sgd(), DynamicLossScale(8.0))
+            record = StepRecord(opt)
+            opt._loss_scale = DynamicLossScale(64.0)
+            entered.compile(lambda x: opt.apply_gradients([(x, weight)]), modes.scalar())(NAN)
+            skip = record.last_skip()
+            self.assertEqual((skip.scale_before, skip.scale_after), (64.0, 32.0))
+
+
+class GradientsTest(parameterized.TestCase, tf.test.TestCase):
+    @parameterized.parameters(*modes.ALL)
+    def test_kinds_of_gradients(self, mode):
+        with stepping.entered(mode) as entered:
+            opt = MixedPrecisionLossScaleOptimizer(sgd(0.0), DynamicLossScale(8.0))
+            names = ("sparse", "half", "none", "empty", "mixed", "double")
+            variables = {
+                "sparse": tf1.Variable(tf.zeros([4, 2]), name="sparse"),
+                "half": tf1.Variable(tf.zeros([2], tf.float16), name="half"),
+                "none": tf1.Variable(0.0, name="none"),
+                "empty": tf1.Variable(tf.zeros([0]), name="empty"),
+                "mixed": tf1.Variable(tf.zeros([4]), name="mixed"),
+                "double": tf1.Variable(tf.zeros([2], tf.float64), name="double"),
+            }
+            record = StepRecord(opt, names=True)
+
+            def step(x):
+                grads = {
+                    # Each finite, and their sum is not.
+                    "sparse": tf.IndexedSlices(
+                        tf.constant([[3e38, 1.0], [3e38, 1.0]]), tf.constant([1, 1]), [4, 2]
+                    ),
+                    "half": tf.constant([1.0, -3.0], tf.float16),
+                    "none": None,
+                    "empty": tf.zeros([0]),
+                    "mixed": tf.stack([x, INF, -INF, -7.0]),
+                    "double": tf.constant([1e200, 2.0], tf.float64) + tf.cast(x, tf.float64),
+                }
+                return opt.apply_gradients([(grads[name], variables[name]) for name in names])
+
+            call = entered.compile(step, modes.scalar())
+            call(0.0)
+            found = {bad.name: bad[2:] for bad in record.last_skip().gradients}
+            self.assertEqual(found["mixed"], (("+inf", "-inf"), 2, 7.0))
+            self.assertEqual(found["sparse"][:2], (("+inf",), 1))
+            self.assertEqual(sorted(found), ["mixed", "sparse"])
+            call(NAN)
+            found = {bad.name: bad[2:] for bad in record.last_skip().gradients}
+            self.assertEqual(found["mixed"], (("NaN", "+inf", "-inf"), 3, 7.0))
+            self.assertEqual(found["double"], (("NaN",), 2, 0.0))
+            totals = record.nonfinite_gradients()
+            self.assertEqual(totals["sparse"], {"NaN": 0, "+inf": 2, "-inf": 0})
+            self.assertEqual(totals["mixed"], {"NaN": 1, "+inf": 2, "-inf": 2})
+
+    def test_gradients_of_several_lists_of_variables(self):
+        with modes.eager_mode():
+            first, second = tf.Variable(1.0, name="first"), tf.Variable(1.0, name="second")
+            opt = contrib.LossScaleOptimizer(sgd(), _manager())
+            record = StepRecord(opt, names=True)
+            for variables in ((first,), (first, second), (first,)):
+                opt.apply_gradients([(tf.constant(NAN), variable) for variable in variables])
+                names = [bad.name for bad in record.last_skip().gradients]
+                self.assertEqual(names, [variable.name[:-2] for variable in variables])
+            kinds = {"+inf": 0, "-inf": 0}
+            self.assertEqual(
+                record.nonfinite_gradients(),
+                {"first": {"NaN": 3, **kinds}, "second": {"NaN": 1, **kinds}},
+            )
+
+    def test_a_function_that_is_traced_again(self):
+        with modes.eager_mode():
+            first, second = tf.Variable(1.0, name="first"), tf.Variable(1.0, name="second")
+            opt = MixedPrecisionLossScaleOptimizer(sgd(), DynamicLossScale(8.0))
+            record = StepRecord(opt, names=True)
+
+            @tf.function(autograph=False)
+            def step(x, variables):
+                if variables:
+                    opt.apply_gradients([(x, (first, second)[i]) for i in variables])
+                return x
+
+            for variables in ((), (0, 1), (1,)):
+                step(tf.constant(NAN), variables)
+            self.assertEqual((int(record.steps), int(record.skipped_steps)), (2, 2))
+            (bad,) = record.last_skip().gradients
+            self.assertEqual(bad.name, "second")
+            self.assertEqual(record.nonfinite_gradients()["second"]["NaN"], 2)
+
+    def test_variables_of_one_name(self):
+        with modes.eager_mode():
+            variables = [tf.Variable(1.0, name="same") for _ in range(2)]
+            opt = contrib.LossScaleOptimizer(sgd(), _manager())
+            record = StepRecord(opt, names=True)
+            pairs = zip((tf.constant(1.0), tf.constant(INF)), variables)
+            opt.apply_gradients(list(pairs))
+            (bad,) = record.last_skip().gradients
+            self.assertEqual(bad.name, "same [1]")
+
+    def test_in_words(self):
+        with modes.eager_mode():
+            variables = [tf.Variable(1.0, name=f"v{i}") for i in range(8)]
+            opt = contrib.LossScaleOptimizer(sgd(), _manager())
+            record = StepRecord(opt, names=True)
+            ones = [tf.constant(1.0)] * 8
+            bad = [tf.constant(value) for value in (INF, 1.0, NAN, 1.0, 1.0, 1.0, 1.0, 1.0)]
+            opt.apply_gradients(list(zip(ones, variables)))
+            opt.apply_gradients(list(zip(bad, variables)))
+            self.assertEqual(
+                record.report(),
+                "1 of 2 steps skipped; step 2 skipped: v0 (+inf), v2 (NaN); loss scale 8 -> 4",
+            )
+            opt.apply_gradients(list(zip([tf.constant(NAN)] * 8, variables)))
+            self.assertEqual(
+                record.report(),
+                "2 of 3 steps skipped, the last 2 in a row; step 3 skipped: v0 (NaN), v1 (NaN), "
+                "v2 (NaN), v3 (NaN), v4 (NaN), and 3 more; loss scale 4 -> 2",
+            )
+
+
+class CheckTest(parameterized.TestCase, tf.test.TestCase):
+    @parameterized.parameters(*modes.ALL)
+    def test_a_stuck_run(self, mode):
+        with stepping.entered(mode) as entered:
+            weight = tf1.Variable(1.0, name="weight")
+            opt = contrib.LossScaleOptimizer(sgd(), _manager())
+            record = StepRecord(opt, names=True)
+            call = entered.compile(lambda x: opt.apply_gradients([(x, weight)]), modes.scalar())
+            for factor in (1.0, NAN, NAN, 1.0, NAN, NAN):
+                call(factor)
+                record.check(3)
+            call(NAN)
+            record.check(4)
+            with self.assertRaisesRegex(
+                LossScaleError,
+                "3 steps in a row were skipped, since step 5, .*max_consecutive_skips=3.*"
+                r"step 7 skipped: weight \(NaN\); loss scale 1 -> 1",
+            ):
+                record.check(3)
+            call(1.0)
+            record.check(1)
+
+    def test_in_eager_mode_the_step_raises(self):
+        with modes.eager_mode():
+            weight = tf.Variable(1.0)
+            opt = contrib.LossScaleOptimizer(sgd(), _manager())
+            record = StepRecord(opt, max_consecutive_skips=2)
+            bad = [(tf.constant(NAN), weight)]
+            opt.apply_gradients(bad)
+            with self.assertRaisesRegex(LossScaleError, "2 steps in a row"):
+                opt.apply_gradients(bad)
+            # The step was taken as ever, and the next one is.
+            self.assertEqual(float(opt._loss_scale_manager.get_loss_scale()), 2.0)
+            opt.apply_gradients([(tf.constant(1.0), weight)])
+            self.assertEqual((int(record.steps), int(record.skipped_steps)), (3, 2))
+
+    def test_without_a_number(self):
+        with modes.eager_mode():
+            record = StepRecord(DynamicLossScale())
+            with self.assertRaisesRegex(ValueError, "max_consecutive_skips must be given"):
+                record.check()
+
+
+class ErrorsTest(modes.EagerTestCase):
+    def test_what_cannot_be_watched(self):
+        for watched in (None, 3, sgd(), DynamicLossScale, "dynamic"):
+            with self.assertRaisesRegex(TypeError, "watched must be a loss-scale optimizer"):
+                StepRecord(watched)
+
+    def test_bad_arguments_leave_nothing_behind(self):
+        scale = DynamicLossScale()
+        for options in (
+            {"names": 1},
+            {"max_consecutive_skips": 0},
+            {"max_consecutive_skips": 1.5},
+            {"max_consecutive_skips": "3"},
+        ):
+            with modes.creations() as made:
+                with self.assertRaisesRegex((TypeError, ValueError), next(iter(options))):
+                    StepRecord(scale, **options)
+            self.assertEqual(made, [])
+        StepRecord(scale)
+
+    def test_a_second_record(self):
+        scale, manager = DynamicLossScale(), _manager()
+        for first, second in ((scale, scale), (manager, loss_scale_lib.get(manager))):
+            StepRecord(first)
+            with self.assertRaisesRegex(ValueError, "has a StepRecord already"):
+                StepRecord(second)
+
+    @parameterized.parameters("optimizer", "policy")
+    def test_after_the_step_was_traced(self, what):
+        manager, weight = _manager(), tf.Variable(1.0)
+        opt = contrib.LossScaleOptimizer(sgd(), manager)
+        watched = opt if what == "optimizer" else manager
+        step = tf.function(lambda: opt.apply_gradients([(tf.constant(1.0), weight)]) and None)
+        opt.apply_gradients([(tf.constant(1.0), weight)])  # Eagerly it does not matter.
+        step()
+        with self.assertRaisesRegex(ValueError, "is traced already"):
+            StepRecord(watched)
+
+    def test_in_another_graph_than_the_step(self):
+        weight = tf.Variable(1.0)
+        opt = contrib.LossScaleOptimizer(sgd(1.0), FixedLossScaleManager(8.0))
+        with tf.Graph().as_default():
+            StepRecord(opt)
+        with self.assertRaisesRegex(ValueError, "made in another graph"):
+            opt.apply_gradients([(tf.constant(1.0), weight)])
+        self.assertEqual(float(weight.numpy()), 1.0)
+
+        opt = contrib.LossScaleOptimizer(sgd(1.0), FixedLossScaleManager(8.0))
+        StepRecord(opt)
+        with tf.Graph().as_default():
+            weight = tf1.Variable(1.0)
+            with self.assertRaisesRegex(ValueError, "made outside of the graph"):
+                opt.apply_gradients([(tf.constant(1.0), weight)])
+
+    def test_copies(self):
+        opt = contrib.LossScaleOptimizer(sgd(1.0), FixedLossScaleManager(8.0))
+        record = StepRecord(opt)
+        other = copy.deepcopy(opt)
+        other.apply_gradients([(tf.constant(1.0), tf.Variable(1.0))])
+        self.assertEqual(int(record.steps), 0)
+        StepRecord(other)  # Which has none yet.
+        for duplicate in (copy.deepcopy, copy.copy, pickle.dumps):
+            with self.assertRaisesRegex(TypeError, "cannot be copied or pickled"):
+                duplicate(record)
+
+    def test_read_while_a_function_is_traced(self):
+        record = StepRecord(DynamicLossScale())
+        with self.assertRaisesRegex(RuntimeError, "cannot be read by Python"):
+            tf.function(lambda: record.report() and None, autograph=False)()
+        seen = tf.function(lambda: record.skipped_steps, autograph=False)()
+        self.assertEqual(int(seen), 0)
+
+    def test_without_a_session(self):
+        with tf.Graph().as_default():
+            record = StepRecord(DynamicLossScale())
+            with self.assertRaisesRegex(ValueError, "session must be given"):
+                record.report()
+
+
+class KerasTest(modes.EagerTestCase):
+    @keras_homes.each((False, True))
+    def test_custom_steps(self, home, compiled):
+        from tf_lossscale_compat.keras.mixed_precision import LossScaleOptimizer
+
+        weight, bias = home.variable([1.0, 2.0]), home.variable(1.0)
+        opt = LossScaleOptimizer(home.SGD(0.125), initial_scale=8.0)
+        record = StepRecord(opt, names=True)
+
+        def step(x):
+            opt.apply_gradients([(x * tf.ones([2]), weight), (tf.ones([]), bias)], scaled=False)
+
+        call = tf.function(step, autograph=False) if compiled else step
+        rows = _expected(FACTORS, _scales("keras", FACTORS))
+        for factor, row in zip(FACTORS, rows):
+            call(tf.constant(factor))
+            self.assertEqual(_said(record, _arrays), row)
+        (bad,) = record.last_skip().gradients
+        self.assertEqual(bad.kinds, ("NaN",))
+        self.assertEqual(record.nonfinite_gradients()[bad.name], {"NaN": 2, "+inf": 1, "-inf": 1})
+
+    @keras_homes.each()
+    def test_fit(self, home):
+        from tf_lossscale_compat.keras.mixed_precision import LossScaleOptimizer
+
+        model = home.dense_model()
+        opt = LossScaleOptimizer(home.SGD(0.125), initial_scale=8.0)
+        record = StepRecord(opt, names=True)
+        model.compile(opt, "mse")
+        x = np.ones([4, 3], np.float32)
+        x[2] = NAN
+        model.fit(x, np.ones([4, 2], np.float32), batch_size=1, shuffle=False, verbose=0)
+        self.assertEqual((int(record.steps), int(record.skipped_steps)), (4, 1))
+        skip = record.last_skip()
+        self.assertEqual((skip.step, skip.scale_before, skip.scale_after), (3, 8.0, 4.0))
+        names = [bad.name for bad in skip.gradients]
+        self.assertLen(set(names), 2)
+        self.assertTrue(any("kernel" in name for name in names), names)
+
+    @keras_homes.each()
+    def test_copies_and_pickles_are_without(self, home):
+        from tf_lossscale_compat.keras.mixed_precision import LossScaleOptimizer
+
+        opt = LossScaleOptimizer(home.SGD(0.125), initial_scale=8.0)
+        record = StepRecord(opt)
+        for other in (*keras_homes.copies(opt), type(opt).from_config(opt.get_config())):
+            other.apply_gradients([(tf.constant(1.0), home.variable(1.0))])
+            self.assertEqual(int(record.steps), 0)
+
+
+class CheckpointTest(modes.EagerTestCase):
+    def test_totals_go_on(self):
+        def make():
+            weight = tf.Variable(1.0, name="weight")
+            opt = contrib.LossScaleOptimizer(sgd(), _manager())
+            record = StepRecord(opt, names=True)
+            return opt, record, weight, tf.train.Checkpoint(opt=opt, record=record)
+
+        path = os.path.join(self.get_temp_dir(), "saved")
+        opt, record, weight, checkpoint = make()
+        for factor in (1.0, NAN, NAN):
+            opt.apply_gradients([(tf.constant(factor), weight)])
+        said = _said(record, _arrays)
+        self.assertEqual(record.last_skip().step, 3)
+        saved = checkpoint.save(path)
+
+        opt, record, weight, checkpoint = make()
+        status = checkpoint.restore(saved)
+        self.assertEqual(_said(record, _arrays), said)
+        opt.apply_gradients([(tf.constant(NAN), weight)])
+        status.assert_consumed()
+        self.assertEqual((int(record.steps), int(record.consecutive_skips)), (4, 3))
+        self.assertEqual(record.nonfinite_gradients()["weight"]["NaN"], 3)
+
+    def test_totals_go_on_through_a_run_that_skips_nothing(self):
+        path = os.path.join(self.get_temp_dir(), "saved")
+        saved = None
+        for factor in (NAN, 1.0, NAN):
+            weight = tf.Variable(1.0, name="weight")
+            opt = contrib.LossScaleOptimizer(sgd(), _manager())
+            record = StepRecord(opt, names=True)
+            checkpoint = tf.train.Checkpoint(opt=opt, record=record)
+            if saved:
+                checkpoint.restore(saved)
+            opt.apply_gradients([(tf.constant(factor), weight)])
+            saved = checkpoint.save(path)
+        self.assertEqual(record.nonfinite_gradients()["weight"]["NaN"], 2)
+        self.assertEqual((int(record.steps), int(record.skipped_steps)), (3, 2))
+
+    @parameterized.parameters("eager", "function")
+    def test_a_run_that_goes_on_with_fewer_replicas(self, execution):
+        if stepping.VERSION < (2, 0):
+            self.skipTest("strategies of 1.15 train in graphs")
+        saved = None
+        for name in ("mirrored_2", "one_device"):
+            strategy = replicas.strategy(name)
+            with strategy.scope():
+                weight = tf.Variable(1.0, name="weight")
+                opt = MixedPrecisionLossScaleOptimizer(sgd(), DynamicLossScale(8.0, 100))
+                record = StepRecord(opt, names=True)
+            checkpoint = tf.train.Checkpoint(opt=opt, record=record)
+            if saved:
+                checkpoint.restore(saved)
+
+            def in_replica(x, opt=opt, weight=weight):
+                opt.apply_gradients([(1.0 * x, weight)])
+
+            def step(x, strategy=strategy, in_replica=in_replica):
+                replicas.run(strategy, in_replica, (x,))
+
+            if execution == "function":
+                step = tf.function(step, autograph=False)
+            step(tf.constant(1.0))
+            step(tf.constant(NAN))
+            saved = checkpoint.save(os.path.join(self.get_temp_dir(), "saved"))
+        self.assertEqual((int(record.steps), int(record.skipped_steps)), (4, 2))
+        self.assertEqual(record.nonfinite_gradients()["weight"]["NaN"], 2)
+        (bad,) = record.last_skip().gradients
+        self.assertEqual((bad.name, bad.replica), ("weight", 0))
+
+    def test_the_optimizers_own_checkpoint_does_not_change(self):
+        names = []
+        for watched in (False, True):
+            weight = tf.Variable(1.0)
+            opt = contrib.LossScaleOptimizer(tf1.train.MomentumOptimizer(0.1, 0.9), _manager())
+            if watched:
+                StepRecord(opt, names=True)
+            opt.apply_gradients([(tf.constant(1.0), weight)])
+            opt.apply_gradients([(tf.constant(NAN), weight)])
+            saved = tf.train.Checkpoint(opt=opt).save(os.path.join(self.get_temp_dir(), "x"))
+            names.append(sorted(name for name, _ in tf.train.list_variables(saved)))
+            values = [variable.numpy() for variable in opt.variables()]
+            names[-1].append(values)
+        self.assertEqual(names[0], names[1])
+
+    def test_names_of_other_variables_do_not_change(self):
+        names = []
+        for watched in (False, True):
+            with modes.control_flow(1), tf.Graph().as_default():
+                weight = tf1.get_variable("weight", [], tf.float32)
+                manager = _manager()
+                opts = [
+                    contrib.LossScaleOptimizer(tf1.train.AdamOptimizer(0.1), manager)
+                    for _ in range(2)
+                ]
+                if watched:
+                    StepRecord(manager, names=True)
+                for opt in opts:
+                    opt.minimize(weight * weight, var_list=[weight])
+                names.append({variable.name for variable in tf1.global_variables()})
+        self.assertEqual(
+            {name for name in names[1] - names[0] if "step_record/" not in name}, set()
+        )
+        self.assertEqual(names[0] - names[1], set())
+        self.assertNotEqual(names[0], names[1])
+
+
+class GraphTest(modes.EagerTestCase):
+    def _graph(self, names=None, gradients=5):
+        weights = [tf.Variable(tf.ones([2])) for _ in range(gradients)]
+        opt = MixedPrecisionLossScaleOptimizer(sgd(), DynamicLossScale(8.0))
+        if names is not None:
+            StepRecord(opt, names=names)
+
+        @tf.function(autograph=False, input_signature=[modes.scalar()])
+        def step(x):
+            opt.apply_gradients([(x * tf.ones([2]), weight) for weight in weights])
+
+        return step.get_concrete_function().graph.as_graph_def()
+
+    def _nodes(self, names=None):
+        nodes = self._graph(names).node
+        return len([node for node in nodes if node.op != "Placeholder"])
+
+    def test_how_many_nodes_a_record_takes(self):
+        without = self._nodes()
+        for names in (False, True):
+            self.assertBetween(self._nodes(names) - without, 1, 12)
+
+    def test_a_finite_eager_step_reads_no_scale_and_looks_at_no_gradient(self):
+        weight = tf.Variable([1.0, 2.0])
+        opt = MixedPrecisionLossScaleOptimizer(sgd(), DynamicLossScale(8.0))
+        record, steps = StepRecord(opt, names=True), []
+        opt.apply_gradients([(tf.ones([2]), weight)])  # The first makes the variables for names.
+        with unittest.mock.patch.object(
+            _scaler, "scale_at_this_point", wraps=_scaler.scale_at_this_point
+        ) as read:
+            with unittest.mock.patch.object(
+                record, "_inspect_gradients", wraps=record._inspect_gradients
+            ) as look:
+                for factor in (1.0, INF):
+                    opt.apply_gradients([(factor * tf.ones([2]), weight)])
+                    steps.append((read.call_count, look.call_count))
+        self.assertEqual(steps, [(0, 0), (1, 1)])
+        self.assertEqual(record.last_skip()[:3], (3, 8.0, 4.0))
+
+    def test_names_take_one_operation_of_the_branch_that_skips(self):
+        # What is in a branch that is not taken costs time in each step, once it is in the graph.
+        sizes = []
+        for gradients in (5, 50):
+            graph = self._graph(names=True, gradients=gradients)
+            (cond,) = [node for node in graph.node if node.op in ("If", "StatelessIf")][:1]
+            functions = {each.signature.name: each for each in graph.library.function}
+            branch = functions[cond.attr["else_branch"].func.name]
+            calls = [node for node in branch.node_def if "PartitionedCall" in node.op]
+            self.assertLen(calls, 1)
+            self.assertTrue(functions[calls[0].attr["f"].func.name].attr["_noinline"].b)
+            sizes.append(len(branch.node_def))
+        self.assertEqual(sizes[0], sizes[1])
+
+
+class DistributedTest(modes.EagerTestCase):
+    @crossed.parameters(
+        ("mirrored_2", "eager", "contrib"),
+        ("mirrored_2", "function", "contrib"),
+        ("mirrored_2", "function", "mixed"),
+        ("mirrored_2", "eager", "keras"),
+        ("mirrored_2", "function", "keras"),
+        ("one_device", "function", "mixed"),
+        ("central_3", "eager", "mixed"),
+        ("central_3", "function", "contrib"),
+        ("no_merge_2", "function", "contrib"),
+        ("no_merge_2", "function", "keras"),
+    )
+    def test_replicas(self, name, execution, optimizer):
+        if name not in replicas.REPLICAS:
+            self.skipTest("TensorFlow has no such mode")
+        if optimizer == "keras" and stepping.VERSION < (2, 0):
+            self.skipTest("Keras of 1.15 trains in graphs under strategies")
+        strategy = replicas.strategy(name)
+        count = replicas.REPLICAS[name]
+        last = count - 1
+        with strategy.scope():
+            weight, other = tf.Variable([1.0, 2.0], name="weight"), tf.Variable(1.0, name="other")
+            if optimizer == "keras":
+                from tf_lossscale_compat.keras.mixed_precision import LossScaleOptimizer
+
+                home = keras_homes.available()[0]
+                if home.kind == "keras3":
+                    weight, other = home.variable([1.0, 2.0]), home.variable(1.0)
+                opt = LossScaleOptimizer(home.SGD(0.125), initial_scale=8.0)
+            elif optimizer == "contrib":
+                opt = contrib.LossScaleOptimizer(sgd(), _manager())
+            else:
+                opt = MixedPrecisionLossScaleOptimizer(sgd(), DynamicLossScale(8.0, 100))
+        record = StepRecord(opt, names=True)  # Outside of the scope, which it finds by itself.
+
+        def in_replica(x):
+            x = tf.where(tf.equal(replicas.replica_id(), last), x, tf.ones([]))
+            pairs = [(x * tf.ones([2]), weight), (tf.ones([]), other)]
+            options = {"scaled": False} if optimizer == "keras" else {}
+            opt.apply_gradients(pairs, **options)
+
+        def step(x):
+            replicas.run(strategy, in_replica, (x,))
+
+        call = tf.function(step, autograph=False) if execution == "function" else step
+        factors = (1.0, INF, 1.0, NAN, NAN)
+        rows = _expected(factors, _scales(optimizer, factors))
+        for factor, row in zip(factors, rows):
+            call(tf.constant(factor))
+            self.assertEqual(_said(record, _arrays), row)
+        (bad,) = record.last_skip().gradients
+        self.assertEqual((bad.replica, bad.kinds, bad.elements), (last, ("NaN",), 2))
+        for variable in record.variables():
+            values = [copy.numpy() for copy in replicas.copies(strategy, variable)]
+            for value in values[1:]:
+                np.testing.assert_array_equal(value, values[0])
+        where = f" on replica {last}" if count > 1 else ""
+        self.assertIn(f"(NaN{where}); loss scale 2 -> 1", record.report())
+
+    def test_bare_policies_outside_of_replicas(self):
+        strategy = replicas.strategy("mirrored_2")
+        with strategy.scope():
+            scale, manager = DynamicLossScale(8.0, 100), _manager()
+        records = StepRecord(scale), StepRecord(manager)
+        for factor in (1.0, NAN):
+            scale.update([tf.constant(factor)])
+            manager.update_loss_scale(bool(np.isfinite(factor)))
+        for record in records:
+            self.assertEqual((int(record.steps), int(record.skipped_steps)), (2, 1))
+            for variable in record.variables():
+                first, second = (copy.numpy() for copy in replicas.copies(strategy, variable))
+                np.testing.assert_array_equal(first, second)
+
+    def test_made_outside_of_the_scope(self):
+        strategy = replicas.strategy("mirrored_2")
+        with strategy.scope():
+            weight = tf.Variable(1.0)
+        opt = contrib.LossScaleOptimizer(sgd(), FixedLossScaleManager(8.0))
+        StepRecord(opt)
+        with self.assertRaisesRegex(ValueError, "StepRecord.*under strategy.scope"):
+            replicas.run(strategy, lambda: opt.apply_gradients([(tf.constant(1.0), weight)]))
+        self.assertEqual(float(weight.numpy()), 1.0)
+
+
+if __name__ == "__main__":
+    tf.test.main()

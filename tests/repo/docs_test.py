@@ -1,0 +1,164 @@
+"""Python blocks of all documents run, and their local links lead somewhere.
+
+A block stands alone unless a comment on the line before its fence says otherwise:
+
+    <!-- test: continues -->       runs after the block before it, in the same namespace
+    <!-- test: tf<2 -->            runs on these TensorFlow versions only (`tf>=1.15,<2` too)
+
+Without a version, a block runs wherever execution is eager from the start: on every TensorFlow 2.
+Blocks switch eager execution off and set policies, so each runs in a fork; plugins of pytest that
+execute Markdown run all in pytest's own process.
+"""
+
+import ast
+import collections
+import pathlib
+import re
+import subprocess
+import sys
+import tempfile
+
+import packaging.specifiers
+import tensorflow as tf
+from absl.testing import absltest, parameterized
+
+from tests import forks, processes
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+SECONDS_PER_BLOCK = 120
+TEXTS = {
+    path.relative_to(ROOT).as_posix(): path.read_text(encoding="utf-8")
+    for path in sorted([*ROOT.glob("*.md"), *(ROOT / "docs").glob("**/*.md")])
+    if "_build" not in path.parts
+}
+BLOCK = re.compile(
+    r"^( *<!-- *test: *(?P<directive>.*?) *-->\n)?"
+    r"(?P<indent> *)(?P<fence>```+)(?P<language>\w*).*\n(?P<code>(?s:.*?))^ *(?P=fence) *$",
+    re.MULTILINE,
+)
+
+
+def programs():
+    """Returns [(name, versions of TensorFlow, source)] of all Python blocks.
+
+    Those that continue one are joined with it. Lines have the numbers that the document gives them.
+    """
+    found = []
+    for document, text in TEXTS.items():
+        for block in BLOCK.finditer(text):
+            if block["language"] != "python":
+                continue
+            line = text.count("\n", 0, block.start("code"))
+            code = re.sub(f"(?m)^{block['indent']}", "", block["code"])
+            directive = block["directive"] or "tf>=2.0"
+            if directive == "continues":
+                name, versions, before = found.pop()
+                code = before + "\n" * (line - before.count("\n")) + code
+            elif directive.startswith("tf"):
+                name, versions = f"{document}_{line + 1}", directive[2:].replace(" ", "")
+                code = "\n" * line + code
+            else:
+                raise ValueError(f"{document}:{line}: no such directive: {directive}")
+            found.append((name, versions, code))
+    return found
+
+
+def headings(text):
+    """Returns the anchors of a document's headings, made as code hosts make them."""
+    counts = collections.Counter()
+    for title in re.findall(r"(?m)^#{1,6}\s+(.*?)\s*#*$", BLOCK.sub("", text)):
+        title = re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", title).lower()
+        anchor = re.sub(r"[^\w\- ]", "", title).replace(" ", "-")
+        yield f"{anchor}-{counts[anchor]}" if counts[anchor] else anchor
+        counts[anchor] += 1
+
+
+class BlocksTest(parameterized.TestCase):
+    @parameterized.named_parameters((re.sub(r"\W", "_", name), *rest) for name, *rest in programs())
+    def test_python(self, versions, source):
+        if not packaging.specifiers.SpecifierSet(versions).contains(tf.__version__, True):
+            self.skipTest(f"the page says: for TensorFlow {versions}")
+        environment = processes.environment(MPLBACKEND="Agg")
+        with tempfile.TemporaryDirectory() as folder:
+            # From a file, since AutoGraph reads functions' source.
+            program = processes.write(folder, "block.py", source)
+            status, _, errors = forks.run([program], environment, folder, SECONDS_PER_BLOCK)
+        self.assertEqual(status, 0, errors)
+
+    def test_every_fence_is_read(self):
+        for document, text in TEXTS.items():
+            fences = re.findall(r"(?m)^ *```", text)
+            self.assertLen(fences, 2 * len(list(BLOCK.finditer(text))), document)
+
+    def test_syntax_of_shell_blocks(self):
+        for document, text in TEXTS.items():
+            for block in BLOCK.finditer(text):
+                if block["language"] in ("bash", "sh"):
+                    with self.subTest(document, code=block["code"]):
+                        subprocess.run(["bash", "-n", "-c", block["code"]], check=True)
+
+
+class LinksTest(absltest.TestCase):
+    def test_local_links_lead_somewhere(self):
+        for document, text in TEXTS.items():
+            text = re.sub(r"`[^`\n]*`", "", BLOCK.sub("", text))
+            for target in re.findall(r"\]\(([^)\s]+)(?:\s+\"[^\"]*\")?\)", text):
+                if re.match(r"[a-z][a-z0-9+.-]*:", target):
+                    continue
+                with self.subTest(document, target=target):
+                    name, _, anchor = target.partition("#")
+                    path = ((ROOT / document).parent / name if name else ROOT / document).resolve()
+                    self.assertTrue(path.exists())
+                    if anchor:
+                        self.assertIn(anchor, headings(TEXTS[path.relative_to(ROOT).as_posix()]))
+
+
+class PagesTest(absltest.TestCase):
+    def test_the_table_of_namespaces_stands_in_the_readme_alone(self):
+        table = TEXTS["README.md"].partition("<!-- replace -->\n")[2].partition("<!-- end -->")[0]
+        rows = table.splitlines()[2:]
+        self.assertGreater(len(rows), 4)
+        for document, text in TEXTS.items():
+            expected = rows if document == "README.md" else []
+            self.assertEqual([row for row in rows if row in text], expected, document)
+
+    def test_every_example_is_on_the_page(self):
+        files = [path.name for path in (ROOT / "examples").glob("*.py")]
+        page = TEXTS["docs/examples.md"]
+        found = re.findall(r"\{literalinclude\} \.\./examples/(\w+\.py)", page)
+        self.assertCountEqual(found, files)
+
+    def test_the_table_of_kerases_has_every_environment_of_the_matrix(self):
+        table = TEXTS["docs/versions.md"].partition("<!-- matrix table -->\n\n")[2]
+        rows = {
+            re.match(r"\| ([\d.]+)", row)[1]: row for row in table.split("\n\n")[0].split("\n")[2:]
+        }
+        noxfile = (ROOT / "noxfile.py").read_text(encoding="utf-8")
+        row = r'^    "\w+": \(\("([\d.]+)".*?\), "([\d.]+)", (.*)\),$'
+        environments = re.findall(row, noxfile, re.MULTILINE)
+        self.assertEqual(list(rows), list(dict.fromkeys(name for _, name, _ in environments)))
+        for python, tensorflow, requirements in environments:
+            for version in [python, *re.findall(r'"(?:tf-)?keras==([\d.]+)"', requirements)]:
+                self.assertRegex(rows[tensorflow], rf" {re.escape(version)}[ ,)]")
+
+
+class TroubleshootingTest(absltest.TestCase):
+    def test_the_messages_are_the_packages(self):
+        _, _, rest = TEXTS["docs/troubleshooting.md"].partition("<!-- messages of this package -->")
+        table = rest.split("\n\n")[1].splitlines()[2:]
+        self.assertGreater(len(table), 10)
+        said = []
+        for path in (ROOT / "tf_lossscale_compat").rglob("*.py"):
+            for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+                # Python 3.7 calls them Str and what they hold s.
+                text = getattr(node, "s" if sys.version_info < (3, 8) else "value", None)
+                if isinstance(text, str):
+                    said.append(text)
+        for row in table:
+            message = re.match(r"\| `([^`]+)` \|", row).group(1)
+            with self.subTest(message):
+                self.assertTrue(any(message in text for text in said), "no such message")
+
+
+if __name__ == "__main__":
+    absltest.main()

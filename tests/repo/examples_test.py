@@ -1,0 +1,114 @@
+"""Each file of examples/ runs and ends with a sensible summary."""
+
+import importlib.util
+import os
+import pathlib
+import re
+
+import pytest
+import tensorflow as tf
+from absl.testing import absltest, parameterized
+
+from tests import forks, processes
+
+pytestmark = pytest.mark.xdist_group("processes")
+
+EXAMPLES = pathlib.Path(__file__).resolve().parents[2] / "examples"
+SECONDS = 240
+VERSION = tuple(int(part) for part in tf.__version__.split(".")[:2])
+SUMMARY = re.compile(
+    r"^accuracy (?P<accuracy>\S+), (?P<steps>\d+) steps( on \d+ replicas| in \d+ workers)?,"
+    r" (?P<skipped>\d+) skipped, final loss scale (?P<scale>\S+)$"
+)
+
+# One line for each example: the file, its arguments, the accuracy that it reaches at least, the
+# least and most steps that it skips, the least and greatest final loss scale. The scale has to
+# come down by skipping until it is finite in float16; how far it goes on is up to the kernels.
+TABLE = (
+    ("tf1_contrib_graph.py", ["--steps", "150"], 0.90, (34, 50), (2.0**8, 2.0**15)),
+    ("custom_loop.py", ["--steps", "150"], 0.90, (9, 12), (2.0**12, 2.0**15)),
+    ("multi_gpu.py", ["--steps", "80"], 0.85, (9, 12), (2.0**12, 2.0**15)),
+    ("multi_worker.py", ["--steps", "80"], 0.85, (9, 12), (2.0**12, 2.0**15)),
+    ("keras_fit.py", ["--steps", "150"], 0.90, (4, 9), (2.0**15, 2.0**20)),
+    ("keras_fit.py", ["--steps", "150", "--fixed", "1024"], 0.90, (0, 0), (2.0**10, 2.0**10)),
+    ("keras_train_step.py", ["--steps", "150"], 0.90, (4, 9), (2.0**15, 2.0**20)),
+)
+GAN_SUMMARY = re.compile(
+    r"^distance from real digits (?P<after>\S+), before training (?P<before>\S+), 300 steps,"
+    r" skipped (?P<generator>\d+) by the generator and (?P<critic>\d+) by the critic,"
+    r" final loss scales (?P<scales>\S+ and \S+)$"
+)
+
+
+def run(path, *arguments, **variables):
+    """Runs a Python file, with these environment variables added.
+
+    Returns:
+      The last line of its standard output.
+
+    Raises:
+      AssertionError: it failed; with what it wrote to standard error.
+    """
+    # Variables that are given are for the import of TensorFlow.
+    start = forks.alone if variables else forks.run
+    environment = processes.environment(**variables)
+    status, out, err = start([str(path), *arguments], environment, os.getcwd(), SECONDS)
+    if status:
+        raise AssertionError(f"{path} ended with {status}\n{err[-3000:]}")
+    return (out.strip().split("\n") or [""])[-1]
+
+
+class _Base(parameterized.TestCase):
+    def check(self, summary, arguments, accuracy, skipped, scale):
+        self.assertRegex(summary, SUMMARY)
+        found = SUMMARY.match(summary).groupdict()
+        self.assertBetween(float(found["accuracy"]), accuracy, 1)
+        self.assertEqual(int(found["steps"]), int(arguments[1]))
+        self.assertBetween(int(found["skipped"]), *skipped)
+        # Six digits of it are printed.
+        self.assertBetween(float(found["scale"]), scale[0] * (1 - 1e-5), scale[1] * (1 + 1e-5))
+
+
+class ExamplesTest(_Base):
+    def test_every_example_has_a_line_in_the_table(self):
+        self.assertEqual(
+            {path.name for path in EXAMPLES.glob("*.py")},
+            {row[0] for row in TABLE} | {"keras_gan.py"},
+        )
+
+    def skip_keras_where_too_old(self, name):
+        """For TensorFlow without the mixed_float16 policy, once the example has said so."""
+        if name.startswith("keras_") and VERSION < (2, 4):
+            with self.assertRaisesRegex(AssertionError, r"needs .* TensorFlow 2\.4, this is \d"):
+                run(EXAMPLES / name)
+            self.skipTest("this TensorFlow has no stable mixed_float16 policy")
+
+    @parameterized.parameters(*TABLE)
+    def test_example(self, name, arguments, accuracy, skipped, scale):
+        self.skip_keras_where_too_old(name)
+        self.check(run(EXAMPLES / name, *arguments), arguments, accuracy, skipped, scale)
+
+    def test_gan(self):
+        self.skip_keras_where_too_old("keras_gan.py")
+        summary = run(EXAMPLES / "keras_gan.py", "--steps", "300")
+        self.assertRegex(summary, GAN_SUMMARY)
+        found = GAN_SUMMARY.match(summary).groupdict()
+        self.assertLess(float(found["after"]), 0.6 * float(found["before"]))
+        for player in ("generator", "critic"):
+            self.assertBetween(int(found[player]), 3, 12)
+        for scale in found["scales"].split(" and "):
+            self.assertBetween(float(scale), 2.0**14, 2.0**21)
+
+
+class LegacyKerasTest(_Base):
+    def test_keras_example_on_tf_keras(self):
+        if VERSION < (2, 16):
+            self.skipTest("before TensorFlow 2.16 tf.keras is no other Keras than tf_keras")
+        if not importlib.util.find_spec("tf_keras"):
+            self.skipTest("tf_keras is not installed")
+        (row,) = [row for row in TABLE if row[0] == "keras_train_step.py"]
+        self.check(run(EXAMPLES / row[0], *row[1], TF_USE_LEGACY_KERAS="1"), *row[1:])
+
+
+if __name__ == "__main__":
+    absltest.main()

@@ -1,0 +1,230 @@
+"""The package's imports, its exports, and files that have to fit together."""
+
+import ast
+import importlib
+import json
+import os
+import pathlib
+import re
+import sys
+
+from absl.testing import absltest, parameterized
+
+import tf_lossscale_compat
+from tests import forks, processes
+
+try:
+    from importlib import metadata
+except ImportError:  # Python 3.7
+    import importlib_metadata as metadata
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+PACKAGE = "tf_lossscale_compat"
+INSTALLED = pathlib.Path(tf_lossscale_compat.__file__).resolve().parent
+
+MANAGERS = ["ExponentialUpdateLossScaleManager", "FixedLossScaleManager", "LossScaleManager"]
+LOSS_SCALES = ["DynamicLossScale", "FixedLossScale", "LossScale"]
+NAMESPACES = {
+    "contrib.mixed_precision": [*MANAGERS, "LossScaleOptimizer"],
+    "train.experimental": [
+        *LOSS_SCALES,
+        "MixedPrecisionLossScaleOptimizer",
+        "disable_mixed_precision_graph_rewrite",
+        "enable_mixed_precision_graph_rewrite",
+    ],
+    "mixed_precision.experimental": LOSS_SCALES,
+    "keras.mixed_precision": ["LossScaleOptimizer", "experimental"],
+    "keras.mixed_precision.experimental": ["LossScaleOptimizer"],
+}
+# The tools and what they need; the library works without any of it.
+TOOLS = ["cli", "demo", "migrate", "checkpoint", "plot", "run"]
+TOOLS_NEED = ["sklearn", "scipy", "matplotlib", "tqdm", "libcst", "pytest"]
+
+
+def run_python(code, start=forks.run):
+    """Runs code with this process's package; returns its last line's JSON.
+
+    Args:
+      code: str.
+      start: of `forks`: `run`, where TensorFlow is there when the code begins, or `alone`.
+    """
+    status, out, err = start(["-c", code], processes.environment(), os.getcwd(), 200)
+    if status:
+        raise RuntimeError(err)
+    return json.loads(out.splitlines()[-1])
+
+
+class ImportTest(parameterized.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        super().setUpClass()
+        cls.alone, cls.added = run_python(
+            "import json, sys, tensorflow\n"
+            "before = set(sys.modules)\n"
+            "import tf_lossscale_compat\n"
+            "alone = sorted(set(sys.modules) - before)\n"
+            "from tf_lossscale_compat import *\n"
+            "print(json.dumps([alone, sorted(set(sys.modules) - before)]))\n"
+        )
+
+    def test_the_package_itself_is_seen(self):
+        self.assertIn(f"{PACKAGE}.loss_scale", self.added)
+        self.assertIn(f"{PACKAGE}.contrib.mixed_precision", self.added)
+
+    def test_nothing_is_imported_before_it_is_asked_for(self):
+        self.assertEqual(self.alone, [PACKAGE])
+
+    def test_names_are_listed_without_importing_them(self):
+        self.assertEqual(
+            dir(tf_lossscale_compat),
+            sorted([*tf_lossscale_compat.__all__, "checkpoint", "keras", "monitoring"]),
+        )
+
+    def test_import_brings_in_no_keras(self):
+        others = [name for name in self.added if not name.startswith(f"{PACKAGE}.")]
+        keras = [name for name in others if re.search(r"(^|[._])keras($|\.)", name)]
+        self.assertEmpty(keras)
+
+    def test_keras_is_imported_when_it_is_asked_for_as_an_attribute(self):
+        listed, before, after = run_python(
+            "import json, sys\n"
+            "import tf_lossscale_compat\n"
+            "name = 'tf_lossscale_compat.keras'\n"
+            "found = ['keras' in dir(tf_lossscale_compat), name in sys.modules]\n"
+            "tf_lossscale_compat.keras.mixed_precision.experimental.LossScaleOptimizer\n"
+            "print(json.dumps([*found, name in sys.modules]))\n"
+        )
+        self.assertEqual((listed, before, after), (True, False, True))
+
+    def test_an_unknown_attribute_raises_an_attribute_error_that_names_it(self):
+        with self.assertRaisesRegex(AttributeError, "tf_lossscale_compat.*'kerras'"):
+            tf_lossscale_compat.kerras  # noqa: B018  Looking it up is the test.
+
+    @parameterized.parameters(*TOOLS)
+    def test_import_brings_in_no_tool(self, tool):
+        self.assertEmpty([name for name in self.added if name.split(".")[:2] == [PACKAGE, tool]])
+
+    @parameterized.parameters(*TOOLS_NEED)
+    def test_import_brings_in_nothing_that_only_tools_need(self, module):
+        self.assertEmpty([name for name in self.added if name.split(".")[0] == module])
+
+    def test_without_tensorflow_the_error_says_what_to_install(self):
+        message = run_python(
+            "import json, sys\n"
+            # NumPy comes with TensorFlow, so it is missing as well.
+            "sys.modules['tensorflow'] = sys.modules['numpy'] = None\n"
+            "try:\n"
+            "    from tf_lossscale_compat import LossScale\n"
+            "except ImportError as error:\n"
+            "    print(json.dumps(str(error)))\n",
+            forks.alone,
+        )
+        self.assertRegex(message, r"TensorFlow")
+        self.assertIn("[tensorflow]", message)
+        self.assertIn("[tensorflow-cpu]", message)
+        self.assertIn("with the path of a checkout or wheel in place of the name", message)
+
+
+class NamesTest(parameterized.TestCase):
+    @parameterized.parameters(*NAMESPACES.items())
+    def test_namespace_exports_exactly(self, name, expected):
+        module = importlib.import_module(f"{PACKAGE}.{name}")
+        self.assertCountEqual(module.__all__, expected)
+        for exported in expected:
+            found = getattr(module, exported)
+            is_namespace = f"{name}.{exported}" in NAMESPACES
+            self.assertTrue(isinstance(found, type(sys)) if is_namespace else callable(found))
+
+    @parameterized.parameters(*NAMESPACES.items())
+    def test_namespace_has_no_other_public_name(self, name, expected):
+        module = importlib.import_module(f"{PACKAGE}.{name}")
+        public = [found for found in dir(module) if not found.startswith("_")]
+        self.assertCountEqual(public, expected)
+
+    @parameterized.parameters(*LOSS_SCALES, "deserialize", "get", "serialize")
+    def test_loss_scale_module_has(self, name):
+        module = importlib.import_module(f"{PACKAGE}.loss_scale")
+        self.assertTrue(callable(getattr(module, name)))
+
+    @parameterized.parameters(*MANAGERS, *LOSS_SCALES)
+    def test_top_level_exports_the_unambiguous_classes(self, name):
+        self.assertIn(name, tf_lossscale_compat.__all__)
+        home = "contrib.mixed_precision" if name in MANAGERS else "loss_scale"
+        module = importlib.import_module(f"{PACKAGE}.{home}")
+        self.assertIs(getattr(tf_lossscale_compat, name), getattr(module, name))
+
+    def test_top_level_exports_nothing_else_but_namespaces_and_the_opt_in(self):
+        modules = [
+            name
+            for name in tf_lossscale_compat.__all__
+            if isinstance(getattr(tf_lossscale_compat, name), type(sys))
+        ]
+        classes = sorted(set(tf_lossscale_compat.__all__) - set(modules))
+        functions = ["apply_if_finite", "install_contrib", "uninstall_contrib"]
+        watching = ["LossScaleError", "StepRecord"]
+        wanted = [*MANAGERS, *LOSS_SCALES, "__version__", *functions, *watching]
+        self.assertEqual(classes, sorted(wanted))
+        self.assertCountEqual(["contrib", "loss_scale", "mixed_precision", "train"], modules)
+
+    def test_the_two_keras_classes_are_different(self):
+        home = tf_lossscale_compat.keras.mixed_precision
+        self.assertIsNot(home.LossScaleOptimizer, home.experimental.LossScaleOptimizer)
+
+    @parameterized.parameters(*LOSS_SCALES)
+    def test_the_same_class_under_each_name(self, name):
+        classes = {
+            getattr(importlib.import_module(f"{PACKAGE}.{namespace}"), name)
+            for namespace in ("loss_scale", "train.experimental", "mixed_precision.experimental")
+        }
+        self.assertLen(classes, 1)
+
+
+class FilesTest(parameterized.TestCase):
+    def test_python_37_parses_every_file(self):
+        files = [ROOT / "setup.py"]
+        for folder in (PACKAGE, "tests", "examples"):
+            found = sorted((ROOT / folder).rglob("*.py"))
+            self.assertNotEmpty(found, folder)
+            files += found
+        # Newer interpreters can be asked for the old grammar; 3.7 itself needs no asking.
+        options = {"feature_version": (3, 7)} if sys.version_info >= (3, 8) else {}
+        for path in files:
+            with self.subTest(path.relative_to(ROOT).as_posix()):
+                try:
+                    ast.parse(path.read_text(encoding="utf-8"), str(path), **options)
+                except SyntaxError as error:
+                    self.fail(str(error))
+
+    def test_the_package_under_test_has_all_files(self):
+        # Where a wheel is installed this finds what setup.py forgot.
+        def files(folder):
+            return [
+                path.relative_to(folder).as_posix()
+                for path in folder.rglob("*")
+                if path.is_file() and "__pycache__" not in path.parts
+            ]
+
+        expected = files(ROOT / PACKAGE)
+        self.assertIn("py.typed", expected)
+        self.assertCountEqual(files(INSTALLED), expected)
+
+    def test_the_wheel_has_the_package_alone(self):
+        if os.environ.get("TF_LOSSSCALE_TEST_INSTALLED") != "1":
+            self.skipTest("no wheel is installed here")
+        files = metadata.distribution(PACKAGE).files
+        tops = {file.parts[0] for file in files if file.parts[0] != ".."}  # The command's script.
+        own = {top for top in tops if not top.endswith(".dist-info") and top != "__pycache__"}
+        self.assertEqual(own, {PACKAGE})
+
+    def test_version_is_the_changelogs_latest_and_bazels(self):
+        changelog = (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
+        bazel = (ROOT / "MODULE.bazel").read_text(encoding="utf-8")
+        found = [
+            re.search(r"^## (\S+)", changelog, re.MULTILINE).group(1),
+            re.search(r'^ +version = "(.+)"', bazel, re.MULTILINE).group(1),
+        ]
+        self.assertEqual(found, [tf_lossscale_compat.__version__] * 2)
+
+
+if __name__ == "__main__":
+    absltest.main()

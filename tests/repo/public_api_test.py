@@ -1,0 +1,229 @@
+"""The public names stay: names, parameters and options are those of tests/public_api.txt.
+
+A change of that file is a change that users see, and belongs into CHANGELOG.md. To write it anew,
+where tf_keras is installed, as the optimizers of all kinds of Keras are there then:
+
+    PYTHONPATH=. python tests/repo/public_api_test.py --write
+
+Annotations are not compared.
+"""
+
+import importlib
+import inspect
+import pathlib
+import re
+import sys
+
+import tensorflow as tf
+from absl.testing import absltest, parameterized
+
+from tests import keras_homes
+from tf_lossscale_compat import run
+from tf_lossscale_compat._tools import cli
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+SNAPSHOT = ROOT / "tests" / "public_api.txt"
+PACKAGE = "tf_lossscale_compat"
+# docs/api/index.md says so.
+MODULES = (
+    PACKAGE,
+    f"{PACKAGE}.checkpoint",
+    f"{PACKAGE}.contrib.mixed_precision",
+    f"{PACKAGE}.keras.callbacks",
+    f"{PACKAGE}.keras.mixed_precision",
+    f"{PACKAGE}.keras.mixed_precision.experimental",
+    f"{PACKAGE}.loss_scale",
+    f"{PACKAGE}.mixed_precision.experimental",
+    f"{PACKAGE}.monitoring",
+    f"{PACKAGE}.train.experimental",
+)
+# Subclasses define or call these.
+SPECIAL = ("__call__", "_add_weight")
+PLAIN = (type(None), bool, int, float, str)
+
+
+def parameters(function, leave_out=0):
+    """Returns the parameters of a function as text, without the first `leave_out`."""
+    texts, keyword_only = [], False
+    for parameter in list(inspect.signature(function).parameters.values())[leave_out:]:
+        text = parameter.name
+        if parameter.kind is parameter.VAR_POSITIONAL:
+            text, keyword_only = f"*{text}", True
+        elif parameter.kind is parameter.VAR_KEYWORD:
+            text = f"**{text}"
+        elif parameter.kind is parameter.KEYWORD_ONLY and not keyword_only:
+            texts.append("*")
+            keyword_only = True
+        if parameter.default is not parameter.empty:
+            default = parameter.default
+            text += "=" + (repr(default) if isinstance(default, PLAIN) else "...")
+        texts.append(text)
+    return "({})".format(", ".join(texts))
+
+
+def of_package(cls):
+    """Returns those of a class's bases, itself included, that this package defines."""
+    return [base for base in cls.__mro__ if base.__module__.split(".")[0] == PACKAGE]
+
+
+def members(cls, without=()):
+    """Yields a line for each public member of a class that this package defines.
+
+    Args:
+      cls: class.
+      without: bases that are left out.
+    """
+    held = {}
+    for base in reversed(of_package(cls)):
+        if base not in without:
+            held.update(vars(base))
+    for name, value in sorted(held.items()):
+        if name.startswith("_") and name not in SPECIAL:
+            continue
+        if isinstance(value, (classmethod, staticmethod)):
+            first = isinstance(value, classmethod)
+            yield f".{name}{parameters(value.__func__, first)}"
+        elif inspect.isfunction(value):
+            yield f".{name}{parameters(value, 1)}"
+        else:
+            yield f".{name}"
+
+
+def of_family(cls):
+    """The bases that a Keras optimizer has of the Keras that is installed."""
+    bases = cls._family.__mro__ if hasattr(cls, "_family") else ()
+    return [base for base in bases if base.__name__ != "LossScaling"]  # Which all have.
+
+
+def constructor(cls):
+    """Returns the parameters of a class's constructor as text."""
+    for name in ("__init__", "__new__"):
+        for base in of_package(cls):
+            if name in vars(base):
+                function = vars(base)[name]
+                return parameters(getattr(function, "__func__", function), 1)
+    return "()"
+
+
+def described(name, value, public=()):
+    """Yields lines that say what a public name stands for.
+
+    Args:
+      name: str.
+      value: what it stands for.
+      public: the classes that are public, which are said where they are bases.
+    """
+    if inspect.ismodule(value):
+        yield f"{name}: module"
+    elif inspect.isclass(value):
+        # What it can be caught or looked for as.
+        kinds = [
+            base.__qualname__
+            for base in value.__mro__[1:]
+            if base.__module__ == "builtins" or base in public
+            if base not in (object, BaseException, Exception)
+        ]
+        yield name + constructor(value) + "".join(f" < {kind}" for kind in kinds)
+        yield from (name + line for line in members(value, of_family(value)))
+    elif callable(value):
+        yield name + parameters(value)
+    else:
+        yield name
+
+
+def of_modules():
+    """The names that the modules export; what has several names has its members under one."""
+    exported = {}
+    for module_name in MODULES:
+        module = importlib.import_module(module_name)
+        for name in sorted(module.__all__):
+            exported[f"{module_name}.{name}"] = getattr(module, name)
+    lines, classes = [], {}
+    public = list(filter(inspect.isclass, exported.values()))
+    for name, value in exported.items():
+        if value in public and classes.setdefault(value, name) != name:
+            lines.append(f"{name} = {classes[value]}")
+        else:
+            lines += described(name, value, public)
+    return lines
+
+
+def of_keras(home):
+    """The members that the Keras optimizer has for one family alone."""
+    public = importlib.import_module(f"{PACKAGE}.keras.mixed_precision").LossScaleOptimizer
+    cls = type(public(home.SGD(0.1)))
+    common = set(members(public, of_family(public)))
+    return [f"LossScaleOptimizer{line}" for line in members(cls) if line not in common]
+
+
+def of_commands():
+    """The commands and their options."""
+    lines = []
+
+    def look(name, parser):
+        for action in parser._actions:
+            options = " ".join(sorted(action.option_strings))
+            if isinstance(getattr(action, "choices", None), dict):
+                for inner, inner_parser in action.choices.items():
+                    look(f"{name} {inner}", inner_parser)
+            elif options != "--help -h":
+                lines.append(f"{name}: {options or action.metavar}")
+
+    for command in cli.COMMANDS:
+        subparsers = cli._parser([command])._actions[-1]
+        look(f"tf-lossscale {command}", subparsers.choices[command])
+    options = re.findall(r"(?m)^  (?:-\w, )?(--.*?)  ", run._USAGE)
+    return lines + [f"python -m {run.__name__}: {option}" for option in options]
+
+
+def sections():
+    """Returns {title: lines} of what there is in this environment."""
+    found = {"modules": of_modules(), "commands": of_commands()}
+    for home in keras_homes.available():
+        found.setdefault(f"keras {home.kind}", of_keras(home))
+    return found
+
+
+def recorded():
+    """Returns {title: lines} of the file."""
+    if not SNAPSHOT.exists():
+        return {}
+    parts = re.split(r"^\[(.+)\]\n", SNAPSHOT.read_text(encoding="utf-8"), flags=re.MULTILINE)
+    return {title: text.split("\n")[:-1] for title, text in zip(parts[1::2], parts[2::2])}
+
+
+def write():
+    every = {**recorded(), **sections()}
+    text = "".join(f"[{title}]\n" + "\n".join([*every[title], ""]) for title in sorted(every))
+    SNAPSHOT.write_text(text, encoding="utf-8")
+
+
+class PublicApiTest(parameterized.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        super().setUpClass()
+        cls.sections, cls.recorded = sections(), recorded()
+
+    @parameterized.parameters("modules", "commands", "keras keras3", "keras current", "keras v2")
+    def test_what_is_public_stays(self, title):
+        if title not in self.sections:
+            self.skipTest(f"no {title} beside TensorFlow {tf.__version__}")
+        self.assertGreater(len(self.recorded[title]), 3)
+        self.assertEqual(
+            self.sections[title],
+            self.recorded[title],
+            "what is public has changed; if it is meant to, see the top of this file",
+        )
+
+    def test_the_reference_names_the_modules(self):
+        text = (ROOT / "docs" / "api" / "index.md").read_text(encoding="utf-8")
+        section = text.partition("<!-- public modules -->")[2].split("\n\n")[1]
+        named = re.findall(r"^- `([\w.]+)`", section, re.MULTILINE)
+        self.assertEqual(named, list(MODULES))
+
+
+if __name__ == "__main__":
+    if sys.argv[1:] == ["--write"]:
+        write()
+    else:
+        absltest.main()

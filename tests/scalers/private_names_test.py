@@ -1,0 +1,212 @@
+"""Every private name of TensorFlow and Keras that the package needs, and what breaks without it.
+
+Others are asked for with a fallback, by `getattr` or `hasattr`.
+"""
+
+import ast
+import pathlib
+
+import tensorflow as tf
+from absl.testing import absltest, parameterized
+
+from tests import keras_homes
+from tf_lossscale_compat import loss_scale
+from tf_lossscale_compat._core import _tf
+from tf_lossscale_compat._v1 import _optimizers
+from tf_lossscale_compat.contrib import mixed_precision as loss_scale_manager
+from tf_lossscale_compat.keras import mixed_precision
+
+PACKAGE = pathlib.Path(mixed_precision.__file__).resolve().parent.parent.parent
+
+# Name -> what breaks.
+OF_GRAPHS = {
+    "_get_control_flow_context": "telling XLA's graphs, and branches and loops of TensorFlow 1",
+    "_current_control_dependencies": "get_loss_scale() of a manager in a finalized graph",
+}
+OF_TRACKABLES = {"_track_trackable": "checkpoints of a loss scale, manager or optimizer"}
+OF_KERAS_3 = {
+    "_track_variable": "the loss scale's place in Keras 3 files",
+    "_tracker": "a loss scale assigned at run time taking that place",
+    "_trainable_variables": "apply(grads) without variables",
+}
+OF_OPTIMIZER_V2 = {
+    "_create_hypers": "hyperparameters as variables",
+    "_create_or_restore_slot_variable": "checkpoints with slots that are not made yet",
+    "_create_slots": "building an optimizer before its first step",
+    "_decayed_lr": "learning rates for callbacks",
+    "_get_hyper": "hyperparameters read through the wrapper",
+    "_set_hyper": "hyperparameters set through the wrapper",
+    "_restore_slot_variable": "checkpoints with slots that are not made yet",
+}
+# They are only passed on, by methods that TensorFlow of some versions calls and others do not have.
+PASSED_ON = {
+    "_aggregate_gradients",
+    "_clip_gradients",
+    "_compute_gradients",
+    "_create_all_weights",
+}
+# Of the standard library: named tuples, the stack (in one place).
+OF_PYTHON = {"_asdict", "_getframe"}
+WITH_FALLBACK = {
+    "_datatype_enum",
+    "_is_wrapped_by_loss_scale_optimizer",
+    "_shape_tuple",
+    "_variable_creator_stack",
+}
+# What users derive classes of their own from: class -> private names that it has of the original or
+# that public code reaches into. The package's own begin so that nobody takes them.
+OF_SUBCLASSED = {
+    # The last is TensorFlow's word for what a Session fetches in an object's place.
+    loss_scale.LossScale: {"_add_weight", "_weights", "_as_graph_element"},
+    loss_scale.FixedLossScale: {"_loss_scale_value"},
+    loss_scale.DynamicLossScale: {
+        "_current_loss_scale",
+        "_increment_period",
+        "_initial_loss_scale",
+        "_multiplier",
+        "_num_good_steps",
+    },
+    loss_scale_manager.LossScaleManager: set(),
+    loss_scale_manager.FixedLossScaleManager: {"_loss_scale"},
+    loss_scale_manager.ExponentialUpdateLossScaleManager: {
+        "_decr_every_n_nan_or_inf",
+        "_decr_ratio",
+        "_incr_every_n_steps",
+        "_incr_ratio",
+        "_loss_scale",
+        "_num_bad_steps",
+        "_num_good_steps",
+        "_reset_stats",
+    },
+    _optimizers.LossScaleOptimizer: {"_down_scale", "_loss_scale_manager", "_opt"},
+    _optimizers.MixedPrecisionLossScaleOptimizer: {
+        "_apply_gradients",
+        "_distributed_apply",
+        "_doing_dynamic_loss_scaling",
+        "_loss_scale",
+        "_optimizer",
+        "_scale_grad",
+        "_scale_loss",
+        "_unscale_grads",
+    },
+}
+OWN = "_tflsc_"
+INSTANCES = (
+    lambda: loss_scale.FixedLossScale(8.0),
+    lambda: loss_scale.DynamicLossScale(8.0, hysteresis=2),
+    lambda: loss_scale_manager.FixedLossScaleManager(8.0),
+    lambda: loss_scale_manager.ExponentialUpdateLossScaleManager(8.0, 2),
+    lambda: _optimizers.LossScaleOptimizer(tf.compat.v1.train.GradientDescentOptimizer(1.0), 8.0),
+    lambda: _optimizers.MixedPrecisionLossScaleOptimizer(
+        tf.compat.v1.train.GradientDescentOptimizer(1.0), 8.0
+    ),
+)
+
+
+def _trees():
+    for path in sorted(PACKAGE.rglob("*.py")):
+        # What checkers alone read defines some of TensorFlow's names.
+        if "migrate" not in path.parts and not path.name.startswith("_types"):
+            yield ast.parse(path.read_text(encoding="utf-8"))
+
+
+def _is_private(name):
+    return name.startswith("_") and not name.startswith("__")
+
+
+def _defined():
+    """Private names that the package itself defines."""
+    names = set()
+    for tree in _trees():
+        for node in ast.walk(tree):
+            if isinstance(node, (ast.FunctionDef, ast.ClassDef)):
+                names.add(node.name)
+            elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+                names.add(node.id)
+            elif isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store):
+                if isinstance(node.value, ast.Name) and node.value.id == "self":
+                    names.add(node.attr)
+            elif isinstance(node, ast.alias):
+                names.update({node.name.split(".")[-1], node.asname})
+            elif isinstance(node, ast.keyword):  # self.__dict__.update(_name=…)
+                names.add(node.arg)
+            elif isinstance(node, ast.Subscript):  # self.__dict__["_name"] = …
+                keys = [getattr(node.slice, "value", node.slice)]
+                names.update(getattr(key, "value", getattr(key, "s", key)) for key in keys)
+            elif isinstance(node, ast.Dict):
+                # Python 3.7 has another kind of node for strings.
+                names.update(getattr(key, "value", getattr(key, "s", None)) for key in node.keys)
+    return names
+
+
+def _asked_for():
+    """Private names that are asked of something that the package did not make."""
+    defined, names = _defined(), set()
+    for tree in _trees():
+        for node in ast.walk(tree):
+            if not isinstance(node, ast.Attribute) or not _is_private(node.attr):
+                continue
+            of_inner = isinstance(node.value, ast.Attribute) and node.value.attr in (
+                "_optimizer",
+                "inner_optimizer",
+            )
+            if of_inner or node.attr not in defined:
+                names.add(node.attr)
+    return names
+
+
+class PrivateNamesTest(parameterized.TestCase):
+    def test_these_are_all(self):
+        known = set().union(
+            OF_GRAPHS,
+            OF_TRACKABLES,
+            OF_KERAS_3,
+            OF_OPTIMIZER_V2,
+            PASSED_ON,
+            OF_PYTHON,
+            WITH_FALLBACK,
+        )
+        self.assertEqual(_asked_for() - known, set(), "say here what breaks without them")
+        self.assertEqual(known - _asked_for(), set(), "these are no longer asked for")
+
+    @parameterized.parameters(*INSTANCES)
+    def test_subclasses_may_take_any_name(self, make):
+        instance = make()
+        bases = type(instance).__mro__
+        of_package = [base for base in bases if base.__module__.startswith("tf_lossscale_compat.")]
+        taken = set(vars(instance)).union(*map(vars, of_package))
+        # Names of TensorFlow's base classes are the original's, too; `_abc_` are Python's.
+        of_others = set().union(*(vars(base) for base in bases if base not in of_package))
+        plain = tf.compat.v1.train.GradientDescentOptimizer(1.0)
+        plain._track_trackable(tf.train.Checkpoint(), "child")
+        of_others.update(vars(plain))
+        allowed = of_others.union(*(OF_SUBCLASSED.get(base, ()) for base in of_package))
+        taken = {name for name in taken if _is_private(name) and not name.startswith("_abc_")}
+        for name in sorted(taken - allowed):
+            self.assertStartsWith(name, OWN)
+
+    def test_tensorflow_has_them(self):
+        for name, breaks in OF_GRAPHS.items():
+            self.assertTrue(hasattr(tf.Graph, name), f"{name}: {breaks}")
+        for name, breaks in OF_TRACKABLES.items():
+            self.assertTrue(hasattr(_tf.Trackable, name), f"{name}: {breaks}")
+
+    @parameterized.named_parameters(keras_homes.named())
+    def test_keras_has_them(self, home):
+        wanted = {"keras3": OF_KERAS_3, "v2": OF_OPTIMIZER_V2}.get(home.kind, {})
+        for name, breaks in wanted.items():
+            self.assertTrue(hasattr(home.SGD(0.1), name), f"{name}: {breaks}")
+
+    @parameterized.named_parameters(keras_homes.named())
+    def test_checkpoints_see_the_inner_optimizer(self, home):
+        wrapper = mixed_precision.LossScaleOptimizer(home.SGD(0.1))
+        names = [base.__name__ for base in type(wrapper).__mro__]
+        delegates = any("DelegatingTrackable" in name for name in names)
+        if home.kind == "keras3":
+            self.assertFalse(delegates)
+        elif keras_homes.VERSION >= (2, 4):
+            self.assertTrue(delegates, "the class that hands checkpoints on has another name")
+
+
+if __name__ == "__main__":
+    absltest.main()

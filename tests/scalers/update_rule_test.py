@@ -1,0 +1,336 @@
+"""Both update rules against independent NumPy float32 models, bit for bit."""
+
+import warnings
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from absl.testing import parameterized
+
+import tf_lossscale_compat as package
+from tests import conftest, stepping
+from tests.numpy_model import F32, TINY, DynamicModel, ExponentialModel
+from tf_lossscale_compat._scalers import _update_rule
+from tf_lossscale_compat._scalers._update_rule import State, max_scale_before_overflow
+
+pytestmark = pytest.mark.usefixtures("kept_kernels")
+
+hypothesis, st = conftest.hypothesis_or_skip()
+
+tf1 = tf.compat.v1
+
+F32_MAX = float(np.finfo(np.float32).max)
+INT32_MAX = 2**31 - 1
+
+_EDGE_SCALES = [1.0, 1.5, 2.0**15, 2.0**32, 1e20, F32_MAX / 2, F32_MAX]
+_EDGE_RATIOS = [2, 2.0, 0.5, 0.8, 1 / 3, 3, 1, 1.0000001, 1e20, 3e38]
+
+
+def _floats(low, high):
+    return st.floats(float(F32(low)), float(F32(high)), width=32)
+
+
+scales = st.one_of(st.sampled_from(_EDGE_SCALES), _floats(1, F32_MAX))
+ratios = st.one_of(st.sampled_from(_EDGE_RATIOS), _floats(0.01, 1e6))
+growths = st.one_of(st.sampled_from([r for r in _EDGE_RATIOS if r >= 1]), _floats(1, 1e6))
+periods = st.one_of(st.integers(1, 4), st.sampled_from([0, -3, INT32_MAX]))
+# Long runs of one kind and alternation both, or counters never get anywhere.
+flags = st.lists(
+    st.tuples(st.booleans(), st.integers(1, 6)).map(lambda run: [run[0]] * run[1]),
+    min_size=1,
+    max_size=8,
+).map(lambda runs: [flag for run in runs for flag in run])
+
+
+def largest_of(ratio):
+    """`max_scale_before_overflow`, in eager mode too."""
+    return _update_rule._largest(float(ratio))
+
+
+def _bits(scale):
+    return int(np.asarray(scale, np.float32).view(np.uint32))
+
+
+def _tensors(values, dtypes):
+    return [tf.constant(value, dtype) for value, dtype in zip(values, dtypes)]
+
+
+_EXPONENTIAL_TYPES = (np.float32, np.int32, np.int32)
+_DYNAMIC_TYPES = (np.float32, np.int64)
+
+
+def _specs(*dtypes):
+    return [tf.TensorSpec([], dtype) for dtype in dtypes]
+
+
+_EXPONENTIAL_SPECS = _specs(*_EXPONENTIAL_TYPES, np.bool_)
+_DYNAMIC_SPECS = _specs(*_DYNAMIC_TYPES, np.bool_)
+
+
+def _exponential(scale, good, bad, finite, up_every, down_every, up, down, largest=None):
+    if largest is None:
+        largest = max_scale_before_overflow(up)
+    new = _update_rule.exponential(
+        State(scale, good, bad), finite, up_every, down_every, up, down, largest
+    )
+    assert new.delay is None
+    return tuple(new)[:3]
+
+
+def _dynamic(scale, good, finite, period, multiplier, low, high=None, largest=None):
+    if largest is None:
+        largest = max_scale_before_overflow(multiplier)
+    new = _update_rule.dynamic(
+        State(scale, good, None), finite, period, multiplier, largest, low, high
+    )
+    assert new.bad_steps is None and new.delay is None
+    return new.scale, new.good_steps
+
+
+class UpdateRuleTest(parameterized.TestCase, tf.test.TestCase):
+    def _follow(self, caller, model, parameters, finite_flags):
+        state = model.state
+        for finite in finite_flags:
+            model.step(finite)
+            if model.state[0] < TINY:
+                return  # Session threads flush subnormals to zero, eager ones do not.
+            state = caller(*(tuple(state) + (finite,) + parameters))
+            self.assertEqual(_bits(state[0]), _bits(model.state[0]), (state, model.state))
+            self.assertEqual(tuple(state[1:]), model.state[1:])
+            self.assertFalse(np.isnan(state[0]))
+
+    @parameterized.parameters(*stepping.STATELESS)
+    def test_exponential_equals_the_model_bit_for_bit(self, mode):
+        with stepping.entered(mode) as mode:
+            specs = _EXPONENTIAL_SPECS + _specs(np.int32, np.int32, *[np.float32] * 3)
+            caller = mode.compile(_exponential, *specs)
+
+            @hypothesis.settings(max_examples=60)
+            @hypothesis.given(scales, periods, periods, ratios, ratios, flags)
+            def check(scale, incr_every, decr_every, incr_ratio, decr_ratio, finite_flags):
+                parameters = (incr_every, decr_every, incr_ratio, decr_ratio)
+                model = ExponentialModel(scale, *parameters)
+                parameters += (largest_of(incr_ratio),)
+                self._follow(caller, model, parameters, finite_flags)
+
+            check()
+
+    @parameterized.parameters(*stepping.STATELESS)
+    def test_dynamic_equals_the_model_bit_for_bit(self, mode):
+        with stepping.entered(mode) as mode:
+            specs = _DYNAMIC_SPECS + _specs(np.int64, *[np.float32] * 3)
+
+            def without_ceiling(*arguments):
+                *others, largest = arguments
+                return _dynamic(*others, largest=largest)
+
+            unbounded = mode.compile(without_ceiling, *specs)
+            bounded = mode.compile(_dynamic, *(specs + _specs(np.float32)))
+
+            @hypothesis.settings(max_examples=60)
+            @hypothesis.given(scales, periods, ratios, _floats(1e-30, 1), st.booleans(), flags)
+            def check(scale, period, multiplier, low, has_high, finite_flags):
+                parameters = (period, multiplier, low)
+                if has_high:
+                    parameters += (min(scale * 3.7, F32_MAX),)
+                model = DynamicModel(scale, *parameters)
+                parameters += (largest_of(multiplier),)
+                caller = bounded if has_high else unbounded
+                self._follow(caller, model, parameters, finite_flags)
+
+            check()
+
+    @parameterized.parameters(*stepping.STATELESS)
+    def test_exponential_with_python_parameters(self, mode):
+        """As the managers call it: parameters are Python numbers, constants in a graph."""
+
+        examples = 20 if mode == "eager" else 4
+
+        @hypothesis.settings(max_examples=examples)
+        @hypothesis.given(scales, periods, periods, ratios, ratios, flags)
+        def check(scale, incr_every, decr_every, incr_ratio, decr_ratio, finite_flags):
+            parameters = (incr_every, decr_every, incr_ratio, decr_ratio)
+            model = ExponentialModel(scale, *parameters)
+
+            def rule(*arguments):
+                return _exponential(*(arguments + parameters))
+
+            caller = mode.compile(rule, *_EXPONENTIAL_SPECS)
+            self._follow(caller, model, (), finite_flags)
+
+        with stepping.entered(mode) as mode:
+            check()
+
+    @parameterized.parameters(*stepping.STATELESS)
+    def test_dynamic_with_python_parameters(self, mode):
+        """As the loss scale calls it; a graph may divide by multiplying with the reciprocal."""
+
+        examples = 20 if mode == "eager" else 4
+
+        @hypothesis.settings(max_examples=examples)
+        @hypothesis.given(scales, periods, ratios, st.sampled_from([None, F32_MAX]), flags)
+        def check(scale, period, multiplier, high, finite_flags):
+            model = DynamicModel(scale, period, multiplier, 1.0, high)
+
+            def rule(*arguments):
+                return _dynamic(*(arguments + (period, multiplier, 1.0, high)))
+
+            caller = mode.compile(rule, *_DYNAMIC_SPECS)
+            for finite in finite_flags:
+                scale, good = caller(*(model.state + (finite,)))
+                other = DynamicModel(model.state[0], period, multiplier, 1.0, high)
+                with np.errstate(over="ignore", under="ignore"):
+                    other.step(finite, model.state[0] * (F32(1) / F32(multiplier)))
+                model.step(finite)
+                allowed = {_bits(model.state[0])}
+                if mode.name != "eager":
+                    allowed.add(_bits(other.state[0]))
+                if model.state[0] < TINY:
+                    return
+                self.assertIn(_bits(scale), allowed, (scale, model.state))
+                self.assertEqual(good, model.state[1])
+
+        with stepping.entered(mode) as mode:
+            check()
+
+    @parameterized.parameters("graph_v2", "eager")
+    def test_exponential_stays_within_its_bounds(self, mode):
+        """1 <= scale <= float32's maximum, counters below periods, if ratios grow and shrink."""
+        with stepping.entered(mode) as mode:
+            specs = _EXPONENTIAL_SPECS + _specs(np.int32, np.int32, *[np.float32] * 3)
+            caller = mode.compile(_exponential, *specs)
+
+            @hypothesis.settings(max_examples=40)
+            @hypothesis.given(scales, periods, periods, growths, _floats(1e-30, 1), flags)
+            def check(scale, incr_every, decr_every, incr_ratio, decr_ratio, finite_flags):
+                state = (F32(scale), 0, 0)
+                parameters = (incr_every, decr_every, incr_ratio, decr_ratio)
+                parameters += (largest_of(incr_ratio),)
+                for finite in finite_flags:
+                    state = caller(*state, finite, *parameters)
+                    self.assertBetween(state[0], 1, F32_MAX)
+                    self.assertBetween(state[1], 0, max(incr_every - 1, 0))
+                    self.assertBetween(state[2], 0, max(decr_every - 1, 0))
+
+            check()
+
+    @parameterized.parameters("graph_v2", "eager")
+    def test_dynamic_stays_within_its_bounds(self, mode):
+        with stepping.entered(mode) as mode:
+            specs = _DYNAMIC_SPECS + _specs(np.int64, *[np.float32] * 4)
+            caller = mode.compile(_dynamic, *specs)
+
+            @hypothesis.settings(max_examples=40)
+            @hypothesis.given(
+                st.tuples(*[_floats(1e-30, F32_MAX)] * 3).map(sorted), periods, ratios, flags
+            )
+            def check(bounds, period, multiplier, finite_flags):
+                low, scale, high = bounds
+                state = (F32(scale), 0)
+                largest = largest_of(multiplier)
+                for finite in finite_flags:
+                    state = caller(*state, finite, period, multiplier, low, high, largest)
+                    self.assertLessEqual(state[0], F32(high))
+                    if multiplier >= 1:  # Below 1, growth takes it down, as in r2.0 without end.
+                        self.assertGreaterEqual(state[0], F32(low))
+                    self.assertBetween(state[1], 0, max(period - 1, 0))
+
+            check()
+
+    @hypothesis.settings(max_examples=300)
+    @hypothesis.given(st.one_of(ratios, _floats(float(TINY), F32_MAX)))
+    def test_the_largest_to_grow_is_the_last_whose_product_is_finite(self, ratio):
+        with warnings.catch_warnings(), tf.Graph().as_default():
+            warnings.simplefilter("error")
+            _update_rule._largest.cache_clear()
+            largest, ratio = F32(max_scale_before_overflow(ratio)), F32(ratio)
+        with np.errstate(over="ignore"):
+            self.assertTrue(np.isfinite(largest * ratio), (largest, ratio))
+            if largest < F32_MAX:
+                beyond = np.nextafter(largest, F32(np.inf))
+                self.assertFalse(np.isfinite(beyond * ratio), (largest, ratio))
+
+    @parameterized.parameters("graph_v1", "graph_v2", "eager", "function")
+    def test_subclasses_assign_ratios_as_they_like(self, name):
+        """Arrays, and what is no ratio, which leaves the scale as it is."""
+        with stepping.entered(name) as mode:
+            for ratio in (np.array(3.0), np.float32(3), float("inf"), 1e39):
+                manager = package.ExponentialUpdateLossScaleManager(8.0, 1)
+                dynamic = package.DynamicLossScale(8.0, 1)
+                manager._incr_ratio = dynamic._multiplier = ratio
+
+                def step(finite, manager=manager, dynamic=dynamic):
+                    done = [manager.update_loss_scale(finite), dynamic.update([1.0])[0]]
+                    done = [each for each in done if each is not None]
+                    with tf.control_dependencies(done):
+                        return tf.identity(finite)
+
+                for scale in (manager._loss_scale, dynamic.current_loss_scale):
+                    mode.value(tf.identity(scale))
+                mode.compile(step, *_specs(np.bool_))(True)
+                expected = 24.0 if ratio == 3 else 8.0
+                for scale in (manager._loss_scale, dynamic.current_loss_scale):
+                    self.assertEqual(mode.value(tf.identity(scale)), expected)
+
+    def test_it_is_none_of_what_is_no_such_number(self):
+        with tf.Graph().as_default():
+            odd = (np.inf, np.nan, -2.0, 0, 1e39, 1e-60, np.array(3.0), tf.constant(3.0), "3")
+            self.assertEqual([max_scale_before_overflow(ratio) for ratio in odd], [None] * len(odd))
+            self.assertEqual(max_scale_before_overflow(2), 2.0**127 * (1 - 2.0**-24))
+        if tf.executing_eagerly():
+            self.assertIsNone(max_scale_before_overflow(2.0))
+
+    @parameterized.parameters(*stepping.STATELESS)
+    def test_growth_beyond_float32_keeps_the_scale_and_resets_the_counters(self, mode):
+        with stepping.entered(mode) as mode:
+            exponential = mode.compile(
+                lambda s, g, b, f: _exponential(s, g, b, f, 2, 9, 2, 0.5), *_EXPONENTIAL_SPECS
+            )
+            dynamic = mode.compile(lambda s, g, f: _dynamic(s, g, f, 2, 2.0, 1.0), *_DYNAMIC_SPECS)
+            self.assertEqual(tuple(exponential(2.0**127, 1, 5, True)), (2.0**127, 0, 0))
+            self.assertEqual(tuple(dynamic(2.0**127, 1, True)), (2.0**127, 0))
+
+    @parameterized.parameters(*stepping.STATELESS)
+    def test_counters_reach_the_largest_period(self, mode):
+        with stepping.entered(mode) as mode:
+            last, period = INT32_MAX - 1, INT32_MAX
+            exponential = mode.compile(
+                lambda s, g, b, f: _exponential(s, g, b, f, period, period, 2, 0.5),
+                *_EXPONENTIAL_SPECS,
+            )
+            self.assertEqual(tuple(exponential(8, last - 1, 3, True)), (8, last, 3))
+            self.assertEqual(tuple(exponential(8, last, 3, True)), (16, 0, 0))
+            self.assertEqual(tuple(exponential(8, 3, last - 1, False)), (8, 0, last))
+            self.assertEqual(tuple(exponential(8, 3, last, False)), (4, 0, 0))
+            period = 2**63 - 1
+            dynamic = mode.compile(
+                lambda s, g, f: _dynamic(s, g, f, period, 2.0, 1.0), *_DYNAMIC_SPECS
+            )
+            self.assertEqual(tuple(dynamic(8, period - 2, True)), (8, period - 1))
+            self.assertEqual(tuple(dynamic(8, period - 1, True)), (16, 0))
+
+    def test_keeps_dtypes_and_shapes(self):
+        with tf.Graph().as_default():
+            state = _exponential(
+                *_tensors([8, 0, 0], _EXPONENTIAL_TYPES), tf.constant(True), 2, 2, 2, 0.8
+            )
+            self.assertEqual([part.dtype for part in state], [tf.float32, tf.int32, tf.int32])
+            self.assertEqual([part.shape.rank for part in state], [0, 0, 0])
+            state = _dynamic(*_tensors([8, 0], _DYNAMIC_TYPES), tf.constant(True), 2, 2.0, 1.0)
+            self.assertEqual([part.dtype for part in state], [tf.float32, tf.int64])
+            self.assertEqual([part.shape.rank for part in state], [0, 0])
+
+    def test_selects_instead_of_branching(self):
+        """No conditional, no variable: the same ops serve XLA and any replica."""
+        with tf.Graph().as_default() as graph:
+            finite = tf1.placeholder(tf.bool, [])
+            _exponential(*_tensors([8, 0, 0], _EXPONENTIAL_TYPES), finite, 2, 2, 2, 0.8)
+            _dynamic(*_tensors([8, 0], _DYNAMIC_TYPES), finite, 2, 2.0, 1.0, 64.0)
+            kinds = {op.type for op in graph.get_operations()}
+            self.assertIn("Select", {kind.replace("V2", "") for kind in kinds})
+            self.assertFalse(kinds & {"If", "StatelessIf", "Switch", "Merge", "Case", "While"})
+            self.assertEmpty([op for op in graph.get_operations() if op.op_def.is_stateful])
+
+
+if __name__ == "__main__":
+    tf.test.main()

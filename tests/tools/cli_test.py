@@ -1,0 +1,297 @@
+"""The command line: exit codes, messages, and that nothing is trained after a bad argument."""
+
+import contextlib
+import importlib
+import io
+import json
+import os
+import platform
+import re
+import sys
+import tempfile
+from unittest import mock
+
+from absl.testing import absltest, parameterized
+
+import tf_lossscale_compat
+from tests import forks
+from tf_lossscale_compat import checkpoint
+from tf_lossscale_compat._core import _tf
+from tf_lossscale_compat._tools import cli, demo
+
+
+def call(*arguments):
+    """Runs the command in this process; returns exit code, standard output, standard error."""
+    out, err = io.StringIO(), io.StringIO()
+    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+        code = cli.main(list(arguments))
+    return code, out.getvalue(), err.getvalue()
+
+
+class MainTest(absltest.TestCase):
+    def test_help_lists_the_commands_and_succeeds(self):
+        code, out, _ = call("--help")
+        self.assertEqual(code, 0)
+        self.assertIn("usage: tf-lossscale", out)
+        self.assertRegex(out, r"(?m)^ +demo +Train")
+        self.assertRegex(out, r"(?m)^ +checkpoint\s+Find the loss scale in a checkpoint")
+        self.assertRegex(out, r"(?m)^ +migrate +Rewrite")
+        self.assertRegex(out, r"(?m)^ +plot +Draw the loss scale")
+
+    def test_help_has_the_first_line_of_each_commands_docstring(self):
+        for name, summary in cli.COMMANDS.items():
+            module = importlib.import_module(f"tf_lossscale_compat.{cli.MODULES[name]}")
+            self.assertEqual(summary, module.__doc__.splitlines()[0])
+            self.assertIn(module.__doc__.splitlines()[-1], call(name, "--help")[1])
+
+    def test_help_of_the_demo_names_its_options(self):
+        code, out, _ = call("demo", "--help")
+        self.assertEqual(code, 0)
+        for option in ("--steps", "--seed", "--plot FILE", "--logdir DIR"):
+            self.assertIn(option, out)
+
+    def test_help_of_the_plot_names_its_options(self):
+        code, out, _ = call("plot", "--help")
+        self.assertEqual(code, 0)
+        for option in ("LOGDIR", "-o FILE"):
+            self.assertIn(option, out)
+
+    def test_version_names_what_a_report_of_a_fault_needs(self):
+        code, out, _ = call("--version")
+        self.assertEqual(code, 0)
+        told = dict(line.split(" ") for line in out.splitlines())
+        self.assertEqual(told["tf_lossscale_compat"], tf_lossscale_compat.__version__)
+        self.assertEqual(told["Python"], platform.python_version())
+        for name in ("TensorFlow", "NumPy"):
+            self.assertEqual(told[name], importlib.import_module(name.lower()).__version__)
+
+    def test_without_a_command_it_says_how_to_call_it(self):
+        code, _, err = call()
+        self.assertEqual(code, 2)
+        self.assertIn("usage: tf-lossscale", err)
+
+    def test_unknown_command(self):
+        code, _, err = call("train")
+        self.assertEqual(code, 2)
+        self.assertIn("'train'", err)
+
+    def test_interruption_ends_without_a_traceback(self):
+        with mock.patch.object(demo, "train", side_effect=KeyboardInterrupt):
+            code, _, err = call("demo", "--steps", "1")
+        self.assertEqual(code, 130)
+        self.assertIn("interrupted", err)
+
+    def test_running_the_package_is_the_same_as_the_command(self):
+        environment = dict(os.environ, TF_CPP_MIN_LOG_LEVEL="3")
+        package = os.path.dirname(os.path.abspath(tf_lossscale_compat.__file__))
+        environment["PYTHONPATH"] = os.path.dirname(package)
+        status, _, child_err = forks.run(
+            ["-m", "tf_lossscale_compat", "demo", "--steps", "none"], environment, os.getcwd(), 120
+        )
+        _, _, err = call("demo", "--steps", "none")
+        self.assertEqual(status, 2)
+        self.assertEqual(child_err.split("\n")[-2:], err.split("\n")[-2:])
+
+
+class BadDemoArgumentsTest(parameterized.TestCase):
+    """Each is refused with exit code 2 and a message, before anything is trained."""
+
+    def setUp(self):
+        super().setUp()
+        self.train = self.enter_context(mock.patch.object(demo, "train"))
+        self.folder = self.enter_context(tempfile.TemporaryDirectory())
+
+    def refused(self, *arguments):
+        code, out, err = call("demo", *arguments)
+        self.assertEqual((code, out), (2, ""))
+        self.train.assert_not_called()
+        self.assertIn("usage: tf-lossscale demo", err)
+        return err
+
+    @parameterized.parameters(
+        ("--steps", "0"),
+        ("--steps", "-5"),
+        ("--steps", "many"),
+        ("--steps", "1.5"),
+        ("--seed", "-1"),
+        ("--seed", "4294967296"),
+        ("--seed", "x"),
+    )
+    def test_numbers(self, option, value):
+        err = self.refused(option, value)
+        self.assertRegex(err, f"argument {option}: must be .* got '?{re.escape(value)}'?")
+
+    @parameterized.parameters("missing/file.png", "plot.jpg")
+    def test_picture_that_cannot_be_written(self, name):
+        path = os.path.join(self.folder, name)
+        self.assertRegex(self.refused("--plot", path), f"argument --plot: must be .*, got {path!r}")
+
+    def test_logs_into_what_is_no_folder(self):
+        path = os.path.join(self.folder, "file")
+        open(path, "w").close()
+        for each in (path, os.path.join(path, "inner")):
+            err = self.refused("--logdir", each)
+            self.assertIn(f"argument --logdir: cannot write into {each!r}", err)
+
+    @parameterized.parameters(
+        ("sklearn", False),
+        ("tqdm", False),
+        ("matplotlib", True),
+    )
+    def test_missing_distribution(self, module, with_plot):
+        options = ["--plot", os.path.join(self.folder, "plot.png")] if with_plot else []
+        with mock.patch.dict(sys.modules, {module: None}):
+            err = self.refused(*options)
+        self.assertIn(f"needs {module}, which the extra `demo` installs", err)
+        self.assertIn("'tf_lossscale_compat[demo]', with the path of a checkout or wheel", err)
+
+
+class GoodDemoArgumentsTest(absltest.TestCase):
+    def setUp(self):
+        super().setUp()
+        step = demo.Step(loss=1.0, scale=8.0, zero_share=0.5, applied=True)
+        run = demo.Run("some run", 0.5, 1.0, 0.5, 8.0, 0, 1.0, [step])
+        self.train = self.enter_context(
+            mock.patch.object(demo, "train", autospec=True, return_value=[run] * 3)
+        )
+
+    def test_without_a_plot_matplotlib_is_not_needed(self):
+        with mock.patch.dict(sys.modules, {"matplotlib": None}):
+            code, out, _ = call("demo", "--steps", "3", "--seed", "4294967295")
+        self.assertEqual(code, 0)
+        self.assertIn("some run", out)
+        self.assertNotIn("Picture", out)
+        self.assertEqual(self.train.call_args[0][:2], (3, 4294967295))
+
+    def test_failure_to_write_is_reported_after_the_table(self):
+        path = os.path.join(self.enter_context(tempfile.TemporaryDirectory()), "result.png")
+        with mock.patch.object(demo.plot, "save", side_effect=OSError("disk full")):
+            code, out, err = call("demo", "--plot", path)
+        self.assertEqual(code, 1)
+        self.assertIn("some run", out)
+        self.assertIn("disk full", err)
+
+
+class CheckpointTest(parameterized.TestCase):
+    DATA = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "data")
+
+    @parameterized.parameters(None, "0")
+    def test_says_what_it_waits_for_and_keeps_tensorflow_quiet_unless_told(self, level):
+        program = (
+            "import os, sys\n"
+            "from tf_lossscale_compat._tools import cli\n"
+            "assert cli.main(sys.argv[1:]) == 0\n"
+            "print(os.environ['TF_CPP_MIN_LOG_LEVEL'])"
+        )
+        package = os.path.dirname(os.path.abspath(tf_lossscale_compat.__file__))
+        environment = dict(os.environ, PYTHONPATH=os.path.dirname(package))
+        environment.pop("TF_CPP_MIN_LOG_LEVEL", None)
+        if level:
+            environment["TF_CPP_MIN_LOG_LEVEL"] = level
+        arguments = ["-W", "ignore", "-c", program, "checkpoint", "show", self.DATA + "/keras3"]
+        # Not a fork of a process that has TensorFlow.
+        status, out, err = forks.alone(arguments, environment, os.getcwd(), 120)
+        self.assertEqual((0, level or "3"), (status, out.split()[-1]), err)
+        lines = err.splitlines()
+        self.assertEqual("tf-lossscale: importing TensorFlow ...", lines[0])
+        if not level or _tf.at_least(2, 16):  # Older ones may have nothing to say.
+            self.assertEqual(bool(level), len(lines) > 1, err)
+
+    def test_table(self):
+        code, out, err = call("checkpoint", "show", self.DATA + "/contrib_two_optimizers/saved")
+        self.assertEqual((0, ""), (code, err))
+        self.assertEqual(
+            [
+                ["key", "loss", "scale", "good", "steps", "bad", "steps", "layout"],
+                ["loss_scale", "3276.800048828125", "1", "1", "contrib", "by", "name"],
+                ["loss_scale_1", "1", "1", "0", "contrib", "by", "name"],
+            ],
+            [line.split() for line in out.splitlines()],
+        )
+
+    @parameterized.parameters(
+        (879609.4375, "879609.4375"),
+        (2.0**32, "4294967296"),
+        (0.75, "0.75"),
+        (2.0**127, "1.701411834604692e+38"),
+    )
+    def test_scale_is_not_rounded(self, scale, shown):
+        state = checkpoint.LossScaleState(scale, 1, None, "dynamic by name", "x")
+        with mock.patch.object(checkpoint, "find", return_value=[state]):
+            _, out, _ = call("checkpoint", "show", "x")
+        self.assertEqual(["x", shown, "1", "-"], out.splitlines()[1].split()[:4])
+
+    def test_count_that_the_layout_has_not(self):
+        code, out, _ = call("checkpoint", "show", self.DATA + "/keras3")
+        self.assertEqual(0, code)
+        self.assertEqual(
+            ["optimizer", "512", "2", "-", "keras3", "by", "object"], out.splitlines()[1].split()
+        )
+
+    def test_json(self):
+        code, out, _ = call("checkpoint", "show", "--json", self.DATA + "/object_loss_scale")
+        self.assertEqual(0, code)
+        (state,) = json.loads(out)
+        self.assertEqual(
+            {"scale": 333.3333435058594, "good_steps": 1, "bad_steps": None}.items(),
+            {name: state[name] for name in ("scale", "good_steps", "bad_steps")}.items(),
+        )
+        self.assertEqual(("dynamic by object", "loss_scale"), (state["layout"], state["key"]))
+
+    @parameterized.parameters(
+        ("no/such/path", "is neither a file nor a folder"),
+        (__file__, "is no checkpoint"),
+        (DATA + "/tf_keras/model.keras", "holds no dynamic loss scale"),
+    )
+    def test_nothing_to_show(self, path, message):
+        code, out, err = call("checkpoint", "show", path)
+        self.assertEqual((1, ""), (code, out))
+        self.assertRegex(err, f"^tf-lossscale checkpoint: .*{message}")
+
+    @parameterized.parameters([[]], [["show"]], [["hide", "path"]])
+    def test_bad_call(self, arguments):
+        code, out, err = call("checkpoint", *arguments)
+        self.assertEqual((2, ""), (code, out))
+        self.assertIn("usage: tf-lossscale checkpoint", err)
+
+
+class ImportsTest(absltest.TestCase):
+    def imported_by(self, statements):
+        """The modules that statements import besides TensorFlow's own."""
+        program = (
+            "import sys, tensorflow; before = set(sys.modules)\n"
+            f"{statements}\n"
+            "print(*sorted(set(sys.modules) - before))"
+        )
+        package = os.path.dirname(os.path.abspath(tf_lossscale_compat.__file__))
+        environment = dict(os.environ, PYTHONPATH=os.path.dirname(package))
+        status, out, err = forks.run(["-c", program], environment, os.getcwd(), 120)
+        self.assertEqual(status, 0, err[-3000:])
+        return out.split("\n")[-2].split()
+
+    def test_the_command_brings_in_no_keras_and_nothing_of_the_extra(self):
+        modules = self.imported_by(
+            "from tf_lossscale_compat._tools import cli\n"
+            "for name in cli.COMMANDS: assert cli.main([name, '--help']) == 0"
+        )
+        for name in cli.COMMANDS:
+            self.assertIn(f"tf_lossscale_compat.{name}", modules)
+        for module in modules:
+            extras = ("sklearn", "tqdm", "matplotlib", "libcst", "tensorboard")
+            self.assertNotIn(module.split(".")[0], extras)
+            if not module.startswith("tf_lossscale_compat."):
+                self.assertNotRegex(module, r"(^|\.)(tf_)?keras(\.|$)")
+
+    def test_checkpoint_is_there_after_a_plain_import(self):
+        modules = self.imported_by(
+            "import tf_lossscale_compat\n"
+            "assert 'checkpoint' in dir(tf_lossscale_compat)\n"
+            "tf_lossscale_compat.checkpoint.read"
+        )
+        self.assertIn("tf_lossscale_compat.checkpoint", modules)
+        for module in modules:
+            self.assertNotRegex(module, r"(^|\.)((tf_)?keras|h5py)(\.|$)")
+
+
+if __name__ == "__main__":
+    absltest.main()

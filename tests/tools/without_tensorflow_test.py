@@ -1,0 +1,157 @@
+"""Where TensorFlow is not installed: what works, and what the rest says."""
+
+import os
+import pathlib
+import re
+import subprocess
+import sys
+import tempfile
+
+import pytest
+from absl.testing import absltest, parameterized
+
+from tests import processes
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+EXTRAS = ("tf_lossscale_compat[tensorflow]", "tf_lossscale_compat[tensorflow-cpu]")
+BEFORE = "import tensorflow as tf\nx = tf.contrib.mixed_precision.LossScaleManager, tf.nn\n"
+# What the console script holds.
+COMMAND = ("-c", "import sys; from tf_lossscale_compat._tools import cli; sys.exit(cli.main())")
+MODULE = ("-m", "tf_lossscale_compat")
+
+
+class WithoutTensorFlowTestCase(parameterized.TestCase):
+    """A module `tensorflow` stands before the real one, if there is one, and cannot be imported."""
+
+    def setUp(self):
+        super().setUp()
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.folder = folder.name
+        for name in ("tensorflow", "numpy"):  # The one brings the other.
+            self.write(f"{name}.py", f'raise ModuleNotFoundError("No module named {name!r}")\n')
+
+    def write(self, name, text):
+        return processes.write(self.folder, name, text)
+
+    def python(self, *arguments):
+        """Runs Python; returns exit code, standard output and standard error."""
+        path = [self.folder, processes.package_parent(), os.environ.get("PYTHONPATH", "")]
+        done = subprocess.run(
+            [sys.executable, *arguments],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            env=dict(os.environ, PYTHONPATH=os.pathsep.join(filter(None, path))),
+            cwd=self.folder,
+            universal_newlines=True,
+            timeout=100,
+        )
+        return done.returncode, done.stdout, done.stderr
+
+
+class WithoutTensorFlowTest(WithoutTensorFlowTestCase):
+    @parameterized.product(
+        way=(COMMAND, MODULE),
+        call=(
+            ("--version", r"\d+\.\d+\.\d+"),
+            ("--help", r"(?s)usage: tf-lossscale .*\n  +demo .*\n  +migrate "),
+            ("migrate --help", r"(?s)usage: tf-lossscale migrate .*exit codes:"),
+        ),
+    )
+    def test_works(self, way, call):
+        arguments, wanted = call
+        code, out, err = self.python(*way, *arguments.split())
+        self.assertEqual((code, err), (0, ""))
+        self.assertRegex(out, wanted)
+
+    @parameterized.parameters(COMMAND, MODULE)
+    def test_migrate_works(self, *way):
+        pytest.importorskip("libcst", reason="migrating needs LibCST (Python 3.9 or newer)")
+        self.write("code/a.py", BEFORE)
+        code, out, err = self.python(*way, "migrate", "--write", "code")
+        self.assertEqual((code, out), (0, f"rewrote {os.path.join('code', 'a.py')}\n"), err)
+        self.assertIn("1 rewritten", err)
+
+    @parameterized.product(
+        way=(COMMAND, MODULE),
+        call=("demo", "demo --help", "plot logs", "checkpoint show migrate"),
+    )
+    def test_the_rest_says_what_to_install(self, way, call):
+        code, out, err = self.python(*way, *call.split())
+        self.assertEqual((code, out), (2, ""))
+        self.assertNotIn("Traceback", err)
+        for extra in EXTRAS:
+            self.assertIn(extra, err)
+
+    @parameterized.parameters(
+        ("-c", "from tf_lossscale_compat import LossScale"),
+        ("-c", "import tf_lossscale_compat; tf_lossscale_compat.train"),
+        ("-c", "import tf_lossscale_compat.contrib.mixed_precision"),
+        ("-c", "from tf_lossscale_compat import *"),
+        ("-c", "import tf_lossscale_compat.checkpoint"),
+        ("-c", "import tf_lossscale_compat.keras.mixed_precision"),
+        ("-c", "import tf_lossscale_compat.loss_scale"),
+        ("-c", "import tf_lossscale_compat.mixed_precision"),
+        ("-c", "import tf_lossscale_compat.monitoring"),
+        ("-m", "tf_lossscale_compat.run", "script.py"),
+        ("-m", "training"),
+    )
+    def test_the_first_use_is_an_error_that_says_what_to_install(self, *arguments):
+        self.write("training/__init__.py", "")
+        self.write("training/__main__.py", "from training import more")
+        self.write("training/more.py", "from tf_lossscale_compat import DynamicLossScale")
+        code, out, err = self.python(*arguments)
+        self.assertEqual((code, out), (1, ""))
+        *_, last = err.splitlines()
+        self.assertStartsWith(last, "ImportError: tf_lossscale_compat needs TensorFlow 1.15")
+        for extra in EXTRAS:
+            self.assertIn(extra, last)
+
+    @parameterized.parameters(
+        "import tf_lossscale_compat; dir(tf_lossscale_compat)",
+        "from tf_lossscale_compat._tools import cli; cli.main(['--help'])",
+        "from tf_lossscale_compat._tools import cli; cli.main(['--version'])",
+        "from tf_lossscale_compat._tools import cli; cli.main(['migrate', '--help'])",
+    )
+    def test_imports_nothing_that_takes_long(self, what):
+        # Where they are installed.
+        for name in ("tensorflow", "numpy"):
+            self.write(f"{name}.py", "")
+        then = "import sys; print('imported', *{name.split('.')[0] for name in sys.modules})"
+        _, out, _ = self.python("-c", f"{what}; {then}")
+        imported = re.search("(?m)^imported (.*)$", out).group(1).split()
+        self.assertIn("tf_lossscale_compat", imported)
+        for name in ("absl", "libcst", "numpy", "tensorflow", "tqdm"):
+            self.assertNotIn(name, imported)
+
+
+class HookTest(WithoutTensorFlowTestCase):
+    """.pre-commit-hooks.yaml; pre-commit installs the package without TensorFlow and calls it."""
+
+    def setUp(self):
+        super().setUp()
+        text = (ROOT / ".pre-commit-hooks.yaml").read_text(encoding="utf-8")
+        # Each value of this file stands on one line.
+        self.values = dict(re.findall(r"^[- ] (\w+): (.+)$", text, re.MULTILINE))
+
+    def test_it_calls_the_command_and_brings_what_the_extra_brings(self):
+        setup = (ROOT / "setup.py").read_text(encoding="utf-8")
+        program, *_ = self.values["entry"].split()
+        self.assertIn(f'"{program} = tf_lossscale_compat._tools.cli:main"', setup)
+        (needed,) = re.findall(r"LIBCST = '([^;]+);", setup)
+        self.assertEqual(self.values["additional_dependencies"], f'["{needed}"]')
+
+    def test_its_call_fails_for_a_file_with_something_to_migrate(self):
+        pytest.importorskip("libcst", reason="migrating needs LibCST (Python 3.9 or newer)")
+        _, *arguments = self.values["entry"].split()
+        arguments += self.values["args"].strip("[]").split(", ")
+        self.write("a.py", BEFORE)
+        self.write("b.py", "import os\n")
+        self.assertEqual(self.python(*COMMAND, *arguments, "b.py")[:2], (0, ""))
+        code, out, _ = self.python(*COMMAND, *arguments, "a.py", "b.py")
+        self.assertEqual((code, out), (1, "would rewrite a.py\n"))
+
+
+if __name__ == "__main__":
+    absltest.main()

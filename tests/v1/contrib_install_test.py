@@ -1,0 +1,258 @@
+"""The opt-in `tf.contrib.mixed_precision`: every way in, nothing beside it, and no trace after."""
+
+import importlib
+import importlib.util
+import os
+import pickle
+import sys
+
+import tensorflow as tf
+from absl.testing import absltest, parameterized
+
+import tf_lossscale_compat
+from tests import originals
+from tf_lossscale_compat._core import _tf
+from tf_lossscale_compat.contrib import mixed_precision as ours
+
+NAMES = sorted(ours.__all__)
+MANAGERS = [name for name in NAMES if name.endswith("Manager")]
+# Each binds `found` to the namespace or class that the comment names.
+ATTRIBUTES = [
+    "import tensorflow as tf; found = tf.contrib.mixed_precision",
+    "import tensorflow.compat.v1 as tf; found = tf.contrib.mixed_precision",
+    "from tensorflow.compat import v1 as tf; found = tf.contrib.mixed_precision",
+    "import tensorflow as tf; found = tf.compat.v1.contrib.mixed_precision",
+    "import tensorflow.contrib as contrib; found = contrib.mixed_precision",
+    "from tensorflow import contrib; found = contrib.mixed_precision",
+    "from tensorflow.contrib import mixed_precision as found",
+    "import tensorflow.contrib.mixed_precision as found",
+    "import tensorflow.contrib.mixed_precision; found = tensorflow.contrib.mixed_precision",
+]
+HOME = "tensorflow.contrib.mixed_precision"
+UNKNOWN_ATTRIBUTES = [
+    "import tensorflow as tf; tf.contrib.slim",
+    "import tensorflow.compat.v1 as tf; tf.contrib.layers",
+    "import tensorflow as tf; tf.contrib.mixed_precision.Policy",
+    "import tensorflow as tf; tf.contrib.mixed_precision.python.loss_scale_manager.Policy",
+]
+UNKNOWN_IMPORTS = [
+    "import tensorflow.contrib.slim",
+    "import tensorflow.contrib.slim.nets as nets",
+    "from tensorflow.contrib import slim",
+    "from tensorflow.contrib.slim import nets",
+    "from tensorflow.contrib.mixed_precision import Policy",
+    "from tensorflow.contrib.mixed_precision.python import policy",
+    "from tensorflow.contrib.mixed_precision.python.loss_scale_manager import Policy",
+]
+
+
+def run(code):
+    namespace = {}
+    exec(code, namespace)
+    return namespace
+
+
+def contrib_modules():
+    return sorted(name for name in sys.modules if name.startswith("tensorflow.contrib"))
+
+
+@absltest.skipIf(originals.IS_TF1, "TensorFlow 1.15 has a tf.contrib of its own")
+class InstalledTest(parameterized.TestCase):
+    def setUp(self):
+        super().setUp()
+        self.addCleanup(tf_lossscale_compat.uninstall_contrib)
+        self.assertIs(tf_lossscale_compat.install_contrib(), True)
+
+    @parameterized.parameters(*ATTRIBUTES)
+    def test_namespace(self, code):
+        found = run(code)["found"]
+        for name in NAMES:
+            self.assertIs(getattr(found, name), getattr(ours, name))
+
+    @parameterized.parameters(*NAMES)
+    def test_import_of_a_class(self, name):
+        self.assertIs(run(f"from {HOME} import {name} as found")["found"], getattr(ours, name))
+
+    @parameterized.parameters(
+        *[("loss_scale_manager", name) for name in MANAGERS],
+        ("loss_scale_optimizer", "LossScaleOptimizer"),
+    )
+    def test_import_from_inside(self, module, name):
+        for code in (
+            f"from {HOME}.python import {module} as m; found = m.{name}",
+            f"from {HOME}.python.{module} import {name} as found",
+            f"import {HOME}.python.{module} as m; found = m.{name}",
+            f"import tensorflow as tf; found = tf.contrib.mixed_precision.python.{module}.{name}",
+        ):
+            with self.subTest(code):
+                self.assertIs(run(code)["found"], getattr(ours, name))
+
+    def test_star_import_brings_the_public_names(self):
+        namespace = run(f"from {HOME} import *")
+        self.assertEqual(sorted(set(namespace) - {"__builtins__", "python"}), NAMES)
+
+    @parameterized.parameters(*UNKNOWN_ATTRIBUTES)
+    def test_unknown_attribute(self, code):
+        with self.assertRaisesRegex(AttributeError, r"tf\.contrib\.\S+ is not available") as caught:
+            run(code)
+        self.assert_names_what_there_is(str(caught.exception))
+
+    @parameterized.parameters(*UNKNOWN_IMPORTS)
+    def test_unknown_import(self, code):
+        with self.assertRaisesRegex(
+            ModuleNotFoundError, r"tf\.contrib\.\S+ is not available"
+        ) as caught:
+            run(code)
+        self.assert_names_what_there_is(str(caught.exception))
+
+    @parameterized.parameters(
+        ("import tensorflow as tf; tf.contrib.layers.layer_norm", "import tf_slim"),
+        ("from tensorflow.contrib.layers import instance_norm", "tf_slim.layers.normalization"),
+        ("from tensorflow.contrib import layers", "import tf_slim"),
+        ("from tensorflow.contrib.training import HParams", "has no `HParams`"),
+        ("import tensorflow as tf; tf.contrib.slim", "import tf_slim as slim"),
+        ("import tensorflow as tf; tf.contrib.unheard_of", "LossScaleOptimizer.$"),
+    )
+    def test_where_to_look_instead(self, code, part):
+        with self.assertRaises((AttributeError, ImportError)) as caught:
+            run(code)
+        self.assertRegex(str(caught.exception), part)
+
+    @parameterized.parameters("layers", "rnn", "slim")
+    def test_what_needs_keras_2(self, name):
+        with self.assertRaises(AttributeError) as caught:
+            getattr(tf.contrib, name)
+        works = hasattr(tf.compat.v1.layers, "dense")
+        if "TF_USE_LEGACY_KERAS" not in os.environ:
+            self.assertEqual(works, not _tf.at_least(2, 16))
+        check = self.assertNotIn if works else self.assertIn
+        check("TF_USE_LEGACY_KERAS=1 before the start", str(caught.exception))
+
+    def assert_names_what_there_is(self, message):
+        self.assertIn("tf.contrib.mixed_precision", message)
+        for name in NAMES:
+            self.assertIn(name, message)
+
+    def test_code_that_probes_for_contrib_gets_an_honest_answer(self):
+        self.assertFalse(hasattr(tf.contrib, "slim"))
+        self.assertTrue(hasattr(tf.contrib, "mixed_precision"))
+        self.assertIsNotNone(importlib.util.find_spec(HOME))
+        self.assertIn("mixed_precision", dir(tf.contrib))
+
+    def test_modules_can_be_reloaded(self):
+        module = importlib.reload(sys.modules[HOME])
+        self.assertIs(module.LossScaleOptimizer, ours.LossScaleOptimizer)
+
+    def test_classes_can_be_pickled(self):
+        pickled = pickle.dumps(tf.contrib.mixed_precision.FixedLossScaleManager)
+        tf_lossscale_compat.uninstall_contrib()
+        self.assertIs(pickle.loads(pickled), ours.FixedLossScaleManager)
+
+    def test_other_imports_fail_as_ever(self):
+        with self.assertRaisesRegex(ModuleNotFoundError, "No module named 'tensorflow.contribs'"):
+            run("import tensorflow.contribs")
+        with self.assertRaises(ImportError) as caught:
+            run("from tensorflow import no_such_name")
+        self.assertNotIn("contrib", str(caught.exception))
+
+
+@absltest.skipIf(originals.IS_TF1, "TensorFlow 1.15 has a tf.contrib of its own")
+class UninstalledTest(parameterized.TestCase):
+    def setUp(self):
+        super().setUp()
+        self.addCleanup(tf_lossscale_compat.uninstall_contrib)
+
+    def homes(self):
+        return [run(code)["tf"] for code in ("import tensorflow as tf", *IMPORTS_OF_V1)]
+
+    def test_nothing_is_installed_by_importing_the_package(self):
+        self.assertFalse(hasattr(tf, "contrib"))
+        self.assertEmpty(contrib_modules())
+
+    def test_leaves_no_trace(self):
+        self.homes()  # What importing these adds is TensorFlow's.
+        attributes = [set(vars(home)) for home in self.homes()]
+        listed = [list(getattr(home, "__all__", [])) for home in self.homes()]
+        modules, finders = set(sys.modules), list(sys.meta_path)
+        tf_lossscale_compat.install_contrib()
+        self.assertNotEqual(modules, set(sys.modules))
+        self.assertTrue(tf_lossscale_compat.uninstall_contrib())
+        self.assertEqual(attributes, [set(vars(home)) for home in self.homes()])
+        self.assertEqual(listed, [list(getattr(home, "__all__", [])) for home in self.homes()])
+        self.assertEqual(modules, set(sys.modules))
+        self.assertEqual(finders, sys.meta_path)
+
+    @parameterized.parameters(*ATTRIBUTES)
+    def test_names_are_gone_again(self, code):
+        tf_lossscale_compat.install_contrib()
+        run(code)
+        tf_lossscale_compat.uninstall_contrib()
+        with self.assertRaises((AttributeError, ImportError)) as caught:
+            run(code)
+        self.assertNotIn("install_contrib", str(caught.exception))
+
+    def test_installing_adds_nothing_but_contrib(self):
+        self.homes()
+        before = [dict(vars(home)) for home in self.homes()]
+        modules = set(sys.modules)
+        tf_lossscale_compat.install_contrib()
+        for home, attributes in zip(self.homes(), before):
+            changed = {
+                name for name, value in vars(home).items() if attributes.get(name) is not value
+            }
+            self.assertEqual({"contrib"}, changed)
+        for name in set(sys.modules) - modules:
+            self.assertStartsWith(name, "tensorflow.contrib")
+
+    def test_twice_is_once(self):
+        self.assertTrue(tf_lossscale_compat.install_contrib())
+        contrib, finders = tf.contrib, list(sys.meta_path)
+        self.assertTrue(tf_lossscale_compat.install_contrib())
+        self.assertIs(tf.contrib, contrib)
+        self.assertEqual(finders, sys.meta_path)
+        self.assertTrue(tf_lossscale_compat.uninstall_contrib())
+        self.assertFalse(tf_lossscale_compat.uninstall_contrib())
+        self.assertFalse(hasattr(tf, "contrib"))
+
+    def test_again_after_undoing(self):
+        tf_lossscale_compat.install_contrib()
+        tf_lossscale_compat.uninstall_contrib()
+        self.assertTrue(tf_lossscale_compat.install_contrib())
+        self.assertIs(tf.contrib.mixed_precision.LossScaleOptimizer, ours.LossScaleOptimizer)
+
+    def test_contrib_of_someone_else_stays(self):
+        other = object()
+        tf.contrib = other
+        self.addCleanup(delattr, tf, "contrib")
+        self.assertIs(tf_lossscale_compat.install_contrib(), False)
+        self.assertIs(tf.contrib, other)
+        self.assertEmpty(contrib_modules())
+        self.assertFalse(tf_lossscale_compat.uninstall_contrib())
+        self.assertIs(tf.contrib, other)
+
+    def test_contrib_that_someone_else_put_in_its_place_stays(self):
+        tf_lossscale_compat.install_contrib()
+        other = object()
+        tf.contrib = other
+        self.addCleanup(delattr, tf, "contrib")
+        self.assertTrue(tf_lossscale_compat.uninstall_contrib())
+        self.assertIs(tf.contrib, other)
+
+
+IMPORTS_OF_V1 = ("import tensorflow.compat.v1 as tf", "from tensorflow.compat import v1 as tf")
+
+
+@absltest.skipIf(not originals.IS_TF1, "only TensorFlow 1.15 has a tf.contrib of its own")
+class RealContribTest(absltest.TestCase):
+    def test_the_real_contrib_stays(self):
+        contrib, modules, finders = tf.contrib, set(sys.modules), list(sys.meta_path)
+        self.assertIs(tf_lossscale_compat.install_contrib(), False)
+        self.assertFalse(tf_lossscale_compat.uninstall_contrib())
+        self.assertIs(tf.contrib, contrib)
+        self.assertEqual(modules, set(sys.modules))
+        self.assertEqual(finders, sys.meta_path)
+        self.assertTrue(originals.is_original(tf.contrib.mixed_precision.LossScaleOptimizer))
+
+
+if __name__ == "__main__":
+    absltest.main()

@@ -1,0 +1,181 @@
+"""Agreement between processes that `tf.distribute` knows nothing of: `agree`, and Horovod.
+
+Processes that average their gradients by other means must skip the same steps, or their weights and
+loss scales part for good.
+"""
+
+import sys
+
+from tf_lossscale_compat._core import _sync_replicas, _tf
+
+tf = _tf.tf
+tf1 = _tf.tf1
+
+
+def function_for(agree, optimizer, scaler):
+    """Returns the function that all processes agree through, or None where none is needed.
+
+    Args:
+      agree: function of a scalar bool tensor that returns its AND over all processes; or None, or
+        what this returned before, for which a Horovod optimizer brings its own. A loss scale that
+        needs gradients does without, as Horovod's are the same everywhere.
+      optimizer: the optimizer that is wrapped.
+      scaler: `_scaler.Scaler` of its loss scale or manager.
+
+    Raises:
+      TypeError: `agree` is no function.
+      ValueError: the optimizer adds up gradients of several steps, which a loss scale that changes
+        has scaled differently; or a step may be skipped that a SyncReplicasOptimizer is to take.
+    """
+    if not (agree is None or callable(agree)):
+        raise TypeError(f"agree must be a function of a bool tensor or None, got {agree!r}.")
+    if isinstance(agree, _HorovodAgree):
+        agree = None
+    if not scaler.applies_all:
+        _sync_replicas.check_order(optimizer)
+    for each in _tf.with_wrapped(optimizer):
+        helper = getattr(each, "_agg_helper", None) if is_horovods(type(each)) else None
+        passes = getattr(helper, "backward_passes_per_step", 1)
+        if passes > 1 and not scaler.never_changes():
+            cure = "backward_passes_per_step=1"
+            if isinstance(each, _tf.Optimizer):
+                cure = (
+                    "the other order, hvd.DistributedOptimizer(LossScaleOptimizer(opt, ...), "
+                    "backward_passes_per_step=...), which adds up unscaled gradients"
+                )
+            raise ValueError(
+                f"Horovod's optimizer adds up the gradients of backward_passes_per_step={passes} "
+                "steps, and a loss scale that changes has scaled each of these differently: the "
+                f"processes' weights would part. Write {cure}; or use a fixed loss scale."
+            )
+        agree = or_horovods(agree, each, scaler)
+    return agree
+
+
+def or_horovods(agree, optimizer, scaler):
+    """Returns `agree`; where it is None, Horovod's, if it made the optimizer and a flag decides.
+
+    Horovod makes a class of this package's Keras optimizers, too, whose constructors do not see it.
+    """
+    if agree is None and is_horovods(type(optimizer)) and not scaler.needs_gradients:
+        return _HorovodAgree(getattr(optimizer, "process_set", None))
+    return agree
+
+
+def one_of(functions):
+    """Returns what several optimizers that are applied together agree through, or None.
+
+    Raises:
+      ValueError: Horovod's processes are not the same for all of them.
+    """
+    functions = [each for each in functions if each is not None]
+    if len({id(getattr(each, "process_set", None)) for each in functions}) > 1:
+        raise ValueError(
+            "optimizers_and_gradients holds Horovod's optimizers of several process sets. Give "
+            "agree=, a function that asks the processes of all of them."
+        )
+    return functions[0] if functions else None
+
+
+def is_horovods(cls):
+    """Returns whether Horovod made this class of an optimizer."""
+    # It derives from the wrapped optimizer's own and has the name of Horovod's module. Each step
+    # asks this, so those without Horovod are not to pay for it.
+    return "horovod" in sys.modules and any(
+        base.__module__.split(".")[0] == "horovod" for base in cls.__mro__
+    )
+
+
+def check_horovod(*classes):
+    """Raises a ValueError where one of these, classes of Keras 3 optimizers, is of Horovod."""
+    if any(map(is_horovods, classes)):
+        raise ValueError(
+            "Horovod reduces no gradients of Keras 3 optimizers: every process would train by "
+            "itself. Wrap the tape instead, hvd.DistributedGradientTape(tape), give the "
+            "loss-scale optimizer the plain optimizer and agree=, and call get_scaled_loss, "
+            "get_unscaled_gradients and apply_gradients; or use tf_keras."
+        )
+
+
+def _is_alone(optimizer):
+    """Returns whether Horovod's optimizer reduces gradients over one process alone."""
+    import horovod.tensorflow as hvd
+
+    process_set = getattr(optimizer, "process_set", None)
+    return (hvd if process_set is None else process_set).size() == 1
+
+
+def _are_zeros(grads):
+    # With which code makes slot variables before the first step.
+    if not tf.executing_eagerly():
+        return False
+    grads = [tf.convert_to_tensor(grad) for grad in grads if grad is not None]
+    return not any(tf.reduce_any(tf.not_equal(grad, 0)) for grad in grads)
+
+
+def check_reduced(optimizer, grads):
+    """Raises a ValueError where Horovod's Keras optimizer has not reduced any gradients yet.
+
+    It does so where it computes them, in `fit` and `minimize`. From TensorFlow 2.4 on it takes what
+    comes from elsewhere as it is: every process would train by itself.
+
+    Args:
+      optimizer: what they are given to, or that wraps it.
+      grads: list of gradients, None among them.
+    """
+    if "horovod" not in sys.modules or not _tf.at_least(2, 4):
+        return
+    for each in _tf.with_wrapped(optimizer):
+        # The second is Horovod's own flag.
+        if is_horovods(type(each)) and getattr(each, "_aggregated_gradients", None) is False:
+            if _is_alone(each) or _are_zeros(grads):
+                continue
+            raise ValueError(
+                "apply_gradients was given gradients that Horovod's optimizer did not compute, "
+                "and so has not reduced over its processes. Call minimize; or wrap the tape, "
+                "hvd.DistributedGradientTape(tape), and give the loss-scale optimizer the "
+                "plain optimizer, which hvd.DistributedOptimizer is not around."
+            )
+
+
+class _HorovodAgree:
+    """The AND over all of Horovod's processes, or those of a set; can be copied and pickled."""
+
+    def __init__(self, process_set):
+        self.process_set = process_set
+
+    def __call__(self, finite):
+        import horovod.tensorflow as hvd
+
+        options = {} if self.process_set is None else {"process_set": self.process_set}
+        options.update({"op": hvd.Sum} if hasattr(hvd, "Sum") else {"average": False})
+        # Processes find each other's by the operation's name, which must not depend on what else is
+        # in their graphs: one of them alone may write summaries.
+        with tf1.name_scope(None):
+            failed = tf.cast(tf.logical_not(finite), tf.float32)
+            if not tf.executing_eagerly():
+                options["name"] = "tf_lossscale_compat_agree"
+            failures = hvd.allreduce(failed, **options)
+        return tf.equal(failures, 0.0)
+
+
+class Lost:
+    """Stands for an `agree` that a config told of and cannot hold; a step raises an error."""
+
+    def __call__(self, finite):
+        raise ValueError(
+            "agree was given to the optimizer that this one's config is of, and no config can hold "
+            "a function. Set optimizer.agree, to a function or to None for a single process."
+        )
+
+
+def ask(agree, finite):
+    """Returns what `agree` makes of the flag, a scalar bool tensor.
+
+    Raises:
+      ValueError: it is no such tensor.
+    """
+    agreed = tf.convert_to_tensor(agree(finite))
+    if agreed.dtype != tf.bool or agreed.shape.rank not in (0, None):
+        raise ValueError(f"agree must return a scalar bool tensor, got {agreed!r}.")
+    return agreed

@@ -1,0 +1,171 @@
+"""Checks of constructor arguments, shared by managers and loss scales.
+
+Every check is made before any variable is, so that a bad argument leaves nothing behind.
+"""
+
+from __future__ import annotations
+
+import numbers
+import os
+from typing import Any
+
+from tf_lossscale_compat._core import _tf  # First: it says what to do without TensorFlow.
+
+# isort: split
+import numpy as np
+from absl import logging
+
+tf = _tf.tf
+
+
+def number(value: Any) -> Any:
+    """Returns the number that an array or, in eager mode, a tensor holds; else `value`."""
+    if tf.is_tensor(value) and (tf.executing_eagerly() or not hasattr(value, "assign")):
+        # Tensors of graphs have no such method.
+        value = getattr(value, "numpy", lambda: value)()
+    return value[()] if isinstance(value, np.ndarray) and value.ndim == 0 else value
+
+
+def known_later(name: str, value: Any, dtype: Any) -> bool:
+    """Returns whether `value` is a variable or a graph's tensor, which has no number yet.
+
+    Raises:
+      TypeError: it has another dtype.
+      ValueError: it is no scalar.
+    """
+    if not tf.is_tensor(value) or not (hasattr(value, "assign") or number(value) is value):
+        return False
+    if value.dtype.base_dtype != dtype:
+        raise TypeError(f"{name} must be of dtype {dtype.name}, got {_shown(value)}.")
+    if value.shape.rank not in (0, None):
+        raise ValueError(f"{name} must be a scalar, got {_shown(value)}.")
+    return True
+
+
+def _shown(value: Any) -> str:
+    """`repr(value)`, but bounded: of a long one its ends."""
+    try:
+        text = repr(value)
+    except ValueError:  # Python refuses to write integers of more than some thousand digits.
+        return f"a very large {type(value).__name__}"
+    return text if len(text) <= 500 else f"{text[:60]}...{text[-20:]}"
+
+
+def _fits_float32(value: Any) -> bool:
+    with np.errstate(over="ignore"):
+        return bool(np.isfinite(np.float32(value)))
+
+
+def real_number(name: str, value: Any, error: type[Exception] = ValueError) -> float:
+    """Returns `value` as a float that float32 can hold.
+
+    Raises:
+      error: `value` is no real number.
+      ValueError: it is NaN, infinite or beyond float32.
+    """
+    value = number(value)
+    if not isinstance(value, numbers.Real):
+        raise error(
+            f"{name} must be a real number (Python or NumPy), got {_shown(value)} of type "
+            f"{type(value).__name__}."
+        )
+    if isinstance(value, (bool, np.bool_)):
+        warn_odd("{}={!r} is a bool, taken as the number {}.", name, value, float(value))
+    try:
+        real = float(value)
+    except OverflowError:
+        real = float("inf")
+    if not _fits_float32(real):
+        raise ValueError(f"{name} must be finite in float32, got {_shown(value)}.")
+    return real
+
+
+def fixed_scale(name: str, value: Any, error: type[Exception] = ValueError) -> float:
+    """Returns `value` as a float, if it can be a fixed loss scale."""
+    try:
+        scale = real_number(name, value, error)
+    except ValueError as error_of_number:
+        raise ValueError(f"{error_of_number} A fixed scale is at least 1.") from None
+    if scale < 1:
+        raise ValueError(f"{name} must be at least 1, got {_shown(value)}.")
+    return scale
+
+
+def positive(name: str, value: Any, error: type[Exception] = ValueError) -> float:
+    """Returns `value` as a float above zero, also once it is float32."""
+    real = real_number(name, value, error)
+    # Below the smallest normal number processors take it for zero, and a scale that has become zero
+    # never comes back.
+    if not np.float32(real) >= np.finfo(np.float32).tiny:
+        raise ValueError(
+            f"{name} must be above zero in float32, where the smallest is 1.1755e-38, got "
+            f"{_shown(value)}."
+        )
+    return real
+
+
+def period(name: str, value: Any, dtype: str, least: int | None = None) -> int:
+    """Returns `value`, a number of steps, as an int that `dtype` can count to.
+
+    Raises:
+      ValueError: `value` is not integral (2.0 is), too large, or below `least`.
+    """
+    value = number(value)
+    try:
+        integral = isinstance(value, numbers.Real) and int(value) == value  # type: ignore[call-overload]
+    except (OverflowError, ValueError):  # What int() says to infinity and NaN.
+        integral = False
+    if not integral:
+        raise ValueError(
+            f"{name} must be a whole number of steps, got {_shown(value)} of type "
+            f"{type(value).__name__}."
+        )
+    steps = int(value)
+    if abs(steps) > np.iinfo(dtype).max:
+        raise ValueError(
+            f"{name} must fit the {np.dtype(dtype).name} step counter, got {_shown(value)}."
+        )
+    if least is not None and steps < least:
+        raise ValueError(f"{name} must be at least {least}, got {_shown(value)}.")
+    if steps < 1:
+        warn_odd("{}={!r} is below 1 and acts as 1: every such step counts.", name, value)
+    return steps
+
+
+def max_consecutive_skips(value: Any) -> int | None:
+    """Returns an argument of that name: an int above zero, or None."""
+    return None if value is None else period("max_consecutive_skips", value, "int64", least=1)
+
+
+def seconds(name: str, value: Any) -> float:
+    """Returns `value`, a number of seconds, as a float that is not negative."""
+    length = real_number(name, value)
+    if length < 0:
+        raise ValueError(f"{name} must be at least 0, got {value!r}.")
+    return length
+
+
+def path(name: str, value: Any) -> str | None:
+    """Returns the str of a path, or None."""
+    if value is not None and not isinstance(value, (str, os.PathLike)):
+        raise TypeError(f"{name} must be a str or a path, got {value!r}.")
+    return None if value is None else os.fspath(value)
+
+
+def having(method: str, name: str, value: Any) -> Any:
+    """Returns `value`, which must be None or an object with this method."""
+    if value is not None and (isinstance(value, type) or not hasattr(value, method)):
+        raise TypeError(f"{name} must be an object with {method}(), got {value!r}.")
+    return value
+
+
+def warn_odd(message: str, *values: Any) -> None:
+    """Warns of a value that is accepted because TensorFlow accepted it."""
+    logging.warning(message.format(*values))
+
+
+def flag(name: str, value: bool) -> bool:
+    """Returns `value`, which must be a bool."""
+    if not isinstance(value, bool):
+        raise TypeError(f"{name} must be a bool, got {value!r}.")
+    return value

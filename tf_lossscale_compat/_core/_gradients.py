@@ -1,0 +1,423 @@
+"""Scaling losses, unscaling gradients, and the finite test: dense, sparse, None, any dtype."""
+
+import collections
+import functools
+from typing import Any, List, NamedTuple
+
+from tf_lossscale_compat._core import _compiled, _tf
+
+tf = _tf.tf
+tf1 = _tf.tf1
+
+# Up to so many elements, joining tensors costs less than testing each by itself.
+_SMALL = 2**14
+# From so many on, reading them once and writing nothing pays for a conditional.
+_LARGE = 2**19
+
+
+class Unscaling(NamedTuple):
+    """The division of gradients by the loss scale, as an original does it.
+
+    Attributes:
+      factor: float32 scalar tensor, one over the loss scale, to multiply with.
+      divides: bool, `factor` is the loss scale itself, to divide by.
+    """
+
+    factor: Any
+    divides: bool = False
+
+
+def scale_loss(loss, scale):
+    """Returns `loss` times `scale`, in the dtype of `loss`.
+
+    Args:
+      loss: float tensor, or what converts to one.
+      scale: float32 scalar tensor.
+    """
+    loss = tf.convert_to_tensor(loss)
+    return loss * tf.cast(scale, loss.dtype)
+
+
+# Asked of every gradient of every step, where isinstance is slow for tensors.
+_is_subclass: Any = functools.lru_cache(maxsize=None)(issubclass)
+
+
+def _elements(grads):
+    """Returns the elements of gradients, a list of tensors, and where those of sparse ones are.
+
+    Nothing is in it for None.
+    """
+    tensors: List[Any] = []
+    sparse: List[int] = []
+    for grad in grads:
+        cls = type(grad)
+        if not _is_subclass(cls, tf.Tensor):
+            if grad is None:
+                continue
+            if _is_subclass(cls, tf.IndexedSlices):
+                sparse.append(len(tensors))
+                grad = grad.values
+            elif _is_subclass(cls, tf.RaggedTensor):
+                grad = grad.flat_values
+            try:
+                grad = tf.convert_to_tensor(grad)
+            except (TypeError, ValueError):
+                raise TypeError(f"Gradients must be numbers, got {grad!r}.") from None
+        tensors.append(grad)
+    return tensors, tuple(sparse)
+
+
+@_compiled.in_eager_mode
+def _multiply(tensors):
+    """Multiplies all but the last with the last, a float32 scalar, each in its own dtype."""
+    *tensors, factor = tensors
+    factor = _nonzero(factor)
+    factors: Any = {}  # Made once for all tensors of a dtype.
+    products = []
+    for tensor in tensors:
+        dtype = tensor.dtype
+        is_half = dtype == tf.float16
+        if dtype not in factors:
+            # What is no zero in float32 is none in bfloat16 and float64.
+            factors[dtype] = _for_float16(factor) if is_half else tf.cast(factor, dtype)
+        # Raw operations here and below, one for each gradient: public ones take longer to trace.
+        if is_half:
+            product = tf.raw_ops.Mul(x=tf.cast(tensor, tf.float32), y=factors[dtype])
+            products.append(tf.cast(product, dtype))
+        else:
+            products.append(tf.raw_ops.Mul(x=tensor, y=factors[dtype]))
+    return products
+
+
+def _nonzero(factor):
+    """Returns NaN in place of zero, else `factor`.
+
+    One over a loss scale above 2**126 is zero for processors that take the smallest float32 for
+    zero. All gradients would be zero, and steps finite that train nothing.
+    """
+    # No NaN is made in a healthy step, as `tf.debugging.enable_check_numerics` would find it.
+    return factor / tf.sign(factor)
+
+
+def _for_float16(factor):
+    """Returns `factor` rounded to float16, in float32; not rounded where it would become zero.
+
+    One over a loss scale of 2**25 or more would, and with it all gradients.
+    """
+    rounded = tf.cast(tf.cast(factor, tf.float16), tf.float32)
+    return tf.where(tf.equal(rounded, 0.0), factor, rounded)
+
+
+@_compiled.in_eager_mode
+def _divide(tensors):
+    """Divides all but the last by the last, a float32 scalar, in the wider dtype of the two."""
+    *tensors, divisor = tensors
+    quotients = []
+    for tensor in tensors:
+        dtype = tensor.dtype
+        if dtype.is_integer or dtype.size < divisor.dtype.size:
+            dtype = divisor.dtype
+        quotients.append(tf.raw_ops.RealDiv(x=tf.cast(tensor, dtype), y=tf.cast(divisor, dtype)))
+    return quotients
+
+
+def unscale(grads, reciprocal):
+    """Returns gradients times `reciprocal`, each in its own dtype.
+
+    Args:
+      grads: iterable of tensors, `tf.IndexedSlices` and None.
+      reciprocal: float32 scalar tensor, one over the loss scale.
+
+    Returns:
+      A list as long; sparse stays sparse, None stays None.
+    """
+    return _each(_multiply, grads, reciprocal)
+
+
+def divide(grads, divisor):
+    """Returns gradients divided by `divisor`, as Keras 3 does.
+
+    Args:
+      grads: iterable of tensors, `tf.IndexedSlices` and None.
+      divisor: float32 scalar tensor, the loss scale.
+
+    Returns:
+      A list as long, in float32 where a gradient has a dtype that is narrower; sparse stays sparse,
+      None stays None.
+    """
+    return _each(_divide, grads, divisor)
+
+
+def _each(function, grads, factor):
+    grads = list(grads)
+    tensors, sparse = _elements(grads)
+    return _restore_structure(grads, function(tensors + [factor], varying_first_dim=sparse))
+
+
+def _restore_structure(grads, products):
+    """Returns gradients of these elements, None and sparse where `grads` are."""
+    if all(_is_subclass(cls, tf.Tensor) for cls in set(map(type, grads))):
+        return products
+    products = iter(products)
+    unscaled = []
+    for grad in grads:
+        if isinstance(grad, tf.IndexedSlices):
+            unscaled.append(tf.IndexedSlices(next(products), grad.indices, grad.dense_shape))
+        elif isinstance(grad, tf.RaggedTensor):
+            unscaled.append(grad.with_flat_values(next(products)))
+        else:
+            unscaled.append(None if grad is None else next(products))
+    return unscaled
+
+
+def _concat_small(tensors):
+    """Yields the same elements in fewer tensors: small ones are concatenated where shapes allow.
+
+    What testing a tensor of a few elements costs is the dispatch of its operations.
+    """
+    groups: Any = collections.OrderedDict()
+    for tensor in tensors:
+        number = tensor.shape.num_elements()  # None where a size is not known.
+        if number is not None and number <= _SMALL:
+            sizes = tensor.shape.as_list()
+            # Kernels of dense and convolutional layers mostly share their number of outputs.
+            axis = max(len(sizes) - 2, 0) if sizes else None
+            others = () if axis is None else (tuple(sizes[:axis]), tuple(sizes[axis + 1 :]))
+            key: Any = (tensor.dtype, axis, others)
+        else:
+            key = (tensor.dtype, None, object())  # Alone.
+        groups.setdefault(key, []).append(tensor)
+    for (_, axis, _), group in groups.items():
+        if len(group) == 1:
+            yield group[0]
+        else:
+            yield tf.stack(group) if axis is None else tf.concat(group, axis)
+
+
+def _real(tensors):
+    """Yields the same elements in dtypes that the finite test takes."""
+    for tensor in tensors:
+        if tensor.dtype.is_complex:
+            yield tf.math.real(tensor)
+            yield tf.math.imag(tensor)
+        elif tensor.dtype == tf.bfloat16 or tensor.dtype.name.startswith("float8"):
+            # Exact, and there are no kernels of the test for these, or not in older versions.
+            yield tf.cast(tensor, tf.float32)
+        else:
+            yield tensor
+
+
+def may_be_nonfinite(dtype):
+    # Integers are always finite.
+    return dtype.is_floating or dtype.is_complex or dtype.name.startswith("float8")
+
+
+def numbers(grad):
+    """Yields tensors of all elements of one gradient that may be other than finite.
+
+    Of a sparse gradient, what its rows with the same index add up to.
+    """
+    if grad is None:
+        return
+    (tensor,), sparse = _elements([grad])
+    if not may_be_nonfinite(tensor.dtype):
+        return
+    for values in _real([tensor]):
+        if sparse:
+            values = _row_sums(values, tf.convert_to_tensor(grad.indices), _tf.compiled_by_xla())
+        yield values
+
+
+def _all(flags):
+    return flags[0] if len(flags) == 1 else tf.reduce_all(tf.stack(flags))
+
+
+def _finite_elementwise(tensors):
+    """Returns whether all elements are finite, from a test of each."""
+    axes = {}  # One constant for all tensors of a rank.
+    flags = []
+    for tensor in tensors:
+        rank = tensor.shape.rank
+        if rank is not None and rank not in axes:
+            axes[rank] = tf.constant(list(range(rank)), tf.int32)
+        finite = tf.raw_ops.IsFinite(x=tensor)
+        if rank is None:
+            flags.append(tf.reduce_all(finite))
+        else:
+            flags.append(tf.raw_ops.All(input=finite, axis=axes[rank]))
+    return _all(flags)
+
+
+def _row_sums(values, indices, by_xla):
+    """Returns the sums of a sparse gradient's rows with the same index."""
+    if not by_xla:
+        rows, segments = tf.unique(indices)
+        return tf.math.unsorted_segment_sum(values, segments, tf.size(rows))
+    # XLA has to know how many sums there are: as many as indices, those not needed zero.
+    indices = tf.cast(indices, tf.int32)  # XLA of TensorFlow 2.4 sorts no others.
+    order = tf.argsort(indices, stable=True)
+    indices = tf.gather(indices, order)
+    begins = tf.cast(tf.not_equal(indices[1:], indices[:-1]), tf.int32)
+    segments = tf.cumsum(tf.concat([[0], begins], 0)[: tf.size(order)])
+    return tf.math.unsorted_segment_sum(tf.gather(values, order), segments, tf.size(order))
+
+
+def _finite_by_sum_of_squares(dense, sparse):
+    """Returns whether sums of squares are finite; then every element and sum of rows is.
+
+    If not, they may still be: a square, or the sum of squares, may be too large for the dtype. A
+    sum of n numbers is at most the square root of n times the sum of squares: far from the largest
+    float32 or float64 where the latter is finite, but not from the largest float16.
+    """
+    sums: Any = collections.OrderedDict()
+    for tensor in dense + [values for values, _ in sparse if values.dtype != tf.float16]:
+        sums.setdefault(tensor.dtype, []).append(tf.raw_ops.L2Loss(t=tensor))
+    flags = [tf.math.is_finite(tf.add_n(of_dtype)) for of_dtype in sums.values()]
+    for values, _ in sparse:
+        if values.dtype == tf.float16:
+            # Half of the largest number leaves room for what adding in another order rounds to.
+            magnitude = tf.reduce_sum(tf.abs(tf.cast(values, tf.float32)))
+            flags.append(magnitude <= float(tf.float16.max) / 2)
+    return _all(flags)
+
+
+def _by_test(tensors, sparse):
+    """Sorts tensors by how they are tested.
+
+    Args:
+      tensors: list of tensors, the indices of sparse gradients last.
+      sparse: tuple of the positions in it of sparse gradients' values.
+
+    Returns:
+      A triple of lists: tensors that are tested element by element; large ones, tested by their sum
+      of squares first; and (values, indices) of sparse gradients.
+
+    Raises:
+      TypeError: a tensor holds no numbers.
+    """
+    count = len(tensors) - len(sparse)
+    indices = dict(zip(sparse, tensors[count:]))
+    one_pass = not (_tf.compiled_by_xla() or _tf.operations_are_watched())
+    small: List[Any] = []
+    large: List[Any] = []
+    rows: List[Any] = []
+    for i, tensor in enumerate(tensors[:count]):
+        if tensor.dtype in (tf.string, tf.resource, tf.variant):
+            raise TypeError(
+                f"Gradients must be numbers, got a tensor of dtype {tensor.dtype.name}."
+            )
+        if not may_be_nonfinite(tensor.dtype):
+            continue
+        if i in indices:
+            rows.extend((values, indices[i]) for values in _real([tensor]))
+        elif one_pass and (tensor.shape.num_elements() or 0) >= _LARGE:
+            large.extend(_real([tensor]))
+        else:
+            small.append(tensor)
+    return small, large, rows
+
+
+def _large_are_finite(large, rows):
+    """Returns whether large tensors and the sums of sparse gradients' rows are finite."""
+    by_xla = _tf.compiled_by_xla()
+
+    def elementwise():
+        sums = [_row_sums(values, indices, by_xla) for values, indices in rows]
+        return _finite_elementwise(large + sums)
+
+    if _tf.operations_are_watched():
+        return elementwise()
+    quick = _finite_by_sum_of_squares(large, rows)
+    # Under a name of its own: variables in checkpoints are named by how many `cond` there are.
+    name = "large_gradients_are_finite"
+    return tf1.cond(quick, lambda: tf.constant(True), elementwise, name=name)
+
+
+@_compiled.in_eager_mode
+def _test(tensors, sparse):
+    """Returns whether all elements of gradients are finite, and all sums of sparse ones' rows.
+
+    Args:
+      tensors: see `_by_test`, at least one tensor.
+      sparse: see there.
+    """
+    small, large, rows = _by_test(tensors, sparse)
+    by_xla = _tf.compiled_by_xla()
+    flags = []
+    if small:
+        # XLA joins operations itself, and has no faster one than the test of each element.
+        flags.append(_finite_elementwise(_real(small if by_xla else _concat_small(small))))
+    if large or rows:
+        flags.append(_large_are_finite(large, rows))
+    if not flags:
+        return tf.constant(True)
+    finite = _all(flags)
+    if by_xla and len(flags) + len(small) > 1:
+        # XLA computes again what is cheap wherever it is used, here the AND of a flag for each
+        # gradient in each variable's update, but what is expensive only once.
+        finite = tf.sqrt(tf.cast(finite, tf.float32)) > 0
+    return finite
+
+
+def all_finite(grads):
+    """Returns whether every element of `grads` is finite, as a bool scalar tensor.
+
+    Args:
+      grads: nested structure of tensors, `tf.IndexedSlices` and `tf.RaggedTensor` of any dtype;
+        None is ignored. An empty tensor is finite, as is a structure without tensors. Of
+        `tf.IndexedSlices` it is the sum of the rows with the same index that has to be finite.
+
+    Raises:
+      TypeError: there are strings among them, or other tensors that hold no numbers.
+    """
+    grads = tf.nest.flatten(grads)
+    tensors, sparse = _elements(grads)
+    if not tensors:
+        return tf.constant(True)
+    tensors, varying = _with_indices(grads, tensors, sparse)
+    return _test(tensors, sparse, varying_first_dim=varying)
+
+
+def _with_indices(grads, tensors, sparse):
+    """The tensors, after them the indices of sparse gradients, and where shapes vary."""
+    indices = [
+        tf.convert_to_tensor(grad.indices) for grad in grads if isinstance(grad, tf.IndexedSlices)
+    ]
+    varying = sparse + tuple(range(len(tensors), len(tensors) + len(indices)))
+    return tensors + indices, varying
+
+
+@_compiled.in_eager_mode
+def _unscale_and_test(tensors, sparse, divides):
+    """Returns the results of `_multiply` or `_divide` and after them the flag of `_test`.
+
+    Args:
+      tensors: as those of `_test`, and after them the factor or divisor.
+      sparse: see there.
+      divides: bool, whether it is a divisor.
+    """
+    *tensors, factor = tensors
+    count = len(tensors) - len(sparse)
+    function = _divide if divides else _multiply
+    unscaled = function.__wrapped__([*tensors[:count], factor])
+    return [*unscaled, _test.__wrapped__(unscaled + tensors[count:], sparse)]
+
+
+def unscale_and_test(grads, unscaling):
+    """Returns unscaled gradients and whether they are finite.
+
+    In eager mode that is one compiled operation in place of two.
+
+    Args:
+      grads: see `unscale`.
+      unscaling: `Unscaling`.
+    """
+    grads = list(grads)
+    tensors, sparse = _elements(grads)
+    if not tensors:
+        return grads, tf.constant(True)
+    tensors, varying = _with_indices(grads, tensors, sparse)
+    *unscaled, finite = _unscale_and_test(
+        [*tensors, unscaling.factor], sparse, unscaling.divides, varying_first_dim=varying
+    )
+    return _restore_structure(grads, unscaled), finite

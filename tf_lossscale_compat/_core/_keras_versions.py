@@ -1,0 +1,83 @@
+"""Differences between versions of Keras, without importing any."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+from tf_lossscale_compat._core import _tf
+
+tf = _tf.tf
+
+# The packages whose classes are of Keras, of any make.
+ROOTS = ("keras", "tf_keras", "tensorflow", "tensorflow_core")
+
+
+def is_optimizer(opt):
+    """Returns whether `opt` is an optimizer of any Keras, without importing Keras."""
+    roots = ("keras.", "tf_keras.", "tensorflow.python.keras.", "tensorflow_core.python.keras.")
+    return any((base.__module__ + ".").startswith(roots) for base in type(opt).__mro__)
+
+
+def variables_to_build(grads, variables):
+    """Returns those of a first step's variables that a Keras optimizer builds itself for."""
+    if _tf.at_least(2, 11):
+        return list(variables)
+    # Those of 2.9 and 2.10 pair moving averages with them by their places.
+    return [variable for grad, variable in zip(grads, variables) if grad is not None]
+
+
+def unknown_to(optimizer, grads, variables):
+    """Returns those of the variables that a Keras optimizer was not built for, and will not take.
+
+    Its own error may come after others have been applied.
+    """
+    places = getattr(optimizer, "_trainable_variables_indices", None)
+    if places is None:  # Not Keras 3, whose optimizers also refuse one without a gradient.
+        places = getattr(optimizer, "_index_dict", None)
+        variables = [var for grad, var in zip(grads, variables) if grad is not None]
+    key = getattr(optimizer, "_var_key", None)
+    return [var for var in variables if key(var) not in places] if key and places else []
+
+
+def track_in_session(variable):
+    """Registers `variable` with the session of Keras, which initializes it."""
+    roots = ("tensorflow_core.python.keras", "tensorflow.python.keras")
+    for name in (*roots, "keras", "keras.src", "tf_keras", "tf_keras.src"):
+        track = getattr(sys.modules.get(f"{name}.backend"), "track_variable", None)
+        if track is not None and not tf.executing_eagerly():
+            track(variable)
+
+
+def in_step_of_fit(keras, optimizer):
+    """Returns whether the caller is within the step that `fit` of a model of this optimizer takes.
+
+    A user's `train_step` is another, unless it calls Keras' own.
+
+    Args:
+      keras: the Keras module.
+      optimizer: the model's optimizer.
+    """
+    # AutoGraph's copy of a function has the second name, and the globals of the function.
+    names, root = ("train_step", "tf__train_step"), keras.__name__
+    frame: Any = sys._getframe(1)
+    while frame is not None:
+        if (
+            frame.f_code.co_name in names
+            and frame.f_globals.get("__name__", "").split(".")[0] == root
+            and getattr(frame.f_locals.get("self"), "optimizer", None) is optimizer
+        ):
+            return True
+        frame = frame.f_back
+    return False
+
+
+def called_by_hdf5_saving():
+    """Returns whether the calling property is read by the code of Keras that writes `.h5` files."""
+    return _tf.module_that_called().endswith(".hdf5_format")
+
+
+def called_by_compile():
+    """Returns whether `Model.compile` of TensorFlow before 2.4 reads the calling property."""
+    module = _tf.module_that_called()
+    return module.startswith("tensorflow") and module.endswith(".python.keras.engine.training")

@@ -1,0 +1,208 @@
+"""Replicas: which context this is, the one reduction per step, acting as one.
+
+The three contexts of `tf.distribute`: no strategy; cross-replica (under `strategy.scope()`), where
+values may be one per replica; replica (inside `strategy.run`), where each replica sees its own.
+"""
+
+import functools
+
+from tf_lossscale_compat._core import _gradients, _tf
+
+tf = _tf.tf
+tf1 = _tf.tf1
+
+# Strategies whose replicas take every step together. They are looked for in every API module that
+# names them, which may be different classes there.
+_SUPPORTED = (
+    "OneDeviceStrategy",
+    "MirroredStrategy",
+    "MultiWorkerMirroredStrategy",
+    "CentralStorageStrategy",
+)
+
+
+def in_cross_replica_context():
+    """Returns whether a strategy is in scope and its replicas are not entered."""
+    return tf.distribute.has_strategy() and tf.distribute.in_cross_replica_context()
+
+
+def in_replica_context():
+    """Returns whether this is one replica of a strategy."""
+    return tf.distribute.has_strategy() and not tf.distribute.in_cross_replica_context()
+
+
+@functools.lru_cache(maxsize=None)
+def _supported_strategies():
+    apis = (tf.distribute, tf1.distribute, tf.compat.v2.distribute)
+    modules = [module for api in apis for module in (api, api.experimental)]
+    return tuple(
+        getattr(module, name) for module in modules for name in _SUPPORTED if hasattr(module, name)
+    )
+
+
+def _is_of_contrib(cls):
+    """Returns whether this is r1.15's `tf.contrib.distribute.MirroredStrategy`."""
+    return cls.__name__ == "MirroredStrategy" and ".contrib.distribute." in cls.__module__
+
+
+def check_strategy():
+    """Raises a ValueError where loss scaling cannot be right under the strategy in scope."""
+    if not tf.distribute.has_strategy():
+        return
+    strategy = tf.distribute.get_strategy()
+    cls = type(strategy)
+    if not (isinstance(strategy, _supported_strategies()) or _is_of_contrib(cls)):
+        # With the module: TensorFlow 1.15's contrib has classes of the same names.
+        names = [f"tf.distribute.{name}" for name in _SUPPORTED[:2]]
+        raise ValueError(
+            f"Loss scaling does not support {cls.__name__}: it needs replicas that take every step "
+            "together, so that all skip it or none. Use the default strategy, "
+            f"{', '.join(names)}, {_SUPPORTED[2]} or {_SUPPORTED[3]} of tf.distribute; this one is "
+            f"of {cls.__module__}."
+        )
+
+
+def all_reduce_sum(fn, args):
+    """Returns the sum over all replicas of `fn(*args)`, each called with its own arguments.
+
+    Args:
+      fn: function that returns a tensor.
+      args: tuple of nested structures; in a cross-replica context their leaves may be per-replica.
+    """
+    if not tf.distribute.has_strategy():
+        return fn(*args)
+    if tf.distribute.in_cross_replica_context():
+        strategy = tf.distribute.get_strategy()
+        each = strategy.extended.call_for_each_replica(fn, args=args)
+        return strategy.reduce(tf.distribute.ReduceOp.SUM, each, axis=None)
+    replica = tf.distribute.get_replica_context()
+    return replica.all_reduce(tf.distribute.ReduceOp.SUM, fn(*args))
+
+
+def _failures(test, args):
+    """1.0 where `test(*args)` is False, else 0.0: what can be summed over replicas."""
+    return tf.cast(tf.logical_not(test(*args)), tf.float32)
+
+
+def _holds_everywhere(test, args):
+    """Returns whether `test(*args)` is True on every replica of every worker, in any context.
+
+    This is the one scalar reduction per step. It is made even where outside of replicas there is
+    just one value: with one replica on each worker that is how a value per replica looks there.
+    """
+    if not tf.distribute.has_strategy():
+        return test(*args)
+    check_strategy()
+    return tf.equal(all_reduce_sum(_failures, (test, args)), 0.0)
+
+
+def all_finite(grads):
+    """Returns whether `grads` are finite on every replica and worker.
+
+    Args:
+      grads: nested structure; in a cross-replica context its leaves may be per-replica, mirrored or
+        plain.
+
+    Returns:
+      bool scalar tensor, the same everywhere.
+    """
+    return _holds_everywhere(_gradients.all_finite, (grads,))
+
+
+def _as_flag(flag):
+    flag = tf.convert_to_tensor(flag, dtype=tf.bool)
+    if flag.shape.rank not in (0, None):
+        raise ValueError(f"finite_grads must be a scalar bool, got one of shape {flag.shape}.")
+    return flag
+
+
+def all_true(flag):
+    """Returns whether `flag` is True on every replica and worker, a bool scalar tensor.
+
+    Args:
+      flag: bool scalar tensor or Python bool; in a cross-replica context maybe one per replica.
+    """
+    return _holds_everywhere(_as_flag, (flag,))
+
+
+def _replicas_can_meet():
+    """Returns whether `merge_call` can be used here, in a replica context.
+
+    Modes of tf.distribute that do without it (XLA on GPUs) still offer it, and v1 optimizers call
+    it, unless the replica is inside a function or a branch of its own.
+    """
+    if _tf.uses_merge_call(tf.distribute.get_strategy()):
+        return True
+    try:
+        tf.distribute.get_replica_context().merge_call(lambda strategy: None)
+    except RuntimeError:
+        return False
+    return True
+
+
+def run_cross_replica(step, args):
+    """Runs `step(*args)` where all replicas act as one: in the cross-replica context if possible.
+
+    A conditional around an optimizer's `merge_call` is only allowed there. Where replicas cannot
+    meet there can be no such conflict either: each runs the step by itself, on flags that are
+    reduced over all.
+    """
+    if not tf.distribute.has_strategy() or tf.distribute.in_cross_replica_context():
+        return step(*args)
+    if not _replicas_can_meet():
+        return step(*args)
+
+    def merged(_, *merged_args):
+        return step(*merged_args)
+
+    return tf.distribute.get_replica_context().merge_call(merged, args=args)
+
+
+def local_copy(variable):
+    """Returns a copy of a variable that this process holds, or the variable itself."""
+    strategy = getattr(variable, "distribute_strategy", None)
+    if strategy is None:
+        return variable
+    return strategy.experimental_local_results(variable)[0]
+
+
+def local_results(value):
+    """Returns an assignment's result for each replica of this process; None for None."""
+    if value is None or not in_cross_replica_context():
+        return value
+    return list(tf.distribute.get_strategy().experimental_local_results(value))
+
+
+class _Whole:
+    """Holds a variable, so that each replica is given the whole of it.
+
+    TensorFlow before 2.4 would give each its own copy, which has lost the variable's aggregation:
+    an optimizer that assigns to it would let the replicas drift apart.
+    """
+
+    def __init__(self, variable):
+        self.variable = variable
+
+
+def call_for_each_replica(fn, args):
+    """Runs `fn(*args)` in every replica; without a strategy or inside a replica, just here.
+
+    Args:
+      fn: function that returns an operation, a tensor or None.
+      args: tuple of nested structures; each replica is given its own part of them.
+
+    Returns:
+      An operation, or in eager mode None.
+    """
+    if not tf.distribute.has_strategy() or not tf.distribute.in_cross_replica_context():
+        return _tf.as_operation(fn(*args))
+
+    def in_replica(*held):
+        return _tf.as_operation(
+            fn(*tf.nest.map_structure(lambda v: v.variable if isinstance(v, _Whole) else v, held))
+        )
+
+    strategy = tf.distribute.get_strategy()
+    held = tf.nest.map_structure(lambda v: _Whole(v) if hasattr(v, "assign") else v, args)
+    results = strategy.extended.call_for_each_replica(in_replica, args=held)
+    return None if tf.executing_eagerly() else strategy.group(results)

@@ -1,0 +1,181 @@
+"""Scalers: one interface of loss scales and managers for an optimizer's step.
+
+Either may be this package's own or a user's. One whose method `update_loss_scale` or `update` is
+marked by `updates_from_flag` needs nothing of a step but whether its gradients are finite, and has
+
+    _tflsc_update_from_flag(finite)   updates the state; returns an operation, a tensor or None
+    _tflsc_skips_nonfinite            (a loss scale) a step that is not finite is skipped
+
+A user's method, an override of a marked one among them, bears no mark and is called itself: a
+manager's with the flag, a loss scale's with the gradients.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Callable
+
+from tf_lossscale_compat._core import _replicas, _state, _tf
+
+if TYPE_CHECKING:
+    from tf_lossscale_compat._core import _types
+
+tf = _tf.tf
+
+
+def updates_from_flag(method: _types.Function) -> _types.Function:
+    """Marks an `update` or `update_loss_scale` that needs only the finite flag of a step."""
+    # Itself, as functools.wraps copies attributes to what it wraps with.
+    marked: Any = method
+    marked.updates_from_flag = method
+    return method
+
+
+def reads(name: str | None = None) -> Callable[[_types.Function], _types.Function]:
+    """Marks a method that returns the scale and reads it anew at each call.
+
+    Args:
+      name: str, the attribute that it reads; None where that is no reference variable.
+    """
+
+    def mark(method: _types.Function) -> _types.Function:
+        marked: Any = method
+        marked.reads = method, name
+        return method
+
+    return mark
+
+
+def _is_marked(method):
+    function = getattr(method, "__func__", method)
+    return getattr(function, "updates_from_flag", None) is function
+
+
+def has_methods(instance, *names):
+    """Returns whether `instance`, which must be no class, has all these methods."""
+    if isinstance(instance, type):
+        return False
+    for name in names:  # noqa: SIM110  Every step asks this: no generator.
+        if not callable(getattr(instance, name, None)):
+            return False
+    return True
+
+
+def is_manager(subject):
+    """Returns whether `subject` has the methods of a `LossScaleManager`."""
+    return has_methods(subject, "get_loss_scale", "update_loss_scale")
+
+
+def unwrap(subject):
+    """Returns what a `ManagerLossScale` or a manager made of a `LossScale` wraps, or `subject`."""
+    # Users' classes may have attributes of these names.
+    if getattr(type(subject), "_tflsc_wraps_manager", False) is True:
+        return unwrap(subject.manager)
+    if getattr(type(subject), "_tflsc_wraps_loss_scale", False) is True:
+        return unwrap(subject.loss_scale)
+    return subject
+
+
+class Scaler:
+    """A loss scale or a manager, as one step asks it; its kind is found once.
+
+    Attributes:
+      subject: `LossScale` or `LossScaleManager`.
+      updates_from_flag: bool, its update is this package's own.
+      needs_gradients: bool, its update is a user's and is given gradients in place of a flag.
+      skip_nonfinite: bool, a step that is not finite is skipped whatever `subject` says.
+      applies_all: bool, every step is applied and nothing is updated.
+    """
+
+    def __init__(self, subject, skip_nonfinite=False):
+        manager = is_manager(subject)
+        method = subject.update_loss_scale if manager else subject.update
+        own = _is_marked(method)
+        self.subject, self.skip_nonfinite, self.updates_from_flag = subject, skip_nonfinite, own
+        self._read = subject.get_loss_scale if manager else subject
+        self._update = subject._tflsc_update_from_flag if own else method
+        self.needs_gradients = not (own or manager)
+        self.applies_all = own and not (manager or skip_nonfinite or subject._tflsc_skips_nonfinite)
+
+    def scale(self):
+        """Returns what losses are multiplied with and gradients divided by, a float32 scalar."""
+        return tf.cast(tf.convert_to_tensor(self._read()), tf.float32)
+
+    def update(self, finite):
+        """Updates the loss scale after a step.
+
+        Args:
+          finite: bool scalar tensor, the same on all replicas.
+
+        Returns:
+          An operation, a tensor or None.
+
+        Raises:
+          ValueError: the update needs the gradients.
+        """
+        if self.needs_gradients:
+            raise ValueError(
+                f"{self.subject!r} looks at gradients, and only a flag is known here. Call its "
+                "update(grads) instead of update_loss_scale(finite_grads)."
+            )
+        return self._update(finite)
+
+    def update_from_gradients(self, grads):
+        """Returns what the user's `update(grads)` returns: (update, should_apply)."""
+        return self._update(grads)
+
+    def check_reciprocal(self):
+        """Raises a ValueError where one over a fixed scale is zero in float32."""
+        if not self.never_changes():
+            return
+        subject = unwrap(self.subject)
+        value = getattr(subject, "_loss_scale_value", getattr(subject, "_loss_scale", None))
+        if isinstance(value, float) and value > 2.0**126:
+            raise ValueError(
+                f"A fixed loss scale must be at most 2**126, got {value!r}: processors take one "
+                "over it for zero, and gradients would become zero."
+            )
+
+    def never_changes(self):
+        """Returns whether no step changes the scale, as of a fixed one with its own update."""
+        return self.updates_from_flag and not variables(self.subject)
+
+
+def scale(subject):
+    """Returns the scale of a loss scale or manager, a float32 scalar tensor."""
+    value = subject.get_loss_scale() if is_manager(subject) else subject()
+    return tf.cast(tf.convert_to_tensor(value), tf.float32)
+
+
+def scale_at_this_point(subject):
+    """Returns the scale, read at this point of a graph; NaN where a user's class hinders that."""
+    if not _tf.in_plain_graph():
+        return scale(subject)
+    subject = unwrap(subject)
+    # A user's may hand out a tensor that it has read before.
+    method = subject.get_loss_scale if is_manager(subject) else type(subject).__call__
+    function = getattr(method, "__func__", method)
+    of, name = getattr(function, "reads", (None, None))
+    if of is not function:
+        return tf.constant(float("nan"))
+    value: Any = None if name is None else getattr(subject, name)
+    if not _state.is_reference(value):
+        return scale(subject)
+    return tf.cast(value.read_value(), tf.float32)
+
+
+def variables(subject):
+    """Returns the variables of a loss scale or manager, a list."""
+    return _tf.variables_of(subject) if is_manager(subject) else subject._tflsc_variables()
+
+
+def update_cross_replica(update, flag, variables):
+    """Calls `update` once for all replicas, with the AND of `flag` over them, in any context.
+
+    Args:
+      update: function of a bool scalar tensor.
+      flag: bool scalar tensor or Python bool; each replica's own, or outside of them maybe one per
+        replica.
+      variables: list of the variables that it updates.
+    """
+    with _state.scope_of(variables):
+        return _replicas.run_cross_replica(lambda flag: update(_replicas.all_true(flag)), (flag,))

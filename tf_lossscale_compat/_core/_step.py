@@ -1,0 +1,304 @@
+"""One training step, for every optimizer: unscale, test, agree, apply or skip, update, notify.
+
+The caller has multiplied the loss with the scale. `take` divides the gradients, unless the caller
+has, and runs the rest where all replicas act as one. Each replica tests its own gradients, and one
+scalar is reduced over replicas and workers. Processes that `tf.distribute` knows nothing of agree
+if the optimizer says how. If all gradients are finite, the wrapped optimizer applies them in each
+replica, else nothing changes. Then the loss scale is updated, and records are notified.
+
+The loss scale is updated after the optimizer has applied, so that an optimizer that fails leaves it
+as it was. Graphs of `MixedPrecisionLossScaleOptimizer` update it first, as the original's do.
+"""
+
+import inspect
+import types
+from typing import Any, NamedTuple, Optional
+
+from tf_lossscale_compat._core import _agreement, _gradients, _observers, _replicas, _tf
+
+tf = _tf.tf
+
+
+class GraphForm(NamedTuple):
+    """The form of the graph that an original built; names of variables in checkpoints follow it.
+
+    Attributes:
+      cond: function that builds the conditional, and so names variables that are made in it.
+      scale_first: bool, the loss scale is updated before the conditional, which is then numbered
+        after the scale's own.
+      name: str, the name of the step's operation, or None.
+    """
+
+    cond: Any = tf.cond
+    scale_first: bool = False
+    name: Optional[str] = None
+
+
+class Optimizer:
+    """One step's view of an optimizer; each kind of optimizer derives from it.
+
+    Attributes:
+      wrapped: the optimizer that applies gradients, or None where there are several.
+      observed: optimizer or loss scale whose record, beside the scaler's, is notified.
+      agree: function of a scalar bool tensor that returns its AND over processes that no strategy
+        knows of, or None; called once, before anything is applied or updated.
+      counts_skipped: bool, `count_skipped` is called for a step that is skipped.
+    """
+
+    wrapped: Any = None
+    observed: Any = None
+    agree: Any = None
+    counts_skipped = False
+
+    def apply(self, grads, variables):
+        """Has the wrapped optimizer apply unscaled gradients; called in a replica context.
+
+        Returns:
+          An operation, a tensor or None.
+        """
+        raise NotImplementedError
+
+    def apply_everywhere(self, grads, variables):
+        """Has each replica apply its gradients; called once for all of them.
+
+        Returns:
+          An operation; None in eager mode.
+        """
+        return _replicas.call_for_each_replica(self.apply, (grads, variables))
+
+    def count_skipped(self, number):
+        """Counts skipped steps; called once for all replicas.
+
+        Args:
+          number: 1, or a scalar integer tensor that is 1 or 0.
+
+        Returns:
+          What assigns to a variable, or None.
+        """
+
+
+_PLAIN = GraphForm()
+
+
+def check_place(called):
+    """Raises a ValueError where no step can be taken; `called` is the method's name."""
+    if not tf.distribute.has_strategy():
+        return
+    if tf.distribute.in_cross_replica_context():
+        raise ValueError(
+            f"{called} was called in a cross-replica context and must be called in a replica "
+            "context: inside a function that strategy.run runs."
+        )
+    _replicas.check_strategy()
+
+
+def as_written(cls):
+    """Returns the attributes of a class as they are now; users replace a class' methods, too."""
+    return types.SimpleNamespace(**dict(inspect.getmembers(cls)))
+
+
+def overrides(instance, cls, *names):
+    """Returns whether `instance` or its class overrides one of these methods of `cls`."""
+    for name in names:
+        if name in vars(instance) or getattr(type(instance), name) is not getattr(cls, name):
+            return True
+    return False
+
+
+def take(
+    scaler,
+    grads,
+    variables,
+    optimizer,
+    *,
+    called,
+    unscaling=None,
+    form=_PLAIN,
+    unaggregated=None,
+):
+    """Applies gradients or skips them, and updates the loss scale, for one step.
+
+    Args:
+      scaler: `_scaler.Scaler`.
+      grads: list of gradients, None among them.
+      variables: list of variables, as long.
+      optimizer: `Optimizer`.
+      called: str, the method that was called, for errors; None where that was in a cross-replica
+        context, and gradients may be per-replica.
+      unscaling: `_gradients.Unscaling`, or None where `grads` are unscaled.
+      form: `GraphForm`.
+      unaggregated: pair of lists, the gradients as they were before they were aggregated over
+        replicas, and their variables: records tell which of those are not finite. Or None.
+
+    Returns:
+      An operation; None in eager mode.
+
+    Raises:
+      ValueError: called in a cross-replica context, or under a strategy that is not supported.
+    """
+    if called is not None:
+        check_place(called)
+    observed, observed_variables = unaggregated or (None, variables)
+    observation = _observers.observe(scaler, optimizer.observed, observed_variables)
+    decides = not scaler.applies_all or observation.records
+    finite = None
+    if unscaling is not None:
+        grads, finite = _unscale(grads, unscaling, decides and not scaler.needs_gradients)
+    if not decides:  # Nor is anything updated, so replicas need not meet.
+        return _apply_all(optimizer, grads, variables)
+    step = _Step(scaler, optimizer, observation, form, finite)
+    observed = observed if observation.records else None
+    return _replicas.run_cross_replica(step.take, (grads, variables, observed))
+
+
+def _unscale(grads, unscaling, tests):
+    """Returns unscaled gradients, and whether they are finite, None where that is yet to be tested.
+
+    In eager mode without a strategy both are one compiled operation, if the step `tests` at all.
+    """
+    if tests and tf.executing_eagerly() and not tf.distribute.has_strategy():
+        return _gradients.unscale_and_test(grads, unscaling)
+    unscale = _gradients.divide if unscaling.divides else _gradients.unscale
+    return unscale(grads, unscaling.factor), None
+
+
+def _apply_all(optimizer, grads, variables):
+    """Applies a step that nothing decides about."""
+    in_replica = not _replicas.in_cross_replica_context()
+    apply = optimizer.apply if in_replica else optimizer.apply_everywhere
+    applied = apply(grads, variables)
+    return applied if isinstance(applied, tf.Operation) else _tf.as_operation(applied)
+
+
+class _Step:
+    """One step, where all replicas act as one."""
+
+    def __init__(self, scaler, optimizer, observation, form, finite):
+        self._scaler, self._optimizer, self._observation = scaler, optimizer, observation
+        self._form = form
+        self._finite = finite  # None where that is yet to be tested.
+
+    def take(self, grads, variables, observed):
+        """Takes the step; see the function `take`. Gradients may be per-replica."""
+        if self._observation.records:
+            self._observation.grads = grads if observed is None else observed
+        if tf.executing_eagerly():
+            return self._take_eagerly(grads, variables)
+        return self._take_in_graph(grads, variables)
+
+    def _take_eagerly(self, grads, variables):
+        should_apply, finite, update = self._decide(grads)
+        if should_apply:
+            self._optimizer.apply_everywhere(grads, variables)
+        else:
+            self._observation.inspect_gradients()
+            if self._optimizer.counts_skipped:
+                self._optimizer.count_skipped(1)
+        update()
+        self._observation.notify([], finite, skips=should_apply is not True)
+
+    def _take_in_graph(self, grads, variables):
+        should_apply, finite, update = self._decide(grads)
+        by_xla = _tf.compiled_by_xla()
+        updated = update() if self._form.scale_first else None
+        done = self._apply_or_skip(should_apply, grads, variables, by_xla)
+        counted = None
+        if by_xla and self._optimizer.counts_skipped:
+            # Behind the conditional, which XLA keeps only if the branch that skips does nothing.
+            with tf.control_dependencies([done]):
+                skipped = tf.cast(tf.logical_not(should_apply), tf.int32)
+                counted = _tf.as_operation(self._count(skipped))
+        if not self._form.scale_first:
+            with tf.control_dependencies([done]):
+                updated = update(done if isinstance(done, tf.Tensor) else None)
+        notified = self._observation.notify([done, updated], finite, should_apply is not True)
+        operations = [op for op in (done, counted, updated, *notified) if op is not None]
+        step = tf.group(*operations, name=self._form.name)
+        _tf.collect_train_op(step)
+        return step
+
+    def _decide(self, grads):
+        """Decides about a step before anything is applied.
+
+        Returns:
+          A triple: whether the gradients are to be applied, a bool or a bool scalar tensor that is
+          the same on all replicas; the same for whether they are finite, as far as that is asked;
+          and a function that updates the loss scale, which may be given the latter once more.
+        """
+        scaler = self._scaler
+        if scaler.needs_gradients and self._optimizer.agree is not None:
+            raise ValueError(
+                f"agree tells all processes a flag, and {scaler.subject!r} looks at gradients. Use "
+                "a LossScaleManager, whose update_loss_scale is given that flag."
+            )
+        finite = True
+        if scaler.skip_nonfinite or not scaler.needs_gradients:
+            finite = self._finite_everywhere(grads)
+        if scaler.needs_gradients:
+            with self._observation.updating():
+                update, should_apply = scaler.update_from_gradients(grads)
+            if finite is not True:
+                should_apply = tf.logical_and(finite, should_apply)
+            return should_apply, should_apply, lambda flag=None: update
+
+        def update_from_flag(flag=None):
+            with self._observation.updating(finite):
+                return scaler.update(finite if flag is None else flag)
+
+        return scaler.applies_all or finite, finite, update_from_flag
+
+    def _finite_everywhere(self, grads):
+        finite = _replicas.all_finite(grads) if self._finite is None else self._finite
+        # One that applies all decides nothing, and not every process need observe its steps.
+        if self._optimizer.agree is None or self._scaler.applies_all:
+            return finite
+        return _agreement.ask(self._optimizer.agree, finite)
+
+    def _apply_or_skip(self, should_apply, grads, variables, by_xla):
+        """Builds what applies or skips; returns an operation, or a flag where XLA selects."""
+
+        def apply():
+            return self._optimizer.apply_everywhere(grads, variables)
+
+        def skip():
+            # Here, where the gradients are at hand: one more conditional would take them in again.
+            done = self._observation.inspect_gradients()
+            if self._optimizer.counts_skipped and not by_xla:
+                done = [self._count(1), *done]
+            return _tf.as_operation([op for op in done if op is not None])
+
+        if isinstance(should_apply, bool):
+            return apply() if should_apply else skip()
+        if not (by_xla and _should_select(self._optimizer.wrapped, variables)):
+            return self._form.cond(should_apply, apply, skip)
+        return self._form.cond(
+            should_apply, lambda: _flag_after(apply(), True), lambda: _flag_after(skip(), False)
+        )
+
+    def _count(self, number):
+        return _replicas.local_results(self._optimizer.count_skipped(number))
+
+
+def _flag_after(done, flag):
+    with tf.control_dependencies([done]):
+        return tf.constant(flag)
+
+
+def _should_select(wrapped, variables):
+    """Returns whether XLA should select instead of branching.
+
+    XLA computes a step that is skipped, too, and selects what variables hold, if each branch of a
+    conditional does something. Selections are fused with what is around, but read and write all of
+    each variable; what they save does not pay for the slots of an optimizer that keeps any, such as
+    Adam's moments. Around a sparse gradient's update, XLA keeps the conditional anyway.
+    """
+    if wrapped is None:
+        return False
+    try:
+        slots, weights = [
+            sum(tf.TensorShape(variable.shape).num_elements() or 0 for variable in some)
+            for some in (_tf.variables_of(wrapped), variables)
+        ]
+    except Exception:  # What is wrapped may be anything that computes and applies gradients.
+        return False
+    return slots < weights

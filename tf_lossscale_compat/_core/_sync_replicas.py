@@ -1,0 +1,73 @@
+"""Loss scales and `tf.compat.v1.train.SyncReplicasOptimizer`, which waits for all workers."""
+
+from tf_lossscale_compat._core import _tf
+
+tf = _tf.tf
+tf1 = _tf.tf1
+
+
+def check_order(optimizer):
+    """Raises a ValueError around SyncReplicasOptimizer, whose steps must not be skipped."""
+    sync = tf1.train.SyncReplicasOptimizer
+    if any(isinstance(each, sync) for each in _tf.with_wrapped(optimizer)):
+        raise ValueError(
+            "A loss scale around SyncReplicasOptimizer would have one worker skip a step, and the "
+            "others wait for its gradients for ever. Write the other order, "
+            "SyncReplicasOptimizer(LossScaleOptimizer(opt, ...), ...), which skips the whole step."
+        )
+
+
+def _sources(tensors):
+    """Returns the set of accumulators that tensors of a graph are made from."""
+    seen, found = set(), set()
+    ops = [
+        part.op
+        for each in tensors
+        if each is not None
+        for part in tf.nest.flatten(each, expand_composites=True)
+    ]
+    while ops:
+        op = ops.pop()
+        if op in seen:
+            continue
+        seen.add(op)
+        if op.type.endswith("AccumulatorTakeGradient"):
+            found.add(op.inputs[0].op)
+        else:
+            ops += [tensor.op for tensor in op.inputs]
+    return found
+
+
+def reopen_accumulators(step, grads, variables, global_step):
+    """Returns a step after which SyncReplicasOptimizer's accumulators are at the global step.
+
+    They count each step that they are emptied for. After one that was skipped they are ahead of it,
+    and would drop all gradients from then on as out of date, while the workers wait.
+
+    Args:
+      step: operation, a step of the optimizer that is inside of SyncReplicasOptimizer, or maybe is.
+      grads: list of the gradients that it was given, None among them.
+      variables: list of what it trains, by whose names the accumulators are found.
+      global_step: what it increments if it is applied, or None.
+    """
+    if global_step is None or not _tf.in_plain_graph():
+        return step
+    names = {f"{variable.name}/grad_accum".encode() for variable in variables}
+    accumulators = [
+        op
+        for op in tf1.get_default_graph().get_operations()
+        if op.type.endswith("ConditionalAccumulator") and op.get_attr("shared_name") in names
+    ]
+    if not accumulators:  # As in most graphs, which need not be walked through.
+        return step
+    sources = _sources(grads)
+    done = [step]
+    for accumulator in accumulators:
+        if accumulator not in sources:
+            continue
+        prefix = "Resource" if accumulator.type.startswith("Resource") else ""
+        put = getattr(tf.raw_ops, f"{prefix}AccumulatorSetGlobalStep")
+        with tf.control_dependencies([step]), tf1.device(accumulator.device):
+            now = tf.cast(global_step.read_value(), tf.int64)
+            done.append(put(handle=accumulator.outputs[0], new_global_step=now))
+    return tf.group(*done) if len(done) > 1 else step

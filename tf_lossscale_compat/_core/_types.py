@@ -1,0 +1,89 @@
+"""Types that annotations of this package name; nothing imports this module at run time.
+
+Numbers are what `float` and `operator.index` take, NumPy's too, instead of unions with NumPy's
+classes, which are Any without NumPy. Where a result is an operation in graph mode and
+None in eager mode it is Any, as whoever calls knows which.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, Any, Callable, Dict, SupportsFloat, TypeVar, Union
+
+if TYPE_CHECKING:
+    from typing import Literal, Protocol, SupportsIndex
+
+    import tensorflow as tf
+
+    from tf_lossscale_compat._core._types_trackable import Trackable
+    from tf_lossscale_compat._scalers._loss_scales import LossScale
+    from tf_lossscale_compat._scalers._managers import LossScaleManager
+
+    # Base classes have the names that users call, but no signatures. Were they Any, checkers would
+    # believe everything of what is derived from them.
+
+    class Optimizer(Trackable):
+        """`tf.compat.v1.train.Optimizer`."""
+
+        GATE_NONE: int
+        GATE_OP: int
+        GATE_GRAPH: int
+        _name: str
+        _use_locking: bool
+        minimize: Any
+
+        def __init__(self, use_locking: bool, name: str) -> None: ...
+
+    class SessionRunHook:
+        """`tf.compat.v1.train.SessionRunHook`."""
+
+        before_run: Any
+
+    class Callback:
+        """The `Callback` of any Keras."""
+
+        model: Any
+        params: Any
+        set_model: Any
+        set_params: Any
+
+    # What a decorator returns as it was.
+    Function = TypeVar("Function", bound=Callable[..., Any])
+
+    class HasManagerMethods(Protocol):
+        """Anything with the two methods of a `LossScaleManager`."""
+
+        @property
+        def get_loss_scale(self) -> Callable[[], Any]: ...
+        @property
+        def update_loss_scale(self) -> Callable[[Any], Any]: ...
+
+    class HasOptimizerMethods(Protocol):
+        """Anything with the two methods of a `tf.compat.v1.train.Optimizer`."""
+
+        @property
+        def compute_gradients(self) -> Callable[..., Any]: ...
+        @property
+        def apply_gradients(self) -> Callable[..., Any]: ...
+
+    class HasApplyGradients(Protocol):
+        """An optimizer of Keras or of `tf.compat.v1.train`."""
+
+        @property
+        def apply_gradients(self) -> Callable[..., Any]: ...
+
+    class ScalarTensor(Protocol):
+        """A tensor or variable of one number; `tf.Tensor` is Any without TensorFlow's stubs."""
+
+        @property
+        def dtype(self) -> Any: ...
+        @property
+        def shape(self) -> Any: ...
+
+    Real = SupportsFloat
+    Integer = SupportsIndex
+    Path = Union[str, "os.PathLike[str]"]
+    # A function that all processes agree through.
+    Agree = Callable[[tf.Tensor], tf.Tensor]
+    # What `loss_scale.get` takes.
+    Identifier = Union[LossScale, LossScaleManager, Real, Literal["dynamic"], Dict[str, Any]]

@@ -1,0 +1,561 @@
+"""Loss scales of TensorFlow r2.0, `tf.train.experimental`, made directly or by `get`."""
+
+from __future__ import annotations
+
+import abc
+import numbers
+from typing import TYPE_CHECKING, Any, TypeVar, overload
+
+from tf_lossscale_compat._core import _arguments, _observers, _replicas, _scaler, _state, _tf
+from tf_lossscale_compat._scalers import _update_rule
+from tf_lossscale_compat._scalers._like_a_tensor import LikeATensor
+from tf_lossscale_compat._scalers._managers import (
+    ExponentialUpdateLossScaleManager,
+    FixedLossScaleManager,
+)
+
+if TYPE_CHECKING:
+    import tensorflow as tf
+    from typing_extensions import Self
+
+    from tf_lossscale_compat._core import _types
+else:
+    tf = _tf.tf
+tf1 = _tf.tf1
+
+__all__ = [
+    "DynamicLossScale",
+    "FixedLossScale",
+    "LossScale",
+    "deserialize",
+    "get",
+    "serialize",
+]
+
+
+_LossScale = TypeVar("_LossScale", bound="LossScale")
+
+
+class LossScale(LikeATensor, _tf.Trackable, metaclass=abc.ABCMeta):
+    """A loss scale, and how it follows from the gradients seen.
+
+    Call it for the current value; give `update` the unscaled gradients of every step. Subclasses
+    keep their state in variables made by `_add_weight`, which `tf.train.Checkpoint` saves.
+
+    Stands for its current value where a number or a scalar float32 tensor is expected: in `float`,
+    formats, products, quotients, `<` and `>`, `tf.cast`, and what a `tf.function` returns. Two are
+    equal only if they are one object.
+
+    Source: TensorFlow r2.0 `tf.train.experimental.LossScale`.
+    """
+
+    def __init__(self) -> None:
+        pass  # So that nothing is amiss in subclasses that do not call it.
+
+    # What the package keeps here has names that begin so: subclasses may take any others.
+    @property
+    def _tflsc_weights(self) -> dict[str, tf.Variable]:
+        return self.__dict__.setdefault("_tflsc_weights_by_name", {})
+
+    # Under r2.0's name, which code reads and subclasses take, they are only to be seen.
+    @property
+    def _weights(self) -> Any:
+        return self.__dict__.get("_weights", self._tflsc_weights)
+
+    @_weights.setter
+    def _weights(self, value: Any) -> None:
+        self.__dict__["_weights"] = value
+
+    @abc.abstractmethod
+    def __call__(self) -> tf.Tensor:
+        """Returns the current loss scale, a scalar float32 tensor."""
+
+    @abc.abstractmethod
+    def update(self, grads: Any) -> tuple[Any, bool | tf.Tensor]:
+        """Updates the loss scale by the gradients of one step.
+
+        Args:
+          grads: nested structure of unscaled gradients, or one; None inside it is ignored.
+
+        Returns:
+          A pair: what updates the loss scale when it is run (None in eager mode, where that has
+          happened already), and whether the gradients are to be applied, a bool or scalar bool
+          tensor.
+        """
+
+    @abc.abstractmethod
+    def get_config(self) -> dict[str, Any]:
+        """Returns the constructor's arguments as a dict."""
+
+    @classmethod
+    def from_config(cls, config: dict[str, Any]) -> Self:
+        """Makes a loss scale from what `get_config` returned."""
+        return cls(**config)
+
+    def _tflsc_variables(self) -> list[tf.Variable]:
+        """The variables of its state."""
+        return list(self._tflsc_weights.values())
+
+    def _add_weight(
+        self, name: str, initial_value: Any, dtype: tf.DType | None = None
+    ) -> tf.Variable:
+        """Makes a variable that belongs to this loss scale's state.
+
+        Args:
+          name: str, its name, also in checkpoints.
+          initial_value: scalar.
+          dtype: `tf.DType` or None for that of `initial_value`.
+
+        Returns:
+          A resource variable that is neither trained nor aggregated over replicas.
+
+        Raises:
+          RuntimeError: this loss scale has a weight of that name.
+        """
+        if name in self._tflsc_weights:
+            raise RuntimeError(f"This loss scale has a weight named {name!r} already.")
+        variable = _state.make(self, name, initial_value, dtype, use_resource=True)
+        self._tflsc_weights[name] = variable
+        return variable
+
+
+def _updates_by_flag(loss_scale: Any, grads: Any) -> tuple[Any, Any]:
+    """Updates a loss scale by the finite flag; returns (update, should_apply)."""
+    if _replicas.in_replica_context():
+        raise RuntimeError(
+            f"{type(loss_scale).__name__}.update must be called once for all replicas, but was "
+            "called in a replica context. Inside strategy.run, call it as "
+            "tf.distribute.get_replica_context().merge_call(lambda strategy, grads: "
+            "loss_scale.update(grads), args=(grads,)), or return the gradients from strategy.run "
+            "and call update(grads) under strategy.scope()."
+        )
+    with _state.scope_of(loss_scale._tflsc_variables()):
+        finite = _replicas.all_finite(grads)
+        grads = tf.nest.flatten(grads)
+        update = loss_scale._tflsc_update_from_flag
+        return _observers.update_observed(loss_scale, finite, update, grads), finite
+
+
+class FixedLossScale(LossScale):
+    """A loss scale that never changes and, as in r2.0, lets non-finite gradients through.
+
+    Source: TensorFlow r2.0 `tf.train.experimental.FixedLossScale`.
+    """
+
+    def __init__(self, loss_scale_value: _types.Real, *, skip_nonfinite: bool = False) -> None:
+        """Makes the loss scale; no tensor is made until it is called.
+
+        Args:
+          loss_scale_value: real number, at least 1.
+          skip_nonfinite: bool. If True, `update` asks for non-finite steps to be skipped, as
+            contrib's optimizer did with a fixed manager. Beyond r2.0.
+
+        Raises:
+          ValueError: `loss_scale_value` is no real number, below 1, NaN, or not finite in float32.
+        """
+        self._loss_scale_value = _arguments.fixed_scale("loss_scale_value", loss_scale_value)
+        self._tflsc_skips_nonfinite = bool(skip_nonfinite)
+
+    @property
+    def skip_nonfinite(self) -> bool:
+        """True if `update` asks for non-finite steps to be skipped."""
+        return self._tflsc_skips_nonfinite
+
+    @_scaler.reads()
+    @_tf.do_not_convert
+    def __call__(self) -> tf.Tensor:
+        """Returns the loss scale, a scalar float32 tensor."""
+        return tf.constant(self._loss_scale_value, dtype=tf.float32)
+
+    @_scaler.updates_from_flag
+    @_tf.do_not_convert
+    def update(self, grads: Any) -> tuple[Any, bool | tf.Tensor]:
+        """Changes nothing.
+
+        Args:
+          grads: nested structure of gradients; looked at only with `skip_nonfinite`.
+
+        Returns:
+          A pair: None in eager mode, else a no-op; and True, or with `skip_nonfinite` whether all
+          gradients are finite on all replicas, a scalar bool tensor.
+        """
+        if not (self._tflsc_skips_nonfinite or _observers.records_of(self)):
+            return self._tflsc_update_from_flag(True), True
+        finite = _replicas.all_finite(grads)
+        grads = tf.nest.flatten(grads)
+        update = _observers.update_observed(self, finite, self._tflsc_update_from_flag, grads)
+        return update, finite if self._tflsc_skips_nonfinite else True
+
+    def _tflsc_update_from_flag(self, finite: Any) -> Any:
+        return None if tf.executing_eagerly() else tf.no_op()
+
+    def __repr__(self) -> str:
+        skip = ", skip_nonfinite=True" if self._tflsc_skips_nonfinite else ""
+        return f"FixedLossScale({self._loss_scale_value}{skip})"
+
+    def get_config(self) -> dict[str, Any]:
+        """Returns `{"loss_scale_value": float}`, and `skip_nonfinite` if it is True."""
+        config = {"loss_scale_value": self._loss_scale_value}
+        if self._tflsc_skips_nonfinite:
+            config["skip_nonfinite"] = True
+        return config
+
+
+class DynamicLossScale(LossScale):
+    """A loss scale that grows after a run of finite steps and shrinks at each non-finite one.
+
+    The rule, for each step::
+
+        if finite:
+            good += 1
+            if good >= increment_period:
+                scale = min(scale * multiplier, max_loss_scale) if that is finite; good = 0
+                delay = hysteresis
+        else:
+            good = 0
+            if delay > 1: delay -= 1
+            else: scale = min(max(scale / multiplier, min_loss_scale), max_loss_scale)
+
+    The state is two variables, `current_loss_scale` (float32) and `good_steps` (int64), and with
+    `hysteresis` above 1 a third, `shrink_delay` (int64). Made under `strategy.scope()` they are
+    mirrored.
+
+    Source: TensorFlow r2.0 `tf.train.experimental.DynamicLossScale`. The bounds (TensorFlow issue
+    38357) and `hysteresis` (DeepSpeed's `delayed_shift`) are beyond it.
+    """
+
+    # What shrinking and growth stop at, floats, and how many non-finite steps it takes to shrink.
+    # Plain attributes with the arguments' defaults, as subclasses set them in their own ways.
+    min_loss_scale: float = 1.0
+    max_loss_scale: float | None = None
+    hysteresis: int = 1
+    shrink_delay: tf.Variable | None = None
+    _tflsc_skips_nonfinite = True
+    # r2.0's own names for the state, which code in the wild reads and sets.
+    _current_loss_scale: tf.Variable
+    _num_good_steps: tf.Variable
+
+    def __init__(
+        self,
+        initial_loss_scale: _types.Real = 2**15,
+        increment_period: _types.Integer = 2000,
+        multiplier: _types.Real = 2.0,
+        *,
+        min_loss_scale: _types.Real = 1.0,
+        max_loss_scale: _types.Real | None = None,
+        hysteresis: _types.Integer = 1,
+    ) -> None:
+        """Makes the loss scale and its variables.
+
+        Args:
+          initial_loss_scale: real number above zero, the loss scale to start from. One that is too
+            high comes down faster than one that is too low comes up.
+          increment_period: int, the scale grows after this many finite steps in a row.
+          multiplier: real number above zero, what growth multiplies with and shrinking divides by.
+          min_loss_scale: real number above zero, what shrinking stops at.
+          max_loss_scale: real number, what the loss scale never exceeds, or None for the largest
+            float32.
+          hysteresis: int, at least 1: how many non-finite steps it takes to shrink, counted since
+            the scale last grew.
+
+        Raises:
+          ValueError: an argument is no real number, not above zero, not finite in float32, or (the
+            period, `hysteresis`) not integral; or the bounds leave no room for the initial scale.
+        """
+        self._initial_loss_scale = _arguments.positive("initial_loss_scale", initial_loss_scale)
+        self._increment_period = _arguments.period("increment_period", increment_period, "int64")
+        self._multiplier = _arguments.positive("multiplier", multiplier)
+        low, high = self._tflsc_bounds(initial_loss_scale, min_loss_scale, max_loss_scale)
+        if self._multiplier < 1:
+            _arguments.warn_odd("multiplier={!r} is below 1: growth shrinks the scale.", multiplier)
+        delay = _arguments.period("hysteresis", hysteresis, "int64", least=1)
+        # Where an argument is left out, what a subclass has set before stays.
+        given = {"min_loss_scale": low, "max_loss_scale": high, "hysteresis": delay}
+        self._tflsc_changed = {
+            name: value for name, value in given.items() if value != getattr(DynamicLossScale, name)
+        }
+        self.__dict__.update(self._tflsc_changed)
+
+        self._current_loss_scale = self._add_weight(
+            "current_loss_scale", self._initial_loss_scale, tf.float32
+        )
+        self._num_good_steps = self._add_weight("good_steps", 0, tf.int64)
+        if self.hysteresis > 1:
+            self.shrink_delay = self._add_weight("shrink_delay", self.hysteresis, tf.int64)
+
+    def _tflsc_bounds(self, initial: Any, lowest: Any, highest: Any) -> tuple[float, float | None]:
+        """Returns the bounds as floats, checked with the initial scale; all three as were given."""
+        low = _arguments.positive("min_loss_scale", lowest)
+        high = None if highest is None else _arguments.positive("max_loss_scale", highest)
+        if high is not None and high < max(self._initial_loss_scale, low):
+            raise ValueError(
+                f"max_loss_scale must be at least initial_loss_scale={initial!r} and "
+                f"min_loss_scale={lowest!r}, got {highest!r}."
+            )
+        if self._initial_loss_scale < low:
+            if low != 1.0:
+                raise ValueError(
+                    f"min_loss_scale must be at most initial_loss_scale={initial!r}, got "
+                    f"{lowest!r}."
+                )
+            _arguments.warn_odd(
+                "initial_loss_scale={!r} is below min_loss_scale=1.0, to which a non-finite step "
+                "will raise it; pass a lower min_loss_scale to keep it low.",
+                initial,
+            )
+        return low, high
+
+    @property
+    def initial_loss_scale(self) -> float:
+        """The loss scale at the start, a float."""
+        return self._initial_loss_scale
+
+    @property
+    def increment_period(self) -> int:
+        """After how many finite steps in a row the loss scale grows, an int."""
+        return self._increment_period
+
+    @property
+    def multiplier(self) -> float:
+        """The factor that growth multiplies and shrinking divides by, a float."""
+        return self._multiplier
+
+    @property
+    def current_loss_scale(self) -> tf.Variable:
+        """The loss scale, a float32 variable."""
+        return self._current_loss_scale
+
+    @current_loss_scale.setter
+    def current_loss_scale(self, variable: tf.Variable) -> None:
+        self._current_loss_scale = variable
+
+    @property
+    def good_steps(self) -> tf.Variable:
+        """Finite steps since the loss scale last changed, an int64 variable."""
+        return self._num_good_steps
+
+    @good_steps.setter
+    def good_steps(self, variable: tf.Variable) -> None:
+        self._num_good_steps = variable
+
+    @_scaler.reads()
+    @_tf.do_not_convert
+    def __call__(self) -> tf.Tensor:
+        """Returns the current loss scale, a scalar float32 tensor."""
+        return tf.identity(self._current_loss_scale)
+
+    @_scaler.updates_from_flag
+    @_tf.do_not_convert
+    def update(self, grads: Any) -> tuple[Any, bool | tf.Tensor]:
+        """Updates the state by one step.
+
+        Args:
+          grads: nested structure of unscaled gradients, or one: tensors and `tf.IndexedSlices` of
+            any shape and dtype; None is ignored. In a cross-replica context they may be
+            per-replica.
+
+        Returns:
+          A pair: None in eager mode, else a scalar tensor whose evaluation updates the state; and
+          whether all gradients are finite on all replicas, a scalar bool tensor.
+
+        Raises:
+          RuntimeError: called in a replica context.
+        """
+        return _updates_by_flag(self, grads)
+
+    def _tflsc_update_from_flag(self, finite: Any) -> Any:
+        delay = [] if self.shrink_delay is None else [self.shrink_delay]
+        with _tf.former_cond():
+            update = _state.assign(
+                [self._current_loss_scale, self._num_good_steps] + delay,
+                _update_rule.dynamic_step,
+                [finite, tf.constant(self._multiplier, tf.float32)],
+                self._increment_period,
+                _update_rule.max_scale_before_overflow(self._multiplier),
+                self.min_loss_scale,
+                self.max_loss_scale,
+                self.hysteresis,
+            )
+            if tf.executing_eagerly():
+                return None
+            # r2.0 returned a tensor: code in the wild puts tf.identity around it.
+            with tf.control_dependencies(update):
+                return tf.identity(finite)
+
+    def __repr__(self) -> str:
+        config = self.get_config()
+        # Made in a graph, the variables have no values here.
+        if tf.executing_eagerly() and not hasattr(self._current_loss_scale, "graph"):
+            state = [
+                ("current_loss_scale", self._current_loss_scale.numpy()),
+                ("num_good_steps", self._num_good_steps.numpy()),
+            ]
+        else:
+            state = []
+        shown = ", ".join("{}={!s}".format(*item) for item in state + list(config.items()))
+        return f"DynamicLossScale({shown})"
+
+    def get_config(self) -> dict[str, Any]:
+        """Returns the constructor's arguments as a dict, those beyond r2.0 only where changed."""
+        return {
+            "initial_loss_scale": self._initial_loss_scale,
+            "increment_period": self._increment_period,
+            "multiplier": self._multiplier,
+            **self._tflsc_changed,
+        }
+
+
+class ManagerLossScale(LossScale):
+    """A loss scale that wraps a loss-scale manager; non-finite steps are skipped."""
+
+    _tflsc_wraps_manager = True
+    _tflsc_skips_nonfinite = True
+
+    def __init__(self, manager: Any) -> None:
+        self.manager = manager
+        if isinstance(manager, _tf.Trackable):
+            self._track_trackable(manager, "manager")
+
+    def __call__(self) -> tf.Tensor:
+        return self.manager.get_loss_scale()
+
+    @_scaler.updates_from_flag
+    @_tf.do_not_convert
+    def update(self, grads: Any) -> tuple[Any, bool | tf.Tensor]:
+        return _updates_by_flag(self, grads)
+
+    def _tflsc_update_from_flag(self, finite: Any) -> Any:
+        update = _scaler.Scaler(self.manager).update(finite)
+        # A user's manager may return anything; a loss scale's update has one form.
+        if tf.executing_eagerly():
+            return None
+        return tf.no_op() if update is None else update
+
+    def __repr__(self) -> str:
+        return f"LossScale of {self.manager!r}"
+
+    @property
+    def initial_loss_scale(self) -> Any:
+        if isinstance(self.manager, FixedLossScaleManager):
+            return self.manager._loss_scale
+        return self._tflsc_manager_attribute("_tflsc_init_loss_scale")
+
+    @property
+    def increment_period(self) -> Any:
+        return self._tflsc_manager_attribute("_incr_every_n_steps")
+
+    @property
+    def good_steps(self) -> Any:
+        return self._tflsc_manager_attribute("_num_good_steps")
+
+    def _tflsc_variables(self) -> list[tf.Variable]:
+        return _scaler.variables(self.manager)
+
+    def _tflsc_manager_attribute(self, name: str) -> Any:
+        return getattr(self.manager, name, None)
+
+    def get_config(self) -> dict[str, Any]:
+        known = type(self.manager) in _MANAGERS.values()
+        config = self.manager._tflsc_config() if known else {}
+        if not known or any(map(tf.is_tensor, config.values())):
+            raise NotImplementedError(
+                f"A {type(self.manager).__name__} {'of tensors ' if known else ''}has no config: "
+                "make the loss scale from a new manager instead."
+            )
+        return {"class_name": type(self.manager).__name__, "config": config}
+
+    @classmethod
+    def from_config(cls, config: dict[str, Any]) -> Self:
+        if config.get("class_name") not in _MANAGERS or not isinstance(config.get("config"), dict):
+            raise ValueError(f"config names no loss-scale manager, got {config!r}.")
+        return cls(_MANAGERS[config["class_name"]](**config["config"]))
+
+
+_MANAGERS = {
+    cls.__name__: cls for cls in (FixedLossScaleManager, ExponentialUpdateLossScaleManager)
+}
+_CLASSES = {cls.__name__: cls for cls in (FixedLossScale, DynamicLossScale, ManagerLossScale)}
+
+
+def serialize(loss_scale: LossScale) -> dict[str, Any]:
+    """Returns a `LossScale` as `{"class_name": str, "config": dict}`, which `get` takes."""
+    if not isinstance(loss_scale, LossScale):
+        raise ValueError(f"loss_scale must be a LossScale, got {loss_scale!r}.")
+    return {"class_name": type(loss_scale).__name__, "config": loss_scale.get_config()}
+
+
+def deserialize(
+    config: dict[str, Any], custom_objects: dict[str, type[LossScale]] | None = None
+) -> LossScale:
+    """Makes a `LossScale` from what `serialize` returned, or from a Keras config of r2.0.
+
+    Args:
+      config: dict with the keys `class_name` and `config`.
+      custom_objects: dict from class names to further `LossScale` classes, or None.
+
+    Raises:
+      ValueError: `config` is no such dict, names an unknown class, or does not fit it.
+    """
+    if not (
+        isinstance(config, dict)
+        and isinstance(config.get("class_name"), str)
+        and isinstance(config.get("config"), dict)
+    ):
+        raise ValueError(
+            "config must be a dict with a str under 'class_name' and a dict under 'config', "
+            f"got {config!r}."
+        )
+    classes = dict(_CLASSES, **(custom_objects or {}))
+    if config["class_name"] not in classes:
+        raise ValueError(
+            "config names the unknown loss scale {!r}; known are {}. Pass others in "
+            "custom_objects.".format(config["class_name"], ", ".join(sorted(classes)))
+        )
+    try:
+        return classes[config["class_name"]].from_config(config["config"])
+    except TypeError as error:  # Arguments that are missing or unknown.
+        raise ValueError(f"config does not fit its class, got {config!r}: {error}") from error
+
+
+@overload
+def get(identifier: None) -> None: ...
+
+
+@overload
+def get(identifier: _LossScale) -> _LossScale: ...
+
+
+@overload
+def get(identifier: _types.Identifier) -> LossScale: ...
+
+
+def get(identifier: _types.Identifier | None) -> LossScale | None:
+    """Returns the loss scale that `identifier` stands for.
+
+    Args:
+      identifier: a real number for a `FixedLossScale`; 'dynamic' for a `DynamicLossScale` with its
+        defaults; a `LossScale`, returned as it is; a dict that `deserialize` takes; a
+        `LossScaleManager`, or anything with its two methods, which the loss scale then wraps; or
+        None, which is returned.
+
+    Raises:
+      ValueError: it is none of these, or a number that is no loss scale.
+    """
+    if identifier is None or isinstance(identifier, LossScale):
+        return identifier
+    if _scaler.is_manager(identifier):  # Of any make: on 1.15 TensorFlow's own among them.
+        return ManagerLossScale(identifier)
+    if isinstance(identifier, dict):
+        return deserialize(identifier)
+    if isinstance(identifier, str) and identifier == "dynamic":
+        return DynamicLossScale()
+    if isinstance(identifier, numbers.Real):
+        return FixedLossScale(identifier)
+    raise ValueError(
+        f"Cannot make a loss scale of {identifier!r}: it must be a number, 'dynamic', a LossScale, "
+        "a LossScaleManager, a config dict or None."
+    )
+
+
+for _public in (LossScale, FixedLossScale, DynamicLossScale, serialize, deserialize, get):
+    _public.__module__ = "tf_lossscale_compat.loss_scale"  # Where users find it.

@@ -1,0 +1,292 @@
+"""Loss-scale managers of TensorFlow r1.15, `tf.contrib.mixed_precision`."""
+
+from __future__ import annotations
+
+import abc
+from typing import TYPE_CHECKING, Any
+
+from tf_lossscale_compat._core import _arguments, _observers, _scaler, _state, _step, _tf
+from tf_lossscale_compat._scalers import _update_rule
+
+if TYPE_CHECKING:
+    import tensorflow as tf
+
+    from tf_lossscale_compat._core import _types
+else:
+    tf = _tf.tf
+
+tf1 = _tf.tf1
+
+
+class LossScaleManager(_tf.Trackable, metaclass=abc.ABCMeta):
+    """Chooses the loss scale of a `contrib.mixed_precision.LossScaleOptimizer`.
+
+    Subclass it for an update rule of your own: `update_loss_scale` may use `tf.cond` and `assign`,
+    and may return an operation, a tensor or None.
+
+    Source: TensorFlow r1.15 `tf.contrib.mixed_precision.LossScaleManager`. Beyond it, managers can
+    be saved by `tf.train.Checkpoint` and know their `variables()`.
+    """
+
+    @abc.abstractmethod
+    def get_loss_scale(self) -> tf.Tensor:
+        """Returns the loss scale, a scalar float32 tensor of the graph or context of the call."""
+
+    @abc.abstractmethod
+    def update_loss_scale(self, finite_grads: bool | tf.Tensor) -> Any:
+        """Updates the loss scale by one step.
+
+        Args:
+          finite_grads: scalar bool tensor, whether all gradients of the step are finite. In eager
+            mode a Python bool will do.
+
+        Returns:
+          In graph mode what updates the loss scale when it is run; in eager mode None.
+        """
+
+    def variables(self) -> list[tf.Variable]:
+        """Returns the list of variables that hold the manager's state."""
+        return []
+
+
+class FixedLossScaleManager(LossScaleManager):
+    """A loss scale that never changes.
+
+    With contrib's `LossScaleOptimizer` a step whose gradients are not finite is skipped, unlike
+    with r2.0's `FixedLossScale`, which lets it through.
+
+    Source: TensorFlow r1.15 `tf.contrib.mixed_precision.FixedLossScaleManager`.
+    """
+
+    def __init__(self, loss_scale: _types.Real | _types.ScalarTensor) -> None:
+        """Makes the manager; no tensor is made until `get_loss_scale` is called.
+
+        Args:
+          loss_scale: real number, at least 1; in eager mode a tensor or variable will do.
+
+        Raises:
+          TypeError: `loss_scale` is no real number.
+          ValueError: `loss_scale` is below 1, NaN, or not finite in float32.
+        """
+        self._loss_scale = _arguments.fixed_scale("loss_scale", loss_scale, error=TypeError)
+
+    @_scaler.reads()
+    def get_loss_scale(self) -> tf.Tensor:
+        """Returns the loss scale, a scalar float32 tensor, in any graph, function or eager."""
+        value = self._loss_scale
+        return _tf.once_per_graph(value, lambda: tf.convert_to_tensor(value, dtype=tf.float32))
+
+    @_scaler.updates_from_flag
+    def update_loss_scale(self, finite_grads: bool | tf.Tensor) -> Any:
+        """Changes nothing; returns a no-op `tf.Operation` in graph mode, None in eager mode."""
+        if not _observers.records_of(self):
+            return self._tflsc_update_from_flag(finite_grads)
+        return _update_everywhere(self, finite_grads, [])
+
+    def _tflsc_update_from_flag(self, finite: Any) -> Any:
+        return None if tf.executing_eagerly() else tf.no_op()
+
+    def _tflsc_config(self) -> dict[str, Any]:
+        return {"loss_scale": self._loss_scale}
+
+
+class ExponentialUpdateLossScaleManager(LossScaleManager):
+    """A loss scale that grows after a run of finite steps and shrinks after non-finite ones.
+
+    The rule, for each step::
+
+        if finite:
+            good += 1
+            if good >= incr_every_n_steps:
+                scale = scale * incr_ratio if that is finite; good = bad = 0
+        else:
+            bad += 1; good = 0
+            if bad >= decr_every_n_nan_or_inf:
+                scale = max(1, scale * decr_ratio); good = bad = 0
+
+    The state is three variables that are not trained: `loss_scale` (float32), `good_steps` and
+    `bad_steps` (int32), named under the name or variable scope around the constructor, so that
+    checkpoints of r1.15 restore. Made under `strategy.scope()` they are mirrored.
+
+    Source: TensorFlow r1.15 `tf.contrib.mixed_precision.ExponentialUpdateLossScaleManager`.
+    """
+
+    def __init__(
+        self,
+        init_loss_scale: _types.Real | _types.ScalarTensor,
+        incr_every_n_steps: _types.Integer | _types.ScalarTensor,
+        decr_every_n_nan_or_inf: _types.Integer | _types.ScalarTensor = 2,
+        incr_ratio: _types.Real | _types.ScalarTensor = 2,
+        decr_ratio: _types.Real | _types.ScalarTensor = 0.8,
+    ) -> None:
+        """Makes the manager and its variables.
+
+        Each argument may be a scalar tensor or variable, too, of float32 or, a period, int32. A
+        variable is read at each update.
+
+        Args:
+          init_loss_scale: real number above zero, the loss scale to start from.
+          incr_every_n_steps: int, the loss scale grows after this many finite steps in a row.
+          decr_every_n_nan_or_inf: int, it shrinks after this many non-finite steps, which need not
+            follow each other, but growth in between sets the count back.
+          incr_ratio: real number above zero, what growth multiplies with.
+          decr_ratio: real number above zero, what shrinking multiplies with.
+
+        Raises:
+          TypeError: a scale or ratio is no real number, or a tensor has another dtype.
+          ValueError: one is not above zero or not finite in float32, or a period is not integral,
+            or a tensor no scalar.
+        """
+        first = _real("init_loss_scale", init_loss_scale)
+        self._incr_every_n_steps = _period("incr_every_n_steps", incr_every_n_steps)
+        self._decr_every_n_nan_or_inf = _period("decr_every_n_nan_or_inf", decr_every_n_nan_or_inf)
+        self._incr_ratio = _real("incr_ratio", incr_ratio)
+        self._decr_ratio = _real("decr_ratio", decr_ratio)
+        if _known(first) and first < 1:
+            _arguments.warn_odd("init_loss_scale={!r} is below 1, the floor.", init_loss_scale)
+        if _known(self._incr_ratio) and self._incr_ratio < 1:
+            _arguments.warn_odd("incr_ratio={!r} is below 1: growth shrinks the scale.", incr_ratio)
+        if _known(self._decr_ratio) and self._decr_ratio > 1:
+            _arguments.warn_odd(
+                "decr_ratio={!r} is above 1: shrinking raises the scale.", decr_ratio
+            )
+
+        self._tflsc_init_loss_scale = first
+        self._loss_scale = _state.make(self, "loss_scale", first, tf.float32)
+        self._num_good_steps = _state.make(self, "good_steps", 0, tf.int32)
+        self._num_bad_steps = _state.make(self, "bad_steps", 0, tf.int32)
+
+    _tflsc_checkpoint_names = {
+        "_loss_scale": "loss_scale",
+        "_num_good_steps": "good_steps",
+        "_num_bad_steps": "bad_steps",
+    }
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        super().__setattr__(name, value)
+        # Code in the wild puts variables of its own there, or numbers.
+        if name in self._tflsc_checkpoint_names and isinstance(value, _tf.Trackable):
+            self._track_trackable(value, self._tflsc_checkpoint_names[name], overwrite=True)
+
+    def _tflsc_config(self) -> dict[str, Any]:
+        return {
+            "init_loss_scale": self._tflsc_init_loss_scale,
+            "incr_every_n_steps": self._incr_every_n_steps,
+            "decr_every_n_nan_or_inf": self._decr_every_n_nan_or_inf,
+            "incr_ratio": self._incr_ratio,
+            "decr_ratio": self._decr_ratio,
+        }
+
+    def variables(self) -> list[tf.Variable]:
+        """Returns the loss scale and the counters of good and bad steps, three variables."""
+        return self._tflsc_variables()
+
+    def _tflsc_variables(self) -> list[tf.Variable]:
+        return [self._loss_scale, self._num_good_steps, self._num_bad_steps]
+
+    @_scaler.reads("_loss_scale")
+    @_tf.do_not_convert
+    def get_loss_scale(self) -> tf.Tensor:
+        """Returns the current loss scale, a scalar float32 tensor."""
+        variable = self._loss_scale
+        return _tf.once_per_graph(variable, lambda: _state.read(variable))
+
+    @_scaler.updates_from_flag
+    @_tf.do_not_convert
+    def update_loss_scale(self, finite_grads: bool | tf.Tensor) -> Any:
+        """Updates the state by one step, once for all replicas.
+
+        Args:
+          finite_grads: scalar bool tensor or Python bool. In a replica context each replica's own
+            flag, and all have to be True for the step to count as finite.
+
+        Returns:
+          In graph mode a `tf.Operation` that updates the state when it is run; in eager mode None.
+
+        Raises:
+          ValueError: `finite_grads` is no scalar.
+          TypeError or ValueError: it is no bool.
+        """
+        return _update_everywhere(self, finite_grads, self._tflsc_variables())
+
+    def _tflsc_update_from_flag(self, finite: Any) -> Any:
+        periods: Any = (self._incr_every_n_steps, self._decr_every_n_nan_or_inf)
+        arguments = [_scalar(ratio, tf.float32) for ratio in (self._incr_ratio, self._decr_ratio)]
+        if any(map(tf.is_tensor, periods)):
+            arguments += [_scalar(period, tf.int32) for period in periods]
+            periods = None
+        largest = _update_rule.max_scale_before_overflow(self._incr_ratio)
+        rule = [_update_rule.exponential_step, [finite, *arguments], periods, largest]
+        with _tf.former_cond():
+            if _step.overrides(self, _EXPONENTIAL, "_reset_stats"):
+                return self._tflsc_update_and_reset(finite, periods or arguments[2:], rule)
+            update = _state.assign(self._tflsc_variables(), *rule)
+        return None if tf.executing_eagerly() else tf.group(*update)
+
+    def _tflsc_update_and_reset(self, finite: Any, periods: Any, rule: list[Any]) -> Any:
+        """Updates the state and has an override of `_reset_stats` reset the counters."""
+        variables = self._tflsc_variables()
+        with _state.scope_of(variables):
+            with tf.control_dependencies([finite]):
+                state = _update_rule.State(*map(_state.read, variables))
+            changes, _ = _update_rule.moves(state, finite, *periods)
+            with tf.control_dependencies([changes]):
+                update = _state.assign(variables, *rule, False)
+            if tf.executing_eagerly():
+                return self._reset_stats() if changes else None
+            with tf.control_dependencies(update):
+                return tf.group(tf1.cond(changes, self._reset_stats, tf.no_op))
+
+    def _reset_stats(self) -> Any:
+        """Sets both counters to zero; returns an operation, in eager mode None.
+
+        As r1.15's: an override is called whenever the scale changes.
+        """
+        update = _state.assign([self._num_good_steps, self._num_bad_steps], _zeros, [])
+        return None if tf.executing_eagerly() else tf.group(*update)
+
+
+_EXPONENTIAL = _step.as_written(ExponentialUpdateLossScaleManager)
+
+
+def _real(name: str, value: Any) -> Any:
+    """Returns a scale or ratio as a float, if its number is known."""
+    if _arguments.known_later(name, value, tf.float32):
+        return value
+    return _arguments.positive(name, value, TypeError)
+
+
+def _period(name: str, value: Any) -> Any:
+    """Returns a period as an int, if its number is known."""
+    if _arguments.known_later(name, value, tf.int32):
+        return value
+    return _arguments.period(name, value, "int32")
+
+
+def _known(value: Any) -> bool:
+    return not tf.is_tensor(value)
+
+
+def _update_everywhere(manager: Any, finite: Any, variables: list[Any]) -> Any:
+    """Updates a manager once for all replicas, and notifies its record."""
+    return _scaler.update_cross_replica(
+        lambda finite: _observers.update_observed(manager, finite, manager._tflsc_update_from_flag),
+        finite,
+        variables,
+    )
+
+
+def _scalar(value: Any, dtype: tf.DType) -> tf.Tensor:
+    """Returns a ratio or period, which may be a tensor or variable, as a tensor of this dtype."""
+    if not tf.is_tensor(value):
+        return tf.constant(value, dtype)
+    # A cast of a variable to its own dtype gives back the variable.
+    return tf.cast(tf.convert_to_tensor(value), dtype)
+
+
+def _zeros(counters: Any) -> list[Any]:
+    return [tf.zeros_like(counter) for counter in counters]
+
+
+for _public in (LossScaleManager, FixedLossScaleManager, ExponentialUpdateLossScaleManager):
+    _public.__module__ = "tf_lossscale_compat.contrib.mixed_precision"  # Where users find it.

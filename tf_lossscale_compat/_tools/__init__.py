@@ -1,0 +1,1 @@
+"""The commands of `tf-lossscale`; nothing else of the package imports them."""

@@ -1,0 +1,146 @@
+"""The command `tf-lossscale`: one subcommand for each tool."""
+
+import argparse
+import contextlib
+import importlib
+import os
+import platform
+import sys
+
+from tf_lossscale_compat import __version__
+
+try:
+    from importlib import metadata
+except ImportError:  # Python 3.7, where TensorFlow brings the package of that name.
+    try:
+        import importlib_metadata as metadata  # type: ignore[no-redef]
+    except ImportError:
+        metadata = None  # type: ignore[assignment]
+
+# Each command is a module of this package, which is imported when it is asked for: `migrate` and
+# `--help` need no TensorFlow and wait for none. A module brings `add_arguments(parser)` and
+# `run(args)`, which returns the exit code; the first line of its docstring stands here too.
+COMMANDS = {
+    "checkpoint": "Find the loss scale in a checkpoint, whatever wrote it, and put it into any"
+    " other kind.",
+    "demo": "Train a small float16 network on real data, without and with each kind of loss"
+    " scaling.",
+    "migrate": "Rewrite code and notebooks from TensorFlow's loss-scale APIs to this package's.",
+    "plot": "Draw the loss scale of training runs from their TensorBoard logs.",
+}
+MODULES = {
+    "checkpoint": "checkpoint._command",
+    "demo": "_tools.demo",
+    "migrate": "migrate",
+    "plot": "_tools.plot",
+}
+WITHOUT_TENSORFLOW = ("migrate",)
+
+
+# The distributions that a report of a fault should name.
+_TOLD = (
+    ("TensorFlow", ("tensorflow", "tensorflow-cpu", "tensorflow-gpu", "tf-nightly")),
+    ("Keras", ("keras",)),
+    ("tf_keras", ("tf-keras",)),
+    ("NumPy", ("numpy",)),
+)
+
+
+def _version_of(distributions):
+    """Returns the version of the first of these that is installed, without importing it."""
+    for name in distributions if metadata else ():
+        try:
+            return metadata.version(name)
+        except metadata.PackageNotFoundError:
+            pass
+    return None
+
+
+def _versions():
+    """Returns the versions of this package and of what it runs on, one line each."""
+    told = [("tf_lossscale_compat", __version__), ("Python", platform.python_version())]
+    told += [(name, _version_of(distributions)) for name, distributions in _TOLD]
+    return "\n".join(f"{name} {version}" for name, version in told if version)
+
+
+class _PrintVersions(argparse.Action):
+    """Prints the versions and ends the program; argparse's own would join the lines."""
+
+    def __init__(self, **kwargs):
+        super().__init__(nargs=0, help="show versions, also of Python, TensorFlow, Keras", **kwargs)
+
+    def __call__(self, parser, *unused, **also_unused):
+        print(_versions())
+        parser.exit()
+
+
+@contextlib.contextmanager
+def _quiet():
+    """Sends what is written to standard error nowhere; TensorFlow 2.21 logs before it is asked."""
+    kept, nowhere = os.dup(2), os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, 2)
+    try:
+        yield
+    finally:
+        os.dup2(kept, 2)
+        os.close(kept)
+        os.close(nowhere)
+
+
+def _import_tensorflow():
+    """Imports TensorFlow, after a line that says what the user waits for."""
+    with contextlib.ExitStack() as stack:
+        if "tensorflow" not in sys.modules:
+            print("tf-lossscale: importing TensorFlow ...", file=sys.stderr, flush=True)
+            if "TF_CPP_MIN_LOG_LEVEL" not in os.environ:
+                os.environ["TF_CPP_MIN_LOG_LEVEL"] = "3"
+                stack.enter_context(_quiet())
+        importlib.import_module("tf_lossscale_compat._core._tf")
+
+
+def _parser(argv):
+    parser = argparse.ArgumentParser(
+        prog="tf-lossscale", description="Tools around TensorFlow's removed loss-scale APIs."
+    )
+    parser.add_argument("--version", action=_PrintVersions)
+    commands = parser.add_subparsers(dest="command", metavar="COMMAND")
+    commands.required = True
+    # No option before the command takes a value.
+    asked = next((word for word in argv if not word.startswith("-")), None)
+    for name, summary in COMMANDS.items():
+        command = commands.add_parser(
+            name, help=summary, formatter_class=argparse.RawDescriptionHelpFormatter
+        )
+        if name != asked:
+            continue
+        if name not in WITHOUT_TENSORFLOW:
+            try:
+                _import_tensorflow()
+            except ImportError as error:  # It says what to install.
+                parser.error(str(error))
+        module = importlib.import_module(f"tf_lossscale_compat.{MODULES[name]}")
+        command.description = module.__doc__
+        module.add_arguments(command)
+        command.set_defaults(run=module.run)
+    return parser
+
+
+def main(argv=None):
+    """Runs one command.
+
+    Args:
+      argv: list of strings, what follows the program's name; None for `sys.argv`.
+
+    Returns:
+      The exit code: 0 when all went well, 2 for a call that cannot be served (bad arguments,
+      something missing), 1 for a failure under way, 130 when interrupted.
+    """
+    try:
+        argv = sys.argv[1:] if argv is None else argv
+        args = _parser(argv).parse_args(argv)
+        return args.run(args)
+    except SystemExit as stop:  # This is how argparse ends, after it has said why.
+        return stop.code if isinstance(stop.code, int) else 0
+    except KeyboardInterrupt:
+        print("tf-lossscale: interrupted", file=sys.stderr)
+        return 130

@@ -1,0 +1,153 @@
+"""One loss scale for several optimizers."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Iterable
+
+from tf_lossscale_compat._core import (
+    _agreement,
+    _arguments,
+    _keras_versions,
+    _ownership,
+    _scaler,
+    _step,
+    _tf,
+)
+from tf_lossscale_compat._scalers import _loss_scales
+
+if TYPE_CHECKING:
+    from tf_lossscale_compat._core import _types
+
+tf = _tf.tf
+
+
+def _has_loss_scale(optimizer: Any) -> bool:
+    names = [base.__name__ for base in type(optimizer).__mro__]
+    # Keras 3's optimizers may divide gradients by a factor by themselves.
+    return any("LossScaleOptimizer" in name for name in names) or bool(
+        getattr(optimizer, "loss_scale_factor", None)
+    )
+
+
+class _StepOfSeveral(_step.Optimizer):
+    """One step of several optimizers; `parts` are the slices of what each of them is given."""
+
+    def __init__(
+        self, optimizers: list[Any], parts: list[slice], agree: Any, observed: Any
+    ) -> None:
+        self._optimizers, self._parts = optimizers, parts
+        self.agree, self.observed = agree, observed
+
+    def apply(self, grads: list[Any], variables: list[Any]) -> Any:
+        applied = []
+        for optimizer, part in zip(self._optimizers, self._parts):
+            result = optimizer.apply_gradients(list(zip(grads[part], variables[part])))
+            if not isinstance(result, tf.Operation):
+                if _tf.in_plain_graph():
+                    raise ValueError(
+                        f"optimizers_and_gradients holds {optimizer!r}, which makes no operation "
+                        "for a Session. Call this in a tf.function."
+                    )
+                result = None  # What it is in a function; that runs what was made in it.
+            applied.append(_tf.as_operation(result))
+        return None if tf.executing_eagerly() else tf.group(*applied)
+
+
+def _flattened(optimizers_and_gradients: Any) -> Any:
+    """Returns optimizers, the slice of each, and the gradients and variables of all, four lists."""
+    optimizers: list[Any] = []
+    parts: list[slice] = []
+    all_grads: list[Any] = []
+    all_variables: list[Any] = []
+    for optimizer, grads_and_vars in optimizers_and_gradients:
+        if any(_has_loss_scale(each) for each in _tf.with_wrapped(optimizer)):
+            raise ValueError(
+                f"optimizers_and_gradients holds {optimizer!r}, which has a loss scale of its own. "
+                "Pass the optimizer that it wraps, without one."
+            )
+        grads_and_vars = list(grads_and_vars)
+        grads = [grad for grad, _ in grads_and_vars]
+        if all(grad is None for grad in grads):
+            raise ValueError(f"optimizers_and_gradients has no gradient for {optimizer!r}.")
+        _agreement.check_reduced(optimizer, grads)
+        optimizers.append(optimizer)
+        parts.append(slice(len(all_grads), len(all_grads) + len(grads)))
+        all_grads += grads
+        all_variables += [variable for _, variable in grads_and_vars]
+    if not optimizers:
+        raise ValueError("optimizers_and_gradients must hold pairs, and holds no optimizer.")
+    return optimizers, parts, all_grads, all_variables
+
+
+def _build(optimizer: Any, grads: list[Any], variables: list[Any]) -> None:
+    """Has a Keras optimizer make its variables; raises a ValueError if it knows others."""
+    if hasattr(optimizer, "build") and not getattr(optimizer, "built", False):
+        with tf.init_scope():  # Branches of a conditional are no place to make slot variables.
+            optimizer.build(_keras_versions.variables_to_build(grads, variables))
+    unknown = _keras_versions.unknown_to(optimizer, grads, variables)
+    if unknown:
+        names = ", ".join(variable.name for variable in unknown)
+        raise ValueError(
+            f"optimizers_and_gradients holds {optimizer!r}, which was built for other variables "
+            f"than {names}. Build it for all that it is to train."
+        )
+
+
+@_tf.do_not_convert
+def apply_if_finite(
+    loss_scale: _loss_scales.LossScale | _types.HasManagerMethods,
+    optimizers_and_gradients: Iterable[tuple[_types.HasApplyGradients, Iterable[tuple[Any, Any]]]],
+    *,
+    agree: _types.Agree | None = None,
+    enabled: bool = True,
+) -> Any:
+    """Applies gradients with several optimizers, all or none, and updates their loss scale once.
+
+    Scale each loss with `loss_scale()`, divide its gradients by the same, and call this once for a
+    step. If any gradient is not finite on any replica, no optimizer applies any.
+
+    Args:
+      loss_scale: `LossScale` or `LossScaleManager`.
+      optimizers_and_gradients: iterable of (optimizer, grads_and_vars) pairs: a
+        `tf.compat.v1.train.Optimizer` or a Keras optimizer, without a loss scale of its own, and an
+        iterable of (unscaled gradient, variable) pairs; a gradient may be None.
+      agree: function of a scalar bool tensor that returns its AND over all processes that train
+        together without `tf.distribute`, called once per step; or None. For Horovod's optimizers it
+        is Horovod's by itself.
+      enabled: bool; if False, every optimizer applies its gradients, whatever they are, and the
+        loss scale is left alone.
+
+    Returns:
+      In graph mode an operation; in eager mode None.
+
+    Raises:
+      TypeError: `loss_scale` is no loss scale, `agree` no function, or `enabled` no bool.
+      ValueError: an optimizer has a loss scale or no gradient, was built for other variables, is a
+        SyncReplicasOptimizer, is Horovod's and has not reduced any or adds up gradients that were
+        scaled differently; or this is called in a cross-replica context.
+    """
+    if not (_scaler.is_manager(loss_scale) or _scaler.has_methods(loss_scale, "update")):
+        raise TypeError(
+            f"loss_scale must be a LossScale or a LossScaleManager, got {loss_scale!r}."
+        )
+    in_use = loss_scale
+    if _arguments.flag("enabled", enabled):
+        _ownership.check(_ownership.TOGETHER, loss_scale)
+    else:
+        in_use = _loss_scales.FixedLossScale(1)
+    optimizers, parts, grads, variables = _flattened(optimizers_and_gradients)
+    scaler = _scaler.Scaler(in_use, skip_nonfinite=enabled)
+    agree = _agreement.one_of(
+        [_agreement.function_for(agree, optimizer, scaler) for optimizer in optimizers]
+    )
+    _step.check_place("apply_if_finite")
+    for optimizer, part in zip(optimizers, parts):
+        _build(optimizer, grads[part], variables[part])
+    if enabled:
+        _ownership.claim(_ownership.TOGETHER, loss_scale)
+    step = _StepOfSeveral(optimizers, parts, agree, _scaler.unwrap(loss_scale))
+    return _step.take(scaler, grads, variables, step, called="apply_if_finite")
+
+
+# Where users find it.
+apply_if_finite.__module__ = "tf_lossscale_compat"

@@ -1,0 +1,63 @@
+"""TensorFlow's auto-mixed-precision rewrite of graphs, with a loss scale around the optimizer."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from tf_lossscale_compat._core import _keras_versions, _tf
+from tf_lossscale_compat._v1._optimizers import MixedPrecisionLossScaleOptimizer
+
+if TYPE_CHECKING:
+    from tf_lossscale_compat._core import _types
+
+
+def enable_mixed_precision_graph_rewrite(
+    opt: _types.HasApplyGradients, loss_scale: _types.Identifier = "dynamic"
+) -> Any:
+    """Wraps `opt` with a loss scale and turns TensorFlow's auto-mixed-precision rewrite on.
+
+    The rewrite makes float32 graphs compute in float16 where that is safe, on hardware that gains
+    by it; sessions and functions of `tf.function` made from now on are rewritten.
+
+    Args:
+      opt: a `tf.compat.v1.train.Optimizer` or a Keras optimizer.
+      loss_scale: a `LossScale` or what `loss_scale.get` takes, but not None.
+
+    Returns:
+      A `MixedPrecisionLossScaleOptimizer`, or of a Keras optimizer a
+      `keras.mixed_precision.experimental.LossScaleOptimizer`.
+
+    Raises:
+      ValueError: `opt` is neither or has a loss scale already, or `loss_scale` is None or
+        no loss scale. The rewrite stays as it was.
+
+    Source: TensorFlow r1.14-2.x `tf.train.experimental.enable_mixed_precision_graph_rewrite`.
+    """
+    # TensorFlow's own classes are not all public; they have the same names.
+    names = {cls.__name__ for cls in type(opt).__mro__}
+    if names & {"LossScaleOptimizer", MixedPrecisionLossScaleOptimizer.__name__}:
+        raise ValueError(f"opt has a loss scale already, got {opt!r}.")
+    was_enabled = _tf.graph_rewrite_is_enabled()
+    _tf.set_graph_rewrite(True)
+    try:
+        if _keras_versions.is_optimizer(opt):
+            from tf_lossscale_compat.keras.mixed_precision import experimental  # Imports Keras.
+
+            return experimental.LossScaleOptimizer(opt, loss_scale)
+        of_v1: Any = opt
+        return MixedPrecisionLossScaleOptimizer(of_v1, loss_scale)
+    except Exception:
+        _tf.set_graph_rewrite(was_enabled)
+        raise
+
+
+def disable_mixed_precision_graph_rewrite() -> None:
+    """Turns TensorFlow's auto-mixed-precision rewrite off again, for sessions and functions.
+
+    Source: TensorFlow r1.14-2.x `tf.train.experimental.disable_mixed_precision_graph_rewrite`.
+    """
+    _tf.set_graph_rewrite(False)
+
+
+for _public in (enable_mixed_precision_graph_rewrite, disable_mixed_precision_graph_rewrite):
+    _public.__module__ = "tf_lossscale_compat.train.experimental"  # Where users find it.

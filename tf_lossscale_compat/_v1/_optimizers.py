@@ -1,0 +1,704 @@
+"""Loss-scale optimizers around `tf.compat.v1.train.Optimizer`s: contrib's of r1.15 and r2.0's."""
+
+from __future__ import annotations
+
+import numbers
+import sys
+from typing import TYPE_CHECKING, Any, Callable, Iterable, NoReturn
+
+from tf_lossscale_compat._core import (
+    _agreement,
+    _arguments,
+    _gradients,
+    _keras_versions,
+    _observers,
+    _ownership,
+    _replicas,
+    _scaler,
+    _step,
+    _sync_replicas,
+    _tf,
+)
+from tf_lossscale_compat._scalers import _loss_scales, _managers
+
+if TYPE_CHECKING:
+    import tensorflow as tf
+
+    from tf_lossscale_compat._core import _types
+else:
+    tf = _tf.tf
+
+tf1 = _tf.tf1
+
+_KERAS_HINT = (
+    "A Keras optimizer is wrapped by "
+    "tf_lossscale_compat.keras.mixed_precision.experimental.LossScaleOptimizer instead."
+)
+
+
+def _name_of(opt: Any, otherwise: str) -> str:
+    """Returns an optimizer's name, or `otherwise` where it has none."""
+    try:
+        return opt.get_name()
+    except AttributeError:  # Such as one that has not called its base class' constructor.
+        return otherwise
+
+
+def _never_called(self: Any, *args: Any, **kwargs: Any) -> NoReturn:
+    raise RuntimeError("The wrapped optimizer applies gradients, not this one.")
+
+
+class _StepOfV1(_step.Optimizer):
+    """One step of a v1 optimizer.
+
+    Attributes:
+      given: str, the argument that the gradients come from, for errors.
+      global_step: variable to increment if the gradients are applied, or None.
+      name: str, the step's name, or None.
+      inner_name: str, the name of the wrapped optimizer's operation, or None.
+    """
+
+    def __init__(self, owner: _BaseLossScaleOptimizer, given: str, global_step: Any, name: Any):
+        self.observed, self.wrapped, self.agree = owner, owner._tflsc_wrapped, owner._tflsc_agree
+        self.given, self.global_step, self.name = given, global_step, name
+        self.inner_name = name
+        self._apply_everywhere = owner._tflsc_apply_everywhere()
+
+    def apply(self, grads: list[Any], variables: list[Any]) -> Any:
+        pairs = list(zip(grads, variables))
+        return self.wrapped.apply_gradients(pairs, self.global_step, self.inner_name)
+
+    def apply_everywhere(self, grads: list[Any], variables: list[Any]) -> Any:
+        if self._apply_everywhere is None:
+            return super().apply_everywhere(grads, variables)
+        strategy, pairs = tf.distribute.get_strategy(), tuple(zip(grads, variables))
+        return _tf.as_operation(
+            self._apply_everywhere(strategy, pairs, self.global_step, self.inner_name)
+        )
+
+
+class _BaseLossScaleOptimizer(_tf.Optimizer):
+    """Scales the loss, unscales the gradients, and applies them if the step is not to be skipped.
+
+    What the two public classes share; they differ in where the scale comes from and what decides.
+    """
+
+    # Also of subclasses that leave out the constructors.
+    _tflsc_agree = None
+    _tflsc_enabled = True
+
+    def __init__(self, opt: Any) -> None:
+        super().__init__(
+            use_locking=getattr(opt, "_use_locking", False),
+            name=_name_of(opt, type(opt).__name__),
+        )
+        if isinstance(opt, _tf.Trackable):
+            self._track_trackable(opt, "base_optimizer")
+
+    # Whether a callable loss is called at once in a graph for a Session. r1.15's optimizer did, so
+    # the one it wrapped needed not take callables.
+    _tflsc_calls_loss_in_graphs = False
+
+    @property
+    def _tflsc_wrapped(self) -> Any:
+        """The optimizer that computes and applies gradients."""
+        raise NotImplementedError
+
+    @property
+    def _tflsc_loss_scale_in_use(self) -> Any:
+        """The loss scale or manager that is in force."""
+        return self.__dict__["_tflsc_loss_scale_in_use"]
+
+    @_tflsc_loss_scale_in_use.setter
+    def _tflsc_loss_scale_in_use(self, loss_scale: Any) -> None:
+        # Code in the wild replaces it at run time; checkpoints are to hold what is in force.
+        if "_tflsc_loss_scale_in_use" in self.__dict__:
+            scaler = _scaler.Scaler(loss_scale, self._tflsc_skips_nonfinite)
+            scaler.check_reciprocal()
+            agree = _agreement.function_for(
+                self._tflsc_agree, getattr(self, "_tflsc_wrapped", None), scaler
+            )
+            _ownership.claim(_ownership.V1, loss_scale)
+            self._tflsc_agree = agree
+        self.__dict__["_tflsc_loss_scale_in_use"] = loss_scale
+        # Subclasses may set it before Optimizer's constructor has made what tracking needs, or not
+        # call that at all.
+        if isinstance(loss_scale, _tf.Trackable) and hasattr(self, "_non_slot_dict"):
+            self._track_trackable(loss_scale, "loss_scale", overwrite=True)
+
+    @property
+    def _tflsc_skips_nonfinite(self) -> bool:
+        """Steps that are not finite are skipped, whatever the loss scale says."""
+        return False
+
+    def _tflsc_reciprocal(self, scale: tf.Tensor) -> tf.Tensor:
+        """Returns what gradients are multiplied with, as the original computes it."""
+        return 1.0 / scale
+
+    def _tflsc_graph_form(self, name: str | None, scaler: _scaler.Scaler) -> _step.GraphForm:
+        """Returns the form of the original's graph for a step of this name."""
+        raise NotImplementedError
+
+    def _tflsc_inner_name(self, name: str | None, scaler: _scaler.Scaler) -> str | None:
+        """Returns the name that the original gave the wrapped optimizer's operation."""
+        return name
+
+    def _tflsc_apply_everywhere(self) -> Any:
+        """Returns a subclass' own method that has all replicas apply gradients, or None."""
+
+    def compute_gradients(
+        self,
+        loss: tf.Tensor | Callable[[], tf.Tensor],
+        var_list: Any = None,
+        gate_gradients: int = _tf.Optimizer.GATE_OP,
+        aggregation_method: int | None = None,
+        colocate_gradients_with_ops: bool = False,
+        grad_loss: Any = None,
+    ) -> list[tuple[Any, Any]]:
+        """Returns gradients of `loss`, computed with the loss scaled up and then scaled down.
+
+        Args:
+          loss: float tensor or callable that returns one; in eager mode a callable.
+          var_list: variables to differentiate with respect to; None for all trainable ones.
+          gate_gradients: this and the following are handed to the wrapped optimizer, see
+            `tf.compat.v1.train.Optimizer.compute_gradients`.
+          aggregation_method: see there.
+          colocate_gradients_with_ops: see there.
+          grad_loss: see there.
+
+        Returns:
+          A list of (gradient, variable) pairs. A gradient has the dtype that the wrapped optimizer
+          gave it, is `tf.IndexedSlices` where that was, and None where the loss does not depend on
+          the variable.
+        """
+        options = {
+            "var_list": var_list,
+            "gate_gradients": gate_gradients,
+            "aggregation_method": aggregation_method,
+            "colocate_gradients_with_ops": colocate_gradients_with_ops,
+            "grad_loss": grad_loss,
+        }
+        if not self._tflsc_enabled:
+            return list(self._tflsc_gradients(loss, options))
+        scale = self._tflsc_scaler().scale()
+        return self._tflsc_unscaled(self._tflsc_scaled_gradients(loss, scale, options), scale)
+
+    def _tflsc_scaled_gradients(
+        self, loss: Any, scale: tf.Tensor, options: dict[str, Any]
+    ) -> list[tuple[Any, Any]]:
+        """Returns pairs of gradients of the loss times `scale` and their variables."""
+        if callable(loss) and self._tflsc_calls_loss_in_graphs and _tf.in_plain_graph():
+            loss = loss()
+        scaled_loss = self._tflsc_scaled_loss(loss, scale)
+        return list(self._tflsc_gradients(scaled_loss, options))
+
+    def _tflsc_gradients(self, loss: Any, options: dict[str, Any]) -> Any:
+        """Has the wrapped optimizer compute gradients, called as the original calls it."""
+        return self._tflsc_wrapped.compute_gradients(loss, **options)
+
+    def _tflsc_scaled_loss(self, loss: Any, scale: tf.Tensor) -> Any:
+        """Returns a loss, a tensor or a function, times `scale`."""
+        if callable(loss):
+            return lambda: _gradients.scale_loss(loss(), scale)
+        return _gradients.scale_loss(loss, scale)
+
+    def _tflsc_unscaled(
+        self, grads_and_vars: list[tuple[Any, Any]], scale: tf.Tensor
+    ) -> list[tuple[Any, Any]]:
+        """Returns these pairs with gradients divided by `scale`."""
+        raise NotImplementedError
+
+    def _tflsc_to_unscale(self, grads: list[Any]) -> list[Any]:
+        """Returns gradients as they are to be divided."""
+        return grads
+
+    # Methods of the original. Where a subclass has its own, `minimize` unscales gradients before it
+    # hands them on.
+    _tflsc_hooks: tuple[str, ...] = ("compute_gradients", "apply_gradients")
+
+    def minimize(
+        self,
+        loss: tf.Tensor | Callable[[], tf.Tensor],
+        global_step: Any = None,
+        var_list: Any = None,
+        gate_gradients: int = _tf.Optimizer.GATE_OP,
+        aggregation_method: int | None = None,
+        colocate_gradients_with_ops: bool = False,
+        name: str | None = None,
+        grad_loss: Any = None,
+    ) -> Any:
+        """Computes gradients and applies them: `compute_gradients` and `apply_gradients` in one.
+
+        Args:
+          loss: see `compute_gradients`, as all that are not named here.
+          global_step: see `apply_gradients`.
+          var_list: see there.
+          gate_gradients: see there.
+          aggregation_method: see there.
+          colocate_gradients_with_ops: see there.
+          name: see `apply_gradients`.
+          grad_loss: see there.
+
+        Returns:
+          In graph mode an operation; in eager mode None.
+
+        Raises:
+          ValueError: called in a cross-replica context, or there is no gradient.
+        """
+        options = {
+            "var_list": var_list,
+            "gate_gradients": gate_gradients,
+            "aggregation_method": aggregation_method,
+            "colocate_gradients_with_ops": colocate_gradients_with_ops,
+            "grad_loss": grad_loss,
+        }
+        # Nobody sees the gradients between, so that they can be divided where they are applied.
+        if self._tflsc_enabled and not self._tflsc_overrides(*self._tflsc_hooks):
+            scaler = self._tflsc_scaler()
+            scale = scaler.scale()
+            grads_and_vars = self._tflsc_scaled_gradients(loss, scale, options)
+            grads = self._tflsc_to_unscale([grad for grad, _ in grads_and_vars])
+            variables = [var for _, var in grads_and_vars]
+            step = _StepOfV1(self, "loss", global_step, name)
+            unscaling = _gradients.Unscaling(self._tflsc_reciprocal(scale))
+            return self._tflsc_take_step(step, scaler, grads, variables, unscaling)
+        return super().minimize(loss, global_step, name=name, **options)
+
+    @_tf.do_not_convert
+    def apply_gradients(
+        self,
+        grads_and_vars: Iterable[tuple[Any, Any]],
+        global_step: Any = None,
+        name: str | None = None,
+    ) -> Any:
+        """Applies unscaled gradients, unless the step is to be skipped, and updates the loss scale.
+
+        A skipped step changes no variable, no slot and not `global_step`. The loss scale is updated
+        once for each step, and on all replicas alike.
+
+        Args:
+          grads_and_vars: iterable of (gradient, variable) pairs; a gradient may be None.
+          global_step: variable to increment by one if the gradients are applied, or None.
+          name: str, name of the returned operation, or None.
+
+        Returns:
+          In graph mode an operation; in eager mode None.
+
+        Raises:
+          ValueError: called in a cross-replica context, or there is no gradient.
+        """
+        return self._tflsc_apply(list(grads_and_vars), global_step, name)
+
+    def _tflsc_apply(
+        self, grads_and_vars: list[tuple[Any, Any]], global_step: Any, name: str | None
+    ) -> Any:
+        """Takes a step as `apply_gradients` does."""
+        grads = [grad for grad, _ in grads_and_vars]
+        variables = [var for _, var in grads_and_vars]
+        step = _StepOfV1(self, "grads_and_vars", global_step, name)
+        return self._tflsc_take_step(step, self._tflsc_scaler(), grads, variables)
+
+    def _tflsc_scaler(self) -> _scaler.Scaler:
+        """Returns the `Scaler` of one step: users replace the loss scale between steps."""
+        return _scaler.Scaler(self._tflsc_loss_scale_in_use, self._tflsc_skips_nonfinite)
+
+    def _tflsc_overrides(self, *names: str) -> bool:
+        """Returns whether this optimizer or its class overrides one of the original's methods."""
+        raise NotImplementedError
+
+    @_tf.do_not_convert
+    def _tflsc_take_step(
+        self,
+        step: _StepOfV1,
+        scaler: _scaler.Scaler,
+        grads: list[Any],
+        variables: list[Any],
+        unscaling: _gradients.Unscaling | None = None,
+        called: str | None = "apply_gradients",
+    ) -> Any:
+        """Takes a step; see `_step.take`."""
+        if not [grad for grad in grads if grad is not None]:
+            names = [getattr(var, "name", var) for var in variables]
+            raise ValueError(f"{step.given} has no gradient for any variable, got {names!r}.")
+        form = self._tflsc_graph_form(step.name, scaler)
+        step.inner_name = self._tflsc_inner_name(step.name, scaler)
+        taken = _step.take(
+            scaler, grads, variables, step, called=called, unscaling=unscaling, form=form
+        )
+        if taken is None:  # In eager mode.
+            return None
+        return _sync_replicas.reopen_accumulators(taken, grads, variables, step.global_step)
+
+    def variables(self) -> list[tf.Variable]:
+        """Returns the variables of the wrapped optimizer and of the loss scale, a list."""
+        return _tf.variables_of(self._tflsc_wrapped) + _scaler.variables(
+            self._tflsc_loss_scale_in_use
+        )
+
+    def get_slot(self, var: Any, name: str) -> Any:
+        """Returns the wrapped optimizer's slot variable `name` for `var`, or None."""
+        return self._tflsc_wrapped.get_slot(var, name)
+
+    def get_slot_names(self) -> list[str]:
+        """Returns the names of the wrapped optimizer's slots, a list of str."""
+        # A checkpoint finds the slots through the child base_optimizer. Naming them here too would
+        # save them twice, which TensorFlow refuses.
+        if _tf.called_by_checkpointing():
+            return []
+        return self._tflsc_wrapped.get_slot_names()
+
+    def get_name(self) -> str:
+        """Returns the wrapped optimizer's name."""
+        return _name_of(self._tflsc_wrapped, self._name)
+
+    def _create_or_restore_slot_variable(self, *args: Any, **kwargs: Any) -> Any:
+        # A checkpoint of the wrapped optimizer alone, restored into this one.
+        return self._tflsc_wrapped._create_or_restore_slot_variable(*args, **kwargs)
+
+    _apply_dense = _apply_sparse = _never_called
+    _resource_apply_dense = _resource_apply_sparse = _never_called
+
+
+_FORM_OF_CONTRIB = _step.GraphForm(cond=_tf.cond)
+
+
+class LossScaleOptimizer(_BaseLossScaleOptimizer):
+    """Wraps an optimizer with the loss scale of a manager; non-finite steps are skipped.
+
+    Public as `contrib.mixed_precision.LossScaleOptimizer`.
+
+    Example::
+
+        opt = tf.compat.v1.train.AdamOptimizer(1e-3)
+        manager = ExponentialUpdateLossScaleManager(2**15, incr_every_n_steps=1000)
+        train_op = LossScaleOptimizer(opt, manager).minimize(loss, global_step=step)
+
+    Source: TensorFlow r1.15 `tf.contrib.mixed_precision.LossScaleOptimizer`. Beyond it, None
+    gradients are carried through, sparse gradients can be kept, `variables()` and the slots can be
+    asked for.
+    """
+
+    _tflsc_calls_loss_in_graphs = True
+    _tflsc_keep_sparse = False  # Also of subclasses that leave out this constructor.
+
+    def __init__(
+        self,
+        opt: _types.HasOptimizerMethods,
+        loss_scale_manager: _types.HasManagerMethods | _types.Identifier,
+        *,
+        keep_sparse: bool = False,
+        agree: _types.Agree | None = None,
+        enabled: bool = True,
+    ) -> None:
+        """Wraps `opt`.
+
+        Args:
+          opt: a `tf.compat.v1.train.Optimizer`, or anything with its `compute_gradients` and
+            `apply_gradients`.
+          loss_scale_manager: a `LossScaleManager`, or anything with its two methods. Beyond r1.15
+            also a `LossScale` or what `loss_scale.get` takes.
+          keep_sparse: bool. `compute_gradients` makes `tf.IndexedSlices` dense, as r1.15 did; with
+            True they stay sparse, which takes less memory and makes Momentum, RMSProp and clipping
+            by the global norm compute other numbers. Beyond r1.15.
+          agree: function of a scalar bool tensor that returns its AND over all processes that train
+            together without `tf.distribute`, called once per step; or None. Around Horovod's
+            optimizer it is Horovod's by itself. Beyond r1.15.
+          enabled: bool; if False, losses, gradients and steps are those of `opt`, the manager is
+            left alone, and the loss scale is 1. Beyond r1.15.
+
+        Raises:
+          TypeError: `opt` or `loss_scale_manager` lacks these methods, `agree` is no function, or
+            `enabled` no bool.
+          ValueError: `loss_scale_manager` is no loss scale, the strategy in scope is unsupported,
+            Horovod's optimizer adds up gradients that were scaled differently, or `opt` is a
+            SyncReplicasOptimizer, which belongs around this one.
+        """
+        # Some Keras optimizers have methods of these names, which mean something else.
+        if not _scaler.has_methods(opt, "compute_gradients", "apply_gradients") or (
+            _keras_versions.is_optimizer(opt)
+        ):
+            raise TypeError(
+                "opt must have compute_gradients and apply_gradients, as a "
+                f"tf.compat.v1.train.Optimizer does, got {opt!r}. {_KERAS_HINT}"
+            )
+        _replicas.check_strategy()
+        manager = _as_manager(loss_scale_manager if _arguments.flag("enabled", enabled) else 1)
+        scaler = _scaler.Scaler(_inside(manager), enabled)
+        scaler.check_reciprocal()
+        agree = _agreement.function_for(agree, opt, scaler)
+        super().__init__(opt)
+        self._opt = opt
+        self._tflsc_agree, self._tflsc_enabled = agree, enabled
+        self._loss_scale_manager = manager
+        self._tflsc_keep_sparse = bool(keep_sparse)
+        _ownership.claim(_ownership.V1, self._tflsc_loss_scale_in_use)
+
+    @property
+    def _tflsc_wrapped(self) -> Any:
+        return self._opt
+
+    def _tflsc_overrides(self, *names: str) -> bool:
+        return _step.overrides(self, _CONTRIB, *names)
+
+    @property
+    def _loss_scale_manager(self) -> Any:
+        return self.__dict__["_tflsc_manager_given"]
+
+    @_loss_scale_manager.setter
+    def _loss_scale_manager(self, manager: Any) -> None:
+        self._tflsc_loss_scale_in_use = _inside(manager)
+        self.__dict__["_tflsc_manager_given"] = manager
+
+    _tflsc_hooks = (*_BaseLossScaleOptimizer._tflsc_hooks, "_down_scale")
+
+    def _tflsc_unscaled(
+        self, grads_and_vars: list[tuple[Any, Any]], scale: tf.Tensor
+    ) -> list[tuple[Any, Any]]:
+        return self._down_scale(grads_and_vars, scale)
+
+    def _down_scale(
+        self, grads_vars: list[tuple[Any, Any]], loss_scale: tf.Tensor
+    ) -> list[tuple[Any, Any]]:
+        """Divides gradients by the loss scale, as r1.15's; `compute_gradients` calls it."""
+        grads = self._tflsc_to_unscale([grad for grad, _ in grads_vars])
+        unscaled = _gradients.unscale(grads, self._tflsc_reciprocal(loss_scale))
+        return list(zip(unscaled, [var for _, var in grads_vars]))
+
+    def _tflsc_to_unscale(self, grads: list[Any]) -> list[Any]:
+        if self._tflsc_keep_sparse:
+            return grads
+        return [
+            tf.convert_to_tensor(grad) if isinstance(grad, tf.IndexedSlices) else grad
+            for grad in grads
+        ]
+
+    def _tflsc_reciprocal(self, scale: tf.Tensor) -> tf.Tensor:
+        return tf.math.reciprocal(scale)
+
+    @property
+    def _tflsc_skips_nonfinite(self) -> bool:
+        return self._tflsc_enabled
+
+    def _tflsc_graph_form(self, name: str | None, scaler: _scaler.Scaler) -> _step.GraphForm:
+        return _FORM_OF_CONTRIB
+
+
+class MixedPrecisionLossScaleOptimizer(_BaseLossScaleOptimizer):
+    """Wraps an optimizer with a `LossScale`, which also decides what is skipped.
+
+    Public as `train.experimental.MixedPrecisionLossScaleOptimizer`.
+
+    Example::
+
+        opt = tf.compat.v1.train.MomentumOptimizer(0.1, 0.9)
+        train_op = MixedPrecisionLossScaleOptimizer(opt, "dynamic").minimize(loss)
+
+    Source: TensorFlow r1.14-2.x
+    `tf.compat.v1.train.experimental.MixedPrecisionLossScaleOptimizer`.
+    """
+
+    def __init__(
+        self,
+        opt: _types.HasOptimizerMethods,
+        loss_scale: _types.Identifier,
+        *,
+        agree: _types.Agree | None = None,
+        enabled: bool = True,
+    ) -> None:
+        """Wraps `opt`.
+
+        Args:
+          opt: a `tf.compat.v1.train.Optimizer`.
+          loss_scale: a `LossScale` or what `loss_scale.get` takes, but not None.
+          agree: function of a scalar bool tensor that returns its AND over all processes that train
+            together without `tf.distribute`, called once per step; or None. Around Horovod's
+            optimizer it is Horovod's by itself. Beyond r2.0.
+          enabled: bool; if False, losses, gradients and steps are those of `opt`, the loss scale
+            that was given is left alone, and the one in force is 1. Beyond r2.0.
+
+        Raises:
+          TypeError: `agree` is no function, or `enabled` no bool.
+          ValueError: `opt` is no v1 optimizer, `loss_scale` is None or no loss scale, the strategy
+            in scope is unsupported, Horovod's optimizer adds up gradients that were scaled
+            differently, or `opt` is a SyncReplicasOptimizer, which belongs around this one, and
+            `loss_scale` may skip a step.
+        """
+        if not isinstance(opt, _tf.Optimizer):
+            raise ValueError(
+                "opt must be an instance of tf.compat.v1.train.Optimizer, "
+                f"got {opt!r}. {_KERAS_HINT}"
+            )
+        if loss_scale is None:
+            raise ValueError("loss_scale cannot be None")
+        _replicas.check_strategy()
+        loss_scale = _loss_scales.get(loss_scale if _arguments.flag("enabled", enabled) else 1)
+        scaler = _scaler.Scaler(loss_scale)
+        scaler.check_reciprocal()
+        agree = _agreement.function_for(agree, opt, scaler)
+        super().__init__(opt)
+        self._optimizer = opt
+        self._tflsc_agree, self._tflsc_enabled = agree, enabled
+        self._loss_scale = loss_scale
+        _ownership.claim(_ownership.V1, loss_scale)
+
+    @property
+    def _tflsc_wrapped(self) -> Any:
+        return self._optimizer
+
+    def _tflsc_overrides(self, *names: str) -> bool:
+        return _step.overrides(self, _MIXED_PRECISION, *names)
+
+    @property
+    def _loss_scale(self) -> Any:
+        return self._tflsc_loss_scale_in_use
+
+    @_loss_scale.setter
+    def _loss_scale(self, loss_scale: Any) -> None:
+        self._tflsc_loss_scale_in_use = loss_scale
+
+    _tflsc_hooks = (
+        *_BaseLossScaleOptimizer._tflsc_hooks,
+        "_distributed_apply",
+        "_doing_dynamic_loss_scaling",
+        "_scale_grad",
+        "_unscale_grads",
+    )
+
+    def _tflsc_gradients(self, loss: Any, options: dict[str, Any]) -> Any:
+        return self._optimizer.compute_gradients(loss=loss, **options)
+
+    def _tflsc_scaled_loss(self, loss: Any, scale: tf.Tensor) -> Any:
+        if self._tflsc_overrides("_scale_loss"):
+            return self._scale_loss(loss)
+        return super()._tflsc_scaled_loss(loss, scale)
+
+    def _tflsc_unscaled(
+        self, grads_and_vars: list[tuple[Any, Any]], scale: tf.Tensor
+    ) -> list[tuple[Any, Any]]:
+        grads = [grad for grad, _ in grads_and_vars]
+        if self._tflsc_overrides("_unscale_grads", "_scale_grad"):
+            grads = self._unscale_grads(grads)
+        else:
+            grads = _gradients.unscale(grads, self._tflsc_reciprocal(scale))
+        return list(zip(grads, [var for _, var in grads_and_vars]))
+
+    def _tflsc_apply(
+        self, grads_and_vars: list[tuple[Any, Any]], global_step: Any, name: str | None
+    ) -> Any:
+        overrides = self._tflsc_overrides
+        if not overrides("_doing_dynamic_loss_scaling", "_distributed_apply"):
+            return super()._tflsc_apply(grads_and_vars, global_step, name)
+        if overrides("_doing_dynamic_loss_scaling") and not self._doing_dynamic_loss_scaling():
+            return self._optimizer.apply_gradients(grads_and_vars, global_step, name)
+        if not (overrides("_distributed_apply") and self._doing_dynamic_loss_scaling()):
+            return super()._tflsc_apply(grads_and_vars, global_step, name)
+        _step.check_place("apply_gradients")
+        return tf.distribute.get_replica_context().merge_call(
+            self._distributed_apply, args=(tuple(grads_and_vars), global_step, name)
+        )
+
+    # What follows are r2.0's methods, which a step calls if a subclass overrides them. They are not
+    # handed the scale, and read it anew: without them the same one scales and unscales.
+
+    def _doing_dynamic_loss_scaling(self) -> bool:
+        """Returns False where steps are applied without asking the loss scale."""
+        return not _scaler.Scaler(self._loss_scale).applies_all
+
+    def _scale_loss(self, loss: Any) -> Any:
+        """Multiplies a loss, a tensor or a function, with the loss scale."""
+        return super()._tflsc_scaled_loss(loss, _scaler.scale(self._loss_scale))
+
+    def _unscale_grads(self, grads: list[Any]) -> list[Any]:
+        """Divides gradients by the loss scale."""
+        reciprocal = self._tflsc_reciprocal(_scaler.scale(self._loss_scale))
+        return [None if grad is None else self._scale_grad(grad, reciprocal) for grad in grads]
+
+    def _scale_grad(self, grad: Any, loss_scale_reciprocal: tf.Tensor) -> Any:
+        """Multiplies one gradient with one over the loss scale."""
+        return _gradients.unscale([grad], loss_scale_reciprocal)[0]
+
+    def _distributed_apply(
+        self, distribution: Any, grads_and_vars: Any, global_step: Any = None, name: Any = None
+    ) -> Any:
+        """Takes a step in the cross-replica context; gradients may be one for each replica."""
+        step = _StepOfV1(self, "grads_and_vars", global_step, name)
+        grads = [grad for grad, _ in grads_and_vars]
+        variables = [var for _, var in grads_and_vars]
+        return self._tflsc_take_step(step, self._tflsc_scaler(), grads, variables, called=None)
+
+    def _apply_gradients(
+        self, distribution: Any, grads_and_vars: Any, global_step: Any, name: str | None
+    ) -> Any:
+        """Has the wrapped optimizer apply gradients in each replica."""
+
+        def apply(grads_and_vars: Any) -> Any:
+            return self._optimizer.apply_gradients(grads_and_vars, global_step, name)
+
+        return _replicas.call_for_each_replica(apply, (grads_and_vars,))
+
+    def _tflsc_apply_everywhere(self) -> Any:
+        return self._apply_gradients if self._tflsc_overrides("_apply_gradients") else None
+
+    def _tflsc_graph_form(self, name: str | None, scaler: _scaler.Scaler) -> _step.GraphForm:
+        # Where all steps are applied, the wrapped one's operation will do.
+        name = None if scaler.applies_all else name or self.get_name()
+        return _step.GraphForm(scale_first=True, name=name)
+
+    def _tflsc_inner_name(self, name: str | None, scaler: _scaler.Scaler) -> str | None:
+        if scaler.applies_all:
+            return name
+        # The same string in each replica, or it would become one value per replica.
+        return sys.intern(f"{name or self.get_name()}-wrapped")
+
+
+_CONTRIB = _step.as_written(LossScaleOptimizer)
+_MIXED_PRECISION = _step.as_written(MixedPrecisionLossScaleOptimizer)
+
+
+class _LossScaleManagerAdapter(_managers.LossScaleManager):
+    """A manager that takes its scale from a `LossScale`."""
+
+    _tflsc_wraps_loss_scale = True
+
+    def __init__(self, loss_scale: _loss_scales.LossScale) -> None:
+        self.loss_scale = loss_scale
+
+    def get_loss_scale(self) -> tf.Tensor:
+        return self.loss_scale()
+
+    def update_loss_scale(self, finite_grads: bool | tf.Tensor) -> Any:
+        return _scaler.update_cross_replica(
+            lambda finite: _observers.update_observed(
+                self.loss_scale, finite, _scaler.Scaler(self.loss_scale).update
+            ),
+            finite_grads,
+            self.variables(),
+        )
+
+    def variables(self) -> list[tf.Variable]:
+        return _scaler.variables(self.loss_scale)
+
+
+def _inside(manager: Any) -> Any:
+    """Returns the `LossScale` that a manager takes its scale from, or else the manager."""
+    return manager.loss_scale if isinstance(manager, _LossScaleManagerAdapter) else manager
+
+
+def _as_manager(identifier: Any) -> Any:
+    """Returns a loss-scale manager for a manager, a `LossScale`, or what `loss_scale.get` takes."""
+    if _scaler.is_manager(identifier):
+        return identifier
+    if isinstance(identifier, _loss_scales.ManagerLossScale):
+        return identifier.manager
+    known: Any = (_loss_scales.LossScale, dict, str, numbers.Real)
+    if not isinstance(identifier, known):
+        raise TypeError(
+            "loss_scale_manager must be a LossScaleManager, or a LossScale, number, 'dynamic' or "
+            f"config dict, got {identifier!r}."
+        )
+    return _LossScaleManagerAdapter(_loss_scales.get(identifier))
+
+
+# Where users find them.
+LossScaleOptimizer.__module__ = "tf_lossscale_compat.contrib.mixed_precision"
+MixedPrecisionLossScaleOptimizer.__module__ = "tf_lossscale_compat.train.experimental"

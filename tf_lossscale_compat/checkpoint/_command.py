@@ -1,0 +1,49 @@
+"""Find the loss scale in a checkpoint, whatever wrote it, and show it.
+
+`tf_lossscale_compat.checkpoint.assign` puts it into any other kind.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+
+from tf_lossscale_compat.checkpoint._reader import CheckpointError, find, read, scale_text
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Adds this command's options to an `argparse` parser."""
+    actions = parser.add_subparsers(dest="action", metavar="ACTION")
+    actions.required = True
+    show = actions.add_parser(
+        "show",
+        help="show the loss scales in a checkpoint",
+        description="Shows the dynamic loss scales in a checkpoint, which is only read. Exit code "
+        "1 if there is none or it cannot be read.",
+    )
+    show.add_argument(
+        "path",
+        metavar="PATH",
+        help="prefix of a TensorFlow checkpoint, folder of checkpoints (the latest), SavedModel, "
+        ".keras, .weights.h5 or .h5 file",
+    )
+    show.add_argument("--json", action="store_true", help="write JSON instead of a table")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Runs the command; returns the exit code."""
+    try:
+        states = find(args.path) or [read(args.path)]  # Raises, and says what there is instead.
+    except CheckpointError as error:
+        print(f"tf-lossscale checkpoint: {error}", file=sys.stderr)
+        return 1
+    if args.json:
+        print(json.dumps([state._asdict() for state in states], indent=2))
+        return 0
+    width = max(len("key"), *[len(state.key) for state in states])
+    print(f"{'key':{width}}  {'loss scale':>22}  good steps  bad steps  layout")
+    for key, scale, good, bad, layout in [(state.key, *state[:4]) for state in states]:
+        counts = f"{good:>10}  {'-' if bad is None else bad:>9}"
+        print(f"{key:{width}}  {scale_text(scale):>22}  {counts}  {layout}")
+    return 0

@@ -1,0 +1,343 @@
+"""Reads the loss scales in a checkpoint of TensorFlow 1 or 2, or in a file of Keras."""
+
+from __future__ import annotations
+
+import collections
+import os
+import re
+from typing import TYPE_CHECKING, NamedTuple
+
+from tf_lossscale_compat._core import _tf
+from tf_lossscale_compat.checkpoint import _keras_files
+
+if TYPE_CHECKING:
+    from tf_lossscale_compat._core import _types
+
+tf = _tf.tf
+
+
+class CheckpointError(ValueError):
+    """A file that cannot be read, or does not hold what is asked for."""
+
+
+class LossScaleState(NamedTuple):
+    """The state of one dynamic loss scale.
+
+    Attributes:
+      scale: float, the loss scale.
+      good_steps: int, finite steps since the scale was last changed or a step was not finite.
+      bad_steps: int, non-finite steps since the scale was last changed; None for all
+        but contrib's manager, which do not count them.
+      layout: str, such as "contrib by name": what wrote it, "contrib" (the manager of r1.15),
+        "dynamic" (the loss scale of r2.0, and of Keras from TensorFlow 2.4 to tf_keras) or
+        "keras3"; and how, "by name" (Saver), "by object" (`tf.train.Checkpoint`, SavedModel) or
+        "HDF5".
+      key: str, which one it is in its file.
+    """
+
+    scale: float
+    good_steps: int
+    bad_steps: int | None
+    layout: str
+    key: str
+
+
+# --- Reading
+
+# What reading a file needs: {name: "f" for a float scalar, "i" for an int32 one, "q" for an int64
+# one}, and a function from the name of one to its value.
+_Scalars = collections.namedtuple("_Scalars", ["kinds", "value_of"])
+_KINDS = {tf.float32: "f", tf.float64: "f", tf.int32: "i", tf.int64: "q"}
+_DATA_FILE = re.compile(r"\.(index|data-\d{5}-of-\d{5})$")
+_OBJECT_GRAPH = "_CHECKPOINTABLE_OBJECT_GRAPH"
+_MAX_KEY = 1 << 14  # Chains of objects make squares of their names.
+
+
+def _is_file(path):
+    # Locally no pipes or devices, which have no end.
+    return os.path.isfile(path) or (
+        "://" in path and tf.io.gfile.exists(path) and not tf.io.gfile.isdir(path)
+    )
+
+
+def _in_folder(folder):
+    """Returns the one checkpoint of a folder: the latest, or the only one."""
+    state_file = os.path.join(folder, "checkpoint")
+    if _is_file(state_file):
+        told = tf.train.get_checkpoint_state(folder)
+        latest = told.model_checkpoint_path if told else ""
+        # The folder may have been moved since.
+        for name in (latest, os.path.basename(latest)) if latest else ():
+            path = os.path.join(folder, name)
+            if _is_file(path + ".index") or _is_file(path):
+                return path
+        raise CheckpointError(f"{state_file!r} names {latest!r}, which is not there.")
+    saved_model = os.path.join(folder, "variables", "variables")
+    if _is_file(saved_model + ".index"):
+        return saved_model
+    unzipped = os.path.join(folder, _keras_files.WEIGHTS)  # Keras 3 can leave `.keras` unzipped.
+    if _is_file(unzipped) and _is_file(os.path.join(folder, "config.json")):
+        return unzipped
+    names = sorted(tf.io.gfile.listdir(folder))
+    found = [name for name in names if name.endswith((".index", ".keras", ".h5"))]
+    if len(found) != 1:
+        raise CheckpointError(
+            f"{folder!r} holds {len(found) or 'no'} checkpoints and no file `checkpoint` that says "
+            f"which is the latest. Give the path of one{': ' if found else ''}{found[:20] or ''}."
+        )
+    return os.path.join(folder, found[0])
+
+
+def _look_into(path):
+    """Returns (states, with None among them; names of what else is there) of a path."""
+    if tf.io.gfile.isdir(path) and not _is_file(path + ".index"):
+        path = _in_folder(path)
+    prefix = _DATA_FILE.sub("", path)
+    if _is_file(prefix + ".index"):
+        return _from_tensorflow(prefix)
+    if not _is_file(path):
+        what = "is neither a file nor a folder nor the prefix of a checkpoint"
+        raise CheckpointError(f"{path!r} {what}.")
+    with tf.io.gfile.GFile(path, "rb") as file:
+        start = file.read(8)
+        file.seek(0)
+        if start[:4] == b"PK\x03\x04":
+            return _from_hdf5(*_keras_files.read_keras(file))
+        if start == b"\x89HDF\r\n\x1a\n":
+            remote = "://" in path
+            return _from_hdf5(
+                *(_keras_files.read_copy(file) if remote else _keras_files.read_hdf5(path))
+            )
+    raise CheckpointError(
+        f"{path!r} is no checkpoint of TensorFlow or Keras. (One of TensorFlow 0.x, which Saver "
+        "calls version V1: restore it with tf.compat.v1.train.Saver and save it again.)"
+    )
+
+
+def _state(scalars, names, layout, key):
+    """Returns a state if the scale, the counter and maybe another are scalars of their types."""
+    kinds = [scalars.kinds.get(name) for name in names]
+    if kinds[0] != "f" or not all(kind in ("i", "q") for kind in kinds[1:]):
+        return None
+    scale, good, *bad = map(scalars.value_of, names)
+    return LossScaleState(scale, good, bad[0] if bad else None, layout, key)
+
+
+def _from_tensorflow(prefix):
+    """Finds what TensorFlow wrote, `prefix.index` and `prefix.data-00000-of-00001`."""
+    from tensorflow.core.protobuf import trackable_object_graph_pb2
+
+    # Not load_checkpoint, which looks into a folder of this name if there is one.
+    reader = tf.compat.v1.train.NewCheckpointReader(prefix)
+    shapes, types = reader.get_variable_to_shape_map(), reader.get_variable_to_dtype_map()
+    kinds = {
+        name: _KINDS[types[name]] for name in shapes if not shapes[name] and types[name] in _KINDS
+    }
+    scalars = _Scalars(kinds, lambda name: reader.get_tensor(name).item())
+    if shapes.get(_OBJECT_GRAPH, [0]) or types[_OBJECT_GRAPH] != tf.string:
+        return _by_name(scalars), sorted(shapes)
+    graph = trackable_object_graph_pb2.TrackableObjectGraph.FromString(
+        reader.get_tensor(_OBJECT_GRAPH)
+    )
+    return _by_object(scalars, graph.nodes), sorted(shapes)
+
+
+_NUMBERED = re.compile(r"^(?P<scope>(?:.*/)?)(?P<base>[a-z_]+?)(?:_(?P<number>[1-9]\d*))?$")
+
+
+def _by_name(scalars):
+    """Finds what `tf.compat.v1.train.Saver` wrote, under whatever scopes."""
+    # {scope: {(base name, kind): [(number, name)]}}; the graph numbers names that are taken.
+    scopes: dict = collections.defaultdict(lambda: collections.defaultdict(list))
+    for name, kind in scalars.kinds.items():
+        match = _NUMBERED.match(name)
+        if match:
+            found = scopes[match.group("scope")][match.group("base"), kind]
+            found.append((int(match.group("number") or 0), name))
+    states = []
+    for found in scopes.values():
+        # contrib's counters are int32 and r2.0's are int64: they share a name.
+        contrib = [found["loss_scale", "f"], found["good_steps", "i"], found["bad_steps", "i"]]
+        dynamic = [found["current_loss_scale", "f"], found["good_steps", "q"]]
+        for columns, layout in ((contrib, "contrib by name"), (dynamic, "dynamic by name")):
+            states += [_state(scalars, names, layout, names[0]) for names in _rows(*columns)]
+    return states
+
+
+def _rows(scales, *counters):
+    """Puts together the names that belong to the first, second, ... loss scale of a scope."""
+    first, *others = [sorted(column) for column in (scales, *counters)]
+    if len({len(column) for column in others}) == 1:
+        # Made one after the other, so numbered in the same order, whatever the numbers are.
+        rows = list(zip(*others))
+        if len(first) != len(rows):
+            # Other variables are called loss_scale too. Only managers make bad_steps, with it.
+            numbered = dict(first)
+            rows = [row for row in rows if row[-1][0] in numbered]
+            first = [(number, numbered[number]) for number, _ in (row[-1] for row in rows)]
+        return [[name for _, name in (scale, *row)] for scale, row in zip(first, rows)]
+    by_number = [dict(column) for column in (first, *others)]
+    numbers = set.intersection(*map(set, by_number))
+    return [[column[number] for column in by_number] for number in sorted(numbers)]
+
+
+_BY_OBJECT = (
+    ("contrib by object", ("loss_scale", "good_steps", "bad_steps")),
+    ("dynamic by object", ("current_loss_scale", "good_steps")),
+    ("keras3 by object", ("dynamic_scale", "step_counter")),
+)
+
+
+def _by_object(scalars, nodes):
+    """Finds what `tf.train.Checkpoint` wrote, wherever it hangs in the object graph."""
+    states = []
+    # Shortest paths from the root, {index of a node: path}.
+    paths, waiting = {0: ""}, collections.deque([0])
+    while waiting:
+        index = waiting.popleft()
+        path, children = paths[index], {}
+        for child in nodes[index].children:
+            children[child.local_name] = child.node_id
+        for name, child in sorted(children.items()):
+            if child not in paths:
+                paths[child] = f"{path}/{name}" if path else name
+                if len(paths[child]) > _MAX_KEY:
+                    raise ValueError("its objects are nested too deeply")
+                waiting.append(child)
+        keys = {
+            name: attribute.checkpoint_key
+            for name, child in children.items()
+            for attribute in nodes[child].attributes
+            if attribute.name == "VARIABLE_VALUE"
+        }
+        for layout, names in _BY_OBJECT:
+            # This package's Keras 3 optimizer has them under both names.
+            if names[0] != "dynamic_scale" or "loss_scale" not in children:
+                key = path or "."
+                states.append(_state(scalars, [keys.get(name) for name in names], layout, key))
+    return states
+
+
+def _from_hdf5(groups, kinds, values):
+    """Finds what Keras 3's LossScaleOptimizer left in an HDF5 file."""
+    scalars, states = _Scalars(kinds, values.get), []
+
+    def own_of(group):
+        """Returns the number of variables before those of the optimizer inside, or None."""
+        inner = group + "/inner_optimizer/vars"
+        count = groups.get(group + "/vars", 0)
+        if kinds.get(inner + "/0") != "q":
+            return None
+        # Its first two, iteration and mostly learning rate, stand there by themselves, too.
+        begin = [values.get(f"{inner}/{number}") for number in range(2)]
+        places = [
+            place
+            for place in range(2, count)
+            if [values.get(f"{group}/vars/{place + number}") for number in range(2)] == begin
+        ]
+        told = count - groups[inner]
+        if told in places:
+            return told
+        return places[0] if len(places) == 1 else None
+
+    for group in sorted(groups):
+        # In .keras and .weights.h5 variables are numbered: iteration, learning rate, step counter,
+        # scale, others that subclasses have, and what the optimizer inside has. With a manager,
+        # this package's has the manager's variables in the scale's place; with a fixed scale none.
+        if group + "/inner_optimizer" in groups:
+            own = own_of(group)
+            variables = [f"{group}/vars/{number}" for number in range(6 if own is None else own)]
+            order = "".join(kinds.get(name, "-") for name in variables)
+            # Where it is not known what is whose, a counter has to follow: that of the one inside.
+            end = "q" if own is None else ""
+            if order.startswith("qfqf" + end):
+                states.append(_state(scalars, variables[3:1:-1], "keras3 HDF5", group))
+            elif order.startswith("qffqq" + end):
+                states.append(_state(scalars, variables[2:5], "contrib HDF5", group))
+        # In Keras' older .h5 they go by their names, and so in files of this package's tf_keras
+        # optimizers.
+        key = group[: -len("/vars")] if group.endswith("/vars") else group
+        for layout, names in _BY_OBJECT:
+            names = [f"{group}/{name}" for name in names]
+            states.append(_state(scalars, names, layout.replace("by object", "HDF5"), key))
+    return states, sorted(kinds)
+
+
+def scale_text(scale):
+    return f"{scale:.16g}"  # Of a float32 no digit is lost that tells it from others.
+
+
+def find(path: _types.Path) -> list[LossScaleState]:
+    """Finds all dynamic loss scales in a checkpoint; nothing is written to it.
+
+    Args:
+      path: str or path-like: the prefix of a TensorFlow checkpoint or one of its files; a Keras
+        file (`.keras`, `.weights.h5`, `.h5`); a SavedModel; or a folder of checkpoints, for the
+        latest of them (as its file `checkpoint` says) or the only one. Paths that TensorFlow
+        reads, such as `gs://…`, are fine.
+
+    Returns:
+      A list of `LossScaleState`, sorted by key; empty if there is none.
+
+    Raises:
+      CheckpointError: it cannot be read, is damaged, or is no checkpoint.
+      TypeError: `path` is no path.
+    """
+    return _find(path)[0]
+
+
+def _find(path):
+    try:
+        path = os.fsdecode(path)
+    except TypeError:
+        raise TypeError(f"path must be a str or path-like, got {path!r}.") from None
+    try:
+        states, names = _look_into(path)
+    except CheckpointError:
+        raise
+    except Exception as error:  # Whatever reading a file of unknown contents raises.
+        raise CheckpointError(
+            f"Cannot read {path!r} as a checkpoint: {error or type(error).__name__}."
+        ) from error
+    return sorted(filter(None, states), key=lambda state: state.key), names
+
+
+def read(path: _types.Path, key: str | None = None) -> LossScaleState:
+    """Reads the state of a dynamic loss scale from a checkpoint, whatever wrote it.
+
+    Args:
+      path: see `find`.
+      key: str, which loss scale to take where there are several; as in `LossScaleState.key`.
+
+    Returns:
+      A `LossScaleState`.
+
+    Raises:
+      CheckpointError: the file cannot be read or is no checkpoint; it holds no dynamic loss scale,
+        none of that key, or several and no key is given.
+      TypeError: `path` is no path.
+    """
+    states, names = _find(path)
+    if not states:
+        shown = ", ".join(names[:8]) + (", ..." if len(names) > 8 else "")
+        raise CheckpointError(
+            f"{os.fsdecode(path)!r} holds no dynamic loss scale (a fixed one has no state, and "
+            "Keras before 3 saves it in TensorFlow's formats only, not in .h5 or .keras). It "
+            f"holds {len(names)} other names" + (f": {shown}." if names else ".")
+        )
+    chosen = [state for state in states if key is None or state.key == key]
+    if len(chosen) == 1:
+        return chosen[0]
+    listed = "; ".join(
+        f"key={state.key!r} ({state.layout}, scale {scale_text(state.scale)})" for state in states
+    )
+    if key is not None and not chosen:
+        raise CheckpointError(f"{os.fsdecode(path)!r} holds no loss scale {key!r}, but {listed}.")
+    raise CheckpointError(
+        f"{os.fsdecode(path)!r} holds {len(states)} loss scales: choose one with key=. There are "
+        f"{listed}."
+    )
+
+
+for _public in (CheckpointError, LossScaleState, find, read):
+    _public.__module__ = "tf_lossscale_compat.checkpoint"  # Where users find it.

@@ -1,0 +1,162 @@
+"""Assigns the state of a loss scale to the variables of another, of whatever kind."""
+
+from __future__ import annotations
+
+import collections
+import math
+from typing import Any
+
+from tf_lossscale_compat._core import _arguments, _tf
+from tf_lossscale_compat._scalers import _loss_scales, _managers
+from tf_lossscale_compat.checkpoint._reader import LossScaleState
+
+tf = _tf.tf
+
+_Target = collections.namedtuple("_Target", ["scale", "good", "bad", "lowest", "highest"])
+
+# What the variables are called: contrib's manager; r2.0's loss scale; that of Keras 2.4 to
+# tf_keras; Keras 3's optimizer. TensorFlow's own classes and this package's alike.
+_VARIABLES = (
+    ("_loss_scale", "_num_good_steps", "_num_bad_steps"),
+    ("_current_loss_scale", "_num_good_steps"),
+    ("current_loss_scale", "counter"),
+)
+_KERAS_3 = ("dynamic_scale", "step_counter")
+# What an optimizer or an adapter keeps its loss scale or manager under.
+_INNER = ("_loss_scale_manager", "_loss_scale", "manager", "loss_scale")
+
+
+def _variables_of(owner, names):
+    """Returns scale, good steps and bad steps or None, or None if one of them is no variable."""
+    found = [getattr(owner, name, None) for name in names]
+    if not all(callable(getattr(value, "assign", None)) for value in found):
+        return None
+    return (*found, None)[:3]
+
+
+def _target_of(owner, depth=0):
+    """Returns where a loss scale's state is kept, or None; raises a ValueError if it is fixed."""
+    fixed = (_loss_scales.FixedLossScale, _managers.FixedLossScaleManager)
+    if (
+        isinstance(owner, fixed)
+        or type(owner).__name__.startswith("FixedLossScale")
+        or (depth == 0 and getattr(owner, "dynamic", None) is False)
+    ):
+        raise ValueError(
+            f"target has a fixed loss scale, which has no state: {owner!r}. Make a new one with "
+            "the scale that was read, or take a dynamic one."
+        )
+    for names in _VARIABLES:
+        variables = _variables_of(owner, names)
+        if variables:
+            lowest = getattr(owner, "min_loss_scale", 1.0)
+            return _Target(*variables, lowest, getattr(owner, "max_loss_scale", None))
+    for name in _INNER if depth < 4 else ():
+        inner = getattr(owner, name, None)
+        if hasattr(inner, "__dict__") and not callable(getattr(inner, "assign", None)):
+            target = _target_of(inner, depth + 1)
+            if target is not None:
+                return target
+    variables = _variables_of(owner, _KERAS_3)
+    return _Target(*variables, None, None) if variables else None
+
+
+def _checked(state, target):
+    """Returns [(variable, value)], after all that may be wrong with them has been looked at."""
+    scale, good, bad = state[:3]
+    if not (isinstance(scale, float) and math.isfinite(scale) and scale > 0):
+        raise ValueError(f"state.scale must be a finite float above zero, got {scale!r}.")
+    scale = _arguments.real_number("state.scale", scale)
+    if target.highest is not None and scale > target.highest:
+        raise ValueError(
+            f"state.scale is {scale!r}, above the target's max_loss_scale={target.highest!r}."
+        )
+    if target.lowest is not None and scale < target.lowest:
+        if target.lowest != 1.0:
+            raise ValueError(
+                f"state.scale is {scale!r}, below the target's min_loss_scale={target.lowest!r}."
+            )
+        _arguments.warn_odd("state.scale={!r} is below 1, the target's floor.", scale)
+    for name, steps in (("good_steps", good), ("bad_steps", 0 if bad is None else bad)):
+        if not isinstance(steps, int):
+            raise ValueError(f"state.{name} must be an int, got {steps!r}.")
+        if steps < 0:
+            raise ValueError(f"state.{name} must not be negative, got {steps!r}.")
+    if bad and target.bad is None:
+        _arguments.warn_odd("state.bad_steps={!r} is dropped: the target does not count them.", bad)
+    counts = [
+        # Any count that no period reaches stands for the same. One less than the largest, for the
+        # rule adds one.
+        (variable, min(steps, tf.as_dtype(variable.dtype).base_dtype.max - 1))
+        for variable, steps in ((target.good, good), (target.bad, bad or 0))
+        if variable is not None
+    ]
+    return [(target.scale, scale), *counts]
+
+
+def assign(state: LossScaleState, target: Any, session: Any = None) -> Any:
+    """Puts the state of a loss scale into one of any kind, which goes on from there.
+
+    The number of bad steps is dropped where the target does not count them (only contrib's manager
+    does), with a warning, and is 0 where the source did not. Periods, ratios and bounds are the
+    target's.
+
+    Args:
+      state: a `LossScaleState`, as `read` returns it.
+      target: an `ExponentialUpdateLossScaleManager`, a `DynamicLossScale`, or an optimizer that has
+        one of them; TensorFlow's own of these; a Keras `LossScaleOptimizer` (this package's, that
+        of `tf.keras` 2.4 and later, `tf_keras` or Keras 3), after `build` or `compile` and a step.
+        Under a strategy, one made in its scope; call this outside of `strategy.run`.
+      session: `tf.compat.v1.Session` to assign in, for a target that is part of a `tf.Graph`; None
+        to be given the operation.
+
+    Returns:
+      In graph mode without `session` an operation that assigns when it is run, after the variables
+      have been initialized; otherwise None, and it has happened.
+
+    Raises:
+      TypeError: `state` is no `LossScaleState`, or `target` nothing that has a loss scale.
+      ValueError: `target` has a fixed loss scale, or one whose bounds the scale is not in; it is a
+        Keras optimizer without variables yet; `state` holds what no loss scale can be; a `session`
+        is given for a target outside of graphs. The target is as it was.
+    """
+    if not isinstance(state, LossScaleState):
+        raise TypeError(f"state must be a LossScaleState, as read() returns it, got {state!r}.")
+    place = None if isinstance(target, type) else _target_of(target)
+    if place is None:
+        if hasattr(target, "inner_optimizer"):
+            raise ValueError(
+                "target has no variables for its loss scale yet: call its build() with the "
+                f"variables to train first. It is {target!r}."
+            )
+        raise TypeError(
+            "target must be a dynamic loss scale, a loss-scale manager with state, or an optimizer "
+            f"that has one of them, got {target!r}."
+        )
+    assignments = _checked(state, place)
+    graph = getattr(place.scale, "graph", None)
+    if graph is None:
+        if session is not None:
+            raise ValueError(
+                "session must be None: the variables of target are not part of a graph."
+            )
+        with tf.init_scope():
+            for variable, value in assignments:
+                variable.assign(value)
+        return None
+    operations = []
+    with graph.as_default(), tf.control_dependencies(None):
+        for variable, value in assignments:
+            assigned = variable.assign(value, read_value=False)
+            strategy = getattr(variable, "distribute_strategy", None)
+            local = strategy.experimental_local_results(assigned) if strategy else [assigned]
+            operations.extend(local)
+        operation = tf.group(*operations)
+    if session is None:
+        return operation
+    session.run(operation)
+    return None
+
+
+# Where users find it.
+assign.__module__ = "tf_lossscale_compat.checkpoint"

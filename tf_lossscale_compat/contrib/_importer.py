@@ -1,0 +1,155 @@
+"""Opt-in: makes `tf.contrib.mixed_precision` importable on TensorFlow 2."""
+
+import importlib.abc
+import importlib.machinery
+import importlib.util
+import sys
+
+from tf_lossscale_compat._core import _tf
+from tf_lossscale_compat.contrib import mixed_precision
+
+__all__ = ["install_contrib", "uninstall_contrib"]
+
+_ROOT = "tensorflow.contrib"
+_MIXED_PRECISION = _ROOT + ".mixed_precision"
+_PYTHON = _MIXED_PRECISION + ".python"
+
+# The modules of TensorFlow r1.15, and which of the public names each of them held.
+_NAMES = {
+    _ROOT: (),
+    _MIXED_PRECISION: tuple(mixed_precision.__all__),
+    _PYTHON: (),
+    _PYTHON + ".loss_scale_manager": tuple(
+        name for name in mixed_precision.__all__ if name.endswith("Manager")
+    ),
+    _PYTHON + ".loss_scale_optimizer": ("LossScaleOptimizer",),
+}
+
+# Members of contrib that code uses together with tf.layers and its like, or to be replaced by them.
+_OF_KERAS = ("cudnn_rnn", "keras", "layers", "rnn", "seq2seq", "slim")
+KERAS_2 = (
+    "From TensorFlow 2.16 on, tf.layers, tf.nn.rnn_cell and tf.compat.v1.keras need Keras 2: "
+    "pip install --no-deps tf_keras in the version of TensorFlow, and set the environment variable "
+    "TF_USE_LEGACY_KERAS=1 before the start."
+)
+
+
+def _missing(name):
+    """Returns the error's words for a name of contrib that is not there."""
+    from tf_lossscale_compat._core import _contrib_successors  # The library does without migrate.
+
+    name = name.replace("tensorflow", "tf", 1)
+    there = ", ".join(sorted(mixed_precision.__all__))
+    message = (
+        f"{name} is not available: TensorFlow 2 has no tf.contrib, and tf_lossscale_compat."
+        f"install_contrib() brings back tf.contrib.mixed_precision alone, with {there}."
+    )
+    successor = _contrib_successors.successor(name)
+    if successor:
+        message += f" For {name} look at {successor}."
+    if name.split(".")[2] in _OF_KERAS and not hasattr(_tf.tf1.layers, "dense"):
+        message += f" {KERAS_2}"
+    return message
+
+
+class _Contrib(importlib.abc.MetaPathFinder, importlib.abc.Loader):
+    """Finds and fills the modules of `_NAMES`, and says so about any other below contrib."""
+
+    def __init__(self):
+        self.modules: dict = {}
+        for fullname in _NAMES:  # Parents come first.
+            module = importlib.util.module_from_spec(self.find_spec(fullname))
+            self.exec_module(module)
+            parent, _, name = fullname.rpartition(".")
+            if parent in self.modules:
+                setattr(self.modules[parent], name, module)
+            self.modules[fullname] = module
+        self.apis = _tf.api_modules()
+        for api in self.apis:
+            api.contrib = self.modules[_ROOT]
+        sys.modules.update(self.modules)
+        sys.meta_path.append(self)
+
+    def remove(self):
+        """Takes away what was added; what someone else has put in its place stays."""
+        for api in self.apis:
+            if getattr(api, "contrib", None) is self.modules[_ROOT]:
+                del api.contrib
+        for fullname, module in self.modules.items():
+            if sys.modules.get(fullname) is module:
+                del sys.modules[fullname]
+        if self in sys.meta_path:
+            sys.meta_path.remove(self)
+
+    def find_spec(self, fullname, path=None, target=None):
+        del path, target
+        if fullname in _NAMES:
+            # All are packages, without a folder: only from a package is a name that it lacks
+            # imported as a module, and so comes by here.
+            return importlib.machinery.ModuleSpec(fullname, self, origin=__name__, is_package=True)
+        if fullname.startswith(_ROOT + "."):
+            # Without `name=fullname`: `from tensorflow.contrib import slim` swallows an error of
+            # that name, and then tells of it in words that help nobody.
+            raise ModuleNotFoundError(_missing(fullname))
+        return None
+
+    def exec_module(self, module):
+        fullname = module.__name__
+        children = [
+            name.rpartition(".")[2] for name in _NAMES if name.rpartition(".")[0] == fullname
+        ]
+
+        def __getattr__(name):  # noqa: N807  What a module calls for a name that it lacks.
+            raise AttributeError(_missing(f"{fullname}.{name}"))
+
+        module.__doc__ = f"`{fullname}` of TensorFlow r1.15, as far as tf_lossscale_compat has it."
+        module.__all__ = [*_NAMES[fullname], *children]
+        module.__getattr__ = __getattr__
+        for name in _NAMES[fullname]:
+            setattr(module, name, getattr(mixed_precision, name))
+
+
+_installed = None
+
+
+def install_contrib() -> bool:
+    """Makes `tf.contrib.mixed_precision` stand for this package's, for code that cannot be changed.
+
+    Afterwards all of these work on TensorFlow 2, in any module of the process:
+    `tf.contrib.mixed_precision.X` after `import tensorflow as tf` or
+    `import tensorflow.compat.v1 as tf`, `from tensorflow.contrib import mixed_precision`,
+    `from tensorflow.contrib.mixed_precision import X`, and imports from
+    `tensorflow.contrib.mixed_precision.python.loss_scale_manager` and `.loss_scale_optimizer`.
+    Any other name of contrib raises an `AttributeError` or, imported, a `ModuleNotFoundError` that
+    says what there is and where to look instead. Nothing else of TensorFlow is changed: from
+    TensorFlow 2.16 on `tf.layers` needs `tf_keras`, and `TF_USE_LEGACY_KERAS=1` set before the
+    start. Calling it again is harmless.
+
+    Returns:
+      Whether this package's contrib is installed: False where there is another, as on TensorFlow
+      1.15, which is left as it is.
+    """
+    global _installed  # noqa: PLW0603  There is one TensorFlow in a process.
+    if _installed is None:
+        if _tf.has_contrib():
+            return False
+        _installed = _Contrib()
+    return True
+
+
+def uninstall_contrib() -> bool:
+    """Undoes `install_contrib`; names that were imported in the meantime go on working.
+
+    Returns:
+      Whether there was something to undo.
+    """
+    global _installed  # noqa: PLW0603
+    if _installed is None:
+        return False
+    _installed.remove()
+    _installed = None
+    return True
+
+
+for _public in (install_contrib, uninstall_contrib):
+    _public.__module__ = "tf_lossscale_compat"  # Where users find it.

@@ -1,0 +1,130 @@
+"""The reader of a `StepRecord` that the hook, the callback and `write_summaries` share."""
+
+import math
+import time
+from typing import Any
+
+from tf_lossscale_compat._core import _tf  # First, as it says what to do without TensorFlow.
+
+# isort: split
+import numpy as np
+from absl import logging
+
+from tf_lossscale_compat._core import _arguments
+from tf_lossscale_compat.monitoring import _summaries, _summary_tags
+from tf_lossscale_compat.monitoring._step_record import StepRecord
+
+tf = _tf.tf
+
+
+class Monitor:
+    """Writes summaries of a record, logs what is new in it, and ends a run that is stuck.
+
+    Attributes:
+      record: `StepRecord`.
+      writer: `tf.compat.v1.summary.FileWriter`, or None to write nothing.
+      max_skips: int, how many skipped steps in a row end the run, or None.
+      seconds: float, skipped steps are logged at most once in so many seconds.
+    """
+
+    def __init__(self, record, max_consecutive_skips=None, log_every_n_secs=60):
+        if not isinstance(record, StepRecord):
+            raise TypeError(f"record must be a StepRecord, got {record!r}.")
+        limit = _arguments.max_consecutive_skips(max_consecutive_skips)
+        self.record, self.writer = record, None
+        self.max_skips = record.max_consecutive_skips if limit is None else limit
+        self.seconds = _arguments.seconds("log_every_n_secs", log_every_n_secs)
+        self._fetches: Any = None
+        self._last: Any = None
+        self._logged_at, self._warned = -math.inf, False
+
+    def prepare(self, step=None):
+        """Makes what is fetched by a Session, where a graph is built for one.
+
+        Args:
+          step: scalar integer tensor, where points lie on the axis of steps; None for the record's.
+        """
+        self._fetches = None
+        if _tf.in_plain_graph():
+            self.record._check_place()
+            values = _summaries.tensors(self.record)
+            self._fetches = [*values, values.steps if step is None else tf.identity(step)]
+
+    def read(self, session=None):
+        """Returns a `Reading` of numbers.
+
+        Args:
+          session: the `tf.compat.v1.Session` that runs the steps, or None in eager mode.
+        """
+        if self._fetches is None:
+            *values, scale = [value.numpy() for value in _summaries.tensors(self.record)]
+            self._step = values[0]
+        else:
+            *values, scale, self._step = session.run(self._fetches)
+        steps, skipped, consecutive = map(int, values)
+        return _summaries.Reading(steps, skipped, consecutive, float(scale))
+
+    def start(self, now, logged=None):
+        """Takes a `Reading` for where the run starts.
+
+        Args:
+          now: `Reading`.
+          logged: int, how many of its skipped steps are not to be logged any more; None for all.
+        """
+        self._last, self._steps_at_start, self._written = now, now.steps, None
+        self._logged = now.skipped if logged is None else logged
+        self._at_floor, self._skipped_above_floor = False, self._logged
+
+    def observe(self, now, session=None, seconds=None):
+        """Logs and writes what is new in a `Reading`.
+
+        Args:
+          now: `Reading`, the last one that was read; the first one starts a run.
+          session: see `read`.
+          seconds: float, in place of the attribute.
+        """
+        if self._last is None:  # Those that were skipped just now are still news.
+            self.start(now, now.skipped - now.consecutive)
+        if now.steps < self._last.steps:  # The run has gone back to a checkpoint.
+            self.start(now)
+        self._log(now, session, self.seconds if seconds is None else seconds)
+        self._last = now
+        if self.writer is not None and self._written != (now, self._step):
+            self.writer.add_summary(_summaries.proto(now, self.record.policy()), self._step)
+            self.writer.flush()  # What comes next may be the run's end, in whichever way.
+            self._written = now, self._step
+
+    def check(self, now, session=None):
+        """Raises a `LossScaleError` where, by a `Reading`, the run is stuck."""
+        if self.max_skips is not None and now.consecutive >= self.max_skips:
+            self.observe(now, session)
+            self.record.check(self.max_skips, session)
+
+    def warn_if_unused(self, now, hint):
+        """Warns, once, if the record has seen no step since the start."""
+        if now.steps == self._steps_at_start and not self._warned:
+            self._warned = True
+            logging.warning("The StepRecord has seen no step, though training goes on: %s", hint)
+
+    def _log(self, now, session, seconds):
+        new, clock = now.skipped - self._logged, time.monotonic()
+        if new > 0 and clock - self._logged_at >= seconds:
+            steps = "1 more step" if new == 1 else f"{new} more steps"
+            logging.warning("Loss scale: %s skipped. %s", steps, self.record.report(session))
+            self._logged_at, self._logged = clock, now.skipped
+        if now.scale > self._last.scale:
+            before, after = self._last.scale, now.scale
+            logging.debug("Loss scale: %.10g -> %.10g by step %d", before, after, now.steps)
+        floor = _summaries.bounds(self.record.policy()).get(_summary_tags.FLOOR)
+        if floor is None or now.scale > np.float32(floor):
+            self._at_floor, self._skipped_above_floor = False, now.skipped
+        # A scale that starts there has come to no harm.
+        elif not self._at_floor and now.skipped > self._skipped_above_floor:
+            self._at_floor = True
+            logging.warning(
+                "Loss scale: at its floor, %.10g, by step %d. It shrinks no further: gradients "
+                "that overflow now will go on to. Look at the learning rate, the data, and what is "
+                "computed in float16.",
+                floor,
+                now.steps,
+            )

@@ -1,0 +1,569 @@
+"""A record of steps: which were applied, which skipped, at which scale, and because of what."""
+
+from __future__ import annotations
+
+import collections
+import contextlib
+import functools
+import threading
+import zlib
+from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
+
+from tf_lossscale_compat._core import _tf  # First, as it says what to do without TensorFlow.
+
+# isort: split
+import numpy as np
+
+from tf_lossscale_compat._core import (
+    _arguments,
+    _gradients,
+    _keras_versions,
+    _observers,
+    _replicas,
+    _scaler,
+    _state,
+)
+from tf_lossscale_compat._scalers import _loss_scales
+
+if TYPE_CHECKING:
+    import tensorflow as tf
+
+    from tf_lossscale_compat._core import _types
+else:
+    tf = _tf.tf
+
+tf1 = _tf.tf1
+
+__all__ = ["BadGradient", "LossScaleError", "Skip", "StepRecord"]
+
+_KINDS = ("NaN", "+inf", "-inf")
+_SHOWN = 5  # How many gradients a report names.
+
+
+class Skip(NamedTuple):
+    """A step that was skipped.
+
+    Attributes:
+      step: int, its number, from 1 on, among the steps that the record has seen.
+      scale_before: float, the loss scale before the step.
+      scale_after: float, the loss scale after it; None where a loss scale of the user's own
+        does not show it.
+      gradients: tuple of `BadGradient`, empty without `names`.
+    """
+
+    step: int
+    scale_before: float
+    scale_after: float | None
+    gradients: tuple[BadGradient, ...]
+
+
+class BadGradient(NamedTuple):
+    """A gradient that was not finite on one replica.
+
+    Attributes:
+      name: str, that of its variable; where no variable is known, its place among the gradients.
+      replica: int, from 0 on.
+      kinds: tuple of str, those of "NaN", "+inf", "-inf" that were in it.
+      elements: int, how many of its elements were not finite.
+      largest_finite: float, the largest magnitude of its finite elements, 0.0 if there is none.
+    """
+
+    name: str
+    replica: int
+    kinds: tuple[str, ...]
+    elements: int
+    largest_finite: float
+
+
+class LossScaleError(RuntimeError):
+    """A run has skipped too many steps in a row."""
+
+
+class StepRecord(_tf.Trackable):
+    """Counts the steps of an optimizer or a loss scale, and keeps what is known of the last skip.
+
+    Make it before the first step, in the graph or under the strategy of what it watches::
+
+        record = StepRecord(optimizer, names=True)
+        ...
+        print(record.report())
+
+    An optimizer's record sees the steps of that optimizer alone; a loss scale's or manager's sees
+    each step that updates it, by whatever optimizer, `apply_if_finite` or its own `update`. Of a
+    loss scale or manager whose `update` or `update_loss_scale` is the user's own it sees the steps
+    that optimizers of this package and `apply_if_finite` take.
+
+    Replicas of `tf.distribute` take a step together, which counts once; with Horovod each process
+    has a record of its own. What is watched and its checkpoints do not know of the record, which is
+    a trackable of its own: in a `tf.train.Checkpoint`, its totals go on after a restart.
+
+    Attributes:
+      watched: what the record is of.
+      max_consecutive_skips: int or None, see the constructor.
+    """
+
+    watched: Any
+    max_consecutive_skips: int | None
+    _gradients: dict[int, _Gradients]
+    _owners: dict[str, tuple[StepRecord, str]]
+
+    def __init__(
+        self,
+        watched: _types.HasApplyGradients | _types.HasManagerMethods | _loss_scales.LossScale,
+        *,
+        names: bool = False,
+        max_consecutive_skips: _types.Integer | None = None,
+    ) -> None:
+        """Makes the record's variables; it observes each step of `watched` from now on.
+
+        Args:
+          watched: loss-scale optimizer of this package (for `tf.compat.v1.train` or any Keras),
+            `LossScale` or `LossScaleManager`.
+          names: bool, whether to find out, where a step is skipped, which gradients were not
+            finite. What that is kept in is made in the first step.
+          max_consecutive_skips: int above zero, or None: how many skipped steps in a row end a
+            run, with a `LossScaleError`. In eager mode the last of them raises it; elsewhere
+            `check` does, and the hook and the callback, which call it.
+
+        Raises:
+          TypeError: `watched` is none of these, or `names` no bool.
+          ValueError: `watched` has a record already or is part of a graph that was built without
+            one, `max_consecutive_skips` is no such number, or the strategy in scope is unsupported.
+        """
+        if not _is_optimizer(watched) and not _is_loss_scale(watched):
+            raise TypeError(
+                "watched must be a loss-scale optimizer, LossScale or LossScaleManager of this "
+                f"package, got {watched!r}."
+            )
+        self._names = _arguments.flag("names", names)
+        self.max_consecutive_skips = _arguments.max_consecutive_skips(max_consecutive_skips)
+        self.watched = watched if _is_optimizer(watched) else _scaler.unwrap(watched)
+        _observers.check(self.watched)
+        _replicas.check_strategy()
+        kept = _scaler.variables(self.policy())
+        if _is_optimizer(watched):
+            kept = kept + _tf.variables_of(watched)
+        with tf.init_scope(), _state.scope_of(kept):
+            self._finite_steps = self._make("finite_steps", np.int64(0))
+            self._nonfinite_steps = self._make("nonfinite_steps", np.int64(0))
+            self._skipped_steps = self._make("skipped_steps", np.int64(0))
+            # How many steps were finite when the last came that was not; of the last that was
+            # skipped its number, how many there were in a row, and which gradients it had.
+            self._last = self._make("last", np.array([-1, 0, 0, 0], np.int64))
+            self._last_scales = self._make("last_scales", np.zeros(2, np.float32))
+            self._replicas = 1
+            if tf.distribute.has_strategy():
+                self._replicas = tf.distribute.get_strategy().num_replicas_in_sync
+        self._gradients, self._owners, self._lock = {}, {}, threading.RLock()
+        _observers.watch(self.watched, self)
+
+    def _make(self, name, value):
+        with tf1.name_scope("step_record/"):
+            variable = _state.make(self, name, value, value.dtype, use_resource=True)
+        _keras_versions.track_in_session(variable)
+        return variable
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError(
+            "A StepRecord cannot be copied or pickled. Make a new one for a copy of what it "
+            "watches, and restore a tf.train.Checkpoint of this one into it."
+        )
+
+    def policy(self) -> Any:
+        """The loss scale or manager in force, a `LossScale` or `LossScaleManager`."""
+        if _is_optimizer(self.watched):
+            return _scaler.unwrap(self.watched._tflsc_loss_scale_in_use)
+        return self.watched
+
+    def _counters(self):
+        counters = [self._finite_steps, self._nonfinite_steps, self._skipped_steps]
+        return [*counters, self._last, self._last_scales]
+
+    def variables(self) -> list[tf.Variable]:
+        """Returns the record's variables, a list."""
+        own = self._counters()
+        return own + [var for each in self._gradients.values() for var in (each.last, each.totals)]
+
+    # What is read in a graph, a function or eagerly.
+
+    def _tensor(self, name, make):
+        # The same object each time, as that is what it is found by.
+        return _tf.once_per_graph(self._owners.setdefault(name, (self, name)), make)
+
+    @property
+    def steps(self) -> tf.Tensor:
+        """The number of steps, a scalar int64 tensor."""
+        return self._tensor(
+            "steps", lambda: tf.identity(self._finite_steps) + tf.identity(self._nonfinite_steps)
+        )
+
+    @property
+    def skipped_steps(self) -> tf.Tensor:
+        """The number of skipped steps, a scalar int64 tensor."""
+        return self._tensor("skipped_steps", lambda: tf.identity(self._skipped_steps))
+
+    @property
+    def consecutive_skips(self) -> tf.Tensor:
+        """The number of steps skipped in a row up to the last one, a scalar int64 tensor."""
+
+        def make():
+            last = tf.identity(self._last)
+            return last[2] * tf.cast(tf.equal(last[0], self._finite_steps), tf.int64)
+
+        return self._tensor("consecutive_skips", make)
+
+    @property
+    def last_step_finite(self) -> tf.Tensor:
+        """True if the last step's gradients were finite or there was none, a scalar bool tensor.
+
+        Of a loss scale whose `update` decides by the gradients: True if it had them applied.
+        """
+        return self._tensor(
+            "last_step_finite",
+            lambda: tf.not_equal(tf.identity(self._last)[0], self._finite_steps),
+        )
+
+    # What is read by Python.
+
+    def _values(self, session, variables):
+        """The values of variables as NumPy arrays, without any operation that is new in a graph."""
+        copies = [_replicas.local_copy(variable) for variable in variables]
+        if not copies:
+            return []
+        if not hasattr(copies[0], "graph"):
+            if not tf.executing_eagerly() and not _tf.in_plain_graph():
+                raise RuntimeError(
+                    "A StepRecord's values cannot be read by Python while a tf.function is traced. "
+                    "Read them outside, or use its tensors, such as record.skipped_steps."
+                )
+            with tf.init_scope():
+                return [copy.numpy() for copy in copies]
+        session = session or tf1.get_default_session()
+        if session is None:
+            raise ValueError("session must be given where no session is the default, got None.")
+        return session.run(copies)
+
+    def _read(self, session):
+        """The counts, and the last `Skip` or None, of one moment."""
+        known = list(self._gradients.values())
+        own = self._counters()
+        values = self._values(session, own + [each.last for each in known])
+        finite, nonfinite, skipped, last, scales = values[: len(own)]
+        run = int(last[2]) if last[0] == finite else 0
+        counts = _Counts(int(finite + nonfinite), int(skipped), run)
+        if not counts.skipped:
+            return counts, None
+        bad = ()
+        for each, rows in zip(known, values[len(own) :]):
+            if each.key == last[3]:
+                bad = each.bad(rows)
+        before, after = (float(scale) for scale in scales)
+        return counts, Skip(int(last[1]), before, None if np.isnan(after) else after, bad)
+
+    def last_skip(self, session: Any = None) -> Skip | None:
+        """Returns what is known of the last skipped step, a `Skip`, or None if there is none.
+
+        Args:
+          session: the `tf.compat.v1.Session` that ran the step; None for the default one. Not
+            needed in eager mode.
+        """
+        return self._read(session)[1]
+
+    def nonfinite_gradients(self, session: Any = None) -> dict[str, dict[str, int]]:
+        """Returns in how many skipped steps each gradient was not finite, on any replica.
+
+        Args:
+          session: see `last_skip`.
+
+        Returns:
+          A dict from names, of gradients that ever were not finite, to dicts from kinds ("NaN",
+          "+inf", "-inf") to numbers of steps; what has the same name is counted together. Empty
+          without `names`.
+        """
+        known = list(self._gradients.values())
+        totals: dict[str, dict[str, int]] = {}
+        for each, rows in zip(known, self._values(session, [each.totals for each in known])):
+            for name, row in zip(each.names, rows):
+                of_name = totals.setdefault(name, dict.fromkeys(_KINDS, 0))
+                for kind, count in zip(_KINDS, row):
+                    of_name[kind] += int(count)
+        return {name: kinds for name, kinds in totals.items() if any(kinds.values())}
+
+    def report(self, session: Any = None) -> str:
+        """Returns in one line how many steps were skipped, and what is known of the last, a str.
+
+        Args:
+          session: see `last_skip`.
+        """
+        counts, skip = self._read(session)
+        text = f"{counts.skipped} of {counts.steps} steps skipped"
+        if skip is None:
+            return text
+        if counts.run > 1:
+            text += f", the last {counts.run} in a row"
+        return f"{text}; {self._in_words(skip)}"
+
+    def check(
+        self, max_consecutive_skips: _types.Integer | None = None, session: Any = None
+    ) -> None:
+        """Raises a LossScaleError where too many steps in a row have been skipped.
+
+        Args:
+          max_consecutive_skips: int above zero, how many are too many; None for what the record
+            was made with.
+          session: see `last_skip`.
+        """
+        limit = _arguments.max_consecutive_skips(max_consecutive_skips)
+        limit = self.max_consecutive_skips if limit is None else limit
+        if limit is None:
+            raise ValueError(
+                "max_consecutive_skips must be given here or to the StepRecord, got None."
+            )
+        counts, skip = self._read(session)
+        if counts.run < limit:
+            return
+        raise LossScaleError(
+            f"{counts.run} steps in a row were skipped, since step {skip.step - counts.run + 1}, "
+            f"where max_consecutive_skips={limit} end a run: {self._in_words(skip)}. If the loss "
+            "itself is NaN or infinite, no loss scale helps: look for the "
+            "operation with tf.debugging.enable_check_numerics, and at the learning rate, the data "
+            "and what is computed in float16. If the scale is still coming down, start it lower. "
+            "If it is at its minimum, gradients overflow without any scaling."
+        )
+
+    def _in_words(self, skip):
+        of_each: dict[tuple[str, tuple[str, ...]], list[str]] = {}
+        for bad in skip.gradients:
+            of_each.setdefault((bad.name, bad.kinds), []).append(str(bad.replica))
+        shown = []
+        for (name, kinds), replicas in of_each.items():
+            where = ""
+            if self._replicas > 1:
+                where = f" on replica{'s' * (len(replicas) > 1)} {', '.join(replicas)}"
+            shown.append(f"{name} ({', '.join(kinds)}{where})")
+        if len(shown) > _SHOWN:
+            shown[_SHOWN:] = [f"and {len(shown) - _SHOWN} more"]
+        text = f"step {skip.step} skipped{': ' * bool(shown)}{', '.join(shown)}"
+        text += f"; loss scale {skip.scale_before:.10g}"
+        return text if skip.scale_after is None else f"{text} -> {skip.scale_after:.10g}"
+
+    # Called by `_observers` for each step.
+
+    def _check_place(self) -> None:
+        """Raises a ValueError where the record cannot observe a step, before it is taken."""
+        copy = _replicas.local_copy(self._finite_steps)
+        if hasattr(copy, "graph"):
+            if copy.graph not in _tf.enclosing_graphs():
+                raise ValueError(
+                    f"The StepRecord of {self.watched!r} was made in another graph. Make it in "
+                    "the graph of the step."
+                )
+        elif _tf.in_plain_graph():
+            raise ValueError(
+                f"The StepRecord of {self.watched!r} was made outside of the graph of the step. "
+                "Make it there."
+            )
+        strategy = tf.distribute.get_strategy()
+        mirrored = strategy.extended.variable_created_in_scope(self._finite_steps)
+        if strategy.num_replicas_in_sync > 1 and not mirrored:
+            raise ValueError(
+                f"The StepRecord of {self.watched!r} was made outside strategy.scope() and is not "
+                "mirrored. Make it under strategy.scope()."
+            )
+
+    def _record_step(self, step: Any) -> Any:
+        """Records an `_observers.Observation`; returns an operation, None in eager mode."""
+
+        def finite():
+            return _assigned(self._finite_steps.assign_add(1, read_value=False))
+
+        # Also in a first step that is finite: a checkpoint that is saved after it is to hold them.
+        needed = not (tf.executing_eagerly() and self._gradients and step.finite)
+        known = self._known(step) if self._names and step.grads and needed else None
+
+        def other():
+            return self._record_nonfinite(step, known)
+
+        with _state.scope_of([self._finite_steps]):
+            if tf.executing_eagerly():
+                finite() if step.finite else other()
+            elif isinstance(step.finite, bool):
+                return finite() if step.finite else other()
+            else:
+                # Variables in checkpoints are named by how many `cond` there are.
+                return tf1.cond(step.finite, finite, other, name="skipped_step")
+        return None
+
+    def _inspect_gradients(self, step: Any) -> list[Any]:
+        """Notes which gradients of a skipped step were not finite; returns a list of operations."""
+        if not (self._names and step.grads):
+            return []
+        with _state.scope_of([self._finite_steps]):
+            known = self._known(step)
+            seen = _replicas.all_reduce_sum(_inspected_in_row, (step.grads,))
+            ever = tf.reduce_any(seen[:, :, : len(_KINDS)] > 0, axis=0)
+            return [
+                _assigned(known.last.assign(seen, read_value=False)),
+                _assigned(known.totals.assign_add(tf.cast(ever, tf.int64), read_value=False)),
+            ]
+
+    def _raise_if_stuck(self, step: Any) -> None:
+        """Raises a LossScaleError in eager mode, where this skipped step is one too many."""
+        limited = self.max_consecutive_skips is not None and tf.executing_eagerly()
+        if limited and step.skipped and not step.finite:
+            self.check()
+
+    def _record_nonfinite(self, step, known):
+        finite = _state.read(self._finite_steps)
+        last = _state.read(self._last)
+        with tf.control_dependencies([finite, last]):
+            number = finite + _state.read(self._nonfinite_steps) + 1
+        with tf.control_dependencies([number]):
+            done = [_assigned(self._nonfinite_steps.assign_add(1, read_value=False))]
+        if not step.skipped:
+            last = tf.stack([finite, last[1], tf.zeros_like(finite), last[3]])
+        else:
+            run = last[2] * tf.cast(tf.equal(last[0], finite), tf.int64) + 1
+            key = 0 if known is None else known.key
+            last = tf.stack([finite, number, run, tf.constant(key, tf.int64)])
+            scales = tf.stack([step.before, step.after])
+            done += [
+                _assigned(self._skipped_steps.assign_add(1, read_value=False)),
+                _assigned(self._last_scales.assign(scales, read_value=False)),
+                *([] if step.inspected else self._inspect_gradients(step)),
+            ]
+        with tf.control_dependencies([last]):
+            done.append(_assigned(self._last.assign(last, read_value=False)))
+        return None if tf.executing_eagerly() else tf.group(*done)
+
+    def _known(self, step):
+        """Returns the `_Gradients` for the variables of `step`, made when they are first met."""
+        names = step.names
+        # Not by its place among the others, as a run that goes on may meet them in another order.
+        key = zlib.crc32("\n".join([*names, *step.shapes]).encode())
+        with self._lock:
+            if key not in self._gradients:
+                if _replicas.in_replica_context():
+                    raise ValueError(
+                        "names=True of a StepRecord is not supported where replicas cannot meet, "
+                        "as in a function that XLA compiles inside of strategy.run. Leave it out."
+                    )
+                self._gradients[key] = self._make_gradients(key, names)
+            return self._gradients[key]
+
+    def _make_gradients(self, key, names):
+        scope = contextlib.nullcontext()
+        if tf.distribute.has_strategy():
+            scope = tf.distribute.get_strategy().scope()
+        # A function may be traced anew, for other variables or until it first comes to a step.
+        with tf.init_scope(), _tf.variables_allowed(), scope:
+            shape = (self._replicas, len(names), len(_KINDS) + 1)
+            # A run may go on with more replicas or less.
+            last = self._make(f"last_gradients_{key:08x}_{self._replicas}", np.zeros(shape))
+            totals = np.zeros((len(names), len(_KINDS)), np.int64)
+            totals = self._make(f"gradients_{key:08x}", totals)
+        return _Gradients(key, names, last, totals)
+
+
+_Counts = collections.namedtuple("_Counts", ["steps", "skipped", "run"])
+
+
+class _Gradients(NamedTuple):
+    """Counts of non-finite elements in the gradients of one list of variables.
+
+    Attributes:
+      key: int that stands for the names.
+      names: list of str.
+      last: variable of shape [replicas, gradients, 4]: how many elements of each kind there were in
+        the last skipped step, and the largest finite magnitude.
+      totals: variable of shape [gradients, 3]: in how many steps there were any.
+    """
+
+    key: int
+    names: list[str]
+    last: Any
+    totals: Any
+
+    def bad(self, rows):
+        """Returns the `BadGradient`s in a value of `last`, a tuple."""
+        return tuple(
+            BadGradient(
+                name,
+                replica,
+                tuple(kind for kind, count in zip(_KINDS, row) if count),
+                int(row[: len(_KINDS)].sum()),
+                float(row[-1]),
+            )
+            for i, name in enumerate(self.names)
+            for replica, row in enumerate(rows[:, i])
+            if row[: len(_KINDS)].any()
+        )
+
+
+def _is_optimizer(watched):
+    # A method of this package's classes, not of what they are mixed into.
+    return hasattr(type(watched), "_tflsc_loss_scale_in_use")
+
+
+def _is_loss_scale(watched):
+    return isinstance(watched, _loss_scales.LossScale) or _scaler.is_manager(watched)
+
+
+def _assigned(value):
+    return _tf.as_operation(_replicas.local_results(value))
+
+
+@functools.lru_cache(maxsize=None)
+def _inspect(dtype):
+    """Returns a function that counts NaN, +inf and -inf in a tensor and finds its largest number.
+
+    One for all tensors of a dtype, as tracing its operations for each would take seconds.
+    """
+
+    def inspect(values):
+        infinite, zeros = tf.math.is_inf(values), tf.zeros_like(values)
+        kinds = [
+            tf.math.is_nan(values),
+            tf.logical_and(infinite, values > zeros),
+            tf.logical_and(infinite, values < zeros),
+        ]
+        counts = [tf.reduce_sum(tf.cast(kind, tf.float64)) for kind in kinds]
+        finite = tf1.where(tf.math.is_finite(values), tf.abs(values), zeros)
+        # Of no elements the maximum would be minus infinity.
+        largest = tf.maximum(tf.reduce_max(finite), tf.zeros([], dtype))
+        return tf.stack([*counts, tf.cast(largest, tf.float64)])
+
+    return tf.function(inspect, input_signature=[tf.TensorSpec(None, dtype)], autograph=False)
+
+
+def _inspected(grads):
+    """Returns `_inspect` of each gradient, a [gradients, 4] tensor; zeros where all is finite."""
+    of_each = [list(_gradients.numbers(grad)) for grad in grads]
+
+    def inspect(*tensors):
+        given, rows = iter(tensors), []
+        for values in of_each:
+            parts = [_inspect(value.dtype)(next(given)) for value in values]
+            row = parts[0] if parts else tf.zeros([len(_KINDS) + 1], tf.float64)
+            for part in parts[1:]:
+                row = tf.concat([row[:-1] + part[:-1], tf.maximum(row, part)[-1:]], 0)
+            rows.append(row)
+        return tf.stack(rows)
+
+    # Of a branch that is not taken each operation costs something, too: together they are one.
+    return _tf.as_one_operation(inspect, [value for values in of_each for value in values])
+
+
+def _inspected_in_row(grads):
+    """Returns `_inspected` in this replica's row of zeros, a [replicas, gradients, 4] tensor."""
+    seen = _inspected(grads)
+    if not tf.distribute.has_strategy():
+        return seen[None]
+    context = tf.distribute.get_replica_context()
+    replicas = tf.distribute.get_strategy().num_replicas_in_sync
+    here = tf.one_hot(context.replica_id_in_sync_group, replicas, dtype=seen.dtype)
+    return here[:, None, None] * seen[None]
+
+
+for _public in (LossScaleError, StepRecord):
+    _public.__module__ = "tf_lossscale_compat"  # Where users find it.

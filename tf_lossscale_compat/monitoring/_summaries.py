@@ -1,0 +1,81 @@
+"""Summaries of a loss scale for TensorBoard."""
+
+import collections
+import numbers
+import time
+from typing import Any, Dict
+
+import numpy as np
+
+from tf_lossscale_compat._core import _scaler, _tf
+from tf_lossscale_compat._scalers import _managers
+from tf_lossscale_compat.monitoring import _summary_tags
+
+tf = _tf.tf
+tf1 = _tf.tf1
+
+Reading = collections.namedtuple("Reading", ["steps", "skipped", "consecutive", "scale"])
+Reading.__doc__ = "Values of a record at one moment: three integers, and the loss scale."
+
+
+def tensors(record):
+    """Returns the values of a record as a `Reading` of scalar tensors, in any context."""
+    scale = _scaler.scale(record.policy())
+    return Reading(record.steps, record.skipped_steps, record.consecutive_skips, scale)
+
+
+def bounds(policy):
+    """Returns the bounds that a loss scale is kept in, a dict from tags to floats."""
+    floor = getattr(policy, "min_loss_scale", None)
+    if floor is None and isinstance(policy, _managers.ExponentialUpdateLossScaleManager):
+        floor = 1.0  # Of the rule that it follows.
+    ceiling = getattr(policy, "max_loss_scale", None)
+    known: Dict[str, Any] = {_summary_tags.FLOOR: floor, _summary_tags.CEILING: ceiling}
+    # A user's class may have something else under these names.
+    return {
+        tag: float(value)
+        for tag, value in known.items()
+        if not isinstance(value, bool) and isinstance(value, numbers.Real) and np.isfinite(value)
+    }
+
+
+def _by_tag(values, policy):
+    """Returns a dict from tags to the values of a `Reading` and the bounds of `policy`."""
+    return {
+        _summary_tags.SKIPPED_STEPS: values.skipped,
+        _summary_tags.CONSECUTIVE_SKIPS: values.consecutive,
+        _summary_tags.SCALE: values.scale,
+        **({} if policy is None else bounds(policy)),
+    }
+
+
+def proto(values, policy=None):
+    """Returns a `tf.compat.v1.Summary` of a `Reading` of numbers, and of the bounds of `policy`."""
+    items = _by_tag(values, policy).items()
+    return tf1.Summary(
+        value=[tf1.Summary.Value(tag=tag, simple_value=value) for tag, value in items]
+    )
+
+
+def serialized(record):
+    """Returns a serialized `Summary` of a record, a scalar string tensor."""
+    by_tag = _by_tag(tensors(record), record.policy())
+    values = [tf.cast(value, tf.float32) for value in by_tag.values()]
+    return tf.raw_ops.ScalarSummary(tags=list(by_tag), values=tf.stack(values))
+
+
+def file_writer(folder):
+    """Returns a `tf.compat.v1.summary.FileWriter`, also in eager mode."""
+    # Two that are made in the same second would write over each other's file.
+    suffix = f".{time.time_ns()}"
+    with tf.Graph().as_default():  # Which makes it without asking for eager mode's.
+        return tf1.summary.FileWriter(folder, filename_suffix=suffix)
+
+
+def writes_here(record):
+    """Returns whether this process writes summaries, of those that a strategy has."""
+    for variable in record.variables():
+        strategy = getattr(variable, "distribute_strategy", None)
+        if strategy is not None:
+            return bool(strategy.extended.should_save_summary)
+    return True
