@@ -265,7 +265,7 @@ def _cross_entropy(logits, labels):
 
 def _points(history):
     """Returns what `tf-lossscale plot` reads of a log, of a list of `Step`, counted from 1."""
-    points = {tag: [] for tag in _summary_tags.ALL}
+    points: dict = {tag: [] for tag in _summary_tags.ALL}
     skipped = consecutive = 0
     for number, step in enumerate(history, 1):
         skipped += not step.applied

@@ -31,7 +31,8 @@ def _number(proto):
 
 def _newest(logs, tag):
     """Returns [(step, value)] of a tag, without what a restart from an older step wrote again."""
-    kept, again = [], False
+    kept: list = []
+    again = False
     events = logs.Tensors(tag) if tag in logs.Tags()["tensors"] else []
     for event in sorted(events, key=lambda event: event.wall_time, reverse=True):
         # At an equal step a TF1 loop has skipped: the global step stood still.

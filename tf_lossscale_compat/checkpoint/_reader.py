@@ -258,8 +258,8 @@ def _from_hdf5(groups, kinds, values):
         # optimizers.
         key = group[: -len("/vars")] if group.endswith("/vars") else group
         for layout, names in _BY_OBJECT:
-            names = [f"{group}/{name}" for name in names]
-            states.append(_state(scalars, names, layout.replace("by object", "HDF5"), key))
+            paths = [f"{group}/{name}" for name in names]
+            states.append(_state(scalars, paths, layout.replace("by object", "HDF5"), key))
     return states, sorted(kinds)
 
 

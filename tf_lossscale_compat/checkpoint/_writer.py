@@ -31,7 +31,7 @@ def _variables_of(owner, names):
     found = [getattr(owner, name, None) for name in names]
     if not all(callable(getattr(value, "assign", None)) for value in found):
         return None
-    return (*found, None)[:3]
+    return [*found, None][:3]
 
 
 def _target_of(owner, depth=0):
@@ -50,7 +50,8 @@ def _target_of(owner, depth=0):
         variables = _variables_of(owner, names)
         if variables:
             lowest = getattr(owner, "min_loss_scale", 1.0)
-            return _Target(*variables, lowest, getattr(owner, "max_loss_scale", None))
+            highest = getattr(owner, "max_loss_scale", None)
+            return _Target(*variables, lowest, highest)
     for name in _INNER if depth < 4 else ():
         inner = getattr(owner, name, None)
         if hasattr(inner, "__dict__") and not callable(getattr(inner, "assign", None)):
@@ -144,7 +145,7 @@ def assign(state: LossScaleState, target: Any, session: Any = None) -> Any:
             for variable, value in assignments:
                 variable.assign(value)
         return None
-    operations = []
+    operations: list[Any] = []
     with graph.as_default(), tf.control_dependencies(None):
         for variable, value in assignments:
             assigned = variable.assign(value, read_value=False)

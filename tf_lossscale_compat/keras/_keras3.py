@@ -247,7 +247,7 @@ class Keras3(_shared.WeightDecay):
             super(self._native, self).build(variables)
 
     @_tf.do_not_convert
-    def scale_loss(self, loss: Any) -> tf.Tensor:
+    def scale_loss(self, loss: Any) -> Any:
         """Returns `loss` times the loss scale, in float32 where `loss` has a narrower dtype.
 
         An optimizer that was ever asked for it takes scaled gradients in `apply_gradients`, unless

@@ -51,7 +51,8 @@ def facts(plan, findings):
       plan: `_plan.Plan`.
       findings: list of `_source.Finding`, what is reported of it.
     """
-    tree, found, is_version_1, keras = plan.tree, {}, False, []
+    found: dict = {}
+    tree, is_version_1, keras = plan.tree, False, []
     if plan.to < (2, 0) or not plan.is_about_loss_scaling:
         return []
     by_hand = any(_NOT_REPEATED.match(binding.path + ".") for binding in tree.bindings)
@@ -87,7 +88,7 @@ class Steps:
 
     def __init__(self, to):
         self._to = "{}.{}".format(*to)
-        self._files = collections.defaultdict(dict)  # Step: {path: what shows it}.
+        self._files: dict = collections.defaultdict(dict)  # Step: {path: what shows it}.
         self._done = set()
 
     def read(self, data):
@@ -138,14 +139,14 @@ class Steps:
                 "    import tf_keras.src.legacy_tf_layers.normalization as normalization\n"
                 '    sys.modules["tf_keras.legacy_tf_layers.normalization"] = normalization'
             )
-        commands = f":\n\n    {install}\n    export {_SWITCH}=1"
+        keras_2 = f":\n\n    {install}\n    export {_SWITCH}=1"
         if files["keras"]:
-            yield f"{_shown(files['keras'])}: Keras 3 lacks this. Stay with Keras 2{commands}"
+            yield f"{_shown(files['keras'])}: Keras 3 lacks this. Stay with Keras 2{keras_2}"
         if files["choice"]:
             yield (
                 f"{_listing(files['choice'])}: change the places that say `on Keras 3`, or leave"
                 " them and stay with Keras 2"
-                + (", as in the step before" if files["keras"] else commands)
+                + (", as in the step before" if files["keras"] else keras_2)
             )
 
 

@@ -9,7 +9,7 @@ import bisect
 import itertools
 import json
 import re
-from typing import Dict, NamedTuple, Optional
+from typing import Any, Dict, NamedTuple, Optional
 
 from tf_lossscale_compat.migrate import _source, _tree
 
@@ -189,12 +189,12 @@ def _mask(source):
         result, lines = [_blank(line) for line in lines[:count]], lines[count:]
     inside, goes_on = _StringState(), False
     for line in lines:
-        magic = None if inside.open else _ASSIGNED.match(line) or _MAGIC.match(line)
-        if not goes_on and not magic:
+        command: Any = None if inside.open else _ASSIGNED.match(line) or _MAGIC.match(line)
+        if not goes_on and not command:
             inside.read(line)
             result.append(line)
             continue
-        kept = "" if goes_on else magic.group("kept") + "0"  # A number says nothing.
+        kept = "" if goes_on else command.group("kept") + "0"  # A number says nothing.
         result.append(kept + _blank(line[len(kept) :]))
         goes_on = line.rstrip("\r\n").endswith("\\")  # A command goes on behind a backslash.
     return "".join(result)

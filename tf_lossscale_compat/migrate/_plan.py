@@ -7,7 +7,7 @@ it depended on, in the same branch or function, so that it is executed just when
 """
 
 import re
-from typing import Dict, List, Set, Tuple
+from typing import Any, Dict, List, Set, Tuple
 
 import libcst as cst
 from libcst import matchers
@@ -160,7 +160,9 @@ class Plan:
         if is_maker:
             return accepted, why
         if states:
-            return {"moved": (True, None), "stays": (False, None)}.get(*states, (None, _LEFT_OPEN))
+            (state,) = states
+            outcomes: dict = {"moved": (True, None), "stays": (False, None)}
+            return outcomes.get(state, (None, _LEFT_OPEN))
         return (accepted, why) if "value" in roles else (None, _MADE_NOWHERE)
 
     # Step by step.
@@ -171,7 +173,7 @@ class Plan:
         The second result is what to say of a name, in place of {}, where it is unclear.
         """
         if namespace.old not in self._usages:
-            result = True, None
+            result: Any = (True, None)
             if namespace.is_meant is not None:
                 member = namespace, [*namespace.members]
                 calls = [
