@@ -12,7 +12,9 @@ from tf_lossscale_compat.checkpoint._reader import LossScaleState
 
 tf = _tf.tf
 
-_Target = collections.namedtuple("_Target", ["scale", "good", "bad", "lowest", "highest"])
+_Target = collections.namedtuple(
+    "_Target", ["scale", "good", "bad", "lowest", "highest"], defaults=[None, None]
+)
 
 # What the variables are called: contrib's manager; r2.0's loss scale; that of Keras 2.4 to
 # tf_keras; Keras 3's optimizer. TensorFlow's own classes and this package's alike.
@@ -51,7 +53,7 @@ def _target_of(owner, depth=0):
         if variables:
             lowest = getattr(owner, "min_loss_scale", 1.0)
             highest = getattr(owner, "max_loss_scale", None)
-            return _Target(*variables, lowest, highest)
+            return _Target(*variables)._replace(lowest=lowest, highest=highest)
     for name in _INNER if depth < 4 else ():
         inner = getattr(owner, name, None)
         if hasattr(inner, "__dict__") and not callable(getattr(inner, "assign", None)):
@@ -59,7 +61,7 @@ def _target_of(owner, depth=0):
             if target is not None:
                 return target
     variables = _variables_of(owner, _KERAS_3)
-    return _Target(*variables, None, None) if variables else None
+    return _Target(*variables) if variables else None
 
 
 def _checked(state, target):
