@@ -1008,7 +1008,11 @@ class CheckNumericsTest(parameterized.TestCase, tf.test.TestCase):
         # In a process of its own, as functions traced before are not checked.
         with tempfile.TemporaryDirectory() as directory:
             return originals.call_in_child(
-                "enable_eager_execution", "tests.silent_faults_test", "watched_steps", [], directory
+                "enable_eager_execution",
+                "tests.core.silent_faults_test",
+                "watched_steps",
+                [],
+                directory,
             )
 
     @crossed.parameters(

@@ -5,9 +5,9 @@ from unittest import mock
 
 import pytest
 from absl.testing import absltest, parameterized
-from tests.migrate_command_test import FolderTestCase, call
 
 from tests import rewriting
+from tests.migrate.migrate_command_test import FolderTestCase, call
 from tf_lossscale_compat.migrate import _next, _source
 
 HEAD = "import tensorflow as tf\nimport tf_lossscale_compat\n"

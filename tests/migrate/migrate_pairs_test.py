@@ -3,9 +3,9 @@
 import json
 
 from absl.testing import absltest, parameterized
-from tests.migrate_command_test import FolderTestCase, call
 
 from tests import rewriting
+from tests.migrate.migrate_command_test import FolderTestCase, call
 from tf_lossscale_compat.migrate import _source
 
 KERAS = "tf_lossscale_compat.keras.mixed_precision"

@@ -1,9 +1,9 @@
 """Modules that hand TensorFlow on, as `from deepmd.env import tf` does: named by the user."""
 
 from absl.testing import absltest, parameterized
-from tests.migrate_command_test import FolderTestCase, call
 
 from tests import rewriting
+from tests.migrate.migrate_command_test import FolderTestCase, call
 from tf_lossscale_compat.migrate import _source
 
 NAME = "deepmd.tf.env.tf"

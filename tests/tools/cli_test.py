@@ -275,7 +275,7 @@ class ImportsTest(absltest.TestCase):
             "for name in cli.COMMANDS: assert cli.main([name, '--help']) == 0"
         )
         for name in cli.COMMANDS:
-            self.assertIn(f"tf_lossscale_compat.{name}", modules)
+            self.assertIn(f"tf_lossscale_compat.{cli.MODULES[name]}", modules)
         for module in modules:
             extras = ("sklearn", "tqdm", "matplotlib", "libcst", "tensorboard")
             self.assertNotIn(module.split(".")[0], extras)

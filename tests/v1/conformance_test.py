@@ -236,7 +236,7 @@ class ReplayTest(parameterized.TestCase, tf.test.TestCase):
 
     def check_eager(self, every, least):
         results = originals.call_eagerly(
-            "tests.conformance_test", "eager_differences", [every], self.get_temp_dir()
+            "tests.v1.conformance_test", "eager_differences", [every], self.get_temp_dir()
         )
         self.assertCountEqual([EXPONENTIAL, DYNAMIC], results)
         for path, (count, lines) in results.items():

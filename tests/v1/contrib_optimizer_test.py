@@ -975,7 +975,7 @@ class ContextsTest(tf.test.TestCase, parameterized.TestCase):
         self.assertEqual(
             originals.call_in_child(
                 "disable_v2_behavior",
-                "tests.contrib_optimizer_test",
+                "tests.v1.contrib_optimizer_test",
                 "train_in_session",
                 [],
                 self.get_temp_dir(),

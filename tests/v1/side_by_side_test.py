@@ -275,7 +275,7 @@ class SideBySideTest(parameterized.TestCase, tf.test.TestCase):
                 found = compare_in_graph()
             else:
                 found = originals.call_eagerly(
-                    "tests.side_by_side_test", "compare_eagerly", [steps], directory
+                    "tests.v1.side_by_side_test", "compare_eagerly", [steps], directory
                 )
             cls.reports[mode, steps] = found
         return cls.reports[mode, steps]

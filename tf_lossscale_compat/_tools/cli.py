@@ -21,8 +21,7 @@ except ImportError:  # Python 3.7, where TensorFlow brings the package of that n
 # `--help` need no TensorFlow and wait for none. A module brings `add_arguments(parser)` and
 # `run(args)`, which returns the exit code; the first line of its docstring stands here too.
 COMMANDS = {
-    "checkpoint": "Find the loss scale in a checkpoint, whatever wrote it, and put it into any"
-    " other kind.",
+    "checkpoint": "Find the loss scale in a checkpoint, whatever wrote it, and show it.",
     "demo": "Train a small float16 network on real data, without and with each kind of loss"
     " scaling.",
     "migrate": "Rewrite code and notebooks from TensorFlow's loss-scale APIs to this package's.",

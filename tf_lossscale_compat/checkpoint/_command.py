@@ -9,7 +9,8 @@ import argparse
 import json
 import sys
 
-from tf_lossscale_compat.checkpoint._reader import CheckpointError, find, read, scale_text
+from tf_lossscale_compat import checkpoint
+from tf_lossscale_compat.checkpoint._reader import scale_text
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -34,8 +35,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Runs the command; returns the exit code."""
     try:
-        states = find(args.path) or [read(args.path)]  # Raises, and says what there is instead.
-    except CheckpointError as error:
+        states = checkpoint.find(args.path) or [
+            checkpoint.read(args.path)
+        ]  # Raises, and says what there is instead.
+    except checkpoint.CheckpointError as error:
         print(f"tf-lossscale checkpoint: {error}", file=sys.stderr)
         return 1
     if args.json:

@@ -53,7 +53,8 @@ def _target_of(owner, depth=0):
         if variables:
             lowest = getattr(owner, "min_loss_scale", 1.0)
             highest = getattr(owner, "max_loss_scale", None)
-            return _Target(*variables)._replace(lowest=lowest, highest=highest)
+            scale, good, bad = variables
+            return _Target(scale, good, bad, lowest, highest)
     for name in _INNER if depth < 4 else ():
         inner = getattr(owner, name, None)
         if hasattr(inner, "__dict__") and not callable(getattr(inner, "assign", None)):
