@@ -109,9 +109,7 @@ def course(home, optimizer):
 
 
 def is_keras3_own(optimizer):
-    return not isinstance(
-        optimizer, (mixed_precision.LossScaleOptimizer, experimental.LossScaleOptimizer)
-    ) and hasattr(optimizer, "step_counter")
+    return hasattr(optimizer, "dynamic_scale") and not hasattr(optimizer, "get_scaled_loss")
 
 
 class _Base(tf.test.TestCase, parameterized.TestCase):
