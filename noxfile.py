@@ -338,7 +338,7 @@ def install_commands(wheel):
     documents = [ROOT / "README.md", ROOT / "migration_guide.md", *(ROOT / "docs").rglob("*.md")]
     found = set()
     for path in [*documents, *(ROOT / "tf_lossscale_compat").rglob("*.py")]:
-        command = r"pip install ((?:-\S+ )*)(?:'([^']+)'|\"([^\"]+)\"|([^\s`]+))"
+        command = r"pip install ((?:-\S+ )*)(?:'([^']+)'|\"([^\"]+)\"|([^\s`'\"]+))"
         for options, *wanted in re.findall(command, path.read_text(encoding="utf-8")):
             requirement = "".join(wanted).rstrip(",.:;")
             if requirement.startswith(".") or "tf_lossscale_compat" in requirement:
