@@ -102,7 +102,7 @@ class _Importer:
         return folder.startswith(self._installed)
 
     def _in_v1(self, parts, fromlist):
-        """What an import statement gets from the API of TensorFlow 1, None if not all is there."""
+        """Returns the module of TensorFlow 1's API to import from, None if not all is there."""
         if parts[:1] == ["compat"]:  # The code has chosen for itself.
             return None
         module = self._v1

@@ -16,9 +16,9 @@ def function_for(agree, optimizer, scaler):
     """Returns the function that all processes agree through, or None where none is needed.
 
     Args:
-      agree: function of a scalar bool tensor that returns its AND over all processes; or None, or
-        what this returned before, for which a Horovod optimizer brings its own. A loss scale that
-        needs gradients does without, as Horovod's are the same everywhere.
+      agree: function of a scalar bool tensor that returns its AND over all processes; or None. For
+        None, and for a function that this returned before, a Horovod optimizer's own is taken; with
+        a loss scale that needs gradients none, as Horovod's are the same everywhere.
       optimizer: the optimizer that is wrapped.
       scaler: `_scaler.Scaler` of its loss scale or manager.
 
@@ -62,8 +62,8 @@ def or_horovods(agree, optimizer, scaler):
     return agree
 
 
-def one_of(functions):
-    """Returns what several optimizers that are applied together agree through, or None.
+def common(functions):
+    """Returns the one function that several optimizers of a step agree through, or None.
 
     Raises:
       ValueError: Horovod's processes are not the same for all of them.
@@ -106,7 +106,7 @@ def _is_alone(optimizer):
 
 
 def _are_zeros(grads):
-    # With which code makes slot variables before the first step.
+    # Some code applies zeros to make slot variables before the first step.
     if not tf.executing_eagerly():
         return False
     grads = [tf.convert_to_tensor(grad) for grad in grads if grad is not None]
@@ -116,11 +116,11 @@ def _are_zeros(grads):
 def check_reduced(optimizer, grads):
     """Raises a ValueError where Horovod's Keras optimizer has not reduced any gradients yet.
 
-    It does so where it computes them, in `fit` and `minimize`. From TensorFlow 2.4 on it takes what
-    comes from elsewhere as it is: every process would train by itself.
+    It reduces those that it computes itself, in `fit` and `minimize`. From TensorFlow 2.4 on it
+    applies any others as they are: every process would train by itself.
 
     Args:
-      optimizer: what they are given to, or that wraps it.
+      optimizer: the optimizer that applies them, or a wrapper around it.
       grads: list of gradients, None among them.
     """
     if "horovod" not in sys.modules or not _tf.at_least(2, 4):
@@ -149,8 +149,8 @@ class _HorovodAgree:
 
         options = {} if self.process_set is None else {"process_set": self.process_set}
         options.update({"op": hvd.Sum} if hasattr(hvd, "Sum") else {"average": False})
-        # Processes find each other's by the operation's name, which must not depend on what else is
-        # in their graphs: one of them alone may write summaries.
+        # Horovod matches operations of its processes by name, which must not depend on the rest of
+        # the graph: one process alone may write summaries.
         with tf1.name_scope(None):
             failed = tf.cast(tf.logical_not(finite), tf.float32)
             if not tf.executing_eagerly():
@@ -159,8 +159,11 @@ class _HorovodAgree:
         return tf.equal(failures, 0.0)
 
 
-class Lost:
-    """Stands for an `agree` that a config told of and cannot hold; a step raises an error."""
+class LostAgree:
+    """Stands for the `agree` of an optimizer made from a config; a step raises an error.
+
+    The config says that there was one, and cannot hold the function.
+    """
 
     def __call__(self, finite):
         raise ValueError(

@@ -8,7 +8,7 @@ from tf_lossscale_compat._core import _tf
 
 tf = _tf.tf
 
-# How many structures a function is compiled for at the same time. Models have a few; a program
+# The number of structures that a function stays compiled for. Models have a few; a program
 # whose structures never repeat must not pile up graphs.
 CAPACITY = 32
 
@@ -18,9 +18,9 @@ _NEW = object()
 class _Compiled:
     """Runs a function of a list of tensors, in eager mode compiled once per structure.
 
-    A structure is which dtypes, shapes and constants there are. It is compiled when it is met for
-    the second time, as tracing costs more than running one operation after another once. Functions
-    that are not used for long are dropped.
+    A structure is the dtypes and shapes of the tensors, and the constants. It is compiled when it
+    comes for the second time, as tracing costs more than running each operation once. Those that
+    were used longest ago are dropped.
     """
 
     def __init__(self, function):

@@ -9,9 +9,9 @@ from tf_lossscale_compat._core import _compiled, _tf
 tf = _tf.tf
 tf1 = _tf.tf1
 
-# Up to so many elements, joining tensors costs less than testing each by itself.
+# Up to this many elements, joining tensors costs less than testing each by itself.
 _SMALL = 2**14
-# From so many on, reading them once and writing nothing pays for a conditional.
+# From this many on, a test that writes nothing saves more than its conditional costs.
 _LARGE = 2**19
 
 
@@ -43,9 +43,9 @@ _is_subclass: Any = functools.lru_cache(maxsize=None)(issubclass)
 
 
 def _elements(grads):
-    """Returns the elements of gradients, a list of tensors, and where those of sparse ones are.
+    """Returns the values of gradients, a list of tensors without any for None.
 
-    Nothing is in it for None.
+    Beside it, the positions in that list of sparse gradients' values, a tuple.
     """
     tensors: List[Any] = []
     sparse: List[int] = []
@@ -78,7 +78,7 @@ def _multiply(tensors):
         dtype = tensor.dtype
         is_half = dtype == tf.float16
         if dtype not in factors:
-            # What is no zero in float32 is none in bfloat16 and float64.
+            # Not zero in float32, the factor is not zero in bfloat16 or float64 either.
             factors[dtype] = _for_float16(factor) if is_half else tf.cast(factor, dtype)
         # Raw operations here and below, one for each gradient: public ones take longer to trace.
         if is_half:
@@ -92,8 +92,8 @@ def _multiply(tensors):
 def _nonzero(factor):
     """Returns NaN in place of zero, else `factor`.
 
-    One over a loss scale above 2**126 is zero for processors that take the smallest float32 for
-    zero. All gradients would be zero, and steps finite that train nothing.
+    One over a loss scale above 2**126 is subnormal, and processors may flush it to zero. All
+    gradients would then be zero, and finite steps would train nothing.
     """
     # No NaN is made in a healthy step, as `tf.debugging.enable_check_numerics` would find it.
     return factor / tf.sign(factor)
@@ -213,9 +213,9 @@ def may_be_nonfinite(dtype):
 
 
 def numbers(grad):
-    """Yields tensors of all elements of one gradient that may be other than finite.
+    """Yields one gradient's elements as tensors that the finite test takes; nothing for integers.
 
-    Of a sparse gradient, what its rows with the same index add up to.
+    Of a sparse gradient, the sums of rows with the same index.
     """
     if grad is None:
         return
@@ -281,7 +281,7 @@ def _finite_by_sum_of_squares(dense, sparse):
     return _all(flags)
 
 
-def _by_test(tensors, sparse):
+def _sort_by_test(tensors, sparse):
     """Sorts tensors by how they are tested.
 
     Args:
@@ -338,10 +338,10 @@ def _test(tensors, sparse):
     """Returns whether all elements of gradients are finite, and all sums of sparse ones' rows.
 
     Args:
-      tensors: see `_by_test`, at least one tensor.
+      tensors: see `_sort_by_test`, at least one tensor.
       sparse: see there.
     """
-    small, large, rows = _by_test(tensors, sparse)
+    small, large, rows = _sort_by_test(tensors, sparse)
     by_xla = _tf.compiled_by_xla()
     flags = []
     if small:
@@ -353,8 +353,8 @@ def _test(tensors, sparse):
         return tf.constant(True)
     finite = _all(flags)
     if by_xla and len(flags) + len(small) > 1:
-        # XLA computes again what is cheap wherever it is used, here the AND of a flag for each
-        # gradient in each variable's update, but what is expensive only once.
+        # XLA computes cheap operations again wherever they are used, here the AND of all flags in
+        # each variable's update, but expensive ones, such as a square root, only once.
         finite = tf.sqrt(tf.cast(finite, tf.float32)) > 0
     return finite
 
@@ -379,7 +379,7 @@ def all_finite(grads):
 
 
 def _with_indices(grads, tensors, sparse):
-    """The tensors, after them the indices of sparse gradients, and where shapes vary."""
+    """Returns tensors, then indices of sparse gradients; and positions where shapes vary."""
     indices = [
         tf.convert_to_tensor(grad.indices) for grad in grads if isinstance(grad, tf.IndexedSlices)
     ]

@@ -7,12 +7,12 @@ from tf_lossscale_compat._core import _scaler, _state, _tf
 
 tf = _tf.tf
 
-# An attribute of users' optimizers and loss scales, too, which have names of their own.
+# With the package's prefix, as users' optimizers and loss scales get this attribute, too.
 _NAME = "_tflsc_watch"
 
 
 class NotCopied:
-    """A note that is kept at one object, and is None in copies and pickles of it."""
+    """The value of an attribute that is None in copies and pickles of its object."""
 
     def __deepcopy__(self, memo):
         return None
@@ -22,7 +22,7 @@ class NotCopied:
 
 
 class _Watch(NotCopied):
-    """A note of an object's record; without one, of a graph that was built without it."""
+    """The record of an object; None if a graph was built while it had none."""
 
     def __init__(self, record=None):
         self.record = record
@@ -32,7 +32,7 @@ def _watch_of(owner):
     known = getattr(owner, "__dict__", {}).get(_NAME)
     if known is None or known.record is None or known.record.watched is owner:
         return known
-    return None  # A shallow copy has taken it over.
+    return None  # `owner` is a shallow copy of the object that has the record.
 
 
 def check(owner):
@@ -99,12 +99,11 @@ def update_observed(subject, finite, update, grads=None):
       grads: list of gradients, or None where only the flag is known.
 
     Returns:
-      What `update` returned; in a graph, where there is a record, what waits for that, a tensor if
-      it was one.
+      The result of `update`; in a graph with a record, one that waits for the record, too.
     """
     kept = _scaler.unwrap(subject)
     scaler = _scaler.Scaler(subject)
-    # An override of the user's calls what it overrides, which is not one more step.
+    # A user's override may call the method that it overrides, which is no step of its own.
     by_itself = kept is not subject or scaler.updates_from_flag
     observation = Observation(subject, records_of(kept) if by_itself else [], None, grads)
     with observation.updating(finite):

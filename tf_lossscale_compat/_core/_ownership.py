@@ -9,14 +9,14 @@ from tf_lossscale_compat._core import _observers, _scaler
 
 KERAS = "a Keras one"
 V1 = "a tf.compat.v1.train one"
-TOGETHER = "one that apply_if_finite was given"
+SEVERAL = "one that apply_if_finite was given"
 
-# An attribute of users' loss scales, too, which have names of their own.
+# With the package's prefix, as users' loss scales get this attribute, too.
 _NAME = "_tflsc_claim"
 
 
 class _Claim(_observers.NotCopied):
-    """An owner's kind, kept by what is owned; a copy of that belongs to nobody."""
+    """The kind of a loss scale's owner, an attribute of the loss scale; a copy has no owner."""
 
     def __init__(self, kind):
         self.kind = kind
@@ -36,14 +36,14 @@ def check(kind, loss_scale):
 
 
 def claim(kind, loss_scale):
-    """Notes that an optimizer is driven by `loss_scale`, once nothing else can fail in making it.
+    """Notes that `loss_scale` drives an optimizer; called once nothing else of that can fail.
 
     Args:
-      kind: `KERAS`, of which each needs its own; `V1`; or `TOGETHER`.
+      kind: `KERAS`, of which each needs its own; `V1`; or `SEVERAL`.
       loss_scale: `LossScale` or `LossScaleManager`; a fixed one never changes and is free to share.
 
     Raises:
-      ValueError: another optimizer is driven by it, with which it cannot be shared.
+      ValueError: it drives another optimizer, with which it cannot be shared.
     """
     check(kind, loss_scale)
     loss_scale = _scaler.unwrap(loss_scale)

@@ -80,15 +80,15 @@ def all_reduce_sum(fn, args):
 
 
 def _failures(test, args):
-    """1.0 where `test(*args)` is False, else 0.0: what can be summed over replicas."""
+    """Returns 1.0 if `test(*args)` is False, else 0.0: numbers that can be summed over replicas."""
     return tf.cast(tf.logical_not(test(*args)), tf.float32)
 
 
 def _holds_everywhere(test, args):
     """Returns whether `test(*args)` is True on every replica of every worker, in any context.
 
-    This is the one scalar reduction per step. It is made even where outside of replicas there is
-    just one value: with one replica on each worker that is how a value per replica looks there.
+    This is the one scalar reduction per step. In a cross-replica context it is made even for a
+    plain value: with one replica on each worker, a per-replica value is plain there.
     """
     if not tf.distribute.has_strategy():
         return test(*args)
@@ -125,11 +125,11 @@ def all_true(flag):
     return _holds_everywhere(_as_flag, (flag,))
 
 
-def _replicas_can_meet():
+def _can_merge_call():
     """Returns whether `merge_call` can be used here, in a replica context.
 
-    Modes of tf.distribute that do without it (XLA on GPUs) still offer it, and v1 optimizers call
-    it, unless the replica is inside a function or a branch of its own.
+    Modes of tf.distribute that do without it (XLA on GPUs) still have it, and v1 optimizers call
+    it. It only fails there if the replica is inside a function or a branch of its own.
     """
     if _tf.uses_merge_call(tf.distribute.get_strategy()):
         return True
@@ -143,13 +143,13 @@ def _replicas_can_meet():
 def run_cross_replica(step, args):
     """Runs `step(*args)` where all replicas act as one: in the cross-replica context if possible.
 
-    A conditional around an optimizer's `merge_call` is only allowed there. Where replicas cannot
-    meet there can be no such conflict either: each runs the step by itself, on flags that are
-    reduced over all.
+    Only there may a conditional be around an optimizer's `merge_call`. Where `merge_call` fails,
+    optimizers do not call it, and each replica runs the step by itself, on flags that are reduced
+    over all.
     """
     if not tf.distribute.has_strategy() or tf.distribute.in_cross_replica_context():
         return step(*args)
-    if not _replicas_can_meet():
+    if not _can_merge_call():
         return step(*args)
 
     def merged(_, *merged_args):
@@ -197,12 +197,12 @@ def call_for_each_replica(fn, args):
     if not tf.distribute.has_strategy() or not tf.distribute.in_cross_replica_context():
         return _tf.as_operation(fn(*args))
 
-    def in_replica(*held):
+    def in_replica(*whole):
         return _tf.as_operation(
-            fn(*tf.nest.map_structure(lambda v: v.variable if isinstance(v, _Whole) else v, held))
+            fn(*tf.nest.map_structure(lambda v: v.variable if isinstance(v, _Whole) else v, whole))
         )
 
     strategy = tf.distribute.get_strategy()
-    held = tf.nest.map_structure(lambda v: _Whole(v) if hasattr(v, "assign") else v, args)
-    results = strategy.extended.call_for_each_replica(in_replica, args=held)
+    whole = tf.nest.map_structure(lambda v: _Whole(v) if hasattr(v, "assign") else v, args)
+    results = strategy.extended.call_for_each_replica(in_replica, args=whole)
     return None if tf.executing_eagerly() else strategy.group(results)

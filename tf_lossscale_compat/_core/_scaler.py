@@ -1,13 +1,13 @@
 """Scalers: one interface of loss scales and managers for an optimizer's step.
 
-Either may be this package's own or a user's. One whose method `update_loss_scale` or `update` is
-marked by `updates_from_flag` needs nothing of a step but whether its gradients are finite, and has
+Either may be this package's own or a user's. If its method `update_loss_scale` or `update` is
+marked by `updates_from_flag`, it needs only the finite flag of a step, and has
 
     _tflsc_update_from_flag(finite)   updates the state; returns an operation, a tensor or None
     _tflsc_skips_nonfinite            (a loss scale) a step that is not finite is skipped
 
-A user's method, an override of a marked one among them, bears no mark and is called itself: a
-manager's with the flag, a loss scale's with the gradients.
+A user's method has no mark, even if it overrides a marked one, and is called itself: a manager's
+with the flag, a loss scale's with the gradients.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ tf = _tf.tf
 
 def updates_from_flag(method: _types.Function) -> _types.Function:
     """Marks an `update` or `update_loss_scale` that needs only the finite flag of a step."""
-    # Itself, as functools.wraps copies attributes to what it wraps with.
+    # The method, not True: functools.wraps copies attributes to a wrapper, which is not marked.
     marked: Any = method
     marked.updates_from_flag = method
     return method
@@ -34,7 +34,7 @@ def reads(name: str | None = None) -> Callable[[_types.Function], _types.Functio
     """Marks a method that returns the scale and reads it anew at each call.
 
     Args:
-      name: str, the attribute that it reads; None where that is no reference variable.
+      name: str, the attribute that it reads, if that can be a reference variable; else None.
     """
 
     def mark(method: _types.Function) -> _types.Function:
@@ -114,7 +114,7 @@ class Scaler:
         """
         if self.needs_gradients:
             raise ValueError(
-                f"{self.subject!r} looks at gradients, and only a flag is known here. Call its "
+                f"{self.subject!r} needs the gradients, and only a flag is known here. Call its "
                 "update(grads) instead of update_loss_scale(finite_grads)."
             )
         return self._update(finite)
@@ -136,7 +136,7 @@ class Scaler:
             )
 
     def never_changes(self):
-        """Returns whether no step changes the scale, as of a fixed one with its own update."""
+        """Returns whether no step changes the scale: a fixed one with this package's update."""
         return self.updates_from_flag and not variables(self.subject)
 
 
@@ -147,15 +147,15 @@ def scale(subject):
 
 
 def scale_at_this_point(subject):
-    """Returns the scale, read at this point of a graph; NaN where a user's class hinders that."""
+    """Returns the scale, read at this point of a graph; NaN if a user's class may give an older."""
     if not _tf.in_plain_graph():
         return scale(subject)
     subject = unwrap(subject)
-    # A user's may hand out a tensor that it has read before.
+    # A user's method may return a tensor that was read at an earlier point.
     method = subject.get_loss_scale if is_manager(subject) else type(subject).__call__
     function = getattr(method, "__func__", method)
-    of, name = getattr(function, "reads", (None, None))
-    if of is not function:
+    marked, name = getattr(function, "reads", (None, None))
+    if marked is not function:
         return tf.constant(float("nan"))
     value: Any = None if name is None else getattr(subject, name)
     if not _state.is_reference(value):
@@ -173,8 +173,8 @@ def update_cross_replica(update, flag, variables):
 
     Args:
       update: function of a bool scalar tensor.
-      flag: bool scalar tensor or Python bool; each replica's own, or outside of them maybe one per
-        replica.
+      flag: bool scalar tensor or Python bool, each replica's own; in a cross-replica context it
+        may be per-replica.
       variables: list of the variables that it updates.
     """
     with _state.scope_of(variables):

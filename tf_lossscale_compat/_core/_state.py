@@ -61,7 +61,7 @@ def _check_copies(variables):
 
 
 def is_reference(variable):
-    """Returns whether a read of `variable` is its memory, as of reference variables."""
+    """Returns whether this is a reference variable, whose reads alias its memory."""
     return type(variable).__name__ == "RefVariable"
 
 

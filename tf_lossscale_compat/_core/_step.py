@@ -93,7 +93,7 @@ def check_place(called):
 
 
 def as_written(cls):
-    """Returns the attributes of a class as they are now; users replace a class' methods, too."""
+    """Returns a class' attributes of now, for `overrides`: users may replace some later."""
     return types.SimpleNamespace(**dict(inspect.getmembers(cls)))
 
 
@@ -123,12 +123,12 @@ def take(
       grads: list of gradients, None among them.
       variables: list of variables, as long.
       optimizer: `Optimizer`.
-      called: str, the method that was called, for errors; None where that was in a cross-replica
-        context, and gradients may be per-replica.
+      called: str, the calling method's name, for errors; None if it may be called in a
+        cross-replica context, where gradients may be per-replica.
       unscaling: `_gradients.Unscaling`, or None where `grads` are unscaled.
       form: `GraphForm`.
-      unaggregated: pair of lists, the gradients as they were before they were aggregated over
-        replicas, and their variables: records tell which of those are not finite. Or None.
+      unaggregated: pair of lists, the gradients before they were aggregated over replicas, and
+        their variables, which records inspect in place of `grads`; or None.
 
     Returns:
       An operation; None in eager mode.
@@ -138,23 +138,23 @@ def take(
     """
     if called is not None:
         check_place(called)
-    observed, observed_variables = unaggregated or (None, variables)
+    observed_grads, observed_variables = unaggregated or (None, variables)
     observation = _observers.observe(scaler, optimizer.observed, observed_variables)
     decides = not scaler.applies_all or observation.records
     finite = None
     if unscaling is not None:
         grads, finite = _unscale(grads, unscaling, decides and not scaler.needs_gradients)
-    if not decides:  # Nor is anything updated, so replicas need not meet.
+    if not decides:  # Nor is anything updated, so no `merge_call` is needed.
         return _apply_all(optimizer, grads, variables)
     step = _Step(scaler, optimizer, observation, form, finite)
-    observed = observed if observation.records else None
-    return _replicas.run_cross_replica(step.take, (grads, variables, observed))
+    observed_grads = observed_grads if observation.records else None
+    return _replicas.run_cross_replica(step.take, (grads, variables, observed_grads))
 
 
 def _unscale(grads, unscaling, tests):
-    """Returns unscaled gradients, and whether they are finite, None where that is yet to be tested.
+    """Returns unscaled gradients, and the finite flag, None if that is yet to be computed.
 
-    In eager mode without a strategy both are one compiled operation, if the step `tests` at all.
+    If the step `tests` at all, one compiled operation does both in eager mode without a strategy.
     """
     if tests and tf.executing_eagerly() and not tf.distribute.has_strategy():
         return _gradients.unscale_and_test(grads, unscaling)
@@ -163,7 +163,7 @@ def _unscale(grads, unscaling, tests):
 
 
 def _apply_all(optimizer, grads, variables):
-    """Applies a step that nothing decides about."""
+    """Applies a step that is never skipped and updates nothing."""
     in_replica = not _replicas.in_cross_replica_context()
     apply = optimizer.apply if in_replica else optimizer.apply_everywhere
     applied = apply(grads, variables)
@@ -176,12 +176,12 @@ class _Step:
     def __init__(self, scaler, optimizer, observation, form, finite):
         self._scaler, self._optimizer, self._observation = scaler, optimizer, observation
         self._form = form
-        self._finite = finite  # None where that is yet to be tested.
+        self._finite = finite  # None if that is yet to be computed.
 
-    def take(self, grads, variables, observed):
+    def take(self, grads, variables, observed_grads):
         """Takes the step; see the function `take`. Gradients may be per-replica."""
         if self._observation.records:
-            self._observation.grads = grads if observed is None else observed
+            self._observation.grads = grads if observed_grads is None else observed_grads
         if tf.executing_eagerly():
             return self._take_eagerly(grads, variables)
         return self._take_in_graph(grads, variables)
@@ -221,15 +221,16 @@ class _Step:
         """Decides about a step before anything is applied.
 
         Returns:
-          A triple: whether the gradients are to be applied, a bool or a bool scalar tensor that is
-          the same on all replicas; the same for whether they are finite, as far as that is asked;
-          and a function that updates the loss scale, which may be given the latter once more.
+          A triple (should_apply, finite, update). The first two are bools, or bool scalar tensors
+          that are the same on all replicas; where the user's update decides, they are one. `update`
+          is a function that updates the loss scale; it may be given a copy of `finite` to use in
+          its place.
         """
         scaler = self._scaler
         if scaler.needs_gradients and self._optimizer.agree is not None:
             raise ValueError(
-                f"agree tells all processes a flag, and {scaler.subject!r} looks at gradients. Use "
-                "a LossScaleManager, whose update_loss_scale is given that flag."
+                f"agree makes processes agree on a flag, and {scaler.subject!r} needs the "
+                "gradients. Use a LossScaleManager, whose update_loss_scale is given that flag."
             )
         finite = True
         if scaler.skip_nonfinite or not scaler.needs_gradients:
@@ -249,7 +250,7 @@ class _Step:
 
     def _finite_everywhere(self, grads):
         finite = _replicas.all_finite(grads) if self._finite is None else self._finite
-        # One that applies all decides nothing, and not every process need observe its steps.
+        # With a scaler that applies all only records ask for the flag, maybe not on every process.
         if self._optimizer.agree is None or self._scaler.applies_all:
             return finite
         return _agreement.ask(self._optimizer.agree, finite)
@@ -288,8 +289,8 @@ def _should_select(wrapped, variables):
     """Returns whether XLA should select instead of branching.
 
     XLA computes a step that is skipped, too, and selects what variables hold, if each branch of a
-    conditional does something. Selections are fused with what is around, but read and write all of
-    each variable; what they save does not pay for the slots of an optimizer that keeps any, such as
+    conditional does something. Selections fuse with the operations around them, but read and write
+    each variable in full, which costs more than it saves for an optimizer with slots, such as
     Adam's moments. Around a sparse gradient's update, XLA keeps the conditional anyway.
     """
     if wrapped is None:
@@ -299,6 +300,6 @@ def _should_select(wrapped, variables):
             sum(tf.TensorShape(variable.shape).num_elements() or 0 for variable in some)
             for some in (_tf.variables_of(wrapped), variables)
         ]
-    except Exception:  # What is wrapped may be anything that computes and applies gradients.
+    except Exception:  # Anything with `compute_gradients` and `apply_gradients` can be wrapped.
         return False
     return slots < weights

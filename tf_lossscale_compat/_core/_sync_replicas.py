@@ -41,8 +41,8 @@ def _sources(tensors):
 def reopen_accumulators(step, grads, variables, global_step):
     """Returns a step after which SyncReplicasOptimizer's accumulators are at the global step.
 
-    They count each step that they are emptied for. After one that was skipped they are ahead of it,
-    and would drop all gradients from then on as out of date, while the workers wait.
+    They count each step that they are emptied for. After a skipped one they are ahead of the global
+    step, and would drop all later gradients as out of date, while the workers wait.
 
     Args:
       step: operation, a step of the optimizer that is inside of SyncReplicasOptimizer, or maybe is.

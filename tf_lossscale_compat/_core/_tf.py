@@ -1,7 +1,7 @@
 """Differences between TensorFlow versions, in one place.
 
-Nothing else in the package asks which TensorFlow is installed or reaches for a name that only
-some versions have.
+Other modules ask for the version by `at_least`, and name nothing that only some versions have.
+Differences between versions of Keras are in `_keras_versions` and in `keras/`.
 """
 
 from __future__ import annotations
@@ -93,7 +93,7 @@ def as_converted_here(function):
     converted = _autograph.tf_convert(function, context)
 
     def call(*args, **kwargs):
-        with context:  # Which what it calls goes by in turn.
+        with context:  # In force, too, for functions that it calls.
             return converted(*args, **kwargs)
 
     return call
@@ -124,8 +124,8 @@ def once_per_graph(owner, make):
     """Returns `make()`, a tensor; in a plain graph the one that was made there first.
 
     So that it can be asked for in a graph that is finalized. Within control dependencies, loops and
-    conditionals it is made anew, as its value may depend on where it is read, and so in replicas,
-    which read their own copies; but one for outside of all these is made with the first.
+    conditionals it is made anew, as its value may depend on where it is read; and within replicas,
+    which read their own copies. The first call makes one for outside of all these in any case.
     """
     if tf.executing_eagerly():
         return make()
@@ -150,10 +150,10 @@ def once_per_graph(owner, make):
 
 
 def collect_train_op(step):
-    """Names a step in the collection `TRAIN_OP` of a graph, in place of its branches' operations.
+    """Puts a step into a graph's collection `TRAIN_OP`, in place of operations in its branches.
 
-    Optimizers add what applies. With TensorFlow 2's control flow that is in a graph of its own, of
-    which a session can run nothing, and which `import_meta_graph` does not find.
+    Wrapped optimizers add the operation that applies. With TensorFlow 2's control flow that is in
+    the graph of a branch, where no session can run it and `import_meta_graph` does not find it.
     """
     if not in_plain_graph():  # Collections of functions may hold what is no part of a graph.
         return
@@ -213,7 +213,7 @@ def variables_allowed():
     """Context, within `tf.init_scope`, in which variables can be made whatever is traced outside.
 
     A `tf.function` refuses those that are made after its first trace, for it would make them anew
-    in each. Nothing public tells it of one that is made once and kept.
+    in each. No public API exempts one that is made once and kept.
     """
     graph: Any = tf1.get_default_graph()
     creators = getattr(graph, "_variable_creator_stack", None)
@@ -251,9 +251,9 @@ def operations_are_watched():
 
 @functools.lru_cache(maxsize=None)
 def functions_compute_as_eager():
-    """Returns whether functions treat numbers near zero as operations of eager mode do.
+    """Returns whether functions treat subnormal numbers as operations of eager mode do.
 
-    In TensorFlow before 2.1 only functions take those below float32's smallest normal for zero.
+    In TensorFlow before 2.1 only functions flush them to zero.
     """
     with tf.device("/cpu:0"):
         return float(tf.constant(1e-38) * tf.constant(0.1)) == 0.0
@@ -262,8 +262,8 @@ def functions_compute_as_eager():
 def as_one_operation(function, tensors):
     """Calls `function` with tensors; in a graph, as one operation that stays one when it is run.
 
-    Nothing public says so before TensorFlow 2.12. Where nothing at all does, the operations of a
-    function become part of the graph that calls it.
+    There is no public option for that before TensorFlow 2.12. Where there is no private one either,
+    the graph that calls the function has its operations inlined.
     """
     if tf.executing_eagerly():
         return function(*tensors)
@@ -286,11 +286,11 @@ def uses_merge_call(strategy):
 def module_that_called():
     """Returns the name of the module that called the method whose helper calls this.
 
-    The stack is looked at because Keras and checkpoints ask the same methods as users do, and want
-    another answer.
+    It reads the stack, as Keras and checkpoints call the same methods as users do and need another
+    answer.
     """
     frame: Any = sys._getframe(3)
-    while frame.f_code.co_name == "__getattribute__":  # Which Keras optimizers have in Python.
+    while frame.f_code.co_name == "__getattribute__":  # Keras optimizers define it in Python.
         frame = frame.f_back
     return frame.f_globals.get("__name__", "")
 
@@ -332,7 +332,7 @@ def cond(pred, true_fn, false_fn):
 
 
 def former_cond():
-    """Takes up the name scope of a conditional that the originals had and this package has not.
+    """Uses up the name scope of a conditional that the originals built and this package does not.
 
     Later conditionals of the graph are numbered `cond_1`, `cond_2`, …, and with them variables in
     checkpoints, so each one that is saved must still be counted.
@@ -346,7 +346,7 @@ def set_graph_rewrite(enabled):
     if not hasattr(module, "enable_mixed_precision_graph_rewrite"):
         module = tf1.train.experimental
     if enabled:
-        # Sessions look at a private switch that only this public function sets. What it returns
+        # Sessions read a private switch that only this public function sets. What it returns
         # is not needed; a fixed scale makes no variables.
         module.enable_mixed_precision_graph_rewrite(tf1.train.GradientDescentOptimizer(0.0), 1.0)
     else:

@@ -47,7 +47,7 @@ if TYPE_CHECKING:
         set_model: Any
         set_params: Any
 
-    # What a decorator returns as it was.
+    # The type of a function that a decorator returns unchanged.
     Function = TypeVar("Function", bound=Callable[..., Any])
 
     class HasManagerMethods(Protocol):
@@ -85,5 +85,5 @@ if TYPE_CHECKING:
     Path = Union[str, "os.PathLike[str]"]
     # A function that all processes agree through.
     Agree = Callable[[tf.Tensor], tf.Tensor]
-    # What `loss_scale.get` takes.
+    # The argument of `loss_scale.get`.
     Identifier = Union[LossScale, LossScaleManager, Real, Literal["dynamic"], Dict[str, Any]]

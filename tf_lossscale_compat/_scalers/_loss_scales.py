@@ -52,12 +52,12 @@ class LossScale(LikeATensor, _tf.Trackable, metaclass=abc.ABCMeta):
     def __init__(self) -> None:
         pass  # So that nothing is amiss in subclasses that do not call it.
 
-    # What the package keeps here has names that begin so: subclasses may take any others.
+    # The package's own attributes begin with `_tflsc_`: subclasses may use any other name.
     @property
     def _tflsc_weights(self) -> dict[str, tf.Variable]:
         return self.__dict__.setdefault("_tflsc_weights_by_name", {})
 
-    # Under r2.0's name, which code reads and subclasses take, they are only to be seen.
+    # r2.0's name for them. Code reads it, and subclasses use it for something else.
     @property
     def _weights(self) -> Any:
         return self.__dict__.get("_weights", self._tflsc_weights)
@@ -173,7 +173,7 @@ class FixedLossScale(LossScale):
         """Changes nothing.
 
         Args:
-          grads: nested structure of gradients; looked at only with `skip_nonfinite`.
+          grads: nested structure of gradients; tested only with `skip_nonfinite`.
 
         Returns:
           A pair: None in eager mode, else a no-op; and True, or with `skip_nonfinite` whether all
@@ -224,7 +224,7 @@ class DynamicLossScale(LossScale):
     38357) and `hysteresis` (DeepSpeed's `delayed_shift`) are beyond it.
     """
 
-    # What shrinking and growth stop at, floats, and how many non-finite steps it takes to shrink.
+    # The bounds of shrinking and of growth, floats, and the non-finite steps it takes to shrink.
     # Plain attributes with the arguments' defaults, as subclasses set them in their own ways.
     min_loss_scale: float = 1.0
     max_loss_scale: float | None = None

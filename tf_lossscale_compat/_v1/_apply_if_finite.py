@@ -48,7 +48,7 @@ class _StepOfSeveral(_step.Optimizer):
                         f"optimizers_and_gradients holds {optimizer!r}, which makes no operation "
                         "for a Session. Call this in a tf.function."
                     )
-                result = None  # What it is in a function; that runs what was made in it.
+                result = None  # A tf.function runs the operations that were made in it.
             applied.append(_tf.as_operation(result))
         return None if tf.executing_eagerly() else tf.group(*applied)
 
@@ -132,19 +132,19 @@ def apply_if_finite(
         )
     in_use = loss_scale
     if _arguments.flag("enabled", enabled):
-        _ownership.check(_ownership.TOGETHER, loss_scale)
+        _ownership.check(_ownership.SEVERAL, loss_scale)
     else:
         in_use = _loss_scales.FixedLossScale(1)
     optimizers, parts, grads, variables = _flattened(optimizers_and_gradients)
     scaler = _scaler.Scaler(in_use, skip_nonfinite=enabled)
-    agree = _agreement.one_of(
+    agree = _agreement.common(
         [_agreement.function_for(agree, optimizer, scaler) for optimizer in optimizers]
     )
     _step.check_place("apply_if_finite")
     for optimizer, part in zip(optimizers, parts):
         _build(optimizer, grads[part], variables[part])
     if enabled:
-        _ownership.claim(_ownership.TOGETHER, loss_scale)
+        _ownership.claim(_ownership.SEVERAL, loss_scale)
     step = _StepOfSeveral(optimizers, parts, agree, _scaler.unwrap(loss_scale))
     return _step.take(scaler, grads, variables, step, called="apply_if_finite")
 

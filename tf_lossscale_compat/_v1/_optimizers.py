@@ -80,10 +80,10 @@ class _StepOfV1(_step.Optimizer):
 class _BaseLossScaleOptimizer(_tf.Optimizer):
     """Scales the loss, unscales the gradients, and applies them if the step is not to be skipped.
 
-    What the two public classes share; they differ in where the scale comes from and what decides.
+    The part that both public classes share. One takes a manager, the other a `LossScale`.
     """
 
-    # Also of subclasses that leave out the constructors.
+    # Class attributes, for subclasses whose constructors do not call these.
     _tflsc_agree = None
     _tflsc_enabled = True
 
@@ -95,8 +95,8 @@ class _BaseLossScaleOptimizer(_tf.Optimizer):
         if isinstance(opt, _tf.Trackable):
             self._track_trackable(opt, "base_optimizer")
 
-    # Whether a callable loss is called at once in a graph for a Session. r1.15's optimizer did, so
-    # the one it wrapped needed not take callables.
+    # True if a callable loss is called at once in a graph for a Session, as r1.15's optimizer did:
+    # the one that it wraps may take no callables.
     _tflsc_calls_loss_in_graphs = False
 
     @property
@@ -128,11 +128,11 @@ class _BaseLossScaleOptimizer(_tf.Optimizer):
 
     @property
     def _tflsc_skips_nonfinite(self) -> bool:
-        """Steps that are not finite are skipped, whatever the loss scale says."""
+        """True if steps that are not finite are skipped whatever the loss scale says."""
         return False
 
     def _tflsc_reciprocal(self, scale: tf.Tensor) -> tf.Tensor:
-        """Returns what gradients are multiplied with, as the original computes it."""
+        """Returns one over `scale`, computed as the original did."""
         return 1.0 / scale
 
     def _tflsc_graph_form(self, name: str | None, scaler: _scaler.Scaler) -> _step.GraphForm:
@@ -209,11 +209,11 @@ class _BaseLossScaleOptimizer(_tf.Optimizer):
         raise NotImplementedError
 
     def _tflsc_to_unscale(self, grads: list[Any]) -> list[Any]:
-        """Returns gradients as they are to be divided."""
+        """Returns gradients in the form that is divided: of contrib's optimizer mostly dense."""
         return grads
 
-    # Methods of the original. Where a subclass has its own, `minimize` unscales gradients before it
-    # hands them on.
+    # Methods of the original that see unscaled gradients. If a subclass overrides one, `minimize`
+    # calls `compute_gradients` and `apply_gradients`, as TensorFlow's own does.
     _tflsc_hooks: tuple[str, ...] = ("compute_gradients", "apply_gradients")
 
     def minimize(
@@ -252,7 +252,7 @@ class _BaseLossScaleOptimizer(_tf.Optimizer):
             "colocate_gradients_with_ops": colocate_gradients_with_ops,
             "grad_loss": grad_loss,
         }
-        # Nobody sees the gradients between, so that they can be divided where they are applied.
+        # No user's code sees the gradients in between, so the step divides them.
         if self._tflsc_enabled and not self._tflsc_overrides(*self._tflsc_hooks):
             scaler = self._tflsc_scaler()
             scale = scaler.scale()
@@ -379,7 +379,7 @@ class LossScaleOptimizer(_BaseLossScaleOptimizer):
     """
 
     _tflsc_calls_loss_in_graphs = True
-    _tflsc_keep_sparse = False  # Also of subclasses that leave out this constructor.
+    _tflsc_keep_sparse = False  # For subclasses whose constructors do not call this one.
 
     def __init__(
         self,
@@ -423,7 +423,7 @@ class LossScaleOptimizer(_BaseLossScaleOptimizer):
             )
         _replicas.check_strategy()
         manager = _as_manager(loss_scale_manager if _arguments.flag("enabled", enabled) else 1)
-        scaler = _scaler.Scaler(_inside(manager), enabled)
+        scaler = _scaler.Scaler(_without_adapter(manager), enabled)
         scaler.check_reciprocal()
         agree = _agreement.function_for(agree, opt, scaler)
         super().__init__(opt)
@@ -446,7 +446,7 @@ class LossScaleOptimizer(_BaseLossScaleOptimizer):
 
     @_loss_scale_manager.setter
     def _loss_scale_manager(self, manager: Any) -> None:
-        self._tflsc_loss_scale_in_use = _inside(manager)
+        self._tflsc_loss_scale_in_use = _without_adapter(manager)
         self.__dict__["_tflsc_manager_given"] = manager
 
     _tflsc_hooks = (*_BaseLossScaleOptimizer._tflsc_hooks, "_down_scale")
@@ -597,11 +597,11 @@ class MixedPrecisionLossScaleOptimizer(_BaseLossScaleOptimizer):
             self._distributed_apply, args=(tuple(grads_and_vars), global_step, name)
         )
 
-    # What follows are r2.0's methods, which a step calls if a subclass overrides them. They are not
-    # handed the scale, and read it anew: without them the same one scales and unscales.
+    # r2.0's own methods. A step calls those that a subclass overrides. They are not given the
+    # scale and read it again; a step without them reads it once.
 
     def _doing_dynamic_loss_scaling(self) -> bool:
-        """Returns False where steps are applied without asking the loss scale."""
+        """Returns False if every step is applied and the loss scale is never updated."""
         return not _scaler.Scaler(self._loss_scale).applies_all
 
     def _scale_loss(self, loss: Any) -> Any:
@@ -640,7 +640,7 @@ class MixedPrecisionLossScaleOptimizer(_BaseLossScaleOptimizer):
         return self._apply_gradients if self._tflsc_overrides("_apply_gradients") else None
 
     def _tflsc_graph_form(self, name: str | None, scaler: _scaler.Scaler) -> _step.GraphForm:
-        # Where all steps are applied, the wrapped one's operation will do.
+        # If every step is applied, the wrapped optimizer's operation has the name.
         name = None if scaler.applies_all else name or self.get_name()
         return _step.GraphForm(scale_first=True, name=name)
 
@@ -679,7 +679,7 @@ class _LossScaleManagerAdapter(_managers.LossScaleManager):
         return _scaler.variables(self.loss_scale)
 
 
-def _inside(manager: Any) -> Any:
+def _without_adapter(manager: Any) -> Any:
     """Returns the `LossScale` that a manager takes its scale from, or else the manager."""
     return manager.loss_scale if isinstance(manager, _LossScaleManagerAdapter) else manager
 

@@ -44,7 +44,7 @@ class LossScaleState(NamedTuple):
 
 # --- Reading
 
-# What reading a file needs: {name: "f" for a float scalar, "i" for an int32 one, "q" for an int64
+# The scalars of a file: {name: "f" for a float scalar, "i" for an int32 one, "q" for an int64
 # one}, and a function from the name of one to its value.
 _Scalars = collections.namedtuple("_Scalars", ["kinds", "value_of"])
 _KINDS = {tf.float32: "f", tf.float64: "f", tf.int32: "i", tf.int64: "q"}
@@ -64,8 +64,8 @@ def _in_folder(folder):
     """Returns the one checkpoint of a folder: the latest, or the only one."""
     state_file = os.path.join(folder, "checkpoint")
     if _is_file(state_file):
-        told = tf.train.get_checkpoint_state(folder)
-        latest = told.model_checkpoint_path if told else ""
+        state = tf.train.get_checkpoint_state(folder)
+        latest = state.model_checkpoint_path if state else ""
         # The folder may have been moved since.
         for name in (latest, os.path.basename(latest)) if latest else ():
             path = os.path.join(folder, name)
@@ -235,9 +235,9 @@ def _from_hdf5(groups, kinds, values):
             for place in range(2, count)
             if [values.get(f"{group}/vars/{place + number}") for number in range(2)] == begin
         ]
-        told = count - groups[inner]
-        if told in places:
-            return told
+        expected = count - groups[inner]
+        if expected in places:
+            return expected
         return places[0] if len(places) == 1 else None
 
     for group in sorted(groups):

@@ -16,7 +16,7 @@ _Target = collections.namedtuple(
     "_Target", ["scale", "good", "bad", "lowest", "highest"], defaults=[None, None]
 )
 
-# What the variables are called: contrib's manager; r2.0's loss scale; that of Keras 2.4 to
+# The names of the variables: contrib's manager; r2.0's loss scale; that of Keras 2.4 to
 # tf_keras; Keras 3's optimizer. TensorFlow's own classes and this package's alike.
 _VARIABLES = (
     ("_loss_scale", "_num_good_steps", "_num_bad_steps"),
@@ -24,7 +24,7 @@ _VARIABLES = (
     ("current_loss_scale", "counter"),
 )
 _KERAS_3 = ("dynamic_scale", "step_counter")
-# What an optimizer or an adapter keeps its loss scale or manager under.
+# The attributes in which an optimizer or an adapter has its loss scale or manager.
 _INNER = ("_loss_scale_manager", "_loss_scale", "manager", "loss_scale")
 
 
@@ -66,7 +66,7 @@ def _target_of(owner, depth=0):
 
 
 def _checked(state, target):
-    """Returns [(variable, value)], after all that may be wrong with them has been looked at."""
+    """Returns [(variable, value)], once everything that may be wrong with them was checked."""
     scale, good, bad = state[:3]
     if not (isinstance(scale, float) and math.isfinite(scale) and scale > 0):
         raise ValueError(f"state.scale must be a finite float above zero, got {scale!r}.")

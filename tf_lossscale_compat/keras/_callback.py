@@ -175,8 +175,8 @@ class LossScaleCallback(_MixedIntoKeras):
 LossScaleCallback.__module__ = "tf_lossscale_compat.keras.callbacks"
 
 
-class _TellsOfLogs:
-    """Mixed in where Keras asks callbacks whether they take logs that nothing has waited for."""
+class _TakesTensorLogs:
+    """Mixed in where Keras asks callbacks whether they take logs of tensors, without waiting."""
 
     def on_train_batch_end(self, batch, logs=None):
         # Up to TensorFlow 2.4 those are other dicts than the ones that History sees, which are
@@ -195,7 +195,7 @@ def _class(public: Any, keras: Any) -> type:
         "__doc__": public.__doc__,
     }
     base = keras.callbacks.Callback
-    bases = (_TellsOfLogs, base) if hasattr(base, "_implements_train_batch_hooks") else (base,)
+    bases = (_TakesTensorLogs, base) if hasattr(base, "_implements_train_batch_hooks") else (base,)
     return type(public.__name__, (public, *bases), attributes)
 
 

@@ -59,7 +59,7 @@ class Calls:
         self._scaled_unless_asked = scaled_unless_asked
         self._asked = set()
         self._asked_in_fit = set()
-        self._traced = False  # Whether a function or graph follows the rule for good.
+        self._traced = False  # True once a function or graph follows the rule for good.
         self._warned = set()
 
     def _are_scaled(self, asked):

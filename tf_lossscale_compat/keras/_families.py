@@ -15,9 +15,9 @@ from tf_lossscale_compat.keras import _keras3, _optimizer_v2, _tf_keras
 
 tf = _tf.tf
 
-# What Keras before 3 alone has in its optimizers' configs.
+# Entries that only Keras before 3 has in its optimizers' configs.
 _OLDER_ALONE = {"is_legacy_optimizer", "jit_compile"}
-# What each family's optimizers are known by: the name of a base class of all of them.
+# The families, by the name of the base class that all optimizers of one derive from.
 _FAMILIES = {
     "BaseOptimizer": _keras3.Keras3,
     "_BaseOptimizer": _tf_keras.TFKeras,
@@ -44,13 +44,13 @@ def is_kerass_own(optimizer):
 
 
 def keras_of(base):
-    """The Keras module, with `optimizers` and the like, that a base class is from."""
+    """Returns the Keras module, with `optimizers` and the like, that a base class is from."""
     root = base.__module__.split(".")[0]
     return importlib.import_module(root) if root.endswith("keras") else tf.keras
 
 
 def _native(keras, base, experimental):
-    """That Keras' own loss-scale optimizer for optimizers derived from `base`, else `base`.
+    """Returns Keras' own loss-scale class for optimizers derived from `base`; without one, `base`.
 
     Deriving from it keeps `compile` from wrapping a second time under a float16 policy.
     """
@@ -66,10 +66,10 @@ def _native(keras, base, experimental):
 
 
 class _OfOneFamily(type):
-    """The metaclass of all wrappers: each is of one family, though it derives from another's.
+    """The metaclass of all wrappers, each of which is of one family.
 
-    The public classes are of tf.keras' own family. A class for another family derives from one of
-    those and from that family, and does without what the first has of its own family.
+    The public classes are of tf.keras' own family. A class for another family derives from a public
+    class and from that family's; the public class' own family is left out of its `mro`.
     """
 
     def mro(cls):

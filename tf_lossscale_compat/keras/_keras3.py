@@ -20,7 +20,7 @@ from tf_lossscale_compat.keras import _aggregation, _calls, _shared
 
 tf = _tf.tf
 
-# How what `fit` calls is made to call what it does not.
+# The call that an override of what `fit` calls has to make, for errors.
 _CALL = {
     _calls.LOSS_SCALED: "return self.get_scaled_loss(loss)",
     _calls.UNSCALED: (
@@ -30,13 +30,13 @@ _CALL = {
 
 
 class Keras3(_shared.WeightDecay):
-    """Mixed into Keras 3's `LossScaleOptimizer`, whose own scale and step it takes the place of.
+    """Mixed into Keras 3's `LossScaleOptimizer`; replaces its loss scale and its step.
 
     The loss scale's variables are Keras variables here too, in the order and under the names that
     Keras' own class has for them, so that files of either are read by the other.
     """
 
-    # Kept by its base class here too, and used of the inner optimizer alone.
+    # Keras' base class keeps these on the wrapper, too; only the inner optimizer's are used.
     _not_reaching = (
         "clipnorm",
         "clipvalue",
@@ -234,16 +234,16 @@ class Keras3(_shared.WeightDecay):
           ValueError: always.
         """
         raise ValueError(
-            f"stateless_apply of {type(self).__name__} is not supported: the loss scale moves "
+            f"stateless_apply of {type(self).__name__} is not supported: a step assigns "
             "variables. Call apply(grads, trainable_variables), inside a tf.function if need be."
         )
 
     def build(self, variables: Iterable[Any]) -> None:
         """Makes the inner optimizer's variables for these, once."""
         if not self.built:
-            if not self.inner_optimizer.built:  # Not every build looks, and slots would be lost.
+            if not self.inner_optimizer.built:  # Not every build checks; slots would be lost.
                 self.inner_optimizer.build(variables)
-                self.inner_optimizer.built = True  # Nor does every build say so.
+                self.inner_optimizer.built = True  # Nor does every build set it.
             super(self._native, self).build(variables)
 
     @_tf.do_not_convert
@@ -302,6 +302,7 @@ class Keras3(_shared.WeightDecay):
         return grads, _gradients.Unscaling(scale, divides=True)
 
     def _unscale_for(self, grads, variables, unscale=None):
+        """Returns unscaled gradients; those that overwrite their variables stay as they are."""
         keeps = list(map(_is_overwritten, variables))
         unscale = unscale or self._unscale
         unscaled = unscale([None if keep else grad for grad, keep in zip(grads, keeps)])
@@ -328,7 +329,7 @@ class Keras3(_shared.WeightDecay):
           grads_and_vars: iterable of (gradient, variable) pairs.
           scaled: bool, whether the gradients are still to be divided by the loss scale; None for
             no if this optimizer was ever asked for `get_scaled_loss` or `get_unscaled_gradients`,
-            and else yes, as Keras' own does always. The step that `fit` itself takes is known.
+            and else yes, as Keras' own does always. In the step that `fit` itself takes, yes.
 
         Returns:
           The inner optimizer's count of applied steps.
@@ -342,7 +343,7 @@ class Keras3(_shared.WeightDecay):
                 self._calls.check_override_in_fit()
             scaled = True
         scaled = self._calls.are_scaled(scaled)
-        if _step.overrides(self, Keras3, "apply"):  # Which Keras' own goes through, too.
+        if _step.overrides(self, Keras3, "apply"):  # Keras' own class calls it from here, too.
             grads, variables = _shared.split(grads_and_vars)
             if not scaled:
                 if any(getattr(grad, "dtype", None) == tf.float16 for grad in grads):
@@ -427,7 +428,7 @@ class Keras3(_shared.WeightDecay):
                 _shared.can_be_of(store[str(i)], each) for i, each in enumerate(inner, first)
             )
         ):
-            super().load_own_variables(store)  # Which warns.
+            super().load_own_variables(store)  # It warns.
             return
         # Files of Keras' own class hold two of the loss scale, which come first here, too.
         dynamic = isinstance(self._loss_scale, _loss_scales.DynamicLossScale)

@@ -157,7 +157,7 @@ class _Wrapper(_shared.LossScaling):
         had_agree = arguments.pop("agree", False)
         new = _construct(cls, inner, arguments, config)
         if had_agree:
-            new.agree = _agreement.Lost()
+            new.agree = _agreement.LostAgree()
         return new
 
     def _options_in_config(self):

@@ -54,7 +54,7 @@ class LossScaling(_MixedIntoKeras):
         "_raise_if_strategy_unsupported",
     )
 
-    # What `apply_gradients` takes by that Keras, of an optimizer that was asked for nothing.
+    # True if that Keras' `apply_gradients` takes scaled gradients; the rule of `_calls` needs it.
     _scaled_unless_asked = False
 
     def _adopt(self, inner_optimizer, loss_scale):
@@ -81,7 +81,7 @@ class LossScaling(_MixedIntoKeras):
             if owner is cls or not issubclass(owner, LossScaling):
                 setattr(cls, name, _recorded(name, vars(owner)[name]))
 
-    # What a family's base class keeps here too, for nobody.
+    # Hyperparameters that a family's base class keeps on the wrapper, too, without any effect.
     _not_reaching: tuple[str, ...] = ()
 
     def _check_clipping(self, optimizer, enabled):
@@ -123,16 +123,16 @@ class LossScaling(_MixedIntoKeras):
             _ownership.release(old)
 
     def _check_reaches(self, name: str, value: Any) -> None:
-        """Raises an AttributeError for a hyperparameter that training would not be told of."""
+        """Raises an AttributeError for a hyperparameter that has no effect on the wrapper."""
         inner = self._optimizer if "_options" in vars(self) else None  # Until then it is made.
         if inner is None or name.startswith("_"):
             return
         only_there = not (name in vars(self) or hasattr(type(self), name)) and hasattr(inner, name)
         # The stable class of OptimizerV2 hands these on.
         handed_on = name in getattr(inner, "_hyper", ()) and _tf.at_least(2, 4)
-        unheard = name in self._not_reaching or (only_there and not handed_on)
+        no_effect = name in self._not_reaching or (only_there and not handed_on)
         # Asked last, as to read a learning rate may add operations to a graph.
-        if unheard and value is not getattr(self, name, None):
+        if no_effect and value is not getattr(self, name, None):
             raise AttributeError(
                 f"{name} of a {type(self).__name__} has no effect on training. Set it at the "
                 f"optimizer that is wrapped: inner_optimizer.{name} = {value!r}."
@@ -155,7 +155,7 @@ class LossScaling(_MixedIntoKeras):
         if agree is not None:
             self._options["agree"] = agree
 
-    # What is read of the loss scale.
+    # Properties of the loss scale.
 
     @property
     def dynamic(self) -> bool:
@@ -190,7 +190,7 @@ class LossScaling(_MixedIntoKeras):
         self.learning_rate = value
 
     def _in_step_of_fit(self):
-        """Returns whether a step of that Keras' own, which applies scaled gradients, calls this."""
+        """Returns whether the caller is in Keras' own training step, whose gradients are scaled."""
         return False
 
     def _ask(self, method):
@@ -256,10 +256,10 @@ class LossScaling(_MixedIntoKeras):
         return self._unscale(grads)
 
     def _scaled(self, loss, tape):
-        """`loss`, a tensor on `tape` or a function, scaled."""
+        """Returns `loss`, a tensor on `tape` or a function, scaled."""
         scale = self._scale
         if _step.overrides(self, LossScaling, "get_scaled_loss"):
-            self._calls.ask(_calls.UNSCALED)  # As its other half follows.
+            self._calls.ask(_calls.UNSCALED)  # The gradients will be unscaled.
             scale = self.get_scaled_loss
         if callable(loss):
             return lambda: scale(loss())
@@ -368,7 +368,7 @@ def _recorded(name, method):
 
 
 class WeightDecay(LossScaling):
-    """Of families whose optimizers can leave variables out of their weight decay."""
+    """The part of families whose optimizers can leave variables out of their weight decay."""
 
     def exclude_from_weight_decay(
         self, var_list: list[Any] | None = None, var_names: list[str] | None = None
@@ -426,7 +426,7 @@ def assign_all(variables, values, assign=assign_each):
 def check_order(pairs):
     """Raises a ValueError where a counter stands for a number, and a number for a counter.
 
-    If all are whole numbers, or all are of one dtype, they tell nothing of their order.
+    If all are whole numbers, or all are of one dtype, their order cannot be checked.
 
     Args:
       pairs: list of (variable, value).
@@ -434,9 +434,9 @@ def check_order(pairs):
     pairs = [(variable, np.asarray(value)) for variable, value in pairs]
     wrong = [(each, value) for each, value in pairs if not (value.ndim or _counts_as(value, each))]
     if len({np.issubdtype(value.dtype, np.integer) for _, value in wrong}) > 1:
-        told = ", ".join(f"{value!r} for {each.name}" for each, value in wrong)
+        shown = ", ".join(f"{value!r} for {each.name}" for each, value in wrong)
         raise ValueError(
-            f"weights holds {told}: they are those of another kind of loss scale or optimizer."
+            f"weights holds {shown}: they are those of another kind of loss scale or optimizer."
         )
 
 
@@ -502,7 +502,7 @@ def of_inner(name: str) -> Any:
         return getattr(self._optimizer, name)
 
     def write(self: Any, value: Any) -> None:
-        getattr(self._optimizer, name)  # Which raises where setting it would be in vain.
+        getattr(self._optimizer, name)  # Raises if the optimizer has no such attribute.
         setattr(self._optimizer, name, value)
 
     return property(read, write, doc=f"The inner optimizer's `{name}`.")
@@ -527,7 +527,7 @@ class WrapsTFKeras(LossScaling):
         """
         delegating: Any = next(c for c in type(self).__mro__ if "DelegatingTrackable" in c.__name__)
         self._optimizer._is_wrapped_by_loss_scale_optimizer = True  # It can hold one.
-        self.__dict__["_trackable"] = self._optimizer  # Which some ask for while it is being set.
+        self.__dict__["_trackable"] = self._optimizer  # Some versions read it while they set it.
         delegating.__init__(self, self._optimizer)
         self._track_loss_scale(self._loss_scale)
 

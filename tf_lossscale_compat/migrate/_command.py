@@ -18,7 +18,7 @@ _NAME_ALL = (
 
 
 class Outcome(NamedTuple):
-    """What became of one file: its bytes before and after, and a `_source.Result`."""
+    """The outcome for one file: its bytes before and after, and a `_source.Result`."""
 
     old: bytes
     new: bytes
@@ -26,7 +26,7 @@ class Outcome(NamedTuple):
 
     @property
     def is_nothing(self):
-        """Whether there is nothing to do and nothing to say."""
+        """True if there is nothing to do and nothing to say."""
         result = self.result
         return self.new == self.old and not (
             result.findings or result.failures or result.has_checks or result.facts
@@ -194,7 +194,7 @@ class Run:
 
     @property
     def exit_code(self):
-        """As in this package's docstring."""
+        """The exit code; the docstring of `migrate` lists them."""
         if self.failures:
             return 2
         return 1 if self.findings or (self._check and self.changed) else 0

@@ -38,7 +38,7 @@ class _Cell(NamedTuple):
 
     @property
     def indent(self):
-        """What IPython takes away from the lines of a cell: the blanks before the first one."""
+        """The blanks before the first line of a cell, which IPython removes from all its lines."""
         match = _INDENT.match(self.whole)
         return match.group("indent") if match else ""
 
@@ -57,7 +57,7 @@ class _Cell(NamedTuple):
 
 
 def is_notebook(text):
-    """Whether a text is a notebook's JSON and not Python."""
+    """Returns whether a text is a notebook's JSON and not Python."""
     if not text.lstrip().startswith("{"):
         return False
     try:
@@ -201,7 +201,7 @@ def _mask(source):
 
 
 class _StringState:
-    """Whether the next line begins inside brackets or a string of several lines."""
+    """Returns whether the next line begins inside brackets or a string of several lines."""
 
     _TOKEN = re.compile(r"\\.|\"\"\"|'''|[\"'#()\[\]{}]", re.DOTALL)
 

@@ -40,7 +40,7 @@ class Options(NamedTuple):
 
 
 class Result(NamedTuple):
-    """What became of a source.
+    """The outcome for a source.
 
     Attributes:
       text: str, the new one.
@@ -66,7 +66,7 @@ class UnsafeEditError(Exception):
 
 
 def may_concern(data):
-    """Whether a file's bytes can hold anything to change or to report."""
+    """Returns whether a file's bytes can hold anything to change or to report."""
     return bool(_SURE.search(data) or (_CONTRIB.search(data) and _TENSORFLOW.search(data)))
 
 

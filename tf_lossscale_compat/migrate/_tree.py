@@ -1,4 +1,4 @@
-"""What a piece of source code says: its imports, dotted names, calls and strings, with positions.
+"""The contents of source code: its imports, dotted names, calls and strings, with positions.
 
 LibCST parses it and tells which names stand for which imports. Nothing is ever printed from its
 tree: positions lead back to the bytes that were read, and those are what is edited.

@@ -94,11 +94,11 @@ class StepRecord(_tf.Trackable):
     that optimizers of this package and `apply_if_finite` take.
 
     Replicas of `tf.distribute` take a step together, which counts once; with Horovod each process
-    has a record of its own. What is watched and its checkpoints do not know of the record, which is
+    has a record of its own. The watched object and its checkpoints do not hold the record, which is
     a trackable of its own: in a `tf.train.Checkpoint`, its totals go on after a restart.
 
     Attributes:
-      watched: what the record is of.
+      watched: the optimizer or loss scale that the record observes.
       max_consecutive_skips: int or None, see the constructor.
     """
 
@@ -120,7 +120,7 @@ class StepRecord(_tf.Trackable):
           watched: loss-scale optimizer of this package (for `tf.compat.v1.train` or any Keras),
             `LossScale` or `LossScaleManager`.
           names: bool, whether to find out, where a step is skipped, which gradients were not
-            finite. What that is kept in is made in the first step.
+            finite. The variables for that are made in the first step.
           max_consecutive_skips: int above zero, or None: how many skipped steps in a row end a
             run, with a `LossScaleError`. In eager mode the last of them raises it; elsewhere
             `check` does, and the hook and the callback, which call it.
@@ -147,8 +147,8 @@ class StepRecord(_tf.Trackable):
             self._finite_steps = self._make("finite_steps", np.int64(0))
             self._nonfinite_steps = self._make("nonfinite_steps", np.int64(0))
             self._skipped_steps = self._make("skipped_steps", np.int64(0))
-            # How many steps were finite when the last came that was not; of the last that was
-            # skipped its number, how many there were in a row, and which gradients it had.
+            # Finite steps before the last one that was not; of the last skipped step its number,
+            # the skipped steps in a row up to it, and the key of its gradients.
             self._last = self._make("last", np.array([-1, 0, 0, 0], np.int64))
             self._last_scales = self._make("last_scales", np.zeros(2, np.float32))
             self._replicas = 1
@@ -184,7 +184,7 @@ class StepRecord(_tf.Trackable):
         own = self._counters()
         return own + [var for each in self._gradients.values() for var in (each.last, each.totals)]
 
-    # What is read in a graph, a function or eagerly.
+    # Values for graphs, functions and eager mode.
 
     def _tensor(self, name, make):
         # The same object each time, as that is what it is found by.
@@ -223,7 +223,7 @@ class StepRecord(_tf.Trackable):
             lambda: tf.not_equal(tf.identity(self._last)[0], self._finite_steps),
         )
 
-    # What is read by Python.
+    # Values for Python.
 
     def _values(self, session, variables):
         """The values of variables as NumPy arrays, without any operation that is new in a graph."""
@@ -445,7 +445,7 @@ class StepRecord(_tf.Trackable):
             if key not in self._gradients:
                 if _replicas.in_replica_context():
                     raise ValueError(
-                        "names=True of a StepRecord is not supported where replicas cannot meet, "
+                        "names=True of a StepRecord is not supported without `merge_call`, "
                         "as in a function that XLA compiles inside of strategy.run. Leave it out."
                     )
                 self._gradients[key] = self._make_gradients(key, names)
@@ -550,7 +550,7 @@ def _inspected(grads):
             rows.append(row)
         return tf.stack(rows)
 
-    # Of a branch that is not taken each operation costs something, too: together they are one.
+    # Even in a branch that is not taken each operation costs something, so this is one operation.
     return _tf.as_one_operation(inspect, [value for values in of_each for value in values])
 
 
