@@ -24,8 +24,8 @@ from tf_lossscale_compat.contrib import mixed_precision as contrib
 from tf_lossscale_compat.keras.mixed_precision import experimental as keras_experimental
 from tf_lossscale_compat.train import experimental
 
-sys.path.append(str(pathlib.Path(__file__).resolve().parent.parent))
-import keras_homes  # From the folder of tests, which need not be a package here.
+sys.path.append(str(pathlib.Path(__file__).resolve().parents[2]))  # After an installed wheel.
+from tests import keras_homes
 
 tf1 = tf.compat.v1
 

@@ -1,7 +1,6 @@
 """What is there under which name."""
 
 import tf_lossscale_compat as lsc
-import tf_lossscale_compat._scalers._managers
 import tf_lossscale_compat.contrib.mixed_precision
 import tf_lossscale_compat.keras.mixed_precision.experimental
 from tf_lossscale_compat import (
@@ -17,7 +16,7 @@ version: str = lsc.__version__
 # Those of one class are one class, wherever it is taken from.
 scale: lsc.train.experimental.DynamicLossScale = DynamicLossScale()
 same: lsc.mixed_precision.experimental.LossScale = scale
-manager: lsc.loss_scale_manager.LossScaleManager
+manager: lsc.contrib.mixed_precision.LossScaleManager
 manager = lsc.contrib.mixed_precision.FixedLossScaleManager(8)
 opt = lsc.keras.mixed_precision.experimental.LossScaleOptimizer
 stable = lsc.keras.mixed_precision.LossScaleOptimizer
