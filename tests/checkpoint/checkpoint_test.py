@@ -297,7 +297,7 @@ class ReadTest(CheckpointTestCase):
         yield
 
     def test_loss_scale_under_other_names_of_an_object_graph(self):
-        """Where an object hangs does not matter, nor under which name a variable was saved."""
+        """The place of an object does not matter, nor the name that a variable was saved under."""
         with modes.eager_mode():
             inner = dynamic()
             inner.update([tf.constant(1.0)])
@@ -348,7 +348,7 @@ class ReadTest(CheckpointTestCase):
 
 
 class PathTest(CheckpointTestCase):
-    """Which checkpoint a path means."""
+    """The checkpoint that a path means."""
 
     def copy(self, case, to):
         os.makedirs(to, exist_ok=True)
@@ -854,7 +854,7 @@ class OurKerasTest(EagerTestCase):
 
     @keras_homes.each(["fixed", "of the user's", "delayed"], kind="keras3")
     def test_files_of_keras_3_with_other_loss_scales(self, home, name):
-        """What stands where a dynamic scale would may be the inner optimizer's learning rate."""
+        """The inner optimizer's learning rate may stand in the place of a dynamic scale."""
         made = {
             "fixed": lambda: mixed_precision.LossScaleOptimizer(home.Adam(0.25), False, 8.0),
             "of the user's": lambda: mixed_precision.experimental.LossScaleOptimizer(
@@ -879,7 +879,7 @@ class OurKerasTest(EagerTestCase):
 
 
 class NoCheckpointTest(CheckpointTestCase):
-    """What changed bytes come to is in hostile_files_test.py."""
+    """Files that are none; those with changed bytes are in hostile_files_test.py."""
 
     @parameterized.parameters("", "no/such/file", "\0", "a" * 5000, "/dev/null", "/dev/zero")
     def test_no_file(self, path):

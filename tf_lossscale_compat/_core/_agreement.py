@@ -160,7 +160,7 @@ class _HorovodAgree:
 
 
 class Lost:
-    """Stands for an `agree` that a config told of and cannot hold; a step raises an error."""
+    """Stands for an `agree` that a config mentions and cannot contain; a step raises an error."""
 
     def __call__(self, finite):
         raise ValueError(

@@ -128,7 +128,7 @@ def take(
       unscaling: `_gradients.Unscaling`, or None where `grads` are unscaled.
       form: `GraphForm`.
       unaggregated: pair of lists, the gradients as they were before they were aggregated over
-        replicas, and their variables: records tell which of those are not finite. Or None.
+        replicas, and their variables: records name those that are not finite. Or None.
 
     Returns:
       An operation; None in eager mode.
@@ -228,7 +228,7 @@ class _Step:
         scaler = self._scaler
         if scaler.needs_gradients and self._optimizer.agree is not None:
             raise ValueError(
-                f"agree tells all processes a flag, and {scaler.subject!r} looks at gradients. Use "
+                f"agree gives all processes a flag, and {scaler.subject!r} looks at gradients. Use "
                 "a LossScaleManager, whose update_loss_scale is given that flag."
             )
         finite = True

@@ -173,7 +173,7 @@ class FixedLossScale(LossScale):
         """Changes nothing.
 
         Args:
-          grads: nested structure of gradients; looked at only with `skip_nonfinite`.
+          grads: nested structure of gradients; tested only with `skip_nonfinite`.
 
         Returns:
           A pair: None in eager mode, else a no-op; and True, or with `skip_nonfinite` whether all

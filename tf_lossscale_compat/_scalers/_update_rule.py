@@ -50,7 +50,7 @@ def _largest(ratio):
         if not 0 < ratio <= most:
             return None
         largest = np.float32(min(float(most) / float(ratio), float(most)))
-        # The quotient is rounded, and so is the product that it is to be held against.
+        # The quotient is rounded, and so is the product that it is compared with.
         while not np.isfinite(largest * ratio):
             largest = np.nextafter(largest, np.float32(0))
         while largest < most and np.isfinite(np.nextafter(largest, most) * ratio):
@@ -62,7 +62,7 @@ def _grown(scale, ratio, largest):
     """`scale` times `ratio` if that is finite, else `scale`.
 
     No product overflows, not even one that is not used: `tf.debugging.enable_check_numerics` would
-    call it an error. Where no `largest` is known, the product is looked at 2**-64 times as large.
+    call it an error. Where no `largest` is known, the product is tested 2**-64 times as large.
     """
     ratio = tf.convert_to_tensor(ratio, scale.dtype)
     if largest is None:
@@ -72,7 +72,7 @@ def _grown(scale, ratio, largest):
     return scale * _select(fits, ratio, tf.ones_like(ratio))
 
 
-def moves(state, finite, incr_every, decr_every):
+def change_of(state, finite, incr_every, decr_every):
     """Returns whether r1.15's rule changes the scale, and the count of steps like this one.
 
     Args:
@@ -81,7 +81,7 @@ def moves(state, finite, incr_every, decr_every):
       incr_every: see there.
       decr_every: see there.
     """
-    # One counter counts in each step, and is held against its own period.
+    # One counter counts in each step, and is compared with its own period.
     steps = _select(finite, state.good_steps, state.bad_steps) + 1
     return steps >= _select(finite, incr_every, decr_every), steps
 
@@ -111,7 +111,7 @@ def exponential(
     Returns:
       The next `State`.
     """
-    changes, steps = moves(state, finite, incr_every, decr_every)
+    changes, steps = change_of(state, finite, incr_every, decr_every)
     zero = tf.zeros_like(steps)
     lowered = tf.maximum(state.scale * decr_ratio, 1.0)
     grown = _grown(state.scale, incr_ratio, largest)
@@ -155,7 +155,7 @@ def dynamic(
             else: scale = min(max(scale / multiplier, min_scale), max_scale)
 
     Args:
-      state: `State`; `bad_steps` is not looked at, and `delay` may be None where it is always 1.
+      state: `State`; `bad_steps` is not read, and `delay` may be None where it is always 1.
       finite: bool scalar tensor, whether this step's gradients are finite everywhere.
       increment_period: Python int, finite steps to growth.
       multiplier: float32 scalar, what growth multiplies with and shrinking divides by.

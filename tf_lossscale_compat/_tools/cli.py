@@ -37,7 +37,7 @@ WITHOUT_TENSORFLOW = ("migrate",)
 
 
 # The distributions that a report of a fault should name.
-_TOLD = (
+_REPORTED = (
     ("TensorFlow", ("tensorflow", "tensorflow-cpu", "tensorflow-gpu", "tf-nightly")),
     ("Keras", ("keras",)),
     ("tf_keras", ("tf-keras",)),
@@ -57,9 +57,9 @@ def _version_of(distributions):
 
 def _versions():
     """Returns the versions of this package and of what it runs on, one line each."""
-    told = [("tf_lossscale_compat", __version__), ("Python", platform.python_version())]
-    told += [(name, _version_of(distributions)) for name, distributions in _TOLD]
-    return "\n".join(f"{name} {version}" for name, version in told if version)
+    found = [("tf_lossscale_compat", __version__), ("Python", platform.python_version())]
+    found += [(name, _version_of(distributions)) for name, distributions in _REPORTED]
+    return "\n".join(f"{name} {version}" for name, version in found if version)
 
 
 class _PrintVersions(argparse.Action):

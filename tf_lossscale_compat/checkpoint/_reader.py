@@ -64,9 +64,9 @@ def _in_folder(folder):
     """Returns the one checkpoint of a folder: the latest, or the only one."""
     state_file = os.path.join(folder, "checkpoint")
     if _is_file(state_file):
-        told = tf.train.get_checkpoint_state(folder)
-        latest = told.model_checkpoint_path if told else ""
-        # The folder may have been moved since.
+        state = tf.train.get_checkpoint_state(folder)
+        latest = state.model_checkpoint_path if state else ""
+        # The folder may have another path since.
         for name in (latest, os.path.basename(latest)) if latest else ():
             path = os.path.join(folder, name)
             if _is_file(path + ".index") or _is_file(path):
@@ -235,9 +235,9 @@ def _from_hdf5(groups, kinds, values):
             for place in range(2, count)
             if [values.get(f"{group}/vars/{place + number}") for number in range(2)] == begin
         ]
-        told = count - groups[inner]
-        if told in places:
-            return told
+        own = count - groups[inner]
+        if own in places:
+            return own
         return places[0] if len(places) == 1 else None
 
     for group in sorted(groups):
@@ -264,7 +264,7 @@ def _from_hdf5(groups, kinds, values):
 
 
 def scale_text(scale):
-    return f"{scale:.16g}"  # Of a float32 no digit is lost that tells it from others.
+    return f"{scale:.16g}"  # Of a float32 no digit is lost that distinguishes it.
 
 
 def find(path: _types.Path) -> list[LossScaleState]:

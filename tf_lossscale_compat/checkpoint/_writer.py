@@ -29,7 +29,7 @@ _INNER = ("_loss_scale_manager", "_loss_scale", "manager", "loss_scale")
 
 
 def _variables_of(owner, names):
-    """Returns scale, good steps and bad steps or None, or None if one of them is no variable."""
+    """Returns scale, good steps and bad steps or None; None if one of them is not a variable."""
     found = [getattr(owner, name, None) for name in names]
     if not all(callable(getattr(value, "assign", None)) for value in found):
         return None
@@ -66,7 +66,7 @@ def _target_of(owner, depth=0):
 
 
 def _checked(state, target):
-    """Returns [(variable, value)], after all that may be wrong with them has been looked at."""
+    """Returns [(variable, value)], after checks of all that may be wrong with them."""
     scale, good, bad = state[:3]
     if not (isinstance(scale, float) and math.isfinite(scale) and scale > 0):
         raise ValueError(f"state.scale must be a finite float above zero, got {scale!r}.")

@@ -18,7 +18,7 @@ _NAME_ALL = (
 
 
 class Outcome(NamedTuple):
-    """What became of one file: its bytes before and after, and a `_source.Result`."""
+    """The outcome for one file: its bytes before and after, and a `_source.Result`."""
 
     old: bytes
     new: bytes
@@ -26,7 +26,7 @@ class Outcome(NamedTuple):
 
     @property
     def is_nothing(self):
-        """Whether there is nothing to do and nothing to say."""
+        """True if there is nothing to do and nothing to say."""
         result = self.result
         return self.new == self.old and not (
             result.findings or result.failures or result.has_checks or result.facts
@@ -111,7 +111,7 @@ class Run:
         return migrate_bytes(data, path.endswith(".ipynb") if path else None, self._options)
 
     def act(self, path, outcome):
-        """Shows or makes the change of a file, once all files have been looked at."""
+        """Shows or makes the change of a file, once all files have been examined."""
         if outcome.result.has_checks:
             outcome = self._migrate(path, outcome.old)
         if outcome.new != outcome.old:
@@ -175,7 +175,7 @@ class Run:
                     seen.add(target)
                     found.append(file)
         # A check for a class belongs to the wrapper that it checks, wherever that is made: all
-        # files are looked at before any is changed.
+        # files are examined before any is changed.
         outcomes = [(file, self.look(file)) for file in found]
         for file, outcome in outcomes:
             if outcome is not None:

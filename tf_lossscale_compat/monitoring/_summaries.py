@@ -24,12 +24,12 @@ def tensors(record):
     return Reading(record.steps, record.skipped_steps, record.consecutive_skips, scale)
 
 
-def bounds(policy):
+def bounds(scaler):
     """Returns the bounds that a loss scale is kept in, a dict from tags to floats."""
-    floor = getattr(policy, "min_loss_scale", None)
-    if floor is None and isinstance(policy, _managers.ExponentialUpdateLossScaleManager):
+    floor = getattr(scaler, "min_loss_scale", None)
+    if floor is None and isinstance(scaler, _managers.ExponentialUpdateLossScaleManager):
         floor = 1.0  # Of the rule that it follows.
-    ceiling = getattr(policy, "max_loss_scale", None)
+    ceiling = getattr(scaler, "max_loss_scale", None)
     known: Dict[str, Any] = {_summary_tags.FLOOR: floor, _summary_tags.CEILING: ceiling}
     # A user's class may have something else under these names.
     return {
@@ -39,19 +39,19 @@ def bounds(policy):
     }
 
 
-def _by_tag(values, policy):
-    """Returns a dict from tags to the values of a `Reading` and the bounds of `policy`."""
+def _by_tag(values, scaler):
+    """Returns a dict from tags to the values of a `Reading` and the bounds of `scaler`."""
     return {
         _summary_tags.SKIPPED_STEPS: values.skipped,
         _summary_tags.CONSECUTIVE_SKIPS: values.consecutive,
         _summary_tags.SCALE: values.scale,
-        **({} if policy is None else bounds(policy)),
+        **({} if scaler is None else bounds(scaler)),
     }
 
 
-def proto(values, policy=None):
-    """Returns a `tf.compat.v1.Summary` of a `Reading` of numbers, and of the bounds of `policy`."""
-    items = _by_tag(values, policy).items()
+def proto(values, scaler=None):
+    """Returns a `tf.compat.v1.Summary` of a `Reading` of numbers, and of the bounds of `scaler`."""
+    items = _by_tag(values, scaler).items()
     return tf1.Summary(
         value=[tf1.Summary.Value(tag=tag, simple_value=value) for tag, value in items]
     )

@@ -1,4 +1,4 @@
-"""What a person has to look at before training, though nothing of it is to be rewritten.
+"""Code that a person has to look at before training, though nothing of it is rewritten.
 
 - A loss scale that begins above what float16 can hold, in a file that speaks of float16: a loss in
   float16 is infinite when it is multiplied with it.
@@ -107,7 +107,7 @@ def _unscaled(plan):
 
 
 def _raises(tree, block):
-    """Whether a block ends the program or raises, directly."""
+    """Returns whether a block ends the program or raises, directly."""
     for line in block.body.body:
         for statement in line.body if isinstance(line, cst.SimpleStatementLine) else [line]:
             value = getattr(statement, "value", None)

@@ -48,7 +48,7 @@ def _mentioned(plan):
 
 
 def _is_unknown(name):
-    """Whether a name is in contrib and no rewrite knows it."""
+    """Returns whether a name is in contrib and no rewrite knows it."""
     namespace, rest = rewrites.find(name)
     return rewrites.canonical(name).startswith(_CONTRIB + ".") and (
         namespace is None or bool(rest and rest[0] not in namespace.members)

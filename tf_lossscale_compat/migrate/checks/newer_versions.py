@@ -1,4 +1,4 @@
-"""What newer TensorFlows dropped besides loss scales, in files with loss scaling.
+"""Names that newer TensorFlows dropped besides loss scales, in files with loss scaling.
 
 TensorFlow 2.4 took the loss scale from Keras' policies and gave them names outside of
 `experimental`, 2.11 took `decay` from Keras' optimizers, 2.16 took away `tf.estimator` and made
@@ -73,7 +73,7 @@ _OPTIMIZER = r"optimizers\.[A-Z]\w+$"
 
 
 def find(plan):
-    """Yields what the TensorFlow that the file goes to has no more."""
+    """Yields what the TensorFlow that the file goes to has dropped."""
     yield from _policies(plan)
     if not plan.is_about_loss_scaling:
         return
@@ -109,7 +109,7 @@ def _advice(chain, tree):
 
 
 def _of_keras(chain, pattern):
-    """Whether a chain stands for a name of Keras that a pattern matches."""
+    """Returns whether a chain stands for a name of Keras that a pattern matches."""
     names = [rewrites.canonical(name) for _, name in chain.imported]
     return any(re.match(_KERAS + pattern, name) for name in names)
 
