@@ -296,6 +296,16 @@ class ReadTest(CheckpointTestCase):
     def nothing(self):
         yield
 
+    def test_counter_of_a_user_among_those_of_a_manager(self):
+        """It is not known which is whose, and none is taken."""
+        prefix = os.path.join(self.folder(), "saved")
+        with tf.Graph().as_default(), tf1.Session() as session:
+            tf1.Variable(7, name="good_steps")
+            manager()
+            session.run(tf1.global_variables_initializer())
+            tf1.train.Saver().save(session, prefix)
+        self.assert_fails(prefix, "no dynamic loss scale", "good_steps_1")
+
     def test_loss_scale_under_other_names_of_an_object_graph(self):
         """The place of an object does not matter, nor the name that a variable was saved under."""
         with modes.eager_mode():
@@ -632,15 +642,15 @@ class AssignTest(CheckpointTestCase):
                 self.assertEqual(before, target.current_loss_scale.numpy())
 
     @parameterized.parameters(
-        ((float("nan"), 0, 0), "state.scale must be a finite float above zero, got nan"),
-        ((float("inf"), 0, 0), "state.scale must be a finite float above zero, got inf"),
-        ((0.0, 0, 0), "state.scale must be"),
+        ((float("nan"), 0, 0), "state.scale must be finite in float32, got nan"),
+        ((float("inf"), 0, 0), "state.scale must be finite in float32, got inf"),
+        ((0.0, 0, 0), "state.scale must be above zero in float32"),
         ((1e39, 0, 0), "state.scale must be finite in float32"),
-        (("8", 0, 0), "state.scale must be a finite float above zero, got '8'"),
-        ((8.0, -1, 0), "state.good_steps must not be negative, got -1"),
-        ((8.0, None, 0), "state.good_steps must be an int, got None"),
-        ((8.0, 0, -1), "state.bad_steps must not be negative, got -1"),
-        ((8.0, 0, 1.5), "state.bad_steps must be an int, got 1.5"),
+        (("8", 0, 0), "state.scale must be a real number .*, got '8'"),
+        ((8.0, -1, 0), "state.good_steps must be an int of at least 0, got -1"),
+        ((8.0, None, 0), "state.good_steps must be an int of at least 0, got None"),
+        ((8.0, 0, -1), "state.bad_steps must be an int of at least 0, got -1"),
+        ((8.0, 0, 1.5), "state.bad_steps must be an int of at least 0, got 1.5"),
     )
     def test_refused_state(self, values, message):
         with modes.eager_mode():

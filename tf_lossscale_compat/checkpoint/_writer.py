@@ -13,7 +13,7 @@ from tf_lossscale_compat.checkpoint._reader import LossScaleState
 tf = _tf.tf
 
 _Target = collections.namedtuple(
-    "_Target", ["scale", "good", "bad", "lowest", "highest"], defaults=[None, None]
+    "_Target", ["scale", "good", "bad", "lowest", "highest"], defaults=[0.0, math.inf]
 )
 
 # What the variables are called: contrib's manager; r2.0's loss scale; that of Keras 2.4 to
@@ -52,9 +52,8 @@ def _target_of(owner, depth=0):
         variables = _variables_of(owner, names)
         if variables:
             lowest = getattr(owner, "min_loss_scale", 1.0)
-            highest = getattr(owner, "max_loss_scale", None)
-            scale, good, bad = variables
-            return _Target(scale, good, bad, lowest, highest)
+            highest = getattr(owner, "max_loss_scale", None) or math.inf
+            return _Target(*variables, lowest, highest)
     for name in _INNER if depth < 4 else ():
         inner = getattr(owner, name, None)
         if hasattr(inner, "__dict__") and not callable(getattr(inner, "assign", None)):
@@ -67,32 +66,28 @@ def _target_of(owner, depth=0):
 
 def _checked(state, target):
     """Returns [(variable, value)], after checks of all that may be wrong with them."""
-    scale, good, bad = state[:3]
-    if not (isinstance(scale, float) and math.isfinite(scale) and scale > 0):
-        raise ValueError(f"state.scale must be a finite float above zero, got {scale!r}.")
-    scale = _arguments.real_number("state.scale", scale)
-    if target.highest is not None and scale > target.highest:
+    scale = _arguments.positive("state.scale", state.scale)
+    good, bad = state.good_steps, state.bad_steps or 0
+    if scale > target.highest:
         raise ValueError(
             f"state.scale is {scale!r}, above the target's max_loss_scale={target.highest!r}."
         )
-    if target.lowest is not None and scale < target.lowest:
+    if scale < target.lowest:
         if target.lowest != 1.0:
             raise ValueError(
                 f"state.scale is {scale!r}, below the target's min_loss_scale={target.lowest!r}."
             )
         _arguments.warn_odd("state.scale={!r} is below 1, the target's floor.", scale)
-    for name, steps in (("good_steps", good), ("bad_steps", 0 if bad is None else bad)):
-        if not isinstance(steps, int):
-            raise ValueError(f"state.{name} must be an int, got {steps!r}.")
-        if steps < 0:
-            raise ValueError(f"state.{name} must not be negative, got {steps!r}.")
+    for name, steps in (("good_steps", good), ("bad_steps", bad)):
+        if not isinstance(steps, int) or steps < 0:
+            raise ValueError(f"state.{name} must be an int of at least 0, got {steps!r}.")
     if bad and target.bad is None:
         _arguments.warn_odd("state.bad_steps={!r} is dropped: the target does not count them.", bad)
     counts = [
         # Any count that no period reaches stands for the same. One less than the largest, for the
         # rule adds one.
         (variable, min(steps, tf.as_dtype(variable.dtype).base_dtype.max - 1))
-        for variable, steps in ((target.good, good), (target.bad, bad or 0))
+        for variable, steps in ((target.good, good), (target.bad, bad))
         if variable is not None
     ]
     return [(target.scale, scale), *counts]

@@ -45,11 +45,11 @@ def _by_tag(values, scaler):
         _summary_tags.SKIPPED_STEPS: values.skipped,
         _summary_tags.CONSECUTIVE_SKIPS: values.consecutive,
         _summary_tags.SCALE: values.scale,
-        **({} if scaler is None else bounds(scaler)),
+        **bounds(scaler),
     }
 
 
-def proto(values, scaler=None):
+def proto(values, scaler):
     """Returns a `tf.compat.v1.Summary` of a `Reading` of numbers, and of the bounds of `scaler`."""
     items = _by_tag(values, scaler).items()
     return tf1.Summary(
