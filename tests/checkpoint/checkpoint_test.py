@@ -329,6 +329,17 @@ class ReadTest(CheckpointTestCase):
             [tuple(state) for state in found],
         )
 
+    def test_scale_without_counters_of_their_types(self):
+        with modes.eager_mode():
+            path = tf.train.Checkpoint(
+                weighted=tf.train.Checkpoint(loss_scale=tf.Variable(2.0)),
+                averaged=tf.train.Checkpoint(
+                    current_loss_scale=tf.Variable(2.0), good_steps=tf.Variable(0.5)
+                ),
+                scaled=dynamic(),
+            ).write(os.path.join(self.folder(), "saved"))
+        self.assertEqual("scaled", checkpoint.read(path).key)
+
     def test_loss_scale_at_the_root(self):
         with modes.eager_mode():
             made = dynamic()

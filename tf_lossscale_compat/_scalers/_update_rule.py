@@ -89,14 +89,7 @@ def change_of(state, finite, incr_every, decr_every):
 def exponential(
     state, finite, incr_every, decr_every, incr_ratio, decr_ratio, largest, resets=True
 ):
-    """One step of r1.15's exponential rule.
-
-        if finite:
-            good += 1
-            if good >= incr_every: scale = scale * incr_ratio if finite; good = bad = 0
-        else:
-            bad += 1; good = 0
-            if bad >= decr_every: scale = max(1, scale * decr_ratio); good = bad = 0
+    """One step of r1.15's rule, as `ExponentialUpdateLossScaleManager` documents it.
 
     Args:
       state: `State` with both counters.
@@ -142,17 +135,7 @@ def dynamic(
     max_scale=None,
     hysteresis=1,
 ):
-    """One step of r2.0's dynamic rule, with bounds and DeepSpeed's hysteresis.
-
-        if finite:
-            good += 1
-            if good >= increment_period:
-                scale = min(scale * multiplier, max_scale) if that is finite; good = 0
-                delay = hysteresis
-        else:
-            good = 0
-            if delay > 1: delay -= 1
-            else: scale = min(max(scale / multiplier, min_scale), max_scale)
+    """One step of r2.0's rule with bounds and hysteresis, as `DynamicLossScale` documents it.
 
     Args:
       state: `State`; `bad_steps` is not read, and `delay` may be None where it is always 1.

@@ -165,10 +165,6 @@ class GraphTraining:
         """Returns the network's output for `images`."""
         return self._session.run(self._logits, {self._images: images})
 
-    def close(self):
-        """Gives the Session's memory back."""
-        self._session.close()
-
 
 class FunctionTraining:
     """As with TensorFlow 2: a gradient tape in a `tf.function`, and a bare loss scale.
@@ -226,9 +222,6 @@ class FunctionTraining:
     def logits(self, images):
         """Returns the network's output for `images`."""
         return self._logits(tf.convert_to_tensor(images)).numpy()
-
-    def close(self):
-        """Does nothing; variables go with this object."""
 
 
 def trainings():
@@ -321,7 +314,6 @@ def train(steps=DEFAULT_STEPS, seed=0, on_step=None, logdir=None):
         guesses = np.argmax(training.logits(digits.test_images), axis=1)
         loss = _cross_entropy(training.logits(digits.train_images), digits.train_labels)
         final_scale = training.scale()
-        training.close()
         shares = [step.zero_share for step in history if step.applied]
         runs.append(
             Run(

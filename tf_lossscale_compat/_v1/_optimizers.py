@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numbers
 import sys
-from typing import TYPE_CHECKING, Any, Callable, Iterable, NoReturn
+from typing import TYPE_CHECKING, Any, Callable, Iterable
 
 from tf_lossscale_compat._core import (
     _agreement,
@@ -42,10 +42,6 @@ def _name_of(opt: Any, otherwise: str) -> str:
         return opt.get_name()
     except AttributeError:  # Such as one that has not called its base class' constructor.
         return otherwise
-
-
-def _never_called(self: Any, *args: Any, **kwargs: Any) -> NoReturn:
-    raise RuntimeError("The wrapped optimizer applies gradients, not this one.")
 
 
 class _StepOfV1(_step.Optimizer):
@@ -351,12 +347,6 @@ class _BaseLossScaleOptimizer(_tf.Optimizer):
         # A checkpoint of the wrapped optimizer alone, restored into this one.
         return self._tflsc_wrapped._create_or_restore_slot_variable(*args, **kwargs)
 
-    _apply_dense = _apply_sparse = _never_called
-    _resource_apply_dense = _resource_apply_sparse = _never_called
-
-
-_FORM_OF_CONTRIB = _step.GraphForm(cond=_tf.cond)
-
 
 class LossScaleOptimizer(_BaseLossScaleOptimizer):
     """Wraps an optimizer with the loss scale of a manager; non-finite steps are skipped.
@@ -476,7 +466,7 @@ class LossScaleOptimizer(_BaseLossScaleOptimizer):
         return self._tflsc_enabled
 
     def _tflsc_graph_form(self, name: str | None) -> _step.GraphForm:
-        return _FORM_OF_CONTRIB
+        return _step.GraphForm(cond=_tf.cond)
 
 
 class MixedPrecisionLossScaleOptimizer(_BaseLossScaleOptimizer):

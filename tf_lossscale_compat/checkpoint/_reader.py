@@ -47,7 +47,7 @@ class LossScaleState(NamedTuple):
 # What reading a file needs: {name: "f" for a float scalar, "i" for an int32 one, "q" for an int64
 # one}, and a function from the name of one to its value.
 _Scalars = collections.namedtuple("_Scalars", ["kinds", "value_of"])
-_KINDS = {tf.float32: "f", tf.float64: "f", tf.int32: "i", tf.int64: "q"}
+_KINDS = {tf.float32: "f", tf.int32: "i", tf.int64: "q"}
 _DATA_FILE = re.compile(r"\.(index|data-\d{5}-of-\d{5})$")
 _OBJECT_GRAPH = "_CHECKPOINTABLE_OBJECT_GRAPH"
 _MAX_KEY = 1 << 14  # Chains of objects make squares of their names.
@@ -79,9 +79,6 @@ def _in_folder(folder):
     saved_model = os.path.join(folder, "variables", "variables")
     if _is_file(saved_model + ".index"):
         return saved_model
-    unzipped = os.path.join(folder, _keras_files.WEIGHTS)  # Keras 3 can leave `.keras` unzipped.
-    if _is_file(unzipped) and _is_file(os.path.join(folder, "config.json")):
-        return unzipped
     names = sorted(tf.io.gfile.listdir(folder))
     found = [name for name in names if name.endswith((".index", ".keras", ".h5"))]
     if len(found) != 1:
@@ -173,8 +170,7 @@ def _rows(scales, *counters):
     if len({len(column) for column in counters}) > 1:
         return []  # Another variable is called good_steps too, and it is not known which.
     # Made one after the other, so numbered in the same order, whatever the numbers are.
-    scales, *counters = [sorted(column) for column in (scales, *counters)]
-    rows = list(zip(*counters))
+    scales, rows = sorted(scales), list(zip(*map(sorted, counters)))
     if len(scales) != len(rows):
         # Other variables are called loss_scale too. Only managers make bad_steps, with it.
         scales = [(row[-1][0], dict(scales).get(row[-1][0])) for row in rows]

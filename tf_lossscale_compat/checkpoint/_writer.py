@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
-import collections
 import math
-from typing import Any
+from typing import Any, NamedTuple
 
 from tf_lossscale_compat._core import _arguments, _tf
-from tf_lossscale_compat._scalers import _loss_scales, _managers
 from tf_lossscale_compat.checkpoint._reader import LossScaleState
 
 tf = _tf.tf
 
-_Target = collections.namedtuple(
-    "_Target", ["scale", "good", "bad", "lowest", "highest"], defaults=[0.0, math.inf]
-)
+
+class _Target(NamedTuple):
+    """Variables, and the bounds of the scale."""
+
+    scale: Any
+    good: Any
+    bad: Any
+    lowest: float = 0.0
+    highest: float = math.inf
+
 
 # What the variables are called: contrib's manager; r2.0's loss scale; that of Keras 2.4 to
 # tf_keras; Keras 3's optimizer. TensorFlow's own classes and this package's alike.
@@ -36,14 +41,12 @@ def _variables_of(owner, names):
     return [*found, None][:3]
 
 
-def _target_of(owner, depth=0):
+def _target_of(owner):
     """Returns where a loss scale's state is kept, or None; raises a ValueError if it is fixed."""
-    fixed = (_loss_scales.FixedLossScale, _managers.FixedLossScaleManager)
-    if (
-        isinstance(owner, fixed)
-        or type(owner).__name__.startswith("FixedLossScale")
-        or (depth == 0 and getattr(owner, "dynamic", None) is False)
-    ):
+    # By their names, as TensorFlow's own are no classes of this package.
+    classes = {cls.__name__ for cls in type(owner).__mro__}
+    fixed = classes & {"FixedLossScale", "FixedLossScaleManager"}
+    if fixed or getattr(owner, "dynamic", None) is False:
         raise ValueError(
             f"target has a fixed loss scale, which has no state: {owner!r}. Make a new one with "
             "the scale that was read, or take a dynamic one."
@@ -53,13 +56,12 @@ def _target_of(owner, depth=0):
         if variables:
             lowest = getattr(owner, "min_loss_scale", 1.0)
             highest = getattr(owner, "max_loss_scale", None) or math.inf
-            return _Target(*variables, lowest, highest)
-    for name in _INNER if depth < 4 else ():
+            return _Target(*variables)._replace(lowest=lowest, highest=highest)
+    for name in _INNER:
         inner = getattr(owner, name, None)
-        if hasattr(inner, "__dict__") and not callable(getattr(inner, "assign", None)):
-            target = _target_of(inner, depth + 1)
-            if target is not None:
-                return target
+        target = None if inner is None else _target_of(inner)
+        if target is not None:
+            return target
     variables = _variables_of(owner, _KERAS_3)
     return _Target(*variables) if variables else None
 

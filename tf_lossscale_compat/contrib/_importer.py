@@ -8,8 +8,6 @@ import sys
 from tf_lossscale_compat._core import _tf
 from tf_lossscale_compat.contrib import mixed_precision
 
-__all__ = ["install_contrib", "uninstall_contrib"]
-
 _ROOT = "tensorflow.contrib"
 _MIXED_PRECISION = _ROOT + ".mixed_precision"
 _PYTHON = _MIXED_PRECISION + ".python"
