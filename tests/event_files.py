@@ -1,4 +1,4 @@
-"""What event files hold, read with what every TensorFlow has."""
+"""The contents of event files, read with what every TensorFlow has."""
 
 import glob
 import os

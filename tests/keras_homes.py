@@ -50,7 +50,7 @@ class Home:
 
     @property
     def counts_skipped(self):
-        """Whether this Keras' own loss-scale class counts skipped steps as iterations."""
+        """True if this Keras' own loss-scale class counts skipped steps as iterations."""
         return self.kind != "keras3" and VERSION >= (2, 4)
 
     def before(self, major, minor):

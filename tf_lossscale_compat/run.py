@@ -102,7 +102,7 @@ class _Importer:
         return folder.startswith(self._installed)
 
     def _in_v1(self, parts, fromlist):
-        """Returns the module of TensorFlow 1's API to import from, None if not all is there."""
+        """Returns what an import gets from the API of TensorFlow 1, None if not all is there."""
         if parts[:1] == ["compat"]:  # The code has chosen for itself.
             return None
         module = self._v1
@@ -136,7 +136,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         _refuse(f"cannot open SCRIPT {path!r}: {error.strerror}")
 
     sys.argv[:] = argv
-    # Where Python was told to put no such folder first, there is none to replace.
+    # Where Python's options say to put no such folder first, there is none to replace.
     if not (getattr(sys.flags, "safe_path", False) or sys.flags.isolated):
         sys.path[0] = os.path.dirname(os.path.realpath(path))
     if _importer.install_contrib() and not tf2:

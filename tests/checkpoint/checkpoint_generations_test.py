@@ -66,7 +66,7 @@ def restored_eagerly(case, prefix, classes):
 
 
 def all_by_object(directory):
-    """What becomes of every object-based case in eager mode; on 1.15 called in a child process.
+    """Restores every object-based case in eager mode; on 1.15 called in a child process.
 
     Args:
       directory: where this package may leave checkpoints of its own.
@@ -232,7 +232,7 @@ class ByObjectTest(GenerationsTestCase):
 
 class WriterTest(tf.test.TestCase):
     def test_writes_again_what_is_committed(self):
-        """Where an original is installed, the script gives the committed values once more."""
+        """The script gives the committed values once more, if an original is installed."""
         if originals.VERSION not in ("1.15.5", "2.0.4"):
             self.skipTest("only TensorFlow 1.15.5 and 2.0.4 have what was recorded")
         status, out, err = originals.child(

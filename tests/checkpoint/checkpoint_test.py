@@ -296,8 +296,18 @@ class ReadTest(CheckpointTestCase):
     def nothing(self):
         yield
 
+    def test_counter_of_a_user_among_those_of_a_manager(self):
+        """It is not known which is whose, and none is taken."""
+        prefix = os.path.join(self.folder(), "saved")
+        with tf.Graph().as_default(), tf1.Session() as session:
+            tf1.Variable(7, name="good_steps")
+            manager()
+            session.run(tf1.global_variables_initializer())
+            tf1.train.Saver().save(session, prefix)
+        self.assert_fails(prefix, "no dynamic loss scale", "good_steps_1")
+
     def test_loss_scale_under_other_names_of_an_object_graph(self):
-        """Where an object hangs does not matter, nor under which name a variable was saved."""
+        """The place of an object does not matter, nor the name that a variable was saved under."""
         with modes.eager_mode():
             inner = dynamic()
             inner.update([tf.constant(1.0)])
@@ -318,6 +328,17 @@ class ReadTest(CheckpointTestCase):
             ],
             [tuple(state) for state in found],
         )
+
+    def test_scale_without_counters_of_their_types(self):
+        with modes.eager_mode():
+            path = tf.train.Checkpoint(
+                weighted=tf.train.Checkpoint(loss_scale=tf.Variable(2.0)),
+                averaged=tf.train.Checkpoint(
+                    current_loss_scale=tf.Variable(2.0), good_steps=tf.Variable(0.5)
+                ),
+                scaled=dynamic(),
+            ).write(os.path.join(self.folder(), "saved"))
+        self.assertEqual("scaled", checkpoint.read(path).key)
 
     def test_loss_scale_at_the_root(self):
         with modes.eager_mode():
@@ -348,7 +369,7 @@ class ReadTest(CheckpointTestCase):
 
 
 class PathTest(CheckpointTestCase):
-    """Which checkpoint a path means."""
+    """The checkpoint that a path means."""
 
     def copy(self, case, to):
         os.makedirs(to, exist_ok=True)
@@ -632,15 +653,15 @@ class AssignTest(CheckpointTestCase):
                 self.assertEqual(before, target.current_loss_scale.numpy())
 
     @parameterized.parameters(
-        ((float("nan"), 0, 0), "state.scale must be a finite float above zero, got nan"),
-        ((float("inf"), 0, 0), "state.scale must be a finite float above zero, got inf"),
-        ((0.0, 0, 0), "state.scale must be"),
+        ((float("nan"), 0, 0), "state.scale must be finite in float32, got nan"),
+        ((float("inf"), 0, 0), "state.scale must be finite in float32, got inf"),
+        ((0.0, 0, 0), "state.scale must be above zero in float32"),
         ((1e39, 0, 0), "state.scale must be finite in float32"),
-        (("8", 0, 0), "state.scale must be a finite float above zero, got '8'"),
-        ((8.0, -1, 0), "state.good_steps must not be negative, got -1"),
-        ((8.0, None, 0), "state.good_steps must be an int, got None"),
-        ((8.0, 0, -1), "state.bad_steps must not be negative, got -1"),
-        ((8.0, 0, 1.5), "state.bad_steps must be an int, got 1.5"),
+        (("8", 0, 0), "state.scale must be a real number .*, got '8'"),
+        ((8.0, -1, 0), "state.good_steps must be an int of at least 0, got -1"),
+        ((8.0, None, 0), "state.good_steps must be an int of at least 0, got None"),
+        ((8.0, 0, -1), "state.bad_steps must be an int of at least 0, got -1"),
+        ((8.0, 0, 1.5), "state.bad_steps must be an int of at least 0, got 1.5"),
     )
     def test_refused_state(self, values, message):
         with modes.eager_mode():
@@ -854,7 +875,7 @@ class OurKerasTest(EagerTestCase):
 
     @keras_homes.each(["fixed", "of the user's", "delayed"], kind="keras3")
     def test_files_of_keras_3_with_other_loss_scales(self, home, name):
-        """What stands where a dynamic scale would may be the inner optimizer's learning rate."""
+        """The inner optimizer's learning rate may stand in the place of a dynamic scale."""
         made = {
             "fixed": lambda: mixed_precision.LossScaleOptimizer(home.Adam(0.25), False, 8.0),
             "of the user's": lambda: mixed_precision.experimental.LossScaleOptimizer(
@@ -879,7 +900,7 @@ class OurKerasTest(EagerTestCase):
 
 
 class NoCheckpointTest(CheckpointTestCase):
-    """What changed bytes come to is in hostile_files_test.py."""
+    """Files that are none; those with changed bytes are in hostile_files_test.py."""
 
     @parameterized.parameters("", "no/such/file", "\0", "a" * 5000, "/dev/null", "/dev/zero")
     def test_no_file(self, path):

@@ -28,7 +28,7 @@ def _counting():
 
 
 def _graphs():
-    """How many graphs of functions there are in this process."""
+    """Returns the number of graphs of functions in this process."""
     gc.collect()
     return sum(type(thing).__name__ == "FuncGraph" for thing in gc.get_objects())
 

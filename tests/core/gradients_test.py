@@ -41,7 +41,7 @@ def _cases(dtypes):
 
 
 def _finite(mode, values, build=lambda *tensors: list(tensors), **options):
-    """What `all_finite` says of `build(*values)` in `mode`."""
+    """Returns what `all_finite` says of `build(*values)` in `mode`."""
     (result,) = stepping.run(
         mode,
         lambda: None,
@@ -54,7 +54,7 @@ def _finite(mode, values, build=lambda *tensors: list(tensors), **options):
 
 
 def _verdicts(mode, dtype, arrays, build=lambda *tensors: list(tensors)):
-    """What `all_finite` says of each of `arrays`, which are of one shape, in one graph."""
+    """Returns what `all_finite` says of each of `arrays`, all of one shape, in one graph."""
     rows = [(np.array(array, dtype),) for array in arrays]
     results = stepping.run(
         mode, lambda: None, lambda _, tensor: _gradients.all_finite(build(tensor)), rows
@@ -255,7 +255,7 @@ class AllFiniteTest(parameterized.TestCase, tf.test.TestCase):
 
     @parameterized.parameters(*stepping.STATELESS)
     def test_sparse_values_of_one_row_are_added_up(self, mode):
-        """Two finite values whose sum is not are no finite gradient, as if it were dense."""
+        """Finite values whose sum is not finite make a non-finite gradient, as if it were dense."""
         rows = [[65504, 65504], [40000, 20000], [65504, -65504]]
 
         def sparse(indices):

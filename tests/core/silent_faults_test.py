@@ -44,7 +44,7 @@ def exponential():
 
 
 def moved(state, finite):
-    """What scale and good steps are after one more step, of `dynamic` and `exponential` alike."""
+    """Scale and good steps after one more step, of `dynamic` and `exponential` alike."""
     scale, good = state
     if not finite:
         return max(scale / 2, 1.0), 0
@@ -791,7 +791,7 @@ def _float8s():
 
 class KindsOfGradientsTest(parameterized.TestCase, tf.test.TestCase):
     def _update(self, mode, make_grads, *values):
-        """Whether `DynamicLossScale.update` says that the gradients are finite, for each value."""
+        """Returns, for each value, whether `DynamicLossScale.update` calls the gradients finite."""
         with stepping.entered(mode) as entered:
             policy = DynamicLossScale(8.0, 1, 2.0)
 
@@ -806,7 +806,7 @@ class KindsOfGradientsTest(parameterized.TestCase, tf.test.TestCase):
         return flags
 
     def _apply(self, mode, optimizer, make_grad, *values):
-        """Whether an optimizer applied the gradients, for each value."""
+        """Returns, for each value, whether an optimizer applied the gradients."""
         with stepping.entered(mode) as entered:
             weight = tf1.Variable([1.0], name="weight")
             policy = DynamicLossScale(8.0, 1, 2.0)
@@ -987,7 +987,7 @@ _HEALTHY = {
 
 
 def watched_steps():
-    """What each of `_WATCHED` gives, eagerly and in a function, with every number checked."""
+    """Returns what each of `_WATCHED` gives, eagerly and in a function, every number checked."""
     tf.debugging.enable_check_numerics()
     found = {}
     for name, mode in itertools.product(_WATCHED, ("eager", "function")):

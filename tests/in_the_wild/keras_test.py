@@ -1,4 +1,4 @@
-"""What users do with Keras loss-scale optimizers, on this package's and on that Keras' own."""
+"""Users' ways with Keras loss-scale optimizers, on this package's and on that Keras' own."""
 
 import numpy as np
 import tensorflow as tf
@@ -11,7 +11,7 @@ GRADIENTS = [1.0, 2.0, np.inf, 1.0, 0.5, np.nan, 0.25, 1.0]
 
 
 def own_is_used_likewise(home):
-    """Whether that Keras' own class has the methods and reads its state in eager mode."""
+    """Returns whether that Keras' own class has the methods and reads its state eagerly."""
     return home.kind != "keras3" and not originals.IS_TF1
 
 

@@ -90,7 +90,7 @@ def check_every_bit(ours, original):
 
 
 def distances(ours, record):
-    """How far losses or norms are off, as a share of what is usual within 25 steps or of a larger.
+    """Returns how far losses or norms are off, as a share of the usual in 25 steps or of a larger.
 
     Single ones may be close to 0. The same ones have to be finite.
     """

@@ -1,4 +1,4 @@
-"""What Keras' own tests ask of models that train in mixed precision with its loss-scale optimizers.
+"""Requirements of Keras' own tests for models that its loss-scale optimizers train.
 
 One test for each thing they ask that no other file here does; UPSTREAM.md has the whole list.
 """

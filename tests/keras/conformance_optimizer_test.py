@@ -1,4 +1,4 @@
-"""What Keras' own tests ask of its loss-scale optimizers, asked of this package's.
+"""Requirements of Keras' own tests for its loss-scale optimizers, asked of this package's.
 
 One test for each thing they ask that no other file here does; UPSTREAM.md has the whole list.
 """

@@ -1,4 +1,4 @@
-"""What the experimental class of TensorFlow 2.2 saved is read, as Keras' own class reads it.
+"""Files of TensorFlow 2.2's experimental class are read, as Keras' own class reads them.
 
 `tests/data/write_experimental_files.py` wrote `tests/data/keras_experimental`, with 2.2.3.
 """

@@ -18,7 +18,7 @@ VERSION = keras_homes.VERSION
 
 class HabitsTest(modes.EagerTestCase):
     def told(self, home, use, **options):
-        """What is warned of where `use(opt, loss, variable)` is followed by `apply_gradients`."""
+        """Returns the warnings where `apply_gradients` follows `use(opt, loss, variable)`."""
         opt, variable = (
             mixed_precision.LossScaleOptimizer(home.SGD(1.0), **options),
             tf.Variable(1.0),

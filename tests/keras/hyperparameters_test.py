@@ -1,4 +1,4 @@
-"""What is read and set through the wrapper, as that Keras' own class does it."""
+"""Hyperparameters are read and set through the wrapper, as that Keras' own class does it."""
 
 import numpy as np
 import tensorflow as tf

@@ -222,7 +222,7 @@ class FitTest(modes.EagerTestCase):
         self.assertAllClose(ours.get_weights(), plain.get_weights(), rtol=1e-6)
 
     def trained(self, home, opt, mode="function"):
-        """What `fit` makes of weights."""
+        """Returns weights after `fit`."""
 
         def train():
             layer = home.keras.layers.Dense(1, kernel_initializer="ones")

@@ -274,7 +274,7 @@ class StateTest(_Base):
             self.assert_equal(self.values(home, opt), before)
 
     def saved(self, home, policy):
-        """What an optimizer of `filled` puts into a file, a dict; and its values."""
+        """Returns what an optimizer of `filled` puts into a file, a dict; and its values."""
         if home.kind == "v2":
             self.skipTest("these optimizers are saved by their weights")
         opt, values = self.filled(home, policy)

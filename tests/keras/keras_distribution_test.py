@@ -76,7 +76,7 @@ class Training:
         replicas.run(self.strategy, replica_step)
 
     def variables(self):
-        """What a step changes but for iterations: weights and slots, and scale and counters."""
+        """State that a step changes but for iterations: weights and slots, scale and counters."""
         optimizer = getattr(self.opt, "inner_optimizer", self.opt)
         variables = optimizer.variables
         variables = variables() if callable(variables) else variables

@@ -451,7 +451,7 @@ class AgainstKerasTest(_Base):
 
 
 class GivenTest(_Base):
-    """What may be given as the loss scale, and what comes of it."""
+    """Values that may be given as the loss scale, and what comes of them."""
 
     @parameterized.named_parameters(keras_homes.named())
     def test_a_loss_scale_is_taken_as_it_is(self, home):

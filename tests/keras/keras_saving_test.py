@@ -1,4 +1,4 @@
-"""What the Keras wrappers save, in every form that their Keras has, and going on from it."""
+"""Saving by the Keras wrappers, in every form that their Keras has, and going on from it."""
 
 import copy
 import functools
@@ -57,7 +57,7 @@ RESTORED = ("weights_h5", "weights_tf", "saved_model", "checkpoint")  # Into a m
 
 
 def has(home, form):
-    """Whether that Keras saves optimizers in this form."""
+    """Returns whether that Keras saves optimizers in this form."""
     if form in ("keras", "weights_h5"):
         # Optimizers of the kind that is legacy by now are not saved so, with or without this.
         return home.kind == "keras3" or (home.kind == "current" and VERSION >= (2, 13))

@@ -1,4 +1,4 @@
-"""What is asked of the wrapper's class: it is the public one, or a user's, and no other."""
+"""The wrapper's class is the public one, or a user's, and no other."""
 
 import os
 import sys

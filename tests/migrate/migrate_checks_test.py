@@ -1,4 +1,4 @@
-"""What is left to a person: found, said with what to do, and not touched."""
+"""Code that is left to a person: found, said with what to do, and not touched."""
 
 from absl.testing import absltest, parameterized
 

@@ -96,7 +96,7 @@ class KerasExperimentalTest(rewriting.RewriteTestCase):
 
 
 class PolicyNamesTest(rewriting.RewriteTestCase):
-    """Which TensorFlow a file is for does not show, and 2.0 to 2.3 have no other names."""
+    """A file does not show its TensorFlow, and 2.0 to 2.3 have no other names."""
 
     @parameterized.parameters(
         ("import tensorflow as tf", "tf.keras.mixed_precision.experimental"),

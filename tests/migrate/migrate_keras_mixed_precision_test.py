@@ -104,7 +104,7 @@ class TfKerasTest(rewriting.RewriteTestCase):
 
 
 class SignTest(rewriting.RewriteTestCase):
-    """What shows that a file is written for Keras 3's class, and what only looks like it."""
+    """Signs that a file is written for Keras 3's class, and what only looks like one."""
 
     @parameterized.parameters(
         "if FLAGS.scale_loss: pass",

@@ -1,4 +1,4 @@
-"""What newer TensorFlows dropped, and the steps that `migrate` ends with: for `--to`."""
+"""Names that newer TensorFlows dropped, and the steps that `migrate` ends with: for `--to`."""
 
 import os
 from unittest import mock

@@ -1,4 +1,4 @@
-"""What is rewritten and yet needs a look before training: said, and nothing else."""
+"""Rewrites that yet need a look before training: said, and nothing else."""
 
 import textwrap
 

@@ -35,7 +35,7 @@ def dynamic():
 
 
 def expected(gradients, low=2.0, high=16.0):
-    """What `event_files.points` says of each of these steps of `dynamic()` or `manager()`."""
+    """Points as of `event_files.points` for each of these steps of `dynamic()` or `manager()`."""
     scale, skipped, run, good, rows = 8.0, 0, 0, 0, []
     for step, grad in enumerate(gradients, 1):
         if np.isfinite(grad):

@@ -49,7 +49,7 @@ class EagerTest(modes.EagerTestCase):
             self.skipTest("enable_check_numerics is of TensorFlow 2.1 and later")
 
     def assert_found(self, where, loss_of, variables, scale, name):
-        """The operation is named at this scale, and at half of it if it is no matter of scale."""
+        """The operation is named at this scale, and at half of it if the scale does not matter."""
         found = first_bad(loss_of, variables, scale)
         self.assertIn(name, found)
         self.assertIn("seeded_fault_test.py", found)  # Where it was made.

@@ -60,7 +60,7 @@ def _expected(factors, scales):
 
 
 def _said(record, value, session=None):
-    """What `_expected` holds, as the record says it."""
+    """Returns what `_expected` holds, as the record says it."""
     counts = [record.steps, record.skipped_steps, record.consecutive_skips]
     *counts, finite = value([*counts, record.last_step_finite])
     skip = record.last_skip(session)

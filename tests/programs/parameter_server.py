@@ -1,4 +1,4 @@
-"""What this package says under a ParameterServerStrategy, in a cluster within this one process.
+"""This package's errors under a ParameterServerStrategy, in a cluster within one process.
 
     python parameter_server.py
 

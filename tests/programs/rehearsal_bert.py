@@ -23,7 +23,7 @@ FIRST = 80.0
 
 
 class _OwnOptimizer(tf1.train.Optimizer):
-    """What both optimizers below share: moments, and decay of all but norms and biases."""
+    """The base of both optimizers below: moments, and decay of all but norms and biases."""
 
     def __init__(self, rate, decay=0.01, name=None):
         super().__init__(False, name or type(self).__name__)

@@ -1,4 +1,4 @@
-"""What the graph programs of the rehearsals share: faults, float32 storage, the training loop.
+"""Common parts of the rehearsals' graph programs: faults, float32 storage, the training loop.
 
 A program is a function `build(api)`. `api` is the module that its import line names: TensorFlow's
 own or this package's. It makes its graph and returns a `Built`.
@@ -72,7 +72,7 @@ def float32_storage(getter, name, dtype=None, trainable=True, **kwargs):
 
 
 def all_finite(grads):
-    """Whether all these dense or sparse gradients are finite, a scalar tensor."""
+    """Returns whether all these dense or sparse gradients are finite, a scalar tensor."""
     values = [grad.values if isinstance(grad, tf.IndexedSlices) else grad for grad in grads]
     return tf.reduce_all([tf.reduce_all(tf1.is_finite(value)) for value in values])
 

@@ -41,7 +41,7 @@ SPECIAL = (
 
 
 def is_ours(function):
-    """Whether a function's source is a `def` of this package."""
+    """Returns whether a function's source is a `def` of this package."""
     code = getattr(inspect.unwrap(function), "__code__", None)
     return code is not None and str(pathlib.Path(code.co_filename).resolve()).startswith(FOLDER)
 

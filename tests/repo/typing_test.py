@@ -143,7 +143,7 @@ class TypingTest(parameterized.TestCase):
             )
 
     def mistakes(self, checker):
-        """What a checker says of all programs, {file: [(line, name, message)]}."""
+        """Returns what a checker says of all programs, {file: [(line, name, message)]}."""
         if importlib.util.find_spec(checker) is None:
             if WANTED:
                 self.fail(f"{checker} is not installed")

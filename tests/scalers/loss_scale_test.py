@@ -598,7 +598,7 @@ class DynamicLossScaleTest(parameterized.TestCase, tf.test.TestCase):
         self.assertLen(logs.records, 1)
 
     def test_bad_gradients_leave_the_state_alone(self):
-        """What cannot be tested for being finite raises before anything moves."""
+        """A value that cannot be tested for being finite raises before anything changes."""
         with modes.entered("eager"):
             loss_scale = DynamicLossScale(8, 1)
             with self.assertRaises((TypeError, ValueError)):

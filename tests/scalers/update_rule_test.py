@@ -252,7 +252,7 @@ class UpdateRuleTest(parameterized.TestCase, tf.test.TestCase):
 
     @parameterized.parameters("graph_v1", "graph_v2", "eager", "function")
     def test_subclasses_assign_ratios_as_they_like(self, name):
-        """Arrays, and what is no ratio, which leaves the scale as it is."""
+        """Arrays, and values that are not ratios, which leave the scale as it is."""
         with stepping.entered(name) as mode:
             for ratio in (np.array(3.0), np.float32(3), float("inf"), 1e39):
                 manager = package.ExponentialUpdateLossScaleManager(8.0, 1)

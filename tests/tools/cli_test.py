@@ -39,8 +39,8 @@ class MainTest(absltest.TestCase):
         self.assertRegex(out, r"(?m)^ +plot +Draw the loss scale")
 
     def test_help_has_the_first_line_of_each_commands_docstring(self):
-        for name, summary in cli.COMMANDS.items():
-            module = importlib.import_module(f"tf_lossscale_compat.{cli.MODULES[name]}")
+        for name, (module_name, summary) in cli.COMMANDS.items():
+            module = importlib.import_module(f"tf_lossscale_compat.{module_name}")
             self.assertEqual(summary, module.__doc__.splitlines()[0])
             self.assertIn(module.__doc__.splitlines()[-1], call(name, "--help")[1])
 
@@ -274,8 +274,8 @@ class ImportsTest(absltest.TestCase):
             "from tf_lossscale_compat._tools import cli\n"
             "for name in cli.COMMANDS: assert cli.main([name, '--help']) == 0"
         )
-        for name in cli.COMMANDS:
-            self.assertIn(f"tf_lossscale_compat.{cli.MODULES[name]}", modules)
+        for module_name, _ in cli.COMMANDS.values():
+            self.assertIn(f"tf_lossscale_compat.{module_name}", modules)
         for module in modules:
             extras = ("sklearn", "tqdm", "matplotlib", "libcst", "tensorboard")
             self.assertNotIn(module.split(".")[0], extras)

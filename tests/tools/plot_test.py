@@ -87,7 +87,7 @@ class FolderTest(parameterized.TestCase):
         return os.path.join(self.folder, *parts)
 
     def points(self, tag=SCALE):
-        """What is read of the only run there is: [(step, value), ...]."""
+        """Returns what is read of the only run there is: [(step, value), ...]."""
         (points,) = plot.read([self.folder]).values()
         return points[tag]
 

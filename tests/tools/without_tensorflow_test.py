@@ -1,4 +1,4 @@
-"""Where TensorFlow is not installed: what works, and what the rest says."""
+"""The package without TensorFlow: what works, and what the rest says."""
 
 import os
 import pathlib

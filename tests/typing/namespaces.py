@@ -1,4 +1,4 @@
-"""What is there under which name."""
+"""Public names of each namespace."""
 
 import tf_lossscale_compat as lsc
 import tf_lossscale_compat.contrib.mixed_precision

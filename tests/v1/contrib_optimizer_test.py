@@ -78,7 +78,7 @@ def optimizer(opt=None, manager=None, **kwargs):
 
 
 def in_graph(name, value):
-    """What a step returns: in a graph `value`, elsewhere nothing, as it has happened."""
+    """Returns what a step does: in a graph `value`, elsewhere nothing, as it has happened."""
     return value if name in modes.GRAPH else None
 
 

@@ -1,4 +1,4 @@
-"""What TensorFlow 1.15's own contrib gives to this package's optimizers."""
+"""Objects of TensorFlow 1.15's own contrib, given to this package's optimizers."""
 
 import tensorflow as tf
 

@@ -86,7 +86,7 @@ def _trained(name, optimizer, wrap, clip=False):
 
 
 def _momentum(clip=False, sparse=False):
-    """What Momentum makes of the table, in NumPy, by a dense or sparse gradient."""
+    """Returns what Momentum makes of the table, in NumPy, by a dense or sparse gradient."""
     table, slot, tables = TABLE.copy(), np.zeros_like(TABLE), []
     for rows in STEPS:
         gradient = _dense(rows)
@@ -100,7 +100,7 @@ def _momentum(clip=False, sparse=False):
 
 
 def _gradient(name, optimizer, dtype=np.float32, rows=(2, 0, 2)):
-    """What `compute_gradients` gives for a table, checked by `check` while it is made."""
+    """Returns what `compute_gradients` gives for a table; `check` checks it while it is made."""
     kinds = []
     with stepping.entered(name) as mode:
         table = tf1.Variable(TABLE.astype(dtype), name="table")

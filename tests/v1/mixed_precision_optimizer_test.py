@@ -811,7 +811,7 @@ def _functions_are_rewritten():
 
 
 def _sessions_are_rewritten(config=None):
-    """Whether sessions made now ask the graph optimizer for mixed precision."""
+    """Returns whether sessions made now ask the graph optimizer for mixed precision."""
     with tf.Graph().as_default(), tf1.Session(config=config) as session:
         if session._config is None:
             return False

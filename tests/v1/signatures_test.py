@@ -122,7 +122,7 @@ class SignaturesTest(parameterized.TestCase, tf.test.TestCase):
             extensions(original, make)
 
     def test_extensions_are_seen(self):
-        """What is only here is found with its kind and default."""
+        """An argument that is only here is found with its kind and default."""
         self.assertEqual(
             [("added", inspect.Parameter.KEYWORD_ONLY, 2)], extensions(lambda given=1: None, make)
         )

@@ -43,17 +43,10 @@ def known_later(name: str, value: Any, dtype: Any) -> bool:
 
 
 def _shown(value: Any) -> str:
-    """`repr(value)`, but bounded: of a long one its ends."""
     try:
-        text = repr(value)
+        return repr(value)
     except ValueError:  # Python refuses to write integers of more than some thousand digits.
         return f"a very large {type(value).__name__}"
-    return text if len(text) <= 500 else f"{text[:60]}...{text[-20:]}"
-
-
-def _fits_float32(value: Any) -> bool:
-    with np.errstate(over="ignore"):
-        return bool(np.isfinite(np.float32(value)))
 
 
 def real_number(name: str, value: Any, error: type[Exception] = ValueError) -> float:
@@ -75,7 +68,9 @@ def real_number(name: str, value: Any, error: type[Exception] = ValueError) -> f
         real = float(value)
     except OverflowError:
         real = float("inf")
-    if not _fits_float32(real):
+    with np.errstate(over="ignore"):
+        fits = np.isfinite(np.float32(real))
+    if not fits:
         raise ValueError(f"{name} must be finite in float32, got {_shown(value)}.")
     return real
 

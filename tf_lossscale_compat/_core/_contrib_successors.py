@@ -1,4 +1,4 @@
-"""Where the members of `tf.contrib` went.
+"""The places that members of `tf.contrib` went to.
 
 TensorFlow 2.0 removed all of `tf.contrib`; some of it went into other packages:
 https://github.com/tensorflow/community/blob/master/rfcs/20180907-contrib-sunset.md

@@ -209,5 +209,5 @@ def _known_true(flag):
 
 
 def _name(variable):
-    # Keras 3 tells layers apart by their path alone.
+    # Keras 3 distinguishes layers by their path alone.
     return getattr(variable, "path", None) or variable.name.split(":")[0]

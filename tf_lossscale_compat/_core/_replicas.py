@@ -11,7 +11,7 @@ from tf_lossscale_compat._core import _gradients, _tf
 tf = _tf.tf
 tf1 = _tf.tf1
 
-# Strategies whose replicas take every step together. They are looked for in every API module that
+# Strategies whose replicas take every step together. They are searched for in every API module that
 # names them, which may be different classes there.
 _SUPPORTED = (
     "OneDeviceStrategy",
@@ -197,12 +197,12 @@ def call_for_each_replica(fn, args):
     if not tf.distribute.has_strategy() or not tf.distribute.in_cross_replica_context():
         return _tf.as_operation(fn(*args))
 
-    def in_replica(*whole):
+    def in_replica(*parts):
         return _tf.as_operation(
-            fn(*tf.nest.map_structure(lambda v: v.variable if isinstance(v, _Whole) else v, whole))
+            fn(*tf.nest.map_structure(lambda v: v.variable if isinstance(v, _Whole) else v, parts))
         )
 
     strategy = tf.distribute.get_strategy()
-    whole = tf.nest.map_structure(lambda v: _Whole(v) if hasattr(v, "assign") else v, args)
-    results = strategy.extended.call_for_each_replica(in_replica, args=whole)
+    wrapped = tf.nest.map_structure(lambda v: _Whole(v) if hasattr(v, "assign") else v, args)
+    results = strategy.extended.call_for_each_replica(in_replica, args=wrapped)
     return None if tf.executing_eagerly() else strategy.group(results)

@@ -127,8 +127,8 @@ def take(
         cross-replica context, where gradients may be per-replica.
       unscaling: `_gradients.Unscaling`, or None where `grads` are unscaled.
       form: `GraphForm`.
-      unaggregated: pair of lists, the gradients before they were aggregated over replicas, and
-        their variables, which records inspect in place of `grads`; or None.
+      unaggregated: pair of lists, the gradients as they were before they were aggregated over
+        replicas, and their variables: records name those that are not finite. Or None.
 
     Returns:
       An operation; None in eager mode.
@@ -229,8 +229,8 @@ class _Step:
         scaler = self._scaler
         if scaler.needs_gradients and self._optimizer.agree is not None:
             raise ValueError(
-                f"agree makes processes agree on a flag, and {scaler.subject!r} needs the "
-                "gradients. Use a LossScaleManager, whose update_loss_scale is given that flag."
+                f"agree gives all processes a flag, and {scaler.subject!r} looks at gradients. Use "
+                "a LossScaleManager, whose update_loss_scale is given that flag."
             )
         finite = True
         if scaler.skip_nonfinite or not scaler.needs_gradients:

@@ -111,8 +111,8 @@ def with_wrapped(optimizer):
     while optimizer is not None and id(optimizer) not in seen:
         yield optimizer
         seen.add(id(optimizer))
-        held = [getattr(optimizer, "__dict__", {}).get(name) for name in names]
-        optimizer = next((each for each in held if hasattr(each, "apply_gradients")), None)
+        inner = [getattr(optimizer, "__dict__", {}).get(name) for name in names]
+        optimizer = next((each for each in inner if hasattr(each, "apply_gradients")), None)
 
 
 def in_plain_graph():
@@ -213,7 +213,7 @@ def variables_allowed():
     """Context, within `tf.init_scope`, in which variables can be made whatever is traced outside.
 
     A `tf.function` refuses those that are made after its first trace, for it would make them anew
-    in each. No public API exempts one that is made once and kept.
+    in each. Nothing public lets it accept one that is made once and kept.
     """
     graph: Any = tf1.get_default_graph()
     creators = getattr(graph, "_variable_creator_stack", None)
@@ -286,8 +286,8 @@ def uses_merge_call(strategy):
 def module_that_called():
     """Returns the name of the module that called the method whose helper calls this.
 
-    It reads the stack, as Keras and checkpoints call the same methods as users do and need another
-    answer.
+    The stack is examined because Keras and checkpoints ask the same methods as users do, and want
+    another answer.
     """
     frame: Any = sys._getframe(3)
     while frame.f_code.co_name == "__getattribute__":  # Keras optimizers define it in Python.

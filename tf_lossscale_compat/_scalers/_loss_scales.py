@@ -23,16 +23,6 @@ else:
     tf = _tf.tf
 tf1 = _tf.tf1
 
-__all__ = [
-    "DynamicLossScale",
-    "FixedLossScale",
-    "LossScale",
-    "deserialize",
-    "get",
-    "serialize",
-]
-
-
 _LossScale = TypeVar("_LossScale", bound="LossScale")
 
 
@@ -49,10 +39,7 @@ class LossScale(LikeATensor, _tf.Trackable, metaclass=abc.ABCMeta):
     Source: TensorFlow r2.0 `tf.train.experimental.LossScale`.
     """
 
-    def __init__(self) -> None:
-        pass  # So that nothing is amiss in subclasses that do not call it.
-
-    # The package's own attributes begin with `_tflsc_`: subclasses may use any other name.
+    # What the package keeps here has names that begin so: subclasses may take any others.
     @property
     def _tflsc_weights(self) -> dict[str, tf.Variable]:
         return self.__dict__.setdefault("_tflsc_weights_by_name", {})
@@ -325,18 +312,10 @@ class DynamicLossScale(LossScale):
         """The loss scale, a float32 variable."""
         return self._current_loss_scale
 
-    @current_loss_scale.setter
-    def current_loss_scale(self, variable: tf.Variable) -> None:
-        self._current_loss_scale = variable
-
     @property
     def good_steps(self) -> tf.Variable:
         """Finite steps since the loss scale last changed, an int64 variable."""
         return self._num_good_steps
-
-    @good_steps.setter
-    def good_steps(self, variable: tf.Variable) -> None:
-        self._num_good_steps = variable
 
     @_scaler.reads()
     @_tf.do_not_convert
@@ -386,13 +365,9 @@ class DynamicLossScale(LossScale):
         config = self.get_config()
         # Made in a graph, the variables have no values here.
         if tf.executing_eagerly() and not hasattr(self._current_loss_scale, "graph"):
-            state = [
-                ("current_loss_scale", self._current_loss_scale.numpy()),
-                ("num_good_steps", self._num_good_steps.numpy()),
-            ]
-        else:
-            state = []
-        shown = ", ".join("{}={!s}".format(*item) for item in state + list(config.items()))
+            scale, steps = self._current_loss_scale.numpy(), self._num_good_steps.numpy()
+            config = {"current_loss_scale": scale, "num_good_steps": steps, **config}
+        shown = ", ".join(f"{name}={value!s}" for name, value in config.items())
         return f"DynamicLossScale({shown})"
 
     def get_config(self) -> dict[str, Any]:
@@ -438,21 +413,18 @@ class ManagerLossScale(LossScale):
     def initial_loss_scale(self) -> Any:
         if isinstance(self.manager, FixedLossScaleManager):
             return self.manager._loss_scale
-        return self._tflsc_manager_attribute("_tflsc_init_loss_scale")
+        return getattr(self.manager, "_tflsc_init_loss_scale", None)
 
     @property
     def increment_period(self) -> Any:
-        return self._tflsc_manager_attribute("_incr_every_n_steps")
+        return getattr(self.manager, "_incr_every_n_steps", None)
 
     @property
     def good_steps(self) -> Any:
-        return self._tflsc_manager_attribute("_num_good_steps")
+        return getattr(self.manager, "_num_good_steps", None)
 
     def _tflsc_variables(self) -> list[tf.Variable]:
         return _scaler.variables(self.manager)
-
-    def _tflsc_manager_attribute(self, name: str) -> Any:
-        return getattr(self.manager, name, None)
 
     def get_config(self) -> dict[str, Any]:
         known = type(self.manager) in _MANAGERS.values()

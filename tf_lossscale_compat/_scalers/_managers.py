@@ -229,7 +229,7 @@ class ExponentialUpdateLossScaleManager(LossScaleManager):
         with _state.scope_of(variables):
             with tf.control_dependencies([finite]):
                 state = _update_rule.State(*map(_state.read, variables))
-            changes, _ = _update_rule.scale_changes(state, finite, *periods)
+            changes, _ = _update_rule.change_of(state, finite, *periods)
             with tf.control_dependencies([changes]):
                 update = _state.assign(variables, *rule, False)
             if tf.executing_eagerly():

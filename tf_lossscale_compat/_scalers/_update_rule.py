@@ -49,7 +49,7 @@ def _largest(ratio):
         if not 0 < ratio <= most:
             return None
         largest = np.float32(min(float(most) / float(ratio), float(most)))
-        # The quotient is rounded, and so is the product that it is to be compared with.
+        # The quotient is rounded, and so is the product that it is compared with.
         while not np.isfinite(largest * ratio):
             largest = np.nextafter(largest, np.float32(0))
         while largest < most and np.isfinite(np.nextafter(largest, most) * ratio):
@@ -61,7 +61,7 @@ def _grown(scale, ratio, largest):
     """Returns `scale` times `ratio` if that is finite, else `scale`.
 
     No product overflows, not even one that is not used: `tf.debugging.enable_check_numerics` would
-    call it an error. Where no `largest` is known, the product is compared at 2**-64 of its size.
+    call it an error. Where no `largest` is known, the product is tested 2**-64 times as large.
     """
     ratio = tf.convert_to_tensor(ratio, scale.dtype)
     if largest is None:
@@ -71,8 +71,8 @@ def _grown(scale, ratio, largest):
     return scale * _select(fits, ratio, tf.ones_like(ratio))
 
 
-def scale_changes(state, finite, incr_every, decr_every):
-    """Returns whether r1.15's rule changes the scale, and the new count of steps of this kind.
+def change_of(state, finite, incr_every, decr_every):
+    """Returns whether r1.15's rule changes the scale, and the count of steps like this one.
 
     Args:
       state: `State` with both counters.
@@ -88,14 +88,7 @@ def scale_changes(state, finite, incr_every, decr_every):
 def exponential(
     state, finite, incr_every, decr_every, incr_ratio, decr_ratio, largest, resets=True
 ):
-    """One step of r1.15's exponential rule.
-
-        if finite:
-            good += 1
-            if good >= incr_every: scale = scale * incr_ratio if finite; good = bad = 0
-        else:
-            bad += 1; good = 0
-            if bad >= decr_every: scale = max(1, scale * decr_ratio); good = bad = 0
+    """One step of r1.15's rule, as `ExponentialUpdateLossScaleManager` documents it.
 
     Args:
       state: `State` with both counters.
@@ -110,7 +103,7 @@ def exponential(
     Returns:
       The next `State`.
     """
-    changes, steps = scale_changes(state, finite, incr_every, decr_every)
+    changes, steps = change_of(state, finite, incr_every, decr_every)
     zero = tf.zeros_like(steps)
     lowered = tf.maximum(state.scale * decr_ratio, 1.0)
     grown = _grown(state.scale, incr_ratio, largest)
@@ -141,20 +134,10 @@ def dynamic(
     max_scale=None,
     hysteresis=1,
 ):
-    """One step of r2.0's dynamic rule, with bounds and DeepSpeed's hysteresis.
-
-        if finite:
-            good += 1
-            if good >= increment_period:
-                scale = min(scale * multiplier, max_scale) if that is finite; good = 0
-                delay = hysteresis
-        else:
-            good = 0
-            if delay > 1: delay -= 1
-            else: scale = min(max(scale / multiplier, min_scale), max_scale)
+    """One step of r2.0's rule with bounds and hysteresis, as `DynamicLossScale` documents it.
 
     Args:
-      state: `State`; `bad_steps` is ignored, and `delay` may be None where it is always 1.
+      state: `State`; `bad_steps` is not read, and `delay` may be None where it is always 1.
       finite: bool scalar tensor, whether this step's gradients are finite everywhere.
       increment_period: Python int, finite steps to growth.
       multiplier: float32 scalar, what growth multiplies with and shrinking divides by.

@@ -21,20 +21,20 @@ except ImportError:  # Python 3.7, where TensorFlow brings the package of that n
 # `--help` need no TensorFlow and wait for none. A module brings `add_arguments(parser)` and
 # `run(args)`, which returns the exit code; the first line of its docstring stands here too.
 COMMANDS = {
-    "checkpoint": "Find the loss scale in a checkpoint, whatever wrote it, and show it.",
-    "demo": "Train a small float16 network on real data, without and with each kind of loss"
-    " scaling.",
-    "migrate": "Rewrite code and notebooks from TensorFlow's loss-scale APIs to this package's.",
-    "plot": "Draw the loss scale of training runs from their TensorBoard logs.",
+    "checkpoint": (
+        "checkpoint._command",
+        "Find the loss scale in a checkpoint, whatever wrote it, and show it.",
+    ),
+    "demo": (
+        "_tools.demo",
+        "Train a small float16 network on real data, without and with each kind of loss scaling.",
+    ),
+    "migrate": (
+        "migrate",
+        "Rewrite code and notebooks from TensorFlow's loss-scale APIs to this package's.",
+    ),
+    "plot": ("_tools.plot", "Draw the loss scale of training runs from their TensorBoard logs."),
 }
-MODULES = {
-    "checkpoint": "checkpoint._command",
-    "demo": "_tools.demo",
-    "migrate": "migrate",
-    "plot": "_tools.plot",
-}
-WITHOUT_TENSORFLOW = ("migrate",)
-
 
 # The distributions that a report of a fault should name.
 _REPORTED = (
@@ -60,17 +60,6 @@ def _versions():
     found = [("tf_lossscale_compat", __version__), ("Python", platform.python_version())]
     found += [(name, _version_of(distributions)) for name, distributions in _REPORTED]
     return "\n".join(f"{name} {version}" for name, version in found if version)
-
-
-class _PrintVersions(argparse.Action):
-    """Prints the versions and ends the program; argparse's own would join the lines."""
-
-    def __init__(self, **kwargs):
-        super().__init__(nargs=0, help="show versions, also of Python, TensorFlow, Keras", **kwargs)
-
-    def __call__(self, parser, *unused, **also_unused):
-        print(_versions())
-        parser.exit()
 
 
 @contextlib.contextmanager
@@ -99,25 +88,28 @@ def _import_tensorflow():
 
 def _parser(argv):
     parser = argparse.ArgumentParser(
-        prog="tf-lossscale", description="Tools around TensorFlow's removed loss-scale APIs."
+        prog="tf-lossscale",
+        description="Tools around TensorFlow's removed loss-scale APIs.",
+        formatter_class=argparse.RawDescriptionHelpFormatter,  # Versions stand in lines.
     )
-    parser.add_argument("--version", action=_PrintVersions)
+    described = "show versions, also of Python, TensorFlow, Keras"
+    parser.add_argument("--version", action="version", version=_versions(), help=described)
     commands = parser.add_subparsers(dest="command", metavar="COMMAND")
     commands.required = True
     # No option before the command takes a value.
     asked = next((word for word in argv if not word.startswith("-")), None)
-    for name, summary in COMMANDS.items():
+    for name, (module_name, summary) in COMMANDS.items():
         command = commands.add_parser(
             name, help=summary, formatter_class=argparse.RawDescriptionHelpFormatter
         )
         if name != asked:
             continue
-        if name not in WITHOUT_TENSORFLOW:
+        if name != "migrate":
             try:
                 _import_tensorflow()
             except ImportError as error:  # It says what to install.
                 parser.error(str(error))
-        module = importlib.import_module(f"tf_lossscale_compat.{MODULES[name]}")
+        module = importlib.import_module(f"tf_lossscale_compat.{module_name}")
         command.description = module.__doc__
         module.add_arguments(command)
         command.set_defaults(run=module.run)

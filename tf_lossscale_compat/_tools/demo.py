@@ -64,7 +64,7 @@ def load_digits(steps, seed):
 
     Returns:
       A `Digits`: float32 images [n, 64] between -1 and 1 and int32 labels [n], of the four fifths
-      to train on and of the fifth held back; int batches [steps, BATCH_SIZE] of training indices.
+      to train on and of the fifth to test on; int batches [steps, BATCH_SIZE] of training indices.
     """
     from sklearn import datasets
 
@@ -73,11 +73,9 @@ def load_digits(steps, seed):
     order = rng.permutation(len(digits.target))
     images = (digits.data[order] / 8 - 1).astype(np.float32)
     labels = digits.target[order].astype(np.int32)
-    held_back = len(labels) // 5
-    batches = rng.randint(0, len(labels) - held_back, (steps, BATCH_SIZE))
-    return Digits(
-        images[held_back:], labels[held_back:], images[:held_back], labels[:held_back], batches
-    )
+    tested = len(labels) // 5
+    batches = rng.randint(0, len(labels) - tested, (steps, BATCH_SIZE))
+    return Digits(images[tested:], labels[tested:], images[:tested], labels[:tested], batches)
 
 
 def _initial_weights(seed):
@@ -167,10 +165,6 @@ class GraphTraining:
         """Returns the network's output for `images`."""
         return self._session.run(self._logits, {self._images: images})
 
-    def close(self):
-        """Gives the Session's memory back."""
-        self._session.close()
-
 
 class FunctionTraining:
     """As with TensorFlow 2: a gradient tape in a `tf.function`, and a bare loss scale.
@@ -228,9 +222,6 @@ class FunctionTraining:
     def logits(self, images):
         """Returns the network's output for `images`."""
         return self._logits(tf.convert_to_tensor(images)).numpy()
-
-    def close(self):
-        """Does nothing; variables go with this object."""
 
 
 def trainings():
@@ -299,7 +290,7 @@ def train(steps=DEFAULT_STEPS, seed=0, on_step=None, logdir=None):
         run's name; or None.
 
     Returns:
-      A list of `Run`. `accuracy` is of the fifth of the images that is held back, `loss` of the
+      A list of `Run`. `accuracy` is of the fifth of the images to test on, `loss` of the
       other four fifths after training. `zero_gradient_share` is the mean over the applied steps,
       NaN if there were none. Without loss scaling the scale is 1. `history` holds one `Step` for
       each step.
@@ -323,7 +314,6 @@ def train(steps=DEFAULT_STEPS, seed=0, on_step=None, logdir=None):
         guesses = np.argmax(training.logits(digits.test_images), axis=1)
         loss = _cross_entropy(training.logits(digits.train_images), digits.train_labels)
         final_scale = training.scale()
-        training.close()
         shares = [step.zero_share for step in history if step.applied]
         runs.append(
             Run(

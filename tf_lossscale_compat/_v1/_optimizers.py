@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numbers
 import sys
-from typing import TYPE_CHECKING, Any, Callable, Iterable, NoReturn
+from typing import TYPE_CHECKING, Any, Callable, Iterable
 
 from tf_lossscale_compat._core import (
     _agreement,
@@ -44,37 +44,30 @@ def _name_of(opt: Any, otherwise: str) -> str:
         return otherwise
 
 
-def _never_called(self: Any, *args: Any, **kwargs: Any) -> NoReturn:
-    raise RuntimeError("The wrapped optimizer applies gradients, not this one.")
-
-
 class _StepOfV1(_step.Optimizer):
     """One step of a v1 optimizer.
 
-    Attributes:
-      given: str, the argument that the gradients come from, for errors.
+    Args:
+      owner: the loss-scale optimizer.
       global_step: variable to increment if the gradients are applied, or None.
-      name: str, the step's name, or None.
-      inner_name: str, the name of the wrapped optimizer's operation, or None.
+      name: str, the name of the wrapped optimizer's operation, or None.
     """
 
-    def __init__(self, owner: _BaseLossScaleOptimizer, given: str, global_step: Any, name: Any):
+    def __init__(self, owner: _BaseLossScaleOptimizer, global_step: Any, name: str | None) -> None:
         self.observed, self.wrapped, self.agree = owner, owner._tflsc_wrapped, owner._tflsc_agree
-        self.given, self.global_step, self.name = given, global_step, name
-        self.inner_name = name
+        self._global_step, self._name = global_step, name
         self._apply_everywhere = owner._tflsc_apply_everywhere()
 
     def apply(self, grads: list[Any], variables: list[Any]) -> Any:
         pairs = list(zip(grads, variables))
-        return self.wrapped.apply_gradients(pairs, self.global_step, self.inner_name)
+        return self.wrapped.apply_gradients(pairs, self._global_step, self._name)
 
     def apply_everywhere(self, grads: list[Any], variables: list[Any]) -> Any:
         if self._apply_everywhere is None:
             return super().apply_everywhere(grads, variables)
         strategy, pairs = tf.distribute.get_strategy(), tuple(zip(grads, variables))
-        return _tf.as_operation(
-            self._apply_everywhere(strategy, pairs, self.global_step, self.inner_name)
-        )
+        applied = self._apply_everywhere(strategy, pairs, self._global_step, self._name)
+        return _tf.as_operation(applied)
 
 
 class _BaseLossScaleOptimizer(_tf.Optimizer):
@@ -135,7 +128,7 @@ class _BaseLossScaleOptimizer(_tf.Optimizer):
         """Returns one over `scale`, computed as the original did."""
         return 1.0 / scale
 
-    def _tflsc_graph_form(self, name: str | None, scaler: _scaler.Scaler) -> _step.GraphForm:
+    def _tflsc_graph_form(self, name: str | None) -> _step.GraphForm:
         """Returns the form of the original's graph for a step of this name."""
         raise NotImplementedError
 
@@ -256,12 +249,9 @@ class _BaseLossScaleOptimizer(_tf.Optimizer):
         if self._tflsc_enabled and not self._tflsc_overrides(*self._tflsc_hooks):
             scaler = self._tflsc_scaler()
             scale = scaler.scale()
-            grads_and_vars = self._tflsc_scaled_gradients(loss, scale, options)
-            grads = self._tflsc_to_unscale([grad for grad, _ in grads_and_vars])
-            variables = [var for _, var in grads_and_vars]
-            step = _StepOfV1(self, "loss", global_step, name)
+            pairs = self._tflsc_scaled_gradients(loss, scale, options)
             unscaling = _gradients.Unscaling(self._tflsc_reciprocal(scale))
-            return self._tflsc_take_step(step, scaler, grads, variables, unscaling)
+            return self._tflsc_take_step(scaler, pairs, global_step, name, unscaling, given="loss")
         return super().minimize(loss, global_step, name=name, **options)
 
     @_tf.do_not_convert
@@ -293,10 +283,7 @@ class _BaseLossScaleOptimizer(_tf.Optimizer):
         self, grads_and_vars: list[tuple[Any, Any]], global_step: Any, name: str | None
     ) -> Any:
         """Takes a step as `apply_gradients` does."""
-        grads = [grad for grad, _ in grads_and_vars]
-        variables = [var for _, var in grads_and_vars]
-        step = _StepOfV1(self, "grads_and_vars", global_step, name)
-        return self._tflsc_take_step(step, self._tflsc_scaler(), grads, variables)
+        return self._tflsc_take_step(self._tflsc_scaler(), grads_and_vars, global_step, name)
 
     def _tflsc_scaler(self) -> _scaler.Scaler:
         """Returns the `Scaler` of one step: users replace the loss scale between steps."""
@@ -309,25 +296,30 @@ class _BaseLossScaleOptimizer(_tf.Optimizer):
     @_tf.do_not_convert
     def _tflsc_take_step(
         self,
-        step: _StepOfV1,
         scaler: _scaler.Scaler,
-        grads: list[Any],
-        variables: list[Any],
+        grads_and_vars: Iterable[tuple[Any, Any]],
+        global_step: Any,
+        name: str | None,
         unscaling: _gradients.Unscaling | None = None,
         called: str | None = "apply_gradients",
+        given: str = "grads_and_vars",
     ) -> Any:
-        """Takes a step; see `_step.take`."""
+        """Takes a step; see `_step.take`. Errors say where the gradients were `given`."""
+        grads = [grad for grad, _ in grads_and_vars]
+        variables = [var for _, var in grads_and_vars]
         if not [grad for grad in grads if grad is not None]:
             names = [getattr(var, "name", var) for var in variables]
-            raise ValueError(f"{step.given} has no gradient for any variable, got {names!r}.")
-        form = self._tflsc_graph_form(step.name, scaler)
-        step.inner_name = self._tflsc_inner_name(step.name, scaler)
+            raise ValueError(f"{given} has no gradient for any variable, got {names!r}.")
+        if unscaling is not None:
+            grads = self._tflsc_to_unscale(grads)
+        form = self._tflsc_graph_form(name)
+        step = _StepOfV1(self, global_step, self._tflsc_inner_name(name, scaler))
         taken = _step.take(
             scaler, grads, variables, step, called=called, unscaling=unscaling, form=form
         )
         if taken is None:  # In eager mode.
             return None
-        return _sync_replicas.reopen_accumulators(taken, grads, variables, step.global_step)
+        return _sync_replicas.reopen_accumulators(taken, grads, variables, global_step)
 
     def variables(self) -> list[tf.Variable]:
         """Returns the variables of the wrapped optimizer and of the loss scale, a list."""
@@ -354,12 +346,6 @@ class _BaseLossScaleOptimizer(_tf.Optimizer):
     def _create_or_restore_slot_variable(self, *args: Any, **kwargs: Any) -> Any:
         # A checkpoint of the wrapped optimizer alone, restored into this one.
         return self._tflsc_wrapped._create_or_restore_slot_variable(*args, **kwargs)
-
-    _apply_dense = _apply_sparse = _never_called
-    _resource_apply_dense = _resource_apply_sparse = _never_called
-
-
-_FORM_OF_CONTRIB = _step.GraphForm(cond=_tf.cond)
 
 
 class LossScaleOptimizer(_BaseLossScaleOptimizer):
@@ -479,8 +465,8 @@ class LossScaleOptimizer(_BaseLossScaleOptimizer):
     def _tflsc_skips_nonfinite(self) -> bool:
         return self._tflsc_enabled
 
-    def _tflsc_graph_form(self, name: str | None, scaler: _scaler.Scaler) -> _step.GraphForm:
-        return _FORM_OF_CONTRIB
+    def _tflsc_graph_form(self, name: str | None) -> _step.GraphForm:
+        return _step.GraphForm(cond=_tf.cond)
 
 
 class MixedPrecisionLossScaleOptimizer(_BaseLossScaleOptimizer):
@@ -621,10 +607,9 @@ class MixedPrecisionLossScaleOptimizer(_BaseLossScaleOptimizer):
         self, distribution: Any, grads_and_vars: Any, global_step: Any = None, name: Any = None
     ) -> Any:
         """Takes a step in the cross-replica context; gradients may be one for each replica."""
-        step = _StepOfV1(self, "grads_and_vars", global_step, name)
-        grads = [grad for grad, _ in grads_and_vars]
-        variables = [var for _, var in grads_and_vars]
-        return self._tflsc_take_step(step, self._tflsc_scaler(), grads, variables, called=None)
+        return self._tflsc_take_step(
+            self._tflsc_scaler(), grads_and_vars, global_step, name, called=None
+        )
 
     def _apply_gradients(
         self, distribution: Any, grads_and_vars: Any, global_step: Any, name: str | None
@@ -639,10 +624,8 @@ class MixedPrecisionLossScaleOptimizer(_BaseLossScaleOptimizer):
     def _tflsc_apply_everywhere(self) -> Any:
         return self._apply_gradients if self._tflsc_overrides("_apply_gradients") else None
 
-    def _tflsc_graph_form(self, name: str | None, scaler: _scaler.Scaler) -> _step.GraphForm:
-        # If every step is applied, the wrapped optimizer's operation has the name.
-        name = None if scaler.applies_all else name or self.get_name()
-        return _step.GraphForm(scale_first=True, name=name)
+    def _tflsc_graph_form(self, name: str | None) -> _step.GraphForm:
+        return _step.GraphForm(scale_first=True, name=name or self.get_name())
 
     def _tflsc_inner_name(self, name: str | None, scaler: _scaler.Scaler) -> str | None:
         if scaler.applies_all:

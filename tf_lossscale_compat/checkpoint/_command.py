@@ -46,7 +46,7 @@ def run(args: argparse.Namespace) -> int:
         return 0
     width = max(len("key"), *[len(state.key) for state in states])
     print(f"{'key':{width}}  {'loss scale':>22}  good steps  bad steps  layout")
-    for key, scale, good, bad, layout in [(state.key, *state[:4]) for state in states]:
+    for scale, good, bad, layout, key in states:
         counts = f"{good:>10}  {'-' if bad is None else bad:>9}"
         print(f"{key:{width}}  {scale_text(scale):>22}  {counts}  {layout}")
     return 0

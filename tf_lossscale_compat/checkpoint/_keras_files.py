@@ -35,7 +35,7 @@ def read_hdf5(file):
             return
         group = name.rpartition("/")[0]
         groups[group] = groups.get(group, 0) + 1
-        # Before anything else is asked: the shape of a virtual one may be looked up in other files.
+        # Before anything else is asked: the shape of a virtual one may stand in other files.
         stored = item.id.get_create_plist()
         inside = stored.get_layout() in (h5py.h5d.COMPACT, h5py.h5d.CONTIGUOUS)
         if not inside or stored.get_external_count():

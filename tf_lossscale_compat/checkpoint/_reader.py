@@ -47,7 +47,7 @@ class LossScaleState(NamedTuple):
 # The scalars of a file: {name: "f" for a float scalar, "i" for an int32 one, "q" for an int64
 # one}, and a function from the name of one to its value.
 _Scalars = collections.namedtuple("_Scalars", ["kinds", "value_of"])
-_KINDS = {tf.float32: "f", tf.float64: "f", tf.int32: "i", tf.int64: "q"}
+_KINDS = {tf.float32: "f", tf.int32: "i", tf.int64: "q"}
 _DATA_FILE = re.compile(r"\.(index|data-\d{5}-of-\d{5})$")
 _OBJECT_GRAPH = "_CHECKPOINTABLE_OBJECT_GRAPH"
 _MAX_KEY = 1 << 14  # Chains of objects make squares of their names.
@@ -60,24 +60,25 @@ def _is_file(path):
     )
 
 
+def _latest_in(folder, state_file):
+    """Returns the checkpoint that the file `checkpoint` of a folder names."""
+    state = tf.train.get_checkpoint_state(folder)
+    latest = state.model_checkpoint_path if state else ""
+    for name in (latest, os.path.basename(latest)):  # The folder may have another path since.
+        path = os.path.join(folder, name)
+        if _is_file(path + ".index") or _is_file(path):
+            return path
+    raise CheckpointError(f"{state_file!r} names {latest!r}, which is not there.")
+
+
 def _in_folder(folder):
     """Returns the one checkpoint of a folder: the latest, or the only one."""
     state_file = os.path.join(folder, "checkpoint")
     if _is_file(state_file):
-        state = tf.train.get_checkpoint_state(folder)
-        latest = state.model_checkpoint_path if state else ""
-        # The folder may have been moved since.
-        for name in (latest, os.path.basename(latest)) if latest else ():
-            path = os.path.join(folder, name)
-            if _is_file(path + ".index") or _is_file(path):
-                return path
-        raise CheckpointError(f"{state_file!r} names {latest!r}, which is not there.")
+        return _latest_in(folder, state_file)
     saved_model = os.path.join(folder, "variables", "variables")
     if _is_file(saved_model + ".index"):
         return saved_model
-    unzipped = os.path.join(folder, _keras_files.WEIGHTS)  # Keras 3 can leave `.keras` unzipped.
-    if _is_file(unzipped) and _is_file(os.path.join(folder, "config.json")):
-        return unzipped
     names = sorted(tf.io.gfile.listdir(folder))
     found = [name for name in names if name.endswith((".index", ".keras", ".h5"))]
     if len(found) != 1:
@@ -134,7 +135,7 @@ def _from_tensorflow(prefix):
         name: _KINDS[types[name]] for name in shapes if not shapes[name] and types[name] in _KINDS
     }
     scalars = _Scalars(kinds, lambda name: reader.get_tensor(name).item())
-    if shapes.get(_OBJECT_GRAPH, [0]) or types[_OBJECT_GRAPH] != tf.string:
+    if _OBJECT_GRAPH not in shapes:
         return _by_name(scalars), sorted(shapes)
     graph = trackable_object_graph_pb2.TrackableObjectGraph.FromString(
         reader.get_tensor(_OBJECT_GRAPH)
@@ -166,19 +167,14 @@ def _by_name(scalars):
 
 def _rows(scales, *counters):
     """Puts together the names that belong to the first, second, ... loss scale of a scope."""
-    first, *others = [sorted(column) for column in (scales, *counters)]
-    if len({len(column) for column in others}) == 1:
-        # Made one after the other, so numbered in the same order, whatever the numbers are.
-        rows = list(zip(*others))
-        if len(first) != len(rows):
-            # Other variables are called loss_scale too. Only managers make bad_steps, with it.
-            numbered = dict(first)
-            rows = [row for row in rows if row[-1][0] in numbered]
-            first = [(number, numbered[number]) for number, _ in (row[-1] for row in rows)]
-        return [[name for _, name in (scale, *row)] for scale, row in zip(first, rows)]
-    by_number = [dict(column) for column in (first, *others)]
-    numbers = set.intersection(*map(set, by_number))
-    return [[column[number] for column in by_number] for number in sorted(numbers)]
+    if len({len(column) for column in counters}) > 1:
+        return []  # Another variable is called good_steps too, and it is not known which.
+    # Made one after the other, so numbered in the same order, whatever the numbers are.
+    scales, rows = sorted(scales), list(zip(*map(sorted, counters)))
+    if len(scales) != len(rows):
+        # Other variables are called loss_scale too. Only managers make bad_steps, with it.
+        scales = [(row[-1][0], dict(scales).get(row[-1][0])) for row in rows]
+    return [[name for _, name in (scale, *row)] for scale, row in zip(scales, rows)]
 
 
 _BY_OBJECT = (
@@ -192,13 +188,11 @@ def _by_object(scalars, nodes):
     """Finds what `tf.train.Checkpoint` wrote, wherever it hangs in the object graph."""
     states = []
     # Shortest paths from the root, {index of a node: path}.
-    paths, waiting = {0: ""}, collections.deque([0])
-    while waiting:
-        index = waiting.popleft()
-        path, children = paths[index], {}
-        for child in nodes[index].children:
-            children[child.local_name] = child.node_id
-        for name, child in sorted(children.items()):
+    paths, waiting = {0: ""}, [0]
+    for index in waiting:  # Which grows.
+        path = paths[index]
+        children = {child.local_name: child.node_id for child in nodes[index].children}
+        for name, child in children.items():
             if child not in paths:
                 paths[child] = f"{path}/{name}" if path else name
                 if len(paths[child]) > _MAX_KEY:
@@ -208,7 +202,6 @@ def _by_object(scalars, nodes):
             name: attribute.checkpoint_key
             for name, child in children.items()
             for attribute in nodes[child].attributes
-            if attribute.name == "VARIABLE_VALUE"
         }
         for layout, names in _BY_OBJECT:
             # This package's Keras 3 optimizer has them under both names.
@@ -235,9 +228,9 @@ def _from_hdf5(groups, kinds, values):
             for place in range(2, count)
             if [values.get(f"{group}/vars/{place + number}") for number in range(2)] == begin
         ]
-        expected = count - groups[inner]
-        if expected in places:
-            return expected
+        own = count - groups[inner]
+        if own in places:
+            return own
         return places[0] if len(places) == 1 else None
 
     for group in sorted(groups):
@@ -264,7 +257,7 @@ def _from_hdf5(groups, kinds, values):
 
 
 def scale_text(scale):
-    return f"{scale:.16g}"  # Of a float32 no digit is lost that tells it from others.
+    return f"{scale:.16g}"  # Of a float32 no digit is lost that distinguishes it.
 
 
 def find(path: _types.Path) -> list[LossScaleState]:

@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
-import collections
 import math
-from typing import Any
+from typing import Any, NamedTuple
 
 from tf_lossscale_compat._core import _arguments, _tf
-from tf_lossscale_compat._scalers import _loss_scales, _managers
 from tf_lossscale_compat.checkpoint._reader import LossScaleState
 
 tf = _tf.tf
 
-_Target = collections.namedtuple(
-    "_Target", ["scale", "good", "bad", "lowest", "highest"], defaults=[None, None]
-)
+
+class _Target(NamedTuple):
+    """Variables, and the bounds of the scale."""
+
+    scale: Any
+    good: Any
+    bad: Any
+    lowest: float = 0.0
+    highest: float = math.inf
+
 
 # The names of the variables: contrib's manager; r2.0's loss scale; that of Keras 2.4 to
 # tf_keras; Keras 3's optimizer. TensorFlow's own classes and this package's alike.
@@ -29,21 +34,19 @@ _INNER = ("_loss_scale_manager", "_loss_scale", "manager", "loss_scale")
 
 
 def _variables_of(owner, names):
-    """Returns scale, good steps and bad steps or None, or None if one of them is no variable."""
+    """Returns scale, good steps and bad steps or None; None if one of them is not a variable."""
     found = [getattr(owner, name, None) for name in names]
     if not all(callable(getattr(value, "assign", None)) for value in found):
         return None
     return [*found, None][:3]
 
 
-def _target_of(owner, depth=0):
+def _target_of(owner):
     """Returns where a loss scale's state is kept, or None; raises a ValueError if it is fixed."""
-    fixed = (_loss_scales.FixedLossScale, _managers.FixedLossScaleManager)
-    if (
-        isinstance(owner, fixed)
-        or type(owner).__name__.startswith("FixedLossScale")
-        or (depth == 0 and getattr(owner, "dynamic", None) is False)
-    ):
+    # By their names, as TensorFlow's own are no classes of this package.
+    classes = {cls.__name__ for cls in type(owner).__mro__}
+    fixed = classes & {"FixedLossScale", "FixedLossScaleManager"}
+    if fixed or getattr(owner, "dynamic", None) is False:
         raise ValueError(
             f"target has a fixed loss scale, which has no state: {owner!r}. Make a new one with "
             "the scale that was read, or take a dynamic one."
@@ -52,47 +55,41 @@ def _target_of(owner, depth=0):
         variables = _variables_of(owner, names)
         if variables:
             lowest = getattr(owner, "min_loss_scale", 1.0)
-            highest = getattr(owner, "max_loss_scale", None)
-            scale, good, bad = variables
-            return _Target(scale, good, bad, lowest, highest)
-    for name in _INNER if depth < 4 else ():
+            highest = getattr(owner, "max_loss_scale", None) or math.inf
+            return _Target(*variables)._replace(lowest=lowest, highest=highest)
+    for name in _INNER:
         inner = getattr(owner, name, None)
-        if hasattr(inner, "__dict__") and not callable(getattr(inner, "assign", None)):
-            target = _target_of(inner, depth + 1)
-            if target is not None:
-                return target
+        target = None if inner is None else _target_of(inner)
+        if target is not None:
+            return target
     variables = _variables_of(owner, _KERAS_3)
     return _Target(*variables) if variables else None
 
 
 def _checked(state, target):
-    """Returns [(variable, value)], once everything that may be wrong with them was checked."""
-    scale, good, bad = state[:3]
-    if not (isinstance(scale, float) and math.isfinite(scale) and scale > 0):
-        raise ValueError(f"state.scale must be a finite float above zero, got {scale!r}.")
-    scale = _arguments.real_number("state.scale", scale)
-    if target.highest is not None and scale > target.highest:
+    """Returns [(variable, value)], after checks of all that may be wrong with them."""
+    scale = _arguments.positive("state.scale", state.scale)
+    good, bad = state.good_steps, state.bad_steps or 0
+    if scale > target.highest:
         raise ValueError(
             f"state.scale is {scale!r}, above the target's max_loss_scale={target.highest!r}."
         )
-    if target.lowest is not None and scale < target.lowest:
+    if scale < target.lowest:
         if target.lowest != 1.0:
             raise ValueError(
                 f"state.scale is {scale!r}, below the target's min_loss_scale={target.lowest!r}."
             )
         _arguments.warn_odd("state.scale={!r} is below 1, the target's floor.", scale)
-    for name, steps in (("good_steps", good), ("bad_steps", 0 if bad is None else bad)):
-        if not isinstance(steps, int):
-            raise ValueError(f"state.{name} must be an int, got {steps!r}.")
-        if steps < 0:
-            raise ValueError(f"state.{name} must not be negative, got {steps!r}.")
+    for name, steps in (("good_steps", good), ("bad_steps", bad)):
+        if not isinstance(steps, int) or steps < 0:
+            raise ValueError(f"state.{name} must be an int of at least 0, got {steps!r}.")
     if bad and target.bad is None:
         _arguments.warn_odd("state.bad_steps={!r} is dropped: the target does not count them.", bad)
     counts = [
         # Any count that no period reaches stands for the same. One less than the largest, for the
         # rule adds one.
         (variable, min(steps, tf.as_dtype(variable.dtype).base_dtype.max - 1))
-        for variable, steps in ((target.good, good), (target.bad, bad or 0))
+        for variable, steps in ((target.good, good), (target.bad, bad))
         if variable is not None
     ]
     return [(target.scale, scale), *counts]

@@ -8,13 +8,11 @@ import sys
 from tf_lossscale_compat._core import _tf
 from tf_lossscale_compat.contrib import mixed_precision
 
-__all__ = ["install_contrib", "uninstall_contrib"]
-
 _ROOT = "tensorflow.contrib"
 _MIXED_PRECISION = _ROOT + ".mixed_precision"
 _PYTHON = _MIXED_PRECISION + ".python"
 
-# The modules of TensorFlow r1.15, and which of the public names each of them held.
+# The modules of TensorFlow r1.15, and the public names in each of them.
 _NAMES = {
     _ROOT: (),
     _MIXED_PRECISION: tuple(mixed_precision.__all__),
@@ -89,7 +87,7 @@ class _Contrib(importlib.abc.MetaPathFinder, importlib.abc.Loader):
             return importlib.machinery.ModuleSpec(fullname, self, origin=__name__, is_package=True)
         if fullname.startswith(_ROOT + "."):
             # Without `name=fullname`: `from tensorflow.contrib import slim` swallows an error of
-            # that name, and then tells of it in words that help nobody.
+            # that name, and then reports it in words that help nobody.
             raise ModuleNotFoundError(_missing(fullname))
         return None
 

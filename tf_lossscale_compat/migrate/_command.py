@@ -111,7 +111,7 @@ class Run:
         return migrate_bytes(data, path.endswith(".ipynb") if path else None, self._options)
 
     def act(self, path, outcome):
-        """Shows or makes the change of a file, once all files have been looked at."""
+        """Shows or makes the change of a file, once all files have been examined."""
         if outcome.result.has_checks:
             outcome = self._migrate(path, outcome.old)
         if outcome.new != outcome.old:
@@ -175,7 +175,7 @@ class Run:
                     seen.add(target)
                     found.append(file)
         # A check for a class belongs to the wrapper that it checks, wherever that is made: all
-        # files are looked at before any is changed.
+        # files are examined before any is changed.
         outcomes = [(file, self.look(file)) for file in found]
         for file, outcome in outcomes:
             if outcome is not None:

@@ -39,7 +39,7 @@ _NOT_REPEATED = re.compile(r"tensorflow\.(?:python|core|examples|tools)\.")
 
 
 def is_for_keras_3(to, source):
-    """Returns whether `tf.keras` is Keras 3 for a file of these bytes on the version `to`."""
+    """Returns whether `tf.keras` is Keras 3 for a file: its version, as of `Plan`, and bytes."""
     switched = os.environ.get(_SWITCH, "").lower() in ("1", "true")
     return to >= (2, 16) and not switched and _SWITCH.encode() not in source
 

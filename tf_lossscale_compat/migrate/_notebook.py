@@ -24,7 +24,7 @@ _INDENT = re.compile(r"(?:[ \t]*(?:\r\n|\r|\n))*(?P<indent>[ \t]*)")
 
 
 class NotebookError(ValueError):
-    """The file is no notebook that can be handled; the message says why."""
+    """The file is not a notebook that can be handled; the message says why."""
 
 
 class _Cell(NamedTuple):
@@ -38,7 +38,7 @@ class _Cell(NamedTuple):
 
     @property
     def indent(self):
-        """The blanks before the first line of a cell, which IPython removes from all its lines."""
+        """The blanks before a cell's first line, which IPython takes away from all of its lines."""
         match = _INDENT.match(self.whole)
         return match.group("indent") if match else ""
 
@@ -93,7 +93,7 @@ def migrate(text, options):
             message = f"does not parse: {error}"
             failures.append(_located(text, cell, error.line, error.column, message))
             source = _blank(source)
-        # Cells that do not end their last line are told apart by this.
+        # Cells that do not end their last line are distinguished by this.
         masked.append(source + "\n")
     program = "".join(masked)
     if not _source.may_concern(program.encode("utf-8", "replace")):
@@ -201,7 +201,7 @@ def _mask(source):
 
 
 class _StringState:
-    """Returns whether the next line begins inside brackets or a string of several lines."""
+    """The place of the next line: inside of brackets or a string of several lines, or not."""
 
     _TOKEN = re.compile(r"\\.|\"\"\"|'''|[\"'#()\[\]{}]", re.DOTALL)
 

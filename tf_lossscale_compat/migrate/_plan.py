@@ -20,7 +20,7 @@ _LINE_END = re.compile(rb"\r\n|\r|\n")
 
 
 class Plan:
-    """The edits and findings of one source.
+    """Edits and findings for one source.
 
     Attributes:
       edits: list of (start, end, new bytes) in bytes of the source, in order, without overlap.
@@ -86,7 +86,7 @@ class Plan:
 
     @property
     def is_about_loss_scaling(self):
-        """True if the file names a class of this package, or will."""
+        """Returns whether the file names a class of this package, or will."""
         return bool(self._edits) or any(
             binding.path.split(".")[0] == PACKAGE for binding in self.tree.bindings
         )
@@ -103,7 +103,7 @@ class Plan:
 
     @property
     def made(self):
-        """The fates of the wrappers that this file makes.
+        """Returns what becomes of the wrappers that this file makes.
 
         A set of (family, state): "moved" where the call names this package's class, be it before
         or after; "stays" where it is another class of the same name; "open" where that is left to a
@@ -119,7 +119,7 @@ class Plan:
 
     @property
     def has_checks(self):
-        """True if the edits depend on other files' wrappers."""
+        """True if what is done depends on other files' wrappers."""
         return any(
             chain.role == "check" and namespace is not None and not self._is_settled(chain)
             for chain, namespace, _ in self._wrappers
@@ -142,7 +142,7 @@ class Plan:
         return chain.role == "check" and chain.check in self._ours
 
     def _follows(self, namespace, accepted, why):
-        """Returns `_accepts` for a file with checks, given its result without them."""
+        """Returns what `_accepts` does for a file with checks, given what it does without them."""
         family = rewrites.family(namespace.new)
         roles = {
             chain.role
@@ -168,7 +168,7 @@ class Plan:
     # Step by step.
 
     def _accepts(self, namespace):
-        """Returns if the file means this namespace's members: True, False, or None for unclear.
+        """Returns whether the file means this namespace's members: True, False, None for unclear.
 
         The second result is what to say of a name, in place of {}, where it is unclear.
         """
@@ -282,7 +282,7 @@ class Plan:
         if not is_one:
             return (
                 f"`{chain.names[0]}` is bound in more than one way in this file, so"
-                f" `{chain.text}` cannot be told for sure: {new} if it is TensorFlow's"
+                f" `{chain.text}` cannot be known for sure: {new} if it is TensorFlow's"
             )
         if "#" in self.tree.text(chain.nodes[-1 - len(rest)]):
             return f"a comment stands inside `{chain.text}`: {new} by hand"
@@ -300,7 +300,7 @@ class Plan:
         return None
 
     def _is_lazy_elsewhere(self, binding):
-        """Returns whether a function imports a name for others, so that no import can follow."""
+        """Returns whether a function imports a name for others so that an import cannot follow."""
         word = _declared(binding.statement.around, binding.local)
         works = not rewrites.canonical(binding.path).startswith("tensorflow.contrib")
         return word is cst.Nonlocal or (word is cst.Global and not works)
@@ -326,7 +326,7 @@ class Plan:
                 self._dropped.add(id(binding))
 
     def _mentioned(self, binding):
-        """Returns whether text that is not code (any more) holds the name: a string, a comment."""
+        """Returns whether text besides code, or no longer code, still holds the name."""
         name = rb"\b%s\b" % re.escape(binding.local.encode())
         imported = self.tree.text(binding.statement.node).encode()
         besides = len(re.findall(name, self.tree.source)) - len(re.findall(name, imported))
@@ -392,7 +392,7 @@ class Plan:
                 self._replace(binding.alias, ", ".join(modules).encode())
 
     def _bound_besides(self, binding):
-        """Returns whether another import of TensorFlow, at the file's top, binds the same name."""
+        """Returns whether another import of TensorFlow, atop the file, binds the same name."""
         return any(
             other.local == binding.local and len(other.statement.around) == 1
             for other in self.tree.bindings

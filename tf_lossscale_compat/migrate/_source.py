@@ -11,7 +11,7 @@ _SURE = re.compile(rb"mixed_precision|LossScale|loss_?scale")
 _CONTRIB = re.compile(rb"\bcontrib\b")
 _TENSORFLOW = re.compile(rb"tensorflow|\btf\b")
 
-# At the end of a line whose findings a person has looked at.
+# At the end of a line whose findings a person has checked.
 _CHECKED = re.compile(rb"#.*\btf-lossscale: checked\b")
 
 
@@ -40,7 +40,7 @@ class Options(NamedTuple):
 
 
 class Result(NamedTuple):
-    """The outcome for a source.
+    """The outcome for one source.
 
     Attributes:
       text: str, the new one.

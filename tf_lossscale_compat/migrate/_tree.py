@@ -1,4 +1,4 @@
-"""The contents of source code: its imports, dotted names, calls and strings, with positions.
+"""Imports, dotted names, calls and strings of a piece of source code, with their positions.
 
 LibCST parses it and tells which names stand for which imports. Nothing is ever printed from its
 tree: positions lead back to the bytes that were read, and those are what is edited.
@@ -33,7 +33,7 @@ _CLASS_CHECKS = ("isinstance", "issubclass", "assertIsInstance", "assertNotIsIns
 
 
 class ParseError(ValueError):
-    """The source is no Python 3 code; `line` and `column` say where, counted from 1."""
+    """The source is not Python 3; `line` and `column` say where, counted from 1."""
 
     def __init__(self, message, line, column):
         super().__init__(message)

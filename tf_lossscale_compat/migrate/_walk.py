@@ -13,7 +13,7 @@ _MARKS = ("pyvenv.cfg", "conda-meta")
 def files(path, exclude=(), on_error=lambda error: None):
     """Yields the paths to look at: `path` itself, or what is below it, in a fixed order.
 
-    Symbolic links below a folder are not followed: what they lead to inside of it is looked at by
+    Symbolic links below a folder are not followed: what they lead to inside of it is examined by
     its own name, and what is outside nobody has asked for.
 
     Args:

@@ -34,8 +34,6 @@ else:
 
 tf1 = _tf.tf1
 
-__all__ = ["BadGradient", "LossScaleError", "Skip", "StepRecord"]
-
 _KINDS = ("NaN", "+inf", "-inf")
 _SHOWN = 5  # How many gradients a report names.
 

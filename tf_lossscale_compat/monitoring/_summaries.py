@@ -24,12 +24,12 @@ def tensors(record):
     return Reading(record.steps, record.skipped_steps, record.consecutive_skips, scale)
 
 
-def bounds(loss_scale):
+def bounds(scaler):
     """Returns the bounds that a loss scale is kept in, a dict from tags to floats."""
-    floor = getattr(loss_scale, "min_loss_scale", None)
-    if floor is None and isinstance(loss_scale, _managers.ExponentialUpdateLossScaleManager):
+    floor = getattr(scaler, "min_loss_scale", None)
+    if floor is None and isinstance(scaler, _managers.ExponentialUpdateLossScaleManager):
         floor = 1.0  # Of the rule that it follows.
-    ceiling = getattr(loss_scale, "max_loss_scale", None)
+    ceiling = getattr(scaler, "max_loss_scale", None)
     known: Dict[str, Any] = {_summary_tags.FLOOR: floor, _summary_tags.CEILING: ceiling}
     # A user's class may have something else under these names.
     return {
@@ -39,19 +39,19 @@ def bounds(loss_scale):
     }
 
 
-def _by_tag(values, loss_scale):
-    """Returns a dict from tags to the values of a `Reading` and the bounds of `loss_scale`."""
+def _by_tag(values, scaler):
+    """Returns a dict from tags to the values of a `Reading` and the bounds of `scaler`."""
     return {
         _summary_tags.SKIPPED_STEPS: values.skipped,
         _summary_tags.CONSECUTIVE_SKIPS: values.consecutive,
         _summary_tags.SCALE: values.scale,
-        **({} if loss_scale is None else bounds(loss_scale)),
+        **bounds(scaler),
     }
 
 
-def proto(values, loss_scale=None):
-    """Returns a `tf.compat.v1.Summary` of a `Reading` of numbers and a loss scale's bounds."""
-    items = _by_tag(values, loss_scale).items()
+def proto(values, scaler):
+    """Returns a `tf.compat.v1.Summary` of a `Reading` of numbers, and of the bounds of `scaler`."""
+    items = _by_tag(values, scaler).items()
     return tf1.Summary(
         value=[tf1.Summary.Value(tag=tag, simple_value=value) for tag, value in items]
     )

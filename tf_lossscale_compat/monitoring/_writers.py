@@ -40,9 +40,6 @@ class LossScaleHook(_tf.SessionRunHook):
     that the record sees no step at all (WARNING).
     """
 
-    _global_step: Any
-    _checks_at: int | None
-
     def __init__(
         self,
         record: StepRecord,

@@ -1,4 +1,4 @@
-"""Checks for code that cannot be rewritten safely: one module for each kind.
+"""Checks for what cannot be rewritten safely and is reported: one module for each kind.
 
 Each has `find(plan)`, which yields pairs: where a place is in the source, in bytes, and a sentence
 with what it is and what to do.

@@ -1,4 +1,4 @@
-"""Finds code that a person has to check before training, and that is not rewritten.
+"""Code that a person has to look at before training, though nothing of it is rewritten.
 
 - A loss scale that begins above what float16 can hold, in a file that speaks of float16: a loss in
   float16 is infinite when it is multiplied with it.

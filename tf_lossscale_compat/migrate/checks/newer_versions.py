@@ -1,4 +1,4 @@
-"""Finds what newer TensorFlows dropped besides loss scales, in files with loss scaling.
+"""Names that newer TensorFlows dropped besides loss scales, in files with loss scaling.
 
 TensorFlow 2.4 took the loss scale from Keras' policies and gave them names outside of
 `experimental`, 2.11 took `decay` from Keras' optimizers, 2.16 took away `tf.estimator` and made
@@ -73,7 +73,7 @@ _OPTIMIZER = r"optimizers\.[A-Z]\w+$"
 
 
 def find(plan):
-    """Yields what the TensorFlow that the file goes to has no more."""
+    """Yields what the TensorFlow that the file goes to has dropped."""
     yield from _policies(plan)
     if not plan.is_about_loss_scaling:
         return
