@@ -159,8 +159,11 @@ class _HorovodAgree:
         return tf.equal(failures, 0.0)
 
 
-class Lost:
-    """Stands for an `agree` that a config mentions and cannot contain; a step raises an error."""
+class LostAgree:
+    """Stands for the `agree` of an optimizer made from a config; a step raises an error.
+
+    The config says that there was one, and cannot hold the function.
+    """
 
     def __call__(self, finite):
         raise ValueError(

@@ -229,8 +229,8 @@ class _Step:
         scaler = self._scaler
         if scaler.needs_gradients and self._optimizer.agree is not None:
             raise ValueError(
-                f"agree gives all processes a flag, and {scaler.subject!r} looks at gradients. Use "
-                "a LossScaleManager, whose update_loss_scale is given that flag."
+                f"agree makes processes agree on a flag, and {scaler.subject!r} needs the "
+                "gradients. Use a LossScaleManager, whose update_loss_scale is given that flag."
             )
         finite = True
         if scaler.skip_nonfinite or not scaler.needs_gradients:

@@ -39,7 +39,7 @@ class LossScale(LikeATensor, _tf.Trackable, metaclass=abc.ABCMeta):
     Source: TensorFlow r2.0 `tf.train.experimental.LossScale`.
     """
 
-    # What the package keeps here has names that begin so: subclasses may take any others.
+    # The package's own attributes begin with `_tflsc_`: subclasses may use any other name.
     @property
     def _tflsc_weights(self) -> dict[str, tf.Variable]:
         return self.__dict__.setdefault("_tflsc_weights_by_name", {})

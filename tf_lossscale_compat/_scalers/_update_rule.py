@@ -72,7 +72,7 @@ def _grown(scale, ratio, largest):
 
 
 def change_of(state, finite, incr_every, decr_every):
-    """Returns whether r1.15's rule changes the scale, and the count of steps like this one.
+    """Returns whether r1.15's rule changes the scale, and the new count of steps of this kind.
 
     Args:
       state: `State` with both counters.
