@@ -12,8 +12,8 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
 project = "tf_lossscale_compat"
 author = "the authors of tf_lossscale_compat"
-_version = (ROOT / project / "_version.py").read_text(encoding="utf-8")
-release = version = re.search(r'^__version__ = "(.+)"$', _version, re.MULTILINE).group(1)
+_package = (ROOT / project / "__init__.py").read_text(encoding="utf-8")
+release = version = re.search(r'^__version__ = "(.+)"$', _package, re.MULTILINE).group(1)
 
 # The address of the public repository, such as https://example.org/owner/name. Where there is one,
 # each page links its source there.
