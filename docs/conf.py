@@ -50,7 +50,7 @@ html_title = f"{project} {release}"
 html_static_path = ["_static"]
 html_css_files = ["custom.css"]
 html_js_files = ["tables.js"]
-html_search_scorer = "scorer.js"
+html_search_scorer = str(ROOT / "docs" / "scorer.js")  # Sphinx looks where it is started.
 if REPOSITORY:
     html_theme_options = {
         "source_view_link": REPOSITORY + "/blob/main/docs/{filename}",
