@@ -38,7 +38,7 @@ class NewerVersionsTest(rewriting.RewriteTestCase):
 
     @parameterized.parameters(
         ("self.compiled_loss(y, y_pred)", "write `loss = self.compute_loss(x, y, y_pred)`, and"),
-        ("self.compiled_metrics.update_state(y, y_pred)", "write `for metric in self.metrics: "),
+        ("self.compiled_metrics.update_state(y, y_pred)", "end the step with `return self."),
         ("model.fit_generator(g)", "write `fit`"),
         ("model.evaluate_generator(g)", "write `evaluate`"),
         ("model.predict_generator(g)", "write `predict`"),
@@ -82,6 +82,16 @@ class NewerVersionsTest(rewriting.RewriteTestCase):
         self.assertIn(f"`{argument.split('=')[0]}`: on Keras 3 {advice}", finding.message)
         self.assertEmpty(findings(f"{HEAD}other({argument})"))
         self.assertEmpty(findings(f"{HEAD}{start}{argument})", (2, 15)))
+
+    def test_paths_of_weights(self):
+        for path in ("'x.h5'", '"x"', "f'{x}.h5'", "filepath='x.h5'"):
+            (finding,) = findings(f"{HEAD}model.save_weights({path})")
+            self.assertEqual((finding.line, finding.column), (LINE, 20))
+            self.assertIn("on Keras 3 let the path end in `.weights.h5`", finding.message)
+            self.assertEmpty(findings(f"{HEAD}model.save_weights({path})", (2, 15)))
+        for path in ("'x.weights.h5'", '"x.weights.h5"', "path", ""):
+            self.assertEmpty(findings(f"{HEAD}model.save_weights({path})"))
+        self.assertEmpty(findings(f"{HEAD}model.save('x.h5')"))
 
     @parameterized.parameters(
         ("Adam(decay=1e-4)", "0.001, 1, 1e-4"),
