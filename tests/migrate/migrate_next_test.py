@@ -93,6 +93,23 @@ class NewerVersionsTest(rewriting.RewriteTestCase):
             self.assertEmpty(findings(f"{HEAD}model.save_weights({path})"))
         self.assertEmpty(findings(f"{HEAD}model.save('x.h5')"))
 
+    def test_schedules(self):
+        made = "tf.keras.mixed_precision.LossScaleOptimizer(o{})\n"
+        for rate in ("tf.keras.optimizers.schedules.ExponentialDecay(1, 2, 3)", "o.iterations"):
+            for there in ("", "_lossscale_compat"):  # Before and after the names are replaced.
+                text = HEAD + made.format("").replace("tf.", f"tf{there}.") + rate
+                (finding,) = findings(text)
+                self.assertEqual((finding.line, finding.column), (LINE, 1))
+                self.assertIn("on Keras 3 `iterations` and schedules do not", finding.message)
+                self.assertIn("`count_skipped=True`", finding.message)
+                self.assertEmpty(findings(text, (2, 15)))
+            self.assertEmpty(findings(HEAD + made.format(", count_skipped=False") + rate))
+            for other in ("keras.mixed_precision.experimental", "contrib.mixed_precision"):
+                self.assertEmpty(
+                    findings(f"{HEAD}tf_lossscale_compat.{other}.LossScaleOptimizer(o, m)\n{rate}")
+                )
+        self.assertEmpty(findings(HEAD + made.format("")))
+
     @parameterized.parameters(
         ("Adam(decay=1e-4)", "0.001, 1, 1e-4"),
         ("SGD(momentum=1, decay=d)", "0.01, 1, d"),
