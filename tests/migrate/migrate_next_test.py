@@ -38,7 +38,7 @@ class NewerVersionsTest(rewriting.RewriteTestCase):
 
     @parameterized.parameters(
         ("self.compiled_loss(y, y_pred)", "write `loss = self.compute_loss(x, y, y_pred)`, and"),
-        ("self.compiled_metrics.update_state(y, y_pred)", "write `for metric in self.metrics: "),
+        ("self.compiled_metrics.update_state(y, y_pred)", "end the step with `return self."),
         ("model.fit_generator(g)", "write `fit`"),
         ("model.evaluate_generator(g)", "write `evaluate`"),
         ("model.predict_generator(g)", "write `predict`"),
@@ -82,6 +82,33 @@ class NewerVersionsTest(rewriting.RewriteTestCase):
         self.assertIn(f"`{argument.split('=')[0]}`: on Keras 3 {advice}", finding.message)
         self.assertEmpty(findings(f"{HEAD}other({argument})"))
         self.assertEmpty(findings(f"{HEAD}{start}{argument})", (2, 15)))
+
+    def test_paths_of_weights(self):
+        for path in ("'x.h5'", '"x"', "f'{x}.h5'", "filepath='x.h5'"):
+            (finding,) = findings(f"{HEAD}model.save_weights({path})")
+            self.assertEqual((finding.line, finding.column), (LINE, 20))
+            self.assertIn("on Keras 3 let the path end in `.weights.h5`", finding.message)
+            self.assertEmpty(findings(f"{HEAD}model.save_weights({path})", (2, 15)))
+        for path in ("'x.weights.h5'", '"x.weights.h5"', "path", ""):
+            self.assertEmpty(findings(f"{HEAD}model.save_weights({path})"))
+        self.assertEmpty(findings(f"{HEAD}model.save('x.h5')"))
+
+    def test_schedules(self):
+        made = "tf.keras.mixed_precision.LossScaleOptimizer(o{})\n"
+        for rate in ("tf.keras.optimizers.schedules.ExponentialDecay(1, 2, 3)", "o.iterations"):
+            for there in ("", "_lossscale_compat"):  # Before and after the names are replaced.
+                text = HEAD + made.format("").replace("tf.", f"tf{there}.") + rate
+                (finding,) = findings(text)
+                self.assertEqual((finding.line, finding.column), (LINE, 1))
+                self.assertIn("on Keras 3 `iterations` and schedules do not", finding.message)
+                self.assertIn("`count_skipped=True`", finding.message)
+                self.assertEmpty(findings(text, (2, 15)))
+            self.assertEmpty(findings(HEAD + made.format(", count_skipped=False") + rate))
+            for other in ("keras.mixed_precision.experimental", "contrib.mixed_precision"):
+                self.assertEmpty(
+                    findings(f"{HEAD}tf_lossscale_compat.{other}.LossScaleOptimizer(o, m)\n{rate}")
+                )
+        self.assertEmpty(findings(HEAD + made.format("")))
 
     @parameterized.parameters(
         ("Adam(decay=1e-4)", "0.001, 1, 1e-4"),

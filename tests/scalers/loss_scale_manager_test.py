@@ -398,6 +398,35 @@ class ExponentialManagerTest(tf.test.TestCase, parameterized.TestCase):
                 handles = {variable.op.type for variable in manager.variables()}
                 self.assertEqual(handles, {"VarHandleOp" if use_resource else "VariableV2"})
 
+    def test_checkpoints_hold_the_variables_of_a_subclass(self):
+        class Own(contrib.LossScaleManager):
+            def __init__(self, scale):  # Without the constructor of its base, as on 1.15.
+                self.scale = tf.Variable(scale, trainable=False)
+                self.inner = contrib.ExponentialUpdateLossScaleManager(scale, 2)
+
+            def get_loss_scale(self):
+                return self.scale.read_value()
+
+            def update_loss_scale(self, finite_grads):
+                return self.inner.update_loss_scale(finite_grads)
+
+        with modes.entered("eager"):
+            path = tf.train.Checkpoint(manager=Own(8.0)).save(self.get_temp_dir() + "/own")
+            manager = Own(2.0)
+            status = tf.train.Checkpoint(manager=manager).restore(path)
+            status.assert_existing_objects_matched()
+            scales = [manager.get_loss_scale().numpy(), manager.inner.get_loss_scale().numpy()]
+            self.assertEqual(scales, [8.0, 8.0])
+
+    def test_checkpoints_hold_no_argument_that_is_a_variable(self):
+        with modes.entered("eager"):
+            manager = contrib.ExponentialUpdateLossScaleManager(8.0, 2, 2, tf.Variable(2.0))
+            fixed = contrib.FixedLossScaleManager(tf.Variable(2.0))
+            path = tf.train.Checkpoint(m=manager, f=fixed).save(self.get_temp_dir() + "/both")
+            saved = [name for name, _ in tf.train.list_variables(path) if name[:2] in ("m/", "f/")]
+            names = ("bad_steps", "good_steps", "loss_scale")
+            self.assertEqual(saved, [f"m/{name}/.ATTRIBUTES/VARIABLE_VALUE" for name in names])
+
     @parameterized.parameters(*modes.ALL)
     def test_a_subclass_sets_its_state_by_the_original_names(self, name):
         class Own(contrib.ExponentialUpdateLossScaleManager):

@@ -432,7 +432,7 @@ class ManagerLossScale(LossScale):
         if not known or any(map(tf.is_tensor, config.values())):
             raise NotImplementedError(
                 f"A {type(self.manager).__name__} {'of tensors ' if known else ''}has no config: "
-                "make the loss scale from a new manager instead."
+                "save weights or a tf.train.Checkpoint, and make the loss scale from a new manager."
             )
         return {"class_name": type(self.manager).__name__, "config": config}
 

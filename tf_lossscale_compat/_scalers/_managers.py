@@ -22,11 +22,22 @@ class LossScaleManager(_tf.Trackable, metaclass=abc.ABCMeta):
     """Chooses the loss scale of a `contrib.mixed_precision.LossScaleOptimizer`.
 
     Subclass it for an update rule of your own: `update_loss_scale` may use `tf.cond` and `assign`,
-    and may return an operation, a tensor or None.
+    and may return an operation, a tensor or None. Variables and managers that are its attributes
+    are saved by `tf.train.Checkpoint`, under the attributes' names.
 
     Source: TensorFlow r1.15 `tf.contrib.mixed_precision.LossScaleManager`. Beyond it, managers can
     be saved by `tf.train.Checkpoint` and know their `variables()`.
     """
+
+    # The attributes that checkpoints hold, and under which names; None for all, by their own.
+    _tflsc_checkpoint_names: dict[str, str] | None = None
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        super().__setattr__(name, value)
+        names = self._tflsc_checkpoint_names
+        if isinstance(value, _tf.Trackable) and (names is None or name in names):
+            saved = name if names is None else names[name]
+            self._track_trackable(value, saved, overwrite=True)
 
     @abc.abstractmethod
     def get_loss_scale(self) -> tf.Tensor:
@@ -57,6 +68,8 @@ class FixedLossScaleManager(LossScaleManager):
 
     Source: TensorFlow r1.15 `tf.contrib.mixed_precision.FixedLossScaleManager`.
     """
+
+    _tflsc_checkpoint_names = {}
 
     def __init__(self, loss_scale: _types.Real | _types.ScalarTensor) -> None:
         """Makes the manager; no tensor is made until `get_loss_scale` is called.
@@ -156,17 +169,12 @@ class ExponentialUpdateLossScaleManager(LossScaleManager):
         self._num_good_steps = _state.make(self, "good_steps", 0, tf.int32)
         self._num_bad_steps = _state.make(self, "bad_steps", 0, tf.int32)
 
+    # Code in the wild puts variables of its own there, or numbers.
     _tflsc_checkpoint_names = {
         "_loss_scale": "loss_scale",
         "_num_good_steps": "good_steps",
         "_num_bad_steps": "bad_steps",
     }
-
-    def __setattr__(self, name: str, value: Any) -> None:
-        super().__setattr__(name, value)
-        # Code in the wild puts variables of its own there, or numbers.
-        if name in self._tflsc_checkpoint_names and isinstance(value, _tf.Trackable):
-            self._track_trackable(value, self._tflsc_checkpoint_names[name], overwrite=True)
 
     def _tflsc_config(self) -> dict[str, Any]:
         return {

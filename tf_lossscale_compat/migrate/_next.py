@@ -113,7 +113,8 @@ class Steps:
             paths = map(shlex.quote, files["upgrade"])
             commands = [f"\n    {command} --infile {path} --outfile {path}" for path in paths]
             tool = "Let TensorFlow's own tool change the import"
-            yield f"{_shown(files['upgrade'])}: {only}. {tool}:\n{''.join(commands)}"
+            flags = "it calls `tf.flags` an error, which `tf.compat.v1` has"
+            yield f"{_shown(files['upgrade'])}: {only}. {tool} ({flags}):\n{''.join(commands)}"
         if files["by hand"]:
             yield (
                 f"{_shown(files['by hand'])}: {only}. In place of `import tensorflow as tf` write"

@@ -5,6 +5,7 @@
 - An optimizer with a loss scale whose `apply_gradients` alone is used: `compute_gradients` and
   `minimize` scale the loss; `tf.gradients` and a tape do not.
 - `if tf2: raise …`, which keeps the file from running where it now can.
+- A Keras optimizer in a file with a schedule: Keras 3 does not count skipped steps in `iterations`.
 """
 
 import ast
@@ -32,14 +33,17 @@ _VERSION = re.compile(
     r"|hasattr\(\s*(?:tf|tensorflow)\w*\s*,\s*[\"']contrib[\"']",
     re.IGNORECASE,
 )
+_SCHEDULE = re.compile(rb"\bschedules\b|\bLearningRateSchedule\b|\.iterations\b")
+_COUNTS_SKIPPED = re.compile(r"(?:^|\.)keras\.mixed_precision\.LossScaleOptimizer$")
 _EXITS = ("exit", "sys.exit", "os._exit", "quit")
 
 
 def find(plan):
-    """Yields all three."""
+    """Yields all four."""
     yield from _too_large(plan)
     yield from _unscaled(plan)
     yield from _guards(plan)
+    yield from _schedules(plan)
 
 
 def _number(text):
@@ -134,3 +138,18 @@ def _guards(plan):
             "this condition on the version of TensorFlow stops the program: let the version pass"
             " that you go to",
         )
+
+
+def _schedules(plan):
+    """Yields the places that make such an optimizer."""
+    if not plan.is_for_keras_3 or not _SCHEDULE.search(plan.tree.source):
+        return
+    for _, chain, call in plan.wrapper_calls():
+        given = {each.keyword.value for each in call.args if each.keyword}
+        counts = any(_COUNTS_SKIPPED.search(name) for _, name in chain.references)
+        if counts and "count_skipped" not in given:
+            yield (
+                plan.tree.start(chain.nodes[0]),
+                "on Keras 3 `iterations` and schedules do not count skipped steps, as they did up"
+                " to TensorFlow 2.15: give `count_skipped=True` to keep the learning rates",
+            )

@@ -16,12 +16,10 @@ _ATTRIBUTES = {
     # Keras 3 has it for a while yet, but leaves the metric "loss" as it was in every epoch.
     "compiled_loss": (
         "write `loss = self.compute_loss(x, y, y_pred)`, and update the metric"
-        ' "loss" with it, else every epoch shows the same loss'
+        ' "loss" with it, by `[m.update_state(loss) for m in self.metrics if m.name == "loss"]`,'
+        " else every epoch shows the same loss"
     ),
-    "compiled_metrics": (
-        'write `for metric in self.metrics: metric.update_state(loss) if metric.name == "loss"'
-        " else metric.update_state(y, y_pred)`"
-    ),
+    "compiled_metrics": "end the step with `return self.compute_metrics(x, y, y_pred)`",
     "fit_generator": "write `fit`",
     "evaluate_generator": "write `evaluate`",
     "predict_generator": "write `predict`",
@@ -50,10 +48,15 @@ _ARGUMENTS = {
     "workers": _TO_DATASET,
     "use_multiprocessing": _TO_DATASET,
     "max_queue_size": _TO_DATASET,
-    "save_format": ("save|save_weights", "leave it out, and let the path end in .keras or .h5"),
+    "save_format": (
+        "save|save_weights",
+        "leave it out, and let the path end in .keras, that of weights in .weights.h5",
+    ),
     "experimental_aggregate_gradients": _NOT_SUMMED,
     "skip_gradients_aggregation": _NOT_SUMMED,
 }
+# A literal path of weights that Keras 3 refuses.
+_PATH = re.compile(r"(?<!\.weights\.h5)['\"]$")
 _KERAS = r"(?:tensorflow\.|tf_)?keras\."
 _POLICY = r"mixed_precision\.(?:experimental\.)?Policy(?:V1)?$"
 _LOSS_SCALE = (
@@ -94,6 +97,8 @@ def find(plan):
                 yield tree.start(argument), "`lr`: on Keras 3 write `learning_rate`"
             elif re.fullmatch(methods, chain.names[-1]):
                 yield tree.start(argument), f"`{keyword}`: on Keras 3 {advice}"
+            elif chain.names[-1] == "save_weights" and _PATH.search(tree.text(argument.value)):
+                yield tree.start(argument), "on Keras 3 let the path end in `.weights.h5`"
 
 
 def _advice(chain, tree):
