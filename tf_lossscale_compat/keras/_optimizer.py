@@ -256,8 +256,11 @@ def _asked(loss_scale):
     return {"loss_scale": loss_scale}
 
 
-def _of_numbers(dynamic=True, initial_scale=None, dynamic_growth_steps=None):
-    """The loss scale that the arguments of TensorFlow 2.4 stand for."""
+def _of_numbers(dynamic=True, initial_scale=None, dynamic_growth_steps=None, hint=""):
+    """The loss scale that the arguments of TensorFlow 2.4 stand for.
+
+    `hint` says what else there is for a fixed one.
+    """
     if not isinstance(dynamic, bool):
         message = f"dynamic must be a bool, got {dynamic!r}."
         if isinstance(dynamic, numbers.Real):
@@ -269,7 +272,7 @@ def _of_numbers(dynamic=True, initial_scale=None, dynamic_growth_steps=None):
         raise TypeError(message)
     if not dynamic:
         if initial_scale is None:
-            raise ValueError("initial_scale must be given where dynamic is False, got None.")
+            raise ValueError(f"initial_scale must be given where dynamic is False, got None.{hint}")
         if dynamic_growth_steps is not None:
             raise ValueError(
                 "dynamic_growth_steps must be None where dynamic is False, got "
@@ -363,7 +366,8 @@ class LossScaleOptimizer(_Wrapper, _Family):
         def make_loss_scale():
             if loss_scale is not None:
                 return _loss_scale(loss_scale)
-            return _of_numbers(dynamic, initial_scale, dynamic_growth_steps)
+            hint = self._without_wrapper
+            return _of_numbers(dynamic, initial_scale, dynamic_growth_steps, hint)
 
         asked = {
             "dynamic": dynamic,
