@@ -272,11 +272,14 @@ def _of_numbers(dynamic=True, initial_scale=None, dynamic_growth_steps=None, hin
         raise TypeError(message)
     if not dynamic:
         if initial_scale is None:
-            raise ValueError(f"initial_scale must be given where dynamic is False, got None.{hint}")
+            raise ValueError(
+                'A fixed loss scale has no default, so "initial_scale" must be specified if '
+                f'"dynamic" is False, got None.{hint}'
+            )
         if dynamic_growth_steps is not None:
             raise ValueError(
-                "dynamic_growth_steps must be None where dynamic is False, got "
-                f"{dynamic_growth_steps!r}."
+                'A fixed loss scale never grows, so "dynamic_growth_steps" must be None if '
+                f'"dynamic" is False, but got: {dynamic_growth_steps!r}.'
             )
     try:
         if not dynamic:
