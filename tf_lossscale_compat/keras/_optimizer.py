@@ -262,7 +262,10 @@ def _of_numbers(dynamic=True, initial_scale=None, dynamic_growth_steps=None, hin
     `hint` says what else there is for a fixed one.
     """
     if not isinstance(dynamic, bool):
-        message = f"dynamic must be a bool, got {dynamic!r}."
+        message = (
+            'A loss scale is dynamic or fixed, so the "dynamic" argument to '
+            f"LossScaleOptimizer.__init__ must be a bool, but got: {dynamic!r}."
+        )
         if isinstance(dynamic, numbers.Real):
             # The second argument of Keras 3's own class is where a dynamic one starts.
             message += (
