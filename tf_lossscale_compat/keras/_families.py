@@ -184,9 +184,15 @@ def family_of(optimizer, argument):
     # Those of all Kerases are called so, or nearly.
     names = [base.__name__ for base in type(optimizer).__mro__]
     if any(name.startswith("LossScaleOptimizer") for name in names):
-        raise TypeError(f"{argument} must be no loss-scale optimizer itself, got {optimizer!r}.")
+        raise TypeError(
+            f"{argument} must have no loss scale itself, as a LossScaleOptimizer cannot wrap "
+            f"another LossScaleOptimizer, got {optimizer!r}."
+        )
     if getattr(optimizer, "_is_wrapped_by_loss_scale_optimizer", False):  # As all mark it.
-        raise ValueError(f"{argument} is wrapped by a loss-scale optimizer, got {optimizer!r}.")
+        raise ValueError(
+            f'"{argument}" is already wrapped by a LossScaleOptimizer, got {optimizer!r}: use that '
+            "one, or make another optimizer."
+        )
     return found
 
 

@@ -73,6 +73,7 @@ class Keras3(_shared.WeightDecay):
         self.__dict__["_owned"] = {}
         self._track_loss_scale(loss_scale)
 
+    _without_wrapper = " Or leave this wrapper out, and set `loss_scale_factor` of the optimizer."
     _says_dynamic = False  # Keras' own knows no other, and refuses the entry.
     # Configs of Keras 3.0 to 3.11 hold these of the wrapper, too.
     _without_effect = (

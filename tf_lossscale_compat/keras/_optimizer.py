@@ -256,10 +256,16 @@ def _asked(loss_scale):
     return {"loss_scale": loss_scale}
 
 
-def _of_numbers(dynamic=True, initial_scale=None, dynamic_growth_steps=None):
-    """The loss scale that the arguments of TensorFlow 2.4 stand for."""
+def _of_numbers(dynamic=True, initial_scale=None, dynamic_growth_steps=None, hint=""):
+    """The loss scale that the arguments of TensorFlow 2.4 stand for.
+
+    `hint` says what else there is for a fixed one.
+    """
     if not isinstance(dynamic, bool):
-        message = f"dynamic must be a bool, got {dynamic!r}."
+        message = (
+            'A loss scale is dynamic or fixed, so the "dynamic" argument to '
+            f"LossScaleOptimizer.__init__ must be a bool, but got: {dynamic!r}."
+        )
         if isinstance(dynamic, numbers.Real):
             # The second argument of Keras 3's own class is where a dynamic one starts.
             message += (
@@ -269,11 +275,14 @@ def _of_numbers(dynamic=True, initial_scale=None, dynamic_growth_steps=None):
         raise TypeError(message)
     if not dynamic:
         if initial_scale is None:
-            raise ValueError("initial_scale must be given where dynamic is False, got None.")
+            raise ValueError(
+                'A fixed loss scale has no default, so "initial_scale" must be specified if '
+                f'"dynamic" is False, got None.{hint}'
+            )
         if dynamic_growth_steps is not None:
             raise ValueError(
-                "dynamic_growth_steps must be None where dynamic is False, got "
-                f"{dynamic_growth_steps!r}."
+                'A fixed loss scale never grows, so "dynamic_growth_steps" must be None if '
+                f'"dynamic" is False, but got: {dynamic_growth_steps!r}.'
             )
     try:
         if not dynamic:
@@ -363,7 +372,8 @@ class LossScaleOptimizer(_Wrapper, _Family):
         def make_loss_scale():
             if loss_scale is not None:
                 return _loss_scale(loss_scale)
-            return _of_numbers(dynamic, initial_scale, dynamic_growth_steps)
+            hint = self._without_wrapper
+            return _of_numbers(dynamic, initial_scale, dynamic_growth_steps, hint)
 
         asked = {
             "dynamic": dynamic,

@@ -91,6 +91,8 @@ class LossScaling(_MixedIntoKeras):
         """Raises a ValueError where gradients cannot be unscaled as this family does."""
         scaler.check_reciprocal()
 
+    # For an error: how that Keras has a fixed loss scale without this class.
+    _without_wrapper = ""
     # Configs say of a dynamic loss scale, which is the default, that it is one.
     _says_dynamic = True
     # Entries of configs that never had an effect.
