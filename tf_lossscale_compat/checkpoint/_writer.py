@@ -56,7 +56,8 @@ def _target_of(owner):
         if variables:
             lowest = getattr(owner, "min_loss_scale", 1.0)
             highest = getattr(owner, "max_loss_scale", None) or math.inf
-            return _Target(*variables)._replace(lowest=lowest, highest=highest)
+            scale, good, bad = variables
+            return _Target(scale, good, bad, lowest, highest)
     for name in _INNER:
         inner = getattr(owner, name, None)
         target = None if inner is None else _target_of(inner)
