@@ -373,6 +373,5 @@ def api_modules():
     The attribute `tf.compat.v1` and the module imported under that name are different objects in
     some versions, and the import replaces the attribute.
     """
-    found = [tf, sys.modules["tensorflow"], tf1, tf.compat.v1, v1_module()]
-    found += [sys.modules["tensorflow.compat.v1"], sys.modules["tensorflow.compat"].v1]
+    found = [tf, tf1, v1_module(), sys.modules["tensorflow.compat.v1"]]
     return list({id(module): module for module in found}.values())

@@ -147,7 +147,7 @@ def assign(state: LossScaleState, target: Any, session: Any = None) -> Any:
                 variable.assign(value)
         return None
     operations: list[Any] = []
-    with graph.as_default(), tf.control_dependencies(None):
+    with graph.as_default():
         for variable, value in assignments:
             assigned = variable.assign(value, read_value=False)
             strategy = getattr(variable, "distribute_strategy", None)
