@@ -8,6 +8,7 @@ Keras among them, are given TensorFlow as it is. On TensorFlow 1.15 the script i
 
 from __future__ import annotations
 
+import argparse
 import builtins
 import functools
 import os
@@ -19,45 +20,30 @@ from typing import Sequence
 from tf_lossscale_compat._core import _tf
 from tf_lossscale_compat.contrib import _importer
 
-_USAGE = """\
-usage: python -m tf_lossscale_compat.run [--tf1 PACKAGE]... [--tf2] SCRIPT [ARGUMENT]...
 
-Runs a TensorFlow 1 script on the TensorFlow that is installed, with tf.contrib.mixed_precision.
-sys.argv, sys.path[0] and __main__ are as after `python SCRIPT ARGUMENT...`.
-
-  --tf1 PACKAGE  `import tensorflow` means tensorflow.compat.v1 in this installed package too
-  --tf2          bring back tf.contrib.mixed_precision only, and leave TensorFlow as it is
-  -h, --help     show this and exit
-"""
-
-
-def _parse(argv):
-    """Returns (packages for --tf1, whether --tf2, the script and its arguments)."""
-    packages, tf2, rest = [], False, list(argv)
-    # Not argparse: whatever follows the script belongs to the script, "--" and "-h" included.
-    while rest and rest[0].startswith("-"):
-        option = rest.pop(0)
-        if option in ("-h", "--help"):
-            print(_USAGE, end="")
-            raise SystemExit(0)
-        if option == "--":
-            break
-        if option == "--tf2":
-            tf2 = True
-        elif option == "--tf1" and rest:
-            packages.append(rest.pop(0))
-        elif option.startswith("--tf1="):
-            packages.append(option.partition("=")[2])
-        else:
-            _refuse("--tf1 needs a PACKAGE" if option == "--tf1" else f"no option {option!r}")
-    if not rest:
-        _refuse("SCRIPT is missing")
-    return packages, tf2, rest
-
-
-def _refuse(why):
-    print(f"{_USAGE}\ntf_lossscale_compat.run: {why}", file=sys.stderr)
-    raise SystemExit(2)
+def _parser():
+    parser = argparse.ArgumentParser(
+        prog="python -m tf_lossscale_compat.run",
+        description="Runs a TensorFlow 1 script on the TensorFlow that is installed, with "
+        "tf.contrib.mixed_precision. sys.argv, sys.path[0] and __main__ are as after "
+        "`python SCRIPT ARGUMENT...`.",
+        allow_abbrev=False,
+    )
+    parser.add_argument(
+        "--tf1",
+        metavar="PACKAGE",
+        action="append",
+        default=[],
+        help="`import tensorflow` means tensorflow.compat.v1 in this installed package too",
+    )
+    parser.add_argument(
+        "--tf2",
+        action="store_true",
+        help="bring back tf.contrib.mixed_precision only, and leave TensorFlow as it is",
+    )
+    parser.add_argument("script", metavar="SCRIPT")
+    parser.add_argument("arguments", metavar="ARGUMENT", nargs=argparse.REMAINDER)
+    return parser
 
 
 def _folder(path):
@@ -127,20 +113,21 @@ def main(argv: Sequence[str] | None = None) -> None:
       SystemExit: with 2, the call cannot be served; or the script raised it. Errors of the script
         come through as they are.
     """
-    packages, tf2, argv = _parse(sys.argv[1:] if argv is None else argv)
-    path = argv[0]
+    parser = _parser()
+    args = parser.parse_args(argv)
+    path = args.script
     try:
         with open(path, "rb") as file:
             source = file.read()
     except OSError as error:
-        _refuse(f"cannot open SCRIPT {path!r}: {error.strerror}")
+        parser.error(f"cannot open SCRIPT {path!r}: {error.strerror}")
 
-    sys.argv[:] = argv
+    sys.argv[:] = [path, *args.arguments]
     # Where Python's options say to put no such folder first, there is none to replace.
     if not (getattr(sys.flags, "safe_path", False) or sys.flags.isolated):
         sys.path[0] = os.path.dirname(os.path.realpath(path))
-    if _importer.install_contrib() and not tf2:
-        builtins.__import__ = _Importer(packages)
+    if _importer.install_contrib() and not args.tf2:
+        builtins.__import__ = _Importer(args.tf1)
         _tf.tf1.disable_v2_behavior()
     # Like the module that `python PATH` runs in; since Python 3.9 the path is made absolute.
     module = types.ModuleType("__main__")

@@ -2,6 +2,7 @@
 
 import gc
 import threading
+import types
 from unittest import mock
 
 import numpy as np
@@ -210,6 +211,9 @@ class CompiledTest(parameterized.TestCase, tf.test.TestCase):
                 return tensors[::-1]
 
         self.assertEqual(_tf.call_flat(Public(), (1, 2)), [2, 1])
+        tensors = [tf.constant([[1.0]]), tf.constant(2)]
+        public = [types.SimpleNamespace(dtype=each.dtype, shape=each.shape) for each in tensors]
+        self.assertEqual(_tf.structure(tensors), _tf.structure(public))
         if tuple(int(part) for part in tf.__version__.split(".")[:2]) >= (2, 3):
             function, runs = _counting()
             call = mock.patch.object(_tf, "call_flat", lambda concrete, tensors: concrete(tensors))

@@ -106,6 +106,23 @@ class LooksAtGradients(DynamicLossScale):
         return super().update(grads)
 
 
+class AlwaysApplies(DynamicLossScale):
+    def update(self, grads):
+        return super().update(grads)[0], True
+
+
+class Slotted:
+    """A user's manager, without a `__dict__`."""
+
+    __slots__ = ()
+
+    def get_loss_scale(self):
+        return 8.0
+
+    def update_loss_scale(self, finite_grads):
+        return None
+
+
 def _manager(cls=ExponentialUpdateLossScaleManager):
     return cls(8.0, 100, 1, 2.0, 0.5)
 
@@ -413,6 +430,14 @@ class CountsTest(parameterized.TestCase, tf.test.TestCase):
                 skip = record.last_skip()
                 self.assertEqual((skip.scale_before, skip.scale_after), (before, None))
 
+    @parameterized.parameters(*modes.ALL)
+    def test_a_users_loss_scale_that_applies_every_step(self, mode):
+        with stepping.entered(mode) as entered:
+            opt = MixedPrecisionLossScaleOptimizer(sgd(), AlwaysApplies(8.0))
+            record, weight = StepRecord(opt), tf1.Variable(1.0)
+            entered.compile(lambda x: opt.apply_gradients([(x, weight)]), modes.scalar())(NAN)
+            self.assertEqual("0 of 1 steps skipped", record.report())
+
     def test_in_a_finalized_graph(self):
         with modes.entered("graph_v1") as entered:
             weight = tf1.Variable(1.0)
@@ -474,6 +499,20 @@ class CountsTest(parameterized.TestCase, tf.test.TestCase):
 
 
 class GradientsTest(parameterized.TestCase, tf.test.TestCase):
+    @parameterized.parameters(*modes.ALL)
+    def test_integers_and_complex_numbers(self, mode):
+        with stepping.entered(mode) as entered:
+            loss_scale = DynamicLossScale(8.0)
+            record = StepRecord(loss_scale, names=True)
+
+            def step(x):
+                number = tf.complex(tf.stack([x, 3.0]), tf.stack([-INF, 5.0]))
+                return loss_scale.update([tf.constant([1, 2]), number])[0]
+
+            entered.compile(step, modes.scalar())(NAN)
+            (bad,) = record.last_skip().gradients
+            self.assertEqual(("1", 0, ("NaN", "-inf"), 2, 5.0), tuple(bad))
+
     @parameterized.parameters(*modes.ALL)
     def test_kinds_of_gradients(self, mode):
         with stepping.entered(mode) as entered:
@@ -630,6 +669,8 @@ class ErrorsTest(modes.EagerTestCase):
         for watched in (None, 3, sgd(), DynamicLossScale, "dynamic"):
             with self.assertRaisesRegex(TypeError, "watched must be a loss-scale optimizer"):
                 StepRecord(watched)
+        with self.assertRaisesRegex(TypeError, "watched must have a __dict__"):
+            StepRecord(Slotted())
 
     def test_bad_arguments_leave_nothing_behind(self):
         scale = DynamicLossScale()

@@ -131,7 +131,6 @@ class TrainingTest(parameterized.TestCase):
         self.enter_context(modes.eager_mode())
         training = demo.trainings()[name]
         training.start(demo._initial_weights(0))
-        self.addCleanup(training.close)
         digits = demo.load_digits(1, 0)
         before = training.logits(digits.test_images)
         step = training.step(digits.train_images[:8], digits.train_labels[:8])

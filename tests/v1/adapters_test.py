@@ -552,6 +552,12 @@ class BadInputTest(tf.test.TestCase, parameterized.TestCase):
         self._refused(lambda: loss_scale_lib.get(identifier), ValueError)
         self._refused(lambda: MIXED(sgd(), identifier), ValueError)
 
+    def test_a_flag_for_a_loss_scale_that_needs_gradients_is_refused(self):
+        with modes.eager_mode():
+            manager = CONTRIB(sgd(), CondLossScale())._loss_scale_manager
+            with self.assertRaisesRegex(ValueError, "CondLossScale.* looks at gradients"):
+                manager.update_loss_scale(True)
+
     def test_an_unsupported_opt_is_refused_before_a_loss_scale_is_made(self):
         for cls, error in ((CONTRIB, TypeError), (MIXED, ValueError)):
             for opt in (None, object(), "sgd", tf1.train.GradientDescentOptimizer):

@@ -1,5 +1,7 @@
 """One loss scale for several optimizers: all of them apply or none, and the scale moves once."""
 
+from unittest import mock
+
 import numpy as np
 import tensorflow as tf
 from absl.testing import parameterized
@@ -197,6 +199,15 @@ class ApplyIfFiniteTest(parameterized.TestCase, tf.test.TestCase):
             with self.assertRaisesRegex(ValueError, "no optimizer"):
                 apply(scale, [])
             self.assertEqual([float(var.numpy()), int(scale.good_steps.numpy())], [1.0, 0])
+
+    def test_optimizer_without_an_operation_in_a_graph_for_a_session(self):
+        optimizer = mock.Mock(spec=["apply_gradients"], **{"apply_gradients.return_value": None})
+        with tf.Graph().as_default():
+            pairs = [(tf.constant(1.0), tf1.Variable(1.0))]
+            with self.assertRaisesRegex(ValueError, "makes no operation for a Session"):
+                tf_lossscale_compat.apply_if_finite(
+                    DynamicLossScale(8.0), [(optimizer, pairs)], enabled=False
+                )
 
 
 if __name__ == "__main__":

@@ -338,7 +338,7 @@ def _test(tensors, sparse):
     """Returns whether all elements of gradients are finite, and all sums of sparse ones' rows.
 
     Args:
-      tensors: see `_sort_by_test`, at least one tensor.
+      tensors: see `_sort_by_test`.
       sparse: see there.
     """
     small, large, rows = _sort_by_test(tensors, sparse)
@@ -372,8 +372,6 @@ def all_finite(grads):
     """
     grads = tf.nest.flatten(grads)
     tensors, sparse = _elements(grads)
-    if not tensors:
-        return tf.constant(True)
     tensors, varying = _with_indices(grads, tensors, sparse)
     return _test(tensors, sparse, varying_first_dim=varying)
 
@@ -414,8 +412,6 @@ def unscale_and_test(grads, unscaling):
     """
     grads = list(grads)
     tensors, sparse = _elements(grads)
-    if not tensors:
-        return grads, tf.constant(True)
     tensors, varying = _with_indices(grads, tensors, sparse)
     *unscaled, finite = _unscale_and_test(
         [*tensors, unscaling.factor], sparse, unscaling.divides, varying_first_dim=varying

@@ -313,14 +313,12 @@ def _enclosing_name_scope():
 
 
 def cond(pred, true_fn, false_fn):
-    """`tf.cond`, under which variables get the names they had with TensorFlow 1.
+    """`tf.cond` for graphs, under which variables get the names they had with TensorFlow 1.
 
     A variable that `true_fn` makes, such as Adam's `beta1_power`, was called `cond/beta1_power`
     with the control flow of TensorFlow 1, and checkpoints hold that name. In a branch that is a
     graph of its own (control flow v2) it would lose the prefix, so the prefix is put back.
     """
-    if tf.executing_eagerly():
-        return true_fn() if pred else false_fn()
     with tf1.name_scope("cond") as scope:
         absolute_scope = _enclosing_name_scope() + scope
 
@@ -375,6 +373,5 @@ def api_modules():
     The attribute `tf.compat.v1` and the module imported under that name are different objects in
     some versions, and the import replaces the attribute.
     """
-    found = [tf, sys.modules["tensorflow"], tf1, tf.compat.v1, v1_module()]
-    found += [sys.modules["tensorflow.compat.v1"], sys.modules["tensorflow.compat"].v1]
+    found = [tf, tf1, v1_module(), sys.modules["tensorflow.compat.v1"]]
     return list({id(module): module for module in found}.values())

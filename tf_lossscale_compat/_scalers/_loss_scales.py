@@ -39,6 +39,9 @@ class LossScale(LikeATensor, _tf.Trackable, metaclass=abc.ABCMeta):
     Source: TensorFlow r2.0 `tf.train.experimental.LossScale`.
     """
 
+    def __init__(self) -> None:
+        pass  # The original's signature, and nothing amiss in subclasses that do not call it.
+
     # The package's own attributes begin with `_tflsc_`: subclasses may use any other name.
     @property
     def _tflsc_weights(self) -> dict[str, tf.Variable]:

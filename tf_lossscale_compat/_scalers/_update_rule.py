@@ -52,8 +52,6 @@ def _largest(ratio):
         # The quotient is rounded, and so is the product that it is compared with.
         while not np.isfinite(largest * ratio):
             largest = np.nextafter(largest, np.float32(0))
-        while largest < most and np.isfinite(np.nextafter(largest, most) * ratio):
-            largest = np.nextafter(largest, most)
         return float(largest)
 
 

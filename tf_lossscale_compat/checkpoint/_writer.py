@@ -56,7 +56,8 @@ def _target_of(owner):
         if variables:
             lowest = getattr(owner, "min_loss_scale", 1.0)
             highest = getattr(owner, "max_loss_scale", None) or math.inf
-            return _Target(*variables)._replace(lowest=lowest, highest=highest)
+            scale, good, bad = variables
+            return _Target(scale, good, bad, lowest, highest)
     for name in _INNER:
         inner = getattr(owner, name, None)
         target = None if inner is None else _target_of(inner)
@@ -146,7 +147,7 @@ def assign(state: LossScaleState, target: Any, session: Any = None) -> Any:
                 variable.assign(value)
         return None
     operations: list[Any] = []
-    with graph.as_default(), tf.control_dependencies(None):
+    with graph.as_default():
         for variable, value in assignments:
             assigned = variable.assign(value, read_value=False)
             strategy = getattr(variable, "distribute_strategy", None)
