@@ -172,9 +172,6 @@ class LossScaleCallback(_MixedIntoKeras):
             self._monitor.writer = None
 
 
-LossScaleCallback.__module__ = "tf_lossscale_compat.keras.callbacks"
-
-
 class _TellsOfLogs:
     """Mixed in where Keras asks callbacks whether they take logs that nothing has waited for."""
 

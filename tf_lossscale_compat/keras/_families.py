@@ -93,17 +93,14 @@ class _OfOneFamily(type):
 
 
 @functools.lru_cache(maxsize=None)
-def _metaclass(others):
-    """A class derived from `_OfOneFamily` and from `others`, a frozenset of metaclasses."""
-    found = {_OfOneFamily, *others}
-    found = {m for m in found if not any(m is not each and issubclass(each, m) for each in found)}
-    if len(found) == 1:
-        return found.pop()
-    return type("_OfOneFamily", tuple(sorted(found, key=lambda m: m is not _OfOneFamily)), {})
+def _joined(metaclass, other):
+    if issubclass(other, metaclass):
+        return other
+    return metaclass if issubclass(metaclass, other) else type("_Joined", (metaclass, other), {})
 
 
 def _new_class(name, bases, members):
-    return _metaclass(frozenset(map(type, bases)))(name, bases, members)
+    return functools.reduce(_joined, map(type, bases), _OfOneFamily)(name, bases, members)
 
 
 @functools.lru_cache(maxsize=None)
