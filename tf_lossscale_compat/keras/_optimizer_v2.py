@@ -38,8 +38,6 @@ class OptimizerV2(_shared.WrapsTFKeras):
         self.__dict__.update(
             _hyper={},
             _name="LossScaleOptimizer" if name is None else name,
-            # That of the inner optimizer, which Keras' own __deepcopy__ asks for.
-            _distribution_strategy=getattr(inner_optimizer, "_distribution_strategy", None),
         )
         if self._delegates_tracking():
             self._delegate_tracking()
