@@ -683,17 +683,5 @@ class OwnerTest(_Base):
                     _ownership.claim(kind, policy)
 
 
-class StatelessTest(_Base):
-    @keras_homes.each(kind="keras3")
-    def test_says_what_to_call_instead(self, home):
-        opt = Stable(home.SGD(1.0))
-        variable = home.variable()
-        opt.build([variable])
-        with self.assertRaisesRegex(ValueError, "Call apply"):
-            opt.stateless_apply(opt.variables, [tf.constant(1.0)], [variable])
-        self.assertEqual(number(opt.loss_scale), 2.0**15)
-        self.assertEqual(number(variable), 1.0)
-
-
 if __name__ == "__main__":
     tf.test.main()

@@ -178,10 +178,6 @@ class OptimizerV2(_shared.WrapsTFKeras):
         own = _scaler.variables(self._loss_scale) if _keras_versions.called_by_hdf5_saving() else []
         return list(self._optimizer.weights) + own
 
-    def get_weights(self) -> list[Any]:
-        """Returns the values of `weights` as NumPy arrays."""
-        return self._optimizer.get_weights()
-
     def set_weights(self, weights: Any) -> None:
         """Sets `weights` from a list of arrays, which may hold the loss scale's at its end."""
         own = _scaler.variables(self._loss_scale)
