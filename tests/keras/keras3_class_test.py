@@ -169,6 +169,7 @@ class Keras3ClassTest(modes.EagerTestCase):
             opt.stateless_apply(opt.variables, [tf.constant(1.0)], [variable])
         if which == "ours":  # No stateless_apply works on TensorFlow, nor the inner optimizer's.
             self.assertRegex(str(raised.exception), r"Call apply\(grads, .*tf.function[^;]*\.$")
+            self.assertEqual((array(opt.dynamic_scale), array(variable)), (2.0**15, 1.0))
 
 
 if __name__ == "__main__":

@@ -582,6 +582,15 @@ class CopyTest(_Base):
         self.assertEqual(self.take_step(again, home), 0.5 if name == "method" else 0.25)
         self.assertEqual(keras_homes.COPIES[way](again).attribute, "mine")
 
+    # Elsewhere checkpoints see the inner optimizer in the wrapper's place.
+    @keras_homes.each(keras_homes.COPIES, kind="keras3")
+    def test_checkpoints_of_a_copy_hold_a_subclass_own_variables(self, home, way):
+        opt = SUBCLASSES["method"](home.SGD(1.0))
+        opt.more = tf.Variable(3.0)
+        self.copied(way, opt)
+        saved = tf.train.Checkpoint(opt=keras_homes.COPIES[way](opt)).save(self.get_temp_dir())
+        self.assertEqual(tf.train.load_variable(saved, "opt/more/.ATTRIBUTES/VARIABLE_VALUE"), 3.0)
+
 
 class IterationsTest(_Base):
     """Schedules follow `iterations`, which count skipped steps or not."""
@@ -672,18 +681,6 @@ class OwnerTest(_Base):
             for kind in (_ownership.V1, _ownership.KERAS):
                 with self.assertRaisesRegex(ValueError, "Keras one"):
                     _ownership.claim(kind, policy)
-
-
-class StatelessTest(_Base):
-    @keras_homes.each(kind="keras3")
-    def test_says_what_to_call_instead(self, home):
-        opt = Stable(home.SGD(1.0))
-        variable = home.variable()
-        opt.build([variable])
-        with self.assertRaisesRegex(ValueError, "Call apply"):
-            opt.stateless_apply(opt.variables, [tf.constant(1.0)], [variable])
-        self.assertEqual(number(opt.loss_scale), 2.0**15)
-        self.assertEqual(number(variable), 1.0)
 
 
 if __name__ == "__main__":

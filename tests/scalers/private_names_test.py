@@ -144,6 +144,8 @@ def _asked_for():
     defined, names = _defined(), set()
     for tree in _trees():
         for node in ast.walk(tree):
+            if isinstance(node, ast.Call) and getattr(node.func, "attr", None) == "of_inner":
+                names.update(filter(_is_private, map(ast.literal_eval, node.args)))
             if not isinstance(node, ast.Attribute) or not _is_private(node.attr):
                 continue
             of_inner = isinstance(node.value, ast.Attribute) and node.value.attr in (

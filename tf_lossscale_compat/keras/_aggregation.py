@@ -60,30 +60,31 @@ class Aggregation:
       kwargs: dict, for the optimizer's `apply_gradients`, so that it does not do so again.
     """
 
-    def __init__(self, optimizer, methods, option, off, trusted):
+    def __init__(self, optimizer, wanted, methods, option, off):
         """Finds out where the gradients are aggregated.
 
         Args:
           optimizer: the inner optimizer.
+          wanted: bool, whether they are to be aggregated at all.
           methods: names of the methods by which its `apply_gradients` aggregates, in order.
           option: name of the argument by which that is turned off.
           off: its value then.
-          trusted: bool, whether a subclass's own `apply_gradients` is given that argument, too.
-            Some, such as that of tensorflow/models' AdamWeightDecay, clip only where they are to
-            aggregate.
         """
         self._optimizer = optimizer
         self._methods = [name for name in methods if hasattr(optimizer, name)]
         function = getattr(optimizer, "gradient_aggregator", None)
         default = _is_kerass_own(optimizer, methods) and (function is None or _is_keras(function))
+        # Keras' own class of TensorFlow 2.2 to 2.4 has the inner optimizer aggregate. A subclass's
+        # own, such as that of tensorflow/models' AdamWeightDecay, may clip only where it does.
+        trusted = _tf.at_least(2, 5) or _is_kerass_own(optimizer, ["apply_gradients"])
         passed = (
             bool(self._methods)
-            and (trusted or _is_kerass_own(optimizer, ["apply_gradients"]))
+            and trusted
             and takes(optimizer.apply_gradients, option)
             and not _keeps_one_copy()
         )
-        self.kwargs = {option: off} if passed else {}
-        self.here = not default or (passed and tf.distribute.has_strategy())
+        self.kwargs = {option: off} if passed or not wanted else {}
+        self.here = wanted and (not default or (passed and tf.distribute.has_strategy()))
         self._hides = self.here and not passed
 
     def aggregate(self, grads, variables):

@@ -7,7 +7,7 @@ import functools
 import sys
 from typing import TYPE_CHECKING, Any
 
-from tf_lossscale_compat._core import _arguments, _keras_versions, _observers, _tf
+from tf_lossscale_compat._core import _arguments, _observers, _tf
 from tf_lossscale_compat.keras import _families, _shared
 from tf_lossscale_compat.monitoring import _monitor, _summaries
 from tf_lossscale_compat.monitoring._step_record import StepRecord
@@ -172,9 +172,6 @@ class LossScaleCallback(_MixedIntoKeras):
             self._monitor.writer = None
 
 
-LossScaleCallback.__module__ = "tf_lossscale_compat.keras.callbacks"
-
-
 class _TakesTensorLogs:
     """Mixed in where Keras asks callbacks whether they take logs of tensors, without waiting."""
 
@@ -187,24 +184,16 @@ class _TakesTensorLogs:
 @functools.lru_cache(maxsize=None)
 def _class(public: Any, keras: Any) -> type:
     """Returns the class that is both `public` and a callback of that Keras."""
-    attributes = {
-        "_keras": keras,
-        "_public": public,
-        "__module__": public.__module__,
-        "__qualname__": public.__qualname__,
-        "__doc__": public.__doc__,
-    }
     base = keras.callbacks.Callback
     bases = (_TakesTensorLogs, base) if hasattr(base, "_implements_train_batch_hooks") else (base,)
-    return type(public.__name__, (public, *bases), attributes)
+    members = {"_keras": keras, **_families.shown_as(public)}
+    return type(public.__name__, (public, *bases), members)
 
 
 def _keras_of(model):
     """Returns the Keras that a model is of, or None."""
-    for base in type(model).__mro__:
-        if base.__name__ == "Model" and base.__module__.split(".")[0] in _keras_versions.ROOTS:
-            return _families.keras_of(base)
-    return None
+    models = (base for base in _families.of_keras(type(model)) if base.__name__ == "Model")
+    return next(map(_families.keras_of, models), None)
 
 
 def _record_of(model):

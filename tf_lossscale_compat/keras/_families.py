@@ -25,22 +25,25 @@ _FAMILIES = {
 }
 
 
+def of_keras(cls):
+    """Returns the bases of a class, itself included, that are of any Keras, in order."""
+    return [c for c in cls.__mro__ if c.__module__.split(".")[0] in _keras_versions.ROOTS]
+
+
 def _family(optimizer_class):
     """Returns (mixin, base class of the family), or None."""
-    for base in optimizer_class.__mro__:
-        if base.__module__.split(".")[0] in _keras_versions.ROOTS and base.__name__ in _FAMILIES:
-            return _FAMILIES[base.__name__], base
-    return None
+    bases = (base for base in of_keras(optimizer_class) if base.__name__ in _FAMILIES)
+    return next(((_FAMILIES[base.__name__], base) for base in bases), None)
+
+
+def _names_a_loss_scale(bases):
+    return any(base.__name__.startswith("LossScaleOptimizer") for base in bases)
 
 
 def is_kerass_own(optimizer):
     """Returns whether `optimizer` is a loss-scale optimizer of any Keras, and none of these."""
-    if isinstance(type(optimizer), _OfOneFamily):
-        return False
-    of_keras = [
-        c for c in type(optimizer).__mro__ if c.__module__.split(".")[0] in _keras_versions.ROOTS
-    ]
-    return any(base.__name__.startswith("LossScaleOptimizer") for base in of_keras)
+    cls = type(optimizer)
+    return not isinstance(cls, _OfOneFamily) and _names_a_loss_scale(of_keras(cls))
 
 
 def keras_of(base):
@@ -93,17 +96,14 @@ class _OfOneFamily(type):
 
 
 @functools.lru_cache(maxsize=None)
-def _metaclass(others):
-    """A class derived from `_OfOneFamily` and from `others`, a frozenset of metaclasses."""
-    found = {_OfOneFamily, *others}
-    found = {m for m in found if not any(m is not each and issubclass(each, m) for each in found)}
-    if len(found) == 1:
-        return found.pop()
-    return type("_OfOneFamily", tuple(sorted(found, key=lambda m: m is not _OfOneFamily)), {})
+def _joined(metaclass, other):
+    if issubclass(other, metaclass):
+        return other
+    return metaclass if issubclass(metaclass, other) else type("_Joined", (metaclass, other), {})
 
 
 def _new_class(name, bases, members):
-    return _metaclass(frozenset(map(type, bases)))(name, bases, members)
+    return functools.reduce(_joined, map(type, bases), _OfOneFamily)(name, bases, members)
 
 
 @functools.lru_cache(maxsize=None)
@@ -123,6 +123,12 @@ def default_family(experimental):
     return _family_class(_family(tf.keras.optimizers.SGD)[1], experimental)
 
 
+def shown_as(public):
+    """The members of a class that users see as `public`, which it is derived from."""
+    shown = {name: getattr(public, name) for name in ("__module__", "__qualname__", "__doc__")}
+    return {"_public": public, **shown}
+
+
 @functools.lru_cache(maxsize=None)
 def wrapper_class(public, base):
     """Returns the class that wraps optimizers derived from `base` as `public` or a subclass.
@@ -132,14 +138,7 @@ def wrapper_class(public, base):
     cls = public
     if public._base is not base:
         family = _family_class(base, experimental=not public._takes_numbers)
-        members = {
-            "_family": family,
-            "_public": public,
-            "__module__": public.__module__,
-            "__qualname__": public.__qualname__,
-            "__doc__": public.__doc__,
-        }
-        cls = _new_class(public.__name__, (public, family), members)
+        cls = _new_class(public.__name__, (public, family), {"_family": family, **shown_as(public)})
     name = vars(public).get("_registered_name")
     if name is not None:
         suffix = "V2" if issubclass(cls, _optimizer_v2.OptimizerV2) else ""
@@ -181,9 +180,7 @@ def family_of(optimizer, argument):
                 "tf_lossscale_compat.contrib.mixed_precision.LossScaleOptimizer instead."
             )
         raise TypeError(f"{argument} must be a Keras optimizer, got {optimizer!r}.{hint}")
-    # Those of all Kerases are called so, or nearly.
-    names = [base.__name__ for base in type(optimizer).__mro__]
-    if any(name.startswith("LossScaleOptimizer") for name in names):
+    if _names_a_loss_scale(type(optimizer).__mro__):
         raise TypeError(
             f"{argument} must have no loss scale itself, as a LossScaleOptimizer cannot wrap "
             f"another LossScaleOptimizer, got {optimizer!r}."

@@ -312,7 +312,7 @@ class Keras3(_shared.WeightDecay):
     def _rescale(self, grads):
         return _gradients.unscale(grads, _scaler.scale(self._loss_scale))
 
-    def _apply_pairs(self, grads_and_vars, scaled, **kwargs):
+    def _apply_pairs(self, grads_and_vars, scaled):
         grads, variables = _shared.split(grads_and_vars)
         _shared.check_place(self, grads)
         if not self.built:

@@ -180,7 +180,7 @@ class _Wrapper(_shared.LossScaling):
         return _rebuild, arguments, attributes
 
     def __setstate__(self, attributes: dict[str, Any]) -> None:
-        for name, value in attributes.items():
+        for name, value in attributes.items():  # So that checkpoints hold their variables.
             setattr(self, name, value)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Self:
@@ -452,13 +452,9 @@ class ExperimentalLossScaleOptimizer(LossScaleOptimizer, _ExperimentalFamily):
           loss_scale: a `LossScale`, or what `loss_scale.get` takes: a number for a fixed scale,
             'dynamic', a `LossScaleManager`, or a config dict; but not None.
           name: str, the optimizer's name, or None.
-          count_skipped: bool, whether `iterations`, which schedules follow, counts skipped steps;
-            None for what that Keras' own class does: yes in TensorFlow 2.4 to 2.15 and `tf_keras`.
-          enabled: bool; if False, the loss scale is 1, whatever the other arguments say, and each
-            step is the wrapped optimizer's.
-          agree: function of a scalar bool tensor that returns its AND over all processes that train
-            together without `tf.distribute`, called once per step; or None. Around Horovod's
-            optimizer it is Horovod's by itself. Configs cannot hold it: set the attribute `agree`.
+          count_skipped: as `keras.mixed_precision.LossScaleOptimizer` takes it.
+          enabled: likewise.
+          agree: likewise.
 
         Raises:
           TypeError: `optimizer` is no Keras optimizer, `count_skipped` or `enabled` no bool, or

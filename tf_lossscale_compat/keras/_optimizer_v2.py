@@ -15,15 +15,29 @@ class OptimizerV2(_shared.WrapsTFKeras):
     """Mixed into that Keras' `LossScaleOptimizer`, or into `OptimizerV2` where it has none."""
 
     _is_legacy = True
-    _HAS_AGGREGATE_GRAD = True
+    _aggregates_by = (
+        ("_transform_unaggregated_gradients", "_aggregate_gradients"),
+        "experimental_aggregate_gradients",
+        False,
+    )
+
+    learning_rate = _shared.of_inner("learning_rate")
+    _aggregate_gradients = _shared.of_inner("_aggregate_gradients")
+    _clip_gradients = _shared.of_inner("_clip_gradients")
+    _create_all_weights = _shared.of_inner("_create_all_weights")
+    _create_hypers = _shared.of_inner("_create_hypers")
+    _create_or_restore_slot_variable = _shared.of_inner("_create_or_restore_slot_variable")
+    _create_slots = _shared.of_inner("_create_slots")
+    _decayed_lr = _shared.of_inner("_decayed_lr")
+    _get_hyper = _shared.of_inner("_get_hyper")
+    _restore_slot_variable = _shared.of_inner("_restore_slot_variable")
+    _set_hyper = _shared.of_inner("_set_hyper")
 
     def _wrap(self, inner_optimizer, loss_scale, name):
         self._adopt(inner_optimizer, loss_scale)
         self.__dict__.update(
             _hyper={},
             _name="LossScaleOptimizer" if name is None else name,
-            # That of the inner optimizer, which Keras' own __deepcopy__ asks for.
-            _distribution_strategy=getattr(inner_optimizer, "_distribution_strategy", None),
         )
         if self._delegates_tracking():
             self._delegate_tracking()
@@ -72,9 +86,6 @@ class OptimizerV2(_shared.WrapsTFKeras):
     @_tf.converts_functions_given
     def _compute_gradients(self, loss, var_list, grad_loss=None, tape=None):
         self._calls.ask("_compute_gradients")
-        return self._gradients(loss, var_list, grad_loss, tape)
-
-    def _gradients(self, loss, var_list, grad_loss, tape):
         return self._unscaled_pairs(self._scaled_gradients(loss, var_list, grad_loss, tape))
 
     def _scaled_gradients(self, loss, var_list, grad_loss, tape):
@@ -103,26 +114,14 @@ class OptimizerV2(_shared.WrapsTFKeras):
         if _step.overrides(self, OptimizerV2, "_compute_gradients", "apply_gradients"):
             kwargs = {} if tape is None else {"tape": tape}
             return super().minimize(loss, var_list, grad_loss, name, **kwargs)
-        unscales = _step.overrides(self, OptimizerV2, "get_unscaled_gradients")
-        gradients = self._gradients if unscales else self._scaled_gradients
-        pairs = gradients(loss, var_list, grad_loss, tape)
-        return self.apply_gradients(pairs, name=name, scaled=not unscales)
+        pairs, scaled = self._pairs_of_minimize(loss, var_list, grad_loss, tape)
+        return self.apply_gradients(pairs, name=name, scaled=scaled)
 
     def _apply_pairs(self, grads_and_vars, scaled, args=(), aggregates=True, **kwargs):
         # A model that has nothing to train can be fitted, as with the inner optimizer alone.
         grads, variables = _shared.split(grads_and_vars, may_be_empty=True)
         _agreement.check_reduced(self, grads)
-        option = "experimental_aggregate_gradients"
-        aggregation = None
-        if aggregates:
-            methods = ("_transform_unaggregated_gradients", "_aggregate_gradients")
-            # Keras' own class of TensorFlow 2.2 to 2.4 has the inner optimizer aggregate.
-            aggregation = _aggregation.Aggregation(
-                self._optimizer, methods, option, False, trusted=_tf.at_least(2, 5)
-            )
-        else:
-            kwargs[option] = aggregates
-        return self._aggregate_and_step(grads, variables, scaled, aggregation, args, kwargs)
+        return self._aggregate_and_step(grads, variables, scaled, aggregates, args, kwargs)
 
     @_tf.do_not_convert
     def apply_gradients(
@@ -166,22 +165,7 @@ class OptimizerV2(_shared.WrapsTFKeras):
             **kwargs,
         )
 
-    def _aggregate_gradients(self, grads_and_vars):
-        return self._optimizer._aggregate_gradients(grads_and_vars)
-
-    def _clip_gradients(self, grads):
-        return self._optimizer._clip_gradients(grads)
-
     # State.
-
-    @property
-    def iterations(self) -> Any:
-        """The inner optimizer's count of steps."""
-        return self._optimizer.iterations
-
-    @iterations.setter
-    def iterations(self, variable: Any) -> None:
-        self._optimizer.iterations = variable
 
     def variables(self) -> list[Any]:
         """Returns the variables of the inner optimizer, without those of the loss scale."""
@@ -193,10 +177,6 @@ class OptimizerV2(_shared.WrapsTFKeras):
         # Files hold those, too: there is no other place for them.
         own = _scaler.variables(self._loss_scale) if _keras_versions.called_by_hdf5_saving() else []
         return list(self._optimizer.weights) + own
-
-    def get_weights(self) -> list[Any]:
-        """Returns the values of `weights` as NumPy arrays."""
-        return self._optimizer.get_weights()
 
     def set_weights(self, weights: Any) -> None:
         """Sets `weights` from a list of arrays, which may hold the loss scale's at its end."""
@@ -223,38 +203,3 @@ class OptimizerV2(_shared.WrapsTFKeras):
     def add_slot(self, var: Any, slot_name: str, initializer: Any = "zeros") -> Any:
         """Adds a slot variable for `var` to the inner optimizer."""
         return self._optimizer.add_slot(var, slot_name, initializer)
-
-    def _create_or_restore_slot_variable(self, *args, **kwargs):
-        return self._optimizer._create_or_restore_slot_variable(*args, **kwargs)
-
-    def _restore_slot_variable(self, *args, **kwargs):
-        return self._optimizer._restore_slot_variable(*args, **kwargs)
-
-    def _create_all_weights(self, var_list):
-        return self._optimizer._create_all_weights(var_list)
-
-    def _create_hypers(self):
-        return self._optimizer._create_hypers()
-
-    def _create_slots(self, var_list):
-        return self._optimizer._create_slots(var_list)
-
-    # Hyperparameters.
-
-    @property
-    def learning_rate(self) -> Any:
-        """The inner optimizer's learning rate."""
-        return self._optimizer.learning_rate
-
-    @learning_rate.setter
-    def learning_rate(self, value: Any) -> None:
-        self._optimizer.learning_rate = value
-
-    def _get_hyper(self, *args, **kwargs):
-        return self._optimizer._get_hyper(*args, **kwargs)
-
-    def _set_hyper(self, *args, **kwargs):
-        return self._optimizer._set_hyper(*args, **kwargs)
-
-    def _decayed_lr(self, var_dtype):
-        return self._optimizer._decayed_lr(var_dtype)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import inspect
 from typing import TYPE_CHECKING, Any, Iterable
@@ -332,10 +331,6 @@ class LossScaling(_MixedIntoKeras):
         """Returns gradients, and the `Unscaling` that a step is yet to do, or None."""
         return grads, _gradients.Unscaling(1.0 / scale)
 
-    def _apply_pairs(self, grads_and_vars, scaled, **kwargs):
-        """Applies (gradient, variable) pairs; `kwargs` are for the inner `apply_gradients`."""
-        raise NotImplementedError
-
     @_tf.do_not_convert
     def apply(self, grads: Iterable[Any], trainable_variables: Iterable[Any] | None = None) -> Any:
         """Applies scaled gradients, as in Keras 3, unless the step is to be skipped.
@@ -538,25 +533,30 @@ class WrapsTFKeras(LossScaling):
             self._calls.warn_if_never_asked()
         return self._calls.are_scaled(scaled)
 
-    def _aggregate_and_step(self, grads, variables, scaled, aggregation, args, kwargs):
-        """Aggregates gradients and takes a step with them; see `_step`.
+    def _pairs_of_minimize(self, *args):
+        """Returns (gradient, variable) pairs, and whether the gradients are scaled still."""
+        pairs = self._scaled_gradients(*args)
+        if _step.overrides(self, LossScaling, "get_unscaled_gradients"):
+            return self._unscaled_pairs(pairs), False
+        return pairs, True
 
-        `aggregation` is None where they are not to be aggregated, `args` and `kwargs` are for the
-        inner optimizer's `apply_gradients`.
+    def _aggregate_and_step(self, grads, variables, scaled, aggregates, args, kwargs):
+        """Aggregates gradients if `aggregates`, and takes a step with them; see `_step`.
+
+        `args` and `kwargs` are for the inner optimizer's `apply_gradients`.
         """
-        applying_once, unaggregated = contextlib.nullcontext, None
-        if aggregation is not None:
-            kwargs = {**kwargs, **aggregation.kwargs}
-            applying_once = aggregation.applied_once
-            if aggregation.here:
-                _step.check_place(f"{type(self).__name__}.apply_gradients")
-                if scaled:
-                    grads, scaled = self._unscale(grads), False
-                unaggregated = _aggregation.with_gradients(grads, variables)
-                grads, variables = aggregation.aggregate(*unaggregated)
+        aggregation = _aggregation.Aggregation(self._optimizer, aggregates, *self._aggregates_by)
+        kwargs = {**kwargs, **aggregation.kwargs}
+        unaggregated = None
+        if aggregation.here:
+            _step.check_place(f"{type(self).__name__}.apply_gradients")
+            if scaled:
+                grads, scaled = self._unscale(grads), False
+            unaggregated = _aggregation.with_gradients(grads, variables)
+            grads, variables = aggregation.aggregate(*unaggregated)
 
         def apply(grads, variables):
-            with applying_once():
+            with aggregation.applied_once():
                 return self._optimizer.apply_gradients(list(zip(grads, variables)), *args, **kwargs)
 
         return self._step(grads, variables, scaled, apply, unaggregated)

@@ -7,7 +7,7 @@ from typing import Any, Iterable
 from absl import logging
 
 from tf_lossscale_compat._core import _keras_versions, _scaler, _step, _tf
-from tf_lossscale_compat.keras import _aggregation, _shared
+from tf_lossscale_compat.keras import _shared
 
 tf = _tf.tf
 
@@ -16,6 +16,7 @@ class TFKeras(_shared.WeightDecay, _shared.WrapsTFKeras):
     """Mixed into that Keras' `LossScaleOptimizer` for such optimizers."""
 
     _is_legacy = False
+    _aggregates_by = ("aggregate_gradients",), "skip_gradients_aggregation", True
 
     ema_momentum = _shared.of_inner("ema_momentum")
     ema_overwrite_frequency = _shared.of_inner("ema_overwrite_frequency")
@@ -52,9 +53,6 @@ class TFKeras(_shared.WeightDecay, _shared.WrapsTFKeras):
           tape: the `tf.GradientTape` that recorded `loss`, or None.
         """
         self._calls.ask("compute_gradients")
-        return self._gradients(loss, var_list, tape)
-
-    def _gradients(self, loss, var_list, tape):
         return self._unscaled_pairs(self._scaled_gradients(loss, var_list, tape))
 
     def _scaled_gradients(self, loss, var_list, tape):
@@ -66,25 +64,16 @@ class TFKeras(_shared.WeightDecay, _shared.WrapsTFKeras):
         """Computes gradients and applies them: `compute_gradients` and `apply_gradients` in one."""
         if _step.overrides(self, TFKeras, "compute_gradients", "apply_gradients"):
             super().minimize(loss, var_list, tape)
-        elif _step.overrides(self, TFKeras, "get_unscaled_gradients"):
-            self.apply_gradients(self._gradients(loss, var_list, tape), scaled=False)
         else:
-            self.apply_gradients(self._scaled_gradients(loss, var_list, tape), scaled=True)
+            pairs, scaled = self._pairs_of_minimize(loss, var_list, tape)
+            self.apply_gradients(pairs, scaled=scaled)
 
     def _apply_pairs(self, grads_and_vars, scaled, aggregates=True, **kwargs):
         grads, variables = _shared.split(grads_and_vars)
         _shared.check_place(self, grads)
         with tf.init_scope():  # Branches of a conditional are no place to make slot variables.
             self.build(_keras_versions.variables_to_build(grads, variables))
-        option = "skip_gradients_aggregation"
-        aggregation = None
-        if aggregates:
-            aggregation = _aggregation.Aggregation(
-                self._optimizer, ("aggregate_gradients",), option, True, trusted=True
-            )
-        else:
-            kwargs[option] = True
-        self._aggregate_and_step(grads, variables, scaled, aggregation, (), kwargs)
+        self._aggregate_and_step(grads, variables, scaled, aggregates, (), kwargs)
 
     @_tf.do_not_convert
     def apply_gradients(
