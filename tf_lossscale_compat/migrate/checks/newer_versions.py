@@ -16,8 +16,8 @@ _ATTRIBUTES = {
     # Keras 3 has it for a while yet, but leaves the metric "loss" as it was in every epoch.
     "compiled_loss": (
         "write `loss = self.compute_loss(x, y, y_pred)`, and update the metric"
-        ' "loss" with it, by `[m.update_state(loss) for m in self.metrics if m.name == "loss"]`,'
-        " else every epoch shows the same loss"
+        ' "loss" with it, by `[m.update_state(loss, tf.shape(x)[0]) for m in self.metrics if'
+        ' m.name == "loss"]`, else every epoch shows the same loss'
     ),
     "compiled_metrics": "end the step with `return self.compute_metrics(x, y, y_pred)`",
     "fit_generator": "write `fit`",
