@@ -129,7 +129,7 @@ class PagesTest(absltest.TestCase):
         self.assertCountEqual(found, files)
 
     def test_the_table_of_kerases_has_every_environment_of_the_matrix(self):
-        table = TEXTS["docs/versions.md"].partition("<!-- matrix table -->\n\n")[2]
+        table = TEXTS["docs/differences.md"].partition("<!-- matrix table -->\n\n")[2]
         rows = {
             re.match(r"\| ([\d.]+)", row)[1]: row for row in table.split("\n\n")[0].split("\n")[2:]
         }
