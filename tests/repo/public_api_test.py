@@ -172,8 +172,8 @@ def of_commands():
     for command in cli.COMMANDS:
         subparsers = cli._parser([command])._actions[-1]
         look(f"tf-lossscale {command}", subparsers.choices[command])
-    options = re.findall(r"(?m)^  (?:-\w, )?(--.*?)  ", run._USAGE)
-    return lines + [f"python -m {run.__name__}: {option}" for option in options]
+    look(f"python -m {run.__name__}", run._parser())
+    return lines
 
 
 def sections():

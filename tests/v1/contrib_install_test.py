@@ -245,9 +245,12 @@ IMPORTS_OF_V1 = ("import tensorflow.compat.v1 as tf", "from tensorflow.compat im
 @absltest.skipIf(not originals.IS_TF1, "only TensorFlow 1.15 has a tf.contrib of its own")
 class RealContribTest(absltest.TestCase):
     def test_the_real_contrib_stays(self):
+        # Asking for them imports their module.
+        install = tf_lossscale_compat.install_contrib
+        uninstall = tf_lossscale_compat.uninstall_contrib
         contrib, modules, finders = tf.contrib, set(sys.modules), list(sys.meta_path)
-        self.assertIs(tf_lossscale_compat.install_contrib(), False)
-        self.assertFalse(tf_lossscale_compat.uninstall_contrib())
+        self.assertIs(install(), False)
+        self.assertFalse(uninstall())
         self.assertIs(tf.contrib, contrib)
         self.assertEqual(modules, set(sys.modules))
         self.assertEqual(finders, sys.meta_path)

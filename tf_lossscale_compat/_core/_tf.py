@@ -85,7 +85,7 @@ def as_converted_here(function):
 
     Nothing public says so; without it autograph leaves the function alone. Other values stay.
     """
-    if _autograph is None or not callable(function) or isinstance(function, list):
+    if _autograph is None or not callable(function):
         return function
     context = _ag_ctx.control_status_ctx()
     if context.status is not _ag_ctx.Status.ENABLED:
