@@ -520,6 +520,22 @@ class ConfigTest(_Base):
             type(opt).from_config(config, custom_objects={"Scale": Scale})
 
     @parameterized.named_parameters(*HOMES)
+    def test_a_loss_scale_of_ones_own_is_found_in_the_scope_of_that_keras(self, home):
+        class Own(package.FixedLossScale):
+            pass
+
+        opt = experimental.LossScaleOptimizer(home.SGD(0.1), Own(8.0))
+        config = opt.get_config()
+        utils = type(opt)._keras.utils
+        if not hasattr(utils, "get_registered_object"):
+            self.skipTest("this Keras hands custom_objects to from_config")
+        with utils.custom_object_scope({"Own": Own}):  # As `load_model` enters it.
+            loaded = type(opt).from_config(config)
+        self.assertIsInstance(loaded.loss_scale, Own)
+        with self.assertRaisesRegex(ValueError, "unknown loss scale 'Own'"):
+            type(opt).from_config(config)
+
+    @parameterized.named_parameters(*HOMES)
     def test_malformed_configs(self, home):
         inner = self._old_config(home, "inner_optimizer")
         for config, message in (

@@ -146,7 +146,8 @@ class _Wrapper(_shared.LossScaling):
             if name in arguments
         }
         if "loss_scale" in arguments:
-            arguments["loss_scale"] = _loss_scale_of_config(arguments["loss_scale"], custom_objects)
+            scale = _loss_scale_of_config(cls, inner, arguments["loss_scale"], custom_objects)
+            arguments["loss_scale"] = scale
         elif cls._takes_numbers:
             arguments.update(numbers)
         else:
@@ -229,11 +230,18 @@ def _construct(cls, inner, arguments, config):
     return new
 
 
-def _loss_scale_of_config(loss_scale, custom_objects):
+def _loss_scale_of_config(cls, inner, loss_scale, custom_objects):
     if isinstance(loss_scale, dict):
+        _, base = _families.family_of(inner, cls._argument)
+        keras = _families.wrapper_class(cls, base)._keras
+        objects = dict(custom_objects or {})
+        name = str(loss_scale.get("class_name"))
+        # Keras 3 does not hand on what `load_model` is given; older ones without this function do.
+        find = getattr(keras.utils, "get_registered_object", lambda name: None)
+        objects.setdefault(name, find(name))
         known = {
             name: cls
-            for name, cls in (custom_objects or {}).items()
+            for name, cls in objects.items()
             if isinstance(cls, type) and issubclass(cls, _loss_scales.LossScale)
         }
         return _loss_scales.deserialize(loss_scale, custom_objects=known)
