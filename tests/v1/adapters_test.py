@@ -555,7 +555,7 @@ class BadInputTest(tf.test.TestCase, parameterized.TestCase):
     def test_a_flag_for_a_loss_scale_that_needs_gradients_is_refused(self):
         with modes.eager_mode():
             manager = CONTRIB(sgd(), CondLossScale())._loss_scale_manager
-            with self.assertRaisesRegex(ValueError, "CondLossScale.* looks at gradients"):
+            with self.assertRaisesRegex(ValueError, "CondLossScale.* needs the gradients"):
                 manager.update_loss_scale(True)
 
     def test_an_unsupported_opt_is_refused_before_a_loss_scale_is_made(self):
