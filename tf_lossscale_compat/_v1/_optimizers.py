@@ -625,6 +625,8 @@ class MixedPrecisionLossScaleOptimizer(_BaseLossScaleOptimizer):
         return self._apply_gradients if self._tflsc_overrides("_apply_gradients") else None
 
     def _tflsc_graph_form(self, name: str | None) -> _step.GraphForm:
+        if tf.executing_eagerly():  # There a step has no operation to name.
+            return _step.GraphForm()
         return _step.GraphForm(scale_first=True, name=name or self.get_name())
 
     def _tflsc_inner_name(self, name: str | None, scaler: _scaler.Scaler) -> str | None:
