@@ -220,7 +220,7 @@ class ExponentialUpdateLossScaleManager(LossScaleManager):
     def _tflsc_update_from_flag(self, finite: Any) -> Any:
         periods: Any = (self._incr_every_n_steps, self._decr_every_n_nan_or_inf)
         arguments = [_scalar(ratio, tf.float32) for ratio in (self._incr_ratio, self._decr_ratio)]
-        if any(map(tf.is_tensor, periods)):
+        if not all(map(_known, periods)):
             arguments += [_scalar(period, tf.int32) for period in periods]
             periods = None
         largest = _update_rule.max_scale_before_overflow(self._incr_ratio)
@@ -272,7 +272,8 @@ def _period(name: str, value: Any) -> Any:
 
 
 def _known(value: Any) -> bool:
-    return not tf.is_tensor(value)
+    # `is_tensor` takes 4 us for a number, as it asks a protocol.
+    return isinstance(value, (int, float)) or not tf.is_tensor(value)
 
 
 def _update_everywhere(manager: Any, finite: Any, variables: list[Any]) -> Any:
@@ -286,7 +287,7 @@ def _update_everywhere(manager: Any, finite: Any, variables: list[Any]) -> Any:
 
 def _scalar(value: Any, dtype: tf.DType) -> tf.Tensor:
     """Returns a ratio or period, which may be a tensor or variable, as a tensor of this dtype."""
-    if not tf.is_tensor(value):
+    if _known(value):
         return tf.constant(value, dtype)
     # A cast of a variable to its own dtype gives back the variable.
     return tf.cast(tf.convert_to_tensor(value), dtype)
