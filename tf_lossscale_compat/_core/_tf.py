@@ -115,6 +115,15 @@ def with_wrapped(optimizer):
         optimizer = next((each for each in inner if hasattr(each, "apply_gradients")), None)
 
 
+def is_loss_scale_optimizer(cls):
+    """Returns whether a class, of this package or another, is one of optimizers with a loss scale.
+
+    TensorFlow's and Keras' own are not all public, but all have one of these names.
+    """
+    names = ("LossScaleOptimizer", "BaseLossScaleOptimizer", "MixedPrecisionLossScaleOptimizer")
+    return any(base.__name__.startswith(names) for base in cls.__mro__)
+
+
 def in_plain_graph():
     """Returns whether a `tf.Graph` for a Session is being built."""
     return not tf.executing_eagerly() and not tf1.get_default_graph().building_function

@@ -22,11 +22,9 @@ tf = _tf.tf
 
 
 def _has_loss_scale(optimizer: Any) -> bool:
-    names = [base.__name__ for base in type(optimizer).__mro__]
     # Keras 3's optimizers may divide gradients by a factor by themselves.
-    return any("LossScaleOptimizer" in name for name in names) or bool(
-        getattr(optimizer, "loss_scale_factor", None)
-    )
+    factor = getattr(optimizer, "loss_scale_factor", None)
+    return bool(factor) or _tf.is_loss_scale_optimizer(type(optimizer))
 
 
 class _StepOfSeveral(_step.Optimizer):

@@ -33,9 +33,7 @@ def enable_mixed_precision_graph_rewrite(
 
     Source: TensorFlow r1.14-2.x `tf.train.experimental.enable_mixed_precision_graph_rewrite`.
     """
-    # TensorFlow's own classes are not all public; they have the same names.
-    names = {cls.__name__ for cls in type(opt).__mro__}
-    if names & {"LossScaleOptimizer", MixedPrecisionLossScaleOptimizer.__name__}:
+    if _tf.is_loss_scale_optimizer(type(opt)):
         raise ValueError(f"opt has a loss scale already, got {opt!r}.")
     was_enabled = _tf.graph_rewrite_is_enabled()
     _tf.set_graph_rewrite(True)

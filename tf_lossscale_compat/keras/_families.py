@@ -36,14 +36,12 @@ def _family(optimizer_class):
     return next(((_FAMILIES[base.__name__], base) for base in bases), None)
 
 
-def _names_a_loss_scale(bases):
-    return any(base.__name__.startswith("LossScaleOptimizer") for base in bases)
-
-
-def is_kerass_own(optimizer):
-    """Returns whether `optimizer` is a loss-scale optimizer of any Keras, and none of these."""
+def is_keras_loss_scale_optimizer(optimizer):
+    """Returns whether `optimizer` is a loss-scale optimizer of any Keras' own."""
     cls = type(optimizer)
-    return not isinstance(cls, _OfOneFamily) and _names_a_loss_scale(of_keras(cls))
+    return not isinstance(cls, _OfOneFamily) and any(
+        _tf.is_loss_scale_optimizer(base) for base in of_keras(cls)
+    )
 
 
 def keras_of(base):
@@ -92,7 +90,7 @@ class _OfOneFamily(type):
         # have them leave the loss unscaled.
         if super().__instancecheck__(instance):
             return True
-        return "_registered_name" in vars(cls) and is_kerass_own(instance)
+        return "_registered_name" in vars(cls) and is_keras_loss_scale_optimizer(instance)
 
 
 @functools.lru_cache(maxsize=None)
@@ -166,8 +164,7 @@ def family_of(optimizer, argument):
       argument: str, the name of the argument that it was given as, for errors.
 
     Raises:
-      TypeError: `optimizer` is no Keras optimizer.
-      TypeError: it is a loss-scale optimizer.
+      TypeError: `optimizer` is no Keras optimizer, or is a loss-scale optimizer.
       ValueError: one wraps it already.
     """
     found = None if isinstance(optimizer, type) else _family(type(optimizer))
@@ -180,7 +177,7 @@ def family_of(optimizer, argument):
                 "tf_lossscale_compat.contrib.mixed_precision.LossScaleOptimizer instead."
             )
         raise TypeError(f"{argument} must be a Keras optimizer, got {optimizer!r}.{hint}")
-    if _names_a_loss_scale(type(optimizer).__mro__):
+    if _tf.is_loss_scale_optimizer(type(optimizer)):
         raise TypeError(
             f"{argument} must have no loss scale itself, as a LossScaleOptimizer cannot wrap "
             f"another LossScaleOptimizer, got {optimizer!r}."
