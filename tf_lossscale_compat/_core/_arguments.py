@@ -1,4 +1,4 @@
-"""Checks of constructor arguments, shared by managers and loss scales.
+"""Checks of arguments, shared by all public classes.
 
 Every check is made before any variable is, so that a bad argument leaves nothing behind.
 """

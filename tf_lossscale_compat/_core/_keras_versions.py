@@ -9,7 +9,7 @@ from tf_lossscale_compat._core import _tf
 
 tf = _tf.tf
 
-# The packages whose classes are of Keras, of any make.
+# The packages whose classes are of Keras, whichever.
 ROOTS = ("keras", "tf_keras", "tensorflow", "tensorflow_core")
 
 

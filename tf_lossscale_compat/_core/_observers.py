@@ -1,4 +1,4 @@
-"""The `StepRecord`s that observe the steps of an optimizer or the updates of a loss scale."""
+"""Attaches `StepRecord`s to optimizers and loss scales, and notifies them of steps."""
 
 import collections
 import contextlib
@@ -76,17 +76,16 @@ def records_of(*owners):
     return records
 
 
-def observe(scaler, observed, variables=None, grads=None):
+def observe(scaler, observed, variables):
     """Returns the `Observation` of a step, by the records of an optimizer and of its loss scale.
 
     Args:
       scaler: `_scaler.Scaler`.
       observed: optimizer or loss scale, or None.
-      variables: list of variables, or None where the step applies nothing.
-      grads: list of gradients, or None where only a flag is known.
+      variables: list of variables.
     """
     records = records_of(observed, _scaler.unwrap(scaler.subject))
-    return Observation(scaler.subject, records, variables, grads) if records else _UNOBSERVED
+    return Observation(scaler.subject, records, variables, None) if records else _UNOBSERVED
 
 
 def update_observed(subject, finite, update, grads=None):
@@ -152,7 +151,7 @@ class Observation:
         return [str(variable.shape) for variable in self._variables or ()]
 
     def updating(self, finite=None):
-        """Context in which the loss scale is updated, once this flag is known; None for no flag."""
+        """Context to update the loss scale in, which records it before; None for no flag yet."""
         return self._updating(finite) if self.records else _NOTHING
 
     @contextlib.contextmanager

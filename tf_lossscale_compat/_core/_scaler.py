@@ -147,7 +147,7 @@ def scale(subject):
 
 
 def scale_at_this_point(subject):
-    """Returns the scale, read at this point of a graph; NaN if a user's class may give an older."""
+    """Returns the scale, read here in a graph; NaN if a user's class may return an earlier read."""
     if not _tf.in_plain_graph():
         return scale(subject)
     subject = unwrap(subject)

@@ -7,7 +7,8 @@ if the optimizer says how. If all gradients are finite, the wrapped optimizer ap
 replica, else nothing changes. Then the loss scale is updated, and records are notified.
 
 The loss scale is updated after the optimizer has applied, so that an optimizer that fails leaves it
-as it was. Graphs of `MixedPrecisionLossScaleOptimizer` update it first, as the original's do.
+as it was. Two updates come first: a user's `update(grads)`, which decides about the step, and that
+of `MixedPrecisionLossScaleOptimizer` in graphs, as the original's.
 """
 
 import inspect
@@ -23,14 +24,15 @@ class GraphForm(NamedTuple):
     """The form of the graph that an original built; names of variables in checkpoints follow it.
 
     Attributes:
-      cond: function that builds the conditional, and so names variables that are made in it.
-      scale_first: bool, the loss scale is updated before the conditional, which is then numbered
-        after the scale's own.
+      cond: function that builds the conditional; its name is part of the names of variables that
+        are made in it.
+      update_first: bool, the loss scale is updated before the conditional, which is then numbered
+        after the update's own.
       name: str, the name of the step's operation, or None.
     """
 
     cond: Any = tf.cond
-    scale_first: bool = False
+    update_first: bool = False
     name: Optional[str] = None
 
 
@@ -127,8 +129,8 @@ def take(
         cross-replica context, where gradients may be per-replica.
       unscaling: `_gradients.Unscaling`, or None where `grads` are unscaled.
       form: `GraphForm`.
-      unaggregated: pair of lists, the gradients as they were before they were aggregated over
-        replicas, and their variables: records name those that are not finite. Or None.
+      unaggregated: pair of lists, gradients before their aggregation over replicas and their
+        variables, so that records can name those that are not finite; or None.
 
     Returns:
       An operation; None in eager mode.
@@ -200,7 +202,7 @@ class _Step:
     def _take_in_graph(self, grads, variables):
         should_apply, finite, update = self._decide(grads)
         by_xla = _tf.compiled_by_xla()
-        updated = update() if self._form.scale_first else None
+        updated = update() if self._form.update_first else None
         done = self._apply_or_skip(should_apply, grads, variables, by_xla)
         counted = None
         if by_xla and self._optimizer.counts_skipped:
@@ -208,7 +210,7 @@ class _Step:
             with tf.control_dependencies([done]):
                 skipped = tf.cast(tf.logical_not(should_apply), tf.int32)
                 counted = _tf.as_operation(self._count(skipped))
-        if not self._form.scale_first:
+        if not self._form.update_first:
             with tf.control_dependencies([done]):
                 updated = update(done if isinstance(done, tf.Tensor) else None)
         notified = self._observation.notify([done, updated], finite, should_apply is not True)
@@ -262,7 +264,7 @@ class _Step:
             return self._optimizer.apply_everywhere(grads, variables)
 
         def skip():
-            # Here, where the gradients are at hand: one more conditional would take them in again.
+            # In this branch: a conditional of its own would capture all gradients again.
             done = self._observation.inspect_gradients()
             if self._optimizer.counts_skipped and not by_xla:
                 done = [self._count(1), *done]
@@ -288,10 +290,10 @@ def _flag_after(done, flag):
 def _should_select(wrapped, variables):
     """Returns whether XLA should select instead of branching.
 
-    XLA computes a step that is skipped, too, and selects what variables hold, if each branch of a
-    conditional does something. Selections fuse with the operations around them, but read and write
-    each variable in full, which costs more than it saves for an optimizer with slots, such as
-    Adam's moments. Around a sparse gradient's update, XLA keeps the conditional anyway.
+    XLA computes both branches of a conditional if each does something, and selects each variable's
+    value then. Selections fuse with the operations around them, but read and write every variable
+    in full: more than they save for an optimizer with slots, such as Adam's moments. Around a
+    sparse gradient's update XLA keeps the conditional anyway.
     """
     if wrapped is None:
         return False

@@ -181,7 +181,7 @@ def as_operation(result):
 
 
 def variables_of(owner):
-    """Returns the variables of an optimizer or manager of any make, a list."""
+    """Returns the variables of an optimizer or manager of this package or another, a list."""
     variables = getattr(owner, "variables", [])
     return list(variables() if callable(variables) else variables)
 
@@ -293,7 +293,7 @@ def uses_merge_call(strategy):
 
 
 def module_that_called():
-    """Returns the name of the module that called the method whose helper calls this.
+    """Returns the name of the module that called the public method, three frames up.
 
     The stack is examined because Keras and checkpoints ask the same methods as users do, and want
     another answer.

@@ -33,7 +33,7 @@ class LikeATensor:
 
     def _as_graph_element(self) -> tf.Tensor:
         """Lets `Session.run` take it."""
-        return tf.convert_to_tensor(_scaler.scale(self))
+        return _scaler.scale(self)
 
     def __format__(self, spec: str) -> str:
         return format(float(self), spec) if spec else str(self)

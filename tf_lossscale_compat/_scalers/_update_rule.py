@@ -176,7 +176,7 @@ def dynamic(
 
 @_compiled.in_eager_mode
 def exponential_step(tensors, periods, largest, resets=True):
-    """`exponential` of [scale, good_steps, bad_steps, finite, incr_ratio, decr_ratio].
+    """Applies `exponential` to [scale, good_steps, bad_steps, finite, incr_ratio, decr_ratio].
 
     Both periods follow among the tensors if `periods` is None.
     """
@@ -190,7 +190,7 @@ def exponential_step(tensors, periods, largest, resets=True):
 
 @_compiled.in_eager_mode
 def dynamic_step(tensors, *constants):
-    """`dynamic` of [scale, good_steps, delay if there is one, finite, multiplier]."""
+    """Applies `dynamic` to [scale, good_steps, delay if there is one, finite, multiplier]."""
     scale, good_steps, *delay, finite, multiplier = tensors
     state = State(scale, good_steps, None, *delay)
     increment_period, *others = constants

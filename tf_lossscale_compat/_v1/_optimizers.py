@@ -307,7 +307,7 @@ class _BaseLossScaleOptimizer(_tf.Optimizer):
         """Takes a step; see `_step.take`. Errors say where the gradients were `given`."""
         grads = [grad for grad, _ in grads_and_vars]
         variables = [var for _, var in grads_and_vars]
-        if not [grad for grad in grads if grad is not None]:
+        if all(grad is None for grad in grads):
             names = [getattr(var, "name", var) for var in variables]
             raise ValueError(f"{given} has no gradient for any variable, got {names!r}.")
         if unscaling is not None:
@@ -572,16 +572,14 @@ class MixedPrecisionLossScaleOptimizer(_BaseLossScaleOptimizer):
         self, grads_and_vars: list[tuple[Any, Any]], global_step: Any, name: str | None
     ) -> Any:
         overrides = self._tflsc_overrides
-        if not overrides("_doing_dynamic_loss_scaling", "_distributed_apply"):
-            return super()._tflsc_apply(grads_and_vars, global_step, name)
         if overrides("_doing_dynamic_loss_scaling") and not self._doing_dynamic_loss_scaling():
             return self._optimizer.apply_gradients(grads_and_vars, global_step, name)
-        if not (overrides("_distributed_apply") and self._doing_dynamic_loss_scaling()):
-            return super()._tflsc_apply(grads_and_vars, global_step, name)
-        _step.check_place("apply_gradients")
-        return tf.distribute.get_replica_context().merge_call(
-            self._distributed_apply, args=(tuple(grads_and_vars), global_step, name)
-        )
+        if overrides("_distributed_apply") and self._doing_dynamic_loss_scaling():
+            _step.check_place("apply_gradients")
+            return tf.distribute.get_replica_context().merge_call(
+                self._distributed_apply, args=(tuple(grads_and_vars), global_step, name)
+            )
+        return super()._tflsc_apply(grads_and_vars, global_step, name)
 
     # r2.0's own methods. A step calls those that a subclass overrides. They are not given the
     # scale and read it again; a step without them reads it once.
@@ -627,7 +625,7 @@ class MixedPrecisionLossScaleOptimizer(_BaseLossScaleOptimizer):
     def _tflsc_graph_form(self, name: str | None) -> _step.GraphForm:
         if tf.executing_eagerly():  # There a step has no operation to name.
             return _step.GraphForm()
-        return _step.GraphForm(scale_first=True, name=name or self.get_name())
+        return _step.GraphForm(update_first=True, name=name or self.get_name())
 
     def _tflsc_inner_name(self, name: str | None, scaler: _scaler.Scaler) -> str | None:
         if scaler.applies_all:

@@ -73,7 +73,9 @@ class Aggregation:
         self._optimizer = optimizer
         self._methods = [name for name in methods if hasattr(optimizer, name)]
         function = getattr(optimizer, "gradient_aggregator", None)
-        default = _has_keras_methods(optimizer, methods) and (function is None or _is_keras(function))
+        default = _has_keras_methods(optimizer, methods) and (
+            function is None or _is_keras(function)
+        )
         # Keras' own class of TensorFlow 2.2 to 2.4 has the inner optimizer aggregate. A subclass's
         # own, such as that of tensorflow/models' AdamWeightDecay, may clip only where it does.
         trusted = _tf.at_least(2, 5) or _has_keras_methods(optimizer, ["apply_gradients"])

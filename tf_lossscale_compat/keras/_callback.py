@@ -176,7 +176,7 @@ class _TakesTensorLogs:
     """Mixed in where Keras asks callbacks whether they take logs of tensors, without waiting."""
 
     def on_train_batch_end(self, batch, logs=None):
-        # Up to TensorFlow 2.4 those are other dicts than the ones that History sees, which are
+        # Up to TensorFlow 2.4 these callbacks are given a copy, and History the original, which is
         # wanted where an epoch ends.
         self._supports_tf_logs = False
 

@@ -49,7 +49,7 @@ _TWICE = (
 
 
 class Calls:
-    """The methods that one optimizer was asked for.
+    """Decides, by the methods that one optimizer was asked for, which gradients it is given.
 
     Args:
       scaled_unless_asked: bool, whether gradients are scaled if it was never asked for anything.

@@ -70,7 +70,7 @@ class _OfOneFamily(type):
     """The metaclass of all wrappers, each of which is of one family.
 
     The public classes are of tf.keras' own family. A class for another family derives from a public
-    class and from that family's; the public class' own family is left out of its `mro`.
+    class and from that family's; its `mro` leaves out the bases of the first family.
     """
 
     def mro(cls):

@@ -434,7 +434,7 @@ class Keras3(_shared.WeightDecay):
         # Files of Keras' own class hold two of the loss scale, which come first here, too.
         dynamic = isinstance(self._loss_scale, _loss_scales.DynamicLossScale)
         more = len(self._owned) - 2 if dynamic else 0
-        # As many may be those of another kind, whose counter stands where the scale does here.
+        # As many may be of another kind of loss scale, with its counter where the scale is here.
         if first not in (len(own), len(own) - more) or not all(
             _shared.can_be_of(store[str(i)], each) for i, each in enumerate(own[:first])
         ):

@@ -54,7 +54,7 @@ class _Wrapper(_shared.LossScaling):
         unknown=(),
         **asked,
     ):
-        """Makes the loss scale, once everything else that can be wrong has been checked.
+        """Does the work of the constructors: checks, picks the class, makes the loss scale, wraps.
 
         `unknown` are the names of arguments that the constructor does not take. `asked` is what it
         was given for the loss scale, which configs keep where that isn't enabled.
@@ -128,8 +128,8 @@ class _Wrapper(_shared.LossScaling):
           custom_objects: dict from names to further classes, or None.
 
         Raises:
-          ValueError: `config` lacks the inner optimizer, its loss scale cannot be made, or a
-            subclass takes an argument for neither and makes another.
+          ValueError: `config` lacks the inner optimizer, its loss scale cannot be made, or the
+            constructor of a subclass takes no such argument and makes another value.
         """
         arguments = dict(config)
         inner = arguments.pop("inner_optimizer", None) or arguments.pop("optimizer", None)
@@ -371,10 +371,10 @@ class LossScaleOptimizer(_Wrapper, _Family):
             its own class, else a TypeError.
 
         Raises:
-          TypeError: `inner_optimizer` is no Keras optimizer, `dynamic`, `count_skipped` or
-            `enabled` no bool, or `agree` no function.
-          ValueError: `inner_optimizer` has a loss scale, a number cannot be used, `loss_scale`
-            drives another optimizer, or the strategy in scope is unsupported.
+          TypeError: `inner_optimizer` is no Keras optimizer or is a loss-scale one, `dynamic`,
+            `count_skipped` or `enabled` is no bool, or `agree` no function.
+          ValueError: a loss-scale optimizer wraps `inner_optimizer` already, a number cannot be
+            used, `loss_scale` drives another optimizer, or the strategy in scope is unsupported.
         """
 
         def make_loss_scale():
@@ -416,7 +416,7 @@ class LossScaleOptimizer(_Wrapper, _Family):
         return config
 
     def _numbers_say_all(self):
-        """False for a loss scale that only a config of TensorFlow 2.0 can have brought."""
+        """Returns whether `dynamic` and the two numbers describe the loss scale in full."""
         of_config = _loss_scales.serialize(self._loss_scale)
         if of_config["class_name"] == "FixedLossScale":
             return set(of_config["config"]) == {"loss_scale_value"}
@@ -465,10 +465,10 @@ class ExperimentalLossScaleOptimizer(LossScaleOptimizer, _ExperimentalFamily):
           agree: likewise.
 
         Raises:
-          TypeError: `optimizer` is no Keras optimizer, `count_skipped` or `enabled` no bool, or
-            `agree` no function.
-          ValueError: `optimizer` has a loss scale, `loss_scale` is None, no loss scale or drives
-            another optimizer, or the strategy in scope is unsupported.
+          TypeError: `optimizer` is no Keras optimizer or is a loss-scale optimizer, `count_skipped`
+            or `enabled` is no bool, or `agree` no function.
+          ValueError: a loss-scale optimizer wraps `optimizer` already, `loss_scale` is None, no
+            loss scale or drives another optimizer, or the strategy in scope is unsupported.
         """
         self._start(
             optimizer,

@@ -355,7 +355,7 @@ class LossScaling(_MixedIntoKeras):
 
 
 def _recorded(name, method):
-    """`method`, any descriptor of a class, which records that it is called under this name."""
+    """Wraps a method, or another descriptor, so that its calls are recorded under this name."""
 
     def call(self, *args, **kwargs):
         self._ask(name)
