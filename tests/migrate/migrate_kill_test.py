@@ -12,7 +12,7 @@ from absl.testing import absltest
 
 pytest.importorskip("libcst", reason="the migration tool needs LibCST (Python 3.9 or newer)")
 
-from tests import processes, rewriting  # noqa: F401  The latter for where TensorFlow is not.
+from tests import processes
 from tf_lossscale_compat.migrate import _command
 
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("processes")]
