@@ -11,7 +11,6 @@ import tensorflow as tf
 from absl import logging
 from absl.testing import parameterized
 
-import tf_lossscale_compat
 from tests import modes, numpy_model, originals
 from tf_lossscale_compat.contrib import mixed_precision as contrib
 
@@ -47,17 +46,7 @@ class LossScaleManagerTest(tf.test.TestCase, parameterized.TestCase):
         with self.assertRaisesRegex(TypeError, missing):
             partial()
 
-    def test_public_names(self):
-        managers = (
-            "LossScaleManager",
-            "FixedLossScaleManager",
-            "ExponentialUpdateLossScaleManager",
-        )
-        for name in managers:
-            manager = getattr(contrib, name)
-            self.assertIs(getattr(tf_lossscale_compat, name), manager)
-            self.assertTrue(issubclass(manager, contrib.LossScaleManager))
-        self.assertCountEqual(contrib.__all__, [*managers, "LossScaleOptimizer"])
+    def test_no_other_names_are_public(self):
         public = {name for name in vars(contrib) if not name.startswith("_")}
         self.assertEqual(public, set(contrib.__all__))
 
@@ -327,17 +316,9 @@ class ExponentialManagerTest(tf.test.TestCase, parameterized.TestCase):
             )
             self.assertEqual(list(mode.value(variables)), [2.0**32, 0, 0])
             self.assertTrue(all(isinstance(variable, tf.Variable) for variable in variables))
-
-    @parameterized.parameters(*modes.GRAPH)
-    def test_in_graph_mode_its_variables_are_global_and_not_trainable_ones(self, name):
-        with modes.entered(name):
-            manager = contrib.ExponentialUpdateLossScaleManager(8.0, 2)
-            self.assertCountEqual(
-                [variable.op.name for variable in tf1.global_variables()],
-                [variable.op.name for variable in manager.variables()],
-            )
-            self.assertEmpty(tf1.trainable_variables())
-            self.assertEmpty(tf1.local_variables())
+            if name in modes.GRAPH:
+                self.assertLen(tf1.global_variables(), 3)
+                self.assertEmpty(tf1.trainable_variables() + tf1.local_variables())
 
     def _names_under_scopes(self, make):
         """Names of the variables of the managers that `make` makes under all sorts of scopes."""

@@ -63,9 +63,14 @@ class _Policy:
 
     def __init__(self, kind, inner):
         if kind.startswith("dynamic"):
-            self.policy = DynamicLossScale(64.0, 2, 2.0, min_loss_scale=0.5, max_loss_scale=512.0)
+            hysteresis = 2 if kind == "dynamic in mixed" else 1
+            self.policy = DynamicLossScale(
+                64.0, 2, 2.0, min_loss_scale=0.5, max_loss_scale=512.0, hysteresis=hysteresis
+            )
             self.variables = [self.policy.current_loss_scale, self.policy.good_steps]
-            self.new_model = lambda: DynamicModel(64.0, 2, 2.0, 0.5, 512.0)
+            if hysteresis > 1:
+                self.variables.append(self.policy.shrink_delay)
+            self.new_model = lambda: DynamicModel(64.0, 2, 2.0, 0.5, 512.0, hysteresis)
         else:
             self.policy = ExponentialUpdateLossScaleManager(64.0, 2, 2, 3.0, 0.8)
             self.variables = self.policy.variables()
@@ -146,7 +151,7 @@ class _World:
         """Every variable, an ordered dict by name."""
         found = collections.OrderedDict(weight=self.weight)
         for kind, held in self.policies.items():
-            for part, variable in zip(("scale", "good", "bad"), held.variables):
+            for part, variable in zip(("scale", "good", "bad or left"), held.variables):
                 found[f"{part} of {kind}"] = variable
         return found
 
@@ -161,8 +166,9 @@ class _World:
         """The expected values of `variables`."""
         # Each replica's gradient is 1.0, and they are added up.
         values = [np.float32(-LEARNING_RATE * self.count * applied)]
-        for model in models.values():
-            values.extend(model.state)
+        for kind, model in models.items():
+            state = (*model.state, getattr(model, "left", None))
+            values.extend(state[: len(self.policies[kind].variables)])
         return collections.OrderedDict(zip(self.variables(), values))
 
 
