@@ -69,10 +69,6 @@ class Figure:
             )
         return Figure(self.value / other.value, samples)
 
-    def plain(self):
-        """The figure as JSON has it."""
-        return {"value": self.value, "interval": self.interval}
-
 
 def seed_of(*names):
     """Returns a seed: others for figures of other rounds, which are independent of each other."""
