@@ -22,7 +22,6 @@ import subprocess
 import sys
 import time
 import xml.etree.ElementTree
-import zipfile
 
 import nox
 
@@ -152,19 +151,16 @@ def tests(session, name):
 
 
 def read_junit(path):
-    """Returns pytest's counts, seconds and reasons of skips from the file that it wrote."""
+    """Returns pytest's counts and seconds from the file that it wrote."""
     root = xml.etree.ElementTree.parse(path).getroot()
-    result = {"passed": 0, "failed": 0, "skipped": 0, "skip_reasons": {}}
+    result = {"passed": 0, "failed": 0, "skipped": 0}
     result["seconds"] = sum(float(suite.get("time")) for suite in root.iter("testsuite"))
     # The cases are counted, not the totals taken: those of newer pytests count subtests too.
     for case in root.iter("testcase"):
-        skip = case.find("skipped")
         if case.find("failure") is not None or case.find("error") is not None:
             result["failed"] += 1
-        elif skip is not None:
+        elif case.find("skipped") is not None:
             result["skipped"] += 1
-            reason = skip.get("message") or "no reason"
-            result["skip_reasons"][reason] = result["skip_reasons"].get(reason, 0) + 1
         else:
             result["passed"] += 1
     return result
@@ -353,52 +349,22 @@ def build(session):
     """Build sdist and wheel, look at both, and try the wheel without and with TensorFlow."""
     session.install("-q", "build")
     sdist, wheel = build_distributions(session, WORK / "dist")
-    with zipfile.ZipFile(wheel) as archive:
-        tops = {name.split("/")[0] for name in archive.namelist()}
-    tops = {top for top in tops if not top.endswith(".dist-info")}
-    if tops != {"tf_lossscale_compat"}:
-        session.error(f"the wheel should hold the package alone, not {sorted(tops)}")
 
     # Away from the clone, which Python would find there.
     session.chdir(session.create_tmp())
-    session.install("-q", str(wheel))
-    bare = ["python", "-c", "from tf_lossscale_compat import LossScale"]
-    said = session.run(*bare, silent=True, success_codes=[1]).strip().splitlines()[-1]
-    if not re.match(r"ImportError: .*\[tensorflow\].*\[tensorflow-cpu\]", said):
-        session.error(f"without TensorFlow the first use should name two extras, got: {said!r}")
-    session.log(f"without TensorFlow: {said}")
-
     # What `migrate` needs, and what its tests do.
     session.install("-q", f"{wheel}[migrate]", "pytest>=7", "pytest-timeout", "pytest-xdist>=3.5")
-    commands = (["tf-lossscale"], ["python", "-m", "tf_lossscale_compat"])
-    for command in commands:
-        for arguments in (["--version"], ["--help"], ["migrate", "--help"]):
-            session.run(*command, *arguments, silent=True)
-        session.run(*command, "demo", silent=True, success_codes=[2])
-    seconds = []
-    for _ in range(3):
-        start = time.monotonic()
-        session.run("tf-lossscale", "migrate", "--help", silent=True, log=False)
-        seconds.append(time.monotonic() - start)
-    session.log(f"tf-lossscale migrate --help: {min(seconds):.2f} s")
-    if min(seconds) > 1:
-        session.error("tf-lossscale migrate --help should start in under a second")
-    files = [ROOT / "tests/migrate", ROOT / "tests/tools/without_tensorflow_test.py"]
-    options = ["-q", "-rs", "-p", "no:cacheprovider", "-c", ROOT / "pyproject.toml"]
+    session.run("tf-lossscale", "migrate", "--help", silent=True)
     # The script `pytest`, as for the matrix.
-    session.run("pytest", *options, *files, env={"TF_LOSSSCALE_TEST_INSTALLED": "1"})
+    command = ["pytest", "-q", "-rs", "-p", "no:cacheprovider", "-c", ROOT / "pyproject.toml"]
+    files = [ROOT / "tests/migrate", ROOT / "tests/tools/without_tensorflow_test.py"]
+    session.run(*command, *files, env={"TF_LOSSSCALE_TEST_INSTALLED": "1"})
 
     session.install("-q", f"{wheel}[tensorflow-cpu]")
-    code = (
-        "import os, tf_lossscale_compat as package; "
-        "assert os.path.exists(os.path.join(os.path.dirname(package.__file__), 'py.typed')); "
-        "print(package.__version__, package.__file__)"
-    )
-    session.run("python", "-c", code)
-    for command in commands:
-        if "--logdir" not in session.run(*command, "demo", "--help", silent=True):
-            session.error(f"{command[-1]} demo --help does not tell its options")
-    session.log("with the extra [tensorflow-cpu]: imports, and tf-lossscale demo --help works")
+    # What the wheel holds, among others.
+    files = [ROOT / "tests/repo/packaging_test.py"]
+    session.run(*command, *files, env={"TF_LOSSSCALE_TEST_INSTALLED": "1"})
+    session.run("tf-lossscale", "demo", "--help", silent=True)
 
     # Commands of documents leave the build of TensorFlow alone that is there.
     commands = install_commands(wheel)

@@ -11,11 +11,10 @@ than one of the same optimizer without. In brackets is the interval that holds 9
 rounds, drawn anew with repetition, give. A skipped step is held against the same steps, which are
 applied: what it saves by not applying is in its overhead, which so may be negative.
 
-Prints tables; --json and --picture write files.
+Prints tables; --picture writes a file.
 """
 
 import argparse
-import json
 import os
 import platform
 import time
@@ -84,7 +83,6 @@ def arguments(argv=None):
         metavar="N",
         help="measure peak memory too, in N processes for each contender, around sgd",
     )
-    parser.add_argument("--json", metavar="FILE")
     parser.add_argument("--picture", metavar="FILE")
     return parser.parse_args(argv)
 
@@ -124,10 +122,6 @@ def main(argv=None):
     print("\n### Dynamic loss scales\n\n" + report.summary(results))
     print("\n### Above its peer\n\n" + report.above_peers(results))
     print(f"\n{time.monotonic() - start:.0f} seconds")
-    if args.json:
-        with open(args.json, "w", encoding="utf-8") as file:
-            measured = {f"{workload} {mode}": rows for (workload, mode), rows in results.items()}
-            json.dump(measured, file, indent=1, default=lambda figure: figure.plain())
     if args.picture:
         report.draw(results, args.picture)
 

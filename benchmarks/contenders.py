@@ -124,65 +124,35 @@ def _v1_contenders(given_class):
     def v1(wrap):
         return functools.partial(_around, given_class, wrap)
 
+    def recorded(opt, names):
+        optimizer = ours(opt, ours_dynamic())
+        StepRecord(optimizer, names=names)
+        return optimizer
+
     theirs = getattr(tf1, "mixed_precision", tf1.train.experimental)
     theirs_dynamic = functools.partial(
         theirs.DynamicLossScale, initial_loss_scale=SCALE, increment_period=PERIOD
     )
     peer = theirs.MixedPrecisionLossScaleOptimizer
     ours = experimental.MixedPrecisionLossScaleOptimizer
-    yield Contender(baseline("v1"), "v1", v1(lambda opt: opt), _apply_v1)
-    yield _in_conditional("v1", v1(lambda opt: opt), _apply_v1)
-    yield Contender(
-        "tf.compat.v1, fixed",
-        "v1",
-        v1(lambda opt: peer(opt, theirs.FixedLossScale(SCALE))),
-        _apply_v1,
-    )
-    yield Contender(
-        "tf.compat.v1, dynamic", "v1", v1(lambda opt: peer(opt, theirs_dynamic())), _apply_v1
-    )
-    yield Contender(
-        "ours, v1, fixed",
-        "v1",
-        v1(lambda opt: ours(opt, experimental.FixedLossScale(SCALE))),
-        _apply_v1,
-        "tf.compat.v1, fixed",
-    )
-    yield Contender(
-        "ours, v1, dynamic",
-        "v1",
-        v1(lambda opt: ours(opt, experimental.DynamicLossScale(SCALE, PERIOD))),
-        _apply_v1,
-        "tf.compat.v1, dynamic",
-    )
-    for name, names in (("recorded", False), ("recorded with names", True)):
-        yield Contender(
-            f"ours, v1, {name}",
-            "v1",
-            v1(functools.partial(_recorded, ours, names)),
-            _apply_v1,
-            "ours, v1, dynamic",
-        )
-    yield Contender(
-        "ours, contrib, fixed",
-        "v1",
-        v1(lambda opt: _contrib(opt, FixedLossScaleManager(SCALE))),
-        _apply_v1,
-        "tf.compat.v1, dynamic",  # Both look at the gradients.
-    )
-    yield Contender(
-        "ours, contrib, exponential",
-        "v1",
-        v1(lambda opt: _contrib(opt, ExponentialUpdateLossScaleManager(SCALE, PERIOD))),
-        _apply_v1,
-        "tf.compat.v1, dynamic",
-    )
-
-
-def _recorded(wrapper, names, opt):
-    optimizer = wrapper(opt, experimental.DynamicLossScale(SCALE, PERIOD))
-    StepRecord(optimizer, names=names)
-    return optimizer
+    ours_dynamic = functools.partial(experimental.DynamicLossScale, SCALE, PERIOD)
+    exponential = functools.partial(ExponentialUpdateLossScaleManager, SCALE, PERIOD)
+    plain = v1(lambda opt: opt)
+    yield Contender(baseline("v1"), "v1", plain, _apply_v1)
+    yield _in_conditional("v1", plain, _apply_v1)
+    fixed, dynamic = "tf.compat.v1, fixed", "tf.compat.v1, dynamic"
+    for name, wrap, against in (
+        (fixed, lambda opt: peer(opt, theirs.FixedLossScale(SCALE)), None),
+        (dynamic, lambda opt: peer(opt, theirs_dynamic()), None),
+        ("ours, v1, fixed", lambda opt: ours(opt, experimental.FixedLossScale(SCALE)), fixed),
+        ("ours, v1, dynamic", lambda opt: ours(opt, ours_dynamic()), dynamic),
+        ("ours, v1, recorded", lambda opt: recorded(opt, False), "ours, v1, dynamic"),
+        ("ours, v1, recorded with names", lambda opt: recorded(opt, True), "ours, v1, dynamic"),
+        # Both look at the gradients.
+        ("ours, contrib, fixed", lambda opt: _contrib(opt, FixedLossScaleManager(SCALE)), dynamic),
+        ("ours, contrib, exponential", lambda opt: _contrib(opt, exponential()), dynamic),
+    ):
+        yield Contender(name, "v1", v1(wrap), _apply_v1, against)
 
 
 def _contrib(opt, manager):

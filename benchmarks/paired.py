@@ -69,10 +69,6 @@ class Figure:
             )
         return Figure(self.value / other.value, samples)
 
-    def plain(self):
-        """The figure as JSON has it."""
-        return {"value": self.value, "interval": self.interval}
-
 
 def seed_of(*names):
     """Returns a seed: others for figures of other rounds, which are independent of each other."""
@@ -144,8 +140,6 @@ def _less_baseline(row, base, seed):
         if f"{prefix}seconds" in row:
             seconds = np.subtract(row[f"{prefix}seconds"], base["seconds"])
             row[f"{prefix}overhead"] = median(_milliseconds(seconds), seed)
-    # Of all rounds at once, not round by round: what was reported before.
-    row["overhead_of_medians"] = row["milliseconds"] - base["milliseconds"]
     if row.get("trace_seconds") and base.get("trace_seconds"):
         # Another seed: traces are made in rounds of their own.
         seconds = np.subtract(row["trace_seconds"], base["trace_seconds"])

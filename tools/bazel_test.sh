@@ -99,7 +99,7 @@ filegroup(name = "coverage_report_generator")
 filegroup(name = "lcov_merger")
 BUILD
 
-(($# > 0)) || set -- //:in_the_wild_rehearsal_test
+(($# > 0)) || set -- //:in_the_wild_graph_rewrite_test
 cd "$scratch/workspace"
 # run_bazel COMMAND ARGUMENT...: --batch leaves no server behind.
 run_bazel() {

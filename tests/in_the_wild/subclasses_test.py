@@ -39,19 +39,19 @@ def steps_in_session(make, gradients=GRADIENTS):
 
 
 class CaseTest(parameterized.TestCase):
-    def check(self, make, original, expected=None):
+    def check(self, make, namespaces, expected=None):
         """Runs `make(namespace)` on this package and on TensorFlow's own, if there is one."""
-        ours, own = original
-        history = steps_in_session(lambda: make(ours))
-        if own is not None:
-            np.testing.assert_array_equal(history, steps_in_session(lambda: make(own)))
+        history, *theirs = [steps_in_session(lambda: make(api)) for api in namespaces]
+        for each in theirs:
+            np.testing.assert_array_equal(history, each)
         if expected is not None:
             self.assertEqual(history[-1], expected)
         return history
 
 
-CONTRIB = (contrib, originals.contrib())
-EXPERIMENTAL = (experimental, originals.experimental())
+# This package's, and TensorFlow's own where it has one.
+CONTRIB = [api for api in (contrib, originals.contrib()) if api is not None]
+EXPERIMENTAL = [api for api in (experimental, originals.experimental()) if api is not None]
 
 
 def sgd():
@@ -215,8 +215,7 @@ class ManagerTest(CaseTest):
 
         expected = ["IndexedSlices"], [0.96875, 1.0, 0.96875]
         for api in CONTRIB:
-            if api is not None:
-                self.assertEqual(run(api), expected)
+            self.assertEqual(run(api), expected)
 
     @parameterized.parameters("graph_v1", "graph_v2", "eager", "function")
     def test_reset_stats(self, mode):
@@ -251,8 +250,6 @@ class ManagerTest(CaseTest):
 
     def test_reset_stats_replaced_on_the_class(self):
         for api in CONTRIB:
-            if api is None:
-                continue
             cls, resets = api.ExponentialUpdateLossScaleManager, []
             reset = cls._reset_stats
 
@@ -270,8 +267,6 @@ class LossScaleTest(CaseTest):
     def test_methods_replaced_on_the_class(self, name):
         # As tracing tools and mock.patch.object do.
         for api in EXPERIMENTAL:
-            if api is None:
-                continue
             cls, calls = api.MixedPrecisionLossScaleOptimizer, []
             method = getattr(cls, name)
 
@@ -291,8 +286,6 @@ class LossScaleTest(CaseTest):
                 return super().compute_gradients(**kwargs)
 
         for api in EXPERIMENTAL:
-            if api is None:
-                continue
             with modes.entered("graph_v1") as mode:
                 weight = tf1.get_variable("weight", initializer=1.0)
                 optimizer = api.MixedPrecisionLossScaleOptimizer(Keywords(0.5), 8.0)
@@ -329,8 +322,7 @@ class LossScaleTest(CaseTest):
                 return float(mode.value(weight))
 
         for api in EXPERIMENTAL:
-            if api is not None:
-                self.assertEqual(run(api), 0.75)
+            self.assertEqual(run(api), 0.75)
 
     def test_scale_grad(self):
         def make(api):
@@ -386,8 +378,6 @@ class LossScaleTest(CaseTest):
     def test_how_gradients_of_a_fixed_scale_are_applied(self):
         # By the wrapped optimizer at once.
         for api in EXPERIMENTAL:
-            if api is None:
-                continue
 
             class Own(api.MixedPrecisionLossScaleOptimizer):
                 def _distributed_apply(self, *args):

@@ -2,11 +2,13 @@
 
 import pathlib
 
+import numpy as np
 import tensorflow as tf
 from absl.testing import absltest
 
 from tests import keras_homes, modes
 from tests.keras import beside
+from tests.keras_homes import number
 from tf_lossscale_compat.keras import mixed_precision
 
 FOLDER = pathlib.Path(__file__).resolve().parent.parent / "data" / "keras_2_2"
@@ -68,6 +70,27 @@ class Of22Test(modes.EagerTestCase):
             self.assertEqual((float(opt.loss_scale), int(opt.dynamic_counter)), (64.0, 2))
         self.assertNotEqual(slots[0], [[0.0]])
         self.assertEqual(slots, [slots[0]] * len(slots))
+
+    @keras_homes.each(("stable", "older"), (False, True))
+    def test_weights_are_read_before_and_after_the_variables_are_made(self, home, wrap, made):
+        if home.kind == "keras3" or VERSION < (2, 0):
+            self.skipTest("Keras 3 reads no weights of that format, and TensorFlow 1 none of 2.2")
+        keras = home.keras
+        opt = {"stable": stable, "older": older}[wrap](home.SGD(1.0, momentum=1.0))
+        model = keras.Sequential([keras.layers.Dense(1, use_bias=False)])
+        model.compile(opt, "mse")
+        if made:
+            model.fit(np.ones([1, 1]), np.ones([1, 1]), verbose=0)
+        model.load_weights(str(FOLDER / "saved_model" / "variables" / "variables"))
+        if not made:  # A step that is skipped makes them and moves no weight.
+            model.fit(np.full([1, 1], np.inf), np.ones([1, 1]), verbose=0)
+        expected = (64.0, 2) if made else (32.0, 0)
+        self.assertEqual((number(opt.loss_scale), number(opt.dynamic_counter)), expected)
+        kernel = model.weights[0]
+        self.assertAllEqual(kernel.numpy(), [[0.0]])
+        if home.kind == "v2":  # Later optimizers keep their slots elsewhere, whatever is around.
+            slot = opt.inner_optimizer.get_slot(kernel, "momentum")
+            self.assertAllEqual(slot.numpy(), [[-1.0]])
 
     @keras_homes.each(kind="v2")
     def test_saved_model_loads(self, home):

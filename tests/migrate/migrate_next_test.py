@@ -6,7 +6,6 @@ from unittest import mock
 import pytest
 from absl.testing import absltest, parameterized
 
-from tests import rewriting
 from tests.migrate.migrate_command_test import FolderTestCase, call
 from tf_lossscale_compat.migrate import _next, _source
 
@@ -30,7 +29,7 @@ def findings(text, to=(2, 21)):
     return _source.migrate(text, _source.Options(to)).findings
 
 
-class NewerVersionsTest(rewriting.RewriteTestCase):
+class NewerVersionsTest(parameterized.TestCase):
     def setUp(self):
         super().setUp()
         self.enter_context(mock.patch.dict(os.environ))

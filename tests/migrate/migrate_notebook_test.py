@@ -8,7 +8,6 @@ from absl.testing import absltest, parameterized
 
 pytest.importorskip("libcst", reason="the migration tool needs LibCST (Python 3.9 or newer)")
 
-from tests import rewriting  # noqa: F401  Without TensorFlow it makes the next import possible.
 from tf_lossscale_compat.migrate import _command, _notebook
 
 MANAGER = "tf.contrib.mixed_precision.FixedLossScaleManager"

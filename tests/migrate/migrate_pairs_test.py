@@ -4,7 +4,6 @@ import json
 
 from absl.testing import absltest, parameterized
 
-from tests import rewriting
 from tests.migrate.migrate_command_test import FolderTestCase, call
 from tf_lossscale_compat.migrate import _source
 
@@ -170,7 +169,7 @@ class PreviewTest(FolderTestCase):
         self.assertEqual((code, out.count(b"would rewrite")), (1, 2))
 
 
-class OneSourceTest(rewriting.RewriteTestCase):
+class OneSourceTest(absltest.TestCase):
     def test_made(self):
         for name, text in MAKERS.items():
             made = _source.migrate(file(text)).made

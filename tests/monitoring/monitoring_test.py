@@ -143,18 +143,6 @@ class CustomLoopTest(Absl, modes.EagerTestCase):
             summary.flush()
         self.assertEqual(event_files.points(folder), [(70, 0, 0, 8.0), (71, 0, 0, 8.0)])
 
-    def test_tensorboard_reads_it(self):
-        try:
-            from tensorboard.backend.event_processing import event_accumulator
-        except ImportError:
-            self.skipTest("TensorBoard is not installed")
-        folder = event_files.folder(self)
-        self.run_loop(folder, GRADIENTS)
-        accumulator = event_accumulator.EventAccumulator(folder)
-        accumulator.Reload()
-        found = [(event.step, event.value) for event in accumulator.Scalars("loss_scale/scale")]
-        self.assertEqual(found, [(row[0], row[3]) for row in expected(GRADIENTS)])
-
     def test_errors(self):
         with self.assertRaisesRegex(TypeError, "record must be a StepRecord, got 3"):
             monitoring.write_summaries(3)

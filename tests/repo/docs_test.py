@@ -114,32 +114,11 @@ class LinksTest(absltest.TestCase):
 
 
 class PagesTest(absltest.TestCase):
-    def test_the_table_of_namespaces_stands_in_the_readme_alone(self):
-        table = TEXTS["README.md"].partition("<!-- replace -->\n")[2].partition("<!-- end -->")[0]
-        rows = table.splitlines()[2:]
-        self.assertGreater(len(rows), 4)
-        for document, text in TEXTS.items():
-            expected = rows if document == "README.md" else []
-            self.assertEqual([row for row in rows if row in text], expected, document)
-
     def test_every_example_is_on_the_page(self):
         files = [path.name for path in (ROOT / "examples").glob("*.py")]
         page = TEXTS["docs/examples.md"]
         found = re.findall(r"\{literalinclude\} \.\./examples/(\w+\.py)", page)
         self.assertCountEqual(found, files)
-
-    def test_the_table_of_kerases_has_every_environment_of_the_matrix(self):
-        table = TEXTS["docs/differences.md"].partition("<!-- matrix table -->\n\n")[2]
-        rows = {
-            re.match(r"\| ([\d.]+)", row)[1]: row for row in table.split("\n\n")[0].split("\n")[2:]
-        }
-        noxfile = (ROOT / "noxfile.py").read_text(encoding="utf-8")
-        row = r'^    "\w+": \(\("([\d.]+)".*?\), "([\d.]+)", (.*)\),$'
-        environments = re.findall(row, noxfile, re.MULTILINE)
-        self.assertEqual(list(rows), list(dict.fromkeys(name for _, name, _ in environments)))
-        for python, tensorflow, requirements in environments:
-            for version in [python, *re.findall(r'"(?:tf-)?keras==([\d.]+)"', requirements)]:
-                self.assertRegex(rows[tensorflow], rf" {re.escape(version)}[ ,)]")
 
 
 class TroubleshootingTest(absltest.TestCase):

@@ -180,17 +180,5 @@ class TypingTest(parameterized.TestCase):
         self.assertEmpty(problems, "\n" + "\n".join(problems))
 
 
-class MarksTest(absltest.TestCase):
-    def test_marks_are_read(self):
-        text = "a = 1\nb()  # error: call-arg,misc reportCallIssue\nc()  # error: unfinished\n"
-        wanted = {2: {"mypy": {"call-arg", "misc"}, "pyright": {"reportCallIssue"}}}
-        self.assertEqual(wrong_lines(text), wanted)
-
-    def test_every_mark_is_whole(self):
-        for name in NAMES:
-            text = (PROGRAMS / name).read_text(encoding="utf-8")
-            self.assertEqual(text.count("# error:"), len(wrong_lines(text)), name)
-
-
 if __name__ == "__main__":
     absltest.main()

@@ -11,7 +11,6 @@ import tensorflow as tf
 from absl import logging
 from absl.testing import parameterized
 
-import tf_lossscale_compat
 from tests import modes, numpy_model, originals
 from tf_lossscale_compat.contrib import mixed_precision as contrib
 
@@ -20,14 +19,6 @@ pytestmark = pytest.mark.usefixtures("kept_kernels")
 tf1 = tf.compat.v1
 
 HUGE = 10**400  # More than a float of any kind holds.
-
-
-def exponential_model(flags, init, incr_every, decr_every=2, incr_ratio=2, decr_ratio=0.8):
-    """The (scale, good, bad) after each of `flags`, by NumPy in float32."""
-    model = numpy_model.ExponentialModel(init, incr_every, decr_every, incr_ratio, decr_ratio)
-    for finite in flags:
-        model.step(finite)
-        yield model.state
 
 
 def _parameters(function):
@@ -47,20 +38,6 @@ class LossScaleManagerTest(tf.test.TestCase, parameterized.TestCase):
         with self.assertRaisesRegex(TypeError, missing):
             partial()
 
-    def test_public_names(self):
-        managers = (
-            "LossScaleManager",
-            "FixedLossScaleManager",
-            "ExponentialUpdateLossScaleManager",
-        )
-        for name in managers:
-            manager = getattr(contrib, name)
-            self.assertIs(getattr(tf_lossscale_compat, name), manager)
-            self.assertTrue(issubclass(manager, contrib.LossScaleManager))
-        self.assertCountEqual(contrib.__all__, [*managers, "LossScaleOptimizer"])
-        public = {name for name in vars(contrib) if not name.startswith("_")}
-        self.assertEqual(public, set(contrib.__all__))
-
     @parameterized.parameters(
         ("FixedLossScaleManager",), ("ExponentialUpdateLossScaleManager",), ("LossScaleManager",)
     )
@@ -76,19 +53,6 @@ class LossScaleManagerTest(tf.test.TestCase, parameterized.TestCase):
 
 
 class FixedLossScaleManagerTest(tf.test.TestCase, parameterized.TestCase):
-    @parameterized.parameters(*modes.ALL)
-    def test_get_loss_scale_is_a_scalar_float32_tensor(self, name):
-        with modes.entered(name) as mode:
-            manager = contrib.FixedLossScaleManager(5000)
-
-            def get():
-                scale = manager.get_loss_scale()
-                self.assertIsInstance(scale, tf.Tensor)
-                self.assertEqual((scale.dtype, scale.shape), (tf.float32, []))
-                return scale
-
-            self.assertEqual(mode.compile(get)(), 5000.0)
-
     @parameterized.parameters(*modes.ALL)
     def test_it_never_changes(self, name):
         with modes.entered(name) as mode:
@@ -154,65 +118,21 @@ class FixedLossScaleManagerTest(tf.test.TestCase, parameterized.TestCase):
                 self.assertEqual(session.run(outside, {choice: False}), 16.0)
 
 
-_SETS = {
-    # (init, incr_every, decr_every, incr_ratio, decr_ratio): the flags that reach its corners.
-    "defaults": ((2.0**32, 3), "1110111001110000"),
-    "bad_steps_need_not_follow_each_other": ((1000.0, 100, 3, 2, 0.8), "0110101111000"),
-    "growth_forgives_bad_steps": ((64.0, 2, 2, 2, 0.5), "0110110100"),
-    "each_step": ((8.0, 1, 1, 3, 1.0 / 3), "110010110"),
-    "stays_where_growth_would_overflow": ((2.0**127, 2, 1, 2, 0.5), "11110111"),
-    "growth_that_overflows_sets_counters_back": ((3.4e38, 2, 3, 2, 0.5), "01101100"),
-    "floor": ((1.5, 5, 1, 2, 0.5), "00100"),
-    "odd_ratios": ((1000.1, 2, 2, 0.7, 1.3), "1100110011"),
-    "period_zero": ((16.0, 0, 0, 2, 0.5), "1100"),
-}
-
-
 class ExponentialRuleTest(tf.test.TestCase, parameterized.TestCase):
-    @parameterized.parameters(*modes.ALL)
-    def test_the_rule_holds_bit_for_bit(self, name):
-        with modes.entered(name) as mode:
-            managers = {
-                key: contrib.ExponentialUpdateLossScaleManager(*arguments)
-                for key, (arguments, _) in _SETS.items()
-            }
-            order = sorted(managers)
-
-            def update(flags):
-                updates = [
-                    managers[key].update_loss_scale(flag)
-                    for key, flag in zip(order, tf.unstack(flags))
-                ]
-                return updates if name in modes.GRAPH else None
-
-            step = mode.compile(update, tf.TensorSpec([len(order)], tf.bool))
-            longest = max(len(flags) for _, flags in _SETS.values())
-            padded = {key: _SETS[key][1].ljust(longest, "1") for key in order}
-            models = {
-                key: list(exponential_model([f == "1" for f in padded[key]], *_SETS[key][0]))
-                for key in order
-            }
-            states = [managers[key].variables() for key in order]
-            for index in range(longest):
-                step([padded[key][index] == "1" for key in order])
-                for key, (scale, good, bad) in zip(order, mode.value(states)):
-                    expected = models[key][index]
-                    where = (key, index, scale, good, bad, expected)
-                    self.assertEqual(scale.tobytes(), expected[0].tobytes(), where)
-                    self.assertEqual((good, bad), expected[1:], where)
-
     @parameterized.parameters(*modes.ALL)
     def test_one_run_moves_the_state_by_exactly_one_step(self, name):
         # Growth at every other step and decay at every third: had one variable been read after
         # another was assigned, some of the 200 steps would take the wrong turn.
         arguments = (2.0**20, 2, 2, 2, 0.5)
         flags = np.random.RandomState(7).rand(200) < 0.6
+        model = numpy_model.ExponentialModel(*arguments)
         with modes.entered(name) as mode:
             manager = contrib.ExponentialUpdateLossScaleManager(*arguments)
             step = mode.compile(manager.update_loss_scale, modes.scalar(tf.bool))
-            for flag, expected in zip(flags, exponential_model(flags, *arguments)):
+            for flag in flags:
                 step(flag)
-                self.assertEqual(tuple(mode.value(manager.variables())), expected)
+                model.step(flag)
+                self.assertEqual(tuple(mode.value(manager.variables())), model.state)
 
     def test_reference_variables_are_read_before_any_is_assigned(self):
         with modes.entered("graph_v1") as mode:
@@ -290,16 +210,20 @@ class ExponentialManagerTest(tf.test.TestCase, parameterized.TestCase):
             manager = contrib.ExponentialUpdateLossScaleManager(8, 1)
 
             def get():
-                scale = manager.get_loss_scale()
-                self.assertIsInstance(scale, tf.Tensor)
-                self.assertEqual((scale.dtype, scale.shape), (tf.float32, []))
-                return scale
+                scales = [
+                    manager.get_loss_scale(),
+                    contrib.FixedLossScaleManager(5).get_loss_scale(),
+                ]
+                for scale in scales:
+                    self.assertIsInstance(scale, tf.Tensor)
+                    self.assertEqual((scale.dtype, scale.shape), (tf.float32, []))
+                return scales
 
             get = mode.compile(get)
             update = mode.compile(manager.update_loss_scale, modes.scalar(tf.bool))
-            self.assertEqual(get(), 8.0)
+            self.assertAllEqual(get(), [8.0, 5.0])
             update(True)
-            self.assertEqual(get(), 16.0)
+            self.assertAllEqual(get(), [16.0, 5.0])
 
     @parameterized.parameters(*modes.ALL)
     def test_it_has_three_variables_that_are_not_trained(self, name):
@@ -327,17 +251,9 @@ class ExponentialManagerTest(tf.test.TestCase, parameterized.TestCase):
             )
             self.assertEqual(list(mode.value(variables)), [2.0**32, 0, 0])
             self.assertTrue(all(isinstance(variable, tf.Variable) for variable in variables))
-
-    @parameterized.parameters(*modes.GRAPH)
-    def test_in_graph_mode_its_variables_are_global_and_not_trainable_ones(self, name):
-        with modes.entered(name):
-            manager = contrib.ExponentialUpdateLossScaleManager(8.0, 2)
-            self.assertCountEqual(
-                [variable.op.name for variable in tf1.global_variables()],
-                [variable.op.name for variable in manager.variables()],
-            )
-            self.assertEmpty(tf1.trainable_variables())
-            self.assertEmpty(tf1.local_variables())
+            if name in modes.GRAPH:
+                self.assertLen(tf1.global_variables(), 3)
+                self.assertEmpty(tf1.trainable_variables() + tf1.local_variables())
 
     def _names_under_scopes(self, make):
         """Names of the variables of the managers that `make` makes under all sorts of scopes."""

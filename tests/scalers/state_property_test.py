@@ -63,9 +63,14 @@ class _Policy:
 
     def __init__(self, kind, inner):
         if kind.startswith("dynamic"):
-            self.policy = DynamicLossScale(64.0, 2, 2.0, min_loss_scale=0.5, max_loss_scale=512.0)
+            hysteresis = 2 if kind == "dynamic in mixed" else 1
+            self.policy = DynamicLossScale(
+                64.0, 2, 2.0, min_loss_scale=0.5, max_loss_scale=512.0, hysteresis=hysteresis
+            )
             self.variables = [self.policy.current_loss_scale, self.policy.good_steps]
-            self.new_model = lambda: DynamicModel(64.0, 2, 2.0, 0.5, 512.0)
+            if hysteresis > 1:
+                self.variables.append(self.policy.shrink_delay)
+            self.new_model = lambda: DynamicModel(64.0, 2, 2.0, 0.5, 512.0, hysteresis)
         else:
             self.policy = ExponentialUpdateLossScaleManager(64.0, 2, 2, 3.0, 0.8)
             self.variables = self.policy.variables()
@@ -146,7 +151,7 @@ class _World:
         """Every variable, an ordered dict by name."""
         found = collections.OrderedDict(weight=self.weight)
         for kind, held in self.policies.items():
-            for part, variable in zip(("scale", "good", "bad"), held.variables):
+            for part, variable in zip(("scale", "good", "bad or left"), held.variables):
                 found[f"{part} of {kind}"] = variable
         return found
 
@@ -161,8 +166,9 @@ class _World:
         """The expected values of `variables`."""
         # Each replica's gradient is 1.0, and they are added up.
         values = [np.float32(-LEARNING_RATE * self.count * applied)]
-        for model in models.values():
-            values.extend(model.state)
+        for kind, model in models.items():
+            state = (*model.state, getattr(model, "left", None))
+            values.extend(state[: len(self.policies[kind].variables)])
         return collections.OrderedDict(zip(self.variables(), values))
 
 
@@ -207,7 +213,13 @@ class StatePropertyTest(parameterized.TestCase, tf.test.TestCase):
             st.tuples(st.sampled_from(ways), st.one_of(_FINE, _FACTORS)), min_size=1, max_size=8
         )
 
+        # Hysteresis in each way: a count that is used up, growth, one that growth has set back.
+        hysteresis = [way for way in ways if way[0] == "dynamic in mixed"]
+        finite = itertools.cycle((False, False, True, True, False, True, False, True, True))
+        example = [(way, [1.0 if next(finite) else NAN, 1.0, 1.0, 1.0]) for way in 2 * hysteresis]
+
         @hypothesis.settings(max_examples=examples)
+        @hypothesis.example(example)
         @hypothesis.given(steps)
         def check(sequence):
             models = built.reset()

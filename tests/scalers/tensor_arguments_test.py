@@ -6,7 +6,7 @@ import numpy as np
 import tensorflow as tf
 from absl.testing import parameterized
 
-from tests import modes, originals, stepping
+from tests import modes, numpy_model, originals, stepping
 from tf_lossscale_compat import DynamicLossScale, FixedLossScaleManager
 from tf_lossscale_compat import loss_scale as loss_scale_lib
 from tf_lossscale_compat.contrib import mixed_precision
@@ -56,20 +56,16 @@ def _scales(mode, namespace, kind):
 
 
 def _expected():
-    scale, good, bad, scales = np.float32(8), 0, 0, []
+    model = numpy_model.ExponentialModel(8.0, 2, 2, 3.0, 0.7)
     for finite in FLAGS:
-        good, bad = (good + 1, bad) if finite else (0, bad + 1)
-        if good == 2 or bad == 2:
-            good, bad, ratio = 0, 0, np.float32(3.0 if good == 2 else 0.7)
-            scale = max(np.float32(1), scale * ratio)
-        scales.append(scale)
-    return scales
+        model.step(finite)
+        yield model.state[0]
 
 
 class TensorArgumentsTest(parameterized.TestCase, tf.test.TestCase):
     @parameterized.parameters(*itertools.product(modes.ALL, sorted(KINDS)))
     def test_a_manager_takes_them(self, mode, kind):
-        self.assertEqual(_scales(mode, mixed_precision, kind), _expected())
+        self.assertEqual(_scales(mode, mixed_precision, kind), list(_expected()))
 
     @parameterized.parameters(*itertools.product(("graph_v1", "graph_v2", "eager"), sorted(KINDS)))
     def test_numbers_are_the_originals(self, mode, kind):

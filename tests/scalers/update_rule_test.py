@@ -140,103 +140,6 @@ class UpdateRuleTest(parameterized.TestCase, tf.test.TestCase):
 
             check()
 
-    @parameterized.parameters(*stepping.STATELESS)
-    def test_exponential_with_python_parameters(self, mode):
-        """As the managers call it: parameters are Python numbers, constants in a graph."""
-
-        examples = 20 if mode == "eager" else 4
-
-        @hypothesis.settings(max_examples=examples)
-        @hypothesis.given(scales, periods, periods, ratios, ratios, flags)
-        def check(scale, incr_every, decr_every, incr_ratio, decr_ratio, finite_flags):
-            parameters = (incr_every, decr_every, incr_ratio, decr_ratio)
-            model = ExponentialModel(scale, *parameters)
-
-            def rule(*arguments):
-                return _exponential(*(arguments + parameters))
-
-            caller = mode.compile(rule, *_EXPONENTIAL_SPECS)
-            self._follow(caller, model, (), finite_flags)
-
-        with stepping.entered(mode) as mode:
-            check()
-
-    @parameterized.parameters(*stepping.STATELESS)
-    def test_dynamic_with_python_parameters(self, mode):
-        """As the loss scale calls it; a graph may divide by multiplying with the reciprocal."""
-
-        examples = 20 if mode == "eager" else 4
-
-        @hypothesis.settings(max_examples=examples)
-        @hypothesis.given(scales, periods, ratios, st.sampled_from([None, F32_MAX]), flags)
-        def check(scale, period, multiplier, high, finite_flags):
-            model = DynamicModel(scale, period, multiplier, 1.0, high)
-
-            def rule(*arguments):
-                return _dynamic(*(arguments + (period, multiplier, 1.0, high)))
-
-            caller = mode.compile(rule, *_DYNAMIC_SPECS)
-            for finite in finite_flags:
-                scale, good = caller(*(model.state + (finite,)))
-                other = DynamicModel(model.state[0], period, multiplier, 1.0, high)
-                with np.errstate(over="ignore", under="ignore"):
-                    other.step(finite, model.state[0] * (F32(1) / F32(multiplier)))
-                model.step(finite)
-                allowed = {_bits(model.state[0])}
-                if mode.name != "eager":
-                    allowed.add(_bits(other.state[0]))
-                if model.state[0] < TINY:
-                    return
-                self.assertIn(_bits(scale), allowed, (scale, model.state))
-                self.assertEqual(good, model.state[1])
-
-        with stepping.entered(mode) as mode:
-            check()
-
-    @parameterized.parameters("graph_v2", "eager")
-    def test_exponential_stays_within_its_bounds(self, mode):
-        """1 <= scale <= float32's maximum, counters below periods, if ratios grow and shrink."""
-        with stepping.entered(mode) as mode:
-            specs = _EXPONENTIAL_SPECS + _specs(np.int32, np.int32, *[np.float32] * 3)
-            caller = mode.compile(_exponential, *specs)
-
-            @hypothesis.settings(max_examples=40)
-            @hypothesis.given(scales, periods, periods, growths, _floats(1e-30, 1), flags)
-            def check(scale, incr_every, decr_every, incr_ratio, decr_ratio, finite_flags):
-                state = (F32(scale), 0, 0)
-                parameters = (incr_every, decr_every, incr_ratio, decr_ratio)
-                parameters += (largest_of(incr_ratio),)
-                for finite in finite_flags:
-                    state = caller(*state, finite, *parameters)
-                    self.assertBetween(state[0], 1, F32_MAX)
-                    self.assertBetween(state[1], 0, max(incr_every - 1, 0))
-                    self.assertBetween(state[2], 0, max(decr_every - 1, 0))
-
-            check()
-
-    @parameterized.parameters("graph_v2", "eager")
-    def test_dynamic_stays_within_its_bounds(self, mode):
-        with stepping.entered(mode) as mode:
-            specs = _DYNAMIC_SPECS + _specs(np.int64, *[np.float32] * 4)
-            caller = mode.compile(_dynamic, *specs)
-
-            @hypothesis.settings(max_examples=40)
-            @hypothesis.given(
-                st.tuples(*[_floats(1e-30, F32_MAX)] * 3).map(sorted), periods, ratios, flags
-            )
-            def check(bounds, period, multiplier, finite_flags):
-                low, scale, high = bounds
-                state = (F32(scale), 0)
-                largest = largest_of(multiplier)
-                for finite in finite_flags:
-                    state = caller(*state, finite, period, multiplier, low, high, largest)
-                    self.assertLessEqual(state[0], F32(high))
-                    if multiplier >= 1:  # Below 1, growth takes it down, as in r2.0 without end.
-                        self.assertGreaterEqual(state[0], F32(low))
-                    self.assertBetween(state[1], 0, max(period - 1, 0))
-
-            check()
-
     @hypothesis.settings(max_examples=300)
     @hypothesis.given(st.one_of(ratios, _floats(float(TINY), F32_MAX)))
     def test_the_largest_to_grow_is_the_last_whose_product_is_finite(self, ratio):
@@ -281,16 +184,6 @@ class UpdateRuleTest(parameterized.TestCase, tf.test.TestCase):
             self.assertIsNone(max_scale_before_overflow(2.0))
 
     @parameterized.parameters(*stepping.STATELESS)
-    def test_growth_beyond_float32_keeps_the_scale_and_resets_the_counters(self, mode):
-        with stepping.entered(mode) as mode:
-            exponential = mode.compile(
-                lambda s, g, b, f: _exponential(s, g, b, f, 2, 9, 2, 0.5), *_EXPONENTIAL_SPECS
-            )
-            dynamic = mode.compile(lambda s, g, f: _dynamic(s, g, f, 2, 2.0, 1.0), *_DYNAMIC_SPECS)
-            self.assertEqual(tuple(exponential(2.0**127, 1, 5, True)), (2.0**127, 0, 0))
-            self.assertEqual(tuple(dynamic(2.0**127, 1, True)), (2.0**127, 0))
-
-    @parameterized.parameters(*stepping.STATELESS)
     def test_counters_reach_the_largest_period(self, mode):
         with stepping.entered(mode) as mode:
             last, period = INT32_MAX - 1, INT32_MAX
@@ -308,17 +201,6 @@ class UpdateRuleTest(parameterized.TestCase, tf.test.TestCase):
             )
             self.assertEqual(tuple(dynamic(8, period - 2, True)), (8, period - 1))
             self.assertEqual(tuple(dynamic(8, period - 1, True)), (16, 0))
-
-    def test_keeps_dtypes_and_shapes(self):
-        with tf.Graph().as_default():
-            state = _exponential(
-                *_tensors([8, 0, 0], _EXPONENTIAL_TYPES), tf.constant(True), 2, 2, 2, 0.8
-            )
-            self.assertEqual([part.dtype for part in state], [tf.float32, tf.int32, tf.int32])
-            self.assertEqual([part.shape.rank for part in state], [0, 0, 0])
-            state = _dynamic(*_tensors([8, 0], _DYNAMIC_TYPES), tf.constant(True), 2, 2.0, 1.0)
-            self.assertEqual([part.dtype for part in state], [tf.float32, tf.int64])
-            self.assertEqual([part.shape.rank for part in state], [0, 0])
 
     def test_selects_instead_of_branching(self):
         """No conditional, no variable: the same ops serve XLA and any replica."""

@@ -10,8 +10,7 @@ from unittest import mock
 import numpy as np
 from absl.testing import absltest, parameterized
 
-import tf_lossscale_compat
-from tests import forks, modes
+from tests import forks, modes, processes
 from tf_lossscale_compat._tools import cli, demo
 
 FLOAT32 = "float32"
@@ -224,11 +223,10 @@ class CommandTest(absltest.TestCase):
             "print('new modules:', *sorted(set(sys.modules) - before))\n"
             "sys.exit(code)"
         )
-        package = os.path.dirname(os.path.abspath(tf_lossscale_compat.__file__))
         picture, logs = os.path.join(folder, "a.png"), os.path.join(folder, "logs")
         status, out, err = forks.run(
             ["-c", program, "demo", "--steps", "3", "--plot", picture, "--logdir", logs],
-            dict(os.environ, PYTHONPATH=os.path.dirname(package), PYTHONIOENCODING="utf-8"),
+            processes.environment(PYTHONIOENCODING="utf-8"),
             os.getcwd(),
             240,
         )

@@ -1,0 +1,207 @@
+"""Sources before and after `tf-lossscale migrate`; most of them are in the folder `cases`.
+
+There "# " begins a case, and "#" another one of the same title. Of a case's lines, those with "-"
+are only before, and those with "+" only after; "!" tells, at the end, what is left to a person: the
+place before, and a part of the message.
+"""
+
+import pathlib
+import re
+import sys
+from unittest import mock
+
+import pytest
+from absl.testing import absltest, parameterized
+
+pytest.importorskip("libcst", reason="the migration tool needs LibCST (Python 3.9 or newer)")
+
+from tf_lossscale_compat.migrate import _command
+
+LOSS_SCALES = ("LossScale", "FixedLossScale", "DynamicLossScale")
+OPTIMIZERS = (
+    "MixedPrecisionLossScaleOptimizer",
+    "enable_mixed_precision_graph_rewrite",
+    "disable_mixed_precision_graph_rewrite",
+)
+MANAGERS = ("LossScaleManager", "FixedLossScaleManager", "ExponentialUpdateLossScaleManager")
+NAMES = {
+    # Namespace in TensorFlow: the one here, and its members.
+    "contrib.mixed_precision": ("contrib.mixed_precision", (*MANAGERS, "LossScaleOptimizer")),
+    "train.experimental": ("train.experimental", LOSS_SCALES + OPTIMIZERS),
+    "mixed_precision": ("train.experimental", LOSS_SCALES + OPTIMIZERS),
+    "mixed_precision.experimental": ("mixed_precision.experimental", LOSS_SCALES),
+}
+
+CONTRIB = "tf.contrib.mixed_precision"
+
+
+def cases():
+    for path in sorted(pathlib.Path(__file__).with_name("cases").glob("*.diff")):
+        parts = re.split("^#", path.read_text(encoding="utf-8"), flags=re.MULTILINE)[1:]
+        for number, part in enumerate(parts):
+            title, _, lines = part.partition("\n")
+            yield f"_{path.stem}_{number}{title}", (lines.rstrip() + "\n").splitlines(keepends=True)
+
+
+class RewriteTestCase(parameterized.TestCase):
+    """Every result is migrated again, which must change nothing."""
+
+    def migrate(self, before):
+        """Returns the new text and what is left to a person."""
+        first = _command.migrate_bytes(before.encode(), notebook=False)
+        compile(first.new, "result", "exec")
+        again = _command.migrate_bytes(first.new, notebook=False)
+        self.assertEqual(again.new, first.new, "a second run changed it again")
+        messages = [[each.message for each in run.result.findings] for run in (again, first)]
+        self.assertEqual(*messages)
+        self.assertEmpty(first.result.failures)
+        return first.new.decode(), first.result.findings
+
+
+class RewritesTest(RewriteTestCase):
+    @parameterized.named_parameters(*cases())
+    def test_case(self, lines):
+        source = [line for line in lines if line[0] != "!"]
+        before, after = [
+            "".join(line[1:] or line for line in source if line[0] != other) for other in "+-"
+        ]
+        text, findings = self.migrate(before)
+        self.assertEqual(text, after)
+        wanted = [line.rstrip("\n").split(" ", 2)[1:] for line in lines if line[0] == "!"]
+        places = [f"{finding.line}:{finding.column}" for finding in findings]
+        self.assertEqual(places, [place for place, _ in wanted], findings)
+        for finding, (_, part) in zip(findings, wanted):
+            self.assertIn(part, finding.message)
+
+    @parameterized.parameters(
+        ("import tensorflow as tf", "tf"),
+        ("import tensorflow", "tensorflow"),
+        ("import tensorflow", "tensorflow.compat.v1"),
+        ("import tensorflow as tf", "tf.compat.v2"),
+        ("import tensorflow as tf", "tf.compat.v1.compat.v1"),
+        ("import tensorflow.compat.v1 as tf", "tf"),
+        ("import tensorflow.compat.v2 as tf", "tf"),
+        ("from tensorflow.compat import v1 as tf1", "tf1"),
+    )
+    def test_each_name_whatever_tensorflow_is_called(self, statement, tf):
+        before, after = [statement], [statement, "import tf_lossscale_compat"]
+        for old, (new, members) in NAMES.items():
+            for name in members:
+                before.append(f"x = {tf}.{old}.{name}(2**15), {tf}.float16")
+                after.append(f"x = tf_lossscale_compat.{new}.{name}(2**15), {tf}.float16")
+        self.assertEqual(self.migrate("\n".join(before)), ("\n".join(after), []))
+
+    def test_what_a_lazy_import_brings_is_there_when_it_runs(self):
+        before = "def load():\n  global tf\n  import tensorflow as tf\n"
+        before += "def make():\n  return tf.train.experimental.FixedLossScale\n"
+        namespace = {}
+        with mock.patch.dict(sys.modules, tensorflow=mock.Mock(), tf_lossscale_compat=mock.Mock()):
+            exec(self.migrate(before)[0], namespace)
+            namespace["load"]()
+            ours = sys.modules["tf_lossscale_compat"].train.experimental.FixedLossScale
+            self.assertIs(namespace["make"](), ours)
+
+    @parameterized.parameters(
+        "def f():\n  tf = None\n  def g():\n    nonlocal tf\n    import tensorflow as tf\n"
+        "  g()\n  tf.train.experimental.FixedLossScale(8)\n",
+        "def f():\n  global contrib\n  from tensorflow import contrib\n\n"
+        "def g():\n\n  contrib.mixed_precision.FixedLossScaleManager(8)\n",
+    )
+    def test_other_imports_for_others_are_reported(self, before):
+        text, (*_, finding) = self.migrate(before)
+        self.assertEqual((text, finding.line), (before, 7))
+        self.assertIn("is imported by a function for others", finding.message)
+
+    def test_an_import_at_the_end_of_a_file_without_line_end(self):
+        text, _ = self.migrate(
+            "x = lambda: (tf.train.experimental.LossScale, tf)\nimport tensorflow as tf"
+        )
+        self.assertEndsWith(text, "\nimport tensorflow as tf\nimport tf_lossscale_compat")
+
+    @parameterized.parameters("\n", "\r\n", "\r")
+    def test_what_was_looked_at_is_one_line_whatever_ends_it(self, end):
+        lines = ["import tensorflow as tf", "tf.contrib.eager  # tf-lossscale: checked"]
+        _, (finding,) = self.migrate(end.join([*lines, "tf.contrib.eager"]))
+        self.assertEqual(finding.line, 3)
+
+
+class WarningsTest(RewriteTestCase):
+    """Rewrites that yet need a look before training."""
+
+    def findings(self, source):
+        text, findings = self.migrate(f"import tensorflow as tf\n{source}tf.nn\n")
+        self.assertIn("tf_lossscale_compat", text)
+        return [(finding.line, finding.message) for finding in findings]
+
+    def check_one(self, source, line, part):
+        ((found, message),) = self.findings(source)
+        self.assertEqual(found, line)
+        self.assertIn(part, message)
+
+    @parameterized.parameters(
+        (f"{CONTRIB}.LossScaleOptimizer(o, m)", "tf.gradients(loss, v)"),
+        ("tf.train.experimental.MixedPrecisionLossScaleOptimizer(o, 8)", "tf.gradients(loss, v)"),
+        ("tf.keras.mixed_precision.LossScaleOptimizer(o)", "tape.gradient(loss, v)"),
+    )
+    def test_nothing_is_scaled(self, made, gradients):
+        source = f"opt = {made}\ngrads = {gradients}\nopt.apply_gradients(zip(grads, v))\n"
+        self.check_one(source, 2, "nothing in this file scales a loss")
+
+    @parameterized.parameters(
+        "opt.compute_gradients(loss)",
+        "opt.minimize(loss)",
+        "opt.get_scaled_loss(loss)",
+        "m.get_loss_scale() * loss",
+        "opt.loss_scale * loss",
+        "loss_scale() * loss",
+    )
+    def test_something_is_scaled(self, line):
+        source = f"opt = {CONTRIB}.LossScaleOptimizer(o, m)\ngrads = tf.gradients(loss, v)\n"
+        self.assertEmpty(self.findings(f"{source}opt.apply_gradients(grads)\n{line}\n"))
+        # Who makes the optimizer need not be who uses it.
+        self.assertEmpty(self.findings(source))
+
+    @parameterized.parameters(
+        (f"{CONTRIB}.ExponentialUpdateLossScaleManager(2**32, 1000)", "4294967296"),
+        (f"{CONTRIB}.ExponentialUpdateLossScaleManager(init_loss_scale=2.0 ** 17)", "131072"),
+        (f"{CONTRIB}.FixedLossScaleManager(1 << 16)", "65536"),
+        ("tf.train.experimental.DynamicLossScale(65505)", "65505"),
+        ("tf.keras.mixed_precision.LossScaleOptimizer(o, True, 1e5)", "100000"),
+        ("tf.keras.mixed_precision.LossScaleOptimizer(o, initial_scale=4 * 65504)", "262016"),
+    )
+    def test_scale_above_float16(self, made, scale):
+        self.check_one(f"x = tf.float16\n{made}\n", 3, f"begins at {scale}, above 65504")
+        self.assertEmpty(self.findings(f"x = tf.float32\n{made}\n"))
+
+    def test_scales_that_float16_holds_or_nobody_knows(self):
+        made = (
+            f"{CONTRIB}.ExponentialUpdateLossScaleManager(2**15, 1000)\n"
+            f"{CONTRIB}.ExponentialUpdateLossScaleManager(FLAGS.scale, 2**32)\n"
+            f"{CONTRIB}.FixedLossScaleManager(*a, 2**32)\n"
+            f"{CONTRIB}.FixedLossScaleManager(10**10**10)\n"
+            "tf.train.experimental.DynamicLossScale(increment_period=100000)\n"
+            "tf.keras.mixed_precision.LossScaleOptimizer(o)\n"
+        )
+        self.assertEmpty(self.findings(f"x = tf.float16\n{made}"))
+
+    @parameterized.parameters(
+        "if tf2:\n    raise RuntimeError('no')\n",
+        "if not IS_TF_2: print()\nelse: raise RuntimeError('no')\n",
+        "if tf.__version__ >= '2': raise ImportError\n",
+        "if tf.VERSION.startswith('2'):\n    print(1)\n    sys.exit(1)\n",
+        "if not hasattr(tf, 'contrib'): raise ImportError\n",
+        "assert not is_tf2(), 'no'\n",
+        "assert tf.__version__.startswith('1.')\n",
+    )
+    def test_guards(self, guard):
+        made = f"x = {CONTRIB}.FixedLossScaleManager(8)\n"
+        self.check_one(f"{made}{guard}", 3, "let the version pass that you go to")
+
+    def test_no_guards(self):
+        lines = "if tf2:\n    x = 1\nif steps < 0: raise ValueError\n"
+        lines += "if tf2:\n    def f(): raise ValueError\n"
+        self.assertEmpty(self.findings(f"x = {CONTRIB}.FixedLossScaleManager(8)\n{lines}"))
+
+
+if __name__ == "__main__":
+    absltest.main()
