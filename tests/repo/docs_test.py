@@ -6,12 +6,14 @@ A block stands alone unless a comment on the line before its fence says otherwis
     <!-- test: tf<2 -->            runs on these TensorFlow versions only (`tf>=1.15,<2` too)
 
 Without a version, a block runs wherever execution is eager from the start: on every TensorFlow 2.
+Where Horovod is not installed, what is in tests/programs/stand_ins stands in for it.
 Blocks switch eager execution off and set policies, so each runs in a fork; plugins of pytest that
 execute Markdown run all in pytest's own process.
 """
 
 import ast
 import collections
+import os
 import pathlib
 import re
 import subprocess
@@ -79,6 +81,8 @@ class BlocksTest(parameterized.TestCase):
         if not packaging.specifiers.SpecifierSet(versions).contains(tf.__version__, True):
             self.skipTest(f"the page says: for TensorFlow {versions}")
         environment = processes.environment(MPLBACKEND="Agg")
+        # It has no __init__.py, so Python takes an installed package of the same name before it.
+        environment["PYTHONPATH"] += os.pathsep + str(processes.PROGRAMS / "stand_ins")
         with tempfile.TemporaryDirectory() as folder:
             # From a file, since AutoGraph reads functions' source.
             program = processes.write(folder, "block.py", source)
