@@ -126,6 +126,14 @@ class PagesTest(absltest.TestCase):
             expected = rows if document == "README.md" else []
             self.assertEqual([row for row in rows if row in text], expected, document)
 
+    def test_every_session_of_nox_has_a_line(self):
+        noxfile = (ROOT / "noxfile.py").read_text(encoding="utf-8")
+        rows = "".join(re.findall(r"(?m)^\| `nox -s .*$", TEXTS["CONTRIBUTING.md"]))
+        names = re.findall(r"(?m)^@nox.session\b(?:[^)]|\)(?!\n\n))*?^def (\w+)\(", noxfile)
+        self.assertGreater(len(names), 8)
+        for name in names:
+            self.assertRegex(rows, rf"nox -s [^`]*\b{name}\b", name)
+
     def test_every_example_is_on_the_page(self):
         files = [path.name for path in (ROOT / "examples").glob("*.py")]
         page = TEXTS["docs/examples.md"]
