@@ -84,7 +84,18 @@ def _break_names(app, pagename, templatename, context, doctree):
         )
 
 
+def _index_for_search(app, docname, source):
+    # What else users call a symptom: entries of an index, which the search knows and no page shows.
+    # The mark of main entries, "!", puts them before hits in the text.
+    source[0] = re.sub(
+        r"<!-- search: (.+) -->",
+        lambda match: "```{index} ! " + match.group(1).replace(", ", ", ! ") + "\n```",
+        source[0],
+    )
+
+
 def setup(app):
-    """Connects what is done to signatures and to pages."""
+    """Connects what is done to sources, to signatures and to pages."""
+    app.connect("source-read", _index_for_search)
     app.connect("autodoc-process-signature", _of_constructor)
     app.connect("html-page-context", _break_names)

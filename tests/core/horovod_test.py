@@ -9,7 +9,7 @@ import importlib.util
 import json
 import os
 import pathlib
-import shutil
+import re
 import signal
 import subprocess
 import sys
@@ -23,6 +23,7 @@ from absl.testing import absltest, parameterized
 from tests import processes
 
 PROGRAM = processes.PROGRAMS / "horovod_ranks.py"
+DOCS = pathlib.Path(__file__).resolve().parents[2] / "docs"
 LIMIT_SECONDS = 900
 REFUSED = {
     # Of these the gradients of several steps are added up that were scaled differently,
@@ -32,17 +33,15 @@ REFUSED = {
 }
 
 
-@functools.lru_cache(maxsize=None)
-def outcomes(ranks):
-    """Returns what each rank wrote, a list of {case: result}."""
+def run(ranks, *arguments):
+    """Runs a program in so many processes of Horovod; fails with what they wrote."""
     environment = processes.environment(
         PATH=os.path.dirname(sys.executable) + os.pathsep + os.environ["PATH"]
     )
-    folder = tempfile.mkdtemp()
     command = ["horovodrun", "-np", str(ranks), "-H", f"localhost:{ranks}", "--gloo"]
-    with open(os.path.join(folder, "log"), "w+b") as log:
+    with tempfile.TemporaryFile() as log:
         process = subprocess.Popen(
-            [*command, sys.executable, str(PROGRAM), folder],
+            [*command, sys.executable, *arguments],
             env=environment,
             stdin=subprocess.DEVNULL,
             stdout=log,
@@ -58,10 +57,15 @@ def outcomes(ranks):
         log.seek(0)
         if code != 0:
             raise AssertionError(log.read().decode(errors="replace")[-5000:])
-    paths = [pathlib.Path(folder) / f"{rank}.json" for rank in range(ranks)]
-    results = [json.loads(each.read_text(encoding="utf-8")) for each in paths]
-    shutil.rmtree(folder)
-    return results
+
+
+@functools.lru_cache(maxsize=None)
+def outcomes(ranks):
+    """Returns what each rank wrote, a list of {case: result}."""
+    with tempfile.TemporaryDirectory() as folder:
+        run(ranks, str(PROGRAM), folder)
+        paths = [pathlib.Path(folder) / f"{rank}.json" for rank in range(ranks)]
+        return [json.loads(each.read_text(encoding="utf-8")) for each in paths]
 
 
 @absltest.skipIf(
@@ -102,6 +106,13 @@ class RanksTest(parameterized.TestCase):
                 states["right"] += 1
         print(f"{ranks} ranks: {states}")
         self.assertGreater(states["right"], 0.7 * enough)
+
+    @parameterized.parameters(1, 2)
+    def test_the_page_on_accumulation(self, ranks):
+        text = (DOCS / "accumulation.md").read_text(encoding="utf-8")
+        (block,) = re.findall(r"```python\n(import horovod.*?)```", text, re.DOTALL)
+        with tempfile.TemporaryDirectory() as folder:
+            run(ranks, processes.write(folder, "block.py", block))
 
 
 if __name__ == "__main__":

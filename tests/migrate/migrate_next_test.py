@@ -86,11 +86,24 @@ class NewerVersionsTest(parameterized.TestCase):
         for path in ("'x.h5'", '"x"', "f'{x}.h5'", "filepath='x.h5'"):
             (finding,) = findings(f"{HEAD}model.save_weights({path})")
             self.assertEqual((finding.line, finding.column), (LINE, 20))
-            self.assertIn("on Keras 3 let the path end in `.weights.h5`", finding.message)
+            self.assertStartsWith(finding.message, "`save_weights`: on Keras 3 let the path end in")
             self.assertEmpty(findings(f"{HEAD}model.save_weights({path})", (2, 15)))
         for path in ("'x.weights.h5'", '"x.weights.h5"', "path", ""):
             self.assertEmpty(findings(f"{HEAD}model.save_weights({path})"))
         self.assertEmpty(findings(f"{HEAD}model.save('x.h5')"))
+
+    def test_models_that_leave_build_to_keras(self):
+        text = HEAD + "class Net(tf.keras{}Model):\n    {}\nmodel = Net()\nmodel.build({})\n"
+        for base in (".", ".models."):
+            for shape in ("(None, 8)", "[None, 8]", "input_shape=(None, 8)"):
+                (finding,) = findings(text.format(base, "pass", shape))
+                self.assertEqual((finding.line, finding.column), (LINE + 3, 1))
+                self.assertStartsWith(finding.message, "`model.build`: on Keras 3 it makes no")
+        self.assertEmpty(findings(text.format(".", "pass", "(None, 8)"), (2, 15)))
+        self.assertEmpty(findings(text.format(".", "pass", "")))
+        self.assertEmpty(findings(text.format(".", "pass", "model.trainable_variables")))
+        self.assertEmpty(findings(text.format(".", "def build(self, _): pass", "(None, 8)")))
+        self.assertEmpty(findings(f"{HEAD}model = tf.keras.Sequential()\nmodel.build((None, 8))"))
 
     def test_schedules(self):
         made = "tf.keras.mixed_precision.LossScaleOptimizer(o{})\n"

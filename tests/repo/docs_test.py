@@ -6,12 +6,14 @@ A block stands alone unless a comment on the line before its fence says otherwis
     <!-- test: tf<2 -->            runs on these TensorFlow versions only (`tf>=1.15,<2` too)
 
 Without a version, a block runs wherever execution is eager from the start: on every TensorFlow 2.
+Where Horovod is not installed, what is in tests/programs/stand_ins stands in for it.
 Blocks switch eager execution off and set policies, so each runs in a fork; plugins of pytest that
 execute Markdown run all in pytest's own process.
 """
 
 import ast
 import collections
+import os
 import pathlib
 import re
 import subprocess
@@ -79,6 +81,8 @@ class BlocksTest(parameterized.TestCase):
         if not packaging.specifiers.SpecifierSet(versions).contains(tf.__version__, True):
             self.skipTest(f"the page says: for TensorFlow {versions}")
         environment = processes.environment(MPLBACKEND="Agg")
+        # It has no __init__.py, so Python takes an installed package of the same name before it.
+        environment["PYTHONPATH"] += os.pathsep + str(processes.PROGRAMS / "stand_ins")
         with tempfile.TemporaryDirectory() as folder:
             # From a file, since AutoGraph reads functions' source.
             program = processes.write(folder, "block.py", source)
@@ -122,6 +126,12 @@ class PagesTest(absltest.TestCase):
 
 
 class TroubleshootingTest(absltest.TestCase):
+    def test_every_symptom_is_found_by_other_words(self):
+        symptoms, _, _ = TEXTS["docs/troubleshooting.md"].partition("## Error messages")
+        headings = re.findall(r"(?m)^## (.*)\n\n(<!-- search: .+ -->)?", symptoms)
+        self.assertGreater(len(headings), 10)
+        self.assertEqual([title for title, words in headings if not words], [])
+
     def test_the_messages_are_the_packages(self):
         _, _, rest = TEXTS["docs/troubleshooting.md"].partition("<!-- messages of this package -->")
         table = rest.split("\n\n")[1].splitlines()[2:]

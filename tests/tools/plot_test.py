@@ -313,9 +313,14 @@ class CommandTest(FolderTest):
         scales(1, float("nan"), -1),
     )
     def test_nothing_to_draw(self, *events):
+        os.mkdir(self.path("other"))
         if events:
             write(self.path("other"), *events)
         message = f"{self.path('other')!r} has no finite {SCALE!r} above zero"
+        self.assertIn(message, self.failed(self.logs, self.path("other")))
+
+    def test_a_folder_that_does_not_exist(self):
+        message = f"{self.path('other')!r} does not exist"
         self.assertIn(message, self.failed(self.logs, self.path("other")))
 
     def test_records_that_are_no_events(self):

@@ -45,6 +45,7 @@ def _newest(logs, tag):
 def read(logdirs: list[str]) -> dict[str, Any]:
     """Returns {run: {tag: [(step, value)]}} of all folders in these that have a loss scale."""
     from tensorboard.backend.event_processing import io_wrapper, plugin_event_accumulator
+    from tensorboard.compat import tf
 
     sizes = {"size_guidance": {"tensors": 1}, "tensor_size_guidance": {"scalars": MOST_POINTS}}
     runs = {}
@@ -58,6 +59,8 @@ def read(logdirs: list[str]) -> dict[str, Any]:
                     runs[folder], found = points, True
         except Exception as error:
             raise ValueError(f"cannot read {logdir!r}: {error or type(error).__name__}") from error
+        if not found and not tf.io.gfile.exists(logdir):
+            raise ValueError(f"{logdir!r} does not exist")
         if not found:
             raise ValueError(f"{logdir!r} has no finite {_summary_tags.SCALE!r} above zero")
     return runs

@@ -72,6 +72,9 @@ _STABLE = {
 }
 _OLDER_NAME = re.compile(rf"{_KERAS}mixed_precision\.experimental\.({'|'.join(_STABLE)})\b")
 _OLD_STEP = re.compile(rb"\bdef (?:_resource_apply_\w+|get_updates|_create_slots)\b")
+_BUILD = re.compile(rb"\bdef build\b")
+_SHAPE = re.compile(r"(?:input_shape\s*=\s*)?[(\[]")
+_MODEL = r"(?:models\.)?Model$"
 _OPTIMIZER = r"optimizers\.[A-Z]\w+$"
 
 
@@ -98,7 +101,11 @@ def find(plan):
             elif re.fullmatch(methods, chain.names[-1]):
                 yield tree.start(argument), f"`{keyword}`: on Keras 3 {advice}"
             elif chain.names[-1] == "save_weights" and _PATH.search(tree.text(argument.value)):
-                yield tree.start(argument), "on Keras 3 let the path end in `.weights.h5`"
+                yield (
+                    tree.start(argument),
+                    "`save_weights`: on Keras 3 let the path end in `.weights.h5`",
+                )
+        yield from _builds(tree)
 
 
 def _advice(chain, tree):
@@ -111,6 +118,21 @@ def _advice(chain, tree):
     if chain.role == "base" and _of_keras(chain, _OPTIMIZER) and _OLD_STEP.search(tree.source):
         return "write the methods `build` and `update_step` in place of this class's old ones"
     return next((each for name, each in _NAMES.items() if _of_keras(chain, name + r"\b")), None)
+
+
+def _builds(tree):
+    """Yields calls such as `model.build((None, 8))` of models that leave `build` to Keras."""
+    models = [chain for chain in tree.chains if chain.role == "base" and _of_keras(chain, _MODEL)]
+    if not models or _BUILD.search(tree.source):
+        return
+    for chain, call in tree.calls:
+        if chain.names[-1] == "build" and call.args and _SHAPE.match(tree.text(call.args[0])):
+            yield (
+                tree.start(chain.nodes[0]),
+                f"`{chain.text}`: on Keras 3 it makes no variables of a model without a method"
+                " `build`, so a list of copies is empty: call the model once instead, as in"
+                " `model(tf.zeros([1, 8]))`",
+            )
 
 
 def _of_keras(chain, pattern):
