@@ -7,6 +7,7 @@ from absl.testing import absltest
 from tests import keras_homes, modes, originals
 from tf_lossscale_compat.keras import mixed_precision
 
+tf1 = tf.compat.v1
 GRADIENTS = [1.0, 2.0, np.inf, 1.0, 0.5, np.nan, 0.25, 1.0]
 
 
@@ -209,6 +210,42 @@ class KerasHabitsTest(modes.EagerTestCase):
             values = [home.numpy(variable).tolist() for variable in variables]
             # Those of tf.keras' families are the inner optimizer's alone, as with Keras' own.
             self.assertEqual(7 in values, home.kind == "keras3")
+
+    @keras_homes.each(kind="v2")
+    def test_names_of_variables_that_a_graphs_step_makes(self, home):
+        # `tf.compat.v1.train.Saver` finds them in checkpoints by their names.
+        def names(own, version):
+            with tf.Graph().as_default(), modes.control_flow(version):
+                weight = tf1.get_variable("weight", initializer=1.0, use_resource=True)
+                tf.cond(tf.equal(weight, 1.0), tf.no_op, tf.no_op)  # Of the user's, numbered first.
+                opt = make(home, own, home.Adam(0.125))
+                opt.apply_gradients(zip(opt.get_gradients(2.0 * weight, [weight]), [weight]))
+                return sorted(variable.op.name for variable in tf1.global_variables())
+
+        for version in (1, 2):
+            ours = names(False, version)
+            if version == 1 and keras_homes.VERSION >= (2, 0):
+                self.assertIn("cond_2/Adam/iter", ours)  # The scale's own conditional is cond_1.
+            self.assertEqual(ours, names(True, version))
+
+    @keras_homes.each(kind="v2")
+    def test_names_of_variables_that_a_functions_step_makes(self, home):
+        def names(own):
+            weight, opt = tf.Variable(1.0, name="weight"), make(home, own, home.Adam(0.125))
+
+            @tf.function(autograph=False)
+            def step():
+                with tf.GradientTape() as tape:
+                    loss = opt.get_scaled_loss(2.0 * weight)
+                grads = opt.get_unscaled_gradients(tape.gradient(loss, [weight]))
+                opt.apply_gradients(zip(grads, [weight]))
+
+            step()
+            return [variable.name for variable in home.variables(opt)]
+
+        if not own_is_used_likewise(home):
+            self.skipTest("that Keras' own class is used otherwise")
+        self.assertEqual(names(False), names(True))
 
     @keras_homes.each()
     def test_is_an_instance_of_that_keras_own(self, home):

@@ -15,6 +15,7 @@ class OptimizerV2(_shared.WrapsTFKeras):
     """Mixed into that Keras' `LossScaleOptimizer`, or into `OptimizerV2` where it has none."""
 
     _is_legacy = True
+    _graph_form = _step.GraphForm(scale_first=True)
     _aggregates_by = (
         ("_transform_unaggregated_gradients", "_aggregate_gradients"),
         "experimental_aggregate_gradients",

@@ -56,6 +56,8 @@ class LossScaling(_MixedIntoKeras):
     # True if that Keras' `apply_gradients` takes scaled gradients; the rule of `_calls` needs it.
     _scaled_unless_asked = False
 
+    _graph_form = _step.GraphForm()
+
     def _adopt(self, inner_optimizer, loss_scale):
         """Remembers both; a family calls it at the place that its own constructor needs."""
         # Past every __setattr__ of a family: checkpoints are to find these under one name each.
@@ -306,6 +308,7 @@ class LossScaling(_MixedIntoKeras):
             step,
             called=called,
             unscaling=unscaling,
+            form=self._graph_form,
             unaggregated=unaggregated,
         )
 
