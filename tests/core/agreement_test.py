@@ -13,7 +13,7 @@ from unittest import mock
 import numpy as np
 import pytest
 import tensorflow as tf
-from absl.testing import absltest, parameterized
+from absl.testing import parameterized
 
 import tf_lossscale_compat
 from tests import forks, keras_homes, modes
@@ -528,7 +528,3 @@ class StandInTest(modes.EagerTestCase):
         with self.assertRaisesRegex(ValueError, "backward_passes_per_step=2 .*fixed loss scale"):
             public(inner, loss_scale="dynamic")
         public(inner, loss_scale=8.0)
-
-
-if __name__ == "__main__":
-    absltest.main()

@@ -221,7 +221,3 @@ class CompiledTest(parameterized.TestCase, tf.test.TestCase):
                 for value in (1.0, 2.0, 3.0):
                     self.assertAllEqual(function([tf.constant(value)] * 2, 1), [value + 1] * 2)
             self.assertEqual(runs, ["eager", "traced"])
-
-
-if __name__ == "__main__":
-    tf.test.main()

@@ -9,7 +9,6 @@
 import collections
 import contextlib
 import functools
-import itertools
 import json
 import time
 import unittest
@@ -20,6 +19,7 @@ import tensorflow as tf
 from absl.testing import parameterized
 
 from tests import forks, modes, replicas, stepping
+from tests.v1_optimizers import dynamic, exponential, sgd, states
 from tf_lossscale_compat import (
     DynamicLossScale,
     ExponentialUpdateLossScaleManager,
@@ -65,38 +65,12 @@ SLOW = [*MORE, ("mirrored_2", "graph"), ("mirrored_4", "graph"), ("central_3", "
 SEVERAL = [(name, mode) for name, mode in PROGRAMS if replicas.REPLICAS[name] > 1]
 
 
-def exponential():
-    return ExponentialUpdateLossScaleManager(8.0, 2, 1, incr_ratio=2.0, decr_ratio=0.5)
-
-
-def dynamic():
-    return DynamicLossScale(8.0, increment_period=2, multiplier=2.0)
-
-
-def sgd(learning_rate=0.25):
-    return tf1.train.GradientDescentOptimizer(learning_rate)
-
-
 def contrib(policy):
-    return LossScaleOptimizer(sgd(), policy)
+    return LossScaleOptimizer(sgd(0.25), policy)
 
 
 def mixed(policy):
-    return MixedPrecisionLossScaleOptimizer(sgd(), policy)
-
-
-# The parameters of `exponential` and of `dynamic` let them act alike.
-def moved(state, finite):
-    """Returns `state`, a loss scale and a counter of good steps, after one more step."""
-    scale, good = state
-    if not finite:
-        return max(scale / 2, 1.0), 0
-    return (scale * 2, 0) if good == 1 else (scale, 1)
-
-
-def states(flags):
-    """The states after each of the steps that were finite or not."""
-    return list(itertools.accumulate([(8.0, 0)] + list(flags), moved))[1:]
+    return MixedPrecisionLossScaleOptimizer(sgd(0.25), policy)
 
 
 def faults(count):
@@ -278,27 +252,6 @@ class ContextsTest(parameterized.TestCase, tf.test.TestCase):
                     lambda policy=policy: self.each(lambda: policy.update([tf.constant(NAN)])[1])
                 )
         self.assertAllEqual(self.execution.values(state), before)
-
-    @parameterized.parameters(*SEVERAL)
-    def test_update_in_replica_context_as_its_error_says(self, name, mode):
-        self.enter(name, mode)
-        loss_scale = dynamic()
-
-        def replica_step(factors):
-            return tf.distribute.get_replica_context().merge_call(
-                lambda strategy, grads: loss_scale.update(grads)[1], args=([replicas.own(factors)],)
-            )
-
-        step = self.execution.compile(
-            lambda values: self.each(replica_step, values), self.factors()
-        )
-        flags = []
-        for factors in faults(self.count):
-            flags.append(bool(np.all(np.isfinite(factors))))
-            finite = step(factors)
-            self.assertAllEqual(finite, [flags[-1]] * len(finite))
-            if mode != "graph":  # What merge_call returns there does not depend on the update.
-                self.assert_copies(loss_scale.current_loss_scale, states(flags)[-1][0])
 
     # update_loss_scale(finite) of managers.
 
@@ -543,7 +496,7 @@ class ContextsTest(parameterized.TestCase, tf.test.TestCase):
     )
     def test_aggregation_of_the_users_variables_is_not_disturbed(self, program, inner):
         self.enter(*program)
-        make_inner = {"sgd": sgd, "assigning": Assigning}[inner]
+        make_inner = {"sgd": lambda: sgd(0.25), "assigning": Assigning}[inner]
         kinds = tf1.VariableAggregation
         seen = set()
         for aggregations in (
@@ -863,7 +816,3 @@ class UnsupportedStrategyTest(parameterized.TestCase, tf.test.TestCase):
             calls, _ = execution.made_before
             for call in calls.values():
                 call()
-
-
-if __name__ == "__main__":
-    tf.test.main()

@@ -2,7 +2,7 @@
 
 import numpy as np
 import tensorflow as tf
-from absl.testing import absltest, parameterized
+from absl.testing import parameterized
 
 import tf_lossscale_compat
 from tests import modes
@@ -105,7 +105,3 @@ class TogetherTest(parameterized.TestCase):
             self.assertEqual((one.numpy(), float(loss_scale)), (0.0, 4.0))
             with self.assertRaisesRegex(TypeError, "enabled must be a bool, got None"):
                 tf_lossscale_compat.apply_if_finite(loss_scale, pairs, enabled=None)
-
-
-if __name__ == "__main__":
-    absltest.main()

@@ -351,12 +351,3 @@ class FaultMatrixTest(parameterized.TestCase, tf.test.TestCase):
             policy.after_both,
         )
         self.assert_every_copy(built.values(), expected)
-
-    def test_copies_are_looked_at_on_every_replica(self):
-        built = program("mirrored_3" if not NEWEST else "mirrored_2", "bare_update", "graph")
-        for name, copies in built.copies.items():
-            self.assertLen({id(copy) for copy in copies}, built.replicas, msg=name)
-
-
-if __name__ == "__main__":
-    tf.test.main()

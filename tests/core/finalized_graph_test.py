@@ -228,7 +228,3 @@ class MetaGraphTest(parameterized.TestCase, tf.test.TestCase):
                 session.run(tf1.get_collection(tf1.GraphKeys.TRAIN_OP))
             found = session.run([variables["weight"], variables["step"]])
             self.assertEqual(found, [2.0, 2] if version == 2 else [8.0, 0])
-
-
-if __name__ == "__main__":
-    tf.test.main()

@@ -102,7 +102,3 @@ class RanksTest(parameterized.TestCase):
                 states["right"] += 1
         print(f"{ranks} ranks: {states}")
         self.assertGreater(states["right"], 0.7 * enough)
-
-
-if __name__ == "__main__":
-    absltest.main()

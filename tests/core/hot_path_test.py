@@ -366,7 +366,3 @@ class EagerTest(parameterized.TestCase, tf.test.TestCase):
                 expected = expected / np.float32(3)
                 self.assertEqual(loss_scale().numpy(), expected)
             self.assertGreater(rounds_otherwise, 0)
-
-
-if __name__ == "__main__":
-    tf.test.main()

@@ -773,7 +773,3 @@ class ImportTest(tf.test.TestCase):
             ["-c", "import tf_lossscale_compat as t; print(callable(t.checkpoint.read))"]
         )
         self.assertEqual((status, out.strip()), (0, "True"), err)
-
-
-if __name__ == "__main__":
-    tf.test.main()

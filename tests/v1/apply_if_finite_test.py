@@ -208,7 +208,3 @@ class ApplyIfFiniteTest(parameterized.TestCase, tf.test.TestCase):
                 tf_lossscale_compat.apply_if_finite(
                     DynamicLossScale(8.0), [(optimizer, pairs)], enabled=False
                 )
-
-
-if __name__ == "__main__":
-    tf.test.main()

@@ -255,7 +255,3 @@ class RealContribTest(absltest.TestCase):
         self.assertEqual(modules, set(sys.modules))
         self.assertEqual(finders, sys.meta_path)
         self.assertTrue(originals.is_original(tf.contrib.mixed_precision.LossScaleOptimizer))
-
-
-if __name__ == "__main__":
-    absltest.main()

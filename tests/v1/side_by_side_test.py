@@ -305,7 +305,3 @@ class SideBySideTest(parameterized.TestCase, tf.test.TestCase):
     @pytest.mark.slow
     def test_same_bits_after_every_step_of_all(self, mode, policy, optimizer):
         self.check(mode, policy, optimizer, STEPS, 20)
-
-
-if __name__ == "__main__":
-    tf.test.main()
