@@ -21,8 +21,6 @@ from absl.testing import parameterized
 from tests import forks, modes, replicas, stepping
 from tests.v1_optimizers import dynamic, exponential, sgd, states
 from tf_lossscale_compat import (
-    DynamicLossScale,
-    ExponentialUpdateLossScaleManager,
     FixedLossScale,
     FixedLossScaleManager,
 )
@@ -133,6 +131,17 @@ class ContextsTest(parameterized.TestCase, tf.test.TestCase):
 
     def factors(self):
         return tf.TensorSpec([self.count], tf.float32)
+
+    def steps(self, replica_step):
+        """Takes a step for each row of `faults`; yields which were finite until then."""
+        step = self.execution.compile(
+            lambda values: self.each(replica_step, values), self.factors()
+        )
+        flags = []
+        for factors in faults(self.count):
+            step(factors)
+            flags.append(bool(np.all(np.isfinite(factors))))
+            yield flags
 
     def assert_copies(self, variable, value):
         (found,) = self.execution.values([variable])
@@ -256,25 +265,19 @@ class ContextsTest(parameterized.TestCase, tf.test.TestCase):
     # update_loss_scale(finite) of managers.
 
     def managers(self):
-        """Makes managers; returns them and, for each, its variables."""
-        adapted = dynamic()
-        return collections.OrderedDict(
-            [
-                ("fixed", (FixedLossScaleManager(8.0), [])),
-                ("exponential", (exponential(), None)),
-                (
-                    "adapter",
-                    (
-                        contrib(adapted)._loss_scale_manager,
-                        [adapted.current_loss_scale, adapted.good_steps],
-                    ),
-                ),
-            ]
-        )
+        """Makes [(manager, its variables)]."""
+        own, adapted = exponential(), dynamic()
+        return [
+            (FixedLossScaleManager(8.0), []),
+            (own, own.variables()),
+            (
+                contrib(adapted)._loss_scale_manager,
+                [adapted.current_loss_scale, adapted.good_steps],
+            ),
+        ]
 
     def assert_managers(self, managers, wanted):
-        for manager, variables in managers.values():
-            variables = manager.variables() if variables is None else variables
+        for _, variables in managers:
             for variable, value in zip(variables, wanted):
                 self.assert_copies(variable, value)
 
@@ -287,7 +290,7 @@ class ContextsTest(parameterized.TestCase, tf.test.TestCase):
             finite = tf.math.is_finite(factors)
             flags = self.each(replicas.own, finite)
             return [
-                [manager.update_loss_scale(flag) for manager, _ in managers.values()]
+                [manager.update_loss_scale(flag) for manager, _ in managers]
                 for managers, flag in (
                     (of_replicas, flags),
                     (of_plain, finite[-1]),
@@ -312,19 +315,13 @@ class ContextsTest(parameterized.TestCase, tf.test.TestCase):
 
         def replica_step(factors):
             finite = tf.math.is_finite(replicas.own(factors))
-            updates = [manager.update_loss_scale(finite) for manager, _ in managers.values()]
+            updates = [manager.update_loss_scale(finite) for manager, _ in managers]
             if not tf.executing_eagerly():
                 with tf.control_dependencies([update for update in updates if update is not None]):
                     return tf.identity(finite)
             return finite
 
-        step = self.execution.compile(
-            lambda values: self.each(replica_step, values), self.factors()
-        )
-        flags = []
-        for factors in faults(self.count):
-            step(factors)
-            flags.append(bool(np.all(np.isfinite(factors))))
+        for flags in self.steps(replica_step):
             self.assert_managers(managers, states(flags)[-1])
 
     # apply_gradients of optimizers.
@@ -333,17 +330,11 @@ class ContextsTest(parameterized.TestCase, tf.test.TestCase):
         """Makes [(optimizer, whether it skips, state as in `states`)]."""
         made = []
         for wrap in (contrib, mixed):
-            for policy in (dynamic(), exponential(), FixedLossScale(8.0, skip_nonfinite=True)):
-                if wrap is mixed and isinstance(policy, ExponentialUpdateLossScaleManager):
-                    optimizer = wrap(loss_scale_lib.get(policy))
-                else:
-                    optimizer = wrap(policy)
-                state = []
-                if isinstance(policy, DynamicLossScale):
-                    state = [policy.current_loss_scale, policy.good_steps]
-                elif isinstance(policy, ExponentialUpdateLossScaleManager):
-                    state = policy.variables()[:2]
-                made.append((optimizer, True, state))
+            loss_scale, manager = dynamic(), exponential()
+            made.append((wrap(FixedLossScale(8.0, skip_nonfinite=True)), True, []))
+            state = [loss_scale.current_loss_scale, loss_scale.good_steps]
+            made.append((wrap(loss_scale), True, state))
+            made.append((wrap(manager), True, manager.variables()[:2]))
         made.append((contrib(FixedLossScaleManager(8.0)), True, []))
         made.append((mixed(FixedLossScale(8.0)), False, []))
         return made
@@ -377,13 +368,7 @@ class ContextsTest(parameterized.TestCase, tf.test.TestCase):
                 done.append(optimizer.apply_gradients(grads_and_vars, global_step=global_step))
             return None if tf.executing_eagerly() else tf.group(*done)
 
-        step = self.execution.compile(
-            lambda values: self.each(replica_step, values), self.factors()
-        )
-        flags = []
-        for factors in faults(self.count):
-            step(factors)
-            flags.append(bool(np.all(np.isfinite(factors))))
+        for flags in self.steps(replica_step):
             applied = sum(flags)
             for (_, skips, state), variable, count in zip(made, weights, counts):
                 for part, value in zip(state, states(flags)[-1]):
@@ -448,13 +433,7 @@ class ContextsTest(parameterized.TestCase, tf.test.TestCase):
             done = [optimizer.apply_gradients(grads_and_vars) for optimizer in optimizers]
             return None if tf.executing_eagerly() else tf.group(*done)
 
-        step = self.execution.compile(
-            lambda values: self.each(replica_step, values), self.factors()
-        )
-        flags = []
-        for factors in faults(self.count):
-            step(factors)
-            flags.append(bool(np.all(np.isfinite(factors))))
+        for flags in self.steps(replica_step):
             wanted = states(flags)[-1]
             self.assert_copies(loss_scale.current_loss_scale, wanted[0])
             self.assert_copies(manager.variables()[0], wanted[0])

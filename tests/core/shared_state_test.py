@@ -10,6 +10,7 @@ import tf_lossscale_compat
 from tests import crossed, modes, stepping
 from tests.v1_optimizers import BOTH, OPTIMIZERS, Around, sgd
 from tf_lossscale_compat import ExponentialUpdateLossScaleManager, FixedLossScale
+from tf_lossscale_compat._core import _gradients
 from tf_lossscale_compat.contrib import mixed_precision as contrib
 from tf_lossscale_compat.keras import mixed_precision as keras_mixed_precision
 from tf_lossscale_compat.train.experimental import (
@@ -279,8 +280,6 @@ class OwnersTest(tf.test.TestCase):
 class RaggedTest(parameterized.TestCase, tf.test.TestCase):
     @parameterized.parameters("graph_v2", "eager", "function")
     def test_unscaled_ragged_gradients_stay_ragged(self, name):
-        from tf_lossscale_compat._core import _gradients
-
         with stepping.entered(name) as mode:
 
             def unscale():

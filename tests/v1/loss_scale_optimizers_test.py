@@ -13,7 +13,7 @@ import tensorflow as tf
 from absl.testing import parameterized
 
 from tests import crossed, keras_homes, modes, originals, stepping
-from tests.v1_optimizers import BOTH, OPTIMIZERS, Around, loss_of, sgd
+from tests.v1_optimizers import BOTH, OPTIMIZERS, Around, Bypassing, loss_of, sgd
 from tf_lossscale_compat._core import _gradients
 from tf_lossscale_compat.contrib import mixed_precision as contrib
 from tf_lossscale_compat.loss_scale import DynamicLossScale, FixedLossScale, LossScale
@@ -635,12 +635,6 @@ class WrappersTest(parameterized.TestCase, tf.test.TestCase):
                 self.assertEqual(var.numpy(), 0.5 if "compute_gradients" in names else 0.75)
 
     def test_around_one_that_never_called_the_base_class_constructor(self):
-        """As TensorFlow 1.15's `tf.contrib.opt.MovingAverageOptimizer`."""
-
-        class Bypassing(Around):
-            def __init__(self, opt):
-                self._optimizer = opt
-
         with modes.entered("graph_v2") as mode:
             weight = tf1.Variable([1.0, 2.0])
             opt = contrib.LossScaleOptimizer(Bypassing(sgd(0.25)), 8)
