@@ -250,7 +250,8 @@ def nothing(_):
 
 # Name: (function that makes a policy, its variables, and their values after steps on some values).
 POLICIES = {
-    "fixed": (
+    "fixed": (lambda: experimental.FixedLossScale(8.0), nothing, nothing),
+    "fixed_skipping": (
         lambda: experimental.FixedLossScale(8.0, skip_nonfinite=True), nothing, nothing
     ),
     "fixed_manager": (lambda: contrib.FixedLossScaleManager(8.0), nothing, nothing),
@@ -273,6 +274,8 @@ class PoliciesTest(parameterized.TestCase, tf.test.TestCase):
         """A loss scale is given the gradients, a manager the flag, once per step."""
         if policy == "cond_none" and name in modes.GRAPH:
             self.skipTest("there a manager has to return what updates it")
+        if policy == "fixed" and which == "mixed":
+            self.skipTest("that optimizer applies every step, as r2.0's did")
         make, read, expected = POLICIES[policy]
         with stepping.entered(name) as mode:
             var, made = tf1.Variable(0.0), make()
