@@ -162,12 +162,12 @@ def named():
     return [{"testcase_name": home.name, "home": home} for home in available()]
 
 
-def each(*others, kind=None):
-    """Decorates a test to run for each home, times each of `others`; or for those of `kind`.
+def each(*others, kind=None, but=None):
+    """Decorates a test to run for each home, times each of `others`; of a kind, or all but one.
 
     Where there is none of that kind, the test skips.
     """
-    homes = [home for home in available() if kind in (None, home.kind)]
+    homes = [home for home in available() if kind in (None, home.kind) and home.kind != but]
 
     def decorate(test):
         if homes:
@@ -177,7 +177,7 @@ def each(*others, kind=None):
 
         @functools.wraps(test)
         def skip(self):
-            self.skipTest(f"no {kind} optimizers beside TensorFlow {tf.__version__}")
+            self.skipTest(f"no {kind or 'other'} optimizers beside TensorFlow {tf.__version__}")
 
         return skip
 

@@ -150,6 +150,14 @@ def free_ports(count):
         return [each.getsockname()[1] for each in sockets]
 
 
+def with_free_ports(count, run):
+    """Returns what `run(ports)` does, with other ports if one is taken meanwhile."""
+    for _ in range(2):
+        with contextlib.suppress(PortTakenError):
+            return run(free_ports(count))
+    return run(free_ports(count))
+
+
 def first_lines(children, deadline):
     """Returns the first line of each child, in order; fails as soon as one ends without any.
 

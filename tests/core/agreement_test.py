@@ -13,10 +13,11 @@ from unittest import mock
 import numpy as np
 import pytest
 import tensorflow as tf
-from absl.testing import absltest, parameterized
+from absl.testing import parameterized
 
 import tf_lossscale_compat
 from tests import forks, keras_homes, modes
+from tests.v1_optimizers import Around, sgd
 from tf_lossscale_compat._core import _tf
 from tf_lossscale_compat.contrib import mixed_precision as contrib
 from tf_lossscale_compat.keras import mixed_precision
@@ -69,7 +70,7 @@ class V1Test(parameterized.TestCase):
             weight = tf1.Variable(0.0)
             answer = {}
             opt = V1[make](
-                tf1.train.GradientDescentOptimizer(1.0),
+                sgd(),
                 lambda finite: tf.logical_and(finite, answer["is"]),
             )
 
@@ -87,7 +88,7 @@ class V1Test(parameterized.TestCase):
     def test_asked_once_per_step(self, make):
         with modes.eager_mode():
             weight, others = tf.Variable(0.0), Others(True)
-            opt = V1[make](tf1.train.GradientDescentOptimizer(1.0), others)
+            opt = V1[make](sgd(), others)
             for _ in range(3):
                 opt.apply_gradients([(tf.constant(1.0), weight), (None, tf.Variable(0.0))])
             self.assertEqual(others.calls, 3)
@@ -95,13 +96,13 @@ class V1Test(parameterized.TestCase):
     @parameterized.parameters(*V1)
     def test_no_function(self, make):
         with self.assertRaisesRegex(TypeError, "agree must be a function .* got True"):
-            V1[make](tf1.train.GradientDescentOptimizer(1.0), True)
+            V1[make](sgd(), True)
 
     @parameterized.parameters(1.0, [[True, False]])
     def test_answer_that_is_no_flag(self, answer):
         with modes.eager_mode():
             weight = tf.Variable(0.0)
-            opt = V1["mixed"](tf1.train.GradientDescentOptimizer(1.0), lambda finite: answer)
+            opt = V1["mixed"](sgd(), lambda finite: answer)
             with self.assertRaisesRegex(ValueError, "agree must return a scalar bool tensor"):
                 opt.apply_gradients([(tf.constant(1.0), weight)])
             self.assertEqual((weight.numpy(), opt._loss_scale().numpy()), (0.0, 8.0))
@@ -113,7 +114,7 @@ class V1Test(parameterized.TestCase):
 
         with modes.eager_mode():
             weight = tf.Variable(0.0)
-            opt = Mixed(tf1.train.GradientDescentOptimizer(1.0), Own(8), agree=Others(True))
+            opt = Mixed(sgd(), Own(8), agree=Others(True))
             with self.assertRaisesRegex(ValueError, "agree .* needs the gradients"):
                 opt.apply_gradients([(tf.constant(1.0), weight)])
             self.assertEqual(weight.numpy(), 0.0)
@@ -122,7 +123,7 @@ class V1Test(parameterized.TestCase):
         with modes.eager_mode():
             weight = tf.Variable(0.0)
             manager = contrib.FixedLossScaleManager(8.0)
-            opt = Contrib(tf1.train.GradientDescentOptimizer(1.0), manager, agree=Others(False))
+            opt = Contrib(sgd(), manager, agree=Others(False))
             opt.apply_gradients([(tf.constant(1.0), weight)])
             self.assertEqual(weight.numpy(), 0.0)
 
@@ -220,28 +221,20 @@ class ProcessesTest(parameterized.TestCase):
 # Horovod's class structure, without Horovod.
 
 
-class _Helper:
-    def __init__(self, backward_passes_per_step):
-        self.backward_passes_per_step = backward_passes_per_step
-
-
-class DistributedV1(tf1.train.Optimizer):
+class DistributedV1(Around):
     """As in r1.15 to 2.x: computes with the wrapped optimizer, reduces; may leave some local."""
 
     __module__ = "horovod.tensorflow"
 
     def __init__(self, optimizer, backward_passes_per_step=1):
-        super().__init__(name=f"Distributed{type(optimizer).__name__}", use_locking=False)
-        self._optimizer = optimizer
-        self._agg_helper = None
-        if backward_passes_per_step > 1:
-            self._agg_helper = _Helper(backward_passes_per_step)
+        super().__init__(optimizer)
+        self._agg_helper = helper(backward_passes_per_step)
 
-    def compute_gradients(self, *args, **kwargs):
-        return self._optimizer.compute_gradients(*args, **kwargs)
 
-    def apply_gradients(self, *args, **kwargs):
-        return self._optimizer.apply_gradients(*args, **kwargs)
+def helper(backward_passes_per_step):
+    if backward_passes_per_step == 1:
+        return None
+    return types.SimpleNamespace(backward_passes_per_step=backward_passes_per_step)
 
 
 def distributed_keras(optimizer, backward_passes_per_step=1):
@@ -249,9 +242,8 @@ def distributed_keras(optimizer, backward_passes_per_step=1):
 
     def initialize(self, **kwargs):
         super(type(self), self).__init__(**kwargs)
-        self._agg_helper, self._aggregated_gradients = None, False
-        if backward_passes_per_step > 1:
-            self._agg_helper = _Helper(backward_passes_per_step)
+        self._agg_helper = helper(backward_passes_per_step)
+        self._aggregated_gradients = False
 
     def compute(self, name, *args, **kwargs):
         self._aggregated_gradients = True
@@ -290,25 +282,21 @@ class StandInTest(modes.EagerTestCase):
         patcher.start()
         self.addCleanup(patcher.stop)
 
-    def check_skips_with_the_others(self, step, weight, value):
-        step()
-        self.assertEqual(value(weight), -1.0)
-        self.failures_elsewhere = 1.0
-        step()
-        self.assertEqual(value(weight), -1.0)
+    def check_skips_with_the_others(self, step, weight):
+        for self.failures_elsewhere in (0.0, 1.0):
+            step()
+            self.assertEqual(keras_homes.number(weight), -1.0)
         self.assertEqual(self.reduced, 2)
 
     @parameterized.product(make=sorted(V1), subclass=(False, True))
     def test_v1_inside(self, make, subclass):
-        inner = DistributedV1(tf1.train.GradientDescentOptimizer(1.0))
+        inner = DistributedV1(sgd())
         if subclass:
-            inner = type("Own", (DistributedV1,), {"__module__": __name__})(
-                tf1.train.GradientDescentOptimizer(1.0)
-            )
+            inner = type("Own", (DistributedV1,), {"__module__": __name__})(sgd())
         weight = tf.Variable(0.0)
         opt = V1[make](inner, None)
         self.check_skips_with_the_others(
-            lambda: opt.apply_gradients([(tf.constant(1.0), weight)]), weight, lambda v: v.numpy()
+            lambda: opt.apply_gradients([(tf.constant(1.0), weight)]), weight
         )
 
     @parameterized.parameters("contrib", "mixed")
@@ -322,7 +310,7 @@ class StandInTest(modes.EagerTestCase):
                 for _ in range(before):
                     tf.logical_not(tf.cast(flag, tf.float32) > 0)
                 for _ in range(2):
-                    opt = V1[make](DistributedV1(tf1.train.GradientDescentOptimizer(1.0)), None)
+                    opt = V1[make](DistributedV1(sgd()), None)
                     with tf1.name_scope("of_rank_0" if before else "of_others"):
                         opt.apply_gradients([(tf.constant(1.0), tf1.Variable(0.0))])
             names.append(list(self.names))
@@ -336,9 +324,7 @@ class StandInTest(modes.EagerTestCase):
             def update(self, grads):
                 return super().update(grads)
 
-        opt = {"contrib": Contrib, "mixed": Mixed}[make](
-            DistributedV1(tf1.train.GradientDescentOptimizer(1.0)), Own(8, 2)
-        )
+        opt = {"contrib": Contrib, "mixed": Mixed}[make](DistributedV1(sgd()), Own(8, 2))
         weight = tf.Variable(0.0)
         opt.apply_gradients([(tf.constant(1.0), weight)])
         opt.apply_gradients([(tf.constant(np.inf), weight)])
@@ -351,7 +337,7 @@ class StandInTest(modes.EagerTestCase):
 
     @parameterized.parameters("contrib", "mixed")
     def test_own_agree_is_preferred(self, make):
-        inner, others = DistributedV1(tf1.train.GradientDescentOptimizer(1.0)), Others(True)
+        inner, others = DistributedV1(sgd()), Others(True)
         V1[make](inner, others).apply_gradients([(tf.constant(1.0), tf.Variable(0.0))])
         self.assertEqual((others.calls, self.reduced), (1, 0))
 
@@ -365,32 +351,26 @@ class StandInTest(modes.EagerTestCase):
         opt = public(inner, loss_scale=experimental.DynamicLossScale(8, 2))
         weight = home.variable(0.0)
         self.check_skips_with_the_others(
-            lambda: opt.minimize(lambda: weight * 1.0, [weight]), weight, home.numpy
+            lambda: opt.minimize(lambda: weight * 1.0, [weight]), weight
         )
 
-    @keras_homes.each(PUBLIC)
+    @keras_homes.each(PUBLIC, but="keras3")
     def test_keras_outside(self, home, public):
         # Variables that Horovod leaves local have gradients that no other process sees.
-        if home.kind == "keras3":
-            self.skipTest("there any Horovod optimizer is refused")
         scale = experimental.DynamicLossScale(8, 2)
         opt, weight = distributed_keras(public(home.SGD(1.0), loss_scale=scale)), home.variable(0.0)
         self.check_skips_with_the_others(
-            lambda: opt.minimize(lambda: weight * 1.0, [weight]), weight, home.numpy
+            lambda: opt.minimize(lambda: weight * 1.0, [weight]), weight
         )
 
-    @keras_homes.each(PUBLIC)
+    @keras_homes.each(PUBLIC, but="keras3")
     def test_keras_pickles_no_plain_optimizer_in_its_place(self, home, public):
-        if home.kind == "keras3":
-            self.skipTest("there any Horovod optimizer is refused")
         opt = public(distributed_keras(home.SGD(1.0)), loss_scale="dynamic")
         with self.assertRaises(Exception):  # noqa: B017  As Horovod's alone, pickle's or Keras'.
             pickle.dumps(opt)
 
-    @keras_homes.each(PUBLIC)
+    @keras_homes.each(PUBLIC, but="keras3")
     def test_keras_gradients_that_need_no_reduction(self, home, public):
-        if home.kind == "keras3":
-            self.skipTest("there any Horovod optimizer is refused")
         scale = {"loss_scale": experimental.DynamicLossScale(8, 2)}
         opt = public(distributed_keras(home.SGD(1.0)), **scale)
         weight = home.variable(0.0)
@@ -400,10 +380,10 @@ class StandInTest(modes.EagerTestCase):
         opt.apply_gradients([(tf.constant(1.0), weight)])
         self.assertEqual(keras_homes.number(weight), -1.0)
 
-    @keras_homes.each(PUBLIC, (False, True))
+    @keras_homes.each(PUBLIC, (False, True), but="keras3")
     def test_keras_gradients_that_nobody_reduced(self, home, public, outside):
-        if home.kind == "keras3" or not _tf.at_least(2, 4):
-            self.skipTest("there any Horovod optimizer is refused, or reduces as it applies")
+        if not _tf.at_least(2, 4):
+            self.skipTest("there Horovod reduces as it applies")
         scale = {"loss_scale": experimental.DynamicLossScale(8, 2)}
         if outside:
             opt = distributed_keras(public(home.SGD(1.0, momentum=0.5), **scale))
@@ -420,28 +400,26 @@ class StandInTest(modes.EagerTestCase):
         self.assertEqual(keras_homes.number(weight), -1.0)
 
     def test_apply_if_finite(self):
-        sgd = DistributedV1(tf1.train.GradientDescentOptimizer(1.0))
+        opt = DistributedV1(sgd())
         weight, loss_scale = tf.Variable(0.0), experimental.DynamicLossScale(8, 2)
         pairs = [(tf.constant(1.0), weight)]
         self.check_skips_with_the_others(
-            lambda: tf_lossscale_compat.apply_if_finite(loss_scale, [(sgd, pairs)]),
-            weight,
-            lambda v: v.numpy(),
+            lambda: tf_lossscale_compat.apply_if_finite(loss_scale, [(opt, pairs)]), weight
         )
         self.assertEqual(loss_scale().numpy(), 4.0)
         others = Others(True)
-        tf_lossscale_compat.apply_if_finite(loss_scale, [(sgd, pairs)], agree=others)
+        tf_lossscale_compat.apply_if_finite(loss_scale, [(opt, pairs)], agree=others)
         self.assertEqual((weight.numpy(), others.calls, self.reduced), (-2.0, 1, 2))
         others.finite = False
-        tf_lossscale_compat.apply_if_finite(loss_scale, [(sgd, pairs)], agree=others)
+        tf_lossscale_compat.apply_if_finite(loss_scale, [(opt, pairs)], agree=others)
         self.assertEqual((weight.numpy(), loss_scale().numpy()), (-2.0, 2.0))
-        tf_lossscale_compat.apply_if_finite(loss_scale, [(sgd, pairs)], agree=others, enabled=False)
+        tf_lossscale_compat.apply_if_finite(loss_scale, [(opt, pairs)], agree=others, enabled=False)
         self.assertEqual((weight.numpy(), others.calls), (-3.0, 2))
         with self.assertRaisesRegex(TypeError, "agree must be a function"):
-            tf_lossscale_compat.apply_if_finite(loss_scale, [(sgd, pairs)], agree=1)
-        twice = DistributedV1(tf1.train.GradientDescentOptimizer(1.0), backward_passes_per_step=2)
+            tf_lossscale_compat.apply_if_finite(loss_scale, [(opt, pairs)], agree=1)
+        twice = DistributedV1(sgd(), backward_passes_per_step=2)
         with self.assertRaisesRegex(ValueError, "backward_passes_per_step=2"):
-            tf_lossscale_compat.apply_if_finite(loss_scale, [(sgd, pairs), (twice, pairs)])
+            tf_lossscale_compat.apply_if_finite(loss_scale, [(opt, pairs), (twice, pairs)])
 
     @keras_homes.each()
     def test_apply_if_finite_with_keras(self, home):
@@ -461,18 +439,17 @@ class StandInTest(modes.EagerTestCase):
 
     @parameterized.parameters("contrib", "mixed")
     def test_v1_accumulation_inside_a_scale_that_moves(self, make):
-        sgd = tf1.train.GradientDescentOptimizer(1.0)
         with self.assertRaisesRegex(ValueError, "backward_passes_per_step=2 .*the other order"):
-            V1[make](DistributedV1(sgd, backward_passes_per_step=2), None)
-        DistributedV1(V1[make](sgd, None), backward_passes_per_step=2)
-        Contrib(DistributedV1(sgd, backward_passes_per_step=2), 8.0)
-        Mixed(DistributedV1(sgd, backward_passes_per_step=2), 8.0)
+            V1[make](DistributedV1(sgd(), backward_passes_per_step=2), None)
+        DistributedV1(V1[make](sgd(), None), backward_passes_per_step=2)
+        Contrib(DistributedV1(sgd(), backward_passes_per_step=2), 8.0)
+        Mixed(DistributedV1(sgd(), backward_passes_per_step=2), 8.0)
 
     @parameterized.parameters("contrib", "mixed")
     def test_v1_scale_replaced_at_run_time(self, make):
         cls = {"contrib": Contrib, "mixed": Mixed}[make]
-        sgd = DistributedV1(tf1.train.GradientDescentOptimizer(1.0), backward_passes_per_step=2)
-        opt, moves = cls(sgd, 8.0), experimental.DynamicLossScale(8, 2)
+        inner = DistributedV1(sgd(), backward_passes_per_step=2)
+        opt, moves = cls(inner, 8.0), experimental.DynamicLossScale(8, 2)
         before, manager = opt._tflsc_loss_scale_in_use, getattr(opt, "_loss_scale_manager", None)
         with self.assertRaisesRegex(ValueError, "backward_passes_per_step=2"):
             if make == "mixed":
@@ -481,12 +458,10 @@ class StandInTest(modes.EagerTestCase):
                 opt._loss_scale_manager = contrib.ExponentialUpdateLossScaleManager(8.0, 2)
         self.assertIs(opt._tflsc_loss_scale_in_use, before)
         self.assertIs(getattr(opt, "_loss_scale_manager", None), manager)
-        Mixed(tf1.train.GradientDescentOptimizer(1.0), moves)  # It has no owner.
+        Mixed(sgd(), moves)  # It has no owner.
 
-    @keras_homes.each(PUBLIC)
+    @keras_homes.each(PUBLIC, but="keras3")
     def test_keras_scale_replaced_at_run_time(self, home, public):
-        if home.kind == "keras3":
-            self.skipTest("there any Horovod optimizer is refused")
         opt = public(distributed_keras(home.SGD(1.0), backward_passes_per_step=2), loss_scale=8.0)
         before = opt._loss_scale
         with self.assertRaisesRegex(ValueError, "backward_passes_per_step=2"):
@@ -494,7 +469,7 @@ class StandInTest(modes.EagerTestCase):
         self.assertIs(opt._loss_scale, before)
 
     def test_process_sets(self):
-        opts = [DistributedV1(tf1.train.GradientDescentOptimizer(1.0)) for _ in range(2)]
+        opts = [DistributedV1(sgd()) for _ in range(2)]
         for opt in opts:
             opt.process_set = object()
         loss_scale = experimental.DynamicLossScale(8, 2)
@@ -513,22 +488,15 @@ class StandInTest(modes.EagerTestCase):
                 super().__init__(False, "Own")
                 self.inner_optimizer, self.optimizer, self.opt = None, "sgd", opt
 
-        sgd = tf1.train.GradientDescentOptimizer(1.0)
-        opt = Own(DistributedV1(sgd, backward_passes_per_step=2))
+        opt = Own(DistributedV1(sgd(), backward_passes_per_step=2))
         with self.assertRaisesRegex(ValueError, "backward_passes_per_step=2"):
             Mixed(opt, "dynamic")
         opt.opt = opt  # No end.
         Mixed(opt, "dynamic")
 
-    @keras_homes.each(PUBLIC)
+    @keras_homes.each(PUBLIC, but="keras3")
     def test_keras_accumulation_inside_a_scale_that_moves(self, home, public):
-        if home.kind == "keras3":
-            self.skipTest("there any Horovod optimizer is refused")
         inner = distributed_keras(home.SGD(1.0), backward_passes_per_step=2)
         with self.assertRaisesRegex(ValueError, "backward_passes_per_step=2 .*fixed loss scale"):
             public(inner, loss_scale="dynamic")
         public(inner, loss_scale=8.0)
-
-
-if __name__ == "__main__":
-    absltest.main()

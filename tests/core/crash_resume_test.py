@@ -159,7 +159,3 @@ class CrashResumeTest(parameterized.TestCase):
         hits = {mode: run.result()[1] for mode, run in self.runs.items()}
         print("kills that hit a save:", hits, "of", KILLS)
         self.assertGreater(sum(hits.values()), 0)
-
-
-if __name__ == "__main__":
-    tf.test.main()

@@ -9,7 +9,6 @@
 import collections
 import contextlib
 import functools
-import itertools
 import json
 import time
 import unittest
@@ -20,9 +19,8 @@ import tensorflow as tf
 from absl.testing import parameterized
 
 from tests import forks, modes, replicas, stepping
+from tests.v1_optimizers import dynamic, exponential, sgd, states
 from tf_lossscale_compat import (
-    DynamicLossScale,
-    ExponentialUpdateLossScaleManager,
     FixedLossScale,
     FixedLossScaleManager,
 )
@@ -65,38 +63,12 @@ SLOW = [*MORE, ("mirrored_2", "graph"), ("mirrored_4", "graph"), ("central_3", "
 SEVERAL = [(name, mode) for name, mode in PROGRAMS if replicas.REPLICAS[name] > 1]
 
 
-def exponential():
-    return ExponentialUpdateLossScaleManager(8.0, 2, 1, incr_ratio=2.0, decr_ratio=0.5)
-
-
-def dynamic():
-    return DynamicLossScale(8.0, increment_period=2, multiplier=2.0)
-
-
-def sgd(learning_rate=0.25):
-    return tf1.train.GradientDescentOptimizer(learning_rate)
-
-
 def contrib(policy):
-    return LossScaleOptimizer(sgd(), policy)
+    return LossScaleOptimizer(sgd(0.25), policy)
 
 
 def mixed(policy):
-    return MixedPrecisionLossScaleOptimizer(sgd(), policy)
-
-
-# The parameters of `exponential` and of `dynamic` let them act alike.
-def moved(state, finite):
-    """Returns `state`, a loss scale and a counter of good steps, after one more step."""
-    scale, good = state
-    if not finite:
-        return max(scale / 2, 1.0), 0
-    return (scale * 2, 0) if good == 1 else (scale, 1)
-
-
-def states(flags):
-    """The states after each of the steps that were finite or not."""
-    return list(itertools.accumulate([(8.0, 0)] + list(flags), moved))[1:]
+    return MixedPrecisionLossScaleOptimizer(sgd(0.25), policy)
 
 
 def faults(count):
@@ -159,6 +131,17 @@ class ContextsTest(parameterized.TestCase, tf.test.TestCase):
 
     def factors(self):
         return tf.TensorSpec([self.count], tf.float32)
+
+    def steps(self, replica_step):
+        """Takes a step for each row of `faults`; yields which were finite until then."""
+        step = self.execution.compile(
+            lambda values: self.each(replica_step, values), self.factors()
+        )
+        flags = []
+        for factors in faults(self.count):
+            step(factors)
+            flags.append(bool(np.all(np.isfinite(factors))))
+            yield flags
 
     def assert_copies(self, variable, value):
         (found,) = self.execution.values([variable])
@@ -279,49 +262,22 @@ class ContextsTest(parameterized.TestCase, tf.test.TestCase):
                 )
         self.assertAllEqual(self.execution.values(state), before)
 
-    @parameterized.parameters(*SEVERAL)
-    def test_update_in_replica_context_as_its_error_says(self, name, mode):
-        self.enter(name, mode)
-        loss_scale = dynamic()
-
-        def replica_step(factors):
-            return tf.distribute.get_replica_context().merge_call(
-                lambda strategy, grads: loss_scale.update(grads)[1], args=([replicas.own(factors)],)
-            )
-
-        step = self.execution.compile(
-            lambda values: self.each(replica_step, values), self.factors()
-        )
-        flags = []
-        for factors in faults(self.count):
-            flags.append(bool(np.all(np.isfinite(factors))))
-            finite = step(factors)
-            self.assertAllEqual(finite, [flags[-1]] * len(finite))
-            if mode != "graph":  # What merge_call returns there does not depend on the update.
-                self.assert_copies(loss_scale.current_loss_scale, states(flags)[-1][0])
-
     # update_loss_scale(finite) of managers.
 
     def managers(self):
-        """Makes managers; returns them and, for each, its variables."""
-        adapted = dynamic()
-        return collections.OrderedDict(
-            [
-                ("fixed", (FixedLossScaleManager(8.0), [])),
-                ("exponential", (exponential(), None)),
-                (
-                    "adapter",
-                    (
-                        contrib(adapted)._loss_scale_manager,
-                        [adapted.current_loss_scale, adapted.good_steps],
-                    ),
-                ),
-            ]
-        )
+        """Makes [(manager, its variables)]."""
+        own, adapted = exponential(), dynamic()
+        return [
+            (FixedLossScaleManager(8.0), []),
+            (own, own.variables()),
+            (
+                contrib(adapted)._loss_scale_manager,
+                [adapted.current_loss_scale, adapted.good_steps],
+            ),
+        ]
 
     def assert_managers(self, managers, wanted):
-        for manager, variables in managers.values():
-            variables = manager.variables() if variables is None else variables
+        for _, variables in managers:
             for variable, value in zip(variables, wanted):
                 self.assert_copies(variable, value)
 
@@ -334,7 +290,7 @@ class ContextsTest(parameterized.TestCase, tf.test.TestCase):
             finite = tf.math.is_finite(factors)
             flags = self.each(replicas.own, finite)
             return [
-                [manager.update_loss_scale(flag) for manager, _ in managers.values()]
+                [manager.update_loss_scale(flag) for manager, _ in managers]
                 for managers, flag in (
                     (of_replicas, flags),
                     (of_plain, finite[-1]),
@@ -359,19 +315,13 @@ class ContextsTest(parameterized.TestCase, tf.test.TestCase):
 
         def replica_step(factors):
             finite = tf.math.is_finite(replicas.own(factors))
-            updates = [manager.update_loss_scale(finite) for manager, _ in managers.values()]
+            updates = [manager.update_loss_scale(finite) for manager, _ in managers]
             if not tf.executing_eagerly():
                 with tf.control_dependencies([update for update in updates if update is not None]):
                     return tf.identity(finite)
             return finite
 
-        step = self.execution.compile(
-            lambda values: self.each(replica_step, values), self.factors()
-        )
-        flags = []
-        for factors in faults(self.count):
-            step(factors)
-            flags.append(bool(np.all(np.isfinite(factors))))
+        for flags in self.steps(replica_step):
             self.assert_managers(managers, states(flags)[-1])
 
     # apply_gradients of optimizers.
@@ -380,17 +330,11 @@ class ContextsTest(parameterized.TestCase, tf.test.TestCase):
         """Makes [(optimizer, whether it skips, state as in `states`)]."""
         made = []
         for wrap in (contrib, mixed):
-            for policy in (dynamic(), exponential(), FixedLossScale(8.0, skip_nonfinite=True)):
-                if wrap is mixed and isinstance(policy, ExponentialUpdateLossScaleManager):
-                    optimizer = wrap(loss_scale_lib.get(policy))
-                else:
-                    optimizer = wrap(policy)
-                state = []
-                if isinstance(policy, DynamicLossScale):
-                    state = [policy.current_loss_scale, policy.good_steps]
-                elif isinstance(policy, ExponentialUpdateLossScaleManager):
-                    state = policy.variables()[:2]
-                made.append((optimizer, True, state))
+            loss_scale, manager = dynamic(), exponential()
+            made.append((wrap(FixedLossScale(8.0, skip_nonfinite=True)), True, []))
+            state = [loss_scale.current_loss_scale, loss_scale.good_steps]
+            made.append((wrap(loss_scale), True, state))
+            made.append((wrap(manager), True, manager.variables()[:2]))
         made.append((contrib(FixedLossScaleManager(8.0)), True, []))
         made.append((mixed(FixedLossScale(8.0)), False, []))
         return made
@@ -424,13 +368,7 @@ class ContextsTest(parameterized.TestCase, tf.test.TestCase):
                 done.append(optimizer.apply_gradients(grads_and_vars, global_step=global_step))
             return None if tf.executing_eagerly() else tf.group(*done)
 
-        step = self.execution.compile(
-            lambda values: self.each(replica_step, values), self.factors()
-        )
-        flags = []
-        for factors in faults(self.count):
-            step(factors)
-            flags.append(bool(np.all(np.isfinite(factors))))
+        for flags in self.steps(replica_step):
             applied = sum(flags)
             for (_, skips, state), variable, count in zip(made, weights, counts):
                 for part, value in zip(state, states(flags)[-1]):
@@ -495,13 +433,7 @@ class ContextsTest(parameterized.TestCase, tf.test.TestCase):
             done = [optimizer.apply_gradients(grads_and_vars) for optimizer in optimizers]
             return None if tf.executing_eagerly() else tf.group(*done)
 
-        step = self.execution.compile(
-            lambda values: self.each(replica_step, values), self.factors()
-        )
-        flags = []
-        for factors in faults(self.count):
-            step(factors)
-            flags.append(bool(np.all(np.isfinite(factors))))
+        for flags in self.steps(replica_step):
             wanted = states(flags)[-1]
             self.assert_copies(loss_scale.current_loss_scale, wanted[0])
             self.assert_copies(manager.variables()[0], wanted[0])
@@ -543,7 +475,7 @@ class ContextsTest(parameterized.TestCase, tf.test.TestCase):
     )
     def test_aggregation_of_the_users_variables_is_not_disturbed(self, program, inner):
         self.enter(*program)
-        make_inner = {"sgd": sgd, "assigning": Assigning}[inner]
+        make_inner = {"sgd": lambda: sgd(0.25), "assigning": Assigning}[inner]
         kinds = tf1.VariableAggregation
         seen = set()
         for aggregations in (
@@ -863,7 +795,3 @@ class UnsupportedStrategyTest(parameterized.TestCase, tf.test.TestCase):
             calls, _ = execution.made_before
             for call in calls.values():
                 call()
-
-
-if __name__ == "__main__":
-    tf.test.main()

@@ -2,28 +2,19 @@
 
 import numpy as np
 import tensorflow as tf
-from absl.testing import absltest, parameterized
+from absl.testing import parameterized
 
 import tf_lossscale_compat
 from tests import modes
-from tf_lossscale_compat.contrib import mixed_precision as contrib
+from tests.v1_optimizers import BOTH, OPTIMIZERS, loss_of
 from tf_lossscale_compat.train import experimental
 
 tf1 = tf.compat.v1
 
 
-def make_contrib(opt, **kwargs):
-    policy = contrib.ExponentialUpdateLossScaleManager(8.0, 1, 1)
-    return contrib.LossScaleOptimizer(opt, policy, **kwargs), policy.variables()[0]
-
-
-def make_mixed(opt, **kwargs):
+def make(which, **kwargs):
     policy = experimental.DynamicLossScale(8.0, 1)
-    optimizer = experimental.MixedPrecisionLossScaleOptimizer(opt, policy, **kwargs)
-    return optimizer, policy._current_loss_scale
-
-
-MAKERS = {"contrib": make_contrib, "mixed": make_mixed}
+    return OPTIMIZERS[which](momentum(), policy, **kwargs), policy
 
 
 def momentum():
@@ -31,15 +22,15 @@ def momentum():
 
 
 class V1Test(parameterized.TestCase):
-    @parameterized.product(make=sorted(MAKERS), mode_name=(*modes.GRAPH, "eager", "function"))
-    def test_steps_are_those_of_the_wrapped_optimizer(self, make, mode_name):
+    @parameterized.product(which=BOTH, mode_name=(*modes.GRAPH, "eager", "function"))
+    def test_steps_are_those_of_the_wrapped_optimizer(self, which, mode_name):
         with modes.entered(mode_name) as mode:
             weights, state = [], []
             for wrapped in (True, False):
                 opt = momentum()
                 if wrapped:
-                    opt, scale = MAKERS[make](opt, enabled=False)
-                    state = [scale]
+                    opt, policy = make(which, enabled=False)
+                    state = [policy.current_loss_scale]
                 weights.append(tf1.Variable([[1.0], [2.0]]))
                 self.steps(mode, opt, weights[-1])
             got, wanted = mode.value(weights)
@@ -53,10 +44,7 @@ class V1Test(parameterized.TestCase):
                 rows = tf.gather(weight, [0, 0, 1])
                 return tf.reduce_sum(rows * rows) * factor
 
-            pairs = opt.compute_gradients(
-                loss if tf.executing_eagerly() or mode.name in modes.IMMEDIATE else loss(),
-                var_list=[weight],
-            )
+            pairs = opt.compute_gradients(loss_of(loss), var_list=[weight])
             self.assertIsInstance(pairs[0][0], tf.IndexedSlices)
             return opt.apply_gradients(pairs)
 
@@ -64,31 +52,27 @@ class V1Test(parameterized.TestCase):
         for factor in (1.0, 0.5, np.nan):
             step(factor)
 
-    @parameterized.parameters(*MAKERS)
-    def test_the_loss_scale_is_one(self, make):
+    @parameterized.parameters(*BOTH)
+    def test_the_loss_scale_is_one(self, which):
         with modes.eager_mode():
-            opt, _ = MAKERS[make](momentum(), enabled=False)
-            policy = opt._loss_scale_manager if make == "contrib" else opt._loss_scale
-            scale = policy.get_loss_scale() if make == "contrib" else policy()
+            opt, _ = make(which, enabled=False)
+            policy = opt._loss_scale_manager if which == "contrib" else opt._loss_scale
+            scale = policy.get_loss_scale() if which == "contrib" else policy()
             self.assertEqual(float(scale), 1.0)
 
-    @parameterized.parameters(*MAKERS)
-    def test_what_was_given_is_free_for_another(self, make):
+    @parameterized.parameters(*BOTH)
+    def test_what_was_given_is_free_for_another(self, which):
         with modes.eager_mode():
             loss_scale = experimental.DynamicLossScale(8.0)
-            cls = {
-                "contrib": contrib.LossScaleOptimizer,
-                "mixed": experimental.MixedPrecisionLossScaleOptimizer,
-            }[make]
-            cls(momentum(), loss_scale, enabled=False)
+            OPTIMIZERS[which](momentum(), loss_scale, enabled=False)
             tf_lossscale_compat.apply_if_finite(
                 loss_scale, [(momentum(), [(tf.constant(1.0), tf.Variable(1.0))])]
             )
 
-    @parameterized.parameters(*MAKERS)
-    def test_no_bool(self, make):
+    @parameterized.parameters(*BOTH)
+    def test_no_bool(self, which):
         with modes.eager_mode(), self.assertRaisesRegex(TypeError, "enabled must be a bool, got 0"):
-            MAKERS[make](momentum(), enabled=0)
+            make(which, enabled=0)
 
 
 class TogetherTest(parameterized.TestCase):
@@ -105,7 +89,3 @@ class TogetherTest(parameterized.TestCase):
             self.assertEqual((one.numpy(), float(loss_scale)), (0.0, 4.0))
             with self.assertRaisesRegex(TypeError, "enabled must be a bool, got None"):
                 tf_lossscale_compat.apply_if_finite(loss_scale, pairs, enabled=None)
-
-
-if __name__ == "__main__":
-    absltest.main()

@@ -9,9 +9,9 @@ import tensorflow as tf
 from absl.testing import parameterized
 
 from tests import crossed, modes, replicas
+from tests.v1_optimizers import BOTH, OPTIMIZERS, sgd
 from tf_lossscale_compat import ExponentialUpdateLossScaleManager, FixedLossScaleManager
 from tf_lossscale_compat.contrib.mixed_precision import LossScaleOptimizer
-from tf_lossscale_compat.train.experimental import MixedPrecisionLossScaleOptimizer
 
 tf1 = tf.compat.v1
 
@@ -56,7 +56,7 @@ class FinalizedGraphTest(parameterized.TestCase, tf.test.TestCase):
             x = tf1.placeholder(tf.float32, [])
             step = tf1.train.get_or_create_global_step()
             manager = MANAGERS[kind]()
-            opt = LossScaleOptimizer(tf1.train.GradientDescentOptimizer(1.0), manager)
+            opt = LossScaleOptimizer(sgd(), manager)
             train = opt.minimize(tf.reduce_sum(weight * x), global_step=step)
             # What was asked for within the optimizer counts as the first call.
             scales = []
@@ -77,7 +77,7 @@ class FinalizedGraphTest(parameterized.TestCase, tf.test.TestCase):
             with self.subTest(within), modes.entered(name):
                 weight = tf1.Variable([1.0], name="weight")
                 manager = MANAGERS[kind]()
-                opt = LossScaleOptimizer(tf1.train.GradientDescentOptimizer(1.0), manager)
+                opt = LossScaleOptimizer(sgd(), manager)
                 if within == "dependencies":
                     with tf.control_dependencies([weight.assign_add([1.0])]):
                         train = opt.minimize(tf.reduce_sum(weight))
@@ -99,7 +99,7 @@ class FinalizedGraphTest(parameterized.TestCase, tf.test.TestCase):
             with strategy.scope():
                 weight = tf1.Variable([1.0], name="weight", use_resource=True)
                 manager = MANAGERS[kind]()
-                opt = LossScaleOptimizer(tf1.train.GradientDescentOptimizer(1.0), manager)
+                opt = LossScaleOptimizer(sgd(), manager)
             own = []
 
             def step():
@@ -204,17 +204,13 @@ class FinalizedGraphTest(parameterized.TestCase, tf.test.TestCase):
 class MetaGraphTest(parameterized.TestCase, tf.test.TestCase):
     """A saved graph can be imported, and its train operation run."""
 
-    @crossed.product(version=(1, 2), which=("contrib", "mixed"))
+    @crossed.product(version=(1, 2), which=BOTH)
     def test_the_train_operation_of_an_imported_graph(self, version, which):
         path = os.path.join(self.get_temp_dir(), "model")
         with modes.control_flow(version), tf.Graph().as_default(), tf1.Session() as session:
             weight = tf1.get_variable("weight", initializer=8.0, use_resource=True)
             step = tf1.get_variable("step", initializer=0, trainable=False, use_resource=True)
-            inner = tf1.train.GradientDescentOptimizer(0.25)
-            opt = {
-                "contrib": lambda: LossScaleOptimizer(inner, MANAGERS["exponential"]()),
-                "mixed": lambda: MixedPrecisionLossScaleOptimizer(inner, "dynamic"),
-            }[which]()
+            opt = OPTIMIZERS[which](sgd(0.25), MANAGERS["exponential"]())
             opt.minimize(weight * weight, global_step=step)
             (train_op,) = tf1.get_collection(tf1.GraphKeys.TRAIN_OP)
             self.assertIs(train_op.graph, tf1.get_default_graph())
@@ -228,7 +224,3 @@ class MetaGraphTest(parameterized.TestCase, tf.test.TestCase):
                 session.run(tf1.get_collection(tf1.GraphKeys.TRAIN_OP))
             found = session.run([variables["weight"], variables["step"]])
             self.assertEqual(found, [2.0, 2] if version == 2 else [8.0, 0])
-
-
-if __name__ == "__main__":
-    tf.test.main()

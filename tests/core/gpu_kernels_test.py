@@ -154,7 +154,3 @@ class GpuKernelsTest(tf.test.TestCase, parameterized.TestCase):
         with modes.eager_mode():
             missing = [without_kernel(traced(wrapped)) for wrapped in (True, False)]
         self.assertEqual(missing[0] - missing[1], set())
-
-
-if __name__ == "__main__":
-    tf.test.main()

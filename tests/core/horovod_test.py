@@ -113,7 +113,3 @@ class RanksTest(parameterized.TestCase):
         (block,) = re.findall(r"```python\n(import horovod.*?)```", text, re.DOTALL)
         with tempfile.TemporaryDirectory() as folder:
             run(ranks, processes.write(folder, "block.py", block))
-
-
-if __name__ == "__main__":
-    absltest.main()

@@ -11,6 +11,7 @@ import tensorflow as tf
 from absl.testing import parameterized
 
 from tests import keras_homes, modes
+from tests.v1_optimizers import Bypassing
 from tf_lossscale_compat import (
     DynamicLossScale,
     ExponentialUpdateLossScaleManager,
@@ -220,22 +221,7 @@ class XlaTest(parameterized.TestCase, tf.test.TestCase):
             def variables(self):
                 raise NotImplementedError
 
-        class Delegates(tf1.train.Optimizer):
-            """One that does not call the constructor that it overrides."""
-
-            def __init__(self, optimizer):
-                self._optimizer = optimizer
-
-            def get_name(self):
-                return "Delegates"
-
-            def compute_gradients(self, *args, **kwargs):
-                return self._optimizer.compute_gradients(*args, **kwargs)
-
-            def apply_gradients(self, *args, **kwargs):
-                return self._optimizer.apply_gradients(*args, **kwargs)
-
-        for wrapped in (Applies({"m": 1}), Applies(3), Raises(), Delegates(_sgd())):
+        for wrapped in (Applies({"m": 1}), Applies(3), Raises(), Bypassing(_sgd())):
             manager = contrib.ExponentialUpdateLossScaleManager(8.0, 100, 1, decr_ratio=0.5)
             optimizer, variable = contrib.LossScaleOptimizer(wrapped, manager), tf.Variable([1.0])
 
@@ -366,7 +352,3 @@ class EagerTest(parameterized.TestCase, tf.test.TestCase):
                 expected = expected / np.float32(3)
                 self.assertEqual(loss_scale().numpy(), expected)
             self.assertGreater(rounds_otherwise, 0)
-
-
-if __name__ == "__main__":
-    tf.test.main()

@@ -8,7 +8,9 @@ from absl.testing import parameterized
 
 import tf_lossscale_compat
 from tests import crossed, modes, stepping
+from tests.v1_optimizers import BOTH, OPTIMIZERS, Around, sgd
 from tf_lossscale_compat import ExponentialUpdateLossScaleManager, FixedLossScale
+from tf_lossscale_compat._core import _gradients
 from tf_lossscale_compat.contrib import mixed_precision as contrib
 from tf_lossscale_compat.keras import mixed_precision as keras_mixed_precision
 from tf_lossscale_compat.train.experimental import (
@@ -17,15 +19,6 @@ from tf_lossscale_compat.train.experimental import (
 )
 
 tf1 = tf.compat.v1
-OPTIMIZERS = {
-    "contrib": contrib.LossScaleOptimizer,
-    "mixed": MixedPrecisionLossScaleOptimizer,
-}
-BOTH = tuple(OPTIMIZERS)
-
-
-def sgd(rate=1.0):
-    return tf1.train.GradientDescentOptimizer(rate)
 
 
 class SharedTest(parameterized.TestCase, tf.test.TestCase):
@@ -272,11 +265,6 @@ class OwnersTest(tf.test.TestCase):
             self.assertEqual(float(weight.numpy()), 0.5)
 
     def test_apply_if_finite_refuses_what_has_a_loss_scale(self):
-        class Around(tf1.train.GradientDescentOptimizer):
-            def __init__(self, optimizer):
-                super().__init__(1.0)
-                self._optimizer = optimizer
-
         with modes.eager_mode():
             weight, scale = tf.Variable(1.0), DynamicLossScale(8.0)
             hidden = Around(MixedPrecisionLossScaleOptimizer(sgd(), 8.0))
@@ -292,8 +280,6 @@ class OwnersTest(tf.test.TestCase):
 class RaggedTest(parameterized.TestCase, tf.test.TestCase):
     @parameterized.parameters("graph_v2", "eager", "function")
     def test_unscaled_ragged_gradients_stay_ragged(self, name):
-        from tf_lossscale_compat._core import _gradients
-
         with stepping.entered(name) as mode:
 
             def unscale():
@@ -303,7 +289,3 @@ class RaggedTest(parameterized.TestCase, tf.test.TestCase):
                 return unscaled.to_tensor(-1.0)
 
             self.assertAllEqual(mode.compile(unscale)(), [[1.0, -1.0], [2.0, 3.0]])
-
-
-if __name__ == "__main__":
-    tf.test.main()

@@ -7,7 +7,8 @@ import pytest
 import tensorflow as tf
 from absl.testing import parameterized
 
-from tests import crossed, keras_homes, modes
+from tests import crossed, keras_homes, modes, numpy_model, originals, replicas, stepping
+from tests.v1_optimizers import BOTH, OPTIMIZERS, loss_of, sgd
 from tf_lossscale_compat import loss_scale as loss_scale_lib
 from tf_lossscale_compat.contrib import mixed_precision as contrib
 from tf_lossscale_compat.keras.mixed_precision import experimental as keras_experimental
@@ -18,13 +19,24 @@ pytestmark = pytest.mark.usefixtures("kept_kernels")
 tf1 = tf.compat.v1
 
 STEPS = (1.0, np.nan, 1.0, 1.0, -np.inf, np.inf, 1.0)
-FINITE = [bool(np.isfinite(value)) for value in STEPS]
+
+
+def grouped(updates):
+    """One operation of assignments, of all replicas; in eager mode None."""
+    if tf.executing_eagerly():
+        return None
+    local_results = tf.distribute.get_strategy().experimental_local_results
+    return tf.group(*[local for update in updates for local in local_results(update)])
+
+
+def count_finite(values):
+    return int(np.isfinite(values).sum())
 
 
 class CondManager(contrib.LossScaleManager):
     """A user's manager: doubles after a finite step, halves after any other, by `tf.cond`."""
 
-    def __init__(self, returns):
+    def __init__(self, returns="tensor"):
         self._returns = returns
         self.scale = tf1.Variable(64.0, trainable=False, name="users_scale")
         self.steps = tf1.Variable(0, trainable=False, name="users_steps")
@@ -37,8 +49,8 @@ class CondManager(contrib.LossScaleManager):
             # A reference variable is read here, before it is assigned to.
             updates = [self.scale.assign(self.scale * factor), self.steps.assign_add(steps)]
             if self._returns == "operation":
-                return tf.group(*updates)
-            with tf.control_dependencies(updates if not tf.executing_eagerly() else []):
+                return grouped(updates)
+            with tf.control_dependencies([] if tf.executing_eagerly() else [grouped(updates)]):
                 return tf.identity(1.0)
 
         return branch
@@ -47,13 +59,14 @@ class CondManager(contrib.LossScaleManager):
         update = tf1.cond(finite_grads, self._branch(2.0, 1), self._branch(0.5, 100))
         return None if self._returns == "none" else update
 
+    def read(self):
+        return [self.scale, self.steps]
+
     @staticmethod
-    def expected(flags):
-        """The state after steps that were finite or not."""
-        scale, steps = 64.0, 0
-        for finite in flags:
-            scale, steps = (scale * 2.0, steps + 1) if finite else (scale * 0.5, steps + 100)
-        return [scale, steps]
+    def expected(values):
+        finite = count_finite(values)
+        bad = len(values) - finite
+        return [64.0 * 2.0 ** (finite - bad), finite + 100 * bad]
 
 
 class AssignAddManager(contrib.LossScaleManager):
@@ -68,9 +81,34 @@ class AssignAddManager(contrib.LossScaleManager):
     def update_loss_scale(self, finite_grads):
         return self.steps.assign_add(tf.cast(finite_grads, tf.float32) + 1.0)
 
+    def read(self):
+        return [self.steps]
+
+    @staticmethod
+    def expected(values):
+        return [len(values) + count_finite(values)]
+
+
+class CountingExponential(contrib.ExponentialUpdateLossScaleManager):
+    """A user's manager with the rule of the base class, and a count of updates."""
+
+    def __init__(self):
+        super().__init__(64.0, 2, 2, 2, 0.25)
+        self.updates = tf1.Variable(0, trainable=False, name="updates")
+
+    def update_loss_scale(self, finite_grads):
+        return grouped([super().update_loss_scale(finite_grads), self.updates.assign_add(1)])
+
+    def read(self):
+        return [*self.variables()[:3], self.updates]
+
+    @staticmethod
+    def expected(values):
+        return [*exponential_state(values), len(values)]
+
 
 class DuckManager:
-    """Has the methods of a manager and is none."""
+    """Has the methods of a manager and is none; its update returns None in graphs too."""
 
     def get_loss_scale(self):
         return 8.0
@@ -79,29 +117,77 @@ class DuckManager:
         return None
 
 
+class Looking(experimental.LossScale):
+    """A user's loss scale that notes the sum of the gradients that it is given."""
+
+    def __init__(self):
+        super().__init__()
+        self.seen = self._add_weight("seen", 0.0, tf.float32)
+        self.updates = self._add_weight("updates", 0, tf.int64)
+
+    def __call__(self):
+        return tf.constant(8.0)
+
+    def update(self, grads):
+        local_results = tf.distribute.get_strategy().experimental_local_results
+        parts = [
+            part for grad in tf.nest.flatten(grads) if grad is not None
+            for part in local_results(grad)
+        ]  # fmt: skip
+        total = tf.add_n([tf.cast(tf.reduce_sum(part), tf.float32) for part in parts])
+        update = grouped([self.seen.assign(total), self.updates.assign_add(1)])
+        return update, tf.reduce_all(tf.math.is_finite(total))
+
+    def get_config(self):
+        return {}
+
+    def read(self):
+        return [self.seen, self.updates]
+
+    @staticmethod
+    def expected(values):
+        return [values[-1], len(values)]
+
+
+class LookingDynamic(experimental.DynamicLossScale):
+    """A user's dynamic loss scale that notes what it is given and calls `super`."""
+
+    def __init__(self):
+        super().__init__(16.0, increment_period=2, multiplier=2.0)
+        self.seen = self._add_weight("seen", 0.0, tf.float32)
+        self.updates = self._add_weight("updates", 0, tf.int64)
+
+    def update(self, grads):
+        looked, _ = Looking.update(self, grads)
+        update, should_apply = super().update(grads)
+        return grouped([looked, update]), should_apply
+
+    def read(self):
+        return [self.current_loss_scale, self.good_steps, *Looking.read(self)]
+
+    @staticmethod
+    def expected(values):
+        return [*dynamic_state(values), *Looking.expected(values)]
+
+
 class CondLossScale(experimental.LossScale):
     """A user's loss scale: triples or halves by `tf.cond`, and counts by `assign_add`."""
 
-    def __init__(self, start=64.0):
+    def __init__(self):
         super().__init__()
-        self._start = start
-        self.scale = self._add_weight("scale", start, tf.float32)
+        self.scale = self._add_weight("scale", 64.0, tf.float32)
         self.calls = self._add_weight("calls", 0, tf.int64)
 
     def __call__(self):
         return tf.identity(self.scale)
 
     def update(self, grads):
-        finite = tf.reduce_all(
-            [tf.reduce_all(tf.math.is_finite(grad)) for grad in tf.nest.flatten(grads)]
-        )
+        _, finite = experimental.FixedLossScale(1.0, skip_nonfinite=True).update(grads)
 
         def branch(factor):
-            def assign():
-                update = tf.group(self.scale.assign(self.scale * factor), self.calls.assign_add(1))
-                return update if not tf.executing_eagerly() else None
-
-            return assign
+            return lambda: grouped(
+                [self.scale.assign(self.scale * factor), self.calls.assign_add(1)]
+            )
 
         if tf.executing_eagerly():
             branch(3.0 if finite else 0.5)()
@@ -109,14 +195,15 @@ class CondLossScale(experimental.LossScale):
         return tf1.cond(finite, branch(3.0), branch(0.5)), finite
 
     def get_config(self):
-        return {"start": self._start}
+        return {}
+
+    def read(self):
+        return [self.scale, self.calls]
 
     @staticmethod
-    def expected(flags):
-        scale = 64.0
-        for finite in flags:
-            scale *= 3.0 if finite else 0.5
-        return [scale, len(flags)]
+    def expected(values):
+        finite = count_finite(values)
+        return [64.0 * 3.0**finite * 0.5 ** (len(values) - finite), len(values)]
 
 
 class PlainLossScale(experimental.LossScale):
@@ -135,222 +222,211 @@ class PlainLossScale(experimental.LossScale):
         return {}
 
 
-def dynamic_model(flags, scale, period, multiplier=2.0):
-    good = 0
-    for finite in flags:
-        if finite:
-            good += 1
-            if good >= period:
-                scale, good = scale * multiplier, 0
-        else:
-            scale, good = max(1.0, scale / multiplier), 0
-    return [scale, good]
+def exponential():
+    return contrib.ExponentialUpdateLossScaleManager(64.0, 2, 2, 2, 0.25)
 
 
-def trained(mode, opt):
-    """Trains a variable by `opt` on `STEPS`; returns it with a global step."""
-    var = tf1.Variable(0.0)
-    global_step = tf1.Variable(0, trainable=False, dtype=tf.int64)
-
-    def train(factor):
-        # A tensor in graphs for a Session: TensorFlow's tapes know no reference variables.
-        loss = factor * var if mode.name in modes.GRAPH else lambda: factor * var
-        return opt.minimize(loss, global_step, var_list=[var])
-
-    step = mode.compile(train, modes.scalar())
-    for value in STEPS:
-        step(value)
-    return var, global_step
+def dynamic():
+    return experimental.DynamicLossScale(16.0, 2)
 
 
-def sgd():
-    return tf1.train.GradientDescentOptimizer(1.0)
+def state_of(model, values):
+    for value in values:
+        model.step(np.isfinite(value))
+    return list(model.state)
 
 
-CONTRIB, MIXED = contrib.LossScaleOptimizer, experimental.MixedPrecisionLossScaleOptimizer
+def exponential_state(values):
+    return state_of(numpy_model.ExponentialModel(64.0, 2, 2, 2, 0.25), values)
 
 
-class LossScaleAsManagerTest(tf.test.TestCase, parameterized.TestCase):
-    @parameterized.parameters(*modes.ALL)
-    def test_a_dynamic_loss_scale(self, name):
-        with modes.entered(name) as mode:
-            loss_scale = experimental.DynamicLossScale(16.0, 2)
-            opt = contrib.LossScaleOptimizer(sgd(), loss_scale)
-            var, global_step = trained(mode, opt)
-            self.assertEqual(list(mode.value([var, global_step])), [-4.0, 4])
-            self.assertEqual(
-                list(mode.value([loss_scale.current_loss_scale, loss_scale.good_steps])),
-                dynamic_model(FINITE, 16.0, 2),
+def dynamic_state(values):
+    return state_of(numpy_model.DynamicModel(16.0, 2, 2.0), values)
+
+
+def nothing(_):
+    return []
+
+
+# Name: (function that makes a policy, its variables, and their values after steps on some values).
+POLICIES = {
+    "fixed": (lambda: experimental.FixedLossScale(8.0), nothing, nothing),
+    "fixed_skipping": (
+        lambda: experimental.FixedLossScale(8.0, skip_nonfinite=True), nothing, nothing
+    ),
+    "fixed_manager": (lambda: contrib.FixedLossScaleManager(8.0), nothing, nothing),
+    "duck": (DuckManager, nothing, nothing),
+    "dynamic": (
+        dynamic, lambda policy: [policy.current_loss_scale, policy.good_steps], dynamic_state
+    ),
+    "exponential": (exponential, lambda policy: policy.variables(), exponential_state),
+    "cond_operation": (lambda: CondManager("operation"), CondManager.read, CondManager.expected),
+    "cond_none": (lambda: CondManager("none"), CondManager.read, CondManager.expected),
+}  # fmt: skip
+OWN = (CondManager, AssignAddManager, CountingExponential, Looking, LookingDynamic, CondLossScale)
+POLICIES.update({cls.__name__: (cls, cls.read, cls.expected) for cls in OWN})
+ON_REPLICAS = [cls.__name__ for cls in OWN if cls is not CondLossScale]
+
+
+class PoliciesTest(parameterized.TestCase, tf.test.TestCase):
+    @crossed.product(which=BOTH, policy=sorted(POLICIES), name=modes.ALL)
+    def test_drives_either_optimizer(self, which, policy, name):
+        """A loss scale is given the gradients, a manager the flag, once per step."""
+        if policy == "cond_none" and name in modes.GRAPH:
+            self.skipTest("there a manager has to return what updates it")
+        if policy == "fixed" and which == "mixed":
+            self.skipTest("that optimizer applies every step, as r2.0's did")
+        make, read, expected = POLICIES[policy]
+        with stepping.entered(name) as mode:
+            var, made = tf1.Variable(0.0), make()
+            global_step = tf1.Variable(0, trainable=False, dtype=tf.int64)
+            opt = OPTIMIZERS[which](sgd(), made)
+
+            def train(factor):
+                return opt.minimize(loss_of(lambda: factor * var), global_step, var_list=[var])
+
+            step = mode.compile(train, modes.scalar())
+            for number, value in enumerate(STEPS, 1):
+                step(value)
+                done = STEPS[:number]
+                np.testing.assert_array_equal(mode.value(read(made)), expected(done))
+                applied = count_finite(done)
+                self.assertEqual(list(mode.value([var, global_step])), [-applied, applied])
+            if isinstance(made, experimental.LossScale) or policy == "exponential":
+                self.assertCountEqual(map(id, opt.variables()), map(id, read(made)))
+
+    @crossed.product(which=BOTH, policy=ON_REPLICAS)
+    def test_on_two_replicas(self, which, policy):
+        make, read, expected = POLICIES[policy]
+        strategy = replicas.strategy("mirrored_2")
+        with replicas.executing("function", strategy) as execution:
+            weight, made = tf1.Variable([1.0], name="weight"), make()
+            opt = OPTIMIZERS[which](sgd(), made)
+
+            def replica_step(factors):
+                factor = replicas.own(factors)
+                opt.minimize(lambda: tf.reduce_sum(factor * weight), var_list=[weight])
+
+            call = execution.compile(
+                lambda factors: replicas.run(strategy, replica_step, (factors,)) and None,
+                tf.TensorSpec([2], tf.float32),
             )
-            self.assertEqual(
-                [id(v) for v in opt.variables()],
-                [id(loss_scale.current_loss_scale), id(loss_scale.good_steps)],
-            )
+            rows = [[1.0, 1.0], [1.0, np.nan], [1.0, 2.0]]
+            sums = [float(sum(row)) for row in rows]
+            for number, row in enumerate(rows, 1):
+                call(np.array(row, np.float32))
+                *found, weights = execution.values([*read(made), weight])
+                for copies, value in zip(found, expected(sums[:number])):
+                    self.assertAllEqual(copies, [value] * 2)
+                self.assertAllEqual(weights, [[1.0 - np.nansum(sums[:number])]] * 2)
 
-    @parameterized.parameters(*modes.ALL)
-    def test_its_scale_multiplies_the_loss(self, name):
+    @crossed.product(which=BOTH, name=("graph_v1", "eager"))
+    def test_a_loss_scale_whose_base_was_not_constructed(self, which, name):
         with modes.entered(name) as mode:
-            seen = []
+            opt, var = OPTIMIZERS[which](sgd(), PlainLossScale()), tf1.Variable(0.0)
+            mode.compile(lambda: opt.apply_gradients([(tf.constant(2.0), var)]))()
+            self.assertEqual(mode.value(var), -2.0)
+            self.assertEqual(opt.variables(), [])
 
-            class Recorder:
-                def compute_gradients(self, loss, **kwargs):
-                    seen.append(loss() if callable(loss) else loss)
-                    return []
+    def test_contribs_own_managers_drive_the_optimizer_of_r2(self):
+        original = originals.contrib()
+        if original is None:
+            self.skipTest("TensorFlow 2 has no contrib")
+        for make, scale in (
+            (lambda: original.FixedLossScaleManager(8.0), 8.0),
+            (lambda: original.ExponentialUpdateLossScaleManager(8.0, 1, 1, 2.0, 0.5), 16.0),
+        ):
+            with modes.entered("graph_v1") as mode:
+                weight, manager = tf1.Variable(8.0), make()
+                opt = OPTIMIZERS["mixed"](sgd(), manager)
+                step = mode.compile(lambda x: opt.minimize(weight * x), modes.scalar())
+                for value in (1.0, np.nan, 2.0):
+                    step(value)
+                found = mode.value([weight, manager.get_loss_scale()])
+                self.assertEqual(list(found), [5.0, scale])
 
-                def apply_gradients(self, grads_and_vars, global_step=None, name=None):
-                    raise NotImplementedError
+    @crossed.product(which=BOTH, name=modes.ALL)
+    def test_takes_whatever_get_takes(self, which, name):
+        fixed = {"class_name": "FixedLossScale", "config": {"loss_scale_value": 32.0}}
+        arguments = {"initial_loss_scale": 32, "increment_period": 9, "multiplier": 2}
+        cases = [(16, 16), (16.0, 16), (np.float16(16), 16), (np.int64(16), 16), (True, 1)]
+        cases += [("dynamic", 2**15), (fixed, 32)]
+        cases += [({"class_name": "DynamicLossScale", "config": arguments}, 32)]
+        with stepping.entered(name) as mode:
+            var = tf1.Variable(1.0)
+            policies = [experimental.FixedLossScale(4), dynamic(), exponential(), CondLossScale()]
+            cases += zip(policies, [4, 16, 64, 64])
+            opts = [OPTIMIZERS[which](Given(), identifier) for identifier, _ in cases]
 
-            loss_scales = [experimental.DynamicLossScale(16.0, 2), 8, "dynamic", CondLossScale(2)]
-            opts = [contrib.LossScaleOptimizer(Recorder(), of) for of in loss_scales]
+            def unscaled():
+                losses = loss_of(lambda: tf.constant(1.0))
+                return [opt.compute_gradients(losses, [var])[0][0] for opt in opts]
 
-            def losses():
-                del seen[:]
+            found = mode.compile(unscaled)()
+            self.assertAllEqual(found, [1 / scale for _, scale in cases])
+            if which == "contrib":
                 for opt in opts:
-                    opt.compute_gradients(lambda: tf.constant(3.0))
-                return list(seen)
-
-            self.assertAllEqual(mode.compile(losses)(), [48.0, 24.0, 3.0 * 2**15, 6.0])
-
-    @parameterized.parameters(*modes.ALL)
-    def test_a_fixed_loss_scale_skips_as_all_of_contrib_does(self, name):
-        with modes.entered(name) as mode:
-            opt = contrib.LossScaleOptimizer(sgd(), experimental.FixedLossScale(8.0))
-            self.assertEqual(list(mode.value(list(trained(mode, opt)))), [-4.0, 4])
-            self.assertEqual(opt.variables(), [])
-
-    @parameterized.parameters(
-        (8,), (8.0,), (np.float16(8),), (np.int64(8),), (True,),
-        ({"class_name": "FixedLossScale", "config": {"loss_scale_value": 8.0}},),
-    )  # fmt: skip
-    def test_a_number_or_config_of_a_fixed_loss_scale(self, identifier):
-        value = 1.0 if identifier is True else 8.0
-        for name in ("graph_v1", "eager"):
-            with modes.entered(name) as mode:
-                opt = contrib.LossScaleOptimizer(sgd(), identifier)
-                manager = opt._loss_scale_manager
-                self.assertIsInstance(manager, contrib.LossScaleManager)
-                self.assertEqual(mode.value(manager.get_loss_scale()), value)
-                self.assertEqual(list(mode.value(list(trained(mode, opt)))), [-4.0, 4])
-                self.assertEqual(mode.value(manager.get_loss_scale()), value)
-
-    @parameterized.parameters(
-        ("dynamic", 2.0**15),
-        (
-            {
-                "class_name": "DynamicLossScale",
-                "config": {"initial_loss_scale": 32, "increment_period": 9, "multiplier": 2},
-            },
-            32.0,
-        ),
-    )
-    def test_dynamic_or_a_config_of_a_dynamic_loss_scale(self, identifier, start):
-        for name in ("graph_v2", "function"):
-            with modes.entered(name) as mode:
-                opt = contrib.LossScaleOptimizer(sgd(), identifier)
-                self.assertIsInstance(opt._loss_scale_manager, contrib.LossScaleManager)
-                self.assertEqual(mode.value(opt._loss_scale_manager.get_loss_scale()), start)
-                self.assertEqual(list(mode.value(list(trained(mode, opt)))), [-4.0, 4])
-                self.assertEqual(list(mode.value(opt.variables())), dynamic_model(FINITE, start, 9))
-
-    @parameterized.parameters(*modes.ALL)
-    def test_a_loss_scale_of_the_users(self, name):
-        with modes.entered(name) as mode:
-            loss_scale = CondLossScale()
-            opt = contrib.LossScaleOptimizer(sgd(), loss_scale)
-            var, global_step = trained(mode, opt)
-            self.assertEqual(list(mode.value([var, global_step])), [-4.0, 4])
-            self.assertEqual(
-                list(mode.value([loss_scale.scale, loss_scale.calls])),
-                CondLossScale.expected(FINITE),
-            )
-            self.assertLen(opt.variables(), 2)
-
-    @crossed.parameters(*[(n, cls) for n in ("graph_v1", "eager") for cls in (0, 1)])
-    def test_a_loss_scale_whose_base_was_not_constructed(self, name, which):
-        with modes.entered(name) as mode:
-            opt = (CONTRIB, MIXED)[which](sgd(), PlainLossScale())
-            var, global_step = tf1.Variable(0.0), tf1.Variable(0, dtype=tf.int64)
-            mode.compile(lambda: opt.apply_gradients([(tf.constant(2.0), var)], global_step))()
-            self.assertEqual(list(mode.value([var, global_step])), [-2.0, 1])
-            self.assertEqual(opt.variables(), [])
-
-    @parameterized.parameters(*modes.ALL)
-    def test_its_manager_is_updated_by_a_flag(self, name):
-        with modes.entered(name) as mode:
-            loss_scale = experimental.DynamicLossScale(16.0, 2)
-            manager = contrib.LossScaleOptimizer(sgd(), loss_scale)._loss_scale_manager
-            update = mode.compile(manager.update_loss_scale, modes.scalar(tf.bool))
-            for count, finite in enumerate(FINITE, 1):
-                update(finite)
-                self.assertEqual(
-                    list(mode.value(manager.variables())), dynamic_model(FINITE[:count], 16.0, 2)
-                )
-
-    def test_a_checkpoint_of_the_optimizer_holds_the_loss_scale(self):
-        prefix = self.get_temp_dir() + "/adapted"
-        with modes.entered("eager") as mode:
-            opt = contrib.LossScaleOptimizer(sgd(), experimental.DynamicLossScale(16.0, 2))
-            trained(mode, opt)
-            path = tf.train.Checkpoint(optimizer=opt).save(prefix)
-            keys = [key for key, _ in tf.train.list_variables(path)]
-            for weight in ("current_loss_scale", "good_steps"):
-                key = "optimizer/loss_scale/{}/.ATTRIBUTES/VARIABLE_VALUE".format(weight)
-                self.assertIn(key, keys)
-            # The optimizer of r2.0 reads it.
-            other = experimental.MixedPrecisionLossScaleOptimizer(
-                sgd(), experimental.DynamicLossScale(2.0, 2)
-            )
-            status = tf.train.Checkpoint(optimizer=other).restore(path)
-            status.assert_existing_objects_matched()
-            self.assertEqual(list(mode.value(other.variables())), dynamic_model(FINITE, 16.0, 2))
+                    self.assertIsInstance(opt._loss_scale_manager, contrib.LossScaleManager)
 
 
-class ManagerAsLossScaleTest(tf.test.TestCase, parameterized.TestCase):
-    @parameterized.parameters(*modes.ALL)
-    def test_get_makes_a_loss_scale_that_runs_the_policy_of_a_manager(self, name):
-        with modes.entered(name) as mode:
-            manager = contrib.ExponentialUpdateLossScaleManager(64.0, 2, 2, 2, 0.25)
-            loss_scale = loss_scale_lib.get(manager)
-            self.assertIsInstance(loss_scale, experimental.LossScale)
-            call = mode.compile(loss_scale)
+class Given(tf1.train.GradientDescentOptimizer):
+    """Its gradients are 1, whatever the loss."""
 
-            def update(value):
-                grads = {"first": [tf.stack([1.0, value])], "second": None}
-                returned, should_apply = loss_scale.update(grads)
-                if name == "eager":
-                    self.assertIsNone(returned)
-                else:
-                    self.assertIsInstance(returned, (tf.Tensor, tf.Operation))
-                if name in modes.GRAPH:
-                    with tf.control_dependencies([returned]):
-                        return tf.identity(should_apply)
-                return should_apply
+    def __init__(self):
+        super().__init__(1.0)
 
-            step = mode.compile(update, modes.scalar())
-            scales = []
-            for value, finite in zip(STEPS, FINITE):
-                self.assertEqual(step(value), finite)
-                scales.append(float(call()))
-            self.assertEqual(scales, [64.0, 64.0, 64.0, 128.0, 128.0, 32.0, 32.0])
-            self.assertEqual(list(mode.value(manager.variables())), [32.0, 1, 0])
+    def compute_gradients(self, loss, var_list=None, **_):
+        return [(tf.constant(1.0), var) for var in var_list]
 
-    @parameterized.parameters(*modes.ALL)
-    def test_an_exponential_manager_in_the_optimizer_of_r2(self, name):
-        with modes.entered(name) as mode:
-            manager = contrib.ExponentialUpdateLossScaleManager(64.0, 2, 2, 2, 0.25)
-            opt = experimental.MixedPrecisionLossScaleOptimizer(sgd(), manager)
-            self.assertEqual(list(mode.value(list(trained(mode, opt)))), [-4.0, 4])
-            self.assertEqual(list(mode.value(manager.variables())), [32.0, 1, 0])
-            self.assertEqual([id(v) for v in opt.variables()], [id(v) for v in manager.variables()])
 
-    @parameterized.parameters(*modes.ALL)
-    def test_a_fixed_manager_keeps_its_way_of_skipping(self, name):
-        with modes.entered(name) as mode:
-            opt = experimental.MixedPrecisionLossScaleOptimizer(
-                sgd(), contrib.FixedLossScaleManager(8.0)
-            )
-            self.assertEqual(list(mode.value(list(trained(mode, opt)))), [-4.0, 4])
+SCALES = {
+    "float": lambda: 8.0,
+    "int": lambda: 8,
+    "numpy": lambda: np.float64(8.0),
+    "float64": lambda: tf.constant(8.0, tf.float64),
+    "float16": lambda: tf.constant(8.0, tf.float16),
+    "int32": lambda: tf.constant(8, tf.int32),
+}
 
+
+class Returning(Looking):
+    """A user's loss scale whose call returns what `make` makes."""
+
+    def __init__(self, make):
+        super().__init__()
+        self.make = make
+
+    def __call__(self):
+        return self.make()
+
+
+class ScaleOfAnyTypeTest(parameterized.TestCase, tf.test.TestCase):
+    @crossed.product(which=BOTH, mode=modes.ALL, kind=sorted(SCALES))
+    def test_a_users_loss_scale_may_return_any_number(self, which, mode, kind):
+        with stepping.entered(mode) as entered:
+            weight = tf1.Variable([1.0], name="weight")
+            half = tf1.Variable(np.ones([1], np.float16), name="half")
+            opt = OPTIMIZERS[which](sgd(), Returning(SCALES[kind]))
+
+            def step(factor):
+                def loss():
+                    halves = tf.cast(2.0 * half, tf.float32)
+                    return tf.reduce_sum(3.0 * factor * weight) + tf.reduce_sum(halves)
+
+                pairs = opt.compute_gradients(loss_of(loss), var_list=[weight, half])
+                applied = opt.apply_gradients(pairs)
+                return stepping.then(applied, lambda: [tf.identity(g) for g, _ in pairs])
+
+            call = entered.compile(step, modes.scalar())
+            gradients = call(1.0)
+            self.assertEqual([g.dtype for g in gradients], [np.float32, np.float16])
+            self.assertAllEqual(gradients, [[3.0], [2.0]])
+            call(np.nan)
+            self.assertAllEqual(entered.value(tf.identity(weight)), [-2.0])
+            self.assertAllEqual(entered.value(tf.identity(half)), [-1.0])
+
+
+class ManagerAsLossScaleTest(parameterized.TestCase, tf.test.TestCase):
     def test_a_manager_there_and_back_is_itself(self):
         manager = contrib.FixedLossScaleManager(8.0)
         with tf.Graph().as_default():
@@ -379,14 +455,10 @@ class ManagerAsLossScaleTest(tf.test.TestCase, parameterized.TestCase):
         self.assertEqual(config["config"]["config"], arguments)
 
     def test_a_manager_of_the_users_own_has_no_config(self):
-        class Policy(contrib.FixedLossScaleManager):
-            pass
-
-        loss_scale = loss_scale_lib.get(Policy(8.0))
-        with self.assertRaisesRegex(NotImplementedError, "Policy has no config: save weights"):
-            loss_scale.get_config()
-        with self.assertRaisesRegex(NotImplementedError, "Policy has no config: save weights"):
-            loss_scale_lib.serialize(loss_scale)
+        loss_scale = loss_scale_lib.get(AssignAddManager())
+        for call in (loss_scale.get_config, lambda: loss_scale_lib.serialize(loss_scale)):
+            with self.assertRaisesRegex(NotImplementedError, "Manager has no config: save weights"):
+                call()
 
     @parameterized.named_parameters(keras_homes.named())
     def test_a_manager_of_the_users_own_drives_a_keras_optimizer(self, home):
@@ -412,91 +484,23 @@ class ManagerAsLossScaleTest(tf.test.TestCase, parameterized.TestCase):
             with self.assertRaisesRegex(ValueError, "names no loss-scale manager.*" + name):
                 loss_scale_lib.get(config)
 
-    def test_a_checkpoint_of_the_optimizer_holds_the_manager(self):
-        prefix = self.get_temp_dir() + "/adapted"
+    @parameterized.parameters(("contrib", dynamic), ("mixed", exponential))
+    def test_a_checkpoint_of_the_optimizer_holds_the_policy(self, which, make):
         with modes.entered("eager") as mode:
-            opt = experimental.MixedPrecisionLossScaleOptimizer(
-                sgd(), contrib.ExponentialUpdateLossScaleManager(64.0, 2, 2, 2, 0.25)
-            )
-            trained(mode, opt)
-            path = tf.train.Checkpoint(optimizer=opt).save(prefix)
-            manager = contrib.ExponentialUpdateLossScaleManager(2.0, 2)
-            other = experimental.MixedPrecisionLossScaleOptimizer(sgd(), manager)
+            opt = OPTIMIZERS[which](sgd(), make())
+            opt.apply_gradients([(tf.constant(np.nan), tf1.Variable(1.0))])
+            path = tf.train.Checkpoint(optimizer=opt).save(self.get_temp_dir() + "/" + which)
+            policy = make()
+            # The optimizer of r2.0 reads what contrib's wrote.
+            other = OPTIMIZERS["mixed"](sgd(), policy)
+            before = mode.value(other.variables())
             status = tf.train.Checkpoint(optimizer=other).restore(path)
             status.assert_existing_objects_matched()
-            self.assertEqual(list(mode.value(manager.variables())), [32.0, 1, 0])
+            self.assertEqual(mode.value(other.variables()), mode.value(opt.variables()))
+            self.assertNotEqual(mode.value(other.variables()), before)
 
 
-class ThirdPartyTest(tf.test.TestCase, parameterized.TestCase):
-    @crossed.parameters(
-        *[
-            (name, which, returns)
-            for name in modes.ALL
-            for which in (0, 1)
-            for returns in ("operation", "tensor", "none")
-            if returns != "none" or name not in modes.GRAPH
-        ]
-    )
-    def test_a_manager_that_updates_by_cond_and_assign_add(self, name, which, returns):
-        with modes.entered(name) as mode:
-            manager = CondManager(returns)
-            opt = (CONTRIB, MIXED)[which](sgd(), manager)
-            self.assertEqual(list(mode.value(list(trained(mode, opt)))), [-4.0, 4])
-            self.assertEqual(
-                list(mode.value([manager.scale, manager.steps])), CondManager.expected(FINITE)
-            )
-
-    @crossed.parameters(*[(name, which) for name in modes.ALL for which in (0, 1)])
-    def test_a_manager_that_returns_what_assign_add_returned(self, name, which):
-        with modes.entered(name) as mode:
-            manager = AssignAddManager()
-            opt = (CONTRIB, MIXED)[which](sgd(), manager)
-            self.assertEqual(list(mode.value(list(trained(mode, opt)))), [-4.0, 4])
-            self.assertEqual(mode.value(manager.steps), len(STEPS) + sum(FINITE))
-
-    @parameterized.parameters(*modes.GRAPH)
-    def test_a_manager_may_return_none_in_graph_mode(self, name):
-        with modes.entered(name) as mode:
-            opt = contrib.LossScaleOptimizer(sgd(), DuckManager())
-            self.assertEqual(list(mode.value(list(trained(mode, opt)))), [-4.0, 4])
-
-    @parameterized.parameters(*modes.ALL)
-    def test_the_two_methods_of_a_manager_are_enough(self, name):
-        with modes.entered(name) as mode:
-            manager = DuckManager()
-            opt = contrib.LossScaleOptimizer(sgd(), manager)
-            self.assertIs(opt._loss_scale_manager, manager)
-            self.assertEqual(list(mode.value(list(trained(mode, opt)))), [-4.0, 4])
-            self.assertEqual(opt.variables(), [])
-
-    @parameterized.parameters(*modes.GRAPH)
-    def test_one_run_of_a_users_manager_is_one_step(self, name):
-        with modes.entered(name) as mode:
-            manager = CondManager("tensor")
-            opt = contrib.LossScaleOptimizer(sgd(), manager)
-            var = tf1.Variable(0.0)
-            step = mode.compile(lambda grad: opt.apply_gradients([(grad, var)]), modes.scalar())
-            flags = [index % 2 == 0 for index in range(200)]
-            for finite in flags:
-                step(1.0 if finite else np.nan)
-            self.assertEqual(
-                list(mode.value([manager.scale, manager.steps, var])),
-                CondManager.expected(flags) + [-100.0],
-            )
-
-    @parameterized.parameters(*modes.ALL)
-    def test_a_loss_scale_in_the_optimizer_of_r2(self, name):
-        with modes.entered(name) as mode:
-            loss_scale = CondLossScale()
-            opt = experimental.MixedPrecisionLossScaleOptimizer(sgd(), loss_scale)
-            self.assertEqual(list(mode.value(list(trained(mode, opt)))), [-4.0, 4])
-            self.assertEqual(
-                list(mode.value([loss_scale.scale, loss_scale.calls])),
-                CondLossScale.expected(FINITE),
-            )
-
-
-class BadInputTest(tf.test.TestCase, parameterized.TestCase):
+class BadInputTest(parameterized.TestCase, tf.test.TestCase):
     def _refused(self, make, error, *words):
         with tf.Graph().as_default() as graph:
             with self.assertRaises(error) as raised:
@@ -511,22 +515,17 @@ class BadInputTest(tf.test.TestCase, parameterized.TestCase):
                 make()
             self.assertEmpty(created)
 
-    @parameterized.parameters((None,), (object(),), ([8.0],), (8j,), (np.array([8.0]),))
+    @parameterized.parameters(
+        (None,), (object(),), ([8.0],), (8j,), (np.array([8.0]),),
+        (contrib.FixedLossScaleManager,), (experimental.DynamicLossScale,),
+    )  # fmt: skip
     def test_what_is_no_manager_and_no_loss_scale_is_refused(self, identifier):
         self._refused(
             lambda: contrib.LossScaleOptimizer(sgd(), identifier),
             TypeError, "loss_scale_manager", repr(identifier),
         )  # fmt: skip
-
-    @parameterized.parameters(
-        (contrib.FixedLossScaleManager,),
-        (contrib.ExponentialUpdateLossScaleManager,),
-        (experimental.DynamicLossScale,),
-    )
-    def test_a_class_in_place_of_an_instance_is_refused(self, cls):
-        self._refused(
-            lambda: contrib.LossScaleOptimizer(sgd(), cls), TypeError, "loss_scale_manager"
-        )
+        words = ["loss_scale cannot be None"] if identifier is None else []
+        self._refused(lambda: OPTIMIZERS["mixed"](sgd(), identifier), ValueError, *words)
 
     @parameterized.parameters(
         ("8", "'8'"),
@@ -535,34 +534,33 @@ class BadInputTest(tf.test.TestCase, parameterized.TestCase):
         ({}, "{}"),
         ({"class_name": "FixedLossScale"}, "FixedLossScale"),
         ({"class_name": "Unheard", "config": {}}, "Unheard"),
+        (0.5, "0.5", "at least 1"),
+        (np.float32(0.1), repr(np.float32(0.1)), "at least 1"),
+        (float("nan"), "nan", "finite"),
+        (1e39, "1e+39", "finite"),
+        (10**400, repr(10**400), "finite"),
     )
-    def test_a_string_or_dict_that_names_no_loss_scale_is_refused(self, identifier, word):
-        self._refused(lambda: contrib.LossScaleOptimizer(sgd(), identifier), ValueError, word)
+    def test_what_no_loss_scale_can_be_got_from_is_refused(self, identifier, *words):
+        for cls in OPTIMIZERS.values():
+            self._refused(lambda cls=cls: cls(sgd(), identifier), ValueError, *words)
 
-    @parameterized.parameters(
-        (0.5, "at least 1"), (0, "at least 1"), (-8, "at least 1"), (np.float32(0.1), "at least 1"),
-        (float("nan"), "finite"), (float("inf"), "finite"), (1e39, "finite"), (10**400, "finite"),
-    )  # fmt: skip
-    def test_a_number_that_is_no_scale_is_refused(self, value, word):
-        for cls in (CONTRIB, MIXED):
-            self._refused(lambda: cls(sgd(), value), ValueError, word, repr(value))
+    def test_what_lacks_a_method_of_a_manager_is_refused(self):
+        class HalfAManager:
+            def get_loss_scale(self):
+                return tf.constant(4.0)
 
-    @parameterized.parameters((object(),), ("8",), ([8.0],), (8j,), ({},))
-    def test_what_no_loss_scale_can_be_got_from_is_refused(self, identifier):
-        self._refused(lambda: loss_scale_lib.get(identifier), ValueError)
-        self._refused(lambda: MIXED(sgd(), identifier), ValueError)
+        self._refused(
+            lambda: loss_scale_lib.get(HalfAManager()), ValueError, "Cannot make a loss scale"
+        )
 
     def test_a_flag_for_a_loss_scale_that_needs_gradients_is_refused(self):
         with modes.eager_mode():
-            manager = CONTRIB(sgd(), CondLossScale())._loss_scale_manager
+            manager = OPTIMIZERS["contrib"](sgd(), CondLossScale())._loss_scale_manager
             with self.assertRaisesRegex(ValueError, "CondLossScale.* needs the gradients"):
                 manager.update_loss_scale(True)
 
-    def test_an_unsupported_opt_is_refused_before_a_loss_scale_is_made(self):
-        for cls, error in ((CONTRIB, TypeError), (MIXED, ValueError)):
-            for opt in (None, object(), "sgd", tf1.train.GradientDescentOptimizer):
-                self._refused(lambda: cls(opt, "dynamic"), error, "opt")
-
-
-if __name__ == "__main__":
-    tf.test.main()
+    @parameterized.parameters((None,), (object(),), ("sgd",), (0.1,), (type(sgd()),))
+    def test_what_is_no_optimizer_is_refused(self, opt):
+        for cls, error in zip(OPTIMIZERS.values(), (TypeError, ValueError)):
+            words = "opt must", "tf.compat.v1.train.Optimizer", repr(opt)
+            self._refused(lambda cls=cls: cls(opt, "dynamic"), error, *words)

@@ -8,16 +8,13 @@ from absl.testing import parameterized
 
 import tf_lossscale_compat
 from tests import keras_homes, modes, replicas, stepping
+from tests.v1_optimizers import sgd
 from tf_lossscale_compat import ExponentialUpdateLossScaleManager, FixedLossScale
 from tf_lossscale_compat.contrib import mixed_precision as contrib
 from tf_lossscale_compat.train.experimental import DynamicLossScale, LossScale
 
 tf1 = tf.compat.v1
 VALUES = ((1.0, 1.0), (np.nan, 1.0), (1.0, np.inf), (2.0, 1.0))
-
-
-def sgd(rate=1.0):
-    return tf1.train.GradientDescentOptimizer(rate)
 
 
 class Recording(LossScale):
@@ -208,7 +205,3 @@ class ApplyIfFiniteTest(parameterized.TestCase, tf.test.TestCase):
                 tf_lossscale_compat.apply_if_finite(
                     DynamicLossScale(8.0), [(optimizer, pairs)], enabled=False
                 )
-
-
-if __name__ == "__main__":
-    tf.test.main()

@@ -4,7 +4,6 @@ Momentum and RMSProp move all rows by a dense gradient but only some by a sparse
 `compute_gradients` returns decides what a model becomes.
 """
 
-import inspect
 import itertools
 import unittest
 
@@ -13,7 +12,9 @@ import tensorflow as tf
 from absl.testing import parameterized
 
 from tests import crossed, modes, originals, stepping
+from tests.v1_optimizers import loss_of, sgd
 from tf_lossscale_compat.contrib import mixed_precision as contrib
+from tf_lossscale_compat.train.experimental import MixedPrecisionLossScaleOptimizer
 
 tf1 = tf.compat.v1
 
@@ -23,7 +24,7 @@ STEPS = ([0, 2], [1, 1], [2, 0])
 LEARNING_RATE, MOMENTUM = 0.25, 0.5
 
 OPTIMIZERS = {
-    "sgd": lambda: tf1.train.GradientDescentOptimizer(LEARNING_RATE),
+    "sgd": lambda: sgd(LEARNING_RATE),
     "momentum": lambda: tf1.train.MomentumOptimizer(LEARNING_RATE, MOMENTUM),
     "nesterov": lambda: tf1.train.MomentumOptimizer(LEARNING_RATE, MOMENTUM, use_nesterov=True),
     "rmsprop": lambda: tf1.train.RMSPropOptimizer(LEARNING_RATE, momentum=MOMENTUM),
@@ -47,11 +48,7 @@ SAME_BOTH_WAYS = ("sgd", "adam", "adagrad")
 def _loss(table, rows):
     """2 * the sum of the rows looked up: each gives a gradient of 2."""
 
-    def loss():
-        return 2.0 * tf.reduce_sum(tf.gather(table, rows))
-
-    graph = tf1.get_default_graph()
-    return loss if tf.executing_eagerly() or graph.building_function else loss()
+    return loss_of(lambda: 2.0 * tf.reduce_sum(tf.gather(table, rows)))
 
 
 def _dense(rows):
@@ -119,43 +116,28 @@ def _gradient(name, optimizer, dtype=np.float32, rows=(2, 0, 2)):
 
 
 class ComputeGradientsTest(parameterized.TestCase, tf.test.TestCase):
-    def _make(self, **options):
-        return lambda: _wrap(**options)(tf1.train.GradientDescentOptimizer(1.0))
-
-    @parameterized.parameters(*modes.ALL)
-    def test_embeddings_have_dense_gradients(self, name):
-        gradient, is_sparse = _gradient(name, self._make())
-        self.assertFalse(is_sparse)
+    @crossed.product(name=modes.ALL, which=("dense", "keep_sparse", "mixed"))
+    def test_gradients_of_embeddings_are_dense_or_stay_sparse(self, name, which):
+        if which == "mixed":
+            make = lambda: MixedPrecisionLossScaleOptimizer(sgd(), 8.0)  # noqa: E731
+        else:
+            make = lambda: _wrap(keep_sparse=which == "keep_sparse")(sgd())  # noqa: E731
+        gradient, is_sparse = _gradient(name, make)
+        self.assertEqual(is_sparse, which != "dense")
         self.assertAllEqual(gradient, _dense([2, 0, 2]))
-
-    @parameterized.parameters(*modes.ALL)
-    def test_with_keep_sparse_they_stay_sparse(self, name):
-        gradient, is_sparse = _gradient(name, self._make(keep_sparse=True))
-        self.assertTrue(is_sparse)
-        self.assertAllEqual(gradient, _dense([2, 0, 2]))
-
-    def test_keep_sparse_is_keyword_only_and_off(self):
-        parameter = inspect.signature(contrib.LossScaleOptimizer).parameters["keep_sparse"]
-        self.assertEqual(parameter.kind, inspect.Parameter.KEYWORD_ONLY)
-        self.assertIs(parameter.default, False)
 
     @parameterized.parameters(*modes.ALL)
     def test_rows_are_added_up_before_they_are_scaled_down(self, name):
         """As in r1.15, where float16 sums of scaled gradients overflow."""
         with stepping.entered(name) as mode:
             table = tf1.Variable(TABLE.astype(np.float16))
-            opt = self._make()()
+            opt = _wrap()(sgd())
 
             def step(rows):
+                # A scaled gradient is 48000.0, and two of them are too much.
                 factor = tf.constant(6000.0, tf.float16)
-                graph = tf1.get_default_graph()
-
-                def loss():
-                    # A scaled gradient is 48000.0, and two of them are too much.
-                    return tf.reduce_sum(tf.gather(table, rows) * factor)
-
-                immediate = tf.executing_eagerly() or graph.building_function
-                pairs = opt.compute_gradients(loss if immediate else loss(), [table])
+                loss = loss_of(lambda: tf.reduce_sum(tf.gather(table, rows) * factor))
+                pairs = opt.compute_gradients(loss, [table])
                 return tf.cast(pairs[0][0], tf.float32)
 
             call = mode.compile(step, tf.TensorSpec([2], tf.int32))
@@ -223,7 +205,3 @@ class TrainingTest(parameterized.TestCase, tf.test.TestCase):
     def test_numbers_of_the_original(self, name, optimizer):
         table = _trained(name, optimizer, _wrap())[-1]
         self.assertAllClose(table, MEASURED[optimizer], rtol=1e-6)
-
-
-if __name__ == "__main__":
-    tf.test.main()

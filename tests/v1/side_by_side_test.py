@@ -6,14 +6,13 @@ After every step their variables, slots, global steps, loss scales and counters 
 bits.
 """
 
-import collections
-
 import numpy as np
 import pytest
 import tensorflow as tf
 from absl.testing import parameterized
 
 from tests import originals
+from tests.v1_optimizers import loss_of, sgd
 from tf_lossscale_compat.contrib import mixed_precision as contrib
 from tf_lossscale_compat.train import experimental
 
@@ -25,70 +24,41 @@ STEPS = 300
 # In eager mode a step takes many times longer than in a graph.
 EAGER_STEPS = 150
 SIDES = ("original", "ours")
-OPTIMIZERS = collections.OrderedDict(
-    [
-        ("gradient_descent", lambda: tf1.train.GradientDescentOptimizer(0.1)),
-        ("momentum", lambda: tf1.train.MomentumOptimizer(0.05, 0.9)),
-        ("adam", lambda: tf1.train.AdamOptimizer(0.01)),
-    ]
-)
-SHAPES = collections.OrderedDict([("w1", [4, 6]), ("w2", [6, 3]), ("spoilt", [19])])
-
-
-def _fixed_manager(namespace):
-    return namespace.FixedLossScaleManager(96)
-
-
-def _exponential_manager(namespace):
-    return namespace.ExponentialUpdateLossScaleManager(2**15, 5, 2, 3, 0.8)
-
-
-def _fixed_scale(namespace):
-    return namespace.FixedLossScale(96)
-
-
-def _dynamic_scale(namespace):
-    return namespace.DynamicLossScale(2**15, 5, 2.0)
-
-
+OPTIMIZERS = {
+    "gradient_descent": lambda: sgd(0.1),
+    "momentum": lambda: tf1.train.MomentumOptimizer(0.05, 0.9),
+    "adam": lambda: tf1.train.AdamOptimizer(0.01),
+}
+SHAPES = {"w1": [4, 6], "w2": [6, 3], "spoilt": [19]}
 # Policy: (of contrib?, function that makes it in a namespace).
-POLICIES = collections.OrderedDict(
-    [
-        ("contrib_fixed", (True, _fixed_manager)),
-        ("contrib_exponential", (True, _exponential_manager)),
-        ("fixed", (False, _fixed_scale)),
-        ("dynamic", (False, _dynamic_scale)),
-    ]
-)
-
-
-MODES = ("graph", "eager")
-
-
-def pairs(mode):
-    """Names of the combinations for which this TensorFlow has an original, in a mode.
-
-    As eager mode takes longer, there the scales that move are compared with every optimizer and the
-    fixed ones with Adam alone.
-    """
-    homes = {True: originals.contrib(), False: originals.experimental()}
-    return [
-        (policy, optimizer)
-        for policy, (of_contrib, _) in POLICIES.items()
-        for optimizer in OPTIMIZERS
-        if homes[of_contrib] is not None
-        and (mode == "graph" or optimizer == "adam" or not policy.endswith("fixed"))
-    ]
-
-
-# What no TensorFlow leaves out.
+POLICIES = {
+    "contrib_fixed": (True, lambda home: home.FixedLossScaleManager(96)),
+    "contrib_exponential": (
+        True,
+        lambda home: home.ExponentialUpdateLossScaleManager(2**15, 5, 2, 3, 0.8),
+    ),
+    "fixed": (False, lambda home: home.FixedLossScale(96)),
+    "dynamic": (False, lambda home: home.DynamicLossScale(2**15, 5, 2.0)),
+}
+# As eager mode takes longer, there the scales that move are compared with every optimizer and the
+# fixed ones with Adam alone.
 ALL = [
     (mode, policy, optimizer)
-    for mode in MODES
+    for mode in ("graph", "eager")
     for policy in POLICIES
     for optimizer in OPTIMIZERS
     if mode == "graph" or optimizer == "adam" or not policy.endswith("fixed")
 ]
+
+
+def pairs(wanted):
+    """The policies and optimizers for which this TensorFlow has an original, in a mode."""
+    homes = {True: originals.contrib(), False: originals.experimental()}
+    return [
+        (policy, optimizer)
+        for mode, policy, optimizer in ALL
+        if mode == wanted and homes[POLICIES[policy][0]] is not None
+    ]
 
 
 def step_data(step):
@@ -113,18 +83,15 @@ class Training:
         else:
             namespace = originals.contrib() if of_contrib else originals.experimental()
         random = np.random.RandomState(7)
-        self.variables = collections.OrderedDict(
-            (name, tf1.Variable(random.normal(0, 0.5, shape).astype(np.float32)))
+        self.variables = {
+            name: tf1.Variable(random.normal(0, 0.5, shape).astype(np.float32))
             for name, shape in SHAPES.items()
-        )
+        }
         self.global_step = tf1.Variable(0, trainable=False, dtype=tf.int64)
         self.policy = make_policy(namespace)
         self.inner = OPTIMIZERS[optimizer]()
-        wrapper = (
-            namespace.LossScaleOptimizer
-            if of_contrib
-            else namespace.MixedPrecisionLossScaleOptimizer
-        )
+        name = "LossScaleOptimizer" if of_contrib else "MixedPrecisionLossScaleOptimizer"
+        wrapper = getattr(namespace, name)
         for cls in (wrapper, type(self.policy)):
             if originals.is_original(cls) != (side == "original"):
                 raise AssertionError("{} is on the wrong side".format(cls))
@@ -138,9 +105,8 @@ class Training:
 
     def step(self, *batch):
         """Takes a step; in a graph returns the operation for it."""
-        eager = tf.executing_eagerly()
         return self.optimizer.minimize(
-            (lambda: self._loss(*batch)) if eager else self._loss(*batch),
+            loss_of(lambda: self._loss(*batch)),
             global_step=self.global_step,
             var_list=list(self.variables.values()),
         )
@@ -155,11 +121,7 @@ class Training:
             for power in ("beta1_power", "beta2_power"):  # Adam's, which are no slots.
                 if power in var.name:
                     state[power] = var
-        # pylint: disable=protected-access
-        if hasattr(self.policy, "get_loss_scale"):
-            state["scale"] = self.policy.get_loss_scale()
-        else:
-            state["scale"] = self.policy()
+        state["scale"] = getattr(self.policy, "get_loss_scale", self.policy)()
         for counter in ("_num_good_steps", "_num_bad_steps"):
             if hasattr(self.policy, counter):
                 state[counter] = getattr(self.policy, counter)
@@ -196,20 +158,13 @@ class Comparison:
         self._last = original
 
     def report(self):
-        finite = {
-            name: bool(np.isfinite(value).all())
+        finite = [
+            np.isfinite(value).all()
             for name, value in self._last.items()
             if not name.startswith("spoilt")
-        }
-        return {
-            "difference": self.difference,
-            "steps": self.steps,
-            "skipped": self.skipped,
-            "grown": self.grown,
-            "shrunk": self.shrunk,
-            "spoilt": self.spoilt,
-            "finite": all(finite.values()),
-        }
+        ]
+        counts = {name: value for name, value in vars(self).items() if name != "_last"}
+        return dict(counts, finite=all(map(bool, finite)))
 
 
 def compare_in_graph():
@@ -305,7 +260,3 @@ class SideBySideTest(parameterized.TestCase, tf.test.TestCase):
     @pytest.mark.slow
     def test_same_bits_after_every_step_of_all(self, mode, policy, optimizer):
         self.check(mode, policy, optimizer, STEPS, 20)
-
-
-if __name__ == "__main__":
-    tf.test.main()

@@ -103,7 +103,3 @@ class VariableNamesTest(parameterized.TestCase, tf.test.TestCase):
             self.assertEqual(ours, names(program, make(originals.contrib()), "v1", False))
         conds = [name for name in ours if "beta1_power" in name]
         self.assertTrue(all("cond" in name for name in conds), conds)
-
-
-if __name__ == "__main__":
-    tf.test.main()

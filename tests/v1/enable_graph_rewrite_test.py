@@ -1,0 +1,140 @@
+"""The pair that turns the graph rewrite on and off."""
+
+import tensorflow as tf
+from absl.testing import parameterized
+
+from tests import crossed, keras_homes, modes, originals
+from tests.v1_optimizers import sgd
+from tf_lossscale_compat.keras.mixed_precision import experimental as keras_experimental
+from tf_lossscale_compat.loss_scale import DynamicLossScale
+from tf_lossscale_compat.train import experimental
+from tf_lossscale_compat.train.experimental import MixedPrecisionLossScaleOptimizer
+
+tf1 = tf.compat.v1
+
+
+def _functions_are_rewritten():
+    return bool(tf.config.optimizer.get_experimental_options().get("auto_mixed_precision", False))
+
+
+def _sessions_are_rewritten(config=None):
+    """Returns whether sessions made now ask the graph optimizer for mixed precision."""
+    with tf.Graph().as_default(), tf1.Session(config=config) as session:
+        if session._config is None:
+            return False
+        return session._config.graph_options.rewrite_options.auto_mixed_precision == 1
+
+
+class GraphRewriteTest(parameterized.TestCase, tf.test.TestCase):
+    def setUp(self):
+        super().setUp()
+        self.addCleanup(experimental.disable_mixed_precision_graph_rewrite)
+        self._expect(False)
+
+    def _expect(self, enabled):
+        self.assertEqual(_functions_are_rewritten(), enabled)
+        self.assertEqual(_sessions_are_rewritten(), enabled)
+
+    @parameterized.parameters("graph_v2", "eager")
+    def test_enable_wraps_and_turns_the_rewrite_on(self, mode):
+        with modes.entered(mode):
+            opt = sgd()
+            wrapped = experimental.enable_mixed_precision_graph_rewrite(opt, 16.0)
+            self.assertIs(type(wrapped), MixedPrecisionLossScaleOptimizer)
+            self.assertIs(wrapped._optimizer, opt)
+            self.assertEqual(wrapped._loss_scale.get_config(), {"loss_scale_value": 16.0})
+        self._expect(True)
+
+    def test_enable_is_seen_by_sessions_with_a_config_of_their_own(self):
+        experimental.enable_mixed_precision_graph_rewrite(sgd(), 16.0)
+        config = tf1.ConfigProto(allow_soft_placement=True)
+        self.assertTrue(_sessions_are_rewritten(config))
+        experimental.disable_mixed_precision_graph_rewrite()
+        self.assertFalse(_sessions_are_rewritten(config))
+
+    def test_warns_where_a_session_is_there_that_is_not_rewritten(self):
+        with tf.Graph().as_default(), tf1.Session(), self.assertLogs("tensorflow") as logs:
+            experimental.enable_mixed_precision_graph_rewrite(sgd(), 16.0)
+        self.assertIn("existing Sessions", "".join(logs.output))
+
+    def test_loss_scale_is_dynamic_by_default(self):
+        with tf.Graph().as_default():
+            wrapped = experimental.enable_mixed_precision_graph_rewrite(sgd())
+            self.assertIs(type(wrapped._loss_scale), DynamicLossScale)
+            self.assertEqual(wrapped._loss_scale.get_config(), DynamicLossScale().get_config())
+            given = DynamicLossScale(8, 2)
+            wrapped = experimental.enable_mixed_precision_graph_rewrite(sgd(), given)
+            self.assertIs(wrapped._loss_scale, given)
+
+    def test_both_may_be_called_again(self):
+        for _ in range(2):
+            for switch, enabled in (("enable", True), ("disable", False)):
+                for _ in range(2):
+                    arguments = (sgd(), 16.0) if enabled else ()
+                    getattr(experimental, switch + "_mixed_precision_graph_rewrite")(*arguments)
+                    self._expect(enabled)
+
+    @crossed.product(bad=("opt", "none", "loss_scale", "twice", "theirs"), before=(False, True))
+    def test_after_an_error_the_rewrite_is_as_before(self, bad, before):
+        with modes.entered("eager"):
+            theirs = originals.experimental()
+            if bad == "theirs" and theirs is None:
+                self.skipTest("this TensorFlow has no MixedPrecisionLossScaleOptimizer of its own")
+            if before:
+                experimental.enable_mixed_precision_graph_rewrite(sgd(), 16.0)
+            opt, loss_scale = {
+                "opt": lambda: ("sgd", 16.0),
+                "none": lambda: (sgd(), None),
+                "loss_scale": lambda: (sgd(), 0.5),
+                "twice": lambda: (MixedPrecisionLossScaleOptimizer(sgd(), 16.0), 16.0),
+                "theirs": lambda: (theirs.MixedPrecisionLossScaleOptimizer(sgd(), 16.0), 16.0),
+            }[bad]()
+            message = "loss scale already" if bad == "twice" else ""
+            with self.assertRaisesRegex(ValueError, message):
+                experimental.enable_mixed_precision_graph_rewrite(opt, loss_scale)
+            self._expect(before)
+
+    @parameterized.named_parameters(keras_homes.named())
+    def test_wraps_a_keras_optimizer(self, home):
+        with modes.entered("eager"):
+            opt = home.SGD(0.5)
+            wrapped = experimental.enable_mixed_precision_graph_rewrite(opt, 16.0)
+            self.assertIsInstance(wrapped, keras_experimental.LossScaleOptimizer)
+            self.assertIs(wrapped.inner_optimizer, opt)
+            self.assertEqual(wrapped.loss_scale.get_config(), {"loss_scale_value": 16.0})
+            self._expect(True)
+            weight = tf.Variable(1.0)
+            wrapped.minimize(lambda: 3.0 * weight, [weight])
+            self.assertEqual(weight.numpy(), -0.5)
+            dynamic = experimental.enable_mixed_precision_graph_rewrite(home.SGD(0.5))
+            self.assertIs(type(dynamic.loss_scale), DynamicLossScale)
+
+    @crossed.product(
+        home=keras_homes.available(),
+        bad=("none", "loss_scale", "twice", "class", "own"),
+        before=(False, True),
+    )
+    def test_after_an_error_with_a_keras_optimizer_the_rewrite_is_as_before(
+        self, home, bad, before
+    ):
+        with modes.entered("eager"):
+            if bad == "own" and keras_homes.VERSION < (2, 4):
+                self.skipTest("this Keras has no stable loss-scale optimizer of its own")
+            opt, loss_scale = {
+                "none": lambda: (home.SGD(1.0), None),
+                "loss_scale": lambda: (home.SGD(1.0), 0.5),
+                "twice": lambda: (keras_experimental.LossScaleOptimizer(home.SGD(1.0), 8), 16.0),
+                "class": lambda: (home.SGD, 16.0),
+                "own": lambda: (home.own()(home.SGD(1.0)), 16.0),
+            }[bad]()
+            if before:
+                experimental.enable_mixed_precision_graph_rewrite(sgd(), 16.0)
+            with modes.creations() as created, self.assertRaises(ValueError):
+                experimental.enable_mixed_precision_graph_rewrite(opt, loss_scale)
+            self.assertEmpty(created)
+            self._expect(before)
+
+    def test_makes_no_variable_but_those_of_the_loss_scale(self):
+        with tf.Graph().as_default() as graph:
+            experimental.enable_mixed_precision_graph_rewrite(sgd(), 16.0)
+            self.assertEmpty(graph.get_operations())

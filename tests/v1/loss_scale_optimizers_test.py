@@ -1,0 +1,763 @@
+"""Both v1 loss-scale optimizers: scaling, skipping, and getting along."""
+
+import contextlib
+import functools
+import os
+import tempfile
+import unittest
+from unittest import mock
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from absl.testing import parameterized
+
+from tests import crossed, keras_homes, modes, originals, stepping
+from tests.v1_optimizers import BOTH, OPTIMIZERS, Around, Bypassing, loss_of, sgd
+from tf_lossscale_compat._core import _gradients
+from tf_lossscale_compat.contrib import mixed_precision as contrib
+from tf_lossscale_compat.loss_scale import DynamicLossScale, FixedLossScale, LossScale
+
+pytestmark = pytest.mark.usefixtures("kept_kernels")
+
+tf1 = tf.compat.v1
+
+NAN, INF = float("nan"), float("inf")
+FLOATS = (tf.float16, tf.bfloat16, tf.float32, tf.float64)
+NO_XLA = (*modes.GRAPH, "eager", "function")
+CONDITIONALS = {"If", "StatelessIf", "Switch", "RefSwitch", "Merge", "RefMerge", "Case"}
+INNER = {
+    "gradient_descent": lambda: sgd(0.5),
+    "momentum": lambda: tf1.train.MomentumOptimizer(0.5, 0.9),
+    "adam": lambda: tf1.train.AdamOptimizer(0.125),
+}
+
+
+class Recorder(tf1.train.GradientDescentOptimizer):
+    """Notes with what `compute_gradients` is called; may return gradients that it is given."""
+
+    def __init__(self, make_pairs=None):
+        super().__init__(0.5)
+        self.computed = []
+        self.make_pairs = make_pairs
+
+    def compute_gradients(self, loss, *args, **kwargs):
+        self.computed.append((loss, args, kwargs))
+        if self.make_pairs is not None:
+            return self.make_pairs()
+        return super().compute_gradients(loss, *args, **kwargs)
+
+    def scaled_loss(self):
+        loss = self.computed[-1][0]
+        return loss() if callable(loss) else loss
+
+
+class Training:
+    """A weight, a step counter and an optimizer whose loss is `sum(weight * x)`."""
+
+    def __init__(self, inner, which=None, policy=None):
+        self.weight = tf1.Variable([1.0, -2.0], name="weight")
+        self.other = tf1.Variable([5.0], name="other")
+        self.global_step = tf1.Variable(0, trainable=False, name="step", dtype=tf.int64)
+        self.inner, self.policy = inner, policy
+        self.opt = inner if which is None else OPTIMIZERS[which](inner, policy)
+
+    def step(self, x):
+        """One `minimize`; returns the weight, the step counter and the loss scale after it."""
+        loss = loss_of(lambda: tf.reduce_sum(tf.cast(self.weight, x.dtype) * x))
+        done = self.opt.minimize(loss, self.global_step, var_list=[self.weight])
+        return stepping.then(done, self.read)
+
+    def apply(self, grads_and_vars):
+        done = self.opt.apply_gradients(grads_and_vars, self.global_step)
+        return stepping.then(done, self.read)
+
+    def read(self):
+        values = [tf.identity(self.weight), tf.identity(self.global_step)]
+        if isinstance(self.policy, DynamicLossScale):
+            values += [self.policy(), self.policy.good_steps.read_value()]
+        return values
+
+    def slots(self):
+        return [
+            tf.identity(self.inner.get_slot(self.weight, name))
+            for name in sorted(self.inner.get_slot_names())
+        ]
+
+
+def _rows(*values):
+    return [(np.array(value, np.float32),) for value in values]
+
+
+STEPS = _rows([1, 2], [NAN, 1], [3, -4], [1, INF], [-INF, INF], [-1, 0.5], [2, 2])
+FINITE = [row for row in STEPS if np.isfinite(row[0]).all()]
+
+
+class ConstructorTest(parameterized.TestCase, tf.test.TestCase):
+    @parameterized.parameters(*BOTH)
+    def test_is_a_v1_optimizer_and_makes_no_tensor_of_its_own(self, which):
+        with tf.Graph().as_default() as graph:
+            self.assertIsInstance(OPTIMIZERS[which](sgd(), 8.0), tf1.train.Optimizer)
+            self.assertEmpty(graph.get_operations())
+
+    @parameterized.named_parameters(keras_homes.named())
+    def test_a_keras_optimizer_is_refused_with_the_class_to_use(self, home):
+        with modes.eager_mode():
+            opt = home.SGD(0.1)
+            for cls, error in zip(OPTIMIZERS.values(), (TypeError, ValueError)):
+                with modes.creations() as created, self.assertRaisesRegex(
+                    error, "keras.mixed_precision.experimental.LossScaleOptimizer"
+                ):
+                    cls(opt, "dynamic")
+                self.assertEmpty(created)
+
+
+class ComputeGradientsTest(parameterized.TestCase, tf.test.TestCase):
+    @crossed.product(which=BOTH, mode=modes.ALL)
+    def test_scales_the_loss_and_unscales_the_gradients(self, which, mode):
+        def step(state, x):
+            recorder, weight = state
+            opt = OPTIMIZERS[which](recorder, 1024)
+            ((grad, of),) = opt.compute_gradients(loss_of(lambda: weight * x), [weight])
+            assert of is weight, of
+            self.assertEqual(callable(recorder.computed[-1][0]), mode in modes.IMMEDIATE)
+            return recorder.scaled_loss(), grad
+
+        make = lambda: (Recorder(), tf1.Variable(3.0))  # noqa: E731
+        ((scaled_loss, grad),) = stepping.run(mode, make, step, [(np.float32(5),)])
+        self.assertEqual((scaled_loss, grad), (15 * 1024, 5))
+
+    @parameterized.parameters(
+        ("contrib", "graph_v1"), ("contrib", "graph_v2"), ("mixed", "graph_v2")
+    )
+    def test_takes_a_tensor_or_a_callable_in_a_graph(self, which, mode):
+        # TensorFlow cannot watch variables of graph_v1 in a callable; contrib's calls it at once.
+        with modes.entered(mode) as entered:
+            weight, recorder = tf1.Variable(3.0), Recorder()
+            opt = OPTIMIZERS[which](recorder, 8)
+            for loss in (weight * 2, lambda: weight * 2):
+                ((grad, of),) = opt.compute_gradients(loss, [weight])
+                self.assertIs(of, weight)
+                self.assertEqual(entered.value(grad), 2)
+            self.assertEqual(callable(recorder.computed[-1][0]), which == "mixed")
+
+    @parameterized.parameters(*BOTH)
+    def test_takes_a_callable_in_eager_mode(self, which):
+        with modes.entered("eager"):
+            weight = tf1.Variable(3.0)
+            opt = OPTIMIZERS[which](sgd(), 8)
+            self.assertEqual(opt.compute_gradients(lambda: weight * 2)[0][0].numpy(), 2)
+            with self.assertRaises(RuntimeError):
+                opt.compute_gradients(weight * 2)
+
+    @crossed.product(which=BOTH, mode=modes.ALL)
+    def test_scale_is_cast_to_the_dtypes_of_loss_and_gradients(self, which, mode):
+        values = [1.1, -2.3, 0.0, 60000.0]
+
+        def step(_):
+            inner = Recorder(lambda: [(tf.constant(values, dtype), None) for dtype in FLOATS])
+            opt = OPTIMIZERS[which](inner, 3.0)
+            losses = []
+            for dtype in FLOATS:
+                pairs = opt.compute_gradients(loss_of(lambda dtype=dtype: tf.constant(1.1, dtype)))
+                losses.append(inner.scaled_loss())
+            grads = [grad for grad, _ in pairs]
+            for tensors in (losses, grads):
+                self.assertEqual(tuple(tensor.dtype for tensor in tensors), FLOATS)
+            return [[tf.cast(t, tf.float64) for t in tensors] for tensors in (losses, grads)]
+
+        ((losses, grads),) = stepping.run(mode, lambda: None, step, [()])
+        reciprocal = np.float32(1) / np.float32(3)
+        for dtype, loss, grad in zip(FLOATS, losses, grads):
+            numpy = dtype.as_numpy_dtype
+            self.assertEqual(loss, np.float64(numpy(numpy(1.1) * np.float32(3).astype(numpy))))
+            expected = np.array(values).astype(numpy) * reciprocal.astype(numpy)
+            self.assertAllEqual(grad, expected.astype(numpy).astype(np.float64))
+
+    @parameterized.parameters(*BOTH)
+    def test_hands_its_arguments_to_the_wrapped_optimizer(self, which):
+        with tf.Graph().as_default():
+            weight = tf1.Variable(1.0)
+            recorder = Recorder(lambda: [(None, weight)])
+            opt = OPTIMIZERS[which](recorder, 8)
+            given = {
+                "var_list": [weight],
+                "gate_gradients": tf1.train.Optimizer.GATE_GRAPH,
+                "aggregation_method": tf1.AggregationMethod.ADD_N,
+                "colocate_gradients_with_ops": True,
+                "grad_loss": tf.constant(2.0),
+            }
+            opt.compute_gradients(weight * 2, **given)
+            _, args, kwargs = recorder.computed[0]
+            self.assertEqual(args, ())
+            self.assertEqual(set(kwargs), set(given))
+            for name, value in given.items():
+                self.assertIs(kwargs[name], value)
+
+
+class Fickle(LossScale):
+    """A user's loss scale whose flag is a Python bool."""
+
+    def __init__(self, should_apply):
+        super().__init__()
+        self.should_apply = should_apply
+        self.updates = self._add_weight("updates", 0, tf.int64)
+
+    def __call__(self):
+        return tf.constant(8.0)
+
+    def update(self, grads):
+        counted = self.updates.assign_add(1)
+        return None if tf.executing_eagerly() else tf.group(counted), self.should_apply
+
+    def get_config(self):
+        return {"should_apply": self.should_apply}
+
+
+class Never(FixedLossScale):
+    def update(self, grads):
+        return super().update(grads)[0], False
+
+
+class Bare:
+    """Nothing but the two methods that contrib's optimizer needs."""
+
+    def __init__(self, returns):
+        self.returns = returns
+
+    def compute_gradients(self, loss, var_list=None, **_):
+        return sgd().compute_gradients(loss, var_list)
+
+    def apply_gradients(self, grads_and_vars, global_step=None, name=None):
+        self.applied = list(grads_and_vars), global_step, name
+        self.update = sgd().apply_gradients(self.applied[0], global_step)
+        if self.returns == "none" or self.update is None:
+            return None
+        if self.returns == "tensor":
+            with tf.control_dependencies([self.update]):
+                return tf.constant(1.0)
+        return [self.update] if self.returns == "list" else self.update
+
+
+class ApplyGradientsTest(parameterized.TestCase, tf.test.TestCase):
+    @crossed.product(which=BOTH, mode=modes.ALL, inner=sorted(INNER))
+    def test_finite_steps_equal_the_wrapped_optimizers_and_others_change_nothing(
+        self, which, mode, inner
+    ):
+        """And the loss scale is updated once per step."""
+        alone, slots_alone = stepping.run(
+            mode, lambda: Training(INNER[inner]()), Training.step, FINITE, Training.slots
+        )
+        results, slots = stepping.run(
+            mode,
+            lambda: Training(INNER[inner](), which, DynamicLossScale(8, 2, 4)),
+            Training.step,
+            STEPS,
+            Training.slots,
+        )
+        # XLA fuses multiplications and additions as it likes.
+        compare = self.assertAllClose if mode == "jit" else self.assertAllEqual
+        states = [(8, 1), (2, 0), (2, 1), (1, 0), (1, 0), (1, 1), (4, 0)]
+        applied = [1, 1, 2, 2, 2, 3, 4]
+        for (weight, count, *state), number, wanted in zip(results, applied, states):
+            compare(weight, alone[number - 1][0])
+            self.assertEqual((count, *state), (number, *wanted))
+        self.assertLen(slots, {"gradient_descent": 0, "momentum": 1, "adam": 2}[inner])
+        for slot, slot_alone in zip(slots, slots_alone):
+            compare(slot, slot_alone)
+
+    @crossed.product(which=BOTH, mode=modes.ALL)
+    def test_a_scale_beyond_float16_comes_down_until_training_proceeds(self, which, mode):
+        make = lambda: Training(sgd(0.5), which, DynamicLossScale(2**32))  # noqa: E731
+        row = (np.array([1, 2], np.float16),)
+        results = stepping.run(mode, make, Training.step, [row] * 22)
+        # 2 * 2**14 is the largest scaled gradient that float16 holds.
+        self.assertEqual([int(count) for _, count, *_ in results], [0] * 18 + [1, 2, 3, 4])
+        weight, _, scale, _ = results[-1]
+        self.assertAllEqual(weight, [1 - 4 * 0.5, -2 - 4 * 1.0])
+        self.assertEqual(scale, 2.0**14)
+
+    @crossed.product(which=BOTH, mode=NO_XLA)
+    def test_python_flags_of_a_users_loss_scale(self, which, mode):
+        """The mixed-precision optimizer builds no conditional for them, nor for a fixed scale."""
+        for make_policy, applied in (
+            (lambda: Fickle(True), True),
+            (lambda: Fickle(False), False),
+            (lambda: Never(8), False),
+            (lambda: FixedLossScale(8), True),
+            (lambda: FixedLossScale(8, skip_nonfinite=True), True),
+        ):
+            kinds, policies = set(), []
+
+            def make(make_policy=make_policy, policies=policies):
+                policies.append(make_policy())
+                return Training(INNER["momentum"](), which, policies[0])
+
+            def step(training, x, kinds=kinds):
+                result = training.step(x)
+                kinds.update(op.type for op in tf1.get_default_graph().get_operations())
+                return result
+
+            results, updates = stepping.run(
+                mode,
+                make,
+                step,
+                _rows([2, 4], [2, 4]),
+                lambda training: tf.identity(getattr(training.policy, "updates", 2)),
+            )
+            self.assertEqual([int(count) for _, count in results], [1, 2] if applied else [0, 0])
+            self.assertEqual(np.any(results[1][0] != [1, -2]), applied)
+            self.assertEqual(updates, 2)
+            if which == "mixed" and mode != "eager":
+                skips = getattr(policies[0], "skip_nonfinite", False)
+                self.assertEqual(bool(kinds & CONDITIONALS), skips, kinds)
+
+    @crossed.product(mode=modes.ALL, returns=("operation", "tensor", "none", "list"))
+    def test_contrib_needs_two_methods_that_may_return_anything(self, mode, returns):
+        with modes.entered(mode) as entered:
+            var, unused = tf1.Variable(3.0), tf1.Variable(5.0)
+            global_step = tf1.Variable(0, trainable=False, dtype=tf.int64)
+            scale, bare = DynamicLossScale(8.0, 100, 2.0), Bare(returns)
+            opt = contrib.LossScaleOptimizer(bare, scale)
+
+            def train(factor):
+                return opt.minimize(
+                    lambda: var * factor, global_step, var_list=[unused, var], name="train"
+                )
+
+            step = entered.compile(train, modes.scalar())
+            for factor in (1.0, np.inf, 0.5):
+                step(factor)
+            self.assertEqual(
+                list(entered.value([scale.current_loss_scale, scale.good_steps])), [4.0, 1]
+            )
+            if returns != "none" or mode not in modes.GRAPH:
+                self.assertEqual(list(entered.value([var, global_step])), [1.5, 2])
+            self.assertLen(opt.variables(), 2)
+            self.assertEqual(opt.get_name(), "Bare")
+            (without, (grad, of)), step_variable, name = bare.applied
+            self.assertEqual((without[0], name), (None, "train"))
+            self.assertIs(without[1], unused)
+            self.assertIsNotNone(grad)
+            self.assertIs(of, var)
+            self.assertIs(step_variable, global_step)
+
+    @crossed.product(which=BOTH, mode=modes.ALL)
+    def test_takes_any_iterable_and_carries_none_through(self, which, mode):
+        wraps = [list, tuple, iter, lambda pairs: zip(*zip(*pairs)), lambda ps: (p for p in ps)]
+
+        def step(trainings, x):
+            done = []
+            for training in trainings:
+                for wrap in wraps:
+                    with tf.control_dependencies(done):
+                        pairs = wrap([(None, training.other), (x, training.weight)])
+                        done = training.apply(pairs)[:2]
+            return done
+
+        def make():
+            return [
+                Training(sgd(0.5), which, policy)
+                for policy in (FixedLossScale(8), DynamicLossScale(8))
+            ]
+
+        ((weight, _),), counts = stepping.run(
+            mode,
+            make,
+            step,
+            _rows([2, 4]),
+            lambda trainings: [tf.identity(each.global_step) for each in trainings],
+        )
+        self.assertAllEqual(weight, [1 - 5, -2 - 10])
+        self.assertEqual([int(count) for count in counts], [5, 5])
+
+    @crossed.product(which=BOTH, mode=modes.ALL)
+    def test_sparse_and_zero_size_gradients(self, which, mode):
+        class State(Training):
+            def __init__(self):
+                super().__init__(sgd(0.5), which, DynamicLossScale(8))
+                self.empty = tf1.Variable(tf.zeros([0, 2]))
+
+            def sparse_step(self, values):
+                sparse = tf.IndexedSlices(values, tf.constant([1, 1]), tf.constant([2]))
+                return self.apply([(tf.zeros([0, 2]), self.empty), (sparse, self.weight)])
+
+        results = stepping.run(mode, State, State.sparse_step, _rows([2, 4], [NAN, 4], [1, 1]))
+        self.assertAllEqual([weight for weight, *_ in results], [[1, -5], [1, -5], [1, -6]])
+        self.assertEqual([int(count) for _, count, *_ in results], [1, 1, 2])
+
+    @crossed.product(which=BOTH, mode=modes.ALL)
+    def test_one_bad_gradient_among_dtypes_skips_all(self, which, mode):
+        dtypes = [np.float16, np.float32, np.float64]
+
+        def make():
+            variables = [tf1.Variable(np.zeros([2], dtype)) for dtype in dtypes]
+            return variables, OPTIMIZERS[which](sgd(0.5), DynamicLossScale(8))
+
+        def step(state, *grads):
+            variables, opt = state
+            done = opt.apply_gradients(zip(grads, variables))
+            return stepping.then(done, lambda: [tf.identity(variable) for variable in variables])
+
+        rows = [tuple(np.array([2, 4], dtype) for dtype in dtypes) for _ in range(4)]
+        for row, array, bad in zip(rows[1:], range(3), (NAN, INF, -INF)):
+            row[array][0] = bad
+        for values in stepping.run(mode, make, step, rows):
+            self.assertEqual([value.dtype for value in values], dtypes)
+            self.assertAllEqual(values, [[-1, -2]] * 3)
+
+    @crossed.product(which=BOTH, mode=modes.ALL)
+    def test_variables_that_accumulated_gradients_serve_as_gradients(self, which, mode):
+        with modes.entered(mode) as entered:
+            var, accumulator = tf1.Variable(0.0), tf1.Variable(1.0, trainable=False)
+            opt = OPTIMIZERS[which](sgd(), DynamicLossScale(8.0, 100, 2.0))
+            step = entered.compile(lambda: opt.apply_gradients([(accumulator, var)]))
+
+            def add(grad):
+                done = accumulator.assign_add(grad)
+                return done if mode in modes.GRAPH else None
+
+            accumulate = entered.compile(add, modes.scalar())
+            for grad in (1.0, np.nan):
+                accumulate(grad)
+                step()
+            self.assertEqual(list(entered.value([var, *opt.variables()])), [-2.0, 4.0, 0])
+
+    @crossed.product(which=BOTH, mode=(*modes.GRAPH, "eager"))
+    def test_without_any_gradient_it_raises_and_changes_nothing(self, which, mode):
+        with modes.entered(mode) as entered:
+            var = tf1.Variable(1.0, name="lonely")
+            opt = OPTIMIZERS[which](tf1.train.AdamOptimizer(), DynamicLossScale(8.0, 1))
+            count = len(tf1.get_default_graph().get_operations())
+            for pairs, message in (([(None, var)] * 2, "lonely"), ([], "no gradient")):
+                with self.assertRaisesRegex(ValueError, message):
+                    opt.apply_gradients(iter(pairs))
+            self.assertLen(tf1.get_default_graph().get_operations(), count)
+            self.assertEqual(list(entered.value(opt.variables())), [8.0, 0])
+
+    @crossed.product(which=BOTH, mode=modes.GRAPH)
+    def test_returns_an_operation_in_a_graph(self, which, mode):
+        """The mixed-precision optimizer gives it the name that it is given."""
+        with modes.entered(mode):
+            for policy in (FixedLossScale(8), DynamicLossScale(8)):
+                training = Training(sgd(), which, policy)
+                name = "train_" + type(policy).__name__
+                pairs = [(tf.constant([1.0, 2.0]), training.weight)]
+                done = training.opt.apply_gradients(pairs, name=name)
+                self.assertIsInstance(done, tf.Operation)
+                if which == "mixed":
+                    self.assertEqual(done.name, name)
+
+    @parameterized.parameters(*BOTH)
+    def test_returns_none_in_eager_mode(self, which):
+        with modes.entered("eager"):
+            for policy in (DynamicLossScale(8), Fickle(True), Fickle(False)):
+                training = Training(sgd(), which, policy)
+                for grad in (1.0, NAN):
+                    pairs = [(tf.constant([grad, 2.0]), training.weight)]
+                    self.assertIsNone(training.opt.apply_gradients(pairs, training.global_step))
+                loss = lambda: 2 * training.weight  # noqa: E731
+                self.assertIsNone(training.opt.minimize(loss, var_list=[training.weight]))
+
+
+class ContextsTest(parameterized.TestCase, tf.test.TestCase):
+    @crossed.product(which=BOTH, mode=[mode for mode in modes.ALL if mode != "eager"])
+    def test_in_a_branch_of_a_branch_only_the_taken_one_trains(self, which, mode):
+        def step(training, outer, inner, x):
+            def train():
+                with tf.control_dependencies(training.apply([(x, training.weight)])):
+                    return tf.constant(1)
+
+            def nothing():
+                return tf.constant(0)
+
+            done = tf.cond(outer, lambda: tf.cond(inner, train, nothing), nothing)
+            return stepping.then(done, training.read)
+
+        make = lambda: Training(INNER["adam"](), which, DynamicLossScale(8))  # noqa: E731
+        good, bad = np.array([2, 4], np.float32), np.array([NAN, 1], np.float32)
+        taken = [(False, True, bad), (True, False, bad), (True, True, good), (True, True, bad)]
+        rows = [(np.bool_(outer), np.bool_(inner), x) for outer, inner, x in taken]
+        weights, counts, scales, goods = zip(*stepping.run(mode, make, step, rows))
+        self.assertAllEqual(weights[:2], [[1, -2]] * 2)
+        self.assertAllInRange(weights[2] - weights[0], -0.2, -0.05)
+        self.assertAllEqual(weights[3], weights[2])
+        self.assertEqual([*counts, *goods, *scales], [0, 0, 1, 1, 0, 0, 1, 0, 8, 8, 8, 4])
+
+    @parameterized.parameters(*BOTH)
+    def test_autograph_and_a_python_branch_in_a_function(self, which):
+        with modes.entered("eager"):
+            var, scale = tf1.Variable(0.0), DynamicLossScale(8.0, 1, 2.0)
+            opt = OPTIMIZERS[which](sgd(), scale)
+
+            @tf.function
+            def train(grads):
+                for grad in grads:
+                    if tf.not_equal(grad, 0.0):
+                        opt.apply_gradients([(grad, var)])
+                return scale()
+
+            seen = train(tf.constant([1.0, 0.0, np.nan, 1.0, 1.0]))
+            self.assertEqual(seen.numpy(), 8.0 * 2 / 2 * 2 * 2)
+            self.assertEqual(var.numpy(), -3.0)
+
+    @parameterized.parameters(*BOTH)
+    def test_autograph_converts_what_a_loss_calls(self, which):
+        with modes.entered("eager"):
+            var, opt = tf1.Variable(1.0), OPTIMIZERS[which](sgd(), 8.0)
+
+            @tf.function
+            def step(x):
+                opt.minimize(lambda: _larger_than_one_or_nothing(var * x), var_list=[var])
+
+            step(tf.constant(0.125))
+            self.assertEqual(var.numpy(), 1.0)
+            step(tf.constant(2.0))
+            self.assertEqual(var.numpy(), -1.0)
+
+    @parameterized.parameters(*BOTH)
+    def test_one_optimizer_in_two_functions(self, which):
+        with modes.entered("eager"):
+            var, scale = tf1.Variable(0.0), DynamicLossScale(8.0, 100, 2.0)
+            opt = OPTIMIZERS[which](tf1.train.MomentumOptimizer(1.0, 0.5), scale)
+
+            def apply(grad):
+                opt.apply_gradients([(grad, var)])
+
+            first, second = tf.function(apply), tf.function(lambda grad: apply(2 * grad))
+            first(tf.constant(1.0))
+            second(tf.constant(np.nan))
+            second(tf.constant(1.0))
+            self.assertEqual(var.numpy(), -1.0 - 2.5)
+            self.assertEqual((scale().numpy(), scale.good_steps.numpy()), (4.0, 1))
+
+    @crossed.product(which=BOTH, mode=modes.GRAPH)
+    def test_it_trains_in_a_loop_in_the_graph(self, which, mode):
+        with modes.entered(mode) as entered:
+            var = tf1.get_variable("looped", initializer=8.0, use_resource=True)
+            manager = contrib.ExponentialUpdateLossScaleManager(8.0, 2)
+            opt = OPTIMIZERS[which](sgd(0.5), manager)
+
+            def body(index):
+                grad = tf1.where(tf.equal(index, 1), np.float32(np.nan), var.read_value())
+                with tf.control_dependencies([opt.apply_gradients([(grad, var)])]):
+                    return index + 1
+
+            entered.run(tf1.while_loop(lambda i: i < 4, body, [0], parallel_iterations=1))
+            self.assertEqual(list(entered.value([var, manager.get_loss_scale()])), [1.0, 16.0])
+
+    def test_random_operations_with_a_seed_of_their_own_draw_as_beside_the_original(self):
+        """Also those that are made after the optimizer's, whose number is another."""
+        original = originals.contrib()
+        if original is None:
+            raise unittest.SkipTest("only TensorFlow 1.15 has tf.contrib")
+
+        def drawn(home):
+            with tf.Graph().as_default(), tf1.Session() as session:
+                tf1.set_random_seed(3)
+                before = tf1.random_uniform([4])
+                var = tf1.Variable([1.0, 2.0])
+                manager = home.FixedLossScaleManager(8)
+                opt = home.LossScaleOptimizer(tf1.train.AdamOptimizer(0.1), manager)
+                opt.minimize(tf.reduce_sum(var))
+                after = [tf1.random_uniform([4], seed=7), tf1.random_uniform([4])]
+                session.run(tf1.global_variables_initializer())
+                return session.run([before, *after])
+
+        before, seeded, unseeded = zip(drawn(contrib), drawn(original))
+        self.assertAllEqual(*before)
+        self.assertAllEqual(*seeded)
+        self.assertNotAllEqual(*unseeded)  # Where they are equal, the pages say too much.
+
+
+def _larger_than_one_or_nothing(x):
+    if x > 1.0:
+        return x
+    return x * 0.0
+
+
+class WrappersTest(parameterized.TestCase, tf.test.TestCase):
+    @crossed.product(which=BOTH, mode=modes.ALL, where=("inside", "outside"))
+    def test_an_optimizer_around_another(self, which, mode, where):
+        """As Horovod's `DistributedOptimizer` is."""
+        with modes.entered(mode) as entered:
+            var, unused = tf1.Variable(16.0), tf1.Variable(1.0)
+            table = tf1.Variable([[1.0], [2.0]])
+            scale = DynamicLossScale(8.0, 1, 2.0)
+            opt, wrap = tf1.train.MomentumOptimizer(0.5, 0.0), OPTIMIZERS[which]
+            # XLA knows no sparse momentum.
+            look_up = tf.identity if mode == "jit" else lambda of: tf.gather(of, [1])
+            train = wrap(Around(opt), scale) if where == "inside" else Around(wrap(opt, scale))
+
+            def minimize(factor):
+                def loss():
+                    return factor * (var * var / 2 + tf.reduce_sum(look_up(table)[-1]))
+
+                return train.minimize(loss_of(loss), var_list=[var, unused, table])
+
+            step = entered.compile(minimize, modes.scalar())
+            for factor in (1.0, np.nan, 1.0):
+                step(factor)
+            self.assertEqual(list(entered.value([var, scale.current_loss_scale])), [4.0, 16.0])
+            self.assertAllEqual(entered.value(table), [[1.0], [1.0]])
+            # What hvd.broadcast_variables and its hooks look at.
+            found = [id(variable) for variable in train.variables()]
+            self.assertIn(id(scale.current_loss_scale), found)
+            self.assertIs(train.get_slot(var, "momentum"), opt.get_slot(var, "momentum"))
+
+    @parameterized.product(which=BOTH, way=("subclass", "instance", "class"))
+    def test_minimize_goes_through_what_is_overridden(self, which, way):
+        base, called = OPTIMIZERS[which], []
+        computes, applies = base.compute_gradients, base.apply_gradients
+
+        def compute_gradients(self, *args, **kwargs):
+            called.append("compute_gradients")
+            return [(2 * grad, var) for grad, var in computes(self, *args, **kwargs)]
+
+        def apply_gradients(self, grads_and_vars, *args, **kwargs):
+            called.append("apply_gradients")
+            return applies(self, grads_and_vars, *args, **kwargs)
+
+        own = {"compute_gradients": compute_gradients, "apply_gradients": apply_gradients}
+        for names in ([], ["compute_gradients"], ["apply_gradients"]):
+            with modes.entered("eager"), contextlib.ExitStack() as stack:
+                called.clear()
+                var = tf1.Variable(1.0)
+                methods = {name: own[name] for name in names}
+                opt = (type("Own", (base,), methods) if way == "subclass" else base)(sgd(0.25), 8)
+                for name, method in methods.items():
+                    if way == "instance":
+                        setattr(opt, name, functools.partial(method, opt))
+                    if way == "class":
+                        stack.enter_context(mock.patch.object(base, name, method))
+                opt.minimize(lambda var=var: 1 * var, var_list=[var])
+                self.assertEqual(called, names)
+                self.assertEqual(var.numpy(), 0.5 if "compute_gradients" in names else 0.75)
+
+    def test_around_one_that_never_called_the_base_class_constructor(self):
+        with modes.entered("graph_v2") as mode:
+            weight = tf1.Variable([1.0, 2.0])
+            opt = contrib.LossScaleOptimizer(Bypassing(sgd(0.25)), 8)
+            self.assertEqual(opt.get_name(), "Bypassing")
+            mode.run(opt.minimize(tf.reduce_sum(weight * weight), var_list=[weight]))
+            self.assertAllEqual(mode.value(weight), [0.5, 1.0])
+
+
+class StateTest(parameterized.TestCase, tf.test.TestCase):
+    STEPS = _rows([1, 2], [NAN, 1], [3, -4])
+
+    @crossed.product(which=BOTH, mode=(*modes.GRAPH, "eager"))
+    def test_answers_for_the_wrapped_optimizer(self, which, mode):
+        with modes.entered(mode):
+            manager = contrib.ExponentialUpdateLossScaleManager(8.0, 2)
+            for policy in (FixedLossScale(8), DynamicLossScale(8), Fickle(True), manager):
+                training = Training(tf1.train.AdamOptimizer(0.1, name="MyAdam"), which, policy)
+                weights = manager.variables() if policy is manager else policy._weights.values()
+                opt, inner = training.opt, training.inner
+                self.assertEqual(list(map(id, opt.variables())), list(map(id, weights)))
+                opt.apply_gradients([(tf.constant([1.0, 2.0]), training.weight)])
+                self.assertEqual(opt.get_name(), "MyAdam")
+                self.assertEqual(opt.get_slot_names(), ["m", "v"])
+                for name in ("m", "v"):
+                    self.assertIsNotNone(inner.get_slot(training.weight, name))
+                    self.assertIs(
+                        opt.get_slot(training.weight, name), inner.get_slot(training.weight, name)
+                    )
+                self.assertIsNone(opt.get_slot(training.other, "m"))
+                self.assertLen(inner.variables(), 4)
+                expected = [id(variable) for variable in [*inner.variables(), *weights]]
+                self.assertEqual([id(variable) for variable in opt.variables()], expected)
+
+    @parameterized.parameters(*modes.GRAPH)
+    def test_names_do_not_depend_on_how_large_gradients_are(self, mode):
+        """A large one is tested with a conditional, which must not be counted among the others."""
+
+        def names(shape):
+            with modes.entered(mode):
+                for scope in ("first", "second"):
+                    var = tf1.get_variable(scope, shape, initializer=tf1.ones_initializer())
+                    opt = contrib.LossScaleOptimizer(tf1.train.AdamOptimizer(), "dynamic")
+                    opt.minimize(tf.reduce_sum(var * var), var_list=[var])
+                return [variable.op.name for variable in tf1.global_variables()]
+
+        small = names([2])
+        self.assertIn("cond_2/beta1_power", small)
+        self.assertEqual(names([_gradients._LARGE]), small)
+
+    def make(self, mode, which, inner="momentum"):
+        """A training, its compiled step and its checkpoint."""
+        training = Training(INNER[inner](), which, DynamicLossScale(8, 9))
+        step = mode.compile(training.step, tf.TensorSpec([2], tf.float32))
+        checkpoint = tf1.train.Checkpoint(opt=training.opt, weight=training.weight)
+        return training, step, checkpoint
+
+    def prefix(self):
+        return os.path.join(tempfile.mkdtemp(dir=self.get_temp_dir()), "checkpoint")
+
+    def state(self, mode, training):
+        values = mode.value([training.weight, training.policy(), *training.slots()])
+        return [value.tolist() for value in values]
+
+    @crossed.product(which=BOTH, name=NO_XLA)
+    def test_a_checkpoint_holds_all_state(self, which, name):
+        """Also of slots that are made after it was restored."""
+        with modes.entered(name) as mode:
+            training, step, checkpoint = self.make(mode, which)
+            for row in self.STEPS:
+                step(*row)
+            saved = self.state(mode, training)
+            self.assertEqual((saved[1], len(saved)), (4.0, 3))
+            session = tf1.get_default_session()
+            path = checkpoint.save(self.prefix(), session=session)
+            step(*self.STEPS[0])
+            after = self.state(mode, training)
+        for early in (False, True):
+            with modes.entered(name) as mode:
+                training, step, checkpoint = self.make(mode, which)
+                if name in modes.GRAPH:
+                    mode.value(training.weight)
+                elif not early:
+                    step(*self.STEPS[0])
+                status = checkpoint.restore(path)
+                if name in modes.GRAPH:
+                    status.assert_consumed().run_restore_ops(tf1.get_default_session())
+                if not early:
+                    self.assertEqual(self.state(mode, training), saved)
+                step(*self.STEPS[0])
+                status.assert_consumed()
+                self.assertEqual(self.state(mode, training), after)
+
+    @parameterized.parameters(
+        ("contrib", ["loss_scale/current_loss_scale", "loss_scale/good_steps"]),
+        ("mixed", ["loss_scale/current_loss_scale", "loss_scale/good_steps"]),
+        ("manager", ["loss_scale/loss_scale", "loss_scale/good_steps", "loss_scale/bad_steps"]),
+    )
+    def test_children_are_base_optimizer_and_loss_scale(self, which, state):
+        with modes.entered("eager"):
+            manager = contrib.ExponentialUpdateLossScaleManager(8.0, 3)
+            policy = manager if which == "manager" else DynamicLossScale(8, 9)
+            training = Training(INNER["adam"](), "mixed" if which == "mixed" else "contrib", policy)
+            training.step(tf.constant([1.0, 2.0]))
+            checkpoint = tf.train.Checkpoint(opt=training.opt, weight=training.weight)
+            names = {name for name, _ in tf.train.list_variables(checkpoint.save(self.prefix()))}
+        powers = ["base_optimizer/beta1_power", "base_optimizer/beta2_power"]
+        slots = [f"weight/.OPTIMIZER_SLOT/opt/base_optimizer/{name}" for name in "mv"]
+        expected = ["weight", *slots, *(f"opt/{name}" for name in state + powers)]
+        self.assertEqual(
+            {name for name in names if name.startswith(("opt/", "weight"))},
+            {f"{name}/.ATTRIBUTES/VARIABLE_VALUE" for name in expected},
+        )
+
+    @parameterized.parameters(*BOTH)
+    def test_slots_of_a_checkpoint_of_the_bare_optimizer_are_restored(self, which):
+        """As when a training that had no loss scale goes on with one."""
+        with modes.entered("eager") as mode:
+            bare, step, checkpoint = self.make(mode, None)
+            step(*self.STEPS[0])
+            path = checkpoint.save(self.prefix())
+            other, _, checkpoint = self.make(mode, which)
+            checkpoint.restore(path)
+            for training in (bare, other):
+                training.step(tf.constant([3.0, 4.0]))
+            self.assertAllEqual(other.weight.numpy(), bare.weight.numpy())
+            self.assertAllClose(other.slots()[0].numpy(), [0.9 * 1 + 3, 0.9 * 2 + 4])

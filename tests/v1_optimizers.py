@@ -1,0 +1,76 @@
+"""The two v1 loss-scale optimizers, and what tests of both need."""
+
+import itertools
+
+import tensorflow as tf
+
+from tf_lossscale_compat import DynamicLossScale, ExponentialUpdateLossScaleManager
+from tf_lossscale_compat.contrib.mixed_precision import LossScaleOptimizer
+from tf_lossscale_compat.train.experimental import MixedPrecisionLossScaleOptimizer
+
+tf1 = tf.compat.v1
+
+OPTIMIZERS = {"contrib": LossScaleOptimizer, "mixed": MixedPrecisionLossScaleOptimizer}
+BOTH = tuple(OPTIMIZERS)
+
+
+def sgd(rate=1.0):
+    return tf1.train.GradientDescentOptimizer(rate)
+
+
+def dynamic():
+    return DynamicLossScale(8.0, increment_period=2, multiplier=2.0)
+
+
+def exponential():
+    """A manager that acts as `dynamic` does."""
+    return ExponentialUpdateLossScaleManager(8.0, 2, 1, incr_ratio=2.0, decr_ratio=0.5)
+
+
+def moved(state, finite):
+    """Scale and good steps of `dynamic` and `exponential` after one more step."""
+    scale, good = state
+    if not finite:
+        return max(scale / 2, 1.0), 0
+    return (scale * 2, 0) if good == 1 else (scale, 1)
+
+
+def states(flags):
+    """Scale and good steps after each of the steps that were finite or not."""
+    return list(itertools.accumulate([(8.0, 0)] + list(flags), moved))[1:]
+
+
+def loss_of(function):
+    """A loss as users of the mode give it: a tensor in a graph, else a callable."""
+    graph = tf1.get_default_graph()
+    return function if tf.executing_eagerly() or graph.building_function else function()
+
+
+class Around(tf1.train.Optimizer):
+    """Hands everything on, as wrappers of users do."""
+
+    def __init__(self, opt):
+        super().__init__(False, "Around")
+        self._optimizer = opt
+
+    def compute_gradients(self, *args, **kwargs):
+        return self._optimizer.compute_gradients(*args, **kwargs)
+
+    def apply_gradients(self, *args, **kwargs):
+        return self._optimizer.apply_gradients(*args, **kwargs)
+
+    def get_slot(self, *args, **kwargs):
+        return self._optimizer.get_slot(*args, **kwargs)
+
+    def get_slot_names(self, *args, **kwargs):
+        return self._optimizer.get_slot_names(*args, **kwargs)
+
+    def variables(self, *args, **kwargs):
+        return self._optimizer.variables(*args, **kwargs)
+
+
+class Bypassing(Around):
+    """As TensorFlow 1.15's `tf.contrib.opt.MovingAverageOptimizer`: calls no base constructor."""
+
+    def __init__(self, opt):
+        self._optimizer = opt
