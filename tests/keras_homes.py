@@ -20,6 +20,9 @@ import tensorflow as tf
 from tests import crossed
 
 VERSION = tuple(int(part) for part in tf.__version__.split(".")[:2])
+# Kinds of optimizers, as `Home.kind` has them.
+BEFORE_3 = ("current", "v2")
+NEWER = ("current", "keras3")
 COPIES = {"deepcopy": copy.deepcopy, "pickle": lambda opt: pickle.loads(pickle.dumps(opt))}
 
 
@@ -162,22 +165,25 @@ def named():
     return [{"testcase_name": home.name, "home": home} for home in available()]
 
 
-def each(*others, kind=None):
-    """Decorates a test to run for each home, times each of `others`; or for those of `kind`.
+def each(*others, kind=None, since=(1, 15)):
+    """Decorates a test to run for each home, times each of `others`.
 
-    Where there is none of that kind, the test skips.
+    Only for those of `kind`, a kind or a tuple of kinds, and from a version of TensorFlow on. Where
+    there is none of these, the test skips.
     """
-    homes = [home for home in available() if kind in (None, home.kind)]
+    kinds = (kind,) if isinstance(kind, str) else kind
+    homes = [home for home in available() if not kinds or home.kind in kinds]
 
     def decorate(test):
-        if homes:
+        if homes and since <= VERSION:
             # Each family by itself: the choice is the same where tf_keras is missing.
             groups = [list(itertools.product([home], *others)) for home in homes]
             return crossed.groups(*groups)(test)
 
         @functools.wraps(test)
         def skip(self):
-            self.skipTest(f"no {kind} optimizers beside TensorFlow {tf.__version__}")
+            wanted = f"{kinds or 'any'} optimizers from TensorFlow {since} on"
+            self.skipTest(f"{wanted}, not those beside {tf.__version__}")
 
         return skip
 

@@ -16,20 +16,6 @@ def array(variable):
 
 
 class Keras3ClassTest(modes.EagerTestCase):
-    @keras_homes.each(kind="keras3")
-    def test_steps_are_counted_by_the_inner_optimizer(self, home):
-        """On each Keras 3, also before 3.9, whose own class hands `iterations` on to nobody."""
-        variable = home.variable(1.0)
-        inner = home.SGD(home.keras.optimizers.schedules.PiecewiseConstantDecay([1], [0.5, 0.25]))
-        opt = mixed_precision.LossScaleOptimizer(inner, initial_scale=4.0, dynamic_growth_steps=2)
-        for grad in (4.0, np.inf, 2.0, 2.0):
-            opt.apply([tf.constant(grad)], [variable])
-        self.assertEqual(int(opt.iterations.numpy()), 3)
-        self.assertIs(opt.iterations, inner.iterations)
-        self.assertEqual(array(opt.dynamic_scale), 4.0)
-        self.assertIs(opt.dynamic_scale.value, opt._loss_scale.current_loss_scale)
-        self.assertAllEqual(array(variable), 1.0 - 0.5 - 0.5 - 0.25)
-
     @keras_homes.each(("ours", "theirs"), ("ours", "theirs"), kind="keras3")
     def test_checkpoints_of_either_are_whole_for_the_other(self, home, saves, restores):
         classes = {"ours": mixed_precision.LossScaleOptimizer, "theirs": home.own()}
@@ -134,17 +120,6 @@ class Keras3ClassTest(modes.EagerTestCase):
             seen.append([*scales, config["initial_scale"], config["dynamic_growth_steps"]])
         self.assertEqual(*seen)
         self.assertEqual(seen[0][0], 8.0 if built else 32.0)
-
-    @keras_homes.each(kind="keras3")
-    def test_an_initial_scale_by_position_as_keras_own_takes_it(self, home):
-        """Another argument is there here; what the error says to write makes the same."""
-        own = home.own()(home.SGD(1.0), 16.0)
-        cure = "for a dynamic one that starts there, initial_scale=16.0 alone"
-        with self.assertRaisesRegex(TypeError, cure):
-            mixed_precision.LossScaleOptimizer(home.SGD(1.0), 16.0)
-        opt = mixed_precision.LossScaleOptimizer(home.SGD(1.0), initial_scale=16.0)
-        self.assertTrue(opt.dynamic)
-        self.assertEqual(opt.initial_scale, own.initial_scale)
 
     @keras_homes.each(kind="keras3")
     def test_setting_what_cannot_be(self, home):
