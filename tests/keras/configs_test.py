@@ -9,6 +9,8 @@ from absl.testing import absltest, parameterized
 from tests import keras_homes, modes
 from tf_lossscale_compat.keras import mixed_precision
 
+Stable = mixed_precision.LossScaleOptimizer
+Older = mixed_precision.experimental.LossScaleOptimizer
 FILE = pathlib.Path(__file__).resolve().parent.parent / "data" / "keras_configs.json"
 CONFIGS = json.loads(FILE.read_text(encoding="utf-8"))
 VERSION = keras_homes.VERSION
@@ -38,10 +40,7 @@ class ConfigsTest(modes.EagerTestCase):
     def test_of_keras_3_is_read(self, name):
         if "keras3" not in homes():
             self.skipTest("Keras 3 is not installed")
-        for public in (
-            mixed_precision.LossScaleOptimizer,
-            mixed_precision.experimental.LossScaleOptimizer,
-        ):
+        for public in (Stable, Older):
             opt = public.from_config(CONFIGS[name])
             self.assertIsInstance(opt, public)
             self.assertEqual(opt.name, CONFIGS[name]["name"])
@@ -56,10 +55,7 @@ class ConfigsTest(modes.EagerTestCase):
             self.skipTest("tf_keras is not installed")
         if written > max(VERSION, (2, 10)) or (kind == "current" and VERSION < (2, 11)):
             self.skipTest("a newer version's")
-        for public in (
-            mixed_precision.LossScaleOptimizer,
-            mixed_precision.experimental.LossScaleOptimizer,
-        ):
+        for public in (Stable, Older):
             opt = public.from_config(CONFIGS[name])
             self.assertIsInstance(opt, public)
             self.check(opt, name)

@@ -13,14 +13,12 @@ from tests import keras_homes, modes
 from tests.keras import beside
 from tests.keras_homes import number
 from tf_lossscale_compat.keras import mixed_precision
-from tf_lossscale_compat.keras.mixed_precision import experimental
 
+Stable = mixed_precision.LossScaleOptimizer
+Older = mixed_precision.experimental.LossScaleOptimizer
 FOLDER = pathlib.Path(__file__).resolve().parent.parent / "data" / "keras_experimental"
 STATE = json.loads((FOLDER / "state.json").read_text(encoding="utf-8"))
-WRAPPERS = {
-    "stable": mixed_precision.LossScaleOptimizer,
-    "experimental": lambda inner: experimental.LossScaleOptimizer(inner, "dynamic"),
-}
+WRAPPERS = {"stable": Stable, "experimental": lambda inner: Older(inner, "dynamic")}
 
 
 def read(home, opt, file, made):
@@ -65,7 +63,7 @@ class ExperimentalFilesTest(modes.EagerTestCase):
     @keras_homes.each(kind="v2", since=(2, 2))
     def test_saved_model_loads(self, home):
         model = home.keras.models.load_model(str(FOLDER / "saved_model"))
-        opt = mixed_precision.LossScaleOptimizer.from_config(model.optimizer.get_config())
+        opt = Stable.from_config(model.optimizer.get_config())
         self.assertEqual((opt.initial_scale, opt.dynamic_growth_steps), (256.0, 4))
 
 

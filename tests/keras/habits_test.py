@@ -9,6 +9,8 @@ from tests.keras import beside
 from tests.keras_homes import number
 from tf_lossscale_compat.keras import mixed_precision
 
+Stable = mixed_precision.LossScaleOptimizer
+Older = mixed_precision.experimental.LossScaleOptimizer
 tf1 = tf.compat.v1
 VERSION = keras_homes.VERSION
 
@@ -16,10 +18,7 @@ VERSION = keras_homes.VERSION
 class HabitsTest(modes.EagerTestCase):
     def told(self, home, use=lambda opt: None, scaled=None, **options):
         """Returns the warnings where gradients are applied after `use(opt)`, as they are."""
-        opt, variable = (
-            mixed_precision.LossScaleOptimizer(home.SGD(0.25), **options),
-            tf.Variable(1.0),
-        )
+        opt, variable = Stable(home.SGD(0.25), **options), tf.Variable(1.0)
         use(opt)
         before = len(self.warnings())
         for _ in range(2):
@@ -53,13 +52,13 @@ class HabitsTest(modes.EagerTestCase):
             counter = getattr(opt, "dynamic_counter", None)
             return number(opt.iterations), None if counter is None else number(counter)
 
-        ours = counts(lambda inner: mixed_precision.LossScaleOptimizer(inner, initial_scale=8.0))
+        ours = counts(lambda inner: Stable(inner, initial_scale=8.0))
         own = counts(beside.own(home))
         self.assertEqual(ours, own if own[1] is not None else (own[0], ours[1]))
 
     @keras_homes.each(kind="current")
     def test_apply_gradients_in_a_branch(self, home):
-        opt, variable = mixed_precision.LossScaleOptimizer(home.SGD(1.0)), tf.Variable(1.0)
+        opt, variable = Stable(home.SGD(1.0)), tf.Variable(1.0)
         pair = [(tf.constant(0.5), variable)]
         self.assertIsNone(opt.apply_gradients(pair, scaled=False))
 
@@ -75,10 +74,10 @@ class HabitsTest(modes.EagerTestCase):
     @keras_homes.each(kind="v2")
     def test_a_session_fetches_the_experimental_loss_scale(self, home):
         with tf.Graph().as_default(), tf1.Session() as session:
-            opt = mixed_precision.experimental.LossScaleOptimizer(home.SGD(1.0), "dynamic")
+            opt = Older(home.SGD(1.0), "dynamic")
             session.run(tf1.global_variables_initializer())
             self.assertEqual(session.run(opt.loss_scale), 2.0**15)
-            fixed = mixed_precision.experimental.LossScaleOptimizer(home.SGD(1.0), 8.0)
+            fixed = Older(home.SGD(1.0), 8.0)
             self.assertEqual(session.run({"scale": fixed.loss_scale}), {"scale": 8.0})
 
 

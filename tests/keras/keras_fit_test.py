@@ -10,8 +10,9 @@ from absl.testing import parameterized
 import tf_lossscale_compat as package
 from tests import keras_homes
 from tf_lossscale_compat.keras import mixed_precision
-from tf_lossscale_compat.keras.mixed_precision import experimental
 
+Stable = mixed_precision.LossScaleOptimizer
+Older = mixed_precision.experimental.LossScaleOptimizer
 STEPS = 6  # The third step's batch is the one that some tests put a NaN into.
 BAD = 2
 BATCH = 2
@@ -148,7 +149,7 @@ class FitTest(_Base):
             with self.subTest(policy=policy), home.policy(policy):
                 model = dense(home)
                 self.assert_moved(expected, model.get_weights())
-                opt = mixed_precision.LossScaleOptimizer(
+                opt = Stable(
                     home.SGD(0.5, momentum=0.5), initial_scale=SCALE, dynamic_growth_steps=10
                 )
                 weights = fit(model, opt, data((BAD,)), **case)
@@ -180,9 +181,9 @@ class FitTest(_Base):
     def test_each_kind_of_loss_scale(self, home, case):
         make, skips, final = case
         if not skips:
-            opt = experimental.LossScaleOptimizer(home.SGD(0.5, momentum=0.5), make())
+            opt = Older(home.SGD(0.5, momentum=0.5), make())
             self.assert_same_weights(fit(dense(home), opt, data()), plainly(home))
-        opt = experimental.LossScaleOptimizer(home.SGD(0.5, momentum=0.5), make())
+        opt = Older(home.SGD(0.5, momentum=0.5), make())
         weights = fit(dense(home), opt, data((BAD,)))
         self.assertEqual(self.scale(home, opt), final)
         if skips:
@@ -210,7 +211,7 @@ class FitTest(_Base):
         self.assert_moved(expected, plainly(home, BAD))
         inner = home.SGD(0.5, momentum=0.5, **case)
         # A skipped step that counts would overwrite variables with their averages a step earlier.
-        opt = mixed_precision.LossScaleOptimizer(inner, initial_scale=SCALE, count_skipped=False)
+        opt = Stable(inner, initial_scale=SCALE, count_skipped=False)
         self.assert_same_weights(fit(dense(home), opt, data((BAD,))), expected)
 
     def _check_has(self, home, features):
@@ -233,10 +234,10 @@ class FitTest(_Base):
 
         expected = fit(dense(home), home.SGD(schedule()), without(BAD, data()))
         self.assert_moved(expected, plainly(home, BAD))
-        opt = mixed_precision.LossScaleOptimizer(home.SGD(schedule()), count_skipped=False)
+        opt = Stable(home.SGD(schedule()), count_skipped=False)
         self.assert_same_weights(fit(dense(home), opt, data((BAD,))), expected)
         # With the skipped step counted, what comes after it has half the learning rate.
-        opt = mixed_precision.LossScaleOptimizer(home.SGD(schedule()), count_skipped=True)
+        opt = Stable(home.SGD(schedule()), count_skipped=True)
         weights = fit(dense(home), opt, data((BAD,)))
         with self.assertRaises(AssertionError):
             self.assert_same_weights(weights, expected)
@@ -263,7 +264,7 @@ class FitTest(_Base):
         plain = home.SGD(0.3)
         expected, history = run(plain)
         inner = home.SGD(0.3)
-        opt = mixed_precision.LossScaleOptimizer(inner)
+        opt = Stable(inner)
         weights, ours = run(opt)
         self.assert_same_weights(weights, expected)
         (key,) = set(history) & {"lr", "learning_rate"}
@@ -285,7 +286,7 @@ class FitTest(_Base):
             return before, fit(model, optimizer, data())
 
         _, expected = run(home.Adam(0.1))
-        opt = mixed_precision.LossScaleOptimizer(home.Adam(0.1))
+        opt = Stable(home.Adam(0.1))
         before, weights = run(opt)
         self.assert_same_weights(weights, expected)
         self.assertAllEqual(weights[0], before[0])
@@ -300,7 +301,7 @@ class BoundsTest(_Base):
         divides = home.kind == "keras3"
         for period, powers in ((1, [127, 126]), (2, [127, 126, 126])):
             policy = package.DynamicLossScale(2.0**126, period)
-            opt = experimental.LossScaleOptimizer(home.SGD(0.5), policy)
+            opt = Older(home.SGD(0.5), policy)
             model = dense(home)
             # No loss, so that no scale is too large for its gradients.
             model.set_weights([np.zeros_like(weight) for weight in model.get_weights()])
@@ -326,7 +327,7 @@ class AgainstKerasTest(_Base):
         # Those before Keras 3 count skipped steps as iterations, which Adam looks at.
         bad = (BAD,) if home.kind == "keras3" or home.counts_skipped else ()
         courses = []
-        for cls in (home.own(), mixed_precision.LossScaleOptimizer):
+        for cls in (home.own(), Stable):
             with home.policy(case):
                 opt = cls(home.Adam(0.1), **numbers)
                 courses.append(course(home, opt))

@@ -17,8 +17,9 @@ import tf_lossscale_compat as package
 from tests import keras_homes
 from tf_lossscale_compat import loss_scale as loss_scale_lib
 from tf_lossscale_compat.keras import mixed_precision
-from tf_lossscale_compat.keras.mixed_precision import experimental
 
+Stable = mixed_precision.LossScaleOptimizer
+Older = mixed_precision.experimental.LossScaleOptimizer
 SCALE = 2.0**10
 BATCH = 2
 STEPS = 4  # In each of two halves of the training.
@@ -30,24 +31,16 @@ HOMES = [home for home in keras_homes.available() if VERSION >= (2, 11) or home.
 # Each kind of wrapper. At the end of the first half they have seen three finite steps, and of the
 # second of these two kinds is in the middle of counting up to growth.
 WRAPPERS = {
-    "dynamic": lambda opt: mixed_precision.LossScaleOptimizer(
-        opt, initial_scale=SCALE, dynamic_growth_steps=4
-    ),
-    "fixed": lambda opt: mixed_precision.LossScaleOptimizer(
-        opt, dynamic=False, initial_scale=SCALE
-    ),
-    "bounded": lambda opt: experimental.LossScaleOptimizer(
+    "dynamic": lambda opt: Stable(opt, initial_scale=SCALE, dynamic_growth_steps=4),
+    "fixed": lambda opt: Stable(opt, dynamic=False, initial_scale=SCALE),
+    "bounded": lambda opt: Older(
         opt, package.DynamicLossScale(SCALE, 3, 4.0, min_loss_scale=0.5, max_loss_scale=2 * SCALE)
     ),
-    "skipping": lambda opt: experimental.LossScaleOptimizer(
-        opt, package.FixedLossScale(SCALE, skip_nonfinite=True)
-    ),
-    "manager": lambda opt: experimental.LossScaleOptimizer(
+    "skipping": lambda opt: Older(opt, package.FixedLossScale(SCALE, skip_nonfinite=True)),
+    "manager": lambda opt: Older(
         opt, package.ExponentialUpdateLossScaleManager(SCALE, 4, 2, 4, 0.5)
     ),
-    "fixed_manager": lambda opt: experimental.LossScaleOptimizer(
-        opt, package.FixedLossScaleManager(SCALE)
-    ),
+    "fixed_manager": lambda opt: Older(opt, package.FixedLossScaleManager(SCALE)),
 }
 LOADED = ("keras", "h5")  # By load_model.
 RESTORED = ("weights_h5", "weights_tf", "saved_model", "checkpoint")  # Into a model made anew.
@@ -224,8 +217,7 @@ class GoesOnTest(_Base):
         self.assert_equal_states(state(home, model), end)
 
     @parameterized.parameters(
-        *saved_cases(RESTORED, ["dynamic"]),
-        *saved_cases(["checkpoint"], ["bounded", "manager"]),
+        *saved_cases(RESTORED, ["dynamic"]), *saved_cases(["checkpoint"], ["bounded", "manager"])
     )
     def test_in_a_new_model(self, home, form, wrapper):
         folder, _, end = trained(home, wrapper)
@@ -320,7 +312,7 @@ class OtherOptimizersFilesTest(_Base):
         save(home, model, form, self.get_temp_dir())
         expected = [home.numpy(variable) for variable in home.variables(own.inner_optimizer)]
 
-        model = dense(home, mixed_precision.LossScaleOptimizer(home.Adam(0.1), initial_scale=4))
+        model = dense(home, Stable(home.Adam(0.1), initial_scale=4))
         opt = model.optimizer
         # Variables made later are restored when they are made.
         make_variables(home, model)
@@ -341,7 +333,7 @@ class OtherOptimizersFilesTest(_Base):
         expected = [home.numpy(variable) for variable in home.variables(plain)]
         save(home, model, form, self.get_temp_dir())
 
-        model = dense(home, mixed_precision.LossScaleOptimizer(home.Adam(0.1), initial_scale=4))
+        model = dense(home, Stable(home.Adam(0.1), initial_scale=4))
         opt = model.optimizer
         make_variables(home, model)
         with warnings() as warned:
@@ -362,16 +354,12 @@ class UnbuiltTest(_Base):
     def test_weights_load(self, home, saved):
         if VERSION < (2, 4):
             self.skipTest("there weights files hold no optimizer, and own is another class")
-        wrap = {
-            "ours": mixed_precision.LossScaleOptimizer,
-            "own": home.own(),
-            "plain": lambda inner: inner,
-        }[saved]
+        wrap = {"ours": Stable, "own": home.own(), "plain": lambda inner: inner}[saved]
         trained = dense(home, wrap(home.Adam(0.25)))
         fit(trained, halves()[1])
         path = os.path.join(self.get_temp_dir(), "model.weights.h5")
         trained.save_weights(path)
-        opt = mixed_precision.LossScaleOptimizer(home.Adam(0.25), initial_scale=8)
+        opt = Stable(home.Adam(0.25), initial_scale=8)
         loaded = dense(home, opt)
         loaded.load_weights(path)
         self.assertAllEqual(loaded.get_weights()[0], trained.get_weights()[0])
@@ -396,13 +384,8 @@ class ConfigTest(_Base):
         # The optimizers of TensorFlow 2.11 have a NumPy number in their own configs.
         default = float if keras_homes.VERSION == (2, 11) else None
         config = json.loads(json.dumps(opt.get_config(), default=default))
-        public = (
-            mixed_precision.LossScaleOptimizer
-            if isinstance(opt, mixed_precision.LossScaleOptimizer)
-            else experimental.LossScaleOptimizer
-        )
         before = copy.deepcopy(config)
-        for cls in (public, type(opt)):
+        for cls in (Stable, type(opt)):
             # A config does not tell whether its optimizer is of the legacy kind.
             if cls is type(opt) or home is keras_homes.available()[0]:
                 again = cls.from_config(config)
@@ -422,7 +405,7 @@ class ConfigTest(_Base):
     def _from(self, home, public, config):
         """`from_config` of the class for this family, which old configs do not tell."""
         before = copy.deepcopy(config)
-        args = [8.0] if public is experimental.LossScaleOptimizer else []
+        args = [8.0] if public is Older else []
         try:
             return type(public(home.SGD(0.1), *args)).from_config(config)
         finally:
@@ -433,7 +416,7 @@ class ConfigTest(_Base):
         if VERSION < (2, 4):
             self.skipTest("Keras had no such class yet")
         own = home.own()(home.SGD(0.25), initial_scale=4.0, dynamic_growth_steps=5)
-        for public in (mixed_precision.LossScaleOptimizer, experimental.LossScaleOptimizer):
+        for public in (Stable, Older):
             opt = self._from(home, public, own.get_config())
             self.assertIsInstance(opt, public)
             self.assertIsInstance(opt.inner_optimizer, home.SGD)
@@ -447,7 +430,7 @@ class ConfigTest(_Base):
             def from_config(cls, config):
                 return 8.0
 
-        opt = mixed_precision.LossScaleOptimizer(home.SGD(0.1))
+        opt = Stable(home.SGD(0.1))
         inner = opt.get_config()["inner_optimizer"]
         config = {"inner_optimizer": inner, "loss_scale": {"class_name": "Scale", "config": {}}}
         with self.assertRaisesRegex(ValueError, "unknown loss scale 'Scale'"):
@@ -458,7 +441,7 @@ class ConfigTest(_Base):
         class Own(package.FixedLossScale):
             pass
 
-        opt = experimental.LossScaleOptimizer(home.SGD(0.1), Own(8.0))
+        opt = Older(home.SGD(0.1), Own(8.0))
         config = opt.get_config()
         utils = type(opt)._keras.utils
         if not hasattr(utils, "get_registered_object"):
@@ -490,7 +473,7 @@ class ConfigTest(_Base):
                 "config does not fit its class",
             ),
         ):
-            for public in (mixed_precision.LossScaleOptimizer, experimental.LossScaleOptimizer):
+            for public in (Stable, Older):
                 with self.assertRaisesRegex(ValueError, message):
                     self._from(home, public, config)
 

@@ -13,8 +13,9 @@ from tests import keras_homes, modes
 from tests.keras_homes import number
 from tf_lossscale_compat.keras import mixed_precision
 
+Stable = mixed_precision.LossScaleOptimizer
+Older = mixed_precision.experimental.LossScaleOptimizer
 tf1 = tf.compat.v1
-experimental = mixed_precision.experimental
 # Where functions do not compile with XLA, `modes.compiled` skips with the reason.
 MODES = ("eager", "function", "jit")
 # Methods after which the gradients of a step are unscaled when they are applied.
@@ -84,14 +85,7 @@ class Step:
         return seen[0]
 
 
-WAYS = (
-    "keras_3",
-    "keras_3_apply",
-    "by_hand",
-    "by_hand_callable",
-    "minimize",
-    "minimize_with_tape",
-)
+WAYS = ("keras_3", "keras_3_apply", "by_hand", "by_hand_callable", "minimize", "minimize_with_tape")
 
 
 def compiled(mode, function):
@@ -114,9 +108,7 @@ class ExactlyOnceTest(modes.EagerTestCase):
         if way == "minimize_with_tape" and home.kind == "v2" and keras_homes.VERSION < (2, 4):
             self.skipTest("minimize takes no tape before TensorFlow 2.4")
         variables = variables_of(home, 1.0, [2.0, 3.0])
-        opt = experimental.LossScaleOptimizer(
-            home.SGD(0.5), tf_lossscale_compat.DynamicLossScale(2.0**10, 2)
-        )
+        opt = Older(home.SGD(0.5), tf_lossscale_compat.DynamicLossScale(2.0**10, 2))
         step = compiled(mode, getattr(Step(opt, variables), way))
         grads = [np.float32(0.25), np.float32([0.5, -1.0])]
 
@@ -145,7 +137,7 @@ class ExactlyOnceTest(modes.EagerTestCase):
         if way == "minimize_with_tape" and home.kind == "v2" and keras_homes.VERSION < (2, 4):
             self.skipTest("minimize takes no tape before TensorFlow 2.4")
         variables = variables_of(home, 1.0)
-        opt = mixed_precision.LossScaleOptimizer(home.SGD(0.5), False, 128.0)
+        opt = Stable(home.SGD(0.5), False, 128.0)
         step = compiled(mode, getattr(Step(opt, variables), way))
         self.assertAllEqual(step(np.float32(0.25)), 32.0)
         self.assertAllEqual(arrays(variables), [0.875])
@@ -158,7 +150,7 @@ class ExactlyOnceTest(modes.EagerTestCase):
     def test_get_gradients_in_a_graph(self, home):
         with tf.Graph().as_default(), tf1.Session() as session:
             variable = tf1.get_variable("w", initializer=1.0, use_resource=True)
-            opt = mixed_precision.LossScaleOptimizer(home.SGD(1.0), initial_scale=2.0**6)
+            opt = Stable(home.SGD(1.0), initial_scale=2.0**6)
             seen = []
             original = type(opt.inner_optimizer).get_gradients
 
@@ -180,7 +172,7 @@ class WhoDividesTest(modes.EagerTestCase):
 
     def optimizer(self, home):
         (variable,) = variables_of(home, 1.0)
-        return mixed_precision.LossScaleOptimizer(home.SGD(1.0), initial_scale=2.0**10), variable
+        return Stable(home.SGD(1.0), initial_scale=2.0**10), variable
 
     def scaled(self, opt, variable, coefficient=0.125, scale="scale_loss"):
         with tf.GradientTape() as tape:
@@ -314,7 +306,7 @@ class WhoDividesTest(modes.EagerTestCase):
     def test_a_plain_graph_counts_as_a_function(self, home):
         with tf.Graph().as_default():
             variable = tf1.get_variable("w", initializer=1.0, use_resource=True)
-            opt = mixed_precision.LossScaleOptimizer(home.SGD(1.0))
+            opt = Stable(home.SGD(1.0))
             opt.apply_gradients([(tf.constant(0.0), variable)])
             with self.assertRaisesRegex(ValueError, "scale_loss was called after"):
                 opt.scale_loss(tf.constant(1.0))
@@ -446,7 +438,7 @@ class ForgottenCallTest(modes.EagerTestCase):
     def test_one_warning_names_the_other_method(self, home, forgotten, mode):
         (variable,) = variables_of(home, 1.0)
         scales = forgotten == "get_unscaled_gradients"
-        opt = mixed_precision.LossScaleOptimizer(home.SGD(2.0**-15 if scales else 2.0**15))
+        opt = Stable(home.SGD(2.0**-15 if scales else 2.0**15))
 
         def step(x):
             if scales:
@@ -465,7 +457,7 @@ class ForgottenCallTest(modes.EagerTestCase):
     @keras_homes.each()
     def test_apply_after_unscaling_warns(self, home):
         (variable,) = variables_of(home, 1.0)
-        opt = mixed_precision.LossScaleOptimizer(home.SGD(2.0**15))
+        opt = Stable(home.SGD(2.0**15))
         opt.scale_loss(tf.constant(1.0))
         opt.get_unscaled_gradients([tf.constant(1.0)])
         opt.apply([tf.constant(0.5)], [variable])
@@ -478,7 +470,7 @@ class GradientsTest(modes.EagerTestCase):
     @keras_homes.each((True, False))
     def test_unscaling_keeps_dtypes_sparsity_and_none(self, home, dynamic):
         """And divides float16 gradients also by a scale that float16 does not hold."""
-        opt = mixed_precision.LossScaleOptimizer(home.SGD(1.0), dynamic, 2.0**25)
+        opt = Stable(home.SGD(1.0), dynamic, 2.0**25)
         dense = tf.constant([[2.0**12]], tf.float16)
         sparse = tf.IndexedSlices(dense, tf.constant([1]), tf.constant([3, 1]))
         half, none, new, full = opt.get_unscaled_gradients(
@@ -495,13 +487,13 @@ class GradientsTest(modes.EagerTestCase):
 
     @keras_homes.each(kind="keras3")
     def test_unscaling_divides_by_a_scale_that_has_no_inverse(self, home):
-        opt = mixed_precision.LossScaleOptimizer(home.SGD(1.0), initial_scale=2.0**127)
+        opt = Stable(home.SGD(1.0), initial_scale=2.0**127)
         (full,) = opt.get_unscaled_gradients([tf.constant(2.0**120)])
         self.assertEqual(number(full), 2.0**-7)
 
     @keras_homes.each()
     def test_a_scaled_loss_keeps_its_dtype(self, home):
-        opt = mixed_precision.LossScaleOptimizer(home.SGD(1.0), False, 4.0)
+        opt = Stable(home.SGD(1.0), False, 4.0)
         for dtype in (tf.float16, tf.float32, tf.float64):
             self.assertEqual(opt.get_scaled_loss(tf.constant(2.0, dtype)).dtype, dtype)
             # Keras 3's own class has it, and makes float16 wider.
@@ -512,7 +504,7 @@ class GradientsTest(modes.EagerTestCase):
     @keras_homes.each(("eager", "function"))
     def test_sparse_gradients_are_applied_as_such(self, home, mode):
         (table,) = variables_of(home, np.ones([4, 2]))
-        opt = mixed_precision.LossScaleOptimizer(home.SGD(1.0), initial_scale=8.0)
+        opt = Stable(home.SGD(1.0), initial_scale=8.0)
         seen = []
 
         def step():
@@ -534,14 +526,14 @@ class GradientsTest(modes.EagerTestCase):
         named = f"must have no {argument}, got 0.5"
         inner = home.SGD(1.0, **{argument: 0.5})
         with modes.creations() as created, self.assertRaisesRegex(ValueError, named):
-            mixed_precision.LossScaleOptimizer(inner)
+            Stable(inner)
         self.assertEmpty(created)
         (variable,) = variables_of(home, 1.0)
-        opt = mixed_precision.LossScaleOptimizer(inner, enabled=False)
+        opt = Stable(inner, enabled=False)
         opt.minimize(lambda: variable * 2.0, [variable])
         self.assertEqual(number(variable), 0.5)
         loss_scale = tf_lossscale_compat.DynamicLossScale()
-        opt = mixed_precision.LossScaleOptimizer(home.SGD(1.0), loss_scale=loss_scale)
+        opt = Stable(home.SGD(1.0), loss_scale=loss_scale)
         setattr(opt.inner_optimizer, argument, 0.5)
         with self.assertRaisesRegex(ValueError, named):
             opt.minimize(lambda: variable * 1.0, [variable])
@@ -561,7 +553,7 @@ class GradientsTest(modes.EagerTestCase):
         )
     )
     def test_a_subclass_cannot_override_what_is_not_called(self, home, name):
-        cls = type(mixed_precision.LossScaleOptimizer(home.SGD(1.0)))
+        cls = type(Stable(home.SGD(1.0)))
         if hasattr(cls._native, name):  # A method of Keras' own class.
             with self.assertRaisesRegex(TypeError, f"Own overrides {name}"):
                 type(cls)("Own", (cls,), {name: lambda self, *args: None})
@@ -571,7 +563,7 @@ class GradientsTest(modes.EagerTestCase):
     @keras_homes.each()
     def test_no_gradient_at_all_is_an_error_and_moves_nothing(self, home):
         (variable,) = variables_of(home, 1.0)
-        opt = experimental.LossScaleOptimizer(home.SGD(1.0), "dynamic")
+        opt = Older(home.SGD(1.0), "dynamic")
         with self.assertRaisesRegex(ValueError, "(?i)no gradients"):
             opt.apply_gradients([(None, variable)])
         if home.kind != "v2":
@@ -588,7 +580,7 @@ class GradientsTest(modes.EagerTestCase):
     @keras_homes.each()
     def test_an_error_of_the_inner_optimizer_leaves_the_scale_alone(self, home):
         (variable,) = variables_of(home, 1.0)
-        opt = experimental.LossScaleOptimizer(home.SGD(1.0), "dynamic")
+        opt = Older(home.SGD(1.0), "dynamic")
         with mock.patch.object(
             type(opt.inner_optimizer), "apply_gradients", side_effect=KeyError("user")
         ), mock.patch.object(
@@ -615,7 +607,7 @@ class GradientsTest(modes.EagerTestCase):
                 return {}
 
         (variable,) = variables_of(home, 1.0)
-        opt = experimental.LossScaleOptimizer(home.SGD(1.0), Odd())
+        opt = Older(home.SGD(1.0), Odd())
         for _ in range(3):
             Step(opt, [variable]).keras_3(np.float32(0.25))
         self.assertAllEqual(arrays([variable]), [0.5])
@@ -627,7 +619,7 @@ class GradientsTest(modes.EagerTestCase):
             2.0**10, 3, decr_every_n_nan_or_inf=2, decr_ratio=0.5
         )
         (variable,) = variables_of(home, 1.0)
-        opt = experimental.LossScaleOptimizer(home.SGD(1.0), manager)
+        opt = Older(home.SGD(1.0), manager)
         step = compiled(mode, Step(opt, [variable]).by_hand)
         scales = []
         for x in (0.125, np.nan, np.inf, 0.125, 0.125, 0.125):
@@ -641,21 +633,19 @@ class FaceTest(modes.EagerTestCase):
     @keras_homes.each()
     def test_what_a_dynamic_one_shows(self, home):
         inner = home.SGD(0.5)
-        opt = mixed_precision.LossScaleOptimizer(inner)
+        opt = Stable(inner)
         self.assertIs(opt.inner_optimizer, inner)
         self.assertIs(opt.dynamic, True)
         self.assertEqual((opt.initial_scale, opt.dynamic_growth_steps), (2**15, 2000))
         self.assertEqual((number(opt.loss_scale), number(opt.dynamic_counter)), (2**15, 0))
-        opt = mixed_precision.LossScaleOptimizer(
-            inner_optimizer=home.SGD(0.5), initial_scale=4, dynamic_growth_steps=3
-        )
+        opt = Stable(inner_optimizer=home.SGD(0.5), initial_scale=4, dynamic_growth_steps=3)
         self.assertEqual((opt.initial_scale, opt.dynamic_growth_steps), (4, 3))
         Step(opt, variables_of(home, 1.0)).by_hand(np.float32(1))
         self.assertEqual(number(opt.dynamic_counter), 1)
 
     @keras_homes.each()
     def test_what_a_fixed_one_shows(self, home):
-        opt = mixed_precision.LossScaleOptimizer(home.SGD(0.5), dynamic=False, initial_scale=8)
+        opt = Stable(home.SGD(0.5), dynamic=False, initial_scale=8)
         self.assertIs(opt.dynamic, False)
         self.assertEqual(opt.initial_scale, 8.0)
         self.assertIsNone(opt.dynamic_growth_steps)
@@ -665,31 +655,31 @@ class FaceTest(modes.EagerTestCase):
     @keras_homes.each()
     def test_what_the_experimental_one_shows(self, home):
         loss_scale = tf_lossscale_compat.DynamicLossScale(8.0, 5)
-        opt = experimental.LossScaleOptimizer(optimizer=home.SGD(0.5), loss_scale=loss_scale)
+        opt = Older(optimizer=home.SGD(0.5), loss_scale=loss_scale)
         self.assertIs(opt.loss_scale, loss_scale)
         self.assertEqual((opt.initial_scale, opt.dynamic_growth_steps), (8.0, 5))
         self.assertIs(opt.dynamic_counter, loss_scale.good_steps)
-        opt = experimental.LossScaleOptimizer(home.SGD(0.5), 8)
+        opt = Older(home.SGD(0.5), 8)
         self.assertIsInstance(opt.loss_scale, tf_lossscale_compat.FixedLossScale)
-        opt = experimental.LossScaleOptimizer(home.SGD(0.5), "dynamic")
+        opt = Older(home.SGD(0.5), "dynamic")
         self.assertIsInstance(opt.loss_scale, tf_lossscale_compat.DynamicLossScale)
         config = {"class_name": "FixedLossScale", "config": {"loss_scale_value": 16.0}}
-        opt = experimental.LossScaleOptimizer(home.SGD(0.5), config)
+        opt = Older(home.SGD(0.5), config)
         self.assertEqual(number(opt.loss_scale()), 16.0)
         manager = tf_lossscale_compat.ExponentialUpdateLossScaleManager(64.0, 7)
-        opt = experimental.LossScaleOptimizer(home.SGD(0.5), manager)
+        opt = Older(home.SGD(0.5), manager)
         self.assertEqual((opt.dynamic, opt.initial_scale, opt.dynamic_growth_steps), (True, 64, 7))
         self.assertIs(opt.loss_scale.manager, manager)
         self.assertIs(opt.dynamic_counter, manager._num_good_steps)
         manager = tf_lossscale_compat.FixedLossScaleManager(64.0)
-        opt = experimental.LossScaleOptimizer(home.SGD(0.5), manager)
+        opt = Older(home.SGD(0.5), manager)
         self.assertEqual((opt.dynamic, opt.initial_scale), (False, 64))
         self.assertIsNone(opt.dynamic_growth_steps)
 
     @keras_homes.each()
     def test_the_learning_rate_is_the_inner_optimizers(self, home):
         inner = home.SGD(0.5)
-        opt = mixed_precision.LossScaleOptimizer(inner)
+        opt = Stable(inner)
         self.assertEqual(number(opt.learning_rate), 0.5)
         opt.learning_rate = 0.25
         self.assertEqual(number(inner.learning_rate), 0.25)
@@ -702,7 +692,7 @@ class FaceTest(modes.EagerTestCase):
     @keras_homes.each(kind="keras3")
     def test_loss_scale_factor_does_not_scale_twice(self, home):
         variables = variables_of(home, 1.0)
-        opt = mixed_precision.LossScaleOptimizer(home.SGD(1.0, loss_scale_factor=16.0), False, 8.0)
+        opt = Stable(home.SGD(1.0, loss_scale_factor=16.0), False, 8.0)
         self.assertAllEqual(Step(opt, variables).keras_3(np.float32(0.5)), 4.0)
         self.assertAllEqual(arrays(variables), [0.5])
 
@@ -710,14 +700,14 @@ class FaceTest(modes.EagerTestCase):
     def test_new_values_in_a_gradients_place_are_not_divided(self, home):
         one, two = variables_of(home, 1.0, 1.0)
         two.overwrite_with_gradient = True
-        opt = mixed_precision.LossScaleOptimizer(home.SGD(1.0), False, 8.0)
+        opt = Stable(home.SGD(1.0), False, 8.0)
         opt.apply([tf.constant(4.0), tf.constant(7.0)], [one, two])
         self.assertAllEqual(arrays([one, two]), [0.5, 7.0])
 
     @keras_homes.each(kind="keras3")
     def test_apply_without_variables_takes_those_it_was_built_with(self, home):
         variables = variables_of(home, 1.0)
-        opt = mixed_precision.LossScaleOptimizer(home.SGD(1.0), False, 8.0)
+        opt = Stable(home.SGD(1.0), False, 8.0)
         with self.assertRaisesRegex(ValueError, "build"):
             opt.apply([tf.constant(4.0)])
         opt.build(variables)
@@ -727,7 +717,7 @@ class FaceTest(modes.EagerTestCase):
     @keras_homes.each(kind=keras_homes.BEFORE_3)
     def test_apply_without_variables_is_refused_before_keras_3(self, home):
         (variable,) = variables_of(home, 1.0)
-        opt = experimental.LossScaleOptimizer(home.SGD(1.0), "dynamic")
+        opt = Older(home.SGD(1.0), "dynamic")
         opt.apply_gradients([(tf.constant(0.0), variable)])
         with self.assertRaisesRegex(ValueError, "trainable_variables must be the list.*got None"):
             opt.apply([tf.constant(2.0**15)])
@@ -738,13 +728,13 @@ class FaceTest(modes.EagerTestCase):
     def test_another_backend_is_refused(self, home):
         with mock.patch.object(home.keras.backend, "backend", return_value="jax"):
             with self.assertRaisesRegex(ValueError, "TensorFlow backend.*'jax'"):
-                mixed_precision.LossScaleOptimizer(home.SGD(1.0))
+                Stable(home.SGD(1.0))
 
 
 class BadInputTest(modes.EagerTestCase):
     @keras_homes.each()
     def test_bad_arguments_name_themselves(self, home):
-        stable, old = mixed_precision.LossScaleOptimizer, experimental.LossScaleOptimizer
+        stable, old = Stable, Older
 
         def inner():
             return home.SGD(1.0)
@@ -795,25 +785,25 @@ class BadInputTest(modes.EagerTestCase):
         with mock.patch.object(tf1, "Variable", side_effect=AssertionError("made a variable")):
             for bad in (None, "static", 0.5, float("nan"), {"class_name": "Nothing"}):
                 with self.assertRaises(ValueError):
-                    experimental.LossScaleOptimizer(inner, bad)
+                    Older(inner, bad)
         with self.assertRaises(ValueError):
-            mixed_precision.LossScaleOptimizer(inner, initial_scale=-1.0)
+            Stable(inner, initial_scale=-1.0)
         # Had it been wrapped by halves, it could not be wrapped now.
-        self.assertIs(experimental.LossScaleOptimizer(inner, 8).inner_optimizer, inner)
+        self.assertIs(Older(inner, 8).inner_optimizer, inner)
 
     @keras_homes.each()
     def test_an_optimizer_is_wrapped_once(self, home):
         inner = home.SGD(1.0)
-        mixed_precision.LossScaleOptimizer(inner)
+        Stable(inner)
         if home.kind == "keras3" or (home.kind == "v2" and keras_homes.VERSION < (2, 4)):
             self.skipTest("this Keras' checkpoints have room for more loss scales")
         pattern = '"inner_optimizer" is already wrapped by a LossScaleOptimizer'
         with self.assertRaisesRegex(ValueError, pattern):
-            mixed_precision.LossScaleOptimizer(inner)
+            Stable(inner)
 
     @keras_homes.each()
     def test_minimize_says_what_loss_it_needs(self, home):
-        opt = mixed_precision.LossScaleOptimizer(home.SGD(1.0))
+        opt = Stable(home.SGD(1.0))
         with self.assertRaisesRegex((ValueError, TypeError), "(?i)callable|tape"):
             opt.minimize(tf.constant(1.0), variables_of(home, 1.0))
 
