@@ -17,7 +17,7 @@ import typing
 import numpy as np
 import tensorflow as tf
 
-from tests import crossed
+from tests import crossed, originals
 
 VERSION = tuple(int(part) for part in tf.__version__.split(".")[:2])
 # Kinds of optimizers, as `Home.kind` has them.
@@ -74,6 +74,15 @@ class Home:
         return (
             home if hasattr(home, "LossScaleOptimizer") else home.experimental
         ).LossScaleOptimizer
+
+    def wrapped_in_own(self, inner, initial_scale=8.0):
+        """An optimizer in that class, with a dynamic scale."""
+        cls = self.own()
+        if not hasattr(self.keras.mixed_precision, "LossScaleOptimizer"):
+            return cls(inner, originals.experimental().DynamicLossScale(initial_scale))
+        if self.name == "current":
+            cls = getattr(self.keras.mixed_precision, "LossScaleOptimizerV3", cls)
+        return cls(inner, initial_scale=initial_scale)
 
     def model(self, *layers, inputs, **kwargs):
         """A built `Sequential` of `layers` for inputs of this shape, without the batch."""

@@ -5,7 +5,6 @@ import tensorflow as tf
 from absl.testing import absltest
 
 from tests import keras_homes, modes, replicas
-from tests.keras import beside
 from tf_lossscale_compat.keras import mixed_precision
 
 VERSION = keras_homes.VERSION
@@ -152,7 +151,7 @@ class AggregationTest(modes.EagerTestCase):
 
         ours = after_a_step(dynamic)
         self.assertEqual(ours, (-100.0, [False]) if VERSION >= (2, 5) else (-1.0, [True]))
-        self.assertEqual(ours, after_a_step(beside.own(home)))
+        self.assertEqual(ours, after_a_step(home.wrapped_in_own))
 
     @keras_homes.each(kind="v2")
     def test_one_that_clips_and_aggregates_on_its_own(self, home):

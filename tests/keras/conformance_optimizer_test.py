@@ -11,7 +11,6 @@ import tensorflow as tf
 from absl.testing import absltest
 
 from tests import keras_homes, modes, replicas
-from tests.keras import beside
 from tests.keras_homes import number
 from tf_lossscale_compat.keras import mixed_precision
 
@@ -197,7 +196,7 @@ class FaceTest(modes.EagerTestCase):
         opts = [Optimizer(home.SGD(1.0, momentum=0.5))]
         fails = VERSION < (2, 0)  # Where Keras' own class raises an AttributeError.
         if not (fails or (VERSION < (2, 11) and home.kind == "current")):  # That one has none.
-            opts.append(beside.own(home)(home.SGD(1.0, momentum=0.5)))
+            opts.append(home.wrapped_in_own(home.SGD(1.0, momentum=0.5)))
         counts = []
         for opt in opts:
             opt.apply_gradients([(tf.constant([3.0, 4.0]), tf.Variable([0.0, 0.0]))])

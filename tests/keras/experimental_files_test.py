@@ -10,7 +10,6 @@ import numpy as np
 from absl.testing import absltest
 
 from tests import keras_homes, modes
-from tests.keras import beside
 from tests.keras_homes import number
 from tf_lossscale_compat.keras import mixed_precision
 
@@ -56,7 +55,7 @@ class ExperimentalFilesTest(modes.EagerTestCase):
             return
         self.assertAllEqual(found[4], STATE["momentum"])
         if keras_homes.VERSION >= (2, 4):  # Since when its own class has such a counter.
-            own = read(home, beside.own(home)(home.SGD(0.125, momentum=0.5)), file, made)
+            own = read(home, home.wrapped_in_own(home.SGD(0.125, momentum=0.5)), file, made)
             self.assertEqual(found[:3], own[:3])
             self.assertAllEqual(found[4], own[4])
 

@@ -5,7 +5,6 @@ import tensorflow as tf
 from absl.testing import absltest
 
 from tests import keras_homes, modes
-from tests.keras import beside
 from tests.keras_homes import number
 from tf_lossscale_compat.keras import mixed_precision
 
@@ -53,7 +52,7 @@ class HabitsTest(modes.EagerTestCase):
             return number(opt.iterations), None if counter is None else number(counter)
 
         ours = counts(lambda inner: Stable(inner, initial_scale=8.0))
-        own = counts(beside.own(home))
+        own = counts(home.wrapped_in_own)
         self.assertEqual(ours, own if own[1] is not None else (own[0], ours[1]))
 
     @keras_homes.each(kind="current")
