@@ -17,9 +17,12 @@ import typing
 import numpy as np
 import tensorflow as tf
 
-from tests import crossed
+from tests import crossed, originals
 
 VERSION = tuple(int(part) for part in tf.__version__.split(".")[:2])
+# Kinds of optimizers, as `Home.kind` has them.
+BEFORE_3 = ("current", "v2")
+NEWER = ("current", "keras3")
 COPIES = {"deepcopy": copy.deepcopy, "pickle": lambda opt: pickle.loads(pickle.dumps(opt))}
 
 
@@ -71,6 +74,15 @@ class Home:
         return (
             home if hasattr(home, "LossScaleOptimizer") else home.experimental
         ).LossScaleOptimizer
+
+    def wrapped_in_own(self, inner, initial_scale=8.0):
+        """An optimizer in that class, with a dynamic scale."""
+        cls = self.own()
+        if not hasattr(self.keras.mixed_precision, "LossScaleOptimizer"):
+            return cls(inner, originals.experimental().DynamicLossScale(initial_scale))
+        if self.name == "current":
+            cls = getattr(self.keras.mixed_precision, "LossScaleOptimizerV3", cls)
+        return cls(inner, initial_scale=initial_scale)
 
     def model(self, *layers, inputs, **kwargs):
         """A built `Sequential` of `layers` for inputs of this shape, without the batch."""
@@ -162,22 +174,25 @@ def named():
     return [{"testcase_name": home.name, "home": home} for home in available()]
 
 
-def each(*others, kind=None, but=None):
-    """Decorates a test to run for each home, times each of `others`; of a kind, or all but one.
+def each(*others, kind=None, since=(1, 15)):
+    """Decorates a test to run for each home, times each of `others`.
 
-    Where there is none of that kind, the test skips.
+    Only for those of `kind`, a kind or a tuple of kinds, and from a version of TensorFlow on. Where
+    there is none of these, the test skips.
     """
-    homes = [home for home in available() if kind in (None, home.kind) and home.kind != but]
+    kinds = (kind,) if isinstance(kind, str) else kind
+    homes = [home for home in available() if not kinds or home.kind in kinds]
 
     def decorate(test):
-        if homes:
+        if homes and since <= VERSION:
             # Each family by itself: the choice is the same where tf_keras is missing.
             groups = [list(itertools.product([home], *others)) for home in homes]
             return crossed.groups(*groups)(test)
 
         @functools.wraps(test)
         def skip(self):
-            self.skipTest(f"no {kind or 'other'} optimizers beside TensorFlow {tf.__version__}")
+            wanted = f"{kinds or 'any'} optimizers from TensorFlow {since} on"
+            self.skipTest(f"{wanted}, not those beside {tf.__version__}")
 
         return skip
 

@@ -354,7 +354,7 @@ class StandInTest(modes.EagerTestCase):
             lambda: opt.minimize(lambda: weight * 1.0, [weight]), weight
         )
 
-    @keras_homes.each(PUBLIC, but="keras3")
+    @keras_homes.each(PUBLIC, kind=keras_homes.BEFORE_3)
     def test_keras_outside(self, home, public):
         # Variables that Horovod leaves local have gradients that no other process sees.
         scale = experimental.DynamicLossScale(8, 2)
@@ -363,13 +363,13 @@ class StandInTest(modes.EagerTestCase):
             lambda: opt.minimize(lambda: weight * 1.0, [weight]), weight
         )
 
-    @keras_homes.each(PUBLIC, but="keras3")
+    @keras_homes.each(PUBLIC, kind=keras_homes.BEFORE_3)
     def test_keras_pickles_no_plain_optimizer_in_its_place(self, home, public):
         opt = public(distributed_keras(home.SGD(1.0)), loss_scale="dynamic")
         with self.assertRaises(Exception):  # noqa: B017  As Horovod's alone, pickle's or Keras'.
             pickle.dumps(opt)
 
-    @keras_homes.each(PUBLIC, but="keras3")
+    @keras_homes.each(PUBLIC, kind=keras_homes.BEFORE_3)
     def test_keras_gradients_that_need_no_reduction(self, home, public):
         scale = {"loss_scale": experimental.DynamicLossScale(8, 2)}
         opt = public(distributed_keras(home.SGD(1.0)), **scale)
@@ -380,7 +380,7 @@ class StandInTest(modes.EagerTestCase):
         opt.apply_gradients([(tf.constant(1.0), weight)])
         self.assertEqual(keras_homes.number(weight), -1.0)
 
-    @keras_homes.each(PUBLIC, (False, True), but="keras3")
+    @keras_homes.each(PUBLIC, (False, True), kind=keras_homes.BEFORE_3)
     def test_keras_gradients_that_nobody_reduced(self, home, public, outside):
         if not _tf.at_least(2, 4):
             self.skipTest("there Horovod reduces as it applies")
@@ -460,7 +460,7 @@ class StandInTest(modes.EagerTestCase):
         self.assertIs(getattr(opt, "_loss_scale_manager", None), manager)
         Mixed(sgd(), moves)  # It has no owner.
 
-    @keras_homes.each(PUBLIC, but="keras3")
+    @keras_homes.each(PUBLIC, kind=keras_homes.BEFORE_3)
     def test_keras_scale_replaced_at_run_time(self, home, public):
         opt = public(distributed_keras(home.SGD(1.0), backward_passes_per_step=2), loss_scale=8.0)
         before = opt._loss_scale
@@ -494,7 +494,7 @@ class StandInTest(modes.EagerTestCase):
         opt.opt = opt  # No end.
         Mixed(opt, "dynamic")
 
-    @keras_homes.each(PUBLIC, but="keras3")
+    @keras_homes.each(PUBLIC, kind=keras_homes.BEFORE_3)
     def test_keras_accumulation_inside_a_scale_that_moves(self, home, public):
         inner = distributed_keras(home.SGD(1.0), backward_passes_per_step=2)
         with self.assertRaisesRegex(ValueError, "backward_passes_per_step=2 .*fixed loss scale"):

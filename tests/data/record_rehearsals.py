@@ -5,8 +5,7 @@
 
 The first under TensorFlow 1.15.5, with its contrib and its `train.experimental`; the second under
 2.4.4, with its `keras.mixed_precision`. Which of the two is recorded follows from the TensorFlow.
-The files hold `EACH_STEP` after each step, under "program/name". Recording fails if a step is so
-near to an overflow that rounding might decide it.
+The files hold `EACH_STEP` after each step, under "program/name".
 """
 
 import argparse
@@ -34,16 +33,16 @@ def graph_programs():
     }
 
 
-def original_graph(name, look_around=False):
+def original_graph(name):
     """Trains a graph program with TensorFlow's own classes; returns its history."""
     from tests import originals
     from tests.programs import rehearsal_graph
 
     kind, program = graph_programs()[name]
-    return rehearsal_graph.train(program, getattr(originals, kind)(), look_around)
+    return rehearsal_graph.train(program, getattr(originals, kind)())
 
 
-def original_keras(home, look_around=False):
+def original_keras(home):
     """Trains the Keras program with that Keras' own class; returns its history."""
     from tests.programs import rehearsal_keras
 
@@ -56,7 +55,7 @@ def original_keras(home, look_around=False):
             inner, dynamic=True, initial_scale=initial_scale, dynamic_growth_steps=growth_steps
         )
 
-    return rehearsal_keras.train(home, make, look_around)
+    return rehearsal_keras.train(home, make)
 
 
 def main(argv=None):
@@ -67,11 +66,11 @@ def main(argv=None):
     import tensorflow as tf
 
     if tf.__version__ == "1.15.5":
-        histories = {name: original_graph(name, True) for name in graph_programs()}
+        histories = {name: original_graph(name) for name in graph_programs()}
     elif tf.__version__ == "2.4.4":
         from tests import keras_homes
 
-        histories = {"keras": original_keras(keras_homes.available()[0], True)}
+        histories = {"keras": original_keras(keras_homes.available()[0])}
     else:
         parser.error(f"run this under TensorFlow 1.15.5 or 2.4.4, not {tf.__version__}")
     np.savez_compressed(

@@ -1,19 +1,13 @@
 """Gradients are aggregated once, tested after that, and applied as that Keras' own class does."""
 
-from unittest import mock
-
 import numpy as np
 import tensorflow as tf
-from absl import logging
 from absl.testing import absltest
 
 from tests import keras_homes, modes, replicas
-from tests.keras import beside
 from tf_lossscale_compat.keras import mixed_precision
 
 VERSION = keras_homes.VERSION
-# Below, optimizers sum over replicas when they apply, and have nothing for it to be changed by.
-AGGREGATES = VERSION >= (2, 2)
 
 
 def of_pairs(function):
@@ -69,22 +63,17 @@ def dynamic(inner):
     return mixed_precision.LossScaleOptimizer(inner, initial_scale=8.0)
 
 
+# Before 2.2, optimizers sum over replicas when they apply. Those of Keras 3 do not aggregate.
+@absltest.skipIf(VERSION < (2, 2), "optimizers have no aggregation before TensorFlow 2.2")
 class AggregationTest(modes.EagerTestCase):
-    def setUp(self):
-        super().setUp()
-        if not AGGREGATES:
-            self.skipTest("optimizers have no aggregation before TensorFlow 2.2")
-
     def step(self, opt, variable, gradient, function, **options):
         def apply():
             opt.apply_gradients([(tf.constant(gradient), variable)], **options)
 
         (tf.function(apply) if function else apply)()
 
-    @keras_homes.each([False, True])
+    @keras_homes.each([False, True], kind=keras_homes.BEFORE_3)
     def test_what_aggregation_brings_is_tested(self, home, function):
-        if home.kind == "keras3":
-            self.skipTest("Keras 3's optimizers do not aggregate")
         inner = with_aggregation(home, counting([], np.float32(np.nan)))
         opt, variable = dynamic(inner), tf.Variable(1.0)
         self.step(opt, variable, 2.0, function)
@@ -93,10 +82,8 @@ class AggregationTest(modes.EagerTestCase):
         # And the optimizer's own aggregation is back in its place.
         self.assertNotIn(names_of(home), vars(inner))
 
-    @keras_homes.each([False, True], [False, True])
+    @keras_homes.each([False, True], [False, True], kind=keras_homes.BEFORE_3)
     def test_aggregates_once(self, home, function, scaled):
-        if home.kind == "keras3":
-            self.skipTest("Keras 3's optimizers do not aggregate")
         calls = []
         opt, variable = dynamic(with_aggregation(home, counting(calls, 3.0))), tf.Variable(1.0)
         self.step(opt, variable, 2.0, function, scaled=scaled)
@@ -104,33 +91,26 @@ class AggregationTest(modes.EagerTestCase):
             self.assertLen(calls, 1)
         self.assertEqual(variable.numpy(), 1.0 - (2.0 * 3 / 8 if scaled else 2.0 * 3))
 
-    @keras_homes.each()
+    @keras_homes.each(kind=keras_homes.BEFORE_3)
     def test_aggregates_unscaled_gradients(self, home):
-        if home.kind == "keras3":
-            self.skipTest("Keras 3's optimizers do not aggregate")
         calls = []
         opt, variable = dynamic(with_aggregation(home, counting(calls, 1.0))), tf.Variable(1.0)
         opt.minimize(lambda: variable * 2.0, [variable])
         (((grad,),),) = [calls]
         self.assertEqual(float(grad), 2.0)
 
-    @keras_homes.each()
+    @keras_homes.each(kind=keras_homes.BEFORE_3)
     def test_leaves_out_what_has_no_gradient(self, home):
-        if home.kind == "keras3":
-            self.skipTest("Keras 3's optimizers do not aggregate")
         calls = []
         opt = dynamic(with_aggregation(home, counting(calls, 1.0)))
         unused, variable = tf.Variable(1.0, name="unused"), tf.Variable(1.0)
-        with mock.patch.object(logging, "warning") as warning:
-            opt.apply_gradients([(None, unused), (tf.constant(2.0), variable)], scaled=False)
-        self.assertIn("unused", str(warning.call_args))
+        opt.apply_gradients([(None, unused), (tf.constant(2.0), variable)], scaled=False)
+        self.assertIn("unused", str(self._warning.call_args))
         self.assertLen(calls[0], 1)
         self.assertEqual([unused.numpy(), variable.numpy()], [1.0, -1.0])
 
-    @keras_homes.each()
+    @keras_homes.each(kind=keras_homes.BEFORE_3)
     def test_does_not_aggregate_if_told(self, home):
-        if home.kind == "keras3":
-            self.skipTest("Keras 3's optimizers do not aggregate")
         calls = []
         inner = with_aggregation(home, counting(calls, 3.0))
         opt, variable = dynamic(inner), tf.Variable(1.0)
@@ -146,10 +126,8 @@ class AggregationTest(modes.EagerTestCase):
         self.assertEqual(calls, [])
         self.assertEqual(variable.numpy(), -2.0)
 
-    @keras_homes.each(kind="v2")
+    @keras_homes.each(kind="v2", since=(2, 4))
     def test_gradient_aggregator(self, home):
-        if VERSION < (2, 4):
-            self.skipTest("no gradient_aggregator before TensorFlow 2.4")
         calls = []
         inner = home.SGD(1.0, gradient_aggregator=counting(calls, np.float32(np.inf)))
         opt, variable = dynamic(inner), tf.Variable(1.0)
@@ -173,7 +151,7 @@ class AggregationTest(modes.EagerTestCase):
 
         ours = after_a_step(dynamic)
         self.assertEqual(ours, (-100.0, [False]) if VERSION >= (2, 5) else (-1.0, [True]))
-        self.assertEqual(ours, after_a_step(beside.own(home)))
+        self.assertEqual(ours, after_a_step(home.wrapped_in_own))
 
     @keras_homes.each(kind="v2")
     def test_one_that_clips_and_aggregates_on_its_own(self, home):
@@ -217,11 +195,12 @@ class AggregationTest(modes.EagerTestCase):
         opt.apply_gradients([(tf.constant(1.0), variable)])
         self.assertEqual(variable.numpy(), -1.0)
 
-    @keras_homes.each(["mirrored_2", "no_merge_2"], [False, True])
+    @keras_homes.each(
+        ["mirrored_2", "no_merge_2", "central_3"], [False, True], kind=keras_homes.BEFORE_3
+    )
     def test_a_sum_over_replicas_that_overflows_is_skipped(self, home, name, function):
-        if home.kind == "keras3":
-            self.skipTest("Keras 3's optimizers do not aggregate")
-        if name not in replicas.REPLICAS or (VERSION < (2, 5) and not function):
+        slow = VERSION < (2, 5) and (not function or name == "central_3")
+        if name not in replicas.REPLICAS or slow:
             self.skipTest("not on this TensorFlow, or too slow there")
         strategy = replicas.strategy(name)
         with strategy.scope():
@@ -234,33 +213,12 @@ class AggregationTest(modes.EagerTestCase):
             strategy.run(apply, args=(gradient,))
 
         run = tf.function(run, autograph=False) if function else run
-        run(tf.constant(3e38))
-        for copy in strategy.experimental_local_results(variable):
-            self.assertEqual(copy.numpy(), 1.0)
-        self.assertEqual(float(opt.loss_scale), 4.0)
-        run(tf.constant(0.5))
-        for copy in strategy.experimental_local_results(variable):
-            self.assertEqual(copy.numpy(), 0.0)
-
-    @keras_homes.each()
-    def test_central_storage_sums(self, home):
-        if home.kind == "keras3" or VERSION < (2, 5):
-            self.skipTest("Keras 3's optimizers do not aggregate; slow on old versions")
-        strategy = replicas.strategy("central_3")
-        with strategy.scope():
-            opt, variable = dynamic(home.SGD(1.0)), tf.Variable(1.0)
-
-        def apply(gradient):
-            opt.apply_gradients([(gradient * 1.0, variable)])
-
-        @tf.function(autograph=False)
-        def run(gradient):
-            strategy.run(apply, args=(gradient,))
-
-        run(tf.constant(0.5))
-        self.assertEqual(variable.numpy(), -0.5)
-        run(tf.constant(np.nan))
-        self.assertEqual(variable.numpy(), -0.5)
+        bad = np.nan if name == "central_3" else 3e38  # There the variable sums.
+        for gradient, expected in ((bad, 1.0), (0.5, 1.0 - 0.5 * strategy.num_replicas_in_sync)):
+            run(tf.constant(gradient))
+            for copy in strategy.experimental_local_results(variable):
+                self.assertEqual(copy.numpy(), expected)
+            self.assertEqual(float(opt.loss_scale), 4.0)
 
 
 if __name__ == "__main__":

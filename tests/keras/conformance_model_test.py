@@ -3,8 +3,6 @@
 One test for each thing they ask that no other file here does; UPSTREAM.md has the whole list.
 """
 
-import os
-
 import numpy as np
 import tensorflow as tf
 from absl.testing import absltest
@@ -13,6 +11,8 @@ from tests import keras_homes, modes
 from tests.keras_homes import number
 from tf_lossscale_compat.keras import mixed_precision
 
+Stable = mixed_precision.LossScaleOptimizer
+Older = mixed_precision.experimental.LossScaleOptimizer
 RATE = 2.0**-14  # Taken off a float16 one it would leave 1.
 BATCH = 4
 ONES = np.ones([BATCH, 1], np.float32)
@@ -57,7 +57,7 @@ class MixedPrecisionModelTest(modes.EagerTestCase):
     @keras_homes.each((False, True))
     def test_float32_weights_move_by_less_than_float16_can_hold(self, home, run_eagerly):
         with home.policy("mixed_float16"):
-            opt = mixed_precision.LossScaleOptimizer(home.SGD(RATE), dynamic=False, initial_scale=8)
+            opt = Stable(home.SGD(RATE), dynamic=False, initial_scale=8)
 
             class Itself(home.keras.regularizers.Regularizer):
                 def __call__(self, weight):
@@ -78,50 +78,24 @@ class MixedPrecisionModelTest(modes.EagerTestCase):
             model = compiled(home, home.SGD(1.0), gain(home))
         own = model.optimizer
         self.assertIn("LossScaleOptimizer", type(own).__name__)
-        self.assertIsInstance(own, mixed_precision.LossScaleOptimizer)
-        self.assertIsInstance(own, mixed_precision.experimental.LossScaleOptimizer)
-        self.assertNotIsInstance(own, type("Own", (mixed_precision.LossScaleOptimizer,), {}))
-        self.assertNotIsInstance(home.SGD(1.0), mixed_precision.LossScaleOptimizer)
-        ours = mixed_precision.LossScaleOptimizer(home.SGD(1.0))
-        self.assertNotIsInstance(ours, mixed_precision.experimental.LossScaleOptimizer)
+        self.assertIsInstance(own, Stable)
+        self.assertIsInstance(own, Older)
+        self.assertNotIsInstance(own, type("Own", (Stable,), {}))
+        self.assertNotIsInstance(home.SGD(1.0), Stable)
+        ours = Stable(home.SGD(1.0))
+        self.assertNotIsInstance(ours, Older)
 
     @keras_homes.each()
     def test_layers_see_the_scaled_gradient_in_float16(self, home):
         gradients = []
         with home.policy("mixed_float16"):
-            opt = mixed_precision.LossScaleOptimizer(home.SGD(1.0), dynamic=False, initial_scale=8)
+            opt = Stable(home.SGD(1.0), dynamic=False, initial_scale=8)
             layer = gain(home, gradients)
             fit(compiled(home, opt, layer, run_eagerly=True))
         (gradient,) = gradients
         self.assertEqual(gradient.dtype, tf.float16)
         np.testing.assert_array_equal(gradient.numpy(), np.full([BATCH, 1], 8 / BATCH))
         self.assertEqual(number(home.numpy(layer.gain)), 0)
-
-    @keras_homes.each()
-    def test_weights_and_slots_of_cast_variables_are_restored(self, home):
-        with home.policy("mixed_float16"):
-            opt = mixed_precision.LossScaleOptimizer(
-                home.SGD(0.25, momentum=0.5), initial_scale=8, dynamic_growth_steps=2
-            )
-            model = compiled(home, opt, gain(home))
-            fit(model)
-            saved = tf.train.Checkpoint(model=model, optimizer=opt)
-
-            def state():
-                of_optimizer = [home.numpy(v) for v in home.variables(opt.inner_optimizer)]
-                return [*model.get_weights(), *of_optimizer, number(opt.dynamic_counter)]
-
-            before = state()
-            path = saved.write(os.path.join(self.get_temp_dir(), home.name))
-            fit(model)
-            after = state()
-            self.assertNotEqual(before, after)
-            self.assertEqual((number(opt.loss_scale), number(opt.dynamic_counter)), (16, 0))
-            saved.read(path).assert_existing_objects_matched()
-            self.assertEqual(state(), before)
-            fit(model)
-        self.assertEqual(state(), after)
-        self.assertEqual(number(opt.loss_scale), 16)
 
 
 if __name__ == "__main__":

@@ -1,52 +1,43 @@
 """Warnings, returned values and fetches that users of Keras' own classes are used to."""
 
-from unittest import mock
-
 import numpy as np
 import tensorflow as tf
-from absl import logging
 from absl.testing import absltest
 
 from tests import keras_homes, modes
-from tests.keras import beside
 from tests.keras_homes import number
 from tf_lossscale_compat.keras import mixed_precision
 
+Stable = mixed_precision.LossScaleOptimizer
+Older = mixed_precision.experimental.LossScaleOptimizer
 tf1 = tf.compat.v1
 VERSION = keras_homes.VERSION
 
 
 class HabitsTest(modes.EagerTestCase):
-    def told(self, home, use, **options):
-        """Returns the warnings where `apply_gradients` follows `use(opt, loss, variable)`."""
-        opt, variable = (
-            mixed_precision.LossScaleOptimizer(home.SGD(1.0), **options),
-            tf.Variable(1.0),
-        )
-        with mock.patch.object(logging, "warning") as warning:
-            kwargs = use(opt, lambda: variable * 2.0, variable) or {}
-            for _ in range(2):
-                opt.apply_gradients([(tf.constant(0.0), variable)], **kwargs)
-        return [call[0][0] for call in warning.call_args_list]
+    def told(self, home, use=lambda opt: None, scaled=None, **options):
+        """Returns the warnings where gradients are applied after `use(opt)`, as they are."""
+        opt, variable = Stable(home.SGD(0.25), **options), tf.Variable(1.0)
+        use(opt)
+        before = len(self.warnings())
+        for _ in range(2):
+            opt.apply_gradients([(tf.constant(1.0), variable)], scaled=scaled)
+        self.assertEqual(variable.numpy(), 0.5)
+        return self.warnings()[before:]
 
-    @keras_homes.each()
-    def test_warns_once_where_nothing_was_scaled(self, home):
-        if home.kind == "keras3" or VERSION < (2, 4):
-            self.skipTest("Keras' own class warns in tf.keras from 2.4 on, and in tf_keras")
-        (warning,) = self.told(home, lambda *_: None)
-        self.assertIn("neither get_scaled_loss nor get_unscaled_gradients", warning)
+    @keras_homes.each(kind=keras_homes.BEFORE_3)
+    def test_warns_once_where_nothing_was_scaled_or_said(self, home):
+        def both(opt):
+            opt.get_unscaled_gradients([opt.get_scaled_loss(tf.constant(2.0))])
 
-    @keras_homes.each()
-    def test_does_not_warn_where_it_was_scaled_or_said(self, home):
-        if home.kind == "keras3":
-            self.skipTest("another test's")
-
-        def both(opt, loss, variable):
-            opt.get_unscaled_gradients([opt.get_scaled_loss(loss())])
-
-        self.assertEqual(self.told(home, both), [])
-        self.assertEqual(self.told(home, lambda *_: {"scaled": False}), [])
-        self.assertEqual(self.told(home, lambda *_: None, enabled=False), [])
+        warnings = self.told(home)
+        if VERSION >= (2, 4):  # Where Keras' own class warns, too.
+            (warning,) = warnings
+            self.assertIn("neither get_scaled_loss nor get_unscaled_gradients", warning)
+        else:
+            self.assertEmpty(warnings)
+        for quiet in ({"use": both}, {"scaled": False}, {"enabled": False}):
+            self.assertEmpty(self.told(home, **quiet))
 
     @keras_homes.each(kind="v2")
     def test_a_model_with_nothing_to_train_is_fitted(self, home):
@@ -60,13 +51,13 @@ class HabitsTest(modes.EagerTestCase):
             counter = getattr(opt, "dynamic_counter", None)
             return number(opt.iterations), None if counter is None else number(counter)
 
-        ours = counts(lambda inner: mixed_precision.LossScaleOptimizer(inner, initial_scale=8.0))
-        own = counts(beside.own(home))
+        ours = counts(lambda inner: Stable(inner, initial_scale=8.0))
+        own = counts(home.wrapped_in_own)
         self.assertEqual(ours, own if own[1] is not None else (own[0], ours[1]))
 
     @keras_homes.each(kind="current")
     def test_apply_gradients_in_a_branch(self, home):
-        opt, variable = mixed_precision.LossScaleOptimizer(home.SGD(1.0)), tf.Variable(1.0)
+        opt, variable = Stable(home.SGD(1.0)), tf.Variable(1.0)
         pair = [(tf.constant(0.5), variable)]
         self.assertIsNone(opt.apply_gradients(pair, scaled=False))
 
@@ -82,10 +73,10 @@ class HabitsTest(modes.EagerTestCase):
     @keras_homes.each(kind="v2")
     def test_a_session_fetches_the_experimental_loss_scale(self, home):
         with tf.Graph().as_default(), tf1.Session() as session:
-            opt = mixed_precision.experimental.LossScaleOptimizer(home.SGD(1.0), "dynamic")
+            opt = Older(home.SGD(1.0), "dynamic")
             session.run(tf1.global_variables_initializer())
             self.assertEqual(session.run(opt.loss_scale), 2.0**15)
-            fixed = mixed_precision.experimental.LossScaleOptimizer(home.SGD(1.0), 8.0)
+            fixed = Older(home.SGD(1.0), 8.0)
             self.assertEqual(session.run({"scale": fixed.loss_scale}), {"scale": 8.0})
 
 

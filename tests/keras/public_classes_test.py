@@ -78,16 +78,6 @@ class ClassesTest(modes.EagerTestCase):
         tf.train.Checkpoint(opt=opt).write(os.path.join(tempfile.mkdtemp(), "c"))
         self.assertIn("learning_rate", dir(opt))
 
-    @keras_homes.each()
-    def test_a_subclass_of_each_family(self, home):
-        class Mine(Stable):
-            def get_scaled_loss(self, loss):
-                return 2.0 * super().get_scaled_loss(loss)
-
-        opt = Mine(home.SGD(1.0), initial_scale=8.0)
-        self.assertIsInstance(opt, Mine)
-        self.assertEqual(float(opt.get_scaled_loss(tf.constant(1.0))), 16.0)
-
     def test_a_module_that_is_called_keras_and_is_none(self):
         """As a folder of that name is where a program starts and no Keras is installed."""
         with mock.patch.dict(sys.modules, keras=types.ModuleType("keras")):

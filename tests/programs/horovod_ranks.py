@@ -64,6 +64,14 @@ def model(fault, size, passes):
     }
 
 
+def options_of(compression, passes):
+    """Arguments for Horovod's optimizers, which add up dense gradients only."""
+    options = {"compression": getattr(hvd.Compression, COMPRESSIONS[compression])}
+    if passes > 1:
+        options.update(backward_passes_per_step=passes, sparse_as_dense=True)
+    return options
+
+
 def loss_of(weight, embedding, x):
     rows = tf.gather(embedding, [0, hvd.rank() + 1])
     return weight * x + tf.reduce_sum(rows) * x
@@ -93,10 +101,7 @@ def make_v1(which, opt):
 
 
 def with_v1(values, mode, which, order, compression, passes):
-    options = {"compression": getattr(hvd.Compression, COMPRESSIONS[compression])}
-    if passes > 1:
-        # Horovod adds up dense gradients only.
-        options.update(backward_passes_per_step=passes, sparse_as_dense=True)
+    options = options_of(compression, passes)
 
     def make():
         sgd = tf1.train.GradientDescentOptimizer(1.0)
@@ -179,10 +184,7 @@ def with_apply_if_finite(values, mode, which, order, compression, passes):
 
 
 def with_keras(values, loop, family, order, compression, passes):
-    options = {"compression": getattr(hvd.Compression, COMPRESSIONS[compression])}
-    if passes > 1:
-        # Horovod adds up dense gradients only.
-        options.update(backward_passes_per_step=passes, sparse_as_dense=True)
+    options = options_of(compression, passes)
     make = {"older": tf.keras.optimizers.SGD, "newer": tf.keras.optimizers.experimental.SGD}
 
     def wrap(opt, **more):

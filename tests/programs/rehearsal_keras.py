@@ -27,9 +27,8 @@ FAULTS = {
 }
 INITIAL_SCALE, GROWTH_STEPS = 2.0**28, 25
 # As in rehearsal_graph.py: until a step is applied, all see one batch with a loss as many times as
-# large. `MARGIN` says how far from an overflow, or into it, every step is.
+# large.
 FIRST = 83.0
-MARGIN = 1.1
 
 
 def _schedule(keras):
@@ -68,27 +67,18 @@ def _classifier(home):
         def call(self, features):
             return tf.cast(self.classes(self.hidden(features)), tf.float32)
 
-        def scaled_gradients(self, data):
+        def train_step(self, data):
             features, labels, weights = data
             with tf.GradientTape() as tape:
                 logits = self(features, training=True)
                 losses = tf.nn.sparse_softmax_cross_entropy_with_logits(labels, logits)
                 loss = tf.reduce_sum(losses * weights)
                 scaled = self.optimizer.get_scaled_loss(loss)
-            return loss, tape.gradient(scaled, [watched(v) for v in self.trainable_variables])
-
-        def train_step(self, data):
-            loss, grads = self.scaled_gradients(data)
+            grads = tape.gradient(scaled, [watched(v) for v in self.trainable_variables])
             grads = self.optimizer.get_unscaled_gradients(grads)
             grads, norm = tf.clip_by_global_norm(grads, 1.0)
             self.optimizer.apply_gradients(zip(grads, self.trainable_variables))
             return {"loss": loss, "norm": norm}
-
-        @tf.function
-        def overflows(self, data):
-            _, grads = self.scaled_gradients(data)
-            finite = [tf.reduce_all(tf.math.is_finite(grad)) for grad in grads]
-            return not tf.reduce_all(finite)
 
     def watched(variable):
         return variable.value if home.kind == "keras3" else variable
@@ -104,25 +94,19 @@ def _batches():
         yield features, np.argmax(features.dot(directions), axis=1).astype(np.int32)
 
 
-def train(home, make_optimizer, look_around=False):
+def train(home, make_optimizer):
     """Trains for `STEPS` steps in float16, with variables in float32.
 
     Args:
       home: a `keras_homes.Home`.
       make_optimizer: function of an optimizer, the initial scale and the growth steps that wraps it
         with a dynamic loss scale; like the constructor that the import line names.
-      look_around: bool, whether every step is first tried with its gradients `MARGIN` times larger
-        and smaller.
 
     Returns:
       {name: array [steps, ...]} of the loss, the gradients' norm, the loss scale, its counter,
       `iterations`, the weights and the inner optimizer's variables after each step.
-
-    Raises:
-      AssertionError: with `look_around`, some step overflows with gradients that much larger or
-        smaller only.
     """
-    history, near = collections.defaultdict(list), []
+    history = collections.defaultdict(list)
     with home.policy("mixed_float16"):
         model = _classifier(home)
         inner = home.Adam(_schedule(home.keras), epsilon=1e-4)
@@ -135,13 +119,6 @@ def train(home, make_optimizer, look_around=False):
             times, weight = FAULTS.get(step, (1.0, 1.0 if begun else FIRST))
             weights = np.full([BATCH], weight, np.float32)
             data = (features * np.float32(times), labels, weights)
-            if look_around and step:
-                either = {
-                    bool(model.overflows((*data[:2], weights * np.float32(factor))))
-                    for factor in (MARGIN, 1.0 / MARGIN)
-                }
-                if len(either) > 1:
-                    near.append(step)
             logs = model.train_on_batch(*data, return_dict=True)
             for name in ("loss", "norm"):
                 history[name].append(np.float32(logs[name]))
@@ -155,7 +132,6 @@ def train(home, make_optimizer, look_around=False):
                 kernel = history["weight_0"][-1]
                 initial = kernel if initial is None else initial
                 begun = not np.array_equal(kernel, initial)
-    assert not near, f"steps that are near to an overflow: {near}"
     return {name: np.stack(values) for name, values in history.items()}
 
 
