@@ -226,16 +226,11 @@ def _from_hdf5(groups, kinds, values):
         if kinds.get(inner + "/0") != "q":
             return None
         # Its first two, iteration and mostly learning rate, stand there by themselves, too.
-        begin = [values.get(f"{inner}/{number}") for number in range(2)]
-        places = [
-            place
-            for place in range(2, count)
-            if [values.get(f"{group}/vars/{place + number}") for number in range(2)] == begin
-        ]
         own = count - groups[inner]
-        if own in places:
-            return own
-        return places[0] if len(places) == 1 else None
+        for number in range(2):
+            if values.get(f"{inner}/{number}") != values.get(f"{group}/vars/{own + number}"):
+                return None
+        return own
 
     for group in sorted(groups):
         # In .keras and .weights.h5 variables are numbered: iteration, learning rate, step counter,

@@ -124,7 +124,7 @@ def assign(state: LossScaleState, target: Any, session: Any = None) -> Any:
     """
     if not isinstance(state, LossScaleState):
         raise TypeError(f"state must be a LossScaleState, as read() returns it, got {state!r}.")
-    place = None if isinstance(target, type) else _target_of(target)
+    place = _target_of(target)
     if place is None:
         if hasattr(target, "inner_optimizer"):
             raise ValueError(
