@@ -355,8 +355,6 @@ class HostileTest(absltest.TestCase):
         if not sys.platform.startswith("linux"):
             self.skipTest("limits of memory are set as Linux has them")
         pytest.importorskip("tensorboard")
-        if h5py.version.hdf5_version_tuple < (1, 10, 5):
-            self.skipTest("HDF5 of before 2019 may crash on a damaged file, as SECURITY.md says")
 
     def test_a_few_changed_checkpoints(self):
         self.setUpForFuzz()
@@ -365,6 +363,10 @@ class HostileTest(absltest.TestCase):
     @pytest.mark.slow
     def test_thousands_of_changed_checkpoints(self):
         self.setUpForFuzz()
+        if tuple(int(part) for part in tf.__version__.split(".")[:2]) < (2, 1):
+            self.skipTest("TensorFlow 1.15 and 2.0 abort on one in 500, as SECURITY.md says")
+        if h5py.version.hdf5_version_tuple < (1, 10, 5):
+            self.skipTest("HDF5 of before 2019 crashes on one in 1,000, as SECURITY.md says")
         self.fuzz(500)
 
 
