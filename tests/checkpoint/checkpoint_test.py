@@ -19,7 +19,7 @@ import tensorflow as tf
 from absl import logging
 from absl.testing import parameterized
 
-from tests import crossed, keras_homes, modes, originals, policies
+from tests import crossed, keras_homes, modes, originals, policies, replicas
 from tf_lossscale_compat import checkpoint, loss_scale
 from tf_lossscale_compat.checkpoint import _keras_files
 from tf_lossscale_compat.contrib import mixed_precision as contrib
@@ -296,6 +296,17 @@ class ReadTest(CheckpointTestCase):
     def nothing(self):
         yield
 
+    def test_number_that_no_graph_makes(self):
+        prefix = os.path.join(self.folder(), "saved")
+        with tf.Graph().as_default(), tf1.Session() as session:
+            manager()
+            tf1.Variable(4.0, name="loss_scale_0")
+            session.run(tf1.global_variables_initializer())
+            tf1.train.Saver().save(session, prefix)
+        self.assertEqual(
+            ("loss_scale", 8.0), (checkpoint.read(prefix).key, checkpoint.read(prefix).scale)
+        )
+
     def test_counter_of_a_user_among_those_of_a_manager(self):
         """It is not known which is whose, and none is taken."""
         prefix = os.path.join(self.folder(), "saved")
@@ -438,6 +449,17 @@ class PathTest(CheckpointTestCase):
         os.remove(os.path.join(folder, "checkpoint"))
         message = self.assert_fails(folder, "holds 4 checkpoints", "Give the path of one")
         self.assertIn("'model.keras'", message)
+        for number in range(30):
+            open(os.path.join(folder, f"x{number}.h5"), "w").close()
+        message = self.assert_fails(folder, "holds 34 checkpoints")
+        self.assertEqual(20, 1 + message.count("', '"))
+
+    def test_folder_of_the_name_of_a_checkpoint(self):
+        folder = self.folder()
+        self.copy("contrib_scoped", folder)
+        os.mkdir(os.path.join(folder, "saved"))
+        path = os.path.join(folder, "saved")
+        self.assertEqual(source("contrib scoped"), checkpoint.read(path))
 
     def test_empty_folder(self):
         self.assert_fails(self.folder(), "holds no checkpoints")
@@ -591,7 +613,7 @@ class AssignTest(CheckpointTestCase):
     def test_under_a_strategy(self, mode):
         if mode == "eager" and originals.IS_TF1:
             self.skipTest("TensorFlow 1.15 has strategies in graphs only")
-        strategy = tf.distribute.MirroredStrategy(["/cpu:0"])
+        strategy = replicas.strategy("mirrored_2")
         with modes.entered(mode) as entered:
             with strategy.scope():
                 made = manager()
@@ -600,10 +622,10 @@ class AssignTest(CheckpointTestCase):
                 entered.run(result)
             with strategy.scope():
                 copies = [
-                    strategy.experimental_local_results(variable)[0]
-                    for variable in made.variables()
+                    strategy.experimental_local_results(variable) for variable in made.variables()
                 ]
-            self.check(source("contrib scoped"), copies, entered.value(copies))
+            for each in zip(*copies):  # The copies of one replica.
+                self.check(source("contrib scoped"), each, entered.value(list(each)))
 
     def test_count_that_the_counter_cannot_hold(self):
         state = checkpoint.LossScaleState(8.0, 2**40, None, "", "")

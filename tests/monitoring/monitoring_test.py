@@ -84,7 +84,13 @@ class BoundsTest(modes.EagerTestCase):
             max_loss_scale = None
 
         policy = Mine(8.0)
-        for value, known in ((64, 64.0), (np.float32(64), 64.0), ("64", None), (True, None)):
+        for value, known in (
+            (64, 64.0),
+            (np.float32(64), 64.0),
+            ("64", None),
+            (True, None),
+            (INF, None),
+        ):
             policy.max_loss_scale = value
             self.check(policy, None, known)
 
@@ -238,6 +244,13 @@ class MessagesTest(Absl, modes.EagerTestCase):
         self.steps(policy, record, [1.0] * 20)
         self.assertLen(self.messages(), 2)
 
+    def test_seconds_are_those_of_each_call(self):
+        policy = DynamicLossScale(2.0**20, 1000)
+        record = StepRecord(policy)
+        self.steps(policy, record, [INF, INF], every=1000.0)
+        self.steps(policy, record, [INF], every=0.0)
+        self.assertLen(self.messages(word="more step"), 2)
+
     def test_what_was_skipped_before_the_first_call_is_no_news(self):
         policy = DynamicLossScale(2.0**20, 1000)
         record = StepRecord(policy)
@@ -263,6 +276,11 @@ class MessagesTest(Absl, modes.EagerTestCase):
         self.assertEqual(told(), ["Loss scale: at its floor, 2, by step 2."])
         self.steps(policy, record, [1.0, 1.0, INF, INF])
         self.assertEqual(told()[1:], ["Loss scale: at its floor, 2, by step 8."])
+
+    def test_floor_that_float32_rounds(self):
+        policy = DynamicLossScale(0.2, 1000, min_loss_scale=0.1)
+        self.steps(policy, StepRecord(policy), [INF])
+        self.assertLen(self.messages(word="floor"), 1)
 
     def test_no_floor_where_a_scale_starts_there(self):
         policy = DynamicLossScale(2.0, 1000, min_loss_scale=2.0)
@@ -394,6 +412,8 @@ class HookTest(Absl, parameterized.TestCase, tf.test.TestCase):
         self.run_steps([1.0] + [np.nan] * 6, checkpoints, **options)
         with self.assertRaisesRegex(LossScaleError, "10 steps in a row"):
             self.run_steps([np.nan] * 6, checkpoints, **options)
+        with self.assertRaisesRegex(LossScaleError, "7 steps in a row"):  # After 6 at the start.
+            self.run_steps([np.nan], checkpoints, max_consecutive_skips=5)
 
     def test_a_stuck_run_whose_session_is_lost_again_and_again_ends(self):
         class Loses(tf1.train.SessionRunHook):
@@ -449,11 +469,14 @@ class HookTest(Absl, parameterized.TestCase, tf.test.TestCase):
         ({}, ("chief", 0), True),
         ({"is_chief": True}, ("worker", 1), True),
         ({}, None, True),
+        ({}, ("worker", 0), False, "master"),
+        ({}, ("worker", 0), True, "ps"),
+        ({}, ("worker", 1), False, "ps"),
     )
-    def test_the_chief_alone_writes(self, arguments, task, writes):
+    def test_the_chief_alone_writes(self, arguments, task, writes, first="chief"):
         config = {}
         if task is not None:
-            cluster = {"chief": ["a:1"], "worker": ["b:1", "c:1"]}
+            cluster = {first: ["a:1"], "worker": ["b:1", "c:1"]}
             config["TF_CONFIG"] = json.dumps(
                 {"cluster": cluster, "task": {"type": task[0], "index": task[1]}}
             )
@@ -466,6 +489,7 @@ class HookTest(Absl, parameterized.TestCase, tf.test.TestCase):
         self.assertLen(self.messages(word="seen no step"), 1)
         self.run_steps([1.0, 1.0, 1.0], watch="optimizer", every_n_steps=1)
         self.run_steps([INF], watch="optimizer", every_n_steps=1)
+        self.run_steps([1.0], watch="another")
         with tf.Graph().as_default():
             run = _Run(watch="another", every_n_steps=1)
             run.train = run.record.steps  # Which trains nothing.
@@ -474,7 +498,13 @@ class HookTest(Absl, parameterized.TestCase, tf.test.TestCase):
             hook = monitoring.LossScaleHook(StepRecord(ExponentialUpdateLossScaleManager(8.0, 2)))
             with tf1.train.MonitoredTrainingSession(hooks=[hook]):
                 pass
-        self.assertLen(self.messages(word="seen no step"), 1)
+        self.assertLen(self.messages(word="seen no step"), 2)
+
+    def test_two_writers_of_one_second_have_files_of_their_own(self):
+        with mock.patch.object(tf1.summary, "FileWriter") as made:
+            for _ in range(2):
+                _summaries.file_writer(self.folder)
+        self.assertLen({call[1]["filename_suffix"] for call in made.call_args_list}, 2)
 
     def test_makes_nothing_once_the_graph_is_final(self):
         with tf.Graph().as_default() as graph:

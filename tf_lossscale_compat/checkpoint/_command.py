@@ -32,6 +32,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     show.add_argument("--json", action="store_true", help="write JSON instead of a table")
 
 
+def _shown(text):
+    """Returns a text from a file without what a terminal would act on."""
+    return "".join(sign if sign.isprintable() else "?" for sign in text)
+
+
 def run(args: argparse.Namespace) -> int:
     """Runs the command; returns the exit code."""
     try:
@@ -39,7 +44,7 @@ def run(args: argparse.Namespace) -> int:
             checkpoint.read(args.path)
         ]  # Raises, and says what there is instead.
     except checkpoint.CheckpointError as error:
-        print(f"tf-lossscale checkpoint: {error}", file=sys.stderr)
+        print(f"tf-lossscale checkpoint: {_shown(str(error))}", file=sys.stderr)
         return 1
     if args.json:
         print(json.dumps([state._asdict() for state in states], indent=2))
@@ -48,5 +53,5 @@ def run(args: argparse.Namespace) -> int:
     print(f"{'key':{width}}  {'loss scale':>22}  good steps  bad steps  layout")
     for scale, good, bad, layout, key in states:
         counts = f"{good:>10}  {'-' if bad is None else bad:>9}"
-        print(f"{key:{width}}  {scale_text(scale):>22}  {counts}  {layout}")
+        print(f"{_shown(key):{width}}  {scale_text(scale):>22}  {counts}  {layout}")
     return 0

@@ -9,7 +9,7 @@ WEIGHTS = "model.weights.h5"
 # zlib makes at most 1032 bytes of one. Keras does not compress at all.
 _MAX_RATIO = 200
 _ALWAYS_ALLOWED = 1 << 26
-_MAX_NAME = 1 << 14
+MOST_NAMES = 1 << 24  # Characters of all names, which grow as the square of nested groups.
 
 
 def read_hdf5(file):
@@ -25,10 +25,13 @@ def read_hdf5(file):
     import h5py
 
     groups, kinds, values = {"": 0}, {}, {}
+    left = MOST_NAMES
 
     def visit(name, item):
-        if len(name) > _MAX_NAME:  # Groups in groups make names that grow as the file's square.
-            raise ValueError(f"a name in it is {len(name)} characters long")
+        nonlocal left
+        left -= len(name)
+        if left < 0:
+            raise ValueError("its groups are nested too deeply")
         if isinstance(item, h5py.Group):
             groups.setdefault(name, 0)
         if not isinstance(item, h5py.Dataset):
@@ -67,6 +70,9 @@ def read_keras(file):
         if WEIGHTS not in archive.namelist():
             raise ValueError(f"it is a zip archive without {WEIGHTS}, so not Keras'")
         info = archive.getinfo(WEIGHTS)
+        if info.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
+            # zipfile unpacks the others at once, whatever size they claim.
+            raise ValueError(f"{WEIGHTS} in it is packed in a way that Keras does not use")
         if info.file_size > max(_ALWAYS_ALLOWED, info.compress_size * _MAX_RATIO):
             raise ValueError(f"{WEIGHTS} in it would unpack to {info.file_size} bytes")
         with archive.open(info) as packed:

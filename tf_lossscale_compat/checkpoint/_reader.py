@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import collections
+import glob
 import os
 import re
 from typing import TYPE_CHECKING, NamedTuple
@@ -50,7 +51,6 @@ _Scalars = collections.namedtuple("_Scalars", ["kinds", "value_of"])
 _KINDS = {tf.float32: "f", tf.int32: "i", tf.int64: "q"}
 _DATA_FILE = re.compile(r"\.(index|data-\d{5}-of-\d{5})$")
 _OBJECT_GRAPH = "_CHECKPOINTABLE_OBJECT_GRAPH"
-_MAX_KEY = 1 << 14  # Chains of objects make squares of their names.
 
 
 def _is_file(path):
@@ -128,6 +128,9 @@ def _from_tensorflow(prefix):
     """Finds what TensorFlow wrote, `prefix.index` and `prefix.data-00000-of-00001`."""
     from tensorflow.core.protobuf import trackable_object_graph_pb2
 
+    for data in glob.glob(glob.escape(prefix) + ".data-*"):  # Local ones.
+        if not _is_file(data):
+            raise CheckpointError(f"{data!r} is no file.")
     # Not load_checkpoint, which looks into a folder of this name if there is one.
     reader = tf.compat.v1.train.NewCheckpointReader(prefix)
     shapes, types = reader.get_variable_to_shape_map(), reader.get_variable_to_dtype_map()
@@ -135,7 +138,7 @@ def _from_tensorflow(prefix):
         name: _KINDS[types[name]] for name in shapes if not shapes[name] and types[name] in _KINDS
     }
     scalars = _Scalars(kinds, lambda name: reader.get_tensor(name).item())
-    if _OBJECT_GRAPH not in shapes:
+    if shapes.get(_OBJECT_GRAPH) != []:
         return _by_name(scalars), sorted(shapes)
     graph = trackable_object_graph_pb2.TrackableObjectGraph.FromString(
         reader.get_tensor(_OBJECT_GRAPH)
@@ -188,20 +191,21 @@ def _by_object(scalars, nodes):
     """Finds what `tf.train.Checkpoint` wrote, wherever it hangs in the object graph."""
     states = []
     # Shortest paths from the root, {index of a node: path}.
-    paths, waiting = {0: ""}, [0]
+    paths, waiting, left = {0: ""}, [0], _keras_files.MOST_NAMES
     for index in waiting:  # Which grows.
         path = paths[index]
         children = {child.local_name: child.node_id for child in nodes[index].children}
         for name, child in children.items():
             if child not in paths:
                 paths[child] = f"{path}/{name}" if path else name
-                if len(paths[child]) > _MAX_KEY:
+                left -= len(paths[child])  # Chains of objects make squares of their names.
+                if left < 0:
                     raise ValueError("its objects are nested too deeply")
                 waiting.append(child)
         keys = {
-            name: attribute.checkpoint_key
+            name: nodes[child].attributes[-1].checkpoint_key
             for name, child in children.items()
-            for attribute in nodes[child].attributes
+            if nodes[child].attributes
         }
         for layout, names in _BY_OBJECT:
             # This package's Keras 3 optimizer has them under both names.
@@ -222,16 +226,11 @@ def _from_hdf5(groups, kinds, values):
         if kinds.get(inner + "/0") != "q":
             return None
         # Its first two, iteration and mostly learning rate, stand there by themselves, too.
-        begin = [values.get(f"{inner}/{number}") for number in range(2)]
-        places = [
-            place
-            for place in range(2, count)
-            if [values.get(f"{group}/vars/{place + number}") for number in range(2)] == begin
-        ]
         own = count - groups[inner]
-        if own in places:
-            return own
-        return places[0] if len(places) == 1 else None
+        for number in range(2):
+            if values.get(f"{inner}/{number}") != values.get(f"{group}/vars/{own + number}"):
+                return None
+        return own
 
     for group in sorted(groups):
         # In .keras and .weights.h5 variables are numbered: iteration, learning rate, step counter,

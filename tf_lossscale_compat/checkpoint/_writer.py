@@ -124,7 +124,7 @@ def assign(state: LossScaleState, target: Any, session: Any = None) -> Any:
     """
     if not isinstance(state, LossScaleState):
         raise TypeError(f"state must be a LossScaleState, as read() returns it, got {state!r}.")
-    place = None if isinstance(target, type) else _target_of(target)
+    place = _target_of(target)
     if place is None:
         if hasattr(target, "inner_optimizer"):
             raise ValueError(
@@ -146,14 +146,8 @@ def assign(state: LossScaleState, target: Any, session: Any = None) -> Any:
             for variable, value in assignments:
                 variable.assign(value)
         return None
-    operations: list[Any] = []
     with graph.as_default():
-        for variable, value in assignments:
-            assigned = variable.assign(value, read_value=False)
-            strategy = getattr(variable, "distribute_strategy", None)
-            local = strategy.experimental_local_results(assigned) if strategy else [assigned]
-            operations.extend(local)
-        operation = tf.group(*operations)
+        operation = tf.group(*[variable.assign(value) for variable, value in assignments])
     if session is None:
         return operation
     session.run(operation)
