@@ -275,6 +275,17 @@ class LossScaleAsManagerTest(tf.test.TestCase, parameterized.TestCase):
             self.assertEqual(opt.variables(), [])
 
     @parameterized.parameters(*modes.ALL)
+    def test_contrib_skips_what_is_not_finite_though_a_users_says_otherwise(self, name):
+        with modes.entered(name) as mode:
+            var = tf1.Variable(1.0)
+            opt = CONTRIB(sgd(), PlainLossScale())
+            step = mode.compile(lambda grad: opt.apply_gradients([(grad, var)]), modes.scalar())
+            step(float("nan"))
+            self.assertEqual(mode.value(var), 1.0)
+            step(2.0)
+            self.assertEqual(mode.value(var), -1.0)
+
+    @parameterized.parameters(*modes.ALL)
     def test_its_manager_is_updated_by_a_flag(self, name):
         with modes.entered(name) as mode:
             loss_scale = experimental.DynamicLossScale(16.0, 2)
