@@ -93,6 +93,14 @@ class V1Test(parameterized.TestCase):
                 opt.apply_gradients([(tf.constant(1.0), weight), (None, tf.Variable(0.0))])
             self.assertEqual(others.calls, 3)
 
+    def test_not_asked_where_every_step_is_applied(self):
+        with modes.eager_mode():
+            others = Others(True)
+            opt = Mixed(tf1.train.GradientDescentOptimizer(1.0), 8, agree=others)
+            tf_lossscale_compat.StepRecord(opt)  # Maybe this process alone has one.
+            opt.apply_gradients([(tf.constant(1.0), tf.Variable(0.0))])
+            self.assertEqual(others.calls, 0)
+
     @parameterized.parameters(*V1)
     def test_no_function(self, make):
         with self.assertRaisesRegex(TypeError, "agree must be a function .* got True"):

@@ -715,6 +715,12 @@ def refused():
     return calls, manager.variables() + [loss_scale.current_loss_scale, loss_scale.good_steps]
 
 
+class FutureStrategy(tf.distribute.Strategy):
+    def __init__(self):
+        extended = type(replicas.strategy("one_device").extended)
+        super().__init__(extended(self, "/cpu:0"))
+
+
 class UnsupportedStrategyTest(parameterized.TestCase, tf.test.TestCase):
     def assert_refused(self, strategy, mode):
         name = type(strategy).__name__
@@ -779,12 +785,16 @@ class UnsupportedStrategyTest(parameterized.TestCase, tf.test.TestCase):
         self.assert_refused(TPUStrategy(), mode)
 
     def test_a_strategy_that_nobody_has_heard_of(self):
-        class FutureStrategy(tf.distribute.Strategy):
-            def __init__(self):
-                extended = type(replicas.strategy("one_device").extended)
-                super().__init__(extended(self, "/cpu:0"))
-
         self.assert_refused(FutureStrategy(), "eager")
+
+    def test_a_step_that_reduces_nothing(self):
+        with modes.eager_mode():
+            opt, weight = mixed(8.0), tf.Variable(1.0)
+            with FutureStrategy().scope():
+                step = functools.partial(opt.apply_gradients, [(tf.constant(1.0), weight)])
+                with self.assertRaisesRegex(ValueError, "does not support FutureStrategy"):
+                    tf.distribute.get_strategy().extended.call_for_each_replica(step)
+            self.assertEqual(weight.numpy(), 1.0)
 
     def test_subclasses_of_supported_strategies_are_supported(self):
         class OwnStrategy(tf.distribute.OneDeviceStrategy):

@@ -52,6 +52,25 @@ class V1Test(parameterized.TestCase):
         for factor in (1.0, 0.5, np.nan):
             step(factor)
 
+    @parameterized.product(which=BOTH, mode_name=(*modes.GRAPH, "eager", "function"))
+    def test_minimize_is_that_of_the_wrapped_optimizer(self, which, mode_name):
+        with modes.entered(mode_name) as mode:
+            opt, _ = make(which, enabled=False)
+            weights = [tf1.Variable([[1.0], [2.0]]) for _ in range(2)]
+            for each, weight in zip((opt, momentum()), weights):
+                self.minimize(mode, each, weight)
+            got, wanted = mode.value(weights)
+            np.testing.assert_array_equal(got, wanted)
+
+    def minimize(self, mode, opt, weight):
+        def step(row):
+            loss = loss_of(lambda: tf.reduce_sum(tf.gather(weight, [row]) ** 2))
+            return opt.minimize(loss, var_list=[weight])
+
+        step = mode.compile(step, modes.scalar(tf.int32))
+        for row in (0, 1, 1):  # Momentum leaves rows alone that a sparse gradient has none for.
+            step(row)
+
     @parameterized.parameters(*BOTH)
     def test_the_loss_scale_is_one(self, which):
         with modes.eager_mode():

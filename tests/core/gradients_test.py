@@ -219,13 +219,13 @@ class AllFiniteTest(parameterized.TestCase, tf.test.TestCase):
     @parameterized.parameters(*stepping.STATELESS)
     def test_sparse_values_of_one_row_are_added_up(self, mode):
         """Finite values whose sum is not finite make a non-finite gradient, as if it were dense."""
-        rows = [[65504, 65504], [40000, 20000], [65504, -65504]]
+        rows = [[65504, 0, 65504], [40000, 0, 20000], [65504, 0, -65504]]
 
         def sparse(indices):
             return lambda values: tf.IndexedSlices(values, tf.constant(indices), tf.constant([9]))
 
         same, different = (
-            _verdicts(mode, np.float16, rows, sparse(indices)) for indices in ([1, 1], [1, 2])
+            _verdicts(mode, np.float16, rows, sparse(indices)) for indices in ([5, 1, 5], [5, 1, 2])
         )
         self.assertEqual(same, [False, True, True])
         self.assertEqual(different, [True, True, True])

@@ -1,6 +1,7 @@
 """State that is shared, replaced, wrapped or asked for early."""
 
 import functools
+import itertools
 import os
 
 import tensorflow as tf
@@ -93,23 +94,36 @@ class Failing(tf1.train.GradientDescentOptimizer):
             return super().apply_gradients(grads_and_vars, global_step, name)
 
 
+class CountsUpdates(contrib.LossScaleManager):
+    """A user's, which takes no notice of the flag."""
+
+    def __init__(self):
+        self.good_steps = tf1.Variable(0, trainable=False, use_resource=True)
+
+    def get_loss_scale(self):
+        return tf.constant(8.0)
+
+    def update_loss_scale(self, finite_grads):
+        return self.good_steps.assign_add(1)
+
+
 class OrderTest(parameterized.TestCase, tf.test.TestCase):
-    @parameterized.parameters("eager", "function")
-    def test_a_step_that_fails_leaves_the_scale(self, mode):
-        with modes.eager_mode():
-            weight, scale = tf.Variable(1.0), DynamicLossScale(8.0, 100)
+    @parameterized.parameters(  # XLA drops assertions.
+        *itertools.product(modes.GRAPH + ("eager", "function"), (DynamicLossScale, CountsUpdates))
+    )
+    def test_a_step_that_fails_leaves_the_scale(self, name, make):
+        with modes.entered(name) as mode:
+            weight, scale = tf1.Variable(1.0), make()
             opt = contrib.LossScaleOptimizer(Failing(1.0), scale)
-
-            def step(grad):
-                opt.apply_gradients([(grad, weight)])
-
-            call = tf.function(step, autograph=False) if mode == "function" else step
-            call(tf.constant(-1.0))
-            self.assertEqual(int(scale.good_steps.numpy()), 1)
+            step = mode.compile(
+                lambda grad: opt.apply_gradients([(grad, weight)]), tf.TensorSpec([], tf.float32)
+            )
+            step(-1.0)
+            self.assertEqual(mode.value(scale.good_steps), 1)
             for _ in range(5):
                 with self.assertRaises(tf.errors.InvalidArgumentError):
-                    call(tf.constant(1.0))
-            self.assertEqual(int(scale.good_steps.numpy()), 1)
+                    step(1.0)
+            self.assertEqual(mode.value(scale.good_steps), 1)
 
 
 class ReplacedTest(parameterized.TestCase, tf.test.TestCase):

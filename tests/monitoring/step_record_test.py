@@ -406,6 +406,21 @@ class CountsTest(parameterized.TestCase, tf.test.TestCase):
             self.assertEqual(int(record.steps), 0)
             StepRecord(other)
 
+    @parameterized.parameters(*modes.ALL)
+    def test_an_override_that_calls_what_it_overrides_is_one_step(self, mode):
+        class Own(DynamicLossScale):
+            def update(self, grads):
+                return super().update(grads)
+
+        with stepping.entered(mode) as entered:
+            loss_scale, weight = Own(8.0), tf1.Variable(1.0)
+            opt = MixedPrecisionLossScaleOptimizer(sgd(), loss_scale)
+            record = StepRecord(loss_scale)
+            step = entered.compile(lambda x: opt.apply_gradients([(x, weight)]), modes.scalar())
+            for value in (1.0, NAN):
+                step(value)
+            self.assertEqual("1 of 2 steps skipped", record.report().split(";")[0].split(",")[0])
+
     @parameterized.parameters(*modes.GRAPH)
     def test_a_users_manager_that_reads_once(self, mode):
         class ReadsOnce(contrib.LossScaleManager):

@@ -328,6 +328,17 @@ class PoliciesTest(parameterized.TestCase, tf.test.TestCase):
             self.assertEqual(mode.value(var), -2.0)
             self.assertEqual(opt.variables(), [])
 
+    @parameterized.parameters(*modes.ALL)
+    def test_contrib_skips_what_is_not_finite_though_a_users_says_otherwise(self, name):
+        with modes.entered(name) as mode:
+            var = tf1.Variable(1.0)
+            opt = OPTIMIZERS["contrib"](sgd(), PlainLossScale())
+            step = mode.compile(lambda grad: opt.apply_gradients([(grad, var)]), modes.scalar())
+            step(float("nan"))
+            self.assertEqual(mode.value(var), 1.0)
+            step(2.0)
+            self.assertEqual(mode.value(var), -1.0)
+
     def test_contribs_own_managers_drive_the_optimizer_of_r2(self):
         original = originals.contrib()
         if original is None:

@@ -68,11 +68,11 @@ def _trained(name, optimizer, wrap, clip=False):
         opt = wrap(OPTIMIZERS[optimizer]())
 
         def step(rows):
+            if not clip:
+                return opt.minimize(_loss(table, rows), var_list=[table])
             pairs = opt.compute_gradients(_loss(table, rows), [table])
-            if clip:
-                grads, _ = tf.clip_by_global_norm([grad for grad, _ in pairs], 1.0)
-                pairs = [(grads[0], table)]
-            return opt.apply_gradients(pairs)
+            grads, _ = tf.clip_by_global_norm([grad for grad, _ in pairs], 1.0)
+            return opt.apply_gradients([(grads[0], table)])
 
         call = mode.compile(step, tf.TensorSpec([2], tf.int32))
         tables = []

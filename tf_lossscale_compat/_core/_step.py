@@ -192,10 +192,8 @@ class _Step:
         should_apply, finite, update = self._decide(grads)
         if should_apply:
             self._optimizer.apply_everywhere(grads, variables)
-        else:
-            self._observation.inspect_gradients()
-            if self._optimizer.counts_skipped:
-                self._optimizer.count_skipped(1)
+        elif self._optimizer.counts_skipped:
+            self._optimizer.count_skipped(1)
         update()
         self._observation.notify([], finite, skips=should_apply is not True)
 
