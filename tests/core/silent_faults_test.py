@@ -425,7 +425,7 @@ class ZeroReciprocalTest(parameterized.TestCase, tf.test.TestCase):
                 make(Given(), loss_scale)
 
     def test_so_are_those_that_are_assigned(self):
-        opt = MixedPrecisionLossScaleOptimizer(Given(), FixedLossScale(8.0))
+        opt = OPTIMIZERS["mixed"](Given(), FixedLossScale(8.0))
         with self.assertRaisesRegex(ValueError, r"at most 2\*\*126, got 1.70"):
             opt._loss_scale = FixedLossScale(2.0**127)
         self.assertEqual(opt._loss_scale.get_config(), {"loss_scale_value": 8.0})

@@ -614,7 +614,7 @@ class OwnerTest(_Base):
         with self.assertRaises(TypeError):
             Older(Older(home.SGD(1.0), 8.0), policy)
         opt = Older(home.SGD(1.0), 8.0)
-        with mock.patch.object(type(opt), "_wrap", side_effect=KeyError("Keras")):
+        with mock.patch.object(type(opt), "_tflsc_wrap", side_effect=KeyError("Keras")):
             with self.assertRaises(KeyError):
                 Older(home.SGD(1.0), policy)
         Older(home.SGD(1.0), policy)

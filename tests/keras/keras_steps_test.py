@@ -258,7 +258,7 @@ class WhoDividesTest(modes.EagerTestCase):
             with self.assertRaisesRegex(ValueError, "scale_loss was called after.*scaled=True"):
                 self.scaled(opt, variable)
             self.assertAllEqual(arrays([variable]), [1.0])
-            self.assertEmpty(opt._calls._asked)  # Raised before anything was recorded.
+            self.assertEmpty(opt._tflsc_calls._asked)  # Raised before anything was recorded.
         elif way == "minimize":
             opt.minimize(lambda: tf.convert_to_tensor(variable) * 0.125, [variable])
             self.assertAllEqual(arrays([variable]), [0.875])
@@ -554,7 +554,7 @@ class GradientsTest(modes.EagerTestCase):
     )
     def test_a_subclass_cannot_override_what_is_not_called(self, home, name):
         cls = type(Stable(home.SGD(1.0)))
-        if hasattr(cls._native, name):  # A method of Keras' own class.
+        if hasattr(cls._tflsc_keras_own, name):  # A method of Keras' own class.
             with self.assertRaisesRegex(TypeError, f"Own overrides {name}"):
                 type(cls)("Own", (cls,), {name: lambda self, *args: None})
         else:

@@ -62,9 +62,11 @@ class ClassesTest(modes.EagerTestCase):
         for other in keras_homes.copies(opt):
             self.assertIs(type(other), type(opt))
         for other in keras_homes.available():
-            base = opt._base
+            base = opt._tflsc_family_base
             self.assertEqual(isinstance(other.SGD(1.0), base), other.name == home.name)
-            self.assertEqual(isinstance(opt, Stable(other.SGD(1.0))._base), other.name == home.name)
+            self.assertEqual(
+                isinstance(opt, Stable(other.SGD(1.0))._tflsc_family_base), other.name == home.name
+            )
 
     @keras_homes.each()
     def test_nothing_of_another_family_is_seen(self, home):

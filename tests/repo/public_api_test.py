@@ -91,7 +91,7 @@ def members(cls, without=()):
 
 def of_family(cls):
     """The bases that a Keras optimizer has of the Keras that is installed."""
-    bases = cls._family.__mro__ if hasattr(cls, "_family") else ()
+    bases = cls._tflsc_family.__mro__ if hasattr(cls, "_tflsc_family") else ()
     return [base for base in bases if base.__name__ != "LossScaling"]  # Which all have.
 
 

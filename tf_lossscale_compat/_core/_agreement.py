@@ -48,11 +48,11 @@ def function_for(agree, optimizer, scaler):
                 "steps, and a loss scale that changes has scaled each of these differently: the "
                 f"processes' weights would part. Write {cure}; or use a fixed loss scale."
             )
-        agree = or_horovods(agree, each, scaler)
+        agree = with_horovod_default(agree, each, scaler)
     return agree
 
 
-def or_horovods(agree, optimizer, scaler):
+def with_horovod_default(agree, optimizer, scaler):
     """Returns `agree`; where it is None, Horovod's, if it made the optimizer and a flag decides.
 
     Horovod makes a class of this package's Keras optimizers, too, whose constructors do not see it.

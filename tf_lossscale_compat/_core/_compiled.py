@@ -45,7 +45,7 @@ class _Compiled:
             dtype, sizes = structure[i]
             structure[i] = (dtype, (None,) + sizes[1:])
         structure = tuple(structure)
-        key = (structure, constants, _tf.operations_are_watched())
+        key = (structure, constants, _tf.has_op_callbacks())
         with self._lock:
             concrete = self._concrete.pop(key, _NEW)
             self._concrete[key] = None if concrete is _NEW else concrete  # As the latest.

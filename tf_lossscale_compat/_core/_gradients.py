@@ -42,7 +42,7 @@ def scale_loss(loss, scale):
 _is_subclass: Any = functools.lru_cache(maxsize=None)(issubclass)
 
 
-def _elements(grads):
+def _flat_values(grads):
     """Returns the values of gradients, a list of tensors without any for None.
 
     Beside it, the positions in that list of sparse gradients' values, a tuple.
@@ -150,7 +150,7 @@ def divide(grads, divisor):
 
 def _each(function, grads, factor):
     grads = list(grads)
-    tensors, sparse = _elements(grads)
+    tensors, sparse = _flat_values(grads)
     return _restore_structure(grads, function(tensors + [factor], varying_first_dim=sparse))
 
 
@@ -212,14 +212,14 @@ def may_be_nonfinite(dtype):
     return dtype.is_floating or dtype.is_complex or dtype.name.startswith("float8")
 
 
-def numbers(grad):
+def tested_values(grad):
     """Yields one gradient's elements as tensors that the finite test takes; nothing for integers.
 
     Of a sparse gradient, the sums of rows with the same index.
     """
     if grad is None:
         return
-    (tensor,), sparse = _elements([grad])
+    (tensor,), sparse = _flat_values([grad])
     if not may_be_nonfinite(tensor.dtype):
         return
     for values in _real([tensor]):
@@ -297,7 +297,7 @@ def _sort_by_test(tensors, sparse):
     """
     count = len(tensors) - len(sparse)
     indices = dict(zip(sparse, tensors[count:]))
-    one_pass = not (_tf.compiled_by_xla() or _tf.operations_are_watched())
+    one_pass = not (_tf.compiled_by_xla() or _tf.has_op_callbacks())
     small: List[Any] = []
     large: List[Any] = []
     rows: List[Any] = []
@@ -325,7 +325,7 @@ def _large_are_finite(large, rows):
         sums = [_row_sums(values, indices, by_xla) for values, indices in rows]
         return _finite_elementwise(large + sums)
 
-    if _tf.operations_are_watched():
+    if _tf.has_op_callbacks():
         return elementwise()
     quick = _finite_by_sum_of_squares(large, rows)
     # Under a name of its own: variables in checkpoints are named by how many `cond` there are.
@@ -371,7 +371,7 @@ def all_finite(grads):
       TypeError: there are strings among them, or other tensors that hold no numbers.
     """
     grads = tf.nest.flatten(grads)
-    tensors, sparse = _elements(grads)
+    tensors, sparse = _flat_values(grads)
     tensors, varying = _with_indices(grads, tensors, sparse)
     return _test(tensors, sparse, varying_first_dim=varying)
 
@@ -411,7 +411,7 @@ def unscale_and_test(grads, unscaling):
       unscaling: `Unscaling`.
     """
     grads = list(grads)
-    tensors, sparse = _elements(grads)
+    tensors, sparse = _flat_values(grads)
     tensors, varying = _with_indices(grads, tensors, sparse)
     *unscaled, finite = _unscale_and_test(
         [*tensors, unscaling.factor], sparse, unscaling.divides, varying_first_dim=varying

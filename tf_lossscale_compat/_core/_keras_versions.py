@@ -27,7 +27,7 @@ def variables_to_build(grads, variables):
     return [variable for grad, variable in zip(grads, variables) if grad is not None]
 
 
-def unknown_to(optimizer, grads, variables):
+def not_built_for(optimizer, grads, variables):
     """Returns those of the variables that a Keras optimizer was not built for, and will not take.
 
     Its own error may come after others have been applied.

@@ -8,7 +8,7 @@ from tf_lossscale_compat._core import _scaler, _state, _tf
 tf = _tf.tf
 
 # With the package's prefix, as users' optimizers and loss scales get this attribute, too.
-_NAME = "_tflsc_watch"
+_ATTRIBUTE = "_tflsc_record"
 
 
 class NotCopied:
@@ -21,15 +21,15 @@ class NotCopied:
         return type(None), ()
 
 
-class _Watch(NotCopied):
+class _Attached(NotCopied):
     """The record of an object; None if a graph was built while it had none."""
 
     def __init__(self, record=None):
         self.record = record
 
 
-def _watch_of(owner):
-    known = getattr(owner, "__dict__", {}).get(_NAME)
+def _attached_to(owner):
+    known = getattr(owner, "__dict__", {}).get(_ATTRIBUTE)
     if known is None or known.record is None or known.record.watched is owner:
         return known
     return None  # `owner` is a shallow copy of the object that has the record.
@@ -39,7 +39,7 @@ def check(owner):
     """Raises a TypeError or ValueError where `owner` cannot be given a record."""
     if not hasattr(owner, "__dict__"):
         raise TypeError(f"watched must have a __dict__, and {owner!r} has none.")
-    known = _watch_of(owner)
+    known = _attached_to(owner)
     if known is not None and known.record is not None:
         raise ValueError(f"watched has a StepRecord already, got {owner!r}.")
     if known is not None:
@@ -49,14 +49,14 @@ def check(owner):
         )
 
 
-def watch(owner, record):
-    """Makes `record` observe `owner` from now on."""
-    owner.__dict__[_NAME] = _Watch(record)
+def attach(owner, record):
+    """Attaches a record, which observes `owner` from now on."""
+    owner.__dict__[_ATTRIBUTE] = _Attached(record)
 
 
 def record_of(owner):
     """Returns the record of `owner`, or None."""
-    known = _watch_of(owner)
+    known = _attached_to(owner)
     return None if known is None else known.record
 
 
@@ -67,10 +67,10 @@ def records_of(*owners):
     """
     records = []
     for owner in owners:
-        known = _watch_of(owner)
+        known = _attached_to(owner)
         if known is None:
             if not tf.executing_eagerly() and hasattr(owner, "__dict__"):
-                owner.__dict__[_NAME] = _Watch()
+                owner.__dict__[_ATTRIBUTE] = _Attached()
         elif known.record is not None and known.record not in records:
             records.append(known.record)
     return records
@@ -121,7 +121,7 @@ class Observation:
       records: list of `StepRecord`s; for none nothing is done.
       finite: bool or bool scalar tensor, False where the gradients were not finite or are not
         applied.
-      skipped: bool, a step that is not `finite` is skipped.
+      skips_nonfinite: bool, a step that is not `finite` is skipped.
       before: the loss scale before the step, a float32 scalar tensor.
       after: the loss scale after it; NaN where it cannot be known.
       grads: list of gradients, or None where only a flag is known.
@@ -131,10 +131,10 @@ class Observation:
     def __init__(self, subject, records, variables, grads):
         self._subject, self.records = subject, records
         self._variables, self.grads = variables, grads
-        self.finite, self.skipped, self.before, self.after = True, True, None, None
+        self.finite, self.skips_nonfinite, self.before, self.after = True, True, None, None
         self.inspected = False
         for record in records:
-            record._check_place()
+            record._check_context()
 
     @property
     def names(self):
@@ -186,7 +186,7 @@ class Observation:
         """
         if not self.records:
             return []
-        self.finite, self.skipped = finite, skips
+        self.finite, self.skips_nonfinite = finite, skips
         # A user's update may return anything.
         with tf.control_dependencies([op for op in tf.nest.flatten(done) if op is not None]):
             known = _known_true(finite)

@@ -148,7 +148,7 @@ def scale(subject):
 
 def scale_at_this_point(subject):
     """Returns the scale, read here in a graph; NaN if a user's class may return an earlier read."""
-    if not _tf.in_plain_graph():
+    if not _tf.in_session_graph():
         return scale(subject)
     subject = unwrap(subject)
     # A user's method may return a tensor that was read at an earlier point.

@@ -68,7 +68,7 @@ def is_reference(variable):
 def copied(value):
     """Returns a scalar that stays as it is when the variable that it was read from is assigned."""
     # XLA has no such operation, and knows no references.
-    copies = _tf.in_plain_graph() and not _tf.compiled_by_xla()
+    copies = _tf.in_session_graph() and not _tf.compiled_by_xla()
     return tf.raw_ops.DeepCopy(x=value) if copies else value
 
 

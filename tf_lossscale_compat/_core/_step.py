@@ -36,7 +36,7 @@ class GraphForm(NamedTuple):
     name: Optional[str] = None
 
 
-class Optimizer:
+class OptimizerAdapter:
     """One step's view of an optimizer; each kind of optimizer derives from it.
 
     Attributes:
@@ -82,7 +82,7 @@ class Optimizer:
 _PLAIN = GraphForm()
 
 
-def check_place(called):
+def check_context(called):
     """Raises a ValueError where no step can be taken; `called` is the method's name."""
     if not tf.distribute.has_strategy():
         return
@@ -124,7 +124,7 @@ def take(
       scaler: `_scaler.Scaler`.
       grads: list of gradients, None among them.
       variables: list of variables, as long.
-      optimizer: `Optimizer`.
+      optimizer: `OptimizerAdapter`.
       called: str, the calling method's name, for errors; None if it may be called in a
         cross-replica context, where gradients may be per-replica.
       unscaling: `_gradients.Unscaling`, or None where `grads` are unscaled.
@@ -139,7 +139,7 @@ def take(
       ValueError: called in a cross-replica context, or under a strategy that is not supported.
     """
     if called is not None:
-        check_place(called)
+        check_context(called)
     observed_grads, observed_variables = unaggregated or (None, variables)
     observation = _observers.observe(scaler, optimizer.observed, observed_variables)
     decides = not scaler.applies_all or observation.records

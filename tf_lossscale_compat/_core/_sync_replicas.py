@@ -50,7 +50,7 @@ def reopen_accumulators(step, grads, variables, global_step):
       variables: list of what it trains, by whose names the accumulators are found.
       global_step: what it increments if it is applied, or None.
     """
-    if global_step is None or not _tf.in_plain_graph():
+    if global_step is None or not _tf.in_session_graph():
         return step
     names = {f"{variable.name}/grad_accum".encode() for variable in variables}
     accumulators = [

@@ -124,7 +124,7 @@ def is_loss_scale_optimizer(cls):
     return any(base.__name__.startswith(names) for base in cls.__mro__)
 
 
-def in_plain_graph():
+def in_session_graph():
     """Returns whether a `tf.Graph` for a Session is being built."""
     return not tf.executing_eagerly() and not tf1.get_default_graph().building_function
 
@@ -140,7 +140,7 @@ def once_per_graph(owner, make):
         return make()
     kept = None
     with tf.init_scope():  # Outside of all of these, in the graph of the Session.
-        if in_plain_graph():
+        if in_session_graph():
             # Only collections with a string for a key go into exported graphs.
             made = tf1.get_default_graph().get_collection_ref(("tf_lossscale_compat",))
             kept = next((tensor for of, tensor in made if of is owner), None)
@@ -149,7 +149,7 @@ def once_per_graph(owner, make):
                 made.append((owner, kept))
     graph: Any = tf1.get_default_graph()
     if (
-        not in_plain_graph()
+        not in_session_graph()
         or (tf.distribute.has_strategy() and not tf.distribute.in_cross_replica_context())
         or graph._get_control_flow_context() is not None
         or graph._current_control_dependencies()
@@ -164,7 +164,7 @@ def collect_train_op(step):
     Wrapped optimizers add the operation that applies. With TensorFlow 2's control flow that is in
     the graph of a branch, where no session can run it and `import_meta_graph` does not find it.
     """
-    if not in_plain_graph():  # Collections of functions may hold what is no part of a graph.
+    if not in_session_graph():  # Collections of functions may hold what is no part of a graph.
         return
     graph = tf1.get_default_graph()
     train_ops = graph.get_collection_ref(tf1.GraphKeys.TRAIN_OP)
@@ -250,7 +250,7 @@ def compiled_by_xla():
     return False
 
 
-def operations_are_watched():
+def has_op_callbacks():
     """Returns whether a callback sees each operation's result, as of `enable_check_numerics`.
 
     Nothing public says so. TensorFlow before 2.1 has no such thing.

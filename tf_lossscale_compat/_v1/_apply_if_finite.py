@@ -27,7 +27,7 @@ def _has_loss_scale(optimizer: Any) -> bool:
     return bool(factor) or _tf.is_loss_scale_optimizer(type(optimizer))
 
 
-class _StepOfSeveral(_step.Optimizer):
+class _SeveralAdapter(_step.OptimizerAdapter):
     """One step of several optimizers; `parts` are the slices of what each of them is given."""
 
     def __init__(
@@ -41,7 +41,7 @@ class _StepOfSeveral(_step.Optimizer):
         for optimizer, part in zip(self._optimizers, self._parts):
             result = optimizer.apply_gradients(list(zip(grads[part], variables[part])))
             if not isinstance(result, tf.Operation):
-                if _tf.in_plain_graph():
+                if _tf.in_session_graph():
                     raise ValueError(
                         f"optimizers_and_gradients holds {optimizer!r}, which makes no operation "
                         "for a Session. Call this in a tf.function."
@@ -82,7 +82,7 @@ def _build(optimizer: Any, grads: list[Any], variables: list[Any]) -> None:
     if hasattr(optimizer, "build") and not getattr(optimizer, "built", False):
         with tf.init_scope():  # Branches of a conditional are no place to make slot variables.
             optimizer.build(_keras_versions.variables_to_build(grads, variables))
-    unknown = _keras_versions.unknown_to(optimizer, grads, variables)
+    unknown = _keras_versions.not_built_for(optimizer, grads, variables)
     if unknown:
         names = ", ".join(variable.name for variable in unknown)
         raise ValueError(
@@ -138,12 +138,12 @@ def apply_if_finite(
     agree = _agreement.common(
         [_agreement.function_for(agree, optimizer, scaler) for optimizer in optimizers]
     )
-    _step.check_place("apply_if_finite")
+    _step.check_context("apply_if_finite")
     for optimizer, part in zip(optimizers, parts):
         _build(optimizer, grads[part], variables[part])
     if enabled:
         _ownership.claim(_ownership.SEVERAL, loss_scale)
-    step = _StepOfSeveral(optimizers, parts, agree, _scaler.unwrap(loss_scale))
+    step = _SeveralAdapter(optimizers, parts, agree, _scaler.unwrap(loss_scale))
     return _step.take(scaler, grads, variables, step, called="apply_if_finite")
 
 

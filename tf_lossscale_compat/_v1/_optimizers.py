@@ -44,7 +44,7 @@ def _name_of(opt: Any, otherwise: str) -> str:
         return otherwise
 
 
-class _StepOfV1(_step.Optimizer):
+class _V1Adapter(_step.OptimizerAdapter):
     """One step of a v1 optimizer.
 
     Args:
@@ -180,7 +180,7 @@ class _BaseLossScaleOptimizer(_tf.Optimizer):
         self, loss: Any, scale: tf.Tensor, options: dict[str, Any]
     ) -> list[tuple[Any, Any]]:
         """Returns pairs of gradients of the loss times `scale` and their variables."""
-        if callable(loss) and self._tflsc_calls_loss_in_graphs and _tf.in_plain_graph():
+        if callable(loss) and self._tflsc_calls_loss_in_graphs and _tf.in_session_graph():
             loss = loss()
         scaled_loss = self._tflsc_scaled_loss(loss, scale)
         return list(self._tflsc_gradients(scaled_loss, options))
@@ -313,7 +313,7 @@ class _BaseLossScaleOptimizer(_tf.Optimizer):
         if unscaling is not None:
             grads = self._tflsc_to_unscale(grads)
         form = self._tflsc_graph_form(name)
-        step = _StepOfV1(self, global_step, self._tflsc_inner_name(name, scaler))
+        step = _V1Adapter(self, global_step, self._tflsc_inner_name(name, scaler))
         taken = _step.take(
             scaler, grads, variables, step, called=called, unscaling=unscaling, form=form
         )
@@ -575,7 +575,7 @@ class MixedPrecisionLossScaleOptimizer(_BaseLossScaleOptimizer):
         if overrides("_doing_dynamic_loss_scaling") and not self._doing_dynamic_loss_scaling():
             return self._optimizer.apply_gradients(grads_and_vars, global_step, name)
         if overrides("_distributed_apply") and self._doing_dynamic_loss_scaling():
-            _step.check_place("apply_gradients")
+            _step.check_context("apply_gradients")
             return tf.distribute.get_replica_context().merge_call(
                 self._distributed_apply, args=(tuple(grads_and_vars), global_step, name)
             )

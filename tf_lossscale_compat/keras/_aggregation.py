@@ -126,7 +126,7 @@ class Aggregation:
                     attributes.update(kept)
 
 
-def with_gradients(grads, variables):
+def filter_empty_gradients(grads, variables):
     """Returns both lists without variables that have no gradient, which a warning names."""
     without = [var.name for grad, var in zip(grads, variables) if grad is None]
     if without:

@@ -49,17 +49,17 @@ class LossScaleCallback(_MixedIntoKeras):
     """
 
     # Of the class for a Keras.
-    _keras: Any
-    _public: Any
+    _tflsc_keras: Any
+    _tflsc_public: Any
     _monitor: Any
 
     def __new__(cls, record: StepRecord | None = None, *args: Any, **kwargs: Any) -> Self:
         """Makes an instance of the class for a Keras; which one the model says in the end."""
-        if hasattr(cls, "_keras"):
+        if hasattr(cls, "_tflsc_keras"):
             return object.__new__(cls)
         watched = getattr(record, "watched", None)
         public: Any = cls
-        return object.__new__(_class(public, getattr(type(watched), "_keras", tf.keras)))
+        return object.__new__(_class(public, getattr(type(watched), "_tflsc_keras", tf.keras)))
 
     def __init__(
         self,
@@ -87,7 +87,7 @@ class LossScaleCallback(_MixedIntoKeras):
           TypeError: an argument is of another type.
           ValueError: a number cannot be used.
         """
-        self._keras.callbacks.Callback.__init__(self)
+        self._tflsc_keras.callbacks.Callback.__init__(self)
         limit = _arguments.max_consecutive_skips(max_consecutive_skips)
         self._options = limit, _arguments.seconds("log_every_n_secs", log_every_n_secs)
         self._monitor = None if record is None else _monitor.Monitor(record, *self._options)
@@ -104,8 +104,8 @@ class LossScaleCallback(_MixedIntoKeras):
     def set_model(self, model: Any) -> None:
         """Called by Keras; which Keras the model is of is known from here on."""
         keras = _keras_of(model)
-        if keras not in (None, self._keras) and "_public" in vars(type(self)):
-            self.__class__ = _class(type(self)._public, keras)
+        if keras not in (None, self._tflsc_keras) and "_tflsc_public" in vars(type(self)):
+            self.__class__ = _class(type(self)._tflsc_public, keras)
             params = getattr(self, "params", None)
             keras.callbacks.Callback.__init__(self)
             self.params, self._supports_tf_logs = params, True
@@ -127,7 +127,7 @@ class LossScaleCallback(_MixedIntoKeras):
             self._monitor = _monitor.Monitor(record, *self._options)
         if self._log_dir is not None and _summaries.writes_here(record):
             self._monitor.writer = _summaries.file_writer(self._log_dir)
-        session = _session(self._keras)
+        session = _session(self._tflsc_keras)
         with contextlib.nullcontext() if session is None else session.graph.as_default():
             self._monitor.prepare()
         now = self._monitor.read(session)
@@ -154,7 +154,7 @@ class LossScaleCallback(_MixedIntoKeras):
         self._monitor.warn_if_unused(now, _HINT)
 
     def _observe(self):
-        session = _session(self._keras)
+        session = _session(self._tflsc_keras)
         now = self._monitor.read(session)
         self._monitor.observe(now, session)
         self._monitor.check(now, session)
@@ -162,7 +162,7 @@ class LossScaleCallback(_MixedIntoKeras):
 
     def on_train_end(self, logs: Any = None) -> None:
         """Called by Keras."""
-        session = _session(self._keras)
+        session = _session(self._tflsc_keras)
         self._monitor.observe(self._monitor.read(session), session, seconds=0)
         self._close()
 
@@ -186,7 +186,7 @@ def _class(public: Any, keras: Any) -> type:
     """Returns the class that is both `public` and a callback of that Keras."""
     base = keras.callbacks.Callback
     bases = (_TakesTensorLogs, base) if hasattr(base, "_implements_train_batch_hooks") else (base,)
-    members = {"_keras": keras, **_families.shown_as(public)}
+    members = {"_tflsc_keras": keras, **_families.shown_as(public)}
     return type(public.__name__, (public, *bases), members)
 
 

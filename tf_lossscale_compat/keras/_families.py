@@ -75,11 +75,11 @@ class _OfOneFamily(type):
 
     def mro(cls):
         order = super().mro()
-        family = vars(cls).get("_family")
+        family = vars(cls).get("_tflsc_family")
         if family is None:
             return order
         replaced: Any = cls.__bases__[0]
-        left_out = {*replaced._family.__mro__, *family.__mro__}
+        left_out = {*replaced._tflsc_family.__mro__, *family.__mro__}
         return [each for each in order if each not in left_out] + list(family.__mro__)
 
     def __call__(cls, *args, **kwargs):
@@ -90,7 +90,7 @@ class _OfOneFamily(type):
         # have them leave the loss unscaled.
         if super().__instancecheck__(instance):
             return True
-        return "_registered_name" in vars(cls) and is_keras_loss_scale_optimizer(instance)
+        return "_tflsc_registered_name" in vars(cls) and is_keras_loss_scale_optimizer(instance)
 
 
 @functools.lru_cache(maxsize=None)
@@ -110,9 +110,14 @@ def _family_class(base, experimental):
     mixin = _family(base)[0]
     keras = keras_of(base)
     native = _native(keras, base, experimental)
-    members = {"_keras": keras, "_native": native, "_base": base, "__module__": __name__}
+    members = {
+        "_tflsc_keras": keras,
+        "_tflsc_keras_own": native,
+        "_tflsc_family_base": base,
+        "__module__": __name__,
+    }
     cls = _new_class(mixin.__name__, (mixin, native), members)
-    cls._family = cls
+    cls._tflsc_family = cls
     return cls
 
 
@@ -124,7 +129,7 @@ def default_family(experimental):
 def shown_as(public):
     """The members of a class that users see as `public`, which it is derived from."""
     shown = {name: getattr(public, name) for name in ("__module__", "__qualname__", "__doc__")}
-    return {"_public": public, **shown}
+    return {"_tflsc_public": public, **shown}
 
 
 @functools.lru_cache(maxsize=None)
@@ -134,13 +139,15 @@ def wrapper_class(public, base):
     That is `public` itself, unless `base` is of another family than tf.keras' own.
     """
     cls = public
-    if public._base is not base:
-        family = _family_class(base, experimental=not public._takes_numbers)
-        cls = _new_class(public.__name__, (public, family), {"_family": family, **shown_as(public)})
-    name = vars(public).get("_registered_name")
+    if public._tflsc_family_base is not base:
+        family = _family_class(base, experimental=not public._tflsc_takes_numbers)
+        cls = _new_class(
+            public.__name__, (public, family), {"_tflsc_family": family, **shown_as(public)}
+        )
+    name = vars(public).get("_tflsc_registered_name")
     if name is not None:
         suffix = "V2" if issubclass(cls, _optimizer_v2.OptimizerV2) else ""
-        _register(cls._keras, cls, name + suffix)
+        _register(cls._tflsc_keras, cls, name + suffix)
     return cls
 
 
@@ -202,7 +209,7 @@ def class_for_config(public, config):
     of_tf_keras = module.split(".")[0] == "tf_keras" or (
         older and issubclass(public, _keras3.Keras3) and importlib.util.find_spec("tf_keras")
     )
-    if "_public" in vars(public) or not of_tf_keras:
+    if "_tflsc_public" in vars(public) or not of_tf_keras:
         return public
     optimizers = importlib.import_module("tf_keras").optimizers
     return wrapper_class(public, _family((optimizers.legacy if legacy else optimizers).SGD)[1])

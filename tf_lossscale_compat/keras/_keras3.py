@@ -37,7 +37,7 @@ class Keras3(_shared.WeightDecay):
     """
 
     # Keras' base class keeps these on the wrapper, too; only the inner optimizer's are used.
-    _not_reaching = (
+    _tflsc_inner_only = (
         "clipnorm",
         "clipvalue",
         "ema_momentum",
@@ -48,7 +48,7 @@ class Keras3(_shared.WeightDecay):
     )
 
     # Methods of Keras' own class that its steps go through.
-    _not_called = (
+    _tflsc_forbidden_overrides = (
         "_common_apply",
         "_stateful_handle_finite_grads",
         "_stateful_handle_non_finite_grads",
@@ -56,35 +56,37 @@ class Keras3(_shared.WeightDecay):
         "check_finite",
     )
 
-    def _wrap(self, inner_optimizer, loss_scale, name):
-        backend = self._keras.backend.backend()
+    def _tflsc_wrap(self, inner_optimizer, loss_scale, name):
+        backend = self._tflsc_keras.backend.backend()
         if backend != "tensorflow":
             raise ValueError(
                 f"{type(self).__name__} needs the TensorFlow backend of Keras, and the backend is "
                 f"{backend!r}. Set the environment variable KERAS_BACKEND=tensorflow."
             )
         _agreement.check_horovod(type(inner_optimizer), type(self))
-        super(self._native, self).__init__(learning_rate=0.0, name=name)
-        self._adopt(inner_optimizer, loss_scale)
+        super(self._tflsc_keras_own, self).__init__(learning_rate=0.0, name=name)
+        self._tflsc_adopt(inner_optimizer, loss_scale)
         # As an attribute, and under this name, Keras' own files and checkpoints know it.
         self.inner_optimizer = inner_optimizer
         # Gradients would be divided twice.
         inner_optimizer.loss_scale_factor = None
-        self.__dict__["_owned"] = {}
-        self._track_loss_scale(loss_scale)
+        self.__dict__["_tflsc_keras_variables"] = {}
+        self._tflsc_track_loss_scale(loss_scale)
 
-    _without_wrapper = " Or leave this wrapper out, and set `loss_scale_factor` of the optimizer."
-    _says_dynamic = False  # Keras' own knows no other, and refuses the entry.
+    _tflsc_fixed_scale_hint = (
+        " Or leave this wrapper out, and set `loss_scale_factor` of the optimizer."
+    )
+    _tflsc_says_dynamic = False  # Keras' own knows no other, and refuses the entry.
     # Configs of Keras 3.0 to 3.11 hold these of the wrapper, too.
-    _without_effect = (
-        *_not_reaching,
+    _tflsc_ignored_in_configs = (
+        *_tflsc_inner_only,
         "gradient_accumulation_steps",
         "loss_scale_factor",
     )
 
-    def _refuse(self, *arguments):
+    def _tflsc_refuse(self, *arguments):
         for name in arguments:
-            if name in self._without_effect:
+            if name in self._tflsc_ignored_in_configs:
                 raise ValueError(
                     f"{type(self).__name__} takes no `{name}`: set it on the `inner_optimizer`, "
                     "which applies the gradients."
@@ -104,49 +106,51 @@ class Keras3(_shared.WeightDecay):
     def iterations(self, variable: Any) -> None:
         self._track_trackable(variable, "iterations")
 
-    _scaled_unless_asked = True
+    _tflsc_scaled_by_default = True
 
-    def _in_step_of_fit(self):
-        return _keras_versions.in_step_of_fit(self._keras, self)
+    def _tflsc_in_step_of_fit(self):
+        return _keras_versions.in_step_of_fit(self._tflsc_keras, self)
 
     inner_optimizer: Any = None  # An attribute of each instance, no property.
 
     def __setattr__(self, name: str, value: Any) -> None:
         # Keras' own class lets it be replaced, too.
-        replaces = name == "inner_optimizer" and "_options" in vars(self)
+        replaces = name == "inner_optimizer" and "_tflsc_options" in vars(self)
         if replaces:
-            self._check_wrapped(value, "enabled" not in self._options)
+            self._tflsc_check_wrapped(value, "enabled" not in self._tflsc_options)
         super().__setattr__(name, value)
-        if name == "name" and "_options" in vars(self):
-            self._options["name"] = value
+        if name == "name" and "_tflsc_options" in vars(self):
+            self._tflsc_options["name"] = value
         if replaces:
             value.loss_scale_factor = None
             self.__dict__["_optimizer"] = value
 
-    def _track_loss_scale(self, loss_scale):
+    def _tflsc_track_loss_scale(self, loss_scale):
         if self.built:
             raise ValueError(
                 "_loss_scale cannot be replaced once the optimizer is built: Keras 3 knows its "
                 "variables by their places. Make a new optimizer with the other loss scale."
             )
         self.__dict__["_tflsc_owned_whole"] = None
-        super()._track_loss_scale(loss_scale)
+        super()._tflsc_track_loss_scale(loss_scale)
         # One of a user's may hold more than its variables.
         if type(loss_scale) in (_loss_scales.DynamicLossScale, _loss_scales.FixedLossScale):
             self.__dict__["_tflsc_owned_whole"] = loss_scale
-        if self._owned:  # Checkpoints take no list that something was removed from.
-            for name, variable in self._owned.items():
+        if self._tflsc_keras_variables:  # Checkpoints take no list that something was removed from.
+            for name, variable in self._tflsc_keras_variables.items():
                 if getattr(self, name, None) is variable:
                     delattr(self, name)
-            self._owned.clear()
+            self._tflsc_keras_variables.clear()
             del self._tracker
-            super(self._native, self).__init__(learning_rate=0.0, name=self.name)
+            super(self._tflsc_keras_own, self).__init__(learning_rate=0.0, name=self.name)
         if isinstance(loss_scale, _loss_scales.DynamicLossScale):
-            self.step_counter = self._own("step_counter", loss_scale.good_steps)
-            self.dynamic_scale = self._own("dynamic_scale", loss_scale.current_loss_scale)
+            self.step_counter = self._tflsc_as_keras_variable("step_counter", loss_scale.good_steps)
+            self.dynamic_scale = self._tflsc_as_keras_variable(
+                "dynamic_scale", loss_scale.current_loss_scale
+            )
         for name, variable in _shared.named_variables_of(loss_scale).items():
-            if not any(variable is owned.value for owned in self._owned.values()):
-                self._own(name, variable)
+            if not any(variable is owned.value for owned in self._tflsc_keras_variables.values()):
+                self._tflsc_as_keras_variable(name, variable)
 
     def _trackable_children(self, *args, **kwargs):
         children = super()._trackable_children(*args, **kwargs)
@@ -173,7 +177,7 @@ class Keras3(_shared.WeightDecay):
     @initial_scale.setter
     def initial_scale(self, value: Any) -> None:
         value = _arguments.positive("initial_scale", value)
-        self._settable("initial_scale")._initial_loss_scale = value
+        self._tflsc_settable("initial_scale")._initial_loss_scale = value
         if not self.built:
             self.dynamic_scale.assign(value)
 
@@ -188,9 +192,9 @@ class Keras3(_shared.WeightDecay):
     @dynamic_growth_steps.setter
     def dynamic_growth_steps(self, value: Any) -> None:
         value = _arguments.period("dynamic_growth_steps", value, "int64")
-        self._settable("dynamic_growth_steps")._increment_period = value
+        self._tflsc_settable("dynamic_growth_steps")._increment_period = value
 
-    def _settable(self, name):
+    def _tflsc_settable(self, name):
         if not isinstance(self._loss_scale, _loss_scales.DynamicLossScale):
             raise AttributeError(
                 f"{name} can be set where the loss scale is a DynamicLossScale, and it is "
@@ -198,14 +202,14 @@ class Keras3(_shared.WeightDecay):
             )
         return self._loss_scale
 
-    def _own(self, name, variable):
+    def _tflsc_as_keras_variable(self, name, variable):
         """Makes `variable` one of the optimizer's, as the Keras variable that is returned."""
-        owned = self._keras.Variable(
+        owned = self._tflsc_keras.Variable(
             initializer=variable, trainable=False, dtype=variable.dtype.name, name=name
         )
         owned._value = variable  # Before 3.10, Keras makes a copy of it.
         self._track_variable(owned)
-        self._owned[name] = owned
+        self._tflsc_keras_variables[name] = owned
         return owned
 
     @property
@@ -217,13 +221,13 @@ class Keras3(_shared.WeightDecay):
         return _shared.CallableList(super().variables)
 
     @classmethod
-    def _counts_skipped(cls):
+    def _tflsc_counts_skipped_by_default(cls):
         return False
 
-    def _count_skipped(self, number):
+    def _tflsc_count_skipped(self, number):
         self.inner_optimizer.iterations.assign_add(number)
 
-    def _name_in_config(self, name):
+    def _tflsc_name_in_config(self, name):
         return self.name  # As in configs of Keras' own class.
 
     def stateless_apply(
@@ -245,7 +249,7 @@ class Keras3(_shared.WeightDecay):
             if not self.inner_optimizer.built:  # Not every build checks; slots would be lost.
                 self.inner_optimizer.build(variables)
                 self.inner_optimizer.built = True  # Nor does every build set it.
-            super(self._native, self).build(variables)
+            super(self._tflsc_keras_own, self).build(variables)
 
     @_tf.do_not_convert
     def scale_loss(self, loss: Any) -> Any:
@@ -260,15 +264,15 @@ class Keras3(_shared.WeightDecay):
         Raises:
           ValueError: `fit` calls it, and a subclass overrides methods that `fit` does not call.
         """
-        if self._in_step_of_fit():
-            self._check_called_by_fit()
+        if self._tflsc_in_step_of_fit():
+            self._tflsc_check_called_by_fit()
         # As by Keras' own: a large scale is infinite in float16.
         loss = tf.convert_to_tensor(loss)
         if loss.dtype.is_integer or loss.dtype.size < 4:
             loss = tf.cast(loss, tf.float32)
         return super().scale_loss(loss)
 
-    def _check_called_by_fit(self):
+    def _tflsc_check_called_by_fit(self):
         """Raises a ValueError where `fit` would pass over a subclass's own methods in silence."""
         for name, called in (
             (_calls.LOSS_SCALED, "scale_loss"),
@@ -282,43 +286,43 @@ class Keras3(_shared.WeightDecay):
 
     # Divided as by Keras' own: a reciprocal may be zero in a gradient's dtype, or not exact.
 
-    def _check_scaler(self, scaler):
+    def _tflsc_check_scaler(self, scaler):
         pass
 
-    def _divide(self, grads):
+    def _tflsc_divide(self, grads):
         return _gradients.divide(grads, _scaler.scale(self._loss_scale))
 
-    def _unscale(self, grads):
+    def _tflsc_unscale(self, grads):
         grads = list(grads)
         return [
             None if grad is None else tf.cast(divided, grad.dtype)
-            for grad, divided in zip(grads, self._divide(grads))
+            for grad, divided in zip(grads, self._tflsc_divide(grads))
         ]
 
-    def _to_unscale(self, grads, variables, scale):
-        if "enabled" in self._options:  # By one, and in the gradients' own dtype.
+    def _tflsc_to_unscale(self, grads, variables, scale):
+        if "enabled" in self._tflsc_options:  # By one, and in the gradients' own dtype.
             return grads, None
         if any(map(_is_overwritten, variables)):
-            return self._unscale_for(grads, variables, self._divide), None
+            return self._tflsc_unscale_for(grads, variables, self._tflsc_divide), None
         return grads, _gradients.Unscaling(scale, divides=True)
 
-    def _unscale_for(self, grads, variables, unscale=None):
+    def _tflsc_unscale_for(self, grads, variables, unscale=None):
         """Returns unscaled gradients; those that overwrite their variables stay as they are."""
         keeps = list(map(_is_overwritten, variables))
-        unscale = unscale or self._unscale
+        unscale = unscale or self._tflsc_unscale
         unscaled = unscale([None if keep else grad for grad, keep in zip(grads, keeps)])
         return [grad if keep else new for grad, new, keep in zip(grads, unscaled, keeps)]
 
-    def _rescale(self, grads):
+    def _tflsc_rescale(self, grads):
         return _gradients.unscale(grads, _scaler.scale(self._loss_scale))
 
-    def _apply_pairs(self, grads_and_vars, scaled):
-        grads, variables = _shared.split(grads_and_vars)
-        _shared.check_place(self, grads)
+    def _tflsc_apply_pairs(self, grads_and_vars, scaled):
+        grads, variables = _shared.unzip_pairs(grads_and_vars)
+        _shared.check_context(self, grads)
         if not self.built:
-            with self._keras.name_scope(self.name, caller=self):
+            with self._tflsc_keras.name_scope(self.name, caller=self):
                 self.build(variables)
-        self._step(grads, variables, scaled, self.inner_optimizer.apply)
+        self._tflsc_step(grads, variables, scaled, self.inner_optimizer.apply)
 
     @_tf.do_not_convert
     def apply_gradients(
@@ -339,13 +343,13 @@ class Keras3(_shared.WeightDecay):
           ValueError: called in a cross-replica context, there is no gradient, or `scaled` is None
             and this optimizer was asked both for `scale_loss` and for unscaled gradients.
         """
-        if scaled is None and self._in_step_of_fit():
+        if scaled is None and self._tflsc_in_step_of_fit():
             if _step.overrides(self, Keras3, "apply_gradients"):
-                self._calls.check_override_in_fit()
+                self._tflsc_calls.check_override_in_fit()
             scaled = True
-        scaled = self._calls.are_scaled(scaled)
+        scaled = self._tflsc_calls.are_scaled(scaled)
         if _step.overrides(self, Keras3, "apply"):  # Keras' own class calls it from here, too.
-            grads, variables = _shared.split(grads_and_vars)
+            grads, variables = _shared.unzip_pairs(grads_and_vars)
             if not scaled:
                 if any(getattr(grad, "dtype", None) == tf.float16 for grad in grads):
                     raise ValueError(
@@ -354,11 +358,11 @@ class Keras3(_shared.WeightDecay):
                         "may overflow where they are scaled again. Call apply with scaled "
                         "gradients; or override apply_gradients in place of apply."
                     )
-                grads = self._unscale_for(grads, variables, self._rescale)
-                self._calls.rescaled()
+                grads = self._tflsc_unscale_for(grads, variables, self._tflsc_rescale)
+                self._tflsc_calls.rescaled()
             self.apply(grads, variables)
         else:
-            self._apply_pairs(grads_and_vars, scaled)
+            self._tflsc_apply_pairs(grads_and_vars, scaled)
         return self.iterations
 
     @_tf.do_not_convert
@@ -385,7 +389,7 @@ class Keras3(_shared.WeightDecay):
             if not callable(loss):
                 raise ValueError(f"loss must be callable where no tape is given, got {loss!r}.")
             tape = tf.GradientTape()
-        scaled = self._scaled(loss, tape)
+        scaled = self._tflsc_scaled(loss, tape)
         if callable(scaled):
             with tape:
                 scaled = scaled()
@@ -396,12 +400,12 @@ class Keras3(_shared.WeightDecay):
         if _aggregation.takes(self.apply_gradients, "scaled"):
             options["scaled"] = False
         if _step.overrides(self, Keras3, "get_unscaled_gradients"):
-            pairs = self._unscaled_pairs(zip(grads, variables))
+            pairs = self._tflsc_unscaled_pairs(zip(grads, variables))
             return self.apply_gradients(pairs, **options)
         if not own_apply:
             return self.apply_gradients(zip(grads, variables), scaled=True)
-        self._calls.ask("minimize")
-        self.apply_gradients(zip(self._unscale_for(grads, variables), variables), **options)
+        self._tflsc_calls.ask("minimize")
+        self.apply_gradients(zip(self._tflsc_unscale_for(grads, variables), variables), **options)
         return self.iterations
 
     def load_own_variables(self, store: Any) -> None:
@@ -433,7 +437,7 @@ class Keras3(_shared.WeightDecay):
             return
         # Files of Keras' own class hold two of the loss scale, which come first here, too.
         dynamic = isinstance(self._loss_scale, _loss_scales.DynamicLossScale)
-        more = len(self._owned) - 2 if dynamic else 0
+        more = len(self._tflsc_keras_variables) - 2 if dynamic else 0
         # As many may be of another kind of loss scale, with its counter where the scale is here.
         if first not in (len(own), len(own) - more) or not all(
             _shared.can_be_of(store[str(i)], each) for i, each in enumerate(own[:first])
@@ -454,15 +458,17 @@ class Keras3(_shared.WeightDecay):
 
         Keras' own would set those of this optimizer alone and pass over the rest.
         """
-        own = self._owned.values()
+        own = self._tflsc_keras_variables.values()
         _shared.set_weights(self.variables, self.inner_optimizer.variables, weights, own)
 
-    def _serialize_inner(self):
-        return self._keras.saving.serialize_keras_object(self.inner_optimizer)
+    def _tflsc_serialize_inner(self):
+        return self._tflsc_keras.saving.serialize_keras_object(self.inner_optimizer)
 
     @classmethod
-    def _deserialize_inner(cls, config, custom_objects):
-        return cls._keras.saving.deserialize_keras_object(config, custom_objects=custom_objects)
+    def _tflsc_deserialize_inner(cls, config, custom_objects):
+        return cls._tflsc_keras.saving.deserialize_keras_object(
+            config, custom_objects=custom_objects
+        )
 
 
 def _is_overwritten(variable):

@@ -36,14 +36,14 @@ class _Wrapper(_shared.LossScaling):
     """The part that both public classes share: family, configs, copies and pickles."""
 
     # The name in files of models; None for subclasses, which users register themselves.
-    _registered_name: str | None = None
-    _argument = "inner_optimizer"  # The name of the constructor's first argument.
+    _tflsc_registered_name: str | None = None
+    _tflsc_argument = "inner_optimizer"  # The name of the constructor's first argument.
 
     def __new__(cls, *args: Any, **kwargs: Any) -> Self:
         # Constructors of subclasses take what they like: past those of any Keras.
         return object.__new__(cls)
 
-    def _start(
+    def _tflsc_construct(
         self,
         optimizer,
         make_loss_scale,
@@ -61,10 +61,10 @@ class _Wrapper(_shared.LossScaling):
         """
         if isinstance(optimizer, dict):
             optimizer = _inner_of_config(type(self), optimizer, None)
-        family, base = _families.family_of(optimizer, self._argument)
-        family._refuse(self, *unknown)
+        family, base = _families.family_of(optimizer, self._tflsc_argument)
+        family._tflsc_refuse(self, *unknown)
         cls: Any = type(self)
-        if "_public" not in vars(cls):
+        if "_tflsc_public" not in vars(cls):
             self.__class__ = _families.wrapper_class(cls, base)
         if not (count_skipped is None or isinstance(count_skipped, bool)):
             raise TypeError(f"count_skipped must be True, False or None, got {count_skipped!r}.")
@@ -75,32 +75,35 @@ class _Wrapper(_shared.LossScaling):
                 "gradient_accumulation_steps, got True: its iterations are derived from the "
                 "gradients that it has accumulated. Leave one of the two out."
             )
-        self._check_wrapped(optimizer, enabled)
+        self._tflsc_check_wrapped(optimizer, enabled)
         _replicas.check_strategy()
         loss_scale = make_loss_scale() if enabled else _loss_scales.FixedLossScale(1)
         _ownership.check(_ownership.KERAS, loss_scale)
         scaler = _scaler.Scaler(loss_scale)
-        family._check_scaler(self, scaler)
+        family._tflsc_check_scaler(self, scaler)
         agreement = _agreement.function_for(agree, optimizer, scaler)
         before = set(vars(self))
-        self.__dict__["_started"] = True
-        self._wrap(optimizer, loss_scale, name)
-        options = {"name": self._name_in_config(name), "count_skipped": count_skipped}
+        self.__dict__["_tflsc_started"] = True
+        self._tflsc_wrap(optimizer, loss_scale, name)
+        options = {"name": self._tflsc_name_in_config(name), "count_skipped": count_skipped}
         options.update(enabled=None if enabled else False, agree=agree)
         options = {k: v for k, v in options.items() if v is not None}
-        self.__dict__["_options"] = options if enabled else {**options, **asked}
-        self.__dict__["_agree"] = agreement
+        self.__dict__["_tflsc_options"] = options if enabled else {**options, **asked}
+        self.__dict__["_tflsc_agree"] = agreement
         # All others are a subclass's, which copies take over.
-        self.__dict__["_not_copied"] = {"_not_copied", *vars(self)} - before
+        self.__dict__["_tflsc_attributes_not_copied"] = {
+            "_tflsc_attributes_not_copied",
+            *vars(self),
+        } - before
         _ownership.claim(_ownership.KERAS, loss_scale)
 
-    def _check_wrapped(self, optimizer, enabled):
+    def _tflsc_check_wrapped(self, optimizer, enabled):
         """Raises a TypeError or ValueError where `optimizer` cannot be wrapped."""
-        family, base = _families.family_of(optimizer, self._argument)
-        if base is not self._base:
+        family, base = _families.family_of(optimizer, self._tflsc_argument)
+        if base is not self._tflsc_family_base:
             raise TypeError(
-                f"{self._argument} must be an optimizer of the family of {self._base!r}, got "
-                f"{optimizer!r}."
+                f"{self._tflsc_argument} must be an optimizer of the family of "
+                f"{self._tflsc_family_base!r}, got {optimizer!r}."
             )
         factor = getattr(optimizer, "loss_scale_factor", None)
         if not enabled and factor not in (None, 1):
@@ -108,7 +111,7 @@ class _Wrapper(_shared.LossScaling):
                 f"enabled must not be False around an optimizer with a loss_scale_factor, got one "
                 f"of {factor!r}: this wrapper scales no loss for it. Leave one of the two out."
             )
-        family._check_clipping(self, optimizer, enabled)
+        family._tflsc_check_clipping(self, optimizer, enabled)
 
     def __dir__(self) -> list[str]:
         # Python's own looks into all bases, also those that another family does without; and what
@@ -148,11 +151,11 @@ class _Wrapper(_shared.LossScaling):
         if "loss_scale" in arguments:
             scale = _loss_scale_of_config(cls, inner, arguments["loss_scale"], custom_objects)
             arguments["loss_scale"] = scale
-        elif cls._takes_numbers:
+        elif cls._tflsc_takes_numbers:
             arguments.update(numbers)
         else:
             arguments["loss_scale"] = _of_numbers(**numbers)
-        for name in _families.family_of(inner, cls._argument)[0]._without_effect:
+        for name in _families.family_of(inner, cls._tflsc_argument)[0]._tflsc_ignored_in_configs:
             if name not in inspect.signature(cls.__init__).parameters:
                 arguments.pop(name, None)
         had_agree = arguments.pop("agree", False)
@@ -161,8 +164,8 @@ class _Wrapper(_shared.LossScaling):
             new.agree = _agreement.LostAgree()
         return new
 
-    def _options_in_config(self):
-        options = dict(self._options)
+    def _tflsc_options_in_config(self):
+        options = dict(self._tflsc_options)
         if "agree" in options:
             options["agree"] = True  # No config holds a function.
         if isinstance(options.get("loss_scale"), _loss_scales.LossScale):
@@ -173,11 +176,18 @@ class _Wrapper(_shared.LossScaling):
         attributes = {
             name: value
             for name, value in vars(self).items()
-            if name not in self._not_copied and not name.startswith(("_self_", "_obj_reference"))
+            if name not in self._tflsc_attributes_not_copied
+            and not name.startswith(("_self_", "_obj_reference"))
         }
         # A class for another family has no name to be found by, other than the public class.
-        cls = vars(type(self)).get("_public", type(self))
-        arguments = cls, self._base, self._optimizer, self._loss_scale, self._options
+        cls = vars(type(self)).get("_tflsc_public", type(self))
+        arguments = (
+            cls,
+            self._tflsc_family_base,
+            self._optimizer,
+            self._loss_scale,
+            self._tflsc_options,
+        )
         return _rebuild, arguments, attributes
 
     def __setstate__(self, attributes: dict[str, Any]) -> None:
@@ -196,14 +206,14 @@ def _rebuild(cls, base, optimizer, loss_scale, options):
     cls = _families.wrapper_class(cls, base)
     optimizer._is_wrapped_by_loss_scale_optimizer = False  # Not this copy of it.
     new = object.__new__(cls)
-    new._start(optimizer, lambda: loss_scale, **options)
+    new._tflsc_construct(optimizer, lambda: loss_scale, **options)
     return new
 
 
 def _inner_of_config(cls, config, custom_objects):
     family = _families.class_for_config(cls, config)
     # A copy: tf.keras writes into what it deserializes.
-    return family._deserialize_inner(copy.deepcopy(config), custom_objects)
+    return family._tflsc_deserialize_inner(copy.deepcopy(config), custom_objects)
 
 
 def _construct(cls, inner, arguments, config):
@@ -212,16 +222,16 @@ def _construct(cls, inner, arguments, config):
     names, kinds = [p.name for p in parameters], [p.kind for p in parameters]
     positional = [inner]
     if kinds[0] in (inspect.Parameter.KEYWORD_ONLY, inspect.Parameter.VAR_KEYWORD):
-        by_own_name = inspect.Parameter.VAR_KEYWORD in kinds or cls._argument in names
-        arguments[cls._argument if by_own_name else names[0]] = positional.pop()
+        by_own_name = inspect.Parameter.VAR_KEYWORD in kinds or cls._tflsc_argument in names
+        arguments[cls._tflsc_argument if by_own_name else names[0]] = positional.pop()
     takes_all = inspect.Parameter.VAR_KEYWORD in kinds and cls.__init__.__module__ != __name__
     known = arguments if takes_all else names
     given = {name: value for name, value in arguments.items() if name in known}
-    new = type.__call__(vars(cls).get("_public", cls), *positional, **given)
+    new = type.__call__(vars(cls).get("_tflsc_public", cls), *positional, **given)
     for name in sorted(set(arguments) - set(given)):  # The constructor may know these by itself.
         if name == "name":
             setattr(new, "name" if hasattr(new, "name") else "_name", arguments[name])
-            new._options[name] = arguments[name]
+            new._tflsc_options[name] = arguments[name]
         elif name not in config or new.get_config().get(name) != config[name]:
             raise ValueError(
                 f"config has {name}={arguments[name]!r}, but the constructor of {cls.__name__} "
@@ -232,8 +242,8 @@ def _construct(cls, inner, arguments, config):
 
 def _loss_scale_of_config(cls, inner, loss_scale, custom_objects):
     if isinstance(loss_scale, dict):
-        _, base = _families.family_of(inner, cls._argument)
-        keras = _families.wrapper_class(cls, base)._keras
+        _, base = _families.family_of(inner, cls._tflsc_argument)
+        keras = _families.wrapper_class(cls, base)._tflsc_keras
         objects = dict(custom_objects or {})
         name = str(loss_scale.get("class_name"))
         # Keras 3 does not hand on what `load_model` is given; older ones without this function do.
@@ -332,8 +342,8 @@ class LossScaleOptimizer(_Wrapper, _Family):
     Source: `tf.keras.mixed_precision.LossScaleOptimizer` of TensorFlow 2.4 to 2.15, on any Keras.
     """
 
-    _registered_name = "LossScaleOptimizer"
-    _takes_numbers = True
+    _tflsc_registered_name = "LossScaleOptimizer"
+    _tflsc_takes_numbers = True
 
     def __init__(
         self,
@@ -380,7 +390,7 @@ class LossScaleOptimizer(_Wrapper, _Family):
         def make_loss_scale():
             if loss_scale is not None:
                 return _loss_scale(loss_scale)
-            hint = self._without_wrapper
+            hint = self._tflsc_fixed_scale_hint
             return _of_numbers(dynamic, initial_scale, dynamic_growth_steps, hint)
 
         asked = {
@@ -389,7 +399,7 @@ class LossScaleOptimizer(_Wrapper, _Family):
             "dynamic_growth_steps": dynamic_growth_steps,
             **({} if loss_scale is None or enabled else _asked(loss_scale)),
         }
-        self._start(
+        self._tflsc_construct(
             inner_optimizer, make_loss_scale, name, count_skipped, enabled, agree, unknown, **asked
         )
 
@@ -403,19 +413,19 @@ class LossScaleOptimizer(_Wrapper, _Family):
     def get_config(self) -> dict[str, Any]:
         """Returns the constructor's arguments as a dict that JSON can hold."""
         config = {
-            "inner_optimizer": self._serialize_inner(),
+            "inner_optimizer": self._tflsc_serialize_inner(),
             "dynamic": self.dynamic,
             "initial_scale": self.initial_scale,
             "dynamic_growth_steps": self.dynamic_growth_steps,
         }
-        if not self._numbers_say_all():
+        if not self._tflsc_numbers_say_all():
             config["loss_scale"] = _loss_scales.serialize(self._loss_scale)
-        config.update(self._options_in_config())
-        if config["dynamic"] and not self._says_dynamic:
+        config.update(self._tflsc_options_in_config())
+        if config["dynamic"] and not self._tflsc_says_dynamic:
             del config["dynamic"]
         return config
 
-    def _numbers_say_all(self):
+    def _tflsc_numbers_say_all(self):
         """Returns whether `dynamic` and the two numbers describe the loss scale in full."""
         of_config = _loss_scales.serialize(self._loss_scale)
         if of_config["class_name"] == "FixedLossScale":
@@ -438,10 +448,10 @@ class ExperimentalLossScaleOptimizer(LossScaleOptimizer, _ExperimentalFamily):
     Keras. Beyond it, optimizers that clip gradients can be wrapped, and loss-scale managers used.
     """
 
-    _family = _ExperimentalFamily
-    _registered_name = "ExperimentalLossScaleOptimizer"
-    _argument = "optimizer"
-    _takes_numbers = False
+    _tflsc_family = _ExperimentalFamily
+    _tflsc_registered_name = "ExperimentalLossScaleOptimizer"
+    _tflsc_argument = "optimizer"
+    _tflsc_takes_numbers = False
 
     def __init__(
         self,
@@ -470,7 +480,7 @@ class ExperimentalLossScaleOptimizer(LossScaleOptimizer, _ExperimentalFamily):
           ValueError: a loss-scale optimizer wraps `optimizer` already, `loss_scale` is None, no
             loss scale or drives another optimizer, or the strategy in scope is unsupported.
         """
-        self._start(
+        self._tflsc_construct(
             optimizer,
             lambda: _loss_scale(loss_scale),
             name,
@@ -488,9 +498,9 @@ class ExperimentalLossScaleOptimizer(LossScaleOptimizer, _ExperimentalFamily):
     def get_config(self) -> dict[str, Any]:
         """Returns the optimizer's and the loss scale's configs, as TensorFlow r2.0 did."""
         return {
-            "optimizer": self._serialize_inner(),
+            "optimizer": self._tflsc_serialize_inner(),
             "loss_scale": _loss_scales.serialize(self._loss_scale),
-            **self._options_in_config(),
+            **self._tflsc_options_in_config(),
         }
 
 

@@ -14,9 +14,9 @@ tf = _tf.tf
 class OptimizerV2(_shared.WrapsTFKeras):
     """Mixed into that Keras' `LossScaleOptimizer`, or into `OptimizerV2` where it has none."""
 
-    _is_legacy = True
-    _graph_form = _step.GraphForm(scale_first=True)
-    _aggregates_by = (
+    _tflsc_is_legacy = True
+    _tflsc_graph_form = _step.GraphForm(update_first=True)
+    _tflsc_aggregates_by = (
         ("_transform_unaggregated_gradients", "_aggregate_gradients"),
         "experimental_aggregate_gradients",
         False,
@@ -34,25 +34,25 @@ class OptimizerV2(_shared.WrapsTFKeras):
     _restore_slot_variable = _shared.of_inner("_restore_slot_variable")
     _set_hyper = _shared.of_inner("_set_hyper")
 
-    def _wrap(self, inner_optimizer, loss_scale, name):
-        self._adopt(inner_optimizer, loss_scale)
+    def _tflsc_wrap(self, inner_optimizer, loss_scale, name):
+        self._tflsc_adopt(inner_optimizer, loss_scale)
         self.__dict__.update(
             _hyper={},
             _name="LossScaleOptimizer" if name is None else name,
         )
-        if self._delegates_tracking():
-            self._delegate_tracking()
+        if self._tflsc_delegates_tracking():
+            self._tflsc_delegate_tracking()
             # A stand-in under the name that TensorFlow 2.0 to 2.3 had the inner optimizer by.
             stand_in = getattr(
-                sys.modules[self._native.__module__], "FakeOptimizerForRestoration", None
+                sys.modules[self._tflsc_keras_own.__module__], "FakeOptimizerForRestoration", None
             )
             if stand_in is not None:
                 self._track_trackable(stand_in(inner_optimizer), "base_optimizer", overwrite=True)
         else:
             self._track_trackable(inner_optimizer, "base_optimizer")
-            self._track_loss_scale(loss_scale)
+            self._tflsc_track_loss_scale(loss_scale)
 
-    def _check_clipping(self, optimizer, enabled):
+    def _tflsc_check_clipping(self, optimizer, enabled):
         """Raises a ValueError for an optimizer that clips gradients where it computes them.
 
         Optimizers of TensorFlow before 2.4 do. What they clip is scaled still, and no clipped
@@ -69,38 +69,40 @@ class OptimizerV2(_shared.WrapsTFKeras):
                     "get_unscaled_gradients returns, and then call apply_gradients."
                 )
 
-    def _track_loss_scale(self, loss_scale):
-        super()._track_loss_scale(loss_scale)
+    def _tflsc_track_loss_scale(self, loss_scale):
+        super()._tflsc_track_loss_scale(loss_scale)
         for variable in _scaler.variables(loss_scale):
             _keras_versions.track_in_session(variable)
 
     @classmethod
-    def _counts_skipped(cls):
-        return cls._delegates_tracking()  # Both came with TensorFlow 2.4.
+    def _tflsc_counts_skipped_by_default(cls):
+        return cls._tflsc_delegates_tracking()  # Both came with TensorFlow 2.4.
 
     @classmethod
-    def _delegates_tracking(cls):
+    def _tflsc_delegates_tracking(cls):
         return any("DelegatingTrackable" in base.__name__ for base in cls.__mro__)
 
     # Gradients.
 
     @_tf.converts_functions_given
     def _compute_gradients(self, loss, var_list, grad_loss=None, tape=None):
-        self._calls.ask("_compute_gradients")
-        return self._unscaled_pairs(self._scaled_gradients(loss, var_list, grad_loss, tape))
+        self._tflsc_calls.ask("_compute_gradients")
+        return self._tflsc_unscaled_pairs(
+            self._tflsc_scaled_gradients(loss, var_list, grad_loss, tape)
+        )
 
-    def _scaled_gradients(self, loss, var_list, grad_loss, tape):
-        self._check_clipping(self._optimizer, "enabled" not in self._options)
+    def _tflsc_scaled_gradients(self, loss, var_list, grad_loss, tape):
+        self._tflsc_check_clipping(self._optimizer, "enabled" not in self._tflsc_options)
         kwargs = {} if tape is None else {"tape": tape}
-        scaled = self._scaled(loss, tape)
+        scaled = self._tflsc_scaled(loss, tape)
         return self._optimizer._compute_gradients(scaled, var_list, grad_loss, **kwargs)
 
     @_tf.do_not_convert
     def get_gradients(self, loss: Any, params: Any) -> list[Any]:
         """Returns gradients of a graph's loss tensor, scaled up before and down after."""
-        self._calls.ask("get_gradients")
-        self._check_clipping(self._optimizer, "enabled" not in self._options)
-        return self._unscale(self._optimizer.get_gradients(self._scale(loss), params))
+        self._tflsc_calls.ask("get_gradients")
+        self._tflsc_check_clipping(self._optimizer, "enabled" not in self._tflsc_options)
+        return self._tflsc_unscale(self._optimizer.get_gradients(self._tflsc_scale(loss), params))
 
     @_tf.converts_functions_given
     def minimize(
@@ -115,14 +117,14 @@ class OptimizerV2(_shared.WrapsTFKeras):
         if _step.overrides(self, OptimizerV2, "_compute_gradients", "apply_gradients"):
             kwargs = {} if tape is None else {"tape": tape}
             return super().minimize(loss, var_list, grad_loss, name, **kwargs)
-        pairs, scaled = self._pairs_of_minimize(loss, var_list, grad_loss, tape)
+        pairs, scaled = self._tflsc_pairs_of_minimize(loss, var_list, grad_loss, tape)
         return self.apply_gradients(pairs, name=name, scaled=scaled)
 
-    def _apply_pairs(self, grads_and_vars, scaled, args=(), aggregates=True, **kwargs):
+    def _tflsc_apply_pairs(self, grads_and_vars, scaled, args=(), aggregates=True, **kwargs):
         # A model that has nothing to train can be fitted, as with the inner optimizer alone.
-        grads, variables = _shared.split(grads_and_vars, may_be_empty=True)
+        grads, variables = _shared.unzip_pairs(grads_and_vars, may_be_empty=True)
         _agreement.check_reduced(self, grads)
-        return self._aggregate_and_step(grads, variables, scaled, aggregates, args, kwargs)
+        return self._tflsc_aggregate_and_step(grads, variables, scaled, aggregates, args, kwargs)
 
     @_tf.do_not_convert
     def apply_gradients(
@@ -158,9 +160,9 @@ class OptimizerV2(_shared.WrapsTFKeras):
             kwargs["name"] = name
         elif name is not None:
             args = (name,)
-        return self._apply_pairs(
+        return self._tflsc_apply_pairs(
             grads_and_vars,
-            self._are_scaled(scaled),
+            self._tflsc_are_scaled(scaled),
             args,
             experimental_aggregate_gradients,
             **kwargs,
@@ -184,7 +186,7 @@ class OptimizerV2(_shared.WrapsTFKeras):
         own = _scaler.variables(self._loss_scale)
         if own and len(weights) == len(self.weights) + len(own):  # As `get_weights` gave them once.
             # In a graph it is the session of Keras that assigns.
-            assign = self._keras.backend.batch_set_value
+            assign = self._tflsc_keras.backend.batch_set_value
             _shared.set_weights([*self.weights, *own], self.weights, weights, own, assign)
         else:
             self._optimizer.set_weights(weights)
@@ -193,7 +195,7 @@ class OptimizerV2(_shared.WrapsTFKeras):
         """Returns the names of the inner optimizer's slots."""
         # Where a checkpoint finds the slots through the child base_optimizer, naming them here too
         # would save them twice, which TensorFlow refuses.
-        if not self._delegates_tracking() and _tf.called_by_checkpointing():
+        if not self._tflsc_delegates_tracking() and _tf.called_by_checkpointing():
             return []
         return self._optimizer.get_slot_names()
 

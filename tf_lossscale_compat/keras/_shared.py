@@ -20,13 +20,15 @@ else:
     tf = _tf.tf
 
 
-class _StepOfKeras(_step.Optimizer):
+class _KerasAdapter(_step.OptimizerAdapter):
     """One step of a Keras optimizer."""
 
     def __init__(self, owner, apply, agree):
         self.observed, self.wrapped, self.agree = owner, owner._optimizer, agree
-        self.counts_skipped = owner._options.get("count_skipped", owner._counts_skipped())
-        self._apply, self._count_skipped = apply, owner._count_skipped
+        self.counts_skipped = owner._tflsc_options.get(
+            "count_skipped", owner._tflsc_counts_skipped_by_default()
+        )
+        self._apply, self._count_skipped = apply, owner._tflsc_count_skipped
 
     def apply(self, grads, variables):
         return self._apply(grads, variables)
@@ -47,30 +49,30 @@ class LossScaling(_MixedIntoKeras):
     """
 
     # Methods of that Keras' own class, whose steps go through them.
-    _not_called: tuple[str, ...] = (
+    _tflsc_forbidden_overrides: tuple[str, ...] = (
         "_apply_gradients",
         "_apply_gradients_cross_replica",
         "_raise_if_strategy_unsupported",
     )
 
     # True if that Keras' `apply_gradients` takes scaled gradients; the rule of `_calls` needs it.
-    _scaled_unless_asked = False
+    _tflsc_scaled_by_default = False
 
-    _graph_form = _step.GraphForm()
+    _tflsc_graph_form = _step.GraphForm()
 
-    def _adopt(self, inner_optimizer, loss_scale):
+    def _tflsc_adopt(self, inner_optimizer, loss_scale):
         """Remembers both; a family calls it at the place that its own constructor needs."""
         # Past every __setattr__ of a family: checkpoints are to find these under one name each.
         self.__dict__.update(
             _optimizer=inner_optimizer,
             _loss_scale=loss_scale,
-            _calls=_calls.Calls(self._scaled_unless_asked),
+            _tflsc_calls=_calls.Calls(self._tflsc_scaled_by_default),
         )
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
-        for name in cls._not_called:
-            keras_own = getattr(getattr(cls, "_native", None), name, None)
+        for name in cls._tflsc_forbidden_overrides:
+            keras_own = getattr(getattr(cls, "_tflsc_keras_own", None), name, None)
             if keras_own is not None and getattr(cls, name) is not keras_own:
                 raise TypeError(
                     f"{cls.__name__} overrides {name}, which no step of this package calls. "
@@ -83,33 +85,33 @@ class LossScaling(_MixedIntoKeras):
                 setattr(cls, name, _recorded(name, vars(owner)[name]))
 
     # Hyperparameters that a family's base class keeps on the wrapper, too, without any effect.
-    _not_reaching: tuple[str, ...] = ()
+    _tflsc_inner_only: tuple[str, ...] = ()
 
-    def _check_clipping(self, optimizer, enabled):
+    def _tflsc_check_clipping(self, optimizer, enabled):
         """Raises a ValueError for an optimizer that would clip scaled gradients."""
 
-    def _check_scaler(self, scaler):
+    def _tflsc_check_scaler(self, scaler):
         """Raises a ValueError where gradients cannot be unscaled as this family does."""
         scaler.check_reciprocal()
 
     # For an error: how that Keras has a fixed loss scale without this class.
-    _without_wrapper = ""
+    _tflsc_fixed_scale_hint = ""
     # Configs say of a dynamic loss scale, which is the default, that it is one.
-    _says_dynamic = True
+    _tflsc_says_dynamic = True
     # Entries of configs that never had an effect.
-    _without_effect: tuple[str, ...] = ()
+    _tflsc_ignored_in_configs: tuple[str, ...] = ()
 
-    def _refuse(self, *arguments):
+    def _tflsc_refuse(self, *arguments):
         """Raises what that Keras raises for arguments that its constructor does not take."""
         if arguments:
             raise TypeError(f"{type(self).__name__} takes no {' and no '.join(arguments)}.")
 
     def __setattr__(self, name: str, value: Any) -> None:
         # Code for TensorFlow 2.0 assigns another loss scale. Families would track it twice.
-        if "_started" not in vars(self):  # By a subclass's constructor, before Keras' own.
+        if "_tflsc_started" not in vars(self):  # By a subclass's constructor, before Keras' own.
             object.__setattr__(self, name, value)
         elif name != "_loss_scale" or name not in vars(self):
-            self._check_reaches(name, value)
+            self._tflsc_check_reaches(name, value)
             super().__setattr__(name, value)
         elif value is not self._loss_scale:
             old, new = self._loss_scale, _loss_scales.get(value)
@@ -117,23 +119,25 @@ class LossScaling(_MixedIntoKeras):
                 raise ValueError("loss_scale cannot be None")
             _ownership.check(_ownership.KERAS, new)
             scaler = _scaler.Scaler(new)
-            self._check_scaler(scaler)
-            agree = _agreement.function_for(self._agree, self._optimizer, scaler)
-            self._track_loss_scale(new)
-            self.__dict__["_agree"] = agree
+            self._tflsc_check_scaler(scaler)
+            agree = _agreement.function_for(self._tflsc_agree, self._optimizer, scaler)
+            self._tflsc_track_loss_scale(new)
+            self.__dict__["_tflsc_agree"] = agree
             self.__dict__["_loss_scale"] = new
             _ownership.claim(_ownership.KERAS, new)
             _ownership.release(old)
 
-    def _check_reaches(self, name: str, value: Any) -> None:
+    def _tflsc_check_reaches(self, name: str, value: Any) -> None:
         """Raises an AttributeError for a hyperparameter that has no effect on the wrapper."""
-        inner = self._optimizer if "_options" in vars(self) else None  # Until then it is made.
+        inner = (
+            self._optimizer if "_tflsc_options" in vars(self) else None
+        )  # Until then it is made.
         if inner is None or name.startswith("_"):
             return
         only_there = not (name in vars(self) or hasattr(type(self), name)) and hasattr(inner, name)
         # The stable class of OptimizerV2 hands these on.
         handed_on = name in getattr(inner, "_hyper", ()) and _tf.at_least(2, 4)
-        no_effect = name in self._not_reaching or (only_there and not handed_on)
+        no_effect = name in self._tflsc_inner_only or (only_there and not handed_on)
         # Asked last, as to read a learning rate may add operations to a graph.
         if no_effect and value is not getattr(self, name, None):
             raise AttributeError(
@@ -141,22 +145,22 @@ class LossScaling(_MixedIntoKeras):
                 f"optimizer that is wrapped: inner_optimizer.{name} = {value!r}."
             )
 
-    def _track_loss_scale(self, loss_scale):
+    def _tflsc_track_loss_scale(self, loss_scale):
         """Makes checkpoints and files see this one, in the place of any before."""
         self._track_trackable(loss_scale, "loss_scale", overwrite=True)
 
     @property
     def agree(self) -> _types.Agree | None:
         """The function that all processes agree through, or None; see the constructor."""
-        return self._options.get("agree")
+        return self._tflsc_options.get("agree")
 
     @agree.setter
     def agree(self, agree: _types.Agree | None) -> None:
         scaler = _scaler.Scaler(self._loss_scale)
-        self.__dict__["_agree"] = _agreement.function_for(agree, self._optimizer, scaler)
-        self._options.pop("agree", None)
+        self.__dict__["_tflsc_agree"] = _agreement.function_for(agree, self._optimizer, scaler)
+        self._tflsc_options.pop("agree", None)
         if agree is not None:
-            self._options["agree"] = agree
+            self._tflsc_options["agree"] = agree
 
     # Properties of the loss scale.
 
@@ -192,23 +196,23 @@ class LossScaling(_MixedIntoKeras):
     def lr(self, value: Any) -> None:
         self.learning_rate = value
 
-    def _in_step_of_fit(self):
+    def _tflsc_in_step_of_fit(self):
         """Returns whether the caller is in Keras' own training step, whose gradients are scaled."""
         return False
 
-    def _ask(self, method):
+    def _tflsc_called(self, method):
         """Records that `method` is called."""
-        if self._in_step_of_fit():
-            self._calls.ask_in_fit(method)
+        if self._tflsc_in_step_of_fit():
+            self._tflsc_calls.ask_in_fit(method)
         else:
-            self._calls.ask(method)
+            self._tflsc_calls.ask(method)
 
     # Scaling and unscaling.
 
-    def _scale(self, loss):
+    def _tflsc_scale(self, loss):
         return _gradients.scale_loss(loss, _scaler.scale(self._loss_scale))
 
-    def _unscale(self, grads):
+    def _tflsc_unscale(self, grads):
         return _gradients.unscale(grads, 1.0 / _scaler.scale(self._loss_scale))
 
     @_tf.do_not_convert
@@ -221,8 +225,8 @@ class LossScaling(_MixedIntoKeras):
         Args:
           loss: float tensor.
         """
-        self._ask(_calls.SCALED)
-        return self._scale(loss)
+        self._tflsc_called(_calls.SCALED)
+        return self._tflsc_scale(loss)
 
     @_tf.do_not_convert
     def get_scaled_loss(self, loss: Any) -> Any:
@@ -237,10 +241,10 @@ class LossScaling(_MixedIntoKeras):
         Raises:
           ValueError: `apply_gradients` was traced before, for scaled gradients.
         """
-        self._ask(_calls.LOSS_SCALED)
+        self._tflsc_called(_calls.LOSS_SCALED)
         if callable(loss):
-            return lambda: self._scale(loss())
-        return self._scale(loss)
+            return lambda: self._tflsc_scale(loss())
+        return self._tflsc_scale(loss)
 
     @_tf.do_not_convert
     def get_unscaled_gradients(self, grads: Iterable[Any]) -> list[Any]:
@@ -255,14 +259,14 @@ class LossScaling(_MixedIntoKeras):
         Raises:
           ValueError: `apply_gradients` was traced before, for scaled gradients.
         """
-        self._ask(_calls.UNSCALED)
-        return self._unscale(grads)
+        self._tflsc_called(_calls.UNSCALED)
+        return self._tflsc_unscale(grads)
 
-    def _scaled(self, loss, tape):
+    def _tflsc_scaled(self, loss, tape):
         """Returns `loss`, a tensor on `tape` or a function, scaled."""
-        scale = self._scale
+        scale = self._tflsc_scale
         if _step.overrides(self, LossScaling, "get_scaled_loss"):
-            self._calls.ask(_calls.UNSCALED)  # The gradients will be unscaled.
+            self._tflsc_calls.ask(_calls.UNSCALED)  # The gradients will be unscaled.
             scale = self.get_scaled_loss
         if callable(loss):
             return lambda: scale(loss())
@@ -271,18 +275,18 @@ class LossScaling(_MixedIntoKeras):
         with tape:
             return scale(loss)
 
-    def _unscaled_pairs(self, grads_and_vars):
+    def _tflsc_unscaled_pairs(self, grads_and_vars):
         grads_and_vars = list(grads_and_vars)
-        unscale = self._unscale
+        unscale = self._tflsc_unscale
         if _step.overrides(self, LossScaling, "get_unscaled_gradients"):
-            self._calls.ask(_calls.LOSS_SCALED)
+            self._tflsc_calls.ask(_calls.LOSS_SCALED)
             unscale = self.get_unscaled_gradients
         grads = unscale([grad for grad, _ in grads_and_vars])
         return list(zip(grads, (variable for _, variable in grads_and_vars)))
 
     # The step.
 
-    def _step(self, grads, variables, scaled, apply, unaggregated=None):
+    def _tflsc_step(self, grads, variables, scaled, apply, unaggregated=None):
         """Unscales if need be, decides, applies or skips, and updates the loss scale.
 
         Args:
@@ -298,8 +302,10 @@ class LossScaling(_MixedIntoKeras):
         """
         scaler, unscaling = _scaler.Scaler(self._loss_scale), None
         if scaled:
-            grads, unscaling = self._to_unscale(grads, variables, scaler.scale())
-        step = _StepOfKeras(self, apply, _agreement.or_horovods(self._agree, self, scaler))
+            grads, unscaling = self._tflsc_to_unscale(grads, variables, scaler.scale())
+        step = _KerasAdapter(
+            self, apply, _agreement.with_horovod_default(self._tflsc_agree, self, scaler)
+        )
         called = f"{type(self).__name__}.apply_gradients"
         return _step.take(
             scaler,
@@ -308,7 +314,7 @@ class LossScaling(_MixedIntoKeras):
             step,
             called=called,
             unscaling=unscaling,
-            form=self._graph_form,
+            form=self._tflsc_graph_form,
             unaggregated=unaggregated,
         )
 
@@ -317,20 +323,20 @@ class LossScaling(_MixedIntoKeras):
         return self._loss_scale
 
     @classmethod
-    def _counts_skipped(cls):
+    def _tflsc_counts_skipped_by_default(cls):
         """Returns whether that Keras' own loss-scale optimizer counts skipped steps."""
         return True
 
-    def _count_skipped(self, number):
+    def _tflsc_count_skipped(self, number):
         """Counts so many skipped steps, 1 or a scalar tensor; called once for all replicas."""
         iterations = self._optimizer.iterations
         return iterations.assign_add(tf.cast(number, iterations.dtype), read_value=False)
 
-    def _name_in_config(self, name):
+    def _tflsc_name_in_config(self, name):
         """The name to be kept in the config, or None."""
         return name
 
-    def _to_unscale(self, grads, variables, scale):
+    def _tflsc_to_unscale(self, grads, variables, scale):
         """Returns gradients, and the `Unscaling` that a step is yet to do, or None."""
         return grads, _gradients.Unscaling(1.0 / scale)
 
@@ -353,15 +359,15 @@ class LossScaling(_MixedIntoKeras):
             raise ValueError(
                 f"grads must be one for each of {len(variables)} variables, got {len(grads)}."
             )
-        self._calls.applying_scaled()
-        self._apply_pairs(zip(grads, variables), scaled=True)
+        self._tflsc_calls.applying_scaled()
+        self._tflsc_apply_pairs(zip(grads, variables), scaled=True)
 
 
 def _recorded(name, method):
     """Wraps a method, or another descriptor, so that its calls are recorded under this name."""
 
     def call(self, *args, **kwargs):
-        self._ask(name)
+        self._tflsc_called(name)
         return method.__get__(self, type(self))(*args, **kwargs)
 
     return functools.update_wrapper(call, method) if callable(method) else call
@@ -456,7 +462,7 @@ def set_weights(variables, inner, weights, own, assign=assign_each):
     assign_all(variables, weights, assign)
 
 
-def split(grads_and_vars, may_be_empty=False):
+def unzip_pairs(grads_and_vars, may_be_empty=False):
     """Returns the list of gradients and that of variables.
 
     Raises:
@@ -479,14 +485,14 @@ def named_variables_of(loss_scale):
     }
 
 
-def check_place(optimizer, grads):
+def check_context(optimizer, grads):
     """Raises a ValueError where no step can be taken, before any variable is made for it.
 
     Such as in a graph for a Session, where these optimizers return no operation.
     """
-    _step.check_place(f"{type(optimizer).__name__}.apply_gradients")
+    _step.check_context(f"{type(optimizer).__name__}.apply_gradients")
     _agreement.check_reduced(optimizer, grads)
-    if _tf.in_plain_graph():
+    if _tf.in_session_graph():
         raise ValueError(
             f"{type(optimizer.inner_optimizer)!r} updates nothing in a tf.Graph that a Session is "
             "to run: it makes no operation that could be run. Use eager mode or tf.function; or "
@@ -520,7 +526,7 @@ class WrapsTFKeras(LossScaling):
         """The optimizer that is wrapped."""
         return self._optimizer
 
-    def _delegate_tracking(self):
+    def _tflsc_delegate_tracking(self):
         """Makes checkpoints see the inner optimizer in this one's place, with the loss scale in it.
 
         TensorFlow 2.4 to 2.15 and `tf_keras` write them so.
@@ -529,48 +535,50 @@ class WrapsTFKeras(LossScaling):
         self._optimizer._is_wrapped_by_loss_scale_optimizer = True  # It can hold one.
         self.__dict__["_trackable"] = self._optimizer  # Some versions read it while they set it.
         delegating.__init__(self, self._optimizer)
-        self._track_loss_scale(self._loss_scale)
+        self._tflsc_track_loss_scale(self._loss_scale)
 
-    def _are_scaled(self, scaled):
-        if scaled is None and _tf.at_least(2, 4) and "enabled" not in self._options:
-            self._calls.warn_if_never_asked()
-        return self._calls.are_scaled(scaled)
+    def _tflsc_are_scaled(self, scaled):
+        if scaled is None and _tf.at_least(2, 4) and "enabled" not in self._tflsc_options:
+            self._tflsc_calls.warn_if_never_asked()
+        return self._tflsc_calls.are_scaled(scaled)
 
-    def _pairs_of_minimize(self, *args):
+    def _tflsc_pairs_of_minimize(self, *args):
         """Returns (gradient, variable) pairs, and whether the gradients are scaled still."""
-        pairs = self._scaled_gradients(*args)
+        pairs = self._tflsc_scaled_gradients(*args)
         if _step.overrides(self, LossScaling, "get_unscaled_gradients"):
-            return self._unscaled_pairs(pairs), False
+            return self._tflsc_unscaled_pairs(pairs), False
         return pairs, True
 
-    def _aggregate_and_step(self, grads, variables, scaled, aggregates, args, kwargs):
+    def _tflsc_aggregate_and_step(self, grads, variables, scaled, aggregates, args, kwargs):
         """Aggregates gradients if `aggregates`, and takes a step with them; see `_step`.
 
         `args` and `kwargs` are for the inner optimizer's `apply_gradients`.
         """
-        aggregation = _aggregation.Aggregation(self._optimizer, aggregates, *self._aggregates_by)
+        aggregation = _aggregation.Aggregation(
+            self._optimizer, aggregates, *self._tflsc_aggregates_by
+        )
         kwargs = {**kwargs, **aggregation.kwargs}
         unaggregated = None
         if aggregation.here:
-            _step.check_place(f"{type(self).__name__}.apply_gradients")
+            _step.check_context(f"{type(self).__name__}.apply_gradients")
             if scaled:
-                grads, scaled = self._unscale(grads), False
-            unaggregated = _aggregation.with_gradients(grads, variables)
+                grads, scaled = self._tflsc_unscale(grads), False
+            unaggregated = _aggregation.filter_empty_gradients(grads, variables)
             grads, variables = aggregation.aggregate(*unaggregated)
 
         def apply(grads, variables):
             with aggregation.applied_once():
                 return self._optimizer.apply_gradients(list(zip(grads, variables)), *args, **kwargs)
 
-        return self._step(grads, variables, scaled, apply, unaggregated)
+        return self._tflsc_step(grads, variables, scaled, apply, unaggregated)
 
-    def _serialize_inner(self):
-        return self._keras.optimizers.serialize(self._optimizer)
+    def _tflsc_serialize_inner(self):
+        return self._tflsc_keras.optimizers.serialize(self._optimizer)
 
     @classmethod
-    def _deserialize_inner(cls, config, custom_objects):
-        deserialize = cls._keras.optimizers.deserialize
+    def _tflsc_deserialize_inner(cls, config, custom_objects):
+        deserialize = cls._tflsc_keras.optimizers.deserialize
         options = {}
         if "use_legacy_optimizer" in inspect.signature(deserialize).parameters:
-            options["use_legacy_optimizer"] = cls._is_legacy
+            options["use_legacy_optimizer"] = cls._tflsc_is_legacy
         return deserialize(config, custom_objects=custom_objects, **options)

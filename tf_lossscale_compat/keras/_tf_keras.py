@@ -15,8 +15,8 @@ tf = _tf.tf
 class TFKeras(_shared.WeightDecay, _shared.WrapsTFKeras):
     """Mixed into that Keras' `LossScaleOptimizer` for such optimizers."""
 
-    _is_legacy = False
-    _aggregates_by = ("aggregate_gradients",), "skip_gradients_aggregation", True
+    _tflsc_is_legacy = False
+    _tflsc_aggregates_by = ("aggregate_gradients",), "skip_gradients_aggregation", True
 
     ema_momentum = _shared.of_inner("ema_momentum")
     ema_overwrite_frequency = _shared.of_inner("ema_overwrite_frequency")
@@ -24,11 +24,11 @@ class TFKeras(_shared.WeightDecay, _shared.WrapsTFKeras):
     use_ema = _shared.of_inner("use_ema")
     weight_decay = _shared.of_inner("weight_decay")
 
-    def _wrap(self, inner_optimizer, loss_scale, name):
-        self._adopt(inner_optimizer, loss_scale)
+    def _tflsc_wrap(self, inner_optimizer, loss_scale, name):
+        self._tflsc_adopt(inner_optimizer, loss_scale)
         # Keras' own has none, and fails where it is to warn.
         self.name = type(self).__name__ if name is None else name
-        self._delegate_tracking()
+        self._tflsc_delegate_tracking()
 
     # Keras' own has the next two in newer versions only; before, it would keep moving averages of
     # its own.
@@ -52,11 +52,11 @@ class TFKeras(_shared.WeightDecay, _shared.WrapsTFKeras):
           var_list: list of variables, or a function that returns one.
           tape: the `tf.GradientTape` that recorded `loss`, or None.
         """
-        self._calls.ask("compute_gradients")
-        return self._unscaled_pairs(self._scaled_gradients(loss, var_list, tape))
+        self._tflsc_calls.ask("compute_gradients")
+        return self._tflsc_unscaled_pairs(self._tflsc_scaled_gradients(loss, var_list, tape))
 
-    def _scaled_gradients(self, loss, var_list, tape):
-        scaled = self._scaled(loss, tape)
+    def _tflsc_scaled_gradients(self, loss, var_list, tape):
+        scaled = self._tflsc_scaled(loss, tape)
         return self._optimizer.compute_gradients(scaled, var_list, tape=tape)
 
     @_tf.converts_functions_given
@@ -65,15 +65,15 @@ class TFKeras(_shared.WeightDecay, _shared.WrapsTFKeras):
         if _step.overrides(self, TFKeras, "compute_gradients", "apply_gradients"):
             super().minimize(loss, var_list, tape)
         else:
-            pairs, scaled = self._pairs_of_minimize(loss, var_list, tape)
+            pairs, scaled = self._tflsc_pairs_of_minimize(loss, var_list, tape)
             self.apply_gradients(pairs, scaled=scaled)
 
-    def _apply_pairs(self, grads_and_vars, scaled, aggregates=True, **kwargs):
-        grads, variables = _shared.split(grads_and_vars)
-        _shared.check_place(self, grads)
+    def _tflsc_apply_pairs(self, grads_and_vars, scaled, aggregates=True, **kwargs):
+        grads, variables = _shared.unzip_pairs(grads_and_vars)
+        _shared.check_context(self, grads)
         with tf.init_scope():  # Branches of a conditional are no place to make slot variables.
             self.build(_keras_versions.variables_to_build(grads, variables))
-        self._aggregate_and_step(grads, variables, scaled, aggregates, (), kwargs)
+        self._tflsc_aggregate_and_step(grads, variables, scaled, aggregates, (), kwargs)
 
     @_tf.do_not_convert
     def apply_gradients(
@@ -101,7 +101,9 @@ class TFKeras(_shared.WeightDecay, _shared.WrapsTFKeras):
             and this optimizer was asked both for `scale_loss` and for unscaled gradients.
         """
         aggregates = experimental_aggregate_gradients and not skip_gradients_aggregation
-        self._apply_pairs(grads_and_vars, self._are_scaled(scaled), aggregates, **kwargs)
+        self._tflsc_apply_pairs(
+            grads_and_vars, self._tflsc_are_scaled(scaled), aggregates, **kwargs
+        )
 
     @property
     def variables(self) -> _shared.CallableList:

@@ -45,8 +45,8 @@ class Monitor:
           step: scalar integer tensor, where points lie on the axis of steps; None for the record's.
         """
         self._fetches = None
-        if _tf.in_plain_graph():
-            self.record._check_place()
+        if _tf.in_session_graph():
+            self.record._check_context()
             values = _summaries.tensors(self.record)
             self._fetches = [*values, values.steps if step is None else tf.identity(step)]
 

@@ -153,7 +153,7 @@ class StepRecord(_tf.Trackable):
             if tf.distribute.has_strategy():
                 self._replicas = tf.distribute.get_strategy().num_replicas_in_sync
         self._gradients, self._owners, self._lock = {}, {}, threading.RLock()
-        _observers.watch(self.watched, self)
+        _observers.attach(self.watched, self)
 
     def _make(self, name, value):
         with tf1.name_scope("step_record/"):
@@ -229,7 +229,7 @@ class StepRecord(_tf.Trackable):
         if not copies:
             return []
         if not hasattr(copies[0], "graph"):
-            if not tf.executing_eagerly() and not _tf.in_plain_graph():
+            if not tf.executing_eagerly() and not _tf.in_session_graph():
                 raise RuntimeError(
                     "A StepRecord's values cannot be read by Python while a tf.function is traced. "
                     "Read them outside, or use its tensors, such as record.skipped_steps."
@@ -347,7 +347,7 @@ class StepRecord(_tf.Trackable):
 
     # Called by `_observers` for each step.
 
-    def _check_place(self) -> None:
+    def _check_context(self) -> None:
         """Raises a ValueError where the record cannot observe a step, before it is taken."""
         copy = _replicas.local_copy(self._finite_steps)
         if hasattr(copy, "graph"):
@@ -356,7 +356,7 @@ class StepRecord(_tf.Trackable):
                     f"The StepRecord of {self.watched!r} was made in another graph. Make it in "
                     "the graph of the step."
                 )
-        elif _tf.in_plain_graph():
+        elif _tf.in_session_graph():
             raise ValueError(
                 f"The StepRecord of {self.watched!r} was made outside of the graph of the step. "
                 "Make it there."
@@ -408,7 +408,7 @@ class StepRecord(_tf.Trackable):
     def _raise_if_stuck(self, step: Any) -> None:
         """Raises a LossScaleError in eager mode, where this skipped step is one too many."""
         limited = self.max_consecutive_skips is not None and tf.executing_eagerly()
-        if limited and step.skipped and not step.finite:
+        if limited and step.skips_nonfinite and not step.finite:
             self.check()
 
     def _record_nonfinite(self, step, known):
@@ -418,7 +418,7 @@ class StepRecord(_tf.Trackable):
             number = finite + _state.read(self._nonfinite_steps) + 1
         with tf.control_dependencies([number]):
             done = [_assigned(self._nonfinite_steps.assign_add(1, read_value=False))]
-        if not step.skipped:
+        if not step.skips_nonfinite:
             last = tf.stack([finite, last[1], tf.zeros_like(finite), last[3]])
         else:
             run = last[2] * tf.cast(tf.equal(last[0], finite), tf.int64) + 1
@@ -536,7 +536,7 @@ def _inspect(dtype):
 
 def _inspected(grads):
     """Returns `_inspect` of each gradient, a [gradients, 4] tensor; zeros where all is finite."""
-    of_each = [list(_gradients.numbers(grad)) for grad in grads]
+    of_each = [list(_gradients.tested_values(grad)) for grad in grads]
 
     def inspect(*tensors):
         given, rows = iter(tensors), []

@@ -200,13 +200,13 @@ def write_summaries(
     """
     monitor = _monitor.Monitor(record, log_every_n_secs=log_every_n_secs)
     _arguments.having("as_default", "writer", writer)
-    if _tf.in_plain_graph():
+    if _tf.in_session_graph():
         if step is not None or writer is not None:
             raise ValueError(
                 "step and writer must be None in a graph that a Session is to run: give what is "
                 "returned to the add_summary of a tf.compat.v1.summary.FileWriter, and the step."
             )
-        record._check_place()
+        record._check_context()
         return _summaries.serialized(record)
     if not _is_first_replica():
         return None
