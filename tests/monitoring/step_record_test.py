@@ -210,6 +210,15 @@ def _scales(way, factors):
 
 
 class CountsTest(parameterized.TestCase, tf.test.TestCase):
+    def test_a_step_of_a_fixed_scale_is_recorded_where_it_is_fetched_by_its_name(self):
+        with stepping.entered("graph_v1") as entered:
+            weight = tf1.Variable(1.0)
+            opt = MixedPrecisionLossScaleOptimizer(tf1.train.GradientDescentOptimizer(1.0), 8.0)
+            record = StepRecord(opt)
+            opt.apply_gradients([(tf.constant(1.0), weight)], name="mystep")
+            entered.value(weight.graph.get_operation_by_name("mystep"))
+            self.assertEqual(list(entered.value([weight, record.steps])), [0.0, 1])
+
     @crossed.parameters(*CASES)
     def test_says_what_happened(self, way, mode, watch_policy):
         with stepping.entered(mode) as entered:

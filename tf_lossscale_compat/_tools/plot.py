@@ -10,7 +10,6 @@ from __future__ import annotations
 import argparse
 import math
 import os
-import stat
 import sys
 import tempfile
 from typing import Any
@@ -84,8 +83,7 @@ def draw(axes: Any, runs: dict[str, Any]) -> None:
         scale = [at for at in points[_summary_tags.SCALE] if 0 < at[1] < math.inf]
         skipped, bad = skips(points), len(points[_summary_tags.SCALE]) - len(scale)
         # Nothing that matplotlib takes for a formula, another line, or a name to leave out.
-        name = " " + name[-80:].replace("$", r"\$")
-        label = "".join(sign if sign.isprintable() else "?" for sign in name)
+        label = " " + "".join(c if c.isprintable() else "?" for c in name[-80:]).replace("$", r"\$")
         for first, _ in points[_summary_tags.SKIPPED_STEPS][:1]:
             label += f" ({sum(number for _, number in skipped):.0f} skipped from step {first} on)"
         label += f" ({bad} scales left out: not finite or not above zero)" if bad else ""
@@ -96,9 +94,8 @@ def draw(axes: Any, runs: dict[str, Any]) -> None:
         for bounds in (points[_summary_tags.FLOOR], points[_summary_tags.CEILING]):
             if bounds and 0 < bounds[-1][1] < math.inf:
                 axes.hlines(bounds[-1][1], bounds[0][0], scale[-1][0], color, "dashed")
-        at = [step for step, _ in skipped]
-        above = {"transform": axes.get_xaxis_transform(), "clip_on": False}
-        axes.plot(at, [1.02 + 0.02 * index] * len(at), "|", color=color, **above)
+        above = {"transform": axes.get_xaxis_transform(), "clip_on": False, "color": color}
+        axes.plot([at for at, _ in skipped], [1.02 + 0.02 * index] * len(skipped), "|", **above)
     axes.set_yscale("log", base=2)
     axes.set(ylabel="loss scale", xlabel="step (dashed: floor, ceiling; ticks above: skipped)")
     axes.legend(loc="upper left", bbox_to_anchor=(0, -0.15), fontsize="small", frameon=False)
@@ -108,7 +105,7 @@ def save(picture: Any, path: str) -> None:
     """Writes a `matplotlib.figure.Figure`, whole or not at all, in the format of the ending."""
     mask = os.umask(0o077)
     os.umask(mask)
-    mode = stat.S_IMODE(os.stat(path).st_mode) if os.path.exists(path) else 0o666 & ~mask
+    mode = os.stat(path).st_mode & 0o7777 if os.path.exists(path) else 0o666 & ~mask
     descriptor, temporary = tempfile.mkstemp(dir=os.path.dirname(path) or ".")
     try:
         with open(descriptor, "wb") as file:

@@ -628,7 +628,7 @@ class MixedPrecisionLossScaleOptimizer(_BaseLossScaleOptimizer):
         return _step.GraphForm(update_first=True, name=name or self.get_name())
 
     def _tflsc_inner_name(self, name: str | None, scaler: _scaler.Scaler) -> str | None:
-        if scaler.applies_all:
+        if scaler.applies_all and not _observers.records_of(self, _scaler.unwrap(scaler.subject)):
             return name
         # The same string in each replica, or it would become one value per replica.
         return sys.intern(f"{name or self.get_name()}-wrapped")
