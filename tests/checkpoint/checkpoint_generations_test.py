@@ -257,7 +257,3 @@ class WriterTest(tf.test.TestCase):
             with self.assertRaisesRegex(SystemExit, "run it under TensorFlow"):
                 data.main([self.get_temp_dir()])
         self.assertEqual([], os.listdir(self.get_temp_dir()))
-
-
-if __name__ == "__main__":
-    tf.test.main()

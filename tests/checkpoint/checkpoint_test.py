@@ -974,7 +974,3 @@ class WriterTest(CheckpointTestCase):
             with self.subTest(path[len(DATA) :]):
                 state = checkpoint.read(folder + path[len(DATA) :])
                 self.assertEqual((512.0, 2, None, layout, key), tuple(state))
-
-
-if __name__ == "__main__":
-    tf.test.main()

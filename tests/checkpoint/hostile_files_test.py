@@ -368,7 +368,3 @@ class HostileTest(absltest.TestCase):
         if h5py.version.hdf5_version_tuple < (1, 10, 5):
             self.skipTest("HDF5 of before 2019 crashes on one in 1,000, as SECURITY.md says")
         self.fuzz(500)
-
-
-if __name__ == "__main__":
-    absltest.main()

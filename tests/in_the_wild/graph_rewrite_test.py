@@ -2,7 +2,7 @@
 
 import numpy as np
 import tensorflow as tf
-from absl.testing import absltest, parameterized
+from absl.testing import parameterized
 
 from tests import modes
 from tf_lossscale_compat.train import experimental
@@ -46,7 +46,3 @@ class SideEffectTest(parameterized.TestCase):
         np.testing.assert_allclose(history, [0.5, -1.25, -2.1255, -np.inf], rtol=1e-6)
         if original() is not None:
             self.assertEqual(history, train(original()))
-
-
-if __name__ == "__main__":
-    absltest.main()

@@ -2,7 +2,6 @@
 
 import numpy as np
 import tensorflow as tf
-from absl.testing import absltest
 
 from tests import keras_homes, modes, originals
 from tf_lossscale_compat.keras import mixed_precision
@@ -255,7 +254,3 @@ class KerasHabitsTest(modes.EagerTestCase):
             self.skipTest("this Keras has none")
         self.assertIsInstance(make(home, False, home.SGD(0.125)), own)
         self.assertNotIsInstance(home.SGD(0.125), own)
-
-
-if __name__ == "__main__":
-    absltest.main()

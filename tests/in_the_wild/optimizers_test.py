@@ -8,7 +8,7 @@ import re
 
 import numpy as np
 import tensorflow as tf
-from absl.testing import absltest, parameterized
+from absl.testing import parameterized
 
 from tests import crossed, modes, originals
 from tf_lossscale_compat.contrib import mixed_precision as contrib
@@ -211,7 +211,3 @@ class HabitsTest(parameterized.TestCase):
             self.assertEqual(sorted(ours_then), sorted(theirs_then))
             for name, value in ours_then.items():
                 np.testing.assert_array_equal(value, theirs_then[name], name)
-
-
-if __name__ == "__main__":
-    absltest.main()

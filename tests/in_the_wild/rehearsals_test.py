@@ -11,7 +11,7 @@ import pathlib
 import numpy as np
 import pytest
 import tensorflow as tf
-from absl.testing import absltest, parameterized
+from absl.testing import parameterized
 
 from tests import keras_homes, modes, originals
 from tests.data import record_rehearsals
@@ -191,7 +191,3 @@ class KerasRehearsalTest(modes.EagerTestCase):
             np.testing.assert_array_equal(ours[decided], record[decided], decided)
         skipped = np.diff(record["loss_scale"], prepend=rehearsal_keras.INITIAL_SCALE) < 0
         np.testing.assert_array_equal(ours["iterations"], np.cumsum(~skipped))
-
-
-if __name__ == "__main__":
-    absltest.main()

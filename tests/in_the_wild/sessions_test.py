@@ -8,7 +8,7 @@ import tempfile
 
 import numpy as np
 import tensorflow as tf
-from absl.testing import absltest, parameterized
+from absl.testing import parameterized
 
 from tests import originals
 from tf_lossscale_compat.contrib import mixed_precision as contrib
@@ -170,7 +170,3 @@ class EstimatorTest(FolderTestCase):
             again, original_weight = train(original)
             self.assertEqual(weight, original_weight)
             self.assertEqual(len(history), len(again))
-
-
-if __name__ == "__main__":
-    absltest.main()

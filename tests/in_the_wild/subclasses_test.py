@@ -8,7 +8,7 @@ from unittest import mock
 
 import numpy as np
 import tensorflow as tf
-from absl.testing import absltest, parameterized
+from absl.testing import parameterized
 
 from tests import modes, originals
 from tf_lossscale_compat.contrib import mixed_precision as contrib
@@ -520,7 +520,3 @@ class LossScaleTest(CaseTest):
             return Clipping(optimizer), [optimizer._loss_scale()]
 
         self.check(make, EXPERIMENTAL)
-
-
-if __name__ == "__main__":
-    absltest.main()

@@ -219,7 +219,3 @@ class AggregationTest(modes.EagerTestCase):
             for copy in strategy.experimental_local_results(variable):
                 self.assertEqual(copy.numpy(), expected)
             self.assertEqual(float(opt.loss_scale), 4.0)
-
-
-if __name__ == "__main__":
-    absltest.main()

@@ -4,7 +4,7 @@ import json
 import pathlib
 
 import tensorflow as tf
-from absl.testing import absltest, parameterized
+from absl.testing import parameterized
 
 from tests import keras_homes, modes
 from tf_lossscale_compat.keras import mixed_precision
@@ -59,7 +59,3 @@ class ConfigsTest(modes.EagerTestCase):
             opt = public.from_config(CONFIGS[name])
             self.assertIsInstance(opt, public)
             self.check(opt, name)
-
-
-if __name__ == "__main__":
-    absltest.main()

@@ -96,7 +96,3 @@ class MixedPrecisionModelTest(modes.EagerTestCase):
         self.assertEqual(gradient.dtype, tf.float16)
         np.testing.assert_array_equal(gradient.numpy(), np.full([BATCH, 1], 8 / BATCH))
         self.assertEqual(number(home.numpy(layer.gain)), 0)
-
-
-if __name__ == "__main__":
-    absltest.main()

@@ -8,7 +8,6 @@ import tempfile
 
 import numpy as np
 import tensorflow as tf
-from absl.testing import absltest
 
 from tests import keras_homes, modes, replicas
 from tests.keras_homes import number
@@ -275,7 +274,3 @@ class ConfigTest(modes.EagerTestCase):
         weight = home.variable(5.0)
         minimize(again, home, lambda value: value, weight)
         self.assertEqual((number(weight), number(again.dynamic_counter)), (3.0, 1))
-
-
-if __name__ == "__main__":
-    absltest.main()

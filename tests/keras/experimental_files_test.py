@@ -64,7 +64,3 @@ class ExperimentalFilesTest(modes.EagerTestCase):
         model = home.keras.models.load_model(str(FOLDER / "saved_model"))
         opt = Stable.from_config(model.optimizer.get_config())
         self.assertEqual((opt.initial_scale, opt.dynamic_growth_steps), (256.0, 4))
-
-
-if __name__ == "__main__":
-    absltest.main()

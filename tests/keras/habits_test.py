@@ -2,7 +2,6 @@
 
 import numpy as np
 import tensorflow as tf
-from absl.testing import absltest
 
 from tests import keras_homes, modes
 from tests.keras_homes import number
@@ -78,7 +77,3 @@ class HabitsTest(modes.EagerTestCase):
             self.assertEqual(session.run(opt.loss_scale), 2.0**15)
             fixed = Older(home.SGD(1.0), 8.0)
             self.assertEqual(session.run({"scale": fixed.loss_scale}), {"scale": 8.0})
-
-
-if __name__ == "__main__":
-    absltest.main()

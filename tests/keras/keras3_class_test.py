@@ -4,7 +4,6 @@ import copy
 
 import numpy as np
 import tensorflow as tf
-from absl.testing import absltest
 
 import tf_lossscale_compat
 from tests import keras_homes, modes
@@ -147,7 +146,3 @@ class Keras3ClassTest(modes.EagerTestCase):
         if which == "ours":  # No stateless_apply works on TensorFlow, nor the inner optimizer's.
             self.assertRegex(str(raised.exception), r"Call apply\(grads, .*tf.function[^;]*\.$")
             self.assertEqual((array(opt.dynamic_scale), array(variable)), (2.0**15, 1.0))
-
-
-if __name__ == "__main__":
-    absltest.main()

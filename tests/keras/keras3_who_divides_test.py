@@ -5,7 +5,6 @@ from unittest import mock
 
 import numpy as np
 import tensorflow as tf
-from absl.testing import absltest
 
 from tests import keras_homes, modes, replicas
 from tf_lossscale_compat.keras import mixed_precision
@@ -487,7 +486,3 @@ class DivisionTest(modes.EagerTestCase):
         ours, theirs = both(home, mode, train)
         self.assertEqual(ours[:2], theirs[:2])
         self.assertAllEqual(ours[2], theirs[2])
-
-
-if __name__ == "__main__":
-    absltest.main()

@@ -292,7 +292,3 @@ class KerasCallbackTest(modes.EagerTestCase):
     def test_errors(self, arguments, error, message):
         with self.assertRaisesRegex(error, message):
             LossScaleCallback(**arguments)
-
-
-if __name__ == "__main__":
-    tf.test.main()

@@ -637,7 +637,3 @@ class OwnerTest(_Base):
             for kind in (_ownership.V1, _ownership.KERAS):
                 with self.assertRaisesRegex(ValueError, "Keras one"):
                     _ownership.claim(kind, policy)
-
-
-if __name__ == "__main__":
-    tf.test.main()

@@ -226,7 +226,3 @@ class Keras3OwnTest(tf.test.TestCase, parameterized.TestCase):
             weights = [training.copies(each) for each in training.model.trainable_variables]
             finite[make] = bool(np.all(np.isfinite(flat(weights))))
         self.assertEqual(finite, {homes[0].own(): False, dynamic: True})
-
-
-if __name__ == "__main__":
-    tf.test.main()

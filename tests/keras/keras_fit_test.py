@@ -339,7 +339,3 @@ class AgainstKerasTest(_Base):
                 self.assertEqual(theirs.pop("iterations"), 0)
                 self.assertGreater(ours.pop("iterations"), 0)
             self.assertEqual(ours, theirs)
-
-
-if __name__ == "__main__":
-    tf.test.main()

@@ -7,7 +7,6 @@ import threading
 
 import numpy as np
 import tensorflow as tf
-from absl.testing import absltest
 
 import tf_lossscale_compat as package
 from tests import keras_homes, modes
@@ -365,7 +364,3 @@ class HyperparametersTest(modes.EagerTestCase):
         opt.exclude_from_weight_decay(var_list=[weight])
         opt.apply_gradients([(tf.constant(0.0), weight)], scaled=False)
         self.assertEqual(home.numpy(weight), 1.0)
-
-
-if __name__ == "__main__":
-    absltest.main()

@@ -476,7 +476,3 @@ class ConfigTest(_Base):
             for public in (Stable, Older):
                 with self.assertRaisesRegex(ValueError, message):
                     self._from(home, public, config)
-
-
-if __name__ == "__main__":
-    tf.test.main()

@@ -6,7 +6,6 @@ from unittest import mock
 
 import numpy as np
 import tensorflow as tf
-from absl.testing import absltest
 
 import tf_lossscale_compat
 from tests import keras_homes, modes
@@ -811,7 +810,3 @@ class BadInputTest(modes.EagerTestCase):
 def _own(home):
     """Arguments for that Keras' own loss-scale optimizer."""
     return (home.SGD(1.0), "dynamic") if keras_homes.VERSION < (2, 4) else (home.SGD(1.0),)
-
-
-if __name__ == "__main__":
-    absltest.main()

@@ -7,7 +7,6 @@ import types
 from unittest import mock
 
 import tensorflow as tf
-from absl.testing import absltest
 
 from tests import keras_homes, modes
 from tf_lossscale_compat.keras import _families, mixed_precision
@@ -84,7 +83,3 @@ class ClassesTest(modes.EagerTestCase):
         """As a folder of that name is where a program starts and no Keras is installed."""
         with mock.patch.dict(sys.modules, keras=types.ModuleType("keras")):
             _families.register(Stable, Older)
-
-
-if __name__ == "__main__":
-    absltest.main()

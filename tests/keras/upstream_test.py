@@ -28,7 +28,3 @@ class UpstreamTest(absltest.TestCase):
             rows = re.findall(r"^\| (`.*?) \| ", section, re.MULTILINE)
             names = re.findall(r"`(\w+)`", " ".join(rows))
             self.assertLen(names, len(set(names)), section[:60])
-
-
-if __name__ == "__main__":
-    absltest.main()

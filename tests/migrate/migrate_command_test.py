@@ -582,7 +582,3 @@ class TargetsTest(parameterized.TestCase):
         imported = {"tf_lossscale_compat": importlib.import_module("tf_lossscale_compat")}
         exec(f"import {module}", imported)
         self.assertIs(eval(new, imported), found)
-
-
-if __name__ == "__main__":
-    absltest.main()

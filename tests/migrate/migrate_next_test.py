@@ -269,7 +269,3 @@ class TableTest(absltest.TestCase):
                 self.assertFalse(_next._TENSORFLOW_1.match(f"{part}.{name}"), f"{part}.{name}")
         found = [name for name in dir(tf.compat.v1) if _next._TENSORFLOW_1.match(name)]
         self.assertGreater(len(found), 40)
-
-
-if __name__ == "__main__":
-    absltest.main()

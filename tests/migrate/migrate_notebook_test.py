@@ -4,7 +4,7 @@ import json
 import time
 
 import pytest
-from absl.testing import absltest, parameterized
+from absl.testing import parameterized
 
 pytest.importorskip("libcst", reason="the migration tool needs LibCST (Python 3.9 or newer)")
 
@@ -247,7 +247,3 @@ class NotebookTest(parameterized.TestCase):
         self.assertTrue(_notebook.is_notebook(json.dumps(notebook())))
         for text in ("{}", "{'cells': 1}", "import os", "", '{"a": 1}', "{1, 2}"):
             self.assertFalse(_notebook.is_notebook(text), text)
-
-
-if __name__ == "__main__":
-    absltest.main()

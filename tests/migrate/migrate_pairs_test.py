@@ -176,7 +176,3 @@ class OneSourceTest(absltest.TestCase):
             state = name.split()[-1]
             state = {"moves": "moved", "unknown": "open"}.get(state, state)
             self.assertEqual(made, {("keras", state)}, name)
-
-
-if __name__ == "__main__":
-    absltest.main()

@@ -141,7 +141,3 @@ class UpgradeTest(absltest.TestCase):
         loss, scale = results[2]
         self.assertLess(loss, 1e-3)
         self.assertBetween(scale, 2.0**110, 2.0**127)
-
-
-if __name__ == "__main__":
-    absltest.main()

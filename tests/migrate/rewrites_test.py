@@ -11,7 +11,7 @@ import sys
 from unittest import mock
 
 import pytest
-from absl.testing import absltest, parameterized
+from absl.testing import parameterized
 
 pytest.importorskip("libcst", reason="the migration tool needs LibCST (Python 3.9 or newer)")
 
@@ -201,7 +201,3 @@ class WarningsTest(RewriteTestCase):
         lines = "if tf2:\n    x = 1\nif steps < 0: raise ValueError\n"
         lines += "if tf2:\n    def f(): raise ValueError\n"
         self.assertEmpty(self.findings(f"x = {CONTRIB}.FixedLossScaleManager(8)\n{lines}"))
-
-
-if __name__ == "__main__":
-    absltest.main()

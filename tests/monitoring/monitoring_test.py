@@ -565,7 +565,3 @@ class HookTest(Absl, parameterized.TestCase, tf.test.TestCase):
         with mock.patch.object(tf1.train, "NanTensorHook", lambda _: tf1.train.SessionRunHook()):
             trainer.train(input_fn)
         self.assertEqual(event_files.points(self.folder), of_manager(GRADIENTS))
-
-
-if __name__ == "__main__":
-    tf.test.main()

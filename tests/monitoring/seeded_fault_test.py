@@ -196,7 +196,3 @@ class SessionTest(tf.test.TestCase):
     def test_in_the_backward_pass(self):
         self.assertRegex(self._found("backward", 32768.0), r"gradients/fault/\S+ : Tensor had Inf")
         self.assertIsNone(self._found("backward", 16384.0))
-
-
-if __name__ == "__main__":
-    tf.test.main()

@@ -1063,7 +1063,3 @@ class DistributedTest(modes.EagerTestCase):
         with self.assertRaisesRegex(ValueError, "StepRecord.*under strategy.scope"):
             replicas.run(strategy, lambda: opt.apply_gradients([(tf.constant(1.0), weight)]))
         self.assertEqual(float(weight.numpy()), 1.0)
-
-
-if __name__ == "__main__":
-    tf.test.main()

@@ -8,7 +8,7 @@ import inspect
 import pathlib
 
 import tensorflow as tf
-from absl.testing import absltest, parameterized
+from absl.testing import parameterized
 
 import tf_lossscale_compat
 from tests.repo.public_api_test import MODULES, PACKAGE
@@ -96,7 +96,3 @@ class AnnotationsTest(parameterized.TestCase):
             found = surface([type(wrapped)])
             self.assertTrue([name for name in found if name.endswith(".apply_gradients")])
             self.assertEqual({name: lacks(f) for name, f in found.items() if lacks(f)}, {})
-
-
-if __name__ == "__main__":
-    absltest.main()

@@ -39,7 +39,3 @@ class ArchitectureTest(absltest.TestCase):
         ]
         for name in names:
             self.assertTrue([path for path in files if path.endswith(f"/{name}")], name)
-
-
-if __name__ == "__main__":
-    absltest.main()

@@ -147,7 +147,3 @@ class TroubleshootingTest(absltest.TestCase):
             message = re.match(r"\| `([^`]+)` \|", row).group(1)
             with self.subTest(message):
                 self.assertTrue(any(message in text for text in said), "no such message")
-
-
-if __name__ == "__main__":
-    absltest.main()

@@ -7,7 +7,7 @@ import re
 
 import pytest
 import tensorflow as tf
-from absl.testing import absltest, parameterized
+from absl.testing import parameterized
 
 from tests import forks, processes
 
@@ -108,7 +108,3 @@ class LegacyKerasTest(_Base):
             self.skipTest("tf_keras is not installed")
         (row,) = [row for row in TABLE if row[0] == "keras_train_step.py"]
         self.check(run(EXAMPLES / row[0], *row[1], TF_USE_LEGACY_KERAS="1"), *row[1:])
-
-
-if __name__ == "__main__":
-    absltest.main()

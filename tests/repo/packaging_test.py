@@ -8,7 +8,7 @@ import pathlib
 import re
 import sys
 
-from absl.testing import absltest, parameterized
+from absl.testing import parameterized
 
 import tf_lossscale_compat
 from tests import forks, processes
@@ -166,7 +166,3 @@ class FilesTest(parameterized.TestCase):
             re.search(r'^ +version = "(.+)"', bazel, re.MULTILINE).group(1),
         ]
         self.assertEqual(found, [tf_lossscale_compat.__version__] * 2)
-
-
-if __name__ == "__main__":
-    absltest.main()

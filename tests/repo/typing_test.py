@@ -19,7 +19,7 @@ import sys
 import tempfile
 import unittest
 
-from absl.testing import absltest, parameterized
+from absl.testing import parameterized
 
 try:
     from importlib import metadata
@@ -178,7 +178,3 @@ class TypingTest(parameterized.TestCase):
         missed = sorted(set(marked) - {line for line, _, _ in found})
         problems += [f"{name}:{line}: nothing found" for line in missed]
         self.assertEmpty(problems, "\n" + "\n".join(problems))
-
-
-if __name__ == "__main__":
-    absltest.main()

@@ -80,7 +80,3 @@ class CheckpointTest(tf.test.TestCase):
             for scale in (64.0, 32.0):
                 fresh.update([tf.constant(NAN)])
                 self.assertEqual(fresh().numpy(), scale)
-
-
-if __name__ == "__main__":
-    tf.test.main()

@@ -2,7 +2,7 @@
 
 import numpy as np
 import tensorflow as tf
-from absl.testing import absltest, parameterized
+from absl.testing import parameterized
 
 from tests import modes
 from tf_lossscale_compat.train import experimental
@@ -104,7 +104,3 @@ class AsNumberTest(parameterized.TestCase):
         self.assertNotEqual(one, other)
         self.assertNotEqual(one, 8.0)
         self.assertTrue(one)
-
-
-if __name__ == "__main__":
-    absltest.main()

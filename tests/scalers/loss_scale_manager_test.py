@@ -612,7 +612,3 @@ class BadInputTest(tf.test.TestCase, parameterized.TestCase):
             with self.assertRaises((TypeError, ValueError)):
                 manager.update_loss_scale(flag)
             self.assertEqual([v.numpy() for v in manager.variables()], [8.0, 0, 0])
-
-
-if __name__ == "__main__":
-    tf.test.main()

@@ -834,7 +834,3 @@ class GetTest(parameterized.TestCase, tf.test.TestCase):
     def test_serialize_of_no_loss_scale_raises_a_value_error(self, value):
         with self.assertRaises(ValueError):
             lib.serialize(value)
-
-
-if __name__ == "__main__":
-    tf.test.main()

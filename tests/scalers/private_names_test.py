@@ -7,7 +7,7 @@ import ast
 import pathlib
 
 import tensorflow as tf
-from absl.testing import absltest, parameterized
+from absl.testing import parameterized
 
 from tests import keras_homes
 from tf_lossscale_compat import loss_scale
@@ -229,7 +229,3 @@ class PrivateNamesTest(parameterized.TestCase):
             self.assertFalse(delegates)
         elif keras_homes.VERSION >= (2, 4):
             self.assertTrue(delegates, "the class that hands checkpoints on has another name")
-
-
-if __name__ == "__main__":
-    absltest.main()

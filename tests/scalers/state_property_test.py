@@ -243,7 +243,3 @@ class StatePropertyTest(parameterized.TestCase, tf.test.TestCase):
             copies = replicas.copies(built.strategy, variable)
             wanted = built.count if "mirrored" in name or "merge" in name else 1
             self.assertLen({id(copy) for copy in copies}, wanted)
-
-
-if __name__ == "__main__":
-    tf.test.main()

@@ -147,7 +147,3 @@ class TensorArgumentsTest(parameterized.TestCase, tf.test.TestCase):
                 else:
                     with self.assertRaisesRegex(NotImplementedError, "of tensors has no config"):
                         loss_scale.get_config()
-
-
-if __name__ == "__main__":
-    tf.test.main()

@@ -212,7 +212,3 @@ class UpdateRuleTest(parameterized.TestCase, tf.test.TestCase):
             self.assertIn("Select", {kind.replace("V2", "") for kind in kinds})
             self.assertFalse(kinds & {"If", "StatelessIf", "Switch", "Merge", "Case", "While"})
             self.assertEmpty([op for op in graph.get_operations() if op.op_def.is_stateful])
-
-
-if __name__ == "__main__":
-    tf.test.main()

@@ -58,7 +58,3 @@ class BenchmarksTest(absltest.TestCase):
         with contextlib.redirect_stdout(io.StringIO()) as output:
             frames.main([])
         self.assertRegex(output.getvalue(), r"(?m)^ *\d+ contrib apply_gradients$")
-
-
-if __name__ == "__main__":
-    absltest.main()

@@ -260,7 +260,3 @@ class ImportsTest(absltest.TestCase):
         self.assertIn("tf_lossscale_compat.checkpoint", modules)
         for module in modules:
             self.assertNotRegex(module, r"(^|\.)((tf_)?keras|h5py)(\.|$)")
-
-
-if __name__ == "__main__":
-    absltest.main()

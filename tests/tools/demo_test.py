@@ -266,7 +266,3 @@ class CommandTest(absltest.TestCase):
         self.assertStartsWith(
             following, "Next: tf-lossscale demo --logdir logs && tf-lossscale plot"
         )
-
-
-if __name__ == "__main__":
-    absltest.main()

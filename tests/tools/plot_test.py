@@ -13,7 +13,7 @@ from unittest import mock
 
 import pytest
 import tensorflow as tf
-from absl.testing import absltest, parameterized
+from absl.testing import parameterized
 
 from tests import modes
 from tf_lossscale_compat._tools import cli, demo, plot
@@ -391,7 +391,3 @@ class DemoLogsTest(FolderTest):
         points = read[self.path("float16 DynamicLossScale")]
         expected = list(zip(steps, [*range(1, 18), 0, 0, 0]))
         self.assertEqual(expected, points[CONSECUTIVE])
-
-
-if __name__ == "__main__":
-    absltest.main()

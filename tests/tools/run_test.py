@@ -269,7 +269,3 @@ class ArgumentsTest(RunTestCase):
         code, out, err = self.call("--help")
         self.assertEqual((0, ""), (code, err))
         self.assertIn("SCRIPT ...", out)
-
-
-if __name__ == "__main__":
-    absltest.main()

@@ -8,7 +8,7 @@ import sys
 import tempfile
 
 import pytest
-from absl.testing import absltest, parameterized
+from absl.testing import parameterized
 
 from tests import processes
 
@@ -151,7 +151,3 @@ class HookTest(WithoutTensorFlowTestCase):
         self.assertEqual(self.python(*COMMAND, *arguments, "b.py")[:2], (0, ""))
         code, out, _ = self.python(*COMMAND, *arguments, "a.py", "b.py")
         self.assertEqual((code, out), (1, "would rewrite a.py\n"))
-
-
-if __name__ == "__main__":
-    absltest.main()
