@@ -103,7 +103,7 @@ class KerasCallbackTest(modes.EagerTestCase):
         # One is told of, the other within the minute.
         self.assertLen([text for text in self.messages if "1 more step skipped" in text], 2)
 
-    @parameterized.parameters(*KERASES)
+    @parameterized.product(home=KERASES)
     def test_a_stuck_run_ends(self, home):
         model, record = self.compiled(home)
         callback = LossScaleCallback(record, every_n_steps=2, max_consecutive_skips=3)
@@ -111,7 +111,7 @@ class KerasCallbackTest(modes.EagerTestCase):
             self.fit(model, callback, batches=[1.0, 1.0] + [np.nan] * 20)
         self.assertEqual(home.numpy(record._finite_steps), 2)
 
-    @parameterized.parameters(*KERASES)
+    @parameterized.product(home=KERASES)
     def test_goes_on_after_a_restart(self, home):
         if not tf.executing_eagerly():
             self.skipTest("a hook's test does this with sessions")
@@ -128,7 +128,7 @@ class KerasCallbackTest(modes.EagerTestCase):
         skips = [text for text in self.messages if "more step" in text]
         self.assertLen(skips, 1)
 
-    @parameterized.parameters(*KERASES)
+    @parameterized.product(home=KERASES)
     def test_makes_a_record_or_finds_it(self, home):
         if not tf.executing_eagerly():
             self.skipTest("in Keras' graph mode the graph is there before any callback is asked")
@@ -144,7 +144,7 @@ class KerasCallbackTest(modes.EagerTestCase):
         self.assertEqual(history["skipped_steps"], [2])
         self.assertIs(again.record, callback.record)
 
-    @parameterized.parameters(*KERASES)
+    @parameterized.product(home=KERASES)
     def test_where_no_record_can_be_made(self, home):
         model, _ = self.compiled(home, home.SGD(0.0))
         with self.assertRaisesRegex(TypeError, "record must be given.*no loss-scale optimizer of"):
@@ -155,7 +155,7 @@ class KerasCallbackTest(modes.EagerTestCase):
         with self.assertRaisesRegex(ValueError, "record must be given, a StepRecord made before"):
             self.fit(model, LossScaleCallback())
 
-    @parameterized.parameters(*KERASES)
+    @parameterized.product(home=KERASES)
     def test_twice_with_one_callback_and_after_an_error(self, home):
         model, record = self.compiled(home)
         callback = LossScaleCallback(record, os.path.join(self.folder, "new", "one"), 1)
@@ -196,7 +196,7 @@ class KerasCallbackTest(modes.EagerTestCase):
         wanted = {"steps_per_execution": (0, 3, 6), "run_eagerly": (0, 2, 4, 6)}[name]
         self.assertEqual(event_files.points(self.folder), [ROWS[i] for i in wanted])
 
-    @parameterized.parameters(*KERASES)
+    @parameterized.product(home=KERASES)
     def test_says_that_it_sees_nothing(self, home):
         if not tf.executing_eagerly():
             self.skipTest("models have no train_step in Keras' graph mode")
@@ -205,7 +205,7 @@ class KerasCallbackTest(modes.EagerTestCase):
         self.fit(model, LossScaleCallback(another), LossScaleCallback(record), epochs=2)
         self.assertLen([text for text in self.messages if "seen no step" in text], 1)
 
-    @parameterized.parameters(*KERASES)
+    @parameterized.product(home=KERASES)
     def test_asks_for_the_logs_of_no_batch(self, home):
         """Or Keras would wait for the device after each step."""
         model, record = self.compiled(home)
@@ -229,7 +229,7 @@ class KerasCallbackTest(modes.EagerTestCase):
             self.fit(model, callback)
         self.assertEqual(set(kinds), {"EagerTensor"})
 
-    @parameterized.parameters(*KERASES)
+    @parameterized.product(home=KERASES)
     def test_subclasses_and_models_of_another_keras(self, home):
         class Mine(LossScaleCallback):
             ends = 0
@@ -251,7 +251,7 @@ class KerasCallbackTest(modes.EagerTestCase):
         self.assertEqual(self.fit(model, callback)["skipped_steps"], [1])
         self.assertIsInstance(callback, home.keras.callbacks.Callback)
 
-    @parameterized.parameters(*KERASES)
+    @parameterized.product(home=KERASES)
     def test_disabled_and_fixed(self, home):
         for keywords, scale in (({"enabled": False}, 1.0), ({"loss_scale": 4}, 4.0)):
             optimizer = LossScaleOptimizer(home.SGD(0.0), **keywords)
@@ -261,7 +261,7 @@ class KerasCallbackTest(modes.EagerTestCase):
             self.assertEqual((history["loss_scale"], history["skipped_steps"]), ([scale], [0]))
         self.assertNotIn("floor", event_files.read(self.folder))
 
-    @parameterized.parameters(*KERASES)
+    @parameterized.product(home=KERASES)
     def test_two_replicas(self, home):
         if keras_homes.VERSION < (2, 2):
             self.skipTest("fit there wants each replica a batch of its own")
