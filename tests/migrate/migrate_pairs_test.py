@@ -1,5 +1,6 @@
 """A wrapper and the checks for its class go together, over all files of one call."""
 
+import itertools
 import json
 
 from absl.testing import absltest, parameterized
@@ -76,17 +77,16 @@ class PairsTest(FolderTestCase):
     )
     def test_what_cannot_be_known_is_reported(self, makers, message):
         texts = {f"maker{number}": file(MAKERS[name]) for number, name in enumerate(makers)}
-        for name in (STABLE, EXPERIMENTAL):
-            for check in CHECKS:
-                before = file(check.format(name))
-                files, code, err = self.migrate(a_check=before, **texts)
-                with self.subTest(check):
-                    self.assertEqual(files["a_check"], before)
-                    self.assertEqual(code, 1)
-                    self.assertEqual(err.count("a_check.py:"), 1, err)
-                    self.assertIn(message, err)
-                    left = err.count("maker0.py:") + 1
-                    self.assertIn(f"{left} place{'s' * (left > 1)} left to a person", err)
+        for name, check in zip(itertools.cycle((STABLE, EXPERIMENTAL)), CHECKS):
+            before = file(check.format(name))
+            files, code, err = self.migrate(a_check=before, **texts)
+            with self.subTest(check):
+                self.assertEqual(files["a_check"], before)
+                self.assertEqual(code, 1)
+                self.assertEqual(err.count("a_check.py:"), 1, err)
+                self.assertIn(message, err)
+                left = err.count("maker0.py:") + 1
+                self.assertIn(f"{left} place{'s' * (left > 1)} left to a person", err)
 
     def test_an_imported_class_is_reported_at_its_import(self):
         before = (

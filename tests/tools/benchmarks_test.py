@@ -45,6 +45,7 @@ class BenchmarksTest(absltest.TestCase):
             for name, line in zip(CONTENDERS[1:], rows):
                 self.assertRegex(line, row.format(name))
 
+    @pytest.mark.slow
     def test_skipped_steps_around_adam(self):
         output, _ = run("--skipped", "--modes", "graph", "--optimizer", "adam")
         self.assertIn("| applied ms | applied overhead ms |", output)

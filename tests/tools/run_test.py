@@ -9,6 +9,7 @@ import sys
 import tempfile
 from unittest import mock
 
+import pytest
 from absl.testing import absltest, parameterized
 
 from tests import originals, processes
@@ -218,6 +219,7 @@ class ScriptTest(RunTestCase):
 
 
 class LayersTest(RunTestCase):
+    @pytest.mark.slow
     @absltest.skipIf(not _tf.at_least(2, 16), "tf.layers works without more")
     def test_what_tf_layers_needs_is_said(self):
         path = self.write(
