@@ -43,6 +43,8 @@ class StepTest(modes.EagerTestCase):
         minimize(opt, home, lambda value: value, weight)
         self.assertEqual(opt.get_slot_names(), ["momentum"])
         self.assertAllEqual(home.numpy(opt.get_slot(weight, "momentum")), [-1.0, -1.0])
+        added = opt.add_slot(weight, "more", "ones")
+        self.assertIs(opt.inner_optimizer.get_slot(weight, "more"), added)
 
     @keras_homes.each(("clipnorm", "clipvalue", "global_clipnorm"), kind=keras_homes.BEFORE_3)
     def test_clipping_changed_between_steps(self, home, name):

@@ -9,6 +9,7 @@ from unittest import mock
 import tensorflow as tf
 
 from tests import keras_homes, modes
+from tests.keras_homes import number
 from tf_lossscale_compat.keras import _families, mixed_precision
 
 Stable = mixed_precision.LossScaleOptimizer
@@ -46,6 +47,12 @@ class ClassesTest(modes.EagerTestCase):
         opt = Recursing(default().SGD(1.0))
         self.assertIs(type(opt), Recursing)
         self.assertEqual(opt.get_config()["noted"], "before")
+
+    @keras_homes.each()
+    def test_of_each_family_by_a_config_of_the_inner_optimizer(self, home):
+        opt = Stable(home.keras.optimizers.serialize(home.SGD(0.25)))
+        self.assertIsInstance(opt.inner_optimizer, home.SGD)
+        self.assertEqual(number(opt.learning_rate), 0.25)
 
     @keras_homes.each()
     def test_of_each_family(self, home):

@@ -14,7 +14,7 @@ CASES = {
     "rtruediv": (lambda x: 2.0 / x, 0.25),
     "lt": (lambda x: x < 8.5, True),
     "le": (lambda x: x <= 7.5, False),
-    "gt": (lambda x: 7.5 > x, False),
+    "gt": (lambda x: x > 7.5, True),
     "ge": (lambda x: x >= 8.0, True),
     "cast": (lambda x: tf.cast(x, tf.float16), 8.0),
     "convert": (tf.convert_to_tensor, 8.0),

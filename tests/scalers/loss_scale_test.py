@@ -251,6 +251,8 @@ class FixedLossScaleTest(parameterized.TestCase, tf.test.TestCase):
     def test_repr(self, mode):
         with modes.entered(mode):
             self.assertEqual(repr(FixedLossScale(128)), "FixedLossScale(128.0)")
+            manager = lsm.FixedLossScaleManager(8.0)
+            self.assertEqual(repr(lib.get(manager)), f"LossScale of {manager!r}")
             self.assertIn("skip_nonfinite=True", repr(FixedLossScale(8, skip_nonfinite=True)))
 
     def test_config(self):
