@@ -220,7 +220,8 @@ class ExponentialUpdateLossScaleManager(LossScaleManager):
     def _tflsc_update_from_flag(self, finite: Any) -> Any:
         periods: Any = (self._incr_every_n_steps, self._decr_every_n_nan_or_inf)
         arguments = [_scalar(ratio, tf.float32) for ratio in (self._incr_ratio, self._decr_ratio)]
-        if not all(map(_known, periods)):
+        # `is_tensor` takes 4 us for a number, as it asks a protocol.
+        if {*map(type, periods)} != {int} and any(map(tf.is_tensor, periods)):
             arguments += [_scalar(period, tf.int32) for period in periods]
             periods = None
         largest = _update_rule.max_scale_before_overflow(self._incr_ratio)
@@ -272,8 +273,7 @@ def _period(name: str, value: Any) -> Any:
 
 
 def _known(value: Any) -> bool:
-    # `is_tensor` takes 4 us for a number, as it asks a protocol.
-    return isinstance(value, (int, float)) or not tf.is_tensor(value)
+    return not tf.is_tensor(value)
 
 
 def _update_everywhere(manager: Any, finite: Any, variables: list[Any]) -> Any:
@@ -287,7 +287,7 @@ def _update_everywhere(manager: Any, finite: Any, variables: list[Any]) -> Any:
 
 def _scalar(value: Any, dtype: tf.DType) -> tf.Tensor:
     """Returns a ratio or period, which may be a tensor or variable, as a tensor of this dtype."""
-    if _known(value):
+    if isinstance(value, (int, float)) or not tf.is_tensor(value):
         return tf.constant(value, dtype)
     # A cast of a variable to its own dtype gives back the variable.
     return tf.cast(tf.convert_to_tensor(value), dtype)

@@ -307,7 +307,7 @@ class _BaseLossScaleOptimizer(_tf.Optimizer):
         """Takes a step; see `_step.take`. Errors say where the gradients were `given`."""
         grads = [grad for grad, _ in grads_and_vars]
         variables = [var for _, var in grads_and_vars]
-        if all(grad is None for grad in grads):
+        if not [grad for grad in grads if grad is not None]:
             names = [getattr(var, "name", var) for var in variables]
             raise ValueError(f"{given} has no gradient for any variable, got {names!r}.")
         if unscaling is not None:
@@ -572,6 +572,8 @@ class MixedPrecisionLossScaleOptimizer(_BaseLossScaleOptimizer):
         self, grads_and_vars: list[tuple[Any, Any]], global_step: Any, name: str | None
     ) -> Any:
         overrides = self._tflsc_overrides
+        if not overrides("_doing_dynamic_loss_scaling", "_distributed_apply"):  # As mostly.
+            return super()._tflsc_apply(grads_and_vars, global_step, name)
         if overrides("_doing_dynamic_loss_scaling") and not self._doing_dynamic_loss_scaling():
             return self._optimizer.apply_gradients(grads_and_vars, global_step, name)
         if overrides("_distributed_apply") and self._doing_dynamic_loss_scaling():
