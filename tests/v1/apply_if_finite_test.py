@@ -188,6 +188,9 @@ class ApplyIfFiniteTest(parameterized.TestCase, tf.test.TestCase):
             for bad in (8.0, "dynamic", None):
                 with self.assertRaisesRegex(TypeError, "loss_scale must be"):
                     apply(bad, [(sgd(), [(grad, var)])])
+            of_others = type("NPULossScaleOptimizer", (type(sgd()),), {})(1.0)  # A vendor's.
+            with self.assertRaisesRegex(ValueError, "has a loss scale of its own"):
+                apply(scale, [(of_others, [(grad, var)])])
             wrapped = contrib.LossScaleOptimizer(sgd(), contrib.FixedLossScaleManager(8.0))
             with self.assertRaisesRegex(ValueError, "has a loss scale of its own"):
                 apply(scale, [(sgd(), [(grad, var)]), (wrapped, [(grad, var)])])
