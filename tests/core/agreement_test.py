@@ -6,30 +6,25 @@ Horovod itself is not installed here: what is called a stand-in has its class st
 import functools
 import pickle
 import sys
-import time
 import types
 from unittest import mock
 
 import numpy as np
-import pytest
 import tensorflow as tf
 from absl.testing import parameterized
 
 import tf_lossscale_compat
-from tests import forks, keras_homes, modes
+from tests import keras_homes, modes
 from tests.v1_optimizers import Around, sgd
 from tf_lossscale_compat._core import _tf
 from tf_lossscale_compat.contrib import mixed_precision as contrib
 from tf_lossscale_compat.keras import mixed_precision
 from tf_lossscale_compat.train import experimental
 
-pytestmark = pytest.mark.xdist_group("processes")
-
 tf1 = tf.compat.v1
 Contrib = contrib.LossScaleOptimizer
 Mixed = experimental.MixedPrecisionLossScaleOptimizer
 PUBLIC = (mixed_precision.LossScaleOptimizer, mixed_precision.experimental.LossScaleOptimizer)
-LIMIT_SECONDS = 100
 
 
 class OwnManager(contrib.ExponentialUpdateLossScaleManager):
@@ -60,6 +55,26 @@ class Others:
         return tf.logical_and(finite, self.finite)
 
 
+def asking(others=()):
+    """Returns an `agree` that runs at each step, as one that asks does, and what it was asked.
+
+    Args:
+      others: what the other processes say at each step; nothing where they say the same.
+    """
+    asked = []
+
+    def ask(finite):
+        asked.append(bool(finite))
+        return np.bool_(finite and (not others or others[len(asked) - 1]))
+
+    def agree(finite):
+        agreed = tf.numpy_function(ask, [finite], tf.bool)
+        agreed.set_shape([])
+        return agreed
+
+    return agree, asked
+
+
 class V1Test(parameterized.TestCase):
     @parameterized.product(make=sorted(V1), mode_name=modes.ALL)
     def test_others_decide_too(self, make, mode_name):
@@ -84,14 +99,19 @@ class V1Test(parameterized.TestCase):
                 self.assertEqual(mode.value(weight), after)
                 self.assertEqual(mode.value(opt.variables()[0]), scale)
 
-    @parameterized.parameters(*V1)
-    def test_asked_once_per_step(self, make):
-        with modes.eager_mode():
-            weight, others = tf.Variable(0.0), Others(True)
-            opt = V1[make](sgd(), others)
-            for _ in range(3):
-                opt.apply_gradients([(tf.constant(1.0), weight), (None, tf.Variable(0.0))])
-            self.assertEqual(others.calls, 3)
+    @parameterized.product(make=sorted(V1), mode_name=("graph_v1", "graph_v2", "eager", "function"))
+    def test_asked_once_in_each_step(self, make, mode_name):
+        # Or the other processes would wait forever.
+        with modes.entered(mode_name) as mode:
+            weight, unused = tf1.Variable(0.0), tf1.Variable(0.0)
+            agree, asked = asking()
+            opt = V1[make](sgd(), agree)
+            step = mode.compile(
+                lambda grad: opt.apply_gradients([(grad, weight), (None, unused)]), modes.scalar()
+            )
+            for grad in (1.0, np.inf, 1.0):
+                step(grad)
+            self.assertEqual(asked, [True, False, True])
 
     def test_not_asked_where_every_step_is_applied(self):
         with modes.eager_mode():
@@ -148,26 +168,22 @@ def keras_optimizer(home, public, agree=None, **kwargs):
 class KerasTest(modes.EagerTestCase):
     @keras_homes.each(PUBLIC, ("eager", "function"))
     def test_others_decide_too(self, home, public, mode):
-        weight, others = home.variable(0.0), tf.Variable(True)
-        opt = keras_optimizer(home, public, lambda finite: tf.logical_and(finite, others))
+        weight = home.variable(0.0)
+        agree, asked = asking(others=(True, True, False, True, True))
+        opt = keras_optimizer(home, public, agree)
 
         def step(grad):
             opt.apply_gradients([(grad, weight)], scaled=False)
 
+        step(tf.constant(0.0))  # Makes the variables.
+        opt._loss_scale.good_steps.assign(0)
         if mode == "function":
-            step(tf.constant(0.0))  # Makes the variables.
             step = tf.function(step, autograph=False)
-            opt._loss_scale.good_steps.assign(0)
-        for grad, flag, after, scale in [
-            (1.0, True, -1.0, 8.0),
-            (1.0, False, -1.0, 4.0),
-            (np.inf, True, -1.0, 2.0),
-            (1.0, True, -2.0, 2.0),
-        ]:
-            others.assign(flag)
-            step(tf.constant(grad))
+        for grad, after, scale in ((1, -1, 8), (1, -1, 4), (np.inf, -1, 2), (1, -2, 2)):
+            step(tf.constant(float(grad)))
             self.assertEqual(home.numpy(weight), after)
             self.assertEqual(float(opt._loss_scale()), scale)
+        self.assertEqual(asked, [True, True, True, False, True])
 
     @keras_homes.each(PUBLIC)
     def test_copies_ask_too(self, home, public):
@@ -199,31 +215,6 @@ class KerasTest(modes.EagerTestCase):
     def test_no_function(self, home, public):
         with self.assertRaisesRegex(TypeError, "agree must be a function .* got 1"):
             keras_optimizer(home, public, 1)
-
-
-class ProcessesTest(parameterized.TestCase):
-    def test_two_processes(self):
-        # Which of the two sees an infinite gradient at each step.
-        faults = [(), (0,), (1,), (0, 1), (), ()]
-        deadline = time.monotonic() + LIMIT_SECONDS
-        results = []
-        with forks.Child("agreeing.py", *[str(int(0 in f)) for f in faults]) as one:
-            with forks.Child("agreeing.py", *[str(int(1 in f)) for f in faults]) as other:
-                while len(results) < 2:
-                    lines = [child.line(deadline) for child in (one, other)]
-                    if None in lines:
-                        self.fail(f"a process ended; {one.errors()}\n{other.errors()}")
-                    words = [line.split(" ", 1) for line in lines]
-                    if [word for word, _ in words] == ["flag", "flag"]:
-                        answer = str(int(all(value == "1" for _, value in words)))
-                        one.say(answer)
-                        other.say(answer)
-                    else:
-                        self.assertEqual([word for word, _ in words], ["done", "done"])
-                        results += [value for _, value in words]
-        self.assertEqual(results[0], results[1])
-        # Three steps of six are applied; the scale halves three times and doubles once.
-        self.assertEqual(results[0], "contrib -3.0 2.0 0; keras -3.0 2.0 0")
 
 
 # Horovod's class structure, without Horovod.

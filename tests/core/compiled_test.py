@@ -12,7 +12,6 @@ from absl.testing import parameterized
 
 from tests import modes, replicas
 from tf_lossscale_compat._core import _compiled, _gradients, _tf
-from tf_lossscale_compat.train.experimental import DynamicLossScale
 
 pytestmark = pytest.mark.usefixtures("kept_kernels")
 
@@ -115,19 +114,6 @@ class CompiledTest(parameterized.TestCase, tf.test.TestCase):
             function([tf.zeros([size])])
             function([tf.zeros([3 * _compiled.CAPACITY])])
         self.assertEqual(runs.count("traced"), 1)
-
-    def test_steps_of_changing_structure_leave_nothing_behind(self):
-        scale = DynamicLossScale(8.0, 10**6)
-        counts = []
-        for step in range(300):
-            grads = [tf.ones([1 + step % 50, 2])] * (1 + step % 3)
-            unscaled = _gradients.unscale(grads, 1.0 / scale())
-            self.assertAllEqual(unscaled[0][0], [0.125, 0.125])
-            scale.update(unscaled)
-            if step in (149, 299):
-                counts.append(_graphs())
-        self.assertEqual(counts[0], counts[1])
-        self.assertEqual(int(scale.good_steps.numpy()), 300)
 
     def test_runs_on_the_device_of_each_call(self):
         with tf.device("/cpu:1"):

@@ -22,54 +22,33 @@ def momentum():
 
 
 class V1Test(parameterized.TestCase):
-    @parameterized.product(which=BOTH, mode_name=(*modes.GRAPH, "eager", "function"))
-    def test_steps_are_those_of_the_wrapped_optimizer(self, which, mode_name):
+    @parameterized.product(
+        which=BOTH, mode_name=(*modes.GRAPH, "eager", "function"), minimizes=(False, True)
+    )
+    def test_steps_are_those_of_the_wrapped_optimizer(self, which, mode_name, minimizes):
         with modes.entered(mode_name) as mode:
-            weights, state = [], []
-            for wrapped in (True, False):
-                opt = momentum()
-                if wrapped:
-                    opt, policy = make(which, enabled=False)
-                    state = [policy.current_loss_scale]
-                weights.append(tf1.Variable([[1.0], [2.0]]))
-                self.steps(mode, opt, weights[-1])
+            wrapped, policy = make(which, enabled=False)
+            weights = [tf1.Variable([[1.0], [2.0]]) for _ in range(2)]
+            for opt, weight in zip((wrapped, momentum()), weights):
+                self.steps(mode, opt, weight, minimizes)
             got, wanted = mode.value(weights)
             np.testing.assert_array_equal(got, wanted)
             self.assertTrue(np.isnan(got).any())
-            self.assertEqual(mode.value(state), [8.0])
+            self.assertEqual(mode.value(policy.current_loss_scale), 8.0)
 
-    def steps(self, mode, opt, weight):
-        def step(factor):
-            def loss():
-                rows = tf.gather(weight, [0, 0, 1])
-                return tf.reduce_sum(rows * rows) * factor
-
-            pairs = opt.compute_gradients(loss_of(loss), var_list=[weight])
+    def steps(self, mode, opt, weight, minimizes):
+        def step(row, factor):
+            loss = loss_of(lambda: factor * tf.reduce_sum(tf.gather(weight, [row, row]) ** 2))
+            if minimizes:
+                return opt.minimize(loss, var_list=[weight])
+            pairs = opt.compute_gradients(loss, var_list=[weight])
             self.assertIsInstance(pairs[0][0], tf.IndexedSlices)
             return opt.apply_gradients(pairs)
 
-        step = mode.compile(step, modes.scalar())
-        for factor in (1.0, 0.5, np.nan):
-            step(factor)
-
-    @parameterized.product(which=BOTH, mode_name=(*modes.GRAPH, "eager", "function"))
-    def test_minimize_is_that_of_the_wrapped_optimizer(self, which, mode_name):
-        with modes.entered(mode_name) as mode:
-            opt, _ = make(which, enabled=False)
-            weights = [tf1.Variable([[1.0], [2.0]]) for _ in range(2)]
-            for each, weight in zip((opt, momentum()), weights):
-                self.minimize(mode, each, weight)
-            got, wanted = mode.value(weights)
-            np.testing.assert_array_equal(got, wanted)
-
-    def minimize(self, mode, opt, weight):
-        def step(row):
-            loss = loss_of(lambda: tf.reduce_sum(tf.gather(weight, [row]) ** 2))
-            return opt.minimize(loss, var_list=[weight])
-
-        step = mode.compile(step, modes.scalar(tf.int32))
-        for row in (0, 1, 1):  # Momentum leaves rows alone that a sparse gradient has none for.
-            step(row)
+        step = mode.compile(step, modes.scalar(tf.int32), modes.scalar())
+        # Momentum leaves rows alone that a sparse gradient has none for.
+        for row, factor in ((0, 1.0), (1, 0.5), (1, np.nan)):
+            step(row, factor)
 
     @parameterized.parameters(*BOTH)
     def test_the_loss_scale_is_one(self, which):
