@@ -32,6 +32,10 @@ class OwnManager(contrib.ExponentialUpdateLossScaleManager):
         return super().update_loss_scale(finite_grads)
 
 
+def moving():
+    return experimental.DynamicLossScale(8, 2)
+
+
 def contrib_optimizer(opt, agree, manager=contrib.ExponentialUpdateLossScaleManager):
     manager = manager(8.0, 2, decr_every_n_nan_or_inf=1, decr_ratio=0.5)
     return Contrib(opt, manager, agree=agree)
@@ -40,7 +44,7 @@ def contrib_optimizer(opt, agree, manager=contrib.ExponentialUpdateLossScaleMana
 V1 = {
     "contrib": contrib_optimizer,
     "own_manager": lambda opt, agree: contrib_optimizer(opt, agree, OwnManager),
-    "mixed": lambda opt, agree: Mixed(opt, experimental.DynamicLossScale(8, 2), agree=agree),
+    "mixed": lambda opt, agree: Mixed(opt, moving(), agree=agree),
 }
 
 
@@ -160,9 +164,8 @@ def say_true(finite):
     return finite
 
 
-def keras_optimizer(home, public, agree=None, **kwargs):
-    loss_scale = experimental.DynamicLossScale(8, 2)
-    return public(home.SGD(1.0), loss_scale=loss_scale, agree=agree, **kwargs)
+def keras_optimizer(home, public, agree=None):
+    return public(home.SGD(1.0), loss_scale=moving(), agree=agree)
 
 
 class KerasTest(modes.EagerTestCase):
@@ -256,6 +259,14 @@ def distributed_keras(optimizer, backward_passes_per_step=1):
     return cls.from_config(optimizer.get_config())
 
 
+def horovods(home, public, outside, **options):
+    """An optimizer that Horovod's is in, or is outside of."""
+    inner = home.SGD(1.0, **options)
+    if outside:
+        return distributed_keras(public(inner, loss_scale=moving()))
+    return public(distributed_keras(inner), loss_scale=moving())
+
+
 class StandInTest(modes.EagerTestCase):
     """Against a stand-in for Horovod: its classes' structure and `allreduce`, in one process."""
 
@@ -328,7 +339,7 @@ class StandInTest(modes.EagerTestCase):
         opt.apply_gradients([(tf.constant(1.0), weight)])
         opt.apply_gradients([(tf.constant(np.inf), weight)])
         self.assertEqual((weight.numpy(), self.reduced), (-1.0, 0))
-        policy = experimental.DynamicLossScale(8, 2)
+        policy = moving()
         if make == "mixed":
             opt._loss_scale = policy
             opt.apply_gradients([(tf.constant(1.0), weight)])
@@ -340,24 +351,15 @@ class StandInTest(modes.EagerTestCase):
         V1[make](inner, others).apply_gradients([(tf.constant(1.0), tf.Variable(0.0))])
         self.assertEqual((others.calls, self.reduced), (1, 0))
 
-    @keras_homes.each(PUBLIC)
-    def test_keras_inside(self, home, public):
-        inner = distributed_keras(home.SGD(1.0))
-        if home.kind == "keras3":
-            with self.assertRaisesRegex(ValueError, "Horovod reduces no gradients of Keras 3"):
-                public(inner, loss_scale=experimental.DynamicLossScale(8, 2))
-            return
-        opt = public(inner, loss_scale=experimental.DynamicLossScale(8, 2))
-        weight = home.variable(0.0)
-        self.check_skips_with_the_others(
-            lambda: opt.minimize(lambda: weight * 1.0, [weight]), weight
-        )
+    @keras_homes.each(PUBLIC, (False, True), kind="keras3")
+    def test_keras_3_is_refused(self, home, public, outside):
+        with self.assertRaisesRegex(ValueError, "Horovod reduces no gradients of Keras 3"):
+            horovods(home, public, outside)
 
-    @keras_homes.each(PUBLIC, kind=keras_homes.BEFORE_3)
-    def test_keras_outside(self, home, public):
+    @keras_homes.each(PUBLIC, (False, True), kind=keras_homes.BEFORE_3)
+    def test_keras(self, home, public, outside):
         # Variables that Horovod leaves local have gradients that no other process sees.
-        scale = experimental.DynamicLossScale(8, 2)
-        opt, weight = distributed_keras(public(home.SGD(1.0), loss_scale=scale)), home.variable(0.0)
+        opt, weight = horovods(home, public, outside), home.variable(0.0)
         self.check_skips_with_the_others(
             lambda: opt.minimize(lambda: weight * 1.0, [weight]), weight
         )
@@ -370,9 +372,7 @@ class StandInTest(modes.EagerTestCase):
 
     @keras_homes.each(PUBLIC, kind=keras_homes.BEFORE_3)
     def test_keras_gradients_that_need_no_reduction(self, home, public):
-        scale = {"loss_scale": experimental.DynamicLossScale(8, 2)}
-        opt = public(distributed_keras(home.SGD(1.0)), **scale)
-        weight = home.variable(0.0)
+        opt, weight = horovods(home, public, False), home.variable(0.0)
         # Many steps begin so, to have the slots made.
         opt.apply_gradients([(tf.constant(0.0), weight), (None, home.variable(0.0))])
         self.size = 1
@@ -383,12 +383,7 @@ class StandInTest(modes.EagerTestCase):
     def test_keras_gradients_that_nobody_reduced(self, home, public, outside):
         if not _tf.at_least(2, 4):
             self.skipTest("there Horovod reduces as it applies")
-        scale = {"loss_scale": experimental.DynamicLossScale(8, 2)}
-        if outside:
-            opt = distributed_keras(public(home.SGD(1.0, momentum=0.5), **scale))
-        else:
-            opt = public(distributed_keras(home.SGD(1.0, momentum=0.5)), **scale)
-        weight = home.variable(0.0)
+        opt, weight = horovods(home, public, outside, momentum=0.5), home.variable(0.0)
         pairs = [(tf.constant(1.0), weight)]
         before = len(home.variables(opt.inner_optimizer))
         with self.assertRaisesRegex(ValueError, "has not reduced .*DistributedGradientTape"):
@@ -400,7 +395,7 @@ class StandInTest(modes.EagerTestCase):
 
     def test_apply_if_finite(self):
         opt = DistributedV1(sgd())
-        weight, loss_scale = tf.Variable(0.0), experimental.DynamicLossScale(8, 2)
+        weight, loss_scale = tf.Variable(0.0), moving()
         pairs = [(tf.constant(1.0), weight)]
         self.check_skips_with_the_others(
             lambda: tf_lossscale_compat.apply_if_finite(loss_scale, [(opt, pairs)]), weight
@@ -426,15 +421,8 @@ class StandInTest(modes.EagerTestCase):
             self.skipTest("there Horovod reduces as it applies")
         opt, weight = distributed_keras(home.SGD(1.0)), home.variable(0.0)
         with self.assertRaisesRegex(ValueError, "has not reduced"):
-            tf_lossscale_compat.apply_if_finite(
-                experimental.DynamicLossScale(8, 2), [(opt, [(tf.constant(1.0), weight)])]
-            )
+            tf_lossscale_compat.apply_if_finite(moving(), [(opt, [(tf.constant(1.0), weight)])])
         self.assertEqual(keras_homes.number(weight), 0.0)
-
-    @keras_homes.each(PUBLIC, kind="keras3")
-    def test_keras_3_outside(self, home, public):
-        with self.assertRaisesRegex(ValueError, "Horovod reduces no gradients of Keras 3"):
-            distributed_keras(keras_optimizer(home, public))
 
     @parameterized.parameters("contrib", "mixed")
     def test_v1_accumulation_inside_a_scale_that_moves(self, make):
@@ -448,7 +436,7 @@ class StandInTest(modes.EagerTestCase):
     def test_v1_scale_replaced_at_run_time(self, make):
         cls = {"contrib": Contrib, "mixed": Mixed}[make]
         inner = DistributedV1(sgd(), backward_passes_per_step=2)
-        opt, moves = cls(inner, 8.0), experimental.DynamicLossScale(8, 2)
+        opt, moves = cls(inner, 8.0), moving()
         before, manager = opt._tflsc_loss_scale_in_use, getattr(opt, "_loss_scale_manager", None)
         with self.assertRaisesRegex(ValueError, "backward_passes_per_step=2"):
             if make == "mixed":
@@ -460,18 +448,21 @@ class StandInTest(modes.EagerTestCase):
         Mixed(sgd(), moves)  # It has no owner.
 
     @keras_homes.each(PUBLIC, kind=keras_homes.BEFORE_3)
-    def test_keras_scale_replaced_at_run_time(self, home, public):
-        opt = public(distributed_keras(home.SGD(1.0), backward_passes_per_step=2), loss_scale=8.0)
+    def test_keras_accumulation_inside_a_scale_that_moves(self, home, public):
+        inner = distributed_keras(home.SGD(1.0), backward_passes_per_step=2)
+        with self.assertRaisesRegex(ValueError, "backward_passes_per_step=2 .*fixed loss scale"):
+            public(inner, loss_scale="dynamic")
+        opt = public(inner, loss_scale=8.0)
         before = opt._loss_scale
         with self.assertRaisesRegex(ValueError, "backward_passes_per_step=2"):
-            opt._loss_scale = experimental.DynamicLossScale(8, 2)
+            opt._loss_scale = moving()
         self.assertIs(opt._loss_scale, before)
 
     def test_process_sets(self):
         opts = [DistributedV1(sgd()) for _ in range(2)]
         for opt in opts:
             opt.process_set = object()
-        loss_scale = experimental.DynamicLossScale(8, 2)
+        loss_scale = moving()
         pairs = [(opt, [(tf.constant(1.0), tf.Variable(0.0))]) for opt in opts]
         with self.assertRaisesRegex(ValueError, "several process sets"):
             tf_lossscale_compat.apply_if_finite(loss_scale, pairs)
@@ -492,10 +483,3 @@ class StandInTest(modes.EagerTestCase):
             Mixed(opt, "dynamic")
         opt.opt = opt  # No end.
         Mixed(opt, "dynamic")
-
-    @keras_homes.each(PUBLIC, kind=keras_homes.BEFORE_3)
-    def test_keras_accumulation_inside_a_scale_that_moves(self, home, public):
-        inner = distributed_keras(home.SGD(1.0), backward_passes_per_step=2)
-        with self.assertRaisesRegex(ValueError, "backward_passes_per_step=2 .*fixed loss scale"):
-            public(inner, loss_scale="dynamic")
-        public(inner, loss_scale=8.0)

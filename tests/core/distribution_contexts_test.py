@@ -286,13 +286,21 @@ class ContextsTest(parameterized.TestCase, tf.test.TestCase):
                 self.assert_copies(variable, value)
 
     @parameterized.parameters(*PROGRAMS)
-    def test_update_loss_scale_in_cross_replica_context(self, name, mode):
+    def test_update_loss_scale_in_either_context(self, name, mode):
         self.enter(name, mode)
-        of_replicas, of_plain, of_constants = self.managers(), self.managers(), self.managers()
+        in_replica, of_replicas, of_plain, of_constants = [self.managers() for _ in range(4)]
+
+        def replica_step(finite):
+            finite = replicas.own(finite)
+            updates = [manager.update_loss_scale(finite) for manager, _ in in_replica]
+            if not tf.executing_eagerly():
+                with tf.control_dependencies([update for update in updates if update is not None]):
+                    return tf.identity(finite)
+            return finite
 
         def step(factors):
             finite = tf.math.is_finite(factors)
-            flags = self.each(replicas.own, finite)
+            flags = self.each(replica_step, finite)
             return [
                 [manager.update_loss_scale(flag) for manager, _ in managers]
                 for managers, flag in (
@@ -308,25 +316,10 @@ class ContextsTest(parameterized.TestCase, tf.test.TestCase):
             step(factors)
             flags.append(bool(np.all(np.isfinite(factors))))
             plain.append(bool(np.isfinite(factors[-1])))
+            self.assert_managers(in_replica, states(flags)[-1])
             self.assert_managers(of_replicas, states(flags)[-1])
             self.assert_managers(of_plain, states(plain)[-1])
             self.assert_managers(of_constants, states([False] * len(flags))[-1])
-
-    @parameterized.parameters(*PROGRAMS)
-    def test_update_loss_scale_in_replica_context_is_one_step(self, name, mode):
-        self.enter(name, mode)
-        managers = self.managers()
-
-        def replica_step(factors):
-            finite = tf.math.is_finite(replicas.own(factors))
-            updates = [manager.update_loss_scale(finite) for manager, _ in managers]
-            if not tf.executing_eagerly():
-                with tf.control_dependencies([update for update in updates if update is not None]):
-                    return tf.identity(finite)
-            return finite
-
-        for flags in self.steps(replica_step):
-            self.assert_managers(managers, states(flags)[-1])
 
     # apply_gradients of optimizers.
 

@@ -185,6 +185,11 @@ class ReferencesTest(parameterized.TestCase, tf.test.TestCase):
                 self.assertEqual(entered.value([first, second]), [wanted, wanted])
 
 
+def keras(loss_scale):
+    opt = tf.keras.optimizers.SGD(0.1)
+    return keras_mixed_precision.LossScaleOptimizer(opt, loss_scale=loss_scale)
+
+
 class OwnersTest(tf.test.TestCase):
     def test_a_fixed_scale_that_a_subclass_moves_is_not_shared(self):
         class Moving(FixedLossScale):
@@ -193,28 +198,22 @@ class OwnersTest(tf.test.TestCase):
                 return None, True
 
         with modes.eager_mode():
-            for cls, allowed in ((FixedLossScale, True), (Moving, False)):
-                scale = cls(4.0)
-                make = keras_mixed_precision.LossScaleOptimizer
-                make(tf.keras.optimizers.SGD(0.1), loss_scale=scale)
-                if allowed:
-                    make(tf.keras.optimizers.SGD(0.1), loss_scale=scale)
-                    continue
-                with self.assertRaisesRegex(ValueError, "drives another optimizer"):
-                    make(tf.keras.optimizers.SGD(0.1), loss_scale=scale)
+            scale = Moving(4.0)
+            keras(scale)
+            with self.assertRaisesRegex(ValueError, "drives another optimizer"):
+                keras(scale)
 
     def test_a_loss_scale_that_is_assigned_has_an_owner_too(self):
         with modes.eager_mode():
-            make = keras_mixed_precision.LossScaleOptimizer
             taken, free = DynamicLossScale(8.0), DynamicLossScale(8.0)
-            make(tf.keras.optimizers.SGD(0.1), loss_scale=taken)
+            keras(taken)
             opt = MixedPrecisionLossScaleOptimizer(sgd(), 4.0)
             with self.assertRaisesRegex(ValueError, "drives another optimizer, a Keras one"):
                 opt._loss_scale = taken
             self.assertEqual(float(opt._loss_scale()), 4.0)
             opt._loss_scale = free
             with self.assertRaisesRegex(ValueError, "drives another optimizer, a tf.compat.v1"):
-                make(tf.keras.optimizers.SGD(0.1), loss_scale=free)
+                keras(free)
             opt = contrib.LossScaleOptimizer(sgd(), 4.0)
             with self.assertRaisesRegex(ValueError, "drives another optimizer, a Keras one"):
                 opt._loss_scale_manager = taken
@@ -242,22 +241,13 @@ class OwnersTest(tf.test.TestCase):
             manager = Manager(8.0, 2, 1, 2.0, 0.5)
             contrib.LossScaleOptimizer(sgd(), manager).apply_gradients(pairs)
             self.assertEqual(float(manager.get_loss_scale()), 4.0)
-            for make in (
-                lambda scale: MixedPrecisionLossScaleOptimizer(sgd(), scale),
-                lambda scale: keras_mixed_precision.LossScaleOptimizer(
-                    tf.keras.optimizers.SGD(0.1), loss_scale=scale
-                ),
-            ):
+            for make in (lambda scale: MixedPrecisionLossScaleOptimizer(sgd(), scale), keras):
                 scale = Scale()
                 make(scale)
                 self.assertEqual((scale.manager, scale._claim), ("its own", 0))
                 with self.assertRaisesRegex(ValueError, "drives another optimizer"):
-                    keras_mixed_precision.LossScaleOptimizer(
-                        tf.keras.optimizers.SGD(0.1), loss_scale=scale
-                    )
-            keras_opt = keras_mixed_precision.LossScaleOptimizer(
-                tf.keras.optimizers.SGD(0.1), loss_scale=Scale()
-            )
+                    keras(scale)
+            keras_opt = keras(Scale())
             self.assertTrue(keras_opt.dynamic)
             keras_opt._loss_scale = Scale()
 
