@@ -39,28 +39,6 @@ class FinalizedGraphTest(parameterized.TestCase, tf.test.TestCase):
                 self.assertEqual(mode._session.run(scale), value)
                 mode._session.run(update)
 
-    @crossed.parameters(*CASES)
-    def test_where_the_step_is_first_built_under_control_dependencies_or_in_a_branch(
-        self, kind, name
-    ):
-        # As `update_ops` of batch normalization are, in every such network.
-        for within in ("dependencies", "branch"):
-            with self.subTest(within), modes.entered(name):
-                weight = tf1.Variable([1.0], name="weight")
-                manager = MANAGERS[kind]()
-                opt = LossScaleOptimizer(sgd(), manager)
-                if within == "dependencies":
-                    with tf.control_dependencies([weight.assign_add([1.0])]):
-                        train = opt.minimize(tf.reduce_sum(weight))
-                else:
-                    scale = tf.cond(weight[0] > 0.0, manager.get_loss_scale, lambda: 0.0)
-                    train = manager.update_loss_scale(scale > 0.0)
-                with tf1.train.MonitoredTrainingSession() as session:
-                    scales = [session.run([train, manager.get_loss_scale()])[1] for _ in range(3)]
-                    self.assertEqual(manager.get_loss_scale().graph, weight.graph)
-                    self.assertEqual(session.run(manager.get_loss_scale()), scales[-1])
-                self.assertEqual(scales[-1], 8.0 if kind == "fixed" else 16.0)
-
     @parameterized.parameters(
         *itertools.product(sorted(MANAGERS), modes.GRAPH, ("one_device", "mirrored_2", "central_3"))
     )
@@ -90,43 +68,30 @@ class FinalizedGraphTest(parameterized.TestCase, tf.test.TestCase):
                     scales.append(session.run(manager.get_loss_scale()))
             self.assertEqual(scales, [8.0] * 4 if kind == "fixed" else [4.0, 4.0, 2.0, 2.0])
 
-    @crossed.parameters(*CASES)
-    def test_first_called_in_a_branch(self, kind, name):
+    @crossed.product(
+        kind=sorted(MANAGERS), name=modes.GRAPH, where=("branch", "loop", "control dependency")
+    )
+    def test_first_called_within(self, kind, name, where):
+        # As in batch normalization's `update_ops`, on which the step of such networks depends.
         with modes.entered(name) as mode:
             manager = MANAGERS[kind]()
-            taken = tf1.placeholder(tf.bool, [])
-            inside = tf.cond(
-                taken,
-                lambda: manager.get_loss_scale() * 1.0,
-                lambda: manager.get_loss_scale() * 3.0,
-            )
-            outside = manager.get_loss_scale()
-            within = tf.cond(taken, manager.get_loss_scale, lambda: tf.constant(0.0))
-            self.assertEqual(mode.run(outside), 8.0)
-            for value, wanted in ((True, [8.0, 8.0, 8.0]), (False, [24.0, 8.0, 0.0])):
-                found = mode.run([inside, outside, within], {taken: value})
-                self.assertEqual(found, wanted)
-
-    @crossed.parameters(*CASES)
-    def test_first_called_in_a_loop(self, kind, name):
-        with modes.entered(name) as mode:
-            manager = MANAGERS[kind]()
-            total = tf1.while_loop(
-                lambda i, _: i < 3,
-                lambda i, total: (i + 1, total + manager.get_loss_scale()),
-                [tf.constant(0), tf.constant(0.0)],
-            )[1]
-            outside = manager.get_loss_scale()
-            self.assertEqual(mode.run([total, outside]), [24.0, 8.0])
-
-    @crossed.parameters(*CASES)
-    def test_first_called_under_a_control_dependency(self, kind, name):
-        with modes.entered(name) as mode:
-            manager = MANAGERS[kind]()
-            with tf.control_dependencies([tf1.placeholder(tf.float32, [])]):
-                manager.get_loss_scale()
-            outside = manager.get_loss_scale()
-            self.assertEqual(mode.run(outside), 8.0)  # Without a value for the placeholder.
+            read, taken = manager.get_loss_scale, tf1.placeholder(tf.bool, [])
+            if where == "branch":
+                inside = tf.cond(taken, lambda: read() * 1.0, lambda: read() * 3.0)
+            elif where == "loop":
+                _, inside = tf1.while_loop(
+                    lambda i, _: i < tf1.where(taken, 1, 3),
+                    lambda i, total: (i + 1, total + read()),
+                    [tf.constant(0), tf.constant(0.0)],
+                )
+            else:
+                with tf.control_dependencies([taken]):
+                    inside = read() * tf1.where(taken, 1.0, 3.0)
+            later = tf.cond(taken, read, lambda: tf.constant(0.0))
+            tf1.get_default_graph().finalize()
+            for value, wanted in ((True, [8.0, 8.0]), (False, [24.0, 0.0])):
+                self.assertEqual(mode.run([inside, later], {taken: value}), wanted)
+            self.assertEqual(mode.run(read()), 8.0)  # Without a value for the placeholder.
 
     @parameterized.parameters(*modes.GRAPH)
     def test_called_under_an_update_it_reads_what_that_made(self, name):
