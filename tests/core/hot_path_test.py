@@ -76,8 +76,10 @@ class GraphTest(parameterized.TestCase, tf.test.TestCase):
 
     @parameterized.parameters(*WRAPPERS)
     def test_one_operation_for_each_small_gradient(self, wrapper):
-        # Of kernels with as many outputs; shapes may differ in what comes before.
-        few, many = (self._added(WRAPPERS[wrapper], [[4, 4], [8, 4]] * n) for n in (2, 22))
+        # Kernels may differ in all but their number of outputs.
+        few, many = (
+            self._added(WRAPPERS[wrapper], [[1 + i, 4] for i in range(n)]) for n in (4, 44)
+        )
         self.assertEqual(many - few, 40)
 
     @parameterized.parameters(("fixed", 1), ("dynamic", 3), ("contrib_exponential", 3))
