@@ -14,18 +14,13 @@ MANAGER = "tf.contrib.mixed_precision.FixedLossScaleManager"
 OURS = "tf_lossscale_compat.contrib.mixed_precision.FixedLossScaleManager"
 
 
-def lines_of(source):
-    return source.splitlines(keepends=True)
-
-
-def code(source, **others):
+def code(source):
     return {
         "outputs": [{"text": "tf.contrib.mixed_precision", "data": {"z": 1.0, "a": 1e-7}}],
         "cell_type": "code",
-        "source": source if isinstance(source, list) else lines_of(source),
+        "source": source.splitlines(keepends=True),
         "metadata": {"tags": ["tf.contrib.mixed_precision"], "b": {}, "a": []},
         "execution_count": None,
-        **others,
     }
 
 
@@ -204,15 +199,16 @@ class NotebookTest(parameterized.TestCase):
         "mixed_precision",
         '{"cells": "mixed_precision", "a": NaN}',
         '{"cells": [1, {"cell_type": "code"}, {"source": []}, {"cell_type": "code", "source": 3},'
-        ' {"cell_type": "code", "source": ["mixed_precision", 3]}, {"source": 2}, []]}',
+        ' {"cell_type": "code", "source": ["mixed_precision", 3]}, {"cell_type": ["code"]}, []]}',
         '{"cells": {"cell_type": "code"}, "worksheets": ["mixed_precision"], "metadata": 1}',
-        '{"metadata": {"language_info": []}, "cells": [{"cell_type": ["code"]}, "loss_scale"]}',
+        '{"metadata": {"language_info": {"name": 3}}, "cells": ["loss_scale"]}',
         '{"metadata": {"mixed_precision": []}}',
         '{"cells": [{"cell_type": "code", "source": "mixed_precision = \'\\ud800\'"}]}',
     )
     def test_damaged_files_are_left_alone(self, text):
         outcome, after = self.migrate(text)
         self.assertEqual((after, outcome.result.findings), (text, []))
+        self.assertNotIn("fault of this tool", str(outcome.result.failures))
 
     def test_a_long_line_costs_no_more_than_its_length(self):
         text = json.dumps(notebook(code("mixed_precision\n" + " " * 60000 + "(\n")))
