@@ -215,8 +215,9 @@ def _by_object(scalars, nodes):
     return states
 
 
-def _from_hdf5(groups, kinds, values):
+def _from_hdf5(groups, values):
     """Finds what Keras 3's LossScaleOptimizer left in an HDF5 file."""
+    kinds = {name: "f" if isinstance(value, float) else "q" for name, value in values.items()}
     scalars, states = _Scalars(kinds, values.get), []
 
     for group in sorted(groups):
@@ -312,12 +313,10 @@ def read(path: _types.Path, key: str | None = None) -> LossScaleState:
     listed = "; ".join(
         f"key={state.key!r} ({state.layout}, scale {scale_text(state.scale)})" for state in states
     )
-    if key is not None and not chosen:
-        raise CheckpointError(f"{os.fsdecode(path)!r} holds no loss scale {key!r}, but {listed}.")
-    raise CheckpointError(
-        f"{os.fsdecode(path)!r} holds {len(states)} loss scales: choose one with key=. There are "
-        f"{listed}."
-    )
+    held = f"{len(states)} loss scales: choose one with key=. There are"
+    if not chosen:
+        held = f"no loss scale {key!r}, but"
+    raise CheckpointError(f"{os.fsdecode(path)!r} holds {held} {listed}.")
 
 
 for _public in (CheckpointError, LossScaleState, find, read):

@@ -63,9 +63,8 @@ class Monitor:
         return now
 
     def _start(self, now, logged):
-        self._last, self._steps_at_start, self._written = now, now.steps, None
-        self._logged = self._skipped_above_floor = logged
-        self._at_floor = False
+        self._last, self._steps_at_start = now._replace(skipped=logged), now.steps
+        self._written, self._logged, self._at_floor = None, logged, False
 
     def observe(self, now, session=None, seconds=None):
         """Logs, but not twice in so many seconds, and writes what is new in the last `Reading`."""
@@ -103,9 +102,9 @@ class Monitor:
             logging.debug("Loss scale: %.10g -> %.10g by step %d", before, after, now.steps)
         floor = _summaries.bounds(self.record.policy()).get(_summaries.FLOOR)
         if floor is None or now.scale > np.float32(floor):
-            self._at_floor, self._skipped_above_floor = False, now.skipped
+            self._at_floor = False
         # A scale that starts there has come to no harm.
-        elif not self._at_floor and now.skipped > self._skipped_above_floor:
+        elif not self._at_floor and now.skipped > self._last.skipped:
             self._at_floor = True
             logging.warning(
                 "Loss scale: at its floor, %.10g, by step %d. It shrinks no further: gradients "
