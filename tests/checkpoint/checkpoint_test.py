@@ -865,9 +865,14 @@ class OurKerasTest(EagerTestCase):
             self.assertEqual((8.0, 1, bad_steps), checkpoint.read(path)[:3])
             self.assertEqual("optimizer", checkpoint.read(path).key)
 
-    @keras_homes.each([True, False], ["more", "fewer", "none", "one in front"], kind="keras3")
+    @keras_homes.each([True, False], ["more", "fewer", "none", "in front", "count"], kind="keras3")
     def test_files_of_keras_3_with_an_inner_optimizer_of_its_own_ways(self, home, dynamic, saves):
         class Inner(home.SGD):
+            def build(self, variables):
+                super().build(variables)
+                if saves == "count":
+                    self.count = self.add_variable(shape=(), dtype="int64", name="count")
+
             def save_own_variables(self, store):
                 values = {}
                 super().save_own_variables(values)
@@ -878,7 +883,7 @@ class OurKerasTest(EagerTestCase):
                         store[place] = value
 
         wrapper = mixed_precision.LossScaleOptimizer
-        if saves == "one in front":  # Of the inner optimizer's variables.
+        if saves == "in front":  # Of the inner optimizer's variables.
 
             class WithMore(wrapper):
                 def build(self, variables):

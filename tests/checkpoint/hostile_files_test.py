@@ -23,7 +23,7 @@ from tensorflow.core.protobuf import trackable_object_graph_pb2
 from tests import originals
 from tf_lossscale_compat import checkpoint
 from tf_lossscale_compat._tools import cli, plot
-from tf_lossscale_compat.monitoring import _summary_tags
+from tf_lossscale_compat.monitoring import _summaries
 
 DATA = os.path.join(originals.ROOT, "tests", "data")
 CALL = "import sys\nfrom tf_lossscale_compat._tools import cli\nsys.exit(cli.main(sys.argv[1:]))\n"
@@ -60,9 +60,9 @@ def events():
     """The serialized events of a log, one after the other."""
     for step in range(6):
         summary = tf.compat.v1.Summary()
-        for tag, value in zip(_summary_tags.ALL, (8.0, step, step % 3, 1.0, 64.0)):
+        for tag, value in zip(_summaries.TAGS, (8.0, step, step % 3, 1.0, 64.0)):
             summary.value.add(tag=tag, simple_value=value)
-        tensor = summary.value.add(tag=_summary_tags.SCALE).tensor
+        tensor = summary.value.add(tag=_summaries.SCALE).tensor
         tensor.CopyFrom(tf.compat.v1.make_tensor_proto(4.0))
         yield tf.compat.v1.Event(step=step, wall_time=float(step), summary=summary)
 
@@ -280,7 +280,7 @@ class HostileTest(absltest.TestCase):
         os.mkdir(self.path("logs"))
         write_events(self.path("logs", "x.tfevents"), [crafted.SerializeToString()])
         (points,) = plot.read([self.path("logs")]).values()
-        (good, bad) = [scale for _, scale in points[_summary_tags.SCALE]]
+        (good, bad) = [scale for _, scale in points[_summaries.SCALE]]
         self.assertEqual(8.0, np.nanmax([good, bad]))
         self.assertTrue(np.isnan([good, bad]).any())
 

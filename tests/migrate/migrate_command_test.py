@@ -12,7 +12,7 @@ import unittest
 from unittest import mock
 
 import pytest
-from absl.testing import absltest, parameterized
+from absl.testing import parameterized
 
 pytest.importorskip("libcst", reason="the migration tool needs LibCST (Python 3.9 or newer)")
 
@@ -187,27 +187,16 @@ class ModesTest(FolderTestCase):
         self.assertStartsWith(err, f"{self.folder}: holds no *.py, *.pyi or *.ipynb file")
         self.assertIn("1 not handled", err)
 
-    def test_on_a_python_that_libcst_is_not_for(self):
+    @parameterized.parameters(
+        ((3, 7, 17), "needs Python 3.9 or newer, and this is 3.7: run it with a newer"),
+        ((3, 9, 0), "pip install 'tf_lossscale_compat[migrate]', with the path of a"),
+    )
+    def test_without_libcst(self, version, message):
         with mock.patch.dict(sys.modules, libcst=None):
-            with mock.patch.object(sys, "version_info", (3, 7, 17)):
+            with mock.patch.object(sys, "version_info", version):
                 code, _, err = call(self.write("a.py", BEFORE))
         self.assertEqual(code, 2)
-        self.assertIn("this needs Python 3.9 or newer, and this is 3.7: run it with a newer", err)
-        self.assertNotIn("pip install", err)
-
-    def test_without_libcst(self):
-        with mock.patch.dict(sys.modules, libcst=None):
-            code, _, err = call(self.write("a.py", BEFORE))
-        self.assertEqual(code, 2)
-        self.assertIn("this needs libcst", err)
-        self.assertIn("pip install 'tf_lossscale_compat[migrate]', with the path of a", err)
-
-    def test_help_needs_no_libcst_and_tells_the_exit_codes(self):
-        with mock.patch.dict(sys.modules, libcst=None):
-            code, out, _ = call("--help")
-        self.assertEqual(code, 0)
-        for part in (b"--write", b"--check", b"--exclude GLOB", b"exit codes", b"  2  some file"):
-            self.assertIn(part, out)
+        self.assertIn(message, err)
 
 
 class NotHandledTest(FolderTestCase):
@@ -225,7 +214,6 @@ class NotHandledTest(FolderTestCase):
 
     @parameterized.parameters(
         (b"print 'tf.contrib.mixed_precision'\n", r"bad\.py:1:\d+: does not parse as Python 3"),
-        (b"from {{ x }} import mixed_precision", r"bad\.py:1:\d+: does not parse as Python 3"),
         (b"# mixed_precision \xff\n", r"bad\.py: is not UTF-8 \(byte 18\)"),
         (
             b"# coding: latin-1\n# mixed_precision \xe9\n",
@@ -246,12 +234,6 @@ class NotHandledTest(FolderTestCase):
         data = b'{"cells": [mixed_precision]}'
         self.write("bad.ipynb", data)
         self.check("bad.ipynb", r"bad\.ipynb: is no JSON", data)
-
-    def test_link_to_nowhere(self):
-        os.symlink(self.path("nowhere"), self.path("bad.py"))
-        code, _, err = call(self.path("bad.py"))
-        self.assertEqual(code, 2)
-        self.assertRegex(err, r"bad\.py: cannot be read: No such file")
 
     def test_a_link_that_leads_out_of_the_folder(self):
         outside = self.write("outside.py", BEFORE)
@@ -294,20 +276,11 @@ class NotHandledTest(FolderTestCase):
             self.check("bad.py", r"bad\.py: cannot be written: it is read-only", BEFORE.encode())
 
     def test_the_disk_is_full(self):
-        path = self.write("bad.py", BEFORE)
-        real = os.fsync
-        calls = []
-
-        def fsync(descriptor):
-            calls.append(descriptor)
-            if len(calls) == 1:
-                raise OSError(28, "No space left on device")
-            return real(descriptor)
-
-        with mock.patch.object(os, "fsync", fsync):
+        self.write("bad.py", BEFORE)
+        full = OSError(28, "No space left on device")
+        with mock.patch.object(os, "fsync", side_effect=[full, None]):
             self.check("bad.py", r"bad\.py: cannot be written: No space left", BEFORE.encode())
         self.assertEqual(self.names(), ["bad.py", "good.py"])
-        self.assertEqual(path, self.path("bad.py"))
 
     def test_changed_by_someone_else_meanwhile(self):
         path = self.write("a.py", BEFORE)
@@ -359,21 +332,10 @@ class KeptTest(FolderTestCase):
         call(self.folder, "--write")
         self.assertEqual(self.read("a.py").decode(), after + "a = 1\r\nb = 2\n")
 
-    @parameterized.parameters(0o755, 0o600, 0o640, 0o777)
-    def test_permissions(self, mode):
-        path = self.write("a.py", BEFORE)
-        os.chmod(path, mode)
-        call(path, "--write")
-        self.assertEqual(stat.S_IMODE(os.stat(path).st_mode), mode)
-        self.assertEqual(self.read("a.py").decode(), AFTER)
-
-    @parameterized.parameters(True, False)
-    def test_links_stay_links(self, relative):
+    def test_links_stay_links(self):
         self.write("real/a.txt", BEFORE)
         os.mkdir(self.path("links"))
-        os.symlink(
-            "../real/a.txt" if relative else self.path("real/a.txt"), self.path("links/a.py")
-        )
+        os.symlink("../real/a.txt", self.path("links/a.py"))
         code, out, _ = call(self.path("links/a.py"), "--write")
         self.assertEqual((code, out.count(b"rewrote")), (0, 1))
         self.assertTrue(os.path.islink(self.path("links/a.py")))
@@ -534,18 +496,6 @@ class TensorFlowAsTest(FolderTestCase):
         )
 
 
-class TimeTest(absltest.TestCase):
-    def test_help_needs_no_tensorflow_and_no_libcst(self):
-        code = (
-            "import sys, time; from tf_lossscale_compat._tools import cli\n"
-            "try: cli.main(['migrate', '--help'])\n"
-            "except SystemExit: pass\n"
-            "print(*({'tensorflow', 'libcst', 'numpy'} & set(sys.modules)), time.process_time())"
-        )
-        out = subprocess.run([sys.executable, "-c", code], stdout=subprocess.PIPE, check=True)
-        self.assertLess(float(out.stdout.split(b"\n")[-2]), 0.5)
-
-
 class PrefilterTest(parameterized.TestCase):
     """Files are not parsed that cannot hold anything; that must not cost a finding."""
 
@@ -574,8 +524,6 @@ class PrefilterTest(parameterized.TestCase):
 class TargetsTest(parameterized.TestCase):
     @parameterized.parameters(*rewrites.NAMESPACES.values())
     def test_new_names_are_there(self, old, new, members, whole, module, is_meant):
-        if ".keras" in new and importlib.util.find_spec("tf_lossscale_compat.keras") is None:
-            self.skipTest("this version has no optimizers for Keras")
         found = importlib.import_module(new)
         for name in members:
             self.assertTrue(hasattr(found, name), (new, name))

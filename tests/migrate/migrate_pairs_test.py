@@ -3,10 +3,9 @@
 import itertools
 import json
 
-from absl.testing import absltest, parameterized
+from absl.testing import parameterized
 
 from tests.migrate.migrate_command_test import FolderTestCase, call
-from tf_lossscale_compat.migrate import _source
 
 KERAS = "tf_lossscale_compat.keras.mixed_precision"
 STABLE = "tf.keras.mixed_precision.LossScaleOptimizer"
@@ -167,12 +166,3 @@ class PreviewTest(FolderTestCase):
         self.assertIn(f"+isinstance(opt, {KERAS}.LossScaleOptimizer)", out.decode())
         code, out, _ = call(self.folder, "--check")
         self.assertEqual((code, out.count(b"would rewrite")), (1, 2))
-
-
-class OneSourceTest(absltest.TestCase):
-    def test_made(self):
-        for name, text in MAKERS.items():
-            made = _source.migrate(file(text)).made
-            state = name.split()[-1]
-            state = {"moves": "moved", "unknown": "open"}.get(state, state)
-            self.assertEqual(made, {("keras", state)}, name)

@@ -520,7 +520,7 @@ class HookTest(Absl, parameterized.TestCase, tf.test.TestCase):
             record = StepRecord(ExponentialUpdateLossScaleManager(8.0, 2))
         with tf.Graph().as_default():
             tf1.train.get_or_create_global_step()
-            with self.assertRaisesRegex(ValueError, "another graph"):
+            with self.assertRaisesRegex(ValueError, "outside of the graph"):
                 monitoring.LossScaleHook(record).begin()
 
     def test_a_summary_of_the_graph(self):

@@ -733,7 +733,7 @@ class ErrorsTest(modes.EagerTestCase):
         opt = contrib.LossScaleOptimizer(sgd(1.0), FixedLossScaleManager(8.0))
         with tf.Graph().as_default():
             StepRecord(opt)
-        with self.assertRaisesRegex(ValueError, "made in another graph"):
+        with self.assertRaisesRegex(ValueError, "made outside of the graph"):
             opt.apply_gradients([(tf.constant(1.0), weight)])
         self.assertEqual(float(weight.numpy()), 1.0)
 

@@ -17,14 +17,14 @@ from absl.testing import parameterized
 
 from tests import modes
 from tf_lossscale_compat._tools import cli, demo, plot
-from tf_lossscale_compat.monitoring import _summary_tags
+from tf_lossscale_compat.monitoring import _summaries
 
 tf1 = tf.compat.v1
-SCALE = _summary_tags.SCALE
-SKIPPED = _summary_tags.SKIPPED_STEPS
-CONSECUTIVE = _summary_tags.CONSECUTIVE_SKIPS
-FLOOR = _summary_tags.FLOOR
-CEILING = _summary_tags.CEILING
+SCALE = _summaries.SCALE
+SKIPPED = _summaries.SKIPPED_STEPS
+CONSECUTIVE = _summaries.CONSECUTIVE_SKIPS
+FLOOR = _summaries.FLOOR
+CEILING = _summaries.CEILING
 PNG = b"\x89PNG\r\n\x1a\n"
 
 
@@ -68,7 +68,7 @@ def made_up(scale=(8.0, 4.0), skipped=(), consecutive=(), floor=(), ceiling=(), 
     columns = (scale, skipped, consecutive, floor, ceiling)
     return {
         tag: list(zip(steps or range(1, 1 + len(values)), values))
-        for tag, values in zip(_summary_tags.ALL, columns)
+        for tag, values in zip(_summaries.TAGS, columns)
     }
 
 

@@ -117,14 +117,10 @@ def _parser(argv):
 
 
 def main(argv=None):
-    """Runs one command.
+    """Runs one command; returns the exit code.
 
-    Args:
-      argv: list of strings, what follows the program's name; None for `sys.argv`.
-
-    Returns:
-      The exit code: 0 when all went well, 2 for a call that cannot be served (bad arguments,
-      something missing), 1 for a failure under way, 130 when interrupted.
+    That is 0 when all went well, 2 for a call that cannot be served (bad arguments, something
+    missing), 1 for a failure under way, 130 when interrupted.
     """
     try:
         argv = sys.argv[1:] if argv is None else argv

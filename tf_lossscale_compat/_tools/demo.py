@@ -21,7 +21,7 @@ from tf_lossscale_compat._core import _install, _tf
 from tf_lossscale_compat._scalers._loss_scales import DynamicLossScale, FixedLossScale
 from tf_lossscale_compat._tools import plot
 from tf_lossscale_compat.contrib import mixed_precision as contrib
-from tf_lossscale_compat.monitoring import _summary_tags
+from tf_lossscale_compat.monitoring import _summaries
 
 tf = _tf.tf
 tf1 = _tf.tf1
@@ -40,12 +40,16 @@ FIXED_SCALE = 2.0**12
 HIGH_SCALE = 2.0**32
 GROWTH_STEPS = 200
 
+# Float32 images [n, 64] between -1 and 1 and int32 labels [n], of the four fifths to train on and
+# of the fifth to test on; int batches [steps, BATCH_SIZE] of training indices.
 Digits = collections.namedtuple(
     "Digits", "train_images train_labels test_images test_labels batches"
 )
 # What one training step came to. `loss` is without weight and scale; `scale` is the one that the
 # step used; `zero_share` is the share of exact zeros among all entries of all gradients.
 Step = collections.namedtuple("Step", "loss scale zero_share applied")
+# `accuracy` is of the images to test on, `loss` of the others after training. The share of zeros is
+# the mean over the applied steps, NaN if there were none. Without loss scaling the scale is 1.
 Run = collections.namedtuple(
     "Run",
     "name accuracy loss zero_gradient_share final_scale skipped_steps seconds history",
@@ -56,16 +60,7 @@ Run = collections.namedtuple(
 
 
 def load_digits(steps, seed):
-    """Reads, shuffles and splits the digits and draws all batches.
-
-    Args:
-      steps: int, the number of batches.
-      seed: int, what the shuffling and the batches depend on, the same on every platform.
-
-    Returns:
-      A `Digits`: float32 images [n, 64] between -1 and 1 and int32 labels [n], of the four fifths
-      to train on and of the fifth to test on; int batches [steps, BATCH_SIZE] of training indices.
-    """
+    """Reads, shuffles and splits the digits and draws all batches, the same on every platform."""
     from sklearn import datasets
 
     digits = datasets.load_digits()
@@ -112,10 +107,7 @@ def _zero_share(gradients):
 class GraphTraining:
     """As people trained with TensorFlow 1: a graph, a Session and a v1 optimizer.
 
-    Args:
-      dtype: what to compute in.
-      make_manager: a function without arguments that returns a contrib loss-scale manager, or
-        None to train without loss scaling.
+    It computes in `dtype`, and without loss scaling where `make_manager` is None.
     """
 
     def __init__(self, dtype, make_manager=None):
@@ -167,12 +159,7 @@ class GraphTraining:
 
 
 class FunctionTraining:
-    """As with TensorFlow 2: a gradient tape in a `tf.function`, and a bare loss scale.
-
-    Args:
-      dtype: what to compute in.
-      make_loss_scale: a function without arguments that returns a `LossScale`.
-    """
+    """As with TensorFlow 2: a gradient tape in a `tf.function`, and a bare loss scale."""
 
     def __init__(self, dtype, make_loss_scale):
         self._dtype = dtype
@@ -256,21 +243,20 @@ def _cross_entropy(logits, labels):
 
 def _points(history):
     """Returns what `tf-lossscale plot` reads of a log, of a list of `Step`, counted from 1."""
-    points: dict = {tag: [] for tag in _summary_tags.ALL}
+    points: dict = {tag: [] for tag in _summaries.TAGS}
     skipped = consecutive = 0
     for number, step in enumerate(history, 1):
         skipped += not step.applied
         consecutive = 0 if step.applied else consecutive + 1
-        points[_summary_tags.SCALE].append((number, step.scale))
-        points[_summary_tags.SKIPPED_STEPS].append((number, skipped))
-        points[_summary_tags.CONSECUTIVE_SKIPS].append((number, consecutive))
+        points[_summaries.SCALE].append((number, step.scale))
+        points[_summaries.SKIPPED_STEPS].append((number, skipped))
+        points[_summaries.CONSECUTIVE_SKIPS].append((number, consecutive))
     return points
 
 
 def _write_log(folder, history):
     """Writes the loss scale that each step used, for TensorBoard."""
-    with tf.Graph().as_default():  # Where there is a FileWriter in eager mode, too.
-        writer = tf1.summary.FileWriter(folder)
+    writer = _summaries.file_writer(folder)
     for tag, points in _points(history).items():
         for step, value in points:
             summary = tf1.Summary(value=[tf1.Summary.Value(tag=tag, simple_value=value)])
@@ -279,21 +265,10 @@ def _write_log(folder, history):
 
 
 def train(steps=DEFAULT_STEPS, seed=0, on_step=None, logdir=None):
-    """Does all the runs.
+    """Does all the runs; returns a list of `Run`.
 
-    Args:
-      steps: int, training steps for each run.
-      seed: int from 0 to 2**32 - 1. On one machine with one TensorFlow, the same seed gives the
-        same numbers.
-      on_step: function called with the run's name after each step, or None.
-      logdir: folder in which each run writes its loss scale for TensorBoard, into a folder with the
-        run's name; or None.
-
-    Returns:
-      A list of `Run`. `accuracy` is of the fifth of the images to test on, `loss` of the
-      other four fifths after training. `zero_gradient_share` is the mean over the applied steps,
-      NaN if there were none. Without loss scaling the scale is 1. `history` holds one `Step` for
-      each step.
+    After each step `on_step` is called with the run's name. In `logdir` each run writes its loss
+    scale for TensorBoard, into a folder with the run's name.
     """
     if not tf.executing_eagerly():
         # TensorFlow 1.15 has tf.function, but waits for this.

@@ -15,7 +15,7 @@ import tempfile
 from typing import Any
 
 from tf_lossscale_compat._core import _install
-from tf_lossscale_compat.monitoring import _summary_tags
+from tf_lossscale_compat.monitoring import _summaries
 
 MOST_POINTS = 20000  # Of a tag; of more TensorBoard takes a sample.
 
@@ -53,23 +53,23 @@ def read(logdirs: list[str]) -> dict[str, Any]:
         try:
             for folder in sorted(io_wrapper.GetLogdirSubdirectories(logdir)):
                 logs = plugin_event_accumulator.EventAccumulator(folder, **sizes).Reload()
-                points = {tag: _newest(logs, tag) for tag in _summary_tags.ALL}
-                if any(0 < scale < math.inf for _, scale in points[_summary_tags.SCALE]):
+                points = {tag: _newest(logs, tag) for tag in _summaries.TAGS}
+                if any(0 < scale < math.inf for _, scale in points[_summaries.SCALE]):
                     runs[folder], found = points, True
         except Exception as error:
             raise ValueError(f"cannot read {logdir!r}: {error or type(error).__name__}") from error
         if not found and not tf.io.gfile.exists(logdir):
             raise ValueError(f"{logdir!r} does not exist")
         if not found:
-            raise ValueError(f"{logdir!r} has no finite {_summary_tags.SCALE!r} above zero")
+            raise ValueError(f"{logdir!r} has no finite {_summaries.SCALE!r} above zero")
     return runs
 
 
 def skips(points: dict[str, Any]) -> list[tuple[int, float]]:
     """Returns [(step, number)] of the steps that were skipped there or since the point before."""
-    in_a_row = dict(reversed(points[_summary_tags.CONSECUTIVE_SKIPS]))
+    in_a_row = dict(reversed(points[_summaries.CONSECUTIVE_SKIPS]))
     found, before = [], math.inf
-    for step, total in points[_summary_tags.SKIPPED_STEPS]:
+    for step, total in points[_summaries.SKIPPED_STEPS]:
         # Where the total begins, or begins anew, nothing but that very step is known.
         new = total - before if total >= before else float(in_a_row.get(step, 0) > 0)
         found += [(step, new)] if new > 0 else []
@@ -80,18 +80,18 @@ def skips(points: dict[str, Any]) -> list[tuple[int, float]]:
 def draw(axes: Any, runs: dict[str, Any]) -> None:
     """Draws the loss scale of runs over their steps into `matplotlib.axes.Axes`."""
     for index, (name, points) in enumerate(runs.items()):
-        scale = [at for at in points[_summary_tags.SCALE] if 0 < at[1] < math.inf]
-        skipped, bad = skips(points), len(points[_summary_tags.SCALE]) - len(scale)
+        scale = [at for at in points[_summaries.SCALE] if 0 < at[1] < math.inf]
+        skipped, bad = skips(points), len(points[_summaries.SCALE]) - len(scale)
         # Nothing that matplotlib takes for a formula, another line, or a name to leave out.
         label = " " + "".join(c if c.isprintable() else "?" for c in name[-80:]).replace("$", r"\$")
-        for first, _ in points[_summary_tags.SKIPPED_STEPS][:1]:
+        for first, _ in points[_summaries.SKIPPED_STEPS][:1]:
             label += f" ({sum(number for _, number in skipped):.0f} skipped from step {first} on)"
         label += f" ({bad} scales left out: not finite or not above zero)" if bad else ""
         # Runs that lie on each other are all seen: lines with gaps over those that have none.
         color, style = f"C{index % 10}", ("-", "--", ":")[index % 3]
         (line,) = axes.step(*zip(*scale), where="post", label=label, color=color, ls=style)
         line.set(linewidth=2.4, zorder=2 + index % 3 / 10, marker="." if len(scale) == 1 else "")
-        for bounds in (points[_summary_tags.FLOOR], points[_summary_tags.CEILING]):
+        for bounds in (points[_summaries.FLOOR], points[_summaries.CEILING]):
             if bounds and 0 < bounds[-1][1] < math.inf:
                 axes.hlines(bounds[-1][1], bounds[0][0], scale[-1][0], color, "dashed")
         above = {"transform": axes.get_xaxis_transform(), "clip_on": False, "color": color}

@@ -130,9 +130,7 @@ class LossScaleCallback(_MixedIntoKeras):
         session = _session(self._tflsc_keras)
         with contextlib.nullcontext() if session is None else session.graph.as_default():
             self._monitor.prepare()
-        now = self._monitor.read(session)
-        self._monitor.start(now)
-        self._monitor.observe(now, session)
+        self._monitor.start(session)
 
     def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
         """Called by Keras."""

@@ -77,7 +77,7 @@ def migrate(text, options):
     """
     try:
         document = _Decoder().decode(text)
-    except (ValueError, RecursionError) as error:
+    except ValueError as error:
         raise NotebookError(f"is no JSON: {error}") from None
     if not isinstance(document, dict):
         raise NotebookError("is no notebook")

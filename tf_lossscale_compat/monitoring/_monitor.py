@@ -11,7 +11,7 @@ import numpy as np
 from absl import logging
 
 from tf_lossscale_compat._core import _arguments
-from tf_lossscale_compat.monitoring import _summaries, _summary_tags
+from tf_lossscale_compat.monitoring import _summaries
 from tf_lossscale_compat.monitoring._step_record import StepRecord
 
 tf = _tf.tf
@@ -20,19 +20,15 @@ tf = _tf.tf
 class Monitor:
     """Writes summaries of a record, logs what is new in it, and ends a run that is stuck.
 
-    Attributes:
-      record: `StepRecord`.
-      writer: `tf.compat.v1.summary.FileWriter`, or None to write nothing.
-      max_skips: int, how many skipped steps in a row end the run, or None.
-      seconds: float, skipped steps are logged at most once in so many seconds.
+    `writer` is a `tf.compat.v1.summary.FileWriter`, or None to write nothing.
     """
 
     def __init__(self, record, max_consecutive_skips=None, log_every_n_secs=60):
         if not isinstance(record, StepRecord):
             raise TypeError(f"record must be a StepRecord, got {record!r}.")
-        limit = _arguments.max_consecutive_skips(max_consecutive_skips)
         self.record, self.writer = record, None
-        self.max_skips = record.max_consecutive_skips if limit is None else limit
+        limit = _arguments.max_consecutive_skips(max_consecutive_skips)
+        self.max_skips = limit or record.max_consecutive_skips
         self.seconds = _arguments.seconds("log_every_n_secs", log_every_n_secs)
         self._fetches: Any = None
         self._last: Any = None
@@ -41,8 +37,7 @@ class Monitor:
     def prepare(self, step=None):
         """Makes what is fetched by a Session, where a graph is built for one.
 
-        Args:
-          step: scalar integer tensor, where points lie on the axis of steps; None for the record's.
+        `step` is a scalar integer tensor, where points lie on the axis; None for the record's.
         """
         self._fetches = None
         if _tf.in_session_graph():
@@ -51,11 +46,7 @@ class Monitor:
             self._fetches = [*values, values.steps if step is None else tf.identity(step)]
 
     def read(self, session=None):
-        """Returns a `Reading` of numbers.
-
-        Args:
-          session: the `tf.compat.v1.Session` that runs the steps, or None in eager mode.
-        """
+        """Returns a `Reading` of numbers; `session` runs the steps, None in eager mode."""
         if self._fetches is None:
             *values, scale = [value.numpy() for value in _summaries.tensors(self.record)]
             self._step = values[0]
@@ -64,29 +55,23 @@ class Monitor:
         steps, skipped, consecutive = map(int, values)
         return _summaries.Reading(steps, skipped, consecutive, float(scale))
 
-    def start(self, now, logged=None):
-        """Takes a `Reading` for where the run starts.
+    def start(self, session=None):
+        """Reads what a run starts with, of which no step is news; returns the `Reading`."""
+        now = self.read(session)
+        self._start(now, now.skipped)
+        self.observe(now, session)
+        return now
 
-        Args:
-          now: `Reading`.
-          logged: int, how many of its skipped steps are not to be logged any more; None for all.
-        """
-        self._last, self._steps_at_start, self._written = now, now.steps, None
-        self._logged = now.skipped if logged is None else logged
-        self._at_floor, self._skipped_above_floor = False, self._logged
+    def _start(self, now, logged):
+        self._last, self._steps_at_start = now._replace(skipped=logged), now.steps
+        self._written, self._logged, self._at_floor = None, logged, False
 
     def observe(self, now, session=None, seconds=None):
-        """Logs and writes what is new in a `Reading`.
-
-        Args:
-          now: `Reading`, the last one that was read; the first one starts a run.
-          session: see `read`.
-          seconds: float, in place of the attribute.
-        """
+        """Logs, but not twice in so many seconds, and writes what is new in the last `Reading`."""
         if self._last is None:  # Those that were skipped just now are still news.
-            self.start(now, now.skipped - now.consecutive)
+            self._start(now, now.skipped - now.consecutive)
         if now.steps < self._last.steps:  # The run has gone back to a checkpoint.
-            self.start(now)
+            self._start(now, now.skipped)
         self._log(now, session, self.seconds if seconds is None else seconds)
         self._last = now
         if self.writer is not None and self._written != (now, self._step):
@@ -115,11 +100,11 @@ class Monitor:
         if now.scale > self._last.scale:
             before, after = self._last.scale, now.scale
             logging.debug("Loss scale: %.10g -> %.10g by step %d", before, after, now.steps)
-        floor = _summaries.bounds(self.record.policy()).get(_summary_tags.FLOOR)
+        floor = _summaries.bounds(self.record.policy()).get(_summaries.FLOOR)
         if floor is None or now.scale > np.float32(floor):
-            self._at_floor, self._skipped_above_floor = False, now.skipped
+            self._at_floor = False
         # A scale that starts there has come to no harm.
-        elif not self._at_floor and now.skipped > self._skipped_above_floor:
+        elif not self._at_floor and now.skipped > self._last.skipped:
             self._at_floor = True
             logging.warning(
                 "Loss scale: at its floor, %.10g, by step %d. It shrinks no further: gradients "

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import collections
-import contextlib
 import functools
 import threading
 import zlib
@@ -103,7 +101,6 @@ class StepRecord(_tf.Trackable):
     watched: Any
     max_consecutive_skips: int | None
     _gradients: dict[int, _Gradients]
-    _owners: dict[str, tuple[StepRecord, str]]
 
     def __init__(
         self,
@@ -128,14 +125,15 @@ class StepRecord(_tf.Trackable):
           ValueError: `watched` has a record already or is part of a graph that was built without
             one, `max_consecutive_skips` is no such number, or the strategy in scope is unsupported.
         """
-        if not _is_optimizer(watched) and not _is_loss_scale(watched):
+        is_loss_scale = isinstance(watched, _loss_scales.LossScale) or _scaler.is_manager(watched)
+        if not (_is_optimizer(watched) or is_loss_scale):
             raise TypeError(
                 "watched must be a loss-scale optimizer, LossScale or LossScaleManager of this "
                 f"package, got {watched!r}."
             )
         self._names = _arguments.flag("names", names)
         self.max_consecutive_skips = _arguments.max_consecutive_skips(max_consecutive_skips)
-        self.watched = watched if _is_optimizer(watched) else _scaler.unwrap(watched)
+        self.watched = _scaler.unwrap(watched)
         _observers.check(self.watched)
         _replicas.check_strategy()
         kept = _scaler.variables(self.policy())
@@ -149,10 +147,8 @@ class StepRecord(_tf.Trackable):
             # the skipped steps in a row up to it, and the key of its gradients.
             self._last = self._make("last", np.array([-1, 0, 0, 0], np.int64))
             self._last_scales = self._make("last_scales", np.zeros(2, np.float32))
-            self._replicas = 1
-            if tf.distribute.has_strategy():
-                self._replicas = tf.distribute.get_strategy().num_replicas_in_sync
-        self._gradients, self._owners, self._lock = {}, {}, threading.RLock()
+            self._replicas = tf.distribute.get_strategy().num_replicas_in_sync
+        self._gradients, self._lock = {}, threading.RLock()
         _observers.attach(self.watched, self)
 
     def _make(self, name, value):
@@ -182,23 +178,19 @@ class StepRecord(_tf.Trackable):
         own = self._counters()
         return own + [var for each in self._gradients.values() for var in (each.last, each.totals)]
 
-    # Values for graphs, functions and eager mode.
-
-    def _tensor(self, name, make):
-        # The same object each time, as that is what it is found by.
-        return _tf.once_per_graph(self._owners.setdefault(name, (self, name)), make)
+    # Values for graphs, functions and eager mode. A variable stands for each, to find it by.
 
     @property
     def steps(self) -> tf.Tensor:
         """The number of steps, a scalar int64 tensor."""
-        return self._tensor(
-            "steps", lambda: tf.identity(self._finite_steps) + tf.identity(self._nonfinite_steps)
-        )
+        finite, other = self._finite_steps, self._nonfinite_steps
+        return _tf.once_per_graph(other, lambda: tf.identity(finite) + tf.identity(other))
 
     @property
     def skipped_steps(self) -> tf.Tensor:
         """The number of skipped steps, a scalar int64 tensor."""
-        return self._tensor("skipped_steps", lambda: tf.identity(self._skipped_steps))
+        skipped = self._skipped_steps
+        return _tf.once_per_graph(skipped, lambda: tf.identity(skipped))
 
     @property
     def consecutive_skips(self) -> tf.Tensor:
@@ -208,7 +200,7 @@ class StepRecord(_tf.Trackable):
             last = tf.identity(self._last)
             return last[2] * tf.cast(tf.equal(last[0], self._finite_steps), tf.int64)
 
-        return self._tensor("consecutive_skips", make)
+        return _tf.once_per_graph(self._last, make)
 
     @property
     def last_step_finite(self) -> tf.Tensor:
@@ -216,10 +208,8 @@ class StepRecord(_tf.Trackable):
 
         Of a loss scale whose `update` decides by the gradients: True if it had them applied.
         """
-        return self._tensor(
-            "last_step_finite",
-            lambda: tf.not_equal(tf.identity(self._last)[0], self._finite_steps),
-        )
+        finite = self._finite_steps
+        return _tf.once_per_graph(finite, lambda: tf.not_equal(tf.identity(self._last)[0], finite))
 
     # Values for Python.
 
@@ -242,21 +232,21 @@ class StepRecord(_tf.Trackable):
         return session.run(copies)
 
     def _read(self, session):
-        """The counts, and the last `Skip` or None, of one moment."""
+        """Returns counts of steps, in all, skipped, and in a row, and the last `Skip` or None."""
         known = list(self._gradients.values())
         own = self._counters()
         values = self._values(session, own + [each.last for each in known])
         finite, nonfinite, skipped, last, scales = values[: len(own)]
+        skip = None
+        if skipped:
+            bad = ()
+            for each, rows in zip(known, values[len(own) :]):
+                if each.key == last[3]:
+                    bad = each.bad(rows)
+            before, after = (float(scale) for scale in scales)
+            skip = Skip(int(last[1]), before, None if np.isnan(after) else after, bad)
         run = int(last[2]) if last[0] == finite else 0
-        counts = _Counts(int(finite + nonfinite), int(skipped), run)
-        if not counts.skipped:
-            return counts, None
-        bad = ()
-        for each, rows in zip(known, values[len(own) :]):
-            if each.key == last[3]:
-                bad = each.bad(rows)
-        before, after = (float(scale) for scale in scales)
-        return counts, Skip(int(last[1]), before, None if np.isnan(after) else after, bad)
+        return int(finite + nonfinite), int(skipped), run, skip
 
     def last_skip(self, session: Any = None) -> Skip | None:
         """Returns what is known of the last skipped step, a `Skip`, or None if there is none.
@@ -265,7 +255,7 @@ class StepRecord(_tf.Trackable):
           session: the `tf.compat.v1.Session` that ran the step; None for the default one. Not
             needed in eager mode.
         """
-        return self._read(session)[1]
+        return self._read(session)[-1]
 
     def nonfinite_gradients(self, session: Any = None) -> dict[str, dict[str, int]]:
         """Returns in how many skipped steps each gradient was not finite, on any replica.
@@ -293,13 +283,11 @@ class StepRecord(_tf.Trackable):
         Args:
           session: see `last_skip`.
         """
-        counts, skip = self._read(session)
-        text = f"{counts.skipped} of {counts.steps} steps skipped"
-        if skip is None:
-            return text
-        if counts.run > 1:
-            text += f", the last {counts.run} in a row"
-        return f"{text}; {self._in_words(skip)}"
+        steps, skipped, run, skip = self._read(session)
+        text = f"{skipped} of {steps} steps skipped"
+        if run > 1:
+            text += f", the last {run} in a row"
+        return text if skip is None else f"{text}; {self._in_words(skip)}"
 
     def check(
         self, max_consecutive_skips: _types.Integer | None = None, session: Any = None
@@ -312,16 +300,16 @@ class StepRecord(_tf.Trackable):
           session: see `last_skip`.
         """
         limit = _arguments.max_consecutive_skips(max_consecutive_skips)
-        limit = self.max_consecutive_skips if limit is None else limit
+        limit = limit or self.max_consecutive_skips
         if limit is None:
             raise ValueError(
                 "max_consecutive_skips must be given here or to the StepRecord, got None."
             )
-        counts, skip = self._read(session)
-        if counts.run < limit:
+        _, _, run, skip = self._read(session)
+        if run < limit:
             return
         raise LossScaleError(
-            f"{counts.run} steps in a row were skipped, since step {skip.step - counts.run + 1}, "
+            f"{run} steps in a row were skipped, since step {skip.step - run + 1}, "
             f"where max_consecutive_skips={limit} end a run: {self._in_words(skip)}. If the loss "
             "itself is NaN or infinite, no loss scale helps: look for the "
             "operation with tf.debugging.enable_check_numerics, and at the learning rate, the data "
@@ -349,14 +337,9 @@ class StepRecord(_tf.Trackable):
 
     def _check_context(self) -> None:
         """Raises a ValueError where the record cannot observe a step, before it is taken."""
-        copy = _replicas.local_copy(self._finite_steps)
-        if hasattr(copy, "graph"):
-            if copy.graph not in _tf.enclosing_graphs():
-                raise ValueError(
-                    f"The StepRecord of {self.watched!r} was made in another graph. Make it in "
-                    "the graph of the step."
-                )
-        elif _tf.in_session_graph():
+        made_in = getattr(_replicas.local_copy(self._finite_steps), "graph", None)
+        outside = made_in not in _tf.enclosing_graphs()
+        if outside and (made_in is not None or _tf.in_session_graph()):
             raise ValueError(
                 f"The StepRecord of {self.watched!r} was made outside of the graph of the step. "
                 "Make it there."
@@ -375,30 +358,24 @@ class StepRecord(_tf.Trackable):
         def finite():
             return _assigned(self._finite_steps.assign_add(1, read_value=False))
 
-        # Also in a first step that is finite: a checkpoint that is saved after it is to hold them.
-        needed = not (tf.executing_eagerly() and self._gradients and step.finite)
-        known = self._known(step) if self._names and step.grads and needed else None
-
         def other():
-            return self._record_nonfinite(step, known)
+            return self._record_nonfinite(step)
 
         with _state.scope_of([self._finite_steps]):
-            if tf.executing_eagerly():
-                finite() if step.finite else other()
-            elif isinstance(step.finite, bool):
+            if not self._gradients:  # A checkpoint that is saved after this step is to hold them.
+                self._known(step)
+            if tf.executing_eagerly() or isinstance(step.finite, bool):
                 return finite() if step.finite else other()
-            else:
-                # Variables in checkpoints are named by how many `cond` there are.
-                return tf1.cond(step.finite, finite, other, name="skipped_step")
-        return None
+            # Variables in checkpoints are named by how many `cond` there are.
+            return tf1.cond(step.finite, finite, other, name="skipped_step")
 
     def _inspect_gradients(self, step: Any) -> list[Any]:
         """Notes which gradients of a skipped step were not finite; returns a list of operations."""
-        if not (self._names and step.grads):
-            return []
         with _state.scope_of([self._finite_steps]):
             known = self._known(step)
-            seen = _replicas.all_reduce_sum(_inspected_in_row, (step.grads,))
+            if known is None:
+                return []
+            seen = _replicas.all_reduce_sum(_inspected, (step.grads,))
             ever = tf.reduce_any(seen[:, :, : len(_KINDS)] > 0, axis=0)
             return [
                 _assigned(known.last.assign(seen, read_value=False)),
@@ -411,7 +388,7 @@ class StepRecord(_tf.Trackable):
         if limited and step.skips_nonfinite and not step.finite:
             self.check()
 
-    def _record_nonfinite(self, step, known):
+    def _record_nonfinite(self, step):
         finite = _state.read(self._finite_steps)
         last = _state.read(self._last)
         with tf.control_dependencies([finite, last]):
@@ -422,8 +399,9 @@ class StepRecord(_tf.Trackable):
             last = tf.stack([finite, last[1], tf.zeros_like(finite), last[3]])
         else:
             run = last[2] * tf.cast(tf.equal(last[0], finite), tf.int64) + 1
-            key = 0 if known is None else known.key
-            last = tf.stack([finite, number, run, tf.constant(key, tf.int64)])
+            known = self._known(step)
+            key = tf.constant(0 if known is None else known.key, tf.int64)
+            last = tf.stack([finite, number, run, key])
             scales = tf.stack([step.before, step.after])
             done += [
                 _assigned(self._skipped_steps.assign_add(1, read_value=False)),
@@ -435,7 +413,9 @@ class StepRecord(_tf.Trackable):
         return None if tf.executing_eagerly() else tf.group(*done)
 
     def _known(self, step):
-        """Returns the `_Gradients` for the variables of `step`, made when they are first met."""
+        """Returns the `_Gradients` of a step's variables, made when first met, or None."""
+        if not (self._names and step.grads):
+            return None
         names = step.names
         # Not by its place among the others, as a run that goes on may meet them in another order.
         key = zlib.crc32("\n".join([*names, *step.shapes]).encode())
@@ -446,41 +426,27 @@ class StepRecord(_tf.Trackable):
                         "names=True of a StepRecord is not supported without `merge_call`, "
                         "as in a function that XLA compiles inside of strategy.run. Leave it out."
                     )
-                self._gradients[key] = self._make_gradients(key, names)
+                # A function may be traced anew, for other variables or until its first step.
+                with tf.init_scope(), _tf.variables_allowed(), tf.distribute.get_strategy().scope():
+                    # A run may go on with more replicas or less.
+                    name = f"last_gradients_{key:08x}_{self._replicas}"
+                    shape = (self._replicas, len(names), len(_KINDS) + 1)
+                    last = self._make(name, np.zeros(shape))
+                    totals = np.zeros((len(names), len(_KINDS)), np.int64)
+                    totals = self._make(f"gradients_{key:08x}", totals)
+                self._gradients[key] = _Gradients(key, names, last, totals)
             return self._gradients[key]
-
-    def _make_gradients(self, key, names):
-        scope = contextlib.nullcontext()
-        if tf.distribute.has_strategy():
-            scope = tf.distribute.get_strategy().scope()
-        # A function may be traced anew, for other variables or until it first comes to a step.
-        with tf.init_scope(), _tf.variables_allowed(), scope:
-            shape = (self._replicas, len(names), len(_KINDS) + 1)
-            # A run may go on with more replicas or less.
-            last = self._make(f"last_gradients_{key:08x}_{self._replicas}", np.zeros(shape))
-            totals = np.zeros((len(names), len(_KINDS)), np.int64)
-            totals = self._make(f"gradients_{key:08x}", totals)
-        return _Gradients(key, names, last, totals)
-
-
-_Counts = collections.namedtuple("_Counts", ["steps", "skipped", "run"])
 
 
 class _Gradients(NamedTuple):
-    """Counts of non-finite elements in the gradients of one list of variables.
+    """Counts of non-finite elements in the gradients of one list of variables."""
 
-    Attributes:
-      key: int that stands for the names.
-      names: list of str.
-      last: variable of shape [replicas, gradients, 4]: how many elements of each kind there were in
-        the last skipped step, and the largest finite magnitude.
-      totals: variable of shape [gradients, 3]: in how many steps there were any.
-    """
-
-    key: int
+    key: int  # Stands for the names.
     names: list[str]
+    # Of shape [replicas, gradients, 4]: how many elements of each kind there were in the last
+    # skipped step, and the largest finite magnitude.
     last: Any
-    totals: Any
+    totals: Any  # Of shape [gradients, 3]: in how many steps there were any.
 
     def bad(self, rows):
         """Returns the `BadGradient`s in a value of `last`, a tuple."""
@@ -501,10 +467,6 @@ class _Gradients(NamedTuple):
 def _is_optimizer(watched):
     # A method of this package's classes, not of what they are mixed into.
     return hasattr(type(watched), "_tflsc_loss_scale_in_use")
-
-
-def _is_loss_scale(watched):
-    return isinstance(watched, _loss_scales.LossScale) or _scaler.is_manager(watched)
 
 
 def _assigned(value):
@@ -535,31 +497,21 @@ def _inspect(dtype):
 
 
 def _inspected(grads):
-    """Returns `_inspect` of each gradient, a [gradients, 4] tensor; zeros where all is finite."""
-    of_each = [list(_gradients.tested_values(grad)) for grad in grads]
+    """Returns `_inspect` of each, in this replica's row of a [replicas, gradients, 4] tensor."""
+    tested = [list(_gradients.tested_values(grad)) or [tf.zeros([])] for grad in grads]
+    tensors = [tf.stack(parts) if len(parts) > 1 else parts[0] for parts in tested]
 
     def inspect(*tensors):
-        given, rows = iter(tensors), []
-        for values in of_each:
-            parts = [_inspect(value.dtype)(next(given)) for value in values]
-            row = parts[0] if parts else tf.zeros([len(_KINDS) + 1], tf.float64)
-            for part in parts[1:]:
-                row = tf.concat([row[:-1] + part[:-1], tf.maximum(row, part)[-1:]], 0)
-            rows.append(row)
-        return tf.stack(rows)
+        return tf.stack([_inspect(values.dtype)(values) for values in tensors])
 
     # Even in a branch that is not taken each operation costs something, so this is one operation.
-    return _tf.as_one_operation(inspect, [value for values in of_each for value in values])
-
-
-def _inspected_in_row(grads):
-    """Returns `_inspected` in this replica's row of zeros, a [replicas, gradients, 4] tensor."""
-    seen = _inspected(grads)
+    seen = _tf.as_one_operation(inspect, tensors)
     if not tf.distribute.has_strategy():
         return seen[None]
-    context = tf.distribute.get_replica_context()
-    replicas = tf.distribute.get_strategy().num_replicas_in_sync
-    here = tf.one_hot(context.replica_id_in_sync_group, replicas, dtype=seen.dtype)
+    replica = tf.distribute.get_replica_context()
+    here = tf.one_hot(
+        replica.replica_id_in_sync_group, replica.num_replicas_in_sync, dtype=seen.dtype
+    )
     return here[:, None, None] * seen[None]
 
 

@@ -9,10 +9,18 @@ import numpy as np
 
 from tf_lossscale_compat._core import _scaler, _tf
 from tf_lossscale_compat._scalers import _managers
-from tf_lossscale_compat.monitoring import _summary_tags
 
 tf = _tf.tf
 tf1 = _tf.tf1
+
+# Tags in TensorBoard.
+SCALE = "loss_scale/scale"
+SKIPPED_STEPS = "loss_scale/skipped_steps"  # The running total, a whole number.
+CONSECUTIVE_SKIPS = "loss_scale/consecutive_skips"
+# Not written where there is no such bound.
+FLOOR = "loss_scale/floor"
+CEILING = "loss_scale/ceiling"
+TAGS = (SCALE, SKIPPED_STEPS, CONSECUTIVE_SKIPS, FLOOR, CEILING)
 
 Reading = collections.namedtuple("Reading", ["steps", "skipped", "consecutive", "scale"])
 Reading.__doc__ = "Values of a record at one moment: three integers, and the loss scale."
@@ -30,7 +38,7 @@ def bounds(scaler):
     if floor is None and isinstance(scaler, _managers.ExponentialUpdateLossScaleManager):
         floor = 1.0  # Of the rule that it follows.
     ceiling = getattr(scaler, "max_loss_scale", None)
-    known: Dict[str, Any] = {_summary_tags.FLOOR: floor, _summary_tags.CEILING: ceiling}
+    known: Dict[str, Any] = {FLOOR: floor, CEILING: ceiling}
     # A user's class may have something else under these names.
     return {
         tag: float(value)
@@ -42,9 +50,9 @@ def bounds(scaler):
 def _by_tag(values, scaler):
     """Returns a dict from tags to the values of a `Reading` and the bounds of `scaler`."""
     return {
-        _summary_tags.SKIPPED_STEPS: values.skipped,
-        _summary_tags.CONSECUTIVE_SKIPS: values.consecutive,
-        _summary_tags.SCALE: values.scale,
+        SKIPPED_STEPS: values.skipped,
+        CONSECUTIVE_SKIPS: values.consecutive,
+        SCALE: values.scale,
         **bounds(scaler),
     }
 

@@ -106,10 +106,7 @@ class LossScaleHook(_tf.SessionRunHook):
         """Reads what the session starts with, new or restored."""
         # The runs are counted on: a session that is lost again and again has a stuck run end, too.
         self._global_step_at_start = self._read_global_step(session)
-        now = self._monitor.read(session)
-        self._monitor.start(now)
-        self._monitor.observe(now, session)
-        self._plan_check(now)
+        self._plan_check(self._monitor.start(session))
 
     def after_run(self, run_context: Any, run_values: Any) -> None:
         """Reads the record after every N runs."""
