@@ -21,7 +21,7 @@ from tf_lossscale_compat._core import (
     _scaler,
 )
 from tf_lossscale_compat._scalers import _loss_scales
-from tf_lossscale_compat.keras import _families, _shared
+from tf_lossscale_compat.keras import _calls, _families, _shared
 
 if TYPE_CHECKING:
     import tensorflow as tf
@@ -80,13 +80,21 @@ class _Wrapper(_shared.LossScaling):
         loss_scale = make_loss_scale() if enabled else _loss_scales.FixedLossScale(1)
         _ownership.check(_ownership.KERAS, loss_scale)
         scaler = _scaler.Scaler(loss_scale)
-        family._tflsc_check_scaler(self, scaler)
+        self._tflsc_check_scaler(scaler)
         agreement = _agreement.function_for(agree, optimizer, scaler)
         before = set(vars(self))
-        self.__dict__["_tflsc_started"] = True
-        self._tflsc_wrap(optimizer, loss_scale, name)
-        options = {"name": self._tflsc_name_in_config(name), "count_skipped": count_skipped}
-        options.update(enabled=None if enabled else False, agree=agree)
+        # Past every __setattr__ of a family: checkpoints are to find these under one name each.
+        self.__dict__.update(
+            _optimizer=optimizer,
+            _loss_scale=loss_scale,
+            _tflsc_calls=_calls.Calls(self._tflsc_scaled_by_default),
+        )
+        options = {
+            "name": self._tflsc_wrap(optimizer, loss_scale, name),
+            "count_skipped": count_skipped,
+            "enabled": None if enabled else False,
+            "agree": agree,
+        }
         options = {k: v for k, v in options.items() if v is not None}
         self.__dict__["_tflsc_options"] = options if enabled else {**options, **asked}
         self.__dict__["_tflsc_agree"] = agreement
@@ -194,7 +202,7 @@ class _Wrapper(_shared.LossScaling):
         for name, value in attributes.items():  # So that checkpoints hold their variables.
             setattr(self, name, value)
 
-    def __deepcopy__(self, memo: dict[int, Any]) -> Self:
+    def __deepcopy__(self, memo: dict[int, Any]) -> Self:  # An `OptimizerV2` has one of its own.
         rebuild, arguments, attributes = self.__reduce_ex__(2)
         new = memo[id(self)] = rebuild(*copy.deepcopy(arguments, memo))
         new.__setstate__(copy.deepcopy(attributes, memo))
