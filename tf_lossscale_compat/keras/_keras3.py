@@ -87,16 +87,15 @@ class Keras3(_shared.LossScaling):
         "loss_scale_factor",
     )
 
-    def _tflsc_refuse(self, *arguments):
+    def _tflsc_refuse(self, arguments):
         for name in arguments:
             if name in self._tflsc_ignored_in_configs:
                 raise ValueError(
                     f"{type(self).__name__} takes no `{name}`: set it on the `inner_optimizer`, "
                     "which applies the gradients."
                 )
-        if arguments:
-            names = ", ".join(f"`{name}`" for name in arguments)
-            raise ValueError(f"{type(self).__name__} does not take these arguments: {names}.")
+        names = ", ".join(f"`{name}`" for name in arguments)
+        raise ValueError(f"{type(self).__name__} does not take these arguments: {names}.")
 
     # Before 3.9, Keras' own class counts no steps here, and its base class assigns a variable.
 
@@ -379,9 +378,6 @@ class Keras3(_shared.LossScaling):
 
     def _tflsc_all_variables(self):
         return self.variables
-
-    def _tflsc_serialize_inner(self):
-        return self._tflsc_keras.saving.serialize_keras_object(self.inner_optimizer)
 
     @classmethod
     def _tflsc_deserialize_inner(cls, config, custom_objects):

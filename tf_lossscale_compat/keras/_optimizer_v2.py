@@ -111,11 +111,11 @@ class OptimizerV2(_shared.WrapsTFKeras):
         tapes = () if tape is None else (tape,)  # Older versions take none.
         return self._tflsc_minimize(loss, var_list, grad_loss, *tapes, name=name)
 
-    def _tflsc_apply_pairs(self, grads_and_vars, scaled, args=(), aggregates=True, **kwargs):
+    def _tflsc_check_pairs(self, grads_and_vars):
         # A model that has nothing to train can be fitted, as with the inner optimizer alone.
         grads, variables = _shared.unzip_pairs(grads_and_vars, may_be_empty=True)
         _agreement.check_reduced(self, grads)
-        return self._tflsc_aggregate_and_step(grads, variables, scaled, aggregates, args, kwargs)
+        return grads, variables
 
     @_tf.do_not_convert
     def apply_gradients(

@@ -111,10 +111,9 @@ class LossScaling(_MixedIntoKeras):
     # Entries of configs that never had an effect.
     _tflsc_ignored_in_configs: tuple[str, ...] = ()
 
-    def _tflsc_refuse(self, *arguments):
+    def _tflsc_refuse(self, arguments):
         """Raises what that Keras raises for arguments that its constructor does not take."""
-        if arguments:
-            raise TypeError(f"{type(self).__name__} takes no {' and no '.join(arguments)}.")
+        raise TypeError(f"{type(self).__name__} takes no {' and no '.join(arguments)}.")
 
     def __setattr__(self, name: str, value: Any) -> None:
         # Code for TensorFlow 2.0 assigns another loss scale. Families would track it twice.
@@ -156,6 +155,9 @@ class LossScaling(_MixedIntoKeras):
     def _tflsc_track_loss_scale(self, loss_scale):
         """Makes checkpoints and files see this one, in the place of any before."""
         self._track_trackable(loss_scale, "loss_scale", overwrite=True)
+
+    def _tflsc_serialize_inner(self):
+        return self._tflsc_keras.optimizers.serialize(self._optimizer)
 
     @property
     def agree(self) -> _types.Agree | None:
@@ -336,18 +338,9 @@ class LossScaling(_MixedIntoKeras):
         """
 
     def _tflsc_step(self, grads, variables, scaled, apply, unaggregated=None):
-        """Unscales if need be, decides, applies or skips, and updates the loss scale.
+        """Unscales if `scaled`, decides, applies or skips, and updates the loss scale.
 
-        Args:
-          grads: list of gradients.
-          variables: list of variables, as long.
-          scaled: bool, whether `grads` are to be divided by the loss scale.
-          apply: function of both lists, called in a replica context, that has the inner optimizer
-            apply unscaled gradients; returns an operation, a tensor or None.
-          unaggregated: see `_step.take`.
-
-        Returns:
-          In a graph for a Session an operation, else what `tf.group` makes of it.
+        `apply` is that of an `OptimizerAdapter`; for the rest see `_step.take`.
         """
         scaler, unscaling = _scaler.Scaler(self._loss_scale), None
         if scaled:
@@ -355,13 +348,12 @@ class LossScaling(_MixedIntoKeras):
         step = _KerasAdapter(
             self, apply, _agreement.with_horovod_default(self._tflsc_agree, self, scaler)
         )
-        called = f"{type(self).__name__}.apply_gradients"
         return _step.take(
             scaler,
             list(grads),
             list(variables),
             step,
-            called=called,
+            called=f"{type(self).__name__}.apply_gradients",
             unscaling=unscaling,
             form=self._tflsc_graph_form,
             unaggregated=unaggregated,
@@ -561,11 +553,12 @@ class WrapsTFKeras(LossScaling):
             self._tflsc_calls.warn_if_never_asked()
         return self._tflsc_calls.are_scaled(scaled)
 
-    def _tflsc_aggregate_and_step(self, grads, variables, scaled, aggregates, args, kwargs):
-        """Aggregates gradients if `aggregates`, and takes a step with them; see `_step`.
+    def _tflsc_apply_pairs(self, grads_and_vars, scaled, args=(), aggregates=True, **kwargs):
+        """Aggregates gradients if `aggregates`, and takes a step with them.
 
         `args` and `kwargs` are for the inner optimizer's `apply_gradients`.
         """
+        grads, variables = self._tflsc_check_pairs(grads_and_vars)
         aggregation = _aggregation.Aggregation(
             self._optimizer, aggregates, *self._tflsc_aggregates_by
         )
@@ -583,9 +576,6 @@ class WrapsTFKeras(LossScaling):
                 return self._optimizer.apply_gradients(list(zip(grads, variables)), *args, **kwargs)
 
         return self._tflsc_step(grads, variables, scaled, apply, unaggregated)
-
-    def _tflsc_serialize_inner(self):
-        return self._tflsc_keras.optimizers.serialize(self._optimizer)
 
     @classmethod
     def _tflsc_deserialize_inner(cls, config, custom_objects):

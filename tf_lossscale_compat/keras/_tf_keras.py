@@ -59,12 +59,12 @@ class TFKeras(_shared.WrapsTFKeras):
         """Computes gradients and applies them: `compute_gradients` and `apply_gradients` in one."""
         self._tflsc_minimize(loss, var_list, tape)
 
-    def _tflsc_apply_pairs(self, grads_and_vars, scaled, aggregates=True, **kwargs):
+    def _tflsc_check_pairs(self, grads_and_vars):
         grads, variables = _shared.unzip_pairs(grads_and_vars)
         _shared.check_context(self, grads)
         with tf.init_scope():  # Branches of a conditional are no place to make slot variables.
             self.build(_keras_versions.variables_to_build(grads, variables))
-        self._tflsc_aggregate_and_step(grads, variables, scaled, aggregates, (), kwargs)
+        return grads, variables
 
     @_tf.do_not_convert
     def apply_gradients(
@@ -78,7 +78,7 @@ class TFKeras(_shared.WrapsTFKeras):
     ) -> None:
         aggregates = experimental_aggregate_gradients and not skip_gradients_aggregation
         self._tflsc_apply_pairs(
-            grads_and_vars, self._tflsc_are_scaled(scaled), aggregates, **kwargs
+            grads_and_vars, self._tflsc_are_scaled(scaled), aggregates=aggregates, **kwargs
         )
 
     @property
