@@ -52,11 +52,7 @@ def track_in_session(variable):
 def in_step_of_fit(keras, optimizer):
     """Returns whether the caller is within the step that `fit` of a model of this optimizer takes.
 
-    A user's `train_step` is another, unless it calls Keras' own.
-
-    Args:
-      keras: the Keras module.
-      optimizer: the model's optimizer.
+    A user's `train_step` is another, unless it calls that of the module `keras`.
     """
     # AutoGraph's copy of a function has the second name, and the globals of the function.
     names, root = ("train_step", "tf__train_step"), keras.__name__

@@ -53,7 +53,10 @@ def _keeps_one_copy():
 
 
 class Aggregation:
-    """The aggregation of one step's gradients.
+    """The aggregation of one step's gradients, if it is `wanted` at all.
+
+    The inner optimizer's `apply_gradients` aggregates by `methods`, in order, unless its argument
+    `option` has the value `off`.
 
     Attributes:
       here: bool, whether `aggregate` is to be called, before the test.
@@ -61,15 +64,6 @@ class Aggregation:
     """
 
     def __init__(self, optimizer, wanted, methods, option, off):
-        """Finds out where the gradients are aggregated.
-
-        Args:
-          optimizer: the inner optimizer.
-          wanted: bool, whether they are to be aggregated at all.
-          methods: names of the methods by which its `apply_gradients` aggregates, in order.
-          option: name of the argument by which that is turned off.
-          off: its value then.
-        """
         self._optimizer = optimizer
         self._methods = [name for name in methods if hasattr(optimizer, name)]
         function = getattr(optimizer, "gradient_aggregator", None)

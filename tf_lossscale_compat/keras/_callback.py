@@ -102,7 +102,7 @@ class LossScaleCallback(_MixedIntoKeras):
         return None if self._monitor is None else self._monitor.record
 
     def set_model(self, model: Any) -> None:
-        """Called by Keras; which Keras the model is of is known from here on."""
+        # Which Keras the model is of is known from here on.
         keras = _keras_of(model)
         if keras not in (None, self._tflsc_keras) and "_tflsc_public" in vars(type(self)):
             self.__class__ = _class(type(self)._tflsc_public, keras)
@@ -112,7 +112,6 @@ class LossScaleCallback(_MixedIntoKeras):
         super().set_model(model)
 
     def set_params(self, params: Any) -> None:
-        """Called by Keras."""
         super().set_params(params)
         # The progress bars of TensorFlow before 2.2 show just what is named there.
         shown = (params or {}).get("metrics")
@@ -133,12 +132,10 @@ class LossScaleCallback(_MixedIntoKeras):
         self._monitor.start(session)
 
     def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
-        """Called by Keras."""
         self._read_at = 0
 
     # Not where a batch ends: Keras 3 would have each wait for the device then.
     def on_train_batch_begin(self, batch: int, logs: Any = None) -> None:
-        """Called by Keras."""
         self._supports_tf_logs = True
         if batch - self._read_at >= self._every_n_steps:
             self._read_at = batch
@@ -159,7 +156,6 @@ class LossScaleCallback(_MixedIntoKeras):
         return now
 
     def on_train_end(self, logs: Any = None) -> None:
-        """Called by Keras."""
         session = _session(self._tflsc_keras)
         self._monitor.observe(self._monitor.read(session), session, seconds=0)
         self._close()

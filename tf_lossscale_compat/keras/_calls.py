@@ -22,18 +22,18 @@ _SAY = (
     "write apply_gradients(..., scaled=True), which divides the gradients by the loss scale, or "
     "scaled=False, which applies them as they are"
 )
+_STEP = (
+    "scaled = opt.get_scaled_loss(loss); gradients of scaled; "
+    "opt.get_unscaled_gradients(gradients); opt.apply_gradients(...)"
+)
 _FORGOT = (
     "{} of this optimizer was called, but {} never was. The gradients are applied as they are and "
-    "are {} by a factor of the loss scale. Call both or neither: scaled = "
-    "opt.get_scaled_loss(loss); gradients of scaled; opt.get_unscaled_gradients(gradients); "
-    "opt.apply_gradients(...)."
+    f"are {{}} by a factor of the loss scale. Call both or neither: {_STEP}."
 )
 _NEVER = (
     "apply_gradients of this optimizer was called, but neither get_scaled_loss nor "
-    "get_unscaled_gradients ever was, so that nothing was scaled. Write scaled = "
-    "opt.get_scaled_loss(loss); gradients of scaled; opt.get_unscaled_gradients(gradients); "
-    "opt.apply_gradients(...). If nothing is to be scaled, apply_gradients(..., scaled=False) says "
-    "so, and ends this warning."
+    f"get_unscaled_gradients ever was, so that nothing was scaled. Write {_STEP}. If nothing is to "
+    "be scaled, apply_gradients(..., scaled=False) says so, and ends this warning."
 )
 _NEITHER = (
     "apply_gradients of this optimizer was called, and none of scale_loss, get_scaled_loss and "
@@ -49,13 +49,9 @@ _TWICE = (
 
 
 class Calls:
-    """Decides, by the methods that one optimizer was asked for, which gradients it is given.
+    """Decides, by the methods that one optimizer was asked for, which gradients it is given."""
 
-    Args:
-      scaled_unless_asked: bool, whether gradients are scaled if it was never asked for anything.
-    """
-
-    def __init__(self, scaled_unless_asked=False):
+    def __init__(self, scaled_unless_asked):
         self._scaled_unless_asked = scaled_unless_asked
         self._asked = set()
         self._asked_in_fit = set()
@@ -70,11 +66,7 @@ class Calls:
 
     @_tf.do_not_convert
     def ask(self, method):
-        """Records that `method` is called.
-
-        Raises:
-          ValueError: `apply_gradients` has been traced under another answer of the rule.
-        """
+        """Records a call; a ValueError if `apply_gradients` was traced under another answer."""
         before, after = self._are_scaled(self._asked), self._are_scaled(self._asked | {method})
         if self._traced and after is not before:
             raise ValueError(
@@ -98,17 +90,10 @@ class Calls:
             )
 
     def are_scaled(self, scaled):
-        """Returns whether gradients that `apply_gradients` was given are scaled.
+        """Returns whether gradients are scaled: as the caller says, or for None by the rule.
 
         Warns, once for each optimizer, where one of two calls that belong together was never made,
         and where gradients are divided that no call says are scaled.
-
-        Args:
-          scaled: what the caller says, a bool, or None to go by the rule.
-
-        Raises:
-          TypeError: `scaled` is neither.
-          ValueError: the rule says both.
         """
         if scaled is not None:
             if not isinstance(scaled, bool):

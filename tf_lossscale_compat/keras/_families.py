@@ -36,14 +36,6 @@ def _family(optimizer_class):
     return next(((_FAMILIES[base.__name__], base) for base in bases), None)
 
 
-def is_keras_loss_scale_optimizer(optimizer):
-    """Returns whether `optimizer` is a loss-scale optimizer of any Keras' own."""
-    cls = type(optimizer)
-    return not isinstance(cls, _OfOneFamily) and any(
-        _tf.is_loss_scale_optimizer(base) for base in of_keras(cls)
-    )
-
-
 def keras_of(base):
     """Returns the Keras module, with `optimizers` and the like, that a base class is from."""
     root = base.__module__.split(".")[0]
@@ -90,7 +82,11 @@ class _OfOneFamily(type):
         # have them leave the loss unscaled.
         if super().__instancecheck__(instance):
             return True
-        return "_tflsc_registered_name" in vars(cls) and is_keras_loss_scale_optimizer(instance)
+        return (
+            "_tflsc_registered_name" in vars(cls)
+            and not isinstance(type(instance), _OfOneFamily)
+            and any(map(_tf.is_loss_scale_optimizer, of_keras(type(instance))))
+        )
 
 
 @functools.lru_cache(maxsize=None)
@@ -163,16 +159,10 @@ def _register(keras, cls, name):
         keras.utils.get_custom_objects()[cls.__name__] = cls
 
 
-def family_of(optimizer, argument):
-    """Returns the mixin for an optimizer's family and the family's base class.
+def base_of(optimizer, argument):
+    """Returns the base class of the family of an optimizer, which was given as `argument`.
 
-    Args:
-      optimizer: Keras optimizer.
-      argument: str, the name of the argument that it was given as, for errors.
-
-    Raises:
-      TypeError: `optimizer` is no Keras optimizer, or is a loss-scale optimizer.
-      ValueError: one wraps it already.
+    Raises a TypeError or ValueError where it is no Keras optimizer that can be wrapped.
     """
     found = None if isinstance(optimizer, type) else _family(type(optimizer))
     if found is None:
@@ -194,7 +184,7 @@ def family_of(optimizer, argument):
             f'"{argument}" is already wrapped by a LossScaleOptimizer, got {optimizer!r}: use that '
             "one, or make another optimizer."
         )
-    return found
+    return found[1]
 
 
 def class_for_config(public, config):

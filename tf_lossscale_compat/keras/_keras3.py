@@ -16,10 +16,11 @@ from tf_lossscale_compat._core import (
     _tf,
 )
 from tf_lossscale_compat._scalers import _loss_scales
-from tf_lossscale_compat.keras import _aggregation, _calls, _shared
+from tf_lossscale_compat.keras import _calls, _shared
 
 tf = _tf.tf
 
+_LossScaling: Any = _shared.LossScaling  # Whose properties get setters here.
 # The call that an override of what `fit` calls has to make, for errors.
 _CALL = {
     _calls.LOSS_SCALED: "return self.get_scaled_loss(loss)",
@@ -29,7 +30,7 @@ _CALL = {
 }
 
 
-class Keras3(_shared.WeightDecay):
+class Keras3(_shared.LossScaling):
     """Mixed into Keras 3's `LossScaleOptimizer`; replaces its loss scale and its step.
 
     The loss scale's variables are Keras variables here too, in the order and under the names that
@@ -65,17 +66,19 @@ class Keras3(_shared.WeightDecay):
             )
         _agreement.check_horovod(type(inner_optimizer), type(self))
         super(self._tflsc_keras_own, self).__init__(learning_rate=0.0, name=name)
-        self._tflsc_adopt(inner_optimizer, loss_scale)
         # As an attribute, and under this name, Keras' own files and checkpoints know it.
         self.inner_optimizer = inner_optimizer
         # Gradients would be divided twice.
         inner_optimizer.loss_scale_factor = None
         self.__dict__["_tflsc_keras_variables"] = {}
         self._tflsc_track_loss_scale(loss_scale)
+        return self.name  # In configs always, as in those of Keras' own class.
 
     _tflsc_fixed_scale_hint = (
         " Or leave this wrapper out, and set `loss_scale_factor` of the optimizer."
     )
+    _tflsc_scaled_by_default = True
+    _tflsc_counts_skipped = False
     _tflsc_says_dynamic = False  # Keras' own knows no other, and refuses the entry.
     # Configs of Keras 3.0 to 3.11 hold these of the wrapper, too.
     _tflsc_ignored_in_configs = (
@@ -84,16 +87,15 @@ class Keras3(_shared.WeightDecay):
         "loss_scale_factor",
     )
 
-    def _tflsc_refuse(self, *arguments):
+    def _tflsc_refuse(self, arguments):
         for name in arguments:
             if name in self._tflsc_ignored_in_configs:
                 raise ValueError(
                     f"{type(self).__name__} takes no `{name}`: set it on the `inner_optimizer`, "
                     "which applies the gradients."
                 )
-        if arguments:
-            names = ", ".join(f"`{name}`" for name in arguments)
-            raise ValueError(f"{type(self).__name__} does not take these arguments: {names}.")
+        names = ", ".join(f"`{name}`" for name in arguments)
+        raise ValueError(f"{type(self).__name__} does not take these arguments: {names}.")
 
     # Before 3.9, Keras' own class counts no steps here, and its base class assigns a variable.
 
@@ -106,11 +108,7 @@ class Keras3(_shared.WeightDecay):
     def iterations(self, variable: Any) -> None:
         self._track_trackable(variable, "iterations")
 
-    _tflsc_scaled_by_default = True
-
-    def _tflsc_in_step_of_fit(self):
-        return _keras_versions.in_step_of_fit(self._tflsc_keras, self)
-
+    exclude_from_weight_decay = _shared.of_inner("exclude_from_weight_decay")
     inner_optimizer: Any = None  # An attribute of each instance, no property.
 
     def __setattr__(self, name: str, value: Any) -> None:
@@ -131,11 +129,7 @@ class Keras3(_shared.WeightDecay):
                 "_loss_scale cannot be replaced once the optimizer is built: Keras 3 knows its "
                 "variables by their places. Make a new optimizer with the other loss scale."
             )
-        self.__dict__["_tflsc_owned_whole"] = None
         super()._tflsc_track_loss_scale(loss_scale)
-        # One of a user's may hold more than its variables.
-        if type(loss_scale) in (_loss_scales.DynamicLossScale, _loss_scales.FixedLossScale):
-            self.__dict__["_tflsc_owned_whole"] = loss_scale
         if self._tflsc_keras_variables:  # Checkpoints take no list that something was removed from.
             for name, variable in self._tflsc_keras_variables.items():
                 if getattr(self, name, None) is variable:
@@ -154,42 +148,27 @@ class Keras3(_shared.WeightDecay):
 
     def _trackable_children(self, *args, **kwargs):
         children = super()._trackable_children(*args, **kwargs)
-        # All that it holds is owned, and Keras' own class has no such child: each would miss the
-        # other's in a checkpoint. Where a checkpoint has one, it is found all the same.
-        if vars(self).get("_tflsc_owned_whole") is not None:
+        # All that this package's own hold is owned, and Keras' own class has no such child: each
+        # would miss the other's in a checkpoint. Where a checkpoint has one, it is found all the
+        # same. One of a user's may hold more than its variables.
+        if type(self._loss_scale) in (_loss_scales.DynamicLossScale, _loss_scales.FixedLossScale):
             children.pop("loss_scale", None)
         return children
 
-    def _lookup_dependency(self, name, *args):
-        found = super()._lookup_dependency(name, *args)
-        if found is None and name == "loss_scale":
-            return vars(self).get("_tflsc_owned_whole")
+    def _lookup_dependency(self, name, *children):
+        found = super()._lookup_dependency(name, *children)
+        if found is None and children and name == "loss_scale":
+            return self._loss_scale
         return found
 
-    @property
-    def initial_scale(self) -> float | None:
-        """The loss scale at the start, a float; None if a custom `LossScale` does not tell.
-
-        Set before the optimizer is built, it is the loss scale; after that it is in configs alone.
-        """
-        return super().initial_scale
-
-    @initial_scale.setter
+    @_LossScaling.initial_scale.setter
     def initial_scale(self, value: Any) -> None:
         value = _arguments.positive("initial_scale", value)
         self._tflsc_settable("initial_scale")._initial_loss_scale = value
         if not self.built:
             self.dynamic_scale.assign(value)
 
-    @property
-    def dynamic_growth_steps(self) -> int | None:
-        """After how many finite steps in a row the scale grows, an int; None if it does not.
-
-        A function that was traced before it is set keeps the number that it was traced with.
-        """
-        return super().dynamic_growth_steps
-
-    @dynamic_growth_steps.setter
+    @_LossScaling.dynamic_growth_steps.setter
     def dynamic_growth_steps(self, value: Any) -> None:
         value = _arguments.period("dynamic_growth_steps", value, "int64")
         self._tflsc_settable("dynamic_growth_steps")._increment_period = value
@@ -220,15 +199,8 @@ class Keras3(_shared.WeightDecay):
         """
         return _shared.CallableList(super().variables)
 
-    @classmethod
-    def _tflsc_counts_skipped_by_default(cls):
-        return False
-
     def _tflsc_count_skipped(self, number):
         self.inner_optimizer.iterations.assign_add(number)
-
-    def _tflsc_name_in_config(self, name):
-        return self.name  # As in configs of Keras' own class.
 
     def stateless_apply(
         self, optimizer_variables: Any, grads: Any, trainable_variables: Any
@@ -253,27 +225,21 @@ class Keras3(_shared.WeightDecay):
 
     @_tf.do_not_convert
     def scale_loss(self, loss: Any) -> Any:
-        """Returns `loss` times the loss scale, in float32 where `loss` has a narrower dtype.
-
-        An optimizer that was ever asked for it takes scaled gradients in `apply_gradients`, unless
-        `scaled=` there says otherwise; a ValueError says so where it was traced for unscaled ones.
-
-        Args:
-          loss: float tensor.
-
-        Raises:
-          ValueError: `fit` calls it, and a subclass overrides methods that `fit` does not call.
-        """
-        if self._tflsc_in_step_of_fit():
-            self._tflsc_check_called_by_fit()
         # As by Keras' own: a large scale is infinite in float16.
         loss = tf.convert_to_tensor(loss)
         if loss.dtype.is_integer or loss.dtype.size < 4:
             loss = tf.cast(loss, tf.float32)
         return super().scale_loss(loss)
 
-    def _tflsc_check_called_by_fit(self):
-        """Raises a ValueError where `fit` would pass over a subclass's own methods in silence."""
+    def _tflsc_in_step_of_fit(self):
+        """Returns whether the caller is in Keras' own training step, whose gradients are scaled."""
+        return _keras_versions.in_step_of_fit(self._tflsc_keras, self)
+
+    def _tflsc_called(self, method):
+        if not self._tflsc_in_step_of_fit():
+            super()._tflsc_called(method)
+            return
+        # It would pass over a subclass's own methods in silence.
         for name, called in (
             (_calls.LOSS_SCALED, "scale_loss"),
             (_calls.UNSCALED, "apply_gradients"),
@@ -283,38 +249,28 @@ class Keras3(_shared.WeightDecay):
                     f"{type(self).__name__} overrides {name}, which fit of Keras 3 does not call. "
                     f"Override {called} too, which it calls: there {_CALL[name]}."
                 )
+        self._tflsc_calls.ask_in_fit(method)
 
     # Divided as by Keras' own: a reciprocal may be zero in a gradient's dtype, or not exact.
 
     def _tflsc_check_scaler(self, scaler):
         pass
 
-    def _tflsc_divide(self, grads):
-        return _gradients.divide(grads, _scaler.scale(self._loss_scale))
-
     def _tflsc_unscale(self, grads):
         grads = list(grads)
         return [
             None if grad is None else tf.cast(divided, grad.dtype)
-            for grad, divided in zip(grads, self._tflsc_divide(grads))
+            for grad, divided in zip(
+                grads, _gradients.divide(grads, _scaler.scale(self._loss_scale))
+            )
         ]
 
     def _tflsc_to_unscale(self, grads, variables, scale):
         if "enabled" in self._tflsc_options:  # By one, and in the gradients' own dtype.
             return grads, None
-        if any(map(_is_overwritten, variables)):
-            return self._tflsc_unscale_for(grads, variables, self._tflsc_divide), None
+        if any(getattr(variable, "overwrite_with_gradient", False) for variable in variables):
+            return _shared.of_scaled(_gradients.divide, grads, variables, scale), None
         return grads, _gradients.Unscaling(scale, divides=True)
-
-    def _tflsc_unscale_for(self, grads, variables, unscale=None):
-        """Returns unscaled gradients; those that overwrite their variables stay as they are."""
-        keeps = list(map(_is_overwritten, variables))
-        unscale = unscale or self._tflsc_unscale
-        unscaled = unscale([None if keep else grad for grad, keep in zip(grads, keeps)])
-        return [grad if keep else new for grad, new, keep in zip(grads, unscaled, keeps)]
-
-    def _tflsc_rescale(self, grads):
-        return _gradients.unscale(grads, _scaler.scale(self._loss_scale))
 
     def _tflsc_apply_pairs(self, grads_and_vars, scaled):
         grads, variables = _shared.unzip_pairs(grads_and_vars)
@@ -328,21 +284,6 @@ class Keras3(_shared.WeightDecay):
     def apply_gradients(
         self, grads_and_vars: Iterable[tuple[Any, Any]], *, scaled: bool | None = None
     ) -> Any:
-        """Applies gradients, unless the step is to be skipped, and updates the loss scale.
-
-        Args:
-          grads_and_vars: iterable of (gradient, variable) pairs.
-          scaled: bool, whether the gradients are still to be divided by the loss scale; None for
-            no if this optimizer was ever asked for `get_scaled_loss` or `get_unscaled_gradients`,
-            and else yes, as Keras' own does always. In the step that `fit` itself takes, yes.
-
-        Returns:
-          The inner optimizer's count of applied steps.
-
-        Raises:
-          ValueError: called in a cross-replica context, there is no gradient, or `scaled` is None
-            and this optimizer was asked both for `scale_loss` and for unscaled gradients.
-        """
         if scaled is None and self._tflsc_in_step_of_fit():
             if _step.overrides(self, Keras3, "apply_gradients"):
                 self._tflsc_calls.check_override_in_fit()
@@ -358,23 +299,21 @@ class Keras3(_shared.WeightDecay):
                         "may overflow where they are scaled again. Call apply with scaled "
                         "gradients; or override apply_gradients in place of apply."
                     )
-                grads = self._tflsc_unscale_for(grads, variables, self._tflsc_rescale)
+                scale = _scaler.scale(self._loss_scale)
+                grads = _shared.of_scaled(_gradients.unscale, grads, variables, scale)
                 self._tflsc_calls.rescaled()
             self.apply(grads, variables)
         else:
             self._tflsc_apply_pairs(grads_and_vars, scaled)
         return self.iterations
 
-    @_tf.do_not_convert
-    def apply(self, grads: Iterable[Any], trainable_variables: Iterable[Any] | None = None) -> Any:
-        if trainable_variables is None:
-            if not self.built:
-                raise ValueError(
-                    "trainable_variables may be left out only once the optimizer is built: call "
-                    "build(variables) first."
-                )
-            trainable_variables = self._trainable_variables
-        super().apply(grads, trainable_variables)
+    def _tflsc_built_for(self):
+        if not self.built:
+            raise ValueError(
+                "trainable_variables may be left out only once the optimizer is built: call "
+                "build(variables) first."
+            )
+        return self._trainable_variables
 
     @_tf.converts_functions_given
     def minimize(self, loss: Any, var_list: Any, tape: Any = None) -> Any:
@@ -385,6 +324,10 @@ class Keras3(_shared.WeightDecay):
           var_list: list of variables, or a function that returns one.
           tape: the `tf.GradientTape` that recorded `loss`, or None.
         """
+        self._tflsc_minimize(loss, var_list, tape)
+        return self.iterations
+
+    def _tflsc_scaled_gradients(self, loss, var_list, tape):
         if tape is None:
             if not callable(loss):
                 raise ValueError(f"loss must be callable where no tape is given, got {loss!r}.")
@@ -394,19 +337,7 @@ class Keras3(_shared.WeightDecay):
             with tape:
                 scaled = scaled()
         variables = list(var_list() if callable(var_list) else var_list)
-        grads = tape.gradient(scaled, variables)
-        own_apply = _step.overrides(self, Keras3, "apply_gradients")
-        options = {}  # One of a subclass may take no `scaled`, or not hand it on.
-        if _aggregation.takes(self.apply_gradients, "scaled"):
-            options["scaled"] = False
-        if _step.overrides(self, Keras3, "get_unscaled_gradients"):
-            pairs = self._tflsc_unscaled_pairs(zip(grads, variables))
-            return self.apply_gradients(pairs, **options)
-        if not own_apply:
-            return self.apply_gradients(zip(grads, variables), scaled=True)
-        self._tflsc_calls.ask("minimize")
-        self.apply_gradients(zip(self._tflsc_unscale_for(grads, variables), variables), **options)
-        return self.iterations
+        return list(zip(tape.gradient(scaled, variables), variables))
 
     def load_own_variables(self, store: Any) -> None:
         """Takes state from a file, also of another loss-scale optimizer or of the inner one alone.
@@ -426,51 +357,30 @@ class Keras3(_shared.WeightDecay):
         inner = self.inner_optimizer.variables
         own = self.variables[: len(self.variables) - len(inner)]
         first = len(store.keys()) - len(inner)
+        values = [store[str(i)] for i in range(len(store.keys()))]
         # Of an optimizer that was not built there are fewer, and other variables stand there.
-        if first < 0 or (
-            len(store.keys()) != len(self.variables)
-            and not all(
-                _shared.can_be_of(store[str(i)], each) for i, each in enumerate(inner, first)
-            )
-        ):
+        if first < 0 or (first != len(own) and not _shared.values_fit(values[first:], inner)):
             super().load_own_variables(store)  # It warns.
             return
         # Files of Keras' own class hold two of the loss scale, which come first here, too.
         dynamic = isinstance(self._loss_scale, _loss_scales.DynamicLossScale)
         more = len(self._tflsc_keras_variables) - 2 if dynamic else 0
         # As many may be of another kind of loss scale, with its counter where the scale is here.
-        if first not in (len(own), len(own) - more) or not all(
-            _shared.can_be_of(store[str(i)], each) for i, each in enumerate(own[:first])
-        ):
+        if first in (len(own), len(own) - more) and _shared.values_fit(values[:first], own):
+            own = own[:first]
+        else:
             logging.warning(
                 "The saved optimizer has a loss scale of another kind or none; %s keeps its own.",
                 self.name,
             )
-            own = []
-        targets = dict(enumerate(own[:first]))
-        targets.update(enumerate(inner, first))
-        values = [store[str(i)] for i in targets]
-        _shared.check_order(list(zip(targets.values(), values)))
-        _shared.assign_all(targets.values(), values)
+            own, values = [], values[first:]
+        _shared.assign_all([*own, *inner], values)
 
-    def set_weights(self, weights: Any) -> None:
-        """Sets `variables`, or those of the inner optimizer alone, from a list of arrays.
-
-        Keras' own would set those of this optimizer alone and pass over the rest.
-        """
-        own = self._tflsc_keras_variables.values()
-        _shared.set_weights(self.variables, self.inner_optimizer.variables, weights, own)
-
-    def _tflsc_serialize_inner(self):
-        return self._tflsc_keras.saving.serialize_keras_object(self.inner_optimizer)
+    def _tflsc_all_variables(self):
+        return self.variables
 
     @classmethod
     def _tflsc_deserialize_inner(cls, config, custom_objects):
         return cls._tflsc_keras.saving.deserialize_keras_object(
             config, custom_objects=custom_objects
         )
-
-
-def _is_overwritten(variable):
-    """Returns whether its "gradient" is its new value, as in float8 training."""
-    return getattr(variable, "overwrite_with_gradient", False)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import copy
 import inspect
 import numbers
@@ -21,7 +20,7 @@ from tf_lossscale_compat._core import (
     _scaler,
 )
 from tf_lossscale_compat._scalers import _loss_scales
-from tf_lossscale_compat.keras import _families, _shared
+from tf_lossscale_compat.keras import _calls, _families, _shared
 
 if TYPE_CHECKING:
     import tensorflow as tf
@@ -46,26 +45,26 @@ class _Wrapper(_shared.LossScaling):
     def _tflsc_construct(
         self,
         optimizer,
-        make_loss_scale,
+        asked,
         name=None,
         count_skipped=None,
         enabled=True,
         agree=None,
         unknown=(),
-        **asked,
     ):
         """Does the work of the constructors: checks, picks the class, makes the loss scale, wraps.
 
-        `unknown` are the names of arguments that the constructor does not take. `asked` is what it
-        was given for the loss scale, which configs keep where that isn't enabled.
+        `asked` are the arguments that say which loss scale, a dict; configs keep them where it is
+        not enabled. `unknown` are the names of arguments that the constructor does not take.
         """
         if isinstance(optimizer, dict):
             optimizer = _inner_of_config(type(self), optimizer, None)
-        family, base = _families.family_of(optimizer, self._tflsc_argument)
-        family._tflsc_refuse(self, *unknown)
+        base = _families.base_of(optimizer, self._tflsc_argument)
         cls: Any = type(self)
         if "_tflsc_public" not in vars(cls):
             self.__class__ = _families.wrapper_class(cls, base)
+        if unknown:
+            self._tflsc_refuse(unknown)
         if not (count_skipped is None or isinstance(count_skipped, bool)):
             raise TypeError(f"count_skipped must be True, False or None, got {count_skipped!r}.")
         _arguments.flag("enabled", enabled)
@@ -77,19 +76,34 @@ class _Wrapper(_shared.LossScaling):
             )
         self._tflsc_check_wrapped(optimizer, enabled)
         _replicas.check_strategy()
-        loss_scale = make_loss_scale() if enabled else _loss_scales.FixedLossScale(1)
+        if not enabled:
+            loss_scale: Any = _loss_scales.FixedLossScale(1)
+        elif "loss_scale" in asked:
+            loss_scale = _loss_scale(asked["loss_scale"])
+        else:
+            loss_scale = _of_numbers(**asked, hint=self._tflsc_fixed_scale_hint)
         _ownership.check(_ownership.KERAS, loss_scale)
         scaler = _scaler.Scaler(loss_scale)
-        family._tflsc_check_scaler(self, scaler)
+        self._tflsc_check_scaler(scaler)
         agreement = _agreement.function_for(agree, optimizer, scaler)
         before = set(vars(self))
-        self.__dict__["_tflsc_started"] = True
-        self._tflsc_wrap(optimizer, loss_scale, name)
-        options = {"name": self._tflsc_name_in_config(name), "count_skipped": count_skipped}
-        options.update(enabled=None if enabled else False, agree=agree)
-        options = {k: v for k, v in options.items() if v is not None}
-        self.__dict__["_tflsc_options"] = options if enabled else {**options, **asked}
-        self.__dict__["_tflsc_agree"] = agreement
+        # Past every __setattr__ of a family: checkpoints are to find these under one name each.
+        self.__dict__.update(
+            _optimizer=optimizer,
+            _loss_scale=loss_scale,
+            _tflsc_calls=_calls.Calls(self._tflsc_scaled_by_default),
+        )
+        options = {
+            "name": self._tflsc_wrap(optimizer, loss_scale, name),
+            "count_skipped": count_skipped,
+            "enabled": None if enabled else False,
+            "agree": agree,
+        }
+        self.__dict__.update(
+            _tflsc_options={k: v for k, v in options.items() if v is not None},
+            _tflsc_asked={} if enabled else asked,
+            _tflsc_agree=agreement,
+        )
         # All others are a subclass's, which copies take over.
         self.__dict__["_tflsc_attributes_not_copied"] = {
             "_tflsc_attributes_not_copied",
@@ -99,7 +113,7 @@ class _Wrapper(_shared.LossScaling):
 
     def _tflsc_check_wrapped(self, optimizer, enabled):
         """Raises a TypeError or ValueError where `optimizer` cannot be wrapped."""
-        family, base = _families.family_of(optimizer, self._tflsc_argument)
+        base = _families.base_of(optimizer, self._tflsc_argument)
         if base is not self._tflsc_family_base:
             raise TypeError(
                 f"{self._tflsc_argument} must be an optimizer of the family of "
@@ -111,7 +125,7 @@ class _Wrapper(_shared.LossScaling):
                 f"enabled must not be False around an optimizer with a loss_scale_factor, got one "
                 f"of {factor!r}: this wrapper scales no loss for it. Leave one of the two out."
             )
-        family._tflsc_check_clipping(self, optimizer, enabled)
+        self._tflsc_check_clipping(optimizer, enabled)
 
     def __dir__(self) -> list[str]:
         # Python's own looks into all bases, also those that another family does without; and what
@@ -143,19 +157,20 @@ class _Wrapper(_shared.LossScaling):
             )
         if isinstance(inner, dict):
             inner = _inner_of_config(cls, inner, custom_objects)
-        numbers: dict[str, Any] = {
-            name: arguments.pop(name)
-            for name in ("dynamic", "initial_scale", "dynamic_growth_steps")
-            if name in arguments
-        }
-        if "loss_scale" in arguments:
-            scale = _loss_scale_of_config(cls, inner, arguments["loss_scale"], custom_objects)
-            arguments["loss_scale"] = scale
-        elif cls._tflsc_takes_numbers:
-            arguments.update(numbers)
-        else:
-            arguments["loss_scale"] = _of_numbers(**numbers)
-        for name in _families.family_of(inner, cls._tflsc_argument)[0]._tflsc_ignored_in_configs:
+        base = _families.base_of(inner, cls._tflsc_argument)
+        family = _families.wrapper_class(vars(cls).get("_tflsc_public", cls), base)
+        if "loss_scale" in arguments or not cls._tflsc_takes_numbers:
+            numbers: dict[str, Any] = {
+                name: arguments.pop(name)
+                for name in ("dynamic", "initial_scale", "dynamic_growth_steps")
+                if name in arguments
+            }
+            arguments["loss_scale"] = (
+                _loss_scale_of_config(family._tflsc_keras, arguments["loss_scale"], custom_objects)
+                if "loss_scale" in arguments
+                else _of_numbers(**numbers)
+            )
+        for name in family._tflsc_ignored_in_configs:
             if name not in inspect.signature(cls.__init__).parameters:
                 arguments.pop(name, None)
         had_agree = arguments.pop("agree", False)
@@ -165,11 +180,11 @@ class _Wrapper(_shared.LossScaling):
         return new
 
     def _tflsc_options_in_config(self):
-        options = dict(self._tflsc_options)
+        options = {**self._tflsc_options, **self._tflsc_asked}
         if "agree" in options:
             options["agree"] = True  # No config holds a function.
-        if isinstance(options.get("loss_scale"), _loss_scales.LossScale):
-            options["loss_scale"] = _loss_scales.serialize(options["loss_scale"])
+        if not isinstance(options.get("loss_scale"), (type(None), str, int, float, dict)):
+            options["loss_scale"] = _loss_scales.serialize(_loss_scale(options["loss_scale"]))
         return options
 
     def __reduce_ex__(self, protocol: Any) -> tuple[Any, ...]:
@@ -181,32 +196,27 @@ class _Wrapper(_shared.LossScaling):
         }
         # A class for another family has no name to be found by, other than the public class.
         cls = vars(type(self)).get("_tflsc_public", type(self))
-        arguments = (
-            cls,
-            self._tflsc_family_base,
-            self._optimizer,
-            self._loss_scale,
-            self._tflsc_options,
-        )
+        asked = self._tflsc_asked or {"loss_scale": self._loss_scale}
+        arguments = cls, self._tflsc_family_base, self._optimizer, asked, self._tflsc_options
         return _rebuild, arguments, attributes
 
     def __setstate__(self, attributes: dict[str, Any]) -> None:
         for name, value in attributes.items():  # So that checkpoints hold their variables.
             setattr(self, name, value)
 
-    def __deepcopy__(self, memo: dict[int, Any]) -> Self:
+    def __deepcopy__(self, memo: dict[int, Any]) -> Self:  # An `OptimizerV2` has one of its own.
         rebuild, arguments, attributes = self.__reduce_ex__(2)
         new = memo[id(self)] = rebuild(*copy.deepcopy(arguments, memo))
         new.__setstate__(copy.deepcopy(attributes, memo))
         return new
 
 
-def _rebuild(cls, base, optimizer, loss_scale, options):
+def _rebuild(cls, base, optimizer, asked, options):
     """Makes a copy, of copies of an optimizer and a loss scale."""
     cls = _families.wrapper_class(cls, base)
     optimizer._is_wrapped_by_loss_scale_optimizer = False  # Not this copy of it.
     new = object.__new__(cls)
-    new._tflsc_construct(optimizer, lambda: loss_scale, **options)
+    new._tflsc_construct(optimizer, asked, **options)
     return new
 
 
@@ -240,22 +250,20 @@ def _construct(cls, inner, arguments, config):
     return new
 
 
-def _loss_scale_of_config(cls, inner, loss_scale, custom_objects):
-    if isinstance(loss_scale, dict):
-        _, base = _families.family_of(inner, cls._tflsc_argument)
-        keras = _families.wrapper_class(cls, base)._tflsc_keras
-        objects = dict(custom_objects or {})
-        name = str(loss_scale.get("class_name"))
-        # Keras 3 does not hand on what `load_model` is given; older ones without this function do.
-        find = getattr(keras.utils, "get_registered_object", lambda name: None)
-        objects.setdefault(name, find(name))
-        known = {
-            name: cls
-            for name, cls in objects.items()
-            if isinstance(cls, type) and issubclass(cls, _loss_scales.LossScale)
-        }
-        return _loss_scales.deserialize(loss_scale, custom_objects=known)
-    return _loss_scale(loss_scale)
+def _loss_scale_of_config(keras, loss_scale, custom_objects):
+    if not isinstance(loss_scale, dict):
+        return _loss_scale(loss_scale)
+    objects = dict(custom_objects or {})
+    name = str(loss_scale.get("class_name"))
+    # Keras 3 does not hand on what `load_model` is given; older ones without this function do.
+    find = getattr(keras.utils, "get_registered_object", lambda name: None)
+    objects.setdefault(name, find(name))
+    known = {
+        name: cls
+        for name, cls in objects.items()
+        if isinstance(cls, type) and issubclass(cls, _loss_scales.LossScale)
+    }
+    return _loss_scales.deserialize(loss_scale, custom_objects=known)
 
 
 def _loss_scale(identifier):
@@ -263,15 +271,6 @@ def _loss_scale(identifier):
     if loss_scale is None:
         raise ValueError("loss_scale cannot be None")
     return loss_scale
-
-
-def _asked(loss_scale):
-    """The argument `loss_scale`, for a config; makes no variables where it has none."""
-    if not isinstance(loss_scale, (type(None), str, int, float, dict)):
-        loss_scale = _loss_scale(loss_scale)
-        with contextlib.suppress(NotImplementedError):  # Which asking for the config raises.
-            loss_scale = _loss_scales.serialize(loss_scale)
-    return {"loss_scale": loss_scale}
 
 
 def _of_numbers(dynamic=True, initial_scale=None, dynamic_growth_steps=None, hint=""):
@@ -386,21 +385,15 @@ class LossScaleOptimizer(_Wrapper, _Family):
           ValueError: a loss-scale optimizer wraps `inner_optimizer` already, a number cannot be
             used, `loss_scale` drives another optimizer, or the strategy in scope is unsupported.
         """
-
-        def make_loss_scale():
-            if loss_scale is not None:
-                return _loss_scale(loss_scale)
-            hint = self._tflsc_fixed_scale_hint
-            return _of_numbers(dynamic, initial_scale, dynamic_growth_steps, hint)
-
-        asked = {
+        asked: dict[str, Any] = {
             "dynamic": dynamic,
             "initial_scale": initial_scale,
             "dynamic_growth_steps": dynamic_growth_steps,
-            **({} if loss_scale is None or enabled else _asked(loss_scale)),
         }
+        if loss_scale is not None:
+            asked["loss_scale"] = loss_scale
         self._tflsc_construct(
-            inner_optimizer, make_loss_scale, name, count_skipped, enabled, agree, unknown, **asked
+            inner_optimizer, asked, name, count_skipped, enabled, agree, tuple(unknown)
         )
 
     @property
@@ -418,24 +411,20 @@ class LossScaleOptimizer(_Wrapper, _Family):
             "initial_scale": self.initial_scale,
             "dynamic_growth_steps": self.dynamic_growth_steps,
         }
-        if not self._tflsc_numbers_say_all():
-            config["loss_scale"] = _loss_scales.serialize(self._loss_scale)
+        loss_scale = _loss_scales.serialize(self._loss_scale)
+        described = {  # What the three say.
+            "FixedLossScale": {"loss_scale_value"},
+            "DynamicLossScale": {"initial_loss_scale", "increment_period", "multiplier"},
+        }
+        if (
+            set(loss_scale["config"]) != described.get(loss_scale["class_name"])
+            or loss_scale["config"].get("multiplier", 2) != 2
+        ):
+            config["loss_scale"] = loss_scale
         config.update(self._tflsc_options_in_config())
         if config["dynamic"] and not self._tflsc_says_dynamic:
             del config["dynamic"]
         return config
-
-    def _tflsc_numbers_say_all(self):
-        """Returns whether `dynamic` and the two numbers describe the loss scale in full."""
-        of_config = _loss_scales.serialize(self._loss_scale)
-        if of_config["class_name"] == "FixedLossScale":
-            return set(of_config["config"]) == {"loss_scale_value"}
-        simple = {"initial_loss_scale", "increment_period", "multiplier"}
-        return (
-            of_config["class_name"] == "DynamicLossScale"
-            and set(of_config["config"]) == simple
-            and of_config["config"]["multiplier"] == 2
-        )
 
 
 class ExperimentalLossScaleOptimizer(LossScaleOptimizer, _ExperimentalFamily):
@@ -475,19 +464,11 @@ class ExperimentalLossScaleOptimizer(LossScaleOptimizer, _ExperimentalFamily):
           agree: likewise.
 
         Raises:
-          TypeError: `optimizer` is no Keras optimizer or is a loss-scale optimizer, `count_skipped`
-            or `enabled` is no bool, or `agree` no function.
-          ValueError: a loss-scale optimizer wraps `optimizer` already, `loss_scale` is None, no
-            loss scale or drives another optimizer, or the strategy in scope is unsupported.
+          TypeError: as there.
+          ValueError: as there; or `loss_scale` is None or no loss scale.
         """
         self._tflsc_construct(
-            optimizer,
-            lambda: _loss_scale(loss_scale),
-            name,
-            count_skipped,
-            enabled,
-            agree,
-            **({} if enabled else _asked(loss_scale)),
+            optimizer, {"loss_scale": loss_scale}, name, count_skipped, enabled, agree
         )
 
     @property

@@ -15,6 +15,9 @@ class OptimizerV2(_shared.WrapsTFKeras):
     """Mixed into that Keras' `LossScaleOptimizer`, or into `OptimizerV2` where it has none."""
 
     _tflsc_is_legacy = True
+    # Both came with TensorFlow 2.4.
+    _tflsc_counts_skipped = _tflsc_delegates_tracking = _tf.at_least(2, 4)
+    _tflsc_computes = "_compute_gradients"
     _tflsc_graph_form = _step.GraphForm(update_first=True)
     _tflsc_aggregates_by = (
         ("_transform_unaggregated_gradients", "_aggregate_gradients"),
@@ -22,6 +25,8 @@ class OptimizerV2(_shared.WrapsTFKeras):
         False,
     )
 
+    add_slot = _shared.of_inner("add_slot")
+    get_slot = _shared.of_inner("get_slot")
     learning_rate = _shared.of_inner("learning_rate")
     _aggregate_gradients = _shared.of_inner("_aggregate_gradients")
     _clip_gradients = _shared.of_inner("_clip_gradients")
@@ -35,12 +40,8 @@ class OptimizerV2(_shared.WrapsTFKeras):
     _set_hyper = _shared.of_inner("_set_hyper")
 
     def _tflsc_wrap(self, inner_optimizer, loss_scale, name):
-        self._tflsc_adopt(inner_optimizer, loss_scale)
-        self.__dict__.update(
-            _hyper={},
-            _name="LossScaleOptimizer" if name is None else name,
-        )
-        if self._tflsc_delegates_tracking():
+        self.__dict__.update(_hyper={}, _name="LossScaleOptimizer" if name is None else name)
+        if self._tflsc_delegates_tracking:
             self._tflsc_delegate_tracking()
             # A stand-in under the name that TensorFlow 2.0 to 2.3 had the inner optimizer by.
             stand_in = getattr(
@@ -51,6 +52,7 @@ class OptimizerV2(_shared.WrapsTFKeras):
         else:
             self._track_trackable(inner_optimizer, "base_optimizer")
             self._tflsc_track_loss_scale(loss_scale)
+        return name
 
     def _tflsc_check_clipping(self, optimizer, enabled):
         """Raises a ValueError for an optimizer that clips gradients where it computes them.
@@ -74,14 +76,6 @@ class OptimizerV2(_shared.WrapsTFKeras):
         for variable in _scaler.variables(loss_scale):
             _keras_versions.track_in_session(variable)
 
-    @classmethod
-    def _tflsc_counts_skipped_by_default(cls):
-        return cls._tflsc_delegates_tracking()  # Both came with TensorFlow 2.4.
-
-    @classmethod
-    def _tflsc_delegates_tracking(cls):
-        return any("DelegatingTrackable" in base.__name__ for base in cls.__mro__)
-
     # Gradients.
 
     @_tf.converts_functions_given
@@ -91,7 +85,7 @@ class OptimizerV2(_shared.WrapsTFKeras):
             self._tflsc_scaled_gradients(loss, var_list, grad_loss, tape)
         )
 
-    def _tflsc_scaled_gradients(self, loss, var_list, grad_loss, tape):
+    def _tflsc_scaled_gradients(self, loss, var_list, grad_loss, tape=None):
         self._tflsc_check_clipping(self._optimizer, "enabled" not in self._tflsc_options)
         kwargs = {} if tape is None else {"tape": tape}
         scaled = self._tflsc_scaled(loss, tape)
@@ -114,17 +108,14 @@ class OptimizerV2(_shared.WrapsTFKeras):
         tape: Any = None,
     ) -> Any:
         """Computes gradients of the scaled loss, unscales and applies them, see `OptimizerV2`."""
-        if _step.overrides(self, OptimizerV2, "_compute_gradients", "apply_gradients"):
-            kwargs = {} if tape is None else {"tape": tape}
-            return super().minimize(loss, var_list, grad_loss, name, **kwargs)
-        pairs, scaled = self._tflsc_pairs_of_minimize(loss, var_list, grad_loss, tape)
-        return self.apply_gradients(pairs, name=name, scaled=scaled)
+        tapes = () if tape is None else (tape,)  # Older versions take none.
+        return self._tflsc_minimize(loss, var_list, grad_loss, *tapes, name=name)
 
-    def _tflsc_apply_pairs(self, grads_and_vars, scaled, args=(), aggregates=True, **kwargs):
+    def _tflsc_check_pairs(self, grads_and_vars):
         # A model that has nothing to train can be fitted, as with the inner optimizer alone.
         grads, variables = _shared.unzip_pairs(grads_and_vars, may_be_empty=True)
         _agreement.check_reduced(self, grads)
-        return self._tflsc_aggregate_and_step(grads, variables, scaled, aggregates, args, kwargs)
+        return grads, variables
 
     @_tf.do_not_convert
     def apply_gradients(
@@ -136,26 +127,7 @@ class OptimizerV2(_shared.WrapsTFKeras):
         scaled: bool | None = None,
         **kwargs: Any,
     ) -> Any:
-        """Applies gradients, unless the step is to be skipped, and updates the loss scale.
-
-        Args:
-          grads_and_vars: iterable of (gradient, variable) pairs.
-          name: str, handed to the inner optimizer, or None; or whatever else the inner optimizer
-            takes in the second place.
-          experimental_aggregate_gradients: bool, whether gradients are summed over all replicas,
-            or aggregated as the inner optimizer does, before they are tested.
-          scaled: bool, whether the gradients are still to be divided by the loss scale; None for
-            yes if this optimizer was ever asked for `scale_loss`, and else no.
-          **kwargs: handed to the inner optimizer, see there.
-
-        Returns:
-          An operation; None in eager mode.
-
-        Raises:
-          ValueError: called in a cross-replica context, no pair has a gradient, or `scaled` is None
-            and this optimizer was asked both for `scale_loss` and for unscaled gradients.
-        """
-        args: tuple[Any, ...] = ()
+        args: tuple[Any, ...] = ()  # An inner optimizer may take something else in that place.
         if isinstance(name, str) and _aggregation.takes(self._optimizer.apply_gradients, "name"):
             kwargs["name"] = name
         elif name is not None:
@@ -182,27 +154,17 @@ class OptimizerV2(_shared.WrapsTFKeras):
         return list(self._optimizer.weights) + own
 
     def set_weights(self, weights: Any) -> None:
-        """Sets `weights` from a list of arrays, which may hold the loss scale's at its end."""
-        own = _scaler.variables(self._loss_scale)
-        if own and len(weights) == len(self.weights) + len(own):  # As `get_weights` gave them once.
+        variables = self._tflsc_all_variables()
+        if len(weights) == len(variables):
             # In a graph it is the session of Keras that assigns.
-            assign = self._tflsc_keras.backend.batch_set_value
-            _shared.set_weights([*self.weights, *own], self.weights, weights, own, assign)
-        else:
+            _shared.assign_all(variables, weights, self._tflsc_keras.backend.batch_set_value)
+        else:  # Adam's own takes those of Keras 1, too.
             self._optimizer.set_weights(weights)
 
     def get_slot_names(self) -> list[str]:
         """Returns the names of the inner optimizer's slots."""
         # Where a checkpoint finds the slots through the child base_optimizer, naming them here too
         # would save them twice, which TensorFlow refuses.
-        if not self._tflsc_delegates_tracking() and _tf.called_by_checkpointing():
+        if not self._tflsc_delegates_tracking and _tf.called_by_checkpointing():
             return []
         return self._optimizer.get_slot_names()
-
-    def get_slot(self, var: Any, slot_name: str) -> Any:
-        """Returns the inner optimizer's slot variable `slot_name` for `var`."""
-        return self._optimizer.get_slot(var, slot_name)
-
-    def add_slot(self, var: Any, slot_name: str, initializer: Any = "zeros") -> Any:
-        """Adds a slot variable for `var` to the inner optimizer."""
-        return self._optimizer.add_slot(var, slot_name, initializer)

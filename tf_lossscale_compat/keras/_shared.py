@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import inspect
 from typing import TYPE_CHECKING, Any, Iterable
@@ -25,9 +26,7 @@ class _KerasAdapter(_step.OptimizerAdapter):
 
     def __init__(self, owner, apply, agree):
         self.observed, self.wrapped, self.agree = owner, owner._optimizer, agree
-        self.counts_skipped = owner._tflsc_options.get(
-            "count_skipped", owner._tflsc_counts_skipped_by_default()
-        )
+        self.counts_skipped = owner._tflsc_options.get("count_skipped", owner._tflsc_counts_skipped)
         self._apply, self._count_skipped = apply, owner._tflsc_count_skipped
 
     def apply(self, grads, variables):
@@ -35,6 +34,19 @@ class _KerasAdapter(_step.OptimizerAdapter):
 
     def count_skipped(self, number):
         return self._count_skipped(number)
+
+
+def of_inner(name: str) -> Any:
+    """A property that is read and set of the inner optimizer, where that has it."""
+
+    def read(self: Any) -> Any:
+        return getattr(self._optimizer, name)
+
+    def write(self: Any, value: Any) -> None:
+        getattr(self._optimizer, name)  # Raises if the optimizer has no such attribute.
+        setattr(self._optimizer, name, value)
+
+    return property(read, write, doc=f"The inner optimizer's `{name}`.")
 
 
 # Stands for the class of Keras that each family puts beside this one, with all its attributes.
@@ -48,6 +60,10 @@ class LossScaling(_MixedIntoKeras):
     this and says how gradients are applied.
     """
 
+    def _tflsc_wrap(self, inner_optimizer, loss_scale, name):
+        """Makes this an optimizer of its family; returns the name for configs, or None."""
+        raise NotImplementedError
+
     # Methods of that Keras' own class, whose steps go through them.
     _tflsc_forbidden_overrides: tuple[str, ...] = (
         "_apply_gradients",
@@ -58,16 +74,10 @@ class LossScaling(_MixedIntoKeras):
     # True if that Keras' `apply_gradients` takes scaled gradients; the rule of `_calls` needs it.
     _tflsc_scaled_by_default = False
 
-    _tflsc_graph_form = _step.GraphForm()
+    # True if that Keras' own loss-scale optimizer counts skipped steps as iterations.
+    _tflsc_counts_skipped = True
 
-    def _tflsc_adopt(self, inner_optimizer, loss_scale):
-        """Remembers both; a family calls it at the place that its own constructor needs."""
-        # Past every __setattr__ of a family: checkpoints are to find these under one name each.
-        self.__dict__.update(
-            _optimizer=inner_optimizer,
-            _loss_scale=loss_scale,
-            _tflsc_calls=_calls.Calls(self._tflsc_scaled_by_default),
-        )
+    _tflsc_graph_form = _step.GraphForm()
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
@@ -101,14 +111,13 @@ class LossScaling(_MixedIntoKeras):
     # Entries of configs that never had an effect.
     _tflsc_ignored_in_configs: tuple[str, ...] = ()
 
-    def _tflsc_refuse(self, *arguments):
+    def _tflsc_refuse(self, arguments):
         """Raises what that Keras raises for arguments that its constructor does not take."""
-        if arguments:
-            raise TypeError(f"{type(self).__name__} takes no {' and no '.join(arguments)}.")
+        raise TypeError(f"{type(self).__name__} takes no {' and no '.join(arguments)}.")
 
     def __setattr__(self, name: str, value: Any) -> None:
         # Code for TensorFlow 2.0 assigns another loss scale. Families would track it twice.
-        if "_tflsc_started" not in vars(self):  # By a subclass's constructor, before Keras' own.
+        if "_tflsc_calls" not in vars(self):  # By a subclass's constructor, before Keras' own.
             object.__setattr__(self, name, value)
         elif name != "_loss_scale" or name not in vars(self):
             self._tflsc_check_reaches(name, value)
@@ -129,11 +138,9 @@ class LossScaling(_MixedIntoKeras):
 
     def _tflsc_check_reaches(self, name: str, value: Any) -> None:
         """Raises an AttributeError for a hyperparameter that has no effect on the wrapper."""
-        inner = (
-            self._optimizer if "_tflsc_options" in vars(self) else None
-        )  # Until then it is made.
-        if inner is None or name.startswith("_"):
+        if name.startswith("_") or "_tflsc_options" not in vars(self):  # Until then it is made.
             return
+        inner = self._optimizer
         only_there = not (name in vars(self) or hasattr(type(self), name)) and hasattr(inner, name)
         # The stable class of OptimizerV2 hands these on.
         handed_on = name in getattr(inner, "_hyper", ()) and _tf.at_least(2, 4)
@@ -148,6 +155,9 @@ class LossScaling(_MixedIntoKeras):
     def _tflsc_track_loss_scale(self, loss_scale):
         """Makes checkpoints and files see this one, in the place of any before."""
         self._track_trackable(loss_scale, "loss_scale", overwrite=True)
+
+    def _tflsc_serialize_inner(self):
+        return self._tflsc_keras.optimizers.serialize(self._optimizer)
 
     @property
     def agree(self) -> _types.Agree | None:
@@ -172,14 +182,21 @@ class LossScaling(_MixedIntoKeras):
 
     @property
     def initial_scale(self) -> float | None:
-        """The loss scale at the start, a float; None if a custom `LossScale` does not tell."""
+        """The loss scale at the start, a float; None if a custom `LossScale` does not tell.
+
+        On Keras 3 it can be set: before the optimizer is built it is the loss scale, after that it
+        is in configs alone.
+        """
         if isinstance(self._loss_scale, _loss_scales.FixedLossScale):
             return self._loss_scale.get_config()["loss_scale_value"]
         return getattr(self._loss_scale, "initial_loss_scale", None)
 
     @property
     def dynamic_growth_steps(self) -> int | None:
-        """After how many finite steps in a row the scale grows, an int; None if it does not."""
+        """After how many finite steps in a row the scale grows, an int; None if it does not.
+
+        On Keras 3 it can be set; a function that was traced before keeps the number.
+        """
         return getattr(self._loss_scale, "increment_period", None)
 
     @property
@@ -187,25 +204,11 @@ class LossScaling(_MixedIntoKeras):
         """Finite steps since the loss scale last changed, a variable; None if not counted."""
         return getattr(self._loss_scale, "good_steps", None)
 
-    @property
-    def lr(self) -> Any:
-        """The inner optimizer's learning rate, by the name that Keras 1 had for it."""
-        return self.learning_rate
-
-    @lr.setter
-    def lr(self, value: Any) -> None:
-        self.learning_rate = value
-
-    def _tflsc_in_step_of_fit(self):
-        """Returns whether the caller is in Keras' own training step, whose gradients are scaled."""
-        return False
+    lr = of_inner("learning_rate")  # By the name that Keras 1 had for it.
 
     def _tflsc_called(self, method):
         """Records that `method` is called."""
-        if self._tflsc_in_step_of_fit():
-            self._tflsc_calls.ask_in_fit(method)
-        else:
-            self._tflsc_calls.ask(method)
+        self._tflsc_calls.ask(method)
 
     # Scaling and unscaling.
 
@@ -217,13 +220,17 @@ class LossScaling(_MixedIntoKeras):
 
     @_tf.do_not_convert
     def scale_loss(self, loss: Any) -> tf.Tensor:
-        """Returns `loss` times the loss scale, as in Keras 3.
+        """Returns `loss` times the loss scale, as in Keras 3: there in float32 at the least.
 
         An optimizer that was ever asked for it takes scaled gradients in `apply_gradients`, unless
-        `scaled=` there says otherwise; a ValueError says so where it was traced for unscaled ones.
+        `scaled=` there says otherwise.
 
         Args:
           loss: float tensor.
+
+        Raises:
+          ValueError: `apply_gradients` was traced before, for unscaled gradients; or `fit` of Keras
+            3 calls it, and a subclass overrides methods that `fit` does not call.
         """
         self._tflsc_called(_calls.SCALED)
         return self._tflsc_scale(loss)
@@ -270,35 +277,70 @@ class LossScaling(_MixedIntoKeras):
             scale = self.get_scaled_loss
         if callable(loss):
             return lambda: scale(loss())
-        if tape is None:
-            return scale(loss)
-        with tape:
+        with contextlib.nullcontext() if tape is None else tape:
             return scale(loss)
 
     def _tflsc_unscaled_pairs(self, grads_and_vars):
-        grads_and_vars = list(grads_and_vars)
         unscale = self._tflsc_unscale
         if _step.overrides(self, LossScaling, "get_unscaled_gradients"):
             self._tflsc_calls.ask(_calls.LOSS_SCALED)
             unscale = self.get_unscaled_gradients
-        grads = unscale([grad for grad, _ in grads_and_vars])
-        return list(zip(grads, (variable for _, variable in grads_and_vars)))
+        pairs = list(grads_and_vars)
+        grads, variables = [grad for grad, _ in pairs], [variable for _, variable in pairs]
+        return list(zip(of_scaled(unscale, grads, variables), variables))
+
+    # Name of the method that returns (gradient, variable) pairs for `minimize`, if there is one.
+    _tflsc_computes: str | None = None
+
+    def _tflsc_minimize(self, *args, **options):
+        """Applies gradients of a scaled loss, still scaled unless methods of a subclass see them.
+
+        `args` are those of `_tflsc_scaled_gradients`, `options` those of `apply_gradients`.
+        """
+        family, computes = self._tflsc_family, self._tflsc_computes
+        if computes and _step.overrides(self, family, computes):
+            return self.apply_gradients(getattr(self, computes)(*args), **options)
+        pairs, scaled = self._tflsc_scaled_gradients(*args), True
+        if _step.overrides(self, family, "apply_gradients", "get_unscaled_gradients"):
+            self._tflsc_calls.ask("minimize")
+            pairs, scaled = self._tflsc_unscaled_pairs(pairs), False
+        # One of a subclass may take no `scaled`, or not hand it on.
+        if _aggregation.takes(self.apply_gradients, "scaled"):
+            options["scaled"] = scaled
+        return self.apply_gradients(pairs, **options)
 
     # The step.
 
-    def _tflsc_step(self, grads, variables, scaled, apply, unaggregated=None):
-        """Unscales if need be, decides, applies or skips, and updates the loss scale.
+    def apply_gradients(
+        self, grads_and_vars: Iterable[tuple[Any, Any]], *args: Any, **kwargs: Any
+    ) -> Any:
+        """Applies gradients, unless the step is to be skipped, and updates the loss scale.
 
         Args:
-          grads: list of gradients.
-          variables: list of variables, as long.
-          scaled: bool, whether `grads` are to be divided by the loss scale.
-          apply: function of both lists, called in a replica context, that has the inner optimizer
-            apply unscaled gradients; returns an operation, a tensor or None.
-          unaggregated: see `_step.take`.
+          grads_and_vars: iterable of (gradient, variable) pairs.
+          *args: what that Keras' optimizers take there: before Keras 3 a `name`, or whether to
+            `skip_gradients_aggregation`; unless that is True, gradients are summed over replicas,
+            or aggregated as the inner optimizer does, before they are tested.
+          scaled: bool, whether the gradients are still to be divided by the loss scale; None for
+            what the methods that this optimizer was ever asked for say: yes after `scale_loss` and
+            in the step that `fit` of Keras 3 itself takes, no after `get_scaled_loss` or
+            `get_unscaled_gradients`; after none of them, yes on Keras 3 and no on others.
+          **kwargs: handed to the inner optimizer, see there; but for
+            `experimental_aggregate_gradients`, the opposite of `skip_gradients_aggregation`.
 
         Returns:
-          In a graph for a Session an operation, else what `tf.group` makes of it.
+          The inner optimizer's count of applied steps on Keras 3; an operation of an `OptimizerV2`
+          in a graph; else None.
+
+        Raises:
+          ValueError: called in a cross-replica context, there is no gradient, or `scaled` is None
+            and this optimizer was asked both for `scale_loss` and for unscaled gradients.
+        """
+
+    def _tflsc_step(self, grads, variables, scaled, apply, unaggregated=None):
+        """Unscales if `scaled`, decides, applies or skips, and updates the loss scale.
+
+        `apply` is that of an `OptimizerAdapter`; for the rest see `_step.take`.
         """
         scaler, unscaling = _scaler.Scaler(self._loss_scale), None
         if scaled:
@@ -306,13 +348,12 @@ class LossScaling(_MixedIntoKeras):
         step = _KerasAdapter(
             self, apply, _agreement.with_horovod_default(self._tflsc_agree, self, scaler)
         )
-        called = f"{type(self).__name__}.apply_gradients"
         return _step.take(
             scaler,
             list(grads),
             list(variables),
             step,
-            called=called,
+            called=f"{type(self).__name__}.apply_gradients",
             unscaling=unscaling,
             form=self._tflsc_graph_form,
             unaggregated=unaggregated,
@@ -322,19 +363,32 @@ class LossScaling(_MixedIntoKeras):
     def _tflsc_loss_scale_in_use(self):
         return self._loss_scale
 
-    @classmethod
-    def _tflsc_counts_skipped_by_default(cls):
-        """Returns whether that Keras' own loss-scale optimizer counts skipped steps."""
-        return True
-
     def _tflsc_count_skipped(self, number):
         """Counts so many skipped steps, 1 or a scalar tensor; called once for all replicas."""
         iterations = self._optimizer.iterations
         return iterations.assign_add(tf.cast(number, iterations.dtype), read_value=False)
 
-    def _tflsc_name_in_config(self, name):
-        """The name to be kept in the config, or None."""
-        return name
+    def _tflsc_built_for(self):
+        """The variables that `apply` takes gradients for where it is given none."""
+        raise ValueError("trainable_variables must be the list of variables, got None.")
+
+    def _tflsc_all_variables(self):
+        """The variables that `set_weights` takes arrays for, a list."""
+        return _tf.variables_of(self._optimizer) + _scaler.variables(self._loss_scale)
+
+    def set_weights(self, weights: Any) -> None:
+        """Sets the inner optimizer's variables, and the loss scale's if they are given, too.
+
+        Args:
+          weights: list of arrays, for the inner optimizer alone or as many as all variables.
+        """
+        inner, variables = _tf.variables_of(self._optimizer), self._tflsc_all_variables()
+        if len(weights) not in (len(inner), len(variables)):
+            raise ValueError(
+                f"weights must be {len(variables)} arrays, or {len(inner)} for the inner optimizer "
+                f"alone, got {len(weights)}."
+            )
+        assign_all(inner if len(weights) == len(inner) else variables, weights)
 
     def _tflsc_to_unscale(self, grads, variables, scale):
         """Returns gradients, and the `Unscaling` that a step is yet to do, or None."""
@@ -353,7 +407,7 @@ class LossScaling(_MixedIntoKeras):
           ValueError: called in a cross-replica context, or there is no gradient.
         """
         if trainable_variables is None:
-            raise ValueError("trainable_variables must be the list of variables, got None.")
+            trainable_variables = self._tflsc_built_for()
         grads, variables = list(grads), list(trainable_variables)
         if len(grads) != len(variables):
             raise ValueError(
@@ -373,21 +427,6 @@ def _recorded(name, method):
     return functools.update_wrapper(call, method) if callable(method) else call
 
 
-class WeightDecay(LossScaling):
-    """The part of families whose optimizers can leave variables out of their weight decay."""
-
-    def exclude_from_weight_decay(
-        self, var_list: list[Any] | None = None, var_names: list[str] | None = None
-    ) -> None:
-        """Has the inner optimizer leave variables out of its weight decay.
-
-        Args:
-          var_list: list of variables, or None.
-          var_names: list of str, of which any is in the names of those variables, or None.
-        """
-        self._optimizer.exclude_from_weight_decay(var_list, var_names)
-
-
 class CallableList(list):
     """`optimizer.variables`, which code for other Kerases calls."""
 
@@ -401,10 +440,12 @@ def _counts_as(value, variable):
     return counts == np.issubdtype(value.dtype, np.integer)
 
 
-def can_be_of(value, variable):
-    """Returns whether an array of a file may be a variable's value, by shape and kind of number."""
-    value = np.asarray(value)
-    return value.shape == tuple(variable.shape) and _counts_as(value, variable)
+def values_fit(values, variables):
+    """Returns whether arrays of a file may be variables' values, by shape and kind of number."""
+    return all(
+        value.shape == tuple(variable.shape) and _counts_as(value, variable)
+        for value, variable in zip(map(np.asarray, values), variables)
+    )
 
 
 def assign_each(pairs):
@@ -416,50 +457,33 @@ def assign_each(pairs):
 def assign_all(variables, values, assign=assign_each):
     """Assigns arrays to variables, as many, all of them or none.
 
-    Raises:
-      ValueError: one has another shape than its variable.
+    Raises a ValueError where one has another shape than its variable, or a counter stands in a
+    number's place and a number in a counter's. All may be of one kind, as they come out of JSON.
     """
-    values = [np.asarray(value) for value in values]
-    for variable, value in zip(variables, values):
+    pairs = [(variable, np.asarray(value)) for variable, value in zip(variables, values)]
+    for variable, value in pairs:
         if tuple(variable.shape) != value.shape:
             raise ValueError(
                 f"weights holds an array of shape {value.shape} for {variable.name}, which has "
                 f"shape {variable.shape}."
             )
-    assign(list(zip(variables, values)))
-
-
-def check_order(pairs):
-    """Raises a ValueError where a counter stands for a number, and a number for a counter.
-
-    If all are whole numbers, or all are of one dtype, their order cannot be checked.
-
-    Args:
-      pairs: list of (variable, value).
-    """
-    pairs = [(variable, np.asarray(value)) for variable, value in pairs]
     wrong = [(each, value) for each, value in pairs if not (value.ndim or _counts_as(value, each))]
     if len({np.issubdtype(value.dtype, np.integer) for _, value in wrong}) > 1:
         shown = ", ".join(f"{value!r} for {each.name}" for each, value in wrong)
         raise ValueError(
             f"weights holds {shown}: they are those of another kind of loss scale or optimizer."
         )
+    assign(pairs)
 
 
-def set_weights(variables, inner, weights, own, assign=assign_each):
-    """Assigns arrays to `variables`, or to those of the inner optimizer alone, all or none.
+def of_scaled(function, grads, variables, *args):
+    """Returns `function(grads, *args)`, without gradients that are new values, as in float8.
 
-    `own` are those of the loss scale, a list; `assign` is called with (variable, value) pairs.
+    Those are not scaled; they are returned as they are.
     """
-    if len(weights) not in (len(inner), len(variables)):
-        raise ValueError(
-            f"weights must be {len(variables)} arrays, or {len(inner)} for the inner optimizer "
-            f"alone, got {len(weights)}."
-        )
-    variables = inner if len(weights) == len(inner) else variables
-    places = {id(variable) for variable in own}
-    check_order([pair for pair in zip(variables, weights) if id(pair[0]) in places])
-    assign_all(variables, weights, assign)
+    keeps = [getattr(variable, "overwrite_with_gradient", False) for variable in variables]
+    results = function([None if keep else grad for grad, keep in zip(grads, keeps)], *args)
+    return [grad if keep else new for grad, new, keep in zip(grads, results, keeps)]
 
 
 def unzip_pairs(grads_and_vars, may_be_empty=False):
@@ -501,19 +525,6 @@ def check_context(optimizer, grads):
         )
 
 
-def of_inner(name: str) -> Any:
-    """A property that is read and set of the inner optimizer, where that has it."""
-
-    def read(self: Any) -> Any:
-        return getattr(self._optimizer, name)
-
-    def write(self: Any, value: Any) -> None:
-        getattr(self._optimizer, name)  # Raises if the optimizer has no such attribute.
-        setattr(self._optimizer, name, value)
-
-    return property(read, write, doc=f"The inner optimizer's `{name}`.")
-
-
 class WrapsTFKeras(LossScaling):
     """The part that both families of tf.keras and `tf_keras` share beyond that."""
 
@@ -542,18 +553,12 @@ class WrapsTFKeras(LossScaling):
             self._tflsc_calls.warn_if_never_asked()
         return self._tflsc_calls.are_scaled(scaled)
 
-    def _tflsc_pairs_of_minimize(self, *args):
-        """Returns (gradient, variable) pairs, and whether the gradients are scaled still."""
-        pairs = self._tflsc_scaled_gradients(*args)
-        if _step.overrides(self, LossScaling, "get_unscaled_gradients"):
-            return self._tflsc_unscaled_pairs(pairs), False
-        return pairs, True
-
-    def _tflsc_aggregate_and_step(self, grads, variables, scaled, aggregates, args, kwargs):
-        """Aggregates gradients if `aggregates`, and takes a step with them; see `_step`.
+    def _tflsc_apply_pairs(self, grads_and_vars, scaled, args=(), aggregates=True, **kwargs):
+        """Aggregates gradients if `aggregates`, and takes a step with them.
 
         `args` and `kwargs` are for the inner optimizer's `apply_gradients`.
         """
+        grads, variables = self._tflsc_check_pairs(grads_and_vars)
         aggregation = _aggregation.Aggregation(
             self._optimizer, aggregates, *self._tflsc_aggregates_by
         )
@@ -571,9 +576,6 @@ class WrapsTFKeras(LossScaling):
                 return self._optimizer.apply_gradients(list(zip(grads, variables)), *args, **kwargs)
 
         return self._tflsc_step(grads, variables, scaled, apply, unaggregated)
-
-    def _tflsc_serialize_inner(self):
-        return self._tflsc_keras.optimizers.serialize(self._optimizer)
 
     @classmethod
     def _tflsc_deserialize_inner(cls, config, custom_objects):

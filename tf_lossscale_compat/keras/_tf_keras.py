@@ -6,40 +6,35 @@ from typing import Any, Iterable
 
 from absl import logging
 
-from tf_lossscale_compat._core import _keras_versions, _scaler, _step, _tf
+from tf_lossscale_compat._core import _keras_versions, _scaler, _tf
 from tf_lossscale_compat.keras import _shared
 
 tf = _tf.tf
 
 
-class TFKeras(_shared.WeightDecay, _shared.WrapsTFKeras):
+class TFKeras(_shared.WrapsTFKeras):
     """Mixed into that Keras' `LossScaleOptimizer` for such optimizers."""
 
     _tflsc_is_legacy = False
+    _tflsc_computes = "compute_gradients"
     _tflsc_aggregates_by = ("aggregate_gradients",), "skip_gradients_aggregation", True
+
+    # Not in older versions of Keras' own, which would keep moving averages of its own.
+    build = _shared.of_inner("build")
+    finalize_variable_values = _shared.of_inner("finalize_variable_values")
 
     ema_momentum = _shared.of_inner("ema_momentum")
     ema_overwrite_frequency = _shared.of_inner("ema_overwrite_frequency")
+    exclude_from_weight_decay = _shared.of_inner("exclude_from_weight_decay")
     jit_compile = _shared.of_inner("jit_compile")
     use_ema = _shared.of_inner("use_ema")
     weight_decay = _shared.of_inner("weight_decay")
 
     def _tflsc_wrap(self, inner_optimizer, loss_scale, name):
-        self._tflsc_adopt(inner_optimizer, loss_scale)
         # Keras' own has none, and fails where it is to warn.
         self.name = type(self).__name__ if name is None else name
         self._tflsc_delegate_tracking()
-
-    # Keras' own has the next two in newer versions only; before, it would keep moving averages of
-    # its own.
-
-    def build(self, var_list: Iterable[Any]) -> None:
-        """Makes the inner optimizer's variables for these, once."""
-        self._optimizer.build(var_list)
-
-    def finalize_variable_values(self, var_list: Iterable[Any]) -> None:
-        """Has the inner optimizer put its moving averages, if it keeps any, into the variables."""
-        self._optimizer.finalize_variable_values(var_list)
+        return name
 
     @_tf.converts_functions_given
     def compute_gradients(
@@ -62,18 +57,14 @@ class TFKeras(_shared.WeightDecay, _shared.WrapsTFKeras):
     @_tf.converts_functions_given
     def minimize(self, loss: Any, var_list: Any, tape: Any = None) -> None:
         """Computes gradients and applies them: `compute_gradients` and `apply_gradients` in one."""
-        if _step.overrides(self, TFKeras, "compute_gradients", "apply_gradients"):
-            super().minimize(loss, var_list, tape)
-        else:
-            pairs, scaled = self._tflsc_pairs_of_minimize(loss, var_list, tape)
-            self.apply_gradients(pairs, scaled=scaled)
+        self._tflsc_minimize(loss, var_list, tape)
 
-    def _tflsc_apply_pairs(self, grads_and_vars, scaled, aggregates=True, **kwargs):
+    def _tflsc_check_pairs(self, grads_and_vars):
         grads, variables = _shared.unzip_pairs(grads_and_vars)
         _shared.check_context(self, grads)
         with tf.init_scope():  # Branches of a conditional are no place to make slot variables.
             self.build(_keras_versions.variables_to_build(grads, variables))
-        self._tflsc_aggregate_and_step(grads, variables, scaled, aggregates, (), kwargs)
+        return grads, variables
 
     @_tf.do_not_convert
     def apply_gradients(
@@ -85,24 +76,9 @@ class TFKeras(_shared.WeightDecay, _shared.WrapsTFKeras):
         experimental_aggregate_gradients: bool = True,
         **kwargs: Any,
     ) -> None:
-        """Applies gradients, unless the step is to be skipped, and updates the loss scale.
-
-        Args:
-          grads_and_vars: iterable of (gradient, variable) pairs.
-          skip_gradients_aggregation: bool; unless it is True, gradients are summed over all
-            replicas, or aggregated as the inner optimizer does, before they are tested.
-          scaled: bool, whether the gradients are still to be divided by the loss scale; None for
-            yes if this optimizer was ever asked for `scale_loss`, and else no.
-          experimental_aggregate_gradients: bool, the opposite, as older optimizers call it.
-          **kwargs: handed to the inner optimizer, see there.
-
-        Raises:
-          ValueError: called in a cross-replica context, there is no gradient, or `scaled` is None
-            and this optimizer was asked both for `scale_loss` and for unscaled gradients.
-        """
         aggregates = experimental_aggregate_gradients and not skip_gradients_aggregation
         self._tflsc_apply_pairs(
-            grads_and_vars, self._tflsc_are_scaled(scaled), aggregates, **kwargs
+            grads_and_vars, self._tflsc_are_scaled(scaled), aggregates=aggregates, **kwargs
         )
 
     @property
@@ -114,11 +90,6 @@ class TFKeras(_shared.WeightDecay, _shared.WrapsTFKeras):
         # Files in HDF5 hold those, too: there is no other place for them.
         own = _scaler.variables(self._loss_scale) if _keras_versions.called_by_hdf5_saving() else []
         return _shared.CallableList(_tf.variables_of(self._optimizer) + own)
-
-    def set_weights(self, weights: Any) -> None:
-        """Sets `variables` from a list of arrays, which may hold the loss scale's at its end."""
-        own = _scaler.variables(self._loss_scale)
-        _shared.set_weights([*self.variables, *own], self.variables, weights, own)
 
     def save_own_variables(self, store: Any) -> None:
         """Puts state into a `.keras` file: the inner optimizer's by number, the scale's by name."""
