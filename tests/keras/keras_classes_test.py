@@ -379,11 +379,6 @@ class StateTest(_Base):
     def values(self, home, opt):
         return [home.numpy(variable) for variable in self.variables(home, opt)]
 
-    def assert_equal(self, found, expected):
-        self.assertEqual(
-            [array.tolist() for array in found], [array.tolist() for array in expected]
-        )
-
     def own(self, opt):
         """The values of the loss scale's variables."""
         return [number(variable) for variable in _scaler.variables(opt._loss_scale)]
@@ -402,10 +397,10 @@ class StateTest(_Base):
         self.assertEmpty(set(own) & set(self.own(opt)))
         inner = self.values(home, opt.inner_optimizer)
         again.set_weights(inner)  # That of the inner optimizer alone.
-        self.assert_equal(self.values(home, again.inner_optimizer), inner)
+        np.testing.assert_equal(self.values(home, again.inner_optimizer), inner)
         self.assertEqual(self.own(again), own)
         again.set_weights(values)
-        self.assert_equal(self.values(home, again), values)
+        np.testing.assert_equal(self.values(home, again), values)
 
     @keras_homes.each(sorted(POLICIES), kind=keras_homes.NEWER)
     def test_own_variables(self, home, policy):
@@ -414,14 +409,14 @@ class StateTest(_Base):
         own = self.own(again)
         inner = self.values(home, opt.inner_optimizer)
         again.load_own_variables({str(i): value for i, value in enumerate(inner)})
-        self.assert_equal(self.values(home, again.inner_optimizer), inner)
+        np.testing.assert_equal(self.values(home, again.inner_optimizer), inner)
         self.assertEqual(self.own(again), own)
         (warning,) = self.warnings()
         self.assertIn("a loss scale of another kind or none", warning)
         store = self.stored(opt)
         self.assertLen(store, len(values))
         again.load_own_variables(store)
-        self.assert_equal(self.values(home, again), values)
+        np.testing.assert_equal(self.values(home, again), values)
         self.assertLen(self.warnings(), 1)
 
     @keras_homes.each(sorted(POLICIES))
@@ -435,7 +430,7 @@ class StateTest(_Base):
         for each in bad:
             with self.assertRaisesRegex(ValueError, "(?i)weight"):
                 opt.set_weights(each)
-            self.assert_equal(self.values(home, opt), before)
+            np.testing.assert_equal(self.values(home, opt), before)
 
     @keras_homes.each(sorted(POLICIES), kind=keras_homes.NEWER)
     def test_own_variables_that_do_not_fit(self, home, policy):
@@ -445,13 +440,13 @@ class StateTest(_Base):
         for few in ({}, {"0": store["0"]}):
             with mock.patch.object(warnings, "warn") as warn:  # By which Keras 3 says it.
                 opt.load_own_variables(few)
-            self.assert_equal(self.values(home, opt), before)
+            np.testing.assert_equal(self.values(home, opt), before)
             told = [*self.warnings(), *(call[0][0] for call in warn.call_args_list)]
             self.assertIn("saved optimizer has", told[-1])
         slot = max(store, key=lambda name: np.size(store[name]))
         with self.assertRaisesRegex(ValueError, "(?i)shape"):
             opt.load_own_variables({**store, slot: np.zeros([3])})
-        self.assert_equal(self.values(home, opt), before)
+        np.testing.assert_equal(self.values(home, opt), before)
 
     @keras_homes.each(itertools.permutations(sorted([*POLICIES, "counted"]), 2), kind="keras3")
     def test_own_variables_of_another_kind_of_loss_scale(self, home, kinds):
@@ -469,14 +464,14 @@ class StateTest(_Base):
         self.assertEqual(self.own(again), own)
         self.assertIn("a loss scale of another kind", self.warnings()[-1])
         inner = len(again.inner_optimizer.variables)
-        self.assert_equal(self.values(home, again)[-inner:], values[-inner:])
+        np.testing.assert_equal(self.values(home, again)[-inner:], values[-inner:])
         if len(before) == len(values):
             weights = [np.asarray(value) for value in before]
             with self.assertRaisesRegex(ValueError, "of another kind of loss scale"):
                 again.set_weights(values)
             self.assertEqual(self.own(again), own)
             again.set_weights(weights)
-            self.assert_equal(self.values(home, again), before)
+            np.testing.assert_equal(self.values(home, again), before)
 
     @keras_homes.each(kind="keras3")
     def test_another_inner_optimizer_put_in_place(self, home):
@@ -518,7 +513,7 @@ class StateTest(_Base):
         known = values[:place] + values[place + 1 :]
         again.load_own_variables({str(i): value for i, value in enumerate(known)})
         self.assertEqual(again._loss_scale.shrink_delay.numpy(), before)
-        self.assert_equal(
+        np.testing.assert_equal(
             [home.numpy(v) for v in again.variables if "shrink_delay" not in v.path], known
         )
         self.assertEmpty(self.warnings())
