@@ -104,9 +104,11 @@ class NeitherTest(modes.EagerTestCase):
 class FitTest(modes.EagerTestCase):
     """`fit` says for itself that its gradients are scaled, and leaves other steps theirs."""
 
-    def model(self, home, opt, **options):
-        model = home.dense_model(units=1, inputs=2)
-        model.compile(opt, "mse", **options)
+    def model(self, home, opt, mode="function", base=None):
+        """A compiled model of class `base`."""
+        layer = home.keras.layers.Dense(1, kernel_initializer="ones")
+        model = (base or home.keras.Sequential)([home.keras.layers.Input((2,)), layer])
+        model.compile(opt, "mse", run_eagerly=mode == "eager", jit_compile=mode == "jit")
         return model
 
     def optimizer(self, home):
@@ -136,9 +138,8 @@ class FitTest(modes.EagerTestCase):
         (True, False), ("eager", "function", "jit"), ({}, {"scaled": False}), kind="keras3"
     )
     def test_beside_a_step_by_hand_that_clips(self, home, fit_first, mode, said):
-        how = {"run_eagerly": mode == "eager", "jit_compile": mode == "jit"}
-        model = self.model(home, self.optimizer(home), **how)
-        plain = self.model(home, home.SGD(0.125), **how)
+        model = self.model(home, self.optimizer(home), mode)
+        plain = self.model(home, home.SGD(0.125), mode)
         for fits in (fit_first, not fit_first) * 2:
             if fits:
                 self.fit(model)
@@ -166,10 +167,7 @@ class FitTest(modes.EagerTestCase):
         """Returns weights after `fit`, of a model of class `base`."""
 
         def train():
-            layer = home.keras.layers.Dense(1, kernel_initializer="ones")
-            model = (base or home.keras.Sequential)([home.keras.layers.Input((2,)), layer])
-            how = {"run_eagerly": mode == "eager", "jit_compile": mode == "jit"}
-            model.compile(opt(), "mse", **how)
+            model = self.model(home, opt(), mode, base)
             self.fit(model)
             return model.get_weights()
 
@@ -308,8 +306,7 @@ class FitTest(modes.EagerTestCase):
                 other.apply_gradients(zip(grads, [variable]))
                 return super().compute_loss(*args, **kwargs)
 
-        model = Model([home.keras.layers.Input((2,)), home.keras.layers.Dense(1)])
-        model.compile(self.optimizer(home), "mse", run_eagerly=True)
+        model = self.model(home, self.optimizer(home), "eager", Model)
         self.fit(model)
         self.assertAllEqual(array(variable), 0.875)
 
@@ -339,8 +336,7 @@ class FitTest(modes.EagerTestCase):
                 self.optimizer.apply_gradients(zip(grads, self.trainable_variables), **said)
                 return {"loss": loss}
 
-        model = Model([home.keras.layers.Input((2,)), home.keras.layers.Dense(1)])
-        model.compile(self.optimizer(home), "mse", run_eagerly=True)
+        model = self.model(home, self.optimizer(home), "eager", Model)
         self.fit(model)
         model.optimizer.get_unscaled_gradients([tf.constant(1.0)])
         with self.assertRaisesRegex(ValueError, "cannot tell.*scaled=True"):
