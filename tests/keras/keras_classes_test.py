@@ -1,8 +1,12 @@
-"""The Keras wrappers as classes: subclasses, copies, pickles, configs, owners of loss scales."""
+"""The Keras wrappers as classes: families, subclasses, copies, configs, owners of loss scales."""
 
+import functools
 import itertools
 import json
 import os
+import sys
+import tempfile
+import types
 import warnings
 from unittest import mock
 
@@ -13,7 +17,7 @@ import tf_lossscale_compat as package
 from tests import keras_homes, modes, policies
 from tests.keras_homes import number
 from tf_lossscale_compat._core import _ownership, _scaler
-from tf_lossscale_compat.keras import mixed_precision
+from tf_lossscale_compat.keras import _families, mixed_precision
 from tf_lossscale_compat.keras.mixed_precision import experimental
 
 tf1 = tf.compat.v1
@@ -56,6 +60,17 @@ class ReplacedMethod(Stable):
         return super().get_scaled_loss(loss) * 2.0
 
 
+class Recursing(Stable):
+    """As neurst's, which names no class."""
+
+    def __init__(self, *args, **kwargs):
+        self.noted = "before"
+        super(self.__class__, self).__init__(*args, **kwargs)
+
+    def get_config(self):
+        return {**super(self.__class__, self).get_config(), "noted": self.noted}
+
+
 SUBCLASSES = {
     "extra": lambda opt: ExtraArgument(opt, 7),
     "fixed": FixedArguments,
@@ -84,6 +99,11 @@ def distributed(home):
             return super(self.__class__, self).apply_gradients(*args, **kwargs)
 
     return Distributed
+
+
+def default():
+    """The home whose optimizers are tf.keras' own."""
+    return keras_homes.available()[0]
 
 
 class _Base(modes.EagerTestCase):
@@ -139,19 +159,16 @@ class SubclassTest(_Base):
         self.assertIsInstance(older, Stable)
         self.assertNotIsInstance(stable, Older)
         self.assertTrue(issubclass(Older, Stable))
-        for api in (home.keras.mixed_precision, getattr(tf.keras, "mixed_precision", None)):
-            if home.kind == "keras3" and api is not home.keras.mixed_precision:
-                continue
-            if api is tf.keras.mixed_precision and home.keras is not tf.keras:
-                continue
-            theirs = getattr(api, "LossScaleOptimizer", None)
+        # Of each of Keras' own, as far as there is one.
+        api = home.keras.mixed_precision
+        for module, is_stable in (
+            (api, True),
+            (getattr(api, "experimental", None), VERSION < (2, 4)),
+        ):
+            theirs = getattr(module, "LossScaleOptimizer", None)
             if theirs is not None:
                 self.assertIsInstance(older, theirs)
-                self.assertIsInstance(stable, theirs)
-            theirs = getattr(getattr(api, "experimental", None), "LossScaleOptimizer", None)
-            if theirs is not None:
-                self.assertIsInstance(older, theirs)
-                self.assertEqual(isinstance(stable, theirs), VERSION < (2, 4))
+                self.assertEqual(isinstance(stable, theirs), is_stable)
 
     @keras_homes.each(kind="keras3")
     def test_variables_are_named_as_those_of_its_own_class(self, home):
@@ -175,16 +192,165 @@ class SubclassTest(_Base):
         opt.apply_gradients([(tf.constant(0.25), variable)])
         self.assertEqual((inner.__dict__["pairs"], variable.numpy()), (1, 0.75))
 
+
+class ClassesTest(modes.EagerTestCase):
+    def test_type_is_the_public_class(self):
+        home = default()
+        self.assertIs(type(Stable(home.SGD(1.0))), Stable)
+        self.assertIs(type(Older(home.SGD(1.0), 8.0)), Older)
+        self.assertTrue(issubclass(Stable, home.own().__mro__[1]))
+        model = home.dense_model()
+        model.compile(Stable(home.SGD(1.0)), "mse")
+        if home.kind == "keras3" or keras_homes.VERSION >= (2, 4):
+            self.assertIs(type(model.optimizer), Stable)
+
+    def test_a_subclass_is_no_other_class(self):
+        opt = Recursing(default().SGD(1.0))
+        self.assertIs(type(opt), Recursing)
+        self.assertEqual(opt.get_config()["noted"], "before")
+
     @keras_homes.each()
-    def test_names_that_code_reaches_into(self, home):
-        inner = home.SGD(1.0)
-        opt = Older(inner, 8.0)
-        self.assertIs(opt._optimizer, inner)
-        self.assertIs(opt.inner_optimizer, inner)
-        opt._loss_scale = package.FixedLossScale(4.0)
-        self.assertEqual(number(opt.get_scaled_loss(tf.constant(1.0))), 4.0)
-        self.assertEqual(number(opt.get_unscaled_gradients([tf.constant(1.0)])[0]), 0.25)
-        self.assertIs(opt.loss_scale, opt._loss_scale)
+    def test_of_each_family_by_a_config_of_the_inner_optimizer(self, home):
+        opt = Stable(home.keras.optimizers.serialize(home.SGD(0.25)))
+        self.assertIsInstance(opt.inner_optimizer, home.SGD)
+        self.assertEqual(number(opt.learning_rate), 0.25)
+
+    @keras_homes.each()
+    def test_of_each_family(self, home):
+        opt = Stable(home.SGD(1.0))
+        for cls in (Stable, home.SGD.__mro__[-2 if home.kind == "keras3" else 1]):
+            self.assertIsInstance(opt, cls)
+        self.assertEqual(type(opt).__module__, "tf_lossscale_compat.keras.mixed_precision")
+        self.assertEqual(type(opt).__qualname__, "LossScaleOptimizer")
+        if keras_homes.VERSION >= (2, 1):  # Before, files know a class by this name alone.
+            self.assertEqual(type(opt).__name__, "LossScaleOptimizer")
+        self.assertIs(type(opt), type(Stable(home.SGD(1.0))))
+        self.assertIsNot(Recursing, Stable)
+        for other in keras_homes.copies(opt):
+            self.assertIs(type(other), type(opt))
+        for other in keras_homes.available():
+            base = opt._tflsc_family_base
+            self.assertEqual(isinstance(other.SGD(1.0), base), other.name == home.name)
+            self.assertEqual(
+                isinstance(opt, Stable(other.SGD(1.0))._tflsc_family_base), other.name == home.name
+            )
+
+    @keras_homes.each()
+    def test_nothing_of_another_family_is_seen(self, home):
+        opt, weight = Stable(home.SGD(1.0, momentum=0.5)), home.variable(1.0)
+        opt.apply_gradients([(tf.constant(1.0), weight)], scaled=False)
+        for name in dir(opt):
+            if not name.startswith("__") and name not in dir(opt.inner_optimizer):
+                self.assertTrue(
+                    name in vars(opt) or any(name in vars(cls) for cls in type(opt).__mro__), name
+                )
+        tf.train.Checkpoint(opt=opt).write(os.path.join(tempfile.mkdtemp(), "c"))
+        self.assertIn("learning_rate", dir(opt))
+
+    def test_a_module_that_is_called_keras_and_is_none(self):
+        """As a folder of that name is where a program starts and no Keras is installed."""
+        with mock.patch.dict(sys.modules, keras=types.ModuleType("keras")):
+            _families.register(Stable, Older)
+
+
+class MethodsTest(modes.EagerTestCase):
+    def zeroed(self, name):
+        """A class whose method `name` is given gradients or a loss of zero."""
+
+        def zero(given):
+            if isinstance(given, tuple):  # A gradient and its variable.
+                return given[0] * 0, given[1]
+            return given * 0 if tf.is_tensor(given) else list(map(zero, given))
+
+        def method(self, given, *args, **kwargs):
+            return getattr(super(Zeroed, self), name)(zero(given), *args, **kwargs)
+
+        Zeroed = type("Zeroed", (Stable,), {name: method})  # noqa: N806
+        return Zeroed
+
+    def fit(self, home, opt):
+        model = home.dense_model()
+        weights = [np.concatenate([np.ravel(value) for value in model.get_weights()])]
+        model.compile(opt, "mse")
+        model.fit(np.ones((4, 3), "f"), np.zeros((4, 2), "f"), verbose=0)
+        return [*weights, np.concatenate([np.ravel(value) for value in model.get_weights()])]
+
+    @keras_homes.each(("apply", "apply_gradients"), kind="keras3")
+    def test_keras_3_goes_through_own_methods(self, home, name):
+        cls = self.zeroed(name)
+        weight = home.keras.Variable(1.0)
+        opt = cls(home.SGD(0.1))
+        opt.minimize(lambda: weight * weight, [weight])
+        self.assertEqual(float(weight.numpy()), 1.0)
+        self.assertEqual(int(opt.iterations.numpy()), 1)
+        np.testing.assert_array_equal(*self.fit(home, cls(home.SGD(0.1))))
+
+    @keras_homes.each((False, True), kind="keras3")
+    def test_own_apply_divides_once(self, home, scaled):
+        seen = []
+
+        class Recording(Stable):
+            def apply(self, grads, trainable_variables=None):
+                seen.append(float(grads[0]))
+                return super().apply(grads, trainable_variables)
+
+        weight = home.keras.Variable(1.0)
+        opt = Recording(home.SGD(0.5), initial_scale=8.0)
+        (grad,) = opt.get_unscaled_gradients([tf.constant(8.0)])
+        opt.apply_gradients([(tf.constant(8.0) if scaled else grad, weight)], scaled=scaled)
+        self.assertEqual((seen, float(weight.numpy())), ([8.0], 0.5))
+        self.assertEqual(bool(self.warnings()), scaled)
+
+    @keras_homes.each(("get_scaled_loss", "get_unscaled_gradients"))
+    def test_own_scaling_methods_are_used(self, home, name):
+        cls = self.zeroed(name)
+        weight, opt = home.variable(1.0), cls(home.SGD(0.1))
+        opt.minimize(lambda: tf.convert_to_tensor(weight) * 2.0, [weight])
+        self.assertEqual(home.numpy(weight), 1.0)
+        if home.kind == "keras3":  # `fit` calls neither, and says so.
+            return
+        opt.apply_gradients([(tf.constant(0.5), weight)])
+        self.assertEmpty(self.warnings())  # Of one half that is missing.
+        np.testing.assert_array_equal(*self.fit(home, cls(home.SGD(0.1))))
+
+    @keras_homes.each(("function", "partialmethod", "mixin"))
+    def test_methods_of_ones_own_count_as_asked(self, home, how):
+        def unscale(self, grads):
+            return [grad / self.loss_scale for grad in grads]
+
+        method = functools.partialmethod(unscale) if how == "partialmethod" else unscale
+        methods = {"get_unscaled_gradients": method}
+        if how == "mixin":
+            own = type("Own", (type("Mixin", (), methods), Stable), {})
+        else:
+            own = type("Own", (Stable,), methods)
+        opt, weight = own(home.SGD(1.0), initial_scale=64.0), home.variable(0.0)
+        grads = opt.get_unscaled_gradients([opt.scale_loss(tf.constant(1.0))])
+        with self.assertRaisesRegex(ValueError, "cannot tell"):
+            opt.apply_gradients(zip(grads, [weight]))
+        opt.apply_gradients(zip(grads, [weight]), scaled=False)
+        self.assertEqual(home.numpy(weight), -1.0)
+
+    @keras_homes.each(kind="keras3")
+    def test_apply_of_ones_own_and_unscaled_gradients_in_float16(self, home):
+        class Own(Stable):
+            def apply(self, grads, trainable_variables=None):
+                super().apply(grads, trainable_variables)
+
+        opt, weight = Own(home.SGD(1.0)), home.keras.Variable(0.0, dtype="float16")
+        with self.assertRaisesRegex(ValueError, "may overflow"):
+            opt.apply_gradients([(tf.constant(4.0, tf.float16), weight)], scaled=False)
+        self.assertEqual((home.numpy(weight), float(opt.loss_scale)), (0.0, 2.0**15))
+        opt.apply_gradients([(tf.constant(4.0, tf.float16), weight)], scaled=True)
+        self.assertLess(home.numpy(weight), 0.0)
+
+    @keras_homes.each(kind="keras3")
+    def test_apply_of_the_instance(self, home):
+        opt, weight = Stable(home.SGD(1.0)), home.variable(0.0)
+        apply = opt.apply
+        opt.apply = lambda grads, variables=None: apply([2.0 * g for g in grads], variables)
+        opt.apply_gradients([(tf.constant(1.0), weight)], scaled=False)
+        self.assertEqual(home.numpy(weight), -2.0)
 
 
 class StateTest(_Base):
@@ -213,11 +379,6 @@ class StateTest(_Base):
     def values(self, home, opt):
         return [home.numpy(variable) for variable in self.variables(home, opt)]
 
-    def assert_equal(self, found, expected):
-        self.assertEqual(
-            [array.tolist() for array in found], [array.tolist() for array in expected]
-        )
-
     def own(self, opt):
         """The values of the loss scale's variables."""
         return [number(variable) for variable in _scaler.variables(opt._loss_scale)]
@@ -236,10 +397,10 @@ class StateTest(_Base):
         self.assertEmpty(set(own) & set(self.own(opt)))
         inner = self.values(home, opt.inner_optimizer)
         again.set_weights(inner)  # That of the inner optimizer alone.
-        self.assert_equal(self.values(home, again.inner_optimizer), inner)
+        np.testing.assert_equal(self.values(home, again.inner_optimizer), inner)
         self.assertEqual(self.own(again), own)
         again.set_weights(values)
-        self.assert_equal(self.values(home, again), values)
+        np.testing.assert_equal(self.values(home, again), values)
 
     @keras_homes.each(sorted(POLICIES), kind=keras_homes.NEWER)
     def test_own_variables(self, home, policy):
@@ -248,14 +409,14 @@ class StateTest(_Base):
         own = self.own(again)
         inner = self.values(home, opt.inner_optimizer)
         again.load_own_variables({str(i): value for i, value in enumerate(inner)})
-        self.assert_equal(self.values(home, again.inner_optimizer), inner)
+        np.testing.assert_equal(self.values(home, again.inner_optimizer), inner)
         self.assertEqual(self.own(again), own)
         (warning,) = self.warnings()
         self.assertIn("a loss scale of another kind or none", warning)
         store = self.stored(opt)
         self.assertLen(store, len(values))
         again.load_own_variables(store)
-        self.assert_equal(self.values(home, again), values)
+        np.testing.assert_equal(self.values(home, again), values)
         self.assertLen(self.warnings(), 1)
 
     @keras_homes.each(sorted(POLICIES))
@@ -269,7 +430,7 @@ class StateTest(_Base):
         for each in bad:
             with self.assertRaisesRegex(ValueError, "(?i)weight"):
                 opt.set_weights(each)
-            self.assert_equal(self.values(home, opt), before)
+            np.testing.assert_equal(self.values(home, opt), before)
 
     @keras_homes.each(sorted(POLICIES), kind=keras_homes.NEWER)
     def test_own_variables_that_do_not_fit(self, home, policy):
@@ -279,13 +440,13 @@ class StateTest(_Base):
         for few in ({}, {"0": store["0"]}):
             with mock.patch.object(warnings, "warn") as warn:  # By which Keras 3 says it.
                 opt.load_own_variables(few)
-            self.assert_equal(self.values(home, opt), before)
+            np.testing.assert_equal(self.values(home, opt), before)
             told = [*self.warnings(), *(call[0][0] for call in warn.call_args_list)]
             self.assertIn("saved optimizer has", told[-1])
         slot = max(store, key=lambda name: np.size(store[name]))
         with self.assertRaisesRegex(ValueError, "(?i)shape"):
             opt.load_own_variables({**store, slot: np.zeros([3])})
-        self.assert_equal(self.values(home, opt), before)
+        np.testing.assert_equal(self.values(home, opt), before)
 
     @keras_homes.each(itertools.permutations(sorted([*POLICIES, "counted"]), 2), kind="keras3")
     def test_own_variables_of_another_kind_of_loss_scale(self, home, kinds):
@@ -303,14 +464,14 @@ class StateTest(_Base):
         self.assertEqual(self.own(again), own)
         self.assertIn("a loss scale of another kind", self.warnings()[-1])
         inner = len(again.inner_optimizer.variables)
-        self.assert_equal(self.values(home, again)[-inner:], values[-inner:])
+        np.testing.assert_equal(self.values(home, again)[-inner:], values[-inner:])
         if len(before) == len(values):
             weights = [np.asarray(value) for value in before]
             with self.assertRaisesRegex(ValueError, "of another kind of loss scale"):
                 again.set_weights(values)
             self.assertEqual(self.own(again), own)
             again.set_weights(weights)
-            self.assert_equal(self.values(home, again), before)
+            np.testing.assert_equal(self.values(home, again), before)
 
     @keras_homes.each(kind="keras3")
     def test_another_inner_optimizer_put_in_place(self, home):
@@ -352,22 +513,10 @@ class StateTest(_Base):
         known = values[:place] + values[place + 1 :]
         again.load_own_variables({str(i): value for i, value in enumerate(known)})
         self.assertEqual(again._loss_scale.shrink_delay.numpy(), before)
-        self.assert_equal(
+        np.testing.assert_equal(
             [home.numpy(v) for v in again.variables if "shrink_delay" not in v.path], known
         )
         self.assertEmpty(self.warnings())
-
-    @keras_homes.each(kind="keras3")
-    def test_a_file_of_a_model_holds_all(self, home):
-        model = home.dense_model()
-        model.compile(Older(home.Adam(0.1), POLICIES["delayed"]()), "mse")
-        opt = model.optimizer
-        opt.build(model.trainable_variables)
-        opt._loss_scale.shrink_delay.assign(1)
-        path = os.path.join(self.get_temp_dir(), "model.keras")
-        model.save(path)
-        loaded = home.keras.models.load_model(path).optimizer
-        self.assertEqual(loaded._loss_scale.shrink_delay.numpy(), 1)
 
 
 class ConfigTest(_Base):
@@ -434,6 +583,9 @@ class ConfigTest(_Base):
         self.assertEqual("name" in unnamed.get_config(), home.kind == "keras3")
         if home.kind == "keras3":
             self.assertEqual(again.name, unnamed.name)
+            opt.name = "set later"
+            for each in (opt, type(opt).from_config(opt.get_config()), *keras_homes.copies(opt)):
+                self.assertEqual((each.name, each.get_config()["name"]), ("set later", "set later"))
 
     @keras_homes.each((Stable, Older))
     def test_constructors_take_what_configs_hold(self, home, public):
@@ -486,6 +638,61 @@ class EnabledTest(_Base):
         with self.assertRaisesRegex(TypeError, "enabled must be a bool, got 0"):
             Stable(home.SGD(1.0), enabled=0)
         self.assertNotIn("enabled", Stable(home.SGD(1.0)).get_config())
+
+    @keras_homes.each()
+    def test_disabled_keeps_what_was_asked_for(self, home):
+        opt = Stable(home.SGD(0.1), initial_scale=64.0, dynamic_growth_steps=3, enabled=False)
+        for each in (opt, *keras_homes.copies(opt), type(opt).from_config(opt.get_config())):
+            config = each.get_config()
+            self.assertEqual(float(each.loss_scale), 1.0)
+            again = type(opt).from_config(dict(config, enabled=True))
+            self.assertEqual((again.dynamic, float(again.loss_scale)), (True, 64.0))
+            self.assertEqual(again.dynamic_growth_steps, 3)
+        for loss_scale, asked in ((4.0, 4.0), ("dynamic", 2.0**15), (package.FixedLossScale(2), 2)):
+            for public in (Stable, Older):
+                opt = public(home.SGD(0.1), loss_scale=loss_scale, enabled=False)
+                again = type(opt).from_config(dict(opt.get_config(), enabled=True))
+                self.assertEqual(float(again._loss_scale()), asked)
+
+
+class HyperparametersTest(modes.EagerTestCase):
+    """Those set at the wrapper reach training, or are refused."""
+
+    @keras_homes.each()
+    def test_set_at_the_wrapper(self, home):
+        clips = ("clipnorm", "clipvalue", "global_clipnorm")
+        averages = ("use_ema", "ema_momentum", "ema_overwrite_frequency")
+        for name in (*clips, *averages, "beta_1", "epsilon", "weight_decay", "jit_compile"):
+            opt = Stable(home.Adam(0.5))
+            if not hasattr(opt.inner_optimizer, name):
+                continue
+            before = getattr(opt.inner_optimizer, name)
+            try:
+                setattr(opt, name, 0.25)
+            except AttributeError as error:
+                self.assertRegex(str(error), f"inner_optimizer.{name} = 0.25")
+                self.assertEqual(getattr(opt.inner_optimizer, name), before)
+                reaches = False
+            else:
+                for each in (opt, opt.inner_optimizer):
+                    self.assertEqual(home.numpy(getattr(each, name)), 0.25)
+                reaches = True
+            if home.kind == "keras3":
+                expected = False
+            elif name == "beta_1":
+                expected = home.kind == "v2" and keras_homes.VERSION >= (2, 4)
+            else:
+                expected = name != "epsilon"
+            self.assertEqual(reaches, expected, name)
+
+    @keras_homes.each()
+    def test_excluded_from_weight_decay(self, home):
+        if home.kind == "v2" or not hasattr(home, "AdamW"):
+            self.skipTest("no optimizer of this family decays weights")
+        opt, weight = Stable(home.AdamW(0.125, weight_decay=0.5)), home.variable(1.0)
+        opt.exclude_from_weight_decay(var_list=[weight])
+        opt.apply_gradients([(tf.constant(0.0), weight)], scaled=False)
+        self.assertEqual(home.numpy(weight), 1.0)
 
 
 class CopyTest(_Base):
@@ -581,6 +788,13 @@ class IterationsTest(_Base):
         opt = Stable(home.SGD(1.0), count_skipped=True)
         self.assertEqual(self.steps(opt, home, "function", (np.nan, 1.0)), 2)
 
+    @keras_homes.each(kind="keras3")
+    def test_skipped_steps_while_accumulating(self, home):
+        inner = home.SGD(0.1, gradient_accumulation_steps=2)
+        with self.assertRaisesRegex(ValueError, "gradient_accumulation_steps"):
+            Stable(inner, count_skipped=True)
+        Stable(inner)
+
 
 class OwnerTest(_Base):
     """A loss scale drives one Keras optimizer."""
@@ -637,3 +851,60 @@ class OwnerTest(_Base):
             for kind in (_ownership.V1, _ownership.KERAS):
                 with self.assertRaisesRegex(ValueError, "Keras one"):
                     _ownership.claim(kind, policy)
+
+
+class AssignedTest(modes.EagerTestCase):
+    @keras_homes.each()
+    def test_assigned_loss_scale_takes_the_place(self, home):
+        def make():
+            opt = Stable(home.SGD(0.1))
+            opt._loss_scale = package.DynamicLossScale(8.0, 2)
+            return opt
+
+        opt = make()
+        opt.apply_gradients([(tf.constant(1.0), tf.Variable(1.0))])
+        opt._loss_scale.current_loss_scale.assign(32.0)
+        scales = [float(home.numpy(v)) for v in home.variables(opt) if v.shape == ()]
+        self.assertEqual(32.0 in scales, home.kind == "keras3")
+        self.assertNotIn(2.0**15, scales)
+        prefix = tf.train.Checkpoint(opt=opt).save(os.path.join(tempfile.mkdtemp(), "c"))
+        names = [name for name, _ in tf.train.list_variables(prefix)]
+        self.assertFalse([name for name in names if "/_loss_scale/" in name])
+        for again in (make(), Stable(home.SGD(0.1))):
+            tf.train.Checkpoint(opt=again).restore(prefix)
+            self.assertEqual(float(again.loss_scale), 32.0)
+
+    @keras_homes.each()
+    def test_assigned_loss_scale_is_of_one_optimizer(self, home):
+        first, second = Stable(home.SGD(0.1)), Stable(home.SGD(0.1))
+        old = second._loss_scale
+        with self.assertRaisesRegex(ValueError, "drives another optimizer"):
+            second._loss_scale = first._loss_scale
+        with self.assertRaisesRegex(ValueError, "loss_scale cannot be None"):
+            second._loss_scale = None
+        self.assertIs(second._loss_scale, old)
+        second._loss_scale = package.FixedLossScale(4.0)
+        first._loss_scale = old
+        self.assertIs(first._loss_scale, old)
+        third = Stable(home.SGD(0.1))
+        with self.assertRaisesRegex(ValueError, "drives another optimizer, a Keras one"):
+            third._loss_scale = old
+
+    @keras_homes.each(kind="keras3")
+    def test_the_optimizer_stays_itself(self, home):
+        opt = Stable(home.SGD(0.1), name="of_mine")
+        opt._loss_scale = package.DynamicLossScale(8.0, 2)
+        self.assertEqual(opt.name, "of_mine")
+        self.assertEqual(float(opt.dynamic_scale.value), 8.0)
+        opt._loss_scale.good_steps.assign(1)
+        self.assertEqual(int(opt.step_counter.value), 1)
+        self.assertEqual(
+            sorted(v.name for v in opt.variables if v.name in ("step_counter", "dynamic_scale")),
+            ["dynamic_scale", "step_counter"],
+        )
+        opt._loss_scale = package.FixedLossScale(4.0)
+        self.assertFalse(hasattr(opt, "dynamic_scale") or hasattr(opt, "step_counter"))
+        opt.build([home.variable()])
+        with self.assertRaisesRegex(ValueError, "Make a new optimizer"):
+            opt._loss_scale = package.DynamicLossScale(8.0, 2)
+        self.assertEqual(float(opt.loss_scale), 4.0)

@@ -97,7 +97,7 @@ def course(home, optimizer):
     return callback
 
 
-class _Base(tf.test.TestCase, parameterized.TestCase):
+class FitTest(tf.test.TestCase, parameterized.TestCase):
     def setUp(self):
         super().setUp()
         for home in keras_homes.available():
@@ -117,10 +117,6 @@ class _Base(tf.test.TestCase, parameterized.TestCase):
 
     def iterations(self, home, optimizer):
         return int(home.numpy(optimizer.iterations))
-
-
-class FitTest(_Base):
-    """The step that Keras itself runs."""
 
     @parameterized.named_parameters(
         cases(
@@ -293,8 +289,6 @@ class FitTest(_Base):
         self.assert_moved(weights[2:], before[2:])
         self.assertEqual(self.iterations(home, opt), 3 * STEPS)
 
-
-class BoundsTest(_Base):
     @parameterized.named_parameters(keras_homes.named())
     def test_growth_at_the_limit_of_float32_stays_finite(self, home):
         # Keras 3 divides by the scale. Elsewhere one over 2**127 is zero and the step is skipped.
@@ -312,10 +306,6 @@ class BoundsTest(_Base):
             start = [126] * (period - 1)
             expected = start + ([127] * STEPS if divides else powers * STEPS)
             self.assertEqual(scales, expected[:STEPS])
-
-
-class AgainstKerasTest(_Base):
-    """Step by step against what that Keras itself has."""
 
     @parameterized.named_parameters(cases(float32="float32", mixed_float16="mixed_float16"))
     def test_dynamic_as_that_keras_own(self, home, case):

@@ -1,4 +1,4 @@
-"""On Keras 3: what `apply_gradients` takes, beside Keras' own class in the same process."""
+"""On Keras 3, beside Keras' own class in the same process: who divides, `fit`, what it keeps."""
 
 import functools
 from unittest import mock
@@ -6,10 +6,12 @@ from unittest import mock
 import numpy as np
 import tensorflow as tf
 
+import tf_lossscale_compat
 from tests import keras_homes, modes, replicas
 from tf_lossscale_compat.keras import mixed_precision
 
 Stable = mixed_precision.LossScaleOptimizer
+Older = mixed_precision.experimental.LossScaleOptimizer
 MODES = ("eager", "function", "jit", "replicas")
 
 
@@ -72,25 +74,6 @@ class NeitherTest(modes.EagerTestCase):
         (warning,) = self.warnings()
         self.assertIn("scaled=", warning)
 
-    @keras_homes.each(MODES, kind="keras3")
-    def test_a_loss_scaled_by_hand(self, home, mode):
-        def train(cls):
-            variable = home.variable(1.0)
-            opt = cls(home.SGD(0.25), initial_scale=1024.0)
-            opt.build([variable])
-
-            def step():
-                with tf.GradientTape() as tape:
-                    loss = tf.convert_to_tensor(variable) * tf.convert_to_tensor(opt.dynamic_scale)
-                opt.apply_gradients([(tape.gradient(loss, variable.value), variable)])
-
-            for _ in range(2):
-                run(mode, step)
-            return array(variable)
-
-        self.assertAllEqual(*both(home, mode, train))
-        self.assertLen(self.warnings(), 1)
-
     @keras_homes.each((True, False), kind="keras3")
     def test_saying_it_ends_the_warning(self, home, scaled):
         variable = home.variable(1.0)
@@ -104,15 +87,11 @@ class NeitherTest(modes.EagerTestCase):
         variable = home.variable(1.0)
         opt = Stable(home.SGD(1.0), initial_scale=4.0)
 
-        def trace(**said):
-            @tf.function(autograph=False)
-            def apply(grad):
-                opt.apply_gradients([(grad, variable)], **said)
+        @tf.function(autograph=False)
+        def apply(grad):
+            opt.apply_gradients([(grad, variable)])
 
-            apply(tf.constant(0.0))
-            return apply
-
-        apply = trace()
+        apply(tf.constant(0.0))
         if method == "scale_loss":  # The same answer.
             opt.scale_loss(tf.constant(1.0))
             apply(tf.constant(2.0))
@@ -120,20 +99,16 @@ class NeitherTest(modes.EagerTestCase):
             return
         with self.assertRaisesRegex(ValueError, "get_scaled_loss was called after.*scaled=False"):
             opt.get_scaled_loss(tf.constant(1.0))
-        # What it says to write.
-        opt = Stable(home.SGD(1.0), initial_scale=4.0)
-        apply = trace(scaled=False)
-        self.assertAllEqual(opt.get_scaled_loss(tf.constant(0.125)), 0.5)
-        apply(opt.get_unscaled_gradients([tf.constant(0.5)])[0])
-        self.assertAllEqual(array(variable), 0.875)
 
 
 class FitTest(modes.EagerTestCase):
     """`fit` says for itself that its gradients are scaled, and leaves other steps theirs."""
 
-    def model(self, home, opt, **options):
-        model = home.dense_model(units=1, inputs=2)
-        model.compile(opt, "mse", **options)
+    def model(self, home, opt, mode="function", base=None):
+        """A compiled model of class `base`."""
+        layer = home.keras.layers.Dense(1, kernel_initializer="ones")
+        model = (base or home.keras.Sequential)([home.keras.layers.Input((2,)), layer])
+        model.compile(opt, "mse", run_eagerly=mode == "eager", jit_compile=mode == "jit")
         return model
 
     def optimizer(self, home):
@@ -143,14 +118,18 @@ class FitTest(modes.EagerTestCase):
         model.fit(np.ones([4, 2], np.float32), np.zeros([4, 1]), batch_size=4, verbose=0)
 
     def by_hand(self, model, mode, **said):
+        """A step that clips, of an optimizer with a loss scale or without."""
         opt, inputs = model.optimizer, np.ones([4, 2], np.float32)
+        scales = isinstance(opt, Stable)
 
         def step():
             variables = model.trainable_variables
             with tf.GradientTape() as tape:
-                loss = opt.get_scaled_loss(tf.reduce_mean(tf.square(model(inputs))))
+                loss = tf.reduce_mean(tf.square(model(inputs)))
+                loss = opt.get_scaled_loss(loss) if scales else loss
             grads = tape.gradient(loss, [variable.value for variable in variables])
-            grads, _ = tf.clip_by_global_norm(opt.get_unscaled_gradients(grads), 0.5)
+            grads = opt.get_unscaled_gradients(grads) if scales else grads
+            grads, _ = tf.clip_by_global_norm(grads, 0.5)
             opt.apply_gradients(zip(grads, variables), **said)
 
         run(mode, step)
@@ -159,25 +138,15 @@ class FitTest(modes.EagerTestCase):
         (True, False), ("eager", "function", "jit"), ({}, {"scaled": False}), kind="keras3"
     )
     def test_beside_a_step_by_hand_that_clips(self, home, fit_first, mode, said):
-        how = {"run_eagerly": mode == "eager", "jit_compile": mode == "jit"}
-        model, plain = self.model(home, self.optimizer(home), **how), home.dense_model(1, 2)
-        inner = home.SGD(0.125)
-        plain.compile(inner, "mse", **how)
-
-        def plain_by_hand():
-            with tf.GradientTape() as tape:
-                loss = tf.reduce_mean(tf.square(plain(np.ones([4, 2], np.float32))))
-            grads = tape.gradient(loss, [each.value for each in plain.trainable_variables])
-            grads, _ = tf.clip_by_global_norm(grads, 0.5)
-            inner.apply_gradients(zip(grads, plain.trainable_variables))
-
-        steps = [
-            (lambda: self.fit(model), lambda: self.fit(plain)),
-            (lambda: self.by_hand(model, mode, **said), plain_by_hand),
-        ]
-        for ours, without in (steps if fit_first else steps[::-1]) * 2:
-            ours()
-            without()
+        model = self.model(home, self.optimizer(home), mode)
+        plain = self.model(home, home.SGD(0.125), mode)
+        for fits in (fit_first, not fit_first) * 2:
+            if fits:
+                self.fit(model)
+                self.fit(plain)
+            else:
+                self.by_hand(model, mode, **said)
+                self.by_hand(plain, mode)
         self.assertAllClose(model.get_weights(), plain.get_weights(), rtol=1e-6)
         self.assertEqual(array(model.optimizer.iterations), 4)
         self.assertEmpty(self.warnings())
@@ -198,10 +167,7 @@ class FitTest(modes.EagerTestCase):
         """Returns weights after `fit`, of a model of class `base`."""
 
         def train():
-            layer = home.keras.layers.Dense(1, kernel_initializer="ones")
-            model = (base or home.keras.Sequential)([home.keras.layers.Input((2,)), layer])
-            how = {"run_eagerly": mode == "eager", "jit_compile": mode == "jit"}
-            model.compile(opt(), "mse", **how)
+            model = self.model(home, opt(), mode, base)
             self.fit(model)
             return model.get_weights()
 
@@ -264,8 +230,8 @@ class FitTest(modes.EagerTestCase):
         (warning,) = self.warnings()
         self.assertIn("apply takes scaled gradients", warning)
 
-    @keras_homes.each(MODES, kind="keras3")
-    def test_classes_that_extend_what_it_does_not_call(self, home, mode):
+    @keras_homes.each(kind="keras3")
+    def test_classes_that_extend_what_it_does_not_call(self, home):
         """An error says what it calls, and of that they can make use of the others."""
 
         class Clips(Stable):
@@ -286,18 +252,24 @@ class FitTest(modes.EagerTestCase):
             def scale_loss(self, loss):
                 return self.get_scaled_loss(loss)
 
-        for cls, error in (
-            (Clips, "get_unscaled_gradients, which fit .*Override apply_gradients.*scaled=False"),
-            (Doubles, "get_scaled_loss, which fit .*Override scale_loss.*get_scaled_loss"),
+        for cls, error, in_fit, plain in (
+            (
+                Clips,
+                "get_unscaled_gradients, which fit .*Override apply_gradients.*scaled=False",
+                ClipsInFit,
+                functools.partial(home.SGD, 0.125, global_clipnorm=0.5),
+            ),
+            (
+                Doubles,
+                "get_scaled_loss, which fit .*Override scale_loss.*get_scaled_loss",
+                DoublesInFit,
+                functools.partial(home.SGD, 0.25),
+            ),
         ):
             with self.assertRaisesRegex(ValueError, f"{cls.__name__} overrides {error}"):
-                self.trained(home, lambda cls=cls: cls(home.SGD(0.125)), mode)
-        for cls, plain in (
-            (ClipsInFit, lambda: home.SGD(0.125, global_clipnorm=0.5)),
-            (DoublesInFit, lambda: home.SGD(0.25)),
-        ):
-            ours = self.trained(home, lambda cls=cls: cls(home.SGD(0.125)), mode)
-            self.assertAllClose(ours, self.trained(home, plain, mode), rtol=1e-6)
+                self.trained(home, lambda cls=cls: cls(home.SGD(0.125)))
+            ours = self.trained(home, lambda cls=in_fit: cls(home.SGD(0.125)))
+            self.assertAllClose(ours, self.trained(home, plain), rtol=1e-6)
 
     @keras_homes.each(("replaced", "wrapped"), kind="keras3")
     def test_a_step_that_is_put_in_its_place_follows_the_rule(self, home, how):
@@ -334,8 +306,7 @@ class FitTest(modes.EagerTestCase):
                 other.apply_gradients(zip(grads, [variable]))
                 return super().compute_loss(*args, **kwargs)
 
-        model = Model([home.keras.layers.Input((2,)), home.keras.layers.Dense(1)])
-        model.compile(self.optimizer(home), "mse", run_eagerly=True)
+        model = self.model(home, self.optimizer(home), "eager", Model)
         self.fit(model)
         self.assertAllEqual(array(variable), 0.875)
 
@@ -365,8 +336,7 @@ class FitTest(modes.EagerTestCase):
                 self.optimizer.apply_gradients(zip(grads, self.trainable_variables), **said)
                 return {"loss": loss}
 
-        model = Model([home.keras.layers.Input((2,)), home.keras.layers.Dense(1)])
-        model.compile(self.optimizer(home), "mse", run_eagerly=True)
+        model = self.model(home, self.optimizer(home), "eager", Model)
         self.fit(model)
         model.optimizer.get_unscaled_gradients([tf.constant(1.0)])
         with self.assertRaisesRegex(ValueError, "cannot tell.*scaled=True"):
@@ -486,3 +456,108 @@ class DivisionTest(modes.EagerTestCase):
         ours, theirs = both(home, mode, train)
         self.assertEqual(ours[:2], theirs[:2])
         self.assertAllEqual(ours[2], theirs[2])
+
+
+class Keras3ClassTest(modes.EagerTestCase):
+    @keras_homes.each(("ours", "theirs"), ("ours", "theirs"), kind="keras3")
+    def test_checkpoints_of_either_are_whole_for_the_other(self, home, saves, restores):
+        classes = {"ours": Stable, "theirs": home.own()}
+
+        def make(which):
+            variable = home.variable([1.0, 2.0])
+            opt = classes[which](home.Adam(0.5), initial_scale=8.0, dynamic_growth_steps=4)
+            opt.build([variable])
+            return opt, variable
+
+        opt, variable = make(saves)
+        opt.apply([tf.constant([np.inf, 1.0])], [variable])
+        opt.apply([tf.constant([4.0, 8.0])], [variable])
+        path = tf.train.Checkpoint(opt=opt, w=variable).save(self.get_temp_dir() + "/c")
+        new, restored = make(restores)
+        status = tf.train.Checkpoint(opt=new, w=restored).restore(path)
+        status.assert_existing_objects_matched()
+        status.assert_consumed()
+        self.assertEqual(array(new.dynamic_scale), 4.0)
+        self.assertEqual(array(new.step_counter), 1)
+        self.assertEqual(array(new.inner_optimizer.iterations), 1)
+        for each in ((opt, variable), (new, restored)):
+            each[0].apply([tf.constant([4.0, 8.0])], [each[1]])
+        self.assertAllEqual(array(variable), array(restored))
+
+    @keras_homes.each(kind="keras3")
+    def test_a_checkpoint_that_has_the_loss_scale_too_is_whole(self, home):
+        """As those of a user's own loss scale have."""
+
+        class Mine(tf_lossscale_compat.DynamicLossScale):
+            pass
+
+        variable = home.variable(1.0)
+        opts = [
+            Older(home.SGD(1.0), cls(8.0)) for cls in (Mine, tf_lossscale_compat.DynamicLossScale)
+        ]
+        for opt in opts:
+            opt.build([variable])
+        opts[0].apply([tf.constant(np.inf)], [variable])
+        path = tf.train.Checkpoint(opt=opts[0]).save(self.get_temp_dir() + "/c")
+        self.assertTrue([n for n, _ in tf.train.list_variables(path) if "opt/loss_scale/" in n])
+        tf.train.Checkpoint(opt=opts[1]).restore(path).assert_consumed()
+        self.assertEqual(array(opts[1].dynamic_scale), 4.0)
+
+    @keras_homes.each()
+    def test_arguments_that_belong_to_the_inner_optimizer(self, home):
+        kind, hint = TypeError, ""
+        if home.kind == "keras3":
+            kind, hint = ValueError, ".*set it on the `inner_optimizer`"
+        inner = home.SGD(1.0)
+        for name, message in (("clipnorm", "clipnorm" + hint), ("no_such_argument", "no_such_arg")):
+            with self.assertRaisesRegex(kind, message):
+                Stable(inner, **{name: 2})
+        Stable(inner)  # Nothing was kept of the first ones.
+
+    @keras_homes.each(kind="keras3")
+    def test_configs_have_the_entries_of_keras_own_class(self, home):
+        config = Stable(home.SGD(1.0)).get_config()
+        self.assertLessEqual(set(config), set(home.own()(home.SGD(1.0)).get_config()))
+        opt = home.own().from_config(
+            dict(config, inner_optimizer=home.keras.optimizers.serialize(home.SGD(1.0)))
+        )
+        self.assertEqual(opt.initial_scale, config["initial_scale"])
+
+    @keras_homes.each((True, False), kind="keras3")
+    def test_setting_where_the_scale_begins_and_how_it_grows(self, home, built):
+        seen = []
+        for cls in (Stable, home.own()):
+            variable = home.variable(1.0)
+            opt = cls(home.SGD(1.0), initial_scale=8.0)
+            if built:
+                opt.build([variable])
+            opt.initial_scale = 32.0
+            opt.dynamic_growth_steps = 2
+            scales = [float(np.array(opt.scale_loss(tf.constant(1.0))))]
+            for _ in range(2):
+                opt.apply([tf.constant(0.0)], [variable])
+                scales.append(array(opt.dynamic_scale))
+            config = opt.get_config()
+            seen.append([*scales, config["initial_scale"], config["dynamic_growth_steps"]])
+        self.assertEqual(*seen)
+        self.assertEqual(seen[0][0], 8.0 if built else 32.0)
+
+    @keras_homes.each(kind="keras3")
+    def test_setting_what_cannot_be(self, home):
+        opt = Stable(home.SGD(1.0), initial_scale=8.0)
+        with self.assertRaisesRegex(ValueError, "initial_scale.*-1"):
+            opt.initial_scale = -1.0
+        with self.assertRaisesRegex(ValueError, "dynamic_growth_steps.*2.5"):
+            opt.dynamic_growth_steps = 2.5
+        self.assertEqual(opt.initial_scale, 8.0)
+        opt = Stable(home.SGD(1.0), False, 8.0)
+        for name in ("initial_scale", "dynamic_growth_steps"):
+            with self.assertRaisesRegex(AttributeError, f"{name} can be set where"):
+                setattr(opt, name, 16.0)
+
+    @keras_homes.each(kind="keras3")
+    def test_stateless_apply(self, home):
+        """No stateless_apply works on TensorFlow, nor the inner optimizer's."""
+        opt = Stable(home.SGD(1.0))
+        with self.assertRaisesRegex(ValueError, r"Call apply\(grads, .*tf.function[^;]*\.$"):
+            opt.stateless_apply(opt.variables, [tf.constant(1.0)], [home.variable()])
