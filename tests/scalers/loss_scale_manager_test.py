@@ -1,14 +1,10 @@
 """The loss-scale managers of TensorFlow 1.15: what they compute, own and refuse."""
 
-import fractions
-import inspect
 import unittest
-from unittest import mock
 
 import numpy as np
 import pytest
 import tensorflow as tf
-from absl import logging
 from absl.testing import parameterized
 
 from tests import modes, numpy_model, originals
@@ -17,14 +13,6 @@ from tf_lossscale_compat.contrib import mixed_precision as contrib
 pytestmark = pytest.mark.usefixtures("kept_kernels")
 
 tf1 = tf.compat.v1
-
-HUGE = 10**400  # More than a float of any kind holds.
-
-
-def _parameters(function):
-    """All of a signature but its annotations, which the originals have not."""
-    parameters = inspect.signature(function).parameters.values()
-    return [(each.name, each.kind, each.default) for each in parameters]
 
 
 class LossScaleManagerTest(tf.test.TestCase, parameterized.TestCase):
@@ -37,19 +25,6 @@ class LossScaleManagerTest(tf.test.TestCase, parameterized.TestCase):
         partial = type("Partial", (contrib.LossScaleManager,), methods)
         with self.assertRaisesRegex(TypeError, missing):
             partial()
-
-    @parameterized.parameters(
-        ("FixedLossScaleManager",), ("ExponentialUpdateLossScaleManager",), ("LossScaleManager",)
-    )
-    def test_arguments_are_those_of_the_original(self, name):
-        original = originals.contrib()
-        if original is None:
-            raise unittest.SkipTest("only TensorFlow 1.15 has tf.contrib")
-        for method in ("__init__", "get_loss_scale", "update_loss_scale"):
-            theirs = getattr(getattr(original, name), method)
-            if theirs is not object.__init__:
-                ours = getattr(getattr(contrib, name), method)
-                self.assertEqual(_parameters(ours), _parameters(theirs))
 
 
 class FixedLossScaleManagerTest(tf.test.TestCase, parameterized.TestCase):
@@ -106,16 +81,6 @@ class FixedLossScaleManagerTest(tf.test.TestCase, parameterized.TestCase):
         with modes.entered(name) as mode:
             get = mode.compile(lambda: [made[key].get_loss_scale() for key in sorted(made)])
             self.assertAllEqual(get(), [16.0] * 5)
-
-    def test_get_loss_scale_works_in_a_branch_and_outside_of_it(self):
-        manager = contrib.FixedLossScaleManager(16.0)
-        for version in (1, 2):
-            with modes.control_flow(version), tf.Graph().as_default(), tf1.Session() as session:
-                choice = tf1.placeholder(tf.bool, [])
-                in_branch = tf1.cond(choice, manager.get_loss_scale, lambda: tf.constant(0.0))
-                outside = manager.get_loss_scale() + in_branch
-                self.assertEqual(session.run(outside, {choice: True}), 32.0)
-                self.assertEqual(session.run(outside, {choice: False}), 16.0)
 
 
 class ExponentialRuleTest(tf.test.TestCase, parameterized.TestCase):
@@ -454,144 +419,7 @@ class ExponentialManagerTest(tf.test.TestCase, parameterized.TestCase):
             self.assertEqual(Own(8.0, 3).get_loss_scale().numpy(), 64.0)
 
 
-def _fixed(value):
-    return contrib.FixedLossScaleManager(value)
-
-
-def _init(value):
-    return contrib.ExponentialUpdateLossScaleManager(value, 2)
-
-
-def _exponential(name):
-    def make(value):
-        arguments = {"init_loss_scale": 8.0, "incr_every_n_steps": 2}
-        arguments[name] = value
-        return contrib.ExponentialUpdateLossScaleManager(**arguments)
-
-    return make
-
-
-_MAKERS = {
-    "loss_scale": _fixed,
-    "init_loss_scale": _init,
-    "incr_every_n_steps": _exponential("incr_every_n_steps"),
-    "decr_every_n_nan_or_inf": _exponential("decr_every_n_nan_or_inf"),
-    "incr_ratio": _exponential("incr_ratio"),
-    "decr_ratio": _exponential("decr_ratio"),
-}
-_SCALES = ("loss_scale", "init_loss_scale")
-_RATIOS = ("incr_ratio", "decr_ratio")
-_PERIODS = ("incr_every_n_steps", "decr_every_n_nan_or_inf")
-_NOT_FINITE = (float("nan"), float("inf"), -float("inf"), np.float32("inf"), 1e39, 2**128, HUGE)
-_NOT_REAL = ("8", None, [8.0], (8.0,), 1 + 0j, np.array([8.0]), object)
-
-
-def _cases(*groups):
-    return [(name, value) for names, values in groups for name in names for value in values]
-
-
 class BadInputTest(tf.test.TestCase, parameterized.TestCase):
-    def _refused(self, name, value, error, *words):
-        """Asserts that argument `name` may not be `value`, and that nothing was made before."""
-        words = (name, repr(value)) + words
-        with tf.Graph().as_default() as graph:
-            with self.assertRaises(error) as raised:
-                _MAKERS[name](value)
-            self.assertIs(type(raised.exception), error)
-            for word in words:
-                self.assertIn(word, str(raised.exception))
-            self.assertEmpty(graph.get_operations())
-            self.assertEmpty(tf1.global_variables())
-        with modes.eager_mode(), modes.creations() as created:
-            with self.assertRaises(error):
-                _MAKERS[name](value)
-            self.assertEmpty(created)
-
-    @parameterized.parameters(0.999, 0, 0.0, -1, -8.0, np.float32(0.5), np.int64(-3), 1 - 2**-50)
-    def test_a_fixed_scale_below_1_is_refused(self, value):
-        self._refused("loss_scale", value, ValueError, "at least 1")
-
-    @parameterized.parameters(
-        _cases(
-            (_SCALES + _RATIOS, _NOT_FINITE),
-            (("init_loss_scale",) + _RATIOS, (0, 0.0, -0.0, -1, -2.0, np.float32(-1), 1e-60)),
-            (_PERIODS, (2.5, "2", None, [2], 2j, np.float32(0.5), np.nan, np.inf, object)),
-            (_PERIODS, (2**31, 1e12, -(2**40), HUGE)),  # Beyond the int32 counter.
-        )
-    )
-    def test_a_number_that_cannot_be_used_is_refused(self, name, value):
-        self._refused(name, value, ValueError)
-
-    @parameterized.parameters(_cases((_SCALES + _RATIOS, _NOT_REAL)))
-    def test_a_scale_or_ratio_that_is_no_real_number_is_refused(self, name, value):
-        self._refused(name, value, TypeError)
-
-    def _accepted(self, make, scale):
-        with tf.Graph().as_default(), tf1.Session() as session:
-            manager = make()
-            session.run(tf1.global_variables_initializer())
-            self.assertEqual(session.run(manager.get_loss_scale()), np.float32(scale))
-        return manager
-
-    @parameterized.parameters(
-        _cases(
-            (
-                _SCALES,
-                (
-                    1,
-                    2**32,
-                    np.float16(8),
-                    np.float32(8),
-                    np.float64(1e30),
-                    np.int8(8),
-                    np.int64(2**40),
-                    np.uint64(2**63),
-                    fractions.Fraction(17, 2),
-                    3.4028234663852886e38,
-                ),
-            ),
-            (("incr_ratio",), (1, 1.0, np.float32(1.0), 1.5, 1e30)),
-            (("decr_ratio",), (1, 1.0, np.float32(1.0), 0.5, 1e-30)),
-            (_PERIODS, (1, 1.0)),
-        )
-    )
-    def test_usual_numbers_are_accepted_without_a_word(self, name, value):
-        with mock.patch.object(logging, "warning") as warning:
-            self._accepted(lambda: _MAKERS[name](value), value if name in _SCALES else 8.0)
-        warning.assert_not_called()
-
-    @parameterized.parameters(_cases((_PERIODS, (2.0, np.int64(2), np.float32(2), np.uint8(2)))))
-    def test_an_integral_number_of_any_kind_is_a_period(self, name, value):
-        with mock.patch.object(logging, "warning") as warning:
-            self._accepted(lambda: _MAKERS[name](value), 8.0)
-        warning.assert_not_called()
-        flags = [name == "incr_every_n_steps"] * 2
-        with modes.eager_mode():
-            manager = _MAKERS[name](value)
-            changed = []
-            for flag in flags:
-                manager.update_loss_scale(flag)
-                changed.append(bool(manager.get_loss_scale().numpy() != 8.0))
-        self.assertEqual(changed, [False, True])
-
-    @parameterized.parameters(
-        _cases(
-            (_PERIODS, (0, -1, 0.0)),
-            (("incr_ratio",), (0.5,)),
-            (("decr_ratio",), (1.5,)),
-            (("init_loss_scale",), (0.5,)),
-            (_SCALES, (True,)),
-            (_RATIOS, (True,)),  # As a number, 1, they warn of nothing.
-        )
-    )
-    def test_odd_values_that_the_original_took_are_accepted_with_one_warning(self, name, value):
-        scale = value if name in _SCALES else 8.0
-        with mock.patch.object(logging, "warning") as warning:
-            self._accepted(lambda: _MAKERS[name](value), scale)
-        warning.assert_called_once()
-        self.assertIn(name, str(warning.call_args))
-        self.assertIn(repr(value), str(warning.call_args))
-
     @parameterized.parameters(([True],), (np.array([True, False]),), ([[False]],))
     def test_a_flag_that_is_no_scalar_is_refused(self, flag):
         with modes.eager_mode():
