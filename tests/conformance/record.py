@@ -6,6 +6,7 @@ Under TensorFlow 1.15.5 it runs `tf.contrib.mixed_precision.ExponentialUpdateLos
 in a graph and writes `OUTDIR/exponential_update_manager.json`. Under TensorFlow 2.0.4 it runs
 `tf.train.experimental.DynamicLossScale` eagerly and writes `OUTDIR/dynamic_loss_scale.json`.
 Anywhere else it refuses, because it could only record something that is not the original.
+`tests/v1/conformance_test.py` runs this package's classes by the same functions.
 
 A vector is one set of constructor arguments with one sequence of steps: `finite` holds a `1`
 for a step with finite gradients and a `0` for any other; `scale` holds, for each step, the bits
@@ -17,11 +18,11 @@ import argparse
 import json
 import os
 import random
-import struct
-import sys
 
 import numpy as np
 import tensorflow as tf
+
+tf1 = tf.compat.v1
 
 SEED = 20191014
 STEPS = 64
@@ -61,8 +62,17 @@ def _alternating(ones, zeros):
     return (("1" * ones + "0" * zeros) * STEPS)[:STEPS]
 
 
+def _sets(names, chosen, seed, draw):
+    """Returns [(arguments, flags)]: chosen edges first, then random ones by `draw`."""
+    sets = [(dict(zip(names, values)), flags) for values, flags in chosen]
+    rng = random.Random(seed)
+    for _ in range(RANDOM_SETS):
+        arguments = dict(zip(names, draw(rng)))
+        sets.append((arguments, _finite_flags(rng)))
+    return sets
+
+
 def exponential_sets():
-    """Yields (arguments, flags) for the manager: chosen edges first, then random ones."""
     names = (
         "init_loss_scale",
         "incr_every_n_steps",
@@ -88,22 +98,20 @@ def exponential_sets():
         ((0.25, 4, 2, 2, 0.8), _alternating(7, 2)),
         ((16.0, 0, 0, 2, 0.5), _alternating(2, 2)),
     ]
-    for arguments, flags in chosen:
-        yield dict(zip(names, arguments)), flags
-    rng = random.Random(SEED)
-    for _ in range(RANDOM_SETS):
-        arguments = {
-            "init_loss_scale": _number(rng, _INITIAL, 1.0, FLOAT32_MAX),
-            "incr_every_n_steps": _PERIODS[int(rng.random() * len(_PERIODS))],
-            "decr_every_n_nan_or_inf": _PERIODS[int(rng.random() * 6)],
-            "incr_ratio": _number(rng, _GROWTH, 1.0, 100.0),
-            "decr_ratio": _number(rng, _DECAY, 0.01, 1.0),
-        }
-        yield arguments, _finite_flags(rng)
+
+    def draw(rng):
+        return (
+            _number(rng, _INITIAL, 1.0, FLOAT32_MAX),
+            _PERIODS[int(rng.random() * len(_PERIODS))],
+            _PERIODS[int(rng.random() * 6)],
+            _number(rng, _GROWTH, 1.0, 100.0),
+            _number(rng, _DECAY, 0.01, 1.0),
+        )
+
+    return _sets(names, chosen, SEED, draw)
 
 
 def dynamic_sets():
-    """Yields (arguments, flags) for `DynamicLossScale`: chosen edges first, then random ones."""
     names = ("initial_loss_scale", "increment_period", "multiplier")
     chosen = [
         ((), _alternating(30, 2)),
@@ -119,150 +127,93 @@ def dynamic_sets():
         ((0.25, 4, 2.0), _alternating(7, 2)),
         ((16.0, 0, 2.0), _alternating(2, 2)),
     ]
-    for arguments, flags in chosen:
-        yield dict(zip(names, arguments)), flags
-    rng = random.Random(SEED + 1)
-    for _ in range(RANDOM_SETS):
-        arguments = {
-            "initial_loss_scale": _number(rng, _INITIAL, 1.0, FLOAT32_MAX),
-            "increment_period": _PERIODS[int(rng.random() * len(_PERIODS))],
-            "multiplier": _number(rng, _MULTIPLIERS, 1.0, 100.0),
-        }
-        yield arguments, _finite_flags(rng)
 
-
-def require_original(cls):
-    """Exits unless `cls` is TensorFlow's own.
-
-    Args:
-      cls: the class about to be recorded.
-
-    Raises:
-      SystemExit: if the class comes from anywhere else, this package above all: vectors that
-        the package recorded of itself would prove nothing.
-    """
-    if cls.__module__.split(".")[0] not in ("tensorflow", "tensorflow_core"):
-        raise SystemExit(
-            "record.py: refusing to record {}.{}: it is not TensorFlow's own class.".format(
-                cls.__module__, cls.__name__
-            )
+    def draw(rng):
+        return (
+            _number(rng, _INITIAL, 1.0, FLOAT32_MAX),
+            _PERIODS[int(rng.random() * len(_PERIODS))],
+            _number(rng, _MULTIPLIERS, 1.0, 100.0),
         )
 
-
-def _bits(scales):
-    """Float32 values as hexadecimal, for a file that says exactly what the scale was."""
-    return ["{:08x}".format(int(bits)) for bits in np.asarray(scales, np.float32).view(np.uint32)]
+    return _sets(names, chosen, SEED + 1, draw)
 
 
-def _exponential_histories(cls, names, sets):
-    """Yields [(scale, good, bad) after each step] for sets that give the arguments `names`.
-
-    The arguments are fed: building one graph is much faster than building hundreds, and a fed
-    number becomes the same float32 or int32 as a constant does.
-    """
-    with tf.Graph().as_default():
-        arguments = {
-            name: tf.compat.v1.placeholder(tf.int32 if "every" in name else tf.float32, [])
-            for name in names
-        }
-        finite = tf.compat.v1.placeholder(tf.bool, [])
-        manager = cls(**arguments)
-        update = manager.update_loss_scale(finite)
-        # pylint: disable=protected-access
-        state = [manager.get_loss_scale(), manager._num_good_steps, manager._num_bad_steps]
-        fed = [arguments[name] for name in names]
-        with tf.compat.v1.Session() as session:
-            start = session.make_callable(tf.compat.v1.global_variables_initializer(), fed)
-            move = session.make_callable(update, [finite] + fed)
-            look = session.make_callable(state)
-            for given, flags in sets:
-                values = [given[name] for name in names]
-                start(*values)
-                history = []
-                for flag in flags:
-                    move(flag == "1", *values)
-                    history.append(look())
-                yield history
+def _update(made, finite, grads):
+    """Updates a manager by the flag, or a loss scale by the gradients."""
+    if hasattr(made, "update_loss_scale"):
+        return made.update_loss_scale(finite)
+    return made.update(grads)[0]
 
 
-def record_exponential():
-    """Runs contrib's manager in a graph and a session, one parameter set after the other."""
-    cls = tf.contrib.mixed_precision.ExponentialUpdateLossScaleManager
-    require_original(cls)
-    sets = list(exponential_sets())
-    histories = {}
-    for names in sorted({tuple(sorted(arguments)) for arguments, _ in sets}):
-        indices = [i for i, (arguments, _) in enumerate(sets) if tuple(sorted(arguments)) == names]
-        chosen = [sets[index] for index in indices]
-        histories.update(zip(indices, _exponential_histories(cls, names, chosen)))
-    for index, (arguments, flags) in enumerate(sets):
-        scales, good, bad = zip(*histories[index])
-        yield {
-            "arguments": arguments,
-            "finite": flags,
-            "scale": _bits(scales),
-            "good": [int(count) for count in good],
-            "bad": [int(count) for count in bad],
-        }
+def _state(made):
+    # pylint: disable=protected-access
+    if hasattr(made, "get_loss_scale"):
+        return [made.get_loss_scale(), made._num_good_steps, made._num_bad_steps]
+    return [made(), made._num_good_steps]
 
 
-def record_dynamic():
-    """Runs r2.0's `DynamicLossScale` eagerly, one parameter set after the other."""
-    cls = tf.train.experimental.DynamicLossScale
-    require_original(cls)
-    if not tf.executing_eagerly():
-        raise SystemExit("record.py: DynamicLossScale has to be recorded in eager mode.")
-    finite = [tf.constant([1.0, -2.0])]
+def _gradient(flag, step):
     # Which non-finite value it is must not matter, so the three take turns.
-    nonfinite = [[tf.constant([1.0, bad])] for bad in (np.nan, np.inf, -np.inf)]
-    for arguments, flags in dynamic_sets():
-        loss_scale = cls(**arguments)
-        scales, good = [], []
-        for step, flag in enumerate(flags):
-            _, should_apply = loss_scale.update(finite if flag == "1" else nonfinite[step % 3])
-            if bool(should_apply) != (flag == "1"):
-                raise SystemExit("record.py: a step was taken for the opposite of what it is.")
-            scales.append(loss_scale().numpy())
-            # pylint: disable=protected-access
-            good.append(int(loss_scale._num_good_steps.numpy()))
-        yield {"arguments": arguments, "finite": flags, "scale": _bits(scales), "good": good}
+    return 0.5 if flag == "1" else (np.nan, np.inf, -np.inf)[step % 3]
 
 
-def dump(path, header, vectors):
-    """Writes the file with one vector to a line, so that a change shows as the lines it touches."""
-    lines = []
-    for vector in vectors:
-        vector = dict(vector)
-        for name in ("scale", "good", "bad"):
-            if name in vector:
-                vector[name] = " ".join(str(item) for item in vector[name])
-        lines.append(json.dumps(vector, sort_keys=True))
-    head = json.dumps(header, sort_keys=True)[:-1]
-    with open(path, "w") as stream:
-        stream.write(head + ', "vectors": [\n' + ",\n".join(lines) + "\n]}\n")
-
-
-def load(path):
-    """Reads a file of `dump`; scales come back as float32, counters as integers.
+def run_in_graph(cls, sets, optimize=False):
+    """Steps one object of `cls` for each of the sets, side by side in one graph.
 
     Args:
-      path: the JSON file.
+      cls: the class.
+      sets: list of (arguments, flags).
+      optimize: whether TensorFlow may rewrite the graph, as it does unless told otherwise.
 
     Returns:
-      (header, vectors): dicts, with `finite` a list of bool and `scale`, `good`, `bad` NumPy
-      vectors with one element for each step.
+      A list with, for each of the sets, the list of its state after each step.
     """
-    with open(path) as stream:
-        header = json.load(stream)
-    vectors = header.pop("vectors")
-    for vector in vectors:
-        vector["finite"] = [flag == "1" for flag in vector["finite"]]
-        words = [struct.unpack(">f", bytes.fromhex(word))[0] for word in vector["scale"].split()]
-        vector["scale"] = np.array(words, np.float32)
-        for name in ("good", "bad"):
-            if name in vector:
-                vector[name] = np.array([int(word) for word in vector[name].split()])
-    return header, vectors
+    config = tf1.ConfigProto()
+    if not optimize:
+        config.graph_options.rewrite_options.disable_meta_optimizer = True
+        config.graph_options.optimizer_options.opt_level = tf1.OptimizerOptions.L0
+    with tf.Graph().as_default(), tf1.Session(config=config) as session:
+        made = [cls(**arguments) for arguments, _ in sets]
+        finite = tf1.placeholder(tf.bool, [len(sets)])
+        grads = tf1.placeholder(tf.float32, [len(sets)])
+        inputs = zip(made, tf.unstack(finite), tf.unstack(grads))
+        update = tf.group(*[_update(each, flag, [grad]) for each, flag, grad in inputs])
+        state = [tf.stack(column) for column in zip(*map(_state, made))]
+        session.run(tf1.global_variables_initializer())
+        history = []
+        for step in range(STEPS):
+            flags = [flags[step] for _, flags in sets]
+            fed = {
+                finite: [flag == "1" for flag in flags],
+                grads: [_gradient(flag, step) for flag in flags],
+            }
+            session.run(update, fed)
+            history.append(list(zip(*session.run(state))))
+    return [list(states) for states in zip(*history)]
+
+
+def run_eagerly(cls, sets):
+    """Steps one object after the other in eager mode; returns as `run_in_graph` does."""
+    histories = []
+    for arguments, flags in sets:
+        made = cls(**arguments)
+        histories.append([])
+        for step, flag in enumerate(flags):
+            _update(made, flag == "1", [tf.constant(_gradient(flag, step))])
+            histories[-1].append([value.numpy() for value in _state(made)])
+    return histories
+
+
+def vectors(sets, histories):
+    """Yields what the file holds of each of the sets: arguments and flags, bits and counters."""
+    for (arguments, flags), history in zip(sets, histories):
+        vector = {"arguments": arguments, "finite": flags}
+        scales, *counters = zip(*history)
+        bits = np.asarray(scales, np.float32).view(np.uint32)
+        vector["scale"] = " ".join("{:08x}".format(int(word)) for word in bits)
+        for name, counts in zip(("good", "bad"), counters):
+            vector[name] = " ".join(str(count) for count in counts)
+        yield vector
 
 
 def main(argv=None):
@@ -275,13 +226,22 @@ def main(argv=None):
                 tf.__version__, " or ".join(sorted(RECORDED_BY))
             )
         )
-    recorder = record_exponential if tf.__version__ == "1.15.5" else record_dynamic
-    vectors = list(recorder())
+    if tf.__version__ == "1.15.5":
+        sets = exponential_sets()
+        cls = tf.contrib.mixed_precision.ExponentialUpdateLossScaleManager
+        histories = run_in_graph(cls, sets)
+    else:
+        sets = dynamic_sets()
+        histories = run_eagerly(tf.train.experimental.DynamicLossScale, sets)
+    # One vector to a line, so that a change shows as the lines it touches.
+    lines = [json.dumps(vector, sort_keys=True) for vector in vectors(sets, histories)]
+    header = {"tensorflow": tf.__version__, "seed": SEED, "steps": STEPS}
     path = os.path.join(outdir, RECORDED_BY[tf.__version__])
-    dump(path, {"tensorflow": tf.__version__, "seed": SEED, "steps": STEPS}, vectors)
-    print("{}: {} vectors of {} steps".format(path, len(vectors), STEPS))
-    return 0
+    with open(path, "w") as stream:
+        stream.write(json.dumps(header, sort_keys=True)[:-1])
+        stream.write(', "vectors": [\n' + ",\n".join(lines) + "\n]}\n")
+    print("{}: {} vectors of {} steps".format(path, len(lines), STEPS))
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

@@ -3,8 +3,8 @@
 Others are asked for with a fallback, by `getattr` or `hasattr`.
 """
 
-import ast
 import pathlib
+import re
 
 import tensorflow as tf
 from absl.testing import parameterized
@@ -90,7 +90,6 @@ OF_SUBCLASSED = {
         "_unscale_grads",
     },
 }
-OWN = "_tflsc_"
 # What Keras of some versions has in its optimizers, and this package passes on in all.
 OF_KERAS = PASSED_ON.union(
     OF_OPTIMIZER_V2, ["_hyper", "_lookup_dependency", "_trackable", "_trackable_children"]
@@ -107,91 +106,46 @@ INSTANCES = (
 )
 
 
-def _trees():
-    for path in sorted(PACKAGE.rglob("*.py")):
-        # What checkers alone read defines some of TensorFlow's names.
-        if "migrate" not in path.parts and not path.name.startswith("_types"):
-            yield ast.parse(path.read_text(encoding="utf-8"))
-
-
-def _is_private(name):
-    return name.startswith("_") and not name.startswith("__")
-
-
-def _defined():
-    """Private names that the package itself defines."""
-    names = set()
-    for tree in _trees():
-        for node in ast.walk(tree):
-            if isinstance(node, (ast.FunctionDef, ast.ClassDef)):
-                names.add(node.name)
-            elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
-                names.add(node.id)
-            elif isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store):
-                if isinstance(node.value, ast.Name) and node.value.id == "self":
-                    names.add(node.attr)
-            elif isinstance(node, ast.alias):
-                names.update({node.name.split(".")[-1], node.asname})
-            elif isinstance(node, ast.keyword):  # self.__dict__.update(_name=…)
-                names.add(node.arg)
-            elif isinstance(node, ast.Subscript):  # self.__dict__["_name"] = …
-                keys = [getattr(node.slice, "value", node.slice)]
-                names.update(getattr(key, "value", getattr(key, "s", key)) for key in keys)
-            elif isinstance(node, ast.Dict):
-                # Python 3.7 has another kind of node for strings.
-                names.update(getattr(key, "value", getattr(key, "s", None)) for key in node.keys)
-    return names
-
-
 def _asked_for():
     """Private names that are asked of something that the package did not make."""
-    defined, names = _defined(), set()
-    for tree in _trees():
-        for node in ast.walk(tree):
-            if isinstance(node, ast.Call) and getattr(node.func, "attr", None) == "of_inner":
-                names.update(filter(_is_private, map(ast.literal_eval, node.args)))
-            if not isinstance(node, ast.Attribute) or not _is_private(node.attr):
-                continue
-            of_inner = isinstance(node.value, ast.Attribute) and node.value.attr in (
-                "_optimizer",
-                "inner_optimizer",
-            )
-            if of_inner or node.attr not in defined:
-                names.add(node.attr)
-    return names
+    # What checkers alone read defines some of TensorFlow's names.
+    files = [path for path in PACKAGE.rglob("*.py") if not path.match("_types*")]
+    code = "\n".join(path.read_text("utf-8") for path in files if "migrate" not in path.parts)
+    code = re.sub(r'"""(?s:.*?)"""|#.*', "", code)
+    # A function, class, argument or import; a module; an attribute of its own.
+    defined = set(re.findall(r'(?<![.\w"])_[a-z]\w+', code))
+    defined.update(path.stem for path in PACKAGE.rglob("*"))
+    defined.update(re.findall(r"self\.(_\w+)(?=[^=()\n]* = )", code))
+    asked = set(re.findall(r"\.(_(?!tflsc_)[a-z]\w+)", code)) - defined
+    return asked.union(re.findall(r'(?:of_inner\("|optimizer\.)(_[a-z]\w+)', code))
 
 
 class PrivateNamesTest(parameterized.TestCase):
     def test_these_are_all(self):
-        known = set().union(
-            OF_GRAPHS,
-            OF_TRACKABLES,
-            OF_KERAS_3,
-            OF_OPTIMIZER_V2,
-            PASSED_ON,
-            OF_PYTHON,
-            WITH_FALLBACK,
-        )
+        known = {*OF_GRAPHS, *OF_TRACKABLES, *OF_KERAS_3, *OF_OPTIMIZER_V2}
+        known.update(PASSED_ON, OF_PYTHON, WITH_FALLBACK)
         self.assertEqual(_asked_for() - known, set(), "say here what breaks without them")
         self.assertEqual(known - _asked_for(), set(), "these are no longer asked for")
 
     @parameterized.parameters(*INSTANCES)
     def test_subclasses_may_take_any_name(self, make):
-        instance = make()
-        bases = type(instance).__mro__
-        of_package = [base for base in bases if base.__module__.startswith("tf_lossscale_compat.")]
-        taken = set(vars(instance)).union(*map(vars, of_package))
-        # Names of TensorFlow's base classes are the original's, too; `_abc_` are Python's.
-        of_others = set().union(*(vars(base) for base in bases if base not in of_package))
         plain = tf.compat.v1.train.GradientDescentOptimizer(1.0)
         plain._track_trackable(tf.train.Checkpoint(), "child")
-        of_others.update(vars(plain))
-        allowed = of_others.union(*(OF_SUBCLASSED.get(base, ()) for base in of_package))
-        self._check_begins(taken - allowed)
+        self._check_names(make(), vars(plain))
 
-    def _check_begins(self, names):
-        names = {name for name in names if _is_private(name) and not name.startswith("_abc_")}
-        self.assertEqual({name for name in names if not name.startswith(OWN)}, set())
+    def _check_names(self, instance, allowed):
+        bases = type(instance).__mro__
+        of_package = [base for base in bases if base.__module__.startswith("tf_lossscale_compat.")]
+        taken = set(vars(instance)).union(*map(vars, of_package)).difference(
+            allowed,
+            # Names of TensorFlow's base classes are the original's, too.
+            *(vars(base) for base in bases if base not in of_package),
+            *(OF_SUBCLASSED.get(base, ()) for base in of_package),
+        )  # fmt: skip
+        # The others are Python's, TensorFlow's or Keras' bookkeeping.
+        expected = ("__", "_abc_", "_self_", "_tflsc_")
+        names = [each for each in taken if each[0] == "_" and not each.startswith(expected)]
+        self.assertEqual(names, [])
 
     @keras_homes.each(
         (mixed_precision.LossScaleOptimizer, mixed_precision.experimental.LossScaleOptimizer)
@@ -199,14 +153,8 @@ class PrivateNamesTest(parameterized.TestCase):
     def test_subclasses_of_kerass_may_take_any_name(self, home, cls):
         plain = home.SGD(0.1)
         instance = cls(plain, *([8.0] if "experimental" in cls.__module__ else []))
-        bases = type(instance).__mro__
-        of_package = [base for base in bases if base.__module__.startswith("tf_lossscale_compat.")]
-        taken = set(vars(instance)).union(*map(vars, of_package))
-        of_others = set().union(*(vars(base) for base in bases if base not in of_package))
-        # Keras' own class has the first two in most versions; what begins with `_self_` or is in
-        # the others' is TensorFlow's or Keras' bookkeeping.
-        allowed = {"_optimizer", "_loss_scale"} | OF_KERAS | of_others | set(vars(plain))
-        self._check_begins(name for name in taken - allowed if not name.startswith("_self_"))
+        # Keras' own class has the first two in most versions.
+        self._check_names(instance, {"_optimizer", "_loss_scale", *OF_KERAS, *vars(plain)})
 
     def test_tensorflow_has_them(self):
         for name, breaks in OF_GRAPHS.items():

@@ -140,6 +140,47 @@ class UpdateRuleTest(parameterized.TestCase, tf.test.TestCase):
 
             check()
 
+    @parameterized.parameters(*stepping.STATELESS)
+    def test_a_dynamic_loss_scale_equals_the_model(self, mode):
+        """With bounds and hysteresis: DeepSpeed's `delayed_shift`, a count that only growth resets.
+
+        A non-finite step with a count above 1 takes one off and keeps the scale; at 1 it shrinks.
+        """
+
+        def step(loss_scale, grad):
+            update, _ = loss_scale.update([grad])
+            return stepping.then(update, lambda: [loss_scale(), tf.identity(loss_scale.good_steps)])
+
+        # Initial scales and bounds; growth is stopped by a bound, or by float32.
+        starts = [(64.0, 1.0, None), (64.0, 16.0, 256.0), (64.0, 0.25, 64.0), (2.0**127, 1.0, None)]
+
+        @hypothesis.settings(max_examples=20 if mode == "eager" else 6)
+        @hypothesis.given(
+            st.sampled_from(starts),
+            st.integers(1, 3),
+            st.sampled_from([2.0, 4.0, 0.5]),
+            st.integers(1, 5),
+            flags,
+        )
+        @hypothesis.example(starts[2], 1, 2.0, 2, [False, True, False, False])
+        def check(start, period, multiplier, hysteresis, finite_flags):
+            scale, low, high = start
+            model = DynamicModel(scale, period, multiplier, low, high, hysteresis)
+            states = stepping.run(
+                mode,
+                lambda: package.DynamicLossScale(
+                    scale, period, multiplier,
+                    min_loss_scale=low, max_loss_scale=high, hysteresis=hysteresis,
+                ),
+                step,
+                [(F32(1 if finite else np.nan),) for finite in finite_flags],
+            )  # fmt: skip
+            for finite, state in zip(finite_flags, states):
+                model.step(finite)
+                self.assertEqual(tuple(state), model.state)
+
+        check()
+
     @hypothesis.settings(max_examples=300)
     @hypothesis.given(st.one_of(ratios, _floats(float(TINY), F32_MAX)))
     def test_the_largest_to_grow_is_the_last_whose_product_is_finite(self, ratio):

@@ -265,6 +265,7 @@ POLICIES = {
 }  # fmt: skip
 OWN = (CondManager, AssignAddManager, CountingExponential, Looking, LookingDynamic, CondLossScale)
 POLICIES.update({cls.__name__: (cls, cls.read, cls.expected) for cls in OWN})
+MANAGERS = ("CondManager", "cond_operation", "cond_none", "exponential", "fixed_manager")
 ON_REPLICAS = [cls.__name__ for cls in OWN if cls is not CondLossScale]
 
 
@@ -438,6 +439,27 @@ class ScaleOfAnyTypeTest(parameterized.TestCase, tf.test.TestCase):
 
 
 class ManagerAsLossScaleTest(parameterized.TestCase, tf.test.TestCase):
+    @crossed.product(policy=MANAGERS, name=modes.ALL)
+    def test_update_has_one_form_whatever_the_managers_own_returns(self, policy, name):
+        make, read, expected = POLICIES[policy]
+        with stepping.entered(name) as mode:
+            made = make()
+            loss_scale = loss_scale_lib.get(made)
+
+            def step(grad):
+                update, should_apply = loss_scale.update([grad, None])
+                self.assertEqual(update is None, name == "eager")
+                return stepping.then(update, lambda: [tf.identity(should_apply), loss_scale * 1.0])
+
+            step = mode.compile(step, modes.scalar())
+            for number, value in enumerate(STEPS, 1):
+                finite, scale = step(value)
+                self.assertEqual(finite, np.isfinite(value))
+                if policy == "cond_none" and name in modes.GRAPH:
+                    continue  # Nothing runs the manager's update.
+                np.testing.assert_array_equal(mode.value(read(made)), expected(STEPS[:number]))
+                self.assertEqual(scale, mode.value(loss_scale * 1.0))
+
     def test_a_manager_there_and_back_is_itself(self):
         manager = contrib.FixedLossScaleManager(8.0)
         with tf.Graph().as_default():

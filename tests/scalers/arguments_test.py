@@ -1,0 +1,189 @@
+"""Numbers that the constructors take, and those that they refuse before anything is made."""
+
+import fractions
+import functools
+from unittest import mock
+
+import numpy as np
+import tensorflow as tf
+from absl import logging
+from absl.testing import parameterized
+
+from tests import modes
+from tf_lossscale_compat import loss_scale as lib
+from tf_lossscale_compat.contrib import mixed_precision as contrib
+from tf_lossscale_compat.loss_scale import DynamicLossScale, FixedLossScale
+
+tf1 = tf.compat.v1
+
+NAN, INF = float("nan"), float("inf")
+HUGE = 10**400  # More than a float of any kind holds.
+FLOAT32_MAX = float(np.finfo(np.float32).max)
+
+# Each argument by its name, with what takes it.
+OF_MANAGERS = {
+    "loss_scale": contrib.FixedLossScaleManager,
+    **dict.fromkeys(
+        (
+            "init_loss_scale",
+            "incr_every_n_steps",
+            "decr_every_n_nan_or_inf",
+            "incr_ratio",
+            "decr_ratio",
+        ),
+        functools.partial(
+            contrib.ExponentialUpdateLossScaleManager, init_loss_scale=8.0, incr_every_n_steps=2
+        ),
+    ),
+}
+OF_LOSS_SCALES = {
+    "loss_scale_value": FixedLossScale,
+    **dict.fromkeys(
+        (
+            "initial_loss_scale",
+            "increment_period",
+            "multiplier",
+            "min_loss_scale",
+            "max_loss_scale",
+            "hysteresis",
+        ),
+        DynamicLossScale,
+    ),
+}
+MAKERS = {**OF_MANAGERS, **OF_LOSS_SCALES}
+FIXED = ("loss_scale", "loss_scale_value")
+SCALES = (*FIXED, "init_loss_scale", "initial_loss_scale")
+RATIOS = ("incr_ratio", "decr_ratio", "multiplier")
+BOUNDS = ("min_loss_scale", "max_loss_scale")
+INT32_PERIODS = ("incr_every_n_steps", "decr_every_n_nan_or_inf")
+INT64_PERIODS = ("increment_period", "hysteresis")
+PERIODS = INT32_PERIODS + INT64_PERIODS
+
+NOT_REAL = ("8", None, [8.0], (8.0,), {"scale": 8.0}, 8j, np.array([8.0]), object, b"8")
+NOT_FINITE = (NAN, INF, -INF, 1e39, -1e39, 2**128, HUGE, np.float32("nan"), np.float64("inf"))
+NOT_POSITIVE = (0, 0.0, -0.0, -1, -8.0, np.float32(-1), 1e-60)
+EIGHTS = (8, np.float16(8), np.float32(8), np.float64(8), np.int8(8), np.int64(8), np.uint32(8))
+
+
+def _cases(*groups):
+    return [
+        (name, value, *rest)
+        for names, values, *rest in groups
+        for name in names
+        for value in values
+        if not (name == "max_loss_scale" and value is None)
+    ]
+
+
+def _make(name, value):
+    return MAKERS[name](**{name: value})
+
+
+class ArgumentsTest(tf.test.TestCase, parameterized.TestCase):
+    @parameterized.parameters(
+        _cases(
+            (SCALES + RATIOS + BOUNDS, NOT_FINITE + NOT_POSITIVE, ValueError),
+            (FIXED, (0.999, np.float32(0.5), np.int64(-3), 1 - 2**-50), ValueError),
+            (sorted(set(OF_MANAGERS).difference(PERIODS)), NOT_REAL, TypeError),
+            (sorted(set(OF_LOSS_SCALES).difference(PERIODS)), NOT_REAL, ValueError),
+            (PERIODS, (2.5, "2", None, [2], 2j, np.float32(0.5), NAN, INF, object), ValueError),
+            # Beyond the counter.
+            (INT32_PERIODS, (2**31, 1e12, -(2**40), HUGE), ValueError),
+            (INT64_PERIODS, (2**63, 1e30, -(2**70)), ValueError),
+            (("hysteresis",), (0, -1), ValueError),
+        )
+    )
+    def test_refused(self, name, value, error):
+        with tf.Graph().as_default() as graph:
+            with self.assertRaises(error) as raised:
+                _make(name, value)
+            self.assertIs(type(raised.exception), error)
+            words = [name, repr(value)]
+            if name in FIXED and error is ValueError:
+                words.append("at least 1")
+            for word in words:
+                self.assertIn(word, str(raised.exception))
+            self.assertEmpty(graph.get_operations())
+        with modes.eager_mode(), modes.creations() as created:
+            with self.assertRaises(error):
+                _make(name, value)
+            self.assertEmpty(created)
+
+    @parameterized.parameters(
+        lambda: 10**5000,
+        lambda: -(10**5000),
+        lambda: fractions.Fraction(10**400),
+        lambda: fractions.Fraction(10**5000, 3),
+    )
+    def test_refused_though_too_long_to_show(self, make_value):
+        """Python 3.11 and later write no integer of more than 4,300 digits."""
+        value = make_value()
+        for name in MAKERS:
+            with self.subTest(name), tf.Graph().as_default() as graph:
+                with self.assertRaises(ValueError) as raised:
+                    _make(name, value)
+                self.assertStartsWith(str(raised.exception), name)
+                self.assertIn(", got ", str(raised.exception))
+                self.assertLess(len(str(raised.exception)), 700)
+                self.assertEmpty(graph.get_operations())
+
+    @parameterized.parameters(
+        {"initial_loss_scale": 8, "max_loss_scale": 7},
+        {"initial_loss_scale": 8, "min_loss_scale": 9},
+        {"initial_loss_scale": 8, "min_loss_scale": 9, "max_loss_scale": 10},
+        {"initial_loss_scale": 8, "min_loss_scale": 4, "max_loss_scale": 2},
+        {"initial_loss_scale": 0.5, "max_loss_scale": 0.75},
+    )
+    def test_bounds_that_leave_no_room_are_refused(self, **arguments):
+        with tf.Graph().as_default() as graph:
+            with self.assertRaisesRegex(ValueError, "m(ax|in)_loss_scale"):
+                DynamicLossScale(**arguments)
+            self.assertEmpty(graph.get_operations())
+
+    def _taken(self, name, value):
+        """Checks what becomes of an argument; returns the warnings."""
+        with mock.patch.object(logging, "warning") as warning:
+            with tf.Graph().as_default(), tf1.Session() as session:
+                made = _make(name, value)
+                config = lib.get(made).get_config()
+                held = config.get("config", config).get(name, getattr(made, name, None))
+                self.assertEqual(held, value)
+                self.assertIs(type(held), int if name in PERIODS else float)
+                if name in SCALES:
+                    session.run(tf1.global_variables_initializer())
+                    scale = session.run(getattr(made, "get_loss_scale", made)())
+                    self.assertEqual((scale, scale.dtype), (np.float32(value), np.float32))
+        return [str(call[0]) for call in warning.call_args_list]
+
+    @parameterized.parameters(
+        _cases(
+            (SCALES, (*EIGHTS, 1, 2**32, 1e30, np.uint64(2**63), 2**127, FLOAT32_MAX)),
+            (SCALES, (fractions.Fraction(17, 2),)),
+            (("incr_ratio", "multiplier"), (1, 1.0, np.float32(1), 1.5, 1e30, np.int64(4))),
+            (("decr_ratio",), (1, 1.0, np.float32(1), 0.5, 1e-30)),
+            (("min_loss_scale",), EIGHTS),
+            (("max_loss_scale",), (2**32, np.float32(2**16), np.uint32(2**16))),
+            (PERIODS, (1, 1.0, 2.0, np.int64(2), np.float32(2), np.uint8(2))),
+            (INT64_PERIODS, (2**32,)),
+        )
+    )
+    def test_taken_without_a_word(self, name, value):
+        self.assertEqual(self._taken(name, value), [])
+
+    @parameterized.parameters(
+        _cases(
+            ((*INT32_PERIODS, "increment_period"), (0, -1, 0.0)),
+            (("incr_ratio", "multiplier", "init_loss_scale", "initial_loss_scale"), (0.5,)),
+            (("decr_ratio",), (1.5,)),
+            (SCALES + RATIOS, (True,)),  # As a number, 1, they warn of nothing.
+        )
+    )
+    def test_odd_ones_that_the_originals_took_are_taken_with_one_warning(self, name, value):
+        (warning,) = self._taken(name, value)
+        self.assertIn(name, warning)
+        self.assertIn(repr(value), warning)
+
+    def test_a_scale_below_1_with_a_lower_floor_is_not_odd(self):
+        with mock.patch.object(logging, "warning") as warning, tf.Graph().as_default():
+            DynamicLossScale(0.5, 1, 1.0, min_loss_scale=0.25, max_loss_scale=2)
+        warning.assert_not_called()
