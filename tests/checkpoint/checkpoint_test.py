@@ -2,11 +2,11 @@
 
 import contextlib
 import functools
-import hashlib
 import importlib.util
 import itertools
 import json
 import os
+import pathlib
 import shutil
 import struct
 import tempfile
@@ -20,6 +20,7 @@ from absl import logging
 from absl.testing import parameterized
 
 from tests import crossed, keras_homes, modes, originals, policies, replicas
+from tests.data import write_checkpoints
 from tf_lossscale_compat import checkpoint, loss_scale
 from tf_lossscale_compat.checkpoint import _keras_files
 from tf_lossscale_compat.contrib import mixed_precision as contrib
@@ -37,62 +38,31 @@ def data(*parts):
 
 
 def recorded(case):
-    """The variables of a recorded case, {name: value}, as write_checkpoints.py left them."""
-    with open(data(case, "continued.json")) as file:
-        state = json.load(file)["states"][0]
-    forms = {"loss_scale": ">f", "good_steps": ">i", "bad_steps": ">i"}
-    values = {}
-    for name, bits in state.items():
-        form = next((form for part, form in forms.items() if part in name), None)
-        if form:
-            form = ">q" if len(bits) == 16 else form
-            values[name] = struct.unpack(form, bytes.fromhex(bits))[0]
-    return values
+    """The loss scales and counters of a recorded case, {name: value}."""
+    values, _ = write_checkpoints.load(data(case, "continued.json"))
+    return {
+        name: struct.unpack(
+            ">f" if "loss_scale" in name else {8: ">i", 16: ">q"}[len(bits)], bytes.fromhex(bits)
+        )[0]
+        for name, bits in values.items()
+        if "loss_scale" in name or "steps" in name
+    }
 
 
-# (path, layout, {key: names of scale, good and bad steps in what write_checkpoints.py noted})
+# (path, layout, keys of the loss scales)
 RECORDED = [
+    ("contrib_two_optimizers/saved", "contrib by name", "loss_scale", "loss_scale_1"),
+    ("contrib_scoped/saved", "contrib by name", "scaling/loss_scale"),
+    ("contrib_accumulation/saved", "contrib by name", "loss_scale"),
     (
-        data("contrib_two_optimizers", "saved"),
-        "contrib by name",
-        {
-            "loss_scale": ("loss_scale", "good_steps", "bad_steps"),
-            "loss_scale_1": ("loss_scale_1", "good_steps_1", "bad_steps_1"),
-        },
-    ),
-    (
-        data("contrib_scoped", "saved"),
-        "contrib by name",
-        {"scaling/loss_scale": ("scaling/loss_scale", "scaling/good_steps", "scaling/bad_steps")},
-    ),
-    (
-        data("contrib_accumulation", "saved"),
-        "contrib by name",
-        {"loss_scale": ("loss_scale", "good_steps", "bad_steps")},
-    ),
-    (
-        data("mixed_precision_optimizers", "saved"),
+        "mixed_precision_optimizers/saved",
         "dynamic by name",
-        {
-            "current_loss_scale": ("current_loss_scale", "good_steps"),
-            "current_loss_scale_1": ("current_loss_scale_1", "good_steps_1"),
-        },
+        "current_loss_scale",
+        "current_loss_scale_1",
     ),
-    (
-        data("mixed_precision_accumulation", "saved"),
-        "dynamic by name",
-        {"current_loss_scale": ("current_loss_scale", "good_steps")},
-    ),
-    (
-        data("object_optimizer", "saved-1"),
-        "dynamic by object",
-        {"optimizer/loss_scale": ("loss_scale", "good_steps")},
-    ),
-    (
-        data("object_loss_scale", "saved-1"),
-        "dynamic by object",
-        {"loss_scale": ("loss_scale", "good_steps")},
-    ),
+    ("mixed_precision_accumulation/saved", "dynamic by name", "current_loss_scale"),
+    ("object_optimizer/saved-1", "dynamic by object", "optimizer/loss_scale"),
+    ("object_loss_scale/saved-1", "dynamic by object", "loss_scale"),
 ]
 KERAS = [
     (data("keras3", "saved-1"), "keras3 by object", "optimizer"),
@@ -140,21 +110,6 @@ def dynamic_variables(made):
     return [made._current_loss_scale, made._num_good_steps]
 
 
-def stands_for(*names):
-    """A class with attributes of its own only, as the Keras optimizers of this package have."""
-
-    def make():
-        inner = dynamic()
-        wrapper = type("LossScaleOptimizer", (), {})()
-        for name in names:
-            setattr(wrapper, name, inner)
-        # Those over Keras 3 inherit these, which are then not what counts.
-        wrapper.dynamic_scale, wrapper.step_counter = tf1.Variable(1.0), tf1.Variable(0)
-        return wrapper, dynamic_variables(inner)
-
-    return make
-
-
 def with_variables(make, variables, inner=lambda made: made):
     def make_both():
         made = make()
@@ -190,8 +145,6 @@ TARGETS = {
         manager_variables,
         lambda made: made._loss_scale.manager,
     ),
-    "Keras, experimental": stands_for("loss_scale"),
-    "Keras, stable": stands_for("_loss_scale"),
 }
 if originals.contrib():
     TARGETS["TensorFlow's manager"] = with_variables(
@@ -207,15 +160,6 @@ if originals.experimental():
     )
 
 
-def hash_of_files(folder):
-    hashes = {}
-    for parent, _, names in os.walk(folder):
-        for name in names:
-            with open(os.path.join(parent, name), "rb") as file:
-                hashes[os.path.join(parent, name)] = hashlib.sha1(file.read()).hexdigest()
-    return hashes
-
-
 @contextlib.contextmanager
 def warnings():
     """Yields a list of the warnings of this package."""
@@ -224,11 +168,20 @@ def warnings():
         yield found
 
 
-class CheckpointTestCase(parameterized.TestCase, tf.test.TestCase):
+class CheckpointTestCase(tf.test.TestCase, parameterized.TestCase):
     def folder(self):
         folder = tempfile.mkdtemp()
         self.addCleanup(shutil.rmtree, folder)
         return folder
+
+    def saved(self, make, **options):
+        """The prefix of what a Saver with these options writes of a graph that `make` makes."""
+        prefix = os.path.join(self.folder(), "saved")
+        with tf.Graph().as_default(), tf1.Session() as session:
+            make()
+            session.run(tf1.global_variables_initializer())
+            tf1.train.Saver(**options).save(session, prefix)
+        return prefix
 
     def assert_fails(self, path, *patterns, **arguments):
         with self.assertRaises(checkpoint.CheckpointError) as caught:
@@ -240,15 +193,16 @@ class CheckpointTestCase(parameterized.TestCase, tf.test.TestCase):
 
 class ReadTest(CheckpointTestCase):
     @parameterized.parameters(*RECORDED)
-    def test_what_the_originals_wrote(self, path, layout, keys):
-        values = recorded(os.path.basename(os.path.dirname(path)))
-        expected = []
-        for key, (scale, good, *bad) in sorted(keys.items()):
-            bad = values[bad[0]] if bad else None
-            expected.append(
-                checkpoint.LossScaleState(values[scale], values[good], bad, layout, key)
-            )
-        self.assertEqual(expected, checkpoint.find(path))
+    def test_what_the_originals_wrote(self, path, layout, *keys):
+        values, expected = recorded(os.path.dirname(path)), []
+        for key in keys:
+            # Of objects, continued.json has the names of variables without the path to them.
+            scale = key.replace("optimizer/", "")
+            good = scale.replace("current_", "").replace("loss_scale", "good_steps")
+            bad = values.get(scale.replace("loss_scale", "bad_steps"))
+            state = checkpoint.LossScaleState(values[scale], values[good], bad, layout, key)
+            expected.append(state)
+        self.assertEqual(expected, checkpoint.find(data(path)))
 
     @parameterized.parameters(*KERAS)
     def test_what_keras_wrote(self, path, layout, key):
@@ -272,7 +226,9 @@ class ReadTest(CheckpointTestCase):
             for number in range(4)
         ]
         with tf.Graph().as_default(), tf1.Session() as session, warnings():
-            with tf1.variable_scope(scope, use_resource=True) if scope else self.nothing():
+            with (
+                tf1.variable_scope(scope, use_resource=True) if scope else contextlib.nullcontext()
+            ):
                 made = [manager(), dynamic(), manager(), dynamic()]
                 if scope == "a":
                     tf1.Variable(4.0, name="loss_scale")
@@ -292,29 +248,15 @@ class ReadTest(CheckpointTestCase):
         found = [(s.key, s.scale, s.good_steps, s.bad_steps) for s in checkpoint.find(prefix)]
         self.assertEqual(expected, found)
 
-    @contextlib.contextmanager
-    def nothing(self):
-        yield
-
     def test_number_that_no_graph_makes(self):
-        prefix = os.path.join(self.folder(), "saved")
-        with tf.Graph().as_default(), tf1.Session() as session:
-            manager()
-            tf1.Variable(4.0, name="loss_scale_0")
-            session.run(tf1.global_variables_initializer())
-            tf1.train.Saver().save(session, prefix)
+        prefix = self.saved(lambda: (manager(), tf1.Variable(4.0, name="loss_scale_0")))
         self.assertEqual(
             ("loss_scale", 8.0), (checkpoint.read(prefix).key, checkpoint.read(prefix).scale)
         )
 
     def test_counter_of_a_user_among_those_of_a_manager(self):
         """It is not known which is whose, and none is taken."""
-        prefix = os.path.join(self.folder(), "saved")
-        with tf.Graph().as_default(), tf1.Session() as session:
-            tf1.Variable(7, name="good_steps")
-            manager()
-            session.run(tf1.global_variables_initializer())
-            tf1.train.Saver().save(session, prefix)
+        prefix = self.saved(lambda: (tf1.Variable(7, name="good_steps"), manager()))
         self.assert_fails(prefix, "no dynamic loss scale", "good_steps_1")
 
     def test_loss_scale_under_other_names_of_an_object_graph(self):
@@ -359,24 +301,19 @@ class ReadTest(CheckpointTestCase):
             ).write(os.path.join(self.folder(), "saved"))
         self.assertEqual(".", checkpoint.read(path).key)
 
-    def test_sharded_checkpoint(self):
-        prefix = os.path.join(self.folder(), "saved")
-        with tf.Graph().as_default(), tf1.Session() as session:
-            manager()
-            session.run(tf1.global_variables_initializer())
-            tf1.train.Saver(sharded=True).save(session, prefix)
-        self.assertEqual(8.0, checkpoint.read(prefix).scale)
-
     def test_nothing_is_written(self):
-        folder = os.path.join(self.folder(), "copy")
+        folder = pathlib.Path(self.folder(), "copy")
         for name in ("contrib_scoped", "object_optimizer", "keras3"):
-            shutil.copytree(data(name), os.path.join(folder, name))
-        before = hash_of_files(folder)
-        for parent, _, names in os.walk(folder):
-            for path in [os.path.join(parent, name) for name in names] + [parent]:
-                with contextlib.suppress(checkpoint.CheckpointError):
-                    checkpoint.read(path)
-        self.assertEqual(before, hash_of_files(folder))
+            shutil.copytree(data(name), str(folder / name))
+
+        def contents():
+            return {path: path.is_dir() or path.read_bytes() for path in folder.glob("**/*")}
+
+        before = contents()
+        for path in (folder, *before):
+            with contextlib.suppress(checkpoint.CheckpointError):
+                checkpoint.read(path)
+        self.assertEqual(before, contents())
 
 
 class PathTest(CheckpointTestCase):
@@ -395,12 +332,7 @@ class PathTest(CheckpointTestCase):
     def test_path_like_and_bytes(self):
         path = data("contrib_scoped", "saved")
         self.assertEqual(checkpoint.read(path), checkpoint.read(os.fsencode(path)))
-
-        class PathLike:
-            def __fspath__(self):
-                return path
-
-        self.assertEqual(checkpoint.read(path), checkpoint.read(PathLike()))
+        self.assertEqual(checkpoint.read(path), checkpoint.read(pathlib.Path(path)))
 
     @parameterized.parameters(None, 3, [[]])
     def test_no_path(self, path):
@@ -484,13 +416,8 @@ class PathTest(CheckpointTestCase):
         )
 
     def test_checkpoint_of_tensorflow_0(self):
-        folder = self.folder()
-        prefix = os.path.join(folder, "saved")
-        with tf.Graph().as_default(), tf1.Session() as session:
-            manager()
-            session.run(tf1.global_variables_initializer())
-            tf1.train.Saver(write_version=1).save(session, prefix)
-        for path in (prefix, folder):
+        prefix = self.saved(manager, write_version=1)
+        for path in (prefix, os.path.dirname(prefix)):
             self.assert_fails(path, "V1", "save it again")
 
 
@@ -511,12 +438,9 @@ class ChoiceTest(CheckpointTestCase):
         self.assertIn("key='loss_scale_1'", message)
 
     def test_none(self):
-        path = os.path.join(self.folder(), "saved")
-        with tf.Graph().as_default(), tf1.Session() as session:
-            contrib.FixedLossScaleManager(8.0)
-            tf1.Variable(1.0, name="weight")
-            session.run(tf1.global_variables_initializer())
-            tf1.train.Saver().save(session, path)
+        path = self.saved(
+            lambda: (contrib.FixedLossScaleManager(8.0), tf1.Variable(1.0, name="weight"))
+        )
         self.assertEmpty(checkpoint.find(path))
         self.assert_fails(path, "holds no dynamic loss scale", "a fixed one has no state", "weight")
 
@@ -535,10 +459,8 @@ class AssignTest(CheckpointTestCase):
             if mode == "eager" or source in ("contrib scoped", "dynamic", "keras3 .keras")
         ]
     )
-    def test_round_trip(self, name, target, mode):
-        """From every layout into every target, and from what is then saved once more."""
+    def test_every_layout_into_every_target(self, name, target, mode):
         state = source(name)
-        prefix = os.path.join(self.folder(), "saved")
         with modes.entered(mode) as entered, warnings() as warned:
             made, variables = TARGETS[target]()
             result = checkpoint.assign(state, made)
@@ -551,19 +473,6 @@ class AssignTest(CheckpointTestCase):
             self.assertLen(warned, 1 if dropped else 0)
             if dropped:
                 self.assertIn("bad_steps=1 is dropped", warned[0])
-            if mode == "eager":
-                # What the name of an attribute is saved under differs between stand-ins.
-                holder = tf.train.Checkpoint(
-                    **dict(zip(("a", "good_steps", "bad_steps"), variables))
-                )
-                key = ("loss_scale", "current_loss_scale")[len(variables) == 2]
-                setattr(holder, key, variables[0])
-                path = holder.save(prefix)
-            else:
-                path = tf1.train.Saver(variables).save(entered._session, prefix)
-        again = checkpoint.read(path)
-        self.assertEqual(state[:2], again[:2])
-        self.assertEqual((state.bad_steps or 0) if len(variables) == 3 else None, again.bad_steps)
 
     @parameterized.parameters("graph_v1", "graph_v2")
     def test_in_a_session(self, mode):
@@ -639,16 +548,6 @@ class AssignTest(CheckpointTestCase):
     @parameterized.parameters(
         (lambda: experimental.FixedLossScale(8.0), ValueError, "has a fixed loss scale"),
         (lambda: contrib.FixedLossScaleManager(8.0), ValueError, "has a fixed loss scale"),
-        (
-            lambda: contrib.LossScaleOptimizer(v1_optimizer(), 8.0),
-            ValueError,
-            "has a fixed loss scale",
-        ),
-        (
-            lambda: experimental.MixedPrecisionLossScaleOptimizer(v1_optimizer(), 8.0),
-            ValueError,
-            "has a fixed loss scale",
-        ),
         (v1_optimizer, TypeError, "target must be a dynamic loss scale"),
         (lambda: None, TypeError, "target must be .* got None"),
         (lambda: 8.0, TypeError, "target must be .* got 8.0"),
@@ -713,35 +612,15 @@ class AssignTest(CheckpointTestCase):
                 checkpoint.assign(source("contrib scoped"), made, session=session)
 
 
-def keras_families():
-    """Yields (name, module) of each Keras with a dynamic loss-scale optimizer of its own."""
-    if VERSION >= (2, 16):
-        yield "keras3", "keras"
-        if importlib.util.find_spec("tf_keras"):
-            yield "tf_keras", "tf_keras"
-    else:
-        yield "tf.keras", "tensorflow.keras"
-
-
-def keras_module(name):
-    return tf.keras if name == "tensorflow.keras" else __import__(name)
-
-
-def keras_optimizer(keras, dynamic=True):
-    """Returns (loss-scale optimizer of this Keras, variable that it trains)."""
-    weight = tf.Variable([1.0])
-    inner = keras.optimizers.SGD(0.5)
-    if hasattr(keras.optimizers, "LossScaleOptimizer"):
-        made = keras.optimizers.LossScaleOptimizer(inner, initial_scale=8.0, dynamic_growth_steps=2)
-    elif VERSION < (2, 4):
-        scale = tf1.train.experimental.DynamicLossScale(8.0, 2) if dynamic else 8.0
-        made = keras.mixed_precision.experimental.LossScaleOptimizer(inner, scale)
-    else:
-        growth = {"dynamic_growth_steps": 2} if dynamic else {}
-        made = keras.mixed_precision.LossScaleOptimizer(
-            inner, dynamic=dynamic, initial_scale=8.0, **growth
-        )
-    return made, weight
+def own_of_keras(home, dynamic=True):
+    """Keras' own loss-scale optimizer, fixed or one that grows after two finite steps."""
+    if home.kind == "keras3":
+        return home.LossScaleOptimizer(home.SGD(0.5), initial_scale=8.0, dynamic_growth_steps=2)
+    if VERSION < (2, 4):
+        scale = originals.experimental().DynamicLossScale(8.0, 2) if dynamic else 8.0
+        return home.own()(home.SGD(0.5), scale)
+    cls = type(home.wrapped_in_own(home.SGD(0.5)))
+    return cls(home.SGD(0.5), dynamic, 8.0, 2 if dynamic else None)
 
 
 def scale_of(optimizer):
@@ -751,62 +630,15 @@ def scale_of(optimizer):
     return float(np.asarray(scale() if callable(scale) else scale))
 
 
-class EagerTestCase(CheckpointTestCase):
-    def setUp(self):
-        super().setUp()
-        # Not enter_context: the TestCase of older TensorFlow has none that works.
-        stack = contextlib.ExitStack()
-        self.addCleanup(stack.close)
-        stack.enter_context(modes.eager_mode())
+class KerasTest(CheckpointTestCase, modes.EagerTestCase):
+    """Keras' own classes and this package's, whose loss scale may be of any generation."""
 
-
-class KerasTest(EagerTestCase):
-    @crossed.parameters(*[(*family, name) for family in keras_families() for name in SOURCES])
-    def test_round_trip(self, _, module, name):
-        state = source(name)
-        made, weight = keras_optimizer(keras_module(module))
-        if hasattr(made, "build"):
-            made.build([weight])
-        with warnings():
-            self.assertIsNone(checkpoint.assign(state, made))
-        self.assertEqual(state.scale, scale_of(made))
-        path = tf.train.Checkpoint(o=made).save(os.path.join(self.folder(), "saved"))
-        again = checkpoint.read(path)
-        self.assertEqual((state.scale, state.good_steps, None), again[:3])
-
-    @parameterized.parameters(*keras_families())
-    def test_training_goes_on_where_it_was(self, _, module):
-        """From contrib's checkpoint: one good step was taken, and growth takes two."""
-        made, weight = keras_optimizer(keras_module(module))
-        if hasattr(made, "build"):
-            made.build([weight])
-        state = source("contrib scoped")
-        with warnings():
-            checkpoint.assign(state, made)
-        gradient = tf.constant([1.0])
-        if hasattr(made, "dynamic_scale"):  # Keras 3 unscales in apply_gradients.
-            gradient = gradient * state.scale
-        made.apply_gradients([(gradient, weight)])
-        self.assertEqual(2 * state.scale, scale_of(made))
-        self.assertAllClose([0.5], weight.numpy())
-
-    @parameterized.parameters(*keras_families())
-    def test_without_variables_or_fixed(self, name, module):
-        if name == "keras3":
-            made, _ = keras_optimizer(keras_module(module))
-            message = "target has no variables for its loss scale yet: call its build"
-        else:
-            made, _ = keras_optimizer(keras_module(module), dynamic=False)
-            message = "target has a fixed loss scale"
-        with self.assertRaisesRegex(ValueError, message):
-            checkpoint.assign(source("contrib scoped"), made)
-
-
-class OurKerasTest(EagerTestCase):
-    """The same with this package's classes, whose loss scale may be of any generation."""
-
-    def wrappers(self, home):
-        managed = manager()
+    def wrappers(self, home, weight):
+        """Yields (optimizer that trains `weight`, its manager or None)."""
+        managed, own = manager(), own_of_keras(home)
+        if home.kind == "keras3":
+            own.build([weight])
+        yield own, None
         yield mixed_precision.LossScaleOptimizer(home.SGD(0.5), True, 8.0, 2), None
         yield mixed_precision.experimental.LossScaleOptimizer(home.SGD(0.5), dynamic()), None
         yield mixed_precision.experimental.LossScaleOptimizer(home.SGD(0.5), managed), managed
@@ -814,10 +646,9 @@ class OurKerasTest(EagerTestCase):
     @keras_homes.each(SOURCES)
     def test_round_trip(self, home, name):
         state = source(name)
-        for made, managed in self.wrappers(home):
-            with warnings():
-                self.assertIsNone(checkpoint.assign(state, made))
-            self.assertEqual(state.scale, float(made._loss_scale()))
+        for made, managed in self.wrappers(home, tf.Variable([1.0])):
+            self.assertIsNone(checkpoint.assign(state, made))
+            self.assertEqual(state.scale, scale_of(made))
             path = tf.train.Checkpoint(o=made).save(os.path.join(self.folder(), "saved"))
             bad_steps = None if managed is None else state.bad_steps or 0
             again = checkpoint.read(path)
@@ -826,44 +657,65 @@ class OurKerasTest(EagerTestCase):
     @keras_homes.each()
     def test_training_goes_on_where_it_was(self, home):
         """From contrib's checkpoint: one good step was taken, and growth takes two."""
-        made, _ = next(self.wrappers(home))
-        weight = tf.Variable([1.0])
-        state = source("contrib scoped")
-        with warnings():
+        state, weight = source("contrib scoped"), tf.Variable([1.0])
+        for made, _ in itertools.islice(self.wrappers(home, weight), 2):
             checkpoint.assign(state, made)
-        made.apply([tf.constant([1.0]) * state.scale], [weight])
-        self.assertEqual(2 * state.scale, float(made.loss_scale))
-        self.assertAllClose([0.5], weight.numpy())
+            weight.assign([1.0])
+            # Keras 3 unscales in apply_gradients.
+            gradient = tf.constant([state.scale if home.kind == "keras3" else 1.0])
+            made.apply_gradients([(gradient, weight)])
+            self.assertEqual(2 * state.scale, scale_of(made))
+            self.assertAllClose([0.5], weight.numpy())
 
     @keras_homes.each()
-    def test_without_variables_or_fixed(self, home):
-        for fixed in (
-            mixed_precision.LossScaleOptimizer(home.SGD(0.5), False, 8.0),
-            mixed_precision.experimental.LossScaleOptimizer(
-                home.SGD(0.5), contrib.FixedLossScaleManager(8.0)
-            ),
+    def test_refused(self, home):
+        wrapper, fixed = mixed_precision.experimental.LossScaleOptimizer, "has a fixed loss scale"
+        bounded = experimental.DynamicLossScale(8.0, max_loss_scale=64.0)
+        own = fixed
+        if home.kind == "keras3":
+            own = "target has no variables for its loss scale yet: call its build"
+        for made, message in (
+            (mixed_precision.LossScaleOptimizer(home.SGD(0.5), False, 8.0), fixed),
+            (wrapper(home.SGD(0.5), contrib.FixedLossScaleManager(8.0)), fixed),
+            (wrapper(home.SGD(0.5), bounded), "above the target's max_loss_scale"),
+            (own_of_keras(home, dynamic=False), own),
         ):
-            with self.assertRaisesRegex(ValueError, "target has a fixed loss scale"):
-                checkpoint.assign(source("contrib scoped"), fixed)
+            with self.assertRaisesRegex(ValueError, message):
+                checkpoint.assign(source("contrib scoped"), made)
 
-    @keras_homes.each()
-    def test_files_of_keras(self, home):
+    def fitted(self, home, made):
+        """A model that this optimizer has trained for a step."""
+        model = home.dense_model()
+        model.compile(made, "mse")
+        model.fit(np.ones([2, 3]), np.ones([2, 2]), verbose=0)
+        return model
+
+    @keras_homes.each(["stable", "dynamic", "managed", "delayed", "fixed", "of the user's"])
+    def test_files_of_keras(self, home, name):
         if home.kind == "v2":
             self.skipTest("this Keras saves OptimizerV2 in TensorFlow's own formats only")
-        if keras_homes.VERSION < (2, 12):
+        if VERSION < (2, 12):
             self.skipTest("the .keras format came with TensorFlow 2.12")
+        # Its learning rate may stand in the place of a dynamic scale.
+        inner = home.Adam(0.25)
+        if name in ("stable", "fixed"):
+            made = mixed_precision.LossScaleOptimizer(inner, name == "stable", 8.0)
+        else:
+            scaler = {
+                "dynamic": dynamic,
+                "managed": manager,
+                "delayed": lambda: loss_scale.DynamicLossScale(8.0, 50, hysteresis=3),
+                "of the user's": policies.Counted,
+            }[name]()
+            made = mixed_precision.experimental.LossScaleOptimizer(inner, scaler)
+        expected = [(8.0, 1, 0 if name == "managed" else None, "optimizer")]
+        model = self.fitted(home, made)
         # Where Keras 3 also saves the optimizer in .weights.h5, the others do not.
-        names = ["model.keras"] + (["model.weights.h5"] if home.kind == "keras3" else [])
-        for name, number in itertools.product(names, range(3)):
-            made, managed = list(self.wrappers(home))[number]
-            model = home.dense_model()
-            model.compile(made, "mse")
-            model.fit(np.ones([2, 3]), np.ones([2, 2]), verbose=0)
-            path = os.path.join(self.folder(), name)
-            model.save_weights(path) if "weights" in name else model.save(path)
-            bad_steps = None if managed is None else 0
-            self.assertEqual((8.0, 1, bad_steps), checkpoint.read(path)[:3])
-            self.assertEqual("optimizer", checkpoint.read(path).key)
+        for file in ["model.keras"] + ["model.weights.h5"] * (home.kind == "keras3"):
+            path = os.path.join(self.folder(), file)
+            model.save_weights(path) if "weights" in file else model.save(path)
+            found = [(*state[:3], state.key) for state in checkpoint.find(path)]
+            self.assertEqual([] if name in ("fixed", "of the user's") else expected, found)
 
     @keras_homes.each([True, False], ["more", "fewer", "none", "in front", "count"], kind="keras3")
     def test_files_of_keras_3_with_an_inner_optimizer_of_its_own_ways(self, home, dynamic, saves):
@@ -893,37 +745,9 @@ class OurKerasTest(EagerTestCase):
             wrapper = WithMore
         inner = Inner(0.25, momentum=0.5)
         made = wrapper(inner, True, 8.0, 50) if dynamic else wrapper(inner, False, 8.0)
-        model = home.dense_model()
-        model.compile(made, "mse")
-        model.fit(np.ones([2, 3]), np.ones([2, 2]), verbose=0)
         path = os.path.join(self.folder(), "model.weights.h5")
-        model.save_weights(path)
+        self.fitted(home, made).save_weights(path)
         self.assertEqual([(8.0, 1)] * dynamic, [state[:2] for state in checkpoint.find(path)])
-
-    @keras_homes.each(["fixed", "of the user's", "delayed"], kind="keras3")
-    def test_files_of_keras_3_with_other_loss_scales(self, home, name):
-        """The inner optimizer's learning rate may stand in the place of a dynamic scale."""
-        made = {
-            "fixed": lambda: mixed_precision.LossScaleOptimizer(home.Adam(0.25), False, 8.0),
-            "of the user's": lambda: mixed_precision.experimental.LossScaleOptimizer(
-                home.Adam(0.25), policies.Counted()
-            ),
-            "delayed": lambda: mixed_precision.experimental.LossScaleOptimizer(
-                home.Adam(0.25), loss_scale.DynamicLossScale(8.0, 50, hysteresis=3)
-            ),
-        }[name]()
-        model = home.dense_model()
-        model.compile(made, "mse")
-        model.fit(np.ones([2, 3]), np.ones([2, 2]), verbose=0)
-        for file in ("model.keras", "model.weights.h5"):
-            path = os.path.join(self.folder(), file)
-            model.save_weights(path) if "weights" in file else model.save(path)
-            if name == "delayed":
-                self.assertEqual((8.0, 1, None), checkpoint.read(path)[:3])
-                continue
-            self.assertEmpty(checkpoint.find(path))
-            with self.assertRaisesRegex(checkpoint.CheckpointError, "holds no dynamic loss scale"):
-                checkpoint.read(path)
 
 
 class NoCheckpointTest(CheckpointTestCase):

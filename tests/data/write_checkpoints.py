@@ -77,6 +77,16 @@ class GraphTraining:
         self.phases = []
         self.every = None
 
+    def minimize(self, optimizer, name, counted):
+        """Adds the phase that minimizes the loss of one variable, maybe counted as a step."""
+        self.phases.append(
+            optimizer.minimize(
+                self.losses[name],
+                global_step=self.global_step if counted else None,
+                var_list=[self.variables[name]],
+            )
+        )
+
     def run(self, session, step):
         feed = {}
         for name, values in step_data(step).items():
@@ -94,13 +104,7 @@ def contrib_two_optimizers(classes):
     for name, arguments in (("w", (2**10, 2, 2, 2, 0.8)), ("u", (3.0, 3, 1, 1.7, 1.0 / 3))):
         manager = classes.contrib.ExponentialUpdateLossScaleManager(*arguments)
         optimizer = classes.contrib.LossScaleOptimizer(tf1.train.AdamOptimizer(rate), manager)
-        training.phases.append(
-            optimizer.minimize(
-                training.losses[name],
-                global_step=training.global_step if name == "w" else None,
-                var_list=[training.variables[name]],
-            )
-        )
+        training.minimize(optimizer, name, counted=name == "w")
     return training
 
 
@@ -113,13 +117,7 @@ def contrib_scoped(classes):
     with tf1.name_scope("train"):
         for name, this in (("u", fixed), ("w", manager)):
             optimizer = classes.contrib.LossScaleOptimizer(tf1.train.AdamOptimizer(0.1), this)
-            training.phases.append(
-                optimizer.minimize(
-                    training.losses[name],
-                    global_step=training.global_step if name == "w" else None,
-                    var_list=[training.variables[name]],
-                )
-            )
+            training.minimize(optimizer, name, counted=name == "w")
     return training
 
 
@@ -165,23 +163,17 @@ def mixed_precision_optimizers(classes):
     """Two dynamic loss scales and a fixed one between them, each around an Adam."""
     training = GraphTraining()
     make = classes.experimental
+    # A fixed scale lets non-finite gradients through; here they are not the point.
+    training.losses["u"] = tf.reduce_sum(
+        tf.square(training.variables["u"] - training.feeds["u"][0])
+    )
     for name, loss_scale in (
         ("w", make.DynamicLossScale(2**8, 2, 4.0)),
         ("u", make.FixedLossScale(16.0)),
         ("w", make.DynamicLossScale(2**4, 3, 2.0)),
     ):
-        loss = training.losses[name]
-        if name == "u":
-            # A fixed scale lets non-finite gradients through; here they are not the point.
-            loss = tf.reduce_sum(tf.square(training.variables["u"] - training.feeds["u"][0]))
         optimizer = make.MixedPrecisionLossScaleOptimizer(tf1.train.AdamOptimizer(0.1), loss_scale)
-        training.phases.append(
-            optimizer.minimize(
-                loss,
-                global_step=None if training.phases else training.global_step,
-                var_list=[training.variables[name]],
-            )
-        )
+        training.minimize(optimizer, name, counted=not training.phases)
     return training
 
 
@@ -351,32 +343,17 @@ def load(path):
     return states[0], states[1:]
 
 
-def original_classes():
-    """TensorFlow's own classes; exits where there are none, or where they are someone else's."""
-    if tf.__version__ not in ("1.15.5", "2.0.4"):
-        raise SystemExit("write_checkpoints.py: run it under TensorFlow 1.15.5 or 2.0.4.")
-    contrib = tf.contrib.mixed_precision if tf.__version__ == "1.15.5" else None
-    classes = Classes(contrib, tf1.train.experimental)
-    for cls in (
-        getattr(contrib, "LossScaleOptimizer", None),
-        getattr(contrib, "ExponentialUpdateLossScaleManager", None),
-        classes.experimental.MixedPrecisionLossScaleOptimizer,
-        classes.experimental.DynamicLossScale,
-    ):
-        if cls and cls.__module__.split(".")[0] not in ("tensorflow", "tensorflow_core"):
-            raise SystemExit("write_checkpoints.py: {} is not TensorFlow's own.".format(cls))
-    return classes
-
-
 def main(argv=None):
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("outdir", metavar="OUTDIR", help="where a folder for each case is made")
     outdir = parser.parse_args(argv).outdir
-    classes = original_classes()
     if tf.__version__ == "1.15.5":
-        cases, write = BY_NAME, train_and_save_in_graph
+        cases, write, contrib = BY_NAME, train_and_save_in_graph, tf.contrib.mixed_precision
+    elif tf.__version__ == "2.0.4":
+        cases, write, contrib = BY_OBJECT, train_and_save_eagerly, None
     else:
-        cases, write = BY_OBJECT, train_and_save_eagerly
+        raise SystemExit("write_checkpoints.py: run it under TensorFlow 1.15.5 or 2.0.4.")
+    classes = Classes(contrib, tf1.train.experimental)
     for name, make in cases.items():
         folder = os.path.join(outdir, name)
         if not os.path.isdir(folder):
