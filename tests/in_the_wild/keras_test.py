@@ -245,12 +245,3 @@ class KerasHabitsTest(modes.EagerTestCase):
         if not own_is_used_likewise(home):
             self.skipTest("that Keras' own class is used otherwise")
         self.assertEqual(names(False), names(True))
-
-    @keras_homes.each()
-    def test_is_an_instance_of_that_keras_own(self, home):
-        try:
-            own = home.own()
-        except AttributeError:
-            self.skipTest("this Keras has none")
-        self.assertIsInstance(make(home, False, home.SGD(0.125)), own)
-        self.assertNotIsInstance(home.SGD(0.125), own)
