@@ -65,7 +65,7 @@ class ManagerTest(CaseTest):
             class Floored(api.ExponentialUpdateLossScaleManager):
                 def __init__(self, floor, *args, **kwargs):
                     super().__init__(*args, **kwargs)
-                    self._floor, self.variables = floor, ["own"]
+                    self._floor = floor
 
                 def update_loss_scale(self, finite_grads):
                     def shrink():
@@ -195,11 +195,12 @@ class ManagerTest(CaseTest):
 
     @parameterized.parameters("graph_v1", "graph_v2", "eager", "function")
     def test_reset_stats(self, mode):
-        # Resets one of two counters alone, and counts how often it is asked.
+        # Resets one of two counters alone, and counts how often it is asked. A name is its own.
         def run(api):
             class Counting(api.ExponentialUpdateLossScaleManager):
                 def __init__(self, *args):
                     super().__init__(*args)
+                    self.variables = ["own"]
                     self.resets = tf1.get_variable(
                         "resets", initializer=0, trainable=False, use_resource=True
                     )
