@@ -1,4 +1,4 @@
-"""Development sessions: lint, types, docs, build, demo, and the suite on every TensorFlow.
+"""Development sessions: lint, types, docs, build, and the suite on every TensorFlow.
 
     nox -s matrix                             the suite on seven TensorFlows and three more Kerases
     nox -s matrix -- --only tf115,tf221       two of them
@@ -21,7 +21,6 @@ import signal
 import subprocess
 import sys
 import time
-import xml.etree.ElementTree
 
 import nox
 
@@ -150,22 +149,6 @@ def tests(session, name):
     session.run("pytest", *options, *session.posargs, env={"TF_LOSSSCALE_TEST_INSTALLED": "1"})
 
 
-def read_junit(path):
-    """Returns pytest's counts and seconds from the file that it wrote."""
-    root = xml.etree.ElementTree.parse(path).getroot()
-    result = {"passed": 0, "failed": 0, "skipped": 0}
-    result["seconds"] = sum(float(suite.get("time")) for suite in root.iter("testsuite"))
-    # The cases are counted, not the totals taken: those of newer pytests count subtests too.
-    for case in root.iter("testcase"):
-        if case.find("failure") is not None or case.find("error") is not None:
-            result["failed"] += 1
-        elif case.find("skipped") is not None:
-            result["skipped"] += 1
-        else:
-            result["passed"] += 1
-    return result
-
-
 def run_suite(name, wheel, options):
     """Runs the session `tests` of one environment in a process of its own; returns the outcome."""
     pythons, tensorflow, _, _ = ENVIRONMENTS[name]
@@ -176,13 +159,12 @@ def run_suite(name, wheel, options):
         result.update(status="skipped", detail=f"no Python {python} found")
         print(f"{name}: {result['status']} {result['detail']}", flush=True)
         return result
-    junit, log = RESULTS / f"{name}.xml", RESULTS / f"{name}.log"
-    junit.unlink(missing_ok=True)
+    log = RESULTS / f"{name}.log"
     start = time.monotonic()
     with open(log, "w", encoding="utf-8") as output:
         command = [sys.executable, "-m", "nox", "-f", __file__, "-s", f"tests({name})", "--"]
         process = subprocess.Popen(
-            [*command, f"--junitxml={junit}", "-n", str(options.workers), *options.arguments],
+            [*command, "-n", str(options.workers), *options.arguments],
             cwd=ROOT,
             env=dict(os.environ, TF_LOSSSCALE_WHEEL=str(wheel)),
             stdin=subprocess.DEVNULL,
@@ -196,8 +178,6 @@ def run_suite(name, wheel, options):
             os.killpg(process.pid, signal.SIGKILL)
             code = process.wait()
             result["detail"] = f"ended after {SUITE_LIMIT_SECONDS} seconds"
-    if junit.exists():
-        result.update(read_junit(junit))
     text = log.read_text(encoding="utf-8", errors="replace")
     # tests/conftest.py's line at the start.
     found = re.search(r"^Python (\S+), TensorFlow (\S+), ", text, re.MULTILINE)
@@ -205,6 +185,12 @@ def run_suite(name, wheel, options):
         result["python"], result["tensorflow"] = found.groups()
         if found.group(2) != tensorflow:
             code, result["detail"] = code or 1, f"wanted TensorFlow {tensorflow}"
+    lines = text.splitlines()
+    # pytest's last line.
+    shown = [line for line in lines if re.search(r"\d+ (passed|failed|error).* in \d", line)][-1:]
+    for number, what in re.findall(r"(\d+) (passed|failed|skipped|error)", "".join(shown)):
+        result["failed" if what == "error" else what] += int(number)
+    result["seconds"] = sum(map(float, re.findall(r" in ([\d.]+)s", "".join(shown))))
     if code == 0 and result["failed"] == 0 and result["passed"] > 0:
         result["status"] = "passed"
     else:
@@ -213,8 +199,6 @@ def run_suite(name, wheel, options):
     if ON_CI:
         # All environments take several gigabytes, and nobody comes back to them there.
         shutil.rmtree(WORK / f"tests-{name}", ignore_errors=True)
-    lines = text.splitlines()
-    shown = [line for line in lines if re.search(r"\d+ passed", line)][-1:]
     title = f"{name}: {result['status']} {result['detail']}".rstrip()
     shown = shown if result["status"] == "passed" else lines[-200:]
     print("\n".join([title, *("    " + line for line in shown)]), flush=True)
@@ -364,7 +348,6 @@ def build(session):
     # What the wheel holds, among others.
     files = [ROOT / "tests/repo/packaging_test.py"]
     session.run(*command, *files, env={"TF_LOSSSCALE_TEST_INSTALLED": "1"})
-    session.run("tf-lossscale", "demo", "--help", silent=True)
 
     # Commands of documents leave the build of TensorFlow alone that is there.
     commands = install_commands(wheel)
@@ -378,6 +361,10 @@ def build(session):
     if not any("tf_keras" in words[-1] for words in commands):
         session.error("no command installs tf_keras any more: is `install_commands` right?")
     session.log(f"{len(commands)} install commands of documents leave tensorflow-cpu alone")
+
+    session.install("-q", f"{wheel}[demo,plot]")
+    session.run("tf-lossscale", "demo", "--steps", "20", "--logdir", "logs", silent=True)
+    session.run("tf-lossscale", "plot", "logs", "-o", "logs.png", silent=True)
 
     # Last, as what it brings would hide what the wheel forgot to ask for.
     session.install("-q", "twine")
@@ -429,23 +416,6 @@ def horovod(session, name):
     session.install("-q", "--no-build-isolation", "horovod==0.28.1", env=HOROVOD)
     command = ["python", "-m", "pytest", "-rs", "-s", "tests/core/horovod_test.py"]
     session.run(*command, *session.posargs)
-
-
-@nox.session
-def demo(session):
-    """Run the demo with few steps and look at what it writes."""
-    session.install("-q", "-e", ".[tensorflow-cpu,demo,plot]")
-    folder = pathlib.Path(session.create_tmp()).resolve()
-    picture, logs, drawn = folder / "demo.png", folder / "logs", folder / "logs.png"
-    for path in (picture, drawn):
-        path.unlink(missing_ok=True)
-    shutil.rmtree(logs, ignore_errors=True)
-    options = ["--plot", str(picture), "--logdir", str(logs)]
-    session.run("tf-lossscale", "demo", "--steps", "20", *options)
-    session.run("tf-lossscale", "plot", str(logs), "-o", str(drawn))
-    for path in (picture, drawn):
-        if not path.read_bytes().startswith(b"\x89PNG"):
-            session.error(f"{path.name} is no PNG file")
 
 
 if __name__ == "__main__":

@@ -56,8 +56,6 @@ PLAN = (
 # What is measured of chosen workloads where no modes are chosen, and the other way round.
 WORKLOADS, MODES = ("large", "small", "sparse"), ("graph", "eager")
 ROUNDS = 30
-# Where peak memory is measured then, as the median of so many processes.
-PEAKS = {("large", "graph"): 3, ("large", "eager"): 3}
 
 
 def arguments(argv=None):
@@ -77,31 +75,20 @@ def arguments(argv=None):
     parser.add_argument("--contenders", nargs="+", default=[], metavar="NAME")
     parser.add_argument("--optimizer", choices=sorted(contenders.OPTIMIZERS), default="sgd")
     parser.add_argument("--rounds", type=int, help="how often each step is run")
-    parser.add_argument(
-        "--peaks",
-        type=int,
-        metavar="N",
-        help="measure peak memory too, in N processes for each contender, around sgd",
-    )
     parser.add_argument("--picture", metavar="FILE")
     return parser.parse_args(argv)
 
 
 def plan_of(args):
-    """Returns a list of (workload, mode, rounds, processes for memory) that is asked for."""
-    if not (args.workloads or args.modes or args.skipped):
-        peaks = PEAKS if args.optimizer == "sgd" else {}
-        plan = [(*each, peaks.get(each[:2], 0)) for each in PLAN]
-    else:
+    """Returns a list of (workload, mode, rounds) that is asked for."""
+    plan = PLAN
+    if args.workloads or args.modes or args.skipped:
         plan = [
-            (workload, steps.SKIPPED + mode if args.skipped else mode, ROUNDS, 0)
+            (workload, steps.SKIPPED + mode if args.skipped else mode, ROUNDS)
             for workload in args.workloads or WORKLOADS
             for mode in args.modes or MODES
         ]
-    return [
-        (workload, mode, args.rounds or rounds, peaks if args.peaks is None else args.peaks)
-        for workload, mode, rounds, peaks in plan
-    ]
+    return [(workload, mode, args.rounds or rounds) for workload, mode, rounds in plan]
 
 
 def main(argv=None):
@@ -109,18 +96,17 @@ def main(argv=None):
     start = time.monotonic()
     args = arguments(argv)
     plan = plan_of(args)
-    steps.prepare_devices(2 if any("mirrored" in mode for _, mode, _, _ in plan) else 1)
+    steps.prepare_devices(2 if any("mirrored" in mode for _, mode, _ in plan) else 1)
     print(
         f"Python {platform.python_version()}, TensorFlow {tf.__version__}, "
         f"{os.cpu_count()} processors"
     )
     results = {}
-    for workload, mode, rounds, peaks in plan:
-        rows = steps.measure(workload, mode, rounds, args.contenders, peaks, args.optimizer)
+    for workload, mode, rounds in plan:
+        rows = steps.measure(workload, mode, rounds, args.contenders, args.optimizer)
         results[workload, mode] = rows
         print(f"\n### {workload}, {mode}, median of {rounds}\n\n{report.table(rows)}", flush=True)
     print("\n### Dynamic loss scales\n\n" + report.summary(results))
-    print("\n### Above its peer\n\n" + report.above_peers(results))
     print(f"\n{time.monotonic() - start:.0f} seconds")
     if args.picture:
         report.draw(results, args.picture)

@@ -49,10 +49,6 @@ class Figure:
             samples = self.samples - other.samples
         return Figure(self.value - other.value, samples)
 
-    def __mul__(self, number):
-        samples = None if self.samples is None else number * self.samples
-        return Figure(number * self.value, samples)
-
     def over(self, other):
         """Returns the ratio to another figure; None where that may be zero or less."""
         ends = other.interval or (other.value, other.value)
@@ -98,24 +94,20 @@ def _milliseconds(seconds):
     return 1e3 * np.asarray(seconds, float)
 
 
-# What a contender has more of than its baseline, if it was counted: the figure, its name then.
-COUNTED = {"nodes": "nodes_added", "peak_bytes": "peak_added"}
-
-
 def compare(rows, seed=0):
-    """Adds to rows what each has more than its baseline, and the ratios to its peer's.
+    """Adds `Figure`s to rows: what each has more than its baseline, and the ratios to its peer's.
 
     Args:
       rows: {name: row}, a row being a dict of "seconds", one for each round, and maybe of
-        "applied_seconds" in the same rounds, "trace_seconds", one for each trace, and what is in
-        `COUNTED`, and of the names "baseline" and "peer". All rows have the same rounds.
+        "applied_seconds" in the same rounds, "trace_seconds", one for each trace, and "nodes", and
+        of the names "baseline" and "peer". All rows have the same rounds.
       seed: int, see `median`.
     """
     for row in rows.values():
         for prefix in ("", "applied_"):
             if f"{prefix}seconds" in row:
                 milliseconds = _milliseconds(row[f"{prefix}seconds"])
-                row[f"{prefix}milliseconds"] = float(np.median(milliseconds))
+                row[f"{prefix}milliseconds"] = Figure.exact(float(np.median(milliseconds)))
     for row in rows.values():
         base = rows.get(row.get("baseline"))
         if base is None or base is row:
@@ -125,14 +117,10 @@ def compare(rows, seed=0):
             row["overhead_to_applied"] = row["overhead"].over(row["applied_overhead"])
     for row in rows.values():
         peer = rows.get(row.get("peer"), {})
-        for added in ("overhead", "trace_added", *COUNTED.values()):
+        for added in ("overhead", "trace_added", "nodes_added"):
             if added in row and added in peer:
-                figure, of = (
-                    each if isinstance(each, Figure) else Figure.exact(each)
-                    for each in (row[added], peer[added])
-                )
-                row[f"{added}_ratio"] = figure.over(of)
-                row[f"{added}_difference"] = figure - of
+                row[f"{added}_ratio"] = row[added].over(peer[added])
+                row[f"{added}_difference"] = row[added] - peer[added]
 
 
 def _less_baseline(row, base, seed):
@@ -144,6 +132,5 @@ def _less_baseline(row, base, seed):
         # Another seed: traces are made in rounds of their own.
         seconds = np.subtract(row["trace_seconds"], base["trace_seconds"])
         row["trace_added"] = median(seconds, seed ^ 1)
-    for figure, added in COUNTED.items():
-        if row.get(figure) is not None and base.get(figure) is not None:
-            row[added] = row[figure] - base[figure]
+    if row.get("nodes") is not None and base.get("nodes") is not None:
+        row["nodes_added"] = Figure.exact(row["nodes"] - base["nodes"])

@@ -1,7 +1,5 @@
 """Tables and a picture."""
 
-from benchmarks import paired
-
 GENERATIONS = {
     "v1": ("tf.compat.v1, dynamic", ("ours, v1, dynamic", "ours, contrib, exponential")),
     "keras3": ("keras3, dynamic", ("ours, keras3, dynamic",)),
@@ -18,11 +16,10 @@ _COLUMNS = (
     ("applied ms", "applied_milliseconds", "{:.2f}"),
     ("applied overhead ms", "applied_overhead", "{:.2f}"),
     ("to applied", "overhead_to_applied", "{:.2f}"),
-    ("nodes added", "nodes_added", "{:d}"),
+    ("nodes added", "nodes_added", "{:.0f}"),
     ("to peer", "nodes_added_ratio", "{:.2f}"),
     ("trace s added", "trace_added", "{:.2f}"),
     ("to peer", "trace_added_ratio", "{:.2f}"),
-    ("peak MB added", "peak_added", "{:.1f}"),
 )
 
 
@@ -46,12 +43,7 @@ def _ratio(row, key, unit="ms"):
 def _cell(row, key, form):
     if key.endswith("_ratio") and key in row:
         return _ratio(row, key, "s" if key.startswith("trace") else "ms")
-    value = row.get(key)
-    if value is None:
-        return ""
-    if isinstance(value, paired.Figure):
-        return _text(value, form)
-    return form.format(value / 2**20 if key == "peak_added" else value)
+    return "" if row.get(key) is None else _text(row[key], form)
 
 
 def table(rows):
@@ -95,27 +87,6 @@ def summary(results):
             cells.append(cell)
         lines.append(f"| {workload}, {mode} | " + " | ".join(cells) + " |")
     return "\n".join(lines)
-
-
-def above_peers(results):
-    """Returns a Markdown list: what takes more than its peer, and of what that cannot be told.
-
-    That is read off the difference, which, unlike the ratio, is always there.
-    """
-    above, unknown = [], []
-    for (workload, mode), rows in results.items():
-        for name, row in rows.items():
-            # The peer of a step with a record is the same step without.
-            if "overhead_difference" not in row or row.get("peer", "").startswith("ours"):
-                continue
-            difference = row["overhead_difference"]
-            low, high = difference.interval or (-1, 1)
-            line = f"{name}, {workload}, {mode}: {_text(difference, '{:+.2f}')} ms"
-            if low > 0:
-                above.append(f"- above: {line}")
-            elif high > 0:
-                unknown.append(f"- cannot tell: {line}")
-    return "\n".join(above + unknown) or "- none"
 
 
 def draw(results, path):

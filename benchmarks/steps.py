@@ -3,14 +3,13 @@
 import contextlib
 import gc
 import random
-import statistics
 import sys
 import time
 
 import tensorflow as tf
 
 from benchmarks import contenders as contenders_lib
-from benchmarks import paired, peak, workloads
+from benchmarks import paired, workloads
 
 tf1 = tf.compat.v1
 
@@ -178,94 +177,16 @@ class Step:
         return time.perf_counter() - start
 
 
-class Turns:
-    """Steps of all contenders in one setting, which take turns in every round.
-
-    Attributes:
-      chosen: list of the contenders that can do it.
-      steps: {name: step} of these.
-      applied: {name: step} that is applied, of those whose other one is skipped.
-      failures: list of str, what the others failed with.
-    """
-
-    def __init__(self, setting, label, names=(), skipped=False, optimizer="sgd"):
-        """Makes the steps.
-
-        Args:
-          setting: `Setting`.
-          label: str, what the setting is called where a contender fails.
-          names: names of the contenders to measure; empty for all.
-          skipped: bool, whether the steps of what has a dynamic scale are skipped; then each of
-            these contenders takes a step that is applied in every round, too.
-          optimizer: str, of `contenders.OPTIMIZERS`.
-        """
-        self.chosen, self.steps, self.applied, self.failures = [], {}, {}, []
-        for contender in contenders_lib.contenders(optimizer):
-            # Keras 3 and tf_keras know no sessions.
-            if setting.mode == "session" and contender.generation != "v1":
-                continue
-            if (names and contender.name not in names) or (skipped and contender.is_fixed):
-                continue
-            # Without a loss scale every step is applied, as infinity would be.
-            skips = skipped and not contender.is_baseline
-            try:
-                if skips:
-                    self.applied[contender.name] = Step(contender, setting)
-                self.steps[contender.name] = Step(contender, setting, skips)
-                self.chosen.append(contender)
-            except Exception as error:  # A peer that cannot do this is a result too.
-                self.applied.pop(contender.name, None)
-                self.failures.append(f"{contender.name} ({label}): {error!r:.300}")
-                print(self.failures[-1], file=sys.stderr)
-        timed = {("seconds", name): step for name, step in self.steps.items()}
-        timed.update({("applied_seconds", name): step for name, step in self.applied.items()})
-        self._timed = timed
-        self._seconds = {key: [] for key in timed}
-        self._turns = list(timed)
-        self._order = random.Random(0)
-
-    def run(self, rounds):
-        """Runs so many rounds more."""
-        # In another order each time, so that each step follows each other.
-        for _ in range(rounds):
-            self._order.shuffle(self._turns)
-            for key in self._turns:
-                self._seconds[key].append(self._timed[key]())
-
-    def rows(self):
-        """Returns {name: row} of what was measured so far, for `paired.compare`."""
-        rows = {}
-        for (what, name), seconds in self._seconds.items():
-            rows.setdefault(name, {})[what] = list(seconds)
-        for contender in self.chosen:
-            step = self.steps[contender.name]
-            rows[contender.name].update(
-                baseline=contenders_lib.baseline(contender.generation),
-                peer=contender.peer,
-                nodes=step.nodes,
-                trace_seconds=step.trace_seconds,
-            )
-        return rows
-
-
-def measure(
-    workload,
-    mode,
-    rounds,
-    names=(),
-    processes=0,
-    optimizer="sgd",
-):
+def measure(workload, mode, rounds, names=(), optimizer="sgd"):
     """Measures one workload in one mode, all contenders in turn in every round.
 
     Args:
       workload: str, one of `workloads.NAMES`.
-      mode: str, one of `MODES`, maybe with `SKIPPED` in front of it.
+      mode: str, one of `MODES`, maybe with `SKIPPED` in front of it: then each contender that has a
+        dynamic scale takes a step that is applied in every round, too.
       rounds: int, how often each step is run.
       names: names of the contenders to measure; empty for all.
-      processes: int, how many processes peak memory is a median of, for what has a dynamic scale
-        and for what has none; 0 leaves it out, as does `SKIPPED`.
-      optimizer: str, of `contenders.OPTIMIZERS`; peak memory is measured around "sgd".
+      optimizer: str, of `contenders.OPTIMIZERS`.
 
     Returns:
       {name: row}, a row being a dict of figures.
@@ -273,31 +194,48 @@ def measure(
     gc.collect()  # What the last setting left.
     skipped = mode.startswith(SKIPPED)
     setting = Setting(mode[len(SKIPPED) :] if skipped else mode, workload)
-    turns = Turns(setting, f"{workload}, {mode}", names, skipped, optimizer)
-    turns.run(rounds)
+    timed, rows = {}, {}
+    for contender in contenders_lib.contenders(optimizer):
+        # Keras 3 and tf_keras know no sessions.
+        if setting.mode == "session" and contender.generation != "v1":
+            continue
+        if (names and contender.name not in names) or (skipped and contender.is_fixed):
+            continue
+        # Without a loss scale every step is applied, as infinity would be.
+        skips = skipped and not contender.is_baseline
+        try:
+            steps = {"seconds": Step(contender, setting, skips)}
+            if skips:
+                steps["applied_seconds"] = Step(contender, setting)
+        except Exception as error:  # A peer that cannot do this is a result too.
+            print(f"{contender.name} ({workload}, {mode}): {error!r:.300}", file=sys.stderr)
+            continue
+        timed.update({(contender.name, what): step for what, step in steps.items()})
+        rows[contender.name] = {
+            "baseline": contenders_lib.baseline(contender.generation),
+            "peer": contender.peer,
+            **{what: [] for what in steps},
+        }
+    order, turns = random.Random(0), list(timed)
+    for _ in range(rounds):
+        order.shuffle(turns)  # Each step follows each other.
+        for name, what in turns:
+            rows[name][what].append(timed[name, what]())
     if setting.mode == "graph" and not skipped:
-        _trace(turns.steps, TRACES.get(workload, 1))
-    elif setting.mode == "mirrored" and not skipped:
-        # For the nodes alone: threads of replicas wait for each other, now and then for a second.
-        for step in turns.steps.values():
-            step.trace()
-    rows = turns.rows()
-    for contender in turns.chosen:
-        row = rows[contender.name]
-        if processes and not (contender.is_fixed or skipped):
-            peaks = [peak.of(workload, mode, contender.name) for _ in range(processes)]
-            row["peak_bytes"] = statistics.median(peaks)
+        _trace([timed[name, "seconds"] for name in rows], TRACES.get(workload, 1))
+    for name, row in rows.items():
+        step = timed[name, "seconds"]
+        row.update(nodes=step.nodes, trace_seconds=step.trace_seconds)
     paired.compare(rows, paired.seed_of(workload, mode))
     return rows
 
 
 def _trace(steps, times):
     """Sets the seconds that traces take, so many of each step in turn."""
-    seconds = {name: [] for name in steps}
+    for step in steps:
+        step.trace_seconds = []
     gc.disable()  # Else one trace pays for the rubbish of others.
     for _ in range(times):
-        for name, step in steps.items():
-            seconds[name].append(step.trace())
+        for step in steps:
+            step.trace_seconds.append(step.trace())
     gc.enable()
-    for name, step in steps.items():
-        step.trace_seconds = seconds[name]

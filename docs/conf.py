@@ -15,10 +15,6 @@ author = "the authors of tf_lossscale_compat"
 _package = (ROOT / project / "__init__.py").read_text(encoding="utf-8")
 release = version = re.search(r'^__version__ = "(.+)"$', _package, re.MULTILINE).group(1)
 
-# The address of the public repository, such as https://example.org/owner/name. Where there is one,
-# each page links its source there.
-REPOSITORY = ""
-
 extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon", "sphinx_copybutton"]
 # The latter is a page of the repository alone.
 exclude_patterns = ["_build", "releasing.md"]
@@ -51,13 +47,6 @@ html_static_path = ["_static"]
 html_css_files = ["custom.css"]
 html_js_files = ["tables.js"]
 html_search_scorer = str(ROOT / "docs" / "scorer.js")  # Sphinx looks where it is started.
-if REPOSITORY:
-    html_theme_options = {
-        "source_view_link": REPOSITORY + "/blob/main/docs/{filename}",
-        "footer_icons": [
-            {"name": "Repository", "url": REPOSITORY, "html": "Repository", "class": ""}
-        ],
-    }
 html_copy_source = False
 html_show_sourcelink = False
 html_show_copyright = False

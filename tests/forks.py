@@ -4,41 +4,21 @@ The import takes longer than most programs. What comes before it is to be tested
 their own.
 """
 
-import atexit
-import functools
-import json
+import multiprocessing
 import os
+import pathlib
+import runpy
+import signal
 import subprocess
 import sys
 import tempfile
-import threading
-import time
+import types
+from unittest import mock
 
 from tests import processes
 
-_LOCK = threading.Lock()
-
-
-@functools.lru_cache(maxsize=None)
-def _server():
-    code = "import sys; sys.path[0] = sys.argv.pop(); import forking; del sys.path[0]; "
-    process = subprocess.Popen(
-        [sys.executable, "-c", code + "del sys; forking.serve()", str(processes.PROGRAMS)],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL,
-        # Forks find the package in their own path.
-        env={name: value for name, value in os.environ.items() if name != "PYTHONPATH"},
-        universal_newlines=True,
-    )
-
-    def end():
-        process.stdin.close()
-        process.wait()
-        process.stdout.close()
-
-    atexit.register(end)
-    return process
+_SERVER = multiprocessing.get_context("forkserver")
+_SERVER.set_forkserver_preload(["tensorflow"])
 
 
 def alone(arguments, environment, folder, seconds):
@@ -52,58 +32,66 @@ def alone(arguments, environment, folder, seconds):
         env=environment,
         universal_newlines=True,
         timeout=seconds,
-        check=False,
     )
     return done.returncode, done.stdout, done.stderr
 
 
-def _ask(**request):
-    """Returns what the server answers."""
-    with _LOCK:
-        server = _server()
-        server.stdin.write(json.dumps(request) + "\n")
-        server.stdin.flush()
-        return json.loads(server.stdout.readline())
+class _Fork(_SERVER.Process):
+    """As much of `subprocess.Popen` as `processes.Child` needs."""
 
+    def __init__(self, arguments, environment, folder, paths):
+        """`paths` are those of standard input, output and errors."""
+        super().__init__()
+        self._request = [str(argument) for argument in arguments], environment, folder, paths
+        # Without the main module of this process, which a fork would import first.
+        with mock.patch.dict(sys.modules, __main__=types.ModuleType("__main__")):
+            self.start()
 
-class _Forked:
-    """As much of `subprocess.Popen` as `processes.Child` needs, of a fork."""
-
-    def __init__(self, arguments, environment, folder):
-        paths = {name: os.path.join(folder, name) for name in ("in", "out", "err")}
-        for name in ("in", "out"):
-            os.mkfifo(paths[name])
-        with open(paths["err"], "wb"):
-            pass
-        self.pid = _ask(start=arguments, environment=environment, folder=os.getcwd(), **paths)
-        self._status = None
-        # The child opens them in the same order, and each waits for the other. By then it has the
-        # file of its errors open as well.
-        self.stdin, self.stdout = open(paths["in"], "w"), open(paths["out"])  # noqa: SIM115
+    def run(self):
+        """Runs a program as `python ARGUMENTS` does in a new process."""
+        (first, *rest), environment, folder, paths = self._request
+        os.setpgid(0, 0)
+        # Errors first: they are open when the others are.
+        for number, flags in ((2, os.O_WRONLY), (0, os.O_RDONLY), (1, os.O_WRONLY)):
+            opened = os.open(paths[number], flags | os.O_CREAT, 0o600)
+            os.dup2(opened, number)
+            os.close(opened)
+        sys.stdin = open(0)  # noqa: SIM115
+        os.environ.clear()
+        os.environ.update(environment)
+        os.chdir(folder)
+        path = filter(None, environment.get("PYTHONPATH", "").split(os.pathsep))
+        sys.path[:] = ["", *path, *sys.path]
+        sys.argv[:] = [first, *rest]
+        if first == "-c":
+            exec(compile(sys.argv.pop(1), "<string>", "exec"), sys.modules["__main__"].__dict__)
+        elif first == "-m":
+            sys.path[0] = folder
+            runpy._run_module_as_main(sys.argv.pop(1))
+        else:
+            sys.path[0] = os.path.dirname(os.path.realpath(first))
+            runpy.run_path(first, run_name="__main__")
 
     def poll(self):
-        if self._status is None:
-            self._status = _ask(wait=self.pid, seconds=0)
-        return self._status
+        return self.exitcode
 
     def wait(self, timeout=None):
-        end = None if timeout is None else time.monotonic() + timeout
-        while self.poll() is None:
-            if end is not None and time.monotonic() > end:
-                raise subprocess.TimeoutExpired(str(self.pid), timeout)
-            time.sleep(0.01)
-        return self._status
+        self.join(timeout)
+        return self.exitcode
 
 
 class Child(processes.Child):
-    """A `processes.Child` that begins with TensorFlow imported, where there are forks."""
+    """A `processes.Child` that begins with TensorFlow imported."""
 
     def _start(self, arguments, environment):
-        if not hasattr(os, "fork"):
-            return super()._start(arguments, environment)
         with tempfile.TemporaryDirectory() as folder:
-            process = _Forked(arguments, environment, folder)
-            return process, open(os.path.join(folder, "err"), "rb")
+            paths = [os.path.join(folder, name) for name in ("in", "out", "err")]
+            for path in paths[:2]:
+                os.mkfifo(path)
+            process = _Fork(arguments, environment, os.getcwd(), paths)
+            # Each side waits for the other, so both open them in the same order.
+            process.stdin, process.stdout = open(paths[0], "w"), open(paths[1])  # noqa: SIM115
+            return process, open(paths[2], "rb")
 
 
 def run(arguments, environment, folder, seconds):
@@ -118,20 +106,14 @@ def run(arguments, environment, folder, seconds):
     Returns:
       (exit status, standard output, standard error), the latter two as text.
     """
-    if not hasattr(os, "fork"):
-        return alone(arguments, environment, folder, seconds)
     with tempfile.TemporaryDirectory() as place:
-        paths = {name: os.path.join(place, name) for name in ("out", "err")}
-        status = _ask(
-            run=[str(argument) for argument in arguments],
-            environment=dict(environment),
-            folder=str(folder),
-            seconds=seconds,
-            **{"in": os.devnull},
-            **paths,
-        )
-        texts = []
-        for name in ("out", "err"):
-            with open(paths[name], encoding="utf-8", errors="replace") as file:
-                texts.append(file.read())
-        return (status, *texts)
+        out, err = pathlib.Path(place, "out"), pathlib.Path(place, "err")
+        process = _Fork(arguments, environment, str(folder), [os.devnull, out, err])
+        try:
+            process.join(seconds)
+        finally:
+            if process.is_alive():
+                os.killpg(process.pid, signal.SIGKILL)
+                process.join()
+        texts = [path.read_text(encoding="utf-8", errors="replace") for path in (out, err)]
+        return (process.exitcode, *texts)

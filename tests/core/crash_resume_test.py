@@ -91,14 +91,12 @@ def kill_at_random(mode, folder, choice, most, last):
 
 
 def killed(mode, folder, kills):
-    """Returns the final state of a run that was killed, and how many kills hit a save."""
+    """Returns the final state of a run that was killed."""
     choice = random.Random(mode)
     last = (0, 0)
-    hit = 0
     for _ in range(kills):
         # In all half of the program's 80 steps, as some more are done until the kill strikes.
         last = kill_at_random(mode, folder, choice, 40 // kills, last)
-        hit += last[0] < last[1]
     deadline = time.monotonic() + LIMIT_SECONDS
     with start(mode, folder) as child:
         line = child.line(deadline)
@@ -108,7 +106,7 @@ def killed(mode, folder, kills):
             line = child.line(deadline)
         if line is None:
             raise AssertionError(child.errors())
-    return json.loads(line[5:]), hit
+    return json.loads(line[5:])
 
 
 class CrashResumeTest(parameterized.TestCase):
@@ -132,7 +130,7 @@ class CrashResumeTest(parameterized.TestCase):
 
     @parameterized.parameters(*KILLS)
     def test_killed_run_ends_like_an_uninterrupted_one(self, mode):
-        state, _ = self.runs[mode].result()
+        state = self.runs[mode].result()
         expected = self.whole.result()[mode]
         self.assertNotEmpty(expected)
         self.assertEqual(state, expected)
@@ -145,17 +143,9 @@ class CrashResumeTest(parameterized.TestCase):
         self.assertLess(state["count"][0], seen)
 
     def test_replicas_hold_the_same(self):
-        state, _ = self.runs["mirrored"].result()
+        state = self.runs["mirrored"].result()
         for name in ("hidden:0", "output:0", "count", "policy0", "policy1", "policy2"):
-            with self.subTest(name):
-                first, second = state[name]
-                self.assertEqual(first, second)
-        # The oldest versions show one copy of a slot only.
-        for name, copies in state.items():
+            self.assertLen(state[name], 2, name)
+        for name, copies in state.items():  # The oldest versions show one copy of a slot only.
             with self.subTest(name):
                 self.assertEqual(copies, copies[:1] * len(copies))
-
-    def test_kills_hit_saves(self):
-        hits = {mode: run.result()[1] for mode, run in self.runs.items()}
-        print("kills that hit a save:", hits, "of", KILLS)
-        self.assertGreater(sum(hits.values()), 0)

@@ -36,9 +36,9 @@ KINDS = {
 class AdamWeightDecay(tf1.train.Optimizer):
     """As in BERT: overrides `apply_gradients`, makes its moments there with `get_variable`."""
 
-    def __init__(self, rate=0.05, decay=0.01, trust_ratio=False):
+    def __init__(self, rate=0.05, decay=0.01):
         super().__init__(False, "AdamWeightDecay")
-        self.rate, self.decay, self.trust_ratio = rate, decay, trust_ratio
+        self.rate, self.decay = rate, decay
 
     def apply_gradients(self, grads_and_vars, global_step=None, name=None):
         assignments = []
@@ -59,9 +59,6 @@ class AdamWeightDecay(tf1.train.Optimizer):
             m = 0.9 * moments[0] + 0.1 * grad
             v = 0.999 * moments[1] + 0.001 * tf.square(grad)
             update = m / (tf.sqrt(v) + 1e-6) + self.decay * param
-            if self.trust_ratio:  # LAMB
-                norms = [tf.norm(tf.convert_to_tensor(each)) for each in (param, update)]
-                update *= tf.where(norms[1] > 0.0, norms[0] / norms[1], tf.constant(1.0))
             assignments += [
                 tf1.assign(param, param - self.rate * update),
                 tf1.assign(moments[0], m),
@@ -97,12 +94,8 @@ def plain(wrap, net, global_step):
     return wrap(tf1.train.AdamOptimizer(0.05)).minimize(net.loss(), global_step=global_step)
 
 
-def adam_weight_decay(wrap, net, global_step):
-    return wrap(AdamWeightDecay()).minimize(net.loss(), global_step=global_step)
-
-
-def lamb_with_clipping(wrap, net, global_step):
-    optimizer = wrap(AdamWeightDecay(trust_ratio=True))
+def adam_weight_decay_with_clipping(wrap, net, global_step):
+    optimizer = wrap(AdamWeightDecay())
     grads, variables = zip(*optimizer.compute_gradients(net.loss()))
     finite = tf.reduce_all([tf.reduce_all(tf1.is_finite(grad)) for grad in grads])
     norm = tf1.cond(finite, lambda: tf1.global_norm(grads), lambda: tf.constant(1.0))
@@ -167,8 +160,7 @@ def wrapped_twice(wrap, net, global_step):
 
 HABITS = (
     plain,
-    adam_weight_decay,
-    lamb_with_clipping,
+    adam_weight_decay_with_clipping,
     moving_averages_around,
     accumulation_in_a_conditional,
     towers_averaged_by_hand,

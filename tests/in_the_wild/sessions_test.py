@@ -4,13 +4,12 @@ Each runs on this package and, where the installed TensorFlow has it, on the ori
 """
 
 import os
-import tempfile
 
 import numpy as np
 import tensorflow as tf
 from absl.testing import parameterized
 
-from tests import originals
+from tests import event_files, originals
 from tf_lossscale_compat.contrib import mixed_precision as contrib
 from tf_lossscale_compat.train import experimental
 
@@ -66,7 +65,7 @@ NAMES = {
 }
 
 
-def monitored(make, api, names, folder, gradients, fetch_each_time=False):
+def monitored(make, api, names, folder, gradients):
     """Trains in a `MonitoredTrainingSession` that begins where the folder's last one ended.
 
     Returns:
@@ -84,20 +83,12 @@ def monitored(make, api, names, folder, gradients, fetch_each_time=False):
             checkpoint_dir=folder, hooks=[hook], save_checkpoint_steps=1, log_step_count_steps=None
         ) as session:
             for value in gradients:
-                fetches = [step, read()] if fetch_each_time else [step, logged]
-                session.run(fetches, {gradient: value})
+                session.run([step, logged], {gradient: value})
             end = session.run([weight, logged, global_step])
         return hook.history[: len(gradients)], [float(number) for number in end]
 
 
-class FolderTestCase(parameterized.TestCase):
-    def folder(self):
-        folder = tempfile.TemporaryDirectory()
-        self.addCleanup(folder.cleanup)
-        return folder.name
-
-
-class MonitoredTest(FolderTestCase):
+class MonitoredTest(parameterized.TestCase):
     @parameterized.parameters(*KINDS)
     def test_restart_goes_on_where_it_was(self, kind):
         make, ours, original = KINDS[kind]
@@ -105,8 +96,8 @@ class MonitoredTest(FolderTestCase):
         for name, api in (("ours", ours), ("original", original)):
             if api is None:
                 continue
-            whole = os.path.join(self.folder(), "whole")
-            parts = os.path.join(self.folder(), "parts")
+            whole = os.path.join(event_files.folder(self), "whole")
+            parts = os.path.join(event_files.folder(self), "parts")
             runs[name] = monitored(make, api, NAMES[kind], whole, GRADIENTS)
             # Not after a skipped step: sessions save only where the global step has moved.
             monitored(make, api, NAMES[kind], parts, GRADIENTS[:4])
@@ -125,20 +116,14 @@ class MonitoredTest(FolderTestCase):
                 continue
             ends = []
             for first, second in ((original, ours), (ours, original), (ours, ours)):
-                folder = self.folder()
+                folder = event_files.folder(self)
                 monitored(make, first, NAMES[kind], folder, GRADIENTS[:5])
                 ends.append(monitored(make, second, NAMES[kind], folder, GRADIENTS[5:])[1])
             self.assertEqual(ends[0], ends[2], kind)
             self.assertEqual(ends[1], ends[2], kind)
 
-    def test_the_scale_is_asked_for_in_the_loop(self):
-        make, ours, _ = KINDS["contrib"]
-        folder = self.folder()
-        _, end = monitored(make, ours, NAMES["contrib"], folder, GRADIENTS, fetch_each_time=True)
-        self.assertEqual(end[1:], [8.0, 6.0])
 
-
-class EstimatorTest(FolderTestCase):
+class EstimatorTest(parameterized.TestCase):
     @parameterized.parameters(*KINDS)
     def test_train_with_hooks_and_again(self, kind):
         if not hasattr(tf1, "estimator") or not hasattr(tf1.estimator, "Estimator"):
@@ -159,7 +144,7 @@ class EstimatorTest(FolderTestCase):
                 values = tf1.data.Dataset.from_tensor_slices(np.array(GRADIENTS, np.float32))
                 return values.map(lambda value: (value, value)).repeat()
 
-            estimator = tf1.estimator.Estimator(model_fn, self.folder())
+            estimator = tf1.estimator.Estimator(model_fn, event_files.folder(self))
             for _ in range(2):
                 estimator.train(input_fn, hooks=[hook], steps=4)
             return hook.history, float(estimator.get_variable_value("weight"))

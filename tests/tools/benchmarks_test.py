@@ -3,7 +3,6 @@
 import contextlib
 import io
 import pathlib
-import sys
 import tempfile
 import unittest
 
@@ -17,7 +16,7 @@ if tuple(int(part) for part in tf.__version__.split(".")[:2]) < (2, 16):
     raise unittest.SkipTest("the peers of the benchmarks are those of TensorFlow 2.16 and newer")
 
 from benchmarks import __main__ as command
-from benchmarks import frames, paired, peak
+from benchmarks import paired
 
 CONTENDERS = ["v1, no loss scale", "tf.compat.v1, dynamic", "ours, v1, dynamic"]
 
@@ -49,13 +48,3 @@ class BenchmarksTest(absltest.TestCase):
     def test_skipped_steps_around_adam(self):
         output, _ = run("--skipped", "--modes", "graph", "--optimizer", "adam")
         self.assertIn("| applied ms | applied overhead ms |", output)
-
-    @pytest.mark.slow
-    @absltest.skipIf(not sys.platform.startswith("linux"), "peak memory is read from /proc")
-    def test_peak_memory(self):
-        self.assertGreater(peak.of("10", "eager", CONTENDERS[-1]), 0)
-
-    def test_frames(self):
-        with contextlib.redirect_stdout(io.StringIO()) as output:
-            frames.main([])
-        self.assertRegex(output.getvalue(), r"(?m)^ *\d+ contrib apply_gradients$")
