@@ -439,7 +439,7 @@ class ScaleOfAnyTypeTest(parameterized.TestCase, tf.test.TestCase):
 
 
 class ManagerAsLossScaleTest(parameterized.TestCase, tf.test.TestCase):
-    @crossed.product(policy=MANAGERS, name=modes.ALL)
+    @parameterized.product(policy=MANAGERS, name=modes.ALL)
     def test_update_has_one_form_whatever_the_managers_own_returns(self, policy, name):
         make, read, expected = POLICIES[policy]
         with stepping.entered(name) as mode:
