@@ -15,11 +15,16 @@ MOST_NAMES = 1 << 24  # Characters of all names, which grow as the square of nes
 def read_hdf5(file):
     """Returns what an HDF5 file holds; no link is followed, and nothing in other files is read.
 
-    That is {group: number of arrays and scalars in it}, {name of a scalar: float or int}.
+    Args:
+      file: str, a local file, or a binary file.
+
+    Returns:
+      {group: number of arrays and scalars in it}, {name of a scalar: "f" for a float or "q" for an
+      integer}, {name of a scalar: value}. h5py raises what errors it likes.
     """
     import h5py
 
-    groups, values = {"": 0}, {}
+    groups, kinds, values = {"": 0}, {}, {}
     left = MOST_NAMES
 
     def visit(name, item):
@@ -39,11 +44,13 @@ def read_hdf5(file):
         if not inside or stored.get_external_count():
             return
         if item.shape == () and item.dtype.kind in "fiu":
-            values[name] = (float if item.dtype.kind == "f" else int)(item[()])
+            is_float = item.dtype.kind == "f"
+            kinds[name] = "f" if is_float else "q"
+            values[name] = (float if is_float else int)(item[()])
 
     with h5py.File(file, "r") as opened:
         opened.visititems(visit)
-    return groups, values
+    return groups, kinds, values
 
 
 def read_copy(file):
@@ -54,7 +61,11 @@ def read_copy(file):
 
 
 def read_keras(file):
-    """Returns what `read_hdf5` does, of the weights in a `.keras` archive, a binary file."""
+    """Returns what `read_hdf5` does, of the weights in a `.keras` archive, a binary file.
+
+    Raises:
+      ValueError: it is none. What is wrong with the archive itself comes as zipfile raises it.
+    """
     with zipfile.ZipFile(file) as archive:
         if WEIGHTS not in archive.namelist():
             raise ValueError(f"it is a zip archive without {WEIGHTS}, so not Keras'")

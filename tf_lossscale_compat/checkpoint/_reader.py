@@ -215,27 +215,37 @@ def _by_object(scalars, nodes):
     return states
 
 
-def _from_hdf5(groups, values):
+def _from_hdf5(groups, kinds, values):
     """Finds what Keras 3's LossScaleOptimizer left in an HDF5 file."""
-    kinds = {name: "f" if isinstance(value, float) else "q" for name, value in values.items()}
     scalars, states = _Scalars(kinds, values.get), []
+
+    def own_of(group):
+        """Returns the number of variables before those of the optimizer inside, or None."""
+        inner = group + "/inner_optimizer/vars"
+        count = groups.get(group + "/vars", 0)
+        if kinds.get(inner + "/0") != "q":
+            return None
+        # Its first two, iteration and mostly learning rate, stand there by themselves, too.
+        own = count - groups[inner]
+        for number in range(2):
+            if values.get(f"{inner}/{number}") != values.get(f"{group}/vars/{own + number}"):
+                return None
+        return own
 
     for group in sorted(groups):
         # In .keras and .weights.h5 variables are numbered: iteration, learning rate, step counter,
-        # scale, others that subclasses have, and what the optimizer inside has, from a counter on.
-        # With a manager, this package's has the manager's variables in the scale's place; with a
-        # fixed scale none, and those of the optimizer inside, which it also has by itself, follow.
+        # scale, others that subclasses have, and what the optimizer inside has. With a manager,
+        # this package's has the manager's variables in the scale's place; with a fixed scale none.
         if group + "/inner_optimizer" in groups:
-            inner = group + "/inner_optimizer/vars"
-            own = [f"{group}/vars/{number}" for number in range(groups.get(group + "/vars", 0))]
-            order = "".join(kinds.get(name, "-") for name in own)
-            fixed = len(own) < groups.get(inner, 0) + 4 and all(
-                values.get(f"{group}/vars/{2 + n}") == values.get(f"{inner}/{n}") for n in (0, 1)
-            )
-            if re.match("qfqf.*q", order) and not fixed:
-                states.append(_state(scalars, own[3:1:-1], "keras3 HDF5", group))
-            elif re.match("qffqq.*q", order):
-                states.append(_state(scalars, own[2:5], "contrib HDF5", group))
+            own = own_of(group)
+            variables = [f"{group}/vars/{number}" for number in range(6 if own is None else own)]
+            order = "".join(kinds.get(name, "-") for name in variables)
+            # Where it is not known what is whose, a counter has to follow: that of the one inside.
+            end = "q" if own is None else ""
+            if order.startswith("qfqf" + end):
+                states.append(_state(scalars, variables[3:1:-1], "keras3 HDF5", group))
+            elif order.startswith("qffqq" + end):
+                states.append(_state(scalars, variables[2:5], "contrib HDF5", group))
         # In Keras' older .h5 they go by their names, and so in files of this package's tf_keras
         # optimizers.
         key = group[: -len("/vars")] if group.endswith("/vars") else group
@@ -313,10 +323,12 @@ def read(path: _types.Path, key: str | None = None) -> LossScaleState:
     listed = "; ".join(
         f"key={state.key!r} ({state.layout}, scale {scale_text(state.scale)})" for state in states
     )
-    held = f"{len(states)} loss scales: choose one with key=. There are"
-    if not chosen:
-        held = f"no loss scale {key!r}, but"
-    raise CheckpointError(f"{os.fsdecode(path)!r} holds {held} {listed}.")
+    if key is not None and not chosen:
+        raise CheckpointError(f"{os.fsdecode(path)!r} holds no loss scale {key!r}, but {listed}.")
+    raise CheckpointError(
+        f"{os.fsdecode(path)!r} holds {len(states)} loss scales: choose one with key=. There are "
+        f"{listed}."
+    )
 
 
 for _public in (CheckpointError, LossScaleState, find, read):
