@@ -226,9 +226,8 @@ class ReadTest(CheckpointTestCase):
             for number in range(4)
         ]
         with tf.Graph().as_default(), tf1.Session() as session, warnings():
-            with (
-                tf1.variable_scope(scope, use_resource=True) if scope else contextlib.nullcontext()
-            ):
+            scoped = tf1.variable_scope(scope, use_resource=True)
+            with scoped if scope else contextlib.nullcontext():
                 made = [manager(), dynamic(), manager(), dynamic()]
                 if scope == "a":
                     tf1.Variable(4.0, name="loss_scale")

@@ -46,7 +46,7 @@ PASSED_ON = {
     "_create_all_weights",
 }
 # Of the standard library: named tuples, the stack (in one place).
-OF_PYTHON = {"_asdict", "_getframe"}
+OF_PYTHON = {"_asdict", "_getframe", "_replace"}
 WITH_FALLBACK = {
     "_datatype_enum",
     "_is_wrapped_by_loss_scale_optimizer",
