@@ -637,6 +637,8 @@ class EnabledTest(_Base):
             self.assertEqual(inner.loss_scale_factor, 4.0)
         with self.assertRaisesRegex(TypeError, "enabled must be a bool, got 0"):
             Stable(home.SGD(1.0), enabled=0)
+        with self.assertRaisesRegex(ValueError, "Cannot make a loss scale of <object"):
+            Older(home.SGD(1.0), object(), enabled=False)
         self.assertNotIn("enabled", Stable(home.SGD(1.0)).get_config())
 
     @keras_homes.each()

@@ -77,6 +77,8 @@ class _Wrapper(_shared.LossScaling):
         self._tflsc_check_wrapped(optimizer, enabled)
         _replicas.check_strategy()
         if not enabled:
+            if not isinstance(asked.get("loss_scale"), (type(None), str, int, float, dict)):
+                _loss_scale(asked["loss_scale"])  # Raises if it is none.
             loss_scale: Any = _loss_scales.FixedLossScale(1)
         elif "loss_scale" in asked:
             loss_scale = _loss_scale(asked["loss_scale"])
