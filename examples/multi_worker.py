@@ -8,13 +8,15 @@ gradients are not finite on one worker is skipped by all, and all end with the s
 """
 
 import argparse
+import concurrent.futures
 import contextlib
-import functools
 import json
-import multiprocessing
 import os
+import signal
 import socket
+import subprocess
 import sys
+import threading
 
 BATCH = 60
 
@@ -97,6 +99,23 @@ def train(steps):
     }
 
 
+def work(steps):
+    """A worker's life: trains, prints the outcome, and stays until all others have done so too.
+
+    Had it left earlier, it would have torn down the connections of those still at work. What ends
+    it is the process that started it, or its standard input, which breaks when that one is gone.
+    """
+
+    def leave_with_parent():
+        sys.stdin.read()
+        os._exit(1)
+
+    watch = threading.Thread(target=leave_with_parent, daemon=True)
+    watch.start()
+    print(json.dumps(train(steps)), flush=True)
+    watch.join()
+
+
 def free_ports(count):
     with contextlib.ExitStack() as stack:
         sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
@@ -105,25 +124,61 @@ def free_ports(count):
         return [each.getsockname()[1] for each in sockets]
 
 
-def work(addresses, steps, index):
-    """A worker's life."""
+def start_worker(addresses, index, steps):
     config = {"cluster": {"worker": addresses}, "task": {"type": "worker", "index": index}}
-    os.environ.update(TF_CONFIG=json.dumps(config), no_proxy="127.0.0.1")
-    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
-    return train(steps)
+    environment = dict(os.environ, TF_CONFIG=json.dumps(config))
+    environment.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+    environment["no_proxy"] = "127.0.0.1"
+    return subprocess.Popen(
+        [sys.executable, os.path.abspath(__file__), "--as_worker", "--steps", str(steps)],
+        env=environment,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        universal_newlines=True,
+        start_new_session=True,  # Ctrl-C reaches this process only, which ends the workers.
+    )
+
+
+def outcome_of(worker):
+    line = worker.stdout.readline()
+    if not line:
+        raise RuntimeError("A worker ended early; what it had to say is above.")
+    return json.loads(line)
+
+
+def run_workers(count, steps):
+    """Starts workers, waits for them and returns their outcomes; none is left, come what may."""
+    addresses = [f"127.0.0.1:{port}" for port in free_ports(count)]
+    workers = []
+    with concurrent.futures.ThreadPoolExecutor(count) as pool:
+        try:
+            for index in range(count):
+                workers.append(start_worker(addresses, index, steps))
+            outcomes = [pool.submit(outcome_of, worker) for worker in workers]
+            # If one fails, the others would wait for it without end.
+            done, _ = concurrent.futures.wait(
+                outcomes, return_when=concurrent.futures.FIRST_EXCEPTION
+            )
+            for outcome in done:
+                outcome.result()
+            return [outcome.result() for outcome in outcomes]
+        finally:
+            for worker in workers:
+                if worker.poll() is None:
+                    os.killpg(worker.pid, signal.SIGKILL)
+                worker.wait()
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--steps", type=int, default=400)
+    parser.add_argument("--as_worker", action="store_true", help=argparse.SUPPRESS)
     args = parser.parse_args()
-    addresses = [f"127.0.0.1:{port}" for port in free_ports(args.workers)]
-    # The pool keeps its processes to the end: one that left earlier would tear down the connections
-    # of those still at work. If one raises an error, the others, which wait for it, are ended.
-    with multiprocessing.get_context("spawn").Pool(args.workers) as pool:
-        worker = functools.partial(work, addresses, args.steps)
-        outcomes = list(pool.imap_unordered(worker, range(args.workers)))
+    if args.as_worker:
+        work(args.steps)
+        return
+    outcomes = run_workers(args.workers, args.steps)
     if any(outcome != outcomes[0] for outcome in outcomes):
         sys.exit(f"The workers disagree: {outcomes}")
     print(
