@@ -382,6 +382,17 @@ class WhoDividesTest(modes.EagerTestCase):
         self.assertEqual(seen, [name, "apply_gradients"])
         self.assertAllClose(arrays([variable]), [0.875])
 
+    @keras_homes.each(kind=keras_homes.BEFORE_3)
+    def test_minimize_gives_an_own_apply_gradients_what_that_keras_knows(self, home):
+        class Sub(type(self.optimizer(home)[0])):
+            def apply_gradients(self, grads_and_vars, **kwargs):
+                return self.inner_optimizer.apply_gradients(grads_and_vars, **kwargs)
+
+        opt = Sub(home.SGD(1.0), initial_scale=64.0)
+        (variable,) = variables_of(home, 1.0)
+        opt.minimize(lambda: tf.convert_to_tensor(variable) * 0.125, [variable])
+        self.assertAllClose(arrays([variable]), [0.875])
+
 
 def _product_if_larger_than_one(variable, x):
     product = variable * x

@@ -304,8 +304,12 @@ class LossScaling(_MixedIntoKeras):
         if _step.overrides(self, family, "apply_gradients", "get_unscaled_gradients"):
             self._tflsc_calls.ask("minimize")
             pairs, scaled = self._tflsc_unscaled_pairs(pairs), False
-        # One of a subclass may take no `scaled`, or not hand it on.
-        if _aggregation.takes(self.apply_gradients, "scaled"):
+        # One of a subclass may take no `scaled`, or not hand it on; before Keras 3 there is none
+        # of that name, and a subclass may hand all that it is given to the inner optimizer.
+        own = _step.overrides(self, family, "apply_gradients")
+        if not own or (
+            self._tflsc_scaled_by_default and _aggregation.takes(self.apply_gradients, "scaled")
+        ):
             options["scaled"] = scaled
         return self.apply_gradients(pairs, **options)
 
