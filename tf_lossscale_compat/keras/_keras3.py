@@ -30,7 +30,7 @@ _CALL = {
 }
 
 
-class Keras3(_shared.LossScaling):
+class Keras3(_shared.WeightDecay):
     """Mixed into Keras 3's `LossScaleOptimizer`; replaces its loss scale and its step.
 
     The loss scale's variables are Keras variables here too, in the order and under the names that
@@ -108,7 +108,6 @@ class Keras3(_shared.LossScaling):
     def iterations(self, variable: Any) -> None:
         self._track_trackable(variable, "iterations")
 
-    exclude_from_weight_decay = _shared.of_inner("exclude_from_weight_decay")
     inner_optimizer: Any = None  # An attribute of each instance, no property.
 
     def __setattr__(self, name: str, value: Any) -> None:

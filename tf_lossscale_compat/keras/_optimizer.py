@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import inspect
 import numbers
@@ -77,8 +78,8 @@ class _Wrapper(_shared.LossScaling):
         self._tflsc_check_wrapped(optimizer, enabled)
         _replicas.check_strategy()
         if not enabled:
-            if not isinstance(asked.get("loss_scale"), (type(None), str, int, float, dict)):
-                _loss_scale(asked["loss_scale"])  # Raises if it is none.
+            if "loss_scale" in asked:
+                asked = {**asked, "loss_scale": _for_config(asked["loss_scale"])}
             loss_scale: Any = _loss_scales.FixedLossScale(1)
         elif "loss_scale" in asked:
             loss_scale = _loss_scale(asked["loss_scale"])
@@ -185,8 +186,8 @@ class _Wrapper(_shared.LossScaling):
         options = {**self._tflsc_options, **self._tflsc_asked}
         if "agree" in options:
             options["agree"] = True  # No config holds a function.
-        if not isinstance(options.get("loss_scale"), (type(None), str, int, float, dict)):
-            options["loss_scale"] = _loss_scales.serialize(_loss_scale(options["loss_scale"]))
+        if isinstance(options.get("loss_scale"), _loss_scales.LossScale):
+            options["loss_scale"] = _loss_scales.serialize(options["loss_scale"])
         return options
 
     def __reduce_ex__(self, protocol: Any) -> tuple[Any, ...]:
@@ -272,6 +273,15 @@ def _loss_scale(identifier):
     loss_scale = _loss_scales.get(identifier)
     if loss_scale is None:
         raise ValueError("loss_scale cannot be None")
+    return loss_scale
+
+
+def _for_config(loss_scale):
+    """Returns the argument `loss_scale` for a config; makes no variables where it has none."""
+    if not isinstance(loss_scale, (type(None), str, int, float, dict)):
+        loss_scale = _loss_scale(loss_scale)
+        with contextlib.suppress(NotImplementedError):  # Which asking for the config raises.
+            loss_scale = _loss_scales.serialize(loss_scale)
     return loss_scale
 
 

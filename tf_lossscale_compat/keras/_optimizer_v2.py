@@ -25,8 +25,6 @@ class OptimizerV2(_shared.WrapsTFKeras):
         False,
     )
 
-    add_slot = _shared.of_inner("add_slot")
-    get_slot = _shared.of_inner("get_slot")
     learning_rate = _shared.of_inner("learning_rate")
     _aggregate_gradients = _shared.of_inner("_aggregate_gradients")
     _clip_gradients = _shared.of_inner("_clip_gradients")
@@ -168,3 +166,11 @@ class OptimizerV2(_shared.WrapsTFKeras):
         if not self._tflsc_delegates_tracking and _tf.called_by_checkpointing():
             return []
         return self._optimizer.get_slot_names()
+
+    def get_slot(self, var: Any, slot_name: str) -> Any:
+        """Returns the inner optimizer's slot variable `slot_name` for `var`."""
+        return self._optimizer.get_slot(var, slot_name)
+
+    def add_slot(self, var: Any, slot_name: str, initializer: Any = "zeros") -> Any:
+        """Adds a slot variable for `var` to the inner optimizer."""
+        return self._optimizer.add_slot(var, slot_name, initializer)

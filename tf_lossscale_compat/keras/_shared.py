@@ -301,12 +301,12 @@ class LossScaling(_MixedIntoKeras):
         if computes and _step.overrides(self, family, computes):
             return self.apply_gradients(getattr(self, computes)(*args), **options)
         pairs, scaled = self._tflsc_scaled_gradients(*args), True
-        if _step.overrides(self, family, "apply_gradients", "get_unscaled_gradients"):
+        own = _step.overrides(self, family, "apply_gradients")
+        if own or _step.overrides(self, family, "get_unscaled_gradients"):
             self._tflsc_calls.ask("minimize")
             pairs, scaled = self._tflsc_unscaled_pairs(pairs), False
         # One of a subclass may take no `scaled`, or not hand it on; before Keras 3 there is none
         # of that name, and a subclass may hand all that it is given to the inner optimizer.
-        own = _step.overrides(self, family, "apply_gradients")
         if not own or (
             self._tflsc_scaled_by_default and _aggregation.takes(self.apply_gradients, "scaled")
         ):
@@ -429,6 +429,21 @@ def _recorded(name, method):
         return method.__get__(self, type(self))(*args, **kwargs)
 
     return functools.update_wrapper(call, method) if callable(method) else call
+
+
+class WeightDecay(LossScaling):
+    """The part of families whose optimizers can leave variables out of their weight decay."""
+
+    def exclude_from_weight_decay(
+        self, var_list: list[Any] | None = None, var_names: list[str] | None = None
+    ) -> None:
+        """Has the inner optimizer leave variables out of its weight decay.
+
+        Args:
+          var_list: list of variables, or None.
+          var_names: list of str, of which any is in the names of those variables, or None.
+        """
+        self._optimizer.exclude_from_weight_decay(var_list, var_names)
 
 
 class CallableList(list):

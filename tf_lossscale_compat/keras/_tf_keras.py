@@ -12,20 +12,15 @@ from tf_lossscale_compat.keras import _shared
 tf = _tf.tf
 
 
-class TFKeras(_shared.WrapsTFKeras):
+class TFKeras(_shared.WeightDecay, _shared.WrapsTFKeras):
     """Mixed into that Keras' `LossScaleOptimizer` for such optimizers."""
 
     _tflsc_is_legacy = False
     _tflsc_computes = "compute_gradients"
     _tflsc_aggregates_by = ("aggregate_gradients",), "skip_gradients_aggregation", True
 
-    # Not in older versions of Keras' own, which would keep moving averages of its own.
-    build = _shared.of_inner("build")
-    finalize_variable_values = _shared.of_inner("finalize_variable_values")
-
     ema_momentum = _shared.of_inner("ema_momentum")
     ema_overwrite_frequency = _shared.of_inner("ema_overwrite_frequency")
-    exclude_from_weight_decay = _shared.of_inner("exclude_from_weight_decay")
     jit_compile = _shared.of_inner("jit_compile")
     use_ema = _shared.of_inner("use_ema")
     weight_decay = _shared.of_inner("weight_decay")
@@ -35,6 +30,17 @@ class TFKeras(_shared.WrapsTFKeras):
         self.name = type(self).__name__ if name is None else name
         self._tflsc_delegate_tracking()
         return name
+
+    # Keras' own has the next two in newer versions only; before, it would keep moving averages of
+    # its own.
+
+    def build(self, var_list: Iterable[Any]) -> None:
+        """Makes the inner optimizer's variables for these, once."""
+        self._optimizer.build(var_list)
+
+    def finalize_variable_values(self, var_list: Iterable[Any]) -> None:
+        """Has the inner optimizer put its moving averages, if it keeps any, into the variables."""
+        self._optimizer.finalize_variable_values(var_list)
 
     @_tf.converts_functions_given
     def compute_gradients(
