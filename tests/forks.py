@@ -17,7 +17,9 @@ from unittest import mock
 
 from tests import processes
 
-_SERVER = multiprocessing.get_context("forkserver")
+# Not on Windows, where programs start as processes of their own.
+FORKS = "forkserver" in multiprocessing.get_all_start_methods()
+_SERVER = multiprocessing.get_context("forkserver" if FORKS else "spawn")
 _SERVER.set_forkserver_preload(["tensorflow"])
 
 
@@ -81,9 +83,11 @@ class _Fork(_SERVER.Process):
 
 
 class Child(processes.Child):
-    """A `processes.Child` that begins with TensorFlow imported."""
+    """A `processes.Child` that begins with TensorFlow imported, where there are forks."""
 
     def _start(self, arguments, environment):
+        if not FORKS:
+            return super()._start(arguments, environment)
         with tempfile.TemporaryDirectory() as folder:
             paths = [os.path.join(folder, name) for name in ("in", "out", "err")]
             for path in paths[:2]:
@@ -106,6 +110,8 @@ def run(arguments, environment, folder, seconds):
     Returns:
       (exit status, standard output, standard error), the latter two as text.
     """
+    if not FORKS:
+        return alone(arguments, environment, folder, seconds)
     with tempfile.TemporaryDirectory() as place:
         out, err = pathlib.Path(place, "out"), pathlib.Path(place, "err")
         process = _Fork(arguments, environment, str(folder), [os.devnull, out, err])
