@@ -168,7 +168,7 @@ class ContextsTest(parameterized.TestCase, tf.test.TestCase):
         ]
 
         def values():
-            return [call() for call in calls]
+            return [tf.identity(call()) for call in calls]
 
         crossing, entered = self.execution.call(lambda: [values(), self.each(values)])
         for copies in crossing:

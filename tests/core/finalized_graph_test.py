@@ -28,7 +28,7 @@ class FinalizedGraphTest(parameterized.TestCase, tf.test.TestCase):
         with modes.entered(name) as mode:
             manager = MANAGERS[kind]()
             graph, first = tf1.get_default_graph(), manager.get_loss_scale()
-            self.assertEqual((first.dtype, first.shape.rank), (tf.float32, 0))
+            self.assertEqual((first.dtype.base_dtype, first.shape.rank), (tf.float32, 0))
             update = manager.update_loss_scale(tf.constant(False))
             mode.run(update)  # After which all variables are initialized.
             graph.finalize()
@@ -52,7 +52,7 @@ class FinalizedGraphTest(parameterized.TestCase, tf.test.TestCase):
             own = []
 
             def step():
-                own.append(manager.get_loss_scale())  # Of this replica's copy, in each.
+                own.append(tf.identity(manager.get_loss_scale()))  # Of this replica's copy.
                 with tf.control_dependencies([tf.no_op()]):
                     return opt.apply_gradients([(tf.constant([float("nan")]), weight)])
 

@@ -48,6 +48,7 @@ PASSED_ON = {
 # Of the standard library: named tuples, the stack (in one place).
 OF_PYTHON = {"_asdict", "_getframe", "_replace"}
 WITH_FALLBACK = {
+    "_value",  # Of a Keras variable, assigned: where it goes by another name nothing reads it.
     "_datatype_enum",
     "_is_wrapped_by_loss_scale_optimizer",
     "_shape_tuple",

@@ -1,7 +1,5 @@
 """Both update rules against independent NumPy float32 models, bit for bit."""
 
-import warnings
-
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -11,7 +9,7 @@ import tf_lossscale_compat as package
 from tests import conftest, stepping
 from tests.numpy_model import F32, TINY, DynamicModel, ExponentialModel
 from tf_lossscale_compat._scalers import _update_rule
-from tf_lossscale_compat._scalers._update_rule import State, max_scale_before_overflow
+from tf_lossscale_compat._scalers._update_rule import State
 
 pytestmark = pytest.mark.usefixtures("kept_kernels")
 
@@ -42,17 +40,8 @@ flags = st.lists(
 ).map(lambda runs: [flag for run in runs for flag in run])
 
 
-def largest_of(ratio):
-    """`max_scale_before_overflow`, in eager mode too."""
-    return _update_rule._largest(float(ratio))
-
-
 def _bits(scale):
     return int(np.asarray(scale, np.float32).view(np.uint32))
-
-
-def _tensors(values, dtypes):
-    return [tf.constant(value, dtype) for value, dtype in zip(values, dtypes)]
 
 
 _EXPONENTIAL_TYPES = (np.float32, np.int32, np.int32)
@@ -67,24 +56,42 @@ _EXPONENTIAL_SPECS = _specs(*_EXPONENTIAL_TYPES, np.bool_)
 _DYNAMIC_SPECS = _specs(*_DYNAMIC_TYPES, np.bool_)
 
 
-def _exponential(scale, good, bad, finite, up_every, down_every, up, down, largest=None):
-    if largest is None:
-        largest = max_scale_before_overflow(up)
-    new = _update_rule.exponential(
-        State(scale, good, bad), finite, up_every, down_every, up, down, largest
-    )
-    assert new.delay is None
-    return tuple(new)[:3]
+class _Rule:
+    """A rule as a function of state, which passes through variables that are made once."""
+
+    def __init__(self, dtypes):
+        self._state = [tf1.Variable(np.zeros([], t), use_resource=True) for t in dtypes]
+
+    def __call__(self, *arguments):
+        count = len(self._state)
+        assigned = [
+            variable.assign(value, read_value=False)
+            for variable, value in zip(self._state, arguments)
+        ]
+        with tf.control_dependencies([each for each in assigned if each is not None]):
+            update = self._update(*self._state, *arguments[count:])
+        # In eager mode there is nothing to wait for.
+        update = None if tf.executing_eagerly() else update
+        return stepping.then(update, lambda: [tf.identity(each) for each in self._state])
 
 
-def _dynamic(scale, good, finite, period, multiplier, low, high=None, largest=None):
-    if largest is None:
-        largest = max_scale_before_overflow(multiplier)
-    new = _update_rule.dynamic(
-        State(scale, good, None), finite, period, multiplier, largest, low, high
-    )
-    assert new.bad_steps is None and new.delay is None
-    return new.scale, new.good_steps
+class _Exponential(_Rule):
+    def __init__(self):
+        super().__init__(_EXPONENTIAL_TYPES)
+
+    def _update(self, scale, good, bad, *arguments):
+        def reset():
+            return [each.assign(0, read_value=False) for each in (good, bad)]
+
+        return _update_rule.exponential(State(scale, good, bad), *arguments, reset)
+
+
+class _Dynamic(_Rule):
+    def __init__(self):
+        super().__init__(_DYNAMIC_TYPES)
+
+    def _update(self, scale, good, *arguments):
+        return _update_rule.dynamic(State(scale, good), *arguments)
 
 
 class UpdateRuleTest(parameterized.TestCase, tf.test.TestCase):
@@ -102,15 +109,14 @@ class UpdateRuleTest(parameterized.TestCase, tf.test.TestCase):
     @parameterized.parameters(*stepping.STATELESS)
     def test_exponential_equals_the_model_bit_for_bit(self, mode):
         with stepping.entered(mode) as mode:
-            specs = _EXPONENTIAL_SPECS + _specs(np.int32, np.int32, *[np.float32] * 3)
-            caller = mode.compile(_exponential, *specs)
+            specs = _EXPONENTIAL_SPECS + _specs(np.int32, np.int32, *[np.float32] * 2)
+            caller = mode.compile(_Exponential(), *specs)
 
             @hypothesis.settings(max_examples=60)
             @hypothesis.given(scales, periods, periods, ratios, ratios, flags)
             def check(scale, incr_every, decr_every, incr_ratio, decr_ratio, finite_flags):
                 parameters = (incr_every, decr_every, incr_ratio, decr_ratio)
                 model = ExponentialModel(scale, *parameters)
-                parameters += (largest_of(incr_ratio),)
                 self._follow(caller, model, parameters, finite_flags)
 
             check()
@@ -118,14 +124,10 @@ class UpdateRuleTest(parameterized.TestCase, tf.test.TestCase):
     @parameterized.parameters(*stepping.STATELESS)
     def test_dynamic_equals_the_model_bit_for_bit(self, mode):
         with stepping.entered(mode) as mode:
-            specs = _DYNAMIC_SPECS + _specs(np.int64, *[np.float32] * 3)
+            specs = _DYNAMIC_SPECS + _specs(np.int64, *[np.float32] * 2)
 
-            def without_ceiling(*arguments):
-                *others, largest = arguments
-                return _dynamic(*others, largest=largest)
-
-            unbounded = mode.compile(without_ceiling, *specs)
-            bounded = mode.compile(_dynamic, *(specs + _specs(np.float32)))
+            unbounded = mode.compile(_Dynamic(), *specs)
+            bounded = mode.compile(_Dynamic(), *(specs + _specs(np.float32)))
 
             @hypothesis.settings(max_examples=60)
             @hypothesis.given(scales, periods, ratios, _floats(1e-30, 1), st.booleans(), flags)
@@ -134,7 +136,6 @@ class UpdateRuleTest(parameterized.TestCase, tf.test.TestCase):
                 if has_high:
                     parameters += (min(scale * 3.7, F32_MAX),)
                 model = DynamicModel(scale, *parameters)
-                parameters += (largest_of(multiplier),)
                 caller = bounded if has_high else unbounded
                 self._follow(caller, model, parameters, finite_flags)
 
@@ -181,19 +182,6 @@ class UpdateRuleTest(parameterized.TestCase, tf.test.TestCase):
 
         check()
 
-    @hypothesis.settings(max_examples=300)
-    @hypothesis.given(st.one_of(ratios, _floats(float(TINY), F32_MAX)))
-    def test_the_largest_to_grow_is_the_last_whose_product_is_finite(self, ratio):
-        with warnings.catch_warnings(), tf.Graph().as_default():
-            warnings.simplefilter("error")
-            _update_rule._largest.cache_clear()
-            largest, ratio = F32(max_scale_before_overflow(ratio)), F32(ratio)
-        with np.errstate(over="ignore"):
-            self.assertTrue(np.isfinite(largest * ratio), (largest, ratio))
-            if largest < F32_MAX:
-                beyond = np.nextafter(largest, F32(np.inf))
-                self.assertFalse(np.isfinite(beyond * ratio), (largest, ratio))
-
     @parameterized.parameters("graph_v1", "graph_v2", "eager", "function")
     def test_subclasses_assign_ratios_as_they_like(self, name):
         """Arrays, and values that are not ratios, which leave the scale as it is."""
@@ -216,40 +204,20 @@ class UpdateRuleTest(parameterized.TestCase, tf.test.TestCase):
                 for scale in (manager._loss_scale, dynamic.current_loss_scale):
                     self.assertEqual(mode.value(tf.identity(scale)), expected)
 
-    def test_it_is_none_of_what_is_no_such_number(self):
-        with tf.Graph().as_default():
-            odd = (np.inf, np.nan, -2.0, 0, 1e39, 1e-60, np.array(3.0), tf.constant(3.0), "3")
-            self.assertEqual([max_scale_before_overflow(ratio) for ratio in odd], [None] * len(odd))
-            self.assertEqual(max_scale_before_overflow(2), 2.0**127 * (1 - 2.0**-24))
-        if tf.executing_eagerly():
-            self.assertIsNone(max_scale_before_overflow(2.0))
-
     @parameterized.parameters(*stepping.STATELESS)
     def test_counters_reach_the_largest_period(self, mode):
         with stepping.entered(mode) as mode:
             last, period = INT32_MAX - 1, INT32_MAX
+            rule = _Exponential()
             exponential = mode.compile(
-                lambda s, g, b, f: _exponential(s, g, b, f, period, period, 2, 0.5),
-                *_EXPONENTIAL_SPECS,
+                lambda *state: rule(*state, period, period, 2, 0.5), *_EXPONENTIAL_SPECS
             )
             self.assertEqual(tuple(exponential(8, last - 1, 3, True)), (8, last, 3))
             self.assertEqual(tuple(exponential(8, last, 3, True)), (16, 0, 0))
             self.assertEqual(tuple(exponential(8, 3, last - 1, False)), (8, 0, last))
             self.assertEqual(tuple(exponential(8, 3, last, False)), (4, 0, 0))
             period = 2**63 - 1
-            dynamic = mode.compile(
-                lambda s, g, f: _dynamic(s, g, f, period, 2.0, 1.0), *_DYNAMIC_SPECS
-            )
+            rule = _Dynamic()
+            dynamic = mode.compile(lambda *state: rule(*state, period, 2.0, 1.0), *_DYNAMIC_SPECS)
             self.assertEqual(tuple(dynamic(8, period - 2, True)), (8, period - 1))
             self.assertEqual(tuple(dynamic(8, period - 1, True)), (16, 0))
-
-    def test_selects_instead_of_branching(self):
-        """No conditional, no variable: the same ops serve XLA and any replica."""
-        with tf.Graph().as_default() as graph:
-            finite = tf1.placeholder(tf.bool, [])
-            _exponential(*_tensors([8, 0, 0], _EXPONENTIAL_TYPES), finite, 2, 2, 2, 0.8)
-            _dynamic(*_tensors([8, 0], _DYNAMIC_TYPES), finite, 2, 2.0, 1.0, 64.0)
-            kinds = {op.type for op in graph.get_operations()}
-            self.assertIn("Select", {kind.replace("V2", "") for kind in kinds})
-            self.assertFalse(kinds & {"If", "StatelessIf", "Switch", "Merge", "Case", "While"})
-            self.assertEmpty([op for op in graph.get_operations() if op.op_def.is_stateful])

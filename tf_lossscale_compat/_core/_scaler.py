@@ -21,6 +21,9 @@ if TYPE_CHECKING:
 
 tf = _tf.tf
 
+# One over a larger loss scale is subnormal, and processors may flush it to zero.
+LARGEST_WITH_RECIPROCAL = 2.0**126
+
 
 def updates_from_flag(method: _types.Function) -> _types.Function:
     """Marks an `update` or `update_loss_scale` that needs only the finite flag of a step."""
@@ -80,6 +83,7 @@ class Scaler:
 
     Attributes:
       subject: `LossScale` or `LossScaleManager`.
+      read: function that returns the scale as `subject` does, a tensor or variable.
       updates_from_flag: bool, its update is this package's own.
       needs_gradients: bool, its update is a user's and is given gradients in place of a flag.
       skip_nonfinite: bool, a step that is not finite is skipped whatever `subject` says.
@@ -91,14 +95,14 @@ class Scaler:
         method = subject.update_loss_scale if manager else subject.update
         own = _is_marked(method)
         self.subject, self.skip_nonfinite, self.updates_from_flag = subject, skip_nonfinite, own
-        self._read = subject.get_loss_scale if manager else subject
+        self.read = subject.get_loss_scale if manager else subject
         self._update = subject._tflsc_update_from_flag if own else method
         self.needs_gradients = not (own or manager)
         self.applies_all = own and not (manager or skip_nonfinite or subject._tflsc_skips_nonfinite)
 
     def scale(self):
         """Returns what losses are multiplied with and gradients divided by, a float32 scalar."""
-        return tf.cast(tf.convert_to_tensor(self._read()), tf.float32)
+        return _as_scale(self.read())
 
     def update(self, finite):
         """Updates the loss scale after a step.
@@ -129,7 +133,7 @@ class Scaler:
             return
         subject = unwrap(self.subject)
         value = getattr(subject, "_loss_scale_value", getattr(subject, "_loss_scale", None))
-        if isinstance(value, float) and value > 2.0**126:
+        if isinstance(value, float) and value > LARGEST_WITH_RECIPROCAL:
             raise ValueError(
                 f"A fixed loss scale must be at most 2**126, got {value!r}: processors take one "
                 "over it for zero, and gradients would become zero."
@@ -142,8 +146,30 @@ class Scaler:
 
 def scale(subject):
     """Returns the scale of a loss scale or manager, a float32 scalar tensor."""
-    value = subject.get_loss_scale() if is_manager(subject) else subject()
+    return _as_scale(subject.get_loss_scale() if is_manager(subject) else subject())
+
+
+def as_tensor(value):
+    """Returns a scale as a float32 scalar tensor; of a reference variable, one that follows it."""
     return tf.cast(tf.convert_to_tensor(value), tf.float32)
+
+
+def _as_scale(value):
+    scale = as_tensor(value)
+    return _state.copied(scale) if _state.is_reference(value) else scale
+
+
+def _read_mark(subject):
+    """Returns the arguments of the mark `reads`, where it is this package's method that reads."""
+    method = subject.get_loss_scale if is_manager(subject) else type(subject).__call__
+    function = getattr(method, "__func__", method)
+    marked, *arguments = getattr(function, "reads", (None,))
+    return arguments if marked is function else None
+
+
+def is_users(subject):
+    """Returns whether a user's method reads the scale."""
+    return _read_mark(unwrap(subject)) is None
 
 
 def scale_at_this_point(subject):
@@ -151,13 +177,10 @@ def scale_at_this_point(subject):
     if not _tf.in_session_graph():
         return scale(subject)
     subject = unwrap(subject)
-    # A user's method may return a tensor that was read at an earlier point.
-    method = subject.get_loss_scale if is_manager(subject) else type(subject).__call__
-    function = getattr(method, "__func__", method)
-    marked, name = getattr(function, "reads", (None, None))
-    if marked is not function:
+    mark = _read_mark(subject)
+    if mark is None:
         return tf.constant(float("nan"))
-    value: Any = None if name is None else getattr(subject, name)
+    value: Any = None if mark == [None] else getattr(subject, *mark)
     if not _state.is_reference(value):
         return scale(subject)
     return tf.cast(value.read_value(), tf.float32)

@@ -5,9 +5,8 @@ every copy of them is updated alike.
 """
 
 import contextlib
-from typing import Any
 
-from tf_lossscale_compat._core import _compiled, _replicas, _tf
+from tf_lossscale_compat._core import _replicas, _tf
 
 tf = _tf.tf
 tf1 = _tf.tf1
@@ -78,58 +77,54 @@ def read(variable):
     return copied(value) if is_reference(variable) else value
 
 
-def _value(variable):
+def value(variable):
     """Returns the value of `variable` at this point of the graph."""
     if tf.distribute.has_strategy():
         return tf.identity(variable)
     # A reference converts to what was read at an earlier point.
-    return tf.convert_to_tensor(variable) if hasattr(variable, "handle") else variable.read_value()
+    return variable.read_value() if is_reference(variable) else tf.convert_to_tensor(variable)
 
 
-@_compiled.in_eager_mode
-def _assign_at_once(tensors, rule, dtypes, constants):
-    """Assigns as `assign` does, given handles of variables and after them the rule's arguments."""
-    handles, arguments = tensors[: len(dtypes)], tensors[len(dtypes) :]
-    values = [
-        tf.raw_ops.ReadVariableOp(resource=handle, dtype=dtype)
-        for handle, dtype in zip(handles, dtypes)
-    ]
-    for handle, value in zip(handles, rule(values + arguments, *constants)):
-        tf.raw_ops.AssignVariableOp(resource=handle, value=value)
+def assign(variable, value):
+    """Assigns `value` to `variable`, to each copy of it; returns what does so in a graph."""
+    return _replicas.local_results(variable.assign(value, read_value=False))
 
 
-def assign(variables, rule, arguments, *constants):
-    """Assigns what `rule` makes of the variables' values, on every copy of them.
-
-    All values are read before any is assigned: a reference variable of TensorFlow 1 would otherwise
-    be read after its neighbour was updated. They are read once the arguments are known, as in the
-    originals: of two steps in one run of a graph, the second goes on from the first.
-
-    Args:
-      variables: list of variables.
-      rule: one of `_update_rule`'s functions of tensors.
-      arguments: list of the tensors that it takes after the variables' values; the same on all
-        replicas.
-      *constants: what it takes after the tensors.
+def add(variable, number):
+    """Adds to `variable`, to each copy of it, in one operation: steps that run at once all count.
 
     Returns:
-      list of operations that assign; empty in eager mode, where it has happened.
+      What does so in a graph.
+    """
+    return _replicas.local_results(variable.assign_add(number, read_value=False))
+
+
+def branch(condition, if_true, if_false):
+    """Runs one of two functions that assign, by a scalar bool tensor.
+
+    Returns:
+      What does so in a graph.
+    """
+    if tf.executing_eagerly():
+        return if_true() if condition else if_false()
+    return tf1.cond(condition, lambda: _grouped(if_true()), lambda: _grouped(if_false()))
+
+
+def _grouped(assigned):
+    """Returns one operation or tensor for what assigns in a graph."""
+    if isinstance(assigned, (tf.Operation, tf.Tensor)):
+        return assigned
+    return tf.group(*[each for each in tf.nest.flatten(assigned) if each is not None])
+
+
+def update(variables, change):
+    """Runs `change`, a function that assigns to some of `variables`, for all copies of them.
+
+    Returns:
+      An operation or a tensor; None in eager mode.
     """
     with scope_of(variables):
-        if tf.executing_eagerly() and not tf.distribute.has_strategy():
-            handles = [variable.handle for variable in variables]
-            dtypes = [variable.dtype for variable in variables]
-            _assign_at_once(handles + arguments, rule, tuple(dtypes), constants)
-            return []
         if _replicas.in_replica_context():
             _check_copies(variables)
-        with tf.control_dependencies(arguments):
-            read = [_value(variable) for variable in variables]
-        values = rule(read + arguments, *constants)
-        assigned: Any = []
-        with tf.control_dependencies(values):
-            for variable, value in zip(variables, values):
-                assigned.append(variable.assign(value, read_value=False))
-        if tf.executing_eagerly():
-            return []
-        return tf.nest.flatten([_replicas.local_results(copies) for copies in assigned])
+        changed = change()
+        return None if tf.executing_eagerly() else _grouped(changed)

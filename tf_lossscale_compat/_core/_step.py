@@ -15,7 +15,14 @@ import inspect
 import types
 from typing import Any, NamedTuple, Optional
 
-from tf_lossscale_compat._core import _agreement, _gradients, _observers, _replicas, _tf
+from tf_lossscale_compat._core import (
+    _agreement,
+    _gradients,
+    _observers,
+    _replicas,
+    _scaler,
+    _tf,
+)
 
 tf = _tf.tf
 
@@ -45,12 +52,15 @@ class OptimizerAdapter:
       agree: function of a scalar bool tensor that returns its AND over processes that no strategy
         knows of, or None; called once, before anything is applied or updated.
       counts_skipped: bool, `count_skipped` is called for a step that is skipped.
+      needs_reciprocal: bool, a step is skipped while one over the loss scale is zero, as gradients
+        were multiplied with it.
     """
 
     wrapped: Any = None
     observed: Any = None
     agree: Any = None
     counts_skipped = False
+    needs_reciprocal = False
 
     def apply(self, grads, variables):
         """Has the wrapped optimizer apply unscaled gradients; called in a replica context.
@@ -133,7 +143,7 @@ def take(
         variables, so that records can name those that are not finite; or None.
 
     Returns:
-      An operation; None in eager mode.
+      An operation, None in eager mode; what the optimizer returns where no step can be skipped.
 
     Raises:
       ValueError: called in a cross-replica context, or under a strategy that is not supported.
@@ -169,7 +179,7 @@ def _apply_all(optimizer, grads, variables):
     in_replica = not _replicas.in_cross_replica_context()
     apply = optimizer.apply if in_replica else optimizer.apply_everywhere
     applied = apply(grads, variables)
-    return applied if isinstance(applied, tf.Operation) else _tf.as_operation(applied)
+    return None if tf.executing_eagerly() else applied
 
 
 class _Step:
@@ -250,6 +260,10 @@ class _Step:
 
     def _finite_everywhere(self, grads):
         finite = _replicas.all_finite(grads) if self._finite is None else self._finite
+        own = self._scaler.updates_from_flag and not self._scaler.never_changes()
+        if own and self._optimizer.needs_reciprocal:
+            scale = _scaler.as_tensor(self._scaler.read())
+            finite = tf.logical_and(finite, scale <= _scaler.LARGEST_WITH_RECIPROCAL)
         # With a scaler that applies all only records ask for the flag, maybe not on every process.
         if self._optimizer.agree is None or self._scaler.applies_all:
             return finite

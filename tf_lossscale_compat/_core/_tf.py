@@ -35,6 +35,11 @@ except ImportError:
     _function = None
 
 try:
+    from tensorflow.python.framework.ops import _default_graph_stack as _graph_stack
+except ImportError:
+    _graph_stack = None
+
+try:
     from tensorflow.python.autograph.core import ag_ctx as _ag_ctx
     from tensorflow.python.autograph.impl import api as _autograph
 except ImportError:
@@ -128,10 +133,20 @@ def in_session_graph():
     return not tf.executing_eagerly() and not tf1.get_default_graph().building_function
 
 
+def is_entered(graph):
+    """Returns whether operations made here go into `graph`, or would if no other is entered.
+
+    Nothing public says that none is: outside of all `as_default()` there is still a default graph.
+    """
+    if tf.executing_eagerly():
+        return False
+    return tf1.get_default_graph() is graph or not getattr(_graph_stack, "stack", [None])
+
+
 def once_per_graph(owner, make):
     """Returns `make()`, a tensor; in a plain graph the one that was made there first.
 
-    So that it can be asked for in a graph that is finalized. Within control dependencies, loops and
+    So that it can be read in a graph that is finalized. Within control dependencies, loops and
     conditionals it is made anew, as its value may depend on where it is read; and within replicas,
     which read their own copies. The first call makes one for outside of all these in any case.
     """
@@ -325,8 +340,11 @@ def cond(pred, true_fn, false_fn):
 
     A variable that `true_fn` makes, such as Adam's `beta1_power`, was called `cond/beta1_power`
     with the control flow of TensorFlow 1, and checkpoints hold that name. In a branch that is a
-    graph of its own (control flow v2) it would lose the prefix, so the prefix is put back.
+    graph of its own (control flow v2) it would lose the prefix, so the prefix is put back. Not on
+    1.15: there checkpoints of the original lack it, too.
     """
+    if not at_least(2, 0):
+        return tf1.cond(pred, true_fn, false_fn)
     with tf1.name_scope("cond") as scope:
         absolute_scope = _enclosing_name_scope() + scope
 
@@ -335,15 +353,6 @@ def cond(pred, true_fn, false_fn):
                 return true_fn()
 
         return tf1.cond(pred, named_true_fn, false_fn, name=scope)
-
-
-def former_cond():
-    """Uses up the name scope of a conditional that the originals built and this package does not.
-
-    Later conditionals of the graph are numbered `cond_1`, `cond_2`, …, and with them variables in
-    checkpoints, so each one that is saved must still be counted.
-    """
-    return contextlib.nullcontext() if tf.executing_eagerly() else tf1.name_scope("cond")
 
 
 def set_graph_rewrite(enabled):

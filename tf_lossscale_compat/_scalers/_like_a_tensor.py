@@ -12,10 +12,15 @@ else:
     tf = _tf.tf
 
 
-class LikeATensor:
-    """Multiplication, division, order and conversions are those of the current loss scale.
+# With the package's prefix, as users' loss scales get this attribute, too.
+_BY_VALUE = "_tflsc_compares_by_value"
 
-    Equality is not: two loss scales are the same if they are one object.
+
+class LikeATensor:
+    """Arithmetic, order and conversions are those of the current loss scale.
+
+    Equality is not: a loss scale equals itself alone. One that `compares_by_value` was called of is
+    compared with numbers and tensors by its value, too.
 
     There is no `__array__`: with it, eager TensorFlow would convert to whatever dtype stands on the
     other side of an operator, where a float32 tensor, and any graph, raises an error.
@@ -32,11 +37,57 @@ class LikeATensor:
         return int(float(self))
 
     def _as_graph_element(self) -> tf.Tensor:
-        """Lets `Session.run` take it."""
-        return _scaler.scale(self)
+        """Returns what `Session.run` fetches: the same tensor in each run, as the graph grows else.
+
+        A resource variable has made it with itself.
+        """
+        variable = getattr(self, "_current_loss_scale", None)
+        if hasattr(variable, "_as_graph_element"):
+            return variable._as_graph_element()
+        return _tf.once_per_graph(self, lambda: _scaler.scale(self))
+
+    @property
+    def dtype(self) -> tf.DType:
+        """The dtype of the current loss scale, float32."""
+        return tf.float32
+
+    @property
+    def shape(self) -> tf.TensorShape:
+        """The shape of the current loss scale, that of a scalar."""
+        return tf.TensorShape([])
+
+    def __eq__(self, other: Any) -> Any:
+        if self is other or isinstance(other, LikeATensor):
+            return self is other
+        return _scaler.scale(self) == other if _compares_by_value(self) else NotImplemented
+
+    def __ne__(self, other: Any) -> Any:
+        if self is other or isinstance(other, LikeATensor):
+            return self is not other
+        return _scaler.scale(self) != other if _compares_by_value(self) else NotImplemented
+
+    __hash__ = object.__hash__
 
     def __format__(self, spec: str) -> str:
         return format(float(self), spec) if spec else str(self)
+
+    def __neg__(self) -> tf.Tensor:
+        return -_scaler.scale(self)
+
+    def __abs__(self) -> tf.Tensor:
+        return abs(_scaler.scale(self))
+
+    def __add__(self, other: Any) -> tf.Tensor:
+        return _scaler.scale(self) + other
+
+    def __radd__(self, other: Any) -> tf.Tensor:
+        return other + _scaler.scale(self)
+
+    def __sub__(self, other: Any) -> tf.Tensor:
+        return _scaler.scale(self) - other
+
+    def __rsub__(self, other: Any) -> tf.Tensor:
+        return other - _scaler.scale(self)
 
     def __mul__(self, other: Any) -> tf.Tensor:
         return _scaler.scale(self) * other
@@ -50,6 +101,24 @@ class LikeATensor:
     def __rtruediv__(self, other: Any) -> tf.Tensor:
         return other / _scaler.scale(self)
 
+    def __floordiv__(self, other: Any) -> tf.Tensor:
+        return _scaler.scale(self) // other
+
+    def __rfloordiv__(self, other: Any) -> tf.Tensor:
+        return other // _scaler.scale(self)
+
+    def __mod__(self, other: Any) -> tf.Tensor:
+        return _scaler.scale(self) % other
+
+    def __rmod__(self, other: Any) -> tf.Tensor:
+        return other % _scaler.scale(self)
+
+    def __pow__(self, other: Any) -> tf.Tensor:
+        return _scaler.scale(self) ** other
+
+    def __rpow__(self, other: Any) -> tf.Tensor:
+        return other ** _scaler.scale(self)
+
     def __lt__(self, other: Any) -> tf.Tensor:
         return _scaler.scale(self) < other
 
@@ -61,6 +130,15 @@ class LikeATensor:
 
     def __ge__(self, other: Any) -> tf.Tensor:
         return _scaler.scale(self) >= other
+
+
+def compares_by_value(loss_scale: LikeATensor) -> None:
+    """Has a loss scale compare with numbers and tensors by its value from now on."""
+    loss_scale.__dict__[_BY_VALUE] = True
+
+
+def _compares_by_value(loss_scale):
+    return _BY_VALUE in vars(loss_scale)
 
 
 def _convert(value, dtype=None, name=None, as_ref=False):

@@ -324,7 +324,7 @@ class DynamicLossScale(LossScale):
     @_tf.do_not_convert
     def __call__(self) -> tf.Tensor:
         """Returns the current loss scale, a scalar float32 tensor."""
-        return tf.identity(self._current_loss_scale)
+        return tf.convert_to_tensor(self._current_loss_scale)
 
     @_scaler.updates_from_flag
     @_tf.do_not_convert
@@ -346,23 +346,22 @@ class DynamicLossScale(LossScale):
         return _updates_by_flag(self, grads)
 
     def _tflsc_update_from_flag(self, finite: Any) -> Any:
-        delay = [] if self.shrink_delay is None else [self.shrink_delay]
-        with _tf.former_cond():
-            update = _state.assign(
-                [self._current_loss_scale, self._num_good_steps] + delay,
-                _update_rule.dynamic_step,
-                [finite, tf.constant(self._multiplier, tf.float32)],
+        state = _update_rule.State(
+            self._current_loss_scale, self._num_good_steps, None, self.shrink_delay
+        )
+        # In a graph a tensor, as r2.0's: code in the wild puts tf.identity around it.
+        return _state.update(
+            [variable for variable in state if variable is not None],
+            lambda: _update_rule.dynamic(
+                state,
+                finite,
                 self._increment_period,
-                _update_rule.max_scale_before_overflow(self._multiplier),
+                self._multiplier,
                 self.min_loss_scale,
                 self.max_loss_scale,
                 self.hysteresis,
-            )
-            if tf.executing_eagerly():
-                return None
-            # r2.0 returned a tensor: code in the wild puts tf.identity around it.
-            with tf.control_dependencies(update):
-                return tf.identity(finite)
+            ),
+        )
 
     def __repr__(self) -> str:
         config = self.get_config()
@@ -395,7 +394,7 @@ class ManagerLossScale(LossScale):
             self._track_trackable(manager, "manager")
 
     def __call__(self) -> tf.Tensor:
-        return self.manager.get_loss_scale()
+        return tf.convert_to_tensor(self.manager.get_loss_scale())
 
     @_scaler.updates_from_flag
     @_tf.do_not_convert

@@ -5,7 +5,7 @@ from __future__ import annotations
 import abc
 from typing import TYPE_CHECKING, Any
 
-from tf_lossscale_compat._core import _arguments, _observers, _scaler, _state, _step, _tf
+from tf_lossscale_compat._core import _arguments, _observers, _scaler, _state, _tf
 from tf_lossscale_compat._scalers import _update_rule
 
 if TYPE_CHECKING:
@@ -14,8 +14,6 @@ if TYPE_CHECKING:
     from tf_lossscale_compat._core import _types
 else:
     tf = _tf.tf
-
-tf1 = _tf.tf1
 
 
 class LossScaleManager(_tf.Trackable, metaclass=abc.ABCMeta):
@@ -41,7 +39,7 @@ class LossScaleManager(_tf.Trackable, metaclass=abc.ABCMeta):
 
     @abc.abstractmethod
     def get_loss_scale(self) -> tf.Tensor:
-        """Returns the loss scale, a scalar float32 tensor of the graph or context of the call."""
+        """Returns the loss scale, a scalar float32 tensor or variable."""
 
     @abc.abstractmethod
     def update_loss_scale(self, finite_grads: bool | tf.Tensor) -> Any:
@@ -60,6 +58,13 @@ class LossScaleManager(_tf.Trackable, metaclass=abc.ABCMeta):
         return []
 
 
+class _Constant(_observers.NotCopied):
+    """A number, and the tensor of it that a constructor made in the graph of then."""
+
+    def __init__(self, value: float, tensor: tf.Tensor) -> None:
+        self.value, self.tensor = value, tensor
+
+
 class FixedLossScaleManager(LossScaleManager):
     """A loss scale that never changes.
 
@@ -70,9 +75,10 @@ class FixedLossScaleManager(LossScaleManager):
     """
 
     _tflsc_checkpoint_names = {}
+    _tflsc_constant: _Constant | None = None
 
     def __init__(self, loss_scale: _types.Real | _types.ScalarTensor) -> None:
-        """Makes the manager; no tensor is made until `get_loss_scale` is called.
+        """Makes the manager and, in a graph, its constant: one operation, as r1.15 did.
 
         Args:
           loss_scale: real number, at least 1; in eager mode a tensor or variable will do.
@@ -81,11 +87,24 @@ class FixedLossScaleManager(LossScaleManager):
           TypeError: `loss_scale` is no real number.
           ValueError: `loss_scale` is below 1, NaN, or not finite in float32.
         """
-        self._loss_scale = _arguments.fixed_scale("loss_scale", loss_scale, error=TypeError)
+        value = _arguments.fixed_scale("loss_scale", loss_scale, error=TypeError)
+        self._loss_scale = value
+        if not tf.executing_eagerly():
+            self._tflsc_constant = _Constant(value, tf.constant(value, tf.float32))
 
     @_scaler.reads()
     def get_loss_scale(self) -> tf.Tensor:
-        """Returns the loss scale, a scalar float32 tensor, in any graph, function or eager."""
+        """Returns the loss scale, a scalar float32 tensor, in any graph, function or eager.
+
+        Where no other graph is entered, it is the constant that the constructor made in its graph.
+        """
+        made = self._tflsc_constant
+        if (
+            made is not None
+            and _tf.is_entered(made.tensor.graph)
+            and made.value == self._loss_scale
+        ):
+            return made.tensor
         value = self._loss_scale
         return _tf.once_per_graph(value, lambda: tf.convert_to_tensor(value, dtype=tf.float32))
 
@@ -193,11 +212,12 @@ class ExponentialUpdateLossScaleManager(LossScaleManager):
         return [self._loss_scale, self._num_good_steps, self._num_bad_steps]
 
     @_scaler.reads("_loss_scale")
-    @_tf.do_not_convert
-    def get_loss_scale(self) -> tf.Tensor:
-        """Returns the current loss scale, a scalar float32 tensor."""
-        variable = self._loss_scale
-        return _tf.once_per_graph(variable, lambda: _state.read(variable))
+    def get_loss_scale(self) -> tf.Variable:
+        """Returns the loss scale, a scalar float32 variable, as r1.15 did.
+
+        What is taken before a step shows the loss scale after it. `assign` sets it by hand.
+        """
+        return self._loss_scale
 
     @_scaler.updates_from_flag
     @_tf.do_not_convert
@@ -218,44 +238,24 @@ class ExponentialUpdateLossScaleManager(LossScaleManager):
         return _update_everywhere(self, finite_grads, self._tflsc_variables())
 
     def _tflsc_update_from_flag(self, finite: Any) -> Any:
-        periods: Any = (self._incr_every_n_steps, self._decr_every_n_nan_or_inf)
-        arguments = [_scalar(ratio, tf.float32) for ratio in (self._incr_ratio, self._decr_ratio)]
-        # `is_tensor` takes 4 us for a number, as it asks a protocol.
-        if {*map(type, periods)} != {int} and any(map(tf.is_tensor, periods)):
-            arguments += [_scalar(period, tf.int32) for period in periods]
-            periods = None
-        largest = _update_rule.max_scale_before_overflow(self._incr_ratio)
-        rule = [_update_rule.exponential_step, [finite, *arguments], periods, largest]
-        with _tf.former_cond():
-            if _step.overrides(self, _EXPONENTIAL, "_reset_stats"):
-                return self._tflsc_update_and_reset(finite, periods or arguments[2:], rule)
-            update = _state.assign(self._tflsc_variables(), *rule)
-        return None if tf.executing_eagerly() else tf.group(*update)
-
-    def _tflsc_update_and_reset(self, finite: Any, periods: Any, rule: list[Any]) -> Any:
-        """Updates the state and has an override of `_reset_stats` reset the counters."""
         variables = self._tflsc_variables()
-        with _state.scope_of(variables):
-            with tf.control_dependencies([finite]):
-                state = _update_rule.State(*map(_state.read, variables))
-            changes, _ = _update_rule.change_of(state, finite, *periods)
-            with tf.control_dependencies([changes]):
-                update = _state.assign(variables, *rule, False)
-            if tf.executing_eagerly():
-                return self._reset_stats() if changes else None
-            with tf.control_dependencies(update):
-                return tf.group(tf1.cond(changes, self._reset_stats, tf.no_op))
+        return _state.update(
+            variables,
+            lambda: _update_rule.exponential(
+                _update_rule.State(*variables),
+                finite,
+                self._incr_every_n_steps,
+                self._decr_every_n_nan_or_inf,
+                self._incr_ratio,
+                self._decr_ratio,
+                self._reset_stats,
+            ),
+        )
 
     def _reset_stats(self) -> Any:
-        """Sets both counters to zero; returns an operation, in eager mode None.
-
-        As r1.15's: an override is called whenever the scale changes.
-        """
-        update = _state.assign([self._num_good_steps, self._num_bad_steps], _zeros, [])
-        return None if tf.executing_eagerly() else tf.group(*update)
-
-
-_EXPONENTIAL = _step.as_written(ExponentialUpdateLossScaleManager)
+        """Sets both counters to zero; returns an operation, in eager mode None."""
+        counters = [self._num_good_steps, self._num_bad_steps]
+        return _state.update(counters, lambda: [_state.assign(each, 0) for each in counters])
 
 
 def _real(name: str, value: Any) -> Any:
@@ -283,18 +283,6 @@ def _update_everywhere(manager: Any, finite: Any, variables: list[Any]) -> Any:
         finite,
         variables,
     )
-
-
-def _scalar(value: Any, dtype: tf.DType) -> tf.Tensor:
-    """Returns a ratio or period, which may be a tensor or variable, as a tensor of this dtype."""
-    if isinstance(value, (int, float)) or not tf.is_tensor(value):
-        return tf.constant(value, dtype)
-    # A cast of a variable to its own dtype gives back the variable.
-    return tf.cast(tf.convert_to_tensor(value), dtype)
-
-
-def _zeros(counters: Any) -> list[Any]:
-    return [tf.zeros_like(counter) for counter in counters]
 
 
 for _public in (LossScaleManager, FixedLossScaleManager, ExponentialUpdateLossScaleManager):

@@ -15,6 +15,7 @@ from tf_lossscale_compat._core import (
     _ownership,
     _replicas,
     _scaler,
+    _state,
     _step,
     _sync_replicas,
     _tf,
@@ -55,6 +56,7 @@ class _V1Adapter(_step.OptimizerAdapter):
 
     def __init__(self, owner: _BaseLossScaleOptimizer, global_step: Any, name: str | None) -> None:
         self.observed, self.wrapped, self.agree = owner, owner._tflsc_wrapped, owner._tflsc_agree
+        self.needs_reciprocal = not tf.executing_eagerly()
         self._global_step, self._name = global_step, name
         self._apply_everywhere = owner._tflsc_apply_everywhere()
 
@@ -68,6 +70,31 @@ class _V1Adapter(_step.OptimizerAdapter):
         strategy, pairs = tf.distribute.get_strategy(), tuple(zip(grads, variables))
         applied = self._apply_everywhere(strategy, pairs, self._global_step, self._name)
         return _tf.as_operation(applied)
+
+
+def _unscaled(grads: list[Any], reciprocal: tf.Tensor) -> list[Any]:
+    """Returns gradients times one over the loss scale.
+
+    In graphs by the originals' operations, one by one: variables, such as those of an
+    `ExponentialMovingAverage` of gradients, are named after them. Not in float16, where one over a
+    large scale is zero.
+    """
+    if tf.executing_eagerly():
+        return _gradients.unscale(grads, reciprocal)
+    return [
+        _gradients.unscale([grad], reciprocal)[0]
+        if grad is None or grad.dtype == tf.float16
+        else _times(grad, reciprocal)
+        for grad in grads
+    ]
+
+
+def _times(grad: Any, factor: tf.Tensor) -> Any:
+    if isinstance(grad, tf.IndexedSlices):
+        return tf.IndexedSlices(_times(grad.values, factor), grad.indices, grad.dense_shape)
+    if isinstance(grad, tf.RaggedTensor):
+        return grad.with_flat_values(_times(grad.flat_values, factor))
+    return grad * tf.cast(factor, grad.dtype)
 
 
 class _BaseLossScaleOptimizer(_tf.Optimizer):
@@ -173,8 +200,24 @@ class _BaseLossScaleOptimizer(_tf.Optimizer):
         }
         if not self._tflsc_enabled:
             return list(self._tflsc_gradients(loss, options))
-        scale = self._tflsc_scaler().scale()
-        return self._tflsc_unscaled(self._tflsc_scaled_gradients(loss, scale, options), scale)
+        # As many operations as the original's: those that come after it are seeded by their number.
+        scaler = self._tflsc_scaler()
+        read = scaler.read()
+        scale = _scaler.as_tensor(read)
+        pairs = self._tflsc_scaled_gradients(loss, scale, options)
+        if not tf.executing_eagerly() and self._tflsc_reads_twice(read):
+            # An identity, so that no update comes in between.
+            own = not _scaler.is_users(scaler.subject)
+            scale = tf.identity(scale) if own else _scaler.as_tensor(scaler.read())
+        return self._tflsc_unscaled(pairs, scale)
+
+    def _tflsc_reads_twice(self, read: Any) -> bool:
+        """Returns whether the original's graph has two operations that read the scale.
+
+        Args:
+          read: what the loss scale or manager returned, a tensor or variable.
+        """
+        return True
 
     def _tflsc_scaled_gradients(
         self, loss: Any, scale: tf.Tensor, options: dict[str, Any]
@@ -245,12 +288,15 @@ class _BaseLossScaleOptimizer(_tf.Optimizer):
             "colocate_gradients_with_ops": colocate_gradients_with_ops,
             "grad_loss": grad_loss,
         }
-        # No user's code sees the gradients in between, so the step divides them.
         if self._tflsc_enabled and not self._tflsc_overrides(*self._tflsc_hooks):
             scaler = self._tflsc_scaler()
             scale = scaler.scale()
             pairs = self._tflsc_scaled_gradients(loss, scale, options)
-            unscaling = _gradients.Unscaling(self._tflsc_reciprocal(scale))
+            unscaling = None
+            if tf.executing_eagerly():  # No user's code sees the gradients: the step divides them.
+                unscaling = _gradients.Unscaling(self._tflsc_reciprocal(scale))
+            else:
+                pairs = self._tflsc_unscaled(pairs, scale)
             return self._tflsc_take_step(scaler, pairs, global_step, name, unscaling, given="loss")
         return super().minimize(loss, global_step, name=name, **options)
 
@@ -447,7 +493,7 @@ class LossScaleOptimizer(_BaseLossScaleOptimizer):
     ) -> list[tuple[Any, Any]]:
         """Divides gradients by the loss scale, as r1.15's; `compute_gradients` calls it."""
         grads = self._tflsc_to_unscale([grad for grad, _ in grads_vars])
-        unscaled = _gradients.unscale(grads, self._tflsc_reciprocal(loss_scale))
+        unscaled = _unscaled(grads, self._tflsc_reciprocal(loss_scale))
         return list(zip(unscaled, [var for _, var in grads_vars]))
 
     def _tflsc_to_unscale(self, grads: list[Any]) -> list[Any]:
@@ -460,6 +506,10 @@ class LossScaleOptimizer(_BaseLossScaleOptimizer):
 
     def _tflsc_reciprocal(self, scale: tf.Tensor) -> tf.Tensor:
         return tf.math.reciprocal(scale)
+
+    def _tflsc_reads_twice(self, read: Any) -> bool:
+        # A variable converts to a tensor where it is used, a reference variable by no operation.
+        return hasattr(read, "assign") and not _state.is_reference(read)
 
     @property
     def _tflsc_skips_nonfinite(self) -> bool:
@@ -565,7 +615,7 @@ class MixedPrecisionLossScaleOptimizer(_BaseLossScaleOptimizer):
         if self._tflsc_overrides("_unscale_grads", "_scale_grad"):
             grads = self._unscale_grads(grads)
         else:
-            grads = _gradients.unscale(grads, self._tflsc_reciprocal(scale))
+            grads = _unscaled(grads, self._tflsc_reciprocal(scale))
         return list(zip(grads, [var for _, var in grads_and_vars]))
 
     def _tflsc_apply(

@@ -20,7 +20,7 @@ from tf_lossscale_compat._core import (
     _replicas,
     _scaler,
 )
-from tf_lossscale_compat._scalers import _loss_scales
+from tf_lossscale_compat._scalers import _like_a_tensor, _loss_scales
 from tf_lossscale_compat.keras import _calls, _families, _shared
 
 if TYPE_CHECKING:
@@ -485,7 +485,14 @@ class ExperimentalLossScaleOptimizer(LossScaleOptimizer, _ExperimentalFamily):
 
     @property
     def loss_scale(self) -> _loss_scales.LossScale:
-        """The `LossScale`."""
+        """The `LossScale`, which stands for its value where a number or tensor is expected.
+
+        In TensorFlow 2.4 and 2.5 this was a tensor. From 2.4 on `==` and `!=` compare its value.
+        """
+        if _tf.at_least(2, 4) and not _keras_versions.called_by_compile():
+            _like_a_tensor.compares_by_value(self._loss_scale)
+            if _tf.in_session_graph():
+                self._loss_scale._as_graph_element()  # A graph may be finalized afterwards.
         return self._loss_scale
 
     def get_config(self) -> dict[str, Any]:
