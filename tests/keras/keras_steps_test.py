@@ -578,7 +578,6 @@ class GradientsTest(modes.EagerTestCase):
         (
             "_apply_gradients",
             "_apply_gradients_cross_replica",
-            "_raise_if_strategy_unsupported",
             "_common_apply",
             "_stateful_handle_finite_grads",
             "_stateful_handle_non_finite_grads",
