@@ -15,8 +15,8 @@ class OptimizerV2(_shared.WrapsTFKeras):
     """Mixed into that Keras' `LossScaleOptimizer`, or into `OptimizerV2` where it has none."""
 
     _tflsc_is_legacy = True
-    # Both came with TensorFlow 2.4.
-    _tflsc_counts_skipped = _tflsc_delegates_tracking = _tf.at_least(2, 4)
+    # Both came with TensorFlow 2.3.
+    _tflsc_counts_skipped = _tflsc_delegates_tracking = _tf.at_least(2, 3)
     _tflsc_computes = "_compute_gradients"
     _tflsc_graph_form = _step.GraphForm(update_first=True)
     _tflsc_aggregates_by = (
@@ -41,7 +41,7 @@ class OptimizerV2(_shared.WrapsTFKeras):
         self.__dict__.update(_hyper={}, _name="LossScaleOptimizer" if name is None else name)
         if self._tflsc_delegates_tracking:
             self._tflsc_delegate_tracking()
-            # A stand-in under the name that TensorFlow 2.0 to 2.3 had the inner optimizer by.
+            # A stand-in under the name that TensorFlow 2.0 to 2.2 had the inner optimizer by.
             stand_in = getattr(
                 sys.modules[self._tflsc_keras_own.__module__], "FakeOptimizerForRestoration", None
             )
