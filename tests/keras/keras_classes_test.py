@@ -247,6 +247,19 @@ class ClassesTest(modes.EagerTestCase):
         tf.train.Checkpoint(opt=opt).write(os.path.join(tempfile.mkdtemp(), "c"))
         self.assertIn("learning_rate", dir(opt))
 
+    @keras_homes.each(kind="v2", since=(2, 3))
+    def test_only_a_step_makes_slots(self, home):
+        """Larq's `CaseOptimizer` calls `_create_slots`, which does nothing in Keras' own class."""
+        kept = []
+        for opt in (home.wrapped_in_own(home.Adam(0.25)), Stable(home.Adam(0.25))):
+            weight = home.variable()
+            opt._create_slots([weight])
+            opt.apply_gradients([(tf.constant(0.5), weight)])
+            kept.append(opt.get_weights())
+        self.assertEqual(kept[1], kept[0])
+        self.assertEqual(kept[1][0], 1)  # The iterations come first.
+        opt.set_weights(kept[0])
+
     def test_a_module_that_is_called_keras_and_is_none(self):
         """As a folder of that name is where a program starts and no Keras is installed."""
         with mock.patch.dict(sys.modules, keras=types.ModuleType("keras")):

@@ -31,7 +31,6 @@ class OptimizerV2(_shared.WrapsTFKeras):
     _create_all_weights = _shared.of_inner("_create_all_weights")
     _create_hypers = _shared.of_inner("_create_hypers")
     _create_or_restore_slot_variable = _shared.of_inner("_create_or_restore_slot_variable")
-    _create_slots = _shared.of_inner("_create_slots")
     _decayed_lr = _shared.of_inner("_decayed_lr")
     _get_hyper = _shared.of_inner("_get_hyper")
     _restore_slot_variable = _shared.of_inner("_restore_slot_variable")
