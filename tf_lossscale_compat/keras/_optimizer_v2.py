@@ -75,6 +75,24 @@ class OptimizerV2(_shared.WrapsTFKeras):
 
     # Gradients.
 
+    def _tflsc_unscale(self, grads):
+        return super()._tflsc_unscale(self._tflsc_as_own_unscales(grads))
+
+    def _tflsc_to_unscale(self, grads, variables, scale):
+        return super()._tflsc_to_unscale(self._tflsc_as_own_unscales(grads), variables, scale)
+
+    def _tflsc_as_own_unscales(self, grads):
+        """Returns gradients, before TensorFlow 2.3 dense ones: its own class makes them so.
+
+        Momentum, for one, moves all rows by a dense gradient and some by a sparse one.
+        """
+        if _tf.at_least(2, 3) or "enabled" in self._tflsc_options:
+            return grads
+        return [
+            tf.convert_to_tensor(grad) if isinstance(grad, tf.IndexedSlices) else grad
+            for grad in grads
+        ]
+
     @_tf.converts_functions_given
     def _compute_gradients(self, loss, var_list, grad_loss=None, tape=None):
         self._tflsc_calls.ask("_compute_gradients")
