@@ -111,7 +111,7 @@ class _Wrapper(_shared.LossScaling):
             "_tflsc_attributes_not_copied",
             *vars(self),
         } - before
-        _ownership.claim(_ownership.KERAS, loss_scale)
+        _ownership.claim(_ownership.KERAS, loss_scale, [self])
 
     def _tflsc_check_wrapped(self, optimizer, enabled):
         """Raises a TypeError or ValueError where `optimizer` cannot be wrapped."""

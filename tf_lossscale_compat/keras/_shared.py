@@ -149,7 +149,7 @@ class LossScaling(_MixedIntoKeras):
             self._tflsc_track_loss_scale(new)
             self.__dict__["_tflsc_agree"] = agree
             self.__dict__["_loss_scale"] = new
-            _ownership.claim(_ownership.KERAS, new)
+            _ownership.claim(_ownership.KERAS, new, [self])
             _ownership.release(old)
 
     def _tflsc_check_reaches(self, name: str, value: Any) -> None:
