@@ -12,6 +12,7 @@ from unittest import mock
 
 import numpy as np
 import tensorflow as tf
+from absl.testing import parameterized
 
 import tf_lossscale_compat as package
 from tests import keras_homes, modes, policies
@@ -246,6 +247,24 @@ class ClassesTest(modes.EagerTestCase):
                 )
         tf.train.Checkpoint(opt=opt).write(os.path.join(tempfile.mkdtemp(), "c"))
         self.assertIn("learning_rate", dir(opt))
+
+    @parameterized.parameters(False, True)
+    def test_no_optimizers_of_dtensor(self, on_a_mesh):
+        if not (2, 10) <= VERSION < (2, 16):
+            self.skipTest("tf.keras.dtensor came with 2.10 and went with 2.16")
+        options = {}
+        if on_a_mesh:
+            dtensor = tf.experimental.dtensor
+            options["mesh"] = dtensor.create_mesh([("batch", 1)], devices=["CPU:0"])
+        inner = tf.keras.dtensor.experimental.optimizers.SGD(0.1, **options)
+        if not (on_a_mesh or VERSION < (2, 11)):  # Nothing else is of DTensor there.
+            Stable(inner)
+            return
+        policy = package.DynamicLossScale()
+        for make in (lambda: Stable(inner), lambda: Older(inner, policy)):
+            with self.assertRaisesRegex(TypeError, "optimizer must be no optimizer of tf.keras.dt"):
+                make()
+        Older(tf.keras.optimizers.SGD(0.1), policy)
 
     @keras_homes.each(kind="v2", since=(2, 3))
     def test_only_a_step_makes_slots(self, home):

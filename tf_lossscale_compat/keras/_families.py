@@ -184,6 +184,16 @@ def base_of(optimizer, argument):
             f'"{argument}" is already wrapped by a LossScaleOptimizer, got {optimizer!r}: use that '
             "one, or make another optimizer."
         )
+    # In 2.10 they are classes of their own, and later the others with a mesh.
+    of_dtensor = getattr(optimizer, "_mesh", None) is not None or any(
+        ".dtensor." in base.__module__ for base in type(optimizer).__mro__
+    )
+    if of_dtensor and found[0] is _tf_keras.TFKeras:
+        raise TypeError(
+            f"{argument} must be no optimizer of tf.keras.dtensor, got {optimizer!r}: its "
+            "gradients are on a mesh, and a loss scale is not. Use an optimizer of "
+            "tf.keras.optimizers without a mesh, under a strategy of tf.distribute."
+        )
     return found[1]
 
 
