@@ -550,13 +550,14 @@ def get(identifier: _types.Identifier | None) -> LossScale | None:
         return DynamicLossScale()
     if isinstance(identifier, numbers.Real):
         return FixedLossScale(identifier)
-    cls = type(identifier)
+    original: Any = identifier
+    cls = type(original)
     if cls.__module__.split(".")[0] in ("tensorflow", "tensorflow_core") and (
         cls.__name__ in _OF_TENSORFLOW
     ):
-        if not hasattr(identifier, "_tflsc_loss_scale"):  # One for each, as it has one owner.
-            identifier._tflsc_loss_scale = _OF_TENSORFLOW[cls.__name__](identifier)
-        return identifier._tflsc_loss_scale
+        if not hasattr(original, "_tflsc_loss_scale"):  # One for each, as it has one owner.
+            original._tflsc_loss_scale = _OF_TENSORFLOW[cls.__name__](original)
+        return original._tflsc_loss_scale
     raise ValueError(
         f"Cannot make a loss scale of {identifier!r}: it must be a number, 'dynamic', a LossScale "
         "of this package or one of TensorFlow's own classes, a LossScaleManager, a config dict or "
