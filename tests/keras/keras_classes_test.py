@@ -223,7 +223,7 @@ class ClassesTest(modes.EagerTestCase):
             self.assertIsInstance(opt, cls)
         self.assertEqual(type(opt).__module__, "tf_lossscale_compat.keras.mixed_precision")
         self.assertEqual(type(opt).__qualname__, "LossScaleOptimizer")
-        if keras_homes.VERSION >= (2, 1):  # Before, files know a class by this name alone.
+        if keras_homes.VERSION >= (2, 2):  # Before, files know a class by this name alone.
             self.assertEqual(type(opt).__name__, "LossScaleOptimizer")
         self.assertIs(type(opt), type(Stable(home.SGD(1.0))))
         self.assertIsNot(Recursing, Stable)

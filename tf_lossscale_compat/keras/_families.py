@@ -152,9 +152,9 @@ def _register(keras, cls, name):
     package = "tf_lossscale_compat"
     if keras.__name__ == "keras" and not hasattr(keras.utils, "register_keras_serializable"):
         keras = tf.keras  # Of 2.10 and before, which shows more of the same Keras.
-    if hasattr(keras.utils, "register_keras_serializable"):
+    if _tf.at_least(2, 2):
         keras.utils.register_keras_serializable(package=package, name=name)(cls)
-    else:  # Before TensorFlow 2.1 a class goes by its own name, and this one's is Keras' already.
+    else:  # In files a class goes by its own name, and this one's is Keras' already.
         cls.__name__ = f"{package}>{name}"
         keras.utils.get_custom_objects()[cls.__name__] = cls
 
