@@ -1,9 +1,10 @@
 """Development sessions: lint, types, docs, build, and the suite on every TensorFlow.
 
-    nox -s matrix                             the suite on seven TensorFlows and three more Kerases
+    nox -s matrix                             the suite on seven TensorFlows, Keras' on four more
     nox -s matrix -- --only tf115,tf221       two of them
     nox -s "tests(tf221)" -- -k adapters      one of them; what follows goes to pytest
     nox -s "tests(tf221)" -- tests/x_test.py  one file, from the clone
+    nox -s smoke                              three steps on every minor version of TensorFlow
 
 `nox -R` instead of `nox` takes an environment that is there as it is. A missing interpreter is a
 failure where the variable CI is set and a skip elsewhere.
@@ -47,6 +48,7 @@ OLD_PINS = ("protobuf<3.21", "numpy<1.19", "h5py<3")
 ENVIRONMENTS = {
     "tf115": (("3.7",), "1.15.5", ("tensorflow==1.15.5", *OLD_PINS), ()),
     "tf20": (("3.7",), "2.0.4", ("tensorflow==2.0.4", *OLD_PINS), ()),
+    "tf23": (("3.8",), "2.3.4", ("tensorflow==2.3.4", "protobuf<3.21"), ()),
     "tf24": (("3.8",), "2.4.4", ("tensorflow==2.4.4",), ()),
     "tf210": (("3.9", "3.10"), "2.10.1", ("tensorflow-cpu==2.10.1", "numpy<2"), ()),
     "tf215": (("3.11",), "2.15.1", ("tensorflow-cpu==2.15.1",), ()),
@@ -71,6 +73,34 @@ PROGRAMS = (
     "tests/tools",
 )
 KERAS = ("tests/keras",)
+# Of every minor version the last one, by the newest Python that has a wheel; and whatever is newer
+# than the last of them.
+_WITHOUT_NUMPY_2 = ("protobuf<3.21", "numpy<2")
+SMOKE = {
+    "1.15": (("3.7",), ("tensorflow==1.15.5", *OLD_PINS)),
+    "2.0": (("3.7",), ("tensorflow==2.0.4", *OLD_PINS)),
+    "2.1": (("3.7",), ("tensorflow-cpu==2.1.4", *OLD_PINS)),
+    "2.2": (("3.8",), ("tensorflow-cpu==2.2.3", *OLD_PINS)),
+    "2.3": (("3.8",), ("tensorflow-cpu==2.3.4", *OLD_PINS)),
+    "2.4": (("3.8",), ("tensorflow-cpu==2.4.4",)),
+    "2.5": (("3.9",), ("tensorflow-cpu==2.5.3", "protobuf<3.21")),
+    "2.6": (("3.9",), ("tensorflow-cpu==2.6.5", "protobuf<3.21")),
+    "2.7": (("3.9",), ("tensorflow-cpu==2.7.4", *_WITHOUT_NUMPY_2)),
+    "2.8": (("3.9",), ("tensorflow-cpu==2.8.4", *_WITHOUT_NUMPY_2)),
+    "2.9": (("3.9",), ("tensorflow-cpu==2.9.3", "numpy<2")),
+    "2.10": (("3.9",), ("tensorflow-cpu==2.10.1", "numpy<2")),
+    "2.11": (("3.9",), ("tensorflow-cpu==2.11.1", "numpy<2")),
+    "2.12": (("3.11",), ("tensorflow-cpu==2.12.1",)),
+    "2.13": (("3.11",), ("tensorflow-cpu==2.13.1",)),
+    "2.14": (("3.11",), ("tensorflow-cpu==2.14.1",)),
+    "2.15": (("3.11",), ("tensorflow-cpu==2.15.1",)),
+    "2.16": (("3.12",), ("tensorflow-cpu==2.16.2",)),
+    "2.17": (("3.12",), ("tensorflow-cpu==2.17.1",)),
+    "2.18": (("3.12",), ("tensorflow-cpu==2.18.1",)),
+    "2.19": (("3.12",), ("tensorflow-cpu==2.19.1",)),
+    "2.20": (("3.13",), ("tensorflow-cpu==2.20.0",)),
+    "2.21": (("3.13",), ("tensorflow-cpu>=2.21",)),
+}
 # Which tests an environment runs, as arguments of pytest.
 OLDEST_AND_NEWEST = ("-m", "")
 BETWEEN = tuple(f"--ignore-glob={path}" for path in TOOLS)
@@ -78,6 +108,7 @@ BETWEEN_WITHOUT_PROGRAMS = (*BETWEEN, *(f"--ignore-glob={path}" for path in PROG
 TESTS = {
     "tf115": OLDEST_AND_NEWEST,
     "tf20": BETWEEN,
+    "tf23": KERAS,  # The first whose own class lets checkpoints see the inner optimizer.
     "tf24": BETWEEN_WITHOUT_PROGRAMS,
     "tf210": BETWEEN,
     "tf215": BETWEEN_WITHOUT_PROGRAMS,
@@ -89,7 +120,7 @@ TESTS = {
     "tf221": OLDEST_AND_NEWEST,
 }
 # In which order the matrix starts them: two side by side then end at nearly the same time.
-ORDER = ("tf115", "tf210", "tf216", "tf221", "tf20", "tf215", "tf24", "k33", "k38", "k310")
+ORDER = ("tf115", "tf210", "tf216", "tf221", "tf20", "tf215", "tf24", "tf23", "k33", "k38", "k310")
 
 
 def interpreter(versions):
@@ -213,12 +244,7 @@ def summary_table(results):
     for result in results:
         seconds = "{seconds:.0f} (+{install_seconds:.0f} to install)".format(**result)
         rows.append((*(str(result[key]) for key in keys), seconds))
-    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
-    rows.insert(1, ["-" * width for width in widths])
-    return "\n".join(
-        "| " + " | ".join(cell.ljust(width) for cell, width in zip(row, widths)) + " |"
-        for row in rows
-    )
+    return markdown_table(rows)
 
 
 @nox.session
@@ -264,6 +290,66 @@ def matrix(session):
         session.error("no environment has run")
     if bad:
         session.error(f"failed: {', '.join(bad)}; logs in {RESULTS.relative_to(ROOT)}")
+
+
+def markdown_table(rows):
+    """Returns rows of cells, of which the first is the head, as a Markdown table."""
+    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
+    rows = [rows[0], ["-" * width for width in widths], *rows[1:]]
+    return "\n".join(
+        "| " + " | ".join(cell.ljust(width) for cell, width in zip(row, widths)) + " |"
+        for row in rows
+    )
+
+
+def smoke_outcome(session, pythons, requirements):
+    """Returns what tests/programs/smoke.py prints in an environment that is removed again."""
+    python = interpreter(pythons)
+    if not (ON_CI or os.path.isabs(python)):
+        return {"skipped": f"no Python {' or '.join(pythons)} found"}
+    folder = pathlib.Path(session.create_tmp()) / "environment"
+    shutil.rmtree(folder, ignore_errors=True)
+    environment = {"TF_CPP_MIN_LOG_LEVEL": "3", "CUDA_VISIBLE_DEVICES": "-1"}
+    made = str(folder / "bin" / "python")
+    try:
+        for command in (
+            (python, "-m", "venv", str(folder)),
+            (made, "-m", "pip", "install", "-q", *requirements),
+            (made, str(ROOT / "tests" / "programs" / "smoke.py")),
+        ):
+            printed = session.run(*command, external=True, silent=True, env=environment)
+    except nox.command.CommandFailed:
+        return {"failed": f"{command[2]} failed"}
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+    return json.loads([line for line in printed.splitlines() if line.startswith("{")][-1])
+
+
+@nox.session
+def smoke(session):
+    """Take an eager, a graph and a Keras step on every minor version of TensorFlow, one by one."""
+    wheel = os.environ.get("TF_LOSSSCALE_WHEEL")
+    if not wheel:
+        session.install("-q", "build")
+        _, wheel = build_distributions(session, WORK / "wheel")
+    steps = ("eager", "graph", "keras step")
+    rows = [("Version", "Python", "TensorFlow", "Keras", *(step.capitalize() for step in steps))]
+    bad = []
+    for version in session.posargs or SMOKE:
+        pythons, requirements = SMOKE[version]
+        found = smoke_outcome(session, pythons, (*requirements, str(wheel)))
+        why = found.get("skipped") or found.get("failed")
+        outcomes = [
+            str(found.get(step, why)).replace("|", "/").replace("\n", " ") for step in steps
+        ]
+        rows.append((version, *(found.get(k, "") for k in ("python", "tensorflow", "keras"))))
+        rows[-1] += tuple(outcomes)
+        print(f"{version}: {', '.join(outcomes)}", flush=True)
+        if "skipped" not in found and outcomes != ["ok"] * len(steps):
+            bad.append(version)
+    print(f"\n{markdown_table(rows)}\n", flush=True)
+    if bad:
+        session.error(f"failed: {', '.join(bad)}")
 
 
 @nox.session

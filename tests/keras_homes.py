@@ -54,7 +54,7 @@ class Home:
     @property
     def counts_skipped(self):
         """True if this Keras' own loss-scale class counts skipped steps as iterations."""
-        return self.kind != "keras3" and VERSION >= (2, 4)
+        return self.kind != "keras3" and VERSION >= (2, 3)
 
     def before(self, major, minor):
         """Returns whether this is a Keras 3 older than that version."""

@@ -10,6 +10,7 @@ import collections
 import contextlib
 import functools
 import unittest
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -553,10 +554,15 @@ def step_reductions(name, mode, wrap, gradients):
 
 @unittest.skipUnless(stepping.VERSION < (2, 0), "there is no tf.contrib")
 class ContribStrategyTest(parameterized.TestCase, tf.test.TestCase):
-    @parameterized.parameters(contrib, mixed)
-    def test_nan_on_one_replica(self, optimizer):
+    @parameterized.product(optimizer=(contrib, mixed), mirrored=(True, False))
+    def test_nan_on_one_replica(self, optimizer, mirrored):
         with modes.eager_mode():
-            strategy = tf.contrib.distribute.MirroredStrategy(["/cpu:0", "/cpu:1"])
+            if mirrored:
+                strategy = tf.contrib.distribute.MirroredStrategy(["/cpu:0", "/cpu:1"])
+            else:
+                strategy = tf.distribute.experimental.ParameterServerStrategy()
+                # As with two GPUs.
+                strategy.extended._initialize_local(replicas.cpus(2), "/cpu:0")
         with tf.Graph().as_default(), strategy.scope():
             policy = dynamic()
             opt = optimizer(policy)
@@ -576,16 +582,21 @@ class ContribStrategyTest(parameterized.TestCase, tf.test.TestCase):
                 session.run(update)
                 first = session.run([scale, *copies])
                 self.assertEqual(first[0], 8.0)
-                self.assertEqual(first[1], first[2])
+                self.assertLen(copies, 2 if mirrored else 1)
+                self.assertEqual(first[1], first[-1])
                 self.assertNotEqual(first[1], 1.0)
                 session.run(update, {bad: 1})
                 self.assertEqual(session.run([scale, *copies]), [4.0, *first[1:]])
 
     def test_others_are_named_by_their_module(self):
         with tf.contrib.distribute.CollectiveAllReduceStrategy().scope():
-            message = r"CollectiveAllReduceStrategy: .*; this one is of tensorflow\.contrib"
-            with self.assertRaisesRegex(ValueError, message):
-                contrib(FixedLossScaleManager(8))
+            strategy = tf.distribute.get_strategy()
+            # As in a cluster, which it would look for.
+            with mock.patch.object(strategy.extended, "_cluster_spec", {"worker": ["host:1"]}):
+                message = r"CollectiveAllReduceStrategy: .* This one is of tensorflow\.contrib"
+                with self.assertRaisesRegex(ValueError, message):
+                    contrib(FixedLossScaleManager(8))
+            contrib(FixedLossScaleManager(8))
 
 
 class OneReductionTest(parameterized.TestCase, tf.test.TestCase):

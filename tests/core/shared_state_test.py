@@ -199,14 +199,16 @@ class OwnersTest(tf.test.TestCase):
 
         with modes.eager_mode():
             scale = Moving(4.0)
-            keras(scale)
+            opt = keras(scale)
             with self.assertRaisesRegex(ValueError, "drives another optimizer"):
                 keras(scale)
+            del opt
+            keras(scale)
 
     def test_a_loss_scale_that_is_assigned_has_an_owner_too(self):
         with modes.eager_mode():
             taken, free = DynamicLossScale(8.0), DynamicLossScale(8.0)
-            keras(taken)
+            owner = keras(taken)
             opt = MixedPrecisionLossScaleOptimizer(sgd(), 4.0)
             with self.assertRaisesRegex(ValueError, "drives another optimizer, a Keras one"):
                 opt._loss_scale = taken
@@ -217,12 +219,28 @@ class OwnersTest(tf.test.TestCase):
             opt = contrib.LossScaleOptimizer(sgd(), 4.0)
             with self.assertRaisesRegex(ValueError, "drives another optimizer, a Keras one"):
                 opt._loss_scale_manager = taken
+            del owner
+            opt._loss_scale_manager = taken
+            with self.assertRaisesRegex(ValueError, "drives another optimizer, a tf.compat.v1"):
+                keras(taken)
+            del opt
+            keras(taken)
 
     def test_what_apply_if_finite_moves_drives_no_other(self):
         with modes.eager_mode():
             scale, pairs = DynamicLossScale(8.0), [(tf.constant(1.0), tf.Variable(1.0))]
+            opt = sgd()
             for _ in range(2):
-                tf_lossscale_compat.apply_if_finite(scale, [(sgd(), pairs)])
+                tf_lossscale_compat.apply_if_finite(scale, [(opt, pairs)])
+            with self.assertRaisesRegex(ValueError, "one that apply_if_finite was given"):
+                MixedPrecisionLossScaleOptimizer(sgd(), scale)
+            del opt
+            MixedPrecisionLossScaleOptimizer(sgd(), scale)
+
+    def test_a_graph_goes_on_without_its_optimizers(self):
+        with tf.Graph().as_default():
+            scale, pairs = DynamicLossScale(8.0), [(tf.constant(1.0), tf1.Variable(1.0))]
+            tf_lossscale_compat.apply_if_finite(scale, [(sgd(), pairs)])
             with self.assertRaisesRegex(ValueError, "one that apply_if_finite was given"):
                 MixedPrecisionLossScaleOptimizer(sgd(), scale)
 
@@ -243,10 +261,11 @@ class OwnersTest(tf.test.TestCase):
             self.assertEqual(float(manager.get_loss_scale()), 4.0)
             for make in (lambda scale: MixedPrecisionLossScaleOptimizer(sgd(), scale), keras):
                 scale = Scale()
-                make(scale)
+                owner = make(scale)
                 self.assertEqual((scale.manager, scale._claim), ("its own", 0))
                 with self.assertRaisesRegex(ValueError, "drives another optimizer"):
                     keras(scale)
+                del owner
             keras_opt = keras(Scale())
             self.assertTrue(keras_opt.dynamic)
             keras_opt._loss_scale = Scale()
@@ -273,7 +292,10 @@ class OwnersTest(tf.test.TestCase):
             hidden = Around(MixedPrecisionLossScaleOptimizer(sgd(), 8.0))
             with self.assertRaisesRegex(ValueError, "which has a loss scale of its own"):
                 tf_lossscale_compat.apply_if_finite(scale, [(hidden, pairs)])
-            MixedPrecisionLossScaleOptimizer(sgd(), scale)
+            opt = MixedPrecisionLossScaleOptimizer(sgd(), scale)
             with self.assertRaisesRegex(ValueError, "drives another optimizer"):
                 tf_lossscale_compat.apply_if_finite(scale, [(sgd(), pairs)])
             self.assertEqual(float(pairs[0][1].numpy()), 1.0)
+            del opt
+            tf_lossscale_compat.apply_if_finite(scale, [(sgd(), pairs)])
+            self.assertEqual(float(pairs[0][1].numpy()), 0.0)

@@ -3,6 +3,7 @@
 Each runs on this package and, where the installed TensorFlow has it, on the original.
 """
 
+import operator
 import os
 
 import numpy as np
@@ -63,6 +64,13 @@ NAMES = {
     "contrib": ("loss_scale:0", "good_steps:0", "bad_steps:0"),
     "mixed": ("current_loss_scale:0", "good_steps:0"),
 }
+# Of TensorFlow 1.15, which gives them to Estimators.
+STRATEGIES = (
+    "distribute.experimental.ParameterServerStrategy",
+    "contrib.distribute.ParameterServerStrategy",
+    "contrib.distribute.CollectiveAllReduceStrategy",
+    "distribute.experimental.MultiWorkerMirroredStrategy",
+)
 
 
 def monitored(make, api, names, folder, gradients):
@@ -155,3 +163,35 @@ class EstimatorTest(parameterized.TestCase):
             again, original_weight = train(original)
             self.assertEqual(weight, original_weight)
             self.assertEqual(len(history), len(again))
+
+    @parameterized.product(kind=tuple(KINDS), name=STRATEGIES)
+    def test_strategies_in_one_process(self, kind, name):
+        if not originals.IS_TF1:
+            self.skipTest("from TensorFlow 2.0 on these are other strategies, or none")
+        make, ours, original = KINDS[kind]
+
+        def train(api, strategy):
+            def model_fn(features, labels, mode):
+                weight = tf1.get_variable("weight", initializer=1.0)
+                loss = tf.reduce_sum(weight * features)
+                step = make(api)[0].minimize(loss, global_step=tf1.train.get_global_step())
+                return tf1.estimator.EstimatorSpec(mode, loss=loss, train_op=step)
+
+            def input_fn():
+                finite = np.isfinite(GRADIENTS)  # An Estimator ends at a loss of NaN.
+                values = np.where(finite, GRADIENTS, np.inf).astype(np.float32)
+                return tf1.data.Dataset.from_tensor_slices((values, values))
+
+            config = tf1.estimator.RunConfig(train_distribute=strategy)
+            estimator = tf1.estimator.Estimator(model_fn, event_files.folder(self), config)
+            estimator.train(input_fn)
+            names = ("weight", "global_step", *(each.split(":")[0] for each in NAMES[kind]))
+            return [float(estimator.get_variable_value(each)) for each in names]
+
+        strategy = operator.attrgetter(name)(tf)
+        trained = train(ours, strategy())
+        self.assertEqual(trained[1:3], [6, 8.0])
+        if kind == "contrib":  # Its own takes no global step under any strategy.
+            self.assertEqual(trained, train(ours, None))
+        else:
+            self.assertEqual(trained, train(original, strategy()))

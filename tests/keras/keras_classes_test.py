@@ -12,6 +12,7 @@ from unittest import mock
 
 import numpy as np
 import tensorflow as tf
+from absl.testing import parameterized
 
 import tf_lossscale_compat as package
 from tests import keras_homes, modes, policies
@@ -222,7 +223,7 @@ class ClassesTest(modes.EagerTestCase):
             self.assertIsInstance(opt, cls)
         self.assertEqual(type(opt).__module__, "tf_lossscale_compat.keras.mixed_precision")
         self.assertEqual(type(opt).__qualname__, "LossScaleOptimizer")
-        if keras_homes.VERSION >= (2, 1):  # Before, files know a class by this name alone.
+        if keras_homes.VERSION >= (2, 2):  # Before, files know a class by this name alone.
             self.assertEqual(type(opt).__name__, "LossScaleOptimizer")
         self.assertIs(type(opt), type(Stable(home.SGD(1.0))))
         self.assertIsNot(Recursing, Stable)
@@ -246,6 +247,37 @@ class ClassesTest(modes.EagerTestCase):
                 )
         tf.train.Checkpoint(opt=opt).write(os.path.join(tempfile.mkdtemp(), "c"))
         self.assertIn("learning_rate", dir(opt))
+
+    @parameterized.parameters(False, True)
+    def test_no_optimizers_of_dtensor(self, on_a_mesh):
+        if not (2, 10) <= VERSION < (2, 16):
+            self.skipTest("tf.keras.dtensor came with 2.10 and went with 2.16")
+        options = {}
+        if on_a_mesh:
+            dtensor = tf.experimental.dtensor
+            options["mesh"] = dtensor.create_mesh([("batch", 1)], devices=["CPU:0"])
+        inner = tf.keras.dtensor.experimental.optimizers.SGD(0.1, **options)
+        if not (on_a_mesh or VERSION < (2, 11)):  # Nothing else is of DTensor there.
+            Stable(inner)
+            return
+        policy = package.DynamicLossScale()
+        for make in (lambda: Stable(inner), lambda: Older(inner, policy)):
+            with self.assertRaisesRegex(TypeError, "optimizer must be no optimizer of tf.keras.dt"):
+                make()
+        Older(tf.keras.optimizers.SGD(0.1), policy)
+
+    @keras_homes.each(kind="v2", since=(2, 3))
+    def test_only_a_step_makes_slots(self, home):
+        """Larq's `CaseOptimizer` calls `_create_slots`, which does nothing in Keras' own class."""
+        kept = []
+        for opt in (home.wrapped_in_own(home.Adam(0.25)), Stable(home.Adam(0.25))):
+            weight = home.variable()
+            opt._create_slots([weight])
+            opt.apply_gradients([(tf.constant(0.5), weight)])
+            kept.append(opt.get_weights())
+        self.assertEqual(kept[1], kept[0])
+        self.assertEqual(kept[1][0], 1)  # The iterations come first.
+        opt.set_weights(kept[0])
 
     def test_a_module_that_is_called_keras_and_is_none(self):
         """As a folder of that name is where a program starts and no Keras is installed."""
@@ -782,8 +814,9 @@ class IterationsTest(_Base):
         expected = 4 if (home.counts_skipped if counts is None else counts) else 2
         self.assertEqual(self.steps(opt, home, mode), expected)
         # Before 3.9 its own class does not hand on the inner optimizer's.
-        if counts is None and VERSION >= (2, 4) and not home.before(3, 9):
-            self.assertEqual(self.steps(home.own()(home.SGD(1.0)), home, mode), expected)
+        if counts is None and VERSION >= (2, 0) and not home.before(3, 9):
+            own = home.wrapped_in_own(home.SGD(1.0))
+            self.assertEqual(self.steps(own, home, mode), expected)
 
     @keras_homes.each()
     def test_a_first_step_that_is_skipped(self, home):
@@ -807,19 +840,43 @@ class OwnerTest(_Base):
     @keras_homes.each((0, 1))
     def test_a_second_optimizer_is_refused(self, home, which):
         policy = self.both()[which]
-        Older(home.SGD(1.0), policy)  # Alive or not: that must not matter.
-        inner = home.SGD(1.0)
+        first, inner = Older(home.SGD(1.0), policy), home.SGD(1.0)
         for make in (lambda: Older(inner, policy), lambda: Stable(inner, loss_scale=policy)):
             with self.assertRaisesRegex(ValueError, "Keras one.*of its own.*apply_if_finite"):
                 make()
-        # Nothing of the inner optimizer was touched.
+        # Nothing of the inner optimizer was touched, nor of the first one.
         self.assertEqual(self.take_step(Older(inner, self.both()[which]), home), 0.25)
+        self.assertEqual(self.take_step(first, home), 0.25)
+
+    @keras_homes.each(("fit", "function", "cycle"), (0, 1))
+    def test_one_that_is_gone_leaves_the_loss_scale_free(self, home, how, which):
+        """As the folds of a cross-validation, or a cell of a notebook that is executed again."""
+        policy = self.both()[which]
+        for _ in range(2):
+            opt = Older(home.SGD(0.125), policy)
+            if how == "fit":
+                model = home.dense_model()
+                model.compile(opt, "mse")
+                model.fit(np.ones((4, 3), "f"), np.zeros((4, 2), "f"), verbose=0)
+                del model
+            elif how == "function":
+                step = tf.function(functools.partial(self.take_one, opt, home.variable()))
+                step(tf.constant(0.25))
+                del step
+            else:
+                opt._tflsc_asked["itself"] = opt
+            with self.assertRaisesRegex(ValueError, "Keras one.*delete it first"):
+                Older(home.SGD(0.125), policy)
+            del opt
+
+    def take_one(self, opt, variable, grad):
+        opt.apply_gradients([(grad, variable)])
 
     @keras_homes.each(keras_homes.COPIES)
     def test_a_copy_is_free(self, home, way):
         for policy in self.both():
-            Older(home.SGD(1.0), keras_homes.COPIES[way](policy))
-            Older(home.SGD(1.0), policy)
+            wrapped = [Older(home.SGD(1.0), keras_homes.COPIES[way](policy))]
+            wrapped.append(Older(home.SGD(1.0), policy))
             Older(home.SGD(1.0), keras_homes.COPIES[way](policy))
 
     @keras_homes.each()
@@ -843,16 +900,17 @@ class OwnerTest(_Base):
                 self.assertEqual(self.take_step(opt, home), 0.25)
 
     def test_kinds(self):
+        owners = [default().SGD(1.0), default().SGD(1.0)]
         for policy in self.both():
-            _ownership.claim(_ownership.V1, policy)
-            _ownership.claim(_ownership.V1, policy)
+            for owner in owners:
+                _ownership.claim(_ownership.V1, policy, [owner])
             with self.assertRaisesRegex(ValueError, "tf.compat.v1.train one"):
-                _ownership.claim(_ownership.KERAS, policy)
+                _ownership.claim(_ownership.KERAS, policy, owners)
         for policy in self.both():
-            _ownership.claim(_ownership.KERAS, policy)
+            _ownership.claim(_ownership.KERAS, policy, owners[:1])
             for kind in (_ownership.V1, _ownership.KERAS):
                 with self.assertRaisesRegex(ValueError, "Keras one"):
-                    _ownership.claim(kind, policy)
+                    _ownership.claim(kind, policy, owners)
 
 
 class AssignedTest(modes.EagerTestCase):

@@ -30,6 +30,14 @@ def with_nan(replica):
     return batch
 
 
+class Unsupported(tf.distribute.Strategy):
+    """A strategy of a kind that the package knows nothing of."""
+
+    def __init__(self):
+        extended = type(replicas.strategy("one_device").extended)
+        super().__init__(extended(self, "/cpu:1"))
+
+
 class Training:
     """A model that is trained a batch at a time by one of several kinds of steps."""
 
@@ -200,16 +208,41 @@ class ContextTest(tf.test.TestCase, parameterized.TestCase):
 
     @crossed.product(home=keras_homes.available(), public=(LossScaleOptimizer, experimental))
     def test_unsupported_strategy_raises_when_the_optimizer_is_made(self, home, public):
-        class Unsupported(tf.distribute.Strategy):
-            """A strategy of a kind that the package knows nothing of."""
-
-        strategy = Unsupported(replicas.strategy("one_device").extended)
+        strategy = Unsupported()
         if public is experimental:
             public = functools.partial(experimental.LossScaleOptimizer, loss_scale="dynamic")
         optimizer = home.SGD(0.5)
         with strategy.scope():
             with self.assertRaisesRegex(ValueError, "does not support Unsupported.*Mirrored"):
                 public(optimizer)
+
+    @keras_homes.each(kind=keras_homes.BEFORE_3, since=(2, 0))
+    def test_a_subclass_switches_the_check_of_the_strategy_off(self, home):
+        """As Graphcore's BERT does, for a fixed scale and a strategy of its own."""
+
+        def train(base, strategy, *scale):
+            class Own(base):
+                def _raise_if_strategy_unsupported(self):
+                    pass
+
+            with strategy.scope():
+                weight = tf.Variable(1.0)
+                opt = Own(home.SGD(0.5), *scale)
+            gradient = tf.constant(0.5)
+            step = tf.function(lambda: [opt.apply_gradients([(gradient, weight)])][1:])
+            replicas.run(strategy, step)
+            return float(weight.numpy())
+
+        public = type(LossScaleOptimizer(home.SGD(0.5)))
+        fixed = (False, SCALE)
+        for strategy in (replicas.strategy("one_device"), Unsupported()):
+            if hasattr(home.own(), "_raise_if_strategy_unsupported"):
+                stable = hasattr(home.keras.mixed_precision, "LossScaleOptimizer")
+                self.assertEqual(train(home.own(), strategy, *fixed[0 if stable else 1 :]), 0.75)
+            self.assertEqual(train(public, strategy, *fixed), 0.75)
+        self.assertEqual(train(public, replicas.strategy("one_device"), True), 0.75)
+        with self.assertRaisesRegex(ValueError, "does not support Unsupported"):
+            train(public, Unsupported(), True)  # Its replicas could not agree.
 
 
 class Keras3OwnTest(tf.test.TestCase, parameterized.TestCase):

@@ -345,9 +345,10 @@ class UnbuiltTest(_Base):
 def make_variables(home, model):
     """Makes the optimizer's variables, as the first step does."""
     if home.kind == "v2":
-        model.optimizer.iterations  # noqa: B018 - makes it.
-        model.optimizer._create_hypers()
-        model.optimizer._create_slots(model.trainable_variables)
+        opt = model.optimizer.inner_optimizer
+        opt.iterations  # noqa: B018 - makes it.
+        opt._create_hypers()
+        opt._create_slots(model.trainable_variables)
     else:
         model.optimizer.build(model.trainable_variables)
 

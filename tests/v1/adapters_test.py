@@ -1,6 +1,7 @@
 """Policies of one generation, and of users, where the optimizer of the other expects its own."""
 
 import json
+import unittest
 
 import numpy as np
 import pytest
@@ -531,6 +532,83 @@ class ManagerAsLossScaleTest(parameterized.TestCase, tf.test.TestCase):
             status.assert_existing_objects_matched()
             self.assertEqual(mode.value(other.variables()), mode.value(opt.variables()))
             self.assertNotEqual(mode.value(other.variables()), before)
+
+
+@unittest.skipIf(originals.experimental() is None, "this TensorFlow has no loss scales of its own")
+class OfTensorFlowTest(parameterized.TestCase, tf.test.TestCase):
+    """TensorFlow's own loss scales, as `policy.loss_scale` of 2.1 to 2.4 is one."""
+
+    def dynamic(self):
+        return originals.experimental().DynamicLossScale(8.0, 2, 2.0)
+
+    @parameterized.parameters("graph_v1", "graph_v2", "eager", "function")
+    def test_a_v1_optimizer_goes_on_as_the_original(self, mode):
+        original = originals.experimental().MixedPrecisionLossScaleOptimizer
+        seen = []
+        for cls in (original, experimental.MixedPrecisionLossScaleOptimizer):
+            with modes.entered(mode) as entered:
+                loss_scale, weight = self.dynamic(), tf1.Variable(1.0)
+                opt = cls(sgd(0.25), loss_scale)
+                step = entered.compile(
+                    lambda grad: opt.apply_gradients([(grad, weight)]), modes.scalar()
+                )
+                state = [weight, loss_scale(), loss_scale._num_good_steps]
+                seen.append([])
+                for value in STEPS:
+                    step(value)
+                    if mode not in modes.GRAPH:
+                        state = [weight, loss_scale(), loss_scale._num_good_steps]
+                    seen[-1].append(entered.value(state))
+        self.assertEqual(seen[1], seen[0])
+
+    @keras_homes.each(("eager", "function"), kind=keras_homes.BEFORE_3)
+    def test_a_keras_optimizer_goes_on_as_its_own_class(self, home, mode):
+        seen = []
+        with modes.entered(mode) as entered:
+            for own in (True, False):
+                loss_scale, weight = self.dynamic(), tf.Variable(1.0)
+                if not own:
+                    opt = keras_experimental.LossScaleOptimizer(home.SGD(0.25), loss_scale)
+                elif hasattr(home.keras.mixed_precision, "LossScaleOptimizer"):
+                    opt = home.own()(home.SGD(0.25), initial_scale=8.0, dynamic_growth_steps=2)
+                else:
+                    opt = home.own()(home.SGD(0.25), loss_scale)
+                step = entered.compile(
+                    lambda grad: [opt.apply_gradients([(grad, weight)])][1:], modes.scalar()
+                )
+                seen.append([])
+                for value in STEPS:
+                    step(value)
+                    scale = opt.loss_scale
+                    seen[-1].append((weight.numpy(), float(scale() if callable(scale) else scale)))
+            self.assertEqual(seen[1], seen[0])
+            self.assertEqual(float(loss_scale()), seen[1][-1][1])  # Its state is the optimizer's.
+
+    def test_its_state_and_config(self):
+        with modes.eager_mode():
+            own = self.dynamic()
+            loss_scale = loss_scale_lib.get(own)
+            self.assertIs(loss_scale_lib.get(own), loss_scale)  # Which has one owner.
+            self.assertIs(loss_scale.current_loss_scale, own._current_loss_scale)
+            config = loss_scale_lib.serialize(loss_scale)
+            self.assertEqual(config, {"class_name": "DynamicLossScale", "config": own.get_config()})
+            opt = OPTIMIZERS["mixed"](sgd(), own)
+            opt.apply_gradients([(tf.constant(np.nan), tf1.Variable(1.0))])
+            self.assertEqual(float(own()), 4.0)
+            self.assertContainsSubset([4.0, 0], [float(each.numpy()) for each in opt.variables()])
+            path = tf.train.Checkpoint(optimizer=opt).save(self.get_temp_dir() + "/own")
+            fresh = OPTIMIZERS["mixed"](sgd(), experimental.DynamicLossScale(8.0))
+            tf.train.Checkpoint(optimizer=fresh).restore(path).assert_existing_objects_matched()
+            self.assertEqual(float(fresh._loss_scale()), 4.0)
+            fixed = loss_scale_lib.get(originals.experimental().FixedLossScale(8.0))
+            self.assertEqual(repr(fixed), "FixedLossScale(8.0)")
+
+    def test_a_class_derived_from_it_is_refused(self):
+        class Own(originals.experimental().DynamicLossScale):
+            pass
+
+        with modes.eager_mode(), self.assertRaisesRegex(ValueError, "a LossScale of this package"):
+            loss_scale_lib.get(Own())
 
 
 class BadInputTest(parameterized.TestCase, tf.test.TestCase):

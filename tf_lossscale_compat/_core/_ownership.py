@@ -2,10 +2,14 @@
 
 Two optimizers that share one would both update it, the first before the second has divided by it.
 Code for TensorFlow 1 shares one between its optimizers all the same, which divide before either
-updates it; Keras optimizers divide where they apply.
+updates it; Keras optimizers divide where they apply. An optimizer that is gone owns nothing: the
+loss scale is free for the next fold of a cross-validation, or the next cell of a notebook.
 """
 
-from tf_lossscale_compat._core import _observers, _scaler
+import gc
+import weakref
+
+from tf_lossscale_compat._core import _observers, _scaler, _tf
 
 KERAS = "a Keras one"
 V1 = "a tf.compat.v1.train one"
@@ -15,32 +19,60 @@ SEVERAL = "one that apply_if_finite was given"
 _NAME = "_tflsc_claim"
 
 
+def _reference(owner):
+    try:
+        return weakref.ref(owner)
+    except TypeError:  # Such as a user's with `__slots__`: it counts as alive.
+        return lambda: owner
+
+
 class _Claim(_observers.NotCopied):
-    """The kind of a loss scale's owner, an attribute of the loss scale; a copy has no owner."""
+    """The owners of a loss scale, an attribute of the loss scale; a copy has no owner."""
 
     def __init__(self, kind):
         self.kind = kind
+        self._references = {}
+
+    def add(self, owners):
+        self._references = {
+            key: each for key, each in self._references.items() if each() is not None
+        }
+        self._references.update((id(owner), _reference(owner)) for owner in owners)
+
+    def lives(self):
+        """Returns whether any of the owners is still there."""
+        if not self._any():
+            return False
+        gc.collect()  # Models and their optimizers are in reference cycles.
+        return self._any()
+
+    def _any(self):
+        return any(each() is not None for each in self._references.values())
 
 
 def check(kind, loss_scale):
     """Raises a ValueError where this kind of optimizer must not take `loss_scale`; see `claim`."""
     loss_scale = _scaler.unwrap(loss_scale)
-    owner = getattr(loss_scale, _NAME, None)
-    if owner is not None and not (kind == owner.kind != KERAS):
+    claim = getattr(loss_scale, _NAME, None)
+    if claim is not None and not (kind == claim.kind != KERAS) and claim.lives():
         raise ValueError(
-            f"{loss_scale!r} drives another optimizer, {owner.kind}, already: whichever of the two "
+            f"{loss_scale!r} drives another optimizer, {claim.kind}, already: whichever of the two "
             "is applied first would update it before the other divides by it. Give each a loss "
             "scale of its own; or scale and unscale with the loss scale itself and have "
-            "tf_lossscale_compat.apply_if_finite apply to both and update it once."
+            "tf_lossscale_compat.apply_if_finite apply to both and update it once. If the other "
+            "one is not needed any more, delete it first, and the models and functions that it is "
+            "in."
         )
 
 
-def claim(kind, loss_scale):
-    """Notes that `loss_scale` drives an optimizer; called once nothing else of that can fail.
+def claim(kind, loss_scale, owners):
+    """Notes that `loss_scale` drives optimizers; called once nothing else of that can fail.
 
     Args:
       kind: `KERAS`, of which each needs its own; `V1`; or `SEVERAL`.
       loss_scale: `LossScale` or `LossScaleManager`; a fixed one never changes and is free to share.
+      owners: list of the optimizers. The claim stands while any of them lives, or the graph in
+        which TensorFlow 1's were made.
 
     Raises:
       ValueError: it drives another optimizer, with which it cannot be shared.
@@ -48,7 +80,12 @@ def claim(kind, loss_scale):
     check(kind, loss_scale)
     loss_scale = _scaler.unwrap(loss_scale)
     if not _scaler.Scaler(loss_scale).never_changes() and hasattr(loss_scale, "__dict__"):
-        loss_scale.__dict__[_NAME] = _Claim(kind)
+        current = loss_scale.__dict__.get(_NAME)
+        if current is None or current.kind != kind:
+            current = loss_scale.__dict__[_NAME] = _Claim(kind)
+        if kind != KERAS and _tf.in_session_graph():  # Which a Session runs without them.
+            owners = [*owners, _tf.tf1.get_default_graph()]
+        current.add(owners)
 
 
 def release(loss_scale):

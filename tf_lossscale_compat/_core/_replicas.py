@@ -40,9 +40,25 @@ def _supported_strategies():
     )
 
 
-def _is_of_contrib(cls):
-    """Returns whether this is r1.15's `tf.contrib.distribute.MirroredStrategy`."""
-    return cls.__name__ == "MirroredStrategy" and ".contrib.distribute." in cls.__module__
+# Those of TensorFlow 1.15, of its core and its contrib, that are as good in one process: Estimators
+# are given them by `train_distribute=`. The workers of a cluster take steps of their own, or were
+# never tried.
+_IN_ONE_PROCESS = (
+    "ParameterServerStrategy",
+    "ParameterServerStrategyV1",
+    "CollectiveAllReduceStrategy",
+)
+
+
+def _is_supported(strategy):
+    if isinstance(strategy, _supported_strategies()):
+        return True
+    cls = type(strategy)
+    if cls.__name__ == "MirroredStrategy" and ".contrib.distribute." in cls.__module__:
+        return True
+    # Not so from 2.0 on, where such a strategy may coordinate workers.
+    in_one_process = not (_tf.at_least(2, 0) or getattr(strategy.extended, "_cluster_spec", True))
+    return in_one_process and cls.__name__ in _IN_ONE_PROCESS
 
 
 def check_strategy():
@@ -51,14 +67,15 @@ def check_strategy():
         return
     strategy = tf.distribute.get_strategy()
     cls = type(strategy)
-    if not (isinstance(strategy, _supported_strategies()) or _is_of_contrib(cls)):
+    if not _is_supported(strategy):
         # With the module: TensorFlow 1.15's contrib has classes of the same names.
         names = [f"tf.distribute.{name}" for name in _SUPPORTED[:2]]
         raise ValueError(
             f"Loss scaling does not support {cls.__name__}: it needs replicas that take every step "
             "together, so that all skip it or none. Use the default strategy, "
-            f"{', '.join(names)}, {_SUPPORTED[2]} or {_SUPPORTED[3]} of tf.distribute; this one is "
-            f"of {cls.__module__}."
+            f"{', '.join(names)}, {_SUPPORTED[2]} or {_SUPPORTED[3]} of tf.distribute; or, on "
+            "TensorFlow 1.15 in one process, ParameterServerStrategy or contrib's "
+            f"CollectiveAllReduceStrategy. This one is of {cls.__module__}."
         )
 
 

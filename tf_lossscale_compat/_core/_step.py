@@ -54,6 +54,7 @@ class OptimizerAdapter:
       counts_skipped: bool, `count_skipped` is called for a step that is skipped.
       needs_reciprocal: bool, a step is skipped while one over the loss scale is zero, as gradients
         were multiplied with it.
+      check_strategy: function that raises an error under a strategy that is not supported.
     """
 
     wrapped: Any = None
@@ -61,6 +62,7 @@ class OptimizerAdapter:
     agree: Any = None
     counts_skipped = False
     needs_reciprocal = False
+    check_strategy = staticmethod(_replicas.check_strategy)
 
     def apply(self, grads, variables):
         """Has the wrapped optimizer apply unscaled gradients; called in a replica context.
@@ -92,7 +94,7 @@ class OptimizerAdapter:
 _PLAIN = GraphForm()
 
 
-def check_context(called):
+def check_context(called, check_strategy=_replicas.check_strategy):
     """Raises a ValueError where no step can be taken; `called` is the method's name."""
     if not tf.distribute.has_strategy():
         return
@@ -101,7 +103,7 @@ def check_context(called):
             f"{called} was called in a cross-replica context and must be called in a replica "
             "context: inside a function that strategy.run runs."
         )
-    _replicas.check_strategy()
+    check_strategy()
 
 
 def as_written(cls):
@@ -149,7 +151,7 @@ def take(
       ValueError: called in a cross-replica context, or under a strategy that is not supported.
     """
     if called is not None:
-        check_context(called)
+        check_context(called, optimizer.check_strategy)
     observed_grads, observed_variables = unaggregated or (None, variables)
     observation = _observers.observe(scaler, optimizer.observed, observed_variables)
     decides = not scaler.applies_all or observation.records

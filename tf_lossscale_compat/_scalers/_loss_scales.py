@@ -382,6 +382,25 @@ class DynamicLossScale(LossScale):
         }
 
 
+class _Continued(DynamicLossScale):
+    """A dynamic loss scale whose state is that of TensorFlow's own, such as a policy's."""
+
+    def __init__(self, original: Any) -> None:
+        self._tflsc_state = {
+            "current_loss_scale": original._current_loss_scale,
+            "good_steps": original._num_good_steps,
+        }
+        super().__init__(**original.get_config())
+
+    def _add_weight(self, name: str, initial_value: Any, dtype: Any = None) -> tf.Variable:
+        self._track_trackable(self._tflsc_state[name], name)
+        self._tflsc_weights[name] = self._tflsc_state[name]
+        return self._tflsc_state[name]
+
+
+_Continued.__name__ = "DynamicLossScale"  # In configs.
+
+
 class ManagerLossScale(LossScale):
     """A loss scale that wraps a loss-scale manager; non-finite steps are skipped."""
 
@@ -445,6 +464,10 @@ class ManagerLossScale(LossScale):
         return cls(_MANAGERS[config["class_name"]](**config["config"]))
 
 
+_OF_TENSORFLOW = {
+    "FixedLossScale": lambda original: FixedLossScale(**original.get_config()),
+    "DynamicLossScale": _Continued,
+}
 _MANAGERS = {
     cls.__name__: cls for cls in (FixedLossScaleManager, ExponentialUpdateLossScaleManager)
 }
@@ -509,8 +532,9 @@ def get(identifier: _types.Identifier | None) -> LossScale | None:
     Args:
       identifier: a real number for a `FixedLossScale`; 'dynamic' for a `DynamicLossScale` with its
         defaults; a `LossScale`, returned as it is; a dict that `deserialize` takes; a
-        `LossScaleManager`, or anything with its two methods, which the loss scale then wraps; or
-        None, which is returned.
+        `LossScaleManager`, or anything with its two methods, which the loss scale then wraps;
+        TensorFlow's own `FixedLossScale` or `DynamicLossScale`, such as a policy's, whose variables
+        it then has; or None, which is returned.
 
     Raises:
       ValueError: it is none of these, or a number that is no loss scale.
@@ -525,9 +549,18 @@ def get(identifier: _types.Identifier | None) -> LossScale | None:
         return DynamicLossScale()
     if isinstance(identifier, numbers.Real):
         return FixedLossScale(identifier)
+    original: Any = identifier
+    cls = type(original)
+    if cls.__module__.split(".")[0] in ("tensorflow", "tensorflow_core") and (
+        cls.__name__ in _OF_TENSORFLOW
+    ):
+        if not hasattr(original, "_tflsc_loss_scale"):  # One for each, as it has one owner.
+            original._tflsc_loss_scale = _OF_TENSORFLOW[cls.__name__](original)
+        return original._tflsc_loss_scale
     raise ValueError(
-        f"Cannot make a loss scale of {identifier!r}: it must be a number, 'dynamic', a LossScale, "
-        "a LossScaleManager, a config dict or None."
+        f"Cannot make a loss scale of {identifier!r}: it must be a number, 'dynamic', a LossScale "
+        "of this package or one of TensorFlow's own classes, a LossScaleManager, a config dict or "
+        "None."
     )
 
 

@@ -142,7 +142,7 @@ def apply_if_finite(
     for optimizer, part in zip(optimizers, parts):
         _build(optimizer, grads[part], variables[part])
     if enabled:
-        _ownership.claim(_ownership.SEVERAL, loss_scale)
+        _ownership.claim(_ownership.SEVERAL, loss_scale, optimizers)
     step = _SeveralAdapter(optimizers, parts, agree, _scaler.unwrap(loss_scale))
     return _step.take(scaler, grads, variables, step, called="apply_if_finite")
 

@@ -138,7 +138,7 @@ class _BaseLossScaleOptimizer(_tf.Optimizer):
             agree = _agreement.function_for(
                 self._tflsc_agree, getattr(self, "_tflsc_wrapped", None), scaler
             )
-            _ownership.claim(_ownership.V1, loss_scale)
+            _ownership.claim(_ownership.V1, loss_scale, [self])
             self._tflsc_agree = agree
         self.__dict__["_tflsc_loss_scale_in_use"] = loss_scale
         # Subclasses may set it before Optimizer's constructor has made what tracking needs, or not
@@ -463,7 +463,7 @@ class LossScaleOptimizer(_BaseLossScaleOptimizer):
         self._tflsc_agree, self._tflsc_enabled = agree, enabled
         self._loss_scale_manager = manager
         self._tflsc_keep_sparse = bool(keep_sparse)
-        _ownership.claim(_ownership.V1, self._tflsc_loss_scale_in_use)
+        _ownership.claim(_ownership.V1, self._tflsc_loss_scale_in_use, [self])
 
     @property
     def _tflsc_wrapped(self) -> Any:
@@ -575,7 +575,7 @@ class MixedPrecisionLossScaleOptimizer(_BaseLossScaleOptimizer):
         self._optimizer = opt
         self._tflsc_agree, self._tflsc_enabled = agree, enabled
         self._loss_scale = loss_scale
-        _ownership.claim(_ownership.V1, loss_scale)
+        _ownership.claim(_ownership.V1, loss_scale, [self])
 
     @property
     def _tflsc_wrapped(self) -> Any:

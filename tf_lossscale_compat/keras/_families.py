@@ -152,9 +152,9 @@ def _register(keras, cls, name):
     package = "tf_lossscale_compat"
     if keras.__name__ == "keras" and not hasattr(keras.utils, "register_keras_serializable"):
         keras = tf.keras  # Of 2.10 and before, which shows more of the same Keras.
-    if hasattr(keras.utils, "register_keras_serializable"):
+    if _tf.at_least(2, 2):
         keras.utils.register_keras_serializable(package=package, name=name)(cls)
-    else:  # Before TensorFlow 2.1 a class goes by its own name, and this one's is Keras' already.
+    else:  # In files a class goes by its own name, and this one's is Keras' already.
         cls.__name__ = f"{package}>{name}"
         keras.utils.get_custom_objects()[cls.__name__] = cls
 
@@ -183,6 +183,16 @@ def base_of(optimizer, argument):
         raise ValueError(
             f'"{argument}" is already wrapped by a LossScaleOptimizer, got {optimizer!r}: use that '
             "one, or make another optimizer."
+        )
+    # In 2.10 they are classes of their own, and later the others with a mesh.
+    of_dtensor = getattr(optimizer, "_mesh", None) is not None or any(
+        ".dtensor." in base.__module__ for base in type(optimizer).__mro__
+    )
+    if of_dtensor and found[0] is _tf_keras.TFKeras:
+        raise TypeError(
+            f"{argument} must be no optimizer of tf.keras.dtensor, got {optimizer!r}: its "
+            "gradients are on a mesh, and a loss scale is not. Use an optimizer of "
+            "tf.keras.optimizers without a mesh, under a strategy of tf.distribute."
         )
     return found[1]
 

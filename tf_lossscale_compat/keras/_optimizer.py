@@ -17,7 +17,6 @@ from tf_lossscale_compat._core import (
     _arguments,
     _keras_versions,
     _ownership,
-    _replicas,
     _scaler,
 )
 from tf_lossscale_compat._scalers import _like_a_tensor, _loss_scales
@@ -76,7 +75,7 @@ class _Wrapper(_shared.LossScaling):
                 "gradients that it has accumulated. Leave one of the two out."
             )
         self._tflsc_check_wrapped(optimizer, enabled)
-        _replicas.check_strategy()
+        self._raise_if_strategy_unsupported()
         if not enabled:
             if "loss_scale" in asked:
                 asked = {**asked, "loss_scale": _for_config(asked["loss_scale"])}
@@ -112,7 +111,7 @@ class _Wrapper(_shared.LossScaling):
             "_tflsc_attributes_not_copied",
             *vars(self),
         } - before
-        _ownership.claim(_ownership.KERAS, loss_scale)
+        _ownership.claim(_ownership.KERAS, loss_scale, [self])
 
     def _tflsc_check_wrapped(self, optimizer, enabled):
         """Raises a TypeError or ValueError where `optimizer` cannot be wrapped."""
@@ -382,7 +381,7 @@ class LossScaleOptimizer(_Wrapper, _Family):
           loss_scale: in place of these three, what the experimental class takes; or None.
           name: str, the optimizer's name, or None.
           count_skipped: bool, whether `iterations`, which schedules follow, counts skipped steps;
-            None for what that Keras' own class does: yes in TensorFlow 2.4 to 2.15 and `tf_keras`.
+            None for what that Keras' own class does: yes in TensorFlow 2.3 to 2.15 and `tf_keras`.
           enabled: bool; if False, the loss scale is 1, whatever the other arguments say, and each
             step is the wrapped optimizer's.
           agree: function of a scalar bool tensor that returns its AND over all processes that train

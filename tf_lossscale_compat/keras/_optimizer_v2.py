@@ -15,8 +15,8 @@ class OptimizerV2(_shared.WrapsTFKeras):
     """Mixed into that Keras' `LossScaleOptimizer`, or into `OptimizerV2` where it has none."""
 
     _tflsc_is_legacy = True
-    # Both came with TensorFlow 2.4.
-    _tflsc_counts_skipped = _tflsc_delegates_tracking = _tf.at_least(2, 4)
+    # Both came with TensorFlow 2.3.
+    _tflsc_counts_skipped = _tflsc_delegates_tracking = _tf.at_least(2, 3)
     _tflsc_computes = "_compute_gradients"
     _tflsc_graph_form = _step.GraphForm(update_first=True)
     _tflsc_aggregates_by = (
@@ -31,7 +31,6 @@ class OptimizerV2(_shared.WrapsTFKeras):
     _create_all_weights = _shared.of_inner("_create_all_weights")
     _create_hypers = _shared.of_inner("_create_hypers")
     _create_or_restore_slot_variable = _shared.of_inner("_create_or_restore_slot_variable")
-    _create_slots = _shared.of_inner("_create_slots")
     _decayed_lr = _shared.of_inner("_decayed_lr")
     _get_hyper = _shared.of_inner("_get_hyper")
     _restore_slot_variable = _shared.of_inner("_restore_slot_variable")
@@ -41,7 +40,7 @@ class OptimizerV2(_shared.WrapsTFKeras):
         self.__dict__.update(_hyper={}, _name="LossScaleOptimizer" if name is None else name)
         if self._tflsc_delegates_tracking:
             self._tflsc_delegate_tracking()
-            # A stand-in under the name that TensorFlow 2.0 to 2.3 had the inner optimizer by.
+            # A stand-in under the name that TensorFlow 2.0 to 2.2 had the inner optimizer by.
             stand_in = getattr(
                 sys.modules[self._tflsc_keras_own.__module__], "FakeOptimizerForRestoration", None
             )
@@ -75,6 +74,24 @@ class OptimizerV2(_shared.WrapsTFKeras):
             _keras_versions.track_in_session(variable)
 
     # Gradients.
+
+    def _tflsc_unscale(self, grads):
+        return super()._tflsc_unscale(self._tflsc_as_own_unscales(grads))
+
+    def _tflsc_to_unscale(self, grads, variables, scale):
+        return super()._tflsc_to_unscale(self._tflsc_as_own_unscales(grads), variables, scale)
+
+    def _tflsc_as_own_unscales(self, grads):
+        """Returns gradients, before TensorFlow 2.3 dense ones: its own class makes them so.
+
+        Momentum, for one, moves all rows by a dense gradient and some by a sparse one.
+        """
+        if _tf.at_least(2, 3) or "enabled" in self._tflsc_options:
+            return grads
+        return [
+            tf.convert_to_tensor(grad) if isinstance(grad, tf.IndexedSlices) else grad
+            for grad in grads
+        ]
 
     @_tf.converts_functions_given
     def _compute_gradients(self, loss, var_list, grad_loss=None, tape=None):

@@ -9,7 +9,15 @@ from typing import TYPE_CHECKING, Any, Iterable
 
 import numpy as np
 
-from tf_lossscale_compat._core import _agreement, _gradients, _ownership, _scaler, _step, _tf
+from tf_lossscale_compat._core import (
+    _agreement,
+    _gradients,
+    _ownership,
+    _replicas,
+    _scaler,
+    _step,
+    _tf,
+)
 from tf_lossscale_compat._scalers import _loss_scales, _managers
 from tf_lossscale_compat.keras import _aggregation, _calls
 
@@ -28,6 +36,7 @@ class _KerasAdapter(_step.OptimizerAdapter):
         self.observed, self.wrapped, self.agree = owner, owner._optimizer, agree
         self.counts_skipped = owner._tflsc_options.get("count_skipped", owner._tflsc_counts_skipped)
         self._apply, self._count_skipped = apply, owner._tflsc_count_skipped
+        self.check_strategy = owner._raise_if_strategy_unsupported
 
     def apply(self, grads, variables):
         return self._apply(grads, variables)
@@ -68,7 +77,6 @@ class LossScaling(_MixedIntoKeras):
     _tflsc_forbidden_overrides: tuple[str, ...] = (
         "_apply_gradients",
         "_apply_gradients_cross_replica",
-        "_raise_if_strategy_unsupported",
     )
 
     # True if that Keras' `apply_gradients` takes scaled gradients; the rule of `_calls` needs it.
@@ -99,6 +107,14 @@ class LossScaling(_MixedIntoKeras):
 
     def _tflsc_check_clipping(self, optimizer, enabled):
         """Raises a ValueError for an optimizer that would clip scaled gradients."""
+
+    def _raise_if_strategy_unsupported(self):
+        """Raises a ValueError where loss scaling cannot be right under the strategy in scope.
+
+        By the name of Keras 2.3 to 2.6: Graphcore's BERT overrides it, so that a fixed scale can be
+        used under a strategy that TensorFlow does not know.
+        """
+        _replicas.check_strategy()
 
     def _tflsc_check_scaler(self, scaler):
         """Raises a ValueError where gradients cannot be unscaled as this family does."""
@@ -133,7 +149,7 @@ class LossScaling(_MixedIntoKeras):
             self._tflsc_track_loss_scale(new)
             self.__dict__["_tflsc_agree"] = agree
             self.__dict__["_loss_scale"] = new
-            _ownership.claim(_ownership.KERAS, new)
+            _ownership.claim(_ownership.KERAS, new, [self])
             _ownership.release(old)
 
     def _tflsc_check_reaches(self, name: str, value: Any) -> None:
@@ -533,7 +549,9 @@ def check_context(optimizer, grads):
 
     Such as in a graph for a Session, where these optimizers return no operation.
     """
-    _step.check_context(f"{type(optimizer).__name__}.apply_gradients")
+    _step.check_context(
+        f"{type(optimizer).__name__}.apply_gradients", optimizer._raise_if_strategy_unsupported
+    )
     _agreement.check_reduced(optimizer, grads)
     if _tf.in_session_graph():
         raise ValueError(
@@ -559,7 +577,7 @@ class WrapsTFKeras(LossScaling):
     def _tflsc_delegate_tracking(self):
         """Makes checkpoints see the inner optimizer in this one's place, with the loss scale in it.
 
-        TensorFlow 2.4 to 2.15 and `tf_keras` write them so.
+        TensorFlow 2.3 to 2.15 and `tf_keras` write them so.
         """
         delegating: Any = next(c for c in type(self).__mro__ if "DelegatingTrackable" in c.__name__)
         self._optimizer._is_wrapped_by_loss_scale_optimizer = True  # It can hold one.
@@ -584,7 +602,9 @@ class WrapsTFKeras(LossScaling):
         kwargs = {**kwargs, **aggregation.kwargs}
         unaggregated = None
         if aggregation.here:
-            _step.check_context(f"{type(self).__name__}.apply_gradients")
+            _step.check_context(
+                f"{type(self).__name__}.apply_gradients", self._raise_if_strategy_unsupported
+            )
             if scaled:
                 grads, scaled = self._tflsc_unscale(grads), False
             unaggregated = _aggregation.filter_empty_gradients(grads, variables)
