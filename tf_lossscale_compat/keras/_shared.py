@@ -30,7 +30,7 @@ class _KerasAdapter(_step.OptimizerAdapter):
         self._apply, self._count_skipped = apply, owner._tflsc_count_skipped
 
     def apply(self, grads, variables):
-        return self._apply(grads, variables)
+        return self._apply(_step.of_this_graph(grads), variables)
 
     def count_skipped(self, number):
         return self._count_skipped(number)
