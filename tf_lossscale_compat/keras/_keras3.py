@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from typing import Any, Iterable
 
 from absl import logging
@@ -30,6 +31,10 @@ _CALL = {
 }
 
 
+def _version(keras):
+    return tuple(int(part) for part in keras.__version__.split(".")[:2])
+
+
 class Keras3(_shared.WeightDecay):
     """Mixed into Keras 3's `LossScaleOptimizer`; replaces its loss scale and its step.
 
@@ -44,6 +49,8 @@ class Keras3(_shared.WeightDecay):
         "ema_momentum",
         "ema_overwrite_frequency",
         "global_clipnorm",
+        "gradient_accumulation_steps",
+        "loss_scale_factor",
         "use_ema",
         "weight_decay",
     )
@@ -81,11 +88,7 @@ class Keras3(_shared.WeightDecay):
     _tflsc_counts_skipped = False
     _tflsc_says_dynamic = False  # Keras' own knows no other, and refuses the entry.
     # Configs of Keras 3.0 to 3.11 hold these of the wrapper, too.
-    _tflsc_ignored_in_configs = (
-        *_tflsc_inner_only,
-        "gradient_accumulation_steps",
-        "loss_scale_factor",
-    )
+    _tflsc_ignored_in_configs = _tflsc_inner_only
 
     def _tflsc_refuse(self, arguments):
         for name in arguments:
@@ -182,9 +185,10 @@ class Keras3(_shared.WeightDecay):
 
     def _tflsc_as_keras_variable(self, name, variable):
         """Makes `variable` one of the optimizer's, as the Keras variable that is returned."""
-        owned = self._tflsc_keras.Variable(
-            initializer=variable, trainable=False, dtype=variable.dtype.name, name=name
-        )
+        with self._tflsc_keras.name_scope(self.name, caller=self):  # State trees go by the path.
+            owned = self._tflsc_keras.Variable(
+                initializer=variable, trainable=False, dtype=variable.dtype.name, name=name
+            )
         owned._value = variable  # Before 3.10, Keras makes a copy of it.
         self._track_variable(owned)
         self._tflsc_keras_variables[name] = owned
@@ -218,9 +222,34 @@ class Keras3(_shared.WeightDecay):
         """Makes the inner optimizer's variables for these, once."""
         if not self.built:
             if not self.inner_optimizer.built:  # Not every build checks; slots would be lost.
-                self.inner_optimizer.build(variables)
+                self._tflsc_build_inner(variables)
                 self.inner_optimizer.built = True  # Nor does every build set it.
-            super(self._tflsc_keras_own, self).build(variables)
+            if self._tflsc_own_has_places:
+                super(self._tflsc_keras_own, self).build(variables)
+            self.built = True
+
+    @property
+    def _tflsc_own_has_places(self):
+        """True if Keras' own class keeps the variables that it was built for beside the inner one.
+
+        Checkpoints name them after it then.
+        """
+        return _version(self._tflsc_keras) >= (3, 12)
+
+    def _tflsc_build_inner(self, variables):
+        """Builds the inner optimizer as Keras' own class does, so that files have the same order.
+
+        Which is without its tracker: Adafactor's placeholders are no variables then. Nor are those
+        of a `Nadam`, which its own class loses and this one keeps, after all others.
+        """
+        inner = self.inner_optimizer
+        with sys.modules[self._tflsc_keras_own.__module__].tracking.DotNotTrackScope():
+            inner.build(variables)
+        known = {id(variable) for variable in inner.variables}
+        cls = type(self._variables[0])  # Keras 3.3 shows a class of its own as keras.Variable.
+        for value in list(vars(inner).values()):
+            if isinstance(value, cls) and id(value) not in known:
+                inner._track_variable(value)
 
     @_tf.do_not_convert
     def scale_loss(self, loss: Any) -> Any:
@@ -312,7 +341,7 @@ class Keras3(_shared.WeightDecay):
                 "trainable_variables may be left out only once the optimizer is built: call "
                 "build(variables) first."
             )
-        return self._trainable_variables
+        return self.inner_optimizer._trainable_variables
 
     @_tf.converts_functions_given
     def minimize(self, loss: Any, var_list: Any, tape: Any = None) -> Any:
