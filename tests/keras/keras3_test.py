@@ -634,6 +634,57 @@ class Keras3ClassTest(modes.EagerTestCase):
             with self.assertRaisesRegex(AttributeError, f"{name} can be set where"):
                 setattr(opt, name, 16.0)
 
+    @keras_homes.each(
+        ("class", "both", "instance"), ("made", "disabled", "replaced"), kind="keras3"
+    )
+    def test_an_inner_apply_gradients_that_would_be_passed_over(self, home, where, when):
+        """As its own class passes over it, silently: there the step is not clipped."""
+
+        class Clips(home.SGD):
+            def apply_gradients(self, grads_and_vars):
+                pairs = [(tf.clip_by_value(grad, -0.5, 0.5), v) for grad, v in grads_and_vars]
+                return super().apply_gradients(pairs)
+
+            if where == "both":
+
+                def apply(self, grads, trainable_variables=None):
+                    return super().apply(grads, trainable_variables)
+
+        class ClipsWhereItIsCalled(home.SGD):
+            def apply(self, grads, trainable_variables=None):
+                grads = [tf.clip_by_value(grad, -0.5, 0.5) for grad in grads]
+                return super().apply(grads, trainable_variables)
+
+        inner = (home.SGD if where == "instance" else Clips)(1.0)
+        if where == "instance":
+            inner.apply_gradients = functools.partial(Clips.apply_gradients, inner)
+        own, variable = home.own()(inner, initial_scale=4.0), home.variable(1.0)
+        own.apply_gradients([(tf.constant(8.0), variable)])
+        self.assertAllEqual(array(variable), -1.0)
+
+        opt = Stable(home.SGD(1.0), initial_scale=4.0)
+        error = "no apply_gradients of its own.*would pass over.*Override apply"
+        with self.assertRaisesRegex(ValueError, error):
+            if when == "replaced":
+                opt.inner_optimizer = inner
+            else:
+                Stable(inner, enabled=when == "made")
+        opt.inner_optimizer = ClipsWhereItIsCalled(1.0)
+        opt.apply([tf.constant(8.0)], [variable])
+        self.assertAllEqual(array(variable), -1.5)
+
+    @keras_homes.each(kind="keras3")
+    def test_an_inner_optimizer_of_several_that_keras_has(self, home):
+        """Whose apply_gradients is Keras' own."""
+        if not hasattr(home.optimizers, "MultiOptimizer"):
+            self.skipTest("this Keras has no MultiOptimizer")
+        one, two = home.variable(1.0), home.variable(1.0)
+        opts = {id(one): home.SGD(1.0), id(two): home.SGD(0.5)}
+        inner = home.optimizers.MultiOptimizer(lambda variable: opts[id(variable)])
+        opt = Stable(inner, initial_scale=4.0)
+        opt.apply([tf.constant(1.0), tf.constant(1.0)], [one, two])
+        self.assertAllEqual([array(one), array(two)], [0.75, 0.875])
+
     @keras_homes.each(kind="keras3")
     def test_stateless_apply(self, home):
         """No stateless_apply works on TensorFlow, nor the inner optimizer's."""

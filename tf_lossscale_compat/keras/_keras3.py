@@ -17,7 +17,7 @@ from tf_lossscale_compat._core import (
     _tf,
 )
 from tf_lossscale_compat._scalers import _loss_scales
-from tf_lossscale_compat.keras import _calls, _shared
+from tf_lossscale_compat.keras import _aggregation, _calls, _shared
 
 tf = _tf.tf
 
@@ -71,7 +71,6 @@ class Keras3(_shared.WeightDecay):
                 f"{type(self).__name__} needs the TensorFlow backend of Keras, and the backend is "
                 f"{backend!r}. Set the environment variable KERAS_BACKEND=tensorflow."
             )
-        _agreement.check_horovod(type(inner_optimizer), type(self))
         super(self._tflsc_keras_own, self).__init__(learning_rate=0.0, name=name)
         # As an attribute, and under this name, Keras' own files and checkpoints know it.
         self.inner_optimizer = inner_optimizer
@@ -80,6 +79,16 @@ class Keras3(_shared.WeightDecay):
         self.__dict__["_tflsc_keras_variables"] = {}
         self._tflsc_track_loss_scale(loss_scale)
         return self.name  # In configs always, as in those of Keras' own class.
+
+    def _tflsc_check_inner(self, optimizer):
+        _agreement.check_horovod(type(optimizer), type(self))
+        if not _aggregation.has_keras_methods(optimizer, ["apply_gradients"]):
+            raise ValueError(
+                f"{self._tflsc_argument} must have no apply_gradients of its own, got "
+                f"{optimizer!r}: a loss-scale optimizer of Keras 3 calls apply, and would pass "
+                "over it. Override apply(self, grads, trainable_variables=None) instead, which "
+                "apply_gradients of Keras 3 calls, too; the gradients are unscaled there."
+            )
 
     _tflsc_fixed_scale_hint = (
         " Or leave this wrapper out, and set `loss_scale_factor` of the optimizer."

@@ -97,6 +97,9 @@ class LossScaling(_MixedIntoKeras):
     # Hyperparameters that a family's base class keeps on the wrapper, too, without any effect.
     _tflsc_inner_only: tuple[str, ...] = ()
 
+    def _tflsc_check_inner(self, optimizer):
+        """Raises a ValueError for an optimizer that no step of this family goes through."""
+
     def _tflsc_check_clipping(self, optimizer, enabled):
         """Raises a ValueError for an optimizer that would clip scaled gradients."""
 
