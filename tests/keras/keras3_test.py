@@ -161,7 +161,22 @@ class FitTest(modes.EagerTestCase):
         self.assertEqual(array(model.optimizer.iterations), 3)
         self.assertEqual(array(model.optimizer.dynamic_counter), 3)
         self.assertLess(np.abs(model.get_weights()[0]).max(), 1.0)
-        self.assertEmpty(self.warnings())
+        expected = ["sums no gradients over replicas"] if home.before(3, 5) else []
+        for message, warning in zip(expected, self.warnings()):
+            self.assertIn(message, warning)
+        self.assertLen(self.warnings(), len(expected))
+
+    @keras_homes.each((True, False), kind="keras3")
+    def test_replicas_of_a_keras_that_sums_nothing(self, home, wrapped):
+        """They hold other weights after it, with a wrapper or without."""
+        strategy = replicas.strategy("mirrored_2")
+        with strategy.scope():
+            model = self.model(home, self.optimizer(home) if wrapped else home.SGD(0.125))
+            x = np.float32([[1, 2], [3, 4], [5, 6], [7, 8]])
+            model.fit(x, np.zeros([4, 1]), batch_size=4, verbose=0)
+        copies = replicas.copies(strategy, model.layers[-1].kernel.value)
+        differ = not np.array_equal(*(array(copy) for copy in copies))
+        self.assertEqual(differ, home.before(3, 5))
 
     def trained(self, home, opt, mode="function", base=None):
         """Returns weights after `fit`, of a model of class `base`."""

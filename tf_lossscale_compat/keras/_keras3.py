@@ -30,9 +30,14 @@ _CALL = {
     ),
 }
 
+_SUMS_NOTHING = (
+    "Keras {} sums no gradients over replicas, with a loss-scale optimizer or without: in fit each "
+    "replica trains by itself on its part of the data. Install Keras 3.5 or newer, or use tf_keras."
+)
 
-def _version(keras):
-    return tuple(int(part) for part in keras.__version__.split(".")[:2])
+
+def _version(version):
+    return tuple(int(part) for part in version.split(".")[:2])
 
 
 class Keras3(_shared.WeightDecay):
@@ -243,7 +248,7 @@ class Keras3(_shared.WeightDecay):
 
         Checkpoints name them after it then.
         """
-        return _version(self._tflsc_keras) >= (3, 12)
+        return _version(self._tflsc_keras.__version__) >= (3, 12)
 
     def _tflsc_build_inner(self, variables):
         """Builds the inner optimizer as Keras' own class does, so that files have the same order.
@@ -287,6 +292,9 @@ class Keras3(_shared.WeightDecay):
                     f"Override {called} too, which it calls: there {_CALL[name]}."
                 )
         self._tflsc_calls.ask_in_fit(method)
+        version = self._tflsc_keras.__version__
+        if _version(version) < (3, 5) and tf.distribute.get_strategy().num_replicas_in_sync > 1:
+            self._tflsc_calls.warn(_SUMS_NOTHING.format(version))
 
     # Divided as by Keras' own: a reciprocal may be zero in a gradient's dtype, or not exact.
 
