@@ -636,12 +636,18 @@ class GradientsTest(modes.EagerTestCase):
             "_stateful_handle_finite_grads",
             "_stateful_handle_non_finite_grads",
             "_tf_apply",
+            "_unscale_grads",
             "check_finite",
         )
     )
     def test_a_subclass_cannot_override_what_is_not_called(self, home, name):
         cls = type(Stable(home.SGD(1.0)))
-        if hasattr(cls._tflsc_keras_own, name):  # A method of Keras' own class.
+        own = cls._tflsc_keras_own
+        if name == "_unscale_grads" and home.before(3, 16):  # Which brings it: a stand-in.
+            patched = mock.patch.object(own, name, lambda self, *args: None, create=True)
+            patched.start()
+            self.addCleanup(patched.stop)
+        if hasattr(own, name):  # A method of Keras' own class.
             with self.assertRaisesRegex(TypeError, f"Own overrides {name}"):
                 type(cls)("Own", (cls,), {name: lambda self, *args: None})
         else:

@@ -66,6 +66,7 @@ class Keras3(_shared.WeightDecay):
         "_stateful_handle_finite_grads",
         "_stateful_handle_non_finite_grads",
         "_tf_apply",
+        "_unscale_grads",
         "check_finite",
     )
 
