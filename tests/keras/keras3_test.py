@@ -161,7 +161,22 @@ class FitTest(modes.EagerTestCase):
         self.assertEqual(array(model.optimizer.iterations), 3)
         self.assertEqual(array(model.optimizer.dynamic_counter), 3)
         self.assertLess(np.abs(model.get_weights()[0]).max(), 1.0)
-        self.assertEmpty(self.warnings())
+        expected = ["sums no gradients over replicas"] if home.before(3, 5) else []
+        for message, warning in zip(expected, self.warnings()):
+            self.assertIn(message, warning)
+        self.assertLen(self.warnings(), len(expected))
+
+    @keras_homes.each((True, False), kind="keras3")
+    def test_replicas_of_a_keras_that_sums_nothing(self, home, wrapped):
+        """They hold other weights after it, with a wrapper or without."""
+        strategy = replicas.strategy("mirrored_2")
+        with strategy.scope():
+            model = self.model(home, self.optimizer(home) if wrapped else home.SGD(0.125))
+            x = np.float32([[1, 2], [3, 4], [5, 6], [7, 8]])
+            model.fit(x, np.zeros([4, 1]), batch_size=4, verbose=0)
+        copies = replicas.copies(strategy, model.layers[-1].kernel.value)
+        differ = not np.array_equal(*(array(copy) for copy in copies))
+        self.assertEqual(differ, home.before(3, 5))
 
     def trained(self, home, opt, mode="function", base=None):
         """Returns weights after `fit`, of a model of class `base`."""
@@ -459,20 +474,28 @@ class DivisionTest(modes.EagerTestCase):
 
 
 class Keras3ClassTest(modes.EagerTestCase):
-    @keras_homes.each(("ours", "theirs"), ("ours", "theirs"), kind="keras3")
-    def test_checkpoints_of_either_are_whole_for_the_other(self, home, saves, restores):
+    # Adafactor and Nadam make variables that Keras' own class keeps out of the optimizer's.
+    @keras_homes.each(
+        ("ours", "theirs"), ("ours", "theirs"), ("Adam", "Adafactor", "Nadam"), kind="keras3"
+    )
+    def test_checkpoints_of_either_are_whole_for_the_other(self, home, saves, restores, inner):
         classes = {"ours": Stable, "theirs": home.own()}
 
         def make(which):
-            variable = home.variable([1.0, 2.0])
-            opt = classes[which](home.Adam(0.5), initial_scale=8.0, dynamic_growth_steps=4)
-            opt.build([variable])
-            return opt, variable
+            home.clear_session()
+            variables = [home.variable([1.0, 2.0]), home.variable([[1.0, 2.0]])]
+            inner_optimizer = getattr(home, inner)(0.5)
+            opt = classes[which](inner_optimizer, initial_scale=8.0, dynamic_growth_steps=4)
+            opt.build(variables)
+            return opt, variables
 
-        opt, variable = make(saves)
-        opt.apply([tf.constant([np.inf, 1.0])], [variable])
-        opt.apply([tf.constant([4.0, 8.0])], [variable])
-        path = tf.train.Checkpoint(opt=opt, w=variable).save(self.get_temp_dir() + "/c")
+        def step(opt, variables, value):
+            opt.apply([tf.constant([value, 1.0]), tf.constant([[4.0, 8.0]])], variables)
+
+        opt, variables = make(saves)
+        step(opt, variables, np.inf)
+        step(opt, variables, 4.0)
+        path = tf.train.Checkpoint(opt=opt, w=variables).save(self.get_temp_dir() + "/c")
         new, restored = make(restores)
         status = tf.train.Checkpoint(opt=new, w=restored).restore(path)
         status.assert_existing_objects_matched()
@@ -480,9 +503,80 @@ class Keras3ClassTest(modes.EagerTestCase):
         self.assertEqual(array(new.dynamic_scale), 4.0)
         self.assertEqual(array(new.step_counter), 1)
         self.assertEqual(array(new.inner_optimizer.iterations), 1)
-        for each in ((opt, variable), (new, restored)):
-            each[0].apply([tf.constant([4.0, 8.0])], [each[1]])
-        self.assertAllEqual(array(variable), array(restored))
+        for each in ((opt, variables), (new, restored)):
+            step(*each, 2.0)
+        for variable, again in zip(variables, restored):
+            self.assertAllEqual(array(variable), array(again))
+
+    @keras_homes.each(
+        (
+            ("SGD", {}),
+            ("Adam", {"use_ema": True}),
+            ("Adam", {"gradient_accumulation_steps": 2}),
+            ("Adafactor", {}),
+        ),
+        kind="keras3",
+    )
+    def test_names_and_places_are_those_of_keras_own(self, home, inner):
+        """In checkpoints, and of variables, by which state trees and files know them."""
+        name, arguments = inner
+        found = []
+        for cls in (Stable, home.own()):
+            home.clear_session()
+            model = home.dense_model()
+            opt = cls(getattr(home, name)(0.5, **arguments))
+            model.compile(opt, "mse")
+            opt.build(model.trainable_variables)
+            path = tf.train.Checkpoint(model=model, opt=opt).save(self.get_temp_dir() + "/c")
+            keys = sorted(key for key, _ in tf.train.list_variables(path))
+            found.append((keys, [(each.path, each.shape) for each in opt.variables]))
+        self.assertEqual(*found)
+
+    @keras_homes.each(("ours", "theirs"), ("ours", "theirs"), kind="keras3")
+    def test_state_trees_of_either_are_whole_for_the_other(self, home, saves, restores):
+        classes = {"ours": Stable, "theirs": home.own()}
+
+        def make(which):
+            home.clear_session()
+            model = home.dense_model()
+            inner = home.Adam(0.1)
+            model.compile(classes[which](inner, initial_scale=8.0, dynamic_growth_steps=2), "mse")
+            model.optimizer.build(model.trainable_variables)
+            return model
+
+        model, resumed = make(saves), make(restores)
+        if not hasattr(model, "get_state_tree"):
+            self.skipTest("models of this Keras have no state tree")
+        model.fit(np.ones([5, 3]), np.ones([5, 2]), batch_size=1, verbose=0)
+        resumed.set_state_tree(model.get_state_tree(value_format="numpy_array"))
+        ours, theirs = ([array(v) for v in each.optimizer.variables] for each in (model, resumed))
+        for one, other in zip(ours, theirs):
+            self.assertAllEqual(one, other)
+        self.assertEqual(array(resumed.optimizer.dynamic_scale), 32.0)
+        self.assertEqual(array(resumed.optimizer.step_counter), 1)
+
+    @keras_homes.each(("ours", "theirs"), ("ours", "theirs"), kind="keras3")
+    def test_files_of_either_are_whole_for_the_other_with_an_adafactor(self, home, saves, restores):
+        classes = {"ours": Stable, "theirs": home.own()}
+
+        def make(which):
+            home.clear_session()
+            model = home.dense_model()
+            model.compile(classes[which](home.Adafactor(0.1), initial_scale=8.0), "mse")
+            model.optimizer.build(model.trainable_variables)
+            return model
+
+        model, resumed = make(saves), make(restores)
+        path = self.get_temp_dir() + "/of.weights.h5"
+        model.fit(np.full([1, 3], np.nan), np.ones([1, 2]), verbose=0)
+        model.fit(np.ones([2, 3]), np.ones([2, 2]), batch_size=1, verbose=0)
+        model.save_weights(path)
+        resumed.load_weights(path)
+        for each in (model, resumed):
+            each.fit(np.ones([1, 3]), np.ones([1, 2]), verbose=0)
+        for one, other in zip(model.optimizer.variables, resumed.optimizer.variables):
+            self.assertAllEqual(array(one), array(other))
+        self.assertEqual(array(resumed.optimizer.dynamic_scale), 4.0)
 
     @keras_homes.each(kind="keras3")
     def test_a_checkpoint_that_has_the_loss_scale_too_is_whole(self, home):
@@ -554,6 +648,57 @@ class Keras3ClassTest(modes.EagerTestCase):
         for name in ("initial_scale", "dynamic_growth_steps"):
             with self.assertRaisesRegex(AttributeError, f"{name} can be set where"):
                 setattr(opt, name, 16.0)
+
+    @keras_homes.each(
+        ("class", "both", "instance"), ("made", "disabled", "replaced"), kind="keras3"
+    )
+    def test_an_inner_apply_gradients_that_would_be_passed_over(self, home, where, when):
+        """As its own class passes over it, silently: there the step is not clipped."""
+
+        class Clips(home.SGD):
+            def apply_gradients(self, grads_and_vars):
+                pairs = [(tf.clip_by_value(grad, -0.5, 0.5), v) for grad, v in grads_and_vars]
+                return super().apply_gradients(pairs)
+
+            if where == "both":
+
+                def apply(self, grads, trainable_variables=None):
+                    return super().apply(grads, trainable_variables)
+
+        class ClipsWhereItIsCalled(home.SGD):
+            def apply(self, grads, trainable_variables=None):
+                grads = [tf.clip_by_value(grad, -0.5, 0.5) for grad in grads]
+                return super().apply(grads, trainable_variables)
+
+        inner = (home.SGD if where == "instance" else Clips)(1.0)
+        if where == "instance":
+            inner.apply_gradients = functools.partial(Clips.apply_gradients, inner)
+        own, variable = home.own()(inner, initial_scale=4.0), home.variable(1.0)
+        own.apply_gradients([(tf.constant(8.0), variable)])
+        self.assertAllEqual(array(variable), -1.0)
+
+        opt = Stable(home.SGD(1.0), initial_scale=4.0)
+        error = "no apply_gradients of its own.*would pass over.*Override apply"
+        with self.assertRaisesRegex(ValueError, error):
+            if when == "replaced":
+                opt.inner_optimizer = inner
+            else:
+                Stable(inner, enabled=when == "made")
+        opt.inner_optimizer = ClipsWhereItIsCalled(1.0)
+        opt.apply([tf.constant(8.0)], [variable])
+        self.assertAllEqual(array(variable), -1.5)
+
+    @keras_homes.each(kind="keras3")
+    def test_an_inner_optimizer_of_several_that_keras_has(self, home):
+        """Whose apply_gradients is Keras' own."""
+        if not hasattr(home.optimizers, "MultiOptimizer"):
+            self.skipTest("this Keras has no MultiOptimizer")
+        one, two = home.variable(1.0), home.variable(1.0)
+        opts = {id(one): home.SGD(1.0), id(two): home.SGD(0.5)}
+        inner = home.optimizers.MultiOptimizer(lambda variable: opts[id(variable)])
+        opt = Stable(inner, initial_scale=4.0)
+        opt.apply([tf.constant(1.0), tf.constant(1.0)], [one, two])
+        self.assertAllEqual([array(one), array(two)], [0.75, 0.875])
 
     @keras_homes.each(kind="keras3")
     def test_stateless_apply(self, home):

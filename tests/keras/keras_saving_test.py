@@ -14,7 +14,7 @@ from absl import logging
 from absl.testing import parameterized
 
 import tf_lossscale_compat as package
-from tests import keras_homes
+from tests import forks, keras_homes, processes
 from tf_lossscale_compat import loss_scale as loss_scale_lib
 from tf_lossscale_compat.keras import mixed_precision
 
@@ -209,6 +209,27 @@ class GoesOnTest(_Base):
         restore(home, model, form, folder)
         fit(model, halves()[1])
         np.testing.assert_equal(state(home, model), end)
+
+    @parameterized.parameters(*saved_cases(LOADED, ["dynamic"]))
+    def test_loaded_by_a_new_process_after_the_import_that_pages_name(self, home, form, wrapper):
+        folder, between, _ = trained(home, wrapper)
+        keras = "from tensorflow import keras"
+        if VERSION >= (2, 16):
+            keras = f"import {home.keras.__name__} as keras"
+        program = (
+            f"{keras}\n"
+            "import tf_lossscale_compat.keras\n"
+            f"opt = keras.models.load_model({path_of(folder, form)!r}).optimizer\n"
+            "cls = tf_lossscale_compat.keras.mixed_precision.LossScaleOptimizer\n"
+            "value = getattr(keras.backend, 'get_value', float)\n"
+            "scale = float(value(opt._loss_scale.current_loss_scale))\n"
+            "print(issubclass(type(opt), cls), scale)\n"
+        )
+        status, out, err = forks.run(
+            ["-c", program], processes.environment(), self.get_temp_dir(), 300
+        )
+        self.assertEqual(status, 0, err)
+        self.assertEqual(out.split()[-2:], ["True", str(float(between["scale"]))])
 
     # Optimizers of Keras before 3 are built as they are loaded, or not at all.
     @keras_homes.each(("dynamic", "manager"), kind="keras3")

@@ -25,6 +25,7 @@ from tf_lossscale_compat._core import (
 )
 
 tf = _tf.tf
+tf1 = _tf.tf1
 
 
 class GraphForm(NamedTuple):
@@ -92,6 +93,23 @@ class OptimizerAdapter:
 
 
 _PLAIN = GraphForm()
+
+
+def of_this_graph(grads):
+    """Returns gradients as tensors of the graph that is built, such as that of a branch.
+
+    Keras' optimizers sum gradients over replicas as they apply them, and TensorFlow refuses a sum
+    where an optimizer of the user's changed some of them, which are of the branch alone.
+    """
+    if tf.executing_eagerly():
+        return grads
+    graph = tf1.get_default_graph()
+
+    def here(tensor):
+        outside = tensor is not None and getattr(tensor, "graph", None) is not graph
+        return tf.identity(tensor) if outside else tensor
+
+    return tf.nest.map_structure(here, grads, expand_composites=True)
 
 
 def check_context(called, check_strategy=_replicas.check_strategy):

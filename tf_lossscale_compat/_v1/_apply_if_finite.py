@@ -39,7 +39,10 @@ class _SeveralAdapter(_step.OptimizerAdapter):
     def apply(self, grads: list[Any], variables: list[Any]) -> Any:
         applied = []
         for optimizer, part in zip(self._optimizers, self._parts):
-            result = optimizer.apply_gradients(list(zip(grads[part], variables[part])))
+            given = grads[part]
+            if _keras_versions.is_optimizer(optimizer):
+                given = _step.of_this_graph(given)
+            result = optimizer.apply_gradients(list(zip(given, variables[part])))
             if not isinstance(result, tf.Operation):
                 if _tf.in_session_graph():
                     raise ValueError(

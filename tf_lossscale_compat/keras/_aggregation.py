@@ -25,7 +25,7 @@ def _is_keras(function):
     return getattr(function, "__module__", "").split(".")[0] in _keras_versions.ROOTS
 
 
-def _has_keras_methods(optimizer, names):
+def has_keras_methods(optimizer, names):
     """Returns whether an optimizer has Keras' own methods of these names, as far as it has any."""
     return all(
         name not in vars(optimizer) and _is_keras(getattr(type(optimizer), name))
@@ -67,12 +67,12 @@ class Aggregation:
         self._optimizer = optimizer
         self._methods = [name for name in methods if hasattr(optimizer, name)]
         function = getattr(optimizer, "gradient_aggregator", None)
-        default = _has_keras_methods(optimizer, methods) and (
+        default = has_keras_methods(optimizer, methods) and (
             function is None or _is_keras(function)
         )
         # Keras' own class of TensorFlow 2.2 to 2.4 has the inner optimizer aggregate. A subclass's
         # own, such as that of tensorflow/models' AdamWeightDecay, may clip only where it does.
-        trusted = _tf.at_least(2, 5) or _has_keras_methods(optimizer, ["apply_gradients"])
+        trusted = _tf.at_least(2, 5) or has_keras_methods(optimizer, ["apply_gradients"])
         passed = (
             bool(self._methods)
             and trusted

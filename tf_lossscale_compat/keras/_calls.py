@@ -110,28 +110,29 @@ class Calls:
         if not tf.executing_eagerly():
             self._traced = True
         if answer and not self._asked:
-            self._warn(_NEITHER)
+            self.warn(_NEITHER)
         elif self._asked == {UNSCALED}:
-            self._warn(_FORGOT.format(UNSCALED, LOSS_SCALED, "too small"))
+            self.warn(_FORGOT.format(UNSCALED, LOSS_SCALED, "too small"))
         elif self._asked == {LOSS_SCALED}:
-            self._warn(_FORGOT.format(LOSS_SCALED, UNSCALED, "too large"))
+            self.warn(_FORGOT.format(LOSS_SCALED, UNSCALED, "too large"))
         return answer
 
     def warn_if_never_asked(self):
         """Warns where a step may have scaled nothing."""
         if not self._asked:
-            self._warn(_NEVER)
+            self.warn(_NEVER)
 
     def applying_scaled(self):
         """Warns where `apply` may be given what is unscaled already."""
         if UNSCALED in self._asked | self._asked_in_fit:
-            self._warn(_TWICE)
+            self.warn(_TWICE)
 
     def rescaled(self):
         """Notes that gradients were scaled once more for `apply`, which then divides rightly."""
         self._warned.add(_TWICE)
 
-    def _warn(self, message):
+    def warn(self, message):
+        """Logs a warning, once for each optimizer."""
         if message not in self._warned:
             self._warned.add(message)
             logging.warning(message)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from typing import Any, Iterable
 
 from absl import logging
@@ -16,7 +17,7 @@ from tf_lossscale_compat._core import (
     _tf,
 )
 from tf_lossscale_compat._scalers import _loss_scales
-from tf_lossscale_compat.keras import _calls, _shared
+from tf_lossscale_compat.keras import _aggregation, _calls, _shared
 
 tf = _tf.tf
 
@@ -28,6 +29,15 @@ _CALL = {
         "call get_unscaled_gradients, and super().apply_gradients(grads_and_vars, scaled=False)"
     ),
 }
+
+_SUMS_NOTHING = (
+    "Keras {} sums no gradients over replicas, with a loss-scale optimizer or without: in fit each "
+    "replica trains by itself on its part of the data. Install Keras 3.5 or newer, or use tf_keras."
+)
+
+
+def _version(version):
+    return tuple(int(part) for part in version.split(".")[:2])
 
 
 class Keras3(_shared.WeightDecay):
@@ -44,6 +54,8 @@ class Keras3(_shared.WeightDecay):
         "ema_momentum",
         "ema_overwrite_frequency",
         "global_clipnorm",
+        "gradient_accumulation_steps",
+        "loss_scale_factor",
         "use_ema",
         "weight_decay",
     )
@@ -54,6 +66,7 @@ class Keras3(_shared.WeightDecay):
         "_stateful_handle_finite_grads",
         "_stateful_handle_non_finite_grads",
         "_tf_apply",
+        "_unscale_grads",
         "check_finite",
     )
 
@@ -64,7 +77,6 @@ class Keras3(_shared.WeightDecay):
                 f"{type(self).__name__} needs the TensorFlow backend of Keras, and the backend is "
                 f"{backend!r}. Set the environment variable KERAS_BACKEND=tensorflow."
             )
-        _agreement.check_horovod(type(inner_optimizer), type(self))
         super(self._tflsc_keras_own, self).__init__(learning_rate=0.0, name=name)
         # As an attribute, and under this name, Keras' own files and checkpoints know it.
         self.inner_optimizer = inner_optimizer
@@ -74,6 +86,16 @@ class Keras3(_shared.WeightDecay):
         self._tflsc_track_loss_scale(loss_scale)
         return self.name  # In configs always, as in those of Keras' own class.
 
+    def _tflsc_check_inner(self, optimizer):
+        _agreement.check_horovod(type(optimizer), type(self))
+        if not _aggregation.has_keras_methods(optimizer, ["apply_gradients"]):
+            raise ValueError(
+                f"{self._tflsc_argument} must have no apply_gradients of its own, got "
+                f"{optimizer!r}: a loss-scale optimizer of Keras 3 calls apply, and would pass "
+                "over it. Override apply(self, grads, trainable_variables=None) instead, which "
+                "apply_gradients of Keras 3 calls, too; the gradients are unscaled there."
+            )
+
     _tflsc_fixed_scale_hint = (
         " Or leave this wrapper out, and set `loss_scale_factor` of the optimizer."
     )
@@ -81,11 +103,7 @@ class Keras3(_shared.WeightDecay):
     _tflsc_counts_skipped = False
     _tflsc_says_dynamic = False  # Keras' own knows no other, and refuses the entry.
     # Configs of Keras 3.0 to 3.11 hold these of the wrapper, too.
-    _tflsc_ignored_in_configs = (
-        *_tflsc_inner_only,
-        "gradient_accumulation_steps",
-        "loss_scale_factor",
-    )
+    _tflsc_ignored_in_configs = _tflsc_inner_only
 
     def _tflsc_refuse(self, arguments):
         for name in arguments:
@@ -182,9 +200,10 @@ class Keras3(_shared.WeightDecay):
 
     def _tflsc_as_keras_variable(self, name, variable):
         """Makes `variable` one of the optimizer's, as the Keras variable that is returned."""
-        owned = self._tflsc_keras.Variable(
-            initializer=variable, trainable=False, dtype=variable.dtype.name, name=name
-        )
+        with self._tflsc_keras.name_scope(self.name, caller=self):  # State trees go by the path.
+            owned = self._tflsc_keras.Variable(
+                initializer=variable, trainable=False, dtype=variable.dtype.name, name=name
+            )
         owned._value = variable  # Before 3.10, Keras makes a copy of it.
         self._track_variable(owned)
         self._tflsc_keras_variables[name] = owned
@@ -218,9 +237,34 @@ class Keras3(_shared.WeightDecay):
         """Makes the inner optimizer's variables for these, once."""
         if not self.built:
             if not self.inner_optimizer.built:  # Not every build checks; slots would be lost.
-                self.inner_optimizer.build(variables)
+                self._tflsc_build_inner(variables)
                 self.inner_optimizer.built = True  # Nor does every build set it.
-            super(self._tflsc_keras_own, self).build(variables)
+            if self._tflsc_own_has_places:
+                super(self._tflsc_keras_own, self).build(variables)
+            self.built = True
+
+    @property
+    def _tflsc_own_has_places(self):
+        """True if Keras' own class keeps the variables that it was built for beside the inner one.
+
+        Checkpoints name them after it then.
+        """
+        return _version(self._tflsc_keras.__version__) >= (3, 12)
+
+    def _tflsc_build_inner(self, variables):
+        """Builds the inner optimizer as Keras' own class does, so that files have the same order.
+
+        Which is without its tracker: Adafactor's placeholders are no variables then. Nor are those
+        of a `Nadam`, which its own class loses and this one keeps, after all others.
+        """
+        inner = self.inner_optimizer
+        with sys.modules[self._tflsc_keras_own.__module__].tracking.DotNotTrackScope():
+            inner.build(variables)
+        known = {id(variable) for variable in inner.variables}
+        cls = type(self._variables[0])  # Keras 3.3 shows a class of its own as keras.Variable.
+        for value in list(vars(inner).values()):
+            if isinstance(value, cls) and id(value) not in known:
+                inner._track_variable(value)
 
     @_tf.do_not_convert
     def scale_loss(self, loss: Any) -> Any:
@@ -249,6 +293,9 @@ class Keras3(_shared.WeightDecay):
                     f"Override {called} too, which it calls: there {_CALL[name]}."
                 )
         self._tflsc_calls.ask_in_fit(method)
+        version = self._tflsc_keras.__version__
+        if _version(version) < (3, 5) and tf.distribute.get_strategy().num_replicas_in_sync > 1:
+            self._tflsc_calls.warn(_SUMS_NOTHING.format(version))
 
     # Divided as by Keras' own: a reciprocal may be zero in a gradient's dtype, or not exact.
 
@@ -312,7 +359,7 @@ class Keras3(_shared.WeightDecay):
                 "trainable_variables may be left out only once the optimizer is built: call "
                 "build(variables) first."
             )
-        return self._trainable_variables
+        return self.inner_optimizer._trainable_variables
 
     @_tf.converts_functions_given
     def minimize(self, loss: Any, var_list: Any, tape: Any = None) -> Any:

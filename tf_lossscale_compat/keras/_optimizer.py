@@ -127,6 +127,7 @@ class _Wrapper(_shared.LossScaling):
                 f"enabled must not be False around an optimizer with a loss_scale_factor, got one "
                 f"of {factor!r}: this wrapper scales no loss for it. Leave one of the two out."
             )
+        self._tflsc_check_inner(optimizer)
         self._tflsc_check_clipping(optimizer, enabled)
 
     def __dir__(self) -> list[str]:
@@ -393,8 +394,9 @@ class LossScaleOptimizer(_Wrapper, _Family):
         Raises:
           TypeError: `inner_optimizer` is no Keras optimizer or is a loss-scale one, `dynamic`,
             `count_skipped` or `enabled` is no bool, or `agree` no function.
-          ValueError: a loss-scale optimizer wraps `inner_optimizer` already, a number cannot be
-            used, `loss_scale` drives another optimizer, or the strategy in scope is unsupported.
+          ValueError: a loss-scale optimizer wraps `inner_optimizer` already, on Keras 3 it has an
+            `apply_gradients` of its own, a number cannot be used, `loss_scale` drives another
+            optimizer, or the strategy in scope is unsupported.
         """
         asked: dict[str, Any] = {
             "dynamic": dynamic,

@@ -39,7 +39,7 @@ class _KerasAdapter(_step.OptimizerAdapter):
         self.check_strategy = owner._raise_if_strategy_unsupported
 
     def apply(self, grads, variables):
-        return self._apply(grads, variables)
+        return self._apply(_step.of_this_graph(grads), variables)
 
     def count_skipped(self, number):
         return self._count_skipped(number)
@@ -104,6 +104,9 @@ class LossScaling(_MixedIntoKeras):
 
     # Hyperparameters that a family's base class keeps on the wrapper, too, without any effect.
     _tflsc_inner_only: tuple[str, ...] = ()
+
+    def _tflsc_check_inner(self, optimizer):
+        """Raises a ValueError for an optimizer that no step of this family goes through."""
 
     def _tflsc_check_clipping(self, optimizer, enabled):
         """Raises a ValueError for an optimizer that would clip scaled gradients."""
