@@ -233,6 +233,25 @@ class FitTest(modes.EagerTestCase):
         plain = self.trained(home, lambda: home.SGD(0.125, global_clipnorm=0.5), mode)
         self.assertAllClose(ours, plain, rtol=1e-6)
 
+    @keras_homes.each(MODES, ("unscaled", "scaled"), kind="keras3")
+    def test_apply_gradients_of_a_class_that_unscales_to_log_a_norm(self, home, mode, applies):
+        """What it applies is known where that is what it unscaled, and an error where not."""
+
+        class Logs(Stable):
+            def apply_gradients(self, grads_and_vars):
+                grads, variables = zip(*grads_and_vars)
+                unscaled = self.get_unscaled_gradients(grads)
+                tf.linalg.global_norm(unscaled)
+                given = unscaled if applies == "unscaled" else grads
+                return super().apply_gradients(zip(given, variables))
+
+        if applies == "scaled":
+            with self.assertRaisesRegex(ValueError, "cannot tell.*scaled=True"):
+                self.trained(home, lambda: Logs(home.SGD(0.125)), mode)
+            return
+        ours = self.trained(home, lambda: Logs(home.SGD(0.125)), mode)
+        self.assertAllClose(ours, self.trained(home, lambda: home.SGD(0.125), mode), rtol=1e-6)
+
     @keras_homes.each(kind="keras3")
     def test_apply_of_a_class_that_unscales(self, home):
         """Is given scaled gradients, and so is what it calls: a warning says so."""

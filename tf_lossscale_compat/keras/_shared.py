@@ -270,7 +270,9 @@ class LossScaling(_MixedIntoKeras):
           ValueError: `apply_gradients` was traced before, for scaled gradients.
         """
         self._tflsc_called(_calls.UNSCALED)
-        return self._tflsc_unscale(grads)
+        unscaled = self._tflsc_unscale(grads)
+        self._tflsc_calls.returned(unscaled)
+        return unscaled
 
     def _tflsc_scaled(self, loss, tape):
         """Returns `loss`, a tensor on `tape` or a function, scaled."""
@@ -429,7 +431,10 @@ def _recorded(name, method):
 
     def call(self, *args, **kwargs):
         self._tflsc_called(name)
-        return method.__get__(self, type(self))(*args, **kwargs)
+        result = method.__get__(self, type(self))(*args, **kwargs)
+        if name == _calls.UNSCALED:
+            self._tflsc_calls.returned(result)
+        return result
 
     return functools.update_wrapper(call, method) if callable(method) else call
 
@@ -570,17 +575,16 @@ class WrapsTFKeras(LossScaling):
         delegating.__init__(self, self._optimizer)
         self._tflsc_track_loss_scale(self._loss_scale)
 
-    def _tflsc_are_scaled(self, scaled):
-        if scaled is None and _tf.at_least(2, 4) and "enabled" not in self._tflsc_options:
-            self._tflsc_calls.warn_if_never_asked()
-        return self._tflsc_calls.are_scaled(scaled)
-
     def _tflsc_apply_pairs(self, grads_and_vars, scaled, args=(), aggregates=True, **kwargs):
         """Aggregates gradients if `aggregates`, and takes a step with them.
 
         `args` and `kwargs` are for the inner optimizer's `apply_gradients`.
         """
-        grads, variables = self._tflsc_check_pairs(grads_and_vars)
+        pairs = list(grads_and_vars)
+        if scaled is None and _tf.at_least(2, 4) and "enabled" not in self._tflsc_options:
+            self._tflsc_calls.warn_if_never_asked()
+        scaled = self._tflsc_calls.are_scaled(scaled, [grad for grad, _ in pairs])
+        grads, variables = self._tflsc_check_pairs(pairs)
         aggregation = _aggregation.Aggregation(
             self._optimizer, aggregates, *self._tflsc_aggregates_by
         )
