@@ -839,6 +839,28 @@ class FaceTest(modes.EagerTestCase):
         Step(opt, variables_of(home, 1.0)).by_hand(np.float32(1))
         self.assertEqual(number(opt.dynamic_counter), 1)
 
+    @keras_homes.each(("eager", "function"), (Stable, Older))
+    def test_the_scale_is_set_by_hand(self, home, mode, public):
+        """While a run goes on, by a line that is the same on each Keras."""
+        (variable,) = variables_of(home, 1.0)
+        opt = public(home.SGD(0.5), loss_scale=tf_lossscale_compat.DynamicLossScale(8.0, 3))
+        step = compiled(mode, Step(opt, [variable]).by_hand)
+        self.assertAllEqual(step(np.float32(0.25)), 2.0)
+        opt.dynamic_scale.assign(64.0)
+        self.assertAllEqual(step(np.float32(0.25)), 16.0)
+        self.assertAllEqual(arrays([variable]), [0.75])
+        self.assertEqual(number(opt.dynamic_scale), 64.0)
+        for name in ("loss_scale", "dynamic_scale"):
+            with self.assertRaisesRegex(AttributeError, rf"{name} of.*dynamic_scale\.assign\(4.0"):
+                setattr(opt, name, 4.0)
+            with self.assertRaisesRegex(AttributeError, f"{name} of.*is fixed"):
+                setattr(public(home.SGD(0.5), loss_scale=8.0), name, 4.0)
+        manager = tf_lossscale_compat.ExponentialUpdateLossScaleManager(8.0, 2)
+        opt = public(home.SGD(0.5), loss_scale=manager)
+        with self.assertRaisesRegex(AttributeError, r"manager.get_loss_scale\(\).assign\(4.0"):
+            opt.loss_scale = 4.0
+        self.assertEqual(number(opt._loss_scale()), 8.0)
+
     @keras_homes.each()
     def test_what_a_fixed_one_shows(self, home):
         opt = Stable(home.SGD(0.5), dynamic=False, initial_scale=8)

@@ -124,13 +124,13 @@ class Calls:
             known = ""
             if UNSCALED in self._asked:
                 known = (
-                    f" Those that {UNSCALED} returned are known to be unscaled; among these are "
-                    "others, such as clipped ones."
+                    f"Those that {UNSCALED} returned are known to be unscaled; among these are "
+                    "others, such as clipped ones. "
                 )
             raise ValueError(
                 f"apply_gradients cannot tell whether the gradients are scaled: {SCALED} of this "
-                f"optimizer was called, after which they are, and {others}, after which not.{known} "
-                f"So {_SAY}."
+                f"optimizer was called, after which they are, and {others}, after which not. "
+                f"{known}So {_SAY}."
             )
         if not tf.executing_eagerly():
             self._traced = True

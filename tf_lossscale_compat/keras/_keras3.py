@@ -129,6 +129,8 @@ class Keras3(_shared.WeightDecay):
     inner_optimizer: Any = None  # An attribute of each instance, no property.
 
     def __setattr__(self, name: str, value: Any) -> None:
+        if name == "dynamic_scale" and not hasattr(value, "assign"):
+            self._tflsc_refuse_to_set(name, value)
         # Keras' own class lets it be replaced, too.
         replaces = name == "inner_optimizer" and "_tflsc_options" in vars(self)
         if replaces:

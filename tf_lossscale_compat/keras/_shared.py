@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import inspect
-from typing import TYPE_CHECKING, Any, Iterable
+from typing import TYPE_CHECKING, Any, Iterable, NoReturn
 
 import numpy as np
 
@@ -206,6 +206,19 @@ class LossScaling(_MixedIntoKeras):
     def dynamic_counter(self) -> tf.Variable | None:
         """Finite steps since the loss scale last changed, a variable; None if not counted."""
         return getattr(self._loss_scale, "good_steps", None)
+
+    def _tflsc_refuse_to_set(self, name, value):
+        """Raises the AttributeError for a loss scale that is set as an attribute."""
+        if getattr(self, "dynamic_scale", None) is not None:
+            how = f"cannot be set. Write optimizer.dynamic_scale.assign({value!r})."
+        elif self.dynamic:
+            how = (
+                f"cannot be set. Set it at {_scaler.unwrap(self._loss_scale)!r}: of a manager of "
+                f"this package by manager.get_loss_scale().assign({value!r})."
+            )
+        else:
+            how = "is fixed. Make another optimizer."
+        raise AttributeError(f"{name} of a {type(self).__name__} {how}")
 
     lr = of_inner("learning_rate")  # By the name that Keras 1 had for it.
 
@@ -563,6 +576,15 @@ class WrapsTFKeras(LossScaling):
     def inner_optimizer(self) -> Any:
         """The optimizer that is wrapped."""
         return self._optimizer
+
+    @property
+    def dynamic_scale(self) -> tf.Variable | None:
+        """The loss scale, a variable, as on Keras 3; None if it is fixed or of another kind."""
+        return getattr(self._loss_scale, "current_loss_scale", None)
+
+    @dynamic_scale.setter
+    def dynamic_scale(self, value: NoReturn) -> None:
+        self._tflsc_refuse_to_set("dynamic_scale", value)
 
     def _tflsc_delegate_tracking(self):
         """Makes checkpoints see the inner optimizer in this one's place, with the loss scale in it.
