@@ -719,6 +719,29 @@ class Keras3ClassTest(modes.EagerTestCase):
         opt.apply([tf.constant(1.0), tf.constant(1.0)], [one, two])
         self.assertAllEqual([array(one), array(two)], [0.75, 0.875])
 
+    @keras_homes.each(MODES, kind="keras3")
+    def test_a_row_twice_in_a_gradient_infinite_first(self, home, mode):
+        """Skipped here, and applied by Keras' own class, which looks at the last of the two."""
+
+        def train(cls):
+            table = home.variable(np.ones([3, 1]))
+            opt = cls(home.SGD(1.0), initial_scale=8.0)
+            opt.build([table])
+
+            def step():
+                rows = tf.constant([[np.inf], [1.0]])
+                grad = tf.IndexedSlices(rows, tf.constant([1, 1]), tf.constant([3, 1]))
+                opt.apply([grad], [table])
+
+            run(mode, step)
+            return array(table)[:, 0], array(opt.dynamic_scale)
+
+        (ours, scale), (theirs, kept) = both(home, mode, train)
+        self.assertAllEqual(ours, [1.0, 1.0, 1.0])
+        self.assertEqual(scale, 4.0)
+        self.assertAllEqual(theirs, [1.0, -np.inf, 1.0])
+        self.assertEqual(kept, 8.0)
+
     @keras_homes.each(kind="keras3")
     def test_stateless_apply(self, home):
         """No stateless_apply works on TensorFlow, nor the inner optimizer's."""
