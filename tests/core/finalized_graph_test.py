@@ -146,7 +146,8 @@ class MetaGraphTest(parameterized.TestCase, tf.test.TestCase):
         with modes.control_flow(version), tf.Graph().as_default(), tf1.Session() as session:
             weight = tf1.get_variable("weight", initializer=8.0, use_resource=True)
             step = tf1.get_variable("step", initializer=0, trainable=False, use_resource=True)
-            opt = OPTIMIZERS[which](sgd(0.25), MANAGERS["exponential"]())
+            with tf1.variable_scope("", use_resource=True):  # Control flow v2 knows no others.
+                opt = OPTIMIZERS[which](sgd(0.25), MANAGERS["exponential"]())
             opt.minimize(weight * weight, global_step=step)
             (train_op,) = tf1.get_collection(tf1.GraphKeys.TRAIN_OP)
             self.assertIs(train_op.graph, tf1.get_default_graph())

@@ -258,7 +258,7 @@ class OwnersTest(tf.test.TestCase):
             pairs = [(tf.constant(float("inf")), tf.Variable(1.0))]
             manager = Manager(8.0, 2, 1, 2.0, 0.5)
             contrib.LossScaleOptimizer(sgd(), manager).apply_gradients(pairs)
-            self.assertEqual(float(manager.get_loss_scale()), 4.0)
+            self.assertEqual(manager.get_loss_scale().numpy(), 4.0)
             for make in (lambda scale: MixedPrecisionLossScaleOptimizer(sgd(), scale), keras):
                 scale = Scale()
                 owner = make(scale)

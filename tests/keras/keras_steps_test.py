@@ -320,6 +320,78 @@ class WhoDividesTest(modes.EagerTestCase):
         opt.minimize(loss, [variable])
         self.assertAllEqual(arrays([variable]), [0.375])
 
+    # As code writes it that serves each Keras' own class: Keras 3's has the first of these methods,
+    # those of the others the second and the third.
+    def by_features(self, opt, loss, variables, between=list, **said):
+        methods = [name for name in ("scale_loss", "get_scaled_loss") if hasattr(opt, name)]
+        with tf.GradientTape() as tape:
+            scaled = getattr(opt, methods[0])(loss())
+        grads = tape.gradient(scaled, variables)
+        if hasattr(opt, "get_unscaled_gradients"):
+            grads = opt.get_unscaled_gradients(grads)
+        opt.apply_gradients(zip(between(grads), variables), **said)
+
+    @keras_homes.each((*MODES, "mirrored_2"), (Stable, "subclass"))
+    def test_a_step_that_finds_the_methods_of_each_keras(self, home, mode, public):
+        if mode == "mirrored_2" and (keras_homes.VERSION < (2, 1) or home.before(3, 5)):
+            self.skipTest("optimizers of this Keras do not sum over replicas there")
+
+        class Clips(Stable):
+            def get_unscaled_gradients(self, grads):
+                return tf.clip_by_global_norm(super().get_unscaled_gradients(grads), 2.0**20)[0]
+
+        strategy = replicas.strategy(mode if mode == "mirrored_2" else "default")
+        with strategy.scope():
+            values = 1.0, 1.0, np.ones([2, 1])
+            one, without, table = variables_of(home, *values)
+            cls = Clips if public == "subclass" else public
+            opt = cls(home.SGD(0.5), initial_scale=1024.0)
+            if home.kind != "v2":
+                opt.build([one, without, table])
+
+        def step(x):
+            def loss():
+                rows = tf.gather(table.value if home.kind == "keras3" else table, [1])
+                return tf.convert_to_tensor(one) * x + tf.reduce_sum(rows) * 0.5
+
+            in_replica = lambda: self.by_features(opt, loss, [one, without, table])  # noqa: E731
+            replicas.run(strategy, in_replica)
+
+        step = step if mode == "mirrored_2" else compiled(mode, step)
+        for x in (1.0, np.inf, 0.5):
+            step(tf.constant(x))
+        count = strategy.num_replicas_in_sync
+        self.assertAllEqual(arrays([one])[0], 1.0 - 0.75 * count)
+        self.assertAllEqual(arrays([table])[0], [[1.0], [1.0 - 0.5 * count]])
+        self.assertEqual(number(opt.loss_scale), 512.0)
+        # Nothing says so of what is computed from them.
+        opt, variable = self.optimizer(home)
+        loss = lambda: tf.convert_to_tensor(variable) * 0.125  # noqa: E731
+        clip = lambda grads: tf.clip_by_global_norm(grads, 1.0)[0]  # noqa: E731
+        with self.assertRaisesRegex(ValueError, "cannot tell.*clipped ones.*scaled=False"):
+            self.by_features(opt, loss, [variable], clip)
+        self.by_features(opt, loss, [variable], clip, scaled=False)
+        self.assertAllEqual(arrays([variable]), [0.875])
+
+    @keras_homes.each(MODES, ("scale_loss", "get_scaled_loss"))
+    def test_gradients_unscaled_for_a_log_alone(self, home, mode, method):
+        """While those that are applied are scaled: an error, or right by saying it."""
+        opt, variable = self.optimizer(home)
+        said = {}
+
+        def step():
+            grad = self.scaled(opt, variable)
+            getattr(opt, method)(tf.constant(1.0))
+            tf.linalg.global_norm(opt.get_unscaled_gradients([grad]))
+            opt.apply_gradients([(grad, variable)], **said)
+
+        with self.assertRaisesRegex(ValueError, "cannot tell.*scaled=True"):
+            compiled(mode, step)()
+        self.assertAllEqual(arrays([variable]), [1.0])
+        said["scaled"] = True
+        compiled(mode, step)()
+        self.assertAllEqual(arrays([variable]), [0.875])
+
     @keras_homes.each(("eager", "function"))
     def test_saying_it(self, home, mode):
         opt, variable = self.optimizer(home)
@@ -790,6 +862,28 @@ class FaceTest(modes.EagerTestCase):
         self.assertIsInstance(opt.dynamic_growth_steps, int)
         Step(opt, variables_of(home, 1.0)).by_hand(np.float32(1))
         self.assertEqual(number(opt.dynamic_counter), 1)
+
+    @keras_homes.each(("eager", "function"), (Stable, Older))
+    def test_the_scale_is_set_by_hand(self, home, mode, public):
+        """While a run goes on, by a line that is the same on each Keras."""
+        (variable,) = variables_of(home, 1.0)
+        opt = public(home.SGD(0.5), loss_scale=tf_lossscale_compat.DynamicLossScale(8.0, 3))
+        step = compiled(mode, Step(opt, [variable]).by_hand)
+        self.assertAllEqual(step(np.float32(0.25)), 2.0)
+        opt.dynamic_scale.assign(64.0)
+        self.assertAllEqual(step(np.float32(0.25)), 16.0)
+        self.assertAllEqual(arrays([variable]), [0.75])
+        self.assertEqual(number(opt.dynamic_scale), 64.0)
+        for name in ("loss_scale", "dynamic_scale"):
+            with self.assertRaisesRegex(AttributeError, rf"{name} of.*dynamic_scale\.assign\(4.0"):
+                setattr(opt, name, 4.0)
+            with self.assertRaisesRegex(AttributeError, f"{name} of.*is fixed"):
+                setattr(public(home.SGD(0.5), loss_scale=8.0), name, 4.0)
+        manager = tf_lossscale_compat.ExponentialUpdateLossScaleManager(8.0, 2)
+        opt = public(home.SGD(0.5), loss_scale=manager)
+        with self.assertRaisesRegex(AttributeError, r"manager.get_loss_scale\(\).assign\(4.0"):
+            opt.loss_scale = 4.0
+        self.assertEqual(number(opt._loss_scale()), 8.0)
 
     @keras_homes.each()
     def test_what_a_fixed_one_shows(self, home):

@@ -90,9 +90,11 @@ OF_SUBCLASSED = {
         "_unscale_grads",
     },
 }
-# What Keras of some versions has in its optimizers, and this package passes on in all.
+# What Keras of some versions has in its optimizers, and this package has in all.
 OF_KERAS = PASSED_ON.union(
-    OF_OPTIMIZER_V2, ["_hyper", "_lookup_dependency", "_trackable", "_trackable_children"]
+    OF_OPTIMIZER_V2,
+    ["_hyper", "_lookup_dependency", "_trackable", "_trackable_children"],
+    ["_raise_if_strategy_unsupported"],  # Graphcore's BERT overrides it.
 )
 INSTANCES = (
     lambda: loss_scale.FixedLossScale(8.0),

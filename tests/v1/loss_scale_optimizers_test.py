@@ -681,7 +681,9 @@ class StateTest(parameterized.TestCase, tf.test.TestCase):
                 return [variable.op.name for variable in tf1.global_variables()]
 
         small = names([2])
-        self.assertIn("cond_2/beta1_power", small)
+        # On 1.15 under control flow v2 the original's lack the prefix, too.
+        plain = mode == "graph_v2" and originals.IS_TF1
+        self.assertIn("beta1_power" if plain else "cond_2/beta1_power", small)
         self.assertEqual(names([_gradients._LARGE]), small)
 
     def make(self, mode, which, inner="momentum"):

@@ -292,13 +292,21 @@ class _BaseLossScaleOptimizer(_tf.Optimizer):
             scaler = self._tflsc_scaler()
             scale = scaler.scale()
             pairs = self._tflsc_scaled_gradients(loss, scale, options)
-            unscaling = None
-            if tf.executing_eagerly():  # No user's code sees the gradients: the step divides them.
-                unscaling = _gradients.Unscaling(self._tflsc_reciprocal(scale))
-            else:
-                pairs = self._tflsc_unscaled(pairs, scale)
+            pairs, unscaling = self._tflsc_unscaled_or_not_yet(pairs, scale)
             return self._tflsc_take_step(scaler, pairs, global_step, name, unscaling, given="loss")
         return super().minimize(loss, global_step, name=name, **options)
+
+    @_tf.do_not_convert
+    def _tflsc_unscaled_or_not_yet(
+        self, grads_and_vars: list[tuple[Any, Any]], scale: tf.Tensor
+    ) -> tuple[list[tuple[Any, Any]], _gradients.Unscaling | None]:
+        """Returns pairs with unscaled gradients, or scaled ones and the division yet to be done.
+
+        In eager mode the step divides them, as no user's code sees them before.
+        """
+        if tf.executing_eagerly():
+            return grads_and_vars, _gradients.Unscaling(self._tflsc_reciprocal(scale))
+        return self._tflsc_unscaled(grads_and_vars, scale), None
 
     @_tf.do_not_convert
     def apply_gradients(

@@ -3,8 +3,11 @@
 `apply_gradients` is given scaled gradients by some steps (Keras 3's own) and unscaled ones by
 others. Where the caller does not say which, what the optimizer was ever asked for does, and nothing
 else: not where, in which order or by whom. `apply` and `minimize` need no rule and leave no record,
-nor does the step that `fit` of Keras 3 itself takes, which is known by its code.
+nor does the step that `fit` of Keras 3 itself takes, which is known by its code. Where the rule has
+two answers, gradients that `get_unscaled_gradients` returned are known, by being these objects.
 """
+
+import weakref
 
 from absl import logging
 
@@ -57,6 +60,7 @@ class Calls:
         self._asked_in_fit = set()
         self._traced = False  # True once a function or graph follows the rule for good.
         self._warned = set()
+        self._unscaled = weakref.WeakValueDictionary()  # By id.
 
     def _are_scaled(self, asked):
         """Returns whether the rule takes gradients as scaled; None where it contradicts itself."""
@@ -81,6 +85,17 @@ class Calls:
         """Records that `method` is called within `fit`'s own step, which the rule is not for."""
         self._asked_in_fit.add(method)
 
+    def returned(self, grads):
+        """Takes notice of what `get_unscaled_gradients` returns, in steps that `scale_loss`."""
+        if SCALED in self._asked | self._asked_in_fit and isinstance(grads, (list, tuple)):
+            known = [grad for grad in grads if isinstance(grad, (tf.Tensor, tf.IndexedSlices))]
+            self._unscaled.update(zip(map(id, known), known))
+
+    def are_unscaled(self, grads):
+        """Returns whether these are gradients as `get_unscaled_gradients` returned them."""
+        grads = [grad for grad in grads if grad is not None]
+        return bool(grads) and all(self._unscaled.get(id(grad)) is grad for grad in grads)
+
     def check_override_in_fit(self):
         """Raises a ValueError where a subclass' `apply_gradients` may have unscaled gradients."""
         if UNSCALED in self._asked_in_fit:
@@ -89,8 +104,10 @@ class Calls:
                 f"but {UNSCALED} of this optimizer was called within its step. So {_SAY}."
             )
 
-    def are_scaled(self, scaled):
+    def are_scaled(self, scaled, grads):
         """Returns whether gradients are scaled: as the caller says, or for None by the rule.
+
+        Where the rule has two answers, they are not scaled if they are `are_unscaled`.
 
         Warns, once for each optimizer, where one of two calls that belong together was never made,
         and where gradients are divided that no call says are scaled.
@@ -100,12 +117,20 @@ class Calls:
                 raise TypeError(f"scaled must be True, False or None, got {scaled!r}.")
             return scaled
         answer = self._are_scaled(self._asked)
+        if answer is None and self.are_unscaled(grads):
+            return False
         if answer is None:
             others = " and ".join(sorted(self._asked - {SCALED}))
+            known = ""
+            if UNSCALED in self._asked:
+                known = (
+                    f"Those that {UNSCALED} returned are known to be unscaled; among these are "
+                    "others, such as clipped ones. "
+                )
             raise ValueError(
                 f"apply_gradients cannot tell whether the gradients are scaled: {SCALED} of this "
-                f"optimizer was called, after which they are, and {others}, after which not. So "
-                f"{_SAY}."
+                f"optimizer was called, after which they are, and {others}, after which not. "
+                f"{known}So {_SAY}."
             )
         if not tf.executing_eagerly():
             self._traced = True

@@ -129,6 +129,8 @@ class Keras3(_shared.WeightDecay):
     inner_optimizer: Any = None  # An attribute of each instance, no property.
 
     def __setattr__(self, name: str, value: Any) -> None:
+        if name == "dynamic_scale" and not hasattr(value, "assign"):
+            self._tflsc_refuse_to_set(name, value)
         # Keras' own class lets it be replaced, too.
         replaces = name == "inner_optimizer" and "_tflsc_options" in vars(self)
         if replaces:
@@ -330,13 +332,15 @@ class Keras3(_shared.WeightDecay):
     def apply_gradients(
         self, grads_and_vars: Iterable[tuple[Any, Any]], *, scaled: bool | None = None
     ) -> Any:
+        pairs = list(grads_and_vars)
+        grads = [grad for grad, _ in pairs]
         if scaled is None and self._tflsc_in_step_of_fit():
-            if _step.overrides(self, Keras3, "apply_gradients"):
+            scaled = not self._tflsc_calls.are_unscaled(grads)
+            if scaled and _step.overrides(self, Keras3, "apply_gradients"):
                 self._tflsc_calls.check_override_in_fit()
-            scaled = True
-        scaled = self._tflsc_calls.are_scaled(scaled)
+        scaled = self._tflsc_calls.are_scaled(scaled, grads)
         if _step.overrides(self, Keras3, "apply"):  # Keras' own class calls it from here, too.
-            grads, variables = _shared.unzip_pairs(grads_and_vars)
+            grads, variables = _shared.unzip_pairs(pairs)
             if not scaled:
                 if any(getattr(grad, "dtype", None) == tf.float16 for grad in grads):
                     raise ValueError(
@@ -350,7 +354,7 @@ class Keras3(_shared.WeightDecay):
                 self._tflsc_calls.rescaled()
             self.apply(grads, variables)
         else:
-            self._tflsc_apply_pairs(grads_and_vars, scaled)
+            self._tflsc_apply_pairs(pairs, scaled)
         return self.iterations
 
     def _tflsc_built_for(self):

@@ -416,6 +416,10 @@ class LossScaleOptimizer(_Wrapper, _Family):
             return self._loss_scale
         return self._loss_scale()
 
+    @loss_scale.setter
+    def loss_scale(self, value: NoReturn) -> None:
+        self._tflsc_refuse_to_set("loss_scale", value)
+
     def get_config(self) -> dict[str, Any]:
         """Returns the constructor's arguments as a dict that JSON can hold."""
         config = {
@@ -495,6 +499,10 @@ class ExperimentalLossScaleOptimizer(LossScaleOptimizer, _ExperimentalFamily):
             if _tf.in_session_graph():
                 self._loss_scale._as_graph_element()  # A graph may be finalized afterwards.
         return self._loss_scale
+
+    @loss_scale.setter
+    def loss_scale(self, value: NoReturn) -> None:
+        self._tflsc_refuse_to_set("loss_scale", value)
 
     def get_config(self) -> dict[str, Any]:
         """Returns the optimizer's and the loss scale's configs, as TensorFlow r2.0 did."""

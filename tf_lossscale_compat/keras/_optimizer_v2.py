@@ -148,11 +148,7 @@ class OptimizerV2(_shared.WrapsTFKeras):
         elif name is not None:
             args = (name,)
         return self._tflsc_apply_pairs(
-            grads_and_vars,
-            self._tflsc_are_scaled(scaled),
-            args,
-            experimental_aggregate_gradients,
-            **kwargs,
+            grads_and_vars, scaled, args, experimental_aggregate_gradients, **kwargs
         )
 
     # State.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import inspect
-from typing import TYPE_CHECKING, Any, Iterable
+from typing import TYPE_CHECKING, Any, Iterable, NoReturn
 
 import numpy as np
 
@@ -223,6 +223,19 @@ class LossScaling(_MixedIntoKeras):
         """Finite steps since the loss scale last changed, a variable; None if not counted."""
         return getattr(self._loss_scale, "good_steps", None)
 
+    def _tflsc_refuse_to_set(self, name, value):
+        """Raises the AttributeError for a loss scale that is set as an attribute."""
+        if getattr(self, "dynamic_scale", None) is not None:
+            how = f"cannot be set. Write optimizer.dynamic_scale.assign({value!r})."
+        elif self.dynamic:
+            how = (
+                f"cannot be set. Set it at {_scaler.unwrap(self._loss_scale)!r}: of a manager of "
+                f"this package by manager.get_loss_scale().assign({value!r})."
+            )
+        else:
+            how = "is fixed. Make another optimizer."
+        raise AttributeError(f"{name} of a {type(self).__name__} {how}")
+
     lr = of_inner("learning_rate")  # By the name that Keras 1 had for it.
 
     def _tflsc_called(self, method):
@@ -286,7 +299,9 @@ class LossScaling(_MixedIntoKeras):
           ValueError: `apply_gradients` was traced before, for scaled gradients.
         """
         self._tflsc_called(_calls.UNSCALED)
-        return self._tflsc_unscale(grads)
+        unscaled = self._tflsc_unscale(grads)
+        self._tflsc_calls.returned(unscaled)
+        return unscaled
 
     def _tflsc_scaled(self, loss, tape):
         """Returns `loss`, a tensor on `tape` or a function, scaled."""
@@ -445,7 +460,10 @@ def _recorded(name, method):
 
     def call(self, *args, **kwargs):
         self._tflsc_called(name)
-        return method.__get__(self, type(self))(*args, **kwargs)
+        result = method.__get__(self, type(self))(*args, **kwargs)
+        if name == _calls.UNSCALED:
+            self._tflsc_calls.returned(result)
+        return result
 
     return functools.update_wrapper(call, method) if callable(method) else call
 
@@ -577,6 +595,15 @@ class WrapsTFKeras(LossScaling):
         """The optimizer that is wrapped."""
         return self._optimizer
 
+    @property
+    def dynamic_scale(self) -> tf.Variable | None:
+        """The loss scale, a variable, as on Keras 3; None if it is fixed or of another kind."""
+        return getattr(self._loss_scale, "current_loss_scale", None)
+
+    @dynamic_scale.setter
+    def dynamic_scale(self, value: NoReturn) -> None:
+        self._tflsc_refuse_to_set("dynamic_scale", value)
+
     def _tflsc_delegate_tracking(self):
         """Makes checkpoints see the inner optimizer in this one's place, with the loss scale in it.
 
@@ -588,17 +615,16 @@ class WrapsTFKeras(LossScaling):
         delegating.__init__(self, self._optimizer)
         self._tflsc_track_loss_scale(self._loss_scale)
 
-    def _tflsc_are_scaled(self, scaled):
-        if scaled is None and _tf.at_least(2, 4) and "enabled" not in self._tflsc_options:
-            self._tflsc_calls.warn_if_never_asked()
-        return self._tflsc_calls.are_scaled(scaled)
-
     def _tflsc_apply_pairs(self, grads_and_vars, scaled, args=(), aggregates=True, **kwargs):
         """Aggregates gradients if `aggregates`, and takes a step with them.
 
         `args` and `kwargs` are for the inner optimizer's `apply_gradients`.
         """
-        grads, variables = self._tflsc_check_pairs(grads_and_vars)
+        pairs = list(grads_and_vars)
+        if scaled is None and _tf.at_least(2, 4) and "enabled" not in self._tflsc_options:
+            self._tflsc_calls.warn_if_never_asked()
+        scaled = self._tflsc_calls.are_scaled(scaled, [grad for grad, _ in pairs])
+        grads, variables = self._tflsc_check_pairs(pairs)
         aggregation = _aggregation.Aggregation(
             self._optimizer, aggregates, *self._tflsc_aggregates_by
         )

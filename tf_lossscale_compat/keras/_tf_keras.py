@@ -83,9 +83,7 @@ class TFKeras(_shared.WeightDecay, _shared.WrapsTFKeras):
         **kwargs: Any,
     ) -> None:
         aggregates = experimental_aggregate_gradients and not skip_gradients_aggregation
-        self._tflsc_apply_pairs(
-            grads_and_vars, self._tflsc_are_scaled(scaled), aggregates=aggregates, **kwargs
-        )
+        self._tflsc_apply_pairs(grads_and_vars, scaled, aggregates=aggregates, **kwargs)
 
     @property
     def variables(self) -> _shared.CallableList:
