@@ -43,6 +43,7 @@ PASSED_ON = {
     "_clip_gradients",
     "_compute_gradients",
     "_create_all_weights",
+    "_raise_if_strategy_unsupported",  # This package's own, for subclasses.
 }
 # Of the standard library: named tuples, the stack (in one place).
 OF_PYTHON = {"_asdict", "_getframe", "_replace"}
@@ -92,9 +93,7 @@ OF_SUBCLASSED = {
 }
 # What Keras of some versions has in its optimizers, and this package has in all.
 OF_KERAS = PASSED_ON.union(
-    OF_OPTIMIZER_V2,
-    ["_hyper", "_lookup_dependency", "_trackable", "_trackable_children"],
-    ["_raise_if_strategy_unsupported"],  # Graphcore's BERT overrides it.
+    OF_OPTIMIZER_V2, ["_hyper", "_lookup_dependency", "_trackable", "_trackable_children"]
 )
 INSTANCES = (
     lambda: loss_scale.FixedLossScale(8.0),
