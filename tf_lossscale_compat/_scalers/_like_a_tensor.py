@@ -41,7 +41,7 @@ class LikeATensor:
 
         A resource variable has made it with itself.
         """
-        variable = getattr(self, "_current_loss_scale", None)
+        variable: Any = getattr(self, "_current_loss_scale", None)
         if hasattr(variable, "_as_graph_element"):
             return variable._as_graph_element()
         return _tf.once_per_graph(self, lambda: _scaler.scale(self))

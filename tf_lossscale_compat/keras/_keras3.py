@@ -47,6 +47,8 @@ class Keras3(_shared.WeightDecay):
     Keras' own class has for them, so that files of either are read by the other.
     """
 
+    built: bool  # Of Keras' base class.
+
     # Keras' base class keeps these on the wrapper, too; only the inner optimizer's are used.
     _tflsc_inner_only = (
         "clipnorm",
