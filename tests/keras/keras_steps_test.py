@@ -1058,3 +1058,39 @@ class BadInputTest(modes.EagerTestCase):
 def _own(home):
     """Arguments for that Keras' own loss-scale optimizer."""
     return (home.SGD(1.0), "dynamic") if keras_homes.VERSION < (2, 4) else (home.SGD(1.0),)
+
+
+class ThreadsTest(modes.EagerTestCase):
+    @keras_homes.each(("eager", "function"))
+    def test_steps_that_run_at_once_are_all_counted(self, home, mode):
+        """As actors that share a model's optimizer take them; no lowered scale is put back."""
+        weight = tf.Variable(1.0)
+        opt = Stable(home.SGD(1e-9), initial_scale=2.0**100, dynamic_growth_steps=10**6)
+
+        def step(gradient):
+            opt.apply_gradients([(gradient, weight)], scaled=False)
+
+        if mode == "function":
+            step(tf.constant(1.0))  # Which makes the variables.
+            step = tf.function(step, autograph=False)
+        one, inf = tf.constant(1.0), tf.constant(float("inf"))
+        step(one)
+        before = int(opt.dynamic_counter)
+
+        def steps():
+            with modes.eager_mode():
+                for _ in range(20):
+                    step(one)
+
+        for finite in (True, False):
+            threads = [threading.Thread(target=steps) for _ in range(3)]
+            for thread in threads:
+                thread.start()
+            if not finite:
+                for _ in range(20):
+                    step(inf)
+            for thread in threads:
+                thread.join()
+            if finite:
+                self.assertEqual(int(opt.dynamic_counter), before + 60)
+        self.assertEqual(float(opt.loss_scale), 2.0**80)
