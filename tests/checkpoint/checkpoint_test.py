@@ -623,7 +623,7 @@ def own_of_keras(home, dynamic=True):
 
 
 def scale_of(optimizer):
-    if hasattr(optimizer, "dynamic_scale"):
+    if getattr(optimizer, "dynamic_scale", None) is not None:
         return float(np.asarray(optimizer.dynamic_scale))
     scale = optimizer.loss_scale
     return float(np.asarray(scale() if callable(scale) else scale))
