@@ -1,0 +1,54 @@
+"""Runs a program with the original and with the package."""
+
+from tests.differential import history
+
+
+def home_of(program):
+    """The Keras home of a program, or None."""
+    from tests import keras_homes
+
+    named = {home.name: home for home in keras_homes.available()}
+    return named.get(program["family"].split()[0])
+
+
+def run(program, library):
+    """Runs a program with a library, "original" or "package".
+
+    Returns:
+      A list of (action, {key: observed}), which ends with the first error.
+    """
+    if " " in program["family"]:
+        from tests.differential import keras_side as sides
+    else:
+        from tests.differential import v1_side as sides
+
+    entries = []
+    with sides.side(program, library) as side:
+        for action in program["actions"]:
+            try:
+                entries.append((action, side.do(action)))
+            except Exception as error:
+                seen = {"error": type(error).__name__, "message": str(error)[:400]}
+                entries.append((action, seen))
+                break
+    return entries
+
+
+def compare(program):
+    """Returns (differences, the original's history, the package's) of a program."""
+    both = [run(program, library) for library in ("original", "package")]
+    return (history.differences(program, *both), *both)
+
+
+def main(program):
+    """Prints both histories, side by side, and the first difference: the body of a script."""
+    found, original, package = compare(program)
+    for index in range(max(len(original), len(package))):
+        for name, entries in (("original", original), ("package", package)):
+            if index < len(entries):
+                action, seen = entries[index]
+                print(f"{index} {action} {name}")
+                for key, value in seen.items():
+                    print(f"    {key}: {history.short(value)}")
+    print(f"\nFirst difference: {found[0]}" if found else "\nNo difference.")
+    return found
