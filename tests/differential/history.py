@@ -29,7 +29,7 @@ def same(one, other, ulps=0):
     if isinstance(one, (list, tuple)) and isinstance(other, (list, tuple)):
         return len(one) == len(other) and all(same(a, b, ulps) for a, b in zip(one, other))
     if not (isinstance(one, (np.ndarray, np.generic)) and isinstance(other, type(one))):
-        return type(one) is type(other) and one == other
+        return type(one) is type(other) and (one == other or (one != one and other != other))
     if one.dtype != other.dtype or one.shape != other.shape:
         return False
     if one.dtype.kind != "f":
@@ -56,24 +56,42 @@ class Difference:
         """What finds of one kind have in common: where, in which action, and what differed."""
         # Of an array the name without numbers: v1/Adam:0 and v0/Adam:0 are one kind.
         where = self.program["family"], self.program["place"]
-        key = self.key if self.key in LABELS else "state"
+        key = self.key if self.key in THEMES else "state"
         if key == "error":
             key += f" {self.original}/{self.package}"
         return (*where, self.action[0], key)
 
     def __str__(self):
-        sides = [f"{short(self.original)} {self.messages[0]}", f"{short(self.package)} {self.messages[1]}"]
+        path, *values = narrowed(self.original, self.package)
+        sides = [f"{short(value)} {text}" for value, text in zip(values, self.messages)]
         return (
-            f"action {self.index} {self.action}: {self.key}\n"
+            f"action {self.index} {self.action}: {self.key}{path}\n"
             f"    original: {sides[0]}\n    package:  {sides[1]}"
         )
 
 
-# Keys that stand for themselves in a signature; all others are names of state.
-LABELS = {
-    "error", "operations", "names", "train_op", "returned", "value", "values", "grad_names",
-    "name", "slots", "variables", "config", "kept", "files",
-}  # fmt: skip
+# What a key of an observation is about; all that is not named here is a value of some state.
+THEMES = {
+    "error": "error",
+    "operations": "operations",
+    "names": "names",
+    "value": "numbers",
+    "values": "numbers",
+    **{
+        key: key
+        for key in ("train_op", "returned", "grad_names", "name", "slots", "variables", "config", "kept")
+    },
+}
+
+
+def narrowed(one, other, path=""):
+    """The first place in which two nested structures differ, and what is there in each."""
+    if isinstance(one, dict) and isinstance(other, dict):
+        for key in {**one, **other}:
+            pair = one.get(key, "not there"), other.get(key, "not there")
+            if not same(*pair):
+                return narrowed(*pair, path=f"{path}/{key}")
+    return path, one, other
 
 
 def short(value):
@@ -85,30 +103,28 @@ def short(value):
 def differences(program, original, package):
     """Returns every `Difference` of two histories, lists of (action, {key: value}), in order.
 
-    After an action that ended in an error on one side alone, nothing is compared. Where the number
-    of operations differed, what the seeds of later random operations change is left out.
+    What follows from a difference is left out: all that comes after an error on one side alone;
+    the numbers after a number that differed; random numbers after the operations differed, which
+    seed them.
     """
-    found, shifted = [], False
+    found, noted = [], set()
     ulps = APART.get(program["place"], 0)
     for index, ((action, one), (_, other)) in enumerate(zip(original, package)):
-
-        def note(key, a, b, index=index, action=action):
-            found.append(Difference(program, index, action, key, a, b))
-
         if one.get("error") != other.get("error"):
-            note("error", one.get("error"), other.get("error"))
+            pair = one.get("error"), other.get("error")
+            found.append(Difference(program, index, action, "error", *pair))
             found[-1].messages = [each.get("message", "") for each in (one, other)]
             break
-        named = one.get("names") == other.get("names")
         for key in {**one, **other}:
-            if key == "message":
+            a, b = one.get(key, "not there"), other.get(key, "not there")
+            if key == "message" or same(a, b, ulps):
                 continue
-            if key == "operations":
-                shifted = shifted or one.get(key) != other.get(key)
-            elif shifted and program["noise"] and key not in LABELS - {"values"}:
+            theme = THEMES.get(key, "state")
+            if theme == "state" and "names" in noted and not (key in one and key in other):
                 continue
-            if (key in one and key in other) or (key in LABELS or named):
-                a, b = one.get(key, "not there"), other.get(key, "not there")
-                if not same(a, b, ulps):
-                    note(key, a, b)
+            seeded = program["noise"] and theme in ("state", "numbers") and "operations" in noted
+            if seeded or (theme in ("state", "names") and theme in noted):
+                continue
+            noted.add("state" if theme == "numbers" else theme)
+            found.append(Difference(program, index, action, key, a, b))
     return found

@@ -1,6 +1,7 @@
 """Interprets programs with Keras' wrappers, for one of the two libraries."""
 
 import contextlib
+import copy
 import os
 import tempfile
 import threading
@@ -16,11 +17,12 @@ from tf_lossscale_compat.train import experimental
 
 tf1 = tf.compat.v1
 HOMES = {home.name: home for home in keras_homes.available()}
-# Public attributes that both classes have, as far as that Keras has them.
-ATTRIBUTES = (
-    "dynamic", "initial_scale", "dynamic_growth_steps", "dynamic_counter", "loss_scale",
-    "iterations", "learning_rate", "dynamic_scale",
-)  # fmt: skip
+# Public attributes that a Keras' own class has, and this package's.
+ATTRIBUTES = {
+    "v2": ("dynamic", "initial_scale", "dynamic_growth_steps", "dynamic_counter", "loss_scale"),
+    "keras3": ("initial_scale", "dynamic_growth_steps", "step_counter", "dynamic_scale"),
+}
+ATTRIBUTES["current"] = ATTRIBUTES["v2"]
 
 
 def own_class(home, api):
@@ -47,7 +49,7 @@ class Side:
 
             self.replicas = replicas
             self.strategy = replicas.strategy("mirrored_2")
-        self.initialized = set()
+        self.initialized, self.built = set(), False
         if program["place"] == "graph":
             self.session = tf1.keras.backend.get_session()
         with self.scope():
@@ -74,7 +76,7 @@ class Side:
         name, options = self.program["optimizer"]
         options = dict(options)
         if options["learning_rate"] == "schedule":
-            schedules = self.home.optimizers.schedules
+            schedules = self.home.keras.optimizers.schedules
             options["learning_rate"] = schedules.PiecewiseConstantDecay([1, 2], [0.5, 0.25, 0.125])
         inner = getattr(self.home.optimizers, name)(**options)
         dynamic, start, growth = self.program["scale"]
@@ -132,7 +134,10 @@ class Side:
 
     def attributes(self):
         found = {}
-        for name in ATTRIBUTES:
+        names = ATTRIBUTES[self.home.kind] if self.api == "stable" else ("loss_scale",)
+        if self.home.kind == "keras3" and not self.optimizer.built:
+            names = ()  # Its own class makes its variables later.
+        for name in (*names, "iterations", "learning_rate"):
             value = getattr(self.optimizer, name, None)
             if name == "loss_scale" and callable(value):
                 value = value()
@@ -206,9 +211,7 @@ class Side:
             self.run([] if op is None else op, dict(zip(places, coefs)))
             return op
         if way not in self.function:
-            # As users do, so that variables are made outside of functions.
-            if hasattr(self.optimizer, "build"):
-                self.optimizer.build(self.variables)
+            self.build()  # As users do, so that variables are made outside of functions.
 
             def step(*coefs):
                 result = self.step(way, *coefs)
@@ -224,6 +227,12 @@ class Side:
         if self.strategy:
             return self.replicas.run(self.strategy, step, coefs)
         return step(*coefs)
+
+    def build(self):
+        """Has the optimizer make its variables, where that is a method and once."""
+        if hasattr(self.optimizer, "build") and not getattr(self.optimizer, "built", self.built):
+            self.optimizer.build(self.variables)
+        self.built = True
 
     def do_step(self, way, fault):
         result = self.call(way, fault)
@@ -247,11 +256,8 @@ class Side:
         return {"value": [float(v) for v in history_.history["loss"]]}
 
     def do_read(self):
-        scale = self.optimizer.loss_scale if self.home.kind != "keras3" else self.optimizer.dynamic_scale
-        if self.session:
-            # What a loop does that prints the scale.
-            if callable(scale) and self.library == "original":
-                scale = scale()
+        if self.session:  # As a loop does that prints the scale.
+            scale = self.optimizer.loss_scale
             return {"values": [self.run(scale) for _ in range(2)]}
         return {}
 
@@ -273,7 +279,7 @@ class Side:
 
     def do_config(self):
         config = self.optimizer.get_config()
-        optimizer = type(self.optimizer).from_config(config)
+        optimizer = type(self.optimizer).from_config(copy.deepcopy(config))
         return {"config": plain({**config, "again": optimizer.get_config()})}
 
     def save(self, how, folder):
@@ -285,8 +291,7 @@ class Side:
         return tf.train.Checkpoint(model=self.model, optimizer=self.optimizer).save(path)
 
     def restore(self, how, path):
-        if hasattr(self.optimizer, "build"):
-            self.optimizer.build(self.variables)
+        self.build()
         if how == "file":
             self.model.compile(self.optimizer, "mse")
             self.model.load_weights(path)
@@ -295,18 +300,14 @@ class Side:
 
     def through(self, how):
         """Saved, restored into the original, trained, saved, restored into this class again."""
-        state = self.state()
         side = self
         for library in ("original", self.library):
             path = side.save(how, tempfile.mkdtemp())
             side, steps = Side(self.program, library), side.steps
             side.restore(how, path)
-            if library == "original" and self.library == "package" or side.library == "original":
-                pass
             side.steps = steps
             if side.home.kind == "v2":  # Slots are restored as they are made.
                 side.call("minimize", None)
-        del state
         self.__dict__.update(side.__dict__)
         return {}
 
@@ -314,15 +315,13 @@ class Side:
         return self.through("checkpoint")
 
     def do_file(self):
-        if not self.optimizer.built:
-            self.optimizer.build(self.variables)
+        self.build()
         return self.through("file")
 
     def do_threads(self, way, finite):
         self.call(way, None)
         self.call(way, None)
-        inner = self.optimizer.inner_optimizer
-        start, errors = self.attributes(), []
+        errors = []
 
         def work():
             try:
@@ -342,10 +341,9 @@ class Side:
             thread.join()
         if errors:
             raise errors[0]
-        del inner, start
         end = self.attributes()
-        keys = ("loss_scale", "dynamic_scale", "dynamic_counter") if finite else ("loss_scale", "dynamic_scale")
-        return {key: end[key] for key in keys if key in end}
+        keys = {"loss_scale", "dynamic_scale"} | ({"dynamic_counter", "step_counter"} if finite else set())
+        return {key: end[key] for key in sorted(keys & set(end))}
 
 
 def tail(variable):

@@ -181,7 +181,7 @@ def keras_optimizers(draw, home):
 def keras_ways(home):
     """Ways in which a training step of one's own is written for this Keras."""
     if home.kind == "keras3":
-        return ("scale_loss", "apply", "clipped_after", "minimize")
+        return ("scale_loss", "apply", "clipped_after")
     return ("get_scaled_loss", "clipped", "minimize", "applied_alone")
 
 

@@ -264,7 +264,7 @@ class Graph(Side):
         graph = tf1.get_default_graph()
         before = len(graph.get_operations())
         seen = super().do(action)
-        seen["operations"] = len(graph.get_operations()) - before
+        seen = {"operations": len(graph.get_operations()) - before, **seen}
         if action[0] in ("threads", "both"):
             return seen
         seen["names"] = [variable.name for variable in tf1.global_variables()]
@@ -531,7 +531,7 @@ class Eager(Side):
                     slots = [(name, inner.get_slot(variable, name)) for name in inner.get_slot_names()]
                     state.update({f"v{i}_{j}/{n}": self.value(s) for n, s in slots if s is not None})
                 # In eager mode names are made unique in the process.
-                state[f"names {i}"] = [re.sub(r"(_\d+)?:0$", "", v.name) for v in inner.variables()]
+                state.setdefault("names", []).extend(re.sub(r"(_\d+)?:0$", "", v.name) for v in inner.variables())
         if self.global_step is not None:
             state["global_step"] = self.value(self.global_step)
         state.update({n: self.value(v) for n, v in self.state_variables().items()})
@@ -601,8 +601,9 @@ class Eager(Side):
 
     def do_step(self, index, fault, padding=0):
         result = self.call(index, fault, padding)
-        seen = {} if self.strategy else {"returned": self.kinds.get(index) or history.kind(result)}
-        seen["operations"] = self.operations
+        seen = {"operations": self.operations}
+        if not self.strategy:
+            seen["returned"] = self.kinds.get(index) or history.kind(result)
         flag = result[1] if isinstance(result, tuple) else result
         if not self.wrapped and isinstance(flag, tf.Tensor):
             seen["value"] = flag.numpy()
