@@ -8,6 +8,8 @@ import collections
 import dataclasses
 import typing
 
+from tests.differential import history
+
 met = collections.Counter()
 
 
@@ -35,7 +37,15 @@ def after_a_step(difference):
 
 
 def in_step(difference):
-    return difference.action[0] in ("step", "fetch", "finalize", "both", "threads", "retrace")
+    return difference.action[0] in history.STEPS
+
+
+def scale_of_2_127(difference):
+    """True if the scale was 2**127, of which one over it is zero."""
+    program, largest = difference.program, 2.0**127
+    return v1(difference) and (
+        program["scale"][1][0] == largest or ["set", largest] in program["actions"]
+    )
 
 
 def original_failed(difference, *errors):
@@ -87,6 +97,11 @@ ENTRIES = {
         "from-train-experimental.md",
         "| `DynamicLossScale.update(grads)` |",
         lambda d: d.program["family"] == "scales" and in_step(d) and d.key == "returned",
+    ),
+    "reciprocal": Entry(
+        "troubleshooting.md",
+        "go on with gradients of zero; here such a step is skipped and the scale comes down",
+        lambda d: scale_of_2_127(d) and d.theme in ("state", "numbers"),
     ),
     "bounds_of_keras_3": Entry(
         "from-keras.md",

@@ -52,6 +52,10 @@ class Difference:
         self.messages = ["", ""]
 
     @property
+    def theme(self):
+        return THEMES.get(self.key, "state")
+
+    @property
     def signature(self):
         """What finds of one kind have in common: where, in which action, and what differed."""
         # Of an array the name without numbers: v1/Adam:0 and v0/Adam:0 are one kind.
@@ -59,7 +63,9 @@ class Difference:
         key = self.key if self.key in THEMES else "state"
         if key == "error":
             key += f" {self.original}/{self.package}"
-        return (*where, self.action[0], key)
+        # A train op is built by the first action that needs it.
+        action = "step" if key == "operations" and self.action[0] in STEPS else self.action[0]
+        return (*where, action, key)
 
     def __str__(self):
         path, *values = narrowed(self.original, self.package)
@@ -70,6 +76,7 @@ class Difference:
         )
 
 
+STEPS = ("step", "fetch", "finalize", "both", "threads", "retrace", "cross")
 # What a key of an observation is about; all that is not named here is a value of some state.
 THEMES = {
     "error": "error",

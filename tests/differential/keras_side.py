@@ -11,11 +11,12 @@ import tensorflow as tf
 
 from tests import keras_homes, modes, originals
 from tests.differential import history
-from tests.differential.v1_side import CALLS, FAULTS, THREADS
+from tests.differential.v1_side import FAULTS, THREADS
 from tf_lossscale_compat.keras import mixed_precision
 from tf_lossscale_compat.train import experimental
 
 tf1 = tf.compat.v1
+CALLS = 10  # Of each thread; an eager step takes long.
 HOMES = {home.name: home for home in keras_homes.available()}
 # Public attributes that a Keras' own class has, and this package's.
 ATTRIBUTES = {

@@ -22,15 +22,13 @@ def run(program, library):
     else:
         from tests.differential import v1_side as sides
 
-    entries = []
-    with sides.side(program, library) as side:
-        for action in program["actions"]:
-            try:
+    entries, action = [], ["make"]
+    try:
+        with sides.side(program, library) as side:
+            for action in program["actions"]:
                 entries.append((action, side.do(action)))
-            except Exception as error:
-                seen = {"error": type(error).__name__, "message": str(error)[:400]}
-                entries.append((action, seen))
-                break
+    except Exception as error:
+        entries.append((action, {"error": type(error).__name__, "message": str(error)[:400]}))
     return entries
 
 

@@ -279,7 +279,7 @@ class Graph(Side):
         if fresh:
             self.session.run([variable.initializer for variable in fresh])
         if isinstance(fetches, (list, dict)) and not fetches:  # Which a new graph refuses.
-            return fetches
+            return type(fetches)()
         return self.session.run(fetches, feeds)
 
     def value(self, variable):
