@@ -62,16 +62,20 @@ ENTRIES = {
     "none_gradients": Entry(
         "differences.md",
         "`None` gradients are carried through by contrib's optimizer.",
-        lambda d: d.program["family"] == "contrib"
-        and original_failed(d, "ValueError")
-        and any(v["kind"] == "unused" for vs in d.program["variables"] for v in vs),
+        lambda d: (
+            d.program["family"] == "contrib"
+            and original_failed(d, "ValueError")
+            and any(v["kind"] == "unused" for vs in d.program["variables"] for v in vs)
+        ),
     ),
     "dtypes": Entry(
         "differences.md",
         "`MixedPrecisionLossScaleOptimizer` takes losses and gradients of any float dtype",
-        lambda d: d.program["family"] == "mixed"
-        and original_failed(d, "TypeError", "InvalidArgumentError")
-        and any(v["dtype"] != "float32" for vs in d.program["variables"] for v in vs),
+        lambda d: (
+            d.program["family"] == "mixed"
+            and original_failed(d, "TypeError", "InvalidArgumentError")
+            and any(v["dtype"] != "float32" for vs in d.program["variables"] for v in vs)
+        ),
     ),
     "asked": Entry(
         "differences.md",

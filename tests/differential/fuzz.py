@@ -108,7 +108,11 @@ class Finds:
             if differences.on_purpose(difference):
                 continue
             signature = difference.signature
-            if signature not in self.first and signature[2] in RACES and not self.steady(program, signature):
+            if (
+                signature not in self.first
+                and signature[2] in RACES
+                and not self.steady(program, signature)
+            ):
                 continue
             signatures.add(signature)
             self.first.setdefault(signature, self.count)
@@ -160,24 +164,30 @@ def search(strategy, seed, examples, finds, shrink_seconds=0.0):
             raise
 
 
+def file_name(signature):
+    return "".join(c if c.isalnum() else "_" for c in "_".join(signature)) + ".py"
+
+
+def script(finds, signature, seed):
+    """The text of a script that stands alone, for the smallest program of a kind of difference."""
+    _, program, difference = finds.smallest[signature]
+    return SCRIPT.format(
+        signature=" / ".join(signature),
+        difference=str(difference).replace("\\", "/").replace('"""', "'''"),
+        version=tf.__version__,
+        seed=seed,
+        count=finds.first[signature],
+        name=file_name(signature),
+        program=json.dumps(program, indent=1),
+    )
+
+
 def write(finds, folder, seed):
     """Writes a script for each kind of difference; returns {signature: path}."""
     folder.mkdir(parents=True, exist_ok=True)
-    paths = {}
-    for signature, (_, program, difference) in finds.smallest.items():
-        words = "_".join(signature)
-        name = "".join(c if c.isalnum() else "_" for c in words) + ".py"
-        paths[signature] = folder / name
-        text = SCRIPT.format(
-            signature=" / ".join(signature),
-            difference=str(difference).replace("\\", "/").replace('"""', "'''"),
-            version=tf.__version__,
-            seed=seed,
-            count=finds.first[signature],
-            name=name,
-            program=json.dumps(program, indent=1),
-        )
-        paths[signature].write_text(text, encoding="utf-8")
+    paths = {signature: folder / file_name(signature) for signature in finds.smallest}
+    for signature, path in paths.items():
+        path.write_text(script(finds, signature, seed), encoding="utf-8")
     return paths
 
 

@@ -86,7 +86,16 @@ THEMES = {
     "values": "numbers",
     **{
         key: key
-        for key in ("train_op", "returned", "grad_names", "name", "slots", "variables", "config", "kept")
+        for key in (
+            "train_op",
+            "returned",
+            "grad_names",
+            "name",
+            "slots",
+            "variables",
+            "config",
+            "kept",
+        )
     },
 }
 

@@ -85,7 +85,11 @@ class Side:
         if self.api == "experimental":
             home = experimental if package else originals.experimental()
             scale = home.DynamicLossScale(start, growth) if dynamic else start
-            cls = mixed_precision.experimental.LossScaleOptimizer if package else own_class(self.home, self.api)
+            cls = (
+                mixed_precision.experimental.LossScaleOptimizer
+                if package
+                else own_class(self.home, self.api)
+            )
             return cls(inner, scale)
         cls = mixed_precision.LossScaleOptimizer if package else own_class(self.home, self.api)
         options = {"initial_scale": start}
@@ -182,18 +186,17 @@ class Side:
         opt, variables = self.optimizer, self.variables
         if way == "minimize":
             return opt.minimize(lambda: self.loss(coefs), variables)
-        scale = {
-            "get_scaled_loss": lambda loss: opt.get_scaled_loss(loss),
-            "clipped": lambda loss: opt.get_scaled_loss(loss),
-            "applied_alone": lambda loss: loss,
-        }.get(way, lambda loss: opt.scale_loss(loss))
+        legacy = way in ("get_scaled_loss", "clipped")
+        scale = opt.get_scaled_loss if legacy else getattr(opt, "scale_loss", None)
+        if way == "applied_alone":
+            scale = tf.identity
         if self.session:
             grads = tf1.gradients(scale(self.loss(coefs)), variables)
         else:
             with tf.GradientTape() as tape:
                 loss = scale(self.loss(coefs))
             grads = tape.gradient(loss, variables)
-        if way in ("get_scaled_loss", "clipped"):
+        if legacy:
             grads = opt.get_unscaled_gradients(grads)
         if way in ("clipped", "clipped_after"):
             grads, _ = tf.clip_by_global_norm(grads, 0.5)
@@ -247,9 +250,11 @@ class Side:
         for i, fault in enumerate(batches):
             if fault is not None:
                 y[2 * i + fault[2] % 2] = FAULTS[fault[0]]
-        options = {} if keras_homes.VERSION < (2, 0) else {
-            "run_eagerly": self.program["place"] == "eager"
-        }
+        options = (
+            {}
+            if keras_homes.VERSION < (2, 0)
+            else {"run_eagerly": self.program["place"] == "eager"}
+        )
         if self.function.get("fit") is None:
             self.model.compile(self.optimizer, "mse", **options)
             self.function["fit"] = True
@@ -343,7 +348,9 @@ class Side:
         if errors:
             raise errors[0]
         end = self.attributes()
-        keys = {"loss_scale", "dynamic_scale"} | ({"dynamic_counter", "step_counter"} if finite else set())
+        keys = {"loss_scale", "dynamic_scale"} | (
+            {"dynamic_counter", "step_counter"} if finite else set()
+        )
         return {key: end[key] for key in sorted(keys & set(end))}
 
 

@@ -32,7 +32,9 @@ def faults(replicas=1):
 def v1_variables(family, session, count):
     """Variables of a network for v1 optimizers, the first of which is trained."""
     # r1.15's optimizer takes no variable without a gradient, and r2.0's no dtype but float32.
-    kinds = ["dense"] * 6 + ["rows"] * 2 + ["frozen"] + ["unused"] * (1 if family == "contrib" else 2)
+    kinds = (
+        ["dense"] * 6 + ["rows"] * 2 + ["frozen"] + ["unused"] * (1 if family == "contrib" else 2)
+    )
     dtypes = ["float32"] * (20 if family == "mixed" else 4) + ["float16", "float64"]
 
     def variable(kinds):
@@ -138,9 +140,7 @@ def v1(draw, family, place):
         "scale": draw(loss_scales(family, racing)),
         "shared": shared,
         "optimizers": [draw(v1_optimizers(family)) for _ in range(count)],
-        "variables": [
-            draw(v1_variables(family, session, 3 - count)) for _ in range(count)
-        ],
+        "variables": [draw(v1_variables(family, session, 3 - count)) for _ in range(count)],
         "noise": draw(one_in(3)),
         "actions": draw(v1_actions(family, place, count, racing)),
     }
@@ -216,7 +216,9 @@ def keras(draw, home, api, place):
         "place": place,
         "scale": [dynamic, draw(st.sampled_from(starts)), growth],
         "optimizer": draw(keras_optimizers(home)),
-        "policy": draw(st.sampled_from(["float32", "mixed_float16"])) if place != "graph" else "float32",
+        "policy": draw(st.sampled_from(["float32", "mixed_float16"]))
+        if place != "graph"
+        else "float32",
         "noise": draw(one_in(4)),
         "actions": draw(listed),
     }

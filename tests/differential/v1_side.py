@@ -1,4 +1,4 @@
-"""Interprets programs with v1 optimizers, managers and loss scales, for one of the two libraries."""
+"""Interprets programs with v1 optimizers, managers and loss scales, for one library."""
 
 import contextlib
 import os
@@ -162,7 +162,7 @@ class Side:
         return self.optimizer(index).apply_gradients(list(zip(grads, variables)), **given)
 
     def bare_step(self, index, coefs):
-        """A step with a loss scale and no optimizer; returns what `update` returned and the flag."""
+        """A step with a loss scale and no optimizer; returns what `update` does, and the flag."""
         scale, value = self.scale(index), self.read(index)
         variables = self.trained(index)
         if self.in_session():
@@ -336,7 +336,9 @@ class Graph(Side):
             def build():
                 made = self.step(index, self.placeholders[index])
                 returned[:] = [made]
-                return [m for m in tf.nest.flatten(made) if isinstance(m, (tf.Operation, tf.Tensor))]
+                return [
+                    m for m in tf.nest.flatten(made) if isinstance(m, (tf.Operation, tf.Tensor))
+                ]
 
             def chained(value):
                 with tf.control_dependencies(build()):
@@ -412,7 +414,9 @@ class Graph(Side):
     def do_step(self, index, fault):
         ops, returned = self.train(index)
         feeds = self.feeds(index, fault)
-        feeds[self.chosen] = self.steps % 5 != 4  # Where there is a choice, not every step is taken.
+        feeds[self.chosen] = (
+            self.steps % 5 != 4
+        )  # Where there is a choice, not every step is taken.
         self.run(ops, feeds)
         return {"returned": returned}
 
@@ -528,10 +532,16 @@ class Eager(Side):
             if i in self.inner:
                 inner = self.inner[i]
                 for j, variable in enumerate(variables):
-                    slots = [(name, inner.get_slot(variable, name)) for name in inner.get_slot_names()]
-                    state.update({f"v{i}_{j}/{n}": self.value(s) for n, s in slots if s is not None})
+                    slots = [
+                        (name, inner.get_slot(variable, name)) for name in inner.get_slot_names()
+                    ]
+                    state.update(
+                        {f"v{i}_{j}/{n}": self.value(s) for n, s in slots if s is not None}
+                    )
                 # In eager mode names are made unique in the process.
-                state.setdefault("names", []).extend(re.sub(r"(_\d+)?:0$", "", v.name) for v in inner.variables())
+                state.setdefault("names", []).extend(
+                    re.sub(r"(_\d+)?:0$", "", v.name) for v in inner.variables()
+                )
         if self.global_step is not None:
             state["global_step"] = self.value(self.global_step)
         state.update({n: self.value(v) for n, v in self.state_variables().items()})
@@ -641,7 +651,9 @@ class Eager(Side):
     def checkpoint(self):
         self.network()
         parts = {f"o{i}": self.optimizer(i) for i in range(len(self.program["optimizers"]))}
-        parts.update({f"v{i}_{j}": v for i, vs in enumerate(self.variables) for j, v in enumerate(vs)})
+        parts.update(
+            {f"v{i}_{j}": v for i, vs in enumerate(self.variables) for j, v in enumerate(vs)}
+        )
         return tf.train.Checkpoint(**parts)
 
     def do_cross(self):
