@@ -14,7 +14,7 @@ from tests import keras_homes
 
 pytest.importorskip("hypothesis")
 # Below the line that skips where there is no hypothesis.
-from tests.differential import differences, fuzz, run, v1_side  # noqa: E402
+from tests.differential import differences, fuzz, run, v1_side
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
 # Programs of a group for each point of its weight, so many that an environment takes some 90 s.

@@ -9,7 +9,7 @@ import threading
 import numpy as np
 import tensorflow as tf
 
-from tests import keras_homes, modes, originals
+from tests import keras_homes, modes, originals, replicas
 from tests.differential import history
 from tests.differential.v1_side import FAULTS, THREADS
 from tf_lossscale_compat.keras import mixed_precision
@@ -46,9 +46,6 @@ class Side:
         self.home = HOMES[name]
         self.steps, self.function, self.session, self.strategy = 0, {}, None, None
         if program["place"] == "mirrored":
-            from tests import replicas
-
-            self.replicas = replicas
             self.strategy = replicas.strategy("mirrored_2")
         self.initialized, self.built = set(), False
         if program["place"] == "graph":
@@ -104,7 +101,7 @@ class Side:
             return self.run(variable)
         if self.strategy:
             variable = getattr(variable, "_value", variable)  # Of Keras 3's.
-            return [copy.numpy() for copy in self.replicas.copies(self.strategy, variable)]
+            return [copy.numpy() for copy in replicas.copies(self.strategy, variable)]
         return np.asarray(variable.numpy() if hasattr(variable, "numpy") else variable)
 
     def run(self, fetches, feeds=None):
@@ -180,7 +177,7 @@ class Side:
     def step(self, way, *coefs):
         """A training step of one's own."""
         if self.strategy:
-            coefs = [tf.gather(coef, self.replicas.replica_id()) for coef in coefs]
+            coefs = [tf.gather(coef, replicas.replica_id()) for coef in coefs]
         else:
             coefs = [coef[0] for coef in coefs]
         opt, variables = self.optimizer, self.variables
@@ -229,7 +226,7 @@ class Side:
         step = self.function[way]
         coefs = [tf.constant(coef) for coef in coefs]
         if self.strategy:
-            return self.replicas.run(self.strategy, step, coefs)
+            return replicas.run(self.strategy, step, coefs)
         return step(*coefs)
 
     def build(self):

@@ -1,14 +1,6 @@
 """Runs a program with the original and with the package."""
 
-from tests.differential import history
-
-
-def home_of(program):
-    """The Keras home of a program, or None."""
-    from tests import keras_homes
-
-    named = {home.name: home for home in keras_homes.available()}
-    return named.get(program["family"].split()[0])
+from tests.differential import eager_side, graph_side, history, keras_side
 
 
 def run(program, library):
@@ -18,15 +10,14 @@ def run(program, library):
       A list of (action, {key: observed}), which ends with the first error.
     """
     if " " in program["family"]:
-        from tests.differential import keras_side as sides
+        side = keras_side.side
     else:
-        from tests.differential import v1_side as sides
-
+        side = graph_side.graph if program["place"].startswith("graph") else eager_side.eager
     entries, action = [], ["make"]
     try:
-        with sides.side(program, library) as side:
+        with side(program, library) as running:
             for action in program["actions"]:
-                entries.append((action, side.do(action)))
+                entries.append((action, running.do(action)))
     except Exception as error:
         entries.append((action, {"error": type(error).__name__, "message": str(error)[:400]}))
     return entries
