@@ -81,7 +81,7 @@ def v1_optimizers(family):
     return st.fixed_dictionaries(
         {
             "kind": st.sampled_from(V1_OPTIMIZERS),
-            "rate": st.sampled_from([0.5, 0.01]),
+            "rate": st.sampled_from([0.5, 0.01, "decay"]),
             "option": st.booleans(),  # Nesterov, centered and the like.
             "way": st.sampled_from(["minimize", "apart"]),
             "clip": st.sampled_from([None, None, "norm", "global_norm", "value"]),
@@ -129,6 +129,7 @@ def v1_actions(family, place, count, racing):
 def v1(draw, family, place):
     """A program with contrib's or r2.0's optimizer ("contrib", "mixed") or the loss scale alone."""
     session = place.startswith("graph")
+    inside = session or place == "function"
     racing = place != "mirrored" and place != "jit" and draw(one_in(5))
     count = draw(st.sampled_from([2, 1])) if racing else draw(st.sampled_from([1, 1, 1, 2]))
     shared = count == 2 and (racing or draw(st.booleans()))
@@ -136,7 +137,7 @@ def v1(draw, family, place):
         "family": family,
         "place": place,
         "resource": place == "graph_v2" or draw(st.booleans()),
-        "inside": draw(st.sampled_from([None] * 4 + ["cond", "while"])) if session else None,
+        "inside": draw(st.sampled_from([None] * 5 + ["cond", "while"])) if inside else None,
         "scale": draw(loss_scales(family, racing)),
         "shared": shared,
         "optimizers": [draw(v1_optimizers(family)) for _ in range(count)],

@@ -1,9 +1,13 @@
 """Interprets programs with v1 optimizers, managers and loss scales, for one library."""
 
+import contextlib
 import threading
+import time
+from unittest import mock
 
 import numpy as np
 import tensorflow as tf
+from tensorflow.python.ops import gen_resource_variable_ops, gen_state_ops
 
 from tests import originals
 from tests.differential import history
@@ -22,7 +26,7 @@ CLASSES = {
 }
 FAULTS = {"nan": np.nan, "inf": np.inf, "-inf": -np.inf, "huge": 3e38, "large": 1e25}
 # Of the runs of train ops at once, and of the calls of each of some threads.
-RUNS, THREADS, CALLS = 8, 4, 30
+RUNS, THREADS, CALLS = 4, 4, 10
 V1_OPTIMIZERS = {
     "sgd": lambda rate, option: tf1.train.GradientDescentOptimizer(rate, use_locking=option),
     "momentum": lambda rate, option: tf1.train.MomentumOptimizer(rate, 0.9, use_nesterov=option),
@@ -39,6 +43,47 @@ CLIPS = {
     "global_norm": lambda grads: tf.clip_by_global_norm(grads, 0.5)[0],
     "value": lambda grads: [None if g is None else tf.clip_by_value(g, -0.25, 0.25) for g in grads],
 }
+
+
+class Slow:
+    """Has values come late that graphs assign, so that steps that are taken at once overlap.
+
+    A value that was computed from what a variable held is then assigned when the other step may
+    have changed it. `assign_add` is not late: it reads as it writes.
+    """
+
+    def __init__(self, program):
+        self.wanted = any(action[0] in ("threads", "both") for action in program["actions"])
+        self.seconds = 0.0
+
+    def _late(self, assign):
+        def assign_late(target, value, *args, **kwargs):
+            if not tf.executing_eagerly():
+                if not isinstance(value, tf.Tensor):  # Of a reference variable.
+                    value = tf.convert_to_tensor(value, target.dtype.base_dtype)
+                late = tf.numpy_function(self._wait, [value], value.dtype)
+                late.set_shape(value.shape)
+                value = late
+            return assign(target, value, *args, **kwargs)
+
+        return assign_late
+
+    def _wait(self, value):
+        time.sleep(self.seconds)
+        return value
+
+    @contextlib.contextmanager
+    def building(self):
+        """Context in which a step is built."""
+        with contextlib.ExitStack() as stack:
+            if self.wanted:
+                for module, name in (
+                    (gen_resource_variable_ops, "assign_variable_op"),
+                    (gen_state_ops, "assign"),
+                ):
+                    late = self._late(getattr(module, name))
+                    stack.enter_context(mock.patch.object(module, name, late))
+            yield
 
 
 def shape_of(spec):
@@ -69,7 +114,8 @@ class Side:
         self.wrapped = program["family"] in ("contrib", "mixed")
         self.scales, self.optimizers, self.inner = [], {}, {}
         self.variables, self.global_step = None, None
-        self.taken, self.steps = [], 0
+        self.taken, self.steps, self.slow = [], 0, Slow(program)
+        self.chosen = True  # If a step inside of a conditional is taken.
 
     def do(self, action):
         """Takes an action of the program; returns {key: what is observed}."""
@@ -92,7 +138,11 @@ class Side:
     def optimizer(self, index):
         if index not in self.optimizers:
             options = self.program["optimizers"][index]
-            inner = V1_OPTIMIZERS[options["kind"]](options["rate"], options["option"])
+            rate = options["rate"]
+            if rate == "decay":
+                self.network()
+                rate = tf1.train.exponential_decay(0.5, self.global_step, 1, 0.5)
+            inner = V1_OPTIMIZERS[options["kind"]](rate, options["option"])
             name = "LossScaleOptimizer" if self.of_contrib else "MixedPrecisionLossScaleOptimizer"
             self.optimizers[index] = getattr(self.home, name)(inner, self.scale(index))
             self.inner[index] = inner
@@ -145,6 +195,10 @@ class Side:
     def step(self, index, coefs):
         """One step; returns what is returned."""
         self.network()
+        with self.slow.building():
+            return self.build_step(index, coefs)
+
+    def build_step(self, index, coefs):
         if not self.wrapped:
             return self.bare_step(index, coefs)
         options = self.program["optimizers"][index]
@@ -156,6 +210,27 @@ class Side:
             return self.optimizer(index).minimize(loss, var_list=self.trained(index), **given)
         grads, variables = self.gradients(index, loss)
         return self.optimizer(index).apply_gradients(list(zip(grads, variables)), **given)
+
+    def step_inside(self, index, coefs):
+        """A step, maybe in a conditional or a loop; what to run, and what was returned."""
+        inside, returned = self.program["inside"], []
+
+        def build():
+            made = self.step(index, coefs)
+            returned.append(made)
+            return [m for m in tf.nest.flatten(made) if isinstance(m, (tf.Operation, tf.Tensor))]
+
+        def chained(value):
+            with tf.control_dependencies(build()):
+                return tf.identity(value)
+
+        if inside == "cond":
+            ops = [tf.cond(self.chosen, lambda: chained(1), lambda: tf.constant(0))]
+        elif inside == "while":
+            ops = [tf.while_loop(lambda i: i < 2, lambda i: chained(i + 1), [tf.constant(0)])]
+        else:
+            ops = build()
+        return ops, returned[-1]
 
     def bare_step(self, index, coefs):
         """A step with a loss scale and no optimizer; returns what `update` does, and the flag."""
@@ -218,6 +293,7 @@ class Side:
         """Some threads take finite steps at once; unless `finite`, this one takes others too."""
         self.call(index, None)
         self.set_counters(0)
+        self.slow.seconds = 0.003
         errors = []
 
         def work():
@@ -236,6 +312,7 @@ class Side:
                 self.call(index, ["nan", 0, 0, 0])
         for thread in threads:
             thread.join()
+        self.slow.seconds = 0.0
         if errors:
             raise errors[0]
         return self.counted(finite)
