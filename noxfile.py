@@ -5,6 +5,7 @@
     nox -s "tests(tf221)" -- -k adapters      one of them; what follows goes to pytest
     nox -s "tests(tf221)" -- tests/x_test.py  one file, from the clone
     nox -s smoke                              three steps on every minor version of TensorFlow
+    nox -s fuzz -- --minutes 10               random programs beside the originals
 
 `nox -R` instead of `nox` takes an environment that is there as it is. A missing interpreter is a
 failure where the variable CI is set and a skip elsewhere.
@@ -160,7 +161,8 @@ def build_distributions(session, folder):
 def tests(session, name):
     """Run the suite, or the files that are named, on one TensorFlow of the matrix."""
     _, _, requirements, alone = ENVIRONMENTS[name]
-    files = any(each.split("::")[0].endswith(".py") for each in session.posargs)
+    fuzzing = session.posargs[:1] == ["fuzz"]
+    files = fuzzing or any(each.split("::")[0].endswith(".py") for each in session.posargs)
     wheel = os.environ.get("TF_LOSSSCALE_WHEEL")
     package = ["-e", ".[test]"] if files else [f"{wheel or '.'}[test]"]
     if not wheel:  # With one, the matrix runs, and other sessions may build beside it.
@@ -171,6 +173,9 @@ def tests(session, name):
     if wheel and not (files or ON_CI):
         # Where the environment is not new: pip takes a wheel of the same version for what is there.
         session.install("-q", "--no-deps", "--force-reinstall", wheel)
+    if fuzzing:
+        session.run("python", "-m", "tests.differential.fuzz", *session.posargs[1:])
+        return
     if files:
         session.run("python", "-m", "pytest", *session.posargs)
         return
@@ -350,6 +355,23 @@ def smoke(session):
     print(f"\n{markdown_table(rows)}\n", flush=True)
     if bad:
         session.error(f"failed: {', '.join(bad)}")
+
+
+@nox.session(venv_backend="none")
+def fuzz(session):
+    """Run random programs beside the originals; `-- --minutes 10 --only tf115` says how long."""
+    parser = argparse.ArgumentParser(prog="nox -s fuzz --", allow_abbrev=False)
+    parser.add_argument(
+        "--only", default="tf115,tf24,tf215,tf221", help="names of environments, with commas"
+    )
+    options, arguments = parser.parse_known_args(session.posargs)
+    bad = []
+    for name in options.only.split(","):
+        command = [sys.executable, "-m", "nox", "-f", __file__, "-s", f"tests({name})", "--"]
+        if subprocess.call([*command, "fuzz", *arguments], cwd=ROOT):
+            bad.append(name)
+    if bad:
+        session.error(f"failed: {', '.join(bad)}; scripts in .nox/fuzz")
 
 
 @nox.session

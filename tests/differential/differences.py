@@ -1,0 +1,124 @@
+"""Differences on purpose: where a page of docs/ says that the package differs from the original.
+
+What differs and is not in `ENTRIES` is a fault. `met` counts how often each entry was needed; one
+that no run meets is to be removed.
+"""
+
+import collections
+import dataclasses
+import typing
+
+from tests.differential import history
+
+met = collections.Counter()
+
+
+@dataclasses.dataclass(frozen=True)
+class Entry:
+    """One difference: the page, a piece of the line that says it, and when it applies."""
+
+    page: str
+    says: str
+    applies: typing.Callable
+
+
+def v1(difference):
+    return difference.program["family"] in ("contrib", "mixed", "scales", "managers")
+
+
+def keras3(difference):
+    return difference.program["family"].startswith("keras3")
+
+
+def after_a_step(difference):
+    """True if a step was built in the graph before this action, or is in it."""
+    before = difference.program["actions"][: difference.index + 1]
+    return any(a[0] in ("step", "fetch", "finalize", "both", "threads") for a in before)
+
+
+def in_step(difference):
+    return difference.action[0] in history.STEPS
+
+
+def scale_of_2_127(difference):
+    """True if the scale was 2**127, of which one over it is zero."""
+    program, largest = difference.program, 2.0**127
+    return v1(difference) and (
+        program["scale"][1][0] == largest or ["set", largest] in program["actions"]
+    )
+
+
+def original_failed(difference, *errors):
+    return difference.key == "error" and difference.original in errors and not difference.package
+
+
+def scale_left_bounds(difference):
+    """Keras 3's own scale falls below 1, or rises to infinity."""
+    scale = difference.original if difference.key == "dynamic_scale" else None
+    return keras3(difference) and scale is not None and not 1 <= scale < 2.0**128
+
+
+ENTRIES = {
+    "none_gradients": Entry(
+        "differences.md",
+        "`None` gradients are carried through by contrib's optimizer.",
+        lambda d: (
+            d.program["family"] == "contrib"
+            and original_failed(d, "ValueError")
+            and any(v["kind"] == "unused" for vs in d.program["variables"] for v in vs)
+        ),
+    ),
+    "dtypes": Entry(
+        "differences.md",
+        "`MixedPrecisionLossScaleOptimizer` takes losses and gradients of any float dtype",
+        lambda d: (
+            d.program["family"] == "mixed"
+            and original_failed(d, "TypeError", "InvalidArgumentError")
+            and any(v["dtype"] != "float32" for vs in d.program["variables"] for v in vs)
+        ),
+    ),
+    "asked": Entry(
+        "differences.md",
+        "`variables()`, `get_slot` and the like answer for the wrapped optimizer",
+        lambda d: v1(d) and d.action[0] == "ask",
+    ),
+    "operations_of_a_step": Entry(
+        "from-contrib.md",
+        "This package adds another number of operations than contrib did",
+        lambda d: v1(d) and d.key == "operations" and in_step(d) and d.package <= d.original,
+    ),
+    "random_after_a_step": Entry(
+        "from-contrib.md",
+        "dropout or noise made **after** `minimize` or `compute_gradients` draws other numbers",
+        lambda d: v1(d) and d.action[0] == "draw" and d.key == "value" and after_a_step(d),
+    ),
+    "returned_by_a_manager": Entry(
+        "from-contrib.md",
+        "| `ExponentialUpdateLossScaleManager.update_loss_scale(finite)` |",
+        lambda d: d.program["family"] == "managers" and in_step(d) and d.key == "returned",
+    ),
+    "returned_by_a_loss_scale": Entry(
+        "from-train-experimental.md",
+        "| `DynamicLossScale.update(grads)` |",
+        lambda d: d.program["family"] == "scales" and in_step(d) and d.key == "returned",
+    ),
+    "reciprocal": Entry(
+        "troubleshooting.md",
+        "go on with gradients of zero; here such a step is skipped and the scale comes down",
+        lambda d: scale_of_2_127(d) and d.theme in ("state", "numbers"),
+    ),
+    "bounds_of_keras_3": Entry(
+        "from-keras.md",
+        "| the scale falls | without a floor, to 0 in the end | not below 1;",
+        scale_left_bounds,
+    ),
+}
+
+
+def on_purpose(difference):
+    """The name of the entry that a difference falls under, or None."""
+    for name, entry in ENTRIES.items():
+        if entry.applies(difference):
+            met[name] += 1
+            return name
+    return None
