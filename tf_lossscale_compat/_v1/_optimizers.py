@@ -206,9 +206,10 @@ class _BaseLossScaleOptimizer(_tf.Optimizer):
         scale = _scaler.as_tensor(read)
         pairs = self._tflsc_scaled_gradients(loss, scale, options)
         if not tf.executing_eagerly() and self._tflsc_reads_twice(read):
-            # An identity, so that no update comes in between.
-            own = not _scaler.is_users(scaler.subject)
-            scale = tf.identity(scale) if own else _scaler.as_tensor(scaler.read())
+            if scaler.never_changes() or _scaler.is_users(scaler.subject):
+                scale = _scaler.as_tensor(scaler.read())
+            else:  # No update comes in between; with the name that reading a variable has.
+                scale = tf.identity(scale, name="ReadVariableOp")
         return self._tflsc_unscaled(pairs, scale)
 
     def _tflsc_reads_twice(self, read: Any) -> bool:
