@@ -8,6 +8,7 @@ two answers, gradients that `get_unscaled_gradients` returned are known, by bein
 """
 
 import weakref
+from typing import Any
 
 from absl import logging
 
@@ -60,7 +61,7 @@ class Calls:
         self._asked_in_fit = set()
         self._traced = False  # True once a function or graph follows the rule for good.
         self._warned = set()
-        self._unscaled = weakref.WeakValueDictionary()  # By id.
+        self._unscaled: Any = weakref.WeakValueDictionary()  # By id.
 
     def _are_scaled(self, asked):
         """Returns whether the rule takes gradients as scaled; None where it contradicts itself."""
