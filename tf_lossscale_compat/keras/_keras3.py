@@ -129,6 +129,7 @@ class Keras3(_shared.WeightDecay):
         self._track_trackable(variable, "iterations")
 
     inner_optimizer: Any = None  # An attribute of each instance, no property.
+    built: Any
 
     def __setattr__(self, name: str, value: Any) -> None:
         if name == "dynamic_scale" and not hasattr(value, "assign"):
@@ -243,23 +244,17 @@ class Keras3(_shared.WeightDecay):
             if not self.inner_optimizer.built:  # Not every build checks; slots would be lost.
                 self._tflsc_build_inner(variables)
                 self.inner_optimizer.built = True  # Nor does every build set it.
-            if self._tflsc_own_has_places:
+            # From there on its own class keeps these variables, and checkpoints name them so.
+            if _version(self._tflsc_keras.__version__) >= (3, 12):
                 super(self._tflsc_keras_own, self).build(variables)
             self.built = True
 
-    @property
-    def _tflsc_own_has_places(self):
-        """True if Keras' own class keeps the variables that it was built for beside the inner one.
-
-        Checkpoints name them after it then.
-        """
-        return _version(self._tflsc_keras.__version__) >= (3, 12)
-
     def _tflsc_build_inner(self, variables):
-        """Builds the inner optimizer as Keras' own class does, so that files have the same order.
+        """Builds the inner optimizer as Keras' own class does: while Keras tracks no variables.
 
-        Which is without its tracker: Adafactor's placeholders are no variables then. Nor are those
-        of a `Nadam`, which its own class loses and this one keeps, after all others.
+        Files have the same order then: the placeholders of an Adafactor are not among the
+        optimizer's variables. Neither is the product that a `Nadam` keeps, which Keras' own class
+        loses in files. Here it comes after all others.
         """
         inner = self.inner_optimizer
         with sys.modules[self._tflsc_keras_own.__module__].tracking.DotNotTrackScope():
