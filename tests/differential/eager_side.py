@@ -31,9 +31,6 @@ class Eager(Side):
     def in_session(self):
         return False
 
-    def in_thread(self):
-        return modes.eager_mode()
-
     def do(self, action):
         with self.strategy.scope() if self.strategy else contextlib.nullcontext():
             seen = super().do(action)

@@ -9,7 +9,7 @@ import numpy as np
 import tensorflow as tf
 from tensorflow.python.ops import gen_resource_variable_ops, gen_state_ops
 
-from tests import originals
+from tests import modes, originals
 from tests.differential import history
 from tf_lossscale_compat.contrib import mixed_precision as package_contrib
 from tf_lossscale_compat.train import experimental as package_experimental
@@ -25,8 +25,6 @@ CLASSES = {
     "dynamic": "DynamicLossScale",
 }
 FAULTS = {"nan": np.nan, "inf": np.inf, "-inf": -np.inf, "huge": 3e38, "large": 1e25}
-# Of the runs of train ops at once, and of the calls of each of some threads.
-RUNS, THREADS, CALLS = 4, 4, 10
 V1_OPTIMIZERS = {
     "sgd": lambda rate, option: tf1.train.GradientDescentOptimizer(rate, use_locking=option),
     "momentum": lambda rate, option: tf1.train.MomentumOptimizer(rate, 0.9, use_nesterov=option),
@@ -84,6 +82,30 @@ class Slow:
                     late = self._late(getattr(module, name))
                     stack.enter_context(mock.patch.object(module, name, late))
             yield
+
+
+def at_once(calls, call, often, rarely):
+    """Some threads call a function at once with the arguments `often`; this one with `rarely`."""
+    errors = []
+    mode = modes.eager_mode if tf.executing_eagerly() else contextlib.nullcontext
+
+    def work():
+        try:
+            with mode():
+                for _ in range(calls):
+                    call(*often)
+        except Exception as error:
+            errors.append(error)
+
+    threads = [threading.Thread(target=work) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for _ in range(calls // 2 if rarely else 0):
+        call(*rarely)
+    for thread in threads:
+        thread.join()
+    if errors:
+        raise errors[0]
 
 
 def shape_of(spec):
@@ -294,25 +316,7 @@ class Side:
         self.call(index, None)
         self.set_counters(0)
         self.slow.seconds = 0.003
-        errors = []
-
-        def work():
-            try:
-                with self.in_thread():
-                    for _ in range(CALLS):
-                        self.call(index, None)
-            except Exception as error:
-                errors.append(error)
-
-        threads = [threading.Thread(target=work) for _ in range(THREADS)]
-        for thread in threads:
-            thread.start()
-        if not finite:
-            for _ in range(CALLS // 2):
-                self.call(index, ["nan", 0, 0, 0])
-        for thread in threads:
-            thread.join()
+        calls = 30 if self.program["place"] == "eager" else 10
+        at_once(calls, self.call, (index, None), None if finite else (index, ["nan", 0, 0, 0]))
         self.slow.seconds = 0.0
-        if errors:
-            raise errors[0]
         return self.counted(finite)
