@@ -125,6 +125,15 @@ ENTRIES = {
         "go on with gradients of zero; here such a step is skipped and the scale comes down",
         lambda d: scale_of_2_127(d) and d.theme in ("state", "numbers", "names"),
     ),
+    "nadam_of_keras_3": Entry(
+        "from-keras.md",
+        "| a `Nadam` inside | files are without its `_u_product`",
+        lambda d: (
+            keras3(d)
+            and d.program["optimizer"][0] == "Nadam"
+            and (d.key == "names" or d.action[0] in ("checkpoint", "file"))
+        ),
+    ),
     "bounds_of_keras_3": Entry(
         "from-keras.md",
         "| the scale falls | without a floor, to 0 in the end | not below 1;",

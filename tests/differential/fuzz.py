@@ -218,19 +218,19 @@ def main(arguments=None):
     while time.monotonic() < start + 60 * options.minutes:
         (name,) = number.choices(names, weights)
         before, known = finds.count, set(finds.first)
-        began = time.monotonic()
+        began = time.process_time()
         search(chosen[name][1], number.randrange(2**32), 8, finds, options.shrink)
         programs_run, seconds = per_group.get(name, (0, 0.0))
         per_group[name] = (
             programs_run + finds.count - before,
-            seconds + time.monotonic() - began,
+            seconds + time.process_time() - began,
         )
         for signature in sorted(set(finds.first) - known):
             print(f"after {finds.first[signature]} programs: {' / '.join(signature)}", flush=True)
     minutes = (time.monotonic() - start) / 60
     print(f"\n{finds.count} programs in {minutes:.1f} minutes, with what shrinking took")
     for name, (count, seconds) in sorted(per_group.items()):
-        print(f"    {name}: {count} programs, {seconds / max(count, 1):.2f} s each")
+        print(f"    {name}: {count} programs, {seconds / max(count, 1):.2f} s of CPU each")
     for name in differences.ENTRIES:
         print(f"    on purpose, {name}: {differences.met[name]} times")
     if not finds.first:
