@@ -136,11 +136,11 @@ def differences(program, original, package):
             if key == "message" or same(a, b, ulps):
                 continue
             theme = THEMES.get(key, "state")
-            if theme == "state" and "names" in noted and not (key in one and key in other):
+            numbers = theme in ("state", "numbers")
+            if numbers and ("numbers" in noted or ("operations" in noted and program["noise"])):
                 continue
-            seeded = program["noise"] and theme in ("state", "numbers") and "operations" in noted
-            if seeded or (theme in ("state", "names") and theme in noted):
+            if "names" in noted and (theme == "names" or not (key in one and key in other)):
                 continue
-            noted.add("state" if theme == "numbers" else theme)
+            noted.add("numbers" if numbers else theme)
             found.append(Difference(program, index, action, key, a, b))
     return found
