@@ -91,9 +91,7 @@ ENTRIES = {
         "from-contrib.md",
         "has another number of operations: mostly fewer, a few more where gradients are few or",
         lambda d: (
-            d.key == "operations"
-            and in_step(d)
-            and d.package <= d.original + 3 + 9 * has_sparse(d)
+            d.key == "operations" and in_step(d) and d.package <= d.original + 3 + 9 * has_sparse(d)
         ),
     ),
     "random_after_a_step": Entry(

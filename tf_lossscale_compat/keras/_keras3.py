@@ -129,7 +129,6 @@ class Keras3(_shared.WeightDecay):
         self._track_trackable(variable, "iterations")
 
     inner_optimizer: Any = None  # An attribute of each instance, no property.
-    built: Any
 
     def __setattr__(self, name: str, value: Any) -> None:
         if name == "dynamic_scale" and not hasattr(value, "assign"):
