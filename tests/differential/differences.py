@@ -96,7 +96,7 @@ ENTRIES = {
     ),
     "random_after_a_step": Entry(
         "from-contrib.md",
-        "made **after** it draws other numbers",
+        "made **after** it draw other numbers",
         lambda d: v1(d) and d.action[0] == "draw" and d.key == "value" and after_a_step(d),
     ),
     "fetched_loss_scale": Entry(

@@ -81,12 +81,7 @@ def _unscaled(grads: list[Any], reciprocal: tf.Tensor) -> list[Any]:
     """
     if tf.executing_eagerly():
         return _gradients.unscale(grads, reciprocal)
-    return [
-        _gradients.unscale([grad], reciprocal)[0]
-        if grad is None or grad.dtype == tf.float16
-        else _times(grad, reciprocal)
-        for grad in grads
-    ]
+    return [None if grad is None else _times(grad, reciprocal) for grad in grads]
 
 
 def _times(grad: Any, factor: tf.Tensor) -> Any:
@@ -94,6 +89,8 @@ def _times(grad: Any, factor: tf.Tensor) -> Any:
         return tf.IndexedSlices(_times(grad.values, factor), grad.indices, grad.dense_shape)
     if isinstance(grad, tf.RaggedTensor):
         return grad.with_flat_values(_times(grad.flat_values, factor))
+    if grad.dtype == tf.float16:
+        return _gradients.unscale([grad], factor)[0]
     return grad * tf.cast(factor, grad.dtype)
 
 
