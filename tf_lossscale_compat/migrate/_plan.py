@@ -28,19 +28,16 @@ class Plan:
 
     Args:
       tree: `_tree.Tree`.
-      keep_imports: whether an import of TensorFlow itself stays though the source needs it no
-        more, as in a notebook, whose next cell is yet to be written.
-      made: what becomes of the wrappers that all files of one call make, a set of (family, state)
-        as of `made`. Checks for a class follow them. None to let them follow this file alone.
-      to: the TensorFlow that the source goes to, a tuple of two numbers.
+      options: `_source.Options`, with None as `made` to let checks for a class follow this file
+        alone.
     """
 
-    def __init__(self, tree, keep_imports, made, to):
+    def __init__(self, tree, options):
         self.tree = tree
-        self.to = to
-        self.is_for_keras_3 = _next.is_for_keras_3(to, tree.source)
-        self._keep_imports = keep_imports
-        self._made = made
+        self.to = options.to
+        self.is_for_keras_3 = _next.is_for_keras_3(options.to, tree.source)
+        self._options = options
+        self._made = options.made
         self._edits: Set[Tuple[int, int, bytes]] = set()
         self._findings = set()
         self._usages = {}
@@ -90,6 +87,11 @@ class Plan:
         return bool(self._edits) or any(
             binding.path.split(".")[0] == PACKAGE for binding in self.tree.bindings
         )
+
+    @property
+    def lists_contrib(self):
+        """Returns whether names of contrib are said that have nothing to do with loss scaling."""
+        return self.is_about_loss_scaling or self._options.contrib
 
     def wrapper_calls(self):
         """Yields (name of the class, chain, call) where the file makes one of this package's."""
@@ -281,20 +283,20 @@ class Plan:
         new = f"write `{'.'.join([target.new, *rest])}`"
         if not is_one:
             return (
-                f"`{chain.names[0]}` is bound in more than one way in this file, so"
+                f"LSC201 `{chain.names[0]}` is bound in more than one way in this file, so"
                 f" `{chain.text}` cannot be known for sure: {new} if it is TensorFlow's"
             )
         if "#" in self.tree.text(chain.nodes[-1 - len(rest)]):
-            return f"a comment stands inside `{chain.text}`: {new} by hand"
+            return f"LSC201 a comment stands inside `{chain.text}`: {new} by hand"
         named = map(self.tree.binding, self.tree.assignments(chain, PACKAGE))
         if any(binding is None or binding.qualified != PACKAGE for binding in named):
             return (
-                f"`{PACKAGE}` is another object's name here: import the package under a name of"
-                f" its own and {new} with that"
+                f"LSC201 `{PACKAGE}` is another object's name here: import the package under a name"
+                f" of its own and {new} with that"
             )
         if any(map(self._is_lazy_elsewhere, chain.bindings)):
             return (
-                f"`{chain.names[0]}` is imported by a function for others: import"
+                f"LSC201 `{chain.names[0]}` is imported by a function for others: import"
                 f" `{target.module}` there in the same way and {new}"
             )
         return None
@@ -313,7 +315,9 @@ class Plan:
             if binding.elsewhere or _declared(binding.statement.around, binding.local):
                 continue
             works = not rewrites.canonical(binding.path).startswith("tensorflow.contrib")
-            if works and (self._keep_imports or not binding.chains or self._mentioned(binding)):
+            if works and (
+                self._options.keep_imports or not binding.chains or self._mentioned(binding)
+            ):
                 continue
             if not works and not binding.chains:
                 namespace, _ = rewrites.find(binding.path)
@@ -550,21 +554,22 @@ def _alias(binding, name):
 _OURS = "tf_lossscale_compat.keras.mixed_precision.LossScaleOptimizer"
 # Why a name is left to a person; in place of {} the name as the file has it.
 _UNCLEAR = (
-    "this file uses `{}` as in TensorFlow 2.4 to 2.15 and as in Keras 3: write"
+    "LSC202 this file uses `{}` as in TensorFlow 2.4 to 2.15 and as in Keras 3: write"
     f" `{_OURS}` where the former is meant"
 )
 _MADE_IN_TWO_WAYS = (
-    "`{0}` stands in a file that checks for the class, and of the files looked at some make"
+    "LSC203 `{0}` stands in a file that checks for the class, and of the files looked at some make"
     " an optimizer of it that becomes this package's while others keep Keras' own: check for"
     f" both, `isinstance(x, ({{0}}, {_OURS}))`"
 )
 _MADE_NOWHERE = (
-    "`{0}` is checked for, but no file looked at makes one: where this package's is made"
+    "LSC203 `{0}` is checked for, but no file looked at makes one: where this package's is made"
     f" elsewhere, write `{_OURS}` or name that file in the same call; where Keras makes its"
     f" own, as `compile` does under a mixed_float16 policy, check for both: `({{0}}, {_OURS})`"
 )
 _LEFT_OPEN = (
-    "`{}` is checked for, and the place that makes one is left to a person: change both together"
+    "LSC203 `{}` is checked for, and the place that makes one is left to a person: change both"
+    " together"
 )
 
 
