@@ -1,4 +1,4 @@
-"""Small programs of users: what the tool leaves to a person, and that where it leaves nothing they train.
+"""Small programs of users: what is left to a person, and that they train where nothing is.
 
 The first lines of a program in the folder `corpus` say on which TensorFlows it runs as it stands,
 and for each `--to` the codes that are reported, in order.

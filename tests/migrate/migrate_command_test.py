@@ -3,11 +3,15 @@
 import contextlib
 import importlib
 import io
+import itertools
+import json
 import os
+import re
 import stat
 import subprocess
 import sys
 import tempfile
+import time
 import unittest
 from unittest import mock
 
@@ -141,6 +145,37 @@ class ModesTest(FolderTestCase):
             err, f"{path}:2:5: LSC212 `tf.contrib.mixed_precision.Other` is nothing"
         )
         self.assertEqual(self.read("a.py").decode(), FINDING)
+
+    def test_places_as_json(self):
+        path = self.write("a.py", BEFORE + FINDING.replace("import tensorflow as tf\n", ""))
+        bad = self.write("b.py", "print 'tf.contrib.mixed_precision'\n")
+        code, out, err = call(path, bad, "--format", "json")
+        self.assertEqual(code, 2)
+        place, failure = json.loads(out)
+        message = place.pop("message")
+        self.assertEqual(place, {"path": path, "line": 3, "column": 5, "code": "LSC212"})
+        self.assertStartsWith(message, "`tf.contrib.mixed_precision.Other` is nothing")
+        self.assertEqual((failure["path"], failure["line"], failure["code"]), (bad, 1, ""))
+        self.assertNotIn("LSC212", err)
+        self.assertIn("1 place left to a person, 1 not handled", err)
+        code, out, _ = call("-", "--format", "json", stdin=FINDING.encode())
+        self.assertEqual((code, [each["line"] for each in json.loads(out)]), (1, [2]))
+
+    def test_progress_on_a_terminal(self):
+        for name in "abc":
+            self.write(f"{name}.py", "")
+        for is_terminal, seconds, shown in (
+            (True, 2, ["0", "1", "2"]),
+            (True, 0.1, []),
+            (False, 2, []),
+        ):
+            clock = itertools.count(0, seconds)
+            with mock.patch.object(time, "monotonic", lambda: next(clock)):
+                with mock.patch.object(Stream, "isatty", lambda _: is_terminal):
+                    _, out, err = call(self.folder)
+            self.assertEqual(re.findall(r"\r(\d) of 3 files looked at", err), shown)
+            self.assertEqual(out, b"")
+            self.assertIn("\r3 files looked at" if shown else "3 files looked at", err)
 
     def test_places_are_those_after_the_change(self):
         text = BEFORE + "tf.contrib.slim\n"

@@ -50,7 +50,8 @@ class Plan:
             chain.check for chain, namespace, _ in self._wrappers if namespace is None
         } - {None}
 
-        self._move_bindings()
+        self._move_members()
+        self._move_namespaces()
         self._edit_chains()
         self._drop_bindings()
         self._add_imports(self._edit_imports())
@@ -154,18 +155,15 @@ class Plan:
         if "check" not in roles:
             return accepted, why
         states = {state for each, state in self._made if each == family}
-        is_maker = bool(roles & {"call", "base"})
-        if family != "keras":
-            return (None, _LEFT_OPEN) if "open" in states and not is_maker else (accepted, why)
-        if len(states) > 1:
+        if family == "keras" and len(states) > 1:
             return None, _MADE_IN_TWO_WAYS
-        if is_maker:
+        if roles & {"call", "base"}:
             return accepted, why
-        if states:
-            (state,) = states
-            outcomes: dict = {"moved": (True, None), "stays": (False, None)}
-            return outcomes.get(state, (None, _LEFT_OPEN))
-        return (accepted, why) if "value" in roles else (None, _MADE_NOWHERE)
+        if "open" in states:
+            return None, _LEFT_OPEN
+        if family != "keras" or (not states and "value" in roles):
+            return accepted, why
+        return ("moved" in states, None) if states else (None, _MADE_NOWHERE)
 
     # Step by step.
 
@@ -201,43 +199,44 @@ class Plan:
         accepted, why = self._accepts(namespace)
         return (namespace if accepted else None), rest, (why if accepted is None else None)
 
-    def _move_bindings(self):
-        candidates = {}
+    def _found_imports(self):
+        """Yields imports that bind a namespace or a member of one, with it and the names beyond."""
         for binding in self.tree.bindings:
-            if binding.qualified != binding.path:
-                continue  # `import a.b.c` binds `a`, which does not move.
             namespace, rest = rewrites.find(binding.path)
-            if namespace is None or len(rest) > 1:
+            # `import a.b.c` binds `a`, which does not move.
+            if namespace is not None and len(rest) < 2 and binding.qualified == binding.path:
+                yield binding, namespace, rest
+
+    def _move_members(self):
+        for binding, _, rest in self._found_imports():
+            if not rest or (binding.chains and all(map(self._is_settled, binding.chains))):
                 continue
-            if rest:
-                target, _, unclear = self._target(binding.path)
-                if binding.chains and all(self._is_settled(chain) for chain in binding.chains):
-                    continue
-                if target is not None:
-                    self._moved[id(binding)] = (target, rest)
-                elif unclear:
-                    self._report(binding.alias, unclear.format(binding.path))
-            elif all(self._goes_with(chain, binding, namespace) for chain in binding.chains) and (
-                namespace.whole or (binding.chains and not binding.elsewhere)
-            ):
-                candidates[id(binding)] = (binding, namespace)
+            target, _, unclear = self._target(binding.path)
+            if target is not None:
+                self._moved[id(binding)] = (target, rest)
+            elif unclear:
+                self._report(binding.alias, unclear.format(binding.path))
+
+    def _move_namespaces(self):
+        moved = {
+            id(binding): (binding, namespace)
+            for binding, namespace, rest in self._found_imports()
+            if not rest
+            and (namespace.whole or (binding.chains and not binding.elsewhere))
+            and all(self._goes_with(chain, binding, namespace) for chain in binding.chains)
+        }
+
+        def is_torn(binding):
+            return any(
+                id(other) not in moved and rewrites.find(name)[0] is not None
+                for chain in binding.chains
+                for other, name in chain.imported
+            )
+
         # A name that two imports may have bound moves with both or with neither.
-        while True:
-            stays = [
-                key
-                for key, (binding, _) in candidates.items()
-                if any(
-                    id(other) not in candidates and rewrites.find(name)[0] is not None
-                    for chain in binding.chains
-                    for other, name in chain.imported
-                )
-            ]
-            for key in stays:
-                del candidates[key]
-            if not stays:
-                break
-        for key, (_, namespace) in candidates.items():
-            self._moved[key] = (namespace, [])
+        while any(is_torn(binding) for binding, _ in moved.values()):
+            moved = {key: pair for key, pair in moved.items() if not is_torn(pair[0])}
+        self._moved.update((key, (namespace, [])) for key, (_, namespace) in moved.items())
 
     def _goes_with(self, chain, binding, namespace):
         """Returns whether a chain means the same once its import leads to the new namespace."""

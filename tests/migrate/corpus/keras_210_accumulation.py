@@ -7,7 +7,7 @@ optimizer = tf.keras.mixed_precision.LossScaleOptimizer(
 )
 weight = tf.Variable([3.0, 4.0])
 total = tf.Variable([0.0, 0.0], trainable=False)
-for number in range(2):
+for _ in range(2):
     with tf.GradientTape() as tape:
         scaled_loss = optimizer.get_scaled_loss(tf.reduce_sum(weight**2) / 2.0)
     (gradient,) = optimizer.get_unscaled_gradients(tape.gradient(scaled_loss, [weight]))

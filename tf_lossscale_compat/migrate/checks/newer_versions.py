@@ -121,5 +121,5 @@ def _estimator(tree):
         yield (
             min(places),
             f"LSC306 `tf.estimator` ({len(places)} in this file) is gone since TensorFlow 2.16:"
-            " stay on 2.15 with it, or write the training loop out: docs/estimator.md is one",
+            " stay on 2.15 with it, or take the loop of docs/estimator.md",
         )
