@@ -168,8 +168,8 @@ class Steps:
             counts = collections.Counter(filter(None, itertools.chain(*found))).most_common(3)
             most = ", ".join(f"`{name.decode()}` {count}" for name, count in counts)
             yield (
-                f"`tf.contrib` is gone since TensorFlow 2.0. {len(found)} of the files have nothing"
-                f" to do with loss scaling and {sum(map(len, found))} names of it"
+                "`tf.contrib` is gone since TensorFlow 2.0. Files without loss scaling have"
+                f" {sum(map(len, found))} names of it in {len(found)} files"
                 + (f" ({most})" if most else "")
                 + ": `--contrib` lists them, with what to write."
             )

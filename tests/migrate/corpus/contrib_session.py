@@ -13,7 +13,7 @@ with tf.Graph().as_default():
     optimizer = tf.contrib.mixed_precision.LossScaleOptimizer(optimizer, manager)
     pairs = optimizer.compute_gradients(loss)
     gradients, _ = tf.clip_by_global_norm([gradient for gradient, _ in pairs], 1.0)
-    train_op = optimizer.apply_gradients(zip(gradients, [variable for _, variable in pairs]))
+    train_op = optimizer.apply_gradients(list(zip(gradients, [v for _, v in pairs])))
     with tf.compat.v1.Session() as session:
         session.run(tf.compat.v1.global_variables_initializer())
         session.run(train_op, {x: np.ones([4, 2])})
