@@ -18,7 +18,6 @@ import tensorflow as tf
 from tf_lossscale_compat.keras.mixed_precision import LossScaleOptimizer
 
 WAYS = (
-    "plain",
     "sample_weight",
     "class_weight",
     "outputs",
@@ -26,7 +25,6 @@ WAYS = (
     "regularized_unseen",
     "accumulated",
     "replicas",
-    "replicas_regularized",
     "replicas_at_rest",
 )
 
@@ -70,7 +68,8 @@ def model_class(side, page, way):
 
 def make_model(cls, way):
     half = tf.keras.initializers.Constant(0.5)
-    l2 = tf.keras.regularizers.L2(0.1) if "regularized" in way else None
+    regularized = way.startswith("regularized") or way == "replicas"
+    l2 = tf.keras.regularizers.L2(0.1) if regularized else None
     dense = tf.keras.layers.Dense
     inputs = tf.keras.Input((4,))
     outputs = dense(1, kernel_initializer=half, kernel_regularizer=l2, name="a")(inputs)

@@ -7,7 +7,7 @@ import re
 import sys
 import time
 import traceback
-from typing import NamedTuple
+from typing import NamedTuple, Optional
 
 from tf_lossscale_compat.migrate import _files, _next, _notebook, _source, _tree, _walk
 
@@ -90,7 +90,7 @@ class Run:
         self._write = write
         self._check = check
         self._options = options
-        self._places = [] if as_json else None
+        self._places: Optional[list] = [] if as_json else None
         self._steps = _next.Steps(options.to)
         self.files = 0
         self.changed = 0

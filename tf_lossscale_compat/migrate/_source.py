@@ -111,9 +111,9 @@ def migrate(text, options=Options()):  # noqa: B008
         except _tree.ParseError as error:
             raise UnsafeEditError(f"the result would not parse: {error}") from error
     findings = []
-    for offset, text_of_it in plan.findings:
+    for offset, sentence in plan.findings:
         line, column = tree.position(offset)
-        code, _, message = text_of_it.partition(" ")
+        code, _, message = sentence.partition(" ")
         checked = _CHECKED.search(tree.lines[line - 1])
         if not checked or (checked.group(1) and code.encode() not in checked.group(1)):
             findings.append(Finding(line, column, message, code))

@@ -269,7 +269,7 @@ class _Collector(cst.CSTVisitor):
 
     def value(self, node):
         """Returns what a name stands for that the file assigns once; else the node itself."""
-        values = self._values.get(node.value, ()) if isinstance(node, cst.Name) else ()
+        values = self._values.get(node.value, []) if isinstance(node, cst.Name) else []
         return values[0] if len(values) == 1 else node
 
     def visit_Param(self, node):  # noqa: N802

@@ -1,4 +1,4 @@
-# runs on tf>=2.0,<2.6
+# runs on tf>=2.4,<2.6
 # to 2.21: LSC304
 import tensorflow as tf
 import tf_lossscale_compat.keras.mixed_precision.experimental

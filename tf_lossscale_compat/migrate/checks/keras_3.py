@@ -60,9 +60,10 @@ _ARGUMENTS = {
 # The last text of a path, such as of `os.path.join(folder, "x.h5")` and `"{}.h5".format(epoch)`.
 _END = re.compile(r"([\w.{}:% -]*)['\"](?:\)*|\.format\(.*\)| %.*)$", re.DOTALL)
 _MODEL = re.compile(r"model|net(?:work)?$|^self$", re.IGNORECASE)
-_WEIGHTS = "on Keras 3 let the path end in `.weights.h5`"
-_WHOLE = "on Keras 3 let the path end in `.keras`"
-_EXPORT = ", or write a SavedModel by `model.export(path)`"
+# The ends that it takes, and which to write.
+_WEIGHTS: tuple = ((".weights.h5",), "`.weights.h5`")
+_WHOLE: tuple = ((".keras", ".h5"), "`.keras`")
+_SAVED = (".keras", ".h5", ".hdf5"), "`.keras`, or write a SavedModel by `model.export(path)`"
 _OLD_STEP = re.compile(rb"\bdef (?:_resource_apply_\w+|get_updates|_create_slots)\b")
 _BUILD = re.compile(rb"\bdef build\b")
 _SHAPE = re.compile(r"(?:input_shape\s*=\s*)?[(\[]")
@@ -149,19 +150,21 @@ def _paths(tree):
         end = _END.search(text)
         if not end:
             continue
-        if _of_keras(chain, r"callbacks\.ModelCheckpoint"):
-            weights = given.get("save_weights_only")
-            weights_only = weights is not None and tree.text(weights.value) != "False"
-            ends, advice = (".weights.h5",) if weights_only else (".keras", ".h5"), _WHOLE
-            advice = _WEIGHTS if weights_only else _WHOLE
+        weights = given.get("save_weights_only")
+        is_checkpoint = _of_keras(chain, r"callbacks\.ModelCheckpoint")
+        if is_checkpoint and weights is not None and tree.text(weights.value) != "False":
+            ends, advice = _WEIGHTS
+        elif is_checkpoint:
+            ends, advice = _WHOLE
         elif chain.names[-1] == "save_weights":
-            ends, advice = (".weights.h5",), _WEIGHTS
+            ends, advice = _WEIGHTS
         elif chain.names[-1] == "save" and _MODEL.search("".join(chain.names[-2:-1])):
-            ends, advice = (".keras", ".h5", ".hdf5"), _WHOLE + _EXPORT
+            ends, advice = _SAVED
         else:
             continue
         if not end.group(1).endswith(ends) and "save_format" not in given:
-            yield tree.start(path), f"LSC414 `{chain.names[-1]}`: {advice}"
+            name = chain.names[-1]
+            yield tree.start(path), f"LSC414 `{name}`: on Keras 3 let the path end in {advice}"
 
 
 def _builds(tree):
