@@ -3,11 +3,15 @@
 import contextlib
 import importlib
 import io
+import itertools
+import json
 import os
+import re
 import stat
 import subprocess
 import sys
 import tempfile
+import time
 import unittest
 from unittest import mock
 
@@ -26,7 +30,7 @@ AFTER = (
 )
 TENSORFLOW_AS = "deepmd.tf.env.tf"
 OURS = "tf_lossscale_compat.train.experimental.DynamicLossScale"
-FINDING = "import tensorflow as tf\ntf.contrib.slim\n"
+FINDING = "import tensorflow as tf\nx = tf.contrib.mixed_precision.Other\n"
 
 
 class Stream(io.TextIOWrapper):
@@ -97,7 +101,7 @@ class ModesTest(FolderTestCase):
             self.write(name, text)
         # What else there is to say does not stand among it.
         self.write("d.py", FINDING)
-        self.write("e.py", "class\nmixed_precision")
+        self.write("e.py", "class\ntf.mixed_precision")
         with contextlib.ExitStack() as stack:
             stack.callback(os.chdir, os.getcwd())
             os.chdir(self.folder)
@@ -137,8 +141,41 @@ class ModesTest(FolderTestCase):
         path = self.write("a.py", FINDING)
         code, out, err = call(path, *options)
         self.assertEqual((code, out), (1, b""))
-        self.assertStartsWith(err, f"{path}:2:1: `tf.contrib.slim` is gone")
+        self.assertStartsWith(
+            err, f"{path}:2:5: LSC212 `tf.contrib.mixed_precision.Other` is nothing"
+        )
         self.assertEqual(self.read("a.py").decode(), FINDING)
+
+    def test_places_as_json(self):
+        path = self.write("a.py", BEFORE + FINDING.replace("import tensorflow as tf\n", ""))
+        bad = self.write("b.py", "print 'tf.contrib.mixed_precision'\n")
+        code, out, err = call(path, bad, "--format", "json")
+        self.assertEqual(code, 2)
+        place, failure = json.loads(out)
+        message = place.pop("message")
+        self.assertEqual(place, {"path": path, "line": 3, "column": 5, "code": "LSC212"})
+        self.assertStartsWith(message, "`tf.contrib.mixed_precision.Other` is nothing")
+        self.assertEqual((failure["path"], failure["line"], failure["code"]), (bad, 1, ""))
+        self.assertNotIn("LSC212", err)
+        self.assertIn("1 place left to a person, 1 not handled", err)
+        code, out, _ = call("-", "--format", "json", stdin=FINDING.encode())
+        self.assertEqual((code, [each["line"] for each in json.loads(out)]), (1, [2]))
+
+    def test_progress_on_a_terminal(self):
+        for name in "abc":
+            self.write(f"{name}.py", "")
+        for is_terminal, seconds, shown in (
+            (True, 2, ["0", "1", "2"]),
+            (True, 0.1, []),
+            (False, 2, []),
+        ):
+            clock = itertools.count(0, seconds)
+            with mock.patch.object(time, "monotonic", lambda: next(clock)):
+                with mock.patch.object(Stream, "isatty", lambda _: is_terminal):
+                    _, out, err = call(self.folder)
+            self.assertEqual(re.findall(r"\r(\d) of 3 files looked at", err), shown)
+            self.assertEqual(out, b"")
+            self.assertIn("\r3 files looked at" if shown else "3 files looked at", err)
 
     def test_places_are_those_after_the_change(self):
         text = BEFORE + "tf.contrib.slim\n"
@@ -160,7 +197,7 @@ class ModesTest(FolderTestCase):
         self.assertEqual(call("-", "--check", stdin=crlf)[:2], (1, b""))
         self.assertEqual(call("-", stdin=FINDING.encode())[:2], (1, FINDING.encode()))
         # In a pipe nothing gets lost.
-        bad = b"print 'mixed_precision \xff'"
+        bad = b"print 'tf.mixed_precision \xff'"
         self.assertEqual(call("-", stdin=bad)[:2], (2, bad))
 
     def test_standard_input_may_be_a_notebook(self):
@@ -214,24 +251,27 @@ class NotHandledTest(FolderTestCase):
 
     @parameterized.parameters(
         (b"print 'tf.contrib.mixed_precision'\n", r"bad\.py:1:\d+: does not parse as Python 3"),
-        (b"# mixed_precision \xff\n", r"bad\.py: is not UTF-8 \(byte 18\)"),
+        (b"# tf.mixed_precision \xff\n", r"bad\.py: is not UTF-8 \(byte 21\)"),
         (
-            b"# coding: latin-1\n# mixed_precision \xe9\n",
+            b"# coding: latin-1\n# tf.mixed_precision \xe9\n",
             r"bad\.py: declares the encoding iso8859-1",
         ),
-        (b"# coding: klingon\n# mixed_precision\n", r"bad\.py: has no encoding that Python knows"),
-        (b"mixed_precision\0", r"bad\.py(:\d+:\d+)?: "),
-        (b"mixed_precision" + b"(" * 3000, r"bad\.py:1:1: .*nested too deeply"),
-        (b"mixed_precision" + b"-" * 3000 + b"1", r"bad\.py:1:1: .*nested too deeply"),
-        (b"if mixed_precision: 1\n" + b"elif 2: 3\n" * 900, r"bad\.py:1:1: .*nested too deeply"),
-        (b"class\nmixed_precision", r"bad\.py:2:1: does not parse"),
+        (
+            b"# coding: klingon\n# tf.mixed_precision\n",
+            r"bad\.py: has no encoding that Python knows",
+        ),
+        (b"tf.mixed_precision\0", r"bad\.py(:\d+:\d+)?: "),
+        (b"tf.mixed_precision" + b"(" * 3000, r"bad\.py:1:1: .*nested too deeply"),
+        (b"tf.mixed_precision" + b"-" * 3000 + b"1", r"bad\.py:1:1: .*nested too deeply"),
+        (b"if tf.mixed_precision: 1\n" + b"elif 2: 3\n" * 900, r"bad\.py:1:1: .*nested too deeply"),
+        (b"class\ntf.mixed_precision", r"bad\.py:2:1: does not parse"),
     )
     def test_content(self, data, message):
         self.write("bad.py", data)
         self.check("bad.py", message, data)
 
     def test_notebook(self):
-        data = b'{"cells": [mixed_precision]}'
+        data = b'{"cells": [tf.mixed_precision]}'
         self.write("bad.ipynb", data)
         self.check("bad.ipynb", r"bad\.ipynb: is no JSON", data)
 
@@ -290,11 +330,11 @@ class NotHandledTest(FolderTestCase):
         self.assertEqual(self.names(), ["a.py"])
 
     def test_a_fault_of_the_tool(self):
-        self.write("bad.py", "mixed_precision\n")
+        self.write("bad.py", "tf.mixed_precision\n")
         real = _source.migrate
 
         def migrate(text, options):
-            if text == "mixed_precision\n":
+            if text == "tf.mixed_precision\n":
                 raise KeyError("what")
             return real(text, options)
 
@@ -500,7 +540,9 @@ class PrefilterTest(parameterized.TestCase):
     """Files are not parsed that cannot hold anything; that must not cost a finding."""
 
     def test_python_2_is_said_where_it_concerns(self):
-        outcome = _command.migrate_bytes(b"import tensorflow as tf\nprint tf.contrib")
+        outcome = _command.migrate_bytes(
+            b"import tensorflow as tf\nprint tf.contrib.mixed_precision"
+        )
         self.assertLen(outcome.result.failures, 1)
         self.assertIn("does not parse as Python 3", outcome.result.failures[0].message)
 
@@ -509,7 +551,8 @@ class PrefilterTest(parameterized.TestCase):
         b"# contributors",
         b"from django.contrib import admin\nprint 'x'",
         b"# tensorflow \xff\nimport {{ x }}",
-        b"import tensorflow as tf\nprint 'x'",
+        b"import tensorflow as tf\nprint tf.contrib.slim",
+        b"import torch\nprint torch.loss_scale",
         b"import tensorflow as tf\n" + b"(" * 3000,
     )
     def test_nothing_is_parsed_then(self, data):

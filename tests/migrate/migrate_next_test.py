@@ -36,7 +36,10 @@ class NewerVersionsTest(parameterized.TestCase):
         os.environ.pop(SWITCH, None)
 
     @parameterized.parameters(
-        ("self.compiled_loss(y, y_pred)", "write `loss = self.compute_loss(x, y, y_pred)`, and"),
+        (
+            "self.compiled_loss(y, y_pred)",
+            "write `share = tf.keras.losses.Mean",
+        ),
         ("self.compiled_metrics.update_state(y, y_pred)", "end the step with `return self."),
         ("model.fit_generator(g)", "write `fit`"),
         ("model.evaluate_generator(g)", "write `evaluate`"),
@@ -209,7 +212,29 @@ class StepsTest(FolderTestCase):
         self.check_steps(f"{HEAD}tf.layers.dense(x)", "upgrade", "behavior")
 
     def test_files_without_loss_scaling_have_none(self):
-        self.check_steps("import tensorflow as tf\ntf.layers.dense(tf.contrib)")
+        self.check_steps("import tensorflow as tf\ntf.layers.dense(tf)")
+
+    def test_other_names_of_contrib_are_counted(self):
+        text = "import tensorflow as tf\ntf.contrib.slim.{0}, tf.contrib.slim.y, tf.contrib.eager"
+        for name in ("a.py", "b.py"):
+            self.write(name, text.format(name[0]))
+        self.write("c.py", HEAD + "tf.contrib.layers\n" * 3)
+        code, _, err = call("a.py", "b.py")
+        self.assertEqual(code, 0)
+        self.assertIn("0 places left to a person", err)
+        self.assertIn(
+            "1. `tf.contrib` is gone since TensorFlow 2.0. Files without loss scaling have 6 names"
+            " of it in 2 files (`slim` 4, `eager` 2): `--contrib` lists them, with what to write.",
+            err,
+        )
+        self.assertNotIn("tf.contrib", call("a.py", "--to", "1.15")[2])
+        code, _, err = call(".", "--contrib")
+        self.assertEqual(code, 1)
+        self.assertIn("a.py:2:1: LSC211 `tf.contrib.slim.a` is gone since TensorFlow 2.0: wri", err)
+        self.assertIn("c.py:3:1: LSC211 `tf.contrib.layers` is gone since TensorFlow 2.0: wr", err)
+        self.assertIn(", 3 times in this file\n", err)
+        self.assertIn("7 places left to a person", err)
+        self.assertNotIn("without loss scaling", err)
 
     def test_what_is_listed(self):
         code = "tf.placeholder, tf.Session, tf.log, tf.to_float, tf.placeholder\n"

@@ -159,15 +159,18 @@ class NotebookTest(parameterized.TestCase):
         )
 
     @parameterized.parameters(
-        "import tensorflow as tf\n\n'é', tf.contrib.slim.y\n",
-        "  import tensorflow as tf\n\n  x, tf.contrib.slim.y",
+        "import tensorflow as tf\n\n'é', tf.contrib.mixed_precision.y\n",
+        "  import tensorflow as tf\n\n  x, tf.contrib.mixed_precision.y",
     )
     def test_places_are_those_in_the_json(self, cell):
         text = json.dumps(notebook(code("x = 1\n"), code(cell)), indent=1)
         outcome, _ = self.migrate(text)
-        ((line, column, message),) = outcome.result.findings
-        self.assertStartsWith(text.splitlines()[line - 1][column - 1 :], "tf.contrib.slim.y")
+        ((line, column, message, number),) = outcome.result.findings
+        self.assertStartsWith(
+            text.splitlines()[line - 1][column - 1 :], "tf.contrib.mixed_precision.y"
+        )
         self.assertEndsWith(message, "(cell 2, line 3)")
+        self.assertEqual(number, "LSC212")
 
     def test_format_3(self):
         def document(*sources):

@@ -120,9 +120,23 @@ class RewritesTest(RewriteTestCase):
 
     @parameterized.parameters("\n", "\r\n", "\r")
     def test_what_was_looked_at_is_one_line_whatever_ends_it(self, end):
-        lines = ["import tensorflow as tf", "tf.contrib.eager  # tf-lossscale: checked"]
-        _, (finding,) = self.migrate(end.join([*lines, "tf.contrib.eager"]))
+        lines = ["import tensorflow as tf", f"{CONTRIB}.x  # tf-lossscale: checked"]
+        _, (finding,) = self.migrate(end.join([*lines, f"{CONTRIB}.y"]))
         self.assertEqual(finding.line, 3)
+
+    @parameterized.parameters(
+        ("", []),
+        (" LSC212", ["LSC207"]),
+        (" LSC207: a stub", ["LSC212"]),
+        (" LSC207, LSC212", []),
+        (" LSC207 LSC212", []),
+        (" LSC999", ["LSC207", "LSC212"]),
+        (": LSC212 is fine", []),
+    )
+    def test_codes_that_were_looked_at(self, codes, left):
+        line = f"tf2.train.experimental.DynamicLossScale, {CONTRIB}.x  # tf-lossscale: checked"
+        _, findings = self.migrate(f"import tensorflow as tf\n{line}{codes}")
+        self.assertEqual([finding.code for finding in findings], left)
 
 
 class WarningsTest(RewriteTestCase):

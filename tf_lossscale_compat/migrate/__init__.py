@@ -1,9 +1,10 @@
 """Rewrite code and notebooks from TensorFlow's loss-scale APIs to this package's.
 
 Without an option it shows what would change, as a diff on standard output, and writes nothing. What
-cannot be changed safely is left alone and reported as `file:line:column: message`, with what to do,
-until the comment `# tf-lossscale: checked` on that line says that somebody has looked at it. At the
-end it says what comes next for these files on the TensorFlow of --to: commands and lines to paste.
+cannot be changed safely is left alone and reported as `file:line:column: LSC101 message`, with what
+to do, until the comment `# tf-lossscale: checked LSC101` on that line says that somebody has looked
+at it; without a code it stands for all. docs/hints.md shows each code with a diff. At the end it
+says what comes next for these files on the TensorFlow of --to: commands and lines to paste.
 Folders are searched for *.py, *.pyi and *.ipynb files; hidden folders, virtual environments,
 node_modules and __pycache__ are left out unless they are named, and links there are not followed.
 
@@ -59,6 +60,17 @@ def add_arguments(parser):
         help="a dotted name by which another module hands TensorFlow on, as deepmd.env.tf for"
         " `from deepmd.env import tf`; repeatable",
     )
+    parser.add_argument(
+        "--contrib",
+        action="store_true",
+        help="list the names of tf.contrib in files that have nothing to do with loss scaling, too",
+    )
+    parser.add_argument(
+        "--format",
+        choices=["text", "json"],
+        default="text",
+        help="json: standard output is the list of places left to a person, for editors",
+    )
     # `run` finds out more about the arguments, and can then complain as argparse does.
     parser.set_defaults(error=parser.error)
 
@@ -93,8 +105,8 @@ def run(args):
 
     from tf_lossscale_compat.migrate import _command, _source
 
-    options = _source.Options(to, tuple(args.tensorflow_as))
-    run = _command.Run(args.write, args.check, options)
+    options = _source.Options(to, tuple(args.tensorflow_as), args.contrib)
+    run = _command.Run(args.write, args.check, options, args.format == "json")
     if args.paths == ["-"]:
         run.pipe(sys.stdin.buffer.read())
     else:

@@ -1,11 +1,13 @@
 """Runs `tf-lossscale migrate` over files: shows, checks or writes, and says what is left."""
 
 import difflib
+import json
 import os
 import re
 import sys
+import time
 import traceback
-from typing import NamedTuple
+from typing import NamedTuple, Optional
 
 from tf_lossscale_compat.migrate import _files, _next, _notebook, _source, _tree, _walk
 
@@ -50,7 +52,7 @@ def migrate_bytes(data, notebook=None, options=_source.Options()):  # noqa: B008
       An `Outcome`. Whatever goes wrong is in its failures.
     """
     try:
-        if not _source.may_concern(data):
+        if not _source.may_concern(data, options):
             return Outcome(data, data, _source.Result(""))
         text = _files.decode(data)
         if notebook is None:
@@ -81,12 +83,14 @@ class Run:
       write: whether to change files instead of showing a diff.
       check: whether only to name the files that would change.
       options: `_source.Options`.
+      as_json: whether standard output is one list of places, in JSON, and nothing else.
     """
 
-    def __init__(self, write, check, options):
+    def __init__(self, write, check, options, as_json=False):
         self._write = write
         self._check = check
         self._options = options
+        self._places: Optional[list] = [] if as_json else None
         self._steps = _next.Steps(options.to)
         self.files = 0
         self.changed = 0
@@ -101,8 +105,8 @@ class Run:
         except _files.FileError as error:
             self._fail(path, str(error))
             return None
-        self._steps.read(data)
         outcome = self._migrate(path, data)
+        self._steps.read(data, outcome.result.is_about or self._options.contrib)
         made = self._options.made | outcome.result.made
         self._options = self._options._replace(made=made)
         return None if outcome.is_nothing else outcome
@@ -123,38 +127,53 @@ class Run:
                     self.changed -= 1
                     self._fail(path, str(error))
                 else:
-                    emit(sys.stdout, f"rewrote {path}\n")
+                    self._say(f"rewrote {path}\n")
                     outcome = self._migrate(path, outcome.new)  # For places after the change.
             elif self._check:
-                emit(sys.stdout, f"would rewrite {path}\n")
+                self._say(f"would rewrite {path}\n")
             else:
-                emit(sys.stdout, diff(path, outcome.old, outcome.new))
+                self._say(diff(path, outcome.old, outcome.new))
         self.report(path, outcome.result)
+
+    def _say(self, text):
+        if self._places is None:
+            emit(sys.stdout, text)
 
     def pipe(self, data):
         """Migrates standard input to standard output."""
         outcome = self._migrate("", data)
         self.changed = int(outcome.new != outcome.old)
-        if not self._check:
+        if not self._check and self._places is None:
             # What cannot be handled goes through unchanged, so that nothing is lost in a pipe.
             sys.stdout.buffer.write(outcome.new)
             sys.stdout.buffer.flush()
             outcome = self._migrate("", outcome.new)
         self.report("<stdin>", outcome.result)
+        self._end()
 
     def report(self, path, result):
         """Prints findings and failures, and keeps what comes next."""
         self._steps.add(path, result.facts)
         for finding in result.findings:
             self.findings += 1
-            emit(sys.stderr, f"{path}:{finding.line}:{finding.column}: {finding.message}\n")
+            self._place(path, finding)
         for failure in result.failures:
             self._fail(path, failure.message, failure.line, failure.column)
 
     def _fail(self, path, message, line=0, column=0):
         self.failures += 1
-        place = f"{path}:{line}:{column}" if line else path
-        emit(sys.stderr, f"{place}: {message}\n")
+        self._place(path, _source.Finding(line, column, message))
+
+    def _place(self, path, finding):
+        if self._places is not None:
+            self._places.append({"path": path, **finding._asdict()})
+            return
+        place = f"{path}:{finding.line}:{finding.column}" if finding.line else path
+        emit(sys.stderr, f"{place}: {finding}\n")
+
+    def _end(self):
+        if self._places is not None:
+            emit(sys.stdout, json.dumps(self._places, indent=2) + "\n")
 
     def unlisted(self, error):
         """Takes the error of a folder that cannot be listed."""
@@ -176,10 +195,11 @@ class Run:
                     found.append(file)
         # A check for a class belongs to the wrapper that it checks, wherever that is made: all
         # files are examined before any is changed.
-        outcomes = [(file, self.look(file)) for file in found]
+        outcomes = [(file, self.look(file)) for file in _shown(found)]
         for file, outcome in outcomes:
             if outcome is not None:
                 self.act(file, outcome)
+        self._end()
         done = "rewritten" if self._write else "to rewrite"
         emit(
             sys.stderr,
@@ -198,6 +218,19 @@ class Run:
         if self.failures:
             return 2
         return 1 if self.findings or (self._check and self.changed) else 0
+
+
+def _shown(files):
+    """Yields files; on a terminal a count of them is shown after a second, and taken away again."""
+    shown = time.monotonic()
+    is_terminal, line = sys.stderr.isatty(), ""
+    for number, file in enumerate(files):
+        if is_terminal and time.monotonic() - shown > 1:
+            shown = time.monotonic()
+            line = f"\r{number} of {len(files)} files looked at"
+            emit(sys.stderr, line)
+        yield file
+    emit(sys.stderr, f"\r{' ' * len(line)}\r" if line else "")
 
 
 def _count(number, noun):

@@ -28,6 +28,9 @@ _TENSORFLOW_1 = re.compile(
 )
 _KERAS_2 = re.compile(r"(?:layers|nn\.rnn_cell|keras)(?:\.|$)")
 _SWITCH = "TF_USE_LEGACY_KERAS"
+_KERAS_2_FILE = re.compile(rb"TF_USE_LEGACY_KERAS|^\s*(?:import|from) tf_keras\b", re.MULTILINE)
+# Names of contrib, of files that are not parsed.
+_CONTRIB = re.compile(rb"\b(?:tf|tensorflow)\.contrib\b(?:\.(\w+))?")
 # Steps for the whole program, which any of its files shows to be done.
 _DONE = {
     "main": re.compile(rb"\bdisable_(?:v2_behavior|eager_execution)\b"),
@@ -41,7 +44,7 @@ _NOT_REPEATED = re.compile(r"tensorflow\.(?:python|core|examples|tools)\.")
 def is_for_keras_3(to, source):
     """Returns whether `tf.keras` is Keras 3 for a file: its version, as of `Plan`, and bytes."""
     switched = os.environ.get(_SWITCH, "").lower() in ("1", "true")
-    return to >= (2, 16) and not switched and _SWITCH.encode() not in source
+    return to >= (2, 16) and not switched and not _KERAS_2_FILE.search(source)
 
 
 def facts(plan, findings):
@@ -51,32 +54,40 @@ def facts(plan, findings):
       plan: `_plan.Plan`.
       findings: list of `_source.Finding`, what is reported of it.
     """
-    found: dict = {}
-    tree, is_version_1, keras = plan.tree, False, []
     if plan.to < (2, 0) or not plan.is_about_loss_scaling:
         return []
+    tree = plan.tree
+    names = [(rewrites.canonical(name), name) for _, name, _ in tree.mentions()]
+    rest = [
+        (name[len("tensorflow.") :], whole)
+        for name, whole in names
+        if name.startswith("tensorflow.")
+    ]
+    version_1 = [(name, whole) for name, whole in rest if _TENSORFLOW_1.match(name)]
     by_hand = any(_NOT_REPEATED.match(binding.path + ".") for binding in tree.bindings)
-    for _, name, _ in tree.mentions():
-        root, _, rest = rewrites.canonical(name).partition(".")
-        shown = f"`tf.{rest}`"
-        gone = _contrib_successors.successor(f"tf.{rest}") if rest.startswith("contrib.") else None
-        if "tf_slim" in (gone or root):
-            found["slim", ""] = None
-            if "batch_norm" in tree.attributes and plan.to >= (2, 16):
-                found["batch_norm", ""] = None
-        elif root == "tensorflow" and _TENSORFLOW_1.match(rest):
-            is_version_1 = True
-            if "compat.v1" not in name:
-                found["by hand" if by_hand else "upgrade", shown] = None
-        if root == "tensorflow" and _KERAS_2.match(rest):
-            keras.append(("keras", shown))
-    if is_version_1:
-        found["main" if _MAIN.search(tree.source) else "not main", ""] = None
-        if plan.is_for_keras_3:
-            found.update(dict.fromkeys(keras))
-    if any(": on Keras 3 " in finding.message for finding in findings):
-        found["choice", ""] = None
-    return list(found)
+    found = [
+        ("by hand" if by_hand else "upgrade", f"`tf.{name}`")
+        for name, whole in version_1
+        if "compat.v1" not in whole
+    ]
+    if version_1:
+        found.append(("main" if _MAIN.search(tree.source) else "not main", ""))
+    if version_1 and plan.is_for_keras_3:
+        found += [("keras", f"`tf.{name}`") for name, _ in rest if _KERAS_2.match(name)]
+    if any(map(_is_in_slim, names)):
+        found.append(("slim", ""))
+        if "batch_norm" in tree.attributes and plan.to >= (2, 16):
+            found.append(("batch_norm", ""))
+    if any(finding.code.startswith("LSC4") for finding in findings):
+        found.append(("choice", ""))
+    return list(dict.fromkeys(found))
+
+
+def _is_in_slim(names):
+    canonical, _ = names
+    if canonical.startswith("tensorflow.contrib."):
+        canonical = _contrib_successors.successor(canonical) or ""
+    return "tf_slim" in canonical
 
 
 class Steps:
@@ -88,12 +99,15 @@ class Steps:
 
     def __init__(self, to):
         self._to = "{}.{}".format(*to)
+        self._has_contrib = to < (2, 0)
         self._files: dict = collections.defaultdict(dict)  # Step: {path: what shows it}.
         self._done = set()
+        self._contrib: tuple = ()  # Of each file the names of contrib that nothing was said of.
 
-    def read(self, data):
-        """Takes the bytes of any file."""
+    def read(self, data, is_done):
+        """Takes the bytes of any file; `is_done` if its names of contrib are reported."""
         self._done.update(step for step, done in _DONE.items() if done.search(data))
+        self._contrib += () if is_done or self._has_contrib else (_CONTRIB.findall(data),)
 
     def add(self, path, found):
         """Takes the `facts` of a file."""
@@ -148,6 +162,16 @@ class Steps:
                 f"{_listing(files['choice'])}: change the places that say `on Keras 3`, or leave"
                 " them and stay with Keras 2"
                 + (", as in the step before" if files["keras"] else keras_2)
+            )
+        found = [names for names in self._contrib if names]
+        if found:
+            counts = collections.Counter(filter(None, itertools.chain(*found))).most_common(3)
+            most = ", ".join(f"`{name.decode()}` {count}" for name, count in counts)
+            yield (
+                "`tf.contrib` is gone since TensorFlow 2.0. Files without loss scaling have"
+                f" {sum(map(len, found))} names of it in {len(found)} files"
+                + (f" ({most})" if most else "")
+                + ": `--contrib` lists them, with what to write."
             )
 
 

@@ -96,7 +96,7 @@ def migrate(text, options):
         # Cells that do not end their last line are distinguished by this.
         masked.append(source + "\n")
     program = "".join(masked)
-    if not _source.may_concern(program.encode("utf-8", "replace")):
+    if not _source.may_concern(program.encode("utf-8", "replace"), options):
         return _source.Result(text, failures=failures)
     try:
         result = _source.migrate(program, options._replace(keep_imports=True))
@@ -105,9 +105,11 @@ def migrate(text, options):
     starts = [0, *itertools.accumulate(map(len, masked))]
     lines = [0, *itertools.accumulate(len(_ENDS.findall(source)) for source in masked)]
     findings = []
-    for line, column, message in result.findings:
-        number = bisect.bisect_left(lines, line) - 1
-        findings.append(_located(text, cells[number], line - lines[number], column, message))
+    for finding in result.findings:
+        number = bisect.bisect_left(lines, finding.line) - 1
+        line = finding.line - lines[number]
+        place = _located(text, cells[number], line, finding.column, finding.message)
+        findings.append(place._replace(code=finding.code))
     edits = _json_edits(text, cells, starts, result.edits)
     return result._replace(text=_source.apply(text, edits), findings=findings, failures=failures)
 

@@ -28,19 +28,16 @@ class Plan:
 
     Args:
       tree: `_tree.Tree`.
-      keep_imports: whether an import of TensorFlow itself stays though the source needs it no
-        more, as in a notebook, whose next cell is yet to be written.
-      made: what becomes of the wrappers that all files of one call make, a set of (family, state)
-        as of `made`. Checks for a class follow them. None to let them follow this file alone.
-      to: the TensorFlow that the source goes to, a tuple of two numbers.
+      options: `_source.Options`, with None as `made` to let checks for a class follow this file
+        alone.
     """
 
-    def __init__(self, tree, keep_imports, made, to):
+    def __init__(self, tree, options):
         self.tree = tree
-        self.to = to
-        self.is_for_keras_3 = _next.is_for_keras_3(to, tree.source)
-        self._keep_imports = keep_imports
-        self._made = made
+        self.to = options.to
+        self.is_for_keras_3 = _next.is_for_keras_3(options.to, tree.source)
+        self._options = options
+        self._made = options.made
         self._edits: Set[Tuple[int, int, bytes]] = set()
         self._findings = set()
         self._usages = {}
@@ -53,7 +50,8 @@ class Plan:
             chain.check for chain, namespace, _ in self._wrappers if namespace is None
         } - {None}
 
-        self._move_bindings()
+        self._move_members()
+        self._move_namespaces()
         self._edit_chains()
         self._drop_bindings()
         self._add_imports(self._edit_imports())
@@ -90,6 +88,11 @@ class Plan:
         return bool(self._edits) or any(
             binding.path.split(".")[0] == PACKAGE for binding in self.tree.bindings
         )
+
+    @property
+    def lists_contrib(self):
+        """Returns whether names of contrib are said that have nothing to do with loss scaling."""
+        return self.is_about_loss_scaling or self._options.contrib
 
     def wrapper_calls(self):
         """Yields (name of the class, chain, call) where the file makes one of this package's."""
@@ -152,18 +155,15 @@ class Plan:
         if "check" not in roles:
             return accepted, why
         states = {state for each, state in self._made if each == family}
-        is_maker = bool(roles & {"call", "base"})
-        if family != "keras":
-            return (None, _LEFT_OPEN) if "open" in states and not is_maker else (accepted, why)
-        if len(states) > 1:
+        if family == "keras" and len(states) > 1:
             return None, _MADE_IN_TWO_WAYS
-        if is_maker:
+        if roles & {"call", "base"}:
             return accepted, why
-        if states:
-            (state,) = states
-            outcomes: dict = {"moved": (True, None), "stays": (False, None)}
-            return outcomes.get(state, (None, _LEFT_OPEN))
-        return (accepted, why) if "value" in roles else (None, _MADE_NOWHERE)
+        if "open" in states:
+            return None, _LEFT_OPEN
+        if family != "keras" or (not states and "value" in roles):
+            return accepted, why
+        return ("moved" in states, None) if states else (None, _MADE_NOWHERE)
 
     # Step by step.
 
@@ -199,43 +199,44 @@ class Plan:
         accepted, why = self._accepts(namespace)
         return (namespace if accepted else None), rest, (why if accepted is None else None)
 
-    def _move_bindings(self):
-        candidates = {}
+    def _found_imports(self):
+        """Yields imports that bind a namespace or a member of one, with it and the names beyond."""
         for binding in self.tree.bindings:
-            if binding.qualified != binding.path:
-                continue  # `import a.b.c` binds `a`, which does not move.
             namespace, rest = rewrites.find(binding.path)
-            if namespace is None or len(rest) > 1:
+            # `import a.b.c` binds `a`, which does not move.
+            if namespace is not None and len(rest) < 2 and binding.qualified == binding.path:
+                yield binding, namespace, rest
+
+    def _move_members(self):
+        for binding, _, rest in self._found_imports():
+            if not rest or (binding.chains and all(map(self._is_settled, binding.chains))):
                 continue
-            if rest:
-                target, _, unclear = self._target(binding.path)
-                if binding.chains and all(self._is_settled(chain) for chain in binding.chains):
-                    continue
-                if target is not None:
-                    self._moved[id(binding)] = (target, rest)
-                elif unclear:
-                    self._report(binding.alias, unclear.format(binding.path))
-            elif all(self._goes_with(chain, binding, namespace) for chain in binding.chains) and (
-                namespace.whole or (binding.chains and not binding.elsewhere)
-            ):
-                candidates[id(binding)] = (binding, namespace)
+            target, _, unclear = self._target(binding.path)
+            if target is not None:
+                self._moved[id(binding)] = (target, rest)
+            elif unclear:
+                self._report(binding.alias, unclear.format(binding.path))
+
+    def _move_namespaces(self):
+        moved = {
+            id(binding): (binding, namespace)
+            for binding, namespace, rest in self._found_imports()
+            if not rest
+            and (namespace.whole or (binding.chains and not binding.elsewhere))
+            and all(self._goes_with(chain, binding, namespace) for chain in binding.chains)
+        }
+
+        def is_torn(binding):
+            return any(
+                id(other) not in moved and rewrites.find(name)[0] is not None
+                for chain in binding.chains
+                for other, name in chain.imported
+            )
+
         # A name that two imports may have bound moves with both or with neither.
-        while True:
-            stays = [
-                key
-                for key, (binding, _) in candidates.items()
-                if any(
-                    id(other) not in candidates and rewrites.find(name)[0] is not None
-                    for chain in binding.chains
-                    for other, name in chain.imported
-                )
-            ]
-            for key in stays:
-                del candidates[key]
-            if not stays:
-                break
-        for key, (_, namespace) in candidates.items():
-            self._moved[key] = (namespace, [])
+        while any(is_torn(binding) for binding, _ in moved.values()):
+            moved = {key: pair for key, pair in moved.items() if not is_torn(pair[0])}
+        self._moved.update((key, (namespace, [])) for key, (_, namespace) in moved.items())
 
     def _goes_with(self, chain, binding, namespace):
         """Returns whether a chain means the same once its import leads to the new namespace."""
@@ -281,20 +282,20 @@ class Plan:
         new = f"write `{'.'.join([target.new, *rest])}`"
         if not is_one:
             return (
-                f"`{chain.names[0]}` is bound in more than one way in this file, so"
+                f"LSC201 `{chain.names[0]}` is bound in more than one way in this file, so"
                 f" `{chain.text}` cannot be known for sure: {new} if it is TensorFlow's"
             )
         if "#" in self.tree.text(chain.nodes[-1 - len(rest)]):
-            return f"a comment stands inside `{chain.text}`: {new} by hand"
+            return f"LSC201 a comment stands inside `{chain.text}`: {new} by hand"
         named = map(self.tree.binding, self.tree.assignments(chain, PACKAGE))
         if any(binding is None or binding.qualified != PACKAGE for binding in named):
             return (
-                f"`{PACKAGE}` is another object's name here: import the package under a name of"
-                f" its own and {new} with that"
+                f"LSC201 `{PACKAGE}` is another object's name here: import the package under a name"
+                f" of its own and {new} with that"
             )
         if any(map(self._is_lazy_elsewhere, chain.bindings)):
             return (
-                f"`{chain.names[0]}` is imported by a function for others: import"
+                f"LSC201 `{chain.names[0]}` is imported by a function for others: import"
                 f" `{target.module}` there in the same way and {new}"
             )
         return None
@@ -313,7 +314,9 @@ class Plan:
             if binding.elsewhere or _declared(binding.statement.around, binding.local):
                 continue
             works = not rewrites.canonical(binding.path).startswith("tensorflow.contrib")
-            if works and (self._keep_imports or not binding.chains or self._mentioned(binding)):
+            if works and (
+                self._options.keep_imports or not binding.chains or self._mentioned(binding)
+            ):
                 continue
             if not works and not binding.chains:
                 namespace, _ = rewrites.find(binding.path)
@@ -550,21 +553,22 @@ def _alias(binding, name):
 _OURS = "tf_lossscale_compat.keras.mixed_precision.LossScaleOptimizer"
 # Why a name is left to a person; in place of {} the name as the file has it.
 _UNCLEAR = (
-    "this file uses `{}` as in TensorFlow 2.4 to 2.15 and as in Keras 3: write"
+    "LSC202 this file uses `{}` as in TensorFlow 2.4 to 2.15 and as in Keras 3: write"
     f" `{_OURS}` where the former is meant"
 )
 _MADE_IN_TWO_WAYS = (
-    "`{0}` stands in a file that checks for the class, and of the files looked at some make"
+    "LSC203 `{0}` stands in a file that checks for the class, and of the files looked at some make"
     " an optimizer of it that becomes this package's while others keep Keras' own: check for"
     f" both, `isinstance(x, ({{0}}, {_OURS}))`"
 )
 _MADE_NOWHERE = (
-    "`{0}` is checked for, but no file looked at makes one: where this package's is made"
+    "LSC203 `{0}` is checked for, but no file looked at makes one: where this package's is made"
     f" elsewhere, write `{_OURS}` or name that file in the same call; where Keras makes its"
     f" own, as `compile` does under a mixed_float16 policy, check for both: `({{0}}, {_OURS})`"
 )
 _LEFT_OPEN = (
-    "`{}` is checked for, and the place that makes one is left to a person: change both together"
+    "LSC203 `{}` is checked for, and the place that makes one is left to a person: change both"
+    " together"
 )
 
 

@@ -6,13 +6,13 @@ from typing import NamedTuple
 from tf_lossscale_compat.migrate import _next, _plan, _tree
 
 # What a file has to hold for there to be anything to do. Parsing is slow, and of a large code base
-# hardly any file gets past this. `contrib` alone is a common word: it takes a TensorFlow as well.
-_SURE = re.compile(rb"mixed_precision|LossScale|loss_?scale")
+# hardly any file gets past this.
+_LOSS_SCALING = re.compile(rb"mixed_precision|LossScale|loss_?scale")
 _CONTRIB = re.compile(rb"\bcontrib\b")
-_TENSORFLOW = re.compile(rb"tensorflow|\btf\b")
+_TENSORFLOW = re.compile(rb"tensorflow|keras|npu_|\btf\b|tf_lossscale")
 
-# At the end of a line whose findings a person has checked.
-_CHECKED = re.compile(rb"#.*\btf-lossscale: checked\b")
+# At the end of a line whose findings a person has checked: those of the codes after it, or all.
+_CHECKED = re.compile(rb"#.*\btf-lossscale: checked\b((?:[ ,]+LSC\d+)*)")
 
 
 class Finding(NamedTuple):
@@ -21,6 +21,10 @@ class Finding(NamedTuple):
     line: int
     column: int
     message: str
+    code: str = ""
+
+    def __str__(self):
+        return f"{self.code} {self.message}".strip()
 
 
 class Options(NamedTuple):
@@ -29,12 +33,16 @@ class Options(NamedTuple):
     Attributes:
       to: the TensorFlow that they go to, a tuple of two numbers.
       tensorflow_as: dotted names by which modules hand TensorFlow on.
-      made: what becomes of the wrappers that all of them make, see `_plan.Plan.made`.
-      keep_imports: see `_plan.Plan`.
+      contrib: whether other names of contrib are looked for in all files.
+      made: what becomes of the wrappers that all of them make, see `_plan.Plan.made`. Checks for
+        a class follow them.
+      keep_imports: whether an import of TensorFlow itself stays though the source needs it no
+        more, as in a notebook, whose next cell is yet to be written.
     """
 
     to: tuple = (2, 21)
     tensorflow_as: tuple = ()
+    contrib: bool = False
     made: frozenset = frozenset()
     keep_imports: bool = False
 
@@ -44,11 +52,12 @@ class Result(NamedTuple):
 
     Attributes:
       text: str, the new one.
-      findings: list of `Finding`, in order, but of lines with `# tf-lossscale: checked`.
+      findings: list of `Finding`, in order, but for what `# tf-lossscale: checked` stands behind.
       failures: list of `Finding`, for what could not be handled; line 0 means the whole file.
       made: what becomes of the wrappers it makes, see `_plan.Plan.made`.
       has_checks: whether the result depends on what becomes of other files' wrappers.
       facts: list, see `_next.facts`.
+      is_about: whether the file names a class of this package, or will.
       edits: list of (start, end, new text), in characters of the text given, in order.
     """
 
@@ -58,6 +67,7 @@ class Result(NamedTuple):
     made: frozenset = frozenset()
     has_checks: bool = False
     facts: list = []
+    is_about: bool = False
     edits: list = []
 
 
@@ -65,9 +75,10 @@ class UnsafeEditError(Exception):
     """The edited source would not parse: a fault of this tool."""
 
 
-def may_concern(data):
+def may_concern(data, options=Options()):  # noqa: B008
     """Returns whether a file's bytes can hold anything to change or to report."""
-    return bool(_SURE.search(data) or (_CONTRIB.search(data) and _TENSORFLOW.search(data)))
+    words = _LOSS_SCALING.search(data) or (options.contrib and _CONTRIB.search(data))
+    return bool(words and _TENSORFLOW.search(data))
 
 
 def migrate(text, options=Options()):  # noqa: B008
@@ -85,10 +96,10 @@ def migrate(text, options=Options()):  # noqa: B008
       UnsafeEditError: the result would be none.
     """
     tree = _tree.Tree(text, options.tensorflow_as)
-    plan = _plan.Plan(tree, options.keep_imports, None, options.to)
+    plan = _plan.Plan(tree, options._replace(made=None))
     own, has_checks = frozenset(plan.made), plan.has_checks
     if has_checks:
-        plan = _plan.Plan(tree, options.keep_imports, own | options.made, options.to)
+        plan = _plan.Plan(tree, options._replace(made=own | options.made))
     edits = [
         (_characters(tree.source, start), _characters(tree.source, end), new.decode())
         for start, end, new in plan.edits
@@ -99,13 +110,23 @@ def migrate(text, options=Options()):  # noqa: B008
             _tree.parse(new_text)
         except _tree.ParseError as error:
             raise UnsafeEditError(f"the result would not parse: {error}") from error
-    findings = [
-        Finding(line, column, message)
-        for offset, message in plan.findings
-        for line, column in [tree.position(offset)]
-        if not _CHECKED.search(tree.lines[line - 1])
-    ]
-    return Result(new_text, findings, [], own, has_checks, _next.facts(plan, findings), edits)
+    findings = []
+    for offset, sentence in plan.findings:
+        line, column = tree.position(offset)
+        code, _, message = sentence.partition(" ")
+        checked = _CHECKED.search(tree.lines[line - 1])
+        if not checked or (checked.group(1) and code.encode() not in checked.group(1)):
+            findings.append(Finding(line, column, message, code))
+    return Result(
+        new_text,
+        findings,
+        [],
+        own,
+        has_checks,
+        _next.facts(plan, findings),
+        plan.is_about_loss_scaling,
+        edits,
+    )
 
 
 def _characters(source, offset):

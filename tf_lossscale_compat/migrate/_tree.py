@@ -154,14 +154,27 @@ class _Collector(cst.CSTVisitor):
         self.methods = set()
         self.nones = set()
         self.branches = []
+        self.loss_scales = []
+        self.classes = []
+        self._values = {}
+        self._around = []
         self._bases = set()
         self._role = ("value", None)
 
+    def on_visit(self, node):
+        self._around.append(node)
+        return super().on_visit(node)
+
+    def on_leave(self, original_node):
+        self._around.pop()
+        super().on_leave(original_node)
+
     def visit_Attribute(self, node):  # noqa: N802
-        nodes, value = [node], node.value
-        self.attributes.add(node.attr.value)
+        nodes, value = [], node
         while isinstance(value, cst.Attribute):
             self.attributes.add(value.attr.value)
+            if value.attr.value == "loss_scale":
+                self.loss_scales.append(value)
             nodes.append(value)
             value = value.value
         if isinstance(value, cst.Name):
@@ -189,6 +202,7 @@ class _Collector(cst.CSTVisitor):
     visit_Assert = visit_If  # noqa: N815
 
     def visit_ClassDef(self, node):  # noqa: N802
+        self.classes.append(node)
         self._bases.update(id(base.value) for base in node.bases)
 
     def visit_Annotation(self, node):  # noqa: N802
@@ -212,11 +226,8 @@ class _Collector(cst.CSTVisitor):
         return False
 
     def visit_Import(self, node):  # noqa: N802
-        around, parent = [], node
-        while not isinstance(parent, cst.Module):
-            parent = self._parents[parent]
-            around += [parent] if isinstance(parent, _STATEMENTS) else []
-        self.statements.append(Statement(node, tuple(around[::-1])))
+        around = [each for each in self._around if isinstance(each, _STATEMENTS)]
+        self.statements.append(Statement(node, tuple(around)))
         return False
 
     visit_ImportFrom = visit_Import  # noqa: N815
@@ -249,8 +260,17 @@ class _Collector(cst.CSTVisitor):
         return False
 
     def visit_Assign(self, node):  # noqa: N802
+        targets = [each.target for each in node.targets]
         if isinstance(node.value, cst.Name) and node.value.value == "None":
-            self.nones.update(id(target.target) for target in node.targets)
+            self.nones.update(map(id, targets))
+        for target in targets:
+            if isinstance(target, cst.Name):
+                self._values.setdefault(target.value, []).append(node.value)
+
+    def value(self, node):
+        """Returns what a name stands for that the file assigns once; else the node itself."""
+        values = self._values.get(node.value, []) if isinstance(node, cst.Name) else []
+        return values[0] if len(values) == 1 else node
 
     def visit_Param(self, node):  # noqa: N802
         for part in (node.annotation, node.default):
@@ -281,7 +301,8 @@ class Tree(_Collector):
       source: bytes, in UTF-8 and without a byte order mark; lines: its lines.
       chains, statements, strings: as collected, in source order.
       attributes: set of all attributes' names; methods: of those that are called.
-      branches: the If and Assert nodes.
+      branches: the If and Assert nodes; classes: those of class statements.
+      loss_scales: the nodes of attributes of that name, `loss_scale`.
       bindings: of all import statements.
       calls: list of (chain, Call node).
 
@@ -305,7 +326,6 @@ class Tree(_Collector):
         wrapper = metadata.MetadataWrapper(module, unsafe_skip_copy=True)
         self._spans = wrapper.resolve(metadata.ByteSpanPositionProvider)
         self._scopes = wrapper.resolve(metadata.ScopeProvider)
-        self._parents = wrapper.resolve(metadata.ParentNodeProvider)
         self.module = module
         module.visit(self)
         self.bindings = []
@@ -400,10 +420,11 @@ class Tree(_Collector):
                     id(_leftmost(access.node)) not in known for access in assignment.references
                 ):
                     binding.elsewhere = True
-        exports = visitors.GatherExportsVisitor(codemod.CodemodContext())
-        self.module.visit(exports)
-        for binding in self.bindings:
-            binding.elsewhere |= binding.local in exports.explicit_exported_objects
+        if b"__all__" in self.source:
+            exports = visitors.GatherExportsVisitor(codemod.CodemodContext())
+            self.module.visit(exports)
+            for binding in self.bindings:
+                binding.elsewhere |= binding.local in exports.explicit_exported_objects
 
     def mentions(self):
         """Yields what imports and names lead to, as (node, dotted name, what was imported for it).

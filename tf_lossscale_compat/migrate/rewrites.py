@@ -5,6 +5,9 @@ Which release took each away:
 - `tf.contrib.mixed_precision`: TensorFlow 2.0, without a successor,
   https://github.com/tensorflow/tensorflow/releases/tag/v2.0.0. The two private modules behind it
   are imported directly by much code, for their classes; those are the same ones.
+- `tf.python.training.experimental.loss_scale` and `loss_scale_optimizer`, and Keras' module of the
+  latter name in `experimental`: private modules of the classes that follow, which much code takes
+  beside the public ones. 2.4 to 2.6 moved them or took them away without notice.
 - `tf.train.experimental`: 2.4 removed its loss scales, there from 1.14 on,
   https://github.com/tensorflow/tensorflow/releases/tag/v2.4.0. `PythonState`, of the same
   namespace, has nothing to do with loss scaling and stays.
@@ -106,8 +109,10 @@ def _is_older(calls, tree):
 _MANAGERS = ("LossScaleManager", "FixedLossScaleManager", "ExponentialUpdateLossScaleManager")
 _OPTIMIZER = ("LossScaleOptimizer",)
 _LOSS_SCALES = ("LossScale", "FixedLossScale", "DynamicLossScale")
-_TRAIN_MEMBERS = _LOSS_SCALES + (
-    "MixedPrecisionLossScaleOptimizer",
+_V1_OPTIMIZER = ("MixedPrecisionLossScaleOptimizer",)
+_TRAIN_MEMBERS = (
+    *_LOSS_SCALES,
+    *_V1_OPTIMIZER,
     "enable_mixed_precision_graph_rewrite",
     "disable_mixed_precision_graph_rewrite",
 )
@@ -115,12 +120,15 @@ _CONTRIB = "tensorflow.contrib.mixed_precision"
 _OUR_CONTRIB = "tf_lossscale_compat.contrib.mixed_precision"
 _OUR_TRAIN = "tf_lossscale_compat.train.experimental"
 _OUR_KERAS = "tf_lossscale_compat.keras.mixed_precision"
+_PRIVATE = "tensorflow.python.training.experimental."
+_PRIVATE_KERAS = "tensorflow.python.keras.mixed_precision.experimental"
+_OUR_OLDER_KERAS = _OUR_KERAS + ".experimental"
 
 
 def _of_keras(root, is_meant):
-    old, beyond = root + ".mixed_precision", ".experimental"
+    old = root + ".mixed_precision"
     return (
-        Namespace(old + beyond, _OUR_KERAS + beyond, _OPTIMIZER, module=_OUR_KERAS + beyond),
+        Namespace(old + ".experimental", _OUR_OLDER_KERAS, _OPTIMIZER, module=_OUR_OLDER_KERAS),
         Namespace(old, _OUR_KERAS, _OPTIMIZER, module=_OUR_KERAS, is_meant=is_meant),
     )
 
@@ -131,6 +139,21 @@ NAMESPACES = {
         Namespace(_CONTRIB, _OUR_CONTRIB, _MANAGERS + _OPTIMIZER, whole=True),
         Namespace(_CONTRIB + ".python.loss_scale_manager", _OUR_CONTRIB, _MANAGERS, whole=True),
         Namespace(_CONTRIB + ".python.loss_scale_optimizer", _OUR_CONTRIB, _OPTIMIZER, whole=True),
+        Namespace(
+            _PRIVATE + "loss_scale",
+            "tf_lossscale_compat.loss_scale",
+            (*_LOSS_SCALES, "get"),
+            whole=True,
+        ),
+        Namespace(_PRIVATE + "loss_scale_optimizer", _OUR_TRAIN, _V1_OPTIMIZER, whole=True),
+        Namespace(_PRIVATE_KERAS, _OUR_OLDER_KERAS, _OPTIMIZER, module=_OUR_OLDER_KERAS),
+        Namespace(
+            _PRIVATE_KERAS + ".loss_scale_optimizer",
+            _OUR_OLDER_KERAS,
+            _OPTIMIZER,
+            whole=True,
+            module=_OUR_OLDER_KERAS,
+        ),
         Namespace("tensorflow.train.experimental", _OUR_TRAIN, _TRAIN_MEMBERS),
         Namespace("tensorflow.mixed_precision", _OUR_TRAIN, _TRAIN_MEMBERS),
         Namespace(

@@ -6,12 +6,18 @@
   `minimize` scale the loss; `tf.gradients` and a tape do not.
 - `if tf2: raise …`, which keeps the file from running where it now can.
 - A Keras optimizer in a file with a schedule: Keras 3 does not count skipped steps in `iterations`.
+- A Keras optimizer whose steps a strategy runs, and that nothing builds: Keras 3 then makes its
+  variables inside of the step, where TensorFlow cannot.
+- A Keras optimizer of one's own with `apply_gradients`, which Keras 3's loss-scale optimizer does
+  not call: https://keras.io/api/optimizers/loss_scale_optimizer/.
 """
 
 import ast
 import re
 
 import libcst as cst
+
+from tf_lossscale_compat.migrate.checks import newer_versions
 
 _LARGEST = 65504
 _FLOAT16 = re.compile(rb"\b(?:float16|fp16|half)\b")
@@ -35,15 +41,20 @@ _VERSION = re.compile(
 )
 _SCHEDULE = re.compile(rb"\bschedules\b|\bLearningRateSchedule\b|\.iterations\b")
 _COUNTS_SKIPPED = re.compile(r"(?:^|\.)keras\.mixed_precision\.LossScaleOptimizer$")
+_RUN = re.compile(r"strategy\w*\.(?:run|experimental_run_v2)$", re.IGNORECASE)
+_OF_OPTIMIZER = re.compile(r"opt\w*\.build$", re.IGNORECASE)
 _EXITS = ("exit", "sys.exit", "os._exit", "quit")
 
 
 def find(plan):
-    """Yields all four."""
+    """Yields all six."""
     yield from _too_large(plan)
     yield from _unscaled(plan)
     yield from _guards(plan)
-    yield from _schedules(plan)
+    if plan.is_for_keras_3:
+        yield from _schedules(plan)
+        yield from _unbuilt(plan)
+        yield from _passed_over(plan)
 
 
 def _number(text):
@@ -83,9 +94,9 @@ def _too_large(plan):
         if scale is not None and scale > _LARGEST:
             yield (
                 tree.start(chain.nodes[0]),
-                f"the loss scale begins at {scale:.16g}, above {_LARGEST}, which is the largest"
-                " float16: where the loss is float16, cast it to float32 before it is scaled, or"
-                " begin at 2**15",
+                f"LSC101 the loss scale begins at {scale:.16g}, above {_LARGEST}, which is the"
+                " largest float16: where the loss is float16, cast it to float32 before it is"
+                " scaled, or begin at 2**15",
             )
 
 
@@ -103,8 +114,8 @@ def _unscaled(plan):
         if name in _OPTIMIZERS:
             yield (
                 tree.start(chain.nodes[0]),
-                "nothing in this file scales a loss: its gradients come from `tf.gradients` or a"
-                " tape, and `apply_gradients` alone does not scale. Take this optimizer's"
+                "LSC102 nothing in this file scales a loss: its gradients come from `tf.gradients`"
+                " or a tape, and `apply_gradients` alone does not scale. Take this optimizer's"
                 " `compute_gradients` or `minimize`, with Keras `get_scaled_loss` and"
                 " `get_unscaled_gradients`",
             )
@@ -135,21 +146,58 @@ def _guards(plan):
                 continue
         yield (
             tree.start(node),
-            "this condition on the version of TensorFlow stops the program: let the version pass"
-            " that you go to",
+            "LSC103 this condition on the version of TensorFlow stops the program: let the version"
+            " pass that you go to",
         )
 
 
 def _schedules(plan):
     """Yields the places that make such an optimizer."""
-    if not plan.is_for_keras_3 or not _SCHEDULE.search(plan.tree.source):
+    if not _SCHEDULE.search(plan.tree.source):
         return
-    for _, chain, call in plan.wrapper_calls():
+    for chain, call in _keras_wrappers(plan):
         given = {each.keyword.value for each in call.args if each.keyword}
         counts = any(_COUNTS_SKIPPED.search(name) for _, name in chain.references)
         if counts and "count_skipped" not in given:
             yield (
                 plan.tree.start(chain.nodes[0]),
-                "on Keras 3 `iterations` and schedules do not count skipped steps, as they did up"
-                " to TensorFlow 2.15: give `count_skipped=True` to keep the learning rates",
+                "LSC104 on Keras 3 `iterations` and schedules do not count skipped steps, as they"
+                " did up to TensorFlow 2.15: give `count_skipped=True` to keep the learning rates",
             )
+
+
+def _keras_wrappers(plan):
+    for name, chain, call in plan.wrapper_calls():
+        if name == "LossScaleOptimizer" and "contrib" not in str(chain.references):
+            yield chain, call
+
+
+def _unbuilt(plan):
+    """Yields the places that make such an optimizer."""
+    tree = plan.tree
+    called = [chain.text for chain, _ in tree.calls]
+    if any(map(_RUN.search, called)) and not any(map(_OF_OPTIMIZER.search, called)):
+        for chain, _ in _keras_wrappers(plan):
+            yield (
+                tree.start(chain.nodes[0]),
+                "LSC105 on Keras 3 a strategy cannot run the first step of an optimizer that has no"
+                " variables yet: write `optimizer.build(model.trainable_variables)` in the"
+                " strategy's scope, below the model",
+            )
+
+
+def _passed_over(plan):
+    """Yields methods of such optimizers."""
+    bases = {
+        id(chain.nodes[-1])
+        for chain in plan.tree.chains
+        if chain.role == "base" and newer_versions.of_keras(chain, newer_versions.OPTIMIZER)
+    }
+    for node in plan.tree.classes if plan.is_about_loss_scaling else ():
+        for part in node.body.body if any(id(base.value) in bases for base in node.bases) else ():
+            if isinstance(part, cst.FunctionDef) and part.name.value == "apply_gradients":
+                yield (
+                    plan.tree.start(part),
+                    "LSC106 on Keras 3 a loss-scale optimizer does not call `apply_gradients` of"
+                    " the optimizer in it: override `apply(self, grads, trainable_variables=None)`",
+                )

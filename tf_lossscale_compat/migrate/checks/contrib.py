@@ -14,11 +14,27 @@ _LOOKS_LIKE_TENSORFLOW = re.compile(r"_*(tf|tensorflow)(_?(compat_)?v?[12])?$")
 
 
 def find(plan):
-    """Yields what imports, mentions or may mention another member of contrib, or what moves."""
-    yield from _maybe(plan.tree)
-    if plan.to >= (2, 0):
-        yield from _imported(plan)
-        yield from _mentioned(plan)
+    """Yields what imports, mentions or may mention another member of contrib, or what moves.
+
+    The former only where the file has to do with loss scaling, each name once, or where they are
+    asked for.
+    """
+    others = list(_imported(plan)) + list(_mentioned(plan)) if plan.to >= (2, 0) else []
+    for start, message, is_other in _maybe(plan.tree):
+        if is_other:
+            others.append((start, message))
+        else:
+            yield start, message
+    places: dict = {}
+    for start, message in sorted(others):
+        # Names of `mixed_precision` itself say their own code.
+        if message.startswith("LSC"):
+            yield start, message
+        elif plan.lists_contrib:
+            places.setdefault(message, []).append(start)
+    for message, starts in places.items():
+        count = f", {len(starts)} times in this file" if len(starts) > 1 else ""
+        yield starts[0], f"LSC211 {message}{count}"
 
 
 def _imported(plan):
@@ -59,8 +75,8 @@ def _message(canonical):
     name = "tf" + canonical[len("tensorflow") :]
     if name.split(".")[2] == "mixed_precision":
         return (
-            f"`{name}` is nothing that TensorFlow 1.15 made public, and this package has no such"
-            " name: use one of the classes of `tf_lossscale_compat.contrib.mixed_precision`"
+            f"LSC212 `{name}` is nothing that TensorFlow 1.15 made public, and this package has no"
+            " such name: use one of the classes of `tf_lossscale_compat.contrib.mixed_precision`"
         )
     successor = _contrib_successors.successor(canonical)
     advice = f"write {successor}" if successor else "replace it by hand"
@@ -91,6 +107,7 @@ def _place(chain):
 
 
 def _maybe(tree):
+    """Yields where, what to say, and whether it is another member of contrib."""
     for chain in tree.chains:
         qualified = as_tensorflow(chain)
         namespace, rest = rewrites.find_member(qualified or "")
@@ -108,4 +125,6 @@ def _maybe(tree):
             why = f"`{name}` is an attribute"
         else:
             why = f"`{name}` is {'assigned' if chain.references else 'not imported'} in this file"
-        yield tree.start(chain.nodes[0]), f"{why}: if it is TensorFlow, {advice}"
+        message = f"{why}: if it is TensorFlow, {advice}"
+        is_other = namespace is None
+        yield tree.start(chain.nodes[0]), message if is_other else f"LSC207 {message}", is_other

@@ -17,32 +17,34 @@ _TODAY = ("keras.mixed_precision", "tf_keras.mixed_precision")
 
 def find(plan):
     """Yields star imports, namespaces that are used as values, and strings with a name."""
-    yield from _star_imports(plan.tree)
+    yield from _star_imports(plan)
     yield from _values(plan)
     yield from _strings(plan.tree)
 
 
-def _star_imports(tree):
+def _star_imports(plan):
     """Yields star imports of a namespace with loss scales, of contrib, and of what is above."""
+    tree = plan.tree
     for statement in tree.statements:
         node = statement.node
         if not isinstance(node.names, cst.ImportStar) or node.relative or node.module is None:
             continue
         path = dotted(node.module)
         namespace, rest = rewrites.find(path)
-        what = f"a star import of `{path}`"
+        what = f"LSC204 a star import of `{path}`"
         if namespace is not None and not rest:
             advice = f"{what}: import the names that are used, from `{namespace.new}`"
             yield tree.start(node), advice
         elif rewrites.canonical(path).startswith("tensorflow.contrib"):
-            yield tree.start(node), f"{what}, gone since TensorFlow 2.0: replace it by hand"
+            if plan.lists_contrib:
+                yield tree.start(node), f"{what}, gone since TensorFlow 2.0: replace it by hand"
         else:
             for chain in tree.chains:
                 namespace, rest = rewrites.find_member(f"{path}.{chain.text}")
                 if namespace is not None and rest and not chain.references:
                     yield (
                         tree.start(chain.nodes[0]),
-                        f"`{chain.text}` seems to come from {what}: write"
+                        f"LSC204 `{chain.text}` seems to come from a star import of `{path}`: write"
                         f" `{'.'.join([namespace.new, *rest])}`",
                     )
 
@@ -73,7 +75,7 @@ def _as_value(chain, aliased):
         ):
             where = f"looked into with `{function}`" if function else "used as a value"
             return (
-                f"`tf.contrib` is {where} and is gone since TensorFlow 2.0: for its loss"
+                f"LSC205 `tf.contrib` is {where} and is gone since TensorFlow 2.0: for its loss"
                 " scaling take `tf_lossscale_compat.contrib.mixed_precision`"
             )
         if namespace is None or rest:
@@ -85,7 +87,7 @@ def _as_value(chain, aliased):
             where = f"used as a value: where that leads to {_listing(aliased & members)},"
         else:
             continue
-        return f"`{chain.text}` is {where} take `{namespace.new}`"
+        return f"LSC205 `{chain.text}` is {where} take `{namespace.new}`"
     return None
 
 
@@ -104,6 +106,6 @@ def _strings(tree):
             if namespace is not None and namespace.old not in _TODAY:
                 yield (
                     tree.start(node) + len(node.value[: match.start()].encode("utf-8")),
-                    f"a string names `{name}`: if code or a reader takes it for the name, write"
-                    f" `{'.'.join([namespace.new, *rest])}`",
+                    f"LSC206 a string names `{name}`: if code or a reader takes it for the name,"
+                    f" write `{'.'.join([namespace.new, *rest])}`",
                 )

@@ -12,10 +12,10 @@ from tf_lossscale_compat.migrate import rewrites
 _CONTRIB = "tf_lossscale_compat.contrib.mixed_precision"
 _KERAS = "tf_lossscale_compat.keras.mixed_precision"
 _TRAIN = "tf_lossscale_compat.train.experimental"
-_PRIVATE = "is private to TensorFlow or Keras"
-_ASCEND = "is for Ascend's devices: leave it for them, and elsewhere take"
+_PRIVATE = "LSC208 is private to TensorFlow or Keras"
+_ASCEND = "LSC210 is for Ascend's devices: leave it for them, and elsewhere take"
 _TAPE = (
-    "repeats a step until its gradients are finite, which nothing here does: take"
+    "LSC209 repeats a step until its gradients are finite, which nothing here does: take"
     f" `tf.GradientTape`, with `{_KERAS}.LossScaleOptimizer` and its `get_scaled_loss` and"
     " `get_unscaled_gradients`, which skips the step"
 )
@@ -28,7 +28,7 @@ _ADVICE = {
     rf"{_OF_TRAINING}mixed_precision_global_state": (
         f"{_PRIVATE}: take `enable_mixed_precision_graph_rewrite` of `{_TRAIN}`, which sets it"
     ),
-    rf"{_OF_TRAINING}loss_scaling_gradient_tape": f"{_PRIVATE} and {_TAPE}",
+    rf"{_OF_TRAINING}loss_scaling_gradient_tape": _TAPE,
     r"tensorflow\.mixed_precision\.experimental\.LossScaleGradientTape": _TAPE,
     r"(?:tensorflow\.python\.|tf_)?keras\.(?:src\.)?mixed_precision\.(?:experimental\.)?loss_scale"
     r"\w*": f"{_PRIVATE}: take the public classes of `{_KERAS}`",
@@ -49,12 +49,16 @@ _ADVICE = {
 
 
 def _advice(name):
+    name = rewrites.canonical(name)
+    if rewrites.find_member(name)[0] is not None:
+        return None  # It moves, or the plan says why not.
     return next((_ADVICE[each] for each in _ADVICE if re.match(rf"(?:{each})(?:\.|$)", name)), None)
 
 
 def find(plan):
     """Yields the imports of such a module, or from one, and names that reach one otherwise."""
     for node, name, imported in plan.tree.mentions():
-        advice = _advice(rewrites.canonical(name))
-        if advice and not _advice(rewrites.canonical(imported)):
-            yield plan.tree.start(node), f"`{name}` {advice}"
+        advice = _advice(name)
+        if advice and not _advice(imported):
+            code, _, advice = advice.partition(" ")
+            yield plan.tree.start(node), f"{code} `{name}` {advice}"

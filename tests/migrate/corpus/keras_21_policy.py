@@ -1,0 +1,9 @@
+# runs on tf>=2.1,<2.4
+# to 2.3: LSC301
+# to 2.21: LSC301 LSC303 LSC302
+import tensorflow as tf
+from tensorflow.keras.mixed_precision import experimental as mixed_precision
+
+policy = mixed_precision.Policy("mixed_float16", loss_scale=1024)
+mixed_precision.set_policy(policy)
+print("Loss scale: %s" % policy.loss_scale)

@@ -1,0 +1,184 @@
+"""Names, arguments and paths that Keras 3 dropped, in files with loss scaling.
+
+TensorFlow 2.16 made Keras 3 its `tf.keras`:
+https://github.com/tensorflow/tensorflow/releases/tag/v2.16.1,
+https://keras.io/guides/migrating_to_keras_3/. Who stays with Keras 2 (`tf_keras`) says so by
+TF_USE_LEGACY_KERAS=1, in the environment or in the file.
+"""
+
+import re
+
+from tf_lossscale_compat.migrate.checks import newer_versions
+
+_of_keras = newer_versions.of_keras
+
+# By an attribute, of whatever object.
+_ATTRIBUTES = {
+    "fit_generator": "LSC403 write `fit`",
+    "evaluate_generator": "LSC403 write `evaluate`",
+    "predict_generator": "LSC403 write `predict`",
+    "reset_states": "LSC404 write `reset_state`",
+    "add_update": "LSC405 take the call out, as variables that a layer assigns are updated"
+    " without it",
+    "get_updates": "LSC406 write `optimizer.apply_gradients(zip(gradients, variables))`",
+    "get_gradients": "LSC406 take the gradients with `tf.GradientTape`",
+    "_decayed_lr": "LSC407 write `optimizer.learning_rate`",
+    "_get_hyper": "LSC407 write the attribute of that name, such as `optimizer.learning_rate`",
+    "_set_hyper": "LSC407 assign to the attribute of that name, such as `optimizer.learning_rate`",
+}
+_RATE = re.compile(r"(?:^|\.)\w*opt(?:imizer)?\.lr$", re.IGNORECASE)
+# By what a name stands for, after `keras.`.
+_NAMES = {
+    r"losses\.Reduction": 'LSC408 write "none", "sum" or "sum_over_batch_size"',
+    r"optimizers\.(?:legacy|experimental)": "LSC409 take the class of `tf.keras.optimizers`",
+    r"layers\.experimental(?:\.preprocessing)?": "LSC410 take the class of `tf.keras.layers`",
+    r"(?:experimental|wrappers|estimator)": "LSC411 stay with Keras 2, as nothing replaces it",
+    r"backend\.(?:set_)?learning_phase\w*": (
+        "LSC412 call the model with `training=True` or `=False`"
+    ),
+    r"backend\.in_(?:train|test)_phase": (
+        "LSC412 write an `if` on the argument `training` of `call`"
+    ),
+}
+# By a call's argument: of which methods, and what to do.
+_TO_DATASET = (
+    "fit|evaluate|predict",
+    "LSC413 leave it out, or give it to a `keras.utils.PyDataset`",
+)
+_NOT_SUMMED = ("apply_gradients", "LSC415 leave it out, and apply gradients of one replica each")
+_ARGUMENTS = {
+    "workers": _TO_DATASET,
+    "use_multiprocessing": _TO_DATASET,
+    "max_queue_size": _TO_DATASET,
+    "save_format": (
+        "save|save_weights",
+        "LSC414 leave it out, and let the path end in .keras, that of weights in .weights.h5",
+    ),
+    "experimental_aggregate_gradients": _NOT_SUMMED,
+    "skip_gradients_aggregation": _NOT_SUMMED,
+}
+# The last text of a path, such as of `os.path.join(folder, "x.h5")` and `"{}.h5".format(epoch)`.
+_END = re.compile(r"([\w.{}:% -]*)['\"](?:\)*|\.format\(.*\)| %.*)$", re.DOTALL)
+_MODEL = re.compile(r"model|net(?:work)?$|^self$", re.IGNORECASE)
+# The ends that it takes, and which to write.
+_WEIGHTS: tuple = ((".weights.h5",), "`.weights.h5`")
+_WHOLE: tuple = ((".keras", ".h5"), "`.keras`")
+_SAVED = (".keras", ".h5", ".hdf5"), "`.keras`, or write a SavedModel by `model.export(path)`"
+_OLD_STEP = re.compile(rb"\bdef (?:_resource_apply_\w+|get_updates|_create_slots)\b")
+_BUILD = re.compile(rb"\bdef build\b")
+_SHAPE = re.compile(r"(?:input_shape\s*=\s*)?[(\[]")
+_SUBCLASSED = r"(?:models\.)?Model$"
+
+
+def find(plan):
+    """Yields what Keras 3 has no more."""
+    if not plan.is_for_keras_3 or not plan.is_about_loss_scaling:
+        return
+    tree = plan.tree
+    calls = {id(chain): call for chain, call in tree.calls}
+    for chain in tree.chains:
+        code, _, advice = (_advice(chain, calls.get(id(chain)), tree) or "").partition(" ")
+        if advice:
+            yield tree.start(chain.nodes[0]), f"{code} `{chain.text}`: on Keras 3 {advice}"
+    for chain, call in tree.calls:
+        for argument in call.args:
+            keyword = argument.keyword.value if argument.keyword else ""
+            methods, advice = _ARGUMENTS.get(keyword, ("", ""))
+            if keyword == "lr" and _of_keras(chain, newer_versions.OPTIMIZER):
+                yield tree.start(argument), "LSC407 `lr`: on Keras 3 write `learning_rate`"
+            elif methods and re.fullmatch(methods, chain.names[-1]):
+                code, _, advice = advice.partition(" ")
+                yield tree.start(argument), f"{code} `{keyword}`: on Keras 3 {advice}"
+    yield from _paths(tree)
+    yield from _builds(tree)
+
+
+def _advice(chain, call, tree):
+    """Returns what to write in place of a name on Keras 3, None where it may stay."""
+    for name in chain.names[1:]:
+        if name in ("compiled_loss", "compiled_metrics"):
+            return _step(name, call, tree)
+        if name in _ATTRIBUTES:
+            return _ATTRIBUTES[name]
+    if _RATE.search(chain.text):
+        return "LSC407 write `learning_rate`"
+    is_optimizer = _of_keras(chain, newer_versions.OPTIMIZER)
+    if chain.role == "base" and is_optimizer and _OLD_STEP.search(tree.source):
+        return (
+            "LSC416 write the methods `build` and `update_step` in place of this class's old ones"
+        )
+    return next((each for name, each in _NAMES.items() if _of_keras(chain, name + r"\b")), None)
+
+
+def _step(name, call, tree):
+    """Returns what a `train_step` or `test_step` says in place of Keras 2's two attributes.
+
+    Keras 3 adds the model's own losses by itself. From 3.8 on it divides losses by the number of
+    replicas, as Keras 2 did, and has no public name for what it shows as "loss".
+    """
+    given, adds_losses = ["y", "y_pred"], False
+    if call is not None and call.args:
+        own = [each for each in call.args[:3] if not _is_regularization(each)]
+        adds_losses = len(own) < len(call.args)
+        given = [tree.text(each) for each in own]
+    arguments = ", ".join(["x", *given])
+    if name == "compiled_metrics":
+        return f"LSC402 end the step with `return self.compute_metrics({arguments})`"
+    labels = given[0].rpartition("=")[2].strip()
+    less = "" if adds_losses else " - sum(self.losses)"
+    return (
+        "LSC401 write `share = tf.keras.losses.MeanAbsoluteError()(tf.ones([1, 1]), tf.zeros([1,"
+        " 1]))`, by which Keras multiplies the losses of a replica, and `loss ="
+        f" self.compute_loss({arguments}) / share{less}`; take the gradients of `loss /"
+        ' tf.distribute.get_strategy().num_replicas_in_sync`; and update the metric "loss", else'
+        " each epoch shows the same, by `[m.update_state(loss, tf.shape(tf.nest.flatten("
+        f'{labels})[0])[0]) for m in self.metrics if m.name == "loss"]`'
+    )
+
+
+def _is_regularization(argument):
+    return argument.keyword is not None and argument.keyword.value == "regularization_losses"
+
+
+def _paths(tree):
+    """Yields paths of models and weights whose end Keras 3 refuses."""
+    for chain, call in tree.calls:
+        given = {each.keyword.value: each for each in call.args if each.keyword}
+        first = next((each for each in call.args[:1] if each.keyword is None), None)
+        path = first or given.get("filepath")
+        text = tree.text(tree.value(path.value)) if path else ""
+        end = _END.search(text)
+        if not end:
+            continue
+        weights = given.get("save_weights_only")
+        is_checkpoint = _of_keras(chain, r"callbacks\.ModelCheckpoint")
+        if is_checkpoint and weights is not None and tree.text(weights.value) != "False":
+            ends, advice = _WEIGHTS
+        elif is_checkpoint:
+            ends, advice = _WHOLE
+        elif chain.names[-1] == "save_weights":
+            ends, advice = _WEIGHTS
+        elif chain.names[-1] == "save" and _MODEL.search("".join(chain.names[-2:-1])):
+            ends, advice = _SAVED
+        else:
+            continue
+        if not end.group(1).endswith(ends) and "save_format" not in given:
+            name = chain.names[-1]
+            yield tree.start(path), f"LSC414 `{name}`: on Keras 3 let the path end in {advice}"
+
+
+def _builds(tree):
+    """Yields calls such as `model.build((None, 8))` of models that leave `build` to Keras."""
+    models = [
+        chain for chain in tree.chains if chain.role == "base" and _of_keras(chain, _SUBCLASSED)
+    ]
+    if not models or _BUILD.search(tree.source):
+        return
+    for chain, call in tree.calls:
+        if chain.names[-1] == "build" and call.args and _SHAPE.match(tree.text(call.args[0])):
+            yield (
+                tree.start(chain.nodes[0]),
+                f"LSC417 `{chain.text}`: on Keras 3 it makes no variables of a model without a"
+                " method `build`, so a list of copies is empty: call the model once instead, as in"
+                " `model(tf.zeros([1, 8]))`",
+            )
