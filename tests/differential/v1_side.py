@@ -52,17 +52,19 @@ class Slow:
 
     def __init__(self, program):
         self.wanted = any(action[0] in ("threads", "both") for action in program["actions"])
+        self.late = self.wanted and program["place"] != "eager"  # Where threads overlap anyway.
         self.seconds = 0.0
 
-    def _late(self, assign):
-        def assign_late(target, value, *args, **kwargs):
-            if not tf.executing_eagerly():
+    def _delayed(self, assign):
+        def assign_late(*args, **kwargs):
+            if not tf.executing_eagerly() and len(args) > 1:  # Not as raw operations are called.
+                target, value, *args = args
                 if not isinstance(value, tf.Tensor):  # Of a reference variable.
                     value = tf.convert_to_tensor(value, target.dtype.base_dtype)
                 late = tf.numpy_function(self._wait, [value], value.dtype)
                 late.set_shape(value.shape)
-                value = late
-            return assign(target, value, *args, **kwargs)
+                args = [target, late, *args]
+            return assign(*args, **kwargs)
 
         return assign_late
 
@@ -74,12 +76,12 @@ class Slow:
     def building(self):
         """Context in which a step is built."""
         with contextlib.ExitStack() as stack:
-            if self.wanted:
+            if self.late:
                 for module, name in (
                     (gen_resource_variable_ops, "assign_variable_op"),
                     (gen_state_ops, "assign"),
                 ):
-                    late = self._late(getattr(module, name))
+                    late = self._delayed(getattr(module, name))
                     stack.enter_context(mock.patch.object(module, name, late))
             yield
 
