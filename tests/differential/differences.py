@@ -105,6 +105,11 @@ ENTRIES = {
         "has another number of operations: mostly fewer, a few more where gradients are few,",
         lambda d: v1(d) and d.action[0] == "read" and d.key == "name" and after_a_step(d),
     ),
+    "experimental_configs": Entry(
+        "differences.md",
+        "| configs of the experimental class in TensorFlow 2.4 and 2.5 |",
+        lambda d: "experimental" in d.program["family"] and d.action[0] == "config",
+    ),
     "fetched_loss_scale": Entry(
         "from-keras.md",
         "TensorFlow 2.4's was a tensor, so the object stands for its value, too.",
