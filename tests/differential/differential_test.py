@@ -2,12 +2,15 @@
 
 import contextlib
 import io
+import logging
 import pathlib
 import types
 import unittest
+import warnings
 from unittest import mock
 
 import pytest
+from absl import logging as absl_logging
 from absl.testing import parameterized
 
 from tests import keras_homes
@@ -38,11 +41,21 @@ SIMPLE = {
 
 
 class DifferentialTest(parameterized.TestCase):
+    def enter_quiet(self):
+        """`fuzz.quiet` until this test ends: others look for warnings."""
+        verbosity, disabled = absl_logging.get_verbosity(), logging.root.manager.disable
+        self.addCleanup(absl_logging.set_verbosity, verbosity)
+        self.addCleanup(logging.disable, disabled)
+        filters = warnings.catch_warnings()
+        filters.__enter__()
+        self.addCleanup(filters.__exit__, None, None, None)
+        fuzz.quiet()
+
     @parameterized.parameters(*(GROUPS or ["all"]))
     def test_nothing_differs_but_on_purpose(self, group):
         if group not in GROUPS:
             self.skipTest(f"run on {CHOSEN}, as it takes long")
-        fuzz.quiet()
+        self.enter_quiet()
         weight, strategy = GROUPS[group]
         finds = fuzz.Finds()
         fuzz.search(strategy, 0, EACH * weight, finds)

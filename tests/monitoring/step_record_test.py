@@ -871,7 +871,8 @@ class GraphTest(modes.EagerTestCase):
         sizes = []
         for gradients in (5, 50):
             graph = self._graph(names=True, gradients=gradients)
-            (cond,) = [node for node in graph.node if node.op in ("If", "StatelessIf")][:1]
+            # The last: the loss scale is updated first, in conditionals of its own.
+            cond = [node for node in graph.node if node.op in ("If", "StatelessIf")][-1]
             functions = {each.signature.name: each for each in graph.library.function}
             branch = functions[cond.attr["else_branch"].func.name]
             calls = [node for node in branch.node_def if "PartitionedCall" in node.op]

@@ -28,7 +28,9 @@ Reading.__doc__ = "Values of a record at one moment: three integers, and the los
 
 def tensors(record):
     """Returns the values of a record as a `Reading` of scalar tensors, in any context."""
-    scale = _scaler.scale(record.policy())
+    policy = record.policy()
+    # A hook may begin anew in a graph that is finalized.
+    scale = _tf.once_per_graph(policy, lambda: _scaler.scale(policy))
     return Reading(record.steps, record.skipped_steps, record.consecutive_skips, scale)
 
 
