@@ -51,7 +51,7 @@ class DifferentialTest(parameterized.TestCase):
         self.addCleanup(filters.__exit__, None, None, None)
         fuzz.quiet()
 
-    @parameterized.parameters(*(GROUPS or ["all"]))
+    @parameterized.parameters(*((group,) for group in GROUPS or ["all"]))
     def test_nothing_differs_but_on_purpose(self, group):
         if group not in GROUPS:
             self.skipTest(f"run on {CHOSEN}, as it takes long")

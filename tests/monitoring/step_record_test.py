@@ -871,11 +871,18 @@ class GraphTest(modes.EagerTestCase):
         sizes = []
         for gradients in (5, 50):
             graph = self._graph(names=True, gradients=gradients)
-            # The last: the loss scale is updated first, in conditionals of its own.
-            cond = [node for node in graph.node if node.op in ("If", "StatelessIf")][-1]
             functions = {each.signature.name: each for each in graph.library.function}
-            branch = functions[cond.attr["else_branch"].func.name]
-            calls = [node for node in branch.node_def if "PartitionedCall" in node.op]
+            # The loss scale is updated in conditionals of its own.
+            branches = [
+                functions[node.attr["else_branch"].func.name]
+                for node in graph.node
+                if node.op in ("If", "StatelessIf")
+            ]
+            calls_in = [
+                [node for node in branch.node_def if "PartitionedCall" in node.op]
+                for branch in branches
+            ]
+            ((branch, calls),) = [pair for pair in zip(branches, calls_in) if pair[1]]
             self.assertLen(calls, 1)
             self.assertTrue(functions[calls[0].attr["f"].func.name].attr["_noinline"].b)
             sizes.append(len(branch.node_def))
