@@ -624,7 +624,7 @@ def own_of_keras(home, dynamic=True):
 
 def scale_of(optimizer):
     if getattr(optimizer, "dynamic_scale", None) is not None:
-        return float(np.asarray(optimizer.dynamic_scale))
+        return float(optimizer.dynamic_scale.numpy())
     scale = optimizer.loss_scale
     return float(np.asarray(scale() if callable(scale) else scale))
 

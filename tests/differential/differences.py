@@ -49,11 +49,16 @@ def few_more(difference):
 
 
 def scale_of_2_127(difference):
-    """True if the scale was 2**127, of which one over it is zero."""
+    """True if the scale was 2**127, of which one over it is zero.
+
+    Or it was no number at all, which gradients without elements do not show.
+    """
+    if not v1(difference):
+        return False
     program, largest = difference.program, 2.0**127
-    return v1(difference) and (
-        program["scale"][1][0] == largest or ["set", largest] in program["actions"]
-    )
+    empty = all(0 in v["shape"] for of_one in program.get("variables", []) for v in of_one)
+    odd = [["set", largest]] + [["set", "nan"], ["set", "inf"]] * empty
+    return program["scale"][1][0] == largest or any(each in program["actions"] for each in odd)
 
 
 def original_failed(difference, *errors):

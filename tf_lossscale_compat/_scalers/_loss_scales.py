@@ -413,7 +413,7 @@ class ManagerLossScale(LossScale):
             self._track_trackable(manager, "manager")
 
     def __call__(self) -> tf.Tensor:
-        return tf.convert_to_tensor(self.manager.get_loss_scale())
+        return _scaler.scale(self.manager)
 
     @_scaler.updates_from_flag
     @_tf.do_not_convert
