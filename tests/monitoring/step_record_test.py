@@ -619,7 +619,7 @@ class CheckTest(parameterized.TestCase, tf.test.TestCase):
             with self.assertRaisesRegex(LossScaleError, "2 steps in a row"):
                 opt.apply_gradients(bad)
             # The step was taken as ever, and the next one is.
-            self.assertEqual(float(opt._loss_scale_manager.get_loss_scale()), 2.0)
+            self.assertEqual(opt._loss_scale_manager.get_loss_scale().numpy(), 2.0)
             opt.apply_gradients([(tf.constant(1.0), weight)])
             self.assertEqual((int(record.steps), int(record.skipped_steps)), (3, 2))
 
