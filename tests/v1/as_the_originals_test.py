@@ -221,7 +221,8 @@ class SharedTest(parameterized.TestCase, tf.test.TestCase):
 
     @crossed.product(kind=KINDS, graph=GRAPHS)
     def test_threads_of_one_session(self, kind, graph):
-        for home in homes(kind):
+        # The originals lose some where nothing locks a reference variable.
+        for home in homes(kind) if graph[1] else [OURS[kind]]:
             with graph_of(*graph), tf1.Session() as session:
                 factor = tf1.placeholder(tf.float32, [])
                 scale = SCALES[kind, "dynamic"](home)
@@ -231,8 +232,8 @@ class SharedTest(parameterized.TestCase, tf.test.TestCase):
                     scale._increment_period = 10**6
                 step = self._step(home, kind, scale, factor, "weight")
                 session.run(tf1.global_variables_initializer())
-                _in_threads(lambda: session.run(step, {factor: 1.0}), 60)
-                self.assertEqual(session.run(scale._num_good_steps), 240)
+                _in_threads(lambda: session.run(step, {factor: 1.0}), 250)
+                self.assertEqual(session.run(scale._num_good_steps), 1000)
 
     @crossed.product(what=("contrib", "mixed", "update", "manager"), mode=("eager", "function"))
     def test_threads_of_one_eager_step(self, what, mode):

@@ -96,7 +96,9 @@ def add(variable, number):
     Returns:
       What does so in a graph.
     """
-    return _replicas.local_results(variable.assign_add(number, read_value=False))
+    # Without the lock of a reference variable, threads overwrite each other's additions.
+    added = variable.assign_add(number, use_locking=True, read_value=False)
+    return _replicas.local_results(added)
 
 
 def branch(condition, if_true, if_false):
