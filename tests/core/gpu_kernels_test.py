@@ -33,7 +33,7 @@ DTYPES = ("float32", "float16", "bfloat16")
 STRUCTURE = ("Const", "NoOp", "Placeholder", "StatefulPartitionedCall", "PartitionedCall")
 
 # Variables of int32, r1.15's counters, are kept on the CPU by TensorFlow itself.
-STATE = ("VarHandleOp", "AssignVariableOp", "ReadVariableOp")
+STATE = ("VarHandleOp", "AssignVariableOp", "AssignAddVariableOp", "ReadVariableOp")
 
 
 def sgd():

@@ -105,11 +105,14 @@ def of_this_graph(grads):
         return grads
     graph = tf1.get_default_graph()
 
-    def here(tensor):
-        outside = tensor is not None and getattr(tensor, "graph", None) is not graph
-        return tf.identity(tensor) if outside else tensor
+    def here(grad):
+        if isinstance(grad, tf.IndexedSlices):
+            # A shape may be a tuple, which TensorFlow 2.4 cannot take apart.
+            return tf.IndexedSlices(*map(here, (grad.values, grad.indices, grad.dense_shape)))
+        outside = tf.is_tensor(grad) and getattr(grad, "graph", None) is not graph
+        return tf.identity(grad) if outside else grad
 
-    return tf.nest.map_structure(here, grads, expand_composites=True)
+    return tf.nest.map_structure(here, grads)
 
 
 def check_context(called, check_strategy=_replicas.check_strategy):
