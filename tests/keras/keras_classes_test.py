@@ -15,7 +15,7 @@ import tensorflow as tf
 from absl.testing import parameterized
 
 import tf_lossscale_compat as package
-from tests import keras_homes, modes, policies
+from tests import keras_homes, modes, originals, policies
 from tests.keras_homes import number
 from tf_lossscale_compat._core import _ownership, _scaler
 from tf_lossscale_compat.keras import _families, mixed_precision
@@ -856,6 +856,7 @@ class OwnerTest(_Base):
         policy = self.both()[which]
         for _ in range(2):
             opt = Older(home.SGD(0.125), policy)
+            begins_anew = opt._loss_scale is not policy and which == 0
             if how == "fit":
                 model = home.dense_model()
                 model.compile(opt, "mse")
@@ -867,9 +868,30 @@ class OwnerTest(_Base):
                 del step
             else:
                 opt._tflsc_asked["itself"] = opt
-            with self.assertRaisesRegex(ValueError, "Keras one.*delete it first"):
-                Older(home.SGD(0.125), policy)
+            if not begins_anew:
+                with self.assertRaisesRegex(ValueError, "Keras one.*delete it first"):
+                    Older(home.SGD(0.125), policy)
             del opt
+
+    @keras_homes.each()
+    def test_folds_begin_alike_where_those_of_the_original_did(self, home):
+        """Up to TensorFlow 2.3 the object goes on with its state; 2.4's class takes its numbers."""
+
+        def folds(make, loss_scale):
+            for _ in range(3):
+                opt, variable = make(home.SGD(0.125), loss_scale), home.variable()
+                for _ in range(4):
+                    self.take_step(opt, home, variable)
+                scale = opt.loss_scale() if callable(opt.loss_scale) else opt.loss_scale
+                yield float(scale.numpy())
+                del opt
+
+        expected = [32.0] * 3 if keras_homes.VERSION >= (2, 4) else [32.0, 128.0, 512.0]
+        self.assertEqual(list(folds(Older, package.DynamicLossScale(8.0, 2))), expected)
+        if keras_homes.VERSION < (2, 5):
+            own = home.keras.mixed_precision.experimental.LossScaleOptimizer
+            original = originals.experimental().DynamicLossScale(8.0, 2)
+            self.assertEqual(list(folds(own, original)), expected)
 
     def take_one(self, opt, variable, grad):
         opt.apply_gradients([(grad, variable)])

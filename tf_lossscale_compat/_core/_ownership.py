@@ -65,6 +65,12 @@ def check(kind, loss_scale):
         )
 
 
+def drove_another(kind, loss_scale):
+    """Returns whether `loss_scale` drove an optimizer of this kind, which is gone now."""
+    known = getattr(_scaler.unwrap(loss_scale), _NAME, None)
+    return known is not None and known.kind == kind and not known.lives()
+
+
 def claim(kind, loss_scale, owners):
     """Notes that `loss_scale` drives optimizers; called once nothing else of that can fail.
 

@@ -82,6 +82,10 @@ class _Wrapper(_shared.LossScaling):
             loss_scale: Any = _loss_scales.FixedLossScale(1)
         elif "loss_scale" in asked:
             loss_scale = _loss_scale(asked["loss_scale"])
+            used = _tf.at_least(2, 4) and _ownership.drove_another(_ownership.KERAS, loss_scale)
+            if used and type(loss_scale) is _loss_scales.DynamicLossScale:
+                # As with 2.4's own class, which takes its numbers alone: folds begin alike.
+                loss_scale = type(loss_scale).from_config(loss_scale.get_config())
         else:
             loss_scale = _of_numbers(**asked, hint=self._tflsc_fixed_scale_hint)
         _ownership.check(_ownership.KERAS, loss_scale)
