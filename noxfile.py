@@ -181,7 +181,7 @@ def tests(session, name):
         return
     # The script `pytest`, unlike `python -m pytest`, leaves the clone off sys.path: what is tested
     # is what the wheel holds. tests/conftest.py makes sure of it.
-    options = ["-rfEs", "-p", "no:cacheprovider", *TESTS[name]]
+    options = ["-rfEs", "--durations=25", "-p", "no:cacheprovider", *TESTS[name]]
     session.run("pytest", *options, *session.posargs, env={"TF_LOSSSCALE_TEST_INSTALLED": "1"})
 
 

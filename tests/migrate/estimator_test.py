@@ -26,12 +26,18 @@ def input_fn():
     return data.shuffle(32, seed=5).batch(8)
 
 
+def data():
+    return input_fn().repeat()
+
+
 def model_fn(features, labels, mode):
     # No seed here: these draw by the number of operations before them.
     hidden = tf.matmul(features, tf.get_variable("hidden", [8, 16]))
     if mode == "train":
         hidden = tf.nn.dropout(hidden, rate=0.3)
     logits = tf.matmul(tf.nn.relu(hidden), tf.get_variable("logits", [16, 1]))
+    if mode == "infer":
+        return spec(mode, predictions={"logits": logits})
     labels = tf.cast(labels, tf.float32)
     loss = tf.reduce_mean(tf.nn.sigmoid_cross_entropy_with_logits(labels=labels, logits=logits))
     error = tf.metrics.mean_absolute_error(labels, tf.sigmoid(logits))
@@ -62,14 +68,21 @@ def losses(folder):
 folders = tempfile.mkdtemp(), tempfile.mkdtemp()
 for max_steps in (5, 9):
     spec = EstimatorSpec
-    train(model_fn, lambda: input_fn().repeat(), folders[0], max_steps, seed=1)
+    evaluating = Evaluating(model_fn, input_fn, folders[0], seed=1)
+    train(model_fn, data, folders[0], max_steps, seed=1, listeners=[evaluating])
+train(model_fn, data, folders[0], 9, seed=1)
 found = [bits(folders[0]), losses(folders[0]), evaluate(model_fn, input_fn, folders[0], seed=1)]
+assert evaluating.found[-1] == found[2], (evaluating.found, found[2])
+rows = [row["logits"].tolist() for row in predict(model_fn, input_fn, folders[0], seed=1)]
 if hasattr(tf, "estimator"):
     spec = tf.estimator.EstimatorSpec
     config = tf.estimator.RunConfig(tf_random_seed=1)
     estimator = tf.estimator.Estimator(model_fn, folders[1], config)
-    for max_steps in (5, 9):
-        estimator.train(lambda: input_fn().repeat(), max_steps=max_steps)
+    for max_steps in (5, 9, 9):
+        training = tf.estimator.TrainSpec(data, max_steps=max_steps)
+        evaluation = tf.estimator.EvalSpec(input_fn, steps=None)
+        tf.estimator.train_and_evaluate(estimator, training, evaluation)
+    assert [row["logits"].tolist() for row in estimator.predict(input_fn)] == rows
     evaluated = {k: np.asarray(v).tolist() for k, v in estimator.evaluate(input_fn).items()}
     assert bits(folders[1]) == found[0], "variables differ"
     assert losses(folders[1]) == found[1], "summaries differ"
@@ -82,7 +95,8 @@ MIXED_PRECISION = "from tf_lossscale_compat.contrib import mixed_precision\n"
 
 class EstimatorTest(absltest.TestCase):
     def test_the_loop_is_estimator(self):
-        loop = re.search(r"(?ms)^```python\n(.*?)^```$", PAGE.read_text(encoding="utf-8")).group(1)
+        blocks = re.findall(r"(?ms)^```python\n(.*?)^```$", PAGE.read_text(encoding="utf-8"))
+        loop = "\n".join(blocks[:2])
         with tempfile.TemporaryDirectory() as folder:
             text = HEAD + loop + MIXED_PRECISION + BOTH
             program = processes.write(folder, "program.py", text)

@@ -249,7 +249,13 @@ class StepsTest(FolderTestCase):
         )
         self.assertIn(f"\n    {UPGRADE} --infile './5 .py' --outfile './5 .py'\n", err)
         self.assertIn("2. In ./2 .py, below the imports", err)
-        self.write("main.py", "import tensorflow.compat.v1 as tf\ntf.disable_v2_behavior()\n")
+        with_line = "import tensorflow.compat.v1 as tf\ntf.disable_v2_behavior()\n"
+        main = "if __name__ == '__main__': main()\n"
+        self.write("main.py", with_line + main)  # Another program.
+        self.assertIn("2. In ./2 .py, below the imports", call(".")[2])
+        self.write("3 .py", f"{HEAD}{code}{main}")
+        self.assertIn("2. In ./2 .py, ./3 .py, below the imports", call(".")[2])
+        self.write("main.py", with_line)  # They may import it.
         self.assertNotIn("2. In", call(".")[2])
 
     def test_where_they_are_said(self):

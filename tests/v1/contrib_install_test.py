@@ -4,14 +4,15 @@ import importlib
 import importlib.util
 import os
 import pickle
+import re
 import sys
 
 import tensorflow as tf
 from absl.testing import absltest, parameterized
 
 import tf_lossscale_compat
-from tests import originals
-from tf_lossscale_compat._core import _tf
+from tests import keras_homes, originals
+from tf_lossscale_compat._core import _contrib_successors, _tf
 from tf_lossscale_compat.contrib import mixed_precision as ours
 
 NAMES = sorted(ours.__all__)
@@ -58,6 +59,39 @@ def run(code):
 
 def contrib_modules():
     return sorted(name for name in sys.modules if name.startswith("tensorflow.contrib"))
+
+
+class SuccessorsTest(absltest.TestCase):
+    """What replaces a name of contrib is there, on the newest TensorFlow with tf-slim."""
+
+    def test_names_that_are_said_to_be_there(self):
+        if keras_homes.VERSION < (2, 21):
+            self.skipTest("the names are those of the newest TensorFlow")
+        import tf_slim
+
+        layers = "l2_regularizer layer_norm xavier_initializer group_norm instance_norm repeat"
+        members = {**_contrib_successors._WENT, "layers": layers, "losses": "hinge_loss"}
+        members["metrics"] = "streaming_mean streaming_accuracy"
+        names = [f"{module}.{name}" for module in members for name in members[module].split()]
+        for name in [*names, *_contrib_successors._NEW_NAMES]:
+            advice = _contrib_successors.successor(f"tf.contrib.{name}")
+            new = re.match("`([a-z0-9_A-Z.]+)`", advice).group(1)
+            if "rnn_cell" in new:  # Keras 3 lacks them, which is a step of its own.
+                continue
+            if "import group_norm" in advice or "import instance_norm" in advice:
+                found = hasattr(importlib.import_module("tf_slim.layers.normalization"), new)
+            else:
+                root, *rest = new.split(".")
+                found = {"tf": tf, "tf_slim": tf_slim}[root]
+                for each in rest:
+                    found = getattr(found, each, None)
+            self.assertTrue(found, f"{name}: {advice}")
+
+    def test_names_that_went_nowhere(self):
+        gone = _contrib_successors._GONE
+        names = [f"{module}.{name}" for module in gone for name in gone[module].split()]
+        for name in ["rnn.LSTMBlockCell", "estimator.DNNEstimator", "eager.Iterator", *names]:
+            self.assertIsNone(_contrib_successors.successor(f"tf.contrib.{name}"), name)
 
 
 @absltest.skipIf(originals.IS_TF1, "TensorFlow 1.15 has a tf.contrib of its own")

@@ -10,7 +10,6 @@ _SUCCESSORS = {
     "data": "tf.data.experimental",
     "distribute": "tf.distribute",
     "eager": "tf",
-    "estimator": "tf.estimator",
     "framework": "tf_slim",
     "image": _ADDONS,
     "keras": "tf.keras",
@@ -20,14 +19,78 @@ _SUCCESSORS = {
     "metrics": "tf_slim.metrics",
     "opt": _ADDONS,
     "rnn": "tf.compat.v1.nn.rnn_cell",
-    "saved_model": "tf.saved_model",
     "seq2seq": _ADDONS,
     "slim": "tf_slim",
     "summary": "tf.compat.v2.summary",
     "tpu": "tf.compat.v1.tpu",
     "training": "tf_slim.training",
 }
-_NOTES = {  # Of what is asked for below a module of contrib, only the module may be known.
+# Of these modules the names that went there; the others are gone.
+_WENT = {
+    "distribute": "CrossDeviceOps MirroredStrategy OneDeviceStrategy ParameterServerStrategy"
+    " ReplicaContext TPUStrategy get_replica_context get_strategy has_strategy"
+    " in_cross_replica_context",
+    "eager": "GradientTape TensorSpec Variable custom_gradient executing_eagerly function metrics",
+    "framework": "VariableDeviceChooser add_arg_scope add_model_variable arg_scope"
+    " arg_scoped_arguments assert_global_step assert_or_get_global_step assign_from_checkpoint"
+    " assign_from_checkpoint_fn assign_from_values assign_from_values_fn create_global_step"
+    " current_arg_scope filter_variables get_global_step get_local_variables get_model_variables"
+    " get_or_create_global_step get_trainable_variables get_unique_variable get_variable_full_name"
+    " get_variables get_variables_by_name get_variables_by_suffix get_variables_to_restore"
+    " global_variable has_arg_scope local_variable model_variable variable",
+    "lookup": "KeyValueTensorInitializer TextFileIndex TextFileInitializer",
+    "rnn": "BasicLSTMCell BasicRNNCell DeviceWrapper DropoutWrapper GRUCell LSTMCell LSTMStateTuple"
+    " MultiRNNCell RNNCell ResidualWrapper",
+    "summary": "SummaryWriter audio create_file_writer flush graph histogram image scalar"
+    " should_record_summaries",
+    "training": "add_gradients_summaries clip_gradient_norms clip_gradient_norms_fn create_train_op"
+    " multiply_gradients train",
+}
+# Of these modules the names that did not go there.
+_LAYERS_GONE = (
+    "SPARSE_FEATURE_CROSS_DEFAULT_HASH_KEY bow_encoder create_feature_spec_for_parsing"
+    " embed_sequence embedding_lookup_unique make_place_holder_tensors_for_base_features"
+    " multi_class_target regression_target transform_features"
+)
+_GONE = {
+    "data": "CheckpointInputPipelineHook LMDBDataset assert_element_shape batch_and_drop_remainder"
+    " padded_batch_and_drop_remainder read_batch_features reduce_dataset sliding_window_batch"
+    " sloppy_interleave",
+    "layers": _LAYERS_GONE,
+    "slim": f"{_LAYERS_GONE} DataFrameColumn InputLayer ProblemType binary_svm_target deprecated"
+    " deprecated_arg_values embedding_lookup_sparse_with_distributed_aggregation experimental"
+    " get_default_binary_metrics_for_eval make_all scattered_embedding_lookup"
+    " scattered_embedding_lookup_sparse sparse_feature_cross zero_initializer",
+}
+_NEW_NAMES = {
+    "distribute.CollectiveAllReduceStrategy": "tf.distribute.MultiWorkerMirroredStrategy",
+    "distribute.get_loss_reduction": "tf.compat.v1.distribute.get_loss_reduction",
+    "eager.Checkpoint": "tf.train.Checkpoint",
+    "eager.defun": "tf.function",
+    "framework.argsort": "tf.argsort",
+    "framework.init_from_checkpoint": "tf.compat.v1.train.init_from_checkpoint",
+    "framework.is_tensor": "tf.is_tensor",
+    "framework.list_variables": "tf.train.list_variables",
+    "framework.load_checkpoint": "tf.train.load_checkpoint",
+    "framework.load_variable": "tf.train.load_variable",
+    "framework.nest": "tf.nest",
+    "framework.py_func": "tf.compat.v1.py_func",
+    "framework.sort": "tf.sort",
+    "layers.safe_embedding_lookup_sparse": "tf.compat.v1.nn.safe_embedding_lookup_sparse",
+    "lookup.HashTable": "tf.lookup.StaticHashTable",
+    "lookup.MutableHashTable": "tf.lookup.experimental.MutableHashTable",
+    "lookup.MutableDenseHashTable": "tf.lookup.experimental.DenseHashTable",
+    "metrics.confusion_matrix": "tf.math.confusion_matrix",
+    "metrics.set_difference": "tf.sets.difference",
+    "metrics.set_intersection": "tf.sets.intersection",
+    "metrics.set_size": "tf.sets.size",
+    "metrics.set_union": "tf.sets.union",
+    "rnn.static_bidirectional_rnn": "tf.compat.v1.nn.static_bidirectional_rnn",
+    "rnn.static_rnn": "tf.compat.v1.nn.static_rnn",
+    "rnn.static_state_saving_rnn": "tf.compat.v1.nn.static_state_saving_rnn",
+    "slim.safe_embedding_lookup_sparse": "tf.compat.v1.nn.safe_embedding_lookup_sparse",
+}
+_NOTES = {  # Of what is imported from below a module of contrib, only the module may be known.
     "layers": ", `instance_norm` and `group_norm` from `tf_slim.layers.normalization`",
     "training": ", which has no `HParams`: take a class of your own for it",
 }
@@ -35,19 +98,26 @@ _NOTES = {  # Of what is asked for below a module of contrib, only the module ma
 
 def successor(name):
     """Returns what to write instead of a name such as `tf.contrib.layers.layer_norm`, or None."""
-    member, *rest = name.split(".")[2:]
-    home = _SUCCESSORS.get(member)
+    module, *rest = name.split(".")[2:]
+    home = _SUCCESSORS.get(module)
     if home is None or " " in home:
         return home
-    last = rest[-1] if rest else ""
-    if last == "HParams":
+    member, *_ = *rest, ""
+    if member == "HParams":
         return "a class of your own, such as types.SimpleNamespace"
-    if last in ("instance_norm", "group_norm"):
+    if member in ("instance_norm", "group_norm"):
         home = "tf_slim.layers.normalization"
-    elif "_column" in last:
+        return f"`{member}` of the package tf-slim (`from {home} import {member}`)"
+    if "_column" in member:
         return "what `tf.feature_column` has for it"
+    new_name = _NEW_NAMES.get(f"{module}.{member}")
+    if new_name is not None:
+        return f"`{'.'.join([new_name, *rest[1:]])}`"
+    went = member in _WENT[module].split() if module in _WENT else None
+    if member and (went is False or member in _GONE.get(module, "").split()):
+        return None
     new = f"`{'.'.join([home, *rest])}`"
     if not home.startswith("tf_slim"):
         return new
-    imported = "import tf_slim as slim" if member == "slim" else "import tf_slim"
-    return f"{new} of the package tf-slim (`{imported}`)" + ("" if rest else _NOTES.get(member, ""))
+    imported = "import tf_slim as slim" if module == "slim" else "import tf_slim"
+    return f"{new} of the package tf-slim (`{imported}`)" + ("" if rest else _NOTES.get(module, ""))

@@ -31,11 +31,10 @@ _SWITCH = "TF_USE_LEGACY_KERAS"
 _KERAS_2_FILE = re.compile(rb"TF_USE_LEGACY_KERAS|^\s*(?:import|from) tf_keras\b", re.MULTILINE)
 # Names of contrib, of files that are not parsed.
 _CONTRIB = re.compile(rb"\b(?:tf|tensorflow)\.contrib\b(?:\.(\w+))?")
-# Steps for the whole program, which any of its files shows to be done.
-_DONE = {
-    "main": re.compile(rb"\bdisable_(?:v2_behavior|eager_execution)\b"),
-    "batch_norm": re.compile(rb"\btf_keras\.legacy_tf_layers\b"),
-}
+# Steps for a whole program, which a file of it shows to be done: each file that is started by
+# itself, unless others that they may import do it.
+_BEHAVIOR = re.compile(rb"\bdisable_(?:v2_behavior|eager_execution)\b")
+_BATCH_NORM = re.compile(rb"\btf_keras\.legacy_tf_layers\b")
 _MAIN = re.compile(rb"^if __name__ ==", re.MULTILINE)
 # What `tensorflow.compat.v1` does not have, though tf_upgrade_v2 takes the import there.
 _NOT_REPEATED = re.compile(r"tensorflow\.(?:python|core|examples|tools)\.")
@@ -70,7 +69,7 @@ def facts(plan, findings):
         for name, whole in version_1
         if "compat.v1" not in whole
     ]
-    if version_1:
+    if version_1 and not _BEHAVIOR.search(tree.source):
         found.append(("main" if _MAIN.search(tree.source) else "not main", ""))
     if version_1 and plan.is_for_keras_3:
         found += [("keras", f"`tf.{name}`") for name, _ in rest if _KERAS_2.match(name)]
@@ -106,7 +105,10 @@ class Steps:
 
     def read(self, data, is_done):
         """Takes the bytes of any file; `is_done` if its names of contrib are reported."""
-        self._done.update(step for step, done in _DONE.items() if done.search(data))
+        if _BEHAVIOR.search(data):
+            self._done.add("not main" if _MAIN.search(data) else "main")
+        if _BATCH_NORM.search(data):
+            self._done.add("batch_norm")
         self._contrib += () if is_done or self._has_contrib else (_CONTRIB.findall(data),)
 
     def add(self, path, found):
@@ -135,12 +137,12 @@ class Steps:
                 " this line, and leave imports such as `from tensorflow.python` alone, which"
                 " tf_upgrade_v2 would break:\n\n    import tensorflow.compat.v1 as tf"
             )
-        main = files["main"] or files["not main"]
+        main = files["main"] or ({} if "not main" in self._done else files["not main"])
         if main and "main" not in self._done:
-            where = " or ".join(main) if len(main) < 3 else "the program's main file"
+            where = _listing(main) if files["main"] else "the program's main file"
             yield (
-                f"In {where}, below the imports, and in no file that the program imports, write"
-                " this line, so that graphs and variables are those of TensorFlow 1:\n"
+                f"In {where}, below the imports, write this line, so that graphs and variables are"
+                " those of TensorFlow 1 (a file that is imported there may have it instead):\n"
                 "\n    tf.disable_v2_behavior()"
             )
         if files["slim"]:

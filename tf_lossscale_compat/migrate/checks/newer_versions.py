@@ -26,6 +26,7 @@ _OLDER = re.compile(rf"{_KERAS}mixed_precision\.experimental\b")
 _OLDER_NAME = re.compile(rf"{_OLDER.pattern}\.({'|'.join(_STABLE)})\b")
 # An optimizer of Keras that is no loss-scale optimizer.
 OPTIMIZER = r"optimizers\.(?!LossScale)[A-Z]\w+$"
+_ESTIMATOR = re.compile(r"(?:tensorflow\.(?:python\.)?|tensorflow_)estimator\.")
 # Of a name such as `policy` or `tf.keras.mixed_precision.global_policy()`.
 _OF_POLICY = re.compile(r"polic(?:y|ies)\w*(?:\(\))?\.loss_scale$", re.IGNORECASE)
 
@@ -115,11 +116,12 @@ def _estimator(tree):
     places = [
         tree.start(node)
         for node, name, _ in tree.mentions()
-        if (rewrites.canonical(name) + ".").startswith("tensorflow.estimator.")
+        if _ESTIMATOR.match(rewrites.canonical(name) + ".")
     ]
     if places:
         yield (
             min(places),
             f"LSC306 `tf.estimator` ({len(places)} in this file) is gone since TensorFlow 2.16:"
-            " stay on 2.15 with it, or take the loop of docs/estimator.md",
+            " stay on 2.15 with it, or take the loop of docs/estimator.md in this package's"
+            " repository",
         )
