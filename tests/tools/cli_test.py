@@ -130,7 +130,6 @@ class CheckpointTest(parameterized.TestCase):
     @parameterized.parameters(
         ("no/such/path", "is neither a file nor a folder"),
         (__file__, "is no checkpoint"),
-        (DATA + "/tf_keras/model.keras", "holds no dynamic loss scale"),
     )
     def test_nothing_to_show(self, path, message):
         code, out, err = call("checkpoint", "show", path)
