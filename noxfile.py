@@ -470,8 +470,10 @@ def build(session):
         session.error("no command installs tf_keras any more: is `install_commands` right?")
     session.log(f"{len(commands)} install commands of documents leave tensorflow-cpu alone")
 
-    session.install("-q", f"{wheel}[demo,plot]")
-    session.run("tf-lossscale", "demo", "--steps", "20", "--logdir", "logs", silent=True)
+    # As README's first command.
+    session.install("-q", f"{wheel}[plot]", "scikit-learn")
+    demo = ROOT / "examples" / "demo.py"
+    session.run("python", demo, "--steps", "20", "--logdir", "logs", silent=True)
     session.run("tf-lossscale", "plot", "logs", "-o", "logs.png", silent=True)
 
     # Last, as what it brings would hide what the wheel forgot to ask for.

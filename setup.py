@@ -23,7 +23,6 @@ def version():
     return match.group(1)
 
 
-DEMO = ["scikit-learn", "tqdm", "matplotlib"]
 # LibCST needs Python 3.9; code for older TensorFlows is migrated with a newer Python. Also named in
 # .pre-commit-hooks.yaml.
 LIBCST = 'libcst>=1.1; python_version >= "3.9"'
@@ -36,9 +35,11 @@ TEST = [
     "pytest-xdist>=3.5",
     "hypothesis",
     "packaging",
+    "scikit-learn",  # For the examples.
     LIBCST,
     "tf-slim; python_version >= '3.10'",  # Names of contrib are said to be there.
-] + sorted({*DEMO, *PLOT})
+    *PLOT,
+]
 # A warning of theirs fails the build, so a new major version waits until it was tried.
 DOCS = ["furo>=2024.8.6", "myst-parser>=4,<6", "sphinx>=8.1,<10", "sphinx-copybutton>=0.5.2"]
 # ruff's formatting may change with its minor version, so that is held.
@@ -67,7 +68,6 @@ setuptools.setup(
         "tensorflow": ["tensorflow>=1.15"],
         "tensorflow-cpu": ["tensorflow-cpu>=1.15"],
         "bench": ["matplotlib"],
-        "demo": DEMO,
         "migrate": MIGRATE,
         "plot": PLOT,
         "test": TEST,

@@ -10,7 +10,6 @@ import pathlib
 import shutil
 import struct
 import tempfile
-import zipfile
 from unittest import mock
 
 import numpy as np
@@ -19,10 +18,9 @@ import tensorflow as tf
 from absl import logging
 from absl.testing import parameterized
 
-from tests import crossed, keras_homes, modes, originals, policies, replicas
+from tests import crossed, keras_homes, modes, originals, replicas
 from tests.data import write_checkpoints
 from tf_lossscale_compat import checkpoint, loss_scale
-from tf_lossscale_compat.checkpoint import _keras_files
 from tf_lossscale_compat.contrib import mixed_precision as contrib
 from tf_lossscale_compat.keras import mixed_precision
 from tf_lossscale_compat.train import experimental
@@ -66,9 +64,6 @@ RECORDED = [
 ]
 KERAS = [
     (data("keras3", "saved-1"), "keras3 by object", "optimizer"),
-    (data("keras3", "model.keras"), "keras3 HDF5", "optimizer"),
-    (data("keras3", "model.weights.h5"), "keras3 HDF5", "optimizer"),
-    (data("keras3", "model.h5"), "keras3 HDF5", "optimizer_weights/loss_scale_optimizer"),
     (data("tf_keras", "saved-1"), "dynamic by object", "optimizer/loss_scale"),
 ]
 
@@ -79,8 +74,6 @@ SOURCES = {
     "dynamic": (data("mixed_precision_optimizers", "saved"), "current_loss_scale_1"),
     "dynamic object": (data("object_optimizer", "saved-1"), None),
     "keras3 object": (data("keras3", "saved-1"), None),
-    "keras3 .keras": (data("keras3", "model.keras"), None),
-    "keras3 .h5": (data("keras3", "model.h5"), None),
     "tf_keras": (data("tf_keras", "saved-1"), None),
 }
 
@@ -212,11 +205,6 @@ class ReadTest(CheckpointTestCase):
         self.assertEqual(expected, checkpoint.read(path))
         self.assertIsInstance(expected.good_steps, int)
 
-    def test_keras_before_3_keeps_no_loss_scale_in_its_own_files(self):
-        self.assert_fails(
-            data("tf_keras", "model.keras"), "no dynamic loss scale", "Keras before 3"
-        )
-
     @parameterized.parameters("", "a", "b/c")
     def test_both_generations_in_one_scope(self, scope):
         """Their counters share a name, which the graph numbers; and so may a user's variables."""
@@ -339,11 +327,8 @@ class PathTest(CheckpointTestCase):
             checkpoint.read(path)
 
     def test_remote_path_is_read_by_tensorflow(self):
-        for name in ("contrib_scoped/saved", "keras3/model.keras", "keras3/model.weights.h5"):
-            with self.subTest(name):
-                self.assertEqual(
-                    checkpoint.read(data(name)), checkpoint.read("file://" + data(name))
-                )
+        path = data("contrib_scoped/saved")
+        self.assertEqual(checkpoint.read(path), checkpoint.read("file://" + path))
         folder = "file://" + data("object_optimizer")
         self.assertEqual(
             checkpoint.read(data("object_optimizer", "saved-1")).scale,
@@ -376,13 +361,14 @@ class PathTest(CheckpointTestCase):
 
     def test_folder_with_several(self):
         folder = self.folder()
-        self.copy("keras3", folder)
+        for case in ("keras3", "contrib_scoped"):
+            self.copy(case, folder)
         os.remove(os.path.join(folder, "checkpoint"))
-        message = self.assert_fails(folder, "holds 4 checkpoints", "Give the path of one")
-        self.assertIn("'model.keras'", message)
+        message = self.assert_fails(folder, "holds 2 checkpoints", "Give the path of one")
+        self.assertIn("'saved.index'", message)
         for number in range(30):
-            open(os.path.join(folder, f"x{number}.h5"), "w").close()
-        message = self.assert_fails(folder, "holds 34 checkpoints")
+            open(os.path.join(folder, f"x{number}.index"), "w").close()
+        message = self.assert_fails(folder, "holds 32 checkpoints")
         self.assertEqual(20, 1 + message.count("', '"))
 
     def test_folder_of_the_name_of_a_checkpoint(self):
@@ -394,12 +380,6 @@ class PathTest(CheckpointTestCase):
 
     def test_empty_folder(self):
         self.assert_fails(self.folder(), "holds no checkpoints")
-
-    def test_unzipped_keras_file(self):
-        folder = self.folder()
-        with zipfile.ZipFile(data("keras3", "model.keras")) as archive:
-            archive.extractall(folder)
-        self.assertEqual(source("keras3 .keras"), checkpoint.read(folder))
 
     def test_saved_model(self):
         folder = self.folder()
@@ -455,7 +435,7 @@ class AssignTest(CheckpointTestCase):
             for source in SOURCES
             for target in TARGETS
             for mode in ("graph_v1", "graph_v2", "eager")
-            if mode == "eager" or source in ("contrib scoped", "dynamic", "keras3 .keras")
+            if mode == "eager" or source in ("contrib scoped", "dynamic", "keras3 object")
         ]
     )
     def test_every_layout_into_every_target(self, name, target, mode):
@@ -682,72 +662,6 @@ class KerasTest(CheckpointTestCase, modes.EagerTestCase):
             with self.assertRaisesRegex(ValueError, message):
                 checkpoint.assign(source("contrib scoped"), made)
 
-    def fitted(self, home, made):
-        """A model that this optimizer has trained for a step."""
-        model = home.dense_model()
-        model.compile(made, "mse")
-        model.fit(np.ones([2, 3]), np.ones([2, 2]), verbose=0)
-        return model
-
-    @keras_homes.each(["stable", "dynamic", "managed", "delayed", "fixed", "of the user's"])
-    def test_files_of_keras(self, home, name):
-        if home.kind == "v2":
-            self.skipTest("this Keras saves OptimizerV2 in TensorFlow's own formats only")
-        if VERSION < (2, 12):
-            self.skipTest("the .keras format came with TensorFlow 2.12")
-        # Its learning rate may stand in the place of a dynamic scale.
-        inner = home.Adam(0.25)
-        if name in ("stable", "fixed"):
-            made = mixed_precision.LossScaleOptimizer(inner, name == "stable", 8.0)
-        else:
-            scaler = {
-                "dynamic": dynamic,
-                "managed": manager,
-                "delayed": lambda: loss_scale.DynamicLossScale(8.0, 50, hysteresis=3),
-                "of the user's": policies.Counted,
-            }[name]()
-            made = mixed_precision.experimental.LossScaleOptimizer(inner, scaler)
-        expected = [(8.0, 1, 0 if name == "managed" else None, "optimizer")]
-        model = self.fitted(home, made)
-        # Where Keras 3 also saves the optimizer in .weights.h5, the others do not.
-        for file in ["model.keras"] + ["model.weights.h5"] * (home.kind == "keras3"):
-            path = os.path.join(self.folder(), file)
-            model.save_weights(path) if "weights" in file else model.save(path)
-            found = [(*state[:3], state.key) for state in checkpoint.find(path)]
-            self.assertEqual([] if name in ("fixed", "of the user's") else expected, found)
-
-    @keras_homes.each([True, False], ["more", "fewer", "none", "in front", "count"], kind="keras3")
-    def test_files_of_keras_3_with_an_inner_optimizer_of_its_own_ways(self, home, dynamic, saves):
-        class Inner(home.SGD):
-            def build(self, variables):
-                super().build(variables)
-                if saves == "count":
-                    self.count = self.add_variable(shape=(), dtype="int64", name="count")
-
-            def save_own_variables(self, store):
-                values = {}
-                super().save_own_variables(values)
-                left_out = {"fewer": ("0", "1"), "none": tuple(values)}.get(saves, ())
-                more = {"note": np.zeros([])} if saves == "more" else {}
-                for place, value in {**values, **more}.items():
-                    if place not in left_out:
-                        store[place] = value
-
-        wrapper = mixed_precision.LossScaleOptimizer
-        if saves == "in front":  # Of the inner optimizer's variables.
-
-            class WithMore(wrapper):
-                def build(self, variables):
-                    super().build(variables)
-                    self.more = self.add_variable(shape=(), dtype="float32", name="more")
-
-            wrapper = WithMore
-        inner = Inner(0.25, momentum=0.5)
-        made = wrapper(inner, True, 8.0, 50) if dynamic else wrapper(inner, False, 8.0)
-        path = os.path.join(self.folder(), "model.weights.h5")
-        self.fitted(home, made).save_weights(path)
-        self.assertEqual([(8.0, 1)] * dynamic, [state[:2] for state in checkpoint.find(path)])
-
 
 class NoCheckpointTest(CheckpointTestCase):
     """Files that are none; those with changed bytes are in hostile_files_test.py."""
@@ -768,23 +682,13 @@ class NoCheckpointTest(CheckpointTestCase):
         shutil.copy(data("contrib_scoped", "saved.index"), folder)
         self.assert_fails(folder, "saved.data-00000-of-00001")
 
-    def test_file_that_may_not_be_read(self):
-        with mock.patch.object(tf.io.gfile, "GFile", side_effect=PermissionError("not allowed")):
-            self.assert_fails(data("keras3", "model.h5"), "not allowed")
-
-    def test_zip_bomb_is_not_unpacked(self):
-        path = os.path.join(self.folder(), "model.keras")
-        with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
-            archive.writestr(_keras_files.WEIGHTS, bytes(80 << 20))
-        with mock.patch.object(_keras_files, "read_copy") as read_copy:
-            self.assert_fails(path, "would unpack to 83886080 bytes")
-        read_copy.assert_not_called()
-
-    def test_zip_archive_that_is_not_keras(self):
-        path = os.path.join(self.folder(), "model.keras")
-        with zipfile.ZipFile(path, "w") as archive:
-            archive.writestr("config.json", "{}")
-        self.assert_fails(path, "without model.weights.h5")
+    @parameterized.parameters("model.keras", "model.weights.h5", "model.h5", "model.hdf5")
+    def test_file_of_keras(self, name):
+        path = os.path.join(self.folder(), name)
+        open(path, "w").close()
+        message = "path must be a checkpoint .*, got a file of Keras, .*load the model and read"
+        self.assert_fails(path, message, "`optimizer.loss_scale`")
+        self.assert_fails(os.path.dirname(path), "holds no checkpoints")
 
 
 class WriterTest(CheckpointTestCase):

@@ -3,7 +3,7 @@
     python tests/data/write_keras_files.py OUTDIR
 
 Under TensorFlow 2.16 or later with tf-keras it leaves `OUTDIR/keras3` and `OUTDIR/tf_keras`: a
-model saved in each format that keeps the loss scale, and `state.json` with what was saved.
+checkpoint of TensorFlow, and `state.json` with what was saved.
 """
 
 import argparse
@@ -46,13 +46,10 @@ def state_of(optimizer):
     return {"scale": float(np.asarray(scale)), "steps": int(np.asarray(steps))}
 
 
-def write(keras, folder, formats):
-    """Trains and saves in `formats`; `saved-1` is by `tf.train.Checkpoint`."""
+def write(keras, folder):
+    """Trains and saves."""
     os.makedirs(folder)
     model = train(keras)
-    for name in formats:
-        path = os.path.join(folder, name)
-        model.save_weights(path) if "weights" in name else model.save(path)
     checkpoint = tf.train.Checkpoint(model=model, optimizer=model.optimizer)
     checkpoint.save(os.path.join(folder, "saved"))
     with open(os.path.join(folder, "state.json"), "w") as file:
@@ -67,8 +64,8 @@ def main(argv=None):
     import keras
     import tf_keras
 
-    write(keras, os.path.join(outdir, "keras3"), ["model.keras", "model.weights.h5", "model.h5"])
-    write(tf_keras, os.path.join(outdir, "tf_keras"), ["model.keras"])
+    write(keras, os.path.join(outdir, "keras3"))
+    write(tf_keras, os.path.join(outdir, "tf_keras"))
     return 0
 
 

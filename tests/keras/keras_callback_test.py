@@ -12,7 +12,7 @@ import tensorflow as tf
 from absl.testing import parameterized
 
 from tests import event_files, keras_homes, modes, replicas
-from tf_lossscale_compat import DynamicLossScale, FixedLossScaleManager, LossScaleError, StepRecord
+from tf_lossscale_compat import FixedLossScaleManager, LossScaleError, StepRecord
 from tf_lossscale_compat.keras.callbacks import LossScaleCallback
 from tf_lossscale_compat.keras.mixed_precision import LossScaleOptimizer
 from tf_lossscale_compat.monitoring import _monitor
@@ -201,7 +201,7 @@ class KerasCallbackTest(modes.EagerTestCase):
         if not tf.executing_eagerly():
             self.skipTest("models have no train_step in Keras' graph mode")
         model, record = self.compiled(home)
-        another = StepRecord(DynamicLossScale())
+        another = StepRecord(LossScaleOptimizer(home.SGD(0.0)))
         self.fit(model, LossScaleCallback(another), LossScaleCallback(record), epochs=2)
         self.assertLen([text for text in self.messages if "seen no step" in text], 1)
 
@@ -243,12 +243,9 @@ class KerasCallbackTest(modes.EagerTestCase):
         self.fit(model, callback, epochs=2)
         self.assertEqual(callback.ends, 2)
         self.assertIsInstance(callback, Mine)
-        # A bare loss scale's record does not say which Keras it will be.
-        policy = DynamicLossScale(8.0, 2)
-        record = StepRecord(policy)
-        model, _ = self.compiled(home, LossScaleOptimizer(home.SGD(0.0), loss_scale=policy))
-        callback = LossScaleCallback(record)
-        self.assertEqual(self.fit(model, callback)["skipped_steps"], [1])
+        # Without a record it is not known which Keras it will be.
+        callback = LossScaleCallback()
+        self.assertEqual(self.fit(self.compiled(home)[0], callback)["skipped_steps"], [1])
         self.assertIsInstance(callback, home.keras.callbacks.Callback)
 
     @parameterized.product(home=KERASES)

@@ -21,6 +21,7 @@ from tf_lossscale_compat import (
 )
 from tf_lossscale_compat.contrib import mixed_precision as contrib
 from tf_lossscale_compat.monitoring import _monitor, _summaries
+from tf_lossscale_compat.train.experimental import MixedPrecisionLossScaleOptimizer
 
 tf1 = tf.compat.v1
 summary = tf.compat.v2.summary
@@ -32,6 +33,19 @@ GRADIENTS = [1.0, 1.0, 1.0, INF, 1.0, INF, INF, INF, 1.0, 1.0]
 
 def dynamic():
     return DynamicLossScale(8.0, 2, 2.0, min_loss_scale=2.0, max_loss_scale=16.0)
+
+
+class Training:
+    """An optimizer with this loss scale, and its record."""
+
+    def __init__(self, loss_scale):
+        self.weight = tf1.Variable(0.0)
+        sgd = tf1.train.GradientDescentOptimizer(0.0)
+        self.optimizer = MixedPrecisionLossScaleOptimizer(sgd, loss_scale)
+        self.record = StepRecord(self.optimizer)
+
+    def step(self, gradient):
+        self.optimizer.apply_gradients([(tf.convert_to_tensor(gradient), self.weight)])
 
 
 def expected(gradients, low=2.0, high=16.0):
@@ -97,13 +111,12 @@ class BoundsTest(modes.EagerTestCase):
 
 class CustomLoopTest(Absl, modes.EagerTestCase):
     def run_loop(self, folder, gradients, function=False):
-        policy = dynamic()
-        record = StepRecord(policy)
+        training = Training(dynamic())
         writer = summary.create_file_writer(folder)
 
         def step(gradient):
-            policy.update([gradient])
-            monitoring.write_summaries(record, writer=writer)
+            training.step(gradient)
+            monitoring.write_summaries(training.record, writer=writer)
 
         if function:
             step = tf.function(step, autograph=False)
@@ -123,14 +136,14 @@ class CustomLoopTest(Absl, modes.EagerTestCase):
 
     def test_goes_back_to_a_checkpoint(self):
         folder = event_files.folder(self)
-        policy = dynamic()
-        record = StepRecord(policy)
-        checkpoint = tf.train.Checkpoint(policy=policy, record=record)
+        training = Training(dynamic())
+        record = training.record
+        checkpoint = tf.train.Checkpoint(optimizer=training.optimizer, record=record)
         writer = summary.create_file_writer(folder)
         saved = checkpoint.save(os.path.join(event_files.folder(self), "ckpt"))
         for _ in range(2):
             for gradient in (1.0, INF):
-                policy.update([tf.constant(gradient)])
+                training.step(gradient)
                 monitoring.write_summaries(record, writer=writer, log_every_n_secs=0)
             checkpoint.restore(saved)
         with writer.as_default():
@@ -140,8 +153,7 @@ class CustomLoopTest(Absl, modes.EagerTestCase):
 
     def test_default_writer_and_step(self):
         folder = event_files.folder(self)
-        policy = dynamic()
-        record = StepRecord(policy)
+        record = Training(dynamic()).record
         monitoring.write_summaries(record)  # Nowhere.
         with summary.create_file_writer(folder).as_default():
             monitoring.write_summaries(record, 70)
@@ -152,7 +164,7 @@ class CustomLoopTest(Absl, modes.EagerTestCase):
     def test_errors(self):
         with self.assertRaisesRegex(TypeError, "record must be a StepRecord, got 3"):
             monitoring.write_summaries(3)
-        record = StepRecord(dynamic())
+        record = Training(dynamic()).record
         with self.assertRaisesRegex(TypeError, r"writer must be .* as_default\(\), got 'logs'"):
             monitoring.write_summaries(record, writer="logs")
         with self.assertRaisesRegex(ValueError, "log_every_n_secs must be at least 0, got -1"):
@@ -160,7 +172,7 @@ class CustomLoopTest(Absl, modes.EagerTestCase):
         with tf.Graph().as_default():
             with self.assertRaisesRegex(ValueError, "outside of the graph"):
                 monitoring.write_summaries(record)
-            record = StepRecord(dynamic())
+            record = Training(dynamic()).record
             with self.assertRaisesRegex(ValueError, "step and writer must be None"):
                 monitoring.write_summaries(record, 1)
 
@@ -169,15 +181,12 @@ class CustomLoopTest(Absl, modes.EagerTestCase):
         folder = event_files.folder(self)
         strategy = replicas.strategy("mirrored_2")
         with strategy.scope():
-            policy = dynamic()
-            record = StepRecord(policy)
+            training = Training(dynamic())
+        record = training.record
         writer = summary.create_file_writer(folder)
 
         def replica_step(gradients):
-            gradient = replicas.own(gradients)
-            tf.distribute.get_replica_context().merge_call(
-                lambda _, each: policy.update([each])[1], args=(gradient,)
-            )
+            training.step(replicas.own(gradients))
             if inside:
                 monitoring.write_summaries(record, writer=writer)
 
@@ -197,7 +206,7 @@ class CustomLoopTest(Absl, modes.EagerTestCase):
     def test_the_process_that_a_strategy_names_writes(self, writes):
         folder, strategy = event_files.folder(self), replicas.strategy("mirrored_2")
         with strategy.scope():
-            record = StepRecord(dynamic())
+            record = Training(dynamic()).record
         hook = monitoring.LossScaleHook(record, summary_writer=mock.Mock())
         named = mock.patch.object(type(strategy.extended), "should_save_summary", writes)
         with named, summary.create_file_writer(folder).as_default():
@@ -216,16 +225,15 @@ class MessagesTest(Absl, modes.EagerTestCase):
         patcher.start()
         self.addCleanup(patcher.stop)
 
-    def steps(self, policy, record, gradients, seconds=1.0, every=10.0):
+    def steps(self, training, gradients, seconds=1.0, every=10.0):
         for gradient in gradients:
-            policy.update([tf.constant(gradient)])
-            monitoring.write_summaries(record, log_every_n_secs=every)
+            training.step(gradient)
+            monitoring.write_summaries(training.record, log_every_n_secs=every)
             self.clock += seconds
 
     def test_skipped_steps_at_most_once_in_so_many_seconds(self):
-        policy = DynamicLossScale(2.0**20, 1000)
-        record = StepRecord(policy)
-        self.steps(policy, record, [INF] * 10)
+        training = Training(DynamicLossScale(2.0**20, 1000))
+        self.steps(training, [INF] * 10)
         self.assertEqual(
             self.messages(),
             [
@@ -233,7 +241,7 @@ class MessagesTest(Absl, modes.EagerTestCase):
                 "loss scale 1048576 -> 524288"
             ],
         )
-        self.steps(policy, record, [1.0])
+        self.steps(training, [1.0])
         self.assertEqual(
             self.messages()[1:],
             [
@@ -241,54 +249,54 @@ class MessagesTest(Absl, modes.EagerTestCase):
                 "loss scale 2048 -> 1024"
             ],
         )
-        self.steps(policy, record, [1.0] * 20)
+        self.steps(training, [1.0] * 20)
         self.assertLen(self.messages(), 2)
 
     def test_seconds_are_those_of_each_call(self):
-        policy = DynamicLossScale(2.0**20, 1000)
-        record = StepRecord(policy)
-        self.steps(policy, record, [INF, INF], every=1000.0)
-        self.steps(policy, record, [INF], every=0.0)
+        training = Training(DynamicLossScale(2.0**20, 1000))
+        self.steps(training, [INF, INF], every=1000.0)
+        self.steps(training, [INF], every=0.0)
         self.assertLen(self.messages(word="more step"), 2)
 
     def test_what_was_skipped_before_the_first_call_is_no_news(self):
-        policy = DynamicLossScale(2.0**20, 1000)
-        record = StepRecord(policy)
+        training = Training(DynamicLossScale(2.0**20, 1000))
         for gradient in (INF, INF, 1.0):
-            policy.update([tf.constant(gradient)])
-        self.steps(policy, record, [1.0])
+            training.step(gradient)
+        self.steps(training, [1.0])
         self.assertEmpty(self.messages())
 
     def test_growth(self):
-        policy = dynamic()
-        record = StepRecord(policy)
-        self.steps(policy, record, [1.0, 1.0, 1.0, 1.0])
+        training = Training(dynamic())
+        self.steps(training, [1.0, 1.0, 1.0, 1.0])
         self.assertEqual(self.messages("debug"), ["Loss scale: 8 -> 16 by step 2"])
 
     def test_floor_once_for_each_time_that_it_is_reached(self):
-        policy = dynamic()  # From 8 to the floor of 2 in two steps.
-        record = StepRecord(policy)
+        training = Training(dynamic())  # From 8 to the floor of 2 in two steps.
 
         def told():
             return [text.split(" It ")[0] for text in self.messages(word="floor")]
 
-        self.steps(policy, record, [INF] * 5)
+        self.steps(training, [INF] * 5)
         self.assertEqual(told(), ["Loss scale: at its floor, 2, by step 2."])
-        self.steps(policy, record, [1.0, 1.0, INF, INF])
+        self.steps(training, [1.0, 1.0, INF, INF])
         self.assertEqual(told()[1:], ["Loss scale: at its floor, 2, by step 8."])
 
     def test_floor_that_float32_rounds(self):
-        policy = DynamicLossScale(0.2, 1000, min_loss_scale=0.1)
-        self.steps(policy, StepRecord(policy), [INF])
+        self.steps(Training(DynamicLossScale(0.2, 1000, min_loss_scale=0.1)), [INF])
         self.assertLen(self.messages(word="floor"), 1)
 
     def test_no_floor_where_a_scale_starts_there(self):
-        policy = DynamicLossScale(2.0, 1000, min_loss_scale=2.0)
-        record = StepRecord(policy)
-        self.steps(policy, record, [1.0, 1.0])
+        training = Training(DynamicLossScale(2.0, 1000, min_loss_scale=2.0))
+        self.steps(training, [1.0, 1.0])
         self.assertEmpty(self.messages())
-        self.steps(policy, record, [INF])
+        self.steps(training, [INF])
         self.assertLen(self.messages(word="floor"), 1)
+
+
+def managed(*arguments):
+    """contrib's optimizer with an exponential manager of these arguments, from 8 on."""
+    manager = ExponentialUpdateLossScaleManager(8.0, *arguments)
+    return contrib.LossScaleOptimizer(tf1.train.GradientDescentOptimizer(0.0), manager)
 
 
 class _Run:
@@ -297,11 +305,8 @@ class _Run:
     def __init__(self, watch="optimizer", names=False, limit=None, **arguments):
         self.gradient = tf1.placeholder(tf.float32, [])
         variable = tf1.get_variable("w", [])
-        manager = ExponentialUpdateLossScaleManager(8.0, 2, 1, 2, 0.5)
-        optimizer = contrib.LossScaleOptimizer(tf1.train.GradientDescentOptimizer(0.0), manager)
-        watched = {"optimizer": optimizer, "manager": manager}.get(watch)
-        if watched is None:
-            watched = ExponentialUpdateLossScaleManager(8.0, 2)
+        optimizer = managed(2, 1, 2, 0.5)
+        watched = optimizer if watch == "optimizer" else managed(2)
         self.record = StepRecord(watched, names=names, max_consecutive_skips=limit)
         self.step = tf1.train.get_or_create_global_step()
         self.train = optimizer.minimize(variable * self.gradient, self.step)
@@ -338,9 +343,8 @@ class HookTest(Absl, parameterized.TestCase, tf.test.TestCase):
             run.take(gradients, checkpoints, hooks)
         return run
 
-    @parameterized.parameters("optimizer", "manager")
-    def test_files_hold_what_the_run_had(self, watch):
-        self.run_steps(GRADIENTS, watch=watch, every_n_steps=1, output_dir=self.folder)
+    def test_files_hold_what_the_run_had(self):
+        self.run_steps(GRADIENTS, every_n_steps=1, output_dir=self.folder)
         self.assertEqual(event_files.points(self.folder), of_manager(GRADIENTS))
         found = event_files.read(self.folder)
         self.assertEqual(found["floor"], [(step, 1.0) for step in range(len(GRADIENTS) + 1)])
@@ -459,7 +463,7 @@ class HookTest(Absl, parameterized.TestCase, tf.test.TestCase):
     )
     def test_errors(self, arguments, error, message):
         with tf.Graph().as_default():
-            record = StepRecord(ExponentialUpdateLossScaleManager(8.0, 2))
+            record = StepRecord(managed(2))
             with self.assertRaisesRegex(error, message):
                 monitoring.LossScaleHook(**{"record": record, **arguments})
 
@@ -495,7 +499,7 @@ class HookTest(Absl, parameterized.TestCase, tf.test.TestCase):
             run.train = run.record.steps  # Which trains nothing.
             run.take([1.0, 1.0])
         with tf.Graph().as_default():  # A session that runs nothing, without a global step.
-            hook = monitoring.LossScaleHook(StepRecord(ExponentialUpdateLossScaleManager(8.0, 2)))
+            hook = monitoring.LossScaleHook(StepRecord(managed(2)))
             with tf1.train.MonitoredTrainingSession(hooks=[hook]):
                 pass
         self.assertLen(self.messages(word="seen no step"), 2)
@@ -517,7 +521,7 @@ class HookTest(Absl, parameterized.TestCase, tf.test.TestCase):
 
     def test_a_record_of_another_graph(self):
         with tf.Graph().as_default():
-            record = StepRecord(ExponentialUpdateLossScaleManager(8.0, 2))
+            record = StepRecord(managed(2))
         with tf.Graph().as_default():
             tf1.train.get_or_create_global_step()
             with self.assertRaisesRegex(ValueError, "outside of the graph"):
@@ -548,8 +552,7 @@ class HookTest(Absl, parameterized.TestCase, tf.test.TestCase):
             self.skipTest("this TensorFlow has no Estimator")
 
         def model_fn(features, mode):
-            manager = ExponentialUpdateLossScaleManager(8.0, 2, 1, 2, 0.5)
-            optimizer = contrib.LossScaleOptimizer(tf1.train.GradientDescentOptimizer(0.0), manager)
+            optimizer = managed(2, 1, 2, 0.5)
             record = StepRecord(optimizer)
             loss = tf.reduce_sum(tf1.get_variable("w", []) * features)
             train = optimizer.minimize(loss, tf1.train.get_global_step())

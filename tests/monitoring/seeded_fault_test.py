@@ -1,10 +1,11 @@
 """A planted fault is named: its gradients by the record, its operation by TensorFlow's checks."""
 
+import numpy as np
 import tensorflow as tf
+from sklearn import datasets
 
 from tests import keras_homes, modes, replicas, stepping
 from tf_lossscale_compat import DynamicLossScale, StepRecord
-from tf_lossscale_compat._tools import demo
 from tf_lossscale_compat.contrib import mixed_precision as contrib
 
 tf1 = tf.compat.v1
@@ -87,13 +88,16 @@ class EagerTest(modes.EagerTestCase):
         self.assert_found(where, loss_of, list(map(as_variable, weights)), 512.0, "/planted")
 
     def _train(self, where):
-        """Trains the demo's network on replicas; returns its record, and looks for the fault."""
+        """Trains a network on replicas; returns its record, and looks for the fault."""
         strategy = replicas.strategy("mirrored_2")
-        digits = demo.load_digits(STEPS, 0)
+        digits, random = datasets.load_digits(), np.random.RandomState(0)
+        pixels, labels = (digits.data / 8 - 1).astype(np.float32), digits.target.astype(np.int32)
+        batches = random.randint(0, len(labels), (STEPS, 32))
+        shapes = ((64, 64), (64,), (64, 10), (10,))
         with strategy.scope():
             weights = [
-                tf.Variable(initial, name=name)
-                for initial, name in zip(demo._initial_weights(0), NAMES)
+                tf.Variable((random.randn(*shape) / 8).astype(np.float32), name=name)
+                for shape, name in zip(shapes, NAMES)
             ]
             opt = contrib.LossScaleOptimizer(
                 tf1.train.GradientDescentOptimizer(0.1), DynamicLossScale(1024.0)
@@ -111,7 +115,9 @@ class EagerTest(modes.EagerTestCase):
                 with tf1.name_scope("fault"):
                     hidden = overflows_backward(hidden, tf1.where(bad, 0.0, tf.float32.max))
             logits = tf.add(tf.matmul(hidden, kernel_2, name="output/matmul"), bias_2)
-            return demo._mean_loss(logits, labels)
+            return tf.reduce_mean(
+                tf.nn.sparse_softmax_cross_entropy_with_logits(labels=labels, logits=logits)
+            )
 
         def in_replica(images, labels, bad):
             bad = tf.logical_and(bad, tf.equal(replicas.replica_id(), BAD_REPLICA))
@@ -122,19 +128,13 @@ class EagerTest(modes.EagerTestCase):
         def step(images, labels, bad):
             replicas.run(strategy, in_replica, (images, labels, bad))
 
-        for i, batch in enumerate(digits.batches):
-            step(
-                digits.train_images[batch],
-                digits.train_labels[batch],
-                tf.constant(i + 1 == BAD_STEP),
-            )
-        batch = digits.batches[BAD_STEP - 1]
+        for i, batch in enumerate(batches):
+            step(pixels[batch], labels[batch], tf.constant(i + 1 == BAD_STEP))
+        batch = batches[BAD_STEP - 1]
         scale = record.last_skip().scale_before
         found = first_bad(
             lambda: forward(
-                tf.constant(digits.train_images[batch]),
-                tf.constant(digits.train_labels[batch]),
-                tf.constant(True),
+                tf.constant(pixels[batch]), tf.constant(labels[batch]), tf.constant(True)
             ),
             weights,
             scale,

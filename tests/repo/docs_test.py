@@ -124,6 +124,11 @@ class PagesTest(absltest.TestCase):
         found = re.findall(r"\{literalinclude\} \.\./examples/(\w+\.py)", page)
         self.assertCountEqual(found, files)
 
+    def test_examples_that_pages_name_are_there(self):
+        named = re.findall(r"\bexamples/\w+\.py", "".join(TEXTS.values()))
+        self.assertIn("examples/demo.py", named)
+        self.assertEqual([name for name in named if not (ROOT / name).is_file()], [])
+
 
 class TroubleshootingTest(absltest.TestCase):
     def test_every_symptom_is_found_by_other_words(self):

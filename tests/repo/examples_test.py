@@ -4,6 +4,8 @@ import importlib.util
 import os
 import pathlib
 import re
+import subprocess
+import tempfile
 
 import pytest
 import tensorflow as tf
@@ -73,7 +75,7 @@ class ExamplesTest(_Base):
     def test_every_example_has_a_line_in_the_table(self):
         self.assertEqual(
             {path.name for path in EXAMPLES.glob("*.py")},
-            {row[0] for row in TABLE} | {"keras_gan.py"},
+            {row[0] for row in TABLE} | {"demo.py", "keras_gan.py"},
         )
 
     def skip_keras_where_too_old(self, name):
@@ -87,6 +89,43 @@ class ExamplesTest(_Base):
     def test_example(self, name, arguments, accuracy, skipped, scale):
         self.skip_keras_where_too_old(name)
         self.check(run(EXAMPLES / name, *arguments), arguments, accuracy, skipped, scale)
+
+    def test_demo(self):
+        folder = self.enter_context(tempfile.TemporaryDirectory())
+        arguments = [str(EXAMPLES / "demo.py"), "--steps", "240", "--logdir", "a log"]
+        status, out, err = forks.run(arguments, processes.environment(), folder, SECONDS)
+        self.assertEqual(status, 0, err[-3000:])
+        head, *rows, _, unscaled, reference, scaled, picture, following = out.splitlines()
+        self.assertLessEqual(max(map(len, [head, *rows, unscaled, reference, scaled])), 80)
+        rows = {row[:41].strip(): row[41:].split() for row in rows}
+        # The scale comes down from 2**32 to 2**15, grows once and comes down again.
+        scales = {
+            "float32": ["-", "0"],
+            "float16": ["-", "0"],
+            "float16 FixedLossScaleManager": ["2**12", "0"],
+            "float16 ExponentialUpdateLossScaleManager": ["2**15", "36"],
+            "float16 FixedLossScale": ["2**12", "0"],
+            "float16 DynamicLossScale": ["2**15", "18"],
+        }
+        self.assertEqual({name: row[2:] for name, row in rows.items()}, scales)
+        accuracies, zeros = (
+            {name: float(row[column].strip("%")) for name, row in rows.items()} for column in (0, 1)
+        )
+        self.assertGreater(zeros.pop("float16"), 60)
+        self.assertLess(max(zeros.values()), 2)
+        self.assertLess(accuracies.pop("float16"), 80)
+        self.assertGreater(min(accuracies.values()), 90)
+        self.assertIn(f"{rows['float16'][1]} of the float16 gradients are zero", unscaled)
+        shown = (rows["float16"][0], rows["float32"][0])
+        self.assertEqual("accuracy {}, where float32 has {}.".format(*shown), reference)
+        self.assertStartsWith(scaled, "With one it is at most ")
+
+        self.assertEqual(picture, "Picture: demo.png")
+        self.assertStartsWith(following, "Next: ")
+        shell = {"shell": True, "cwd": folder, "env": processes.environment()}
+        subprocess.run(following[len("Next: ") :], check=True, timeout=SECONDS, **shell)
+        for name in ("demo.png", "loss_scale.png"):
+            self.assertStartsWith((pathlib.Path(folder) / name).read_bytes(), b"\x89PNG")
 
     def test_gan(self):
         self.skip_keras_where_too_old("keras_gan.py")

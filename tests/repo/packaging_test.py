@@ -23,8 +23,8 @@ PACKAGE = "tf_lossscale_compat"
 INSTALLED = pathlib.Path(tf_lossscale_compat.__file__).resolve().parent
 
 # The tools and what they need; the library works without any of it.
-TOOLS = ["cli", "demo", "migrate", "checkpoint", "plot", "run"]
-TOOLS_NEED = ["sklearn", "scipy", "matplotlib", "tqdm", "libcst", "pytest"]
+TOOLS = ["cli", "migrate", "checkpoint", "plot", "run"]
+TOOLS_NEED = ["sklearn", "scipy", "matplotlib", "libcst", "pytest"]
 
 
 def run_python(code, start=forks.run):

@@ -1,4 +1,4 @@
-"""The command line: exit codes, messages, and that nothing is trained after a bad argument."""
+"""The command line: exit codes, messages, imports."""
 
 import contextlib
 import importlib
@@ -6,9 +6,6 @@ import io
 import json
 import os
 import platform
-import re
-import sys
-import tempfile
 from unittest import mock
 
 from absl.testing import absltest, parameterized
@@ -17,7 +14,7 @@ import tf_lossscale_compat
 from tests import forks, processes
 from tf_lossscale_compat import checkpoint
 from tf_lossscale_compat._core import _tf
-from tf_lossscale_compat._tools import cli, demo
+from tf_lossscale_compat._tools import cli
 
 
 def call(*arguments):
@@ -59,89 +56,10 @@ class MainTest(absltest.TestCase):
         self.assertIn("'train'", err)
 
     def test_interruption_ends_without_a_traceback(self):
-        with mock.patch.object(demo, "train", side_effect=KeyboardInterrupt):
-            code, _, err = call("demo", "--steps", "1")
+        with mock.patch.object(checkpoint, "find", side_effect=KeyboardInterrupt):
+            code, _, err = call("checkpoint", "show", "x")
         self.assertEqual(code, 130)
         self.assertIn("interrupted", err)
-
-
-class BadDemoArgumentsTest(parameterized.TestCase):
-    """Each is refused with exit code 2 and a message, before anything is trained."""
-
-    def setUp(self):
-        super().setUp()
-        self.train = self.enter_context(mock.patch.object(demo, "train"))
-        self.folder = self.enter_context(tempfile.TemporaryDirectory())
-
-    def refused(self, *arguments):
-        code, out, err = call("demo", *arguments)
-        self.assertEqual((code, out), (2, ""))
-        self.train.assert_not_called()
-        self.assertIn("usage: tf-lossscale demo", err)
-        return err
-
-    @parameterized.parameters(
-        ("--steps", "0"),
-        ("--steps", "-5"),
-        ("--steps", "many"),
-        ("--steps", "1.5"),
-        ("--seed", "-1"),
-        ("--seed", "4294967296"),
-        ("--seed", "x"),
-    )
-    def test_numbers(self, option, value):
-        err = self.refused(option, value)
-        self.assertRegex(err, f"argument {option}: must be .* got '?{re.escape(value)}'?")
-
-    @parameterized.parameters("missing/file.png", "plot.jpg")
-    def test_picture_that_cannot_be_written(self, name):
-        path = os.path.join(self.folder, name)
-        self.assertRegex(self.refused("--plot", path), f"argument --plot: must be .*, got {path!r}")
-
-    def test_logs_into_what_is_no_folder(self):
-        path = os.path.join(self.folder, "file")
-        open(path, "w").close()
-        for each in (path, os.path.join(path, "inner")):
-            err = self.refused("--logdir", each)
-            self.assertIn(f"argument --logdir: cannot write into {each!r}", err)
-
-    @parameterized.parameters(
-        ("sklearn", False),
-        ("tqdm", False),
-        ("matplotlib", True),
-    )
-    def test_missing_distribution(self, module, with_plot):
-        options = ["--plot", os.path.join(self.folder, "plot.png")] if with_plot else []
-        with mock.patch.dict(sys.modules, {module: None}):
-            err = self.refused(*options)
-        self.assertIn(f"needs {module}, which the extra `demo` installs", err)
-        self.assertIn("'tf_lossscale_compat[demo]', with the path of a checkout or wheel", err)
-
-
-class GoodDemoArgumentsTest(absltest.TestCase):
-    def setUp(self):
-        super().setUp()
-        step = demo.Step(loss=1.0, scale=8.0, zero_share=0.5, applied=True)
-        run = demo.Run("some run", 0.5, 1.0, 0.5, 8.0, 0, 1.0, [step])
-        self.train = self.enter_context(
-            mock.patch.object(demo, "train", autospec=True, return_value=[run] * 3)
-        )
-
-    def test_without_a_plot_matplotlib_is_not_needed(self):
-        with mock.patch.dict(sys.modules, {"matplotlib": None}):
-            code, out, _ = call("demo", "--steps", "3", "--seed", "4294967295")
-        self.assertEqual(code, 0)
-        self.assertIn("some run", out)
-        self.assertNotIn("Picture", out)
-        self.assertEqual(self.train.call_args[0][:2], (3, 4294967295))
-
-    def test_failure_to_write_is_reported_after_the_table(self):
-        path = os.path.join(self.enter_context(tempfile.TemporaryDirectory()), "result.png")
-        with mock.patch.object(demo.plot, "save", side_effect=OSError("disk full")):
-            code, out, err = call("demo", "--plot", path)
-        self.assertEqual(code, 1)
-        self.assertIn("some run", out)
-        self.assertIn("disk full", err)
 
 
 class CheckpointTest(parameterized.TestCase):
@@ -212,7 +130,6 @@ class CheckpointTest(parameterized.TestCase):
     @parameterized.parameters(
         ("no/such/path", "is neither a file nor a folder"),
         (__file__, "is no checkpoint"),
-        (DATA + "/tf_keras/model.keras", "holds no dynamic loss scale"),
     )
     def test_nothing_to_show(self, path, message):
         code, out, err = call("checkpoint", "show", path)
@@ -246,7 +163,7 @@ class ImportsTest(absltest.TestCase):
         for module_name, _ in cli.COMMANDS.values():
             self.assertIn(f"tf_lossscale_compat.{module_name}", modules)
         for module in modules:
-            extras = ("sklearn", "tqdm", "matplotlib", "libcst", "tensorboard")
+            extras = ("sklearn", "matplotlib", "libcst", "tensorboard")
             self.assertNotIn(module.split(".")[0], extras)
             if not module.startswith("tf_lossscale_compat."):
                 self.assertNotRegex(module, r"(^|\.)(tf_)?keras(\.|$)")

@@ -16,7 +16,7 @@ import tensorflow as tf
 from absl.testing import parameterized
 
 from tests import modes
-from tf_lossscale_compat._tools import cli, demo, plot
+from tf_lossscale_compat._tools import cli, plot
 from tf_lossscale_compat.monitoring import _summaries
 
 tf1 = tf.compat.v1
@@ -371,23 +371,3 @@ class CommandTest(FolderTest):
         call(self.logs, "-o", self.output)
         wanted = mode or os.stat(self.path("usual")).st_mode & 0o777
         self.assertEqual(wanted, os.stat(self.output).st_mode & 0o777)
-
-
-class DemoLogsTest(FolderTest):
-    def test_the_demo_s_logs_hold_what_its_runs_had(self):
-        with modes.eager_mode():
-            without = demo.train(20)
-            runs = demo.train(20, logdir=self.folder)
-        self.assertEqual([run.history for run in without], [run.history for run in runs])
-        read = plot.read([self.folder])
-        self.assertCountEqual([self.path(run.name) for run in runs], read)
-        for run in runs:
-            points = read[self.path(run.name)]
-            steps = range(1, 21)
-            self.assertEqual(list(zip(steps, (step.scale for step in run.history))), points[SCALE])
-            self.assertEqual(run.skipped_steps, points[SKIPPED][-1][1])
-            self.assertEqual(run.skipped_steps, sum(new for _, new in plot.skips(points)))
-        # It skips 17 steps and applies three.
-        points = read[self.path("float16 DynamicLossScale")]
-        expected = list(zip(steps, [*range(1, 18), 0, 0, 0]))
-        self.assertEqual(expected, points[CONSECUTIVE])

@@ -55,7 +55,7 @@ class WithoutTensorFlowTest(WithoutTensorFlowTestCase):
         way=(COMMAND, MODULE),
         call=(
             ("--version", r"\d+\.\d+\.\d+"),
-            ("--help", r"(?s)usage: tf-lossscale .*\n  +demo .*\n  +migrate "),
+            ("--help", r"(?s)usage: tf-lossscale .*\n  +migrate .*\n  +plot "),
             ("migrate --help", r"(?s)usage: tf-lossscale migrate .*exit codes:"),
         ),
     )
@@ -75,7 +75,7 @@ class WithoutTensorFlowTest(WithoutTensorFlowTestCase):
 
     @parameterized.product(
         way=(COMMAND, MODULE),
-        call=("demo", "demo --help", "plot logs", "checkpoint show migrate"),
+        call=("plot --help", "plot logs", "checkpoint show migrate"),
     )
     def test_the_rest_says_what_to_install(self, way, call):
         code, out, err = self.python(*way, *call.split())
@@ -122,7 +122,7 @@ class WithoutTensorFlowTest(WithoutTensorFlowTestCase):
         _, out, _ = self.python("-c", f"{what}; {then}")
         imported = re.search("(?m)^imported (.*)$", out).group(1).split()
         self.assertIn("tf_lossscale_compat", imported)
-        for name in ("absl", "libcst", "numpy", "tensorflow", "tqdm"):
+        for name in ("absl", "libcst", "numpy", "tensorflow"):
             self.assertNotIn(name, imported)
 
 

@@ -7,9 +7,12 @@ import tensorflow as tf
 import tf_lossscale_compat as lsc
 from tf_lossscale_compat import monitoring
 from tf_lossscale_compat.monitoring import LossScaleHook, write_summaries
+from tf_lossscale_compat.train.experimental import MixedPrecisionLossScaleOptimizer
 
 scale = lsc.DynamicLossScale()
-record = lsc.StepRecord(scale, names=True, max_consecutive_skips=50)
+sgd = tf.compat.v1.train.GradientDescentOptimizer(0.1)
+optimizer = MixedPrecisionLossScaleOptimizer(sgd, scale)
+record = lsc.StepRecord(optimizer, names=True, max_consecutive_skips=50)
 generator: Any = tf.keras.optimizers.Adam(1e-3)
 discriminator: Any = tf.keras.optimizers.Adam(1e-3)
 weight, bias = tf.Variable(tf.constant(1.0)), tf.Variable(tf.constant(1.0))
@@ -25,6 +28,7 @@ def step(grads: Any, others: Any) -> Any:
 
 steps: tf.Tensor = record.steps
 skipped: int = int(record.skipped_steps)
+scaler: Any = record.loss_scale
 finite: tf.Tensor = record.last_step_finite
 in_a_row: tf.Tensor = record.consecutive_skips
 skip = record.last_skip()
@@ -41,15 +45,15 @@ try:
 except lsc.LossScaleError as error:
     print(error, record.report(session=None))
 
-lsc.StepRecord(lsc.FixedLossScaleManager(8))
 hook = LossScaleHook(record, every_n_steps=10, output_dir="logs", step=steps, is_chief=True)
 with tf.compat.v1.train.MonitoredTrainingSession(hooks=[hook]) as session:
     session.run([])
 
 lsc.StepRecord()  # error: call-arg reportCallIssue
 lsc.StepRecord("scale")  # error: arg-type reportArgumentType
-lsc.StepRecord(scale, True)  # error: call-arg,misc reportCallIssue
-lsc.StepRecord(scale, names="yes")  # error: arg-type reportArgumentType
+lsc.StepRecord(scale)  # error: arg-type reportArgumentType
+lsc.StepRecord(optimizer, True)  # error: call-arg,misc reportCallIssue
+lsc.StepRecord(optimizer, names="yes")  # error: arg-type reportArgumentType
 record.no_such_method()  # error: attr-defined reportAttributeAccessIssue
 record.skipped()  # error: attr-defined reportAttributeAccessIssue
 record.check("many")  # error: arg-type reportArgumentType

@@ -9,7 +9,7 @@ loss scale is free for the next fold of a cross-validation, or the next cell of 
 import gc
 import weakref
 
-from tf_lossscale_compat._core import _observers, _scaler, _tf
+from tf_lossscale_compat._core import _scaler, _state, _tf
 
 KERAS = "a Keras one"
 V1 = "a tf.compat.v1.train one"
@@ -26,7 +26,7 @@ def _reference(owner):
         return lambda: owner
 
 
-class _Claim(_observers.NotCopied):
+class _Claim(_state.NotCopied):
     """The owners of a loss scale, an attribute of the loss scale; a copy has no owner."""
 
     def __init__(self, kind):

@@ -12,6 +12,16 @@ tf = _tf.tf
 tf1 = _tf.tf1
 
 
+class NotCopied:
+    """The value of an attribute that is None in copies and pickles of its object."""
+
+    def __deepcopy__(self, memo):
+        return None
+
+    def __reduce__(self):
+        return type(None), ()
+
+
 def make(owner, name, initial_value, dtype, use_resource=None):
     """Makes a variable that is neither trained nor aggregated over replicas.
 

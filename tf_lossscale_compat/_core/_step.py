@@ -4,7 +4,7 @@ The caller has multiplied the loss with the scale. `take` divides the gradients,
 has, and runs the rest where all replicas act as one. Each replica tests its own gradients, and one
 scalar is reduced over replicas and workers. Processes that `tf.distribute` knows nothing of agree
 if the optimizer says how. If all gradients are finite, the wrapped optimizer applies them in each
-replica, else nothing changes. Then the loss scale is updated, and records are notified.
+replica, else nothing changes. Then the loss scale is updated, and a record is notified.
 
 The loss scale is updated after the optimizer has applied, so that an optimizer that fails leaves it
 as it was. Two updates come first: a user's `update(grads)`, which decides about the step, and that
@@ -49,7 +49,7 @@ class OptimizerAdapter:
 
     Attributes:
       wrapped: the optimizer that applies gradients, or None where there are several.
-      observed: optimizer or loss scale whose record, beside the scaler's, is notified.
+      observed: optimizer whose record is notified, or None.
       agree: function of a scalar bool tensor that returns its AND over processes that no strategy
         knows of, or None; called once, before anything is applied or updated.
       counts_skipped: bool, `count_skipped` is called for a step that is skipped.
@@ -175,14 +175,15 @@ def take(
         check_context(called, optimizer.check_strategy)
     observed_grads, observed_variables = unaggregated or (None, variables)
     observation = _observers.observe(scaler, optimizer.observed, observed_variables)
-    decides = not scaler.applies_all or observation.records
+    observed = observation.record is not None
+    decides = not scaler.applies_all or observed
     finite = None
     if unscaling is not None:
         grads, finite = _unscale(grads, unscaling, decides and not scaler.needs_gradients)
     if not decides:  # Nor is anything updated, so no `merge_call` is needed.
         return _apply_all(optimizer, grads, variables)
     step = _Step(scaler, optimizer, observation, form, finite)
-    observed_grads = observed_grads if observation.records else None
+    observed_grads = observed_grads if observed else None
     return _replicas.run_cross_replica(step.take, (grads, variables, observed_grads))
 
 
@@ -215,7 +216,7 @@ class _Step:
 
     def take(self, grads, variables, observed_grads):
         """Takes the step; see the function `take`. Gradients may be per-replica."""
-        if self._observation.records:
+        if self._observation.record is not None:
             self._observation.grads = grads if observed_grads is None else observed_grads
         if tf.executing_eagerly():
             return self._take_eagerly(grads, variables)
@@ -287,7 +288,7 @@ class _Step:
         if own and self._optimizer.needs_reciprocal:
             scale = _scaler.as_tensor(self._scaler.read())
             finite = tf.logical_and(finite, scale <= _scaler.LARGEST_WITH_RECIPROCAL)
-        # With a scaler that applies all only records ask for the flag, maybe not on every process.
+        # With one that applies all a record alone asks for the flag, maybe not on every process.
         if self._optimizer.agree is None or self._scaler.applies_all:
             return finite
         return _agreement.ask(self._optimizer.agree, finite)

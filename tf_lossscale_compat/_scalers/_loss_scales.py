@@ -6,7 +6,7 @@ import abc
 import numbers
 from typing import TYPE_CHECKING, Any, TypeVar, overload
 
-from tf_lossscale_compat._core import _arguments, _observers, _replicas, _scaler, _state, _tf
+from tf_lossscale_compat._core import _arguments, _replicas, _scaler, _state, _tf
 from tf_lossscale_compat._scalers import _update_rule
 from tf_lossscale_compat._scalers._like_a_tensor import LikeATensor
 from tf_lossscale_compat._scalers._managers import (
@@ -121,9 +121,7 @@ def _updates_by_flag(loss_scale: Any, grads: Any) -> tuple[Any, Any]:
         )
     with _state.scope_of(loss_scale._tflsc_variables()):
         finite = _replicas.all_finite(grads)
-        grads = tf.nest.flatten(grads)
-        update = loss_scale._tflsc_update_from_flag
-        return _observers.update_observed(loss_scale, finite, update, grads), finite
+        return loss_scale._tflsc_update_from_flag(finite), finite
 
 
 class FixedLossScale(LossScale):
@@ -169,12 +167,8 @@ class FixedLossScale(LossScale):
           A pair: None in eager mode, else a no-op; and True, or with `skip_nonfinite` whether all
           gradients are finite on all replicas, a scalar bool tensor.
         """
-        if not (self._tflsc_skips_nonfinite or _observers.records_of(self)):
-            return self._tflsc_update_from_flag(True), True
-        finite = _replicas.all_finite(grads)
-        grads = tf.nest.flatten(grads)
-        update = _observers.update_observed(self, finite, self._tflsc_update_from_flag, grads)
-        return update, finite if self._tflsc_skips_nonfinite else True
+        finite = _replicas.all_finite(grads) if self._tflsc_skips_nonfinite else True
+        return self._tflsc_update_from_flag(finite), finite
 
     def _tflsc_update_from_flag(self, finite: Any) -> Any:
         return None if tf.executing_eagerly() else tf.no_op()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import abc
 from typing import TYPE_CHECKING, Any
 
-from tf_lossscale_compat._core import _arguments, _observers, _scaler, _state, _tf
+from tf_lossscale_compat._core import _arguments, _scaler, _state, _tf
 from tf_lossscale_compat._scalers import _update_rule
 
 if TYPE_CHECKING:
@@ -58,7 +58,7 @@ class LossScaleManager(_tf.Trackable, metaclass=abc.ABCMeta):
         return []
 
 
-class _Constant(_observers.NotCopied):
+class _Constant(_state.NotCopied):
     """A number, and the tensor of it that a constructor made in the graph of then."""
 
     def __init__(self, value: float, tensor: tf.Tensor) -> None:
@@ -111,9 +111,7 @@ class FixedLossScaleManager(LossScaleManager):
     @_scaler.updates_from_flag
     def update_loss_scale(self, finite_grads: bool | tf.Tensor) -> Any:
         """Changes nothing; returns a no-op `tf.Operation` in graph mode, None in eager mode."""
-        if not _observers.records_of(self):
-            return self._tflsc_update_from_flag(finite_grads)
-        return _update_everywhere(self, finite_grads, [])
+        return self._tflsc_update_from_flag(finite_grads)
 
     def _tflsc_update_from_flag(self, finite: Any) -> Any:
         return None if tf.executing_eagerly() else tf.no_op()
@@ -235,7 +233,9 @@ class ExponentialUpdateLossScaleManager(LossScaleManager):
           ValueError: `finite_grads` is no scalar.
           TypeError or ValueError: it is no bool.
         """
-        return _update_everywhere(self, finite_grads, self._tflsc_variables())
+        return _scaler.update_cross_replica(
+            self._tflsc_update_from_flag, finite_grads, self._tflsc_variables()
+        )
 
     def _tflsc_update_from_flag(self, finite: Any) -> Any:
         variables = self._tflsc_variables()
@@ -274,15 +274,6 @@ def _period(name: str, value: Any) -> Any:
 
 def _known(value: Any) -> bool:
     return not tf.is_tensor(value)
-
-
-def _update_everywhere(manager: Any, finite: Any, variables: list[Any]) -> Any:
-    """Updates a manager once for all replicas, and notifies its record."""
-    return _scaler.update_cross_replica(
-        lambda finite: _observers.update_observed(manager, finite, manager._tflsc_update_from_flag),
-        finite,
-        variables,
-    )
 
 
 for _public in (LossScaleManager, FixedLossScaleManager, ExponentialUpdateLossScaleManager):

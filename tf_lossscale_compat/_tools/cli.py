@@ -25,10 +25,6 @@ COMMANDS = {
         "checkpoint._command",
         "Find the loss scale in a checkpoint, whatever wrote it, and show it.",
     ),
-    "demo": (
-        "_tools.demo",
-        "Train a small float16 network on real data, without and with each kind of loss scaling.",
-    ),
     "migrate": (
         "migrate",
         "Rewrite code and notebooks from TensorFlow's loss-scale APIs to this package's.",

@@ -30,11 +30,8 @@ def _has_loss_scale(optimizer: Any) -> bool:
 class _SeveralAdapter(_step.OptimizerAdapter):
     """One step of several optimizers; `parts` are the slices of what each of them is given."""
 
-    def __init__(
-        self, optimizers: list[Any], parts: list[slice], agree: Any, observed: Any
-    ) -> None:
-        self._optimizers, self._parts = optimizers, parts
-        self.agree, self.observed = agree, observed
+    def __init__(self, optimizers: list[Any], parts: list[slice], agree: Any) -> None:
+        self._optimizers, self._parts, self.agree = optimizers, parts, agree
 
     def apply(self, grads: list[Any], variables: list[Any]) -> Any:
         applied = []
@@ -146,7 +143,7 @@ def apply_if_finite(
         _build(optimizer, grads[part], variables[part])
     if enabled:
         _ownership.claim(_ownership.SEVERAL, loss_scale, optimizers)
-    step = _SeveralAdapter(optimizers, parts, agree, _scaler.unwrap(loss_scale))
+    step = _SeveralAdapter(optimizers, parts, agree)
     return _step.take(scaler, grads, variables, step, called="apply_if_finite")
 
 

@@ -686,7 +686,7 @@ class MixedPrecisionLossScaleOptimizer(_BaseLossScaleOptimizer):
         return _step.GraphForm(update_first=True, name=name or self.get_name())
 
     def _tflsc_inner_name(self, name: str | None, scaler: _scaler.Scaler) -> str | None:
-        if scaler.applies_all and not _observers.records_of(self, _scaler.unwrap(scaler.subject)):
+        if scaler.applies_all and _observers.record_of(self) is None:
             return name
         # The same string in each replica, or it would become one value per replica.
         return sys.intern(f"{name or self.get_name()}-wrapped")
@@ -709,11 +709,7 @@ class _LossScaleManagerAdapter(_managers.LossScaleManager):
 
     def update_loss_scale(self, finite_grads: bool | tf.Tensor) -> Any:
         return _scaler.update_cross_replica(
-            lambda finite: _observers.update_observed(
-                self.loss_scale, finite, _scaler.Scaler(self.loss_scale).update
-            ),
-            finite_grads,
-            self.variables(),
+            _scaler.Scaler(self.loss_scale).update, finite_grads, self.variables()
         )
 
     def variables(self) -> list[tf.Variable]:

@@ -26,8 +26,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     show.add_argument(
         "path",
         metavar="PATH",
-        help="prefix of a TensorFlow checkpoint, folder of checkpoints (the latest), SavedModel, "
-        ".keras, .weights.h5 or .h5 file",
+        help="prefix of a TensorFlow checkpoint, folder of checkpoints (the latest), SavedModel",
     )
     show.add_argument("--json", action="store_true", help="write JSON instead of a table")
 

@@ -1,4 +1,4 @@
-"""Reads the loss scales in a checkpoint of TensorFlow 1 or 2, or in a file of Keras."""
+"""Reads the loss scales in a checkpoint of TensorFlow 1 or 2."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ import re
 from typing import TYPE_CHECKING, NamedTuple
 
 from tf_lossscale_compat._core import _tf
-from tf_lossscale_compat.checkpoint import _keras_files
 
 if TYPE_CHECKING:
     from tf_lossscale_compat._core import _types
@@ -31,8 +30,7 @@ class LossScaleState(NamedTuple):
         but contrib's manager, which do not count them.
       layout: str, such as "contrib by name": what wrote it, "contrib" (the manager of r1.15),
         "dynamic" (the loss scale of r2.0, and of Keras from TensorFlow 2.4 to tf_keras) or
-        "keras3"; and how, "by name" (Saver), "by object" (`tf.train.Checkpoint`, SavedModel) or
-        "HDF5".
+        "keras3"; and how, "by name" (Saver) or "by object" (`tf.train.Checkpoint`, SavedModel).
       key: str, which one it is in its file.
     """
 
@@ -49,6 +47,7 @@ class LossScaleState(NamedTuple):
 # one}, and a function from the name of one to its value.
 _Scalars = collections.namedtuple("_Scalars", ["kinds", "value_of"])
 _KINDS = {tf.float32: "f", tf.int32: "i", tf.int64: "q"}
+_MOST_NAMES = 1 << 24  # Characters of the names of all objects.
 _DATA_FILE = re.compile(r"\.(index|data-\d{5}-of-\d{5})$")
 _OBJECT_GRAPH = "_CHECKPOINTABLE_OBJECT_GRAPH"
 
@@ -80,7 +79,7 @@ def _in_folder(folder):
     if _is_file(saved_model + ".index"):
         return saved_model
     names = sorted(tf.io.gfile.listdir(folder))
-    found = [name for name in names if name.endswith((".index", ".keras", ".h5"))]
+    found = [name for name in names if name.endswith(".index")]
     if len(found) != 1:
         raise CheckpointError(
             f"{folder!r} holds {len(found) or 'no'} checkpoints and no file `checkpoint` that says "
@@ -99,18 +98,14 @@ def _look_into(path):
     if not _is_file(path):
         what = "is neither a file nor a folder nor the prefix of a checkpoint"
         raise CheckpointError(f"{path!r} {what}.")
-    with tf.io.gfile.GFile(path, "rb") as file:
-        start = file.read(8)
-        file.seek(0)
-        if start[:4] == b"PK\x03\x04":
-            return _from_hdf5(*_keras_files.read_keras(file))
-        if start == b"\x89HDF\r\n\x1a\n":
-            remote = "://" in path
-            return _from_hdf5(
-                *(_keras_files.read_copy(file) if remote else _keras_files.read_hdf5(path))
-            )
+    if path.endswith((".keras", ".h5", ".hdf5")):
+        raise CheckpointError(
+            f"path must be a checkpoint of TensorFlow, got a file of Keras, {path!r}: load the "
+            "model and read `optimizer.loss_scale`, or `optimizer.dynamic_scale` of Keras 3's own "
+            "class."
+        )
     raise CheckpointError(
-        f"{path!r} is no checkpoint of TensorFlow or Keras. (One of TensorFlow 0.x, which Saver "
+        f"{path!r} is no checkpoint of TensorFlow. (One of TensorFlow 0.x, which Saver "
         "calls version V1: restore it with tf.compat.v1.train.Saver and save it again.)"
     )
 
@@ -191,7 +186,7 @@ def _by_object(scalars, nodes):
     """Finds what `tf.train.Checkpoint` wrote, wherever it hangs in the object graph."""
     states = []
     # Shortest paths from the root, {index of a node: path}.
-    paths, waiting, left = {0: ""}, [0], _keras_files.MOST_NAMES
+    paths, waiting, left = {0: ""}, [0], _MOST_NAMES
     for index in waiting:  # Which grows.
         path = paths[index]
         children = {child.local_name: child.node_id for child in nodes[index].children}
@@ -215,46 +210,6 @@ def _by_object(scalars, nodes):
     return states
 
 
-def _from_hdf5(groups, kinds, values):
-    """Finds what Keras 3's LossScaleOptimizer left in an HDF5 file."""
-    scalars, states = _Scalars(kinds, values.get), []
-
-    def own_of(group):
-        """Returns the number of variables before those of the optimizer inside, or None."""
-        inner = group + "/inner_optimizer/vars"
-        count = groups.get(group + "/vars", 0)
-        if kinds.get(inner + "/0") != "q":
-            return None
-        # Its first two, iteration and mostly learning rate, stand there by themselves, too.
-        own = count - groups[inner]
-        for number in range(2):
-            if values.get(f"{inner}/{number}") != values.get(f"{group}/vars/{own + number}"):
-                return None
-        return own
-
-    for group in sorted(groups):
-        # In .keras and .weights.h5 variables are numbered: iteration, learning rate, step counter,
-        # scale, others that subclasses have, and what the optimizer inside has. With a manager,
-        # this package's has the manager's variables in the scale's place; with a fixed scale none.
-        if group + "/inner_optimizer" in groups:
-            own = own_of(group)
-            variables = [f"{group}/vars/{number}" for number in range(6 if own is None else own)]
-            order = "".join(kinds.get(name, "-") for name in variables)
-            # Where it is not known what is whose, a counter has to follow: that of the one inside.
-            end = "q" if own is None else ""
-            if order.startswith("qfqf" + end):
-                states.append(_state(scalars, variables[3:1:-1], "keras3 HDF5", group))
-            elif order.startswith("qffqq" + end):
-                states.append(_state(scalars, variables[2:5], "contrib HDF5", group))
-        # In Keras' older .h5 they go by their names, and so in files of this package's tf_keras
-        # optimizers.
-        key = group[: -len("/vars")] if group.endswith("/vars") else group
-        for layout, names in _BY_OBJECT:
-            paths = [f"{group}/{name}" for name in names]
-            states.append(_state(scalars, paths, layout.replace("by object", "HDF5"), key))
-    return states, sorted(kinds)
-
-
 def scale_text(scale):
     return f"{scale:.16g}"  # Of a float32 no digit is lost that distinguishes it.
 
@@ -263,16 +218,16 @@ def find(path: _types.Path) -> list[LossScaleState]:
     """Finds all dynamic loss scales in a checkpoint; nothing is written to it.
 
     Args:
-      path: str or path-like: the prefix of a TensorFlow checkpoint or one of its files; a Keras
-        file (`.keras`, `.weights.h5`, `.h5`); a SavedModel; or a folder of checkpoints, for the
-        latest of them (as its file `checkpoint` says) or the only one. Paths that TensorFlow
-        reads, such as `gs://…`, are fine.
+      path: str or path-like: the prefix of a TensorFlow checkpoint or one of its files; a
+        SavedModel; or a folder of checkpoints, for the latest of them (as its file `checkpoint`
+        says) or the only one. Paths that TensorFlow reads, such as `gs://…`, are fine.
 
     Returns:
       A list of `LossScaleState`, sorted by key; empty if there is none.
 
     Raises:
-      CheckpointError: it cannot be read, is damaged, or is no checkpoint.
+      CheckpointError: it cannot be read, is damaged, or is no checkpoint, such as a file of Keras
+        (`.keras`, `.weights.h5`, `.h5`): load the model and read `optimizer.loss_scale`.
       TypeError: `path` is no path.
     """
     return _find(path)[0]
@@ -313,9 +268,8 @@ def read(path: _types.Path, key: str | None = None) -> LossScaleState:
     if not states:
         shown = ", ".join(names[:8]) + (", ..." if len(names) > 8 else "")
         raise CheckpointError(
-            f"{os.fsdecode(path)!r} holds no dynamic loss scale (a fixed one has no state, and "
-            "Keras before 3 saves it in TensorFlow's formats only, not in .h5 or .keras). It "
-            f"holds {len(names)} other names" + (f": {shown}." if names else ".")
+            f"{os.fsdecode(path)!r} holds no dynamic loss scale (a fixed one has no state). "
+            f"It holds {len(names)} other names" + (f": {shown}." if names else ".")
         )
     chosen = [state for state in states if key is None or state.key == key]
     if len(chosen) == 1:

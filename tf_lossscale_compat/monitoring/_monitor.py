@@ -75,7 +75,7 @@ class Monitor:
         self._log(now, session, self.seconds if seconds is None else seconds)
         self._last = now
         if self.writer is not None and self._written != (now, self._step):
-            self.writer.add_summary(_summaries.proto(now, self.record.policy()), self._step)
+            self.writer.add_summary(_summaries.proto(now, self.record.loss_scale), self._step)
             self.writer.flush()  # What comes next may be the run's end, in whichever way.
             self._written = now, self._step
 
@@ -100,7 +100,7 @@ class Monitor:
         if now.scale > self._last.scale:
             before, after = self._last.scale, now.scale
             logging.debug("Loss scale: %.10g -> %.10g by step %d", before, after, now.steps)
-        floor = _summaries.bounds(self.record.policy()).get(_summaries.FLOOR)
+        floor = _summaries.bounds(self.record.loss_scale).get(_summaries.FLOOR)
         if floor is None or now.scale > np.float32(floor):
             self._at_floor = False
         # A scale that starts there has come to no harm.

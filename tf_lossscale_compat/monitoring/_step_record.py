@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import functools
 import threading
-import zlib
 from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
 from tf_lossscale_compat._core import _tf  # First, as it says what to do without TensorFlow.
@@ -14,14 +12,13 @@ import numpy as np
 
 from tf_lossscale_compat._core import (
     _arguments,
-    _gradients,
     _keras_versions,
     _observers,
     _replicas,
     _scaler,
     _state,
 )
-from tf_lossscale_compat._scalers import _loss_scales
+from tf_lossscale_compat.monitoring import _names
 
 if TYPE_CHECKING:
     import tensorflow as tf
@@ -32,7 +29,6 @@ else:
 
 tf1 = _tf.tf1
 
-_KINDS = ("NaN", "+inf", "-inf")
 _SHOWN = 5  # How many gradients a report names.
 
 
@@ -50,25 +46,7 @@ class Skip(NamedTuple):
     step: int
     scale_before: float
     scale_after: float | None
-    gradients: tuple[BadGradient, ...]
-
-
-class BadGradient(NamedTuple):
-    """A gradient that was not finite on one replica.
-
-    Attributes:
-      name: str, that of its variable; where no variable is known, its place among the gradients.
-      replica: int, from 0 on.
-      kinds: tuple of str, those of "NaN", "+inf", "-inf" that were in it.
-      elements: int, how many of its elements were not finite.
-      largest_finite: float, the largest magnitude of its finite elements, 0.0 if there is none.
-    """
-
-    name: str
-    replica: int
-    kinds: tuple[str, ...]
-    elements: int
-    largest_finite: float
+    gradients: tuple[_names.BadGradient, ...]
 
 
 class LossScaleError(RuntimeError):
@@ -76,35 +54,32 @@ class LossScaleError(RuntimeError):
 
 
 class StepRecord(_tf.Trackable):
-    """Counts the steps of an optimizer or a loss scale, and keeps what is known of the last skip.
+    """Counts the steps of an optimizer, and keeps what is known of the last skipped one.
 
-    Make it before the first step, in the graph or under the strategy of what it watches::
+    Make it before the first step, in the graph or under the strategy of the optimizer::
 
         record = StepRecord(optimizer, names=True)
         ...
         print(record.report())
 
-    An optimizer's record sees the steps of that optimizer alone; a loss scale's or manager's sees
-    each step that updates it, by whatever optimizer, `apply_if_finite` or its own `update`. Of a
-    loss scale or manager whose `update` or `update_loss_scale` is the user's own it sees the steps
-    that optimizers of this package and `apply_if_finite` take.
+    It sees the steps of that optimizer alone, also where others share its loss scale.
 
     Replicas of `tf.distribute` take a step together, which counts once; with Horovod each process
-    has a record of its own. The watched object and its checkpoints do not hold the record, which is
-    a trackable of its own: in a `tf.train.Checkpoint`, its totals go on after a restart.
+    has a record of its own. The optimizer and its checkpoints do not hold the record, which is a
+    trackable of its own: in a `tf.train.Checkpoint`, its totals go on after a restart.
 
     Attributes:
-      watched: the optimizer or loss scale that the record observes.
+      watched: the optimizer that the record observes.
       max_consecutive_skips: int or None, see the constructor.
     """
 
     watched: Any
     max_consecutive_skips: int | None
-    _gradients: dict[int, _Gradients]
+    _gradients: dict[int, _names.Gradients]
 
     def __init__(
         self,
-        watched: _types.HasApplyGradients | _types.HasManagerMethods | _loss_scales.LossScale,
+        watched: _types.HasApplyGradients,
         *,
         names: bool = False,
         max_consecutive_skips: _types.Integer | None = None,
@@ -112,8 +87,7 @@ class StepRecord(_tf.Trackable):
         """Makes the record's variables; it observes each step of `watched` from now on.
 
         Args:
-          watched: loss-scale optimizer of this package (for `tf.compat.v1.train` or any Keras),
-            `LossScale` or `LossScaleManager`.
+          watched: loss-scale optimizer of this package, for `tf.compat.v1.train` or any Keras.
           names: bool, whether to find out, where a step is skipped, which gradients were not
             finite. The variables for that are made in the first step.
           max_consecutive_skips: int above zero, or None: how many skipped steps in a row end a
@@ -121,24 +95,22 @@ class StepRecord(_tf.Trackable):
             `check` does, and the hook and the callback, which call it.
 
         Raises:
-          TypeError: `watched` is none of these, or `names` no bool.
+          TypeError: `watched` is none, such as a bare loss scale, or `names` no bool.
           ValueError: `watched` has a record already or is part of a graph that was built without
             one, `max_consecutive_skips` is no such number, or the strategy in scope is unsupported.
         """
-        is_loss_scale = isinstance(watched, _loss_scales.LossScale) or _scaler.is_manager(watched)
-        if not (_is_optimizer(watched) or is_loss_scale):
+        # A method of this package's classes, not of what they are mixed into.
+        if not hasattr(type(watched), "_tflsc_loss_scale_in_use"):
             raise TypeError(
-                "watched must be a loss-scale optimizer, LossScale or LossScaleManager of this "
-                f"package, got {watched!r}."
+                f"watched must be a loss-scale optimizer of this package, got {watched!r}. Where a "
+                "loss scale is used without one, its `update` returns whether a step is applied."
             )
         self._names = _arguments.flag("names", names)
         self.max_consecutive_skips = _arguments.max_consecutive_skips(max_consecutive_skips)
-        self.watched = _scaler.unwrap(watched)
-        _observers.check(self.watched)
+        self.watched = watched
+        _observers.check(watched)
         _replicas.check_strategy()
-        kept = _scaler.variables(self.policy())
-        if _is_optimizer(watched):
-            kept = kept + _tf.variables_of(watched)
+        kept = _scaler.variables(self.loss_scale) + _tf.variables_of(watched)
         with tf.init_scope(), _state.scope_of(kept):
             self._finite_steps = self._make("finite_steps", np.int64(0))
             self._nonfinite_steps = self._make("nonfinite_steps", np.int64(0))
@@ -149,7 +121,7 @@ class StepRecord(_tf.Trackable):
             self._last_scales = self._make("last_scales", np.zeros(2, np.float32))
             self._replicas = tf.distribute.get_strategy().num_replicas_in_sync
         self._gradients, self._lock = {}, threading.RLock()
-        _observers.attach(self.watched, self)
+        _observers.attach(watched, self)
 
     def _make(self, name, value):
         with tf1.name_scope("step_record/"):
@@ -163,11 +135,10 @@ class StepRecord(_tf.Trackable):
             "watches, and restore a tf.train.Checkpoint of this one into it."
         )
 
-    def policy(self) -> Any:
-        """The loss scale or manager in force, a `LossScale` or `LossScaleManager`."""
-        if _is_optimizer(self.watched):
-            return _scaler.unwrap(self.watched._tflsc_loss_scale_in_use)
-        return self.watched
+    @property
+    def loss_scale(self) -> Any:
+        """The optimizer's loss scale, a `LossScale` or `LossScaleManager`."""
+        return _scaler.unwrap(self.watched._tflsc_loss_scale_in_use)
 
     def _counters(self):
         counters = [self._finite_steps, self._nonfinite_steps, self._skipped_steps]
@@ -272,8 +243,8 @@ class StepRecord(_tf.Trackable):
         totals: dict[str, dict[str, int]] = {}
         for each, rows in zip(known, self._values(session, [each.totals for each in known])):
             for name, row in zip(each.names, rows):
-                of_name = totals.setdefault(name, dict.fromkeys(_KINDS, 0))
-                for kind, count in zip(_KINDS, row):
+                of_name = totals.setdefault(name, dict.fromkeys(_names.KINDS, 0))
+                for kind, count in zip(_names.KINDS, row):
                     of_name[kind] += int(count)
         return {name: kinds for name, kinds in totals.items() if any(kinds.values())}
 
@@ -375,8 +346,8 @@ class StepRecord(_tf.Trackable):
             known = self._known(step)
             if known is None:
                 return []
-            seen = _replicas.all_reduce_sum(_inspected, (step.grads,))
-            ever = tf.reduce_any(seen[:, :, : len(_KINDS)] > 0, axis=0)
+            seen = _replicas.all_reduce_sum(_names.inspected, (step.grads,))
+            ever = tf.reduce_any(seen[:, :, : len(_names.KINDS)] > 0, axis=0)
             return [
                 _assigned(known.last.assign(seen, read_value=False)),
                 _assigned(known.totals.assign_add(tf.cast(ever, tf.int64), read_value=False)),
@@ -413,12 +384,11 @@ class StepRecord(_tf.Trackable):
         return None if tf.executing_eagerly() else tf.group(*done)
 
     def _known(self, step):
-        """Returns the `_Gradients` of a step's variables, made when first met, or None."""
+        """Returns the `_names.Gradients` of a step's variables, made when first met, or None."""
         if not (self._names and step.grads):
             return None
-        names = step.names
-        # Not by its place among the others, as a run that goes on may meet them in another order.
-        key = zlib.crc32("\n".join([*names, *step.shapes]).encode())
+        names = _names.of(step.variables)
+        key = _names.key_of(step.variables, names)
         with self._lock:
             if key not in self._gradients:
                 if _replicas.in_replica_context():
@@ -430,89 +400,16 @@ class StepRecord(_tf.Trackable):
                 with tf.init_scope(), _tf.variables_allowed(), tf.distribute.get_strategy().scope():
                     # A run may go on with more replicas or less.
                     name = f"last_gradients_{key:08x}_{self._replicas}"
-                    shape = (self._replicas, len(names), len(_KINDS) + 1)
+                    shape = (self._replicas, len(names), len(_names.KINDS) + 1)
                     last = self._make(name, np.zeros(shape))
-                    totals = np.zeros((len(names), len(_KINDS)), np.int64)
+                    totals = np.zeros((len(names), len(_names.KINDS)), np.int64)
                     totals = self._make(f"gradients_{key:08x}", totals)
-                self._gradients[key] = _Gradients(key, names, last, totals)
+                self._gradients[key] = _names.Gradients(key, names, last, totals)
             return self._gradients[key]
-
-
-class _Gradients(NamedTuple):
-    """Counts of non-finite elements in the gradients of one list of variables."""
-
-    key: int  # Stands for the names.
-    names: list[str]
-    # Of shape [replicas, gradients, 4]: how many elements of each kind there were in the last
-    # skipped step, and the largest finite magnitude.
-    last: Any
-    totals: Any  # Of shape [gradients, 3]: in how many steps there were any.
-
-    def bad(self, rows):
-        """Returns the `BadGradient`s in a value of `last`, a tuple."""
-        return tuple(
-            BadGradient(
-                name,
-                replica,
-                tuple(kind for kind, count in zip(_KINDS, row) if count),
-                int(row[: len(_KINDS)].sum()),
-                float(row[-1]),
-            )
-            for i, name in enumerate(self.names)
-            for replica, row in enumerate(rows[:, i])
-            if row[: len(_KINDS)].any()
-        )
-
-
-def _is_optimizer(watched):
-    # A method of this package's classes, not of what they are mixed into.
-    return hasattr(type(watched), "_tflsc_loss_scale_in_use")
 
 
 def _assigned(value):
     return _tf.as_operation(_replicas.local_results(value))
-
-
-@functools.lru_cache(maxsize=None)
-def _inspect(dtype):
-    """Returns a function that counts NaN, +inf and -inf in a tensor and finds its largest number.
-
-    One for all tensors of a dtype, as tracing its operations for each would take seconds.
-    """
-
-    def inspect(values):
-        infinite, zeros = tf.math.is_inf(values), tf.zeros_like(values)
-        kinds = [
-            tf.math.is_nan(values),
-            tf.logical_and(infinite, values > zeros),
-            tf.logical_and(infinite, values < zeros),
-        ]
-        counts = [tf.reduce_sum(tf.cast(kind, tf.float64)) for kind in kinds]
-        finite = tf1.where(tf.math.is_finite(values), tf.abs(values), zeros)
-        # Of no elements the maximum would be minus infinity.
-        largest = tf.maximum(tf.reduce_max(finite), tf.zeros([], dtype))
-        return tf.stack([*counts, tf.cast(largest, tf.float64)])
-
-    return tf.function(inspect, input_signature=[tf.TensorSpec(None, dtype)], autograph=False)
-
-
-def _inspected(grads):
-    """Returns `_inspect` of each, in this replica's row of a [replicas, gradients, 4] tensor."""
-    tested = [list(_gradients.tested_values(grad)) or [tf.zeros([])] for grad in grads]
-    tensors = [tf.stack(parts) if len(parts) > 1 else parts[0] for parts in tested]
-
-    def inspect(*tensors):
-        return tf.stack([_inspect(values.dtype)(values) for values in tensors])
-
-    # Even in a branch that is not taken each operation costs something, so this is one operation.
-    seen = _tf.as_one_operation(inspect, tensors)
-    if not tf.distribute.has_strategy():
-        return seen[None]
-    replica = tf.distribute.get_replica_context()
-    here = tf.one_hot(
-        replica.replica_id_in_sync_group, replica.num_replicas_in_sync, dtype=seen.dtype
-    )
-    return here[:, None, None] * seen[None]
 
 
 for _public in (LossScaleError, StepRecord):

@@ -28,9 +28,9 @@ Reading.__doc__ = "Values of a record at one moment: three integers, and the los
 
 def tensors(record):
     """Returns the values of a record as a `Reading` of scalar tensors, in any context."""
-    policy = record.policy()
+    scaler = record.loss_scale
     # A hook may begin anew in a graph that is finalized.
-    scale = _tf.once_per_graph(policy, lambda: _scaler.scale(policy))
+    scale = _tf.once_per_graph(scaler, lambda: _scaler.scale(scaler))
     return Reading(record.steps, record.skipped_steps, record.consecutive_skips, scale)
 
 
@@ -69,7 +69,7 @@ def proto(values, scaler):
 
 def serialized(record):
     """Returns a serialized `Summary` of a record, a scalar string tensor."""
-    by_tag = _by_tag(tensors(record), record.policy())
+    by_tag = _by_tag(tensors(record), record.loss_scale)
     values = [tf.cast(value, tf.float32) for value in by_tag.values()]
     return tf.raw_ops.ScalarSummary(tags=list(by_tag), values=tf.stack(values))
 

@@ -18,7 +18,7 @@ tf = _tf.tf
 tf1 = _tf.tf1
 
 _HINT = (
-    "the optimizer or loss scale that it watches takes no part in the train op. Where an optimizer "
+    "the optimizer that it watches takes no part in the train op. Where an optimizer "
     "is derived from this package's or wraps it, its own apply_gradients has to call that one's."
 )
 

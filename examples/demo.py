@@ -1,0 +1,186 @@
+"""Six runs of one small network: in float32, and in float16 without and with loss scaling.
+
+It is trained on scikit-learn's handwritten digits (nothing is downloaded). All runs start from the
+same weights and see the same batches. Variables are float32; the float16 runs compute the rest in
+float16. The loss has a small weight, as one term among the losses of a larger model, and the
+learning rate makes up for it: without a loss scale most gradients become zero in float16. Both
+dynamic scales start far too high, so that the first steps are skipped until they have come down.
+"""
+
+import argparse
+import math
+import os
+import shlex
+import sys
+
+import numpy as np
+import tensorflow.compat.v1 as tf
+from matplotlib import figure
+from sklearn import datasets
+
+from tf_lossscale_compat.contrib import mixed_precision as contrib
+from tf_lossscale_compat.train import experimental
+
+tf.disable_v2_behavior()
+
+# A gradient at the logits is at most LOSS_WEIGHT / BATCH_SIZE: about 6e-8, float16's least number.
+BATCH_SIZE, LOSS_WEIGHT = 32, 2e-6
+LEARNING_RATE = 0.2 / LOSS_WEIGHT
+# From 2**16 on the scale is infinite in float16, so that 17 halvings are needed.
+FIXED, HIGH, GROWTH_STEPS = 2.0**12, 2.0**32, 200
+PICTURE = "demo.png"
+
+# Of each run the name, the dtype, and what makes its loss scale or manager.
+RUNS = (
+    ("float32", tf.float32, None),
+    ("float16", tf.float16, None),
+    (
+        "float16 FixedLossScaleManager",
+        tf.float16,
+        lambda: contrib.FixedLossScaleManager(FIXED),
+    ),
+    (
+        "float16 ExponentialUpdateLossScaleManager",
+        tf.float16,
+        lambda: contrib.ExponentialUpdateLossScaleManager(HIGH, GROWTH_STEPS, decr_ratio=0.5),
+    ),
+    ("float16 FixedLossScale", tf.float16, lambda: experimental.FixedLossScale(FIXED)),
+    (
+        "float16 DynamicLossScale",
+        tf.float16,
+        lambda: experimental.DynamicLossScale(HIGH, GROWTH_STEPS),
+    ),
+)
+
+
+def with_loss_scale(optimizer, make):
+    """Returns the optimizer, wrapped if there is a loss scale to make, and the scale's tensor."""
+    if make is None:
+        return optimizer, tf.constant(1.0)
+    made = make()
+    if isinstance(made, contrib.LossScaleManager):
+        return contrib.LossScaleOptimizer(optimizer, made), made.get_loss_scale()
+    return experimental.MixedPrecisionLossScaleOptimizer(optimizer, made), made()
+
+
+def train(dtype, make, train_set, test_set, batches):
+    """Trains once.
+
+    Returns:
+      The accuracy on the test set and, for each step, the loss, the loss scale that it used, the
+      share of zeros among the entries of the gradients, and 1 if the step was skipped, else 0.
+    """
+    random = np.random.RandomState(1)
+    images, labels = tf.placeholder(tf.float32, [None, 64]), tf.placeholder(tf.int32, [None])
+    variables, layer = [], tf.cast(images, dtype)
+    for inputs, outputs in ((64, 64), (64, 10)):
+        kernel = random.randn(inputs, outputs).astype(np.float32) / np.sqrt(inputs)
+        pair = tf.Variable(kernel.astype(np.float32)), tf.Variable(tf.zeros([outputs]))
+        layer = tf.tanh(layer) if variables else layer
+        layer = tf.matmul(layer, tf.cast(pair[0], dtype)) + tf.cast(pair[1], dtype)
+        variables += pair
+    losses = tf.nn.sparse_softmax_cross_entropy_with_logits(labels=labels, logits=layer)
+    loss = tf.reduce_mean(losses)
+
+    inner = tf.train.GradientDescentOptimizer(LEARNING_RATE)
+    optimizer, scale = with_loss_scale(inner, make)
+    global_step = tf.train.get_or_create_global_step()
+    gradients = optimizer.compute_gradients(loss * LOSS_WEIGHT, variables)
+    train_op = optimizer.apply_gradients(gradients, global_step)
+    entries = tf.concat([tf.reshape(gradient, [-1]) for gradient, _ in gradients], 0)
+    zeros = tf.reduce_mean(tf.cast(tf.equal(entries, 0), tf.float32))
+    right = tf.equal(tf.argmax(layer, axis=1, output_type=tf.int32), labels)
+    accuracy = tf.reduce_mean(tf.cast(right, tf.float32))
+
+    history = []
+    with tf.Session() as session:
+        session.run(tf.global_variables_initializer())
+        for batch in batches:
+            used, before = session.run([scale, global_step])
+            feed = {images: train_set[0][batch], labels: train_set[1][batch]}
+            _, *seen = session.run([train_op, loss, zeros], feed)
+            # A skipped step leaves the global step where it was.
+            history.append((seen[0], used, seen[1], session.run(global_step) == before))
+        reached = session.run(accuracy, {images: test_set[0], labels: test_set[1]})
+    return reached, np.array(history, float)
+
+
+def write_log(folder, history):
+    """Writes what `tf-lossscale plot` and TensorBoard show of a loss scale."""
+    writer, skipped, in_a_row = tf.summary.FileWriter(folder), 0, 0
+    for step, (_, scale, _, skips) in enumerate(history, 1):
+        skipped, in_a_row = skipped + skips, (in_a_row + 1) * skips
+        values = {"scale": scale, "skipped_steps": skipped, "consecutive_skips": in_a_row}
+        summary = tf.Summary()
+        for tag, value in values.items():
+            summary.value.add(tag=f"loss_scale/{tag}", simple_value=value)
+        writer.add_summary(summary, step)
+    writer.close()
+
+
+def draw(results):
+    """Draws loss and loss scale of all runs over their steps into the current folder."""
+    picture = figure.Figure(figsize=(10, 9))
+    losses, scales = picture.subplots(2, 1, sharex=True)
+    for index, (name, (accuracy, history)) in enumerate(results.items()):
+        # Runs that lie on each other are all seen: lines with gaps over those that have none.
+        look = {"lw": 2.4, "ls": ("-", "--", ":")[index % 3], "zorder": 2 + index % 3}
+        steps, window = np.arange(1, len(history) + 1), max(1, len(history) // 40)
+        means = [np.mean(history[max(0, step - window) : step, 0]) for step in steps]
+        losses.plot(steps, means, **look)
+        scales.step(steps, history[:, 1], where="post", **look)
+        skipped = f"{history[:, 3].sum():.0f} steps skipped"
+        scales.lines[-1].set_label(f"{name}: accuracy {accuracy:.1%}, {skipped}")
+    losses.set(ylabel=f"loss (mean of {window} steps)", yscale="log")
+    scales.set(ylabel="loss scale", xlabel="step", xscale="log")
+    scales.set_yscale("log", base=2)
+    scales.legend(loc="upper left", bbox_to_anchor=(0, -0.15), frameon=False)
+    picture.savefig(PICTURE, bbox_inches="tight")
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--steps", type=int, default=1200, help="of each run (default: 1200)")
+    parser.add_argument("--logdir", help="write the loss scale of each step for TensorBoard")
+    args = parser.parse_args()
+
+    digits = datasets.load_digits()
+    random = np.random.RandomState(0)
+    order = random.permutation(len(digits.target))
+    pixels, labels = digits.data[order] / 8 - 1, digits.target[order]
+    train_set, test_set = (pixels[360:], labels[360:]), (pixels[:360], labels[:360])
+    batches = random.randint(0, len(labels) - 360, (args.steps, BATCH_SIZE))
+
+    results, zero_share = {}, {}
+    row = "{:41} {:>8} {:>14} {:>6} {:>7}"  # 80 columns.
+    print(row.format("run", "accuracy", "zero gradients", "scale", "skipped"), flush=True)
+    for name, dtype, make in RUNS:
+        with tf.Graph().as_default():
+            results[name] = accuracy, history = train(dtype, make, train_set, test_set, batches)
+        applied = history[history[:, 3] == 0]
+        zero_share[name] = applied[:, 2].mean() if len(applied) else 0.0
+        zeros = f"{zero_share[name]:.1%}" if len(applied) else "-"
+        scale = f"2**{math.log2(history[-1, 1]):.0f}" if make else "-"
+        skipped = len(history) - len(applied)
+        print(row.format(name, f"{accuracy:.1%}", zeros, scale, skipped), flush=True)
+        if args.logdir:
+            write_log(os.path.join(args.logdir, name), history)
+
+    float32, float16, *scaled = (accuracy for accuracy, _ in results.values())
+    _, zeros, *others = zero_share.values()
+    print(
+        f"\nWithout a loss scale {zeros:.1%} of the float16 gradients are zero:"
+        f"\naccuracy {float16:.1%}, where float32 has {float32:.1%}."
+        f"\nWith one it is at most {max(others):.1%}: "
+        f"accuracy {min(scaled):.1%} to {max(scaled):.1%}."
+    )
+    draw(results)
+    print(f"Picture: {PICTURE}")
+    python = shlex.quote(sys.executable)
+    logs = shlex.quote(args.logdir or "logs")
+    again = "" if args.logdir else f"{python} {shlex.quote(sys.argv[0])} --logdir logs && "
+    print(f"Next: {again}{python} -m tf_lossscale_compat plot {logs} -o loss_scale.png")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,120 @@
+"""Names of the gradients that were not finite, for records that are made with `names=True`."""
+
+from __future__ import annotations
+
+import collections
+import functools
+import zlib
+from typing import Any, NamedTuple
+
+from tf_lossscale_compat._core import _gradients, _tf
+
+tf = _tf.tf
+tf1 = _tf.tf1
+
+KINDS = ("NaN", "+inf", "-inf")
+
+
+class BadGradient(NamedTuple):
+    """A gradient that was not finite on one replica.
+
+    Attributes:
+      name: str, that of its variable.
+      replica: int, from 0 on.
+      kinds: tuple of str, those of "NaN", "+inf", "-inf" that were in it.
+      elements: int, how many of its elements were not finite.
+      largest_finite: float, the largest magnitude of its finite elements, 0.0 if there is none.
+    """
+
+    name: str
+    replica: int
+    kinds: tuple[str, ...]
+    elements: int
+    largest_finite: float
+
+
+class Gradients(NamedTuple):
+    """Counts of non-finite elements in the gradients of one list of variables."""
+
+    key: int  # Stands for the names.
+    names: list[str]
+    # Of shape [replicas, gradients, 4]: how many elements of each kind there were in the last
+    # skipped step, and the largest finite magnitude.
+    last: Any
+    totals: Any  # Of shape [gradients, 3]: in how many steps there were any.
+
+    def bad(self, rows):
+        """Returns the `BadGradient`s in a value of `last`, a tuple."""
+        return tuple(
+            BadGradient(
+                name,
+                replica,
+                tuple(kind for kind, count in zip(KINDS, row) if count),
+                int(row[: len(KINDS)].sum()),
+                float(row[-1]),
+            )
+            for i, name in enumerate(self.names)
+            for replica, row in enumerate(rows[:, i])
+            if row[: len(KINDS)].any()
+        )
+
+
+def of(variables):
+    """Returns names of variables, a list of str."""
+    names = [_name(each) for each in variables]
+    times = collections.Counter(names)
+    return [f"{name} [{i}]" if times[name] > 1 else name for i, name in enumerate(names)]
+
+
+def _name(variable):
+    # Keras 3 distinguishes layers by their path alone.
+    return getattr(variable, "path", None) or variable.name.split(":")[0]
+
+
+def key_of(variables, names):
+    """Returns an int that stands for a list of variables, whose `names` these are."""
+    # Not by its place among the others, as a run that goes on may meet them in another order.
+    shapes = [str(variable.shape) for variable in variables]
+    return zlib.crc32("\n".join([*names, *shapes]).encode())
+
+
+@functools.lru_cache(maxsize=None)
+def _inspect(dtype):
+    """Returns a function that counts NaN, +inf and -inf in a tensor and finds its largest number.
+
+    One for all tensors of a dtype, as tracing its operations for each would take seconds.
+    """
+
+    def inspect(values):
+        infinite, zeros = tf.math.is_inf(values), tf.zeros_like(values)
+        kinds = [
+            tf.math.is_nan(values),
+            tf.logical_and(infinite, values > zeros),
+            tf.logical_and(infinite, values < zeros),
+        ]
+        counts = [tf.reduce_sum(tf.cast(kind, tf.float64)) for kind in kinds]
+        finite = tf1.where(tf.math.is_finite(values), tf.abs(values), zeros)
+        # Of no elements the maximum would be minus infinity.
+        largest = tf.maximum(tf.reduce_max(finite), tf.zeros([], dtype))
+        return tf.stack([*counts, tf.cast(largest, tf.float64)])
+
+    return tf.function(inspect, input_signature=[tf.TensorSpec(None, dtype)], autograph=False)
+
+
+def inspected(grads):
+    """Returns `_inspect` of each, in this replica's row of a [replicas, gradients, 4] tensor."""
+    tested = [list(_gradients.tested_values(grad)) or [tf.zeros([])] for grad in grads]
+    tensors = [tf.stack(parts) if len(parts) > 1 else parts[0] for parts in tested]
+
+    def inspect(*tensors):
+        return tf.stack([_inspect(values.dtype)(values) for values in tensors])
+
+    # Even in a branch that is not taken each operation costs something, so this is one operation.
+    seen = _tf.as_one_operation(inspect, tensors)
+    if not tf.distribute.has_strategy():
+        return seen[None]
+    replica = tf.distribute.get_replica_context()
+    here = tf.one_hot(
+        replica.replica_id_in_sync_group, replica.num_replicas_in_sync, dtype=seen.dtype
+    )
+    return here[:, None, None] * seen[None]
