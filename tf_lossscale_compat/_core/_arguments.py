@@ -1,6 +1,7 @@
-"""Checks of arguments, shared by all public classes.
+"""Checks of arguments and of subclasses, shared by all public classes.
 
-Every check is made before any variable is, so that a bad argument leaves nothing behind.
+Every check of an argument is made before any variable is, so that a bad argument leaves nothing
+behind.
 """
 
 from __future__ import annotations
@@ -152,6 +153,24 @@ def having(method: str, name: str, value: Any) -> Any:
     if value is not None and (isinstance(value, type) or not hasattr(value, method)):
         raise TypeError(f"{name} must be an object with {method}(), got {value!r}.")
     return value
+
+
+def check_overrides(cls: type, base: type, names: tuple[str, ...], instead: str) -> None:
+    """Raises a TypeError if `cls` overrides private methods of the original of `base`.
+
+    Args:
+      cls: subclass of `base`; a mixin that comes before `base` overrides, too.
+      base: public class, no step of which calls these methods.
+      names: the methods.
+      instead: str, what to override.
+    """
+    for each in cls.__mro__[: cls.__mro__.index(base)]:
+        for name in names:
+            if name in vars(each):
+                raise TypeError(
+                    f"{cls.__name__} overrides {name}, which no step of this package calls. "
+                    f"Override {instead} instead."
+                )
 
 
 def warn_odd(message: str, *values: Any) -> None:

@@ -35,6 +35,7 @@ _KERAS_HINT = (
     "A Keras optimizer is wrapped by "
     "tf_lossscale_compat.keras.mixed_precision.experimental.LossScaleOptimizer instead."
 )
+_INSTEAD = "compute_gradients or apply_gradients"
 
 
 def _name_of(opt: Any, otherwise: str) -> str:
@@ -58,18 +59,17 @@ class _V1Adapter(_step.OptimizerAdapter):
         self.observed, self.wrapped, self.agree = owner, owner._tflsc_wrapped, owner._tflsc_agree
         self.needs_reciprocal = not tf.executing_eagerly()
         self._global_step, self._name = global_step, name
-        self._apply_everywhere = owner._tflsc_apply_everywhere()
 
     def apply(self, grads: list[Any], variables: list[Any]) -> Any:
         pairs = list(zip(grads, variables))
         return self.wrapped.apply_gradients(pairs, self._global_step, self._name)
 
-    def apply_everywhere(self, grads: list[Any], variables: list[Any]) -> Any:
-        if self._apply_everywhere is None:
-            return super().apply_everywhere(grads, variables)
-        strategy, pairs = tf.distribute.get_strategy(), tuple(zip(grads, variables))
-        applied = self._apply_everywhere(strategy, pairs, self._global_step, self._name)
-        return _tf.as_operation(applied)
+
+def _scaled(loss: Any, scale: tf.Tensor) -> Any:
+    """Returns a loss, a tensor or a function, times `scale`."""
+    if callable(loss):
+        return lambda: _gradients.scale_loss(loss(), scale)
+    return _gradients.scale_loss(loss, scale)
 
 
 def _unscaled(grads: list[Any], reciprocal: tf.Tensor) -> list[Any]:
@@ -160,9 +160,6 @@ class _BaseLossScaleOptimizer(_tf.Optimizer):
         """Returns the name that the original gave the wrapped optimizer's operation."""
         return name
 
-    def _tflsc_apply_everywhere(self) -> Any:
-        """Returns a subclass' own method that has all replicas apply gradients, or None."""
-
     def compute_gradients(
         self,
         loss: tf.Tensor | Callable[[], tf.Tensor],
@@ -223,32 +220,23 @@ class _BaseLossScaleOptimizer(_tf.Optimizer):
         """Returns pairs of gradients of the loss times `scale` and their variables."""
         if callable(loss) and self._tflsc_calls_loss_in_graphs and _tf.in_session_graph():
             loss = loss()
-        scaled_loss = self._tflsc_scaled_loss(loss, scale)
-        return list(self._tflsc_gradients(scaled_loss, options))
+        return list(self._tflsc_gradients(_scaled(loss, scale), options))
 
     def _tflsc_gradients(self, loss: Any, options: dict[str, Any]) -> Any:
         """Has the wrapped optimizer compute gradients, called as the original calls it."""
         return self._tflsc_wrapped.compute_gradients(loss, **options)
 
-    def _tflsc_scaled_loss(self, loss: Any, scale: tf.Tensor) -> Any:
-        """Returns a loss, a tensor or a function, times `scale`."""
-        if callable(loss):
-            return lambda: _gradients.scale_loss(loss(), scale)
-        return _gradients.scale_loss(loss, scale)
-
     def _tflsc_unscaled(
         self, grads_and_vars: list[tuple[Any, Any]], scale: tf.Tensor
     ) -> list[tuple[Any, Any]]:
         """Returns these pairs with gradients divided by `scale`."""
-        raise NotImplementedError
+        grads = self._tflsc_to_unscale([grad for grad, _ in grads_and_vars])
+        unscaled = _unscaled(grads, self._tflsc_reciprocal(scale))
+        return list(zip(unscaled, [var for _, var in grads_and_vars]))
 
     def _tflsc_to_unscale(self, grads: list[Any]) -> list[Any]:
         """Returns gradients in the form that is divided: of contrib's optimizer mostly dense."""
         return grads
-
-    # Methods of the original that see unscaled gradients. If a subclass overrides one, `minimize`
-    # calls `compute_gradients` and `apply_gradients`, as TensorFlow's own does.
-    _tflsc_hooks: tuple[str, ...] = ("compute_gradients", "apply_gradients")
 
     def minimize(
         self,
@@ -286,7 +274,9 @@ class _BaseLossScaleOptimizer(_tf.Optimizer):
             "colocate_gradients_with_ops": colocate_gradients_with_ops,
             "grad_loss": grad_loss,
         }
-        if self._tflsc_enabled and not self._tflsc_overrides(*self._tflsc_hooks):
+        # A subclass' own `compute_gradients` or `apply_gradients` is called, as TensorFlow does.
+        own = _step.overrides(self, _AS_WRITTEN, "compute_gradients", "apply_gradients")
+        if self._tflsc_enabled and not own:
             scaler = self._tflsc_scaler()
             scale = scaler.scale()
             pairs = self._tflsc_scaled_gradients(loss, scale, options)
@@ -329,31 +319,20 @@ class _BaseLossScaleOptimizer(_tf.Optimizer):
         Raises:
           ValueError: called in a cross-replica context, or there is no gradient.
         """
-        return self._tflsc_apply(list(grads_and_vars), global_step, name)
-
-    def _tflsc_apply(
-        self, grads_and_vars: list[tuple[Any, Any]], global_step: Any, name: str | None
-    ) -> Any:
-        """Takes a step as `apply_gradients` does."""
-        return self._tflsc_take_step(self._tflsc_scaler(), grads_and_vars, global_step, name)
+        return self._tflsc_take_step(self._tflsc_scaler(), list(grads_and_vars), global_step, name)
 
     def _tflsc_scaler(self) -> _scaler.Scaler:
         """Returns the `Scaler` of one step: users replace the loss scale between steps."""
         return _scaler.Scaler(self._tflsc_loss_scale_in_use, self._tflsc_skips_nonfinite)
 
-    def _tflsc_overrides(self, *names: str) -> bool:
-        """Returns whether this optimizer or its class overrides one of the original's methods."""
-        raise NotImplementedError
-
     @_tf.do_not_convert
     def _tflsc_take_step(
         self,
         scaler: _scaler.Scaler,
-        grads_and_vars: Iterable[tuple[Any, Any]],
+        grads_and_vars: list[tuple[Any, Any]],
         global_step: Any,
         name: str | None,
         unscaling: _gradients.Unscaling | None = None,
-        called: str | None = "apply_gradients",
         given: str = "grads_and_vars",
     ) -> Any:
         """Takes a step; see `_step.take`. Errors say where the gradients were `given`."""
@@ -367,7 +346,7 @@ class _BaseLossScaleOptimizer(_tf.Optimizer):
         form = self._tflsc_graph_form(name)
         step = _V1Adapter(self, global_step, self._tflsc_inner_name(name, scaler))
         taken = _step.take(
-            scaler, grads, variables, step, called=called, unscaling=unscaling, form=form
+            scaler, grads, variables, step, called="apply_gradients", unscaling=unscaling, form=form
         )
         if taken is None:  # In eager mode.
             return None
@@ -418,6 +397,10 @@ class LossScaleOptimizer(_BaseLossScaleOptimizer):
 
     _tflsc_calls_loss_in_graphs = True
     _tflsc_keep_sparse = False  # For subclasses whose constructors do not call this one.
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        _arguments.check_overrides(cls, LossScaleOptimizer, ("_down_scale",), _INSTEAD)
 
     def __init__(
         self,
@@ -475,9 +458,6 @@ class LossScaleOptimizer(_BaseLossScaleOptimizer):
     def _tflsc_wrapped(self) -> Any:
         return self._opt
 
-    def _tflsc_overrides(self, *names: str) -> bool:
-        return _step.overrides(self, _CONTRIB, *names)
-
     @property
     def _loss_scale_manager(self) -> Any:
         return self.__dict__["_tflsc_manager_given"]
@@ -486,21 +466,6 @@ class LossScaleOptimizer(_BaseLossScaleOptimizer):
     def _loss_scale_manager(self, manager: Any) -> None:
         self._tflsc_loss_scale_in_use = _without_adapter(manager)
         self.__dict__["_tflsc_manager_given"] = manager
-
-    _tflsc_hooks = (*_BaseLossScaleOptimizer._tflsc_hooks, "_down_scale")
-
-    def _tflsc_unscaled(
-        self, grads_and_vars: list[tuple[Any, Any]], scale: tf.Tensor
-    ) -> list[tuple[Any, Any]]:
-        return self._down_scale(grads_and_vars, scale)
-
-    def _down_scale(
-        self, grads_vars: list[tuple[Any, Any]], loss_scale: tf.Tensor
-    ) -> list[tuple[Any, Any]]:
-        """Divides gradients by the loss scale, as r1.15's; `compute_gradients` calls it."""
-        grads = self._tflsc_to_unscale([grad for grad, _ in grads_vars])
-        unscaled = _unscaled(grads, self._tflsc_reciprocal(loss_scale))
-        return list(zip(unscaled, [var for _, var in grads_vars]))
 
     def _tflsc_to_unscale(self, grads: list[Any]) -> list[Any]:
         if self._tflsc_keep_sparse:
@@ -538,6 +503,18 @@ class MixedPrecisionLossScaleOptimizer(_BaseLossScaleOptimizer):
     Source: TensorFlow r1.14-2.x
     `tf.compat.v1.train.experimental.MixedPrecisionLossScaleOptimizer`.
     """
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        names = (
+            "_apply_gradients",
+            "_distributed_apply",
+            "_doing_dynamic_loss_scaling",
+            "_scale_grad",
+            "_scale_loss",
+            "_unscale_grads",
+        )
+        _arguments.check_overrides(cls, MixedPrecisionLossScaleOptimizer, names, _INSTEAD)
 
     def __init__(
         self,
@@ -587,9 +564,6 @@ class MixedPrecisionLossScaleOptimizer(_BaseLossScaleOptimizer):
     def _tflsc_wrapped(self) -> Any:
         return self._optimizer
 
-    def _tflsc_overrides(self, *names: str) -> bool:
-        return _step.overrides(self, _MIXED_PRECISION, *names)
-
     @property
     def _loss_scale(self) -> Any:
         return self._tflsc_loss_scale_in_use
@@ -598,87 +572,8 @@ class MixedPrecisionLossScaleOptimizer(_BaseLossScaleOptimizer):
     def _loss_scale(self, loss_scale: Any) -> None:
         self._tflsc_loss_scale_in_use = loss_scale
 
-    _tflsc_hooks = (
-        *_BaseLossScaleOptimizer._tflsc_hooks,
-        "_distributed_apply",
-        "_doing_dynamic_loss_scaling",
-        "_scale_grad",
-        "_unscale_grads",
-    )
-
     def _tflsc_gradients(self, loss: Any, options: dict[str, Any]) -> Any:
         return self._optimizer.compute_gradients(loss=loss, **options)
-
-    def _tflsc_scaled_loss(self, loss: Any, scale: tf.Tensor) -> Any:
-        if self._tflsc_overrides("_scale_loss"):
-            return self._scale_loss(loss)
-        return super()._tflsc_scaled_loss(loss, scale)
-
-    def _tflsc_unscaled(
-        self, grads_and_vars: list[tuple[Any, Any]], scale: tf.Tensor
-    ) -> list[tuple[Any, Any]]:
-        grads = [grad for grad, _ in grads_and_vars]
-        if self._tflsc_overrides("_unscale_grads", "_scale_grad"):
-            grads = self._unscale_grads(grads)
-        else:
-            grads = _unscaled(grads, self._tflsc_reciprocal(scale))
-        return list(zip(grads, [var for _, var in grads_and_vars]))
-
-    def _tflsc_apply(
-        self, grads_and_vars: list[tuple[Any, Any]], global_step: Any, name: str | None
-    ) -> Any:
-        overrides = self._tflsc_overrides
-        if not overrides("_doing_dynamic_loss_scaling", "_distributed_apply"):  # As mostly.
-            return super()._tflsc_apply(grads_and_vars, global_step, name)
-        if overrides("_doing_dynamic_loss_scaling") and not self._doing_dynamic_loss_scaling():
-            return self._optimizer.apply_gradients(grads_and_vars, global_step, name)
-        if overrides("_distributed_apply") and self._doing_dynamic_loss_scaling():
-            _step.check_context("apply_gradients")
-            return tf.distribute.get_replica_context().merge_call(
-                self._distributed_apply, args=(tuple(grads_and_vars), global_step, name)
-            )
-        return super()._tflsc_apply(grads_and_vars, global_step, name)
-
-    # r2.0's own methods. A step calls those that a subclass overrides. They are not given the
-    # scale and read it again; a step without them reads it once.
-
-    def _doing_dynamic_loss_scaling(self) -> bool:
-        """Returns False if every step is applied and the loss scale is never updated."""
-        return not _scaler.Scaler(self._loss_scale).applies_all
-
-    def _scale_loss(self, loss: Any) -> Any:
-        """Multiplies a loss, a tensor or a function, with the loss scale."""
-        return super()._tflsc_scaled_loss(loss, _scaler.scale(self._loss_scale))
-
-    def _unscale_grads(self, grads: list[Any]) -> list[Any]:
-        """Divides gradients by the loss scale."""
-        reciprocal = self._tflsc_reciprocal(_scaler.scale(self._loss_scale))
-        return [None if grad is None else self._scale_grad(grad, reciprocal) for grad in grads]
-
-    def _scale_grad(self, grad: Any, loss_scale_reciprocal: tf.Tensor) -> Any:
-        """Multiplies one gradient with one over the loss scale."""
-        return _gradients.unscale([grad], loss_scale_reciprocal)[0]
-
-    def _distributed_apply(
-        self, distribution: Any, grads_and_vars: Any, global_step: Any = None, name: Any = None
-    ) -> Any:
-        """Takes a step in the cross-replica context; gradients may be one for each replica."""
-        return self._tflsc_take_step(
-            self._tflsc_scaler(), grads_and_vars, global_step, name, called=None
-        )
-
-    def _apply_gradients(
-        self, distribution: Any, grads_and_vars: Any, global_step: Any, name: str | None
-    ) -> Any:
-        """Has the wrapped optimizer apply gradients in each replica."""
-
-        def apply(grads_and_vars: Any) -> Any:
-            return self._optimizer.apply_gradients(grads_and_vars, global_step, name)
-
-        return _replicas.call_for_each_replica(apply, (grads_and_vars,))
-
-    def _tflsc_apply_everywhere(self) -> Any:
-        return self._apply_gradients if self._tflsc_overrides("_apply_gradients") else None
 
     def _tflsc_graph_form(self, name: str | None) -> _step.GraphForm:
         if tf.executing_eagerly():  # There a step has no operation to name.
@@ -692,8 +587,7 @@ class MixedPrecisionLossScaleOptimizer(_BaseLossScaleOptimizer):
         return sys.intern(f"{name or self.get_name()}-wrapped")
 
 
-_CONTRIB = _step.as_written(LossScaleOptimizer)
-_MIXED_PRECISION = _step.as_written(MixedPrecisionLossScaleOptimizer)
+_AS_WRITTEN = _step.as_written(_BaseLossScaleOptimizer)
 
 
 class _LossScaleManagerAdapter(_managers.LossScaleManager):
