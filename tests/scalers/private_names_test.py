@@ -91,7 +91,10 @@ INSTANCES = (
     lambda: loss_scale.DynamicLossScale(8.0, hysteresis=2),
     lambda: loss_scale_manager.FixedLossScaleManager(8.0),
     lambda: loss_scale_manager.ExponentialUpdateLossScaleManager(8.0, 2),
-    lambda: _optimizers.LossScaleOptimizer(tf.compat.v1.train.GradientDescentOptimizer(1.0), 8.0),
+    lambda: _optimizers.LossScaleOptimizer(
+        tf.compat.v1.train.GradientDescentOptimizer(1.0),
+        loss_scale_manager.FixedLossScaleManager(8.0),
+    ),
     lambda: _optimizers.MixedPrecisionLossScaleOptimizer(
         tf.compat.v1.train.GradientDescentOptimizer(1.0), 8.0
     ),

@@ -29,6 +29,7 @@ class LossScaleManager(_tf.Trackable, metaclass=abc.ABCMeta):
 
     # The attributes that checkpoints hold, and under which names; None for all, by their own.
     _tflsc_checkpoint_names: dict[str, str] | None = None
+    _tflsc_skips_nonfinite = True
 
     def __setattr__(self, name: str, value: Any) -> None:
         super().__setattr__(name, value)

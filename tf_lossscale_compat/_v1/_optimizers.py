@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import numbers
 import sys
 from typing import TYPE_CHECKING, Any, Callable, Iterable
 
@@ -130,7 +129,7 @@ class _BaseLossScaleOptimizer(_tf.Optimizer):
     def _tflsc_loss_scale_in_use(self, loss_scale: Any) -> None:
         # Code in the wild replaces it at run time; checkpoints are to hold what is in force.
         if "_tflsc_loss_scale_in_use" in self.__dict__:
-            scaler = _scaler.Scaler(loss_scale, self._tflsc_skips_nonfinite)
+            scaler = _scaler.Scaler(loss_scale)
             scaler.check_reciprocal()
             agree = _agreement.function_for(
                 self._tflsc_agree, getattr(self, "_tflsc_wrapped", None), scaler
@@ -142,11 +141,6 @@ class _BaseLossScaleOptimizer(_tf.Optimizer):
         # call that at all.
         if isinstance(loss_scale, _tf.Trackable) and hasattr(self, "_non_slot_dict"):
             self._track_trackable(loss_scale, "loss_scale", overwrite=True)
-
-    @property
-    def _tflsc_skips_nonfinite(self) -> bool:
-        """True if steps that are not finite are skipped whatever the loss scale says."""
-        return False
 
     def _tflsc_reciprocal(self, scale: tf.Tensor) -> tf.Tensor:
         """Returns one over `scale`, computed as the original did."""
@@ -323,7 +317,7 @@ class _BaseLossScaleOptimizer(_tf.Optimizer):
 
     def _tflsc_scaler(self) -> _scaler.Scaler:
         """Returns the `Scaler` of one step: users replace the loss scale between steps."""
-        return _scaler.Scaler(self._tflsc_loss_scale_in_use, self._tflsc_skips_nonfinite)
+        return _scaler.Scaler(self._tflsc_loss_scale_in_use)
 
     @_tf.do_not_convert
     def _tflsc_take_step(
@@ -405,7 +399,7 @@ class LossScaleOptimizer(_BaseLossScaleOptimizer):
     def __init__(
         self,
         opt: _types.HasOptimizerMethods,
-        loss_scale_manager: _types.HasManagerMethods | _types.Identifier,
+        loss_scale_manager: _types.HasManagerMethods,
         *,
         keep_sparse: bool = False,
         agree: _types.Agree | None = None,
@@ -416,8 +410,7 @@ class LossScaleOptimizer(_BaseLossScaleOptimizer):
         Args:
           opt: a `tf.compat.v1.train.Optimizer`, or anything with its `compute_gradients` and
             `apply_gradients`.
-          loss_scale_manager: a `LossScaleManager`, or anything with its two methods. Beyond r1.15
-            also a `LossScale` or what `loss_scale.get` takes.
+          loss_scale_manager: a `LossScaleManager`, or anything with its two methods.
           keep_sparse: bool. `compute_gradients` makes `tf.IndexedSlices` dense, as r1.15 did; with
             True they stay sparse, which takes less memory and makes Momentum, RMSProp and clipping
             by the global norm compute other numbers. Beyond r1.15.
@@ -430,9 +423,9 @@ class LossScaleOptimizer(_BaseLossScaleOptimizer):
         Raises:
           TypeError: `opt` or `loss_scale_manager` lacks these methods, `agree` is no function, or
             `enabled` no bool.
-          ValueError: `loss_scale_manager` is no loss scale, the strategy in scope is unsupported,
-            Horovod's optimizer adds up gradients that were scaled differently, or `opt` is a
-            SyncReplicasOptimizer, which belongs around this one.
+          ValueError: the strategy in scope is unsupported, Horovod's optimizer adds up gradients
+            that were scaled differently, or `opt` is a SyncReplicasOptimizer, which belongs around
+            this one.
         """
         # Some Keras optimizers have methods of these names, which mean something else.
         if not _scaler.has_methods(opt, "compute_gradients", "apply_gradients") or (
@@ -443,8 +436,9 @@ class LossScaleOptimizer(_BaseLossScaleOptimizer):
                 f"tf.compat.v1.train.Optimizer does, got {opt!r}. {_KERAS_HINT}"
             )
         _replicas.check_strategy()
-        manager = _as_manager(loss_scale_manager if _arguments.flag("enabled", enabled) else 1)
-        scaler = _scaler.Scaler(_without_adapter(manager), enabled)
+        _check_manager(loss_scale_manager)
+        manager = loss_scale_manager if _arguments.flag("enabled", enabled) else _One()
+        scaler = _scaler.Scaler(manager)
         scaler.check_reciprocal()
         agree = _agreement.function_for(agree, opt, scaler)
         super().__init__(opt)
@@ -452,7 +446,7 @@ class LossScaleOptimizer(_BaseLossScaleOptimizer):
         self._tflsc_agree, self._tflsc_enabled = agree, enabled
         self._loss_scale_manager = manager
         self._tflsc_keep_sparse = bool(keep_sparse)
-        _ownership.claim(_ownership.V1, self._tflsc_loss_scale_in_use, [self])
+        _ownership.claim(_ownership.V1, manager, [self])
 
     @property
     def _tflsc_wrapped(self) -> Any:
@@ -460,12 +454,12 @@ class LossScaleOptimizer(_BaseLossScaleOptimizer):
 
     @property
     def _loss_scale_manager(self) -> Any:
-        return self.__dict__["_tflsc_manager_given"]
+        return self._tflsc_loss_scale_in_use
 
     @_loss_scale_manager.setter
     def _loss_scale_manager(self, manager: Any) -> None:
-        self._tflsc_loss_scale_in_use = _without_adapter(manager)
-        self.__dict__["_tflsc_manager_given"] = manager
+        _check_manager(manager)
+        self._tflsc_loss_scale_in_use = manager
 
     def _tflsc_to_unscale(self, grads: list[Any]) -> list[Any]:
         if self._tflsc_keep_sparse:
@@ -481,10 +475,6 @@ class LossScaleOptimizer(_BaseLossScaleOptimizer):
     def _tflsc_reads_twice(self, read: Any) -> bool:
         # A variable converts to a tensor where it is used, a reference variable by no operation.
         return hasattr(read, "assign") and not _state.is_reference(read)
-
-    @property
-    def _tflsc_skips_nonfinite(self) -> bool:
-        return self._tflsc_enabled
 
     def _tflsc_graph_form(self, name: str | None) -> _step.GraphForm:
         return _step.GraphForm(cond=_tf.cond)
@@ -590,48 +580,23 @@ class MixedPrecisionLossScaleOptimizer(_BaseLossScaleOptimizer):
 _AS_WRITTEN = _step.as_written(_BaseLossScaleOptimizer)
 
 
-class _LossScaleManagerAdapter(_managers.LossScaleManager):
-    """A manager that takes its scale from a `LossScale`."""
+class _One(_managers.FixedLossScaleManager):
+    """A disabled optimizer's manager: it makes no operation, and no step is skipped."""
 
-    _tflsc_wraps_loss_scale = True
+    _tflsc_skips_nonfinite = False
 
-    def __init__(self, loss_scale: _loss_scales.LossScale) -> None:
-        self.loss_scale = loss_scale
-
-    def get_loss_scale(self) -> tf.Tensor:
-        return self.loss_scale()
-
-    def update_loss_scale(self, finite_grads: bool | tf.Tensor) -> Any:
-        return _scaler.update_cross_replica(
-            lambda finite: _observers.update_observed(
-                self.loss_scale, finite, _scaler.Scaler(self.loss_scale).update
-            ),
-            finite_grads,
-            self.variables(),
-        )
-
-    def variables(self) -> list[tf.Variable]:
-        return _scaler.variables(self.loss_scale)
+    def __init__(self) -> None:
+        self._loss_scale = 1.0
 
 
-def _without_adapter(manager: Any) -> Any:
-    """Returns the `LossScale` that a manager takes its scale from, or else the manager."""
-    return manager.loss_scale if isinstance(manager, _LossScaleManagerAdapter) else manager
-
-
-def _as_manager(identifier: Any) -> Any:
-    """Returns a loss-scale manager for a manager, a `LossScale`, or what `loss_scale.get` takes."""
-    if _scaler.is_manager(identifier):
-        return identifier
-    if isinstance(identifier, _loss_scales.ManagerLossScale):
-        return identifier.manager
-    known: Any = (_loss_scales.LossScale, dict, str, numbers.Real)
-    if not isinstance(identifier, known):
+def _check_manager(manager: Any) -> None:
+    if not _scaler.is_manager(manager):
         raise TypeError(
-            "loss_scale_manager must be a LossScaleManager, or a LossScale, number, 'dynamic' or "
-            f"config dict, got {identifier!r}."
+            "loss_scale_manager must be a LossScaleManager, or have its two methods, got "
+            f"{manager!r}. Make a manager, such as FixedLossScaleManager(1024), or use "
+            "tf_lossscale_compat.train.experimental.MixedPrecisionLossScaleOptimizer, which takes "
+            "a LossScale, a number, 'dynamic' or a config."
         )
-    return _LossScaleManagerAdapter(_loss_scales.get(identifier))
 
 
 # Where users find them.
