@@ -274,6 +274,8 @@ class MessagesTest(Absl, modes.EagerTestCase):
 
         self.steps(policy, record, [INF] * 5)
         self.assertEqual(told(), ["Loss scale: at its floor, 2, by step 2."])
+        sentence = "Gradients that overflow at this scale will go on overflowing. Look at"
+        self.assertIn(sentence, self.messages(word="floor")[0])
         self.steps(policy, record, [1.0, 1.0, INF, INF])
         self.assertEqual(told()[1:], ["Loss scale: at its floor, 2, by step 8."])
 
