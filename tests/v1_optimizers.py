@@ -4,7 +4,12 @@ import itertools
 
 import tensorflow as tf
 
-from tf_lossscale_compat import DynamicLossScale, ExponentialUpdateLossScaleManager
+from tf_lossscale_compat import (
+    DynamicLossScale,
+    ExponentialUpdateLossScaleManager,
+    FixedLossScale,
+    FixedLossScaleManager,
+)
 from tf_lossscale_compat.contrib.mixed_precision import LossScaleOptimizer
 from tf_lossscale_compat.train.experimental import MixedPrecisionLossScaleOptimizer
 
@@ -16,6 +21,25 @@ BOTH = tuple(OPTIMIZERS)
 
 def sgd(rate=1.0):
     return tf1.train.GradientDescentOptimizer(rate)
+
+
+def fixed_for(which, scale):
+    """A fixed loss scale of the kind that this optimizer takes."""
+    return (FixedLossScaleManager if which == "contrib" else FixedLossScale)(scale)
+
+
+def dynamic_for(which, start=8.0, period=2000, factor=2.0):
+    """A loss scale that moves, of the kind that this optimizer takes; both act alike."""
+    if which == "contrib":
+        return ExponentialUpdateLossScaleManager(start, period, 1, factor, 1 / factor)
+    return DynamicLossScale(start, period, factor)
+
+
+def state_of(policy):
+    """The variables of what `dynamic_for` makes: scale and good steps."""
+    if isinstance(policy, DynamicLossScale):
+        return [policy.current_loss_scale, policy.good_steps]
+    return policy.variables()[:2]
 
 
 def dynamic():

@@ -123,11 +123,6 @@ TARGETS = {
         manager_variables,
         lambda made: made._loss_scale_manager,
     ),
-    "contrib optimizer, loss scale": with_variables(
-        lambda: contrib.LossScaleOptimizer(v1_optimizer(), dynamic()),
-        dynamic_variables,
-        lambda made: made._loss_scale_manager.loss_scale,
-    ),
     "v1 optimizer": with_variables(
         lambda: experimental.MixedPrecisionLossScaleOptimizer(v1_optimizer(), dynamic()),
         dynamic_variables,

@@ -327,23 +327,20 @@ class StandInTest(modes.EagerTestCase):
         self.assertEqual(names[0], ["tf_lossscale_compat_agree", "tf_lossscale_compat_agree_1"])
         self.assertEqual(names[1], names[0])
 
-    @parameterized.parameters("contrib", "mixed")
-    def test_a_user_s_policy_that_looks_at_gradients(self, make):
+    def test_a_user_s_policy_that_looks_at_gradients(self):
         # Horovod's are the same everywhere, so there is nothing to ask.
         class Own(experimental.DynamicLossScale):
             def update(self, grads):
                 return super().update(grads)
 
-        opt = {"contrib": Contrib, "mixed": Mixed}[make](DistributedV1(sgd()), Own(8, 2))
+        opt = Mixed(DistributedV1(sgd()), Own(8, 2))
         weight = tf.Variable(0.0)
         opt.apply_gradients([(tf.constant(1.0), weight)])
         opt.apply_gradients([(tf.constant(np.inf), weight)])
         self.assertEqual((weight.numpy(), self.reduced), (-1.0, 0))
-        policy = moving()
-        if make == "mixed":
-            opt._loss_scale = policy
-            opt.apply_gradients([(tf.constant(1.0), weight)])
-            self.assertEqual((weight.numpy(), self.reduced), (-2.0, 1))
+        opt._loss_scale = moving()
+        opt.apply_gradients([(tf.constant(1.0), weight)])
+        self.assertEqual((weight.numpy(), self.reduced), (-2.0, 1))
 
     @parameterized.parameters("contrib", "mixed")
     def test_own_agree_is_preferred(self, make):
@@ -429,22 +426,22 @@ class StandInTest(modes.EagerTestCase):
         with self.assertRaisesRegex(ValueError, "backward_passes_per_step=2 .*the other order"):
             V1[make](DistributedV1(sgd(), backward_passes_per_step=2), None)
         DistributedV1(V1[make](sgd(), None), backward_passes_per_step=2)
-        Contrib(DistributedV1(sgd(), backward_passes_per_step=2), 8.0)
+        fixed = contrib.FixedLossScaleManager(8.0)
+        Contrib(DistributedV1(sgd(), backward_passes_per_step=2), fixed)
         Mixed(DistributedV1(sgd(), backward_passes_per_step=2), 8.0)
 
     @parameterized.parameters("contrib", "mixed")
     def test_v1_scale_replaced_at_run_time(self, make):
         cls = {"contrib": Contrib, "mixed": Mixed}[make]
         inner = DistributedV1(sgd(), backward_passes_per_step=2)
-        opt, moves = cls(inner, 8.0), moving()
-        before, manager = opt._tflsc_loss_scale_in_use, getattr(opt, "_loss_scale_manager", None)
+        opt, moves = cls(inner, contrib.FixedLossScaleManager(8.0)), moving()
+        before = opt._tflsc_loss_scale_in_use
         with self.assertRaisesRegex(ValueError, "backward_passes_per_step=2"):
             if make == "mixed":
                 opt._loss_scale = moves
             else:
                 opt._loss_scale_manager = contrib.ExponentialUpdateLossScaleManager(8.0, 2)
         self.assertIs(opt._tflsc_loss_scale_in_use, before)
-        self.assertIs(getattr(opt, "_loss_scale_manager", None), manager)
         Mixed(sgd(), moves)  # It has no owner.
 
     @keras_homes.each(PUBLIC, kind=keras_homes.BEFORE_3)

@@ -100,8 +100,11 @@ AGGREGATING = [
 ]
 
 
-class Assigning:
+class Assigning(tf1.train.Optimizer):
     """An optimizer that assigns in a replica context, where a variable's aggregation counts."""
+
+    def __init__(self):
+        super().__init__(False, "Assigning")
 
     def compute_gradients(self, loss, var_list=None, **_):
         if not callable(loss):
@@ -161,7 +164,6 @@ class ContextsTest(parameterized.TestCase, tf.test.TestCase):
         calls = [
             FixedLossScaleManager(8.0).get_loss_scale,
             manager.get_loss_scale,
-            contrib(loss_scale)._loss_scale_manager.get_loss_scale,
             FixedLossScale(8.0),
             FixedLossScale(8.0, skip_nonfinite=True),
             loss_scale,
@@ -271,15 +273,8 @@ class ContextsTest(parameterized.TestCase, tf.test.TestCase):
 
     def managers(self):
         """Makes [(manager, its variables)]."""
-        own, adapted = exponential(), dynamic()
-        return [
-            (FixedLossScaleManager(8.0), []),
-            (own, own.variables()),
-            (
-                contrib(adapted)._loss_scale_manager,
-                [adapted.current_loss_scale, adapted.good_steps],
-            ),
-        ]
+        own = exponential()
+        return [(FixedLossScaleManager(8.0), []), (own, own.variables())]
 
     def assert_managers(self, managers, wanted):
         for _, variables in managers:
@@ -648,7 +643,7 @@ class NoMergeCallTest(parameterized.TestCase, tf.test.TestCase):
     def test_steps_are_taken_and_skipped_together(self):
         with replicas.executing("function", self.strategy) as execution:
             manager, loss_scale, alone = exponential(), dynamic(), exponential()
-            optimizers = [LossScaleOptimizer(Assigning(), p) for p in (manager, loss_scale)]
+            optimizers = [contrib(manager, Assigning()), mixed(loss_scale, Assigning())]
             variables = [weight(aggregation=tf1.VariableAggregation.SUM) for _ in optimizers]
             count = tf1.Variable(
                 0.0, use_resource=True, trainable=False, aggregation=tf1.VariableAggregation.MEAN
@@ -711,8 +706,7 @@ def refused():
     """
     manager, loss_scale = exponential(), dynamic()
     calls = {
-        "contrib": lambda: contrib(8.0),
-        "contrib dynamic": lambda: contrib("dynamic"),
+        "contrib": lambda: contrib(manager),
         "mixed": lambda: mixed(8.0),
         "mixed dynamic": lambda: mixed("dynamic"),
         "update": lambda: loss_scale.update([tf.constant(1.0)]),

@@ -6,14 +6,14 @@ from absl.testing import parameterized
 
 import tf_lossscale_compat
 from tests import modes
-from tests.v1_optimizers import BOTH, OPTIMIZERS, loss_of
+from tests.v1_optimizers import BOTH, OPTIMIZERS, dynamic_for, loss_of, state_of
 from tf_lossscale_compat.train import experimental
 
 tf1 = tf.compat.v1
 
 
 def make(which, **kwargs):
-    policy = experimental.DynamicLossScale(8.0, 1)
+    policy = dynamic_for(which, 8.0, 1)
     return OPTIMIZERS[which](momentum(), policy, **kwargs), policy
 
 
@@ -34,7 +34,7 @@ class V1Test(parameterized.TestCase):
             got, wanted = mode.value(weights)
             np.testing.assert_array_equal(got, wanted)
             self.assertTrue(np.isnan(got).any())
-            self.assertEqual(mode.value(policy.current_loss_scale), 8.0)
+            self.assertEqual(mode.value(state_of(policy)[0]), 8.0)
 
     def steps(self, mode, opt, weight, minimizes):
         def step(row, factor):
@@ -61,10 +61,9 @@ class V1Test(parameterized.TestCase):
     @parameterized.parameters(*BOTH)
     def test_what_was_given_is_free_for_another(self, which):
         with modes.eager_mode():
-            loss_scale = experimental.DynamicLossScale(8.0)
-            OPTIMIZERS[which](momentum(), loss_scale, enabled=False)
+            _, policy = make(which, enabled=False)
             tf_lossscale_compat.apply_if_finite(
-                loss_scale, [(momentum(), [(tf.constant(1.0), tf.Variable(1.0))])]
+                policy, [(momentum(), [(tf.constant(1.0), tf.Variable(1.0))])]
             )
 
     @parameterized.parameters(*BOTH)

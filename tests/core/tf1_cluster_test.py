@@ -15,7 +15,7 @@ import tensorflow as tf
 from absl.testing import absltest, parameterized
 
 from tests import forks, modes, numpy_model, originals
-from tests.v1_optimizers import Around, sgd
+from tests.v1_optimizers import Around, exponential, sgd
 from tf_lossscale_compat import apply_if_finite
 from tf_lossscale_compat._core import _tf
 from tf_lossscale_compat.contrib import mixed_precision as contrib
@@ -263,8 +263,10 @@ class Changing(Around):
 
 class OrderTest(modes.EagerTestCase):
     REFUSED = {
-        "contrib": lambda opt: contrib.LossScaleOptimizer(opt, "dynamic"),
-        "contrib fixed": lambda opt: contrib.LossScaleOptimizer(opt, 8.0),
+        "contrib": lambda opt: contrib.LossScaleOptimizer(opt, exponential()),
+        "contrib fixed": lambda opt: contrib.LossScaleOptimizer(
+            opt, contrib.FixedLossScaleManager(8.0)
+        ),
         "mixed": lambda opt: experimental.MixedPrecisionLossScaleOptimizer(opt, "dynamic"),
         "mixed skipping": lambda opt: experimental.MixedPrecisionLossScaleOptimizer(
             opt, experimental.FixedLossScale(8.0, skip_nonfinite=True)
@@ -291,7 +293,7 @@ class OrderTest(modes.EagerTestCase):
             with self.assertRaisesRegex(ValueError, "SyncReplicasOptimizer"):
                 opt._loss_scale = experimental.DynamicLossScale(4.0)
             self.assertEqual(opt._loss_scale.get_config()["loss_scale_value"], 4.0)
-            contrib.LossScaleOptimizer(sync_replicas(sgd()), "dynamic", enabled=False)
+            contrib.LossScaleOptimizer(sync_replicas(sgd()), exponential(), enabled=False)
             experimental.MixedPrecisionLossScaleOptimizer(
                 sync_replicas(sgd()), "dynamic", enabled=False
             )
@@ -306,7 +308,7 @@ class AccumulatorTest(absltest.TestCase):
             own = tf1.ConditionalAccumulator(tf.float32, [], shared_name="own")
             gradient = tf1.placeholder(tf.float32, [])
             put = own.apply_grad(gradient, local_step=10)
-            opt = contrib.LossScaleOptimizer(sgd(), "dynamic")
+            opt = contrib.LossScaleOptimizer(sgd(), exponential())
             step = opt.apply_gradients([(own.take_grad(1), weight)], global_step=count)
             with tf1.Session() as session:
                 session.run([own.set_global_step(10), tf1.global_variables_initializer()])
@@ -335,9 +337,9 @@ class AccumulatorTest(absltest.TestCase):
             loss = weight * 1.0
             sync_replicas(sgd()).minimize(loss, global_step=steps)
             before = puts()
-            contrib.LossScaleOptimizer(sgd(), "dynamic").minimize(loss, global_step=others)
+            contrib.LossScaleOptimizer(sgd(), exponential()).minimize(loss, global_step=others)
             self.assertEqual(puts(), before)
             # Its own are, also where an optimizer in between has changed the gradients.
-            inner = Changing(contrib.LossScaleOptimizer(sgd(), "dynamic"))
+            inner = Changing(contrib.LossScaleOptimizer(sgd(), exponential()))
             sync_replicas(inner).minimize(loss, global_step=steps)
             self.assertGreater(puts(), 2 * before)

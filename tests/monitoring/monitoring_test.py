@@ -278,6 +278,8 @@ class MessagesTest(Absl, modes.EagerTestCase):
 
         self.steps(training, [INF] * 5)
         self.assertEqual(told(), ["Loss scale: at its floor, 2, by step 2."])
+        sentence = "Gradients that overflow at this scale will go on overflowing. Look at"
+        self.assertIn(sentence, self.messages(word="floor")[0])
         self.steps(training, [1.0, 1.0, INF, INF])
         self.assertEqual(told()[1:], ["Loss scale: at its floor, 2, by step 8."])
 

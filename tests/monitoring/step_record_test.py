@@ -133,10 +133,8 @@ def _mixed(policy=lambda: DynamicLossScale(8.0, 100)):
 # {name: function that makes an optimizer}
 WAYS = {
     "contrib": _contrib(),
-    "contrib_loss_scale": _contrib(lambda: DynamicLossScale(8.0, 100)),
     "contrib_hands_on": _contrib(HandsOn),
     "contrib_overrides": _contrib(lambda: _manager(Overrides)),
-    "contrib_looks": _contrib(lambda: LooksAtGradients(8.0, 100)),
     "contrib_fixed": _contrib(lambda: FixedLossScaleManager(8.0)),
     "mixed": _mixed(),
     "mixed_manager": _mixed(_manager),
@@ -204,12 +202,15 @@ class CountsTest(parameterized.TestCase, tf.test.TestCase):
 
     @parameterized.parameters(*modes.ALL)
     def test_what_applies_everything_is_looked_at_but_never_skips(self, mode):
-        for way in ("mixed", "disabled", "always"):
+        for way in ("mixed", "disabled", "contrib disabled", "always"):
             with stepping.entered(mode) as entered:
                 weight = tf1.Variable([1.0, 2.0])
-                scale = AlwaysApplies(8.0) if way == "always" else FixedLossScale(8.0)
-                enabled = way != "disabled"
-                opt = MixedPrecisionLossScaleOptimizer(sgd(), scale, enabled=enabled)
+                if way == "contrib disabled":
+                    opt = contrib.LossScaleOptimizer(sgd(), _manager(), enabled=False)
+                else:
+                    scale = AlwaysApplies(8.0) if way == "always" else FixedLossScale(8.0)
+                    enabled = way != "disabled"
+                    opt = MixedPrecisionLossScaleOptimizer(sgd(), scale, enabled=enabled)
                 record = StepRecord(opt)
                 call = entered.compile(
                     lambda x, opt=opt, w=weight: opt.apply_gradients([(x * tf.ones([2]), w)]),

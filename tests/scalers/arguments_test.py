@@ -127,6 +127,41 @@ class ArgumentsTest(tf.test.TestCase, parameterized.TestCase):
                 self.assertLess(len(str(raised.exception)), 700)
                 self.assertEmpty(graph.get_operations())
 
+    @parameterized.parameters(sorted(MAKERS))
+    def test_variables_and_tensors_of_a_graph_are_refused(self, name):
+        """They have no number yet, or another one later."""
+        dtype = tf.int32 if name in PERIODS else tf.float32
+        error = TypeError if name in set(OF_MANAGERS).difference(PERIODS) else ValueError
+        makers = [lambda: tf.constant(8, dtype), lambda: tf1.Variable(tf.constant(8, dtype))]
+        for entered, make in (("graph_v1", 0), ("graph_v1", 1), ("graph_v2", 1), ("eager", 1)):
+            with modes.entered(entered):
+                value = makers[make]()
+                operations = tf1.get_default_graph().get_operations()
+                with modes.creations() as created, self.assertRaises(error) as raised:
+                    _make(name, value)
+                for word in (f"{name} must be a ", repr(value)):
+                    self.assertIn(word, str(raised.exception))
+                self.assertEmpty(created)
+                self.assertEqual(tf1.get_default_graph().get_operations(), operations)
+
+    @parameterized.parameters(tf.constant, np.array)
+    def test_eager_tensors_and_arrays_are_converted(self, make):
+        with modes.eager_mode():
+            self.assertEqual(contrib.FixedLossScaleManager(make(8.0))._loss_scale, 8.0)
+            config = DynamicLossScale(make(8.0), make(2), make(3.0)).get_config()
+            self.assertEqual(
+                config, {"initial_loss_scale": 8.0, "increment_period": 2, "multiplier": 3.0}
+            )
+            manager = contrib.ExponentialUpdateLossScaleManager(
+                make(8.0), make(2), make(3), make(4.0), make(0.5)
+            )
+            config = lib.get(manager).get_config()["config"]
+            self.assertEqual(list(config.values()), [8.0, 2, 3, 4.0, 0.5])
+            with self.assertRaisesRegex(ValueError, "loss_scale must be at least 1, got .*0.5"):
+                contrib.FixedLossScaleManager(make(0.5))
+            with self.assertRaisesRegex(ValueError, "incr_ratio must be finite"):
+                contrib.ExponentialUpdateLossScaleManager(8.0, 1, incr_ratio=make(NAN))
+
     @parameterized.parameters(
         {"initial_loss_scale": 8, "max_loss_scale": 7},
         {"initial_loss_scale": 8, "min_loss_scale": 9},

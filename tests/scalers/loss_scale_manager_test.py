@@ -195,10 +195,11 @@ class ExponentialManagerTest(tf.test.TestCase, parameterized.TestCase):
             scales = [manager.get_loss_scale().numpy(), manager.inner.get_loss_scale().numpy()]
             self.assertEqual(scales, [8.0, 8.0])
 
-    def test_checkpoints_hold_no_argument_that_is_a_variable(self):
+    def test_checkpoints_hold_no_ratio_that_a_user_assigned(self):
         with modes.entered("eager"):
-            manager = contrib.ExponentialUpdateLossScaleManager(8.0, 2, 2, tf.Variable(2.0))
-            fixed = contrib.FixedLossScaleManager(tf.Variable(2.0))
+            manager = contrib.ExponentialUpdateLossScaleManager(8.0, 2)
+            fixed = contrib.FixedLossScaleManager(2.0)
+            manager._incr_ratio, fixed._loss_scale = tf.Variable(2.0), tf.Variable(2.0)
             path = tf.train.Checkpoint(m=manager, f=fixed).save(self.get_temp_dir() + "/both")
             saved = [name for name, _ in tf.train.list_variables(path) if name[:2] in ("m/", "f/")]
             names = ("bad_steps", "good_steps", "loss_scale")

@@ -79,17 +79,8 @@ OF_SUBCLASSED = {
         "_num_good_steps",
         "_reset_stats",
     },
-    _optimizers.LossScaleOptimizer: {"_down_scale", "_loss_scale_manager", "_opt"},
-    _optimizers.MixedPrecisionLossScaleOptimizer: {
-        "_apply_gradients",
-        "_distributed_apply",
-        "_doing_dynamic_loss_scaling",
-        "_loss_scale",
-        "_optimizer",
-        "_scale_grad",
-        "_scale_loss",
-        "_unscale_grads",
-    },
+    _optimizers.LossScaleOptimizer: {"_loss_scale_manager", "_opt"},
+    _optimizers.MixedPrecisionLossScaleOptimizer: {"_loss_scale", "_optimizer"},
 }
 # What Keras of some versions has in its optimizers, and this package has in all.
 OF_KERAS = PASSED_ON.union(
@@ -100,7 +91,10 @@ INSTANCES = (
     lambda: loss_scale.DynamicLossScale(8.0, hysteresis=2),
     lambda: loss_scale_manager.FixedLossScaleManager(8.0),
     lambda: loss_scale_manager.ExponentialUpdateLossScaleManager(8.0, 2),
-    lambda: _optimizers.LossScaleOptimizer(tf.compat.v1.train.GradientDescentOptimizer(1.0), 8.0),
+    lambda: _optimizers.LossScaleOptimizer(
+        tf.compat.v1.train.GradientDescentOptimizer(1.0),
+        loss_scale_manager.FixedLossScaleManager(8.0),
+    ),
     lambda: _optimizers.MixedPrecisionLossScaleOptimizer(
         tf.compat.v1.train.GradientDescentOptimizer(1.0), 8.0
     ),

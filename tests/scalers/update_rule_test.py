@@ -80,10 +80,7 @@ class _Exponential(_Rule):
         super().__init__(_EXPONENTIAL_TYPES)
 
     def _update(self, scale, good, bad, *arguments):
-        def reset():
-            return [each.assign(0, read_value=False) for each in (good, bad)]
-
-        return _update_rule.exponential(State(scale, good, bad), *arguments, reset)
+        return _update_rule.exponential(State(scale, good, bad), *arguments)
 
 
 class _Dynamic(_Rule):

@@ -36,10 +36,8 @@ with tf.Session() as session:
     session.run([train_op, opt.minimize(loss, global_step=step)])
 tf.train.SyncReplicasOptimizer(opt, replicas_to_aggregate=2)
 
-# What `loss_scale.get` takes will do for a manager, and anything that has its two methods.
-LossScaleOptimizer(tf.train.GradientDescentOptimizer(0.1), "dynamic", enabled=False)
-LossScaleOptimizer(tf.train.GradientDescentOptimizer(0.1), 128, agree=lambda flag: flag)
-LossScaleOptimizer(opt=opt, loss_scale_manager=lsc.DynamicLossScale(hysteresis=2))
+LossScaleOptimizer(opt=opt, loss_scale_manager=make_manager(False), enabled=False)
+LossScaleOptimizer(opt, make_manager(False), agree=lambda flag: flag)
 
 ExponentialUpdateLossScaleManager("2**15", 1000)  # error: arg-type reportArgumentType
 ExponentialUpdateLossScaleManager(2**15)  # error: call-arg reportCallIssue
@@ -50,10 +48,12 @@ FixedLossScaleManager(None)  # error: arg-type reportArgumentType
 LossScaleManager()  # error: abstract reportAbstractUsage
 LossScaleOptimizer(make_manager(True), opt)  # error: arg-type reportArgumentType
 LossScaleOptimizer("adam", make_manager(True))  # error: arg-type reportArgumentType
-LossScaleOptimizer(opt, "dynamik")  # error: arg-type reportArgumentType
-LossScaleOptimizer(opt, 8, keep_sparse="no")  # error: arg-type reportArgumentType
-LossScaleOptimizer(opt, 8, True)  # error: call-arg,misc reportCallIssue
-LossScaleOptimizer(opt, 8, agree=True)  # error: arg-type reportArgumentType
+LossScaleOptimizer(opt, "dynamic")  # error: arg-type reportArgumentType
+LossScaleOptimizer(opt, 128)  # error: arg-type reportArgumentType
+LossScaleOptimizer(opt, lsc.DynamicLossScale())  # error: arg-type reportArgumentType
+LossScaleOptimizer(opt, make_manager(True), keep_sparse="no")  # error: arg-type reportArgumentType
+LossScaleOptimizer(opt, make_manager(True), True)  # error: call-arg,misc reportCallIssue
+LossScaleOptimizer(opt, make_manager(True), agree=True)  # error: arg-type reportArgumentType
 opt.minimise(loss)  # error: attr-defined reportAttributeAccessIssue
 opt.apply_gradients(loss, step, 3)  # error: arg-type reportArgumentType
 opt.apply_gradients(8)  # error: arg-type reportArgumentType

@@ -13,10 +13,20 @@ import tensorflow as tf
 from absl.testing import parameterized
 
 from tests import crossed, keras_homes, modes, originals, stepping
-from tests.v1_optimizers import BOTH, OPTIMIZERS, Around, Bypassing, loss_of, sgd
+from tests.v1_optimizers import (
+    BOTH,
+    OPTIMIZERS,
+    Around,
+    Bypassing,
+    dynamic_for,
+    fixed_for,
+    loss_of,
+    sgd,
+    state_of,
+)
 from tf_lossscale_compat._core import _gradients
 from tf_lossscale_compat.contrib import mixed_precision as contrib
-from tf_lossscale_compat.loss_scale import DynamicLossScale, FixedLossScale, LossScale
+from tf_lossscale_compat.loss_scale import FixedLossScale, LossScale
 
 pytestmark = pytest.mark.usefixtures("kept_kernels")
 
@@ -60,6 +70,7 @@ class Training:
         self.other = tf1.Variable([5.0], name="other")
         self.global_step = tf1.Variable(0, trainable=False, name="step", dtype=tf.int64)
         self.inner, self.policy = inner, policy
+        self.moves = hasattr(policy, "_num_good_steps")
         self.opt = inner if which is None else OPTIMIZERS[which](inner, policy)
 
     def step(self, x):
@@ -74,8 +85,8 @@ class Training:
 
     def read(self):
         values = [tf.identity(self.weight), tf.identity(self.global_step)]
-        if isinstance(self.policy, DynamicLossScale):
-            values += [self.policy(), self.policy.good_steps.read_value()]
+        if self.moves:
+            values += [variable.read_value() for variable in state_of(self.policy)]
         return values
 
     def slots(self):
@@ -97,8 +108,12 @@ class ConstructorTest(parameterized.TestCase, tf.test.TestCase):
     @parameterized.parameters(*BOTH)
     def test_is_a_v1_optimizer_and_makes_no_tensor_of_its_own(self, which):
         with tf.Graph().as_default() as graph:
-            self.assertIsInstance(OPTIMIZERS[which](sgd(), 8.0), tf1.train.Optimizer)
-            self.assertEmpty(graph.get_operations())
+            policy = fixed_for(which, 8.0)
+            before = graph.get_operations()
+            for enabled in (True, False):
+                opt = OPTIMIZERS[which](sgd(), policy, enabled=enabled)
+                self.assertIsInstance(opt, tf1.train.Optimizer)
+            self.assertEqual(graph.get_operations(), before)
 
     @parameterized.named_parameters(keras_homes.named())
     def test_a_keras_optimizer_is_refused_with_the_class_to_use(self, home):
@@ -117,7 +132,7 @@ class ComputeGradientsTest(parameterized.TestCase, tf.test.TestCase):
     def test_scales_the_loss_and_unscales_the_gradients(self, which, mode):
         def step(state, x):
             recorder, weight = state
-            opt = OPTIMIZERS[which](recorder, 1024)
+            opt = OPTIMIZERS[which](recorder, fixed_for(which, 1024))
             ((grad, of),) = opt.compute_gradients(loss_of(lambda: weight * x), [weight])
             assert of is weight, of
             self.assertEqual(callable(recorder.computed[-1][0]), mode in modes.IMMEDIATE)
@@ -134,7 +149,7 @@ class ComputeGradientsTest(parameterized.TestCase, tf.test.TestCase):
         # TensorFlow cannot watch variables of graph_v1 in a callable; contrib's calls it at once.
         with modes.entered(mode) as entered:
             weight, recorder = tf1.Variable(3.0), Recorder()
-            opt = OPTIMIZERS[which](recorder, 8)
+            opt = OPTIMIZERS[which](recorder, fixed_for(which, 8))
             for loss in (weight * 2, lambda: weight * 2):
                 ((grad, of),) = opt.compute_gradients(loss, [weight])
                 self.assertIs(of, weight)
@@ -145,7 +160,7 @@ class ComputeGradientsTest(parameterized.TestCase, tf.test.TestCase):
     def test_takes_a_callable_in_eager_mode(self, which):
         with modes.entered("eager"):
             weight = tf1.Variable(3.0)
-            opt = OPTIMIZERS[which](sgd(), 8)
+            opt = OPTIMIZERS[which](sgd(), fixed_for(which, 8))
             self.assertEqual(opt.compute_gradients(lambda: weight * 2)[0][0].numpy(), 2)
             with self.assertRaises(RuntimeError):
                 opt.compute_gradients(weight * 2)
@@ -156,7 +171,7 @@ class ComputeGradientsTest(parameterized.TestCase, tf.test.TestCase):
 
         def step(_):
             inner = Recorder(lambda: [(tf.constant(values, dtype), None) for dtype in FLOATS])
-            opt = OPTIMIZERS[which](inner, 3.0)
+            opt = OPTIMIZERS[which](inner, fixed_for(which, 3.0))
             losses = []
             for dtype in FLOATS:
                 pairs = opt.compute_gradients(loss_of(lambda dtype=dtype: tf.constant(1.1, dtype)))
@@ -179,7 +194,7 @@ class ComputeGradientsTest(parameterized.TestCase, tf.test.TestCase):
         with tf.Graph().as_default():
             weight = tf1.Variable(1.0)
             recorder = Recorder(lambda: [(None, weight)])
-            opt = OPTIMIZERS[which](recorder, 8)
+            opt = OPTIMIZERS[which](recorder, fixed_for(which, 8))
             given = {
                 "var_list": [weight],
                 "gate_gradients": tf1.train.Optimizer.GATE_GRAPH,
@@ -250,7 +265,7 @@ class ApplyGradientsTest(parameterized.TestCase, tf.test.TestCase):
         )
         results, slots = stepping.run(
             mode,
-            lambda: Training(INNER[inner](), which, DynamicLossScale(8, 2, 4)),
+            lambda: Training(INNER[inner](), which, dynamic_for(which, 8, 2, 4)),
             Training.step,
             STEPS,
             Training.slots,
@@ -268,7 +283,7 @@ class ApplyGradientsTest(parameterized.TestCase, tf.test.TestCase):
 
     @crossed.product(which=BOTH, mode=modes.ALL)
     def test_a_scale_beyond_float16_comes_down_until_training_proceeds(self, which, mode):
-        make = lambda: Training(sgd(0.5), which, DynamicLossScale(2**32))  # noqa: E731
+        make = lambda: Training(sgd(0.5), which, dynamic_for(which, 2**32))  # noqa: E731
         row = (np.array([1, 2], np.float16),)
         results = stepping.run(mode, make, Training.step, [row] * 22)
         # 2 * 2**14 is the largest scaled gradient that float16 holds.
@@ -277,9 +292,9 @@ class ApplyGradientsTest(parameterized.TestCase, tf.test.TestCase):
         self.assertAllEqual(weight, [1 - 4 * 0.5, -2 - 4 * 1.0])
         self.assertEqual(scale, 2.0**14)
 
-    @crossed.product(which=BOTH, mode=NO_XLA)
-    def test_python_flags_of_a_users_loss_scale(self, which, mode):
-        """The mixed-precision optimizer builds no conditional for them, nor for a fixed scale."""
+    @crossed.product(mode=NO_XLA)
+    def test_python_flags_of_a_users_loss_scale(self, mode):
+        """No conditional is built for them, nor for a fixed scale."""
         for make_policy, applied in (
             (lambda: Fickle(True), True),
             (lambda: Fickle(False), False),
@@ -291,7 +306,7 @@ class ApplyGradientsTest(parameterized.TestCase, tf.test.TestCase):
 
             def make(make_policy=make_policy, policies=policies):
                 policies.append(make_policy())
-                return Training(INNER["momentum"](), which, policies[0])
+                return Training(INNER["momentum"](), "mixed", policies[0])
 
             def step(training, x, kinds=kinds):
                 result = training.step(x)
@@ -308,7 +323,7 @@ class ApplyGradientsTest(parameterized.TestCase, tf.test.TestCase):
             self.assertEqual([int(count) for _, count in results], [1, 2] if applied else [0, 0])
             self.assertEqual(np.any(results[1][0] != [1, -2]), applied)
             self.assertEqual(updates, 2)
-            if which == "mixed" and mode != "eager":
+            if mode != "eager":
                 skips = getattr(policies[0], "skip_nonfinite", False)
                 self.assertEqual(bool(kinds & CONDITIONALS), skips, kinds)
 
@@ -317,8 +332,8 @@ class ApplyGradientsTest(parameterized.TestCase, tf.test.TestCase):
         with modes.entered(mode) as entered:
             var, unused = tf1.Variable(3.0), tf1.Variable(5.0)
             global_step = tf1.Variable(0, trainable=False, dtype=tf.int64)
-            scale, bare = DynamicLossScale(8.0, 100, 2.0), Bare(returns)
-            opt = contrib.LossScaleOptimizer(bare, scale)
+            manager, bare = dynamic_for("contrib"), Bare(returns)
+            opt = contrib.LossScaleOptimizer(bare, manager)
 
             def train(factor):
                 return opt.minimize(
@@ -328,12 +343,10 @@ class ApplyGradientsTest(parameterized.TestCase, tf.test.TestCase):
             step = entered.compile(train, modes.scalar())
             for factor in (1.0, np.inf, 0.5):
                 step(factor)
-            self.assertEqual(
-                list(entered.value([scale.current_loss_scale, scale.good_steps])), [4.0, 1]
-            )
+            self.assertEqual(list(entered.value(state_of(manager))), [4.0, 1])
             if returns != "none" or mode not in modes.GRAPH:
                 self.assertEqual(list(entered.value([var, global_step])), [1.5, 2])
-            self.assertLen(opt.variables(), 2)
+            self.assertLen(opt.variables(), 3)
             self.assertEqual(opt.get_name(), "Bare")
             (without, (grad, of)), step_variable, name = bare.applied
             self.assertEqual((without[0], name), (None, "train"))
@@ -358,7 +371,7 @@ class ApplyGradientsTest(parameterized.TestCase, tf.test.TestCase):
         def make():
             return [
                 Training(sgd(0.5), which, policy)
-                for policy in (FixedLossScale(8), DynamicLossScale(8))
+                for policy in (fixed_for(which, 8), dynamic_for(which))
             ]
 
         ((weight, _),), counts = stepping.run(
@@ -375,7 +388,7 @@ class ApplyGradientsTest(parameterized.TestCase, tf.test.TestCase):
     def test_sparse_and_zero_size_gradients(self, which, mode):
         class State(Training):
             def __init__(self):
-                super().__init__(sgd(0.5), which, DynamicLossScale(8))
+                super().__init__(sgd(0.5), which, dynamic_for(which))
                 self.empty = tf1.Variable(tf.zeros([0, 2]))
 
             def sparse_step(self, values):
@@ -392,7 +405,7 @@ class ApplyGradientsTest(parameterized.TestCase, tf.test.TestCase):
 
         def make():
             variables = [tf1.Variable(np.zeros([2], dtype)) for dtype in dtypes]
-            return variables, OPTIMIZERS[which](sgd(0.5), DynamicLossScale(8))
+            return variables, OPTIMIZERS[which](sgd(0.5), dynamic_for(which))
 
         def step(state, *grads):
             variables, opt = state
@@ -410,7 +423,8 @@ class ApplyGradientsTest(parameterized.TestCase, tf.test.TestCase):
     def test_variables_that_accumulated_gradients_serve_as_gradients(self, which, mode):
         with modes.entered(mode) as entered:
             var, accumulator = tf1.Variable(0.0), tf1.Variable(1.0, trainable=False)
-            opt = OPTIMIZERS[which](sgd(), DynamicLossScale(8.0, 100, 2.0))
+            policy = dynamic_for(which)
+            opt = OPTIMIZERS[which](sgd(), policy)
             step = entered.compile(lambda: opt.apply_gradients([(accumulator, var)]))
 
             def add(grad):
@@ -421,25 +435,26 @@ class ApplyGradientsTest(parameterized.TestCase, tf.test.TestCase):
             for grad in (1.0, np.nan):
                 accumulate(grad)
                 step()
-            self.assertEqual(list(entered.value([var, *opt.variables()])), [-2.0, 4.0, 0])
+            self.assertEqual(list(entered.value([var, *state_of(policy)])), [-2.0, 4.0, 0])
 
     @crossed.product(which=BOTH, mode=(*modes.GRAPH, "eager"))
     def test_without_any_gradient_it_raises_and_changes_nothing(self, which, mode):
         with modes.entered(mode) as entered:
             var = tf1.Variable(1.0, name="lonely")
-            opt = OPTIMIZERS[which](tf1.train.AdamOptimizer(), DynamicLossScale(8.0, 1))
+            policy = dynamic_for(which, 8.0, 1)
+            opt = OPTIMIZERS[which](tf1.train.AdamOptimizer(), policy)
             count = len(tf1.get_default_graph().get_operations())
             for pairs, message in (([(None, var)] * 2, "lonely"), ([], "no gradient")):
                 with self.assertRaisesRegex(ValueError, message):
                     opt.apply_gradients(iter(pairs))
             self.assertLen(tf1.get_default_graph().get_operations(), count)
-            self.assertEqual(list(entered.value(opt.variables())), [8.0, 0])
+            self.assertEqual(list(entered.value(state_of(policy))), [8.0, 0])
 
     @crossed.product(which=BOTH, mode=modes.GRAPH)
     def test_returns_an_operation_in_a_graph(self, which, mode):
         """The mixed-precision optimizer gives it the name that it is given."""
         with modes.entered(mode):
-            for policy in (FixedLossScale(8), DynamicLossScale(8)):
+            for policy in (fixed_for(which, 8), dynamic_for(which)):
                 training = Training(sgd(), which, policy)
                 name = "train_" + type(policy).__name__
                 pairs = [(tf.constant([1.0, 2.0]), training.weight)]
@@ -451,7 +466,10 @@ class ApplyGradientsTest(parameterized.TestCase, tf.test.TestCase):
     @parameterized.parameters(*BOTH)
     def test_returns_none_in_eager_mode(self, which):
         with modes.entered("eager"):
-            for policy in (DynamicLossScale(8), Fickle(True), Fickle(False)):
+            policies = [dynamic_for(which)]
+            if which == "mixed":
+                policies += [Fickle(True), Fickle(False)]
+            for policy in policies:
                 training = Training(sgd(), which, policy)
                 for grad in (1.0, NAN):
                     pairs = [(tf.constant([grad, 2.0]), training.weight)]
@@ -474,7 +492,7 @@ class ContextsTest(parameterized.TestCase, tf.test.TestCase):
             done = tf.cond(outer, lambda: tf.cond(inner, train, nothing), nothing)
             return stepping.then(done, training.read)
 
-        make = lambda: Training(INNER["adam"](), which, DynamicLossScale(8))  # noqa: E731
+        make = lambda: Training(INNER["adam"](), which, dynamic_for(which))  # noqa: E731
         good, bad = np.array([2, 4], np.float32), np.array([NAN, 1], np.float32)
         taken = [(False, True, bad), (True, False, bad), (True, True, good), (True, True, bad)]
         rows = [(np.bool_(outer), np.bool_(inner), x) for outer, inner, x in taken]
@@ -487,15 +505,15 @@ class ContextsTest(parameterized.TestCase, tf.test.TestCase):
     @parameterized.parameters(*BOTH)
     def test_autograph_and_a_python_branch_in_a_function(self, which):
         with modes.entered("eager"):
-            var, scale = tf1.Variable(0.0), DynamicLossScale(8.0, 1, 2.0)
-            opt = OPTIMIZERS[which](sgd(), scale)
+            var, policy = tf1.Variable(0.0), dynamic_for(which, 8.0, 1)
+            opt = OPTIMIZERS[which](sgd(), policy)
 
             @tf.function
             def train(grads):
                 for grad in grads:
                     if tf.not_equal(grad, 0.0):
                         opt.apply_gradients([(grad, var)])
-                return scale()
+                return tf.identity(state_of(policy)[0])
 
             seen = train(tf.constant([1.0, 0.0, np.nan, 1.0, 1.0]))
             self.assertEqual(seen.numpy(), 8.0 * 2 / 2 * 2 * 2)
@@ -504,7 +522,7 @@ class ContextsTest(parameterized.TestCase, tf.test.TestCase):
     @parameterized.parameters(*BOTH)
     def test_autograph_converts_what_a_loss_calls(self, which):
         with modes.entered("eager"):
-            var, opt = tf1.Variable(1.0), OPTIMIZERS[which](sgd(), 8.0)
+            var, opt = tf1.Variable(1.0), OPTIMIZERS[which](sgd(), fixed_for(which, 8.0))
 
             @tf.function
             def step(x):
@@ -518,8 +536,8 @@ class ContextsTest(parameterized.TestCase, tf.test.TestCase):
     @parameterized.parameters(*BOTH)
     def test_one_optimizer_in_two_functions(self, which):
         with modes.entered("eager"):
-            var, scale = tf1.Variable(0.0), DynamicLossScale(8.0, 100, 2.0)
-            opt = OPTIMIZERS[which](tf1.train.MomentumOptimizer(1.0, 0.5), scale)
+            var, policy = tf1.Variable(0.0), dynamic_for(which)
+            opt = OPTIMIZERS[which](tf1.train.MomentumOptimizer(1.0, 0.5), policy)
 
             def apply(grad):
                 opt.apply_gradients([(grad, var)])
@@ -529,7 +547,7 @@ class ContextsTest(parameterized.TestCase, tf.test.TestCase):
             second(tf.constant(np.nan))
             second(tf.constant(1.0))
             self.assertEqual(var.numpy(), -1.0 - 2.5)
-            self.assertEqual((scale().numpy(), scale.good_steps.numpy()), (4.0, 1))
+            self.assertEqual([each.numpy() for each in state_of(policy)], [4.0, 1])
 
     @crossed.product(which=BOTH, mode=modes.GRAPH)
     def test_it_trains_in_a_loop_in_the_graph(self, which, mode):
@@ -583,11 +601,12 @@ class WrappersTest(parameterized.TestCase, tf.test.TestCase):
         with modes.entered(mode) as entered:
             var, unused = tf1.Variable(16.0), tf1.Variable(1.0)
             table = tf1.Variable([[1.0], [2.0]])
-            scale = DynamicLossScale(8.0, 1, 2.0)
+            policy = dynamic_for(which, 8.0, 1)
+            scale, _ = state_of(policy)
             opt, wrap = tf1.train.MomentumOptimizer(0.5, 0.0), OPTIMIZERS[which]
             # XLA knows no sparse momentum.
             look_up = tf.identity if mode == "jit" else lambda of: tf.gather(of, [1])
-            train = wrap(Around(opt), scale) if where == "inside" else Around(wrap(opt, scale))
+            train = wrap(Around(opt), policy) if where == "inside" else Around(wrap(opt, policy))
 
             def minimize(factor):
                 def loss():
@@ -598,11 +617,11 @@ class WrappersTest(parameterized.TestCase, tf.test.TestCase):
             step = entered.compile(minimize, modes.scalar())
             for factor in (1.0, np.nan, 1.0):
                 step(factor)
-            self.assertEqual(list(entered.value([var, scale.current_loss_scale])), [4.0, 16.0])
+            self.assertEqual(list(entered.value([var, scale])), [4.0, 16.0])
             self.assertAllEqual(entered.value(table), [[1.0], [1.0]])
             # What hvd.broadcast_variables and its hooks look at.
             found = [id(variable) for variable in train.variables()]
-            self.assertIn(id(scale.current_loss_scale), found)
+            self.assertIn(id(scale), found)
             self.assertIs(train.get_slot(var, "momentum"), opt.get_slot(var, "momentum"))
 
     @parameterized.product(which=BOTH, way=("subclass", "instance", "class"))
@@ -624,7 +643,8 @@ class WrappersTest(parameterized.TestCase, tf.test.TestCase):
                 called.clear()
                 var = tf1.Variable(1.0)
                 methods = {name: own[name] for name in names}
-                opt = (type("Own", (base,), methods) if way == "subclass" else base)(sgd(0.25), 8)
+                cls = type("Own", (base,), methods) if way == "subclass" else base
+                opt = cls(sgd(0.25), fixed_for(which, 8))
                 for name, method in methods.items():
                     if way == "instance":
                         setattr(opt, name, functools.partial(method, opt))
@@ -637,7 +657,7 @@ class WrappersTest(parameterized.TestCase, tf.test.TestCase):
     def test_around_one_that_never_called_the_base_class_constructor(self):
         with modes.entered("graph_v2") as mode:
             weight = tf1.Variable([1.0, 2.0])
-            opt = contrib.LossScaleOptimizer(Bypassing(sgd(0.25)), 8)
+            opt = contrib.LossScaleOptimizer(Bypassing(sgd(0.25)), fixed_for("contrib", 8))
             self.assertEqual(opt.get_name(), "Bypassing")
             mode.run(opt.minimize(tf.reduce_sum(weight * weight), var_list=[weight]))
             self.assertAllEqual(mode.value(weight), [0.5, 1.0])
@@ -650,9 +670,12 @@ class StateTest(parameterized.TestCase, tf.test.TestCase):
     def test_answers_for_the_wrapped_optimizer(self, which, mode):
         with modes.entered(mode):
             manager = contrib.ExponentialUpdateLossScaleManager(8.0, 2)
-            for policy in (FixedLossScale(8), DynamicLossScale(8), Fickle(True), manager):
+            cases = [(manager, manager.variables()), (contrib.FixedLossScaleManager(8), [])]
+            if which == "mixed":
+                own, moving = Fickle(True), dynamic_for(which)
+                cases += [(own, [own.updates]), (moving, state_of(moving)), (FixedLossScale(8), [])]
+            for policy, weights in cases:
                 training = Training(tf1.train.AdamOptimizer(0.1, name="MyAdam"), which, policy)
-                weights = manager.variables() if policy is manager else policy._weights.values()
                 opt, inner = training.opt, training.inner
                 self.assertEqual(list(map(id, opt.variables())), list(map(id, weights)))
                 opt.apply_gradients([(tf.constant([1.0, 2.0]), training.weight)])
@@ -674,9 +697,10 @@ class StateTest(parameterized.TestCase, tf.test.TestCase):
 
         def names(shape):
             with modes.entered(mode):
-                for scope in ("first", "second"):
+                managers = {scope: dynamic_for("contrib") for scope in ("first", "second")}
+                for scope in managers:
                     var = tf1.get_variable(scope, shape, initializer=tf1.ones_initializer())
-                    opt = contrib.LossScaleOptimizer(tf1.train.AdamOptimizer(), "dynamic")
+                    opt = contrib.LossScaleOptimizer(tf1.train.AdamOptimizer(), managers[scope])
                     opt.minimize(tf.reduce_sum(var * var), var_list=[var])
                 return [variable.op.name for variable in tf1.global_variables()]
 
@@ -688,7 +712,8 @@ class StateTest(parameterized.TestCase, tf.test.TestCase):
 
     def make(self, mode, which, inner="momentum"):
         """A training, its compiled step and its checkpoint."""
-        training = Training(INNER[inner](), which, DynamicLossScale(8, 9))
+        policy = None if which is None else dynamic_for(which, 8, 9)
+        training = Training(INNER[inner](), which, policy)
         step = mode.compile(training.step, tf.TensorSpec([2], tf.float32))
         checkpoint = tf1.train.Checkpoint(opt=training.opt, weight=training.weight)
         return training, step, checkpoint
@@ -697,7 +722,7 @@ class StateTest(parameterized.TestCase, tf.test.TestCase):
         return os.path.join(tempfile.mkdtemp(dir=self.get_temp_dir()), "checkpoint")
 
     def state(self, mode, training):
-        values = mode.value([training.weight, training.policy(), *training.slots()])
+        values = mode.value([training.weight, state_of(training.policy)[0], *training.slots()])
         return [value.tolist() for value in values]
 
     @crossed.product(which=BOTH, name=NO_XLA)
@@ -730,15 +755,12 @@ class StateTest(parameterized.TestCase, tf.test.TestCase):
                 self.assertEqual(self.state(mode, training), after)
 
     @parameterized.parameters(
-        ("contrib", ["loss_scale/current_loss_scale", "loss_scale/good_steps"]),
+        ("contrib", ["loss_scale/loss_scale", "loss_scale/good_steps", "loss_scale/bad_steps"]),
         ("mixed", ["loss_scale/current_loss_scale", "loss_scale/good_steps"]),
-        ("manager", ["loss_scale/loss_scale", "loss_scale/good_steps", "loss_scale/bad_steps"]),
     )
     def test_children_are_base_optimizer_and_loss_scale(self, which, state):
         with modes.entered("eager"):
-            manager = contrib.ExponentialUpdateLossScaleManager(8.0, 3)
-            policy = manager if which == "manager" else DynamicLossScale(8, 9)
-            training = Training(INNER["adam"](), "mixed" if which == "mixed" else "contrib", policy)
+            training = Training(INNER["adam"](), which, dynamic_for(which))
             training.step(tf.constant([1.0, 2.0]))
             checkpoint = tf.train.Checkpoint(opt=training.opt, weight=training.weight)
             names = {name for name, _ in tf.train.list_variables(checkpoint.save(self.prefix()))}

@@ -1,6 +1,7 @@
-"""Checks of arguments, shared by all public classes.
+"""Checks of arguments and of subclasses, shared by all public classes.
 
-Every check is made before any variable is, so that a bad argument leaves nothing behind.
+Every check of an argument is made before any variable is, so that a bad argument leaves nothing
+behind.
 """
 
 from __future__ import annotations
@@ -19,27 +20,11 @@ tf = _tf.tf
 
 
 def number(value: Any) -> Any:
-    """Returns the number that an array or, in eager mode, a tensor holds; else `value`."""
-    if tf.is_tensor(value) and (tf.executing_eagerly() or not hasattr(value, "assign")):
+    """Returns the number that an array or an eager tensor holds; else `value`."""
+    if tf.is_tensor(value) and not hasattr(value, "assign"):
         # Tensors of graphs have no such method.
         value = getattr(value, "numpy", lambda: value)()
     return value[()] if isinstance(value, np.ndarray) and value.ndim == 0 else value
-
-
-def known_later(name: str, value: Any, dtype: Any) -> bool:
-    """Returns whether `value` is a variable or a graph's tensor, which has no number yet.
-
-    Raises:
-      TypeError: it has another dtype.
-      ValueError: it is no scalar.
-    """
-    if not tf.is_tensor(value) or not (hasattr(value, "assign") or number(value) is value):
-        return False
-    if value.dtype.base_dtype != dtype:
-        raise TypeError(f"{name} must be of dtype {dtype.name}, got {_shown(value)}.")
-    if value.shape.rank not in (0, None):
-        raise ValueError(f"{name} must be a scalar, got {_shown(value)}.")
-    return True
 
 
 def _shown(value: Any) -> str:
@@ -59,8 +44,8 @@ def real_number(name: str, value: Any, error: type[Exception] = ValueError) -> f
     value = number(value)
     if not isinstance(value, numbers.Real):
         raise error(
-            f"{name} must be a real number (Python or NumPy), got {_shown(value)} of type "
-            f"{type(value).__name__}."
+            f"{name} must be a real number (Python, NumPy or an eager tensor), got "
+            f"{_shown(value)} of type {type(value).__name__}."
         )
     if isinstance(value, (bool, np.bool_)):
         warn_odd("{}={!r} is a bool, taken as the number {}.", name, value, float(value))
@@ -152,6 +137,24 @@ def having(method: str, name: str, value: Any) -> Any:
     if value is not None and (isinstance(value, type) or not hasattr(value, method)):
         raise TypeError(f"{name} must be an object with {method}(), got {value!r}.")
     return value
+
+
+def check_overrides(cls: type, base: type, names: tuple[str, ...], instead: str) -> None:
+    """Raises a TypeError if `cls` overrides private methods of the original of `base`.
+
+    Args:
+      cls: subclass of `base`; a mixin that comes before `base` overrides, too.
+      base: public class, no step of which calls these methods.
+      names: the methods.
+      instead: str, what to override.
+    """
+    for each in cls.__mro__[: cls.__mro__.index(base)]:
+        for name in names:
+            if name in vars(each):
+                raise TypeError(
+                    f"{cls.__name__} overrides {name}, which no step of this package calls. "
+                    f"Override {instead} instead."
+                )
 
 
 def warn_odd(message: str, *values: Any) -> None:

@@ -4,7 +4,7 @@ Either may be this package's own or a user's. If its method `update_loss_scale` 
 marked by `updates_from_flag`, it needs only the finite flag of a step, and has
 
     _tflsc_update_from_flag(finite)   updates the state; returns an operation, a tensor or None
-    _tflsc_skips_nonfinite            (a loss scale) a step that is not finite is skipped
+    _tflsc_skips_nonfinite            a step that is not finite is skipped
 
 A user's method has no mark, even if it overrides a marked one, and is called itself: a manager's
 with the flag, a loss scale's with the gradients.
@@ -69,13 +69,10 @@ def is_manager(subject):
 
 
 def unwrap(subject):
-    """Returns what a `ManagerLossScale` or a manager made of a `LossScale` wraps, or `subject`."""
-    # Users' classes may have attributes of these names.
-    if getattr(type(subject), "_tflsc_wraps_manager", False) is True:
-        return unwrap(subject.manager)
-    if getattr(type(subject), "_tflsc_wraps_loss_scale", False) is True:
-        return unwrap(subject.loss_scale)
-    return subject
+    """Returns the manager that a `ManagerLossScale` wraps, or `subject`."""
+    # Users' classes may have an attribute of this name.
+    wraps = getattr(type(subject), "_tflsc_wraps_manager", False) is True
+    return subject.manager if wraps else subject
 
 
 class Scaler:
@@ -98,7 +95,7 @@ class Scaler:
         self.read = subject.get_loss_scale if manager else subject
         self._update = subject._tflsc_update_from_flag if own else method
         self.needs_gradients = not (own or manager)
-        self.applies_all = own and not (manager or skip_nonfinite or subject._tflsc_skips_nonfinite)
+        self.applies_all = own and not (skip_nonfinite or subject._tflsc_skips_nonfinite)
 
     def scale(self):
         """Returns what losses are multiplied with and gradients divided by, a float32 scalar."""
@@ -112,15 +109,7 @@ class Scaler:
 
         Returns:
           An operation, a tensor or None.
-
-        Raises:
-          ValueError: the update needs the gradients.
         """
-        if self.needs_gradients:
-            raise ValueError(
-                f"{self.subject!r} needs the gradients, and only a flag is known here. Call its "
-                "update(grads) instead of update_loss_scale(finite_grads)."
-            )
         return self._update(finite)
 
     def update_from_gradients(self, grads):

@@ -158,8 +158,7 @@ def take(
       grads: list of gradients, None among them.
       variables: list of variables, as long.
       optimizer: `OptimizerAdapter`.
-      called: str, the calling method's name, for errors; None if it may be called in a
-        cross-replica context, where gradients may be per-replica.
+      called: str, the calling method's name, for errors.
       unscaling: `_gradients.Unscaling`, or None where `grads` are unscaled.
       form: `GraphForm`.
       unaggregated: pair of lists, gradients before their aggregation over replicas and their
@@ -171,8 +170,7 @@ def take(
     Raises:
       ValueError: called in a cross-replica context, or under a strategy that is not supported.
     """
-    if called is not None:
-        check_context(called, optimizer.check_strategy)
+    check_context(called, optimizer.check_strategy)
     observed_grads, observed_variables = unaggregated or (None, variables)
     observation = _observers.observe(scaler, optimizer.observed, observed_variables)
     observed = observation.record is not None
@@ -181,7 +179,8 @@ def take(
     if unscaling is not None:
         grads, finite = _unscale(grads, unscaling, decides and not scaler.needs_gradients)
     if not decides:  # Nor is anything updated, so no `merge_call` is needed.
-        return _apply_all(optimizer, grads, variables)
+        applied = optimizer.apply(grads, variables)
+        return None if tf.executing_eagerly() else applied
     step = _Step(scaler, optimizer, observation, form, finite)
     observed_grads = observed_grads if observed else None
     return _replicas.run_cross_replica(step.take, (grads, variables, observed_grads))
@@ -196,14 +195,6 @@ def _unscale(grads, unscaling, tests):
         return _gradients.unscale_and_test(grads, unscaling)
     unscale = _gradients.divide if unscaling.divides else _gradients.unscale
     return unscale(grads, unscaling.factor), None
-
-
-def _apply_all(optimizer, grads, variables):
-    """Applies a step that is never skipped and updates nothing."""
-    in_replica = not _replicas.in_cross_replica_context()
-    apply = optimizer.apply if in_replica else optimizer.apply_everywhere
-    applied = apply(grads, variables)
-    return None if tf.executing_eagerly() else applied
 
 
 class _Step:

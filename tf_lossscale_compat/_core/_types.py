@@ -72,14 +72,6 @@ if TYPE_CHECKING:
         @property
         def apply_gradients(self) -> Callable[..., Any]: ...
 
-    class ScalarTensor(Protocol):
-        """A tensor or variable of one number; `tf.Tensor` is Any without TensorFlow's stubs."""
-
-        @property
-        def dtype(self) -> Any: ...
-        @property
-        def shape(self) -> Any: ...
-
     Real = SupportsFloat
     Integer = SupportsIndex
     Path = Union[str, "os.PathLike[str]"]

@@ -442,14 +442,13 @@ class ManagerLossScale(LossScale):
         return _scaler.variables(self.manager)
 
     def get_config(self) -> dict[str, Any]:
-        known = type(self.manager) in _MANAGERS.values()
-        config = self.manager._tflsc_config() if known else {}
-        if not known or any(map(tf.is_tensor, config.values())):
+        name = type(self.manager).__name__
+        if type(self.manager) not in _MANAGERS.values():
             raise NotImplementedError(
-                f"A {type(self.manager).__name__} {'of tensors ' if known else ''}has no config: "
-                "save weights or a tf.train.Checkpoint, and make the loss scale from a new manager."
+                f"A {name} has no config: save weights or a tf.train.Checkpoint, and make the loss "
+                "scale from a new manager."
             )
-        return {"class_name": type(self.manager).__name__, "config": config}
+        return {"class_name": name, "config": self.manager._tflsc_config()}
 
     @classmethod
     def from_config(cls, config: dict[str, Any]) -> Self:

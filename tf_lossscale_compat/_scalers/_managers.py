@@ -29,6 +29,7 @@ class LossScaleManager(_tf.Trackable, metaclass=abc.ABCMeta):
 
     # The attributes that checkpoints hold, and under which names; None for all, by their own.
     _tflsc_checkpoint_names: dict[str, str] | None = None
+    _tflsc_skips_nonfinite = True
 
     def __setattr__(self, name: str, value: Any) -> None:
         super().__setattr__(name, value)
@@ -77,11 +78,11 @@ class FixedLossScaleManager(LossScaleManager):
     _tflsc_checkpoint_names = {}
     _tflsc_constant: _Constant | None = None
 
-    def __init__(self, loss_scale: _types.Real | _types.ScalarTensor) -> None:
+    def __init__(self, loss_scale: _types.Real) -> None:
         """Makes the manager and, in a graph, its constant: one operation, as r1.15 did.
 
         Args:
-          loss_scale: real number, at least 1; in eager mode a tensor or variable will do.
+          loss_scale: real number, at least 1.
 
         Raises:
           TypeError: `loss_scale` is no real number.
@@ -141,18 +142,21 @@ class ExponentialUpdateLossScaleManager(LossScaleManager):
     Source: TensorFlow r1.15 `tf.contrib.mixed_precision.ExponentialUpdateLossScaleManager`.
     """
 
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        _arguments.check_overrides(
+            cls, ExponentialUpdateLossScaleManager, ("_reset_stats",), "update_loss_scale"
+        )
+
     def __init__(
         self,
-        init_loss_scale: _types.Real | _types.ScalarTensor,
-        incr_every_n_steps: _types.Integer | _types.ScalarTensor,
-        decr_every_n_nan_or_inf: _types.Integer | _types.ScalarTensor = 2,
-        incr_ratio: _types.Real | _types.ScalarTensor = 2,
-        decr_ratio: _types.Real | _types.ScalarTensor = 0.8,
+        init_loss_scale: _types.Real,
+        incr_every_n_steps: _types.Integer,
+        decr_every_n_nan_or_inf: _types.Integer = 2,
+        incr_ratio: _types.Real = 2,
+        decr_ratio: _types.Real = 0.8,
     ) -> None:
         """Makes the manager and its variables.
-
-        Each argument may be a scalar tensor or variable, too, of float32 or, a period, int32. A
-        variable is read at each update.
 
         Args:
           init_loss_scale: real number above zero, the loss scale to start from.
@@ -163,20 +167,23 @@ class ExponentialUpdateLossScaleManager(LossScaleManager):
           decr_ratio: real number above zero, what shrinking multiplies with.
 
         Raises:
-          TypeError: a scale or ratio is no real number, or a tensor has another dtype.
-          ValueError: one is not above zero or not finite in float32, or a period is not integral,
-            or a tensor no scalar.
+          TypeError: a scale or ratio is no real number.
+          ValueError: one is not above zero or not finite in float32, or a period is not integral.
         """
-        first = _real("init_loss_scale", init_loss_scale)
-        self._incr_every_n_steps = _period("incr_every_n_steps", incr_every_n_steps)
-        self._decr_every_n_nan_or_inf = _period("decr_every_n_nan_or_inf", decr_every_n_nan_or_inf)
-        self._incr_ratio = _real("incr_ratio", incr_ratio)
-        self._decr_ratio = _real("decr_ratio", decr_ratio)
-        if _known(first) and first < 1:
+        first = _arguments.positive("init_loss_scale", init_loss_scale, TypeError)
+        self._incr_every_n_steps = _arguments.period(
+            "incr_every_n_steps", incr_every_n_steps, "int32"
+        )
+        self._decr_every_n_nan_or_inf = _arguments.period(
+            "decr_every_n_nan_or_inf", decr_every_n_nan_or_inf, "int32"
+        )
+        self._incr_ratio = _arguments.positive("incr_ratio", incr_ratio, TypeError)
+        self._decr_ratio = _arguments.positive("decr_ratio", decr_ratio, TypeError)
+        if first < 1:
             _arguments.warn_odd("init_loss_scale={!r} is below 1, the floor.", init_loss_scale)
-        if _known(self._incr_ratio) and self._incr_ratio < 1:
+        if self._incr_ratio < 1:
             _arguments.warn_odd("incr_ratio={!r} is below 1: growth shrinks the scale.", incr_ratio)
-        if _known(self._decr_ratio) and self._decr_ratio > 1:
+        if self._decr_ratio > 1:
             _arguments.warn_odd(
                 "decr_ratio={!r} is above 1: shrinking raises the scale.", decr_ratio
             )
@@ -248,32 +255,13 @@ class ExponentialUpdateLossScaleManager(LossScaleManager):
                 self._decr_every_n_nan_or_inf,
                 self._incr_ratio,
                 self._decr_ratio,
-                self._reset_stats,
             ),
         )
 
     def _reset_stats(self) -> Any:
-        """Sets both counters to zero; returns an operation, in eager mode None."""
+        """Sets both counters to zero, for subclasses; returns an operation, in eager mode None."""
         counters = [self._num_good_steps, self._num_bad_steps]
         return _state.update(counters, lambda: [_state.assign(each, 0) for each in counters])
-
-
-def _real(name: str, value: Any) -> Any:
-    """Returns a scale or ratio as a float, if its number is known."""
-    if _arguments.known_later(name, value, tf.float32):
-        return value
-    return _arguments.positive(name, value, TypeError)
-
-
-def _period(name: str, value: Any) -> Any:
-    """Returns a period as an int, if its number is known."""
-    if _arguments.known_later(name, value, tf.int32):
-        return value
-    return _arguments.period(name, value, "int32")
-
-
-def _known(value: Any) -> bool:
-    return not tf.is_tensor(value)
 
 
 for _public in (LossScaleManager, FixedLossScaleManager, ExponentialUpdateLossScaleManager):

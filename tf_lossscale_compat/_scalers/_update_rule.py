@@ -11,7 +11,7 @@ r1.15 (`exponential`) and r2.0 (`dynamic`).
 
 from __future__ import annotations
 
-from typing import Any, Callable, NamedTuple
+from typing import Any, NamedTuple
 
 from tf_lossscale_compat._core import _state, _tf
 
@@ -33,31 +33,32 @@ class State(NamedTuple):
 def exponential(
     state: State,
     finite: Any,
-    incr_every: Any,
-    decr_every: Any,
-    incr_ratio: Any,
-    decr_ratio: Any,
-    reset: Callable[[], Any],
+    incr_every: int,
+    decr_every: int,
+    incr_ratio: float,
+    decr_ratio: float,
 ) -> Any:
     """Takes one step of r1.15's rule, as `ExponentialUpdateLossScaleManager` documents it.
 
     Args:
       state: `State` with both counters.
       finite: bool scalar tensor, True if this step's gradients are finite everywhere.
-      incr_every: int or int32 scalar, finite steps to growth.
-      decr_every: int or int32 scalar, non-finite steps to shrinking.
-      incr_ratio: float or float32 scalar, the factor of growth.
-      decr_ratio: float or float32 scalar, the factor of shrinking.
-      reset: function that sets both counters to zero.
+      incr_every: finite steps to growth.
+      decr_every: non-finite steps to shrinking.
+      incr_ratio: the factor of growth.
+      decr_ratio: the factor of shrinking.
     """
     scale, good, bad, _ = state
 
+    def reset() -> Any:
+        return [_state.assign(good, 0), _state.assign(bad, 0)]
+
     def grow() -> Any:
-        return [_grow(scale, incr_ratio), reset()]
+        return [_grow(scale, incr_ratio), *reset()]
 
     def shrink() -> Any:
         # In this order, as of a scale that is NaN TensorFlow 1.15 makes 1, and only so.
-        return [_state.assign(scale, tf.maximum(1.0, _state.value(scale) * decr_ratio)), reset()]
+        return [_state.assign(scale, tf.maximum(1.0, _state.value(scale) * decr_ratio)), *reset()]
 
     def count_good() -> Any:
         return _state.add(good, 1)

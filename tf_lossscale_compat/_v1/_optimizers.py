@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import numbers
 import sys
 from typing import TYPE_CHECKING, Any, Callable, Iterable
 
@@ -35,6 +34,7 @@ _KERAS_HINT = (
     "A Keras optimizer is wrapped by "
     "tf_lossscale_compat.keras.mixed_precision.experimental.LossScaleOptimizer instead."
 )
+_INSTEAD = "compute_gradients or apply_gradients"
 
 
 def _name_of(opt: Any, otherwise: str) -> str:
@@ -58,18 +58,17 @@ class _V1Adapter(_step.OptimizerAdapter):
         self.observed, self.wrapped, self.agree = owner, owner._tflsc_wrapped, owner._tflsc_agree
         self.needs_reciprocal = not tf.executing_eagerly()
         self._global_step, self._name = global_step, name
-        self._apply_everywhere = owner._tflsc_apply_everywhere()
 
     def apply(self, grads: list[Any], variables: list[Any]) -> Any:
         pairs = list(zip(grads, variables))
         return self.wrapped.apply_gradients(pairs, self._global_step, self._name)
 
-    def apply_everywhere(self, grads: list[Any], variables: list[Any]) -> Any:
-        if self._apply_everywhere is None:
-            return super().apply_everywhere(grads, variables)
-        strategy, pairs = tf.distribute.get_strategy(), tuple(zip(grads, variables))
-        applied = self._apply_everywhere(strategy, pairs, self._global_step, self._name)
-        return _tf.as_operation(applied)
+
+def _scaled(loss: Any, scale: tf.Tensor) -> Any:
+    """Returns a loss, a tensor or a function, times `scale`."""
+    if callable(loss):
+        return lambda: _gradients.scale_loss(loss(), scale)
+    return _gradients.scale_loss(loss, scale)
 
 
 def _unscaled(grads: list[Any], reciprocal: tf.Tensor) -> list[Any]:
@@ -130,7 +129,7 @@ class _BaseLossScaleOptimizer(_tf.Optimizer):
     def _tflsc_loss_scale_in_use(self, loss_scale: Any) -> None:
         # Code in the wild replaces it at run time; checkpoints are to hold what is in force.
         if "_tflsc_loss_scale_in_use" in self.__dict__:
-            scaler = _scaler.Scaler(loss_scale, self._tflsc_skips_nonfinite)
+            scaler = _scaler.Scaler(loss_scale)
             scaler.check_reciprocal()
             agree = _agreement.function_for(
                 self._tflsc_agree, getattr(self, "_tflsc_wrapped", None), scaler
@@ -143,11 +142,6 @@ class _BaseLossScaleOptimizer(_tf.Optimizer):
         if isinstance(loss_scale, _tf.Trackable) and hasattr(self, "_non_slot_dict"):
             self._track_trackable(loss_scale, "loss_scale", overwrite=True)
 
-    @property
-    def _tflsc_skips_nonfinite(self) -> bool:
-        """True if steps that are not finite are skipped whatever the loss scale says."""
-        return False
-
     def _tflsc_reciprocal(self, scale: tf.Tensor) -> tf.Tensor:
         """Returns one over `scale`, computed as the original did."""
         return 1.0 / scale
@@ -159,9 +153,6 @@ class _BaseLossScaleOptimizer(_tf.Optimizer):
     def _tflsc_inner_name(self, name: str | None, scaler: _scaler.Scaler) -> str | None:
         """Returns the name that the original gave the wrapped optimizer's operation."""
         return name
-
-    def _tflsc_apply_everywhere(self) -> Any:
-        """Returns a subclass' own method that has all replicas apply gradients, or None."""
 
     def compute_gradients(
         self,
@@ -223,32 +214,23 @@ class _BaseLossScaleOptimizer(_tf.Optimizer):
         """Returns pairs of gradients of the loss times `scale` and their variables."""
         if callable(loss) and self._tflsc_calls_loss_in_graphs and _tf.in_session_graph():
             loss = loss()
-        scaled_loss = self._tflsc_scaled_loss(loss, scale)
-        return list(self._tflsc_gradients(scaled_loss, options))
+        return list(self._tflsc_gradients(_scaled(loss, scale), options))
 
     def _tflsc_gradients(self, loss: Any, options: dict[str, Any]) -> Any:
         """Has the wrapped optimizer compute gradients, called as the original calls it."""
         return self._tflsc_wrapped.compute_gradients(loss, **options)
 
-    def _tflsc_scaled_loss(self, loss: Any, scale: tf.Tensor) -> Any:
-        """Returns a loss, a tensor or a function, times `scale`."""
-        if callable(loss):
-            return lambda: _gradients.scale_loss(loss(), scale)
-        return _gradients.scale_loss(loss, scale)
-
     def _tflsc_unscaled(
         self, grads_and_vars: list[tuple[Any, Any]], scale: tf.Tensor
     ) -> list[tuple[Any, Any]]:
         """Returns these pairs with gradients divided by `scale`."""
-        raise NotImplementedError
+        grads = self._tflsc_to_unscale([grad for grad, _ in grads_and_vars])
+        unscaled = _unscaled(grads, self._tflsc_reciprocal(scale))
+        return list(zip(unscaled, [var for _, var in grads_and_vars]))
 
     def _tflsc_to_unscale(self, grads: list[Any]) -> list[Any]:
         """Returns gradients in the form that is divided: of contrib's optimizer mostly dense."""
         return grads
-
-    # Methods of the original that see unscaled gradients. If a subclass overrides one, `minimize`
-    # calls `compute_gradients` and `apply_gradients`, as TensorFlow's own does.
-    _tflsc_hooks: tuple[str, ...] = ("compute_gradients", "apply_gradients")
 
     def minimize(
         self,
@@ -286,7 +268,9 @@ class _BaseLossScaleOptimizer(_tf.Optimizer):
             "colocate_gradients_with_ops": colocate_gradients_with_ops,
             "grad_loss": grad_loss,
         }
-        if self._tflsc_enabled and not self._tflsc_overrides(*self._tflsc_hooks):
+        # A subclass' own `compute_gradients` or `apply_gradients` is called, as TensorFlow does.
+        own = _step.overrides(self, _AS_WRITTEN, "compute_gradients", "apply_gradients")
+        if self._tflsc_enabled and not own:
             scaler = self._tflsc_scaler()
             scale = scaler.scale()
             pairs = self._tflsc_scaled_gradients(loss, scale, options)
@@ -329,31 +313,20 @@ class _BaseLossScaleOptimizer(_tf.Optimizer):
         Raises:
           ValueError: called in a cross-replica context, or there is no gradient.
         """
-        return self._tflsc_apply(list(grads_and_vars), global_step, name)
-
-    def _tflsc_apply(
-        self, grads_and_vars: list[tuple[Any, Any]], global_step: Any, name: str | None
-    ) -> Any:
-        """Takes a step as `apply_gradients` does."""
-        return self._tflsc_take_step(self._tflsc_scaler(), grads_and_vars, global_step, name)
+        return self._tflsc_take_step(self._tflsc_scaler(), list(grads_and_vars), global_step, name)
 
     def _tflsc_scaler(self) -> _scaler.Scaler:
         """Returns the `Scaler` of one step: users replace the loss scale between steps."""
-        return _scaler.Scaler(self._tflsc_loss_scale_in_use, self._tflsc_skips_nonfinite)
-
-    def _tflsc_overrides(self, *names: str) -> bool:
-        """Returns whether this optimizer or its class overrides one of the original's methods."""
-        raise NotImplementedError
+        return _scaler.Scaler(self._tflsc_loss_scale_in_use)
 
     @_tf.do_not_convert
     def _tflsc_take_step(
         self,
         scaler: _scaler.Scaler,
-        grads_and_vars: Iterable[tuple[Any, Any]],
+        grads_and_vars: list[tuple[Any, Any]],
         global_step: Any,
         name: str | None,
         unscaling: _gradients.Unscaling | None = None,
-        called: str | None = "apply_gradients",
         given: str = "grads_and_vars",
     ) -> Any:
         """Takes a step; see `_step.take`. Errors say where the gradients were `given`."""
@@ -367,7 +340,7 @@ class _BaseLossScaleOptimizer(_tf.Optimizer):
         form = self._tflsc_graph_form(name)
         step = _V1Adapter(self, global_step, self._tflsc_inner_name(name, scaler))
         taken = _step.take(
-            scaler, grads, variables, step, called=called, unscaling=unscaling, form=form
+            scaler, grads, variables, step, called="apply_gradients", unscaling=unscaling, form=form
         )
         if taken is None:  # In eager mode.
             return None
@@ -419,10 +392,14 @@ class LossScaleOptimizer(_BaseLossScaleOptimizer):
     _tflsc_calls_loss_in_graphs = True
     _tflsc_keep_sparse = False  # For subclasses whose constructors do not call this one.
 
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        _arguments.check_overrides(cls, LossScaleOptimizer, ("_down_scale",), _INSTEAD)
+
     def __init__(
         self,
         opt: _types.HasOptimizerMethods,
-        loss_scale_manager: _types.HasManagerMethods | _types.Identifier,
+        loss_scale_manager: _types.HasManagerMethods,
         *,
         keep_sparse: bool = False,
         agree: _types.Agree | None = None,
@@ -433,8 +410,7 @@ class LossScaleOptimizer(_BaseLossScaleOptimizer):
         Args:
           opt: a `tf.compat.v1.train.Optimizer`, or anything with its `compute_gradients` and
             `apply_gradients`.
-          loss_scale_manager: a `LossScaleManager`, or anything with its two methods. Beyond r1.15
-            also a `LossScale` or what `loss_scale.get` takes.
+          loss_scale_manager: a `LossScaleManager`, or anything with its two methods.
           keep_sparse: bool. `compute_gradients` makes `tf.IndexedSlices` dense, as r1.15 did; with
             True they stay sparse, which takes less memory and makes Momentum, RMSProp and clipping
             by the global norm compute other numbers. Beyond r1.15.
@@ -447,9 +423,9 @@ class LossScaleOptimizer(_BaseLossScaleOptimizer):
         Raises:
           TypeError: `opt` or `loss_scale_manager` lacks these methods, `agree` is no function, or
             `enabled` no bool.
-          ValueError: `loss_scale_manager` is no loss scale, the strategy in scope is unsupported,
-            Horovod's optimizer adds up gradients that were scaled differently, or `opt` is a
-            SyncReplicasOptimizer, which belongs around this one.
+          ValueError: the strategy in scope is unsupported, Horovod's optimizer adds up gradients
+            that were scaled differently, or `opt` is a SyncReplicasOptimizer, which belongs around
+            this one.
         """
         # Some Keras optimizers have methods of these names, which mean something else.
         if not _scaler.has_methods(opt, "compute_gradients", "apply_gradients") or (
@@ -460,8 +436,9 @@ class LossScaleOptimizer(_BaseLossScaleOptimizer):
                 f"tf.compat.v1.train.Optimizer does, got {opt!r}. {_KERAS_HINT}"
             )
         _replicas.check_strategy()
-        manager = _as_manager(loss_scale_manager if _arguments.flag("enabled", enabled) else 1)
-        scaler = _scaler.Scaler(_without_adapter(manager), enabled)
+        _check_manager(loss_scale_manager)
+        manager = loss_scale_manager if _arguments.flag("enabled", enabled) else _One()
+        scaler = _scaler.Scaler(manager)
         scaler.check_reciprocal()
         agree = _agreement.function_for(agree, opt, scaler)
         super().__init__(opt)
@@ -469,38 +446,20 @@ class LossScaleOptimizer(_BaseLossScaleOptimizer):
         self._tflsc_agree, self._tflsc_enabled = agree, enabled
         self._loss_scale_manager = manager
         self._tflsc_keep_sparse = bool(keep_sparse)
-        _ownership.claim(_ownership.V1, self._tflsc_loss_scale_in_use, [self])
+        _ownership.claim(_ownership.V1, manager, [self])
 
     @property
     def _tflsc_wrapped(self) -> Any:
         return self._opt
 
-    def _tflsc_overrides(self, *names: str) -> bool:
-        return _step.overrides(self, _CONTRIB, *names)
-
     @property
     def _loss_scale_manager(self) -> Any:
-        return self.__dict__["_tflsc_manager_given"]
+        return self._tflsc_loss_scale_in_use
 
     @_loss_scale_manager.setter
     def _loss_scale_manager(self, manager: Any) -> None:
-        self._tflsc_loss_scale_in_use = _without_adapter(manager)
-        self.__dict__["_tflsc_manager_given"] = manager
-
-    _tflsc_hooks = (*_BaseLossScaleOptimizer._tflsc_hooks, "_down_scale")
-
-    def _tflsc_unscaled(
-        self, grads_and_vars: list[tuple[Any, Any]], scale: tf.Tensor
-    ) -> list[tuple[Any, Any]]:
-        return self._down_scale(grads_and_vars, scale)
-
-    def _down_scale(
-        self, grads_vars: list[tuple[Any, Any]], loss_scale: tf.Tensor
-    ) -> list[tuple[Any, Any]]:
-        """Divides gradients by the loss scale, as r1.15's; `compute_gradients` calls it."""
-        grads = self._tflsc_to_unscale([grad for grad, _ in grads_vars])
-        unscaled = _unscaled(grads, self._tflsc_reciprocal(loss_scale))
-        return list(zip(unscaled, [var for _, var in grads_vars]))
+        _check_manager(manager)
+        self._tflsc_loss_scale_in_use = manager
 
     def _tflsc_to_unscale(self, grads: list[Any]) -> list[Any]:
         if self._tflsc_keep_sparse:
@@ -516,10 +475,6 @@ class LossScaleOptimizer(_BaseLossScaleOptimizer):
     def _tflsc_reads_twice(self, read: Any) -> bool:
         # A variable converts to a tensor where it is used, a reference variable by no operation.
         return hasattr(read, "assign") and not _state.is_reference(read)
-
-    @property
-    def _tflsc_skips_nonfinite(self) -> bool:
-        return self._tflsc_enabled
 
     def _tflsc_graph_form(self, name: str | None) -> _step.GraphForm:
         return _step.GraphForm(cond=_tf.cond)
@@ -538,6 +493,18 @@ class MixedPrecisionLossScaleOptimizer(_BaseLossScaleOptimizer):
     Source: TensorFlow r1.14-2.x
     `tf.compat.v1.train.experimental.MixedPrecisionLossScaleOptimizer`.
     """
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        names = (
+            "_apply_gradients",
+            "_distributed_apply",
+            "_doing_dynamic_loss_scaling",
+            "_scale_grad",
+            "_scale_loss",
+            "_unscale_grads",
+        )
+        _arguments.check_overrides(cls, MixedPrecisionLossScaleOptimizer, names, _INSTEAD)
 
     def __init__(
         self,
@@ -587,9 +554,6 @@ class MixedPrecisionLossScaleOptimizer(_BaseLossScaleOptimizer):
     def _tflsc_wrapped(self) -> Any:
         return self._optimizer
 
-    def _tflsc_overrides(self, *names: str) -> bool:
-        return _step.overrides(self, _MIXED_PRECISION, *names)
-
     @property
     def _loss_scale(self) -> Any:
         return self._tflsc_loss_scale_in_use
@@ -598,87 +562,8 @@ class MixedPrecisionLossScaleOptimizer(_BaseLossScaleOptimizer):
     def _loss_scale(self, loss_scale: Any) -> None:
         self._tflsc_loss_scale_in_use = loss_scale
 
-    _tflsc_hooks = (
-        *_BaseLossScaleOptimizer._tflsc_hooks,
-        "_distributed_apply",
-        "_doing_dynamic_loss_scaling",
-        "_scale_grad",
-        "_unscale_grads",
-    )
-
     def _tflsc_gradients(self, loss: Any, options: dict[str, Any]) -> Any:
         return self._optimizer.compute_gradients(loss=loss, **options)
-
-    def _tflsc_scaled_loss(self, loss: Any, scale: tf.Tensor) -> Any:
-        if self._tflsc_overrides("_scale_loss"):
-            return self._scale_loss(loss)
-        return super()._tflsc_scaled_loss(loss, scale)
-
-    def _tflsc_unscaled(
-        self, grads_and_vars: list[tuple[Any, Any]], scale: tf.Tensor
-    ) -> list[tuple[Any, Any]]:
-        grads = [grad for grad, _ in grads_and_vars]
-        if self._tflsc_overrides("_unscale_grads", "_scale_grad"):
-            grads = self._unscale_grads(grads)
-        else:
-            grads = _unscaled(grads, self._tflsc_reciprocal(scale))
-        return list(zip(grads, [var for _, var in grads_and_vars]))
-
-    def _tflsc_apply(
-        self, grads_and_vars: list[tuple[Any, Any]], global_step: Any, name: str | None
-    ) -> Any:
-        overrides = self._tflsc_overrides
-        if not overrides("_doing_dynamic_loss_scaling", "_distributed_apply"):  # As mostly.
-            return super()._tflsc_apply(grads_and_vars, global_step, name)
-        if overrides("_doing_dynamic_loss_scaling") and not self._doing_dynamic_loss_scaling():
-            return self._optimizer.apply_gradients(grads_and_vars, global_step, name)
-        if overrides("_distributed_apply") and self._doing_dynamic_loss_scaling():
-            _step.check_context("apply_gradients")
-            return tf.distribute.get_replica_context().merge_call(
-                self._distributed_apply, args=(tuple(grads_and_vars), global_step, name)
-            )
-        return super()._tflsc_apply(grads_and_vars, global_step, name)
-
-    # r2.0's own methods. A step calls those that a subclass overrides. They are not given the
-    # scale and read it again; a step without them reads it once.
-
-    def _doing_dynamic_loss_scaling(self) -> bool:
-        """Returns False if every step is applied and the loss scale is never updated."""
-        return not _scaler.Scaler(self._loss_scale).applies_all
-
-    def _scale_loss(self, loss: Any) -> Any:
-        """Multiplies a loss, a tensor or a function, with the loss scale."""
-        return super()._tflsc_scaled_loss(loss, _scaler.scale(self._loss_scale))
-
-    def _unscale_grads(self, grads: list[Any]) -> list[Any]:
-        """Divides gradients by the loss scale."""
-        reciprocal = self._tflsc_reciprocal(_scaler.scale(self._loss_scale))
-        return [None if grad is None else self._scale_grad(grad, reciprocal) for grad in grads]
-
-    def _scale_grad(self, grad: Any, loss_scale_reciprocal: tf.Tensor) -> Any:
-        """Multiplies one gradient with one over the loss scale."""
-        return _gradients.unscale([grad], loss_scale_reciprocal)[0]
-
-    def _distributed_apply(
-        self, distribution: Any, grads_and_vars: Any, global_step: Any = None, name: Any = None
-    ) -> Any:
-        """Takes a step in the cross-replica context; gradients may be one for each replica."""
-        return self._tflsc_take_step(
-            self._tflsc_scaler(), grads_and_vars, global_step, name, called=None
-        )
-
-    def _apply_gradients(
-        self, distribution: Any, grads_and_vars: Any, global_step: Any, name: str | None
-    ) -> Any:
-        """Has the wrapped optimizer apply gradients in each replica."""
-
-        def apply(grads_and_vars: Any) -> Any:
-            return self._optimizer.apply_gradients(grads_and_vars, global_step, name)
-
-        return _replicas.call_for_each_replica(apply, (grads_and_vars,))
-
-    def _tflsc_apply_everywhere(self) -> Any:
-        return self._apply_gradients if self._tflsc_overrides("_apply_gradients") else None
 
     def _tflsc_graph_form(self, name: str | None) -> _step.GraphForm:
         if tf.executing_eagerly():  # There a step has no operation to name.
@@ -692,48 +577,26 @@ class MixedPrecisionLossScaleOptimizer(_BaseLossScaleOptimizer):
         return sys.intern(f"{name or self.get_name()}-wrapped")
 
 
-_CONTRIB = _step.as_written(LossScaleOptimizer)
-_MIXED_PRECISION = _step.as_written(MixedPrecisionLossScaleOptimizer)
+_AS_WRITTEN = _step.as_written(_BaseLossScaleOptimizer)
 
 
-class _LossScaleManagerAdapter(_managers.LossScaleManager):
-    """A manager that takes its scale from a `LossScale`."""
+class _One(_managers.FixedLossScaleManager):
+    """A disabled optimizer's manager: it makes no operation, and no step is skipped."""
 
-    _tflsc_wraps_loss_scale = True
+    _tflsc_skips_nonfinite = False
 
-    def __init__(self, loss_scale: _loss_scales.LossScale) -> None:
-        self.loss_scale = loss_scale
-
-    def get_loss_scale(self) -> tf.Tensor:
-        return self.loss_scale()
-
-    def update_loss_scale(self, finite_grads: bool | tf.Tensor) -> Any:
-        return _scaler.update_cross_replica(
-            _scaler.Scaler(self.loss_scale).update, finite_grads, self.variables()
-        )
-
-    def variables(self) -> list[tf.Variable]:
-        return _scaler.variables(self.loss_scale)
+    def __init__(self) -> None:
+        self._loss_scale = 1.0
 
 
-def _without_adapter(manager: Any) -> Any:
-    """Returns the `LossScale` that a manager takes its scale from, or else the manager."""
-    return manager.loss_scale if isinstance(manager, _LossScaleManagerAdapter) else manager
-
-
-def _as_manager(identifier: Any) -> Any:
-    """Returns a loss-scale manager for a manager, a `LossScale`, or what `loss_scale.get` takes."""
-    if _scaler.is_manager(identifier):
-        return identifier
-    if isinstance(identifier, _loss_scales.ManagerLossScale):
-        return identifier.manager
-    known: Any = (_loss_scales.LossScale, dict, str, numbers.Real)
-    if not isinstance(identifier, known):
+def _check_manager(manager: Any) -> None:
+    if not _scaler.is_manager(manager):
         raise TypeError(
-            "loss_scale_manager must be a LossScaleManager, or a LossScale, number, 'dynamic' or "
-            f"config dict, got {identifier!r}."
+            "loss_scale_manager must be a LossScaleManager, or have its two methods, got "
+            f"{manager!r}. Make a manager, such as FixedLossScaleManager(1024), or use "
+            "tf_lossscale_compat.train.experimental.MixedPrecisionLossScaleOptimizer, which takes "
+            "a LossScale, a number, 'dynamic' or a config."
         )
-    return _LossScaleManagerAdapter(_loss_scales.get(identifier))
 
 
 # Where users find them.

@@ -30,7 +30,7 @@ _VARIABLES = (
 )
 _KERAS_3 = ("dynamic_scale", "step_counter")
 # The attributes in which an optimizer or an adapter has its loss scale or manager.
-_INNER = ("_loss_scale_manager", "_loss_scale", "manager", "loss_scale")
+_INNER = ("_loss_scale_manager", "_loss_scale", "manager")
 
 
 def _variables_of(owner, names):

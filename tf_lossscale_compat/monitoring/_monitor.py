@@ -107,9 +107,9 @@ class Monitor:
         elif not self._at_floor and now.skipped > self._last.skipped:
             self._at_floor = True
             logging.warning(
-                "Loss scale: at its floor, %.10g, by step %d. It shrinks no further: gradients "
-                "that overflow now will go on to. Look at the learning rate, the data, and what is "
-                "computed in float16.",
+                "Loss scale: at its floor, %.10g, by step %d. It shrinks no further. Gradients "
+                "that overflow at this scale will go on overflowing. Look at the learning rate, "
+                "the data, and what is computed in float16.",
                 floor,
                 now.steps,
             )
