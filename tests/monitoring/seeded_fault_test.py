@@ -6,7 +6,7 @@ from sklearn import datasets
 
 from tests import keras_homes, modes, replicas, stepping
 from tf_lossscale_compat import DynamicLossScale, StepRecord
-from tf_lossscale_compat.contrib import mixed_precision as contrib
+from tf_lossscale_compat.train.experimental import MixedPrecisionLossScaleOptimizer
 
 tf1 = tf.compat.v1
 STEPS, BAD_STEP, BAD_REPLICA = 504, 500, 1
@@ -99,7 +99,7 @@ class EagerTest(modes.EagerTestCase):
                 tf.Variable((random.randn(*shape) / 8).astype(np.float32), name=name)
                 for shape, name in zip(shapes, NAMES)
             ]
-            opt = contrib.LossScaleOptimizer(
+            opt = MixedPrecisionLossScaleOptimizer(
                 tf1.train.GradientDescentOptimizer(0.1), DynamicLossScale(1024.0)
             )
         record = StepRecord(opt, names=True)
