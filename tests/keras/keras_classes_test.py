@@ -317,8 +317,8 @@ class MethodsTest(modes.EagerTestCase):
         self.assertEqual(int(opt.iterations.numpy()), 1)
         np.testing.assert_array_equal(*self.fit(home, cls(home.SGD(0.1))))
 
-    @keras_homes.each((False, True), kind="keras3")
-    def test_own_apply_divides_once(self, home, scaled):
+    @keras_homes.each(("asked", "said"), kind="keras3")
+    def test_own_apply_is_given_scaled_gradients(self, home, how):
         seen = []
 
         class Recording(Stable):
@@ -328,10 +328,13 @@ class MethodsTest(modes.EagerTestCase):
 
         weight = home.keras.Variable(1.0)
         opt = Recording(home.SGD(0.5), initial_scale=8.0)
-        (grad,) = opt.get_unscaled_gradients([tf.constant(8.0)])
-        opt.apply_gradients([(tf.constant(8.0) if scaled else grad, weight)], scaled=scaled)
+        said = {"scaled": False} if how == "said" else {}
+        grads = [tf.constant(1.0)] if said else opt.get_unscaled_gradients([tf.constant(8.0)])
+        with self.assertRaisesRegex(ValueError, "apply of its own.* was given unscaled ones"):
+            opt.apply_gradients(zip(grads, [weight]), **said)
+        self.assertEqual((seen, float(weight.numpy())), ([], 1.0))
+        opt.apply_gradients([(tf.constant(8.0), weight)], scaled=True)
         self.assertEqual((seen, float(weight.numpy())), ([8.0], 0.5))
-        self.assertEqual(bool(self.warnings()), scaled)
 
     @keras_homes.each(("get_scaled_loss", "get_unscaled_gradients"))
     def test_own_scaling_methods_are_used(self, home, name):
@@ -364,24 +367,11 @@ class MethodsTest(modes.EagerTestCase):
         self.assertEqual(home.numpy(weight), -1.0)
 
     @keras_homes.each(kind="keras3")
-    def test_apply_of_ones_own_and_unscaled_gradients_in_float16(self, home):
-        class Own(Stable):
-            def apply(self, grads, trainable_variables=None):
-                super().apply(grads, trainable_variables)
-
-        opt, weight = Own(home.SGD(1.0)), home.keras.Variable(0.0, dtype="float16")
-        with self.assertRaisesRegex(ValueError, "may overflow"):
-            opt.apply_gradients([(tf.constant(4.0, tf.float16), weight)], scaled=False)
-        self.assertEqual((home.numpy(weight), float(opt.loss_scale)), (0.0, 2.0**15))
-        opt.apply_gradients([(tf.constant(4.0, tf.float16), weight)], scaled=True)
-        self.assertLess(home.numpy(weight), 0.0)
-
-    @keras_homes.each(kind="keras3")
     def test_apply_of_the_instance(self, home):
-        opt, weight = Stable(home.SGD(1.0)), home.variable(0.0)
+        opt, weight = Stable(home.SGD(1.0), initial_scale=8.0), home.variable(0.0)
         apply = opt.apply
         opt.apply = lambda grads, variables=None: apply([2.0 * g for g in grads], variables)
-        opt.apply_gradients([(tf.constant(1.0), weight)], scaled=False)
+        opt.apply_gradients([(tf.constant(8.0), weight)], scaled=True)
         self.assertEqual(home.numpy(weight), -2.0)
 
 
@@ -629,16 +619,16 @@ class ConfigTest(_Base):
         self.assertIsNot(again.inner_optimizer, opt.inner_optimizer)
         self.assertEqual(self.take_step(again, home), 0.0625)
 
-    @keras_homes.each()
-    def test_count_skipped_is_checked_and_kept(self, home):
-        with self.assertRaisesRegex(TypeError, "count_skipped must be.*got 1"):
-            Stable(home.SGD(1.0), count_skipped=1)
-        self.assertNotIn("count_skipped", Stable(home.SGD(1.0)).get_config())
+    @keras_homes.each(("count_skipped", "scaled"), (Stable, Older))
+    def test_what_may_be_none_is_checked_and_kept(self, home, name, public):
+        with self.assertRaisesRegex(TypeError, f"{name} must be True, False or None, got 1"):
+            public(home.SGD(1.0), loss_scale=8.0, **{name: 1})
+        self.assertNotIn(name, public(home.SGD(1.0), loss_scale=8.0).get_config())
         for value in (True, False):
-            opt = Older(home.SGD(1.0), 8.0, count_skipped=value)
-            self.assertIs(opt.get_config()["count_skipped"], value)
+            opt = public(home.SGD(1.0), loss_scale=8.0, **{name: value})
             again = type(opt).from_config(opt.get_config())
-            self.assertIs(again.get_config()["count_skipped"], value)
+            for each in (opt, again, *keras_homes.copies(opt)):
+                self.assertIs(each.get_config()[name], value)
 
 
 class EnabledTest(_Base):

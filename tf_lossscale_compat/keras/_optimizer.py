@@ -48,6 +48,7 @@ class _Wrapper(_shared.LossScaling):
         asked,
         name=None,
         count_skipped=None,
+        scaled=None,
         enabled=True,
         agree=None,
         unknown=(),
@@ -65,8 +66,8 @@ class _Wrapper(_shared.LossScaling):
             self.__class__ = _families.wrapper_class(cls, base)
         if unknown:
             self._tflsc_refuse(unknown)
-        if not (count_skipped is None or isinstance(count_skipped, bool)):
-            raise TypeError(f"count_skipped must be True, False or None, got {count_skipped!r}.")
+        _arguments.optional_flag("count_skipped", count_skipped)
+        _arguments.optional_flag("scaled", scaled)
         _arguments.flag("enabled", enabled)
         if count_skipped and getattr(optimizer, "gradient_accumulation_steps", None):
             raise ValueError(
@@ -93,11 +94,12 @@ class _Wrapper(_shared.LossScaling):
         self.__dict__.update(
             _optimizer=optimizer,
             _loss_scale=loss_scale,
-            _tflsc_calls=_calls.Calls(self._tflsc_scaled_by_default),
+            _tflsc_calls=_calls.Calls(self._tflsc_scaled_by_default, scaled),
         )
         options = {
             "name": self._tflsc_wrap(optimizer, loss_scale, name),
             "count_skipped": count_skipped,
+            "scaled": scaled,
             "enabled": None if enabled else False,
             "agree": agree,
         }
@@ -366,6 +368,7 @@ class LossScaleOptimizer(_Wrapper, _Family):
         loss_scale: _types.Identifier | None = None,
         name: str | None = None,
         count_skipped: bool | None = None,
+        scaled: bool | None = None,
         enabled: bool = True,
         agree: _types.Agree | None = None,
         **unknown: NoReturn,
@@ -383,6 +386,9 @@ class LossScaleOptimizer(_Wrapper, _Family):
           name: str, the optimizer's name, or None.
           count_skipped: bool, whether `iterations`, which schedules follow, counts skipped steps;
             None for what that Keras' own class does: yes in TensorFlow 2.3 to 2.15 and `tf_keras`.
+          scaled: bool, what `apply_gradients` is given where the call does not say `scaled`; None
+            for the rule there. True for an optimizer that `fit` of Keras 3 uses, and other steps
+            that unscale: those call `apply_gradients(..., scaled=False)`.
           enabled: bool; if False, the loss scale is 1, whatever the other arguments say, and each
             step is the wrapped optimizer's.
           agree: function of a scalar bool tensor that returns its AND over all processes that train
@@ -393,7 +399,7 @@ class LossScaleOptimizer(_Wrapper, _Family):
 
         Raises:
           TypeError: `inner_optimizer` is no Keras optimizer or is a loss-scale one, `dynamic`,
-            `count_skipped` or `enabled` is no bool, or `agree` no function.
+            `count_skipped`, `scaled` or `enabled` is no bool, or `agree` no function.
           ValueError: a loss-scale optimizer wraps `inner_optimizer` already, on Keras 3 it has an
             `apply_gradients` of its own, a number cannot be used, `loss_scale` drives another
             optimizer, or the strategy in scope is unsupported.
@@ -406,7 +412,7 @@ class LossScaleOptimizer(_Wrapper, _Family):
         if loss_scale is not None:
             asked["loss_scale"] = loss_scale
         self._tflsc_construct(
-            inner_optimizer, asked, name, count_skipped, enabled, agree, tuple(unknown)
+            inner_optimizer, asked, name, count_skipped, scaled, enabled, agree, tuple(unknown)
         )
 
     @property
@@ -466,6 +472,7 @@ class ExperimentalLossScaleOptimizer(LossScaleOptimizer, _ExperimentalFamily):
         *,
         name: str | None = None,
         count_skipped: bool | None = None,
+        scaled: bool | None = None,
         enabled: bool = True,
         agree: _types.Agree | None = None,
     ) -> None:
@@ -477,6 +484,7 @@ class ExperimentalLossScaleOptimizer(LossScaleOptimizer, _ExperimentalFamily):
             'dynamic', a `LossScaleManager`, or a config dict; but not None.
           name: str, the optimizer's name, or None.
           count_skipped: as `keras.mixed_precision.LossScaleOptimizer` takes it.
+          scaled: likewise.
           enabled: likewise.
           agree: likewise.
 
@@ -485,7 +493,7 @@ class ExperimentalLossScaleOptimizer(LossScaleOptimizer, _ExperimentalFamily):
           ValueError: as there; or `loss_scale` is None or no loss scale.
         """
         self._tflsc_construct(
-            optimizer, {"loss_scale": loss_scale}, name, count_skipped, enabled, agree
+            optimizer, {"loss_scale": loss_scale}, name, count_skipped, scaled, enabled, agree
         )
 
     @property
