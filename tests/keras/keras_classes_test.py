@@ -45,10 +45,21 @@ class FixedArguments(Stable):
         super().__init__(inner_optimizer, initial_scale=8.0, dynamic_growth_steps=3)
 
 
+class Documented(FixedArguments):
+    """Overrides what Keras documents."""
+
+    def get_config(self):
+        return {"inner_optimizer": super().get_config()["inner_optimizer"]}
+
+    @classmethod
+    def from_config(cls, config, custom_objects=None):
+        return cls(config["inner_optimizer"])
+
+
 class OtherFirstName(Older):
-    def __init__(self, opt, loss_scale):
+    def __init__(self, opt, loss_scale, **options):
         self.before = 5  # Assigned before there is anything to assign to.
-        super().__init__(opt, loss_scale)
+        super().__init__(opt, loss_scale, **options)
 
 
 class KeywordOnly(Older):
@@ -74,9 +85,8 @@ class Recursing(Stable):
 
 SUBCLASSES = {
     "extra": lambda opt: ExtraArgument(opt, 7),
-    "fixed": FixedArguments,
+    "documented": Documented,
     "name": lambda opt: OtherFirstName(opt=opt, loss_scale=8.0),
-    "keyword": lambda opt: KeywordOnly(opt=opt, loss_scale=8.0),
     "method": lambda opt: ReplacedMethod(opt, initial_scale=8.0),
 }
 # Loss scales with states of two and three variables.
@@ -122,6 +132,8 @@ class _Base(modes.EagerTestCase):
 class SubclassTest(_Base):
     @keras_homes.each(SUBCLASSES)
     def test_constructors_of_their_own(self, home, name):
+        if name == "documented" and home is not default():
+            self.skipTest("the config of the inner optimizer alone says nothing of its Keras")
         opt = SUBCLASSES[name](home.SGD(1.0))
         self.assertIsInstance(opt, type(home.SGD(1.0)).__mro__[1])
         self.assertIsInstance(opt, Stable)
@@ -135,12 +147,15 @@ class SubclassTest(_Base):
         self.assertEqual(getattr(again, "extra", None), 7 if name == "extra" else None)
         self.assertEqual(self.take_step(again, home), 0.5 if name == "method" else 0.25)
 
-    @keras_homes.each()
-    def test_a_config_that_a_constructor_contradicts(self, home):
-        opt = FixedArguments(home.SGD(1.0))
-        config = dict(opt.get_config(), initial_scale=16.0)
-        with self.assertRaisesRegex(ValueError, "initial_scale=16.0.*FixedArguments"):
-            type(opt).from_config(config)
+    @keras_homes.each((FixedArguments, KeywordOnly))
+    def test_a_constructor_that_takes_other_arguments(self, home, cls):
+        opt = cls(home.SGD(1.0)) if cls is FixedArguments else cls(opt=home.SGD(1.0))
+        error = f"{cls.__name__} cannot.* or copied by .*override get_config and from_config"
+        with self.assertRaisesRegex(TypeError, error):
+            type(opt).from_config(opt.get_config())
+        if keras_homes.copies(Stable(home.SGD(1.0))):
+            with self.assertRaisesRegex(TypeError, error):
+                keras_homes.copies(opt)
 
     @keras_homes.each((Stable, Older))
     def test_a_class_made_by_type_and_from_config(self, home, public):
@@ -763,26 +778,17 @@ class CopyTest(_Base):
         again = home.variables(keras_homes.COPIES[way](opt).inner_optimizer)
         self.assertAllEqual(*[[number(v) for v in each] for each in (again, home.variables(kept))])
 
-    @keras_homes.each(keras_homes.COPIES, SUBCLASSES)
-    def test_subclasses(self, home, way, name):
+    @keras_homes.each(keras_homes.COPIES, ("name", "method"))
+    def test_subclasses_whose_constructors_take_the_same(self, home, way, name):
         opt = SUBCLASSES[name](home.SGD(1.0))
-        opt.attribute = "mine"
         self.copied(way, opt)
-        again = keras_homes.COPIES[way](opt)
-        self.assertIs(type(again), type(opt))
-        self.assertEqual(again.attribute, "mine")
-        self.assertEqual(getattr(again, "extra", None), 7 if name == "extra" else None)
-        self.assertEqual(self.take_step(again, home), 0.5 if name == "method" else 0.25)
-        self.assertEqual(keras_homes.COPIES[way](again).attribute, "mine")
-
-    # Elsewhere checkpoints see the inner optimizer in the wrapper's place.
-    @keras_homes.each(keras_homes.COPIES, kind="keras3")
-    def test_checkpoints_of_a_copy_hold_a_subclass_own_variables(self, home, way):
-        opt = SUBCLASSES["method"](home.SGD(1.0))
-        opt.more = tf.Variable(3.0)
-        self.copied(way, opt)
-        saved = tf.train.Checkpoint(opt=keras_homes.COPIES[way](opt)).save(self.get_temp_dir())
-        self.assertEqual(tf.train.load_variable(saved, "opt/more/.ATTRIBUTES/VARIABLE_VALUE"), 3.0)
+        self.take_step(opt, home)
+        copy = keras_homes.COPIES[way](opt)
+        for again in (copy, keras_homes.COPIES[way](copy)):
+            self.assertIs(type(again), type(opt))
+            self.assertEqual(getattr(again, "before", None), 5 if name == "name" else None)
+            self.assertEqual(again.get_config(), opt.get_config())
+            self.assertEqual(self.take_step(again, home), 0.5 if name == "method" else 0.25)
 
 
 class IterationsTest(_Base):
