@@ -236,7 +236,7 @@ class WhoDividesTest(modes.EagerTestCase):
             with self.assertRaisesRegex(ValueError, "scale_loss was called after.*scaled=True"):
                 self.scaled(opt, variable)
             self.assertAllEqual(arrays([variable]), [1.0])
-            self.assertEmpty(opt._tflsc_calls._asked)  # Raised before anything was recorded.
+            self.assertEmpty(opt._tflsc_calls.asked)  # Raised before anything was recorded.
         elif way == "minimize":
             opt.minimize(lambda: tf.convert_to_tensor(variable) * 0.125, [variable])
             self.assertAllEqual(arrays([variable]), [0.875])
@@ -407,6 +407,42 @@ class WhoDividesTest(modes.EagerTestCase):
         with self.assertRaisesRegex(TypeError, "scaled must be True, False or None, got 1"):
             opt.apply_gradients([(tf.constant(1.0), variable)], scaled=1)
 
+    @keras_homes.each(("eager", "function"), (True, False), (Stable, Older))
+    def test_the_constructor_says_it_for_calls_that_do_not(self, home, mode, said, public):
+        (variable,) = variables_of(home, 1.0)
+        opt = public(home.SGD(1.0), loss_scale=1024.0, scaled=said)
+        seen = []
+
+        def step():
+            grad = self.scaled(opt, variable)
+            unscaled = opt.get_unscaled_gradients([grad])
+            opt.apply_gradients(zip(unscaled, [variable]), scaled=False)
+            opt.apply_gradients([(grad if said else unscaled[0] * 1.0, variable)])
+            try:
+                opt.apply_gradients(zip(unscaled, [variable]))
+            except ValueError as error:
+                seen.append(str(error))
+
+        compiled(mode, step)()
+        self.assertAllEqual(arrays([variable]), [0.75 if said else 0.625])
+        self.assertLen(seen, said)
+        for error in seen:
+            self.assertRegex(error, "this optimizer unscaled, .*made with scaled=True.*=False")
+        opt.minimize(lambda: tf.convert_to_tensor(variable) * 0.125, [variable])
+        self.assertAllEqual(arrays([variable]), [0.625 if said else 0.5])
+        self.assertEmpty(self.warnings())
+
+    @keras_homes.each()
+    def test_the_constructor_says_scaled_of_what_may_be_unscaled(self, home):
+        (variable,) = variables_of(home, 1.0)
+        opt = Stable(home.SGD(1.0), initial_scale=8.0, scaled=True)
+        (grad,) = opt.get_unscaled_gradients([tf.constant(8.0)])
+        opt.apply_gradients([(grad * 0.5, variable)])
+        self.assertAllEqual(arrays([variable]), [1.0 - 0.5 / 8.0])
+        (warning,) = self.warnings()
+        self.assertIn("get_unscaled_gradients of this optimizer was called", warning)
+        self.assertIn("scaled=False", warning)
+
     @keras_homes.each()
     def test_a_subclass_may_be_callable(self, home):
         def call(self, loss, variables):
@@ -464,6 +500,23 @@ class WhoDividesTest(modes.EagerTestCase):
         (variable,) = variables_of(home, 1.0)
         opt.minimize(lambda: tf.convert_to_tensor(variable) * 0.125, [variable])
         self.assertAllClose(arrays([variable]), [0.875])
+
+    @keras_homes.each((None, True, False))
+    def test_minimize_gives_an_own_apply_gradients_what_the_constructor_says(self, home, said):
+        seen = []
+
+        class Sub(Stable):
+            def apply_gradients(self, grads_and_vars, name=None):
+                pairs = list(grads_and_vars)
+                seen.append(float(pairs[0][0]))
+                return super().apply_gradients(pairs)
+
+        opt = Sub(home.SGD(1.0), initial_scale=64.0, scaled=said)
+        (variable,) = variables_of(home, 1.0)
+        opt.minimize(lambda: tf.convert_to_tensor(variable) * 0.125, [variable])
+        self.assertAllClose(arrays([variable]), [0.875])
+        self.assertEqual(seen, [8.0 if said else 0.125])
+        self.assertEmpty(self.warnings())
 
 
 def _product_if_larger_than_one(variable, x):

@@ -27,6 +27,7 @@ class Model(tf.keras.Model):  # type: ignore[misc, type-arg, unused-ignore]
 inner: Any = tf.keras.optimizers.Adam(1e-3)
 opt = LossScaleOptimizer(inner, dynamic=True, initial_scale=2**10, dynamic_growth_steps=100)
 of_20 = experimental.LossScaleOptimizer(inner, "dynamic", name="scaled", count_skipped=False)
+of_fit = LossScaleOptimizer(inner, scaled=True)
 experimental.LossScaleOptimizer(optimizer=inner, loss_scale=lsc.FixedLossScaleManager(8))
 LossScaleOptimizer(inner, loss_scale=lsc.DynamicLossScale(max_loss_scale=2.0**20), enabled=True)
 policy: lsc.LossScale = of_20.loss_scale
@@ -61,6 +62,7 @@ LossScaleOptimizer(inner, "dynamic")  # error: arg-type reportArgumentType
 LossScaleOptimizer(inner, True, "high")  # error: arg-type reportArgumentType
 LossScaleOptimizer(inner, growth_steps=3)  # error: arg-type reportArgumentType
 LossScaleOptimizer(inner, count_skipped=1)  # error: arg-type reportArgumentType
+LossScaleOptimizer(inner, scaled="yes")  # error: arg-type reportArgumentType
 experimental.LossScaleOptimizer(inner)  # error: call-arg reportCallIssue
 experimental.LossScaleOptimizer(inner, "dynamik")  # error: arg-type reportArgumentType
 experimental.LossScaleOptimizer(inner, 8, dynamic=True)  # error: call-arg reportCallIssue

@@ -167,3 +167,10 @@ def flag(name: str, value: bool) -> bool:
     if not isinstance(value, bool):
         raise TypeError(f"{name} must be a bool, got {value!r}.")
     return value
+
+
+def optional_flag(name: str, value: bool | None) -> bool | None:
+    """Returns `value`, which must be a bool or None."""
+    if not (value is None or isinstance(value, bool)):
+        raise TypeError(f"{name} must be True, False or None, got {value!r}.")
+    return value

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from typing import Any
 
 from tf_lossscale_compat._core import _tf
 
@@ -47,25 +46,6 @@ def track_in_session(variable):
         track = getattr(sys.modules.get(f"{name}.backend"), "track_variable", None)
         if track is not None and not tf.executing_eagerly():
             track(variable)
-
-
-def in_step_of_fit(keras, optimizer):
-    """Returns whether the caller is within the step that `fit` of a model of this optimizer takes.
-
-    A user's `train_step` is another, unless it calls that of the module `keras`.
-    """
-    # AutoGraph's copy of a function has the second name, and the globals of the function.
-    names, root = ("train_step", "tf__train_step"), keras.__name__
-    frame: Any = sys._getframe(1)
-    while frame is not None:
-        if (
-            frame.f_code.co_name in names
-            and frame.f_globals.get("__name__", "").split(".")[0] == root
-            and getattr(frame.f_locals.get("self"), "optimizer", None) is optimizer
-        ):
-            return True
-        frame = frame.f_back
-    return False
 
 
 def called_by_hdf5_saving():

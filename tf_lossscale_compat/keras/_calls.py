@@ -1,10 +1,10 @@
 """The rule for whether gradients are scaled, from the methods an optimizer was ever asked for.
 
 `apply_gradients` is given scaled gradients by some steps (Keras 3's own) and unscaled ones by
-others. Where the caller does not say which, what the optimizer was ever asked for does, and nothing
-else: not where, in which order or by whom. `apply` and `minimize` need no rule and leave no record,
-nor does the step that `fit` of Keras 3 itself takes, which is known by its code. Where the rule has
-two answers, gradients that `get_unscaled_gradients` returned are known, by being these objects.
+others. Where the caller does not say which, the constructor's `scaled` does. Without that, what the
+optimizer was ever asked for does, and nothing else: not where, in which order or by whom. `apply`
+and `minimize` need no rule and leave no record. Where the rule has two answers, gradients that
+`get_unscaled_gradients` returned are known, by being these objects.
 """
 
 import weakref
@@ -12,7 +12,7 @@ from typing import Any
 
 from absl import logging
 
-from tf_lossscale_compat._core import _tf
+from tf_lossscale_compat._core import _arguments, _tf
 
 tf = _tf.tf
 
@@ -24,7 +24,8 @@ RECORDED = (SCALED, LOSS_SCALED, UNSCALED)
 
 _SAY = (
     "write apply_gradients(..., scaled=True), which divides the gradients by the loss scale, or "
-    "scaled=False, which applies them as they are"
+    "scaled=False, which applies them as they are. In fit of Keras 3 nobody can write it: make the "
+    "optimizer with scaled=True, and write scaled=False in the steps that unscale"
 )
 _STEP = (
     "scaled = opt.get_scaled_loss(loss); gradients of scaled; "
@@ -50,15 +51,25 @@ _TWICE = (
     "divides them by the loss scale once more. Call apply_gradients, or leave "
     "get_unscaled_gradients out."
 )
+_MADE_SCALED = (
+    "{} of this optimizer was called, and apply_gradients without scaled=. As the optimizer was "
+    "made with scaled=True, the gradients are divided by the loss scale. If they were unscaled "
+    "before, write apply_gradients(..., scaled=False); else scaled=True ends this warning."
+)
 
 
 class Calls:
-    """Decides, by the methods that one optimizer was asked for, which gradients it is given."""
+    """Decides, by the methods that one optimizer was asked for, which gradients it is given.
 
-    def __init__(self, scaled_unless_asked):
+    Attributes:
+      asked: set of the methods that were called.
+      said: the constructor's `scaled`, for the calls of `apply_gradients` that say none.
+    """
+
+    def __init__(self, scaled_unless_asked, said):
         self._scaled_unless_asked = scaled_unless_asked
-        self._asked = set()
-        self._asked_in_fit = set()
+        self._said_unscaled = False  # True once a call said `scaled=False`.
+        self.asked, self.said = set(), said
         self._traced = False  # True once a function or graph follows the rule for good.
         self._warned = set()
         self._unscaled: Any = weakref.WeakValueDictionary()  # By id.
@@ -70,9 +81,9 @@ class Calls:
         return None if len(asked) > 1 and SCALED in asked else SCALED in asked
 
     @_tf.do_not_convert
-    def ask(self, method):
+    def called(self, method):
         """Records a call; a ValueError if `apply_gradients` was traced under another answer."""
-        before, after = self._are_scaled(self._asked), self._are_scaled(self._asked | {method})
+        before, after = self._are_scaled(self.asked), self._are_scaled(self.asked | {method})
         if self._traced and after is not before:
             raise ValueError(
                 f"{method} was called after apply_gradients had been traced into a function or "
@@ -80,33 +91,21 @@ class Calls:
                 f"gradients after {method} are {'scaled' if method == SCALED else 'unscaled'}. In "
                 f"that function {_SAY}; or make one optimizer for each."
             )
-        self._asked.add(method)
-
-    def ask_in_fit(self, method):
-        """Records that `method` is called within `fit`'s own step, which the rule is not for."""
-        self._asked_in_fit.add(method)
+        self.asked.add(method)
 
     def returned(self, grads):
-        """Takes notice of what `get_unscaled_gradients` returns, in steps that `scale_loss`."""
-        if SCALED in self._asked | self._asked_in_fit and isinstance(grads, (list, tuple)):
+        """Takes notice of gradients that were unscaled, where others may be scaled."""
+        if (self.said or SCALED in self.asked) and isinstance(grads, (list, tuple)):
             known = [grad for grad in grads if isinstance(grad, (tf.Tensor, tf.IndexedSlices))]
             self._unscaled.update(zip(map(id, known), known))
 
     def are_unscaled(self, grads):
-        """Returns whether these are gradients as `get_unscaled_gradients` returned them."""
+        """Returns whether these are gradients as they were `returned`."""
         grads = [grad for grad in grads if grad is not None]
         return bool(grads) and all(self._unscaled.get(id(grad)) is grad for grad in grads)
 
-    def check_override_in_fit(self):
-        """Raises a ValueError where a subclass' `apply_gradients` may have unscaled gradients."""
-        if UNSCALED in self._asked_in_fit:
-            raise ValueError(
-                "apply_gradients cannot tell whether the gradients are scaled: those of fit are, "
-                f"but {UNSCALED} of this optimizer was called within its step. So {_SAY}."
-            )
-
     def are_scaled(self, scaled, grads):
-        """Returns whether gradients are scaled: as the caller says, or for None by the rule.
+        """Returns whether gradients are scaled: as the caller or constructor says, or by the rule.
 
         Where the rule has two answers, they are not scaled if they are `are_unscaled`.
 
@@ -114,16 +113,20 @@ class Calls:
         and where gradients are divided that no call says are scaled.
         """
         if scaled is not None:
-            if not isinstance(scaled, bool):
-                raise TypeError(f"scaled must be True, False or None, got {scaled!r}.")
+            _arguments.optional_flag("scaled", scaled)
+            self._said_unscaled |= not scaled
             return scaled
-        answer = self._are_scaled(self._asked)
+        if self.said is not None:
+            if self.said:
+                self._check_made_scaled(grads)
+            return self.said
+        answer = self._are_scaled(self.asked)
         if answer is None and self.are_unscaled(grads):
             return False
         if answer is None:
-            others = " and ".join(sorted(self._asked - {SCALED}))
+            others = " and ".join(sorted(self.asked - {SCALED}))
             known = ""
-            if UNSCALED in self._asked:
+            if UNSCALED in self.asked:
                 known = (
                     f"Those that {UNSCALED} returned are known to be unscaled; among these are "
                     "others, such as clipped ones. "
@@ -135,27 +138,38 @@ class Calls:
             )
         if not tf.executing_eagerly():
             self._traced = True
-        if answer and not self._asked:
+        if answer and not self.asked:
             self.warn(_NEITHER)
-        elif self._asked == {UNSCALED}:
+        elif self.asked == {UNSCALED}:
             self.warn(_FORGOT.format(UNSCALED, LOSS_SCALED, "too small"))
-        elif self._asked == {LOSS_SCALED}:
+        elif self.asked == {LOSS_SCALED}:
             self.warn(_FORGOT.format(LOSS_SCALED, UNSCALED, "too large"))
         return answer
 
+    def _check_made_scaled(self, grads):
+        """Raises a ValueError or warns where unscaled gradients are taken as the constructor says.
+
+        They are known, or no call has ever said `scaled=False` of what was unscaled.
+        """
+        if self.are_unscaled(grads):
+            raise ValueError(
+                "apply_gradients was given gradients that this optimizer unscaled, and it was made "
+                "with scaled=True, which would divide them by the loss scale once more. Write "
+                "apply_gradients(..., scaled=False)."
+            )
+        unscale = self.asked - {SCALED, LOSS_SCALED}
+        if unscale and not self._said_unscaled:
+            self.warn(_MADE_SCALED.format(" and ".join(sorted(unscale))))
+
     def warn_if_never_asked(self):
         """Warns where a step may have scaled nothing."""
-        if not self._asked:
+        if not self.asked and self.said is None:
             self.warn(_NEVER)
 
     def applying_scaled(self):
         """Warns where `apply` may be given what is unscaled already."""
-        if UNSCALED in self._asked | self._asked_in_fit:
+        if UNSCALED in self.asked:
             self.warn(_TWICE)
-
-    def rescaled(self):
-        """Notes that gradients were scaled once more for `apply`, which then divides rightly."""
-        self._warned.add(_TWICE)
 
     def warn(self, message):
         """Logs a warning, once for each optimizer."""

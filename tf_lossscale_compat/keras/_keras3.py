@@ -11,7 +11,6 @@ from tf_lossscale_compat._core import (
     _agreement,
     _arguments,
     _gradients,
-    _keras_versions,
     _scaler,
     _step,
     _tf,
@@ -24,15 +23,18 @@ tf = _tf.tf
 _LossScaling: Any = _shared.LossScaling  # Whose properties get setters here.
 # The call that an override of what `fit` calls has to make, for errors.
 _CALL = {
-    _calls.LOSS_SCALED: "return self.get_scaled_loss(loss)",
+    _calls.LOSS_SCALED: (
+        "return self.get_scaled_loss(loss), and make the optimizer with scaled=True"
+    ),
     _calls.UNSCALED: (
         "call get_unscaled_gradients, and super().apply_gradients(grads_and_vars, scaled=False)"
     ),
 }
 
 _SUMS_NOTHING = (
-    "Keras {} sums no gradients over replicas, with a loss-scale optimizer or without: in fit each "
-    "replica trains by itself on its part of the data. Install Keras 3.5 or newer, or use tf_keras."
+    "Keras {} sums no gradients over replicas, with a loss-scale optimizer or without: in fit, and "
+    "in a step that does not sum them itself, each replica trains by itself on its part of the "
+    "data. Install Keras 3.5 or newer, or use tf_keras."
 )
 
 
@@ -272,28 +274,21 @@ class Keras3(_shared.WeightDecay):
             loss = tf.cast(loss, tf.float32)
         return super().scale_loss(loss)
 
-    def _tflsc_in_step_of_fit(self):
-        """Returns whether the caller is in Keras' own training step, whose gradients are scaled."""
-        return _keras_versions.in_step_of_fit(self._tflsc_keras, self)
+    def _tflsc_check_passed_over(self):
+        """Raises a ValueError where a step with scaled gradients is none of a subclass's own.
 
-    def _tflsc_called(self, method):
-        if not self._tflsc_in_step_of_fit():
-            super()._tflsc_called(method)
-            return
-        # It would pass over a subclass's own methods in silence.
+        Its methods would be passed over in silence.
+        """
         for name, called in (
             (_calls.LOSS_SCALED, "scale_loss"),
             (_calls.UNSCALED, "apply_gradients"),
         ):
             if _step.overrides(self, Keras3, name) and not _step.overrides(self, Keras3, called):
                 raise ValueError(
-                    f"{type(self).__name__} overrides {name}, which fit of Keras 3 does not call. "
-                    f"Override {called} too, which it calls: there {_CALL[name]}."
+                    f"{type(self).__name__} overrides {name}, which fit of Keras 3 and other steps "
+                    f"with scale_loss do not call. Override {called} too, which they call: there "
+                    f"{_CALL[name]}."
                 )
-        self._tflsc_calls.ask_in_fit(method)
-        version = self._tflsc_keras.__version__
-        if _version(version) < (3, 5) and tf.distribute.get_strategy().num_replicas_in_sync > 1:
-            self._tflsc_calls.warn(_SUMS_NOTHING.format(version))
 
     # Divided as by Keras' own: a reciprocal may be zero in a gradient's dtype, or not exact.
 
@@ -319,6 +314,9 @@ class Keras3(_shared.WeightDecay):
     def _tflsc_apply_pairs(self, grads_and_vars, scaled):
         grads, variables = _shared.unzip_pairs(grads_and_vars)
         _shared.check_context(self, grads)
+        version = self._tflsc_keras.__version__
+        if _version(version) < (3, 5) and tf.distribute.get_strategy().num_replicas_in_sync > 1:
+            self._tflsc_calls.warn(_SUMS_NOTHING.format(version))
         if not self.built:
             with self._tflsc_keras.name_scope(self.name, caller=self):
                 self.build(variables)
@@ -328,27 +326,18 @@ class Keras3(_shared.WeightDecay):
     def apply_gradients(
         self, grads_and_vars: Iterable[tuple[Any, Any]], *, scaled: bool | None = None
     ) -> Any:
-        pairs = list(grads_and_vars)
-        grads = [grad for grad, _ in pairs]
-        if scaled is None and self._tflsc_in_step_of_fit():
-            scaled = not self._tflsc_calls.are_unscaled(grads)
-            if scaled and _step.overrides(self, Keras3, "apply_gradients"):
-                self._tflsc_calls.check_override_in_fit()
-        scaled = self._tflsc_calls.are_scaled(scaled, grads)
+        pairs, said = list(grads_and_vars), scaled
+        scaled = self._tflsc_calls.are_scaled(said, [grad for grad, _ in pairs])
+        if scaled and said is None and _calls.SCALED in self._tflsc_calls.asked:
+            self._tflsc_check_passed_over()
         if _step.overrides(self, Keras3, "apply"):  # Keras' own class calls it from here, too.
-            grads, variables = _shared.unzip_pairs(pairs)
             if not scaled:
-                if any(getattr(grad, "dtype", None) == tf.float16 for grad in grads):
-                    raise ValueError(
-                        f"{type(self).__name__} has an apply of its own, which is given scaled "
-                        "gradients, and apply_gradients was given unscaled ones in float16, which "
-                        "may overflow where they are scaled again. Call apply with scaled "
-                        "gradients; or override apply_gradients in place of apply."
-                    )
-                scale = _scaler.scale(self._loss_scale)
-                grads = _shared.of_scaled(_gradients.unscale, grads, variables, scale)
-                self._tflsc_calls.rescaled()
-            self.apply(grads, variables)
+                raise ValueError(
+                    f"{type(self).__name__} has an apply of its own, which is given scaled "
+                    "gradients, and apply_gradients was given unscaled ones. Call apply with "
+                    "scaled gradients; or override apply_gradients in place of apply."
+                )
+            self.apply(*_shared.unzip_pairs(pairs))
         else:
             self._tflsc_apply_pairs(pairs, scaled)
         return self.iterations

@@ -48,6 +48,7 @@ class _Wrapper(_shared.LossScaling):
         asked,
         name=None,
         count_skipped=None,
+        scaled=None,
         enabled=True,
         agree=None,
         unknown=(),
@@ -65,8 +66,8 @@ class _Wrapper(_shared.LossScaling):
             self.__class__ = _families.wrapper_class(cls, base)
         if unknown:
             self._tflsc_refuse(unknown)
-        if not (count_skipped is None or isinstance(count_skipped, bool)):
-            raise TypeError(f"count_skipped must be True, False or None, got {count_skipped!r}.")
+        _arguments.optional_flag("count_skipped", count_skipped)
+        _arguments.optional_flag("scaled", scaled)
         _arguments.flag("enabled", enabled)
         if count_skipped and getattr(optimizer, "gradient_accumulation_steps", None):
             raise ValueError(
@@ -92,16 +93,16 @@ class _Wrapper(_shared.LossScaling):
         scaler = _scaler.Scaler(loss_scale)
         self._tflsc_check_scaler(scaler)
         agreement = _agreement.function_for(agree, optimizer, scaler)
-        before = set(vars(self))
         # Past every __setattr__ of a family: checkpoints are to find these under one name each.
         self.__dict__.update(
             _optimizer=optimizer,
             _loss_scale=loss_scale,
-            _tflsc_calls=_calls.Calls(self._tflsc_scaled_by_default),
+            _tflsc_calls=_calls.Calls(self._tflsc_scaled_by_default, scaled),
         )
         options = {
             "name": self._tflsc_wrap(optimizer, loss_scale, name),
             "count_skipped": count_skipped,
+            "scaled": scaled,
             "enabled": None if enabled else False,
             "agree": agree,
         }
@@ -110,11 +111,6 @@ class _Wrapper(_shared.LossScaling):
             _tflsc_asked={} if enabled else asked,
             _tflsc_agree=agreement,
         )
-        # All others are a subclass's, which copies take over.
-        self.__dict__["_tflsc_attributes_not_copied"] = {
-            "_tflsc_attributes_not_copied",
-            *vars(self),
-        } - before
         _ownership.claim(_ownership.KERAS, loss_scale, [self])
 
     def _tflsc_check_wrapped(self, optimizer, enabled):
@@ -146,14 +142,17 @@ class _Wrapper(_shared.LossScaling):
     ) -> Self:
         """Makes an optimizer from a config of this package or of another loss-scale optimizer.
 
+        The constructor is called with what the config holds. A subclass whose constructor takes
+        other arguments overrides this and `get_config`, as Keras documents.
+
         Args:
           config: dict that `get_config` returned here, in TensorFlow 2.0 to 2.15, in `tf_keras` or
             in Keras 3.
           custom_objects: dict from names to further classes, or None.
 
         Raises:
-          ValueError: `config` lacks the inner optimizer, its loss scale cannot be made, or the
-            constructor of a subclass takes no such argument and makes another value.
+          ValueError: `config` lacks the inner optimizer, or its loss scale cannot be made.
+          TypeError: the constructor of a subclass takes other arguments.
         """
         arguments = dict(config)
         inner = arguments.pop("inner_optimizer", None) or arguments.pop("optimizer", None)
@@ -178,10 +177,9 @@ class _Wrapper(_shared.LossScaling):
                 else _of_numbers(**numbers)
             )
         for name in family._tflsc_ignored_in_configs:
-            if name not in inspect.signature(cls.__init__).parameters:
-                arguments.pop(name, None)
+            arguments.pop(name, None)
         had_agree = arguments.pop("agree", False)
-        new = _construct(cls, inner, arguments, config)
+        new = _make(cls, inner, arguments)
         if had_agree:
             new.agree = _agreement.LostAgree()
         return new
@@ -195,36 +193,21 @@ class _Wrapper(_shared.LossScaling):
         return options
 
     def __reduce_ex__(self, protocol: Any) -> tuple[Any, ...]:
-        attributes = {
-            name: value
-            for name, value in vars(self).items()
-            if name not in self._tflsc_attributes_not_copied
-            and not name.startswith(("_self_", "_obj_reference"))
-        }
         # A class for another family has no name to be found by, other than the public class.
         cls = vars(type(self)).get("_tflsc_public", type(self))
         asked = self._tflsc_asked or {"loss_scale": self._loss_scale}
-        arguments = cls, self._tflsc_family_base, self._optimizer, asked, self._tflsc_options
-        return _rebuild, arguments, attributes
-
-    def __setstate__(self, attributes: dict[str, Any]) -> None:
-        for name, value in attributes.items():  # So that checkpoints hold their variables.
-            setattr(self, name, value)
+        return _rebuild, (cls, self._optimizer, {**asked, **self._tflsc_options})
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Self:  # An `OptimizerV2` has one of its own.
-        rebuild, arguments, attributes = self.__reduce_ex__(2)
+        rebuild, arguments = self.__reduce_ex__(2)
         new = memo[id(self)] = rebuild(*copy.deepcopy(arguments, memo))
-        new.__setstate__(copy.deepcopy(attributes, memo))
         return new
 
 
-def _rebuild(cls, base, optimizer, asked, options):
-    """Makes a copy, of copies of an optimizer and a loss scale."""
-    cls = _families.wrapper_class(cls, base)
+def _rebuild(cls, optimizer, arguments):
+    """Makes a copy, of copies of an optimizer and of the constructor's other arguments."""
     optimizer._is_wrapped_by_loss_scale_optimizer = False  # Not this copy of it.
-    new = object.__new__(cls)
-    new._tflsc_construct(optimizer, asked, **options)
-    return new
+    return _make(cls, optimizer, arguments)
 
 
 def _inner_of_config(cls, config, custom_objects):
@@ -233,28 +216,27 @@ def _inner_of_config(cls, config, custom_objects):
     return family._tflsc_deserialize_inner(copy.deepcopy(config), custom_objects)
 
 
-def _construct(cls, inner, arguments, config):
-    """Calls the constructor of `cls`, which a subclass may have changed, with what it takes."""
-    parameters = list(inspect.signature(cls.__init__).parameters.values())[1:]
-    names, kinds = [p.name for p in parameters], [p.kind for p in parameters]
-    positional = [inner]
-    if kinds[0] in (inspect.Parameter.KEYWORD_ONLY, inspect.Parameter.VAR_KEYWORD):
-        by_own_name = inspect.Parameter.VAR_KEYWORD in kinds or cls._tflsc_argument in names
-        arguments[cls._tflsc_argument if by_own_name else names[0]] = positional.pop()
-    takes_all = inspect.Parameter.VAR_KEYWORD in kinds and cls.__init__.__module__ != __name__
-    known = arguments if takes_all else names
-    given = {name: value for name, value in arguments.items() if name in known}
-    new = type.__call__(vars(cls).get("_tflsc_public", cls), *positional, **given)
-    for name in sorted(set(arguments) - set(given)):  # The constructor may know these by itself.
-        if name == "name":
-            setattr(new, "name" if hasattr(new, "name") else "_name", arguments[name])
-            new._tflsc_options[name] = arguments[name]
-        elif name not in config or new.get_config().get(name) != config[name]:
-            raise ValueError(
-                f"config has {name}={arguments[name]!r}, but the constructor of {cls.__name__} "
-                f"takes no {name} and makes another."
-            )
-    return new
+def _make(cls, inner, arguments):
+    """Calls the constructor of `cls`, the public class or a subclass.
+
+    Raises:
+      TypeError: the constructor of a subclass takes other arguments.
+    """
+    cls = vars(cls).get("_tflsc_public", cls)
+    first = list(inspect.signature(cls.__init__).parameters.values())[1]
+    try:
+        if first.kind is inspect.Parameter.VAR_KEYWORD:  # That of Horovod's classes.
+            return cls(**{cls._tflsc_argument: inner}, **arguments)
+        return cls(inner, **arguments)
+    except TypeError as error:
+        if cls.__init__.__module__ == __name__:
+            raise
+        raise TypeError(
+            f"{cls.__name__} cannot be made from a config or copied by the arguments "
+            f"{', '.join(arguments)}: {error}. Have its constructor take them. Or override "
+            "get_config and from_config, and in place of a copy write "
+            f"{cls.__name__}.from_config(optimizer.get_config())."
+        ) from error
 
 
 def _loss_scale_of_config(keras, loss_scale, custom_objects):
@@ -370,6 +352,7 @@ class LossScaleOptimizer(_Wrapper, _Family):
         loss_scale: _types.Identifier | None = None,
         name: str | None = None,
         count_skipped: bool | None = None,
+        scaled: bool | None = None,
         enabled: bool = True,
         agree: _types.Agree | None = None,
         **unknown: NoReturn,
@@ -387,6 +370,9 @@ class LossScaleOptimizer(_Wrapper, _Family):
           name: str, the optimizer's name, or None.
           count_skipped: bool, whether `iterations`, which schedules follow, counts skipped steps;
             None for what that Keras' own class does: yes in TensorFlow 2.3 to 2.15 and `tf_keras`.
+          scaled: bool, what `apply_gradients` is given where the call does not say `scaled`; None
+            for the rule there. True for an optimizer that `fit` of Keras 3 uses, and other steps
+            that unscale: those call `apply_gradients(..., scaled=False)`.
           enabled: bool; if False, the loss scale is 1, whatever the other arguments say, and each
             step is the wrapped optimizer's.
           agree: function of a scalar bool tensor that returns its AND over all processes that train
@@ -397,7 +383,7 @@ class LossScaleOptimizer(_Wrapper, _Family):
 
         Raises:
           TypeError: `inner_optimizer` is no Keras optimizer or is a loss-scale one, `dynamic`,
-            `count_skipped` or `enabled` is no bool, or `agree` no function.
+            `count_skipped`, `scaled` or `enabled` is no bool, or `agree` no function.
           ValueError: a loss-scale optimizer wraps `inner_optimizer` already, on Keras 3 it has an
             `apply_gradients` of its own, a number cannot be used, `loss_scale` drives another
             optimizer, or the strategy in scope is unsupported.
@@ -410,7 +396,7 @@ class LossScaleOptimizer(_Wrapper, _Family):
         if loss_scale is not None:
             asked["loss_scale"] = loss_scale
         self._tflsc_construct(
-            inner_optimizer, asked, name, count_skipped, enabled, agree, tuple(unknown)
+            inner_optimizer, asked, name, count_skipped, scaled, enabled, agree, tuple(unknown)
         )
 
     @property
@@ -470,6 +456,7 @@ class ExperimentalLossScaleOptimizer(LossScaleOptimizer, _ExperimentalFamily):
         *,
         name: str | None = None,
         count_skipped: bool | None = None,
+        scaled: bool | None = None,
         enabled: bool = True,
         agree: _types.Agree | None = None,
     ) -> None:
@@ -481,6 +468,7 @@ class ExperimentalLossScaleOptimizer(LossScaleOptimizer, _ExperimentalFamily):
             'dynamic', a `LossScaleManager`, or a config dict; but not None.
           name: str, the optimizer's name, or None.
           count_skipped: as `keras.mixed_precision.LossScaleOptimizer` takes it.
+          scaled: likewise.
           enabled: likewise.
           agree: likewise.
 
@@ -489,7 +477,7 @@ class ExperimentalLossScaleOptimizer(LossScaleOptimizer, _ExperimentalFamily):
           ValueError: as there; or `loss_scale` is None or no loss scale.
         """
         self._tflsc_construct(
-            optimizer, {"loss_scale": loss_scale}, name, count_skipped, enabled, agree
+            optimizer, {"loss_scale": loss_scale}, name, count_skipped, scaled, enabled, agree
         )
 
     @property

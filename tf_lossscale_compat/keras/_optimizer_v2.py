@@ -95,7 +95,7 @@ class OptimizerV2(_shared.WrapsTFKeras):
 
     @_tf.converts_functions_given
     def _compute_gradients(self, loss, var_list, grad_loss=None, tape=None):
-        self._tflsc_calls.ask("_compute_gradients")
+        self._tflsc_calls.called("_compute_gradients")
         return self._tflsc_unscaled_pairs(
             self._tflsc_scaled_gradients(loss, var_list, grad_loss, tape)
         )
@@ -109,7 +109,7 @@ class OptimizerV2(_shared.WrapsTFKeras):
     @_tf.do_not_convert
     def get_gradients(self, loss: Any, params: Any) -> list[Any]:
         """Returns gradients of a graph's loss tensor, scaled up before and down after."""
-        self._tflsc_calls.ask("get_gradients")
+        self._tflsc_calls.called("get_gradients")
         self._tflsc_check_clipping(self._optimizer, "enabled" not in self._tflsc_options)
         return self._tflsc_unscale(self._optimizer.get_gradients(self._tflsc_scale(loss), params))
 

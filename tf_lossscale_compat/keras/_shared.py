@@ -238,10 +238,6 @@ class LossScaling(_MixedIntoKeras):
 
     lr = of_inner("learning_rate")  # By the name that Keras 1 had for it.
 
-    def _tflsc_called(self, method):
-        """Records that `method` is called."""
-        self._tflsc_calls.ask(method)
-
     # Scaling and unscaling.
 
     def _tflsc_scale(self, loss):
@@ -261,10 +257,9 @@ class LossScaling(_MixedIntoKeras):
           loss: float tensor.
 
         Raises:
-          ValueError: `apply_gradients` was traced before, for unscaled gradients; or `fit` of Keras
-            3 calls it, and a subclass overrides methods that `fit` does not call.
+          ValueError: `apply_gradients` was traced before, for unscaled gradients.
         """
-        self._tflsc_called(_calls.SCALED)
+        self._tflsc_calls.called(_calls.SCALED)
         return self._tflsc_scale(loss)
 
     @_tf.do_not_convert
@@ -280,7 +275,7 @@ class LossScaling(_MixedIntoKeras):
         Raises:
           ValueError: `apply_gradients` was traced before, for scaled gradients.
         """
-        self._tflsc_called(_calls.LOSS_SCALED)
+        self._tflsc_calls.called(_calls.LOSS_SCALED)
         if callable(loss):
             return lambda: self._tflsc_scale(loss())
         return self._tflsc_scale(loss)
@@ -298,7 +293,7 @@ class LossScaling(_MixedIntoKeras):
         Raises:
           ValueError: `apply_gradients` was traced before, for scaled gradients.
         """
-        self._tflsc_called(_calls.UNSCALED)
+        self._tflsc_calls.called(_calls.UNSCALED)
         unscaled = self._tflsc_unscale(grads)
         self._tflsc_calls.returned(unscaled)
         return unscaled
@@ -307,7 +302,7 @@ class LossScaling(_MixedIntoKeras):
         """Returns `loss`, a tensor on `tape` or a function, scaled."""
         scale = self._tflsc_scale
         if _step.overrides(self, LossScaling, "get_scaled_loss"):
-            self._tflsc_calls.ask(_calls.UNSCALED)  # The gradients will be unscaled.
+            self._tflsc_calls.called(_calls.UNSCALED)  # The gradients will be unscaled.
             scale = self.get_scaled_loss
         if callable(loss):
             return lambda: scale(loss())
@@ -317,17 +312,21 @@ class LossScaling(_MixedIntoKeras):
     def _tflsc_unscaled_pairs(self, grads_and_vars):
         unscale = self._tflsc_unscale
         if _step.overrides(self, LossScaling, "get_unscaled_gradients"):
-            self._tflsc_calls.ask(_calls.LOSS_SCALED)
+            self._tflsc_calls.called(_calls.LOSS_SCALED)
             unscale = self.get_unscaled_gradients
         pairs = list(grads_and_vars)
         grads, variables = [grad for grad, _ in pairs], [variable for _, variable in pairs]
-        return list(zip(of_scaled(unscale, grads, variables), variables))
+        grads = of_scaled(unscale, grads, variables)
+        self._tflsc_calls.returned(grads)
+        return list(zip(grads, variables))
 
     # Name of the method that returns (gradient, variable) pairs for `minimize`, if there is one.
     _tflsc_computes: str | None = None
 
     def _tflsc_minimize(self, *args, **options):
         """Applies gradients of a scaled loss, still scaled unless methods of a subclass see them.
+
+        An `apply_gradients` of a subclass sees them as the constructor's `scaled` says.
 
         `args` are those of `_tflsc_scaled_gradients`, `options` those of `apply_gradients`.
         """
@@ -336,8 +335,9 @@ class LossScaling(_MixedIntoKeras):
             return self.apply_gradients(getattr(self, computes)(*args), **options)
         pairs, scaled = self._tflsc_scaled_gradients(*args), True
         own = _step.overrides(self, family, "apply_gradients")
-        if own or _step.overrides(self, family, "get_unscaled_gradients"):
-            self._tflsc_calls.ask("minimize")
+        sees = own and not self._tflsc_calls.said
+        if sees or _step.overrides(self, family, "get_unscaled_gradients"):
+            self._tflsc_calls.called("minimize")
             pairs, scaled = self._tflsc_unscaled_pairs(pairs), False
         # One of a subclass may take no `scaled`, or not hand it on; before Keras 3 there is none
         # of that name, and a subclass may hand all that it is given to the inner optimizer.
@@ -360,9 +360,10 @@ class LossScaling(_MixedIntoKeras):
             `skip_gradients_aggregation`; unless that is True, gradients are summed over replicas,
             or aggregated as the inner optimizer does, before they are tested.
           scaled: bool, whether the gradients are still to be divided by the loss scale; None for
-            what the methods that this optimizer was ever asked for say: yes after `scale_loss` and
-            in the step that `fit` of Keras 3 itself takes, no after `get_scaled_loss` or
-            `get_unscaled_gradients`; after none of them, yes on Keras 3 and no on others.
+            the constructor's `scaled`. Where that is None too, what the methods that this optimizer
+            was ever asked for say: yes after `scale_loss`, which `fit` of Keras 3 calls, no after
+            `get_scaled_loss` or `get_unscaled_gradients`; after none of them, yes on Keras 3 and no
+            on others.
           **kwargs: handed to the inner optimizer, see there; but for
             `experimental_aggregate_gradients`, the opposite of `skip_gradients_aggregation`.
 
@@ -371,8 +372,8 @@ class LossScaling(_MixedIntoKeras):
           in a graph; else None.
 
         Raises:
-          ValueError: called in a cross-replica context, there is no gradient, or `scaled` is None
-            and this optimizer was asked both for `scale_loss` and for unscaled gradients.
+          ValueError: called in a cross-replica context, there is no gradient, or nothing says
+            `scaled` and this optimizer was asked both for `scale_loss` and for unscaled gradients.
         """
 
     def _tflsc_step(self, grads, variables, scaled, apply, unaggregated=None):
@@ -459,7 +460,7 @@ def _recorded(name, method):
     """Wraps a method, or another descriptor, so that its calls are recorded under this name."""
 
     def call(self, *args, **kwargs):
-        self._tflsc_called(name)
+        self._tflsc_calls.called(name)
         result = method.__get__(self, type(self))(*args, **kwargs)
         if name == _calls.UNSCALED:
             self._tflsc_calls.returned(result)

@@ -53,7 +53,7 @@ class TFKeras(_shared.WeightDecay, _shared.WrapsTFKeras):
           var_list: list of variables, or a function that returns one.
           tape: the `tf.GradientTape` that recorded `loss`, or None.
         """
-        self._tflsc_calls.ask("compute_gradients")
+        self._tflsc_calls.called("compute_gradients")
         return self._tflsc_unscaled_pairs(self._tflsc_scaled_gradients(loss, var_list, tape))
 
     def _tflsc_scaled_gradients(self, loss, var_list, tape):
