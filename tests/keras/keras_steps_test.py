@@ -425,7 +425,7 @@ class WhoDividesTest(modes.EagerTestCase):
 
         compiled(mode, step)()
         self.assertAllEqual(arrays([variable]), [0.75 if said else 0.625])
-        self.assertLen(seen, said)
+        self.assertEqual(bool(seen), said)  # A function may be traced twice.
         for error in seen:
             self.assertRegex(error, "this optimizer unscaled, .*made with scaled=True.*=False")
         opt.minimize(lambda: tf.convert_to_tensor(variable) * 0.125, [variable])

@@ -223,9 +223,9 @@ def _make(cls, inner, arguments):
       TypeError: the constructor of a subclass takes other arguments.
     """
     cls = vars(cls).get("_tflsc_public", cls)
-    first = list(inspect.signature(cls.__init__).parameters.values())[1]
+    kinds = [each.kind for each in inspect.signature(cls.__init__).parameters.values()]
     try:
-        if first.kind is inspect.Parameter.VAR_KEYWORD:  # That of Horovod's classes.
+        if kinds[1:] == [inspect.Parameter.VAR_KEYWORD]:  # As in Horovod's classes.
             return cls(**{cls._tflsc_argument: inner}, **arguments)
         return cls(inner, **arguments)
     except TypeError as error:
