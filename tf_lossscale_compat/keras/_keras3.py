@@ -105,6 +105,7 @@ class Keras3(_shared.WeightDecay):
     )
     _tflsc_scaled_by_default = True
     _tflsc_counts_skipped = False
+    _tflsc_copies_begin_anew = True
     _tflsc_says_dynamic = False  # Keras' own knows no other, and refuses the entry.
     # Configs of Keras 3.0 to 3.11 hold these of the wrapper, too.
     _tflsc_ignored_in_configs = _tflsc_inner_only

@@ -195,7 +195,10 @@ class _Wrapper(_shared.LossScaling):
     def __reduce_ex__(self, protocol: Any) -> tuple[Any, ...]:
         # A class for another family has no name to be found by, other than the public class.
         cls = vars(type(self)).get("_tflsc_public", type(self))
-        asked = self._tflsc_asked or {"loss_scale": self._loss_scale}
+        loss_scale = self._loss_scale
+        if self._tflsc_copies_begin_anew and type(loss_scale) is _loss_scales.DynamicLossScale:
+            loss_scale = _loss_scales.serialize(loss_scale)
+        asked = self._tflsc_asked or {"loss_scale": loss_scale}
         return _rebuild, (cls, self._optimizer, {**asked, **self._tflsc_options})
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Self:  # An `OptimizerV2` has one of its own.

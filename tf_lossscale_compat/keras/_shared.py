@@ -127,6 +127,8 @@ class LossScaling(_MixedIntoKeras):
     _tflsc_fixed_scale_hint = ""
     # Configs say of a dynamic loss scale, which is the default, that it is one.
     _tflsc_says_dynamic = True
+    # True if copies of that Keras' optimizers, its own class' among them, keep no state.
+    _tflsc_copies_begin_anew = False
     # Entries of configs that never had an effect.
     _tflsc_ignored_in_configs: tuple[str, ...] = ()
 
