@@ -223,17 +223,19 @@ class FitTest(tf.test.TestCase, parameterized.TestCase):
         if not has.issuperset(features):
             self.skipTest(f"optimizers of this Keras have no {set(features) - has}")
 
-    @parameterized.named_parameters(keras_homes.named())
-    def test_learning_rate_schedule_follows_the_steps_that_count(self, home):
-        def schedule():
-            return home.keras.optimizers.schedules.ExponentialDecay(0.5, 1, 0.5)
+    @keras_homes.each((False, True))
+    def test_schedules_and_the_bias_of_adam_follow_the_steps_that_count(self, home, is_adam):
+        def inner():
+            if is_adam:
+                return home.keras.optimizers.Adam(0.5)
+            return home.SGD(home.keras.optimizers.schedules.ExponentialDecay(0.5, 1, 0.5))
 
-        expected = fit(dense(home), home.SGD(schedule()), without(BAD, data()))
+        expected = fit(dense(home), inner(), without(BAD, data()))
         self.assert_moved(expected, plainly(home, BAD))
-        opt = Stable(home.SGD(schedule()), count_skipped=False)
+        opt = Stable(inner(), count_skipped=False)
         self.assert_same_weights(fit(dense(home), opt, data((BAD,))), expected)
-        # With the skipped step counted, what comes after it has half the learning rate.
-        opt = Stable(home.SGD(schedule()), count_skipped=True)
+        # With the skipped step counted, what comes after it has half the rate, or another bias.
+        opt = Stable(inner(), count_skipped=True)
         weights = fit(dense(home), opt, data((BAD,)))
         with self.assertRaises(AssertionError):
             self.assert_same_weights(weights, expected)

@@ -52,6 +52,10 @@ class NewerVersionsTest(parameterized.TestCase):
         ("opt._get_hyper('momentum')", "write the attribute of that name"),
         ("opt._set_hyper('momentum', 1)", "assign to the attribute of that name"),
         ("self.model.optimizer.lr", "write `learning_rate`"),
+        ("opt.lr.numpy()", "write `learning_rate`"),
+        ("model.optimizer.lr.assign(0.1)", "write `learning_rate`"),
+        ("opts[0].lr", "write `learning_rate`"),
+        ("get_optimizer(1).lr.numpy()", "write `learning_rate`"),
         ("tf.keras.losses.Reduction.NONE", 'write "none", "sum" or "sum_over_batch_size"'),
         ("tf.keras.optimizers.legacy.SGD(1)", "take the class of `tf.keras.optimizers`"),
         ("tf.keras.layers.experimental.preprocessing.Rescaling(1)", "`tf.keras.layers`"),
@@ -88,7 +92,7 @@ class NewerVersionsTest(parameterized.TestCase):
     def test_paths_of_weights(self):
         for path in ("'x.h5'", '"x"', "f'{x}.h5'", "filepath='x.h5'"):
             (finding,) = findings(f"{HEAD}model.save_weights({path})")
-            self.assertEqual((finding.line, finding.column), (LINE, 20))
+            self.assertEqual((finding.line, finding.column), (LINE, 20 + 9 * (path[:2] == "fi")))
             self.assertStartsWith(finding.message, "`save_weights`: on Keras 3 let the path end in")
             self.assertEmpty(findings(f"{HEAD}model.save_weights({path})", (2, 15)))
         for path in ("'x.weights.h5'", '"x.weights.h5"', "path", ""):
@@ -110,20 +114,80 @@ class NewerVersionsTest(parameterized.TestCase):
 
     def test_schedules(self):
         made = "tf.keras.mixed_precision.LossScaleOptimizer(o{})\n"
-        for rate in ("tf.keras.optimizers.schedules.ExponentialDecay(1, 2, 3)", "o.iterations"):
+        for rate in (
+            "tf.keras.optimizers.schedules.ExponentialDecay(1, 2, 3)",
+            "o.iterations",
+            "tf.keras.optimizers.Adam()",
+            "tf.keras.optimizers.get('nadam')",
+        ):
             for there in ("", "_lossscale_compat"):  # Before and after the names are replaced.
                 text = HEAD + made.format("").replace("tf.", f"tf{there}.") + rate
                 (finding,) = findings(text)
                 self.assertEqual((finding.line, finding.column), (LINE, 1))
-                self.assertIn("on Keras 3 `iterations` and schedules do not", finding.message)
+                self.assertIn("on Keras 3 `iterations`, which schedules and", finding.message)
                 self.assertIn("`count_skipped=True`", finding.message)
                 self.assertEmpty(findings(text, (2, 15)))
             self.assertEmpty(findings(HEAD + made.format(", count_skipped=False") + rate))
-            for other in ("keras.mixed_precision.experimental", "contrib.mixed_precision"):
-                self.assertEmpty(
-                    findings(f"{HEAD}tf_lossscale_compat.{other}.LossScaleOptimizer(o, m)\n{rate}")
-                )
+            self.assertEmpty(findings(HEAD + made.format(", dynamic=False") + rate))
+            contrib = "tf_lossscale_compat.contrib.mixed_precision.LossScaleOptimizer(o, m)\n"
+            self.assertEmpty(findings(HEAD + contrib + rate))
         self.assertEmpty(findings(HEAD + made.format("")))
+
+    @parameterized.parameters(
+        ("'dynamic'", True),
+        ("tf_lossscale_compat.FixedLossScale(8, skip_nonfinite=True)", True),
+        ("tf_lossscale_compat.FixedLossScale(8)", False),
+        ("loss_scale=scale", False),
+        ("2.0**10", False),
+    )
+    def test_fixed_scales_skip_nothing(self, scale, is_reported):
+        made = "tf.keras.mixed_precision.experimental.LossScaleOptimizer(o, {})\no.iterations\n"
+        text = f"{HEAD}scale = tf_lossscale_compat.FixedLossScale(8)\n{made.format(scale)}"
+        codes = [finding.code for finding in findings(text)]
+        self.assertEqual(codes, ["LSC104"] * is_reported)
+
+    def test_optimizers_that_do_not_correct_a_bias(self):
+        text = HEAD + "inner = tf.keras.optimizers.{}()\nother = tf.keras.optimizers.Adam()\n"
+        text += "tf.keras.mixed_precision.LossScaleOptimizer(inner)\n"
+        for name, number in (("SGD", 0), ("RMSprop", 0), ("AdamW", 1)):
+            self.assertLen(findings(text.format(name)), number)
+
+    @parameterized.parameters(
+        # Each optimizer by itself.
+        ("a, b = {0}, {0}\na.build(v)", "strategy.run(s)", 1),
+        ("a_opt = {0}\nb_opt = {0}\na_opt.build(v)", "strategy.run(s)", 1),
+        ("a_opt = {0}\nb_opt = {0}\n# a_opt.build(v)", "strategy.run(s)", 2),
+        ("a, b = {0}, {0}\nfor o in (a, b):\n  o.build(m.variables)", "strategy.run(s)", 0),
+        ("opts = [{0}, {0}]\nopts[0].build(v)", "strategy.run(s)", 0),
+        ("self.opt = {0}\nopt = self.opt\nopt.build(v)", "strategy.run(s)", 0),
+        (
+            "def f():\n  opt = {0}\n  return opt\no = f()\no.build(m.variables)",
+            "strategy.run(s)",
+            0,
+        ),
+        ("a_opt = {0}\nm = f()\nm.build((None, 8))", "strategy.run(s)", 1),
+        # `fit` builds those that are `compile`d, and takes their steps.
+        ("opt = {0}\nm.compile(opt)", "strategy.run(s)", 0),
+        ("m.compile('mse', optimizer={0})", "strategy.run(s)", 0),
+        ("opt = {0}\nm.compile(opt)\nself.optimizer.apply_gradients(g)", "strategy.scope()", 0),
+        ("opt = {0}\nm.compile(opt)\nopt.apply_gradients(g)", "strategy.run(s)", 1),
+        ("opt = {0}\nm.compile(opt)\nm.optimizer.apply_gradients(g)", "strategy.run(s)", 1),
+        # But not those of a model with a `compile` of its own.
+        (
+            "def compile(self, a, b): pass\nm.compile({0}, {0})\na.minimize(l)",
+            "strategy.scope()",
+            2,
+        ),
+        ("opt = {0}\nopt.apply_gradients(g)", "f()", 0),
+    )
+    def test_optimizers_that_nothing_builds(self, code, steps, number):
+        made = "tf.keras.mixed_precision.LossScaleOptimizer(tf.keras.optimizers.SGD(1))"
+        for text in (
+            code.format(made),
+            code.format(made).replace("tf.", "tf_lossscale_compat.", 1),
+        ):
+            found = [finding.code for finding in findings(f"{HEAD}{text}\n{steps}")]
+            self.assertEqual(found, ["LSC105"] * number)
 
     @parameterized.parameters(
         ("Adam(decay=1e-4)", "0.001, 1, 1e-4"),
@@ -159,6 +223,7 @@ class NewerVersionsTest(parameterized.TestCase):
     @parameterized.parameters(
         ("tf.contrib.slim", (2, 0), (1, 15)),
         ("tf.keras.mixed_precision.experimental.set_policy('x')", (2, 4), (2, 3)),
+        ("tf.keras.mixed_precision.Policy('x', loss_scale=8)", (2, 4), (2, 3)),
     )
     def test_from_which_version_on(self, code, reported, not_yet):
         self.assertLen(findings(HEAD + code, reported), 1)

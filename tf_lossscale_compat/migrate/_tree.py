@@ -154,9 +154,9 @@ class _Collector(cst.CSTVisitor):
         self.methods = set()
         self.nones = set()
         self.branches = []
-        self.loss_scales = []
+        self.ends = {"loss_scale": [], "lr": []}
         self.classes = []
-        self._values = {}
+        self.values = {}
         self._around = []
         self._bases = set()
         self._role = ("value", None)
@@ -173,8 +173,7 @@ class _Collector(cst.CSTVisitor):
         nodes, value = [], node
         while isinstance(value, cst.Attribute):
             self.attributes.add(value.attr.value)
-            if value.attr.value == "loss_scale":
-                self.loss_scales.append(value)
+            self.ends.get(value.attr.value, []).append(value)
             nodes.append(value)
             value = value.value
         if isinstance(value, cst.Name):
@@ -260,16 +259,25 @@ class _Collector(cst.CSTVisitor):
         return False
 
     def visit_Assign(self, node):  # noqa: N802
-        targets = [each.target for each in node.targets]
-        if isinstance(node.value, cst.Name) and node.value.value == "None":
-            self.nones.update(map(id, targets))
-        for target in targets:
-            if isinstance(target, cst.Name):
-                self._values.setdefault(target.value, []).append(node.value)
+        for target in node.targets:
+            self._assign(target.target, node.value)
+
+    def visit_AnnAssign(self, node):  # noqa: N802
+        self._assign(node.target, node.value)
+
+    def _assign(self, target, value):
+        if isinstance(value, cst.Name) and value.value == "None":
+            self.nones.add(id(target))
+        if isinstance(target, cst.Tuple):
+            is_tuple = isinstance(value, cst.Tuple) and len(value.elements) == len(target.elements)
+            for number, each in enumerate(target.elements):
+                self._assign(each.value, value.elements[number].value if is_tuple else value)
+        elif isinstance(target, (cst.Name, cst.Attribute)) and value is not None:
+            self.values.setdefault(helpers.get_full_name_for_node(target), []).append(value)
 
     def value(self, node):
         """Returns what a name stands for that the file assigns once; else the node itself."""
-        values = self._values.get(node.value, []) if isinstance(node, cst.Name) else []
+        values = self.values.get(node.value, []) if isinstance(node, cst.Name) else []
         return values[0] if len(values) == 1 else node
 
     def visit_Param(self, node):  # noqa: N802
@@ -302,7 +310,8 @@ class Tree(_Collector):
       chains, statements, strings: as collected, in source order.
       attributes: set of all attributes' names; methods: of those that are called.
       branches: the If and Assert nodes; classes: those of class statements.
-      loss_scales: the nodes of attributes of that name, `loss_scale`.
+      ends: dict, of some attributes' names the nodes that end with them.
+      values: dict, of names such as `self.optimizer` the nodes of all that is assigned to them.
       bindings: of all import statements.
       calls: list of (chain, Call node).
 
@@ -425,6 +434,14 @@ class Tree(_Collector):
             self.module.visit(exports)
             for binding in self.bindings:
                 binding.elsewhere |= binding.local in exports.explicit_exported_objects
+
+    def argument(self, call, position, *keywords):
+        """Returns the node of a call's argument, None where it is not given or cannot be told."""
+        given = [each for each in call.args if each.keyword and each.keyword.value in keywords]
+        before = call.args[: position + 1]
+        if not given and not any(each.star for each in before):
+            given = [each for each in before[position:] if not each.keyword]
+        return given[0].value if given else None
 
     def mentions(self):
         """Yields what imports and names lead to, as (node, dotted name, what was imported for it).

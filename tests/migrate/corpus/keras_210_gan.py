@@ -9,7 +9,7 @@ class Gan(object):
         self.generator = tf.keras.Sequential([tf.keras.Input((2,)), tf.keras.layers.Dense(2)])
         self.critic = tf.keras.Sequential([tf.keras.Input((2,)), tf.keras.layers.Dense(1)])
         self.optimizers = {
-            name: mixed_precision.LossScaleOptimizer(tf.keras.optimizers.Adam(1e-2))
+            name: mixed_precision.LossScaleOptimizer(tf.keras.optimizers.RMSprop(1e-2))
             for name in ("generator", "critic")
         }
 

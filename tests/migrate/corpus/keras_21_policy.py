@@ -1,6 +1,6 @@
 # runs on tf>=2.1,<2.4
-# to 2.3: LSC301
-# to 2.21: LSC301 LSC303 LSC302
+# to 2.3: nothing
+# to 2.21: LSC304 LSC301 LSC303 LSC302
 import tensorflow as tf
 from tensorflow.keras.mixed_precision import experimental as mixed_precision
 

@@ -9,7 +9,7 @@ strategy = tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"])
 with strategy.scope():
     inputs = tf.keras.Input((4,))
     model = tf.keras.Model(inputs, tf.keras.layers.Dense(1)(inputs))
-    optimizer = tf.keras.mixed_precision.LossScaleOptimizer(tf.keras.optimizers.Adam(0.1))
+    optimizer = tf.keras.mixed_precision.LossScaleOptimizer(tf.keras.optimizers.RMSprop(0.1))
     model.compile(optimizer, "mse")
 history = model.fit(np.eye(4), np.ones([4, 1]), batch_size=4, epochs=3, verbose=0).history
 assert history["loss"][-1] < history["loss"][0]

@@ -5,9 +5,10 @@
 - An optimizer with a loss scale whose `apply_gradients` alone is used: `compute_gradients` and
   `minimize` scale the loss; `tf.gradients` and a tape do not.
 - `if tf2: raise …`, which keeps the file from running where it now can.
-- A Keras optimizer in a file with a schedule: Keras 3 does not count skipped steps in `iterations`.
-- A Keras optimizer whose steps a strategy runs, and that nothing builds: Keras 3 then makes its
-  variables inside of the step, where TensorFlow cannot.
+- A Keras optimizer in a file with a schedule, or around Adam or its like, which correct a bias:
+  Keras 3 does not count skipped steps in `iterations`.
+- A Keras optimizer whose steps a strategy runs, and that neither the file nor `fit` builds: Keras 3
+  then makes its variables inside of the step, where TensorFlow cannot.
 - A Keras optimizer of one's own with `apply_gradients`, which Keras 3's loss-scale optimizer does
   not call: https://keras.io/api/optimizers/loss_scale_optimizer/.
 """
@@ -40,9 +41,15 @@ _VERSION = re.compile(
     re.IGNORECASE,
 )
 _SCHEDULE = re.compile(rb"\bschedules\b|\bLearningRateSchedule\b|\.iterations\b")
-_COUNTS_SKIPPED = re.compile(r"(?:^|\.)keras\.mixed_precision\.LossScaleOptimizer$")
+# Of Keras' optimizers whose step depends on `iterations` the names, and those of others.
+_CORRECT = {"adam", "adamw", "adamax", "nadam", "adafactor"}
+_PLAIN = re.compile(r"[\w.]*\b(?:SGD|RMSprop|Adagrad|Adadelta|Ftrl|Lion)\(")
+_FIXED = re.compile(r"False$|\d|[\w.]*\bFixedLossScale\((?!.*\bskip_nonfinite\b)", re.DOTALL)
 _RUN = re.compile(r"strategy\w*\.(?:run|experimental_run_v2)$", re.IGNORECASE)
-_OF_OPTIMIZER = re.compile(r"opt\w*\.build$", re.IGNORECASE)
+_SCOPE = re.compile(r"strategy\w*\.(?:run|experimental_run_v2|scope)$", re.IGNORECASE)
+_BUILD = re.compile(rb"(?m)^[^#\n]*?\b(\w+)(?:\[[^]\n]*\])?\.build\((?:.*\b(variable|weight))?")
+_OWN_COMPILE = re.compile(rb"\bdef compile\(\s*self,\s*(?!optimizer\b)")
+_STEPS = (".apply_gradients", ".minimize", ".apply")
 _EXITS = ("exit", "sys.exit", "os._exit", "quit")
 
 
@@ -85,12 +92,8 @@ def _too_large(plan):
     if not _FLOAT16.search(tree.source):
         return
     for name, chain, call in plan.wrapper_calls():
-        position, keyword = _FIRST.get(name, (None, None))
-        given = [each for each in call.args if each.keyword and each.keyword.value == keyword]
-        before = call.args[: position + 1] if position is not None else ()
-        if not given and not any(each.star for each in before):
-            given = [each for each in before[position:] if not each.keyword]
-        scale = _number(tree.text(given[0].value)) if given else None
+        given = tree.argument(call, *_FIRST[name]) if name in _FIRST else None
+        scale = _number(tree.text(given)) if given else None
         if scale is not None and scale > _LARGEST:
             yield (
                 tree.start(chain.nodes[0]),
@@ -153,16 +156,22 @@ def _guards(plan):
 
 def _schedules(plan):
     """Yields the places that make such an optimizer."""
-    if not _SCHEDULE.search(plan.tree.source):
-        return
+    tree = plan.tree
+    names = {name.lower() for chain in tree.chains for name in chain.names}
+    names |= {node.value.strip("\"'").lower() for node in tree.strings}
+    has_schedule, corrects = _SCHEDULE.search(tree.source), bool(names & _CORRECT)
     for chain, call in _keras_wrappers(plan):
         given = {each.keyword.value for each in call.args if each.keyword}
-        counts = any(_COUNTS_SKIPPED.search(name) for _, name in chain.references)
-        if counts and "count_skipped" not in given:
+        inner = tree.argument(call, 0, "inner_optimizer", "optimizer", "opt")
+        scale = tree.argument(call, 1, "dynamic", "loss_scale")
+        text, fixed = (tree.text(tree.value(each)) if each else "" for each in (inner, scale))
+        follows = has_schedule or (corrects and not _PLAIN.match(text))
+        if follows and "count_skipped" not in given and not _FIXED.match(fixed):
             yield (
-                plan.tree.start(chain.nodes[0]),
-                "LSC104 on Keras 3 `iterations` and schedules do not count skipped steps, as they"
-                " did up to TensorFlow 2.15: give `count_skipped=True` to keep the learning rates",
+                tree.start(chain.nodes[0]),
+                "LSC104 on Keras 3 `iterations`, which schedules and Adam's correction of its bias"
+                " follow, does not count skipped steps, as it did in TensorFlow 2.3 to 2.15: give"
+                " `count_skipped=True` to keep the numbers",
             )
 
 
@@ -176,14 +185,58 @@ def _unbuilt(plan):
     """Yields the places that make such an optimizer."""
     tree = plan.tree
     called = [chain.text for chain, _ in tree.calls]
-    if any(map(_RUN.search, called)) and not any(map(_OF_OPTIMIZER.search, called)):
-        for chain, _ in _keras_wrappers(plan):
+    steps = {each.rpartition(".")[0] for each in called if each.endswith(_STEPS)}
+    # What is stepped besides the optimizer that Keras gives a model.
+    pattern = _SCOPE if steps - {"self.optimizer"} else _RUN
+    if not any(map(pattern.search, called)):
+        return
+    of_model = any(each.endswith(".optimizer") and each != "self.optimizer" for each in steps)
+    first = 99 if _OWN_COMPILE.search(tree.source) else 0
+    compiled = [
+        tree.text(tree.argument(call, first, "optimizer") or call.func)
+        for chain, call in tree.calls
+        if chain.names[-1] == "compile" and not of_model
+    ]
+    wrappers = [(chain, *_names(tree, call)) for chain, call in _keras_wrappers(plan)]
+    known = {_last(name) for _, names, _ in wrappers for name in names}
+    built = {
+        name.decode()
+        for name, variables in _BUILD.findall(tree.source)
+        if variables or b"opt" in name.lower() or name.decode() in known
+    }
+    for chain, names, is_returned in wrappers:
+        # A parameter or a loop's variable may be any of them, and so may what a function returned.
+        is_open = is_returned or not names
+        others = built - (known if is_open else {_last(name) for name in tree.values})
+        is_compiled = any(
+            each in names or (not names and each.startswith(chain.text + "(")) for each in compiled
+        )
+        if not (
+            others or built & set(map(_last, names)) or (is_compiled and not steps & set(names))
+        ):
             yield (
                 tree.start(chain.nodes[0]),
                 "LSC105 on Keras 3 a strategy cannot run the first step of an optimizer that has no"
                 " variables yet: write `optimizer.build(model.trainable_variables)` in the"
                 " strategy's scope, below the model",
             )
+
+
+def _last(name):
+    return name.rpartition(".")[2]
+
+
+def _names(tree, call):
+    """Returns the names that a call's result is assigned to, and if a function returns it."""
+    start, names = tree.start(call), []
+    for _ in range(2):  # And the names that those are assigned to.
+        for name, values in tree.values.items():
+            for value in values:
+                if tree.start(value) <= start < tree.span(value)[1] or tree.text(value) in names:
+                    names.append(name)
+    words = "|".join(map(re.escape, names))
+    returned = re.search(rf"\breturn\b[^.\n]*\b(?:{words})\b(?![.(])", tree.module.code)
+    return names, bool(names and returned)
 
 
 def _passed_over(plan):

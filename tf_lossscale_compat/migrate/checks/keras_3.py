@@ -26,7 +26,7 @@ _ATTRIBUTES = {
     "_get_hyper": "LSC407 write the attribute of that name, such as `optimizer.learning_rate`",
     "_set_hyper": "LSC407 assign to the attribute of that name, such as `optimizer.learning_rate`",
 }
-_RATE = re.compile(r"(?:^|\.)\w*opt(?:imizer)?\.lr$", re.IGNORECASE)
+_RATE = re.compile(r"opt(?:im(?:izer)?)?s?(?:\[.*\]|\(.*\))?\.lr$", re.IGNORECASE | re.DOTALL)
 # By what a name stands for, after `keras.`.
 _NAMES = {
     r"losses\.Reduction": 'LSC408 write "none", "sum" or "sum_over_batch_size"',
@@ -80,6 +80,10 @@ def find(plan):
         code, _, advice = (_advice(chain, calls.get(id(chain)), tree) or "").partition(" ")
         if advice:
             yield tree.start(chain.nodes[0]), f"{code} `{chain.text}`: on Keras 3 {advice}"
+    made = {id(call) for chain, call in tree.calls if _of_keras(chain, newer_versions.OPTIMIZER)}
+    for node in tree.ends["lr"]:
+        if _RATE.search(tree.text(node)) or id(tree.value(node.value)) in made:
+            yield tree.start(node), f"LSC407 `{tree.text(node)}`: on Keras 3 write `learning_rate`"
     for chain, call in tree.calls:
         for argument in call.args:
             keyword = argument.keyword.value if argument.keyword else ""
@@ -100,8 +104,6 @@ def _advice(chain, call, tree):
             return _step(name, call, tree)
         if name in _ATTRIBUTES:
             return _ATTRIBUTES[name]
-    if _RATE.search(chain.text):
-        return "LSC407 write `learning_rate`"
     is_optimizer = _of_keras(chain, newer_versions.OPTIMIZER)
     if chain.role == "base" and is_optimizer and _OLD_STEP.search(tree.source):
         return (
@@ -144,9 +146,8 @@ def _paths(tree):
     """Yields paths of models and weights whose end Keras 3 refuses."""
     for chain, call in tree.calls:
         given = {each.keyword.value: each for each in call.args if each.keyword}
-        first = next((each for each in call.args[:1] if each.keyword is None), None)
-        path = first or given.get("filepath")
-        text = tree.text(tree.value(path.value)) if path else ""
+        path = tree.argument(call, 0, "filepath")
+        text = tree.text(tree.value(path)) if path else ""
         end = _END.search(text)
         if not end:
             continue

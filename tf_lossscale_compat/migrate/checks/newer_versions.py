@@ -12,7 +12,8 @@ from tf_lossscale_compat.migrate import rewrites
 _KERAS = r"(?:tensorflow\.|tf_)?keras\."
 _POLICY = r"mixed_precision\.(?:experimental\.)?Policy(?:V1)?$"
 _LOSS_SCALE = (
-    "a policy takes no loss scale any more: leave the argument out and wrap the optimizer in"
+    "since TensorFlow 2.4 a policy takes no loss scale, that of `experimental` since 2.6: leave the"
+    " argument out and wrap the optimizer in"
     " `tf_lossscale_compat.keras.mixed_precision.experimental.LossScaleOptimizer(optimizer,"
     " loss_scale)`"
 )
@@ -50,14 +51,14 @@ def of_keras(chain, pattern):
 def _policies(plan):
     """Yields what policies have no more, and the first place of a file with an older name."""
     tree = plan.tree
+    if plan.to < (2, 4):
+        return
     for chain, call in tree.calls:
         positional = [argument for argument in call.args if argument.keyword is None]
         keywords = [argument.keyword.value for argument in call.args if argument.keyword]
         if of_keras(chain, _POLICY) and ("loss_scale" in keywords or len(positional) > 1):
             yield tree.start(chain.nodes[0]), f"LSC301 {_LOSS_SCALE}"
-    if plan.to < (2, 4):
-        return
-    for node in tree.loss_scales:
+    for node in tree.ends["loss_scale"]:
         if _OF_POLICY.search(tree.text(node)):
             yield (
                 tree.start(node),
@@ -65,15 +66,10 @@ def _policies(plan):
                 ' write `optimizer.loss_scale`, and where an optimizer is made of it `"dynamic"`'
                 " or the number that the policy had",
             )
-    mentioned = [
-        (tree.start(node), rewrites.canonical(name))
-        for node, name, _ in tree.mentions()
-        if _OLDER.match(rewrites.canonical(name))
-    ]
     found = [
-        (start, match.group(1))
-        for start, name in mentioned
-        for match in [_OLDER_NAME.match(name)]
+        (tree.start(node), match.group(1))
+        for node, name, _ in tree.mentions()
+        for match in [_OLDER_NAME.match(rewrites.canonical(name))]
         if match
     ]
     if found:
@@ -84,13 +80,13 @@ def _policies(plan):
             f" them for TensorFlow 2.0 to 2.3, and from 2.4 on take"
             f" {' and '.join(_STABLE[name] for name in names)}",
         )
-        return
     for binding in tree.bindings if plan.to >= (2, 6) else ():
         is_left = not plan.is_moved(binding) and not plan.is_dropped(binding)
         if is_left and _OLDER.fullmatch(rewrites.canonical(binding.path)):
             yield (
                 tree.start(binding.alias),
-                f"LSC304 `{binding.path}` is gone since TensorFlow 2.6: take this import out",
+                f"LSC304 `{binding.path}` is gone since TensorFlow 2.6: take this import out"
+                + (", once its names are replaced" if found else ""),
             )
 
 
@@ -99,11 +95,9 @@ def _decay(tree):
         given = {each.keyword.value: each for each in call.args if each.keyword is not None}
         if "decay" not in given or not of_keras(chain, OPTIMIZER):
             continue
-        rate = given.get("learning_rate") or given.get("lr")
-        if call.args[0].keyword is None:
-            rate = call.args[0]
+        rate = tree.argument(call, 0, "learning_rate", "lr")
         default = "0.01" if chain.names[-1] == "SGD" else "0.001"
-        initial = default if rate is None else tree.text(rate.value)
+        initial = default if rate is None else tree.text(rate)
         yield (
             tree.start(given["decay"]),
             "LSC305 `decay`: since TensorFlow 2.11 write `learning_rate=tf.keras.optimizers"
