@@ -154,7 +154,7 @@ class _Collector(cst.CSTVisitor):
         self.methods = set()
         self.nones = set()
         self.branches = []
-        self.ends = {"loss_scale": [], "lr": []}
+        self.ends: dict = {"loss_scale": [], "lr": []}
         self.classes = []
         self.values = []
         self._around = []
