@@ -1,6 +1,7 @@
 """The Keras wrappers as classes: families, subclasses, copies, configs, owners of loss scales."""
 
 import functools
+import inspect
 import itertools
 import json
 import os
@@ -250,6 +251,19 @@ class ClassesTest(modes.EagerTestCase):
             self.assertEqual(
                 isinstance(opt, Stable(other.SGD(1.0))._tflsc_family_base), other.name == home.name
             )
+
+    @keras_homes.each()
+    def test_signatures_are_those_of_the_constructors(self, home):
+        """As `help` and notebooks show them."""
+        for cls, opt in (
+            (Stable, Stable(home.SGD(1.0))),
+            (Older, Older(home.SGD(1.0), 8.0)),
+            (FixedArguments, FixedArguments(home.SGD(1.0))),
+            (Recursing, Recursing(home.SGD(1.0))),
+        ):
+            own = list(inspect.signature(cls.__init__).parameters.values())[1:]
+            for shown in (cls, type(opt)):
+                self.assertEqual(list(inspect.signature(shown).parameters.values()), own)
 
     @keras_homes.each()
     def test_nothing_of_another_family_is_seen(self, home):

@@ -7,7 +7,9 @@ base classes, and in tf.keras from 2.11 on both kinds of optimizers.
 import functools
 import importlib
 import importlib.util
+import inspect
 import sys
+import types
 from typing import Any
 
 from tf_lossscale_compat._core import _keras_versions, _tf
@@ -76,6 +78,11 @@ class _OfOneFamily(type):
 
     def __call__(cls, *args, **kwargs):
         return type.__call__(cls, *args, **kwargs)  # Past that of Keras, which picks a class.
+
+    @property
+    def __signature__(cls) -> inspect.Signature:
+        """The constructor's, for `help` and notebooks, which would show that of `__call__`."""
+        return inspect.signature(types.MethodType(cls.__init__, cls))
 
     def __instancecheck__(cls, instance):
         # Custom training steps ask it of what `compile` made under a float16 policy. A False would
