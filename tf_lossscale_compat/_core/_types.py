@@ -8,7 +8,7 @@ None in eager mode it is Any, as whoever calls knows which.
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING, Any, Callable, Dict, SupportsFloat, TypeVar, Union
+from typing import TYPE_CHECKING, Any, Callable, Dict, List, SupportsFloat, Tuple, TypeVar, Union
 
 if TYPE_CHECKING:
     from typing import Literal, Protocol, SupportsIndex
@@ -47,6 +47,57 @@ if TYPE_CHECKING:
         set_model: Any
         set_params: Any
 
+    # Keras' optimizers, inside of a wrapper and as its base: what this package uses of them.
+
+    class KerasOptimizer(Trackable):
+        """An optimizer of any Keras."""
+
+        iterations: Any
+        apply_gradients: Any
+        _is_wrapped_by_loss_scale_optimizer: bool
+
+    class NewerKerasOptimizer(KerasOptimizer):
+        """One of Keras 3, or of those that tf.keras 2.11 brought."""
+
+        build: Any
+        exclude_from_weight_decay: Any
+
+    class Keras3Optimizer(NewerKerasOptimizer):
+        """An optimizer of Keras 3 on TensorFlow."""
+
+        built: bool
+        name: str
+        loss_scale_factor: float | None
+        apply: Any
+        load_own_variables: Any
+        _lookup_dependency: Any
+        _track_variable: Any
+        _trackable_children: Any
+        _tracker: Any
+        _trainable_variables: list[Variable]
+        _variables: list[Variable]
+
+        def __init__(self, *, learning_rate: float, name: str | None) -> None: ...
+        @property
+        def variables(self) -> list[Variable]: ...
+
+    class TFKerasOptimizer(NewerKerasOptimizer):
+        """One of those that tf.keras 2.11 brought."""
+
+        compute_gradients: Any
+        finalize_variable_values: Any
+
+    class OptimizerV2(KerasOptimizer):
+        """`OptimizerV2` of tf.keras and `tf_keras`."""
+
+        weights: list[tf.Variable]
+        add_slot: Any
+        get_gradients: Any
+        get_slot: Any
+        get_slot_names: Any
+        set_weights: Any
+        _compute_gradients: Any
+
     # The type of a function that a decorator returns unchanged.
     Function = TypeVar("Function", bound=Callable[..., Any])
 
@@ -72,6 +123,23 @@ if TYPE_CHECKING:
         @property
         def apply_gradients(self) -> Callable[..., Any]: ...
 
+    class Variable(Protocol):
+        """A variable of TensorFlow or of Keras 3."""
+
+        @property
+        def name(self) -> str: ...
+        @property
+        def dtype(self) -> Any: ...
+        @property
+        def shape(self) -> Any: ...
+        @property
+        def assign(self) -> Callable[[Any], Any]: ...
+
+    Gradient = Union[tf.Tensor, tf.IndexedSlices, None]
+    Pair = Tuple[Gradient, Variable]
+    Loss = Union[tf.Tensor, Callable[[], tf.Tensor]]
+    # Applies gradients to variables, in each replica.
+    Apply = Callable[[List[Gradient], List[Variable]], Any]
     Real = SupportsFloat
     Integer = SupportsIndex
     Path = Union[str, "os.PathLike[str]"]

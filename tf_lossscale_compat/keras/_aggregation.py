@@ -10,22 +10,25 @@ import contextlib
 import functools
 import inspect
 import threading
-from typing import Any
+from typing import TYPE_CHECKING, Any, Callable, Iterable, Iterator
 
 from absl import logging
 
 from tf_lossscale_compat._core import _keras_versions, _tf
+
+if TYPE_CHECKING:
+    from tf_lossscale_compat._core import _types
 
 tf = _tf.tf
 
 _lock = threading.Lock()
 
 
-def _is_keras(function):
+def _is_keras(function: object) -> bool:
     return getattr(function, "__module__", "").split(".")[0] in _keras_versions.ROOTS
 
 
-def has_keras_methods(optimizer, names):
+def has_keras_methods(optimizer: object, names: Iterable[str]) -> bool:
     """Returns whether an optimizer has Keras' own methods of these names, as far as it has any."""
     return all(
         name not in vars(optimizer) and _is_keras(getattr(type(optimizer), name))
@@ -34,19 +37,19 @@ def has_keras_methods(optimizer, names):
     )
 
 
-def takes(method, name):
+def takes(method: Callable[..., Any], name: str) -> bool:
     """Returns whether a method takes an argument of this name."""
     return _takes(getattr(method, "__func__", method), name)
 
 
 @functools.lru_cache(maxsize=256)
-def _takes(function, name):
+def _takes(function: Callable[..., Any], name: str) -> bool:
     parameters = inspect.signature(function).parameters
     kinds = [parameter.kind for parameter in parameters.values()]
     return name in parameters or inspect.Parameter.VAR_KEYWORD in kinds
 
 
-def _keeps_one_copy():
+def _keeps_one_copy() -> bool:
     """Returns whether variables have one copy for all replicas; Keras then aggregates itself."""
     classes = type(tf.distribute.get_strategy()).__mro__
     return any(cls.__name__.startswith("CentralStorageStrategy") for cls in classes)
@@ -63,7 +66,14 @@ class Aggregation:
       kwargs: dict, for the optimizer's `apply_gradients`, so that it does not do so again.
     """
 
-    def __init__(self, optimizer, wanted, methods, option, off):
+    def __init__(
+        self,
+        optimizer: _types.KerasOptimizer,
+        wanted: bool,
+        methods: tuple[str, ...],
+        option: str,
+        off: bool,
+    ) -> None:
         self._optimizer = optimizer
         self._methods = [name for name in methods if hasattr(optimizer, name)]
         function = getattr(optimizer, "gradient_aggregator", None)
@@ -83,7 +93,9 @@ class Aggregation:
         self.here = wanted and (not default or (passed and tf.distribute.has_strategy()))
         self._hides = self.here and not passed
 
-    def aggregate(self, grads, variables):
+    def aggregate(
+        self, grads: list[_types.Gradient], variables: list[_types.Variable]
+    ) -> tuple[list[_types.Gradient], list[_types.Variable]]:
         """Returns gradients, aggregated, and their variables; both are lists."""
         pairs = list(zip(grads, variables))
         for name in self._methods:
@@ -94,7 +106,7 @@ class Aggregation:
         return [grad for grad, _ in pairs], [variable for _, variable in pairs]
 
     @contextlib.contextmanager
-    def applied_once(self):
+    def applied_once(self) -> Iterator[None]:
         """Context in which the optimizer's `apply_gradients` aggregates nothing that has been."""
         if not self._hides:
             yield
@@ -120,7 +132,9 @@ class Aggregation:
                     attributes.update(kept)
 
 
-def filter_empty_gradients(grads, variables):
+def filter_empty_gradients(
+    grads: list[_types.Gradient], variables: list[_types.Variable]
+) -> tuple[list[_types.Gradient], list[_types.Variable]]:
     """Returns both lists without variables that have no gradient, which a warning names."""
     without = [var.name for grad, var in zip(grads, variables) if grad is None]
     if without:
@@ -129,5 +143,7 @@ def filter_empty_gradients(grads, variables):
     return [grad for grad, _ in kept], [variable for _, variable in kept]
 
 
-def _as_they_are(grads_and_vars):
+def _as_they_are(
+    grads_and_vars: Iterable[_types.Pair],
+) -> list[_types.Pair] | list[_types.Gradient]:
     return list(grads_and_vars) if _tf.at_least(2, 4) else [grad for grad, _ in grads_and_vars]

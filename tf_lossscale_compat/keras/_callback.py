@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-import functools
 import sys
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from tf_lossscale_compat._core import _arguments, _observers, _tf
 from tf_lossscale_compat.keras import _families, _shared
@@ -13,11 +12,16 @@ from tf_lossscale_compat.monitoring import _monitor, _summaries
 from tf_lossscale_compat.monitoring._step_record import StepRecord
 
 if TYPE_CHECKING:
+    import types
+
+    import tensorflow as tf
     from typing_extensions import Self
 
     from tf_lossscale_compat._core import _types
 
-tf = _tf.tf
+    _C = TypeVar("_C", bound="LossScaleCallback")
+else:
+    tf = _tf.tf
 
 _HINT = (
     "the model's training step applies gradients with something else than what it watches. Have it "
@@ -49,17 +53,17 @@ class LossScaleCallback(_MixedIntoKeras):
     """
 
     # Of the class for a Keras.
-    _tflsc_keras: Any
-    _tflsc_public: Any
-    _monitor: Any
+    _tflsc_keras: types.ModuleType
+    _tflsc_public: type[LossScaleCallback]
+
+    _monitor: Any  # A `Monitor`; None until `fit` begins, where no record was given.
 
     def __new__(cls, record: StepRecord | None = None, *args: Any, **kwargs: Any) -> Self:
         """Makes an instance of the class for a Keras; which one the model says in the end."""
         if hasattr(cls, "_tflsc_keras"):
             return object.__new__(cls)
         watched = getattr(record, "watched", None)
-        public: Any = cls
-        return object.__new__(_class(public, getattr(type(watched), "_tflsc_keras", tf.keras)))
+        return object.__new__(_class(cls, getattr(type(watched), "_tflsc_keras", tf.keras)))
 
     def __init__(
         self,
@@ -148,7 +152,7 @@ class LossScaleCallback(_MixedIntoKeras):
             logs["loss_scale"], logs["skipped_steps"] = now.scale, now.skipped
         self._monitor.warn_if_unused(now, _HINT)
 
-    def _observe(self):
+    def _observe(self) -> _summaries.Reading:
         session = _session(self._tflsc_keras)
         now = self._monitor.read(session)
         self._monitor.observe(now, session)
@@ -160,7 +164,7 @@ class LossScaleCallback(_MixedIntoKeras):
         self._monitor.observe(self._monitor.read(session), session, seconds=0)
         self._close()
 
-    def _close(self):
+    def _close(self) -> None:
         if self._monitor is not None and self._monitor.writer is not None:
             self._monitor.writer.close()
             self._monitor.writer = None
@@ -169,14 +173,14 @@ class LossScaleCallback(_MixedIntoKeras):
 class _TakesTensorLogs:
     """Mixed in where Keras asks callbacks whether they take logs of tensors, without waiting."""
 
-    def on_train_batch_end(self, batch, logs=None):
+    def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
         # Up to TensorFlow 2.4 these callbacks are given a copy, and History the original, which is
         # wanted where an epoch ends.
         self._supports_tf_logs = False
 
 
-@functools.lru_cache(maxsize=None)
-def _class(public: Any, keras: Any) -> type:
+@_families.cached
+def _class(public: type[_C], keras: types.ModuleType) -> type[_C]:
     """Returns the class that is both `public` and a callback of that Keras."""
     base = keras.callbacks.Callback
     bases = (_TakesTensorLogs, base) if hasattr(base, "_implements_train_batch_hooks") else (base,)
@@ -184,13 +188,13 @@ def _class(public: Any, keras: Any) -> type:
     return type(public.__name__, (public, *bases), members)
 
 
-def _keras_of(model):
+def _keras_of(model: object) -> types.ModuleType | None:
     """Returns the Keras that a model is of, or None."""
     models = (base for base in _families.of_keras(type(model)) if base.__name__ == "Model")
     return next(map(_families.keras_of, models), None)
 
 
-def _record_of(model):
+def _record_of(model: object) -> StepRecord:
     """Returns the record of the model's optimizer, made now if there is none."""
     optimizer = getattr(model, "optimizer", None)
     if not isinstance(optimizer, _shared.LossScaling):
@@ -212,7 +216,7 @@ def _record_of(model):
             ) from error
 
 
-def _session(keras):
+def _session(keras: types.ModuleType) -> tf.compat.v1.Session | None:
     """Returns the session in which that Keras runs its graph, or None in eager mode."""
     if tf.executing_eagerly():
         return None

@@ -7,14 +7,21 @@ and `minimize` need no rule and leave no record. Where the rule has two answers,
 `get_unscaled_gradients` returned are known, by being these objects.
 """
 
+from __future__ import annotations
+
 import weakref
-from typing import Any
+from typing import TYPE_CHECKING
 
 from absl import logging
 
 from tf_lossscale_compat._core import _arguments, _tf
 
-tf = _tf.tf
+if TYPE_CHECKING:
+    import tensorflow as tf
+
+    from tf_lossscale_compat._core import _types
+else:
+    tf = _tf.tf
 
 # All others that are recorded mean that gradients are unscaled by the time that they are applied.
 SCALED = "scale_loss"
@@ -66,22 +73,26 @@ class Calls:
       said: the constructor's `scaled`, for the calls of `apply_gradients` that say none.
     """
 
-    def __init__(self, scaled_unless_asked, said):
+    def __init__(self, scaled_unless_asked: bool, said: bool | None) -> None:
         self._scaled_unless_asked = scaled_unless_asked
         self._said_unscaled = False  # True once a call said `scaled=False`.
-        self.asked, self.said = set(), said
+        self.asked: set[str] = set()
+        self.said = said
         self._traced = False  # True once a function or graph follows the rule for good.
-        self._warned = set()
-        self._unscaled: Any = weakref.WeakValueDictionary()  # By id.
+        self._warned: set[str] = set()
+        # By id.
+        self._unscaled: weakref.WeakValueDictionary[int, tf.Tensor | tf.IndexedSlices] = (
+            weakref.WeakValueDictionary()
+        )
 
-    def _are_scaled(self, asked):
+    def _are_scaled(self, asked: set[str]) -> bool | None:
         """Returns whether the rule takes gradients as scaled; None where it contradicts itself."""
         if not asked:
             return self._scaled_unless_asked
         return None if len(asked) > 1 and SCALED in asked else SCALED in asked
 
     @_tf.do_not_convert
-    def called(self, method):
+    def called(self, method: str) -> None:
         """Records a call; a ValueError if `apply_gradients` was traced under another answer."""
         before, after = self._are_scaled(self.asked), self._are_scaled(self.asked | {method})
         if self._traced and after is not before:
@@ -93,18 +104,18 @@ class Calls:
             )
         self.asked.add(method)
 
-    def returned(self, grads):
+    def returned(self, grads: object) -> None:
         """Takes notice of gradients that were unscaled, where others may be scaled."""
         if (self.said or SCALED in self.asked) and isinstance(grads, (list, tuple)):
             known = [grad for grad in grads if isinstance(grad, (tf.Tensor, tf.IndexedSlices))]
             self._unscaled.update(zip(map(id, known), known))
 
-    def are_unscaled(self, grads):
+    def are_unscaled(self, grads: list[_types.Gradient]) -> bool:
         """Returns whether these are gradients as they were `returned`."""
         grads = [grad for grad in grads if grad is not None]
         return bool(grads) and all(self._unscaled.get(id(grad)) is grad for grad in grads)
 
-    def are_scaled(self, scaled, grads):
+    def are_scaled(self, scaled: bool | None, grads: list[_types.Gradient]) -> bool:
         """Returns whether gradients are scaled: as the caller or constructor says, or by the rule.
 
         Where the rule has two answers, they are not scaled if they are `are_unscaled`.
@@ -146,7 +157,7 @@ class Calls:
             self.warn(_FORGOT.format(LOSS_SCALED, UNSCALED, "too large"))
         return answer
 
-    def _check_made_scaled(self, grads):
+    def _check_made_scaled(self, grads: list[_types.Gradient]) -> None:
         """Raises a ValueError or warns where unscaled gradients are taken as the constructor says.
 
         They are known, or no call has ever said `scaled=False` of what was unscaled.
@@ -161,17 +172,17 @@ class Calls:
         if unscale and not self._said_unscaled:
             self.warn(_MADE_SCALED.format(" and ".join(sorted(unscale))))
 
-    def warn_if_never_asked(self):
+    def warn_if_never_asked(self) -> None:
         """Warns where a step may have scaled nothing."""
         if not self.asked and self.said is None:
             self.warn(_NEVER)
 
-    def applying_scaled(self):
+    def applying_scaled(self) -> None:
         """Warns where `apply` may be given what is unscaled already."""
         if UNSCALED in self.asked:
             self.warn(_TWICE)
 
-    def warn(self, message):
+    def warn(self, message: str) -> None:
         """Logs a warning, once for each optimizer."""
         if message not in self._warned:
             self._warned.add(message)

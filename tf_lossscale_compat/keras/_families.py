@@ -4,47 +4,56 @@ There may be several in one process: Keras 3 and `tf_keras` beside each other, e
 base classes, and in tf.keras from 2.11 on both kinds of optimizers.
 """
 
+from __future__ import annotations
+
 import functools
 import importlib
 import importlib.util
 import inspect
 import sys
 import types
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tf_lossscale_compat._core import _keras_versions, _tf
 from tf_lossscale_compat.keras import _keras3, _optimizer_v2, _tf_keras
+
+if TYPE_CHECKING:
+    from tf_lossscale_compat._core import _types
+    from tf_lossscale_compat.keras import _optimizer, _shared
+
+    def cached(function: _types.Function) -> _types.Function: ...
+else:
+    cached = functools.lru_cache(maxsize=None)
 
 tf = _tf.tf
 
 # Entries that only Keras before 3 has in its optimizers' configs.
 _OLDER_ALONE = {"is_legacy_optimizer", "jit_compile"}
 # The families, by the name of the base class that all optimizers of one derive from.
-_FAMILIES = {
+_FAMILIES: dict[str, type[_shared.LossScaling]] = {
     "BaseOptimizer": _keras3.Keras3,
     "_BaseOptimizer": _tf_keras.TFKeras,
     "OptimizerV2": _optimizer_v2.OptimizerV2,
 }
 
 
-def of_keras(cls):
+def of_keras(cls: type) -> list[type]:
     """Returns the bases of a class, itself included, that are of any Keras, in order."""
     return [c for c in cls.__mro__ if c.__module__.split(".")[0] in _keras_versions.ROOTS]
 
 
-def _family(optimizer_class):
-    """Returns (mixin, base class of the family), or None."""
-    bases = (base for base in of_keras(optimizer_class) if base.__name__ in _FAMILIES)
-    return next(((_FAMILIES[base.__name__], base) for base in bases), None)
+def _family_bases(optimizer_class: type) -> list[type]:
+    """Returns the base classes of families that a class derives from, the nearest first."""
+    return [base for base in of_keras(optimizer_class) if base.__name__ in _FAMILIES]
 
 
-def keras_of(base):
+def keras_of(base: type) -> types.ModuleType:
     """Returns the Keras module, with `optimizers` and the like, that a base class is from."""
     root = base.__module__.split(".")[0]
     return importlib.import_module(root) if root.endswith("keras") else tf.keras
 
 
-def _native(keras, base, experimental):
+def _native(keras: types.ModuleType, base: type, experimental: bool) -> type:
     """Returns Keras' own loss-scale class for optimizers derived from `base`; without one, `base`.
 
     Deriving from it keeps `compile` from wrapping a second time under a float16 policy.
@@ -67,7 +76,7 @@ class _OfOneFamily(type):
     class and from that family's; its `mro` leaves out the bases of the first family.
     """
 
-    def mro(cls):
+    def mro(cls) -> list[type]:
         order = super().mro()
         family = vars(cls).get("_tflsc_family")
         if family is None:
@@ -76,15 +85,16 @@ class _OfOneFamily(type):
         left_out = {*replaced._tflsc_family.__mro__, *family.__mro__}
         return [each for each in order if each not in left_out] + list(family.__mro__)
 
-    def __call__(cls, *args, **kwargs):
+    def __call__(cls, *args: Any, **kwargs: Any) -> Any:
         return type.__call__(cls, *args, **kwargs)  # Past that of Keras, which picks a class.
 
     @property
     def __signature__(cls) -> inspect.Signature:
         """The constructor's, for `help` and notebooks, which would show that of `__call__`."""
-        return inspect.signature(types.MethodType(cls.__init__, cls))
+        constructed: Any = cls
+        return inspect.signature(types.MethodType(constructed.__init__, cls))
 
-    def __instancecheck__(cls, instance):
+    def __instancecheck__(cls, instance: object) -> bool:
         # Custom training steps ask it of what `compile` made under a float16 policy. A False would
         # have them leave the loss unscaled.
         if super().__instancecheck__(instance):
@@ -96,21 +106,24 @@ class _OfOneFamily(type):
         )
 
 
-@functools.lru_cache(maxsize=None)
-def _joined(metaclass, other):
+@cached
+def _joined(metaclass: type, other: type) -> type:
     if issubclass(other, metaclass):
         return other
     return metaclass if issubclass(metaclass, other) else type("_Joined", (metaclass, other), {})
 
 
-def _new_class(name, bases, members):
-    return functools.reduce(_joined, map(type, bases), _OfOneFamily)(name, bases, members)
+def _new_class(name: str, bases: tuple[type, ...], members: dict[str, Any]) -> Any:
+    metaclass: type = _OfOneFamily
+    for base in bases:
+        metaclass = _joined(metaclass, type(base))
+    return metaclass(name, bases, members)
 
 
-@functools.lru_cache(maxsize=None)
-def _family_class(base, experimental):
+@cached
+def _family_class(base: type, experimental: bool) -> type[_shared.LossScaling]:
     """The class that each wrapper of the family of `base` derives from."""
-    mixin = _family(base)[0]
+    mixin = _FAMILIES[base.__name__]
     keras = keras_of(base)
     native = _native(keras, base, experimental)
     members = {
@@ -124,19 +137,19 @@ def _family_class(base, experimental):
     return cls
 
 
-def default_family(experimental):
+def default_family(experimental: bool) -> type[_shared.LossScaling]:
     """The class for tf.keras' own optimizers, which the public classes derive from."""
-    return _family_class(_family(tf.keras.optimizers.SGD)[1], experimental)
+    return _family_class(_family_bases(tf.keras.optimizers.SGD)[0], experimental)
 
 
-def shown_as(public):
+def shown_as(public: type) -> dict[str, Any]:
     """The members of a class that users see as `public`, which it is derived from."""
     shown = {name: getattr(public, name) for name in ("__module__", "__qualname__", "__doc__")}
     return {"_tflsc_public": public, **shown}
 
 
-@functools.lru_cache(maxsize=None)
-def wrapper_class(public, base):
+@cached
+def wrapper_class(public: type[_optimizer._Wrapper], base: type) -> type[_optimizer._Wrapper]:
     """Returns the class that wraps optimizers derived from `base` as `public` or a subclass.
 
     That is `public` itself, unless `base` is of another family than tf.keras' own.
@@ -154,7 +167,7 @@ def wrapper_class(public, base):
     return cls
 
 
-def _register(keras, cls, name):
+def _register(keras: types.ModuleType, cls: type, name: str) -> None:
     """Lets that Keras find `cls` when it loads a model."""
     package = "tf_lossscale_compat"
     if keras.__name__ == "keras" and not hasattr(keras.utils, "register_keras_serializable"):
@@ -166,13 +179,13 @@ def _register(keras, cls, name):
         keras.utils.get_custom_objects()[cls.__name__] = cls
 
 
-def base_of(optimizer, argument):
+def base_of(optimizer: object, argument: str) -> type:
     """Returns the base class of the family of an optimizer, which was given as `argument`.
 
     Raises a TypeError or ValueError where it is no Keras optimizer that can be wrapped.
     """
-    found = None if isinstance(optimizer, type) else _family(type(optimizer))
-    if found is None:
+    found = [] if isinstance(optimizer, type) else _family_bases(type(optimizer))
+    if not found:
         hint = ""
         if isinstance(optimizer, _tf.Optimizer):
             hint = (
@@ -195,16 +208,18 @@ def base_of(optimizer, argument):
     of_dtensor = getattr(optimizer, "_mesh", None) is not None or any(
         ".dtensor." in base.__module__ for base in type(optimizer).__mro__
     )
-    if of_dtensor and found[0] is _tf_keras.TFKeras:
+    if of_dtensor and _FAMILIES[found[0].__name__] is _tf_keras.TFKeras:
         raise TypeError(
             f"{argument} must be no optimizer of tf.keras.dtensor, got {optimizer!r}: its "
             "gradients are on a mesh, and a loss scale is not. Use an optimizer of "
             "tf.keras.optimizers without a mesh, under a strategy of tf.distribute."
         )
-    return found[1]
+    return found[0]
 
 
-def class_for_config(public, config):
+def class_for_config(
+    public: type[_optimizer._Wrapper], config: dict[str, Any]
+) -> type[_optimizer._Wrapper]:
     """Returns the class to deserialize the inner optimizer's `config` with.
 
     That is of tf.keras' own family, unless the config shows that it is of Keras before 3 and that
@@ -219,10 +234,11 @@ def class_for_config(public, config):
     if "_tflsc_public" in vars(public) or not of_tf_keras:
         return public
     optimizers = importlib.import_module("tf_keras").optimizers
-    return wrapper_class(public, _family((optimizers.legacy if legacy else optimizers).SGD)[1])
+    sgd = (optimizers.legacy if legacy else optimizers).SGD
+    return wrapper_class(public, _family_bases(sgd)[0])
 
 
-def register(*publics):
+def register(*publics: type[_optimizer._Wrapper]) -> None:
     """Makes the classes for each Keras that is imported, or else for tf.keras.
 
     Models are loaded by the names of their optimizers' classes, which have to exist by then.
@@ -233,7 +249,6 @@ def register(*publics):
     for keras in [each for each in modules if hasattr(each, "optimizers")] or [tf.keras]:
         for module in (keras.optimizers, getattr(keras.optimizers, "legacy", None)):
             sgd = getattr(module, "SGD", None)
-            found = None if sgd is None else _family(sgd)
-            if found is not None:
+            for base in [] if sgd is None else _family_bases(sgd)[:1]:
                 for public in publics:
-                    wrapper_class(public, found[1])
+                    wrapper_class(public, base)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from typing import Any, Iterable
+from typing import TYPE_CHECKING, Any, Iterable, NoReturn
 
 from absl import logging
 
@@ -18,7 +18,14 @@ from tf_lossscale_compat._core import (
 from tf_lossscale_compat._scalers import _loss_scales
 from tf_lossscale_compat.keras import _aggregation, _calls, _shared
 
-tf = _tf.tf
+if TYPE_CHECKING:
+    import tensorflow as tf
+
+    from tf_lossscale_compat._core import _types
+    from tf_lossscale_compat._core._types import Keras3Optimizer as _MixedIntoKeras3
+else:
+    tf = _tf.tf
+    _MixedIntoKeras3 = object
 
 _LossScaling: Any = _shared.LossScaling  # Whose properties get setters here.
 # The call that an override of what `fit` calls has to make, for errors.
@@ -38,18 +45,19 @@ _SUMS_NOTHING = (
 )
 
 
-def _version(version):
+def _version(version: str) -> tuple[int, ...]:
     return tuple(int(part) for part in version.split(".")[:2])
 
 
-class Keras3(_shared.WeightDecay):
+class Keras3(_shared.WeightDecay, _MixedIntoKeras3):
     """Mixed into Keras 3's `LossScaleOptimizer`; replaces its loss scale and its step.
 
     The loss scale's variables are Keras variables here too, in the order and under the names that
     Keras' own class has for them, so that files of either are read by the other.
     """
 
-    built: bool  # Of Keras' base class.
+    _optimizer: _types.Keras3Optimizer
+    _tflsc_keras_variables: dict[str, Any]  # Those of the loss scale, as Keras variables.
 
     # Keras' base class keeps these on the wrapper, too; only the inner optimizer's are used.
     _tflsc_inner_only = (
@@ -74,7 +82,9 @@ class Keras3(_shared.WeightDecay):
         "check_finite",
     )
 
-    def _tflsc_wrap(self, inner_optimizer, loss_scale, name):
+    def _tflsc_wrap(
+        self, inner_optimizer: Any, loss_scale: _loss_scales.LossScale, name: str | None
+    ) -> str:
         backend = self._tflsc_keras.backend.backend()
         if backend != "tensorflow":
             raise ValueError(
@@ -90,7 +100,7 @@ class Keras3(_shared.WeightDecay):
         self._tflsc_track_loss_scale(loss_scale)
         return self.name  # In configs always, as in those of Keras' own class.
 
-    def _tflsc_check_inner(self, optimizer):
+    def _tflsc_check_inner(self, optimizer: object) -> None:
         _agreement.check_horovod(type(optimizer), type(self))
         if not _aggregation.has_keras_methods(optimizer, ["apply_gradients"]):
             raise ValueError(
@@ -110,7 +120,7 @@ class Keras3(_shared.WeightDecay):
     # Configs of Keras 3.0 to 3.11 hold these of the wrapper, too.
     _tflsc_ignored_in_configs = _tflsc_inner_only
 
-    def _tflsc_refuse(self, arguments):
+    def _tflsc_refuse(self, arguments: tuple[str, ...]) -> NoReturn:
         for name in arguments:
             if name in self._tflsc_ignored_in_configs:
                 raise ValueError(
@@ -147,7 +157,7 @@ class Keras3(_shared.WeightDecay):
             value.loss_scale_factor = None
             self.__dict__["_optimizer"] = value
 
-    def _tflsc_track_loss_scale(self, loss_scale):
+    def _tflsc_track_loss_scale(self, loss_scale: _loss_scales.LossScale) -> None:
         if self.built:
             raise ValueError(
                 "_loss_scale cannot be replaced once the optimizer is built: Keras 3 knows its "
@@ -170,7 +180,7 @@ class Keras3(_shared.WeightDecay):
             if not any(variable is owned.value for owned in self._tflsc_keras_variables.values()):
                 self._tflsc_as_keras_variable(name, variable)
 
-    def _trackable_children(self, *args, **kwargs):
+    def _trackable_children(self, *args: Any, **kwargs: Any) -> dict[str, Any]:
         children = super()._trackable_children(*args, **kwargs)
         # All that this package's own hold is owned, and Keras' own class has no such child: each
         # would miss the other's in a checkpoint. Where a checkpoint has one, it is found all the
@@ -179,7 +189,7 @@ class Keras3(_shared.WeightDecay):
             children.pop("loss_scale", None)
         return children
 
-    def _lookup_dependency(self, name, *children):
+    def _lookup_dependency(self, name: str, *children: Any) -> Any:
         found = super()._lookup_dependency(name, *children)
         if found is None and children and name == "loss_scale":
             return self._loss_scale
@@ -197,7 +207,7 @@ class Keras3(_shared.WeightDecay):
         value = _arguments.period("dynamic_growth_steps", value, "int64")
         self._tflsc_settable("dynamic_growth_steps")._increment_period = value
 
-    def _tflsc_settable(self, name):
+    def _tflsc_settable(self, name: str) -> _loss_scales.DynamicLossScale:
         if not isinstance(self._loss_scale, _loss_scales.DynamicLossScale):
             raise AttributeError(
                 f"{name} can be set where the loss scale is a DynamicLossScale, and it is "
@@ -205,7 +215,7 @@ class Keras3(_shared.WeightDecay):
             )
         return self._loss_scale
 
-    def _tflsc_as_keras_variable(self, name, variable):
+    def _tflsc_as_keras_variable(self, name: str, variable: tf.Variable) -> Any:
         """Makes `variable` one of the optimizer's, as the Keras variable that is returned."""
         with self._tflsc_keras.name_scope(self.name, caller=self):  # State trees go by the path.
             owned = self._tflsc_keras.Variable(
@@ -224,7 +234,7 @@ class Keras3(_shared.WeightDecay):
         """
         return _shared.CallableList(super().variables)
 
-    def _tflsc_count_skipped(self, number):
+    def _tflsc_count_skipped(self, number: int | tf.Tensor) -> None:
         self.inner_optimizer.iterations.assign_add(number)
 
     def stateless_apply(
@@ -251,7 +261,7 @@ class Keras3(_shared.WeightDecay):
                 super(self._tflsc_keras_own, self).build(variables)
             self.built = True
 
-    def _tflsc_build_inner(self, variables):
+    def _tflsc_build_inner(self, variables: Iterable[_types.Variable]) -> None:
         """Builds the inner optimizer as Keras' own class does: while Keras tracks no variables.
 
         Files have the same order then: the placeholders of an Adafactor are not among the
@@ -268,14 +278,14 @@ class Keras3(_shared.WeightDecay):
                 inner._track_variable(value)
 
     @_tf.do_not_convert
-    def scale_loss(self, loss: Any) -> Any:
+    def scale_loss(self, loss: Any) -> tf.Tensor:
         # As by Keras' own: a large scale is infinite in float16.
         loss = tf.convert_to_tensor(loss)
         if loss.dtype.is_integer or loss.dtype.size < 4:
             loss = tf.cast(loss, tf.float32)
         return super().scale_loss(loss)
 
-    def _tflsc_check_passed_over(self):
+    def _tflsc_check_passed_over(self) -> None:
         """Raises a ValueError where a step with scaled gradients is none of a subclass's own.
 
         Its methods would be passed over in silence.
@@ -293,10 +303,10 @@ class Keras3(_shared.WeightDecay):
 
     # Divided as by Keras' own: a reciprocal may be zero in a gradient's dtype, or not exact.
 
-    def _tflsc_check_scaler(self, scaler):
+    def _tflsc_check_scaler(self, scaler: _scaler.Scaler) -> None:
         pass
 
-    def _tflsc_unscale(self, grads):
+    def _tflsc_unscale(self, grads: Iterable[_types.Gradient]) -> list[_types.Gradient]:
         grads = list(grads)
         return [
             None if grad is None else tf.cast(divided, grad.dtype)
@@ -305,14 +315,16 @@ class Keras3(_shared.WeightDecay):
             )
         ]
 
-    def _tflsc_to_unscale(self, grads, variables, scale):
+    def _tflsc_to_unscale(
+        self, grads: list[_types.Gradient], variables: list[_types.Variable], scale: tf.Tensor
+    ) -> tuple[list[_types.Gradient], _gradients.Unscaling | None]:
         if "enabled" in self._tflsc_options:  # By one, and in the gradients' own dtype.
             return grads, None
         if any(getattr(variable, "overwrite_with_gradient", False) for variable in variables):
             return _shared.of_scaled(_gradients.divide, grads, variables, scale), None
         return grads, _gradients.Unscaling(scale, divides=True)
 
-    def _tflsc_apply_pairs(self, grads_and_vars, scaled):
+    def _tflsc_apply_pairs(self, grads_and_vars: Iterable[_types.Pair], scaled: bool) -> None:
         grads, variables = _shared.unzip_pairs(grads_and_vars)
         _shared.check_context(self, grads)
         version = self._tflsc_keras.__version__
@@ -343,7 +355,7 @@ class Keras3(_shared.WeightDecay):
             self._tflsc_apply_pairs(pairs, scaled)
         return self.iterations
 
-    def _tflsc_built_for(self):
+    def _tflsc_built_for(self) -> list[_types.Variable]:
         if not self.built:
             raise ValueError(
                 "trainable_variables may be left out only once the optimizer is built: call "
@@ -363,7 +375,9 @@ class Keras3(_shared.WeightDecay):
         self._tflsc_minimize(loss, var_list, tape)
         return self.iterations
 
-    def _tflsc_scaled_gradients(self, loss, var_list, tape):
+    def _tflsc_scaled_gradients(
+        self, loss: _types.Loss, var_list: Any, tape: tf.GradientTape | None
+    ) -> list[_types.Pair]:
         if tape is None:
             if not callable(loss):
                 raise ValueError(f"loss must be callable where no tape is given, got {loss!r}.")
@@ -412,11 +426,13 @@ class Keras3(_shared.WeightDecay):
             own, values = [], values[first:]
         _shared.assign_all([*own, *inner], values)
 
-    def _tflsc_all_variables(self):
+    def _tflsc_all_variables(self) -> list[_types.Variable]:
         return self.variables
 
     @classmethod
-    def _tflsc_deserialize_inner(cls, config, custom_objects):
+    def _tflsc_deserialize_inner(
+        cls, config: dict[str, Any], custom_objects: dict[str, Any] | None
+    ) -> Any:
         return cls._tflsc_keras.saving.deserialize_keras_object(
             config, custom_objects=custom_objects
         )

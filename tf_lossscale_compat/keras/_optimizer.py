@@ -6,7 +6,7 @@ import contextlib
 import copy
 import inspect
 import numbers
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 from tf_lossscale_compat._core import _tf  # First, as it says what to do without TensorFlow.
 
@@ -23,10 +23,14 @@ from tf_lossscale_compat._scalers import _like_a_tensor, _loss_scales
 from tf_lossscale_compat.keras import _calls, _families, _shared
 
 if TYPE_CHECKING:
+    import types
+
     import tensorflow as tf
     from typing_extensions import Self
 
     from tf_lossscale_compat._core import _types
+
+    _W = TypeVar("_W", bound="_Wrapper")
 else:
     tf = _tf.tf
 
@@ -36,7 +40,10 @@ class _Wrapper(_shared.LossScaling):
 
     # The name in files of models; None for subclasses, which users register themselves.
     _tflsc_registered_name: str | None = None
-    _tflsc_argument = "inner_optimizer"  # The name of the constructor's first argument.
+    _tflsc_argument = "inner_optimizer"
+    _tflsc_takes_numbers: bool  # The constructor has the arguments of TensorFlow 2.4.
+    _tflsc_public: type[_Wrapper]  # Of a class for another family: what users see it as.
+    _tflsc_asked: dict[str, Any]  # Where it is not enabled: the arguments for a loss scale.
 
     def __new__(cls, *args: Any, **kwargs: Any) -> Self:
         # Constructors of subclasses take what they like: past those of any Keras.
@@ -44,15 +51,15 @@ class _Wrapper(_shared.LossScaling):
 
     def _tflsc_construct(
         self,
-        optimizer,
-        asked,
-        name=None,
-        count_skipped=None,
-        scaled=None,
-        enabled=True,
-        agree=None,
-        unknown=(),
-    ):
+        optimizer: Any,
+        asked: dict[str, Any],
+        name: str | None = None,
+        count_skipped: bool | None = None,
+        scaled: bool | None = None,
+        enabled: bool = True,
+        agree: _types.Agree | None = None,
+        unknown: tuple[str, ...] = (),
+    ) -> None:
         """Does the work of the constructors: checks, picks the class, makes the loss scale, wraps.
 
         `asked` are the arguments that say which loss scale, a dict; configs keep them where it is
@@ -61,7 +68,7 @@ class _Wrapper(_shared.LossScaling):
         if isinstance(optimizer, dict):
             optimizer = _inner_of_config(type(self), optimizer, None)
         base = _families.base_of(optimizer, self._tflsc_argument)
-        cls: Any = type(self)
+        cls = type(self)
         if "_tflsc_public" not in vars(cls):
             self.__class__ = _families.wrapper_class(cls, base)
         if unknown:
@@ -80,7 +87,7 @@ class _Wrapper(_shared.LossScaling):
         if not enabled:
             if "loss_scale" in asked:
                 asked = {**asked, "loss_scale": _for_config(asked["loss_scale"])}
-            loss_scale: Any = _loss_scales.FixedLossScale(1)
+            loss_scale: _loss_scales.LossScale = _loss_scales.FixedLossScale(1)
         elif "loss_scale" in asked:
             loss_scale = _loss_scale(asked["loss_scale"])
             used = _tf.at_least(2, 4) and _ownership.drove_another(_ownership.KERAS, loss_scale)
@@ -113,7 +120,7 @@ class _Wrapper(_shared.LossScaling):
         )
         _ownership.claim(_ownership.KERAS, loss_scale, [self])
 
-    def _tflsc_check_wrapped(self, optimizer, enabled):
+    def _tflsc_check_wrapped(self, optimizer: object, enabled: bool) -> None:
         """Raises a TypeError or ValueError where `optimizer` cannot be wrapped."""
         base = _families.base_of(optimizer, self._tflsc_argument)
         if base is not self._tflsc_family_base:
@@ -184,7 +191,7 @@ class _Wrapper(_shared.LossScaling):
             new.agree = _agreement.LostAgree()
         return new
 
-    def _tflsc_options_in_config(self):
+    def _tflsc_options_in_config(self) -> dict[str, Any]:
         options = {**self._tflsc_options, **self._tflsc_asked}
         if "agree" in options:
             options["agree"] = True  # No config holds a function.
@@ -195,7 +202,7 @@ class _Wrapper(_shared.LossScaling):
     def __reduce_ex__(self, protocol: Any) -> tuple[Any, ...]:
         # A class for another family has no name to be found by, other than the public class.
         cls = vars(type(self)).get("_tflsc_public", type(self))
-        loss_scale = self._loss_scale
+        loss_scale: _loss_scales.LossScale | dict[str, Any] = self._loss_scale
         if self._tflsc_copies_begin_anew and type(loss_scale) is _loss_scales.DynamicLossScale:
             loss_scale = _loss_scales.serialize(loss_scale)
         asked = self._tflsc_asked or {"loss_scale": loss_scale}
@@ -207,19 +214,23 @@ class _Wrapper(_shared.LossScaling):
         return new
 
 
-def _rebuild(cls, optimizer, arguments):
+def _rebuild(
+    cls: type[_Wrapper], optimizer: _types.KerasOptimizer, arguments: dict[str, Any]
+) -> _Wrapper:
     """Makes a copy, of copies of an optimizer and of the constructor's other arguments."""
     optimizer._is_wrapped_by_loss_scale_optimizer = False  # Not this copy of it.
     return _make(cls, optimizer, arguments)
 
 
-def _inner_of_config(cls, config, custom_objects):
+def _inner_of_config(
+    cls: type[_Wrapper], config: dict[str, Any], custom_objects: dict[str, Any] | None
+) -> Any:
     family = _families.class_for_config(cls, config)
     # A copy: tf.keras writes into what it deserializes.
     return family._tflsc_deserialize_inner(copy.deepcopy(config), custom_objects)
 
 
-def _make(cls, inner, arguments):
+def _make(cls: type[_W], inner: _types.KerasOptimizer, arguments: dict[str, Any]) -> _W:
     """Calls the constructor of `cls`, the public class or a subclass.
 
     Raises:
@@ -242,7 +253,9 @@ def _make(cls, inner, arguments):
         ) from error
 
 
-def _loss_scale_of_config(keras, loss_scale, custom_objects):
+def _loss_scale_of_config(
+    keras: types.ModuleType, loss_scale: Any, custom_objects: dict[str, Any] | None
+) -> _loss_scales.LossScale:
     if not isinstance(loss_scale, dict):
         return _loss_scale(loss_scale)
     objects = dict(custom_objects or {})
@@ -258,14 +271,14 @@ def _loss_scale_of_config(keras, loss_scale, custom_objects):
     return _loss_scales.deserialize(loss_scale, custom_objects=known)
 
 
-def _loss_scale(identifier):
+def _loss_scale(identifier: _types.Identifier | None) -> _loss_scales.LossScale:
     loss_scale = _loss_scales.get(identifier)
     if loss_scale is None:
         raise ValueError("loss_scale cannot be None")
     return loss_scale
 
 
-def _for_config(loss_scale):
+def _for_config(loss_scale: _types.Identifier | None) -> _types.Identifier | None:
     """Returns the argument `loss_scale` for a config; makes no variables where it has none."""
     if not isinstance(loss_scale, (type(None), str, int, float, dict)):
         loss_scale = _loss_scale(loss_scale)
@@ -274,7 +287,12 @@ def _for_config(loss_scale):
     return loss_scale
 
 
-def _of_numbers(dynamic=True, initial_scale=None, dynamic_growth_steps=None, hint=""):
+def _of_numbers(
+    dynamic: object = True,
+    initial_scale: Any = None,
+    dynamic_growth_steps: _types.Integer | None = None,
+    hint: str = "",
+) -> _loss_scales.LossScale:
     """The loss scale that the arguments of TensorFlow 2.4 stand for.
 
     `hint` says what else there is for a fixed one.

@@ -3,16 +3,24 @@
 from __future__ import annotations
 
 import sys
-from typing import Any, Iterable
+from typing import TYPE_CHECKING, Any, Iterable
 
 from tf_lossscale_compat._core import _agreement, _keras_versions, _scaler, _step, _tf
 from tf_lossscale_compat.keras import _aggregation, _shared
 
-tf = _tf.tf
+if TYPE_CHECKING:
+    import tensorflow as tf
+
+    from tf_lossscale_compat._core import _gradients, _types
+    from tf_lossscale_compat._scalers import _loss_scales
+else:
+    tf = _tf.tf
 
 
 class OptimizerV2(_shared.WrapsTFKeras):
     """Mixed into that Keras' `LossScaleOptimizer`, or into `OptimizerV2` where it has none."""
+
+    _optimizer: _types.OptimizerV2
 
     _tflsc_is_legacy = True
     # Both came with TensorFlow 2.3.
@@ -36,7 +44,12 @@ class OptimizerV2(_shared.WrapsTFKeras):
     _restore_slot_variable = _shared.of_inner("_restore_slot_variable")
     _set_hyper = _shared.of_inner("_set_hyper")
 
-    def _tflsc_wrap(self, inner_optimizer, loss_scale, name):
+    def _tflsc_wrap(
+        self,
+        inner_optimizer: _types.KerasOptimizer,
+        loss_scale: _loss_scales.LossScale,
+        name: str | None,
+    ) -> str | None:
         self.__dict__.update(_hyper={}, _name="LossScaleOptimizer" if name is None else name)
         if self._tflsc_delegates_tracking:
             self._tflsc_delegate_tracking()
@@ -51,7 +64,7 @@ class OptimizerV2(_shared.WrapsTFKeras):
             self._tflsc_track_loss_scale(loss_scale)
         return name
 
-    def _tflsc_check_clipping(self, optimizer, enabled):
+    def _tflsc_check_clipping(self, optimizer: object, enabled: bool) -> None:
         """Raises a ValueError for an optimizer that clips gradients where it computes them.
 
         Optimizers of TensorFlow before 2.4 do. What they clip is scaled still, and no clipped
@@ -68,20 +81,22 @@ class OptimizerV2(_shared.WrapsTFKeras):
                     "get_unscaled_gradients returns, and then call apply_gradients."
                 )
 
-    def _tflsc_track_loss_scale(self, loss_scale):
+    def _tflsc_track_loss_scale(self, loss_scale: _loss_scales.LossScale) -> None:
         super()._tflsc_track_loss_scale(loss_scale)
         for variable in _scaler.variables(loss_scale):
             _keras_versions.track_in_session(variable)
 
     # Gradients.
 
-    def _tflsc_unscale(self, grads):
-        return super()._tflsc_unscale(self._tflsc_as_own_unscales(grads))
+    def _tflsc_unscale(self, grads: Iterable[_types.Gradient]) -> list[_types.Gradient]:
+        return super()._tflsc_unscale(self._tflsc_as_own_unscales(list(grads)))
 
-    def _tflsc_to_unscale(self, grads, variables, scale):
+    def _tflsc_to_unscale(
+        self, grads: list[_types.Gradient], variables: list[_types.Variable], scale: tf.Tensor
+    ) -> tuple[list[_types.Gradient], _gradients.Unscaling | None]:
         return super()._tflsc_to_unscale(self._tflsc_as_own_unscales(grads), variables, scale)
 
-    def _tflsc_as_own_unscales(self, grads):
+    def _tflsc_as_own_unscales(self, grads: list[_types.Gradient]) -> list[_types.Gradient]:
         """Returns gradients, before TensorFlow 2.3 dense ones: its own class makes them so.
 
         Momentum, for one, moves all rows by a dense gradient and some by a sparse one.
@@ -94,13 +109,25 @@ class OptimizerV2(_shared.WrapsTFKeras):
         ]
 
     @_tf.converts_functions_given
-    def _compute_gradients(self, loss, var_list, grad_loss=None, tape=None):
+    def _compute_gradients(
+        self,
+        loss: _types.Loss,
+        var_list: Any,
+        grad_loss: tf.Tensor | None = None,
+        tape: tf.GradientTape | None = None,
+    ) -> list[_types.Pair]:
         self._tflsc_calls.called("_compute_gradients")
         return self._tflsc_unscaled_pairs(
             self._tflsc_scaled_gradients(loss, var_list, grad_loss, tape)
         )
 
-    def _tflsc_scaled_gradients(self, loss, var_list, grad_loss, tape=None):
+    def _tflsc_scaled_gradients(
+        self,
+        loss: _types.Loss,
+        var_list: Any,
+        grad_loss: tf.Tensor | None,
+        tape: tf.GradientTape | None = None,
+    ) -> list[_types.Pair]:
         self._tflsc_check_clipping(self._optimizer, "enabled" not in self._tflsc_options)
         kwargs = {} if tape is None else {"tape": tape}
         scaled = self._tflsc_scaled(loss, tape)
@@ -126,7 +153,9 @@ class OptimizerV2(_shared.WrapsTFKeras):
         tapes = () if tape is None else (tape,)  # Older versions take none.
         return self._tflsc_minimize(loss, var_list, grad_loss, *tapes, name=name)
 
-    def _tflsc_check_pairs(self, grads_and_vars):
+    def _tflsc_check_pairs(
+        self, grads_and_vars: list[_types.Pair]
+    ) -> tuple[list[_types.Gradient], list[_types.Variable]]:
         # A model that has nothing to train can be fitted, as with the inner optimizer alone.
         grads, variables = _shared.unzip_pairs(grads_and_vars, may_be_empty=True)
         _agreement.check_reduced(self, grads)

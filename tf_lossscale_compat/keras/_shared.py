@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import inspect
-from typing import TYPE_CHECKING, Any, Iterable, NoReturn
+from typing import TYPE_CHECKING, Any, Callable, Iterable, NoReturn
 
 import numpy as np
 
@@ -22,44 +22,46 @@ from tf_lossscale_compat._scalers import _loss_scales, _managers
 from tf_lossscale_compat.keras import _aggregation, _calls
 
 if TYPE_CHECKING:
+    import types
+
     import tensorflow as tf
 
     from tf_lossscale_compat._core import _types
+
+    # Stands for the class of Keras that each family puts beside this one.
+    from tf_lossscale_compat._core._types import KerasOptimizer as _MixedIntoKeras
 else:
     tf = _tf.tf
+    _MixedIntoKeras = object
 
 
 class _KerasAdapter(_step.OptimizerAdapter):
     """One step of a Keras optimizer."""
 
-    def __init__(self, owner, apply, agree):
+    def __init__(self, owner: LossScaling, apply: _types.Apply, agree: _types.Agree | None) -> None:
         self.observed, self.wrapped, self.agree = owner, owner._optimizer, agree
         self.counts_skipped = owner._tflsc_options.get("count_skipped", owner._tflsc_counts_skipped)
         self._apply, self._count_skipped = apply, owner._tflsc_count_skipped
         self.check_strategy = owner._raise_if_strategy_unsupported
 
-    def apply(self, grads, variables):
+    def apply(self, grads: list[_types.Gradient], variables: list[_types.Variable]) -> Any:
         return self._apply(_step.of_this_graph(grads), variables)
 
-    def count_skipped(self, number):
+    def count_skipped(self, number: int | tf.Tensor) -> Any:
         return self._count_skipped(number)
 
 
-def of_inner(name: str) -> Any:
+def of_inner(name: str) -> property:
     """A property that is read and set of the inner optimizer, where that has it."""
 
-    def read(self: Any) -> Any:
+    def read(self: LossScaling) -> Any:
         return getattr(self._optimizer, name)
 
-    def write(self: Any, value: Any) -> None:
+    def write(self: LossScaling, value: Any) -> None:
         getattr(self._optimizer, name)  # Raises if the optimizer has no such attribute.
         setattr(self._optimizer, name, value)
 
     return property(read, write, doc=f"The inner optimizer's `{name}`.")
-
-
-# Stands for the class of Keras that each family puts beside this one, with all its attributes.
-_MixedIntoKeras: Any = object
 
 
 class LossScaling(_MixedIntoKeras):
@@ -69,7 +71,33 @@ class LossScaling(_MixedIntoKeras):
     this and says how gradients are applied.
     """
 
-    def _tflsc_wrap(self, inner_optimizer, loss_scale, name):
+    # Of the class for a family, which `_families` makes.
+    _tflsc_family: type  # That class itself.
+    _tflsc_family_base: type  # What all optimizers of the family derive from.
+    _tflsc_keras: types.ModuleType
+    _tflsc_keras_own: type[Any]  # That Keras' own loss-scale class; without one, the base.
+
+    _optimizer: _types.KerasOptimizer
+    _loss_scale: _loss_scales.LossScale
+    _tflsc_calls: _calls.Calls
+    _tflsc_options: dict[str, Any]  # The constructor's arguments that are not None, for configs.
+    _tflsc_agree: _types.Agree | None
+
+    # Of the public classes.
+    _tflsc_argument: str  # The name of the constructor's first argument.
+    _tflsc_check_wrapped: Callable[[Any, bool], None]
+
+    # Each family's own.
+    _tflsc_scaled_gradients: Callable[..., Iterable[_types.Pair]]
+    _tflsc_apply_pairs: Callable[..., Any]
+    _tflsc_deserialize_inner: Callable[[dict[str, Any], dict[str, Any] | None], Any]
+
+    def _tflsc_wrap(
+        self,
+        inner_optimizer: _types.KerasOptimizer,
+        loss_scale: _loss_scales.LossScale,
+        name: str | None,
+    ) -> str | None:
         """Makes this an optimizer of its family; returns the name for configs, or None."""
         raise NotImplementedError
 
@@ -105,13 +133,13 @@ class LossScaling(_MixedIntoKeras):
     # Hyperparameters that a family's base class keeps on the wrapper, too, without any effect.
     _tflsc_inner_only: tuple[str, ...] = ()
 
-    def _tflsc_check_inner(self, optimizer):
+    def _tflsc_check_inner(self, optimizer: object) -> None:
         """Raises a ValueError for an optimizer that no step of this family goes through."""
 
-    def _tflsc_check_clipping(self, optimizer, enabled):
+    def _tflsc_check_clipping(self, optimizer: object, enabled: bool) -> None:
         """Raises a ValueError for an optimizer that would clip scaled gradients."""
 
-    def _raise_if_strategy_unsupported(self):
+    def _raise_if_strategy_unsupported(self) -> None:
         """Raises a ValueError where loss scaling cannot be right under the strategy in scope.
 
         By the name of Keras 2.3 to 2.6: Graphcore's BERT overrides it, so that a fixed scale can be
@@ -119,7 +147,7 @@ class LossScaling(_MixedIntoKeras):
         """
         _replicas.check_strategy()
 
-    def _tflsc_check_scaler(self, scaler):
+    def _tflsc_check_scaler(self, scaler: _scaler.Scaler) -> None:
         """Raises a ValueError where gradients cannot be unscaled as this family does."""
         scaler.check_reciprocal()
 
@@ -132,7 +160,7 @@ class LossScaling(_MixedIntoKeras):
     # Entries of configs that never had an effect.
     _tflsc_ignored_in_configs: tuple[str, ...] = ()
 
-    def _tflsc_refuse(self, arguments):
+    def _tflsc_refuse(self, arguments: tuple[str, ...]) -> NoReturn:
         """Raises what that Keras raises for arguments that its constructor does not take."""
         raise TypeError(f"{type(self).__name__} takes no {' and no '.join(arguments)}.")
 
@@ -173,11 +201,11 @@ class LossScaling(_MixedIntoKeras):
                 f"optimizer that is wrapped: inner_optimizer.{name} = {value!r}."
             )
 
-    def _tflsc_track_loss_scale(self, loss_scale):
+    def _tflsc_track_loss_scale(self, loss_scale: _loss_scales.LossScale) -> None:
         """Makes checkpoints and files see this one, in the place of any before."""
         self._track_trackable(loss_scale, "loss_scale", overwrite=True)
 
-    def _tflsc_serialize_inner(self):
+    def _tflsc_serialize_inner(self) -> dict[str, Any]:
         return self._tflsc_keras.optimizers.serialize(self._optimizer)
 
     @property
@@ -225,7 +253,7 @@ class LossScaling(_MixedIntoKeras):
         """Finite steps since the loss scale last changed, a variable; None if not counted."""
         return getattr(self._loss_scale, "good_steps", None)
 
-    def _tflsc_refuse_to_set(self, name, value):
+    def _tflsc_refuse_to_set(self, name: str, value: object) -> NoReturn:
         """Raises the AttributeError for a loss scale that is set as an attribute."""
         if getattr(self, "dynamic_scale", None) is not None:
             how = f"cannot be set. Write optimizer.dynamic_scale.assign({value!r})."
@@ -242,10 +270,10 @@ class LossScaling(_MixedIntoKeras):
 
     # Scaling and unscaling.
 
-    def _tflsc_scale(self, loss):
+    def _tflsc_scale(self, loss: tf.Tensor) -> tf.Tensor:
         return _gradients.scale_loss(loss, _scaler.scale(self._loss_scale))
 
-    def _tflsc_unscale(self, grads):
+    def _tflsc_unscale(self, grads: Iterable[_types.Gradient]) -> list[_types.Gradient]:
         return _gradients.unscale(grads, 1.0 / _scaler.scale(self._loss_scale))
 
     @_tf.do_not_convert
@@ -300,7 +328,7 @@ class LossScaling(_MixedIntoKeras):
         self._tflsc_calls.returned(unscaled)
         return unscaled
 
-    def _tflsc_scaled(self, loss, tape):
+    def _tflsc_scaled(self, loss: _types.Loss, tape: tf.GradientTape | None) -> _types.Loss:
         """Returns `loss`, a tensor on `tape` or a function, scaled."""
         scale = self._tflsc_scale
         if _step.overrides(self, LossScaling, "get_scaled_loss"):
@@ -311,7 +339,7 @@ class LossScaling(_MixedIntoKeras):
         with contextlib.nullcontext() if tape is None else tape:
             return scale(loss)
 
-    def _tflsc_unscaled_pairs(self, grads_and_vars):
+    def _tflsc_unscaled_pairs(self, grads_and_vars: Iterable[_types.Pair]) -> list[_types.Pair]:
         unscale = self._tflsc_unscale
         if _step.overrides(self, LossScaling, "get_unscaled_gradients"):
             self._tflsc_calls.called(_calls.LOSS_SCALED)
@@ -325,7 +353,7 @@ class LossScaling(_MixedIntoKeras):
     # Name of the method that returns (gradient, variable) pairs for `minimize`, if there is one.
     _tflsc_computes: str | None = None
 
-    def _tflsc_minimize(self, *args, **options):
+    def _tflsc_minimize(self, *args: Any, **options: Any) -> Any:
         """Applies gradients of a scaled loss, still scaled unless methods of a subclass see them.
 
         An `apply_gradients` of a subclass sees them as the constructor's `scaled` says.
@@ -378,7 +406,14 @@ class LossScaling(_MixedIntoKeras):
             `scaled` and this optimizer was asked both for `scale_loss` and for unscaled gradients.
         """
 
-    def _tflsc_step(self, grads, variables, scaled, apply, unaggregated=None):
+    def _tflsc_step(
+        self,
+        grads: list[_types.Gradient],
+        variables: list[_types.Variable],
+        scaled: bool,
+        apply: _types.Apply,
+        unaggregated: tuple[list[_types.Gradient], list[_types.Variable]] | None = None,
+    ) -> Any:
         """Unscales if `scaled`, decides, applies or skips, and updates the loss scale.
 
         `apply` is that of an `OptimizerAdapter`; for the rest see `_step.take`.
@@ -401,19 +436,19 @@ class LossScaling(_MixedIntoKeras):
         )
 
     @property
-    def _tflsc_loss_scale_in_use(self):
+    def _tflsc_loss_scale_in_use(self) -> _loss_scales.LossScale:
         return self._loss_scale
 
-    def _tflsc_count_skipped(self, number):
+    def _tflsc_count_skipped(self, number: int | tf.Tensor) -> Any:
         """Counts so many skipped steps, 1 or a scalar tensor; called once for all replicas."""
         iterations = self._optimizer.iterations
         return iterations.assign_add(tf.cast(number, iterations.dtype), read_value=False)
 
-    def _tflsc_built_for(self):
+    def _tflsc_built_for(self) -> list[_types.Variable]:
         """The variables that `apply` takes gradients for where it is given none."""
         raise ValueError("trainable_variables must be the list of variables, got None.")
 
-    def _tflsc_all_variables(self):
+    def _tflsc_all_variables(self) -> list[_types.Variable]:
         """The variables that `set_weights` takes arrays for, a list."""
         return _tf.variables_of(self._optimizer) + _scaler.variables(self._loss_scale)
 
@@ -431,7 +466,9 @@ class LossScaling(_MixedIntoKeras):
             )
         assign_all(inner if len(weights) == len(inner) else variables, weights)
 
-    def _tflsc_to_unscale(self, grads, variables, scale):
+    def _tflsc_to_unscale(
+        self, grads: list[_types.Gradient], variables: list[_types.Variable], scale: tf.Tensor
+    ) -> tuple[list[_types.Gradient], _gradients.Unscaling | None]:
         """Returns gradients, and the `Unscaling` that a step is yet to do, or None."""
         return grads, _gradients.Unscaling(1.0 / scale)
 
@@ -458,10 +495,10 @@ class LossScaling(_MixedIntoKeras):
         self._tflsc_apply_pairs(zip(grads, variables), scaled=True)
 
 
-def _recorded(name, method):
+def _recorded(name: str, method: Any) -> Callable[..., Any]:
     """Wraps a method, or another descriptor, so that its calls are recorded under this name."""
 
-    def call(self, *args, **kwargs):
+    def call(self: LossScaling, *args: Any, **kwargs: Any) -> Any:
         self._tflsc_calls.called(name)
         result = method.__get__(self, type(self))(*args, **kwargs)
         if name == _calls.UNSCALED:
@@ -473,6 +510,8 @@ def _recorded(name, method):
 
 class WeightDecay(LossScaling):
     """The part of families whose optimizers can leave variables out of their weight decay."""
+
+    _optimizer: _types.NewerKerasOptimizer
 
     def exclude_from_weight_decay(
         self, var_list: list[Any] | None = None, var_names: list[str] | None = None
@@ -493,13 +532,13 @@ class CallableList(list):
         return self
 
 
-def _counts_as(value, variable):
+def _counts_as(value: np.ndarray, variable: _types.Variable) -> bool:
     """Returns whether both are whole numbers, or neither is."""
     counts = tf.as_dtype(variable.dtype).is_integer
     return counts == np.issubdtype(value.dtype, np.integer)
 
 
-def values_fit(values, variables):
+def values_fit(values: Iterable[Any], variables: Iterable[_types.Variable]) -> bool:
     """Returns whether arrays of a file may be variables' values, by shape and kind of number."""
     return all(
         value.shape == tuple(variable.shape) and _counts_as(value, variable)
@@ -507,13 +546,17 @@ def values_fit(values, variables):
     )
 
 
-def assign_each(pairs):
+def assign_each(pairs: list[tuple[_types.Variable, np.ndarray]]) -> None:
     """Assigns to each variable of (variable, value) pairs its value."""
     for variable, value in pairs:
         variable.assign(value)
 
 
-def assign_all(variables, values, assign=assign_each):
+def assign_all(
+    variables: Iterable[_types.Variable],
+    values: Iterable[Any],
+    assign: Callable[[list[tuple[_types.Variable, np.ndarray]]], None] = assign_each,
+) -> None:
     """Assigns arrays to variables, as many, all of them or none.
 
     Raises a ValueError where one has another shape than its variable, or a counter stands in a
@@ -535,7 +578,12 @@ def assign_all(variables, values, assign=assign_each):
     assign(pairs)
 
 
-def of_scaled(function, grads, variables, *args):
+def of_scaled(
+    function: Callable[..., list[_types.Gradient]],
+    grads: list[_types.Gradient],
+    variables: list[_types.Variable],
+    *args: tf.Tensor,
+) -> list[_types.Gradient]:
     """Returns `function(grads, *args)`, without gradients that are new values, as in float8.
 
     Those are not scaled; they are returned as they are.
@@ -545,7 +593,9 @@ def of_scaled(function, grads, variables, *args):
     return [grad if keep else new for grad, new, keep in zip(grads, results, keeps)]
 
 
-def unzip_pairs(grads_and_vars, may_be_empty=False):
+def unzip_pairs(
+    grads_and_vars: Iterable[_types.Pair], may_be_empty: bool = False
+) -> tuple[list[_types.Gradient], list[_types.Variable]]:
     """Returns the list of gradients and that of variables.
 
     Raises:
@@ -560,7 +610,7 @@ def unzip_pairs(grads_and_vars, may_be_empty=False):
     return grads, variables
 
 
-def named_variables_of(loss_scale):
+def named_variables_of(loss_scale: _loss_scales.LossScale) -> dict[str, tf.Variable]:
     """The variables of a `LossScale`, a dict from the names they were made with, without scopes."""
     return {
         variable.name.split(":")[0].split("/")[-1]: variable
@@ -568,7 +618,7 @@ def named_variables_of(loss_scale):
     }
 
 
-def check_context(optimizer, grads):
+def check_context(optimizer: LossScaling, grads: list[_types.Gradient]) -> None:
     """Raises a ValueError where no step can be taken, before any variable is made for it.
 
     Such as in a graph for a Session, where these optimizers return no operation.
@@ -579,7 +629,7 @@ def check_context(optimizer, grads):
     _agreement.check_reduced(optimizer, grads)
     if _tf.in_session_graph():
         raise ValueError(
-            f"{type(optimizer.inner_optimizer)!r} updates nothing in a tf.Graph that a Session is "
+            f"{type(optimizer._optimizer)!r} updates nothing in a tf.Graph that a Session is "
             "to run: it makes no operation that could be run. Use eager mode or tf.function; or "
             "an optimizer that works with sessions, of keras.optimizers.legacy or "
             "tf.compat.v1.train."
@@ -588,6 +638,13 @@ def check_context(optimizer, grads):
 
 class WrapsTFKeras(LossScaling):
     """The part that both families of tf.keras and `tf_keras` share beyond that."""
+
+    _tflsc_is_legacy: bool  # `deserialize` of those optimizers takes it.
+    _tflsc_aggregates_by: tuple[tuple[str, ...], str, bool]  # Arguments of `Aggregation`.
+    # Checks and takes apart what `apply_gradients` is given.
+    _tflsc_check_pairs: Callable[
+        [list[_types.Pair]], tuple[list[_types.Gradient], list[_types.Variable]]
+    ]
 
     clipnorm = of_inner("clipnorm")
     clipvalue = of_inner("clipvalue")
@@ -607,7 +664,7 @@ class WrapsTFKeras(LossScaling):
     def dynamic_scale(self, value: NoReturn) -> None:
         self._tflsc_refuse_to_set("dynamic_scale", value)
 
-    def _tflsc_delegate_tracking(self):
+    def _tflsc_delegate_tracking(self) -> None:
         """Makes checkpoints see the inner optimizer in this one's place, with the loss scale in it.
 
         TensorFlow 2.3 to 2.15 and `tf_keras` write them so.
@@ -618,7 +675,14 @@ class WrapsTFKeras(LossScaling):
         delegating.__init__(self, self._optimizer)
         self._tflsc_track_loss_scale(self._loss_scale)
 
-    def _tflsc_apply_pairs(self, grads_and_vars, scaled, args=(), aggregates=True, **kwargs):
+    def _tflsc_apply_pairs(
+        self,
+        grads_and_vars: Iterable[_types.Pair],
+        scaled: bool | None,
+        args: tuple[Any, ...] = (),
+        aggregates: bool = True,
+        **kwargs: Any,
+    ) -> Any:
         """Aggregates gradients if `aggregates`, and takes a step with them.
 
         `args` and `kwargs` are for the inner optimizer's `apply_gradients`.
@@ -642,14 +706,16 @@ class WrapsTFKeras(LossScaling):
             unaggregated = _aggregation.filter_empty_gradients(grads, variables)
             grads, variables = aggregation.aggregate(*unaggregated)
 
-        def apply(grads, variables):
+        def apply(grads: list[_types.Gradient], variables: list[_types.Variable]) -> Any:
             with aggregation.applied_once():
                 return self._optimizer.apply_gradients(list(zip(grads, variables)), *args, **kwargs)
 
         return self._tflsc_step(grads, variables, scaled, apply, unaggregated)
 
     @classmethod
-    def _tflsc_deserialize_inner(cls, config, custom_objects):
+    def _tflsc_deserialize_inner(
+        cls, config: dict[str, Any], custom_objects: dict[str, Any] | None
+    ) -> Any:
         deserialize = cls._tflsc_keras.optimizers.deserialize
         options = {}
         if "use_legacy_optimizer" in inspect.signature(deserialize).parameters:

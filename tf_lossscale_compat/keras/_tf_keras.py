@@ -2,18 +2,26 @@
 
 from __future__ import annotations
 
-from typing import Any, Iterable
+from typing import TYPE_CHECKING, Any, Iterable
 
 from absl import logging
 
 from tf_lossscale_compat._core import _keras_versions, _scaler, _tf
 from tf_lossscale_compat.keras import _shared
 
-tf = _tf.tf
+if TYPE_CHECKING:
+    import tensorflow as tf
+
+    from tf_lossscale_compat._core import _types
+    from tf_lossscale_compat._scalers import _loss_scales
+else:
+    tf = _tf.tf
 
 
 class TFKeras(_shared.WeightDecay, _shared.WrapsTFKeras):
     """Mixed into that Keras' `LossScaleOptimizer` for such optimizers."""
+
+    _optimizer: _types.TFKerasOptimizer
 
     _tflsc_is_legacy = False
     _tflsc_computes = "compute_gradients"
@@ -25,7 +33,12 @@ class TFKeras(_shared.WeightDecay, _shared.WrapsTFKeras):
     use_ema = _shared.of_inner("use_ema")
     weight_decay = _shared.of_inner("weight_decay")
 
-    def _tflsc_wrap(self, inner_optimizer, loss_scale, name):
+    def _tflsc_wrap(
+        self,
+        inner_optimizer: _types.KerasOptimizer,
+        loss_scale: _loss_scales.LossScale,
+        name: str | None,
+    ) -> str | None:
         # Keras' own has none, and fails where it is to warn.
         self.name = type(self).__name__ if name is None else name
         self._tflsc_delegate_tracking()
@@ -56,7 +69,9 @@ class TFKeras(_shared.WeightDecay, _shared.WrapsTFKeras):
         self._tflsc_calls.called("compute_gradients")
         return self._tflsc_unscaled_pairs(self._tflsc_scaled_gradients(loss, var_list, tape))
 
-    def _tflsc_scaled_gradients(self, loss, var_list, tape):
+    def _tflsc_scaled_gradients(
+        self, loss: _types.Loss, var_list: Any, tape: tf.GradientTape | None
+    ) -> list[_types.Pair]:
         scaled = self._tflsc_scaled(loss, tape)
         return self._optimizer.compute_gradients(scaled, var_list, tape=tape)
 
@@ -65,7 +80,9 @@ class TFKeras(_shared.WeightDecay, _shared.WrapsTFKeras):
         """Computes gradients and applies them: `compute_gradients` and `apply_gradients` in one."""
         self._tflsc_minimize(loss, var_list, tape)
 
-    def _tflsc_check_pairs(self, grads_and_vars):
+    def _tflsc_check_pairs(
+        self, grads_and_vars: list[_types.Pair]
+    ) -> tuple[list[_types.Gradient], list[_types.Variable]]:
         grads, variables = _shared.unzip_pairs(grads_and_vars)
         _shared.check_context(self, grads)
         with tf.init_scope():  # Branches of a conditional are no place to make slot variables.
