@@ -36,7 +36,7 @@ class HintStepsTest(absltest.TestCase):
             if way.startswith("replicas") and (3,) <= keras < (3, 8):
                 continue  # Its `fit` sums no gradients.
             if way.startswith("replicas") and (3, 8) <= keras < (3, 15):
-                shown = {"weights": shown["weights"]}  # It shows one replica's metrics.
+                shown = {"weights": shown["weights"]}  # It doubles totals of metrics.
             self.check(found[way], shown, way)
 
     def check(self, found, wanted, way):

@@ -38,7 +38,7 @@ class NewerVersionsTest(parameterized.TestCase):
     @parameterized.parameters(
         (
             "self.compiled_loss(y, y_pred)",
-            "write `share = tf.keras.losses.Mean",
+            "write `loss = self.compute_loss(x, y, y_pred) / share - sum(self.losses)`, and",
         ),
         ("self.compiled_metrics.update_state(y, y_pred)", "end the step with `return self."),
         ("model.fit_generator(g)", "write `fit`"),
@@ -98,6 +98,47 @@ class NewerVersionsTest(parameterized.TestCase):
         for path in ("'x.weights.h5'", '"x.weights.h5"', "path", ""):
             self.assertEmpty(findings(f"{HEAD}model.save_weights({path})"))
         self.assertEmpty(findings(f"{HEAD}model.save('x.h5')"))
+
+    def test_paths_that_are_loaded(self):
+        for path in ("'x'", "os.path.join(folder, 'x')"):
+            for call_ in ("model.load_weights", "tf.keras.models.load_model"):
+                (finding,) = findings(f"{HEAD}{call_}({path})")
+                self.assertEqual((finding.line, finding.column), (LINE, len(call_) + 2))
+                self.assertEqual(finding.code, "LSC414")
+                self.assertEmpty(findings(f"{HEAD}{call_}({path})", (2, 15)))
+        for path in ("'x.h5'", "'x.keras'", "path"):
+            self.assertEmpty(findings(f"{HEAD}model.load_weights({path})"))
+        self.assertEmpty(findings(f"{HEAD}from own import load_model\nload_model('x')"))
+
+    def test_weights_that_are_loaded_to_train_on(self):
+        made = "tf.keras.mixed_precision.LossScaleOptimizer(tf.keras.optimizers.SGD(1))"
+        load, fit = "model.load_weights(path)", "model.fit(x, y)"
+        (finding,) = findings(f"{HEAD}{made}\n{load}\n{fit}")
+        self.assertEqual((finding.line, finding.code), (LINE + 1, "LSC107"))
+        self.assertIn("`model.optimizer.build(model.trainable_variables)`", finding.message)
+        self.assertEmpty(findings(f"{HEAD}{made}\n{load}\n{fit}", (2, 15)))
+        built = "model.optimizer.build(model.trainable_variables)"
+        for lines in ([built, load, fit], [fit, load], [load]):
+            self.assertEmpty(findings("\n".join([HEAD + made, *lines])))
+        self.assertEmpty(findings(f"{HEAD}{load}\n{fit}"))
+
+    def test_variables_that_no_file_of_weights_holds(self):
+        text = HEAD + "class Net(tf.keras.{}):\n  def f(self):\n    self.x = {}\nnet.{}(path)\n"
+        for base in ("Model", "layers.Layer"):
+            for value in ("tf.Variable(0)", "[tf.Variable(v) for v in self.variables]"):
+                for method in ("save_weights", "load_weights", "save"):
+                    (finding,) = findings(text.format(base, value, method))
+                    self.assertEqual((finding.line, finding.column), (LINE + 2, 14))
+                    self.assertStartsWith(finding.message, "`self.x`: on Keras 3 files of a model")
+        self.assertEmpty(findings(text.format("Model", "tf.Variable(0)", "fit")))
+        self.assertEmpty(findings(text.format("Model", "self.add_weight()", "save")))
+        self.assertEmpty(findings(text.format("Model", "tf.Variable(0)", "save"), (2, 15)))
+
+    def test_names_of_weights(self):
+        (finding,) = findings(f"{HEAD}self.add_weight('total', initializer='zeros')")
+        self.assertEqual(finding.message, "`add_weight`: on Keras 3 write `name='total'`")
+        for arguments in ("name='total'", "(), 'zeros'", "shape"):
+            self.assertEmpty(findings(f"{HEAD}self.add_weight({arguments})"))
 
     def test_models_that_leave_build_to_keras(self):
         text = HEAD + "class Net(tf.keras{}Model):\n    {}\nmodel = Net()\nmodel.build({})\n"

@@ -102,7 +102,7 @@ def successor(name):
     home = _SUCCESSORS.get(module)
     if home is None or " " in home:
         return home
-    member, *_ = *rest, ""
+    member = rest[0] if rest else ""
     if member == "HParams":
         return "a class of your own, such as types.SimpleNamespace"
     if member in ("instance_norm", "group_norm"):

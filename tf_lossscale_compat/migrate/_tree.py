@@ -154,9 +154,9 @@ class _Collector(cst.CSTVisitor):
         self.methods = set()
         self.nones = set()
         self.branches = []
-        self.ends = {"loss_scale": [], "lr": []}
+        self.ends: dict = {"loss_scale": [], "lr": []}
         self.classes = []
-        self.values = {}
+        self.values = []
         self._around = []
         self._bases = set()
         self._role = ("value", None)
@@ -273,11 +273,13 @@ class _Collector(cst.CSTVisitor):
             for number, each in enumerate(target.elements):
                 self._assign(each.value, value.elements[number].value if is_tuple else value)
         elif isinstance(target, (cst.Name, cst.Attribute)) and value is not None:
-            self.values.setdefault(helpers.get_full_name_for_node(target), []).append(value)
+            self.values.append((helpers.get_full_name_for_node(target), value))
 
     def value(self, node):
         """Returns what a name stands for that the file assigns once; else the node itself."""
-        values = self.values.get(node.value, []) if isinstance(node, cst.Name) else []
+        if not isinstance(node, cst.Name):
+            return node
+        values = [value for name, value in self.values if name == node.value]
         return values[0] if len(values) == 1 else node
 
     def visit_Param(self, node):  # noqa: N802
@@ -311,7 +313,7 @@ class Tree(_Collector):
       attributes: set of all attributes' names; methods: of those that are called.
       branches: the If and Assert nodes; classes: those of class statements.
       ends: dict, of some attributes' names the nodes that end with them.
-      values: dict, of names such as `self.optimizer` the nodes of all that is assigned to them.
+      values: list of (name such as `self.optimizer`, node of what is assigned to it).
       bindings: of all import statements.
       calls: list of (chain, Call node).
 

@@ -45,9 +45,8 @@ def files(path, exclude=(), on_error=lambda error: None):
         )
         for name in sorted(names):
             # Editors' locks are links to nowhere whose names begin so.
-            if not name.endswith(SUFFIXES) or name.startswith(".#"):
-                continue
-            if is_excluded(folder, name):
+            is_source = name.endswith(SUFFIXES) and not name.startswith(".#")
+            if not is_source or is_excluded(folder, name):
                 continue
             file = os.path.join(folder, name)
             if not os.path.islink(file):

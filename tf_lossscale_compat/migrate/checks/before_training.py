@@ -1,16 +1,7 @@
 """Code that a person has to look at before training, though nothing of it is rewritten.
 
-- A loss scale that begins above what float16 can hold, in a file that speaks of float16: a loss in
-  float16 is infinite when it is multiplied with it.
-- An optimizer with a loss scale whose `apply_gradients` alone is used: `compute_gradients` and
-  `minimize` scale the loss; `tf.gradients` and a tape do not.
-- `if tf2: raise …`, which keeps the file from running where it now can.
-- A Keras optimizer in a file with a schedule, or around Adam or its like, which correct a bias:
-  Keras 3 does not count skipped steps in `iterations`.
-- A Keras optimizer whose steps a strategy runs, and that neither the file nor `fit` builds: Keras 3
-  then makes its variables inside of the step, where TensorFlow cannot.
-- A Keras optimizer of one's own with `apply_gradients`, which Keras 3's loss-scale optimizer does
-  not call: https://keras.io/api/optimizers/loss_scale_optimizer/.
+docs/hints.md says why, under each of the codes. What Keras 3's loss-scale optimizer calls of the
+one in it is on https://keras.io/api/optimizers/loss_scale_optimizer/.
 """
 
 import ast
@@ -54,14 +45,10 @@ _EXITS = ("exit", "sys.exit", "os._exit", "quit")
 
 
 def find(plan):
-    """Yields all six."""
-    yield from _too_large(plan)
-    yield from _unscaled(plan)
-    yield from _guards(plan)
-    if plan.is_for_keras_3:
-        yield from _schedules(plan)
-        yield from _unbuilt(plan)
-        yield from _passed_over(plan)
+    """Yields all of it."""
+    checks = [_too_large, _unscaled, _guards]
+    for check in checks + [_schedules, _unbuilt, _passed_over, _loaded] * plan.is_for_keras_3:
+        yield from check(plan)
 
 
 def _number(text):
@@ -199,15 +186,11 @@ def _unbuilt(plan):
     ]
     wrappers = [(chain, *_names(tree, call)) for chain, call in _keras_wrappers(plan)]
     known = {_last(name) for _, names, _ in wrappers for name in names}
-    built = {
-        name.decode()
-        for name, variables in _BUILD.findall(tree.source)
-        if variables or b"opt" in name.lower() or name.decode() in known
-    }
+    built = _built(tree, known)
     for chain, names, is_returned in wrappers:
         # A parameter or a loop's variable may be any of them, and so may what a function returned.
         is_open = is_returned or not names
-        others = built - (known if is_open else {_last(name) for name in tree.values})
+        others = built - (known if is_open else {_last(name) for name, _ in tree.values})
         is_compiled = any(
             each in names or (not names and each.startswith(chain.text + "(")) for each in compiled
         )
@@ -222,6 +205,14 @@ def _unbuilt(plan):
             )
 
 
+def _built(tree, known=()):
+    return {
+        name.decode()
+        for name, variables in _BUILD.findall(tree.source)
+        if variables or b"opt" in name.lower() or name.decode() in known
+    }
+
+
 def _last(name):
     return name.rpartition(".")[2]
 
@@ -229,11 +220,9 @@ def _last(name):
 def _names(tree, call):
     """Returns the names that a call's result is assigned to, and if a function returns it."""
     start, names = tree.start(call), []
-    for _ in range(2):  # And the names that those are assigned to.
-        for name, values in tree.values.items():
-            for value in values:
-                if tree.start(value) <= start < tree.span(value)[1] or tree.text(value) in names:
-                    names.append(name)
+    for name, value in tree.values * 2:  # And the names that those are assigned to.
+        if tree.start(value) <= start < tree.span(value)[1] or tree.text(value) in names:
+            names.append(name)
     words = "|".join(map(re.escape, names))
     returned = re.search(rf"\breturn\b[^.\n]*\b(?:{words})\b(?![.(])", tree.module.code)
     return names, bool(names and returned)
@@ -254,3 +243,17 @@ def _passed_over(plan):
                     "LSC106 on Keras 3 a loss-scale optimizer does not call `apply_gradients` of"
                     " the optimizer in it: override `apply(self, grads, trainable_variables=None)`",
                 )
+
+
+def _loaded(plan):
+    """Yields calls of `load_weights` with a `fit` below them."""
+    tree = plan.tree
+    called = [(chain.names[-1], tree.start(chain.nodes[0])) for chain, _ in tree.calls]
+    last = max((start for name, start in called if name == "fit"), default=0)
+    for name, start in called if any(_keras_wrappers(plan)) and not _built(tree) else ():
+        if name == "load_weights" and start < last:
+            yield (
+                start,
+                "LSC107 on Keras 3 `load_weights` skips the optimizer's state, its loss scale, too,"
+                " unless `model.optimizer.build(model.trainable_variables)` stands above it",
+            )

@@ -27,6 +27,7 @@ _ATTRIBUTES = {
     "_set_hyper": "LSC407 assign to the attribute of that name, such as `optimizer.learning_rate`",
 }
 _RATE = re.compile(r"opt(?:im(?:izer)?)?s?(?:\[.*\]|\(.*\))?\.lr$", re.IGNORECASE | re.DOTALL)
+_TO_RATE = "LSC407 write `learning_rate`"
 # By what a name stands for, after `keras.`.
 _NAMES = {
     r"losses\.Reduction": 'LSC408 write "none", "sum" or "sum_over_batch_size"',
@@ -60,14 +61,21 @@ _ARGUMENTS = {
 # The last text of a path, such as of `os.path.join(folder, "x.h5")` and `"{}.h5".format(epoch)`.
 _END = re.compile(r"([\w.{}:% -]*)['\"](?:\)*|\.format\(.*\)| %.*)$", re.DOTALL)
 _MODEL = re.compile(r"model|net(?:work)?$|^self$", re.IGNORECASE)
-# The ends that it takes, and which to write.
-_WEIGHTS: tuple = ((".weights.h5",), "`.weights.h5`")
-_WHOLE: tuple = ((".keras", ".h5"), "`.keras`")
-_SAVED = (".keras", ".h5", ".hdf5"), "`.keras`, or write a SavedModel by `model.export(path)`"
+_FILES = (".keras", ".h5", ".hdf5")
+# Of what takes a path the ends that it takes, and which to write.
+_ENDS = {
+    "save_weights": ((".weights.h5",), "`.weights.h5`"),
+    "load_weights": (_FILES, "`.weights.h5`, as that of `save_weights`"),
+    "save": (_FILES, "`.keras`, or write a SavedModel by `model.export(path)`"),
+    "keras.ModelCheckpoint": ((".keras", ".h5"), "`.keras`"),
+    "keras.load_model": (_FILES, "`.keras`, or serve a SavedModel by `keras.layers.TFSMLayer`"),
+}
+_COPIES = re.compile(r"[^#]*?\bVariable\(", re.DOTALL)
 _OLD_STEP = re.compile(rb"\bdef (?:_resource_apply_\w+|get_updates|_create_slots)\b")
 _BUILD = re.compile(rb"\bdef build\b")
 _SHAPE = re.compile(r"(?:input_shape\s*=\s*)?[(\[]")
-_SUBCLASSED = r"(?:models\.)?Model$"
+_MODELS = r"(?:models\.)?Model$"
+_LAYERS = r"layers\.Layer$"
 
 
 def find(plan):
@@ -77,24 +85,31 @@ def find(plan):
     tree = plan.tree
     calls = {id(chain): call for chain, call in tree.calls}
     for chain in tree.chains:
-        code, _, advice = (_advice(chain, calls.get(id(chain)), tree) or "").partition(" ")
+        advice = _advice(chain, calls.get(id(chain)), tree)
         if advice:
-            yield tree.start(chain.nodes[0]), f"{code} `{chain.text}`: on Keras 3 {advice}"
+            yield tree.start(chain.nodes[0]), _say(chain.text, advice)
     made = {id(call) for chain, call in tree.calls if _of_keras(chain, newer_versions.OPTIMIZER)}
     for node in tree.ends["lr"]:
         if _RATE.search(tree.text(node)) or id(tree.value(node.value)) in made:
-            yield tree.start(node), f"LSC407 `{tree.text(node)}`: on Keras 3 write `learning_rate`"
+            yield tree.start(node), _say(tree.text(node), _TO_RATE)
     for chain, call in tree.calls:
         for argument in call.args:
             keyword = argument.keyword.value if argument.keyword else ""
             methods, advice = _ARGUMENTS.get(keyword, ("", ""))
             if keyword == "lr" and _of_keras(chain, newer_versions.OPTIMIZER):
-                yield tree.start(argument), "LSC407 `lr`: on Keras 3 write `learning_rate`"
+                yield tree.start(argument), _say("lr", _TO_RATE)
             elif methods and re.fullmatch(methods, chain.names[-1]):
-                code, _, advice = advice.partition(" ")
-                yield tree.start(argument), f"{code} `{keyword}`: on Keras 3 {advice}"
+                yield tree.start(argument), _say(keyword, advice)
+        name = tree.argument(call, 0) if chain.names[-1] == "add_weight" else None
+        if name is not None and tree.text(name).startswith(('"', "'")):
+            yield tree.start(name), _say("add_weight", f"LSC418 write `name={tree.text(name)}`")
     yield from _paths(tree)
-    yield from _builds(tree)
+    yield from _subclasses(tree)
+
+
+def _say(name, advice):
+    code, _, advice = advice.partition(" ")
+    return f"{code} `{name}`: on Keras 3 {advice}"
 
 
 def _advice(chain, call, tree):
@@ -106,9 +121,7 @@ def _advice(chain, call, tree):
             return _ATTRIBUTES[name]
     is_optimizer = _of_keras(chain, newer_versions.OPTIMIZER)
     if chain.role == "base" and is_optimizer and _OLD_STEP.search(tree.source):
-        return (
-            "LSC416 write the methods `build` and `update_step` in place of this class's old ones"
-        )
+        return "LSC416 write the methods `build` and `update_step` in place of its old ones"
     return next((each for name, each in _NAMES.items() if _of_keras(chain, name + r"\b")), None)
 
 
@@ -120,66 +133,53 @@ def _step(name, call, tree):
     """
     given, adds_losses = ["y", "y_pred"], False
     if call is not None and call.args:
-        own = [each for each in call.args[:3] if not _is_regularization(each)]
+        words = [each.keyword.value if each.keyword else "" for each in call.args]
+        own = [each for each, word in zip(call.args[:3], words) if not word.startswith("regul")]
         adds_losses = len(own) < len(call.args)
         given = [tree.text(each) for each in own]
     arguments = ", ".join(["x", *given])
     if name == "compiled_metrics":
         return f"LSC402 end the step with `return self.compute_metrics({arguments})`"
-    labels = given[0].rpartition("=")[2].strip()
     less = "" if adds_losses else " - sum(self.losses)"
     return (
-        "LSC401 write `share = tf.keras.losses.MeanAbsoluteError()(tf.ones([1, 1]), tf.zeros([1,"
-        " 1]))`, by which Keras multiplies the losses of a replica, and `loss ="
-        f" self.compute_loss({arguments}) / share{less}`; take the gradients of `loss /"
-        ' tf.distribute.get_strategy().num_replicas_in_sync`; and update the metric "loss", else'
-        " each epoch shows the same, by `[m.update_state(loss, tf.shape(tf.nest.flatten("
-        f'{labels})[0])[0]) for m in self.metrics if m.name == "loss"]`'
+        f"LSC401 write `loss = self.compute_loss({arguments}) / share{less}`, and take the lines of"
+        ' docs/hints.md for `share`, for replicas, and for the metric "loss"'
     )
-
-
-def _is_regularization(argument):
-    return argument.keyword is not None and argument.keyword.value == "regularization_losses"
 
 
 def _paths(tree):
     """Yields paths of models and weights whose end Keras 3 refuses."""
     for chain, call in tree.calls:
-        given = {each.keyword.value: each for each in call.args if each.keyword}
-        path = tree.argument(call, 0, "filepath")
-        text = tree.text(tree.value(path)) if path else ""
-        end = _END.search(text)
-        if not end:
-            continue
-        weights = given.get("save_weights_only")
-        is_checkpoint = _of_keras(chain, r"callbacks\.ModelCheckpoint")
-        if is_checkpoint and weights is not None and tree.text(weights.value) != "False":
-            ends, advice = _WEIGHTS
-        elif is_checkpoint:
-            ends, advice = _WHOLE
-        elif chain.names[-1] == "save_weights":
-            ends, advice = _WEIGHTS
-        elif chain.names[-1] == "save" and _MODEL.search("".join(chain.names[-2:-1])):
-            ends, advice = _SAVED
-        else:
-            continue
-        if not end.group(1).endswith(ends) and "save_format" not in given:
-            name = chain.names[-1]
-            yield tree.start(path), f"LSC414 `{name}`: on Keras 3 let the path end in {advice}"
+        of_keras = _of_keras(chain, r"(?:callbacks|models)\.")
+        kind = f"keras.{chain.imported[0][1].rpartition('.')[2]}" if of_keras else chain.names[-1]
+        given = {each.keyword.value: tree.text(each.value) for each in call.args if each.keyword}
+        if kind == "keras.ModelCheckpoint" and given.get("save_weights_only", "False") != "False":
+            kind = "save_weights"
+        path = tree.argument(call, 0, "filepath") if kind in _ENDS else None
+        end = _END.search(tree.text(tree.value(path))) if path else None
+        is_other = kind == "save" and not _MODEL.search("".join(chain.names[-2:-1]))
+        if end and not is_other and "save_format" not in given:
+            ends, advice = _ENDS[kind]
+            if not end.group(1).endswith(ends):
+                yield (
+                    tree.start(path),
+                    _say(chain.names[-1], f"LSC414 let the path end in {advice}"),
+                )
 
 
-def _builds(tree):
-    """Yields calls such as `model.build((None, 8))` of models that leave `build` to Keras."""
-    models = [
-        chain for chain in tree.chains if chain.role == "base" and _of_keras(chain, _SUBCLASSED)
-    ]
-    if not models or _BUILD.search(tree.source):
-        return
-    for chain, call in tree.calls:
+def _subclasses(tree):
+    """Yields calls such as `model.build((None, 8))` that make no variables, and lost variables."""
+    bases = [chain for chain in tree.chains if chain.role == "base"]
+    has_models = any(_of_keras(chain, _MODELS) for chain in bases)
+    for chain, call in tree.calls if has_models and not _BUILD.search(tree.source) else ():
         if chain.names[-1] == "build" and call.args and _SHAPE.match(tree.text(call.args[0])):
-            yield (
-                tree.start(chain.nodes[0]),
-                f"LSC417 `{chain.text}`: on Keras 3 it makes no variables of a model without a"
-                " method `build`, so a list of copies is empty: call the model once instead, as in"
-                " `model(tf.zeros([1, 8]))`",
+            advice = (
+                "LSC417 it makes no variables of a model without a method `build`, so a list of"
+                " copies is empty: call the model once instead, as in `model(tf.zeros([1, 8]))`"
             )
+            yield tree.start(chain.nodes[0]), _say(chain.text, advice)
+    has_any = has_models or any(_of_keras(chain, _LAYERS) for chain in bases)
+    for name, value in tree.values if has_any and tree.methods & {*_ENDS} else ():
+        if name.startswith("self.") and _COPIES.match(tree.text(value)):
+            advice = "LSC419 files of a model hold no `tf.Variable`: make it in `build` by"
+            yield tree.start(value), _say(name, f"{advice} `self.add_weight(…, trainable=False)`")
