@@ -139,7 +139,7 @@ class PrivateNamesTest(parameterized.TestCase):
             *(OF_SUBCLASSED.get(base, ()) for base in of_package),
         )  # fmt: skip
         # The others are Python's, TensorFlow's or Keras' bookkeeping.
-        expected = ("__", "_abc_", "_self_", "_tflsc_")
+        expected = ("__", "_abc_", "_self_", "_tflsc")
         names = [each for each in taken if each[0] == "_" and not each.startswith(expected)]
         self.assertEqual(names, [])
 
