@@ -406,7 +406,8 @@ def types(session):
             session.install("-q", "types-tensorflow>=2.18")
         for editable in ((), ("-e",)):  # As users have it, and as those who work on it.
             session.install("-q", "--no-deps", "--force-reinstall", *editable, ".")
-            session.run("python", "tests/repo/typing_test.py", env={"TF_LOSSSCALE_TYPES": stubs})
+            command = ["python", "-m", "unittest", "-v", "tests.repo.typing_test"]
+            session.run(*command, env={"TF_LOSSSCALE_TYPES": stubs})
 
 
 @nox.session(reuse_venv=True)

@@ -91,7 +91,7 @@ class _Importer:
         """Returns what an import gets from the API of TensorFlow 1, None if not all is there."""
         if parts[:1] == ["compat"]:  # The code has chosen for itself.
             return None
-        module = self._v1
+        module: object = self._v1
         for part in parts:
             module = getattr(module, part, None)
             if not isinstance(module, types.ModuleType):

@@ -119,7 +119,7 @@ class GpuKernelsTest(tf.test.TestCase, parameterized.TestCase):
             if not scales:
                 opt.apply_gradients(pairs)
                 return
-            inner = getattr(opt, "_tflsc_wrapped", opt)
+            inner = getattr(opt, "_opt", getattr(opt, "_optimizer", opt))
             inner.compute_gradients = lambda loss, *args, **kwargs: pairs
             opt.minimize(tf.constant(1.0), tf1.train.get_or_create_global_step())
 

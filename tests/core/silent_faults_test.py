@@ -216,7 +216,7 @@ class ReciprocalTest(parameterized.TestCase, tf.test.TestCase):
 
         def step(state, grad):
             opt, weight, scale = state
-            opt._tflsc_wrapped.grads = [grad]
+            getattr(opt, "_opt", getattr(opt, "_optimizer", None)).grads = [grad]
             update = opt.minimize(lambda: tf.constant(1.0), var_list=[weight])
             return stepping.then(update, lambda: [weight.read_value(), scale.read_value()])
 

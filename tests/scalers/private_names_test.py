@@ -1,8 +1,9 @@
-"""Every private name of TensorFlow and Keras that the package needs, and what breaks without it.
+"""ARCHITECTURE.md has every private name of TensorFlow and Keras that the package uses.
 
-Others are asked for with a fallback, by `getattr` or `hasattr`.
+Its tables say what happens when one is gone, and which must be there.
 """
 
+import importlib
 import pathlib
 import re
 
@@ -16,44 +17,30 @@ from tf_lossscale_compat._v1 import _optimizers
 from tf_lossscale_compat.contrib import mixed_precision as loss_scale_manager
 from tf_lossscale_compat.keras import mixed_precision
 
+ROOT = pathlib.Path(__file__).resolve().parents[2]
 PACKAGE = pathlib.Path(mixed_precision.__file__).resolve().parent.parent.parent
 
-# Name -> what breaks.
-OF_GRAPHS = {
-    "_get_control_flow_context": "telling XLA's graphs, and branches and loops of TensorFlow 1",
-    "_current_control_dependencies": "get_loss_scale() of a manager in a finalized graph",
+
+def _table(title):
+    """Returns {name: (words of the second column, what happens)} of the table below a heading."""
+    text = (ROOT / "ARCHITECTURE.md").read_text(encoding="utf-8")
+    section = re.search(rf"(?ms)^### {title}\n(.*?)(?=^#|\Z)", text).group(1)
+    rows = re.findall(r"(?m)^\| (`.*?`) \| (.*?) \| (.*?) \|$", section)
+    return {name: rest for names, *rest in rows for name in re.findall(r"`(.*?)`", names)}
+
+
+NEEDED = _table("Without a fallback")
+WITH_FALLBACK = _table("With a fallback")
+BY_NAME = _table("Found by their names")
+# What has the names of the first table, by a word of its second column.
+IN_TENSORFLOW = {
+    "`tf.Graph`": tf.Graph,
+    "`Trackable`": _tf.Trackable,
+    "`tf.compat.v1.train.Optimizer`": tf.compat.v1.train.GradientDescentOptimizer(1.0),
 }
-OF_TRACKABLES = {"_track_trackable": "checkpoints of a loss scale, manager or optimizer"}
-OF_KERAS_3 = {
-    "_track_variable": "the loss scale's place in Keras 3 files",
-    "_tracker": "a loss scale assigned at run time taking that place",
-    "_trainable_variables": "apply(grads) without variables",
-}
-OF_OPTIMIZER_V2 = {
-    "_create_hypers": "hyperparameters as variables",
-    "_create_or_restore_slot_variable": "checkpoints with slots that are not made yet",
-    "_decayed_lr": "learning rates for callbacks",
-    "_get_hyper": "hyperparameters read through the wrapper",
-    "_set_hyper": "hyperparameters set through the wrapper",
-    "_restore_slot_variable": "checkpoints with slots that are not made yet",
-}
-# They are only passed on, by methods that TensorFlow of some versions calls and others do not have.
-PASSED_ON = {
-    "_aggregate_gradients",
-    "_clip_gradients",
-    "_compute_gradients",
-    "_create_all_weights",
-    "_raise_if_strategy_unsupported",  # This package's own, for subclasses.
-}
+IN_KERAS = {"`OptimizerV2`": "v2", "Keras 3 optimizer": "keras3"}
 # Of the standard library: named tuples, the stack (in one place).
 OF_PYTHON = {"_asdict", "_getframe", "_replace"}
-WITH_FALLBACK = {
-    "_value",  # Of a Keras variable, assigned: where it goes by another name nothing reads it.
-    "_datatype_enum",
-    "_is_wrapped_by_loss_scale_optimizer",
-    "_shape_tuple",
-    "_variable_creator_stack",
-}
 # What users derive classes of their own from: class -> private names that it has of the original or
 # that public code reaches into. The package's own begin so that nobody takes them.
 OF_SUBCLASSED = {
@@ -83,9 +70,11 @@ OF_SUBCLASSED = {
     _optimizers.MixedPrecisionLossScaleOptimizer: {"_loss_scale", "_optimizer"},
 }
 # What Keras of some versions has in its optimizers, and this package has in all.
-OF_KERAS = PASSED_ON.union(
-    OF_OPTIMIZER_V2, ["_hyper", "_lookup_dependency", "_trackable", "_trackable_children"]
-)
+OF_KERAS = {
+    name
+    for name, (of, _) in {**NEEDED, **WITH_FALLBACK}.items()
+    if re.search("OptimizerV2|Keras 3 optimizer|loss-scale optimizer", of)
+}
 INSTANCES = (
     lambda: loss_scale.FixedLossScale(8.0),
     lambda: loss_scale.DynamicLossScale(8.0, hysteresis=2),
@@ -101,26 +90,38 @@ INSTANCES = (
 )
 
 
-def _asked_for():
-    """Private names that are asked of something that the package did not make."""
+def _code():
     # What checkers alone read defines some of TensorFlow's names.
     files = [path for path in PACKAGE.rglob("*.py") if not path.match("_types*")]
     code = "\n".join(path.read_text("utf-8") for path in files if "migrate" not in path.parts)
-    code = re.sub(r'"""(?s:.*?)"""|#.*', "", code)
+    return re.sub(r'"""(?s:.*?)"""|#.*', "", code)
+
+
+def _asked_for(code):
+    """Private names that are asked of something that the package did not make."""
     # A function, class, argument or import; a module; an attribute of its own.
     defined = set(re.findall(r'(?<![.\w"])_[a-z]\w+', code))
     defined.update(path.stem for path in PACKAGE.rglob("*"))
     defined.update(re.findall(r"self\.(_\w+)(?=[^=()\n]* = )", code))
-    asked = set(re.findall(r"\.(_(?!tflsc_)[a-z]\w+)", code)) - defined
-    return asked.union(re.findall(r'(?:of_inner\("|optimizer\.)(_[a-z]\w+)', code))
+    for classes in OF_SUBCLASSED.values():
+        defined.update(classes)
+    asked = re.findall(r"\.(_(?!tflsc_)[a-z]\w+)", code)
+    asked += re.findall(r'\b(?:get|has)attr\([^"\n]*"(_(?!tflsc_)[a-z]\w+)"', code)
+    imported = re.findall(r"\bfrom (tensorflow\.(?:python|core)[\w.]*) import (\w+)", code)
+    return (set(asked) - defined).union(
+        re.findall(r'(?:of_inner\("|optimizer\.)(_[a-z]\w+)', code), map(".".join, imported)
+    )
 
 
 class PrivateNamesTest(parameterized.TestCase):
-    def test_these_are_all(self):
-        known = {*OF_GRAPHS, *OF_TRACKABLES, *OF_KERAS_3, *OF_OPTIMIZER_V2}
-        known.update(PASSED_ON, OF_PYTHON, WITH_FALLBACK)
-        self.assertEqual(_asked_for() - known, set(), "say here what breaks without them")
-        self.assertEqual(known - _asked_for(), set(), "these are no longer asked for")
+    def test_the_tables_have_all_and_no_others(self):
+        code = _code()
+        known = {**NEEDED, **WITH_FALLBACK, **BY_NAME}
+        asked = _asked_for(code) - OF_PYTHON
+        self.assertEqual(asked - set(known), set(), "say in ARCHITECTURE.md what happens without")
+        others = set(known) - asked
+        unused = {name for name in others if not re.search(rf"\b{re.escape(name)}\b", code)}
+        self.assertEqual(unused, set(), "ARCHITECTURE.md has names that the package does not use")
 
     @parameterized.parameters(*INSTANCES)
     def test_subclasses_may_take_any_name(self, make):
@@ -138,7 +139,7 @@ class PrivateNamesTest(parameterized.TestCase):
             *(OF_SUBCLASSED.get(base, ()) for base in of_package),
         )  # fmt: skip
         # The others are Python's, TensorFlow's or Keras' bookkeeping.
-        expected = ("__", "_abc_", "_self_", "_tflsc_")
+        expected = ("__", "_abc_", "_self_", "_tflsc")
         names = [each for each in taken if each[0] == "_" and not each.startswith(expected)]
         self.assertEqual(names, [])
 
@@ -152,16 +153,20 @@ class PrivateNamesTest(parameterized.TestCase):
         self._check_names(instance, {"_optimizer", "_loss_scale", *OF_KERAS, *vars(plain)})
 
     def test_tensorflow_has_them(self):
-        for name, breaks in OF_GRAPHS.items():
-            self.assertTrue(hasattr(tf.Graph, name), f"{name}: {breaks}")
-        for name, breaks in OF_TRACKABLES.items():
-            self.assertTrue(hasattr(_tf.Trackable, name), f"{name}: {breaks}")
+        for name, (of, happens) in NEEDED.items():
+            if of == "module":
+                importlib.import_module(name)
+                continue
+            kinds = of.split(", ")
+            self.assertContainsSubset(kinds, {*IN_TENSORFLOW, *IN_KERAS})
+            for kind in set(kinds).intersection(IN_TENSORFLOW):
+                self.assertTrue(hasattr(IN_TENSORFLOW[kind], name), f"{name}: {happens}")
 
     @parameterized.named_parameters(keras_homes.named())
     def test_keras_has_them(self, home):
-        wanted = {"keras3": OF_KERAS_3, "v2": OF_OPTIMIZER_V2}.get(home.kind, {})
-        for name, breaks in wanted.items():
-            self.assertTrue(hasattr(home.SGD(0.1), name), f"{name}: {breaks}")
+        for name, (of, happens) in NEEDED.items():
+            if home.kind in [IN_KERAS.get(kind) for kind in of.split(", ")]:
+                self.assertTrue(hasattr(home.SGD(0.1), name), f"{name}: {happens}")
 
     @parameterized.named_parameters(keras_homes.named())
     def test_checkpoints_see_the_inner_optimizer(self, home):

@@ -29,7 +29,7 @@ if not SLOW:
     STRATEGIES += ["mirrored_3", "mirrored_4", "central_3", "no_merge_2"]
 
 # Each has a policy of its own, which is updated through the optimizer and by itself.
-POLICIES = ("dynamic in mixed", "dynamic in contrib", "exponential in contrib")
+POLICIES = ("dynamic in mixed", "exponential in contrib")
 
 # Ways in; each is one update by every replica's factor, of which any may be at fault.
 WAYS = (
@@ -63,14 +63,11 @@ class _Policy:
 
     def __init__(self, kind, inner):
         if kind.startswith("dynamic"):
-            hysteresis = 2 if kind == "dynamic in mixed" else 1
-            self.policy = DynamicLossScale(
-                64.0, 2, 2.0, min_loss_scale=0.5, max_loss_scale=512.0, hysteresis=hysteresis
+            self.policy = made = DynamicLossScale(
+                64.0, 2, 2.0, min_loss_scale=0.5, max_loss_scale=512.0, hysteresis=2
             )
-            self.variables = [self.policy.current_loss_scale, self.policy.good_steps]
-            if hysteresis > 1:
-                self.variables.append(self.policy.shrink_delay)
-            self.new_model = lambda: DynamicModel(64.0, 2, 2.0, 0.5, 512.0, hysteresis)
+            self.variables = [made.current_loss_scale, made.good_steps, made.shrink_delay]
+            self.new_model = lambda: DynamicModel(64.0, 2, 2.0, 0.5, 512.0, 2)
         else:
             self.policy = ExponentialUpdateLossScaleManager(64.0, 2, 2, 3.0, 0.8)
             self.variables = self.policy.variables()

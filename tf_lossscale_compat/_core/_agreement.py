@@ -4,15 +4,25 @@ Processes that average their gradients by other means must skip the same steps, 
 loss scales part for good.
 """
 
+from __future__ import annotations
+
 import sys
+from typing import TYPE_CHECKING, Any, Iterable, NoReturn, Sequence
 
 from tf_lossscale_compat._core import _sync_replicas, _tf
 
-tf = _tf.tf
+if TYPE_CHECKING:
+    import tensorflow as tf
+
+    from tf_lossscale_compat._core import _scaler, _types
+else:
+    tf = _tf.tf
 tf1 = _tf.tf1
 
 
-def function_for(agree, optimizer, scaler):
+def function_for(
+    agree: _types.Agree | None, optimizer: _types.HasApplyGradients, scaler: _scaler.Scaler
+) -> _types.Agree | None:
     """Returns the function that all processes agree through, or None where none is needed.
 
     Args:
@@ -52,7 +62,9 @@ def function_for(agree, optimizer, scaler):
     return agree
 
 
-def with_horovod_default(agree, optimizer, scaler):
+def with_horovod_default(
+    agree: _types.Agree | None, optimizer: _types.HasApplyGradients, scaler: _scaler.Scaler
+) -> _types.Agree | None:
     """Returns `agree`; where it is None, Horovod's, if it made the optimizer and a flag decides.
 
     Horovod makes a class of this package's Keras optimizers, too, whose constructors do not see it.
@@ -62,7 +74,7 @@ def with_horovod_default(agree, optimizer, scaler):
     return agree
 
 
-def common(functions):
+def common(functions: Iterable[_types.Agree | None]) -> _types.Agree | None:
     """Returns the one function that several optimizers of a step agree through, or None.
 
     Raises:
@@ -77,7 +89,7 @@ def common(functions):
     return functions[0] if functions else None
 
 
-def is_horovods(cls):
+def is_horovods(cls: type) -> bool:
     """Returns whether Horovod made this class of an optimizer."""
     # It derives from the wrapped optimizer's own and has the name of Horovod's module. Each step
     # asks this, so those without Horovod are not to pay for it.
@@ -86,7 +98,7 @@ def is_horovods(cls):
     )
 
 
-def check_horovod(*classes):
+def check_horovod(*classes: type) -> None:
     """Raises a ValueError where one of these, classes of Keras 3 optimizers, is of Horovod."""
     if any(map(is_horovods, classes)):
         raise ValueError(
@@ -97,7 +109,7 @@ def check_horovod(*classes):
         )
 
 
-def _is_alone(optimizer):
+def _is_alone(optimizer: _types.HasApplyGradients) -> bool:
     """Returns whether Horovod's optimizer reduces gradients over one process alone."""
     import horovod.tensorflow as hvd
 
@@ -105,7 +117,7 @@ def _is_alone(optimizer):
     return (hvd if process_set is None else process_set).size() == 1
 
 
-def _are_zeros(grads):
+def _are_zeros(grads: Sequence[_types.Gradient]) -> bool:
     # Some code applies zeros to make slot variables before the first step.
     if not tf.executing_eagerly():
         return False
@@ -113,7 +125,7 @@ def _are_zeros(grads):
     return not any(tf.reduce_any(tf.not_equal(grad, 0)) for grad in grads)
 
 
-def check_reduced(optimizer, grads):
+def check_reduced(optimizer: _types.HasApplyGradients, grads: Sequence[_types.Gradient]) -> None:
     """Raises a ValueError where Horovod's Keras optimizer has not reduced any gradients yet.
 
     It reduces those that it computes itself, in `fit` and `minimize`. From TensorFlow 2.4 on it
@@ -141,10 +153,10 @@ def check_reduced(optimizer, grads):
 class _HorovodAgree:
     """The AND over all of Horovod's processes, or those of a set; can be copied and pickled."""
 
-    def __init__(self, process_set):
+    def __init__(self, process_set: Any) -> None:
         self.process_set = process_set
 
-    def __call__(self, finite):
+    def __call__(self, finite: tf.Tensor) -> tf.Tensor:
         import horovod.tensorflow as hvd
 
         options = {} if self.process_set is None else {"process_set": self.process_set}
@@ -165,14 +177,14 @@ class LostAgree:
     The config says that there was one, and cannot hold the function.
     """
 
-    def __call__(self, finite):
+    def __call__(self, finite: tf.Tensor) -> NoReturn:
         raise ValueError(
             "agree was given to the optimizer that this one's config is of, and no config can hold "
             "a function. Set optimizer.agree, to a function or to None for a single process."
         )
 
 
-def ask(agree, finite):
+def ask(agree: _types.Agree, finite: tf.Tensor) -> tf.Tensor:
     """Returns what `agree` makes of the flag, a scalar bool tensor.
 
     Raises:

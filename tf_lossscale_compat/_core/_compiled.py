@@ -1,18 +1,24 @@
 """Functions of tensors that eager mode compiles, so that it dispatches one operation, not many."""
 
+from __future__ import annotations
+
 import collections
 import functools
 import threading
+from typing import TYPE_CHECKING, Any, Callable, Hashable, Iterable
 
 from tf_lossscale_compat._core import _tf
 
-tf = _tf.tf
+if TYPE_CHECKING:
+    import tensorflow as tf
+else:
+    tf = _tf.tf
 
 # The number of structures that a function stays compiled for. Models have a few; a program
 # whose structures never repeat must not pile up graphs.
 CAPACITY = 32
 
-_NEW = object()
+_NEW: Any = object()
 
 
 class _Compiled:
@@ -23,13 +29,23 @@ class _Compiled:
     were used longest ago are dropped.
     """
 
-    def __init__(self, function):
+    __wrapped__: Callable[..., Any]
+
+    def __init__(self, function: Callable[..., Any]) -> None:
         functools.update_wrapper(self, function)
         self._function = function
-        self._concrete = collections.OrderedDict()  # None for a structure met once.
+        # None for a structure met once.
+        self._concrete: collections.OrderedDict[
+            Hashable, tf.types.experimental.ConcreteFunction | None
+        ] = collections.OrderedDict()
         self._lock = threading.Lock()  # Replicas have threads of their own.
 
-    def __call__(self, tensors, *constants, varying_first_dim=()):
+    def __call__(
+        self,
+        tensors: list[tf.Tensor],
+        *constants: Hashable,
+        varying_first_dim: Iterable[int] = (),
+    ) -> Any:
         """Runs the function.
 
         Args:
@@ -44,8 +60,7 @@ class _Compiled:
         for i in varying_first_dim:
             dtype, sizes = structure[i]
             structure[i] = (dtype, (None,) + sizes[1:])
-        structure = tuple(structure)
-        key = (structure, constants, _tf.has_op_callbacks())
+        key = (tuple(structure), constants, _tf.has_op_callbacks())
         with self._lock:
             concrete = self._concrete.pop(key, _NEW)
             self._concrete[key] = None if concrete is _NEW else concrete  # As the latest.
@@ -59,7 +74,9 @@ class _Compiled:
                 self._concrete[key] = concrete
         return _tf.call_flat(concrete, tensors)
 
-    def _compile(self, structure, constants):
+    def _compile(
+        self, structure: list[tuple[int, tuple[int | None, ...]]], constants: tuple[Hashable, ...]
+    ) -> tf.types.experimental.ConcreteFunction:
         specs = [tf.TensorSpec(sizes, tf.dtypes.as_dtype(dtype)) for dtype, sizes in structure]
         function = tf.function(
             lambda tensors: self._function(tensors, *constants),
@@ -69,7 +86,7 @@ class _Compiled:
         return function.get_concrete_function()
 
 
-def in_eager_mode(function):
+def in_eager_mode(function: Callable[..., Any]) -> _Compiled:
     """Decorates a function of a list of tensors and of constants, on which alone it depends.
 
     It returns a list of tensors, a tensor or None, and may assign to variables whose handles are

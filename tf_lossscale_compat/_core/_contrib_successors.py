@@ -4,6 +4,8 @@ TensorFlow 2.0 removed all of `tf.contrib`; some of it went into other packages:
 https://github.com/tensorflow/community/blob/master/rfcs/20180907-contrib-sunset.md
 """
 
+from __future__ import annotations
+
 _ADDONS = "that of the package tensorflow-addons, which ended with TensorFlow 2.15"
 _SUCCESSORS = {
     "cudnn_rnn": "tf.compat.v1.keras.layers.CuDNNLSTM and its like",
@@ -96,7 +98,7 @@ _NOTES = {  # Of what is imported from below a module of contrib, only the modul
 }
 
 
-def successor(name):
+def successor(name: str) -> str | None:
     """Returns what to write instead of a name such as `tf.contrib.layers.layer_norm`, or None."""
     module, *rest = name.split(".")[2:]
     home = _SUCCESSORS.get(module)

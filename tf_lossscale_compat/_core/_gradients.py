@@ -1,12 +1,19 @@
 """Scaling losses, unscaling gradients, and the finite test: dense, sparse, None, any dtype."""
 
+from __future__ import annotations
+
 import collections
 import functools
-from typing import Any, List, NamedTuple
+from typing import TYPE_CHECKING, Any, Callable, Iterable, Iterator, NamedTuple
 
 from tf_lossscale_compat._core import _compiled, _tf
 
-tf = _tf.tf
+if TYPE_CHECKING:
+    import tensorflow as tf
+
+    from tf_lossscale_compat._core import _types
+else:
+    tf = _tf.tf
 tf1 = _tf.tf1
 
 # Up to this many elements, joining tensors costs less than testing each by itself.
@@ -23,11 +30,11 @@ class Unscaling(NamedTuple):
       divides: bool, `factor` is the loss scale itself, to divide by.
     """
 
-    factor: Any
+    factor: tf.Tensor
     divides: bool = False
 
 
-def scale_loss(loss, scale):
+def scale_loss(loss: Any, scale: tf.Tensor) -> tf.Tensor:
     """Returns `loss` times `scale`, in the dtype of `loss`.
 
     Args:
@@ -42,13 +49,13 @@ def scale_loss(loss, scale):
 _is_subclass: Any = functools.lru_cache(maxsize=None)(issubclass)
 
 
-def _flat_values(grads):
+def _flat_values(grads: Iterable[_types.Gradient]) -> tuple[list[tf.Tensor], tuple[int, ...]]:
     """Returns the values of gradients, a list of tensors without any for None.
 
     Beside it, the positions in that list of sparse gradients' values, a tuple.
     """
-    tensors: List[Any] = []
-    sparse: List[int] = []
+    tensors: list[tf.Tensor] = []
+    sparse: list[int] = []
     for grad in grads:
         cls = type(grad)
         if not _is_subclass(cls, tf.Tensor):
@@ -68,11 +75,11 @@ def _flat_values(grads):
 
 
 @_compiled.in_eager_mode
-def _multiply(tensors):
+def _multiply(tensors: list[tf.Tensor]) -> list[tf.Tensor]:
     """Multiplies all but the last with the last, a float32 scalar, each in its own dtype."""
     *tensors, factor = tensors
     factor = _nonzero(factor)
-    factors: Any = {}  # Made once for all tensors of a dtype.
+    factors: dict[tf.DType, tf.Tensor] = {}  # Made once for all tensors of a dtype.
     products = []
     for tensor in tensors:
         dtype = tensor.dtype
@@ -89,7 +96,7 @@ def _multiply(tensors):
     return products
 
 
-def _nonzero(factor):
+def _nonzero(factor: tf.Tensor) -> tf.Tensor:
     """Returns NaN in place of zero, else `factor`.
 
     One over a loss scale above 2**126 is subnormal, and processors may flush it to zero. All
@@ -99,7 +106,7 @@ def _nonzero(factor):
     return factor / tf.sign(factor)
 
 
-def _for_float16(factor):
+def _for_float16(factor: tf.Tensor) -> tf.Tensor:
     """Returns `factor` rounded to float16, in float32; not rounded where it would become zero.
 
     One over a loss scale of 2**25 or more would, and with it all gradients.
@@ -109,7 +116,7 @@ def _for_float16(factor):
 
 
 @_compiled.in_eager_mode
-def _divide(tensors):
+def _divide(tensors: list[tf.Tensor]) -> list[tf.Tensor]:
     """Divides all but the last by the last, a float32 scalar, in the wider dtype of the two."""
     *tensors, divisor = tensors
     quotients = []
@@ -121,7 +128,7 @@ def _divide(tensors):
     return quotients
 
 
-def unscale(grads, reciprocal):
+def unscale(grads: Iterable[_types.Gradient], reciprocal: tf.Tensor) -> list[_types.Gradient]:
     """Returns gradients times `reciprocal`, each in its own dtype.
 
     Args:
@@ -134,7 +141,7 @@ def unscale(grads, reciprocal):
     return _each(_multiply, grads, reciprocal)
 
 
-def divide(grads, divisor):
+def divide(grads: Iterable[_types.Gradient], divisor: tf.Tensor) -> list[_types.Gradient]:
     """Returns gradients divided by `divisor`, as Keras 3 does.
 
     Args:
@@ -148,34 +155,38 @@ def divide(grads, divisor):
     return _each(_divide, grads, divisor)
 
 
-def _each(function, grads, factor):
+def _each(
+    function: Callable[..., list[tf.Tensor]], grads: Iterable[_types.Gradient], factor: tf.Tensor
+) -> list[_types.Gradient]:
     grads = list(grads)
     tensors, sparse = _flat_values(grads)
     return _restore_structure(grads, function(tensors + [factor], varying_first_dim=sparse))
 
 
-def _restore_structure(grads, products):
+def _restore_structure(
+    grads: list[_types.Gradient], products: list[tf.Tensor]
+) -> list[_types.Gradient]:
     """Returns gradients of these elements, None and sparse where `grads` are."""
     if all(_is_subclass(cls, tf.Tensor) for cls in set(map(type, grads))):
         return products
-    products = iter(products)
+    left = iter(products)
     unscaled = []
     for grad in grads:
         if isinstance(grad, tf.IndexedSlices):
-            unscaled.append(tf.IndexedSlices(next(products), grad.indices, grad.dense_shape))
+            unscaled.append(tf.IndexedSlices(next(left), grad.indices, grad.dense_shape))
         elif isinstance(grad, tf.RaggedTensor):
-            unscaled.append(grad.with_flat_values(next(products)))
+            unscaled.append(grad.with_flat_values(next(left)))
         else:
-            unscaled.append(None if grad is None else next(products))
+            unscaled.append(None if grad is None else next(left))
     return unscaled
 
 
-def _concat_small(tensors):
+def _concat_small(tensors: Iterable[tf.Tensor]) -> Iterator[tf.Tensor]:
     """Yields the same elements in fewer tensors: small ones are concatenated where shapes allow.
 
     What testing a tensor of a few elements costs is the dispatch of its operations.
     """
-    groups: Any = collections.OrderedDict()
+    groups: dict[tuple[tf.DType, int | None, object], list[tf.Tensor]] = collections.OrderedDict()
     for tensor in tensors:
         number = tensor.shape.num_elements()  # None where a size is not known.
         if number is not None and number <= _SMALL:
@@ -183,7 +194,7 @@ def _concat_small(tensors):
             # Kernels of dense and convolutional layers mostly share their number of outputs.
             axis = max(len(sizes) - 2, 0) if sizes else None
             others = () if axis is None else (tuple(sizes[:axis]), tuple(sizes[axis + 1 :]))
-            key: Any = (tensor.dtype, axis, others)
+            key: tuple[tf.DType, int | None, object] = (tensor.dtype, axis, others)
         else:
             key = (tensor.dtype, None, object())  # Alone.
         groups.setdefault(key, []).append(tensor)
@@ -194,7 +205,7 @@ def _concat_small(tensors):
             yield tf.stack(group) if axis is None else tf.concat(group, axis)
 
 
-def _real(tensors):
+def _real(tensors: Iterable[tf.Tensor]) -> Iterator[tf.Tensor]:
     """Yields the same elements in dtypes that the finite test takes."""
     for tensor in tensors:
         if tensor.dtype.is_complex:
@@ -207,12 +218,12 @@ def _real(tensors):
             yield tensor
 
 
-def may_be_nonfinite(dtype):
+def may_be_nonfinite(dtype: tf.DType) -> bool:
     # Integers are always finite.
     return dtype.is_floating or dtype.is_complex or dtype.name.startswith("float8")
 
 
-def tested_values(grad):
+def tested_values(grad: _types.Gradient) -> Iterator[tf.Tensor]:
     """Yields one gradient's elements as tensors that the finite test takes; nothing for integers.
 
     Of a sparse gradient, the sums of rows with the same index.
@@ -228,11 +239,11 @@ def tested_values(grad):
         yield values
 
 
-def _all(flags):
+def _all(flags: list[tf.Tensor]) -> tf.Tensor:
     return flags[0] if len(flags) == 1 else tf.reduce_all(tf.stack(flags))
 
 
-def _finite_elementwise(tensors):
+def _finite_elementwise(tensors: Iterable[tf.Tensor]) -> tf.Tensor:
     """Returns whether all elements are finite, from a test of each."""
     axes = {}  # One constant for all tensors of a rank.
     flags = []
@@ -248,7 +259,7 @@ def _finite_elementwise(tensors):
     return _all(flags)
 
 
-def _row_sums(values, indices, by_xla):
+def _row_sums(values: tf.Tensor, indices: tf.Tensor, by_xla: bool) -> tf.Tensor:
     """Returns the sums of a sparse gradient's rows with the same index."""
     if not by_xla:
         rows, segments = tf.unique(indices)
@@ -262,14 +273,16 @@ def _row_sums(values, indices, by_xla):
     return tf.math.unsorted_segment_sum(tf.gather(values, order), segments, tf.size(order))
 
 
-def _finite_by_sum_of_squares(dense, sparse):
+def _finite_by_sum_of_squares(
+    dense: list[tf.Tensor], sparse: list[tuple[tf.Tensor, tf.Tensor]]
+) -> tf.Tensor:
     """Returns whether sums of squares are finite; then every element and sum of rows is.
 
     If not, they may still be: a square, or the sum of squares, may be too large for the dtype. A
     sum of n numbers is at most the square root of n times the sum of squares: far from the largest
     float32 or float64 where the latter is finite, but not from the largest float16.
     """
-    sums: Any = collections.OrderedDict()
+    sums: dict[tf.DType, list[tf.Tensor]] = collections.OrderedDict()
     for tensor in dense + [values for values, _ in sparse if values.dtype != tf.float16]:
         sums.setdefault(tensor.dtype, []).append(tf.raw_ops.L2Loss(t=tensor))
     flags = [tf.math.is_finite(tf.add_n(of_dtype)) for of_dtype in sums.values()]
@@ -281,7 +294,9 @@ def _finite_by_sum_of_squares(dense, sparse):
     return _all(flags)
 
 
-def _sort_by_test(tensors, sparse):
+def _sort_by_test(
+    tensors: list[tf.Tensor], sparse: tuple[int, ...]
+) -> tuple[list[tf.Tensor], list[tf.Tensor], list[tuple[tf.Tensor, tf.Tensor]]]:
     """Sorts tensors by how they are tested.
 
     Args:
@@ -298,9 +313,9 @@ def _sort_by_test(tensors, sparse):
     count = len(tensors) - len(sparse)
     indices = dict(zip(sparse, tensors[count:]))
     one_pass = not (_tf.compiled_by_xla() or _tf.has_op_callbacks())
-    small: List[Any] = []
-    large: List[Any] = []
-    rows: List[Any] = []
+    small: list[tf.Tensor] = []
+    large: list[tf.Tensor] = []
+    rows: list[tuple[tf.Tensor, tf.Tensor]] = []
     for i, tensor in enumerate(tensors[:count]):
         if tensor.dtype in (tf.string, tf.resource, tf.variant):
             raise TypeError(
@@ -317,11 +332,11 @@ def _sort_by_test(tensors, sparse):
     return small, large, rows
 
 
-def _large_are_finite(large, rows):
+def _large_are_finite(large: list[tf.Tensor], rows: list[tuple[tf.Tensor, tf.Tensor]]) -> tf.Tensor:
     """Returns whether large tensors and the sums of sparse gradients' rows are finite."""
     by_xla = _tf.compiled_by_xla()
 
-    def elementwise():
+    def elementwise() -> tf.Tensor:
         sums = [_row_sums(values, indices, by_xla) for values, indices in rows]
         return _finite_elementwise(large + sums)
 
@@ -334,7 +349,7 @@ def _large_are_finite(large, rows):
 
 
 @_compiled.in_eager_mode
-def _test(tensors, sparse):
+def _test(tensors: list[tf.Tensor], sparse: tuple[int, ...]) -> tf.Tensor:
     """Returns whether all elements of gradients are finite, and all sums of sparse ones' rows.
 
     Args:
@@ -359,7 +374,7 @@ def _test(tensors, sparse):
     return finite
 
 
-def all_finite(grads):
+def all_finite(grads: Any) -> tf.Tensor:
     """Returns whether every element of `grads` is finite, as a bool scalar tensor.
 
     Args:
@@ -376,7 +391,9 @@ def all_finite(grads):
     return _test(tensors, sparse, varying_first_dim=varying)
 
 
-def _with_indices(grads, tensors, sparse):
+def _with_indices(
+    grads: Iterable[_types.Gradient], tensors: list[tf.Tensor], sparse: tuple[int, ...]
+) -> tuple[list[tf.Tensor], tuple[int, ...]]:
     """Returns tensors, then indices of sparse gradients; and positions where shapes vary."""
     indices = [
         tf.convert_to_tensor(grad.indices) for grad in grads if isinstance(grad, tf.IndexedSlices)
@@ -386,7 +403,9 @@ def _with_indices(grads, tensors, sparse):
 
 
 @_compiled.in_eager_mode
-def _unscale_and_test(tensors, sparse, divides):
+def _unscale_and_test(
+    tensors: list[tf.Tensor], sparse: tuple[int, ...], divides: bool
+) -> list[tf.Tensor]:
     """Returns the results of `_multiply` or `_divide` and after them the flag of `_test`.
 
     Args:
@@ -401,7 +420,9 @@ def _unscale_and_test(tensors, sparse, divides):
     return [*unscaled, _test.__wrapped__(unscaled + tensors[count:], sparse)]
 
 
-def unscale_and_test(grads, unscaling):
+def unscale_and_test(
+    grads: Iterable[_types.Gradient], unscaling: Unscaling
+) -> tuple[list[_types.Gradient], tf.Tensor]:
     """Returns unscaled gradients and whether they are finite.
 
     In eager mode that is one compiled operation in place of two.

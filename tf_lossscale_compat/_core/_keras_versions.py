@@ -3,22 +3,30 @@
 from __future__ import annotations
 
 import sys
+from typing import TYPE_CHECKING, Sequence
 
 from tf_lossscale_compat._core import _tf
 
-tf = _tf.tf
+if TYPE_CHECKING:
+    import tensorflow as tf
+
+    from tf_lossscale_compat._core import _types
+else:
+    tf = _tf.tf
 
 # The packages whose classes are of Keras, whichever.
 ROOTS = ("keras", "tf_keras", "tensorflow", "tensorflow_core")
 
 
-def is_optimizer(opt):
+def is_optimizer(opt: object) -> bool:
     """Returns whether `opt` is an optimizer of any Keras, without importing Keras."""
     roots = ("keras.", "tf_keras.", "tensorflow.python.keras.", "tensorflow_core.python.keras.")
     return any((base.__module__ + ".").startswith(roots) for base in type(opt).__mro__)
 
 
-def variables_to_build(grads, variables):
+def variables_to_build(
+    grads: Sequence[_types.Gradient], variables: Sequence[tf.Variable]
+) -> list[tf.Variable]:
     """Returns those of a first step's variables that a Keras optimizer builds itself for."""
     if _tf.at_least(2, 11):
         return list(variables)
@@ -26,7 +34,9 @@ def variables_to_build(grads, variables):
     return [variable for grad, variable in zip(grads, variables) if grad is not None]
 
 
-def not_built_for(optimizer, grads, variables):
+def not_built_for(
+    optimizer: object, grads: Sequence[_types.Gradient], variables: Sequence[tf.Variable]
+) -> list[tf.Variable]:
     """Returns those of the variables that a Keras optimizer was not built for, and will not take.
 
     Its own error may come after others have been applied.
@@ -39,7 +49,7 @@ def not_built_for(optimizer, grads, variables):
     return [var for var in variables if key(var) not in places] if key and places else []
 
 
-def track_in_session(variable):
+def track_in_session(variable: tf.Variable) -> None:
     """Registers `variable` with the session of Keras, which initializes it."""
     roots = ("tensorflow_core.python.keras", "tensorflow.python.keras")
     for name in (*roots, "keras", "keras.src", "tf_keras", "tf_keras.src"):
@@ -48,12 +58,12 @@ def track_in_session(variable):
             track(variable)
 
 
-def called_by_hdf5_saving():
+def called_by_hdf5_saving() -> bool:
     """Returns whether the calling property is read by the code of Keras that writes `.h5` files."""
     return _tf.module_that_called().endswith(".hdf5_format")
 
 
-def called_by_compile():
+def called_by_compile() -> bool:
     """Returns whether `Model.compile` of TensorFlow before 2.4 reads the calling property."""
     module = _tf.module_that_called()
     return module.startswith("tensorflow") and module.endswith(".python.keras.engine.training")

@@ -1,10 +1,30 @@
 """Attaches `StepRecord`s to optimizers, and notifies them of steps."""
 
+from __future__ import annotations
+
 import contextlib
+from typing import TYPE_CHECKING, Any, Iterator, Sequence
 
 from tf_lossscale_compat._core import _scaler, _state, _tf
 
-tf = _tf.tf
+if TYPE_CHECKING:
+    from typing import Protocol
+
+    import tensorflow as tf
+
+    from tf_lossscale_compat._core import _types
+
+    class Observer(Protocol):
+        """A `StepRecord`, as a step calls it."""
+
+        @property
+        def watched(self) -> object: ...
+        def _check_context(self) -> None: ...
+        def _record_step(self, step: Observation) -> tf.Operation | None: ...
+        def _inspect_gradients(self, step: Observation) -> list[tf.Operation]: ...
+        def _raise_if_stuck(self, step: Observation) -> None: ...
+else:
+    tf = _tf.tf
 
 # With the package's prefix, as users derive from the optimizers.
 _ATTRIBUTE = "_tflsc_record"
@@ -13,18 +33,18 @@ _ATTRIBUTE = "_tflsc_record"
 class _Attached(_state.NotCopied):
     """The record of an object; None if a graph was built while it had none."""
 
-    def __init__(self, record=None):
+    def __init__(self, record: Observer | None = None) -> None:
         self.record = record
 
 
-def _attached_to(owner):
+def _attached_to(owner: object) -> _Attached | None:
     known = getattr(owner, "__dict__", {}).get(_ATTRIBUTE)
     if known is None or known.record is None or known.record.watched is owner:
         return known
     return None  # `owner` is a shallow copy of the object that has the record.
 
 
-def check(owner):
+def check(owner: object) -> None:
     """Raises a ValueError where `owner` cannot be given a record."""
     known = _attached_to(owner)
     if known is not None and known.record is not None:
@@ -36,18 +56,20 @@ def check(owner):
         )
 
 
-def attach(owner, record):
+def attach(owner: object, record: Observer) -> None:
     """Attaches a record, which observes `owner` from now on."""
     owner.__dict__[_ATTRIBUTE] = _Attached(record)
 
 
-def record_of(owner):
+def record_of(owner: object) -> Observer | None:
     """Returns the record of `owner`, or None."""
     known = _attached_to(owner)
     return None if known is None else known.record
 
 
-def observe(scaler, optimizer, variables):
+def observe(
+    scaler: _scaler.Scaler, optimizer: object, variables: Sequence[tf.Variable]
+) -> Observation:
     """Returns the `Observation` of a step.
 
     Where a graph is built, an optimizer without a record is marked: what it does is never seen.
@@ -80,7 +102,22 @@ class Observation:
       inspected: bool, the record has inspected the gradients already.
     """
 
-    def __init__(self, subject, record, variables):
+    _subject: Any  # None where there is no record.
+    record: Observer | None
+    variables: Sequence[tf.Variable]
+    finite: bool | tf.Tensor
+    skips_nonfinite: bool
+    before: tf.Tensor | None
+    after: tf.Tensor | None
+    grads: list[_types.Gradient]
+    inspected: bool
+
+    def __init__(
+        self,
+        subject: _types.Subject | None,
+        record: Observer | None,
+        variables: Sequence[tf.Variable],
+    ) -> None:
         self._subject, self.record = subject, record
         self.variables, self.grads = variables, []
         self.finite, self.skips_nonfinite, self.before, self.after = True, True, None, None
@@ -88,12 +125,14 @@ class Observation:
         if record is not None:
             record._check_context()
 
-    def updating(self, finite=None):
+    def updating(
+        self, finite: bool | tf.Tensor | None = None
+    ) -> contextlib.AbstractContextManager[None]:
         """Context to update the loss scale in, which records it before; None for no flag yet."""
         return _NOTHING if self.record is None else self._updating(finite)
 
     @contextlib.contextmanager
-    def _updating(self, finite):
+    def _updating(self, finite: bool | tf.Tensor | None) -> Iterator[None]:
         # A record keeps the scale of skipped steps alone, and in eager mode it is known which are.
         if finite is not None and _known_true(finite):
             yield
@@ -103,12 +142,14 @@ class Observation:
         with tf.control_dependencies([self.before]):
             yield
 
-    def inspect_gradients(self):
+    def inspect_gradients(self) -> list[tf.Operation]:
         """Makes the record inspect the gradients of a skipped step; returns operations."""
         self.inspected = True
         return [] if self.record is None else self.record._inspect_gradients(self)
 
-    def notify(self, done, finite, skips=True):
+    def notify(
+        self, done: list[Any], finite: bool | tf.Tensor, skips: bool = True
+    ) -> list[tf.Operation]:
         """Notifies the record of a step that has been taken.
 
         Args:
@@ -140,5 +181,5 @@ _NOTHING = contextlib.nullcontext()
 _UNOBSERVED = Observation(None, None, [])
 
 
-def _known_true(flag):
+def _known_true(flag: bool | tf.Tensor) -> bool:
     return tf.executing_eagerly() and bool(flag)

@@ -6,10 +6,16 @@ updates it; Keras optimizers divide where they apply. An optimizer that is gone 
 loss scale is free for the next fold of a cross-validation, or the next cell of a notebook.
 """
 
+from __future__ import annotations
+
 import gc
 import weakref
+from typing import TYPE_CHECKING, Callable, Iterable
 
 from tf_lossscale_compat._core import _scaler, _state, _tf
+
+if TYPE_CHECKING:
+    from tf_lossscale_compat._core import _types
 
 KERAS = "a Keras one"
 V1 = "a tf.compat.v1.train one"
@@ -19,7 +25,7 @@ SEVERAL = "one that apply_if_finite was given"
 _NAME = "_tflsc_claim"
 
 
-def _reference(owner):
+def _reference(owner: object) -> Callable[[], object]:
     try:
         return weakref.ref(owner)
     except TypeError:  # Such as a user's with `__slots__`: it counts as alive.
@@ -29,28 +35,28 @@ def _reference(owner):
 class _Claim(_state.NotCopied):
     """The owners of a loss scale, an attribute of the loss scale; a copy has no owner."""
 
-    def __init__(self, kind):
+    def __init__(self, kind: str) -> None:
         self.kind = kind
-        self._references = {}
+        self._references: dict[int, Callable[[], object]] = {}
 
-    def add(self, owners):
+    def add(self, owners: Iterable[object]) -> None:
         self._references = {
             key: each for key, each in self._references.items() if each() is not None
         }
         self._references.update((id(owner), _reference(owner)) for owner in owners)
 
-    def lives(self):
+    def lives(self) -> bool:
         """Returns whether any of the owners is still there."""
         if not self._any():
             return False
         gc.collect()  # Models and their optimizers are in reference cycles.
         return self._any()
 
-    def _any(self):
+    def _any(self) -> bool:
         return any(each() is not None for each in self._references.values())
 
 
-def check(kind, loss_scale):
+def check(kind: str, loss_scale: _types.Subject) -> None:
     """Raises a ValueError where this kind of optimizer must not take `loss_scale`; see `claim`."""
     loss_scale = _scaler.unwrap(loss_scale)
     claim = getattr(loss_scale, _NAME, None)
@@ -65,13 +71,13 @@ def check(kind, loss_scale):
         )
 
 
-def drove_another(kind, loss_scale):
+def drove_another(kind: str, loss_scale: _types.Subject) -> bool:
     """Returns whether `loss_scale` drove an optimizer of this kind, which is gone now."""
     known = getattr(_scaler.unwrap(loss_scale), _NAME, None)
     return known is not None and known.kind == kind and not known.lives()
 
 
-def claim(kind, loss_scale, owners):
+def claim(kind: str, loss_scale: _types.Subject, owners: Iterable[object]) -> None:
     """Notes that `loss_scale` drives optimizers; called once nothing else of that can fail.
 
     Args:
@@ -94,6 +100,6 @@ def claim(kind, loss_scale, owners):
         current.add(owners)
 
 
-def release(loss_scale):
+def release(loss_scale: _types.Subject) -> None:
     """Notes that the optimizer which `loss_scale` drove has another one now."""
     getattr(_scaler.unwrap(loss_scale), "__dict__", {}).pop(_NAME, None)

@@ -4,11 +4,19 @@ The three contexts of `tf.distribute`: no strategy; cross-replica (under `strate
 values may be one per replica; replica (inside `strategy.run`), where each replica sees its own.
 """
 
+from __future__ import annotations
+
 import functools
+from typing import TYPE_CHECKING, Any, Callable
 
 from tf_lossscale_compat._core import _gradients, _tf
 
-tf = _tf.tf
+if TYPE_CHECKING:
+    import tensorflow as tf
+
+    from tf_lossscale_compat._core import _types
+else:
+    tf = _tf.tf
 tf1 = _tf.tf1
 
 # Strategies whose replicas take every step together. They are searched for in every API module that
@@ -21,18 +29,18 @@ _SUPPORTED = (
 )
 
 
-def in_cross_replica_context():
+def in_cross_replica_context() -> bool:
     """Returns whether a strategy is in scope and its replicas are not entered."""
     return tf.distribute.has_strategy() and tf.distribute.in_cross_replica_context()
 
 
-def in_replica_context():
+def in_replica_context() -> bool:
     """Returns whether this is one replica of a strategy."""
     return tf.distribute.has_strategy() and not tf.distribute.in_cross_replica_context()
 
 
 @functools.lru_cache(maxsize=None)
-def _supported_strategies():
+def _supported_strategies() -> tuple[type, ...]:
     apis = (tf.distribute, tf1.distribute, tf.compat.v2.distribute)
     modules = [module for api in apis for module in (api, api.experimental)]
     return tuple(
@@ -50,7 +58,7 @@ _IN_ONE_PROCESS = (
 )
 
 
-def _is_supported(strategy):
+def _is_supported(strategy: tf.distribute.Strategy) -> bool:
     if isinstance(strategy, _supported_strategies()):
         return True
     cls = type(strategy)
@@ -61,7 +69,7 @@ def _is_supported(strategy):
     return in_one_process and cls.__name__ in _IN_ONE_PROCESS
 
 
-def check_strategy():
+def check_strategy() -> None:
     """Raises a ValueError where loss scaling cannot be right under the strategy in scope."""
     if not tf.distribute.has_strategy():
         return
@@ -79,7 +87,7 @@ def check_strategy():
         )
 
 
-def all_reduce_sum(fn, args):
+def all_reduce_sum(fn: Callable[..., tf.Tensor], args: tuple[Any, ...]) -> tf.Tensor:
     """Returns the sum over all replicas of `fn(*args)`, each called with its own arguments.
 
     Args:
@@ -96,12 +104,12 @@ def all_reduce_sum(fn, args):
     return replica.all_reduce(tf.distribute.ReduceOp.SUM, fn(*args))
 
 
-def _failures(test, args):
+def _failures(test: Callable[..., tf.Tensor], args: tuple[Any, ...]) -> tf.Tensor:
     """Returns 1.0 if `test(*args)` is False, else 0.0: numbers that can be summed over replicas."""
     return tf.cast(tf.logical_not(test(*args)), tf.float32)
 
 
-def _holds_everywhere(test, args):
+def _holds_everywhere(test: Callable[..., tf.Tensor], args: tuple[Any, ...]) -> tf.Tensor:
     """Returns whether `test(*args)` is True on every replica of every worker, in any context.
 
     This is the one scalar reduction per step. In a cross-replica context it is made even for a
@@ -113,7 +121,7 @@ def _holds_everywhere(test, args):
     return tf.equal(all_reduce_sum(_failures, (test, args)), 0.0)
 
 
-def all_finite(grads):
+def all_finite(grads: Any) -> tf.Tensor:
     """Returns whether `grads` are finite on every replica and worker.
 
     Args:
@@ -126,14 +134,14 @@ def all_finite(grads):
     return _holds_everywhere(_gradients.all_finite, (grads,))
 
 
-def _as_flag(flag):
+def _as_flag(flag: bool | tf.Tensor) -> tf.Tensor:
     flag = tf.convert_to_tensor(flag, dtype=tf.bool)
     if flag.shape.rank not in (0, None):
         raise ValueError(f"finite_grads must be a scalar bool, got one of shape {flag.shape}.")
     return flag
 
 
-def all_true(flag):
+def all_true(flag: bool | tf.Tensor) -> tf.Tensor:
     """Returns whether `flag` is True on every replica and worker, a bool scalar tensor.
 
     Args:
@@ -142,7 +150,7 @@ def all_true(flag):
     return _holds_everywhere(_as_flag, (flag,))
 
 
-def _can_merge_call():
+def _can_merge_call() -> bool:
     """Returns whether `merge_call` can be used here, in a replica context.
 
     Modes of tf.distribute that do without it (XLA on GPUs) still have it, and v1 optimizers call
@@ -157,7 +165,7 @@ def _can_merge_call():
     return True
 
 
-def run_cross_replica(step, args):
+def run_cross_replica(step: Callable[..., _types.Result], args: tuple[Any, ...]) -> _types.Result:
     """Runs `step(*args)` where all replicas act as one: in the cross-replica context if possible.
 
     Only there may a conditional be around an optimizer's `merge_call`. Where `merge_call` fails,
@@ -169,13 +177,13 @@ def run_cross_replica(step, args):
     if not _can_merge_call():
         return step(*args)
 
-    def merged(_, *merged_args):
+    def merged(_: tf.distribute.Strategy, *merged_args: Any) -> _types.Result:
         return step(*merged_args)
 
     return tf.distribute.get_replica_context().merge_call(merged, args=args)
 
 
-def local_copy(variable):
+def local_copy(variable: tf.Variable) -> tf.Variable:
     """Returns a copy of a variable that this process holds, or the variable itself."""
     strategy = getattr(variable, "distribute_strategy", None)
     if strategy is None:
@@ -183,7 +191,7 @@ def local_copy(variable):
     return strategy.experimental_local_results(variable)[0]
 
 
-def local_results(value):
+def local_results(value: Any) -> Any:
     """Returns an assignment's result for each replica of this process; None for None."""
     if value is None or not in_cross_replica_context():
         return value
@@ -197,11 +205,11 @@ class _Whole:
     an optimizer that assigns to it would let the replicas drift apart.
     """
 
-    def __init__(self, variable):
+    def __init__(self, variable: tf.Variable) -> None:
         self.variable = variable
 
 
-def call_for_each_replica(fn, args):
+def call_for_each_replica(fn: Callable[..., Any], args: tuple[Any, ...]) -> tf.Operation | None:
     """Runs `fn(*args)` in every replica; without a strategy or inside a replica, just here.
 
     Args:
@@ -214,7 +222,7 @@ def call_for_each_replica(fn, args):
     if not tf.distribute.has_strategy() or not tf.distribute.in_cross_replica_context():
         return _tf.as_operation(fn(*args))
 
-    def in_replica(*parts):
+    def in_replica(*parts: Any) -> tf.Operation | None:
         return _tf.as_operation(
             fn(*tf.nest.map_structure(lambda v: v.variable if isinstance(v, _Whole) else v, parts))
         )

@@ -12,14 +12,17 @@ with the flag, a loss scale's with the gradients.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Callable
+from typing import TYPE_CHECKING, Any, Callable, Iterable
 
 from tf_lossscale_compat._core import _replicas, _state, _tf
 
 if TYPE_CHECKING:
-    from tf_lossscale_compat._core import _types
+    import tensorflow as tf
+    from typing_extensions import TypeIs
 
-tf = _tf.tf
+    from tf_lossscale_compat._core import _types
+else:
+    tf = _tf.tf
 
 # One over a larger loss scale is subnormal, and processors may flush it to zero.
 LARGEST_WITH_RECIPROCAL = 2.0**126
@@ -48,12 +51,12 @@ def reads(name: str | None = None) -> Callable[[_types.Function], _types.Functio
     return mark
 
 
-def _is_marked(method):
+def _is_marked(method: Callable[..., Any]) -> bool:
     function = getattr(method, "__func__", method)
     return getattr(function, "updates_from_flag", None) is function
 
 
-def has_methods(instance, *names):
+def has_methods(instance: object, *names: str) -> bool:
     """Returns whether `instance`, which must be no class, has all these methods."""
     if isinstance(instance, type):
         return False
@@ -63,12 +66,12 @@ def has_methods(instance, *names):
     return True
 
 
-def is_manager(subject):
+def is_manager(subject: object) -> TypeIs[_types.HasManagerMethods]:
     """Returns whether `subject` has the methods of a `LossScaleManager`."""
     return has_methods(subject, "get_loss_scale", "update_loss_scale")
 
 
-def unwrap(subject):
+def unwrap(subject: Any) -> Any:
     """Returns the manager that a `ManagerLossScale` wraps, or `subject`."""
     # Users' classes may have an attribute of this name.
     wraps = getattr(type(subject), "_tflsc_wraps_manager", False) is True
@@ -87,21 +90,22 @@ class Scaler:
       applies_all: bool, every step is applied and nothing is updated.
     """
 
-    def __init__(self, subject, skip_nonfinite=False):
+    def __init__(self, subject: _types.Subject, skip_nonfinite: bool = False) -> None:
         manager = is_manager(subject)
-        method = subject.update_loss_scale if manager else subject.update
+        known: Any = subject  # With the methods of its kind, and of its mark.
+        method = known.update_loss_scale if manager else known.update
         own = _is_marked(method)
         self.subject, self.skip_nonfinite, self.updates_from_flag = subject, skip_nonfinite, own
-        self.read = subject.get_loss_scale if manager else subject
-        self._update = subject._tflsc_update_from_flag if own else method
+        self.read: Callable[[], Any] = known.get_loss_scale if manager else known
+        self._update: Callable[[Any], Any] = known._tflsc_update_from_flag if own else method
         self.needs_gradients = not (own or manager)
-        self.applies_all = own and not (skip_nonfinite or subject._tflsc_skips_nonfinite)
+        self.applies_all = own and not (skip_nonfinite or known._tflsc_skips_nonfinite)
 
-    def scale(self):
+    def scale(self) -> tf.Tensor:
         """Returns what losses are multiplied with and gradients divided by, a float32 scalar."""
         return _as_scale(self.read())
 
-    def update(self, finite):
+    def update(self, finite: tf.Tensor) -> Any:
         """Updates the loss scale after a step.
 
         Args:
@@ -112,11 +116,11 @@ class Scaler:
         """
         return self._update(finite)
 
-    def update_from_gradients(self, grads):
+    def update_from_gradients(self, grads: list[_types.Gradient]) -> tuple[Any, bool | tf.Tensor]:
         """Returns what the user's `update(grads)` returns: (update, should_apply)."""
         return self._update(grads)
 
-    def check_reciprocal(self):
+    def check_reciprocal(self) -> None:
         """Raises a ValueError where one over a fixed scale is zero in float32."""
         if not self.never_changes():
             return
@@ -128,27 +132,27 @@ class Scaler:
                 "over it for zero, and gradients would become zero."
             )
 
-    def never_changes(self):
+    def never_changes(self) -> bool:
         """Returns whether no step changes the scale: a fixed one with this package's update."""
         return self.updates_from_flag and not variables(self.subject)
 
 
-def scale(subject):
+def scale(subject: Callable[[], Any] | _types.HasManagerMethods) -> tf.Tensor:
     """Returns the scale of a loss scale or manager, a float32 scalar tensor."""
     return _as_scale(subject.get_loss_scale() if is_manager(subject) else subject())
 
 
-def as_tensor(value):
+def as_tensor(value: Any) -> tf.Tensor:
     """Returns a scale as a float32 scalar tensor; of a reference variable, one that follows it."""
     return tf.cast(tf.convert_to_tensor(value), tf.float32)
 
 
-def _as_scale(value):
+def _as_scale(value: Any) -> tf.Tensor:
     scale = as_tensor(value)
     return _state.copied(scale) if _state.is_reference(value) else scale
 
 
-def _read_mark(subject):
+def _read_mark(subject: _types.Subject) -> list[Any] | None:
     """Returns the arguments of the mark `reads`, where it is this package's method that reads."""
     method = subject.get_loss_scale if is_manager(subject) else type(subject).__call__
     function = getattr(method, "__func__", method)
@@ -156,12 +160,12 @@ def _read_mark(subject):
     return arguments if marked is function else None
 
 
-def is_users(subject):
+def is_users(subject: _types.Subject) -> bool:
     """Returns whether a user's method reads the scale."""
     return _read_mark(unwrap(subject)) is None
 
 
-def scale_at_this_point(subject):
+def scale_at_this_point(subject: _types.Subject) -> tf.Tensor:
     """Returns the scale, read here in a graph; NaN if a user's class may return an earlier read."""
     if not _tf.in_session_graph():
         return scale(subject)
@@ -175,12 +179,16 @@ def scale_at_this_point(subject):
     return tf.cast(value.read_value(), tf.float32)
 
 
-def variables(subject):
+def variables(subject: _types.Subject) -> list[tf.Variable]:
     """Returns the variables of a loss scale or manager, a list."""
     return _tf.variables_of(subject) if is_manager(subject) else subject._tflsc_variables()
 
 
-def update_cross_replica(update, flag, variables):
+def update_cross_replica(
+    update: Callable[[tf.Tensor], _types.Result],
+    flag: bool | tf.Tensor,
+    variables: Iterable[tf.Variable],
+) -> _types.Result:
     """Calls `update` once for all replicas, with the AND of `flag` over them, in any context.
 
     Args:

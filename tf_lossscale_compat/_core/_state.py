@@ -4,25 +4,37 @@ In each mode (graph, eager, `tf.function`) and under each strategy, inside of it
 every copy of them is updated alike.
 """
 
+from __future__ import annotations
+
 import contextlib
+from typing import TYPE_CHECKING, Any, Callable, Iterable
 
 from tf_lossscale_compat._core import _replicas, _tf
 
-tf = _tf.tf
+if TYPE_CHECKING:
+    import tensorflow as tf
+else:
+    tf = _tf.tf
 tf1 = _tf.tf1
 
 
 class NotCopied:
     """The value of an attribute that is None in copies and pickles of its object."""
 
-    def __deepcopy__(self, memo):
+    def __deepcopy__(self, memo: dict[int, Any]) -> None:
         return None
 
-    def __reduce__(self):
+    def __reduce__(self) -> tuple[type, tuple[()]]:
         return type(None), ()
 
 
-def make(owner, name, initial_value, dtype, use_resource=None):
+def make(
+    owner: _tf.Trackable,
+    name: str,
+    initial_value: Any,
+    dtype: tf.DType | None,
+    use_resource: bool | None = None,
+) -> tf.Variable:
     """Makes a variable that is neither trained nor aggregated over replicas.
 
     Args:
@@ -44,7 +56,7 @@ def make(owner, name, initial_value, dtype, use_resource=None):
     return variable
 
 
-def scope_of(variables):
+def scope_of(variables: Iterable[tf.Variable]) -> contextlib.AbstractContextManager[Any]:
     """Context in which the strategy that keeps copies of `variables` is in scope.
 
     Outside of it a mirrored variable would be read and assigned as if it were one of its copies.
@@ -58,7 +70,7 @@ def scope_of(variables):
     return contextlib.nullcontext()
 
 
-def _check_copies(variables):
+def _check_copies(variables: Iterable[tf.Variable]) -> None:
     """Raises a ValueError where several replicas would each update one and the same variable."""
     strategy = tf.distribute.get_strategy()
     for variable in variables:
@@ -69,25 +81,25 @@ def _check_copies(variables):
             )
 
 
-def is_reference(variable):
+def is_reference(variable: object) -> bool:
     """Returns whether this is a reference variable, whose reads alias its memory."""
     return type(variable).__name__ == "RefVariable"
 
 
-def copied(value):
+def copied(value: tf.Tensor) -> tf.Tensor:
     """Returns a scalar that stays as it is when the variable that it was read from is assigned."""
     # XLA has no such operation, and knows no references.
     copies = _tf.in_session_graph() and not _tf.compiled_by_xla()
     return tf.raw_ops.DeepCopy(x=value) if copies else value
 
 
-def read(variable):
+def read(variable: tf.Variable) -> tf.Tensor:
     """Returns the value of `variable`, which stays as it is when the variable is assigned."""
     value = tf.identity(variable)
     return copied(value) if is_reference(variable) else value
 
 
-def value(variable):
+def value(variable: tf.Variable) -> tf.Tensor:
     """Returns the value of `variable` at this point of the graph."""
     if tf.distribute.has_strategy():
         return tf.identity(variable)
@@ -95,12 +107,12 @@ def value(variable):
     return variable.read_value() if is_reference(variable) else tf.convert_to_tensor(variable)
 
 
-def assign(variable, value):
+def assign(variable: tf.Variable, value: float | tf.Tensor) -> Any:
     """Assigns `value` to `variable`, to each copy of it; returns what does so in a graph."""
     return _replicas.local_results(variable.assign(value, read_value=False))
 
 
-def add(variable, number):
+def add(variable: tf.Variable, number: float | tf.Tensor) -> Any:
     """Adds to `variable`, to each copy of it, in one operation: steps that run at once all count.
 
     Returns:
@@ -111,7 +123,7 @@ def add(variable, number):
     return _replicas.local_results(added)
 
 
-def branch(condition, if_true, if_false):
+def branch(condition: tf.Tensor, if_true: Callable[[], Any], if_false: Callable[[], Any]) -> Any:
     """Runs one of two functions that assign, by a scalar bool tensor.
 
     Returns:
@@ -122,14 +134,16 @@ def branch(condition, if_true, if_false):
     return tf1.cond(condition, lambda: _grouped(if_true()), lambda: _grouped(if_false()))
 
 
-def _grouped(assigned):
+def _grouped(assigned: Any) -> tf.Operation | tf.Tensor:
     """Returns one operation or tensor for what assigns in a graph."""
     if isinstance(assigned, (tf.Operation, tf.Tensor)):
         return assigned
     return tf.group(*[each for each in tf.nest.flatten(assigned) if each is not None])
 
 
-def update(variables, change):
+def update(
+    variables: Iterable[tf.Variable], change: Callable[[], Any]
+) -> tf.Operation | tf.Tensor | None:
     """Runs `change`, a function that assigns to some of `variables`, for all copies of them.
 
     Returns:

@@ -11,9 +11,11 @@ as it was. Two updates come first: a user's `update(grads)`, which decides about
 of `MixedPrecisionLossScaleOptimizer` in graphs, as the original's.
 """
 
+from __future__ import annotations
+
 import inspect
 import types
-from typing import Any, NamedTuple, Optional
+from typing import TYPE_CHECKING, Any, Callable, NamedTuple
 
 from tf_lossscale_compat._core import (
     _agreement,
@@ -24,7 +26,12 @@ from tf_lossscale_compat._core import (
     _tf,
 )
 
-tf = _tf.tf
+if TYPE_CHECKING:
+    import tensorflow as tf
+
+    from tf_lossscale_compat._core import _types
+else:
+    tf = _tf.tf
 tf1 = _tf.tf1
 
 
@@ -39,9 +46,9 @@ class GraphForm(NamedTuple):
       name: str, the name of the step's operation, or None.
     """
 
-    cond: Any = tf.cond
+    cond: Callable[[tf.Tensor, Callable[[], Any], Callable[[], Any]], Any] = tf.cond
     update_first: bool = False
-    name: Optional[str] = None
+    name: str | None = None
 
 
 class OptimizerAdapter:
@@ -59,13 +66,13 @@ class OptimizerAdapter:
     """
 
     wrapped: Any = None
-    observed: Any = None
-    agree: Any = None
+    observed: object = None
+    agree: _types.Agree | None = None
     counts_skipped = False
     needs_reciprocal = False
     check_strategy = staticmethod(_replicas.check_strategy)
 
-    def apply(self, grads, variables):
+    def apply(self, grads: list[_types.Gradient], variables: list[tf.Variable]) -> Any:
         """Has the wrapped optimizer apply unscaled gradients; called in a replica context.
 
         Returns:
@@ -73,7 +80,9 @@ class OptimizerAdapter:
         """
         raise NotImplementedError
 
-    def apply_everywhere(self, grads, variables):
+    def apply_everywhere(
+        self, grads: list[_types.Gradient], variables: list[tf.Variable]
+    ) -> tf.Operation | None:
         """Has each replica apply its gradients; called once for all of them.
 
         Returns:
@@ -81,7 +90,7 @@ class OptimizerAdapter:
         """
         return _replicas.call_for_each_replica(self.apply, (grads, variables))
 
-    def count_skipped(self, number):
+    def count_skipped(self, number: int | tf.Tensor) -> Any:
         """Counts skipped steps; called once for all replicas.
 
         Args:
@@ -95,7 +104,7 @@ class OptimizerAdapter:
 _PLAIN = GraphForm()
 
 
-def of_this_graph(grads):
+def of_this_graph(grads: list[_types.Gradient]) -> list[_types.Gradient]:
     """Returns gradients as tensors of the graph that is built, such as that of a branch.
 
     Keras' optimizers sum gradients over replicas as they apply them, and TensorFlow refuses a sum
@@ -105,7 +114,7 @@ def of_this_graph(grads):
         return grads
     graph = tf1.get_default_graph()
 
-    def here(grad):
+    def here(grad: Any) -> Any:
         if isinstance(grad, tf.IndexedSlices):
             # A shape may be a tuple, which TensorFlow 2.4 cannot take apart.
             return tf.IndexedSlices(*map(here, (grad.values, grad.indices, grad.dense_shape)))
@@ -115,7 +124,9 @@ def of_this_graph(grads):
     return tf.nest.map_structure(here, grads)
 
 
-def check_context(called, check_strategy=_replicas.check_strategy):
+def check_context(
+    called: str, check_strategy: Callable[[], None] = _replicas.check_strategy
+) -> None:
     """Raises a ValueError where no step can be taken; `called` is the method's name."""
     if not tf.distribute.has_strategy():
         return
@@ -127,12 +138,12 @@ def check_context(called, check_strategy=_replicas.check_strategy):
     check_strategy()
 
 
-def as_written(cls):
+def as_written(cls: type) -> types.SimpleNamespace:
     """Returns a class' attributes of now, for `overrides`: users may replace some later."""
     return types.SimpleNamespace(**dict(inspect.getmembers(cls)))
 
 
-def overrides(instance, cls, *names):
+def overrides(instance: object, cls: type | types.SimpleNamespace, *names: str) -> bool:
     """Returns whether `instance` or its class overrides one of these methods of `cls`."""
     for name in names:
         if name in vars(instance) or getattr(type(instance), name) is not getattr(cls, name):
@@ -141,16 +152,16 @@ def overrides(instance, cls, *names):
 
 
 def take(
-    scaler,
-    grads,
-    variables,
-    optimizer,
+    scaler: _scaler.Scaler,
+    grads: list[_types.Gradient],
+    variables: list[tf.Variable],
+    optimizer: OptimizerAdapter,
     *,
-    called,
-    unscaling=None,
-    form=_PLAIN,
-    unaggregated=None,
-):
+    called: str,
+    unscaling: _gradients.Unscaling | None = None,
+    form: GraphForm = _PLAIN,
+    unaggregated: tuple[list[_types.Gradient], list[tf.Variable]] | None = None,
+) -> Any:
     """Applies gradients or skips them, and updates the loss scale, for one step.
 
     Args:
@@ -186,7 +197,9 @@ def take(
     return _replicas.run_cross_replica(step.take, (grads, variables, observed_grads))
 
 
-def _unscale(grads, unscaling, tests):
+def _unscale(
+    grads: list[_types.Gradient], unscaling: _gradients.Unscaling, tests: bool
+) -> tuple[list[_types.Gradient], tf.Tensor | None]:
     """Returns unscaled gradients, and the finite flag, None if that is yet to be computed.
 
     If the step `tests` at all, one compiled operation does both in eager mode without a strategy.
@@ -200,20 +213,33 @@ def _unscale(grads, unscaling, tests):
 class _Step:
     """One step, where all replicas act as one."""
 
-    def __init__(self, scaler, optimizer, observation, form, finite):
+    def __init__(
+        self,
+        scaler: _scaler.Scaler,
+        optimizer: OptimizerAdapter,
+        observation: _observers.Observation,
+        form: GraphForm,
+        finite: tf.Tensor | None,
+    ) -> None:
         self._scaler, self._optimizer, self._observation = scaler, optimizer, observation
         self._form = form
         self._finite = finite  # None if that is yet to be computed.
 
-    def take(self, grads, variables, observed_grads):
+    def take(
+        self,
+        grads: list[_types.Gradient],
+        variables: list[tf.Variable],
+        observed_grads: list[_types.Gradient] | None,
+    ) -> tf.Operation | None:
         """Takes the step; see the function `take`. Gradients may be per-replica."""
         if self._observation.record is not None:
             self._observation.grads = grads if observed_grads is None else observed_grads
         if tf.executing_eagerly():
-            return self._take_eagerly(grads, variables)
+            self._take_eagerly(grads, variables)
+            return None
         return self._take_in_graph(grads, variables)
 
-    def _take_eagerly(self, grads, variables):
+    def _take_eagerly(self, grads: list[_types.Gradient], variables: list[tf.Variable]) -> None:
         should_apply, finite, update = self._decide(grads)
         if should_apply:
             self._optimizer.apply_everywhere(grads, variables)
@@ -222,7 +248,9 @@ class _Step:
         update()
         self._observation.notify([], finite, skips=should_apply is not True)
 
-    def _take_in_graph(self, grads, variables):
+    def _take_in_graph(
+        self, grads: list[_types.Gradient], variables: list[tf.Variable]
+    ) -> tf.Operation:
         should_apply, finite, update = self._decide(grads)
         by_xla = _tf.compiled_by_xla()
         updated = update() if self._form.update_first else None
@@ -242,7 +270,9 @@ class _Step:
         _tf.collect_train_op(step)
         return step
 
-    def _decide(self, grads):
+    def _decide(
+        self, grads: list[_types.Gradient]
+    ) -> tuple[bool | tf.Tensor, bool | tf.Tensor, Callable[..., Any]]:
         """Decides about a step before anything is applied.
 
         Returns:
@@ -257,7 +287,7 @@ class _Step:
                 f"agree makes processes agree on a flag, and {scaler.subject!r} needs the "
                 "gradients. Use a LossScaleManager, whose update_loss_scale is given that flag."
             )
-        finite = True
+        finite: bool | tf.Tensor = True
         if scaler.skip_nonfinite or not scaler.needs_gradients:
             finite = self._finite_everywhere(grads)
         if scaler.needs_gradients:
@@ -267,13 +297,13 @@ class _Step:
                 should_apply = tf.logical_and(finite, should_apply)
             return should_apply, should_apply, lambda flag=None: update
 
-        def update_from_flag(flag=None):
+        def update_from_flag(flag: tf.Tensor | None = None) -> Any:
             with self._observation.updating(finite):
                 return scaler.update(finite if flag is None else flag)
 
         return scaler.applies_all or finite, finite, update_from_flag
 
-    def _finite_everywhere(self, grads):
+    def _finite_everywhere(self, grads: list[_types.Gradient]) -> tf.Tensor:
         finite = _replicas.all_finite(grads) if self._finite is None else self._finite
         own = self._scaler.updates_from_flag and not self._scaler.never_changes()
         if own and self._optimizer.needs_reciprocal:
@@ -284,13 +314,19 @@ class _Step:
             return finite
         return _agreement.ask(self._optimizer.agree, finite)
 
-    def _apply_or_skip(self, should_apply, grads, variables, by_xla):
+    def _apply_or_skip(
+        self,
+        should_apply: bool | tf.Tensor,
+        grads: list[_types.Gradient],
+        variables: list[tf.Variable],
+        by_xla: bool,
+    ) -> tf.Operation | tf.Tensor:
         """Builds what applies or skips; returns an operation, or a flag where XLA selects."""
 
-        def apply():
+        def apply() -> tf.Operation | None:
             return self._optimizer.apply_everywhere(grads, variables)
 
-        def skip():
+        def skip() -> tf.Operation | None:
             # In this branch: a conditional of its own would capture all gradients again.
             done = self._observation.inspect_gradients()
             if self._optimizer.counts_skipped and not by_xla:
@@ -305,16 +341,16 @@ class _Step:
             should_apply, lambda: _flag_after(apply(), True), lambda: _flag_after(skip(), False)
         )
 
-    def _count(self, number):
+    def _count(self, number: int | tf.Tensor) -> Any:
         return _replicas.local_results(self._optimizer.count_skipped(number))
 
 
-def _flag_after(done, flag):
+def _flag_after(done: tf.Operation, flag: bool) -> tf.Tensor:
     with tf.control_dependencies([done]):
         return tf.constant(flag)
 
 
-def _should_select(wrapped, variables):
+def _should_select(wrapped: object, variables: list[tf.Variable]) -> bool:
     """Returns whether XLA should select instead of branching.
 
     XLA computes both branches of a conditional if each does something, and selects each variable's

@@ -1,12 +1,21 @@
 """Loss scales and `tf.compat.v1.train.SyncReplicasOptimizer`, which waits for all workers."""
 
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Sequence
+
 from tf_lossscale_compat._core import _tf
 
-tf = _tf.tf
+if TYPE_CHECKING:
+    import tensorflow as tf
+
+    from tf_lossscale_compat._core import _types
+else:
+    tf = _tf.tf
 tf1 = _tf.tf1
 
 
-def check_order(optimizer):
+def check_order(optimizer: _types.HasApplyGradients) -> None:
     """Raises a ValueError around SyncReplicasOptimizer, whose steps must not be skipped."""
     sync = tf1.train.SyncReplicasOptimizer
     if any(isinstance(each, sync) for each in _tf.with_wrapped(optimizer)):
@@ -17,7 +26,7 @@ def check_order(optimizer):
         )
 
 
-def _sources(tensors):
+def _sources(tensors: Sequence[_types.Gradient]) -> set[tf.Operation]:
     """Returns the set of accumulators that tensors of a graph are made from."""
     seen, found = set(), set()
     ops = [
@@ -38,7 +47,12 @@ def _sources(tensors):
     return found
 
 
-def reopen_accumulators(step, grads, variables, global_step):
+def reopen_accumulators(
+    step: tf.Operation,
+    grads: Sequence[_types.Gradient],
+    variables: Sequence[tf.Variable],
+    global_step: tf.Variable | None,
+) -> tf.Operation:
     """Returns a step after which SyncReplicasOptimizer's accumulators are at the global step.
 
     They count each step that they are emptied for. After a skipped one they are ahead of the global

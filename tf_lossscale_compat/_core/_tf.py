@@ -11,7 +11,7 @@ import functools
 import importlib
 import inspect
 import sys
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Callable, Iterator, Sequence
 
 from tf_lossscale_compat._core import _install
 
@@ -48,6 +48,8 @@ except ImportError:
 tf1 = tf.compat.v1
 
 if TYPE_CHECKING:
+    from types import ModuleType
+
     from tf_lossscale_compat._core import _types
     from tf_lossscale_compat._core._types import Optimizer as Optimizer
     from tf_lossscale_compat._core._types import SessionRunHook as SessionRunHook
@@ -70,7 +72,7 @@ else:
     do_not_convert = tf.autograph.experimental.do_not_convert
 
 
-def converts_functions_given(method):
+def converts_functions_given(method: _types.Function) -> _types.Function:
     """Decorates a method as `do_not_convert` does, but for the functions that it is given.
 
     What a user's loss calls is converted as it would be where the method is called.
@@ -78,14 +80,15 @@ def converts_functions_given(method):
     unconverted = do_not_convert(method)
 
     @functools.wraps(method)
-    def call(self, *args, **kwargs):  # Not `self`, which may be callable.
+    def call(self: Any, *args: Any, **kwargs: Any) -> Any:  # Not `self`, which may be callable.
         given = {name: as_converted_here(each) for name, each in kwargs.items()}
         return unconverted(self, *[as_converted_here(each) for each in args], **given)
 
-    return call
+    decorated: Any = call
+    return decorated
 
 
-def as_converted_here(function):
+def as_converted_here(function: Any) -> Any:
     """Returns a function as autograph has it here, to be called where autograph is off.
 
     Nothing public says so; without it autograph leaves the function alone. Other values stay.
@@ -97,19 +100,21 @@ def as_converted_here(function):
         return function
     converted = _autograph.tf_convert(function, context)
 
-    def call(*args, **kwargs):
+    def call(*args: Any, **kwargs: Any) -> Any:
         with context:  # In force, too, for functions that it calls.
             return converted(*args, **kwargs)
 
     return call
 
 
-def at_least(major, minor):
+def at_least(major: int, minor: int) -> bool:
     """Returns whether the installed TensorFlow is that version or a later one."""
     return tuple(int(part) for part in tf.__version__.split(".")[:2]) >= (major, minor)
 
 
-def with_wrapped(optimizer):
+def with_wrapped(
+    optimizer: _types.HasApplyGradients | None,
+) -> Iterator[_types.HasApplyGradients]:
     """Yields an optimizer and those that it wraps."""
     names = ("inner_optimizer", "_optimizer", "_opt", "_base_optimizer", "optimizer", "opt")
     seen = set()
@@ -120,7 +125,7 @@ def with_wrapped(optimizer):
         optimizer = next((each for each in inner if hasattr(each, "apply_gradients")), None)
 
 
-def is_loss_scale_optimizer(cls):
+def is_loss_scale_optimizer(cls: type) -> bool:
     """Returns whether a class, of this package or another, is one of optimizers with a loss scale.
 
     TensorFlow's and Keras' own are not all public, and vendors have more; all are named so.
@@ -128,12 +133,12 @@ def is_loss_scale_optimizer(cls):
     return any("LossScaleOptimizer" in base.__name__ for base in cls.__mro__)
 
 
-def in_session_graph():
+def in_session_graph() -> bool:
     """Returns whether a `tf.Graph` for a Session is being built."""
     return not tf.executing_eagerly() and not tf1.get_default_graph().building_function
 
 
-def is_entered(graph):
+def is_entered(graph: tf.Graph) -> bool:
     """Returns whether operations made here go into `graph`, or would if no other is entered.
 
     Nothing public says that none is: outside of all `as_default()` there is still a default graph.
@@ -143,7 +148,7 @@ def is_entered(graph):
     return tf1.get_default_graph() is graph or not getattr(_graph_stack, "stack", [None])
 
 
-def once_per_graph(owner, make):
+def once_per_graph(owner: object, make: Callable[[], tf.Tensor]) -> tf.Tensor:
     """Returns `make()`, a tensor; in a plain graph the one that was made there first.
 
     So that it can be read in a graph that is finalized. Within control dependencies, loops and
@@ -172,7 +177,7 @@ def once_per_graph(owner, make):
     return kept
 
 
-def collect_train_op(step):
+def collect_train_op(step: tf.Operation) -> None:
     """Puts a step into a graph's collection `TRAIN_OP`, in place of operations in its branches.
 
     Wrapped optimizers add the operation that applies. With TensorFlow 2's control flow that is in
@@ -187,20 +192,20 @@ def collect_train_op(step):
         train_ops[:] = [*kept, step]
 
 
-def as_operation(result):
+def as_operation(result: object) -> tf.Operation | None:
     """Returns what an optimizer returned as an operation; None in eager mode."""
     if tf.executing_eagerly():
         return None
     return tf.no_op() if result is None else tf.group(result)
 
 
-def variables_of(owner):
+def variables_of(owner: object) -> list[tf.Variable]:
     """Returns the variables of an optimizer or manager of this package or another, a list."""
     variables = getattr(owner, "variables", [])
     return list(variables() if callable(variables) else variables)
 
 
-def structure(tensors):
+def structure(tensors: Sequence[tf.Tensor]) -> list[tuple[int, tuple[int | None, ...]]]:
     """Returns the dtypes (as numbers) and shapes of eager tensors, a list of hashable pairs."""
     try:
         # A tenth of the time that the public properties take, for each gradient of each step.
@@ -211,7 +216,9 @@ def structure(tensors):
         ]
 
 
-def call_flat(function, tensors):
+def call_flat(
+    function: tf.types.experimental.ConcreteFunction, tensors: Sequence[tf.Tensor]
+) -> Any:
     """Calls a concrete function of one list of tensors.
 
     The public call sorts arguments by name first, which takes longer than the function itself where
@@ -223,7 +230,7 @@ def call_flat(function, tensors):
     return call(list(tensors), function.captured_inputs)
 
 
-def enclosing_graphs():
+def enclosing_graphs() -> Iterator[tf.Graph]:
     """Yields the graph that is being built and those that it is in, from the innermost on."""
     graph: Any = tf1.get_default_graph()
     while graph is not None:
@@ -232,7 +239,7 @@ def enclosing_graphs():
 
 
 @contextlib.contextmanager
-def variables_allowed():
+def variables_allowed() -> Iterator[None]:
     """Context, within `tf.init_scope`, in which variables can be made whatever is traced outside.
 
     A `tf.function` refuses those that are made after its first trace, for it would make them anew
@@ -250,7 +257,7 @@ def variables_allowed():
         graph._variable_creator_stack = creators
 
 
-def compiled_by_xla():
+def compiled_by_xla() -> bool:
     """Returns whether XLA is to compile the graph that is being built.
 
     Nothing public says so. TensorFlow before 2.4 cannot tell.
@@ -264,7 +271,7 @@ def compiled_by_xla():
     return False
 
 
-def has_op_callbacks():
+def has_op_callbacks() -> bool:
     """Returns whether a callback sees each operation's result, as of `enable_check_numerics`.
 
     Nothing public says so. TensorFlow before 2.1 has no such thing.
@@ -273,7 +280,7 @@ def has_op_callbacks():
 
 
 @functools.lru_cache(maxsize=None)
-def functions_compute_as_eager():
+def functions_compute_as_eager() -> bool:
     """Returns whether functions treat subnormal numbers as operations of eager mode do.
 
     In TensorFlow before 2.1 only functions flush them to zero.
@@ -282,7 +289,7 @@ def functions_compute_as_eager():
         return float(tf.constant(1e-38) * tf.constant(0.1)) == 0.0
 
 
-def as_one_operation(function, tensors):
+def as_one_operation(function: Callable[..., Any], tensors: Sequence[tf.Tensor]) -> Any:
     """Calls `function` with tensors; in a graph, as one operation that stays one when it is run.
 
     There is no public option for that before TensorFlow 2.12. Where there is no private one either,
@@ -300,13 +307,13 @@ def as_one_operation(function, tensors):
     return tf.function(function, **options)(*tensors)
 
 
-def uses_merge_call(strategy):
+def uses_merge_call(strategy: tf.distribute.Strategy) -> bool:
     """Returns whether replicas of `strategy` may use `merge_call`; newer modes forbid it."""
     uses = getattr(strategy.extended, "_use_merge_call", None)
     return uses is None or uses()
 
 
-def module_that_called():
+def module_that_called() -> str:
     """Returns the name of the module that called the public method, three frames up.
 
     The stack is examined because Keras and checkpoints ask the same methods as users do, and want
@@ -318,7 +325,7 @@ def module_that_called():
     return frame.f_globals.get("__name__", "")
 
 
-def called_by_checkpointing():
+def called_by_checkpointing() -> bool:
     """Returns whether the caller's caller is TensorFlow's object-based checkpointing."""
     return module_that_called().startswith(
         (
@@ -329,13 +336,13 @@ def called_by_checkpointing():
     )
 
 
-def _enclosing_name_scope():
+def _enclosing_name_scope() -> str:
     """Returns the name scope around the current function or branch, seen from the outermost."""
     _, *scopes = [graph.get_name_scope() for graph in enclosing_graphs()]
     return "".join(scope + "/" for scope in reversed(scopes) if scope)
 
 
-def cond(pred, true_fn, false_fn):
+def cond(pred: tf.Tensor, true_fn: Callable[[], Any], false_fn: Callable[[], Any]) -> Any:
     """`tf.cond` for graphs, under which variables get the names they had with TensorFlow 1.
 
     A variable that `true_fn` makes, such as Adam's `beta1_power`, was called `cond/beta1_power`
@@ -348,14 +355,14 @@ def cond(pred, true_fn, false_fn):
     with tf1.name_scope("cond") as scope:
         absolute_scope = _enclosing_name_scope() + scope
 
-        def named_true_fn():
+        def named_true_fn() -> Any:
             with tf1.name_scope(absolute_scope):
                 return true_fn()
 
         return tf1.cond(pred, named_true_fn, false_fn, name=scope)
 
 
-def set_graph_rewrite(enabled):
+def set_graph_rewrite(enabled: bool) -> None:
     """Turns TensorFlow's own auto-mixed-precision rewrite on or off, for sessions and functions."""
     module: Any = getattr(tf1, "mixed_precision", None)
     if not hasattr(module, "enable_mixed_precision_graph_rewrite"):
@@ -368,23 +375,23 @@ def set_graph_rewrite(enabled):
         module.disable_mixed_precision_graph_rewrite()
 
 
-def graph_rewrite_is_enabled():
+def graph_rewrite_is_enabled() -> bool:
     """Returns whether the auto-mixed-precision rewrite is on."""
     return bool(tf.config.optimizer.get_experimental_options().get("auto_mixed_precision"))
 
 
-def has_contrib():
+def has_contrib() -> bool:
     """Returns whether there is a `tf.contrib`, TensorFlow's own up to 1.15 or another."""
     return hasattr(tf, "contrib") or "tensorflow.contrib" in sys.modules
 
 
-def v1_module():
+def v1_module() -> ModuleType:
     """Returns the module that `import tensorflow.compat.v1 as tf` binds."""
     importlib.import_module("tensorflow.compat.v1")
     return sys.modules["tensorflow"].compat.v1
 
 
-def api_modules():
+def api_modules() -> list[Any]:
     """Returns every module that `import tensorflow` or `tensorflow.compat.v1` may bind, a list.
 
     The attribute `tf.compat.v1` and the module imported under that name are different objects in

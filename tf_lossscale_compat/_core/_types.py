@@ -1,7 +1,7 @@
 """Types that annotations of this package name; nothing imports this module at run time.
 
 Numbers are what `float` and `operator.index` take, NumPy's too, instead of unions with NumPy's
-classes, which are Any without NumPy. Where a result is an operation in graph mode and
+classes, which are Any without NumPy. Where a public result is an operation in graph mode and
 None in eager mode it is Any, as whoever calls knows which.
 """
 
@@ -100,6 +100,8 @@ if TYPE_CHECKING:
 
     # The type of a function that a decorator returns unchanged.
     Function = TypeVar("Function", bound=Callable[..., Any])
+    # What a function that is called in some context returns.
+    Result = TypeVar("Result")
 
     class HasManagerMethods(Protocol):
         """Anything with the two methods of a `LossScaleManager`."""
@@ -135,7 +137,18 @@ if TYPE_CHECKING:
         @property
         def assign(self) -> Callable[[Any], Any]: ...
 
-    Gradient = Union[tf.Tensor, tf.IndexedSlices, None]
+    class CanScale(Protocol):
+        """A loss scale, this package's or a user's, as a step calls it."""
+
+        def __call__(self) -> Any: ...
+        def update(self, grads: Any) -> tuple[Any, Any]: ...
+        def _tflsc_variables(self) -> list[tf.Variable]: ...
+
+    # What drives an optimizer, and a `_scaler.Scaler` is made of.
+    Subject = Union[CanScale, HasManagerMethods]
+    # A tensor, `tf.IndexedSlices`, `tf.RaggedTensor`, or None where a variable has no gradient; in
+    # a cross-replica context it may be per-replica.
+    Gradient = Any
     Pair = Tuple[Gradient, Variable]
     Loss = Union[tf.Tensor, Callable[[], tf.Tensor]]
     # Applies gradients to variables, in each replica.

@@ -26,6 +26,10 @@ class LikeATensor:
     other side of an operator, where a float32 tensor, and any graph, raises an error.
     """
 
+    if TYPE_CHECKING:
+
+        def __call__(self) -> Any: ...
+
     def numpy(self) -> Any:
         """Returns the current loss scale as a NumPy float32, in eager mode."""
         return _scaler.scale(self).numpy()

@@ -2,24 +2,20 @@
 
 from __future__ import annotations
 
-import sys
 from typing import TYPE_CHECKING, Any, Callable, Iterable
 
 from tf_lossscale_compat._core import (
     _agreement,
     _arguments,
-    _gradients,
     _keras_versions,
-    _observers,
     _ownership,
     _replicas,
     _scaler,
-    _state,
     _step,
-    _sync_replicas,
     _tf,
 )
 from tf_lossscale_compat._scalers import _loss_scales, _managers
+from tf_lossscale_compat._v1 import _family
 
 if TYPE_CHECKING:
     import tensorflow as tf
@@ -45,63 +41,15 @@ def _name_of(opt: Any, otherwise: str) -> str:
         return otherwise
 
 
-class _V1Adapter(_step.OptimizerAdapter):
-    """One step of a v1 optimizer.
-
-    Args:
-      owner: the loss-scale optimizer.
-      global_step: variable to increment if the gradients are applied, or None.
-      name: str, the name of the wrapped optimizer's operation, or None.
-    """
-
-    def __init__(self, owner: _BaseLossScaleOptimizer, global_step: Any, name: str | None) -> None:
-        self.observed, self.wrapped, self.agree = owner, owner._tflsc_wrapped, owner._tflsc_agree
-        self.needs_reciprocal = not tf.executing_eagerly()
-        self._global_step, self._name = global_step, name
-
-    def apply(self, grads: list[Any], variables: list[Any]) -> Any:
-        pairs = list(zip(grads, variables))
-        return self.wrapped.apply_gradients(pairs, self._global_step, self._name)
-
-
-def _scaled(loss: Any, scale: tf.Tensor) -> Any:
-    """Returns a loss, a tensor or a function, times `scale`."""
-    if callable(loss):
-        return lambda: _gradients.scale_loss(loss(), scale)
-    return _gradients.scale_loss(loss, scale)
-
-
-def _unscaled(grads: list[Any], reciprocal: tf.Tensor) -> list[Any]:
-    """Returns gradients times one over the loss scale.
-
-    In graphs by the originals' operations, one by one: variables, such as those of an
-    `ExponentialMovingAverage` of gradients, are named after them. Not in float16, where one over a
-    large scale is zero.
-    """
-    if tf.executing_eagerly():
-        return _gradients.unscale(grads, reciprocal)
-    return [None if grad is None else _times(grad, reciprocal) for grad in grads]
-
-
-def _times(grad: Any, factor: tf.Tensor) -> Any:
-    if isinstance(grad, tf.IndexedSlices):
-        return tf.IndexedSlices(_times(grad.values, factor), grad.indices, grad.dense_shape)
-    if isinstance(grad, tf.RaggedTensor):
-        return grad.with_flat_values(_times(grad.flat_values, factor))
-    if grad.dtype == tf.float16:
-        return _gradients.unscale([grad], factor)[0]
-    return grad * tf.cast(factor, grad.dtype)
-
-
 class _BaseLossScaleOptimizer(_tf.Optimizer):
     """Scales the loss, unscales the gradients, and applies them if the step is not to be skipped.
 
     The part that both public classes share. One takes a manager, the other a `LossScale`.
     """
 
-    # Class attributes, for subclasses whose constructors do not call these.
-    _tflsc_agree = None
-    _tflsc_enabled = True
+    # For subclasses whose constructors do not call this one.
+    _tflsc = _family.Kept()
+    _tflsc_kind: _family.Family
 
     def __init__(self, opt: Any) -> None:
         super().__init__(
@@ -111,48 +59,9 @@ class _BaseLossScaleOptimizer(_tf.Optimizer):
         if isinstance(opt, _tf.Trackable):
             self._track_trackable(opt, "base_optimizer")
 
-    # True if a callable loss is called at once in a graph for a Session, as r1.15's optimizer did:
-    # the one that it wraps may take no callables.
-    _tflsc_calls_loss_in_graphs = False
-
-    @property
-    def _tflsc_wrapped(self) -> Any:
-        """The optimizer that computes and applies gradients."""
-        raise NotImplementedError
-
     @property
     def _tflsc_loss_scale_in_use(self) -> Any:
-        """The loss scale or manager that is in force."""
-        return self.__dict__["_tflsc_loss_scale_in_use"]
-
-    @_tflsc_loss_scale_in_use.setter
-    def _tflsc_loss_scale_in_use(self, loss_scale: Any) -> None:
-        # Code in the wild replaces it at run time; checkpoints are to hold what is in force.
-        if "_tflsc_loss_scale_in_use" in self.__dict__:
-            scaler = _scaler.Scaler(loss_scale)
-            scaler.check_reciprocal()
-            agree = _agreement.function_for(
-                self._tflsc_agree, getattr(self, "_tflsc_wrapped", None), scaler
-            )
-            _ownership.claim(_ownership.V1, loss_scale, [self])
-            self._tflsc_agree = agree
-        self.__dict__["_tflsc_loss_scale_in_use"] = loss_scale
-        # Subclasses may set it before Optimizer's constructor has made what tracking needs, or not
-        # call that at all.
-        if isinstance(loss_scale, _tf.Trackable) and hasattr(self, "_non_slot_dict"):
-            self._track_trackable(loss_scale, "loss_scale", overwrite=True)
-
-    def _tflsc_reciprocal(self, scale: tf.Tensor) -> tf.Tensor:
-        """Returns one over `scale`, computed as the original did."""
-        return 1.0 / scale
-
-    def _tflsc_graph_form(self, name: str | None) -> _step.GraphForm:
-        """Returns the form of the original's graph for a step of this name."""
-        raise NotImplementedError
-
-    def _tflsc_inner_name(self, name: str | None, scaler: _scaler.Scaler) -> str | None:
-        """Returns the name that the original gave the wrapped optimizer's operation."""
-        return name
+        return self._tflsc.loss_scale
 
     def compute_gradients(
         self,
@@ -186,51 +95,7 @@ class _BaseLossScaleOptimizer(_tf.Optimizer):
             "colocate_gradients_with_ops": colocate_gradients_with_ops,
             "grad_loss": grad_loss,
         }
-        if not self._tflsc_enabled:
-            return list(self._tflsc_gradients(loss, options))
-        # As many operations as the original's: those that come after it are seeded by their number.
-        scaler = self._tflsc_scaler()
-        read = scaler.read()
-        scale = _scaler.as_tensor(read)
-        pairs = self._tflsc_scaled_gradients(loss, scale, options)
-        if not tf.executing_eagerly() and self._tflsc_reads_twice(read):
-            if scaler.never_changes() or _scaler.is_users(scaler.subject):
-                scale = _scaler.as_tensor(scaler.read())
-            else:  # No update comes in between; with the name that reading a variable has.
-                scale = tf.identity(scale, name="ReadVariableOp")
-        return self._tflsc_unscaled(pairs, scale)
-
-    def _tflsc_reads_twice(self, read: Any) -> bool:
-        """Returns whether the original's graph has two operations that read the scale.
-
-        Args:
-          read: what the loss scale or manager returned, a tensor or variable.
-        """
-        return True
-
-    def _tflsc_scaled_gradients(
-        self, loss: Any, scale: tf.Tensor, options: dict[str, Any]
-    ) -> list[tuple[Any, Any]]:
-        """Returns pairs of gradients of the loss times `scale` and their variables."""
-        if callable(loss) and self._tflsc_calls_loss_in_graphs and _tf.in_session_graph():
-            loss = loss()
-        return list(self._tflsc_gradients(_scaled(loss, scale), options))
-
-    def _tflsc_gradients(self, loss: Any, options: dict[str, Any]) -> Any:
-        """Has the wrapped optimizer compute gradients, called as the original calls it."""
-        return self._tflsc_wrapped.compute_gradients(loss, **options)
-
-    def _tflsc_unscaled(
-        self, grads_and_vars: list[tuple[Any, Any]], scale: tf.Tensor
-    ) -> list[tuple[Any, Any]]:
-        """Returns these pairs with gradients divided by `scale`."""
-        grads = self._tflsc_to_unscale([grad for grad, _ in grads_and_vars])
-        unscaled = _unscaled(grads, self._tflsc_reciprocal(scale))
-        return list(zip(unscaled, [var for _, var in grads_and_vars]))
-
-    def _tflsc_to_unscale(self, grads: list[Any]) -> list[Any]:
-        """Returns gradients in the form that is divided: of contrib's optimizer mostly dense."""
-        return grads
+        return self._tflsc_kind.compute_gradients(self, loss, options)
 
     def minimize(
         self,
@@ -270,25 +135,9 @@ class _BaseLossScaleOptimizer(_tf.Optimizer):
         }
         # A subclass' own `compute_gradients` or `apply_gradients` is called, as TensorFlow does.
         own = _step.overrides(self, _AS_WRITTEN, "compute_gradients", "apply_gradients")
-        if self._tflsc_enabled and not own:
-            scaler = self._tflsc_scaler()
-            scale = scaler.scale()
-            pairs = self._tflsc_scaled_gradients(loss, scale, options)
-            pairs, unscaling = self._tflsc_unscaled_or_not_yet(pairs, scale)
-            return self._tflsc_take_step(scaler, pairs, global_step, name, unscaling, given="loss")
+        if self._tflsc.enabled and not own:
+            return self._tflsc_kind.minimize(self, loss, global_step, name, options)
         return super().minimize(loss, global_step, name=name, **options)
-
-    @_tf.do_not_convert
-    def _tflsc_unscaled_or_not_yet(
-        self, grads_and_vars: list[tuple[Any, Any]], scale: tf.Tensor
-    ) -> tuple[list[tuple[Any, Any]], _gradients.Unscaling | None]:
-        """Returns pairs with unscaled gradients, or scaled ones and the division yet to be done.
-
-        In eager mode the step divides them, as no user's code sees them before.
-        """
-        if tf.executing_eagerly():
-            return grads_and_vars, _gradients.Unscaling(self._tflsc_reciprocal(scale))
-        return self._tflsc_unscaled(grads_and_vars, scale), None
 
     @_tf.do_not_convert
     def apply_gradients(
@@ -313,48 +162,18 @@ class _BaseLossScaleOptimizer(_tf.Optimizer):
         Raises:
           ValueError: called in a cross-replica context, or there is no gradient.
         """
-        return self._tflsc_take_step(self._tflsc_scaler(), list(grads_and_vars), global_step, name)
-
-    def _tflsc_scaler(self) -> _scaler.Scaler:
-        """Returns the `Scaler` of one step: users replace the loss scale between steps."""
-        return _scaler.Scaler(self._tflsc_loss_scale_in_use)
-
-    @_tf.do_not_convert
-    def _tflsc_take_step(
-        self,
-        scaler: _scaler.Scaler,
-        grads_and_vars: list[tuple[Any, Any]],
-        global_step: Any,
-        name: str | None,
-        unscaling: _gradients.Unscaling | None = None,
-        given: str = "grads_and_vars",
-    ) -> Any:
-        """Takes a step; see `_step.take`. Errors say where the gradients were `given`."""
-        grads = [grad for grad, _ in grads_and_vars]
-        variables = [var for _, var in grads_and_vars]
-        if not [grad for grad in grads if grad is not None]:
-            names = [getattr(var, "name", var) for var in variables]
-            raise ValueError(f"{given} has no gradient for any variable, got {names!r}.")
-        if unscaling is not None:
-            grads = self._tflsc_to_unscale(grads)
-        form = self._tflsc_graph_form(name)
-        step = _V1Adapter(self, global_step, self._tflsc_inner_name(name, scaler))
-        taken = _step.take(
-            scaler, grads, variables, step, called="apply_gradients", unscaling=unscaling, form=form
-        )
-        if taken is None:  # In eager mode.
-            return None
-        return _sync_replicas.reopen_accumulators(taken, grads, variables, global_step)
+        # Users replace the loss scale between steps.
+        scaler = _scaler.Scaler(self._tflsc.loss_scale)
+        return self._tflsc_kind.take_step(self, scaler, list(grads_and_vars), global_step, name)
 
     def variables(self) -> list[tf.Variable]:
         """Returns the variables of the wrapped optimizer and of the loss scale, a list."""
-        return _tf.variables_of(self._tflsc_wrapped) + _scaler.variables(
-            self._tflsc_loss_scale_in_use
-        )
+        wrapped = self._tflsc_kind.wrapped(self)
+        return _tf.variables_of(wrapped) + _scaler.variables(self._tflsc.loss_scale)
 
     def get_slot(self, var: Any, name: str) -> Any:
         """Returns the wrapped optimizer's slot variable `name` for `var`, or None."""
-        return self._tflsc_wrapped.get_slot(var, name)
+        return self._tflsc_kind.wrapped(self).get_slot(var, name)
 
     def get_slot_names(self) -> list[str]:
         """Returns the names of the wrapped optimizer's slots, a list of str."""
@@ -362,15 +181,15 @@ class _BaseLossScaleOptimizer(_tf.Optimizer):
         # save them twice, which TensorFlow refuses.
         if _tf.called_by_checkpointing():
             return []
-        return self._tflsc_wrapped.get_slot_names()
+        return self._tflsc_kind.wrapped(self).get_slot_names()
 
     def get_name(self) -> str:
         """Returns the wrapped optimizer's name."""
-        return _name_of(self._tflsc_wrapped, self._name)
+        return _name_of(self._tflsc_kind.wrapped(self), self._name)
 
     def _create_or_restore_slot_variable(self, *args: Any, **kwargs: Any) -> Any:
         # A checkpoint of the wrapped optimizer alone, restored into this one.
-        return self._tflsc_wrapped._create_or_restore_slot_variable(*args, **kwargs)
+        return self._tflsc_kind.wrapped(self)._create_or_restore_slot_variable(*args, **kwargs)
 
 
 class LossScaleOptimizer(_BaseLossScaleOptimizer):
@@ -389,8 +208,7 @@ class LossScaleOptimizer(_BaseLossScaleOptimizer):
     asked for.
     """
 
-    _tflsc_calls_loss_in_graphs = True
-    _tflsc_keep_sparse = False  # For subclasses whose constructors do not call this one.
+    _tflsc_kind = _family.CONTRIB
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
@@ -443,41 +261,18 @@ class LossScaleOptimizer(_BaseLossScaleOptimizer):
         agree = _agreement.function_for(agree, opt, scaler)
         super().__init__(opt)
         self._opt = opt
-        self._tflsc_agree, self._tflsc_enabled = agree, enabled
+        self._tflsc = _family.Kept(None, agree, enabled, bool(keep_sparse))
         self._loss_scale_manager = manager
-        self._tflsc_keep_sparse = bool(keep_sparse)
         _ownership.claim(_ownership.V1, manager, [self])
 
     @property
-    def _tflsc_wrapped(self) -> Any:
-        return self._opt
-
-    @property
     def _loss_scale_manager(self) -> Any:
-        return self._tflsc_loss_scale_in_use
+        return self._tflsc.loss_scale
 
     @_loss_scale_manager.setter
     def _loss_scale_manager(self, manager: Any) -> None:
         _check_manager(manager)
-        self._tflsc_loss_scale_in_use = manager
-
-    def _tflsc_to_unscale(self, grads: list[Any]) -> list[Any]:
-        if self._tflsc_keep_sparse:
-            return grads
-        return [
-            tf.convert_to_tensor(grad) if isinstance(grad, tf.IndexedSlices) else grad
-            for grad in grads
-        ]
-
-    def _tflsc_reciprocal(self, scale: tf.Tensor) -> tf.Tensor:
-        return tf.math.reciprocal(scale)
-
-    def _tflsc_reads_twice(self, read: Any) -> bool:
-        # A variable converts to a tensor where it is used, a reference variable by no operation.
-        return hasattr(read, "assign") and not _state.is_reference(read)
-
-    def _tflsc_graph_form(self, name: str | None) -> _step.GraphForm:
-        return _step.GraphForm(cond=_tf.cond)
+        self._tflsc_kind.replace_loss_scale(self, manager)
 
 
 class MixedPrecisionLossScaleOptimizer(_BaseLossScaleOptimizer):
@@ -493,6 +288,8 @@ class MixedPrecisionLossScaleOptimizer(_BaseLossScaleOptimizer):
     Source: TensorFlow r1.14-2.x
     `tf.compat.v1.train.experimental.MixedPrecisionLossScaleOptimizer`.
     """
+
+    _tflsc_kind = _family.MIXED_PRECISION
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
@@ -546,35 +343,17 @@ class MixedPrecisionLossScaleOptimizer(_BaseLossScaleOptimizer):
         agree = _agreement.function_for(agree, opt, scaler)
         super().__init__(opt)
         self._optimizer = opt
-        self._tflsc_agree, self._tflsc_enabled = agree, enabled
+        self._tflsc = _family.Kept(None, agree, enabled)
         self._loss_scale = loss_scale
         _ownership.claim(_ownership.V1, loss_scale, [self])
 
     @property
-    def _tflsc_wrapped(self) -> Any:
-        return self._optimizer
-
-    @property
     def _loss_scale(self) -> Any:
-        return self._tflsc_loss_scale_in_use
+        return self._tflsc.loss_scale
 
     @_loss_scale.setter
     def _loss_scale(self, loss_scale: Any) -> None:
-        self._tflsc_loss_scale_in_use = loss_scale
-
-    def _tflsc_gradients(self, loss: Any, options: dict[str, Any]) -> Any:
-        return self._optimizer.compute_gradients(loss=loss, **options)
-
-    def _tflsc_graph_form(self, name: str | None) -> _step.GraphForm:
-        if tf.executing_eagerly():  # There a step has no operation to name.
-            return _step.GraphForm()
-        return _step.GraphForm(update_first=True, name=name or self.get_name())
-
-    def _tflsc_inner_name(self, name: str | None, scaler: _scaler.Scaler) -> str | None:
-        if scaler.applies_all and _observers.record_of(self) is None:
-            return name
-        # The same string in each replica, or it would become one value per replica.
-        return sys.intern(f"{name or self.get_name()}-wrapped")
+        self._tflsc_kind.replace_loss_scale(self, loss_scale)
 
 
 _AS_WRITTEN = _step.as_written(_BaseLossScaleOptimizer)

@@ -203,7 +203,7 @@ def _record_of(model: object) -> StepRecord:
             f"tf_lossscale_compat, got record=None and the optimizer {optimizer!r}."
         )
     record = _observers.record_of(optimizer)
-    if record is not None:
+    if isinstance(record, StepRecord):
         return record
     strategy = getattr(model, "distribute_strategy", None)
     with strategy.scope() if strategy is not None else contextlib.nullcontext():

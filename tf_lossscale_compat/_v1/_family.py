@@ -1,0 +1,293 @@
+"""How each v1 loss-scale optimizer takes a step: contrib's of r1.15, and r2.0's.
+
+A family has no state. Its methods are given the optimizer, so that a shallow copy of one works on
+itself.
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from tf_lossscale_compat._core import (
+    _agreement,
+    _gradients,
+    _observers,
+    _ownership,
+    _scaler,
+    _state,
+    _step,
+    _sync_replicas,
+    _tf,
+)
+
+if TYPE_CHECKING:
+    import tensorflow as tf
+else:
+    tf = _tf.tf
+
+
+class Kept(NamedTuple):
+    """What a loss-scale optimizer keeps; replaced as a whole, as shallow copies share it.
+
+    Attributes:
+      loss_scale: the loss scale or manager in force.
+      agree: function of a scalar bool tensor, or None.
+      enabled: bool, the loss is scaled and steps may be skipped.
+      keep_sparse: bool, sparse gradients stay sparse, of contrib's optimizer.
+    """
+
+    loss_scale: Any = None
+    agree: Any = None
+    enabled: bool = True
+    keep_sparse: bool = False
+
+
+class _Adapter(_step.OptimizerAdapter):
+    """One step of a v1 optimizer.
+
+    Args:
+      owner: the loss-scale optimizer.
+      wrapped: the optimizer that it wraps.
+      global_step: variable to increment if the gradients are applied, or None.
+      name: str, the name of the wrapped optimizer's operation, or None.
+    """
+
+    def __init__(self, owner: Any, wrapped: Any, global_step: Any, name: str | None) -> None:
+        self.observed, self.wrapped, self.agree = owner, wrapped, owner._tflsc.agree
+        self.needs_reciprocal = not tf.executing_eagerly()
+        self._global_step, self._name = global_step, name
+
+    def apply(self, grads: list[Any], variables: list[Any]) -> Any:
+        pairs = list(zip(grads, variables))
+        return self.wrapped.apply_gradients(pairs, self._global_step, self._name)
+
+
+class Family:
+    """What both families share: one takes a manager, the other a `LossScale`."""
+
+    # Where each differs.
+
+    def wrapped(self, owner: Any) -> Any:
+        """Returns the optimizer that computes and applies gradients."""
+        raise NotImplementedError
+
+    def computed(self, owner: Any, loss: Any, options: dict[str, Any]) -> list[tuple[Any, Any]]:
+        """Has the wrapped optimizer compute gradients, called as the original calls it."""
+        raise NotImplementedError
+
+    def reads_twice(self, read: Any) -> bool:
+        """Returns whether the original's graph has two operations that read the scale.
+
+        Args:
+          read: what the loss scale or manager returned, a tensor or variable.
+        """
+        raise NotImplementedError
+
+    def reciprocal(self, scale: tf.Tensor) -> tf.Tensor:
+        """Returns one over `scale`, computed as the original did."""
+        raise NotImplementedError
+
+    def to_unscale(self, owner: Any, grads: list[Any]) -> list[Any]:
+        """Returns gradients in the form that is divided: of contrib's optimizer mostly dense."""
+        raise NotImplementedError
+
+    def graph_form(self, owner: Any, name: str | None) -> _step.GraphForm:
+        """Returns the form of the original's graph for a step of this name."""
+        raise NotImplementedError
+
+    def inner_name(self, owner: Any, name: str | None, scaler: _scaler.Scaler) -> str | None:
+        """Returns the name that the original gave the wrapped optimizer's operation."""
+        raise NotImplementedError
+
+    # The loss scale in force.
+
+    def replace_loss_scale(self, owner: Any, loss_scale: Any) -> None:
+        """Puts another loss scale or manager in force, as code in the wild does at run time."""
+        kept = owner._tflsc
+        if kept.loss_scale is not None:
+            scaler = _scaler.Scaler(loss_scale)
+            scaler.check_reciprocal()
+            agree = _agreement.function_for(kept.agree, self.wrapped(owner), scaler)
+            _ownership.claim(_ownership.V1, loss_scale, [owner])
+            kept = kept._replace(agree=agree)
+        owner._tflsc = kept._replace(loss_scale=loss_scale)
+        # Checkpoints are to hold what is in force. Subclasses may set it before Optimizer's
+        # constructor has made what tracking needs, or not call that at all.
+        if isinstance(loss_scale, _tf.Trackable) and hasattr(owner, "_non_slot_dict"):
+            owner._track_trackable(loss_scale, "loss_scale", overwrite=True)
+
+    # A step.
+
+    def compute_gradients(
+        self, owner: Any, loss: Any, options: dict[str, Any]
+    ) -> list[tuple[Any, Any]]:
+        """Returns pairs of unscaled gradients and variables; see the optimizers' method."""
+        if not owner._tflsc.enabled:
+            return list(self.computed(owner, loss, options))
+        # As many operations as the original's: those that come after it are seeded by their number.
+        scaler = _scaler.Scaler(owner._tflsc.loss_scale)
+        read = scaler.read()
+        scale = _scaler.as_tensor(read)
+        pairs = list(self.computed(owner, _scaled(loss, scale), options))
+        if not tf.executing_eagerly() and self.reads_twice(read):
+            if scaler.never_changes() or _scaler.is_users(scaler.subject):
+                scale = _scaler.as_tensor(scaler.read())
+            else:  # No update comes in between; with the name that reading a variable has.
+                scale = tf.identity(scale, name="ReadVariableOp")
+        return self._unscaled(owner, pairs, scale)
+
+    def minimize(
+        self, owner: Any, loss: Any, global_step: Any, name: str | None, options: dict[str, Any]
+    ) -> Any:
+        """Takes a step in which no user's code sees the gradients."""
+        scaler = _scaler.Scaler(owner._tflsc.loss_scale)
+        scale = scaler.scale()
+        pairs = list(self.computed(owner, _scaled(loss, scale), options))
+        return self._finish(owner, scaler, pairs, scale, global_step, name)
+
+    @_tf.do_not_convert
+    def _finish(
+        self,
+        owner: Any,
+        scaler: _scaler.Scaler,
+        pairs: list[tuple[Any, Any]],
+        scale: tf.Tensor,
+        global_step: Any,
+        name: str | None,
+    ) -> Any:
+        """Unscales gradients and takes a step with them."""
+        unscaling = None
+        if tf.executing_eagerly():  # The step divides, in one operation with its test.
+            unscaling = _gradients.Unscaling(self.reciprocal(scale))
+        else:
+            pairs = self._unscaled(owner, pairs, scale)
+        return self.take_step(owner, scaler, pairs, global_step, name, unscaling, given="loss")
+
+    def _unscaled(
+        self, owner: Any, pairs: list[tuple[Any, Any]], scale: tf.Tensor
+    ) -> list[tuple[Any, Any]]:
+        """Returns these pairs with gradients divided by `scale`."""
+        grads = self.to_unscale(owner, [grad for grad, _ in pairs])
+        unscaled = _unscaled(grads, self.reciprocal(scale))
+        return list(zip(unscaled, [variable for _, variable in pairs]))
+
+    def take_step(
+        self,
+        owner: Any,
+        scaler: _scaler.Scaler,
+        grads_and_vars: list[tuple[Any, Any]],
+        global_step: Any,
+        name: str | None,
+        unscaling: _gradients.Unscaling | None = None,
+        given: str = "grads_and_vars",
+    ) -> Any:
+        """Takes a step; see `_step.take`. Errors say where the gradients were `given`."""
+        grads = [grad for grad, _ in grads_and_vars]
+        variables = [variable for _, variable in grads_and_vars]
+        if not [grad for grad in grads if grad is not None]:
+            names = [getattr(variable, "name", variable) for variable in variables]
+            raise ValueError(f"{given} has no gradient for any variable, got {names!r}.")
+        if unscaling is not None:
+            grads = self.to_unscale(owner, grads)
+        form = self.graph_form(owner, name)
+        inner_name = self.inner_name(owner, name, scaler)
+        step = _Adapter(owner, self.wrapped(owner), global_step, inner_name)
+        taken = _step.take(
+            scaler, grads, variables, step, called="apply_gradients", unscaling=unscaling, form=form
+        )
+        if taken is None:  # In eager mode.
+            return None
+        return _sync_replicas.reopen_accumulators(taken, grads, variables, global_step)
+
+
+class _Contrib(Family):
+    def wrapped(self, owner: Any) -> Any:
+        return owner._opt
+
+    def computed(self, owner: Any, loss: Any, options: dict[str, Any]) -> list[tuple[Any, Any]]:
+        # r1.15's called it at once: the optimizer that it wraps may take no callables.
+        if callable(loss) and owner._tflsc.enabled and _tf.in_session_graph():
+            loss = loss()
+        return owner._opt.compute_gradients(loss, **options)
+
+    def reads_twice(self, read: Any) -> bool:
+        # A variable converts to a tensor where it is used, a reference variable by no operation.
+        return hasattr(read, "assign") and not _state.is_reference(read)
+
+    def reciprocal(self, scale: tf.Tensor) -> tf.Tensor:
+        return tf.math.reciprocal(scale)
+
+    def to_unscale(self, owner: Any, grads: list[Any]) -> list[Any]:
+        if owner._tflsc.keep_sparse:
+            return grads
+        return [
+            tf.convert_to_tensor(grad) if isinstance(grad, tf.IndexedSlices) else grad
+            for grad in grads
+        ]
+
+    def graph_form(self, owner: Any, name: str | None) -> _step.GraphForm:
+        return _step.GraphForm(cond=_tf.cond)
+
+    def inner_name(self, owner: Any, name: str | None, scaler: _scaler.Scaler) -> str | None:
+        return name
+
+
+class _MixedPrecision(Family):
+    def wrapped(self, owner: Any) -> Any:
+        return owner._optimizer
+
+    def computed(self, owner: Any, loss: Any, options: dict[str, Any]) -> list[tuple[Any, Any]]:
+        return owner._optimizer.compute_gradients(loss=loss, **options)
+
+    def reads_twice(self, read: Any) -> bool:
+        return True
+
+    def reciprocal(self, scale: tf.Tensor) -> tf.Tensor:
+        return 1.0 / scale
+
+    def to_unscale(self, owner: Any, grads: list[Any]) -> list[Any]:
+        return grads
+
+    def graph_form(self, owner: Any, name: str | None) -> _step.GraphForm:
+        if tf.executing_eagerly():  # There a step has no operation to name.
+            return _step.GraphForm()
+        return _step.GraphForm(update_first=True, name=name or owner.get_name())
+
+    def inner_name(self, owner: Any, name: str | None, scaler: _scaler.Scaler) -> str | None:
+        if scaler.applies_all and _observers.record_of(owner) is None:
+            return name
+        # The same string in each replica, or it would become one value per replica.
+        return sys.intern(f"{name or owner.get_name()}-wrapped")
+
+
+CONTRIB, MIXED_PRECISION = _Contrib(), _MixedPrecision()
+
+
+def _scaled(loss: Any, scale: tf.Tensor) -> Any:
+    """Returns a loss, a tensor or a function, times `scale`."""
+    if callable(loss):
+        return lambda: _gradients.scale_loss(loss(), scale)
+    return _gradients.scale_loss(loss, scale)
+
+
+def _unscaled(grads: list[Any], reciprocal: tf.Tensor) -> list[Any]:
+    """Returns gradients times one over the loss scale.
+
+    In graphs by the originals' operations, one by one: variables, such as those of an
+    `ExponentialMovingAverage` of gradients, are named after them. Not in float16, where one over a
+    large scale is zero.
+    """
+    if tf.executing_eagerly():
+        return _gradients.unscale(grads, reciprocal)
+    return [None if grad is None else _times(grad, reciprocal) for grad in grads]
+
+
+def _times(grad: Any, factor: tf.Tensor) -> Any:
+    if isinstance(grad, tf.IndexedSlices):
+        return tf.IndexedSlices(_times(grad.values, factor), grad.indices, grad.dense_shape)
+    if isinstance(grad, tf.RaggedTensor):
+        return grad.with_flat_values(_times(grad.flat_values, factor))
+    if grad.dtype == tf.float16:
+        return _gradients.unscale([grad], factor)[0]
+    return grad * tf.cast(factor, grad.dtype)
