@@ -16,7 +16,7 @@ SWITCH = "TF_USE_LEGACY_KERAS"
 STEPS = {
     "upgrade": f"\n    {UPGRADE} --infile a.py --outfile a.py\n",
     "by hand": "\n    import tensorflow.compat.v1 as tf\n",
-    "behavior": "\n    tf.disable_v2_behavior()\n",
+    "behavior": "\n    tf.compat.v1.disable_v2_behavior()\n",
     "slim": "\n    pip install tf-slim\n",
     "batch_norm": '\n    sys.modules["tf_keras.legacy_tf_layers.normalization"] = normalization\n',
     "keras": "Keras 3 lacks this. Stay with Keras 2:\n\n"
@@ -406,3 +406,10 @@ class TableTest(absltest.TestCase):
                 self.assertFalse(_next._TENSORFLOW_1.match(f"{part}.{name}"), f"{part}.{name}")
         found = [name for name in dir(tf.compat.v1) if _next._TENSORFLOW_1.match(name)]
         self.assertGreater(len(found), 40)
+
+    def test_the_line_for_behavior_runs_below_either_import(self):
+        tf = pytest.importorskip("tensorflow")
+        if tuple(map(int, tf.__version__.split(".")[:2])) < (2, 3):
+            self.skipTest("`compat.v1` has no `compat.v1` of its own there")
+        for module in (tf, tf.compat.v1):
+            self.assertTrue(callable(module.compat.v1.disable_v2_behavior))

@@ -143,7 +143,7 @@ class Steps:
             yield (
                 f"In {where}, below the imports, write this line, so that graphs and variables are"
                 " those of TensorFlow 1 (a file that is imported there may have it instead):\n"
-                "\n    tf.disable_v2_behavior()"
+                "\n    tf.compat.v1.disable_v2_behavior()"
             )
         if files["slim"]:
             yield f"{_listing(files['slim'])}: install tf-slim.\n\n    pip install tf-slim"
