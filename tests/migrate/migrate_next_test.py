@@ -19,7 +19,7 @@ STEPS = {
     "behavior": "\n    tf.compat.v1.disable_v2_behavior()\n",
     "slim": "\n    pip install tf-slim\n",
     "batch_norm": '\n    sys.modules["tf_keras.legacy_tf_layers.normalization"] = normalization\n',
-    "keras": "Keras 3 lacks this. Stay with Keras 2:\n\n"
+    "keras": "Keras 3 lacks this in graphs. Stay with Keras 2:\n\n"
     f"    pip install --no-deps 'tf_keras==2.21.*'\n    export {SWITCH}=1\n",
     "choice": "change the places that say `on Keras 3`, or leave them and stay with Keras 2",
 }
@@ -56,7 +56,7 @@ class NewerVersionsTest(parameterized.TestCase):
         ("model.optimizer.lr.assign(0.1)", "write `learning_rate`"),
         ("opts[0].lr", "write `learning_rate`"),
         ("get_optimizer(1).lr.numpy()", "write `learning_rate`"),
-        ("tf.keras.losses.Reduction.NONE", 'write "none", "sum" or "sum_over_batch_size"'),
+        ("tf.keras.losses.Reduction.AUTO", 'write "sum_over_batch_size"'),
         ("tf.keras.optimizers.legacy.SGD(1)", "take the class of `tf.keras.optimizers`"),
         ("tf.keras.layers.experimental.preprocessing.Rescaling(1)", "`tf.keras.layers`"),
         ("tf.keras.experimental.SequenceFeatures()", "stay with Keras 2"),
@@ -133,6 +133,11 @@ class NewerVersionsTest(parameterized.TestCase):
         self.assertEmpty(findings(text.format("Model", "tf.Variable(0)", "fit")))
         self.assertEmpty(findings(text.format("Model", "self.add_weight()", "save")))
         self.assertEmpty(findings(text.format("Model", "tf.Variable(0)", "save"), (2, 15)))
+
+    def test_reductions_that_keras_3_has(self):
+        for name in ("NONE", "SUM", "SUM_OVER_BATCH_SIZE"):
+            self.assertEmpty(findings(f"{HEAD}tf.keras.losses.Reduction.{name}"))
+        self.assertEmpty(findings(f"{HEAD}from tensorflow.keras.losses import Reduction"))
 
     def test_names_of_weights(self):
         (finding,) = findings(f"{HEAD}self.add_weight('total', initializer='zeros')")
@@ -296,7 +301,11 @@ class StepsTest(FolderTestCase):
         ("tf.compat.v1.disable_eager_execution()\ntf.compat.v1.log(x)",),
         ("tf.layers.dense(x)", "upgrade", "behavior", "keras"),
         ("tf.compat.v1.nn.rnn_cell.LSTMCell(x)", "behavior", "keras"),
-        ("tf.Session()\ntf.keras.layers.Dense(1)", "upgrade", "behavior", "keras"),
+        ("tf.Session()\ntf.keras.layers.Dense(1)", "upgrade", "behavior"),
+        ("tf.Session()\ntf.keras.layers.Dense(1)\nm.fit(x)", "upgrade", "behavior", "keras"),
+        ("tf.Session()\ntf.keras.regularizers.l1(1)", "upgrade", "behavior", "keras"),
+        ("tf.Session()\ntf.keras.backend.set_session(s)", "upgrade", "behavior", "keras"),
+        ("tf.compat.v1.Session()\ntf.compat.v1.keras.losses.MeanSquaredError()", "behavior"),
         ("tf.layers.dense(x)\ntf.disable_v2_behavior()\nself.compiled_loss",)
         + ("upgrade", "keras", "choice"),
         ("self.compiled_loss  # tf-lossscale: checked",),

@@ -26,7 +26,12 @@ _TENSORFLOW_1 = re.compile(
     r"|nn\.(?:rnn_cell|\w*dynamic_rnn|static_rnn)|data\.make_\w+_iterator"
     r"|image\.resize_(?:image|bilinear|bicubic|area|nearest)\w*)(?:\.|$)"
 )
-_KERAS_2 = re.compile(r"(?:layers|nn\.rnn_cell|keras)(?:\.|$)")
+# What Keras 3 lacks, or cannot do in a graph, as its optimizers and regularizers of `get_variable`;
+# with `fit`, which it cannot do there, any name of Keras.
+_KERAS_2 = re.compile(
+    r"(?:layers|nn\.rnn_cell|keras\.(?:optimizers|regularizers|experimental|estimator"
+    r"|backend\.[gs]et_session))(?:\.|$)"
+)
 _SWITCH = "TF_USE_LEGACY_KERAS"
 _KERAS_2_FILE = re.compile(rb"TF_USE_LEGACY_KERAS|^\s*(?:import|from) tf_keras\b", re.MULTILINE)
 # Names of contrib, of files that are not parsed.
@@ -55,25 +60,20 @@ def facts(plan, findings):
     """
     if plan.to < (2, 0) or not plan.is_about_loss_scaling:
         return []
-    tree = plan.tree
+    tree, found = plan.tree, []
     names = [(rewrites.canonical(name), name) for _, name, _ in tree.mentions()]
-    rest = [
-        (name[len("tensorflow.") :], whole)
-        for name, whole in names
-        if name.startswith("tensorflow.")
-    ]
-    version_1 = [(name, whole) for name, whole in rest if _TENSORFLOW_1.match(name)]
+    rest = [(name[11:], whole) for name, whole in names if name.startswith("tensorflow.")]
     by_hand = any(_NOT_REPEATED.match(binding.path + ".") for binding in tree.bindings)
-    found = [
-        ("by hand" if by_hand else "upgrade", f"`tf.{name}`")
-        for name, whole in version_1
-        if "compat.v1" not in whole
-    ]
+    version_1 = [(name, whole) for name, whole in rest if _TENSORFLOW_1.match(name)]
+    for name, whole in version_1:
+        if "compat.v1" not in whole:
+            found.append(("by hand" if by_hand else "upgrade", f"`tf.{name}`"))
     if version_1 and not _BEHAVIOR.search(tree.source):
         found.append(("main" if _MAIN.search(tree.source) else "not main", ""))
     if version_1 and plan.is_for_keras_3:
-        found += [("keras", f"`tf.{name}`") for name, _ in rest if _KERAS_2.match(name)]
-    if any(map(_is_in_slim, names)):
+        lacks = re.compile(r"keras\.|" + _KERAS_2.pattern) if "fit" in tree.methods else _KERAS_2
+        found += [("keras", f"`tf.{name}`") for name, _ in rest if lacks.match(name)]
+    if any("tf_slim" in (_successor(name) or "") for name, _ in names):
         found.append(("slim", ""))
         if "batch_norm" in tree.attributes and plan.to >= (2, 16):
             found.append(("batch_norm", ""))
@@ -82,11 +82,9 @@ def facts(plan, findings):
     return list(dict.fromkeys(found))
 
 
-def _is_in_slim(names):
-    canonical, _ = names
-    if canonical.startswith("tensorflow.contrib."):
-        canonical = _contrib_successors.successor(canonical) or ""
-    return "tf_slim" in canonical
+def _successor(name):
+    is_contrib = name.startswith("tensorflow.contrib.")
+    return _contrib_successors.successor(name) if is_contrib else name
 
 
 class Steps:
@@ -158,7 +156,8 @@ class Steps:
             )
         keras_2 = f":\n\n    {install}\n    export {_SWITCH}=1"
         if files["keras"]:
-            yield f"{_shown(files['keras'])}: Keras 3 lacks this. Stay with Keras 2{keras_2}"
+            shown = _shown(files["keras"])
+            yield f"{shown}: Keras 3 lacks this in graphs. Stay with Keras 2{keras_2}"
         if files["choice"]:
             yield (
                 f"{_listing(files['choice'])}: change the places that say `on Keras 3`, or leave"

@@ -30,7 +30,7 @@ _RATE = re.compile(r"opt(?:im(?:izer)?)?s?(?:\[.*\]|\(.*\))?\.lr$", re.IGNORECAS
 _TO_RATE = "LSC407 write `learning_rate`"
 # By what a name stands for, after `keras.`.
 _NAMES = {
-    r"losses\.Reduction": 'LSC408 write "none", "sum" or "sum_over_batch_size"',
+    r"losses\.Reduction\.AUTO": 'LSC408 write "sum_over_batch_size"',
     r"optimizers\.(?:legacy|experimental)": "LSC409 take the class of `tf.keras.optimizers`",
     r"layers\.experimental(?:\.preprocessing)?": "LSC410 take the class of `tf.keras.layers`",
     r"(?:experimental|wrappers|estimator)": "LSC411 stay with Keras 2, as nothing replaces it",
