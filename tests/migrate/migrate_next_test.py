@@ -351,6 +351,18 @@ class StepsTest(FolderTestCase):
         self.assertIn("7 places left to a person", err)
         self.assertNotIn("without loss scaling", err)
 
+    def test_names_of_contrib_are_counted_or_reported(self):
+        check = "isinstance(o, tf.keras.mixed_precision.LossScaleOptimizer)\ntf.contrib.slim\n"
+        self.write("a.py", "import tensorflow as tf\n" + check)
+        made = "tf.keras.mixed_precision.LossScaleOptimizer(o, dynamic={})\n"
+        self.write("b.py", "import tensorflow as tf\n" + made.format(True))
+        for option in ("--diff", "--write"):
+            _, _, err = call(".", option)
+            self.assertIn("LSC211 `tf.contrib.slim`", err)
+            self.assertNotIn("without loss scaling", err)
+        self.write("a.py", HEAD + "tf.contrib.slim  # tf-lossscale: checked\n")
+        self.assertNotIn("without loss scaling", call("a.py")[2])
+
     def test_what_is_listed(self):
         code = "tf.placeholder, tf.Session, tf.log, tf.to_float, tf.placeholder\n"
         for number in range(6):

@@ -91,7 +91,7 @@ class Run:
         self._check = check
         self._options = options
         self._places: Optional[list] = [] if as_json else None
-        self._steps = _next.Steps(options.to)
+        self._steps = _next.Steps(options)
         self.files = 0
         self.changed = 0
         self.findings = 0
@@ -106,10 +106,13 @@ class Run:
             self._fail(path, str(error))
             return None
         outcome = self._migrate(path, data)
-        self._steps.read(data, outcome.result.is_about or self._options.contrib)
+        self._steps.read(path, data)
         made = self._options.made | outcome.result.made
         self._options = self._options._replace(made=made)
-        return None if outcome.is_nothing else outcome
+        if not outcome.is_nothing:
+            return outcome
+        self._steps.add(path, outcome.result)
+        return None
 
     def _migrate(self, path, data):
         return migrate_bytes(data, path.endswith(".ipynb") if path else None, self._options)
@@ -153,7 +156,7 @@ class Run:
 
     def report(self, path, result):
         """Prints findings and failures, and keeps what comes next."""
-        self._steps.add(path, result.facts)
+        self._steps.add(path, result)
         for finding in result.findings:
             self.findings += 1
             self._place(path, finding)

@@ -91,27 +91,29 @@ class Steps:
     """The steps for all files of one call.
 
     Args:
-      to: the TensorFlow that they go to, a tuple of two numbers.
+      options: `_source.Options`.
     """
 
-    def __init__(self, to):
-        self._to = "{}.{}".format(*to)
-        self._has_contrib = to < (2, 0)
+    def __init__(self, options):
+        self._to = "{}.{}".format(*options.to)
+        self._counts_contrib = options.to >= (2, 0) and not options.contrib
         self._files: dict = collections.defaultdict(dict)  # Step: {path: what shows it}.
         self._done = set()
-        self._contrib: tuple = ()  # Of each file the names of contrib that nothing was said of.
+        self._contrib: dict = {}  # {path: its names of contrib, where nothing is said of them}.
 
-    def read(self, data, is_done):
-        """Takes the bytes of any file; `is_done` if its names of contrib are reported."""
+    def read(self, path, data):
+        """Takes the bytes of any file."""
         if _BEHAVIOR.search(data):
             self._done.add("not main" if _MAIN.search(data) else "main")
         if _BATCH_NORM.search(data):
             self._done.add("batch_norm")
-        self._contrib += () if is_done or self._has_contrib else (_CONTRIB.findall(data),)
+        self._contrib[path] = _CONTRIB.findall(data) if self._counts_contrib else []
 
-    def add(self, path, found):
-        """Takes the `facts` of a file."""
-        for step, shown in found:
+    def add(self, path, result):
+        """Takes the last `_source.Result` of a file."""
+        if result.is_about:
+            self._contrib.pop(path, None)
+        for step, shown in result.facts:
             self._files[step].setdefault(path, []).append(shown)
 
     def text(self):
@@ -164,7 +166,7 @@ class Steps:
                 " them and stay with Keras 2"
                 + (", as in the step before" if files["keras"] else keras_2)
             )
-        found = [names for names in self._contrib if names]
+        found = [names for names in self._contrib.values() if names]
         if found:
             counts = collections.Counter(filter(None, itertools.chain(*found))).most_common(3)
             most = ", ".join(f"`{name.decode()}` {count}" for name, count in counts)
