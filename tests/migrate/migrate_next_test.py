@@ -266,6 +266,15 @@ class NewerVersionsTest(parameterized.TestCase):
         self.assertIn("`tf.estimator` (2 in this file) is gone since TensorFlow 2.16", str(finding))
         self.assertEmpty(findings(text, (2, 15)))
 
+    def test_checks_make_a_file_one_about_loss_scaling(self):
+        check = "isinstance(o, tf.keras.mixed_precision.LossScaleOptimizer)\n"
+        code = "import tensorflow as tf\ntf.keras.backend.set_learning_phase(1)\n" + check
+        found = [finding.code for finding in findings(code)]
+        self.assertEqual(found, ["LSC412", "LSC203"])
+        # Keras 3's own class, and code for it.
+        made = "tf.keras.mixed_precision.LossScaleOptimizer(o, name='x')\n"
+        self.assertEmpty(findings(code + made))
+
     @parameterized.parameters(
         ("tf.contrib.slim", (2, 0), (1, 15)),
         ("tf.keras.mixed_precision.experimental.set_policy('x')", (2, 4), (2, 3)),

@@ -25,6 +25,8 @@ class Plan:
     Attributes:
       edits: list of (start, end, new bytes) in bytes of the source, in order, without overlap.
       findings: list of (where in the source, in bytes, and what to say), in order.
+      is_about_loss_scaling: whether the file names a class of this package, or will, or one that is
+        left to a person.
 
     Args:
       tree: `_tree.Tree`.
@@ -55,6 +57,9 @@ class Plan:
         self._edit_chains()
         self._drop_bindings()
         self._add_imports(self._edit_imports())
+        self.is_about_loss_scaling = bool(self._edits or self._findings) or any(
+            binding.path.split(".")[0] == PACKAGE for binding in tree.bindings
+        )
         for check in checks.CHECKS:
             self._findings.update(check.find(self))
         self.edits = sorted(self._edits)
@@ -81,13 +86,6 @@ class Plan:
 
     def _report(self, node, message):
         self._findings.add((self.tree.start(node), message))
-
-    @property
-    def is_about_loss_scaling(self):
-        """Returns whether the file names a class of this package, or will."""
-        return bool(self._edits) or any(
-            binding.path.split(".")[0] == PACKAGE for binding in self.tree.bindings
-        )
 
     @property
     def lists_contrib(self):
