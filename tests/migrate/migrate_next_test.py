@@ -266,6 +266,18 @@ class NewerVersionsTest(parameterized.TestCase):
         self.assertIn("`tf.estimator` (2 in this file) is gone since TensorFlow 2.16", str(finding))
         self.assertEmpty(findings(text, (2, 15)))
 
+    @parameterized.parameters(
+        ("loss_scale=None", False),
+        ("None", False),
+        ("loss_scale=8", True),
+        ("scale", True),
+    )
+    def test_policies_without_a_loss_scale(self, argument, is_wrapped):
+        (finding,) = findings(f"{HEAD}tf.keras.mixed_precision.Policy('x', {argument})")
+        self.assertEqual(finding.code, "LSC301")
+        self.assertIn("leave the argument out", finding.message)
+        self.assertEqual("wrap the optimizer" in finding.message, is_wrapped)
+
     def test_checks_make_a_file_one_about_loss_scaling(self):
         check = "isinstance(o, tf.keras.mixed_precision.LossScaleOptimizer)\n"
         code = "import tensorflow as tf\ntf.keras.backend.set_learning_phase(1)\n" + check

@@ -12,10 +12,12 @@ from tf_lossscale_compat.migrate import rewrites
 _KERAS = r"(?:tensorflow\.|tf_)?keras\."
 _POLICY = r"mixed_precision\.(?:experimental\.)?Policy(?:V1)?$"
 _LOSS_SCALE = (
-    "since TensorFlow 2.4 a policy takes no loss scale, that of `experimental` since 2.6: leave the"
-    " argument out and wrap the optimizer in"
-    " `tf_lossscale_compat.keras.mixed_precision.experimental.LossScaleOptimizer(optimizer,"
-    " loss_scale)`"
+    "LSC301 since TensorFlow 2.4 a policy takes no loss scale, that of `experimental` since 2.6:"
+    " leave the argument out"
+)
+_WRAP = (
+    " and wrap the optimizer in `tf_lossscale_compat.keras.mixed_precision.experimental"
+    ".LossScaleOptimizer(optimizer, loss_scale)`"
 )
 _STABLE = {
     "Policy": "`tf.keras.mixed_precision.Policy`",
@@ -54,10 +56,10 @@ def _policies(plan):
     if plan.to < (2, 4):
         return
     for chain, call in tree.calls:
-        positional = [argument for argument in call.args if argument.keyword is None]
-        keywords = [argument.keyword.value for argument in call.args if argument.keyword]
-        if of_keras(chain, _POLICY) and ("loss_scale" in keywords or len(positional) > 1):
-            yield tree.start(chain.nodes[0]), f"LSC301 {_LOSS_SCALE}"
+        scale = tree.argument(call, 1, "loss_scale")
+        if scale is not None and of_keras(chain, _POLICY):
+            wrap = "" if tree.text(scale) == "None" else _WRAP
+            yield tree.start(chain.nodes[0]), _LOSS_SCALE + wrap
     for node in tree.ends["loss_scale"]:
         if _OF_POLICY.search(tree.text(node)):
             yield (
