@@ -178,27 +178,23 @@ class Run:
         if self._places is not None:
             emit(sys.stdout, json.dumps(self._places, indent=2) + "\n")
 
-    def unlisted(self, error):
-        """Takes the error of a folder that cannot be listed."""
-        self._fail(error.filename, f"cannot be read: {error.strerror}")
-
     def paths(self, paths, exclude):
         """Goes over files and folders, each file once; `exclude` as of `_walk.files`."""
-        seen = set()
-        found = []
+
+        def unlisted(error):
+            self._fail(error.filename, f"cannot be read: {error.strerror}")
+
+        found: dict = {}  # {whose name it is: the first path to it}.
         for path in paths:
             failures = self.failures
-            files = list(_walk.files(path, exclude, self.unlisted))
+            files = list(_walk.files(path, exclude, unlisted))
             if not files and self.failures == failures:
                 self._fail(path, "holds no *.py, *.pyi or *.ipynb file to look at")
             for file in files:
-                target = os.path.realpath(file)
-                if target not in seen:
-                    seen.add(target)
-                    found.append(file)
+                found.setdefault(os.path.realpath(file), file)
         # A check for a class belongs to the wrapper that it checks, wherever that is made: all
         # files are examined before any is changed.
-        outcomes = [(file, self.look(file)) for file in _shown(found)]
+        outcomes = [(file, self.look(file)) for file in _shown([*found.values()])]
         for file, outcome in outcomes:
             if outcome is not None:
                 self.act(file, outcome)

@@ -73,18 +73,15 @@ def facts(plan, findings):
     if version_1 and plan.is_for_keras_3:
         lacks = re.compile(r"keras\.|" + _KERAS_2.pattern) if "fit" in tree.methods else _KERAS_2
         found += [("keras", f"`tf.{name}`") for name, _ in rest if lacks.match(name)]
-    if any("tf_slim" in (_successor(name) or "") for name, _ in names):
+    contrib = [name for name, _ in names if name.startswith("tensorflow.contrib.")]
+    now = [_contrib_successors.successor(name) or "" for name in contrib]
+    if any("tf_slim" in name for name in [*now, *dict(names)]):
         found.append(("slim", ""))
         if "batch_norm" in tree.attributes and plan.to >= (2, 16):
             found.append(("batch_norm", ""))
     if any(finding.code.startswith("LSC4") for finding in findings):
         found.append(("choice", ""))
     return list(dict.fromkeys(found))
-
-
-def _successor(name):
-    is_contrib = name.startswith("tensorflow.contrib.")
-    return _contrib_successors.successor(name) if is_contrib else name
 
 
 class Steps:
