@@ -180,6 +180,26 @@ class NewerVersionsTest(parameterized.TestCase):
         self.assertEmpty(findings(HEAD + made.format("")))
 
     @parameterized.parameters(
+        ("tf.keras.optimizers.SGD(learning_rate_schedules.Own())", "", ["LSC104"]),
+        ("tf.keras.optimizers.Adam(1)", ", 'dynamic'", ["LSC104"]),
+        ("tensorflow_addons.optimizers.LAMB(o.iterations)", ", loss_scale='dynamic'", ["LSC104"]),
+        ("tf.keras.optimizers.Adam(1)", ", loss_scale=128.", []),
+        ("tf.keras.optimizers.SGD(1)", "", []),
+        ("tf.compat.v1.train.AdamOptimizer(1)", "", []),
+    )
+    def test_the_graph_rewrite_counts_like_keras_optimizer(self, opt, scale, codes):
+        text = f"{HEAD}import tensorflow_addons\nopt = {opt}\n"
+        text += f"tf.train.experimental.enable_mixed_precision_graph_rewrite(opt{scale})\n"
+        found = findings(text)
+        self.assertEqual([finding.code for finding in found], codes)
+        for finding in found:
+            self.assertIn(
+                'experimental.LossScaleOptimizer(opt, "dynamic", count_skipped=True)`,'
+                " with `tf.config.optimizer.set_experimental",
+                finding.message,
+            )
+
+    @parameterized.parameters(
         ("'dynamic'", True),
         ("tf_lossscale_compat.FixedLossScale(8, skip_nonfinite=True)", True),
         ("tf_lossscale_compat.FixedLossScale(8)", False),
@@ -258,6 +278,13 @@ class NewerVersionsTest(parameterized.TestCase):
             (finding,) = findings(text.format(method))
             self.assertIn("on Keras 3 write the methods `build` and `update_step`", finding.message)
         self.assertEmpty(findings(text.format("update_step")))
+
+    def test_an_optimizer_of_addons(self):
+        text = HEAD + "from tensorflow_addons.optimizers import MovingAverage\n"
+        text += "class Own(MovingAverage):\n    def {}(self): pass\n"
+        for method, code in (("_create_slots", "LSC416"), ("apply_gradients", "LSC106")):
+            (finding,) = findings(text.format(method))
+            self.assertEqual(finding.code, code)
 
     def test_estimator(self):
         text = HEAD + "tf.estimator.Estimator(f)\ntf.compat.v1.estimator.TrainSpec\n"

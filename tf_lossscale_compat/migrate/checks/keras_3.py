@@ -119,8 +119,8 @@ def _advice(chain, call, tree):
             return _step(name, call, tree)
         if name in _ATTRIBUTES:
             return _ATTRIBUTES[name]
-    is_optimizer = _of_keras(chain, newer_versions.OPTIMIZER)
-    if chain.role == "base" and is_optimizer and _OLD_STEP.search(tree.source):
+    is_base = chain.role == "base" and newer_versions.is_optimizer(chain)
+    if is_base and _OLD_STEP.search(tree.source):
         return "LSC416 write the methods `build` and `update_step` in place of its old ones"
     return next((each for name, each in _NAMES.items() if _of_keras(chain, name + r"\b")), None)
 
@@ -155,16 +155,13 @@ def _paths(tree):
         given = {each.keyword.value: tree.text(each.value) for each in call.args if each.keyword}
         if kind == "keras.ModelCheckpoint" and given.get("save_weights_only", "False") != "False":
             kind = "save_weights"
-        path = tree.argument(call, 0, "filepath") if kind in _ENDS else None
-        end = _END.search(tree.text(tree.value(path))) if path else None
         is_other = kind == "save" and not _MODEL.search("".join(chain.names[-2:-1]))
-        if end and not is_other and "save_format" not in given:
-            ends, advice = _ENDS[kind]
-            if not end.group(1).endswith(ends):
-                yield (
-                    tree.start(path),
-                    _say(chain.names[-1], f"LSC414 let the path end in {advice}"),
-                )
+        if kind not in _ENDS or is_other or "save_format" in given:
+            continue
+        (ends, advice), path = _ENDS[kind], tree.argument(call, 0, "filepath")
+        end = _END.search(tree.text(tree.value(path))) if path else None
+        if end and not end.group(1).endswith(ends):
+            yield tree.start(path), _say(chain.names[-1], f"LSC414 let the path end in {advice}")
 
 
 def _subclasses(tree):

@@ -29,6 +29,7 @@ _OLDER = re.compile(rf"{_KERAS}mixed_precision\.experimental\b")
 _OLDER_NAME = re.compile(rf"{_OLDER.pattern}\.({'|'.join(_STABLE)})\b")
 # An optimizer of Keras that is no loss-scale optimizer.
 OPTIMIZER = r"optimizers\.(?!LossScale)[A-Z]\w+$"
+_ADDONS = re.compile(r"tensorflow_addons\.optimizers\..*\b[A-Z]\w+$")
 _ESTIMATOR = re.compile(r"(?:tensorflow\.(?:python\.)?|tensorflow_)estimator\.")
 # Of a name such as `policy` or `tf.keras.mixed_precision.global_policy()`.
 _OF_POLICY = re.compile(r"polic(?:y|ies)\w*(?:\(\))?\.loss_scale$", re.IGNORECASE)
@@ -42,6 +43,11 @@ def find(plan):
             yield from _decay(plan.tree)
         if plan.to >= (2, 16):
             yield from _estimator(plan.tree)
+
+
+def is_optimizer(chain):
+    """Returns whether a chain stands for an optimizer of Keras or of tensorflow-addons."""
+    return of_keras(chain, OPTIMIZER) or any(_ADDONS.match(name) for _, name in chain.imported)
 
 
 def of_keras(chain, pattern):
