@@ -47,6 +47,11 @@ class NewerVersionsTest(parameterized.TestCase):
         ("metric.reset_states()", "write `reset_state`"),
         ("self.add_update(u)", "take the call out"),
         ("opt.get_updates(l, p)", "write `optimizer.apply_gradients(zip(gradients, variables))`"),
+        ("opt.get_weights()", "write `[each.numpy() for each in optimizer.variables]`"),
+        ("self.optimizer.learning_rate(step)", "write `optimizer.learning_rate`, the value now"),
+        ("opt._optimizer.learning_rate(1)", "write `optimizer.learning_rate`, the value now"),
+        ("opt.aggregate_gradients(g)", "take the call out, as `apply_gradients` sums them"),
+        ("opt.gradient_aggregator(g)", "take the call out, as `apply_gradients` sums them"),
         ("opt.get_gradients(l, p)", "take the gradients with `tf.GradientTape`"),
         ("opt._decayed_lr(tf.float32)", "write `optimizer.learning_rate`"),
         ("opt._get_hyper('momentum')", "write the attribute of that name"),
@@ -98,6 +103,10 @@ class NewerVersionsTest(parameterized.TestCase):
         for path in ("'x.weights.h5'", '"x.weights.h5"', "path", ""):
             self.assertEmpty(findings(f"{HEAD}model.save_weights({path})"))
         self.assertEmpty(findings(f"{HEAD}model.save('x.h5')"))
+
+    def test_methods_that_others_have(self):
+        for code in ("model.get_weights()", "flags.learning_rate()", "opt.learning_rate"):
+            self.assertEmpty(findings(HEAD + code))
 
     def test_paths_that_are_loaded(self):
         for path in ("'x'", "os.path.join(folder, 'x')"):

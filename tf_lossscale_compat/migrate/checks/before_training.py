@@ -48,7 +48,8 @@ _SCOPE = re.compile(r"strategy\w*\.(?:run|experimental_run_v2|scope)$", re.IGNOR
 _BUILD = re.compile(rb"(?m)^[^#\n]*?\b(\w+)(?:\[[^]\n]*\])?\.build\((?:.*\b(variable|weight))?")
 _OWN_COMPILE = re.compile(rb"\bdef compile\(\s*self,\s*(?!optimizer\b)")
 _STEPS = (".apply_gradients", ".minimize", ".apply")
-_EXITS = ("exit", "sys.exit", "os._exit", "quit")
+# In a line of a block, but not within a statement that is a block itself.
+_STOPS = re.compile(r"(?:^|; *)(?:raise\b|(?:(?:sys\.|os\._)?exit|quit)\()")
 
 
 def find(plan):
@@ -118,17 +119,6 @@ def _unscaled(plan):
             )
 
 
-def _raises(tree, block):
-    """Returns whether a block ends the program or raises, directly."""
-    for line in block.body.body:
-        for statement in line.body if isinstance(line, cst.SimpleStatementLine) else [line]:
-            value = getattr(statement, "value", None)
-            exits = isinstance(value, cst.Call) and tree.text(value.func) in _EXITS
-            if exits or isinstance(statement, cst.Raise):
-                return True
-    return False
-
-
 def _guards(plan):
     """Yields conditions on the version of TensorFlow behind which something is raised."""
     if not plan.is_about_loss_scaling:
@@ -138,8 +128,9 @@ def _guards(plan):
         if not _VERSION.search(tree.text(node.test)):
             continue
         if isinstance(node, cst.If):
-            other = node.orelse if isinstance(node.orelse, cst.Else) else None
-            if not _raises(tree, node) and not (other and _raises(tree, other)):
+            parts = [node] + [node.orelse] * isinstance(node.orelse, cst.Else)
+            lines = [tree.text(line) for part in parts for line in part.body.body]
+            if not any(map(_STOPS.search, lines)):
                 continue
         yield (
             tree.start(node),

@@ -26,6 +26,15 @@ _ATTRIBUTES = {
     "_get_hyper": "LSC407 write the attribute of that name, such as `optimizer.learning_rate`",
     "_set_hyper": "LSC407 assign to the attribute of that name, such as `optimizer.learning_rate`",
 }
+# By how a name that looks like an optimizer's goes on.
+_METHODS = {
+    r"get_weights\(": "LSC406 write `[each.numpy() for each in optimizer.variables]`",
+    r"learning_rate\(": "LSC407 write `optimizer.learning_rate`, the value now",
+    r"(?:aggregate_gradients|gradient_aggregator)\b": (
+        "LSC415 take the call out, as `apply_gradients` sums them"
+    ),
+}
+_OPTIMIZER = r"(?i)opt(?:im(?:izer)?)?s?\."
 _RATE = re.compile(r"opt(?:im(?:izer)?)?s?(?:\[.*\]|\(.*\))?\.lr$", re.IGNORECASE | re.DOTALL)
 _TO_RATE = "LSC407 write `learning_rate`"
 # By what a name stands for, after `keras.`.
@@ -122,7 +131,10 @@ def _advice(chain, call, tree):
     is_base = chain.role == "base" and newer_versions.is_optimizer(chain)
     if is_base and _OLD_STEP.search(tree.source):
         return "LSC416 write the methods `build` and `update_step` in place of its old ones"
-    return next((each for name, each in _NAMES.items() if _of_keras(chain, name + r"\b")), None)
+    text = chain.text + "(" * (call is not None)
+    said = [each for name, each in _METHODS.items() if re.search(_OPTIMIZER + name, text)]
+    said += [each for name, each in _NAMES.items() if _of_keras(chain, name + r"\b")]
+    return said[0] if said else None
 
 
 def _step(name, call, tree):
