@@ -41,7 +41,7 @@ class Plan:
         self._options = options
         self._made = options.made
         self._edits: Set[Tuple[int, int, bytes]] = set()
-        self._findings = set()
+        self._findings: Set[Tuple[int, str]] = set()
         self._usages = {}
         self._edited = {}  # id of a chain: the module to import for its new text.
         self._moved = {}  # id of a binding: its namespace and the names beyond it.

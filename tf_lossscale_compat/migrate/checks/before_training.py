@@ -128,7 +128,7 @@ def _guards(plan):
         if not _VERSION.search(tree.text(node.test)):
             continue
         if isinstance(node, cst.If):
-            parts = [node] + [node.orelse] * isinstance(node.orelse, cst.Else)
+            parts: list = [node, *([node.orelse] if isinstance(node.orelse, cst.Else) else [])]
             lines = [tree.text(line) for part in parts for line in part.body.body]
             if not any(map(_STOPS.search, lines)):
                 continue

@@ -29,10 +29,8 @@ _ATTRIBUTES = {
 # By how a name that looks like an optimizer's goes on.
 _METHODS = {
     r"get_weights\(": "LSC406 write `[each.numpy() for each in optimizer.variables]`",
-    r"learning_rate\(": "LSC407 write `optimizer.learning_rate`, the value now",
-    r"(?:aggregate_gradients|gradient_aggregator)\b": (
-        "LSC415 take the call out, as `apply_gradients` sums them"
-    ),
+    r"learning_rate\(": "LSC407 write `optimizer.learning_rate`, or call the schedule itself",
+    r"(?:aggregate_gradients|gradient_aggregator)\b": "LSC415 take it out, as Keras sums gradients",
 }
 _OPTIMIZER = r"(?i)opt(?:im(?:izer)?)?s?\."
 _RATE = re.compile(r"opt(?:im(?:izer)?)?s?(?:\[.*\]|\(.*\))?\.lr$", re.IGNORECASE | re.DOTALL)
