@@ -16,10 +16,10 @@ SWITCH = "TF_USE_LEGACY_KERAS"
 STEPS = {
     "upgrade": f"\n    {UPGRADE} --infile a.py --outfile a.py\n",
     "by hand": "\n    import tensorflow.compat.v1 as tf\n",
-    "behavior": "\n    tf.disable_v2_behavior()\n",
+    "behavior": "\n    tf.compat.v1.disable_v2_behavior()\n",
     "slim": "\n    pip install tf-slim\n",
     "batch_norm": '\n    sys.modules["tf_keras.legacy_tf_layers.normalization"] = normalization\n',
-    "keras": "Keras 3 lacks this. Stay with Keras 2:\n\n"
+    "keras": "Keras 3 lacks this in graphs. Stay with Keras 2:\n\n"
     f"    pip install --no-deps 'tf_keras==2.21.*'\n    export {SWITCH}=1\n",
     "choice": "change the places that say `on Keras 3`, or leave them and stay with Keras 2",
 }
@@ -47,6 +47,17 @@ class NewerVersionsTest(parameterized.TestCase):
         ("metric.reset_states()", "write `reset_state`"),
         ("self.add_update(u)", "take the call out"),
         ("opt.get_updates(l, p)", "write `optimizer.apply_gradients(zip(gradients, variables))`"),
+        ("opt.get_weights()", "write `[each.numpy() for each in optimizer.variables]`"),
+        (
+            "self.optimizer.learning_rate(step)",
+            "write `optimizer.learning_rate`, or call the schedule",
+        ),
+        (
+            "opt._optimizer.learning_rate(1)",
+            "write `optimizer.learning_rate`, or call the schedule",
+        ),
+        ("opt.aggregate_gradients(g)", "take it out, as Keras sums gradients"),
+        ("opt.gradient_aggregator(g)", "take it out, as Keras sums gradients"),
         ("opt.get_gradients(l, p)", "take the gradients with `tf.GradientTape`"),
         ("opt._decayed_lr(tf.float32)", "write `optimizer.learning_rate`"),
         ("opt._get_hyper('momentum')", "write the attribute of that name"),
@@ -56,7 +67,7 @@ class NewerVersionsTest(parameterized.TestCase):
         ("model.optimizer.lr.assign(0.1)", "write `learning_rate`"),
         ("opts[0].lr", "write `learning_rate`"),
         ("get_optimizer(1).lr.numpy()", "write `learning_rate`"),
-        ("tf.keras.losses.Reduction.NONE", 'write "none", "sum" or "sum_over_batch_size"'),
+        ("tf.keras.losses.Reduction.AUTO", 'write "sum_over_batch_size"'),
         ("tf.keras.optimizers.legacy.SGD(1)", "take the class of `tf.keras.optimizers`"),
         ("tf.keras.layers.experimental.preprocessing.Rescaling(1)", "`tf.keras.layers`"),
         ("tf.keras.experimental.SequenceFeatures()", "stay with Keras 2"),
@@ -99,6 +110,10 @@ class NewerVersionsTest(parameterized.TestCase):
             self.assertEmpty(findings(f"{HEAD}model.save_weights({path})"))
         self.assertEmpty(findings(f"{HEAD}model.save('x.h5')"))
 
+    def test_methods_that_others_have(self):
+        for code in ("model.get_weights()", "flags.learning_rate()", "opt.learning_rate"):
+            self.assertEmpty(findings(HEAD + code))
+
     def test_paths_that_are_loaded(self):
         for path in ("'x'", "os.path.join(folder, 'x')"):
             for call_ in ("model.load_weights", "tf.keras.models.load_model"):
@@ -133,6 +148,11 @@ class NewerVersionsTest(parameterized.TestCase):
         self.assertEmpty(findings(text.format("Model", "tf.Variable(0)", "fit")))
         self.assertEmpty(findings(text.format("Model", "self.add_weight()", "save")))
         self.assertEmpty(findings(text.format("Model", "tf.Variable(0)", "save"), (2, 15)))
+
+    def test_reductions_that_keras_3_has(self):
+        for name in ("NONE", "SUM", "SUM_OVER_BATCH_SIZE"):
+            self.assertEmpty(findings(f"{HEAD}tf.keras.losses.Reduction.{name}"))
+        self.assertEmpty(findings(f"{HEAD}from tensorflow.keras.losses import Reduction"))
 
     def test_names_of_weights(self):
         (finding,) = findings(f"{HEAD}self.add_weight('total', initializer='zeros')")
@@ -173,6 +193,26 @@ class NewerVersionsTest(parameterized.TestCase):
             contrib = "tf_lossscale_compat.contrib.mixed_precision.LossScaleOptimizer(o, m)\n"
             self.assertEmpty(findings(HEAD + contrib + rate))
         self.assertEmpty(findings(HEAD + made.format("")))
+
+    @parameterized.parameters(
+        ("tf.keras.optimizers.SGD(learning_rate_schedules.Own())", "", ["LSC104"]),
+        ("tf.keras.optimizers.Adam(1)", ", 'dynamic'", ["LSC104"]),
+        ("tensorflow_addons.optimizers.LAMB(o.iterations)", ", loss_scale='dynamic'", ["LSC104"]),
+        ("tf.keras.optimizers.Adam(1)", ", loss_scale=128.", []),
+        ("tf.keras.optimizers.SGD(1)", "", []),
+        ("tf.compat.v1.train.AdamOptimizer(1)", "", []),
+    )
+    def test_the_graph_rewrite_counts_like_keras_optimizer(self, opt, scale, codes):
+        text = f"{HEAD}import tensorflow_addons\nopt = {opt}\n"
+        text += f"tf.train.experimental.enable_mixed_precision_graph_rewrite(opt{scale})\n"
+        found = findings(text)
+        self.assertEqual([finding.code for finding in found], codes)
+        for finding in found:
+            self.assertIn(
+                'experimental.LossScaleOptimizer(opt, "dynamic", count_skipped=True)`,'
+                " with `tf.config.optimizer.set_experimental",
+                finding.message,
+            )
 
     @parameterized.parameters(
         ("'dynamic'", True),
@@ -254,12 +294,40 @@ class NewerVersionsTest(parameterized.TestCase):
             self.assertIn("on Keras 3 write the methods `build` and `update_step`", finding.message)
         self.assertEmpty(findings(text.format("update_step")))
 
+    def test_an_optimizer_of_addons(self):
+        text = HEAD + "from tensorflow_addons.optimizers import MovingAverage\n"
+        text += "class Own(MovingAverage):\n    def {}(self): pass\n"
+        for method, code in (("_create_slots", "LSC416"), ("apply_gradients", "LSC106")):
+            (finding,) = findings(text.format(method))
+            self.assertEqual(finding.code, code)
+
     def test_estimator(self):
         text = HEAD + "tf.estimator.Estimator(f)\ntf.compat.v1.estimator.TrainSpec\n"
         (finding,) = findings(text)
         self.assertEqual(finding.line, LINE)
         self.assertIn("`tf.estimator` (2 in this file) is gone since TensorFlow 2.16", str(finding))
         self.assertEmpty(findings(text, (2, 15)))
+
+    @parameterized.parameters(
+        ("loss_scale=None", False),
+        ("None", False),
+        ("loss_scale=8", True),
+        ("scale", True),
+    )
+    def test_policies_without_a_loss_scale(self, argument, is_wrapped):
+        (finding,) = findings(f"{HEAD}tf.keras.mixed_precision.Policy('x', {argument})")
+        self.assertEqual(finding.code, "LSC301")
+        self.assertIn("leave the argument out", finding.message)
+        self.assertEqual("wrap the optimizer" in finding.message, is_wrapped)
+
+    def test_checks_make_a_file_one_about_loss_scaling(self):
+        check = "isinstance(o, tf.keras.mixed_precision.LossScaleOptimizer)\n"
+        code = "import tensorflow as tf\ntf.keras.backend.set_learning_phase(1)\n" + check
+        found = [finding.code for finding in findings(code)]
+        self.assertEqual(found, ["LSC412", "LSC203"])
+        # Keras 3's own class, and code for it.
+        made = "tf.keras.mixed_precision.LossScaleOptimizer(o, name='x')\n"
+        self.assertEmpty(findings(code + made))
 
     @parameterized.parameters(
         ("tf.contrib.slim", (2, 0), (1, 15)),
@@ -296,7 +364,11 @@ class StepsTest(FolderTestCase):
         ("tf.compat.v1.disable_eager_execution()\ntf.compat.v1.log(x)",),
         ("tf.layers.dense(x)", "upgrade", "behavior", "keras"),
         ("tf.compat.v1.nn.rnn_cell.LSTMCell(x)", "behavior", "keras"),
-        ("tf.Session()\ntf.keras.layers.Dense(1)", "upgrade", "behavior", "keras"),
+        ("tf.Session()\ntf.keras.layers.Dense(1)", "upgrade", "behavior"),
+        ("tf.Session()\ntf.keras.layers.Dense(1)\nm.fit(x)", "upgrade", "behavior", "keras"),
+        ("tf.Session()\ntf.keras.regularizers.l1(1)", "upgrade", "behavior", "keras"),
+        ("tf.Session()\ntf.keras.backend.set_session(s)", "upgrade", "behavior", "keras"),
+        ("tf.compat.v1.Session()\ntf.compat.v1.keras.losses.MeanSquaredError()", "behavior"),
         ("tf.layers.dense(x)\ntf.disable_v2_behavior()\nself.compiled_loss",)
         + ("upgrade", "keras", "choice"),
         ("self.compiled_loss  # tf-lossscale: checked",),
@@ -341,6 +413,18 @@ class StepsTest(FolderTestCase):
         self.assertIn(", 3 times in this file\n", err)
         self.assertIn("7 places left to a person", err)
         self.assertNotIn("without loss scaling", err)
+
+    def test_names_of_contrib_are_counted_or_reported(self):
+        check = "isinstance(o, tf.keras.mixed_precision.LossScaleOptimizer)\ntf.contrib.slim\n"
+        self.write("a.py", "import tensorflow as tf\n" + check)
+        made = "tf.keras.mixed_precision.LossScaleOptimizer(o, dynamic={})\n"
+        self.write("b.py", "import tensorflow as tf\n" + made.format(True))
+        for option in ("--diff", "--write"):
+            _, _, err = call(".", option)
+            self.assertIn("LSC211 `tf.contrib.slim`", err)
+            self.assertNotIn("without loss scaling", err)
+        self.write("a.py", HEAD + "tf.contrib.slim  # tf-lossscale: checked\n")
+        self.assertNotIn("without loss scaling", call("a.py")[2])
 
     def test_what_is_listed(self):
         code = "tf.placeholder, tf.Session, tf.log, tf.to_float, tf.placeholder\n"
@@ -406,3 +490,10 @@ class TableTest(absltest.TestCase):
                 self.assertFalse(_next._TENSORFLOW_1.match(f"{part}.{name}"), f"{part}.{name}")
         found = [name for name in dir(tf.compat.v1) if _next._TENSORFLOW_1.match(name)]
         self.assertGreater(len(found), 40)
+
+    def test_the_line_for_behavior_runs_below_either_import(self):
+        tf = pytest.importorskip("tensorflow")
+        if tuple(map(int, tf.__version__.split(".")[:2])) < (2, 3):
+            self.skipTest("`compat.v1` has no `compat.v1` of its own there")
+        for module in (tf, tf.compat.v1):
+            self.assertTrue(callable(module.compat.v1.disable_v2_behavior))

@@ -91,7 +91,7 @@ class Run:
         self._check = check
         self._options = options
         self._places: Optional[list] = [] if as_json else None
-        self._steps = _next.Steps(options.to)
+        self._steps = _next.Steps(options)
         self.files = 0
         self.changed = 0
         self.findings = 0
@@ -106,10 +106,13 @@ class Run:
             self._fail(path, str(error))
             return None
         outcome = self._migrate(path, data)
-        self._steps.read(data, outcome.result.is_about or self._options.contrib)
+        self._steps.read(path, data)
         made = self._options.made | outcome.result.made
         self._options = self._options._replace(made=made)
-        return None if outcome.is_nothing else outcome
+        if not outcome.is_nothing:
+            return outcome
+        self._steps.add(path, outcome.result)
+        return None
 
     def _migrate(self, path, data):
         return migrate_bytes(data, path.endswith(".ipynb") if path else None, self._options)
@@ -153,7 +156,7 @@ class Run:
 
     def report(self, path, result):
         """Prints findings and failures, and keeps what comes next."""
-        self._steps.add(path, result.facts)
+        self._steps.add(path, result)
         for finding in result.findings:
             self.findings += 1
             self._place(path, finding)
@@ -175,27 +178,23 @@ class Run:
         if self._places is not None:
             emit(sys.stdout, json.dumps(self._places, indent=2) + "\n")
 
-    def unlisted(self, error):
-        """Takes the error of a folder that cannot be listed."""
-        self._fail(error.filename, f"cannot be read: {error.strerror}")
-
     def paths(self, paths, exclude):
         """Goes over files and folders, each file once; `exclude` as of `_walk.files`."""
-        seen = set()
-        found = []
+
+        def unlisted(error):
+            self._fail(error.filename, f"cannot be read: {error.strerror}")
+
+        found: dict = {}  # {whose name it is: the first path to it}.
         for path in paths:
             failures = self.failures
-            files = list(_walk.files(path, exclude, self.unlisted))
+            files = list(_walk.files(path, exclude, unlisted))
             if not files and self.failures == failures:
                 self._fail(path, "holds no *.py, *.pyi or *.ipynb file to look at")
             for file in files:
-                target = os.path.realpath(file)
-                if target not in seen:
-                    seen.add(target)
-                    found.append(file)
+                found.setdefault(os.path.realpath(file), file)
         # A check for a class belongs to the wrapper that it checks, wherever that is made: all
         # files are examined before any is changed.
-        outcomes = [(file, self.look(file)) for file in _shown(found)]
+        outcomes = [(file, self.look(file)) for file in _shown([*found.values()])]
         for file, outcome in outcomes:
             if outcome is not None:
                 self.act(file, outcome)

@@ -26,7 +26,12 @@ _TENSORFLOW_1 = re.compile(
     r"|nn\.(?:rnn_cell|\w*dynamic_rnn|static_rnn)|data\.make_\w+_iterator"
     r"|image\.resize_(?:image|bilinear|bicubic|area|nearest)\w*)(?:\.|$)"
 )
-_KERAS_2 = re.compile(r"(?:layers|nn\.rnn_cell|keras)(?:\.|$)")
+# What Keras 3 lacks, or cannot do in a graph, as its optimizers and regularizers of `get_variable`;
+# with `fit`, which it cannot do there, any name of Keras.
+_KERAS_2 = re.compile(
+    r"(?:layers|nn\.rnn_cell|keras\.(?:optimizers|regularizers|experimental|estimator"
+    r"|backend\.[gs]et_session))(?:\.|$)"
+)
 _SWITCH = "TF_USE_LEGACY_KERAS"
 _KERAS_2_FILE = re.compile(rb"TF_USE_LEGACY_KERAS|^\s*(?:import|from) tf_keras\b", re.MULTILINE)
 # Names of contrib, of files that are not parsed.
@@ -55,25 +60,22 @@ def facts(plan, findings):
     """
     if plan.to < (2, 0) or not plan.is_about_loss_scaling:
         return []
-    tree = plan.tree
+    tree, found = plan.tree, []
     names = [(rewrites.canonical(name), name) for _, name, _ in tree.mentions()]
-    rest = [
-        (name[len("tensorflow.") :], whole)
-        for name, whole in names
-        if name.startswith("tensorflow.")
-    ]
-    version_1 = [(name, whole) for name, whole in rest if _TENSORFLOW_1.match(name)]
+    rest = [(name[11:], whole) for name, whole in names if name.startswith("tensorflow.")]
     by_hand = any(_NOT_REPEATED.match(binding.path + ".") for binding in tree.bindings)
-    found = [
-        ("by hand" if by_hand else "upgrade", f"`tf.{name}`")
-        for name, whole in version_1
-        if "compat.v1" not in whole
-    ]
+    version_1 = [(name, whole) for name, whole in rest if _TENSORFLOW_1.match(name)]
+    for name, whole in version_1:
+        if "compat.v1" not in whole:
+            found.append(("by hand" if by_hand else "upgrade", f"`tf.{name}`"))
     if version_1 and not _BEHAVIOR.search(tree.source):
         found.append(("main" if _MAIN.search(tree.source) else "not main", ""))
     if version_1 and plan.is_for_keras_3:
-        found += [("keras", f"`tf.{name}`") for name, _ in rest if _KERAS_2.match(name)]
-    if any(map(_is_in_slim, names)):
+        lacks = re.compile(r"keras\.|" + _KERAS_2.pattern) if "fit" in tree.methods else _KERAS_2
+        found += [("keras", f"`tf.{name}`") for name, _ in rest if lacks.match(name)]
+    contrib = [name for name, _ in names if name.startswith("tensorflow.contrib.")]
+    now = [_contrib_successors.successor(name) or "" for name in contrib]
+    if any("tf_slim" in name for name in [*now, *dict(names)]):
         found.append(("slim", ""))
         if "batch_norm" in tree.attributes and plan.to >= (2, 16):
             found.append(("batch_norm", ""))
@@ -82,38 +84,33 @@ def facts(plan, findings):
     return list(dict.fromkeys(found))
 
 
-def _is_in_slim(names):
-    canonical, _ = names
-    if canonical.startswith("tensorflow.contrib."):
-        canonical = _contrib_successors.successor(canonical) or ""
-    return "tf_slim" in canonical
-
-
 class Steps:
     """The steps for all files of one call.
 
     Args:
-      to: the TensorFlow that they go to, a tuple of two numbers.
+      options: `_source.Options`.
     """
 
-    def __init__(self, to):
-        self._to = "{}.{}".format(*to)
-        self._has_contrib = to < (2, 0)
+    def __init__(self, options):
+        self._to = "{}.{}".format(*options.to)
+        self._counts_contrib = options.to >= (2, 0) and not options.contrib
         self._files: dict = collections.defaultdict(dict)  # Step: {path: what shows it}.
         self._done = set()
-        self._contrib: tuple = ()  # Of each file the names of contrib that nothing was said of.
+        self._contrib: dict = {}  # {path: its names of contrib, where nothing is said of them}.
 
-    def read(self, data, is_done):
-        """Takes the bytes of any file; `is_done` if its names of contrib are reported."""
+    def read(self, path, data):
+        """Takes the bytes of any file."""
         if _BEHAVIOR.search(data):
             self._done.add("not main" if _MAIN.search(data) else "main")
         if _BATCH_NORM.search(data):
             self._done.add("batch_norm")
-        self._contrib += () if is_done or self._has_contrib else (_CONTRIB.findall(data),)
+        self._contrib[path] = _CONTRIB.findall(data) if self._counts_contrib else []
 
-    def add(self, path, found):
-        """Takes the `facts` of a file."""
-        for step, shown in found:
+    def add(self, path, result):
+        """Takes the last `_source.Result` of a file."""
+        if result.is_about:
+            self._contrib.pop(path, None)
+        for step, shown in result.facts:
             self._files[step].setdefault(path, []).append(shown)
 
     def text(self):
@@ -143,7 +140,7 @@ class Steps:
             yield (
                 f"In {where}, below the imports, write this line, so that graphs and variables are"
                 " those of TensorFlow 1 (a file that is imported there may have it instead):\n"
-                "\n    tf.disable_v2_behavior()"
+                "\n    tf.compat.v1.disable_v2_behavior()"
             )
         if files["slim"]:
             yield f"{_listing(files['slim'])}: install tf-slim.\n\n    pip install tf-slim"
@@ -158,14 +155,15 @@ class Steps:
             )
         keras_2 = f":\n\n    {install}\n    export {_SWITCH}=1"
         if files["keras"]:
-            yield f"{_shown(files['keras'])}: Keras 3 lacks this. Stay with Keras 2{keras_2}"
+            shown = _shown(files["keras"])
+            yield f"{shown}: Keras 3 lacks this in graphs. Stay with Keras 2{keras_2}"
         if files["choice"]:
             yield (
                 f"{_listing(files['choice'])}: change the places that say `on Keras 3`, or leave"
                 " them and stay with Keras 2"
                 + (", as in the step before" if files["keras"] else keras_2)
             )
-        found = [names for names in self._contrib if names]
+        found = [names for names in self._contrib.values() if names]
         if found:
             counts = collections.Counter(filter(None, itertools.chain(*found))).most_common(3)
             most = ", ".join(f"`{name.decode()}` {count}" for name, count in counts)

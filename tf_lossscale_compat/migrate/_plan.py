@@ -25,6 +25,8 @@ class Plan:
     Attributes:
       edits: list of (start, end, new bytes) in bytes of the source, in order, without overlap.
       findings: list of (where in the source, in bytes, and what to say), in order.
+      is_about_loss_scaling: whether the file names a class of this package, or will, or one that is
+        left to a person; lists_contrib: whether other names of contrib are said.
 
     Args:
       tree: `_tree.Tree`.
@@ -39,7 +41,7 @@ class Plan:
         self._options = options
         self._made = options.made
         self._edits: Set[Tuple[int, int, bytes]] = set()
-        self._findings = set()
+        self._findings: Set[Tuple[int, str]] = set()
         self._usages = {}
         self._edited = {}  # id of a chain: the module to import for its new text.
         self._moved = {}  # id of a binding: its namespace and the names beyond it.
@@ -55,6 +57,10 @@ class Plan:
         self._edit_chains()
         self._drop_bindings()
         self._add_imports(self._edit_imports())
+        self.is_about_loss_scaling = bool(self._edits or self._findings) or any(
+            binding.path.split(".")[0] == PACKAGE for binding in tree.bindings
+        )
+        self.lists_contrib = self.is_about_loss_scaling or options.contrib
         for check in checks.CHECKS:
             self._findings.update(check.find(self))
         self.edits = sorted(self._edits)
@@ -81,18 +87,6 @@ class Plan:
 
     def _report(self, node, message):
         self._findings.add((self.tree.start(node), message))
-
-    @property
-    def is_about_loss_scaling(self):
-        """Returns whether the file names a class of this package, or will."""
-        return bool(self._edits) or any(
-            binding.path.split(".")[0] == PACKAGE for binding in self.tree.bindings
-        )
-
-    @property
-    def lists_contrib(self):
-        """Returns whether names of contrib are said that have nothing to do with loss scaling."""
-        return self.is_about_loss_scaling or self._options.contrib
 
     def wrapper_calls(self):
         """Yields (name of the class, chain, call) where the file makes one of this package's."""
@@ -152,18 +146,18 @@ class Plan:
             for chain, other, each in self._wrappers
             if other is not None and each == family and not self._is_settled(chain)
         }
-        if "check" not in roles:
-            return accepted, why
         states = {state for each, state in self._made if each == family}
-        if family == "keras" and len(states) > 1:
+        is_keras = family == "keras"
+        if "check" in roles and is_keras and len(states) > 1:
             return None, _MADE_IN_TWO_WAYS
-        if roles & {"call", "base"}:
-            return accepted, why
-        if "open" in states:
-            return None, _LEFT_OPEN
-        if family != "keras" or (not states and "value" in roles):
-            return accepted, why
-        return ("moved" in states, None) if states else (None, _MADE_NOWHERE)
+        if "check" in roles and not roles & {"call", "base"}:
+            if "open" in states:
+                return None, _LEFT_OPEN
+            if is_keras and states:
+                return "moved" in states, None
+            if is_keras and "value" not in roles:
+                return None, _MADE_NOWHERE
+        return accepted, why
 
     # Step by step.
 
@@ -303,8 +297,7 @@ class Plan:
     def _is_lazy_elsewhere(self, binding):
         """Returns whether a function imports a name for others so that an import cannot follow."""
         word = _declared(binding.statement.around, binding.local)
-        works = not rewrites.canonical(binding.path).startswith("tensorflow.contrib")
-        return word is cst.Nonlocal or (word is cst.Global and not works)
+        return word is cst.Nonlocal or (word is cst.Global and not _works(binding))
 
     def _drop_bindings(self):
         """Finds imports that nothing uses once the chains are edited."""
@@ -313,7 +306,7 @@ class Plan:
                 continue
             if binding.elsewhere or _declared(binding.statement.around, binding.local):
                 continue
-            works = not rewrites.canonical(binding.path).startswith("tensorflow.contrib")
+            works = _works(binding)
             if works and (
                 self._options.keep_imports or not binding.chains or self._mentioned(binding)
             ):
@@ -531,19 +524,21 @@ class Plan:
         self._edits.add((place, place, b"".join(glue + line for line in lines)))
 
 
+def _works(binding):
+    return not rewrites.canonical(binding.path).startswith("tensorflow.contrib")
+
+
 def _declared(around, name):
     """Returns what the innermost function around a statement declares a name as.
 
     That is `cst.Global` or `cst.Nonlocal`; None where it does not.
     """
     functions = [node for node in around if isinstance(node, cst.FunctionDef)]
-    words = (
-        matchers.findall(functions[-1], matchers.Global() | matchers.Nonlocal())
-        if functions
-        else ()
-    )
-    found = [type(word) for word in words if name in [item.name.value for item in word.names]]
-    return found[0] if found else None
+    for function in functions[-1:]:
+        for word in matchers.findall(function, matchers.Global() | matchers.Nonlocal()):
+            if name in [item.name.value for item in word.names]:
+                return type(word)
+    return None
 
 
 def _alias(binding, name):

@@ -21,6 +21,13 @@ _FIRST = {
     "DynamicLossScale": (0, "initial_loss_scale"),
     "LossScaleOptimizer": (2, "initial_scale"),
 }
+_REWRITE = "enable_mixed_precision_graph_rewrite"
+_OF_REWRITE = (
+    "write `tf_lossscale_compat.keras.mixed_precision.experimental.LossScaleOptimizer(opt,"
+    ' "dynamic", count_skipped=True)`, with `tf.config.optimizer.set_experimental_options('
+    '{"auto_mixed_precision": True})` above it,'
+)
+_COUNT = "give `count_skipped=True`"
 _OPTIMIZERS = ("LossScaleOptimizer", "MixedPrecisionLossScaleOptimizer")
 _GRADIENTS = {"gradient", "gradients"}
 # What scales a loss, or hands the optimizer to something that does.
@@ -31,7 +38,7 @@ _VERSION = re.compile(
     r"|hasattr\(\s*(?:tf|tensorflow)\w*\s*,\s*[\"']contrib[\"']",
     re.IGNORECASE,
 )
-_SCHEDULE = re.compile(rb"\bschedules\b|\bLearningRateSchedule\b|\.iterations\b")
+_SCHEDULE = re.compile(rb"schedules\b|\bLearningRateSchedule\b|\.iterations\b")
 # Of Keras' optimizers whose step depends on `iterations` the names, and those of others.
 _CORRECT = {"adam", "adamw", "adamax", "nadam", "adafactor"}
 _PLAIN = re.compile(r"[\w.]*\b(?:SGD|RMSprop|Adagrad|Adadelta|Ftrl|Lion)\(")
@@ -41,7 +48,8 @@ _SCOPE = re.compile(r"strategy\w*\.(?:run|experimental_run_v2|scope)$", re.IGNOR
 _BUILD = re.compile(rb"(?m)^[^#\n]*?\b(\w+)(?:\[[^]\n]*\])?\.build\((?:.*\b(variable|weight))?")
 _OWN_COMPILE = re.compile(rb"\bdef compile\(\s*self,\s*(?!optimizer\b)")
 _STEPS = (".apply_gradients", ".minimize", ".apply")
-_EXITS = ("exit", "sys.exit", "os._exit", "quit")
+# In a line of a block, but not within a statement that is a block itself.
+_STOPS = re.compile(r"(?:^|; *)(?:raise\b|(?:(?:sys\.|os\._)?exit|quit)\()")
 
 
 def find(plan):
@@ -111,17 +119,6 @@ def _unscaled(plan):
             )
 
 
-def _raises(tree, block):
-    """Returns whether a block ends the program or raises, directly."""
-    for line in block.body.body:
-        for statement in line.body if isinstance(line, cst.SimpleStatementLine) else [line]:
-            value = getattr(statement, "value", None)
-            exits = isinstance(value, cst.Call) and tree.text(value.func) in _EXITS
-            if exits or isinstance(statement, cst.Raise):
-                return True
-    return False
-
-
 def _guards(plan):
     """Yields conditions on the version of TensorFlow behind which something is raised."""
     if not plan.is_about_loss_scaling:
@@ -131,8 +128,9 @@ def _guards(plan):
         if not _VERSION.search(tree.text(node.test)):
             continue
         if isinstance(node, cst.If):
-            other = node.orelse if isinstance(node.orelse, cst.Else) else None
-            if not _raises(tree, node) and not (other and _raises(tree, other)):
+            parts: list = [node, *([node.orelse] if isinstance(node.orelse, cst.Else) else [])]
+            lines = [tree.text(line) for part in parts for line in part.body.body]
+            if not any(map(_STOPS.search, lines)):
                 continue
         yield (
             tree.start(node),
@@ -148,23 +146,25 @@ def _schedules(plan):
     names |= {node.value.strip("\"'").lower() for node in tree.strings}
     has_schedule, corrects = _SCHEDULE.search(tree.source), bool(names & _CORRECT)
     for chain, call in _keras_wrappers(plan):
-        given = {each.keyword.value for each in call.args if each.keyword}
         inner = tree.argument(call, 0, "inner_optimizer", "optimizer", "opt")
         scale = tree.argument(call, 1, "dynamic", "loss_scale")
         text, fixed = (tree.text(tree.value(each)) if each else "" for each in (inner, scale))
         follows = has_schedule or (corrects and not _PLAIN.match(text))
-        if follows and "count_skipped" not in given and not _FIXED.match(fixed):
+        if follows and tree.argument(call, 99, "count_skipped") is None and not _FIXED.match(fixed):
             yield (
                 tree.start(chain.nodes[0]),
                 "LSC104 on Keras 3 `iterations`, which schedules and Adam's correction of its bias"
-                " follow, does not count skipped steps, as it did in TensorFlow 2.3 to 2.15: give"
-                " `count_skipped=True` to keep the numbers",
+                " follow, does not count skipped steps, as it did in TensorFlow 2.3 to 2.15:"
+                f" {_OF_REWRITE if _REWRITE in str(chain.references) else _COUNT} to keep the"
+                " numbers",
             )
 
 
 def _keras_wrappers(plan):
+    has_keras = any(map(newer_versions.is_optimizer, plan.tree.chains))
     for name, chain, call in plan.wrapper_calls():
-        if name == "LossScaleOptimizer" and "contrib" not in str(chain.references):
+        is_keras = has_keras if name == _REWRITE else "contrib" not in str(chain.references)
+        if is_keras and name in ("LossScaleOptimizer", _REWRITE):
             yield chain, call
 
 
@@ -233,7 +233,7 @@ def _passed_over(plan):
     bases = {
         id(chain.nodes[-1])
         for chain in plan.tree.chains
-        if chain.role == "base" and newer_versions.of_keras(chain, newer_versions.OPTIMIZER)
+        if chain.role == "base" and newer_versions.is_optimizer(chain)
     }
     for node in plan.tree.classes if plan.is_about_loss_scaling else ():
         for part in node.body.body if any(id(base.value) in bases for base in node.bases) else ():

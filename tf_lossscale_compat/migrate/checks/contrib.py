@@ -19,16 +19,11 @@ def find(plan):
     The former only where the file has to do with loss scaling, each name once, or where they are
     asked for.
     """
-    others = list(_imported(plan)) + list(_mentioned(plan)) if plan.to >= (2, 0) else []
-    for start, message, is_other in _maybe(plan.tree):
-        if is_other:
-            others.append((start, message))
-        else:
-            yield start, message
-    places: dict = {}
-    for start, message in sorted(others):
-        # Names of `mixed_precision` itself say their own code.
-        if message.startswith("LSC"):
+    found, places = [*_maybe(plan.tree)], {}  # type: list, dict
+    if plan.to >= (2, 0):
+        found += [*_imported(plan), *_mentioned(plan)]
+    for start, message in sorted(found):
+        if message.startswith("LSC"):  # It is no other member of contrib.
             yield start, message
         elif plan.lists_contrib:
             places.setdefault(message, []).append(start)
@@ -107,7 +102,7 @@ def _place(chain):
 
 
 def _maybe(tree):
-    """Yields where, what to say, and whether it is another member of contrib."""
+    """Yields where and what to say, with a code unless it is another member of contrib."""
     for chain in tree.chains:
         qualified = as_tensorflow(chain)
         namespace, rest = rewrites.find_member(qualified or "")
@@ -125,6 +120,5 @@ def _maybe(tree):
             why = f"`{name}` is an attribute"
         else:
             why = f"`{name}` is {'assigned' if chain.references else 'not imported'} in this file"
-        message = f"{why}: if it is TensorFlow, {advice}"
-        is_other = namespace is None
-        yield tree.start(chain.nodes[0]), message if is_other else f"LSC207 {message}", is_other
+        code = "" if namespace is None else "LSC207 "
+        yield tree.start(chain.nodes[0]), f"{code}{why}: if it is TensorFlow, {advice}"

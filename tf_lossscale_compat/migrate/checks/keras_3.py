@@ -26,11 +26,18 @@ _ATTRIBUTES = {
     "_get_hyper": "LSC407 write the attribute of that name, such as `optimizer.learning_rate`",
     "_set_hyper": "LSC407 assign to the attribute of that name, such as `optimizer.learning_rate`",
 }
+# By how a name that looks like an optimizer's goes on.
+_METHODS = {
+    r"get_weights\(": "LSC406 write `[each.numpy() for each in optimizer.variables]`",
+    r"learning_rate\(": "LSC407 write `optimizer.learning_rate`, or call the schedule itself",
+    r"(?:aggregate_gradients|gradient_aggregator)\b": "LSC415 take it out, as Keras sums gradients",
+}
+_OPTIMIZER = r"(?i)opt(?:im(?:izer)?)?s?\."
 _RATE = re.compile(r"opt(?:im(?:izer)?)?s?(?:\[.*\]|\(.*\))?\.lr$", re.IGNORECASE | re.DOTALL)
 _TO_RATE = "LSC407 write `learning_rate`"
 # By what a name stands for, after `keras.`.
 _NAMES = {
-    r"losses\.Reduction": 'LSC408 write "none", "sum" or "sum_over_batch_size"',
+    r"losses\.Reduction\.AUTO": 'LSC408 write "sum_over_batch_size"',
     r"optimizers\.(?:legacy|experimental)": "LSC409 take the class of `tf.keras.optimizers`",
     r"layers\.experimental(?:\.preprocessing)?": "LSC410 take the class of `tf.keras.layers`",
     r"(?:experimental|wrappers|estimator)": "LSC411 stay with Keras 2, as nothing replaces it",
@@ -119,10 +126,13 @@ def _advice(chain, call, tree):
             return _step(name, call, tree)
         if name in _ATTRIBUTES:
             return _ATTRIBUTES[name]
-    is_optimizer = _of_keras(chain, newer_versions.OPTIMIZER)
-    if chain.role == "base" and is_optimizer and _OLD_STEP.search(tree.source):
+    is_base = chain.role == "base" and newer_versions.is_optimizer(chain)
+    if is_base and _OLD_STEP.search(tree.source):
         return "LSC416 write the methods `build` and `update_step` in place of its old ones"
-    return next((each for name, each in _NAMES.items() if _of_keras(chain, name + r"\b")), None)
+    text = chain.text + "(" * (call is not None)
+    said = [each for name, each in _METHODS.items() if re.search(_OPTIMIZER + name, text)]
+    said += [each for name, each in _NAMES.items() if _of_keras(chain, name + r"\b")]
+    return said[0] if said else None
 
 
 def _step(name, call, tree):
@@ -155,16 +165,13 @@ def _paths(tree):
         given = {each.keyword.value: tree.text(each.value) for each in call.args if each.keyword}
         if kind == "keras.ModelCheckpoint" and given.get("save_weights_only", "False") != "False":
             kind = "save_weights"
-        path = tree.argument(call, 0, "filepath") if kind in _ENDS else None
-        end = _END.search(tree.text(tree.value(path))) if path else None
         is_other = kind == "save" and not _MODEL.search("".join(chain.names[-2:-1]))
-        if end and not is_other and "save_format" not in given:
-            ends, advice = _ENDS[kind]
-            if not end.group(1).endswith(ends):
-                yield (
-                    tree.start(path),
-                    _say(chain.names[-1], f"LSC414 let the path end in {advice}"),
-                )
+        if kind not in _ENDS or is_other or "save_format" in given:
+            continue
+        (ends, advice), path = _ENDS[kind], tree.argument(call, 0, "filepath")
+        end = _END.search(tree.text(tree.value(path))) if path else None
+        if end and not end.group(1).endswith(ends):
+            yield tree.start(path), _say(chain.names[-1], f"LSC414 let the path end in {advice}")
 
 
 def _subclasses(tree):

@@ -12,10 +12,12 @@ from tf_lossscale_compat.migrate import rewrites
 _KERAS = r"(?:tensorflow\.|tf_)?keras\."
 _POLICY = r"mixed_precision\.(?:experimental\.)?Policy(?:V1)?$"
 _LOSS_SCALE = (
-    "since TensorFlow 2.4 a policy takes no loss scale, that of `experimental` since 2.6: leave the"
-    " argument out and wrap the optimizer in"
-    " `tf_lossscale_compat.keras.mixed_precision.experimental.LossScaleOptimizer(optimizer,"
-    " loss_scale)`"
+    "LSC301 since TensorFlow 2.4 a policy takes no loss scale, that of `experimental` since 2.6:"
+    " leave the argument out"
+)
+_WRAP = (
+    " and wrap the optimizer in `tf_lossscale_compat.keras.mixed_precision.experimental"
+    ".LossScaleOptimizer(optimizer, loss_scale)`"
 )
 _STABLE = {
     "Policy": "`tf.keras.mixed_precision.Policy`",
@@ -27,6 +29,7 @@ _OLDER = re.compile(rf"{_KERAS}mixed_precision\.experimental\b")
 _OLDER_NAME = re.compile(rf"{_OLDER.pattern}\.({'|'.join(_STABLE)})\b")
 # An optimizer of Keras that is no loss-scale optimizer.
 OPTIMIZER = r"optimizers\.(?!LossScale)[A-Z]\w+$"
+_ADDONS = re.compile(r"tensorflow_addons\.optimizers\..*\b[A-Z]\w+$")
 _ESTIMATOR = re.compile(r"(?:tensorflow\.(?:python\.)?|tensorflow_)estimator\.")
 # Of a name such as `policy` or `tf.keras.mixed_precision.global_policy()`.
 _OF_POLICY = re.compile(r"polic(?:y|ies)\w*(?:\(\))?\.loss_scale$", re.IGNORECASE)
@@ -42,6 +45,11 @@ def find(plan):
             yield from _estimator(plan.tree)
 
 
+def is_optimizer(chain):
+    """Returns whether a chain stands for an optimizer of Keras or of tensorflow-addons."""
+    return of_keras(chain, OPTIMIZER) or any(_ADDONS.match(name) for _, name in chain.imported)
+
+
 def of_keras(chain, pattern):
     """Returns whether a chain stands for a name of Keras that a pattern matches."""
     names = [rewrites.canonical(name) for _, name in chain.imported]
@@ -54,10 +62,10 @@ def _policies(plan):
     if plan.to < (2, 4):
         return
     for chain, call in tree.calls:
-        positional = [argument for argument in call.args if argument.keyword is None]
-        keywords = [argument.keyword.value for argument in call.args if argument.keyword]
-        if of_keras(chain, _POLICY) and ("loss_scale" in keywords or len(positional) > 1):
-            yield tree.start(chain.nodes[0]), f"LSC301 {_LOSS_SCALE}"
+        scale = tree.argument(call, 1, "loss_scale")
+        if scale is not None and of_keras(chain, _POLICY):
+            wrap = "" if tree.text(scale) == "None" else _WRAP
+            yield tree.start(chain.nodes[0]), _LOSS_SCALE + wrap
     for node in tree.ends["loss_scale"]:
         if _OF_POLICY.search(tree.text(node)):
             yield (
