@@ -18,7 +18,7 @@ import tensorflow as tf
 from absl.testing import parameterized
 
 from tests import modes, replicas, stepping
-from tests.v1_optimizers import dynamic, exponential, sgd, states
+from tests.v1_optimizers import dynamic, exponential, sgd, state_of, states
 from tf_lossscale_compat import (
     FixedLossScale,
     FixedLossScaleManager,
@@ -559,7 +559,7 @@ class ContribStrategyTest(parameterized.TestCase, tf.test.TestCase):
                 # As with two GPUs.
                 strategy.extended._initialize_local(replicas.cpus(2), "/cpu:0")
         with tf.Graph().as_default(), strategy.scope():
-            policy = dynamic()
+            policy = exponential() if optimizer is contrib else dynamic()
             opt = optimizer(policy)
             weight = tf1.get_variable("weight", initializer=1.0)
             bad = tf1.placeholder_with_default(-1, [])
@@ -571,7 +571,7 @@ class ContribStrategyTest(parameterized.TestCase, tf.test.TestCase):
 
             update = strategy.group(replicas.run(strategy, step))
             copies = [*strategy.experimental_local_results(weight)]
-            scale = policy()
+            scale = state_of(policy)[0]
             with tf1.Session(config=tf1.ConfigProto(device_count={"CPU": 2})) as session:
                 session.run(tf1.global_variables_initializer())
                 session.run(update)
