@@ -320,6 +320,15 @@ class NewerVersionsTest(parameterized.TestCase):
         self.assertIn("leave the argument out", finding.message)
         self.assertEqual("wrap the optimizer" in finding.message, is_wrapped)
 
+    @parameterized.parameters(
+        ("layers.experimental.SyncBatchNormalization()", "LSC410", "(synchronized=True)"),
+        ("backend.set_value(rate, 0.1)", "LSC407", "variable.assign(value)"),
+    )
+    def test_names_of_keras_that_have_another(self, name, code, advice):
+        (finding,) = findings(f"{HEAD}tf.keras.{name}")
+        self.assertEqual(finding.code, code)
+        self.assertIn(advice, finding.message)
+
     def test_checks_make_a_file_one_about_loss_scaling(self):
         check = "isinstance(o, tf.keras.mixed_precision.LossScaleOptimizer)\n"
         code = "import tensorflow as tf\ntf.keras.backend.set_learning_phase(1)\n" + check

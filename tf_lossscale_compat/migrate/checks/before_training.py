@@ -254,6 +254,6 @@ def _loaded(plan):
         if name == "load_weights" and start < last:
             yield (
                 start,
-                "LSC107 on Keras 3 `load_weights` skips the optimizer's state, its loss scale, too,"
-                " unless `model.optimizer.build(model.trainable_variables)` stands above it",
+                "LSC107 on Keras 3 `load_weights` skips the optimizer's state, the loss scale, too:"
+                " call the model, and `model.optimizer.build(model.trainable_variables)`, above it",
             )

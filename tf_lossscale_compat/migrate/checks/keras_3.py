@@ -39,8 +39,10 @@ _TO_RATE = "LSC407 write `learning_rate`"
 _NAMES = {
     r"losses\.Reduction\.AUTO": 'LSC408 write "sum_over_batch_size"',
     r"optimizers\.(?:legacy|experimental)": "LSC409 take the class of `tf.keras.optimizers`",
+    r"layers\.experimental\.Sync\w+": "LSC410 write `BatchNormalization(synchronized=True)`",
     r"layers\.experimental(?:\.preprocessing)?": "LSC410 take the class of `tf.keras.layers`",
     r"(?:experimental|wrappers|estimator)": "LSC411 stay with Keras 2, as nothing replaces it",
+    r"backend\.set_value": "LSC407 write `variable.assign(value)`",
     r"backend\.(?:set_)?learning_phase\w*": (
         "LSC412 call the model with `training=True` or `=False`"
     ),
