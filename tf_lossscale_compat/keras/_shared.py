@@ -618,18 +618,18 @@ def named_variables_of(loss_scale: _loss_scales.LossScale) -> dict[str, tf.Varia
     }
 
 
-def check_context(optimizer: LossScaling, grads: list[_types.Gradient]) -> None:
+def check_context(wrapper: LossScaling, grads: list[_types.Gradient]) -> None:
     """Raises a ValueError where no step can be taken, before any variable is made for it.
 
     Such as in a graph for a Session, where these optimizers return no operation.
     """
     _step.check_context(
-        f"{type(optimizer).__name__}.apply_gradients", optimizer._raise_if_strategy_unsupported
+        f"{type(wrapper).__name__}.apply_gradients", wrapper._raise_if_strategy_unsupported
     )
-    _agreement.check_reduced(optimizer, grads)
+    _agreement.check_reduced(wrapper, grads)
     if _tf.in_session_graph():
         raise ValueError(
-            f"{type(optimizer._optimizer)!r} updates nothing in a tf.Graph that a Session is "
+            f"{type(wrapper._optimizer)!r} updates nothing in a tf.Graph that a Session is "
             "to run: it makes no operation that could be run. Use eager mode or tf.function; or "
             "an optimizer that works with sessions, of keras.optimizers.legacy or "
             "tf.compat.v1.train."
