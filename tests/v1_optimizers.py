@@ -23,6 +23,11 @@ def sgd(rate=1.0):
     return tf1.train.GradientDescentOptimizer(rate)
 
 
+def wrapped_in(opt):
+    """The optimizer that a v1 loss-scale optimizer wraps; of any other that one itself."""
+    return getattr(opt, "_opt", getattr(opt, "_optimizer", opt))
+
+
 def fixed_for(which, scale):
     """A fixed loss scale of the kind that this optimizer takes."""
     return (FixedLossScaleManager if which == "contrib" else FixedLossScale)(scale)

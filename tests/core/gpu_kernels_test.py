@@ -11,6 +11,7 @@ import tensorflow as tf
 from absl.testing import parameterized
 
 from tests import keras_homes, modes
+from tests.v1_optimizers import wrapped_in
 from tf_lossscale_compat import (
     DynamicLossScale,
     ExponentialUpdateLossScaleManager,
@@ -119,8 +120,7 @@ class GpuKernelsTest(tf.test.TestCase, parameterized.TestCase):
             if not scales:
                 opt.apply_gradients(pairs)
                 return
-            inner = getattr(opt, "_opt", getattr(opt, "_optimizer", opt))
-            inner.compute_gradients = lambda loss, *args, **kwargs: pairs
+            wrapped_in(opt).compute_gradients = lambda loss, *args, **kwargs: pairs
             opt.minimize(tf.constant(1.0), tf1.train.get_or_create_global_step())
 
         with modes.control_flow(1 if mode == "graph_v1" else 2):

@@ -22,6 +22,7 @@ from tests.v1_optimizers import (
     sgd,
     state_of,
     states,
+    wrapped_in,
 )
 from tf_lossscale_compat import (
     DynamicLossScale,
@@ -216,7 +217,7 @@ class ReciprocalTest(parameterized.TestCase, tf.test.TestCase):
 
         def step(state, grad):
             opt, weight, scale = state
-            getattr(opt, "_opt", getattr(opt, "_optimizer", None)).grads = [grad]
+            wrapped_in(opt).grads = [grad]
             update = opt.minimize(lambda: tf.constant(1.0), var_list=[weight])
             return stepping.then(update, lambda: [weight.read_value(), scale.read_value()])
 

@@ -144,7 +144,7 @@ def check_overrides(cls: type, base: type, names: tuple[str, ...], instead: str)
 
     Args:
       cls: subclass of `base`; a mixin that comes before `base` overrides, too.
-      base: public class, no step of which calls these methods.
+      base: the class of this package or of Keras, no step of which calls these methods.
       names: the methods.
       instead: str, what to override.
     """

@@ -79,12 +79,12 @@ def observe(
       optimizer: the optimizer whose record is notified, or None.
       variables: list of variables.
     """
-    known = _attached_to(optimizer)
-    if known is None:
-        if not tf.executing_eagerly() and optimizer is not None:
-            optimizer.__dict__[_ATTRIBUTE] = _Attached()
-        return _UNOBSERVED
-    return Observation(scaler.subject, known.record, variables)
+    record = record_of(optimizer)
+    if record is not None:
+        return Observation(scaler.subject, record, variables)
+    if not tf.executing_eagerly() and optimizer is not None:
+        optimizer.__dict__[_ATTRIBUTE] = _Attached()
+    return _UNOBSERVED
 
 
 class Observation:

@@ -327,9 +327,10 @@ class Keras3(_shared.WeightDecay, _MixedIntoKeras3):
     def _tflsc_apply_pairs(self, grads_and_vars: Iterable[_types.Pair], scaled: bool) -> None:
         grads, variables = _shared.unzip_pairs(grads_and_vars)
         _shared.check_context(self, grads)
-        version = self._tflsc_keras.__version__
-        if _version(version) < (3, 5) and tf.distribute.get_strategy().num_replicas_in_sync > 1:
-            self._tflsc_calls.warn(_SUMS_NOTHING.format(version))
+        if tf.distribute.get_strategy().num_replicas_in_sync > 1:
+            version = self._tflsc_keras.__version__
+            if _version(version) < (3, 5):
+                self._tflsc_calls.warn(_SUMS_NOTHING.format(version))
         if not self.built:
             with self._tflsc_keras.name_scope(self.name, caller=self):
                 self.build(variables)

@@ -11,6 +11,7 @@ import numpy as np
 
 from tf_lossscale_compat._core import (
     _agreement,
+    _arguments,
     _gradients,
     _ownership,
     _replicas,
@@ -117,13 +118,10 @@ class LossScaling(_MixedIntoKeras):
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
-        for name in cls._tflsc_forbidden_overrides:
-            keras_own = getattr(getattr(cls, "_tflsc_keras_own", None), name, None)
-            if keras_own is not None and getattr(cls, name) is not keras_own:
-                raise TypeError(
-                    f"{cls.__name__} overrides {name}, which no step of this package calls. "
-                    "Override apply_gradients instead."
-                )
+        own = getattr(cls, "_tflsc_keras_own", None)
+        if own is not None:  # Some versions' lacks some of the methods.
+            names = tuple(name for name in cls._tflsc_forbidden_overrides if hasattr(own, name))
+            _arguments.check_overrides(cls, own, names, "apply_gradients")
         # A subclass's own, or a mixin's, need not call the method that they override.
         for name in _calls.RECORDED:
             owner = next(base for base in cls.__mro__ if name in vars(base))

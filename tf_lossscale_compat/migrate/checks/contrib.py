@@ -4,6 +4,7 @@ The latter is assigned, a parameter, an attribute such as `self.tf`, imported fr
 or not bound in the file at all.
 """
 
+import collections
 import re
 
 from tf_lossscale_compat._core import _contrib_successors
@@ -19,14 +20,14 @@ def find(plan):
     The former only where the file has to do with loss scaling, each name once, or where they are
     asked for.
     """
-    found, places = [*_maybe(plan.tree)], {}  # type: list, dict
+    found, places = list(_maybe(plan.tree)), collections.defaultdict(list)
     if plan.to >= (2, 0):
         found += [*_imported(plan), *_mentioned(plan)]
     for start, message in sorted(found):
         if message.startswith("LSC"):  # It is no other member of contrib.
             yield start, message
         elif plan.lists_contrib:
-            places.setdefault(message, []).append(start)
+            places[message].append(start)
     for message, starts in places.items():
         count = f", {len(starts)} times in this file" if len(starts) > 1 else ""
         yield starts[0], f"LSC211 {message}{count}"
