@@ -11,7 +11,7 @@ import tensorflow as tf
 from absl.testing import parameterized
 
 from tests import modes, replicas
-from tf_lossscale_compat._core import _compiled, _gradients, _tf
+from tf_lossscale_compat._core import _compiled, _finite, _tf, _unscaling
 
 pytestmark = pytest.mark.usefixtures("kept_kernels")
 
@@ -82,13 +82,13 @@ class CompiledTest(parameterized.TestCase, tf.test.TestCase):
 
         before = None
         for rows in range(1, 12):
-            dense, none, sparse = _gradients.unscale(grads(rows), tf.constant(0.5))
+            dense, none, sparse = _unscaling.unscale(grads(rows), tf.constant(0.5))
             self.assertIsNone(none)
             self.assertAllEqual(dense, [0.5] * 3)
             self.assertAllEqual(sparse.values, np.full([rows, 2], 0.5))
-            self.assertTrue(bool(_gradients.all_finite([dense, none, sparse])))
+            self.assertTrue(bool(_finite.all_finite([dense, none, sparse])))
             bad = tf.IndexedSlices(sparse.values + float("inf"), sparse.indices)
-            self.assertFalse(bool(_gradients.all_finite([dense, none, bad])))
+            self.assertFalse(bool(_finite.all_finite([dense, none, bad])))
             if rows == 3:
                 before = _graphs()
         self.assertEqual(_graphs(), before)
@@ -152,7 +152,7 @@ class CompiledTest(parameterized.TestCase, tf.test.TestCase):
             with tf.GradientTape() as tape:
                 with tf.GradientTape() as inner:
                     loss = 8.0 * variable**2
-                (unscaled,) = _gradients.unscale(
+                (unscaled,) = _unscaling.unscale(
                     [inner.gradient(loss, variable)], tf.constant(0.125)
                 )
             self.assertAllClose(unscaled, 6.0)

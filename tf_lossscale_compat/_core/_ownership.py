@@ -12,7 +12,7 @@ import gc
 import weakref
 from typing import TYPE_CHECKING, Callable, Iterable
 
-from tf_lossscale_compat._core import _scaler, _state, _tf
+from tf_lossscale_compat._core import _graphs, _scaler, _state, _tf
 
 if TYPE_CHECKING:
     from tf_lossscale_compat._core import _types
@@ -95,7 +95,7 @@ def claim(kind: str, loss_scale: _types.Subject, owners: Iterable[object]) -> No
         current = loss_scale.__dict__.get(_NAME)
         if current is None or current.kind != kind:
             current = loss_scale.__dict__[_NAME] = _Claim(kind)
-        if kind != KERAS and _tf.in_session_graph():  # Which a Session runs without them.
+        if kind != KERAS and _graphs.in_session_graph():  # Which a Session runs without them.
             owners = [*owners, _tf.tf1.get_default_graph()]
         current.add(owners)
 

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Callable, Iterable
 
-from tf_lossscale_compat._core import _replicas, _state, _tf
+from tf_lossscale_compat._core import _graphs, _replicas, _state, _tf
 
 if TYPE_CHECKING:
     import tensorflow as tf
@@ -167,7 +167,7 @@ def is_users(subject: _types.Subject) -> bool:
 
 def scale_at_this_point(subject: _types.Subject) -> tf.Tensor:
     """Returns the scale, read here in a graph; NaN if a user's class may return an earlier read."""
-    if not _tf.in_session_graph():
+    if not _graphs.in_session_graph():
         return scale(subject)
     subject = unwrap(subject)
     mark = _read_mark(subject)
@@ -181,7 +181,7 @@ def scale_at_this_point(subject: _types.Subject) -> tf.Tensor:
 
 def variables(subject: _types.Subject) -> list[tf.Variable]:
     """Returns the variables of a loss scale or manager, a list."""
-    return _tf.variables_of(subject) if is_manager(subject) else subject._tflsc_variables()
+    return _state.variables_of(subject) if is_manager(subject) else subject._tflsc_variables()
 
 
 def update_cross_replica(

@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 from typing import TYPE_CHECKING, Any, Callable, Iterable
 
-from tf_lossscale_compat._core import _replicas, _tf
+from tf_lossscale_compat._core import _graphs, _replicas, _tf
 
 if TYPE_CHECKING:
     import tensorflow as tf
@@ -56,6 +56,12 @@ def make(
     return variable
 
 
+def variables_of(owner: object) -> list[tf.Variable]:
+    """Returns the variables of an optimizer or manager of this package or another, a list."""
+    variables = getattr(owner, "variables", [])
+    return list(variables() if callable(variables) else variables)
+
+
 def scope_of(variables: Iterable[tf.Variable]) -> contextlib.AbstractContextManager[Any]:
     """Context in which the strategy that keeps copies of `variables` is in scope.
 
@@ -89,7 +95,7 @@ def is_reference(variable: object) -> bool:
 def copied(value: tf.Tensor) -> tf.Tensor:
     """Returns a scalar that stays as it is when the variable that it was read from is assigned."""
     # XLA has no such operation, and knows no references.
-    copies = _tf.in_session_graph() and not _tf.compiled_by_xla()
+    copies = _graphs.in_session_graph() and not _graphs.compiled_by_xla()
     return tf.raw_ops.DeepCopy(x=value) if copies else value
 
 

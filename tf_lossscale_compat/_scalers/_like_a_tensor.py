@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from tf_lossscale_compat._core import _scaler, _tf
+from tf_lossscale_compat._core import _graphs, _scaler, _tf
 
 if TYPE_CHECKING:
     import tensorflow as tf
@@ -48,7 +48,7 @@ class LikeATensor:
         variable: Any = getattr(self, "_current_loss_scale", None)
         if hasattr(variable, "_as_graph_element"):
             return variable._as_graph_element()
-        return _tf.once_per_graph(self, lambda: _scaler.scale(self))
+        return _graphs.once_per_graph(self, lambda: _scaler.scale(self))
 
     @property
     def dtype(self) -> tf.DType:

@@ -4,19 +4,20 @@ from __future__ import annotations
 
 import abc
 import numbers
-from typing import TYPE_CHECKING, Any, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Dict, TypeVar, Union, overload
 
-from tf_lossscale_compat._core import _arguments, _replicas, _scaler, _state, _tf
+from tf_lossscale_compat._core import _arguments, _autograph, _replicas, _scaler, _state, _tf
 from tf_lossscale_compat._scalers import _update_rule
 from tf_lossscale_compat._scalers._like_a_tensor import LikeATensor
 from tf_lossscale_compat._scalers._managers import (
     ExponentialUpdateLossScaleManager,
     FixedLossScaleManager,
+    LossScaleManager,
 )
 
 if TYPE_CHECKING:
     import tensorflow as tf
-    from typing_extensions import Self
+    from typing_extensions import Literal, Self
 
     from tf_lossscale_compat._core import _types
 else:
@@ -24,6 +25,11 @@ else:
 tf1 = _tf.tf1
 
 _LossScale = TypeVar("_LossScale", bound="LossScale")
+if TYPE_CHECKING:
+    # The argument of `get`.
+    Identifier = Union[
+        "LossScale", LossScaleManager, _types.Real, Literal["dynamic"], Dict[str, Any]
+    ]
 
 
 class LossScale(LikeATensor, _tf.Trackable, metaclass=abc.ABCMeta):
@@ -150,13 +156,13 @@ class FixedLossScale(LossScale):
         return self._tflsc_skips_nonfinite
 
     @_scaler.reads()
-    @_tf.do_not_convert
+    @_autograph.do_not_convert
     def __call__(self) -> tf.Tensor:
         """Returns the loss scale, a scalar float32 tensor."""
         return tf.constant(self._loss_scale_value, dtype=tf.float32)
 
     @_scaler.updates_from_flag
-    @_tf.do_not_convert
+    @_autograph.do_not_convert
     def update(self, grads: Any) -> tuple[Any, bool | tf.Tensor]:
         """Changes nothing.
 
@@ -315,13 +321,13 @@ class DynamicLossScale(LossScale):
         return self._num_good_steps
 
     @_scaler.reads()
-    @_tf.do_not_convert
+    @_autograph.do_not_convert
     def __call__(self) -> tf.Tensor:
         """Returns the current loss scale, a scalar float32 tensor."""
         return tf.convert_to_tensor(self._current_loss_scale)
 
     @_scaler.updates_from_flag
-    @_tf.do_not_convert
+    @_autograph.do_not_convert
     def update(self, grads: Any) -> tuple[Any, bool | tf.Tensor]:
         """Updates the state by one step.
 
@@ -410,7 +416,7 @@ class ManagerLossScale(LossScale):
         return _scaler.scale(self.manager)
 
     @_scaler.updates_from_flag
-    @_tf.do_not_convert
+    @_autograph.do_not_convert
     def update(self, grads: Any) -> tuple[Any, bool | tf.Tensor]:
         return _updates_by_flag(self, grads)
 
@@ -516,10 +522,10 @@ def get(identifier: _LossScale) -> _LossScale: ...
 
 
 @overload
-def get(identifier: _types.Identifier) -> LossScale: ...
+def get(identifier: Identifier) -> LossScale: ...
 
 
-def get(identifier: _types.Identifier | None) -> LossScale | None:
+def get(identifier: Identifier | None) -> LossScale | None:
     """Returns the loss scale that `identifier` stands for.
 
     Args:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import abc
 from typing import TYPE_CHECKING, Any
 
-from tf_lossscale_compat._core import _arguments, _scaler, _state, _tf
+from tf_lossscale_compat._core import _arguments, _autograph, _graphs, _scaler, _state, _tf
 from tf_lossscale_compat._scalers import _update_rule
 
 if TYPE_CHECKING:
@@ -102,12 +102,12 @@ class FixedLossScaleManager(LossScaleManager):
         made = self._tflsc_constant
         if (
             made is not None
-            and _tf.is_entered(made.tensor.graph)
+            and _graphs.is_entered(made.tensor.graph)
             and made.value == self._loss_scale
         ):
             return made.tensor
         value = self._loss_scale
-        return _tf.once_per_graph(value, lambda: tf.convert_to_tensor(value, dtype=tf.float32))
+        return _graphs.once_per_graph(value, lambda: tf.convert_to_tensor(value, dtype=tf.float32))
 
     @_scaler.updates_from_flag
     def update_loss_scale(self, finite_grads: bool | tf.Tensor) -> Any:
@@ -225,7 +225,7 @@ class ExponentialUpdateLossScaleManager(LossScaleManager):
         return self._loss_scale
 
     @_scaler.updates_from_flag
-    @_tf.do_not_convert
+    @_autograph.do_not_convert
     def update_loss_scale(self, finite_grads: bool | tf.Tensor) -> Any:
         """Updates the state by one step, once for all replicas.
 

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from tf_lossscale_compat._core import (
     _agreement,
-    _gradients,
+    _autograph,
+    _graphs,
     _observers,
     _ownership,
     _scaler,
@@ -19,6 +20,7 @@ from tf_lossscale_compat._core import (
     _step,
     _sync_replicas,
     _tf,
+    _unscaling,
 )
 
 if TYPE_CHECKING:
@@ -146,7 +148,7 @@ class Family:
         pairs = list(self.computed(owner, _scaled(loss, scale), options))
         return self._finish(owner, scaler, pairs, scale, global_step, name)
 
-    @_tf.do_not_convert
+    @_autograph.do_not_convert
     def _finish(
         self,
         owner: Any,
@@ -159,7 +161,7 @@ class Family:
         """Unscales gradients and takes a step with them."""
         unscaling = None
         if tf.executing_eagerly():  # The step divides, in one operation with its test.
-            unscaling = _gradients.Unscaling(self.reciprocal(scale))
+            unscaling = _unscaling.Unscaling(self.reciprocal(scale))
         else:
             pairs = self._unscaled(owner, pairs, scale)
         return self.take_step(owner, scaler, pairs, global_step, name, unscaling, given="loss")
@@ -179,7 +181,7 @@ class Family:
         grads_and_vars: list[tuple[Any, Any]],
         global_step: Any,
         name: str | None,
-        unscaling: _gradients.Unscaling | None = None,
+        unscaling: _unscaling.Unscaling | None = None,
         given: str = "grads_and_vars",
     ) -> Any:
         """Takes a step; see `_step.take`. Errors say where the gradients were `given`."""
@@ -207,7 +209,7 @@ class _Contrib(Family):
 
     def computed(self, owner: Any, loss: Any, options: dict[str, Any]) -> list[tuple[Any, Any]]:
         # r1.15's called it at once: the optimizer that it wraps may take no callables.
-        if callable(loss) and owner._tflsc.enabled and _tf.in_session_graph():
+        if callable(loss) and owner._tflsc.enabled and _graphs.in_session_graph():
             loss = loss()
         return owner._opt.compute_gradients(loss, **options)
 
@@ -227,7 +229,7 @@ class _Contrib(Family):
         ]
 
     def graph_form(self, owner: Any, name: str | None) -> _step.GraphForm:
-        return _step.GraphForm(cond=_tf.cond)
+        return _step.GraphForm(cond=_graphs.cond)
 
     def inner_name(self, owner: Any, name: str | None, scaler: _scaler.Scaler) -> str | None:
         return name
@@ -267,8 +269,8 @@ CONTRIB, MIXED_PRECISION = _Contrib(), _MixedPrecision()
 def _scaled(loss: Any, scale: tf.Tensor) -> Any:
     """Returns a loss, a tensor or a function, times `scale`."""
     if callable(loss):
-        return lambda: _gradients.scale_loss(loss(), scale)
-    return _gradients.scale_loss(loss, scale)
+        return lambda: _unscaling.scale_loss(loss(), scale)
+    return _unscaling.scale_loss(loss, scale)
 
 
 def _unscaled(grads: list[Any], reciprocal: tf.Tensor) -> list[Any]:
@@ -279,7 +281,7 @@ def _unscaled(grads: list[Any], reciprocal: tf.Tensor) -> list[Any]:
     large scale is zero.
     """
     if tf.executing_eagerly():
-        return _gradients.unscale(grads, reciprocal)
+        return _unscaling.unscale(grads, reciprocal)
     return [None if grad is None else _times(grad, reciprocal) for grad in grads]
 
 
@@ -289,5 +291,5 @@ def _times(grad: Any, factor: tf.Tensor) -> Any:
     if isinstance(grad, tf.RaggedTensor):
         return grad.with_flat_values(_times(grad.flat_values, factor))
     if grad.dtype == tf.float16:
-        return _gradients.unscale([grad], factor)[0]
+        return _unscaling.unscale([grad], factor)[0]
     return grad * tf.cast(factor, grad.dtype)

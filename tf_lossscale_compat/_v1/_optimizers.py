@@ -7,10 +7,13 @@ from typing import TYPE_CHECKING, Any, Callable, Iterable
 from tf_lossscale_compat._core import (
     _agreement,
     _arguments,
+    _autograph,
+    _callers,
     _keras_versions,
     _ownership,
     _replicas,
     _scaler,
+    _state,
     _step,
     _tf,
 )
@@ -139,7 +142,7 @@ class _BaseLossScaleOptimizer(_tf.Optimizer):
             return self._tflsc_kind.minimize(self, loss, global_step, name, options)
         return super().minimize(loss, global_step, name=name, **options)
 
-    @_tf.do_not_convert
+    @_autograph.do_not_convert
     def apply_gradients(
         self,
         grads_and_vars: Iterable[tuple[Any, Any]],
@@ -169,7 +172,7 @@ class _BaseLossScaleOptimizer(_tf.Optimizer):
     def variables(self) -> list[tf.Variable]:
         """Returns the variables of the wrapped optimizer and of the loss scale, a list."""
         wrapped = self._tflsc_kind.wrapped(self)
-        return _tf.variables_of(wrapped) + _scaler.variables(self._tflsc.loss_scale)
+        return _state.variables_of(wrapped) + _scaler.variables(self._tflsc.loss_scale)
 
     def get_slot(self, var: Any, name: str) -> Any:
         """Returns the wrapped optimizer's slot variable `name` for `var`, or None."""
@@ -179,7 +182,7 @@ class _BaseLossScaleOptimizer(_tf.Optimizer):
         """Returns the names of the wrapped optimizer's slots, a list of str."""
         # A checkpoint finds the slots through the child base_optimizer. Naming them here too would
         # save them twice, which TensorFlow refuses.
-        if _tf.called_by_checkpointing():
+        if _callers.is_checkpointing():
             return []
         return self._tflsc_kind.wrapped(self).get_slot_names()
 
@@ -306,7 +309,7 @@ class MixedPrecisionLossScaleOptimizer(_BaseLossScaleOptimizer):
     def __init__(
         self,
         opt: _types.HasOptimizerMethods,
-        loss_scale: _types.Identifier,
+        loss_scale: _loss_scales.Identifier,
         *,
         agree: _types.Agree | None = None,
         enabled: bool = True,
