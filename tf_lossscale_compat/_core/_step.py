@@ -68,7 +68,7 @@ class OptimizerAdapter:
       check_strategy: function that raises an error under a strategy that is not supported.
     """
 
-    wrapped: Any = None
+    wrapped: _types.HasApplyGradients | None = None
     observed: object = None
     agree: _types.Agree | None = None
     counts_skipped = False

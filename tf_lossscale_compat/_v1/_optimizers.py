@@ -53,6 +53,9 @@ class _BaseLossScaleOptimizer(_tf.Optimizer):
     # For subclasses whose constructors do not call this one.
     _tflsc = _family.Kept()
     _tflsc_kind: _family.Family
+    # The wrapped optimizer, by r1.15's name and by r2.0's: each public class has one of them.
+    _opt: Any
+    _optimizer: Any
 
     def __init__(self, opt: Any) -> None:
         super().__init__(
