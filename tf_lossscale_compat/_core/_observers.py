@@ -30,11 +30,17 @@ else:
 _ATTRIBUTE = "_tflsc_record"
 
 
-class _Attached(_state.NotCopied):
-    """The record of an object; None if a graph was built while it had none."""
+class _Attached:
+    """The record of an object; None if a graph was built while it had none. No copy has it."""
 
     def __init__(self, record: Observer | None = None) -> None:
         self.record = record
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> None:
+        return None
+
+    def __reduce__(self) -> tuple[type, tuple[()]]:
+        return type(None), ()
 
 
 def check(owner: object) -> None:

@@ -9,9 +9,9 @@ called itself: a manager's with the flag, a loss scale's with the gradients.
 from __future__ import annotations
 
 import functools
-from typing import TYPE_CHECKING, Any, Callable, Iterable, NamedTuple
+from typing import TYPE_CHECKING, Any, Callable, NamedTuple
 
-from tf_lossscale_compat._core import _graphs, _replicas, _state, _tf
+from tf_lossscale_compat._core import _graphs, _state, _tf
 
 if TYPE_CHECKING:
     import tensorflow as tf
@@ -234,20 +234,3 @@ def variables(subject: _types.Subject) -> list[tf.Variable]:
     if is_manager(subject):
         return _state.variables_of(subject)
     return list(kept(subject).weights.values())
-
-
-def update_cross_replica(
-    update: Callable[[tf.Tensor], _types.Result],
-    flag: bool | tf.Tensor,
-    variables: Iterable[tf.Variable],
-) -> _types.Result:
-    """Calls `update` once for all replicas, with the AND of `flag` over them, in any context.
-
-    Args:
-      update: function of a bool scalar tensor.
-      flag: bool scalar tensor or Python bool, each replica's own; in a cross-replica context it
-        may be per-replica.
-      variables: list of the variables that it updates.
-    """
-    with _state.scope_of(variables):
-        return _replicas.run_cross_replica(lambda flag: update(_replicas.all_true(flag)), (flag,))

@@ -6,7 +6,15 @@ import abc
 import functools
 from typing import TYPE_CHECKING, Any
 
-from tf_lossscale_compat._core import _arguments, _autograph, _graphs, _scaler, _state, _tf
+from tf_lossscale_compat._core import (
+    _arguments,
+    _autograph,
+    _graphs,
+    _replicas,
+    _scaler,
+    _state,
+    _tf,
+)
 from tf_lossscale_compat._scalers import _update_rule
 
 if TYPE_CHECKING:
@@ -217,9 +225,10 @@ class ExponentialUpdateLossScaleManager(LossScaleManager):
           ValueError: `finite_grads` is no scalar.
           TypeError or ValueError: it is no bool.
         """
-        return _scaler.update_cross_replica(
-            functools.partial(_update_exponential, self), finite_grads, _state_of(self)
-        )
+        with _state.scope_of(_state_of(self)):
+            return _replicas.run_cross_replica(
+                lambda flag: _update_exponential(self, _replicas.all_true(flag)), (finite_grads,)
+            )
 
     def _reset_stats(self) -> Any:
         """Sets both counters to zero, for subclasses; returns an operation, in eager mode None."""
