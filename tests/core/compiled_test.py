@@ -185,13 +185,15 @@ class CompiledTest(parameterized.TestCase, tf.test.TestCase):
             def __call__(self, tensors):
                 return tensors[::-1]
 
-        self.assertEqual(_tf.call_flat(Public(), (1, 2)), [2, 1])
+        self.assertEqual(_compiled.call_flat(Public(), (1, 2)), [2, 1])
         tensors = [tf.constant([[1.0]]), tf.constant(2)]
         public = [types.SimpleNamespace(dtype=each.dtype, shape=each.shape) for each in tensors]
-        self.assertEqual(_tf.structure(tensors), _tf.structure(public))
+        self.assertEqual(_compiled.structure_of(tensors), _compiled.structure_of(public))
         if tuple(int(part) for part in tf.__version__.split(".")[:2]) >= (2, 3):
             function, runs = _counting()
-            call = mock.patch.object(_tf, "call_flat", lambda concrete, tensors: concrete(tensors))
+            call = mock.patch.object(
+                _compiled, "call_flat", lambda concrete, tensors: concrete(tensors)
+            )
             with call:
                 for value in (1.0, 2.0, 3.0):
                     self.assertAllEqual(function([tf.constant(value)] * 2, 1), [value + 1] * 2)

@@ -155,7 +155,7 @@ def _sort_by_test(
     """
     count = len(tensors) - len(sparse)
     indices = dict(zip(sparse, tensors[count:]))
-    one_pass = not (_graphs.compiled_by_xla() or _tf.has_op_callbacks())
+    one_pass = not (_graphs.compiled_by_xla() or _compiled.has_op_callbacks())
     small: list[tf.Tensor] = []
     large: list[tf.Tensor] = []
     rows: list[tuple[tf.Tensor, tf.Tensor]] = []
@@ -183,7 +183,7 @@ def _large_are_finite(large: list[tf.Tensor], rows: list[tuple[tf.Tensor, tf.Ten
         sums = [_row_sums(values, indices, by_xla) for values, indices in rows]
         return _finite_elementwise(large + sums)
 
-    if _tf.has_op_callbacks():
+    if _compiled.has_op_callbacks():
         return elementwise()
     quick = _finite_by_sum_of_squares(large, rows)
     # Under a name of its own: variables in checkpoints are named by how many `cond` there are.

@@ -220,7 +220,8 @@ def call_for_each_replica(fn: Callable[..., Any], args: tuple[Any, ...]) -> tf.O
       An operation, or in eager mode None.
     """
     if not tf.distribute.has_strategy() or not tf.distribute.in_cross_replica_context():
-        return _graphs.as_operation(fn(*args))
+        result = fn(*args)
+        return None if tf.executing_eagerly() else _graphs.as_operation(result)
 
     def in_replica(*parts: Any) -> tf.Operation | None:
         return _graphs.as_operation(

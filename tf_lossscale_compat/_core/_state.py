@@ -18,16 +18,6 @@ else:
 tf1 = _tf.tf1
 
 
-class NotCopied:
-    """The value of an attribute that is None in copies and pickles of its object."""
-
-    def __deepcopy__(self, memo: dict[int, Any]) -> None:
-        return None
-
-    def __reduce__(self) -> tuple[type, tuple[()]]:
-        return type(None), ()
-
-
 def make(
     owner: _tf.Trackable,
     name: str,

@@ -68,7 +68,7 @@ class OptimizerAdapter:
       check_strategy: function that raises an error under a strategy that is not supported.
     """
 
-    wrapped: Any = None
+    wrapped: _types.HasApplyGradients | None = None
     observed: object = None
     agree: _types.Agree | None = None
     counts_skipped = False
@@ -295,7 +295,7 @@ class _Step:
             finite = self._finite_everywhere(grads)
         if scaler.needs_gradients:
             with self._observation.updating():
-                update, should_apply = scaler.update_from_gradients(grads)
+                update, should_apply = scaler.update(grads)
             if finite is not True:
                 should_apply = tf.logical_and(finite, should_apply)
             return should_apply, should_apply, lambda flag=None: update
@@ -308,12 +308,13 @@ class _Step:
 
     def _finite_everywhere(self, grads: list[_types.Gradient]) -> tf.Tensor:
         finite = _replicas.all_finite(grads) if self._finite is None else self._finite
-        own = self._scaler.updates_from_flag and not self._scaler.never_changes()
-        if own and self._optimizer.needs_reciprocal:
-            scale = _scaler.as_tensor(self._scaler.read())
+        scaler = self._scaler
+        own = self._optimizer.needs_reciprocal and scaler.updates_from_flag
+        if own and not scaler.never_changes():
+            scale = _scaler.as_tensor(scaler.read())
             finite = tf.logical_and(finite, scale <= _scaler.LARGEST_WITH_RECIPROCAL)
         # With one that applies all a record alone asks for the flag, maybe not on every process.
-        if self._optimizer.agree is None or self._scaler.applies_all:
+        if self._optimizer.agree is None or scaler.applies_all:
             return finite
         return _agreement.ask(self._optimizer.agree, finite)
 

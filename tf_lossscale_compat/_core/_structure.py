@@ -56,7 +56,10 @@ def with_indices(
 
 def restore(grads: list[_types.Gradient], values: list[tf.Tensor]) -> list[_types.Gradient]:
     """Returns gradients of these values, None and sparse where `grads` are."""
-    if all(_is_subclass(cls, tf.Tensor) for cls in set(map(type, grads))):
+    for cls in set(map(type, grads)):
+        if not _is_subclass(cls, tf.Tensor):
+            break
+    else:
         return values
     left = iter(values)
     restored = []

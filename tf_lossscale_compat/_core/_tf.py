@@ -24,11 +24,6 @@ except ImportError as error:
     ) from error
 
 try:
-    from tensorflow.python.eager import context as _context
-except ImportError:
-    _context = None
-
-try:
     from tensorflow.python.eager import function as _function
 except ImportError:
     _function = None
@@ -54,39 +49,6 @@ else:
 def at_least(major: int, minor: int) -> bool:
     """Returns whether the installed TensorFlow is that version or a later one."""
     return tuple(int(part) for part in tf.__version__.split(".")[:2]) >= (major, minor)
-
-
-def structure(tensors: Sequence[tf.Tensor]) -> list[tuple[int, tuple[int | None, ...]]]:
-    """Returns the dtypes (as numbers) and shapes of eager tensors, a list of hashable pairs."""
-    try:
-        # A tenth of the time that the public properties take, for each gradient of each step.
-        return [(tensor._datatype_enum(), tensor._shape_tuple()) for tensor in tensors]
-    except AttributeError:
-        return [
-            (tensor.dtype.as_datatype_enum, tuple(tensor.shape.as_list())) for tensor in tensors
-        ]
-
-
-def call_flat(
-    function: tf.types.experimental.ConcreteFunction, tensors: Sequence[tf.Tensor]
-) -> Any:
-    """Calls a concrete function of one list of tensors.
-
-    The public call sorts arguments by name first, which takes longer than the function itself where
-    there are hundreds of them, and does not take positions before TensorFlow 2.3.
-    """
-    call = getattr(function, "_call_flat", None)
-    if call is None:
-        return function(list(tensors))
-    return call(list(tensors), function.captured_inputs)
-
-
-def has_op_callbacks() -> bool:
-    """Returns whether a callback sees each operation's result, as of `enable_check_numerics`.
-
-    Nothing public says so. TensorFlow before 2.1 has no such thing.
-    """
-    return _context is not None and bool(getattr(_context.context(), "op_callbacks", ()))
 
 
 @functools.lru_cache(maxsize=None)

@@ -17,7 +17,7 @@ from tf_lossscale_compat._core import (
     _step,
     _tf,
 )
-from tf_lossscale_compat._scalers import _loss_scales, _managers
+from tf_lossscale_compat._scalers import _loss_scales, _managers, _update_rule
 from tf_lossscale_compat._v1 import _family
 
 if TYPE_CHECKING:
@@ -53,6 +53,9 @@ class _BaseLossScaleOptimizer(_tf.Optimizer):
     # For subclasses whose constructors do not call this one.
     _tflsc = _family.Kept()
     _tflsc_kind: _family.Family
+    # The wrapped optimizer, by r1.15's name and by r2.0's: each public class has one of them.
+    _opt: Any
+    _optimizer: Any
 
     def __init__(self, opt: Any) -> None:
         super().__init__(
@@ -365,10 +368,12 @@ _AS_WRITTEN = _step.as_written(_BaseLossScaleOptimizer)
 class _One(_managers.FixedLossScaleManager):
     """A disabled optimizer's manager: it makes no operation, and no step is skipped."""
 
-    _tflsc_skips_nonfinite = False
-
     def __init__(self) -> None:
         self._loss_scale = 1.0
+
+    @_scaler.updates_from_flag(_update_rule.fixed, skips=False)
+    def update_loss_scale(self, finite_grads: Any) -> Any:
+        return _update_rule.fixed(self, finite_grads)
 
 
 def _check_manager(manager: Any) -> None:
