@@ -1,6 +1,7 @@
 """Development sessions: lint, types, docs, build, and the suite on every TensorFlow.
 
-    nox -s matrix                             the suite on seven TensorFlows, Keras' on four more
+    nox -s matrix                             the suite on seven TensorFlows, Keras' on three more
+    nox -s matrix -- --whole                  and what one leaves to another
     nox -s matrix -- --only tf115,tf221       two of them
     nox -s "tests(tf221)" -- -k adapters      one of them; what follows goes to pytest
     nox -s "tests(tf221)" -- tests/x_test.py  one file, from the clone
@@ -136,8 +137,20 @@ TESTS = {
     "k310": KERAS,
     "tf221": (*OLDEST_AND_NEWEST, *(f"--ignore-glob={path}" for path in ON_SOURCES)),
 }
+# What the matrix runs of an environment unless it is told `--whole`: where the environments on both
+# sides run the rest, only what differs with Keras, and with the layout of its checkpoints. README's
+# command runs the rest of 2.21. The code host's workflow, whose rows do not wait for each other,
+# runs all of `TESTS`.
+SHARE = {
+    "tf210": ("tests/keras", "tests/in_the_wild", "tests/checkpoint"),
+    "tf215": ("tests/keras", "tests/in_the_wild", "tests/checkpoint", "tests/differential"),
+    "tf216": ("tests/keras", "tests/in_the_wild", "tests/checkpoint"),
+    "tf221": ("-m", "slow or keras"),
+}
+# Left to it, too: Keras 3.8 and that of 2.21 stand on both sides.
+WHOLE_ALONE = ("k310",)
 # In which order the matrix starts them: two side by side then end at nearly the same time.
-ORDER = ("tf115", "tf210", "tf216", "tf221", "tf20", "tf215", "tf24", "tf23", "k33", "k38", "k310")
+ORDER = ("tf115", "tf221", "tf24", "tf20", "tf215", "tf216", "tf210", "k38", "k33", "k310", "tf23")
 
 
 def interpreter(versions):
@@ -214,11 +227,12 @@ def run_suite(name, wheel, options):
         print(f"{name}: {result['status']} {result['detail']}", flush=True)
         return result
     log = RESULTS / f"{name}.log"
+    share = () if options.whole else SHARE.get(name, ())
     start = time.monotonic()
     with open(log, "w", encoding="utf-8") as output:
         command = [sys.executable, "-m", "nox", "-f", __file__, "-s", f"tests({name})", "--"]
         process = subprocess.Popen(
-            [*command, "-n", str(options.workers), *options.arguments],
+            [*command, "-n", str(options.workers), *share, *options.arguments],
             cwd=ROOT,
             env=dict(os.environ, TF_LOSSSCALE_WHEEL=str(wheel)),
             stdin=subprocess.DEVNULL,
@@ -272,7 +286,7 @@ def summary_table(results):
 
 @nox.session
 def matrix(session):
-    """Run the whole suite on every TensorFlow of the matrix and print a table."""
+    """Run the suite on every TensorFlow of the matrix and print a table."""
     # Those that this process may run on, which can be fewer than the machine has.
     if hasattr(os, "sched_getaffinity"):
         cores = len(os.sched_getaffinity(0))
@@ -283,8 +297,10 @@ def matrix(session):
         "--jobs", type=int, default=min(2, cores), help="how many environments to run side by side"
     )
     parser.add_argument("--only", default="", help="names of environments, separated by commas")
+    parser.add_argument("--whole", action="store_true", help="all environments, all their tests")
     options, options.arguments = parser.parse_known_args(session.posargs)
-    names = options.only.split(",") if options.only else list(ENVIRONMENTS)
+    names = [name for name in ENVIRONMENTS if options.whole or name not in WHOLE_ALONE]
+    names = options.only.split(",") if options.only else names
     unknown = sorted(set(names) - set(ENVIRONMENTS))
     if unknown:
         parser.error(f"no such environment: {', '.join(unknown)}")
