@@ -82,8 +82,9 @@ class AggregationTest(modes.EagerTestCase):
         # And the optimizer's own aggregation is back in its place.
         self.assertNotIn(names_of(home), vars(inner))
 
-    @keras_homes.each([False, True], [False, True], kind=keras_homes.BEFORE_3)
-    def test_aggregates_once(self, home, function, scaled):
+    @keras_homes.each([(False, True), (True, False)], kind=keras_homes.BEFORE_3)
+    def test_aggregates_once(self, home, case):
+        function, scaled = case
         calls = []
         opt, variable = dynamic(with_aggregation(home, counting(calls, 3.0))), tf.Variable(1.0)
         self.step(opt, variable, 2.0, function, scaled=scaled)
@@ -189,9 +190,11 @@ class AggregationTest(modes.EagerTestCase):
         self.assertEqual(variable.numpy(), -1.0)
 
     @keras_homes.each(
-        ["mirrored_2", "no_merge_2", "central_3"], [False, True], kind=keras_homes.BEFORE_3
+        [("mirrored_2", True), ("no_merge_2", True), ("central_3", False)],
+        kind=keras_homes.BEFORE_3,
     )
-    def test_a_sum_over_replicas_that_overflows_is_skipped(self, home, name, function):
+    def test_a_sum_over_replicas_that_overflows_is_skipped(self, home, case):
+        name, function = case
         slow = VERSION < (2, 5) and (not function or name == "central_3")
         if name not in replicas.REPLICAS or slow:
             self.skipTest("not on this TensorFlow, or too slow there")

@@ -73,7 +73,7 @@ class ConfigsTest(modes.EagerTestCase):
 def read(home, opt, file, made):
     """Returns what an optimizer and its model have after they have read a file."""
     model = home.keras.Sequential([home.keras.layers.Dense(2)])
-    model.compile(opt, "mse")
+    model.compile(opt, "mse", run_eagerly=True)
     if made:
         model.fit(np.ones([1, 2]), np.ones([1, 2]), verbose=0)
     model.load_weights(str(FOLDER / file))
@@ -92,12 +92,16 @@ class ExperimentalFilesTest(modes.EagerTestCase):
     """As Keras' own class reads them."""
 
     @keras_homes.each(
-        ("weights", "saved_model/variables/variables"),
-        WRAPPERS,
-        (False, True),
+        (
+            ("weights", "stable", False),
+            ("weights", "experimental", True),
+            ("saved_model/variables/variables", "experimental", False),
+            ("saved_model/variables/variables", "stable", True),
+        ),
         kind=keras_homes.BEFORE_3,  # Keras 3 reads no weights of that format.
     )
-    def test_read_before_and_after_the_variables_are_made(self, home, file, wrapper, made):
+    def test_read_before_and_after_the_variables_are_made(self, home, case):
+        file, wrapper, made = case
         found = read(home, WRAPPERS[wrapper](home.SGD(0.125, momentum=0.5)), file, made)
         self.assertEqual(
             found[:2], [STATE["scale"], STATE["good_steps"]] if made else [STATE["scale"] / 2, 0]
