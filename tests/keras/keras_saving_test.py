@@ -67,7 +67,9 @@ def halves(bad=True):
     return list(zip(x, y))
 
 
-def fit(model, half, **options):
+def fit(model, half, traced=False, **options):
+    if not traced and tf.executing_eagerly():  # A few steps take less time than a trace.
+        model.run_eagerly = True
     model.fit(*half, batch_size=BATCH, shuffle=False, verbose=0, **options)
 
 
@@ -177,8 +179,7 @@ class GoesOnTest(_Base):
     """Training that stops, is saved and goes on ends as if it had never stopped, bit for bit."""
 
     @parameterized.parameters(
-        *saved_cases((*LOADED, "saved_model"), ["dynamic"]),
-        *saved_cases(LOADED, ["bounded", "manager"]),
+        *saved_cases((*LOADED, "saved_model"), ["dynamic"]), *saved_cases(LOADED, ["manager"])
     )
     def test_in_a_loaded_model(self, home, form, wrapper):
         folder, between, end = trained(home, wrapper)
@@ -200,7 +201,7 @@ class GoesOnTest(_Base):
         np.testing.assert_equal(state(home, model), end)
 
     @parameterized.parameters(
-        *saved_cases(RESTORED, ["dynamic"]), *saved_cases(["checkpoint"], ["bounded", "manager"])
+        *saved_cases(RESTORED, ["dynamic"]), *saved_cases(["checkpoint"], ["manager"])
     )
     def test_in_a_new_model(self, home, form, wrapper):
         folder, _, end = trained(home, wrapper)
@@ -210,9 +211,10 @@ class GoesOnTest(_Base):
         fit(model, halves()[1])
         np.testing.assert_equal(state(home, model), end)
 
-    @parameterized.parameters(*saved_cases(LOADED, ["dynamic"]))
-    def test_loaded_by_a_new_process_after_the_import_that_pages_name(self, home, form, wrapper):
-        folder, between, _ = trained(home, wrapper)
+    @parameterized.product(home=HOMES[:2])
+    def test_loaded_by_a_new_process_after_the_import_that_pages_name(self, home):
+        folder, between, _ = trained(home, "dynamic")
+        form = "keras" if has(home, "keras") else "h5"
         keras = "from tensorflow import keras"
         if VERSION >= (2, 16):
             keras = f"import {home.keras.__name__} as keras"
@@ -249,7 +251,7 @@ class GoesOnTest(_Base):
             for inner in (home.Adam(0.1), home.SGD(0.1, momentum=0.9)):
                 ended = []
                 model = home.keras.Sequential([home.keras.layers.Input((3,)), layer])
-                model.compile(WRAPPERS[wrapper](inner), "mse")
+                model.compile(WRAPPERS[wrapper](inner), "mse", run_eagerly=True)
                 path = os.path.join(self.get_temp_dir(), f"{layer.name}_{inner.name}.keras")
                 model.save(path)
                 copies = (home.keras.models.load_model(path), copy.deepcopy(model), model)
@@ -274,7 +276,7 @@ class GoesOnTest(_Base):
                 if epoch == 1:
                     raise RuntimeError("stopped")
 
-        results = []
+        results, traced = [], home.kind != "keras3"  # XLA takes longer than the steps.
         for stops in (False, True):
             folder = os.path.join(self.get_temp_dir(), f"backup{stops}")
             for again in [False, True][: 1 + stops]:
@@ -283,9 +285,9 @@ class GoesOnTest(_Base):
                 used = [callbacks.BackupAndRestore(folder)]
                 if stops and not again:
                     with self.assertRaisesRegex(RuntimeError, "stopped"):
-                        fit(model, halves()[0], epochs=2, callbacks=used + [Interrupt()])
+                        fit(model, halves()[0], traced, epochs=2, callbacks=used + [Interrupt()])
                 else:
-                    fit(model, halves()[0], epochs=2, callbacks=used)
+                    fit(model, halves()[0], traced, epochs=2, callbacks=used)
             results.append(state(home, model))
         self.assertEqual(results[0]["iterations"], 2 * (STEPS - 1 + home.counts_skipped))
         np.testing.assert_equal(results[1], results[0])
@@ -346,11 +348,11 @@ class OtherOptimizersFilesTest(_Base):
 class UnbuiltTest(_Base):
     """Weights load into a model whose optimizer has not been built, and its state stays."""
 
-    @parameterized.product(home=keras_homes.available(), saved=("ours", "own", "plain"))
+    @parameterized.product(home=keras_homes.available(), saved=("ours", "plain"))
     def test_weights_load(self, home, saved):
         if VERSION < (2, 4):
-            self.skipTest("there weights files hold no optimizer, and own is another class")
-        wrap = {"ours": Stable, "own": home.own(), "plain": lambda inner: inner}[saved]
+            self.skipTest("there weights files hold no optimizer")
+        wrap = {"ours": Stable, "plain": lambda inner: inner}[saved]
         trained = dense(home, wrap(home.Adam(0.25)))
         fit(trained, halves()[1])
         path = os.path.join(self.get_temp_dir(), "model.weights.h5")
