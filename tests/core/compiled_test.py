@@ -11,7 +11,7 @@ import tensorflow as tf
 from absl.testing import parameterized
 
 from tests import modes, replicas
-from tf_lossscale_compat._core import _compiled, _gradients, _tf
+from tf_lossscale_compat._core import _compiled, _finite, _tf, _unscaling
 
 pytestmark = pytest.mark.usefixtures("kept_kernels")
 
@@ -82,13 +82,13 @@ class CompiledTest(parameterized.TestCase, tf.test.TestCase):
 
         before = None
         for rows in range(1, 12):
-            dense, none, sparse = _gradients.unscale(grads(rows), tf.constant(0.5))
+            dense, none, sparse = _unscaling.unscale(grads(rows), tf.constant(0.5))
             self.assertIsNone(none)
             self.assertAllEqual(dense, [0.5] * 3)
             self.assertAllEqual(sparse.values, np.full([rows, 2], 0.5))
-            self.assertTrue(bool(_gradients.all_finite([dense, none, sparse])))
+            self.assertTrue(bool(_finite.all_finite([dense, none, sparse])))
             bad = tf.IndexedSlices(sparse.values + float("inf"), sparse.indices)
-            self.assertFalse(bool(_gradients.all_finite([dense, none, bad])))
+            self.assertFalse(bool(_finite.all_finite([dense, none, bad])))
             if rows == 3:
                 before = _graphs()
         self.assertEqual(_graphs(), before)
@@ -152,7 +152,7 @@ class CompiledTest(parameterized.TestCase, tf.test.TestCase):
             with tf.GradientTape() as tape:
                 with tf.GradientTape() as inner:
                     loss = 8.0 * variable**2
-                (unscaled,) = _gradients.unscale(
+                (unscaled,) = _unscaling.unscale(
                     [inner.gradient(loss, variable)], tf.constant(0.125)
                 )
             self.assertAllClose(unscaled, 6.0)
@@ -185,13 +185,15 @@ class CompiledTest(parameterized.TestCase, tf.test.TestCase):
             def __call__(self, tensors):
                 return tensors[::-1]
 
-        self.assertEqual(_tf.call_flat(Public(), (1, 2)), [2, 1])
+        self.assertEqual(_compiled.call_flat(Public(), (1, 2)), [2, 1])
         tensors = [tf.constant([[1.0]]), tf.constant(2)]
         public = [types.SimpleNamespace(dtype=each.dtype, shape=each.shape) for each in tensors]
-        self.assertEqual(_tf.structure(tensors), _tf.structure(public))
+        self.assertEqual(_compiled.structure_of(tensors), _compiled.structure_of(public))
         if tuple(int(part) for part in tf.__version__.split(".")[:2]) >= (2, 3):
             function, runs = _counting()
-            call = mock.patch.object(_tf, "call_flat", lambda concrete, tensors: concrete(tensors))
+            call = mock.patch.object(
+                _compiled, "call_flat", lambda concrete, tensors: concrete(tensors)
+            )
             with call:
                 for value in (1.0, 2.0, 3.0):
                     self.assertAllEqual(function([tf.constant(value)] * 2, 1), [value + 1] * 2)

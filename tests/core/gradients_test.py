@@ -8,7 +8,7 @@ import tensorflow as tf
 from absl.testing import parameterized
 
 from tests import crossed, modes, stepping
-from tf_lossscale_compat._core import _gradients
+from tf_lossscale_compat._core import _finite, _unscaling
 
 pytestmark = pytest.mark.usefixtures("kept_kernels")
 
@@ -58,12 +58,12 @@ def _cases(dtypes):
     ]
 
 
-def _finite(mode, values, build=lambda *tensors: list(tensors), **options):
+def _is_finite(mode, values, build=lambda *tensors: list(tensors), **options):
     """Returns what `all_finite` says of `build(*values)` in `mode`."""
     (result,) = stepping.run(
         mode,
         lambda: None,
-        lambda _, *tensors: _gradients.all_finite(build(*tensors)),
+        lambda _, *tensors: _finite.all_finite(build(*tensors)),
         [values],
         **options,
     )
@@ -75,7 +75,7 @@ def _verdicts(mode, dtype, arrays, build=lambda *tensors: list(tensors)):
     """Returns what `all_finite` says of each of `arrays`, all of one shape, in one graph."""
     rows = [(np.array(array, dtype),) for array in arrays]
     results = stepping.run(
-        mode, lambda: None, lambda _, tensor: _gradients.all_finite(build(tensor)), rows
+        mode, lambda: None, lambda _, tensor: _finite.all_finite(build(tensor)), rows
     )
     return [bool(result) for result in results]
 
@@ -113,7 +113,7 @@ class AllFiniteTest(parameterized.TestCase, tf.test.TestCase):
         self.assertEqual(_verdicts(mode, dtype, arrays), [True])
         # And they hide no neighbour that is not.
         values = (np.array(arrays[0], dtype), np.array(NAN, np.float32))
-        self.assertFalse(_finite(mode, values))
+        self.assertFalse(_is_finite(mode, values))
 
     @parameterized.parameters(*stepping.STATELESS)
     def test_finds_the_bad_one_among_many_of_all_shapes_and_sizes(self, mode):
@@ -141,7 +141,7 @@ class AllFiniteTest(parameterized.TestCase, tf.test.TestCase):
                 expected.append(False)
         self.assertGreater(len(rows), 20)
         results = stepping.run(
-            mode, lambda: None, lambda _, *grads: _gradients.all_finite(list(grads)), rows
+            mode, lambda: None, lambda _, *grads: _finite.all_finite(list(grads)), rows
         )
         self.assertEqual([bool(result) for result in results], expected)
 
@@ -149,7 +149,7 @@ class AllFiniteTest(parameterized.TestCase, tf.test.TestCase):
     def test_large_tensors(self, mode, dtype):
         """Whose squares are summed first: what is too large for that is finite all the same."""
         largest = _HARD.get(dtype, _HARD[np.float32])[0]
-        size = _gradients._LARGE
+        size = _finite._LARGE
         arrays = [np.full([size], value, dtype) for value in (0, 1, largest, -largest)]
         for place, value in ((0, np.nan), (size // 3, np.inf), (size - 1, -np.inf)):
             for fill in (0, largest):
@@ -161,7 +161,7 @@ class AllFiniteTest(parameterized.TestCase, tf.test.TestCase):
 
     @parameterized.parameters(*modes.ALL)
     def test_large_and_small_tensors_of_several_dtypes(self, mode):
-        shapes = [[_gradients._LARGE], [2, _gradients._LARGE], [5, 3], [_gradients._SMALL + 1]]
+        shapes = [[_finite._LARGE], [2, _finite._LARGE], [5, 3], [_finite._SMALL + 1]]
         kinds = [(shape, dtype) for shape in shapes for dtype in (np.float32, np.float16)]
         rows, expected = [], []
         for bad in range(-2, len(kinds)):
@@ -173,7 +173,7 @@ class AllFiniteTest(parameterized.TestCase, tf.test.TestCase):
                 rows[-1][bad].flat[1] = (np.nan, np.inf, -np.inf)[bad % 3]
             expected.append(bad < 0)
         results = stepping.run(
-            mode, lambda: None, lambda _, *grads: _gradients.all_finite(list(grads)), rows
+            mode, lambda: None, lambda _, *grads: _finite.all_finite(list(grads)), rows
         )
         self.assertEqual([bool(result) for result in results], expected)
 
@@ -181,7 +181,7 @@ class AllFiniteTest(parameterized.TestCase, tf.test.TestCase):
     def test_sparse_ones_are_looked_at_by_what_they_add_up_to_in_each_row(self, mode, case):
         dtype, values, indices, finite = case
         given = np.array(values, dtype), np.array(indices, np.int32)
-        found = _finite(
+        found = _is_finite(
             mode, given, lambda *parts: {"a": [tf.IndexedSlices(*parts), None], "b": tf.ones([2])}
         )
         self.assertEqual(found, finite)
@@ -218,21 +218,21 @@ class AllFiniteTest(parameterized.TestCase, tf.test.TestCase):
     def test_what_is_no_number_raises(self, mode, case):
         named, make = case
         with modes.entered(mode) as entered, self.assertRaisesRegex(TypeError, named):
-            entered.compile(lambda: _gradients.all_finite(make()))()
+            entered.compile(lambda: _finite.all_finite(make()))()
 
     def test_unknown_shapes(self):
         for shape in ([], [3], [2, 2], [0]):
             grads = (np.zeros(shape, np.float32), np.ones([2], np.float16))
-            self.assertTrue(_finite("graph_v2", grads, static_shapes=False))
+            self.assertTrue(_is_finite("graph_v2", grads, static_shapes=False))
             grads = (np.full(shape, NAN, np.float32), np.ones([2], np.float16))
-            self.assertEqual(_finite("graph_v2", grads, static_shapes=False), 0 in shape)
+            self.assertEqual(_is_finite("graph_v2", grads, static_shapes=False), 0 in shape)
 
     @parameterized.parameters("graph_v2", "eager")
     def test_takes_variables_arrays_and_numbers(self, mode):
         with modes.entered(mode):
             for leaf in (np.ones([2], np.float32), 1.0, 2, tf1.Variable([1.0, 2.0])):
                 for bad in (None, np.array([1, INF], np.float64), NAN):
-                    finite = _gradients.all_finite([leaf, bad])
+                    finite = _finite.all_finite([leaf, bad])
                     if mode in modes.GRAPH:
                         with tf1.Session() as session:
                             session.run(tf1.global_variables_initializer())
@@ -246,7 +246,7 @@ class ScaleLossTest(parameterized.TestCase, tf.test.TestCase):
         """So that the step is seen to be non-finite and the scale comes down."""
         rows = [(np.float16(1), np.float32(2.0**32)), (np.float16(0), np.float32(2.0**32))]
         overflown, lost = stepping.run(
-            mode, lambda: None, lambda _, loss, scale: _gradients.scale_loss(loss, scale), rows
+            mode, lambda: None, lambda _, loss, scale: _unscaling.scale_loss(loss, scale), rows
         )
         self.assertEqual(overflown, np.inf)
         self.assertTrue(np.isnan(lost))
@@ -255,7 +255,7 @@ class ScaleLossTest(parameterized.TestCase, tf.test.TestCase):
     def test_takes_what_converts_to_a_tensor(self, mode):
         def step(_, scale):
             return [
-                _gradients.scale_loss(loss, scale) for loss in (2.5, np.float64(3), np.float16(4))
+                _unscaling.scale_loss(loss, scale) for loss in (2.5, np.float64(3), np.float16(4))
             ]
 
         (results,) = stepping.run(mode, lambda: None, step, [(np.float32(8),)])
@@ -267,7 +267,7 @@ def _unscaled(mode, grad, scale, build=lambda tensor: tensor):
     """Returns `unscale` of a gradient made of an array, in `mode`."""
 
     def step(_, grad, scale):
-        (unscaled,) = _gradients.unscale([build(grad)], 1.0 / scale)
+        (unscaled,) = _unscaling.unscale([build(grad)], 1.0 / scale)
         sparse = isinstance(unscaled, tf.IndexedSlices)
         return (unscaled.values, unscaled.indices, unscaled.dense_shape) if sparse else unscaled
 
@@ -306,7 +306,7 @@ class UnscaleTest(parameterized.TestCase, tf.test.TestCase):
 
             def unscale():
                 grad = tf.ragged.constant([[2.0], [4.0, 6.0]])
-                (unscaled,) = _gradients.unscale([grad], tf.constant(0.5))
+                (unscaled,) = _unscaling.unscale([grad], tf.constant(0.5))
                 return unscaled.to_tensor(-1.0)
 
             self.assertAllEqual(mode.compile(unscale)(), [[1.0, -1.0], [2.0, 3.0]])
@@ -314,7 +314,7 @@ class UnscaleTest(parameterized.TestCase, tf.test.TestCase):
     def test_sparse_without_a_dense_shape_stays_without(self):
         with tf.Graph().as_default():
             grad = tf.IndexedSlices(tf.ones([1, 2]), tf.constant([0]))
-            (result,) = _gradients.unscale([grad], tf.constant(0.5))
+            (result,) = _unscaling.unscale([grad], tf.constant(0.5))
             self.assertIsInstance(result, tf.IndexedSlices)
             self.assertIsNone(result.dense_shape)
 
@@ -323,12 +323,12 @@ class UnscaleTest(parameterized.TestCase, tf.test.TestCase):
             grads = [tf1.placeholder(tf.float16, [2]) for _ in range(50)]
             grads += [tf1.placeholder(tf.float32, None) for _ in range(50)]
             before = len(graph.get_operations())
-            _gradients.unscale(grads, tf1.placeholder(tf.float32, []))
+            _unscaling.unscale(grads, tf1.placeholder(tf.float32, []))
             # And eight for the reciprocal: two for a NaN in place of zero, the rest for float16.
             self.assertEqual(len(graph.get_operations()) - before, 50 * 3 + 50 + 8)
 
     def test_nothing_to_unscale(self):
         with modes.eager_mode():
             for _ in range(3):
-                self.assertEqual(_gradients.unscale([None, None], tf.constant(0.5)), [None, None])
-                self.assertEqual(_gradients.unscale([], tf.constant(0.5)), [])
+                self.assertEqual(_unscaling.unscale([None, None], tf.constant(0.5)), [None, None])
+                self.assertEqual(_unscaling.unscale([], tf.constant(0.5)), [])

@@ -18,7 +18,7 @@ from tf_lossscale_compat import (
     FixedLossScale,
     FixedLossScaleManager,
 )
-from tf_lossscale_compat._core import _gradients, _tf
+from tf_lossscale_compat._core import _finite, _tf, _unscaling
 from tf_lossscale_compat.contrib import mixed_precision as contrib
 from tf_lossscale_compat.train.experimental import MixedPrecisionLossScaleOptimizer
 
@@ -96,7 +96,7 @@ class GraphTest(parameterized.TestCase, tf.test.TestCase):
     @parameterized.parameters("step", "branch", "function")
     def test_xla_is_left_to_join_operations(self, place):
         def test(grads):
-            return _gradients.all_finite(grads)
+            return _finite.all_finite(grads)
 
         def in_branch(grads):
             wanted = tf.reduce_sum(grads[0]) > 0
@@ -334,10 +334,10 @@ class EagerTest(parameterized.TestCase, tf.test.TestCase):
     def _check_parts(self, make, step, expected):
         """Compares what is compiled by the second step, after which none of it runs in Python."""
         parts = {
-            "unscale": _gradients._multiply,
-            "divide": _gradients._divide,
-            "test": _gradients._test,
-            "both": _gradients._unscale_and_test,
+            "unscale": _unscaling.products,
+            "divide": _unscaling.quotients,
+            "test": _finite._test,
+            "both": _finite._unscale_and_test,
         }
         with modes.eager_mode(), contextlib.ExitStack() as stack:
             for part in parts.values():

@@ -7,8 +7,9 @@ import os
 import pathlib
 import re
 import sys
+import tempfile
 
-from absl.testing import parameterized
+from absl.testing import absltest, parameterized
 
 import tf_lossscale_compat
 from tests import forks, processes
@@ -166,3 +167,42 @@ class FilesTest(parameterized.TestCase):
             re.search(r'^ +version = "(.+)"', bazel, re.MULTILINE).group(1),
         ]
         self.assertEqual(found, [tf_lossscale_compat.__version__] * 2)
+
+    def test_hooks_for_contributors_have_the_versions_of_lint(self):
+        hooks = (ROOT / ".pre-commit-config.yaml").read_text(encoding="utf-8")
+        (wanted,) = re.findall(r'"(ruff==\S+)"', (ROOT / "setup.py").read_text(encoding="utf-8"))
+        self.assertEqual(set(re.findall(r'\["(ruff\S+)"\]', hooks)), {wanted})
+
+    def test_each_environment_of_the_matrix_has_constraints(self):
+        rows = re.findall(
+            r'(?m)^    "(\w+)": \(\(.*?\), "\S+", \("(tensorflow\S+)"',
+            (ROOT / "noxfile.py").read_text(encoding="utf-8"),
+        )
+        paths = (ROOT / "constraints").glob("*.txt")
+        lines = {path.stem: path.read_text(encoding="utf-8").splitlines() for path in paths}
+        self.assertCountEqual([name for name, _ in rows], lines)
+        for name, tensorflow in rows:
+            with self.subTest(name):
+                self.assertIn(tensorflow, lines[name])
+                others = [
+                    line for line in lines[name] if not re.match(r"[a-z\d.-]+==[\w.]+$", line)
+                ]
+                self.assertEqual(others, [])
+
+
+class PytestTest(absltest.TestCase):
+    def test_without_xdist_and_counting_why_tests_were_skipped(self):
+        source = "import pytest\n" + "".join(
+            f"@pytest.mark.xdist_group('x')\ndef test_{name}(): pytest.skip('needs a moon')\n"
+            for name in "ab"
+        )
+        with tempfile.TemporaryDirectory() as folder:
+            path = processes.write(folder, "moon_test.py", source)
+            command = ["-m", "pytest", "-c", str(ROOT / "pyproject.toml"), "-p", "tests.conftest"]
+            environment = processes.environment(
+                PYTHONPATH=str(ROOT), TF_LOSSSCALE_TEST_INSTALLED="0"
+            )
+            arguments = [*command, "-p", "no:xdist", "-p", "no:cacheprovider", str(path)]
+            status, out, err = forks.alone(arguments, environment, folder, 200)
+        self.assertEqual(status, 0, out + err)
+        self.assertRegex(out, r"(?m)^ +2 needs a moon$")

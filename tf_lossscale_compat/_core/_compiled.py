@@ -5,9 +5,14 @@ from __future__ import annotations
 import collections
 import functools
 import threading
-from typing import TYPE_CHECKING, Any, Callable, Hashable, Iterable
+from typing import TYPE_CHECKING, Any, Callable, Hashable, Iterable, Sequence
 
 from tf_lossscale_compat._core import _tf
+
+try:
+    from tensorflow.python.eager import context as _context
+except ImportError:
+    _context = None
 
 if TYPE_CHECKING:
     import tensorflow as tf
@@ -19,6 +24,39 @@ else:
 CAPACITY = 32
 
 _NEW: Any = object()
+
+
+def structure_of(tensors: Sequence[tf.Tensor]) -> list[tuple[int, tuple[int | None, ...]]]:
+    """Returns the dtypes (as numbers) and shapes of eager tensors, a list of hashable pairs."""
+    try:
+        # A tenth of the time that the public properties take, for each gradient of each step.
+        return [(tensor._datatype_enum(), tensor._shape_tuple()) for tensor in tensors]
+    except AttributeError:
+        return [
+            (tensor.dtype.as_datatype_enum, tuple(tensor.shape.as_list())) for tensor in tensors
+        ]
+
+
+def call_flat(
+    function: tf.types.experimental.ConcreteFunction, tensors: Sequence[tf.Tensor]
+) -> Any:
+    """Calls a concrete function of one list of tensors.
+
+    The public call sorts arguments by name first, which takes longer than the function itself where
+    there are hundreds of them, and does not take positions before TensorFlow 2.3.
+    """
+    call = getattr(function, "_call_flat", None)
+    if call is None:
+        return function(list(tensors))
+    return call(list(tensors), function.captured_inputs)
+
+
+def has_op_callbacks() -> bool:
+    """Returns whether a callback sees each operation's result, as of `enable_check_numerics`.
+
+    Nothing public says so. TensorFlow before 2.1 has no such thing.
+    """
+    return _context is not None and bool(getattr(_context.context(), "op_callbacks", ()))
 
 
 class _Compiled:
@@ -56,11 +94,11 @@ class _Compiled:
         """
         if not (tf.executing_eagerly() and _tf.functions_compute_as_eager()):
             return self._function(tensors, *constants)
-        structure = _tf.structure(tensors)
+        structure = structure_of(tensors)
         for i in varying_first_dim:
             dtype, sizes = structure[i]
             structure[i] = (dtype, (None,) + sizes[1:])
-        key = (tuple(structure), constants, _tf.has_op_callbacks())
+        key = (tuple(structure), constants, has_op_callbacks())
         with self._lock:
             concrete = self._concrete.pop(key, _NEW)
             self._concrete[key] = None if concrete is _NEW else concrete  # As the latest.
@@ -72,7 +110,7 @@ class _Compiled:
             concrete = self._compile(structure, constants)
             with self._lock:
                 self._concrete[key] = concrete
-        return _tf.call_flat(concrete, tensors)
+        return call_flat(concrete, tensors)
 
     def _compile(
         self, structure: list[tuple[int, tuple[int | None, ...]]], constants: tuple[Hashable, ...]

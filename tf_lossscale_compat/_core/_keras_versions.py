@@ -56,14 +56,3 @@ def track_in_session(variable: tf.Variable) -> None:
         track = getattr(sys.modules.get(f"{name}.backend"), "track_variable", None)
         if track is not None and not tf.executing_eagerly():
             track(variable)
-
-
-def called_by_hdf5_saving() -> bool:
-    """Returns whether the calling property is read by the code of Keras that writes `.h5` files."""
-    return _tf.module_that_called().endswith(".hdf5_format")
-
-
-def called_by_compile() -> bool:
-    """Returns whether `Model.compile` of TensorFlow before 2.4 reads the calling property."""
-    module = _tf.module_that_called()
-    return module.startswith("tensorflow") and module.endswith(".python.keras.engine.training")

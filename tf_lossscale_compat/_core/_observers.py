@@ -30,26 +30,25 @@ else:
 _ATTRIBUTE = "_tflsc_record"
 
 
-class _Attached(_state.NotCopied):
-    """The record of an object; None if a graph was built while it had none."""
+class _Attached:
+    """The record of an object; None if a graph was built while it had none. No copy has it."""
 
     def __init__(self, record: Observer | None = None) -> None:
         self.record = record
 
+    def __deepcopy__(self, memo: dict[int, Any]) -> None:
+        return None
 
-def _attached_to(owner: object) -> _Attached | None:
-    known = getattr(owner, "__dict__", {}).get(_ATTRIBUTE)
-    if known is None or known.record is None or known.record.watched is owner:
-        return known
-    return None  # `owner` is a shallow copy of the object that has the record.
+    def __reduce__(self) -> tuple[type, tuple[()]]:
+        return type(None), ()
 
 
 def check(owner: object) -> None:
     """Raises a ValueError where `owner` cannot be given a record."""
-    known = _attached_to(owner)
-    if known is not None and known.record is not None:
+    if record_of(owner) is not None:
         raise ValueError(f"watched has a StepRecord already, got {owner!r}.")
-    if known is not None:
+    known = owner.__dict__.get(_ATTRIBUTE)
+    if known is not None and known.record is None:
         raise ValueError(
             f"watched must not be part of a graph or tf.function that is traced already, whose "
             f"steps no record would see, got {owner!r}. Make the StepRecord before the first step."
@@ -63,8 +62,11 @@ def attach(owner: object, record: Observer) -> None:
 
 def record_of(owner: object) -> Observer | None:
     """Returns the record of `owner`, or None."""
-    known = _attached_to(owner)
-    return None if known is None else known.record
+    known = getattr(owner, "__dict__", {}).get(_ATTRIBUTE)
+    if known is None or known.record is None:
+        return None
+    # A shallow copy of the optimizer that has the record has none.
+    return known.record if known.record.watched is owner else None
 
 
 def observe(

@@ -12,7 +12,7 @@ import gc
 import weakref
 from typing import TYPE_CHECKING, Callable, Iterable
 
-from tf_lossscale_compat._core import _scaler, _state, _tf
+from tf_lossscale_compat._core import _graphs, _scaler, _tf
 
 if TYPE_CHECKING:
     from tf_lossscale_compat._core import _types
@@ -20,9 +20,6 @@ if TYPE_CHECKING:
 KERAS = "a Keras one"
 V1 = "a tf.compat.v1.train one"
 SEVERAL = "one that apply_if_finite was given"
-
-# With the package's prefix, as users' loss scales get this attribute, too.
-_NAME = "_tflsc_claim"
 
 
 def _reference(owner: object) -> Callable[[], object]:
@@ -32,8 +29,8 @@ def _reference(owner: object) -> Callable[[], object]:
         return lambda: owner
 
 
-class _Claim(_state.NotCopied):
-    """The owners of a loss scale, an attribute of the loss scale; a copy has no owner."""
+class _Claim:
+    """The owners of a loss scale, kept on the loss scale; a copy has no owner."""
 
     def __init__(self, kind: str) -> None:
         self.kind = kind
@@ -56,10 +53,14 @@ class _Claim(_state.NotCopied):
         return any(each() is not None for each in self._references.values())
 
 
+def _claim_of(loss_scale: object) -> _Claim | None:
+    return getattr(getattr(loss_scale, "_tflsc", None), "claim", None)
+
+
 def check(kind: str, loss_scale: _types.Subject) -> None:
     """Raises a ValueError where this kind of optimizer must not take `loss_scale`; see `claim`."""
     loss_scale = _scaler.unwrap(loss_scale)
-    claim = getattr(loss_scale, _NAME, None)
+    claim = _claim_of(loss_scale)
     if claim is not None and not (kind == claim.kind != KERAS) and claim.lives():
         raise ValueError(
             f"{loss_scale!r} drives another optimizer, {claim.kind}, already: whichever of the two "
@@ -73,7 +74,7 @@ def check(kind: str, loss_scale: _types.Subject) -> None:
 
 def drove_another(kind: str, loss_scale: _types.Subject) -> bool:
     """Returns whether `loss_scale` drove an optimizer of this kind, which is gone now."""
-    known = getattr(_scaler.unwrap(loss_scale), _NAME, None)
+    known = _claim_of(_scaler.unwrap(loss_scale))
     return known is not None and known.kind == kind and not known.lives()
 
 
@@ -92,14 +93,16 @@ def claim(kind: str, loss_scale: _types.Subject, owners: Iterable[object]) -> No
     check(kind, loss_scale)
     loss_scale = _scaler.unwrap(loss_scale)
     if not _scaler.Scaler(loss_scale).never_changes() and hasattr(loss_scale, "__dict__"):
-        current = loss_scale.__dict__.get(_NAME)
-        if current is None or current.kind != kind:
-            current = loss_scale.__dict__[_NAME] = _Claim(kind)
-        if kind != KERAS and _tf.in_session_graph():  # Which a Session runs without them.
+        kept = _scaler.kept(loss_scale)
+        if kept.claim is None or kept.claim.kind != kind:
+            kept.claim = _Claim(kind)
+        if kind != KERAS and _graphs.in_session_graph():  # Which a Session runs without them.
             owners = [*owners, _tf.tf1.get_default_graph()]
-        current.add(owners)
+        kept.claim.add(owners)
 
 
 def release(loss_scale: _types.Subject) -> None:
     """Notes that the optimizer which `loss_scale` drove has another one now."""
-    getattr(_scaler.unwrap(loss_scale), "__dict__", {}).pop(_NAME, None)
+    loss_scale = _scaler.unwrap(loss_scale)
+    if hasattr(loss_scale, "__dict__"):
+        _scaler.kept(loss_scale).claim = None

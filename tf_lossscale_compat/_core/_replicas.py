@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 from typing import TYPE_CHECKING, Any, Callable
 
-from tf_lossscale_compat._core import _gradients, _tf
+from tf_lossscale_compat._core import _finite, _graphs, _tf
 
 if TYPE_CHECKING:
     import tensorflow as tf
@@ -131,7 +131,7 @@ def all_finite(grads: Any) -> tf.Tensor:
     Returns:
       bool scalar tensor, the same everywhere.
     """
-    return _holds_everywhere(_gradients.all_finite, (grads,))
+    return _holds_everywhere(_finite.all_finite, (grads,))
 
 
 def _as_flag(flag: bool | tf.Tensor) -> tf.Tensor:
@@ -220,10 +220,11 @@ def call_for_each_replica(fn: Callable[..., Any], args: tuple[Any, ...]) -> tf.O
       An operation, or in eager mode None.
     """
     if not tf.distribute.has_strategy() or not tf.distribute.in_cross_replica_context():
-        return _tf.as_operation(fn(*args))
+        result = fn(*args)
+        return None if tf.executing_eagerly() else _graphs.as_operation(result)
 
     def in_replica(*parts: Any) -> tf.Operation | None:
-        return _tf.as_operation(
+        return _graphs.as_operation(
             fn(*tf.nest.map_structure(lambda v: v.variable if isinstance(v, _Whole) else v, parts))
         )
 

@@ -1,20 +1,17 @@
 """Scalers: one interface of loss scales and managers for an optimizer's step.
 
-Either may be this package's own or a user's. If its method `update_loss_scale` or `update` is
-marked by `updates_from_flag`, it needs only the finite flag of a step, and has
-
-    _tflsc_update_from_flag(finite)   updates the state; returns an operation, a tensor or None
-    _tflsc_skips_nonfinite            a step that is not finite is skipped
-
-A user's method has no mark, even if it overrides a marked one, and is called itself: a manager's
-with the flag, a loss scale's with the gradients.
+Either may be this package's own or a user's. Where its method `update_loss_scale` or `update` is
+marked by `updates_from_flag`, it needs only the finite flag of a step, and the mark holds the
+function that is given it. A user's method has no mark, even if it overrides a marked one, and is
+called itself: a manager's with the flag, a loss scale's with the gradients.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Callable, Iterable
+import functools
+from typing import TYPE_CHECKING, Any, Callable, NamedTuple
 
-from tf_lossscale_compat._core import _replicas, _state, _tf
+from tf_lossscale_compat._core import _graphs, _state, _tf
 
 if TYPE_CHECKING:
     import tensorflow as tf
@@ -28,12 +25,70 @@ else:
 LARGEST_WITH_RECIPROCAL = 2.0**126
 
 
-def updates_from_flag(method: _types.Function) -> _types.Function:
-    """Marks an `update` or `update_loss_scale` that needs only the finite flag of a step."""
-    # The method, not True: functools.wraps copies attributes to a wrapper, which is not marked.
-    marked: Any = method
-    marked.updates_from_flag = method
-    return method
+class Kept:
+    """What the package keeps on a loss scale or manager, of its own or a user's, as `_tflsc`.
+
+    Attributes:
+      weights: dict from names to variables, a `LossScale`'s state.
+      options: dict of the constructor's arguments that no attribute of the original's holds.
+      by_value: bool, it is compared with numbers and tensors by its value.
+      constant: the number of a fixed manager and the tensor of it that the constructor made in the
+        graph of then, or None.
+      claim: the optimizers that it drives, see `_ownership`, or None.
+    """
+
+    by_value = False
+    constant: tuple[float, tf.Tensor] | None = None
+    claim: Any = None
+
+    def __init__(self) -> None:
+        self.weights: dict[str, tf.Variable] = {}
+        self.options: dict[str, Any] = {}
+
+    def __getstate__(self) -> dict[str, Any]:  # Copies and pickles have no owner and no graph.
+        return {**vars(self), "constant": None, "claim": None}
+
+
+def kept(subject: object) -> Kept:
+    """Returns what is kept on a loss scale or manager, also of one that called no constructor."""
+    attributes = subject.__dict__
+    if "_tflsc" not in attributes:
+        attributes["_tflsc"] = Kept()
+    return attributes["_tflsc"]
+
+
+class WrapsManager:
+    """Base class of the loss scale that wraps a manager."""
+
+    manager: Any
+
+
+class _Rule(NamedTuple):
+    """The mark of a method that needs only the finite flag of a step.
+
+    Attributes:
+      method: the method; `functools.wraps` copies the mark to a wrapper, which is not marked.
+      update: function of the loss scale or manager and the flag; it updates the state and returns
+        an operation, a tensor or None.
+      skips: bool, a step that is not finite is skipped; if False, where `skip_nonfinite` says so.
+    """
+
+    method: Callable[..., Any]
+    update: Callable[[Any, Any], Any]
+    skips: bool
+
+
+def updates_from_flag(
+    update: Callable[[Any, Any], Any], skips: bool = True
+) -> Callable[[_types.Function], _types.Function]:
+    """Marks an `update` or `update_loss_scale` that needs only the finite flag; see `_Rule`."""
+
+    def mark(method: _types.Function) -> _types.Function:
+        marked: Any = method
+        marked.updates_from_flag = _Rule(method, update, skips)
+        return method
+
+    return mark
 
 
 def reads(name: str | None = None) -> Callable[[_types.Function], _types.Function]:
@@ -51,31 +106,31 @@ def reads(name: str | None = None) -> Callable[[_types.Function], _types.Functio
     return mark
 
 
-def _is_marked(method: Callable[..., Any]) -> bool:
+def _rule_of(method: Callable[..., Any]) -> _Rule | None:
     function = getattr(method, "__func__", method)
-    return getattr(function, "updates_from_flag", None) is function
+    rule = getattr(function, "updates_from_flag", None)
+    return rule if isinstance(rule, _Rule) and rule.method is function else None
 
 
 def has_methods(instance: object, *names: str) -> bool:
     """Returns whether `instance`, which must be no class, has all these methods."""
     if isinstance(instance, type):
         return False
-    for name in names:  # noqa: SIM110  Every step asks this: no generator.
-        if not callable(getattr(instance, name, None)):
-            return False
-    return True
+    return all(callable(getattr(instance, name, None)) for name in names)
 
 
 def is_manager(subject: object) -> TypeIs[_types.HasManagerMethods]:
     """Returns whether `subject` has the methods of a `LossScaleManager`."""
-    return has_methods(subject, "get_loss_scale", "update_loss_scale")
+    return (
+        callable(getattr(subject, "get_loss_scale", None))
+        and callable(getattr(subject, "update_loss_scale", None))
+        and not isinstance(subject, type)
+    )
 
 
 def unwrap(subject: Any) -> Any:
     """Returns the manager that a `ManagerLossScale` wraps, or `subject`."""
-    # Users' classes may have an attribute of this name.
-    wraps = getattr(type(subject), "_tflsc_wraps_manager", False) is True
-    return subject.manager if wraps else subject
+    return subject.manager if isinstance(subject, WrapsManager) else subject
 
 
 class Scaler:
@@ -84,6 +139,9 @@ class Scaler:
     Attributes:
       subject: `LossScale` or `LossScaleManager`.
       read: function that returns the scale as `subject` does, a tensor or variable.
+      update: function that updates the scale after a step. It is given the finite flag, the same
+        on all replicas, and returns an operation, a tensor or None; where the update
+        `needs_gradients`, these, and it returns a pair (update, should_apply).
       updates_from_flag: bool, its update is this package's own.
       needs_gradients: bool, its update is a user's and is given gradients in place of a flag.
       skip_nonfinite: bool, a step that is not finite is skipped whatever `subject` says.
@@ -94,31 +152,22 @@ class Scaler:
         manager = is_manager(subject)
         known: Any = subject  # With the methods of its kind, and of its mark.
         method = known.update_loss_scale if manager else known.update
-        own = _is_marked(method)
-        self.subject, self.skip_nonfinite, self.updates_from_flag = subject, skip_nonfinite, own
+        rule = _rule_of(method)
+        self.subject, self.skip_nonfinite = subject, skip_nonfinite
         self.read: Callable[[], Any] = known.get_loss_scale if manager else known
-        self._update: Callable[[Any], Any] = known._tflsc_update_from_flag if own else method
-        self.needs_gradients = not (own or manager)
-        self.applies_all = own and not (skip_nonfinite or known._tflsc_skips_nonfinite)
+        self.updates_from_flag = rule is not None
+        self.needs_gradients = rule is None and not manager
+        if rule is None:
+            self.update: Callable[[Any], Any] = method
+            self.applies_all = False
+        else:
+            self.update = functools.partial(rule.update, subject)
+            skips = skip_nonfinite or rule.skips or getattr(subject, "skip_nonfinite", False)
+            self.applies_all = not skips
 
     def scale(self) -> tf.Tensor:
         """Returns what losses are multiplied with and gradients divided by, a float32 scalar."""
         return _as_scale(self.read())
-
-    def update(self, finite: tf.Tensor) -> Any:
-        """Updates the loss scale after a step.
-
-        Args:
-          finite: bool scalar tensor, the same on all replicas.
-
-        Returns:
-          An operation, a tensor or None.
-        """
-        return self._update(finite)
-
-    def update_from_gradients(self, grads: list[_types.Gradient]) -> tuple[Any, bool | tf.Tensor]:
-        """Returns what the user's `update(grads)` returns: (update, should_apply)."""
-        return self._update(grads)
 
     def check_reciprocal(self) -> None:
         """Raises a ValueError where one over a fixed scale is zero in float32."""
@@ -148,7 +197,7 @@ def as_tensor(value: Any) -> tf.Tensor:
 
 
 def _as_scale(value: Any) -> tf.Tensor:
-    scale = as_tensor(value)
+    scale = tf.cast(tf.convert_to_tensor(value), tf.float32)
     return _state.copied(scale) if _state.is_reference(value) else scale
 
 
@@ -167,7 +216,7 @@ def is_users(subject: _types.Subject) -> bool:
 
 def scale_at_this_point(subject: _types.Subject) -> tf.Tensor:
     """Returns the scale, read here in a graph; NaN if a user's class may return an earlier read."""
-    if not _tf.in_session_graph():
+    if not _graphs.in_session_graph():
         return scale(subject)
     subject = unwrap(subject)
     mark = _read_mark(subject)
@@ -181,21 +230,7 @@ def scale_at_this_point(subject: _types.Subject) -> tf.Tensor:
 
 def variables(subject: _types.Subject) -> list[tf.Variable]:
     """Returns the variables of a loss scale or manager, a list."""
-    return _tf.variables_of(subject) if is_manager(subject) else subject._tflsc_variables()
-
-
-def update_cross_replica(
-    update: Callable[[tf.Tensor], _types.Result],
-    flag: bool | tf.Tensor,
-    variables: Iterable[tf.Variable],
-) -> _types.Result:
-    """Calls `update` once for all replicas, with the AND of `flag` over them, in any context.
-
-    Args:
-      update: function of a bool scalar tensor.
-      flag: bool scalar tensor or Python bool, each replica's own; in a cross-replica context it
-        may be per-replica.
-      variables: list of the variables that it updates.
-    """
-    with _state.scope_of(variables):
-        return _replicas.run_cross_replica(lambda flag: update(_replicas.all_true(flag)), (flag,))
+    subject = unwrap(subject)
+    if is_manager(subject):
+        return _state.variables_of(subject)
+    return list(kept(subject).weights.values())

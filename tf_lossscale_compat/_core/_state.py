@@ -9,23 +9,13 @@ from __future__ import annotations
 import contextlib
 from typing import TYPE_CHECKING, Any, Callable, Iterable
 
-from tf_lossscale_compat._core import _replicas, _tf
+from tf_lossscale_compat._core import _graphs, _replicas, _tf
 
 if TYPE_CHECKING:
     import tensorflow as tf
 else:
     tf = _tf.tf
 tf1 = _tf.tf1
-
-
-class NotCopied:
-    """The value of an attribute that is None in copies and pickles of its object."""
-
-    def __deepcopy__(self, memo: dict[int, Any]) -> None:
-        return None
-
-    def __reduce__(self) -> tuple[type, tuple[()]]:
-        return type(None), ()
 
 
 def make(
@@ -54,6 +44,12 @@ def make(
     )
     owner._track_trackable(variable, name)
     return variable
+
+
+def variables_of(owner: object) -> list[tf.Variable]:
+    """Returns the variables of an optimizer or manager of this package or another, a list."""
+    variables = getattr(owner, "variables", [])
+    return list(variables() if callable(variables) else variables)
 
 
 def scope_of(variables: Iterable[tf.Variable]) -> contextlib.AbstractContextManager[Any]:
@@ -89,7 +85,7 @@ def is_reference(variable: object) -> bool:
 def copied(value: tf.Tensor) -> tf.Tensor:
     """Returns a scalar that stays as it is when the variable that it was read from is assigned."""
     # XLA has no such operation, and knows no references.
-    copies = _tf.in_session_graph() and not _tf.compiled_by_xla()
+    copies = _graphs.in_session_graph() and not _graphs.compiled_by_xla()
     return tf.raw_ops.DeepCopy(x=value) if copies else value
 
 

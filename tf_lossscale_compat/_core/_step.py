@@ -19,11 +19,14 @@ from typing import TYPE_CHECKING, Any, Callable, NamedTuple
 
 from tf_lossscale_compat._core import (
     _agreement,
-    _gradients,
+    _finite,
+    _graphs,
     _observers,
     _replicas,
     _scaler,
+    _state,
     _tf,
+    _unscaling,
 )
 
 if TYPE_CHECKING:
@@ -65,7 +68,7 @@ class OptimizerAdapter:
       check_strategy: function that raises an error under a strategy that is not supported.
     """
 
-    wrapped: Any = None
+    wrapped: _types.HasApplyGradients | None = None
     observed: object = None
     agree: _types.Agree | None = None
     counts_skipped = False
@@ -158,7 +161,7 @@ def take(
     optimizer: OptimizerAdapter,
     *,
     called: str,
-    unscaling: _gradients.Unscaling | None = None,
+    unscaling: _unscaling.Unscaling | None = None,
     form: GraphForm = _PLAIN,
     unaggregated: tuple[list[_types.Gradient], list[tf.Variable]] | None = None,
 ) -> Any:
@@ -170,7 +173,7 @@ def take(
       variables: list of variables, as long.
       optimizer: `OptimizerAdapter`.
       called: str, the calling method's name, for errors.
-      unscaling: `_gradients.Unscaling`, or None where `grads` are unscaled.
+      unscaling: `_unscaling.Unscaling`, or None where `grads` are unscaled.
       form: `GraphForm`.
       unaggregated: pair of lists, gradients before their aggregation over replicas and their
         variables, so that records can name those that are not finite; or None.
@@ -198,15 +201,15 @@ def take(
 
 
 def _unscale(
-    grads: list[_types.Gradient], unscaling: _gradients.Unscaling, tests: bool
+    grads: list[_types.Gradient], unscaling: _unscaling.Unscaling, tests: bool
 ) -> tuple[list[_types.Gradient], tf.Tensor | None]:
     """Returns unscaled gradients, and the finite flag, None if that is yet to be computed.
 
     If the step `tests` at all, one compiled operation does both in eager mode without a strategy.
     """
     if tests and tf.executing_eagerly() and not tf.distribute.has_strategy():
-        return _gradients.unscale_and_test(grads, unscaling)
-    unscale = _gradients.divide if unscaling.divides else _gradients.unscale
+        return _finite.unscale_and_test(grads, unscaling)
+    unscale = _unscaling.divide if unscaling.divides else _unscaling.unscale
     return unscale(grads, unscaling.factor), None
 
 
@@ -252,7 +255,7 @@ class _Step:
         self, grads: list[_types.Gradient], variables: list[tf.Variable]
     ) -> tf.Operation:
         should_apply, finite, update = self._decide(grads)
-        by_xla = _tf.compiled_by_xla()
+        by_xla = _graphs.compiled_by_xla()
         updated = update() if self._form.update_first else None
         done = self._apply_or_skip(should_apply, grads, variables, by_xla)
         counted = None
@@ -260,14 +263,14 @@ class _Step:
             # Behind the conditional, which XLA keeps only if the branch that skips does nothing.
             with tf.control_dependencies([done]):
                 skipped = tf.cast(tf.logical_not(should_apply), tf.int32)
-                counted = _tf.as_operation(self._count(skipped))
+                counted = _graphs.as_operation(self._count(skipped))
         if not self._form.update_first:
             with tf.control_dependencies([done]):
                 updated = update(done if isinstance(done, tf.Tensor) else None)
         notified = self._observation.notify([done, updated], finite, should_apply is not True)
         operations = [op for op in (done, counted, updated, *notified) if op is not None]
         step = tf.group(*operations, name=self._form.name)
-        _tf.collect_train_op(step)
+        _graphs.collect_train_op(step)
         return step
 
     def _decide(
@@ -292,7 +295,7 @@ class _Step:
             finite = self._finite_everywhere(grads)
         if scaler.needs_gradients:
             with self._observation.updating():
-                update, should_apply = scaler.update_from_gradients(grads)
+                update, should_apply = scaler.update(grads)
             if finite is not True:
                 should_apply = tf.logical_and(finite, should_apply)
             return should_apply, should_apply, lambda flag=None: update
@@ -305,12 +308,13 @@ class _Step:
 
     def _finite_everywhere(self, grads: list[_types.Gradient]) -> tf.Tensor:
         finite = _replicas.all_finite(grads) if self._finite is None else self._finite
-        own = self._scaler.updates_from_flag and not self._scaler.never_changes()
-        if own and self._optimizer.needs_reciprocal:
-            scale = _scaler.as_tensor(self._scaler.read())
+        scaler = self._scaler
+        own = self._optimizer.needs_reciprocal and scaler.updates_from_flag
+        if own and not scaler.never_changes():
+            scale = _scaler.as_tensor(scaler.read())
             finite = tf.logical_and(finite, scale <= _scaler.LARGEST_WITH_RECIPROCAL)
         # With one that applies all a record alone asks for the flag, maybe not on every process.
-        if self._optimizer.agree is None or self._scaler.applies_all:
+        if self._optimizer.agree is None or scaler.applies_all:
             return finite
         return _agreement.ask(self._optimizer.agree, finite)
 
@@ -331,7 +335,7 @@ class _Step:
             done = self._observation.inspect_gradients()
             if self._optimizer.counts_skipped and not by_xla:
                 done = [self._count(1), *done]
-            return _tf.as_operation([op for op in done if op is not None])
+            return _graphs.as_operation([op for op in done if op is not None])
 
         if isinstance(should_apply, bool):
             return apply() if should_apply else skip()
@@ -363,7 +367,7 @@ def _should_select(wrapped: object, variables: list[tf.Variable]) -> bool:
     try:
         slots, weights = [
             sum(tf.TensorShape(variable.shape).num_elements() or 0 for variable in some)
-            for some in (_tf.variables_of(wrapped), variables)
+            for some in (_state.variables_of(wrapped), variables)
         ]
     except Exception:  # Anything with `compute_gradients` and `apply_gradients` can be wrapped.
         return False

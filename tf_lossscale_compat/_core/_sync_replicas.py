@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Sequence
 
-from tf_lossscale_compat._core import _tf
+from tf_lossscale_compat._core import _graphs, _tf, _wrapping
 
 if TYPE_CHECKING:
     import tensorflow as tf
@@ -18,7 +18,7 @@ tf1 = _tf.tf1
 def check_order(optimizer: _types.HasApplyGradients) -> None:
     """Raises a ValueError around SyncReplicasOptimizer, whose steps must not be skipped."""
     sync = tf1.train.SyncReplicasOptimizer
-    if any(isinstance(each, sync) for each in _tf.with_wrapped(optimizer)):
+    if any(isinstance(each, sync) for each in _wrapping.with_wrapped(optimizer)):
         raise ValueError(
             "A loss scale around SyncReplicasOptimizer would have one worker skip a step, and the "
             "others wait for its gradients for ever. Write the other order, "
@@ -64,7 +64,7 @@ def reopen_accumulators(
       variables: list of what it trains, by whose names the accumulators are found.
       global_step: what it increments if it is applied, or None.
     """
-    if global_step is None or not _tf.in_session_graph():
+    if global_step is None or not _graphs.in_session_graph():
         return step
     names = {f"{variable.name}/grad_accum".encode() for variable in variables}
     accumulators = [

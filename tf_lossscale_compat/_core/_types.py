@@ -8,16 +8,14 @@ None in eager mode it is Any, as whoever calls knows which.
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING, Any, Callable, Dict, List, SupportsFloat, Tuple, TypeVar, Union
+from typing import TYPE_CHECKING, Any, Callable, List, SupportsFloat, Tuple, TypeVar, Union
 
 if TYPE_CHECKING:
-    from typing import Literal, Protocol, SupportsIndex
+    from typing import Protocol, SupportsIndex
 
     import tensorflow as tf
 
     from tf_lossscale_compat._core._types_trackable import Trackable
-    from tf_lossscale_compat._scalers._loss_scales import LossScale
-    from tf_lossscale_compat._scalers._managers import LossScaleManager
 
     # Base classes have the names that users call, but no signatures. Were they Any, checkers would
     # believe everything of what is derived from them.
@@ -142,7 +140,6 @@ if TYPE_CHECKING:
 
         def __call__(self) -> Any: ...
         def update(self, grads: Any) -> tuple[Any, Any]: ...
-        def _tflsc_variables(self) -> list[tf.Variable]: ...
 
     # What drives an optimizer, and a `_scaler.Scaler` is made of.
     Subject = Union[CanScale, HasManagerMethods]
@@ -158,5 +155,3 @@ if TYPE_CHECKING:
     Path = Union[str, "os.PathLike[str]"]
     # A function that all processes agree through.
     Agree = Callable[[tf.Tensor], tf.Tensor]
-    # The argument of `loss_scale.get`.
-    Identifier = Union[LossScale, LossScaleManager, Real, Literal["dynamic"], Dict[str, Any]]

@@ -4,16 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from tf_lossscale_compat._core import _scaler, _tf
+from tf_lossscale_compat._core import _graphs, _scaler, _tf
 
 if TYPE_CHECKING:
     import tensorflow as tf
 else:
     tf = _tf.tf
-
-
-# With the package's prefix, as users' loss scales get this attribute, too.
-_BY_VALUE = "_tflsc_compares_by_value"
 
 
 class LikeATensor:
@@ -48,7 +44,7 @@ class LikeATensor:
         variable: Any = getattr(self, "_current_loss_scale", None)
         if hasattr(variable, "_as_graph_element"):
             return variable._as_graph_element()
-        return _tf.once_per_graph(self, lambda: _scaler.scale(self))
+        return _graphs.once_per_graph(self, lambda: _scaler.scale(self))
 
     @property
     def dtype(self) -> tf.DType:
@@ -63,12 +59,12 @@ class LikeATensor:
     def __eq__(self, other: Any) -> Any:
         if self is other or isinstance(other, LikeATensor):
             return self is other
-        return _scaler.scale(self) == other if _compares_by_value(self) else NotImplemented
+        return _scaler.scale(self) == other if _scaler.kept(self).by_value else NotImplemented
 
     def __ne__(self, other: Any) -> Any:
         if self is other or isinstance(other, LikeATensor):
             return self is not other
-        return _scaler.scale(self) != other if _compares_by_value(self) else NotImplemented
+        return _scaler.scale(self) != other if _scaler.kept(self).by_value else NotImplemented
 
     __hash__ = object.__hash__
 
@@ -138,11 +134,7 @@ class LikeATensor:
 
 def compares_by_value(loss_scale: LikeATensor) -> None:
     """Has a loss scale compare with numbers and tensors by its value from now on."""
-    loss_scale.__dict__[_BY_VALUE] = True
-
-
-def _compares_by_value(loss_scale):
-    return _BY_VALUE in vars(loss_scale)
+    _scaler.kept(loss_scale).by_value = True
 
 
 def _convert(value, dtype=None, name=None, as_ref=False):

@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 import abc
+import functools
 import numbers
-from typing import TYPE_CHECKING, Any, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Callable, Dict, TypeVar, Union, overload
 
-from tf_lossscale_compat._core import _arguments, _replicas, _scaler, _state, _tf
+from tf_lossscale_compat._core import _arguments, _autograph, _replicas, _scaler, _state, _tf
 from tf_lossscale_compat._scalers import _update_rule
 from tf_lossscale_compat._scalers._like_a_tensor import LikeATensor
 from tf_lossscale_compat._scalers._managers import (
     ExponentialUpdateLossScaleManager,
     FixedLossScaleManager,
+    LossScaleManager,
+    config_of,
 )
 
 if TYPE_CHECKING:
     import tensorflow as tf
-    from typing_extensions import Self
+    from typing_extensions import Literal, Self
 
     from tf_lossscale_compat._core import _types
 else:
@@ -24,6 +27,11 @@ else:
 tf1 = _tf.tf1
 
 _LossScale = TypeVar("_LossScale", bound="LossScale")
+if TYPE_CHECKING:
+    # The argument of `get`.
+    Identifier = Union[
+        "LossScale", LossScaleManager, _types.Real, Literal["dynamic"], Dict[str, Any]
+    ]
 
 
 class LossScale(LikeATensor, _tf.Trackable, metaclass=abc.ABCMeta):
@@ -42,15 +50,10 @@ class LossScale(LikeATensor, _tf.Trackable, metaclass=abc.ABCMeta):
     def __init__(self) -> None:
         pass  # The original's signature, and nothing amiss in subclasses that do not call it.
 
-    # The package's own attributes begin with `_tflsc_`: subclasses may use any other name.
-    @property
-    def _tflsc_weights(self) -> dict[str, tf.Variable]:
-        return self.__dict__.setdefault("_tflsc_weights_by_name", {})
-
-    # r2.0's name for them. Code reads it, and subclasses use it for something else.
+    # r2.0's name for its variables. Code reads it, and subclasses use it for something else.
     @property
     def _weights(self) -> Any:
-        return self.__dict__.get("_weights", self._tflsc_weights)
+        return self.__dict__.get("_weights", _scaler.kept(self).weights)
 
     @_weights.setter
     def _weights(self, value: Any) -> None:
@@ -82,10 +85,6 @@ class LossScale(LikeATensor, _tf.Trackable, metaclass=abc.ABCMeta):
         """Makes a loss scale from what `get_config` returned."""
         return cls(**config)
 
-    def _tflsc_variables(self) -> list[tf.Variable]:
-        """The variables of its state."""
-        return list(self._tflsc_weights.values())
-
     def _add_weight(
         self, name: str, initial_value: Any, dtype: tf.DType | None = None
     ) -> tf.Variable:
@@ -102,14 +101,16 @@ class LossScale(LikeATensor, _tf.Trackable, metaclass=abc.ABCMeta):
         Raises:
           RuntimeError: this loss scale has a weight of that name.
         """
-        if name in self._tflsc_weights:
+        weights = _scaler.kept(self).weights
+        if name in weights:
             raise RuntimeError(f"This loss scale has a weight named {name!r} already.")
-        variable = _state.make(self, name, initial_value, dtype, use_resource=True)
-        self._tflsc_weights[name] = variable
-        return variable
+        weights[name] = _state.make(self, name, initial_value, dtype, use_resource=True)
+        return weights[name]
 
 
-def _updates_by_flag(loss_scale: Any, grads: Any) -> tuple[Any, Any]:
+def _updates_by_flag(
+    loss_scale: LossScale, grads: Any, update: Callable[[Any, Any], Any]
+) -> tuple[Any, Any]:
     """Updates a loss scale by the finite flag; returns (update, should_apply)."""
     if _replicas.in_replica_context():
         raise RuntimeError(
@@ -119,9 +120,9 @@ def _updates_by_flag(loss_scale: Any, grads: Any) -> tuple[Any, Any]:
             "loss_scale.update(grads), args=(grads,)), or return the gradients from strategy.run "
             "and call update(grads) under strategy.scope()."
         )
-    with _state.scope_of(loss_scale._tflsc_variables()):
+    with _state.scope_of(_scaler.variables(loss_scale)):
         finite = _replicas.all_finite(grads)
-        return loss_scale._tflsc_update_from_flag(finite), finite
+        return update(loss_scale, finite), finite
 
 
 class FixedLossScale(LossScale):
@@ -142,21 +143,21 @@ class FixedLossScale(LossScale):
           ValueError: `loss_scale_value` is no real number, below 1, NaN, or not finite in float32.
         """
         self._loss_scale_value = _arguments.fixed_scale("loss_scale_value", loss_scale_value)
-        self._tflsc_skips_nonfinite = bool(skip_nonfinite)
+        _scaler.kept(self).options = {"skip_nonfinite": True} if skip_nonfinite else {}
 
     @property
     def skip_nonfinite(self) -> bool:
         """True if `update` asks for non-finite steps to be skipped."""
-        return self._tflsc_skips_nonfinite
+        return "skip_nonfinite" in _scaler.kept(self).options
 
     @_scaler.reads()
-    @_tf.do_not_convert
+    @_autograph.do_not_convert
     def __call__(self) -> tf.Tensor:
         """Returns the loss scale, a scalar float32 tensor."""
         return tf.constant(self._loss_scale_value, dtype=tf.float32)
 
-    @_scaler.updates_from_flag
-    @_tf.do_not_convert
+    @_scaler.updates_from_flag(_update_rule.fixed, skips=False)
+    @_autograph.do_not_convert
     def update(self, grads: Any) -> tuple[Any, bool | tf.Tensor]:
         """Changes nothing.
 
@@ -167,22 +168,56 @@ class FixedLossScale(LossScale):
           A pair: None in eager mode, else a no-op; and True, or with `skip_nonfinite` whether all
           gradients are finite on all replicas, a scalar bool tensor.
         """
-        finite = _replicas.all_finite(grads) if self._tflsc_skips_nonfinite else True
-        return self._tflsc_update_from_flag(finite), finite
-
-    def _tflsc_update_from_flag(self, finite: Any) -> Any:
-        return None if tf.executing_eagerly() else tf.no_op()
+        finite = _replicas.all_finite(grads) if self.skip_nonfinite else True
+        return _update_rule.fixed(self, finite), finite
 
     def __repr__(self) -> str:
-        skip = ", skip_nonfinite=True" if self._tflsc_skips_nonfinite else ""
+        skip = ", skip_nonfinite=True" if self.skip_nonfinite else ""
         return f"FixedLossScale({self._loss_scale_value}{skip})"
 
     def get_config(self) -> dict[str, Any]:
         """Returns `{"loss_scale_value": float}`, and `skip_nonfinite` if it is True."""
-        config = {"loss_scale_value": self._loss_scale_value}
-        if self._tflsc_skips_nonfinite:
-            config["skip_nonfinite"] = True
-        return config
+        return {"loss_scale_value": self._loss_scale_value, **_scaler.kept(self).options}
+
+
+def _update_dynamic(loss_scale: DynamicLossScale, finite: Any) -> Any:
+    state = _update_rule.State(
+        loss_scale._current_loss_scale, loss_scale._num_good_steps, None, loss_scale.shrink_delay
+    )
+    change = functools.partial(
+        _update_rule.dynamic,
+        state,
+        finite,
+        loss_scale._increment_period,
+        loss_scale._multiplier,
+        loss_scale.min_loss_scale,
+        loss_scale.max_loss_scale,
+        loss_scale.hysteresis,
+    )
+    # In a graph a tensor, as r2.0's: code in the wild puts tf.identity around it.
+    return _state.update([variable for variable in state if variable is not None], change)
+
+
+def _bounds(initial: Any, lowest: Any, highest: Any) -> tuple[float, float | None]:
+    """Returns the bounds as floats, checked with the initial scale."""
+    low = _arguments.positive("min_loss_scale", lowest)
+    high = None if highest is None else _arguments.positive("max_loss_scale", highest)
+    if high is not None and high < max(float(initial), low):
+        raise ValueError(
+            f"max_loss_scale must be at least initial_loss_scale={initial!r} and "
+            f"min_loss_scale={lowest!r}, got {highest!r}."
+        )
+    if float(initial) < low:
+        if low != 1.0:
+            raise ValueError(
+                f"min_loss_scale must be at most initial_loss_scale={initial!r}, got {lowest!r}."
+            )
+        _arguments.warn_odd(
+            "initial_loss_scale={!r} is below min_loss_scale=1.0, to which a non-finite step "
+            "will raise it; pass a lower min_loss_scale to keep it low.",
+            initial,
+        )
+    return low, high
 
 
 class DynamicLossScale(LossScale):
@@ -214,7 +249,6 @@ class DynamicLossScale(LossScale):
     max_loss_scale: float | None = None
     hysteresis: int = 1
     shrink_delay: tf.Variable | None = None
-    _tflsc_skips_nonfinite = True
     # r2.0's own names for the state, which code in the wild reads and sets.
     _current_loss_scale: tf.Variable
     _num_good_steps: tf.Variable
@@ -249,16 +283,17 @@ class DynamicLossScale(LossScale):
         self._initial_loss_scale = _arguments.positive("initial_loss_scale", initial_loss_scale)
         self._increment_period = _arguments.period("increment_period", increment_period, "int64")
         self._multiplier = _arguments.positive("multiplier", multiplier)
-        low, high = self._tflsc_bounds(initial_loss_scale, min_loss_scale, max_loss_scale)
+        low, high = _bounds(initial_loss_scale, min_loss_scale, max_loss_scale)
         if self._multiplier < 1:
             _arguments.warn_odd("multiplier={!r} is below 1: growth shrinks the scale.", multiplier)
         delay = _arguments.period("hysteresis", hysteresis, "int64", least=1)
         # Where an argument is left out, what a subclass has set before stays.
         given = {"min_loss_scale": low, "max_loss_scale": high, "hysteresis": delay}
-        self._tflsc_changed = {
+        changed = {
             name: value for name, value in given.items() if value != getattr(DynamicLossScale, name)
         }
-        self.__dict__.update(self._tflsc_changed)
+        _scaler.kept(self).options = changed
+        self.__dict__.update(changed)
 
         self._current_loss_scale = self._add_weight(
             "current_loss_scale", self._initial_loss_scale, tf.float32
@@ -266,28 +301,6 @@ class DynamicLossScale(LossScale):
         self._num_good_steps = self._add_weight("good_steps", 0, tf.int64)
         if self.hysteresis > 1:
             self.shrink_delay = self._add_weight("shrink_delay", self.hysteresis, tf.int64)
-
-    def _tflsc_bounds(self, initial: Any, lowest: Any, highest: Any) -> tuple[float, float | None]:
-        """Returns the bounds as floats, checked with the initial scale; all three as were given."""
-        low = _arguments.positive("min_loss_scale", lowest)
-        high = None if highest is None else _arguments.positive("max_loss_scale", highest)
-        if high is not None and high < max(self._initial_loss_scale, low):
-            raise ValueError(
-                f"max_loss_scale must be at least initial_loss_scale={initial!r} and "
-                f"min_loss_scale={lowest!r}, got {highest!r}."
-            )
-        if self._initial_loss_scale < low:
-            if low != 1.0:
-                raise ValueError(
-                    f"min_loss_scale must be at most initial_loss_scale={initial!r}, got "
-                    f"{lowest!r}."
-                )
-            _arguments.warn_odd(
-                "initial_loss_scale={!r} is below min_loss_scale=1.0, to which a non-finite step "
-                "will raise it; pass a lower min_loss_scale to keep it low.",
-                initial,
-            )
-        return low, high
 
     @property
     def initial_loss_scale(self) -> float:
@@ -315,13 +328,13 @@ class DynamicLossScale(LossScale):
         return self._num_good_steps
 
     @_scaler.reads()
-    @_tf.do_not_convert
+    @_autograph.do_not_convert
     def __call__(self) -> tf.Tensor:
         """Returns the current loss scale, a scalar float32 tensor."""
         return tf.convert_to_tensor(self._current_loss_scale)
 
-    @_scaler.updates_from_flag
-    @_tf.do_not_convert
+    @_scaler.updates_from_flag(_update_dynamic)
+    @_autograph.do_not_convert
     def update(self, grads: Any) -> tuple[Any, bool | tf.Tensor]:
         """Updates the state by one step.
 
@@ -337,25 +350,7 @@ class DynamicLossScale(LossScale):
         Raises:
           RuntimeError: called in a replica context.
         """
-        return _updates_by_flag(self, grads)
-
-    def _tflsc_update_from_flag(self, finite: Any) -> Any:
-        state = _update_rule.State(
-            self._current_loss_scale, self._num_good_steps, None, self.shrink_delay
-        )
-        # In a graph a tensor, as r2.0's: code in the wild puts tf.identity around it.
-        return _state.update(
-            [variable for variable in state if variable is not None],
-            lambda: _update_rule.dynamic(
-                state,
-                finite,
-                self._increment_period,
-                self._multiplier,
-                self.min_loss_scale,
-                self.max_loss_scale,
-                self.hysteresis,
-            ),
-        )
+        return _updates_by_flag(self, grads, _update_dynamic)
 
     def __repr__(self) -> str:
         config = self.get_config()
@@ -372,7 +367,7 @@ class DynamicLossScale(LossScale):
             "initial_loss_scale": self._initial_loss_scale,
             "increment_period": self._increment_period,
             "multiplier": self._multiplier,
-            **self._tflsc_changed,
+            **_scaler.kept(self).options,
         }
 
 
@@ -380,26 +375,32 @@ class _Continued(DynamicLossScale):
     """A dynamic loss scale whose state is that of TensorFlow's own, such as a policy's."""
 
     def __init__(self, original: Any) -> None:
-        self._tflsc_state = {
+        self._state = {
             "current_loss_scale": original._current_loss_scale,
             "good_steps": original._num_good_steps,
         }
         super().__init__(**original.get_config())
 
     def _add_weight(self, name: str, initial_value: Any, dtype: Any = None) -> tf.Variable:
-        self._track_trackable(self._tflsc_state[name], name)
-        self._tflsc_weights[name] = self._tflsc_state[name]
-        return self._tflsc_state[name]
+        weights = _scaler.kept(self).weights
+        weights[name] = self._state[name]
+        self._track_trackable(weights[name], name)
+        return weights[name]
 
 
 _Continued.__name__ = "DynamicLossScale"  # In configs.
 
 
-class ManagerLossScale(LossScale):
-    """A loss scale that wraps a loss-scale manager; non-finite steps are skipped."""
+def _update_manager(loss_scale: ManagerLossScale, finite: Any) -> Any:
+    update = _scaler.Scaler(loss_scale.manager).update(finite)
+    # A user's manager may return anything; a loss scale's update has one form.
+    if tf.executing_eagerly():
+        return None
+    return tf.no_op() if update is None else update
 
-    _tflsc_wraps_manager = True
-    _tflsc_skips_nonfinite = True
+
+class ManagerLossScale(_scaler.WrapsManager, LossScale):
+    """A loss scale that wraps a loss-scale manager; non-finite steps are skipped."""
 
     def __init__(self, manager: Any) -> None:
         self.manager = manager
@@ -409,17 +410,10 @@ class ManagerLossScale(LossScale):
     def __call__(self) -> tf.Tensor:
         return _scaler.scale(self.manager)
 
-    @_scaler.updates_from_flag
-    @_tf.do_not_convert
+    @_scaler.updates_from_flag(_update_manager)
+    @_autograph.do_not_convert
     def update(self, grads: Any) -> tuple[Any, bool | tf.Tensor]:
-        return _updates_by_flag(self, grads)
-
-    def _tflsc_update_from_flag(self, finite: Any) -> Any:
-        update = _scaler.Scaler(self.manager).update(finite)
-        # A user's manager may return anything; a loss scale's update has one form.
-        if tf.executing_eagerly():
-            return None
-        return tf.no_op() if update is None else update
+        return _updates_by_flag(self, grads, _update_manager)
 
     def __repr__(self) -> str:
         return f"LossScale of {self.manager!r}"
@@ -428,7 +422,9 @@ class ManagerLossScale(LossScale):
     def initial_loss_scale(self) -> Any:
         if isinstance(self.manager, FixedLossScaleManager):
             return self.manager._loss_scale
-        return getattr(self.manager, "_tflsc_init_loss_scale", None)
+        if isinstance(self.manager, ExponentialUpdateLossScaleManager):
+            return _scaler.kept(self.manager).options.get("init_loss_scale")
+        return None
 
     @property
     def increment_period(self) -> Any:
@@ -438,9 +434,6 @@ class ManagerLossScale(LossScale):
     def good_steps(self) -> Any:
         return getattr(self.manager, "_num_good_steps", None)
 
-    def _tflsc_variables(self) -> list[tf.Variable]:
-        return _scaler.variables(self.manager)
-
     def get_config(self) -> dict[str, Any]:
         name = type(self.manager).__name__
         if type(self.manager) not in _MANAGERS.values():
@@ -448,7 +441,7 @@ class ManagerLossScale(LossScale):
                 f"A {name} has no config: save weights or a tf.train.Checkpoint, and make the loss "
                 "scale from a new manager."
             )
-        return {"class_name": name, "config": self.manager._tflsc_config()}
+        return {"class_name": name, "config": config_of(self.manager)}
 
     @classmethod
     def from_config(cls, config: dict[str, Any]) -> Self:
@@ -516,10 +509,10 @@ def get(identifier: _LossScale) -> _LossScale: ...
 
 
 @overload
-def get(identifier: _types.Identifier) -> LossScale: ...
+def get(identifier: Identifier) -> LossScale: ...
 
 
-def get(identifier: _types.Identifier | None) -> LossScale | None:
+def get(identifier: Identifier | None) -> LossScale | None:
     """Returns the loss scale that `identifier` stands for.
 
     Args:
@@ -547,9 +540,9 @@ def get(identifier: _types.Identifier | None) -> LossScale | None:
     if cls.__module__.split(".")[0] in ("tensorflow", "tensorflow_core") and (
         cls.__name__ in _OF_TENSORFLOW
     ):
-        if not hasattr(original, "_tflsc_loss_scale"):  # One for each, as it has one owner.
-            original._tflsc_loss_scale = _OF_TENSORFLOW[cls.__name__](original)
-        return original._tflsc_loss_scale
+        if not hasattr(original, "_tflsc"):  # One for each, as it has one owner.
+            original._tflsc = _OF_TENSORFLOW[cls.__name__](original)
+        return original._tflsc
     raise ValueError(
         f"Cannot make a loss scale of {identifier!r}: it must be a number, 'dynamic', a LossScale "
         "of this package or one of TensorFlow's own classes, a LossScaleManager, a config dict or "

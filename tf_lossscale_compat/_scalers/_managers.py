@@ -3,9 +3,18 @@
 from __future__ import annotations
 
 import abc
+import functools
 from typing import TYPE_CHECKING, Any
 
-from tf_lossscale_compat._core import _arguments, _scaler, _state, _tf
+from tf_lossscale_compat._core import (
+    _arguments,
+    _autograph,
+    _graphs,
+    _replicas,
+    _scaler,
+    _state,
+    _tf,
+)
 from tf_lossscale_compat._scalers import _update_rule
 
 if TYPE_CHECKING:
@@ -27,16 +36,12 @@ class LossScaleManager(_tf.Trackable, metaclass=abc.ABCMeta):
     be saved by `tf.train.Checkpoint` and know their `variables()`.
     """
 
-    # The attributes that checkpoints hold, and under which names; None for all, by their own.
-    _tflsc_checkpoint_names: dict[str, str] | None = None
-    _tflsc_skips_nonfinite = True
-
     def __setattr__(self, name: str, value: Any) -> None:
         super().__setattr__(name, value)
-        names = self._tflsc_checkpoint_names
-        if isinstance(value, _tf.Trackable) and (names is None or name in names):
-            saved = name if names is None else names[name]
-            self._track_trackable(value, saved, overwrite=True)
+        if isinstance(value, _tf.Trackable):
+            saved = _saved_name(self, name)
+            if saved is not None:
+                self._track_trackable(value, saved, overwrite=True)
 
     @abc.abstractmethod
     def get_loss_scale(self) -> tf.Tensor:
@@ -59,13 +64,6 @@ class LossScaleManager(_tf.Trackable, metaclass=abc.ABCMeta):
         return []
 
 
-class _Constant(_state.NotCopied):
-    """A number, and the tensor of it that a constructor made in the graph of then."""
-
-    def __init__(self, value: float, tensor: tf.Tensor) -> None:
-        self.value, self.tensor = value, tensor
-
-
 class FixedLossScaleManager(LossScaleManager):
     """A loss scale that never changes.
 
@@ -74,9 +72,6 @@ class FixedLossScaleManager(LossScaleManager):
 
     Source: TensorFlow r1.15 `tf.contrib.mixed_precision.FixedLossScaleManager`.
     """
-
-    _tflsc_checkpoint_names = {}
-    _tflsc_constant: _Constant | None = None
 
     def __init__(self, loss_scale: _types.Real) -> None:
         """Makes the manager and, in a graph, its constant: one operation, as r1.15 did.
@@ -91,7 +86,7 @@ class FixedLossScaleManager(LossScaleManager):
         value = _arguments.fixed_scale("loss_scale", loss_scale, error=TypeError)
         self._loss_scale = value
         if not tf.executing_eagerly():
-            self._tflsc_constant = _Constant(value, tf.constant(value, tf.float32))
+            _scaler.kept(self).constant = (value, tf.constant(value, tf.float32))
 
     @_scaler.reads()
     def get_loss_scale(self) -> tf.Tensor:
@@ -99,26 +94,35 @@ class FixedLossScaleManager(LossScaleManager):
 
         Where no other graph is entered, it is the constant that the constructor made in its graph.
         """
-        made = self._tflsc_constant
-        if (
-            made is not None
-            and _tf.is_entered(made.tensor.graph)
-            and made.value == self._loss_scale
-        ):
-            return made.tensor
         value = self._loss_scale
-        return _tf.once_per_graph(value, lambda: tf.convert_to_tensor(value, dtype=tf.float32))
+        number, made = _scaler.kept(self).constant or (None, None)
+        if made is not None and _graphs.is_entered(made.graph) and number == value:
+            return made
+        return _graphs.once_per_graph(value, lambda: tf.convert_to_tensor(value, dtype=tf.float32))
 
-    @_scaler.updates_from_flag
+    @_scaler.updates_from_flag(_update_rule.fixed)
     def update_loss_scale(self, finite_grads: bool | tf.Tensor) -> Any:
         """Changes nothing; returns a no-op `tf.Operation` in graph mode, None in eager mode."""
-        return self._tflsc_update_from_flag(finite_grads)
+        return _update_rule.fixed(self, finite_grads)
 
-    def _tflsc_update_from_flag(self, finite: Any) -> Any:
-        return None if tf.executing_eagerly() else tf.no_op()
 
-    def _tflsc_config(self) -> dict[str, Any]:
-        return {"loss_scale": self._loss_scale}
+def _state_of(manager: ExponentialUpdateLossScaleManager) -> list[tf.Variable]:
+    # Subclasses may override `variables`.
+    return [manager._loss_scale, manager._num_good_steps, manager._num_bad_steps]
+
+
+def _update_exponential(manager: ExponentialUpdateLossScaleManager, finite: Any) -> Any:
+    state = _update_rule.State(*_state_of(manager))
+    change = functools.partial(
+        _update_rule.exponential,
+        state,
+        finite,
+        manager._incr_every_n_steps,
+        manager._decr_every_n_nan_or_inf,
+        manager._incr_ratio,
+        manager._decr_ratio,
+    )
+    return _state.update(state[:3], change)
 
 
 class ExponentialUpdateLossScaleManager(LossScaleManager):
@@ -188,33 +192,14 @@ class ExponentialUpdateLossScaleManager(LossScaleManager):
                 "decr_ratio={!r} is above 1: shrinking raises the scale.", decr_ratio
             )
 
-        self._tflsc_init_loss_scale = first
+        _scaler.kept(self).options["init_loss_scale"] = first
         self._loss_scale = _state.make(self, "loss_scale", first, tf.float32)
         self._num_good_steps = _state.make(self, "good_steps", 0, tf.int32)
         self._num_bad_steps = _state.make(self, "bad_steps", 0, tf.int32)
 
-    # Code in the wild puts variables of its own there, or numbers.
-    _tflsc_checkpoint_names = {
-        "_loss_scale": "loss_scale",
-        "_num_good_steps": "good_steps",
-        "_num_bad_steps": "bad_steps",
-    }
-
-    def _tflsc_config(self) -> dict[str, Any]:
-        return {
-            "init_loss_scale": self._tflsc_init_loss_scale,
-            "incr_every_n_steps": self._incr_every_n_steps,
-            "decr_every_n_nan_or_inf": self._decr_every_n_nan_or_inf,
-            "incr_ratio": self._incr_ratio,
-            "decr_ratio": self._decr_ratio,
-        }
-
     def variables(self) -> list[tf.Variable]:
         """Returns the loss scale and the counters of good and bad steps, three variables."""
-        return self._tflsc_variables()
-
-    def _tflsc_variables(self) -> list[tf.Variable]:
-        return [self._loss_scale, self._num_good_steps, self._num_bad_steps]
+        return _state_of(self)
 
     @_scaler.reads("_loss_scale")
     def get_loss_scale(self) -> tf.Variable:
@@ -224,8 +209,8 @@ class ExponentialUpdateLossScaleManager(LossScaleManager):
         """
         return self._loss_scale
 
-    @_scaler.updates_from_flag
-    @_tf.do_not_convert
+    @_scaler.updates_from_flag(_update_exponential)
+    @_autograph.do_not_convert
     def update_loss_scale(self, finite_grads: bool | tf.Tensor) -> Any:
         """Updates the state by one step, once for all replicas.
 
@@ -240,28 +225,39 @@ class ExponentialUpdateLossScaleManager(LossScaleManager):
           ValueError: `finite_grads` is no scalar.
           TypeError or ValueError: it is no bool.
         """
-        return _scaler.update_cross_replica(
-            self._tflsc_update_from_flag, finite_grads, self._tflsc_variables()
-        )
-
-    def _tflsc_update_from_flag(self, finite: Any) -> Any:
-        variables = self._tflsc_variables()
-        return _state.update(
-            variables,
-            lambda: _update_rule.exponential(
-                _update_rule.State(*variables),
-                finite,
-                self._incr_every_n_steps,
-                self._decr_every_n_nan_or_inf,
-                self._incr_ratio,
-                self._decr_ratio,
-            ),
-        )
+        with _state.scope_of(_state_of(self)):
+            return _replicas.run_cross_replica(
+                lambda flag: _update_exponential(self, _replicas.all_true(flag)), (finite_grads,)
+            )
 
     def _reset_stats(self) -> Any:
         """Sets both counters to zero, for subclasses; returns an operation, in eager mode None."""
         counters = [self._num_good_steps, self._num_bad_steps]
         return _state.update(counters, lambda: [_state.assign(each, 0) for each in counters])
+
+
+# Code in the wild puts variables of its own there, or numbers.
+_SAVED_NAMES = {
+    "_loss_scale": "loss_scale",
+    "_num_good_steps": "good_steps",
+    "_num_bad_steps": "bad_steps",
+}
+
+
+def _saved_name(manager: LossScaleManager, name: str) -> str | None:
+    """Returns the name that an attribute has in checkpoints, None where they do not hold it."""
+    if isinstance(manager, ExponentialUpdateLossScaleManager):
+        return _SAVED_NAMES.get(name)
+    return None if isinstance(manager, FixedLossScaleManager) else name
+
+
+def config_of(manager: LossScaleManager) -> dict[str, Any]:
+    """Returns the constructor's arguments of a manager of this package, a dict."""
+    if isinstance(manager, FixedLossScaleManager):
+        return {"loss_scale": manager._loss_scale}
+    names = ("incr_every_n_steps", "decr_every_n_nan_or_inf", "incr_ratio", "decr_ratio")
+    others = {name: getattr(manager, f"_{name}") for name in names}
+    return {**_scaler.kept(manager).options, **others}
 
 
 for _public in (LossScaleManager, FixedLossScaleManager, ExponentialUpdateLossScaleManager):

@@ -30,6 +30,11 @@ class State(NamedTuple):
     delay: Any = None
 
 
+def fixed(loss_scale: object, finite: Any) -> Any:
+    """Changes nothing; returns a no-op in a graph, None in eager mode."""
+    return None if tf.executing_eagerly() else tf.no_op()
+
+
 def exponential(
     state: State,
     finite: Any,

@@ -7,11 +7,15 @@ from typing import TYPE_CHECKING, Any, Iterable
 from tf_lossscale_compat._core import (
     _agreement,
     _arguments,
+    _autograph,
+    _graphs,
+    _horovod,
     _keras_versions,
     _ownership,
     _scaler,
     _step,
     _tf,
+    _wrapping,
 )
 from tf_lossscale_compat._scalers import _loss_scales
 
@@ -24,7 +28,7 @@ tf = _tf.tf
 def _has_loss_scale(optimizer: Any) -> bool:
     # Keras 3's optimizers may divide gradients by a factor by themselves.
     factor = getattr(optimizer, "loss_scale_factor", None)
-    return bool(factor) or _tf.is_loss_scale_optimizer(type(optimizer))
+    return bool(factor) or _wrapping.is_loss_scale_optimizer(type(optimizer))
 
 
 class _SeveralAdapter(_step.OptimizerAdapter):
@@ -41,13 +45,13 @@ class _SeveralAdapter(_step.OptimizerAdapter):
                 given = _step.of_this_graph(given)
             result = optimizer.apply_gradients(list(zip(given, variables[part])))
             if not isinstance(result, tf.Operation):
-                if _tf.in_session_graph():
+                if _graphs.in_session_graph():
                     raise ValueError(
                         f"optimizers_and_gradients holds {optimizer!r}, which makes no operation "
                         "for a Session. Call this in a tf.function."
                     )
                 result = None  # A tf.function runs the operations that were made in it.
-            applied.append(_tf.as_operation(result))
+            applied.append(_graphs.as_operation(result))
         return None if tf.executing_eagerly() else tf.group(*applied)
 
 
@@ -58,7 +62,7 @@ def _flattened(optimizers_and_gradients: Any) -> Any:
     all_grads: list[Any] = []
     all_variables: list[Any] = []
     for optimizer, grads_and_vars in optimizers_and_gradients:
-        if any(_has_loss_scale(each) for each in _tf.with_wrapped(optimizer)):
+        if any(_has_loss_scale(each) for each in _wrapping.with_wrapped(optimizer)):
             raise ValueError(
                 f"optimizers_and_gradients holds {optimizer!r}, which has a loss scale of its own. "
                 "Pass the optimizer that it wraps, without one."
@@ -67,7 +71,7 @@ def _flattened(optimizers_and_gradients: Any) -> Any:
         grads = [grad for grad, _ in grads_and_vars]
         if all(grad is None for grad in grads):
             raise ValueError(f"optimizers_and_gradients has no gradient for {optimizer!r}.")
-        _agreement.check_reduced(optimizer, grads)
+        _horovod.check_reduced(optimizer, grads)
         optimizers.append(optimizer)
         parts.append(slice(len(all_grads), len(all_grads) + len(grads)))
         all_grads += grads
@@ -91,7 +95,7 @@ def _build(optimizer: Any, grads: list[Any], variables: list[Any]) -> None:
         )
 
 
-@_tf.do_not_convert
+@_autograph.do_not_convert
 def apply_if_finite(
     loss_scale: _loss_scales.LossScale | _types.HasManagerMethods,
     optimizers_and_gradients: Iterable[tuple[_types.HasApplyGradients, Iterable[tuple[Any, Any]]]],

@@ -7,11 +7,12 @@ itself.
 from __future__ import annotations
 
 import sys
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, Callable, NamedTuple
 
 from tf_lossscale_compat._core import (
     _agreement,
-    _gradients,
+    _autograph,
+    _graphs,
     _observers,
     _ownership,
     _scaler,
@@ -19,10 +20,27 @@ from tf_lossscale_compat._core import (
     _step,
     _sync_replicas,
     _tf,
+    _unscaling,
 )
 
 if TYPE_CHECKING:
+    from typing import Protocol
+
     import tensorflow as tf
+
+    from tf_lossscale_compat._core import _types
+
+    class Owner(Protocol):
+        """A loss-scale optimizer, as its family is given it."""
+
+        _tflsc: Kept
+        _opt: Any
+        _optimizer: Any
+
+        def get_name(self) -> str: ...
+        @property
+        def _track_trackable(self) -> Callable[..., Any]: ...
+
 else:
     tf = _tf.tf
 
@@ -38,7 +56,7 @@ class Kept(NamedTuple):
     """
 
     loss_scale: Any = None
-    agree: Any = None
+    agree: _types.Agree | None = None
     enabled: bool = True
     keep_sparse: bool = False
 
@@ -53,12 +71,16 @@ class _Adapter(_step.OptimizerAdapter):
       name: str, the name of the wrapped optimizer's operation, or None.
     """
 
-    def __init__(self, owner: Any, wrapped: Any, global_step: Any, name: str | None) -> None:
+    wrapped: _types.HasApplyGradients
+
+    def __init__(
+        self, owner: Owner, wrapped: _types.HasApplyGradients, global_step: Any, name: str | None
+    ) -> None:
         self.observed, self.wrapped, self.agree = owner, wrapped, owner._tflsc.agree
         self.needs_reciprocal = not tf.executing_eagerly()
         self._global_step, self._name = global_step, name
 
-    def apply(self, grads: list[Any], variables: list[Any]) -> Any:
+    def apply(self, grads: list[_types.Gradient], variables: list[_types.Variable]) -> Any:
         pairs = list(zip(grads, variables))
         return self.wrapped.apply_gradients(pairs, self._global_step, self._name)
 
@@ -68,11 +90,13 @@ class Family:
 
     # Where each differs.
 
-    def wrapped(self, owner: Any) -> Any:
+    def wrapped(self, owner: Owner) -> Any:
         """Returns the optimizer that computes and applies gradients."""
         raise NotImplementedError
 
-    def computed(self, owner: Any, loss: Any, options: dict[str, Any]) -> list[tuple[Any, Any]]:
+    def computed(
+        self, owner: Owner, loss: _types.Loss, options: dict[str, Any]
+    ) -> list[_types.Pair]:
         """Has the wrapped optimizer compute gradients, called as the original calls it."""
         raise NotImplementedError
 
@@ -88,21 +112,21 @@ class Family:
         """Returns one over `scale`, computed as the original did."""
         raise NotImplementedError
 
-    def to_unscale(self, owner: Any, grads: list[Any]) -> list[Any]:
+    def to_unscale(self, owner: Owner, grads: list[_types.Gradient]) -> list[_types.Gradient]:
         """Returns gradients in the form that is divided: of contrib's optimizer mostly dense."""
         raise NotImplementedError
 
-    def graph_form(self, owner: Any, name: str | None) -> _step.GraphForm:
+    def graph_form(self, owner: Owner, name: str | None) -> _step.GraphForm:
         """Returns the form of the original's graph for a step of this name."""
         raise NotImplementedError
 
-    def inner_name(self, owner: Any, name: str | None, scaler: _scaler.Scaler) -> str | None:
+    def inner_name(self, owner: Owner, name: str | None, scaler: _scaler.Scaler) -> str | None:
         """Returns the name that the original gave the wrapped optimizer's operation."""
         raise NotImplementedError
 
     # The loss scale in force.
 
-    def replace_loss_scale(self, owner: Any, loss_scale: Any) -> None:
+    def replace_loss_scale(self, owner: Owner, loss_scale: _types.Subject) -> None:
         """Puts another loss scale or manager in force, as code in the wild does at run time."""
         kept = owner._tflsc
         if kept.loss_scale is not None:
@@ -120,8 +144,8 @@ class Family:
     # A step.
 
     def compute_gradients(
-        self, owner: Any, loss: Any, options: dict[str, Any]
-    ) -> list[tuple[Any, Any]]:
+        self, owner: Owner, loss: _types.Loss, options: dict[str, Any]
+    ) -> list[_types.Pair]:
         """Returns pairs of unscaled gradients and variables; see the optimizers' method."""
         if not owner._tflsc.enabled:
             return list(self.computed(owner, loss, options))
@@ -138,7 +162,12 @@ class Family:
         return self._unscaled(owner, pairs, scale)
 
     def minimize(
-        self, owner: Any, loss: Any, global_step: Any, name: str | None, options: dict[str, Any]
+        self,
+        owner: Owner,
+        loss: _types.Loss,
+        global_step: Any,
+        name: str | None,
+        options: dict[str, Any],
     ) -> Any:
         """Takes a step in which no user's code sees the gradients."""
         scaler = _scaler.Scaler(owner._tflsc.loss_scale)
@@ -146,12 +175,12 @@ class Family:
         pairs = list(self.computed(owner, _scaled(loss, scale), options))
         return self._finish(owner, scaler, pairs, scale, global_step, name)
 
-    @_tf.do_not_convert
+    @_autograph.do_not_convert
     def _finish(
         self,
-        owner: Any,
+        owner: Owner,
         scaler: _scaler.Scaler,
-        pairs: list[tuple[Any, Any]],
+        pairs: list[_types.Pair],
         scale: tf.Tensor,
         global_step: Any,
         name: str | None,
@@ -159,14 +188,14 @@ class Family:
         """Unscales gradients and takes a step with them."""
         unscaling = None
         if tf.executing_eagerly():  # The step divides, in one operation with its test.
-            unscaling = _gradients.Unscaling(self.reciprocal(scale))
+            unscaling = _unscaling.Unscaling(self.reciprocal(scale))
         else:
             pairs = self._unscaled(owner, pairs, scale)
         return self.take_step(owner, scaler, pairs, global_step, name, unscaling, given="loss")
 
     def _unscaled(
-        self, owner: Any, pairs: list[tuple[Any, Any]], scale: tf.Tensor
-    ) -> list[tuple[Any, Any]]:
+        self, owner: Owner, pairs: list[_types.Pair], scale: tf.Tensor
+    ) -> list[_types.Pair]:
         """Returns these pairs with gradients divided by `scale`."""
         grads = self.to_unscale(owner, [grad for grad, _ in pairs])
         unscaled = _unscaled(grads, self.reciprocal(scale))
@@ -174,12 +203,12 @@ class Family:
 
     def take_step(
         self,
-        owner: Any,
+        owner: Owner,
         scaler: _scaler.Scaler,
-        grads_and_vars: list[tuple[Any, Any]],
+        grads_and_vars: list[_types.Pair],
         global_step: Any,
         name: str | None,
-        unscaling: _gradients.Unscaling | None = None,
+        unscaling: _unscaling.Unscaling | None = None,
         given: str = "grads_and_vars",
     ) -> Any:
         """Takes a step; see `_step.take`. Errors say where the gradients were `given`."""
@@ -202,12 +231,14 @@ class Family:
 
 
 class _Contrib(Family):
-    def wrapped(self, owner: Any) -> Any:
+    def wrapped(self, owner: Owner) -> Any:
         return owner._opt
 
-    def computed(self, owner: Any, loss: Any, options: dict[str, Any]) -> list[tuple[Any, Any]]:
+    def computed(
+        self, owner: Owner, loss: _types.Loss, options: dict[str, Any]
+    ) -> list[_types.Pair]:
         # r1.15's called it at once: the optimizer that it wraps may take no callables.
-        if callable(loss) and owner._tflsc.enabled and _tf.in_session_graph():
+        if callable(loss) and owner._tflsc.enabled and _graphs.in_session_graph():
             loss = loss()
         return owner._opt.compute_gradients(loss, **options)
 
@@ -218,7 +249,7 @@ class _Contrib(Family):
     def reciprocal(self, scale: tf.Tensor) -> tf.Tensor:
         return tf.math.reciprocal(scale)
 
-    def to_unscale(self, owner: Any, grads: list[Any]) -> list[Any]:
+    def to_unscale(self, owner: Owner, grads: list[_types.Gradient]) -> list[_types.Gradient]:
         if owner._tflsc.keep_sparse:
             return grads
         return [
@@ -226,18 +257,20 @@ class _Contrib(Family):
             for grad in grads
         ]
 
-    def graph_form(self, owner: Any, name: str | None) -> _step.GraphForm:
-        return _step.GraphForm(cond=_tf.cond)
+    def graph_form(self, owner: Owner, name: str | None) -> _step.GraphForm:
+        return _step.GraphForm(cond=_graphs.cond)
 
-    def inner_name(self, owner: Any, name: str | None, scaler: _scaler.Scaler) -> str | None:
+    def inner_name(self, owner: Owner, name: str | None, scaler: _scaler.Scaler) -> str | None:
         return name
 
 
 class _MixedPrecision(Family):
-    def wrapped(self, owner: Any) -> Any:
+    def wrapped(self, owner: Owner) -> Any:
         return owner._optimizer
 
-    def computed(self, owner: Any, loss: Any, options: dict[str, Any]) -> list[tuple[Any, Any]]:
+    def computed(
+        self, owner: Owner, loss: _types.Loss, options: dict[str, Any]
+    ) -> list[_types.Pair]:
         return owner._optimizer.compute_gradients(loss=loss, **options)
 
     def reads_twice(self, read: Any) -> bool:
@@ -246,15 +279,15 @@ class _MixedPrecision(Family):
     def reciprocal(self, scale: tf.Tensor) -> tf.Tensor:
         return 1.0 / scale
 
-    def to_unscale(self, owner: Any, grads: list[Any]) -> list[Any]:
+    def to_unscale(self, owner: Owner, grads: list[_types.Gradient]) -> list[_types.Gradient]:
         return grads
 
-    def graph_form(self, owner: Any, name: str | None) -> _step.GraphForm:
+    def graph_form(self, owner: Owner, name: str | None) -> _step.GraphForm:
         if tf.executing_eagerly():  # There a step has no operation to name.
             return _step.GraphForm()
         return _step.GraphForm(update_first=True, name=name or owner.get_name())
 
-    def inner_name(self, owner: Any, name: str | None, scaler: _scaler.Scaler) -> str | None:
+    def inner_name(self, owner: Owner, name: str | None, scaler: _scaler.Scaler) -> str | None:
         if scaler.applies_all and _observers.record_of(owner) is None:
             return name
         # The same string in each replica, or it would become one value per replica.
@@ -264,14 +297,14 @@ class _MixedPrecision(Family):
 CONTRIB, MIXED_PRECISION = _Contrib(), _MixedPrecision()
 
 
-def _scaled(loss: Any, scale: tf.Tensor) -> Any:
+def _scaled(loss: _types.Loss, scale: tf.Tensor) -> _types.Loss:
     """Returns a loss, a tensor or a function, times `scale`."""
     if callable(loss):
-        return lambda: _gradients.scale_loss(loss(), scale)
-    return _gradients.scale_loss(loss, scale)
+        return lambda: _unscaling.scale_loss(loss(), scale)
+    return _unscaling.scale_loss(loss, scale)
 
 
-def _unscaled(grads: list[Any], reciprocal: tf.Tensor) -> list[Any]:
+def _unscaled(grads: list[_types.Gradient], reciprocal: tf.Tensor) -> list[_types.Gradient]:
     """Returns gradients times one over the loss scale.
 
     In graphs by the originals' operations, one by one: variables, such as those of an
@@ -279,15 +312,15 @@ def _unscaled(grads: list[Any], reciprocal: tf.Tensor) -> list[Any]:
     large scale is zero.
     """
     if tf.executing_eagerly():
-        return _gradients.unscale(grads, reciprocal)
+        return _unscaling.unscale(grads, reciprocal)
     return [None if grad is None else _times(grad, reciprocal) for grad in grads]
 
 
-def _times(grad: Any, factor: tf.Tensor) -> Any:
+def _times(grad: _types.Gradient, factor: tf.Tensor) -> _types.Gradient:
     if isinstance(grad, tf.IndexedSlices):
         return tf.IndexedSlices(_times(grad.values, factor), grad.indices, grad.dense_shape)
     if isinstance(grad, tf.RaggedTensor):
         return grad.with_flat_values(_times(grad.flat_values, factor))
     if grad.dtype == tf.float16:
-        return _gradients.unscale([grad], factor)[0]
+        return _unscaling.unscale([grad], factor)[0]
     return grad * tf.cast(factor, grad.dtype)

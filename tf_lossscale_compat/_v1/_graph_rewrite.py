@@ -4,15 +4,16 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from tf_lossscale_compat._core import _keras_versions, _tf
+from tf_lossscale_compat._core import _keras_versions, _tf, _wrapping
 from tf_lossscale_compat._v1._optimizers import MixedPrecisionLossScaleOptimizer
 
 if TYPE_CHECKING:
     from tf_lossscale_compat._core import _types
+    from tf_lossscale_compat._scalers import _loss_scales
 
 
 def enable_mixed_precision_graph_rewrite(
-    opt: _types.HasApplyGradients, loss_scale: _types.Identifier = "dynamic"
+    opt: _types.HasApplyGradients, loss_scale: _loss_scales.Identifier = "dynamic"
 ) -> Any:
     """Wraps `opt` with a loss scale and turns TensorFlow's auto-mixed-precision rewrite on.
 
@@ -33,7 +34,7 @@ def enable_mixed_precision_graph_rewrite(
 
     Source: TensorFlow r1.14-2.x `tf.train.experimental.enable_mixed_precision_graph_rewrite`.
     """
-    if _tf.is_loss_scale_optimizer(type(opt)):
+    if _wrapping.is_loss_scale_optimizer(type(opt)):
         raise ValueError(f"opt has a loss scale already, got {opt!r}.")
     was_enabled = _tf.graph_rewrite_is_enabled()
     _tf.set_graph_rewrite(True)

@@ -7,14 +7,17 @@ from typing import TYPE_CHECKING, Any, Callable, Iterable
 from tf_lossscale_compat._core import (
     _agreement,
     _arguments,
+    _autograph,
+    _callers,
     _keras_versions,
     _ownership,
     _replicas,
     _scaler,
+    _state,
     _step,
     _tf,
 )
-from tf_lossscale_compat._scalers import _loss_scales, _managers
+from tf_lossscale_compat._scalers import _loss_scales, _managers, _update_rule
 from tf_lossscale_compat._v1 import _family
 
 if TYPE_CHECKING:
@@ -50,6 +53,9 @@ class _BaseLossScaleOptimizer(_tf.Optimizer):
     # For subclasses whose constructors do not call this one.
     _tflsc = _family.Kept()
     _tflsc_kind: _family.Family
+    # The wrapped optimizer, by r1.15's name and by r2.0's: each public class has one of them.
+    _opt: Any
+    _optimizer: Any
 
     def __init__(self, opt: Any) -> None:
         super().__init__(
@@ -139,7 +145,7 @@ class _BaseLossScaleOptimizer(_tf.Optimizer):
             return self._tflsc_kind.minimize(self, loss, global_step, name, options)
         return super().minimize(loss, global_step, name=name, **options)
 
-    @_tf.do_not_convert
+    @_autograph.do_not_convert
     def apply_gradients(
         self,
         grads_and_vars: Iterable[tuple[Any, Any]],
@@ -169,7 +175,7 @@ class _BaseLossScaleOptimizer(_tf.Optimizer):
     def variables(self) -> list[tf.Variable]:
         """Returns the variables of the wrapped optimizer and of the loss scale, a list."""
         wrapped = self._tflsc_kind.wrapped(self)
-        return _tf.variables_of(wrapped) + _scaler.variables(self._tflsc.loss_scale)
+        return _state.variables_of(wrapped) + _scaler.variables(self._tflsc.loss_scale)
 
     def get_slot(self, var: Any, name: str) -> Any:
         """Returns the wrapped optimizer's slot variable `name` for `var`, or None."""
@@ -179,7 +185,7 @@ class _BaseLossScaleOptimizer(_tf.Optimizer):
         """Returns the names of the wrapped optimizer's slots, a list of str."""
         # A checkpoint finds the slots through the child base_optimizer. Naming them here too would
         # save them twice, which TensorFlow refuses.
-        if _tf.called_by_checkpointing():
+        if _callers.is_checkpointing():
             return []
         return self._tflsc_kind.wrapped(self).get_slot_names()
 
@@ -306,7 +312,7 @@ class MixedPrecisionLossScaleOptimizer(_BaseLossScaleOptimizer):
     def __init__(
         self,
         opt: _types.HasOptimizerMethods,
-        loss_scale: _types.Identifier,
+        loss_scale: _loss_scales.Identifier,
         *,
         agree: _types.Agree | None = None,
         enabled: bool = True,
@@ -362,10 +368,12 @@ _AS_WRITTEN = _step.as_written(_BaseLossScaleOptimizer)
 class _One(_managers.FixedLossScaleManager):
     """A disabled optimizer's manager: it makes no operation, and no step is skipped."""
 
-    _tflsc_skips_nonfinite = False
-
     def __init__(self) -> None:
         self._loss_scale = 1.0
+
+    @_scaler.updates_from_flag(_update_rule.fixed, skips=False)
+    def update_loss_scale(self, finite_grads: Any) -> Any:
+        return _update_rule.fixed(self, finite_grads)
 
 
 def _check_manager(manager: Any) -> None:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from absl import logging
 
-from tf_lossscale_compat._core import _arguments, _tf
+from tf_lossscale_compat._core import _arguments, _autograph, _tf
 
 if TYPE_CHECKING:
     import tensorflow as tf
@@ -91,7 +91,7 @@ class Calls:
             return self._scaled_unless_asked
         return None if len(asked) > 1 and SCALED in asked else SCALED in asked
 
-    @_tf.do_not_convert
+    @_autograph.do_not_convert
     def called(self, method: str) -> None:
         """Records a call; a ValueError if `apply_gradients` was traced under another answer."""
         before, after = self._are_scaled(self.asked), self._are_scaled(self.asked | {method})

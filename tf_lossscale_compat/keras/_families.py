@@ -14,7 +14,7 @@ import sys
 import types
 from typing import TYPE_CHECKING, Any
 
-from tf_lossscale_compat._core import _keras_versions, _tf
+from tf_lossscale_compat._core import _keras_versions, _tf, _wrapping
 from tf_lossscale_compat.keras import _keras3, _optimizer_v2, _tf_keras
 
 if TYPE_CHECKING:
@@ -102,7 +102,7 @@ class _OfOneFamily(type):
         return (
             "_tflsc_registered_name" in vars(cls)
             and not isinstance(type(instance), _OfOneFamily)
-            and any(map(_tf.is_loss_scale_optimizer, of_keras(type(instance))))
+            and any(map(_wrapping.is_loss_scale_optimizer, of_keras(type(instance))))
         )
 
 
@@ -194,7 +194,7 @@ def base_of(optimizer: object, argument: str) -> type:
                 "tf_lossscale_compat.contrib.mixed_precision.LossScaleOptimizer instead."
             )
         raise TypeError(f"{argument} must be a Keras optimizer, got {optimizer!r}.{hint}")
-    if _tf.is_loss_scale_optimizer(type(optimizer)):
+    if _wrapping.is_loss_scale_optimizer(type(optimizer)):
         raise TypeError(
             f"{argument} must have no loss scale itself, as a LossScaleOptimizer cannot wrap "
             f"another LossScaleOptimizer, got {optimizer!r}."

@@ -8,12 +8,13 @@ from typing import TYPE_CHECKING, Any, Iterable, NoReturn
 from absl import logging
 
 from tf_lossscale_compat._core import (
-    _agreement,
     _arguments,
-    _gradients,
+    _autograph,
+    _horovod,
     _scaler,
     _step,
     _tf,
+    _unscaling,
 )
 from tf_lossscale_compat._scalers import _loss_scales
 from tf_lossscale_compat.keras import _aggregation, _calls, _shared
@@ -101,7 +102,7 @@ class Keras3(_shared.WeightDecay, _MixedIntoKeras3):
         return self.name  # In configs always, as in those of Keras' own class.
 
     def _tflsc_check_inner(self, optimizer: object) -> None:
-        _agreement.check_horovod(type(optimizer), type(self))
+        _horovod.refuse(type(optimizer), type(self))
         if not _aggregation.has_keras_methods(optimizer, ["apply_gradients"]):
             raise ValueError(
                 f"{self._tflsc_argument} must have no apply_gradients of its own, got "
@@ -277,7 +278,7 @@ class Keras3(_shared.WeightDecay, _MixedIntoKeras3):
             if isinstance(value, cls) and id(value) not in known:
                 inner._track_variable(value)
 
-    @_tf.do_not_convert
+    @_autograph.do_not_convert
     def scale_loss(self, loss: Any) -> tf.Tensor:
         # As by Keras' own: a large scale is infinite in float16.
         loss = tf.convert_to_tensor(loss)
@@ -311,18 +312,18 @@ class Keras3(_shared.WeightDecay, _MixedIntoKeras3):
         return [
             None if grad is None else tf.cast(divided, grad.dtype)
             for grad, divided in zip(
-                grads, _gradients.divide(grads, _scaler.scale(self._loss_scale))
+                grads, _unscaling.divide(grads, _scaler.scale(self._loss_scale))
             )
         ]
 
     def _tflsc_to_unscale(
         self, grads: list[_types.Gradient], variables: list[_types.Variable], scale: tf.Tensor
-    ) -> tuple[list[_types.Gradient], _gradients.Unscaling | None]:
+    ) -> tuple[list[_types.Gradient], _unscaling.Unscaling | None]:
         if "enabled" in self._tflsc_options:  # By one, and in the gradients' own dtype.
             return grads, None
         if any(getattr(variable, "overwrite_with_gradient", False) for variable in variables):
-            return _shared.of_scaled(_gradients.divide, grads, variables, scale), None
-        return grads, _gradients.Unscaling(scale, divides=True)
+            return _shared.of_scaled(_unscaling.divide, grads, variables, scale), None
+        return grads, _unscaling.Unscaling(scale, divides=True)
 
     def _tflsc_apply_pairs(self, grads_and_vars: Iterable[_types.Pair], scaled: bool) -> None:
         grads, variables = _shared.unzip_pairs(grads_and_vars)
@@ -336,7 +337,7 @@ class Keras3(_shared.WeightDecay, _MixedIntoKeras3):
                 self.build(variables)
         self._tflsc_step(grads, variables, scaled, self.inner_optimizer.apply)
 
-    @_tf.do_not_convert
+    @_autograph.do_not_convert
     def apply_gradients(
         self, grads_and_vars: Iterable[tuple[Any, Any]], *, scaled: bool | None = None
     ) -> Any:
@@ -364,7 +365,7 @@ class Keras3(_shared.WeightDecay, _MixedIntoKeras3):
             )
         return self.inner_optimizer._trainable_variables
 
-    @_tf.converts_functions_given
+    @_autograph.converts_functions_given
     def minimize(self, loss: Any, var_list: Any, tape: Any = None) -> Any:
         """Computes gradients of the scaled loss and applies them, as optimizers before Keras 3 did.
 

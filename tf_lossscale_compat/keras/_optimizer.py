@@ -15,7 +15,8 @@ from tf_lossscale_compat._core import _tf  # First, as it says what to do withou
 from tf_lossscale_compat._core import (
     _agreement,
     _arguments,
-    _keras_versions,
+    _callers,
+    _graphs,
     _ownership,
     _scaler,
 )
@@ -271,14 +272,14 @@ def _loss_scale_of_config(
     return _loss_scales.deserialize(loss_scale, custom_objects=known)
 
 
-def _loss_scale(identifier: _types.Identifier | None) -> _loss_scales.LossScale:
+def _loss_scale(identifier: _loss_scales.Identifier | None) -> _loss_scales.LossScale:
     loss_scale = _loss_scales.get(identifier)
     if loss_scale is None:
         raise ValueError("loss_scale cannot be None")
     return loss_scale
 
 
-def _for_config(loss_scale: _types.Identifier | None) -> _types.Identifier | None:
+def _for_config(loss_scale: _loss_scales.Identifier | None) -> _loss_scales.Identifier | None:
     """Returns the argument `loss_scale` for a config; makes no variables where it has none."""
     if not isinstance(loss_scale, (type(None), str, int, float, dict)):
         loss_scale = _loss_scale(loss_scale)
@@ -370,7 +371,7 @@ class LossScaleOptimizer(_Wrapper, _Family):
         initial_scale: _types.Real | None = None,
         dynamic_growth_steps: _types.Integer | None = None,
         *,
-        loss_scale: _types.Identifier | None = None,
+        loss_scale: _loss_scales.Identifier | None = None,
         name: str | None = None,
         count_skipped: bool | None = None,
         scaled: bool | None = None,
@@ -423,7 +424,7 @@ class LossScaleOptimizer(_Wrapper, _Family):
     @property
     def loss_scale(self) -> Any:
         """The current loss scale, a scalar float32 tensor."""
-        if _keras_versions.called_by_compile():  # Compares it with a policy's.
+        if _callers.is_compile():  # Compares it with a policy's.
             return self._loss_scale
         return self._loss_scale()
 
@@ -473,7 +474,7 @@ class ExperimentalLossScaleOptimizer(LossScaleOptimizer, _ExperimentalFamily):
     def __init__(
         self,
         optimizer: _types.HasApplyGradients | dict[str, Any],
-        loss_scale: _types.Identifier,
+        loss_scale: _loss_scales.Identifier,
         *,
         name: str | None = None,
         count_skipped: bool | None = None,
@@ -507,9 +508,9 @@ class ExperimentalLossScaleOptimizer(LossScaleOptimizer, _ExperimentalFamily):
 
         In TensorFlow 2.4 and 2.5 this was a tensor. From 2.4 on `==` and `!=` compare its value.
         """
-        if _tf.at_least(2, 4) and not _keras_versions.called_by_compile():
+        if _tf.at_least(2, 4) and not _callers.is_compile():
             _like_a_tensor.compares_by_value(self._loss_scale)
-            if _tf.in_session_graph():
+            if _graphs.in_session_graph():
                 self._loss_scale._as_graph_element()  # A graph may be finalized afterwards.
         return self._loss_scale
 

@@ -5,13 +5,22 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING, Any, Iterable
 
-from tf_lossscale_compat._core import _agreement, _keras_versions, _scaler, _step, _tf
+from tf_lossscale_compat._core import (
+    _autograph,
+    _callers,
+    _horovod,
+    _keras_versions,
+    _scaler,
+    _step,
+    _tf,
+    _unscaling,
+)
 from tf_lossscale_compat.keras import _aggregation, _shared
 
 if TYPE_CHECKING:
     import tensorflow as tf
 
-    from tf_lossscale_compat._core import _gradients, _types
+    from tf_lossscale_compat._core import _types
     from tf_lossscale_compat._scalers import _loss_scales
 else:
     tf = _tf.tf
@@ -93,7 +102,7 @@ class OptimizerV2(_shared.WrapsTFKeras):
 
     def _tflsc_to_unscale(
         self, grads: list[_types.Gradient], variables: list[_types.Variable], scale: tf.Tensor
-    ) -> tuple[list[_types.Gradient], _gradients.Unscaling | None]:
+    ) -> tuple[list[_types.Gradient], _unscaling.Unscaling | None]:
         return super()._tflsc_to_unscale(self._tflsc_as_own_unscales(grads), variables, scale)
 
     def _tflsc_as_own_unscales(self, grads: list[_types.Gradient]) -> list[_types.Gradient]:
@@ -108,7 +117,7 @@ class OptimizerV2(_shared.WrapsTFKeras):
             for grad in grads
         ]
 
-    @_tf.converts_functions_given
+    @_autograph.converts_functions_given
     def _compute_gradients(
         self,
         loss: _types.Loss,
@@ -133,14 +142,14 @@ class OptimizerV2(_shared.WrapsTFKeras):
         scaled = self._tflsc_scaled(loss, tape)
         return self._optimizer._compute_gradients(scaled, var_list, grad_loss, **kwargs)
 
-    @_tf.do_not_convert
+    @_autograph.do_not_convert
     def get_gradients(self, loss: Any, params: Any) -> list[Any]:
         """Returns gradients of a graph's loss tensor, scaled up before and down after."""
         self._tflsc_calls.called("get_gradients")
         self._tflsc_check_clipping(self._optimizer, "enabled" not in self._tflsc_options)
         return self._tflsc_unscale(self._optimizer.get_gradients(self._tflsc_scale(loss), params))
 
-    @_tf.converts_functions_given
+    @_autograph.converts_functions_given
     def minimize(
         self,
         loss: Any,
@@ -158,10 +167,10 @@ class OptimizerV2(_shared.WrapsTFKeras):
     ) -> tuple[list[_types.Gradient], list[_types.Variable]]:
         # A model that has nothing to train can be fitted, as with the inner optimizer alone.
         grads, variables = _shared.unzip_pairs(grads_and_vars, may_be_empty=True)
-        _agreement.check_reduced(self, grads)
+        _horovod.check_reduced(self, grads)
         return grads, variables
 
-    @_tf.do_not_convert
+    @_autograph.do_not_convert
     def apply_gradients(
         self,
         grads_and_vars: Iterable[tuple[Any, Any]],
@@ -190,7 +199,7 @@ class OptimizerV2(_shared.WrapsTFKeras):
     def weights(self) -> list[Any]:
         """The variables of the inner optimizer, without those of the loss scale; a list."""
         # Files hold those, too: there is no other place for them.
-        own = _scaler.variables(self._loss_scale) if _keras_versions.called_by_hdf5_saving() else []
+        own = _scaler.variables(self._loss_scale) if _callers.is_hdf5_saving() else []
         return list(self._optimizer.weights) + own
 
     def set_weights(self, weights: Any) -> None:
@@ -205,7 +214,7 @@ class OptimizerV2(_shared.WrapsTFKeras):
         """Returns the names of the inner optimizer's slots."""
         # Where a checkpoint finds the slots through the child base_optimizer, naming them here too
         # would save them twice, which TensorFlow refuses.
-        if not self._tflsc_delegates_tracking and _tf.called_by_checkpointing():
+        if not self._tflsc_delegates_tracking and _callers.is_checkpointing():
             return []
         return self._optimizer.get_slot_names()
 

@@ -12,12 +12,16 @@ import numpy as np
 from tf_lossscale_compat._core import (
     _agreement,
     _arguments,
-    _gradients,
+    _autograph,
+    _graphs,
+    _horovod,
     _ownership,
     _replicas,
     _scaler,
+    _state,
     _step,
     _tf,
+    _unscaling,
 )
 from tf_lossscale_compat._scalers import _loss_scales, _managers
 from tf_lossscale_compat.keras import _aggregation, _calls
@@ -269,12 +273,12 @@ class LossScaling(_MixedIntoKeras):
     # Scaling and unscaling.
 
     def _tflsc_scale(self, loss: tf.Tensor) -> tf.Tensor:
-        return _gradients.scale_loss(loss, _scaler.scale(self._loss_scale))
+        return _unscaling.scale_loss(loss, _scaler.scale(self._loss_scale))
 
     def _tflsc_unscale(self, grads: Iterable[_types.Gradient]) -> list[_types.Gradient]:
-        return _gradients.unscale(grads, 1.0 / _scaler.scale(self._loss_scale))
+        return _unscaling.unscale(grads, 1.0 / _scaler.scale(self._loss_scale))
 
-    @_tf.do_not_convert
+    @_autograph.do_not_convert
     def scale_loss(self, loss: Any) -> tf.Tensor:
         """Returns `loss` times the loss scale, as in Keras 3: there in float32 at the least.
 
@@ -290,7 +294,7 @@ class LossScaling(_MixedIntoKeras):
         self._tflsc_calls.called(_calls.SCALED)
         return self._tflsc_scale(loss)
 
-    @_tf.do_not_convert
+    @_autograph.do_not_convert
     def get_scaled_loss(self, loss: Any) -> Any:
         """Returns `loss` times the loss scale; call `get_unscaled_gradients` with its gradients.
 
@@ -308,7 +312,7 @@ class LossScaling(_MixedIntoKeras):
             return lambda: self._tflsc_scale(loss())
         return self._tflsc_scale(loss)
 
-    @_tf.do_not_convert
+    @_autograph.do_not_convert
     def get_unscaled_gradients(self, grads: Iterable[Any]) -> list[Any]:
         """Returns `grads` divided by the loss scale; `apply_gradients` then takes them as they are.
 
@@ -419,9 +423,7 @@ class LossScaling(_MixedIntoKeras):
         scaler, unscaling = _scaler.Scaler(self._loss_scale), None
         if scaled:
             grads, unscaling = self._tflsc_to_unscale(grads, variables, scaler.scale())
-        step = _KerasAdapter(
-            self, apply, _agreement.with_horovod_default(self._tflsc_agree, self, scaler)
-        )
+        step = _KerasAdapter(self, apply, _horovod.or_default(self._tflsc_agree, self, scaler))
         return _step.take(
             scaler,
             list(grads),
@@ -448,7 +450,7 @@ class LossScaling(_MixedIntoKeras):
 
     def _tflsc_all_variables(self) -> list[_types.Variable]:
         """The variables that `set_weights` takes arrays for, a list."""
-        return _tf.variables_of(self._optimizer) + _scaler.variables(self._loss_scale)
+        return _state.variables_of(self._optimizer) + _scaler.variables(self._loss_scale)
 
     def set_weights(self, weights: Any) -> None:
         """Sets the inner optimizer's variables, and the loss scale's if they are given, too.
@@ -456,7 +458,7 @@ class LossScaling(_MixedIntoKeras):
         Args:
           weights: list of arrays, for the inner optimizer alone or as many as all variables.
         """
-        inner, variables = _tf.variables_of(self._optimizer), self._tflsc_all_variables()
+        inner, variables = _state.variables_of(self._optimizer), self._tflsc_all_variables()
         if len(weights) not in (len(inner), len(variables)):
             raise ValueError(
                 f"weights must be {len(variables)} arrays, or {len(inner)} for the inner optimizer "
@@ -466,11 +468,11 @@ class LossScaling(_MixedIntoKeras):
 
     def _tflsc_to_unscale(
         self, grads: list[_types.Gradient], variables: list[_types.Variable], scale: tf.Tensor
-    ) -> tuple[list[_types.Gradient], _gradients.Unscaling | None]:
+    ) -> tuple[list[_types.Gradient], _unscaling.Unscaling | None]:
         """Returns gradients, and the `Unscaling` that a step is yet to do, or None."""
-        return grads, _gradients.Unscaling(1.0 / scale)
+        return grads, _unscaling.Unscaling(1.0 / scale)
 
-    @_tf.do_not_convert
+    @_autograph.do_not_convert
     def apply(self, grads: Iterable[Any], trainable_variables: Iterable[Any] | None = None) -> Any:
         """Applies scaled gradients, as in Keras 3, unless the step is to be skipped.
 
@@ -624,8 +626,8 @@ def check_context(wrapper: LossScaling, grads: list[_types.Gradient]) -> None:
     _step.check_context(
         f"{type(wrapper).__name__}.apply_gradients", wrapper._raise_if_strategy_unsupported
     )
-    _agreement.check_reduced(wrapper, grads)
-    if _tf.in_session_graph():
+    _horovod.check_reduced(wrapper, grads)
+    if _graphs.in_session_graph():
         raise ValueError(
             f"{type(wrapper._optimizer)!r} updates nothing in a tf.Graph that a Session is "
             "to run: it makes no operation that could be run. Use eager mode or tf.function; or "

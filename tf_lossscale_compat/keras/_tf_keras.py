@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, Iterable
 
 from absl import logging
 
-from tf_lossscale_compat._core import _keras_versions, _scaler, _tf
+from tf_lossscale_compat._core import _autograph, _callers, _keras_versions, _scaler, _state, _tf
 from tf_lossscale_compat.keras import _shared
 
 if TYPE_CHECKING:
@@ -55,7 +55,7 @@ class TFKeras(_shared.WeightDecay, _shared.WrapsTFKeras):
         """Has the inner optimizer put its moving averages, if it keeps any, into the variables."""
         self._optimizer.finalize_variable_values(var_list)
 
-    @_tf.converts_functions_given
+    @_autograph.converts_functions_given
     def compute_gradients(
         self, loss: Any, var_list: Any, tape: Any = None
     ) -> list[tuple[Any, Any]]:
@@ -75,7 +75,7 @@ class TFKeras(_shared.WeightDecay, _shared.WrapsTFKeras):
         scaled = self._tflsc_scaled(loss, tape)
         return self._optimizer.compute_gradients(scaled, var_list, tape=tape)
 
-    @_tf.converts_functions_given
+    @_autograph.converts_functions_given
     def minimize(self, loss: Any, var_list: Any, tape: Any = None) -> None:
         """Computes gradients and applies them: `compute_gradients` and `apply_gradients` in one."""
         self._tflsc_minimize(loss, var_list, tape)
@@ -89,7 +89,7 @@ class TFKeras(_shared.WeightDecay, _shared.WrapsTFKeras):
             self.build(_keras_versions.variables_to_build(grads, variables))
         return grads, variables
 
-    @_tf.do_not_convert
+    @_autograph.do_not_convert
     def apply_gradients(
         self,
         grads_and_vars: Iterable[tuple[Any, Any]],
@@ -109,12 +109,12 @@ class TFKeras(_shared.WeightDecay, _shared.WrapsTFKeras):
         A list that can be called, too: in TensorFlow 2.10 this was a method.
         """
         # Files in HDF5 hold those, too: there is no other place for them.
-        own = _scaler.variables(self._loss_scale) if _keras_versions.called_by_hdf5_saving() else []
-        return _shared.CallableList(_tf.variables_of(self._optimizer) + own)
+        own = _scaler.variables(self._loss_scale) if _callers.is_hdf5_saving() else []
+        return _shared.CallableList(_state.variables_of(self._optimizer) + own)
 
     def save_own_variables(self, store: Any) -> None:
         """Puts state into a `.keras` file: the inner optimizer's by number, the scale's by name."""
-        for i, variable in enumerate(_tf.variables_of(self._optimizer)):
+        for i, variable in enumerate(_state.variables_of(self._optimizer)):
             store[str(i)] = variable.numpy()
         for name, variable in _shared.named_variables_of(self._loss_scale).items():
             store[name] = variable.numpy()
@@ -122,7 +122,9 @@ class TFKeras(_shared.WeightDecay, _shared.WrapsTFKeras):
     def load_own_variables(self, store: Any) -> None:
         """Takes state from a `.keras` file, also of another loss-scale optimizer or of none."""
         saved = set(store.keys())
-        inner = {str(i): variable for i, variable in enumerate(_tf.variables_of(self._optimizer))}
+        inner = {
+            str(i): variable for i, variable in enumerate(_state.variables_of(self._optimizer))
+        }
         if {name for name in saved if name.isdigit()} != set(inner):
             logging.warning("The saved optimizer has other variables; none of them is loaded.")
             return

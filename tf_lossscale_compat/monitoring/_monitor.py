@@ -4,7 +4,7 @@ import math
 import time
 from typing import Any
 
-from tf_lossscale_compat._core import _tf  # First, as it says what to do without TensorFlow.
+from tf_lossscale_compat._core import _graphs, _tf  # First: it says what to do without TensorFlow.
 
 # isort: split
 import numpy as np
@@ -40,7 +40,7 @@ class Monitor:
         `step` is a scalar integer tensor, where points lie on the axis; None for the record's.
         """
         self._fetches = None
-        if _tf.in_session_graph():
+        if _graphs.in_session_graph():
             self.record._check_context()
             values = _summaries.tensors(self.record)
             self._fetches = [*values, values.steps if step is None else tf.identity(step)]

@@ -7,7 +7,7 @@ import functools
 import zlib
 from typing import Any, NamedTuple
 
-from tf_lossscale_compat._core import _gradients, _tf
+from tf_lossscale_compat._core import _finite, _tf
 
 tf = _tf.tf
 tf1 = _tf.tf1
@@ -103,7 +103,7 @@ def _inspect(dtype):
 
 def inspected(grads):
     """Returns `_inspect` of each, in this replica's row of a [replicas, gradients, 4] tensor."""
-    tested = [list(_gradients.tested_values(grad)) or [tf.zeros([])] for grad in grads]
+    tested = [list(_finite.tested_values(grad)) or [tf.zeros([])] for grad in grads]
     tensors = [tf.stack(parts) if len(parts) > 1 else parts[0] for parts in tested]
 
     def inspect(*tensors):

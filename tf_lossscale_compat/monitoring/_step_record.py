@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
-from tf_lossscale_compat._core import _tf  # First, as it says what to do without TensorFlow.
+from tf_lossscale_compat._core import _graphs, _tf  # First: it says what to do without TensorFlow.
 
 # isort: split
 import numpy as np
@@ -110,7 +110,7 @@ class StepRecord(_tf.Trackable):
         self.watched = watched
         _observers.check(watched)
         _replicas.check_strategy()
-        kept = _scaler.variables(self.loss_scale) + _tf.variables_of(watched)
+        kept = _scaler.variables(self.loss_scale) + _state.variables_of(watched)
         with tf.init_scope(), _state.scope_of(kept):
             self._finite_steps = self._make("finite_steps", np.int64(0))
             self._nonfinite_steps = self._make("nonfinite_steps", np.int64(0))
@@ -155,13 +155,13 @@ class StepRecord(_tf.Trackable):
     def steps(self) -> tf.Tensor:
         """The number of steps, a scalar int64 tensor."""
         finite, other = self._finite_steps, self._nonfinite_steps
-        return _tf.once_per_graph(other, lambda: tf.identity(finite) + tf.identity(other))
+        return _graphs.once_per_graph(other, lambda: tf.identity(finite) + tf.identity(other))
 
     @property
     def skipped_steps(self) -> tf.Tensor:
         """The number of skipped steps, a scalar int64 tensor."""
         skipped = self._skipped_steps
-        return _tf.once_per_graph(skipped, lambda: tf.identity(skipped))
+        return _graphs.once_per_graph(skipped, lambda: tf.identity(skipped))
 
     @property
     def consecutive_skips(self) -> tf.Tensor:
@@ -171,7 +171,7 @@ class StepRecord(_tf.Trackable):
             last = tf.identity(self._last)
             return last[2] * tf.cast(tf.equal(last[0], self._finite_steps), tf.int64)
 
-        return _tf.once_per_graph(self._last, make)
+        return _graphs.once_per_graph(self._last, make)
 
     @property
     def last_step_finite(self) -> tf.Tensor:
@@ -180,7 +180,9 @@ class StepRecord(_tf.Trackable):
         Of a loss scale whose `update` decides by the gradients: True if it had them applied.
         """
         finite = self._finite_steps
-        return _tf.once_per_graph(finite, lambda: tf.not_equal(tf.identity(self._last)[0], finite))
+        return _graphs.once_per_graph(
+            finite, lambda: tf.not_equal(tf.identity(self._last)[0], finite)
+        )
 
     # Values for Python.
 
@@ -190,7 +192,7 @@ class StepRecord(_tf.Trackable):
         if not copies:
             return []
         if not hasattr(copies[0], "graph"):
-            if not tf.executing_eagerly() and not _tf.in_session_graph():
+            if not tf.executing_eagerly() and not _graphs.in_session_graph():
                 raise RuntimeError(
                     "A StepRecord's values cannot be read by Python while a tf.function is traced. "
                     "Read them outside, or use its tensors, such as record.skipped_steps."
@@ -309,8 +311,8 @@ class StepRecord(_tf.Trackable):
     def _check_context(self) -> None:
         """Raises a ValueError where the record cannot observe a step, before it is taken."""
         made_in = getattr(_replicas.local_copy(self._finite_steps), "graph", None)
-        outside = made_in not in _tf.enclosing_graphs()
-        if outside and (made_in is not None or _tf.in_session_graph()):
+        outside = made_in not in _graphs.enclosing_graphs()
+        if outside and (made_in is not None or _graphs.in_session_graph()):
             raise ValueError(
                 f"The StepRecord of {self.watched!r} was made outside of the graph of the step. "
                 "Make it there."
@@ -397,7 +399,8 @@ class StepRecord(_tf.Trackable):
                         "as in a function that XLA compiles inside of strategy.run. Leave it out."
                     )
                 # A function may be traced anew, for other variables or until its first step.
-                with tf.init_scope(), _tf.variables_allowed(), tf.distribute.get_strategy().scope():
+                strategy = tf.distribute.get_strategy()
+                with tf.init_scope(), _graphs.variables_allowed(), strategy.scope():
                     # A run may go on with more replicas or less.
                     name = f"last_gradients_{key:08x}_{self._replicas}"
                     shape = (self._replicas, len(names), len(_names.KINDS) + 1)
@@ -409,7 +412,7 @@ class StepRecord(_tf.Trackable):
 
 
 def _assigned(value):
-    return _tf.as_operation(_replicas.local_results(value))
+    return _graphs.as_operation(_replicas.local_results(value))
 
 
 for _public in (LossScaleError, StepRecord):

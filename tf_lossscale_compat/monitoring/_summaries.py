@@ -7,7 +7,7 @@ from typing import Any, Dict
 
 import numpy as np
 
-from tf_lossscale_compat._core import _scaler, _tf
+from tf_lossscale_compat._core import _graphs, _scaler, _tf
 from tf_lossscale_compat._scalers import _managers
 
 tf = _tf.tf
@@ -30,7 +30,7 @@ def tensors(record):
     """Returns the values of a record as a `Reading` of scalar tensors, in any context."""
     scaler = record.loss_scale
     # A hook may begin anew in a graph that is finalized.
-    scale = _tf.once_per_graph(scaler, lambda: _scaler.scale(scaler))
+    scale = _graphs.once_per_graph(scaler, lambda: _scaler.scale(scaler))
     return Reading(record.steps, record.skipped_steps, record.consecutive_skips, scale)
 
 

@@ -7,7 +7,7 @@ import json
 import os
 from typing import TYPE_CHECKING, Any
 
-from tf_lossscale_compat._core import _arguments, _replicas, _tf
+from tf_lossscale_compat._core import _arguments, _autograph, _graphs, _replicas, _tf
 from tf_lossscale_compat.monitoring import _monitor, _summaries
 
 if TYPE_CHECKING:
@@ -158,7 +158,7 @@ def _is_first_replica() -> bool:
     return not (number if isinstance(number, int) else tf.get_static_value(number))
 
 
-@_tf.do_not_convert
+@_autograph.do_not_convert
 def write_summaries(
     record: StepRecord,
     step: Any = None,
@@ -197,7 +197,7 @@ def write_summaries(
     """
     monitor = _monitor.Monitor(record, log_every_n_secs=log_every_n_secs)
     _arguments.having("as_default", "writer", writer)
-    if _tf.in_session_graph():
+    if _graphs.in_session_graph():
         if step is not None or writer is not None:
             raise ValueError(
                 "step and writer must be None in a graph that a Session is to run: give what is "

@@ -1,12 +1,11 @@
-"""Scaling losses, unscaling gradients, and the finite test: dense, sparse, None, any dtype."""
+"""The finite test of gradients of any dtype, dense and sparse."""
 
 from __future__ import annotations
 
 import collections
-import functools
-from typing import TYPE_CHECKING, Any, Callable, Iterable, Iterator, NamedTuple
+from typing import TYPE_CHECKING, Any, Iterable, Iterator
 
-from tf_lossscale_compat._core import _compiled, _tf
+from tf_lossscale_compat._core import _compiled, _graphs, _structure, _tf, _unscaling
 
 if TYPE_CHECKING:
     import tensorflow as tf
@@ -16,169 +15,11 @@ else:
     tf = _tf.tf
 tf1 = _tf.tf1
 
+
 # Up to this many elements, joining tensors costs less than testing each by itself.
 _SMALL = 2**14
 # From this many on, a test that writes nothing saves more than its conditional costs.
 _LARGE = 2**19
-
-
-class Unscaling(NamedTuple):
-    """The division of gradients by the loss scale, as an original does it.
-
-    Attributes:
-      factor: float32 scalar tensor, one over the loss scale, to multiply with.
-      divides: bool, `factor` is the loss scale itself, to divide by.
-    """
-
-    factor: tf.Tensor
-    divides: bool = False
-
-
-def scale_loss(loss: Any, scale: tf.Tensor) -> tf.Tensor:
-    """Returns `loss` times `scale`, in the dtype of `loss`.
-
-    Args:
-      loss: float tensor, or what converts to one.
-      scale: float32 scalar tensor.
-    """
-    loss = tf.convert_to_tensor(loss)
-    return loss * tf.cast(scale, loss.dtype)
-
-
-# Asked of every gradient of every step, where isinstance is slow for tensors.
-_is_subclass: Any = functools.lru_cache(maxsize=None)(issubclass)
-
-
-def _flat_values(grads: Iterable[_types.Gradient]) -> tuple[list[tf.Tensor], tuple[int, ...]]:
-    """Returns the values of gradients, a list of tensors without any for None.
-
-    Beside it, the positions in that list of sparse gradients' values, a tuple.
-    """
-    tensors: list[tf.Tensor] = []
-    sparse: list[int] = []
-    for grad in grads:
-        cls = type(grad)
-        if not _is_subclass(cls, tf.Tensor):
-            if grad is None:
-                continue
-            if _is_subclass(cls, tf.IndexedSlices):
-                sparse.append(len(tensors))
-                grad = grad.values
-            elif _is_subclass(cls, tf.RaggedTensor):
-                grad = grad.flat_values
-            try:
-                grad = tf.convert_to_tensor(grad)
-            except (TypeError, ValueError):
-                raise TypeError(f"Gradients must be numbers, got {grad!r}.") from None
-        tensors.append(grad)
-    return tensors, tuple(sparse)
-
-
-@_compiled.in_eager_mode
-def _multiply(tensors: list[tf.Tensor]) -> list[tf.Tensor]:
-    """Multiplies all but the last with the last, a float32 scalar, each in its own dtype."""
-    *tensors, factor = tensors
-    factor = _nonzero(factor)
-    factors: dict[tf.DType, tf.Tensor] = {}  # Made once for all tensors of a dtype.
-    products = []
-    for tensor in tensors:
-        dtype = tensor.dtype
-        is_half = dtype == tf.float16
-        if dtype not in factors:
-            # Not zero in float32, the factor is not zero in bfloat16 or float64 either.
-            factors[dtype] = _for_float16(factor) if is_half else tf.cast(factor, dtype)
-        # Raw operations here and below, one for each gradient: public ones take longer to trace.
-        if is_half:
-            product = tf.raw_ops.Mul(x=tf.cast(tensor, tf.float32), y=factors[dtype])
-            products.append(tf.cast(product, dtype))
-        else:
-            products.append(tf.raw_ops.Mul(x=tensor, y=factors[dtype]))
-    return products
-
-
-def _nonzero(factor: tf.Tensor) -> tf.Tensor:
-    """Returns NaN in place of zero, else `factor`.
-
-    One over a loss scale above 2**126 is subnormal, and processors may flush it to zero. All
-    gradients would then be zero, and finite steps would train nothing.
-    """
-    # No NaN is made in a healthy step, as `tf.debugging.enable_check_numerics` would find it.
-    return factor / tf.sign(factor)
-
-
-def _for_float16(factor: tf.Tensor) -> tf.Tensor:
-    """Returns `factor` rounded to float16, in float32; not rounded where it would become zero.
-
-    One over a loss scale of 2**25 or more would, and with it all gradients.
-    """
-    rounded = tf.cast(tf.cast(factor, tf.float16), tf.float32)
-    return tf.where(tf.equal(rounded, 0.0), factor, rounded)
-
-
-@_compiled.in_eager_mode
-def _divide(tensors: list[tf.Tensor]) -> list[tf.Tensor]:
-    """Divides all but the last by the last, a float32 scalar, in the wider dtype of the two."""
-    *tensors, divisor = tensors
-    quotients = []
-    for tensor in tensors:
-        dtype = tensor.dtype
-        if dtype.is_integer or dtype.size < divisor.dtype.size:
-            dtype = divisor.dtype
-        quotients.append(tf.raw_ops.RealDiv(x=tf.cast(tensor, dtype), y=tf.cast(divisor, dtype)))
-    return quotients
-
-
-def unscale(grads: Iterable[_types.Gradient], reciprocal: tf.Tensor) -> list[_types.Gradient]:
-    """Returns gradients times `reciprocal`, each in its own dtype.
-
-    Args:
-      grads: iterable of tensors, `tf.IndexedSlices` and None.
-      reciprocal: float32 scalar tensor, one over the loss scale.
-
-    Returns:
-      A list as long; sparse stays sparse, None stays None.
-    """
-    return _each(_multiply, grads, reciprocal)
-
-
-def divide(grads: Iterable[_types.Gradient], divisor: tf.Tensor) -> list[_types.Gradient]:
-    """Returns gradients divided by `divisor`, as Keras 3 does.
-
-    Args:
-      grads: iterable of tensors, `tf.IndexedSlices` and None.
-      divisor: float32 scalar tensor, the loss scale.
-
-    Returns:
-      A list as long, in float32 where a gradient has a dtype that is narrower; sparse stays sparse,
-      None stays None.
-    """
-    return _each(_divide, grads, divisor)
-
-
-def _each(
-    function: Callable[..., list[tf.Tensor]], grads: Iterable[_types.Gradient], factor: tf.Tensor
-) -> list[_types.Gradient]:
-    grads = list(grads)
-    tensors, sparse = _flat_values(grads)
-    return _restore_structure(grads, function(tensors + [factor], varying_first_dim=sparse))
-
-
-def _restore_structure(
-    grads: list[_types.Gradient], products: list[tf.Tensor]
-) -> list[_types.Gradient]:
-    """Returns gradients of these elements, None and sparse where `grads` are."""
-    if all(_is_subclass(cls, tf.Tensor) for cls in set(map(type, grads))):
-        return products
-    left = iter(products)
-    unscaled = []
-    for grad in grads:
-        if isinstance(grad, tf.IndexedSlices):
-            unscaled.append(tf.IndexedSlices(next(left), grad.indices, grad.dense_shape))
-        elif isinstance(grad, tf.RaggedTensor):
-            unscaled.append(grad.with_flat_values(next(left)))
-        else:
-            unscaled.append(None if grad is None else next(left))
-    return unscaled
 
 
 def _concat_small(tensors: Iterable[tf.Tensor]) -> Iterator[tf.Tensor]:
@@ -230,12 +71,14 @@ def tested_values(grad: _types.Gradient) -> Iterator[tf.Tensor]:
     """
     if grad is None:
         return
-    (tensor,), sparse = _flat_values([grad])
+    (tensor,), sparse = _structure.flatten([grad])
     if not may_be_nonfinite(tensor.dtype):
         return
     for values in _real([tensor]):
         if sparse:
-            values = _row_sums(values, tf.convert_to_tensor(grad.indices), _tf.compiled_by_xla())
+            values = _row_sums(
+                values, tf.convert_to_tensor(grad.indices), _graphs.compiled_by_xla()
+            )
         yield values
 
 
@@ -312,7 +155,7 @@ def _sort_by_test(
     """
     count = len(tensors) - len(sparse)
     indices = dict(zip(sparse, tensors[count:]))
-    one_pass = not (_tf.compiled_by_xla() or _tf.has_op_callbacks())
+    one_pass = not (_graphs.compiled_by_xla() or _compiled.has_op_callbacks())
     small: list[tf.Tensor] = []
     large: list[tf.Tensor] = []
     rows: list[tuple[tf.Tensor, tf.Tensor]] = []
@@ -334,13 +177,13 @@ def _sort_by_test(
 
 def _large_are_finite(large: list[tf.Tensor], rows: list[tuple[tf.Tensor, tf.Tensor]]) -> tf.Tensor:
     """Returns whether large tensors and the sums of sparse gradients' rows are finite."""
-    by_xla = _tf.compiled_by_xla()
+    by_xla = _graphs.compiled_by_xla()
 
     def elementwise() -> tf.Tensor:
         sums = [_row_sums(values, indices, by_xla) for values, indices in rows]
         return _finite_elementwise(large + sums)
 
-    if _tf.has_op_callbacks():
+    if _compiled.has_op_callbacks():
         return elementwise()
     quick = _finite_by_sum_of_squares(large, rows)
     # Under a name of its own: variables in checkpoints are named by how many `cond` there are.
@@ -357,7 +200,7 @@ def _test(tensors: list[tf.Tensor], sparse: tuple[int, ...]) -> tf.Tensor:
       sparse: see there.
     """
     small, large, rows = _sort_by_test(tensors, sparse)
-    by_xla = _tf.compiled_by_xla()
+    by_xla = _graphs.compiled_by_xla()
     flags = []
     if small:
         # XLA joins operations itself, and has no faster one than the test of each element.
@@ -386,27 +229,16 @@ def all_finite(grads: Any) -> tf.Tensor:
       TypeError: there are strings among them, or other tensors that hold no numbers.
     """
     grads = tf.nest.flatten(grads)
-    tensors, sparse = _flat_values(grads)
-    tensors, varying = _with_indices(grads, tensors, sparse)
+    tensors, sparse = _structure.flatten(grads)
+    tensors, varying = _structure.with_indices(grads, tensors, sparse)
     return _test(tensors, sparse, varying_first_dim=varying)
-
-
-def _with_indices(
-    grads: Iterable[_types.Gradient], tensors: list[tf.Tensor], sparse: tuple[int, ...]
-) -> tuple[list[tf.Tensor], tuple[int, ...]]:
-    """Returns tensors, then indices of sparse gradients; and positions where shapes vary."""
-    indices = [
-        tf.convert_to_tensor(grad.indices) for grad in grads if isinstance(grad, tf.IndexedSlices)
-    ]
-    varying = sparse + tuple(range(len(tensors), len(tensors) + len(indices)))
-    return tensors + indices, varying
 
 
 @_compiled.in_eager_mode
 def _unscale_and_test(
     tensors: list[tf.Tensor], sparse: tuple[int, ...], divides: bool
 ) -> list[tf.Tensor]:
-    """Returns the results of `_multiply` or `_divide` and after them the flag of `_test`.
+    """Returns the results of `products` or `quotients` and after them the flag of `_test`.
 
     Args:
       tensors: as those of `_test`, and after them the factor or divisor.
@@ -415,13 +247,13 @@ def _unscale_and_test(
     """
     *tensors, factor = tensors
     count = len(tensors) - len(sparse)
-    function = _divide if divides else _multiply
+    function = _unscaling.quotients if divides else _unscaling.products
     unscaled = function.__wrapped__([*tensors[:count], factor])
     return [*unscaled, _test.__wrapped__(unscaled + tensors[count:], sparse)]
 
 
 def unscale_and_test(
-    grads: Iterable[_types.Gradient], unscaling: Unscaling
+    grads: Iterable[_types.Gradient], unscaling: _unscaling.Unscaling
 ) -> tuple[list[_types.Gradient], tf.Tensor]:
     """Returns unscaled gradients and whether they are finite.
 
@@ -432,9 +264,9 @@ def unscale_and_test(
       unscaling: `Unscaling`.
     """
     grads = list(grads)
-    tensors, sparse = _flat_values(grads)
-    tensors, varying = _with_indices(grads, tensors, sparse)
+    tensors, sparse = _structure.flatten(grads)
+    tensors, varying = _structure.with_indices(grads, tensors, sparse)
     *unscaled, finite = _unscale_and_test(
         [*tensors, unscaling.factor], sparse, unscaling.divides, varying_first_dim=varying
     )
-    return _restore_structure(grads, unscaled), finite
+    return _structure.restore(grads, unscaled), finite

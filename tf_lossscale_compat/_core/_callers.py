@@ -1,0 +1,41 @@
+"""The caller of a public method, where it wants another answer than users do.
+
+Object-based checkpointing asks an optimizer for slots; Keras' code for `.h5` files, and its
+`compile` before TensorFlow 2.4, read properties. They pass nothing that says so, and no other
+method of the optimizer is called around it: only the stack shows who calls.
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+
+def _module() -> str:
+    """Returns the name of the module that called the public method, three frames up."""
+    frame: Any = sys._getframe(3)
+    while frame.f_code.co_name == "__getattribute__":  # Keras optimizers define it in Python.
+        frame = frame.f_back
+    return frame.f_globals.get("__name__", "")
+
+
+def is_checkpointing() -> bool:
+    """Returns whether TensorFlow's object-based checkpointing calls the calling method."""
+    return _module().startswith(
+        (
+            "tensorflow.python.checkpoint.",
+            "tensorflow.python.training.tracking.",
+            "tensorflow_core.python.training.tracking.",
+        )
+    )
+
+
+def is_hdf5_saving() -> bool:
+    """Returns whether the calling property is read by the code of Keras that writes `.h5` files."""
+    return _module().endswith(".hdf5_format")
+
+
+def is_compile() -> bool:
+    """Returns whether `Model.compile` of TensorFlow before 2.4 reads the calling property."""
+    module = _module()
+    return module.startswith("tensorflow") and module.endswith(".python.keras.engine.training")

@@ -1,0 +1,128 @@
+"""Horovod's optimizers, and the flag that its processes agree through."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING, Any, Sequence
+
+from tf_lossscale_compat._core import _tf, _wrapping
+
+if TYPE_CHECKING:
+    import tensorflow as tf
+
+    from tf_lossscale_compat._core import _scaler, _types
+else:
+    tf = _tf.tf
+tf1 = _tf.tf1
+
+
+class Agree:
+    """The AND over all of Horovod's processes, or those of a set; can be copied and pickled."""
+
+    def __init__(self, process_set: Any) -> None:
+        self.process_set = process_set
+
+    def __call__(self, finite: tf.Tensor) -> tf.Tensor:
+        import horovod.tensorflow as hvd
+
+        options = {} if self.process_set is None else {"process_set": self.process_set}
+        options.update({"op": hvd.Sum} if hasattr(hvd, "Sum") else {"average": False})
+        # Horovod matches operations of its processes by name, which must not depend on the rest of
+        # the graph: one process alone may write summaries.
+        with tf1.name_scope(None):
+            failed = tf.cast(tf.logical_not(finite), tf.float32)
+            if not tf.executing_eagerly():
+                options["name"] = "tf_lossscale_compat_agree"
+            failures = hvd.allreduce(failed, **options)
+        return tf.equal(failures, 0.0)
+
+
+def made(cls: type) -> bool:
+    """Returns whether Horovod made this class of an optimizer."""
+    # It derives from the wrapped optimizer's own and has the name of Horovod's module. Each step
+    # asks this, so those without Horovod are not to pay for it.
+    return "horovod" in sys.modules and any(
+        base.__module__.split(".")[0] == "horovod" for base in cls.__mro__
+    )
+
+
+def or_default(
+    agree: _types.Agree | None, optimizer: _types.HasApplyGradients, scaler: _scaler.Scaler
+) -> _types.Agree | None:
+    """Returns `agree`; where it is None, Horovod's, if it made the optimizer and a flag decides.
+
+    Horovod makes a class of this package's Keras optimizers, too, whose constructors do not see it.
+    """
+    if agree is None and made(type(optimizer)) and not scaler.needs_gradients:
+        return Agree(getattr(optimizer, "process_set", None))
+    return agree
+
+
+def check_passes(optimizer: _types.HasApplyGradients, scaler: _scaler.Scaler) -> None:
+    """Raises a ValueError where Horovod's optimizer adds up gradients of a changing scale."""
+    helper = getattr(optimizer, "_agg_helper", None) if made(type(optimizer)) else None
+    passes = getattr(helper, "backward_passes_per_step", 1)
+    if passes > 1 and not scaler.never_changes():
+        cure = "backward_passes_per_step=1"
+        if isinstance(optimizer, _tf.Optimizer):
+            cure = (
+                "the other order, hvd.DistributedOptimizer(LossScaleOptimizer(opt, ...), "
+                "backward_passes_per_step=...), which adds up unscaled gradients"
+            )
+        raise ValueError(
+            f"Horovod's optimizer adds up the gradients of backward_passes_per_step={passes} "
+            "steps, and a loss scale that changes has scaled each of these differently: the "
+            f"processes' weights would part. Write {cure}; or use a fixed loss scale."
+        )
+
+
+def refuse(*classes: type) -> None:
+    """Raises a ValueError where one of these, classes of Keras 3 optimizers, is of Horovod."""
+    if any(map(made, classes)):
+        raise ValueError(
+            "Horovod reduces no gradients of Keras 3 optimizers: every process would train by "
+            "itself. Wrap the tape instead, hvd.DistributedGradientTape(tape), give the "
+            "loss-scale optimizer the plain optimizer and agree=, and call get_scaled_loss, "
+            "get_unscaled_gradients and apply_gradients; or use tf_keras."
+        )
+
+
+def check_reduced(optimizer: _types.HasApplyGradients, grads: Sequence[_types.Gradient]) -> None:
+    """Raises a ValueError where Horovod's Keras optimizer has not reduced any gradients yet.
+
+    It reduces those that it computes itself, in `fit` and `minimize`. From TensorFlow 2.4 on it
+    applies any others as they are: every process would train by itself.
+
+    Args:
+      optimizer: the optimizer that applies them, or a wrapper around it.
+      grads: list of gradients, None among them.
+    """
+    if "horovod" not in sys.modules or not _tf.at_least(2, 4):
+        return
+    for each in _wrapping.with_wrapped(optimizer):
+        # The second is Horovod's own flag.
+        if made(type(each)) and getattr(each, "_aggregated_gradients", None) is False:
+            if _is_alone(each) or _are_zeros(grads):
+                continue
+            raise ValueError(
+                "apply_gradients was given gradients that Horovod's optimizer did not compute, "
+                "and so has not reduced over its processes. Call minimize; or wrap the tape, "
+                "hvd.DistributedGradientTape(tape), and give the loss-scale optimizer the "
+                "plain optimizer, which hvd.DistributedOptimizer is not around."
+            )
+
+
+def _is_alone(optimizer: _types.HasApplyGradients) -> bool:
+    """Returns whether Horovod's optimizer reduces gradients over one process alone."""
+    import horovod.tensorflow as hvd
+
+    process_set = getattr(optimizer, "process_set", None)
+    return (hvd if process_set is None else process_set).size() == 1
+
+
+def _are_zeros(grads: Sequence[_types.Gradient]) -> bool:
+    # Some code applies zeros to make slot variables before the first step.
+    if not tf.executing_eagerly():
+        return False
+    grads = [tf.convert_to_tensor(grad) for grad in grads if grad is not None]
+    return not any(tf.reduce_any(tf.not_equal(grad, 0)) for grad in grads)

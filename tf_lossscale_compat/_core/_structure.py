@@ -1,0 +1,73 @@
+"""Gradients as flat lists of tensors, and back: dense, sparse, ragged and None."""
+
+from __future__ import annotations
+
+import functools
+from typing import TYPE_CHECKING, Any, Iterable
+
+from tf_lossscale_compat._core import _tf
+
+if TYPE_CHECKING:
+    import tensorflow as tf
+
+    from tf_lossscale_compat._core import _types
+else:
+    tf = _tf.tf
+
+# Asked of every gradient of every step, where isinstance is slow for tensors.
+_is_subclass: Any = functools.lru_cache(maxsize=None)(issubclass)
+
+
+def flatten(grads: Iterable[_types.Gradient]) -> tuple[list[tf.Tensor], tuple[int, ...]]:
+    """Returns the values of gradients, a list of tensors without any for None.
+
+    Beside it, the positions in that list of sparse gradients' values, a tuple.
+    """
+    tensors: list[tf.Tensor] = []
+    sparse: list[int] = []
+    for grad in grads:
+        cls = type(grad)
+        if not _is_subclass(cls, tf.Tensor):
+            if grad is None:
+                continue
+            if _is_subclass(cls, tf.IndexedSlices):
+                sparse.append(len(tensors))
+                grad = grad.values
+            elif _is_subclass(cls, tf.RaggedTensor):
+                grad = grad.flat_values
+            try:
+                grad = tf.convert_to_tensor(grad)
+            except (TypeError, ValueError):
+                raise TypeError(f"Gradients must be numbers, got {grad!r}.") from None
+        tensors.append(grad)
+    return tensors, tuple(sparse)
+
+
+def with_indices(
+    grads: Iterable[_types.Gradient], tensors: list[tf.Tensor], sparse: tuple[int, ...]
+) -> tuple[list[tf.Tensor], tuple[int, ...]]:
+    """Returns tensors, then indices of sparse gradients; and positions where shapes vary."""
+    indices = [
+        tf.convert_to_tensor(grad.indices) for grad in grads if isinstance(grad, tf.IndexedSlices)
+    ]
+    varying = sparse + tuple(range(len(tensors), len(tensors) + len(indices)))
+    return tensors + indices, varying
+
+
+def restore(grads: list[_types.Gradient], values: list[tf.Tensor]) -> list[_types.Gradient]:
+    """Returns gradients of these values, None and sparse where `grads` are."""
+    for cls in set(map(type, grads)):
+        if not _is_subclass(cls, tf.Tensor):
+            break
+    else:
+        return values
+    left = iter(values)
+    restored = []
+    for grad in grads:
+        if isinstance(grad, tf.IndexedSlices):
+            restored.append(tf.IndexedSlices(next(left), grad.indices, grad.dense_shape))
+        elif isinstance(grad, tf.RaggedTensor):
+            restored.append(grad.with_flat_values(next(left)))
+        else:
+            restored.append(None if grad is None else next(left))
+    return restored

@@ -1,0 +1,126 @@
+"""Scaling losses and unscaling gradients, of any dtype, as the originals do it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Callable, Iterable, NamedTuple
+
+from tf_lossscale_compat._core import _compiled, _structure, _tf
+
+if TYPE_CHECKING:
+    import tensorflow as tf
+
+    from tf_lossscale_compat._core import _types
+else:
+    tf = _tf.tf
+
+
+class Unscaling(NamedTuple):
+    """The division of gradients by the loss scale, as an original does it.
+
+    Attributes:
+      factor: float32 scalar tensor, one over the loss scale, to multiply with.
+      divides: bool, `factor` is the loss scale itself, to divide by.
+    """
+
+    factor: tf.Tensor
+    divides: bool = False
+
+
+def scale_loss(loss: Any, scale: tf.Tensor) -> tf.Tensor:
+    """Returns `loss` times `scale`, in the dtype of `loss`.
+
+    Args:
+      loss: float tensor, or what converts to one.
+      scale: float32 scalar tensor.
+    """
+    loss = tf.convert_to_tensor(loss)
+    return loss * tf.cast(scale, loss.dtype)
+
+
+@_compiled.in_eager_mode
+def products(tensors: list[tf.Tensor]) -> list[tf.Tensor]:
+    """Multiplies all but the last with the last, a float32 scalar, each in its own dtype."""
+    *tensors, factor = tensors
+    factor = _nonzero(factor)
+    factors: dict[tf.DType, tf.Tensor] = {}  # Made once for all tensors of a dtype.
+    results = []
+    for tensor in tensors:
+        dtype = tensor.dtype
+        is_half = dtype == tf.float16
+        if dtype not in factors:
+            # Not zero in float32, the factor is not zero in bfloat16 or float64 either.
+            factors[dtype] = _for_float16(factor) if is_half else tf.cast(factor, dtype)
+        # Raw operations here and below, one for each gradient: public ones take longer to trace.
+        if is_half:
+            product = tf.raw_ops.Mul(x=tf.cast(tensor, tf.float32), y=factors[dtype])
+            results.append(tf.cast(product, dtype))
+        else:
+            results.append(tf.raw_ops.Mul(x=tensor, y=factors[dtype]))
+    return results
+
+
+def _nonzero(factor: tf.Tensor) -> tf.Tensor:
+    """Returns NaN in place of zero, else `factor`.
+
+    One over a loss scale above 2**126 is subnormal, and processors may flush it to zero. All
+    gradients would then be zero, and finite steps would train nothing.
+    """
+    # No NaN is made in a healthy step, as `tf.debugging.enable_check_numerics` would find it.
+    return factor / tf.sign(factor)
+
+
+def _for_float16(factor: tf.Tensor) -> tf.Tensor:
+    """Returns `factor` rounded to float16, in float32; not rounded where it would become zero.
+
+    One over a loss scale of 2**25 or more would, and with it all gradients.
+    """
+    rounded = tf.cast(tf.cast(factor, tf.float16), tf.float32)
+    return tf.where(tf.equal(rounded, 0.0), factor, rounded)
+
+
+@_compiled.in_eager_mode
+def quotients(tensors: list[tf.Tensor]) -> list[tf.Tensor]:
+    """Divides all but the last by the last, a float32 scalar, in the wider dtype of the two."""
+    *tensors, divisor = tensors
+    results = []
+    for tensor in tensors:
+        dtype = tensor.dtype
+        if dtype.is_integer or dtype.size < divisor.dtype.size:
+            dtype = divisor.dtype
+        results.append(tf.raw_ops.RealDiv(x=tf.cast(tensor, dtype), y=tf.cast(divisor, dtype)))
+    return results
+
+
+def unscale(grads: Iterable[_types.Gradient], reciprocal: tf.Tensor) -> list[_types.Gradient]:
+    """Returns gradients times `reciprocal`, each in its own dtype.
+
+    Args:
+      grads: iterable of tensors, `tf.IndexedSlices` and None.
+      reciprocal: float32 scalar tensor, one over the loss scale.
+
+    Returns:
+      A list as long; sparse stays sparse, None stays None.
+    """
+    return _each(products, grads, reciprocal)
+
+
+def divide(grads: Iterable[_types.Gradient], divisor: tf.Tensor) -> list[_types.Gradient]:
+    """Returns gradients divided by `divisor`, as Keras 3 does.
+
+    Args:
+      grads: iterable of tensors, `tf.IndexedSlices` and None.
+      divisor: float32 scalar tensor, the loss scale.
+
+    Returns:
+      A list as long, in float32 where a gradient has a dtype that is narrower; sparse stays sparse,
+      None stays None.
+    """
+    return _each(quotients, grads, divisor)
+
+
+def _each(
+    function: Callable[..., list[tf.Tensor]], grads: Iterable[_types.Gradient], factor: tf.Tensor
+) -> list[_types.Gradient]:
+    grads = list(grads)
+    tensors, sparse = _structure.flatten(grads)
+    return _structure.restore(grads, function(tensors + [factor], varying_first_dim=sparse))
