@@ -408,8 +408,9 @@ def fuzz(session):
         session.error(f"failed: {', '.join(bad)}; scripts in .nox/fuzz")
 
 
-# Lower than what was measured; child processes are not.
-COVERAGE_FLOOR = 90
+# In percent. A few files of tests alone reach it; raise it to what the weekly run shows. What child
+# processes run is not counted.
+COVERAGE_FLOOR = 60
 
 
 @nox.session
@@ -425,7 +426,7 @@ def coverage(session):
             os.environ, COVERAGE_FILE=str(folder / f".coverage.{name}"), COVERAGE_CORE="sysmon"
         )
         command = [sys.executable, "-m", "nox", "-f", __file__, "-s", f"tests({name})", "--"]
-        command += ["--cov=tf_lossscale_compat", "--cov-report=", *session.posargs]
+        command += ["--cov", "--cov-report=", *session.posargs]
         if subprocess.call(command, cwd=ROOT, env=environment):
             session.error(f"the tests failed on {name}")
     data = {"COVERAGE_FILE": str(folder / ".coverage")}
@@ -450,7 +451,7 @@ def constraints(session):
         lines = sorted(
             "{name}=={version}\n".format(**each["metadata"]).lower().replace("_", "-")
             for each in found
-            if not each["download_info"]["url"].startswith("file:///" + str(ROOT).lstrip("/"))
+            if not each["download_info"]["url"].startswith(ROOT.as_uri())
         )
         (CONSTRAINTS / f"{name}.txt").write_text("".join(lines), encoding="utf-8")
 
@@ -583,9 +584,10 @@ COMING = interpreter(("3.14", *ENVIRONMENTS["tf221"][0]))
 
 @nox.session(python=COMING, reuse_venv=True)
 def prereleases(session):
-    """Run the suite on the newest pre-releases of TensorFlow, Keras and NumPy; it may fail."""
+    """Run the suite on the newest pre-releases of TensorFlow and NumPy; it may fail."""
     session.install("-q", "-e", ".[test]")
-    session.install("-q", "--pre", "--upgrade", "tensorflow-cpu", "keras", "numpy")
+    # Not `keras`: TensorFlow brings keras-nightly, whose files are at the same place.
+    session.install("-q", "--pre", "--upgrade", "tensorflow-cpu", "numpy")
     # Whatever pytest ends with.
     session.run("python", "-m", "pytest", *session.posargs, success_codes=range(6))
 
