@@ -136,7 +136,7 @@ ENTRIES = {
     ),
     "reciprocal": Entry(
         "troubleshooting.md",
-        "go on with gradients of zero; here such a step is skipped and the scale comes down",
+        "go on with zero gradients. This package skips such a step, and the scale comes down.",
         lambda d: scale_of_2_127(d) and d.theme in ("state", "numbers", "names"),
     ),
     "nadam_of_keras_3": Entry(
