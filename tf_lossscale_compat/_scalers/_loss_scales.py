@@ -238,8 +238,8 @@ class DynamicLossScale(LossScale):
     `hysteresis` above 1 a third, `shrink_delay` (int64). Under `strategy.scope()` they are made as
     mirrored variables.
 
-    Source: TensorFlow r2.0 `tf.train.experimental.DynamicLossScale`. It lacks the bounds
-    (TensorFlow issue 38357) and `hysteresis` (DeepSpeed's `delayed_shift`).
+    Source: TensorFlow r2.0 `tf.train.experimental.DynamicLossScale`. The original lacks
+    the bounds (TensorFlow issue 38357) and `hysteresis` (DeepSpeed's `delayed_shift`).
     """
 
     # The bounds of shrinking and growth, floats, and the number of non-finite steps to shrink.
