@@ -32,7 +32,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _shown(text):
-    """Returns a text from a file without what a terminal would act on."""
+    """Returns a file's text without characters that control a terminal."""
     return "".join(sign if sign.isprintable() else "?" for sign in text)
 
 
