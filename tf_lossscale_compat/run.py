@@ -104,8 +104,7 @@ class _Importer:
 def main(argv: Sequence[str] | None = None) -> None:
     """Runs a script like `python SCRIPT ARGUMENT...`, with contrib's loss scaling available.
 
-    It permanently changes this process: `sys.argv`, `sys.path[0]`, `__main__` and imports of
-    TensorFlow.
+    It permanently changes `sys.argv`, `sys.path[0]`, `__main__` and imports of TensorFlow.
 
     Args:
       argv: list of str, the arguments after the program's name; None for `sys.argv`.

@@ -1,7 +1,6 @@
 """Agreement between processes outside `tf.distribute`: the argument `agree`, and Horovod.
 
-Processes that average their gradients must skip the same steps, or their weights and loss scales
-diverge.
+Processes that average gradients must skip the same steps, or weights and loss scales diverge.
 """
 
 from __future__ import annotations

@@ -18,8 +18,7 @@ tf1 = _tf.tf1
 
 # For tensors of up to this many elements, joining them costs less than testing each by itself.
 _SMALL = 2**14
-# For tensors of at least this many elements, a test that writes no tensor saves more than its
-# conditional costs.
+# For at least this many elements, a test that writes no tensor costs less despite its conditional.
 _LARGE = 2**19
 
 
@@ -38,7 +37,7 @@ def _concat_small(tensors: Iterable[tf.Tensor]) -> Iterator[tf.Tensor]:
             others = () if axis is None else (tuple(sizes[:axis]), tuple(sizes[axis + 1 :]))
             key: tuple[tf.DType, int | None, object] = (tensor.dtype, axis, others)
         else:
-            key = (tensor.dtype, None, object())  # Alone.
+            key = (tensor.dtype, None, object())  # Not joined with others.
         groups.setdefault(key, []).append(tensor)
     for (_, axis, _), group in groups.items():
         if len(group) == 1:

@@ -96,7 +96,7 @@ def claim(kind: str, loss_scale: _types.Subject, owners: Iterable[object]) -> No
         kept = _scaler.kept(loss_scale)
         if kept.claim is None or kept.claim.kind != kind:
             kept.claim = _Claim(kind)
-        if kind != KERAS and _graphs.in_session_graph():  # A Session runs it without optimizers.
+        if kind != KERAS and _graphs.in_session_graph():  # A Session runs the graph alone.
             owners = [*owners, _tf.tf1.get_default_graph()]
         kept.claim.add(owners)
 

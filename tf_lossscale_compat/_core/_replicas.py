@@ -125,8 +125,7 @@ def all_finite(grads: Any) -> tf.Tensor:
     """Returns whether `grads` are finite on every replica and worker.
 
     Args:
-      grads: nested structure; in a cross-replica context its leaves may be per-replica, mirrored or
-        plain.
+      grads: nested structure, in a cross-replica context of per-replica, mirrored or plain values.
 
     Returns:
       bool scalar tensor, the same everywhere.

@@ -70,7 +70,7 @@ class _Rule(NamedTuple):
       method: the method. `functools.wraps` copies the mark to a wrapper, for which it is invalid.
       update: function of the loss scale or manager and the flag; it updates the state and returns
         an operation, a tensor or None.
-      skips: bool, nonfinite steps are skipped; if False, only with `skip_nonfinite`.
+      skips: bool, non-finite steps are skipped; if False, only with `skip_nonfinite`.
     """
 
     method: Callable[..., Any]
@@ -144,7 +144,7 @@ class Scaler:
         takes gradients and returns a pair (update, should_apply).
       updates_from_flag: bool, `update` is this package's.
       needs_gradients: bool, `update` is a user's and takes gradients in place of a flag.
-      skip_nonfinite: bool, nonfinite steps are skipped whatever `subject` says.
+      skip_nonfinite: bool, non-finite steps are skipped whatever `subject` says.
       applies_all: bool, every step is applied and nothing is updated.
     """
 

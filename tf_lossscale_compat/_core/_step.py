@@ -110,8 +110,8 @@ _PLAIN = GraphForm()
 def of_this_graph(grads: list[_types.Gradient]) -> list[_types.Gradient]:
     """Returns gradients as tensors of the graph that is being built, such as a branch's graph.
 
-    Keras' optimizers sum gradients over replicas when they apply them. TensorFlow rejects a sum of
-    gradients of which a user's optimizer changed some in the branch, and which belong to it alone.
+    Keras' optimizers sum gradients over replicas when they apply them. If a user's optimizer has
+    changed some gradients in the branch, TensorFlow rejects a sum with gradients from outside.
     """
     if tf.executing_eagerly():
         return grads
@@ -119,7 +119,7 @@ def of_this_graph(grads: list[_types.Gradient]) -> list[_types.Gradient]:
 
     def here(grad: Any) -> Any:
         if isinstance(grad, tf.IndexedSlices):
-            # A shape may be a tuple, for which `map_structure` of TensorFlow 2.4 fails.
+            # A shape may be a tuple, for which `expand_composites` fails on TensorFlow 2.4.
             return tf.IndexedSlices(*map(here, (grad.values, grad.indices, grad.dense_shape)))
         outside = tf.is_tensor(grad) and getattr(grad, "graph", None) is not graph
         return tf.identity(grad) if outside else grad
@@ -176,7 +176,7 @@ def take(
       unscaling: `_unscaling.Unscaling`, or None if `grads` are unscaled.
       form: `GraphForm`.
       unaggregated: pair of lists, gradients before their aggregation over replicas and their
-        variables, so that records can name the variables of nonfinite gradients; or None.
+        variables, so that records can name the variables of non-finite gradients; or None.
 
     Returns:
       An operation, None in eager mode; the optimizer's result if no step can be skipped.

@@ -112,8 +112,7 @@ def divide(grads: Iterable[_types.Gradient], divisor: tf.Tensor) -> list[_types.
       divisor: float32 scalar tensor, the loss scale.
 
     Returns:
-      A list of the same length, in float32 for gradients of a narrower dtype; sparse stays sparse,
-      None stays None.
+      A list of the same length, in float32 for narrower dtypes; sparse and None stay so.
     """
     return _each(quotients, grads, divisor)
 

@@ -138,8 +138,7 @@ class FixedLossScale(LossScale):
             with a fixed manager. r2.0 does not have this argument.
 
         Raises:
-          ValueError: `loss_scale_value` is not a real number, below 1, NaN, or not finite in
-            float32.
+          ValueError: the value is not a real number, below 1, NaN, or not finite in float32.
         """
         self._loss_scale_value = _arguments.fixed_scale("loss_scale_value", loss_scale_value)
         _scaler.kept(self).options = {"skip_nonfinite": True} if skip_nonfinite else {}
@@ -235,8 +234,7 @@ class DynamicLossScale(LossScale):
             else: scale = min(max(scale / multiplier, min_loss_scale), max_loss_scale)
 
     The state is two variables, `current_loss_scale` (float32) and `good_steps` (int64), and with
-    `hysteresis` above 1 a third, `shrink_delay` (int64). Under `strategy.scope()` they are made as
-    mirrored variables.
+    `hysteresis` above 1 a third, `shrink_delay` (int64). Under `strategy.scope()` all are mirrored.
 
     Source: TensorFlow r2.0 `tf.train.experimental.DynamicLossScale`. The original lacks
     the bounds (TensorFlow issue 38357) and `hysteresis` (DeepSpeed's `delayed_shift`).
@@ -271,8 +269,8 @@ class DynamicLossScale(LossScale):
           multiplier: real number above zero. Growth multiplies by it, and shrinking divides by it.
           min_loss_scale: real number above zero, the smallest scale after shrinking.
           max_loss_scale: real number, the largest scale, or None for the largest float32.
-          hysteresis: int, at least 1, the number of non-finite steps before the scale shrinks,
-            counted since it last grew.
+          hysteresis: int, at least 1, the number of non-finite steps that it takes to shrink the
+            scale, counted since it last grew.
 
         Raises:
           ValueError: an argument is not a real number, not above zero, not finite in float32, or

@@ -56,8 +56,7 @@ class LossScaleManager(_tf.Trackable, metaclass=abc.ABCMeta):
             mode it may be a Python bool.
 
         Returns:
-          In graph mode an operation or tensor that updates the loss scale when it is run; in eager
-          mode None.
+          In graph mode an operation or tensor that updates the loss scale; in eager mode None.
         """
 
     def variables(self) -> list[tf.Variable]:
@@ -173,8 +172,7 @@ class ExponentialUpdateLossScaleManager(LossScaleManager):
 
         Raises:
           TypeError: a scale or ratio is not a real number.
-          ValueError: a scale or ratio is not above zero or not finite in float32, or a period is
-            not integral.
+          ValueError: one is not above zero or not finite in float32, or a period is not integral.
         """
         first = _arguments.positive("init_loss_scale", init_loss_scale, TypeError)
         self._incr_every_n_steps = _arguments.period(
@@ -238,7 +236,7 @@ class ExponentialUpdateLossScaleManager(LossScaleManager):
         return _state.update(counters, lambda: [_state.assign(each, 0) for each in counters])
 
 
-# Only these are saved: public programs set other attributes to their own variables or numbers.
+# Public programs assign their own variables or numbers to these attributes.
 _SAVED_NAMES = {
     "_loss_scale": "loss_scale",
     "_num_good_steps": "good_steps",

@@ -48,8 +48,8 @@ def exponential(
     Args:
       state: `State` with both counters.
       finite: bool scalar tensor, True if this step's gradients are finite everywhere.
-      incr_every: number of finite steps before growth.
-      decr_every: number of non-finite steps before shrinking.
+      incr_every: the number of finite steps that it takes to grow.
+      decr_every: the number of non-finite steps that it takes to shrink.
       incr_ratio: the factor of growth.
       decr_ratio: the factor of shrinking.
     """
@@ -92,7 +92,7 @@ def dynamic(
     Args:
       state: `State`; its `delay` may be None if `hysteresis` is 1.
       finite: bool scalar tensor, True if this step's gradients are finite everywhere.
-      increment_period: number of finite steps before growth.
+      increment_period: the number of finite steps that it takes to grow.
       multiplier: the factor of growth, and the divisor of shrinking.
       min_scale: the lower bound.
       max_scale: the upper bound, or None.

@@ -90,9 +90,8 @@ class _BaseLossScaleOptimizer(_tf.Optimizer):
           grad_loss: see there.
 
         Returns:
-          A list of (gradient, variable) pairs. A gradient has the dtype of the wrapped optimizer's
-          gradient, is `tf.IndexedSlices` if that is, and None if the loss does not depend on the
-          variable.
+          A list of (gradient, variable) pairs. A gradient has the wrapped optimizer's dtype, may be
+          `tf.IndexedSlices`, and is None if the loss does not depend on the variable.
         """
         options = {
             "var_list": var_list,

@@ -17,7 +17,7 @@ tf = _tf.tf
 
 
 class CheckpointError(ValueError):
-    """A file cannot be read, or does not hold the loss scale."""
+    """Raised if a file cannot be read, or does not hold the loss scale."""
 
 
 class LossScaleState(NamedTuple):
@@ -26,8 +26,7 @@ class LossScaleState(NamedTuple):
     Attributes:
       scale: float, the loss scale.
       good_steps: int, finite steps since the scale last changed or a step was not finite.
-      bad_steps: int, non-finite steps since the scale last changed. Only contrib's manager counts
-        them; otherwise None.
+      bad_steps: int, contrib's non-finite steps since the scale last changed; None for others.
       layout: str, such as "contrib by name". The first word is the class that wrote it: "contrib"
         (the manager of r1.15), "dynamic" (the loss scale of r2.0, and of Keras from TensorFlow 2.4
         to tf_keras) or "keras3". The rest is the format: "by name" (Saver) or "by object"
@@ -171,8 +170,7 @@ def _rows(scales, *counters):
     # A loss scale's variables are made together, so all columns are numbered in the same order.
     scales, rows = sorted(scales), list(zip(*map(sorted, counters)))
     if len(scales) != len(rows):
-        # Other variables are also called loss_scale. Only managers make bad_steps, and with the
-        # same number.
+        # Other variables are also called loss_scale. Only managers make bad_steps, numbered alike.
         scales = [(row[-1][0], dict(scales).get(row[-1][0])) for row in rows]
     return [[name for _, name in (scale, *row)] for scale, row in zip(scales, rows)]
 

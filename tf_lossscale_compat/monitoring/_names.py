@@ -21,8 +21,8 @@ class BadGradient(NamedTuple):
     Attributes:
       name: str, the name of its variable.
       replica: int, the replica's number, starting at 0.
-      kinds: tuple of str, the kinds of its nonfinite elements: "NaN", "+inf", "-inf".
-      elements: int, the number of its nonfinite elements.
+      kinds: tuple of str, the kinds of its non-finite elements: "NaN", "+inf", "-inf".
+      elements: int, the number of its non-finite elements.
       largest_finite: float, the largest magnitude of its finite elements, 0.0 if there is none.
     """
 

@@ -38,8 +38,7 @@ class Skip(NamedTuple):
     Attributes:
       step: int, its number among the steps that the record has seen, starting at 1.
       scale_before: float, the loss scale before the step.
-      scale_after: float, the loss scale after the step; None if a user's loss scale does not show
-        it.
+      scale_after: float, the loss scale after it; None if a user's loss scale does not show it.
       gradients: tuple of `BadGradient`, empty without `names`.
     """
 
@@ -97,9 +96,8 @@ class StepRecord(_tf.Trackable):
         Raises:
           TypeError: `watched` is not such an optimizer, for example a bare loss scale, or `names`
             is not a bool.
-          ValueError: `watched` already has a record or is part of a graph that was built without
-            one, `max_consecutive_skips` is not such a number, or the strategy in scope is
-            unsupported.
+          ValueError: `watched` has a record or is part of a graph that was built without one,
+            `max_consecutive_skips` is not such a number, or the strategy in scope is unsupported.
         """
         # Only this package's optimizer classes define this property.
         if not hasattr(type(watched), "_tflsc_loss_scale_in_use"):
@@ -117,7 +115,7 @@ class StepRecord(_tf.Trackable):
             self._finite_steps = self._make("finite_steps", np.int64(0))
             self._nonfinite_steps = self._make("nonfinite_steps", np.int64(0))
             self._skipped_steps = self._make("skipped_steps", np.int64(0))
-            # The number of finite steps before the last nonfinite step; the last skipped step's
+            # The number of finite steps before the last non-finite step; the last skipped step's
             # number, its count of skipped steps in a row, and the key of its gradients.
             self._last = self._make("last", np.array([-1, 0, 0, 0], np.int64))
             self._last_scales = self._make("last_scales", np.zeros(2, np.float32))
@@ -270,8 +268,7 @@ class StepRecord(_tf.Trackable):
         """Raises a LossScaleError if too many steps in a row were skipped.
 
         Args:
-          max_consecutive_skips: int above zero, the number that is too many; None for the
-            constructor's argument.
+          max_consecutive_skips: int above zero, the number that is too many; None for the record's.
           session: see `last_skip`.
         """
         limit = _arguments.max_consecutive_skips(max_consecutive_skips)
