@@ -201,7 +201,7 @@ class FitTest(modes.EagerTestCase):
 
     @keras_homes.each(("train_step", "apply_gradients", "scale_loss"), kind="keras3")
     def test_of_classes_that_extend_what_it_calls(self, home, method):
-        class Optimizer(Stable):
+        class Optimizer(keras_homes.sibling(Stable, home)):
             if method == "apply_gradients":
 
                 def apply_gradients(self, grads_and_vars):
@@ -231,7 +231,7 @@ class FitTest(modes.EagerTestCase):
         """It is given scaled gradients, and has to say what it hands on."""
         said = {}
 
-        class Clips(Stable):
+        class Clips(keras_homes.sibling(Stable, home)):
             def apply_gradients(self, grads_and_vars):
                 grads, variables = zip(*grads_and_vars)
                 grads, _ = tf.clip_by_global_norm(self.get_unscaled_gradients(grads), 0.5)
@@ -248,7 +248,7 @@ class FitTest(modes.EagerTestCase):
     def test_apply_gradients_of_a_class_that_unscales_to_log_a_norm(self, home, mode, applies):
         """What it applies is known where that is what it unscaled, and an error where not."""
 
-        class Logs(Stable):
+        class Logs(keras_homes.sibling(Stable, home)):
             def apply_gradients(self, grads_and_vars):
                 grads, variables = zip(*grads_and_vars)
                 unscaled = self.get_unscaled_gradients(grads)
@@ -267,7 +267,7 @@ class FitTest(modes.EagerTestCase):
     def test_apply_of_a_class_that_unscales(self, home):
         """Is given scaled gradients, and so is what it calls: a warning says so."""
 
-        class Twice(Stable):
+        class Twice(keras_homes.sibling(Stable, home)):
             def apply(self, grads, trainable_variables=None):
                 return super().apply(self.get_unscaled_gradients(grads), trainable_variables)
 
@@ -279,11 +279,11 @@ class FitTest(modes.EagerTestCase):
     def test_classes_that_extend_what_it_does_not_call(self, home):
         """An error says what it calls, and of that they can make use of the others."""
 
-        class Clips(Stable):
+        class Clips(keras_homes.sibling(Stable, home)):
             def get_unscaled_gradients(self, grads):
                 return tf.clip_by_global_norm(super().get_unscaled_gradients(grads), 0.5)[0]
 
-        class Doubles(Stable):
+        class Doubles(keras_homes.sibling(Stable, home)):
             def get_scaled_loss(self, loss):
                 return 2.0 * super().get_scaled_loss(loss)
 
@@ -377,11 +377,11 @@ class FitTest(modes.EagerTestCase):
 class MinimizeTest(modes.EagerTestCase):
     @keras_homes.each(MODES, ("scaled", "said"), kind="keras3")
     def test_beside_a_step_that_says_it_by_an_apply_gradients_of_ones_own(self, home, mode, how):
-        class Named(Stable):
+        class Named(keras_homes.sibling(Stable, home)):
             def apply_gradients(self, grads_and_vars, scaled=None):
                 return super().apply_gradients(grads_and_vars, scaled=scaled)
 
-        class HandsOn(Stable):
+        class HandsOn(keras_homes.sibling(Stable, home)):
             def apply_gradients(self, grads_and_vars, **said):
                 return super().apply_gradients(grads_and_vars, **said)
 

@@ -147,6 +147,8 @@ if TYPE_CHECKING:
     # per-replica in a cross-replica context.
     Gradient = Any
     Pair = Tuple[Gradient, Variable]
+    Gradients = List[Gradient]
+    Variables = List[Variable]
     Loss = Union[tf.Tensor, Callable[[], tf.Tensor]]
     # Applies gradients to variables, in each replica.
     Apply = Callable[[List[Gradient], List[Variable]], Any]

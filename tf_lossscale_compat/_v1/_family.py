@@ -125,6 +125,10 @@ class Family:
 
     # The loss scale in use.
 
+    def loss_scale(self, owner: Owner) -> Any:
+        """Returns the loss scale or manager in force."""
+        return owner._tflsc.loss_scale
+
     def replace_loss_scale(self, owner: Owner, loss_scale: _types.Subject) -> None:
         """Replaces the loss scale or manager, as public programs do at run time."""
         kept = owner._tflsc

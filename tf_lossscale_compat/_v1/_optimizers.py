@@ -65,10 +65,6 @@ class _BaseLossScaleOptimizer(_tf.Optimizer):
         if isinstance(opt, _tf.Trackable):
             self._track_trackable(opt, "base_optimizer")
 
-    @property
-    def _tflsc_loss_scale_in_use(self) -> Any:
-        return self._tflsc.loss_scale
-
     def compute_gradients(
         self,
         loss: tf.Tensor | Callable[[], tf.Tensor],
