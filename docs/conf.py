@@ -20,6 +20,8 @@ extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon", "sphin
 exclude_patterns = ["_build", "releasing.md"]
 # What is typed is copied, without prompts and what is printed.
 copybutton_exclude = ".linenos, .gp, .go"
+# Messages are read: on a phone the button would lie on their first line.
+copybutton_selector = "div:not(.highlight-text) > div.highlight pre"
 # In docstrings, what stands in single backquotes is code.
 default_role = "code"
 
@@ -74,13 +76,21 @@ def _break_names(app, pagename, templatename, context, doctree):
 
 
 def _index_for_search(app, docname, source):
-    # What else users call a symptom: entries of an index, which the search knows and no page shows.
-    # The mark of main entries, "!", puts them before hits in the text.
-    source[0] = re.sub(
-        r"<!-- search: (.+) -->",
-        lambda match: "```{index} ! " + match.group(1).replace(", ", ", ! ") + "\n```",
-        source[0],
-    )
+    # What else users call a symptom, and the messages that lead to it: entries of an index, which
+    # the search knows and no page shows. Its mark of main entries, "!", is for scorer.js.
+    def entries(texts):
+        # A fence of backquotes cannot have them in its first line.
+        return "".join(f"~~~{{index}} ! single: {text}\n~~~\n" for text in texts)
+
+    page = re.sub(r"<!-- search: (.+) -->\n", lambda m: entries(m[1].split(", ")), source[0])
+    if docname == "troubleshooting":
+        page = re.sub(
+            r"```text\n((?s:.+?))\n```", lambda m: entries(m[1].split("\n")) + "\n" + m[0], page
+        )
+        mark = "<!-- messages of this package -->\n"
+        before, _, table = page.partition(mark)
+        page = before + entries(re.findall(r"(?m)^\| `([^`]+)`", table)) + table
+    source[0] = page
 
 
 def setup(app):

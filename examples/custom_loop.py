@@ -1,8 +1,8 @@
-"""A TensorFlow 2 training loop of one's own, with a bare `DynamicLossScale`.
+"""A custom TensorFlow 2 training loop, with a bare `DynamicLossScale`.
 
 It trains a small network on scikit-learn's handwritten digits, computed in float16 with float32
-variables. The optimizer knows nothing of loss scaling, so any will do; the four lines that are
-numbered below are all there is to it.
+variables. The four numbered lines below are the whole loss scaling. The optimizer does not take
+part in it, so any optimizer works.
 """
 
 import argparse
@@ -19,7 +19,7 @@ def main():
     parser.add_argument("--steps", type=int, default=600)
     args = parser.parse_args()
     if not tf.executing_eagerly():
-        tf.compat.v1.enable_eager_execution()  # TensorFlow 1.15 asks for it.
+        tf.compat.v1.enable_eager_execution()  # Needed on TensorFlow 1.15.
 
     digits = datasets.load_digits()
     random = np.random.RandomState(0)
@@ -41,9 +41,9 @@ def main():
 
     optimizer = tf.keras.optimizers.SGD(0.05, momentum=0.9)
     if hasattr(optimizer, "build"):
-        # Newer optimizers make their slots here, and must not do so within a conditional.
+        # Optimizers of tf.keras 2.11 and later make their slots here, outside of the conditional.
         optimizer.build(variables)
-    # It starts far too high, so that the first steps are skipped until it has come down.
+    # It starts far too high, so that the first steps are skipped until it has shrunk.
     loss_scale = DynamicLossScale(initial_loss_scale=2**24, increment_period=200, multiplier=2.0)
 
     @tf.function

@@ -1,10 +1,10 @@
 """Six runs of one small network: in float32, and in float16 without and with loss scaling.
 
-It is trained on scikit-learn's handwritten digits (nothing is downloaded). All runs start from the
-same weights and see the same batches. Variables are float32; the float16 runs compute the rest in
-float16. The loss has a small weight, as one term among the losses of a larger model, and the
-learning rate makes up for it: without a loss scale most gradients become zero in float16. Both
-dynamic scales start far too high, so that the first steps are skipped until they have come down.
+The network is trained on scikit-learn's handwritten digits (nothing is downloaded). All runs start
+from the same weights and see the same batches. Variables are float32; the float16 runs compute the
+rest in float16. The loss has a small weight, like one of several losses of a larger model, and the
+learning rate compensates for it: without a loss scale most gradients become zero in float16. Both
+dynamic scales start far too high, so that the first steps are skipped until they have shrunk.
 """
 
 import argparse
@@ -23,14 +23,14 @@ from tf_lossscale_compat.train import experimental
 
 tf.disable_v2_behavior()
 
-# A gradient at the logits is at most LOSS_WEIGHT / BATCH_SIZE: about 6e-8, float16's least number.
+# Gradients at the logits are at most about 6e-8 (weight / batch size), float16's smallest number.
 BATCH_SIZE, LOSS_WEIGHT = 32, 2e-6
 LEARNING_RATE = 0.2 / LOSS_WEIGHT
-# From 2**16 on the scale is infinite in float16, so that 17 halvings are needed.
+# Scales of 2**16 and more are infinite in float16, so that 17 halvings are needed.
 FIXED, HIGH, GROWTH_STEPS = 2.0**12, 2.0**32, 200
 PICTURE = "demo.png"
 
-# Of each run the name, the dtype, and what makes its loss scale or manager.
+# The name of each run, its dtype, and the function that makes its loss scale or manager.
 RUNS = (
     ("float32", tf.float32, None),
     ("float16", tf.float16, None),
@@ -54,7 +54,7 @@ RUNS = (
 
 
 def with_loss_scale(optimizer, make):
-    """Returns the optimizer, wrapped if there is a loss scale to make, and the scale's tensor."""
+    """Returns the optimizer, wrapped if `make` is given, and the tensor of the loss scale."""
     if make is None:
         return optimizer, tf.constant(1.0)
     made = make()
@@ -99,14 +99,14 @@ def train(dtype, make, train_set, test_set, batches):
             used, before = session.run([scale, global_step])
             feed = {images: train_set[0][batch], labels: train_set[1][batch]}
             _, *seen = session.run([train_op, loss, zeros], feed)
-            # A skipped step leaves the global step where it was.
+            # A skipped step does not increment the global step.
             history.append((seen[0], used, seen[1], session.run(global_step) == before))
         reached = session.run(accuracy, {images: test_set[0], labels: test_set[1]})
     return reached, np.array(history, float)
 
 
 def write_log(folder, history):
-    """Writes what `tf-lossscale plot` and TensorBoard show of a loss scale."""
+    """Writes summaries of a loss scale for `tf-lossscale plot` and TensorBoard."""
     writer, skipped, in_a_row = tf.summary.FileWriter(folder), 0, 0
     for step, (_, scale, _, skips) in enumerate(history, 1):
         skipped, in_a_row = skipped + skips, (in_a_row + 1) * skips
@@ -119,11 +119,11 @@ def write_log(folder, history):
 
 
 def draw(results):
-    """Draws loss and loss scale of all runs over their steps into the current folder."""
+    """Draws the loss and loss scale of all runs into a file in the current folder."""
     picture = figure.Figure(figsize=(10, 9))
     losses, scales = picture.subplots(2, 1, sharex=True)
     for index, (name, (accuracy, history)) in enumerate(results.items()):
-        # Runs that lie on each other are all seen: lines with gaps over those that have none.
+        # Lines with gaps are drawn over solid lines, so that overlapping runs are all visible.
         look = {"lw": 2.4, "ls": ("-", "--", ":")[index % 3], "zorder": 2 + index % 3}
         steps, window = np.arange(1, len(history) + 1), max(1, len(history) // 40)
         means = [np.mean(history[max(0, step - window) : step, 0]) for step in steps]

@@ -1,7 +1,7 @@
 """`compile` and `fit` in float16 with a dynamic or, with --fixed, a fixed loss scale.
 
 It trains a small network on scikit-learn's handwritten digits, under Keras' policy of float16
-compute with float32 variables. Only the import of `LossScaleOptimizer` is not Keras' own. With the
+compute with float32 variables. Only `LossScaleOptimizer` is not imported from Keras. With the
 environment variable TF_USE_LEGACY_KERAS=1 it runs on `tf_keras`, otherwise on the Keras of the
 installed TensorFlow.
 """
@@ -43,7 +43,7 @@ def main():
     )
     inner = keras.optimizers.SGD(0.05, momentum=0.9)
     if args.fixed is None:
-        # It starts far too high, so that the first steps are skipped until it has come down.
+        # It starts far too high, so that the first steps are skipped until it has shrunk.
         optimizer = LossScaleOptimizer(
             inner, initial_scale=2**24, dynamic_growth_steps=200, count_skipped=False
         )

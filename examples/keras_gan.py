@@ -1,9 +1,9 @@
-"""Two optimizers in one step, each with a loss scale of its own: a GAN that draws digits.
+"""Two optimizers in one step, each with its own loss scale: a GAN that draws digits.
 
-The losses of the two networks have gradients of different sizes, so each optimizer finds the scale
-that suits its own, and a step that one of them skips the other still takes. The data are
-scikit-learn's handwritten digits. With the environment variable TF_USE_LEGACY_KERAS=1 it runs on
-`tf_keras`, otherwise on the Keras of the installed TensorFlow.
+The losses of the two networks have gradients of different sizes, so each optimizer finds its own
+scale. If one optimizer skips a step, the other still takes it. The data are scikit-learn's
+handwritten digits. With the environment variable TF_USE_LEGACY_KERAS=1 it runs on `tf_keras`,
+otherwise on the Keras of the installed TensorFlow.
 """
 
 import argparse
@@ -19,7 +19,7 @@ BATCH, NOISE = 64, 16
 
 
 def distance(some, others):
-    """Fréchet distance of two sets of images, each taken as normally distributed pixels."""
+    """Returns the Fréchet distance of two sets of images, taken as normally distributed pixels."""
     means = [np.mean(images, axis=0) for images in (some, others)]
     covariances = [np.cov(images, rowvar=False) for images in (some, others)]
     roots = np.sqrt(np.abs(np.linalg.eigvals(covariances[0] @ covariances[1])))
@@ -58,7 +58,7 @@ def main():
     generator.build((None, NOISE))
     critic.build((None, 64))
     players = []
-    # Both start far too high, so that the first steps are skipped until they have come down.
+    # Both start far too high, so that the first steps are skipped until they have shrunk.
     for network, rate in ((generator, 1e-3), (critic, 1e-3)):
         optimizer = LossScaleOptimizer(
             keras.optimizers.Adam(rate, beta_1=0.5),
@@ -83,7 +83,7 @@ def main():
             scaled_losses = [
                 optimizer.get_scaled_loss(loss) for loss, (_, optimizer) in zip(losses, players)
             ]
-        # All gradients are of the same weights, so none is applied before the last is computed.
+        # All gradients are computed before any is applied, so that they are of the same weights.
         gradients = [
             optimizer.get_unscaled_gradients(tape.gradient(loss, variables))
             for loss, (variables, optimizer) in zip(scaled_losses, players)

@@ -1,8 +1,8 @@
-"""A `Model` with a `train_step` of its own, in float16 with a dynamic loss scale.
+"""A `Model` with a custom `train_step`, in float16 with a dynamic loss scale.
 
-Three calls make the step a loss-scaled one, as in TensorFlow 2.4's guide to mixed precision: scale
-the loss, unscale the gradients, apply them. Clipping stands between the last two, where gradients
-have their true size. The data are scikit-learn's handwritten digits. With the environment variable
+Three calls add loss scaling to the step, as in TensorFlow 2.4's guide to mixed precision: scale the
+loss, unscale the gradients, apply them. Clipping comes between the last two, where gradients have
+their true size. The data are scikit-learn's handwritten digits. With the environment variable
 TF_USE_LEGACY_KERAS=1 it runs on `tf_keras`, otherwise on the Keras of the installed TensorFlow.
 """
 
@@ -65,7 +65,7 @@ def main():
     dataset = tf.data.Dataset.from_tensor_slices((pixels[train], labels[train]))
     dataset = dataset.shuffle(len(train), seed=0).repeat().batch(64)
 
-    # It starts far too high, so that the first steps are skipped until it has come down.
+    # It starts far too high, so that the first steps are skipped until it has shrunk.
     loss_scale = DynamicLossScale(initial_loss_scale=2**24, increment_period=200)
     optimizer = experimental.LossScaleOptimizer(
         keras.optimizers.SGD(0.1, momentum=0.9), loss_scale, count_skipped=False

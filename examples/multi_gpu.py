@@ -1,8 +1,8 @@
 """Training on all GPUs of a machine with `MirroredStrategy`, in float16 with a dynamic loss scale.
 
-Where there are fewer than two GPUs, two logical CPU devices stand in for them. The data are
-scikit-learn's handwritten digits. A step whose gradients are not finite on one of the devices is
-skipped on all of them, and all hold the same loss scale.
+With fewer than two GPUs it runs on two logical CPU devices. The data are scikit-learn's handwritten
+digits. If gradients are not finite on one device, all devices skip the step. All devices hold the
+same loss scale.
 """
 
 import argparse
@@ -35,7 +35,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--steps", type=int, default=400)
     args = parser.parse_args()
-    tf1.enable_v2_behavior()  # TensorFlow 1.15 asks for it.
+    tf1.enable_v2_behavior()  # Needed on TensorFlow 1.15.
     strategy = make_strategy()
 
     digits = datasets.load_digits()
@@ -56,7 +56,7 @@ def main():
         applied = tf.Variable(
             0, trainable=False, aggregation=tf.VariableAggregation.ONLY_FIRST_REPLICA
         )
-        # It starts far too high: the first steps are skipped until it has come down.
+        # It starts far too high: the first steps are skipped until it has shrunk.
         loss_scale = DynamicLossScale(initial_loss_scale=2**24, increment_period=200)
         optimizer = MixedPrecisionLossScaleOptimizer(
             tf1.train.MomentumOptimizer(0.05, 0.9), loss_scale
@@ -69,7 +69,7 @@ def main():
         return hidden + tf.cast(bias_2, tf.float16)
 
     def replica_step(images, targets):
-        """One replica's part of a step: its share of the batch, scaling and the update."""
+        """Takes one replica's part of a step: its share of the batch, scaling and the update."""
 
         def loss():
             losses = tf.nn.sparse_softmax_cross_entropy_with_logits(

@@ -2,9 +2,9 @@
 
     python multi_worker.py --workers 2
 
-starts that many workers on this machine; on several machines you would start one on each, with the
-same TF_CONFIG but for the index. The data are scikit-learn's handwritten digits. A step whose
-gradients are not finite on one worker is skipped by all, and all end with the same loss scale.
+starts two workers on this machine. On several machines you would start one on each; their TF_CONFIG
+differs only in the index. The data are scikit-learn's handwritten digits. If gradients are not
+finite on one worker, all workers skip the step. All end with the same loss scale.
 """
 
 import argparse
@@ -22,8 +22,8 @@ BATCH = 60
 
 
 def train(steps):
-    """Trains as one worker of the cluster that TF_CONFIG tells of; returns the outcome."""
-    # Here, because the process that starts the workers needs none of it.
+    """Trains as one worker of the cluster in TF_CONFIG; returns the outcome."""
+    # Imported here, because the process that starts the workers does not need them.
     import numpy as np
     import tensorflow as tf
     from sklearn import datasets
@@ -34,7 +34,7 @@ def train(steps):
     )
 
     tf1 = tf.compat.v1
-    tf1.enable_v2_behavior()  # TensorFlow 1.15 asks for it.
+    tf1.enable_v2_behavior()  # Needed on TensorFlow 1.15.
     if hasattr(tf.distribute, "MultiWorkerMirroredStrategy"):
         strategy = tf.distribute.MultiWorkerMirroredStrategy()
     else:  # TensorFlow before 2.4
@@ -57,7 +57,7 @@ def train(steps):
         applied = tf.Variable(
             0, trainable=False, aggregation=tf.VariableAggregation.ONLY_FIRST_REPLICA
         )
-        # It starts far too high: the first steps are skipped until it has come down.
+        # It starts far too high: the first steps are skipped until it has shrunk.
         manager = ExponentialUpdateLossScaleManager(
             2**24, incr_every_n_steps=200, decr_every_n_nan_or_inf=1, decr_ratio=0.5
         )
@@ -100,10 +100,10 @@ def train(steps):
 
 
 def work(steps):
-    """A worker's life: trains, prints the outcome, and stays until all others have done so too.
+    """Trains as a worker, prints the outcome, and stays until all other workers have finished.
 
-    Had it left earlier, it would have torn down the connections of those still at work. What ends
-    it is the process that started it, or its standard input, which breaks when that one is gone.
+    If it left earlier, it would break the connections of workers that still train. The process that
+    started it ends it; if that process is gone, its standard input breaks and ends it.
     """
 
     def leave_with_parent():
@@ -147,7 +147,7 @@ def outcome_of(worker):
 
 
 def run_workers(count, steps):
-    """Starts workers, waits for them and returns their outcomes; none is left, come what may."""
+    """Starts workers, waits for them and returns their outcomes; always ends all of them."""
     addresses = [f"127.0.0.1:{port}" for port in free_ports(count)]
     workers = []
     with concurrent.futures.ThreadPoolExecutor(count) as pool:
@@ -155,7 +155,7 @@ def run_workers(count, steps):
             for index in range(count):
                 workers.append(start_worker(addresses, index, steps))
             outcomes = [pool.submit(outcome_of, worker) for worker in workers]
-            # If one fails, the others would wait for it without end.
+            # If one fails, the others would wait for it forever.
             done, _ = concurrent.futures.wait(
                 outcomes, return_when=concurrent.futures.FIRST_EXCEPTION
             )

@@ -1,13 +1,13 @@
 """A TensorFlow 1 training script, with contrib's loss scaling from tf_lossscale_compat.
 
 It trains a small network on scikit-learn's handwritten digits, computed in float16 with float32
-variables. On TensorFlow 1.15 the script said
+variables. On TensorFlow 1.15 the script had the line
 
     from tensorflow.contrib.mixed_precision import (
 
-in the one line that names tf_lossscale_compat below; nothing else had to change, and on 1.15 it
-runs either way. The loss scale starts far too high, as was common: the first steps overflow and are
-skipped until it has come down.
+in place of the one that names tf_lossscale_compat below. Nothing else changes, and on 1.15 both
+lines work. The loss scale starts far too high, as was common: the first steps overflow and are
+skipped until it has shrunk.
 """
 
 import argparse
@@ -25,7 +25,7 @@ tf.disable_v2_behavior()
 
 
 def float32_variable(name, initial_value, dtype):
-    """A variable that is kept in float32 and computed with in `dtype`."""
+    """Returns a float32 variable, cast to `dtype` for computation."""
     variable = tf.get_variable(name, initializer=initial_value.astype(np.float32))
     return tf.cast(variable, dtype)
 

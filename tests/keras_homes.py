@@ -148,6 +148,11 @@ def number(value):
     return float(value.numpy() if hasattr(value, "numpy") else value)
 
 
+def sibling(public, home):
+    """The class of this package that stands for `public` around that home's optimizers."""
+    return type(public(home.SGD(1.0), loss_scale=8.0))
+
+
 def available():
     """The homes that this environment has; a missing one shows in the matrix as fewer tests."""
     if VERSION < (2, 11):

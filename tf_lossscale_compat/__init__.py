@@ -1,4 +1,4 @@
-"""TensorFlow's removed loss-scale APIs, from TensorFlow 1.15 to the newest.
+"""TensorFlow's removed loss-scale APIs, on TensorFlow 1.15 and later.
 
 The namespaces mirror TensorFlow's: replace `tf.contrib.mixed_precision` by
 `tf_lossscale_compat.contrib.mixed_precision`, `tf.train.experimental` by
@@ -29,8 +29,8 @@ __all__ = [
     "uninstall_contrib",
 ]
 
-# The module of each public class and function. Nothing is imported before it is asked for: what
-# needs no TensorFlow, such as `tf-lossscale migrate`, does not wait for it.
+# The module of each public class and function. Modules are imported at the first use, so that
+# programs without TensorFlow, such as `tf-lossscale migrate`, do not wait for it.
 _HOMES = {
     "DynamicLossScale": "_scalers._loss_scales",
     "ExponentialUpdateLossScaleManager": "_scalers._managers",
@@ -73,14 +73,14 @@ if TYPE_CHECKING:
     from tf_lossscale_compat.contrib._importer import install_contrib, uninstall_contrib
     from tf_lossscale_compat.monitoring._step_record import LossScaleError, StepRecord
 else:
-    # Type checkers are not to see it, as to them any name would then be there.
+    # Hidden from type checkers, for which every name would otherwise exist.
     def __getattr__(name):
         if name in _MODULES:
             return importlib.import_module(f"{__name__}.{name}")
         if name not in _HOMES:
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
         value = getattr(importlib.import_module(f"{__name__}.{_HOMES[name]}"), name)
-        globals()[name] = value  # Found without this function from now on.
+        globals()[name] = value  # Later uses do not call this function.
         return value
 
     def __dir__():

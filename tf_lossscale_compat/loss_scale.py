@@ -1,4 +1,4 @@
-"""The loss scales of TensorFlow r2.0, and functions in the manner of `keras.losses`."""
+"""The loss scales of TensorFlow r2.0, and functions like those of `keras.losses`."""
 
 from tf_lossscale_compat._scalers._loss_scales import (
     DynamicLossScale,

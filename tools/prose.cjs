@@ -14,7 +14,7 @@ const HABITS = [
   [/\bgives? back\b/i, '"returns"'],
   [/\bone's own\b/i, '"your own"'],
   [/\bfor a moment\b|\bnothing more\.$/i, "a sentence with a verb"],
-  [/^(Whether|What|Which|Who|How)\b(?!.*\?$)/, "a subject and a verb first"],
+  [/^(Whether|What|Which|Who|How)\b(?! to\b)(?!.*\?$)/, "a subject and a verb first"],
 ];
 
 // Returns the text of a node, with code as one word and a mark before the text of links.

@@ -97,7 +97,7 @@ ENTRIES = {
     ),
     "operations_of_a_step": Entry(
         "from-contrib.md",
-        "has another number of operations than contrib's: mostly fewer, a few more if gradients",
+        "consists of fewer operations than contrib's in most cases. It has a few more if gradients",
         lambda d: d.key == "operations" and in_step(d) and d.package <= d.original + few_more(d),
     ),
     "random_after_a_step": Entry(
@@ -107,7 +107,7 @@ ENTRIES = {
     ),
     "names_after_a_step": Entry(
         "from-contrib.md",
-        "has another number of operations than contrib's: mostly fewer, a few more if gradients",
+        "consists of fewer operations than contrib's in most cases. It has a few more if gradients",
         lambda d: v1(d) and d.action[0] == "read" and d.key == "name" and after_a_step(d),
     ),
     "experimental_configs": Entry(
@@ -136,7 +136,7 @@ ENTRIES = {
     ),
     "reciprocal": Entry(
         "troubleshooting.md",
-        "go on with gradients of zero; here such a step is skipped and the scale comes down",
+        "go on with zero gradients. This package skips such a step, and the scale comes down.",
         lambda d: scale_of_2_127(d) and d.theme in ("state", "numbers", "names"),
     ),
     "nadam_of_keras_3": Entry(

@@ -187,7 +187,7 @@ class FitTest(modes.EagerTestCase):
 
     @keras_homes.each(("train_step", "apply_gradients", "scale_loss"), kind="keras3")
     def test_of_classes_that_extend_what_it_calls(self, home, method):
-        class Optimizer(Stable):
+        class Optimizer(keras_homes.sibling(Stable, home)):
             if method == "apply_gradients":
 
                 def apply_gradients(self, grads_and_vars):
@@ -217,7 +217,7 @@ class FitTest(modes.EagerTestCase):
         """It is given scaled gradients, and has to say what it hands on."""
         said = {}
 
-        class Clips(Stable):
+        class Clips(keras_homes.sibling(Stable, home)):
             def apply_gradients(self, grads_and_vars):
                 grads, variables = zip(*grads_and_vars)
                 grads, _ = tf.clip_by_global_norm(self.get_unscaled_gradients(grads), 0.5)
@@ -235,7 +235,7 @@ class FitTest(modes.EagerTestCase):
         """What it applies is known where that is what it unscaled, and an error where not."""
         mode, applies = case
 
-        class Logs(Stable):
+        class Logs(keras_homes.sibling(Stable, home)):
             def apply_gradients(self, grads_and_vars):
                 grads, variables = zip(*grads_and_vars)
                 unscaled = self.get_unscaled_gradients(grads)
@@ -254,11 +254,11 @@ class FitTest(modes.EagerTestCase):
     def test_classes_that_extend_what_it_does_not_call(self, home):
         """An error says what it calls, and of that they can make use of the others."""
 
-        class Clips(Stable):
+        class Clips(keras_homes.sibling(Stable, home)):
             def get_unscaled_gradients(self, grads):
                 return tf.clip_by_global_norm(super().get_unscaled_gradients(grads), 0.5)[0]
 
-        class Doubles(Stable):
+        class Doubles(keras_homes.sibling(Stable, home)):
             def get_scaled_loss(self, loss):
                 return 2.0 * super().get_scaled_loss(loss)
 
@@ -354,11 +354,11 @@ class MinimizeTest(modes.EagerTestCase):
     def test_beside_a_step_that_says_it_by_an_apply_gradients_of_ones_own(self, home, case):
         mode, how = case
 
-        class Named(Stable):
+        class Named(keras_homes.sibling(Stable, home)):
             def apply_gradients(self, grads_and_vars, scaled=None):
                 return super().apply_gradients(grads_and_vars, scaled=scaled)
 
-        class HandsOn(Stable):
+        class HandsOn(keras_homes.sibling(Stable, home)):
             def apply_gradients(self, grads_and_vars, **said):
                 return super().apply_gradients(grads_and_vars, **said)
 

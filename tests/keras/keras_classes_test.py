@@ -19,7 +19,7 @@ import tf_lossscale_compat as package
 from tests import keras_homes, modes, originals, policies
 from tests.keras_homes import number
 from tf_lossscale_compat._core import _ownership, _scaler
-from tf_lossscale_compat.keras import _families, mixed_precision
+from tf_lossscale_compat.keras import _public, mixed_precision
 from tf_lossscale_compat.keras.mixed_precision import experimental
 
 tf1 = tf.compat.v1
@@ -27,7 +27,10 @@ Stable, Older = mixed_precision.LossScaleOptimizer, experimental.LossScaleOptimi
 VERSION = keras_homes.VERSION
 
 
-class ExtraArgument(Stable):
+# Mixed into the class for each family.
+
+
+class ExtraArgument:
     def __init__(self, inner_optimizer, extra, initial_scale=8.0):
         super().__init__(inner_optimizer, initial_scale=initial_scale)
         self.extra = extra
@@ -41,7 +44,7 @@ class ExtraArgument(Stable):
         }
 
 
-class FixedArguments(Stable):
+class FixedArguments:
     def __init__(self, inner_optimizer):
         super().__init__(inner_optimizer, initial_scale=8.0, dynamic_growth_steps=3)
 
@@ -57,18 +60,18 @@ class Documented(FixedArguments):
         return cls(config["inner_optimizer"])
 
 
-class OtherFirstName(Older):
+class OtherFirstName:
     def __init__(self, opt, loss_scale, **options):
         self.before = 5  # Assigned before there is anything to assign to.
         super().__init__(opt, loss_scale, **options)
 
 
-class KeywordOnly(Older):
+class KeywordOnly:
     def __init__(self, *, opt, loss_scale="dynamic"):
         super().__init__(opt, loss_scale)
 
 
-class ReplacedMethod(Stable):
+class ReplacedMethod:
     def get_scaled_loss(self, loss):
         return super().get_scaled_loss(loss) * 2.0
 
@@ -84,11 +87,21 @@ class Recursing(Stable):
         return {**super(self.__class__, self).get_config(), "noted": self.noted}
 
 
+@functools.lru_cache(maxsize=None)
+def derived(mixin, home):
+    """A subclass for that home's optimizers, which pickles find here."""
+    public = Older if mixin in (OtherFirstName, KeywordOnly) else Stable
+    name = f"{mixin.__name__}{home}"
+    bases = mixin, keras_homes.sibling(public, home)
+    globals()[name] = type(name, bases, {"__module__": __name__})
+    return globals()[name]
+
+
 SUBCLASSES = {
-    "extra": lambda opt: ExtraArgument(opt, 7),
-    "documented": Documented,
-    "name": lambda opt: OtherFirstName(opt=opt, loss_scale=8.0),
-    "method": lambda opt: ReplacedMethod(opt, initial_scale=8.0),
+    "extra": lambda home, opt: derived(ExtraArgument, home)(opt, 7),
+    "documented": lambda home, opt: derived(Documented, home)(opt),
+    "name": lambda home, opt: derived(OtherFirstName, home)(opt=opt, loss_scale=8.0),
+    "method": lambda home, opt: derived(ReplacedMethod, home)(opt, initial_scale=8.0),
 }
 # Loss scales with states of two and three variables.
 POLICIES = {
@@ -133,9 +146,7 @@ class _Base(modes.EagerTestCase):
 class SubclassTest(_Base):
     @keras_homes.each(SUBCLASSES)
     def test_constructors_of_their_own(self, home, name):
-        if name == "documented" and home is not default():
-            self.skipTest("the config of the inner optimizer alone says nothing of its Keras")
-        opt = SUBCLASSES[name](home.SGD(1.0))
+        opt = SUBCLASSES[name](home, home.SGD(1.0))
         self.assertIsInstance(opt, type(home.SGD(1.0)).__mro__[1])
         self.assertIsInstance(opt, Stable)
         self.assertEqual(number(opt._loss_scale()), 8.0)
@@ -149,8 +160,9 @@ class SubclassTest(_Base):
         self.assertEqual(self.take_step(again, home), 0.5 if name == "method" else 0.25)
 
     @keras_homes.each((FixedArguments, KeywordOnly))
-    def test_a_constructor_that_takes_other_arguments(self, home, cls):
-        opt = cls(home.SGD(1.0)) if cls is FixedArguments else cls(opt=home.SGD(1.0))
+    def test_a_constructor_that_takes_other_arguments(self, home, mixin):
+        cls = derived(mixin, home)
+        opt = cls(home.SGD(1.0)) if mixin is FixedArguments else cls(opt=home.SGD(1.0))
         error = f"{cls.__name__} cannot.* or copied by .*override get_config and from_config"
         with self.assertRaisesRegex(TypeError, error):
             type(opt).from_config(opt.get_config())
@@ -226,6 +238,34 @@ class ClassesTest(modes.EagerTestCase):
         self.assertIs(type(opt), Recursing)
         self.assertEqual(opt.get_config()["noted"], "before")
 
+    @keras_homes.each((Stable, Older))
+    def test_siblings_are_known_as_the_public_class(self, home, public):
+        sibling = keras_homes.sibling(public, home)
+        self.assertEqual(sibling is public, home.name == default().name)
+        subclass = type("Subclass", (sibling,), {})
+        for cls in (sibling, subclass):
+            self.assertTrue(issubclass(cls, public))
+            self.assertTrue(issubclass(cls, Stable))
+            self.assertEqual(issubclass(cls, Older), public is Older)
+            self.assertIsInstance(cls(home.SGD(1.0), loss_scale=8.0), public)
+        self.assertNotIsInstance(home.SGD(1.0), public)
+        self.assertFalse(issubclass(home.SGD, public))
+        # Called with an optimizer of another family, it picks that family's class, too.
+        inner = default().SGD(1.0)
+        self.assertIs(type(sibling(inner, loss_scale=8.0)), public)
+
+    @keras_homes.each((Stable, Older))
+    def test_a_subclass_around_another_family_is_refused(self, home, public):
+        if home.name == default().name:
+            self.skipTest("that family is the public class' own")
+        own, inner = type("Own", (public,), {}), home.SGD(1.0)
+        first = "optimizer" if public is Older else "inner_optimizer"
+        error = rf"{first} must be .*of Own.* Derive the subclass from type\(LossScaleOpt"
+        with self.assertRaisesRegex(TypeError, error):
+            own(inner, loss_scale=8.0)
+        other = type("Own", (type(public(inner, loss_scale=8.0)),), {})
+        self.assertIs(type(other(home.SGD(1.0), loss_scale=8.0)), other)
+
     @keras_homes.each()
     def test_of_each_family_by_a_config_of_the_inner_optimizer(self, home):
         opt = Stable(home.keras.optimizers.serialize(home.SGD(0.25)))
@@ -246,20 +286,21 @@ class ClassesTest(modes.EagerTestCase):
         for other in keras_homes.copies(opt):
             self.assertIs(type(other), type(opt))
         for other in keras_homes.available():
-            base = opt._tflsc_family_base
+            base = opt._tflsc_kind.base
             self.assertEqual(isinstance(other.SGD(1.0), base), other.name == home.name)
             self.assertEqual(
-                isinstance(opt, Stable(other.SGD(1.0))._tflsc_family_base), other.name == home.name
+                isinstance(opt, Stable(other.SGD(1.0))._tflsc_kind.base), other.name == home.name
             )
 
     @keras_homes.each()
     def test_signatures_are_those_of_the_constructors(self, home):
         """As `help` and notebooks show them."""
+        fixed = derived(FixedArguments, home)
         for cls, opt in (
             (Stable, Stable(home.SGD(1.0))),
             (Older, Older(home.SGD(1.0), 8.0)),
-            (FixedArguments, FixedArguments(home.SGD(1.0))),
-            (Recursing, Recursing(home.SGD(1.0))),
+            (fixed, fixed(home.SGD(1.0))),
+            (Recursing, Recursing(default().SGD(1.0))),
         ):
             own = list(inspect.signature(cls.__init__).parameters.values())[1:]
             for shown in (cls, type(opt)):
@@ -311,11 +352,11 @@ class ClassesTest(modes.EagerTestCase):
     def test_a_module_that_is_called_keras_and_is_none(self):
         """As a folder of that name is where a program starts and no Keras is installed."""
         with mock.patch.dict(sys.modules, keras=types.ModuleType("keras")):
-            _families.register(Stable, Older)
+            _public.register()
 
 
 class MethodsTest(modes.EagerTestCase):
-    def zeroed(self, name):
+    def zeroed(self, home, name):
         """A class whose method `name` is given gradients or a loss of zero."""
 
         def zero(given):
@@ -326,7 +367,8 @@ class MethodsTest(modes.EagerTestCase):
         def method(self, given, *args, **kwargs):
             return getattr(super(Zeroed, self), name)(zero(given), *args, **kwargs)
 
-        Zeroed = type("Zeroed", (Stable,), {name: method})  # noqa: N806
+        bases = (keras_homes.sibling(Stable, home),)
+        Zeroed = type("Zeroed", bases, {name: method})  # noqa: N806
         return Zeroed
 
     def fit(self, home, opt):
@@ -338,7 +380,7 @@ class MethodsTest(modes.EagerTestCase):
 
     @keras_homes.each(("apply", "apply_gradients"), kind="keras3")
     def test_keras_3_goes_through_own_methods(self, home, name):
-        cls = self.zeroed(name)
+        cls = self.zeroed(home, name)
         weight = home.keras.Variable(1.0)
         opt = cls(home.SGD(0.1))
         opt.minimize(lambda: weight * weight, [weight])
@@ -367,7 +409,7 @@ class MethodsTest(modes.EagerTestCase):
 
     @keras_homes.each(("get_scaled_loss", "get_unscaled_gradients"))
     def test_own_scaling_methods_are_used(self, home, name):
-        cls = self.zeroed(name)
+        cls = self.zeroed(home, name)
         weight, opt = home.variable(1.0), cls(home.SGD(0.1))
         opt.minimize(lambda: tf.convert_to_tensor(weight) * 2.0, [weight])
         self.assertEqual(home.numpy(weight), 1.0)
@@ -384,10 +426,11 @@ class MethodsTest(modes.EagerTestCase):
 
         method = functools.partialmethod(unscale) if how == "partialmethod" else unscale
         methods = {"get_unscaled_gradients": method}
+        sibling = keras_homes.sibling(Stable, home)
         if how == "mixin":
-            own = type("Own", (type("Mixin", (), methods), Stable), {})
+            own = type("Own", (type("Mixin", (), methods), sibling), {})
         else:
-            own = type("Own", (Stable,), methods)
+            own = type("Own", (sibling,), methods)
         opt, weight = own(home.SGD(1.0), initial_scale=64.0), home.variable(0.0)
         grads = opt.get_unscaled_gradients([opt.scale_loss(tf.constant(1.0))])
         with self.assertRaisesRegex(ValueError, "cannot tell"):
@@ -802,7 +845,7 @@ class CopyTest(_Base):
 
     @keras_homes.each(keras_homes.COPIES, ("name", "method"))
     def test_subclasses_whose_constructors_take_the_same(self, home, way, name):
-        opt = SUBCLASSES[name](home.SGD(1.0))
+        opt = SUBCLASSES[name](home, home.SGD(1.0))
         self.copied(way, opt)
         self.take_step(opt, home)
         copy = keras_homes.COPIES[way](opt)
@@ -887,7 +930,7 @@ class OwnerTest(_Base):
                 step(tf.constant(0.25))
                 del step
             else:
-                opt._tflsc_asked["itself"] = opt
+                opt._tflsc.asked["itself"] = opt
             if not begins_anew:
                 with self.assertRaisesRegex(ValueError, "Keras one.*delete it first"):
                     Older(home.SGD(0.125), policy)
@@ -931,7 +974,7 @@ class OwnerTest(_Base):
         with self.assertRaises(TypeError):
             Older(Older(home.SGD(1.0), 8.0), policy)
         opt = Older(home.SGD(1.0), 8.0)
-        with mock.patch.object(type(opt), "_tflsc_wrap", side_effect=KeyError("Keras")):
+        with mock.patch.object(opt._tflsc_kind, "wrap", side_effect=KeyError("Keras")):
             with self.assertRaises(KeyError):
                 Older(home.SGD(1.0), policy)
         Older(home.SGD(1.0), policy)

@@ -239,7 +239,7 @@ class WhoDividesTest(modes.EagerTestCase):
             with self.assertRaisesRegex(ValueError, "scale_loss was called after.*scaled=True"):
                 self.scaled(opt, variable)
             self.assertAllEqual(arrays([variable]), [1.0])
-            self.assertEmpty(opt._tflsc_calls.asked)  # Raised before anything was recorded.
+            self.assertEmpty(opt._tflsc.calls.asked)  # Raised before anything was recorded.
         elif way == "minimize":
             opt.minimize(lambda: tf.convert_to_tensor(variable) * 0.125, [variable])
             self.assertAllEqual(arrays([variable]), [0.875])
@@ -342,7 +342,7 @@ class WhoDividesTest(modes.EagerTestCase):
         if mode == "mirrored_2" and (keras_homes.VERSION < (2, 1) or home.before(3, 5)):
             self.skipTest("optimizers of this Keras do not sum over replicas there")
 
-        class Clips(Stable):
+        class Clips(keras_homes.sibling(Stable, home)):
             def get_unscaled_gradients(self, grads):
                 return tf.clip_by_global_norm(super().get_unscaled_gradients(grads), 2.0**20)[0]
 
@@ -500,7 +500,7 @@ class WhoDividesTest(modes.EagerTestCase):
     def test_minimize_gives_an_own_apply_gradients_what_the_constructor_says(self, home, said):
         seen = []
 
-        class Sub(Stable):
+        class Sub(keras_homes.sibling(Stable, home)):
             def apply_gradients(self, grads_and_vars, name=None):
                 pairs = list(grads_and_vars)
                 seen.append(float(pairs[0][0]))
@@ -749,7 +749,7 @@ class GradientsTest(modes.EagerTestCase):
     )
     def test_a_subclass_cannot_override_what_is_not_called(self, home, name):
         cls = type(Stable(home.SGD(1.0)))
-        own = cls._tflsc_keras_own
+        own = cls._tflsc_kind.own
         if name == "_unscale_grads" and home.before(3, 16):  # Which brings it: a stand-in.
             patched = mock.patch.object(own, name, lambda self, *args: None, create=True)
             patched.start()

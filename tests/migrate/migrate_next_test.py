@@ -1,6 +1,7 @@
 """Names that newer TensorFlows dropped, and the steps that `migrate` ends with: for `--to`."""
 
 import os
+import re
 from unittest import mock
 
 import pytest
@@ -67,6 +68,21 @@ class NewerVersionsTest(parameterized.TestCase):
         ("model.optimizer.lr.assign(0.1)", "write `learning_rate`"),
         ("opts[0].lr", "write `learning_rate`"),
         ("get_optimizer(1).lr.numpy()", "write `learning_rate`"),
+        ("model.metrics_names", "the metrics of `compile` are one, `compile_metrics`: take"),
+        ("self.add_metric(x, name='x')", "make a `keras.metrics.Mean(name=…)` in `__init__` and"),
+        ("model.load_weights(path).expect_partial()", "take it out, as `load_weights` returns"),
+        ("s = model.load_weights(path)\ns.assert_consumed()", "take it out, as `load_weights`"),
+        ("history.history['lr']", "write `learning_rate`"),
+        ("model.fit(x).history['lr']", "write `learning_rate`"),
+        ("logs.get('lr')", "write `learning_rate`"),
+        ("self.compiled_loss.metrics", "write `super().metrics`, which has all metrics"),
+        ("self.compiled_metrics.metrics", "write `super().metrics`, which has all metrics"),
+        ("self.compiled_loss.reset_state()", "write `self.reset_metrics()`"),
+        (
+            "{m.name: m for m in self.metrics if m.name in own}",
+            "the metrics of `compile` are one: f",
+        ),
+        ("tf.train.latest_checkpoint(d), m.save_weights(p)", "it knows no `.weights.h5`: write"),
         ("tf.keras.losses.Reduction.AUTO", 'write "sum_over_batch_size"'),
         ("tf.keras.optimizers.legacy.SGD(1)", "take the class of `tf.keras.optimizers`"),
         ("tf.keras.layers.experimental.preprocessing.Rescaling(1)", "`tf.keras.layers`"),
@@ -76,7 +92,9 @@ class NewerVersionsTest(parameterized.TestCase):
     )
     def test_names(self, code, advice):
         (finding,) = findings(HEAD + code)
-        self.assertEqual((finding.line, finding.column), (LINE, 1))
+        where = re.search(r"^s\.|['\"]lr|(?<=in )self", code, re.MULTILINE)
+        start = where.start() - code.rfind("\n", 0, where.start()) if where else 1
+        self.assertEqual((finding.line, finding.column), (LINE + code.count("\n"), start))
         self.assertIn(f"`: on Keras 3 {advice}" if " " in advice else advice, finding.message)
         for text in (code, f"import os\nos.environ['{SWITCH}'] = '1'\n" + HEAD + code):
             self.assertEmpty(findings(text), "without loss scaling, or on Keras 2")
@@ -111,8 +129,32 @@ class NewerVersionsTest(parameterized.TestCase):
         self.assertEmpty(findings(f"{HEAD}model.save('x.h5')"))
 
     def test_methods_that_others_have(self):
-        for code in ("model.get_weights()", "flags.learning_rate()", "opt.learning_rate"):
-            self.assertEmpty(findings(HEAD + code))
+        for code in (
+            "model.get_weights()",
+            "flags.learning_rate()",
+            "opt.learning_rate",
+            "tf.train.Checkpoint(m=m).restore(p).expect_partial()",
+            "{m.name: m for m in self.metrics if m.name != 'loss'}",
+            "own['lr'], {'lr': 1}",
+            "tf.train.latest_checkpoint(d)",
+            "tf.train.latest_checkpoint(d), m.save_weights(p), tf.train.Checkpoint(m=m)",
+        ):
+            self.assertEmpty(findings(HEAD + code), code)
+
+    @parameterized.parameters(
+        ("opt.get_slot(v, 'm')", True),
+        ("self.optimizer.inner_optimizer.get_slot(v, 'm')", True),
+        ("opt.get_slot_names()", True),
+        ("model.optimizer.weights", True),
+        ("model.weights", False),
+        ("tf.keras.optimizers.legacy.SGD(1), opt.weights", False),
+    )
+    def test_slots_of_optimizers(self, code, is_reported):
+        code = f"{HEAD}tf.keras\n{code}"
+        found = [finding.code for finding in findings(code, (2, 11))]
+        self.assertEqual(found, ["LSC307"] * is_reported)
+        self.assertEmpty(findings(code, (2, 10)))
+        self.assertEmpty(findings(code.replace("keras", "train"), (2, 11)))
 
     def test_paths_that_are_loaded(self):
         for path in ("'x'", "os.path.join(folder, 'x')"):
@@ -124,6 +166,24 @@ class NewerVersionsTest(parameterized.TestCase):
         for path in ("'x.h5'", "'x.keras'", "path"):
             self.assertEmpty(findings(f"{HEAD}model.load_weights({path})"))
         self.assertEmpty(findings(f"{HEAD}from own import load_model\nload_model('x')"))
+
+    def test_a_model_of_any_name_is_saved(self):
+        for line, number in (("second.fit(x)", 1), ("second.compile('sgd')", 1), ("f(x)", 0)):
+            self.assertLen(findings(f"{HEAD}{line}\nsecond.save('x')"), number)
+
+    @parameterized.parameters(
+        ("'w.h5'", "'w.h5'", 2),
+        ("'w.weights.h5'", "'w.h5'", 1),
+        ("'w.weights.h5'", "'w.weights.h5'", 0),
+        ("os.path.join(d, 'w-{epoch:02d}.weights.h5')", "d + '/w-05.h5'", 1),
+        ("'w.weights.h5'", "'imagenet.h5'", 0),
+        ("path", "'w.h5'", 0),
+    )
+    def test_paths_that_are_loaded_as_they_are_saved(self, saved, loaded, number):
+        code = f"{HEAD}model.load_weights({loaded})\n"
+        for call_ in ("model.save_weights({})", "tf.keras.callbacks.ModelCheckpoint({}, {}=True)"):
+            found = findings(code + call_.format(saved, "save_weights_only"))
+            self.assertEqual([finding.code for finding in found], ["LSC414"] * number)
 
     def test_weights_that_are_loaded_to_train_on(self):
         made = "tf.keras.mixed_precision.LossScaleOptimizer(tf.keras.optimizers.SGD(1))"
@@ -226,6 +286,21 @@ class NewerVersionsTest(parameterized.TestCase):
         text = f"{HEAD}scale = tf_lossscale_compat.FixedLossScale(8)\n{made.format(scale)}"
         codes = [finding.code for finding in findings(text)]
         self.assertEqual(codes, ["LSC104"] * is_reported)
+
+    @parameterized.parameters(
+        ("SGD(0.1)", 0),
+        ("SGD(learning_rate=0.1, momentum=0.9)", 0),
+        ("SGD()", 0),
+        ("SGD(rate)", 1),
+        ("Adam(0.1)", 1),
+    )
+    def test_a_schedule_for_a_callback(self, inner, number):
+        text = f"{HEAD}opt = tf.keras.optimizers.{inner}\n"
+        text += "opt = tf.keras.mixed_precision.LossScaleOptimizer(opt)\n"
+        rate = "rate = tf.keras.optimizers.schedules.ExponentialDecay(1, 2, 3)\n"
+        rate += "tf.keras.callbacks.LearningRateScheduler(rate)\n"
+        self.assertLen(findings(text + rate), number)
+        self.assertLen(findings(text + rate + "opt.iterations"), 1)
 
     def test_optimizers_that_do_not_correct_a_bias(self):
         text = HEAD + "inner = tf.keras.optimizers.{}()\nother = tf.keras.optimizers.Adam()\n"

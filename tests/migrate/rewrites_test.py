@@ -198,6 +198,10 @@ class WarningsTest(RewriteTestCase):
         )
         self.assertEmpty(self.findings(f"x = tf.float16\n{made}"))
 
+    def test_float16_that_is_only_spoken_of(self):
+        for words in ("# No float16, nor half of it.", "x = 'mixed_float16: float16 is there'"):
+            self.assertEmpty(self.findings(f"{words}\ntf_lossscale_compat.FixedLossScale(2**17)\n"))
+
     @parameterized.parameters(
         "if tf2:\n    raise RuntimeError('no')\n",
         "if not IS_TF_2: print()\nelse: raise RuntimeError('no')\n",

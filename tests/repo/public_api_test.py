@@ -91,7 +91,8 @@ def members(cls, without=()):
 
 def of_family(cls):
     """The bases that a Keras optimizer has of the Keras that is installed."""
-    bases = cls._tflsc_family.__mro__ if hasattr(cls, "_tflsc_family") else ()
+    kind = getattr(cls, "_tflsc_kind", None)
+    bases = kind.methods.__mro__ if hasattr(kind, "methods") else ()
     return [base for base in bases if base.__name__ != "LossScaling"]  # Which all have.
 
 

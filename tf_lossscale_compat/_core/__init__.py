@@ -1,1 +1,1 @@
-"""One training step, and what it is made of; knows no public class."""
+"""One training step and its parts; independent of the public classes."""

@@ -1,7 +1,6 @@
-"""Agreement between processes that `tf.distribute` knows nothing of: `agree`, and Horovod.
+"""Agreement between processes outside `tf.distribute`: the argument `agree`, and Horovod.
 
-Processes that average their gradients by other means must skip the same steps, or their weights and
-loss scales part for good.
+Processes that average gradients must skip the same steps, or weights and loss scales diverge.
 """
 
 from __future__ import annotations
@@ -21,19 +20,20 @@ else:
 def function_for(
     agree: _types.Agree | None, optimizer: _types.HasApplyGradients, scaler: _scaler.Scaler
 ) -> _types.Agree | None:
-    """Returns the function that all processes agree through, or None where none is needed.
+    """Returns the function through which all processes agree, or None if none is needed.
 
     Args:
       agree: function of a scalar bool tensor that returns its AND over all processes; or None. For
-        None, and for a function that this returned before, a Horovod optimizer's own is taken; with
-        a loss scale that needs gradients none, as Horovod's are the same everywhere.
-      optimizer: the optimizer that is wrapped.
+        None, and for a function that this returned before, Horovod's function is taken if Horovod
+        made the optimizer. A loss scale that needs gradients takes none, because Horovod's
+        gradients are the same in all processes.
+      optimizer: the wrapped optimizer.
       scaler: `_scaler.Scaler` of its loss scale or manager.
 
     Raises:
-      TypeError: `agree` is no function.
-      ValueError: the optimizer adds up gradients of several steps, which a loss scale that changes
-        has scaled differently; or a step may be skipped that a SyncReplicasOptimizer is to take.
+      TypeError: `agree` is not a function.
+      ValueError: the optimizer adds up gradients of several steps, and the loss scale changes
+        between them; or a step may be skipped that a SyncReplicasOptimizer has to take.
     """
     if not (agree is None or callable(agree)):
         raise TypeError(f"agree must be a function of a bool tensor or None, got {agree!r}.")
@@ -48,10 +48,10 @@ def function_for(
 
 
 def common(functions: Iterable[_types.Agree | None]) -> _types.Agree | None:
-    """Returns the one function that several optimizers of a step agree through, or None.
+    """Returns the one function through which the optimizers of a step agree, or None.
 
     Raises:
-      ValueError: Horovod's processes are not the same for all of them.
+      ValueError: the optimizers use different process sets of Horovod.
     """
     functions = [each for each in functions if each is not None]
     if len({id(getattr(each, "process_set", None)) for each in functions}) > 1:
@@ -63,9 +63,9 @@ def common(functions: Iterable[_types.Agree | None]) -> _types.Agree | None:
 
 
 class LostAgree:
-    """Stands for the `agree` of an optimizer made from a config; a step raises an error.
+    """Stands for the `agree` of an optimizer made from a config, and raises an error at a step.
 
-    The config says that there was one, and cannot hold the function.
+    The config records that there was an `agree`, but cannot hold the function.
     """
 
     def __call__(self, finite: tf.Tensor) -> NoReturn:
@@ -76,10 +76,10 @@ class LostAgree:
 
 
 def ask(agree: _types.Agree, finite: tf.Tensor) -> tf.Tensor:
-    """Returns what `agree` makes of the flag, a scalar bool tensor.
+    """Returns `agree` of the finite flag, a scalar bool tensor.
 
     Raises:
-      ValueError: it is no such tensor.
+      ValueError: `agree` returned something else.
     """
     agreed = tf.convert_to_tensor(agree(finite))
     if agreed.dtype != tf.bool or agreed.shape.rank not in (0, None):

@@ -1,7 +1,6 @@
 """Checks of arguments and of subclasses, shared by all public classes.
 
-Every check of an argument is made before any variable is, so that a bad argument leaves nothing
-behind.
+Arguments are checked before any variable is made, so that a bad argument leaves nothing behind.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ tf = _tf.tf
 def number(value: Any) -> Any:
     """Returns the number that an array or an eager tensor holds; else `value`."""
     if tf.is_tensor(value) and not hasattr(value, "assign"):
-        # Tensors of graphs have no such method.
+        # Tensors of graphs have no `numpy` method.
         value = getattr(value, "numpy", lambda: value)()
     return value[()] if isinstance(value, np.ndarray) and value.ndim == 0 else value
 
@@ -30,7 +29,7 @@ def number(value: Any) -> Any:
 def _shown(value: Any) -> str:
     try:
         return repr(value)
-    except ValueError:  # Python refuses to write integers of more than some thousand digits.
+    except ValueError:  # Python does not print integers of more than some thousand digits.
         return f"a very large {type(value).__name__}"
 
 
@@ -38,8 +37,8 @@ def real_number(name: str, value: Any, error: type[Exception] = ValueError) -> f
     """Returns `value` as a float that float32 can hold.
 
     Raises:
-      error: `value` is no real number.
-      ValueError: it is NaN, infinite or beyond float32.
+      error: `value` is not a real number.
+      ValueError: `value` is NaN, infinite or beyond float32.
     """
     value = number(value)
     if not isinstance(value, numbers.Real):
@@ -72,10 +71,9 @@ def fixed_scale(name: str, value: Any, error: type[Exception] = ValueError) -> f
 
 
 def positive(name: str, value: Any, error: type[Exception] = ValueError) -> float:
-    """Returns `value` as a float above zero, also once it is float32."""
+    """Returns `value` as a float that is above zero in float32."""
     real = real_number(name, value, error)
-    # Below the smallest normal number processors take it for zero, and a scale that has become zero
-    # never comes back.
+    # Processors flush numbers below the smallest normal one to zero. A scale of zero stays zero.
     if not np.float32(real) >= np.finfo(np.float32).tiny:
         raise ValueError(
             f"{name} must be above zero in float32, where the smallest is 1.1755e-38, got "
@@ -93,7 +91,7 @@ def period(name: str, value: Any, dtype: str, least: int | None = None) -> int:
     value = number(value)
     try:
         integral = isinstance(value, numbers.Real) and int(value) == value  # type: ignore[call-overload]
-    except (OverflowError, ValueError):  # What int() says to infinity and NaN.
+    except (OverflowError, ValueError):  # Raised by int() for infinity and NaN.
         integral = False
     if not integral:
         raise ValueError(
@@ -113,7 +111,7 @@ def period(name: str, value: Any, dtype: str, least: int | None = None) -> int:
 
 
 def max_consecutive_skips(value: Any) -> int | None:
-    """Returns an argument of that name: an int above zero, or None."""
+    """Returns the argument `max_consecutive_skips`: an int above zero, or None."""
     return None if value is None else period("max_consecutive_skips", value, "int64", least=1)
 
 
@@ -126,7 +124,7 @@ def seconds(name: str, value: Any) -> float:
 
 
 def path(name: str, value: Any) -> str | None:
-    """Returns the str of a path, or None."""
+    """Returns a path as a str, or None."""
     if value is not None and not isinstance(value, (str, os.PathLike)):
         raise TypeError(f"{name} must be a str or a path, got {value!r}.")
     return None if value is None else os.fspath(value)
@@ -143,8 +141,8 @@ def check_overrides(cls: type, base: type, names: tuple[str, ...], instead: str)
     """Raises a TypeError if `cls` overrides private methods of the original of `base`.
 
     Args:
-      cls: subclass of `base`; a mixin that comes before `base` overrides, too.
-      base: the class of this package or of Keras, no step of which calls these methods.
+      cls: subclass of `base`; mixins that come before `base` are checked, too.
+      base: the class of this package or of Keras whose steps do not call these methods.
       names: the methods.
       instead: str, what to override.
     """

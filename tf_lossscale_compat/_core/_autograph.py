@@ -1,4 +1,4 @@
-"""AutoGraph, off for the package's own functions and on for those that users give them."""
+"""AutoGraph: off for the package's own functions, on for functions that users pass in."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ try:
 except ImportError:
     _ag_ctx = _autograph = None
 
-# Autograph would rewrite this package's Python line by line when a user's tf.function calls it:
-# slow to trace, and of no use, as there is no tensor-dependent Python control flow here.
+# AutoGraph would rewrite this package's Python when a user's tf.function calls it. That makes
+# tracing slow and is useless: no Python control flow here depends on tensors.
 if TYPE_CHECKING:
     from tf_lossscale_compat._core import _types
 
@@ -24,9 +24,9 @@ else:
 
 
 def converts_functions_given(method: _types.Function) -> _types.Function:
-    """Decorates a method as `do_not_convert` does, but for the functions that it is given.
+    """Decorates a method like `do_not_convert`, except that functions passed to it are converted.
 
-    What a user's loss calls is converted as it would be where the method is called.
+    A user's loss function is converted as it would be where the method is called.
     """
     unconverted = do_not_convert(method)
 
@@ -40,9 +40,9 @@ def converts_functions_given(method: _types.Function) -> _types.Function:
 
 
 def as_converted_here(function: Any) -> Any:
-    """Returns a function as autograph has it here, to be called where autograph is off.
+    """Returns a function as AutoGraph converts it here, to be called where AutoGraph is off.
 
-    Nothing public says so; without it autograph leaves the function alone. Other values stay.
+    Other values are returned unchanged, and functions, too, without TensorFlow's private module.
     """
     if _autograph is None or not callable(function):
         return function
@@ -52,7 +52,7 @@ def as_converted_here(function: Any) -> Any:
     converted = _autograph.tf_convert(function, context)
 
     def call(*args: Any, **kwargs: Any) -> Any:
-        with context:  # In force, too, for functions that it calls.
+        with context:  # Also applies to functions that it calls.
             return converted(*args, **kwargs)
 
     return call

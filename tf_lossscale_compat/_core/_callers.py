@@ -1,8 +1,8 @@
-"""The caller of a public method, where it wants another answer than users do.
+"""Detection of callers that need another answer from a public method than users do.
 
-Object-based checkpointing asks an optimizer for slots; Keras' code for `.h5` files, and its
-`compile` before TensorFlow 2.4, read properties. They pass nothing that says so, and no other
-method of the optimizer is called around it: only the stack shows who calls.
+Object-based checkpointing calls slot methods of an optimizer. Keras' code for `.h5` files, and its
+`compile` before TensorFlow 2.4, read properties. Only the stack shows that these call: they pass no
+argument for it, and call no other method of the optimizer before or after.
 """
 
 from __future__ import annotations

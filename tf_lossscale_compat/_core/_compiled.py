@@ -1,4 +1,4 @@
-"""Functions of tensors that eager mode compiles, so that it dispatches one operation, not many."""
+"""Functions of tensors, compiled in eager mode so that it dispatches one operation, not many."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 else:
     tf = _tf.tf
 
-# The number of structures that a function stays compiled for. Models have a few; a program
-# whose structures never repeat must not pile up graphs.
+# The number of structures for which a function stays compiled. Models have a few structures; a
+# program whose structures never repeat must not pile up graphs.
 CAPACITY = 32
 
 _NEW: Any = object()
@@ -29,7 +29,7 @@ _NEW: Any = object()
 def structure_of(tensors: Sequence[tf.Tensor]) -> list[tuple[int, tuple[int | None, ...]]]:
     """Returns the dtypes (as numbers) and shapes of eager tensors, a list of hashable pairs."""
     try:
-        # A tenth of the time that the public properties take, for each gradient of each step.
+        # Takes a tenth of the time of the public properties, for each gradient of each step.
         return [(tensor._datatype_enum(), tensor._shape_tuple()) for tensor in tensors]
     except AttributeError:
         return [
@@ -40,10 +40,10 @@ def structure_of(tensors: Sequence[tf.Tensor]) -> list[tuple[int, tuple[int | No
 def call_flat(
     function: tf.types.experimental.ConcreteFunction, tensors: Sequence[tf.Tensor]
 ) -> Any:
-    """Calls a concrete function of one list of tensors.
+    """Calls a concrete function with one list of tensors.
 
-    The public call sorts arguments by name first, which takes longer than the function itself where
-    there are hundreds of them, and does not take positions before TensorFlow 2.3.
+    The public call sorts arguments by name first. For hundreds of arguments that takes longer than
+    the function itself. Before TensorFlow 2.3 it does not accept positional arguments.
     """
     call = getattr(function, "_call_flat", None)
     if call is None:
@@ -52,19 +52,19 @@ def call_flat(
 
 
 def has_op_callbacks() -> bool:
-    """Returns whether a callback sees each operation's result, as of `enable_check_numerics`.
+    """Returns whether a callback sees each operation's result, as with `enable_check_numerics`.
 
-    Nothing public says so. TensorFlow before 2.1 has no such thing.
+    TensorFlow has no public API for this. TensorFlow before 2.1 has no callbacks.
     """
     return _context is not None and bool(getattr(_context.context(), "op_callbacks", ()))
 
 
 class _Compiled:
-    """Runs a function of a list of tensors, in eager mode compiled once per structure.
+    """Runs a function of a list of tensors, and compiles it in eager mode once per structure.
 
     A structure is the dtypes and shapes of the tensors, and the constants. It is compiled when it
-    comes for the second time, as tracing costs more than running each operation once. Those that
-    were used longest ago are dropped.
+    occurs for the second time, because tracing costs more than running each operation once. The
+    least recently used structures are dropped.
     """
 
     __wrapped__: Callable[..., Any]
@@ -72,11 +72,11 @@ class _Compiled:
     def __init__(self, function: Callable[..., Any]) -> None:
         functools.update_wrapper(self, function)
         self._function = function
-        # None for a structure met once.
+        # None for a structure that occurred once.
         self._concrete: collections.OrderedDict[
             Hashable, tf.types.experimental.ConcreteFunction | None
         ] = collections.OrderedDict()
-        self._lock = threading.Lock()  # Replicas have threads of their own.
+        self._lock = threading.Lock()  # Each replica has its own thread.
 
     def __call__(
         self,
@@ -88,9 +88,9 @@ class _Compiled:
 
         Args:
           tensors: list of tensors.
-          *constants: hashable values, the function's further arguments.
-          varying_first_dim: positions of tensors whose first dimension varies, which makes no new
-            structure.
+          *constants: hashable values, the function's other arguments.
+          varying_first_dim: positions of tensors whose first dimension is not part of the
+            structure, because it varies.
         """
         if not (tf.executing_eagerly() and _tf.functions_compute_as_eager()):
             return self._function(tensors, *constants)
@@ -101,7 +101,7 @@ class _Compiled:
         key = (tuple(structure), constants, has_op_callbacks())
         with self._lock:
             concrete = self._concrete.pop(key, _NEW)
-            self._concrete[key] = None if concrete is _NEW else concrete  # As the latest.
+            self._concrete[key] = None if concrete is _NEW else concrete  # Most recently used.
             if len(self._concrete) > CAPACITY:
                 self._concrete.popitem(last=False)
         if concrete is _NEW:
@@ -125,9 +125,9 @@ class _Compiled:
 
 
 def in_eager_mode(function: Callable[..., Any]) -> _Compiled:
-    """Decorates a function of a list of tensors and of constants, on which alone it depends.
+    """Decorates a function that depends only on a list of tensors and on constants.
 
-    It returns a list of tensors, a tensor or None, and may assign to variables whose handles are
-    among the tensors.
+    The function returns a list of tensors, a tensor or None. It may assign to variables whose
+    handles are among the tensors.
     """
     return _Compiled(function)

@@ -1,6 +1,6 @@
-"""The places that members of `tf.contrib` went to.
+"""The successors of members of `tf.contrib`.
 
-TensorFlow 2.0 removed all of `tf.contrib`; some of it went into other packages:
+TensorFlow 2.0 removed all of `tf.contrib`. Parts of it moved to other packages:
 https://github.com/tensorflow/community/blob/master/rfcs/20180907-contrib-sunset.md
 """
 
@@ -27,7 +27,7 @@ _SUCCESSORS = {
     "tpu": "tf.compat.v1.tpu",
     "training": "tf_slim.training",
 }
-# Of these modules the names that went there; the others are gone.
+# Only these names of these modules moved; the modules' other names are gone.
 _WENT = {
     "distribute": "CrossDeviceOps MirroredStrategy OneDeviceStrategy ParameterServerStrategy"
     " ReplicaContext TPUStrategy get_replica_context get_strategy has_strategy"
@@ -48,7 +48,7 @@ _WENT = {
     "training": "add_gradients_summaries clip_gradient_norms clip_gradient_norms_fn create_train_op"
     " multiply_gradients train",
 }
-# Of these modules the names that did not go there.
+# These names of these modules did not move.
 _LAYERS_GONE = (
     "SPARSE_FEATURE_CROSS_DEFAULT_HASH_KEY bow_encoder create_feature_spec_for_parsing"
     " embed_sequence embedding_lookup_unique make_place_holder_tensors_for_base_features"
@@ -92,7 +92,7 @@ _NEW_NAMES = {
     "rnn.static_state_saving_rnn": "tf.compat.v1.nn.static_state_saving_rnn",
     "slim.safe_embedding_lookup_sparse": "tf.compat.v1.nn.safe_embedding_lookup_sparse",
 }
-_NOTES = {  # Of what is imported from below a module of contrib, only the module may be known.
+_NOTES = {  # For imports of which only contrib's module is known, and not the member.
     "layers": ", `instance_norm` and `group_norm` from `tf_slim.layers.normalization`",
     "training": ", which has no `HParams`: take a class of your own for it",
 }

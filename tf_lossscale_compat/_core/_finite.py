@@ -16,20 +16,20 @@ else:
 tf1 = _tf.tf1
 
 
-# Up to this many elements, joining tensors costs less than testing each by itself.
+# For tensors of up to this many elements, joining them costs less than testing each by itself.
 _SMALL = 2**14
-# From this many on, a test that writes nothing saves more than its conditional costs.
+# For at least this many elements, a test that writes no tensor costs less despite its conditional.
 _LARGE = 2**19
 
 
 def _concat_small(tensors: Iterable[tf.Tensor]) -> Iterator[tf.Tensor]:
-    """Yields the same elements in fewer tensors: small ones are concatenated where shapes allow.
+    """Yields the same elements in fewer tensors: concatenates small tensors if shapes allow.
 
-    What testing a tensor of a few elements costs is the dispatch of its operations.
+    The cost of testing a tensor of a few elements is the dispatch of its operations.
     """
     groups: dict[tuple[tf.DType, int | None, object], list[tf.Tensor]] = collections.OrderedDict()
     for tensor in tensors:
-        number = tensor.shape.num_elements()  # None where a size is not known.
+        number = tensor.shape.num_elements()  # None if a size is not known.
         if number is not None and number <= _SMALL:
             sizes = tensor.shape.as_list()
             # Kernels of dense and convolutional layers mostly share their number of outputs.
@@ -37,7 +37,7 @@ def _concat_small(tensors: Iterable[tf.Tensor]) -> Iterator[tf.Tensor]:
             others = () if axis is None else (tuple(sizes[:axis]), tuple(sizes[axis + 1 :]))
             key: tuple[tf.DType, int | None, object] = (tensor.dtype, axis, others)
         else:
-            key = (tensor.dtype, None, object())  # Alone.
+            key = (tensor.dtype, None, object())  # Not joined with others.
         groups.setdefault(key, []).append(tensor)
     for (_, axis, _), group in groups.items():
         if len(group) == 1:
@@ -53,7 +53,7 @@ def _real(tensors: Iterable[tf.Tensor]) -> Iterator[tf.Tensor]:
             yield tf.math.real(tensor)
             yield tf.math.imag(tensor)
         elif tensor.dtype == tf.bfloat16 or tensor.dtype.name.startswith("float8"):
-            # Exact, and there are no kernels of the test for these, or not in older versions.
+            # The cast is exact. TensorFlow, or its earlier versions, cannot test these dtypes.
             yield tf.cast(tensor, tf.float32)
         else:
             yield tensor
@@ -65,9 +65,9 @@ def may_be_nonfinite(dtype: tf.DType) -> bool:
 
 
 def tested_values(grad: _types.Gradient) -> Iterator[tf.Tensor]:
-    """Yields one gradient's elements as tensors that the finite test takes; nothing for integers.
+    """Yields one gradient's elements as tensors for the finite test; nothing for integers.
 
-    Of a sparse gradient, the sums of rows with the same index.
+    For a sparse gradient, it yields the sums of rows with the same index.
     """
     if grad is None:
         return
@@ -87,7 +87,7 @@ def _all(flags: list[tf.Tensor]) -> tf.Tensor:
 
 
 def _finite_elementwise(tensors: Iterable[tf.Tensor]) -> tf.Tensor:
-    """Returns whether all elements are finite, from a test of each."""
+    """Returns whether all elements are finite, by testing each."""
     axes = {}  # One constant for all tensors of a rank.
     flags = []
     for tensor in tensors:
@@ -107,8 +107,8 @@ def _row_sums(values: tf.Tensor, indices: tf.Tensor, by_xla: bool) -> tf.Tensor:
     if not by_xla:
         rows, segments = tf.unique(indices)
         return tf.math.unsorted_segment_sum(values, segments, tf.size(rows))
-    # XLA has to know how many sums there are: as many as indices, those not needed zero.
-    indices = tf.cast(indices, tf.int32)  # XLA of TensorFlow 2.4 sorts no others.
+    # XLA needs a fixed number of sums: one for each index, and zero for those that are not needed.
+    indices = tf.cast(indices, tf.int32)  # XLA of TensorFlow 2.4 sorts only int32.
     order = tf.argsort(indices, stable=True)
     indices = tf.gather(indices, order)
     begins = tf.cast(tf.not_equal(indices[1:], indices[:-1]), tf.int32)
@@ -119,11 +119,11 @@ def _row_sums(values: tf.Tensor, indices: tf.Tensor, by_xla: bool) -> tf.Tensor:
 def _finite_by_sum_of_squares(
     dense: list[tf.Tensor], sparse: list[tuple[tf.Tensor, tf.Tensor]]
 ) -> tf.Tensor:
-    """Returns whether sums of squares are finite; then every element and sum of rows is.
+    """Returns whether sums of squares are finite; if so, every element and sum of rows is finite.
 
-    If not, they may still be: a square, or the sum of squares, may be too large for the dtype. A
-    sum of n numbers is at most the square root of n times the sum of squares: far from the largest
-    float32 or float64 where the latter is finite, but not from the largest float16.
+    If not, the elements may still be finite: a square, or the sum of squares, may be too large for
+    the dtype. A sum of n numbers is at most the square root of n times the sum of squares. If the
+    sum of squares is finite, that is far below the largest float32 or float64, but not float16.
     """
     sums: dict[tf.DType, list[tf.Tensor]] = collections.OrderedDict()
     for tensor in dense + [values for values, _ in sparse if values.dtype != tf.float16]:
@@ -131,7 +131,7 @@ def _finite_by_sum_of_squares(
     flags = [tf.math.is_finite(tf.add_n(of_dtype)) for of_dtype in sums.values()]
     for values, _ in sparse:
         if values.dtype == tf.float16:
-            # Half of the largest number leaves room for what adding in another order rounds to.
+            # Half of the largest number leaves room for the rounding of another order of addition.
             magnitude = tf.reduce_sum(tf.abs(tf.cast(values, tf.float32)))
             flags.append(magnitude <= float(tf.float16.max) / 2)
     return _all(flags)
@@ -143,15 +143,15 @@ def _sort_by_test(
     """Sorts tensors by how they are tested.
 
     Args:
-      tensors: list of tensors, the indices of sparse gradients last.
-      sparse: tuple of the positions in it of sparse gradients' values.
+      tensors: list of tensors; the indices of sparse gradients come last.
+      sparse: tuple of the positions of sparse gradients' values in `tensors`.
 
     Returns:
-      A triple of lists: tensors that are tested element by element; large ones, tested by their sum
-      of squares first; and (values, indices) of sparse gradients.
+      A triple of lists: small tensors, tested element by element; large tensors, tested by their
+      sum of squares first; and (values, indices) of sparse gradients.
 
     Raises:
-      TypeError: a tensor holds no numbers.
+      TypeError: a tensor does not hold numbers.
     """
     count = len(tensors) - len(sparse)
     indices = dict(zip(sparse, tensors[count:]))
@@ -186,24 +186,24 @@ def _large_are_finite(large: list[tf.Tensor], rows: list[tuple[tf.Tensor, tf.Ten
     if _compiled.has_op_callbacks():
         return elementwise()
     quick = _finite_by_sum_of_squares(large, rows)
-    # Under a name of its own: variables in checkpoints are named by how many `cond` there are.
+    # Has its own name: names of variables in checkpoints depend on how many `cond` there are.
     name = "large_gradients_are_finite"
     return tf1.cond(quick, lambda: tf.constant(True), elementwise, name=name)
 
 
 @_compiled.in_eager_mode
 def _test(tensors: list[tf.Tensor], sparse: tuple[int, ...]) -> tf.Tensor:
-    """Returns whether all elements of gradients are finite, and all sums of sparse ones' rows.
+    """Returns whether all elements of gradients, and sums of sparse gradients' rows, are finite.
 
     Args:
       tensors: see `_sort_by_test`.
-      sparse: see there.
+      sparse: see `_sort_by_test`.
     """
     small, large, rows = _sort_by_test(tensors, sparse)
     by_xla = _graphs.compiled_by_xla()
     flags = []
     if small:
-        # XLA joins operations itself, and has no faster one than the test of each element.
+        # XLA joins operations itself, and has no faster test than that of each element.
         flags.append(_finite_elementwise(_real(small if by_xla else _concat_small(small))))
     if large or rows:
         flags.append(_large_are_finite(large, rows))
@@ -211,8 +211,8 @@ def _test(tensors: list[tf.Tensor], sparse: tuple[int, ...]) -> tf.Tensor:
         return tf.constant(True)
     finite = _all(flags)
     if by_xla and len(flags) + len(small) > 1:
-        # XLA computes cheap operations again wherever they are used, here the AND of all flags in
-        # each variable's update, but expensive ones, such as a square root, only once.
+        # XLA recomputes cheap operations, such as the AND of all flags, wherever they are used:
+        # here in each variable's update. It computes a square root only once.
         finite = tf.sqrt(tf.cast(finite, tf.float32)) > 0
     return finite
 
@@ -222,11 +222,11 @@ def all_finite(grads: Any) -> tf.Tensor:
 
     Args:
       grads: nested structure of tensors, `tf.IndexedSlices` and `tf.RaggedTensor` of any dtype;
-        None is ignored. An empty tensor is finite, as is a structure without tensors. Of
-        `tf.IndexedSlices` it is the sum of the rows with the same index that has to be finite.
+        None is ignored. Empty tensors, and structures without tensors, are finite. For
+        `tf.IndexedSlices` the sum of the rows with the same index has to be finite.
 
     Raises:
-      TypeError: there are strings among them, or other tensors that hold no numbers.
+      TypeError: `grads` holds strings, or other tensors that do not hold numbers.
     """
     grads = tf.nest.flatten(grads)
     tensors, sparse = _structure.flatten(grads)
@@ -238,12 +238,12 @@ def all_finite(grads: Any) -> tf.Tensor:
 def _unscale_and_test(
     tensors: list[tf.Tensor], sparse: tuple[int, ...], divides: bool
 ) -> list[tf.Tensor]:
-    """Returns the results of `products` or `quotients` and after them the flag of `_test`.
+    """Returns the results of `products` or `quotients`, followed by the flag of `_test`.
 
     Args:
-      tensors: as those of `_test`, and after them the factor or divisor.
-      sparse: see there.
-      divides: bool, whether it is a divisor.
+      tensors: the tensors of `_test`, followed by the factor or divisor.
+      sparse: see `_sort_by_test`.
+      divides: bool, whether the last tensor is a divisor.
     """
     *tensors, factor = tensors
     count = len(tensors) - len(sparse)
@@ -255,9 +255,9 @@ def _unscale_and_test(
 def unscale_and_test(
     grads: Iterable[_types.Gradient], unscaling: _unscaling.Unscaling
 ) -> tuple[list[_types.Gradient], tf.Tensor]:
-    """Returns unscaled gradients and whether they are finite.
+    """Returns unscaled gradients and the finite flag.
 
-    In eager mode that is one compiled operation in place of two.
+    Eager mode runs one compiled operation in place of two.
 
     Args:
       grads: see `unscale`.

@@ -1,4 +1,4 @@
-"""The graph that is being built: of a Session, of a function, of a branch; and operations in it."""
+"""The graph being built (of a Session, a function or a branch), and operations in it."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ def in_session_graph() -> bool:
 
 
 def is_entered(graph: tf.Graph) -> bool:
-    """Returns whether operations made here go into `graph`, or would if no other is entered.
+    """Returns whether operations made here go into `graph`; True, too, if no graph is entered.
 
-    Nothing public says that none is: outside of all `as_default()` there is still a default graph.
+    TensorFlow has no public test for "no graph is entered": there is always a default graph.
     """
     if tf.executing_eagerly():
         return False
@@ -35,18 +35,18 @@ def is_entered(graph: tf.Graph) -> bool:
 
 
 def once_per_graph(owner: object, make: Callable[[], tf.Tensor]) -> tf.Tensor:
-    """Returns `make()`, a tensor; in a plain graph the one that was made there first.
+    """Returns `make()`, a tensor; in a plain graph the tensor that the first call there made.
 
-    So that it can be read in a graph that is finalized. Within control dependencies, loops and
-    conditionals it is made anew, as its value may depend on where it is read; and within replicas,
-    which read their own copies. The first call makes one for outside of all these in any case.
+    The tensor can then be read in a finalized graph. Control dependencies, loops and conditionals
+    make it anew, because its value may depend on where it is read. Replicas make it anew, because
+    they read their own copies. The first call always makes the tensor for the plain graph, too.
     """
     if tf.executing_eagerly():
         return make()
     kept = None
-    with tf.init_scope():  # Outside of all of these, in the graph of the Session.
+    with tf.init_scope():  # Lifts out of control flow, into the graph of the Session.
         if in_session_graph():
-            # Only collections with a string for a key go into exported graphs.
+            # Exported graphs hold only collections whose key is a string.
             made = tf1.get_default_graph().get_collection_ref(("tf_lossscale_compat",))
             kept = next((tensor for of, tensor in made if of is owner), None)
             if kept is None:
@@ -66,10 +66,10 @@ def once_per_graph(owner: object, make: Callable[[], tf.Tensor]) -> tf.Tensor:
 def collect_train_op(step: tf.Operation) -> None:
     """Puts a step into a graph's collection `TRAIN_OP`, in place of operations in its branches.
 
-    Wrapped optimizers add the operation that applies. With TensorFlow 2's control flow that is in
-    the graph of a branch, where no session can run it and `import_meta_graph` does not find it.
+    Wrapped optimizers add their update operation. With TensorFlow 2's control flow that operation
+    is in the graph of a branch: no session can run it, and `import_meta_graph` does not find it.
     """
-    if not in_session_graph():  # Collections of functions may hold what is no part of a graph.
+    if not in_session_graph():  # Collections of functions may hold objects outside any graph.
         return
     graph = tf1.get_default_graph()
     train_ops = graph.get_collection_ref(tf1.GraphKeys.TRAIN_OP)
@@ -79,14 +79,14 @@ def collect_train_op(step: tf.Operation) -> None:
 
 
 def as_operation(result: object) -> tf.Operation | None:
-    """Returns what an optimizer returned as an operation; None in eager mode."""
+    """Returns the result of an optimizer's method as an operation; None in eager mode."""
     if tf.executing_eagerly():
         return None
     return tf.no_op() if result is None else tf.group(result)
 
 
 def enclosing_graphs() -> Iterator[tf.Graph]:
-    """Yields the graph that is being built and those that it is in, from the innermost on."""
+    """Yields the graph being built and the graphs around it, innermost first."""
     graph: Any = tf1.get_default_graph()
     while graph is not None:
         yield graph
@@ -95,10 +95,10 @@ def enclosing_graphs() -> Iterator[tf.Graph]:
 
 @contextlib.contextmanager
 def variables_allowed() -> Iterator[None]:
-    """Context, within `tf.init_scope`, in which variables can be made whatever is traced outside.
+    """Lets variables be made within `tf.init_scope`, whatever is traced outside of it.
 
-    A `tf.function` refuses those that are made after its first trace, for it would make them anew
-    in each. Nothing public lets it accept one that is made once and kept.
+    A `tf.function` rejects variables that are made after its first trace, because each trace would
+    make them anew. No public API makes it accept a variable that is made once and kept.
     """
     graph: Any = tf1.get_default_graph()
     creators = getattr(graph, "_variable_creator_stack", None)
@@ -113,9 +113,9 @@ def variables_allowed() -> Iterator[None]:
 
 
 def compiled_by_xla() -> bool:
-    """Returns whether XLA is to compile the graph that is being built.
+    """Returns whether XLA will compile the graph that is being built.
 
-    Nothing public says so. TensorFlow before 2.4 cannot tell.
+    TensorFlow has no public API for this. TensorFlow before 2.4 does not know it.
     """
     for graph in enclosing_graphs():
         context = graph._get_control_flow_context()
@@ -127,18 +127,18 @@ def compiled_by_xla() -> bool:
 
 
 def _enclosing_name_scope() -> str:
-    """Returns the name scope around the current function or branch, seen from the outermost."""
+    """Returns the name scope around the current function or branch, from the outermost graph."""
     _, *scopes = [graph.get_name_scope() for graph in enclosing_graphs()]
     return "".join(scope + "/" for scope in reversed(scopes) if scope)
 
 
 def cond(pred: tf.Tensor, true_fn: Callable[[], Any], false_fn: Callable[[], Any]) -> Any:
-    """`tf.cond` for graphs, under which variables get the names they had with TensorFlow 1.
+    """Runs `tf.cond` in a graph; variables get the names that they had with TensorFlow 1.
 
     A variable that `true_fn` makes, such as Adam's `beta1_power`, was called `cond/beta1_power`
-    with the control flow of TensorFlow 1, and checkpoints hold that name. In a branch that is a
-    graph of its own (control flow v2) it would lose the prefix, so the prefix is put back. Not on
-    1.15: there checkpoints of the original lack it, too.
+    with TensorFlow 1's control flow, and checkpoints hold that name. In a branch with its own graph
+    (control flow v2) it would lose the prefix, so the prefix is added. On 1.15 it is not added:
+    there checkpoints of the original lack it, too.
     """
     if not _tf.at_least(2, 0):
         return tf1.cond(pred, true_fn, false_fn)

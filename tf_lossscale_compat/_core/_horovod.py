@@ -1,4 +1,4 @@
-"""Horovod's optimizers, and the flag that its processes agree through."""
+"""Horovod's optimizers, and the agreement of its processes on the finite flag."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ tf1 = _tf.tf1
 
 
 class Agree:
-    """The AND over all of Horovod's processes, or those of a set; can be copied and pickled."""
+    """Computes the AND over Horovod's processes, or a set of them; can be copied and pickled."""
 
     def __init__(self, process_set: Any) -> None:
         self.process_set = process_set
@@ -27,8 +27,8 @@ class Agree:
 
         options = {} if self.process_set is None else {"process_set": self.process_set}
         options.update({"op": hvd.Sum} if hasattr(hvd, "Sum") else {"average": False})
-        # Horovod matches operations of its processes by name, which must not depend on the rest of
-        # the graph: one process alone may write summaries.
+        # Horovod matches operations of its processes by name. The name must not depend on the rest
+        # of the graph: perhaps only one process writes summaries.
         with tf1.name_scope(None):
             failed = tf.cast(tf.logical_not(finite), tf.float32)
             if not tf.executing_eagerly():
@@ -39,8 +39,8 @@ class Agree:
 
 def made(cls: type) -> bool:
     """Returns whether Horovod made this class of an optimizer."""
-    # It derives from the wrapped optimizer's own and has the name of Horovod's module. Each step
-    # asks this, so those without Horovod are not to pay for it.
+    # Horovod's class derives from the wrapped optimizer's class and has the name of Horovod's
+    # module. Each step calls this, so it must be cheap without Horovod.
     return "horovod" in sys.modules and any(
         base.__module__.split(".")[0] == "horovod" for base in cls.__mro__
     )
@@ -49,9 +49,9 @@ def made(cls: type) -> bool:
 def or_default(
     agree: _types.Agree | None, optimizer: _types.HasApplyGradients, scaler: _scaler.Scaler
 ) -> _types.Agree | None:
-    """Returns `agree`; where it is None, Horovod's, if it made the optimizer and a flag decides.
+    """Returns `agree`; if None, Horovod's, if it made the optimizer and the finite flag decides.
 
-    Horovod makes a class of this package's Keras optimizers, too, whose constructors do not see it.
+    Horovod also derives classes from this package's Keras optimizers, after their construction.
     """
     if agree is None and made(type(optimizer)) and not scaler.needs_gradients:
         return Agree(getattr(optimizer, "process_set", None))
@@ -59,7 +59,7 @@ def or_default(
 
 
 def check_passes(optimizer: _types.HasApplyGradients, scaler: _scaler.Scaler) -> None:
-    """Raises a ValueError where Horovod's optimizer adds up gradients of a changing scale."""
+    """Raises a ValueError if Horovod's optimizer adds up gradients of a changing scale."""
     helper = getattr(optimizer, "_agg_helper", None) if made(type(optimizer)) else None
     passes = getattr(helper, "backward_passes_per_step", 1)
     if passes > 1 and not scaler.never_changes():
@@ -77,7 +77,7 @@ def check_passes(optimizer: _types.HasApplyGradients, scaler: _scaler.Scaler) ->
 
 
 def refuse(*classes: type) -> None:
-    """Raises a ValueError where one of these, classes of Keras 3 optimizers, is of Horovod."""
+    """Raises a ValueError if Horovod made one of these classes of Keras 3 optimizers."""
     if any(map(made, classes)):
         raise ValueError(
             "Horovod reduces no gradients of Keras 3 optimizers: every process would train by "
@@ -88,19 +88,19 @@ def refuse(*classes: type) -> None:
 
 
 def check_reduced(optimizer: _types.HasApplyGradients, grads: Sequence[_types.Gradient]) -> None:
-    """Raises a ValueError where Horovod's Keras optimizer has not reduced any gradients yet.
+    """Raises a ValueError if Horovod's Keras optimizer has not reduced any gradients yet.
 
-    It reduces those that it computes itself, in `fit` and `minimize`. From TensorFlow 2.4 on it
-    applies any others as they are: every process would train by itself.
+    It reduces the gradients that it computes itself, in `fit` and `minimize`. On TensorFlow 2.4 and
+    later it applies all other gradients unreduced: every process would train by itself.
 
     Args:
-      optimizer: the optimizer that applies them, or a wrapper around it.
+      optimizer: the optimizer that applies the gradients, or a wrapper around it.
       grads: list of gradients, None among them.
     """
     if "horovod" not in sys.modules or not _tf.at_least(2, 4):
         return
     for each in _wrapping.with_wrapped(optimizer):
-        # The second is Horovod's own flag.
+        # `_aggregated_gradients` is Horovod's flag.
         if made(type(each)) and getattr(each, "_aggregated_gradients", None) is False:
             if _is_alone(each) or _are_zeros(grads):
                 continue
@@ -113,7 +113,7 @@ def check_reduced(optimizer: _types.HasApplyGradients, grads: Sequence[_types.Gr
 
 
 def _is_alone(optimizer: _types.HasApplyGradients) -> bool:
-    """Returns whether Horovod's optimizer reduces gradients over one process alone."""
+    """Returns whether Horovod's optimizer reduces gradients over a single process."""
     import horovod.tensorflow as hvd
 
     process_set = getattr(optimizer, "process_set", None)
@@ -121,7 +121,7 @@ def _is_alone(optimizer: _types.HasApplyGradients) -> bool:
 
 
 def _are_zeros(grads: Sequence[_types.Gradient]) -> bool:
-    # Some code applies zeros to make slot variables before the first step.
+    # Some programs apply zeros to make slot variables before the first step.
     if not tf.executing_eagerly():
         return False
     grads = [tf.convert_to_tensor(grad) for grad in grads if grad is not None]

@@ -1,10 +1,10 @@
-"""The words with which errors say what to install; needs no TensorFlow."""
+"""The pip commands of error messages; needs no TensorFlow."""
 
 
 def command(*extras: str) -> str:
-    """Returns the words with which an error says how to install one of these extras."""
+    """Returns the pip command for one of these extras, for error messages."""
     quoted = " or ".join(f"'tf_lossscale_compat[{extra}]'" for extra in extras)
-    # That name alone would lead to no package, or to one of a stranger.
+    # On an index the bare name would find no package, or a stranger's.
     return (
         f"pip install {quoted}, with the path of a checkout or wheel in place of the name, as the "
         "package is on no index yet"

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 else:
     tf = _tf.tf
 
-# The packages whose classes are of Keras, whichever.
+# The packages that contain a Keras.
 ROOTS = ("keras", "tf_keras", "tensorflow", "tensorflow_core")
 
 
@@ -27,22 +27,22 @@ def is_optimizer(opt: object) -> bool:
 def variables_to_build(
     grads: Sequence[_types.Gradient], variables: Sequence[tf.Variable]
 ) -> list[tf.Variable]:
-    """Returns those of a first step's variables that a Keras optimizer builds itself for."""
+    """Returns the variables of a first step for which a Keras optimizer builds itself."""
     if _tf.at_least(2, 11):
         return list(variables)
-    # Those of 2.9 and 2.10 pair moving averages with them by their places.
+    # Optimizers of 2.9 and 2.10 pair moving averages with variables by position.
     return [variable for grad, variable in zip(grads, variables) if grad is not None]
 
 
 def not_built_for(
     optimizer: object, grads: Sequence[_types.Gradient], variables: Sequence[tf.Variable]
 ) -> list[tf.Variable]:
-    """Returns those of the variables that a Keras optimizer was not built for, and will not take.
+    """Returns the variables that a Keras optimizer was not built for, and will reject.
 
-    Its own error may come after others have been applied.
+    Keras' own error may come after other variables have been updated.
     """
     places = getattr(optimizer, "_trainable_variables_indices", None)
-    if places is None:  # Not Keras 3, whose optimizers also refuse one without a gradient.
+    if places is None:  # Not Keras 3, whose optimizers also reject variables without a gradient.
         places = getattr(optimizer, "_index_dict", None)
         variables = [var for grad, var in zip(grads, variables) if grad is not None]
     key = getattr(optimizer, "_var_key", None)
@@ -50,7 +50,7 @@ def not_built_for(
 
 
 def track_in_session(variable: tf.Variable) -> None:
-    """Registers `variable` with the session of Keras, which initializes it."""
+    """Registers `variable` with Keras' session, which initializes it."""
     roots = ("tensorflow_core.python.keras", "tensorflow.python.keras")
     for name in (*roots, "keras", "keras.src", "tf_keras", "tf_keras.src"):
         track = getattr(sys.modules.get(f"{name}.backend"), "track_variable", None)

@@ -26,12 +26,12 @@ if TYPE_CHECKING:
 else:
     tf = _tf.tf
 
-# With the package's prefix, as users derive from the optimizers.
+# Has the package's prefix, because users derive from the optimizers.
 _ATTRIBUTE = "_tflsc_record"
 
 
 class _Attached:
-    """The record of an object; None if a graph was built while it had none. No copy has it."""
+    """Holds an object's record, or None if a graph was built without one. Copies have none."""
 
     def __init__(self, record: Observer | None = None) -> None:
         self.record = record
@@ -44,7 +44,7 @@ class _Attached:
 
 
 def check(owner: object) -> None:
-    """Raises a ValueError where `owner` cannot be given a record."""
+    """Raises a ValueError if no record can be attached to `owner`."""
     if record_of(owner) is not None:
         raise ValueError(f"watched has a StepRecord already, got {owner!r}.")
     known = owner.__dict__.get(_ATTRIBUTE)
@@ -56,7 +56,7 @@ def check(owner: object) -> None:
 
 
 def attach(owner: object, record: Observer) -> None:
-    """Attaches a record, which observes `owner` from now on."""
+    """Attaches a record, which then observes `owner`."""
     owner.__dict__[_ATTRIBUTE] = _Attached(record)
 
 
@@ -65,7 +65,7 @@ def record_of(owner: object) -> Observer | None:
     known = getattr(owner, "__dict__", {}).get(_ATTRIBUTE)
     if known is None or known.record is None:
         return None
-    # A shallow copy of the optimizer that has the record has none.
+    # A shallow copy of the optimizer shares its attributes, but has no record.
     return known.record if known.record.watched is owner else None
 
 
@@ -74,7 +74,7 @@ def observe(
 ) -> Observation:
     """Returns the `Observation` of a step.
 
-    Where a graph is built, an optimizer without a record is marked: what it does is never seen.
+    While a graph is built, an optimizer without a record is marked: no record will see its steps.
 
     Args:
       scaler: `_scaler.Scaler`.
@@ -93,18 +93,17 @@ class Observation:
     """One step, as its record sees it.
 
     Attributes:
-      record: `StepRecord`, or None, for which nothing is done.
+      record: `StepRecord`, or None to do nothing.
       variables: list of variables.
-      finite: bool or bool scalar tensor, False where the gradients were not finite or are not
-        applied.
+      finite: bool or bool scalar tensor, False if the gradients are not finite or not applied.
       skips_nonfinite: bool, a step that is not `finite` is skipped.
       before: the loss scale before the step, a float32 scalar tensor.
-      after: the loss scale after it; NaN where it cannot be known.
+      after: the loss scale after the step; NaN if unknown.
       grads: list of gradients.
       inspected: bool, the record has inspected the gradients already.
     """
 
-    _subject: Any  # None where there is no record.
+    _subject: Any  # None without a record.
     record: Observer | None
     variables: Sequence[tf.Variable]
     finite: bool | tf.Tensor
@@ -130,12 +129,12 @@ class Observation:
     def updating(
         self, finite: bool | tf.Tensor | None = None
     ) -> contextlib.AbstractContextManager[None]:
-        """Context to update the loss scale in, which records it before; None for no flag yet."""
+        """Returns a context for the loss scale's update; `finite` is None if not yet known."""
         return _NOTHING if self.record is None else self._updating(finite)
 
     @contextlib.contextmanager
     def _updating(self, finite: bool | tf.Tensor | None) -> Iterator[None]:
-        # A record keeps the scale of skipped steps alone, and in eager mode it is known which are.
+        # A record keeps only the scale of skipped steps. Eager mode knows which steps are skipped.
         if finite is not None and _known_true(finite):
             yield
             return
@@ -155,7 +154,7 @@ class Observation:
         """Notifies the record of a step that has been taken.
 
         Args:
-          done: list of what has to happen before; None among them.
+          done: list of operations, tensors and None, which have to run before.
           finite: see the attribute.
           skips: bool, a step that is not `finite` is skipped.
 
@@ -163,7 +162,7 @@ class Observation:
           A list of operations, empty in eager mode.
 
         Raises:
-          LossScaleError: in eager mode, this skipped step is one too many for the record.
+          LossScaleError: in eager mode, more steps in a row were skipped than the record allows.
         """
         if self.record is None:
             return []

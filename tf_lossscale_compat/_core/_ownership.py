@@ -1,9 +1,9 @@
 """Ownership: a loss scale or manager drives one optimizer, or v1 optimizers that share it.
 
-Two optimizers that share one would both update it, the first before the second has divided by it.
-Code for TensorFlow 1 shares one between its optimizers all the same, which divide before either
-updates it; Keras optimizers divide where they apply. An optimizer that is gone owns nothing: the
-loss scale is free for the next fold of a cross-validation, or the next cell of a notebook.
+Two Keras optimizers must not share a loss scale: they divide when they apply, so that the first
+would update the scale before the second has divided by it. TensorFlow 1's optimizers may share one:
+they all divide before any of them updates it. A deleted optimizer owns nothing: the loss scale is
+free for the next fold of a cross-validation, or the next cell of a notebook.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ SEVERAL = "one that apply_if_finite was given"
 def _reference(owner: object) -> Callable[[], object]:
     try:
         return weakref.ref(owner)
-    except TypeError:  # Such as a user's with `__slots__`: it counts as alive.
+    except TypeError:  # For example a class with `__slots__`: it counts as alive.
         return lambda: owner
 
 
 class _Claim:
-    """The owners of a loss scale, kept on the loss scale; a copy has no owner."""
+    """Holds the owners of a loss scale; kept on the loss scale, and not copied with it."""
 
     def __init__(self, kind: str) -> None:
         self.kind = kind
@@ -43,10 +43,10 @@ class _Claim:
         self._references.update((id(owner), _reference(owner)) for owner in owners)
 
     def lives(self) -> bool:
-        """Returns whether any of the owners is still there."""
+        """Returns whether any owner still exists."""
         if not self._any():
             return False
-        gc.collect()  # Models and their optimizers are in reference cycles.
+        gc.collect()  # Models and their optimizers form reference cycles.
         return self._any()
 
     def _any(self) -> bool:
@@ -58,7 +58,7 @@ def _claim_of(loss_scale: object) -> _Claim | None:
 
 
 def check(kind: str, loss_scale: _types.Subject) -> None:
-    """Raises a ValueError where this kind of optimizer must not take `loss_scale`; see `claim`."""
+    """Raises a ValueError if this kind of optimizer must not take `loss_scale`; see `claim`."""
     loss_scale = _scaler.unwrap(loss_scale)
     claim = _claim_of(loss_scale)
     if claim is not None and not (kind == claim.kind != KERAS) and claim.lives():
@@ -73,22 +73,22 @@ def check(kind: str, loss_scale: _types.Subject) -> None:
 
 
 def drove_another(kind: str, loss_scale: _types.Subject) -> bool:
-    """Returns whether `loss_scale` drove an optimizer of this kind, which is gone now."""
+    """Returns whether `loss_scale` drove an optimizer of this kind that no longer exists."""
     known = _claim_of(_scaler.unwrap(loss_scale))
     return known is not None and known.kind == kind and not known.lives()
 
 
 def claim(kind: str, loss_scale: _types.Subject, owners: Iterable[object]) -> None:
-    """Notes that `loss_scale` drives optimizers; called once nothing else of that can fail.
+    """Records that `loss_scale` drives optimizers; called last, when nothing else can fail.
 
     Args:
-      kind: `KERAS`, of which each needs its own; `V1`; or `SEVERAL`.
-      loss_scale: `LossScale` or `LossScaleManager`; a fixed one never changes and is free to share.
-      owners: list of the optimizers. The claim stands while any of them lives, or the graph in
-        which TensorFlow 1's were made.
+      kind: `KERAS`, where each optimizer needs its own loss scale; `V1`; or `SEVERAL`.
+      loss_scale: `LossScale` or `LossScaleManager`; a fixed one never changes and may be shared.
+      owners: list of the optimizers. The claim lasts while any of them exists, or the graph in
+        which TensorFlow 1's optimizers were made.
 
     Raises:
-      ValueError: it drives another optimizer, with which it cannot be shared.
+      ValueError: `loss_scale` drives another optimizer, and they cannot share it.
     """
     check(kind, loss_scale)
     loss_scale = _scaler.unwrap(loss_scale)
@@ -96,13 +96,13 @@ def claim(kind: str, loss_scale: _types.Subject, owners: Iterable[object]) -> No
         kept = _scaler.kept(loss_scale)
         if kept.claim is None or kept.claim.kind != kind:
             kept.claim = _Claim(kind)
-        if kind != KERAS and _graphs.in_session_graph():  # Which a Session runs without them.
+        if kind != KERAS and _graphs.in_session_graph():  # A Session runs the graph alone.
             owners = [*owners, _tf.tf1.get_default_graph()]
         kept.claim.add(owners)
 
 
 def release(loss_scale: _types.Subject) -> None:
-    """Notes that the optimizer which `loss_scale` drove has another one now."""
+    """Records that the optimizer of `loss_scale` now has another loss scale."""
     loss_scale = _scaler.unwrap(loss_scale)
     if hasattr(loss_scale, "__dict__"):
         _scaler.kept(loss_scale).claim = None

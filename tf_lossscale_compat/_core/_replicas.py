@@ -1,7 +1,7 @@
-"""Replicas: which context this is, the one reduction per step, acting as one.
+"""Replicas: the current context, the one reduction per step, and steps of all replicas as one.
 
-The three contexts of `tf.distribute`: no strategy; cross-replica (under `strategy.scope()`), where
-values may be one per replica; replica (inside `strategy.run`), where each replica sees its own.
+`tf.distribute` has three contexts: no strategy; cross-replica (under `strategy.scope()`), where
+values may be one per replica; and replica (inside `strategy.run`), with each replica's own values.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ else:
     tf = _tf.tf
 tf1 = _tf.tf1
 
-# Strategies whose replicas take every step together. They are searched for in every API module that
-# names them, which may be different classes there.
+# Strategies whose replicas take every step together. All API modules are searched for them, because
+# a name may stand for a different class in each.
 _SUPPORTED = (
     "OneDeviceStrategy",
     "MirroredStrategy",
@@ -30,12 +30,12 @@ _SUPPORTED = (
 
 
 def in_cross_replica_context() -> bool:
-    """Returns whether a strategy is in scope and its replicas are not entered."""
+    """Returns whether a strategy is in scope, outside of its replicas."""
     return tf.distribute.has_strategy() and tf.distribute.in_cross_replica_context()
 
 
 def in_replica_context() -> bool:
-    """Returns whether this is one replica of a strategy."""
+    """Returns whether this code runs in one replica of a strategy."""
     return tf.distribute.has_strategy() and not tf.distribute.in_cross_replica_context()
 
 
@@ -48,9 +48,9 @@ def _supported_strategies() -> tuple[type, ...]:
     )
 
 
-# Those of TensorFlow 1.15, of its core and its contrib, that are as good in one process: Estimators
-# are given them by `train_distribute=`. The workers of a cluster take steps of their own, or were
-# never tried.
+# Strategies of TensorFlow 1.15, of its core and its contrib, that are supported in one process:
+# Estimators take them as `train_distribute=`. Their workers in a cluster take separate steps, or
+# were never tested.
 _IN_ONE_PROCESS = (
     "ParameterServerStrategy",
     "ParameterServerStrategyV1",
@@ -64,19 +64,19 @@ def _is_supported(strategy: tf.distribute.Strategy) -> bool:
     cls = type(strategy)
     if cls.__name__ == "MirroredStrategy" and ".contrib.distribute." in cls.__module__:
         return True
-    # Not so from 2.0 on, where such a strategy may coordinate workers.
+    # On TensorFlow 2.0 and later these strategies may coordinate workers.
     in_one_process = not (_tf.at_least(2, 0) or getattr(strategy.extended, "_cluster_spec", True))
     return in_one_process and cls.__name__ in _IN_ONE_PROCESS
 
 
 def check_strategy() -> None:
-    """Raises a ValueError where loss scaling cannot be right under the strategy in scope."""
+    """Raises a ValueError if loss scaling does not support the strategy in scope."""
     if not tf.distribute.has_strategy():
         return
     strategy = tf.distribute.get_strategy()
     cls = type(strategy)
     if not _is_supported(strategy):
-        # With the module: TensorFlow 1.15's contrib has classes of the same names.
+        # The error names the module: TensorFlow 1.15's contrib has classes of the same names.
         names = [f"tf.distribute.{name}" for name in _SUPPORTED[:2]]
         raise ValueError(
             f"Loss scaling does not support {cls.__name__}: it needs replicas that take every step "
@@ -88,7 +88,7 @@ def check_strategy() -> None:
 
 
 def all_reduce_sum(fn: Callable[..., tf.Tensor], args: tuple[Any, ...]) -> tf.Tensor:
-    """Returns the sum over all replicas of `fn(*args)`, each called with its own arguments.
+    """Returns the sum of `fn(*args)` over all replicas, each with its own arguments.
 
     Args:
       fn: function that returns a tensor.
@@ -105,15 +105,15 @@ def all_reduce_sum(fn: Callable[..., tf.Tensor], args: tuple[Any, ...]) -> tf.Te
 
 
 def _failures(test: Callable[..., tf.Tensor], args: tuple[Any, ...]) -> tf.Tensor:
-    """Returns 1.0 if `test(*args)` is False, else 0.0: numbers that can be summed over replicas."""
+    """Returns 1.0 if `test(*args)` is False, else 0.0, so that replicas can sum it."""
     return tf.cast(tf.logical_not(test(*args)), tf.float32)
 
 
 def _holds_everywhere(test: Callable[..., tf.Tensor], args: tuple[Any, ...]) -> tf.Tensor:
     """Returns whether `test(*args)` is True on every replica of every worker, in any context.
 
-    This is the one scalar reduction per step. In a cross-replica context it is made even for a
-    plain value: with one replica on each worker, a per-replica value is plain there.
+    This is the one scalar reduction per step. A cross-replica context reduces even a plain value:
+    with one replica on each worker, a per-replica value looks plain.
     """
     if not tf.distribute.has_strategy():
         return test(*args)
@@ -125,8 +125,7 @@ def all_finite(grads: Any) -> tf.Tensor:
     """Returns whether `grads` are finite on every replica and worker.
 
     Args:
-      grads: nested structure; in a cross-replica context its leaves may be per-replica, mirrored or
-        plain.
+      grads: nested structure, in a cross-replica context of per-replica, mirrored or plain values.
 
     Returns:
       bool scalar tensor, the same everywhere.
@@ -145,7 +144,7 @@ def all_true(flag: bool | tf.Tensor) -> tf.Tensor:
     """Returns whether `flag` is True on every replica and worker, a bool scalar tensor.
 
     Args:
-      flag: bool scalar tensor or Python bool; in a cross-replica context maybe one per replica.
+      flag: bool scalar tensor or Python bool; may be per-replica in a cross-replica context.
     """
     return _holds_everywhere(_as_flag, (flag,))
 
@@ -153,8 +152,8 @@ def all_true(flag: bool | tf.Tensor) -> tf.Tensor:
 def _can_merge_call() -> bool:
     """Returns whether `merge_call` can be used here, in a replica context.
 
-    Modes of tf.distribute that do without it (XLA on GPUs) still have it, and v1 optimizers call
-    it. It only fails there if the replica is inside a function or a branch of its own.
+    Modes of tf.distribute without merge_call (XLA on GPUs) still have the method, and v1 optimizers
+    call it. In these modes it fails only inside a function or branch within the replica.
     """
     if _tf.uses_merge_call(tf.distribute.get_strategy()):
         return True
@@ -166,11 +165,11 @@ def _can_merge_call() -> bool:
 
 
 def run_cross_replica(step: Callable[..., _types.Result], args: tuple[Any, ...]) -> _types.Result:
-    """Runs `step(*args)` where all replicas act as one: in the cross-replica context if possible.
+    """Runs `step(*args)` for all replicas as one: in the cross-replica context if possible.
 
-    Only there may a conditional be around an optimizer's `merge_call`. Where `merge_call` fails,
-    optimizers do not call it, and each replica runs the step by itself, on flags that are reduced
-    over all.
+    Only in that context can a conditional contain an optimizer's `merge_call`. If `merge_call`
+    fails, optimizers do not call it, and each replica runs the step itself, with flags that are
+    reduced over all replicas.
     """
     if not tf.distribute.has_strategy() or tf.distribute.in_cross_replica_context():
         return step(*args)
@@ -184,7 +183,7 @@ def run_cross_replica(step: Callable[..., _types.Result], args: tuple[Any, ...])
 
 
 def local_copy(variable: tf.Variable) -> tf.Variable:
-    """Returns a copy of a variable that this process holds, or the variable itself."""
+    """Returns this process' copy of a variable, or the variable itself."""
     strategy = getattr(variable, "distribute_strategy", None)
     if strategy is None:
         return variable
@@ -199,10 +198,10 @@ def local_results(value: Any) -> Any:
 
 
 class _Whole:
-    """Holds a variable, so that each replica is given the whole of it.
+    """Holds a variable, so that each replica is given the whole distributed variable.
 
-    TensorFlow before 2.4 would give each its own copy, which has lost the variable's aggregation:
-    an optimizer that assigns to it would let the replicas drift apart.
+    TensorFlow before 2.4 would give each replica its own copy, without the variable's aggregation.
+    If an optimizer assigned to the copy, the replicas would diverge.
     """
 
     def __init__(self, variable: tf.Variable) -> None:
@@ -210,14 +209,14 @@ class _Whole:
 
 
 def call_for_each_replica(fn: Callable[..., Any], args: tuple[Any, ...]) -> tf.Operation | None:
-    """Runs `fn(*args)` in every replica; without a strategy or inside a replica, just here.
+    """Runs `fn(*args)` in every replica; without a strategy or inside a replica, runs it once.
 
     Args:
       fn: function that returns an operation, a tensor or None.
       args: tuple of nested structures; each replica is given its own part of them.
 
     Returns:
-      An operation, or in eager mode None.
+      An operation; None in eager mode.
     """
     if not tf.distribute.has_strategy() or not tf.distribute.in_cross_replica_context():
         result = fn(*args)

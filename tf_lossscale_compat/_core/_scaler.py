@@ -1,9 +1,9 @@
-"""Scalers: one interface of loss scales and managers for an optimizer's step.
+"""Scalers: one interface to loss scales and managers for an optimizer's step.
 
-Either may be this package's own or a user's. Where its method `update_loss_scale` or `update` is
-marked by `updates_from_flag`, it needs only the finite flag of a step, and the mark holds the
-function that is given it. A user's method has no mark, even if it overrides a marked one, and is
-called itself: a manager's with the flag, a loss scale's with the gradients.
+Loss scales and managers may be this package's or a user's. A method `update_loss_scale` or `update`
+that is marked by `updates_from_flag` needs only the finite flag; the mark holds the function that
+takes the flag. A user's method has no mark, even if it overrides a marked one, and is called
+itself: a manager's method with the flag, a loss scale's method with the gradients.
 """
 
 from __future__ import annotations
@@ -21,20 +21,20 @@ if TYPE_CHECKING:
 else:
     tf = _tf.tf
 
-# One over a larger loss scale is subnormal, and processors may flush it to zero.
+# The reciprocal of a larger loss scale is subnormal, and processors may flush it to zero.
 LARGEST_WITH_RECIPROCAL = 2.0**126
 
 
 class Kept:
-    """What the package keeps on a loss scale or manager, of its own or a user's, as `_tflsc`.
+    """Holds the package's data of a loss scale or manager, also of a user's, as `_tflsc`.
 
     Attributes:
       weights: dict from names to variables, a `LossScale`'s state.
-      options: dict of the constructor's arguments that no attribute of the original's holds.
-      by_value: bool, it is compared with numbers and tensors by its value.
-      constant: the number of a fixed manager and the tensor of it that the constructor made in the
-        graph of then, or None.
-      claim: the optimizers that it drives, see `_ownership`, or None.
+      options: dict of the constructor's arguments that no attribute of the original holds.
+      by_value: bool, the loss scale is compared with numbers and tensors by its value.
+      constant: a pair of a fixed manager's number and the tensor that the constructor made of it,
+        in the graph of that moment; or None.
+      claim: the optimizers that the loss scale drives, see `_ownership`, or None.
     """
 
     by_value = False
@@ -45,12 +45,12 @@ class Kept:
         self.weights: dict[str, tf.Variable] = {}
         self.options: dict[str, Any] = {}
 
-    def __getstate__(self) -> dict[str, Any]:  # Copies and pickles have no owner and no graph.
+    def __getstate__(self) -> dict[str, Any]:  # Copies and pickles have neither owner nor graph.
         return {**vars(self), "constant": None, "claim": None}
 
 
 def kept(subject: object) -> Kept:
-    """Returns what is kept on a loss scale or manager, also of one that called no constructor."""
+    """Returns the `Kept` of a loss scale or manager, even if its constructor was not called."""
     attributes = subject.__dict__
     if "_tflsc" not in attributes:
         attributes["_tflsc"] = Kept()
@@ -67,10 +67,10 @@ class _Rule(NamedTuple):
     """The mark of a method that needs only the finite flag of a step.
 
     Attributes:
-      method: the method; `functools.wraps` copies the mark to a wrapper, which is not marked.
+      method: the method. `functools.wraps` copies the mark to a wrapper, for which it is invalid.
       update: function of the loss scale or manager and the flag; it updates the state and returns
         an operation, a tensor or None.
-      skips: bool, a step that is not finite is skipped; if False, where `skip_nonfinite` says so.
+      skips: bool, non-finite steps are skipped; if False, only with `skip_nonfinite`.
     """
 
     method: Callable[..., Any]
@@ -81,7 +81,7 @@ class _Rule(NamedTuple):
 def updates_from_flag(
     update: Callable[[Any, Any], Any], skips: bool = True
 ) -> Callable[[_types.Function], _types.Function]:
-    """Marks an `update` or `update_loss_scale` that needs only the finite flag; see `_Rule`."""
+    """Marks an `update` or `update_loss_scale` method that needs only the finite flag."""
 
     def mark(method: _types.Function) -> _types.Function:
         marked: Any = method
@@ -95,7 +95,7 @@ def reads(name: str | None = None) -> Callable[[_types.Function], _types.Functio
     """Marks a method that returns the scale and reads it anew at each call.
 
     Args:
-      name: str, the attribute that it reads, if that can be a reference variable; else None.
+      name: str, the attribute that the method reads, if it can be a reference variable; else None.
     """
 
     def mark(method: _types.Function) -> _types.Function:
@@ -113,7 +113,7 @@ def _rule_of(method: Callable[..., Any]) -> _Rule | None:
 
 
 def has_methods(instance: object, *names: str) -> bool:
-    """Returns whether `instance`, which must be no class, has all these methods."""
+    """Returns whether `instance` is not a class and has all these methods."""
     if isinstance(instance, type):
         return False
     return all(callable(getattr(instance, name, None)) for name in names)
@@ -134,23 +134,23 @@ def unwrap(subject: Any) -> Any:
 
 
 class Scaler:
-    """A loss scale or a manager, as one step asks it; its kind is found once.
+    """A loss scale or a manager, as one step uses it; its kind is determined once.
 
     Attributes:
       subject: `LossScale` or `LossScaleManager`.
       read: function that returns the scale as `subject` does, a tensor or variable.
-      update: function that updates the scale after a step. It is given the finite flag, the same
-        on all replicas, and returns an operation, a tensor or None; where the update
-        `needs_gradients`, these, and it returns a pair (update, should_apply).
-      updates_from_flag: bool, its update is this package's own.
-      needs_gradients: bool, its update is a user's and is given gradients in place of a flag.
-      skip_nonfinite: bool, a step that is not finite is skipped whatever `subject` says.
+      update: function that updates the scale after a step. It takes the finite flag, which is the
+        same on all replicas, and returns an operation, a tensor or None. If `needs_gradients`, it
+        takes gradients and returns a pair (update, should_apply).
+      updates_from_flag: bool, `update` is this package's.
+      needs_gradients: bool, `update` is a user's and takes gradients in place of a flag.
+      skip_nonfinite: bool, non-finite steps are skipped whatever `subject` says.
       applies_all: bool, every step is applied and nothing is updated.
     """
 
     def __init__(self, subject: _types.Subject, skip_nonfinite: bool = False) -> None:
         manager = is_manager(subject)
-        known: Any = subject  # With the methods of its kind, and of its mark.
+        known: Any = subject  # For type checkers: it has the methods of its kind.
         method = known.update_loss_scale if manager else known.update
         rule = _rule_of(method)
         self.subject, self.skip_nonfinite = subject, skip_nonfinite
@@ -166,11 +166,11 @@ class Scaler:
             self.applies_all = not skips
 
     def scale(self) -> tf.Tensor:
-        """Returns what losses are multiplied with and gradients divided by, a float32 scalar."""
+        """Returns the scale, by which gradients are divided, a float32 scalar tensor."""
         return _as_scale(self.read())
 
     def check_reciprocal(self) -> None:
-        """Raises a ValueError where one over a fixed scale is zero in float32."""
+        """Raises a ValueError if the reciprocal of a fixed scale is zero in float32."""
         if not self.never_changes():
             return
         subject = unwrap(self.subject)
@@ -192,7 +192,7 @@ def scale(subject: Callable[[], Any] | _types.HasManagerMethods) -> tf.Tensor:
 
 
 def as_tensor(value: Any) -> tf.Tensor:
-    """Returns a scale as a float32 scalar tensor; of a reference variable, one that follows it."""
+    """Returns a scale as a float32 scalar tensor; that of a reference variable follows it."""
     return tf.cast(tf.convert_to_tensor(value), tf.float32)
 
 
@@ -202,7 +202,7 @@ def _as_scale(value: Any) -> tf.Tensor:
 
 
 def _read_mark(subject: _types.Subject) -> list[Any] | None:
-    """Returns the arguments of the mark `reads`, where it is this package's method that reads."""
+    """Returns the arguments of the mark `reads`; None if a user's method reads the scale."""
     method = subject.get_loss_scale if is_manager(subject) else type(subject).__call__
     function = getattr(method, "__func__", method)
     marked, *arguments = getattr(function, "reads", (None,))

@@ -1,7 +1,7 @@
-"""Makes, reads and assigns the variables that a loss scale is kept in.
+"""Makes, reads and assigns the variables of a loss scale.
 
-In each mode (graph, eager, `tf.function`) and under each strategy, inside of its scope or outside,
-every copy of them is updated alike.
+All copies of a variable get the same update, in each mode (graph, eager, `tf.function`) and under
+each strategy, inside or outside of its scope.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ def make(
     """Makes a variable that is neither trained nor aggregated over replicas.
 
     Args:
-      owner: trackable, under which checkpoints find the variable by its name.
+      owner: trackable; checkpoints find the variable under it by name.
       name: str.
       initial_value: scalar.
-      dtype: `tf.DType`, or None for that of `initial_value`.
+      dtype: `tf.DType`, or None for the dtype of `initial_value`.
       use_resource: bool, or None for the default of the variable scope.
     """
     variable = tf1.Variable(
@@ -47,19 +47,19 @@ def make(
 
 
 def variables_of(owner: object) -> list[tf.Variable]:
-    """Returns the variables of an optimizer or manager of this package or another, a list."""
+    """Returns the variables of any optimizer or manager, a list."""
     variables = getattr(owner, "variables", [])
     return list(variables() if callable(variables) else variables)
 
 
 def scope_of(variables: Iterable[tf.Variable]) -> contextlib.AbstractContextManager[Any]:
-    """Context in which the strategy that keeps copies of `variables` is in scope.
+    """Returns a context in which the strategy that keeps copies of `variables` is in scope.
 
-    Outside of it a mirrored variable would be read and assigned as if it were one of its copies.
+    Outside of it, reading and assigning a mirrored variable would affect only one of its copies.
     """
     if not tf.distribute.has_strategy():
         for variable in variables:
-            # Plain variables lack it, those of strategies with a single copy among them.
+            # Plain variables lack it, also those of strategies with a single copy.
             strategy = getattr(variable, "distribute_strategy", None)
             if strategy is not None:
                 return strategy.scope()
@@ -67,7 +67,7 @@ def scope_of(variables: Iterable[tf.Variable]) -> contextlib.AbstractContextMana
 
 
 def _check_copies(variables: Iterable[tf.Variable]) -> None:
-    """Raises a ValueError where several replicas would each update one and the same variable."""
+    """Raises a ValueError if several replicas would each update the same variable."""
     strategy = tf.distribute.get_strategy()
     for variable in variables:
         if not strategy.extended.variable_created_in_scope(variable):
@@ -78,19 +78,19 @@ def _check_copies(variables: Iterable[tf.Variable]) -> None:
 
 
 def is_reference(variable: object) -> bool:
-    """Returns whether this is a reference variable, whose reads alias its memory."""
+    """Returns whether `variable` is a reference variable, whose reads alias its memory."""
     return type(variable).__name__ == "RefVariable"
 
 
 def copied(value: tf.Tensor) -> tf.Tensor:
-    """Returns a scalar that stays as it is when the variable that it was read from is assigned."""
-    # XLA has no such operation, and knows no references.
+    """Returns a scalar that was read from a variable, unaffected by later assignments."""
+    # XLA has no `DeepCopy`, and no reference variables.
     copies = _graphs.in_session_graph() and not _graphs.compiled_by_xla()
     return tf.raw_ops.DeepCopy(x=value) if copies else value
 
 
 def read(variable: tf.Variable) -> tf.Tensor:
-    """Returns the value of `variable`, which stays as it is when the variable is assigned."""
+    """Returns the value of `variable`, unaffected by later assignments."""
     value = tf.identity(variable)
     return copied(value) if is_reference(variable) else value
 
@@ -99,20 +99,20 @@ def value(variable: tf.Variable) -> tf.Tensor:
     """Returns the value of `variable` at this point of the graph."""
     if tf.distribute.has_strategy():
         return tf.identity(variable)
-    # A reference converts to what was read at an earlier point.
+    # Converting a reference variable returns an earlier read.
     return variable.read_value() if is_reference(variable) else tf.convert_to_tensor(variable)
 
 
 def assign(variable: tf.Variable, value: float | tf.Tensor) -> Any:
-    """Assigns `value` to `variable`, to each copy of it; returns what does so in a graph."""
+    """Assigns `value` to each copy of `variable`; returns the assignments of a graph."""
     return _replicas.local_results(variable.assign(value, read_value=False))
 
 
 def add(variable: tf.Variable, number: float | tf.Tensor) -> Any:
-    """Adds to `variable`, to each copy of it, in one operation: steps that run at once all count.
+    """Adds `number` to each copy of `variable` in one operation, so that parallel steps all count.
 
     Returns:
-      What does so in a graph.
+      The assignments of a graph.
     """
     # Without the lock of a reference variable, threads overwrite each other's additions.
     added = variable.assign_add(number, use_locking=True, read_value=False)
@@ -120,10 +120,10 @@ def add(variable: tf.Variable, number: float | tf.Tensor) -> Any:
 
 
 def branch(condition: tf.Tensor, if_true: Callable[[], Any], if_false: Callable[[], Any]) -> Any:
-    """Runs one of two functions that assign, by a scalar bool tensor.
+    """Runs one of two functions that assign, chosen by a scalar bool tensor.
 
     Returns:
-      What does so in a graph.
+      The conditional of a graph; in eager mode the function's result.
     """
     if tf.executing_eagerly():
         return if_true() if condition else if_false()
@@ -131,7 +131,7 @@ def branch(condition: tf.Tensor, if_true: Callable[[], Any], if_false: Callable[
 
 
 def _grouped(assigned: Any) -> tf.Operation | tf.Tensor:
-    """Returns one operation or tensor for what assigns in a graph."""
+    """Returns one operation or tensor for a graph's assignments."""
     if isinstance(assigned, (tf.Operation, tf.Tensor)):
         return assigned
     return tf.group(*[each for each in tf.nest.flatten(assigned) if each is not None])
@@ -140,7 +140,7 @@ def _grouped(assigned: Any) -> tf.Operation | tf.Tensor:
 def update(
     variables: Iterable[tf.Variable], change: Callable[[], Any]
 ) -> tf.Operation | tf.Tensor | None:
-    """Runs `change`, a function that assigns to some of `variables`, for all copies of them.
+    """Runs `change`, a function that assigns to some of `variables`, for all their copies.
 
     Returns:
       An operation or a tensor; None in eager mode.

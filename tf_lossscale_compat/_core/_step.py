@@ -1,14 +1,14 @@
 """One training step, for every optimizer: unscale, test, agree, apply or skip, update, notify.
 
-The caller has multiplied the loss with the scale. `take` divides the gradients, unless the caller
-has, and runs the rest where all replicas act as one. Each replica tests its own gradients, and one
-scalar is reduced over replicas and workers. Processes that `tf.distribute` knows nothing of agree
-if the optimizer says how. If all gradients are finite, the wrapped optimizer applies them in each
+The caller has multiplied the loss by the scale. `take` divides the gradients, unless the caller
+has, and runs the rest for all replicas as one. Each replica tests its own gradients, and one scalar
+is reduced over replicas and workers. Processes outside `tf.distribute` agree through the
+optimizer's `agree`. If all gradients are finite, the wrapped optimizer applies them in each
 replica, else nothing changes. Then the loss scale is updated, and a record is notified.
 
-The loss scale is updated after the optimizer has applied, so that an optimizer that fails leaves it
-as it was. Two updates come first: a user's `update(grads)`, which decides about the step, and that
-of `MixedPrecisionLossScaleOptimizer` in graphs, as the original's.
+The loss scale is updated after the optimizer has applied, so that it keeps its value if the
+optimizer fails. Two updates come first: a user's `update(grads)`, which decides about the step, and
+that of `MixedPrecisionLossScaleOptimizer` in graphs, as in the original.
 """
 
 from __future__ import annotations
@@ -42,10 +42,10 @@ class GraphForm(NamedTuple):
     """The form of the graph that an original built; names of variables in checkpoints follow it.
 
     Attributes:
-      cond: function that builds the conditional; its name is part of the names of variables that
+      cond: function that builds the conditional, whose name is part of the names of variables that
         are made in it.
-      update_first: bool, the loss scale is updated before the conditional, which is then numbered
-        after the update's own.
+      update_first: bool, the loss scale is updated before the conditional. The number in the
+        conditional's name then follows those of the update.
       name: str, the name of the step's operation, or None.
     """
 
@@ -58,13 +58,13 @@ class OptimizerAdapter:
     """One step's view of an optimizer; each kind of optimizer derives from it.
 
     Attributes:
-      wrapped: the optimizer that applies gradients, or None where there are several.
+      wrapped: the optimizer that applies gradients, or None for several optimizers.
       observed: optimizer whose record is notified, or None.
-      agree: function of a scalar bool tensor that returns its AND over processes that no strategy
-        knows of, or None; called once, before anything is applied or updated.
-      counts_skipped: bool, `count_skipped` is called for a step that is skipped.
-      needs_reciprocal: bool, a step is skipped while one over the loss scale is zero, as gradients
-        were multiplied with it.
+      agree: function of a scalar bool tensor that returns its AND over processes outside any
+        strategy, or None; called once, before anything is applied or updated.
+      counts_skipped: bool, `count_skipped` is called for a skipped step.
+      needs_reciprocal: bool, gradients are multiplied by the reciprocal of the loss scale; steps
+        are skipped while it is zero.
       check_strategy: function that raises an error under a strategy that is not supported.
     """
 
@@ -76,7 +76,7 @@ class OptimizerAdapter:
     check_strategy = staticmethod(_replicas.check_strategy)
 
     def apply(self, grads: list[_types.Gradient], variables: list[tf.Variable]) -> Any:
-        """Has the wrapped optimizer apply unscaled gradients; called in a replica context.
+        """Applies unscaled gradients by the wrapped optimizer; called in a replica context.
 
         Returns:
           An operation, a tensor or None.
@@ -86,7 +86,7 @@ class OptimizerAdapter:
     def apply_everywhere(
         self, grads: list[_types.Gradient], variables: list[tf.Variable]
     ) -> tf.Operation | None:
-        """Has each replica apply its gradients; called once for all of them.
+        """Applies gradients in each replica; called once for all replicas.
 
         Returns:
           An operation; None in eager mode.
@@ -100,7 +100,7 @@ class OptimizerAdapter:
           number: 1, or a scalar integer tensor that is 1 or 0.
 
         Returns:
-          What assigns to a variable, or None.
+          The assignment to a variable, or None.
         """
 
 
@@ -108,10 +108,10 @@ _PLAIN = GraphForm()
 
 
 def of_this_graph(grads: list[_types.Gradient]) -> list[_types.Gradient]:
-    """Returns gradients as tensors of the graph that is built, such as that of a branch.
+    """Returns gradients as tensors of the graph that is being built, such as a branch's graph.
 
-    Keras' optimizers sum gradients over replicas as they apply them, and TensorFlow refuses a sum
-    where an optimizer of the user's changed some of them, which are of the branch alone.
+    Keras' optimizers sum gradients over replicas when they apply them. If a user's optimizer has
+    changed some gradients in the branch, TensorFlow rejects a sum with gradients from outside.
     """
     if tf.executing_eagerly():
         return grads
@@ -119,7 +119,7 @@ def of_this_graph(grads: list[_types.Gradient]) -> list[_types.Gradient]:
 
     def here(grad: Any) -> Any:
         if isinstance(grad, tf.IndexedSlices):
-            # A shape may be a tuple, which TensorFlow 2.4 cannot take apart.
+            # A shape may be a tuple, for which `expand_composites` fails on TensorFlow 2.4.
             return tf.IndexedSlices(*map(here, (grad.values, grad.indices, grad.dense_shape)))
         outside = tf.is_tensor(grad) and getattr(grad, "graph", None) is not graph
         return tf.identity(grad) if outside else grad
@@ -130,7 +130,7 @@ def of_this_graph(grads: list[_types.Gradient]) -> list[_types.Gradient]:
 def check_context(
     called: str, check_strategy: Callable[[], None] = _replicas.check_strategy
 ) -> None:
-    """Raises a ValueError where no step can be taken; `called` is the method's name."""
+    """Raises a ValueError if no step can be taken here; `called` is the method's name."""
     if not tf.distribute.has_strategy():
         return
     if tf.distribute.in_cross_replica_context():
@@ -142,7 +142,7 @@ def check_context(
 
 
 def as_written(cls: type) -> types.SimpleNamespace:
-    """Returns a class' attributes of now, for `overrides`: users may replace some later."""
+    """Returns a class' current attributes, for `overrides`: users may replace some later."""
     return types.SimpleNamespace(**dict(inspect.getmembers(cls)))
 
 
@@ -170,16 +170,16 @@ def take(
     Args:
       scaler: `_scaler.Scaler`.
       grads: list of gradients, None among them.
-      variables: list of variables, as long.
+      variables: list of variables, of the same length.
       optimizer: `OptimizerAdapter`.
       called: str, the calling method's name, for errors.
-      unscaling: `_unscaling.Unscaling`, or None where `grads` are unscaled.
+      unscaling: `_unscaling.Unscaling`, or None if `grads` are unscaled.
       form: `GraphForm`.
       unaggregated: pair of lists, gradients before their aggregation over replicas and their
-        variables, so that records can name those that are not finite; or None.
+        variables, so that records can name the variables of non-finite gradients; or None.
 
     Returns:
-      An operation, None in eager mode; what the optimizer returns where no step can be skipped.
+      An operation, None in eager mode; the optimizer's result if no step can be skipped.
 
     Raises:
       ValueError: called in a cross-replica context, or under a strategy that is not supported.
@@ -192,7 +192,7 @@ def take(
     finite = None
     if unscaling is not None:
         grads, finite = _unscale(grads, unscaling, decides and not scaler.needs_gradients)
-    if not decides:  # Nor is anything updated, so no `merge_call` is needed.
+    if not decides:  # Nothing is updated either, so no `merge_call` is needed.
         applied = optimizer.apply(grads, variables)
         return None if tf.executing_eagerly() else applied
     step = _Step(scaler, optimizer, observation, form, finite)
@@ -203,9 +203,9 @@ def take(
 def _unscale(
     grads: list[_types.Gradient], unscaling: _unscaling.Unscaling, tests: bool
 ) -> tuple[list[_types.Gradient], tf.Tensor | None]:
-    """Returns unscaled gradients, and the finite flag, None if that is yet to be computed.
+    """Returns unscaled gradients and the finite flag; None for a flag that is not yet computed.
 
-    If the step `tests` at all, one compiled operation does both in eager mode without a strategy.
+    If the step `tests`, eager mode without a strategy does both in one compiled operation.
     """
     if tests and tf.executing_eagerly() and not tf.distribute.has_strategy():
         return _finite.unscale_and_test(grads, unscaling)
@@ -214,7 +214,7 @@ def _unscale(
 
 
 class _Step:
-    """One step, where all replicas act as one."""
+    """One step of all replicas as one."""
 
     def __init__(
         self,
@@ -226,7 +226,7 @@ class _Step:
     ) -> None:
         self._scaler, self._optimizer, self._observation = scaler, optimizer, observation
         self._form = form
-        self._finite = finite  # None if that is yet to be computed.
+        self._finite = finite  # None if not yet computed.
 
     def take(
         self,
@@ -260,7 +260,7 @@ class _Step:
         done = self._apply_or_skip(should_apply, grads, variables, by_xla)
         counted = None
         if by_xla and self._optimizer.counts_skipped:
-            # Behind the conditional, which XLA keeps only if the branch that skips does nothing.
+            # After the conditional, which XLA keeps only if the branch that skips does nothing.
             with tf.control_dependencies([done]):
                 skipped = tf.cast(tf.logical_not(should_apply), tf.int32)
                 counted = _graphs.as_operation(self._count(skipped))
@@ -280,9 +280,8 @@ class _Step:
 
         Returns:
           A triple (should_apply, finite, update). The first two are bools, or bool scalar tensors
-          that are the same on all replicas; where the user's update decides, they are one. `update`
-          is a function that updates the loss scale; it may be given a copy of `finite` to use in
-          its place.
+          that are the same on all replicas; if the user's update decides, they are equal. `update`
+          is a function that updates the loss scale; it optionally takes a copy of `finite` to use.
         """
         scaler = self._scaler
         if scaler.needs_gradients and self._optimizer.agree is not None:
@@ -313,7 +312,7 @@ class _Step:
         if own and not scaler.never_changes():
             scale = _scaler.as_tensor(scaler.read())
             finite = tf.logical_and(finite, scale <= _scaler.LARGEST_WITH_RECIPROCAL)
-        # With one that applies all a record alone asks for the flag, maybe not on every process.
+        # If all steps are applied, only a record needs the flag, perhaps not on every process.
         if self._optimizer.agree is None or scaler.applies_all:
             return finite
         return _agreement.ask(self._optimizer.agree, finite)
@@ -325,13 +324,13 @@ class _Step:
         variables: list[tf.Variable],
         by_xla: bool,
     ) -> tf.Operation | tf.Tensor:
-        """Builds what applies or skips; returns an operation, or a flag where XLA selects."""
+        """Builds the conditional; returns an operation, or a flag if XLA selects."""
 
         def apply() -> tf.Operation | None:
             return self._optimizer.apply_everywhere(grads, variables)
 
         def skip() -> tf.Operation | None:
-            # In this branch: a conditional of its own would capture all gradients again.
+            # In this branch, because another conditional would capture all gradients again.
             done = self._observation.inspect_gradients()
             if self._optimizer.counts_skipped and not by_xla:
                 done = [self._count(1), *done]
@@ -357,10 +356,10 @@ def _flag_after(done: tf.Operation, flag: bool) -> tf.Tensor:
 def _should_select(wrapped: object, variables: list[tf.Variable]) -> bool:
     """Returns whether XLA should select instead of branching.
 
-    XLA computes both branches of a conditional if each does something, and selects each variable's
-    value then. Selections fuse with the operations around them, but read and write every variable
-    in full: more than they save for an optimizer with slots, such as Adam's moments. Around a
-    sparse gradient's update XLA keeps the conditional anyway.
+    If both branches of a conditional do something, XLA computes both and then selects each
+    variable's value. Selections fuse with the operations around them, but read and write every
+    variable in full. For an optimizer with slots, such as Adam's moments, that costs more than it
+    saves. XLA always keeps the conditional around a sparse gradient's update.
     """
     if wrapped is None:
         return False
@@ -369,6 +368,6 @@ def _should_select(wrapped: object, variables: list[tf.Variable]) -> bool:
             sum(tf.TensorShape(variable.shape).num_elements() or 0 for variable in some)
             for some in (_state.variables_of(wrapped), variables)
         ]
-    except Exception:  # Anything with `compute_gradients` and `apply_gradients` can be wrapped.
+    except Exception:  # Any object with `compute_gradients` and `apply_gradients` can be wrapped.
         return False
     return slots < weights

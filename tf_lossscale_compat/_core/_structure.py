@@ -14,14 +14,14 @@ if TYPE_CHECKING:
 else:
     tf = _tf.tf
 
-# Asked of every gradient of every step, where isinstance is slow for tensors.
+# Called for every gradient of every step. `isinstance` is slow for tensors.
 _is_subclass: Any = functools.lru_cache(maxsize=None)(issubclass)
 
 
 def flatten(grads: Iterable[_types.Gradient]) -> tuple[list[tf.Tensor], tuple[int, ...]]:
-    """Returns the values of gradients, a list of tensors without any for None.
+    """Returns the values of gradients, a list of tensors that leaves out None.
 
-    Beside it, the positions in that list of sparse gradients' values, a tuple.
+    It also returns the positions of sparse gradients' values in that list, a tuple.
     """
     tensors: list[tf.Tensor] = []
     sparse: list[int] = []
@@ -46,7 +46,7 @@ def flatten(grads: Iterable[_types.Gradient]) -> tuple[list[tf.Tensor], tuple[in
 def with_indices(
     grads: Iterable[_types.Gradient], tensors: list[tf.Tensor], sparse: tuple[int, ...]
 ) -> tuple[list[tf.Tensor], tuple[int, ...]]:
-    """Returns tensors, then indices of sparse gradients; and positions where shapes vary."""
+    """Returns tensors followed by sparse gradients' indices, and positions whose shapes vary."""
     indices = [
         tf.convert_to_tensor(grad.indices) for grad in grads if isinstance(grad, tf.IndexedSlices)
     ]
@@ -55,7 +55,7 @@ def with_indices(
 
 
 def restore(grads: list[_types.Gradient], values: list[tf.Tensor]) -> list[_types.Gradient]:
-    """Returns gradients of these values, None and sparse where `grads` are."""
+    """Returns gradients with these values and the structure of `grads`: None, sparse or ragged."""
     for cls in set(map(type, grads)):
         if not _is_subclass(cls, tf.Tensor):
             break

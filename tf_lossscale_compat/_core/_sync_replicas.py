@@ -16,7 +16,7 @@ tf1 = _tf.tf1
 
 
 def check_order(optimizer: _types.HasApplyGradients) -> None:
-    """Raises a ValueError around SyncReplicasOptimizer, whose steps must not be skipped."""
+    """Raises a ValueError if SyncReplicasOptimizer is wrapped: its steps must not be skipped."""
     sync = tf1.train.SyncReplicasOptimizer
     if any(isinstance(each, sync) for each in _wrapping.with_wrapped(optimizer)):
         raise ValueError(
@@ -27,7 +27,7 @@ def check_order(optimizer: _types.HasApplyGradients) -> None:
 
 
 def _sources(tensors: Sequence[_types.Gradient]) -> set[tf.Operation]:
-    """Returns the set of accumulators that tensors of a graph are made from."""
+    """Returns the set of accumulators from which a graph's tensors are computed."""
     seen, found = set(), set()
     ops = [
         part.op
@@ -55,14 +55,14 @@ def reopen_accumulators(
 ) -> tf.Operation:
     """Returns a step after which SyncReplicasOptimizer's accumulators are at the global step.
 
-    They count each step that they are emptied for. After a skipped one they are ahead of the global
-    step, and would drop all later gradients as out of date, while the workers wait.
+    An accumulator counts each step that empties it. After a skipped step it is ahead of the global
+    step. It would drop all later gradients as stale, while the workers wait.
 
     Args:
-      step: operation, a step of the optimizer that is inside of SyncReplicasOptimizer, or maybe is.
-      grads: list of the gradients that it was given, None among them.
-      variables: list of what it trains, by whose names the accumulators are found.
-      global_step: what it increments if it is applied, or None.
+      step: operation, a step of an optimizer that SyncReplicasOptimizer may wrap.
+      grads: list of the gradients of the step, None among them.
+      variables: list of trained variables, by whose names the accumulators are found.
+      global_step: the variable that an applied step increments, or None.
     """
     if global_step is None or not _graphs.in_session_graph():
         return step
@@ -72,7 +72,7 @@ def reopen_accumulators(
         for op in tf1.get_default_graph().get_operations()
         if op.type.endswith("ConditionalAccumulator") and op.get_attr("shared_name") in names
     ]
-    if not accumulators:  # As in most graphs, which need not be walked through.
+    if not accumulators:  # As in most graphs, which then need no search.
         return step
     sources = _sources(grads)
     done = [step]

@@ -1,6 +1,6 @@
 """Differences between TensorFlow versions, in one place.
 
-Other modules ask for the version by `at_least`, and name nothing that only some versions have.
+Other modules call `at_least`, and use no names that only some versions have.
 Differences between versions of Keras are in `_keras_versions` and in `keras/`.
 """
 
@@ -39,33 +39,33 @@ if TYPE_CHECKING:
 else:
     Optimizer = tf1.train.Optimizer
     SessionRunHook = tf1.train.SessionRunHook
-    # The base class of everything that tf.train.Checkpoint saves has no public name of its own,
-    # but is a base of the v1 Optimizer in every version.
+    # The base class of everything that tf.train.Checkpoint saves has no public name, but is a base
+    # of the v1 Optimizer in every version.
     Trackable = next(
         base for base in Optimizer.__mro__ if base.__name__ in ("Trackable", "Checkpointable")
     )
 
 
 def at_least(major: int, minor: int) -> bool:
-    """Returns whether the installed TensorFlow is that version or a later one."""
+    """Returns whether the installed TensorFlow is that version or later."""
     return tuple(int(part) for part in tf.__version__.split(".")[:2]) >= (major, minor)
 
 
 @functools.lru_cache(maxsize=None)
 def functions_compute_as_eager() -> bool:
-    """Returns whether functions treat subnormal numbers as operations of eager mode do.
+    """Returns whether functions and eager mode treat subnormal numbers alike.
 
-    In TensorFlow before 2.1 only functions flush them to zero.
+    In TensorFlow before 2.1 only functions flush subnormal numbers to zero.
     """
     with tf.device("/cpu:0"):
         return float(tf.constant(1e-38) * tf.constant(0.1)) == 0.0
 
 
 def as_one_operation(function: Callable[..., Any], tensors: Sequence[tf.Tensor]) -> Any:
-    """Calls `function` with tensors; in a graph, as one operation that stays one when it is run.
+    """Calls `function` with tensors; in a graph, as one operation that is not inlined.
 
-    There is no public option for that before TensorFlow 2.12. Where there is no private one either,
-    the graph that calls the function has its operations inlined.
+    TensorFlow before 2.12 has no public option for this. If it has no private option either, the
+    operations are inlined in the graph that calls the function.
     """
     if tf.executing_eagerly():
         return function(*tensors)
@@ -80,19 +80,19 @@ def as_one_operation(function: Callable[..., Any], tensors: Sequence[tf.Tensor])
 
 
 def uses_merge_call(strategy: tf.distribute.Strategy) -> bool:
-    """Returns whether replicas of `strategy` may use `merge_call`; newer modes forbid it."""
+    """Returns whether replicas of `strategy` may use `merge_call`, which some modes forbid."""
     uses = getattr(strategy.extended, "_use_merge_call", None)
     return uses is None or uses()
 
 
 def set_graph_rewrite(enabled: bool) -> None:
-    """Turns TensorFlow's own auto-mixed-precision rewrite on or off, for sessions and functions."""
+    """Turns TensorFlow's auto-mixed-precision rewrite on or off, for sessions and functions."""
     module: Any = getattr(tf1, "mixed_precision", None)
     if not hasattr(module, "enable_mixed_precision_graph_rewrite"):
         module = tf1.train.experimental
     if enabled:
-        # Sessions read a private switch that only this public function sets. What it returns
-        # is not needed; a fixed scale makes no variables.
+        # Sessions read a private switch that only this public function sets. The result is not
+        # needed; a fixed scale makes no variables.
         module.enable_mixed_precision_graph_rewrite(tf1.train.GradientDescentOptimizer(0.0), 1.0)
     else:
         module.disable_mixed_precision_graph_rewrite()
@@ -104,7 +104,7 @@ def graph_rewrite_is_enabled() -> bool:
 
 
 def has_contrib() -> bool:
-    """Returns whether there is a `tf.contrib`, TensorFlow's own up to 1.15 or another."""
+    """Returns whether there is a `tf.contrib`: that of TensorFlow 1.15 or earlier, or another."""
     return hasattr(tf, "contrib") or "tensorflow.contrib" in sys.modules
 
 
@@ -115,10 +115,10 @@ def v1_module() -> ModuleType:
 
 
 def api_modules() -> list[Any]:
-    """Returns every module that `import tensorflow` or `tensorflow.compat.v1` may bind, a list.
+    """Returns a list of every module that `import tensorflow` or `tensorflow.compat.v1` may bind.
 
-    The attribute `tf.compat.v1` and the module imported under that name are different objects in
-    some versions, and the import replaces the attribute.
+    In some versions the attribute `tf.compat.v1` and the module imported under that name are
+    different objects, and the import replaces the attribute.
     """
     found = [tf, tf1, v1_module(), sys.modules["tensorflow.compat.v1"]]
     return list({id(module): module for module in found}.values())

@@ -1,8 +1,8 @@
-"""Types that annotations of this package name; nothing imports this module at run time.
+"""Types for this package's annotations; nothing imports this module at run time.
 
-Numbers are what `float` and `operator.index` take, NumPy's too, instead of unions with NumPy's
-classes, which are Any without NumPy. Where a public result is an operation in graph mode and
-None in eager mode it is Any, as whoever calls knows which.
+Numbers have the types that `float` and `operator.index` take, which include NumPy's. Unions with
+NumPy's classes would be Any without NumPy. Public results that are an operation in graph mode and
+None in eager mode are Any, because callers know the mode.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 
     from tf_lossscale_compat._core._types_trackable import Trackable
 
-    # Base classes have the names that users call, but no signatures. Were they Any, checkers would
-    # believe everything of what is derived from them.
+    # Base classes have the names that users call, but no signatures. If the base classes were Any,
+    # checkers would accept every attribute of derived classes.
 
     class Optimizer(Trackable):
         """`tf.compat.v1.train.Optimizer`."""
@@ -45,7 +45,7 @@ if TYPE_CHECKING:
         set_model: Any
         set_params: Any
 
-    # Keras' optimizers, inside of a wrapper and as its base: what this package uses of them.
+    # The attributes of Keras' optimizers, wrapped or as a base class, that this package uses.
 
     class KerasOptimizer(Trackable):
         """An optimizer of any Keras."""
@@ -55,7 +55,7 @@ if TYPE_CHECKING:
         _is_wrapped_by_loss_scale_optimizer: bool
 
     class NewerKerasOptimizer(KerasOptimizer):
-        """One of Keras 3, or of those that tf.keras 2.11 brought."""
+        """An optimizer of Keras 3, or the optimizer that tf.keras 2.11 introduced."""
 
         build: Any
         exclude_from_weight_decay: Any
@@ -80,7 +80,7 @@ if TYPE_CHECKING:
         def variables(self) -> list[Variable]: ...
 
     class TFKerasOptimizer(NewerKerasOptimizer):
-        """One of those that tf.keras 2.11 brought."""
+        """The optimizer that tf.keras 2.11 introduced."""
 
         compute_gradients: Any
         finalize_variable_values: Any
@@ -98,7 +98,7 @@ if TYPE_CHECKING:
 
     # The type of a function that a decorator returns unchanged.
     Function = TypeVar("Function", bound=Callable[..., Any])
-    # What a function that is called in some context returns.
+    # The result of a function that is called in some context.
     Result = TypeVar("Result")
 
     class HasManagerMethods(Protocol):
@@ -136,22 +136,24 @@ if TYPE_CHECKING:
         def assign(self) -> Callable[[Any], Any]: ...
 
     class CanScale(Protocol):
-        """A loss scale, this package's or a user's, as a step calls it."""
+        """A loss scale of this package or a user, as a step calls it."""
 
         def __call__(self) -> Any: ...
         def update(self, grads: Any) -> tuple[Any, Any]: ...
 
-    # What drives an optimizer, and a `_scaler.Scaler` is made of.
+    # A loss scale or manager that drives an optimizer; a `_scaler.Scaler` is made from it.
     Subject = Union[CanScale, HasManagerMethods]
-    # A tensor, `tf.IndexedSlices`, `tf.RaggedTensor`, or None where a variable has no gradient; in
-    # a cross-replica context it may be per-replica.
+    # A tensor, `tf.IndexedSlices`, `tf.RaggedTensor`, or None if a variable has no gradient; may be
+    # per-replica in a cross-replica context.
     Gradient = Any
     Pair = Tuple[Gradient, Variable]
+    Gradients = List[Gradient]
+    Variables = List[Variable]
     Loss = Union[tf.Tensor, Callable[[], tf.Tensor]]
     # Applies gradients to variables, in each replica.
     Apply = Callable[[List[Gradient], List[Variable]], Any]
     Real = SupportsFloat
     Integer = SupportsIndex
     Path = Union[str, "os.PathLike[str]"]
-    # A function that all processes agree through.
+    # A function through which all processes agree.
     Agree = Callable[[tf.Tensor], tf.Tensor]

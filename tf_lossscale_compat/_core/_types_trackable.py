@@ -1,21 +1,21 @@
 """TensorFlow's `Trackable`, as type checkers see it; nothing imports this module at run time.
 
-It is TensorFlow's own where a checker knows its types, so that loss scales can be given to a
-`tf.train.Checkpoint`. Elsewhere it is a class of no further attributes instead of Any, of which
-checkers believe everything.
+If a checker knows TensorFlow's types, it is TensorFlow's class, so that loss scales can be given to
+a `tf.train.Checkpoint`. Otherwise it is a class without other attributes. It is not Any, because
+checkers accept every attribute of Any.
 """
 # mypy: disable-error-code="no-redef"
 
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    # All names, as only so a module that cannot be found leaves the one below as it is. Of two,
-    # checkers take the one that is not in an except clause.
+    # Only the import of all names leaves the class below as it is if the module is not found. If
+    # there are two, checkers take the one that is not in an except clause.
     try:
         from tensorflow.python.trackable.base import *  # noqa: F403
     except ImportError:
 
         class Trackable:
-            """A base class of what `tf.train.Checkpoint` saves."""
+            """A base class of objects that `tf.train.Checkpoint` saves."""
 
             _track_trackable: Any

@@ -1,4 +1,4 @@
-"""Scaling losses and unscaling gradients, of any dtype, as the originals do it."""
+"""Scaling losses and unscaling gradients of any dtype, as the originals do."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class Unscaling(NamedTuple):
     """The division of gradients by the loss scale, as an original does it.
 
     Attributes:
-      factor: float32 scalar tensor, one over the loss scale, to multiply with.
+      factor: float32 scalar tensor, the reciprocal of the loss scale, to multiply by.
       divides: bool, `factor` is the loss scale itself, to divide by.
     """
 
@@ -30,7 +30,7 @@ def scale_loss(loss: Any, scale: tf.Tensor) -> tf.Tensor:
     """Returns `loss` times `scale`, in the dtype of `loss`.
 
     Args:
-      loss: float tensor, or what converts to one.
+      loss: float tensor, or a value that converts to one.
       scale: float32 scalar tensor.
     """
     loss = tf.convert_to_tensor(loss)
@@ -39,7 +39,7 @@ def scale_loss(loss: Any, scale: tf.Tensor) -> tf.Tensor:
 
 @_compiled.in_eager_mode
 def products(tensors: list[tf.Tensor]) -> list[tf.Tensor]:
-    """Multiplies all but the last with the last, a float32 scalar, each in its own dtype."""
+    """Multiplies each tensor, in its dtype, by the last one, a float32 scalar."""
     *tensors, factor = tensors
     factor = _nonzero(factor)
     factors: dict[tf.DType, tf.Tensor] = {}  # Made once for all tensors of a dtype.
@@ -48,9 +48,9 @@ def products(tensors: list[tf.Tensor]) -> list[tf.Tensor]:
         dtype = tensor.dtype
         is_half = dtype == tf.float16
         if dtype not in factors:
-            # Not zero in float32, the factor is not zero in bfloat16 or float64 either.
+            # A factor that is not zero in float32 is not zero in bfloat16 or float64 either.
             factors[dtype] = _for_float16(factor) if is_half else tf.cast(factor, dtype)
-        # Raw operations here and below, one for each gradient: public ones take longer to trace.
+        # Raw operations here and below: public functions take longer to trace for each gradient.
         if is_half:
             product = tf.raw_ops.Mul(x=tf.cast(tensor, tf.float32), y=factors[dtype])
             results.append(tf.cast(product, dtype))
@@ -60,19 +60,19 @@ def products(tensors: list[tf.Tensor]) -> list[tf.Tensor]:
 
 
 def _nonzero(factor: tf.Tensor) -> tf.Tensor:
-    """Returns NaN in place of zero, else `factor`.
+    """Returns NaN if `factor` is zero, else `factor`.
 
-    One over a loss scale above 2**126 is subnormal, and processors may flush it to zero. All
-    gradients would then be zero, and finite steps would train nothing.
+    The reciprocal of a loss scale above 2**126 is subnormal, and processors may flush it to zero.
+    All gradients would then be zero, and finite steps would train nothing.
     """
-    # No NaN is made in a healthy step, as `tf.debugging.enable_check_numerics` would find it.
+    # A healthy step must not make a NaN: `tf.debugging.enable_check_numerics` would report it.
     return factor / tf.sign(factor)
 
 
 def _for_float16(factor: tf.Tensor) -> tf.Tensor:
-    """Returns `factor` rounded to float16, in float32; not rounded where it would become zero.
+    """Returns `factor` rounded to float16, in float32; not rounded if it would become zero.
 
-    One over a loss scale of 2**25 or more would, and with it all gradients.
+    The reciprocal of a loss scale of 2**25 or more would become zero, and with it all gradients.
     """
     rounded = tf.cast(tf.cast(factor, tf.float16), tf.float32)
     return tf.where(tf.equal(rounded, 0.0), factor, rounded)
@@ -80,7 +80,7 @@ def _for_float16(factor: tf.Tensor) -> tf.Tensor:
 
 @_compiled.in_eager_mode
 def quotients(tensors: list[tf.Tensor]) -> list[tf.Tensor]:
-    """Divides all but the last by the last, a float32 scalar, in the wider dtype of the two."""
+    """Divides each tensor by the last one, a float32 scalar, in the wider dtype of the two."""
     *tensors, divisor = tensors
     results = []
     for tensor in tensors:
@@ -96,10 +96,10 @@ def unscale(grads: Iterable[_types.Gradient], reciprocal: tf.Tensor) -> list[_ty
 
     Args:
       grads: iterable of tensors, `tf.IndexedSlices` and None.
-      reciprocal: float32 scalar tensor, one over the loss scale.
+      reciprocal: float32 scalar tensor, the reciprocal of the loss scale.
 
     Returns:
-      A list as long; sparse stays sparse, None stays None.
+      A list of the same length; sparse stays sparse, None stays None.
     """
     return _each(products, grads, reciprocal)
 
@@ -112,8 +112,7 @@ def divide(grads: Iterable[_types.Gradient], divisor: tf.Tensor) -> list[_types.
       divisor: float32 scalar tensor, the loss scale.
 
     Returns:
-      A list as long, in float32 where a gradient has a dtype that is narrower; sparse stays sparse,
-      None stays None.
+      A list of the same length, in float32 for narrower dtypes; sparse and None stay so.
     """
     return _each(quotients, grads, divisor)
 

@@ -1,4 +1,4 @@
-"""Optimizers that wrap others, of this package and of others."""
+"""Optimizers of this package and others that wrap optimizers."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 def with_wrapped(
     optimizer: _types.HasApplyGradients | None,
 ) -> Iterator[_types.HasApplyGradients]:
-    """Yields an optimizer and those that it wraps."""
+    """Yields an optimizer and the optimizers that it wraps, outermost first."""
     names = ("inner_optimizer", "_optimizer", "_opt", "_base_optimizer", "optimizer", "opt")
     seen = set()
     while optimizer is not None and id(optimizer) not in seen:
@@ -22,8 +22,8 @@ def with_wrapped(
 
 
 def is_loss_scale_optimizer(cls: type) -> bool:
-    """Returns whether a class, of this package or another, is one of optimizers with a loss scale.
+    """Returns whether a class, of this package or another, is a loss-scale optimizer.
 
-    TensorFlow's and Keras' own are not all public, and vendors have more; all are named so.
+    It goes by name: some classes of TensorFlow and Keras are private, and vendors have more.
     """
     return any("LossScaleOptimizer" in base.__name__ for base in cls.__mro__)

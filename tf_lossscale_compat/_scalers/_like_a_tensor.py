@@ -1,4 +1,4 @@
-"""Lets an object stand where TensorFlow and Python expect a scalar float32 tensor."""
+"""Lets an object be used where TensorFlow and Python expect a scalar float32 tensor."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ else:
 
 
 class LikeATensor:
-    """Arithmetic, order and conversions are those of the current loss scale.
+    """Provides arithmetic, order and conversions of the current loss scale.
 
-    Equality is not: a loss scale equals itself alone. One that `compares_by_value` was called of is
-    compared with numbers and tensors by its value, too.
+    A loss scale equals only itself. After `compares_by_value` it is also compared with numbers and
+    tensors by its value.
 
-    There is no `__array__`: with it, eager TensorFlow would convert to whatever dtype stands on the
-    other side of an operator, where a float32 tensor, and any graph, raises an error.
+    There is no `__array__`: with it, eager TensorFlow would convert the loss scale to the dtype of
+    an operator's other operand, where a float32 tensor, and any graph, raises an error.
     """
 
     if TYPE_CHECKING:
@@ -37,9 +37,9 @@ class LikeATensor:
         return int(float(self))
 
     def _as_graph_element(self) -> tf.Tensor:
-        """Returns what `Session.run` fetches: the same tensor in each run, as the graph grows else.
+        """Returns the tensor that `Session.run` fetches, always the same, so that no graph grows.
 
-        A resource variable has made it with itself.
+        A resource variable has its own tensor for this.
         """
         variable: Any = getattr(self, "_current_loss_scale", None)
         if hasattr(variable, "_as_graph_element"):
@@ -53,7 +53,7 @@ class LikeATensor:
 
     @property
     def shape(self) -> tf.TensorShape:
-        """The shape of the current loss scale, that of a scalar."""
+        """The shape of the current loss scale, a scalar."""
         return tf.TensorShape([])
 
     def __eq__(self, other: Any) -> Any:
@@ -133,7 +133,7 @@ class LikeATensor:
 
 
 def compares_by_value(loss_scale: LikeATensor) -> None:
-    """Has a loss scale compare with numbers and tensors by its value from now on."""
+    """Makes a loss scale compare with numbers and tensors by its value."""
     _scaler.kept(loss_scale).by_value = True
 
 

@@ -35,22 +35,21 @@ if TYPE_CHECKING:
 
 
 class LossScale(LikeATensor, _tf.Trackable, metaclass=abc.ABCMeta):
-    """A loss scale, and how it follows from the gradients seen.
+    """A loss scale, and its update by the gradients of each step.
 
     Call it for the current value; give `update` the unscaled gradients of every step. Subclasses
     keep their state in variables made by `_add_weight`, which `tf.train.Checkpoint` saves.
 
-    Stands for its current value where a number or a scalar float32 tensor is expected: in `float`,
-    formats, products, quotients, `<` and `>`, `tf.cast`, and what a `tf.function` returns. Two are
-    equal only if they are one object.
+    A loss scale can be used as a number or a scalar float32 tensor: in `float`, formats, products,
+    quotients, `<` and `>`, `tf.cast`, and the result of a `tf.function`. It equals only itself.
 
     Source: TensorFlow r2.0 `tf.train.experimental.LossScale`.
     """
 
     def __init__(self) -> None:
-        pass  # The original's signature, and nothing amiss in subclasses that do not call it.
+        pass  # The original's signature. Subclasses need not call it.
 
-    # r2.0's name for its variables. Code reads it, and subclasses use it for something else.
+    # r2.0's name for its variables. Some programs read it; some subclasses use it for other values.
     @property
     def _weights(self) -> Any:
         return self.__dict__.get("_weights", _scaler.kept(self).weights)
@@ -68,12 +67,11 @@ class LossScale(LikeATensor, _tf.Trackable, metaclass=abc.ABCMeta):
         """Updates the loss scale by the gradients of one step.
 
         Args:
-          grads: nested structure of unscaled gradients, or one; None inside it is ignored.
+          grads: nested structure of unscaled gradients, or one gradient; None in it is ignored.
 
         Returns:
-          A pair: what updates the loss scale when it is run (None in eager mode, where that has
-          happened already), and whether the gradients are to be applied, a bool or scalar bool
-          tensor.
+          A pair: an operation or tensor that updates the loss scale when it is run (None in eager
+          mode, after the update), and a bool or scalar bool tensor, True to apply the gradients.
         """
 
     @abc.abstractmethod
@@ -82,7 +80,7 @@ class LossScale(LikeATensor, _tf.Trackable, metaclass=abc.ABCMeta):
 
     @classmethod
     def from_config(cls, config: dict[str, Any]) -> Self:
-        """Makes a loss scale from what `get_config` returned."""
+        """Makes a loss scale from a config that `get_config` returned."""
         return cls(**config)
 
     def _add_weight(
@@ -91,15 +89,15 @@ class LossScale(LikeATensor, _tf.Trackable, metaclass=abc.ABCMeta):
         """Makes a variable that belongs to this loss scale's state.
 
         Args:
-          name: str, its name, also in checkpoints.
+          name: str, the variable's name, also in checkpoints.
           initial_value: scalar.
-          dtype: `tf.DType` or None for that of `initial_value`.
+          dtype: `tf.DType`, or None for the dtype of `initial_value`.
 
         Returns:
           A resource variable that is neither trained nor aggregated over replicas.
 
         Raises:
-          RuntimeError: this loss scale has a weight of that name.
+          RuntimeError: this loss scale already has a weight of that name.
         """
         weights = _scaler.kept(self).weights
         if name in weights:
@@ -126,7 +124,7 @@ def _updates_by_flag(
 
 
 class FixedLossScale(LossScale):
-    """A loss scale that never changes and, as in r2.0, lets non-finite gradients through.
+    """A loss scale that never changes and, as in r2.0, applies non-finite gradients.
 
     Source: TensorFlow r2.0 `tf.train.experimental.FixedLossScale`.
     """
@@ -136,18 +134,18 @@ class FixedLossScale(LossScale):
 
         Args:
           loss_scale_value: real number, at least 1.
-          skip_nonfinite: bool. If True, `update` asks for non-finite steps to be skipped, as
-            contrib's optimizer did with a fixed manager. Beyond r2.0.
+          skip_nonfinite: bool. If True, non-finite steps are skipped, as by contrib's optimizer
+            with a fixed manager. r2.0 does not have this argument.
 
         Raises:
-          ValueError: `loss_scale_value` is no real number, below 1, NaN, or not finite in float32.
+          ValueError: the value is not a real number, below 1, NaN, or not finite in float32.
         """
         self._loss_scale_value = _arguments.fixed_scale("loss_scale_value", loss_scale_value)
         _scaler.kept(self).options = {"skip_nonfinite": True} if skip_nonfinite else {}
 
     @property
     def skip_nonfinite(self) -> bool:
-        """True if `update` asks for non-finite steps to be skipped."""
+        """True if non-finite steps are skipped."""
         return "skip_nonfinite" in _scaler.kept(self).options
 
     @_scaler.reads()
@@ -165,8 +163,8 @@ class FixedLossScale(LossScale):
           grads: nested structure of gradients; tested only with `skip_nonfinite`.
 
         Returns:
-          A pair: None in eager mode, else a no-op; and True, or with `skip_nonfinite` whether all
-          gradients are finite on all replicas, a scalar bool tensor.
+          A pair: None in eager mode, else a no-op; and True. With `skip_nonfinite` the second is a
+          scalar bool tensor, whether all gradients are finite on all replicas.
         """
         finite = _replicas.all_finite(grads) if self.skip_nonfinite else True
         return _update_rule.fixed(self, finite), finite
@@ -194,7 +192,7 @@ def _update_dynamic(loss_scale: DynamicLossScale, finite: Any) -> Any:
         loss_scale.max_loss_scale,
         loss_scale.hysteresis,
     )
-    # In a graph a tensor, as r2.0's: code in the wild puts tf.identity around it.
+    # In a graph it is a tensor, as in r2.0: public programs call tf.identity on it.
     return _state.update([variable for variable in state if variable is not None], change)
 
 
@@ -236,20 +234,19 @@ class DynamicLossScale(LossScale):
             else: scale = min(max(scale / multiplier, min_loss_scale), max_loss_scale)
 
     The state is two variables, `current_loss_scale` (float32) and `good_steps` (int64), and with
-    `hysteresis` above 1 a third, `shrink_delay` (int64). Made under `strategy.scope()` they are
-    mirrored.
+    `hysteresis` above 1 a third, `shrink_delay` (int64). Under `strategy.scope()` all are mirrored.
 
-    Source: TensorFlow r2.0 `tf.train.experimental.DynamicLossScale`. The bounds (TensorFlow issue
-    38357) and `hysteresis` (DeepSpeed's `delayed_shift`) are beyond it.
+    Source: TensorFlow r2.0 `tf.train.experimental.DynamicLossScale`. The original lacks
+    the bounds (TensorFlow issue 38357) and `hysteresis` (DeepSpeed's `delayed_shift`).
     """
 
-    # The bounds of shrinking and of growth, floats, and the non-finite steps it takes to shrink.
-    # Plain attributes with the arguments' defaults, as subclasses set them in their own ways.
+    # The bounds of shrinking and growth, floats, and the number of non-finite steps to shrink.
+    # Plain attributes with the arguments' defaults, because subclasses set them in various ways.
     min_loss_scale: float = 1.0
     max_loss_scale: float | None = None
     hysteresis: int = 1
     shrink_delay: tf.Variable | None = None
-    # r2.0's own names for the state, which code in the wild reads and sets.
+    # r2.0's names for the state, which public programs read and set.
     _current_loss_scale: tf.Variable
     _num_good_steps: tf.Variable
 
@@ -266,19 +263,18 @@ class DynamicLossScale(LossScale):
         """Makes the loss scale and its variables.
 
         Args:
-          initial_loss_scale: real number above zero, the loss scale to start from. One that is too
-            high comes down faster than one that is too low comes up.
+          initial_loss_scale: real number above zero, the initial loss scale. A scale that is too
+            high falls faster than one that is too low rises.
           increment_period: int, the scale grows after this many finite steps in a row.
-          multiplier: real number above zero, what growth multiplies with and shrinking divides by.
-          min_loss_scale: real number above zero, what shrinking stops at.
-          max_loss_scale: real number, what the loss scale never exceeds, or None for the largest
-            float32.
-          hysteresis: int, at least 1: how many non-finite steps it takes to shrink, counted since
-            the scale last grew.
+          multiplier: real number above zero. Growth multiplies by it, and shrinking divides by it.
+          min_loss_scale: real number above zero, the smallest scale after shrinking.
+          max_loss_scale: real number, the largest scale, or None for the largest float32.
+          hysteresis: int, at least 1, the number of non-finite steps that it takes to shrink the
+            scale, counted since it last grew.
 
         Raises:
-          ValueError: an argument is no real number, not above zero, not finite in float32, or (the
-            period, `hysteresis`) not integral; or the bounds leave no room for the initial scale.
+          ValueError: an argument is not a real number, not above zero, not finite in float32, or
+            (the period, `hysteresis`) not integral; or the bounds exclude the initial scale.
         """
         self._initial_loss_scale = _arguments.positive("initial_loss_scale", initial_loss_scale)
         self._increment_period = _arguments.period("increment_period", increment_period, "int64")
@@ -287,7 +283,7 @@ class DynamicLossScale(LossScale):
         if self._multiplier < 1:
             _arguments.warn_odd("multiplier={!r} is below 1: growth shrinks the scale.", multiplier)
         delay = _arguments.period("hysteresis", hysteresis, "int64", least=1)
-        # Where an argument is left out, what a subclass has set before stays.
+        # If an argument is left out, a value that a subclass has set before stays.
         given = {"min_loss_scale": low, "max_loss_scale": high, "hysteresis": delay}
         changed = {
             name: value for name, value in given.items() if value != getattr(DynamicLossScale, name)
@@ -309,12 +305,12 @@ class DynamicLossScale(LossScale):
 
     @property
     def increment_period(self) -> int:
-        """After how many finite steps in a row the loss scale grows, an int."""
+        """The number of finite steps in a row after which the loss scale grows, an int."""
         return self._increment_period
 
     @property
     def multiplier(self) -> float:
-        """The factor that growth multiplies and shrinking divides by, a float."""
+        """The factor by which growth multiplies and shrinking divides, a float."""
         return self._multiplier
 
     @property
@@ -324,7 +320,7 @@ class DynamicLossScale(LossScale):
 
     @property
     def good_steps(self) -> tf.Variable:
-        """Finite steps since the loss scale last changed, an int64 variable."""
+        """The number of finite steps since the loss scale last changed, an int64 variable."""
         return self._num_good_steps
 
     @_scaler.reads()
@@ -339,9 +335,9 @@ class DynamicLossScale(LossScale):
         """Updates the state by one step.
 
         Args:
-          grads: nested structure of unscaled gradients, or one: tensors and `tf.IndexedSlices` of
-            any shape and dtype; None is ignored. In a cross-replica context they may be
-            per-replica.
+          grads: nested structure of unscaled gradients, or one gradient: tensors and
+            `tf.IndexedSlices` of any shape and dtype; None is ignored. In a cross-replica context
+            they may be per-replica.
 
         Returns:
           A pair: None in eager mode, else a scalar tensor whose evaluation updates the state; and
@@ -354,7 +350,7 @@ class DynamicLossScale(LossScale):
 
     def __repr__(self) -> str:
         config = self.get_config()
-        # Made in a graph, the variables have no values here.
+        # Variables that were made in a graph have no values here.
         if tf.executing_eagerly() and not hasattr(self._current_loss_scale, "graph"):
             scale, steps = self._current_loss_scale.numpy(), self._num_good_steps.numpy()
             config = {"current_loss_scale": scale, "num_good_steps": steps, **config}
@@ -362,7 +358,7 @@ class DynamicLossScale(LossScale):
         return f"DynamicLossScale({shown})"
 
     def get_config(self) -> dict[str, Any]:
-        """Returns the constructor's arguments as a dict, those beyond r2.0 only where changed."""
+        """Returns the constructor's arguments, a dict; those that r2.0 lacks only if changed."""
         return {
             "initial_loss_scale": self._initial_loss_scale,
             "increment_period": self._increment_period,
@@ -372,7 +368,7 @@ class DynamicLossScale(LossScale):
 
 
 class _Continued(DynamicLossScale):
-    """A dynamic loss scale whose state is that of TensorFlow's own, such as a policy's."""
+    """A dynamic loss scale that uses the state of a TensorFlow loss scale, such as a policy's."""
 
     def __init__(self, original: Any) -> None:
         self._state = {
@@ -470,14 +466,14 @@ def serialize(loss_scale: LossScale) -> dict[str, Any]:
 def deserialize(
     config: dict[str, Any], custom_objects: dict[str, type[LossScale]] | None = None
 ) -> LossScale:
-    """Makes a `LossScale` from what `serialize` returned, or from a Keras config of r2.0.
+    """Makes a `LossScale` from a dict that `serialize` returned, or from a Keras config of r2.0.
 
     Args:
       config: dict with the keys `class_name` and `config`.
-      custom_objects: dict from class names to further `LossScale` classes, or None.
+      custom_objects: dict from class names to other `LossScale` classes, or None.
 
     Raises:
-      ValueError: `config` is no such dict, names an unknown class, or does not fit it.
+      ValueError: `config` is not such a dict, names an unknown class, or does not fit the class.
     """
     if not (
         isinstance(config, dict)
@@ -496,7 +492,7 @@ def deserialize(
         )
     try:
         return classes[config["class_name"]].from_config(config["config"])
-    except TypeError as error:  # Arguments that are missing or unknown.
+    except TypeError as error:  # Arguments are missing or unknown.
         raise ValueError(f"config does not fit its class, got {config!r}: {error}") from error
 
 
@@ -517,17 +513,17 @@ def get(identifier: Identifier | None) -> LossScale | None:
 
     Args:
       identifier: a real number for a `FixedLossScale`; 'dynamic' for a `DynamicLossScale` with its
-        defaults; a `LossScale`, returned as it is; a dict that `deserialize` takes; a
-        `LossScaleManager`, or anything with its two methods, which the loss scale then wraps;
-        TensorFlow's own `FixedLossScale` or `DynamicLossScale`, such as a policy's, whose variables
-        it then has; or None, which is returned.
+        defaults; a `LossScale`, which is returned; a dict that `deserialize` takes; a
+        `LossScaleManager`, or any object with its two methods, which the loss scale then wraps;
+        TensorFlow's `FixedLossScale` or `DynamicLossScale`, such as a policy's, whose variables the
+        loss scale then uses; or None, which is returned.
 
     Raises:
-      ValueError: it is none of these, or a number that is no loss scale.
+      ValueError: `identifier` is none of these, or a number that cannot be a loss scale.
     """
     if identifier is None or isinstance(identifier, LossScale):
         return identifier
-    if _scaler.is_manager(identifier):  # Of any make: on 1.15 TensorFlow's own among them.
+    if _scaler.is_manager(identifier):  # Of any class, including TensorFlow's on 1.15.
         return ManagerLossScale(identifier)
     if isinstance(identifier, dict):
         return deserialize(identifier)
@@ -540,7 +536,7 @@ def get(identifier: Identifier | None) -> LossScale | None:
     if cls.__module__.split(".")[0] in ("tensorflow", "tensorflow_core") and (
         cls.__name__ in _OF_TENSORFLOW
     ):
-        if not hasattr(original, "_tflsc"):  # One for each, as it has one owner.
+        if not hasattr(original, "_tflsc"):  # One for each original, because it has one owner.
             original._tflsc = _OF_TENSORFLOW[cls.__name__](original)
         return original._tflsc
     raise ValueError(

@@ -28,12 +28,12 @@ else:
 class LossScaleManager(_tf.Trackable, metaclass=abc.ABCMeta):
     """Chooses the loss scale of a `contrib.mixed_precision.LossScaleOptimizer`.
 
-    Subclass it for an update rule of your own: `update_loss_scale` may use `tf.cond` and `assign`,
-    and may return an operation, a tensor or None. Variables and managers that are its attributes
-    are saved by `tf.train.Checkpoint`, under the attributes' names.
+    Derive a class from it for your own update rule: `update_loss_scale` may use `tf.cond` and
+    `assign`, and may return an operation, a tensor or None. `tf.train.Checkpoint` saves variables
+    and managers that are attributes, under the attributes' names.
 
-    Source: TensorFlow r1.15 `tf.contrib.mixed_precision.LossScaleManager`. Beyond it, managers can
-    be saved by `tf.train.Checkpoint` and know their `variables()`.
+    Source: TensorFlow r1.15 `tf.contrib.mixed_precision.LossScaleManager`, which lacks
+    `variables()` and cannot be saved by `tf.train.Checkpoint`.
     """
 
     def __setattr__(self, name: str, value: Any) -> None:
@@ -53,10 +53,10 @@ class LossScaleManager(_tf.Trackable, metaclass=abc.ABCMeta):
 
         Args:
           finite_grads: scalar bool tensor, whether all gradients of the step are finite. In eager
-            mode a Python bool will do.
+            mode it may be a Python bool.
 
         Returns:
-          In graph mode what updates the loss scale when it is run; in eager mode None.
+          In graph mode an operation or tensor that updates the loss scale; in eager mode None.
         """
 
     def variables(self) -> list[tf.Variable]:
@@ -67,20 +67,20 @@ class LossScaleManager(_tf.Trackable, metaclass=abc.ABCMeta):
 class FixedLossScaleManager(LossScaleManager):
     """A loss scale that never changes.
 
-    With contrib's `LossScaleOptimizer` a step whose gradients are not finite is skipped, unlike
-    with r2.0's `FixedLossScale`, which lets it through.
+    contrib's `LossScaleOptimizer` skips a step whose gradients are not finite. With r2.0's
+    `FixedLossScale` that step is applied.
 
     Source: TensorFlow r1.15 `tf.contrib.mixed_precision.FixedLossScaleManager`.
     """
 
     def __init__(self, loss_scale: _types.Real) -> None:
-        """Makes the manager and, in a graph, its constant: one operation, as r1.15 did.
+        """Makes the manager and, in a graph, its constant: one operation, as in r1.15.
 
         Args:
           loss_scale: real number, at least 1.
 
         Raises:
-          TypeError: `loss_scale` is no real number.
+          TypeError: `loss_scale` is not a real number.
           ValueError: `loss_scale` is below 1, NaN, or not finite in float32.
         """
         value = _arguments.fixed_scale("loss_scale", loss_scale, error=TypeError)
@@ -90,9 +90,9 @@ class FixedLossScaleManager(LossScaleManager):
 
     @_scaler.reads()
     def get_loss_scale(self) -> tf.Tensor:
-        """Returns the loss scale, a scalar float32 tensor, in any graph, function or eager.
+        """Returns the loss scale, a scalar float32 tensor, in any graph or function, or eagerly.
 
-        Where no other graph is entered, it is the constant that the constructor made in its graph.
+        If no other graph is entered, it is the constant that the constructor made in its graph.
         """
         value = self._loss_scale
         number, made = _scaler.kept(self).constant or (None, None)
@@ -140,8 +140,8 @@ class ExponentialUpdateLossScaleManager(LossScaleManager):
                 scale = max(1, scale * decr_ratio); good = bad = 0
 
     The state is three variables that are not trained: `loss_scale` (float32), `good_steps` and
-    `bad_steps` (int32), named under the name or variable scope around the constructor, so that
-    checkpoints of r1.15 restore. Made under `strategy.scope()` they are mirrored.
+    `bad_steps` (int32). Their names include the name or variable scope around the constructor, so
+    that checkpoints of r1.15 restore. Under `strategy.scope()` they are made as mirrored variables.
 
     Source: TensorFlow r1.15 `tf.contrib.mixed_precision.ExponentialUpdateLossScaleManager`.
     """
@@ -163,15 +163,15 @@ class ExponentialUpdateLossScaleManager(LossScaleManager):
         """Makes the manager and its variables.
 
         Args:
-          init_loss_scale: real number above zero, the loss scale to start from.
+          init_loss_scale: real number above zero, the initial loss scale.
           incr_every_n_steps: int, the loss scale grows after this many finite steps in a row.
-          decr_every_n_nan_or_inf: int, it shrinks after this many non-finite steps, which need not
-            follow each other, but growth in between sets the count back.
-          incr_ratio: real number above zero, what growth multiplies with.
-          decr_ratio: real number above zero, what shrinking multiplies with.
+          decr_every_n_nan_or_inf: int, the loss scale shrinks after this many non-finite steps.
+            Finite steps between them do not matter, but growth resets the count.
+          incr_ratio: real number above zero, the factor of growth.
+          decr_ratio: real number above zero, the factor of shrinking.
 
         Raises:
-          TypeError: a scale or ratio is no real number.
+          TypeError: a scale or ratio is not a real number.
           ValueError: one is not above zero or not finite in float32, or a period is not integral.
         """
         first = _arguments.positive("init_loss_scale", init_loss_scale, TypeError)
@@ -203,9 +203,9 @@ class ExponentialUpdateLossScaleManager(LossScaleManager):
 
     @_scaler.reads("_loss_scale")
     def get_loss_scale(self) -> tf.Variable:
-        """Returns the loss scale, a scalar float32 variable, as r1.15 did.
+        """Returns the loss scale, a scalar float32 variable, as in r1.15.
 
-        What is taken before a step shows the loss scale after it. `assign` sets it by hand.
+        The variable follows later steps. `assign` sets the loss scale by hand.
         """
         return self._loss_scale
 
@@ -215,15 +215,15 @@ class ExponentialUpdateLossScaleManager(LossScaleManager):
         """Updates the state by one step, once for all replicas.
 
         Args:
-          finite_grads: scalar bool tensor or Python bool. In a replica context each replica's own
-            flag, and all have to be True for the step to count as finite.
+          finite_grads: scalar bool tensor or Python bool. In a replica context it is each replica's
+            own flag, and the step is finite only if all flags are True.
 
         Returns:
           In graph mode a `tf.Operation` that updates the state when it is run; in eager mode None.
 
         Raises:
-          ValueError: `finite_grads` is no scalar.
-          TypeError or ValueError: it is no bool.
+          ValueError: `finite_grads` is not a scalar.
+          TypeError or ValueError: `finite_grads` is not a bool.
         """
         with _state.scope_of(_state_of(self)):
             return _replicas.run_cross_replica(
@@ -231,12 +231,12 @@ class ExponentialUpdateLossScaleManager(LossScaleManager):
             )
 
     def _reset_stats(self) -> Any:
-        """Sets both counters to zero, for subclasses; returns an operation, in eager mode None."""
+        """Sets both counters to zero, for subclasses; returns an operation, None in eager mode."""
         counters = [self._num_good_steps, self._num_bad_steps]
         return _state.update(counters, lambda: [_state.assign(each, 0) for each in counters])
 
 
-# Code in the wild puts variables of its own there, or numbers.
+# Public programs assign their own variables or numbers to these attributes.
 _SAVED_NAMES = {
     "_loss_scale": "loss_scale",
     "_num_good_steps": "good_steps",
@@ -245,7 +245,7 @@ _SAVED_NAMES = {
 
 
 def _saved_name(manager: LossScaleManager, name: str) -> str | None:
-    """Returns the name that an attribute has in checkpoints, None where they do not hold it."""
+    """Returns the name of an attribute in checkpoints; None if they do not hold it."""
     if isinstance(manager, ExponentialUpdateLossScaleManager):
         return _SAVED_NAMES.get(name)
     return None if isinstance(manager, FixedLossScaleManager) else name

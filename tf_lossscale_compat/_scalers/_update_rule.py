@@ -1,10 +1,10 @@
 """The update rules of dynamic loss scales, as assignments to their variables.
 
-A rule assigns only what a step changes: a finite step adds one to a counter and leaves the scale
-alone. So steps that run at once, in one `session.run`, in threads or on workers, lose no more of
-each other's updates than TensorFlow's own classes do.
+A rule assigns only the variables that a step changes: a finite step adds one to a counter and does
+not assign the scale. Parallel steps, in one `session.run`, in threads or on workers, therefore lose
+no more of each other's updates than with TensorFlow's classes.
 
-Each function runs at once in eager mode, and returns what assigns in a graph. Source:
+In eager mode each function assigns immediately; in a graph it returns the assignments. Source:
 Micikevicius et al. 2018, "Mixed Precision Training", section 3.2, with the details of TensorFlow
 r1.15 (`exponential`) and r2.0 (`dynamic`).
 """
@@ -21,7 +21,7 @@ tf = _tf.tf
 class State(NamedTuple):
     """Variables: the loss scale (float32) and counters of steps (integers), all scalars.
 
-    `bad_steps` and `delay` are None where the rule does not count them.
+    `bad_steps` and `delay` are None if the rule does not count them.
     """
 
     scale: Any
@@ -43,13 +43,13 @@ def exponential(
     incr_ratio: float,
     decr_ratio: float,
 ) -> Any:
-    """Takes one step of r1.15's rule, as `ExponentialUpdateLossScaleManager` documents it.
+    """Takes one step of r1.15's rule, see `ExponentialUpdateLossScaleManager`.
 
     Args:
       state: `State` with both counters.
       finite: bool scalar tensor, True if this step's gradients are finite everywhere.
-      incr_every: finite steps to growth.
-      decr_every: non-finite steps to shrinking.
+      incr_every: the number of finite steps that it takes to grow.
+      decr_every: the number of non-finite steps that it takes to shrink.
       incr_ratio: the factor of growth.
       decr_ratio: the factor of shrinking.
     """
@@ -62,7 +62,7 @@ def exponential(
         return [_grow(scale, incr_ratio), *reset()]
 
     def shrink() -> Any:
-        # In this order, as of a scale that is NaN TensorFlow 1.15 makes 1, and only so.
+        # 1.0 comes first: only in this order a NaN scale becomes 1, as in TensorFlow 1.15.
         return [_state.assign(scale, tf.maximum(1.0, _state.value(scale) * decr_ratio)), *reset()]
 
     def count_good() -> Any:
@@ -87,16 +87,16 @@ def dynamic(
     max_scale: float | None = None,
     hysteresis: int = 1,
 ) -> Any:
-    """Takes one step of r2.0's rule with bounds and hysteresis, as `DynamicLossScale` has it.
+    """Takes one step of r2.0's rule with bounds and hysteresis, see `DynamicLossScale`.
 
     Args:
-      state: `State`; its `delay` may be None where `hysteresis` is 1.
+      state: `State`; its `delay` may be None if `hysteresis` is 1.
       finite: bool scalar tensor, True if this step's gradients are finite everywhere.
-      increment_period: finite steps to growth.
-      multiplier: the factor of growth, and what shrinking divides by.
-      min_scale: the floor.
-      max_scale: the ceiling, or None for none.
-      hysteresis: what growth sets `delay` to.
+      increment_period: the number of finite steps that it takes to grow.
+      multiplier: the factor of growth, and the divisor of shrinking.
+      min_scale: the lower bound.
+      max_scale: the upper bound, or None.
+      hysteresis: the value to which growth sets `delay`.
     """
     scale, good, _, delay = state
 
@@ -105,7 +105,7 @@ def dynamic(
         return grown if delay is None else [*grown, _state.assign(delay, hysteresis)]
 
     def lower() -> Any:
-        # Division, not multiplication by the reciprocal, which rounds differently.
+        # Divides, because multiplication by the reciprocal rounds differently.
         lowered = tf.maximum(_state.value(scale) / multiplier, min_scale)
         # A multiplier below 1 raises the scale here.
         return _state.assign(

@@ -11,15 +11,15 @@ from tf_lossscale_compat import __version__
 
 try:
     from importlib import metadata
-except ImportError:  # Python 3.7, where TensorFlow brings the package of that name.
+except ImportError:  # Python 3.7, where TensorFlow installs `importlib_metadata`.
     try:
         import importlib_metadata as metadata  # type: ignore[no-redef]
     except ImportError:
         metadata = None  # type: ignore[assignment]
 
-# Each command is a module of this package, which is imported when it is asked for: `migrate` and
-# `--help` need no TensorFlow and wait for none. A module brings `add_arguments(parser)` and
-# `run(args)`, which returns the exit code; the first line of its docstring stands here too.
+# Each command is a module of this package, which is imported when the command is called: `migrate`
+# and `--help` do not need TensorFlow or wait for it. A module defines `add_arguments(parser)` and
+# `run(args)`, which returns the exit code. The first line of its docstring is repeated here.
 COMMANDS = {
     "checkpoint": (
         "checkpoint._command",
@@ -32,7 +32,7 @@ COMMANDS = {
     "plot": ("_tools.plot", "Draw the loss scale of training runs from their TensorBoard logs."),
 }
 
-# The distributions that a report of a fault should name.
+# The distributions that a bug report should name.
 _REPORTED = (
     ("TensorFlow", ("tensorflow", "tensorflow-cpu", "tensorflow-gpu", "tf-nightly")),
     ("Keras", ("keras",)),
@@ -42,7 +42,7 @@ _REPORTED = (
 
 
 def _version_of(distributions):
-    """Returns the version of the first of these that is installed, without importing it."""
+    """Returns the version of the first installed distribution, without importing it."""
     for name in distributions if metadata else ():
         try:
             return metadata.version(name)
@@ -52,7 +52,7 @@ def _version_of(distributions):
 
 
 def _versions():
-    """Returns the versions of this package and of what it runs on, one line each."""
+    """Returns the versions of this package and its environment, one line each."""
     found = [("tf_lossscale_compat", __version__), ("Python", platform.python_version())]
     found += [(name, _version_of(distributions)) for name, distributions in _REPORTED]
     return "\n".join(f"{name} {version}" for name, version in found if version)
@@ -60,7 +60,7 @@ def _versions():
 
 @contextlib.contextmanager
 def _quiet():
-    """Sends what is written to standard error nowhere; TensorFlow 2.21 logs before it is asked."""
+    """Discards standard error: TensorFlow 2.21 logs while it is imported."""
     kept, nowhere = os.dup(2), os.open(os.devnull, os.O_WRONLY)
     os.dup2(nowhere, 2)
     try:
@@ -72,7 +72,7 @@ def _quiet():
 
 
 def _import_tensorflow():
-    """Imports TensorFlow, after a line that says what the user waits for."""
+    """Imports TensorFlow, after a line that tells the user."""
     with contextlib.ExitStack() as stack:
         if "tensorflow" not in sys.modules:
             print("tf-lossscale: importing TensorFlow ...", file=sys.stderr, flush=True)
@@ -86,7 +86,7 @@ def _parser(argv):
     parser = argparse.ArgumentParser(
         prog="tf-lossscale",
         description="Tools around TensorFlow's removed loss-scale APIs.",
-        formatter_class=argparse.RawDescriptionHelpFormatter,  # Versions stand in lines.
+        formatter_class=argparse.RawDescriptionHelpFormatter,  # Keeps the lines of versions.
     )
     described = "show versions, also of Python, TensorFlow, Keras"
     parser.add_argument("--version", action="version", version=_versions(), help=described)
@@ -103,7 +103,7 @@ def _parser(argv):
         if name != "migrate":
             try:
                 _import_tensorflow()
-            except ImportError as error:  # It says what to install.
+            except ImportError as error:  # Its message says what to install.
                 parser.error(str(error))
         module = importlib.import_module(f"tf_lossscale_compat.{module_name}")
         command.description = module.__doc__
@@ -115,14 +115,14 @@ def _parser(argv):
 def main(argv=None):
     """Runs one command; returns the exit code.
 
-    That is 0 when all went well, 2 for a call that cannot be served (bad arguments, something
-    missing), 1 for a failure under way, 130 when interrupted.
+    The code is 0 for success, 1 for a failure while it runs, 2 for wrong arguments or missing files
+    or packages, and 130 for an interruption.
     """
     try:
         argv = sys.argv[1:] if argv is None else argv
         args = _parser(argv).parse_args(argv)
         return args.run(args)
-    except SystemExit as stop:  # This is how argparse ends, after it has said why.
+    except SystemExit as stop:  # argparse raises it, after printing the reason.
         return stop.code if isinstance(stop.code, int) else 0
     except KeyboardInterrupt:
         print("tf-lossscale: interrupted", file=sys.stderr)

@@ -1,8 +1,8 @@
 """Draw the loss scale of training runs from their TensorBoard logs.
 
-Every folder in a LOGDIR that has event files is a run. A tick above the frame says that this step
-was skipped, or some since the point before. Of what was written twice, after a restart from an
-older checkpoint, the newest is drawn.
+Every folder in a LOGDIR that has event files is a run. A tick above the frame marks a skipped step,
+or several since the previous point. If a run was restarted from an older checkpoint, only the
+newest points are drawn.
 """
 
 from __future__ import annotations
@@ -17,24 +17,24 @@ from typing import Any
 from tf_lossscale_compat._core import _install
 from tf_lossscale_compat.monitoring import _summaries
 
-MOST_POINTS = 20000  # Of a tag; of more TensorBoard takes a sample.
+MOST_POINTS = 20000  # Per tag; TensorBoard takes a sample of more points.
 
 
 def _number(proto):
     from tensorboard.util import tensor_util
 
-    # The shape first, as a few bytes can claim any number of entries.
+    # Checks the shape first, because a few bytes can claim any number of entries.
     scalar = all(dimension.size == 1 for dimension in proto.tensor_shape.dim)
     return float(tensor_util.make_ndarray(proto).item()) if scalar else math.nan
 
 
 def _newest(logs, tag):
-    """Returns [(step, value)] of a tag, without what a restart from an older step wrote again."""
+    """Returns [(step, value)] of a tag, without points that a later restart has replaced."""
     kept: list = []
     again = False
     events = logs.Tensors(tag) if tag in logs.Tags()["tensors"] else []
     for event in sorted(events, key=lambda event: event.wall_time, reverse=True):
-        # At an equal step a TF1 loop has skipped: the global step stood still.
+        # Equal steps come from a TF1 loop: a skipped step does not increment the global step.
         again = bool(kept) and event.step >= kept[-1][0] + (not again)
         if not again:
             kept.append((event.step, _number(event.tensor_proto)))
@@ -42,7 +42,7 @@ def _newest(logs, tag):
 
 
 def read(logdirs: list[str]) -> dict[str, Any]:
-    """Returns {run: {tag: [(step, value)]}} of all folders in these that have a loss scale."""
+    """Returns {run: {tag: [(step, value)]}} of all folders in `logdirs` with a loss scale."""
     from tensorboard.backend.event_processing import io_wrapper, plugin_event_accumulator
     from tensorboard.compat import tf
 
@@ -66,11 +66,11 @@ def read(logdirs: list[str]) -> dict[str, Any]:
 
 
 def skips(points: dict[str, Any]) -> list[tuple[int, float]]:
-    """Returns [(step, number)] of the steps that were skipped there or since the point before."""
+    """Returns [(step, number)] of the steps that were skipped since the previous point."""
     in_a_row = dict(reversed(points[_summaries.CONSECUTIVE_SKIPS]))
     found, before = [], math.inf
     for step, total in points[_summaries.SKIPPED_STEPS]:
-        # Where the total begins, or begins anew, nothing but that very step is known.
+        # Where the total starts or restarts, only that step is known.
         new = total - before if total >= before else float(in_a_row.get(step, 0) > 0)
         found += [(step, new)] if new > 0 else []
         before = total
@@ -82,12 +82,12 @@ def draw(axes: Any, runs: dict[str, Any]) -> None:
     for index, (name, points) in enumerate(runs.items()):
         scale = [at for at in points[_summaries.SCALE] if 0 < at[1] < math.inf]
         skipped, bad = skips(points), len(points[_summaries.SCALE]) - len(scale)
-        # Nothing that matplotlib takes for a formula, another line, or a name to leave out.
+        # Prevents matplotlib from finding a formula, a new line, or a name to leave out.
         label = " " + "".join(c if c.isprintable() else "?" for c in name[-80:]).replace("$", r"\$")
         for first, _ in points[_summaries.SKIPPED_STEPS][:1]:
             label += f" ({sum(number for _, number in skipped):.0f} skipped from step {first} on)"
         label += f" ({bad} scales left out: not finite or not above zero)" if bad else ""
-        # Runs that lie on each other are all seen: lines with gaps over those that have none.
+        # Lines with gaps are drawn over solid lines, so that overlapping runs are all visible.
         color, style = f"C{index % 10}", ("-", "--", ":")[index % 3]
         (line,) = axes.step(*zip(*scale), where="post", label=label, color=color, ls=style)
         line.set(linewidth=2.4, zorder=2 + index % 3 / 10, marker="." if len(scale) == 1 else "")
@@ -102,7 +102,7 @@ def draw(axes: Any, runs: dict[str, Any]) -> None:
 
 
 def save(picture: Any, path: str) -> None:
-    """Writes a `matplotlib.figure.Figure`, whole or not at all, in the format of the ending."""
+    """Writes a `matplotlib.figure.Figure`, whole or not at all, in the format of the suffix."""
     mask = os.umask(0o077)
     os.umask(mask)
     mode = os.stat(path).st_mode & 0o7777 if os.path.exists(path) else 0o666 & ~mask

@@ -26,13 +26,13 @@ tf = _tf.tf
 
 
 def _has_loss_scale(optimizer: Any) -> bool:
-    # Keras 3's optimizers may divide gradients by a factor by themselves.
+    # Keras 3's optimizers can divide gradients by a factor themselves.
     factor = getattr(optimizer, "loss_scale_factor", None)
     return bool(factor) or _wrapping.is_loss_scale_optimizer(type(optimizer))
 
 
 class _SeveralAdapter(_step.OptimizerAdapter):
-    """One step of several optimizers; `parts` are the slices of what each of them is given."""
+    """One step of several optimizers; `parts` are the slices of each optimizer's gradients."""
 
     def __init__(self, optimizers: list[Any], parts: list[slice], agree: Any) -> None:
         self._optimizers, self._parts, self.agree = optimizers, parts, agree
@@ -50,13 +50,13 @@ class _SeveralAdapter(_step.OptimizerAdapter):
                         f"optimizers_and_gradients holds {optimizer!r}, which makes no operation "
                         "for a Session. Call this in a tf.function."
                     )
-                result = None  # A tf.function runs the operations that were made in it.
+                result = None  # A tf.function runs all operations that are made in it.
             applied.append(_graphs.as_operation(result))
         return None if tf.executing_eagerly() else tf.group(*applied)
 
 
 def _flattened(optimizers_and_gradients: Any) -> Any:
-    """Returns optimizers, the slice of each, and the gradients and variables of all, four lists."""
+    """Returns four lists: optimizers, the slice of each, and all gradients and variables."""
     optimizers: list[Any] = []
     parts: list[slice] = []
     all_grads: list[Any] = []
@@ -82,9 +82,9 @@ def _flattened(optimizers_and_gradients: Any) -> Any:
 
 
 def _build(optimizer: Any, grads: list[Any], variables: list[Any]) -> None:
-    """Has a Keras optimizer make its variables; raises a ValueError if it knows others."""
+    """Builds a Keras optimizer; raises a ValueError if it was built for other variables."""
     if hasattr(optimizer, "build") and not getattr(optimizer, "built", False):
-        with tf.init_scope():  # Branches of a conditional are no place to make slot variables.
+        with tf.init_scope():  # Slot variables must not be made in a branch of a conditional.
             optimizer.build(_keras_versions.variables_to_build(grads, variables))
     unknown = _keras_versions.not_built_for(optimizer, grads, variables)
     if unknown:
@@ -105,28 +105,29 @@ def apply_if_finite(
 ) -> Any:
     """Applies gradients with several optimizers, all or none, and updates their loss scale once.
 
-    Scale each loss with `loss_scale()`, divide its gradients by the same, and call this once for a
-    step. If any gradient is not finite on any replica, no optimizer applies any.
+    Multiply each loss by `loss_scale()`, divide its gradients by the same value, and call this once
+    per step. If a gradient is not finite on any replica, no optimizer applies its gradients.
 
     Args:
       loss_scale: `LossScale` or `LossScaleManager`.
       optimizers_and_gradients: iterable of (optimizer, grads_and_vars) pairs: a
-        `tf.compat.v1.train.Optimizer` or a Keras optimizer, without a loss scale of its own, and an
+        `tf.compat.v1.train.Optimizer` or a Keras optimizer, without its own loss scale, and an
         iterable of (unscaled gradient, variable) pairs; a gradient may be None.
       agree: function of a scalar bool tensor that returns its AND over all processes that train
-        together without `tf.distribute`, called once per step; or None. For Horovod's optimizers it
-        is Horovod's by itself.
-      enabled: bool; if False, every optimizer applies its gradients, whatever they are, and the
-        loss scale is left alone.
+        together without `tf.distribute`, called once per step; or None. Horovod's optimizers use
+        Horovod's function by default.
+      enabled: bool; if False, every optimizer applies its gradients, finite or not, and the loss
+        scale is not updated.
 
     Returns:
       In graph mode an operation; in eager mode None.
 
     Raises:
-      TypeError: `loss_scale` is no loss scale, `agree` no function, or `enabled` no bool.
-      ValueError: an optimizer has a loss scale or no gradient, was built for other variables, is a
-        SyncReplicasOptimizer, is Horovod's and has not reduced any or adds up gradients that were
-        scaled differently; or this is called in a cross-replica context.
+      TypeError: `loss_scale` is not a loss scale or manager, `agree` is not a function, or
+        `enabled` is not a bool.
+      ValueError: an optimizer has a loss scale or no gradient, was built for other variables, or is
+        a SyncReplicasOptimizer; a Horovod optimizer has not reduced any gradients, or adds up
+        gradients of a changing scale; or this is called in a cross-replica context.
     """
     if not (_scaler.is_manager(loss_scale) or _scaler.has_methods(loss_scale, "update")):
         raise TypeError(

@@ -1,7 +1,6 @@
-"""How each v1 loss-scale optimizer takes a step: contrib's of r1.15, and r2.0's.
+"""The steps of both v1 loss-scale optimizers: contrib's of r1.15, and r2.0's.
 
-A family has no state. Its methods are given the optimizer, so that a shallow copy of one works on
-itself.
+A family has no state. Its methods take the optimizer, so that a shallow copy uses its own state.
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ if TYPE_CHECKING:
     from tf_lossscale_compat._core import _types
 
     class Owner(Protocol):
-        """A loss-scale optimizer, as its family is given it."""
+        """A loss-scale optimizer, as its family uses it."""
 
         _tflsc: Kept
         _opt: Any
@@ -46,13 +45,13 @@ else:
 
 
 class Kept(NamedTuple):
-    """What a loss-scale optimizer keeps; replaced as a whole, as shallow copies share it.
+    """The data of a loss-scale optimizer; replaced as a whole, because shallow copies share it.
 
     Attributes:
-      loss_scale: the loss scale or manager in force.
+      loss_scale: the loss scale or manager in use.
       agree: function of a scalar bool tensor, or None.
       enabled: bool, the loss is scaled and steps may be skipped.
-      keep_sparse: bool, sparse gradients stay sparse, of contrib's optimizer.
+      keep_sparse: bool, contrib's optimizer keeps sparse gradients sparse.
     """
 
     loss_scale: Any = None
@@ -86,9 +85,9 @@ class _Adapter(_step.OptimizerAdapter):
 
 
 class Family:
-    """What both families share: one takes a manager, the other a `LossScale`."""
+    """Base class of both families: one takes a manager, the other a `LossScale`."""
 
-    # Where each differs.
+    # The differences between the families.
 
     def wrapped(self, owner: Owner) -> Any:
         """Returns the optimizer that computes and applies gradients."""
@@ -97,37 +96,41 @@ class Family:
     def computed(
         self, owner: Owner, loss: _types.Loss, options: dict[str, Any]
     ) -> list[_types.Pair]:
-        """Has the wrapped optimizer compute gradients, called as the original calls it."""
+        """Calls the wrapped optimizer's `compute_gradients` as the original does."""
         raise NotImplementedError
 
     def reads_twice(self, read: Any) -> bool:
         """Returns whether the original's graph has two operations that read the scale.
 
         Args:
-          read: what the loss scale or manager returned, a tensor or variable.
+          read: the tensor or variable that the loss scale or manager returned.
         """
         raise NotImplementedError
 
     def reciprocal(self, scale: tf.Tensor) -> tf.Tensor:
-        """Returns one over `scale`, computed as the original did."""
+        """Returns the reciprocal of `scale`, computed as in the original."""
         raise NotImplementedError
 
     def to_unscale(self, owner: Owner, grads: list[_types.Gradient]) -> list[_types.Gradient]:
-        """Returns gradients in the form that is divided: of contrib's optimizer mostly dense."""
+        """Returns the gradients to be divided; contrib's optimizer makes them dense by default."""
         raise NotImplementedError
 
     def graph_form(self, owner: Owner, name: str | None) -> _step.GraphForm:
-        """Returns the form of the original's graph for a step of this name."""
+        """Returns the form of the original's graph for a step with this name."""
         raise NotImplementedError
 
     def inner_name(self, owner: Owner, name: str | None, scaler: _scaler.Scaler) -> str | None:
-        """Returns the name that the original gave the wrapped optimizer's operation."""
+        """Returns the name of the wrapped optimizer's operation in the original."""
         raise NotImplementedError
 
-    # The loss scale in force.
+    # The loss scale in use.
+
+    def loss_scale(self, owner: Owner) -> Any:
+        """Returns the loss scale or manager in force."""
+        return owner._tflsc.loss_scale
 
     def replace_loss_scale(self, owner: Owner, loss_scale: _types.Subject) -> None:
-        """Puts another loss scale or manager in force, as code in the wild does at run time."""
+        """Replaces the loss scale or manager, as public programs do at run time."""
         kept = owner._tflsc
         if kept.loss_scale is not None:
             scaler = _scaler.Scaler(loss_scale)
@@ -136,8 +139,8 @@ class Family:
             _ownership.claim(_ownership.V1, loss_scale, [owner])
             kept = kept._replace(agree=agree)
         owner._tflsc = kept._replace(loss_scale=loss_scale)
-        # Checkpoints are to hold what is in force. Subclasses may set it before Optimizer's
-        # constructor has made what tracking needs, or not call that at all.
+        # Checkpoints must hold the loss scale in use. Subclasses may set it before Optimizer's
+        # constructor has prepared tracking, or without calling that constructor.
         if isinstance(loss_scale, _tf.Trackable) and hasattr(owner, "_non_slot_dict"):
             owner._track_trackable(loss_scale, "loss_scale", overwrite=True)
 
@@ -146,10 +149,10 @@ class Family:
     def compute_gradients(
         self, owner: Owner, loss: _types.Loss, options: dict[str, Any]
     ) -> list[_types.Pair]:
-        """Returns pairs of unscaled gradients and variables; see the optimizers' method."""
+        """Returns pairs of unscaled gradients and variables; see the optimizer's method."""
         if not owner._tflsc.enabled:
             return list(self.computed(owner, loss, options))
-        # As many operations as the original's: those that come after it are seeded by their number.
+        # Makes as many operations as the original: the seeds of later operations depend on it.
         scaler = _scaler.Scaler(owner._tflsc.loss_scale)
         read = scaler.read()
         scale = _scaler.as_tensor(read)
@@ -157,7 +160,7 @@ class Family:
         if not tf.executing_eagerly() and self.reads_twice(read):
             if scaler.never_changes() or _scaler.is_users(scaler.subject):
                 scale = _scaler.as_tensor(scaler.read())
-            else:  # No update comes in between; with the name that reading a variable has.
+            else:  # No update comes in between. The name is that of reading a variable.
                 scale = tf.identity(scale, name="ReadVariableOp")
         return self._unscaled(owner, pairs, scale)
 
@@ -169,7 +172,7 @@ class Family:
         name: str | None,
         options: dict[str, Any],
     ) -> Any:
-        """Takes a step in which no user's code sees the gradients."""
+        """Computes and applies gradients in one step, without user code between."""
         scaler = _scaler.Scaler(owner._tflsc.loss_scale)
         scale = scaler.scale()
         pairs = list(self.computed(owner, _scaled(loss, scale), options))
@@ -187,7 +190,7 @@ class Family:
     ) -> Any:
         """Unscales gradients and takes a step with them."""
         unscaling = None
-        if tf.executing_eagerly():  # The step divides, in one operation with its test.
+        if tf.executing_eagerly():  # The step divides and tests in one operation.
             unscaling = _unscaling.Unscaling(self.reciprocal(scale))
         else:
             pairs = self._unscaled(owner, pairs, scale)
@@ -196,7 +199,7 @@ class Family:
     def _unscaled(
         self, owner: Owner, pairs: list[_types.Pair], scale: tf.Tensor
     ) -> list[_types.Pair]:
-        """Returns these pairs with gradients divided by `scale`."""
+        """Returns `pairs` with gradients divided by `scale`."""
         grads = self.to_unscale(owner, [grad for grad, _ in pairs])
         unscaled = _unscaled(grads, self.reciprocal(scale))
         return list(zip(unscaled, [variable for _, variable in pairs]))
@@ -211,7 +214,7 @@ class Family:
         unscaling: _unscaling.Unscaling | None = None,
         given: str = "grads_and_vars",
     ) -> Any:
-        """Takes a step; see `_step.take`. Errors say where the gradients were `given`."""
+        """Takes a step; see `_step.take`. Errors name `given`, the argument with the gradients."""
         grads = [grad for grad, _ in grads_and_vars]
         variables = [variable for _, variable in grads_and_vars]
         if not [grad for grad in grads if grad is not None]:
@@ -237,13 +240,13 @@ class _Contrib(Family):
     def computed(
         self, owner: Owner, loss: _types.Loss, options: dict[str, Any]
     ) -> list[_types.Pair]:
-        # r1.15's called it at once: the optimizer that it wraps may take no callables.
+        # r1.15's optimizer calls it first, because the wrapped optimizer may not accept callables.
         if callable(loss) and owner._tflsc.enabled and _graphs.in_session_graph():
             loss = loss()
         return owner._opt.compute_gradients(loss, **options)
 
     def reads_twice(self, read: Any) -> bool:
-        # A variable converts to a tensor where it is used, a reference variable by no operation.
+        # Each use of a variable makes an operation that reads it; that of a reference does not.
         return hasattr(read, "assign") and not _state.is_reference(read)
 
     def reciprocal(self, scale: tf.Tensor) -> tf.Tensor:
@@ -283,14 +286,14 @@ class _MixedPrecision(Family):
         return grads
 
     def graph_form(self, owner: Owner, name: str | None) -> _step.GraphForm:
-        if tf.executing_eagerly():  # There a step has no operation to name.
+        if tf.executing_eagerly():  # A step has no operation to name.
             return _step.GraphForm()
         return _step.GraphForm(update_first=True, name=name or owner.get_name())
 
     def inner_name(self, owner: Owner, name: str | None, scaler: _scaler.Scaler) -> str | None:
         if scaler.applies_all and _observers.record_of(owner) is None:
             return name
-        # The same string in each replica, or it would become one value per replica.
+        # The same string object in each replica, because others would become per-replica values.
         return sys.intern(f"{name or owner.get_name()}-wrapped")
 
 
@@ -305,11 +308,11 @@ def _scaled(loss: _types.Loss, scale: tf.Tensor) -> _types.Loss:
 
 
 def _unscaled(grads: list[_types.Gradient], reciprocal: tf.Tensor) -> list[_types.Gradient]:
-    """Returns gradients times one over the loss scale.
+    """Returns gradients times the reciprocal of the loss scale.
 
-    In graphs by the originals' operations, one by one: variables, such as those of an
-    `ExponentialMovingAverage` of gradients, are named after them. Not in float16, where one over a
-    large scale is zero.
+    Graphs use the originals' operations, one for each gradient, because names of variables depend
+    on them, such as those of an `ExponentialMovingAverage` of gradients. float16 is an exception:
+    there the reciprocal of a large scale is zero.
     """
     if tf.executing_eagerly():
         return _unscaling.unscale(grads, reciprocal)

@@ -17,20 +17,20 @@ def enable_mixed_precision_graph_rewrite(
 ) -> Any:
     """Wraps `opt` with a loss scale and turns TensorFlow's auto-mixed-precision rewrite on.
 
-    The rewrite makes float32 graphs compute in float16 where that is safe, on hardware that gains
-    by it; sessions and functions of `tf.function` made from now on are rewritten.
+    The rewrite makes float32 graphs compute in float16 where that is safe, on hardware that it
+    speeds up. It applies to sessions and functions of `tf.function` that are made afterwards.
 
     Args:
       opt: a `tf.compat.v1.train.Optimizer` or a Keras optimizer.
-      loss_scale: a `LossScale` or what `loss_scale.get` takes, but not None.
+      loss_scale: a `LossScale` or a value that `loss_scale.get` takes, but not None.
 
     Returns:
-      A `MixedPrecisionLossScaleOptimizer`, or of a Keras optimizer a
+      A `MixedPrecisionLossScaleOptimizer`; for a Keras optimizer a
       `keras.mixed_precision.experimental.LossScaleOptimizer`.
 
     Raises:
-      ValueError: `opt` is neither or has a loss scale already, or `loss_scale` is None or
-        no loss scale. The rewrite stays as it was.
+      ValueError: `opt` is neither or already has a loss scale, or `loss_scale` is None or not a
+        loss scale. The rewrite is then not changed.
 
     Source: TensorFlow r1.14-2.x `tf.train.experimental.enable_mixed_precision_graph_rewrite`.
     """
@@ -51,7 +51,7 @@ def enable_mixed_precision_graph_rewrite(
 
 
 def disable_mixed_precision_graph_rewrite() -> None:
-    """Turns TensorFlow's auto-mixed-precision rewrite off again, for sessions and functions.
+    """Turns TensorFlow's auto-mixed-precision rewrite off, for sessions and functions.
 
     Source: TensorFlow r1.14-2.x `tf.train.experimental.disable_mixed_precision_graph_rewrite`.
     """

@@ -37,23 +37,23 @@ _INSTEAD = "compute_gradients or apply_gradients"
 
 
 def _name_of(opt: Any, otherwise: str) -> str:
-    """Returns an optimizer's name, or `otherwise` where it has none."""
+    """Returns an optimizer's name, or `otherwise` if it has none."""
     try:
         return opt.get_name()
-    except AttributeError:  # Such as one that has not called its base class' constructor.
+    except AttributeError:  # For example, the base class' constructor was not called.
         return otherwise
 
 
 class _BaseLossScaleOptimizer(_tf.Optimizer):
-    """Scales the loss, unscales the gradients, and applies them if the step is not to be skipped.
+    """Scales the loss, unscales the gradients, and applies them unless the step is skipped.
 
-    The part that both public classes share. One takes a manager, the other a `LossScale`.
+    Base class of both public classes. One takes a manager, the other a `LossScale`.
     """
 
-    # For subclasses whose constructors do not call this one.
+    # For subclasses whose constructors do not call the base class'.
     _tflsc = _family.Kept()
     _tflsc_kind: _family.Family
-    # The wrapped optimizer, by r1.15's name and by r2.0's: each public class has one of them.
+    # The wrapped optimizer, under r1.15's name or r2.0's: each public class has one of them.
     _opt: Any
     _optimizer: Any
 
@@ -65,10 +65,6 @@ class _BaseLossScaleOptimizer(_tf.Optimizer):
         if isinstance(opt, _tf.Trackable):
             self._track_trackable(opt, "base_optimizer")
 
-    @property
-    def _tflsc_loss_scale_in_use(self) -> Any:
-        return self._tflsc.loss_scale
-
     def compute_gradients(
         self,
         loss: tf.Tensor | Callable[[], tf.Tensor],
@@ -78,21 +74,20 @@ class _BaseLossScaleOptimizer(_tf.Optimizer):
         colocate_gradients_with_ops: bool = False,
         grad_loss: Any = None,
     ) -> list[tuple[Any, Any]]:
-        """Returns gradients of `loss`, computed with the loss scaled up and then scaled down.
+        """Returns gradients of `loss`, computed from the scaled loss and then unscaled.
 
         Args:
           loss: float tensor or callable that returns one; in eager mode a callable.
-          var_list: variables to differentiate with respect to; None for all trainable ones.
-          gate_gradients: this and the following are handed to the wrapped optimizer, see
+          var_list: variables to differentiate with respect to; None for all trainable variables.
+          gate_gradients: this and the following arguments are passed to the wrapped optimizer, see
             `tf.compat.v1.train.Optimizer.compute_gradients`.
           aggregation_method: see there.
           colocate_gradients_with_ops: see there.
           grad_loss: see there.
 
         Returns:
-          A list of (gradient, variable) pairs. A gradient has the dtype that the wrapped optimizer
-          gave it, is `tf.IndexedSlices` where that was, and None where the loss does not depend on
-          the variable.
+          A list of (gradient, variable) pairs. A gradient has the wrapped optimizer's dtype, may be
+          `tf.IndexedSlices`, and is None if the loss does not depend on the variable.
         """
         options = {
             "var_list": var_list,
@@ -117,14 +112,14 @@ class _BaseLossScaleOptimizer(_tf.Optimizer):
         """Computes gradients and applies them: `compute_gradients` and `apply_gradients` in one.
 
         Args:
-          loss: see `compute_gradients`, as all that are not named here.
+          loss: see `compute_gradients`.
           global_step: see `apply_gradients`.
-          var_list: see there.
-          gate_gradients: see there.
-          aggregation_method: see there.
-          colocate_gradients_with_ops: see there.
+          var_list: see `compute_gradients`.
+          gate_gradients: see `compute_gradients`.
+          aggregation_method: see `compute_gradients`.
+          colocate_gradients_with_ops: see `compute_gradients`.
           name: see `apply_gradients`.
-          grad_loss: see there.
+          grad_loss: see `compute_gradients`.
 
         Returns:
           In graph mode an operation; in eager mode None.
@@ -139,7 +134,7 @@ class _BaseLossScaleOptimizer(_tf.Optimizer):
             "colocate_gradients_with_ops": colocate_gradients_with_ops,
             "grad_loss": grad_loss,
         }
-        # A subclass' own `compute_gradients` or `apply_gradients` is called, as TensorFlow does.
+        # As in TensorFlow, `minimize` calls these methods if a subclass overrides one.
         own = _step.overrides(self, _AS_WRITTEN, "compute_gradients", "apply_gradients")
         if self._tflsc.enabled and not own:
             return self._tflsc_kind.minimize(self, loss, global_step, name, options)
@@ -152,10 +147,10 @@ class _BaseLossScaleOptimizer(_tf.Optimizer):
         global_step: Any = None,
         name: str | None = None,
     ) -> Any:
-        """Applies unscaled gradients, unless the step is to be skipped, and updates the loss scale.
+        """Applies unscaled gradients, unless the step is skipped, and updates the loss scale.
 
         A skipped step changes no variable, no slot and not `global_step`. The loss scale is updated
-        once for each step, and on all replicas alike.
+        once per step, to the same value on all replicas.
 
         Args:
           grads_and_vars: iterable of (gradient, variable) pairs; a gradient may be None.
@@ -183,8 +178,8 @@ class _BaseLossScaleOptimizer(_tf.Optimizer):
 
     def get_slot_names(self) -> list[str]:
         """Returns the names of the wrapped optimizer's slots, a list of str."""
-        # A checkpoint finds the slots through the child base_optimizer. Naming them here too would
-        # save them twice, which TensorFlow refuses.
+        # Checkpoints find the slots through the child base_optimizer. If this returned them, they
+        # would be saved twice, which TensorFlow rejects.
         if _callers.is_checkpointing():
             return []
         return self._tflsc_kind.wrapped(self).get_slot_names()
@@ -194,7 +189,7 @@ class _BaseLossScaleOptimizer(_tf.Optimizer):
         return _name_of(self._tflsc_kind.wrapped(self), self._name)
 
     def _create_or_restore_slot_variable(self, *args: Any, **kwargs: Any) -> Any:
-        # A checkpoint of the wrapped optimizer alone, restored into this one.
+        # Called to restore a checkpoint of the wrapped optimizer into this one.
         return self._tflsc_kind.wrapped(self)._create_or_restore_slot_variable(*args, **kwargs)
 
 
@@ -209,9 +204,8 @@ class LossScaleOptimizer(_BaseLossScaleOptimizer):
         manager = ExponentialUpdateLossScaleManager(2**15, incr_every_n_steps=1000)
         train_op = LossScaleOptimizer(opt, manager).minimize(loss, global_step=step)
 
-    Source: TensorFlow r1.15 `tf.contrib.mixed_precision.LossScaleOptimizer`. Beyond it, None
-    gradients are carried through, sparse gradients can be kept, `variables()` and the slots can be
-    asked for.
+    Source: TensorFlow r1.15 `tf.contrib.mixed_precision.LossScaleOptimizer`. The original
+    does not pass None gradients through, keep sparse gradients, or return slots and `variables()`.
     """
 
     _tflsc_kind = _family.CONTRIB
@@ -232,26 +226,25 @@ class LossScaleOptimizer(_BaseLossScaleOptimizer):
         """Wraps `opt`.
 
         Args:
-          opt: a `tf.compat.v1.train.Optimizer`, or anything with its `compute_gradients` and
+          opt: a `tf.compat.v1.train.Optimizer`, or any object with its `compute_gradients` and
             `apply_gradients`.
-          loss_scale_manager: a `LossScaleManager`, or anything with its two methods.
-          keep_sparse: bool. `compute_gradients` makes `tf.IndexedSlices` dense, as r1.15 did; with
-            True they stay sparse, which takes less memory and makes Momentum, RMSProp and clipping
-            by the global norm compute other numbers. Beyond r1.15.
+          loss_scale_manager: a `LossScaleManager`, or any object with its two methods.
+          keep_sparse: bool. If False, `compute_gradients` makes `tf.IndexedSlices` dense, as in
+            r1.15. If True, they stay sparse: that needs less memory, and changes the results of
+            Momentum, RMSProp and clipping by the global norm. Not in r1.15.
           agree: function of a scalar bool tensor that returns its AND over all processes that train
-            together without `tf.distribute`, called once per step; or None. Around Horovod's
-            optimizer it is Horovod's by itself. Beyond r1.15.
+            together without `tf.distribute`, called once per step; or None. If `opt` is Horovod's,
+            the default is Horovod's function. Not in r1.15.
           enabled: bool; if False, losses, gradients and steps are those of `opt`, the manager is
-            left alone, and the loss scale is 1. Beyond r1.15.
+            not used, and the loss scale is 1. Not in r1.15.
 
         Raises:
-          TypeError: `opt` or `loss_scale_manager` lacks these methods, `agree` is no function, or
-            `enabled` no bool.
-          ValueError: the strategy in scope is unsupported, Horovod's optimizer adds up gradients
-            that were scaled differently, or `opt` is a SyncReplicasOptimizer, which belongs around
-            this one.
+          TypeError: `opt` or `loss_scale_manager` lacks these methods, `agree` is not a function,
+            or `enabled` is not a bool.
+          ValueError: the strategy in scope is unsupported, Horovod's optimizer adds up gradients of
+            a changing scale, or `opt` is a SyncReplicasOptimizer, which must wrap this optimizer.
         """
-        # Some Keras optimizers have methods of these names, which mean something else.
+        # Some Keras optimizers have methods with these names, but another meaning.
         if not _scaler.has_methods(opt, "compute_gradients", "apply_gradients") or (
             _keras_versions.is_optimizer(opt)
         ):
@@ -282,7 +275,7 @@ class LossScaleOptimizer(_BaseLossScaleOptimizer):
 
 
 class MixedPrecisionLossScaleOptimizer(_BaseLossScaleOptimizer):
-    """Wraps an optimizer with a `LossScale`, which also decides what is skipped.
+    """Wraps an optimizer with a `LossScale`, which also decides which steps are skipped.
 
     Public as `train.experimental.MixedPrecisionLossScaleOptimizer`.
 
@@ -321,19 +314,19 @@ class MixedPrecisionLossScaleOptimizer(_BaseLossScaleOptimizer):
 
         Args:
           opt: a `tf.compat.v1.train.Optimizer`.
-          loss_scale: a `LossScale` or what `loss_scale.get` takes, but not None.
+          loss_scale: a `LossScale` or a value that `loss_scale.get` takes, but not None.
           agree: function of a scalar bool tensor that returns its AND over all processes that train
-            together without `tf.distribute`, called once per step; or None. Around Horovod's
-            optimizer it is Horovod's by itself. Beyond r2.0.
-          enabled: bool; if False, losses, gradients and steps are those of `opt`, the loss scale
-            that was given is left alone, and the one in force is 1. Beyond r2.0.
+            together without `tf.distribute`, called once per step; or None. If `opt` is Horovod's,
+            the default is Horovod's function. Not in r2.0.
+          enabled: bool; if False, losses, gradients and steps are those of `opt`, the argument
+            `loss_scale` is not used, and the loss scale is 1. Not in r2.0.
 
         Raises:
-          TypeError: `agree` is no function, or `enabled` no bool.
-          ValueError: `opt` is no v1 optimizer, `loss_scale` is None or no loss scale, the strategy
-            in scope is unsupported, Horovod's optimizer adds up gradients that were scaled
-            differently, or `opt` is a SyncReplicasOptimizer, which belongs around this one, and
-            `loss_scale` may skip a step.
+          TypeError: `agree` is not a function, or `enabled` is not a bool.
+          ValueError: `opt` is not a v1 optimizer, `loss_scale` is None or not a loss scale, the
+            strategy in scope is unsupported, or Horovod's optimizer adds up gradients of a changing
+            scale; or `loss_scale` may skip a step and `opt` is a SyncReplicasOptimizer, which must
+            wrap this optimizer.
         """
         if not isinstance(opt, _tf.Optimizer):
             raise ValueError(
@@ -366,7 +359,7 @@ _AS_WRITTEN = _step.as_written(_BaseLossScaleOptimizer)
 
 
 class _One(_managers.FixedLossScaleManager):
-    """A disabled optimizer's manager: it makes no operation, and no step is skipped."""
+    """The manager of a disabled optimizer: it makes no operation and skips no step."""
 
     def __init__(self) -> None:
         self._loss_scale = 1.0

@@ -32,7 +32,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _shown(text):
-    """Returns a text from a file without what a terminal would act on."""
+    """Returns a file's text without characters that control a terminal."""
     return "".join(sign if sign.isprintable() else "?" for sign in text)
 
 
@@ -41,7 +41,7 @@ def run(args: argparse.Namespace) -> int:
     try:
         states = checkpoint.find(args.path) or [
             checkpoint.read(args.path)
-        ]  # Raises, and says what there is instead.
+        ]  # Raises an error that lists the file's contents.
     except checkpoint.CheckpointError as error:
         print(f"tf-lossscale checkpoint: {_shown(str(error))}", file=sys.stderr)
         return 1

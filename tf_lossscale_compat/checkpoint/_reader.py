@@ -17,7 +17,7 @@ tf = _tf.tf
 
 
 class CheckpointError(ValueError):
-    """A file that cannot be read, or does not hold what is asked for."""
+    """Raised if a file cannot be read, or does not hold the loss scale."""
 
 
 class LossScaleState(NamedTuple):
@@ -25,13 +25,13 @@ class LossScaleState(NamedTuple):
 
     Attributes:
       scale: float, the loss scale.
-      good_steps: int, finite steps since the scale was last changed or a step was not finite.
-      bad_steps: int, non-finite steps since the scale was last changed; None for all
-        but contrib's manager, which do not count them.
-      layout: str, such as "contrib by name": what wrote it, "contrib" (the manager of r1.15),
-        "dynamic" (the loss scale of r2.0, and of Keras from TensorFlow 2.4 to tf_keras) or
-        "keras3"; and how, "by name" (Saver) or "by object" (`tf.train.Checkpoint`, SavedModel).
-      key: str, which one it is in its file.
+      good_steps: int, finite steps since the scale last changed or a step was not finite.
+      bad_steps: int, contrib's non-finite steps since the scale last changed; None for others.
+      layout: str, such as "contrib by name". The first word is the class that wrote it: "contrib"
+        (the manager of r1.15), "dynamic" (the loss scale of r2.0, and of Keras from TensorFlow 2.4
+        to tf_keras) or "keras3". The rest is the format: "by name" (Saver) or "by object"
+        (`tf.train.Checkpoint`, SavedModel).
+      key: str, identifies the loss scale in its file.
     """
 
     scale: float
@@ -43,17 +43,17 @@ class LossScaleState(NamedTuple):
 
 # --- Reading
 
-# The scalars of a file: {name: "f" for a float scalar, "i" for an int32 one, "q" for an int64
-# one}, and a function from the name of one to its value.
+# The scalars of a file: {name: "f" for a float scalar, "i" for int32, "q" for int64}, and a
+# function from a name to its value.
 _Scalars = collections.namedtuple("_Scalars", ["kinds", "value_of"])
 _KINDS = {tf.float32: "f", tf.int32: "i", tf.int64: "q"}
-_MOST_NAMES = 1 << 24  # Characters of the names of all objects.
+_MOST_NAMES = 1 << 24  # The limit of characters in the names of all objects.
 _DATA_FILE = re.compile(r"\.(index|data-\d{5}-of-\d{5})$")
 _OBJECT_GRAPH = "_CHECKPOINTABLE_OBJECT_GRAPH"
 
 
 def _is_file(path):
-    # Locally no pipes or devices, which have no end.
+    # Excludes local pipes and devices, which may never end.
     return os.path.isfile(path) or (
         "://" in path and tf.io.gfile.exists(path) and not tf.io.gfile.isdir(path)
     )
@@ -63,7 +63,7 @@ def _latest_in(folder, state_file):
     """Returns the checkpoint that the file `checkpoint` of a folder names."""
     state = tf.train.get_checkpoint_state(folder)
     latest = state.model_checkpoint_path if state else ""
-    for name in (latest, os.path.basename(latest)):  # The folder may have another path since.
+    for name in (latest, os.path.basename(latest)):  # The folder may have been moved.
         path = os.path.join(folder, name)
         if _is_file(path + ".index") or _is_file(path):
             return path
@@ -71,7 +71,7 @@ def _latest_in(folder, state_file):
 
 
 def _in_folder(folder):
-    """Returns the one checkpoint of a folder: the latest, or the only one."""
+    """Returns a folder's checkpoint: the latest, or the only one."""
     state_file = os.path.join(folder, "checkpoint")
     if _is_file(state_file):
         return _latest_in(folder, state_file)
@@ -89,7 +89,7 @@ def _in_folder(folder):
 
 
 def _look_into(path):
-    """Returns (states, with None among them; names of what else is there) of a path."""
+    """Returns the states in a path, None among them, and the names of all its entries."""
     if tf.io.gfile.isdir(path) and not _is_file(path + ".index"):
         path = _in_folder(path)
     prefix = _DATA_FILE.sub("", path)
@@ -111,7 +111,7 @@ def _look_into(path):
 
 
 def _state(scalars, names, layout, key):
-    """Returns a state if the scale, the counter and maybe another are scalars of their types."""
+    """Returns a state, or None if the scale or a counter is not a scalar of its type."""
     kinds = [scalars.kinds.get(name) for name in names]
     if kinds[0] != "f" or not all(kind in ("i", "q") for kind in kinds[1:]):
         return None
@@ -120,13 +120,13 @@ def _state(scalars, names, layout, key):
 
 
 def _from_tensorflow(prefix):
-    """Finds what TensorFlow wrote, `prefix.index` and `prefix.data-00000-of-00001`."""
+    """Reads TensorFlow's files, `prefix.index` and `prefix.data-00000-of-00001`."""
     from tensorflow.core.protobuf import trackable_object_graph_pb2
 
-    for data in glob.glob(glob.escape(prefix) + ".data-*"):  # Local ones.
+    for data in glob.glob(glob.escape(prefix) + ".data-*"):  # Local files.
         if not _is_file(data):
             raise CheckpointError(f"{data!r} is no file.")
-    # Not load_checkpoint, which looks into a folder of this name if there is one.
+    # load_checkpoint would prefer a folder of this name.
     reader = tf.compat.v1.train.NewCheckpointReader(prefix)
     shapes, types = reader.get_variable_to_shape_map(), reader.get_variable_to_dtype_map()
     kinds = {
@@ -145,8 +145,8 @@ _NUMBERED = re.compile(r"^(?P<scope>(?:.*/)?)(?P<base>[a-z_]+?)(?:_(?P<number>[1
 
 
 def _by_name(scalars):
-    """Finds what `tf.compat.v1.train.Saver` wrote, under whatever scopes."""
-    # {scope: {(base name, kind): [(number, name)]}}; the graph numbers names that are taken.
+    """Finds the loss scales that `tf.compat.v1.train.Saver` wrote, under any scope."""
+    # {scope: {(base name, kind): [(number, name)]}}; a graph numbers equal names.
     scopes: dict = collections.defaultdict(lambda: collections.defaultdict(list))
     for name, kind in scalars.kinds.items():
         match = _NUMBERED.match(name)
@@ -164,13 +164,13 @@ def _by_name(scalars):
 
 
 def _rows(scales, *counters):
-    """Puts together the names that belong to the first, second, ... loss scale of a scope."""
+    """Returns the names that belong to the first, second, ... loss scale of a scope."""
     if len({len(column) for column in counters}) > 1:
-        return []  # Another variable is called good_steps too, and it is not known which.
-    # Made one after the other, so numbered in the same order, whatever the numbers are.
+        return []  # Another variable is also called good_steps, and it is unknown which.
+    # A loss scale's variables are made together, so all columns are numbered in the same order.
     scales, rows = sorted(scales), list(zip(*map(sorted, counters)))
     if len(scales) != len(rows):
-        # Other variables are called loss_scale too. Only managers make bad_steps, with it.
+        # Other variables are also called loss_scale. Only managers make bad_steps, numbered alike.
         scales = [(row[-1][0], dict(scales).get(row[-1][0])) for row in rows]
     return [[name for _, name in (scale, *row)] for scale, row in zip(scales, rows)]
 
@@ -183,17 +183,17 @@ _BY_OBJECT = (
 
 
 def _by_object(scalars, nodes):
-    """Finds what `tf.train.Checkpoint` wrote, wherever it hangs in the object graph."""
+    """Finds the loss scales that `tf.train.Checkpoint` wrote, anywhere in the object graph."""
     states = []
     # Shortest paths from the root, {index of a node: path}.
     paths, waiting, left = {0: ""}, [0], _MOST_NAMES
-    for index in waiting:  # Which grows.
+    for index in waiting:  # The loop appends to it.
         path = paths[index]
         children = {child.local_name: child.node_id for child in nodes[index].children}
         for name, child in children.items():
             if child not in paths:
                 paths[child] = f"{path}/{name}" if path else name
-                left -= len(paths[child])  # Chains of objects make squares of their names.
+                left -= len(paths[child])  # A chain's names grow with the square of its length.
                 if left < 0:
                     raise ValueError("its objects are nested too deeply")
                 waiting.append(child)
@@ -203,7 +203,7 @@ def _by_object(scalars, nodes):
             if nodes[child].attributes
         }
         for layout, names in _BY_OBJECT:
-            # This package's Keras 3 optimizer has them under both names.
+            # This package's Keras 3 optimizer has its state under both names.
             if names[0] != "dynamic_scale" or "loss_scale" not in children:
                 key = path or "."
                 states.append(_state(scalars, [keys.get(name) for name in names], layout, key))
@@ -211,7 +211,7 @@ def _by_object(scalars, nodes):
 
 
 def scale_text(scale):
-    return f"{scale:.16g}"  # Of a float32 no digit is lost that distinguishes it.
+    return f"{scale:.16g}"  # Distinguishes all float32 numbers.
 
 
 def find(path: _types.Path) -> list[LossScaleState]:
@@ -219,16 +219,16 @@ def find(path: _types.Path) -> list[LossScaleState]:
 
     Args:
       path: str or path-like: the prefix of a TensorFlow checkpoint or one of its files; a
-        SavedModel; or a folder of checkpoints, for the latest of them (as its file `checkpoint`
-        says) or the only one. Paths that TensorFlow reads, such as `gs://…`, are fine.
+        SavedModel; or a folder of checkpoints, for the latest (by its file `checkpoint`) or the
+        only checkpoint. Paths that TensorFlow reads, such as `gs://…`, work, too.
 
     Returns:
       A list of `LossScaleState`, sorted by key; empty if there is none.
 
     Raises:
-      CheckpointError: it cannot be read, is damaged, or is no checkpoint, such as a file of Keras
-        (`.keras`, `.weights.h5`, `.h5`): load the model and read `optimizer.loss_scale`.
-      TypeError: `path` is no path.
+      CheckpointError: the file cannot be read, is damaged, or is not a checkpoint. For a file of
+        Keras (`.keras`, `.weights.h5`, `.h5`), load the model and read `optimizer.loss_scale`.
+      TypeError: `path` is not a path.
     """
     return _find(path)[0]
 
@@ -242,7 +242,7 @@ def _find(path):
         states, names = _look_into(path)
     except CheckpointError:
         raise
-    except Exception as error:  # Whatever reading a file of unknown contents raises.
+    except Exception as error:  # Reading a file of unknown contents may raise any error.
         raise CheckpointError(
             f"Cannot read {path!r} as a checkpoint: {error or type(error).__name__}."
         ) from error
@@ -254,15 +254,15 @@ def read(path: _types.Path, key: str | None = None) -> LossScaleState:
 
     Args:
       path: see `find`.
-      key: str, which loss scale to take where there are several; as in `LossScaleState.key`.
+      key: str, `LossScaleState.key` of the loss scale to read, if there are several; or None.
 
     Returns:
       A `LossScaleState`.
 
     Raises:
-      CheckpointError: the file cannot be read or is no checkpoint; it holds no dynamic loss scale,
-        none of that key, or several and no key is given.
-      TypeError: `path` is no path.
+      CheckpointError: the file cannot be read or is not a checkpoint; or it holds no dynamic loss
+        scale, none with this key, or several without a key.
+      TypeError: `path` is not a path.
     """
     states, names = _find(path)
     if not states:

@@ -1,4 +1,4 @@
-"""Assigns the state of a loss scale to the variables of another, of whatever kind."""
+"""Assigns the state of a loss scale to the variables of another loss scale of any kind."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ class _Target(NamedTuple):
     highest: float = math.inf
 
 
-# The names of the variables: contrib's manager; r2.0's loss scale; that of Keras 2.4 to
-# tf_keras; Keras 3's optimizer. TensorFlow's own classes and this package's alike.
+# The names of the variables in this package's classes and TensorFlow's: contrib's manager; r2.0's
+# loss scale; the loss scale of Keras 2.4 to tf_keras; Keras 3's optimizer.
 _VARIABLES = (
     ("_loss_scale", "_num_good_steps", "_num_bad_steps"),
     ("_current_loss_scale", "_num_good_steps"),
     ("current_loss_scale", "counter"),
 )
 _KERAS_3 = ("dynamic_scale", "step_counter")
-# The attributes in which an optimizer or an adapter has its loss scale or manager.
+# The attributes in which an optimizer or adapter keeps its loss scale or manager.
 _INNER = ("_loss_scale_manager", "_loss_scale", "manager")
 
 
@@ -42,8 +42,8 @@ def _variables_of(owner, names):
 
 
 def _target_of(owner):
-    """Returns where a loss scale's state is kept, or None; raises a ValueError if it is fixed."""
-    # By their names, as TensorFlow's own are no classes of this package.
+    """Returns the `_Target` of a loss scale, or None; raises a ValueError if it is fixed."""
+    # By class name, because TensorFlow's classes do not derive from this package's.
     classes = {cls.__name__ for cls in type(owner).__mro__}
     fixed = classes & {"FixedLossScale", "FixedLossScaleManager"}
     if fixed or getattr(owner, "dynamic", None) is False:
@@ -68,7 +68,7 @@ def _target_of(owner):
 
 
 def _checked(state, target):
-    """Returns [(variable, value)], after checks of all that may be wrong with them."""
+    """Returns [(variable, value)] of a state, after all checks."""
     scale = _arguments.positive("state.scale", state.scale)
     good, bad = state.good_steps, state.bad_steps or 0
     if scale > target.highest:
@@ -87,8 +87,8 @@ def _checked(state, target):
     if bad and target.bad is None:
         _arguments.warn_odd("state.bad_steps={!r} is dropped: the target does not count them.", bad)
     counts = [
-        # Any count that no period reaches stands for the same. One less than the largest, for the
-        # rule adds one.
+        # All counts above any period act alike. The limit is one less than the largest number,
+        # because the rule adds one.
         (variable, min(steps, tf.as_dtype(variable.dtype).base_dtype.max - 1))
         for variable, steps in ((target.good, good), (target.bad, bad))
         if variable is not None
@@ -97,30 +97,29 @@ def _checked(state, target):
 
 
 def assign(state: LossScaleState, target: Any, session: Any = None) -> Any:
-    """Puts the state of a loss scale into one of any kind, which goes on from there.
+    """Assigns the state of a loss scale to a loss scale of any kind, which continues from there.
 
-    The number of bad steps is dropped where the target does not count them (only contrib's manager
-    does), with a warning, and is 0 where the source did not. Periods, ratios and bounds are the
-    target's.
+    Only contrib's manager counts bad steps. Other targets drop the count with a warning; from other
+    sources it is 0. Periods, ratios and bounds are the target's.
 
     Args:
       state: a `LossScaleState`, as `read` returns it.
       target: an `ExponentialUpdateLossScaleManager`, a `DynamicLossScale`, or an optimizer that has
-        one of them; TensorFlow's own of these; a Keras `LossScaleOptimizer` (this package's, that
-        of `tf.keras` 2.4 and later, `tf_keras` or Keras 3), after `build` or `compile` and a step.
-        Under a strategy, one made in its scope; call this outside of `strategy.run`.
+        one of them; TensorFlow's classes for these; a Keras `LossScaleOptimizer` (of this package,
+        `tf.keras` 2.4 and later, `tf_keras` or Keras 3), after `build` or `compile` and a step.
+        Under a strategy it must be made in its scope; call this outside of `strategy.run`.
       session: `tf.compat.v1.Session` to assign in, for a target that is part of a `tf.Graph`; None
-        to be given the operation.
+        to return the operation.
 
     Returns:
-      In graph mode without `session` an operation that assigns when it is run, after the variables
-      have been initialized; otherwise None, and it has happened.
+      In graph mode without `session` an operation that assigns; run it after the initialization of
+      variables. Otherwise None, after the assignment.
 
     Raises:
-      TypeError: `state` is no `LossScaleState`, or `target` nothing that has a loss scale.
-      ValueError: `target` has a fixed loss scale, or one whose bounds the scale is not in; it is a
-        Keras optimizer without variables yet; `state` holds what no loss scale can be; a `session`
-        is given for a target outside of graphs. The target is as it was.
+      TypeError: `state` is not a `LossScaleState`, or `target` has no loss scale.
+      ValueError: `target` has a fixed loss scale, or its bounds exclude the scale; it is a Keras
+        optimizer that has no variables yet; `state` holds values that no loss scale can have; or
+        `session` is given for a target outside of graphs. The target is then not changed.
     """
     if not isinstance(state, LossScaleState):
         raise TypeError(f"state must be a LossScaleState, as read() returns it, got {state!r}.")

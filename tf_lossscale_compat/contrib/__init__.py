@@ -1,4 +1,4 @@
-"""The names of `tf.contrib` that this package carries on."""
+"""The names of `tf.contrib` that this package provides."""
 
 from tf_lossscale_compat.contrib import mixed_precision
 

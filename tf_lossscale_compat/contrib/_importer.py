@@ -23,7 +23,7 @@ _NAMES = {
     _PYTHON + ".loss_scale_optimizer": ("LossScaleOptimizer",),
 }
 
-# Members of contrib that code uses together with tf.layers and its like, or to be replaced by them.
+# Members of contrib that programs use together with tf.layers, or should replace by Keras 2 APIs.
 _OF_KERAS = ("cudnn_rnn", "keras", "layers", "rnn", "seq2seq", "slim")
 KERAS_2 = (
     "From TensorFlow 2.16 on, tf.layers, tf.nn.rnn_cell and tf.compat.v1.keras need Keras 2: "
@@ -33,7 +33,7 @@ KERAS_2 = (
 
 
 def _missing(name):
-    """Returns the error's words for a name of contrib that is not there."""
+    """Returns the error message for a name of contrib that is not available."""
     from tf_lossscale_compat._core import _contrib_successors  # The library does without migrate.
 
     name = name.replace("tensorflow", "tf", 1)
@@ -51,7 +51,7 @@ def _missing(name):
 
 
 class _Contrib(importlib.abc.MetaPathFinder, importlib.abc.Loader):
-    """Finds and fills the modules of `_NAMES`, and says so about any other below contrib."""
+    """Finds and fills the modules of `_NAMES`; raises an error for other modules of contrib."""
 
     def __init__(self):
         self.modules: dict = {}
@@ -69,7 +69,7 @@ class _Contrib(importlib.abc.MetaPathFinder, importlib.abc.Loader):
         sys.meta_path.append(self)
 
     def remove(self):
-        """Takes away what was added; what someone else has put in its place stays."""
+        """Removes the added modules, unless other code has replaced them."""
         for api in self.apis:
             if getattr(api, "contrib", None) is self.modules[_ROOT]:
                 del api.contrib
@@ -82,12 +82,12 @@ class _Contrib(importlib.abc.MetaPathFinder, importlib.abc.Loader):
     def find_spec(self, fullname, path=None, target=None):
         del path, target
         if fullname in _NAMES:
-            # All are packages, without a folder: only from a package is a name that it lacks
-            # imported as a module, and so comes by here.
+            # All are packages, without a folder: Python looks for a missing name as a module, and
+            # so calls this, only in a package.
             return importlib.machinery.ModuleSpec(fullname, self, origin=__name__, is_package=True)
         if fullname.startswith(_ROOT + "."):
-            # Without `name=fullname`: `from tensorflow.contrib import slim` swallows an error of
-            # that name, and then reports it in words that help nobody.
+            # Without `name=fullname`: `from tensorflow.contrib import slim` hides an error with
+            # that name, and raises one that does not help.
             raise ModuleNotFoundError(_missing(fullname))
         return None
 
@@ -97,7 +97,7 @@ class _Contrib(importlib.abc.MetaPathFinder, importlib.abc.Loader):
             name.rpartition(".")[2] for name in _NAMES if name.rpartition(".")[0] == fullname
         ]
 
-        def __getattr__(name):  # noqa: N807  What a module calls for a name that it lacks.
+        def __getattr__(name):  # noqa: N807  Python calls it for a name that the module lacks.
             raise AttributeError(_missing(f"{fullname}.{name}"))
 
         module.__doc__ = f"`{fullname}` of TensorFlow r1.15, as far as tf_lossscale_compat has it."
@@ -111,21 +111,21 @@ _installed = None
 
 
 def install_contrib() -> bool:
-    """Makes `tf.contrib.mixed_precision` stand for this package's, for code that cannot be changed.
+    """Makes `tf.contrib.mixed_precision` importable, for programs that cannot be changed.
 
     Afterwards all of these work on TensorFlow 2, in any module of the process:
     `tf.contrib.mixed_precision.X` after `import tensorflow as tf` or
     `import tensorflow.compat.v1 as tf`, `from tensorflow.contrib import mixed_precision`,
     `from tensorflow.contrib.mixed_precision import X`, and imports from
     `tensorflow.contrib.mixed_precision.python.loss_scale_manager` and `.loss_scale_optimizer`.
-    Any other name of contrib raises an `AttributeError` or, imported, a `ModuleNotFoundError` that
-    says what there is and where to look instead. Nothing else of TensorFlow is changed: from
-    TensorFlow 2.16 on `tf.layers` needs `tf_keras`, and `TF_USE_LEGACY_KERAS=1` set before the
-    start. Calling it again is harmless.
+    For any other name of contrib, an `AttributeError` or, for imports, a `ModuleNotFoundError` says
+    which names are available and where to look instead. Nothing else of TensorFlow is changed: on
+    TensorFlow 2.16 and later `tf.layers` needs `tf_keras`, and `TF_USE_LEGACY_KERAS=1` set before
+    the start. Further calls do nothing.
 
     Returns:
-      Whether this package's contrib is installed: False where there is another, as on TensorFlow
-      1.15, which is left as it is.
+      Whether this package's contrib is installed: False if there is another `tf.contrib`, as on
+      TensorFlow 1.15, which is not changed.
     """
     global _installed  # noqa: PLW0603  There is one TensorFlow in a process.
     if _installed is None:
@@ -136,10 +136,10 @@ def install_contrib() -> bool:
 
 
 def uninstall_contrib() -> bool:
-    """Undoes `install_contrib`; names that were imported in the meantime go on working.
+    """Undoes `install_contrib`; names that were imported in the meantime still work.
 
     Returns:
-      Whether there was something to undo.
+      Whether this package's contrib was installed.
     """
     global _installed  # noqa: PLW0603
     if _installed is None:

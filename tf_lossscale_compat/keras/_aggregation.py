@@ -94,8 +94,8 @@ class Aggregation:
         self._hides = self.here and not passed
 
     def aggregate(
-        self, grads: list[_types.Gradient], variables: list[_types.Variable]
-    ) -> tuple[list[_types.Gradient], list[_types.Variable]]:
+        self, grads: _types.Gradients, variables: _types.Variables
+    ) -> tuple[_types.Gradients, _types.Variables]:
         """Returns gradients, aggregated, and their variables; both are lists."""
         pairs = list(zip(grads, variables))
         for name in self._methods:
@@ -133,8 +133,8 @@ class Aggregation:
 
 
 def filter_empty_gradients(
-    grads: list[_types.Gradient], variables: list[_types.Variable]
-) -> tuple[list[_types.Gradient], list[_types.Variable]]:
+    grads: _types.Gradients, variables: _types.Variables
+) -> tuple[_types.Gradients, _types.Variables]:
     """Returns both lists without variables that have no gradient, which a warning names."""
     without = [var.name for grad, var in zip(grads, variables) if grad is None]
     if without:
@@ -143,7 +143,5 @@ def filter_empty_gradients(
     return [grad for grad, _ in kept], [variable for _, variable in kept]
 
 
-def _as_they_are(
-    grads_and_vars: Iterable[_types.Pair],
-) -> list[_types.Pair] | list[_types.Gradient]:
+def _as_they_are(grads_and_vars: Iterable[_types.Pair]) -> list[_types.Pair] | _types.Gradients:
     return list(grads_and_vars) if _tf.at_least(2, 4) else [grad for grad, _ in grads_and_vars]

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import sys
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from tf_lossscale_compat._core import _arguments, _observers, _tf
-from tf_lossscale_compat.keras import _families, _shared
+from tf_lossscale_compat.keras import _families, _inner, _optimizer
 from tf_lossscale_compat.monitoring import _monitor, _summaries
 from tf_lossscale_compat.monitoring._step_record import StepRecord
 
@@ -35,6 +35,13 @@ else:
     _MixedIntoKeras = object
 
 
+class _Of(NamedTuple):
+    """What a class for a Keras is made of: that Keras, and the public class or a subclass."""
+
+    keras: types.ModuleType
+    public: type[LossScaleCallback]
+
+
 class LossScaleCallback(_MixedIntoKeras):
     """Writes a loss scale's summaries for TensorBoard, logs, and ends a `fit` that is stuck.
 
@@ -52,18 +59,17 @@ class LossScaleCallback(_MixedIntoKeras):
     too, that the record sees no step at all (WARNING).
     """
 
-    # Of the class for a Keras.
-    _tflsc_keras: types.ModuleType
-    _tflsc_public: type[LossScaleCallback]
+    _tflsc: _Of
 
     _monitor: Any  # A `Monitor`; None until `fit` begins, where no record was given.
 
     def __new__(cls, record: StepRecord | None = None, *args: Any, **kwargs: Any) -> Self:
         """Makes an instance of the class for a Keras; which one the model says in the end."""
-        if hasattr(cls, "_tflsc_keras"):
+        if hasattr(cls, "_tflsc"):
             return object.__new__(cls)
         watched = getattr(record, "watched", None)
-        return object.__new__(_class(cls, getattr(type(watched), "_tflsc_keras", tf.keras)))
+        kind = getattr(watched, "_tflsc_kind", None)
+        return object.__new__(_class(cls, getattr(kind, "keras", tf.keras)))
 
     def __init__(
         self,
@@ -91,7 +97,7 @@ class LossScaleCallback(_MixedIntoKeras):
           TypeError: an argument is of another type.
           ValueError: a number cannot be used.
         """
-        self._tflsc_keras.callbacks.Callback.__init__(self)
+        self._tflsc.keras.callbacks.Callback.__init__(self)
         limit = _arguments.max_consecutive_skips(max_consecutive_skips)
         self._options = limit, _arguments.seconds("log_every_n_secs", log_every_n_secs)
         self._monitor = None if record is None else _monitor.Monitor(record, *self._options)
@@ -108,8 +114,8 @@ class LossScaleCallback(_MixedIntoKeras):
     def set_model(self, model: Any) -> None:
         # Which Keras the model is of is known from here on.
         keras = _keras_of(model)
-        if keras not in (None, self._tflsc_keras) and "_tflsc_public" in vars(type(self)):
-            self.__class__ = _class(type(self)._tflsc_public, keras)
+        if keras not in (None, self._tflsc.keras) and "_tflsc" in vars(type(self)):
+            self.__class__ = _class(self._tflsc.public, keras)
             params = getattr(self, "params", None)
             keras.callbacks.Callback.__init__(self)
             self.params, self._supports_tf_logs = params, True
@@ -130,7 +136,7 @@ class LossScaleCallback(_MixedIntoKeras):
             self._monitor = _monitor.Monitor(record, *self._options)
         if self._log_dir is not None and _summaries.writes_here(record):
             self._monitor.writer = _summaries.file_writer(self._log_dir)
-        session = _session(self._tflsc_keras)
+        session = _session(self._tflsc.keras)
         with contextlib.nullcontext() if session is None else session.graph.as_default():
             self._monitor.prepare()
         self._monitor.start(session)
@@ -153,14 +159,14 @@ class LossScaleCallback(_MixedIntoKeras):
         self._monitor.warn_if_unused(now, _HINT)
 
     def _observe(self) -> _summaries.Reading:
-        session = _session(self._tflsc_keras)
+        session = _session(self._tflsc.keras)
         now = self._monitor.read(session)
         self._monitor.observe(now, session)
         self._monitor.check(now, session)
         return now
 
     def on_train_end(self, logs: Any = None) -> None:
-        session = _session(self._tflsc_keras)
+        session = _session(self._tflsc.keras)
         self._monitor.observe(self._monitor.read(session), session, seconds=0)
         self._close()
 
@@ -184,20 +190,20 @@ def _class(public: type[_C], keras: types.ModuleType) -> type[_C]:
     """Returns the class that is both `public` and a callback of that Keras."""
     base = keras.callbacks.Callback
     bases = (_TakesTensorLogs, base) if hasattr(base, "_implements_train_batch_hooks") else (base,)
-    members = {"_tflsc_keras": keras, **_families.shown_as(public)}
-    return type(public.__name__, (public, *bases), members)
+    shown = {name: getattr(public, name) for name in ("__module__", "__qualname__", "__doc__")}
+    return type(public.__name__, (public, *bases), {"_tflsc": _Of(keras, public), **shown})
 
 
 def _keras_of(model: object) -> types.ModuleType | None:
     """Returns the Keras that a model is of, or None."""
-    models = (base for base in _families.of_keras(type(model)) if base.__name__ == "Model")
-    return next(map(_families.keras_of, models), None)
+    models = (base for base in _inner.of_keras(type(model)) if base.__name__ == "Model")
+    return next(map(_inner.keras_of, models), None)
 
 
 def _record_of(model: object) -> StepRecord:
     """Returns the record of the model's optimizer, made now if there is none."""
     optimizer = getattr(model, "optimizer", None)
-    if not isinstance(optimizer, _shared.LossScaling):
+    if not isinstance(optimizer, _optimizer.LossScaling):
         raise TypeError(
             "record must be given where the model's optimizer is no loss-scale optimizer of "
             f"tf_lossscale_compat, got record=None and the optimizer {optimizer!r}."

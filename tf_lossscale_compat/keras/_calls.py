@@ -110,12 +110,12 @@ class Calls:
             known = [grad for grad in grads if isinstance(grad, (tf.Tensor, tf.IndexedSlices))]
             self._unscaled.update(zip(map(id, known), known))
 
-    def are_unscaled(self, grads: list[_types.Gradient]) -> bool:
+    def are_unscaled(self, grads: _types.Gradients) -> bool:
         """Returns whether these are gradients as they were `returned`."""
         grads = [grad for grad in grads if grad is not None]
         return bool(grads) and all(self._unscaled.get(id(grad)) is grad for grad in grads)
 
-    def are_scaled(self, scaled: bool | None, grads: list[_types.Gradient]) -> bool:
+    def are_scaled(self, scaled: bool | None, grads: _types.Gradients) -> bool:
         """Returns whether gradients are scaled: as the caller or constructor says, or by the rule.
 
         Where the rule has two answers, they are not scaled if they are `are_unscaled`.
@@ -157,7 +157,7 @@ class Calls:
             self.warn(_FORGOT.format(LOSS_SCALED, UNSCALED, "too large"))
         return answer
 
-    def _check_made_scaled(self, grads: list[_types.Gradient]) -> None:
+    def _check_made_scaled(self, grads: _types.Gradients) -> None:
         """Raises a ValueError or warns where unscaled gradients are taken as the constructor says.
 
         They are known, or no call has ever said `scaled=False` of what was unscaled.

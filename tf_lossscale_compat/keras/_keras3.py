@@ -1,4 +1,4 @@
-"""The wrapper for optimizers of Keras 3 on its TensorFlow backend."""
+"""The family of Keras 3's optimizers on its TensorFlow backend."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tf_lossscale_compat._core import (
     _unscaling,
 )
 from tf_lossscale_compat._scalers import _loss_scales
-from tf_lossscale_compat.keras import _aggregation, _calls, _shared
+from tf_lossscale_compat.keras import _aggregation, _calls, _family, _optimizer, _values
 
 if TYPE_CHECKING:
     import tensorflow as tf
@@ -28,7 +28,7 @@ else:
     tf = _tf.tf
     _MixedIntoKeras3 = object
 
-_LossScaling: Any = _shared.LossScaling  # Whose properties get setters here.
+_LossScaling: Any = _optimizer.LossScaling  # Whose properties get setters here.
 # The call that an override of what `fit` calls has to make, for errors.
 _CALL = {
     _calls.LOSS_SCALED: (
@@ -50,18 +50,11 @@ def _version(version: str) -> tuple[int, ...]:
     return tuple(int(part) for part in version.split(".")[:2])
 
 
-class Keras3(_shared.WeightDecay, _MixedIntoKeras3):
-    """Mixed into Keras 3's `LossScaleOptimizer`; replaces its loss scale and its step.
-
-    The loss scale's variables are Keras variables here too, in the order and under the names that
-    Keras' own class has for them, so that files of either are read by the other.
-    """
-
-    _optimizer: _types.Keras3Optimizer
-    _tflsc_keras_variables: dict[str, Any]  # Those of the loss scale, as Keras variables.
+class Family(_family.Family):
+    """See the methods of `_family.Family`."""
 
     # Keras' base class keeps these on the wrapper, too; only the inner optimizer's are used.
-    _tflsc_inner_only = (
+    inner_only = (
         "clipnorm",
         "clipvalue",
         "ema_momentum",
@@ -72,9 +65,10 @@ class Keras3(_shared.WeightDecay, _MixedIntoKeras3):
         "use_ema",
         "weight_decay",
     )
-
+    # Configs of Keras 3.0 to 3.11 hold these of the wrapper, too.
+    ignored_in_configs = inner_only
     # Methods of Keras' own class that its steps go through.
-    _tflsc_forbidden_overrides = (
+    forbidden_overrides = (
         "_common_apply",
         "_stateful_handle_finite_grads",
         "_stateful_handle_non_finite_grads",
@@ -82,54 +76,193 @@ class Keras3(_shared.WeightDecay, _MixedIntoKeras3):
         "_unscale_grads",
         "check_finite",
     )
+    fixed_scale_hint = " Or leave this wrapper out, and set `loss_scale_factor` of the optimizer."
+    scaled_by_default = True
+    counts_skipped = False
+    copies_begin_anew = True
+    says_dynamic = False  # Keras' own knows no other, and refuses the entry.
 
-    def _tflsc_wrap(
-        self, inner_optimizer: Any, loss_scale: _loss_scales.LossScale, name: str | None
-    ) -> str:
-        backend = self._tflsc_keras.backend.backend()
-        if backend != "tensorflow":
-            raise ValueError(
-                f"{type(self).__name__} needs the TensorFlow backend of Keras, and the backend is "
-                f"{backend!r}. Set the environment variable KERAS_BACKEND=tensorflow."
-            )
-        super(self._tflsc_keras_own, self).__init__(learning_rate=0.0, name=name)
-        # As an attribute, and under this name, Keras' own files and checkpoints know it.
-        self.inner_optimizer = inner_optimizer
-        # Gradients would be divided twice.
-        inner_optimizer.loss_scale_factor = None
-        self.__dict__["_tflsc_keras_variables"] = {}
-        self._tflsc_track_loss_scale(loss_scale)
-        return self.name  # In configs always, as in those of Keras' own class.
+    def refuse(self, name: str, arguments: tuple[str, ...]) -> NoReturn:
+        for each in arguments:
+            if each in self.inner_only:
+                raise ValueError(
+                    f"{name} takes no `{each}`: set it on the `inner_optimizer`, "
+                    "which applies the gradients."
+                )
+        names = ", ".join(f"`{each}`" for each in arguments)
+        raise ValueError(f"{name} does not take these arguments: {names}.")
 
-    def _tflsc_check_inner(self, optimizer: object) -> None:
-        _horovod.refuse(type(optimizer), type(self))
+    def check_inner(self, owner: Any, optimizer: object) -> None:
+        _horovod.refuse(type(optimizer), type(owner))
         if not _aggregation.has_keras_methods(optimizer, ["apply_gradients"]):
             raise ValueError(
-                f"{self._tflsc_argument} must have no apply_gradients of its own, got "
+                f"{self.argument} must have no apply_gradients of its own, got "
                 f"{optimizer!r}: a loss-scale optimizer of Keras 3 calls apply, and would pass "
                 "over it. Override apply(self, grads, trainable_variables=None) instead, which "
                 "apply_gradients of Keras 3 calls, too; the gradients are unscaled there."
             )
 
-    _tflsc_fixed_scale_hint = (
-        " Or leave this wrapper out, and set `loss_scale_factor` of the optimizer."
-    )
-    _tflsc_scaled_by_default = True
-    _tflsc_counts_skipped = False
-    _tflsc_copies_begin_anew = True
-    _tflsc_says_dynamic = False  # Keras' own knows no other, and refuses the entry.
-    # Configs of Keras 3.0 to 3.11 hold these of the wrapper, too.
-    _tflsc_ignored_in_configs = _tflsc_inner_only
+    def check_scaler(self, scaler: _scaler.Scaler) -> None:
+        pass  # Divided by the scale: a reciprocal may be zero in a gradient's dtype, or not exact.
 
-    def _tflsc_refuse(self, arguments: tuple[str, ...]) -> NoReturn:
-        for name in arguments:
-            if name in self._tflsc_ignored_in_configs:
-                raise ValueError(
-                    f"{type(self).__name__} takes no `{name}`: set it on the `inner_optimizer`, "
-                    "which applies the gradients."
-                )
-        names = ", ".join(f"`{name}`" for name in arguments)
-        raise ValueError(f"{type(self).__name__} does not take these arguments: {names}.")
+    def wrap(self, owner: Any, loss_scale: _loss_scales.LossScale, name: str | None) -> str:
+        backend = self.keras.backend.backend()
+        if backend != "tensorflow":
+            raise ValueError(
+                f"{type(owner).__name__} needs the TensorFlow backend of Keras, and the backend is "
+                f"{backend!r}. Set the environment variable KERAS_BACKEND=tensorflow."
+            )
+        self._past_own(owner).__init__(learning_rate=0.0, name=name)
+        # As an attribute, and under this name, Keras' own files and checkpoints know it.
+        owner.inner_optimizer = owner._optimizer
+        # Gradients would be divided twice.
+        owner._optimizer.loss_scale_factor = None
+        self.track_loss_scale(owner, loss_scale)
+        return owner.name  # In configs always, as in those of Keras' own class.
+
+    def _past_own(self, owner: Any) -> Any:
+        """Returns what has the methods of the base of Keras' own loss-scale class."""
+        return super(self.own, owner)
+
+    def deserialize(self, config: dict[str, Any], custom_objects: dict[str, Any] | None) -> Any:
+        return self.keras.saving.deserialize_keras_object(config, custom_objects=custom_objects)
+
+    # The loss scale's variables are Keras variables here too, in the order and under the names that
+    # Keras' own class has for them, so that files of either are read by the other.
+
+    def track_loss_scale(self, owner: Any, loss_scale: _loss_scales.LossScale) -> None:
+        if owner.built:
+            raise ValueError(
+                "_loss_scale cannot be replaced once the optimizer is built: Keras 3 knows its "
+                "variables by their places. Make a new optimizer with the other loss scale."
+            )
+        super().track_loss_scale(owner, loss_scale)
+        known = owner._tflsc.variables
+        if known:  # Checkpoints take no list that something was removed from.
+            for name, variable in known.items():
+                if getattr(owner, name, None) is variable:
+                    delattr(owner, name)
+            known.clear()
+            del owner._tracker
+            self._past_own(owner).__init__(learning_rate=0.0, name=owner.name)
+        if isinstance(loss_scale, _loss_scales.DynamicLossScale):
+            for name, variable in (
+                ("step_counter", loss_scale.good_steps),
+                ("dynamic_scale", loss_scale.current_loss_scale),
+            ):
+                setattr(owner, name, self._as_keras_variable(owner, name, variable))
+        for name, variable in _values.by_name(loss_scale).items():
+            if not any(variable is owned.value for owned in known.values()):
+                self._as_keras_variable(owner, name, variable)
+
+    def _as_keras_variable(self, owner: Any, name: str, variable: tf.Variable) -> Any:
+        """Makes `variable` one of the optimizer's, as the Keras variable that is returned."""
+        with self.keras.name_scope(owner.name, caller=owner):  # State trees go by the path.
+            owned = self.keras.Variable(
+                initializer=variable, trainable=False, dtype=variable.dtype.name, name=name
+            )
+        owned._value = variable  # Before 3.10, Keras makes a copy of it.
+        owner._track_variable(owned)
+        owner._tflsc.variables[name] = owned
+        return owned
+
+    def all_variables(self, owner: Any) -> _types.Variables:
+        return owner.variables
+
+    def trained(self, owner: Any, given: Iterable[Any] | None) -> _types.Variables:
+        if given is not None:
+            return list(given)
+        if not owner.built:
+            raise ValueError(
+                "trainable_variables may be left out only once the optimizer is built: call "
+                "build(variables) first."
+            )
+        return list(owner.inner_optimizer._trainable_variables)
+
+    def build(self, owner: Any, variables: Iterable[Any]) -> None:
+        """Makes the inner optimizer's variables for these, once."""
+        inner = owner.inner_optimizer
+        if not inner.built:  # Not every build checks; slots would be lost.
+            self._build_inner(owner, inner, variables)
+            inner.built = True  # Nor does every build set it.
+        # From there on its own class keeps these variables, and checkpoints name them so.
+        if _version(self.keras.__version__) >= (3, 12):
+            self._past_own(owner).build(variables)
+        owner.built = True
+
+    def _build_inner(self, owner: Any, inner: Any, variables: Iterable[Any]) -> None:
+        """Builds the inner optimizer as Keras' own class does: while Keras tracks no variables.
+
+        Files have the same order then: the placeholders of an Adafactor are not among the
+        optimizer's variables. Neither is the product that a `Nadam` keeps, which Keras' own class
+        loses in files. Here it comes after all others.
+        """
+        with sys.modules[self.own.__module__].tracking.DotNotTrackScope():
+            inner.build(variables)
+        known = {id(variable) for variable in inner.variables}
+        cls = type(owner._variables[0])  # Keras 3.3 shows a class of its own as keras.Variable.
+        for value in list(vars(inner).values()):
+            if isinstance(value, cls) and id(value) not in known:
+                inner._track_variable(value)
+
+    # Gradients are divided as by Keras' own.
+
+    def unscale(self, owner: Any, grads: Iterable[_types.Gradient]) -> _types.Gradients:
+        grads = list(grads)
+        return [
+            None if grad is None else tf.cast(divided, grad.dtype)
+            for grad, divided in zip(
+                grads, _unscaling.divide(grads, _scaler.scale(owner._loss_scale))
+            )
+        ]
+
+    def to_unscale(
+        self, owner: Any, grads: _types.Gradients, variables: _types.Variables, scale: tf.Tensor
+    ) -> tuple[_types.Gradients, _unscaling.Unscaling | None]:
+        if not owner._tflsc.enabled:  # By one, and in the gradients' own dtype.
+            return grads, None
+        if [each for each in variables if getattr(each, "overwrite_with_gradient", False)]:
+            return _family.of_scaled(_unscaling.divide, grads, variables, scale), None
+        return grads, _unscaling.Unscaling(scale, divides=True)
+
+    def scaled_gradients(self, owner: Any, *args: Any) -> list[_types.Pair]:
+        loss, var_list, tape = args
+        if tape is None:
+            if not callable(loss):
+                raise ValueError(f"loss must be callable where no tape is given, got {loss!r}.")
+            tape = tf.GradientTape()
+        scaled: Any = self.scale(owner, loss, tape)
+        if callable(scaled):
+            with tape:
+                scaled = scaled()
+        variables = list(var_list() if callable(var_list) else var_list)
+        return list(zip(tape.gradient(scaled, variables), variables))
+
+    def apply_pairs(self, owner: Any, grads_and_vars: Iterable[_types.Pair], scaled: bool) -> None:
+        grads, variables = _family.unzip_pairs(grads_and_vars)
+        if not owner.built:
+            _family.check_context(owner)
+        _horovod.check_reduced(owner, grads)
+        if not tf.executing_eagerly():
+            _family.check_graph(owner)
+        if tf.distribute.get_strategy().num_replicas_in_sync > 1:
+            version = self.keras.__version__
+            if _version(version) < (3, 5):
+                owner._tflsc.calls.warn(_SUMS_NOTHING.format(version))
+        if not owner.built:
+            with self.keras.name_scope(owner.name, caller=owner):
+                owner.build(variables)
+        self.take_step(owner, grads, variables, scaled, owner.inner_optimizer.apply)
+
+    def count_skipped(self, owner: Any, number: int | tf.Tensor) -> None:
+        owner.inner_optimizer.iterations.assign_add(number)
+
+
+class Keras3(_optimizer.WeightDecay, _MixedIntoKeras3):
+    """Mixed into Keras 3's `LossScaleOptimizer`; replaces its loss scale and its step."""
+
+    _tflsc_kind: Family
+    dynamic_scale: Any
 
     # Before 3.9, Keras' own class counts no steps here, and its base class assigns a variable.
 
@@ -146,40 +279,19 @@ class Keras3(_shared.WeightDecay, _MixedIntoKeras3):
 
     def __setattr__(self, name: str, value: Any) -> None:
         if name == "dynamic_scale" and not hasattr(value, "assign"):
-            self._tflsc_refuse_to_set(name, value)
+            _optimizer.refuse_to_set(self, name, value)
         # Keras' own class lets it be replaced, too.
-        replaces = name == "inner_optimizer" and "_tflsc_options" in vars(self)
-        if replaces:
-            self._tflsc_check_wrapped(value, "enabled" not in self._tflsc_options)
-        super().__setattr__(name, value)
-        if name == "name" and "_tflsc_options" in vars(self):
-            self._tflsc_options["name"] = value
-        if replaces:
+        kept = vars(self).get("_tflsc")
+        if kept is None or not kept.made or name not in ("inner_optimizer", "name"):
+            super().__setattr__(name, value)
+        elif name == "name":
+            super().__setattr__(name, value)
+            kept.options["name"] = value
+        else:
+            self._tflsc_kind.check_wrapped(self, value, kept.enabled)
+            super().__setattr__(name, value)
             value.loss_scale_factor = None
             self.__dict__["_optimizer"] = value
-
-    def _tflsc_track_loss_scale(self, loss_scale: _loss_scales.LossScale) -> None:
-        if self.built:
-            raise ValueError(
-                "_loss_scale cannot be replaced once the optimizer is built: Keras 3 knows its "
-                "variables by their places. Make a new optimizer with the other loss scale."
-            )
-        super()._tflsc_track_loss_scale(loss_scale)
-        if self._tflsc_keras_variables:  # Checkpoints take no list that something was removed from.
-            for name, variable in self._tflsc_keras_variables.items():
-                if getattr(self, name, None) is variable:
-                    delattr(self, name)
-            self._tflsc_keras_variables.clear()
-            del self._tracker
-            super(self._tflsc_keras_own, self).__init__(learning_rate=0.0, name=self.name)
-        if isinstance(loss_scale, _loss_scales.DynamicLossScale):
-            self.step_counter = self._tflsc_as_keras_variable("step_counter", loss_scale.good_steps)
-            self.dynamic_scale = self._tflsc_as_keras_variable(
-                "dynamic_scale", loss_scale.current_loss_scale
-            )
-        for name, variable in _shared.named_variables_of(loss_scale).items():
-            if not any(variable is owned.value for owned in self._tflsc_keras_variables.values()):
-                self._tflsc_as_keras_variable(name, variable)
 
     def _trackable_children(self, *args: Any, **kwargs: Any) -> dict[str, Any]:
         children = super()._trackable_children(*args, **kwargs)
@@ -199,44 +311,22 @@ class Keras3(_shared.WeightDecay, _MixedIntoKeras3):
     @_LossScaling.initial_scale.setter
     def initial_scale(self, value: Any) -> None:
         value = _arguments.positive("initial_scale", value)
-        self._tflsc_settable("initial_scale")._initial_loss_scale = value
+        _settable(self, "initial_scale")._initial_loss_scale = value
         if not self.built:
             self.dynamic_scale.assign(value)
 
     @_LossScaling.dynamic_growth_steps.setter
     def dynamic_growth_steps(self, value: Any) -> None:
         value = _arguments.period("dynamic_growth_steps", value, "int64")
-        self._tflsc_settable("dynamic_growth_steps")._increment_period = value
-
-    def _tflsc_settable(self, name: str) -> _loss_scales.DynamicLossScale:
-        if not isinstance(self._loss_scale, _loss_scales.DynamicLossScale):
-            raise AttributeError(
-                f"{name} can be set where the loss scale is a DynamicLossScale, and it is "
-                f"{self._loss_scale!r}."
-            )
-        return self._loss_scale
-
-    def _tflsc_as_keras_variable(self, name: str, variable: tf.Variable) -> Any:
-        """Makes `variable` one of the optimizer's, as the Keras variable that is returned."""
-        with self._tflsc_keras.name_scope(self.name, caller=self):  # State trees go by the path.
-            owned = self._tflsc_keras.Variable(
-                initializer=variable, trainable=False, dtype=variable.dtype.name, name=name
-            )
-        owned._value = variable  # Before 3.10, Keras makes a copy of it.
-        self._track_variable(owned)
-        self._tflsc_keras_variables[name] = owned
-        return owned
+        _settable(self, "dynamic_growth_steps")._increment_period = value
 
     @property
-    def variables(self) -> _shared.CallableList:
+    def variables(self) -> _values.CallableList:
         """The optimizer's own variables, the loss scale's, and the inner optimizer's.
 
         A list that can be called, too: before Keras 3 this was a method of some optimizers.
         """
-        return _shared.CallableList(super().variables)
-
-    def _tflsc_count_skipped(self, number: int | tf.Tensor) -> None:
-        self.inner_optimizer.iterations.assign_add(number)
+        return _values.CallableList(super().variables)
 
     def stateless_apply(
         self, optimizer_variables: Any, grads: Any, trainable_variables: Any
@@ -254,29 +344,7 @@ class Keras3(_shared.WeightDecay, _MixedIntoKeras3):
     def build(self, variables: Iterable[Any]) -> None:
         """Makes the inner optimizer's variables for these, once."""
         if not self.built:
-            if not self.inner_optimizer.built:  # Not every build checks; slots would be lost.
-                self._tflsc_build_inner(variables)
-                self.inner_optimizer.built = True  # Nor does every build set it.
-            # From there on its own class keeps these variables, and checkpoints name them so.
-            if _version(self._tflsc_keras.__version__) >= (3, 12):
-                super(self._tflsc_keras_own, self).build(variables)
-            self.built = True
-
-    def _tflsc_build_inner(self, variables: Iterable[_types.Variable]) -> None:
-        """Builds the inner optimizer as Keras' own class does: while Keras tracks no variables.
-
-        Files have the same order then: the placeholders of an Adafactor are not among the
-        optimizer's variables. Neither is the product that a `Nadam` keeps, which Keras' own class
-        loses in files. Here it comes after all others.
-        """
-        inner = self.inner_optimizer
-        with sys.modules[self._tflsc_keras_own.__module__].tracking.DotNotTrackScope():
-            inner.build(variables)
-        known = {id(variable) for variable in inner.variables}
-        cls = type(self._variables[0])  # Keras 3.3 shows a class of its own as keras.Variable.
-        for value in list(vars(inner).values()):
-            if isinstance(value, cls) and id(value) not in known:
-                inner._track_variable(value)
+            self._tflsc_kind.build(self, variables)
 
     @_autograph.do_not_convert
     def scale_loss(self, loss: Any) -> tf.Tensor:
@@ -286,65 +354,14 @@ class Keras3(_shared.WeightDecay, _MixedIntoKeras3):
             loss = tf.cast(loss, tf.float32)
         return super().scale_loss(loss)
 
-    def _tflsc_check_passed_over(self) -> None:
-        """Raises a ValueError where a step with scaled gradients is none of a subclass's own.
-
-        Its methods would be passed over in silence.
-        """
-        for name, called in (
-            (_calls.LOSS_SCALED, "scale_loss"),
-            (_calls.UNSCALED, "apply_gradients"),
-        ):
-            if _step.overrides(self, Keras3, name) and not _step.overrides(self, Keras3, called):
-                raise ValueError(
-                    f"{type(self).__name__} overrides {name}, which fit of Keras 3 and other steps "
-                    f"with scale_loss do not call. Override {called} too, which they call: there "
-                    f"{_CALL[name]}."
-                )
-
-    # Divided as by Keras' own: a reciprocal may be zero in a gradient's dtype, or not exact.
-
-    def _tflsc_check_scaler(self, scaler: _scaler.Scaler) -> None:
-        pass
-
-    def _tflsc_unscale(self, grads: Iterable[_types.Gradient]) -> list[_types.Gradient]:
-        grads = list(grads)
-        return [
-            None if grad is None else tf.cast(divided, grad.dtype)
-            for grad, divided in zip(
-                grads, _unscaling.divide(grads, _scaler.scale(self._loss_scale))
-            )
-        ]
-
-    def _tflsc_to_unscale(
-        self, grads: list[_types.Gradient], variables: list[_types.Variable], scale: tf.Tensor
-    ) -> tuple[list[_types.Gradient], _unscaling.Unscaling | None]:
-        if "enabled" in self._tflsc_options:  # By one, and in the gradients' own dtype.
-            return grads, None
-        if any(getattr(variable, "overwrite_with_gradient", False) for variable in variables):
-            return _shared.of_scaled(_unscaling.divide, grads, variables, scale), None
-        return grads, _unscaling.Unscaling(scale, divides=True)
-
-    def _tflsc_apply_pairs(self, grads_and_vars: Iterable[_types.Pair], scaled: bool) -> None:
-        grads, variables = _shared.unzip_pairs(grads_and_vars)
-        _shared.check_context(self, grads)
-        if tf.distribute.get_strategy().num_replicas_in_sync > 1:
-            version = self._tflsc_keras.__version__
-            if _version(version) < (3, 5):
-                self._tflsc_calls.warn(_SUMS_NOTHING.format(version))
-        if not self.built:
-            with self._tflsc_keras.name_scope(self.name, caller=self):
-                self.build(variables)
-        self._tflsc_step(grads, variables, scaled, self.inner_optimizer.apply)
-
     @_autograph.do_not_convert
     def apply_gradients(
         self, grads_and_vars: Iterable[tuple[Any, Any]], *, scaled: bool | None = None
     ) -> Any:
         pairs, said = list(grads_and_vars), scaled
-        scaled = self._tflsc_calls.are_scaled(said, [grad for grad, _ in pairs])
-        if scaled and said is None and _calls.SCALED in self._tflsc_calls.asked:
-            self._tflsc_check_passed_over()
+        scaled = self._tflsc.calls.are_scaled(said, [grad for grad, _ in pairs])
+        if scaled and said is None and _calls.SCALED in self._tflsc.calls.asked:
+            _check_passed_over(self)
         if _step.overrides(self, Keras3, "apply"):  # Keras' own class calls it from here, too.
             if not scaled:
                 raise ValueError(
@@ -352,18 +369,10 @@ class Keras3(_shared.WeightDecay, _MixedIntoKeras3):
                     "gradients, and apply_gradients was given unscaled ones. Call apply with "
                     "scaled gradients; or override apply_gradients in place of apply."
                 )
-            self.apply(*_shared.unzip_pairs(pairs))
+            self.apply(*_family.unzip_pairs(pairs))
         else:
-            self._tflsc_apply_pairs(pairs, scaled)
-        return self.iterations
-
-    def _tflsc_built_for(self) -> list[_types.Variable]:
-        if not self.built:
-            raise ValueError(
-                "trainable_variables may be left out only once the optimizer is built: call "
-                "build(variables) first."
-            )
-        return self.inner_optimizer._trainable_variables
+            self._tflsc_kind.apply_pairs(self, pairs, scaled)
+        return self.inner_optimizer.iterations
 
     @_autograph.converts_functions_given
     def minimize(self, loss: Any, var_list: Any, tape: Any = None) -> Any:
@@ -374,22 +383,8 @@ class Keras3(_shared.WeightDecay, _MixedIntoKeras3):
           var_list: list of variables, or a function that returns one.
           tape: the `tf.GradientTape` that recorded `loss`, or None.
         """
-        self._tflsc_minimize(loss, var_list, tape)
+        self._tflsc_kind.minimize(self, loss, var_list, tape)
         return self.iterations
-
-    def _tflsc_scaled_gradients(
-        self, loss: _types.Loss, var_list: Any, tape: tf.GradientTape | None
-    ) -> list[_types.Pair]:
-        if tape is None:
-            if not callable(loss):
-                raise ValueError(f"loss must be callable where no tape is given, got {loss!r}.")
-            tape = tf.GradientTape()
-        scaled = self._tflsc_scaled(loss, tape)
-        if callable(scaled):
-            with tape:
-                scaled = scaled()
-        variables = list(var_list() if callable(var_list) else var_list)
-        return list(zip(tape.gradient(scaled, variables), variables))
 
     def load_own_variables(self, store: Any) -> None:
         """Takes state from a file, also of another loss-scale optimizer or of the inner one alone.
@@ -411,14 +406,14 @@ class Keras3(_shared.WeightDecay, _MixedIntoKeras3):
         first = len(store.keys()) - len(inner)
         values = [store[str(i)] for i in range(len(store.keys()))]
         # Of an optimizer that was not built there are fewer, and other variables stand there.
-        if first < 0 or (first != len(own) and not _shared.values_fit(values[first:], inner)):
+        if first < 0 or (first != len(own) and not _values.fit(values[first:], inner)):
             super().load_own_variables(store)  # It warns.
             return
         # Files of Keras' own class hold two of the loss scale, which come first here, too.
         dynamic = isinstance(self._loss_scale, _loss_scales.DynamicLossScale)
-        more = len(self._tflsc_keras_variables) - 2 if dynamic else 0
+        more = len(self._tflsc.variables) - 2 if dynamic else 0
         # As many may be of another kind of loss scale, with its counter where the scale is here.
-        if first in (len(own), len(own) - more) and _shared.values_fit(values[:first], own):
+        if first in (len(own), len(own) - more) and _values.fit(values[:first], own):
             own = own[:first]
         else:
             logging.warning(
@@ -426,15 +421,33 @@ class Keras3(_shared.WeightDecay, _MixedIntoKeras3):
                 self.name,
             )
             own, values = [], values[first:]
-        _shared.assign_all([*own, *inner], values)
+        _values.assign_all([*own, *inner], values)
 
-    def _tflsc_all_variables(self) -> list[_types.Variable]:
-        return self.variables
 
-    @classmethod
-    def _tflsc_deserialize_inner(
-        cls, config: dict[str, Any], custom_objects: dict[str, Any] | None
-    ) -> Any:
-        return cls._tflsc_keras.saving.deserialize_keras_object(
-            config, custom_objects=custom_objects
+Family.methods = Keras3
+
+
+def _settable(owner: Any, name: str) -> _loss_scales.DynamicLossScale:
+    if not isinstance(owner._loss_scale, _loss_scales.DynamicLossScale):
+        raise AttributeError(
+            f"{name} can be set where the loss scale is a DynamicLossScale, and it is "
+            f"{owner._loss_scale!r}."
         )
+    return owner._loss_scale
+
+
+def _check_passed_over(owner: Keras3) -> None:
+    """Raises a ValueError where a step with scaled gradients is none of a subclass's own.
+
+    Its methods would be passed over in silence.
+    """
+    for name, called in (
+        (_calls.LOSS_SCALED, "scale_loss"),
+        (_calls.UNSCALED, "apply_gradients"),
+    ):
+        if _step.overrides(owner, Keras3, name) and not _step.overrides(owner, Keras3, called):
+            raise ValueError(
+                f"{type(owner).__name__} overrides {name}, which fit of Keras 3 and other steps "
+                f"with scale_loss do not call. Override {called} too, which they call: there "
+                f"{_CALL[name]}."
+            )

@@ -1,4 +1,4 @@
-"""The wrapper for `OptimizerV2`: tf.keras up to 2.10 and the legacy optimizers after that."""
+"""The family of `OptimizerV2`: tf.keras up to 2.10 and the legacy optimizers after that."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tf_lossscale_compat._core import (
     _tf,
     _unscaling,
 )
-from tf_lossscale_compat.keras import _aggregation, _shared
+from tf_lossscale_compat.keras import _aggregation, _family, _optimizer, _tf_keras, _values
 
 if TYPE_CHECKING:
     import tensorflow as tf
@@ -25,55 +25,41 @@ if TYPE_CHECKING:
 else:
     tf = _tf.tf
 
+# Came with TensorFlow 2.3, as did the count of skipped steps.
+_DELEGATES_TRACKING = _tf.at_least(2, 3)
 
-class OptimizerV2(_shared.WrapsTFKeras):
-    """Mixed into that Keras' `LossScaleOptimizer`, or into `OptimizerV2` where it has none."""
 
-    _optimizer: _types.OptimizerV2
+class Family(_tf_keras.SharedFamily):
+    """See the methods of `_family.Family`."""
 
-    _tflsc_is_legacy = True
-    # Both came with TensorFlow 2.3.
-    _tflsc_counts_skipped = _tflsc_delegates_tracking = _tf.at_least(2, 3)
-    _tflsc_computes = "_compute_gradients"
-    _tflsc_graph_form = _step.GraphForm(update_first=True)
-    _tflsc_aggregates_by = (
+    is_legacy = True
+    suffix = "V2"
+    counts_skipped = _DELEGATES_TRACKING
+    computes = "_compute_gradients"
+    graph_form = _step.GraphForm(update_first=True)
+    aggregates_by = (
         ("_transform_unaggregated_gradients", "_aggregate_gradients"),
         "experimental_aggregate_gradients",
         False,
     )
 
-    learning_rate = _shared.of_inner("learning_rate")
-    _aggregate_gradients = _shared.of_inner("_aggregate_gradients")
-    _clip_gradients = _shared.of_inner("_clip_gradients")
-    _create_all_weights = _shared.of_inner("_create_all_weights")
-    _create_hypers = _shared.of_inner("_create_hypers")
-    _create_or_restore_slot_variable = _shared.of_inner("_create_or_restore_slot_variable")
-    _decayed_lr = _shared.of_inner("_decayed_lr")
-    _get_hyper = _shared.of_inner("_get_hyper")
-    _restore_slot_variable = _shared.of_inner("_restore_slot_variable")
-    _set_hyper = _shared.of_inner("_set_hyper")
-
-    def _tflsc_wrap(
-        self,
-        inner_optimizer: _types.KerasOptimizer,
-        loss_scale: _loss_scales.LossScale,
-        name: str | None,
-    ) -> str | None:
-        self.__dict__.update(_hyper={}, _name="LossScaleOptimizer" if name is None else name)
-        if self._tflsc_delegates_tracking:
-            self._tflsc_delegate_tracking()
+    def wrap(self, owner: Any, loss_scale: _loss_scales.LossScale, name: str | None) -> str | None:
+        owner.__dict__.update(_hyper={}, _name="LossScaleOptimizer" if name is None else name)
+        if _DELEGATES_TRACKING:
+            self.delegate_tracking(owner)
             # A stand-in under the name that TensorFlow 2.0 to 2.2 had the inner optimizer by.
             stand_in = getattr(
-                sys.modules[self._tflsc_keras_own.__module__], "FakeOptimizerForRestoration", None
+                sys.modules[self.own.__module__], "FakeOptimizerForRestoration", None
             )
             if stand_in is not None:
-                self._track_trackable(stand_in(inner_optimizer), "base_optimizer", overwrite=True)
+                restored = stand_in(owner._optimizer)
+                owner._track_trackable(restored, "base_optimizer", overwrite=True)
         else:
-            self._track_trackable(inner_optimizer, "base_optimizer")
-            self._tflsc_track_loss_scale(loss_scale)
+            owner._track_trackable(owner._optimizer, "base_optimizer")
+            self.track_loss_scale(owner, loss_scale)
         return name
 
-    def _tflsc_check_clipping(self, optimizer: object, enabled: bool) -> None:
+    def check_clipping(self, optimizer: object, enabled: bool) -> None:
         """Raises a ValueError for an optimizer that clips gradients where it computes them.
 
         Optimizers of TensorFlow before 2.4 do. What they clip is scaled still, and no clipped
@@ -90,32 +76,62 @@ class OptimizerV2(_shared.WrapsTFKeras):
                     "get_unscaled_gradients returns, and then call apply_gradients."
                 )
 
-    def _tflsc_track_loss_scale(self, loss_scale: _loss_scales.LossScale) -> None:
-        super()._tflsc_track_loss_scale(loss_scale)
+    def track_loss_scale(self, owner: Any, loss_scale: _loss_scales.LossScale) -> None:
+        super().track_loss_scale(owner, loss_scale)
         for variable in _scaler.variables(loss_scale):
             _keras_versions.track_in_session(variable)
 
-    # Gradients.
+    def unscale(self, owner: Any, grads: Iterable[_types.Gradient]) -> _types.Gradients:
+        return super().unscale(owner, _as_own_unscales(owner, list(grads)))
 
-    def _tflsc_unscale(self, grads: Iterable[_types.Gradient]) -> list[_types.Gradient]:
-        return super()._tflsc_unscale(self._tflsc_as_own_unscales(list(grads)))
+    def to_unscale(
+        self, owner: Any, grads: _types.Gradients, variables: _types.Variables, scale: tf.Tensor
+    ) -> tuple[_types.Gradients, _unscaling.Unscaling | None]:
+        return super().to_unscale(owner, _as_own_unscales(owner, grads), variables, scale)
 
-    def _tflsc_to_unscale(
-        self, grads: list[_types.Gradient], variables: list[_types.Variable], scale: tf.Tensor
-    ) -> tuple[list[_types.Gradient], _unscaling.Unscaling | None]:
-        return super()._tflsc_to_unscale(self._tflsc_as_own_unscales(grads), variables, scale)
+    def scaled_gradients(self, owner: Any, *args: Any) -> list[_types.Pair]:
+        loss, var_list, grad_loss, *tapes = args
+        tape = tapes[0] if tapes else None
+        self.check_clipping(owner._optimizer, owner._tflsc.enabled)
+        kwargs = {} if tape is None else {"tape": tape}  # Older versions take none.
+        scaled = self.scale(owner, loss, tape)
+        return owner._optimizer._compute_gradients(scaled, var_list, grad_loss, **kwargs)
 
-    def _tflsc_as_own_unscales(self, grads: list[_types.Gradient]) -> list[_types.Gradient]:
-        """Returns gradients, before TensorFlow 2.3 dense ones: its own class makes them so.
+    def check_pairs(
+        self, owner: Any, pairs: list[_types.Pair]
+    ) -> tuple[_types.Gradients, _types.Variables]:
+        # A model that has nothing to train can be fitted, as with the inner optimizer alone.
+        grads, variables = _family.unzip_pairs(pairs, may_be_empty=True)
+        _horovod.check_reduced(owner, grads)
+        return grads, variables
 
-        Momentum, for one, moves all rows by a dense gradient and some by a sparse one.
-        """
-        if _tf.at_least(2, 3) or "enabled" in self._tflsc_options:
-            return grads
-        return [
-            tf.convert_to_tensor(grad) if isinstance(grad, tf.IndexedSlices) else grad
-            for grad in grads
-        ]
+
+def _as_own_unscales(owner: Any, grads: _types.Gradients) -> _types.Gradients:
+    """Returns gradients, before TensorFlow 2.3 dense ones: its own class makes them so.
+
+    Momentum, for one, moves all rows by a dense gradient and some by a sparse one.
+    """
+    if _tf.at_least(2, 3) or not owner._tflsc.enabled:
+        return grads
+    return [
+        tf.convert_to_tensor(grad) if isinstance(grad, tf.IndexedSlices) else grad for grad in grads
+    ]
+
+
+class OptimizerV2(_tf_keras.SharedMethods):
+    """Mixed into that Keras' `LossScaleOptimizer`, or into `OptimizerV2` where it has none."""
+
+    _tflsc_kind: Family
+    learning_rate = _optimizer.of_inner("learning_rate")
+    _aggregate_gradients = _optimizer.of_inner("_aggregate_gradients")
+    _clip_gradients = _optimizer.of_inner("_clip_gradients")
+    _create_all_weights = _optimizer.of_inner("_create_all_weights")
+    _create_hypers = _optimizer.of_inner("_create_hypers")
+    _create_or_restore_slot_variable = _optimizer.of_inner("_create_or_restore_slot_variable")
+    _decayed_lr = _optimizer.of_inner("_decayed_lr")
+    _get_hyper = _optimizer.of_inner("_get_hyper")
+    _restore_slot_variable = _optimizer.of_inner("_restore_slot_variable")
+    _set_hyper = _optimizer.of_inner("_set_hyper")
 
     @_autograph.converts_functions_given
     def _compute_gradients(
@@ -125,29 +141,18 @@ class OptimizerV2(_shared.WrapsTFKeras):
         grad_loss: tf.Tensor | None = None,
         tape: tf.GradientTape | None = None,
     ) -> list[_types.Pair]:
-        self._tflsc_calls.called("_compute_gradients")
-        return self._tflsc_unscaled_pairs(
-            self._tflsc_scaled_gradients(loss, var_list, grad_loss, tape)
-        )
-
-    def _tflsc_scaled_gradients(
-        self,
-        loss: _types.Loss,
-        var_list: Any,
-        grad_loss: tf.Tensor | None,
-        tape: tf.GradientTape | None = None,
-    ) -> list[_types.Pair]:
-        self._tflsc_check_clipping(self._optimizer, "enabled" not in self._tflsc_options)
-        kwargs = {} if tape is None else {"tape": tape}
-        scaled = self._tflsc_scaled(loss, tape)
-        return self._optimizer._compute_gradients(scaled, var_list, grad_loss, **kwargs)
+        self._tflsc.calls.called("_compute_gradients")
+        kind = self._tflsc_kind
+        pairs = kind.scaled_gradients(self, loss, var_list, grad_loss, tape)
+        return kind.unscaled_pairs(self, pairs)
 
     @_autograph.do_not_convert
     def get_gradients(self, loss: Any, params: Any) -> list[Any]:
         """Returns gradients of a graph's loss tensor, scaled up before and down after."""
-        self._tflsc_calls.called("get_gradients")
-        self._tflsc_check_clipping(self._optimizer, "enabled" not in self._tflsc_options)
-        return self._tflsc_unscale(self._optimizer.get_gradients(self._tflsc_scale(loss), params))
+        self._tflsc.calls.called("get_gradients")
+        self._tflsc_kind.check_clipping(self._optimizer, self._tflsc.enabled)
+        scaled = _family.scaled_loss(self, loss)
+        return self._tflsc_kind.unscale(self, self._optimizer.get_gradients(scaled, params))
 
     @_autograph.converts_functions_given
     def minimize(
@@ -160,15 +165,7 @@ class OptimizerV2(_shared.WrapsTFKeras):
     ) -> Any:
         """Computes gradients of the scaled loss, unscales and applies them, see `OptimizerV2`."""
         tapes = () if tape is None else (tape,)  # Older versions take none.
-        return self._tflsc_minimize(loss, var_list, grad_loss, *tapes, name=name)
-
-    def _tflsc_check_pairs(
-        self, grads_and_vars: list[_types.Pair]
-    ) -> tuple[list[_types.Gradient], list[_types.Variable]]:
-        # A model that has nothing to train can be fitted, as with the inner optimizer alone.
-        grads, variables = _shared.unzip_pairs(grads_and_vars, may_be_empty=True)
-        _horovod.check_reduced(self, grads)
-        return grads, variables
+        return self._tflsc_kind.minimize(self, loss, var_list, grad_loss, *tapes, name=name)
 
     @_autograph.do_not_convert
     def apply_gradients(
@@ -185,8 +182,8 @@ class OptimizerV2(_shared.WrapsTFKeras):
             kwargs["name"] = name
         elif name is not None:
             args = (name,)
-        return self._tflsc_apply_pairs(
-            grads_and_vars, scaled, args, experimental_aggregate_gradients, **kwargs
+        return self._tflsc_kind.apply_pairs(
+            self, grads_and_vars, scaled, args, experimental_aggregate_gradients, **kwargs
         )
 
     # State.
@@ -203,10 +200,10 @@ class OptimizerV2(_shared.WrapsTFKeras):
         return list(self._optimizer.weights) + own
 
     def set_weights(self, weights: Any) -> None:
-        variables = self._tflsc_all_variables()
+        variables = self._tflsc_kind.all_variables(self)
         if len(weights) == len(variables):
             # In a graph it is the session of Keras that assigns.
-            _shared.assign_all(variables, weights, self._tflsc_keras.backend.batch_set_value)
+            _values.assign_all(variables, weights, self._tflsc_kind.keras.backend.batch_set_value)
         else:  # Adam's own takes those of Keras 1, too.
             self._optimizer.set_weights(weights)
 
@@ -214,7 +211,7 @@ class OptimizerV2(_shared.WrapsTFKeras):
         """Returns the names of the inner optimizer's slots."""
         # Where a checkpoint finds the slots through the child base_optimizer, naming them here too
         # would save them twice, which TensorFlow refuses.
-        if not self._tflsc_delegates_tracking and _callers.is_checkpointing():
+        if not _DELEGATES_TRACKING and _callers.is_checkpointing():
             return []
         return self._optimizer.get_slot_names()
 
@@ -225,3 +222,6 @@ class OptimizerV2(_shared.WrapsTFKeras):
     def add_slot(self, var: Any, slot_name: str, initializer: Any = "zeros") -> Any:
         """Adds a slot variable for `var` to the inner optimizer."""
         return self._optimizer.add_slot(var, slot_name, initializer)
+
+
+Family.methods = OptimizerV2

@@ -40,16 +40,14 @@ def _failed(data, message, line=0, column=0):
     return Outcome(data, data, _source.Result("", failures=[failure]))
 
 
-def migrate_bytes(data, notebook=None, options=_source.Options()):  # noqa: B008
-    """Rewrites the content of a file.
+def migrate_bytes(
+    data: bytes,
+    notebook: Optional[bool] = None,
+    options: _source.Options = _source.Options(),  # noqa: B008
+) -> Outcome:
+    """Rewrites a file's content, which shows what it is if `notebook` is None.
 
-    Args:
-      data: bytes.
-      notebook: whether it is a notebook; None to tell by the content.
-      options: `_source.Options`.
-
-    Returns:
-      An `Outcome`. Whatever goes wrong is in its failures.
+    Whatever goes wrong is in the failures of what is returned.
     """
     try:
         if not _source.may_concern(data, options):
@@ -79,11 +77,8 @@ def migrate_bytes(data, notebook=None, options=_source.Options()):  # noqa: B008
 class Run:
     """One call: counts, and prints diffs and names to standard output, the rest to the other.
 
-    Args:
-      write: whether to change files instead of showing a diff.
-      check: whether only to name the files that would change.
-      options: `_source.Options`.
-      as_json: whether standard output is one list of places, in JSON, and nothing else.
+    It changes files (`write`), names those that would change (`check`), or shows diffs. With
+    `as_json` standard output is one list of places and nothing else.
     """
 
     def __init__(self, write, check, options, as_json=False):
@@ -107,7 +102,7 @@ class Run:
             return None
         outcome = self._migrate(path, data)
         self._steps.read(path, data)
-        made = self._options.made | outcome.result.made
+        made = (self._options.made or frozenset()) | outcome.result.made
         self._options = self._options._replace(made=made)
         if not outcome.is_nothing:
             return outcome
@@ -205,7 +200,7 @@ class Run:
             f"{_count(self.files, 'file')} looked at, {self.changed} {done},"
             f" {_count(self.findings, 'place')} left to a person, {self.failures} not handled\n",
         )
-        is_keras = self.changed and ("keras", "moved") in self._options.made
+        is_keras = self.changed and ("keras", "moved") in (self._options.made or ())
         if is_keras and not any(map(os.path.isdir, paths)):
             emit(sys.stderr, _NAME_ALL)
         if not self._check:
@@ -246,12 +241,8 @@ def emit(stream, text):
 def diff(path, old, new):
     """Returns a unified diff that `patch -p1` and `git apply` take."""
     name = os.path.normpath(path).replace(os.sep, "/").lstrip("/")
-    lines = difflib.unified_diff(
-        _LINE.findall(old.decode("utf-8")),
-        _LINE.findall(new.decode("utf-8")),
-        f"a/{name}",
-        f"b/{name}",
-    )
+    before, after = (_LINE.findall(each.decode("utf-8")) for each in (old, new))
+    lines = difflib.unified_diff(before, after, f"a/{name}", f"b/{name}")
     return "".join(
         line if line.endswith("\n") else line + "\n\\ No newline at end of file\n" for line in lines
     )

@@ -7,6 +7,7 @@ import os
 import stat
 import tempfile
 import tokenize
+from typing import Any
 
 BOM = b"\xef\xbb\xbf"
 _TEMPORARY = ".tf-lossscale.tmp"
@@ -16,12 +17,8 @@ class FileError(Exception):
     """A file cannot be handled; the message says why. Nothing was changed."""
 
 
-def read(path):
-    """Returns a regular file's bytes.
-
-    Raises:
-      FileError: it cannot be read.
-    """
+def read(path: str) -> bytes:
+    """Returns a regular file's bytes; raises `FileError` where it cannot be read."""
     try:
         if not stat.S_ISREG(os.stat(path).st_mode):
             raise FileError("is no regular file")
@@ -31,15 +28,11 @@ def read(path):
         raise FileError(f"cannot be read: {error.strerror or error}") from None
 
 
-def decode(data):
-    """Returns the text of a Python file's bytes, without the byte order mark, if there is one.
-
-    Raises:
-      FileError: it is not in UTF-8, or says that it is in something else.
-    """
+def decode(data: bytes) -> str:
+    """Returns the text of a Python file, without a byte order mark; raises `FileError`."""
     data = data[len(BOM) if data.startswith(BOM) else 0 :]
     try:
-        text = data.decode("utf-8")
+        text: Any = data.decode("utf-8")
     except UnicodeDecodeError as error:
         text, problem = None, f"is not UTF-8 (byte {error.start})"
     try:
@@ -56,24 +49,17 @@ def decode(data):
     return text
 
 
-def encode(text, data):
+def encode(text: str, data: bytes) -> bytes:
     """Returns the bytes of a text, with the byte order mark if the file's old bytes had one."""
     return (BOM if data.startswith(BOM) else b"") + text.encode("utf-8")
 
 
-def replace(path, old, new):
+def replace(path: str, old: bytes, new: bytes) -> None:
     """Replaces a file's content in one step, so that a kill leaves the old or the new bytes.
 
     What it may leave besides is a hidden file beside it, whose name says whose it is.
-    Permissions stay, a symbolic link stays one, and its target is what changes.
-
-    Args:
-      path: str.
-      old: bytes, what was read from it.
-      new: bytes.
-
-    Raises:
-      FileError: it cannot be written, or no longer holds `old`.
+    Permissions stay, a symbolic link stays one, and its target is what changes. Raises `FileError`
+    where the file cannot be written, or no longer holds `old`.
     """
     target = os.path.realpath(path)
     folder, name = os.path.split(target)

@@ -56,7 +56,7 @@ class _Cell(NamedTuple):
         return offset + gone * len(self.indent)
 
 
-def is_notebook(text):
+def is_notebook(text: str) -> bool:
     """Returns whether a text is a notebook's JSON and not Python."""
     if not text.lstrip().startswith("{"):
         return False
@@ -67,13 +67,10 @@ def is_notebook(text):
     return isinstance(document, dict) and ("cells" in document or "worksheets" in document)
 
 
-def migrate(text, options):
+def migrate(text: str, options: _source.Options) -> _source.Result:
     """Rewrites the code cells of a notebook's JSON; otherwise as `_source.migrate`.
 
-    Places are those in the JSON, and messages name the cell.
-
-    Raises:
-      NotebookError: it is no notebook.
+    Places are those in the JSON, and messages name the cell. Raises `NotebookError`.
     """
     try:
         document = _Decoder().decode(text)

@@ -28,13 +28,10 @@ class Plan:
       is_about_loss_scaling: whether the file names a class of this package, or will, or one that is
         left to a person; lists_contrib: whether other names of contrib are said.
 
-    Args:
-      tree: `_tree.Tree`.
-      options: `_source.Options`, with None as `made` to let checks for a class follow this file
-        alone.
+    With None as `made` of `_source.Options`, checks for a class follow this file alone.
     """
 
-    def __init__(self, tree, options):
+    def __init__(self, tree: _tree.Tree, options: Any) -> None:
         self.tree = tree
         self.to = options.to
         self.is_for_keras_3 = _next.is_for_keras_3(options.to, tree.source)
@@ -42,11 +39,13 @@ class Plan:
         self._made = options.made
         self._edits: Set[Tuple[int, int, bytes]] = set()
         self._findings: Set[Tuple[int, str]] = set()
-        self._usages = {}
-        self._edited = {}  # id of a chain: the module to import for its new text.
-        self._moved = {}  # id of a binding: its namespace and the names beyond it.
-        self._dropped = set()  # ids of bindings whose import is replaced.
-        self._supplied = set()  # ids of bindings whose import now imports this package too.
+        self._usages: Dict[str, Any] = {}
+        self._edited: Dict[int, str] = {}  # id of a chain: the module to import for its new text.
+        self._moved: Dict[int, Any] = {}  # id of a binding: its namespace and the names beyond it.
+        self._dropped: Set[int] = set()  # ids of bindings whose import is replaced.
+        self._supplied: Set[int] = (
+            set()
+        )  # ids of bindings whose import now imports this package too.
         self._wrappers = list(self._find_wrappers())
         self._ours = {  # Comparisons that name this package's class already.
             chain.check for chain, namespace, _ in self._wrappers if namespace is None
@@ -62,7 +61,8 @@ class Plan:
         )
         self.lists_contrib = self.is_about_loss_scaling or options.contrib
         for check in checks.CHECKS:
-            self._findings.update(check.find(self))
+            for where, message in check.find(self):
+                self._report(where, message)
         self.edits = sorted(self._edits)
         self.findings = sorted(self._findings)
 
@@ -85,8 +85,10 @@ class Plan:
     def is_dropped(self, binding):
         return id(binding) in self._dropped | self._supplied
 
-    def _report(self, node, message):
-        self._findings.add((self.tree.start(node), message))
+    def _report(self, where, message):
+        """Takes what to say of a node, a chain or a byte."""
+        where = where.nodes[0] if isinstance(where, _tree.Chain) else where
+        self._findings.add((where if isinstance(where, int) else self.tree.start(where), message))
 
     def wrapper_calls(self):
         """Yields (name of the class, chain, call) where the file makes one of this package's."""
@@ -266,7 +268,7 @@ class Plan:
                     continue  # The name is a member that was imported: the import moves.
                 message = self._obstacle(chain, target, rest, is_one)
             if message:
-                self._report(chain.nodes[0], message)
+                self._report(chain, message)
                 continue
             self._replace(chain.nodes[-1 - len(rest)], target.new.encode())
             self._edited[id(chain)] = target.module

@@ -1,7 +1,7 @@
 """Migrates one piece of source code, as text."""
 
 import re
-from typing import NamedTuple
+from typing import Iterable, List, NamedTuple, Optional, Tuple
 
 from tf_lossscale_compat.migrate import _next, _plan, _tree
 
@@ -43,7 +43,7 @@ class Options(NamedTuple):
     to: tuple = (2, 21)
     tensorflow_as: tuple = ()
     contrib: bool = False
-    made: frozenset = frozenset()
+    made: Optional[frozenset] = frozenset()
     keep_imports: bool = False
 
 
@@ -75,31 +75,22 @@ class UnsafeEditError(Exception):
     """The edited source would not parse: a fault of this tool."""
 
 
-def may_concern(data, options=Options()):  # noqa: B008
+def may_concern(data: bytes, options: Options = Options()) -> bool:  # noqa: B008
     """Returns whether a file's bytes can hold anything to change or to report."""
     words = _LOSS_SCALING.search(data) or (options.contrib and _CONTRIB.search(data))
     return bool(words and _TENSORFLOW.search(data))
 
 
-def migrate(text, options=Options()):  # noqa: B008
-    """Rewrites a source.
+def migrate(text: str, options: Options = Options()) -> Result:  # noqa: B008
+    """Rewrites a source without a byte order mark.
 
-    Args:
-      text: str, Python source without a byte order mark.
-      options: `Options`.
-
-    Returns:
-      A `Result`.
-
-    Raises:
-      _tree.ParseError: the source is no Python 3 code.
-      UnsafeEditError: the result would be none.
+    Raises `_tree.ParseError` for what is no Python 3 code, `UnsafeEditError` for such a result.
     """
     tree = _tree.Tree(text, options.tensorflow_as)
     plan = _plan.Plan(tree, options._replace(made=None))
     own, has_checks = frozenset(plan.made), plan.has_checks
     if has_checks:
-        plan = _plan.Plan(tree, options._replace(made=own | options.made))
+        plan = _plan.Plan(tree, options._replace(made=own | (options.made or set())))
     edits = [
         (_characters(tree.source, start), _characters(tree.source, end), new.decode())
         for start, end, new in plan.edits
@@ -117,25 +108,18 @@ def migrate(text, options=Options()):  # noqa: B008
         checked = _CHECKED.search(tree.lines[line - 1])
         if not checked or (checked.group(1) and code.encode() not in checked.group(1)):
             findings.append(Finding(line, column, message, code))
-    return Result(
-        new_text,
-        findings,
-        [],
-        own,
-        has_checks,
-        _next.facts(plan, findings),
-        plan.is_about_loss_scaling,
-        edits,
-    )
+    facts, is_about = _next.facts(plan, findings), plan.is_about_loss_scaling
+    return Result(new_text, findings, [], own, has_checks, facts, is_about, edits)
 
 
-def _characters(source, offset):
+def _characters(source: bytes, offset: int) -> int:
     return len(source[:offset].decode("utf-8"))
 
 
-def apply(text, edits):
+def apply(text: str, edits: Iterable[Tuple[int, int, str]]) -> str:
     """Returns a text with edits, as of `Result`, applied."""
-    parts, position = [], 0
+    parts: List[str] = []
+    position = 0
     for start, end, new in edits:
         if start < position:
             raise UnsafeEditError("two edits overlap")

@@ -10,6 +10,7 @@ import dataclasses
 import itertools
 import re
 import warnings
+from typing import Sequence
 
 import libcst as cst
 from libcst import codemod, helpers, metadata
@@ -150,11 +151,10 @@ class _Collector(cst.CSTVisitor):
         self.statements = []
         self.calls = []
         self.strings = []
-        self.attributes = set()
+        self.attributes: dict = {}
         self.methods = set()
         self.nones = set()
         self.branches = []
-        self.ends: dict = {"loss_scale": [], "lr": []}
         self.classes = []
         self.values = []
         self._around = []
@@ -172,8 +172,7 @@ class _Collector(cst.CSTVisitor):
     def visit_Attribute(self, node):  # noqa: N802
         nodes, value = [], node
         while isinstance(value, cst.Attribute):
-            self.attributes.add(value.attr.value)
-            self.ends.get(value.attr.value, []).append(value)
+            self.attributes.setdefault(value.attr.value, []).append(value)
             nodes.append(value)
             value = value.value
         if isinstance(value, cst.Name):
@@ -275,13 +274,6 @@ class _Collector(cst.CSTVisitor):
         elif isinstance(target, (cst.Name, cst.Attribute)) and value is not None:
             self.values.append((helpers.get_full_name_for_node(target), value))
 
-    def value(self, node):
-        """Returns what a name stands for that the file assigns once; else the node itself."""
-        if not isinstance(node, cst.Name):
-            return node
-        values = [value for name, value in self.values if name == node.value]
-        return values[0] if len(values) == 1 else node
-
     def visit_Param(self, node):  # noqa: N802
         for part in (node.annotation, node.default):
             if part is not None:
@@ -310,22 +302,17 @@ class Tree(_Collector):
     Attributes:
       source: bytes, in UTF-8 and without a byte order mark; lines: its lines.
       chains, statements, strings: as collected, in source order.
-      attributes: set of all attributes' names; methods: of those that are called.
+      attributes: dict, of attributes' names the nodes that end with them.
+      methods: set of the names of attributes that are called.
       branches: the If and Assert nodes; classes: those of class statements.
-      ends: dict, of some attributes' names the nodes that end with them.
       values: list of (name such as `self.optimizer`, node of what is assigned to it).
       bindings: of all import statements.
       calls: list of (chain, Call node).
 
-    Args:
-      text: str, the source.
-      tensorflow_as: dotted names by which modules hand TensorFlow on.
-
-    Raises:
-      ParseError: it is no Python 3 code.
+    Raises `ParseError` where it is no Python 3 code. `tensorflow_as` as of `_source.Options`.
     """
 
-    def __init__(self, text, tensorflow_as=()):
+    def __init__(self, text: str, tensorflow_as: Sequence[str] = ()) -> None:
         super().__init__()
         module = parse(text)
         if module.code != text:
@@ -339,9 +326,9 @@ class Tree(_Collector):
         self._scopes = wrapper.resolve(metadata.ScopeProvider)
         self.module = module
         module.visit(self)
-        self.bindings = []
+        self.bindings: list = []
         self._tensorflow_as = tensorflow_as
-        self._by_alias = {}
+        self._by_alias: dict = {}
         for statement in self.statements:
             self._bind(statement)
         for chain in self.chains:
@@ -437,13 +424,34 @@ class Tree(_Collector):
             for binding in self.bindings:
                 binding.elsewhere |= binding.local in exports.explicit_exported_objects
 
+    def value(self, node):
+        """Returns what a name stands for that the file assigns once; else the node itself."""
+        if not isinstance(node, cst.Name):
+            return node
+        start = self.start(node)  # `optimizer = Wrapper(optimizer)` says nothing of the inner one.
+        values = [
+            value
+            for name, value in self.values
+            if name == node.value and not self.start(value) <= start < self.span(value)[1]
+        ]
+        return values[0] if len(values) == 1 else node
+
     def argument(self, call, position, *keywords):
-        """Returns the node of a call's argument, None where it is not given or cannot be told."""
+        """Returns the node of a call's argument, None where it is not given or cannot be told.
+
+        Its position is None where it is given by a keyword alone.
+        """
         given = [each for each in call.args if each.keyword and each.keyword.value in keywords]
-        before = call.args[: position + 1]
+        before = call.args[: position + 1] if position is not None else ()
         if not given and not any(each.star for each in before):
             given = [each for each in before[position:] if not each.keyword]
         return given[0].value if given else None
+
+    @property
+    def words(self):
+        """All identifiers and strings, in lower case."""
+        names = {name.lower() for chain in self.chains for name in chain.names}
+        return names | {node.value.strip("\"'").lower() for node in self.strings}
 
     def mentions(self):
         """Yields what imports and names lead to, as (node, dotted name, what was imported for it).

@@ -3,6 +3,7 @@
 import errno
 import fnmatch
 import os
+from typing import Any, Iterator
 
 SUFFIXES = (".py", ".pyi", ".ipynb")
 _LEFT_OUT = {"node_modules", "__pycache__"}
@@ -10,24 +11,18 @@ _LEFT_OUT = {"node_modules", "__pycache__"}
 _MARKS = ("pyvenv.cfg", "conda-meta")
 
 
-def files(path, exclude=(), on_error=lambda error: None):
+def files(path: str, exclude: Any = (), on_error: Any = lambda error: None) -> Iterator[str]:
     """Yields the paths to look at: `path` itself, or what is below it, in a fixed order.
 
     Symbolic links below a folder are not followed: what they lead to inside of it is examined by
-    its own name, and what is outside nobody has asked for.
-
-    Args:
-      path: str, a file or a folder. It is taken whatever its name.
-      exclude: list of patterns as of `fnmatch`; a file or a folder below `path` is left out if its
-        name, or its path below `path` with slashes, matches.
-      on_error: function that is called with the `OSError` of a folder that cannot be listed, and
-        of a link that leads out of `path`.
+    its own name; one that leads out goes to `on_error`, as a folder that cannot be listed does.
+    `exclude` has patterns of `fnmatch`, of a name or of a path below `path` with slashes.
     """
     if not os.path.isdir(path):
         yield path
         return
 
-    def is_excluded(folder, name):
+    def is_excluded(folder: str, name: str) -> bool:
         below = os.path.relpath(os.path.join(folder, name), path).replace(os.sep, "/")
         return any(
             fnmatch.fnmatch(name, pattern) or fnmatch.fnmatch(below, pattern.rstrip("/"))

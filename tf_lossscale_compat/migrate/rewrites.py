@@ -1,28 +1,15 @@
 """The namespaces of TensorFlow and Keras that become this package's, and what is in them.
 
-Which release took each away:
+Releases, https://github.com/tensorflow/tensorflow/releases, took them away:
 
-- `tf.contrib.mixed_precision`: TensorFlow 2.0, without a successor,
-  https://github.com/tensorflow/tensorflow/releases/tag/v2.0.0. The two private modules behind it
-  are imported directly by much code, for their classes; those are the same ones.
-- `tf.python.training.experimental.loss_scale` and `loss_scale_optimizer`, and Keras' module of the
-  latter name in `experimental`: private modules of the classes that follow, which much code takes
-  beside the public ones. 2.4 to 2.6 moved them or took them away without notice.
-- `tf.train.experimental`: 2.4 removed its loss scales, there from 1.14 on,
-  https://github.com/tensorflow/tensorflow/releases/tag/v2.4.0. `PythonState`, of the same
-  namespace, has nothing to do with loss scaling and stays.
-- `tf.mixed_precision.experimental`: 2.1 added it as another name of the three loss scales, and 2.4
-  deprecated them in favour of Keras' optimizer.
-- `tf.compat.v1.mixed_precision`: 2.4's name for all of `tf.compat.v1.train.experimental`, which is
-  what it becomes, as `mixed_precision` holds no more here than TensorFlow 2's did. (`compat.v1` is
-  no part of canonical names; without it TensorFlow never had these members here.)
-- `tf.keras.mixed_precision.experimental.LossScaleOptimizer(optimizer, loss_scale)`: 2.4 deprecated
-  it, and 2.6 took it away. Policies and what else the namespace holds stay. Keras itself had it
-  under the same name.
-- `tf.keras.mixed_precision.LossScaleOptimizer`: 2.4 added it, with `dynamic`, `get_scaled_loss` and
-  `get_unscaled_gradients`. Keras 3 (2.16) has another class of the same name, without these:
-  https://github.com/tensorflow/tensorflow/releases/tag/v2.16.1. Code that is written for that one
-  works and is left alone. `tf_keras` has the older one alone.
+- 2.0: `tf.contrib.mixed_precision`, with two private modules that much code imports.
+- 2.4: the loss scales of `tf.train.experimental` (1.14) and of the private modules behind them, and
+  what `tf.compat.v1.mixed_precision` was its own name for. `PythonState` stays in the former.
+- 2.6: `tf.mixed_precision.experimental` (2.1), another name of the three loss scales, and Keras'
+  `LossScaleOptimizer(optimizer, loss_scale)`. Policies and what else was there stay.
+- 2.16: `tf.keras.mixed_precision.LossScaleOptimizer` (2.4), as Keras 3 has another class of that
+  name, without `dynamic`, `get_scaled_loss` and `get_unscaled_gradients`. Code that is written for
+  that one works and is left alone. `tf_keras` has the older one alone.
 """
 
 from typing import Callable, NamedTuple, Optional, Tuple
@@ -83,7 +70,7 @@ _ARGUMENTS = ("inner_optimizer", "dynamic", "initial_scale", "dynamic_growth_ste
 
 def _signs(calls, tree):
     """Returns whether the file has signs of Keras 2's `LossScaleOptimizer`, and of Keras 3's."""
-    older = bool(tree.attributes & _OLDER_METHODS)
+    older = bool(tree.attributes.keys() & _OLDER_METHODS)
     newer = "scale_loss" in tree.methods
     for call in calls:
         values = [tree.text(each.value) for each in call.args if not (each.keyword or each.star)]
@@ -118,17 +105,19 @@ _TRAIN_MEMBERS = (
 )
 _CONTRIB = "tensorflow.contrib.mixed_precision"
 _OUR_CONTRIB = "tf_lossscale_compat.contrib.mixed_precision"
+_OUR_SCALES = "tf_lossscale_compat.loss_scale"
 _OUR_TRAIN = "tf_lossscale_compat.train.experimental"
 _OUR_KERAS = "tf_lossscale_compat.keras.mixed_precision"
 _PRIVATE = "tensorflow.python.training.experimental."
 _PRIVATE_KERAS = "tensorflow.python.keras.mixed_precision.experimental"
-_OUR_OLDER_KERAS = _OUR_KERAS + ".experimental"
+_PRIVATE_OPTIMIZER = _PRIVATE_KERAS + ".loss_scale_optimizer"
+_OLDER_KERAS = _OUR_KERAS + ".experimental"
 
 
 def _of_keras(root, is_meant):
     old = root + ".mixed_precision"
     return (
-        Namespace(old + ".experimental", _OUR_OLDER_KERAS, _OPTIMIZER, module=_OUR_OLDER_KERAS),
+        Namespace(old + ".experimental", _OLDER_KERAS, _OPTIMIZER, module=_OLDER_KERAS),
         Namespace(old, _OUR_KERAS, _OPTIMIZER, module=_OUR_KERAS, is_meant=is_meant),
     )
 
@@ -139,21 +128,10 @@ NAMESPACES = {
         Namespace(_CONTRIB, _OUR_CONTRIB, _MANAGERS + _OPTIMIZER, whole=True),
         Namespace(_CONTRIB + ".python.loss_scale_manager", _OUR_CONTRIB, _MANAGERS, whole=True),
         Namespace(_CONTRIB + ".python.loss_scale_optimizer", _OUR_CONTRIB, _OPTIMIZER, whole=True),
-        Namespace(
-            _PRIVATE + "loss_scale",
-            "tf_lossscale_compat.loss_scale",
-            (*_LOSS_SCALES, "get"),
-            whole=True,
-        ),
+        Namespace(_PRIVATE + "loss_scale", _OUR_SCALES, (*_LOSS_SCALES, "get"), whole=True),
         Namespace(_PRIVATE + "loss_scale_optimizer", _OUR_TRAIN, _V1_OPTIMIZER, whole=True),
-        Namespace(_PRIVATE_KERAS, _OUR_OLDER_KERAS, _OPTIMIZER, module=_OUR_OLDER_KERAS),
-        Namespace(
-            _PRIVATE_KERAS + ".loss_scale_optimizer",
-            _OUR_OLDER_KERAS,
-            _OPTIMIZER,
-            whole=True,
-            module=_OUR_OLDER_KERAS,
-        ),
+        Namespace(_PRIVATE_KERAS, _OLDER_KERAS, _OPTIMIZER, module=_OLDER_KERAS),
+        Namespace(_PRIVATE_OPTIMIZER, _OLDER_KERAS, _OPTIMIZER, whole=True, module=_OLDER_KERAS),
         Namespace("tensorflow.train.experimental", _OUR_TRAIN, _TRAIN_MEMBERS),
         Namespace("tensorflow.mixed_precision", _OUR_TRAIN, _TRAIN_MEMBERS),
         Namespace(

@@ -1,4 +1,4 @@
-"""The names of `tf.mixed_precision` that this package carries on."""
+"""The names of `tf.mixed_precision` that this package provides."""
 
 from tf_lossscale_compat.mixed_precision import experimental
 

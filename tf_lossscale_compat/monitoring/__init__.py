@@ -1,4 +1,4 @@
-"""Watching a loss scale at work, in sessions and in training loops of one's own."""
+"""Monitoring of a loss scale, in sessions and in custom training loops."""
 
 from tf_lossscale_compat.monitoring._writers import LossScaleHook, write_summaries
 

@@ -18,7 +18,7 @@ tf = _tf.tf
 
 
 class Monitor:
-    """Writes summaries of a record, logs what is new in it, and ends a run that is stuck.
+    """Writes summaries of a record, logs its news, and ends a run that is stuck.
 
     `writer` is a `tf.compat.v1.summary.FileWriter`, or None to write nothing.
     """
@@ -35,9 +35,9 @@ class Monitor:
         self._logged_at, self._warned = -math.inf, False
 
     def prepare(self, step=None):
-        """Makes what is fetched by a Session, where a graph is built for one.
+        """Makes the tensors that a Session fetches, in a graph for a Session.
 
-        `step` is a scalar integer tensor, where points lie on the axis; None for the record's.
+        `step` is a scalar integer tensor, the points' position on the axis; None for the record's.
         """
         self._fetches = None
         if _graphs.in_session_graph():
@@ -46,7 +46,7 @@ class Monitor:
             self._fetches = [*values, values.steps if step is None else tf.identity(step)]
 
     def read(self, session=None):
-        """Returns a `Reading` of numbers; `session` runs the steps, None in eager mode."""
+        """Returns a `Reading` of numbers; `session` is the one that runs the steps, or None."""
         if self._fetches is None:
             *values, scale = [value.numpy() for value in _summaries.tensors(self.record)]
             self._step = values[0]
@@ -56,7 +56,7 @@ class Monitor:
         return _summaries.Reading(steps, skipped, consecutive, float(scale))
 
     def start(self, session=None):
-        """Reads what a run starts with, of which no step is news; returns the `Reading`."""
+        """Reads the values at the start of a run, of which no step is news; returns them."""
         now = self.read(session)
         self._start(now, now.skipped)
         self.observe(now, session)
@@ -67,8 +67,8 @@ class Monitor:
         self._written, self._logged, self._at_floor = None, logged, False
 
     def observe(self, now, session=None, seconds=None):
-        """Logs, but not twice in so many seconds, and writes what is new in the last `Reading`."""
-        if self._last is None:  # Those that were skipped just now are still news.
+        """Logs, at most once in `seconds`, and writes the news of the last `Reading`."""
+        if self._last is None:  # The last skipped steps in a row are still news.
             self._start(now, now.skipped - now.consecutive)
         if now.steps < self._last.steps:  # The run has gone back to a checkpoint.
             self._start(now, now.skipped)
@@ -76,11 +76,11 @@ class Monitor:
         self._last = now
         if self.writer is not None and self._written != (now, self._step):
             self.writer.add_summary(_summaries.proto(now, self.record.loss_scale), self._step)
-            self.writer.flush()  # What comes next may be the run's end, in whichever way.
+            self.writer.flush()  # The run may end or fail before the next summary.
             self._written = now, self._step
 
     def check(self, now, session=None):
-        """Raises a `LossScaleError` where, by a `Reading`, the run is stuck."""
+        """Raises a `LossScaleError` if a `Reading` shows that the run is stuck."""
         if self.max_skips is not None and now.consecutive >= self.max_skips:
             self.observe(now, session)
             self.record.check(self.max_skips, session)
@@ -103,7 +103,7 @@ class Monitor:
         floor = _summaries.bounds(self.record.loss_scale).get(_summaries.FLOOR)
         if floor is None or now.scale > np.float32(floor):
             self._at_floor = False
-        # A scale that starts there has come to no harm.
+        # A scale that starts at its floor is no reason to warn.
         elif not self._at_floor and now.skipped > self._last.skipped:
             self._at_floor = True
             logging.warning(

@@ -1,4 +1,4 @@
-"""Names of the gradients that were not finite, for records that are made with `names=True`."""
+"""Names of the gradients that were not finite, for records with `names=True`."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ class BadGradient(NamedTuple):
     """A gradient that was not finite on one replica.
 
     Attributes:
-      name: str, that of its variable.
-      replica: int, from 0 on.
-      kinds: tuple of str, those of "NaN", "+inf", "-inf" that were in it.
-      elements: int, how many of its elements were not finite.
+      name: str, the name of its variable.
+      replica: int, the replica's number, starting at 0.
+      kinds: tuple of str, the kinds of its non-finite elements: "NaN", "+inf", "-inf".
+      elements: int, the number of its non-finite elements.
       largest_finite: float, the largest magnitude of its finite elements, 0.0 if there is none.
     """
 
@@ -36,12 +36,12 @@ class BadGradient(NamedTuple):
 class Gradients(NamedTuple):
     """Counts of non-finite elements in the gradients of one list of variables."""
 
-    key: int  # Stands for the names.
+    key: int  # Identifies the names.
     names: list[str]
-    # Of shape [replicas, gradients, 4]: how many elements of each kind there were in the last
-    # skipped step, and the largest finite magnitude.
+    # Of shape [replicas, gradients, 4]: the number of elements of each kind in the last skipped
+    # step, and the largest finite magnitude.
     last: Any
-    totals: Any  # Of shape [gradients, 3]: in how many steps there were any.
+    totals: Any  # Of shape [gradients, 3]: the number of steps with elements of each kind.
 
     def bad(self, rows):
         """Returns the `BadGradient`s in a value of `last`, a tuple."""
@@ -67,13 +67,13 @@ def of(variables):
 
 
 def _name(variable):
-    # Keras 3 distinguishes layers by their path alone.
+    # Keras 3 distinguishes layers only by their path.
     return getattr(variable, "path", None) or variable.name.split(":")[0]
 
 
 def key_of(variables, names):
-    """Returns an int that stands for a list of variables, whose `names` these are."""
-    # Not by its place among the others, as a run that goes on may meet them in another order.
+    """Returns an int that identifies a list of variables with these `names`."""
+    # It does not count the lists, because a resumed run may see them in another order.
     shapes = [str(variable.shape) for variable in variables]
     return zlib.crc32("\n".join([*names, *shapes]).encode())
 
@@ -82,7 +82,7 @@ def key_of(variables, names):
 def _inspect(dtype):
     """Returns a function that counts NaN, +inf and -inf in a tensor and finds its largest number.
 
-    One for all tensors of a dtype, as tracing its operations for each would take seconds.
+    All tensors of a dtype share one function, because tracing it for each would take seconds.
     """
 
     def inspect(values):
@@ -94,7 +94,7 @@ def _inspect(dtype):
         ]
         counts = [tf.reduce_sum(tf.cast(kind, tf.float64)) for kind in kinds]
         finite = tf1.where(tf.math.is_finite(values), tf.abs(values), zeros)
-        # Of no elements the maximum would be minus infinity.
+        # The maximum of no elements would be minus infinity.
         largest = tf.maximum(tf.reduce_max(finite), tf.zeros([], dtype))
         return tf.stack([*counts, tf.cast(largest, tf.float64)])
 
@@ -102,14 +102,14 @@ def _inspect(dtype):
 
 
 def inspected(grads):
-    """Returns `_inspect` of each, in this replica's row of a [replicas, gradients, 4] tensor."""
+    """Returns `_inspect` of `grads`, in this replica's row of a [replicas, gradients, 4] tensor."""
     tested = [list(_finite.tested_values(grad)) or [tf.zeros([])] for grad in grads]
     tensors = [tf.stack(parts) if len(parts) > 1 else parts[0] for parts in tested]
 
     def inspect(*tensors):
         return tf.stack([_inspect(values.dtype)(values) for values in tensors])
 
-    # Even in a branch that is not taken each operation costs something, so this is one operation.
+    # One operation, because each operation costs time, even in a branch that is not taken.
     seen = _tf.as_one_operation(inspect, tensors)
     if not tf.distribute.has_strategy():
         return seen[None]

@@ -1,4 +1,4 @@
-"""A record of steps: which were applied, which skipped, at which scale, and because of what."""
+"""A record of steps: applied and skipped steps, their loss scales, and the causes of skips."""
 
 from __future__ import annotations
 
@@ -29,17 +29,16 @@ else:
 
 tf1 = _tf.tf1
 
-_SHOWN = 5  # How many gradients a report names.
+_SHOWN = 5  # The number of gradients that a report names.
 
 
 class Skip(NamedTuple):
-    """A step that was skipped.
+    """A skipped step.
 
     Attributes:
-      step: int, its number, from 1 on, among the steps that the record has seen.
+      step: int, its number among the steps that the record has seen, starting at 1.
       scale_before: float, the loss scale before the step.
-      scale_after: float, the loss scale after it; None where a loss scale of the user's own
-        does not show it.
+      scale_after: float, the loss scale after it; None if a user's loss scale does not show it.
       gradients: tuple of `BadGradient`, empty without `names`.
     """
 
@@ -54,7 +53,7 @@ class LossScaleError(RuntimeError):
 
 
 class StepRecord(_tf.Trackable):
-    """Counts the steps of an optimizer, and keeps what is known of the last skipped one.
+    """Counts the steps of an optimizer, and describes the last skipped step.
 
     Make it before the first step, in the graph or under the strategy of the optimizer::
 
@@ -62,11 +61,11 @@ class StepRecord(_tf.Trackable):
         ...
         print(record.report())
 
-    It sees the steps of that optimizer alone, also where others share its loss scale.
+    It sees only the steps of that optimizer, even if others share its loss scale.
 
     Replicas of `tf.distribute` take a step together, which counts once; with Horovod each process
-    has a record of its own. The optimizer and its checkpoints do not hold the record, which is a
-    trackable of its own: in a `tf.train.Checkpoint`, its totals go on after a restart.
+    has its own record. The optimizer and its checkpoints do not hold the record. The record is a
+    trackable: if a `tf.train.Checkpoint` holds it, its totals continue after a restart.
 
     Attributes:
       watched: the optimizer that the record observes.
@@ -84,23 +83,24 @@ class StepRecord(_tf.Trackable):
         names: bool = False,
         max_consecutive_skips: _types.Integer | None = None,
     ) -> None:
-        """Makes the record's variables; it observes each step of `watched` from now on.
+        """Makes the record and its variables; it then observes each step of `watched`.
 
         Args:
           watched: loss-scale optimizer of this package, for `tf.compat.v1.train` or any Keras.
-          names: bool, whether to find out, where a step is skipped, which gradients were not
-            finite. The variables for that are made in the first step.
-          max_consecutive_skips: int above zero, or None: how many skipped steps in a row end a
-            run, with a `LossScaleError`. In eager mode the last of them raises it; elsewhere
-            `check` does, and the hook and the callback, which call it.
+          names: bool, whether to record which gradients of a skipped step were not finite. The
+            variables for this are made in the first step.
+          max_consecutive_skips: int above zero, or None: the number of skipped steps in a row that
+            ends a run with a `LossScaleError`. In eager mode the last of them raises the error;
+            elsewhere `check` does, which the hook and the callback call.
 
         Raises:
-          TypeError: `watched` is none, such as a bare loss scale, or `names` no bool.
-          ValueError: `watched` has a record already or is part of a graph that was built without
-            one, `max_consecutive_skips` is no such number, or the strategy in scope is unsupported.
+          TypeError: `watched` is not such an optimizer, for example a bare loss scale, or `names`
+            is not a bool.
+          ValueError: `watched` has a record or is part of a graph that was built without one,
+            `max_consecutive_skips` is not such a number, or the strategy in scope is unsupported.
         """
-        # A method of this package's classes, not of what they are mixed into.
-        if not hasattr(type(watched), "_tflsc_loss_scale_in_use"):
+        # Only this package's optimizer classes have this attribute.
+        if not hasattr(type(watched), "_tflsc_kind"):
             raise TypeError(
                 f"watched must be a loss-scale optimizer of this package, got {watched!r}. Where a "
                 "loss scale is used without one, its `update` returns whether a step is applied."
@@ -115,8 +115,8 @@ class StepRecord(_tf.Trackable):
             self._finite_steps = self._make("finite_steps", np.int64(0))
             self._nonfinite_steps = self._make("nonfinite_steps", np.int64(0))
             self._skipped_steps = self._make("skipped_steps", np.int64(0))
-            # Finite steps before the last one that was not; of the last skipped step its number,
-            # the skipped steps in a row up to it, and the key of its gradients.
+            # The number of finite steps before the last non-finite step; the last skipped step's
+            # number, its count of skipped steps in a row, and the key of its gradients.
             self._last = self._make("last", np.array([-1, 0, 0, 0], np.int64))
             self._last_scales = self._make("last_scales", np.zeros(2, np.float32))
             self._replicas = tf.distribute.get_strategy().num_replicas_in_sync
@@ -138,7 +138,7 @@ class StepRecord(_tf.Trackable):
     @property
     def loss_scale(self) -> Any:
         """The optimizer's loss scale, a `LossScale` or `LossScaleManager`."""
-        return _scaler.unwrap(self.watched._tflsc_loss_scale_in_use)
+        return _scaler.unwrap(self.watched._tflsc_kind.loss_scale(self.watched))
 
     def _counters(self):
         counters = [self._finite_steps, self._nonfinite_steps, self._skipped_steps]
@@ -149,7 +149,7 @@ class StepRecord(_tf.Trackable):
         own = self._counters()
         return own + [var for each in self._gradients.values() for var in (each.last, each.totals)]
 
-    # Values for graphs, functions and eager mode. A variable stands for each, to find it by.
+    # Values for graphs, functions and eager mode. A variable is the key under which each is kept.
 
     @property
     def steps(self) -> tf.Tensor:
@@ -165,7 +165,7 @@ class StepRecord(_tf.Trackable):
 
     @property
     def consecutive_skips(self) -> tf.Tensor:
-        """The number of steps skipped in a row up to the last one, a scalar int64 tensor."""
+        """The number of steps skipped in a row up to the last step, a scalar int64 tensor."""
 
         def make():
             last = tf.identity(self._last)
@@ -177,7 +177,7 @@ class StepRecord(_tf.Trackable):
     def last_step_finite(self) -> tf.Tensor:
         """True if the last step's gradients were finite or there was none, a scalar bool tensor.
 
-        Of a loss scale whose `update` decides by the gradients: True if it had them applied.
+        With a loss scale whose `update` decides by the gradients: True if they were applied.
         """
         finite = self._finite_steps
         return _graphs.once_per_graph(
@@ -187,7 +187,7 @@ class StepRecord(_tf.Trackable):
     # Values for Python.
 
     def _values(self, session, variables):
-        """The values of variables as NumPy arrays, without any operation that is new in a graph."""
+        """Returns the values of variables as NumPy arrays, without adding operations to a graph."""
         copies = [_replicas.local_copy(variable) for variable in variables]
         if not copies:
             return []
@@ -205,7 +205,7 @@ class StepRecord(_tf.Trackable):
         return session.run(copies)
 
     def _read(self, session):
-        """Returns counts of steps, in all, skipped, and in a row, and the last `Skip` or None."""
+        """Returns the counts of steps, skips and skips in a row, and the last `Skip` or None."""
         known = list(self._gradients.values())
         own = self._counters()
         values = self._values(session, own + [each.last for each in known])
@@ -222,24 +222,24 @@ class StepRecord(_tf.Trackable):
         return int(finite + nonfinite), int(skipped), run, skip
 
     def last_skip(self, session: Any = None) -> Skip | None:
-        """Returns what is known of the last skipped step, a `Skip`, or None if there is none.
+        """Returns the last skipped step, a `Skip`, or None if there is none.
 
         Args:
-          session: the `tf.compat.v1.Session` that ran the step; None for the default one. Not
+          session: the `tf.compat.v1.Session` that ran the step; None for the default session. Not
             needed in eager mode.
         """
         return self._read(session)[-1]
 
     def nonfinite_gradients(self, session: Any = None) -> dict[str, dict[str, int]]:
-        """Returns in how many skipped steps each gradient was not finite, on any replica.
+        """Returns the number of skipped steps in which each gradient was not finite.
 
         Args:
           session: see `last_skip`.
 
         Returns:
-          A dict from names, of gradients that ever were not finite, to dicts from kinds ("NaN",
-          "+inf", "-inf") to numbers of steps; what has the same name is counted together. Empty
-          without `names`.
+          A dict from names of gradients that were not finite on any replica to dicts from kinds
+          ("NaN", "+inf", "-inf") to numbers of steps. Gradients with the same name are counted
+          together. Empty without `names`.
         """
         known = list(self._gradients.values())
         totals: dict[str, dict[str, int]] = {}
@@ -251,7 +251,7 @@ class StepRecord(_tf.Trackable):
         return {name: kinds for name, kinds in totals.items() if any(kinds.values())}
 
     def report(self, session: Any = None) -> str:
-        """Returns in one line how many steps were skipped, and what is known of the last, a str.
+        """Returns one line with the number of skipped steps and the last skipped step, a str.
 
         Args:
           session: see `last_skip`.
@@ -265,11 +265,10 @@ class StepRecord(_tf.Trackable):
     def check(
         self, max_consecutive_skips: _types.Integer | None = None, session: Any = None
     ) -> None:
-        """Raises a LossScaleError where too many steps in a row have been skipped.
+        """Raises a LossScaleError if too many steps in a row were skipped.
 
         Args:
-          max_consecutive_skips: int above zero, how many are too many; None for what the record
-            was made with.
+          max_consecutive_skips: int above zero, the number that is too many; None for the record's.
           session: see `last_skip`.
         """
         limit = _arguments.max_consecutive_skips(max_consecutive_skips)
@@ -309,7 +308,7 @@ class StepRecord(_tf.Trackable):
     # Called by `_observers` for each step.
 
     def _check_context(self) -> None:
-        """Raises a ValueError where the record cannot observe a step, before it is taken."""
+        """Raises a ValueError if the record cannot observe a step, before the step is taken."""
         made_in = getattr(_replicas.local_copy(self._finite_steps), "graph", None)
         outside = made_in not in _graphs.enclosing_graphs()
         if outside and (made_in is not None or _graphs.in_session_graph()):
@@ -335,15 +334,15 @@ class StepRecord(_tf.Trackable):
             return self._record_nonfinite(step)
 
         with _state.scope_of([self._finite_steps]):
-            if not self._gradients:  # A checkpoint that is saved after this step is to hold them.
+            if not self._gradients:  # A checkpoint that is saved after this step must hold them.
                 self._known(step)
             if tf.executing_eagerly() or isinstance(step.finite, bool):
                 return finite() if step.finite else other()
-            # Variables in checkpoints are named by how many `cond` there are.
+            # Names of variables in checkpoints depend on how many `cond` there are.
             return tf1.cond(step.finite, finite, other, name="skipped_step")
 
     def _inspect_gradients(self, step: Any) -> list[Any]:
-        """Notes which gradients of a skipped step were not finite; returns a list of operations."""
+        """Records which gradients of a skipped step were not finite; returns operations."""
         with _state.scope_of([self._finite_steps]):
             known = self._known(step)
             if known is None:
@@ -356,7 +355,7 @@ class StepRecord(_tf.Trackable):
             ]
 
     def _raise_if_stuck(self, step: Any) -> None:
-        """Raises a LossScaleError in eager mode, where this skipped step is one too many."""
+        """Raises a LossScaleError in eager mode if too many steps in a row were skipped."""
         limited = self.max_consecutive_skips is not None and tf.executing_eagerly()
         if limited and step.skips_nonfinite and not step.finite:
             self.check()
@@ -386,7 +385,7 @@ class StepRecord(_tf.Trackable):
         return None if tf.executing_eagerly() else tf.group(*done)
 
     def _known(self, step):
-        """Returns the `_names.Gradients` of a step's variables, made when first met, or None."""
+        """Returns the `_names.Gradients` of a step's variables, made at the first call, or None."""
         if not (self._names and step.grads):
             return None
         names = _names.of(step.variables)
@@ -398,10 +397,10 @@ class StepRecord(_tf.Trackable):
                         "names=True of a StepRecord is not supported without `merge_call`, "
                         "as in a function that XLA compiles inside of strategy.run. Leave it out."
                     )
-                # A function may be traced anew, for other variables or until its first step.
+                # A function may be traced again for other variables, or before its first step.
                 strategy = tf.distribute.get_strategy()
                 with tf.init_scope(), _graphs.variables_allowed(), strategy.scope():
-                    # A run may go on with more replicas or less.
+                    # A run may resume with another number of replicas.
                     name = f"last_gradients_{key:08x}_{self._replicas}"
                     shape = (self._replicas, len(names), len(_names.KINDS) + 1)
                     last = self._make(name, np.zeros(shape))

@@ -17,7 +17,7 @@ tf1 = _tf.tf1
 SCALE = "loss_scale/scale"
 SKIPPED_STEPS = "loss_scale/skipped_steps"  # The running total, a whole number.
 CONSECUTIVE_SKIPS = "loss_scale/consecutive_skips"
-# Not written where there is no such bound.
+# Not written if there is no such bound.
 FLOOR = "loss_scale/floor"
 CEILING = "loss_scale/ceiling"
 TAGS = (SCALE, SKIPPED_STEPS, CONSECUTIVE_SKIPS, FLOOR, CEILING)
@@ -29,19 +29,19 @@ Reading.__doc__ = "Values of a record at one moment: three integers, and the los
 def tensors(record):
     """Returns the values of a record as a `Reading` of scalar tensors, in any context."""
     scaler = record.loss_scale
-    # A hook may begin anew in a graph that is finalized.
+    # A hook may begin again in a graph that is finalized.
     scale = _graphs.once_per_graph(scaler, lambda: _scaler.scale(scaler))
     return Reading(record.steps, record.skipped_steps, record.consecutive_skips, scale)
 
 
 def bounds(scaler):
-    """Returns the bounds that a loss scale is kept in, a dict from tags to floats."""
+    """Returns the bounds of a loss scale, a dict from tags to floats."""
     floor = getattr(scaler, "min_loss_scale", None)
     if floor is None and isinstance(scaler, _managers.ExponentialUpdateLossScaleManager):
-        floor = 1.0  # Of the rule that it follows.
+        floor = 1.0  # Part of the manager's update rule.
     ceiling = getattr(scaler, "max_loss_scale", None)
     known: Dict[str, Any] = {FLOOR: floor, CEILING: ceiling}
-    # A user's class may have something else under these names.
+    # A user's class may have other values under these names.
     return {
         tag: float(value)
         for tag, value in known.items()
@@ -76,14 +76,14 @@ def serialized(record):
 
 def file_writer(folder):
     """Returns a `tf.compat.v1.summary.FileWriter`, also in eager mode."""
-    # Two that are made in the same second would write over each other's file.
+    # Two writers that are made in the same second would overwrite each other's file.
     suffix = f".{time.time_ns()}"
-    with tf.Graph().as_default():  # Which makes it without asking for eager mode's.
+    with tf.Graph().as_default():  # FileWriter cannot be made in eager mode.
         return tf1.summary.FileWriter(folder, filename_suffix=suffix)
 
 
 def writes_here(record):
-    """Returns whether this process writes summaries, of those that a strategy has."""
+    """Returns whether this process of a strategy writes summaries."""
     for variable in record.variables():
         strategy = getattr(variable, "distribute_strategy", None)
         if strategy is not None:

@@ -1,4 +1,4 @@
-"""The hook for sessions, and the function for training loops, that write and log a record."""
+"""A hook for sessions and a function for training loops, which write and log a record."""
 
 from __future__ import annotations
 
@@ -34,10 +34,10 @@ class LossScaleHook(_tf.SessionRunHook):
         with tf.compat.v1.train.MonitoredTrainingSession(hooks=[hook]) as session:
             ...
 
-    The record is read where the session starts, restores or recovers, after every N calls of
-    `Session.run`, at the end, and where a run can be stuck that may skip fewer steps in a row than
-    N; nothing is fetched in between. It writes and logs what `write_summaries` does, and logs, too,
-    that the record sees no step at all (WARNING).
+    The hook reads the record when the session starts, restores or recovers, after every N calls of
+    `Session.run`, and at the end. With `max_consecutive_skips` it also reads when the run can first
+    be stuck. Nothing is fetched in between. It writes and logs like `write_summaries`, and also
+    warns if the record sees no step at all.
     """
 
     def __init__(
@@ -56,23 +56,23 @@ class LossScaleHook(_tf.SessionRunHook):
 
         Args:
           record: `StepRecord`, made in the graph of the steps.
-          every_n_steps: int above zero, after how many calls of `Session.run` the record is read.
-            Not by the global step, which stands still while steps are skipped.
-          output_dir: str or path, the folder to write summaries to; best one of its own, as where a
-            run is restarted TensorFlow's own hooks drop from theirs all that lies after the global
-            step. With neither this nor `summary_writer` none are written.
+          every_n_steps: int above zero, the number of calls of `Session.run` between two reads. The
+            global step does not matter, because skipped steps do not increment it.
+          output_dir: str or path, the folder for summaries. Use a separate folder: after a restart,
+            TensorFlow's hooks drop all summaries after the global step from their folder. Without
+            `output_dir` and `summary_writer`, no summaries are written.
           summary_writer: `tf.compat.v1.summary.FileWriter`, in place of `output_dir`.
-          max_consecutive_skips: int above zero, how many skipped steps in a row end the run with a
-            `LossScaleError`; None for what the record was made with.
+          max_consecutive_skips: int above zero, the number of skipped steps in a row that ends the
+            run with a `LossScaleError`; None for the record's number.
           log_every_n_secs: real number. Skipped steps are logged at most once in so many seconds,
-            with how many there were since.
-          step: scalar integer tensor or variable of the graph, such as the global step, where
-            points lie on the axis of steps; None for `record.steps`, which counts skipped steps.
-          is_chief: bool, whether this process writes summaries; None for what the strategy or
-            `TF_CONFIG` says, and without both yes.
+            with their number since the last log line.
+          step: scalar integer tensor or variable of the graph, such as the global step, the points'
+            position on the axis of steps; None for `record.steps`, which counts skipped steps.
+          is_chief: bool, whether this process writes summaries; None to follow the strategy or
+            `TF_CONFIG`, and True without both.
 
         Raises:
-          TypeError: an argument is of another type.
+          TypeError: an argument has a wrong type.
           ValueError: a number cannot be used, or both `output_dir` and `summary_writer` are given.
         """
         if output_dir is not None and summary_writer is not None:
@@ -91,7 +91,7 @@ class LossScaleHook(_tf.SessionRunHook):
         self._runs = 0
 
     def begin(self) -> None:
-        """Makes all that is ever fetched, before the graph is finalized."""
+        """Makes all tensors that are fetched, before the graph is finalized."""
         self._monitor.prepare(self._step)
         self._global_step = tf1.train.get_global_step()
         writes = self._is_chief
@@ -99,12 +99,12 @@ class LossScaleHook(_tf.SessionRunHook):
             writes = _summaries.writes_here(self._monitor.record) and _is_chief()
         self._monitor.writer = self._writer if writes else None
         if writes and self._output_dir is not None:
-            # The one that other hooks use for this folder.
+            # The writer that other hooks use for this folder.
             self._monitor.writer = tf1.summary.FileWriterCache.get(self._output_dir)
 
     def after_create_session(self, session: Any, coord: Any) -> None:
-        """Reads what the session starts with, new or restored."""
-        # The runs are counted on: a session that is lost again and again has a stuck run end, too.
+        """Reads the record's values at the start of the session, new or restored."""
+        # The count of runs continues, so that a stuck run ends even if its session is lost often.
         self._global_step_at_start = self._read_global_step(session)
         self._plan_check(self._monitor.start(session))
 
@@ -122,7 +122,7 @@ class LossScaleHook(_tf.SessionRunHook):
             self._plan_check(now)
 
     def _plan_check(self, now: Any) -> None:
-        """Has the record read when, at the earliest, the run can be stuck."""
+        """Plans the next read for the first run after which the training can be stuck."""
         limit = self._monitor.max_skips
         self._checks_at = None if limit is None else self._runs + max(1, limit - now.consecutive)
 
@@ -130,20 +130,20 @@ class LossScaleHook(_tf.SessionRunHook):
         return None if self._global_step is None else session.run(self._global_step)
 
     def _warn(self, now: Any, session: Any) -> None:
-        # Without a global step there is no telling what a run is for.
+        # Without a global step it is unknown whether a run trains.
         step = self._read_global_step(session)
         if self._runs and (step is None or step != self._global_step_at_start):
             self._monitor.warn_if_unused(now, _HINT)
 
     def end(self, session: Any) -> None:
-        """Logs and writes what is left."""
+        """Logs and writes the last values."""
         now = self._monitor.read(session)
         self._monitor.observe(now, session, seconds=0)
         self._warn(now, session)
 
 
 def _is_chief() -> bool:
-    """Returns whether `TF_CONFIG` makes this process the one that writes."""
+    """Returns whether this process writes summaries according to `TF_CONFIG`."""
     config = json.loads(os.environ.get("TF_CONFIG") or "{}")
     cluster, task = config.get("cluster") or {}, config.get("task") or {}
     if "chief" in cluster or "master" in cluster:
@@ -166,34 +166,34 @@ def write_summaries(
     writer: Any = None,
     log_every_n_secs: _types.Real = 60,
 ) -> Any:
-    """Writes a loss scale's summaries for TensorBoard, and logs, in a training loop of one's own.
+    """Writes a loss scale's summaries for TensorBoard, and logs, in a custom training loop.
 
-    Call it after a step, as often as a point is wanted. It writes the loss scale, how many steps
-    have been skipped and how many of the last in a row, and the floor and the ceiling of a loss
-    scale that has them, all as float32 scalars whose tags begin with `loss_scale/`.
+    Call it after a step, once for each point. It writes the loss scale, the numbers of all skipped
+    steps and of the last ones in a row, and the loss scale's floor and ceiling if it has them. All
+    are float32 scalars whose tags begin with `loss_scale/`.
 
-    In eager mode it also logs through `absl.logging`: skipped steps (WARNING), that the scale has
-    come down to its floor (WARNING), that it has grown (DEBUG). It may be called in a
-    `tf.function`, but for one that XLA compiles. With replicas, call it outside of `strategy.run`,
-    or inside, where the first of them writes. In a graph for a Session it makes a summary for a
-    writer of `tf.compat.v1.summary`; run it after the step, in a `Session.run` of its own.
+    In eager mode it also logs through `absl.logging`: skipped steps (WARNING), a scale that has
+    reached its floor (WARNING), a scale that has grown (DEBUG). It may be called in a
+    `tf.function`, unless XLA compiles it. With replicas, call it outside of `strategy.run`, or
+    inside, where only the first replica writes. In a graph for a Session it makes a summary for a
+    writer of `tf.compat.v1.summary`; run it after the step, in a separate `Session.run`.
 
     Args:
       record: `StepRecord`.
-      step: integer, or a scalar integer tensor, where the point lies on the axis of steps; None for
-        `record.steps`. In a graph for a Session it is for the writer to say.
-      writer: `tf.summary.SummaryWriter`; None for the default one, without which nothing is
-        written.
+      step: integer, or a scalar integer tensor, the point's position on the axis of steps; None for
+        `record.steps`. In a graph for a Session it must be None, and the writer takes it.
+      writer: `tf.summary.SummaryWriter`; None for the default writer. If there is no default
+        writer, nothing is written.
       log_every_n_secs: real number. Skipped steps are logged at most once in so many seconds, with
-        how many there were since.
+        their number since the last log line.
 
     Returns:
       In a graph for a Session a scalar string tensor, a serialized `Summary`; else None.
 
     Raises:
-      TypeError: `record` is no `StepRecord`, or `writer` no `SummaryWriter`.
-      ValueError: `log_every_n_secs` is no such number; or, in a graph for a Session, the record was
-        made in another one, or `step` or `writer` is given.
+      TypeError: `record` is not a `StepRecord`, or `writer` not a `SummaryWriter`.
+      ValueError: `log_every_n_secs` is not such a number; or, in a graph for a Session, the record
+        was made in another graph, or `step` or `writer` is given.
     """
     monitor = _monitor.Monitor(record, log_every_n_secs=log_every_n_secs)
     _arguments.having("as_default", "writer", writer)

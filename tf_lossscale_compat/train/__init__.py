@@ -1,4 +1,4 @@
-"""The names of `tf.train` that this package carries on."""
+"""The names of `tf.train` that this package provides."""
 
 from tf_lossscale_compat.train import experimental
 

@@ -1,7 +1,7 @@
 """Checks for what cannot be rewritten safely and is reported: one module for each kind.
 
-Each has `find(plan)`, which yields pairs: where a place is in the source, in bytes, and a sentence
-with what it is and what to do.
+Each has `find(plan)`, which yields pairs: a place (a node, a chain of names, or a byte of the
+source), and a sentence with what it is and what to do.
 """
 
 import importlib

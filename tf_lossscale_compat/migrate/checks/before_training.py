@@ -4,15 +4,16 @@ docs/hints.md says why, under each of the codes. What Keras 3's loss-scale optim
 one in it is on https://keras.io/api/optimizers/loss_scale_optimizer/.
 """
 
-import ast
 import re
+from typing import Any
 
 import libcst as cst
 
 from tf_lossscale_compat.migrate.checks import newer_versions
 
 _LARGEST = 65504
-_FLOAT16 = re.compile(rb"\b(?:float16|fp16|half)\b")
+_LITERALS = re.compile(r"([\d._]+(?:e\d+)?)(?:\s*(\*\*|\*|<<)\s*([\d._]+(?:e\d+)?))?")
+_FLOAT16 = {"float16", "fp16", "half"}
 # Of each class the argument with the first loss scale: its position and its name.
 _FIRST = {
     "FixedLossScaleManager": (0, "loss_scale"),
@@ -38,10 +39,12 @@ _VERSION = re.compile(
     r"|hasattr\(\s*(?:tf|tensorflow)\w*\s*,\s*[\"']contrib[\"']",
     re.IGNORECASE,
 )
-_SCHEDULE = re.compile(rb"schedules\b|\bLearningRateSchedule\b|\.iterations\b")
+_SCHEDULE = re.compile(r"schedules$|^learningrateschedule$")
 # Of Keras' optimizers whose step depends on `iterations` the names, and those of others.
 _CORRECT = {"adam", "adamw", "adamax", "nadam", "adafactor"}
-_PLAIN = re.compile(r"[\w.]*\b(?:SGD|RMSprop|Adagrad|Adadelta|Ftrl|Lion)\(")
+_PLAIN = re.compile(r"[\w.]*\b(?:SGD|RMSprop|Adagrad|Adadelta|Ftrl|Lion)\((.*)\)$", re.DOTALL)
+# What gives such a one a rate that is no schedule, also where the file has one for a callback.
+_NUMBER = re.compile(r"(?:learning_rate=|lr=)?[\d.]|$")
 _FIXED = re.compile(r"False$|\d|[\w.]*\bFixedLossScale\((?!.*\bskip_nonfinite\b)", re.DOTALL)
 _RUN = re.compile(r"strategy\w*\.(?:run|experimental_run_v2)$", re.IGNORECASE)
 _SCOPE = re.compile(r"strategy\w*\.(?:run|experimental_run_v2|scope)$", re.IGNORECASE)
@@ -60,42 +63,26 @@ def find(plan):
 
 
 def _number(text):
-    """Returns the number that an expression of literals is, None for anything else."""
-
-    def value(node):
-        if isinstance(node, ast.Constant) and type(node.value) in (int, float):
-            return node.value
-        if isinstance(node, ast.BinOp):
-            left, right = value(node.left), value(node.right)
-            if isinstance(node.op, ast.Pow) and abs(right) < 200 and abs(left) < 1000:
-                return left**right
-            if isinstance(node.op, ast.Mult):
-                return left * right
-            if isinstance(node.op, ast.LShift) and 0 <= right < 200:
-                return left << right
-        raise ValueError(node)
-
+    """Returns the number that a literal, or a power, product or shift of two, is; else None."""
+    match: Any = _LITERALS.fullmatch(text.strip())
     try:
-        return value(ast.parse(text.strip(), mode="eval").body)
-    except (SyntaxError, ValueError, TypeError, ArithmeticError):
+        one, sign, other = float(match.group(1)), match.group(2), float(match.group(3) or 1)
+        return one**other if sign == "**" else one * (2**other if sign == "<<" else other)
+    except (AttributeError, ValueError, ArithmeticError):
         return None
 
 
 def _too_large(plan):
     """Yields the calls that make such a loss scale."""
     tree = plan.tree
-    if not _FLOAT16.search(tree.source):
+    if not tree.words & _FLOAT16:  # `mixed_float16` leaves losses in float32.
         return
     for name, chain, call in plan.wrapper_calls():
         given = tree.argument(call, *_FIRST[name]) if name in _FIRST else None
         scale = _number(tree.text(given)) if given else None
         if scale is not None and scale > _LARGEST:
-            yield (
-                tree.start(chain.nodes[0]),
-                f"LSC101 the loss scale begins at {scale:.16g}, above {_LARGEST}, which is the"
-                " largest float16: where the loss is float16, cast it to float32 before it is"
-                " scaled, or begin at 2**15",
-            )
+            what = f"LSC101 the loss scale begins at {scale:.16g}, above {_LARGEST}, the largest"
+            yield chain, f"{what} float16: begin at 2**15, or cast the loss to float32"
 
 
 def _unscaled(plan):
@@ -106,12 +93,12 @@ def _unscaled(plan):
     names = {
         name.lower() for chain in tree.chains for name in chain.names[-1:] if chain.role == "call"
     }
-    if tree.attributes & _SCALE or any("loss_scale" in name for name in names):
+    if tree.attributes.keys() & _SCALE or any("loss_scale" in name for name in names):
         return
     for name, chain, _ in plan.wrapper_calls():
         if name in _OPTIMIZERS:
             yield (
-                tree.start(chain.nodes[0]),
+                chain,
                 "LSC102 nothing in this file scales a loss: its gradients come from `tf.gradients`"
                 " or a tape, and `apply_gradients` alone does not scale. Take this optimizer's"
                 " `compute_gradients` or `minimize`, with Keras `get_scaled_loss` and"
@@ -133,7 +120,7 @@ def _guards(plan):
             if not any(map(_STOPS.search, lines)):
                 continue
         yield (
-            tree.start(node),
+            node,
             "LSC103 this condition on the version of TensorFlow stops the program: let the version"
             " pass that you go to",
         )
@@ -142,17 +129,21 @@ def _guards(plan):
 def _schedules(plan):
     """Yields the places that make such an optimizer."""
     tree = plan.tree
-    names = {name.lower() for chain in tree.chains for name in chain.names}
-    names |= {node.value.strip("\"'").lower() for node in tree.strings}
-    has_schedule, corrects = _SCHEDULE.search(tree.source), bool(names & _CORRECT)
+    corrects, reads = bool(tree.words & _CORRECT), "iterations" in tree.attributes
+    has_schedule = any(_SCHEDULE.search(word) for word in tree.words)
     for chain, call in _keras_wrappers(plan):
         inner = tree.argument(call, 0, "inner_optimizer", "optimizer", "opt")
         scale = tree.argument(call, 1, "dynamic", "loss_scale")
         text, fixed = (tree.text(tree.value(each)) if each else "" for each in (inner, scale))
-        follows = has_schedule or (corrects and not _PLAIN.match(text))
-        if follows and tree.argument(call, 99, "count_skipped") is None and not _FIXED.match(fixed):
+        plain = _PLAIN.match(text)
+        if plain:
+            follows = reads or (has_schedule and not _NUMBER.match(plain.group(1)))
+        else:
+            follows = reads or has_schedule or corrects
+        is_said = tree.argument(call, None, "count_skipped") is not None or _FIXED.match(fixed)
+        if follows and not is_said:
             yield (
-                tree.start(chain.nodes[0]),
+                chain,
                 "LSC104 on Keras 3 `iterations`, which schedules and Adam's correction of its bias"
                 " follow, does not count skipped steps, as it did in TensorFlow 2.3 to 2.15:"
                 f" {_OF_REWRITE if _REWRITE in str(chain.references) else _COUNT} to keep the"
@@ -178,7 +169,7 @@ def _unbuilt(plan):
     if not any(map(pattern.search, called)):
         return
     of_model = any(each.endswith(".optimizer") and each != "self.optimizer" for each in steps)
-    first = 99 if _OWN_COMPILE.search(tree.source) else 0
+    first = None if _OWN_COMPILE.search(tree.source) else 0
     compiled = [
         tree.text(tree.argument(call, first, "optimizer") or call.func)
         for chain, call in tree.calls
@@ -198,7 +189,7 @@ def _unbuilt(plan):
             others or built & set(map(_last, names)) or (is_compiled and not steps & set(names))
         ):
             yield (
-                tree.start(chain.nodes[0]),
+                chain,
                 "LSC105 on Keras 3 a strategy cannot run the first step of an optimizer that has no"
                 " variables yet: write `optimizer.build(model.trainable_variables)` in the"
                 " strategy's scope, below the model",
@@ -239,7 +230,7 @@ def _passed_over(plan):
         for part in node.body.body if any(id(base.value) in bases for base in node.bases) else ():
             if isinstance(part, cst.FunctionDef) and part.name.value == "apply_gradients":
                 yield (
-                    plan.tree.start(part),
+                    part,
                     "LSC106 on Keras 3 a loss-scale optimizer does not call `apply_gradients` of"
                     " the optimizer in it: override `apply(self, grads, trainable_variables=None)`",
                 )

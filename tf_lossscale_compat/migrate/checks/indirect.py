@@ -34,16 +34,16 @@ def _star_imports(plan):
         what = f"LSC204 a star import of `{path}`"
         if namespace is not None and not rest:
             advice = f"{what}: import the names that are used, from `{namespace.new}`"
-            yield tree.start(node), advice
+            yield node, advice
         elif rewrites.canonical(path).startswith("tensorflow.contrib"):
             if plan.lists_contrib:
-                yield tree.start(node), f"{what}, gone since TensorFlow 2.0: replace it by hand"
+                yield node, f"{what}, gone since TensorFlow 2.0: replace it by hand"
         else:
             for chain in tree.chains:
                 namespace, rest = rewrites.find_member(f"{path}.{chain.text}")
                 if namespace is not None and rest and not chain.references:
                     yield (
-                        tree.start(chain.nodes[0]),
+                        chain,
                         f"LSC204 `{chain.text}` seems to come from a star import of `{path}`: write"
                         f" `{'.'.join([namespace.new, *rest])}`",
                     )
@@ -61,7 +61,7 @@ def _values(plan):
         if not plan.is_ours(chain):
             message = _as_value(chain, aliased)
             if message:
-                yield plan.tree.start(chain.nodes[0]), message
+                yield chain, message
 
 
 def _as_value(chain, aliased):

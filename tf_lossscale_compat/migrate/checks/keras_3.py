@@ -6,13 +6,16 @@ https://keras.io/guides/migrating_to_keras_3/. Who stays with Keras 2 (`tf_keras
 TF_USE_LEGACY_KERAS=1, in the environment or in the file.
 """
 
+import fnmatch
 import re
 
 from tf_lossscale_compat.migrate.checks import newer_versions
 
 _of_keras = newer_versions.of_keras
 
-# By an attribute, of whatever object.
+_OPTIMIZER = newer_versions.LOOKS_LIKE_ONE
+_TO_RATE = "LSC407 write `learning_rate`"
+# By attributes.
 _ATTRIBUTES = {
     "fit_generator": "LSC403 write `fit`",
     "evaluate_generator": "LSC403 write `evaluate`",
@@ -22,19 +25,22 @@ _ATTRIBUTES = {
     " without it",
     "get_updates": "LSC406 write `optimizer.apply_gradients(zip(gradients, variables))`",
     "get_gradients": "LSC406 take the gradients with `tf.GradientTape`",
+    "get_weights": "LSC406 write `[each.numpy() for each in optimizer.variables]`",
     "_decayed_lr": "LSC407 write `optimizer.learning_rate`",
     "_get_hyper": "LSC407 write the attribute of that name, such as `optimizer.learning_rate`",
     "_set_hyper": "LSC407 assign to the attribute of that name, such as `optimizer.learning_rate`",
+    "lr": _TO_RATE,
+    "aggregate_gradients|gradient_aggregator": "LSC415 take it out, as Keras sums gradients",
+    "expect_partial|assert_consumed": "LSC420 take it out, as `load_weights` returns None",
+    "metrics_names": "LSC421 the metrics of `compile` are one, `compile_metrics`: take the names"
+    " that `model.evaluate(…, return_dict=True)` gives",
+    "add_metric": "LSC422 make a `keras.metrics.Mean(name=…)` in `__init__` and update it here",
 }
-# By how a name that looks like an optimizer's goes on.
-_METHODS = {
-    r"get_weights\(": "LSC406 write `[each.numpy() for each in optimizer.variables]`",
-    r"learning_rate\(": "LSC407 write `optimizer.learning_rate`, or call the schedule itself",
-    r"(?:aggregate_gradients|gradient_aggregator)\b": "LSC415 take it out, as Keras sums gradients",
+# Those that others have, too: how the text before them ends.
+_OWNERS = {
+    **dict.fromkeys(("get_weights", "lr", "aggregate_gradients|gradient_aggregator"), _OPTIMIZER),
+    "expect_partial|assert_consumed": re.compile(r"load_weights\(.*\)$", re.DOTALL),
 }
-_OPTIMIZER = r"(?i)opt(?:im(?:izer)?)?s?\."
-_RATE = re.compile(r"opt(?:im(?:izer)?)?s?(?:\[.*\]|\(.*\))?\.lr$", re.IGNORECASE | re.DOTALL)
-_TO_RATE = "LSC407 write `learning_rate`"
 # By what a name stands for, after `keras.`.
 _NAMES = {
     r"losses\.Reduction\.AUTO": 'LSC408 write "sum_over_batch_size"',
@@ -43,12 +49,8 @@ _NAMES = {
     r"layers\.experimental(?:\.preprocessing)?": "LSC410 take the class of `tf.keras.layers`",
     r"(?:experimental|wrappers|estimator)": "LSC411 stay with Keras 2, as nothing replaces it",
     r"backend\.set_value": "LSC407 write `variable.assign(value)`",
-    r"backend\.(?:set_)?learning_phase\w*": (
-        "LSC412 call the model with `training=True` or `=False`"
-    ),
-    r"backend\.in_(?:train|test)_phase": (
-        "LSC412 write an `if` on the argument `training` of `call`"
-    ),
+    r"backend\.(?:set_)?learning_phase\w*": "LSC412 call the model with `training=True`",
+    r"backend\.in_(?:train|test)_phase": "LSC412 write an `if` on the argument `training`",
 }
 # By a call's argument: of which methods, and what to do.
 _TO_DATASET = (
@@ -79,41 +81,29 @@ _ENDS = {
     "keras.ModelCheckpoint": ((".keras", ".h5"), "`.keras`"),
     "keras.load_model": (_FILES, "`.keras`, or serve a SavedModel by `keras.layers.TFSMLayer`"),
 }
+# Files of Keras that no `tf.train.latest_checkpoint` finds, and TensorFlow's, which it does.
+_WRITERS = {"ModelCheckpoint", "save_weights"}
+_CHECKPOINTS = {"Checkpoint", "CheckpointManager", "Saver", "MonitoredTrainingSession", "Estimator"}
+_HISTORY = re.compile(rb"(?:\.history|\blogs)(?:\[|\.get\()$")
+_FILTERED = re.compile(rb"\bfor (\w+) in (self\.metrics) if (?!\1\.name [!=]= [\"']loss[\"'])")
+_FILTER = "LSC424 the metrics of `compile` are one: filter `self.get_metrics_result()` by names"
+_OF_COMPILED = {
+    "metrics": "LSC424 write `super().metrics`, which has all metrics of the model",
+    "reset_state": "LSC424 write `self.reset_metrics()`",
+    "reset_states": "LSC424 write `self.reset_metrics()`",
+}
 _COPIES = re.compile(r"[^#]*?\bVariable\(", re.DOTALL)
 _OLD_STEP = re.compile(rb"\bdef (?:_resource_apply_\w+|get_updates|_create_slots)\b")
 _BUILD = re.compile(rb"\bdef build\b")
 _SHAPE = re.compile(r"(?:input_shape\s*=\s*)?[(\[]")
-_MODELS = r"(?:models\.)?Model$"
-_LAYERS = r"layers\.Layer$"
 
 
 def find(plan):
     """Yields what Keras 3 has no more."""
     if not plan.is_for_keras_3 or not plan.is_about_loss_scaling:
         return
-    tree = plan.tree
-    calls = {id(chain): call for chain, call in tree.calls}
-    for chain in tree.chains:
-        advice = _advice(chain, calls.get(id(chain)), tree)
-        if advice:
-            yield tree.start(chain.nodes[0]), _say(chain.text, advice)
-    made = {id(call) for chain, call in tree.calls if _of_keras(chain, newer_versions.OPTIMIZER)}
-    for node in tree.ends["lr"]:
-        if _RATE.search(tree.text(node)) or id(tree.value(node.value)) in made:
-            yield tree.start(node), _say(tree.text(node), _TO_RATE)
-    for chain, call in tree.calls:
-        for argument in call.args:
-            keyword = argument.keyword.value if argument.keyword else ""
-            methods, advice = _ARGUMENTS.get(keyword, ("", ""))
-            if keyword == "lr" and _of_keras(chain, newer_versions.OPTIMIZER):
-                yield tree.start(argument), _say("lr", _TO_RATE)
-            elif methods and re.fullmatch(methods, chain.names[-1]):
-                yield tree.start(argument), _say(keyword, advice)
-        name = tree.argument(call, 0) if chain.names[-1] == "add_weight" else None
-        if name is not None and tree.text(name).startswith(('"', "'")):
-            yield tree.start(name), _say("add_weight", f"LSC418 write `name={tree.text(name)}`")
-    yield from _paths(tree)
-    yield from _subclasses(tree)
+    for check in (_attributes, _names, _arguments, _paths, _subclasses):
+        yield from check(plan.tree)
 
 
 def _say(name, advice):
@@ -121,20 +111,61 @@ def _say(name, advice):
     return f"{code} `{name}`: on Keras 3 {advice}"
 
 
+def _attributes(tree):
+    made = {id(call) for chain, call in tree.calls if _of_keras(chain, newer_versions.OPTIMIZER)}
+    for names, advice in _ATTRIBUTES.items():
+        owner = _OWNERS.get(names)
+        for node in [node for name in names.split("|") for node in tree.attributes.get(name, ())]:
+            value = tree.value(node.value)
+            of_optimizer = owner is _OPTIMIZER and id(value) in made
+            if owner is None or of_optimizer or owner.search(tree.text(value)):
+                yield node, _say(_short(tree.text(node)), advice)
+    for node in tree.strings:
+        if node.value in ("'lr'", '"lr"') and _HISTORY.search(tree.source, 0, tree.start(node)):
+            yield node, _say("lr", _TO_RATE)
+
+
+def _short(text):
+    return text if re.fullmatch(r"[\w.]+", text) else text.rpartition(".")[2]
+
+
+def _names(tree):
+    calls = {id(chain): call for chain, call in tree.calls}
+    for chain in tree.chains:
+        advice = _advice(chain, calls.get(id(chain)), tree)
+        if advice:
+            yield chain, _say(chain.text, advice)
+    for match in _FILTERED.finditer(tree.source):
+        yield match.start(2), _say("self.metrics", _FILTER)
+
+
 def _advice(chain, call, tree):
     """Returns what to write in place of a name on Keras 3, None where it may stay."""
-    for name in chain.names[1:]:
+    for number, name in enumerate(chain.names[1:], 2):
         if name in ("compiled_loss", "compiled_metrics"):
-            return _step(name, call, tree)
-        if name in _ATTRIBUTES:
-            return _ATTRIBUTES[name]
+            own = _OF_COMPILED.get("".join(chain.names[number : number + 1]))
+            return own or _step(name, call, tree)
     is_base = chain.role == "base" and newer_versions.is_optimizer(chain)
     if is_base and _OLD_STEP.search(tree.source):
         return "LSC416 write the methods `build` and `update_step` in place of its old ones"
-    text = chain.text + "(" * (call is not None)
-    said = [each for name, each in _METHODS.items() if re.search(_OPTIMIZER + name, text)]
-    said += [each for name, each in _NAMES.items() if _of_keras(chain, name + r"\b")]
-    return said[0] if said else None
+    is_call = call is not None and chain.names[-1] == "learning_rate"
+    if is_call and _OPTIMIZER.search(".".join(chain.names[:-1])):
+        return "LSC407 write `optimizer.learning_rate`, or call the schedule itself"
+    return next((_NAMES[each] for each in _NAMES if _of_keras(chain, each + r"\b")), None)
+
+
+def _arguments(tree):
+    for chain, call in tree.calls:
+        for argument in call.args:
+            keyword = argument.keyword.value if argument.keyword else ""
+            methods, advice = _ARGUMENTS.get(keyword, ("", ""))
+            if keyword == "lr" and _of_keras(chain, newer_versions.OPTIMIZER):
+                yield argument, _say("lr", _TO_RATE)
+            elif methods and re.fullmatch(methods, chain.names[-1]):
+                yield argument, _say(keyword, advice)
+        name = tree.argument(call, 0) if chain.names[-1] == "add_weight" else None
+        if name is not None and tree.text(name).startswith(('"', "'")):
+            yield name, _say("add_weight", f"LSC418 write `name={tree.text(name)}`")
 
 
 def _step(name, call, tree):
@@ -160,35 +191,57 @@ def _step(name, call, tree):
 
 
 def _paths(tree):
-    """Yields paths of models and weights whose end Keras 3 refuses."""
-    for chain, call in tree.calls:
-        of_keras = _of_keras(chain, r"(?:callbacks|models)\.")
-        kind = f"keras.{chain.imported[0][1].rpartition('.')[2]}" if of_keras else chain.names[-1]
-        given = {each.keyword.value: tree.text(each.value) for each in call.args if each.keyword}
-        if kind == "keras.ModelCheckpoint" and given.get("save_weights_only", "False") != "False":
-            kind = "save_weights"
-        is_other = kind == "save" and not _MODEL.search("".join(chain.names[-2:-1]))
-        if kind not in _ENDS or is_other or "save_format" in given:
-            continue
-        (ends, advice), path = _ENDS[kind], tree.argument(call, 0, "filepath")
-        end = _END.search(tree.text(tree.value(path))) if path else None
-        if end and not end.group(1).endswith(ends):
-            yield tree.start(path), _say(chain.names[-1], f"LSC414 let the path end in {advice}")
+    """Yields paths of models and weights whose end Keras 3 refuses, or that nothing writes."""
+    found = [each for chain, call in tree.calls for each in _path(chain, call, tree)]
+    # What `save_weights` writes ends in `.weights.h5`, now or once its hint is followed.
+    saved = [_stem(end) for _, kind, _, end in found if kind == "save_weights"]
+    for chain, kind, path, end in found:
+        ends, advice = _ENDS[kind]
+        if kind == "load_weights" and any(fnmatch.fnmatch(_stem(end), each) for each in saved):
+            ends = _ENDS["save_weights"][0]
+        if not end.endswith(ends):
+            yield path, _say(chain.names[-1], f"LSC414 let the path end in {advice}")
+    files = {chain.names[-1] for chain, _ in tree.calls}
+    for chain, _ in tree.calls if files & _WRITERS and not files & _CHECKPOINTS else ():
+        if chain.text.endswith("train.latest_checkpoint"):
+            advice = "LSC423 it knows no `.weights.h5`: write `max(glob.glob(…), key=getmtime)`"
+            yield chain, _say(chain.text, advice)
+
+
+def _path(chain, call, tree):
+    """Yields for a call that takes a path of a model: chain, kind, node and end of the path."""
+    of_keras = _of_keras(chain, r"(?:callbacks|models)\.")
+    kind = f"keras.{chain.imported[0][1].rpartition('.')[2]}" if of_keras else chain.names[-1]
+    given = {each.keyword.value: tree.text(each.value) for each in call.args if each.keyword}
+    if kind == "keras.ModelCheckpoint" and given.get("save_weights_only", "False") != "False":
+        kind = "save_weights"
+    owner = ".".join(chain.names[:-1])
+    fits = any(each.text in (owner + ".fit", owner + ".compile") for each, _ in tree.calls)
+    is_other = kind == "save" and not (fits or _MODEL.search("".join(chain.names[-2:-1])))
+    path = tree.argument(call, 0, "filepath")
+    if kind in _ENDS and path and not is_other and "save_format" not in given:
+        end = _END.search(tree.text(tree.value(path)))
+        if end:
+            yield chain, kind, path, end.group(1)
+
+
+def _stem(end):
+    """Returns a file's name without its end, as a pattern where something is filled in."""
+    stem = re.sub(r"(?:\.weights)?(?:\.(?:h5|hdf5|keras|tf|ckpt))?$", "", end)
+    return re.sub(r"\{.*?\}|%[\d.]*[dsf]", "*", stem)
 
 
 def _subclasses(tree):
     """Yields calls such as `model.build((None, 8))` that make no variables, and lost variables."""
     bases = [chain for chain in tree.chains if chain.role == "base"]
-    has_models = any(_of_keras(chain, _MODELS) for chain in bases)
+    has_models = any(_of_keras(chain, r"(?:models\.)?Model$") for chain in bases)
     for chain, call in tree.calls if has_models and not _BUILD.search(tree.source) else ():
         if chain.names[-1] == "build" and call.args and _SHAPE.match(tree.text(call.args[0])):
-            advice = (
-                "LSC417 it makes no variables of a model without a method `build`, so a list of"
-                " copies is empty: call the model once instead, as in `model(tf.zeros([1, 8]))`"
-            )
-            yield tree.start(chain.nodes[0]), _say(chain.text, advice)
-    has_any = has_models or any(_of_keras(chain, _LAYERS) for chain in bases)
+            advice = "LSC417 it makes no variables of a model without a method `build`, so a list"
+            advice += " of copies is empty: call the model once, as in `model(tf.zeros([1, 8]))`"
+            yield chain, _say(chain.text, advice)
+    has_any = has_models or any(_of_keras(chain, r"layers\.Layer$") for chain in bases)
     for name, value in tree.values if has_any and tree.methods & {*_ENDS} else ():
         if name.startswith("self.") and _COPIES.match(tree.text(value)):
             advice = "LSC419 files of a model hold no `tf.Variable`: make it in `build` by"
-            yield tree.start(value), _say(name, f"{advice} `self.add_weight(…, trainable=False)`")
+            yield value, _say(name, f"{advice} `self.add_weight(…, trainable=False)`")

@@ -29,6 +29,8 @@ _OLDER = re.compile(rf"{_KERAS}mixed_precision\.experimental\b")
 _OLDER_NAME = re.compile(rf"{_OLDER.pattern}\.({'|'.join(_STABLE)})\b")
 # An optimizer of Keras that is no loss-scale optimizer.
 OPTIMIZER = r"optimizers\.(?!LossScale)[A-Z]\w+$"
+# The end of a text that looks like one.
+LOOKS_LIKE_ONE = re.compile(r"opt(?:im(?:izer)?)?s?(?:\[.*\]|\(.*\))?$", re.IGNORECASE | re.DOTALL)
 _ADDONS = re.compile(r"tensorflow_addons\.optimizers\..*\b[A-Z]\w+$")
 _ESTIMATOR = re.compile(r"(?:tensorflow\.(?:python\.)?|tensorflow_)estimator\.")
 # Of a name such as `policy` or `tf.keras.mixed_precision.global_policy()`.
@@ -41,6 +43,7 @@ def find(plan):
     if plan.is_about_loss_scaling:
         if plan.to >= (2, 11):
             yield from _decay(plan.tree)
+            yield from _slots(plan.tree)
         if plan.to >= (2, 16):
             yield from _estimator(plan.tree)
 
@@ -65,11 +68,11 @@ def _policies(plan):
         scale = tree.argument(call, 1, "loss_scale")
         if scale is not None and of_keras(chain, _POLICY):
             wrap = "" if tree.text(scale) == "None" else _WRAP
-            yield tree.start(chain.nodes[0]), _LOSS_SCALE + wrap
-    for node in tree.ends["loss_scale"]:
+            yield chain, _LOSS_SCALE + wrap
+    for node in tree.attributes.get("loss_scale", ()):
         if _OF_POLICY.search(tree.text(node)):
             yield (
-                tree.start(node),
+                node,
                 f"LSC302 `{tree.text(node)}`: a policy has no loss scale since TensorFlow 2.4:"
                 ' write `optimizer.loss_scale`, and where an optimizer is made of it `"dynamic"`'
                 " or the number that the policy had",
@@ -92,7 +95,7 @@ def _policies(plan):
         is_left = not plan.is_moved(binding) and not plan.is_dropped(binding)
         if is_left and _OLDER.fullmatch(rewrites.canonical(binding.path)):
             yield (
-                tree.start(binding.alias),
+                binding.alias,
                 f"LSC304 `{binding.path}` is gone since TensorFlow 2.6: take this import out"
                 + (", once its names are replaced" if found else ""),
             )
@@ -107,10 +110,20 @@ def _decay(tree):
         default = "0.01" if chain.names[-1] == "SGD" else "0.001"
         initial = default if rate is None else tree.text(rate)
         yield (
-            tree.start(given["decay"]),
+            given["decay"],
             "LSC305 `decay`: since TensorFlow 2.11 write `learning_rate=tf.keras.optimizers"
             f".schedules.InverseTimeDecay({initial}, 1, {tree.text(given['decay'].value)})`",
         )
+
+
+def _slots(tree):
+    if b"keras" not in tree.source or "legacy" in tree.attributes:
+        return
+    for name in ("get_slot", "get_slot_names", "weights"):
+        message = f"LSC307 `{name}` is gone since TensorFlow 2.11: look in `optimizer.variables`"
+        for node in tree.attributes.get(name, ()):
+            if LOOKS_LIKE_ONE.search(tree.text(node.value)):
+                yield node, message
 
 
 def _estimator(tree):

@@ -61,4 +61,4 @@ def find(plan):
         advice = _advice(name)
         if advice and not _advice(imported):
             code, _, advice = advice.partition(" ")
-            yield plan.tree.start(node), f"{code} `{name}` {advice}"
+            yield node, f"{code} `{name}` {advice}"

@@ -1,0 +1,136 @@
+"""Loss scales from the constructors' arguments and from configs, and the other way round."""
+
+from __future__ import annotations
+
+import contextlib
+import numbers
+from typing import TYPE_CHECKING, Any
+
+from tf_lossscale_compat._scalers import _loss_scales
+
+if TYPE_CHECKING:
+    import types
+
+    from tf_lossscale_compat._core import _types
+    from tf_lossscale_compat.keras import _family
+
+_NUMBERS = ("dynamic", "initial_scale", "dynamic_growth_steps")
+
+
+def of_numbers(
+    dynamic: object = True,
+    initial_scale: Any = None,
+    dynamic_growth_steps: _types.Integer | None = None,
+    hint: str = "",
+) -> _loss_scales.LossScale:
+    """The loss scale that the arguments of TensorFlow 2.4 stand for.
+
+    `hint` says what else there is for a fixed one.
+    """
+    if not isinstance(dynamic, bool):
+        message = (
+            'A loss scale is dynamic or fixed, so the "dynamic" argument to '
+            f"LossScaleOptimizer.__init__ must be a bool, but got: {dynamic!r}."
+        )
+        if isinstance(dynamic, numbers.Real):
+            # The second argument of Keras 3's own class is where a dynamic one starts.
+            message += (
+                f" For a fixed loss scale give dynamic=False, initial_scale={dynamic!r}; for a "
+                f"dynamic one that starts there, initial_scale={dynamic!r} alone."
+            )
+        raise TypeError(message)
+    if not dynamic:
+        if initial_scale is None:
+            raise ValueError(
+                'A fixed loss scale has no default, so "initial_scale" must be specified if '
+                f'"dynamic" is False, got None.{hint}'
+            )
+        if dynamic_growth_steps is not None:
+            raise ValueError(
+                'A fixed loss scale never grows, so "dynamic_growth_steps" must be None if '
+                f'"dynamic" is False, but got: {dynamic_growth_steps!r}.'
+            )
+    try:
+        if not dynamic:
+            return _loss_scales.FixedLossScale(initial_scale)
+        return _loss_scales.DynamicLossScale(
+            2.0**15 if initial_scale is None else initial_scale,
+            2000 if dynamic_growth_steps is None else dynamic_growth_steps,
+        )
+    except ValueError as error:
+        message = str(error)
+        for theirs, ours in (
+            ("loss_scale_value", "initial_scale"),
+            ("initial_loss_scale", "initial_scale"),
+            ("increment_period", "dynamic_growth_steps"),
+        ):
+            message = message.replace(theirs, ours)
+        raise ValueError(message) from None
+
+
+def of_identifier(identifier: _loss_scales.Identifier | None) -> _loss_scales.LossScale:
+    """Returns the loss scale that the argument `loss_scale` stands for."""
+    loss_scale = _loss_scales.get(identifier)
+    if loss_scale is None:
+        raise ValueError("loss_scale cannot be None")
+    return loss_scale
+
+
+def for_config(loss_scale: _loss_scales.Identifier | None) -> _loss_scales.Identifier | None:
+    """Returns the argument `loss_scale` for a config; makes no variables where it has none."""
+    if not isinstance(loss_scale, (type(None), str, int, float, dict)):
+        loss_scale = of_identifier(loss_scale)
+        with contextlib.suppress(NotImplementedError):  # Which asking for the config raises.
+            loss_scale = _loss_scales.serialize(loss_scale)
+    return loss_scale
+
+
+def _of_config(
+    keras: types.ModuleType, loss_scale: Any, custom_objects: dict[str, Any] | None
+) -> _loss_scales.LossScale:
+    if not isinstance(loss_scale, dict):
+        return of_identifier(loss_scale)
+    objects = dict(custom_objects or {})
+    name = str(loss_scale.get("class_name"))
+    # Keras 3 does not hand on what `load_model` is given; older ones without this function do.
+    find = getattr(keras.utils, "get_registered_object", lambda name: None)
+    objects.setdefault(name, find(name))
+    known = {
+        name: cls
+        for name, cls in objects.items()
+        if isinstance(cls, type) and issubclass(cls, _loss_scales.LossScale)
+    }
+    return _loss_scales.deserialize(loss_scale, custom_objects=known)
+
+
+def options_of(kept: _family.Kept) -> dict[str, Any]:
+    """Returns what a config holds beside the inner optimizer and the loss scale in force."""
+    options = {**kept.options, **kept.asked}
+    if "agree" in options:
+        options["agree"] = True  # No config holds a function.
+    if isinstance(options.get("loss_scale"), _loss_scales.LossScale):
+        options["loss_scale"] = _loss_scales.serialize(options["loss_scale"])
+    return options
+
+
+def arguments_of(
+    config: dict[str, Any], kind: _family.Family, custom_objects: dict[str, Any] | None
+) -> dict[str, Any]:
+    """Returns the constructor's arguments of a config, of any version, without the optimizer.
+
+    Args:
+      config: dict, without the inner optimizer.
+      kind: `Family` of the inner optimizer; experimental of the class without numbers.
+      custom_objects: dict from names to classes, or None.
+    """
+    arguments = {
+        name: value for name, value in config.items() if name not in kind.ignored_in_configs
+    }
+    if "loss_scale" in arguments or kind.experimental:
+        given = {name: arguments.pop(name) for name in _NUMBERS if name in arguments}
+        arguments["loss_scale"] = (
+            _of_config(kind.keras, arguments["loss_scale"], custom_objects)
+            if "loss_scale" in arguments
+            else of_numbers(**given)
+        )
+    return arguments

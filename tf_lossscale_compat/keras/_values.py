@@ -1,0 +1,77 @@
+"""Values of variables, as files and `set_weights` have them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Callable, Iterable
+
+import numpy as np
+
+from tf_lossscale_compat._core import _scaler, _tf
+
+if TYPE_CHECKING:
+    import tensorflow as tf
+
+    from tf_lossscale_compat._core import _types
+    from tf_lossscale_compat._scalers import _loss_scales
+else:
+    tf = _tf.tf
+
+
+class CallableList(list):
+    """`optimizer.variables`, which code for other Kerases calls."""
+
+    def __call__(self) -> CallableList:
+        return self
+
+
+def by_name(loss_scale: _loss_scales.LossScale) -> dict[str, tf.Variable]:
+    """The variables of a `LossScale`, a dict from the names they were made with, without scopes."""
+    return {
+        variable.name.split(":")[0].split("/")[-1]: variable
+        for variable in _scaler.variables(loss_scale)
+    }
+
+
+def _counts_as(value: np.ndarray, variable: _types.Variable) -> bool:
+    """Returns whether both are whole numbers, or neither is."""
+    counts = tf.as_dtype(variable.dtype).is_integer
+    return counts == np.issubdtype(value.dtype, np.integer)
+
+
+def fit(values: Iterable[Any], variables: Iterable[_types.Variable]) -> bool:
+    """Returns whether arrays of a file may be variables' values, by shape and kind of number."""
+    return all(
+        value.shape == tuple(variable.shape) and _counts_as(value, variable)
+        for value, variable in zip(map(np.asarray, values), variables)
+    )
+
+
+def _assign_each(pairs: list[tuple[_types.Variable, np.ndarray]]) -> None:
+    for variable, value in pairs:
+        variable.assign(value)
+
+
+def assign_all(
+    variables: Iterable[_types.Variable],
+    values: Iterable[Any],
+    assign: Callable[[list[tuple[_types.Variable, np.ndarray]]], None] = _assign_each,
+) -> None:
+    """Assigns arrays to variables, as many, all of them or none.
+
+    Raises a ValueError where one has another shape than its variable, or a counter stands in a
+    number's place and a number in a counter's. All may be of one kind, as they come out of JSON.
+    """
+    pairs = [(variable, np.asarray(value)) for variable, value in zip(variables, values)]
+    for variable, value in pairs:
+        if tuple(variable.shape) != value.shape:
+            raise ValueError(
+                f"weights holds an array of shape {value.shape} for {variable.name}, which has "
+                f"shape {variable.shape}."
+            )
+    wrong = [(each, value) for each, value in pairs if not (value.ndim or _counts_as(value, each))]
+    if len({np.issubdtype(value.dtype, np.integer) for _, value in wrong}) > 1:
+        shown = ", ".join(f"{value!r} for {each.name}" for each, value in wrong)
+        raise ValueError(
+            f"weights holds {shown}: they are those of another kind of loss scale or optimizer."
+        )
+    assign(pairs)
