@@ -5,13 +5,12 @@ Momentum and RMSProp move all rows by a dense gradient but only some by a sparse
 """
 
 import itertools
-import unittest
 
 import numpy as np
 import tensorflow as tf
 from absl.testing import parameterized
 
-from tests import crossed, modes, originals, stepping
+from tests import crossed, modes, stepping
 from tests.v1_optimizers import loss_of, sgd
 from tf_lossscale_compat.contrib import mixed_precision as contrib
 from tf_lossscale_compat.train.experimental import MixedPrecisionLossScaleOptimizer
@@ -42,7 +41,6 @@ MEASURED = {
         [6.0, 7.0],
     ],
 }
-SAME_BOTH_WAYS = ("sgd", "adam", "adagrad")
 
 
 def _loss(table, rows):
@@ -126,7 +124,7 @@ class ComputeGradientsTest(parameterized.TestCase, tf.test.TestCase):
         self.assertEqual(is_sparse, which != "dense")
         self.assertAllEqual(gradient, _dense([2, 0, 2]))
 
-    @parameterized.parameters(*modes.ALL)
+    @parameterized.parameters("graph_v1", "eager")
     def test_rows_are_added_up_before_they_are_scaled_down(self, name):
         """As in r1.15, where float16 sums of scaled gradients overflow."""
         with stepping.entered(name) as mode:
@@ -167,39 +165,12 @@ class ComputeGradientsTest(parameterized.TestCase, tf.test.TestCase):
 
 
 class TrainingTest(parameterized.TestCase, tf.test.TestCase):
-    @crossed.parameters(*itertools.product(modes.ALL, (False, True)))
-    def test_momentum_moves_all_rows(self, name, clip):
-        self.assertAllClose(_trained(name, "momentum", _wrap(), clip), _momentum(clip), rtol=1e-6)
-
     # XLA has no sparse Momentum.
-    @parameterized.parameters(*[name for name in modes.ALL if name != "jit"])
+    @parameterized.parameters("graph_v1", "function")
     def test_momentum_with_keep_sparse_moves_the_rows_looked_up(self, name):
         tables = _trained(name, "momentum", _wrap(keep_sparse=True))
         self.assertAllClose(tables, _momentum(sparse=True), rtol=1e-6)
         self.assertNotAllClose(tables[-1], _momentum()[-1])
-
-    @crossed.parameters(
-        *itertools.product(SAME_BOTH_WAYS, ("graph_v1", "graph_v2", "eager", "function"))
-    )
-    def test_others_train_alike_both_ways(self, optimizer, name):
-        dense = _trained(name, optimizer, _wrap())
-        sparse = _trained(name, optimizer, _wrap(keep_sparse=True))
-        self.assertAllClose(dense, sparse, rtol=1e-6, atol=1e-6)
-
-    @crossed.parameters(
-        *itertools.product(("graph_v1", "graph_v2"), sorted(OPTIMIZERS), (False, True))
-    )
-    def test_trains_as_the_original(self, name, optimizer, clip):
-        original = originals.contrib()
-        if original is None:
-            raise unittest.SkipTest("only TensorFlow 1.15 has tf.contrib")
-        theirs = _trained(
-            name,
-            optimizer,
-            _wrap(original.LossScaleOptimizer, original.FixedLossScaleManager),
-            clip,
-        )
-        self.assertAllEqual(_trained(name, optimizer, _wrap(), clip), theirs)
 
     @crossed.parameters(*itertools.product(modes.ALL, sorted(MEASURED)))
     def test_numbers_of_the_original(self, name, optimizer):
