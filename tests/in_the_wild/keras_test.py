@@ -6,7 +6,6 @@ import tensorflow as tf
 from tests import keras_homes, modes, originals
 from tf_lossscale_compat.keras import mixed_precision
 
-tf1 = tf.compat.v1
 GRADIENTS = [1.0, 2.0, np.inf, 1.0, 0.5, np.nan, 0.25, 1.0]
 
 
@@ -76,31 +75,6 @@ class KerasHabitsTest(modes.EagerTestCase):
         self.assertEqual([weight for weight, _ in history], [0.8125, 0.8125, 0.8125, 0.734375])
 
     @keras_homes.each()
-    def test_two_optimizers_in_one_step(self, home):
-        def habit(home, wrap):
-            opts = [wrap(home.SGD(0.125)), wrap(home.SGD(0.25))]
-            weights = [home.variable(1.0), home.variable(1.0)]
-
-            def step(factors):
-                with tf.GradientTape(persistent=True) as tape:
-                    losses = [
-                        opt.get_scaled_loss(tf.convert_to_tensor(weight) * factor)
-                        for opt, weight, factor in zip(opts, weights, factors)
-                    ]
-                for opt, weight, loss in zip(opts, weights, losses):
-                    grads = opt.get_unscaled_gradients(tape.gradient(loss, [weight]))
-                    opt.apply_gradients(zip(grads, [weight]))
-
-            history = []
-            for first, second in zip(GRADIENTS, GRADIENTS[::-1]):
-                step([tf.constant(first), tf.constant(second)])
-                values = [home.numpy(weight).item() for weight in weights]
-                history.append([*values, *map(scale_of, opts)])
-            return history
-
-        self.check(home, habit, len(GRADIENTS))
-
-    @keras_homes.each()
     def test_an_optimizer_of_ones_own_inside(self, home):
         # Gradients are centred in apply_gradients (Keras 3: apply), where they are unscaled, and
         # their means kept as numbers. Skipped steps do not come there.
@@ -149,39 +123,3 @@ class KerasHabitsTest(modes.EagerTestCase):
             values = [home.numpy(variable).tolist() for variable in variables]
             # Those of tf.keras' families are the inner optimizer's alone, as with Keras' own.
             self.assertEqual(7 in values, home.kind == "keras3")
-
-    @keras_homes.each(kind="v2")
-    def test_names_of_variables_that_a_graphs_step_makes(self, home):
-        # `tf.compat.v1.train.Saver` finds them in checkpoints by their names.
-        def names(own, version):
-            with tf.Graph().as_default(), modes.control_flow(version):
-                weight = tf1.get_variable("weight", initializer=1.0, use_resource=True)
-                tf.cond(tf.equal(weight, 1.0), tf.no_op, tf.no_op)  # Of the user's, numbered first.
-                opt = make(home, own, home.Adam(0.125))
-                opt.apply_gradients(zip(opt.get_gradients(2.0 * weight, [weight]), [weight]))
-                return sorted(variable.op.name for variable in tf1.global_variables())
-
-        for version in (1, 2):
-            ours = names(False, version)
-            if version == 1 and keras_homes.VERSION >= (2, 0):
-                self.assertIn("cond_2/Adam/iter", ours)  # The scale's own conditional is cond_1.
-            self.assertEqual(ours, names(True, version))
-
-    @keras_homes.each(kind="v2")
-    def test_names_of_variables_that_a_functions_step_makes(self, home):
-        def names(own):
-            weight, opt = tf.Variable(1.0, name="weight"), make(home, own, home.Adam(0.125))
-
-            @tf.function(autograph=False)
-            def step():
-                with tf.GradientTape() as tape:
-                    loss = opt.get_scaled_loss(2.0 * weight)
-                grads = opt.get_unscaled_gradients(tape.gradient(loss, [weight]))
-                opt.apply_gradients(zip(grads, [weight]))
-
-            step()
-            return [variable.name for variable in home.variables(opt)]
-
-        if not own_is_used_likewise(home):
-            self.skipTest("that Keras' own class is used otherwise")
-        self.assertEqual(names(False), names(True))
