@@ -75,8 +75,9 @@ class CheckpointTest(parameterized.TestCase):
         processes.write(
             folder,
             "tensorflow.py",
-            "import os, sys\n"
-            "print(os.environ['TF_CPP_MIN_LOG_LEVEL'], file=sys.stderr, flush=True)\n"
+            "import os\n"
+            "os.write(1, os.environ['TF_CPP_MIN_LOG_LEVEL'].encode())\n"
+            "os.write(2, b'noise\\n')\n"
             "os._exit(3)",
         )
         environment = processes.environment()
@@ -86,9 +87,10 @@ class CheckpointTest(parameterized.TestCase):
             environment["TF_CPP_MIN_LOG_LEVEL"] = level
         arguments = ["-W", "ignore", "-c", program]
         # Not a fork of a process that has TensorFlow.
-        status, _, err = forks.alone(arguments, environment, folder, 120)
-        said = ["tf-lossscale: importing TensorFlow ...", level or "3"]
-        self.assertEqual((3, said), (status, err.splitlines()))
+        status, out, err = forks.alone(arguments, environment, folder, 120)
+        self.assertEqual((3, level or "3"), (status, out))
+        said = ["tf-lossscale: importing TensorFlow ..."] + (["noise"] if level else [])
+        self.assertEqual(said, err.splitlines())
 
     def test_table(self):
         code, out, err = call("checkpoint", "show", self.DATA + "/contrib_two_optimizers/saved")
