@@ -223,11 +223,3 @@ class StatePropertyTest(parameterized.TestCase, tf.test.TestCase):
 
         with modes.eager_mode():
             check()
-
-    @parameterized.parameters(*STRATEGIES)
-    def test_there_is_a_copy_for_each_replica(self, name):
-        built = world(name)
-        for variable in built.variables().values():
-            copies = replicas.copies(built.strategy, variable)
-            wanted = built.count if "mirrored" in name or "merge" in name else 1
-            self.assertLen({id(copy) for copy in copies}, wanted)
