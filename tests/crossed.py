@@ -1,21 +1,21 @@
-"""Crossed parameters of tests: each value runs by default, the other combinations are slow.
+"""Crossed parameters of tests: as few rows as have each value once.
 
-`parameters` and `product` are absl's, but rows are marked slow whose values all stand in others.
+`parameters` and `product` are absl's, but rows are left out whose values all stand in others. All
+combinations are drawn by tests/differential.
 """
 
 import itertools
 
-import pytest
 from absl.testing import parameterized
 
 
-def spare(rows):
-    """Returns the rows, dicts or tuples, that are not needed for each value to be in one."""
+def needed(rows):
+    """Returns those of the rows, dicts or tuples, that it takes for each value to be in one."""
     left = [
         (row, set(map(repr, row.items() if isinstance(row, dict) else enumerate(row))))
         for row in rows
     ]
-    found = set()
+    found, chosen = set(), []
 
     def gain(entry):
         new = len(entry[1] - found)
@@ -28,21 +28,13 @@ def spare(rows):
             break
         left.remove(best)
         found |= best[1]
-    return [row for row, _ in left]
+        chosen.append(best[0])
+    return chosen
 
 
 def groups(*groups):
     """As `parameters` of all rows of some lists, of which each is looked at by itself."""
-
-    def decorate(test):
-        slow = {id(row) for rows in groups for row in spare(rows)}
-        rows = list(itertools.chain(*groups))
-        return [
-            pytest.mark.slow(function) if id(row) in slow else function
-            for row, function in zip(rows, parameterized.parameters(rows)(test))
-        ]
-
-    return decorate
+    return parameterized.parameters([*itertools.chain(*map(needed, groups))])
 
 
 def parameters(*rows):

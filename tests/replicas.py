@@ -43,7 +43,6 @@ REPLICAS = {
     "multi_worker": 1,
     "mirrored_2": 2,
     "mirrored_3": 3,
-    "mirrored_4": 4,
     "central_3": 3,
 }
 

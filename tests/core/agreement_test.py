@@ -14,7 +14,7 @@ import tensorflow as tf
 from absl.testing import parameterized
 
 import tf_lossscale_compat
-from tests import keras_homes, modes
+from tests import crossed, keras_homes, modes
 from tests.v1_optimizers import Around, sgd
 from tf_lossscale_compat._core import _tf
 from tf_lossscale_compat.contrib import mixed_precision as contrib
@@ -80,7 +80,7 @@ def asking(others=()):
 
 
 class V1Test(parameterized.TestCase):
-    @parameterized.product(make=sorted(V1), mode_name=modes.ALL)
+    @crossed.product(make=sorted(V1), mode_name=modes.ALL)
     def test_others_decide_too(self, make, mode_name):
         # Own gradient, the others' flag; weight and scale after the step.
         steps = [(1.0, True, -1.0, 8.0), (1.0, False, -1.0, 4.0), (np.inf, True, -1.0, 2.0)]
@@ -103,7 +103,7 @@ class V1Test(parameterized.TestCase):
                 self.assertEqual(mode.value(weight), after)
                 self.assertEqual(mode.value(opt.variables()[0]), scale)
 
-    @parameterized.product(make=sorted(V1), mode_name=("graph_v1", "graph_v2", "eager", "function"))
+    @crossed.product(make=sorted(V1), mode_name=("graph_v1", "graph_v2", "eager", "function"))
     def test_asked_once_in_each_step(self, make, mode_name):
         # Or the other processes would wait forever.
         with modes.entered(mode_name) as mode:
@@ -298,7 +298,7 @@ class StandInTest(modes.EagerTestCase):
             self.assertEqual(keras_homes.number(weight), -1.0)
         self.assertEqual(self.reduced, 2)
 
-    @parameterized.product(make=sorted(V1), subclass=(False, True))
+    @crossed.product(make=sorted(V1), subclass=(False, True))
     def test_v1_inside(self, make, subclass):
         inner = DistributedV1(sgd())
         if subclass:

@@ -81,7 +81,7 @@ class CompiledTest(parameterized.TestCase, tf.test.TestCase):
             return [tf.ones([3]), None, tf.IndexedSlices(tf.ones([rows, 2]), indices)]
 
         before = None
-        for rows in range(1, 12):
+        for rows in range(1, 7):
             dense, none, sparse = _unscaling.unscale(grads(rows), tf.constant(0.5))
             self.assertIsNone(none)
             self.assertAllEqual(dense, [0.5] * 3)
@@ -95,7 +95,7 @@ class CompiledTest(parameterized.TestCase, tf.test.TestCase):
 
     def test_a_structure_that_comes_once_is_never_traced(self):
         function, runs = _counting()
-        for size in range(10000):
+        for size in range(2 * _compiled.CAPACITY):
             function([tf.zeros([size])])
         self.assertEqual(set(runs), {"eager"})
         self.assertLen(function._concrete, _compiled.CAPACITY)

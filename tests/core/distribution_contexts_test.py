@@ -32,36 +32,13 @@ pytestmark = pytest.mark.usefixtures("kept_kernels")
 tf1 = tf.compat.v1
 
 NAN, INF = float("nan"), float("inf")
-NEWEST = stepping.VERSION >= (2, 21)
 
-# "default" stands for no strategy.
-PROGRAMS = [
-    ("default", "eager"),
-    ("one_device", "function"),
-    ("mirrored_2", "function"),
-    ("mirrored_2", "graph"),
-    ("mirrored_3", "graph"),
-    ("mirrored_4", "graph"),
-    ("central_3", "eager"),
-    ("central_3", "graph"),
-    ("multi_worker", "function" if NEWEST else "graph"),
-]
+# "default" stands for no strategy. More replicas, and steps of MirroredStrategy in functions, are
+# in state_property_test.py.
+SEVERAL = [("mirrored_2", "graph"), ("central_3", "graph")]
 if "no_merge_2" in replicas.REPLICAS:
-    PROGRAMS.append(("no_merge_2", "function"))
-# Every other pair of a strategy and a way to run it: on the newest only.
-MORE = [
-    ("default", "function"),
-    ("default", "graph"),
-    ("mirrored_2", "eager"),
-    ("central_3", "function"),
-    ("multi_worker", "graph"),
-    ("no_merge_2", "eager"),
-]
-if NEWEST:
-    PROGRAMS += MORE
-# Those whose strategy and whose way to run are each in another pair.
-SLOW = [*MORE, ("mirrored_2", "graph"), ("mirrored_4", "graph")]
-SEVERAL = [(name, mode) for name, mode in PROGRAMS if replicas.REPLICAS[name] > 1]
+    SEVERAL.append(("no_merge_2", "function"))
+PROGRAMS = [("default", "eager"), ("multi_worker", "graph"), ("mirrored_2", "function"), *SEVERAL]
 
 
 def contrib(policy, inner=None):
@@ -89,15 +66,6 @@ def faults(count):
 
 def weight(**arguments):
     return tf1.Variable([1.0, 2.0], use_resource=True, **arguments)
-
-
-# Central storage has one copy, so there aggregation says what is done with the replicas' values.
-AGGREGATING = [
-    ("mirrored_2", "function"),
-    ("mirrored_2", "graph"),
-    ("central_3", "graph"),
-    ("no_merge_2", "function"),
-]
 
 
 class Assigning(tf1.train.Optimizer):
@@ -204,7 +172,7 @@ class ContextsTest(parameterized.TestCase, tf.test.TestCase):
             forms["sparse"] = [sparse]
         return forms
 
-    @parameterized.parameters(*PROGRAMS)
+    @parameterized.parameters(*PROGRAMS[:1], *SEVERAL)
     def test_update_in_cross_replica_context_asks_all_replicas(self, name, mode):
         self.enter(name, mode)
         self.variable = weight()
@@ -219,13 +187,15 @@ class ContextsTest(parameterized.TestCase, tf.test.TestCase):
         with tf.Graph().as_default(), self.strategy.scope():
             forms = list(self.gradients(tf.zeros([self.count])))
         for form in forms:
-            made[form] = [dynamic(), loss_scale_lib.get(exponential())]
-            made[form] += [FixedLossScale(8.0), FixedLossScale(8.0, skip_nonfinite=True)]
+            made[form] = [dynamic()]
+        made["per-replica"] += [loss_scale_lib.get(exponential()), FixedLossScale(8.0)]
+        made["per-replica"] += [FixedLossScale(8.0, skip_nonfinite=True)]
         step = self.execution.compile(step, self.factors())
         seen = collections.defaultdict(list)
         for factors in faults(self.count):
             results = step(factors)
             self.assertCountEqual(results, forms)
+            per_replica = None
             for form, answers in results.items():
                 asked = factors if form in ("per-replica", "nested", "sparse") else factors[-1:]
                 finite = bool(np.all(np.isfinite(asked)))
@@ -235,9 +205,9 @@ class ContextsTest(parameterized.TestCase, tf.test.TestCase):
                 wanted = states(seen[form])[-1]
                 self.assert_copies(made[form][0].current_loss_scale, wanted[0])
                 self.assert_copies(made[form][0].good_steps, wanted[1])
-                manager = made[form][1].manager
-                self.assert_copies(manager.variables()[0], wanted[0])
-                self.assert_copies(manager.variables()[1], wanted[1])
+                per_replica = wanted if form == "per-replica" else per_replica
+            for variable, value in zip(made["per-replica"][1].manager.variables(), per_replica):
+                self.assert_copies(variable, value)
 
     @parameterized.parameters(*PROGRAMS)
     def test_update_in_replica_context(self, name, mode):
@@ -271,35 +241,26 @@ class ContextsTest(parameterized.TestCase, tf.test.TestCase):
 
     # update_loss_scale(finite) of managers.
 
-    def managers(self):
-        """Makes [(manager, its variables)]."""
-        own = exponential()
-        return [(FixedLossScaleManager(8.0), []), (own, own.variables())]
+    def assert_manager(self, manager, wanted):
+        for variable, value in zip(manager.variables(), wanted):
+            self.assert_copies(variable, value)
 
-    def assert_managers(self, managers, wanted):
-        for _, variables in managers:
-            for variable, value in zip(variables, wanted):
-                self.assert_copies(variable, value)
-
-    @parameterized.parameters(*PROGRAMS)
+    @parameterized.parameters(*PROGRAMS[:2], *SEVERAL)
     def test_update_loss_scale_in_either_context(self, name, mode):
         self.enter(name, mode)
-        in_replica, of_replicas, of_plain, of_constants = [self.managers() for _ in range(4)]
+        in_replica, of_replicas, of_plain, of_constants = [exponential() for _ in range(4)]
 
         def replica_step(finite):
             finite = replicas.own(finite)
-            updates = [manager.update_loss_scale(finite) for manager, _ in in_replica]
-            if not tf.executing_eagerly():
-                with tf.control_dependencies([update for update in updates if update is not None]):
-                    return tf.identity(finite)
-            return finite
+            update = in_replica.update_loss_scale(finite)
+            return stepping.then(update, lambda: tf.identity(finite))
 
         def step(factors):
             finite = tf.math.is_finite(factors)
             flags = self.each(replica_step, finite)
             return [
-                [manager.update_loss_scale(flag) for manager, _ in managers]
-                for managers, flag in (
+                manager.update_loss_scale(flag)
+                for manager, flag in (
                     (of_replicas, flags),
                     (of_plain, finite[-1]),
                     (of_constants, False),
@@ -312,34 +273,26 @@ class ContextsTest(parameterized.TestCase, tf.test.TestCase):
             step(factors)
             flags.append(bool(np.all(np.isfinite(factors))))
             plain.append(bool(np.isfinite(factors[-1])))
-            self.assert_managers(in_replica, states(flags)[-1])
-            self.assert_managers(of_replicas, states(flags)[-1])
-            self.assert_managers(of_plain, states(plain)[-1])
-            self.assert_managers(of_constants, states([False] * len(flags))[-1])
+            self.assert_manager(in_replica, states(flags)[-1])
+            self.assert_manager(of_replicas, states(flags)[-1])
+            self.assert_manager(of_plain, states(plain)[-1])
+            self.assert_manager(of_constants, states([False] * len(flags))[-1])
 
     # apply_gradients of optimizers.
 
     def optimizers(self):
-        """Makes [(optimizer, whether it skips, state as in `states`)]; all have momentum."""
+        """Makes [(optimizer, state as in `states`)]; all have momentum, and skip."""
         loss_scale, manager = dynamic(), exponential()
+        skips = FixedLossScale(8.0, skip_nonfinite=True)
         return [
-            (
-                mixed(loss_scale, momentum()),
-                True,
-                [loss_scale.current_loss_scale, loss_scale.good_steps],
-            ),
-            (contrib(manager, momentum()), True, manager.variables()[:2]),
-            (contrib(FixedLossScaleManager(8.0), momentum()), True, []),
-            (mixed(FixedLossScale(8.0, skip_nonfinite=True), momentum()), True, []),
-            (mixed(FixedLossScale(8.0), momentum()), False, []),
+            (mixed(loss_scale, momentum()), [loss_scale.current_loss_scale, loss_scale.good_steps]),
+            (contrib(manager, momentum()), manager.variables()[:2]),
+            (mixed(skips, momentum()), []),
         ]
 
-    @parameterized.parameters(*PROGRAMS)
+    @parameterized.parameters(*SEVERAL)
     def test_apply_gradients_in_replica_context(self, name, mode):
         self.enter(name, mode)
-        # Where a variable has one copy, a second optimizer with a global step in the same function
-        # is an error of TensorFlow's own: it looks for a tensor in a list with `in`.
-        counting = mode != "function" or (self.count > 1 and name != "central_3")
         made = self.optimizers()
         weights = [weight() for _ in made]
         tables = [tf1.Variable(tf.ones([3, 2]), use_resource=True) for _ in made]
@@ -359,14 +312,13 @@ class ContextsTest(parameterized.TestCase, tf.test.TestCase):
             dense = tf1.where(factor > 1.0, tf.constant(1.0), factor)
             sparse = tf1.where(factor < 1.0, tf.constant(1.0), factor)
             done = []
-            for (optimizer, _, _), variable, table, count in zip(made, weights, tables, counts):
+            for (optimizer, _), variable, table, count in zip(made, weights, tables, counts):
                 rows = tf.stack([sparse * tf.ones([2]), tf.ones([2])])
                 grads_and_vars = [
                     (tf.stack([1.0, dense]), variable),
                     (tf.IndexedSlices(rows, tf.constant([0, 2]), tf.constant([3, 2])), table),
                 ]
-                global_step = count if counting else None
-                done.append(optimizer.apply_gradients(grads_and_vars, global_step=global_step))
+                done.append(optimizer.apply_gradients(grads_and_vars, global_step=count))
             return None if tf.executing_eagerly() else tf.group(*done)
 
         for flags in self.steps(replica_step):
@@ -376,29 +328,22 @@ class ContextsTest(parameterized.TestCase, tf.test.TestCase):
                 slot = 0.5 * slot + self.count
                 moved += 0.25 * slot
             rows = np.array([[1.0], [0.0], [1.0]]) * np.ones([3, 2])
-            for (optimizer, skips, state), variable, table, count in zip(
-                made, weights, tables, counts
-            ):
+            for (optimizer, state), variable, table, count in zip(made, weights, tables, counts):
                 for part, value in zip(state, states(flags)[-1]):
                     self.assert_copies(part, value)
-                if skips:
-                    self.assert_copies(variable, np.array([1.0, 2.0]) - moved)
-                    self.assert_copies(table, 1.0 - moved * rows)
-                    for of, value in ((variable, np.full([2], slot)), (table, slot * rows)):
-                        for copy in replicas.slots(self.strategy, optimizer, of, "momentum"):
-                            self.assert_copies(copy, value)
-                else:
-                    (copies,) = self.execution.values([variable])
-                    self.assertEqual(np.all(np.isfinite(copies)), all(flags))
-                if counting:
-                    self.assert_copies(count, applied if skips else len(flags))
+                self.assert_copies(variable, np.array([1.0, 2.0]) - moved)
+                self.assert_copies(table, 1.0 - moved * rows)
+                for of, value in ((variable, np.full([2], slot)), (table, slot * rows)):
+                    for copy in replicas.slots(self.strategy, optimizer, of, "momentum"):
+                        self.assert_copies(copy, value)
+                self.assert_copies(count, applied)
 
-    @parameterized.parameters(*[program for program in PROGRAMS if program[0] != "default"])
+    @parameterized.parameters(*PROGRAMS[1:])
     def test_apply_gradients_in_cross_replica_context_raises_a_value_error(self, name, mode):
         self.enter(name, mode)
         variable = weight()
         count = tf1.Variable(3, use_resource=True, trainable=False)
-        for optimizer, _, state in self.optimizers():
+        for optimizer, state in self.optimizers():
             before = self.execution.values([variable, count] + state)
             with self.assertRaisesRegex(
                 ValueError,
@@ -450,14 +395,14 @@ class ContextsTest(parameterized.TestCase, tf.test.TestCase):
             moved = 2 * 0.25 * self.count * sum(flags)
             self.assert_copies(variable, np.array([1.0, 2.0]) - moved)
 
-    def stepped(self, wrap, make_inner, aggregation, steps_aggregation):
+    def stepped(self, wrap, aggregation, steps_aggregation):
         """Takes two steps; returns what all copies of the variable and the global step then hold.
 
         Or the class of the error that it gave.
         """
         variable = weight(aggregation=aggregation)
         count = tf1.Variable(0.0, use_resource=True, trainable=False, aggregation=steps_aggregation)
-        optimizer = wrap(make_inner())
+        optimizer = wrap(Assigning())
 
         def replica_step(factors):
             factor = replicas.own(factors)
@@ -478,13 +423,9 @@ class ContextsTest(parameterized.TestCase, tf.test.TestCase):
         self.assertIs(count.aggregation, steps_aggregation)
         return self.execution.values([variable, count])
 
-    @parameterized.product(
-        program=[program for program in SEVERAL if program in AGGREGATING],
-        inner=("sgd", "assigning"),
-    )
-    def test_aggregation_of_the_users_variables_is_not_disturbed(self, program, inner):
-        self.enter(*program)
-        make_inner = {"sgd": lambda: sgd(0.25), "assigning": Assigning}[inner]
+    @parameterized.parameters(*SEVERAL)
+    def test_aggregation_of_the_users_variables_is_not_disturbed(self, name, mode):
+        self.enter(name, mode)
         kinds = tf1.VariableAggregation
         seen = set()
         for aggregations in (
@@ -493,23 +434,15 @@ class ContextsTest(parameterized.TestCase, tf.test.TestCase):
             (kinds.ONLY_FIRST_REPLICA, kinds.SUM),
             (kinds.NONE, kinds.NONE),
         ):
-            plain = self.stepped(lambda opt: opt, make_inner, *aggregations)
-            scaled = self.stepped(
-                lambda opt: LossScaleOptimizer(opt, exponential()), make_inner, *aggregations
-            )
+            plain = self.stepped(lambda opt: opt, *aggregations)
+            scaled = self.stepped(lambda opt: LossScaleOptimizer(opt, exponential()), *aggregations)
             seen.add(str(plain))
             if isinstance(plain, type):
                 self.assertEqual(scaled, plain)
                 continue
             self.assertAllEqual(scaled[0], plain[0], msg=str(aggregations))
             self.assertAllEqual(scaled[1], plain[1], msg=str(aggregations))
-        if inner == "assigning":  # Then aggregation is what makes the difference.
-            self.assertGreater(len(seen), 2)
-
-
-for _test in vars(ContextsTest).values():
-    if any(repr(pair)[1:-1] in getattr(_test, "__x_params_repr__", "") for pair in SLOW):
-        pytest.mark.slow(_test)
+        self.assertGreater(len(seen), 2)  # Aggregation is what makes the difference.
 
 
 def reductions(graph):
@@ -597,8 +530,6 @@ class ContribStrategyTest(parameterized.TestCase, tf.test.TestCase):
 class OneReductionTest(parameterized.TestCase, tf.test.TestCase):
     @parameterized.parameters(
         ("mirrored_2", "graph", lambda opt: contrib(exponential(), opt)),
-        ("mirrored_2", "graph", lambda opt: contrib(FixedLossScaleManager(8.0), opt)),
-        ("mirrored_2", "graph", lambda opt: mixed(dynamic(), opt)),
         ("central_3", "graph", lambda opt: mixed(dynamic(), opt)),
         ("no_merge_2", "function", lambda opt: contrib(exponential(), opt)),
     )
@@ -607,7 +538,7 @@ class OneReductionTest(parameterized.TestCase, tf.test.TestCase):
             self.skipTest("this TensorFlow always has merge_call")
         # Collectives are one operation on each replica.
         one = replicas.REPLICAS[name] if name == "no_merge_2" else 1
-        for gradients in (1, 10):
+        for gradients in (1, 4):
             plain = step_reductions(name, mode, lambda opt: opt, gradients)
             self.assertNotEmpty(plain)
             scaled = step_reductions(name, mode, wrap, gradients)

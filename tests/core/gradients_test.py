@@ -50,14 +50,6 @@ SPARSE = [
 ]
 
 
-def _cases(dtypes):
-    return [
-        (mode + "_" + np.dtype(dtype).name, mode, dtype)
-        for mode in stepping.STATELESS
-        for dtype in dtypes
-    ]
-
-
 def _is_finite(mode, values, build=lambda *tensors: list(tensors), **options):
     """Returns what `all_finite` says of `build(*values)` in `mode`."""
     (result,) = stepping.run(
@@ -81,7 +73,7 @@ def _verdicts(mode, dtype, arrays, build=lambda *tensors: list(tensors)):
 
 
 class AllFiniteTest(parameterized.TestCase, tf.test.TestCase):
-    @parameterized.named_parameters(*_cases(FLOATS))
+    @crossed.product(mode=stepping.STATELESS, dtype=FLOATS)
     def test_floats(self, mode, dtype):
         largest, subnormal = _HARD[dtype]
         arrays = [
@@ -98,13 +90,13 @@ class AllFiniteTest(parameterized.TestCase, tf.test.TestCase):
         ]
         self.assertEqual(_verdicts(mode, dtype, arrays), [True] * 4 + [False] * 6)
 
-    @parameterized.named_parameters(*_cases(COMPLEX))
+    @crossed.product(mode=stepping.STATELESS, dtype=COMPLEX)
     def test_complex_is_finite_if_both_parts_are(self, mode, dtype):
         parts = [(0, 0), (3e38, -3e38), (NAN, 0), (0, NAN), (INF, 1), (1, -INF), (INF, -INF)]
         arrays = [[0, complex(*pair)] for pair in parts]
         self.assertEqual(_verdicts(mode, dtype, arrays), [True] * 2 + [False] * 5)
 
-    @parameterized.named_parameters(*_cases(INTEGERS + [np.bool_]))
+    @crossed.product(mode=stepping.STATELESS, dtype=INTEGERS + [np.bool_])
     def test_integers_are_finite(self, mode, dtype):
         if dtype == np.bool_:
             arrays = [[True, False]]
@@ -115,7 +107,7 @@ class AllFiniteTest(parameterized.TestCase, tf.test.TestCase):
         values = (np.array(arrays[0], dtype), np.array(NAN, np.float32))
         self.assertFalse(_is_finite(mode, values))
 
-    @parameterized.parameters(*stepping.STATELESS)
+    @parameterized.parameters("graph_v2", "eager", "function")  # XLA joins by itself.
     def test_finds_the_bad_one_among_many_of_all_shapes_and_sizes(self, mode):
         """Small ones are joined to be tested, by shape and dtype; none may get lost in that."""
         shapes = [[], [], [1], [7], [0], [2, 3], [5, 3], [5, 3], [0, 3], [3, 5], [3, 3, 2, 4]]
@@ -145,7 +137,7 @@ class AllFiniteTest(parameterized.TestCase, tf.test.TestCase):
         )
         self.assertEqual([bool(result) for result in results], expected)
 
-    @parameterized.named_parameters(*_cases(FLOATS + [np.complex64]))
+    @crossed.product(mode=stepping.STATELESS, dtype=FLOATS + [np.complex64])
     def test_large_tensors(self, mode, dtype):
         """Whose squares are summed first: what is too large for that is finite all the same."""
         largest = _HARD.get(dtype, _HARD[np.float32])[0]
@@ -159,7 +151,7 @@ class AllFiniteTest(parameterized.TestCase, tf.test.TestCase):
         arrays[-1][::2] = -np.inf
         self.assertEqual(_verdicts(mode, dtype, arrays), [True] * 4 + [False] * 7)
 
-    @parameterized.parameters(*modes.ALL)
+    @parameterized.parameters("graph_v1", "graph_v2", "eager")
     def test_large_and_small_tensors_of_several_dtypes(self, mode):
         shapes = [[_finite._LARGE], [2, _finite._LARGE], [5, 3], [_finite._SMALL + 1]]
         kinds = [(shape, dtype) for shape in shapes for dtype in (np.float32, np.float16)]
@@ -276,7 +268,7 @@ def _unscaled(mode, grad, scale, build=lambda tensor: tensor):
 
 
 class UnscaleTest(parameterized.TestCase, tf.test.TestCase):
-    @parameterized.named_parameters(*_cases(COMPLEX))
+    @crossed.product(mode=stepping.STATELESS, dtype=COMPLEX)
     def test_multiplies_in_the_dtype_of_the_gradient(self, mode, dtype):
         result = _unscaled(mode, np.array([512, -3072], dtype), 1024)
         self.assertEqual(result.dtype, np.dtype(dtype))
@@ -288,7 +280,7 @@ class UnscaleTest(parameterized.TestCase, tf.test.TestCase):
         result = _unscaled(mode, np.array([2.0**15, -(2.0**12), 0.5], np.float16), 2.0**26)
         self.assertAllEqual(result, np.array([2.0**-11, -(2.0**-14), 0.0], np.float16))
 
-    @parameterized.named_parameters(*_cases([np.float16, np.float32]))
+    @crossed.product(mode=stepping.STATELESS, dtype=[np.float16, np.float32])
     def test_sparse_stays_sparse(self, mode, dtype):
         def sparse(values):
             return tf.IndexedSlices(values, tf.constant([3, 0]), tf.constant([5, 2]))

@@ -10,7 +10,6 @@ import time
 import keras_homes
 import processes
 import pytest
-import tensorflow as tf
 from absl.testing import parameterized
 
 from tests import forks
@@ -18,7 +17,6 @@ from tests import forks
 # The first test waits for many starts of TensorFlow, each of which has a limit of its own.
 pytestmark = [pytest.mark.timeout(900), pytest.mark.xdist_group("processes")]
 
-VERSION = tuple(int(part) for part in tf.__version__.split(".")[:2])
 CASES = ("dynamic", "contrib", *[home.name for home in keras_homes.available()])
 # Far above what it takes: workers that disagree wait for each other without end.
 LIMIT_SECONDS = 120
@@ -48,18 +46,16 @@ def histories(count):
 
 
 class MultiWorkerTest(parameterized.TestCase):
-    count = 2
-
     @parameterized.parameters(*CASES)
     def test_workers_act_as_one_process(self, case):
         (expected,) = histories(1)
-        for index, history in enumerate(histories(self.count)):
+        for index, history in enumerate(histories(2)):
             with self.subTest(worker=index):
                 self.assertEqual(history[case], expected[case])
 
     @parameterized.parameters(*CASES)
     def test_nan_on_the_last_worker_is_a_step_that_all_skip(self, case):
-        for index, history in enumerate(histories(self.count)):
+        for index, history in enumerate(histories(2)):
             steps = history[case]
             for before, after in zip(steps, steps[1:]):
                 with self.subTest(worker=index, step=after["step"]):
@@ -70,21 +66,9 @@ class MultiWorkerTest(parameterized.TestCase):
                         self.assertNotEqual(after["trained"], before["trained"])
 
     def test_loss_scale_grows_and_shrinks(self):
-        for history in histories(self.count):
+        for history in histories(2):
             for case in CASES:
                 scales = [step["policy"][0] for step in history[case]]
                 changes = [after - before for before, after in zip(scales, scales[1:])]
                 self.assertGreater(max(changes), 0)
                 self.assertLess(min(changes), 0)
-
-
-@pytest.mark.slow
-class ThreeWorkersTest(MultiWorkerTest):
-    """A start of TensorFlow per worker: on the newest only."""
-
-    count = 3
-
-    def setUp(self):
-        super().setUp()
-        if VERSION < (2, 20):
-            self.skipTest("two workers are enough on older versions")

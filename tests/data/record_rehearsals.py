@@ -1,11 +1,9 @@
 """Records tests/programs/rehearsal_*.py as they run with TensorFlow's own loss scaling.
 
     python tests/data/record_rehearsals.py tests/data/rehearsals_graph.npz
-    python tests/data/record_rehearsals.py tests/data/rehearsals_keras.npz
 
-The first under TensorFlow 1.15.5, with its contrib and its `train.experimental`; the second under
-2.4.4, with its `keras.mixed_precision`. Which of the two is recorded follows from the TensorFlow.
-The files hold `EACH_STEP` after each step, under "program/name".
+Under TensorFlow 1.15.5, with its contrib and its `train.experimental`. The file holds `EACH_STEP`
+after each step, under "program/name".
 """
 
 import argparse
@@ -18,17 +16,16 @@ sys.path.append(os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(
 
 # What a loss scale decides, by the names that the programs' variables have.
 DECIDED = ("loss_scale", "current_loss_scale", "good_steps", "bad_steps", "global_step")
-EACH_STEP = (*DECIDED, "iterations", "loss", "norm")
+EACH_STEP = (*DECIDED, "loss", "norm")
 
 
 def graph_programs():
     """Returns {name: (the kind of API, the program)}."""
-    from tests.programs import rehearsal_bert, rehearsal_ncf
+    from tests.programs import rehearsal_bert
 
     return {
-        f"{module.__name__.split('_')[-1]}_{program.__name__}": (kind, program)
-        for module in (rehearsal_bert, rehearsal_ncf)
-        for kind, programs in module.PROGRAMS.items()
+        f"bert_{program.__name__}": (kind, program)
+        for kind, programs in rehearsal_bert.PROGRAMS.items()
         for program in programs
     }
 
@@ -42,22 +39,6 @@ def original_graph(name):
     return rehearsal_graph.train(program, getattr(originals, kind)())
 
 
-def original_keras(home):
-    """Trains the Keras program with that Keras' own class; returns its history."""
-    from tests.programs import rehearsal_keras
-
-    cls = home.own()
-    if home.name == "current":
-        cls = getattr(home.keras.mixed_precision, "LossScaleOptimizerV3", cls)
-
-    def make(inner, initial_scale, growth_steps):
-        return cls(
-            inner, dynamic=True, initial_scale=initial_scale, dynamic_growth_steps=growth_steps
-        )
-
-    return rehearsal_keras.train(home, make)
-
-
 def main(argv=None):
     """Writes the file; returns the exit code."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
@@ -65,14 +46,9 @@ def main(argv=None):
     path = parser.parse_args(argv).file
     import tensorflow as tf
 
-    if tf.__version__ == "1.15.5":
-        histories = {name: original_graph(name) for name in graph_programs()}
-    elif tf.__version__ == "2.4.4":
-        from tests import keras_homes
-
-        histories = {"keras": original_keras(keras_homes.available()[0])}
-    else:
-        parser.error(f"run this under TensorFlow 1.15.5 or 2.4.4, not {tf.__version__}")
+    if tf.__version__ != "1.15.5":
+        parser.error(f"run this under TensorFlow 1.15.5, not {tf.__version__}")
+    histories = {name: original_graph(name) for name in graph_programs()}
     np.savez_compressed(
         path,
         **{

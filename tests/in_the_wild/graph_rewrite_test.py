@@ -4,7 +4,7 @@ import numpy as np
 import tensorflow as tf
 from absl.testing import parameterized
 
-from tests import modes
+from tests import crossed, modes
 from tf_lossscale_compat.train import experimental
 
 tf1 = tf.compat.v1
@@ -18,7 +18,9 @@ def original():
 
 
 class SideEffectTest(parameterized.TestCase):
-    @parameterized.product(mode_name=modes.ALL, loss_scale=("dynamic", 128.0, None))
+    @crossed.product(
+        mode_name=("graph_v1", "eager", "function"), loss_scale=("dynamic", 128.0, None)
+    )
     def test_the_plain_optimizer_trains_as_it_is(self, mode_name, loss_scale):
         given = () if loss_scale is None else (loss_scale,)
 

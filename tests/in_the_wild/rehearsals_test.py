@@ -1,8 +1,8 @@
 """Upgrades rehearsed: training programs first get the new import, then the new TensorFlow.
 
-They have the shapes of NVIDIA's BERT and NCF and of a Keras `train_step` with a schedule, and train
-for 300 steps, some of which overflow: tests/programs/rehearsal_*.py. Beside the original every bit
-has to be the same. Elsewhere scales and counters have to be those that were recorded.
+They have the shape of NVIDIA's BERT, and train for 300 steps, some of which overflow:
+tests/programs/rehearsal_*.py. Beside 1.15's original every bit has to be the same. Elsewhere scales
+and counters have to be those that were recorded.
 """
 
 import functools
@@ -13,26 +13,23 @@ import pytest
 import tensorflow as tf
 from absl.testing import parameterized
 
-from tests import keras_homes, modes, originals
+from tests import originals
 from tests.data import record_rehearsals
-from tests.programs import rehearsal_graph, rehearsal_keras
+from tests.programs import rehearsal_graph
 from tf_lossscale_compat.contrib import mixed_precision as contrib
-from tf_lossscale_compat.keras import mixed_precision
 from tf_lossscale_compat.train import experimental
 
 DATA = pathlib.Path(__file__).resolve().parent.parent / "data"
 PROGRAMS = record_rehearsals.graph_programs()
 OURS = {"contrib": contrib, "experimental": experimental}
-# The others are BERT in float16 and NCF, with scales that move and that do not.
-LONG = "bert_adam_for_the_rewrite"
-KERAS_SINCE = (2, 4)
+SLOW = "bert_adam_for_the_rewrite"
 
 # Weights, batches and decisions are the same, so losses differ by how kernels round: sums are
 # ordered and fused differently, and in float16 each operation rounds to 1/2048. Adam divides by
 # small second moments and makes more of that with every step. Seen of losses and of gradients'
-# norms: 6 % and 23 % in float16, 0.005 % in float32, 0.3 % in the Keras program. A norm that was
+# norms: 6 % and 23 % in float16, 0.005 % in float32. A norm that was
 # not unscaled would be 16 times as large and more.
-TOLERANCE = {"contrib": (0.15, 0.5), "experimental": (0.001, 0.001), "keras": (0.01, 0.01)}
+TOLERANCE = {"contrib": (0.15, 0.5), "experimental": (0.001, 0.001)}
 
 
 @functools.lru_cache(maxsize=None)
@@ -47,24 +44,10 @@ def original_graph(name):
 
 
 @functools.lru_cache(maxsize=None)
-def ours_keras(home, count_skipped):
-    def make(inner, initial_scale, growth_steps):
-        return mixed_precision.LossScaleOptimizer(
-            inner,
-            dynamic=True,
-            initial_scale=initial_scale,
-            dynamic_growth_steps=growth_steps,
-            count_skipped=count_skipped,
-        )
-
-    return rehearsal_keras.train(home, make)
-
-
-@functools.lru_cache(maxsize=None)
-def recorded(file):
+def recorded():
     """{program: {name: array}}."""
     histories = {}
-    with np.load(DATA / file) as arrays:
+    with np.load(DATA / "rehearsals_graph.npz") as arrays:
         for key in arrays.files:
             program, name = key.split("/")
             histories.setdefault(program, {})[name] = arrays[key]
@@ -72,11 +55,7 @@ def recorded(file):
 
 
 def recorded_graph(name):
-    return recorded("rehearsals_graph.npz")[name]
-
-
-def recorded_keras():
-    return recorded("rehearsals_keras.npz")["keras"]
+    return recorded()[name]
 
 
 def check_every_bit(ours, original):
@@ -125,9 +104,8 @@ class GraphRehearsalTest(parameterized.TestCase):
     @each_program()
     def test_every_bit_is_the_originals(self, name):
         """Weights, slots, global step, scale, counters and loss after each of 300 steps."""
-        kind, _ = PROGRAMS[name]
-        if getattr(originals, kind)() is None:
-            self.skipTest("tf.contrib is in TensorFlow 1.15 only")
+        if not originals.IS_TF1:
+            self.skipTest("beside originals of later versions, see tests/differential")
         check_every_bit(ours_graph(name), original_graph(name))
 
     @each_program()
@@ -148,33 +126,5 @@ class GraphRehearsalTest(parameterized.TestCase):
 
 
 for _test in dir(GraphRehearsalTest):
-    if _test.endswith(LONG):
+    if _test.endswith(SLOW):
         pytest.mark.slow(getattr(GraphRehearsalTest, _test))
-
-
-class KerasRehearsalTest(modes.EagerTestCase):
-    def setUp(self):
-        super().setUp()
-        if keras_homes.VERSION < KERAS_SINCE:
-            self.skipTest("tf.keras.mixed_precision.LossScaleOptimizer is of TensorFlow 2.4")
-
-    @keras_homes.each()
-    def test_every_bit_is_the_originals(self, home):
-        """Weights, slots, iterations, scale, counter and loss after each of 300 steps."""
-        if home.kind == "keras3":
-            self.skipTest("Keras 3's own class cannot unscale gradients before they are clipped")
-        check_every_bit(ours_keras(home, None), record_rehearsals.original_keras(home))
-
-    @keras_homes.each()
-    def test_scale_counter_and_iterations_are_those_of_2_4(self, home):
-        # Keras 3's own class does not count skipped steps, so this package's has to be told to.
-        ours = ours_keras(home, True if home.kind == "keras3" else None)
-        check_recorded(ours, recorded_keras(), "keras")
-
-    @keras_homes.each(kind="keras3")
-    def test_in_keras_3_skipped_steps_are_not_iterations(self, home):
-        ours, record = ours_keras(home, None), recorded_keras()
-        for decided in ("loss_scale", "good_steps"):
-            np.testing.assert_array_equal(ours[decided], record[decided], decided)
-        skipped = np.diff(record["loss_scale"], prepend=rehearsal_keras.INITIAL_SCALE) < 0
-        np.testing.assert_array_equal(ours["iterations"], np.cumsum(~skipped))

@@ -176,8 +176,7 @@ class CustomLoopTest(Absl, modes.EagerTestCase):
             with self.assertRaisesRegex(ValueError, "step and writer must be None"):
                 monitoring.write_summaries(record, 1)
 
-    @parameterized.parameters(False, True)
-    def test_two_replicas_write_once(self, inside):
+    def test_two_replicas_write_once(self):
         folder = event_files.folder(self)
         strategy = replicas.strategy("mirrored_2")
         with strategy.scope():
@@ -187,8 +186,7 @@ class CustomLoopTest(Absl, modes.EagerTestCase):
 
         def replica_step(gradients):
             training.step(replicas.own(gradients))
-            if inside:
-                monitoring.write_summaries(record, writer=writer)
+            monitoring.write_summaries(record, writer=writer)
 
         @tf.function(autograph=False)
         def step(gradients):
@@ -196,8 +194,6 @@ class CustomLoopTest(Absl, modes.EagerTestCase):
 
         for gradient in GRADIENTS[:6]:
             step(tf.constant([1.0, gradient]))
-            if not inside:
-                monitoring.write_summaries(record, writer=writer)
         with writer.as_default():
             summary.flush()
         self.assertEqual(event_files.points(folder), expected(GRADIENTS[:6]))
@@ -397,7 +393,7 @@ class HookTest(Absl, parameterized.TestCase, tf.test.TestCase):
         self.assertEqual(event_files.points(self.folder), rows)
         self.assertLen(self.messages(word="more step"), 3)
 
-    @parameterized.parameters((None, 5, 5), (3, None, 3), (3, 50, 3), (None, 15, 15))
+    @parameterized.parameters((3, 50, 3), (None, 15, 15))
     def test_a_stuck_run_ends(self, argument, limit, skipped):
         with self.assertRaisesRegex(LossScaleError, rf"{skipped} steps in a row.*w \(NaN\)"):
             self.run_steps(
@@ -472,12 +468,9 @@ class HookTest(Absl, parameterized.TestCase, tf.test.TestCase):
     @parameterized.parameters(
         ({"is_chief": False}, None, False),
         ({}, ("worker", 1), False),
-        ({}, ("chief", 0), True),
         ({"is_chief": True}, ("worker", 1), True),
-        ({}, None, True),
         ({}, ("worker", 0), False, "master"),
         ({}, ("worker", 0), True, "ps"),
-        ({}, ("worker", 1), False, "ps"),
     )
     def test_the_chief_alone_writes(self, arguments, task, writes, first="chief"):
         config = {}
@@ -494,8 +487,6 @@ class HookTest(Absl, parameterized.TestCase, tf.test.TestCase):
         self.run_steps([1.0, 1.0, 1.0], watch="another", every_n_steps=1)
         self.assertLen(self.messages(word="seen no step"), 1)
         self.run_steps([1.0, 1.0, 1.0], watch="optimizer", every_n_steps=1)
-        self.run_steps([INF], watch="optimizer", every_n_steps=1)
-        self.run_steps([1.0], watch="another")
         with tf.Graph().as_default():
             run = _Run(watch="another", every_n_steps=1)
             run.train = run.record.steps  # Which trains nothing.

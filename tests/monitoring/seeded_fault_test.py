@@ -9,7 +9,7 @@ from tf_lossscale_compat import DynamicLossScale, StepRecord
 from tf_lossscale_compat.train.experimental import MixedPrecisionLossScaleOptimizer
 
 tf1 = tf.compat.v1
-STEPS, BAD_STEP, BAD_REPLICA = 504, 500, 1
+STEPS, BAD_STEP, BAD_REPLICA = 24, 20, 1
 NAMES = ("hidden/kernel", "hidden/bias", "output/kernel", "output/bias")
 
 

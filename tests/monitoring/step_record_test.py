@@ -200,7 +200,7 @@ class CountsTest(parameterized.TestCase, tf.test.TestCase):
             totals = record.nonfinite_gradients()
             self.assertEqual(totals, {"weight": {"NaN": 2, "+inf": 1, "-inf": 1}})
 
-    @parameterized.parameters(*modes.ALL)
+    @parameterized.parameters("graph_v1", "function")
     def test_what_applies_everything_is_looked_at_but_never_skips(self, mode):
         for way in ("mixed", "disabled", "contrib disabled", "always"):
             with stepping.entered(mode) as entered:
@@ -236,9 +236,8 @@ class CountsTest(parameterized.TestCase, tf.test.TestCase):
             skip = records[0].last_skip()
             self.assertEqual((skip.step, skip.scale_before, skip.scale_after), (2, 4.0, 2.0))
 
-    @parameterized.parameters("graph_v1", "graph_v2")
-    def test_two_steps_in_one_run(self, mode):
-        with modes.entered(mode) as entered:
+    def test_two_steps_in_one_run(self):
+        with modes.entered("graph_v1") as entered:
             weight = tf1.Variable(1.0)
             manager = _manager()
             opt = contrib.LossScaleOptimizer(sgd(), manager)
@@ -267,12 +266,12 @@ class CountsTest(parameterized.TestCase, tf.test.TestCase):
             entered.run(record.steps)
 
             def work(session, factor):
-                for _ in range(50):
+                for _ in range(20):
                     session.run(train, {x: factor})
 
             entered.run(weight)
             self.in_threads(work, [(entered._session, factor) for factor in (0.0, NAN, 0.0, NAN)])
-            self.assertEqual(entered.value([record.steps, record.skipped_steps]), [200, 100])
+            self.assertEqual(entered.value([record.steps, record.skipped_steps]), [80, 40])
 
     def test_first_skips_of_several_threads_at_once(self):
         with modes.eager_mode():
@@ -377,7 +376,7 @@ class CountsTest(parameterized.TestCase, tf.test.TestCase):
             opt.apply_gradients([(tf.constant(1.0), weight)])
             self.assertEqual(int(record.steps), 1)
 
-    @parameterized.parameters(*modes.ALL)
+    @parameterized.parameters("graph_v1", "function")
     def test_a_policy_that_is_assigned_at_run_time(self, mode):
         with stepping.entered(mode) as entered:
             weight = tf1.Variable(1.0)
@@ -392,7 +391,7 @@ class CountsTest(parameterized.TestCase, tf.test.TestCase):
 
 
 class GradientsTest(parameterized.TestCase, tf.test.TestCase):
-    @parameterized.parameters(*modes.ALL)
+    @parameterized.parameters("graph_v2", "eager")
     def test_integers_and_complex_numbers(self, mode):
         with stepping.entered(mode) as entered:
             number = tf1.Variable([1, 2], name="integer")
@@ -408,7 +407,7 @@ class GradientsTest(parameterized.TestCase, tf.test.TestCase):
             (bad,) = record.last_skip().gradients
             self.assertEqual(("complex", 0, ("NaN", "-inf"), 2, 5.0), tuple(bad))
 
-    @parameterized.parameters(*modes.ALL)
+    @parameterized.parameters("graph_v1", "eager", "jit")
     def test_kinds_of_gradients(self, mode):
         with stepping.entered(mode) as entered:
             opt = MixedPrecisionLossScaleOptimizer(sgd(0.0), DynamicLossScale(8.0))
@@ -508,7 +507,7 @@ class GradientsTest(parameterized.TestCase, tf.test.TestCase):
 
 
 class CheckTest(parameterized.TestCase, tf.test.TestCase):
-    @parameterized.parameters(*modes.ALL)
+    @parameterized.parameters("graph_v1", "eager")
     def test_a_stuck_run(self, mode):
         with stepping.entered(mode) as entered:
             weight = tf1.Variable(1.0, name="weight")
@@ -630,14 +629,14 @@ class ErrorsTest(modes.EagerTestCase):
 
 
 class KerasTest(modes.EagerTestCase):
-    @keras_homes.each((False, True))
-    def test_fit(self, home, eagerly):
+    @keras_homes.each()
+    def test_fit(self, home):
         from tf_lossscale_compat.keras.mixed_precision import LossScaleOptimizer
 
         model = home.dense_model()
         opt = LossScaleOptimizer(home.SGD(0.125), initial_scale=8.0)
         record = StepRecord(opt, names=True)
-        model.compile(opt, "mse", run_eagerly=eagerly)
+        model.compile(opt, "mse")
         x = np.ones([4, 3], np.float32)
         x[2] = NAN
         model.fit(x, np.ones([4, 2], np.float32), batch_size=1, shuffle=False, verbose=0)
@@ -677,8 +676,7 @@ class CheckpointTest(modes.EagerTestCase):
         self.assertEqual(said, (5, 3, 1, False, (5, 2.0, 1.0)))
         self.assertEqual(record.nonfinite_gradients()["weight"]["NaN"], 3)
 
-    @parameterized.parameters("eager", "function")
-    def test_a_run_that_goes_on_with_fewer_replicas(self, execution):
+    def test_a_run_that_goes_on_with_fewer_replicas(self):
         if stepping.VERSION < (2, 0):
             self.skipTest("strategies of 1.15 train in graphs")
         saved = None
@@ -695,11 +693,10 @@ class CheckpointTest(modes.EagerTestCase):
             def in_replica(x, opt=opt, weight=weight):
                 opt.apply_gradients([(1.0 * x, weight)])
 
+            @tf.function(autograph=False)
             def step(x, strategy=strategy, in_replica=in_replica):
                 replicas.run(strategy, in_replica, (x,))
 
-            if execution == "function":
-                step = tf.function(step, autograph=False)
             step(tf.constant(1.0))
             step(tf.constant(NAN))
             saved = checkpoint.save(os.path.join(self.get_temp_dir(), "saved"))

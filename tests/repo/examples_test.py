@@ -140,6 +140,7 @@ class ExamplesTest(_Base):
 
 
 class LegacyKerasTest(_Base):
+    @pytest.mark.slow
     def test_keras_example_on_tf_keras(self):
         if VERSION < (2, 16):
             self.skipTest("before TensorFlow 2.16 tf.keras is no other Keras than tf_keras")

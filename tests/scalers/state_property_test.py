@@ -5,7 +5,6 @@ import functools
 import itertools
 
 import numpy as np
-import pytest
 import tensorflow as tf
 from absl.testing import parameterized
 
@@ -24,9 +23,9 @@ LEARNING_RATE = 0.25
 # Tracing for several replicas takes seconds in older versions, and so do eager replicas.
 SLOW = stepping.VERSION < (2, 10)
 
-STRATEGIES = ["default", "one_device", "mirrored_2"]
+STRATEGIES = ["one_device", "mirrored_2"]
 if not SLOW:
-    STRATEGIES += ["mirrored_3", "mirrored_4", "central_3", "no_merge_2"]
+    STRATEGIES = ["one_device", "mirrored_3", "central_3", "no_merge_2"]
 
 # Each has a policy of its own, which is updated through the optimizer and by itself.
 POLICIES = ("dynamic in mixed", "exponential in contrib")
@@ -189,14 +188,6 @@ class StatePropertyTest(parameterized.TestCase, tf.test.TestCase):
 
     @parameterized.parameters(*STRATEGIES)
     def test_all_copies_equal_the_model_after_every_update(self, name):
-        self.check(name, 12)
-
-    @parameterized.parameters(*STRATEGIES)
-    @pytest.mark.slow
-    def test_the_same_in_more_and_other_series(self, name):
-        self.check(name, 30)
-
-    def check(self, name, examples):
         built = world(name)
         ways = _ways(built.count > 1)
         if name == "no_merge_2":
@@ -215,7 +206,7 @@ class StatePropertyTest(parameterized.TestCase, tf.test.TestCase):
         finite = itertools.cycle((False, False, True, True, False, True, False, True, True))
         example = [(way, [1.0 if next(finite) else NAN, 1.0, 1.0, 1.0]) for way in 2 * hysteresis]
 
-        @hypothesis.settings(max_examples=examples)
+        @hypothesis.settings(max_examples=6)
         @hypothesis.example(example)
         @hypothesis.given(steps)
         def check(sequence):
@@ -232,11 +223,3 @@ class StatePropertyTest(parameterized.TestCase, tf.test.TestCase):
 
         with modes.eager_mode():
             check()
-
-    @parameterized.parameters(*STRATEGIES)
-    def test_there_is_a_copy_for_each_replica(self, name):
-        built = world(name)
-        for variable in built.variables().values():
-            copies = replicas.copies(built.strategy, variable)
-            wanted = built.count if "mirrored" in name or "merge" in name else 1
-            self.assertLen({id(copy) for copy in copies}, wanted)

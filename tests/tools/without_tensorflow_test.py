@@ -10,7 +10,7 @@ import tempfile
 import pytest
 from absl.testing import parameterized
 
-from tests import processes
+from tests import crossed, processes
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 EXTRAS = ("tf_lossscale_compat[tensorflow]", "tf_lossscale_compat[tensorflow-cpu]")
@@ -51,7 +51,7 @@ class WithoutTensorFlowTestCase(parameterized.TestCase):
 
 
 class WithoutTensorFlowTest(WithoutTensorFlowTestCase):
-    @parameterized.product(
+    @crossed.product(
         way=(COMMAND, MODULE),
         call=(
             ("--version", r"\d+\.\d+\.\d+"),
@@ -65,15 +65,14 @@ class WithoutTensorFlowTest(WithoutTensorFlowTestCase):
         self.assertEqual((code, err), (0, ""))
         self.assertRegex(out, wanted)
 
-    @parameterized.parameters(COMMAND, MODULE)
-    def test_migrate_works(self, *way):
+    def test_migrate_works(self):
         pytest.importorskip("libcst", reason="migrating needs LibCST (Python 3.9 or newer)")
         self.write("code/a.py", BEFORE)
-        code, out, err = self.python(*way, "migrate", "--write", "code")
+        code, out, err = self.python(*COMMAND, "migrate", "--write", "code")
         self.assertEqual((code, out), (0, f"rewrote {os.path.join('code', 'a.py')}\n"), err)
         self.assertIn("1 rewritten", err)
 
-    @parameterized.product(
+    @crossed.product(
         way=(COMMAND, MODULE),
         call=("plot --help", "plot logs", "checkpoint show migrate"),
     )

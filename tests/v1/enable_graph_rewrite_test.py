@@ -109,11 +109,7 @@ class GraphRewriteTest(parameterized.TestCase, tf.test.TestCase):
             dynamic = experimental.enable_mixed_precision_graph_rewrite(home.SGD(0.5))
             self.assertIs(type(dynamic.loss_scale), DynamicLossScale)
 
-    @crossed.product(
-        home=keras_homes.available(),
-        bad=("none", "loss_scale", "twice", "class", "own"),
-        before=(False, True),
-    )
+    @keras_homes.each(("none", "loss_scale", "twice", "class", "own"), (False, True))
     def test_after_an_error_with_a_keras_optimizer_the_rewrite_is_as_before(
         self, home, bad, before
     ):

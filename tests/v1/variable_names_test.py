@@ -35,27 +35,14 @@ def in_a_name_scope(make):
         train(make(tf1.train.AdamOptimizer(name="MyAdam")))
 
 
-def twice(make):
-    train(make(tf1.train.AdamOptimizer()), "first")
-    train(make(tf1.train.AdamOptimizer()), "second")
-
-
 def after_a_conditional(make):
     tf1.cond(tf.constant(True), lambda: tf.constant(1), lambda: tf.constant(2))
     train(make(tf1.train.MomentumOptimizer(0.1, 0.9)), "first")
     train(make(tf1.train.AdamOptimizer()), "second")
 
 
-def several_variables(make):
-    first = tf1.get_variable("first", [2], tf.float32)
-    table = tf1.get_variable("table", [3, 2], tf.float32)
-    loss = tf.reduce_sum(first) + tf.reduce_sum(tf.gather(table, [0, 2]))
-    make(tf1.train.AdamOptimizer()).minimize(loss, global_step=tf1.train.create_global_step())
-
-
 PROGRAMS = {
-    function.__name__: function
-    for function in (in_scopes, in_a_name_scope, twice, after_a_conditional, several_variables)
+    function.__name__: function for function in (in_scopes, in_a_name_scope, after_a_conditional)
 }
 
 
