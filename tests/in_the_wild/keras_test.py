@@ -6,6 +6,8 @@ import tensorflow as tf
 from tests import keras_homes, modes, originals
 from tf_lossscale_compat.keras import mixed_precision
 
+tf1 = tf.compat.v1
+
 GRADIENTS = [1.0, 2.0, np.inf, 1.0, 0.5, np.nan, 0.25, 1.0]
 
 

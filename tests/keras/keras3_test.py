@@ -598,6 +598,25 @@ class Keras3ClassTest(modes.EagerTestCase):
         )
         self.assertEqual(opt.initial_scale, config["initial_scale"])
 
+    @keras_homes.each((True, False), kind="keras3")
+    def test_setting_where_the_scale_begins_and_how_it_grows(self, home, built):
+        seen = []
+        for cls in (Stable, home.own()):
+            variable = home.variable(1.0)
+            opt = cls(home.SGD(1.0), initial_scale=8.0)
+            if built:
+                opt.build([variable])
+            opt.initial_scale = 32.0
+            opt.dynamic_growth_steps = 2
+            scales = [float(np.array(opt.scale_loss(tf.constant(1.0))))]
+            for _ in range(2):
+                opt.apply([tf.constant(0.0)], [variable])
+                scales.append(array(opt.dynamic_scale))
+            config = opt.get_config()
+            seen.append([*scales, config["initial_scale"], config["dynamic_growth_steps"]])
+        self.assertEqual(*seen)
+        self.assertEqual(seen[0][0], 8.0 if built else 32.0)
+
     @keras_homes.each(kind="keras3")
     def test_setting_what_cannot_be(self, home):
         opt = Stable(home.SGD(1.0), initial_scale=8.0)
