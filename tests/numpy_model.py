@@ -3,6 +3,7 @@
 import numpy as np
 
 F32 = np.float32
+TINY = np.finfo(np.float32).tiny  # The smallest normal number.
 
 
 class ExponentialModel:

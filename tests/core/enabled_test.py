@@ -1,4 +1,4 @@
-"""`enabled=False` on v1 optimizers; steps: tests/differential, Keras: keras_classes_test."""
+"""`enabled=False` leaves v1 optimizers to themselves; Keras wrappers: keras_classes_test."""
 
 import numpy as np
 import tensorflow as tf
@@ -6,7 +6,7 @@ from absl.testing import parameterized
 
 import tf_lossscale_compat
 from tests import modes
-from tests.v1_optimizers import BOTH, OPTIMIZERS, dynamic_for
+from tests.v1_optimizers import BOTH, OPTIMIZERS, dynamic_for, loss_of, state_of
 from tf_lossscale_compat.train import experimental
 
 tf1 = tf.compat.v1
@@ -22,6 +22,34 @@ def momentum():
 
 
 class V1Test(parameterized.TestCase):
+    @parameterized.product(
+        which=BOTH, mode_name=(*modes.GRAPH, "eager", "function"), minimizes=(False, True)
+    )
+    def test_steps_are_those_of_the_wrapped_optimizer(self, which, mode_name, minimizes):
+        with modes.entered(mode_name) as mode:
+            wrapped, policy = make(which, enabled=False)
+            weights = [tf1.Variable([[1.0], [2.0]]) for _ in range(2)]
+            for opt, weight in zip((wrapped, momentum()), weights):
+                self.steps(mode, opt, weight, minimizes)
+            got, wanted = mode.value(weights)
+            np.testing.assert_array_equal(got, wanted)
+            self.assertTrue(np.isnan(got).any())
+            self.assertEqual(mode.value(state_of(policy)[0]), 8.0)
+
+    def steps(self, mode, opt, weight, minimizes):
+        def step(row, factor):
+            loss = loss_of(lambda: factor * tf.reduce_sum(tf.gather(weight, [row, row]) ** 2))
+            if minimizes:
+                return opt.minimize(loss, var_list=[weight])
+            pairs = opt.compute_gradients(loss, var_list=[weight])
+            self.assertIsInstance(pairs[0][0], tf.IndexedSlices)
+            return opt.apply_gradients(pairs)
+
+        step = mode.compile(step, modes.scalar(tf.int32), modes.scalar())
+        # Momentum leaves rows alone that a sparse gradient has none for.
+        for row, factor in ((0, 1.0), (1, 0.5), (1, np.nan)):
+            step(row, factor)
+
     @parameterized.parameters(*BOTH)
     def test_the_loss_scale_is_one(self, which):
         with modes.eager_mode():

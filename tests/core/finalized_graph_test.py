@@ -19,10 +19,27 @@ MANAGERS = {
     "fixed": lambda: FixedLossScaleManager(8.0),
     "exponential": lambda: ExponentialUpdateLossScaleManager(8.0, 2, 1, 2.0, 0.5),
 }
+CASES = tuple(itertools.product(sorted(MANAGERS), modes.GRAPH))
 
 
 class FinalizedGraphTest(parameterized.TestCase, tf.test.TestCase):
-    @crossed.parameters(
+    @crossed.parameters(*CASES)
+    def test_calls_after_the_first(self, kind, name):
+        with modes.entered(name) as mode:
+            manager = MANAGERS[kind]()
+            graph, first = tf1.get_default_graph(), manager.get_loss_scale()
+            self.assertEqual((first.dtype.base_dtype, first.shape.rank), (tf.float32, 0))
+            update = manager.update_loss_scale(tf.constant(False))
+            mode.run(update)  # After which all variables are initialized.
+            graph.finalize()
+            wanted = {"fixed": [8.0, 8.0], "exponential": [4.0, 2.0]}[kind]
+            for value in wanted:
+                scale = manager.get_loss_scale()
+                self.assertIs(scale.graph, graph)
+                self.assertEqual(mode._session.run(scale), value)
+                mode._session.run(update)
+
+    @parameterized.parameters(
         *itertools.product(sorted(MANAGERS), modes.GRAPH, ("one_device", "mirrored_2", "central_3"))
     )
     def test_under_a_strategy(self, kind, name, strategy):
@@ -102,6 +119,12 @@ class FinalizedGraphTest(parameterized.TestCase, tf.test.TestCase):
             for _ in range(2):  # Two functions, and so two graphs.
                 scale = tf.function(lambda: manager.get_loss_scale() * 2.0, autograph=False)
                 self.assertEqual([scale().numpy(), scale().numpy()], [16.0, 16.0])
+
+    def test_two_managers_in_one_graph(self):
+        with modes.entered("graph_v2") as mode:
+            managers = [FixedLossScaleManager(8.0), FixedLossScaleManager(4.0)]
+            scales = [manager.get_loss_scale() for manager in managers + managers]
+            self.assertEqual(mode.run(scales), [8.0, 4.0, 8.0, 4.0])
 
     def test_a_fixed_manager_keeps_no_graph_alive(self):
         manager = MANAGERS["fixed"]()

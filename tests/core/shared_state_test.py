@@ -1,7 +1,7 @@
 """State that is shared, replaced, wrapped or asked for early."""
 
 import functools
-import gc
+import itertools
 import os
 
 import tensorflow as tf
@@ -23,6 +23,25 @@ from tf_lossscale_compat.train.experimental import (
 )
 
 tf1 = tf.compat.v1
+
+
+class SharedTest(parameterized.TestCase, tf.test.TestCase):
+    @crossed.product(optimizer=BOTH, mode=modes.GRAPH)
+    def test_two_steps_in_one_run_move_a_shared_scale_twice(self, optimizer, mode):
+        # The second step's gradient is known only after the first step has moved the scale.
+        with modes.entered(mode) as entered:
+            first, second = tf1.Variable(8.0), tf1.Variable(8.0)
+            policy = dynamic_for(optimizer, period=1)
+            scale, _ = state_of(policy)
+            make = OPTIMIZERS[optimizer]
+            one = make(sgd(), policy).minimize(first * 1.0, var_list=[first])
+            with tf1.control_dependencies([one]):
+                factor = tf.identity(tf.constant(1.0))
+            both = make(sgd(), policy).minimize(second * factor, var_list=[second])
+            for expected in (32.0, 128.0, 512.0):
+                entered.run(both)
+                self.assertEqual(entered.value(scale), expected)
+            self.assertEqual(entered.value([first, second]), [5.0, 5.0])
 
 
 class WrappedMethodsTest(parameterized.TestCase, tf.test.TestCase):
@@ -90,9 +109,10 @@ class CountsUpdates(contrib.LossScaleManager):
 
 
 class OrderTest(parameterized.TestCase, tf.test.TestCase):
-    @crossed.product(  # XLA drops assertions.
-        name=modes.GRAPH + ("eager", "function"),
-        make=(lambda: dynamic_for("contrib"), CountsUpdates),
+    @parameterized.parameters(  # XLA drops assertions.
+        *itertools.product(
+            modes.GRAPH + ("eager", "function"), (lambda: dynamic_for("contrib"), CountsUpdates)
+        )
     )
     def test_a_step_that_fails_leaves_the_scale(self, name, make):
         with modes.entered(name) as mode:
@@ -177,13 +197,6 @@ def keras(loss_scale):
 
 
 class OwnersTest(tf.test.TestCase):
-    @classmethod
-    def setUpClass(cls):
-        super().setUpClass()
-        # An owner that is gone is looked for by collecting garbage, of what these tests make alone.
-        gc.collect()
-        gc.freeze()
-
     def test_a_fixed_scale_that_a_subclass_moves_is_not_shared(self):
         class Moving(FixedLossScale):
             def update(self, grads):

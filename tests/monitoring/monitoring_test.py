@@ -487,6 +487,8 @@ class HookTest(Absl, parameterized.TestCase, tf.test.TestCase):
         self.run_steps([1.0, 1.0, 1.0], watch="another", every_n_steps=1)
         self.assertLen(self.messages(word="seen no step"), 1)
         self.run_steps([1.0, 1.0, 1.0], watch="optimizer", every_n_steps=1)
+        self.run_steps([INF], watch="optimizer", every_n_steps=1)
+        self.run_steps([1.0], watch="another")
         with tf.Graph().as_default():
             run = _Run(watch="another", every_n_steps=1)
             run.train = run.record.steps  # Which trains nothing.

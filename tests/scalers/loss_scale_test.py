@@ -100,6 +100,12 @@ class LossScaleTest(parameterized.TestCase, tf.test.TestCase):
 
 
 class FixedLossScaleTest(parameterized.TestCase, tf.test.TestCase):
+    @parameterized.parameters(*modes.ALL)
+    def test_call_returns_a_scalar_float32(self, mode):
+        for cls in (FixedLossScale, DynamicLossScale):
+            (scale,) = stepping.run(mode, lambda c=cls: c(2**32), lambda x, _: x(), [(GOOD,)])
+            self.assertEqual((scale.dtype, scale.shape, scale), (np.float32, (), 2.0**32))
+
     def test_makes_no_tensor_and_looks_at_no_gradient(self):
         with tf.Graph().as_default() as graph:
             FixedLossScale(8, skip_nonfinite=True)
@@ -112,7 +118,24 @@ class FixedLossScaleTest(parameterized.TestCase, tf.test.TestCase):
             with modes.entered(name) as mode:
                 self.assertEqual(mode.compile(loss_scale)(), 64)
 
-    @parameterized.parameters("graph_v1", "eager")
+    @parameterized.parameters("graph_v1", "graph_v2", "eager", "function")
+    def test_update_applies_whatever_the_gradients_hold(self, mode):
+        seen = []
+
+        def step(loss_scale, *grads):
+            for given in (list(grads), grads[0], [None], [], {"a": [grads[0], None]}):
+                update, should_apply = loss_scale.update(given)
+                seen.append((update if update is None else update.type, should_apply))
+            return tf.constant(0)
+
+        nan_and_inf = np.array([NAN, INF], np.float32)
+        stepping.run(mode, lambda: FixedLossScale(8), step, [(nan_and_inf, np.float16(-INF))])
+        self.assertGreaterEqual(len(seen), 5)  # Old versions trace more than once.
+        for update, should_apply in seen:
+            self.assertIs(should_apply, True)
+            self.assertEqual(update, None if mode == "eager" else "NoOp")
+
+    @parameterized.parameters(*modes.ALL)
     def test_skip_nonfinite_asks_for_non_finite_steps_to_be_skipped(self, mode):
         def step(loss_scale, *grads):
             update, should_apply = loss_scale.update([grads[0], None, {"b": grads[1]}])
@@ -166,7 +189,7 @@ class DynamicLossScaleTest(parameterized.TestCase, tf.test.TestCase):
                 DynamicLossScale(hysteresis=2)
             self.assertEqual(created, ["current_loss_scale", "good_steps", "shrink_delay"])
 
-    @parameterized.parameters("graph_v1", "eager")
+    @parameterized.parameters(*modes.ALL)
     def test_grads_may_be_nested_or_one_tensor_with_none_among_them(self, mode):
         builds = [
             lambda x, y: [x, y],
@@ -195,6 +218,46 @@ class DynamicLossScaleTest(parameterized.TestCase, tf.test.TestCase):
         self.assertAllEqual(first[0], [True] * 7)
         self.assertAllEqual(second[0], [False] * 6 + [True])
         self.assertEqual((first[1], second[1]), (2**10, 2**4))
+
+    @parameterized.parameters("run", "group", "control_dependencies", "identity")
+    def test_update_in_a_graph_returns_a_tensor_whose_evaluation_updates(self, use):
+        with tf.Graph().as_default(), tf1.Session() as session:
+            loss_scale = DynamicLossScale(8, 9)
+            grad = tf1.placeholder(tf.float32, [])
+            update, should_apply = loss_scale.update([grad])
+            self.assertIsInstance(update, tf.Tensor)
+            self.assertEqual((should_apply.dtype, should_apply.shape.rank), (tf.bool, 0))
+            if use == "run":
+                fetch = update
+            elif use == "group":
+                fetch = tf.group(update)
+            elif use == "identity":
+                fetch = tf.identity(update)
+            else:
+                with tf.control_dependencies([update]):
+                    fetch = tf.constant(0)
+            session.run(tf1.global_variables_initializer())
+            self.assertTrue(session.run(should_apply, {grad: 1}))  # Which is no update.
+            for value, state in ((1, [8, 1]), (1, [8, 2]), (NAN, [4, 0]), (1, [4, 1])):
+                session.run(fetch, {grad: value})
+                after = session.run([loss_scale.current_loss_scale, loss_scale.good_steps])
+                self.assertEqual(after, state)
+
+    @parameterized.parameters("graph_v1", "graph_v2", "function")
+    def test_update_in_a_branch_moves_only_if_the_branch_is_taken(self, mode):
+        def step(loss_scale, taken, grad):
+            def update():
+                return tf.identity(loss_scale.update([grad])[0])
+
+            done = tf1.cond(taken, update, lambda: tf.constant(True))
+            return stepping.then(done, lambda: [loss_scale(), loss_scale.good_steps.read_value()])
+
+        rows = [
+            (np.bool_(taken), np.float32(grad))
+            for taken, grad in ((False, 1), (True, 1), (False, NAN), (True, NAN), (True, 1))
+        ]
+        results = stepping.run(mode, lambda: DynamicLossScale(8, 9), step, rows)
+        self.assertAllEqual(np.array(results), [[8, 0], [8, 1], [8, 1], [4, 0], [4, 1]])
 
     def test_repr_in_eager_mode(self):
         with modes.entered("eager"):
@@ -248,6 +311,13 @@ class DynamicLossScaleTest(parameterized.TestCase, tf.test.TestCase):
                 self.assertEqual(json.loads(json.dumps(config)), dict(arguments, **kept))
                 again = DynamicLossScale.from_config(config)
                 self.assertEqual(again.get_config(), config)
+
+    def test_from_config_starts_anew(self):
+        with modes.entered("eager"):
+            loss_scale = DynamicLossScale(8, 1)
+            loss_scale.update([tf.constant(1.0)])
+            again = DynamicLossScale.from_config(loss_scale.get_config())
+            self.assertEqual((loss_scale().numpy(), again().numpy()), (16, 8))
 
     def test_bad_gradients_leave_the_state_alone(self):
         """A value that cannot be tested for being finite raises before anything changes."""

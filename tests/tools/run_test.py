@@ -142,7 +142,9 @@ class ScriptTest(RunTestCase):
             self.skipTest("tf.compat.v1 of TensorFlow 1.15 has no contrib")
         status, out, err = self.run_script(path, "--steps=4", start=originals.fork)
         self.assertEqual(7, status, err)
-        self.assertEqual(HISTORY, json.loads(out.splitlines()[-1])["history"])
+        *_, found, end = out.splitlines()
+        self.assertEqual("at exit", end)
+        self.assertEqual(HISTORY, json.loads(found)["history"])
 
     @absltest.skipIf(originals.IS_TF1, "on TensorFlow 1.15 TensorFlow stays as it is")
     @parameterized.parameters("import tensorflow as tf", "import tensorflow.compat.v1 as tf")

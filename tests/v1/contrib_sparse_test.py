@@ -5,12 +5,13 @@ Momentum and RMSProp move all rows by a dense gradient but only some by a sparse
 """
 
 import itertools
+import unittest
 
 import numpy as np
 import tensorflow as tf
 from absl.testing import parameterized
 
-from tests import crossed, modes, stepping
+from tests import crossed, modes, originals, stepping
 from tests.v1_optimizers import loss_of, sgd
 from tf_lossscale_compat.contrib import mixed_precision as contrib
 from tf_lossscale_compat.train.experimental import MixedPrecisionLossScaleOptimizer
@@ -23,9 +24,12 @@ STEPS = ([0, 2], [1, 1], [2, 0])
 LEARNING_RATE, MOMENTUM = 0.25, 0.5
 
 OPTIMIZERS = {
+    "sgd": lambda: sgd(LEARNING_RATE),
     "momentum": lambda: tf1.train.MomentumOptimizer(LEARNING_RATE, MOMENTUM),
     "nesterov": lambda: tf1.train.MomentumOptimizer(LEARNING_RATE, MOMENTUM, use_nesterov=True),
     "rmsprop": lambda: tf1.train.RMSPropOptimizer(LEARNING_RATE, momentum=MOMENTUM),
+    "adam": lambda: tf1.train.AdamOptimizer(LEARNING_RATE),
+    "adagrad": lambda: tf1.train.AdagradOptimizer(LEARNING_RATE),
 }
 # What tf.contrib of TensorFlow 1.15.5 makes of the table in three steps.
 MEASURED = {
@@ -38,6 +42,7 @@ MEASURED = {
         [6.0, 7.0],
     ],
 }
+SAME_BOTH_WAYS = ("sgd", "adam", "adagrad")
 
 
 def _loss(table, rows):
@@ -56,14 +61,18 @@ def _wrap(cls=contrib.LossScaleOptimizer, manager=contrib.FixedLossScaleManager,
     return lambda opt: cls(opt, manager(8.0), **options)
 
 
-def _trained(name, optimizer, wrap):
+def _trained(name, optimizer, wrap, clip=False):
     """The table after each of three steps."""
     with stepping.entered(name) as mode:
         table = tf1.Variable(TABLE, name="table")
         opt = wrap(OPTIMIZERS[optimizer]())
 
         def step(rows):
-            return opt.minimize(_loss(table, rows), var_list=[table])
+            if not clip:
+                return opt.minimize(_loss(table, rows), var_list=[table])
+            pairs = opt.compute_gradients(_loss(table, rows), [table])
+            grads, _ = tf.clip_by_global_norm([grad for grad, _ in pairs], 1.0)
+            return opt.apply_gradients([(grads[0], table)])
 
         call = mode.compile(step, tf.TensorSpec([2], tf.int32))
         tables = []
@@ -73,12 +82,14 @@ def _trained(name, optimizer, wrap):
     return tables
 
 
-def _momentum():
-    """Returns what Momentum makes of the table, in NumPy, by a sparse gradient."""
+def _momentum(clip=False, sparse=False):
+    """Returns what Momentum makes of the table, in NumPy, by a dense or sparse gradient."""
     table, slot, tables = TABLE.copy(), np.zeros_like(TABLE), []
     for rows in STEPS:
         gradient = _dense(rows)
-        touched = np.isin(np.arange(len(TABLE)), rows)
+        if clip:
+            gradient /= max(np.sqrt((gradient**2).sum()), 1.0)
+        touched = np.isin(np.arange(len(TABLE)), rows) if sparse else np.full(len(TABLE), True)
         slot[touched] = MOMENTUM * slot[touched] + gradient[touched]
         table[touched] -= LEARNING_RATE * slot[touched]
         tables.append(table.copy())
@@ -115,7 +126,7 @@ class ComputeGradientsTest(parameterized.TestCase, tf.test.TestCase):
         self.assertEqual(is_sparse, which != "dense")
         self.assertAllEqual(gradient, _dense([2, 0, 2]))
 
-    @parameterized.parameters("graph_v1", "eager")
+    @parameterized.parameters(*modes.ALL)
     def test_rows_are_added_up_before_they_are_scaled_down(self, name):
         """As in r1.15, where float16 sums of scaled gradients overflow."""
         with stepping.entered(name) as mode:
@@ -156,12 +167,39 @@ class ComputeGradientsTest(parameterized.TestCase, tf.test.TestCase):
 
 
 class TrainingTest(parameterized.TestCase, tf.test.TestCase):
+    @crossed.parameters(*itertools.product(modes.ALL, (False, True)))
+    def test_momentum_moves_all_rows(self, name, clip):
+        self.assertAllClose(_trained(name, "momentum", _wrap(), clip), _momentum(clip), rtol=1e-6)
+
     # XLA has no sparse Momentum.
-    @parameterized.parameters("graph_v1", "function")
+    @parameterized.parameters(*[name for name in modes.ALL if name != "jit"])
     def test_momentum_with_keep_sparse_moves_the_rows_looked_up(self, name):
         tables = _trained(name, "momentum", _wrap(keep_sparse=True))
-        self.assertAllClose(tables, _momentum(), rtol=1e-6)
-        self.assertNotAllClose(tables[-1], MEASURED["momentum"])
+        self.assertAllClose(tables, _momentum(sparse=True), rtol=1e-6)
+        self.assertNotAllClose(tables[-1], _momentum()[-1])
+
+    @crossed.parameters(
+        *itertools.product(SAME_BOTH_WAYS, ("graph_v1", "graph_v2", "eager", "function"))
+    )
+    def test_others_train_alike_both_ways(self, optimizer, name):
+        dense = _trained(name, optimizer, _wrap())
+        sparse = _trained(name, optimizer, _wrap(keep_sparse=True))
+        self.assertAllClose(dense, sparse, rtol=1e-6, atol=1e-6)
+
+    @crossed.parameters(
+        *itertools.product(("graph_v1", "graph_v2"), sorted(OPTIMIZERS), (False, True))
+    )
+    def test_trains_as_the_original(self, name, optimizer, clip):
+        original = originals.contrib()
+        if original is None:
+            raise unittest.SkipTest("only TensorFlow 1.15 has tf.contrib")
+        theirs = _trained(
+            name,
+            optimizer,
+            _wrap(original.LossScaleOptimizer, original.FixedLossScaleManager),
+            clip,
+        )
+        self.assertAllEqual(_trained(name, optimizer, _wrap(), clip), theirs)
 
     @crossed.parameters(*itertools.product(modes.ALL, sorted(MEASURED)))
     def test_numbers_of_the_original(self, name, optimizer):
