@@ -73,7 +73,7 @@ class ConfigsTest(modes.EagerTestCase):
 def read(home, opt, file, made):
     """Returns what an optimizer and its model have after they have read a file."""
     model = home.keras.Sequential([home.keras.layers.Dense(2)])
-    model.compile(opt, "mse", run_eagerly=True)
+    model.compile(opt, "mse")
     if made:
         model.fit(np.ones([1, 2]), np.ones([1, 2]), verbose=0)
     model.load_weights(str(FOLDER / file))
