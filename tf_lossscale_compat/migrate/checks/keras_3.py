@@ -92,6 +92,7 @@ _OF_COMPILED = {
     "reset_state": "LSC424 write `self.reset_metrics()`",
     "reset_states": "LSC424 write `self.reset_metrics()`",
 }
+_NUMBER = re.compile(rb"\b(?:int|float)\(([\w.]*opt\w*\.(?:iterations|learning_rate))\)")
 _COPIES = re.compile(r"[^#]*?\bVariable\(", re.DOTALL)
 _OLD_STEP = re.compile(rb"\bdef (?:_resource_apply_\w+|get_updates|_create_slots)\b")
 _BUILD = re.compile(rb"\bdef build\b")
@@ -137,6 +138,10 @@ def _names(tree):
             yield chain, _say(chain.text, advice)
     for match in _FILTERED.finditer(tree.source):
         yield match.start(2), _say("self.metrics", _FILTER)
+    for match in _NUMBER.finditer(tree.source) if b"Strategy" in tree.source else ():
+        name = match.group(1).decode()
+        advice = f"LSC425 no number is made of a variable under a strategy: write `{name}.numpy()`"
+        yield match.start(1), _say(name, advice)
 
 
 def _advice(chain, call, tree):
