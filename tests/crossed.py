@@ -1,7 +1,7 @@
 """Crossed parameters of tests: as few rows as have each value once.
 
-`parameters` and `product` are absl's, but rows are left out whose values all stand in others. All
-combinations are drawn by tests/differential.
+`parameters` and `product` are absl's, but rows are left out whose values all stand in others.
+tests/differential draws some combinations.
 """
 
 import itertools

@@ -121,6 +121,7 @@ def has_methods(instance: object, *names: str) -> bool:
 
 def is_manager(subject: object) -> TypeIs[_types.HasManagerMethods]:
     """Returns whether `subject` has the methods of a `LossScaleManager`."""
+    # Written out: every step calls this several times.
     return (
         callable(getattr(subject, "get_loss_scale", None))
         and callable(getattr(subject, "update_loss_scale", None))
@@ -197,7 +198,7 @@ def as_tensor(value: Any) -> tf.Tensor:
 
 
 def _as_scale(value: Any) -> tf.Tensor:
-    scale = tf.cast(tf.convert_to_tensor(value), tf.float32)
+    scale = as_tensor(value)
     return _state.copied(scale) if _state.is_reference(value) else scale
 
 

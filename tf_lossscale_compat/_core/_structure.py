@@ -43,6 +43,13 @@ def flatten(grads: Iterable[_types.Gradient]) -> tuple[list[tf.Tensor], tuple[in
     return tensors, tuple(sparse)
 
 
+def dense(grads: Iterable[_types.Gradient]) -> list[_types.Gradient]:
+    """Returns gradients with sparse ones made dense."""
+    return [
+        tf.convert_to_tensor(grad) if isinstance(grad, tf.IndexedSlices) else grad for grad in grads
+    ]
+
+
 def with_indices(
     grads: Iterable[_types.Gradient], tensors: list[tf.Tensor], sparse: tuple[int, ...]
 ) -> tuple[list[tf.Tensor], tuple[int, ...]]:

@@ -54,16 +54,12 @@ if TYPE_CHECKING:
         apply_gradients: Any
         _is_wrapped_by_loss_scale_optimizer: bool
 
-    class NewerKerasOptimizer(KerasOptimizer):
-        """An optimizer of Keras 3, or the optimizer that tf.keras 2.11 introduced."""
-
-        build: Any
-        exclude_from_weight_decay: Any
-
-    class Keras3Optimizer(NewerKerasOptimizer):
+    class Keras3Optimizer(KerasOptimizer):
         """An optimizer of Keras 3 on TensorFlow."""
 
+        build: Any
         built: bool
+        exclude_from_weight_decay: Any
         name: str
         loss_scale_factor: float | None
         apply: Any
@@ -78,23 +74,6 @@ if TYPE_CHECKING:
         def __init__(self, *, learning_rate: float, name: str | None) -> None: ...
         @property
         def variables(self) -> list[Variable]: ...
-
-    class TFKerasOptimizer(NewerKerasOptimizer):
-        """The optimizer that tf.keras 2.11 introduced."""
-
-        compute_gradients: Any
-        finalize_variable_values: Any
-
-    class OptimizerV2(KerasOptimizer):
-        """`OptimizerV2` of tf.keras and `tf_keras`."""
-
-        weights: list[tf.Variable]
-        add_slot: Any
-        get_gradients: Any
-        get_slot: Any
-        get_slot_names: Any
-        set_weights: Any
-        _compute_gradients: Any
 
     # The type of a function that a decorator returns unchanged.
     Function = TypeVar("Function", bound=Callable[..., Any])

@@ -17,6 +17,7 @@ from tf_lossscale_compat._core import (
     _scaler,
     _state,
     _step,
+    _structure,
     _sync_replicas,
     _tf,
     _unscaling,
@@ -253,12 +254,7 @@ class _Contrib(Family):
         return tf.math.reciprocal(scale)
 
     def to_unscale(self, owner: Owner, grads: list[_types.Gradient]) -> list[_types.Gradient]:
-        if owner._tflsc.keep_sparse:
-            return grads
-        return [
-            tf.convert_to_tensor(grad) if isinstance(grad, tf.IndexedSlices) else grad
-            for grad in grads
-        ]
+        return grads if owner._tflsc.keep_sparse else _structure.dense(grads)
 
     def graph_form(self, owner: Owner, name: str | None) -> _step.GraphForm:
         return _step.GraphForm(cond=_graphs.cond)

@@ -123,9 +123,7 @@ def arguments_of(
       kind: `Family` of the inner optimizer; experimental of the class without numbers.
       custom_objects: dict from names to classes, or None.
     """
-    arguments = {
-        name: value for name, value in config.items() if name not in kind.ignored_in_configs
-    }
+    arguments = {name: value for name, value in config.items() if name not in kind.inner_only}
     if "loss_scale" in arguments or kind.experimental:
         given = {name: arguments.pop(name) for name in _NUMBERS if name in arguments}
         arguments["loss_scale"] = (

@@ -93,7 +93,8 @@ class Family:
     graph_form = _step.GraphForm()
     # Name of the method that returns (gradient, variable) pairs for `minimize`, if there is one.
     computes: str | None = None
-    # Hyperparameters that the base class keeps on the wrapper, too, without any effect.
+    # Hyperparameters that the base class keeps on the wrapper, and some versions in its config,
+    # without any effect.
     inner_only: tuple[str, ...] = ()
     # For an error: how that Keras has a fixed loss scale without this class.
     fixed_scale_hint = ""
@@ -101,8 +102,6 @@ class Family:
     says_dynamic = True
     # True if copies of that Keras' optimizers, its own class' among them, keep no state.
     copies_begin_anew = False
-    # Entries of configs that never had an effect.
-    ignored_in_configs: tuple[str, ...] = ()
     # The end of the name in files of models.
     suffix = ""
 

@@ -54,6 +54,7 @@ class Family(_family.Family):
     """See the methods of `_family.Family`."""
 
     # Keras' base class keeps these on the wrapper, too; only the inner optimizer's are used.
+    # Configs of Keras 3.0 to 3.11 hold them.
     inner_only = (
         "clipnorm",
         "clipvalue",
@@ -65,8 +66,6 @@ class Family(_family.Family):
         "use_ema",
         "weight_decay",
     )
-    # Configs of Keras 3.0 to 3.11 hold these of the wrapper, too.
-    ignored_in_configs = inner_only
     # Methods of Keras' own class that its steps go through.
     forbidden_overrides = (
         "_common_apply",

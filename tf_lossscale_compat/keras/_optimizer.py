@@ -26,7 +26,6 @@ if TYPE_CHECKING:
     # Stands for the class of Keras that each family puts beside this one.
     from tf_lossscale_compat._core._types import KerasOptimizer as _MixedIntoKeras
 else:
-    tf = _tf.tf
     _MixedIntoKeras = object
 
 
@@ -237,6 +236,7 @@ class LossScaling(_MixedIntoKeras):
           ValueError: called in a cross-replica context, there is no gradient, or nothing says
             `scaled` and this optimizer was asked both for `scale_loss` and for unscaled gradients.
         """
+        raise NotImplementedError
 
     @_autograph.do_not_convert
     def apply(self, grads: Iterable[Any], trainable_variables: Iterable[Any] | None = None) -> Any:

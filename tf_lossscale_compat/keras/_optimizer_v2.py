@@ -12,6 +12,7 @@ from tf_lossscale_compat._core import (
     _keras_versions,
     _scaler,
     _step,
+    _structure,
     _tf,
     _unscaling,
 )
@@ -22,8 +23,6 @@ if TYPE_CHECKING:
 
     from tf_lossscale_compat._core import _types
     from tf_lossscale_compat._scalers import _loss_scales
-else:
-    tf = _tf.tf
 
 # Came with TensorFlow 2.3, as did the count of skipped steps.
 _DELEGATES_TRACKING = _tf.at_least(2, 3)
@@ -113,9 +112,7 @@ def _as_own_unscales(owner: Any, grads: _types.Gradients) -> _types.Gradients:
     """
     if _tf.at_least(2, 3) or not owner._tflsc.enabled:
         return grads
-    return [
-        tf.convert_to_tensor(grad) if isinstance(grad, tf.IndexedSlices) else grad for grad in grads
-    ]
+    return _structure.dense(grads)
 
 
 class OptimizerV2(_tf_keras.SharedMethods):
