@@ -43,9 +43,8 @@ class Plan:
         self._edited: Dict[int, str] = {}  # id of a chain: the module to import for its new text.
         self._moved: Dict[int, Any] = {}  # id of a binding: its namespace and the names beyond it.
         self._dropped: Set[int] = set()  # ids of bindings whose import is replaced.
-        self._supplied: Set[int] = (
-            set()
-        )  # ids of bindings whose import now imports this package too.
+        # Ids of bindings whose import now imports this package too.
+        self._supplied: Set[int] = set()
         self._wrappers = list(self._find_wrappers())
         self._ours = {  # Comparisons that name this package's class already.
             chain.check for chain, namespace, _ in self._wrappers if namespace is None
