@@ -731,7 +731,7 @@ class EnabledTest(_Base):
             self.assertEqual(inner.loss_scale_factor, 4.0)
         with self.assertRaisesRegex(TypeError, "enabled must be a bool, got 0"):
             Stable(home.SGD(1.0), enabled=0)
-        with self.assertRaisesRegex(ValueError, "Cannot make a loss scale of <object"):
+        with self.assertRaisesRegex(ValueError, "Cannot make a loss scale from <object"):
             Older(home.SGD(1.0), object(), enabled=False)
         self.assertNotIn("enabled", Stable(home.SGD(1.0)).get_config())
 
@@ -932,7 +932,7 @@ class OwnerTest(_Base):
             else:
                 opt._tflsc.asked["itself"] = opt
             if not begins_anew:
-                with self.assertRaisesRegex(ValueError, "Keras one.*delete it first"):
+                with self.assertRaisesRegex(ValueError, "Keras one.*first delete it"):
                     Older(home.SGD(0.125), policy)
             del opt
 
