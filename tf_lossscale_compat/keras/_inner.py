@@ -67,8 +67,8 @@ def base_of(optimizer: object, argument: str) -> type:
     )
     if of_dtensor and found[0].__name__ == TF_KERAS:
         raise TypeError(
-            f"{argument} must be no optimizer of tf.keras.dtensor, got {optimizer!r}: its "
-            "gradients are on a mesh, and a loss scale is not. Use an optimizer of "
+            f"{argument} must not be an optimizer of tf.keras.dtensor, got {optimizer!r}: its "
+            "gradients are on a mesh, but a loss scale is not. Use an optimizer of "
             "tf.keras.optimizers without a mesh, under a strategy of tf.distribute."
         )
     return found[0]
