@@ -112,13 +112,13 @@ class Steps:
 
     def _steps(self):
         files = self._files
-        only = "only `tf.compat.v1` has this since TensorFlow 2"
+        only = "only `tf.compat.v1` has this in TensorFlow 2"
         if files["upgrade"]:
             command = "tf_upgrade_v2 --mode SAFETY --reportfile tf_upgrade_v2.log"
             paths = map(shlex.quote, files["upgrade"])
             commands = [f"\n    {command} --infile {path} --outfile {path}" for path in paths]
             tool = "Let TensorFlow's own tool change the import"
-            flags = "it calls `tf.flags` an error, which `tf.compat.v1` has"
+            flags = "it reports `tf.flags` as an error, but `tf.compat.v1` has it"
             yield f"{_shown(files['upgrade'])}: {only}. {tool} ({flags}):\n{''.join(commands)}"
         if files["by hand"]:
             yield (
@@ -140,7 +140,7 @@ class Steps:
         if files["batch_norm"] and "batch_norm" not in self._done:
             yield (
                 f"{_listing(files['batch_norm'])}: tf-slim looks for the layers of its `batch_norm`"
-                f" where tf_keras had them once. Install tf_keras and add these lines:\n\n"
+                f" where tf_keras no longer has them. Install tf_keras and add these lines:\n\n"
                 f"    {install}\n\n    import sys\n"
                 "    import tf_keras.src.legacy_tf_layers.normalization as normalization\n"
                 '    sys.modules["tf_keras.legacy_tf_layers.normalization"] = normalization'
@@ -160,7 +160,7 @@ class Steps:
             counts = collections.Counter(filter(None, itertools.chain(*found))).most_common(3)
             most = ", ".join(f"`{name.decode()}` {count}" for name, count in counts)
             yield (
-                "`tf.contrib` is gone since TensorFlow 2.0. Files without loss scaling have"
+                "`tf.contrib` was removed in TensorFlow 2.0. Files without loss scaling have"
                 f" {sum(map(len, found))} names of it in {len(found)} files"
                 + (f" ({most})" if most else "")
                 + ": `--contrib` lists them, with what to write."

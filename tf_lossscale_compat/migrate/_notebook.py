@@ -75,7 +75,7 @@ def migrate(text: str, options: _source.Options) -> _source.Result:
     try:
         document = _Decoder().decode(text)
     except ValueError as error:
-        raise NotebookError(f"is no JSON: {error}") from None
+        raise NotebookError(f"is not JSON: {error}") from None
     if not isinstance(document, dict):
         raise NotebookError("is no notebook")
     if not _is_python(document):

@@ -285,8 +285,8 @@ class Plan:
         named = map(self.tree.binding, self.tree.assignments(chain, PACKAGE))
         if any(binding is None or binding.qualified != PACKAGE for binding in named):
             return (
-                f"LSC201 `{PACKAGE}` is another object's name here: import the package under a name"
-                f" of its own and {new} with that"
+                f"LSC201 `{PACKAGE}` is another object's name here: import the package under a"
+                f" name of its own and {new} with that name"
             )
         if any(map(self._is_lazy_elsewhere, chain.bindings)):
             return (
@@ -549,21 +549,21 @@ def _alias(binding, name):
 _OURS = "tf_lossscale_compat.keras.mixed_precision.LossScaleOptimizer"
 # Why a name is left to a person; in place of {} the name as the file has it.
 _UNCLEAR = (
-    "LSC202 this file uses `{}` as in TensorFlow 2.4 to 2.15 and as in Keras 3: write"
-    f" `{_OURS}` where the former is meant"
+    "LSC202 this file uses `{}` both as in TensorFlow 2.4 to 2.15 and as in Keras 3: where it"
+    f" means the class of TensorFlow, write `{_OURS}`"
 )
 _MADE_IN_TWO_WAYS = (
-    "LSC203 `{0}` stands in a file that checks for the class, and of the files looked at some make"
-    " an optimizer of it that becomes this package's while others keep Keras' own: check for"
+    "LSC203 this file checks for `{0}`. In some files this class becomes this package's, and"
+    " others keep Keras' own: check for"
     f" both, `isinstance(x, ({{0}}, {_OURS}))`"
 )
 _MADE_NOWHERE = (
-    "LSC203 `{0}` is checked for, but no file looked at makes one: where this package's is made"
-    f" elsewhere, write `{_OURS}` or name that file in the same call; where Keras makes its"
+    "LSC203 this checks for `{0}`, but no file of this call makes one. If this package's is made"
+    f" elsewhere, write `{_OURS}` or name that file in the same call. If Keras makes its"
     f" own, as `compile` does under a mixed_float16 policy, check for both: `({{0}}, {_OURS})`"
 )
 _LEFT_OPEN = (
-    "LSC203 `{}` is checked for, and the place that makes one is left to a person: change both"
+    "LSC203 this checks for `{}`, but the place that makes one is left to a person: change both"
     " together"
 )
 

@@ -100,7 +100,7 @@ def _unscaled(plan):
             yield (
                 chain,
                 "LSC102 nothing in this file scales a loss: its gradients come from `tf.gradients`"
-                " or a tape, and `apply_gradients` alone does not scale. Take this optimizer's"
+                " or a tape, and `apply_gradients` alone does not scale. Call this optimizer's"
                 " `compute_gradients` or `minimize`, with Keras `get_scaled_loss` and"
                 " `get_unscaled_gradients`",
             )
@@ -121,8 +121,8 @@ def _guards(plan):
                 continue
         yield (
             node,
-            "LSC103 this condition on the version of TensorFlow stops the program: let the version"
-            " pass that you go to",
+            "LSC103 this condition on the version of TensorFlow stops the program: let your new"
+            " version pass",
         )
 
 
@@ -144,8 +144,8 @@ def _schedules(plan):
         if follows and not is_said:
             yield (
                 chain,
-                "LSC104 on Keras 3 `iterations`, which schedules and Adam's correction of its bias"
-                " follow, does not count skipped steps, as it did in TensorFlow 2.3 to 2.15:"
+                "LSC104 on Keras 3 `iterations`, which schedules and Adam's bias correction follow,"
+                " no longer counts skipped steps, as it did in TensorFlow 2.3 to 2.15:"
                 f" {_OF_REWRITE if _REWRITE in str(chain.references) else _COUNT} to keep the"
                 " numbers",
             )

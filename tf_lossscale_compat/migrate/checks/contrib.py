@@ -43,7 +43,7 @@ def _imported(plan):
         elif canonical == _CONTRIB and all(map(plan.is_edited, binding.chains)):
             yield (
                 plan.tree.start(binding.alias),
-                "`tf.contrib` is gone since TensorFlow 2.0: remove this import if nothing needs it",
+                "`tf.contrib` was removed in TensorFlow 2.0: remove the import if nothing needs it",
             )
 
 
@@ -71,12 +71,12 @@ def _message(canonical):
     name = "tf" + canonical[len("tensorflow") :]
     if name.split(".")[2] == "mixed_precision":
         return (
-            f"LSC212 `{name}` is nothing that TensorFlow 1.15 made public, and this package has no"
+            f"LSC212 `{name}` was not public in TensorFlow 1.15, and this package has no"
             " such name: use one of the classes of `tf_lossscale_compat.contrib.mixed_precision`"
         )
     successor = _contrib_successors.successor(canonical)
-    advice = f"write {successor}" if successor else "replace it by hand"
-    return f"`{name}` is gone since TensorFlow 2.0: {advice}"
+    advice = f"use {successor}" if successor else "replace it by hand"
+    return f"`{name}` was removed in TensorFlow 2.0: {advice}"
 
 
 # -- names that may be TensorFlow's -----------------------------------------------------------
