@@ -1,17 +1,17 @@
 """Rewrite code and notebooks from TensorFlow's loss-scale APIs to this package's.
 
-Without an option it shows what would change, as a diff on standard output, and writes nothing. What
-cannot be changed safely is left alone and reported as `file:line:column: LSC101 message`, with what
-to do, until the comment `# tf-lossscale: checked LSC101` on that line says that somebody has looked
-at it; without a code it stands for all. docs/hints.md shows each code with a diff. At the end it
-says what comes next for these files on the TensorFlow of --to: commands and lines to paste.
-Folders are searched for *.py, *.pyi and *.ipynb files; hidden folders, virtual environments,
-node_modules and __pycache__ are left out unless they are named, and links there are not followed.
+Without an option it shows the changes as a diff on standard output and writes nothing. It does not
+change what it cannot change safely. It reports such a place as `file:line:column: LSC101 message`,
+with what to do. The comment `# tf-lossscale: checked LSC101` on that line ends the report; without
+a code it ends all reports there. docs/hints.md shows each code with a diff. At the end it prints
+the next steps for these files on the TensorFlow of --to: commands and lines to paste.
+In folders it reads *.py, *.pyi and *.ipynb files. It skips hidden folders, virtual environments,
+node_modules and __pycache__ unless they are named, and does not follow links there.
 
 exit codes:
   0  nothing is left to do (without --check, and apart from the changes shown or made)
-  1  something is: places left to a person, or with --check files that would change
-  2  some file could not be handled (no Python 3, not UTF-8, not readable, not writable) and was
+  1  something is left: places for a person, or with --check files that would change
+  2  a file could not be handled (not Python 3, not UTF-8, not readable, not writable) and was
      skipped, or the command was called wrongly
 """
 

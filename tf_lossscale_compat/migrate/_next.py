@@ -1,4 +1,4 @@
-"""Says what comes next for the files of one call on the TensorFlow that they go to.
+"""The next steps for the files of one call, on the TensorFlow that they go to.
 
 Each step is a command or lines to paste. What TensorFlow's own `tf_upgrade_v2` does is left to it.
 """
@@ -47,13 +47,13 @@ _NOT_REPEATED = re.compile(r"tensorflow\.(?:python|core|examples|tools)\.")
 
 
 def is_for_keras_3(to: Tuple[int, int], source: bytes) -> bool:
-    """Returns whether `tf.keras` is Keras 3 for a file: its version, as of `Plan`, and bytes."""
+    """Returns whether `tf.keras` is Keras 3, by TensorFlow's version and the file's bytes."""
     switched = os.environ.get(_SWITCH, "").lower() in ("1", "true")
     return to >= (2, 16) and not switched and not _KERAS_2_FILE.search(source)
 
 
 def facts(plan, findings):
-    """Returns what a file needs that nothing was rewritten for: pairs (step, what shows it)."""
+    """Returns what a file needs besides the rewrites: pairs (step, what shows it)."""
     if plan.to < (2, 0) or not plan.is_about_loss_scaling:
         return []
     tree, found = plan.tree, []
@@ -168,7 +168,7 @@ class Steps:
 
 
 def _shown(files):
-    """Returns files with what shows their step: names, but for the first few how many."""
+    """Returns files with the names that show their step: the first three, and how many more."""
     first = list(dict.fromkeys(itertools.chain(*files.values())))
     more = f" and {len(first) - 3} more names" if len(first) > 3 else ""
     return f"{_listing(files)} ({', '.join(first[:3])}{more})"

@@ -1,7 +1,7 @@
-"""Code that a person has to look at before training, though nothing of it is rewritten.
+"""Code that is not rewritten, and that a person has to look at before training.
 
-docs/hints.md says why, under each of the codes. What Keras 3's loss-scale optimizer calls of the
-one in it is on https://keras.io/api/optimizers/loss_scale_optimizer/.
+docs/hints.md says why, under each code. What Keras 3's loss-scale optimizer calls of its inner
+optimizer is on https://keras.io/api/optimizers/loss_scale_optimizer/.
 """
 
 import re
@@ -56,7 +56,7 @@ _STOPS = re.compile(r"(?:^|; *)(?:raise\b|(?:(?:sys\.|os\._)?exit|quit)\()")
 
 
 def find(plan):
-    """Yields all of it."""
+    """Yields what this module finds."""
     checks = [_too_large, _unscaled, _guards]
     for check in checks + [_schedules, _unbuilt, _passed_over, _loaded] * plan.is_for_keras_3:
         yield from check(plan)
@@ -73,7 +73,7 @@ def _number(text):
 
 
 def _too_large(plan):
-    """Yields the calls that make such a loss scale."""
+    """Yields the calls that make a loss scale above the largest float16."""
     tree = plan.tree
     if not tree.words & _FLOAT16:  # `mixed_float16` leaves losses in float32.
         return
@@ -86,7 +86,7 @@ def _too_large(plan):
 
 
 def _unscaled(plan):
-    """Yields the places that make such an optimizer."""
+    """Yields the places that make an optimizer in a file that scales no loss."""
     tree = plan.tree
     if "apply_gradients" not in tree.methods or not tree.methods & _GRADIENTS:
         return
@@ -127,7 +127,7 @@ def _guards(plan):
 
 
 def _schedules(plan):
-    """Yields the places that make such an optimizer."""
+    """Yields the places that make an optimizer whose `iterations` something follows."""
     tree = plan.tree
     corrects, reads = bool(tree.words & _CORRECT), "iterations" in tree.attributes
     has_schedule = any(_SCHEDULE.search(word) for word in tree.words)
@@ -160,7 +160,7 @@ def _keras_wrappers(plan):
 
 
 def _unbuilt(plan):
-    """Yields the places that make such an optimizer."""
+    """Yields the places that make an optimizer whose first step a strategy runs."""
     tree = plan.tree
     called = [chain.text for chain, _ in tree.calls]
     steps = {each.rpartition(".")[0] for each in called if each.endswith(_STEPS)}
@@ -220,7 +220,7 @@ def _names(tree, call):
 
 
 def _passed_over(plan):
-    """Yields methods of such optimizers."""
+    """Yields `apply_gradients` of optimizers that the file defines."""
     bases = {
         id(chain.nodes[-1])
         for chain in plan.tree.chains

@@ -17,8 +17,8 @@ _LOOKS_LIKE_TENSORFLOW = re.compile(r"_*(tf|tensorflow)(_?(compat_)?v?[12])?$")
 def find(plan):
     """Yields what imports, mentions or may mention another member of contrib, or what moves.
 
-    The former only where the file has to do with loss scaling, each name once, or where they are
-    asked for.
+    Other members are reported only if the file is about loss scaling, each name once, or with
+    `--contrib`.
     """
     found, places = list(_maybe(plan.tree)), collections.defaultdict(list)
     if plan.to >= (2, 0):

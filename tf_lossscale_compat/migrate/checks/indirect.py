@@ -1,4 +1,4 @@
-"""Names that are reached in a way which cannot be followed: star imports, values and strings.
+"""Names that are reached in ways that no tool can follow: star imports, values and strings.
 
 `getattr(tf.contrib, name)` shows at run time only which member is meant, and whether a string, such
 as for `importlib`, `mock.patch` or a quoted annotation, is code or prose only a person can tell.

@@ -2,7 +2,7 @@
 
 TensorFlow 2.16 made Keras 3 its `tf.keras`:
 https://github.com/tensorflow/tensorflow/releases/tag/v2.16.1,
-https://keras.io/guides/migrating_to_keras_3/. Who stays with Keras 2 (`tf_keras`) says so by
+https://keras.io/guides/migrating_to_keras_3/. A program that stays with Keras 2 sets
 TF_USE_LEGACY_KERAS=1, in the environment or in the file.
 """
 
@@ -100,7 +100,7 @@ _SHAPE = re.compile(r"(?:input_shape\s*=\s*)?[(\[]")
 
 
 def find(plan):
-    """Yields what Keras 3 has no more."""
+    """Yields what Keras 3 no longer has."""
     if not plan.is_for_keras_3 or not plan.is_about_loss_scaling:
         return
     for check in (_attributes, _names, _arguments, _paths, _subclasses):

@@ -1,7 +1,7 @@
 """Names that newer TensorFlows dropped besides loss scales.
 
-TensorFlow 2.4 took the loss scale from Keras' policies and gave them names outside of
-`experimental`, which 2.6 took away; 2.11 took `decay` from Keras' optimizers, and 2.16 took away
+TensorFlow 2.4 removed the loss scale of Keras' policies and gave them names outside of
+`experimental`, which 2.6 removed; 2.11 removed `decay` of Keras' optimizers, and 2.16 removed
 `tf.estimator`: https://github.com/tensorflow/tensorflow/releases/tag/v2.4.0 and so on.
 """
 
@@ -60,7 +60,7 @@ def of_keras(chain, pattern):
 
 
 def _policies(plan):
-    """Yields what policies have no more, and the first place of a file with an older name."""
+    """Yields what policies no longer have, and the first place of a file with an older name."""
     tree = plan.tree
     if plan.to < (2, 4):
         return

@@ -1,6 +1,6 @@
 """Modules and classes about loss scaling that have no counterpart of their name here.
 
-Private ones of TensorFlow and Keras went without notice, each in another version; what is imported
+TensorFlow and Keras removed private ones without notice, each in another version; what is imported
 from them may be more than the public classes. Ascend's packages have classes like contrib's and
 Keras' that read their devices' overflow flag.
 """
