@@ -1,10 +1,10 @@
-"""The rule for whether gradients are scaled, from the methods an optimizer was ever asked for.
+"""The rule for whether gradients are scaled, from the methods ever called on an optimizer.
 
-`apply_gradients` is given scaled gradients by some steps (Keras 3's own) and unscaled ones by
-others. Where the caller does not say which, the constructor's `scaled` does. Without that, what the
-optimizer was ever asked for does, and nothing else: not where, in which order or by whom. `apply`
-and `minimize` need no rule and leave no record. Where the rule has two answers, gradients that
-`get_unscaled_gradients` returned are known, by being these objects.
+Some steps (Keras 3's own) give `apply_gradients` scaled gradients, and others unscaled ones. If the
+caller does not say which, the constructor's `scaled` does. If neither does, the rule goes by which
+methods were ever called on this optimizer, and by nothing else: not by order, place or thread.
+`apply` and `minimize` need no rule and leave no record. If the rule has two answers, gradients that
+`get_unscaled_gradients` returned are recognized as the same objects.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ _MADE_SCALED = (
 
 
 class Calls:
-    """Decides, by the methods that one optimizer was asked for, which gradients it is given.
+    """Decides, by the methods that were called on one optimizer, which gradients it is given.
 
     Attributes:
       asked: set of the methods that were called.

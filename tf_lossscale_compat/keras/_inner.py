@@ -1,7 +1,7 @@
-"""Optimizers that are wrapped: the family of each, by the class that they derive from.
+"""Optimizers that are wrapped: the family of each, by the class that it derives from.
 
-There may be several in one process: Keras 3 and `tf_keras` beside each other, each with its own
-base classes, and in tf.keras from 2.11 on both kinds of optimizers.
+There may be several families in one process: those of Keras 3 and of `tf_keras`, each with its own
+base classes, and in tf.keras of 2.11 to 2.15 two kinds of optimizers.
 """
 
 from __future__ import annotations

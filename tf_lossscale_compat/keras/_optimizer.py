@@ -162,8 +162,8 @@ class LossScaling(_MixedIntoKeras):
     def scale_loss(self, loss: Any) -> tf.Tensor:
         """Returns `loss` times the loss scale, as in Keras 3: there in float32 at the least.
 
-        An optimizer that was ever asked for it takes scaled gradients in `apply_gradients`, unless
-        `scaled=` there says otherwise.
+        Once this was called, `apply_gradients` of this optimizer takes scaled gradients, unless its
+        `scaled=` says otherwise.
 
         Args:
           loss: float tensor.
@@ -220,11 +220,11 @@ class LossScaling(_MixedIntoKeras):
           *args: what that Keras' optimizers take there: before Keras 3 a `name`, or whether to
             `skip_gradients_aggregation`; unless that is True, gradients are summed over replicas,
             or aggregated as the inner optimizer does, before they are tested.
-          scaled: bool, whether the gradients are still to be divided by the loss scale; None for
-            the constructor's `scaled`. Where that is None too, what the methods that this optimizer
-            was ever asked for say: yes after `scale_loss`, which `fit` of Keras 3 calls, no after
-            `get_scaled_loss` or `get_unscaled_gradients`; after none of them, yes on Keras 3 and no
-            on others.
+          scaled: bool, whether to divide the gradients by the loss scale; None for the
+            constructor's `scaled`. If that is None too, the methods ever called on this optimizer
+            decide: yes after `scale_loss`, which `fit` of Keras 3 calls; no after
+            `get_scaled_loss` or `get_unscaled_gradients`; after none of them, yes on Keras 3 and
+            no on others.
           **kwargs: handed to the inner optimizer, see there; but for
             `experimental_aggregate_gradients`, the opposite of `skip_gradients_aggregation`.
 
@@ -234,7 +234,7 @@ class LossScaling(_MixedIntoKeras):
 
         Raises:
           ValueError: called in a cross-replica context, there is no gradient, or nothing says
-            `scaled` and this optimizer was asked both for `scale_loss` and for unscaled gradients.
+            `scaled` and both `scale_loss` and a method that unscales were called on it.
         """
         raise NotImplementedError
 
