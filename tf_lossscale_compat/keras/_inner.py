@@ -1,7 +1,7 @@
-"""Optimizers that are wrapped: the family of each, by the class that they derive from.
+"""Optimizers that are wrapped: the family of each, by the class that it derives from.
 
-There may be several in one process: Keras 3 and `tf_keras` beside each other, each with its own
-base classes, and in tf.keras from 2.11 on both kinds of optimizers.
+There may be several families in one process: those of Keras 3 and of `tf_keras`, each with its own
+base classes, and in tf.keras of 2.11 to 2.15 two kinds of optimizers.
 """
 
 from __future__ import annotations
@@ -67,8 +67,8 @@ def base_of(optimizer: object, argument: str) -> type:
     )
     if of_dtensor and found[0].__name__ == TF_KERAS:
         raise TypeError(
-            f"{argument} must be no optimizer of tf.keras.dtensor, got {optimizer!r}: its "
-            "gradients are on a mesh, and a loss scale is not. Use an optimizer of "
+            f"{argument} must not be an optimizer of tf.keras.dtensor, got {optimizer!r}: its "
+            "gradients are on a mesh, but a loss scale is not. Use an optimizer of "
             "tf.keras.optimizers without a mesh, under a strategy of tf.distribute."
         )
     return found[0]

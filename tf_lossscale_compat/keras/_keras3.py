@@ -96,9 +96,9 @@ class Family(_family.Family):
         if not _aggregation.has_keras_methods(optimizer, ["apply_gradients"]):
             raise ValueError(
                 f"{self.argument} must have no apply_gradients of its own, got "
-                f"{optimizer!r}: a loss-scale optimizer of Keras 3 calls apply, and would pass "
-                "over it. Override apply(self, grads, trainable_variables=None) instead, which "
-                "apply_gradients of Keras 3 calls, too; the gradients are unscaled there."
+                f"{optimizer!r}: a loss-scale optimizer of Keras 3 calls only apply. Override "
+                "apply(self, grads, trainable_variables=None) instead. apply_gradients of Keras 3 "
+                "calls it, too, and the gradients are unscaled there."
             )
 
     def check_scaler(self, scaler: _scaler.Scaler) -> None:
@@ -108,7 +108,7 @@ class Family(_family.Family):
         backend = self.keras.backend.backend()
         if backend != "tensorflow":
             raise ValueError(
-                f"{type(owner).__name__} needs the TensorFlow backend of Keras, and the backend is "
+                f"{type(owner).__name__} needs the TensorFlow backend of Keras, but the backend is "
                 f"{backend!r}. Set the environment variable KERAS_BACKEND=tensorflow."
             )
         self._past_own(owner).__init__(learning_rate=0.0, name=name)
@@ -133,7 +133,7 @@ class Family(_family.Family):
         if owner.built:
             raise ValueError(
                 "_loss_scale cannot be replaced once the optimizer is built: Keras 3 knows its "
-                "variables by their places. Make a new optimizer with the other loss scale."
+                "variables by their order. Make a new optimizer with the other loss scale."
             )
         super().track_loss_scale(owner, loss_scale)
         known = owner._tflsc.variables
@@ -228,7 +228,7 @@ class Family(_family.Family):
         loss, var_list, tape = args
         if tape is None:
             if not callable(loss):
-                raise ValueError(f"loss must be callable where no tape is given, got {loss!r}.")
+                raise ValueError(f"loss must be callable if no tape is given, got {loss!r}.")
             tape = tf.GradientTape()
         scaled: Any = self.scale(owner, loss, tape)
         if callable(scaled):
@@ -364,9 +364,9 @@ class Keras3(_optimizer.WeightDecay, _MixedIntoKeras3):
         if _step.overrides(self, Keras3, "apply"):  # Keras' own class calls it from here, too.
             if not scaled:
                 raise ValueError(
-                    f"{type(self).__name__} has an apply of its own, which is given scaled "
-                    "gradients, and apply_gradients was given unscaled ones. Call apply with "
-                    "scaled gradients; or override apply_gradients in place of apply."
+                    f"{type(self).__name__} overrides apply, which takes scaled gradients, but "
+                    "apply_gradients was given unscaled gradients. Call apply with scaled "
+                    "gradients; or override apply_gradients instead of apply."
                 )
             self.apply(*_family.unzip_pairs(pairs))
         else:
@@ -429,7 +429,7 @@ Family.methods = Keras3
 def _settable(owner: Any, name: str) -> _loss_scales.DynamicLossScale:
     if not isinstance(owner._loss_scale, _loss_scales.DynamicLossScale):
         raise AttributeError(
-            f"{name} can be set where the loss scale is a DynamicLossScale, and it is "
+            f"{name} can be set only if the loss scale is a DynamicLossScale, but it is "
             f"{owner._loss_scale!r}."
         )
     return owner._loss_scale
@@ -447,6 +447,6 @@ def _check_passed_over(owner: Keras3) -> None:
         if _step.overrides(owner, Keras3, name) and not _step.overrides(owner, Keras3, called):
             raise ValueError(
                 f"{type(owner).__name__} overrides {name}, which fit of Keras 3 and other steps "
-                f"with scale_loss do not call. Override {called} too, which they call: there "
+                f"with scale_loss do not call. Override {called}, which they do call: there "
                 f"{_CALL[name]}."
             )

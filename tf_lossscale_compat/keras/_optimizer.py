@@ -162,8 +162,8 @@ class LossScaling(_MixedIntoKeras):
     def scale_loss(self, loss: Any) -> tf.Tensor:
         """Returns `loss` times the loss scale, as in Keras 3: there in float32 at the least.
 
-        An optimizer that was ever asked for it takes scaled gradients in `apply_gradients`, unless
-        `scaled=` there says otherwise.
+        Once this was called, `apply_gradients` of this optimizer takes scaled gradients, unless its
+        `scaled=` says otherwise.
 
         Args:
           loss: float tensor.
@@ -220,11 +220,11 @@ class LossScaling(_MixedIntoKeras):
           *args: what that Keras' optimizers take there: before Keras 3 a `name`, or whether to
             `skip_gradients_aggregation`; unless that is True, gradients are summed over replicas,
             or aggregated as the inner optimizer does, before they are tested.
-          scaled: bool, whether the gradients are still to be divided by the loss scale; None for
-            the constructor's `scaled`. Where that is None too, what the methods that this optimizer
-            was ever asked for say: yes after `scale_loss`, which `fit` of Keras 3 calls, no after
-            `get_scaled_loss` or `get_unscaled_gradients`; after none of them, yes on Keras 3 and no
-            on others.
+          scaled: bool, whether to divide the gradients by the loss scale; None for the
+            constructor's `scaled`. If that is None too, the methods ever called on this optimizer
+            decide: yes after `scale_loss`, which `fit` of Keras 3 calls; no after
+            `get_scaled_loss` or `get_unscaled_gradients`; after none of them, yes on Keras 3 and
+            no on others.
           **kwargs: handed to the inner optimizer, see there; but for
             `experimental_aggregate_gradients`, the opposite of `skip_gradients_aggregation`.
 
@@ -234,7 +234,7 @@ class LossScaling(_MixedIntoKeras):
 
         Raises:
           ValueError: called in a cross-replica context, there is no gradient, or nothing says
-            `scaled` and this optimizer was asked both for `scale_loss` and for unscaled gradients.
+            `scaled` and both `scale_loss` and a method that unscales were called on it.
         """
         raise NotImplementedError
 
@@ -253,7 +253,7 @@ class LossScaling(_MixedIntoKeras):
         grads, variables = list(grads), self._tflsc_kind.trained(self, trainable_variables)
         if len(grads) != len(variables):
             raise ValueError(
-                f"grads must be one for each of {len(variables)} variables, got {len(grads)}."
+                f"grads must hold {len(variables)} gradients, one per variable, got {len(grads)}."
             )
         self._tflsc.calls.applying_scaled()
         self._tflsc_kind.apply_pairs(self, zip(grads, variables), scaled=True)
@@ -282,8 +282,8 @@ def _check_reaches(owner: LossScaling, name: str, value: Any) -> None:
     # Asked last, as to read a learning rate may add operations to a graph.
     if no_effect and value is not getattr(owner, name, None):
         raise AttributeError(
-            f"{name} of a {type(owner).__name__} has no effect on training. Set it at the "
-            f"optimizer that is wrapped: inner_optimizer.{name} = {value!r}."
+            f"{name} of a {type(owner).__name__} has no effect on training. Set it on the "
+            f"wrapped optimizer: inner_optimizer.{name} = {value!r}."
         )
 
 
@@ -293,11 +293,11 @@ def refuse_to_set(owner: LossScaling, name: str, value: object) -> NoReturn:
         how = f"cannot be set. Write optimizer.dynamic_scale.assign({value!r})."
     elif owner.dynamic:
         how = (
-            f"cannot be set. Set it at {_scaler.unwrap(owner._loss_scale)!r}: of a manager of "
-            f"this package by manager.get_loss_scale().assign({value!r})."
+            f"cannot be set. Set it on {_scaler.unwrap(owner._loss_scale)!r}. For a manager of "
+            f"this package, write manager.get_loss_scale().assign({value!r})."
         )
     else:
-        how = "is fixed. Make another optimizer."
+        how = "is fixed. Make another optimizer with that scale."
     raise AttributeError(f"{name} of a {type(owner).__name__} {how}")
 
 

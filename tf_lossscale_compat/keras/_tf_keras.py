@@ -171,7 +171,7 @@ class TFKeras(_optimizer.WeightDecay, SharedMethods):
     def compute_gradients(
         self, loss: Any, var_list: Any, tape: Any = None
     ) -> list[tuple[Any, Any]]:
-        """Returns (gradient, variable) pairs, the loss scaled up before and they down after.
+        """Returns (gradient, variable) pairs, computed from the scaled loss and then unscaled.
 
         Args:
           loss: function without arguments that returns a float tensor, or with `tape` a tensor.
