@@ -5,16 +5,11 @@ from __future__ import annotations
 import collections
 from typing import TYPE_CHECKING, Any, Iterable, Iterator
 
-from tf_lossscale_compat._core import _compiled, _graphs, _structure, _tf, _unscaling
+from tf_lossscale_compat._core import _compiled, _graphs, _structure, _unscaling
+from tf_lossscale_compat._core._tf import tf, tf1
 
 if TYPE_CHECKING:
-    import tensorflow as tf
-
     from tf_lossscale_compat._core import _types
-else:
-    tf = _tf.tf
-tf1 = _tf.tf1
-
 
 # For tensors of up to this many elements, joining them costs less than testing each by itself.
 _SMALL = 2**14

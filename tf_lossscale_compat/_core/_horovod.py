@@ -6,14 +6,10 @@ import sys
 from typing import TYPE_CHECKING, Any, Sequence
 
 from tf_lossscale_compat._core import _tf, _wrapping
+from tf_lossscale_compat._core._tf import tf, tf1
 
 if TYPE_CHECKING:
-    import tensorflow as tf
-
     from tf_lossscale_compat._core import _scaler, _types
-else:
-    tf = _tf.tf
-tf1 = _tf.tf1
 
 
 class Agree:

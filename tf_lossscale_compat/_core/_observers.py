@@ -5,12 +5,11 @@ from __future__ import annotations
 import contextlib
 from typing import TYPE_CHECKING, Any, Iterator, Sequence
 
-from tf_lossscale_compat._core import _scaler, _state, _tf
+from tf_lossscale_compat._core import _scaler, _state
+from tf_lossscale_compat._core._tf import tf
 
 if TYPE_CHECKING:
     from typing import Protocol
-
-    import tensorflow as tf
 
     from tf_lossscale_compat._core import _types
 
@@ -23,8 +22,7 @@ if TYPE_CHECKING:
         def _record_step(self, step: Observation) -> tf.Operation | None: ...
         def _inspect_gradients(self, step: Observation) -> list[tf.Operation]: ...
         def _raise_if_stuck(self, step: Observation) -> None: ...
-else:
-    tf = _tf.tf
+
 
 # Has the package's prefix, because users derive from the optimizers.
 _ATTRIBUTE = "_tflsc_record"

@@ -10,14 +10,10 @@ import functools
 from typing import TYPE_CHECKING, Any, Callable
 
 from tf_lossscale_compat._core import _finite, _graphs, _tf
+from tf_lossscale_compat._core._tf import tf, tf1
 
 if TYPE_CHECKING:
-    import tensorflow as tf
-
     from tf_lossscale_compat._core import _types
-else:
-    tf = _tf.tf
-tf1 = _tf.tf1
 
 # Strategies whose replicas take every step together. All API modules are searched for them, because
 # a name may stand for a different class in each.

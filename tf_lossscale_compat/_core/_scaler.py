@@ -11,15 +11,13 @@ from __future__ import annotations
 import functools
 from typing import TYPE_CHECKING, Any, Callable, NamedTuple
 
-from tf_lossscale_compat._core import _graphs, _state, _tf
+from tf_lossscale_compat._core import _graphs, _state
+from tf_lossscale_compat._core._tf import tf
 
 if TYPE_CHECKING:
-    import tensorflow as tf
     from typing_extensions import TypeIs
 
     from tf_lossscale_compat._core import _types
-else:
-    tf = _tf.tf
 
 # The reciprocal of a larger loss scale is subnormal, and processors may flush it to zero.
 LARGEST_WITH_RECIPROCAL = 2.0**126

@@ -7,15 +7,10 @@ each strategy, inside or outside of its scope.
 from __future__ import annotations
 
 import contextlib
-from typing import TYPE_CHECKING, Any, Callable, Iterable
+from typing import Any, Callable, Iterable
 
 from tf_lossscale_compat._core import _graphs, _replicas, _tf
-
-if TYPE_CHECKING:
-    import tensorflow as tf
-else:
-    tf = _tf.tf
-tf1 = _tf.tf1
+from tf_lossscale_compat._core._tf import tf, tf1
 
 
 def make(

@@ -25,17 +25,12 @@ from tf_lossscale_compat._core import (
     _replicas,
     _scaler,
     _state,
-    _tf,
     _unscaling,
 )
+from tf_lossscale_compat._core._tf import tf, tf1
 
 if TYPE_CHECKING:
-    import tensorflow as tf
-
     from tf_lossscale_compat._core import _types
-else:
-    tf = _tf.tf
-tf1 = _tf.tf1
 
 
 class GraphForm(NamedTuple):

@@ -4,15 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Sequence
 
-from tf_lossscale_compat._core import _graphs, _tf, _wrapping
+from tf_lossscale_compat._core import _graphs, _wrapping
+from tf_lossscale_compat._core._tf import tf, tf1
 
 if TYPE_CHECKING:
-    import tensorflow as tf
-
     from tf_lossscale_compat._core import _types
-else:
-    tf = _tf.tf
-tf1 = _tf.tf1
 
 
 def check_order(optimizer: _types.HasApplyGradients) -> None:

@@ -4,14 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Callable, Iterable, NamedTuple
 
-from tf_lossscale_compat._core import _compiled, _structure, _tf
+from tf_lossscale_compat._core import _compiled, _structure
+from tf_lossscale_compat._core._tf import tf
 
 if TYPE_CHECKING:
-    import tensorflow as tf
-
     from tf_lossscale_compat._core import _types
-else:
-    tf = _tf.tf
 
 
 class Unscaling(NamedTuple):

@@ -4,12 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from tf_lossscale_compat._core import _graphs, _scaler, _tf
-
-if TYPE_CHECKING:
-    import tensorflow as tf
-else:
-    tf = _tf.tf
+from tf_lossscale_compat._core import _graphs, _scaler
+from tf_lossscale_compat._core._tf import tf
 
 
 class LikeATensor:

@@ -8,6 +8,7 @@ import numbers
 from typing import TYPE_CHECKING, Any, Callable, Dict, TypeVar, Union, overload
 
 from tf_lossscale_compat._core import _arguments, _autograph, _replicas, _scaler, _state, _tf
+from tf_lossscale_compat._core._tf import tf
 from tf_lossscale_compat._scalers import _update_rule
 from tf_lossscale_compat._scalers._like_a_tensor import LikeATensor
 from tf_lossscale_compat._scalers._managers import (
@@ -18,13 +19,9 @@ from tf_lossscale_compat._scalers._managers import (
 )
 
 if TYPE_CHECKING:
-    import tensorflow as tf
     from typing_extensions import Literal, Self
 
     from tf_lossscale_compat._core import _types
-else:
-    tf = _tf.tf
-tf1 = _tf.tf1
 
 _LossScale = TypeVar("_LossScale", bound="LossScale")
 if TYPE_CHECKING:

@@ -15,14 +15,11 @@ from tf_lossscale_compat._core import (
     _state,
     _tf,
 )
+from tf_lossscale_compat._core._tf import tf
 from tf_lossscale_compat._scalers import _update_rule
 
 if TYPE_CHECKING:
-    import tensorflow as tf
-
     from tf_lossscale_compat._core import _types
-else:
-    tf = _tf.tf
 
 
 class LossScaleManager(_tf.Trackable, metaclass=abc.ABCMeta):

@@ -13,9 +13,8 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from tf_lossscale_compat._core import _state, _tf
-
-tf = _tf.tf
+from tf_lossscale_compat._core import _state
+from tf_lossscale_compat._core._tf import tf
 
 
 class State(NamedTuple):

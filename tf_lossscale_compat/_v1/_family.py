@@ -22,11 +22,10 @@ from tf_lossscale_compat._core import (
     _tf,
     _unscaling,
 )
+from tf_lossscale_compat._core._tf import tf
 
 if TYPE_CHECKING:
     from typing import Protocol
-
-    import tensorflow as tf
 
     from tf_lossscale_compat._core import _types
 
@@ -40,9 +39,6 @@ if TYPE_CHECKING:
         def get_name(self) -> str: ...
         @property
         def _track_trackable(self) -> Callable[..., Any]: ...
-
-else:
-    tf = _tf.tf
 
 
 class Kept(NamedTuple):

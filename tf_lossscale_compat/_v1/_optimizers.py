@@ -17,17 +17,12 @@ from tf_lossscale_compat._core import (
     _step,
     _tf,
 )
+from tf_lossscale_compat._core._tf import tf
 from tf_lossscale_compat._scalers import _loss_scales, _managers, _update_rule
 from tf_lossscale_compat._v1 import _family
 
 if TYPE_CHECKING:
-    import tensorflow as tf
-
     from tf_lossscale_compat._core import _types
-else:
-    tf = _tf.tf
-
-tf1 = _tf.tf1
 
 _KERAS_HINT = (
     "A Keras optimizer is wrapped by "

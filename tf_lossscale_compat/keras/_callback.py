@@ -6,7 +6,8 @@ import contextlib
 import sys
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
-from tf_lossscale_compat._core import _arguments, _observers, _tf
+from tf_lossscale_compat._core import _arguments, _observers
+from tf_lossscale_compat._core._tf import tf
 from tf_lossscale_compat.keras import _families, _inner, _optimizer
 from tf_lossscale_compat.monitoring import _monitor, _summaries
 from tf_lossscale_compat.monitoring._step_record import StepRecord
@@ -14,14 +15,11 @@ from tf_lossscale_compat.monitoring._step_record import StepRecord
 if TYPE_CHECKING:
     import types
 
-    import tensorflow as tf
     from typing_extensions import Self
 
     from tf_lossscale_compat._core import _types
 
     _C = TypeVar("_C", bound="LossScaleCallback")
-else:
-    tf = _tf.tf
 
 _HINT = (
     "the model's training step applies gradients with something else than what it watches. Have it "

@@ -18,20 +18,16 @@ from tf_lossscale_compat._core import (
     _scaler,
     _state,
     _step,
-    _tf,
     _unscaling,
 )
+from tf_lossscale_compat._core._tf import tf
 from tf_lossscale_compat._scalers import _loss_scales
 from tf_lossscale_compat.keras import _aggregation, _calls, _inner
 
 if TYPE_CHECKING:
     import types
 
-    import tensorflow as tf
-
     from tf_lossscale_compat._core import _types
-else:
-    tf = _tf.tf
 
 
 class Kept:

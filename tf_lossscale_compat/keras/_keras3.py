@@ -13,19 +13,16 @@ from tf_lossscale_compat._core import (
     _horovod,
     _scaler,
     _step,
-    _tf,
     _unscaling,
 )
+from tf_lossscale_compat._core._tf import tf
 from tf_lossscale_compat._scalers import _loss_scales
 from tf_lossscale_compat.keras import _aggregation, _calls, _family, _optimizer, _values
 
 if TYPE_CHECKING:
-    import tensorflow as tf
-
     from tf_lossscale_compat._core import _types
     from tf_lossscale_compat._core._types import Keras3Optimizer as _MixedIntoKeras3
 else:
-    tf = _tf.tf
     _MixedIntoKeras3 = object
 
 _LossScaling: Any = _optimizer.LossScaling  # Whose properties get setters here.

@@ -14,11 +14,11 @@ from tf_lossscale_compat._core import (
     _state,
     _tf,
 )
+from tf_lossscale_compat._core._tf import tf
 from tf_lossscale_compat._scalers import _loss_scales, _managers
 from tf_lossscale_compat.keras import _calls, _family, _values
 
 if TYPE_CHECKING:
-    import tensorflow as tf
     from typing_extensions import Self
 
     from tf_lossscale_compat._core import _types

@@ -7,7 +7,8 @@ import inspect
 import types
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from tf_lossscale_compat._core import _tf  # First, as it says what to do without TensorFlow.
+from tf_lossscale_compat._core import _tf
+from tf_lossscale_compat._core._tf import tf  # First, as it says what to do without TensorFlow.
 
 # isort: split
 
@@ -24,12 +25,9 @@ from tf_lossscale_compat._scalers import _like_a_tensor, _loss_scales
 from tf_lossscale_compat.keras import _calls, _configs, _families, _family, _inner, _optimizer
 
 if TYPE_CHECKING:
-    import tensorflow as tf
     from typing_extensions import Self
 
     from tf_lossscale_compat._core import _types
-else:
-    tf = _tf.tf
 
 
 def _rebuild(cls: Any, optimizer: _types.KerasOptimizer, arguments: dict[str, Any]) -> Any:

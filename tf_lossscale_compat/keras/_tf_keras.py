@@ -16,15 +16,12 @@ from tf_lossscale_compat._core import (
     _state,
     _tf,
 )
+from tf_lossscale_compat._core._tf import tf
 from tf_lossscale_compat.keras import _aggregation, _family, _optimizer, _values
 
 if TYPE_CHECKING:
-    import tensorflow as tf
-
     from tf_lossscale_compat._core import _types
     from tf_lossscale_compat._scalers import _loss_scales
-else:
-    tf = _tf.tf
 
 
 class SharedFamily(_family.Family):

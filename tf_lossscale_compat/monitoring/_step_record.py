@@ -5,7 +5,8 @@ from __future__ import annotations
 import threading
 from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
-from tf_lossscale_compat._core import _graphs, _tf  # First: it says what to do without TensorFlow.
+from tf_lossscale_compat._core import _graphs, _tf
+from tf_lossscale_compat._core._tf import tf, tf1  # First: it says what to do without TensorFlow.
 
 # isort: split
 import numpy as np
@@ -21,13 +22,7 @@ from tf_lossscale_compat._core import (
 from tf_lossscale_compat.monitoring import _names
 
 if TYPE_CHECKING:
-    import tensorflow as tf
-
     from tf_lossscale_compat._core import _types
-else:
-    tf = _tf.tf
-
-tf1 = _tf.tf1
 
 _SHOWN = 5  # The number of gradients that a report names.
 

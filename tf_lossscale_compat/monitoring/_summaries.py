@@ -7,11 +7,9 @@ from typing import Any, Dict
 
 import numpy as np
 
-from tf_lossscale_compat._core import _graphs, _scaler, _tf
+from tf_lossscale_compat._core import _graphs, _scaler
+from tf_lossscale_compat._core._tf import tf, tf1
 from tf_lossscale_compat._scalers import _managers
-
-tf = _tf.tf
-tf1 = _tf.tf1
 
 # Tags in TensorBoard.
 SCALE = "loss_scale/scale"
