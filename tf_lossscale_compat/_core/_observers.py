@@ -137,7 +137,7 @@ class Observation:
             yield
             return
         with tf.control_dependencies([] if finite is None else [finite]):
-            self.before = _state.copied(_scaler.scale(self._subject))
+            self.before = _state.copied(_scaler.read_scale(self._subject))
         with tf.control_dependencies([self.before]):
             yield
 

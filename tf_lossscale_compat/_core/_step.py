@@ -303,7 +303,7 @@ class _Step:
     def _finite_everywhere(self, grads: list[_types.Gradient]) -> tf.Tensor:
         finite = _replicas.all_finite(grads) if self._finite is None else self._finite
         scaler = self._scaler
-        own = self._optimizer.needs_reciprocal and scaler.updates_from_flag
+        own = self._optimizer.needs_reciprocal and scaler.update_is_ours
         if own and not scaler.never_changes():
             scale = _scaler.as_tensor(scaler.read())
             finite = tf.logical_and(finite, scale <= _scaler.LARGEST_WITH_RECIPROCAL)

@@ -382,7 +382,7 @@ class ManagerLossScale(_scaler.WrapsManager, LossScale):
             self._track_trackable(manager, "manager")
 
     def __call__(self) -> tf.Tensor:
-        return _scaler.scale(self.manager)
+        return _scaler.read_scale(self.manager)
 
     @_scaler.updates_from_flag(_update_manager)
     @_autograph.do_not_convert

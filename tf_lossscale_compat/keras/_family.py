@@ -189,7 +189,7 @@ class Family:
 
     def unscale(self, owner: Any, grads: Iterable[_types.Gradient]) -> _types.Gradients:
         """Returns gradients divided by the loss scale, as that Keras divides them."""
-        return _unscaling.unscale(grads, 1.0 / _scaler.scale(owner._loss_scale))
+        return _unscaling.unscale(grads, 1.0 / _scaler.read_scale(owner._loss_scale))
 
     def to_unscale(
         self, owner: Any, grads: _types.Gradients, variables: _types.Variables, scale: tf.Tensor
@@ -294,7 +294,7 @@ class Family:
 
 def scaled_loss(owner: Any, loss: tf.Tensor) -> tf.Tensor:
     """Returns `loss` times the loss scale, in its own dtype."""
-    return _unscaling.scale_loss(loss, _scaler.scale(owner._loss_scale))
+    return _unscaling.scale_loss(loss, _scaler.read_scale(owner._loss_scale))
 
 
 def of_scaled(
