@@ -101,26 +101,17 @@ class Observation:
       inspected: bool, the record has inspected the gradients already.
     """
 
-    _subject: Any  # None without a record.
-    record: Observer | None
-    variables: Sequence[tf.Variable]
-    finite: bool | tf.Tensor
-    skips_nonfinite: bool
-    before: tf.Tensor | None
-    after: tf.Tensor | None
-    grads: list[_types.Gradient]
-    inspected: bool
+    finite: bool | tf.Tensor = True
+    skips_nonfinite: bool = True
+    before: tf.Tensor | None = None
+    after: tf.Tensor | None = None
+    inspected: bool = False
 
     def __init__(
-        self,
-        subject: _types.Subject | None,
-        record: Observer | None,
-        variables: Sequence[tf.Variable],
+        self, subject: Any, record: Observer | None, variables: Sequence[tf.Variable]
     ) -> None:
-        self._subject, self.record = subject, record
-        self.variables, self.grads = variables, []
-        self.finite, self.skips_nonfinite, self.before, self.after = True, True, None, None
-        self.inspected = False
+        self._subject, self.record, self.variables = subject, record, variables
+        self.grads: list[_types.Gradient] = []
         if record is not None:
             record._check_context()
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import types
 from typing import TYPE_CHECKING, Any, Callable, Iterable
 
 from tf_lossscale_compat._core import (
@@ -106,15 +107,7 @@ class _BaseLossScaleOptimizer(_tf.Optimizer):
     ) -> Any:
         """Computes gradients and applies them: `compute_gradients` and `apply_gradients` in one.
 
-        Args:
-          loss: see `compute_gradients`.
-          global_step: see `apply_gradients`.
-          var_list: see `compute_gradients`.
-          gate_gradients: see `compute_gradients`.
-          aggregation_method: see `compute_gradients`.
-          colocate_gradients_with_ops: see `compute_gradients`.
-          name: see `apply_gradients`.
-          grad_loss: see `compute_gradients`.
+        The arguments are theirs.
 
         Returns:
           In graph mode an operation; in eager mode None.
@@ -338,7 +331,11 @@ class MixedPrecisionLossScaleOptimizer(_BaseLossScaleOptimizer):
         self._tflsc_kind.replace_loss_scale(self, loss_scale)
 
 
-_AS_WRITTEN = _step.as_written(_BaseLossScaleOptimizer)
+# Programs replace a method on the class, which `minimize` then has to call.
+_AS_WRITTEN = types.SimpleNamespace(
+    compute_gradients=_BaseLossScaleOptimizer.compute_gradients,
+    apply_gradients=_BaseLossScaleOptimizer.apply_gradients,
+)
 
 
 class _One(_managers.FixedLossScaleManager):
