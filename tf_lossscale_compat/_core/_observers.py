@@ -73,11 +73,6 @@ def observe(
     """Returns the `Observation` of a step.
 
     While a graph is built, an optimizer without a record is marked: no record will see its steps.
-
-    Args:
-      scaler: `_scaler.Scaler`.
-      optimizer: the optimizer whose record is notified, or None.
-      variables: list of variables.
     """
     record = record_of(optimizer)
     if record is not None:

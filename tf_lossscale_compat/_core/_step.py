@@ -69,32 +69,17 @@ class OptimizerAdapter:
     check_strategy = staticmethod(_replicas.check_strategy)
 
     def apply(self, grads: list[_types.Gradient], variables: list[tf.Variable]) -> Any:
-        """Applies unscaled gradients by the wrapped optimizer; called in a replica context.
-
-        Returns:
-          An operation, a tensor or None.
-        """
+        """Applies unscaled gradients by the wrapped optimizer; called in a replica context."""
         raise NotImplementedError
 
     def apply_everywhere(
         self, grads: list[_types.Gradient], variables: list[tf.Variable]
     ) -> tf.Operation | None:
-        """Applies gradients in each replica; called once for all replicas.
-
-        Returns:
-          An operation; None in eager mode.
-        """
+        """Applies gradients in each replica; called once for all replicas."""
         return _replicas.call_for_each_replica(self.apply, (grads, variables))
 
     def count_skipped(self, number: int | tf.Tensor) -> Any:
-        """Counts skipped steps; called once for all replicas.
-
-        Args:
-          number: 1, or a scalar integer tensor that is 1 or 0.
-
-        Returns:
-          The assignment to a variable, or None.
-        """
+        """Counts skipped steps, 1 or 0; called once for all replicas; returns the assignment."""
 
 
 _PLAIN = GraphForm()
@@ -155,16 +140,9 @@ def take(
 ) -> Any:
     """Applies gradients or skips them, and updates the loss scale, for one step.
 
-    Args:
-      scaler: `_scaler.Scaler`.
-      grads: list of gradients, None among them.
-      variables: list of variables, of the same length.
-      optimizer: `OptimizerAdapter`.
-      called: str, the calling method's name, for errors.
-      unscaling: `_unscaling.Unscaling`, or None if `grads` are unscaled.
-      form: `GraphForm`.
-      unaggregated: pair of lists, gradients before their aggregation over replicas and their
-        variables, so that records can name the variables of non-finite gradients; or None.
+    `unscaling` is None if `grads` are unscaled. `called` is the calling method's name, for errors.
+    Records name the variables of non-finite gradients by `unaggregated`: the gradients before their
+    aggregation over replicas, and their variables.
 
     Returns:
       An operation, None in eager mode; the optimizer's result if no step can be skipped.

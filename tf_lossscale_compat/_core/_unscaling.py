@@ -24,12 +24,7 @@ class Unscaling(NamedTuple):
 
 
 def scale_loss(loss: Any, scale: tf.Tensor) -> tf.Tensor:
-    """Returns `loss` times `scale`, in the dtype of `loss`.
-
-    Args:
-      loss: float tensor, or a value that converts to one.
-      scale: float32 scalar tensor.
-    """
+    """Returns `loss` times `scale`, in the dtype of `loss`."""
     loss = tf.convert_to_tensor(loss)
     return loss * tf.cast(scale, loss.dtype)
 

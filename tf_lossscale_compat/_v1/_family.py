@@ -58,14 +58,7 @@ class Kept(NamedTuple):
 
 
 class _Adapter(_step.OptimizerAdapter):
-    """One step of a v1 optimizer.
-
-    Args:
-      owner: the loss-scale optimizer.
-      wrapped: the optimizer that it wraps.
-      global_step: variable to increment if the gradients are applied, or None.
-      name: str, the name of the wrapped optimizer's operation, or None.
-    """
+    """One step of the loss-scale optimizer `owner`; `name` is the wrapped optimizer's operation."""
 
     wrapped: _types.HasApplyGradients
 
@@ -97,11 +90,7 @@ class Family:
         return list(owner._optimizer.compute_gradients(loss=loss, **options))
 
     def reads_twice(self, read: Any) -> bool:
-        """Returns whether the original's graph has two operations that read the scale.
-
-        Args:
-          read: the tensor or variable that the loss scale or manager returned.
-        """
+        """Returns whether the original's graph has two operations that `read` the scale."""
         return True
 
     def reciprocal(self, scale: tf.Tensor) -> tf.Tensor:
