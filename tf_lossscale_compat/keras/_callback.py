@@ -66,7 +66,7 @@ class LossScaleCallback(_MixedIntoKeras):
         if hasattr(cls, "_tflsc"):
             return object.__new__(cls)
         watched = getattr(record, "watched", None)
-        kind = getattr(watched, "_tflsc_kind", None)
+        kind = getattr(watched, "_tflsc_family", None)
         return object.__new__(_class(cls, getattr(kind, "keras", tf.keras)))
 
     def __init__(

@@ -56,7 +56,7 @@ class _Adapter(_step.OptimizerAdapter):
     """One step of a Keras optimizer."""
 
     def __init__(self, owner: Any, apply: _types.Apply, agree: _types.Agree | None) -> None:
-        self._kind, self._owner, self._apply = owner._tflsc_kind, owner, apply
+        self._kind, self._owner, self._apply = owner._tflsc_family, owner, apply
         self.observed, self.wrapped, self.agree = owner, owner._optimizer, agree
         self.counts_skipped = owner._tflsc.options.get("count_skipped", self._kind.counts_skipped)
         self.check_strategy = owner._raise_if_strategy_unsupported
