@@ -7,14 +7,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Iterable, NoReturn
 
-from tf_lossscale_compat._core import _horovod, _sync_replicas, _tf, _wrapping
+from tf_lossscale_compat._core import _horovod, _sync_replicas, _wrapping
+from tf_lossscale_compat._core._tf import tf
 
 if TYPE_CHECKING:
-    import tensorflow as tf
-
     from tf_lossscale_compat._core import _scaler, _types
-else:
-    tf = _tf.tf
 
 
 def function_for(

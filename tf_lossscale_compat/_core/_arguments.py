@@ -9,13 +9,11 @@ import numbers
 import os
 from typing import Any
 
-from tf_lossscale_compat._core import _tf  # First: it says what to do without TensorFlow.
+from tf_lossscale_compat._core._tf import tf  # First: it says what to do without TensorFlow.
 
 # isort: split
 import numpy as np
 from absl import logging
-
-tf = _tf.tf
 
 
 def number(value: Any) -> Any:

@@ -5,19 +5,15 @@ from __future__ import annotations
 import collections
 import functools
 import threading
-from typing import TYPE_CHECKING, Any, Callable, Hashable, Iterable, Sequence
+from typing import Any, Callable, Hashable, Iterable, Sequence
 
 from tf_lossscale_compat._core import _tf
+from tf_lossscale_compat._core._tf import tf
 
 try:
     from tensorflow.python.eager import context as _context
 except ImportError:
     _context = None
-
-if TYPE_CHECKING:
-    import tensorflow as tf
-else:
-    tf = _tf.tf
 
 # The number of structures for which a function stays compiled. Models have a few structures; a
 # program whose structures never repeat must not pile up graphs.
@@ -84,13 +80,10 @@ class _Compiled:
         *constants: Hashable,
         varying_first_dim: Iterable[int] = (),
     ) -> Any:
-        """Runs the function.
+        """Runs the function, whose other arguments are the constants.
 
-        Args:
-          tensors: list of tensors.
-          *constants: hashable values, the function's other arguments.
-          varying_first_dim: positions of tensors whose first dimension is not part of the
-            structure, because it varies.
+        `varying_first_dim` has the positions of tensors whose first dimension is not part of the
+        structure, because it varies.
         """
         if not (tf.executing_eagerly() and _tf.functions_compute_as_eager()):
             return self._function(tensors, *constants)

@@ -3,20 +3,15 @@
 from __future__ import annotations
 
 import contextlib
-from typing import TYPE_CHECKING, Any, Callable, Iterator
+from typing import Any, Callable, Iterator
 
 from tf_lossscale_compat._core import _tf
+from tf_lossscale_compat._core._tf import tf, tf1
 
 try:
     from tensorflow.python.framework.ops import _default_graph_stack as _graph_stack
 except ImportError:
     _graph_stack = None
-
-if TYPE_CHECKING:
-    import tensorflow as tf
-else:
-    tf = _tf.tf
-tf1 = _tf.tf1
 
 
 def in_session_graph() -> bool:

@@ -6,14 +6,10 @@ import sys
 from typing import TYPE_CHECKING, Any, Sequence
 
 from tf_lossscale_compat._core import _tf, _wrapping
+from tf_lossscale_compat._core._tf import tf, tf1
 
 if TYPE_CHECKING:
-    import tensorflow as tf
-
     from tf_lossscale_compat._core import _scaler, _types
-else:
-    tf = _tf.tf
-tf1 = _tf.tf1
 
 
 class Agree:
@@ -92,10 +88,6 @@ def check_reduced(optimizer: _types.HasApplyGradients, grads: Sequence[_types.Gr
 
     It reduces the gradients that it computes itself, in `fit` and `minimize`. On TensorFlow 2.4 and
     later it applies all other gradients unreduced: every process would train by itself.
-
-    Args:
-      optimizer: the optimizer that applies the gradients, or a wrapper around it.
-      grads: list of gradients, None among them.
     """
     if "horovod" not in sys.modules or not _tf.at_least(2, 4):
         return

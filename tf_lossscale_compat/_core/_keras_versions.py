@@ -6,13 +6,10 @@ import sys
 from typing import TYPE_CHECKING, Sequence
 
 from tf_lossscale_compat._core import _tf
+from tf_lossscale_compat._core._tf import tf
 
 if TYPE_CHECKING:
-    import tensorflow as tf
-
     from tf_lossscale_compat._core import _types
-else:
-    tf = _tf.tf
 
 # The packages that contain a Keras.
 ROOTS = ("keras", "tf_keras", "tensorflow", "tensorflow_core")

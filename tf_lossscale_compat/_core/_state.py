@@ -7,15 +7,10 @@ each strategy, inside or outside of its scope.
 from __future__ import annotations
 
 import contextlib
-from typing import TYPE_CHECKING, Any, Callable, Iterable
+from typing import Any, Callable, Iterable
 
 from tf_lossscale_compat._core import _graphs, _replicas, _tf
-
-if TYPE_CHECKING:
-    import tensorflow as tf
-else:
-    tf = _tf.tf
-tf1 = _tf.tf1
+from tf_lossscale_compat._core._tf import tf, tf1
 
 
 def make(
@@ -27,12 +22,8 @@ def make(
 ) -> tf.Variable:
     """Makes a variable that is neither trained nor aggregated over replicas.
 
-    Args:
-      owner: trackable; checkpoints find the variable under it by name.
-      name: str.
-      initial_value: scalar.
-      dtype: `tf.DType`, or None for the dtype of `initial_value`.
-      use_resource: bool, or None for the default of the variable scope.
+    Checkpoints find it under its owner, by name. `dtype` and `use_resource` may be None, for the
+    dtype of the value and the default of the variable scope.
     """
     variable = tf1.Variable(
         initial_value,

@@ -5,14 +5,10 @@ from __future__ import annotations
 import functools
 from typing import TYPE_CHECKING, Any, Iterable
 
-from tf_lossscale_compat._core import _tf
+from tf_lossscale_compat._core._tf import tf
 
 if TYPE_CHECKING:
-    import tensorflow as tf
-
     from tf_lossscale_compat._core import _types
-else:
-    tf = _tf.tf
 
 # Called for every gradient of every step. `isinstance` is slow for tensors.
 _is_subclass: Any = functools.lru_cache(maxsize=None)(issubclass)

@@ -4,15 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Sequence
 
-from tf_lossscale_compat._core import _graphs, _tf, _wrapping
+from tf_lossscale_compat._core import _graphs, _wrapping
+from tf_lossscale_compat._core._tf import tf, tf1
 
 if TYPE_CHECKING:
-    import tensorflow as tf
-
     from tf_lossscale_compat._core import _types
-else:
-    tf = _tf.tf
-tf1 = _tf.tf1
 
 
 def check_order(optimizer: _types.HasApplyGradients) -> None:
@@ -56,13 +52,8 @@ def reopen_accumulators(
     """Returns a step after which SyncReplicasOptimizer's accumulators are at the global step.
 
     An accumulator counts each step that empties it. After a skipped step it is ahead of the global
-    step. It would drop all later gradients as stale, while the workers wait.
-
-    Args:
-      step: operation, a step of an optimizer that SyncReplicasOptimizer may wrap.
-      grads: list of the gradients of the step, None among them.
-      variables: list of trained variables, by whose names the accumulators are found.
-      global_step: the variable that an applied step increments, or None.
+    step. It would drop all later gradients as stale, while the workers wait. The accumulators are
+    found by the names of `variables`.
     """
     if global_step is None or not _graphs.in_session_graph():
         return step

@@ -1,6 +1,7 @@
 """Differences between TensorFlow versions, in one place.
 
-Other modules call `at_least`, and use no names that only some versions have.
+Other modules import `tf` and `tf1` from here, so that a missing TensorFlow has one error. They call
+`at_least`, and use no names that only some versions have.
 Differences between versions of Keras are in `_keras_versions` and in `keras/`.
 """
 

@@ -14,15 +14,13 @@ from tf_lossscale_compat._core import (
     _ownership,
     _scaler,
     _step,
-    _tf,
     _wrapping,
 )
+from tf_lossscale_compat._core._tf import tf
 from tf_lossscale_compat._scalers import _loss_scales
 
 if TYPE_CHECKING:
     from tf_lossscale_compat._core import _types
-
-tf = _tf.tf
 
 
 def _has_loss_scale(optimizer: Any) -> bool:

@@ -2,32 +2,26 @@
 
 from __future__ import annotations
 
+import types
 from typing import TYPE_CHECKING, Any, Callable, Iterable
 
 from tf_lossscale_compat._core import (
-    _agreement,
     _arguments,
     _autograph,
     _callers,
     _keras_versions,
-    _ownership,
     _replicas,
     _scaler,
     _state,
     _step,
     _tf,
 )
+from tf_lossscale_compat._core._tf import tf
 from tf_lossscale_compat._scalers import _loss_scales, _managers, _update_rule
 from tf_lossscale_compat._v1 import _family
 
 if TYPE_CHECKING:
-    import tensorflow as tf
-
     from tf_lossscale_compat._core import _types
-else:
-    tf = _tf.tf
-
-tf1 = _tf.tf1
 
 _KERAS_HINT = (
     "A Keras optimizer is wrapped by "
@@ -52,18 +46,20 @@ class _BaseLossScaleOptimizer(_tf.Optimizer):
 
     # For subclasses whose constructors do not call the base class'.
     _tflsc = _family.Kept()
-    _tflsc_kind: _family.Family
+    _tflsc_family: _family.Family
     # The wrapped optimizer, under r1.15's name or r2.0's: each public class has one of them.
     _opt: Any
     _optimizer: Any
 
-    def __init__(self, opt: Any) -> None:
+    def __init__(self, opt: Any, kept: _family.Kept) -> None:
         super().__init__(
             use_locking=getattr(opt, "_use_locking", False),
             name=_name_of(opt, type(opt).__name__),
         )
         if isinstance(opt, _tf.Trackable):
             self._track_trackable(opt, "base_optimizer")
+        self._tflsc = kept
+        self._tflsc_family.replace_loss_scale(self, kept.loss_scale)
 
     def compute_gradients(
         self,
@@ -96,7 +92,7 @@ class _BaseLossScaleOptimizer(_tf.Optimizer):
             "colocate_gradients_with_ops": colocate_gradients_with_ops,
             "grad_loss": grad_loss,
         }
-        return self._tflsc_kind.compute_gradients(self, loss, options)
+        return self._tflsc_family.compute_gradients(self, loss, options)
 
     def minimize(
         self,
@@ -111,15 +107,7 @@ class _BaseLossScaleOptimizer(_tf.Optimizer):
     ) -> Any:
         """Computes gradients and applies them: `compute_gradients` and `apply_gradients` in one.
 
-        Args:
-          loss: see `compute_gradients`.
-          global_step: see `apply_gradients`.
-          var_list: see `compute_gradients`.
-          gate_gradients: see `compute_gradients`.
-          aggregation_method: see `compute_gradients`.
-          colocate_gradients_with_ops: see `compute_gradients`.
-          name: see `apply_gradients`.
-          grad_loss: see `compute_gradients`.
+        The arguments are theirs.
 
         Returns:
           In graph mode an operation; in eager mode None.
@@ -137,7 +125,7 @@ class _BaseLossScaleOptimizer(_tf.Optimizer):
         # As in TensorFlow, `minimize` calls these methods if a subclass overrides one.
         own = _step.overrides(self, _AS_WRITTEN, "compute_gradients", "apply_gradients")
         if self._tflsc.enabled and not own:
-            return self._tflsc_kind.minimize(self, loss, global_step, name, options)
+            return self._tflsc_family.minimize(self, loss, global_step, name, options)
         return super().minimize(loss, global_step, name=name, **options)
 
     @_autograph.do_not_convert
@@ -165,16 +153,16 @@ class _BaseLossScaleOptimizer(_tf.Optimizer):
         """
         # Users replace the loss scale between steps.
         scaler = _scaler.Scaler(self._tflsc.loss_scale)
-        return self._tflsc_kind.take_step(self, scaler, list(grads_and_vars), global_step, name)
+        return self._tflsc_family.take_step(self, scaler, list(grads_and_vars), global_step, name)
 
     def variables(self) -> list[tf.Variable]:
         """Returns the variables of the wrapped optimizer and of the loss scale, a list."""
-        wrapped = self._tflsc_kind.wrapped(self)
+        wrapped = self._tflsc_family.wrapped(self)
         return _state.variables_of(wrapped) + _scaler.variables(self._tflsc.loss_scale)
 
     def get_slot(self, var: Any, name: str) -> Any:
         """Returns the wrapped optimizer's slot variable `name` for `var`, or None."""
-        return self._tflsc_kind.wrapped(self).get_slot(var, name)
+        return self._tflsc_family.wrapped(self).get_slot(var, name)
 
     def get_slot_names(self) -> list[str]:
         """Returns the names of the wrapped optimizer's slots, a list of str."""
@@ -182,15 +170,15 @@ class _BaseLossScaleOptimizer(_tf.Optimizer):
         # would be saved twice, which TensorFlow rejects.
         if _callers.is_checkpointing():
             return []
-        return self._tflsc_kind.wrapped(self).get_slot_names()
+        return self._tflsc_family.wrapped(self).get_slot_names()
 
     def get_name(self) -> str:
         """Returns the wrapped optimizer's name."""
-        return _name_of(self._tflsc_kind.wrapped(self), self._name)
+        return _name_of(self._tflsc_family.wrapped(self), self._name)
 
     def _create_or_restore_slot_variable(self, *args: Any, **kwargs: Any) -> Any:
         # Called to restore a checkpoint of the wrapped optimizer into this one.
-        return self._tflsc_kind.wrapped(self)._create_or_restore_slot_variable(*args, **kwargs)
+        return self._tflsc_family.wrapped(self)._create_or_restore_slot_variable(*args, **kwargs)
 
 
 class LossScaleOptimizer(_BaseLossScaleOptimizer):
@@ -208,7 +196,7 @@ class LossScaleOptimizer(_BaseLossScaleOptimizer):
     does not pass None gradients through, keep sparse gradients, or return slots and `variables()`.
     """
 
-    _tflsc_kind = _family.CONTRIB
+    _tflsc_family = _family.CONTRIB
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
@@ -255,14 +243,8 @@ class LossScaleOptimizer(_BaseLossScaleOptimizer):
         _replicas.check_strategy()
         _check_manager(loss_scale_manager)
         manager = loss_scale_manager if _arguments.flag("enabled", enabled) else _One()
-        scaler = _scaler.Scaler(manager)
-        scaler.check_reciprocal()
-        agree = _agreement.function_for(agree, opt, scaler)
-        super().__init__(opt)
         self._opt = opt
-        self._tflsc = _family.Kept(None, agree, enabled, bool(keep_sparse))
-        self._loss_scale_manager = manager
-        _ownership.claim(_ownership.V1, manager, [self])
+        super().__init__(opt, _family.Kept(manager, agree, enabled, bool(keep_sparse)))
 
     @property
     def _loss_scale_manager(self) -> Any:
@@ -271,7 +253,7 @@ class LossScaleOptimizer(_BaseLossScaleOptimizer):
     @_loss_scale_manager.setter
     def _loss_scale_manager(self, manager: Any) -> None:
         _check_manager(manager)
-        self._tflsc_kind.replace_loss_scale(self, manager)
+        self._tflsc_family.replace_loss_scale(self, manager)
 
 
 class MixedPrecisionLossScaleOptimizer(_BaseLossScaleOptimizer):
@@ -288,7 +270,7 @@ class MixedPrecisionLossScaleOptimizer(_BaseLossScaleOptimizer):
     `tf.compat.v1.train.experimental.MixedPrecisionLossScaleOptimizer`.
     """
 
-    _tflsc_kind = _family.MIXED_PRECISION
+    _tflsc_family = _family.MIXED_PRECISION
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
@@ -337,14 +319,8 @@ class MixedPrecisionLossScaleOptimizer(_BaseLossScaleOptimizer):
             raise ValueError("loss_scale cannot be None")
         _replicas.check_strategy()
         loss_scale = _loss_scales.get(loss_scale if _arguments.flag("enabled", enabled) else 1)
-        scaler = _scaler.Scaler(loss_scale)
-        scaler.check_reciprocal()
-        agree = _agreement.function_for(agree, opt, scaler)
-        super().__init__(opt)
         self._optimizer = opt
-        self._tflsc = _family.Kept(None, agree, enabled)
-        self._loss_scale = loss_scale
-        _ownership.claim(_ownership.V1, loss_scale, [self])
+        super().__init__(opt, _family.Kept(loss_scale, agree, enabled))
 
     @property
     def _loss_scale(self) -> Any:
@@ -352,10 +328,14 @@ class MixedPrecisionLossScaleOptimizer(_BaseLossScaleOptimizer):
 
     @_loss_scale.setter
     def _loss_scale(self, loss_scale: Any) -> None:
-        self._tflsc_kind.replace_loss_scale(self, loss_scale)
+        self._tflsc_family.replace_loss_scale(self, loss_scale)
 
 
-_AS_WRITTEN = _step.as_written(_BaseLossScaleOptimizer)
+# Programs replace a method on the class, which `minimize` then has to call.
+_AS_WRITTEN = types.SimpleNamespace(
+    compute_gradients=_BaseLossScaleOptimizer.compute_gradients,
+    apply_gradients=_BaseLossScaleOptimizer.apply_gradients,
+)
 
 
 class _One(_managers.FixedLossScaleManager):

@@ -8,12 +8,10 @@ import os
 import re
 from typing import TYPE_CHECKING, NamedTuple
 
-from tf_lossscale_compat._core import _tf
+from tf_lossscale_compat._core._tf import tf
 
 if TYPE_CHECKING:
     from tf_lossscale_compat._core import _types
-
-tf = _tf.tf
 
 
 class CheckpointError(ValueError):

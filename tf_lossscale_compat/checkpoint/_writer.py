@@ -5,10 +5,9 @@ from __future__ import annotations
 import math
 from typing import Any, NamedTuple
 
-from tf_lossscale_compat._core import _arguments, _tf
+from tf_lossscale_compat._core import _arguments
+from tf_lossscale_compat._core._tf import tf
 from tf_lossscale_compat.checkpoint._reader import LossScaleState
-
-tf = _tf.tf
 
 
 class _Target(NamedTuple):

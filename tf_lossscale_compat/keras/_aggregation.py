@@ -15,11 +15,10 @@ from typing import TYPE_CHECKING, Any, Callable, Iterable, Iterator
 from absl import logging
 
 from tf_lossscale_compat._core import _keras_versions, _tf
+from tf_lossscale_compat._core._tf import tf
 
 if TYPE_CHECKING:
     from tf_lossscale_compat._core import _types
-
-tf = _tf.tf
 
 _lock = threading.Lock()
 

@@ -6,7 +6,8 @@ import contextlib
 import sys
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
-from tf_lossscale_compat._core import _arguments, _observers, _tf
+from tf_lossscale_compat._core import _arguments, _observers
+from tf_lossscale_compat._core._tf import tf
 from tf_lossscale_compat.keras import _families, _inner, _optimizer
 from tf_lossscale_compat.monitoring import _monitor, _summaries
 from tf_lossscale_compat.monitoring._step_record import StepRecord
@@ -14,14 +15,11 @@ from tf_lossscale_compat.monitoring._step_record import StepRecord
 if TYPE_CHECKING:
     import types
 
-    import tensorflow as tf
     from typing_extensions import Self
 
     from tf_lossscale_compat._core import _types
 
     _C = TypeVar("_C", bound="LossScaleCallback")
-else:
-    tf = _tf.tf
 
 _HINT = (
     "the model's training step does not apply gradients with the optimizer that it watches. Have "
@@ -68,7 +66,7 @@ class LossScaleCallback(_MixedIntoKeras):
         if hasattr(cls, "_tflsc"):
             return object.__new__(cls)
         watched = getattr(record, "watched", None)
-        kind = getattr(watched, "_tflsc_kind", None)
+        kind = getattr(watched, "_tflsc_family", None)
         return object.__new__(_class(cls, getattr(kind, "keras", tf.keras)))
 
     def __init__(

@@ -14,14 +14,11 @@ from typing import TYPE_CHECKING
 
 from absl import logging
 
-from tf_lossscale_compat._core import _arguments, _autograph, _tf
+from tf_lossscale_compat._core import _arguments, _autograph
+from tf_lossscale_compat._core._tf import tf
 
 if TYPE_CHECKING:
-    import tensorflow as tf
-
     from tf_lossscale_compat._core import _types
-else:
-    tf = _tf.tf
 
 # All others that are recorded mean that gradients are unscaled by the time that they are applied.
 SCALED = "scale_loss"

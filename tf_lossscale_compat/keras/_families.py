@@ -8,7 +8,7 @@ import importlib.util
 import sys
 from typing import TYPE_CHECKING, Any, Iterator
 
-from tf_lossscale_compat._core import _tf
+from tf_lossscale_compat._core._tf import tf
 from tf_lossscale_compat.keras import _inner, _keras3, _optimizer_v2, _tf_keras
 
 if TYPE_CHECKING:
@@ -20,8 +20,6 @@ if TYPE_CHECKING:
     def cached(function: _types.Function) -> _types.Function: ...
 else:
     cached = functools.lru_cache(maxsize=None)
-
-tf = _tf.tf
 
 # Entries that only Keras before 3 has in its optimizers' configs.
 _OLDER_ALONE = {"is_legacy_optimizer", "jit_compile"}

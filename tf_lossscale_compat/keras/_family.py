@@ -18,20 +18,16 @@ from tf_lossscale_compat._core import (
     _scaler,
     _state,
     _step,
-    _tf,
     _unscaling,
 )
+from tf_lossscale_compat._core._tf import tf
 from tf_lossscale_compat._scalers import _loss_scales
 from tf_lossscale_compat.keras import _aggregation, _calls, _inner
 
 if TYPE_CHECKING:
     import types
 
-    import tensorflow as tf
-
     from tf_lossscale_compat._core import _types
-else:
-    tf = _tf.tf
 
 
 class Kept:
@@ -60,7 +56,7 @@ class _Adapter(_step.OptimizerAdapter):
     """One step of a Keras optimizer."""
 
     def __init__(self, owner: Any, apply: _types.Apply, agree: _types.Agree | None) -> None:
-        self._kind, self._owner, self._apply = owner._tflsc_kind, owner, apply
+        self._kind, self._owner, self._apply = owner._tflsc_family, owner, apply
         self.observed, self.wrapped, self.agree = owner, owner._optimizer, agree
         self.counts_skipped = owner._tflsc.options.get("count_skipped", self._kind.counts_skipped)
         self.check_strategy = owner._raise_if_strategy_unsupported
@@ -192,7 +188,7 @@ class Family:
 
     def unscale(self, owner: Any, grads: Iterable[_types.Gradient]) -> _types.Gradients:
         """Returns gradients divided by the loss scale, as that Keras divides them."""
-        return _unscaling.unscale(grads, 1.0 / _scaler.scale(owner._loss_scale))
+        return _unscaling.unscale(grads, 1.0 / _scaler.read_scale(owner._loss_scale))
 
     def to_unscale(
         self, owner: Any, grads: _types.Gradients, variables: _types.Variables, scale: tf.Tensor
@@ -297,7 +293,7 @@ class Family:
 
 def scaled_loss(owner: Any, loss: tf.Tensor) -> tf.Tensor:
     """Returns `loss` times the loss scale, in its own dtype."""
-    return _unscaling.scale_loss(loss, _scaler.scale(owner._loss_scale))
+    return _unscaling.scale_loss(loss, _scaler.read_scale(owner._loss_scale))
 
 
 def of_scaled(

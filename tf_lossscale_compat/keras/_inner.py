@@ -10,11 +10,10 @@ import importlib
 from typing import TYPE_CHECKING
 
 from tf_lossscale_compat._core import _keras_versions, _tf, _wrapping
+from tf_lossscale_compat._core._tf import tf
 
 if TYPE_CHECKING:
     import types
-
-tf = _tf.tf
 
 # The base classes that all optimizers of a family derive from.
 KERAS_3, TF_KERAS, OPTIMIZER_V2 = _BASES = "BaseOptimizer", "_BaseOptimizer", "OptimizerV2"

@@ -13,19 +13,16 @@ from tf_lossscale_compat._core import (
     _horovod,
     _scaler,
     _step,
-    _tf,
     _unscaling,
 )
+from tf_lossscale_compat._core._tf import tf
 from tf_lossscale_compat._scalers import _loss_scales
 from tf_lossscale_compat.keras import _aggregation, _calls, _family, _optimizer, _values
 
 if TYPE_CHECKING:
-    import tensorflow as tf
-
     from tf_lossscale_compat._core import _types
     from tf_lossscale_compat._core._types import Keras3Optimizer as _MixedIntoKeras3
 else:
-    tf = _tf.tf
     _MixedIntoKeras3 = object
 
 _LossScaling: Any = _optimizer.LossScaling  # Whose properties get setters here.
@@ -211,7 +208,7 @@ class Family(_family.Family):
         return [
             None if grad is None else tf.cast(divided, grad.dtype)
             for grad, divided in zip(
-                grads, _unscaling.divide(grads, _scaler.scale(owner._loss_scale))
+                grads, _unscaling.divide(grads, _scaler.read_scale(owner._loss_scale))
             )
         ]
 
@@ -260,7 +257,7 @@ class Family(_family.Family):
 class Keras3(_optimizer.WeightDecay, _MixedIntoKeras3):
     """Mixed into Keras 3's `LossScaleOptimizer`; replaces its loss scale and its step."""
 
-    _tflsc_kind: Family
+    _tflsc_family: Family
     dynamic_scale: Any
 
     # Before 3.9, Keras' own class counts no steps here, and its base class assigns a variable.
@@ -287,7 +284,7 @@ class Keras3(_optimizer.WeightDecay, _MixedIntoKeras3):
             super().__setattr__(name, value)
             kept.options["name"] = value
         else:
-            self._tflsc_kind.check_wrapped(self, value, kept.enabled)
+            self._tflsc_family.check_wrapped(self, value, kept.enabled)
             super().__setattr__(name, value)
             value.loss_scale_factor = None
             self.__dict__["_optimizer"] = value
@@ -343,7 +340,7 @@ class Keras3(_optimizer.WeightDecay, _MixedIntoKeras3):
     def build(self, variables: Iterable[Any]) -> None:
         """Makes the inner optimizer's variables for these, once."""
         if not self.built:
-            self._tflsc_kind.build(self, variables)
+            self._tflsc_family.build(self, variables)
 
     @_autograph.do_not_convert
     def scale_loss(self, loss: Any) -> tf.Tensor:
@@ -370,7 +367,7 @@ class Keras3(_optimizer.WeightDecay, _MixedIntoKeras3):
                 )
             self.apply(*_family.unzip_pairs(pairs))
         else:
-            self._tflsc_kind.apply_pairs(self, pairs, scaled)
+            self._tflsc_family.apply_pairs(self, pairs, scaled)
         return self.inner_optimizer.iterations
 
     @_autograph.converts_functions_given
@@ -382,7 +379,7 @@ class Keras3(_optimizer.WeightDecay, _MixedIntoKeras3):
           var_list: list of variables, or a function that returns one.
           tape: the `tf.GradientTape` that recorded `loss`, or None.
         """
-        self._tflsc_kind.minimize(self, loss, var_list, tape)
+        self._tflsc_family.minimize(self, loss, var_list, tape)
         return self.iterations
 
     def load_own_variables(self, store: Any) -> None:

@@ -14,11 +14,11 @@ from tf_lossscale_compat._core import (
     _state,
     _tf,
 )
+from tf_lossscale_compat._core._tf import tf
 from tf_lossscale_compat._scalers import _loss_scales, _managers
 from tf_lossscale_compat.keras import _calls, _family, _values
 
 if TYPE_CHECKING:
-    import tensorflow as tf
     from typing_extensions import Self
 
     from tf_lossscale_compat._core import _types
@@ -52,7 +52,7 @@ class LossScaling(_MixedIntoKeras):
     _optimizer: Any
     _loss_scale: _loss_scales.LossScale
     _tflsc: _family.Kept
-    _tflsc_kind: _family.Family  # Of the classes for a family.
+    _tflsc_family: _family.Family  # Of the classes for a family.
 
     def __new__(cls, *args: Any, **kwargs: Any) -> Self:
         # Constructors of subclasses take what they like: past those of any Keras.
@@ -60,7 +60,7 @@ class LossScaling(_MixedIntoKeras):
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
-        kind = getattr(cls, "_tflsc_kind", None)
+        kind = getattr(cls, "_tflsc_family", None)
         if kind is None:
             return
         # Some versions' lacks some of the methods.
@@ -86,7 +86,7 @@ class LossScaling(_MixedIntoKeras):
             object.__setattr__(self, name, value)
         elif name == "_loss_scale":  # Families would track it twice.
             if value is not self._loss_scale:
-                self._tflsc_kind.replace_loss_scale(self, value)
+                self._tflsc_family.replace_loss_scale(self, value)
         else:
             if kept.made and not name.startswith("_"):
                 _check_reaches(self, name, value)
@@ -147,7 +147,7 @@ class LossScaling(_MixedIntoKeras):
         """
         inner, variables = (
             _state.variables_of(self._optimizer),
-            self._tflsc_kind.all_variables(self),
+            self._tflsc_family.all_variables(self),
         )
         if len(weights) not in (len(inner), len(variables)):
             raise ValueError(
@@ -206,7 +206,7 @@ class LossScaling(_MixedIntoKeras):
           ValueError: `apply_gradients` was traced before, for scaled gradients.
         """
         self._tflsc.calls.called(_calls.UNSCALED)
-        unscaled = self._tflsc_kind.unscale(self, grads)
+        unscaled = self._tflsc_family.unscale(self, grads)
         self._tflsc.calls.returned(unscaled)
         return unscaled
 
@@ -250,13 +250,13 @@ class LossScaling(_MixedIntoKeras):
         Raises:
           ValueError: called in a cross-replica context, or there is no gradient.
         """
-        grads, variables = list(grads), self._tflsc_kind.trained(self, trainable_variables)
+        grads, variables = list(grads), self._tflsc_family.trained(self, trainable_variables)
         if len(grads) != len(variables):
             raise ValueError(
                 f"grads must hold {len(variables)} gradients, one per variable, got {len(grads)}."
             )
         self._tflsc.calls.applying_scaled()
-        self._tflsc_kind.apply_pairs(self, zip(grads, variables), scaled=True)
+        self._tflsc_family.apply_pairs(self, zip(grads, variables), scaled=True)
 
 
 def _recorded(name: str, method: Any) -> Callable[..., Any]:
@@ -278,7 +278,7 @@ def _check_reaches(owner: LossScaling, name: str, value: Any) -> None:
     only_there = not (name in vars(owner) or hasattr(type(owner), name)) and hasattr(inner, name)
     # The stable class of OptimizerV2 hands these on.
     handed_on = name in getattr(inner, "_hyper", ()) and _tf.at_least(2, 4)
-    no_effect = name in owner._tflsc_kind.inner_only or (only_there and not handed_on)
+    no_effect = name in owner._tflsc_family.inner_only or (only_there and not handed_on)
     # Asked last, as to read a learning rate may add operations to a graph.
     if no_effect and value is not getattr(owner, name, None):
         raise AttributeError(

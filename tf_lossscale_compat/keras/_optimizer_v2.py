@@ -118,7 +118,7 @@ def _as_own_unscales(owner: Any, grads: _types.Gradients) -> _types.Gradients:
 class OptimizerV2(_tf_keras.SharedMethods):
     """Mixed into that Keras' `LossScaleOptimizer`, or into `OptimizerV2` where it has none."""
 
-    _tflsc_kind: Family
+    _tflsc_family: Family
     learning_rate = _optimizer.of_inner("learning_rate")
     _aggregate_gradients = _optimizer.of_inner("_aggregate_gradients")
     _clip_gradients = _optimizer.of_inner("_clip_gradients")
@@ -139,7 +139,7 @@ class OptimizerV2(_tf_keras.SharedMethods):
         tape: tf.GradientTape | None = None,
     ) -> list[_types.Pair]:
         self._tflsc.calls.called("_compute_gradients")
-        kind = self._tflsc_kind
+        kind = self._tflsc_family
         pairs = kind.scaled_gradients(self, loss, var_list, grad_loss, tape)
         return kind.unscaled_pairs(self, pairs)
 
@@ -147,9 +147,9 @@ class OptimizerV2(_tf_keras.SharedMethods):
     def get_gradients(self, loss: Any, params: Any) -> list[Any]:
         """Returns gradients of a graph's loss tensor, scaled up before and down after."""
         self._tflsc.calls.called("get_gradients")
-        self._tflsc_kind.check_clipping(self._optimizer, self._tflsc.enabled)
+        self._tflsc_family.check_clipping(self._optimizer, self._tflsc.enabled)
         scaled = _family.scaled_loss(self, loss)
-        return self._tflsc_kind.unscale(self, self._optimizer.get_gradients(scaled, params))
+        return self._tflsc_family.unscale(self, self._optimizer.get_gradients(scaled, params))
 
     @_autograph.converts_functions_given
     def minimize(
@@ -162,7 +162,7 @@ class OptimizerV2(_tf_keras.SharedMethods):
     ) -> Any:
         """Computes gradients of the scaled loss, unscales and applies them, see `OptimizerV2`."""
         tapes = () if tape is None else (tape,)  # Older versions take none.
-        return self._tflsc_kind.minimize(self, loss, var_list, grad_loss, *tapes, name=name)
+        return self._tflsc_family.minimize(self, loss, var_list, grad_loss, *tapes, name=name)
 
     @_autograph.do_not_convert
     def apply_gradients(
@@ -179,7 +179,7 @@ class OptimizerV2(_tf_keras.SharedMethods):
             kwargs["name"] = name
         elif name is not None:
             args = (name,)
-        return self._tflsc_kind.apply_pairs(
+        return self._tflsc_family.apply_pairs(
             self, grads_and_vars, scaled, args, experimental_aggregate_gradients, **kwargs
         )
 
@@ -197,10 +197,10 @@ class OptimizerV2(_tf_keras.SharedMethods):
         return list(self._optimizer.weights) + own
 
     def set_weights(self, weights: Any) -> None:
-        variables = self._tflsc_kind.all_variables(self)
+        variables = self._tflsc_family.all_variables(self)
         if len(weights) == len(variables):
             # In a graph it is the session of Keras that assigns.
-            _values.assign_all(variables, weights, self._tflsc_kind.keras.backend.batch_set_value)
+            _values.assign_all(variables, weights, self._tflsc_family.keras.backend.batch_set_value)
         else:  # Adam's own takes those of Keras 1, too.
             self._optimizer.set_weights(weights)
 

@@ -7,7 +7,8 @@ import inspect
 import types
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from tf_lossscale_compat._core import _tf  # First, as it says what to do without TensorFlow.
+from tf_lossscale_compat._core import _tf
+from tf_lossscale_compat._core._tf import tf  # First, as it says what to do without TensorFlow.
 
 # isort: split
 
@@ -24,12 +25,9 @@ from tf_lossscale_compat._scalers import _like_a_tensor, _loss_scales
 from tf_lossscale_compat.keras import _calls, _configs, _families, _family, _inner, _optimizer
 
 if TYPE_CHECKING:
-    import tensorflow as tf
     from typing_extensions import Self
 
     from tf_lossscale_compat._core import _types
-else:
-    tf = _tf.tf
 
 
 def _rebuild(cls: Any, optimizer: _types.KerasOptimizer, arguments: dict[str, Any]) -> Any:
@@ -55,7 +53,7 @@ def _make(cls: Any, inner: _types.KerasOptimizer, arguments: dict[str, Any]) -> 
     kinds = [each.kind for each in inspect.signature(cls.__init__).parameters.values()]
     try:
         if kinds[1:] == [inspect.Parameter.VAR_KEYWORD]:  # As in Horovod's classes.
-            return cls(**{cls._tflsc_kind.argument: inner}, **arguments)
+            return cls(**{cls._tflsc_family.argument: inner}, **arguments)
         return cls(inner, **arguments)
     except TypeError as error:
         if cls.__init__.__module__ == __name__:
@@ -84,7 +82,7 @@ def _construct(
     `asked` are the arguments that say which loss scale, a dict; configs keep them where it is
     not enabled. `unknown` are the names of arguments that the constructor does not take.
     """
-    kind, cls = owner._tflsc_kind, type(owner)
+    kind, cls = owner._tflsc_family, type(owner)
     if isinstance(optimizer, dict):
         optimizer = _deserialized(kind, optimizer)
     if unknown:
@@ -133,7 +131,7 @@ def _construct(
 
 
 def _serialized(owner: Stable) -> dict[str, Any]:
-    return owner._tflsc_kind.keras.optimizers.serialize(owner._optimizer)
+    return owner._tflsc_family.keras.optimizers.serialize(owner._optimizer)
 
 
 class Stable(_optimizer.LossScaling):
@@ -240,7 +238,7 @@ class Stable(_optimizer.LossScaling):
         ):
             config["loss_scale"] = loss_scale
         config.update(_configs.options_of(self._tflsc))
-        if config["dynamic"] and not self._tflsc_kind.says_dynamic:
+        if config["dynamic"] and not self._tflsc_family.says_dynamic:
             del config["dynamic"]
         return config
 
@@ -270,9 +268,9 @@ class Stable(_optimizer.LossScaling):
                 f"{config!r}."
             )
         if isinstance(inner, dict):
-            inner = _deserialized(cls._tflsc_kind, inner, custom_objects)
-        base = _inner.base_of(inner, cls._tflsc_kind.argument)
-        kind = _families.of_base(base, cls._tflsc_kind.experimental)
+            inner = _deserialized(cls._tflsc_family, inner, custom_objects)
+        base = _inner.base_of(inner, cls._tflsc_family.argument)
+        kind = _families.of_base(base, cls._tflsc_family.experimental)
         had_agree = arguments.pop("agree", False)
         new = _make(cls, inner, _configs.arguments_of(arguments, kind, custom_objects))
         if had_agree:
@@ -281,8 +279,8 @@ class Stable(_optimizer.LossScaling):
 
     def __reduce_ex__(self, protocol: Any) -> tuple[Any, ...]:
         cls: Any = type(self)
-        kind, kept = self._tflsc_kind, self._tflsc
-        if "_tflsc_kind" in vars(cls):  # A sibling has no name to be found by but the public one.
+        kind, kept = self._tflsc_family, self._tflsc
+        if "_tflsc_family" in vars(cls):  # A sibling has no name to be found by but the public one.
             cls = ExperimentalLossScaleOptimizer if kind.experimental else LossScaleOptimizer
         loss_scale: _loss_scales.LossScale | dict[str, Any] = self._loss_scale
         if kind.copies_begin_anew and type(loss_scale) is _loss_scales.DynamicLossScale:
@@ -368,19 +366,19 @@ class _PicksSibling(type):
     The public classes are of tf.keras' family. Each has a sibling for each other family.
     """
 
-    _tflsc_kind: _family.Family
+    _tflsc_family: _family.Family
 
     def __call__(cls, *args: Any, **kwargs: Any) -> Any:
-        picked, argument = cls, cls._tflsc_kind.argument
-        if "_tflsc_kind" in vars(cls):  # A subclass is of one family.
+        picked, argument = cls, cls._tflsc_family.argument
+        if "_tflsc_family" in vars(cls):  # A subclass is of one family.
             inner = args[0] if args else kwargs.get(argument)
             if isinstance(inner, dict):
-                inner = _deserialized(cls._tflsc_kind, inner)
+                inner = _deserialized(cls._tflsc_family, inner)
                 args, kwargs = (
                     ((inner, *args[1:]), kwargs) if args else (args, {**kwargs, argument: inner})
                 )
             for base in _inner.bases_of(type(inner))[:1]:
-                picked = _siblings(base)[cls._tflsc_kind.experimental]
+                picked = _siblings(base)[cls._tflsc_family.experimental]
         return type.__call__(picked, *args, **kwargs)  # Past that of Keras, which picks one, too.
 
     @property
@@ -392,7 +390,7 @@ class _PicksSibling(type):
     def __subclasscheck__(cls, subclass: type) -> bool:
         if super().__subclasscheck__(subclass):
             return True
-        kind = vars(cls).get("_tflsc_kind")
+        kind = vars(cls).get("_tflsc_family")
         if kind is None or kind.base is not _families.own_base():
             return False
         return (Experimental if kind.experimental else Stable) in subclass.__mro__
@@ -403,7 +401,7 @@ class _PicksSibling(type):
         # Custom training steps ask it of what `compile` made under a float16 policy. A False would
         # have them leave the loss unscaled.
         return (
-            "_tflsc_kind" in vars(cls)
+            "_tflsc_family" in vars(cls)
             and not isinstance(type(instance), _PicksSibling)
             and any(map(_wrapping.is_loss_scale_optimizer, _inner.of_keras(type(instance))))
         )
@@ -419,11 +417,11 @@ def _siblings(base: type) -> tuple[Any, Any]:
 
     class LossScaleOptimizer(Stable, kinds[0].methods, kinds[0].own, metaclass=Metaclass):  # type: ignore[misc]
         __doc__ = Stable.__doc__
-        _tflsc_kind = kinds[0]
+        _tflsc_family = kinds[0]
 
     class ExperimentalLossScaleOptimizer(Experimental, LossScaleOptimizer, kinds[1].own):  # type: ignore[misc]
         __doc__ = Experimental.__doc__
-        _tflsc_kind = kinds[1]
+        _tflsc_family = kinds[1]
 
     public = "tf_lossscale_compat.keras.mixed_precision"  # Where users find them.
     modules = public, f"{public}.experimental"

@@ -16,15 +16,12 @@ from tf_lossscale_compat._core import (
     _state,
     _tf,
 )
+from tf_lossscale_compat._core._tf import tf
 from tf_lossscale_compat.keras import _aggregation, _family, _optimizer, _values
 
 if TYPE_CHECKING:
-    import tensorflow as tf
-
     from tf_lossscale_compat._core import _types
     from tf_lossscale_compat._scalers import _loss_scales
-else:
-    tf = _tf.tf
 
 
 class SharedFamily(_family.Family):
@@ -149,7 +146,7 @@ class Family(SharedFamily):
 class TFKeras(_optimizer.WeightDecay, SharedMethods):
     """Mixed into that Keras' `LossScaleOptimizer` for such optimizers."""
 
-    _tflsc_kind: Family
+    _tflsc_family: Family
     ema_momentum = _optimizer.of_inner("ema_momentum")
     ema_overwrite_frequency = _optimizer.of_inner("ema_overwrite_frequency")
     jit_compile = _optimizer.of_inner("jit_compile")
@@ -179,13 +176,13 @@ class TFKeras(_optimizer.WeightDecay, SharedMethods):
           tape: the `tf.GradientTape` that recorded `loss`, or None.
         """
         self._tflsc.calls.called("compute_gradients")
-        kind = self._tflsc_kind
+        kind = self._tflsc_family
         return kind.unscaled_pairs(self, kind.scaled_gradients(self, loss, var_list, tape))
 
     @_autograph.converts_functions_given
     def minimize(self, loss: Any, var_list: Any, tape: Any = None) -> None:
         """Computes gradients and applies them: `compute_gradients` and `apply_gradients` in one."""
-        self._tflsc_kind.minimize(self, loss, var_list, tape)
+        self._tflsc_family.minimize(self, loss, var_list, tape)
 
     @_autograph.do_not_convert
     def apply_gradients(
@@ -198,7 +195,9 @@ class TFKeras(_optimizer.WeightDecay, SharedMethods):
         **kwargs: Any,
     ) -> None:
         aggregates = experimental_aggregate_gradients and not skip_gradients_aggregation
-        self._tflsc_kind.apply_pairs(self, grads_and_vars, scaled, aggregates=aggregates, **kwargs)
+        self._tflsc_family.apply_pairs(
+            self, grads_and_vars, scaled, aggregates=aggregates, **kwargs
+        )
 
     @property
     def variables(self) -> _values.CallableList:

@@ -6,15 +6,12 @@ from typing import TYPE_CHECKING, Any, Callable, Iterable
 
 import numpy as np
 
-from tf_lossscale_compat._core import _scaler, _tf
+from tf_lossscale_compat._core import _scaler
+from tf_lossscale_compat._core._tf import tf
 
 if TYPE_CHECKING:
-    import tensorflow as tf
-
     from tf_lossscale_compat._core import _types
     from tf_lossscale_compat._scalers import _loss_scales
-else:
-    tf = _tf.tf
 
 
 class CallableList(list):

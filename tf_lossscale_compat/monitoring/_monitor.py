@@ -4,7 +4,8 @@ import math
 import time
 from typing import Any
 
-from tf_lossscale_compat._core import _graphs, _tf  # First: it says what to do without TensorFlow.
+from tf_lossscale_compat._core import _graphs
+from tf_lossscale_compat._core._tf import tf  # First: it says what to do without TensorFlow.
 
 # isort: split
 import numpy as np
@@ -13,8 +14,6 @@ from absl import logging
 from tf_lossscale_compat._core import _arguments
 from tf_lossscale_compat.monitoring import _summaries
 from tf_lossscale_compat.monitoring._step_record import StepRecord
-
-tf = _tf.tf
 
 
 class Monitor:

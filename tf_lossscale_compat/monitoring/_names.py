@@ -8,9 +8,7 @@ import zlib
 from typing import Any, NamedTuple
 
 from tf_lossscale_compat._core import _finite, _tf
-
-tf = _tf.tf
-tf1 = _tf.tf1
+from tf_lossscale_compat._core._tf import tf, tf1
 
 KINDS = ("NaN", "+inf", "-inf")
 

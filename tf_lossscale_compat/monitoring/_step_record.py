@@ -5,7 +5,8 @@ from __future__ import annotations
 import threading
 from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
-from tf_lossscale_compat._core import _graphs, _tf  # First: it says what to do without TensorFlow.
+from tf_lossscale_compat._core import _graphs, _tf
+from tf_lossscale_compat._core._tf import tf, tf1  # First: it says what to do without TensorFlow.
 
 # isort: split
 import numpy as np
@@ -21,13 +22,7 @@ from tf_lossscale_compat._core import (
 from tf_lossscale_compat.monitoring import _names
 
 if TYPE_CHECKING:
-    import tensorflow as tf
-
     from tf_lossscale_compat._core import _types
-else:
-    tf = _tf.tf
-
-tf1 = _tf.tf1
 
 _SHOWN = 5  # The number of gradients that a report names.
 
@@ -100,7 +95,7 @@ class StepRecord(_tf.Trackable):
             `max_consecutive_skips` is not such a number, or the strategy in scope is unsupported.
         """
         # Only this package's optimizer classes have this attribute.
-        if not hasattr(type(watched), "_tflsc_kind"):
+        if not hasattr(type(watched), "_tflsc_family"):
             raise TypeError(
                 f"watched must be a loss-scale optimizer of this package, got {watched!r}. If you "
                 "use a loss scale without one, its `update` returns whether the step is applied."
@@ -138,7 +133,7 @@ class StepRecord(_tf.Trackable):
     @property
     def loss_scale(self) -> Any:
         """The optimizer's loss scale, a `LossScale` or `LossScaleManager`."""
-        return _scaler.unwrap(self.watched._tflsc_kind.loss_scale(self.watched))
+        return _scaler.unwrap(self.watched._tflsc_family.loss_scale(self.watched))
 
     def _counters(self):
         counters = [self._finite_steps, self._nonfinite_steps, self._skipped_steps]

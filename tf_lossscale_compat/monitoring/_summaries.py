@@ -7,11 +7,9 @@ from typing import Any, Dict
 
 import numpy as np
 
-from tf_lossscale_compat._core import _graphs, _scaler, _tf
+from tf_lossscale_compat._core import _graphs, _scaler
+from tf_lossscale_compat._core._tf import tf, tf1
 from tf_lossscale_compat._scalers import _managers
-
-tf = _tf.tf
-tf1 = _tf.tf1
 
 # Tags in TensorBoard.
 SCALE = "loss_scale/scale"
@@ -30,7 +28,7 @@ def tensors(record):
     """Returns the values of a record as a `Reading` of scalar tensors, in any context."""
     scaler = record.loss_scale
     # A hook may begin again in a graph that is finalized.
-    scale = _graphs.once_per_graph(scaler, lambda: _scaler.scale(scaler))
+    scale = _graphs.once_per_graph(scaler, lambda: _scaler.read_scale(scaler))
     return Reading(record.steps, record.skipped_steps, record.consecutive_skips, scale)
 
 

@@ -8,14 +8,12 @@ import os
 from typing import TYPE_CHECKING, Any
 
 from tf_lossscale_compat._core import _arguments, _autograph, _graphs, _replicas, _tf
+from tf_lossscale_compat._core._tf import tf, tf1
 from tf_lossscale_compat.monitoring import _monitor, _summaries
 
 if TYPE_CHECKING:
     from tf_lossscale_compat._core import _types
     from tf_lossscale_compat.monitoring._step_record import StepRecord
-
-tf = _tf.tf
-tf1 = _tf.tf1
 
 _HINT = (
     "the train op does not use the optimizer that it watches. If an optimizer derives from this "
