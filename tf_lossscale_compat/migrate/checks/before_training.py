@@ -184,7 +184,7 @@ def _unbuilt(plan):
     wrappers = [(chain, *_names(tree, call)) for chain, call in _keras_wrappers(plan)]
     known = {_last(name) for _, names, _ in wrappers for name in names}
     built, assigned = _built(tree, known), {_last(name) for name, _ in tree.values}
-    makers, bound = ["-"], {}
+    makers = ["-"]
     for chain, names, is_returned in wrappers:
         # A parameter or a loop's variable may be any of them, and so may what a function returned.
         is_open = is_returned or not names
@@ -202,14 +202,15 @@ def _unbuilt(plan):
         functions = _FUNCTION.findall(tree.source[: tree.start(chain.nodes[0])].decode())
         makers += [chain.text, *functions[-1:] * is_open]
     makes = re.compile(rf"(?:\w+\.)*(?:{'|'.join(makers)})\(")
-    for name, value in tree.values:
-        if makes.match(tree.text(value)):
-            start, own = tree.start(value), {_last(name), *(built.keys() - assigned)}
-            builds = sorted(place for each in own for place in built.get(each, ()))
-            # Built while it was another one's name, and not again.
-            is_left = bound.setdefault(name, start) < min(builds, default=0) and builds[-1] < start
-            if is_left and (name not in compiled or name in steps):
-                yield value, _UNBUILT
+    values = [(name, each) for name, each in tree.values if makes.match(tree.text(each))]
+    began = {name: tree.start(each) for name, each in values[::-1]}
+    for name, value in values:
+        start, own = tree.start(value), {_last(name), *(built.keys() - assigned)}
+        builds = sorted(place for each in own for place in built.get(each, ()))
+        # Built while it was another one's name, and not again.
+        is_left = began[name] < min(builds, default=0) and builds[-1] < start
+        if is_left and (name not in compiled or name in steps):
+            yield value, _UNBUILT
 
 
 def _built(tree, known=()):

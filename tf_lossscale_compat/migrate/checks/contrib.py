@@ -105,7 +105,7 @@ def _maybe(tree):
             advice = _message(rewrites.canonical(qualified))
         else:
             continue
-        name = _LOOKS_LIKE_TENSORFLOW.match(chain.text).group()[:-1]
+        name = chain.text[: len("tensorflow") - len(qualified)]
         sources = [binding.path for binding in chain.bindings]
         if sources:
             why = f"`{name}` comes from `{sources[0]}` (say so by --tensorflow-as)"

@@ -256,9 +256,8 @@ def _restored(tree):
         owner, (start, end) = tree.text(node.value), tree.span(node)
         made = [owner, *(tree.text(value) for name, value in tree.values if name == owner)]
         given = re.findall(r"[\w.]+", " ".join(made).partition("Checkpoint(")[2])
-        names = [name for name, value in tree.values if tree.start(value) == start]
-        is_asked = any(f"{name}.assert_" in tree.module.code for name in names)
-        is_asked = is_asked or _ASSERTED.match(tree.source, end)
+        asked = [f"{name}.assert_" for name, value in tree.values if tree.start(value) == start]
+        is_asked = _ASSERTED.match(tree.source, end) or any(map(tree.module.code.count, asked))
         if not is_asked and any(word in models or _MODEL.search(word) for word in given):
             yield node, _say(_short(tree.text(node)), _SILENT)
 
