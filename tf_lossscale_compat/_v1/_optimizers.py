@@ -107,7 +107,7 @@ class _BaseLossScaleOptimizer(_tf.Optimizer):
     ) -> Any:
         """Computes gradients and applies them: `compute_gradients` and `apply_gradients` in one.
 
-        The arguments are theirs.
+        Each argument has the meaning that it has there.
 
         Returns:
           In graph mode an operation; in eager mode None.
