@@ -286,10 +286,10 @@ class ClassesTest(modes.EagerTestCase):
         for other in keras_homes.copies(opt):
             self.assertIs(type(other), type(opt))
         for other in keras_homes.available():
-            base = opt._tflsc_kind.base
+            base = opt._tflsc_family.base
             self.assertEqual(isinstance(other.SGD(1.0), base), other.name == home.name)
             self.assertEqual(
-                isinstance(opt, Stable(other.SGD(1.0))._tflsc_kind.base), other.name == home.name
+                isinstance(opt, Stable(other.SGD(1.0))._tflsc_family.base), other.name == home.name
             )
 
     @keras_homes.each()
@@ -930,7 +930,7 @@ class OwnerTest(_Base):
                 step(tf.constant(0.25))
                 del step
             else:
-                opt._tflsc.asked["itself"] = opt
+                opt._tflsc.loss_scale_arguments["itself"] = opt
             if not begins_anew:
                 with self.assertRaisesRegex(ValueError, "Keras one.*delete it first"):
                     Older(home.SGD(0.125), policy)
@@ -974,7 +974,7 @@ class OwnerTest(_Base):
         with self.assertRaises(TypeError):
             Older(Older(home.SGD(1.0), 8.0), policy)
         opt = Older(home.SGD(1.0), 8.0)
-        with mock.patch.object(opt._tflsc_kind, "wrap", side_effect=KeyError("Keras")):
+        with mock.patch.object(opt._tflsc_family, "wrap", side_effect=KeyError("Keras")):
             with self.assertRaises(KeyError):
                 Older(home.SGD(1.0), policy)
         Older(home.SGD(1.0), policy)

@@ -442,7 +442,7 @@ class ConfigTest(_Base):
 
         opt = Older(home.SGD(0.1), Own(8.0))
         config = opt.get_config()
-        utils = opt._tflsc_kind.keras.utils
+        utils = opt._tflsc_family.keras.utils
         if not hasattr(utils, "get_registered_object"):
             self.skipTest("this Keras hands custom_objects to from_config")
         with utils.custom_object_scope({"Own": Own}):  # As `load_model` enters it.

@@ -239,7 +239,7 @@ class WhoDividesTest(modes.EagerTestCase):
             with self.assertRaisesRegex(ValueError, "scale_loss was called after.*scaled=True"):
                 self.scaled(opt, variable)
             self.assertAllEqual(arrays([variable]), [1.0])
-            self.assertEmpty(opt._tflsc.calls.asked)  # Raised before anything was recorded.
+            self.assertEmpty(opt._tflsc.calls.methods)  # Raised before anything was recorded.
         elif way == "minimize":
             opt.minimize(lambda: tf.convert_to_tensor(variable) * 0.125, [variable])
             self.assertAllEqual(arrays([variable]), [0.875])
@@ -751,7 +751,7 @@ class GradientsTest(modes.EagerTestCase):
     )
     def test_a_subclass_cannot_override_what_is_not_called(self, home, name):
         cls = type(Stable(home.SGD(1.0)))
-        own = cls._tflsc_kind.own
+        own = cls._tflsc_family.own
         if name == "_unscale_grads" and home.before(3, 16):  # Which brings it: a stand-in.
             patched = mock.patch.object(own, name, lambda self, *args: None, create=True)
             patched.start()

@@ -47,7 +47,7 @@ class _BaseLossScaleOptimizer(_tf.Optimizer):
 
     # For subclasses whose constructors do not call the base class'.
     _tflsc = _family.Kept()
-    _tflsc_kind: _family.Family
+    _tflsc_family: _family.Family
     # The wrapped optimizer, under r1.15's name or r2.0's: each public class has one of them.
     _opt: Any
     _optimizer: Any
@@ -91,7 +91,7 @@ class _BaseLossScaleOptimizer(_tf.Optimizer):
             "colocate_gradients_with_ops": colocate_gradients_with_ops,
             "grad_loss": grad_loss,
         }
-        return self._tflsc_kind.compute_gradients(self, loss, options)
+        return self._tflsc_family.compute_gradients(self, loss, options)
 
     def minimize(
         self,
@@ -132,7 +132,7 @@ class _BaseLossScaleOptimizer(_tf.Optimizer):
         # As in TensorFlow, `minimize` calls these methods if a subclass overrides one.
         own = _step.overrides(self, _AS_WRITTEN, "compute_gradients", "apply_gradients")
         if self._tflsc.enabled and not own:
-            return self._tflsc_kind.minimize(self, loss, global_step, name, options)
+            return self._tflsc_family.minimize(self, loss, global_step, name, options)
         return super().minimize(loss, global_step, name=name, **options)
 
     @_autograph.do_not_convert
@@ -160,16 +160,16 @@ class _BaseLossScaleOptimizer(_tf.Optimizer):
         """
         # Users replace the loss scale between steps.
         scaler = _scaler.Scaler(self._tflsc.loss_scale)
-        return self._tflsc_kind.take_step(self, scaler, list(grads_and_vars), global_step, name)
+        return self._tflsc_family.take_step(self, scaler, list(grads_and_vars), global_step, name)
 
     def variables(self) -> list[tf.Variable]:
         """Returns the variables of the wrapped optimizer and of the loss scale, a list."""
-        wrapped = self._tflsc_kind.wrapped(self)
+        wrapped = self._tflsc_family.wrapped(self)
         return _state.variables_of(wrapped) + _scaler.variables(self._tflsc.loss_scale)
 
     def get_slot(self, var: Any, name: str) -> Any:
         """Returns the wrapped optimizer's slot variable `name` for `var`, or None."""
-        return self._tflsc_kind.wrapped(self).get_slot(var, name)
+        return self._tflsc_family.wrapped(self).get_slot(var, name)
 
     def get_slot_names(self) -> list[str]:
         """Returns the names of the wrapped optimizer's slots, a list of str."""
@@ -177,15 +177,15 @@ class _BaseLossScaleOptimizer(_tf.Optimizer):
         # would be saved twice, which TensorFlow rejects.
         if _callers.is_checkpointing():
             return []
-        return self._tflsc_kind.wrapped(self).get_slot_names()
+        return self._tflsc_family.wrapped(self).get_slot_names()
 
     def get_name(self) -> str:
         """Returns the wrapped optimizer's name."""
-        return _name_of(self._tflsc_kind.wrapped(self), self._name)
+        return _name_of(self._tflsc_family.wrapped(self), self._name)
 
     def _create_or_restore_slot_variable(self, *args: Any, **kwargs: Any) -> Any:
         # Called to restore a checkpoint of the wrapped optimizer into this one.
-        return self._tflsc_kind.wrapped(self)._create_or_restore_slot_variable(*args, **kwargs)
+        return self._tflsc_family.wrapped(self)._create_or_restore_slot_variable(*args, **kwargs)
 
 
 class LossScaleOptimizer(_BaseLossScaleOptimizer):
@@ -203,7 +203,7 @@ class LossScaleOptimizer(_BaseLossScaleOptimizer):
     does not pass None gradients through, keep sparse gradients, or return slots and `variables()`.
     """
 
-    _tflsc_kind = _family.CONTRIB
+    _tflsc_family = _family.CONTRIB
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
@@ -266,7 +266,7 @@ class LossScaleOptimizer(_BaseLossScaleOptimizer):
     @_loss_scale_manager.setter
     def _loss_scale_manager(self, manager: Any) -> None:
         _check_manager(manager)
-        self._tflsc_kind.replace_loss_scale(self, manager)
+        self._tflsc_family.replace_loss_scale(self, manager)
 
 
 class MixedPrecisionLossScaleOptimizer(_BaseLossScaleOptimizer):
@@ -283,7 +283,7 @@ class MixedPrecisionLossScaleOptimizer(_BaseLossScaleOptimizer):
     `tf.compat.v1.train.experimental.MixedPrecisionLossScaleOptimizer`.
     """
 
-    _tflsc_kind = _family.MIXED_PRECISION
+    _tflsc_family = _family.MIXED_PRECISION
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
@@ -347,7 +347,7 @@ class MixedPrecisionLossScaleOptimizer(_BaseLossScaleOptimizer):
 
     @_loss_scale.setter
     def _loss_scale(self, loss_scale: Any) -> None:
-        self._tflsc_kind.replace_loss_scale(self, loss_scale)
+        self._tflsc_family.replace_loss_scale(self, loss_scale)
 
 
 _AS_WRITTEN = _step.as_written(_BaseLossScaleOptimizer)

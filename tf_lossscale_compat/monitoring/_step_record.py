@@ -95,7 +95,7 @@ class StepRecord(_tf.Trackable):
             `max_consecutive_skips` is not such a number, or the strategy in scope is unsupported.
         """
         # Only this package's optimizer classes have this attribute.
-        if not hasattr(type(watched), "_tflsc_kind"):
+        if not hasattr(type(watched), "_tflsc_family"):
             raise TypeError(
                 f"watched must be a loss-scale optimizer of this package, got {watched!r}. Where a "
                 "loss scale is used without one, its `update` returns whether a step is applied."
@@ -133,7 +133,7 @@ class StepRecord(_tf.Trackable):
     @property
     def loss_scale(self) -> Any:
         """The optimizer's loss scale, a `LossScale` or `LossScaleManager`."""
-        return _scaler.unwrap(self.watched._tflsc_kind.loss_scale(self.watched))
+        return _scaler.unwrap(self.watched._tflsc_family.loss_scale(self.watched))
 
     def _counters(self):
         counters = [self._finite_steps, self._nonfinite_steps, self._skipped_steps]
