@@ -1,5 +1,7 @@
 """Both update rules against independent NumPy float32 models, bit for bit."""
 
+import types
+
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -9,7 +11,6 @@ import tf_lossscale_compat as package
 from tests import conftest, stepping
 from tests.numpy_model import F32, TINY, DynamicModel, ExponentialModel
 from tf_lossscale_compat._scalers import _update_rule
-from tf_lossscale_compat._scalers._update_rule import State
 
 pytestmark = pytest.mark.usefixtures("kept_kernels")
 
@@ -79,16 +80,26 @@ class _Exponential(_Rule):
     def __init__(self):
         super().__init__(_EXPONENTIAL_TYPES)
 
-    def _update(self, scale, good, bad, *arguments):
-        return _update_rule.exponential(State(scale, good, bad), *arguments)
+    def _update(self, scale, good, bad, finite, incr_every, decr_every, incr_ratio, decr_ratio):
+        manager = types.SimpleNamespace(
+            _loss_scale=scale, _num_good_steps=good, _num_bad_steps=bad,
+            _incr_every_n_steps=incr_every, _decr_every_n_nan_or_inf=decr_every,
+            _incr_ratio=incr_ratio, _decr_ratio=decr_ratio,
+        )  # fmt: skip
+        return _update_rule.exponential(manager, finite)
 
 
 class _Dynamic(_Rule):
     def __init__(self):
         super().__init__(_DYNAMIC_TYPES)
 
-    def _update(self, scale, good, *arguments):
-        return _update_rule.dynamic(State(scale, good), *arguments)
+    def _update(self, scale, good, finite, period, multiplier, low, high=None):
+        loss_scale = types.SimpleNamespace(
+            _current_loss_scale=scale, _num_good_steps=good, shrink_delay=None,
+            _increment_period=period, _multiplier=multiplier,
+            min_loss_scale=low, max_loss_scale=high,
+        )  # fmt: skip
+        return _update_rule.dynamic(loss_scale, finite)
 
 
 class UpdateRuleTest(parameterized.TestCase, tf.test.TestCase):

@@ -80,13 +80,10 @@ class _Compiled:
         *constants: Hashable,
         varying_first_dim: Iterable[int] = (),
     ) -> Any:
-        """Runs the function.
+        """Runs the function, whose other arguments are the constants.
 
-        Args:
-          tensors: list of tensors.
-          *constants: hashable values, the function's other arguments.
-          varying_first_dim: positions of tensors whose first dimension is not part of the
-            structure, because it varies.
+        `varying_first_dim` has the positions of tensors whose first dimension is not part of the
+        structure, because it varies.
         """
         if not (tf.executing_eagerly() and _tf.functions_compute_as_eager()):
             return self._function(tensors, *constants)

@@ -188,12 +188,7 @@ def _large_are_finite(large: list[tf.Tensor], rows: list[tuple[tf.Tensor, tf.Ten
 
 @_compiled.in_eager_mode
 def _test(tensors: list[tf.Tensor], sparse: tuple[int, ...]) -> tf.Tensor:
-    """Returns whether all elements of gradients, and sums of sparse gradients' rows, are finite.
-
-    Args:
-      tensors: see `_sort_by_test`.
-      sparse: see `_sort_by_test`.
-    """
+    """Returns whether all elements of gradients, and sums of sparse gradients' rows, are finite."""
     small, large, rows = _sort_by_test(tensors, sparse)
     by_xla = _graphs.compiled_by_xla()
     flags = []
@@ -235,10 +230,7 @@ def _unscale_and_test(
 ) -> list[tf.Tensor]:
     """Returns the results of `products` or `quotients`, followed by the flag of `_test`.
 
-    Args:
-      tensors: the tensors of `_test`, followed by the factor or divisor.
-      sparse: see `_sort_by_test`.
-      divides: bool, whether the last tensor is a divisor.
+    The last of `tensors` is the factor or divisor; the others are those of `_test`.
     """
     *tensors, factor = tensors
     count = len(tensors) - len(sparse)
@@ -250,14 +242,7 @@ def _unscale_and_test(
 def unscale_and_test(
     grads: Iterable[_types.Gradient], unscaling: _unscaling.Unscaling
 ) -> tuple[list[_types.Gradient], tf.Tensor]:
-    """Returns unscaled gradients and the finite flag.
-
-    Eager mode runs one compiled operation in place of two.
-
-    Args:
-      grads: see `unscale`.
-      unscaling: `Unscaling`.
-    """
+    """Returns unscaled gradients and the finite flag, in eager mode by one compiled operation."""
     grads = list(grads)
     tensors, sparse = _structure.flatten(grads)
     tensors, varying = _structure.with_indices(grads, tensors, sparse)

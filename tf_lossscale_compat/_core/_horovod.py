@@ -88,10 +88,6 @@ def check_reduced(optimizer: _types.HasApplyGradients, grads: Sequence[_types.Gr
 
     It reduces the gradients that it computes itself, in `fit` and `minimize`. On TensorFlow 2.4 and
     later it applies all other gradients unreduced: every process would train by itself.
-
-    Args:
-      optimizer: the optimizer that applies the gradients, or a wrapper around it.
-      grads: list of gradients, None among them.
     """
     if "horovod" not in sys.modules or not _tf.at_least(2, 4):
         return

@@ -73,11 +73,6 @@ def observe(
     """Returns the `Observation` of a step.
 
     While a graph is built, an optimizer without a record is marked: no record will see its steps.
-
-    Args:
-      scaler: `_scaler.Scaler`.
-      optimizer: the optimizer whose record is notified, or None.
-      variables: list of variables.
     """
     record = record_of(optimizer)
     if record is not None:
@@ -101,26 +96,17 @@ class Observation:
       inspected: bool, the record has inspected the gradients already.
     """
 
-    _subject: Any  # None without a record.
-    record: Observer | None
-    variables: Sequence[tf.Variable]
-    finite: bool | tf.Tensor
-    skips_nonfinite: bool
-    before: tf.Tensor | None
-    after: tf.Tensor | None
-    grads: list[_types.Gradient]
-    inspected: bool
+    finite: bool | tf.Tensor = True
+    skips_nonfinite: bool = True
+    before: tf.Tensor | None = None
+    after: tf.Tensor | None = None
+    inspected: bool = False
 
     def __init__(
-        self,
-        subject: _types.Subject | None,
-        record: Observer | None,
-        variables: Sequence[tf.Variable],
+        self, subject: Any, record: Observer | None, variables: Sequence[tf.Variable]
     ) -> None:
-        self._subject, self.record = subject, record
-        self.variables, self.grads = variables, []
-        self.finite, self.skips_nonfinite, self.before, self.after = True, True, None, None
-        self.inspected = False
+        self._subject, self.record, self.variables = subject, record, variables
+        self.grads: list[_types.Gradient] = []
         if record is not None:
             record._check_context()
 
@@ -137,7 +123,7 @@ class Observation:
             yield
             return
         with tf.control_dependencies([] if finite is None else [finite]):
-            self.before = _state.copied(_scaler.scale(self._subject))
+            self.before = _state.copied(_scaler.read_scale(self._subject))
         with tf.control_dependencies([self.before]):
             yield
 

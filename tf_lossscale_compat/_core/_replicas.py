@@ -84,11 +84,10 @@ def check_strategy() -> None:
 
 
 def all_reduce_sum(fn: Callable[..., tf.Tensor], args: tuple[Any, ...]) -> tf.Tensor:
-    """Returns the sum of `fn(*args)` over all replicas, each with its own arguments.
+    """Returns the sum of `fn(*args)`, a tensor, over all replicas, each with its own arguments.
 
-    Args:
-      fn: function that returns a tensor.
-      args: tuple of nested structures; in a cross-replica context their leaves may be per-replica.
+    `args` is a tuple of nested structures; in a cross-replica context their leaves may be
+    per-replica.
     """
     if not tf.distribute.has_strategy():
         return fn(*args)
@@ -118,13 +117,9 @@ def _holds_everywhere(test: Callable[..., tf.Tensor], args: tuple[Any, ...]) -> 
 
 
 def all_finite(grads: Any) -> tf.Tensor:
-    """Returns whether `grads` are finite on every replica and worker.
+    """Returns whether `grads` are finite on every replica and worker, a bool scalar tensor.
 
-    Args:
-      grads: nested structure, in a cross-replica context of per-replica, mirrored or plain values.
-
-    Returns:
-      bool scalar tensor, the same everywhere.
+    In a cross-replica context the nested structure may have per-replica, mirrored or plain values.
     """
     return _holds_everywhere(_finite.all_finite, (grads,))
 
@@ -137,11 +132,7 @@ def _as_flag(flag: bool | tf.Tensor) -> tf.Tensor:
 
 
 def all_true(flag: bool | tf.Tensor) -> tf.Tensor:
-    """Returns whether `flag` is True on every replica and worker, a bool scalar tensor.
-
-    Args:
-      flag: bool scalar tensor or Python bool; may be per-replica in a cross-replica context.
-    """
+    """Returns whether `flag` is True on every replica and worker; it may be per-replica."""
     return _holds_everywhere(_as_flag, (flag,))
 
 
@@ -207,12 +198,8 @@ class _Whole:
 def call_for_each_replica(fn: Callable[..., Any], args: tuple[Any, ...]) -> tf.Operation | None:
     """Runs `fn(*args)` in every replica; without a strategy or inside a replica, runs it once.
 
-    Args:
-      fn: function that returns an operation, a tensor or None.
-      args: tuple of nested structures; each replica is given its own part of them.
-
-    Returns:
-      An operation; None in eager mode.
+    `args` is a tuple of nested structures; each replica is given its own part of them. Returns an
+    operation; None in eager mode.
     """
     if not tf.distribute.has_strategy() or not tf.distribute.in_cross_replica_context():
         result = fn(*args)

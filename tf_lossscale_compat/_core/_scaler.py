@@ -112,19 +112,13 @@ def _rule_of(method: Callable[..., Any]) -> _Rule | None:
 
 def has_methods(instance: object, *names: str) -> bool:
     """Returns whether `instance` is not a class and has all these methods."""
-    if isinstance(instance, type):
-        return False
-    return all(callable(getattr(instance, name, None)) for name in names)
+    methods = [getattr(instance, name, None) for name in names]
+    return all(map(callable, methods)) and not isinstance(instance, type)
 
 
 def is_manager(subject: object) -> TypeIs[_types.HasManagerMethods]:
     """Returns whether `subject` has the methods of a `LossScaleManager`."""
-    # Written out: every step calls this several times.
-    return (
-        callable(getattr(subject, "get_loss_scale", None))
-        and callable(getattr(subject, "update_loss_scale", None))
-        and not isinstance(subject, type)
-    )
+    return has_methods(subject, "get_loss_scale", "update_loss_scale")
 
 
 def unwrap(subject: Any) -> Any:
@@ -141,7 +135,7 @@ class Scaler:
       update: function that updates the scale after a step. It takes the finite flag, which is the
         same on all replicas, and returns an operation, a tensor or None. If `needs_gradients`, it
         takes gradients and returns a pair (update, should_apply).
-      updates_from_flag: bool, `update` is this package's.
+      update_is_ours: bool, `update` is this package's and takes the finite flag.
       needs_gradients: bool, `update` is a user's and takes gradients in place of a flag.
       skip_nonfinite: bool, non-finite steps are skipped whatever `subject` says.
       applies_all: bool, every step is applied and nothing is updated.
@@ -154,7 +148,7 @@ class Scaler:
         rule = _rule_of(method)
         self.subject, self.skip_nonfinite = subject, skip_nonfinite
         self.read: Callable[[], Any] = known.get_loss_scale if manager else known
-        self.updates_from_flag = rule is not None
+        self.update_is_ours = rule is not None
         self.needs_gradients = rule is None and not manager
         if rule is None:
             self.update: Callable[[Any], Any] = method
@@ -182,10 +176,10 @@ class Scaler:
 
     def never_changes(self) -> bool:
         """Returns whether no step changes the scale: a fixed one with this package's update."""
-        return self.updates_from_flag and not variables(self.subject)
+        return self.update_is_ours and not variables(self.subject)
 
 
-def scale(subject: Callable[[], Any] | _types.HasManagerMethods) -> tf.Tensor:
+def read_scale(subject: Callable[[], Any] | _types.HasManagerMethods) -> tf.Tensor:
     """Returns the scale of a loss scale or manager, a float32 scalar tensor."""
     return _as_scale(subject.get_loss_scale() if is_manager(subject) else subject())
 
@@ -216,14 +210,14 @@ def is_users(subject: _types.Subject) -> bool:
 def scale_at_this_point(subject: _types.Subject) -> tf.Tensor:
     """Returns the scale, read here in a graph; NaN if a user's class may return an earlier read."""
     if not _graphs.in_session_graph():
-        return scale(subject)
+        return read_scale(subject)
     subject = unwrap(subject)
     mark = _read_mark(subject)
     if mark is None:
         return tf.constant(float("nan"))
     value: Any = None if mark == [None] else getattr(subject, *mark)
     if not _state.is_reference(value):
-        return scale(subject)
+        return read_scale(subject)
     return tf.cast(value.read_value(), tf.float32)
 
 

@@ -22,12 +22,8 @@ def make(
 ) -> tf.Variable:
     """Makes a variable that is neither trained nor aggregated over replicas.
 
-    Args:
-      owner: trackable; checkpoints find the variable under it by name.
-      name: str.
-      initial_value: scalar.
-      dtype: `tf.DType`, or None for the dtype of `initial_value`.
-      use_resource: bool, or None for the default of the variable scope.
+    Checkpoints find it under its owner, by name. `dtype` and `use_resource` may be None, for the
+    dtype of the value and the default of the variable scope.
     """
     variable = tf1.Variable(
         initial_value,

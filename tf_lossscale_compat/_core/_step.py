@@ -13,8 +13,6 @@ that of `MixedPrecisionLossScaleOptimizer` in graphs, as in the original.
 
 from __future__ import annotations
 
-import inspect
-import types
 from typing import TYPE_CHECKING, Any, Callable, NamedTuple
 
 from tf_lossscale_compat._core import (
@@ -71,32 +69,17 @@ class OptimizerAdapter:
     check_strategy = staticmethod(_replicas.check_strategy)
 
     def apply(self, grads: list[_types.Gradient], variables: list[tf.Variable]) -> Any:
-        """Applies unscaled gradients by the wrapped optimizer; called in a replica context.
-
-        Returns:
-          An operation, a tensor or None.
-        """
+        """Applies unscaled gradients by the wrapped optimizer; called in a replica context."""
         raise NotImplementedError
 
     def apply_everywhere(
         self, grads: list[_types.Gradient], variables: list[tf.Variable]
     ) -> tf.Operation | None:
-        """Applies gradients in each replica; called once for all replicas.
-
-        Returns:
-          An operation; None in eager mode.
-        """
+        """Applies gradients in each replica; called once for all replicas."""
         return _replicas.call_for_each_replica(self.apply, (grads, variables))
 
     def count_skipped(self, number: int | tf.Tensor) -> Any:
-        """Counts skipped steps; called once for all replicas.
-
-        Args:
-          number: 1, or a scalar integer tensor that is 1 or 0.
-
-        Returns:
-          The assignment to a variable, or None.
-        """
+        """Counts skipped steps, 1 or 0; called once for all replicas; returns the assignment."""
 
 
 _PLAIN = GraphForm()
@@ -136,12 +119,7 @@ def check_context(
     check_strategy()
 
 
-def as_written(cls: type) -> types.SimpleNamespace:
-    """Returns a class' current attributes, for `overrides`: users may replace some later."""
-    return types.SimpleNamespace(**dict(inspect.getmembers(cls)))
-
-
-def overrides(instance: object, cls: type | types.SimpleNamespace, *names: str) -> bool:
+def overrides(instance: object, cls: object, *names: str) -> bool:
     """Returns whether `instance` or its class overrides one of these methods of `cls`."""
     for name in names:
         if name in vars(instance) or getattr(type(instance), name) is not getattr(cls, name):
@@ -162,16 +140,9 @@ def take(
 ) -> Any:
     """Applies gradients or skips them, and updates the loss scale, for one step.
 
-    Args:
-      scaler: `_scaler.Scaler`.
-      grads: list of gradients, None among them.
-      variables: list of variables, of the same length.
-      optimizer: `OptimizerAdapter`.
-      called: str, the calling method's name, for errors.
-      unscaling: `_unscaling.Unscaling`, or None if `grads` are unscaled.
-      form: `GraphForm`.
-      unaggregated: pair of lists, gradients before their aggregation over replicas and their
-        variables, so that records can name the variables of non-finite gradients; or None.
+    `unscaling` is None if `grads` are unscaled. `called` is the calling method's name, for errors.
+    Records name the variables of non-finite gradients by `unaggregated`: the gradients before their
+    aggregation over replicas, and their variables.
 
     Returns:
       An operation, None in eager mode; the optimizer's result if no step can be skipped.
@@ -204,24 +175,17 @@ def _unscale(
     """
     if tests and tf.executing_eagerly() and not tf.distribute.has_strategy():
         return _finite.unscale_and_test(grads, unscaling)
-    unscale = _unscaling.divide if unscaling.divides else _unscaling.unscale
-    return unscale(grads, unscaling.factor), None
+    return _unscaling.unscale(grads, *unscaling), None
 
 
-class _Step:
-    """One step of all replicas as one."""
+class _Step(NamedTuple):
+    """One step of all replicas as one; `finite` is None if it is not yet computed."""
 
-    def __init__(
-        self,
-        scaler: _scaler.Scaler,
-        optimizer: OptimizerAdapter,
-        observation: _observers.Observation,
-        form: GraphForm,
-        finite: tf.Tensor | None,
-    ) -> None:
-        self._scaler, self._optimizer, self._observation = scaler, optimizer, observation
-        self._form = form
-        self._finite = finite  # None if not yet computed.
+    scaler: _scaler.Scaler
+    optimizer: OptimizerAdapter
+    observation: _observers.Observation
+    form: GraphForm
+    finite: tf.Tensor | None
 
     def take(
         self,
@@ -230,8 +194,8 @@ class _Step:
         observed_grads: list[_types.Gradient] | None,
     ) -> tf.Operation | None:
         """Takes the step; see the function `take`. Gradients may be per-replica."""
-        if self._observation.record is not None:
-            self._observation.grads = grads if observed_grads is None else observed_grads
+        if self.observation.record is not None:
+            self.observation.grads = grads if observed_grads is None else observed_grads
         if tf.executing_eagerly():
             self._take_eagerly(grads, variables)
             return None
@@ -240,31 +204,31 @@ class _Step:
     def _take_eagerly(self, grads: list[_types.Gradient], variables: list[tf.Variable]) -> None:
         should_apply, finite, update = self._decide(grads)
         if should_apply:
-            self._optimizer.apply_everywhere(grads, variables)
-        elif self._optimizer.counts_skipped:
-            self._optimizer.count_skipped(1)
+            self.optimizer.apply_everywhere(grads, variables)
+        elif self.optimizer.counts_skipped:
+            self.optimizer.count_skipped(1)
         update()
-        self._observation.notify([], finite, skips=should_apply is not True)
+        self.observation.notify([], finite, skips=should_apply is not True)
 
     def _take_in_graph(
         self, grads: list[_types.Gradient], variables: list[tf.Variable]
     ) -> tf.Operation:
         should_apply, finite, update = self._decide(grads)
         by_xla = _graphs.compiled_by_xla()
-        updated = update() if self._form.update_first else None
+        updated = update() if self.form.update_first else None
         done = self._apply_or_skip(should_apply, grads, variables, by_xla)
         counted = None
-        if by_xla and self._optimizer.counts_skipped:
+        if by_xla and self.optimizer.counts_skipped:
             # After the conditional, which XLA keeps only if the branch that skips does nothing.
             with tf.control_dependencies([done]):
                 skipped = tf.cast(tf.logical_not(should_apply), tf.int32)
                 counted = _graphs.as_operation(self._count(skipped))
-        if not self._form.update_first:
+        if not self.form.update_first:
             with tf.control_dependencies([done]):
                 updated = update(done if isinstance(done, tf.Tensor) else None)
-        notified = self._observation.notify([done, updated], finite, should_apply is not True)
+        notified = self.observation.notify([done, updated], finite, should_apply is not True)
         operations = [op for op in (done, counted, updated, *notified) if op is not None]
-        step = tf.group(*operations, name=self._form.name)
+        step = tf.group(*operations, name=self.form.name)
         _graphs.collect_train_op(step)
         return step
 
@@ -278,8 +242,8 @@ class _Step:
           that are the same on all replicas; if the user's update decides, they are equal. `update`
           is a function that updates the loss scale; it optionally takes a copy of `finite` to use.
         """
-        scaler = self._scaler
-        if scaler.needs_gradients and self._optimizer.agree is not None:
+        scaler = self.scaler
+        if scaler.needs_gradients and self.optimizer.agree is not None:
             raise ValueError(
                 f"agree makes processes agree on a flag, and {scaler.subject!r} needs the "
                 "gradients. Use a LossScaleManager, whose update_loss_scale is given that flag."
@@ -288,29 +252,29 @@ class _Step:
         if scaler.skip_nonfinite or not scaler.needs_gradients:
             finite = self._finite_everywhere(grads)
         if scaler.needs_gradients:
-            with self._observation.updating():
+            with self.observation.updating():
                 update, should_apply = scaler.update(grads)
             if finite is not True:
                 should_apply = tf.logical_and(finite, should_apply)
             return should_apply, should_apply, lambda flag=None: update
 
         def update_from_flag(flag: tf.Tensor | None = None) -> Any:
-            with self._observation.updating(finite):
+            with self.observation.updating(finite):
                 return scaler.update(finite if flag is None else flag)
 
         return scaler.applies_all or finite, finite, update_from_flag
 
     def _finite_everywhere(self, grads: list[_types.Gradient]) -> tf.Tensor:
-        finite = _replicas.all_finite(grads) if self._finite is None else self._finite
-        scaler = self._scaler
-        own = self._optimizer.needs_reciprocal and scaler.updates_from_flag
+        finite = _replicas.all_finite(grads) if self.finite is None else self.finite
+        scaler = self.scaler
+        own = self.optimizer.needs_reciprocal and scaler.update_is_ours
         if own and not scaler.never_changes():
             scale = _scaler.as_tensor(scaler.read())
             finite = tf.logical_and(finite, scale <= _scaler.LARGEST_WITH_RECIPROCAL)
         # If all steps are applied, only a record needs the flag, perhaps not on every process.
-        if self._optimizer.agree is None or scaler.applies_all:
+        if self.optimizer.agree is None or scaler.applies_all:
             return finite
-        return _agreement.ask(self._optimizer.agree, finite)
+        return _agreement.ask(self.optimizer.agree, finite)
 
     def _apply_or_skip(
         self,
@@ -322,25 +286,25 @@ class _Step:
         """Builds the conditional; returns an operation, or a flag if XLA selects."""
 
         def apply() -> tf.Operation | None:
-            return self._optimizer.apply_everywhere(grads, variables)
+            return self.optimizer.apply_everywhere(grads, variables)
 
         def skip() -> tf.Operation | None:
             # In this branch, because another conditional would capture all gradients again.
-            done = self._observation.inspect_gradients()
-            if self._optimizer.counts_skipped and not by_xla:
+            done = self.observation.inspect_gradients()
+            if self.optimizer.counts_skipped and not by_xla:
                 done = [self._count(1), *done]
             return _graphs.as_operation([op for op in done if op is not None])
 
         if isinstance(should_apply, bool):
             return apply() if should_apply else skip()
-        if not (by_xla and _should_select(self._optimizer.wrapped, variables)):
-            return self._form.cond(should_apply, apply, skip)
-        return self._form.cond(
+        if not (by_xla and _should_select(self.optimizer.wrapped, variables)):
+            return self.form.cond(should_apply, apply, skip)
+        return self.form.cond(
             should_apply, lambda: _flag_after(apply(), True), lambda: _flag_after(skip(), False)
         )
 
     def _count(self, number: int | tf.Tensor) -> Any:
-        return _replicas.local_results(self._optimizer.count_skipped(number))
+        return _replicas.local_results(self.optimizer.count_skipped(number))
 
 
 def _flag_after(done: tf.Operation, flag: bool) -> tf.Tensor:

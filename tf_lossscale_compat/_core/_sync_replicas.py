@@ -52,13 +52,8 @@ def reopen_accumulators(
     """Returns a step after which SyncReplicasOptimizer's accumulators are at the global step.
 
     An accumulator counts each step that empties it. After a skipped step it is ahead of the global
-    step. It would drop all later gradients as stale, while the workers wait.
-
-    Args:
-      step: operation, a step of an optimizer that SyncReplicasOptimizer may wrap.
-      grads: list of the gradients of the step, None among them.
-      variables: list of trained variables, by whose names the accumulators are found.
-      global_step: the variable that an applied step increments, or None.
+    step. It would drop all later gradients as stale, while the workers wait. The accumulators are
+    found by the names of `variables`.
     """
     if global_step is None or not _graphs.in_session_graph():
         return step

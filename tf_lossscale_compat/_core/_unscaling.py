@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Callable, Iterable, NamedTuple
+from typing import TYPE_CHECKING, Any, Iterable, NamedTuple
 
 from tf_lossscale_compat._core import _compiled, _structure
 from tf_lossscale_compat._core._tf import tf
@@ -24,12 +24,7 @@ class Unscaling(NamedTuple):
 
 
 def scale_loss(loss: Any, scale: tf.Tensor) -> tf.Tensor:
-    """Returns `loss` times `scale`, in the dtype of `loss`.
-
-    Args:
-      loss: float tensor, or a value that converts to one.
-      scale: float32 scalar tensor.
-    """
+    """Returns `loss` times `scale`, in the dtype of `loss`."""
     loss = tf.convert_to_tensor(loss)
     return loss * tf.cast(scale, loss.dtype)
 
@@ -88,35 +83,25 @@ def quotients(tensors: list[tf.Tensor]) -> list[tf.Tensor]:
     return results
 
 
-def unscale(grads: Iterable[_types.Gradient], reciprocal: tf.Tensor) -> list[_types.Gradient]:
-    """Returns gradients times `reciprocal`, each in its own dtype.
+def unscale(
+    grads: Iterable[_types.Gradient], factor: tf.Tensor, divides: bool = False
+) -> list[_types.Gradient]:
+    """Returns gradients times a factor, or divided by it.
 
     Args:
       grads: iterable of tensors, `tf.IndexedSlices` and None.
-      reciprocal: float32 scalar tensor, the reciprocal of the loss scale.
+      factor: float32 scalar tensor.
+      divides: see `Unscaling`; gradients of narrower dtypes are then returned in float32.
 
     Returns:
       A list of the same length; sparse stays sparse, None stays None.
     """
-    return _each(products, grads, reciprocal)
+    grads = list(grads)
+    tensors, sparse = _structure.flatten(grads)
+    function = quotients if divides else products
+    return _structure.restore(grads, function(tensors + [factor], varying_first_dim=sparse))
 
 
 def divide(grads: Iterable[_types.Gradient], divisor: tf.Tensor) -> list[_types.Gradient]:
-    """Returns gradients divided by `divisor`, as Keras 3 does.
-
-    Args:
-      grads: iterable of tensors, `tf.IndexedSlices` and None.
-      divisor: float32 scalar tensor, the loss scale.
-
-    Returns:
-      A list of the same length, in float32 for narrower dtypes; sparse and None stay so.
-    """
-    return _each(quotients, grads, divisor)
-
-
-def _each(
-    function: Callable[..., list[tf.Tensor]], grads: Iterable[_types.Gradient], factor: tf.Tensor
-) -> list[_types.Gradient]:
-    grads = list(grads)
-    tensors, sparse = _structure.flatten(grads)
-    return _structure.restore(grads, function(tensors + [factor], varying_first_dim=sparse))
+    """Returns gradients divided by `divisor`, the loss scale, as Keras 3 does."""
+    return unscale(grads, divisor, divides=True)

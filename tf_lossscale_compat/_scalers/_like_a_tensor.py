@@ -2,10 +2,21 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+import operator
+from typing import TYPE_CHECKING, Any, Callable
 
 from tf_lossscale_compat._core import _graphs, _scaler
 from tf_lossscale_compat._core._tf import tf
+
+
+def _left(function: Callable[[Any, Any], Any]) -> Callable[[Any, Any], tf.Tensor]:
+    """Returns the method of an operator that has the loss scale on its left."""
+    return lambda self, other: function(_scaler.read_scale(self), other)
+
+
+def _right(function: Callable[[Any, Any], Any]) -> Callable[[Any, Any], tf.Tensor]:
+    """Returns the method of an operator that has the loss scale on its right."""
+    return lambda self, other: function(other, _scaler.read_scale(self))
 
 
 class LikeATensor:
@@ -24,10 +35,10 @@ class LikeATensor:
 
     def numpy(self) -> Any:
         """Returns the current loss scale as a NumPy float32, in eager mode."""
-        return _scaler.scale(self).numpy()
+        return _scaler.read_scale(self).numpy()
 
     def __float__(self) -> float:
-        return float(_scaler.scale(self))
+        return float(_scaler.read_scale(self))
 
     def __int__(self) -> int:
         return int(float(self))
@@ -40,7 +51,7 @@ class LikeATensor:
         variable: Any = getattr(self, "_current_loss_scale", None)
         if hasattr(variable, "_as_graph_element"):
             return variable._as_graph_element()
-        return _graphs.once_per_graph(self, lambda: _scaler.scale(self))
+        return _graphs.once_per_graph(self, lambda: _scaler.read_scale(self))
 
     @property
     def dtype(self) -> tf.DType:
@@ -55,12 +66,12 @@ class LikeATensor:
     def __eq__(self, other: Any) -> Any:
         if self is other or isinstance(other, LikeATensor):
             return self is other
-        return _scaler.scale(self) == other if _scaler.kept(self).by_value else NotImplemented
+        return _scaler.read_scale(self) == other if _scaler.kept(self).by_value else NotImplemented
 
     def __ne__(self, other: Any) -> Any:
         if self is other or isinstance(other, LikeATensor):
             return self is not other
-        return _scaler.scale(self) != other if _scaler.kept(self).by_value else NotImplemented
+        return _scaler.read_scale(self) != other if _scaler.kept(self).by_value else NotImplemented
 
     __hash__ = object.__hash__
 
@@ -68,64 +79,22 @@ class LikeATensor:
         return format(float(self), spec) if spec else str(self)
 
     def __neg__(self) -> tf.Tensor:
-        return -_scaler.scale(self)
+        return -_scaler.read_scale(self)
 
     def __abs__(self) -> tf.Tensor:
-        return abs(_scaler.scale(self))
+        return abs(_scaler.read_scale(self))
 
-    def __add__(self, other: Any) -> tf.Tensor:
-        return _scaler.scale(self) + other
-
-    def __radd__(self, other: Any) -> tf.Tensor:
-        return other + _scaler.scale(self)
-
-    def __sub__(self, other: Any) -> tf.Tensor:
-        return _scaler.scale(self) - other
-
-    def __rsub__(self, other: Any) -> tf.Tensor:
-        return other - _scaler.scale(self)
-
-    def __mul__(self, other: Any) -> tf.Tensor:
-        return _scaler.scale(self) * other
-
-    def __rmul__(self, other: Any) -> tf.Tensor:
-        return other * _scaler.scale(self)
-
-    def __truediv__(self, other: Any) -> tf.Tensor:
-        return _scaler.scale(self) / other
-
-    def __rtruediv__(self, other: Any) -> tf.Tensor:
-        return other / _scaler.scale(self)
-
-    def __floordiv__(self, other: Any) -> tf.Tensor:
-        return _scaler.scale(self) // other
-
-    def __rfloordiv__(self, other: Any) -> tf.Tensor:
-        return other // _scaler.scale(self)
-
-    def __mod__(self, other: Any) -> tf.Tensor:
-        return _scaler.scale(self) % other
-
-    def __rmod__(self, other: Any) -> tf.Tensor:
-        return other % _scaler.scale(self)
-
-    def __pow__(self, other: Any) -> tf.Tensor:
-        return _scaler.scale(self) ** other
-
-    def __rpow__(self, other: Any) -> tf.Tensor:
-        return other ** _scaler.scale(self)
-
-    def __lt__(self, other: Any) -> tf.Tensor:
-        return _scaler.scale(self) < other
-
-    def __le__(self, other: Any) -> tf.Tensor:
-        return _scaler.scale(self) <= other
-
-    def __gt__(self, other: Any) -> tf.Tensor:
-        return _scaler.scale(self) > other
-
-    def __ge__(self, other: Any) -> tf.Tensor:
-        return _scaler.scale(self) >= other
+    __add__, __radd__ = _left(operator.add), _right(operator.add)
+    __sub__, __rsub__ = _left(operator.sub), _right(operator.sub)
+    __mul__, __rmul__ = _left(operator.mul), _right(operator.mul)
+    __truediv__, __rtruediv__ = _left(operator.truediv), _right(operator.truediv)
+    __floordiv__, __rfloordiv__ = _left(operator.floordiv), _right(operator.floordiv)
+    __mod__, __rmod__ = _left(operator.mod), _right(operator.mod)
+    __pow__, __rpow__ = _left(operator.pow), _right(operator.pow)
+    __lt__ = _left(operator.lt)
+    __le__ = _left(operator.le)
+    __gt__ = _left(operator.gt)
+    __ge__ = _left(operator.ge)
 
 
 def compares_by_value(loss_scale: LikeATensor) -> None:
@@ -136,7 +105,7 @@ def compares_by_value(loss_scale: LikeATensor) -> None:
 def _convert(value, dtype=None, name=None, as_ref=False):
     if as_ref or not (dtype is None or dtype.is_compatible_with(tf.float32)):
         return NotImplemented
-    return tf.identity(_scaler.scale(value), name=name)
+    return tf.identity(_scaler.read_scale(value), name=name)
 
 
 tf.register_tensor_conversion_function(LikeATensor, _convert)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import abc
-import functools
 import numbers
 from typing import TYPE_CHECKING, Any, Callable, Dict, TypeVar, Union, overload
 
@@ -175,24 +174,6 @@ class FixedLossScale(LossScale):
         return {"loss_scale_value": self._loss_scale_value, **_scaler.kept(self).options}
 
 
-def _update_dynamic(loss_scale: DynamicLossScale, finite: Any) -> Any:
-    state = _update_rule.State(
-        loss_scale._current_loss_scale, loss_scale._num_good_steps, None, loss_scale.shrink_delay
-    )
-    change = functools.partial(
-        _update_rule.dynamic,
-        state,
-        finite,
-        loss_scale._increment_period,
-        loss_scale._multiplier,
-        loss_scale.min_loss_scale,
-        loss_scale.max_loss_scale,
-        loss_scale.hysteresis,
-    )
-    # In a graph it is a tensor, as in r2.0: public programs call tf.identity on it.
-    return _state.update([variable for variable in state if variable is not None], change)
-
-
 def _bounds(initial: Any, lowest: Any, highest: Any) -> tuple[float, float | None]:
     """Returns the bounds as floats, checked with the initial scale."""
     low = _arguments.positive("min_loss_scale", lowest)
@@ -326,7 +307,7 @@ class DynamicLossScale(LossScale):
         """Returns the current loss scale, a scalar float32 tensor."""
         return tf.convert_to_tensor(self._current_loss_scale)
 
-    @_scaler.updates_from_flag(_update_dynamic)
+    @_scaler.updates_from_flag(_update_rule.dynamic)
     @_autograph.do_not_convert
     def update(self, grads: Any) -> tuple[Any, bool | tf.Tensor]:
         """Updates the state by one step.
@@ -343,7 +324,7 @@ class DynamicLossScale(LossScale):
         Raises:
           RuntimeError: called in a replica context.
         """
-        return _updates_by_flag(self, grads, _update_dynamic)
+        return _updates_by_flag(self, grads, _update_rule.dynamic)
 
     def __repr__(self) -> str:
         config = self.get_config()
@@ -401,7 +382,7 @@ class ManagerLossScale(_scaler.WrapsManager, LossScale):
             self._track_trackable(manager, "manager")
 
     def __call__(self) -> tf.Tensor:
-        return _scaler.scale(self.manager)
+        return _scaler.read_scale(self.manager)
 
     @_scaler.updates_from_flag(_update_manager)
     @_autograph.do_not_convert

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import abc
-import functools
 from typing import TYPE_CHECKING, Any
 
 from tf_lossscale_compat._core import (
@@ -103,25 +102,6 @@ class FixedLossScaleManager(LossScaleManager):
         return _update_rule.fixed(self, finite_grads)
 
 
-def _state_of(manager: ExponentialUpdateLossScaleManager) -> list[tf.Variable]:
-    # Subclasses may override `variables`.
-    return [manager._loss_scale, manager._num_good_steps, manager._num_bad_steps]
-
-
-def _update_exponential(manager: ExponentialUpdateLossScaleManager, finite: Any) -> Any:
-    state = _update_rule.State(*_state_of(manager))
-    change = functools.partial(
-        _update_rule.exponential,
-        state,
-        finite,
-        manager._incr_every_n_steps,
-        manager._decr_every_n_nan_or_inf,
-        manager._incr_ratio,
-        manager._decr_ratio,
-    )
-    return _state.update(state[:3], change)
-
-
 class ExponentialUpdateLossScaleManager(LossScaleManager):
     """A loss scale that grows after a run of finite steps and shrinks after non-finite ones.
 
@@ -196,7 +176,7 @@ class ExponentialUpdateLossScaleManager(LossScaleManager):
 
     def variables(self) -> list[tf.Variable]:
         """Returns the loss scale and the counters of good and bad steps, three variables."""
-        return _state_of(self)
+        return [self._loss_scale, self._num_good_steps, self._num_bad_steps]
 
     @_scaler.reads("_loss_scale")
     def get_loss_scale(self) -> tf.Variable:
@@ -206,7 +186,7 @@ class ExponentialUpdateLossScaleManager(LossScaleManager):
         """
         return self._loss_scale
 
-    @_scaler.updates_from_flag(_update_exponential)
+    @_scaler.updates_from_flag(_update_rule.exponential)
     @_autograph.do_not_convert
     def update_loss_scale(self, finite_grads: bool | tf.Tensor) -> Any:
         """Updates the state by one step, once for all replicas.
@@ -222,9 +202,11 @@ class ExponentialUpdateLossScaleManager(LossScaleManager):
           ValueError: `finite_grads` is not a scalar.
           TypeError or ValueError: `finite_grads` is not a bool.
         """
-        with _state.scope_of(_state_of(self)):
+        # Subclasses may override `variables`.
+        with _state.scope_of(ExponentialUpdateLossScaleManager.variables(self)):
             return _replicas.run_cross_replica(
-                lambda flag: _update_exponential(self, _replicas.all_true(flag)), (finite_grads,)
+                lambda flag: _update_rule.exponential(self, _replicas.all_true(flag)),
+                (finite_grads,),
             )
 
     def _reset_stats(self) -> Any:

@@ -1,115 +1,77 @@
-"""The update rules of dynamic loss scales, as assignments to their variables.
+"""The update rules of loss scales, as assignments to their variables.
 
 A rule assigns only the variables that a step changes: a finite step adds one to a counter and does
 not assign the scale. Parallel steps, in one `session.run`, in threads or on workers, therefore lose
 no more of each other's updates than with TensorFlow's classes.
 
-In eager mode each function assigns immediately; in a graph it returns the assignments. Source:
-Micikevicius et al. 2018, "Mixed Precision Training", section 3.2, with the details of TensorFlow
-r1.15 (`exponential`) and r2.0 (`dynamic`).
+A rule takes the loss scale or manager, and a bool scalar tensor: True if this step's gradients are
+finite everywhere. In eager mode it assigns immediately and returns None; in a graph it returns an
+operation or a tensor that assigns. Source: Micikevicius et al. 2018, "Mixed Precision Training",
+section 3.2, with the details of TensorFlow r1.15 (`exponential`) and r2.0 (`dynamic`).
 """
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any
 
-from tf_lossscale_compat._core import _state
+from tf_lossscale_compat._core import _graphs, _state
 from tf_lossscale_compat._core._tf import tf
 
 
-class State(NamedTuple):
-    """Variables: the loss scale (float32) and counters of steps (integers), all scalars.
-
-    `bad_steps` and `delay` are None if the rule does not count them.
-    """
-
-    scale: Any
-    good_steps: Any
-    bad_steps: Any = None
-    delay: Any = None
-
-
 def fixed(loss_scale: object, finite: Any) -> Any:
-    """Changes nothing; returns a no-op in a graph, None in eager mode."""
-    return None if tf.executing_eagerly() else tf.no_op()
+    """Changes nothing; returns a no-op in a graph."""
+    return _graphs.as_operation(None)
 
 
-def exponential(
-    state: State,
-    finite: Any,
-    incr_every: int,
-    decr_every: int,
-    incr_ratio: float,
-    decr_ratio: float,
-) -> Any:
-    """Takes one step of r1.15's rule, see `ExponentialUpdateLossScaleManager`.
-
-    Args:
-      state: `State` with both counters.
-      finite: bool scalar tensor, True if this step's gradients are finite everywhere.
-      incr_every: the number of finite steps that it takes to grow.
-      decr_every: the number of non-finite steps that it takes to shrink.
-      incr_ratio: the factor of growth.
-      decr_ratio: the factor of shrinking.
-    """
-    scale, good, bad, _ = state
+def exponential(manager: Any, finite: Any) -> Any:
+    """Takes one step of r1.15's rule, see `ExponentialUpdateLossScaleManager`."""
+    scale, good, bad = manager._loss_scale, manager._num_good_steps, manager._num_bad_steps
 
     def reset() -> Any:
         return [_state.assign(good, 0), _state.assign(bad, 0)]
 
     def grow() -> Any:
-        return [_grow(scale, incr_ratio), *reset()]
+        return [_grow(scale, manager._incr_ratio), *reset()]
 
     def shrink() -> Any:
         # 1.0 comes first: only in this order a NaN scale becomes 1, as in TensorFlow 1.15.
-        return [_state.assign(scale, tf.maximum(1.0, _state.value(scale) * decr_ratio)), *reset()]
+        lowered = tf.maximum(1.0, _state.value(scale) * manager._decr_ratio)
+        return [_state.assign(scale, lowered), *reset()]
 
-    def count_good() -> Any:
-        return _state.add(good, 1)
+    def grow_or_count() -> Any:
+        grows = _state.value(good) + 1 >= manager._incr_every_n_steps
+        return _state.branch(grows, grow, lambda: _state.add(good, 1))
 
     def count_bad() -> Any:
         return [_state.add(bad, 1), _state.assign(good, 0)]
 
-    return _state.branch(
-        finite,
-        lambda: _state.branch(_state.value(good) + 1 >= incr_every, grow, count_good),
-        lambda: _state.branch(_state.value(bad) + 1 >= decr_every, shrink, count_bad),
+    def shrink_or_count() -> Any:
+        shrinks = _state.value(bad) + 1 >= manager._decr_every_n_nan_or_inf
+        return _state.branch(shrinks, shrink, count_bad)
+
+    return _state.update(
+        [scale, good, bad], lambda: _state.branch(finite, grow_or_count, shrink_or_count)
     )
 
 
-def dynamic(
-    state: State,
-    finite: Any,
-    increment_period: int,
-    multiplier: float,
-    min_scale: float = 1.0,
-    max_scale: float | None = None,
-    hysteresis: int = 1,
-) -> Any:
+def dynamic(loss_scale: Any, finite: Any) -> Any:
     """Takes one step of r2.0's rule with bounds and hysteresis, see `DynamicLossScale`.
 
-    Args:
-      state: `State`; its `delay` may be None if `hysteresis` is 1.
-      finite: bool scalar tensor, True if this step's gradients are finite everywhere.
-      increment_period: the number of finite steps that it takes to grow.
-      multiplier: the factor of growth, and the divisor of shrinking.
-      min_scale: the lower bound.
-      max_scale: the upper bound, or None.
-      hysteresis: the value to which growth sets `delay`.
+    In a graph it returns a tensor, as in r2.0: public programs call `tf.identity` on it.
     """
-    scale, good, _, delay = state
+    scale, good = loss_scale._current_loss_scale, loss_scale._num_good_steps
+    delay, highest = loss_scale.shrink_delay, loss_scale.max_loss_scale  # Perhaps None.
 
     def grow() -> Any:
-        grown = [_grow(scale, multiplier, max_scale), _state.assign(good, 0)]
-        return grown if delay is None else [*grown, _state.assign(delay, hysteresis)]
+        grown = [_grow(scale, loss_scale._multiplier, highest), _state.assign(good, 0)]
+        return grown if delay is None else [*grown, _state.assign(delay, loss_scale.hysteresis)]
 
     def lower() -> Any:
         # Divides, because multiplication by the reciprocal rounds differently.
-        lowered = tf.maximum(_state.value(scale) / multiplier, min_scale)
+        lowered = _state.value(scale) / loss_scale._multiplier
+        lowered = tf.maximum(lowered, loss_scale.min_loss_scale)
         # A multiplier below 1 raises the scale here.
-        return _state.assign(
-            scale, lowered if max_scale is None else tf.minimum(lowered, max_scale)
-        )
+        return _state.assign(scale, lowered if highest is None else tf.minimum(lowered, highest))
 
     def shrink() -> Any:
         if delay is None:
@@ -118,17 +80,17 @@ def dynamic(
         return [_state.assign(good, 0), lowered]
 
     def grow_or_count() -> Any:
-        return _state.branch(
-            _state.value(good) + 1 >= increment_period, grow, lambda: _state.add(good, 1)
-        )
+        grows = _state.value(good) + 1 >= loss_scale._increment_period
+        return _state.branch(grows, grow, lambda: _state.add(good, 1))
 
-    return _state.branch(finite, grow_or_count, shrink)
+    variables = [scale, good] if delay is None else [scale, good, delay]
+    return _state.update(variables, lambda: _state.branch(finite, grow_or_count, shrink))
 
 
-def _grow(scale: Any, ratio: Any, ceiling: float | None = None) -> Any:
+def _grow(scale: Any, ratio: Any, highest: float | None = None) -> Any:
     """Multiplies the loss scale by `ratio`, unless the product is not finite."""
     grown = _state.value(scale) * ratio
-    bounded = grown if ceiling is None else tf.minimum(grown, ceiling)
+    bounded = grown if highest is None else tf.minimum(grown, highest)
     return _state.branch(
         tf.math.is_finite(grown), lambda: _state.assign(scale, bounded), lambda: None
     )

@@ -58,14 +58,7 @@ class Kept(NamedTuple):
 
 
 class _Adapter(_step.OptimizerAdapter):
-    """One step of a v1 optimizer.
-
-    Args:
-      owner: the loss-scale optimizer.
-      wrapped: the optimizer that it wraps.
-      global_step: variable to increment if the gradients are applied, or None.
-      name: str, the name of the wrapped optimizer's operation, or None.
-    """
+    """One step of the loss-scale optimizer `owner`; `name` is the wrapped optimizer's operation."""
 
     wrapped: _types.HasApplyGradients
 
@@ -82,43 +75,44 @@ class _Adapter(_step.OptimizerAdapter):
 
 
 class Family:
-    """Base class of both families: one takes a manager, the other a `LossScale`."""
+    """The steps of r2.0's optimizer, with a `LossScale`."""
 
-    # The differences between the families.
+    # What contrib's optimizer does in another way.
 
     def wrapped(self, owner: Owner) -> Any:
         """Returns the optimizer that computes and applies gradients."""
-        raise NotImplementedError
+        return owner._optimizer
 
-    def computed(
+    def wrapped_gradients(
         self, owner: Owner, loss: _types.Loss, options: dict[str, Any]
     ) -> list[_types.Pair]:
         """Calls the wrapped optimizer's `compute_gradients` as the original does."""
-        raise NotImplementedError
+        return list(owner._optimizer.compute_gradients(loss=loss, **options))
 
     def reads_twice(self, read: Any) -> bool:
-        """Returns whether the original's graph has two operations that read the scale.
-
-        Args:
-          read: the tensor or variable that the loss scale or manager returned.
-        """
-        raise NotImplementedError
+        """Returns whether the original's graph has two operations that `read` the scale."""
+        return True
 
     def reciprocal(self, scale: tf.Tensor) -> tf.Tensor:
         """Returns the reciprocal of `scale`, computed as in the original."""
-        raise NotImplementedError
+        return 1.0 / scale
 
     def to_unscale(self, owner: Owner, grads: list[_types.Gradient]) -> list[_types.Gradient]:
         """Returns the gradients to be divided; contrib's optimizer makes them dense by default."""
-        raise NotImplementedError
+        return grads
 
     def graph_form(self, owner: Owner, name: str | None) -> _step.GraphForm:
         """Returns the form of the original's graph for a step with this name."""
-        raise NotImplementedError
+        if tf.executing_eagerly():  # A step has no operation to name.
+            return _step.GraphForm()
+        return _step.GraphForm(update_first=True, name=name or owner.get_name())
 
     def inner_name(self, owner: Owner, name: str | None, scaler: _scaler.Scaler) -> str | None:
         """Returns the name of the wrapped optimizer's operation in the original."""
-        raise NotImplementedError
+        if scaler.applies_all and _observers.record_of(owner) is None:
+            return name
+        # The same string object in each replica, because others would become per-replica values.
+        return sys.intern(f"{name or owner.get_name()}-wrapped")
 
     # The loss scale in use.
 
@@ -127,9 +121,9 @@ class Family:
         return owner._tflsc.loss_scale
 
     def replace_loss_scale(self, owner: Owner, loss_scale: _types.Subject) -> None:
-        """Replaces the loss scale or manager, as public programs do at run time."""
+        """Sets the loss scale or manager; public programs replace it at run time."""
         kept = owner._tflsc
-        if kept.loss_scale is not None:
+        if kept.loss_scale is not None:  # The constructor was called.
             scaler = _scaler.Scaler(loss_scale)
             scaler.check_reciprocal()
             agree = _agreement.function_for(kept.agree, self.wrapped(owner), scaler)
@@ -148,12 +142,12 @@ class Family:
     ) -> list[_types.Pair]:
         """Returns pairs of unscaled gradients and variables; see the optimizer's method."""
         if not owner._tflsc.enabled:
-            return list(self.computed(owner, loss, options))
+            return self.wrapped_gradients(owner, loss, options)
         # Makes as many operations as the original: the seeds of later operations depend on it.
         scaler = _scaler.Scaler(owner._tflsc.loss_scale)
         read = scaler.read()
         scale = _scaler.as_tensor(read)
-        pairs = list(self.computed(owner, _scaled(loss, scale), options))
+        pairs = self.wrapped_gradients(owner, _scaled(loss, scale), options)
         if not tf.executing_eagerly() and self.reads_twice(read):
             if scaler.never_changes() or _scaler.is_users(scaler.subject):
                 scale = _scaler.as_tensor(scaler.read())
@@ -172,7 +166,7 @@ class Family:
         """Computes and applies gradients in one step, without user code between."""
         scaler = _scaler.Scaler(owner._tflsc.loss_scale)
         scale = scaler.scale()
-        pairs = list(self.computed(owner, _scaled(loss, scale), options))
+        pairs = self.wrapped_gradients(owner, _scaled(loss, scale), options)
         return self._finish(owner, scaler, pairs, scale, global_step, name)
 
     @_autograph.do_not_convert
@@ -198,7 +192,7 @@ class Family:
     ) -> list[_types.Pair]:
         """Returns `pairs` with gradients divided by `scale`."""
         grads = self.to_unscale(owner, [grad for grad, _ in pairs])
-        unscaled = _unscaled(grads, self.reciprocal(scale))
+        unscaled = _unscaled_as_original(grads, self.reciprocal(scale))
         return list(zip(unscaled, [variable for _, variable in pairs]))
 
     def take_step(
@@ -231,16 +225,18 @@ class Family:
 
 
 class _Contrib(Family):
+    """The steps of contrib's optimizer, with a manager."""
+
     def wrapped(self, owner: Owner) -> Any:
         return owner._opt
 
-    def computed(
+    def wrapped_gradients(
         self, owner: Owner, loss: _types.Loss, options: dict[str, Any]
     ) -> list[_types.Pair]:
         # r1.15's optimizer calls it first, because the wrapped optimizer may not accept callables.
         if callable(loss) and owner._tflsc.enabled and _graphs.in_session_graph():
             loss = loss()
-        return owner._opt.compute_gradients(loss, **options)
+        return list(owner._opt.compute_gradients(loss, **options))
 
     def reads_twice(self, read: Any) -> bool:
         # Each use of a variable makes an operation that reads it; that of a reference does not.
@@ -259,37 +255,7 @@ class _Contrib(Family):
         return name
 
 
-class _MixedPrecision(Family):
-    def wrapped(self, owner: Owner) -> Any:
-        return owner._optimizer
-
-    def computed(
-        self, owner: Owner, loss: _types.Loss, options: dict[str, Any]
-    ) -> list[_types.Pair]:
-        return owner._optimizer.compute_gradients(loss=loss, **options)
-
-    def reads_twice(self, read: Any) -> bool:
-        return True
-
-    def reciprocal(self, scale: tf.Tensor) -> tf.Tensor:
-        return 1.0 / scale
-
-    def to_unscale(self, owner: Owner, grads: list[_types.Gradient]) -> list[_types.Gradient]:
-        return grads
-
-    def graph_form(self, owner: Owner, name: str | None) -> _step.GraphForm:
-        if tf.executing_eagerly():  # A step has no operation to name.
-            return _step.GraphForm()
-        return _step.GraphForm(update_first=True, name=name or owner.get_name())
-
-    def inner_name(self, owner: Owner, name: str | None, scaler: _scaler.Scaler) -> str | None:
-        if scaler.applies_all and _observers.record_of(owner) is None:
-            return name
-        # The same string object in each replica, because others would become per-replica values.
-        return sys.intern(f"{name or owner.get_name()}-wrapped")
-
-
-CONTRIB, MIXED_PRECISION = _Contrib(), _MixedPrecision()
+MIXED_PRECISION, CONTRIB = Family(), _Contrib()
 
 
 def _scaled(loss: _types.Loss, scale: tf.Tensor) -> _types.Loss:
@@ -299,7 +265,9 @@ def _scaled(loss: _types.Loss, scale: tf.Tensor) -> _types.Loss:
     return _unscaling.scale_loss(loss, scale)
 
 
-def _unscaled(grads: list[_types.Gradient], reciprocal: tf.Tensor) -> list[_types.Gradient]:
+def _unscaled_as_original(
+    grads: list[_types.Gradient], reciprocal: tf.Tensor
+) -> list[_types.Gradient]:
     """Returns gradients times the reciprocal of the loss scale.
 
     Graphs use the originals' operations, one for each gradient, because names of variables depend

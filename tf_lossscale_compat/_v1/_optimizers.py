@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
+import types
 from typing import TYPE_CHECKING, Any, Callable, Iterable
 
 from tf_lossscale_compat._core import (
-    _agreement,
     _arguments,
     _autograph,
     _callers,
     _keras_versions,
-    _ownership,
     _replicas,
     _scaler,
     _state,
@@ -52,13 +51,15 @@ class _BaseLossScaleOptimizer(_tf.Optimizer):
     _opt: Any
     _optimizer: Any
 
-    def __init__(self, opt: Any) -> None:
+    def __init__(self, opt: Any, kept: _family.Kept) -> None:
         super().__init__(
             use_locking=getattr(opt, "_use_locking", False),
             name=_name_of(opt, type(opt).__name__),
         )
         if isinstance(opt, _tf.Trackable):
             self._track_trackable(opt, "base_optimizer")
+        self._tflsc = kept
+        self._tflsc_family.replace_loss_scale(self, kept.loss_scale)
 
     def compute_gradients(
         self,
@@ -106,15 +107,7 @@ class _BaseLossScaleOptimizer(_tf.Optimizer):
     ) -> Any:
         """Computes gradients and applies them: `compute_gradients` and `apply_gradients` in one.
 
-        Args:
-          loss: see `compute_gradients`.
-          global_step: see `apply_gradients`.
-          var_list: see `compute_gradients`.
-          gate_gradients: see `compute_gradients`.
-          aggregation_method: see `compute_gradients`.
-          colocate_gradients_with_ops: see `compute_gradients`.
-          name: see `apply_gradients`.
-          grad_loss: see `compute_gradients`.
+        The arguments are theirs.
 
         Returns:
           In graph mode an operation; in eager mode None.
@@ -250,14 +243,8 @@ class LossScaleOptimizer(_BaseLossScaleOptimizer):
         _replicas.check_strategy()
         _check_manager(loss_scale_manager)
         manager = loss_scale_manager if _arguments.flag("enabled", enabled) else _One()
-        scaler = _scaler.Scaler(manager)
-        scaler.check_reciprocal()
-        agree = _agreement.function_for(agree, opt, scaler)
-        super().__init__(opt)
         self._opt = opt
-        self._tflsc = _family.Kept(None, agree, enabled, bool(keep_sparse))
-        self._loss_scale_manager = manager
-        _ownership.claim(_ownership.V1, manager, [self])
+        super().__init__(opt, _family.Kept(manager, agree, enabled, bool(keep_sparse)))
 
     @property
     def _loss_scale_manager(self) -> Any:
@@ -332,14 +319,8 @@ class MixedPrecisionLossScaleOptimizer(_BaseLossScaleOptimizer):
             raise ValueError("loss_scale cannot be None")
         _replicas.check_strategy()
         loss_scale = _loss_scales.get(loss_scale if _arguments.flag("enabled", enabled) else 1)
-        scaler = _scaler.Scaler(loss_scale)
-        scaler.check_reciprocal()
-        agree = _agreement.function_for(agree, opt, scaler)
-        super().__init__(opt)
         self._optimizer = opt
-        self._tflsc = _family.Kept(None, agree, enabled)
-        self._loss_scale = loss_scale
-        _ownership.claim(_ownership.V1, loss_scale, [self])
+        super().__init__(opt, _family.Kept(loss_scale, agree, enabled))
 
     @property
     def _loss_scale(self) -> Any:
@@ -350,7 +331,11 @@ class MixedPrecisionLossScaleOptimizer(_BaseLossScaleOptimizer):
         self._tflsc_family.replace_loss_scale(self, loss_scale)
 
 
-_AS_WRITTEN = _step.as_written(_BaseLossScaleOptimizer)
+# Programs replace a method on the class, which `minimize` then has to call.
+_AS_WRITTEN = types.SimpleNamespace(
+    compute_gradients=_BaseLossScaleOptimizer.compute_gradients,
+    apply_gradients=_BaseLossScaleOptimizer.apply_gradients,
+)
 
 
 class _One(_managers.FixedLossScaleManager):

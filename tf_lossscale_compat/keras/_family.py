@@ -206,7 +206,7 @@ class Family(Generic[Owner]):
 
     def unscale(self, owner: Owner, grads: Iterable[_types.Gradient]) -> _types.Gradients:
         """Returns gradients divided by the loss scale, as in that Keras."""
-        return _unscaling.unscale(grads, 1.0 / _scaler.scale(owner._loss_scale))
+        return _unscaling.unscale(grads, 1.0 / _scaler.read_scale(owner._loss_scale))
 
     def to_unscale(
         self, owner: Owner, grads: _types.Gradients, variables: _types.Variables, scale: tf.Tensor
@@ -351,7 +351,7 @@ def base_to_wrap(optimizer: object, argument: str) -> type:
 
 def scaled_loss(owner: LossScaleOptimizer, loss: tf.Tensor) -> tf.Tensor:
     """Returns `loss` times the loss scale, in the dtype of `loss`."""
-    return _unscaling.scale_loss(loss, _scaler.scale(owner._loss_scale))
+    return _unscaling.scale_loss(loss, _scaler.read_scale(owner._loss_scale))
 
 
 def of_scaled(

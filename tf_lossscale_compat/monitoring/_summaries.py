@@ -28,7 +28,7 @@ def tensors(record):
     """Returns the values of a record as a `Reading` of scalar tensors, in any context."""
     scaler = record.loss_scale
     # A hook may begin again in a graph that is finalized.
-    scale = _graphs.once_per_graph(scaler, lambda: _scaler.scale(scaler))
+    scale = _graphs.once_per_graph(scaler, lambda: _scaler.read_scale(scaler))
     return Reading(record.steps, record.skipped_steps, record.consecutive_skips, scale)
 
 
