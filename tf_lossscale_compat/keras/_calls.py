@@ -90,11 +90,7 @@ class Calls:
 
     @_autograph.do_not_convert
     def called(self, method: str) -> None:
-        """Records a call of a method.
-
-        Raises:
-          ValueError: `apply_gradients` was traced when the rule had another answer.
-        """
+        """Records a call; raises a ValueError if a traced `apply_gradients` has another answer."""
         before, after = self._are_scaled(self.methods), self._are_scaled(self.methods | {method})
         if self._traced and after is not before:
             raise ValueError(
@@ -117,18 +113,11 @@ class Calls:
         return bool(grads) and all(self._unscaled.get(id(grad)) is grad for grad in grads)
 
     def are_scaled(self, scaled: bool | None, grads: _types.Gradients) -> bool:
-        """Returns whether gradients are scaled.
+        """Returns whether gradients are scaled; `scaled` is the caller's.
 
-        Warns once for each optimizer if only one of two methods that belong together was ever
-        called, or if gradients are divided although no method was called.
-
-        Args:
-          scaled: the caller's `scaled`, a bool or None.
-          grads: list of gradients.
-
-        Raises:
-          TypeError: `scaled` is of another type.
-          ValueError: the rule has two answers, and the gradients are not known to be unscaled.
+        Raises a ValueError if the rule has two answers and the gradients are not known to be
+        unscaled. Warns once for each optimizer if only one of two methods that belong together was
+        ever called, or if gradients are divided although no method was called.
         """
         if scaled is not None:
             _arguments.optional_flag("scaled", scaled)

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 _NUMBERS = ("dynamic", "initial_scale", "dynamic_growth_steps")
 
 
-def of_numbers(
+def from_numbers(
     dynamic: object = True,
     initial_scale: Any = None,
     dynamic_growth_steps: _types.Integer | None = None,
@@ -68,7 +68,7 @@ def of_numbers(
         raise ValueError(message) from None
 
 
-def of_identifier(identifier: _loss_scales.Identifier | None) -> _loss_scales.LossScale:
+def from_identifier(identifier: _loss_scales.Identifier | None) -> _loss_scales.LossScale:
     """Returns the loss scale for the argument `loss_scale`."""
     loss_scale = _loss_scales.get(identifier)
     if loss_scale is None:
@@ -76,20 +76,20 @@ def of_identifier(identifier: _loss_scales.Identifier | None) -> _loss_scales.Lo
     return loss_scale
 
 
-def for_config(loss_scale: _loss_scales.Identifier | None) -> _loss_scales.Identifier | None:
+def to_config(loss_scale: _loss_scales.Identifier | None) -> _loss_scales.Identifier | None:
     """Returns the argument `loss_scale` as a config holds it; makes no new variables."""
     if not isinstance(loss_scale, (type(None), str, int, float, dict)):
-        loss_scale = of_identifier(loss_scale)
+        loss_scale = from_identifier(loss_scale)
         with contextlib.suppress(NotImplementedError):  # `get_config` will raise it.
             loss_scale = _loss_scales.serialize(loss_scale)
     return loss_scale
 
 
-def _of_config(
+def _from_config(
     keras: types.ModuleType, loss_scale: Any, custom_objects: dict[str, Any] | None
 ) -> _loss_scales.LossScale:
     if not isinstance(loss_scale, dict):
-        return of_identifier(loss_scale)
+        return from_identifier(loss_scale)
     objects = dict(custom_objects or {})
     name = str(loss_scale.get("class_name"))
     # Keras 3 does not pass on the `custom_objects` of `load_model`. Versions without this do.
@@ -116,19 +116,13 @@ def options_of(kept: _family.Kept) -> dict[str, Any]:
 def arguments_of(
     config: dict[str, Any], family: _family.Family[Any], custom_objects: dict[str, Any] | None
 ) -> dict[str, Any]:
-    """Returns the constructor's arguments, without the optimizer, for a config of any version.
-
-    Args:
-      config: dict, without the inner optimizer.
-      family: `Family` of the inner optimizer.
-      custom_objects: dict from names to classes, or None.
-    """
+    """Returns the constructor's arguments for a config of any version, without the optimizer."""
     arguments = {name: value for name, value in config.items() if name not in family.inner_only}
     if "loss_scale" in arguments or family.experimental:
         given = {name: arguments.pop(name) for name in _NUMBERS if name in arguments}
         arguments["loss_scale"] = (
-            _of_config(family.keras, arguments["loss_scale"], custom_objects)
+            _from_config(family.keras, arguments["loss_scale"], custom_objects)
             if "loss_scale" in arguments
-            else of_numbers(**given)
+            else from_numbers(**given)
         )
     return arguments

@@ -54,7 +54,7 @@ def _own_class(keras: types.ModuleType, base: type, experimental: bool) -> type:
 
 
 @cached
-def of_base(base: type, experimental: bool) -> Any:
+def family_of(base: type, experimental: bool) -> Any:
     """Returns the `Family` of optimizers that derive from `base`."""
     keras = keras_of(base)
     own = _own_class(keras, base, experimental)
@@ -84,10 +84,10 @@ def for_config(family: _family.Family[Any], config: dict[str, Any]) -> _family.F
         return family
     optimizers = importlib.import_module("tf_keras").optimizers
     base: Any = _keras_versions.base_of((optimizers.legacy if legacy else optimizers).SGD)
-    return of_base(base, family.experimental)
+    return family_of(base, family.experimental)
 
 
-def imported() -> Iterator[type]:
+def imported_bases() -> Iterator[type]:
     """Yields the base classes of each Keras that is imported; of tf.keras if none is."""
     names = [name for name in ("keras", "tf_keras") if name in sys.modules]
     modules = [importlib.import_module(name) for name in names]

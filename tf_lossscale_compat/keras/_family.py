@@ -114,7 +114,7 @@ class Family(Generic[Owner]):
     counts_skipped = True
     graph_form = _step.GraphForm()
     # Name of the method that returns (gradient, variable) pairs for `minimize`, if there is one.
-    computes: str | None = None
+    compute_method: str | None = None
     # Hyperparameters that the wrapper has too, and in some versions its config, without an effect.
     inner_only: tuple[str, ...] = ()
     # For an error: how to have a fixed loss scale in that Keras without this class.
@@ -124,7 +124,7 @@ class Family(Generic[Owner]):
     # True if copies of that Keras' optimizers, also of its own loss-scale class, have no state.
     copies_begin_anew = False
     # The end of the name by which files of models know the class.
-    suffix = ""
+    registered_suffix = ""
 
     def __init__(
         self, keras: types.ModuleType, base: type, own: type[Any], experimental: bool
@@ -196,7 +196,7 @@ class Family(Generic[Owner]):
         """Returns the variables whose values `set_weights` takes."""
         return _state.variables_of(owner._optimizer) + _scaler.variables(owner._loss_scale)
 
-    def trained(self, owner: Owner, given: Iterable[_types.Variable] | None) -> _types.Variables:
+    def apply_variables(self, owner: Owner, given: Iterable[Any] | None) -> _types.Variables:
         """Returns the variables of `apply`, a list; `given` is its argument."""
         if given is None:
             raise ValueError("trainable_variables must be the list of variables, got None.")
@@ -242,7 +242,7 @@ class Family(Generic[Owner]):
             unscale = owner.get_unscaled_gradients
         pairs = list(grads_and_vars)
         grads, variables = [grad for grad, _ in pairs], [variable for _, variable in pairs]
-        grads = of_scaled(unscale, grads, variables)
+        grads = map_scaled(unscale, grads, variables)
         owner._tflsc.calls.returned(grads)
         return list(zip(grads, variables))
 
@@ -254,8 +254,8 @@ class Family(Generic[Owner]):
         They are scaled unless methods of a subclass see them. The constructor's `scaled` says how
         an `apply_gradients` of a subclass sees them.
         """
-        if self.computes and _step.overrides(owner, self.methods, self.computes):
-            return owner.apply_gradients(getattr(owner, self.computes)(*args), **options)
+        if self.compute_method and _step.overrides(owner, self.methods, self.compute_method):
+            return owner.apply_gradients(getattr(owner, self.compute_method)(*args), **options)
         pairs, scaled = self.scaled_gradients(owner, *args), True
         overridden = _step.overrides(owner, self.methods, "apply_gradients")
         sees = overridden and not owner._tflsc.calls.constructor_scaled
@@ -354,15 +354,15 @@ def scaled_loss(owner: LossScaleOptimizer, loss: tf.Tensor) -> tf.Tensor:
     return _unscaling.scale_loss(loss, _scaler.read_scale(owner._loss_scale))
 
 
-def of_scaled(
+def map_scaled(
     function: Callable[..., _types.Gradients],
     grads: _types.Gradients,
     variables: _types.Variables,
     *args: tf.Tensor,
 ) -> _types.Gradients:
-    """Returns `function(grads, *args)`; "gradients" that are new values of variables stay.
+    """Returns `function(grads, *args)`, except for gradients that are new values, as in float8.
 
-    Keras 3 has such values in float8 training. They are not scaled.
+    These are not scaled, and stay as they are.
     """
     keeps = [getattr(variable, "overwrite_with_gradient", False) for variable in variables]
     results = function([None if keep else grad for grad, keep in zip(grads, keeps)], *args)

@@ -164,7 +164,7 @@ class Family(_family.Family["Methods"]):
     def all_variables(self, owner: Methods) -> _types.Variables:
         return owner.variables
 
-    def trained(self, owner: Methods, given: Iterable[_types.Variable] | None) -> _types.Variables:
+    def apply_variables(self, owner: Methods, given: Iterable[Any] | None) -> _types.Variables:
         if given is not None:
             return list(given)
         if not owner.built:
@@ -216,7 +216,7 @@ class Family(_family.Family["Methods"]):
         if not owner._tflsc.enabled:  # The scale is 1, and float16 gradients stay float16.
             return grads, None
         if [each for each in variables if getattr(each, "overwrite_with_gradient", False)]:
-            return _family.of_scaled(_unscaling.divide, grads, variables, scale), None
+            return _family.map_scaled(_unscaling.divide, grads, variables, scale), None
         return grads, _unscaling.Unscaling(scale, divides=True)
 
     def scaled_gradients(self, owner: Methods, *args: Any) -> list[_types.Pair]:
@@ -401,14 +401,14 @@ class Methods(_methods.WeightDecay, _MixedIntoKeras3):
         first = len(store.keys()) - len(inner)
         values = [store[str(i)] for i in range(len(store.keys()))]
         # An optimizer that was not built saved fewer variables.
-        if first < 0 or (first != len(own) and not _values.fit(values[first:], inner)):
+        if first < 0 or (first != len(own) and not _values.matches(values[first:], inner)):
             super().load_own_variables(store)  # It warns.
             return
         # Files of Keras' own class have two of the loss scale's variables, first as here.
         dynamic = isinstance(self._loss_scale, _loss_scales.DynamicLossScale)
         more = len(self._tflsc.variables) - 2 if dynamic else 0
         # The shapes and kinds of numbers tell another class of loss scale with as many variables.
-        if first in (len(own), len(own) - more) and _values.fit(values[:first], own):
+        if first in (len(own), len(own) - more) and _values.matches(values[:first], own):
             own = own[:first]
         else:
             logging.warning(

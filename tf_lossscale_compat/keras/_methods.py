@@ -257,7 +257,8 @@ class CommonMethods(_MixedIntoKeras):
           ValueError: called in a cross-replica context; the lengths differ; or no variable has a
             gradient.
         """
-        grads, variables = list(grads), self._tflsc_family.trained(self, trainable_variables)
+        grads = list(grads)
+        variables = self._tflsc_family.apply_variables(self, trainable_variables)
         if len(grads) != len(variables):
             raise ValueError(
                 f"grads must be one for each of {len(variables)} variables, got {len(grads)}."

@@ -32,9 +32,9 @@ class Family(_before_keras3.Family["Methods"]):
     """See `_family.Family`."""
 
     is_legacy = True
-    suffix = "V2"
+    registered_suffix = "V2"
     counts_skipped = _DELEGATES_TRACKING
-    computes = "_compute_gradients"
+    compute_method = "_compute_gradients"
     graph_form = _step.GraphForm(update_first=True)
     aggregates_by = (
         ("_transform_unaggregated_gradients", "_aggregate_gradients"),

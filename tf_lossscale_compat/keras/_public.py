@@ -48,11 +48,7 @@ def _deserialized(
 
 
 def _make(cls: Any, inner: _types.KerasOptimizer, arguments: dict[str, Any]) -> Any:
-    """Calls the constructor of `cls`, a public class or a subclass.
-
-    Raises:
-      TypeError: the constructor of a subclass takes other arguments.
-    """
+    """Calls the constructor of `cls`; its TypeError says what to write if it is a subclass's."""
     kinds = [each.kind for each in inspect.signature(cls.__init__).parameters.values()]
     try:
         if kinds[1:] == [inspect.Parameter.VAR_KEYWORD]:  # As of Horovod's classes.
@@ -104,16 +100,16 @@ def _construct(
     owner._raise_if_strategy_unsupported()
     if not enabled:
         if "loss_scale" in arguments:
-            arguments = {**arguments, "loss_scale": _configs.for_config(arguments["loss_scale"])}
+            arguments = {**arguments, "loss_scale": _configs.to_config(arguments["loss_scale"])}
         loss_scale: _loss_scales.LossScale = _loss_scales.FixedLossScale(1)
     elif "loss_scale" in arguments:
-        loss_scale = _configs.of_identifier(arguments["loss_scale"])
+        loss_scale = _configs.from_identifier(arguments["loss_scale"])
         used = _tf.at_least(2, 4) and _ownership.drove_another(_ownership.KERAS, loss_scale)
         if used and type(loss_scale) is _loss_scales.DynamicLossScale:
             # The class of TensorFlow 2.4 takes the numbers alone, so that folds begin alike.
             loss_scale = type(loss_scale).from_config(loss_scale.get_config())
     else:
-        loss_scale = _configs.of_numbers(**arguments, hint=family.fixed_scale_hint)
+        loss_scale = _configs.from_numbers(**arguments, hint=family.fixed_scale_hint)
     _ownership.check(_ownership.KERAS, loss_scale)
     scaler = _scaler.Scaler(loss_scale)
     family.check_scaler(scaler)
@@ -278,7 +274,7 @@ class StableMethods(_methods.CommonMethods):
         if isinstance(inner, dict):
             inner = _deserialized(cls._tflsc_family, inner, custom_objects)
         base = _family.base_to_wrap(inner, cls._tflsc_family.argument)
-        family = _families.of_base(base, cls._tflsc_family.experimental)
+        family = _families.family_of(base, cls._tflsc_family.experimental)
         had_agree = arguments.pop("agree", False)
         new = _make(cls, inner, _configs.arguments_of(arguments, family, custom_objects))
         if had_agree:
@@ -421,7 +417,7 @@ class _PicksSibling(type):
 @_families.cached
 def _siblings(base: type) -> tuple[Any, Any]:
     """Returns both classes, stable and experimental, for optimizers that derive from `base`."""
-    both = [_families.of_base(base, experimental) for experimental in (False, True)]
+    both = [_families.family_of(base, experimental) for experimental in (False, True)]
 
     class Metaclass(_PicksSibling, type(both[0].own)):  # type: ignore[misc]
         """The metaclass of one family's classes."""
@@ -437,7 +433,7 @@ def _siblings(base: type) -> tuple[Any, Any]:
     public = "tf_lossscale_compat.keras.mixed_precision"  # Users import them from here.
     modules = public, f"{public}.experimental"
     for cls, module in zip((LossScaleOptimizer, ExperimentalLossScaleOptimizer), modules):
-        registered = cls.__name__ + both[0].suffix
+        registered = cls.__name__ + both[0].registered_suffix
         cls.__module__, cls.__name__, cls.__qualname__ = module, *["LossScaleOptimizer"] * 2
         _register(both[0].keras, cls, registered)
     return LossScaleOptimizer, ExperimentalLossScaleOptimizer
@@ -470,7 +466,7 @@ def register() -> None:
 
     They must exist before a model is loaded, because Keras finds them by name.
     """
-    for base in _families.imported():
+    for base in _families.imported_bases():
         _siblings(base)
 
 

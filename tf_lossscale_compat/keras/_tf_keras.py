@@ -25,7 +25,7 @@ class Family(_before_keras3.Family["Methods"]):
     """See `_family.Family`."""
 
     is_legacy = False
-    computes = "compute_gradients"
+    compute_method = "compute_gradients"
     aggregates_by = ("aggregate_gradients",), "skip_gradients_aggregation", True
 
     def wrap(self, owner: Methods, name: str | None) -> str | None:

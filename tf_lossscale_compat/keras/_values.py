@@ -35,7 +35,7 @@ def _counts_as(value: np.ndarray, variable: _types.Variable) -> bool:
     return counts == np.issubdtype(value.dtype, np.integer)
 
 
-def fit(values: Iterable[Any], variables: Iterable[_types.Variable]) -> bool:
+def matches(values: Iterable[Any], variables: Iterable[_types.Variable]) -> bool:
     """Returns whether arrays have the variables' shapes and kinds of numbers."""
     return all(
         value.shape == tuple(variable.shape) and _counts_as(value, variable)
