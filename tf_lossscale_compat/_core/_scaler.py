@@ -1,8 +1,8 @@
 """Scalers: one interface to loss scales and managers for an optimizer's step.
 
 Loss scales and managers may be this package's or a user's. A method `update_loss_scale` or `update`
-that is marked by `updates_from_flag` needs only the finite flag; the mark holds the function that
-takes the flag. A user's method has no mark, even if it overrides a marked one, and is called
+that is marked by `updates_from_flag` needs only the finite flag; the mark holds the update rule,
+which takes the flag. A user's method has no mark, even if it overrides a marked one, and is called
 itself: a manager's method with the flag, a loss scale's method with the gradients.
 """
 
@@ -61,53 +61,45 @@ class WrapsManager:
     manager: Any
 
 
-class _Rule(NamedTuple):
-    """The mark of a method that needs only the finite flag of a step.
-
-    Attributes:
-      method: the method. `functools.wraps` copies the mark to a wrapper, for which it is invalid.
-      update: function of the loss scale or manager and the flag; it updates the state and returns
-        an operation, a tensor or None.
-      skips: bool, non-finite steps are skipped; if False, only with `skip_nonfinite`.
-    """
+class _Mark(NamedTuple):
+    """A mark of a method. `functools.wraps` copies it to a wrapper, for which it is invalid."""
 
     method: Callable[..., Any]
-    update: Callable[[Any, Any], Any]
-    skips: bool
+    values: tuple[Any, ...]
 
 
-def updates_from_flag(
-    update: Callable[[Any, Any], Any], skips: bool = True
-) -> Callable[[_types.Function], _types.Function]:
-    """Marks an `update` or `update_loss_scale` method that needs only the finite flag."""
-
+def _marks(name: str, *values: Any) -> Callable[[_types.Function], _types.Function]:
     def mark(method: _types.Function) -> _types.Function:
-        marked: Any = method
-        marked.updates_from_flag = _Rule(method, update, skips)
+        setattr(method, name, _Mark(method, values))
         return method
 
     return mark
+
+
+def _mark_of(method: Callable[..., Any], name: str) -> tuple[Any, ...] | None:
+    function = getattr(method, "__func__", method)
+    mark = getattr(function, name, None)
+    return mark.values if isinstance(mark, _Mark) and mark.method is function else None
+
+
+def updates_from_flag(
+    rule: Callable[[Any, Any], Any], skips: bool = True
+) -> Callable[[_types.Function], _types.Function]:
+    """Marks an `update` or `update_loss_scale` method that needs only the finite flag of a step.
+
+    The rule takes the loss scale or manager and the flag. It updates the state, and returns an
+    operation, a tensor or None. Non-finite steps are skipped; without `skips` only with
+    `skip_nonfinite`.
+    """
+    return _marks("updates_from_flag", rule, skips)
 
 
 def reads(name: str | None = None) -> Callable[[_types.Function], _types.Function]:
     """Marks a method that returns the scale and reads it anew at each call.
 
-    Args:
-      name: str, the attribute that the method reads, if it can be a reference variable; else None.
+    The name is that of the attribute which it reads, if that can be a reference variable.
     """
-
-    def mark(method: _types.Function) -> _types.Function:
-        marked: Any = method
-        marked.reads = method, name
-        return method
-
-    return mark
-
-
-def _rule_of(method: Callable[..., Any]) -> _Rule | None:
-    function = getattr(method, "__func__", method)
-    rule = getattr(function, "updates_from_flag", None)
-    return rule if isinstance(rule, _Rule) and rule.method is function else None
+    return _marks("reads", name)
 
 
 def has_methods(instance: object, *names: str) -> bool:
@@ -145,17 +137,18 @@ class Scaler:
         manager = is_manager(subject)
         known: Any = subject  # For type checkers: it has the methods of its kind.
         method = known.update_loss_scale if manager else known.update
-        rule = _rule_of(method)
+        mark = _mark_of(method, "updates_from_flag")
         self.subject, self.skip_nonfinite = subject, skip_nonfinite
         self.read: Callable[[], Any] = known.get_loss_scale if manager else known
-        self.update_is_ours = rule is not None
-        self.needs_gradients = rule is None and not manager
-        if rule is None:
+        self.update_is_ours = mark is not None
+        self.needs_gradients = mark is None and not manager
+        if mark is None:
             self.update: Callable[[Any], Any] = method
             self.applies_all = False
         else:
-            self.update = functools.partial(rule.update, subject)
-            skips = skip_nonfinite or rule.skips or getattr(subject, "skip_nonfinite", False)
+            rule, skips = mark
+            self.update = functools.partial(rule, subject)
+            skips = skips or skip_nonfinite or getattr(subject, "skip_nonfinite", False)
             self.applies_all = not skips
 
     def scale(self) -> tf.Tensor:
@@ -194,12 +187,10 @@ def _as_scale(value: Any) -> tf.Tensor:
     return _state.copied(scale) if _state.is_reference(value) else scale
 
 
-def _read_mark(subject: _types.Subject) -> list[Any] | None:
-    """Returns the arguments of the mark `reads`; None if a user's method reads the scale."""
+def _read_mark(subject: _types.Subject) -> tuple[Any, ...] | None:
+    """Returns the values of the mark `reads`; None if a user's method reads the scale."""
     method = subject.get_loss_scale if is_manager(subject) else type(subject).__call__
-    function = getattr(method, "__func__", method)
-    marked, *arguments = getattr(function, "reads", (None,))
-    return arguments if marked is function else None
+    return _mark_of(method, "reads")
 
 
 def is_users(subject: _types.Subject) -> bool:
@@ -215,7 +206,7 @@ def scale_at_this_point(subject: _types.Subject) -> tf.Tensor:
     mark = _read_mark(subject)
     if mark is None:
         return tf.constant(float("nan"))
-    value: Any = None if mark == [None] else getattr(subject, *mark)
+    value: Any = None if mark == (None,) else getattr(subject, *mark)
     if not _state.is_reference(value):
         return read_scale(subject)
     return tf.cast(value.read_value(), tf.float32)

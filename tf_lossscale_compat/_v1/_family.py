@@ -190,9 +190,18 @@ class Family:
     def _unscaled(
         self, owner: Owner, pairs: list[_types.Pair], scale: tf.Tensor
     ) -> list[_types.Pair]:
-        """Returns `pairs` with gradients divided by `scale`."""
+        """Returns `pairs` with gradients divided by `scale`.
+
+        Graphs use the originals' operations, one for each gradient, because names of variables
+        depend on them, such as those of an `ExponentialMovingAverage` of gradients. float16 is an
+        exception: there the reciprocal of a large scale is zero.
+        """
         grads = self.to_unscale(owner, [grad for grad, _ in pairs])
-        unscaled = _unscaled_as_original(grads, self.reciprocal(scale))
+        reciprocal = self.reciprocal(scale)
+        if tf.executing_eagerly():
+            unscaled = _unscaling.unscale(grads, reciprocal)
+        else:
+            unscaled = [None if grad is None else _times(grad, reciprocal) for grad in grads]
         return list(zip(unscaled, [variable for _, variable in pairs]))
 
     def take_step(
@@ -263,20 +272,6 @@ def _scaled(loss: _types.Loss, scale: tf.Tensor) -> _types.Loss:
     if callable(loss):
         return lambda: _unscaling.scale_loss(loss(), scale)
     return _unscaling.scale_loss(loss, scale)
-
-
-def _unscaled_as_original(
-    grads: list[_types.Gradient], reciprocal: tf.Tensor
-) -> list[_types.Gradient]:
-    """Returns gradients times the reciprocal of the loss scale.
-
-    Graphs use the originals' operations, one for each gradient, because names of variables depend
-    on them, such as those of an `ExponentialMovingAverage` of gradients. float16 is an exception:
-    there the reciprocal of a large scale is zero.
-    """
-    if tf.executing_eagerly():
-        return _unscaling.unscale(grads, reciprocal)
-    return [None if grad is None else _times(grad, reciprocal) for grad in grads]
 
 
 def _times(grad: _types.Gradient, factor: tf.Tensor) -> _types.Gradient:
