@@ -129,7 +129,7 @@ class HostileTest(absltest.TestCase):
         pipe = self.path("saved.data-00000-of-00001")
         os.mkfifo(pipe)
         self.addCleanup(os.close, os.open(pipe, os.O_RDWR))  # A reader would not wait.
-        with self.assertRaisesRegex(checkpoint.CheckpointError, "00001' is no file"):
+        with self.assertRaisesRegex(checkpoint.CheckpointError, "00001' is not a file"):
             checkpoint.find(self.path("saved"))
 
     def saved(self, **tensors):

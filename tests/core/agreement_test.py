@@ -350,7 +350,7 @@ class StandInTest(modes.EagerTestCase):
 
     @keras_homes.each(PUBLIC, (False, True), kind="keras3")
     def test_keras_3_is_refused(self, home, public, outside):
-        with self.assertRaisesRegex(ValueError, "Horovod reduces no gradients of Keras 3"):
+        with self.assertRaisesRegex(ValueError, "Horovod does not reduce the gradients of Keras 3"):
             horovods(home, public, outside)
 
     @keras_homes.each(PUBLIC, (False, True), kind=keras_homes.BEFORE_3)

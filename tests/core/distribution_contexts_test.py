@@ -521,7 +521,7 @@ class ContribStrategyTest(parameterized.TestCase, tf.test.TestCase):
             strategy = tf.distribute.get_strategy()
             # As in a cluster, which it would look for.
             with mock.patch.object(strategy.extended, "_cluster_spec", {"worker": ["host:1"]}):
-                message = r"CollectiveAllReduceStrategy: .* This one is of tensorflow\.contrib"
+                message = r"CollectiveAllReduceStrategy: .* This one is from tensorflow\.contrib"
                 with self.assertRaisesRegex(ValueError, message):
                     contrib(FixedLossScaleManager(8))
             contrib(FixedLossScaleManager(8))

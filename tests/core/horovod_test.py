@@ -27,9 +27,9 @@ DOCS = pathlib.Path(__file__).resolve().parents[2] / "docs"
 LIMIT_SECONDS = 900
 REFUSED = {
     # Of these the gradients of several steps are added up that were scaled differently,
-    "passes": "backward_passes_per_step=2 steps, and a loss scale that changes",
+    "passes": "backward_passes_per_step=2 steps, and a dynamic loss scale",
     # and of these the gradients are nobody's but the rank's own.
-    "loop": "has not reduced over its processes",
+    "loop": "has not reduced them over its processes",
 }
 
 

@@ -627,7 +627,7 @@ class Keras3ClassTest(modes.EagerTestCase):
         self.assertEqual(opt.initial_scale, 8.0)
         opt = Stable(home.SGD(1.0), False, 8.0)
         for name in ("initial_scale", "dynamic_growth_steps"):
-            with self.assertRaisesRegex(AttributeError, f"{name} can be set where"):
+            with self.assertRaisesRegex(AttributeError, f"{name} can be set only"):
                 setattr(opt, name, 16.0)
 
     @keras_homes.each(
@@ -660,7 +660,7 @@ class Keras3ClassTest(modes.EagerTestCase):
         self.assertAllEqual(array(variable), -1.0)
 
         opt = Stable(home.SGD(1.0), initial_scale=4.0)
-        error = "no apply_gradients of its own.*would pass over.*Override apply"
+        error = "no apply_gradients of its own.*calls only apply.*Override apply"
         with self.assertRaisesRegex(ValueError, error):
             if when == "replaced":
                 opt.inner_optimizer = inner

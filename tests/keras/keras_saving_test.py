@@ -462,7 +462,7 @@ class ConfigTest(_Base):
             (dict(inner, dynamic_growth_steps=1.5), "dynamic_growth_steps must be.*1.5"),
             (dict(inner, dynamic=False), "initial_scale. must be specified"),
             (dict(inner, loss_scale=None), "loss_scale cannot be None"),
-            (dict(inner, loss_scale="big"), "Cannot make a loss scale of 'big'"),
+            (dict(inner, loss_scale="big"), "Cannot make a loss scale from 'big'"),
             (
                 dict(inner, loss_scale={"class_name": "Unknown", "config": {}}),
                 "unknown loss scale 'Unknown'",

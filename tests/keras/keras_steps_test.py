@@ -771,7 +771,7 @@ class GradientsTest(modes.EagerTestCase):
         if home.kind != "v2":
             with self.assertRaisesRegex(ValueError, "(?i)no gradients"):
                 opt.apply_gradients([])
-        with self.assertRaisesRegex(ValueError, "each of 1 variables, got 2"):
+        with self.assertRaisesRegex(ValueError, "hold 1 gradients, .* got 2"):
             opt.apply([tf.constant(1.0)] * 2, [variable])
         self.assertEqual(number(opt.loss_scale.good_steps), 0)
         self.assertEqual(number(opt.loss_scale()), 2**15)
@@ -833,7 +833,7 @@ class GradientsTest(modes.EagerTestCase):
             if home.kind == "v2":
                 opt.apply_gradients(pairs)
                 return
-            with self.assertRaisesRegex(ValueError, "updates nothing in a tf.Graph"):
+            with self.assertRaisesRegex(ValueError, "does not work in a tf.Graph"):
                 opt.apply_gradients(pairs)
 
     @keras_homes.each(("apply_gradients", "apply_if_finite"))

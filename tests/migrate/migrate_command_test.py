@@ -142,7 +142,7 @@ class ModesTest(FolderTestCase):
         code, out, err = call(path, *options)
         self.assertEqual((code, out), (1, b""))
         self.assertStartsWith(
-            err, f"{path}:2:5: LSC212 `tf.contrib.mixed_precision.Other` is nothing"
+            err, f"{path}:2:5: LSC212 `tf.contrib.mixed_precision.Other` was not public"
         )
         self.assertEqual(self.read("a.py").decode(), FINDING)
 
@@ -154,7 +154,7 @@ class ModesTest(FolderTestCase):
         place, failure = json.loads(out)
         message = place.pop("message")
         self.assertEqual(place, {"path": path, "line": 3, "column": 5, "code": "LSC212"})
-        self.assertStartsWith(message, "`tf.contrib.mixed_precision.Other` is nothing")
+        self.assertStartsWith(message, "`tf.contrib.mixed_precision.Other` was not public")
         self.assertEqual((failure["path"], failure["line"], failure["code"]), (bad, 1, ""))
         self.assertNotIn("LSC212", err)
         self.assertIn("1 place left to a person, 1 not handled", err)
@@ -207,8 +207,8 @@ class ModesTest(FolderTestCase):
         self.assertEqual(call("-", stdin=before.encode())[1].decode(), after)
 
     @parameterized.parameters(
-        (("-", "x.py"), "standard input (-) goes with no other path"),
-        (("-", "--write"), "standard input (-) goes with no other path and not with --write"),
+        (("-", "x.py"), "standard input (-) excludes other paths"),
+        (("-", "--write"), "standard input (-) excludes other paths and --write"),
         (("x.py", "--write", "--check"), "not allowed with"),
         ((), "PATH"),
     )
@@ -225,7 +225,7 @@ class ModesTest(FolderTestCase):
         self.assertIn("1 not handled", err)
 
     @parameterized.parameters(
-        ((3, 7, 17), "needs Python 3.9 or newer, and this is 3.7: run it with a newer"),
+        ((3, 7, 17), "needs Python 3.9 or newer, but this is 3.7: run it with a newer"),
         ((3, 9, 0), "pip install 'tf_lossscale_compat[migrate]', with the path of a"),
     )
     def test_without_libcst(self, version, message):
@@ -273,7 +273,7 @@ class NotHandledTest(FolderTestCase):
     def test_notebook(self):
         data = b'{"cells": [tf.mixed_precision]}'
         self.write("bad.ipynb", data)
-        self.check("bad.ipynb", r"bad\.ipynb: is no JSON", data)
+        self.check("bad.ipynb", r"bad\.ipynb: is not JSON", data)
 
     def test_a_link_that_leads_out_of_the_folder(self):
         outside = self.write("outside.py", BEFORE)
@@ -307,7 +307,7 @@ class NotHandledTest(FolderTestCase):
     @unittest.skipUnless(hasattr(os, "mkfifo"), "needs named pipes")
     def test_a_pipe_does_not_block(self):
         os.mkfifo(self.path("bad.py"))
-        self.check("bad.py", r"bad\.py: is no regular file", None)
+        self.check("bad.py", r"bad\.py: is not a regular file", None)
 
     def test_read_only(self):
         path = self.write("bad.py", BEFORE)

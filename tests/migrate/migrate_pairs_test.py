@@ -72,7 +72,7 @@ class PairsTest(FolderTestCase):
         (("open",), "change both together"),
         (("unknown",), "change both together"),
         (("open", "moves"), "check for both"),
-        ((), "no file looked at makes one"),
+        ((), "no file of this call makes one"),
     )
     def test_what_cannot_be_known_is_reported(self, makers, message):
         texts = {f"maker{number}": file(MAKERS[name]) for number, name in enumerate(makers)}

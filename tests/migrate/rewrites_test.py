@@ -213,7 +213,7 @@ class WarningsTest(RewriteTestCase):
     )
     def test_guards(self, guard):
         made = f"x = {CONTRIB}.FixedLossScaleManager(8)\n"
-        self.check_one(f"{made}{guard}", 3, "let the version pass that you go to")
+        self.check_one(f"{made}{guard}", 3, "let your new version pass")
 
     def test_no_guards(self):
         lines = "if tf2:\n    x = 1\nif steps < 0: raise ValueError\n"

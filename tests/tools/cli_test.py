@@ -135,7 +135,7 @@ class CheckpointTest(parameterized.TestCase):
 
     @parameterized.parameters(
         ("no/such/path", "is neither a file nor a folder"),
-        (__file__, "is no checkpoint"),
+        (__file__, "is not a checkpoint"),
     )
     def test_nothing_to_show(self, path, message):
         code, out, err = call("checkpoint", "show", path)

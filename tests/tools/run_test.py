@@ -239,7 +239,7 @@ class LayersTest(RunTestCase):
         self.assertRegex(
             err,
             "\ntf_lossscale_compat.run: From TensorFlow 2.16 on, tf.layers.*"
-            "TF_USE_LEGACY_KERAS=1 before the start",
+            "TF_USE_LEGACY_KERAS=1 before Python starts",
         )
         # And it is true.
         if importlib.util.find_spec("tf_keras") is not None:

@@ -147,7 +147,7 @@ class InstalledTest(parameterized.TestCase):
         if "TF_USE_LEGACY_KERAS" not in os.environ:
             self.assertEqual(works, not _tf.at_least(2, 16))
         check = self.assertNotIn if works else self.assertIn
-        check("TF_USE_LEGACY_KERAS=1 before the start", str(caught.exception))
+        check("TF_USE_LEGACY_KERAS=1 before Python starts", str(caught.exception))
 
     def test_code_that_probes_for_contrib_gets_an_honest_answer(self):
         self.assertFalse(hasattr(tf.contrib, "slim"))

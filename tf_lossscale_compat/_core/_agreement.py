@@ -53,8 +53,8 @@ def common(functions: Iterable[_types.Agree | None]) -> _types.Agree | None:
     functions = [each for each in functions if each is not None]
     if len({id(getattr(each, "process_set", None)) for each in functions}) > 1:
         raise ValueError(
-            "optimizers_and_gradients holds Horovod's optimizers of several process sets. Give "
-            "agree=, a function that asks the processes of all of them."
+            "optimizers_and_gradients holds Horovod's optimizers of several process sets. Pass "
+            "agree=, a function that combines the finite flag over all these processes."
         )
     return functions[0] if functions else None
 
@@ -67,8 +67,8 @@ class LostAgree:
 
     def __call__(self, finite: tf.Tensor) -> NoReturn:
         raise ValueError(
-            "agree was given to the optimizer that this one's config is of, and no config can hold "
-            "a function. Set optimizer.agree, to a function or to None for a single process."
+            "This optimizer is from the config of one with agree=, and a config cannot hold a "
+            "function. Set optimizer.agree to a function, or to None for a single process."
         )
 
 

@@ -45,7 +45,7 @@ def real_number(name: str, value: Any, error: type[Exception] = ValueError) -> f
             f"{_shown(value)} of type {type(value).__name__}."
         )
     if isinstance(value, (bool, np.bool_)):
-        warn_odd("{}={!r} is a bool, taken as the number {}.", name, value, float(value))
+        warn_odd("{}={!r} is a bool and is used as the number {}.", name, value, float(value))
     try:
         real = float(value)
     except OverflowError:
@@ -62,7 +62,7 @@ def fixed_scale(name: str, value: Any, error: type[Exception] = ValueError) -> f
     try:
         scale = real_number(name, value, error)
     except ValueError as error_of_number:
-        raise ValueError(f"{error_of_number} A fixed scale is at least 1.") from None
+        raise ValueError(f"{error_of_number} A fixed scale must be at least 1.") from None
     if scale < 1:
         raise ValueError(f"{name} must be at least 1, got {_shown(value)}.")
     return scale

@@ -94,7 +94,7 @@ _NEW_NAMES = {
 }
 _NOTES = {  # For imports of which only contrib's module is known, and not the member.
     "layers": ", `instance_norm` and `group_norm` from `tf_slim.layers.normalization`",
-    "training": ", which has no `HParams`: take a class of your own for it",
+    "training": ", which has no `HParams`: write a class of your own for it",
 }
 
 
@@ -111,7 +111,7 @@ def successor(name: str) -> str | None:
         home = "tf_slim.layers.normalization"
         return f"`{member}` of the package tf-slim (`from {home} import {member}`)"
     if "_column" in member:
-        return "what `tf.feature_column` has for it"
+        return "the counterpart in `tf.feature_column`"
     new_name = _NEW_NAMES.get(f"{module}.{member}")
     if new_name is not None:
         return f"`{'.'.join([new_name, *rest[1:]])}`"

@@ -67,8 +67,8 @@ def check_passes(optimizer: _types.HasApplyGradients, scaler: _scaler.Scaler) ->
             )
         raise ValueError(
             f"Horovod's optimizer adds up the gradients of backward_passes_per_step={passes} "
-            "steps, and a loss scale that changes has scaled each of these differently: the "
-            f"processes' weights would part. Write {cure}; or use a fixed loss scale."
+            "steps, and a dynamic loss scale may scale each of these differently. The weights of "
+            f"the processes would diverge. Write {cure}; or use a fixed loss scale."
         )
 
 
@@ -76,9 +76,9 @@ def refuse(*classes: type) -> None:
     """Raises a ValueError if Horovod made one of these classes of Keras 3 optimizers."""
     if any(map(made, classes)):
         raise ValueError(
-            "Horovod reduces no gradients of Keras 3 optimizers: every process would train by "
-            "itself. Wrap the tape instead, hvd.DistributedGradientTape(tape), give the "
-            "loss-scale optimizer the plain optimizer and agree=, and call get_scaled_loss, "
+            "Horovod does not reduce the gradients of Keras 3 optimizers, so every process would "
+            "train by itself. Wrap the tape instead, hvd.DistributedGradientTape(tape). Pass the "
+            "plain optimizer and agree= to the loss-scale optimizer, and call get_scaled_loss, "
             "get_unscaled_gradients and apply_gradients; or use tf_keras."
         )
 
@@ -98,9 +98,9 @@ def check_reduced(optimizer: _types.HasApplyGradients, grads: Sequence[_types.Gr
                 continue
             raise ValueError(
                 "apply_gradients was given gradients that Horovod's optimizer did not compute, "
-                "and so has not reduced over its processes. Call minimize; or wrap the tape, "
-                "hvd.DistributedGradientTape(tape), and give the loss-scale optimizer the "
-                "plain optimizer, which hvd.DistributedOptimizer is not around."
+                "so it has not reduced them over its processes. Call minimize; or wrap the tape, "
+                "hvd.DistributedGradientTape(tape), and pass the plain optimizer, without "
+                "hvd.DistributedOptimizer, to the loss-scale optimizer."
             )
 
 

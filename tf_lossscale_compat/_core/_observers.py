@@ -48,8 +48,8 @@ def check(owner: object) -> None:
     known = owner.__dict__.get(_ATTRIBUTE)
     if known is not None and known.record is None:
         raise ValueError(
-            f"watched must not be part of a graph or tf.function that is traced already, whose "
-            f"steps no record would see, got {owner!r}. Make the StepRecord before the first step."
+            f"watched must not be part of a graph or tf.function that is traced already: a record "
+            f"would not see its steps, got {owner!r}. Make the StepRecord before the first step."
         )
 
 

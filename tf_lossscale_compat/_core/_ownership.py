@@ -63,12 +63,11 @@ def check(kind: str, loss_scale: _types.Subject) -> None:
     claim = _claim_of(loss_scale)
     if claim is not None and not (kind == claim.kind != KERAS) and claim.lives():
         raise ValueError(
-            f"{loss_scale!r} drives another optimizer, {claim.kind}, already: whichever of the two "
-            "is applied first would update it before the other divides by it. Give each a loss "
-            "scale of its own; or scale and unscale with the loss scale itself and have "
+            f"{loss_scale!r} already drives another optimizer, {claim.kind}. The first of the two "
+            "to apply would update the loss scale before the other divides by it. Give each a loss "
+            "scale of its own; or scale and unscale with the loss scale itself, and let "
             "tf_lossscale_compat.apply_if_finite apply to both and update it once. If the other "
-            "one is not needed any more, delete it first, and the models and functions that it is "
-            "in."
+            "is not needed any more, first delete it and the models and functions that hold it."
         )
 
 

@@ -79,7 +79,7 @@ def check_strategy() -> None:
             "together, so that all skip it or none. Use the default strategy, "
             f"{', '.join(names)}, {_SUPPORTED[2]} or {_SUPPORTED[3]} of tf.distribute; or, on "
             "TensorFlow 1.15 in one process, ParameterServerStrategy or contrib's "
-            f"CollectiveAllReduceStrategy. This one is of {cls.__module__}."
+            f"CollectiveAllReduceStrategy. This one is from {cls.__module__}."
         )
 
 

@@ -163,8 +163,8 @@ class Scaler:
         value = getattr(subject, "_loss_scale_value", getattr(subject, "_loss_scale", None))
         if isinstance(value, float) and value > LARGEST_WITH_RECIPROCAL:
             raise ValueError(
-                f"A fixed loss scale must be at most 2**126, got {value!r}: processors take one "
-                "over it for zero, and gradients would become zero."
+                f"A fixed loss scale must be at most 2**126, got {value!r}: its reciprocal may "
+                "become zero in float32, and then the gradients would become zero."
             )
 
     def never_changes(self) -> bool:

@@ -245,8 +245,8 @@ class _Step(NamedTuple):
         scaler = self.scaler
         if scaler.needs_gradients and self.optimizer.agree is not None:
             raise ValueError(
-                f"agree makes processes agree on a flag, and {scaler.subject!r} needs the "
-                "gradients. Use a LossScaleManager, whose update_loss_scale is given that flag."
+                f"agree works on the finite flag, but {scaler.subject!r} needs the gradients. Use "
+                "a LossScaleManager, whose update_loss_scale takes that flag."
             )
         finite: bool | tf.Tensor = True
         if scaler.skip_nonfinite or not scaler.needs_gradients:

@@ -16,8 +16,8 @@ def check_order(optimizer: _types.HasApplyGradients) -> None:
     sync = tf1.train.SyncReplicasOptimizer
     if any(isinstance(each, sync) for each in _wrapping.with_wrapped(optimizer)):
         raise ValueError(
-            "A loss scale around SyncReplicasOptimizer would have one worker skip a step, and the "
-            "others wait for its gradients for ever. Write the other order, "
+            "A loss scale around SyncReplicasOptimizer would let one worker skip a step while the "
+            "others wait for its gradients forever. Write the other order, "
             "SyncReplicasOptimizer(LossScaleOptimizer(opt, ...), ...), which skips the whole step."
         )
 

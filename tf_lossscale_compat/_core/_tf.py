@@ -19,8 +19,8 @@ try:
     import tensorflow as tf
 except ImportError as error:
     raise ImportError(
-        "tf_lossscale_compat needs TensorFlow 1.15 or newer, and none can be imported "
-        f"({error}). It is not installed by default, so that any build of it can be used: "
+        "tf_lossscale_compat needs TensorFlow 1.15 or newer, but cannot import TensorFlow "
+        f"({error}). It is not installed by default, so that you can choose a build: "
         f"{_install.command('tensorflow', 'tensorflow-cpu')}."
     ) from error
 

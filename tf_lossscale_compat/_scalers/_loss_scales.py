@@ -189,8 +189,8 @@ def _bounds(initial: Any, lowest: Any, highest: Any) -> tuple[float, float | Non
                 f"min_loss_scale must be at most initial_loss_scale={initial!r}, got {lowest!r}."
             )
         _arguments.warn_odd(
-            "initial_loss_scale={!r} is below min_loss_scale=1.0, to which a non-finite step "
-            "will raise it; pass a lower min_loss_scale to keep it low.",
+            "initial_loss_scale={!r} is below min_loss_scale=1.0: the first non-finite step will "
+            "raise it to 1.0. To keep it low, pass a lower min_loss_scale.",
             initial,
         )
     return low, high
@@ -465,7 +465,7 @@ def deserialize(
     classes = dict(_CLASSES, **(custom_objects or {}))
     if config["class_name"] not in classes:
         raise ValueError(
-            "config names the unknown loss scale {!r}; known are {}. Pass others in "
+            "config names the unknown loss scale {!r}. Known are {}. Pass others in "
             "custom_objects.".format(config["class_name"], ", ".join(sorted(classes)))
         )
     try:
@@ -518,9 +518,8 @@ def get(identifier: Identifier | None) -> LossScale | None:
             original._tflsc = _OF_TENSORFLOW[cls.__name__](original)
         return original._tflsc
     raise ValueError(
-        f"Cannot make a loss scale of {identifier!r}: it must be a number, 'dynamic', a LossScale "
-        "of this package or one of TensorFlow's own classes, a LossScaleManager, a config dict or "
-        "None."
+        f"Cannot make a loss scale from {identifier!r}: it must be a number, 'dynamic', a "
+        "LossScale of this package or of TensorFlow, a LossScaleManager, a config dict or None."
     )
 
 

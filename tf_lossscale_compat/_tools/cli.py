@@ -88,7 +88,7 @@ def _parser(argv):
         description="Tools around TensorFlow's removed loss-scale APIs.",
         formatter_class=argparse.RawDescriptionHelpFormatter,  # Keeps the lines of versions.
     )
-    described = "show versions, also of Python, TensorFlow, Keras"
+    described = "show the versions of this, Python, TensorFlow and Keras"
     parser.add_argument("--version", action="version", version=_versions(), help=described)
     commands = parser.add_subparsers(dest="command", metavar="COMMAND")
     commands.required = True

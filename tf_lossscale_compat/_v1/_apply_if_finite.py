@@ -46,7 +46,7 @@ class _SeveralAdapter(_step.OptimizerAdapter):
                 if _graphs.in_session_graph():
                     raise ValueError(
                         f"optimizers_and_gradients holds {optimizer!r}, which makes no operation "
-                        "for a Session. Call this in a tf.function."
+                        "for a Session. Call apply_if_finite in a tf.function."
                     )
                 result = None  # A tf.function runs all operations that are made in it.
             applied.append(_graphs.as_operation(result))
@@ -63,7 +63,7 @@ def _flattened(optimizers_and_gradients: Any) -> Any:
         if any(_has_loss_scale(each) for each in _wrapping.with_wrapped(optimizer)):
             raise ValueError(
                 f"optimizers_and_gradients holds {optimizer!r}, which has a loss scale of its own. "
-                "Pass the optimizer that it wraps, without one."
+                "Pass the optimizer that it wraps."
             )
         grads_and_vars = list(grads_and_vars)
         grads = [grad for grad, _ in grads_and_vars]
@@ -75,7 +75,7 @@ def _flattened(optimizers_and_gradients: Any) -> Any:
         all_grads += grads
         all_variables += [variable for _, variable in grads_and_vars]
     if not optimizers:
-        raise ValueError("optimizers_and_gradients must hold pairs, and holds no optimizer.")
+        raise ValueError("optimizers_and_gradients must hold pairs, but holds no optimizer.")
     return optimizers, parts, all_grads, all_variables
 
 
@@ -89,7 +89,7 @@ def _build(optimizer: Any, grads: list[Any], variables: list[Any]) -> None:
         names = ", ".join(variable.name for variable in unknown)
         raise ValueError(
             f"optimizers_and_gradients holds {optimizer!r}, which was built for other variables "
-            f"than {names}. Build it for all that it is to train."
+            f"than {names}. Build it for all variables that it trains."
         )
 
 

@@ -35,7 +35,7 @@ def enable_mixed_precision_graph_rewrite(
     Source: TensorFlow r1.14-2.x `tf.train.experimental.enable_mixed_precision_graph_rewrite`.
     """
     if _wrapping.is_loss_scale_optimizer(type(opt)):
-        raise ValueError(f"opt has a loss scale already, got {opt!r}.")
+        raise ValueError(f"opt has a loss scale already, got {opt!r}. Pass one without.")
     was_enabled = _tf.graph_rewrite_is_enabled()
     _tf.set_graph_rewrite(True)
     try:

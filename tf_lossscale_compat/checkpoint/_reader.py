@@ -103,7 +103,7 @@ def _look_into(path):
             "class."
         )
     raise CheckpointError(
-        f"{path!r} is no checkpoint of TensorFlow. (One of TensorFlow 0.x, which Saver "
+        f"{path!r} is not a checkpoint of TensorFlow. (One of TensorFlow 0.x, which Saver "
         "calls version V1: restore it with tf.compat.v1.train.Saver and save it again.)"
     )
 
@@ -123,7 +123,7 @@ def _from_tensorflow(prefix):
 
     for data in glob.glob(glob.escape(prefix) + ".data-*"):  # Local files.
         if not _is_file(data):
-            raise CheckpointError(f"{data!r} is no file.")
+            raise CheckpointError(f"{data!r} is not a file.")
     # load_checkpoint would prefer a folder of this name.
     reader = tf.compat.v1.train.NewCheckpointReader(prefix)
     shapes, types = reader.get_variable_to_shape_map(), reader.get_variable_to_dtype_map()

@@ -48,7 +48,7 @@ def _target_of(owner):
     if fixed or getattr(owner, "dynamic", None) is False:
         raise ValueError(
             f"target has a fixed loss scale, which has no state: {owner!r}. Make a new one with "
-            "the scale that was read, or take a dynamic one."
+            "the scale that was read, or use a dynamic one."
         )
     for names in _VARIABLES:
         variables = _variables_of(owner, names)

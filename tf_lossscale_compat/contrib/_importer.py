@@ -26,9 +26,9 @@ _NAMES = {
 # Members of contrib that programs use together with tf.layers, or should replace by Keras 2 APIs.
 _OF_KERAS = ("cudnn_rnn", "keras", "layers", "rnn", "seq2seq", "slim")
 KERAS_2 = (
-    "From TensorFlow 2.16 on, tf.layers, tf.nn.rnn_cell and tf.compat.v1.keras need Keras 2: "
-    "pip install --no-deps tf_keras in the version of TensorFlow, and set the environment variable "
-    "TF_USE_LEGACY_KERAS=1 before the start."
+    "In TensorFlow 2.16 and later, tf.layers, tf.nn.rnn_cell and tf.compat.v1.keras need Keras 2: "
+    "pip install --no-deps tf_keras with the version number of TensorFlow, and set the environment "
+    "variable TF_USE_LEGACY_KERAS=1 before Python starts."
 )
 
 
@@ -40,11 +40,11 @@ def _missing(name):
     there = ", ".join(sorted(mixed_precision.__all__))
     message = (
         f"{name} is not available: TensorFlow 2 has no tf.contrib, and tf_lossscale_compat."
-        f"install_contrib() brings back tf.contrib.mixed_precision alone, with {there}."
+        f"install_contrib() brings back only tf.contrib.mixed_precision, with {there}."
     )
     successor = _contrib_successors.successor(name)
     if successor:
-        message += f" For {name} look at {successor}."
+        message += f" For {name} use {successor}."
     if name.split(".")[2] in _OF_KERAS and not hasattr(_tf.tf1.layers, "dense"):
         message += f" {KERAS_2}"
     return message

@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     _C = TypeVar("_C", bound="LossScaleCallback")
 
 _HINT = (
-    "the model's training step applies gradients with something else than what it watches. Have it "
-    "call apply_gradients, apply or minimize of the model's loss-scale optimizer."
+    "the model's training step does not apply gradients with the optimizer that it watches. Have "
+    "it call apply_gradients, apply or minimize of the model's loss-scale optimizer."
 )
 
 # The base class of Keras' callbacks, for type checkers. At run time it depends on the Keras.
@@ -204,7 +204,7 @@ def _record_of(model: object) -> StepRecord:
     optimizer = getattr(model, "optimizer", None)
     if not isinstance(optimizer, _methods.CommonMethods):
         raise TypeError(
-            "record must be given where the model's optimizer is no loss-scale optimizer of "
+            "record must be given if the model's optimizer is not a loss-scale optimizer of "
             f"tf_lossscale_compat, got record=None and the optimizer {optimizer!r}."
         )
     record = _observers.record_of(optimizer)
@@ -216,8 +216,8 @@ def _record_of(model: object) -> StepRecord:
             return StepRecord(optimizer)
         except ValueError as error:
             raise ValueError(
-                "record must be given, a StepRecord made before the first step, or the callback "
-                f"must be used from the first fit on, got None: {error}"
+                "record must be a StepRecord made before the first step, got None. Or pass the "
+                f"callback to the first fit, too. {error}"
             ) from error
 
 

@@ -28,7 +28,7 @@ RECORDED = (SCALED, LOSS_SCALED, UNSCALED)
 
 _SAY = (
     "write apply_gradients(..., scaled=True), which divides the gradients by the loss scale, or "
-    "scaled=False, which applies them as they are. In fit of Keras 3 nobody can write it: make the "
+    "scaled=False, which applies them as they are. You cannot write it in fit of Keras 3: make the "
     "optimizer with scaled=True, and write scaled=False in the steps that unscale"
 )
 _STEP = (
@@ -41,14 +41,14 @@ _FORGOT = (
 )
 _NEVER = (
     "apply_gradients of this optimizer was called, but neither get_scaled_loss nor "
-    f"get_unscaled_gradients ever was, so that nothing was scaled. Write {_STEP}. If nothing is to "
-    "be scaled, apply_gradients(..., scaled=False) says so, and ends this warning."
+    f"get_unscaled_gradients ever was, so nothing was scaled. Write {_STEP}. If you want no "
+    "scaling, write apply_gradients(..., scaled=False), which ends this warning."
 )
 _NEITHER = (
-    "apply_gradients of this optimizer was called, and none of scale_loss, get_scaled_loss and "
-    "get_unscaled_gradients ever was. The gradients are divided by the loss scale, as Keras 3 does "
-    "always. If they are of a loss that was not scaled, write apply_gradients(..., scaled=False); "
-    "else scaled=True says so, and ends this warning."
+    "apply_gradients of this optimizer was called, but none of scale_loss, get_scaled_loss and "
+    "get_unscaled_gradients ever was. The gradients are divided by the loss scale, as Keras 3 "
+    "always does. If the loss was not scaled, write apply_gradients(..., scaled=False). If it was, "
+    "write scaled=True, which ends this warning."
 )
 _TWICE = (
     "get_unscaled_gradients of this optimizer was called, but apply takes scaled gradients and "
@@ -56,9 +56,9 @@ _TWICE = (
     "get_unscaled_gradients out."
 )
 _MADE_SCALED = (
-    "{} of this optimizer was called, and apply_gradients without scaled=. As the optimizer was "
-    "made with scaled=True, the gradients are divided by the loss scale. If they were unscaled "
-    "before, write apply_gradients(..., scaled=False); else scaled=True ends this warning."
+    "{} of this optimizer was called, but apply_gradients got no scaled=. As the optimizer was "
+    "made with scaled=True, the gradients are divided by the loss scale. If they are unscaled "
+    "already, write apply_gradients(..., scaled=False). If not, scaled=True ends this warning."
 )
 
 
@@ -95,7 +95,7 @@ class Calls:
         if self._traced and after is not before:
             raise ValueError(
                 f"{method} was called after apply_gradients had been traced into a function or "
-                f"graph, which takes {'scaled' if before else 'unscaled'} gradients for good, and "
+                f"graph. That always takes {'scaled' if before else 'unscaled'} gradients, but "
                 f"gradients after {method} are {'scaled' if method == SCALED else 'unscaled'}. In "
                 f"that function {_SAY}; or make one optimizer for each."
             )
@@ -135,13 +135,13 @@ class Calls:
             known = ""
             if UNSCALED in self.methods:
                 known = (
-                    f"Those that {UNSCALED} returned are known to be unscaled; among these are "
+                    f"Gradients that {UNSCALED} returned are recognized as unscaled, but here are "
                     "others, such as clipped ones. "
                 )
             raise ValueError(
                 f"apply_gradients cannot tell whether the gradients are scaled: {SCALED} of this "
-                f"optimizer was called, after which they are, and {others}, after which not. "
-                f"{known}So {_SAY}."
+                f"optimizer was called, after which they are, and {others}, after which they are "
+                f"not. {known}So {_SAY}."
             )
         if not tf.executing_eagerly():
             self._traced = True

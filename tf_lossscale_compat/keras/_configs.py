@@ -35,7 +35,7 @@ def from_numbers(
         if isinstance(dynamic, numbers.Real):
             # In Keras 3's own class, the second argument is the initial scale.
             message += (
-                f" For a fixed loss scale give dynamic=False, initial_scale={dynamic!r}; for a "
+                f" For a fixed loss scale write dynamic=False, initial_scale={dynamic!r}; for a "
                 f"dynamic one that starts there, initial_scale={dynamic!r} alone."
             )
         raise TypeError(message)

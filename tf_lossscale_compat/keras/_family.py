@@ -143,16 +143,15 @@ class Family(Generic[Owner]):
         base = base_to_wrap(optimizer, self.argument)
         if base is not self.base:
             raise TypeError(
-                f"{self.argument} must be of the family of {type(owner).__name__}, whose "
-                f"optimizers derive from {self.base!r}, got {optimizer!r}. Derive the "
-                "subclass from type(LossScaleOptimizer(optimizer)), which is the class for "
-                "optimizers of the other family."
+                f"{self.argument} must derive from {self.base!r}, as {type(owner).__name__} wraps "
+                f"only such optimizers, got {optimizer!r}. Derive the subclass from "
+                "type(LossScaleOptimizer(optimizer)), which wraps this kind of optimizer."
             )
         factor = getattr(optimizer, "loss_scale_factor", None)
         if not enabled and factor not in (None, 1):
             raise ValueError(
-                f"enabled must not be False around an optimizer with a loss_scale_factor, got one "
-                f"of {factor!r}: this wrapper scales no loss for it. Leave one of the two out."
+                f"enabled must not be False if the optimizer has a loss_scale_factor, got one of "
+                f"{factor!r}: the wrapper would not scale the loss. Leave one of the two out."
             )
 
     def check_scaler(self, scaler: _scaler.Scaler) -> None:
@@ -342,8 +341,8 @@ def base_to_wrap(optimizer: object, argument: str) -> type:
     )
     if of_dtensor and base.__name__ == _keras_versions.TF_KERAS:
         raise TypeError(
-            f"{argument} must be no optimizer of tf.keras.dtensor, got {optimizer!r}: its "
-            "gradients are on a mesh, and a loss scale is not. Use an optimizer of "
+            f"{argument} must not be an optimizer of tf.keras.dtensor, got {optimizer!r}: its "
+            "gradients are on a mesh, but a loss scale is not. Use an optimizer of "
             "tf.keras.optimizers without a mesh, under a strategy of tf.distribute."
         )
     return base
@@ -396,8 +395,7 @@ def check_graph(owner: LossScaleOptimizer) -> None:
     """Raises a ValueError in a graph for a Session, where the optimizer returns no operation."""
     if _graphs.in_session_graph():
         raise ValueError(
-            f"{type(owner._optimizer)!r} updates nothing in a tf.Graph that a Session is "
-            "to run: it makes no operation that could be run. Use eager mode or tf.function; or "
-            "an optimizer that works with sessions, of keras.optimizers.legacy or "
-            "tf.compat.v1.train."
+            f"{type(owner._optimizer)!r} does not work in a tf.Graph for a Session: it makes no "
+            "operation that the session could run. Use eager mode or tf.function; or an "
+            "optimizer of keras.optimizers.legacy or tf.compat.v1.train, which works with sessions."
         )

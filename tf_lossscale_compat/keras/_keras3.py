@@ -93,9 +93,9 @@ class Family(_family.Family["Methods"]):
         if not _aggregation.has_keras_methods(optimizer, ["apply_gradients"]):
             raise ValueError(
                 f"{self.argument} must have no apply_gradients of its own, got "
-                f"{optimizer!r}: a loss-scale optimizer of Keras 3 calls apply, and would pass "
-                "over it. Override apply(self, grads, trainable_variables=None) instead, which "
-                "apply_gradients of Keras 3 calls, too; the gradients are unscaled there."
+                f"{optimizer!r}: a loss-scale optimizer of Keras 3 calls only apply. Override "
+                "apply(self, grads, trainable_variables=None) instead. apply_gradients of Keras 3 "
+                "calls it, too, and the gradients are unscaled there."
             )
 
     def check_scaler(self, scaler: _scaler.Scaler) -> None:
@@ -105,7 +105,7 @@ class Family(_family.Family["Methods"]):
         backend = self.keras.backend.backend()
         if backend != "tensorflow":
             raise ValueError(
-                f"{type(owner).__name__} needs the TensorFlow backend of Keras, and the backend is "
+                f"{type(owner).__name__} needs the TensorFlow backend of Keras, but the backend is "
                 f"{backend!r}. Set the environment variable KERAS_BACKEND=tensorflow."
             )
         self._past_own(owner).__init__(learning_rate=0.0, name=name)
@@ -129,7 +129,7 @@ class Family(_family.Family["Methods"]):
         if owner.built:
             raise ValueError(
                 "_loss_scale cannot be replaced once the optimizer is built: Keras 3 knows its "
-                "variables by their places. Make a new optimizer with the other loss scale."
+                "variables by their order. Make a new optimizer with the other loss scale."
             )
         super().track_loss_scale(owner, loss_scale)
         known = owner._tflsc.variables
@@ -223,7 +223,7 @@ class Family(_family.Family["Methods"]):
         loss, var_list, tape = args
         if tape is None:
             if not callable(loss):
-                raise ValueError(f"loss must be callable where no tape is given, got {loss!r}.")
+                raise ValueError(f"loss must be callable if no tape is given, got {loss!r}.")
             tape = tf.GradientTape()
         scaled: Any = self.scale(owner, loss, tape)
         if callable(scaled):
@@ -354,9 +354,9 @@ class Methods(_methods.WeightDecay, _MixedIntoKeras3):
         if _step.overrides(self, Methods, "apply"):  # Keras' own class calls it here, too.
             if not scaled:
                 raise ValueError(
-                    f"{type(self).__name__} has an apply of its own, which is given scaled "
-                    "gradients, and apply_gradients was given unscaled ones. Call apply with "
-                    "scaled gradients; or override apply_gradients in place of apply."
+                    f"{type(self).__name__} overrides apply, which takes scaled gradients, but "
+                    "apply_gradients was given unscaled gradients. Call apply with scaled "
+                    "gradients; or override apply_gradients instead of apply."
                 )
             self.apply(*_family.unzip_pairs(pairs))
         else:
@@ -425,7 +425,7 @@ Family.methods = Methods
 def _settable(owner: Methods, name: str) -> _loss_scales.DynamicLossScale:
     if not isinstance(owner._loss_scale, _loss_scales.DynamicLossScale):
         raise AttributeError(
-            f"{name} can be set where the loss scale is a DynamicLossScale, and it is "
+            f"{name} can be set only if the loss scale is a DynamicLossScale, but it is "
             f"{owner._loss_scale!r}."
         )
     return owner._loss_scale
@@ -440,6 +440,6 @@ def _check_bypassed(owner: Methods) -> None:
         if _step.overrides(owner, Methods, name) and not _step.overrides(owner, Methods, called):
             raise ValueError(
                 f"{type(owner).__name__} overrides {name}, which fit of Keras 3 and other steps "
-                f"with scale_loss do not call. Override {called} too, which they call: there "
+                f"with scale_loss do not call. Override {called}, which they do call: there "
                 f"{_CALL[name]}."
             )

@@ -261,7 +261,7 @@ class CommonMethods(_MixedIntoKeras):
         variables = self._tflsc_family.apply_variables(self, trainable_variables)
         if len(grads) != len(variables):
             raise ValueError(
-                f"grads must be one for each of {len(variables)} variables, got {len(grads)}."
+                f"grads must hold {len(variables)} gradients, one per variable, got {len(grads)}."
             )
         self._tflsc.calls.applying_scaled()
         self._tflsc_family.apply_pairs(self, zip(grads, variables), scaled=True)
@@ -290,8 +290,8 @@ def _check_reaches(owner: CommonMethods, name: str, value: Any) -> None:
     # `getattr` comes last: it may add operations to a graph, as for a learning rate.
     if no_effect and value is not getattr(owner, name, None):
         raise AttributeError(
-            f"{name} of a {type(owner).__name__} has no effect on training. Set it at the "
-            f"optimizer that is wrapped: inner_optimizer.{name} = {value!r}."
+            f"{name} of a {type(owner).__name__} has no effect on training. Set it on the "
+            f"wrapped optimizer: inner_optimizer.{name} = {value!r}."
         )
 
 
@@ -301,11 +301,11 @@ def refuse_to_set(owner: CommonMethods, name: str, value: object) -> NoReturn:
         how = f"cannot be set. Write optimizer.dynamic_scale.assign({value!r})."
     elif owner.dynamic:
         how = (
-            f"cannot be set. Set it at {_scaler.unwrap(owner._loss_scale)!r}: of a manager of "
-            f"this package by manager.get_loss_scale().assign({value!r})."
+            f"cannot be set. Set it on {_scaler.unwrap(owner._loss_scale)!r}. For a manager of "
+            f"this package, write manager.get_loss_scale().assign({value!r})."
         )
     else:
-        how = "is fixed. Make another optimizer."
+        how = "is fixed. Make another optimizer with that scale."
     raise AttributeError(f"{name} of a {type(owner).__name__} {how}")
 
 

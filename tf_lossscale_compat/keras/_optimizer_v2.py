@@ -75,8 +75,8 @@ class Family(_before_keras3.Family["Methods"]):
             if value is not None:
                 raise ValueError(
                     f"The wrapped optimizer must have no {name}, got {value!r}: before TensorFlow "
-                    "2.4 optimizers clip gradients that are scaled still. Clip what "
-                    "get_unscaled_gradients returns, and then call apply_gradients."
+                    "2.4, optimizers clip gradients that are still scaled. Clip what "
+                    "get_unscaled_gradients returns, then call apply_gradients."
                 )
 
     def track_loss_scale(self, owner: Methods, loss_scale: _loss_scales.LossScale) -> None:

@@ -58,9 +58,9 @@ def _make(cls: Any, inner: _types.KerasOptimizer, arguments: dict[str, Any]) -> 
         if cls.__init__.__module__ == __name__:
             raise
         raise TypeError(
-            f"{cls.__name__} cannot be made from a config or copied by the arguments "
-            f"{', '.join(arguments)}: {error}. Have its constructor take them. Or override "
-            "get_config and from_config, and in place of a copy write "
+            f"{cls.__name__} cannot be made from a config or copied with the arguments "
+            f"{', '.join(arguments)}: {error}. Let its constructor take them. Or override "
+            "get_config and from_config, and instead of copying write "
             f"{cls.__name__}.from_config(optimizer.get_config())."
         ) from error
 
@@ -92,7 +92,7 @@ def _construct(
     _arguments.flag("enabled", enabled)
     if count_skipped and getattr(optimizer, "gradient_accumulation_steps", None):
         raise ValueError(
-            "count_skipped must not be True where the inner optimizer has "
+            "count_skipped must not be True if the inner optimizer has "
             "gradient_accumulation_steps, got True: its iterations are derived from the "
             "gradients that it has accumulated. Leave one of the two out."
         )

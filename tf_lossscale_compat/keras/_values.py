@@ -70,6 +70,6 @@ def assign_all(
     if len({np.issubdtype(value.dtype, np.integer) for _, value in wrong}) > 1:
         shown = ", ".join(f"{value!r} for {each.name}" for each, value in wrong)
         raise ValueError(
-            f"weights holds {shown}: they are those of another kind of loss scale or optimizer."
+            f"weights holds {shown}, which belong to another kind of loss scale or optimizer."
         )
     assign(pairs)

@@ -1,17 +1,17 @@
 """Rewrite code and notebooks from TensorFlow's loss-scale APIs to this package's.
 
-Without an option it shows what would change, as a diff on standard output, and writes nothing. What
-cannot be changed safely is left alone and reported as `file:line:column: LSC101 message`, with what
-to do, until the comment `# tf-lossscale: checked LSC101` on that line says that somebody has looked
-at it; without a code it stands for all. docs/hints.md shows each code with a diff. At the end it
-says what comes next for these files on the TensorFlow of --to: commands and lines to paste.
-Folders are searched for *.py, *.pyi and *.ipynb files; hidden folders, virtual environments,
-node_modules and __pycache__ are left out unless they are named, and links there are not followed.
+Without an option it shows the changes as a diff on standard output and writes nothing. It does not
+change what it cannot change safely. It reports such a place as `file:line:column: LSC101 message`,
+with what to do. The comment `# tf-lossscale: checked LSC101` on that line ends the report; without
+a code it ends all reports there. docs/hints.md shows each code with a diff. At the end it prints
+the next steps for these files on the TensorFlow of --to: commands and lines to paste.
+In folders it reads *.py, *.pyi and *.ipynb files. It skips hidden folders, virtual environments,
+node_modules and __pycache__ unless they are named, and does not follow links there.
 
 exit codes:
   0  nothing is left to do (without --check, and apart from the changes shown or made)
-  1  something is: places left to a person, or with --check files that would change
-  2  some file could not be handled (no Python 3, not UTF-8, not readable, not writable) and was
+  1  something is left: places for a person, or with --check files that would change
+  2  a file could not be handled (not Python 3, not UTF-8, not readable, not writable) and was
      skipped, or the command was called wrongly
 """
 
@@ -43,33 +43,33 @@ def add_arguments(parser):
         "--to",
         default="2.21",
         metavar="VERSION",
-        help="the TensorFlow to say the next steps for, from 1.15 on (default: %(default)s)",
+        help="print the next steps for this TensorFlow, 1.15 or later (default: %(default)s)",
     )
     parser.add_argument(
         "--exclude",
         action="append",
         default=[],
         metavar="GLOB",
-        help="leave out what matches in folders, by name or by path below the folder; repeatable",
+        help="skip what matches in folders, by name or by path below the folder; repeatable",
     )
     parser.add_argument(
         "--tensorflow-as",
         action="append",
         default=[],
         metavar="NAME",
-        help="a dotted name by which another module hands TensorFlow on, as deepmd.env.tf for"
+        help="a dotted name by which another module passes TensorFlow on, as deepmd.env.tf for"
         " `from deepmd.env import tf`; repeatable",
     )
     parser.add_argument(
         "--contrib",
         action="store_true",
-        help="list the names of tf.contrib in files that have nothing to do with loss scaling, too",
+        help="also list the names of tf.contrib in files without loss scaling",
     )
     parser.add_argument(
         "--format",
         choices=["text", "json"],
         default="text",
-        help="json: standard output is the list of places left to a person, for editors",
+        help="json: write the places left to a person to standard output, for editors",
     )
     # `run` finds out more about the arguments, and can then complain as argparse does.
     parser.set_defaults(error=parser.error)
@@ -83,15 +83,15 @@ def run(args):
         if sys.version_info < (3, 9):
             # The extra would install nothing here.
             args.error(
-                "this needs Python 3.9 or newer, and this is {}.{}: run it with a newer one, in "
-                "which tf_lossscale_compat[migrate] is installed. The code that it rewrites may be "
-                "for an older one.".format(*sys.version_info[:2])
+                "this needs Python 3.9 or newer, but this is {}.{}: run it with a newer one that "
+                "has tf_lossscale_compat[migrate]. The code that it rewrites may be for an older "
+                "Python.".format(*sys.version_info[:2])
             )
         args.error(
             "this needs libcst, which the extra `migrate` installs: " + _install.command("migrate")
         )
     if "-" in args.paths and (len(args.paths) > 1 or args.write):
-        args.error("standard input (-) goes with no other path and not with --write")
+        args.error("standard input (-) excludes other paths and --write")
     for name in args.tensorflow_as:
         if not all(part.isidentifier() for part in name.split(".")) or "." not in name:
             args.error(f"--tensorflow-as takes a dotted name such as deepmd.env.tf, not {name!r}")
@@ -100,7 +100,7 @@ def run(args):
     to = (int(version.group(1)), int(version.group(2))) if version else (0, 0)
     if to < (1, 15):
         args.error(
-            f"--to takes a version of TensorFlow from 1.15 on, such as 2.15, not {args.to!r}"
+            f"--to takes a version of TensorFlow, 1.15 or later, such as 2.15, not {args.to!r}"
         )
 
     from tf_lossscale_compat.migrate import _command, _source

@@ -45,9 +45,9 @@ def migrate_bytes(
     notebook: Optional[bool] = None,
     options: _source.Options = _source.Options(),  # noqa: B008
 ) -> Outcome:
-    """Rewrites a file's content, which shows what it is if `notebook` is None.
+    """Rewrites a file's content; without `notebook`, the content shows if it is a notebook.
 
-    Whatever goes wrong is in the failures of what is returned.
+    The failures of the outcome hold every error.
     """
     try:
         if not _source.may_concern(data, options):
@@ -75,7 +75,7 @@ def migrate_bytes(
 
 
 class Run:
-    """One call: counts, and prints diffs and names to standard output, the rest to the other.
+    """One call: counts, prints diffs and names to standard output, the rest to standard error.
 
     It changes files (`write`), names those that would change (`check`), or shows diffs. With
     `as_json` standard output is one list of places and nothing else.
@@ -215,7 +215,7 @@ class Run:
 
 
 def _shown(files):
-    """Yields files; on a terminal a count of them is shown after a second, and taken away again."""
+    """Yields files; on a terminal, shows a count after a second, and erases it at the end."""
     shown = time.monotonic()
     is_terminal, line = sys.stderr.isatty(), ""
     for number, file in enumerate(files):

@@ -21,7 +21,7 @@ def read(path: str) -> bytes:
     """Returns a regular file's bytes; raises `FileError` where it cannot be read."""
     try:
         if not stat.S_ISREG(os.stat(path).st_mode):
-            raise FileError("is no regular file")
+            raise FileError("is not a regular file")
         with open(path, "rb") as file:
             return file.read()
     except OSError as error:

@@ -1,4 +1,4 @@
-"""Says what comes next for the files of one call on the TensorFlow that they go to.
+"""The next steps for the files of one call, on the TensorFlow that they go to.
 
 Each step is a command or lines to paste. What TensorFlow's own `tf_upgrade_v2` does is left to it.
 """
@@ -47,13 +47,13 @@ _NOT_REPEATED = re.compile(r"tensorflow\.(?:python|core|examples|tools)\.")
 
 
 def is_for_keras_3(to: Tuple[int, int], source: bytes) -> bool:
-    """Returns whether `tf.keras` is Keras 3 for a file: its version, as of `Plan`, and bytes."""
+    """Returns whether `tf.keras` is Keras 3, by TensorFlow's version and the file's bytes."""
     switched = os.environ.get(_SWITCH, "").lower() in ("1", "true")
     return to >= (2, 16) and not switched and not _KERAS_2_FILE.search(source)
 
 
 def facts(plan, findings):
-    """Returns what a file needs that nothing was rewritten for: pairs (step, what shows it)."""
+    """Returns what a file needs besides the rewrites: pairs (step, what shows it)."""
     if plan.to < (2, 0) or not plan.is_about_loss_scaling:
         return []
     tree, found = plan.tree, []
@@ -112,13 +112,13 @@ class Steps:
 
     def _steps(self):
         files = self._files
-        only = "only `tf.compat.v1` has this since TensorFlow 2"
+        only = "only `tf.compat.v1` has this in TensorFlow 2"
         if files["upgrade"]:
             command = "tf_upgrade_v2 --mode SAFETY --reportfile tf_upgrade_v2.log"
             paths = map(shlex.quote, files["upgrade"])
             commands = [f"\n    {command} --infile {path} --outfile {path}" for path in paths]
             tool = "Let TensorFlow's own tool change the import"
-            flags = "it calls `tf.flags` an error, which `tf.compat.v1` has"
+            flags = "it reports `tf.flags` as an error, but `tf.compat.v1` has it"
             yield f"{_shown(files['upgrade'])}: {only}. {tool} ({flags}):\n{''.join(commands)}"
         if files["by hand"]:
             yield (
@@ -140,7 +140,7 @@ class Steps:
         if files["batch_norm"] and "batch_norm" not in self._done:
             yield (
                 f"{_listing(files['batch_norm'])}: tf-slim looks for the layers of its `batch_norm`"
-                f" where tf_keras had them once. Install tf_keras and add these lines:\n\n"
+                f" where tf_keras no longer has them. Install tf_keras and add these lines:\n\n"
                 f"    {install}\n\n    import sys\n"
                 "    import tf_keras.src.legacy_tf_layers.normalization as normalization\n"
                 '    sys.modules["tf_keras.legacy_tf_layers.normalization"] = normalization'
@@ -160,7 +160,7 @@ class Steps:
             counts = collections.Counter(filter(None, itertools.chain(*found))).most_common(3)
             most = ", ".join(f"`{name.decode()}` {count}" for name, count in counts)
             yield (
-                "`tf.contrib` is gone since TensorFlow 2.0. Files without loss scaling have"
+                "`tf.contrib` was removed in TensorFlow 2.0. Files without loss scaling have"
                 f" {sum(map(len, found))} names of it in {len(found)} files"
                 + (f" ({most})" if most else "")
                 + ": `--contrib` lists them, with what to write."
@@ -168,7 +168,7 @@ class Steps:
 
 
 def _shown(files):
-    """Returns files with what shows their step: names, but for the first few how many."""
+    """Returns files with the names that show their step: the first three, and how many more."""
     first = list(dict.fromkeys(itertools.chain(*files.values())))
     more = f" and {len(first) - 3} more names" if len(first) > 3 else ""
     return f"{_listing(files)} ({', '.join(first[:3])}{more})"

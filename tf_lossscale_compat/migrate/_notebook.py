@@ -1,4 +1,4 @@
-"""Migrates Jupyter notebooks: of the JSON the lines that change, and those between them in a cell.
+"""Migrates Jupyter notebooks: in each cell, edits the JSON lines from the first change to the last.
 
 The cells of a notebook are one program, so that an import in one cell is known in the others. What
 is IPython's and not Python's (`%magic`, `!command`, `%%cell` magics, `?help`) is masked by as many
@@ -75,7 +75,7 @@ def migrate(text: str, options: _source.Options) -> _source.Result:
     try:
         document = _Decoder().decode(text)
     except ValueError as error:
-        raise NotebookError(f"is no JSON: {error}") from None
+        raise NotebookError(f"is not JSON: {error}") from None
     if not isinstance(document, dict):
         raise NotebookError("is no notebook")
     if not _is_python(document):
@@ -164,7 +164,7 @@ def _cells(document, text):
 
 
 def _get(value, key, kind):
-    """Returns what an object of JSON has by a key; an empty `kind` where that is of another."""
+    """Returns the value of a key of a JSON object; an empty `kind` if it has another type."""
     found = value.get(key) if isinstance(value, dict) else None
     return found if isinstance(found, kind) else kind()
 
@@ -178,7 +178,7 @@ def _blank(text):
 
 
 def _mask(source):
-    """Returns a cell's source with what is IPython's replaced, character for character."""
+    """Returns a cell's source with IPython's own code replaced, character for character."""
     lines, result = _LINE.findall(source), []
     magic = _CELL_MAGIC.match(source)
     if magic:
@@ -236,7 +236,7 @@ class _StringState:
 
 
 def _json_edits(text, cells, starts, edits):
-    """Turns edits of the program into edits of the JSON: of the strings that change, no others."""
+    """Turns edits of the program into edits of those strings of the JSON that change."""
     own: Dict[int, list] = {}
     for start, end, new in edits:
         number = bisect.bisect_right(starts, start) - 1
@@ -263,12 +263,12 @@ def _json_edits(text, cells, starts, edits):
 
 
 def _common(one, other):
-    """Returns how many elements, from the first on, are the same."""
+    """Returns how many elements at the start are the same."""
     return sum(1 for _ in itertools.takewhile(lambda pair: pair[0] == pair[1], zip(one, other)))
 
 
 def _located(text, cell, line, column, message):
-    """Returns a `_source.Finding` at the place in the JSON of one in a cell's source."""
+    """Returns a `_source.Finding` of a cell's source, at its place in the JSON."""
     lines = [*_LINE.findall(cell.whole), ""]
     line = min(line, len(lines))
     if lines[line - 1].startswith(cell.indent):

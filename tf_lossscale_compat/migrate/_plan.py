@@ -26,7 +26,7 @@ class Plan:
       edits: list of (start, end, new bytes) in bytes of the source, in order, without overlap.
       findings: list of (where in the source, in bytes, and what to say), in order.
       is_about_loss_scaling: whether the file names a class of this package, or will, or one that is
-        left to a person; lists_contrib: whether other names of contrib are said.
+        left to a person; lists_contrib: whether other names of contrib are reported.
 
     With None as `made` of `_source.Options`, checks for a class follow this file alone.
     """
@@ -85,7 +85,7 @@ class Plan:
         return id(binding) in self._dropped | self._supplied
 
     def _report(self, where, message):
-        """Takes what to say of a node, a chain or a byte."""
+        """Adds a finding for a node, a chain or a byte."""
         where = where.nodes[0] if isinstance(where, _tree.Chain) else where
         self._findings.add((where if isinstance(where, int) else self.tree.start(where), message))
 
@@ -165,7 +165,7 @@ class Plan:
     def _accepts(self, namespace):
         """Returns whether the file means this namespace's members: True, False, None for unclear.
 
-        The second result is what to say of a name, in place of {}, where it is unclear.
+        The second result is the message if it is unclear, with {} for the name.
         """
         if namespace.old not in self._usages:
             result: Any = (True, None)
@@ -183,9 +183,9 @@ class Plan:
         return self._usages[namespace.old]
 
     def _target(self, qualified):
-        """Returns the namespace, if any, that a name is to be rewritten for, and its names beyond.
+        """Returns the namespace to rewrite a name to, or None, and the parts of the name below it.
 
-        The last result is what to say, as of `_accepts`, where it is left to a person because it is
+        The last result is the message, as of `_accepts`, if it is left to a person because it is
         unclear; else None.
         """
         namespace, rest = rewrites.find_member(qualified)
@@ -273,7 +273,7 @@ class Plan:
             self._edited[id(chain)] = target.module
 
     def _obstacle(self, chain, target, rest, is_one):
-        """Returns what to say where a chain cannot be edited safely, else None."""
+        """Returns the message if a chain cannot be edited safely, else None."""
         new = f"write `{'.'.join([target.new, *rest])}`"
         if not is_one:
             return (
@@ -285,8 +285,8 @@ class Plan:
         named = map(self.tree.binding, self.tree.assignments(chain, PACKAGE))
         if any(binding is None or binding.qualified != PACKAGE for binding in named):
             return (
-                f"LSC201 `{PACKAGE}` is another object's name here: import the package under a name"
-                f" of its own and {new} with that"
+                f"LSC201 `{PACKAGE}` is another object's name here: import the package under a"
+                f" name of its own and {new} with that name"
             )
         if any(map(self._is_lazy_elsewhere, chain.bindings)):
             return (
@@ -323,7 +323,7 @@ class Plan:
                 self._dropped.add(id(binding))
 
     def _mentioned(self, binding):
-        """Returns whether text besides code, or no longer code, still holds the name."""
+        """Returns whether the source has the name in other places than these chains."""
         name = rb"\b%s\b" % re.escape(binding.local.encode())
         imported = self.tree.text(binding.statement.node).encode()
         besides = len(re.findall(name, self.tree.source)) - len(re.findall(name, imported))
@@ -389,7 +389,7 @@ class Plan:
                 self._replace(binding.alias, ", ".join(modules).encode())
 
     def _bound_besides(self, binding):
-        """Returns whether another import of TensorFlow, atop the file, binds the same name."""
+        """Returns whether another import at the top of the file binds the same name."""
         return any(
             other.local == binding.local and len(other.statement.around) == 1
             for other in self.tree.bindings
@@ -479,7 +479,7 @@ class Plan:
         return any(f"{binding.path}.".startswith(f"{module}.") for binding in bindings)
 
     def _anchors(self, statements):
-        """Returns where an import is as good as after these, which may bind one name."""
+        """Returns the statements to import after, of those that may bind one name."""
         if len(statements) == 1:
             return statements
         arounds = [statement.around for statement in statements]
@@ -549,21 +549,21 @@ def _alias(binding, name):
 _OURS = "tf_lossscale_compat.keras.mixed_precision.LossScaleOptimizer"
 # Why a name is left to a person; in place of {} the name as the file has it.
 _UNCLEAR = (
-    "LSC202 this file uses `{}` as in TensorFlow 2.4 to 2.15 and as in Keras 3: write"
-    f" `{_OURS}` where the former is meant"
+    "LSC202 this file uses `{}` both as in TensorFlow 2.4 to 2.15 and as in Keras 3: where it"
+    f" means the class of TensorFlow, write `{_OURS}`"
 )
 _MADE_IN_TWO_WAYS = (
-    "LSC203 `{0}` stands in a file that checks for the class, and of the files looked at some make"
-    " an optimizer of it that becomes this package's while others keep Keras' own: check for"
+    "LSC203 this file checks for `{0}`. In some files this class becomes this package's, and"
+    " others keep Keras' own: check for"
     f" both, `isinstance(x, ({{0}}, {_OURS}))`"
 )
 _MADE_NOWHERE = (
-    "LSC203 `{0}` is checked for, but no file looked at makes one: where this package's is made"
-    f" elsewhere, write `{_OURS}` or name that file in the same call; where Keras makes its"
+    "LSC203 this checks for `{0}`, but no file of this call makes one. If this package's is made"
+    f" elsewhere, write `{_OURS}` or name that file in the same call. If Keras makes its"
     f" own, as `compile` does under a mixed_float16 policy, check for both: `({{0}}, {_OURS})`"
 )
 _LEFT_OPEN = (
-    "LSC203 `{}` is checked for, and the place that makes one is left to a person: change both"
+    "LSC203 this checks for `{}`, but the place that makes one is left to a person: change both"
     " together"
 )
 

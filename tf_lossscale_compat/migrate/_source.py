@@ -28,7 +28,7 @@ class Finding(NamedTuple):
 
 
 class Options(NamedTuple):
-    """The same for all files of one call, but for the last.
+    """The options of one call; all but the last are the same for all of its files.
 
     Attributes:
       to: the TensorFlow that they go to, a tuple of two numbers.
@@ -52,7 +52,7 @@ class Result(NamedTuple):
 
     Attributes:
       text: str, the new one.
-      findings: list of `Finding`, in order, but for what `# tf-lossscale: checked` stands behind.
+      findings: list of `Finding`, in order, without those that a comment marks as checked.
       failures: list of `Finding`, for what could not be handled; line 0 means the whole file.
       made: what becomes of the wrappers it makes, see `_plan.Plan.made`.
       has_checks: whether the result depends on what becomes of other files' wrappers.

@@ -1,7 +1,7 @@
 """Imports, dotted names, calls and strings of a piece of source code, with their positions.
 
-LibCST parses it and tells which names stand for which imports. Nothing is ever printed from its
-tree: positions lead back to the bytes that were read, and those are what is edited.
+LibCST parses it and tells which names stand for which imports. Its tree is never turned into text:
+positions lead back to the bytes that were read, and edits change these bytes.
 """
 
 import ast
@@ -360,7 +360,7 @@ class Tree(_Collector):
             self._by_alias[id(as_name)] = binding
 
     def _known(self, name):
-        """Returns a qualified name, with TensorFlow's own for what a module hands on."""
+        """Returns a qualified name, as TensorFlow's own if a module passes TensorFlow on."""
         stem = name.lstrip(".")
         parts = stem.split(".")
         for length in range(len(parts), 1, -1):
@@ -373,7 +373,7 @@ class Tree(_Collector):
         return name
 
     def assignments(self, chain, name=None):
-        """Returns all that a name, the chain's first one if None, may stand for where it stands."""
+        """Returns the assignments that a name, by default the chain's first, may refer to here."""
         scope = self._scopes.get(chain.nodes[0])
         return [] if scope is None else scope[name or chain.names[0]]
 

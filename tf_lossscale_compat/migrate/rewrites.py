@@ -1,6 +1,6 @@
 """The namespaces of TensorFlow and Keras that become this package's, and what is in them.
 
-Releases, https://github.com/tensorflow/tensorflow/releases, took them away:
+Releases, https://github.com/tensorflow/tensorflow/releases, removed them:
 
 - 2.0: `tf.contrib.mixed_precision`, with two private modules that much code imports.
 - 2.4: the loss scales of `tf.train.experimental` (1.14) and of the private modules behind them, and
@@ -9,7 +9,7 @@ Releases, https://github.com/tensorflow/tensorflow/releases, took them away:
   `LossScaleOptimizer(optimizer, loss_scale)`. Policies and what else was there stay.
 - 2.16: `tf.keras.mixed_precision.LossScaleOptimizer` (2.4), as Keras 3 has another class of that
   name, without `dynamic`, `get_scaled_loss` and `get_unscaled_gradients`. Code that is written for
-  that one works and is left alone. `tf_keras` has the older one alone.
+  Keras 3's class works and is not changed. `tf_keras` has only the older class.
 """
 
 from typing import Callable, NamedTuple, Optional, Tuple
@@ -36,7 +36,7 @@ def canonical(qualified_name):
 
 
 def family(name):
-    """Returns whose checks go with a dotted name of this package: those of this family."""
+    """Returns the family of a dotted name of this package; its classes are checked together."""
     part = name.split(".")[1]
     return part if part in ("contrib", "keras") else "train"
 
@@ -50,7 +50,7 @@ class Namespace(NamedTuple):
       members: names that are there in both.
       whole: whether it has no other public members, so that the namespace itself may be replaced
         wherever it is mentioned.
-      module: str, what to import so that `new` can be said.
+      module: str, what to import before `new` can be used.
       is_meant: None, or, of the only member, a function of the list of its `cst.Call`s and of the
         `_tree.Tree`, which returns whether the file uses it as in this namespace (True), as in
         another API of the same name (False), or both (None).

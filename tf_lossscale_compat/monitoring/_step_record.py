@@ -97,8 +97,8 @@ class StepRecord(_tf.Trackable):
         # Only this package's optimizer classes have this attribute.
         if not hasattr(type(watched), "_tflsc_family"):
             raise TypeError(
-                f"watched must be a loss-scale optimizer of this package, got {watched!r}. Where a "
-                "loss scale is used without one, its `update` returns whether a step is applied."
+                f"watched must be a loss-scale optimizer of this package, got {watched!r}. If you "
+                "use a loss scale without one, its `update` returns whether the step is applied."
             )
         self._names = _arguments.flag("names", names)
         self.max_consecutive_skips = _arguments.max_consecutive_skips(max_consecutive_skips)
@@ -196,7 +196,7 @@ class StepRecord(_tf.Trackable):
                 return [copy.numpy() for copy in copies]
         session = session or tf1.get_default_session()
         if session is None:
-            raise ValueError("session must be given where no session is the default, got None.")
+            raise ValueError("session must be given if there is no default session, got None.")
         return session.run(copies)
 
     def _read(self, session):
@@ -277,7 +277,7 @@ class StepRecord(_tf.Trackable):
             return
         raise LossScaleError(
             f"{run} steps in a row were skipped, since step {skip.step - run + 1}, "
-            f"where max_consecutive_skips={limit} end a run: {self._in_words(skip)}. If the loss "
+            f"and max_consecutive_skips={limit}. Last: {self._in_words(skip)}. If the loss "
             "itself is NaN or infinite, no loss scale helps: look for the "
             "operation with tf.debugging.enable_check_numerics, and at the learning rate, the data "
             "and what is computed in float16. If the scale is still coming down, start it lower. "
@@ -390,7 +390,7 @@ class StepRecord(_tf.Trackable):
                 if _replicas.in_replica_context():
                     raise ValueError(
                         "names=True of a StepRecord is not supported without `merge_call`, "
-                        "as in a function that XLA compiles inside of strategy.run. Leave it out."
+                        "as in a function that XLA compiles in strategy.run. Leave names= out."
                     )
                 # A function may be traced again for other variables, or before its first step.
                 strategy = tf.distribute.get_strategy()

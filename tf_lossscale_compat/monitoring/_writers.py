@@ -16,8 +16,8 @@ if TYPE_CHECKING:
     from tf_lossscale_compat.monitoring._step_record import StepRecord
 
 _HINT = (
-    "the optimizer that it watches takes no part in the train op. Where an optimizer "
-    "is derived from this package's or wraps it, its own apply_gradients has to call that one's."
+    "the train op does not use the optimizer that it watches. If an optimizer derives from this "
+    "package's optimizer or wraps it, its apply_gradients must call that of this package."
 )
 
 
@@ -198,8 +198,8 @@ def write_summaries(
     if _graphs.in_session_graph():
         if step is not None or writer is not None:
             raise ValueError(
-                "step and writer must be None in a graph that a Session is to run: give what is "
-                "returned to the add_summary of a tf.compat.v1.summary.FileWriter, and the step."
+                "step and writer must be None in a graph that a Session runs. Pass the returned "
+                "summary and the step to add_summary of a tf.compat.v1.summary.FileWriter."
             )
         record._check_context()
         return _summaries.serialized(record)

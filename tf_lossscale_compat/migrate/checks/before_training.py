@@ -1,7 +1,7 @@
-"""Code that a person has to look at before training, though nothing of it is rewritten.
+"""Code that is not rewritten, and that a person has to look at before training.
 
-docs/hints.md says why, under each of the codes. What Keras 3's loss-scale optimizer calls of the
-one in it is on https://keras.io/api/optimizers/loss_scale_optimizer/.
+docs/hints.md says why, under each code. What Keras 3's loss-scale optimizer calls of its inner
+optimizer is on https://keras.io/api/optimizers/loss_scale_optimizer/.
 """
 
 import re
@@ -56,7 +56,7 @@ _STOPS = re.compile(r"(?:^|; *)(?:raise\b|(?:(?:sys\.|os\._)?exit|quit)\()")
 
 
 def find(plan):
-    """Yields all of it."""
+    """Yields what this module finds."""
     checks = [_too_large, _unscaled, _guards]
     for check in checks + [_schedules, _unbuilt, _passed_over, _loaded] * plan.is_for_keras_3:
         yield from check(plan)
@@ -73,7 +73,7 @@ def _number(text):
 
 
 def _too_large(plan):
-    """Yields the calls that make such a loss scale."""
+    """Yields the calls that make a loss scale above the largest float16."""
     tree = plan.tree
     if not tree.words & _FLOAT16:  # `mixed_float16` leaves losses in float32.
         return
@@ -86,7 +86,7 @@ def _too_large(plan):
 
 
 def _unscaled(plan):
-    """Yields the places that make such an optimizer."""
+    """Yields the places that make an optimizer in a file that scales no loss."""
     tree = plan.tree
     if "apply_gradients" not in tree.methods or not tree.methods & _GRADIENTS:
         return
@@ -100,7 +100,7 @@ def _unscaled(plan):
             yield (
                 chain,
                 "LSC102 nothing in this file scales a loss: its gradients come from `tf.gradients`"
-                " or a tape, and `apply_gradients` alone does not scale. Take this optimizer's"
+                " or a tape, and `apply_gradients` alone does not scale. Call this optimizer's"
                 " `compute_gradients` or `minimize`, with Keras `get_scaled_loss` and"
                 " `get_unscaled_gradients`",
             )
@@ -121,13 +121,13 @@ def _guards(plan):
                 continue
         yield (
             node,
-            "LSC103 this condition on the version of TensorFlow stops the program: let the version"
-            " pass that you go to",
+            "LSC103 this condition on the version of TensorFlow stops the program: let your new"
+            " version pass",
         )
 
 
 def _schedules(plan):
-    """Yields the places that make such an optimizer."""
+    """Yields the places that make an optimizer whose `iterations` something follows."""
     tree = plan.tree
     corrects, reads = bool(tree.words & _CORRECT), "iterations" in tree.attributes
     has_schedule = any(_SCHEDULE.search(word) for word in tree.words)
@@ -144,8 +144,8 @@ def _schedules(plan):
         if follows and not is_said:
             yield (
                 chain,
-                "LSC104 on Keras 3 `iterations`, which schedules and Adam's correction of its bias"
-                " follow, does not count skipped steps, as it did in TensorFlow 2.3 to 2.15:"
+                "LSC104 on Keras 3 `iterations`, which schedules and Adam's bias correction follow,"
+                " no longer counts skipped steps, as it did in TensorFlow 2.3 to 2.15:"
                 f" {_OF_REWRITE if _REWRITE in str(chain.references) else _COUNT} to keep the"
                 " numbers",
             )
@@ -160,7 +160,7 @@ def _keras_wrappers(plan):
 
 
 def _unbuilt(plan):
-    """Yields the places that make such an optimizer."""
+    """Yields the places that make an optimizer whose first step a strategy runs."""
     tree = plan.tree
     called = [chain.text for chain, _ in tree.calls]
     steps = {each.rpartition(".")[0] for each in called if each.endswith(_STEPS)}
@@ -220,7 +220,7 @@ def _names(tree, call):
 
 
 def _passed_over(plan):
-    """Yields methods of such optimizers."""
+    """Yields `apply_gradients` of optimizers that the file defines."""
     bases = {
         id(chain.nodes[-1])
         for chain in plan.tree.chains

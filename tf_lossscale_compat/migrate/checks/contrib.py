@@ -17,8 +17,8 @@ _LOOKS_LIKE_TENSORFLOW = re.compile(r"_*(tf|tensorflow)(_?(compat_)?v?[12])?$")
 def find(plan):
     """Yields what imports, mentions or may mention another member of contrib, or what moves.
 
-    The former only where the file has to do with loss scaling, each name once, or where they are
-    asked for.
+    Other members are reported only if the file is about loss scaling, each name once, or with
+    `--contrib`.
     """
     found, places = list(_maybe(plan.tree)), collections.defaultdict(list)
     if plan.to >= (2, 0):
@@ -43,7 +43,7 @@ def _imported(plan):
         elif canonical == _CONTRIB and all(map(plan.is_edited, binding.chains)):
             yield (
                 plan.tree.start(binding.alias),
-                "`tf.contrib` is gone since TensorFlow 2.0: remove this import if nothing needs it",
+                "`tf.contrib` was removed in TensorFlow 2.0: remove the import if nothing needs it",
             )
 
 
@@ -71,12 +71,12 @@ def _message(canonical):
     name = "tf" + canonical[len("tensorflow") :]
     if name.split(".")[2] == "mixed_precision":
         return (
-            f"LSC212 `{name}` is nothing that TensorFlow 1.15 made public, and this package has no"
+            f"LSC212 `{name}` was not public in TensorFlow 1.15, and this package has no"
             " such name: use one of the classes of `tf_lossscale_compat.contrib.mixed_precision`"
         )
     successor = _contrib_successors.successor(canonical)
-    advice = f"write {successor}" if successor else "replace it by hand"
-    return f"`{name}` is gone since TensorFlow 2.0: {advice}"
+    advice = f"use {successor}" if successor else "replace it by hand"
+    return f"`{name}` was removed in TensorFlow 2.0: {advice}"
 
 
 # -- names that may be TensorFlow's -----------------------------------------------------------

@@ -1,4 +1,4 @@
-"""Names that are reached in a way which cannot be followed: star imports, values and strings.
+"""Names that are reached in ways that no tool can follow: star imports, values and strings.
 
 `getattr(tf.contrib, name)` shows at run time only which member is meant, and whether a string, such
 as for `importlib`, `mock.patch` or a quoted annotation, is code or prose only a person can tell.
@@ -37,7 +37,7 @@ def _star_imports(plan):
             yield node, advice
         elif rewrites.canonical(path).startswith("tensorflow.contrib"):
             if plan.lists_contrib:
-                yield node, f"{what}, gone since TensorFlow 2.0: replace it by hand"
+                yield node, f"{what}, removed in TensorFlow 2.0: replace it by hand"
         else:
             for chain in tree.chains:
                 namespace, rest = rewrites.find_member(f"{path}.{chain.text}")
@@ -75,8 +75,8 @@ def _as_value(chain, aliased):
         ):
             where = f"looked into with `{function}`" if function else "used as a value"
             return (
-                f"LSC205 `tf.contrib` is {where} and is gone since TensorFlow 2.0: for its loss"
-                " scaling take `tf_lossscale_compat.contrib.mixed_precision`"
+                f"LSC205 `tf.contrib` is {where} and was removed in TensorFlow 2.0: for its loss"
+                " scaling use `tf_lossscale_compat.contrib.mixed_precision`"
             )
         if namespace is None or rest:
             continue
@@ -87,7 +87,7 @@ def _as_value(chain, aliased):
             where = f"used as a value: where that leads to {_listing(aliased & members)},"
         else:
             continue
-        return f"LSC205 `{chain.text}` is {where} take `{namespace.new}`"
+        return f"LSC205 `{chain.text}` is {where} use `{namespace.new}`"
     return None
 
 
@@ -106,6 +106,6 @@ def _strings(tree):
             if namespace is not None and namespace.old not in _TODAY:
                 yield (
                     tree.start(node) + len(node.value[: match.start()].encode("utf-8")),
-                    f"LSC206 a string names `{name}`: if code or a reader takes it for the name,"
+                    f"LSC206 a string names `{name}`: if code or a reader uses it as the name,"
                     f" write `{'.'.join([namespace.new, *rest])}`",
                 )

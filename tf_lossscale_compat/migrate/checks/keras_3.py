@@ -2,7 +2,7 @@
 
 TensorFlow 2.16 made Keras 3 its `tf.keras`:
 https://github.com/tensorflow/tensorflow/releases/tag/v2.16.1,
-https://keras.io/guides/migrating_to_keras_3/. Who stays with Keras 2 (`tf_keras`) says so by
+https://keras.io/guides/migrating_to_keras_3/. A program that stays with Keras 2 sets
 TF_USE_LEGACY_KERAS=1, in the environment or in the file.
 """
 
@@ -21,18 +21,18 @@ _ATTRIBUTES = {
     "evaluate_generator": "LSC403 write `evaluate`",
     "predict_generator": "LSC403 write `predict`",
     "reset_states": "LSC404 write `reset_state`",
-    "add_update": "LSC405 take the call out, as variables that a layer assigns are updated"
+    "add_update": "LSC405 remove the call, as variables that a layer assigns are updated"
     " without it",
     "get_updates": "LSC406 write `optimizer.apply_gradients(zip(gradients, variables))`",
-    "get_gradients": "LSC406 take the gradients with `tf.GradientTape`",
+    "get_gradients": "LSC406 compute the gradients with `tf.GradientTape`",
     "get_weights": "LSC406 write `[each.numpy() for each in optimizer.variables]`",
     "_decayed_lr": "LSC407 write `optimizer.learning_rate`",
     "_get_hyper": "LSC407 write the attribute of that name, such as `optimizer.learning_rate`",
     "_set_hyper": "LSC407 assign to the attribute of that name, such as `optimizer.learning_rate`",
     "lr": _TO_RATE,
-    "aggregate_gradients|gradient_aggregator": "LSC415 take it out, as Keras sums gradients",
-    "expect_partial|assert_consumed": "LSC420 take it out, as `load_weights` returns None",
-    "metrics_names": "LSC421 the metrics of `compile` are one, `compile_metrics`: take the names"
+    "aggregate_gradients|gradient_aggregator": "LSC415 remove it, as Keras sums gradients",
+    "expect_partial|assert_consumed": "LSC420 remove it, as `load_weights` returns None",
+    "metrics_names": "LSC421 the metrics of `compile` are one, `compile_metrics`: use the names"
     " that `model.evaluate(…, return_dict=True)` gives",
     "add_metric": "LSC422 make a `keras.metrics.Mean(name=…)` in `__init__` and update it here",
 }
@@ -44,9 +44,9 @@ _OWNERS = {
 # By what a name stands for, after `keras.`.
 _NAMES = {
     r"losses\.Reduction\.AUTO": 'LSC408 write "sum_over_batch_size"',
-    r"optimizers\.(?:legacy|experimental)": "LSC409 take the class of `tf.keras.optimizers`",
+    r"optimizers\.(?:legacy|experimental)": "LSC409 use the class of `tf.keras.optimizers`",
     r"layers\.experimental\.Sync\w+": "LSC410 write `BatchNormalization(synchronized=True)`",
-    r"layers\.experimental(?:\.preprocessing)?": "LSC410 take the class of `tf.keras.layers`",
+    r"layers\.experimental(?:\.preprocessing)?": "LSC410 use the class of `tf.keras.layers`",
     r"(?:experimental|wrappers|estimator)": "LSC411 stay with Keras 2, as nothing replaces it",
     r"backend\.set_value": "LSC407 write `variable.assign(value)`",
     r"backend\.(?:set_)?learning_phase\w*": "LSC412 call the model with `training=True`",
@@ -55,7 +55,7 @@ _NAMES = {
 # By a call's argument: of which methods, and what to do.
 _TO_DATASET = (
     "fit|evaluate|predict",
-    "LSC413 leave it out, or give it to a `keras.utils.PyDataset`",
+    "LSC413 leave it out, or pass it to a `keras.utils.PyDataset`",
 )
 _NOT_SUMMED = ("apply_gradients", "LSC415 leave it out, and apply gradients of one replica each")
 _ARGUMENTS = {
@@ -64,7 +64,7 @@ _ARGUMENTS = {
     "max_queue_size": _TO_DATASET,
     "save_format": (
         "save|save_weights",
-        "LSC414 leave it out, and let the path end in .keras, that of weights in .weights.h5",
+        "LSC414 leave it out; the path must end in .keras, for weights in .weights.h5",
     ),
     "experimental_aggregate_gradients": _NOT_SUMMED,
     "skip_gradients_aggregation": _NOT_SUMMED,
@@ -100,7 +100,7 @@ _SHAPE = re.compile(r"(?:input_shape\s*=\s*)?[(\[]")
 
 
 def find(plan):
-    """Yields what Keras 3 has no more."""
+    """Yields what Keras 3 no longer has."""
     if not plan.is_for_keras_3 or not plan.is_about_loss_scaling:
         return
     for check in (_attributes, _names, _arguments, _paths, _subclasses):
@@ -140,7 +140,7 @@ def _names(tree):
         yield match.start(2), _say("self.metrics", _FILTER)
     for match in _NUMBER.finditer(tree.source) if b"Strategy" in tree.source else ():
         name = match.group(1).decode()
-        advice = f"LSC425 no number is made of a variable under a strategy: write `{name}.numpy()`"
+        advice = f"LSC425 a variable under a strategy is no number: write `{name}.numpy()`"
         yield match.start(1), _say(name, advice)
 
 
@@ -190,7 +190,7 @@ def _step(name, call, tree):
         return f"LSC402 end the step with `return self.compute_metrics({arguments})`"
     less = "" if adds_losses else " - sum(self.losses)"
     return (
-        f"LSC401 write `loss = self.compute_loss({arguments}) / share{less}`, and take the lines of"
+        f"LSC401 write `loss = self.compute_loss({arguments}) / share{less}`, and use the lines of"
         ' docs/hints.md for `share`, for replicas, and for the metric "loss"'
     )
 
@@ -209,7 +209,7 @@ def _paths(tree):
     files = {chain.names[-1] for chain, _ in tree.calls}
     for chain, _ in tree.calls if files & _WRITERS and not files & _CHECKPOINTS else ():
         if chain.text.endswith("train.latest_checkpoint"):
-            advice = "LSC423 it knows no `.weights.h5`: write `max(glob.glob(…), key=getmtime)`"
+            advice = "LSC423 it ignores `.weights.h5`: write `max(glob.glob(…), key=getmtime)`"
             yield chain, _say(chain.text, advice)
 
 

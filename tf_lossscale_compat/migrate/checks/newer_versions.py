@@ -1,7 +1,7 @@
 """Names that newer TensorFlows dropped besides loss scales.
 
-TensorFlow 2.4 took the loss scale from Keras' policies and gave them names outside of
-`experimental`, which 2.6 took away; 2.11 took `decay` from Keras' optimizers, and 2.16 took away
+TensorFlow 2.4 removed the loss scale of Keras' policies and gave them names outside of
+`experimental`, which 2.6 removed; 2.11 removed `decay` of Keras' optimizers, and 2.16 removed
 `tf.estimator`: https://github.com/tensorflow/tensorflow/releases/tag/v2.4.0 and so on.
 """
 
@@ -12,7 +12,7 @@ from tf_lossscale_compat.migrate import rewrites
 _KERAS = r"(?:tensorflow\.|tf_)?keras\."
 _POLICY = r"mixed_precision\.(?:experimental\.)?Policy(?:V1)?$"
 _LOSS_SCALE = (
-    "LSC301 since TensorFlow 2.4 a policy takes no loss scale, that of `experimental` since 2.6:"
+    "LSC301 a policy takes no loss scale in TensorFlow 2.4 and later (`experimental`: 2.6):"
     " leave the argument out"
 )
 _WRAP = (
@@ -60,7 +60,7 @@ def of_keras(chain, pattern):
 
 
 def _policies(plan):
-    """Yields what policies have no more, and the first place of a file with an older name."""
+    """Yields what policies no longer have, and the first place of a file with an older name."""
     tree = plan.tree
     if plan.to < (2, 4):
         return
@@ -74,7 +74,7 @@ def _policies(plan):
             yield (
                 node,
                 f"LSC302 `{tree.text(node)}`: a policy has no loss scale since TensorFlow 2.4:"
-                ' write `optimizer.loss_scale`, and where an optimizer is made of it `"dynamic"`'
+                ' write `optimizer.loss_scale`, and to make an optimizer write `"dynamic"`'
                 " or the number that the policy had",
             )
     found = [
@@ -88,7 +88,7 @@ def _policies(plan):
         yield (
             min(found)[0],
             f"LSC303 {' and '.join(f'`{name}`' for name in names)} of Keras' `experimental`: leave"
-            f" them for TensorFlow 2.0 to 2.3, and from 2.4 on take"
+            f" them for TensorFlow 2.0 to 2.3, and for 2.4 and later use"
             f" {' and '.join(_STABLE[name] for name in names)}",
         )
     for binding in tree.bindings if plan.to >= (2, 6) else ():
@@ -96,7 +96,7 @@ def _policies(plan):
         if is_left and _OLDER.fullmatch(rewrites.canonical(binding.path)):
             yield (
                 binding.alias,
-                f"LSC304 `{binding.path}` is gone since TensorFlow 2.6: take this import out"
+                f"LSC304 `{binding.path}` was removed in TensorFlow 2.6: remove this import"
                 + (", once its names are replaced" if found else ""),
             )
 
@@ -120,7 +120,7 @@ def _slots(tree):
     if b"keras" not in tree.source or "legacy" in tree.attributes:
         return
     for name in ("get_slot", "get_slot_names", "weights"):
-        message = f"LSC307 `{name}` is gone since TensorFlow 2.11: look in `optimizer.variables`"
+        message = f"LSC307 `{name}` was removed in TensorFlow 2.11: look in `optimizer.variables`"
         for node in tree.attributes.get(name, ()):
             if LOOKS_LIKE_ONE.search(tree.text(node.value)):
                 yield node, message
@@ -136,7 +136,7 @@ def _estimator(tree):
     if places:
         yield (
             min(places),
-            f"LSC306 `tf.estimator` ({len(places)} in this file) is gone since TensorFlow 2.16:"
-            " stay on 2.15 with it, or take the loop of docs/estimator.md in this package's"
+            f"LSC306 `tf.estimator` ({len(places)} in this file) was removed in TensorFlow 2.16:"
+            " stay on 2.15 with it, or use the loop of docs/estimator.md in this package's"
             " repository",
         )

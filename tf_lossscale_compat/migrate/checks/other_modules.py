@@ -1,6 +1,6 @@
 """Modules and classes about loss scaling that have no counterpart of their name here.
 
-Private ones of TensorFlow and Keras went without notice, each in another version; what is imported
+TensorFlow and Keras removed private ones without notice, each in another version; what is imported
 from them may be more than the public classes. Ascend's packages have classes like contrib's and
 Keras' that read their devices' overflow flag.
 """
@@ -13,9 +13,9 @@ _CONTRIB = "tf_lossscale_compat.contrib.mixed_precision"
 _KERAS = "tf_lossscale_compat.keras.mixed_precision"
 _TRAIN = "tf_lossscale_compat.train.experimental"
 _PRIVATE = "LSC208 is private to TensorFlow or Keras"
-_ASCEND = "LSC210 is for Ascend's devices: leave it for them, and elsewhere take"
+_ASCEND = "LSC210 is for Ascend's devices: keep it for them, and elsewhere use"
 _TAPE = (
-    "LSC209 repeats a step until its gradients are finite, which nothing here does: take"
+    "LSC209 repeats a step until its gradients are finite, which nothing here does: use"
     f" `tf.GradientTape`, with `{_KERAS}.LossScaleOptimizer` and its `get_scaled_loss` and"
     " `get_unscaled_gradients`, which skips the step"
 )
@@ -23,18 +23,18 @@ _NPU = r"npu_(?:bridge|device)\.(?:\w+\.)*"
 _OF_TRAINING = r"tensorflow\.python\.training\.experimental\."
 _ADVICE = {
     rf"{_OF_TRAINING}(?:loss_scale\w*|mixed_precision)": (
-        f"{_PRIVATE}: take the public classes of `{_TRAIN}`"
+        f"{_PRIVATE}: use the public classes of `{_TRAIN}`"
     ),
     rf"{_OF_TRAINING}mixed_precision_global_state": (
-        f"{_PRIVATE}: take `enable_mixed_precision_graph_rewrite` of `{_TRAIN}`, which sets it"
+        f"{_PRIVATE}: use `enable_mixed_precision_graph_rewrite` of `{_TRAIN}`, which sets it"
     ),
     rf"{_OF_TRAINING}loss_scaling_gradient_tape": _TAPE,
     r"tensorflow\.mixed_precision\.experimental\.LossScaleGradientTape": _TAPE,
     r"(?:tensorflow\.python\.|tf_)?keras\.(?:src\.)?mixed_precision\.(?:experimental\.)?loss_scale"
-    r"\w*": f"{_PRIVATE}: take the public classes of `{_KERAS}`",
+    r"\w*": f"{_PRIVATE}: use the public classes of `{_KERAS}`",
     r"keras\.src\.optimizers\.(?:loss_scale_optimizer|LossScaleOptimizer)": (
-        f"{_PRIVATE}: take `keras.optimizers.LossScaleOptimizer`, or `{_KERAS}.LossScaleOptimizer`"
-        " where the file is to run on older versions, too"
+        f"{_PRIVATE}: use `keras.optimizers.LossScaleOptimizer`, or `{_KERAS}.LossScaleOptimizer`"
+        " if the file must also run on older versions"
     ),
     rf"{_NPU}(?:npu_loss_scale_manager|(?:Fixed|Exponential)\w*Manager)": (
         f"{_ASCEND} the class of that name in `{_CONTRIB}`"
