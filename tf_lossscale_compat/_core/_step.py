@@ -91,8 +91,6 @@ def of_this_graph(grads: list[_types.Gradient]) -> list[_types.Gradient]:
     Keras' optimizers sum gradients over replicas when they apply them. If a user's optimizer has
     changed some gradients in the branch, TensorFlow rejects a sum with gradients from outside.
     """
-    if tf.executing_eagerly():
-        return grads
     graph = tf1.get_default_graph()
 
     def here(grad: Any) -> Any:

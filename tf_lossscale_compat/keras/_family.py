@@ -88,7 +88,9 @@ class _Adapter(_step.OptimizerAdapter):
         self.check_strategy = owner._raise_if_strategy_unsupported
 
     def apply(self, grads: _types.Gradients, variables: _types.Variables) -> Any:
-        return self._apply(_step.of_this_graph(grads), variables)
+        if not tf.executing_eagerly():
+            grads = _step.of_this_graph(grads)
+        return self._apply(grads, variables)
 
     def count_skipped(self, number: int | tf.Tensor) -> Any:
         return self._family.count_skipped(self._owner, number)
