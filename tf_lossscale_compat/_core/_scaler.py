@@ -171,7 +171,11 @@ class Scaler:
 
     def never_changes(self) -> bool:
         """Returns whether no step changes the scale: a fixed one with this package's update."""
-        return self.update_is_ours and not variables(self.subject)
+        return Scaler(unwrap(self.subject)).update_is_ours and not variables(self.subject)
+
+    def is_constant(self) -> bool:
+        """Returns whether every read gives the same: no step and no user's method changes it."""
+        return self.never_changes() and not is_users(self.subject)
 
 
 def read_scale(subject: Callable[[], Any] | _types.HasManagerMethods) -> tf.Tensor:

@@ -90,6 +90,7 @@ def _construct(
     _arguments.optional_flag("count_skipped", count_skipped)
     _arguments.optional_flag("scaled", scaled)
     _arguments.flag("enabled", enabled)
+    _agreement.check(agree)
     if count_skipped and getattr(optimizer, "gradient_accumulation_steps", None):
         raise ValueError(
             "count_skipped must not be True if the inner optimizer has "
