@@ -32,6 +32,21 @@ class OwnManager(contrib.ExponentialUpdateLossScaleManager):
         return super().update_loss_scale(finite_grads)
 
 
+class ByHand:
+    """A manager without `variables`."""
+
+    def get_loss_scale(self):
+        return tf.constant(8.0)
+
+    def update_loss_scale(self, finite_grads):
+        return tf.no_op()
+
+
+class Schedule(experimental.FixedLossScale):
+    def __call__(self):
+        return tf.constant(8.0)
+
+
 def moving():
     return experimental.DynamicLossScale(8, 2)
 
@@ -130,6 +145,12 @@ class V1Test(parameterized.TestCase):
         with self.assertRaisesRegex(TypeError, "agree must be a function .* got True"):
             V1[make](sgd(), True)
 
+    def test_no_function_and_no_variable(self):
+        with tf.Graph().as_default() as graph:
+            with self.assertRaisesRegex(TypeError, "agree must be a function .* got True"):
+                Mixed(sgd(), "dynamic", agree=True)
+            self.assertEmpty(graph.get_operations())
+
     @parameterized.parameters(1.0, [[True, False]])
     def test_answer_that_is_no_flag(self, answer):
         with modes.eager_mode():
@@ -216,8 +237,10 @@ class KerasTest(modes.EagerTestCase):
 
     @keras_homes.each(PUBLIC)
     def test_no_function(self, home, public):
-        with self.assertRaisesRegex(TypeError, "agree must be a function .* got 1"):
-            keras_optimizer(home, public, 1)
+        # It is refused before a loss scale is made.
+        made = mock.patch.object(experimental.DynamicLossScale, "__init__", side_effect=KeyError)
+        with made, self.assertRaisesRegex(TypeError, "agree must be a function .* got 1"):
+            public(home.SGD(1.0), loss_scale="dynamic", agree=1)
 
 
 # Horovod's class structure, without Horovod.
@@ -429,6 +452,11 @@ class StandInTest(modes.EagerTestCase):
         fixed = contrib.FixedLossScaleManager(8.0)
         Contrib(DistributedV1(sgd(), backward_passes_per_step=2), fixed)
         Mixed(DistributedV1(sgd(), backward_passes_per_step=2), 8.0)
+
+    @parameterized.parameters(ByHand, lambda: Schedule(8.0))
+    def test_v1_accumulation_inside_a_scale_of_a_user_s_class(self, make):
+        with self.assertRaisesRegex(ValueError, "backward_passes_per_step=2 .*the other order"):
+            Mixed(DistributedV1(sgd(), backward_passes_per_step=2), make())
 
     @parameterized.parameters("contrib", "mixed")
     def test_v1_scale_replaced_at_run_time(self, make):

@@ -9,14 +9,10 @@ import unittest
 import warnings
 from unittest import mock
 
-import pytest
 from absl import logging as absl_logging
 from absl.testing import parameterized
 
 from tests import keras_homes
-
-pytest.importorskip("hypothesis")
-# Below the line that skips where there is no hypothesis.
 from tests.differential import differences, fuzz, run, v1_side
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
@@ -56,9 +52,9 @@ class DifferentialTest(parameterized.TestCase):
         if group not in GROUPS:
             self.skipTest(f"run on {CHOSEN}, as it takes long")
         self.enter_quiet()
-        weight, strategy = GROUPS[group]
+        weight, make = GROUPS[group]
         finds = fuzz.Finds()
-        fuzz.search(strategy, 0, EACH * weight, finds)
+        fuzz.search(make, 0, EACH * weight, finds)
         print(f"{group}: {finds.count} programs")
         if finds.first:
             scripts = [fuzz.script(finds, signature, 0) for signature in finds.first]

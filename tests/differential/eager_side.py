@@ -8,9 +8,10 @@ import tempfile
 import numpy as np
 import tensorflow as tf
 
+import tf_lossscale_compat
 from tests import modes, replicas
-from tests.differential import history
-from tests.differential.v1_side import Side, coefficients, shape_of
+from tests.differential import history, models
+from tests.differential.v1_side import V1_OPTIMIZERS, Side, coefficients, shape_of
 
 tf1 = tf.compat.v1
 
@@ -46,12 +47,10 @@ class Eager(Side):
             if i in self.inner:
                 inner = self.inner[i]
                 for j, variable in enumerate(variables):
-                    slots = [
-                        (name, inner.get_slot(variable, name)) for name in inner.get_slot_names()
-                    ]
-                    state.update(
-                        {f"v{i}_{j}/{n}": self.value(s) for n, s in slots if s is not None}
-                    )
+                    for name in inner.get_slot_names():
+                        slot = inner.get_slot(variable, name)
+                        if slot is not None:
+                            state[f"v{i}_{j}/{name}"] = self.value(slot)
                 # In eager mode names are made unique in the process.
                 state.setdefault("names", []).extend(
                     re.sub(r"(_\d+)?:0$", "", v.name) for v in inner.variables()
@@ -82,13 +81,12 @@ class Eager(Side):
 
     def call(self, index, fault, padding=0):
         self.steps += 1
-        specs = self.program["variables"][index]
-        arrays = [coefficients(specs, self.steps, fault)]
+        arrays = [coefficients(self.program, index, self.steps, fault)]
         if self.strategy:  # The fault is of one replica alone.
-            arrays.append(coefficients(specs, self.steps, None))
+            arrays.append(coefficients(self.program, index, -self.steps % 997, None))
             if fault and fault[3]:
                 arrays.reverse()
-        values = [tf.constant(np.stack([array[i] for array in arrays])) for i in range(len(specs))]
+        values = [tf.constant(np.stack(each)) for each in zip(*arrays)]
         step = self.functions.get(index)
         if step is None:
             self.network()
@@ -150,7 +148,6 @@ class Eager(Side):
 
     def do_take(self):
         self.taken.append(self.read())
-        return {}
 
     def do_look(self):
         return {"values": [np.asarray(taken.numpy()) for taken in self.taken]}
@@ -158,13 +155,27 @@ class Eager(Side):
     def do_gradients(self, index):
         self.network()
         self.steps += 1
-        specs = self.program["variables"][index]
-        coefs = [tf.constant(array) for array in coefficients(specs, self.steps, None)]
+        arrays = coefficients(self.program, index, self.steps, None)
+        coefs = [tf.constant(array) for array in arrays]
         grads, _ = self.gradients(index, lambda: self.loss(index, coefs))
         return {
             "returned": [history.kind(grad) for grad in grads],
             "values": [None if g is None else tf.convert_to_tensor(g).numpy() for g in grads],
         }
+
+    def do_fail(self, index):
+        """A step in which the wrapped optimizer fails."""
+        self.call(index, None)
+        pairs = [(tf.ones([7], var.dtype), var) for var in self.trained(index)]
+        try:
+            self.optimizer(index).apply_gradients(pairs)
+        except Exception as error:
+            return {"returned": type(error).__name__}
+
+    def do_branching(self):
+        """A loss with a branch that autograph is to convert."""
+        self.network()
+        branching(self.optimizer(0), self.trained(0)[0], self.library)
 
     def checkpoint(self):
         self.network()
@@ -193,7 +204,62 @@ class Eager(Side):
         return {"kept": sorted(before)}
 
 
+class Several(Eager):
+    """`apply_if_finite`, beside the same in a few lines: it has no original."""
+
+    claimed = False
+
+    def do_step(self, index, fault):
+        self.network()
+        self.steps += 1
+        pairs, scale, enabled = [], self.scale(), self.program["enabled"]
+        for i, options in enumerate(self.program["optimizers"]):
+            inner = V1_OPTIMIZERS[options["kind"]](0.5, options["option"])
+            arrays = coefficients(self.program, i, self.steps, fault if i == index else None)
+            with tf.GradientTape() as tape:
+                loss = self.loss(i, [tf.constant(array) for array in arrays]) * scale()
+            grads = tape.gradient(loss, self.trained(i))
+            grads = [g / tf.cast(scale(), g.dtype) for g in grads]
+            pairs.append((self.inner.setdefault(i, inner), list(zip(grads, self.trained(i)))))
+        if self.library == "package":
+            tf_lossscale_compat.apply_if_finite(scale, pairs, enabled=enabled)
+            return
+        grads = [grad for _, of_one in pairs for grad, _ in of_one]
+        if not enabled or models.finite(grads):
+            for optimizer, of_one in pairs:
+                optimizer.apply_gradients(of_one)
+        if enabled:
+            scale.update(grads)
+            self.claimed = self.program["scale"][0] != "fixed"
+
+    def do_claim(self):
+        """Another optimizer takes the loss scale, which may drive several."""
+        scale, inner = self.scale(), tf1.train.GradientDescentOptimizer(0.5)
+        if self.library == "package":
+            self.home.MixedPrecisionLossScaleOptimizer(inner, scale)
+        elif self.claimed:
+            raise ValueError("it drives others")
+
+
+def branching(optimizer, variable, library):
+    """Minimizes in a function a loss with a branch; the original is given one without."""
+
+    def loss():
+        value = tf.reduce_sum(tf.cast(variable, tf.float32))
+        if library == "original":
+            return tf.abs(value)
+        if value > 0.0:
+            return value
+        return -value
+
+    def step():
+        optimizer.minimize(loss, var_list=[variable])
+        optimizer.minimize(loss=loss, var_list=[variable])
+
+    tf.function(step, autograph=library == "package")()
+
+
 @contextlib.contextmanager
 def eager(program, library):
     with modes.eager_mode():
-        yield Eager(program, library)
+        yield (Several if program["family"] == "several" else Eager)(program, library)

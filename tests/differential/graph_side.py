@@ -4,11 +4,12 @@ import contextlib
 import os
 import tempfile
 
+import numpy as np
 import tensorflow as tf
 
 from tests import modes
 from tests.differential import history
-from tests.differential.v1_side import Side, coefficients, shape_of
+from tests.differential.v1_side import Side, coefficients, elements, shape_of
 
 tf1 = tf.compat.v1
 
@@ -31,9 +32,11 @@ class Graph(Side):
         seen = super().do(action)
         if not self.slow.wanted:
             seen = {"operations": len(graph.get_operations()) - before, **seen}
+        if self.program["family"] == "modelled":  # A model has other operations.
+            seen = {k: v for k, v in seen.items() if k not in ("operations", "name", "grad_names")}
         if action[0] in ("threads", "both"):
             return seen
-        seen["names"] = [variable.name for variable in tf1.global_variables()]
+        seen["names"] = [f"{v.name} {history.kind(v)}" for v in tf1.global_variables()]
         ops = tf1.get_collection(tf1.GraphKeys.TRAIN_OP)
         seen["train_op"] = [history.kind(op) for op in ops]
         seen.update(self.run({v.name: v for v in tf1.global_variables()}))
@@ -85,6 +88,7 @@ class Graph(Side):
         if self.variables is None:
             self.placeholders = [
                 [tf1.placeholder(tf.float32, shape_of(spec)) for spec in specs]
+                + [tf1.placeholder(tf.int32, [3])]
                 for specs in self.program["variables"]
             ]
             self.chosen = tf1.placeholder(tf.bool, [])
@@ -103,20 +107,27 @@ class Graph(Side):
 
     def feeds(self, index, fault):
         self.steps += 1
-        specs = self.program["variables"][index]
-        arrays = coefficients(specs, self.steps, fault)
+        arrays = coefficients(self.program, index, self.steps, fault)
         return {**dict(zip(self.placeholders[index], arrays)), self.chosen: True}
 
+    def feeds_of_step(self, index, fault):
+        """Faulty with the original, too, where one over the scale is zero to processors."""
+        scale = self.scale(index)
+        variable = getattr(scale, "_loss_scale", getattr(scale, "_current_loss_scale", None))
+        own = self.library == "original" and self.wrapped and isinstance(variable, tf.Variable)
+        if own and self.value(variable) > 2.0**126:
+            sizes = [elements(spec) for spec in self.program["variables"][index]]
+            fault = ["nan", int(np.argmax(sizes)), 0, 0]
+        return self.feeds(index, fault)
+
     def call(self, index, fault):
-        self.run(self.train(index)[0], self.feeds(index, fault))
+        self.run(self.train(index)[0], self.feeds_of_step(index, fault))
 
     def do_network(self):
         self.network()
-        return {}
 
     def do_build(self, index):
         self.train(index)
-        return {}
 
     def do_draw(self):
         self.events.append(["draw"])
@@ -134,7 +145,6 @@ class Graph(Side):
     def do_take(self):
         self.events.append(["read"])
         self.taken.append(self.read())
-        return {}
 
     def do_look(self):
         return {"values": self.run(self.taken)}
@@ -142,8 +152,7 @@ class Graph(Side):
     def do_fetch(self, index):
         """The scale beside a step; which of the two comes first is not known."""
         ops, _ = self.train(index)
-        self.run([*ops, self.read(index)], self.feeds(index, None))
-        return {}
+        self.run([*ops, self.read(index)], self.feeds_of_step(index, None))
 
     def do_gradients(self, index):
         self.events.append(["gradients", index])
@@ -161,17 +170,15 @@ class Graph(Side):
 
     def do_step(self, index, fault):
         ops, returned = self.train(index)
-        feeds = self.feeds(index, fault)
-        feeds[self.chosen] = (
-            self.steps % 5 != 4
-        )  # Where there is a choice, not every step is taken.
+        feeds = self.feeds_of_step(index, fault)
+        feeds[self.chosen] = self.steps % 5 != 4  # Where there is a choice, not all are taken.
         self.run(ops, feeds)
         return {"returned": returned}
 
     def do_both(self, finite):
         """Two train ops in one run, some times; not both are to be faulty, which is a race."""
         ops = [self.train(0)[0], self.train(1)[0]]
-        self.set_counters(0)
+        self.do_count(0)
         self.slow.seconds = 0.003
         for _ in range(4):
             fault = None if finite else ["nan", 0, 0, 0]
@@ -184,7 +191,6 @@ class Graph(Side):
         for index in range(len(self.program["optimizers"])):
             self.train(index)
         tf1.get_default_graph().finalize()
-        return {}
 
     def do_cross(self):
         """Saved, restored into the other class, trained, saved and restored into this one again.

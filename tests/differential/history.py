@@ -3,9 +3,9 @@
 import numpy as np
 import tensorflow as tf
 
-# In ulps. Grappler and XLA see two graphs that differ by a few nodes, and fuse or fold the
-# arithmetic around these nodes differently; everywhere else the bits are the same.
-APART = {"jit": 4}
+# In ulps of an array's largest entry. Grappler and XLA see two graphs that differ by a few nodes,
+# and fuse or fold arithmetic around these differently; everywhere else the bits are the same.
+APART = {"jit": 16, "function": 4}
 
 
 def kind(value):
@@ -13,10 +13,13 @@ def kind(value):
     if value is None or isinstance(value, (bool, int, float, str)):
         return repr(value)
     if isinstance(value, tf.Variable):
-        return "Variable"
-    for cls in (tf.Operation, tf.IndexedSlices, tf.Tensor):
-        if isinstance(value, cls):
-            return cls.__name__.replace("EagerTensor", "Tensor")
+        return f"Variable {value.dtype.base_dtype.name} {'handle' in dir(value)}"
+    if isinstance(value, tf.IndexedSlices):
+        return f"IndexedSlices {value.dtype.name} {value.dense_shape is not None}"
+    if isinstance(value, tf.Tensor):
+        return f"Tensor {value.dtype.base_dtype.name}"
+    if isinstance(value, tf.Operation):
+        return "Operation"
     if isinstance(value, (list, tuple)):
         return [kind(each) for each in value]
     return type(value).__name__
@@ -36,8 +39,11 @@ def same(one, other, ulps=0):
         return bool(np.all(one == other))
     nan = np.isnan(one) & np.isnan(other)
     if ulps:
+        largest = max(np.abs(each[np.isfinite(each)]).max(initial=0) for each in (one, other))
+        if one.dtype == np.float64:  # Of a loss in float32.
+            largest = np.float32(largest)
         with np.errstate(all="ignore"):
-            near = np.abs(one - other) <= ulps * np.spacing(np.maximum(np.abs(one), np.abs(other)))
+            near = np.abs(one - other) <= ulps * np.spacing(largest)
         return bool(np.all(nan | (one == other) | near))
     bits = [np.where(nan, np.zeros((), each.dtype), each).tobytes() for each in (one, other)]
     return bits[0] == bits[1]
@@ -76,28 +82,12 @@ class Difference:
         )
 
 
-STEPS = ("step", "fetch", "finalize", "both", "threads", "retrace", "cross")
+STEPS = ("step", "many", "branching", "fetch", "finalize", "both", "threads", "retrace", "cross")
 # What a key of an observation is about; all that is not named here is a value of some state.
-THEMES = {
-    "error": "error",
-    "operations": "operations",
-    "names": "names",
-    "value": "numbers",
-    "values": "numbers",
-    **{
-        key: key
-        for key in (
-            "train_op",
-            "returned",
-            "grad_names",
-            "name",
-            "slots",
-            "variables",
-            "config",
-            "kept",
-        )
-    },
-}
+THEMES = {"value": "numbers", "values": "numbers"}
+for each in ("error", "operations", "names", "train_op", "returned", "grad_names", "name", "slots"):
+    THEMES[each] = each
+THEMES.update(variables="variables", config="config", kept="kept")
 
 
 def narrowed(one, other, path=""):

@@ -1,6 +1,7 @@
 """Interprets programs with v1 optimizers, managers and loss scales, for one library."""
 
 import contextlib
+import operator
 import threading
 import time
 from unittest import mock
@@ -10,7 +11,7 @@ import tensorflow as tf
 from tensorflow.python.ops import gen_resource_variable_ops, gen_state_ops
 
 from tests import modes, originals
-from tests.differential import history
+from tests.differential import history, models
 from tf_lossscale_compat.contrib import mixed_precision as package_contrib
 from tf_lossscale_compat.train import experimental as package_experimental
 
@@ -24,7 +25,7 @@ CLASSES = {
     "exponential": "ExponentialUpdateLossScaleManager",
     "dynamic": "DynamicLossScale",
 }
-FAULTS = {"nan": np.nan, "inf": np.inf, "-inf": -np.inf, "huge": 3e38, "large": 1e25}
+FAULTS = {"nan": np.nan, "inf": np.inf, "-inf": -np.inf, "huge": 3e38, "half": 2e38, "large": 1e25}
 V1_OPTIMIZERS = {
     "sgd": lambda rate, option: tf1.train.GradientDescentOptimizer(rate, use_locking=option),
     "momentum": lambda rate, option: tf1.train.MomentumOptimizer(rate, 0.9, use_nesterov=option),
@@ -41,6 +42,7 @@ CLIPS = {
     "global_norm": lambda grads: tf.clip_by_global_norm(grads, 0.5)[0],
     "value": lambda grads: [None if g is None else tf.clip_by_value(g, -0.25, 0.25) for g in grads],
 }
+ARITHMETIC = ("truediv", "add", "sub", "mul", "floordiv", "mod", "pow", "lt", "ge")
 
 
 class Slow:
@@ -115,16 +117,32 @@ def shape_of(spec):
     return [3, 2] if spec["kind"] == "rows" else spec["shape"]
 
 
-def coefficients(specs, step, fault):
-    """The arrays that a step's gradients are made of, with what is wrong with them."""
-    random = np.random.RandomState(step)
+def elements(spec):
+    """How many elements the gradient of a variable has."""
+    return 0 if spec["kind"] in ("frozen", "unused") else int(np.prod(shape_of(spec)))
+
+
+def coefficients(program, index, step, fault):
+    """The arrays that a step's gradients are made of, with what is wrong with them.
+
+    The last holds the rows that are looked up, one of them twice.
+    """
+    random, specs = np.random.RandomState(step), program["variables"][index]
     arrays = [random.uniform(-1, 1, shape_of(spec)).astype(np.float32) for spec in specs]
     if fault is not None:
         name, variable, element = fault[:3]
         array = arrays[variable % len(arrays)]
         if array.size:
             array.flat[element % array.size] = FAULTS[name]
-    return [np.asarray(array) for array in arrays]
+    rows = np.int32([0, step % 3, 0])
+    return [np.asarray(array, np.float32) for array in arrays] + [rows]
+
+
+def over(grad, scale):
+    """A gradient, dense or sparse, divided by the scale."""
+    if isinstance(grad, tf.IndexedSlices):
+        return tf.IndexedSlices(over(grad.values, scale), grad.indices, grad.dense_shape)
+    return grad / tf.cast(scale, grad.dtype)
 
 
 class Side:
@@ -133,9 +151,12 @@ class Side:
     def __init__(self, program, library):
         self.program, self.library = program, library
         contrib, experimental = LIBRARIES[library]
-        self.of_contrib = program["family"] in ("contrib", "managers")
+        family = program["family"]
+        self.of_contrib = family in ("contrib", "managers", "modelled")
         self.home = contrib if self.of_contrib else experimental
-        self.wrapped = program["family"] in ("contrib", "mixed")
+        if family == "modelled" and library == "original":
+            self.home = models
+        self.wrapped = family in ("contrib", "mixed", "modelled")
         self.scales, self.optimizers, self.inner = [], {}, {}
         self.variables, self.global_step = None, None
         self.taken, self.steps, self.slow = [], 0, Slow(program)
@@ -143,16 +164,25 @@ class Side:
 
     def do(self, action):
         """Takes an action of the program; returns {key: what is observed}."""
-        return getattr(self, "do_" + action[0])(*action[1:])
+        return getattr(self, "do_" + action[0])(*action[1:]) or {}
 
     def scale(self, index=0):
         """The loss scale of an optimizer; all are made at the first call."""
         name, arguments = self.program["scale"]
         if not self.scales:
             fixed = "FixedLossScaleManager" if self.of_contrib else "FixedLossScale"
-            cls = getattr(self.home, CLASSES.get(name, fixed))
+            home, beyond = self.home, self.program.get("beyond") or {}
+            if beyond and self.library == "original":
+                home = models
+            cls = models.Lenient if name == "lenient" else getattr(home, CLASSES.get(name, fixed))
             count = 1 if self.program["shared"] else len(self.program["optimizers"])
-            self.scales = [cls(*arguments) for _ in range(count)]
+            # A fixed manager of this package works in any graph, of whichever it is.
+            elsewhere = self.program.get("elsewhere") and self.library == "package"
+            with tf.Graph().as_default() if elsewhere else contextlib.nullcontext():
+                self.scales = [cls(*arguments, **beyond) for _ in range(count)]
+            if elsewhere:
+                for index in range(count):
+                    self.read(index)
         return self.scales[index % len(self.scales)]
 
     def read(self, index=0):
@@ -190,12 +220,11 @@ class Side:
 
     def loss(self, index, coefs):
         self.count_operations()
-        terms = [tf.zeros([])]
+        terms, (*coefs, indices) = [tf.zeros([])], coefs
         for var, spec, coef in zip(self.network()[index], self.program["variables"][index], coefs):
             if spec["kind"] == "unused":
                 continue
-            if spec["kind"] == "rows":  # One of them twice.
-                indices = tf.constant([0, 2, 0])
+            if spec["kind"] == "rows":
                 value, coef = tf.gather(var, indices), tf.gather(coef, indices)
             else:
                 value = tf.convert_to_tensor(var)
@@ -209,12 +238,16 @@ class Side:
         """Before the network, whose random operations are seeded by this number."""
 
     def gradients(self, index, loss):
-        options = self.program["optimizers"][index]
-        pairs = self.optimizer(index).compute_gradients(loss, var_list=self.trained(index))
+        options, given = self.program["optimizers"][index], self.grad_loss(index)
+        pairs = self.optimizer(index).compute_gradients(loss, var_list=self.trained(index), **given)
         grads = [grad for grad, _ in pairs]
         if options["clip"]:
             grads = CLIPS[options["clip"]](grads)
         return grads, [var for _, var in pairs]
+
+    def grad_loss(self, index):
+        value = self.program["optimizers"][index].get("grad_loss")
+        return {"grad_loss": tf.constant(value)} if value else {}
 
     def step(self, index, coefs):
         """One step; returns what is returned."""
@@ -231,6 +264,7 @@ class Side:
             given["global_step"] = self.global_step
         loss = self.loss_as_given(lambda: self.loss(index, coefs))
         if options["way"] == "minimize":
+            given.update(self.grad_loss(index))
             return self.optimizer(index).minimize(loss, var_list=self.trained(index), **given)
         grads, variables = self.gradients(index, loss)
         return self.optimizer(index).apply_gradients(list(zip(grads, variables)), **given)
@@ -266,9 +300,9 @@ class Side:
             with tf.GradientTape() as tape:
                 loss = self.loss(index, coefs) * value
             grads = tape.gradient(loss, variables)
-        grads = [g / tf.cast(value, g.dtype) for g in grads if isinstance(g, tf.Tensor)]
+        grads = [over(grad, value) for grad in grads if grad is not None]
         if self.of_contrib:
-            tests = [tf.reduce_all(tf.math.is_finite(g)) for g in grads]
+            tests = [tf.reduce_all(tf.math.is_finite(tf.convert_to_tensor(g))) for g in grads]
             flag = tf.reduce_all(tests + [True])
             return scale.update_loss_scale(flag), flag
         return scale.update(grads)
@@ -285,13 +319,10 @@ class Side:
         """Asks the wrapper for what it has."""
         self.network()
         optimizer = self.optimizer(0)
-        return {
-            "name": optimizer.get_name(),
-            "slots": sorted(optimizer.get_slot_names()),
-            "variables": len(optimizer.variables()),
-        }
+        slots, count = sorted(optimizer.get_slot_names()), len(optimizer.variables())
+        return {"name": optimizer.get_name(), "slots": slots, "variables": count}
 
-    def set_counters(self, value):
+    def do_count(self, value):
         for name, variable in self.state_variables().items():
             if "steps" in name:
                 self.assign(variable, value)
@@ -299,24 +330,53 @@ class Side:
     def counted(self, finite):
         """What steps that ran at once have left, as far as no order changes it."""
         wanted = ("_num_good_steps", "loss_scale") if finite else ("loss_scale", "_num_bad_steps")
-        state = {
-            name: self.value(variable)
-            for name, variable in self.state_variables().items()
-            if name.split()[0].endswith(wanted)
-        }
-        self.set_counters(0)
+        found = self.state_variables().items()
+        state = {name: self.value(v) for name, v in found if name.split()[0].endswith(wanted)}
+        self.do_count(0)
         return state
 
     def do_set(self, value):
         for name, variable in self.state_variables().items():
             if "steps" not in name:
                 self.assign(variable, np.float32(value))
-        return {}
+
+    def do_many(self, index, faults):
+        """Some steps, and the state of the loss scale after each."""
+        seen = []
+        for fault in faults:
+            self.do_step(index, fault and [fault, 0, 0, 0])
+            seen.append([self.value(v) for v in self.state_variables().values()])
+        return {"scales": seen}
+
+    def do_arithmetic(self, number):
+        """Of a loss scale, which is one of a number: r2.0's own is called for it."""
+        scale, seen = self.scale(), {}
+        scale = scale() if self.library == "original" else scale
+        for name in ARITHMETIC:
+            for pair in ((number, scale), (scale, number)):
+                result = getattr(operator, name)(*pair)
+                seen.setdefault(name, []).append([history.kind(result), result.numpy()])
+        return {"values": seen}
+
+    def do_rewrite(self, optimizer, scale):
+        """The graph rewrite is enabled, looked at, and disabled."""
+        inner, seen = tf1.train.GradientDescentOptimizer(0.5), []
+        if optimizer == "wrapped":
+            inner = self.home.MixedPrecisionLossScaleOptimizer(inner, 8.0)
+        try:
+            made = self.home.enable_mixed_precision_graph_rewrite(inner, scale)
+            seen.append(type(made).__name__)
+        except (TypeError, ValueError):
+            seen.append("refused")
+        options = tf.config.optimizer.get_experimental_options
+        seen.append(bool(options().get("auto_mixed_precision")))
+        self.home.disable_mixed_precision_graph_rewrite()
+        return {"values": [*seen, bool(options().get("auto_mixed_precision"))]}
 
     def do_threads(self, index, finite):
         """Some threads take finite steps at once; unless `finite`, this one takes others too."""
         self.call(index, None)
-        self.set_counters(0)
+        self.do_count(0)
         self.slow.seconds = 0.003
         calls = 30 if self.program["place"] == "eager" else 10
         at_once(calls, self.call, (index, None), None if finite else (index, ["nan", 0, 0, 0]))

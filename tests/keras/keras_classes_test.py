@@ -930,7 +930,7 @@ class OwnerTest(_Base):
                 step(tf.constant(0.25))
                 del step
             else:
-                opt._tflsc.asked["itself"] = opt
+                opt._tflsc.loss_scale_arguments["itself"] = opt
             if not begins_anew:
                 with self.assertRaisesRegex(ValueError, "Keras one.*first delete it"):
                     Older(home.SGD(0.125), policy)

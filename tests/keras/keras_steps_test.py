@@ -239,7 +239,7 @@ class WhoDividesTest(modes.EagerTestCase):
             with self.assertRaisesRegex(ValueError, "scale_loss was called after.*scaled=True"):
                 self.scaled(opt, variable)
             self.assertAllEqual(arrays([variable]), [1.0])
-            self.assertEmpty(opt._tflsc.calls.asked)  # Raised before anything was recorded.
+            self.assertEmpty(opt._tflsc.calls.methods)  # Raised before anything was recorded.
         elif way == "minimize":
             opt.minimize(lambda: tf.convert_to_tensor(variable) * 0.125, [variable])
             self.assertAllEqual(arrays([variable]), [0.875])

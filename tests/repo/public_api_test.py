@@ -93,7 +93,7 @@ def of_family(cls):
     """The bases that a Keras optimizer has of the Keras that is installed."""
     kind = getattr(cls, "_tflsc_family", None)
     bases = kind.methods.__mro__ if hasattr(kind, "methods") else ()
-    return [base for base in bases if base.__name__ != "LossScaling"]  # Which all have.
+    return [base for base in bases if base.__name__ != "CommonMethods"]  # Which all have.
 
 
 def constructor(cls):

@@ -92,3 +92,22 @@ class VariableNamesTest(parameterized.TestCase, tf.test.TestCase):
         self.assertEqual(ours, names(program, make(contrib), "v1", False))
         conds = [name for name in ours if "beta1_power" in name]
         self.assertTrue(all("cond" in name for name in conds), conds)
+
+    def test_contrib_optimizer_names_in_eager_mode_as_1_15(self):
+        theirs = originals.contrib()
+        if theirs is None:
+            raise unittest.SkipTest("TensorFlow 2 has no contrib")
+
+        def names(home):
+            variable = tf.Variable([1.0, 2.0], name="weight")
+            inner = tf1.train.AdamOptimizer()
+            manager = home.ExponentialUpdateLossScaleManager(8.0, 2)
+            home.LossScaleOptimizer(inner, manager).minimize(
+                lambda: tf.reduce_sum(variable**2), var_list=[variable]
+            )
+            return [each.name for each in inner.variables()]
+
+        with modes.eager_mode():
+            expected, ours = [sorted(names(home))[:2] for home in (theirs, contrib)]
+        self.assertEqual(["cond/beta1_power:0", "cond/beta2_power:0"], expected)
+        self.assertEqual(expected, ours)

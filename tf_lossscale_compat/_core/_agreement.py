@@ -14,6 +14,12 @@ if TYPE_CHECKING:
     from tf_lossscale_compat._core import _scaler, _types
 
 
+def check(agree: object) -> None:
+    """Raises a TypeError if the argument `agree` is not a function or None."""
+    if not (agree is None or callable(agree)):
+        raise TypeError(f"agree must be a function of a bool tensor or None, got {agree!r}.")
+
+
 def function_for(
     agree: _types.Agree | None, optimizer: _types.HasApplyGradients, scaler: _scaler.Scaler
 ) -> _types.Agree | None:
@@ -21,8 +27,8 @@ def function_for(
 
     Args:
       agree: function of a scalar bool tensor that returns its AND over all processes; or None. For
-        None, and for a function that this returned before, Horovod's function is taken if Horovod
-        made the optimizer. A loss scale that needs gradients takes none, because Horovod's
+        None, and for Horovod's function, which this returned before, Horovod's function is taken if
+        Horovod made the optimizer. A loss scale that needs gradients takes none, because Horovod's
         gradients are the same in all processes.
       optimizer: the wrapped optimizer.
       scaler: `_scaler.Scaler` of its loss scale or manager.
@@ -32,8 +38,7 @@ def function_for(
       ValueError: the optimizer adds up gradients of several steps, and the loss scale changes
         between them; or a step may be skipped that a SyncReplicasOptimizer has to take.
     """
-    if not (agree is None or callable(agree)):
-        raise TypeError(f"agree must be a function of a bool tensor or None, got {agree!r}.")
+    check(agree)
     if isinstance(agree, _horovod.Agree):
         agree = None
     if not scaler.applies_all:

@@ -13,6 +13,19 @@ if TYPE_CHECKING:
 
 # The packages that contain a Keras.
 ROOTS = ("keras", "tf_keras", "tensorflow", "tensorflow_core")
+# The names of the base classes of optimizers. One process may have several Kerases, and TensorFlow
+# 2.11 to 2.15 has both of the last two.
+KERAS_3, TF_KERAS, OPTIMIZER_V2 = _BASES = "BaseOptimizer", "_BaseOptimizer", "OptimizerV2"
+
+
+def classes_of_keras(cls: type) -> list[type]:
+    """Returns the classes of any Keras that `cls` is or derives from, the nearest first."""
+    return [base for base in cls.__mro__ if base.__module__.split(".")[0] in ROOTS]
+
+
+def base_of(cls: type) -> type | None:
+    """Returns the base class of the optimizers that `cls` is one of; None for other classes."""
+    return next((base for base in classes_of_keras(cls) if base.__name__ in _BASES), None)
 
 
 def is_optimizer(opt: object) -> bool:

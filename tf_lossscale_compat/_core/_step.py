@@ -7,8 +7,9 @@ optimizer's `agree`. If all gradients are finite, the wrapped optimizer applies 
 replica, else nothing changes. Then the loss scale is updated, and a record is notified.
 
 The loss scale is updated after the optimizer has applied, so that it keeps its value if the
-optimizer fails. Two updates come first: a user's `update(grads)`, which decides about the step, and
-that of `MixedPrecisionLossScaleOptimizer` in graphs, as in the original.
+optimizer fails. Two kinds of update come first: a user's `update(grads)`, which decides about the
+step, and those of `MixedPrecisionLossScaleOptimizer` and of Keras' `OptimizerV2` in graphs, as in
+the originals.
 """
 
 from __future__ import annotations
@@ -56,8 +57,8 @@ class OptimizerAdapter:
       agree: function of a scalar bool tensor that returns its AND over processes outside any
         strategy, or None; called once, before anything is applied or updated.
       counts_skipped: bool, `count_skipped` is called for a skipped step.
-      needs_reciprocal: bool, gradients are multiplied by the reciprocal of the loss scale; steps
-        are skipped while it is zero.
+      needs_reciprocal: bool, this graph multiplies gradients by the reciprocal of the loss scale,
+        and a reciprocal of zero makes them zero, not NaN: steps are skipped while it is zero.
       check_strategy: function that raises an error under a strategy that is not supported.
     """
 
@@ -88,11 +89,10 @@ _PLAIN = GraphForm()
 def of_this_graph(grads: list[_types.Gradient]) -> list[_types.Gradient]:
     """Returns gradients as tensors of the graph that is being built, such as a branch's graph.
 
+    Not for eager mode, which has no such graph.
     Keras' optimizers sum gradients over replicas when they apply them. If a user's optimizer has
     changed some gradients in the branch, TensorFlow rejects a sum with gradients from outside.
     """
-    if tf.executing_eagerly():
-        return grads
     graph = tf1.get_default_graph()
 
     def here(grad: Any) -> Any:
@@ -283,7 +283,10 @@ class _Step(NamedTuple):
         variables: list[tf.Variable],
         by_xla: bool,
     ) -> tf.Operation | tf.Tensor:
-        """Builds the conditional; returns an operation, or a flag if XLA selects."""
+        """Builds the conditional; returns an operation, or a tensor with the value `should_apply`.
+
+        It is a tensor if XLA selects, and with the conditionals of TensorFlow 1.
+        """
 
         def apply() -> tf.Operation | None:
             return self.optimizer.apply_everywhere(grads, variables)

@@ -39,7 +39,7 @@ class _SeveralAdapter(_step.OptimizerAdapter):
         applied = []
         for optimizer, part in zip(self._optimizers, self._parts):
             given = grads[part]
-            if _keras_versions.is_optimizer(optimizer):
+            if _keras_versions.is_optimizer(optimizer) and not tf.executing_eagerly():
                 given = _step.of_this_graph(given)
             result = optimizer.apply_gradients(list(zip(given, variables[part])))
             if not isinstance(result, tf.Operation):

@@ -5,6 +5,7 @@ A family has no state. Its methods take the optimizer, so that a shallow copy us
 
 from __future__ import annotations
 
+import contextlib
 import sys
 from typing import TYPE_CHECKING, Any, Callable, NamedTuple
 
@@ -22,7 +23,7 @@ from tf_lossscale_compat._core import (
     _tf,
     _unscaling,
 )
-from tf_lossscale_compat._core._tf import tf
+from tf_lossscale_compat._core._tf import tf, tf1
 
 if TYPE_CHECKING:
     from typing import Protocol
@@ -61,6 +62,7 @@ class _Adapter(_step.OptimizerAdapter):
     """One step of the loss-scale optimizer `owner`; `name` is the wrapped optimizer's operation."""
 
     wrapped: _types.HasApplyGradients
+    in_cond = False  # True if variables made in the step have names under "cond".
 
     def __init__(
         self, owner: Owner, wrapped: _types.HasApplyGradients, global_step: Any, name: str | None
@@ -71,13 +73,16 @@ class _Adapter(_step.OptimizerAdapter):
 
     def apply(self, grads: list[_types.Gradient], variables: list[_types.Variable]) -> Any:
         pairs = list(zip(grads, variables))
-        return self.wrapped.apply_gradients(pairs, self._global_step, self._name)
+        with tf1.name_scope("cond") if self.in_cond else contextlib.nullcontext():
+            return self.wrapped.apply_gradients(pairs, self._global_step, self._name)
 
 
 class Family:
     """The steps of r2.0's optimizer, with a `LossScale`."""
 
     # What contrib's optimizer does in another way.
+
+    in_cond_of_1_15 = False
 
     def wrapped(self, owner: Owner) -> Any:
         """Returns the optimizer that computes and applies gradients."""
@@ -225,6 +230,7 @@ class Family:
         form = self.graph_form(owner, name)
         inner_name = self.inner_name(owner, name, scaler)
         step = _Adapter(owner, self.wrapped(owner), global_step, inner_name)
+        step.in_cond = self.in_cond_of_1_15 and tf.executing_eagerly()
         taken = _step.take(
             scaler, grads, variables, step, called="apply_gradients", unscaling=unscaling, form=form
         )
@@ -235,6 +241,8 @@ class Family:
 
 class _Contrib(Family):
     """The steps of contrib's optimizer, with a manager."""
+
+    in_cond_of_1_15 = not _tf.at_least(2, 0)  # Its conditional names variables in eager mode, too.
 
     def wrapped(self, owner: Owner) -> Any:
         return owner._opt

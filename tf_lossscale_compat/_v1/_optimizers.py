@@ -6,6 +6,7 @@ import types
 from typing import TYPE_CHECKING, Any, Callable, Iterable
 
 from tf_lossscale_compat._core import (
+    _agreement,
     _arguments,
     _autograph,
     _callers,
@@ -107,7 +108,7 @@ class _BaseLossScaleOptimizer(_tf.Optimizer):
     ) -> Any:
         """Computes gradients and applies them: `compute_gradients` and `apply_gradients` in one.
 
-        The arguments are theirs.
+        Each argument has the meaning that it has there.
 
         Returns:
           In graph mode an operation; in eager mode None.
@@ -317,6 +318,7 @@ class MixedPrecisionLossScaleOptimizer(_BaseLossScaleOptimizer):
             )
         if loss_scale is None:
             raise ValueError("loss_scale cannot be None")
+        _agreement.check(agree)
         _replicas.check_strategy()
         loss_scale = _loss_scales.get(loss_scale if _arguments.flag("enabled", enabled) else 1)
         self._optimizer = opt

@@ -1,7 +1,7 @@
-"""Loss-scale optimizers for Keras, under the names that `tf.keras` had for them; a callback.
+"""Loss-scale optimizers for Keras, under their names in `tf.keras`; a callback.
 
-To import this imports Keras. Models that were saved with these optimizers can be loaded then, by
-each Keras that is imported before.
+This module imports Keras. Each Keras that was imported before it can then load models that were
+saved with these optimizers.
 """
 
 from tf_lossscale_compat.keras import callbacks, mixed_precision

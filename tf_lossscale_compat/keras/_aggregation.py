@@ -1,7 +1,8 @@
-"""Aggregation of gradients over replicas or processes: once, and before they are tested.
+"""Aggregation of gradients over replicas or processes: once, and before the finite test.
 
-Optimizers of tf.keras and `tf_keras` aggregate in their `apply_gradients`. What comes from another
-worker would be applied untested there, and a sum of finite gradients need not be finite.
+Optimizers of tf.keras and `tf_keras` aggregate in their `apply_gradients`, which is after the test.
+Sums with other workers' gradients would not be tested, and may not be finite even if all gradients
+are.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ def _is_keras(function: object) -> bool:
 
 
 def has_keras_methods(optimizer: object, names: Iterable[str]) -> bool:
-    """Returns whether an optimizer has Keras' own methods of these names, as far as it has any."""
+    """Returns whether those of these methods that an optimizer has are all Keras' own."""
     return all(
         name not in vars(optimizer) and _is_keras(getattr(type(optimizer), name))
         for name in names
@@ -37,7 +38,7 @@ def has_keras_methods(optimizer: object, names: Iterable[str]) -> bool:
 
 
 def takes(method: Callable[..., Any], name: str) -> bool:
-    """Returns whether a method takes an argument of this name."""
+    """Returns whether a method takes an argument with this name."""
     return _takes(getattr(method, "__func__", method), name)
 
 
@@ -49,20 +50,20 @@ def _takes(function: Callable[..., Any], name: str) -> bool:
 
 
 def _keeps_one_copy() -> bool:
-    """Returns whether variables have one copy for all replicas; Keras then aggregates itself."""
+    """Returns whether variables have one copy for all replicas; then Keras aggregates."""
     classes = type(tf.distribute.get_strategy()).__mro__
     return any(cls.__name__.startswith("CentralStorageStrategy") for cls in classes)
 
 
 class Aggregation:
-    """The aggregation of one step's gradients, if it is `wanted` at all.
+    """The aggregation of one step's gradients, if it is `wanted`.
 
     The inner optimizer's `apply_gradients` aggregates by `methods`, in order, unless its argument
     `option` has the value `off`.
 
     Attributes:
-      here: bool, whether `aggregate` is to be called, before the test.
-      kwargs: dict, for the optimizer's `apply_gradients`, so that it does not do so again.
+      here: bool, the step calls `aggregate` before the test.
+      kwargs: dict of arguments for `apply_gradients`, so that it does not aggregate again.
     """
 
     def __init__(
@@ -79,8 +80,9 @@ class Aggregation:
         default = has_keras_methods(optimizer, methods) and (
             function is None or _is_keras(function)
         )
-        # Keras' own class of TensorFlow 2.2 to 2.4 has the inner optimizer aggregate. A subclass's
-        # own, such as that of tensorflow/models' AdamWeightDecay, may clip only where it does.
+        # In TensorFlow 2.2 to 2.4, Keras' own class lets the inner optimizer aggregate. An override
+        # of `apply_gradients`, such as that of tensorflow/models' AdamWeightDecay, may clip only if
+        # it aggregates.
         trusted = _tf.at_least(2, 5) or has_keras_methods(optimizer, ["apply_gradients"])
         passed = (
             bool(self._methods)
@@ -95,23 +97,23 @@ class Aggregation:
     def aggregate(
         self, grads: _types.Gradients, variables: _types.Variables
     ) -> tuple[_types.Gradients, _types.Variables]:
-        """Returns gradients, aggregated, and their variables; both are lists."""
+        """Returns aggregated gradients and their variables; both are lists."""
         pairs = list(zip(grads, variables))
         for name in self._methods:
             result = list(getattr(self._optimizer, name)(pairs))
-            if not _tf.at_least(2, 4):  # The gradients alone.
+            if not _tf.at_least(2, 4):  # It returned only gradients.
                 result = list(zip(result, [variable for _, variable in pairs]))
             pairs = result
         return [grad for grad, _ in pairs], [variable for _, variable in pairs]
 
     @contextlib.contextmanager
     def applied_once(self) -> Iterator[None]:
-        """Context in which the optimizer's `apply_gradients` aggregates nothing that has been."""
+        """Returns a context in which the optimizer's `apply_gradients` does not aggregate again."""
         if not self._hides:
             yield
             return
         attributes: Any = vars(self._optimizer)
-        # Replicas' threads may be in here at once: the first hides the methods, the last restores.
+        # Replicas' threads may overlap here: the first hides the methods, the last restores them.
         with _lock:
             users, kept = attributes.get("_aggregation_kept", (0, None))
             if not users:
@@ -134,7 +136,7 @@ class Aggregation:
 def filter_empty_gradients(
     grads: _types.Gradients, variables: _types.Variables
 ) -> tuple[_types.Gradients, _types.Variables]:
-    """Returns both lists without variables that have no gradient, which a warning names."""
+    """Returns both lists without variables that have no gradient; a warning names these."""
     without = [var.name for grad, var in zip(grads, variables) if grad is None]
     if without:
         logging.warning("There are no gradients for %s, which keep their values.", without)

@@ -1,4 +1,4 @@
-"""`LossScaleCallback`, which becomes a callback of the Keras whose model it is used with."""
+"""`LossScaleCallback`, which becomes a callback of its model's Keras."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ import contextlib
 import sys
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
-from tf_lossscale_compat._core import _arguments, _observers
+from tf_lossscale_compat._core import _arguments, _keras_versions, _observers
 from tf_lossscale_compat._core._tf import tf
-from tf_lossscale_compat.keras import _families, _inner, _optimizer
+from tf_lossscale_compat.keras import _families, _methods
 from tf_lossscale_compat.monitoring import _monitor, _summaries
 from tf_lossscale_compat.monitoring._step_record import StepRecord
 
@@ -26,7 +26,7 @@ _HINT = (
     "it call apply_gradients, apply or minimize of the model's loss-scale optimizer."
 )
 
-# Stands for `keras.callbacks.Callback`, which the class for a Keras has beside this package's.
+# The base class of Keras' callbacks, for type checkers. At run time it depends on the Keras.
 if TYPE_CHECKING:
     from tf_lossscale_compat._core._types import Callback as _MixedIntoKeras
 else:
@@ -34,7 +34,7 @@ else:
 
 
 class _Of(NamedTuple):
-    """What a class for a Keras is made of: that Keras, and the public class or a subclass."""
+    """The parts of a class for one Keras: that Keras, and the public class or a subclass."""
 
     keras: types.ModuleType
     public: type[LossScaleCallback]
@@ -43,31 +43,31 @@ class _Of(NamedTuple):
 class LossScaleCallback(_MixedIntoKeras):
     """Writes a loss scale's summaries for TensorBoard, logs, and ends a `fit` that is stuck.
 
-    For the models of Keras 3 on TensorFlow, of `tf_keras` and of tf.keras::
+    It works with models of Keras 3 on TensorFlow, of `tf_keras` and of tf.keras::
 
         callback = LossScaleCallback(log_dir="logs/loss_scale", max_consecutive_skips=50)
         model.fit(x, y, callbacks=[callback])
 
-    It puts `loss_scale` and `skipped_steps` (a float and an int, those since the record was made)
-    into the logs of each epoch, for the callbacks after it, `History` and the progress bar, but for
-    that of TensorFlow 2.2 to 2.4, which comes before all callbacks.
+    It adds `loss_scale`, a float, and `skipped_steps`, an int that counts since the record was
+    made, to the logs of each epoch. `History`, the callbacks after it and the progress bar show
+    them; the progress bar of TensorFlow 2.2 to 2.4 does not.
 
-    The record is read where `fit` begins, every N steps and at the end of each epoch; nothing waits
-    for the device in between. It writes and logs what `monitoring.write_summaries` does, and logs,
-    too, that the record sees no step at all (WARNING).
+    The callback reads the record when `fit` begins, every N steps and at the end of each epoch, and
+    does not wait for the device in between. It writes and logs the same as
+    `monitoring.write_summaries`. It also logs a warning if the record sees no step at all.
     """
 
     _tflsc: _Of
 
-    _monitor: Any  # A `Monitor`; None until `fit` begins, where no record was given.
+    _monitor: Any  # A `Monitor`; None until `fit` begins if no record was given.
 
     def __new__(cls, record: StepRecord | None = None, *args: Any, **kwargs: Any) -> Self:
-        """Makes an instance of the class for a Keras; which one the model says in the end."""
+        """Makes an instance of the class for one Keras; `set_model` may change the class."""
         if hasattr(cls, "_tflsc"):
             return object.__new__(cls)
         watched = getattr(record, "watched", None)
-        kind = getattr(watched, "_tflsc_family", None)
-        return object.__new__(_class(cls, getattr(kind, "keras", tf.keras)))
+        family = getattr(watched, "_tflsc_family", None)
+        return object.__new__(_class(cls, getattr(family, "keras", tf.keras)))
 
     def __init__(
         self,
@@ -81,18 +81,19 @@ class LossScaleCallback(_MixedIntoKeras):
         """Makes the callback.
 
         Args:
-          record: `StepRecord`; None for that of the model's optimizer, which is made where `fit`
-            begins if there is none. That optimizer then has to be one of this package, and its
-            first step is yet to come, unless it was taken with `run_eagerly`.
-          log_dir: str or path, the folder for summaries, best one of its own; None for none.
-          every_n_steps: int above zero, after how many steps of an epoch the record is read.
-          max_consecutive_skips: int above zero, how many skipped steps in a row end `fit` with a
-            `LossScaleError`; None for what the record was made with.
-          log_every_n_secs: real number. Skipped steps are logged at most once in so many seconds,
-            with how many there were since.
+          record: `StepRecord`; None for the record of the model's optimizer. If that optimizer has
+            none, `fit` makes it. The optimizer must then be one of this package, and must not have
+            taken a step except with `run_eagerly`.
+          log_dir: str or path, the folder for summaries, best one of its own; None for no
+            summaries.
+          every_n_steps: int above zero, the number of steps between two readings in an epoch.
+          max_consecutive_skips: int above zero, the number of skipped steps in a row that ends
+            `fit` with a `LossScaleError`; None for that of the record.
+          log_every_n_secs: real number, the least time in seconds between two log lines about
+            skipped steps.
 
         Raises:
-          TypeError: an argument is of another type.
+          TypeError: an argument has another type.
           ValueError: a number cannot be used.
         """
         self._tflsc.keras.callbacks.Callback.__init__(self)
@@ -110,7 +111,7 @@ class LossScaleCallback(_MixedIntoKeras):
         return None if self._monitor is None else self._monitor.record
 
     def set_model(self, model: Any) -> None:
-        # Which Keras the model is of is known from here on.
+        # The model says which Keras it is of.
         keras = _keras_of(model)
         if keras not in (None, self._tflsc.keras) and "_tflsc" in vars(type(self)):
             self.__class__ = _class(self._tflsc.public, keras)
@@ -121,13 +122,13 @@ class LossScaleCallback(_MixedIntoKeras):
 
     def set_params(self, params: Any) -> None:
         super().set_params(params)
-        # The progress bars of TensorFlow before 2.2 show just what is named there.
+        # Before TensorFlow 2.2, the progress bar shows only the names in this list.
         shown = (params or {}).get("metrics")
         if isinstance(shown, list):
             shown.extend(name for name in ("loss_scale", "skipped_steps") if name not in shown)
 
     def on_train_begin(self, logs: Any = None) -> None:
-        """Called by Keras; raises a TypeError or ValueError where there can be no record."""
+        """Called by Keras; raises a TypeError or ValueError if there can be no record."""
         self._close()
         record = _record_of(self.model) if self._given is None else self._given
         if self._monitor is None or self._monitor.record is not record:
@@ -142,7 +143,7 @@ class LossScaleCallback(_MixedIntoKeras):
     def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
         self._read_at = 0
 
-    # Not where a batch ends: Keras 3 would have each wait for the device then.
+    # If this were at the end of a batch, Keras 3 would wait for the device in each batch.
     def on_train_batch_begin(self, batch: int, logs: Any = None) -> None:
         self._supports_tf_logs = True
         if batch - self._read_at >= self._every_n_steps:
@@ -175,11 +176,11 @@ class LossScaleCallback(_MixedIntoKeras):
 
 
 class _TakesTensorLogs:
-    """Mixed in where Keras asks callbacks whether they take logs of tensors, without waiting."""
+    """Base class if Keras passes logs as tensors, without a wait, to callbacks that take them."""
 
     def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
-        # Up to TensorFlow 2.4 these callbacks are given a copy, and History the original, which is
-        # wanted where an epoch ends.
+        # Up to TensorFlow 2.4 such callbacks get a copy of the logs. At the end of an epoch this
+        # one must get the original, as `History` does.
         self._supports_tf_logs = False
 
 
@@ -194,14 +195,14 @@ def _class(public: type[_C], keras: types.ModuleType) -> type[_C]:
 
 def _keras_of(model: object) -> types.ModuleType | None:
     """Returns the Keras that a model is of, or None."""
-    models = (base for base in _inner.of_keras(type(model)) if base.__name__ == "Model")
-    return next(map(_inner.keras_of, models), None)
+    classes = _keras_versions.classes_of_keras(type(model))
+    return next((_families.keras_of(cls) for cls in classes if cls.__name__ == "Model"), None)
 
 
 def _record_of(model: object) -> StepRecord:
-    """Returns the record of the model's optimizer, made now if there is none."""
+    """Returns the record of the model's optimizer; makes it if there is none."""
     optimizer = getattr(model, "optimizer", None)
-    if not isinstance(optimizer, _optimizer.LossScaling):
+    if not isinstance(optimizer, _methods.CommonMethods):
         raise TypeError(
             "record must be given if the model's optimizer is not a loss-scale optimizer of "
             f"tf_lossscale_compat, got record=None and the optimizer {optimizer!r}."
@@ -224,10 +225,10 @@ def _session(keras: types.ModuleType) -> tf.compat.v1.Session | None:
     """Returns the session in which that Keras runs its graph, or None in eager mode."""
     if tf.executing_eagerly():
         return None
-    # Not every version's public modules have it.
+    # In some versions, no public module has it.
     backend = keras.callbacks.Callback.__module__.rsplit(".", 1)[0] + ".backend"
     return sys.modules[backend].get_session()
 
 
-# Where users find it.
+# Users import it from here.
 LossScaleCallback.__module__ = "tf_lossscale_compat.keras.callbacks"

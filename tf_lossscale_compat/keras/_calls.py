@@ -1,10 +1,10 @@
-"""The rule for whether gradients are scaled, from the methods ever called on an optimizer.
+"""The rule that says whether `apply_gradients` gets scaled gradients.
 
-Some steps (Keras 3's own) give `apply_gradients` scaled gradients, and others unscaled ones. If the
-caller does not say which, the constructor's `scaled` does. If neither does, the rule goes by which
-methods were ever called on this optimizer, and by nothing else: not by order, place or thread.
-`apply` and `minimize` need no rule and leave no record. If the rule has two answers, gradients that
-`get_unscaled_gradients` returned are recognized as the same objects.
+Keras 3's own steps pass scaled gradients to it, and other steps unscaled ones. The caller says
+which. If the caller does not, the constructor's `scaled` does. Else the rule goes by which methods
+were ever called on this optimizer, and by nothing else: not by order, place or thread. `apply` and
+`minimize` need no rule, and their calls are not recorded. If the rule has two answers, gradients
+are recognized as unscaled if they are the objects that `get_unscaled_gradients` returned.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from tf_lossscale_compat._core._tf import tf
 if TYPE_CHECKING:
     from tf_lossscale_compat._core import _types
 
-# All others that are recorded mean that gradients are unscaled by the time that they are applied.
+# After a call of any method but the first, `apply_gradients` takes unscaled gradients.
 SCALED = "scale_loss"
 LOSS_SCALED = "get_scaled_loss"
 UNSCALED = "get_unscaled_gradients"
@@ -63,18 +63,18 @@ _MADE_SCALED = (
 
 
 class Calls:
-    """Decides, by the methods that were called on one optimizer, which gradients it is given.
+    """Decides whether the gradients that one optimizer gets are scaled.
 
     Attributes:
-      asked: set of the methods that were called.
-      said: the constructor's `scaled`, for the calls of `apply_gradients` that say none.
+      methods: set of str, the recorded methods that were ever called.
+      constructor_scaled: the constructor's `scaled`, a bool or None.
     """
 
-    def __init__(self, scaled_unless_asked: bool, said: bool | None) -> None:
-        self._scaled_unless_asked = scaled_unless_asked
+    def __init__(self, scaled_by_default: bool, constructor_scaled: bool | None) -> None:
+        self._scaled_by_default = scaled_by_default
         self._said_unscaled = False  # True once a call said `scaled=False`.
-        self.asked: set[str] = set()
-        self.said = said
+        self.methods: set[str] = set()
+        self.constructor_scaled = constructor_scaled
         self._traced = False  # True once a function or graph follows the rule for good.
         self._warned: set[str] = set()
         # By id.
@@ -82,16 +82,16 @@ class Calls:
             weakref.WeakValueDictionary()
         )
 
-    def _are_scaled(self, asked: set[str]) -> bool | None:
-        """Returns whether the rule takes gradients as scaled; None where it contradicts itself."""
-        if not asked:
-            return self._scaled_unless_asked
-        return None if len(asked) > 1 and SCALED in asked else SCALED in asked
+    def _are_scaled(self, methods: set[str]) -> bool | None:
+        """Returns the rule's answer after calls of these methods; None if it has two answers."""
+        if not methods:
+            return self._scaled_by_default
+        return None if len(methods) > 1 and SCALED in methods else SCALED in methods
 
     @_autograph.do_not_convert
     def called(self, method: str) -> None:
-        """Records a call; a ValueError if `apply_gradients` was traced under another answer."""
-        before, after = self._are_scaled(self.asked), self._are_scaled(self.asked | {method})
+        """Records a call; raises a ValueError if a traced `apply_gradients` has another answer."""
+        before, after = self._are_scaled(self.methods), self._are_scaled(self.methods | {method})
         if self._traced and after is not before:
             raise ValueError(
                 f"{method} was called after apply_gradients had been traced into a function or "
@@ -99,42 +99,41 @@ class Calls:
                 f"gradients after {method} are {'scaled' if method == SCALED else 'unscaled'}. In "
                 f"that function {_SAY}; or make one optimizer for each."
             )
-        self.asked.add(method)
+        self.methods.add(method)
 
     def returned(self, grads: object) -> None:
-        """Takes notice of gradients that were unscaled, where others may be scaled."""
-        if (self.said or SCALED in self.asked) and isinstance(grads, (list, tuple)):
+        """Remembers unscaled gradients, if `apply_gradients` may also get scaled ones."""
+        if (self.constructor_scaled or SCALED in self.methods) and isinstance(grads, (list, tuple)):
             known = [grad for grad in grads if isinstance(grad, (tf.Tensor, tf.IndexedSlices))]
             self._unscaled.update(zip(map(id, known), known))
 
     def are_unscaled(self, grads: _types.Gradients) -> bool:
-        """Returns whether these are gradients as they were `returned`."""
+        """Returns whether all these gradients are objects that were `returned`."""
         grads = [grad for grad in grads if grad is not None]
         return bool(grads) and all(self._unscaled.get(id(grad)) is grad for grad in grads)
 
     def are_scaled(self, scaled: bool | None, grads: _types.Gradients) -> bool:
-        """Returns whether gradients are scaled: as the caller or constructor says, or by the rule.
+        """Returns whether gradients are scaled; `scaled` is the caller's.
 
-        Where the rule has two answers, they are not scaled if they are `are_unscaled`.
-
-        Warns, once for each optimizer, where one of two calls that belong together was never made,
-        and where gradients are divided that no call says are scaled.
+        Raises a ValueError if the rule has two answers and the gradients are not known to be
+        unscaled. Warns once for each optimizer if only one of two methods that belong together was
+        ever called, or if gradients are divided although no method was called.
         """
         if scaled is not None:
             _arguments.optional_flag("scaled", scaled)
             self._said_unscaled |= not scaled
             return scaled
-        if self.said is not None:
-            if self.said:
+        if self.constructor_scaled is not None:
+            if self.constructor_scaled:
                 self._check_made_scaled(grads)
-            return self.said
-        answer = self._are_scaled(self.asked)
+            return self.constructor_scaled
+        answer = self._are_scaled(self.methods)
         if answer is None and self.are_unscaled(grads):
             return False
         if answer is None:
-            others = " and ".join(sorted(self.asked - {SCALED}))
+            others = " and ".join(sorted(self.methods - {SCALED}))
             known = ""
-            if UNSCALED in self.asked:
+            if UNSCALED in self.methods:
                 known = (
                     f"Gradients that {UNSCALED} returned are recognized as unscaled, but here are "
                     "others, such as clipped ones. "
@@ -146,37 +145,34 @@ class Calls:
             )
         if not tf.executing_eagerly():
             self._traced = True
-        if answer and not self.asked:
+        if answer and not self.methods:
             self.warn(_NEITHER)
-        elif self.asked == {UNSCALED}:
+        elif self.methods == {UNSCALED}:
             self.warn(_FORGOT.format(UNSCALED, LOSS_SCALED, "too small"))
-        elif self.asked == {LOSS_SCALED}:
+        elif self.methods == {LOSS_SCALED}:
             self.warn(_FORGOT.format(LOSS_SCALED, UNSCALED, "too large"))
         return answer
 
     def _check_made_scaled(self, grads: _types.Gradients) -> None:
-        """Raises a ValueError or warns where unscaled gradients are taken as the constructor says.
-
-        They are known, or no call has ever said `scaled=False` of what was unscaled.
-        """
+        """Raises a ValueError or warns if unscaled gradients would be divided once more."""
         if self.are_unscaled(grads):
             raise ValueError(
                 "apply_gradients was given gradients that this optimizer unscaled, and it was made "
                 "with scaled=True, which would divide them by the loss scale once more. Write "
                 "apply_gradients(..., scaled=False)."
             )
-        unscale = self.asked - {SCALED, LOSS_SCALED}
+        unscale = self.methods - {SCALED, LOSS_SCALED}
         if unscale and not self._said_unscaled:
             self.warn(_MADE_SCALED.format(" and ".join(sorted(unscale))))
 
-    def warn_if_never_asked(self) -> None:
-        """Warns where a step may have scaled nothing."""
-        if not self.asked and self.said is None:
+    def warn_if_none_called(self) -> None:
+        """Warns if no method that scales or unscales was ever called."""
+        if not self.methods and self.constructor_scaled is None:
             self.warn(_NEVER)
 
     def applying_scaled(self) -> None:
-        """Warns where `apply` may be given what is unscaled already."""
-        if UNSCALED in self.asked:
+        """Warns if `apply` may get unscaled gradients."""
+        if UNSCALED in self.methods:
             self.warn(_TWICE)
 
     def warn(self, message: str) -> None:

@@ -1,4 +1,4 @@
-"""Loss scales from the constructors' arguments and from configs, and the other way round."""
+"""Converts constructors' arguments and configs to loss scales, and loss scales to configs."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ if TYPE_CHECKING:
 _NUMBERS = ("dynamic", "initial_scale", "dynamic_growth_steps")
 
 
-def of_numbers(
+def from_numbers(
     dynamic: object = True,
     initial_scale: Any = None,
     dynamic_growth_steps: _types.Integer | None = None,
     hint: str = "",
 ) -> _loss_scales.LossScale:
-    """The loss scale that the arguments of TensorFlow 2.4 stand for.
+    """Returns the loss scale for the arguments of TensorFlow 2.4.
 
-    `hint` says what else there is for a fixed one.
+    `hint` ends the error of a fixed scale without a number.
     """
     if not isinstance(dynamic, bool):
         message = (
@@ -33,7 +33,7 @@ def of_numbers(
             f"LossScaleOptimizer.__init__ must be a bool, but got: {dynamic!r}."
         )
         if isinstance(dynamic, numbers.Real):
-            # The second argument of Keras 3's own class is where a dynamic one starts.
+            # In Keras 3's own class, the second argument is the initial scale.
             message += (
                 f" For a fixed loss scale write dynamic=False, initial_scale={dynamic!r}; for a "
                 f"dynamic one that starts there, initial_scale={dynamic!r} alone."
@@ -68,31 +68,31 @@ def of_numbers(
         raise ValueError(message) from None
 
 
-def of_identifier(identifier: _loss_scales.Identifier | None) -> _loss_scales.LossScale:
-    """Returns the loss scale that the argument `loss_scale` stands for."""
+def from_identifier(identifier: _loss_scales.Identifier | None) -> _loss_scales.LossScale:
+    """Returns the loss scale for the argument `loss_scale`."""
     loss_scale = _loss_scales.get(identifier)
     if loss_scale is None:
         raise ValueError("loss_scale cannot be None")
     return loss_scale
 
 
-def for_config(loss_scale: _loss_scales.Identifier | None) -> _loss_scales.Identifier | None:
-    """Returns the argument `loss_scale` for a config; makes no variables where it has none."""
+def to_config(loss_scale: _loss_scales.Identifier | None) -> _loss_scales.Identifier | None:
+    """Returns the argument `loss_scale` as a config holds it; makes no new variables."""
     if not isinstance(loss_scale, (type(None), str, int, float, dict)):
-        loss_scale = of_identifier(loss_scale)
-        with contextlib.suppress(NotImplementedError):  # Which asking for the config raises.
+        loss_scale = from_identifier(loss_scale)
+        with contextlib.suppress(NotImplementedError):  # `get_config` will raise it.
             loss_scale = _loss_scales.serialize(loss_scale)
     return loss_scale
 
 
-def _of_config(
+def _from_config(
     keras: types.ModuleType, loss_scale: Any, custom_objects: dict[str, Any] | None
 ) -> _loss_scales.LossScale:
     if not isinstance(loss_scale, dict):
-        return of_identifier(loss_scale)
+        return from_identifier(loss_scale)
     objects = dict(custom_objects or {})
     name = str(loss_scale.get("class_name"))
-    # Keras 3 does not hand on what `load_model` is given; older ones without this function do.
+    # Keras 3 does not pass on the `custom_objects` of `load_model`. Versions without this do.
     find = getattr(keras.utils, "get_registered_object", lambda name: None)
     objects.setdefault(name, find(name))
     known = {
@@ -104,8 +104,8 @@ def _of_config(
 
 
 def options_of(kept: _family.Kept) -> dict[str, Any]:
-    """Returns what a config holds beside the inner optimizer and the loss scale in force."""
-    options = {**kept.options, **kept.asked}
+    """Returns the entries of a config other than the inner optimizer and the loss scale in use."""
+    options = {**kept.options, **kept.loss_scale_arguments}
     if "agree" in options:
         options["agree"] = True  # No config holds a function.
     if isinstance(options.get("loss_scale"), _loss_scales.LossScale):
@@ -114,21 +114,15 @@ def options_of(kept: _family.Kept) -> dict[str, Any]:
 
 
 def arguments_of(
-    config: dict[str, Any], kind: _family.Family, custom_objects: dict[str, Any] | None
+    config: dict[str, Any], family: _family.Family[Any], custom_objects: dict[str, Any] | None
 ) -> dict[str, Any]:
-    """Returns the constructor's arguments of a config, of any version, without the optimizer.
-
-    Args:
-      config: dict, without the inner optimizer.
-      kind: `Family` of the inner optimizer; experimental of the class without numbers.
-      custom_objects: dict from names to classes, or None.
-    """
-    arguments = {name: value for name, value in config.items() if name not in kind.inner_only}
-    if "loss_scale" in arguments or kind.experimental:
+    """Returns the constructor's arguments for a config of any version, without the optimizer."""
+    arguments = {name: value for name, value in config.items() if name not in family.inner_only}
+    if "loss_scale" in arguments or family.experimental:
         given = {name: arguments.pop(name) for name in _NUMBERS if name in arguments}
         arguments["loss_scale"] = (
-            _of_config(kind.keras, arguments["loss_scale"], custom_objects)
+            _from_config(family.keras, arguments["loss_scale"], custom_objects)
             if "loss_scale" in arguments
-            else of_numbers(**given)
+            else from_numbers(**given)
         )
     return arguments

@@ -1,4 +1,4 @@
-"""The families of Keras optimizers, one for each base class that there is in this process."""
+"""Finds the family of Keras optimizers that a base class or a config belongs to."""
 
 from __future__ import annotations
 
@@ -8,8 +8,9 @@ import importlib.util
 import sys
 from typing import TYPE_CHECKING, Any, Iterator
 
+from tf_lossscale_compat._core import _keras_versions
 from tf_lossscale_compat._core._tf import tf
-from tf_lossscale_compat.keras import _inner, _keras3, _optimizer_v2, _tf_keras
+from tf_lossscale_compat.keras import _keras3, _optimizer_v2, _tf_keras
 
 if TYPE_CHECKING:
     import types
@@ -21,24 +22,30 @@ if TYPE_CHECKING:
 else:
     cached = functools.lru_cache(maxsize=None)
 
-# Entries that only Keras before 3 has in its optimizers' configs.
-_OLDER_ALONE = {"is_legacy_optimizer", "jit_compile"}
-_FAMILIES: dict[str, type[_family.Family]] = {
-    _inner.KERAS_3: _keras3.Family,
-    _inner.TF_KERAS: _tf_keras.Family,
-    _inner.OPTIMIZER_V2: _optimizer_v2.Family,
+# Configs of optimizers have these entries only before Keras 3.
+_ONLY_BEFORE_KERAS_3 = {"is_legacy_optimizer", "jit_compile"}
+_FAMILIES: dict[str, type[_family.Family[Any]]] = {
+    _keras_versions.KERAS_3: _keras3.Family,
+    _keras_versions.TF_KERAS: _tf_keras.Family,
+    _keras_versions.OPTIMIZER_V2: _optimizer_v2.Family,
 }
 
 
-def _native(keras: types.ModuleType, base: type, experimental: bool) -> type:
+def keras_of(base: type) -> types.ModuleType:
+    """Returns the public Keras module of a class that Keras defines."""
+    root = base.__module__.split(".")[0]
+    return importlib.import_module(root) if root.endswith("keras") else tf.keras
+
+
+def _own_class(keras: types.ModuleType, base: type, experimental: bool) -> type:
     """Returns Keras' own loss-scale class for optimizers derived from `base`; without one, `base`.
 
-    Deriving from it keeps `compile` from wrapping a second time under a float16 policy.
+    `compile` wraps an optimizer under a float16 policy unless it is an instance of that class.
     """
-    # In 2.10 `keras` itself shows the one for OptimizerV2 only, tf.keras one for both.
+    # In 2.10, `keras` has only the class for OptimizerV2, and tf.keras has one for both families.
     stable = [getattr(module, "mixed_precision", None) for module in (keras, tf.keras)]
-    older = [getattr(module, "experimental", None) for module in stable]
-    for module in older + stable if experimental else stable + older:
+    experimentals = [getattr(module, "experimental", None) for module in stable]
+    for module in experimentals + stable if experimental else stable + experimentals:
         public = getattr(module, "LossScaleOptimizer", None)
         for candidate in [public] + (public.__subclasses__() if public else []):
             if candidate is not None and issubclass(candidate, base):
@@ -47,43 +54,46 @@ def _native(keras: types.ModuleType, base: type, experimental: bool) -> type:
 
 
 @cached
-def of_base(base: type, experimental: bool) -> Any:
+def family_of(base: type, experimental: bool) -> Any:
     """Returns the `Family` of optimizers that derive from `base`."""
-    keras = _inner.keras_of(base)
-    own = _native(keras, base, experimental)
+    keras = keras_of(base)
+    own = _own_class(keras, base, experimental)
     return _FAMILIES[base.__name__](keras, base, own, experimental)
 
 
 @cached
-def own_base() -> type:
-    """Returns the base class of tf.keras' own optimizers."""
-    return _inner.bases_of(tf.keras.optimizers.SGD)[0]
+def default_base() -> Any:
+    """Returns the base class of tf.keras' optimizers; the public classes are of its family."""
+    return _keras_versions.base_of(tf.keras.optimizers.SGD)
 
 
-def for_config(kind: _family.Family, config: dict[str, Any]) -> _family.Family:
-    """Returns the family to deserialize the inner optimizer's `config` with.
+def for_config(family: _family.Family[Any], config: dict[str, Any]) -> _family.Family[Any]:
+    """Returns the family that deserializes the `config` of an inner optimizer.
 
-    That is `kind`, unless the config shows that it is of Keras before 3 and that is `tf_keras` now.
+    It is `family`, or one of `tf_keras` if the config is of `tf_keras` or a Keras before 3.
     """
     module, arguments = str(config.get("module")), config.get("config", {})
     legacy = ".legacy" in module or "decay" in arguments
-    older = legacy or not _OLDER_ALONE.isdisjoint(arguments)
+    before_keras_3 = legacy or not _ONLY_BEFORE_KERAS_3.isdisjoint(arguments)
     of_tf_keras = module.split(".")[0] == "tf_keras" or (
-        older and isinstance(kind, _keras3.Family) and importlib.util.find_spec("tf_keras")
+        before_keras_3
+        and isinstance(family, _keras3.Family)
+        and importlib.util.find_spec("tf_keras")
     )
-    if kind.base is not own_base() or not of_tf_keras:
-        return kind
+    if family.base is not default_base() or not of_tf_keras:
+        return family
     optimizers = importlib.import_module("tf_keras").optimizers
-    sgd = (optimizers.legacy if legacy else optimizers).SGD
-    return of_base(_inner.bases_of(sgd)[0], kind.experimental)
+    base: Any = _keras_versions.base_of((optimizers.legacy if legacy else optimizers).SGD)
+    return family_of(base, family.experimental)
 
 
-def imported() -> Iterator[type]:
-    """Yields the base classes of each Keras that is imported, or else of tf.keras."""
+def imported_bases() -> Iterator[type]:
+    """Yields the base classes of each Keras that is imported; of tf.keras if none is."""
     names = [name for name in ("keras", "tf_keras") if name in sys.modules]
     modules = [importlib.import_module(name) for name in names]
-    # A folder of that name where a program starts is a module, too.
+    # A folder named keras in the current directory is a module, too.
     for keras in [each for each in modules if hasattr(each, "optimizers")] or [tf.keras]:
         for module in (keras.optimizers, getattr(keras.optimizers, "legacy", None)):
-            sgd = getattr(module, "SGD", None)
-            yield from [] if sgd is None else _inner.bases_of(sgd)[:1]
+            base = _keras_versions.base_of(getattr(module, "SGD", object))
+            if base is not None:
+                yield base

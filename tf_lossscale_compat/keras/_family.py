@@ -1,53 +1,77 @@
-"""How the loss-scale optimizers of a Keras family take a step, and what one of them keeps.
+"""The step of a Keras loss-scale optimizer, and the data that one keeps.
 
-A family knows its Keras and has no other state. Its methods are given the optimizer, the owner, as
-those of `_v1._family` are.
+A `Family` has the optimizers of one base class of Keras. It has no state, and its methods take the
+loss-scale optimizer, the owner, as those of `_v1._family` do.
 """
 
 from __future__ import annotations
 
 import contextlib
 import functools
-from typing import TYPE_CHECKING, Any, Callable, Iterable, NoReturn
+from typing import TYPE_CHECKING, Any, Callable, Generic, Iterable, NoReturn, TypeVar
 
 from tf_lossscale_compat._core import (
     _agreement,
     _graphs,
-    _horovod,
+    _keras_versions,
     _ownership,
     _scaler,
     _state,
     _step,
+    _tf,
     _unscaling,
+    _wrapping,
 )
 from tf_lossscale_compat._core._tf import tf
 from tf_lossscale_compat._scalers import _loss_scales
-from tf_lossscale_compat.keras import _aggregation, _calls, _inner
+from tf_lossscale_compat.keras import _aggregation, _calls
 
 if TYPE_CHECKING:
     import types
+    from typing import Protocol
 
     from tf_lossscale_compat._core import _types
 
+    class LossScaleOptimizer(Protocol):
+        """A loss-scale optimizer, as its family uses it."""
+
+        _tflsc: Kept
+        _optimizer: Any  # The inner optimizer.
+        _loss_scale: _loss_scales.LossScale
+
+        def get_scaled_loss(self, loss: Any) -> Any: ...
+        def get_unscaled_gradients(self, grads: Iterable[Any]) -> list[Any]: ...
+        def _raise_if_strategy_unsupported(self) -> None: ...
+        @property
+        def _tflsc_family(self) -> Family[Any]: ...
+        @property
+        def apply_gradients(self) -> Callable[..., Any]: ...
+        @property
+        def _track_trackable(self) -> Callable[..., Any]: ...
+
+
+Owner = TypeVar("Owner", bound="LossScaleOptimizer")
+
 
 class Kept:
-    """What a loss-scale optimizer keeps beside its loss scale and the inner optimizer.
+    """The data of a loss-scale optimizer, beside its loss scale and the inner optimizer.
 
     Attributes:
       calls: `_calls.Calls`.
-      enabled: bool, losses are scaled and steps may be skipped.
+      enabled: bool, the loss is scaled and steps may be skipped.
       agree: function of a scalar bool tensor, or None.
-      options: dict, the constructor's arguments that are not None, for configs.
-      asked: dict; where the optimizer is not enabled, the arguments for a loss scale.
+      options: dict of the constructor's arguments that are not None, for configs.
+      loss_scale_arguments: dict of the constructor's arguments for the loss scale if the optimizer
+        is not enabled, for configs; else empty.
       variables: dict from names to the loss scale's variables as Keras 3 has them.
-      made: bool, the constructor is done.
+      made: bool, the constructor has returned.
     """
 
     def __init__(self, calls: _calls.Calls, enabled: bool) -> None:
         self.calls, self.enabled = calls, enabled
         self.agree: _types.Agree | None = None
         self.options: dict[str, Any] = {}
-        self.asked: dict[str, Any] = {}
+        self.loss_scale_arguments: dict[str, Any] = {}
         self.variables: dict[str, Any] = {}
         self.made = False
 
@@ -55,51 +79,54 @@ class Kept:
 class _Adapter(_step.OptimizerAdapter):
     """One step of a Keras optimizer."""
 
-    def __init__(self, owner: Any, apply: _types.Apply, agree: _types.Agree | None) -> None:
-        self._kind, self._owner, self._apply = owner._tflsc_family, owner, apply
+    def __init__(
+        self, owner: LossScaleOptimizer, apply: _types.Apply, agree: _types.Agree | None
+    ) -> None:
+        self._family, self._owner, self._apply = owner._tflsc_family, owner, apply
         self.observed, self.wrapped, self.agree = owner, owner._optimizer, agree
-        self.counts_skipped = owner._tflsc.options.get("count_skipped", self._kind.counts_skipped)
+        self.counts_skipped = owner._tflsc.options.get("count_skipped", self._family.counts_skipped)
         self.check_strategy = owner._raise_if_strategy_unsupported
 
     def apply(self, grads: _types.Gradients, variables: _types.Variables) -> Any:
-        return self._apply(_step.of_this_graph(grads), variables)
+        if not tf.executing_eagerly():
+            grads = _step.of_this_graph(grads)
+        return self._apply(grads, variables)
 
     def count_skipped(self, number: int | tf.Tensor) -> Any:
-        return self._kind.count_skipped(self._owner, number)
+        return self._family.count_skipped(self._owner, number)
 
 
-class Family:
-    """What all families share.
+class Family(Generic[Owner]):
+    """Base class of all families.
 
     Args:
-      keras: the Keras module, with `optimizers` and the like.
+      keras: the public Keras module.
       base: the class that all optimizers of the family derive from.
-      own: that Keras' own loss-scale class; without one, `base`.
-      experimental: bool, of the class of TensorFlow 2.0, which takes no numbers.
+      own: that Keras' own loss-scale class; `base` if there is none.
+      experimental: bool, for the class of TensorFlow 2.0, whose constructor takes a `LossScale`.
     """
 
-    methods: type  # The class with the public methods of the family's loss-scale optimizers.
-
-    # Methods of that Keras' own class, whose steps go through them.
+    # The class of the public methods that only this family's loss-scale optimizers have.
+    methods: type
+    # Methods that steps of that Keras' own class call.
     forbidden_overrides: tuple[str, ...] = ("_apply_gradients", "_apply_gradients_cross_replica")
-    # True if that Keras' `apply_gradients` takes scaled gradients; the rule of `_calls` needs it.
+    # True if that Keras' `apply_gradients` takes scaled gradients; see `_calls`.
     scaled_by_default = False
     # True if that Keras' own loss-scale optimizer counts skipped steps as iterations.
     counts_skipped = True
     graph_form = _step.GraphForm()
     # Name of the method that returns (gradient, variable) pairs for `minimize`, if there is one.
-    computes: str | None = None
-    # Hyperparameters that the base class keeps on the wrapper, and some versions in its config,
-    # without any effect.
+    compute_method: str | None = None
+    # Hyperparameters that the wrapper has too, and in some versions its config, without an effect.
     inner_only: tuple[str, ...] = ()
-    # For an error: how that Keras has a fixed loss scale without this class.
+    # For an error: how to have a fixed loss scale in that Keras without this class.
     fixed_scale_hint = ""
-    # Configs say of a dynamic loss scale, which is the default, that it is one.
+    # Configs say `dynamic` even of a dynamic loss scale, which is the default.
     says_dynamic = True
-    # True if copies of that Keras' optimizers, its own class' among them, keep no state.
+    # True if copies of that Keras' optimizers, also of its own loss-scale class, have no state.
     copies_begin_anew = False
-    # The end of the name in files of models.
-    suffix = ""
+    # The end of the name by which files of models know the class.
+    registered_suffix = ""
 
     def __init__(
         self, keras: types.ModuleType, base: type, own: type[Any], experimental: bool
@@ -110,12 +137,12 @@ class Family:
     # Making an optimizer.
 
     def refuse(self, name: str, arguments: tuple[str, ...]) -> NoReturn:
-        """Raises what that Keras raises for arguments that a constructor does not take."""
+        """Raises the error of that Keras' own class for unknown arguments of the constructor."""
         raise TypeError(f"{name} takes no {' and no '.join(arguments)}.")
 
-    def check_wrapped(self, owner: Any, optimizer: Any, enabled: bool) -> None:
-        """Raises a TypeError or ValueError where `owner` cannot wrap `optimizer`."""
-        base = _inner.base_of(optimizer, self.argument)
+    def check_wrapped(self, owner: Owner, optimizer: Any, enabled: bool) -> None:
+        """Raises a TypeError or ValueError if `owner` cannot wrap `optimizer`."""
+        base = base_to_wrap(optimizer, self.argument)
         if base is not self.base:
             raise TypeError(
                 f"{self.argument} must derive from {self.base!r}, as {type(owner).__name__} wraps "
@@ -128,39 +155,31 @@ class Family:
                 f"enabled must not be False if the optimizer has a loss_scale_factor, got one of "
                 f"{factor!r}: the wrapper would not scale the loss. Leave one of the two out."
             )
-        self.check_inner(owner, optimizer)
-        self.check_clipping(optimizer, enabled)
-
-    def check_inner(self, owner: Any, optimizer: object) -> None:
-        """Raises a ValueError for an optimizer that no step of this family goes through."""
-
-    def check_clipping(self, optimizer: object, enabled: bool) -> None:
-        """Raises a ValueError for an optimizer that would clip scaled gradients."""
 
     def check_scaler(self, scaler: _scaler.Scaler) -> None:
-        """Raises a ValueError where gradients cannot be unscaled as this family does."""
+        """Raises a ValueError if this family cannot unscale gradients by the scale."""
         scaler.check_reciprocal()
 
-    def wrap(self, owner: Any, loss_scale: _loss_scales.LossScale, name: str | None) -> str | None:
-        """Makes `owner` an optimizer of its family; returns the name for configs, or None."""
+    def wrap(self, owner: Owner, name: str | None) -> str | None:
+        """Makes `owner` an optimizer of that Keras; returns its name for configs, or None."""
         raise NotImplementedError
 
     def deserialize(self, config: dict[str, Any], custom_objects: dict[str, Any] | None) -> Any:
         """Returns the optimizer that a config describes."""
         raise NotImplementedError
 
-    # The loss scale in force.
+    # The loss scale in use.
 
-    def loss_scale(self, owner: Any) -> _loss_scales.LossScale:
-        """Returns the loss scale in force."""
+    def loss_scale(self, owner: Owner) -> _loss_scales.LossScale:
+        """Returns the loss scale in use."""
         return owner._loss_scale
 
-    def track_loss_scale(self, owner: Any, loss_scale: _loss_scales.LossScale) -> None:
-        """Makes checkpoints and files see this one, in the place of any before."""
+    def track_loss_scale(self, owner: Owner, loss_scale: _loss_scales.LossScale) -> None:
+        """Makes checkpoints and files hold this loss scale, and no earlier one."""
         owner._track_trackable(loss_scale, "loss_scale", overwrite=True)
 
-    def replace_loss_scale(self, owner: Any, loss_scale: Any) -> None:
-        """Puts another loss scale in force, as code for TensorFlow 2.0 does."""
+    def replace_loss_scale(self, owner: Owner, loss_scale: _loss_scales.Identifier) -> None:
+        """Replaces the loss scale, as code for TensorFlow 2.0 does."""
         old, new = owner._loss_scale, _loss_scales.get(loss_scale)
         if new is None:
             raise ValueError("loss_scale cannot be None")
@@ -174,37 +193,37 @@ class Family:
         _ownership.claim(_ownership.KERAS, new, [owner])
         _ownership.release(old)
 
-    def all_variables(self, owner: Any) -> _types.Variables:
-        """Returns the variables that `set_weights` takes arrays for."""
+    def all_variables(self, owner: Owner) -> _types.Variables:
+        """Returns the variables whose values `set_weights` takes."""
         return _state.variables_of(owner._optimizer) + _scaler.variables(owner._loss_scale)
 
-    def trained(self, owner: Any, given: Iterable[Any] | None) -> _types.Variables:
-        """Returns the variables that `apply` takes gradients for, a list; None where not given."""
+    def apply_variables(self, owner: Owner, given: Iterable[Any] | None) -> _types.Variables:
+        """Returns the variables of `apply`, a list; `given` is its argument."""
         if given is None:
             raise ValueError("trainable_variables must be the list of variables, got None.")
         return list(given)
 
     # Gradients.
 
-    def unscale(self, owner: Any, grads: Iterable[_types.Gradient]) -> _types.Gradients:
-        """Returns gradients divided by the loss scale, as that Keras divides them."""
+    def unscale(self, owner: Owner, grads: Iterable[_types.Gradient]) -> _types.Gradients:
+        """Returns gradients divided by the loss scale, as in that Keras."""
         return _unscaling.unscale(grads, 1.0 / _scaler.read_scale(owner._loss_scale))
 
     def to_unscale(
-        self, owner: Any, grads: _types.Gradients, variables: _types.Variables, scale: tf.Tensor
+        self, owner: Owner, grads: _types.Gradients, variables: _types.Variables, scale: tf.Tensor
     ) -> tuple[_types.Gradients, _unscaling.Unscaling | None]:
-        """Returns gradients, and the `Unscaling` that a step is yet to do, or None."""
+        """Returns gradients and the `Unscaling` that the step does; None if it does none."""
         return grads, _unscaling.Unscaling(1.0 / scale)
 
-    def scaled_gradients(self, owner: Any, *args: Any) -> list[_types.Pair]:
-        """Has the inner optimizer compute gradients of the scaled loss; returns pairs.
+    def scaled_gradients(self, owner: Owner, *args: Any) -> list[_types.Pair]:
+        """Returns pairs of scaled gradients, computed by the inner optimizer, and variables.
 
-        `args` are those of its method.
+        `args` are the arguments of the public method.
         """
         raise NotImplementedError
 
-    def scale(self, owner: Any, loss: _types.Loss, tape: tf.GradientTape | None) -> _types.Loss:
-        """Returns `loss`, a tensor on `tape` or a function, scaled."""
+    def scale(self, owner: Owner, loss: _types.Loss, tape: tf.GradientTape | None) -> _types.Loss:
+        """Returns the scaled `loss`, a tensor on `tape` or a function."""
         scale: Callable[..., Any] = functools.partial(scaled_loss, owner)
         if _step.overrides(owner, self.methods, "get_scaled_loss"):
             owner._tflsc.calls.called(_calls.UNSCALED)  # The gradients will be unscaled.
@@ -215,7 +234,7 @@ class Family:
             return scale(loss)
 
     def unscaled_pairs(
-        self, owner: Any, grads_and_vars: Iterable[_types.Pair]
+        self, owner: Owner, grads_and_vars: Iterable[_types.Pair]
     ) -> list[_types.Pair]:
         """Returns pairs with unscaled gradients."""
         unscale: Callable[..., _types.Gradients] = functools.partial(self.unscale, owner)
@@ -224,87 +243,127 @@ class Family:
             unscale = owner.get_unscaled_gradients
         pairs = list(grads_and_vars)
         grads, variables = [grad for grad, _ in pairs], [variable for _, variable in pairs]
-        grads = of_scaled(unscale, grads, variables)
+        grads = map_scaled(unscale, grads, variables)
         owner._tflsc.calls.returned(grads)
         return list(zip(grads, variables))
 
     # A step.
 
-    def minimize(self, owner: Any, *args: Any, **options: Any) -> Any:
-        """Applies gradients of a scaled loss, still scaled unless methods of a subclass see them.
+    def minimize(self, owner: Owner, *args: Any, **options: Any) -> Any:
+        """Passes gradients by `scaled_gradients(owner, *args)` to `owner.apply_gradients`.
 
-        An `apply_gradients` of a subclass sees them as the constructor's `scaled` says.
-
-        `args` are those of `scaled_gradients`, `options` those of `apply_gradients`.
+        They are scaled unless methods of a subclass see them. The constructor's `scaled` says how
+        an `apply_gradients` of a subclass sees them.
         """
-        if self.computes and _step.overrides(owner, self.methods, self.computes):
-            return owner.apply_gradients(getattr(owner, self.computes)(*args), **options)
+        if self.compute_method and _step.overrides(owner, self.methods, self.compute_method):
+            return owner.apply_gradients(getattr(owner, self.compute_method)(*args), **options)
         pairs, scaled = self.scaled_gradients(owner, *args), True
-        own = _step.overrides(owner, self.methods, "apply_gradients")
-        sees = own and not owner._tflsc.calls.said
+        overridden = _step.overrides(owner, self.methods, "apply_gradients")
+        sees = overridden and not owner._tflsc.calls.constructor_scaled
         if sees or _step.overrides(owner, self.methods, "get_unscaled_gradients"):
             owner._tflsc.calls.called("minimize")
             pairs, scaled = self.unscaled_pairs(owner, pairs), False
-        # One of a subclass may take no `scaled`, or not hand it on; before Keras 3 there is none
-        # of that name, and a subclass may hand all that it is given to the inner optimizer.
-        if not own or (
+        # A subclass's method may not take `scaled`, or take it and not pass it on. Before Keras 3
+        # no optimizer takes `scaled`, and a subclass may pass all arguments to the inner optimizer.
+        if not overridden or (
             self.scaled_by_default and _aggregation.takes(owner.apply_gradients, "scaled")
         ):
             options["scaled"] = scaled
         return owner.apply_gradients(pairs, **options)
 
-    def apply_pairs(self, owner: Any, grads_and_vars: Iterable[_types.Pair], scaled: bool) -> Any:
-        """Checks pairs and takes a step with them."""
+    def apply_pairs(self, owner: Owner, grads_and_vars: Iterable[_types.Pair], scaled: bool) -> Any:
+        """Checks pairs of gradients and variables, and takes a step with them."""
         raise NotImplementedError
 
     def take_step(
         self,
-        owner: Any,
+        owner: Owner,
         grads: _types.Gradients,
         variables: _types.Variables,
         scaled: bool,
         apply: _types.Apply,
         unaggregated: tuple[_types.Gradients, _types.Variables] | None = None,
     ) -> Any:
-        """Unscales if `scaled`, decides, applies or skips, and updates the loss scale.
+        """Takes a step; see `_step.take`. It divides the gradients if they are `scaled`.
 
-        `apply` is that of an `OptimizerAdapter`; for the rest see `_step.take`.
+        `apply` applies unscaled gradients by the inner optimizer.
         """
         scaler, unscaling = _scaler.Scaler(owner._loss_scale), None
         if scaled:
             grads, unscaling = self.to_unscale(owner, grads, variables, scaler.scale())
-        agree = _horovod.or_default(owner._tflsc.agree, owner, scaler)
         return _step.take(
             scaler,
             grads,
             variables,
-            _Adapter(owner, apply, agree),
+            _Adapter(owner, apply, self.agree(owner, scaler)),
             called=f"{type(owner).__name__}.apply_gradients",
             unscaling=unscaling,
             form=self.graph_form,
             unaggregated=unaggregated,
         )
 
-    def count_skipped(self, owner: Any, number: int | tf.Tensor) -> Any:
-        """Counts so many skipped steps, 1 or a scalar tensor; called once for all replicas."""
+    def agree(self, owner: Owner, scaler: _scaler.Scaler) -> _types.Agree | None:
+        """Returns the function through which processes agree in a step, or None."""
+        return owner._tflsc.agree
+
+    def count_skipped(self, owner: Owner, number: int | tf.Tensor) -> Any:
+        """Counts skipped steps; see `_step.OptimizerAdapter.count_skipped`."""
         iterations = owner._optimizer.iterations
         return iterations.assign_add(tf.cast(number, iterations.dtype), read_value=False)
 
 
-def scaled_loss(owner: Any, loss: tf.Tensor) -> tf.Tensor:
-    """Returns `loss` times the loss scale, in its own dtype."""
+def base_to_wrap(optimizer: object, argument: str) -> type:
+    """Returns the base class of the optimizer's family; `argument` is its name in errors.
+
+    Raises a TypeError or ValueError if no loss-scale optimizer can wrap it.
+    """
+    base = None if isinstance(optimizer, type) else _keras_versions.base_of(type(optimizer))
+    if base is None:
+        hint = ""
+        if isinstance(optimizer, _tf.Optimizer):
+            hint = (
+                " A tf.compat.v1.train.Optimizer is wrapped by "
+                "tf_lossscale_compat.train.experimental.MixedPrecisionLossScaleOptimizer or "
+                "tf_lossscale_compat.contrib.mixed_precision.LossScaleOptimizer instead."
+            )
+        raise TypeError(f"{argument} must be a Keras optimizer, got {optimizer!r}.{hint}")
+    if _wrapping.is_loss_scale_optimizer(type(optimizer)):
+        raise TypeError(
+            f"{argument} must have no loss scale itself, as a LossScaleOptimizer cannot wrap "
+            f"another LossScaleOptimizer, got {optimizer!r}."
+        )
+    if getattr(optimizer, "_is_wrapped_by_loss_scale_optimizer", False):  # Every family sets it.
+        raise ValueError(
+            f'"{argument}" is already wrapped by a LossScaleOptimizer, got {optimizer!r}: use that '
+            "one, or make another optimizer."
+        )
+    # TensorFlow 2.10 has classes of their own for them; later versions, a mesh as an attribute.
+    of_dtensor = getattr(optimizer, "_mesh", None) is not None or any(
+        ".dtensor." in each.__module__ for each in type(optimizer).__mro__
+    )
+    if of_dtensor and base.__name__ == _keras_versions.TF_KERAS:
+        raise TypeError(
+            f"{argument} must not be an optimizer of tf.keras.dtensor, got {optimizer!r}: its "
+            "gradients are on a mesh, but a loss scale is not. Use an optimizer of "
+            "tf.keras.optimizers without a mesh, under a strategy of tf.distribute."
+        )
+    return base
+
+
+def scaled_loss(owner: LossScaleOptimizer, loss: tf.Tensor) -> tf.Tensor:
+    """Returns `loss` times the loss scale, in the dtype of `loss`."""
     return _unscaling.scale_loss(loss, _scaler.read_scale(owner._loss_scale))
 
 
-def of_scaled(
+def map_scaled(
     function: Callable[..., _types.Gradients],
     grads: _types.Gradients,
     variables: _types.Variables,
     *args: tf.Tensor,
 ) -> _types.Gradients:
-    """Returns `function(grads, *args)`, without gradients that are new values, as in float8.
+    """Returns `function(grads, *args)`, except for gradients that are new values, as in float8.
 
-    Those are not scaled; they are returned as they are.
+    These are not scaled, and stay as they are.
     """
     keeps = [getattr(variable, "overwrite_with_gradient", False) for variable in variables]
     results = function([None if keep else grad for grad, keep in zip(grads, keeps)], *args)
@@ -317,7 +376,7 @@ def unzip_pairs(
     """Returns the list of gradients and that of variables.
 
     Raises:
-      ValueError: there is no gradient, or no pair unless `may_be_empty`.
+      ValueError: no variable has a gradient, or there is no pair unless `may_be_empty`.
     """
     grads_and_vars = list(grads_and_vars)
     grads = [grad for grad, _ in grads_and_vars]
@@ -328,13 +387,13 @@ def unzip_pairs(
     return grads, variables
 
 
-def check_context(owner: Any) -> None:
-    """Raises a ValueError in a cross-replica context, before any variable is made for a step."""
+def check_context(owner: LossScaleOptimizer) -> None:
+    """Raises a ValueError in a cross-replica context, before a step makes any variable."""
     called = f"{type(owner).__name__}.apply_gradients"
     _step.check_context(called, owner._raise_if_strategy_unsupported)
 
 
-def check_graph(owner: Any) -> None:
+def check_graph(owner: LossScaleOptimizer) -> None:
     """Raises a ValueError in a graph for a Session, where the optimizer returns no operation."""
     if _graphs.in_session_graph():
         raise ValueError(

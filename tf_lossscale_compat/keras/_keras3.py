@@ -1,4 +1,4 @@
-"""The family of Keras 3's optimizers on its TensorFlow backend."""
+"""The family of Keras 3's optimizers, with the TensorFlow backend."""
 
 from __future__ import annotations
 
@@ -14,10 +14,11 @@ from tf_lossscale_compat._core import (
     _scaler,
     _step,
     _unscaling,
+    _wrapping,
 )
 from tf_lossscale_compat._core._tf import tf
 from tf_lossscale_compat._scalers import _loss_scales
-from tf_lossscale_compat.keras import _aggregation, _calls, _family, _optimizer, _values
+from tf_lossscale_compat.keras import _aggregation, _calls, _family, _methods, _values
 
 if TYPE_CHECKING:
     from tf_lossscale_compat._core import _types
@@ -25,8 +26,8 @@ if TYPE_CHECKING:
 else:
     _MixedIntoKeras3 = object
 
-_LossScaling: Any = _optimizer.LossScaling  # Whose properties get setters here.
-# The call that an override of what `fit` calls has to make, for errors.
+_CommonMethods: Any = _methods.CommonMethods  # For the properties that get a setter here.
+# For errors: the call that an override of `scale_loss` or `apply_gradients` has to make.
 _CALL = {
     _calls.LOSS_SCALED: (
         "return self.get_scaled_loss(loss), and make the optimizer with scaled=True"
@@ -47,10 +48,9 @@ def _version(version: str) -> tuple[int, ...]:
     return tuple(int(part) for part in version.split(".")[:2])
 
 
-class Family(_family.Family):
-    """See the methods of `_family.Family`."""
+class Family(_family.Family["Methods"]):
+    """See `_family.Family`."""
 
-    # Keras' base class keeps these on the wrapper, too; only the inner optimizer's are used.
     # Configs of Keras 3.0 to 3.11 hold them.
     inner_only = (
         "clipnorm",
@@ -63,7 +63,6 @@ class Family(_family.Family):
         "use_ema",
         "weight_decay",
     )
-    # Methods of Keras' own class that its steps go through.
     forbidden_overrides = (
         "_common_apply",
         "_stateful_handle_finite_grads",
@@ -76,7 +75,7 @@ class Family(_family.Family):
     scaled_by_default = True
     counts_skipped = False
     copies_begin_anew = True
-    says_dynamic = False  # Keras' own knows no other, and refuses the entry.
+    says_dynamic = False  # All of Keras' own class are dynamic, and it refuses the entry.
 
     def refuse(self, name: str, arguments: tuple[str, ...]) -> NoReturn:
         for each in arguments:
@@ -88,8 +87,9 @@ class Family(_family.Family):
         names = ", ".join(f"`{each}`" for each in arguments)
         raise ValueError(f"{name} does not take these arguments: {names}.")
 
-    def check_inner(self, owner: Any, optimizer: object) -> None:
-        _horovod.refuse(type(optimizer), type(owner))
+    def check_wrapped(self, owner: Methods, optimizer: Any, enabled: bool) -> None:
+        super().check_wrapped(owner, optimizer, enabled)
+        _horovod.refuse(type(owner), *map(type, _wrapping.with_wrapped(optimizer)))
         if not _aggregation.has_keras_methods(optimizer, ["apply_gradients"]):
             raise ValueError(
                 f"{self.argument} must have no apply_gradients of its own, got "
@@ -99,9 +99,9 @@ class Family(_family.Family):
             )
 
     def check_scaler(self, scaler: _scaler.Scaler) -> None:
-        pass  # Divided by the scale: a reciprocal may be zero in a gradient's dtype, or not exact.
+        pass  # The family divides by the scale, and needs no reciprocal of it.
 
-    def wrap(self, owner: Any, loss_scale: _loss_scales.LossScale, name: str | None) -> str:
+    def wrap(self, owner: Methods, name: str | None) -> str:
         backend = self.keras.backend.backend()
         if backend != "tensorflow":
             raise ValueError(
@@ -109,24 +109,23 @@ class Family(_family.Family):
                 f"{backend!r}. Set the environment variable KERAS_BACKEND=tensorflow."
             )
         self._past_own(owner).__init__(learning_rate=0.0, name=name)
-        # As an attribute, and under this name, Keras' own files and checkpoints know it.
+        # Files and checkpoints of Keras' own class have it under this name.
         owner.inner_optimizer = owner._optimizer
-        # Gradients would be divided twice.
-        owner._optimizer.loss_scale_factor = None
-        self.track_loss_scale(owner, loss_scale)
-        return owner.name  # In configs always, as in those of Keras' own class.
+        owner._optimizer.loss_scale_factor = None  # It would divide the gradients once more.
+        self.track_loss_scale(owner, owner._loss_scale)
+        return owner.name  # All configs of Keras' own class have it.
 
-    def _past_own(self, owner: Any) -> Any:
-        """Returns what has the methods of the base of Keras' own loss-scale class."""
+    def _past_own(self, owner: Methods) -> Any:
+        """Returns `super()` of Keras' own loss-scale class."""
         return super(self.own, owner)
 
     def deserialize(self, config: dict[str, Any], custom_objects: dict[str, Any] | None) -> Any:
         return self.keras.saving.deserialize_keras_object(config, custom_objects=custom_objects)
 
-    # The loss scale's variables are Keras variables here too, in the order and under the names that
-    # Keras' own class has for them, so that files of either are read by the other.
+    # The loss scale's variables are also Keras variables. Order and names are those of Keras' own
+    # class, so that each class reads the other's files.
 
-    def track_loss_scale(self, owner: Any, loss_scale: _loss_scales.LossScale) -> None:
+    def track_loss_scale(self, owner: Methods, loss_scale: _loss_scales.LossScale) -> None:
         if owner.built:
             raise ValueError(
                 "_loss_scale cannot be replaced once the optimizer is built: Keras 3 knows its "
@@ -134,7 +133,7 @@ class Family(_family.Family):
             )
         super().track_loss_scale(owner, loss_scale)
         known = owner._tflsc.variables
-        if known:  # Checkpoints take no list that something was removed from.
+        if known:  # Checkpoints reject a list from which a variable was removed: make a new one.
             for name, variable in known.items():
                 if getattr(owner, name, None) is variable:
                     delattr(owner, name)
@@ -151,9 +150,9 @@ class Family(_family.Family):
             if not any(variable is owned.value for owned in known.values()):
                 self._as_keras_variable(owner, name, variable)
 
-    def _as_keras_variable(self, owner: Any, name: str, variable: tf.Variable) -> Any:
-        """Makes `variable` one of the optimizer's, as the Keras variable that is returned."""
-        with self.keras.name_scope(owner.name, caller=owner):  # State trees go by the path.
+    def _as_keras_variable(self, owner: Methods, name: str, variable: tf.Variable) -> Any:
+        """Makes a Keras variable of `variable`, adds it to the optimizer's and returns it."""
+        with self.keras.name_scope(owner.name, caller=owner):  # State trees have paths as keys.
             owned = self.keras.Variable(
                 initializer=variable, trainable=False, dtype=variable.dtype.name, name=name
             )
@@ -162,10 +161,10 @@ class Family(_family.Family):
         owner._tflsc.variables[name] = owned
         return owned
 
-    def all_variables(self, owner: Any) -> _types.Variables:
+    def all_variables(self, owner: Methods) -> _types.Variables:
         return owner.variables
 
-    def trained(self, owner: Any, given: Iterable[Any] | None) -> _types.Variables:
+    def apply_variables(self, owner: Methods, given: Iterable[Any] | None) -> _types.Variables:
         if given is not None:
             return list(given)
         if not owner.built:
@@ -175,35 +174,34 @@ class Family(_family.Family):
             )
         return list(owner.inner_optimizer._trainable_variables)
 
-    def build(self, owner: Any, variables: Iterable[Any]) -> None:
-        """Makes the inner optimizer's variables for these, once."""
+    def build(self, owner: Methods, variables: Iterable[Any]) -> None:
+        """Does the work of the public method."""
         inner = owner.inner_optimizer
-        if not inner.built:  # Not every build checks; slots would be lost.
+        if not inner.built:  # A second build would lose slots, and not every `build` checks.
             self._build_inner(owner, inner, variables)
-            inner.built = True  # Nor does every build set it.
-        # From there on its own class keeps these variables, and checkpoints name them so.
+            inner.built = True  # Not every `build` sets it.
+        # Checkpoints of Keras 3.12 and later name the variables that this adds to the wrapper.
         if _version(self.keras.__version__) >= (3, 12):
             self._past_own(owner).build(variables)
         owner.built = True
 
-    def _build_inner(self, owner: Any, inner: Any, variables: Iterable[Any]) -> None:
+    def _build_inner(self, owner: Methods, inner: Any, variables: Iterable[Any]) -> None:
         """Builds the inner optimizer as Keras' own class does: while Keras tracks no variables.
 
-        Files have the same order then: the placeholders of an Adafactor are not among the
-        optimizer's variables. Neither is the product that a `Nadam` keeps, which Keras' own class
-        loses in files. Here it comes after all others.
+        Files then have the same order, because an `Adafactor`'s placeholders are not among its
+        variables. Keras' own class also loses the product that a `Nadam` has. Here it comes last.
         """
         with sys.modules[self.own.__module__].tracking.DotNotTrackScope():
             inner.build(variables)
         known = {id(variable) for variable in inner.variables}
-        cls = type(owner._variables[0])  # Keras 3.3 shows a class of its own as keras.Variable.
+        cls = type(owner._variables[0])  # In Keras 3.3, it is not keras.Variable.
         for value in list(vars(inner).values()):
             if isinstance(value, cls) and id(value) not in known:
                 inner._track_variable(value)
 
-    # Gradients are divided as by Keras' own.
+    # Gradients are divided as by Keras' own class.
 
-    def unscale(self, owner: Any, grads: Iterable[_types.Gradient]) -> _types.Gradients:
+    def unscale(self, owner: Methods, grads: Iterable[_types.Gradient]) -> _types.Gradients:
         grads = list(grads)
         return [
             None if grad is None else tf.cast(divided, grad.dtype)
@@ -213,15 +211,15 @@ class Family(_family.Family):
         ]
 
     def to_unscale(
-        self, owner: Any, grads: _types.Gradients, variables: _types.Variables, scale: tf.Tensor
+        self, owner: Methods, grads: _types.Gradients, variables: _types.Variables, scale: tf.Tensor
     ) -> tuple[_types.Gradients, _unscaling.Unscaling | None]:
-        if not owner._tflsc.enabled:  # By one, and in the gradients' own dtype.
+        if not owner._tflsc.enabled:  # The scale is 1, and float16 gradients stay float16.
             return grads, None
         if [each for each in variables if getattr(each, "overwrite_with_gradient", False)]:
-            return _family.of_scaled(_unscaling.divide, grads, variables, scale), None
+            return _family.map_scaled(_unscaling.divide, grads, variables, scale), None
         return grads, _unscaling.Unscaling(scale, divides=True)
 
-    def scaled_gradients(self, owner: Any, *args: Any) -> list[_types.Pair]:
+    def scaled_gradients(self, owner: Methods, *args: Any) -> list[_types.Pair]:
         loss, var_list, tape = args
         if tape is None:
             if not callable(loss):
@@ -234,11 +232,12 @@ class Family(_family.Family):
         variables = list(var_list() if callable(var_list) else var_list)
         return list(zip(tape.gradient(scaled, variables), variables))
 
-    def apply_pairs(self, owner: Any, grads_and_vars: Iterable[_types.Pair], scaled: bool) -> None:
+    def apply_pairs(
+        self, owner: Methods, grads_and_vars: Iterable[_types.Pair], scaled: bool
+    ) -> None:
         grads, variables = _family.unzip_pairs(grads_and_vars)
         if not owner.built:
             _family.check_context(owner)
-        _horovod.check_reduced(owner, grads)
         if not tf.executing_eagerly():
             _family.check_graph(owner)
         if tf.distribute.get_strategy().num_replicas_in_sync > 1:
@@ -250,50 +249,48 @@ class Family(_family.Family):
                 owner.build(variables)
         self.take_step(owner, grads, variables, scaled, owner.inner_optimizer.apply)
 
-    def count_skipped(self, owner: Any, number: int | tf.Tensor) -> None:
+    def count_skipped(self, owner: Methods, number: int | tf.Tensor) -> None:
         owner.inner_optimizer.iterations.assign_add(number)
 
 
-class Keras3(_optimizer.WeightDecay, _MixedIntoKeras3):
-    """Mixed into Keras 3's `LossScaleOptimizer`; replaces its loss scale and its step."""
+class Methods(_methods.WeightDecay, _MixedIntoKeras3):
+    """The public methods that a loss-scale optimizer of this family has beside those of all."""
 
     _tflsc_family: Family
     dynamic_scale: Any
 
-    # Before 3.9, Keras' own class counts no steps here, and its base class assigns a variable.
+    # Before Keras 3.9, Keras' own class counts no steps, and its base class assigns a variable.
 
     @property
     def iterations(self) -> Any:
-        """The inner optimizer's count of applied steps."""
+        """The inner optimizer's count of applied steps, an integer scalar variable."""
         return self.inner_optimizer.iterations
 
     @iterations.setter
     def iterations(self, variable: Any) -> None:
         self._track_trackable(variable, "iterations")
 
-    inner_optimizer: Any = None  # An attribute of each instance, no property.
+    inner_optimizer: Any = None  # Keras' own class has an attribute and not a property.
 
     def __setattr__(self, name: str, value: Any) -> None:
         if name == "dynamic_scale" and not hasattr(value, "assign"):
-            _optimizer.refuse_to_set(self, name, value)
-        # Keras' own class lets it be replaced, too.
-        kept = vars(self).get("_tflsc")
-        if kept is None or not kept.made or name not in ("inner_optimizer", "name"):
-            super().__setattr__(name, value)
-        elif name == "name":
-            super().__setattr__(name, value)
-            kept.options["name"] = value
-        else:
+            _methods.refuse_to_set(self, name, value)
+        kept: Any = vars(self).get("_tflsc")
+        made = kept is not None and kept.made
+        if made and name == "inner_optimizer":  # In Keras' own class it can be replaced, too.
             self._tflsc_family.check_wrapped(self, value, kept.enabled)
-            super().__setattr__(name, value)
+        super().__setattr__(name, value)
+        if made and name == "inner_optimizer":
             value.loss_scale_factor = None
             self.__dict__["_optimizer"] = value
+        elif made and name == "name":
+            kept.options["name"] = value
 
     def _trackable_children(self, *args: Any, **kwargs: Any) -> dict[str, Any]:
         children = super()._trackable_children(*args, **kwargs)
-        # All that this package's own hold is owned, and Keras' own class has no such child: each
-        # would miss the other's in a checkpoint. Where a checkpoint has one, it is found all the
-        # same. One of a user's may hold more than its variables.
+        # All variables of these two are the optimizer's. Keras' own class has no such child, and
+        # each class would miss one in the other's checkpoints. If a checkpoint has one,
+        # `_lookup_dependency` finds it. A user's loss scale may have more than variables.
         if type(self._loss_scale) in (_loss_scales.DynamicLossScale, _loss_scales.FixedLossScale):
             children.pop("loss_scale", None)
         return children
@@ -304,47 +301,43 @@ class Keras3(_optimizer.WeightDecay, _MixedIntoKeras3):
             return self._loss_scale
         return found
 
-    @_LossScaling.initial_scale.setter
+    @_CommonMethods.initial_scale.setter
     def initial_scale(self, value: Any) -> None:
         value = _arguments.positive("initial_scale", value)
         _settable(self, "initial_scale")._initial_loss_scale = value
         if not self.built:
             self.dynamic_scale.assign(value)
 
-    @_LossScaling.dynamic_growth_steps.setter
+    @_CommonMethods.dynamic_growth_steps.setter
     def dynamic_growth_steps(self, value: Any) -> None:
         value = _arguments.period("dynamic_growth_steps", value, "int64")
         _settable(self, "dynamic_growth_steps")._increment_period = value
 
     @property
     def variables(self) -> _values.CallableList:
-        """The optimizer's own variables, the loss scale's, and the inner optimizer's.
+        """The variables of the optimizer, the loss scale and the inner optimizer.
 
-        A list that can be called, too: before Keras 3 this was a method of some optimizers.
+        They are a list that can be called, because some optimizers before Keras 3 had a method.
         """
         return _values.CallableList(super().variables)
 
     def stateless_apply(
         self, optimizer_variables: Any, grads: Any, trainable_variables: Any
     ) -> Any:
-        """Not supported, as in Keras' own class on TensorFlow.
-
-        Raises:
-          ValueError: always.
-        """
+        """Raises a ValueError: as in Keras' own class, the TensorFlow backend has no such step."""
         raise ValueError(
             f"stateless_apply of {type(self).__name__} is not supported: a step assigns "
             "variables. Call apply(grads, trainable_variables), inside a tf.function if need be."
         )
 
     def build(self, variables: Iterable[Any]) -> None:
-        """Makes the inner optimizer's variables for these, once."""
+        """Makes the inner optimizer's variables for these variables, once."""
         if not self.built:
             self._tflsc_family.build(self, variables)
 
     @_autograph.do_not_convert
     def scale_loss(self, loss: Any) -> tf.Tensor:
-        # As by Keras' own: a large scale is infinite in float16.
+        # As in Keras' own class: a large scale would be infinite in float16.
         loss = tf.convert_to_tensor(loss)
         if loss.dtype.is_integer or loss.dtype.size < 4:
             loss = tf.cast(loss, tf.float32)
@@ -354,11 +347,11 @@ class Keras3(_optimizer.WeightDecay, _MixedIntoKeras3):
     def apply_gradients(
         self, grads_and_vars: Iterable[tuple[Any, Any]], *, scaled: bool | None = None
     ) -> Any:
-        pairs, said = list(grads_and_vars), scaled
-        scaled = self._tflsc.calls.are_scaled(said, [grad for grad, _ in pairs])
-        if scaled and said is None and _calls.SCALED in self._tflsc.calls.asked:
-            _check_passed_over(self)
-        if _step.overrides(self, Keras3, "apply"):  # Keras' own class calls it from here, too.
+        pairs, given = list(grads_and_vars), scaled
+        scaled = self._tflsc.calls.are_scaled(given, [grad for grad, _ in pairs])
+        if scaled and given is None and _calls.SCALED in self._tflsc.calls.methods:
+            _check_bypassed(self)
+        if _step.overrides(self, Methods, "apply"):  # Keras' own class calls it here, too.
             if not scaled:
                 raise ValueError(
                     f"{type(self).__name__} overrides apply, which takes scaled gradients, but "
@@ -372,23 +365,29 @@ class Keras3(_optimizer.WeightDecay, _MixedIntoKeras3):
 
     @_autograph.converts_functions_given
     def minimize(self, loss: Any, var_list: Any, tape: Any = None) -> Any:
-        """Computes gradients of the scaled loss and applies them, as optimizers before Keras 3 did.
+        """Computes gradients of the scaled loss and applies them, as optimizers before Keras 3 do.
 
         Args:
-          loss: function without arguments that returns a float tensor, or with `tape` a tensor.
+          loss: function without arguments that returns a scalar float tensor; with `tape` a tensor.
           var_list: list of variables, or a function that returns one.
           tape: the `tf.GradientTape` that recorded `loss`, or None.
+
+        Returns:
+          `iterations`.
+
+        Raises:
+          ValueError: `loss` is a tensor and `tape` is None; no variable has a gradient; or called
+            in a cross-replica context.
         """
         self._tflsc_family.minimize(self, loss, var_list, tape)
         return self.iterations
 
     def load_own_variables(self, store: Any) -> None:
-        """Takes state from a file, also of another loss-scale optimizer or of the inner one alone.
+        """Reads the state from a file, also of another loss-scale optimizer or of the inner one.
 
-        The inner optimizer's variables are the last in all of them. What comes before is taken if
-        there is as much of it as this optimizer has; else the loss scale keeps its value. Nothing
-        is taken before the optimizer is built, since the inner one has no slots then, nor from a
-        file of one that was not.
+        In all of them the inner optimizer's variables come last. If the file has as many variables
+        before them as this optimizer, they are read; else the loss scale keeps its state. Nothing
+        is read if this optimizer is not built, or the saved one was not.
         """
         if not self.built:
             logging.warning(
@@ -401,15 +400,15 @@ class Keras3(_optimizer.WeightDecay, _MixedIntoKeras3):
         own = self.variables[: len(self.variables) - len(inner)]
         first = len(store.keys()) - len(inner)
         values = [store[str(i)] for i in range(len(store.keys()))]
-        # Of an optimizer that was not built there are fewer, and other variables stand there.
-        if first < 0 or (first != len(own) and not _values.fit(values[first:], inner)):
+        # An optimizer that was not built saved fewer variables.
+        if first < 0 or (first != len(own) and not _values.matches(values[first:], inner)):
             super().load_own_variables(store)  # It warns.
             return
-        # Files of Keras' own class hold two of the loss scale, which come first here, too.
+        # Files of Keras' own class have two of the loss scale's variables, first as here.
         dynamic = isinstance(self._loss_scale, _loss_scales.DynamicLossScale)
         more = len(self._tflsc.variables) - 2 if dynamic else 0
-        # As many may be of another kind of loss scale, with its counter where the scale is here.
-        if first in (len(own), len(own) - more) and _values.fit(values[:first], own):
+        # The shapes and kinds of numbers tell another class of loss scale with as many variables.
+        if first in (len(own), len(own) - more) and _values.matches(values[:first], own):
             own = own[:first]
         else:
             logging.warning(
@@ -420,10 +419,10 @@ class Keras3(_optimizer.WeightDecay, _MixedIntoKeras3):
         _values.assign_all([*own, *inner], values)
 
 
-Family.methods = Keras3
+Family.methods = Methods
 
 
-def _settable(owner: Any, name: str) -> _loss_scales.DynamicLossScale:
+def _settable(owner: Methods, name: str) -> _loss_scales.DynamicLossScale:
     if not isinstance(owner._loss_scale, _loss_scales.DynamicLossScale):
         raise AttributeError(
             f"{name} can be set only if the loss scale is a DynamicLossScale, but it is "
@@ -432,16 +431,13 @@ def _settable(owner: Any, name: str) -> _loss_scales.DynamicLossScale:
     return owner._loss_scale
 
 
-def _check_passed_over(owner: Keras3) -> None:
-    """Raises a ValueError where a step with scaled gradients is none of a subclass's own.
-
-    Its methods would be passed over in silence.
-    """
+def _check_bypassed(owner: Methods) -> None:
+    """Raises a ValueError if a step with scaled gradients would silently bypass overrides."""
     for name, called in (
         (_calls.LOSS_SCALED, "scale_loss"),
         (_calls.UNSCALED, "apply_gradients"),
     ):
-        if _step.overrides(owner, Keras3, name) and not _step.overrides(owner, Keras3, called):
+        if _step.overrides(owner, Methods, name) and not _step.overrides(owner, Methods, called):
             raise ValueError(
                 f"{type(owner).__name__} overrides {name}, which fit of Keras 3 and other steps "
                 f"with scale_loss do not call. Override {called}, which they do call: there "

@@ -1,4 +1,4 @@
-"""The family of `OptimizerV2`: tf.keras up to 2.10 and the legacy optimizers after that."""
+"""The family of `OptimizerV2`: tf.keras up to 2.10, and the legacy optimizers of later versions."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tf_lossscale_compat._core import (
     _tf,
     _unscaling,
 )
-from tf_lossscale_compat.keras import _aggregation, _family, _optimizer, _tf_keras, _values
+from tf_lossscale_compat.keras import _aggregation, _before_keras3, _family, _methods, _values
 
 if TYPE_CHECKING:
     import tensorflow as tf
@@ -24,17 +24,17 @@ if TYPE_CHECKING:
     from tf_lossscale_compat._core import _types
     from tf_lossscale_compat._scalers import _loss_scales
 
-# Came with TensorFlow 2.3, as did the count of skipped steps.
+# True on TensorFlow 2.3 and later, as is the count of skipped steps.
 _DELEGATES_TRACKING = _tf.at_least(2, 3)
 
 
-class Family(_tf_keras.SharedFamily):
-    """See the methods of `_family.Family`."""
+class Family(_before_keras3.Family["Methods"]):
+    """See `_family.Family`."""
 
     is_legacy = True
-    suffix = "V2"
+    registered_suffix = "V2"
     counts_skipped = _DELEGATES_TRACKING
-    computes = "_compute_gradients"
+    compute_method = "_compute_gradients"
     graph_form = _step.GraphForm(update_first=True)
     aggregates_by = (
         ("_transform_unaggregated_gradients", "_aggregate_gradients"),
@@ -42,11 +42,11 @@ class Family(_tf_keras.SharedFamily):
         False,
     )
 
-    def wrap(self, owner: Any, loss_scale: _loss_scales.LossScale, name: str | None) -> str | None:
+    def wrap(self, owner: Methods, name: str | None) -> str | None:
         owner.__dict__.update(_hyper={}, _name="LossScaleOptimizer" if name is None else name)
         if _DELEGATES_TRACKING:
             self.delegate_tracking(owner)
-            # A stand-in under the name that TensorFlow 2.0 to 2.2 had the inner optimizer by.
+            # Checkpoints of TensorFlow 2.0 to 2.2 have the inner optimizer under this name.
             stand_in = getattr(
                 sys.modules[self.own.__module__], "FakeOptimizerForRestoration", None
             )
@@ -55,14 +55,18 @@ class Family(_tf_keras.SharedFamily):
                 owner._track_trackable(restored, "base_optimizer", overwrite=True)
         else:
             owner._track_trackable(owner._optimizer, "base_optimizer")
-            self.track_loss_scale(owner, loss_scale)
+            self.track_loss_scale(owner, owner._loss_scale)
         return name
 
-    def check_clipping(self, optimizer: object, enabled: bool) -> None:
-        """Raises a ValueError for an optimizer that clips gradients where it computes them.
+    def check_wrapped(self, owner: Methods, optimizer: Any, enabled: bool) -> None:
+        super().check_wrapped(owner, optimizer, enabled)
+        self.check_clipping(optimizer, enabled)
 
-        Optimizers of TensorFlow before 2.4 do. What they clip is scaled still, and no clipped
-        gradient is infinite, so that no step would be skipped.
+    def check_clipping(self, optimizer: object, enabled: bool) -> None:
+        """Raises a ValueError for an optimizer that clips gradients when it computes them.
+
+        Optimizers of TensorFlow before 2.4 do. They would clip scaled gradients. No clipped
+        gradient is infinite, so no step would be skipped.
         """
         if not enabled or hasattr(optimizer, "_transform_gradients"):
             return
@@ -75,60 +79,61 @@ class Family(_tf_keras.SharedFamily):
                     "get_unscaled_gradients returns, then call apply_gradients."
                 )
 
-    def track_loss_scale(self, owner: Any, loss_scale: _loss_scales.LossScale) -> None:
+    def track_loss_scale(self, owner: Methods, loss_scale: _loss_scales.LossScale) -> None:
         super().track_loss_scale(owner, loss_scale)
         for variable in _scaler.variables(loss_scale):
             _keras_versions.track_in_session(variable)
 
-    def unscale(self, owner: Any, grads: Iterable[_types.Gradient]) -> _types.Gradients:
+    def unscale(self, owner: Methods, grads: Iterable[_types.Gradient]) -> _types.Gradients:
         return super().unscale(owner, _as_own_unscales(owner, list(grads)))
 
     def to_unscale(
-        self, owner: Any, grads: _types.Gradients, variables: _types.Variables, scale: tf.Tensor
+        self, owner: Methods, grads: _types.Gradients, variables: _types.Variables, scale: tf.Tensor
     ) -> tuple[_types.Gradients, _unscaling.Unscaling | None]:
         return super().to_unscale(owner, _as_own_unscales(owner, grads), variables, scale)
 
-    def scaled_gradients(self, owner: Any, *args: Any) -> list[_types.Pair]:
+    def scaled_gradients(self, owner: Methods, *args: Any) -> list[_types.Pair]:
         loss, var_list, grad_loss, *tapes = args
         tape = tapes[0] if tapes else None
         self.check_clipping(owner._optimizer, owner._tflsc.enabled)
-        kwargs = {} if tape is None else {"tape": tape}  # Older versions take none.
+        kwargs = {} if tape is None else {"tape": tape}  # Before TensorFlow 2.4 there is none.
         scaled = self.scale(owner, loss, tape)
         return owner._optimizer._compute_gradients(scaled, var_list, grad_loss, **kwargs)
 
     def check_pairs(
-        self, owner: Any, pairs: list[_types.Pair]
+        self, owner: Methods, pairs: list[_types.Pair]
     ) -> tuple[_types.Gradients, _types.Variables]:
-        # A model that has nothing to train can be fitted, as with the inner optimizer alone.
+        # A model without trainable variables can be fitted, as with the inner optimizer alone.
         grads, variables = _family.unzip_pairs(pairs, may_be_empty=True)
         _horovod.check_reduced(owner, grads)
         return grads, variables
 
 
-def _as_own_unscales(owner: Any, grads: _types.Gradients) -> _types.Gradients:
-    """Returns gradients, before TensorFlow 2.3 dense ones: its own class makes them so.
+def _as_own_unscales(owner: Methods, grads: _types.Gradients) -> _types.Gradients:
+    """Returns gradients, made dense before TensorFlow 2.3 as by TensorFlow's own class.
 
-    Momentum, for one, moves all rows by a dense gradient and some by a sparse one.
+    The numbers differ: for example, momentum moves all rows for a dense gradient, and only some for
+    a sparse one.
     """
     if _tf.at_least(2, 3) or not owner._tflsc.enabled:
         return grads
     return _structure.dense(grads)
 
 
-class OptimizerV2(_tf_keras.SharedMethods):
-    """Mixed into that Keras' `LossScaleOptimizer`, or into `OptimizerV2` where it has none."""
+class Methods(_before_keras3.Methods):
+    """The public methods that a loss-scale optimizer of this family has beside those of all."""
 
     _tflsc_family: Family
-    learning_rate = _optimizer.of_inner("learning_rate")
-    _aggregate_gradients = _optimizer.of_inner("_aggregate_gradients")
-    _clip_gradients = _optimizer.of_inner("_clip_gradients")
-    _create_all_weights = _optimizer.of_inner("_create_all_weights")
-    _create_hypers = _optimizer.of_inner("_create_hypers")
-    _create_or_restore_slot_variable = _optimizer.of_inner("_create_or_restore_slot_variable")
-    _decayed_lr = _optimizer.of_inner("_decayed_lr")
-    _get_hyper = _optimizer.of_inner("_get_hyper")
-    _restore_slot_variable = _optimizer.of_inner("_restore_slot_variable")
-    _set_hyper = _optimizer.of_inner("_set_hyper")
+    learning_rate = _methods.of_inner("learning_rate")
+    _aggregate_gradients = _methods.of_inner("_aggregate_gradients")
+    _clip_gradients = _methods.of_inner("_clip_gradients")
+    _create_all_weights = _methods.of_inner("_create_all_weights")
+    _create_hypers = _methods.of_inner("_create_hypers")
+    _create_or_restore_slot_variable = _methods.of_inner("_create_or_restore_slot_variable")
+    _decayed_lr = _methods.of_inner("_decayed_lr")
+    _get_hyper = _methods.of_inner("_get_hyper")
+    _restore_slot_variable = _methods.of_inner("_restore_slot_variable")
+    _set_hyper = _methods.of_inner("_set_hyper")
 
     @_autograph.converts_functions_given
     def _compute_gradients(
@@ -139,13 +144,21 @@ class OptimizerV2(_tf_keras.SharedMethods):
         tape: tf.GradientTape | None = None,
     ) -> list[_types.Pair]:
         self._tflsc.calls.called("_compute_gradients")
-        kind = self._tflsc_family
-        pairs = kind.scaled_gradients(self, loss, var_list, grad_loss, tape)
-        return kind.unscaled_pairs(self, pairs)
+        family = self._tflsc_family
+        pairs = family.scaled_gradients(self, loss, var_list, grad_loss, tape)
+        return family.unscaled_pairs(self, pairs)
 
     @_autograph.do_not_convert
     def get_gradients(self, loss: Any, params: Any) -> list[Any]:
-        """Returns gradients of a graph's loss tensor, scaled up before and down after."""
+        """Computes gradients of the scaled loss in a graph and unscales them.
+
+        Args:
+          loss: scalar float tensor.
+          params: list of variables.
+
+        Returns:
+          A list of gradients, with the variables' shapes and dtypes.
+        """
         self._tflsc.calls.called("get_gradients")
         self._tflsc_family.check_clipping(self._optimizer, self._tflsc.enabled)
         scaled = _family.scaled_loss(self, loss)
@@ -160,8 +173,12 @@ class OptimizerV2(_tf_keras.SharedMethods):
         name: str | None = None,
         tape: Any = None,
     ) -> Any:
-        """Computes gradients of the scaled loss, unscales and applies them, see `OptimizerV2`."""
-        tapes = () if tape is None else (tape,)  # Older versions take none.
+        """Computes gradients of the scaled loss and applies them; see `OptimizerV2.minimize`.
+
+        Returns:
+          An operation; None in eager mode.
+        """
+        tapes = () if tape is None else (tape,)  # Before TensorFlow 2.4 there is none.
         return self._tflsc_family.minimize(self, loss, var_list, grad_loss, *tapes, name=name)
 
     @_autograph.do_not_convert
@@ -174,7 +191,7 @@ class OptimizerV2(_tf_keras.SharedMethods):
         scaled: bool | None = None,
         **kwargs: Any,
     ) -> Any:
-        args: tuple[Any, ...] = ()  # An inner optimizer may take something else in that place.
+        args: tuple[Any, ...] = ()  # The inner optimizer may have no `name` at this position.
         if isinstance(name, str) and _aggregation.takes(self._optimizer.apply_gradients, "name"):
             kwargs["name"] = name
         elif name is not None:
@@ -186,28 +203,28 @@ class OptimizerV2(_tf_keras.SharedMethods):
     # State.
 
     def variables(self) -> list[Any]:
-        """Returns the variables of the inner optimizer, without those of the loss scale."""
+        """Returns `weights`."""
         return self.weights
 
     @property
     def weights(self) -> list[Any]:
         """The variables of the inner optimizer, without those of the loss scale; a list."""
-        # Files hold those, too: there is no other place for them.
+        # HDF5 files hold those of the loss scale too, and have no other place for them.
         own = _scaler.variables(self._loss_scale) if _callers.is_hdf5_saving() else []
         return list(self._optimizer.weights) + own
 
     def set_weights(self, weights: Any) -> None:
         variables = self._tflsc_family.all_variables(self)
         if len(weights) == len(variables):
-            # In a graph it is the session of Keras that assigns.
+            # In a graph, Keras' session assigns.
             _values.assign_all(variables, weights, self._tflsc_family.keras.backend.batch_set_value)
-        else:  # Adam's own takes those of Keras 1, too.
+        else:  # Adam's own method also takes the weights of Keras 1.
             self._optimizer.set_weights(weights)
 
     def get_slot_names(self) -> list[str]:
-        """Returns the names of the inner optimizer's slots."""
-        # Where a checkpoint finds the slots through the child base_optimizer, naming them here too
-        # would save them twice, which TensorFlow refuses.
+        """Returns the names of the inner optimizer's slots, a list of str."""
+        # If a checkpoint finds the slots in the child base_optimizer, names here would save them a
+        # second time, and TensorFlow raises an error for that.
         if not _DELEGATES_TRACKING and _callers.is_checkpointing():
             return []
         return self._optimizer.get_slot_names()
@@ -221,4 +238,4 @@ class OptimizerV2(_tf_keras.SharedMethods):
         return self._optimizer.add_slot(var, slot_name, initializer)
 
 
-Family.methods = OptimizerV2
+Family.methods = Methods

@@ -1,4 +1,4 @@
-"""The public classes, and their siblings for optimizers of other families than tf.keras' own."""
+"""The public classes, and their siblings for the other families of optimizers."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import types
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from tf_lossscale_compat._core import _tf
-from tf_lossscale_compat._core._tf import tf  # First, as it says what to do without TensorFlow.
+from tf_lossscale_compat._core._tf import tf  # First, for its error without TensorFlow.
 
 # isort: split
 
@@ -17,12 +17,13 @@ from tf_lossscale_compat._core import (
     _arguments,
     _callers,
     _graphs,
+    _keras_versions,
     _ownership,
     _scaler,
     _wrapping,
 )
 from tf_lossscale_compat._scalers import _like_a_tensor, _loss_scales
-from tf_lossscale_compat.keras import _calls, _configs, _families, _family, _inner, _optimizer
+from tf_lossscale_compat.keras import _calls, _configs, _families, _family, _methods
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -31,28 +32,26 @@ if TYPE_CHECKING:
 
 
 def _rebuild(cls: Any, optimizer: _types.KerasOptimizer, arguments: dict[str, Any]) -> Any:
-    """Makes a copy, of copies of an optimizer and of the constructor's other arguments."""
-    optimizer._is_wrapped_by_loss_scale_optimizer = False  # Not this copy of it.
+    """Makes a copy of an optimizer from copies of the constructor's arguments."""
+    optimizer._is_wrapped_by_loss_scale_optimizer = False  # The copy of the inner one is not.
     return _make(cls, optimizer, arguments)
 
 
 def _deserialized(
-    kind: _family.Family, config: dict[str, Any], custom_objects: dict[str, Any] | None = None
+    family: _family.Family[Any],
+    config: dict[str, Any],
+    custom_objects: dict[str, Any] | None = None,
 ) -> Any:
     """Returns the inner optimizer that a config describes."""
-    # A copy: tf.keras writes into what it deserializes.
-    return _families.for_config(kind, config).deserialize(copy.deepcopy(config), custom_objects)
+    # A copy, because tf.keras changes a config that it deserializes.
+    return _families.for_config(family, config).deserialize(copy.deepcopy(config), custom_objects)
 
 
 def _make(cls: Any, inner: _types.KerasOptimizer, arguments: dict[str, Any]) -> Any:
-    """Calls the constructor of `cls`, the public class or a subclass.
-
-    Raises:
-      TypeError: the constructor of a subclass takes other arguments.
-    """
+    """Calls the constructor of `cls`; its TypeError says what to write if it is a subclass's."""
     kinds = [each.kind for each in inspect.signature(cls.__init__).parameters.values()]
     try:
-        if kinds[1:] == [inspect.Parameter.VAR_KEYWORD]:  # As in Horovod's classes.
+        if kinds[1:] == [inspect.Parameter.VAR_KEYWORD]:  # As of Horovod's classes.
             return cls(**{cls._tflsc_family.argument: inner}, **arguments)
         return cls(inner, **arguments)
     except TypeError as error:
@@ -67,9 +66,9 @@ def _make(cls: Any, inner: _types.KerasOptimizer, arguments: dict[str, Any]) -> 
 
 
 def _construct(
-    owner: Stable,
+    owner: StableMethods,
     optimizer: Any,
-    asked: dict[str, Any],
+    arguments: dict[str, Any],
     name: str | None = None,
     count_skipped: bool | None = None,
     scaled: bool | None = None,
@@ -77,77 +76,79 @@ def _construct(
     agree: _types.Agree | None = None,
     unknown: tuple[str, ...] = (),
 ) -> None:
-    """Does the work of the constructors: checks, picks the class, makes the loss scale, wraps.
+    """Does the work of both constructors.
 
-    `asked` are the arguments that say which loss scale, a dict; configs keep them where it is
-    not enabled. `unknown` are the names of arguments that the constructor does not take.
+    `arguments` is a dict of the constructor's arguments for the loss scale. `unknown` has the names
+    of the arguments that it does not take.
     """
-    kind, cls = owner._tflsc_family, type(owner)
+    family, cls = owner._tflsc_family, type(owner)
     if isinstance(optimizer, dict):
-        optimizer = _deserialized(kind, optimizer)
+        optimizer = _deserialized(family, optimizer)
     if unknown:
-        _inner.base_of(optimizer, kind.argument)
-        kind.refuse(cls.__name__, unknown)
+        _family.base_to_wrap(optimizer, family.argument)
+        family.refuse(cls.__name__, unknown)
     _arguments.optional_flag("count_skipped", count_skipped)
     _arguments.optional_flag("scaled", scaled)
     _arguments.flag("enabled", enabled)
+    _agreement.check(agree)
     if count_skipped and getattr(optimizer, "gradient_accumulation_steps", None):
         raise ValueError(
             "count_skipped must not be True if the inner optimizer has "
             "gradient_accumulation_steps, got True: its iterations are derived from the "
             "gradients that it has accumulated. Leave one of the two out."
         )
-    kind.check_wrapped(owner, optimizer, enabled)
+    family.check_wrapped(owner, optimizer, enabled)
     owner._raise_if_strategy_unsupported()
     if not enabled:
-        if "loss_scale" in asked:
-            asked = {**asked, "loss_scale": _configs.for_config(asked["loss_scale"])}
+        if "loss_scale" in arguments:
+            arguments = {**arguments, "loss_scale": _configs.to_config(arguments["loss_scale"])}
         loss_scale: _loss_scales.LossScale = _loss_scales.FixedLossScale(1)
-    elif "loss_scale" in asked:
-        loss_scale = _configs.of_identifier(asked["loss_scale"])
+    elif "loss_scale" in arguments:
+        loss_scale = _configs.from_identifier(arguments["loss_scale"])
         used = _tf.at_least(2, 4) and _ownership.drove_another(_ownership.KERAS, loss_scale)
         if used and type(loss_scale) is _loss_scales.DynamicLossScale:
-            # As with 2.4's own class, which takes its numbers alone: folds begin alike.
+            # The class of TensorFlow 2.4 takes the numbers alone, so that folds begin alike.
             loss_scale = type(loss_scale).from_config(loss_scale.get_config())
     else:
-        loss_scale = _configs.of_numbers(**asked, hint=kind.fixed_scale_hint)
+        loss_scale = _configs.from_numbers(**arguments, hint=family.fixed_scale_hint)
     _ownership.check(_ownership.KERAS, loss_scale)
     scaler = _scaler.Scaler(loss_scale)
-    kind.check_scaler(scaler)
+    family.check_scaler(scaler)
     agreement = _agreement.function_for(agree, optimizer, scaler)
-    kept = _family.Kept(_calls.Calls(kind.scaled_by_default, scaled), enabled)
-    # Past every __setattr__ of a family: checkpoints are to find these under one name each.
+    kept = _family.Kept(_calls.Calls(family.scaled_by_default, scaled), enabled)
+    # Without a `__setattr__`, so that checkpoints have only one name for each of these.
     owner.__dict__.update(_optimizer=optimizer, _loss_scale=loss_scale, _tflsc=kept)
     options = {
-        "name": kind.wrap(owner, loss_scale, name),
+        "name": family.wrap(owner, name),
         "count_skipped": count_skipped,
         "scaled": scaled,
         "enabled": None if enabled else False,
         "agree": agree,
     }
     kept.options.update((k, v) for k, v in options.items() if v is not None)
-    kept.asked, kept.agree, kept.made = ({} if enabled else asked), agreement, True
+    kept.loss_scale_arguments = {} if enabled else arguments
+    kept.agree, kept.made = agreement, True
     _ownership.claim(_ownership.KERAS, loss_scale, [owner])
 
 
-def _serialized(owner: Stable) -> dict[str, Any]:
+def _serialized(owner: StableMethods) -> dict[str, Any]:
     return owner._tflsc_family.keras.optimizers.serialize(owner._optimizer)
 
 
-class Stable(_optimizer.LossScaling):
+class StableMethods(_methods.CommonMethods):
     """Wraps a Keras optimizer with a dynamic or fixed loss scale.
 
-    Makes an optimizer of the family of `inner_optimizer`: of Keras 3 on TensorFlow, of `tf_keras`
-    or of tf.keras. With `compile` and `fit` nothing else is needed. In a custom training step,
-    every gradient is to be divided by the loss scale once::
+    The result is an optimizer of the same Keras as `inner_optimizer`: Keras 3 on TensorFlow,
+    `tf_keras` or tf.keras. `compile` and `fit` need nothing else. A custom training step divides
+    each gradient by the loss scale once::
 
         with tf.GradientTape() as tape:
             scaled_loss = opt.get_scaled_loss(compute_loss())
         grads = opt.get_unscaled_gradients(tape.gradient(scaled_loss, variables))
         opt.apply_gradients(zip(grads, variables))
 
-    or, as in Keras 3, `scale_loss` before and `apply` or `apply_gradients` after. A step
-    with a gradient that is not finite on any replica is skipped on all, unless the scale is fixed.
+    A step as in Keras 3 calls `scale_loss`, and then `apply` or `apply_gradients`. If a gradient is
+    not finite on any replica, all replicas skip the step, unless the scale is fixed.
 
     Source: `tf.keras.mixed_precision.LossScaleOptimizer` of TensorFlow 2.4 to 2.15, on any Keras.
     """
@@ -171,56 +172,57 @@ class Stable(_optimizer.LossScaling):
 
         Args:
           inner_optimizer: Keras optimizer.
-          dynamic: bool, whether the scale doubles after a run of finite steps and halves at each
-            step that is not finite, down to 1.
-          initial_scale: real number, the scale at the start; None for 2**15. Where `dynamic` is
-            False it is the scale for good, at least 1, and must be given.
-          dynamic_growth_steps: int, finite steps in a row until the scale doubles; None for 2000.
-          loss_scale: in place of these three, what the experimental class takes; or None.
+          dynamic: bool, the scale doubles after a number of finite steps, and halves after a step
+            that is not finite, down to 1.
+          initial_scale: real number, the scale at the start; None for 2**15. If `dynamic` is False,
+            it is the fixed scale, must be at least 1 and must not be None.
+          dynamic_growth_steps: int, the number of finite steps in a row after which the scale
+            doubles; None for 2000.
+          loss_scale: instead of these three, an argument of the experimental class; or None.
           name: str, the optimizer's name, or None.
-          count_skipped: bool, whether `iterations`, which schedules follow, counts skipped steps;
-            None for what that Keras' own class does: yes in TensorFlow 2.3 to 2.15 and `tf_keras`.
-          scaled: bool, what `apply_gradients` is given where the call does not say `scaled`; None
-            for the rule there. True for an optimizer that `fit` of Keras 3 uses, and other steps
-            that unscale: those call `apply_gradients(..., scaled=False)`.
-          enabled: bool; if False, the loss scale is 1, whatever the other arguments say, and each
-            step is the wrapped optimizer's.
+          count_skipped: bool, `iterations`, on which schedules depend, counts skipped steps; None
+            for True in TensorFlow 2.3 to 2.15 and `tf_keras`, else False, as Keras' own class does.
+          scaled: bool, `scaled` for calls of `apply_gradients` that do not say it; None for the
+            rule there. It is True for an optimizer that is used both in `fit` of Keras 3 and in
+            steps that unscale. Those steps call `apply_gradients(..., scaled=False)`.
+          enabled: bool. If False, the loss scale is 1 whatever the other arguments are, and each
+            step is a step of the inner optimizer.
           agree: function of a scalar bool tensor that returns its AND over all processes that train
-            together without `tf.distribute`, called once per step; or None. Around Horovod's
-            optimizer it is Horovod's by itself. Configs cannot hold it: set the attribute `agree`.
-          **unknown: no other argument is taken: a ValueError around optimizers of Keras 3, as of
-            its own class, else a TypeError.
+            together without `tf.distribute`; a step calls it once. None for a single process, and
+            around Horovod's optimizer, whose processes then agree. Configs cannot hold it: set the
+            attribute `agree`.
+          **unknown: an error. It is a ValueError around optimizers of Keras 3, else a TypeError.
 
         Raises:
-          TypeError: `inner_optimizer` is no Keras optimizer or is a loss-scale one, `dynamic`,
-            `count_skipped`, `scaled` or `enabled` is no bool, or `agree` no function.
-          ValueError: a loss-scale optimizer wraps `inner_optimizer` already, on Keras 3 it has an
-            `apply_gradients` of its own, a number cannot be used, `loss_scale` drives another
-            optimizer, or the strategy in scope is unsupported.
+          TypeError: `inner_optimizer` is not a Keras optimizer or is a loss-scale one; `dynamic`,
+            `count_skipped`, `scaled` or `enabled` is not a bool; or `agree` is not a function.
+          ValueError: a loss-scale optimizer wraps `inner_optimizer` already, or it overrides
+            `apply_gradients` on Keras 3; a number cannot be used; `loss_scale` drives another
+            optimizer; or the strategy in scope is not supported.
         """
-        asked: dict[str, Any] = {
+        arguments: dict[str, Any] = {
             "dynamic": dynamic,
             "initial_scale": initial_scale,
             "dynamic_growth_steps": dynamic_growth_steps,
         }
         if loss_scale is not None:
-            asked["loss_scale"] = loss_scale
+            arguments["loss_scale"] = loss_scale
         options = count_skipped, scaled, enabled, agree
-        _construct(self, inner_optimizer, asked, name, *options, tuple(unknown))
+        _construct(self, inner_optimizer, arguments, name, *options, tuple(unknown))
 
     @property
     def loss_scale(self) -> Any:
         """The current loss scale, a scalar float32 tensor."""
-        if _callers.is_compile():  # Compares it with a policy's.
+        if _callers.is_compile():  # It compares it with the loss scale of a policy.
             return self._loss_scale
         return self._loss_scale()
 
     @loss_scale.setter
     def loss_scale(self, value: NoReturn) -> None:
-        _optimizer.refuse_to_set(self, "loss_scale", value)
+        _methods.refuse_to_set(self, "loss_scale", value)
 
     def get_config(self) -> dict[str, Any]:
-        """Returns the constructor's arguments as a dict that JSON can hold."""
+        """Returns the constructor's arguments, a dict that JSON can hold."""
         config = {
             "inner_optimizer": _serialized(self),
             "dynamic": self.dynamic,
@@ -228,7 +230,7 @@ class Stable(_optimizer.LossScaling):
             "dynamic_growth_steps": self.dynamic_growth_steps,
         }
         loss_scale = _loss_scales.serialize(self._loss_scale)
-        described = {  # What the three say.
+        described = {  # The three numbers describe loss scales with these entries alone.
             "FixedLossScale": {"loss_scale_value"},
             "DynamicLossScale": {"initial_loss_scale", "increment_period", "multiplier"},
         }
@@ -248,13 +250,16 @@ class Stable(_optimizer.LossScaling):
     ) -> Self:
         """Makes an optimizer from a config of this package or of another loss-scale optimizer.
 
-        The constructor is called with what the config holds. A subclass whose constructor takes
-        other arguments overrides this and `get_config`, as Keras documents.
+        A subclass whose constructor takes other arguments overrides this and `get_config`, as Keras
+        documents.
 
         Args:
-          config: dict that `get_config` returned here, in TensorFlow 2.0 to 2.15, in `tf_keras` or
-            in Keras 3.
+          config: dict that `get_config` returned, of this package or of the loss-scale optimizer of
+            TensorFlow 2.0 to 2.15, `tf_keras` or Keras 3.
           custom_objects: dict from names to further classes, or None.
+
+        Returns:
+          An optimizer of this class, or of its sibling for the inner optimizer's family.
 
         Raises:
           ValueError: `config` lacks the inner optimizer, or its loss scale cannot be made.
@@ -269,39 +274,39 @@ class Stable(_optimizer.LossScaling):
             )
         if isinstance(inner, dict):
             inner = _deserialized(cls._tflsc_family, inner, custom_objects)
-        base = _inner.base_of(inner, cls._tflsc_family.argument)
-        kind = _families.of_base(base, cls._tflsc_family.experimental)
+        base = _family.base_to_wrap(inner, cls._tflsc_family.argument)
+        family = _families.family_of(base, cls._tflsc_family.experimental)
         had_agree = arguments.pop("agree", False)
-        new = _make(cls, inner, _configs.arguments_of(arguments, kind, custom_objects))
+        new = _make(cls, inner, _configs.arguments_of(arguments, family, custom_objects))
         if had_agree:
             new.agree = _agreement.LostAgree()
         return new
 
     def __reduce_ex__(self, protocol: Any) -> tuple[Any, ...]:
         cls: Any = type(self)
-        kind, kept = self._tflsc_family, self._tflsc
-        if "_tflsc_family" in vars(cls):  # A sibling has no name to be found by but the public one.
-            cls = ExperimentalLossScaleOptimizer if kind.experimental else LossScaleOptimizer
+        family, kept = self._tflsc_family, self._tflsc
+        if "_tflsc_family" in vars(cls):  # pickle finds a sibling only through the public class.
+            cls = ExperimentalLossScaleOptimizer if family.experimental else LossScaleOptimizer
         loss_scale: _loss_scales.LossScale | dict[str, Any] = self._loss_scale
-        if kind.copies_begin_anew and type(loss_scale) is _loss_scales.DynamicLossScale:
+        if family.copies_begin_anew and type(loss_scale) is _loss_scales.DynamicLossScale:
             loss_scale = _loss_scales.serialize(loss_scale)
-        asked = kept.asked or {"loss_scale": loss_scale}
-        return _rebuild, (cls, self._optimizer, {**asked, **kept.options})
+        arguments = kept.loss_scale_arguments or {"loss_scale": loss_scale}
+        return _rebuild, (cls, self._optimizer, {**arguments, **kept.options})
 
-    def __deepcopy__(self, memo: dict[int, Any]) -> Self:  # An `OptimizerV2` has one of its own.
+    def __deepcopy__(self, memo: dict[int, Any]) -> Self:  # `OptimizerV2` has another.
         rebuild, arguments = self.__reduce_ex__(2)
         new = memo[id(self)] = rebuild(*copy.deepcopy(arguments, memo))
         return new
 
 
-class Experimental(Stable):
+class ExperimentalMethods(StableMethods):
     """Wraps a Keras optimizer with any loss scale.
 
-    Public as `keras.mixed_precision.experimental.LossScaleOptimizer`; used in training as
-    `keras.mixed_precision.LossScaleOptimizer` is.
+    Training steps use it like `keras.mixed_precision.LossScaleOptimizer`. Unlike the original, it
+    can wrap optimizers that clip gradients, and take a loss-scale manager.
 
     Source: `tf.keras.mixed_precision.experimental.LossScaleOptimizer` of TensorFlow r2.0, on any
-    Keras. Beyond it, optimizers that clip gradients can be wrapped, and loss-scale managers used.
+    Keras.
     """
 
     def __init__(
@@ -319,17 +324,17 @@ class Experimental(Stable):
 
         Args:
           optimizer: Keras optimizer.
-          loss_scale: a `LossScale`, or what `loss_scale.get` takes: a number for a fixed scale,
-            'dynamic', a `LossScaleManager`, or a config dict; but not None.
+          loss_scale: a `LossScale`, or another argument of `loss_scale.get`: a number for a fixed
+            scale, 'dynamic', a `LossScaleManager`, or a config dict; but not None.
           name: str, the optimizer's name, or None.
-          count_skipped: as `keras.mixed_precision.LossScaleOptimizer` takes it.
-          scaled: likewise.
-          enabled: likewise.
-          agree: likewise.
+          count_skipped: see `keras.mixed_precision.LossScaleOptimizer`.
+          scaled: see there.
+          enabled: see there.
+          agree: see there.
 
         Raises:
-          TypeError: as there.
-          ValueError: as there; or `loss_scale` is None or no loss scale.
+          TypeError: see there.
+          ValueError: see there; or `loss_scale` is None or not a loss scale.
         """
         _construct(
             self, optimizer, {"loss_scale": loss_scale}, name, count_skipped, scaled, enabled, agree
@@ -337,22 +342,22 @@ class Experimental(Stable):
 
     @property
     def loss_scale(self) -> _loss_scales.LossScale:
-        """The `LossScale`, which stands for its value where a number or tensor is expected.
+        """The `LossScale`. If a number or tensor is expected, it stands for its value.
 
-        In TensorFlow 2.4 and 2.5 this was a tensor. From 2.4 on `==` and `!=` compare its value.
+        In TensorFlow 2.4 and 2.5 this was a tensor. On 2.4 and later, `==` and `!=` compare values.
         """
         if _tf.at_least(2, 4) and not _callers.is_compile():
             _like_a_tensor.compares_by_value(self._loss_scale)
             if _graphs.in_session_graph():
-                self._loss_scale._as_graph_element()  # A graph may be finalized afterwards.
+                self._loss_scale._as_graph_element()  # The graph may be finalized afterwards.
         return self._loss_scale
 
     @loss_scale.setter
     def loss_scale(self, value: NoReturn) -> None:
-        _optimizer.refuse_to_set(self, "loss_scale", value)
+        _methods.refuse_to_set(self, "loss_scale", value)
 
     def get_config(self) -> dict[str, Any]:
-        """Returns the optimizer's and the loss scale's configs, as TensorFlow r2.0 did."""
+        """Returns the configs of the inner optimizer and the loss scale in a dict, as in r2.0."""
         return {
             "optimizer": _serialized(self),
             "loss_scale": _loss_scales.serialize(self._loss_scale),
@@ -361,12 +366,12 @@ class Experimental(Stable):
 
 
 class _PicksSibling(type):
-    """Part of the metaclasses: a class is called with an optimizer, whose family says which.
+    """Base class of the metaclasses: a call of a public class makes an instance of a sibling.
 
-    The public classes are of tf.keras' family. Each has a sibling for each other family.
+    The public classes are of tf.keras' own family, and each has a sibling for every other family.
     """
 
-    _tflsc_family: _family.Family
+    _tflsc_family: _family.Family[Any]
 
     def __call__(cls, *args: Any, **kwargs: Any) -> Any:
         picked, argument = cls, cls._tflsc_family.argument
@@ -377,69 +382,72 @@ class _PicksSibling(type):
                 args, kwargs = (
                     ((inner, *args[1:]), kwargs) if args else (args, {**kwargs, argument: inner})
                 )
-            for base in _inner.bases_of(type(inner))[:1]:
+            base = _keras_versions.base_of(type(inner))
+            if base is not None:
                 picked = _siblings(base)[cls._tflsc_family.experimental]
-        return type.__call__(picked, *args, **kwargs)  # Past that of Keras, which picks one, too.
+        # Keras' own metaclass would pick one of Keras' classes.
+        return type.__call__(picked, *args, **kwargs)
 
     @property
     def __signature__(cls) -> inspect.Signature:
-        """The constructor's, for `help` and notebooks, which would show that of `__call__`."""
+        """The constructor's; without this, `help` and notebooks show that of `__call__`."""
         constructed: Any = cls
         return inspect.signature(types.MethodType(constructed.__init__, cls))
 
     def __subclasscheck__(cls, subclass: type) -> bool:
         if super().__subclasscheck__(subclass):
             return True
-        kind = vars(cls).get("_tflsc_family")
-        if kind is None or kind.base is not _families.own_base():
+        family = vars(cls).get("_tflsc_family")
+        if family is None or family.base is not _families.default_base():
             return False
-        return (Experimental if kind.experimental else Stable) in subclass.__mro__
+        return (ExperimentalMethods if family.experimental else StableMethods) in subclass.__mro__
 
     def __instancecheck__(cls, instance: object) -> bool:
         if issubclass(type(instance), cls) or super().__instancecheck__(instance):
             return True
-        # Custom training steps ask it of what `compile` made under a float16 policy. A False would
-        # have them leave the loss unscaled.
+        # `compile` makes Keras' own class under a float16 policy. Custom training steps check the
+        # class and would leave the loss unscaled.
+        of_keras = _keras_versions.classes_of_keras(type(instance))
         return (
             "_tflsc_family" in vars(cls)
             and not isinstance(type(instance), _PicksSibling)
-            and any(map(_wrapping.is_loss_scale_optimizer, _inner.of_keras(type(instance))))
+            and any(map(_wrapping.is_loss_scale_optimizer, of_keras))
         )
 
 
 @_families.cached
 def _siblings(base: type) -> tuple[Any, Any]:
-    """Returns the two classes around optimizers that derive from `base`, the experimental last."""
-    kinds = [_families.of_base(base, experimental) for experimental in (False, True)]
+    """Returns both classes, stable and experimental, for optimizers that derive from `base`."""
+    both = [_families.family_of(base, experimental) for experimental in (False, True)]
 
-    class Metaclass(_PicksSibling, type(kinds[0].own)):  # type: ignore[misc]
-        """Of the classes of one family."""
+    class Metaclass(_PicksSibling, type(both[0].own)):  # type: ignore[misc]
+        """The metaclass of one family's classes."""
 
-    class LossScaleOptimizer(Stable, kinds[0].methods, kinds[0].own, metaclass=Metaclass):  # type: ignore[misc]
-        __doc__ = Stable.__doc__
-        _tflsc_family = kinds[0]
+    class LossScaleOptimizer(StableMethods, both[0].methods, both[0].own, metaclass=Metaclass):  # type: ignore[misc]
+        __doc__ = StableMethods.__doc__
+        _tflsc_family = both[0]
 
-    class ExperimentalLossScaleOptimizer(Experimental, LossScaleOptimizer, kinds[1].own):  # type: ignore[misc]
-        __doc__ = Experimental.__doc__
-        _tflsc_family = kinds[1]
+    class ExperimentalLossScaleOptimizer(ExperimentalMethods, LossScaleOptimizer, both[1].own):  # type: ignore[misc]
+        __doc__ = ExperimentalMethods.__doc__
+        _tflsc_family = both[1]
 
-    public = "tf_lossscale_compat.keras.mixed_precision"  # Where users find them.
+    public = "tf_lossscale_compat.keras.mixed_precision"  # Users import them from here.
     modules = public, f"{public}.experimental"
     for cls, module in zip((LossScaleOptimizer, ExperimentalLossScaleOptimizer), modules):
-        registered = cls.__name__ + kinds[0].suffix
+        registered = cls.__name__ + both[0].registered_suffix
         cls.__module__, cls.__name__, cls.__qualname__ = module, *["LossScaleOptimizer"] * 2
-        _register(kinds[0].keras, cls, registered)
+        _register(both[0].keras, cls, registered)
     return LossScaleOptimizer, ExperimentalLossScaleOptimizer
 
 
 def _register(keras: types.ModuleType, cls: type, name: str) -> None:
-    """Lets that Keras find `cls` when it loads a model."""
+    """Registers `cls`, so that `keras` finds it when it loads a model."""
     package = "tf_lossscale_compat"
     if keras.__name__ == "keras" and not hasattr(keras.utils, "register_keras_serializable"):
-        keras = tf.keras  # Of 2.10 and before, which shows more of the same Keras.
+        keras = tf.keras  # Before 2.11, it has more of the same Keras.
     if _tf.at_least(2, 2):
         keras.utils.register_keras_serializable(package=package, name=name)(cls)
-    else:  # In files a class goes by its own name, and this one's is Keras' already.
+    else:  # Files hold the class' own name, and Keras has a class of that name.
         cls.__name__ = f"{package}>{name}"
         keras.utils.get_custom_objects()[cls.__name__] = cls
 
@@ -447,19 +455,19 @@ def _register(keras: types.ModuleType, cls: type, name: str) -> None:
 if TYPE_CHECKING:
     from typing import Any as _Keras
 
-    class LossScaleOptimizer(Stable, _Keras): ...
+    class LossScaleOptimizer(StableMethods, _Keras): ...
 
-    class ExperimentalLossScaleOptimizer(Experimental, LossScaleOptimizer): ...
+    class ExperimentalLossScaleOptimizer(ExperimentalMethods, LossScaleOptimizer): ...
 else:
-    LossScaleOptimizer, ExperimentalLossScaleOptimizer = _siblings(_families.own_base())
+    LossScaleOptimizer, ExperimentalLossScaleOptimizer = _siblings(_families.default_base())
 
 
 def register() -> None:
-    """Makes the classes for each Keras that is imported, or else for tf.keras.
+    """Makes the classes for each Keras that is imported, or for tf.keras if none is.
 
-    Models are loaded by the names of their optimizers' classes, which have to exist by then.
+    They must exist before a model is loaded, because Keras finds them by name.
     """
-    for base in _families.imported():
+    for base in _families.imported_bases():
         _siblings(base)
 
 

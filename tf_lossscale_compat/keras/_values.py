@@ -1,4 +1,4 @@
-"""Values of variables, as files and `set_weights` have them."""
+"""Values of variables, for files and `set_weights`."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ if TYPE_CHECKING:
 
 
 class CallableList(list):
-    """`optimizer.variables`, which code for other Kerases calls."""
+    """A list that can be called: `optimizer.variables` is a method in some versions of Keras."""
 
     def __call__(self) -> CallableList:
         return self
 
 
 def by_name(loss_scale: _loss_scales.LossScale) -> dict[str, tf.Variable]:
-    """The variables of a `LossScale`, a dict from the names they were made with, without scopes."""
+    """Returns a dict from names to a loss scale's variables; names are without scopes."""
     return {
         variable.name.split(":")[0].split("/")[-1]: variable
         for variable in _scaler.variables(loss_scale)
@@ -30,13 +30,13 @@ def by_name(loss_scale: _loss_scales.LossScale) -> dict[str, tf.Variable]:
 
 
 def _counts_as(value: np.ndarray, variable: _types.Variable) -> bool:
-    """Returns whether both are whole numbers, or neither is."""
+    """Returns whether both have an integer dtype, or neither has."""
     counts = tf.as_dtype(variable.dtype).is_integer
     return counts == np.issubdtype(value.dtype, np.integer)
 
 
-def fit(values: Iterable[Any], variables: Iterable[_types.Variable]) -> bool:
-    """Returns whether arrays of a file may be variables' values, by shape and kind of number."""
+def matches(values: Iterable[Any], variables: Iterable[_types.Variable]) -> bool:
+    """Returns whether arrays have the variables' shapes and kinds of numbers."""
     return all(
         value.shape == tuple(variable.shape) and _counts_as(value, variable)
         for value, variable in zip(map(np.asarray, values), variables)
@@ -53,10 +53,11 @@ def assign_all(
     values: Iterable[Any],
     assign: Callable[[list[tuple[_types.Variable, np.ndarray]]], None] = _assign_each,
 ) -> None:
-    """Assigns arrays to variables, as many, all of them or none.
+    """Assigns arrays to as many variables: all, or none after an error.
 
-    Raises a ValueError where one has another shape than its variable, or a counter stands in a
-    number's place and a number in a counter's. All may be of one kind, as they come out of JSON.
+    Raises:
+      ValueError: an array has another shape than its variable; or a counter is at a number's place
+        and a number at a counter's. All may be integers or floats, as in JSON.
     """
     pairs = [(variable, np.asarray(value)) for variable, value in zip(variables, values)]
     for variable, value in pairs:

@@ -1,4 +1,4 @@
-"""The public methods that loss-scale optimizers of all Keras families share."""
+"""The public methods of the loss-scale optimizers of all Keras families."""
 
 from __future__ import annotations
 
@@ -23,68 +23,67 @@ if TYPE_CHECKING:
 
     from tf_lossscale_compat._core import _types
 
-    # Stands for the class of Keras that each family puts beside this one.
+    # The base class of Keras' optimizers, for type checkers. At run time it depends on the family.
     from tf_lossscale_compat._core._types import KerasOptimizer as _MixedIntoKeras
 else:
     _MixedIntoKeras = object
 
 
 def of_inner(name: str) -> property:
-    """A property that is read and set of the inner optimizer, where that has it."""
+    """Returns a property that gets and sets the inner optimizer's attribute."""
 
-    def read(self: LossScaling) -> Any:
+    def read(self: CommonMethods) -> Any:
         return getattr(self._optimizer, name)
 
-    def write(self: LossScaling, value: Any) -> None:
+    def write(self: CommonMethods, value: Any) -> None:
         getattr(self._optimizer, name)  # Raises if the optimizer has no such attribute.
         setattr(self._optimizer, name, value)
 
     return property(read, write, doc=f"The inner optimizer's `{name}`.")
 
 
-class LossScaling(_MixedIntoKeras):
-    """Scales losses, unscales gradients once, and has the inner optimizer apply them or not.
+class CommonMethods(_MixedIntoKeras):
+    """Base class of the classes of public methods, one for each family.
 
-    Each family derives a class from this, with the methods that its optimizers have beyond these.
-    What a step does is in the family, `_family.Family`.
+    The family, a `_family.Family`, does the work.
     """
 
     _optimizer: Any
     _loss_scale: _loss_scales.LossScale
     _tflsc: _family.Kept
-    _tflsc_family: _family.Family  # Of the classes for a family.
+    _tflsc_family: _family.Family[Any]
 
     def __new__(cls, *args: Any, **kwargs: Any) -> Self:
-        # Constructors of subclasses take what they like: past those of any Keras.
+        # A subclass's constructor may have arguments that no Keras' `__new__` takes.
         return object.__new__(cls)
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
-        kind = getattr(cls, "_tflsc_family", None)
-        if kind is None:
+        family = getattr(cls, "_tflsc_family", None)
+        if family is None:
             return
-        # Some versions' lacks some of the methods.
-        names = tuple(name for name in kind.forbidden_overrides if hasattr(kind.own, name))
-        _arguments.check_overrides(cls, kind.own, names, "apply_gradients")
-        # A subclass's own, or a mixin's, need not call the method that they override.
+        # Keras' own class lacks some of these methods in some versions.
+        names = tuple(name for name in family.forbidden_overrides if hasattr(family.own, name))
+        _arguments.check_overrides(cls, family.own, names, "apply_gradients")
+        # An override in a subclass or a mixin may not call the method that it overrides.
         for name in _calls.RECORDED:
             owner = next(base for base in cls.__mro__ if name in vars(base))
-            if owner is cls or not issubclass(owner, LossScaling):
+            if owner is cls or not issubclass(owner, CommonMethods):
                 setattr(cls, name, _recorded(name, vars(owner)[name]))
 
     def _raise_if_strategy_unsupported(self) -> None:
-        """Raises a ValueError where loss scaling cannot be right under the strategy in scope.
+        """Raises a ValueError if loss scaling does not support the strategy in scope.
 
-        By the name of Keras 2.3 to 2.6: Graphcore's BERT overrides it, so that a fixed scale can be
-        used under a strategy that TensorFlow does not know.
+        Keras 2.3 to 2.6 has this name. Graphcore's BERT overrides it, to use a fixed scale under a
+        strategy that TensorFlow does not know.
         """
         _replicas.check_strategy()
 
     def __setattr__(self, name: str, value: Any) -> None:
         kept = vars(self).get("_tflsc")
-        if kept is None:  # By a subclass's constructor, before Keras' own.
+        if kept is None:  # A subclass's constructor may set attributes first.
             object.__setattr__(self, name, value)
-        elif name == "_loss_scale":  # Families would track it twice.
+        elif name == "_loss_scale":  # Keras would track it a second time.
             if value is not self._loss_scale:
                 self._tflsc_family.replace_loss_scale(self, value)
         else:
@@ -94,7 +93,7 @@ class LossScaling(_MixedIntoKeras):
 
     @property
     def agree(self) -> _types.Agree | None:
-        """The function that all processes agree through, or None; see the constructor."""
+        """The function through which all processes agree, or None; see the constructor."""
         return self._tflsc.options.get("agree")
 
     @agree.setter
@@ -109,16 +108,16 @@ class LossScaling(_MixedIntoKeras):
 
     @property
     def dynamic(self) -> bool:
-        """True if the loss scale changes by itself."""
+        """True unless the loss scale is a fixed one of this package."""
         fixed = (_loss_scales.FixedLossScale, _managers.FixedLossScaleManager)
         return not isinstance(_scaler.unwrap(self._loss_scale), fixed)
 
     @property
     def initial_scale(self) -> float | None:
-        """The loss scale at the start, a float; None if a custom `LossScale` does not tell.
+        """The loss scale at the start, a float; None for a user's `LossScale` without one.
 
-        On Keras 3 it can be set: before the optimizer is built it is the loss scale, after that it
-        is in configs alone.
+        On Keras 3 it can be set. Before the optimizer is built, this sets the loss scale too. After
+        that, only configs have the new number.
         """
         if isinstance(self._loss_scale, _loss_scales.FixedLossScale):
             return self._loss_scale.get_config()["loss_scale_value"]
@@ -126,29 +125,30 @@ class LossScaling(_MixedIntoKeras):
 
     @property
     def dynamic_growth_steps(self) -> int | None:
-        """After how many finite steps in a row the scale grows, an int; None if it does not.
+        """The number of finite steps in a row after which the scale grows, an int; or None.
 
-        On Keras 3 it can be set; a function that was traced before keeps the number.
+        On Keras 3 it can be set. Functions that are traced already keep the old number.
         """
         return getattr(self._loss_scale, "increment_period", None)
 
     @property
     def dynamic_counter(self) -> tf.Variable | None:
-        """Finite steps since the loss scale last changed, a variable; None if not counted."""
+        """Counts finite steps since the scale last changed, an int64 scalar variable; or None."""
         return getattr(self._loss_scale, "good_steps", None)
 
-    lr = of_inner("learning_rate")  # By the name that Keras 1 had for it.
+    lr = of_inner("learning_rate")  # Keras 1 had this name.
 
     def set_weights(self, weights: Any) -> None:
-        """Sets the inner optimizer's variables, and the loss scale's if they are given, too.
+        """Sets the inner optimizer's variables, or these and the loss scale's.
 
         Args:
-          weights: list of arrays, for the inner optimizer alone or as many as all variables.
+          weights: list of arrays, one for each of these variables.
+
+        Raises:
+          ValueError: `weights` has another length, or an array has another shape than its variable.
         """
-        inner, variables = (
-            _state.variables_of(self._optimizer),
-            self._tflsc_family.all_variables(self),
-        )
+        inner = _state.variables_of(self._optimizer)
+        variables = self._tflsc_family.all_variables(self)
         if len(weights) not in (len(inner), len(variables)):
             raise ValueError(
                 f"weights must be {len(variables)} arrays, or {len(inner)} for the inner optimizer "
@@ -160,13 +160,15 @@ class LossScaling(_MixedIntoKeras):
 
     @_autograph.do_not_convert
     def scale_loss(self, loss: Any) -> tf.Tensor:
-        """Returns `loss` times the loss scale, as in Keras 3: there in float32 at the least.
+        """Returns `loss` times the loss scale.
 
-        Once this was called, `apply_gradients` of this optimizer takes scaled gradients, unless its
-        `scaled=` says otherwise.
+        After a call, `apply_gradients` takes scaled gradients unless its `scaled=` says otherwise.
 
         Args:
           loss: float tensor.
+
+        Returns:
+          A tensor of the shape and dtype of `loss`; of at least float32 on Keras 3.
 
         Raises:
           ValueError: `apply_gradients` was traced before, for unscaled gradients.
@@ -182,7 +184,7 @@ class LossScaling(_MixedIntoKeras):
           loss: float tensor, or a function without arguments that returns one.
 
         Returns:
-          A tensor of the dtype of `loss`, or a function that returns one.
+          A tensor of the shape and dtype of `loss`, or a function that returns one.
 
         Raises:
           ValueError: `apply_gradients` was traced before, for scaled gradients.
@@ -194,13 +196,16 @@ class LossScaling(_MixedIntoKeras):
 
     @_autograph.do_not_convert
     def get_unscaled_gradients(self, grads: Iterable[Any]) -> list[Any]:
-        """Returns `grads` divided by the loss scale; `apply_gradients` then takes them as they are.
+        """Returns `grads` divided by the loss scale.
+
+        After a call, `apply_gradients` takes unscaled gradients unless its `scaled=` says
+        otherwise.
 
         Args:
           grads: iterable of tensors, `tf.IndexedSlices` and None.
 
         Returns:
-          A list as long; a gradient keeps its dtype, sparse stays sparse, None stays None.
+          A list of the same length, shapes and dtypes; sparse stays sparse, None stays None.
 
         Raises:
           ValueError: `apply_gradients` was traced before, for scaled gradients.
@@ -213,44 +218,47 @@ class LossScaling(_MixedIntoKeras):
     def apply_gradients(
         self, grads_and_vars: Iterable[tuple[Any, Any]], *args: Any, **kwargs: Any
     ) -> Any:
-        """Applies gradients, unless the step is to be skipped, and updates the loss scale.
+        """Applies gradients or skips them, and updates the loss scale.
+
+        Before Keras 3, gradients are first aggregated over replicas, as by the inner optimizer.
 
         Args:
-          grads_and_vars: iterable of (gradient, variable) pairs.
-          *args: what that Keras' optimizers take there: before Keras 3 a `name`, or whether to
-            `skip_gradients_aggregation`; unless that is True, gradients are summed over replicas,
-            or aggregated as the inner optimizer does, before they are tested.
-          scaled: bool, whether to divide the gradients by the loss scale; None for the
-            constructor's `scaled`. If that is None too, the methods ever called on this optimizer
-            decide: yes after `scale_loss`, which `fit` of Keras 3 calls; no after
-            `get_scaled_loss` or `get_unscaled_gradients`; after none of them, yes on Keras 3 and
-            no on others.
-          **kwargs: handed to the inner optimizer, see there; but for
-            `experimental_aggregate_gradients`, the opposite of `skip_gradients_aggregation`.
+          grads_and_vars: iterable of pairs (gradient, variable). A gradient has its variable's
+            shape, or is None.
+          *args: the argument of that Keras' optimizers at this position: `name` of an
+            `OptimizerV2`, or `skip_gradients_aggregation` of the optimizers new in TensorFlow 2.11.
+          scaled: bool, the step divides the gradients by the loss scale; None for the constructor's
+            `scaled`. If that is None too, the methods decide that were ever called: True after
+            `scale_loss`, which `fit` of Keras 3 calls; False after `get_scaled_loss` or
+            `get_unscaled_gradients`. If none was called, it is True on Keras 3, else False.
+          **kwargs: passed to the inner optimizer. `experimental_aggregate_gradients` is not, and is
+            the opposite of `skip_gradients_aggregation`.
 
         Returns:
           The inner optimizer's count of applied steps on Keras 3; an operation of an `OptimizerV2`
           in a graph; else None.
 
         Raises:
-          ValueError: called in a cross-replica context, there is no gradient, or nothing says
-            `scaled` and both `scale_loss` and a method that unscales were called on it.
+          ValueError: called in a cross-replica context; no variable has a gradient; or `scaled` is
+            None and both `scale_loss` and a method that unscales were called.
         """
         raise NotImplementedError
 
     @_autograph.do_not_convert
     def apply(self, grads: Iterable[Any], trainable_variables: Iterable[Any] | None = None) -> Any:
-        """Applies scaled gradients, as in Keras 3, unless the step is to be skipped.
+        """Applies scaled gradients or skips them, as in Keras 3; see `apply_gradients`.
 
         Args:
-          grads: list of gradients of a loss that was scaled.
-          trainable_variables: list of variables, as long; on Keras 3 None stands for those that
-            the optimizer was built with.
+          grads: iterable of gradients of a scaled loss.
+          trainable_variables: iterable of variables, of the same length; on Keras 3 None for those
+            for which the optimizer was built.
 
         Raises:
-          ValueError: called in a cross-replica context, or there is no gradient.
+          ValueError: called in a cross-replica context; the lengths differ; or no variable has a
+            gradient.
         """
-        grads, variables = list(grads), self._tflsc_family.trained(self, trainable_variables)
+        grads = list(grads)
+        variables = self._tflsc_family.apply_variables(self, trainable_variables)
         if len(grads) != len(variables):
             raise ValueError(
                 f"grads must hold {len(variables)} gradients, one per variable, got {len(grads)}."
@@ -260,9 +268,9 @@ class LossScaling(_MixedIntoKeras):
 
 
 def _recorded(name: str, method: Any) -> Callable[..., Any]:
-    """Wraps a method, or another descriptor, so that its calls are recorded under this name."""
+    """Returns `method`, a function or other descriptor, wrapped so that its calls are recorded."""
 
-    def call(self: LossScaling, *args: Any, **kwargs: Any) -> Any:
+    def call(self: CommonMethods, *args: Any, **kwargs: Any) -> Any:
         self._tflsc.calls.called(name)
         result = method.__get__(self, type(self))(*args, **kwargs)
         if name == _calls.UNSCALED:
@@ -272,14 +280,14 @@ def _recorded(name: str, method: Any) -> Callable[..., Any]:
     return functools.update_wrapper(call, method) if callable(method) else call
 
 
-def _check_reaches(owner: LossScaling, name: str, value: Any) -> None:
-    """Raises an AttributeError for a hyperparameter that has no effect on the wrapper."""
+def _check_reaches(owner: CommonMethods, name: str, value: Any) -> None:
+    """Raises an AttributeError if a hyperparameter of the wrapper has no effect."""
     inner = owner._optimizer
     only_there = not (name in vars(owner) or hasattr(type(owner), name)) and hasattr(inner, name)
-    # The stable class of OptimizerV2 hands these on.
-    handed_on = name in getattr(inner, "_hyper", ()) and _tf.at_least(2, 4)
-    no_effect = name in owner._tflsc_family.inner_only or (only_there and not handed_on)
-    # Asked last, as to read a learning rate may add operations to a graph.
+    # Keras' own class of TensorFlow 2.4 and later sets these of the inner optimizer.
+    passed_on = name in getattr(inner, "_hyper", ()) and _tf.at_least(2, 4)
+    no_effect = name in owner._tflsc_family.inner_only or (only_there and not passed_on)
+    # `getattr` comes last: it may add operations to a graph, as for a learning rate.
     if no_effect and value is not getattr(owner, name, None):
         raise AttributeError(
             f"{name} of a {type(owner).__name__} has no effect on training. Set it on the "
@@ -287,8 +295,8 @@ def _check_reaches(owner: LossScaling, name: str, value: Any) -> None:
         )
 
 
-def refuse_to_set(owner: LossScaling, name: str, value: object) -> NoReturn:
-    """Raises the AttributeError for a loss scale that is set as an attribute."""
+def refuse_to_set(owner: CommonMethods, name: str, value: object) -> NoReturn:
+    """Raises the AttributeError for setting the loss scale's value as an attribute."""
     if getattr(owner, "dynamic_scale", None) is not None:
         how = f"cannot be set. Write optimizer.dynamic_scale.assign({value!r})."
     elif owner.dynamic:
@@ -301,16 +309,16 @@ def refuse_to_set(owner: LossScaling, name: str, value: object) -> NoReturn:
     raise AttributeError(f"{name} of a {type(owner).__name__} {how}")
 
 
-class WeightDecay(LossScaling):
-    """The part of families whose optimizers can leave variables out of their weight decay."""
+class WeightDecay(CommonMethods):
+    """The method of families whose optimizers can exclude variables from weight decay."""
 
     def exclude_from_weight_decay(
         self, var_list: list[Any] | None = None, var_names: list[str] | None = None
     ) -> None:
-        """Has the inner optimizer leave variables out of its weight decay.
+        """Excludes variables from the inner optimizer's weight decay.
 
         Args:
           var_list: list of variables, or None.
-          var_names: list of str, of which any is in the names of those variables, or None.
+          var_names: list of str, parts of the names of variables, or None.
         """
         self._optimizer.exclude_from_weight_decay(var_list, var_names)

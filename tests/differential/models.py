@@ -1,0 +1,152 @@
+"""What has no original here, in a few lines each, as docs/ describes it."""
+
+import contextlib
+
+import numpy as np
+import tensorflow as tf
+
+from tests import modes
+from tf_lossscale_compat.train import experimental
+
+tf1 = tf.compat.v1
+
+
+def finite(grads):
+    return all(bool(tf.reduce_all(tf.math.is_finite(tf.convert_to_tensor(g)))) for g in grads)
+
+
+class DynamicLossScale:
+    """R2.0's with what is beyond it, in eager mode."""
+
+    def __init__(self, initial, period, multiplier, hysteresis=1, **bounds):
+        self._current_loss_scale = tf.Variable(initial, trainable=False, dtype=tf.float32)
+        self._num_good_steps = tf.Variable(0, trainable=False, dtype=tf.int64)
+        self._delay, self._rule = hysteresis, (period, multiplier, hysteresis)
+        self._lowest = bounds.get("min_loss_scale", 1.0)
+        self._highest = bounds.get("max_loss_scale", np.finfo(np.float32).max)
+
+    def __call__(self):
+        return tf.convert_to_tensor(self._current_loss_scale)
+
+    def update(self, grads):
+        flag, (period, multiplier, hysteresis) = finite(grads), self._rule
+        scale, good = self._current_loss_scale, self._num_good_steps
+        grown = scale * multiplier
+        if flag and good + 1 < period:
+            good.assign_add(1)
+            return None, tf.constant(flag)
+        good.assign(0)
+        if flag:
+            self._delay = hysteresis
+            if tf.math.is_finite(grown):
+                scale.assign(tf.minimum(grown, self._highest))
+        elif self._delay > 1:
+            self._delay -= 1
+        else:
+            scale.assign(tf.minimum(tf.maximum(scale / multiplier, self._lowest), self._highest))
+        return None, tf.constant(flag)
+
+
+class Lenient(experimental.LossScale):
+    """A user's, which would have every step applied."""
+
+    def __call__(self):
+        return tf.constant(8.0)
+
+    def update(self, grads):
+        return None, True
+
+    def get_config(self):
+        return {}
+
+
+class FixedLossScaleManager:
+    """R1.15's, as the next two, for the TensorFlows without contrib."""
+
+    def __init__(self, loss_scale):
+        self._scale = tf.convert_to_tensor(loss_scale, tf.float32)
+
+    def get_loss_scale(self):
+        return self._scale
+
+    def update_loss_scale(self, flag):
+        return tf.no_op()
+
+
+class ExponentialUpdateLossScaleManager:
+    def __init__(self, start, *rule):
+        def make(name, value, dtype):
+            return tf1.Variable(value, trainable=False, dtype=dtype, name=name)
+
+        self._rule = rule
+        self._loss_scale = make("loss_scale", start, tf.float32)
+        self._num_good_steps = make("good_steps", 0, tf.int32)
+        self._num_bad_steps = make("bad_steps", 0, tf.int32)
+
+    def get_loss_scale(self):
+        return self._loss_scale
+
+    def update_loss_scale(self, flag):
+        increase_every, decrease_every, increase, decrease = self._rule
+        scale, good, bad = self._loss_scale, self._num_good_steps, self._num_bad_steps
+
+        def changed(ratio):
+            grown = scale * ratio if ratio >= 1 else tf.maximum(1.0, scale * ratio)
+            kept = branch(tf.math.is_finite(grown), lambda: [scale.assign(grown)], list)
+            return [kept, good.assign(0), bad.assign(0)]
+
+        def of_good():
+            return branch(
+                good + 1 >= increase_every, lambda: changed(increase), lambda: [good.assign_add(1)]
+            )
+
+        def of_bad():
+            return branch(
+                bad + 1 >= decrease_every,
+                lambda: changed(decrease),
+                lambda: [bad.assign_add(1), good.assign(0)],
+            )
+
+        return branch(flag, lambda: [of_good()], lambda: [of_bad()])
+
+
+class LossScaleOptimizer:
+    def __init__(self, opt, manager):
+        self._opt, self._manager = opt, manager
+
+    def compute_gradients(self, loss, **options):
+        scale = tf.convert_to_tensor(self._manager.get_loss_scale())
+        scaled = (lambda: loss() * scale) if callable(loss) else loss * scale
+        pairs = self._opt.compute_gradients(scaled, **options)
+        one_over = 1.0 / scale
+        dense = [(tf.convert_to_tensor(grad), var) for grad, var in pairs]
+        return [(grad * tf.cast(one_over, grad.dtype), var) for grad, var in dense]
+
+    def apply_gradients(self, pairs, global_step=None, name=None):
+        tests = [tf.reduce_all(tf.math.is_finite(grad)) for grad, _ in pairs]
+        flag = tf.reduce_all(tests)
+        with contextlib.nullcontext() if tf.executing_eagerly() else modes.control_flow(1):
+            done = tf1.cond(  # Eagerly, too, it gives its name to what is made in it.
+                flag, lambda: self._opt.apply_gradients(pairs, global_step, name), tf.no_op
+            )
+        if tf.executing_eagerly():
+            return self._manager.update_loss_scale(flag)
+        with tf.control_dependencies([done]):
+            return tf.group(self._manager.update_loss_scale(flag))
+
+    def minimize(self, loss, global_step=None, name=None, **options):
+        pairs = self.compute_gradients(loss, **options)
+        return self.apply_gradients(pairs, global_step, name)
+
+
+def branch(flag, chosen, other):
+    """A conditional of two functions that return what they have done."""
+    if tf.executing_eagerly():
+        chosen() if flag else other()
+        return None
+
+    def after(done):
+        with tf.control_dependencies([tf.group(*done())]):
+            return tf.constant(0)
+
+    return tf.cond(flag, lambda: after(chosen), lambda: after(other))

@@ -1,0 +1,107 @@
+"""Base classes of the two families of tf.keras, `_tf_keras` and `_optimizer_v2`."""
+
+from __future__ import annotations
+
+import inspect
+from typing import TYPE_CHECKING, Any, Iterable, NoReturn, TypeVar
+
+from tf_lossscale_compat._core import _horovod, _tf
+from tf_lossscale_compat.keras import _aggregation, _family, _methods
+
+if TYPE_CHECKING:
+    import tensorflow as tf
+
+    from tf_lossscale_compat._core import _scaler, _types
+
+Owner = TypeVar("Owner", bound="Methods")
+
+
+class Family(_family.Family[Owner]):
+    """See `_family.Family`."""
+
+    is_legacy: bool  # For `deserialize`, which returns one of either family.
+    aggregates_by: tuple[tuple[str, ...], str, bool]  # Arguments of `Aggregation`.
+
+    def check_pairs(
+        self, owner: Owner, pairs: list[_types.Pair]
+    ) -> tuple[_types.Gradients, _types.Variables]:
+        """Checks the pairs of `apply_gradients`; returns gradients and variables."""
+        raise NotImplementedError
+
+    def delegate_tracking(self, owner: Owner) -> None:
+        """Makes checkpoints hold the inner optimizer in the owner's place, with the loss scale.
+
+        So do those of TensorFlow 2.3 to 2.15 and `tf_keras`.
+        """
+        classes = type(owner).__mro__
+        delegating: Any = next(each for each in classes if "DelegatingTrackable" in each.__name__)
+        owner._optimizer._is_wrapped_by_loss_scale_optimizer = True  # It can hold one.
+        owner.__dict__["_trackable"] = owner._optimizer  # Some versions read it while they set it.
+        delegating.__init__(owner, owner._optimizer)
+        self.track_loss_scale(owner, owner._loss_scale)
+
+    def deserialize(self, config: dict[str, Any], custom_objects: dict[str, Any] | None) -> Any:
+        deserialize = self.keras.optimizers.deserialize
+        options = {}
+        if "use_legacy_optimizer" in inspect.signature(deserialize).parameters:
+            options["use_legacy_optimizer"] = self.is_legacy
+        return deserialize(config, custom_objects=custom_objects, **options)
+
+    def agree(self, owner: Owner, scaler: _scaler.Scaler) -> _types.Agree | None:
+        return _horovod.or_default(owner._tflsc.agree, owner, scaler)
+
+    def apply_pairs(
+        self,
+        owner: Owner,
+        grads_and_vars: Iterable[_types.Pair],
+        scaled: bool | None,
+        args: tuple[Any, ...] = (),
+        aggregates: bool = True,
+        **kwargs: Any,
+    ) -> Any:
+        """Takes a step; aggregates gradients before it if `aggregates`.
+
+        `args` and `kwargs` are for the inner optimizer's `apply_gradients`.
+        """
+        pairs, inner, kept = list(grads_and_vars), owner._optimizer, owner._tflsc
+        if scaled is None and _tf.at_least(2, 4) and kept.enabled:
+            kept.calls.warn_if_none_called()
+        scaled = kept.calls.are_scaled(scaled, [grad for grad, _ in pairs])
+        grads, variables = self.check_pairs(owner, pairs)
+        aggregation = _aggregation.Aggregation(inner, aggregates, *self.aggregates_by)
+        kwargs = {**kwargs, **aggregation.kwargs}
+        unaggregated = None
+        if aggregation.here:
+            _family.check_context(owner)
+            if scaled:
+                grads, scaled = self.unscale(owner, grads), False
+            unaggregated = _aggregation.filter_empty_gradients(grads, variables)
+            grads, variables = aggregation.aggregate(*unaggregated)
+
+        def apply(grads: _types.Gradients, variables: _types.Variables) -> Any:
+            with aggregation.applied_once():
+                return inner.apply_gradients(list(zip(grads, variables)), *args, **kwargs)
+
+        return self.take_step(owner, grads, variables, scaled, apply, unaggregated)
+
+
+class Methods(_methods.CommonMethods):
+    """The public methods of both families that Keras 3 does not have."""
+
+    clipnorm = _methods.of_inner("clipnorm")
+    clipvalue = _methods.of_inner("clipvalue")
+    global_clipnorm = _methods.of_inner("global_clipnorm")
+
+    @property
+    def inner_optimizer(self) -> Any:
+        """The inner optimizer, a Keras optimizer."""
+        return self._optimizer
+
+    @property
+    def dynamic_scale(self) -> tf.Variable | None:
+        """The loss scale, a scalar float32 variable; None if it is fixed or of another class."""
+        return getattr(self._loss_scale, "current_loss_scale", None)
+
+    @dynamic_scale.setter
+    def dynamic_scale(self, value: object) -> NoReturn:
+        _methods.refuse_to_set(self, "dynamic_scale", value)
