@@ -2,6 +2,7 @@
 
 import copy
 import functools
+import importlib.util
 import itertools
 import json
 import os
@@ -475,3 +476,59 @@ class ConfigTest(_Base):
             for public in (Stable, Older):
                 with self.assertRaisesRegex(ValueError, message):
                     self._from(home, public, config)
+
+
+class OnToKeras3Test(_Base):
+    """What docs/from-keras.md says of a checkpoint of Keras 2."""
+
+    @parameterized.product(kind=("Sequential", "Model"), is_legacy=(True, False))
+    def test_weights_go_by_an_h5_file(self, kind, is_legacy):
+        if VERSION < (2, 16) or not importlib.util.find_spec("tf_keras"):
+            self.skipTest("it takes Keras 3 and tf_keras side by side")
+        import keras
+        import tf_keras
+
+        def make(home):
+            layers = [home.layers.Dense(2, bias_initializer="uniform"), home.layers.Dense(1)]
+            if kind == "Sequential":
+                model = home.Sequential(layers)
+            else:
+                methods = {"call": lambda self, x: self.second(self.first(x))}
+                model = type("Net", (home.Model,), methods)()
+                model.first, model.second = layers
+            model(tf.zeros([1, 4]))
+            return model
+
+        old, folder = make(tf_keras), self.get_temp_dir()
+        inner = (tf_keras.optimizers.legacy if is_legacy else tf_keras.optimizers).SGD(0.1)
+        opt = tf_keras.mixed_precision.LossScaleOptimizer(inner, initial_scale=SCALE)
+        old.compile(opt, "mse")
+        old.fit(np.eye(4), np.ones([4, 1]), verbose=0)
+        tf.train.Checkpoint(model=old, optimizer=opt).save(folder + "/checkpoint")
+        old.save_weights(folder + "/weights.h5")
+
+        model, optimizer = make(keras), Stable(keras.optimizers.SGD(0.1))
+        optimizer.build(model.trainable_variables)
+        checkpoint = tf.train.Checkpoint(model=model, optimizer=optimizer)
+        path = tf.train.latest_checkpoint(folder)
+        if is_legacy:
+            status = checkpoint.restore(path)
+            with self.assertRaises(AssertionError):
+                status.assert_existing_objects_matched()
+            self.assertEqual(
+                (float(optimizer.loss_scale), int(optimizer.dynamic_counter)), (SCALE, 1)
+            )
+            restored = [
+                np.array_equal(*pair) for pair in zip(old.get_weights(), model.get_weights())
+            ]
+            self.assertEqual(restored, [False, kind == "Model"] * 2)
+            self.assertEqual(int(optimizer.iterations), 0)
+        else:
+            with self.assertRaisesRegex(tf.errors.InvalidArgumentError, "optimizer/_variables/2"):
+                checkpoint.restore(path)
+            optimizer = Stable(keras.optimizers.SGD(0.1))
+        model.load_weights(folder + "/weights.h5")
+        optimizer.build(model.trainable_variables)
+        package.checkpoint.assign(package.checkpoint.read(folder), optimizer)
+        self.assertAllEqual(model(np.eye(4)), old(np.eye(4)))
+        self.assertEqual((float(optimizer.loss_scale), int(optimizer.dynamic_counter)), (SCALE, 1))

@@ -18,7 +18,11 @@ from tf_lossscale_compat.migrate import _source
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 PAGE = (ROOT / "docs/hints.md").read_text(encoding="utf-8")
-SECTIONS = re.findall(r"(?ms)^## (LSC\d+)$.*?^```diff\n(.*?)^```$", PAGE)
+SECTIONS = [
+    (text.split("\n")[0], diff)
+    for text in re.split("(?m)^## ", PAGE)
+    for diff in re.findall(r"(?ms)^```diff\n(.*?)^```$", text)
+]
 SECONDS = 300
 HEAD = """\
 import tensorflow as tf
@@ -53,9 +57,10 @@ class PageTest(parameterized.TestCase):
         folder = pathlib.Path(migrate.__file__).parent
         sources = [path.read_text(encoding="utf-8") for path in folder.rglob("*.py")]
         said = set(re.findall(r"[\"'(]LSC\d+ ", "".join(sources)))
-        self.assertEqual([code for code, _ in SECTIONS], sorted(code[1:-1] for code in said))
+        shown = dict.fromkeys(code for code, _ in SECTIONS)
+        self.assertEqual([*shown], sorted(code[1:-1] for code in said))
 
-    @parameterized.named_parameters((code, code, diff) for code, diff in SECTIONS)
+    @parameterized.parameters(*SECTIONS)
     def test_the_tool_reports_it_before_and_not_after(self, code, diff):
         self.assertIn(code, codes(HEAD + side(diff, "+")))
         self.assertNotIn(code, codes(HEAD + side(diff, "-")))

@@ -18,6 +18,7 @@ STEPS = {
     "upgrade": f"\n    {UPGRADE} --infile a.py --outfile a.py\n",
     "by hand": "\n    import tensorflow.compat.v1 as tf\n",
     "behavior": "\n    tf.compat.v1.disable_v2_behavior()\n",
+    "behavior of compat.v1": "\n    tf.disable_v2_behavior()\n",
     "slim": "\n    pip install tf-slim\n",
     "batch_norm": '\n    sys.modules["tf_keras.legacy_tf_layers.normalization"] = normalization\n',
     "keras": "Keras 3 lacks this in graphs. Stay with Keras 2:\n\n"
@@ -49,14 +50,6 @@ class NewerVersionsTest(parameterized.TestCase):
         ("self.add_update(u)", "remove the call"),
         ("opt.get_updates(l, p)", "write `optimizer.apply_gradients(zip(gradients, variables))`"),
         ("opt.get_weights()", "write `[each.numpy() for each in optimizer.variables]`"),
-        (
-            "self.optimizer.learning_rate(step)",
-            "write `optimizer.learning_rate`, or call the schedule",
-        ),
-        (
-            "opt._optimizer.learning_rate(1)",
-            "write `optimizer.learning_rate`, or call the schedule",
-        ),
         ("opt.aggregate_gradients(g)", "remove it, as Keras sums gradients"),
         ("opt.gradient_aggregator(g)", "remove it, as Keras sums gradients"),
         ("opt.get_gradients(l, p)", "compute the gradients with `tf.GradientTape`"),
@@ -68,6 +61,7 @@ class NewerVersionsTest(parameterized.TestCase):
         ("model.optimizer.lr.assign(0.1)", "write `learning_rate`"),
         ("opts[0].lr", "write `learning_rate`"),
         ("get_optimizer(1).lr.numpy()", "write `learning_rate`"),
+        ("opt = make()\nopt.lr.numpy()", "write `learning_rate`"),
         ("model.metrics_names", "the metrics of `compile` are one, `compile_metrics`: use"),
         ("self.add_metric(x, name='x')", "make a `keras.metrics.Mean(name=…)` in `__init__` and"),
         ("model.load_weights(path).expect_partial()", "remove it, as `load_weights` returns"),
@@ -92,7 +86,7 @@ class NewerVersionsTest(parameterized.TestCase):
     )
     def test_names(self, code, advice):
         (finding,) = findings(HEAD + code)
-        where = re.search(r"^s\.|['\"]lr|(?<=in )self", code, re.MULTILINE)
+        where = re.search(r"^s\.|^opt\.lr|['\"]lr|(?<=in )self", code, re.MULTILINE)
         start = where.start() - code.rfind("\n", 0, where.start()) if where else 1
         self.assertEqual((finding.line, finding.column), (LINE + code.count("\n"), start))
         self.assertIn(f"`: on Keras 3 {advice}" if " " in advice else advice, finding.message)
@@ -156,6 +150,20 @@ class NewerVersionsTest(parameterized.TestCase):
         self.assertEmpty(findings(code, (2, 10)))
         self.assertEmpty(findings(code.replace("keras", "train"), (2, 11)))
 
+    def test_rates_that_are_called(self):
+        for code in (
+            "self.optimizer.learning_rate(step)",
+            "opt._optimizer.learning_rate(1)",
+            "opt.lr(opt.iterations)",
+        ):
+            code = f"{HEAD}tf.keras\n{code}"
+            for to in ((2, 11), (2, 15), (2, 21)):
+                (finding,) = findings(code, to)
+                self.assertEqual((finding.line, finding.code), (LINE + 1, "LSC308"))
+                self.assertIn("write `optimizer.learning_rate` without the call", finding.message)
+            self.assertEmpty(findings(code, (2, 10)))
+            self.assertEmpty(findings(f"{code}\ntf.keras.optimizers.legacy.SGD(1)", (2, 15)))
+
     def test_paths_that_are_loaded(self):
         for path in ("'x'", "os.path.join(folder, 'x')"):
             for call_ in ("model.load_weights", "tf.keras.models.load_model"):
@@ -206,6 +214,8 @@ class NewerVersionsTest(parameterized.TestCase):
                     self.assertEqual((finding.line, finding.column), (LINE + 2, 14))
                     self.assertStartsWith(finding.message, "`self.x`: on Keras 3 files of a model")
         self.assertEmpty(findings(text.format("Model", "tf.Variable(0)", "fit")))
+        for callback in ("ModelCheckpoint(p, save_weights_only=True)", "E(restore_best_weights=1)"):
+            self.assertLen(findings(text.format("Model", "tf.Variable(0)", "f") + callback), 1)
         self.assertEmpty(findings(text.format("Model", "self.add_weight()", "save")))
         self.assertEmpty(findings(text.format("Model", "tf.Variable(0)", "save"), (2, 15)))
 
@@ -232,6 +242,24 @@ class NewerVersionsTest(parameterized.TestCase):
         self.assertEmpty(findings(text.format(".", "pass", "model.trainable_variables")))
         self.assertEmpty(findings(text.format(".", "def build(self, _): pass", "(None, 8)")))
         self.assertEmpty(findings(f"{HEAD}model = tf.keras.Sequential()\nmodel.build((None, 8))"))
+
+    def test_restored_models(self):
+        for made in ("tf.train.Checkpoint(model=m, optimizer=o)", "tf.train.Checkpoint(gen=gen)"):
+            text = f"{HEAD}gen.trainable_variables\nckpt = {made}\n"
+            for line in ("ckpt.restore(p)", "ckpt.restore(f(p)).expect_partial()", "ckpt.read(p)"):
+                (finding,) = findings(text + line)
+                self.assertEqual((finding.line, finding.code), (LINE + 2, "LSC426"))
+                self.assertEmpty(findings(text + line, (2, 15)))
+            (finding,) = findings(text.replace("ckpt", "self.ckpt") + "self.ckpt.restore(p)")
+            (finding,) = findings(f"{HEAD}gen.trainable_variables\n{made}.restore(p)")
+            for line in (
+                "ckpt.restore(f(p)).assert_existing_objects_matched()",
+                "status = ckpt.restore(p)\nstatus.assert_consumed()",
+                "other.restore(p)",
+                "ckpt.save(p)",
+            ):
+                self.assertEmpty(findings(text + line), line)
+        self.assertEmpty(findings(f"{HEAD}ckpt = tf.train.Checkpoint(o=o)\nckpt.restore(p)"))
 
     def test_schedules(self):
         made = "tf.keras.mixed_precision.LossScaleOptimizer(o{})\n"
@@ -335,6 +363,21 @@ class NewerVersionsTest(parameterized.TestCase):
             2,
         ),
         ("opt = {0}\nopt.apply_gradients(g)", "f()", 0),
+        # A name that is bound again.
+        ("opt = {0}\nopt.build(v)\nopt.apply_gradients(g)\nopt = {0}", "strategy.run(s)", 1),
+        ("opt = {0}\nopt.build(v)\nopt = {0}\nopt.build(v)", "strategy.run(s)", 0),
+        (
+            "def make():\n  return {0}\nopt = make()\nopt.build(v)\nopt = make()",
+            "strategy.run(s)",
+            1,
+        ),
+        ("if a:\n  opt = {0}\nelse:\n  opt = {0}\nopt.build(v)", "strategy.run(s)", 0),
+        ("opt = {0}\nopt.build(v)\nopt = {0}\nm.compile(opt)", "strategy.run(s)", 0),
+        (
+            "opt = {0}\nopt.build(v)\nopt = {0}\nfor o in [opt]:\n  o.build(m.variables)",
+            "strategy.run(s)",
+            0,
+        ),
     )
     def test_optimizers_that_nothing_builds(self, code, steps, number):
         made = "tf.keras.mixed_precision.LossScaleOptimizer(tf.keras.optimizers.SGD(1))"
@@ -394,6 +437,13 @@ class NewerVersionsTest(parameterized.TestCase):
         self.assertEqual(finding.code, "LSC301")
         self.assertIn("leave the argument out", finding.message)
         self.assertEqual("wrap the optimizer" in finding.message, is_wrapped)
+        self.assertNotIn("fails at once", finding.message)
+
+    def test_a_policy_with_a_loss_scale_that_is_rewritten(self):
+        for made in ("tf.mixed_precision.experimental", "tf_lossscale_compat"):
+            text = f"{HEAD}scale = {made}.DynamicLossScale()\n"
+            (finding,) = findings(text + "tf.keras.mixed_precision.Policy('x', loss_scale=scale)")
+            self.assertIn("`Could not interpret loss scale identifier`", finding.message)
 
     @parameterized.parameters(
         ("layers.experimental.SyncBatchNormalization()", "LSC410", "(synchronized=True)"),
@@ -465,6 +515,33 @@ class StepsTest(FolderTestCase):
     )
     def test_steps(self, code, *steps):
         self.check_steps(f"{HEAD}{code}\n", *steps)
+
+    def test_the_import_of_compat_v1(self):
+        text = "import tensorflow.compat.v1 as tf\nimport tf_lossscale_compat\ntf.placeholder(x)\n"
+        self.check_steps(text, "behavior of compat.v1")
+
+    @parameterized.parameters(
+        ("", "", ["LSC419 `Net`", "LSC417 `net.build`"], []),
+        ("    def build(self, shape): pass\n", "", ["LSC419 `Net`"], []),
+        ("", "tf.train.experimental.LossScale\n", ["LSC417 `net.build`"], ["LSC419 `self.ema`"]),
+    )
+    def test_a_model_of_another_file(self, method, ours, in_train, in_model):
+        head = f"import tensorflow as tf\n{ours}"
+        model = f"class Net(tf.keras.Model):\n{method}    def f(self):\n        self.ema = {{}}\n"
+        for value, number in (("[tf.Variable(v) for v in self.variables]", 1), ("None", 0)):
+            self.write("model.py", head + model.format(value))
+            self.write(
+                "train.py", HEAD + "from model import Net\nnet = Net()\nnet.build((None, 4))\n"
+            )
+            self.write("save.py", "model.save_weights(path)\n")
+            for paths, saves in ((["."], 1), (["model.py", "train.py"], 0)):
+                err = call(*paths)[2]
+                for file, found in (("train.py", in_train), ("model.py", in_model)):
+                    lines = [line for line in err.splitlines() if file in line and "LSC4" in line]
+                    expected = [each for each in found if "419" not in each or number * saves]
+                    self.assertLen(lines, len(expected), err)
+                    for line, each in zip(lines, expected):
+                        self.assertIn(f": {each}: on Keras 3 ", line)
 
     def test_older_versions(self):
         self.check_steps(f"{HEAD}tf.layers.dense(x)", to="1.15")

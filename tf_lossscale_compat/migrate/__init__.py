@@ -23,54 +23,27 @@ from tf_lossscale_compat._core import _install
 
 def add_arguments(parser):
     """Adds this command's options to an `argparse` parser."""
-    parser.add_argument(
-        "paths",
-        nargs="+",
-        metavar="PATH",
-        help="a file or a folder; - reads standard input and writes the result to standard output",
-    )
+    add, many = parser.add_argument, {"action": "append", "default": []}
+    text = "a file or a folder; - reads standard input and writes the result to standard output"
+    add("paths", nargs="+", metavar="PATH", help=text)
     mode = parser.add_mutually_exclusive_group()
-    mode.add_argument(
-        "--write", action="store_true", help="change the files, each of them in one step"
-    )
-    mode.add_argument(
-        "--check", action="store_true", help="only say which files would change; exit code 1 if any"
-    )
-    mode.add_argument(
-        "--diff", action="store_true", help="show the changes as a diff, as without an option"
-    )
-    parser.add_argument(
-        "--to",
-        default="2.21",
-        metavar="VERSION",
-        help="print the next steps for this TensorFlow, 1.15 or later (default: %(default)s)",
-    )
-    parser.add_argument(
-        "--exclude",
-        action="append",
-        default=[],
-        metavar="GLOB",
-        help="skip what matches in folders, by name or by path below the folder; repeatable",
-    )
-    parser.add_argument(
-        "--tensorflow-as",
-        action="append",
-        default=[],
-        metavar="NAME",
-        help="a dotted name by which another module passes TensorFlow on, as deepmd.env.tf for"
-        " `from deepmd.env import tf`; repeatable",
-    )
-    parser.add_argument(
-        "--contrib",
-        action="store_true",
-        help="also list the names of tf.contrib in files without loss scaling",
-    )
-    parser.add_argument(
-        "--format",
-        choices=["text", "json"],
-        default="text",
-        help="json: write the places left to a person to standard output, for editors",
-    )
+    for name, text in (
+        ("--write", "change the files, each of them in one step"),
+        ("--check", "only say which files would change; exit code 1 if any"),
+        ("--diff", "show the changes as a diff, as without an option"),
+    ):
+        mode.add_argument(name, action="store_true", help=text)
+    text = "print the next steps for this TensorFlow, 1.15 or later (default: %(default)s)"
+    add("--to", default="2.21", metavar="VERSION", help=text)
+    text = "skip what matches in folders, by name or by path below the folder; repeatable"
+    add("--exclude", metavar="GLOB", help=text, **many)
+    text = "a dotted name by which another module passes TensorFlow on, as deepmd.env.tf for"
+    text += " `from deepmd.env import tf`; repeatable"
+    add("--tensorflow-as", metavar="NAME", help=text, **many)
+    text = "also list the names of tf.contrib in files without loss scaling"
+    add("--contrib", action="store_true", help=text)
+    text = "json: write the places left to a person to standard output, for editors"
+    add("--format", choices=["text", "json"], default="text", help=text)
     # `run` finds out more about the arguments, and can then complain as argparse does.
     parser.set_defaults(error=parser.error)
 

@@ -10,6 +10,7 @@ import traceback
 from typing import NamedTuple, Optional
 
 from tf_lossscale_compat.migrate import _files, _next, _notebook, _source, _tree, _walk
+from tf_lossscale_compat.migrate.checks import keras_3
 
 _LINE = re.compile(r"[^\n]*\n|[^\n]+")
 _NAME_ALL = (
@@ -92,16 +93,23 @@ class Run:
         self.findings = 0
         self.failures = 0
 
-    def look(self, path):
-        """Looks at a file; returns its outcome so far, None if there is none."""
+    def read(self, path):
+        """Reads a file; returns its bytes if they are to be looked at."""
         self.files += 1
         try:
             data = _files.read(path)
         except _files.FileError as error:
             self._fail(path, str(error))
             return None
-        outcome = self._migrate(path, data)
         self._steps.read(path, data)
+        is_ours = _source.may_concern(data, self._options)
+        models = self._options.models | keras_3.models(data, is_ours)
+        self._options = self._options._replace(models=models)
+        return data if is_ours else None
+
+    def look(self, path, data):
+        """Looks at a file; returns its outcome so far, None if there is none."""
+        outcome = self._migrate(path, data)
         made = (self._options.made or frozenset()) | outcome.result.made
         self._options = self._options._replace(made=made)
         if not outcome.is_nothing:
@@ -189,7 +197,10 @@ class Run:
                 found.setdefault(os.path.realpath(file), file)
         # A check for a class belongs to the wrapper that it checks, wherever that is made: all
         # files are examined before any is changed.
-        outcomes = [(file, self.look(file)) for file in _shown([*found.values()])]
+        read = [(file, self.read(file)) for file in found.values()]
+        outcomes = [
+            (file, self.look(file, data)) for file, data in _shown(read) if data is not None
+        ]
         for file, outcome in outcomes:
             if outcome is not None:
                 self.act(file, outcome)

@@ -65,7 +65,8 @@ def facts(plan, findings):
         if "compat.v1" not in whole:
             found.append(("by hand" if by_hand else "upgrade", f"`tf.{name}`"))
     if version_1 and not _BEHAVIOR.search(tree.source):
-        found.append(("main" if _MAIN.search(tree.source) else "not main", ""))
+        is_1 = ("tensorflow.compat.v1", "tf") in [(each.path, each.local) for each in tree.bindings]
+        found.append(("main" if _MAIN.search(tree.source) else "not main", "1" * is_1))
     if version_1 and plan.is_for_keras_3:
         lacks = re.compile(r"keras\.|" + _KERAS_2.pattern) if "fit" in tree.methods else _KERAS_2
         found += [("keras", f"`tf.{name}`") for name, _ in rest if lacks.match(name)]
@@ -132,7 +133,8 @@ class Steps:
             yield (
                 f"In {where}, below the imports, write this line, so that graphs and variables are"
                 " those of TensorFlow 1 (a file that is imported there may have it instead):\n"
-                "\n    tf.compat.v1.disable_v2_behavior()"
+                f"\n    tf.{'compat.v1.' if '' in itertools.chain(*main.values()) else ''}"
+                "disable_v2_behavior()"
             )
         if files["slim"]:
             yield f"{_listing(files['slim'])}: install tf-slim.\n\n    pip install tf-slim"
@@ -152,7 +154,7 @@ class Steps:
         if files["choice"]:
             yield (
                 f"{_listing(files['choice'])}: change the places that say `on Keras 3`, or leave"
-                " them and stay with Keras 2"
+                " them and stay with Keras 2 (from 2.10 or earlier, with `optimizers.legacy`)"
                 + (", as in the step before" if files["keras"] else keras_2)
             )
         found = [names for names in self._contrib.values() if names]

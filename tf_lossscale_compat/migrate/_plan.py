@@ -37,6 +37,7 @@ class Plan:
         self.is_for_keras_3 = _next.is_for_keras_3(options.to, tree.source)
         self._options = options
         self._made = options.made
+        self.models = options.models
         self._edits: Set[Tuple[int, int, bytes]] = set()
         self._findings: Set[Tuple[int, str]] = set()
         self._usages: Dict[str, Any] = {}

@@ -10,7 +10,6 @@ from tf_lossscale_compat.migrate import _next, _plan, _tree
 _LOSS_SCALING = re.compile(rb"mixed_precision|LossScale|loss_?scale")
 _CONTRIB = re.compile(rb"\bcontrib\b")
 _TENSORFLOW = re.compile(rb"tensorflow|keras|npu_|\btf\b|tf_lossscale")
-
 # At the end of a line whose findings a person has checked: those of the codes after it, or all.
 _CHECKED = re.compile(rb"#.*\btf-lossscale: checked\b((?:[ ,]+LSC\d+)*)")
 
@@ -28,47 +27,27 @@ class Finding(NamedTuple):
 
 
 class Options(NamedTuple):
-    """The options of one call; all but the last are the same for all of its files.
+    """The options of one call; all but `keep_imports` are the same for all of its files."""
 
-    Attributes:
-      to: the TensorFlow that they go to, a tuple of two numbers.
-      tensorflow_as: dotted names by which modules hand TensorFlow on.
-      contrib: whether other names of contrib are looked for in all files.
-      made: what becomes of the wrappers that all of them make, see `_plan.Plan.made`. Checks for
-        a class follow them.
-      keep_imports: whether an import of TensorFlow itself stays though the source needs it no
-        more, as in a notebook, whose next cell is yet to be written.
-    """
-
-    to: tuple = (2, 21)
-    tensorflow_as: tuple = ()
-    contrib: bool = False
-    made: Optional[frozenset] = frozenset()
-    keep_imports: bool = False
+    to: tuple = (2, 21)  # The TensorFlow that they go to.
+    tensorflow_as: tuple = ()  # Dotted names by which modules hand TensorFlow on.
+    contrib: bool = False  # Whether other names of contrib are looked for in all files.
+    made: Optional[frozenset] = frozenset()  # By all files, see `_plan.Plan.made`.
+    keep_imports: bool = False  # Also what nothing needs, as a notebook's next cell may.
+    models: frozenset = frozenset()  # What all files say of them, see `keras_3.models`.
 
 
 class Result(NamedTuple):
-    """The outcome for one source.
+    """The outcome for one source."""
 
-    Attributes:
-      text: str, the new one.
-      findings: list of `Finding`, in order, without those that a comment marks as checked.
-      failures: list of `Finding`, for what could not be handled; line 0 means the whole file.
-      made: what becomes of the wrappers it makes, see `_plan.Plan.made`.
-      has_checks: whether the result depends on what becomes of other files' wrappers.
-      facts: list, see `_next.facts`.
-      is_about: whether the file names a class of this package, or will.
-      edits: list of (start, end, new text), in characters of the text given, in order.
-    """
-
-    text: str
-    findings: list = []
-    failures: list = []
-    made: frozenset = frozenset()
-    has_checks: bool = False
-    facts: list = []
-    is_about: bool = False
-    edits: list = []
+    text: str  # The new one.
+    findings: list = []  # Of `Finding`, in order, without those that a comment marks as checked.
+    failures: list = []  # Of `Finding`: what could not be handled; line 0 means the whole file.
+    made: frozenset = frozenset()  # See `_plan.Plan.made`.
+    has_checks: bool = False  # Whether it depends on what becomes of other files' wrappers.
+    facts: list = []  # See `_next.facts`.
+    is_about: bool = False  # Whether the file names a class of this package, or will.
+    edits: list = []  # Of (start, end, new text), in characters of the text given, in order.
 
 
 class UnsafeEditError(Exception):
@@ -92,7 +71,7 @@ def migrate(text: str, options: Options = Options()) -> Result:  # noqa: B008
     if has_checks:
         plan = _plan.Plan(tree, options._replace(made=own | (options.made or set())))
     edits = [
-        (_characters(tree.source, start), _characters(tree.source, end), new.decode())
+        (len(tree.source[:start].decode()), len(tree.source[:end].decode()), new.decode())
         for start, end, new in plan.edits
     ]
     new_text = apply(text, edits)
@@ -110,10 +89,6 @@ def migrate(text: str, options: Options = Options()) -> Result:  # noqa: B008
             findings.append(Finding(line, column, message, code))
     facts, is_about = _next.facts(plan, findings), plan.is_about_loss_scaling
     return Result(new_text, findings, [], own, has_checks, facts, is_about, edits)
-
-
-def _characters(source: bytes, offset: int) -> int:
-    return len(source[:offset].decode("utf-8"))
 
 
 def apply(text: str, edits: Iterable[Tuple[int, int, str]]) -> str:

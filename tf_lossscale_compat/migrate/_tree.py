@@ -75,26 +75,18 @@ def parse(text):
 
 
 class Chain:
-    """A name with the attributes after it: `tf.train.experimental.LossScale`.
-
-    Attributes:
-      nodes: its nodes from the name to the longest attribute.
-      names: their identifiers.
-      references: list of (import binding or None for any other assignment, qualified name).
-      function: where it is the first argument of `getattr`, `setattr` or `delattr`: that name and
-        the second argument's node.
-      role: "call" for what is called, "base" for a base of a class, "check" for what an object's
-        class is compared with, "annotation", or "value" for any other use.
-      check: for the role "check" something that is equal for the classes of one comparison.
-    """
+    """A name with the attributes after it: `tf.train.experimental.LossScale`."""
 
     def __init__(self, nodes, role="value", check=None):
+        # "call" for what is called, "base" for a base of a class, "check" for what an object's
+        # class is compared with (`check` is equal for those of one comparison), "annotation", or
+        # "value" for any other use.
         self.role = role
         self.check = check
-        self.nodes = nodes
+        self.nodes = nodes  # From the name to the longest attribute.
         self.names = [nodes[0].value] + [node.attr.value for node in nodes[1:]]
-        self.references = []
-        self.function = None
+        self.references = []  # Of (import binding or None for another assignment, qualified name).
+        self.function = None  # `getattr` and the like, whose first argument it is, and the second.
 
     @property
     def text(self):
@@ -112,25 +104,15 @@ class Chain:
 
 @dataclasses.dataclass(eq=False)
 class Binding:
-    """One name that an import statement binds.
-
-    Attributes:
-      statement: the `Statement` it stands in.
-      alias: its `ImportAlias` node.
-      path: what is imported, dotted; relative imports begin with dots.
-      local: the name it binds here.
-      qualified: what that name stands for: `path`, but for `import a.b.c` it is `a`.
-      chains: those whose name may be this one.
-      elsewhere: whether something besides these chains refers to it, such as a quoted annotation.
-    """
+    """One name that an import statement binds."""
 
     statement: "Statement"
     alias: cst.ImportAlias
-    path: str
-    local: str
-    qualified: str
-    chains: list = dataclasses.field(default_factory=list)
-    elsewhere: bool = False
+    path: str  # What is imported, dotted; relative imports begin with dots.
+    local: str  # The name that it binds here.
+    qualified: str  # What that stands for: `path`, but for `import a.b.c` it is `a`.
+    chains: list = dataclasses.field(default_factory=list)  # Those whose name may be this one.
+    elsewhere: bool = False  # Whether anything else refers to it, such as a quoted annotation.
 
 
 @dataclasses.dataclass(eq=False)
@@ -149,14 +131,14 @@ class _Collector(cst.CSTVisitor):
         super().__init__()
         self.chains = []
         self.statements = []
-        self.calls = []
+        self.calls = []  # Of (chain, Call node).
         self.strings = []
-        self.attributes: dict = {}
-        self.methods = set()
+        self.attributes: dict = {}  # Of attributes' names the nodes that end with them.
+        self.methods = set()  # Names of attributes that are called.
         self.nones = set()
-        self.branches = []
+        self.branches = []  # If and Assert nodes.
         self.classes = []
-        self.values = []
+        self.values = []  # Of (name such as `self.optimizer`, node of what is assigned to it).
         self._around = []
         self._bases = set()
         self._role = ("value", None)
@@ -299,15 +281,8 @@ def _leftmost(node):
 class Tree(_Collector):
     """One parsed source.
 
-    Attributes:
-      source: bytes, in UTF-8 and without a byte order mark; lines: its lines.
-      chains, statements, strings: as collected, in source order.
-      attributes: dict, of attributes' names the nodes that end with them.
-      methods: set of the names of attributes that are called.
-      branches: the If and Assert nodes; classes: those of class statements.
-      values: list of (name such as `self.optimizer`, node of what is assigned to it).
-      bindings: of all import statements.
-      calls: list of (chain, Call node).
+    Its `source` is bytes, in UTF-8 and without a byte order mark; `bindings` are those of all
+    import statements.
 
     Raises `ParseError` where it is no Python 3 code. `tensorflow_as` as of `_source.Options`.
     """

@@ -42,25 +42,15 @@ def family(name):
 
 
 class Namespace(NamedTuple):
-    """One namespace that moves.
+    """One namespace that moves."""
 
-    Attributes:
-      old: str, its canonical dotted name in TensorFlow.
-      new: str, its dotted name here.
-      members: names that are there in both.
-      whole: whether it has no other public members, so that the namespace itself may be replaced
-        wherever it is mentioned.
-      module: str, what to import before `new` can be used.
-      is_meant: None, or, of the only member, a function of the list of its `cst.Call`s and of the
-        `_tree.Tree`, which returns whether the file uses it as in this namespace (True), as in
-        another API of the same name (False), or both (None).
-    """
-
-    old: str
-    new: str
-    members: Tuple[str, ...]
-    whole: bool = False
-    module: str = "tf_lossscale_compat"
+    old: str  # Its canonical dotted name in TensorFlow.
+    new: str  # Its dotted name here.
+    members: Tuple[str, ...]  # Names that are there in both.
+    whole: bool = False  # No other public members: it may be replaced wherever it is mentioned.
+    module: str = "tf_lossscale_compat"  # What to import before `new` can be used.
+    # Of the only member: whether a file with these `cst.Call`s, and this `_tree.Tree`, uses it as
+    # in this namespace (True), as in another API of the same name (False), or both (None).
     is_meant: Optional[Callable] = None
 
 

@@ -49,6 +49,12 @@ _FIXED = re.compile(r"False$|\d|[\w.]*\bFixedLossScale\((?!.*\bskip_nonfinite\b)
 _RUN = re.compile(r"strategy\w*\.(?:run|experimental_run_v2)$", re.IGNORECASE)
 _SCOPE = re.compile(r"strategy\w*\.(?:run|experimental_run_v2|scope)$", re.IGNORECASE)
 _BUILD = re.compile(rb"(?m)^[^#\n]*?\b(\w+)(?:\[[^]\n]*\])?\.build\((?:.*\b(variable|weight))?")
+_UNBUILT = (
+    "LSC105 on Keras 3 a strategy cannot run the first step of an optimizer that has no variables"
+    " yet: write `optimizer.build(model.trainable_variables)` in the strategy's scope, below the"
+    " model"
+)
+_FUNCTION = re.compile(r"\bdef (\w+)\(")
 _OWN_COMPILE = re.compile(rb"\bdef compile\(\s*self,\s*(?!optimizer\b)")
 _STEPS = (".apply_gradients", ".minimize", ".apply")
 # In a line of a block, but not within a statement that is a block itself.
@@ -177,31 +183,44 @@ def _unbuilt(plan):
     ]
     wrappers = [(chain, *_names(tree, call)) for chain, call in _keras_wrappers(plan)]
     known = {_last(name) for _, names, _ in wrappers for name in names}
-    built = _built(tree, known)
+    built, assigned = _built(tree, known), {_last(name) for name, _ in tree.values}
+    makers = ["-"]
     for chain, names, is_returned in wrappers:
         # A parameter or a loop's variable may be any of them, and so may what a function returned.
         is_open = is_returned or not names
-        others = built - (known if is_open else {_last(name) for name, _ in tree.values})
+        others = built.keys() - (known if is_open else assigned)
         is_compiled = any(
             each in names or (not names and each.startswith(chain.text + "(")) for each in compiled
         )
         if not (
-            others or built & set(map(_last, names)) or (is_compiled and not steps & set(names))
+            others
+            or built.keys() & set(map(_last, names))
+            or (is_compiled and not steps & set(names))
         ):
-            yield (
-                chain,
-                "LSC105 on Keras 3 a strategy cannot run the first step of an optimizer that has no"
-                " variables yet: write `optimizer.build(model.trainable_variables)` in the"
-                " strategy's scope, below the model",
-            )
+            yield chain, _UNBUILT
+        # The last function that begins above may return it.
+        functions = _FUNCTION.findall(tree.source[: tree.start(chain.nodes[0])].decode())
+        makers += [chain.text, *functions[-1:] * is_open]
+    makes = re.compile(rf"(?:\w+\.)*(?:{'|'.join(makers)})\(")
+    values = [(name, each) for name, each in tree.values if makes.match(tree.text(each))]
+    began = {name: tree.start(each) for name, each in values[::-1]}
+    for name, value in values:
+        start, own = tree.start(value), {_last(name), *(built.keys() - assigned)}
+        builds = sorted(place for each in own for place in built.get(each, ()))
+        # Built while it was another one's name, and not again.
+        is_left = began[name] < min(builds, default=0) and builds[-1] < start
+        if is_left and (name not in compiled or name in steps):
+            yield value, _UNBUILT
 
 
 def _built(tree, known=()):
-    return {
-        name.decode()
-        for name, variables in _BUILD.findall(tree.source)
-        if variables or b"opt" in name.lower() or name.decode() in known
-    }
+    """Returns a dict: of the names that are built where that is."""
+    built: dict = {}
+    for match in _BUILD.finditer(tree.source):
+        name = match.group(1).decode()
+        if match.group(2) or "opt" in name.lower() or name in known:
+            built.setdefault(name, []).append(match.start(1))
+    return built
 
 
 def _last(name):

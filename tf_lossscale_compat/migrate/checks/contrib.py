@@ -11,7 +11,7 @@ from tf_lossscale_compat._core import _contrib_successors
 from tf_lossscale_compat.migrate import rewrites
 
 _CONTRIB = "tensorflow.contrib"
-_LOOKS_LIKE_TENSORFLOW = re.compile(r"_*(tf|tensorflow)(_?(compat_)?v?[12])?$")
+_LOOKS_LIKE_TENSORFLOW = re.compile(r"(?:\w+\.)*?_*(?:tf|tensorflow)(?:_?(?:compat_)?v?[12])?\.")
 
 
 def find(plan):
@@ -88,18 +88,10 @@ def as_tensorflow(chain):
     It may where no import of TensorFlow, Keras or this package shows what its name is.
     """
     roots = {name.split(".")[0] for _, name in chain.imported}
-    place = _place(chain)
-    if place is None or roots & {*rewrites.ROOTS, "tf_lossscale_compat"}:
+    match = _LOOKS_LIKE_TENSORFLOW.match(chain.text)
+    if not match or roots & {*rewrites.ROOTS, "tf_lossscale_compat"}:
         return None
-    return ".".join(["tensorflow", *chain.names[place + 1 :]])
-
-
-def _place(chain):
-    """Returns which of a chain's names may be TensorFlow, None if none may."""
-    for number, name in enumerate(chain.names[:-1]):
-        if _LOOKS_LIKE_TENSORFLOW.match(name):
-            return number
-    return None
+    return "tensorflow." + chain.text[match.end() :]
 
 
 def _maybe(tree):
@@ -113,7 +105,7 @@ def _maybe(tree):
             advice = _message(rewrites.canonical(qualified))
         else:
             continue
-        name = ".".join(chain.names[: _place(chain) + 1])
+        name = chain.text[: len("tensorflow") - len(qualified)]
         sources = [binding.path for binding in chain.bindings]
         if sources:
             why = f"`{name}` comes from `{sources[0]}` (say so by --tensorflow-as)"

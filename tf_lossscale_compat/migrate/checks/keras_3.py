@@ -59,9 +59,7 @@ _TO_DATASET = (
 )
 _NOT_SUMMED = ("apply_gradients", "LSC415 leave it out, and apply gradients of one replica each")
 _ARGUMENTS = {
-    "workers": _TO_DATASET,
-    "use_multiprocessing": _TO_DATASET,
-    "max_queue_size": _TO_DATASET,
+    **dict.fromkeys(("workers", "use_multiprocessing", "max_queue_size"), _TO_DATASET),
     "save_format": (
         "save|save_weights",
         "LSC414 leave it out; the path must end in .keras, for weights in .weights.h5",
@@ -89,10 +87,24 @@ _FILTERED = re.compile(rb"\bfor (\w+) in (self\.metrics) if (?!\1\.name [!=]= [\
 _FILTER = "LSC424 the metrics of `compile` are one: filter `self.get_metrics_result()` by names"
 _OF_COMPILED = {
     "metrics": "LSC424 write `super().metrics`, which has all metrics of the model",
-    "reset_state": "LSC424 write `self.reset_metrics()`",
-    "reset_states": "LSC424 write `self.reset_metrics()`",
+    **dict.fromkeys(("reset_state", "reset_states"), "LSC424 write `self.reset_metrics()`"),
 }
 _NUMBER = re.compile(rb"\b(?:int|float)\(([\w.]*opt\w*\.(?:iterations|learning_rate))\)")
+# What shows that a name is a model's.
+_OF_MODELS = ("trainable_variables", "trainable_weights", "compile", "fit")
+_SILENT = (
+    "LSC426 weights of Keras 2's layers are not restored, without a word: write"
+    ' `.assert_existing_objects_matched()` behind it, and take them from `save_weights("….h5")`'
+)
+# What loses variables that are none of a model's: files, and a callback that puts weights back.
+_SAVES = re.compile(rb"\b(?:\w*(?:save|load|best)_weights|ModelCheckpoint|load_model)\b")
+_LOST = (
+    "LSC419 files of a model hold no `tf.Variable`: make it in `build` by `self.add_weight(…,"
+    " trainable=False)`, or later by that of a `tf.keras.layers.Layer()` made in `__init__`"
+)
+_CLASS = rb"(?m)^class (\w+)\(.*?\b(Model|Layer)\b.*\):.*((?:\r?\n(?:[ \t].*)?)*)"
+_KEEPS = re.compile(rb"\bself\.\w+[^=\n]* = [\[({]?\s*(?:\w+\.)*Variable\(")
+_ASSERTED = re.compile(rb"\((?:[^()]|\([^()]*\))*\)\s*\.assert_[ec]\w+")
 _COPIES = re.compile(r"[^#]*?\bVariable\(", re.DOTALL)
 _OLD_STEP = re.compile(rb"\bdef (?:_resource_apply_\w+|get_updates|_create_slots)\b")
 _BUILD = re.compile(rb"\bdef build\b")
@@ -103,8 +115,9 @@ def find(plan):
     """Yields what Keras 3 no longer has."""
     if not plan.is_for_keras_3 or not plan.is_about_loss_scaling:
         return
-    for check in (_attributes, _names, _arguments, _paths, _subclasses):
+    for check in (_attributes, _names, _arguments, _paths, _restored):
         yield from check(plan.tree)
+    yield from _subclasses(plan)
 
 
 def _say(name, advice):
@@ -114,12 +127,15 @@ def _say(name, advice):
 
 def _attributes(tree):
     made = {id(call) for chain, call in tree.calls if _of_keras(chain, newer_versions.OPTIMIZER)}
+    called = {id(call.func) for _, call in tree.calls}
     for names, advice in _ATTRIBUTES.items():
         owner = _OWNERS.get(names)
         for node in [node for name in names.split("|") for node in tree.attributes.get(name, ())]:
             value = tree.value(node.value)
             of_optimizer = owner is _OPTIMIZER and id(value) in made
-            if owner is None or of_optimizer or owner.search(tree.text(value)):
+            is_rate = names == "lr" and id(node) in called  # `newer_versions` has that.
+            texts = map(tree.text, (node.value, value))
+            if not is_rate and (owner is None or of_optimizer or any(map(owner.search, texts))):
                 yield node, _say(_short(tree.text(node)), advice)
     for node in tree.strings:
         if node.value in ("'lr'", '"lr"') and _HISTORY.search(tree.source, 0, tree.start(node)):
@@ -153,9 +169,6 @@ def _advice(chain, call, tree):
     is_base = chain.role == "base" and newer_versions.is_optimizer(chain)
     if is_base and _OLD_STEP.search(tree.source):
         return "LSC416 write the methods `build` and `update_step` in place of its old ones"
-    is_call = call is not None and chain.names[-1] == "learning_rate"
-    if is_call and _OPTIMIZER.search(".".join(chain.names[:-1])):
-        return "LSC407 write `optimizer.learning_rate`, or call the schedule itself"
     return next((_NAMES[each] for each in _NAMES if _of_keras(chain, each + r"\b")), None)
 
 
@@ -236,17 +249,58 @@ def _stem(end):
     return re.sub(r"\{.*?\}|%[\d.]*[dsf]", "*", stem)
 
 
-def _subclasses(tree):
+def _restored(tree):
+    """Yields where a checkpoint with a model is restored and nobody asks what was found."""
+    models = {".".join(chain.names[:-1]) for chain in tree.chains if chain.names[-1] in _OF_MODELS}
+    for node in tree.attributes.get("restore", []) + tree.attributes.get("read", []):
+        owner, (start, end) = tree.text(node.value), tree.span(node)
+        made = [owner, *(tree.text(value) for name, value in tree.values if name == owner)]
+        given = re.findall(r"[\w.]+", " ".join(made).partition("Checkpoint(")[2])
+        asked = [f"{name}.assert_" for name, value in tree.values if tree.start(value) == start]
+        is_asked = _ASSERTED.match(tree.source, end) or any(map(tree.module.code.count, asked))
+        if not is_asked and any(word in models or _MODEL.search(word) for word in given):
+            yield node, _say(_short(tree.text(node)), _SILENT)
+
+
+def models(data, is_ours):
+    """Returns what a file's bytes tell others of classes of models, as pairs (what, name).
+
+    "build" for one without this method, "saves" where weights are saved, "keeps" for one with a
+    `tf.Variable`, in files that are not looked at themselves.
+    """
+    found = {("saves", "")} if _SAVES.search(data) else set()
+    for name, base, body in re.findall(_CLASS, data):
+        if base == b"Model" and not _BUILD.search(body):
+            found.add(("build", name.decode()))
+        if not is_ours and _KEEPS.search(body):
+            found.add(("keeps", name.decode()))
+    return found
+
+
+def _subclasses(plan):
     """Yields calls such as `model.build((None, 8))` that make no variables, and lost variables."""
+    tree = plan.tree
     bases = [chain for chain in tree.chains if chain.role == "base"]
     has_models = any(_of_keras(chain, r"(?:models\.)?Model$") for chain in bases)
-    for chain, call in tree.calls if has_models and not _BUILD.search(tree.source) else ():
-        if chain.names[-1] == "build" and call.args and _SHAPE.match(tree.text(call.args[0])):
+    is_own = has_models and not _BUILD.search(tree.source)
+    known = plan.models | models(tree.source, True)
+    others = {
+        f"{name}.build"
+        for name, value in tree.values
+        if ("build", tree.text(value).partition("(")[0].rpartition(".")[2]) in known
+    }
+    for chain, call in tree.calls:
+        is_model = chain.text in others or (is_own and chain.names[-1] == "build")
+        if is_model and call.args and _SHAPE.match(tree.text(call.args[0])):
             advice = "LSC417 it makes no variables of a model without a method `build`, so a list"
             advice += " of copies is empty: call the model once, as in `model(tf.zeros([1, 8]))`"
             yield chain, _say(chain.text, advice)
     has_any = has_models or any(_of_keras(chain, r"layers\.Layer$") for chain in bases)
-    for name, value in tree.values if has_any and tree.methods & {*_ENDS} else ():
+    saves = "save" in tree.methods or ("saves", "") in known
+    for name, value in tree.values if has_any and saves else ():
         if name.startswith("self.") and _COPIES.match(tree.text(value)):
-            advice = "LSC419 files of a model hold no `tf.Variable`: make it in `build` by"
-            yield value, _say(name, f"{advice} `self.add_weight(…, trainable=False)`")
+            yield value, _say(name, _LOST)
+    for node, name, imported in tree.mentions() if saves else ():
+        name = name.rpartition(".")[2]
+        if ("keeps", name) in known and not imported.endswith(name):
+            yield node, _say(name, _LOST)

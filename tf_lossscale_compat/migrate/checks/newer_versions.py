@@ -19,6 +19,10 @@ _WRAP = (
     " and wrap the optimizer in `tf_lossscale_compat.keras.mixed_precision.experimental"
     ".LossScaleOptimizer(optimizer, loss_scale)`"
 )
+_AT_ONCE = (
+    ". That of this package fails at once, before the upgrade, too: `Could not interpret loss scale"
+    " identifier`"
+)
 _STABLE = {
     "Policy": "`tf.keras.mixed_precision.Policy`",
     "global_policy": "`tf.keras.mixed_precision.global_policy`",
@@ -64,18 +68,19 @@ def _policies(plan):
     tree = plan.tree
     if plan.to < (2, 4):
         return
+    ours = {id(call) for _, _, call in plan.wrapper_calls()}
     for chain, call in tree.calls:
         scale = tree.argument(call, 1, "loss_scale")
         if scale is not None and of_keras(chain, _POLICY):
             wrap = "" if tree.text(scale) == "None" else _WRAP
-            yield chain, _LOSS_SCALE + wrap
+            yield chain, _LOSS_SCALE + wrap + _AT_ONCE * (id(tree.value(scale)) in ours)
     for node in tree.attributes.get("loss_scale", ()):
         if _OF_POLICY.search(tree.text(node)):
             yield (
                 node,
                 f"LSC302 `{tree.text(node)}`: a policy has no loss scale since TensorFlow 2.4:"
-                ' write `optimizer.loss_scale`, and to make an optimizer write `"dynamic"`'
-                " or the number that the policy had",
+                ' write `optimizer.loss_scale`, and to make an optimizer write `"dynamic"`, the'
+                " number, or a new loss scale like the one that the policy had",
             )
     found = [
         (tree.start(node), match.group(1))
@@ -119,6 +124,14 @@ def _decay(tree):
 def _slots(tree):
     if b"keras" not in tree.source or "legacy" in tree.attributes:
         return
+    for chain, _ in tree.calls:
+        is_rate = len(chain.names) > 1 and chain.names[-1] in ("lr", "learning_rate")
+        if is_rate and LOOKS_LIKE_ONE.search(chain.names[-2]):
+            yield (
+                chain,
+                f"LSC308 `{chain.text}`: in TensorFlow 2.11 and later it is this step's rate, not"
+                " the schedule: write `optimizer.learning_rate` without the call",
+            )
     for name in ("get_slot", "get_slot_names", "weights"):
         message = f"LSC307 `{name}` was removed in TensorFlow 2.11: look in `optimizer.variables`"
         for node in tree.attributes.get(name, ()):
