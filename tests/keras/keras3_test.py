@@ -625,6 +625,12 @@ class Keras3ClassTest(modes.EagerTestCase):
         with self.assertRaisesRegex(ValueError, "dynamic_growth_steps.*2.5"):
             opt.dynamic_growth_steps = 2.5
         self.assertEqual(opt.initial_scale, 8.0)
+        bounds = {"min_loss_scale": 4.0, "max_loss_scale": 16.0}
+        opt = Stable(home.SGD(1.0), loss_scale=tf_lossscale_compat.DynamicLossScale(8.0, **bounds))
+        for name, value in (("min_loss_scale", 2.0), ("max_loss_scale", 32.0)):
+            with self.assertRaisesRegex(ValueError, f"{name} .* initial_scale={value}.*, got"):
+                opt.initial_scale = value
+            self.assertEqual((opt.initial_scale, array(opt.dynamic_scale)), (8.0, 8.0))
         opt = Stable(home.SGD(1.0), False, 8.0)
         for name in ("initial_scale", "dynamic_growth_steps"):
             with self.assertRaisesRegex(AttributeError, f"{name} can be set only"):

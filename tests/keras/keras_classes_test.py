@@ -735,6 +735,20 @@ class EnabledTest(_Base):
             Older(home.SGD(1.0), object(), enabled=False)
         self.assertNotIn("enabled", Stable(home.SGD(1.0)).get_config())
 
+    @keras_homes.each((None, True))
+    def test_says_nothing_of_a_division(self, home, scaled):
+        """A scale of 1 divides nothing, whichever methods are called."""
+        opt, variable = Stable(home.SGD(1.0), enabled=False, scaled=scaled), home.variable(1.0)
+        grads = [tf.constant(0.125)]
+        opt.apply_gradients(zip(grads, [variable]))
+        for method in ("get_unscaled_gradients", "get_scaled_loss", "scale_loss"):
+            result = getattr(opt, method)(grads if "gradients" in method else grads[0])
+            opt.apply_gradients([(tf.constant(0.125), variable)])
+            opt.apply(result if "gradients" in method else grads, [variable])
+        opt.apply_gradients(zip(opt.get_unscaled_gradients(grads), [variable]))
+        self.assertEqual(number(variable), 0.0)
+        self.assertEmpty(self.warnings())
+
     @keras_homes.each()
     def test_disabled_keeps_what_was_asked_for(self, home):
         opt = Stable(home.SGD(0.1), initial_scale=64.0, dynamic_growth_steps=3, enabled=False)
@@ -1027,7 +1041,7 @@ class AssignedTest(modes.EagerTestCase):
         old = second._loss_scale
         with self.assertRaisesRegex(ValueError, "drives another optimizer"):
             second._loss_scale = first._loss_scale
-        with self.assertRaisesRegex(ValueError, "loss_scale cannot be None"):
+        with self.assertRaisesRegex(ValueError, "loss_scale cannot be None.*enabled=False"):
             second._loss_scale = None
         self.assertIs(second._loss_scale, old)
         second._loss_scale = package.FixedLossScale(4.0)

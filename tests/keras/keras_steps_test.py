@@ -1,5 +1,6 @@
 """Custom training steps with the Keras wrappers: each gradient is divided exactly once."""
 
+import copy
 import functools
 import threading
 import unittest
@@ -1032,7 +1033,7 @@ class BadInputTest(modes.EagerTestCase):
             (ValueError, "initial_scale.*nan", lambda: stable(inner(), True, float("nan"))),
             (ValueError, "initial_scale.*-1", lambda: stable(inner(), True, -1)),
             (ValueError, "dynamic_growth_steps.*1.5", lambda: stable(inner(), True, 8, 1.5)),
-            (ValueError, "loss_scale cannot be None", lambda: old(inner(), None)),
+            (ValueError, "loss_scale cannot be None.*enabled=False", lambda: old(inner(), None)),
             (ValueError, "'static'", lambda: old(inner(), "static")),
             (ValueError, "at least 1.*0.5", lambda: old(inner(), 0.5)),
         ]
@@ -1055,9 +1056,11 @@ class BadInputTest(modes.EagerTestCase):
     @keras_homes.each()
     def test_an_optimizer_is_wrapped_once(self, home):
         inner = home.SGD(1.0)
-        Stable(inner)
+        opt = Stable(inner)
         if home.kind == "keras3" or (home.kind == "v2" and keras_homes.VERSION < (2, 4)):
             self.skipTest("this Keras' checkpoints have room for more loss scales")
+        with self.assertRaisesRegex(ValueError, "drives another optimizer"):
+            copy.copy(opt)
         pattern = '"inner_optimizer" is already wrapped by a LossScaleOptimizer'
         with self.assertRaisesRegex(ValueError, pattern):
             Stable(inner)

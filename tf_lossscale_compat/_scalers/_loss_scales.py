@@ -174,23 +174,21 @@ class FixedLossScale(LossScale):
         return {"loss_scale_value": self._loss_scale_value, **_scaler.kept(self).options}
 
 
-def _bounds(initial: Any, lowest: Any, highest: Any) -> tuple[float, float | None]:
-    """Returns the bounds as floats, checked with the initial scale."""
+def bounds(name: str, initial: Any, lowest: Any, highest: Any) -> tuple[float, float | None]:
+    """Returns the bounds as floats, checked with the initial scale, which `name` names."""
     low = _arguments.positive("min_loss_scale", lowest)
     high = None if highest is None else _arguments.positive("max_loss_scale", highest)
     if high is not None and high < max(float(initial), low):
         raise ValueError(
-            f"max_loss_scale must be at least initial_loss_scale={initial!r} and "
+            f"max_loss_scale must be at least {name}={initial!r} and "
             f"min_loss_scale={lowest!r}, got {highest!r}."
         )
     if float(initial) < low:
         if low != 1.0:
-            raise ValueError(
-                f"min_loss_scale must be at most initial_loss_scale={initial!r}, got {lowest!r}."
-            )
+            raise ValueError(f"min_loss_scale must be at most {name}={initial!r}, got {lowest!r}.")
         _arguments.warn_odd(
-            "initial_loss_scale={!r} is below min_loss_scale=1.0: the first non-finite step will "
-            "raise it to 1.0. To keep it low, pass a lower min_loss_scale.",
+            f"{name}={{!r}} is below min_loss_scale=1.0: the first non-finite step will raise it "
+            "to 1.0. To keep it low, pass a lower min_loss_scale.",
             initial,
         )
     return low, high
@@ -257,7 +255,7 @@ class DynamicLossScale(LossScale):
         self._initial_loss_scale = _arguments.positive("initial_loss_scale", initial_loss_scale)
         self._increment_period = _arguments.period("increment_period", increment_period, "int64")
         self._multiplier = _arguments.positive("multiplier", multiplier)
-        low, high = _bounds(initial_loss_scale, min_loss_scale, max_loss_scale)
+        low, high = bounds("initial_loss_scale", initial_loss_scale, min_loss_scale, max_loss_scale)
         if self._multiplier < 1:
             _arguments.warn_odd("multiplier={!r} is below 1: growth shrinks the scale.", multiplier)
         delay = _arguments.period("hysteresis", hysteresis, "int64", least=1)
@@ -298,7 +296,10 @@ class DynamicLossScale(LossScale):
 
     @property
     def good_steps(self) -> tf.Variable:
-        """The number of finite steps since the loss scale last changed, an int64 variable."""
+        """The number of finite steps since the scale last grew or a step was not finite.
+
+        An int64 variable.
+        """
         return self._num_good_steps
 
     @_scaler.reads()

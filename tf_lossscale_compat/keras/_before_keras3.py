@@ -64,7 +64,7 @@ class Family(_family.Family[Owner]):
         `args` and `kwargs` are for the inner optimizer's `apply_gradients`.
         """
         pairs, inner, kept = list(grads_and_vars), owner._optimizer, owner._tflsc
-        if scaled is None and _tf.at_least(2, 4) and kept.enabled:
+        if scaled is None and _tf.at_least(2, 4):
             kept.calls.warn_if_none_called()
         scaled = kept.calls.are_scaled(scaled, [grad for grad, _ in pairs])
         grads, variables = self.check_pairs(owner, pairs)

@@ -2,9 +2,12 @@
 
 Keras 3's own steps pass scaled gradients to it, and other steps unscaled ones. The caller says
 which. If the caller does not, the constructor's `scaled` does. Else the rule goes by which methods
-were ever called on this optimizer, and by nothing else: not by order, place or thread. `apply` and
-`minimize` need no rule, and their calls are not recorded. If the rule has two answers, gradients
-are recognized as unscaled if they are the objects that `get_unscaled_gradients` returned.
+were ever called on this optimizer, and by nothing else: not by order, place or thread. `apply`
+needs no rule, and its calls are not recorded. Those of `minimize` are recorded if methods of a
+subclass see its gradients, which are then unscaled. If the rule has two answers, gradients are
+recognized as unscaled if they are the objects that `get_unscaled_gradients` returned. With
+`enabled=False` the scale is 1, and both answers lead to the same step: the rule neither raises nor
+warns.
 """
 
 from __future__ import annotations
@@ -70,8 +73,10 @@ class Calls:
       constructor_scaled: the constructor's `scaled`, a bool or None.
     """
 
-    def __init__(self, scaled_by_default: bool, constructor_scaled: bool | None) -> None:
-        self._scaled_by_default = scaled_by_default
+    def __init__(
+        self, scaled_by_default: bool, constructor_scaled: bool | None, enabled: bool
+    ) -> None:
+        self._scaled_by_default, self._enabled = scaled_by_default, enabled
         self._said_unscaled = False  # True once a call said `scaled=False`.
         self.methods: set[str] = set()
         self.constructor_scaled = constructor_scaled
@@ -124,12 +129,14 @@ class Calls:
             self._said_unscaled |= not scaled
             return scaled
         if self.constructor_scaled is not None:
-            if self.constructor_scaled:
+            if self.constructor_scaled and self._enabled:
                 self._check_made_scaled(grads)
             return self.constructor_scaled
         answer = self._are_scaled(self.methods)
         if answer is None and self.are_unscaled(grads):
             return False
+        if not self._enabled:
+            return answer is not False
         if answer is None:
             others = " and ".join(sorted(self.methods - {SCALED}))
             known = ""
@@ -167,12 +174,12 @@ class Calls:
 
     def warn_if_none_called(self) -> None:
         """Warns if no method that scales or unscales was ever called."""
-        if not self.methods and self.constructor_scaled is None:
+        if self._enabled and not self.methods and self.constructor_scaled is None:
             self.warn(_NEVER)
 
     def applying_scaled(self) -> None:
         """Warns if `apply` may get unscaled gradients."""
-        if UNSCALED in self.methods:
+        if self._enabled and UNSCALED in self.methods:
             self.warn(_TWICE)
 
     def warn(self, message: str) -> None:

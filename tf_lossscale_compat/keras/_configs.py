@@ -72,7 +72,10 @@ def from_identifier(identifier: _loss_scales.Identifier | None) -> _loss_scales.
     """Returns the loss scale for the argument `loss_scale`."""
     loss_scale = _loss_scales.get(identifier)
     if loss_scale is None:
-        raise ValueError("loss_scale cannot be None")
+        raise ValueError(
+            "loss_scale cannot be None. Write a number, 'dynamic' or a LossScale; or make the "
+            "optimizer with enabled=False, which turns loss scaling off."
+        )
     return loss_scale
 
 

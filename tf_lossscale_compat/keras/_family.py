@@ -24,7 +24,7 @@ from tf_lossscale_compat._core import (
 )
 from tf_lossscale_compat._core._tf import tf
 from tf_lossscale_compat._scalers import _loss_scales
-from tf_lossscale_compat.keras import _aggregation, _calls
+from tf_lossscale_compat.keras import _aggregation, _calls, _configs
 
 if TYPE_CHECKING:
     import types
@@ -180,9 +180,7 @@ class Family(Generic[Owner]):
 
     def replace_loss_scale(self, owner: Owner, loss_scale: _loss_scales.Identifier) -> None:
         """Replaces the loss scale, as code for TensorFlow 2.0 does."""
-        old, new = owner._loss_scale, _loss_scales.get(loss_scale)
-        if new is None:
-            raise ValueError("loss_scale cannot be None")
+        old, new = owner._loss_scale, _configs.from_identifier(loss_scale)
         _ownership.check(_ownership.KERAS, new)
         scaler = _scaler.Scaler(new)
         self.check_scaler(scaler)
@@ -332,7 +330,8 @@ def base_to_wrap(optimizer: object, argument: str) -> type:
             f"{argument} must have no loss scale itself, as a LossScaleOptimizer cannot wrap "
             f"another LossScaleOptimizer, got {optimizer!r}."
         )
-    if getattr(optimizer, "_is_wrapped_by_loss_scale_optimizer", False):  # Every family sets it.
+    # Set where checkpoints can hold one loss scale: by `delegate_tracking`, not on Keras 3.
+    if getattr(optimizer, "_is_wrapped_by_loss_scale_optimizer", False):
         raise ValueError(
             f'"{argument}" is already wrapped by a LossScaleOptimizer, got {optimizer!r}: use that '
             "one, or make another optimizer."

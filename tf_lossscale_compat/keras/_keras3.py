@@ -304,7 +304,11 @@ class Methods(_methods.WeightDecay, _MixedIntoKeras3):
     @_CommonMethods.initial_scale.setter
     def initial_scale(self, value: Any) -> None:
         value = _arguments.positive("initial_scale", value)
-        _settable(self, "initial_scale")._initial_loss_scale = value
+        loss_scale = _settable(self, "initial_scale")
+        options = _scaler.kept(loss_scale).options  # As the constructor was called.
+        low, high = options.get("min_loss_scale", 1.0), options.get("max_loss_scale")
+        _loss_scales.bounds("initial_scale", value, low, high)
+        loss_scale._initial_loss_scale = value
         if not self.built:
             self.dynamic_scale.assign(value)
 

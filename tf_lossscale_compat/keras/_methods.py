@@ -133,7 +133,10 @@ class CommonMethods(_MixedIntoKeras):
 
     @property
     def dynamic_counter(self) -> tf.Variable | None:
-        """Counts finite steps since the scale last changed, an int64 scalar variable; or None."""
+        """Counts finite steps since the scale last grew or a step was not finite.
+
+        An int64 scalar variable, or None.
+        """
         return getattr(self._loss_scale, "good_steps", None)
 
     lr = of_inner("learning_rate")  # Keras 1 had this name.

@@ -33,8 +33,13 @@ if TYPE_CHECKING:
 
 def _rebuild(cls: Any, optimizer: _types.KerasOptimizer, arguments: dict[str, Any]) -> Any:
     """Makes a copy of an optimizer from copies of the constructor's arguments."""
+    was_wrapped = getattr(optimizer, "_is_wrapped_by_loss_scale_optimizer", False)
     optimizer._is_wrapped_by_loss_scale_optimizer = False  # The copy of the inner one is not.
-    return _make(cls, optimizer, arguments)
+    try:
+        return _make(cls, optimizer, arguments)
+    except BaseException:  # `copy.copy` gives the inner optimizer itself.
+        optimizer._is_wrapped_by_loss_scale_optimizer = was_wrapped
+        raise
 
 
 def _deserialized(
@@ -115,7 +120,7 @@ def _construct(
     scaler = _scaler.Scaler(loss_scale)
     family.check_scaler(scaler)
     agreement = _agreement.function_for(agree, optimizer, scaler)
-    kept = _family.Kept(_calls.Calls(family.scaled_by_default, scaled), enabled)
+    kept = _family.Kept(_calls.Calls(family.scaled_by_default, scaled, enabled), enabled)
     # Without a `__setattr__`, so that checkpoints have only one name for each of these.
     owner.__dict__.update(_optimizer=optimizer, _loss_scale=loss_scale, _tflsc=kept)
     options = {
@@ -196,9 +201,10 @@ class StableMethods(_methods.CommonMethods):
         Raises:
           TypeError: `inner_optimizer` is not a Keras optimizer or is a loss-scale one; `dynamic`,
             `count_skipped`, `scaled` or `enabled` is not a bool; or `agree` is not a function.
-          ValueError: a loss-scale optimizer wraps `inner_optimizer` already, or it overrides
-            `apply_gradients` on Keras 3; a number cannot be used; `loss_scale` drives another
-            optimizer; or the strategy in scope is not supported.
+          ValueError: a loss-scale optimizer of TensorFlow 2.3 to 2.15 or `tf_keras` wraps
+            `inner_optimizer` already, or it overrides `apply_gradients` on Keras 3; a number cannot
+            be used; `loss_scale` drives another optimizer; or the strategy in scope is not
+            supported.
         """
         arguments: dict[str, Any] = {
             "dynamic": dynamic,
