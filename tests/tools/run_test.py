@@ -238,7 +238,7 @@ class LayersTest(RunTestCase):
         self.assertIn("AttributeError: `dense` is not available with Keras 3", err)
         self.assertRegex(
             err,
-            "\ntf_lossscale_compat.run: From TensorFlow 2.16 on, tf.layers.*"
+            "\ntf_lossscale_compat.run: In TensorFlow 2.16 and later, tf.layers.*"
             "TF_USE_LEGACY_KERAS=1 before Python starts",
         )
         # And it is true.
