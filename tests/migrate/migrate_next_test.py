@@ -112,6 +112,15 @@ class NewerVersionsTest(parameterized.TestCase):
         self.assertEmpty(findings(f"{HEAD}other({argument})"))
         self.assertEmpty(findings(f"{HEAD}{start}{argument})", (2, 15)))
 
+    def test_a_model_in_a_file_that_names_no_class(self):
+        # As where another file makes the optimizer: only the methods tell.
+        code = "import tensorflow as tf\n\n\nclass Net(tf.keras.Model):\n"
+        code += "    def train_step(self, data):\n        loss = self.compiled_loss(*data)\n"
+        self.assertEmpty(findings(code))
+        for method in ("get_scaled_loss(loss)", "get_unscaled_gradients(loss)"):
+            (finding,) = findings(f"{code}        self.optimizer.{method}\n")
+            self.assertEqual((finding.code, finding.line), ("LSC401", 6))
+
     def test_paths_of_weights(self):
         for path in ("'x.h5'", '"x"', "f'{x}.h5'", "filepath='x.h5'"):
             (finding,) = findings(f"{HEAD}model.save_weights({path})")

@@ -25,8 +25,8 @@ class Plan:
     Attributes:
       edits: list of (start, end, new bytes) in bytes of the source, in order, without overlap.
       findings: list of (where in the source, in bytes, and what to say), in order.
-      is_about_loss_scaling: whether the file names a class of this package, or will, or one that is
-        left to a person; lists_contrib: whether other names of contrib are reported.
+      is_about_loss_scaling: whether the file names a class of this package, or will, or one left to
+        a person, or calls its methods; lists_contrib: whether other names of contrib are reported.
 
     With None as `made` of `_source.Options`, checks for a class follow this file alone.
     """
@@ -56,9 +56,9 @@ class Plan:
         self._edit_chains()
         self._drop_bindings()
         self._add_imports(self._edit_imports())
-        self.is_about_loss_scaling = bool(self._edits or self._findings) or any(
-            binding.path.split(".")[0] == PACKAGE for binding in tree.bindings
-        )
+        calls = tree.methods & {"get_scaled_loss", "get_unscaled_gradients"}
+        imports = [each for each in tree.bindings if each.path.split(".")[0] == PACKAGE]
+        self.is_about_loss_scaling = bool(self._edits or self._findings or calls or imports)
         self.lists_contrib = self.is_about_loss_scaling or options.contrib
         for check in checks.CHECKS:
             for where, message in check.find(self):

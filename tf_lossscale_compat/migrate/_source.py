@@ -7,7 +7,7 @@ from tf_lossscale_compat.migrate import _next, _plan, _tree
 
 # What a file has to hold for there to be anything to do. Parsing is slow, and of a large code base
 # hardly any file gets past this.
-_LOSS_SCALING = re.compile(rb"mixed_precision|LossScale|loss_?scale")
+_LOSS_SCALING = re.compile(rb"mixed_precision|LossScale|loss_?scale|get_(?:un)?scaled_")
 _CONTRIB = re.compile(rb"\bcontrib\b")
 _TENSORFLOW = re.compile(rb"tensorflow|keras|npu_|\btf\b|tf_lossscale")
 # At the end of a line whose findings a person has checked: those of the codes after it, or all.
