@@ -56,7 +56,7 @@ class Plan:
         self._edit_chains()
         self._drop_bindings()
         self._add_imports(self._edit_imports())
-        calls = tree.methods & {"get_scaled_loss", "get_unscaled_gradients"}
+        calls = tree.methods & rewrites.OLDER_METHODS
         imports = [each for each in tree.bindings if each.path.split(".")[0] == PACKAGE]
         self.is_about_loss_scaling = bool(self._edits or self._findings or calls or imports)
         self.lists_contrib = self.is_about_loss_scaling or options.contrib

@@ -54,13 +54,13 @@ class Namespace(NamedTuple):
     is_meant: Optional[Callable] = None
 
 
-_OLDER_METHODS = {"get_scaled_loss", "get_unscaled_gradients", "dynamic_counter"}
+OLDER_METHODS = {"get_scaled_loss", "get_unscaled_gradients", "dynamic_counter"}
 _ARGUMENTS = ("inner_optimizer", "dynamic", "initial_scale", "dynamic_growth_steps")
 
 
 def _signs(calls, tree):
     """Returns whether the file has signs of Keras 2's `LossScaleOptimizer`, and of Keras 3's."""
-    older = bool(tree.attributes.keys() & _OLDER_METHODS)
+    older = bool(tree.attributes.keys() & OLDER_METHODS)
     newer = "scale_loss" in tree.methods
     for call in calls:
         values = [tree.text(each.value) for each in call.args if not (each.keyword or each.star)]
