@@ -92,7 +92,7 @@ def squared_by_xla(difference):
         program["place"] == "jit"
         and program["family"] in ("v2 stable", "current stable")
         and not program["scale"][0]
-        and has_float16(difference)
+        and any(v["dtype"] == "float16" for v in program["variables"] or ())
         and any(action[1] == "clipped" for action in before if action[0] in ("step", "many"))
     )
 
