@@ -84,6 +84,19 @@ def original_failed(difference, *errors):
     return difference.key == "error" and difference.original in errors and not difference.package
 
 
+def squared_by_xla(difference):
+    """True if gradients in float16 were clipped by a norm, which takes their square, under XLA."""
+    program = difference.program
+    before = program["actions"][: difference.index + 1]
+    return (
+        program["place"] == "jit"
+        and program["family"] in ("v2 stable", "current stable")
+        and not program["scale"][0]
+        and any(v["dtype"] == "float16" for v in program["variables"] or ())
+        and any(action[1] == "clipped" for action in before if action[0] in ("step", "many"))
+    )
+
+
 def scale_left_bounds(difference):
     """Keras 3's own scale falls below 1, or rises to infinity."""
     seen = {"dynamic_scale": difference.original}
@@ -101,6 +114,16 @@ ENTRIES = {
             d.program["family"] == "mixed"
             and original_failed(d, "TypeError", "InvalidArgumentError")
             and any(v["dtype"] != "float32" for vs in d.program["variables"] for v in vs)
+        ),
+    ),
+    "dtypes_of_keras_2_0": Entry(
+        "from-keras.md",
+        "TensorFlow 2.0's class took only losses and gradients of float32",
+        lambda d: (
+            d.program["family"] == "v2 experimental"
+            and keras_homes.VERSION == (2, 0)
+            and original_failed(d, "TypeError", "InvalidArgumentError", "ValueError")
+            and any(v["dtype"] != "float32" for v in d.program["variables"] or ())
         ),
     ),
     "asked": Entry(
@@ -169,6 +192,11 @@ ENTRIES = {
             and keras_homes.VERSION > (2, 10)
             and "half" in [fault[0] for fault in faults_before(d)]
         ),
+    ),
+    "squared_by_xla": Entry(
+        "differences.md",
+        "| float16 gradients whose square is taken, as by `tf.clip_by_norm`, with a fixed scale",
+        lambda d: d.theme in ("state", "numbers") and squared_by_xla(d),
     ),
     "nadam_of_keras_3": Entry(
         "from-keras.md",

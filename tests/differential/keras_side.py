@@ -307,8 +307,11 @@ class Side:
 
     def build(self):
         """Has the optimizer make its variables, where that is a method and once."""
-        if hasattr(self.optimizer, "build") and not getattr(self.optimizer, "built", self.built):
-            self.optimizer.build(self.variables)
+        optimizer = self.optimizer
+        if self.library == "original" and self.home.name == "current":
+            optimizer = self.inner  # That of 2.10 has the method of an optimizer without a wrapper.
+        if hasattr(optimizer, "build") and not getattr(optimizer, "built", self.built):
+            optimizer.build(self.variables)
         self.built = True
 
     def do_step(self, way, fault):

@@ -1,7 +1,5 @@
 """What has no original here, in a few lines each, as docs/ describes it."""
 
-import contextlib
-
 import numpy as np
 import tensorflow as tf
 
@@ -23,7 +21,7 @@ class DynamicLossScale:
         self._num_good_steps = tf.Variable(0, trainable=False, dtype=tf.int64)
         self._delay, self._rule = hysteresis, (period, multiplier, hysteresis)
         self._lowest = bounds.get("min_loss_scale", 1.0)
-        self._highest = bounds.get("max_loss_scale", np.finfo(np.float32).max)
+        self._highest = bounds.get("max_loss_scale", np.inf)
 
     def __call__(self):
         return tf.convert_to_tensor(self._current_loss_scale)
@@ -125,12 +123,16 @@ class LossScaleOptimizer:
     def apply_gradients(self, pairs, global_step=None, name=None):
         tests = [tf.reduce_all(tf.math.is_finite(grad)) for grad, _ in pairs]
         flag = tf.reduce_all(tests)
-        with contextlib.nullcontext() if tf.executing_eagerly() else modes.control_flow(1):
-            done = tf1.cond(  # Eagerly, too, it gives its name to what is made in it.
-                flag, lambda: self._opt.apply_gradients(pairs, global_step, name), tf.no_op
-            )
+
+        def apply():
+            return self._opt.apply_gradients(pairs, global_step, name)
+
         if tf.executing_eagerly():
+            if flag:  # In TensorFlow 2.0 a conditional would give its name to what is made in it.
+                apply()
             return self._manager.update_loss_scale(flag)
+        with modes.control_flow(1):
+            done = tf1.cond(flag, apply, tf.no_op)
         with tf.control_dependencies([done]):
             return tf.group(self._manager.update_loss_scale(flag))
 

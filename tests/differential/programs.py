@@ -5,6 +5,8 @@ A program is a dict that JSON can hold.
 
 import random
 
+from tests import keras_homes
+
 SGD, MOMENTUM, ADAM = "sgd", "momentum", "adam"
 V1_OPTIMIZERS = (SGD, MOMENTUM, ADAM, "rmsprop", "adagrad", "ftrl", "adadelta")
 # "large" is finite, though the sum of its squares is not; "huge" overflows once it is scaled, and
@@ -169,6 +171,8 @@ def v1_actions(draw, family, place, count, racing):
     many = "many", which, draw.flags
     others = [("scale",), ("read",), ("draw",), ("take",), ("look",), counts, many]
     others += [("set", [4.0, 16.0, 2.0**20, "nan", "inf", 1.2e38])]
+    if family == "modelled" and session:  # A model has other operations, which seed others.
+        others.remove(("draw",))
     if family in ("scales", "managers"):
         others += [many] * 3
     else:
@@ -286,7 +290,10 @@ def keras_actions(draw, home, program, many):
         if home.kind == "keras3":
             return [others[0], fit, ("file",), ("model_file", [".keras"])]
         # Not after a checkpoint, of which Keras makes the variables in another order.
-        return [others[0], fit, ("model_file", [".h5"])]
+        others = [others[0], fit]
+        if home.name == "v2" or keras_homes.VERSION >= (2, 11):
+            others += [("model_file", [".h5"])]  # Without the state of other optimizers before.
+        return others
     others += [many, many]
     if home.kind != "keras3":  # Which reads a scale and weights by no method.
         others += [("read",), ("weights",)]
@@ -316,6 +323,8 @@ def keras(number, home, api, place):
         counted = draw.pick("count_skipped", [None, None, True, False]) if not alone else None
     kinds, late = ["dense", "rows"], ["late"] * eager
     dtypes = ["float16"] if alone == "fixed" else ["float64", "float16", "float32", "float32"]
+    if keras_homes.VERSION == (2, 0):  # Its own class takes no other.
+        dtypes += ["float32"] * 10
     if three and place == "mirrored":  # Its own class does not accumulate in float16 there.
         dtypes.remove("float16")
     dynamic = three or racing or draw.pick("dynamic", [True, True, False])
