@@ -92,7 +92,7 @@ def claim(kind: str, loss_scale: _types.Subject, owners: Iterable[object]) -> No
     check(kind, loss_scale)
     loss_scale = _scaler.unwrap(loss_scale)
     if not _scaler.Scaler(loss_scale).never_changes() and hasattr(loss_scale, "__dict__"):
-        kept = _scaler.kept(loss_scale)
+        kept = _scaler.data(loss_scale)
         if kept.claim is None or kept.claim.kind != kind:
             kept.claim = _Claim(kind)
         if kind != KERAS and _graphs.in_session_graph():  # A Session runs the graph alone.
@@ -104,4 +104,4 @@ def release(loss_scale: _types.Subject) -> None:
     """Records that the optimizer of `loss_scale` now has another loss scale."""
     loss_scale = _scaler.unwrap(loss_scale)
     if hasattr(loss_scale, "__dict__"):
-        _scaler.kept(loss_scale).claim = None
+        _scaler.data(loss_scale).claim = None

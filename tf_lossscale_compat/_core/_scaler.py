@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 LARGEST_WITH_RECIPROCAL = 2.0**126
 
 
-class Kept:
+class ScalerData:
     """Holds the package's data of a loss scale or manager, also of a user's, as `_tflsc`.
 
     Attributes:
@@ -47,11 +47,11 @@ class Kept:
         return {**vars(self), "constant": None, "claim": None}
 
 
-def kept(subject: object) -> Kept:
-    """Returns the `Kept` of a loss scale or manager, even if its constructor was not called."""
+def data(subject: object) -> ScalerData:
+    """Returns the data of a loss scale or manager, even if its constructor was not called."""
     attributes = subject.__dict__
     if "_tflsc" not in attributes:
-        attributes["_tflsc"] = Kept()
+        attributes["_tflsc"] = ScalerData()
     return attributes["_tflsc"]
 
 
@@ -223,4 +223,4 @@ def variables(subject: _types.Subject) -> list[tf.Variable]:
     subject = unwrap(subject)
     if is_manager(subject):
         return _state.variables_of(subject)
-    return list(kept(subject).weights.values())
+    return list(data(subject).weights.values())

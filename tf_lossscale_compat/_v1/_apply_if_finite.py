@@ -146,8 +146,8 @@ def apply_if_finite(
         _build(optimizer, grads[part], variables[part])
     if enabled:
         _ownership.claim(_ownership.SEVERAL, loss_scale, optimizers)
-    step = _SeveralAdapter(optimizers, parts, agree)
-    return _step.take(scaler, grads, variables, step, called="apply_if_finite")
+    adapter = _SeveralAdapter(optimizers, parts, agree)
+    return _step.take(scaler, grads, variables, adapter, called="apply_if_finite")
 
 
 # Where users find it.

@@ -1,7 +1,7 @@
 """The step of a Keras loss-scale optimizer, and the data that one keeps.
 
 A `Family` has the optimizers of one base class of Keras. It has no state, and its methods take the
-loss-scale optimizer, the owner, as those of `_v1._family` do.
+loss-scale optimizer, the owner, as those of `_v1._stepping` do.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     class LossScaleOptimizer(Protocol):
         """A loss-scale optimizer, as its family uses it."""
 
-        _tflsc: Kept
+        _tflsc: KerasData
         _optimizer: Any  # The inner optimizer.
         _loss_scale: _loss_scales.LossScale
 
@@ -53,7 +53,7 @@ if TYPE_CHECKING:
 Owner = TypeVar("Owner", bound="LossScaleOptimizer")
 
 
-class Kept:
+class KerasData:
     """The data of a loss-scale optimizer, beside its loss scale and the inner optimizer.
 
     Attributes:

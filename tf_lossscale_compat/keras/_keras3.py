@@ -305,7 +305,7 @@ class Methods(_methods.WeightDecay, _MixedIntoKeras3):
     def initial_scale(self, value: Any) -> None:
         value = _arguments.positive("initial_scale", value)
         loss_scale = _settable(self, "initial_scale")
-        options = _scaler.kept(loss_scale).options  # As the constructor was called.
+        options = _scaler.data(loss_scale).options  # As the constructor was called.
         low, high = options.get("min_loss_scale", 1.0), options.get("max_loss_scale")
         _loss_scales.bounds("initial_scale", value, low, high)
         loss_scale._initial_loss_scale = value

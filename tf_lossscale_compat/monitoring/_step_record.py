@@ -100,7 +100,7 @@ class StepRecord(_tf.Trackable):
                 f"watched must be a loss-scale optimizer of this package, got {watched!r}. If you "
                 "use a loss scale without one, its `update` returns whether the step is applied."
             )
-        self._names = _arguments.flag("names", names)
+        self._with_names = _arguments.flag("names", names)
         self.max_consecutive_skips = _arguments.max_consecutive_skips(max_consecutive_skips)
         self.watched = watched
         _observers.check(watched)
@@ -114,7 +114,7 @@ class StepRecord(_tf.Trackable):
             # number, its count of skipped steps in a row, and the key of its gradients.
             self._last = self._make("last", np.array([-1, 0, 0, 0], np.int64))
             self._last_scales = self._make("last_scales", np.zeros(2, np.float32))
-            self._replicas = tf.distribute.get_strategy().num_replicas_in_sync
+            self._replica_count = tf.distribute.get_strategy().num_replicas_in_sync
         self._gradients, self._lock = {}, threading.RLock()
         _observers.attach(watched, self)
 
@@ -291,7 +291,7 @@ class StepRecord(_tf.Trackable):
         shown = []
         for (name, kinds), replicas in of_each.items():
             where = ""
-            if self._replicas > 1:
+            if self._replica_count > 1:
                 where = f" on replica{'s' * (len(replicas) > 1)} {', '.join(replicas)}"
             shown.append(f"{name} ({', '.join(kinds)}{where})")
         if len(shown) > _SHOWN:
@@ -381,7 +381,7 @@ class StepRecord(_tf.Trackable):
 
     def _known(self, step):
         """Returns the `_names.Gradients` of a step's variables, made at the first call, or None."""
-        if not (self._names and step.grads):
+        if not (self._with_names and step.grads):
             return None
         names = _names.of(step.variables)
         key = _names.key_of(step.variables, names)
@@ -396,8 +396,8 @@ class StepRecord(_tf.Trackable):
                 strategy = tf.distribute.get_strategy()
                 with tf.init_scope(), _graphs.variables_allowed(), strategy.scope():
                     # A run may resume with another number of replicas.
-                    name = f"last_gradients_{key:08x}_{self._replicas}"
-                    shape = (self._replicas, len(names), len(_names.KINDS) + 1)
+                    name = f"last_gradients_{key:08x}_{self._replica_count}"
+                    shape = (self._replica_count, len(names), len(_names.KINDS) + 1)
                     last = self._make(name, np.zeros(shape))
                     totals = np.zeros((len(names), len(_names.KINDS)), np.int64)
                     totals = self._make(f"gradients_{key:08x}", totals)

@@ -1,6 +1,6 @@
 """The steps of both v1 loss-scale optimizers: contrib's of r1.15, and r2.0's.
 
-A family has no state. Its methods take the optimizer, so that a shallow copy uses its own state.
+`Steps` have no state. Their methods take the optimizer, so that a shallow copy uses its own state.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ if TYPE_CHECKING:
     from tf_lossscale_compat._core import _types
 
     class Owner(Protocol):
-        """A loss-scale optimizer, as its family uses it."""
+        """A loss-scale optimizer, as its `Steps` use it."""
 
-        _tflsc: Kept
+        _tflsc: OptimizerData
         _opt: Any
         _optimizer: Any
 
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
         def _track_trackable(self) -> Callable[..., Any]: ...
 
 
-class Kept(NamedTuple):
+class OptimizerData(NamedTuple):
     """The data of a loss-scale optimizer; replaced as a whole, because shallow copies share it.
 
     Attributes:
@@ -68,7 +68,7 @@ class _Adapter(_step.OptimizerAdapter):
         self, owner: Owner, wrapped: _types.HasApplyGradients, global_step: Any, name: str | None
     ) -> None:
         self.observed, self.wrapped, self.agree = owner, wrapped, owner._tflsc.agree
-        self.needs_reciprocal = not tf.executing_eagerly()
+        self.checks_reciprocal = not tf.executing_eagerly()
         self._global_step, self._name = global_step, name
 
     def apply(self, grads: list[_types.Gradient], variables: list[_types.Variable]) -> Any:
@@ -77,7 +77,7 @@ class _Adapter(_step.OptimizerAdapter):
             return self.wrapped.apply_gradients(pairs, self._global_step, self._name)
 
 
-class Family:
+class Steps:
     """The steps of r2.0's optimizer, with a `LossScale`."""
 
     # What contrib's optimizer does in another way.
@@ -227,19 +227,24 @@ class Family:
             raise ValueError(f"{given} has no gradient for any variable, got {names!r}.")
         if unscaling is not None:
             grads = self.to_unscale(owner, grads)
-        form = self.graph_form(owner, name)
         inner_name = self.inner_name(owner, name, scaler)
-        step = _Adapter(owner, self.wrapped(owner), global_step, inner_name)
-        step.in_cond = self.in_cond_of_1_15 and tf.executing_eagerly()
+        adapter = _Adapter(owner, self.wrapped(owner), global_step, inner_name)
+        adapter.in_cond = self.in_cond_of_1_15 and tf.executing_eagerly()
         taken = _step.take(
-            scaler, grads, variables, step, called="apply_gradients", unscaling=unscaling, form=form
+            scaler,
+            grads,
+            variables,
+            adapter,
+            called="apply_gradients",
+            unscaling=unscaling,
+            form=self.graph_form(owner, name),
         )
         if taken is None:  # In eager mode.
             return None
         return _sync_replicas.reopen_accumulators(taken, grads, variables, global_step)
 
 
-class _Contrib(Family):
+class ContribSteps(Steps):
     """The steps of contrib's optimizer, with a manager."""
 
     in_cond_of_1_15 = not _tf.at_least(2, 0)  # Its conditional names variables in eager mode, too.
@@ -272,7 +277,7 @@ class _Contrib(Family):
         return name
 
 
-MIXED_PRECISION, CONTRIB = Family(), _Contrib()
+MIXED_PRECISION, CONTRIB = Steps(), ContribSteps()
 
 
 def _scaled(loss: _types.Loss, scale: tf.Tensor) -> _types.Loss:
