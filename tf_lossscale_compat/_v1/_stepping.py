@@ -128,11 +128,14 @@ class Steps:
     def replace_loss_scale(self, owner: Owner, loss_scale: _types.Subject) -> None:
         """Sets the loss scale or manager; public programs replace it at run time."""
         kept = owner._tflsc
-        if kept.loss_scale is not None:  # The constructor was called.
+        old = kept.loss_scale
+        if old is not None:  # The constructor was called.
             scaler = _scaler.Scaler(loss_scale)
             scaler.check_reciprocal()
             agree = _agreement.function_for(kept.agree, self.wrapped(owner), scaler)
             _ownership.claim(_ownership.V1, loss_scale, [owner])
+            if _scaler.unwrap(old) is not _scaler.unwrap(loss_scale):
+                _ownership.release(old, owner)
             kept = kept._replace(agree=agree)
         owner._tflsc = kept._replace(loss_scale=loss_scale)
         # Checkpoints must hold the loss scale in use. Subclasses may set it before Optimizer's

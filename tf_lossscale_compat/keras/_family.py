@@ -189,7 +189,7 @@ class Family(Generic[Owner]):
         owner._tflsc.agree = agree
         owner.__dict__["_loss_scale"] = new
         _ownership.claim(_ownership.KERAS, new, [owner])
-        _ownership.release(old)
+        _ownership.release(old, owner)
 
     def all_variables(self, owner: Owner) -> _types.Variables:
         """Returns the variables whose values `set_weights` takes."""
