@@ -352,7 +352,7 @@ class Methods(_methods.WeightDecay, _MixedIntoKeras3):
         self, grads_and_vars: Iterable[tuple[Any, Any]], *, scaled: bool | None = None
     ) -> Any:
         pairs, given = list(grads_and_vars), scaled
-        scaled = self._tflsc.calls.are_scaled(given, [grad for grad, _ in pairs])
+        scaled = self._tflsc.calls.are_scaled(given, pairs)
         if scaled and given is None and _calls.SCALED in self._tflsc.calls.methods:
             _check_bypassed(self)
         if _step.overrides(self, Methods, "apply"):  # Keras' own class calls it here, too.
