@@ -37,9 +37,7 @@ class _Claim:
         self.references: dict[int, Callable[[], object]] = {}
 
     def add(self, owners: Iterable[object]) -> None:
-        self.references = {
-            key: each for key, each in self.references.items() if each() is not None
-        }
+        self.references = {key: each for key, each in self.references.items() if each() is not None}
         self.references.update((id(owner), _reference(owner)) for owner in owners)
 
     def lives(self) -> bool:

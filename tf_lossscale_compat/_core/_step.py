@@ -73,12 +73,6 @@ class OptimizerAdapter:
         """Applies unscaled gradients by the wrapped optimizer; called in a replica context."""
         raise NotImplementedError
 
-    def apply_everywhere(
-        self, grads: list[_types.Gradient], variables: list[tf.Variable]
-    ) -> tf.Operation | None:
-        """Applies gradients in each replica; called once for all replicas."""
-        return _replicas.call_for_each_replica(self.apply, (grads, variables))
-
     def count_skipped(self, number: int | tf.Tensor) -> Any:
         """Counts skipped steps, 1 or 0; called once for all replicas; returns the assignment."""
 
@@ -204,7 +198,7 @@ class _Step(NamedTuple):
     def _take_eagerly(self, grads: list[_types.Gradient], variables: list[tf.Variable]) -> None:
         should_apply, finite, update = self._decide(grads)
         if should_apply:
-            self.adapter.apply_everywhere(grads, variables)
+            _replicas.call_for_each_replica(self.adapter.apply, (grads, variables))
         elif self.adapter.counts_skipped:
             self.adapter.count_skipped(1)
         update()
@@ -289,7 +283,7 @@ class _Step(NamedTuple):
         """
 
         def apply() -> tf.Operation | None:
-            return self.adapter.apply_everywhere(grads, variables)
+            return _replicas.call_for_each_replica(self.adapter.apply, (grads, variables))
 
         def skip() -> tf.Operation | None:
             # In this branch, because another conditional would capture all gradients again.

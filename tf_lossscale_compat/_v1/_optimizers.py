@@ -62,6 +62,7 @@ class _BaseLossScaleOptimizer(_tf.Optimizer):
         self._tflsc = kept
         self._tflsc_family.replace_loss_scale(self, kept.loss_scale)
 
+    @_autograph.converts_functions_given
     def compute_gradients(
         self,
         loss: tf.Tensor | Callable[[], tf.Tensor],
@@ -95,6 +96,7 @@ class _BaseLossScaleOptimizer(_tf.Optimizer):
         }
         return self._tflsc_family.compute_gradients(self, loss, options)
 
+    @_autograph.converts_functions_given
     def minimize(
         self,
         loss: tf.Tensor | Callable[[], tf.Tensor],

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any, Callable, NamedTuple
 
 from tf_lossscale_compat._core import (
     _agreement,
-    _autograph,
     _graphs,
     _observers,
     _ownership,
@@ -173,21 +172,8 @@ class Steps:
     ) -> Any:
         """Computes and applies gradients in one step, without user code between."""
         scaler = _scaler.Scaler(owner._tflsc.loss_scale)
-        scale = scaler.scale()
+        scale = _scaler.as_scale(scaler.read())
         pairs = self.wrapped_gradients(owner, _scaled(loss, scale), options)
-        return self._finish(owner, scaler, pairs, scale, global_step, name)
-
-    @_autograph.do_not_convert
-    def _finish(
-        self,
-        owner: Owner,
-        scaler: _scaler.Scaler,
-        pairs: list[_types.Pair],
-        scale: tf.Tensor,
-        global_step: Any,
-        name: str | None,
-    ) -> Any:
-        """Unscales gradients and takes a step with them."""
         unscaling = None
         if tf.executing_eagerly():  # The step divides and tests in one operation.
             unscaling = _unscaling.Unscaling(self.reciprocal(scale))

@@ -288,7 +288,9 @@ class Family(Generic[Owner]):
         """
         scaler, unscaling = _scaler.Scaler(owner._loss_scale), None
         if scaled:
-            grads, unscaling = self.to_unscale(owner, grads, variables, scaler.scale())
+            grads, unscaling = self.to_unscale(
+                owner, grads, variables, _scaler.as_scale(scaler.read())
+            )
         return _step.take(
             scaler,
             grads,
