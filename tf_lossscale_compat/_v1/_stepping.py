@@ -190,13 +190,13 @@ class Steps:
         depend on them, such as those of an `ExponentialMovingAverage` of gradients. float16 is an
         exception: there the reciprocal of a large scale is zero.
         """
-        grads = self.to_unscale(owner, [grad for grad, _ in pairs])
-        reciprocal = self.reciprocal(scale)
+        grads, variables = _structure.unzip(pairs)
+        grads, reciprocal = self.to_unscale(owner, grads), self.reciprocal(scale)
         if tf.executing_eagerly():
             unscaled = _unscaling.unscale(grads, reciprocal)
         else:
             unscaled = [None if grad is None else _times(grad, reciprocal) for grad in grads]
-        return list(zip(unscaled, [variable for _, variable in pairs]))
+        return list(zip(unscaled, variables))
 
     def take_step(
         self,
@@ -209,8 +209,7 @@ class Steps:
         given: str = "grads_and_vars",
     ) -> Any:
         """Takes a step; see `_step.take`. Errors name `given`, the argument with the gradients."""
-        grads = [grad for grad, _ in grads_and_vars]
-        variables = [variable for _, variable in grads_and_vars]
+        grads, variables = _structure.unzip(grads_and_vars)
         if not [grad for grad in grads if grad is not None]:
             names = [getattr(variable, "name", variable) for variable in variables]
             raise ValueError(f"{given} has no gradient for any variable, got {names!r}.")

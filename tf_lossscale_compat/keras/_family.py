@@ -18,6 +18,7 @@ from tf_lossscale_compat._core import (
     _scaler,
     _state,
     _step,
+    _structure,
     _tf,
     _unscaling,
     _wrapping,
@@ -239,8 +240,7 @@ class Family(Generic[Owner]):
         if _step.overrides(owner, self.methods, "get_unscaled_gradients"):
             owner._tflsc.calls.called(_calls.LOSS_SCALED)
             unscale = owner.get_unscaled_gradients
-        pairs = list(grads_and_vars)
-        grads, variables = [grad for grad, _ in pairs], [variable for _, variable in pairs]
+        grads, variables = _structure.unzip(grads_and_vars)
         grads = map_scaled(unscale, grads, variables)
         owner._tflsc.calls.returned(grads)
         return list(zip(grads, variables))
@@ -379,9 +379,7 @@ def unzip_pairs(
     Raises:
       ValueError: no variable has a gradient, or there is no pair unless `may_be_empty`.
     """
-    grads_and_vars = list(grads_and_vars)
-    grads = [grad for grad, _ in grads_and_vars]
-    variables = [variable for _, variable in grads_and_vars]
+    grads, variables = _structure.unzip(grads_and_vars)
     if not [grad for grad in grads if grad is not None] and not (may_be_empty and not grads):
         names = [getattr(variable, "name", variable) for variable in variables]
         raise ValueError(f"No gradients provided for any variable of {names}.")
