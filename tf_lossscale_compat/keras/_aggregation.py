@@ -115,18 +115,18 @@ class Aggregation:
         attributes: Any = vars(self._optimizer)
         # Replicas' threads may overlap here: the first hides the methods, the last restores them.
         with _lock:
-            users, kept = attributes.get("_aggregation_kept", (0, None))
+            users, kept = attributes.get("_tflsc_aggregation", (0, None))
             if not users:
                 kept = {name: attributes[name] for name in self._methods if name in attributes}
                 attributes.update(dict.fromkeys(self._methods, _as_they_are))
-            attributes["_aggregation_kept"] = users + 1, kept
+            attributes["_tflsc_aggregation"] = users + 1, kept
         try:
             yield
         finally:
             with _lock:
-                users = attributes.pop("_aggregation_kept")[0] - 1
+                users = attributes.pop("_tflsc_aggregation")[0] - 1
                 if users:
-                    attributes["_aggregation_kept"] = users, kept
+                    attributes["_tflsc_aggregation"] = users, kept
                 else:
                     for name in self._methods:
                         del attributes[name]
