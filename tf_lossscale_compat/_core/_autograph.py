@@ -33,11 +33,8 @@ def converts_functions_given(method: _types.Function) -> _types.Function:
     @functools.wraps(method)
     def call(self: Any, *args: Any, **kwargs: Any) -> Any:  # Not `self`, which may be callable.
         given = [_as_converted_here(each) if callable(each) else each for each in args]
-        named = {
-            name: _as_converted_here(each) if callable(each) else each
-            for name, each in kwargs.items()
-        }
-        return unconverted(self, *given, **named)
+        kwargs = {k: _as_converted_here(v) if callable(v) else v for k, v in kwargs.items()}
+        return unconverted(self, *given, **kwargs)
 
     decorated: Any = call
     return decorated
