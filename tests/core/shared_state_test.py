@@ -222,6 +222,13 @@ class OwnersTest(tf.test.TestCase):
             opt._loss_scale = free
             with self.assertRaisesRegex(ValueError, "drives another optimizer, a tf.compat.v1"):
                 keras(free)
+            opt._loss_scale = opt._loss_scale
+            sharing = MixedPrecisionLossScaleOptimizer(sgd(), free)
+            opt._loss_scale = FixedLossScale(4.0)
+            with self.assertRaisesRegex(ValueError, "drives another optimizer, a tf.compat.v1"):
+                keras(free)
+            sharing._loss_scale = FixedLossScale(4.0)
+            self.assertIs(keras(free)._loss_scale, free)
             manager = dynamic_for("contrib")
             owner = keras(manager)
             opt = contrib.LossScaleOptimizer(sgd(), FixedLossScaleManager(4.0))
@@ -244,6 +251,15 @@ class OwnersTest(tf.test.TestCase):
                 MixedPrecisionLossScaleOptimizer(sgd(), scale)
             del opt
             MixedPrecisionLossScaleOptimizer(sgd(), scale)
+
+    def test_a_graph_keeps_a_loss_scale_that_was_replaced(self):
+        with tf.Graph().as_default():
+            scale = DynamicLossScale(8.0)
+            opt = MixedPrecisionLossScaleOptimizer(sgd(), scale)
+            opt.apply_gradients([(tf.constant(1.0), tf1.Variable(1.0))])
+            opt._loss_scale = FixedLossScale(4.0)
+            with self.assertRaisesRegex(ValueError, "drives another optimizer, a tf.compat.v1"):
+                keras(scale)  # The operation made above still updates it.
 
     def test_a_graph_goes_on_without_its_optimizers(self):
         with tf.Graph().as_default():

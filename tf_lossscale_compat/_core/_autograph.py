@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Callable
 
 from tf_lossscale_compat._core import _tf
 
@@ -32,19 +32,20 @@ def converts_functions_given(method: _types.Function) -> _types.Function:
 
     @functools.wraps(method)
     def call(self: Any, *args: Any, **kwargs: Any) -> Any:  # Not `self`, which may be callable.
-        given = {name: as_converted_here(each) for name, each in kwargs.items()}
-        return unconverted(self, *[as_converted_here(each) for each in args], **given)
+        given = [_as_converted_here(each) if callable(each) else each for each in args]
+        kwargs = {k: _as_converted_here(v) if callable(v) else v for k, v in kwargs.items()}
+        return unconverted(self, *given, **kwargs)
 
     decorated: Any = call
     return decorated
 
 
-def as_converted_here(function: Any) -> Any:
+def _as_converted_here(function: Callable[..., Any]) -> Callable[..., Any]:
     """Returns a function as AutoGraph converts it here, to be called where AutoGraph is off.
 
-    Other values are returned unchanged, and functions, too, without TensorFlow's private module.
+    Without TensorFlow's private module it is returned unchanged.
     """
-    if _autograph is None or not callable(function):
+    if _autograph is None:
         return function
     context = _ag_ctx.control_status_ctx()
     if context.status is not _ag_ctx.Status.ENABLED:

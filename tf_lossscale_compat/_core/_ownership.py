@@ -34,13 +34,11 @@ class _Claim:
 
     def __init__(self, kind: str) -> None:
         self.kind = kind
-        self._references: dict[int, Callable[[], object]] = {}
+        self.references: dict[int, Callable[[], object]] = {}
 
     def add(self, owners: Iterable[object]) -> None:
-        self._references = {
-            key: each for key, each in self._references.items() if each() is not None
-        }
-        self._references.update((id(owner), _reference(owner)) for owner in owners)
+        self.references = {key: each for key, each in self.references.items() if each() is not None}
+        self.references.update((id(owner), _reference(owner)) for owner in owners)
 
     def lives(self) -> bool:
         """Returns whether any owner still exists."""
@@ -50,7 +48,7 @@ class _Claim:
         return self._any()
 
     def _any(self) -> bool:
-        return any(each() is not None for each in self._references.values())
+        return any(each() is not None for each in self.references.values())
 
 
 def _claim_of(loss_scale: object) -> _Claim | None:
@@ -92,7 +90,7 @@ def claim(kind: str, loss_scale: _types.Subject, owners: Iterable[object]) -> No
     check(kind, loss_scale)
     loss_scale = _scaler.unwrap(loss_scale)
     if not _scaler.Scaler(loss_scale).never_changes() and hasattr(loss_scale, "__dict__"):
-        kept = _scaler.kept(loss_scale)
+        kept = _scaler.data(loss_scale)
         if kept.claim is None or kept.claim.kind != kind:
             kept.claim = _Claim(kind)
         if kind != KERAS and _graphs.in_session_graph():  # A Session runs the graph alone.
@@ -100,8 +98,11 @@ def claim(kind: str, loss_scale: _types.Subject, owners: Iterable[object]) -> No
         kept.claim.add(owners)
 
 
-def release(loss_scale: _types.Subject) -> None:
-    """Records that the optimizer of `loss_scale` now has another loss scale."""
+def release(loss_scale: _types.Subject, owner: object) -> None:
+    """Records that `owner` now has another loss scale; a graph that has this one keeps it."""
     loss_scale = _scaler.unwrap(loss_scale)
-    if hasattr(loss_scale, "__dict__"):
-        _scaler.kept(loss_scale).claim = None
+    claim = _claim_of(loss_scale)
+    if claim is not None:
+        claim.references.pop(id(owner), None)
+        if not claim.references:
+            _scaler.data(loss_scale).claim = None

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 LARGEST_WITH_RECIPROCAL = 2.0**126
 
 
-class Kept:
+class ScalerData:
     """Holds the package's data of a loss scale or manager, also of a user's, as `_tflsc`.
 
     Attributes:
@@ -47,11 +47,11 @@ class Kept:
         return {**vars(self), "constant": None, "claim": None}
 
 
-def kept(subject: object) -> Kept:
-    """Returns the `Kept` of a loss scale or manager, even if its constructor was not called."""
+def data(subject: object) -> ScalerData:
+    """Returns the data of a loss scale or manager, even if its constructor was not called."""
     attributes = subject.__dict__
     if "_tflsc" not in attributes:
-        attributes["_tflsc"] = Kept()
+        attributes["_tflsc"] = ScalerData()
     return attributes["_tflsc"]
 
 
@@ -153,10 +153,6 @@ class Scaler:
             skips = skips or skip_nonfinite or getattr(subject, "skip_nonfinite", False)
             self.applies_all = not skips
 
-    def scale(self) -> tf.Tensor:
-        """Returns the scale, by which gradients are divided, a float32 scalar tensor."""
-        return _as_scale(self.read())
-
     def check_reciprocal(self) -> None:
         """Raises a ValueError if the reciprocal of a fixed scale is zero in float32."""
         if not self.never_changes():
@@ -180,7 +176,7 @@ class Scaler:
 
 def read_scale(subject: Callable[[], Any] | _types.HasManagerMethods) -> tf.Tensor:
     """Returns the scale of a loss scale or manager, a float32 scalar tensor."""
-    return _as_scale(subject.get_loss_scale() if is_manager(subject) else subject())
+    return as_scale(subject.get_loss_scale() if is_manager(subject) else subject())
 
 
 def as_tensor(value: Any) -> tf.Tensor:
@@ -188,7 +184,8 @@ def as_tensor(value: Any) -> tf.Tensor:
     return tf.cast(tf.convert_to_tensor(value), tf.float32)
 
 
-def _as_scale(value: Any) -> tf.Tensor:
+def as_scale(value: Any) -> tf.Tensor:
+    """Returns what `Scaler.read` returned as a float32 scalar tensor that no update changes."""
     scale = as_tensor(value)
     return _state.copied(scale) if _state.is_reference(value) else scale
 
@@ -223,4 +220,4 @@ def variables(subject: _types.Subject) -> list[tf.Variable]:
     subject = unwrap(subject)
     if is_manager(subject):
         return _state.variables_of(subject)
-    return list(kept(subject).weights.values())
+    return list(data(subject).weights.values())

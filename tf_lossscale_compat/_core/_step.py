@@ -57,8 +57,8 @@ class OptimizerAdapter:
       agree: function of a scalar bool tensor that returns its AND over processes outside any
         strategy, or None; called once, before anything is applied or updated.
       counts_skipped: bool, `count_skipped` is called for a skipped step.
-      needs_reciprocal: bool, this graph multiplies gradients by the reciprocal of the loss scale,
-        and a reciprocal of zero makes them zero, not NaN: steps are skipped while it is zero.
+      checks_reciprocal: bool, steps are skipped while the reciprocal of the loss scale is zero,
+        because this graph's division does not itself turn it into NaN.
       check_strategy: function that raises an error under a strategy that is not supported.
     """
 
@@ -66,18 +66,12 @@ class OptimizerAdapter:
     observed: object = None
     agree: _types.Agree | None = None
     counts_skipped = False
-    needs_reciprocal = False
+    checks_reciprocal = False
     check_strategy = staticmethod(_replicas.check_strategy)
 
     def apply(self, grads: list[_types.Gradient], variables: list[tf.Variable]) -> Any:
         """Applies unscaled gradients by the wrapped optimizer; called in a replica context."""
         raise NotImplementedError
-
-    def apply_everywhere(
-        self, grads: list[_types.Gradient], variables: list[tf.Variable]
-    ) -> tf.Operation | None:
-        """Applies gradients in each replica; called once for all replicas."""
-        return _replicas.call_for_each_replica(self.apply, (grads, variables))
 
     def count_skipped(self, number: int | tf.Tensor) -> Any:
         """Counts skipped steps, 1 or 0; called once for all replicas; returns the assignment."""
@@ -131,7 +125,7 @@ def take(
     scaler: _scaler.Scaler,
     grads: list[_types.Gradient],
     variables: list[tf.Variable],
-    optimizer: OptimizerAdapter,
+    adapter: OptimizerAdapter,
     *,
     called: str,
     unscaling: _unscaling.Unscaling | None = None,
@@ -150,18 +144,18 @@ def take(
     Raises:
       ValueError: called in a cross-replica context, or under a strategy that is not supported.
     """
-    check_context(called, optimizer.check_strategy)
+    check_context(called, adapter.check_strategy)
     observed_grads, observed_variables = unaggregated or (None, variables)
-    observation = _observers.observe(scaler, optimizer.observed, observed_variables)
+    observation = _observers.observe(scaler, adapter.observed, observed_variables)
     observed = observation.record is not None
     decides = not scaler.applies_all or observed
     finite = None
     if unscaling is not None:
         grads, finite = _unscale(grads, unscaling, decides and not scaler.needs_gradients)
     if not decides:  # Nothing is updated either, so no `merge_call` is needed.
-        applied = optimizer.apply(grads, variables)
+        applied = adapter.apply(grads, variables)
         return None if tf.executing_eagerly() else applied
-    step = _Step(scaler, optimizer, observation, form, finite)
+    step = _Step(scaler, adapter, observation, form, finite)
     observed_grads = observed_grads if observed else None
     return _replicas.run_cross_replica(step.take, (grads, variables, observed_grads))
 
@@ -182,7 +176,7 @@ class _Step(NamedTuple):
     """One step of all replicas as one; `finite` is None if it is not yet computed."""
 
     scaler: _scaler.Scaler
-    optimizer: OptimizerAdapter
+    adapter: OptimizerAdapter
     observation: _observers.Observation
     form: GraphForm
     finite: tf.Tensor | None
@@ -204,9 +198,9 @@ class _Step(NamedTuple):
     def _take_eagerly(self, grads: list[_types.Gradient], variables: list[tf.Variable]) -> None:
         should_apply, finite, update = self._decide(grads)
         if should_apply:
-            self.optimizer.apply_everywhere(grads, variables)
-        elif self.optimizer.counts_skipped:
-            self.optimizer.count_skipped(1)
+            _replicas.call_for_each_replica(self.adapter.apply, (grads, variables))
+        elif self.adapter.counts_skipped:
+            self.adapter.count_skipped(1)
         update()
         self.observation.notify([], finite, skips=should_apply is not True)
 
@@ -218,7 +212,7 @@ class _Step(NamedTuple):
         updated = update() if self.form.update_first else None
         done = self._apply_or_skip(should_apply, grads, variables, by_xla)
         counted = None
-        if by_xla and self.optimizer.counts_skipped:
+        if by_xla and self.adapter.counts_skipped:
             # After the conditional, which XLA keeps only if the branch that skips does nothing.
             with tf.control_dependencies([done]):
                 skipped = tf.cast(tf.logical_not(should_apply), tf.int32)
@@ -243,7 +237,7 @@ class _Step(NamedTuple):
           is a function that updates the loss scale; it optionally takes a copy of `finite` to use.
         """
         scaler = self.scaler
-        if scaler.needs_gradients and self.optimizer.agree is not None:
+        if scaler.needs_gradients and self.adapter.agree is not None:
             raise ValueError(
                 f"agree works on the finite flag, but {scaler.subject!r} needs the gradients. Use "
                 "a LossScaleManager, whose update_loss_scale takes that flag."
@@ -267,14 +261,14 @@ class _Step(NamedTuple):
     def _finite_everywhere(self, grads: list[_types.Gradient]) -> tf.Tensor:
         finite = _replicas.all_finite(grads) if self.finite is None else self.finite
         scaler = self.scaler
-        own = self.optimizer.needs_reciprocal and scaler.update_is_ours
+        own = self.adapter.checks_reciprocal and scaler.update_is_ours
         if own and not scaler.never_changes():
             scale = _scaler.as_tensor(scaler.read())
             finite = tf.logical_and(finite, scale <= _scaler.LARGEST_WITH_RECIPROCAL)
         # If all steps are applied, only a record needs the flag, perhaps not on every process.
-        if self.optimizer.agree is None or scaler.applies_all:
+        if self.adapter.agree is None or scaler.applies_all:
             return finite
-        return _agreement.ask(self.optimizer.agree, finite)
+        return _agreement.ask(self.adapter.agree, finite)
 
     def _apply_or_skip(
         self,
@@ -289,25 +283,25 @@ class _Step(NamedTuple):
         """
 
         def apply() -> tf.Operation | None:
-            return self.optimizer.apply_everywhere(grads, variables)
+            return _replicas.call_for_each_replica(self.adapter.apply, (grads, variables))
 
         def skip() -> tf.Operation | None:
             # In this branch, because another conditional would capture all gradients again.
             done = self.observation.inspect_gradients()
-            if self.optimizer.counts_skipped and not by_xla:
+            if self.adapter.counts_skipped and not by_xla:
                 done = [self._count(1), *done]
             return _graphs.as_operation([op for op in done if op is not None])
 
         if isinstance(should_apply, bool):
             return apply() if should_apply else skip()
-        if not (by_xla and _should_select(self.optimizer.wrapped, variables)):
+        if not (by_xla and _should_select(self.adapter.wrapped, variables)):
             return self.form.cond(should_apply, apply, skip)
         return self.form.cond(
             should_apply, lambda: _flag_after(apply(), True), lambda: _flag_after(skip(), False)
         )
 
     def _count(self, number: int | tf.Tensor) -> Any:
-        return _replicas.local_results(self.optimizer.count_skipped(number))
+        return _replicas.local_results(self.adapter.count_skipped(number))
 
 
 def _flag_after(done: tf.Operation, flag: bool) -> tf.Tensor:

@@ -1,4 +1,4 @@
-"""Gradients as flat lists of tensors, and back: dense, sparse, ragged and None."""
+"""Gradients as flat lists of tensors, and back: dense, sparse, ragged, None, with variables."""
 
 from __future__ import annotations
 
@@ -12,6 +12,14 @@ if TYPE_CHECKING:
 
 # Called for every gradient of every step. `isinstance` is slow for tensors.
 _is_subclass: Any = functools.lru_cache(maxsize=None)(issubclass)
+
+
+def unzip(
+    grads_and_vars: Iterable[_types.Pair],
+) -> tuple[list[_types.Gradient], list[_types.Variable]]:
+    """Returns the gradients and the variables of pairs, two lists."""
+    pairs = list(grads_and_vars)
+    return [grad for grad, _ in pairs], [variable for _, variable in pairs]
 
 
 def flatten(grads: Iterable[_types.Gradient]) -> tuple[list[tf.Tensor], tuple[int, ...]]:

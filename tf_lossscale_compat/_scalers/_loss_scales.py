@@ -48,7 +48,7 @@ class LossScale(LikeATensor, _tf.Trackable, metaclass=abc.ABCMeta):
     # r2.0's name for its variables. Some programs read it; some subclasses use it for other values.
     @property
     def _weights(self) -> Any:
-        return self.__dict__.get("_weights", _scaler.kept(self).weights)
+        return self.__dict__.get("_weights", _scaler.data(self).weights)
 
     @_weights.setter
     def _weights(self, value: Any) -> None:
@@ -95,7 +95,7 @@ class LossScale(LikeATensor, _tf.Trackable, metaclass=abc.ABCMeta):
         Raises:
           RuntimeError: this loss scale already has a weight of that name.
         """
-        weights = _scaler.kept(self).weights
+        weights = _scaler.data(self).weights
         if name in weights:
             raise RuntimeError(f"This loss scale has a weight named {name!r} already.")
         weights[name] = _state.make(self, name, initial_value, dtype, use_resource=True)
@@ -137,12 +137,12 @@ class FixedLossScale(LossScale):
           ValueError: the value is not a real number, below 1, NaN, or not finite in float32.
         """
         self._loss_scale_value = _arguments.fixed_scale("loss_scale_value", loss_scale_value)
-        _scaler.kept(self).options = {"skip_nonfinite": True} if skip_nonfinite else {}
+        _scaler.data(self).options = {"skip_nonfinite": True} if skip_nonfinite else {}
 
     @property
     def skip_nonfinite(self) -> bool:
         """True if non-finite steps are skipped."""
-        return "skip_nonfinite" in _scaler.kept(self).options
+        return "skip_nonfinite" in _scaler.data(self).options
 
     @_scaler.reads()
     @_autograph.do_not_convert
@@ -171,7 +171,7 @@ class FixedLossScale(LossScale):
 
     def get_config(self) -> dict[str, Any]:
         """Returns `{"loss_scale_value": float}`, and `skip_nonfinite` if it is True."""
-        return {"loss_scale_value": self._loss_scale_value, **_scaler.kept(self).options}
+        return {"loss_scale_value": self._loss_scale_value, **_scaler.data(self).options}
 
 
 def bounds(name: str, initial: Any, lowest: Any, highest: Any) -> tuple[float, float | None]:
@@ -264,7 +264,7 @@ class DynamicLossScale(LossScale):
         changed = {
             name: value for name, value in given.items() if value != getattr(DynamicLossScale, name)
         }
-        _scaler.kept(self).options = changed
+        _scaler.data(self).options = changed
         self.__dict__.update(changed)
 
         self._current_loss_scale = self._add_weight(
@@ -342,7 +342,7 @@ class DynamicLossScale(LossScale):
             "initial_loss_scale": self._initial_loss_scale,
             "increment_period": self._increment_period,
             "multiplier": self._multiplier,
-            **_scaler.kept(self).options,
+            **_scaler.data(self).options,
         }
 
 
@@ -357,7 +357,7 @@ class _Continued(DynamicLossScale):
         super().__init__(**original.get_config())
 
     def _add_weight(self, name: str, initial_value: Any, dtype: Any = None) -> tf.Variable:
-        weights = _scaler.kept(self).weights
+        weights = _scaler.data(self).weights
         weights[name] = self._state[name]
         self._track_trackable(weights[name], name)
         return weights[name]
@@ -398,7 +398,7 @@ class ManagerLossScale(_scaler.WrapsManager, LossScale):
         if isinstance(self.manager, FixedLossScaleManager):
             return self.manager._loss_scale
         if isinstance(self.manager, ExponentialUpdateLossScaleManager):
-            return _scaler.kept(self.manager).options.get("init_loss_scale")
+            return _scaler.data(self.manager).options.get("init_loss_scale")
         return None
 
     @property

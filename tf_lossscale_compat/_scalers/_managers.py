@@ -82,7 +82,7 @@ class FixedLossScaleManager(LossScaleManager):
         value = _arguments.fixed_scale("loss_scale", loss_scale, error=TypeError)
         self._loss_scale = value
         if not tf.executing_eagerly():
-            _scaler.kept(self).constant = (value, tf.constant(value, tf.float32))
+            _scaler.data(self).constant = (value, tf.constant(value, tf.float32))
 
     @_scaler.reads()
     def get_loss_scale(self) -> tf.Tensor:
@@ -91,7 +91,7 @@ class FixedLossScaleManager(LossScaleManager):
         If no other graph is entered, it is the constant that the constructor made in its graph.
         """
         value = self._loss_scale
-        number, made = _scaler.kept(self).constant or (None, None)
+        number, made = _scaler.data(self).constant or (None, None)
         if made is not None and _graphs.is_entered(made.graph) and number == value:
             return made
         return _graphs.once_per_graph(value, lambda: tf.convert_to_tensor(value, dtype=tf.float32))
@@ -169,7 +169,7 @@ class ExponentialUpdateLossScaleManager(LossScaleManager):
                 "decr_ratio={!r} is above 1: shrinking raises the scale.", decr_ratio
             )
 
-        _scaler.kept(self).options["init_loss_scale"] = first
+        _scaler.data(self).options["init_loss_scale"] = first
         self._loss_scale = _state.make(self, "loss_scale", first, tf.float32)
         self._num_good_steps = _state.make(self, "good_steps", 0, tf.int32)
         self._num_bad_steps = _state.make(self, "bad_steps", 0, tf.int32)
@@ -236,7 +236,7 @@ def config_of(manager: LossScaleManager) -> dict[str, Any]:
         return {"loss_scale": manager._loss_scale}
     names = ("incr_every_n_steps", "decr_every_n_nan_or_inf", "incr_ratio", "decr_ratio")
     others = {name: getattr(manager, f"_{name}") for name in names}
-    return {**_scaler.kept(manager).options, **others}
+    return {**_scaler.data(manager).options, **others}
 
 
 for _public in (LossScaleManager, FixedLossScaleManager, ExponentialUpdateLossScaleManager):

@@ -1,11 +1,14 @@
 """The command `tf-lossscale`: one subcommand for each tool."""
 
+from __future__ import annotations
+
 import argparse
 import contextlib
 import importlib
 import os
 import platform
 import sys
+from typing import Iterable, Iterator
 
 from tf_lossscale_compat import __version__
 
@@ -41,7 +44,7 @@ _REPORTED = (
 )
 
 
-def _version_of(distributions):
+def _version_of(distributions: Iterable[str]) -> str | None:
     """Returns the version of the first installed distribution, without importing it."""
     for name in distributions if metadata else ():
         try:
@@ -51,15 +54,15 @@ def _version_of(distributions):
     return None
 
 
-def _versions():
+def _versions() -> str:
     """Returns the versions of this package and its environment, one line each."""
-    found = [("tf_lossscale_compat", __version__), ("Python", platform.python_version())]
-    found += [(name, _version_of(distributions)) for name, distributions in _REPORTED]
-    return "\n".join(f"{name} {version}" for name, version in found if version)
+    known = {name: _version_of(distributions) for name, distributions in _REPORTED}
+    found = {"tf_lossscale_compat": __version__, "Python": platform.python_version(), **known}
+    return "\n".join(f"{name} {version}" for name, version in found.items() if version)
 
 
 @contextlib.contextmanager
-def _quiet():
+def _quiet() -> Iterator[None]:
     """Discards standard error: TensorFlow 2.21 logs while it is imported."""
     kept, nowhere = os.dup(2), os.open(os.devnull, os.O_WRONLY)
     os.dup2(nowhere, 2)
@@ -71,7 +74,7 @@ def _quiet():
         os.close(nowhere)
 
 
-def _import_tensorflow():
+def _import_tensorflow() -> None:
     """Imports TensorFlow, after a line that tells the user."""
     with contextlib.ExitStack() as stack:
         if "tensorflow" not in sys.modules:
@@ -82,7 +85,7 @@ def _import_tensorflow():
         importlib.import_module("tf_lossscale_compat._core._tf")
 
 
-def _parser(argv):
+def _parser(argv: list[str]) -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="tf-lossscale",
         description="Tools around TensorFlow's removed loss-scale APIs.",
@@ -112,7 +115,7 @@ def _parser(argv):
     return parser
 
 
-def main(argv=None):
+def main(argv: list[str] | None = None) -> int:
     """Runs one command; returns the exit code.
 
     The code is 0 for success, 1 for a failure while it runs, 2 for wrong arguments or missing files

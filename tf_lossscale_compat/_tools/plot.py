@@ -20,7 +20,7 @@ from tf_lossscale_compat.monitoring import _summaries
 MOST_POINTS = 20000  # Per tag; TensorBoard takes a sample of more points.
 
 
-def _number(proto):
+def _number(proto: Any) -> float:
     from tensorboard.util import tensor_util
 
     # Checks the shape first, because a few bytes can claim any number of entries.
@@ -28,9 +28,9 @@ def _number(proto):
     return float(tensor_util.make_ndarray(proto).item()) if scalar else math.nan
 
 
-def _newest(logs, tag):
+def _newest(logs: Any, tag: str) -> list[tuple[int, float]]:
     """Returns [(step, value)] of a tag, without points that a later restart has replaced."""
-    kept: list = []
+    kept: list[tuple[int, float]] = []
     again = False
     events = logs.Tensors(tag) if tag in logs.Tags()["tensors"] else []
     for event in sorted(events, key=lambda event: event.wall_time, reverse=True):

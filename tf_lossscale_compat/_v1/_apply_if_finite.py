@@ -14,6 +14,7 @@ from tf_lossscale_compat._core import (
     _ownership,
     _scaler,
     _step,
+    _structure,
     _wrapping,
 )
 from tf_lossscale_compat._core._tf import tf
@@ -65,15 +66,14 @@ def _flattened(optimizers_and_gradients: Any) -> Any:
                 f"optimizers_and_gradients holds {optimizer!r}, which has a loss scale of its own. "
                 "Pass the optimizer that it wraps."
             )
-        grads_and_vars = list(grads_and_vars)
-        grads = [grad for grad, _ in grads_and_vars]
+        grads, variables = _structure.unzip(grads_and_vars)
         if all(grad is None for grad in grads):
             raise ValueError(f"optimizers_and_gradients has no gradient for {optimizer!r}.")
         _horovod.check_reduced(optimizer, grads)
         optimizers.append(optimizer)
         parts.append(slice(len(all_grads), len(all_grads) + len(grads)))
         all_grads += grads
-        all_variables += [variable for _, variable in grads_and_vars]
+        all_variables += variables
     if not optimizers:
         raise ValueError("optimizers_and_gradients must hold pairs, but holds no optimizer.")
     return optimizers, parts, all_grads, all_variables
@@ -146,8 +146,8 @@ def apply_if_finite(
         _build(optimizer, grads[part], variables[part])
     if enabled:
         _ownership.claim(_ownership.SEVERAL, loss_scale, optimizers)
-    step = _SeveralAdapter(optimizers, parts, agree)
-    return _step.take(scaler, grads, variables, step, called="apply_if_finite")
+    adapter = _SeveralAdapter(optimizers, parts, agree)
+    return _step.take(scaler, grads, variables, adapter, called="apply_if_finite")
 
 
 # Where users find it.

@@ -19,7 +19,7 @@ from tf_lossscale_compat._core import (
 )
 from tf_lossscale_compat._core._tf import tf
 from tf_lossscale_compat._scalers import _loss_scales, _managers, _update_rule
-from tf_lossscale_compat._v1 import _family
+from tf_lossscale_compat._v1 import _stepping
 
 if TYPE_CHECKING:
     from tf_lossscale_compat._core import _types
@@ -46,13 +46,13 @@ class _BaseLossScaleOptimizer(_tf.Optimizer):
     """
 
     # For subclasses whose constructors do not call the base class'.
-    _tflsc = _family.Kept()
-    _tflsc_family: _family.Family
+    _tflsc = _stepping.OptimizerData()
+    _tflsc_family: _stepping.Steps
     # The wrapped optimizer, under r1.15's name or r2.0's: each public class has one of them.
     _opt: Any
     _optimizer: Any
 
-    def __init__(self, opt: Any, kept: _family.Kept) -> None:
+    def __init__(self, opt: Any, kept: _stepping.OptimizerData) -> None:
         super().__init__(
             use_locking=getattr(opt, "_use_locking", False),
             name=_name_of(opt, type(opt).__name__),
@@ -62,6 +62,7 @@ class _BaseLossScaleOptimizer(_tf.Optimizer):
         self._tflsc = kept
         self._tflsc_family.replace_loss_scale(self, kept.loss_scale)
 
+    @_autograph.converts_functions_given
     def compute_gradients(
         self,
         loss: tf.Tensor | Callable[[], tf.Tensor],
@@ -95,6 +96,7 @@ class _BaseLossScaleOptimizer(_tf.Optimizer):
         }
         return self._tflsc_family.compute_gradients(self, loss, options)
 
+    @_autograph.converts_functions_given
     def minimize(
         self,
         loss: tf.Tensor | Callable[[], tf.Tensor],
@@ -197,7 +199,7 @@ class LossScaleOptimizer(_BaseLossScaleOptimizer):
     does not pass None gradients through, keep sparse gradients, or return slots and `variables()`.
     """
 
-    _tflsc_family = _family.CONTRIB
+    _tflsc_family = _stepping.CONTRIB
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
@@ -245,7 +247,7 @@ class LossScaleOptimizer(_BaseLossScaleOptimizer):
         _check_manager(loss_scale_manager)
         manager = loss_scale_manager if _arguments.flag("enabled", enabled) else _One()
         self._opt = opt
-        super().__init__(opt, _family.Kept(manager, agree, enabled, bool(keep_sparse)))
+        super().__init__(opt, _stepping.OptimizerData(manager, agree, enabled, bool(keep_sparse)))
 
     @property
     def _loss_scale_manager(self) -> Any:
@@ -271,7 +273,7 @@ class MixedPrecisionLossScaleOptimizer(_BaseLossScaleOptimizer):
     `tf.compat.v1.train.experimental.MixedPrecisionLossScaleOptimizer`.
     """
 
-    _tflsc_family = _family.MIXED_PRECISION
+    _tflsc_family = _stepping.MIXED_PRECISION
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
@@ -322,7 +324,7 @@ class MixedPrecisionLossScaleOptimizer(_BaseLossScaleOptimizer):
         _replicas.check_strategy()
         loss_scale = _loss_scales.get(loss_scale if _arguments.flag("enabled", enabled) else 1)
         self._optimizer = opt
-        super().__init__(opt, _family.Kept(loss_scale, agree, enabled))
+        super().__init__(opt, _stepping.OptimizerData(loss_scale, agree, enabled))
 
     @property
     def _loss_scale(self) -> Any:

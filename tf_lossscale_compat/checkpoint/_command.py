@@ -31,7 +31,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     show.add_argument("--json", action="store_true", help="write JSON instead of a table")
 
 
-def _shown(text):
+def _shown(text: str) -> str:
     """Returns a file's text without characters that control a terminal."""
     return "".join(sign if sign.isprintable() else "?" for sign in text)
 

@@ -6,7 +6,7 @@ import collections
 import glob
 import os
 import re
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, Callable, NamedTuple
 
 from tf_lossscale_compat._core._tf import tf
 
@@ -41,23 +41,28 @@ class LossScaleState(NamedTuple):
 
 # --- Reading
 
-# The scalars of a file: {name: "f" for a float scalar, "i" for int32, "q" for int64}, and a
-# function from a name to its value.
-_Scalars = collections.namedtuple("_Scalars", ["kinds", "value_of"])
+
+class _Scalars(NamedTuple):
+    """The scalars of a file."""
+
+    kinds: dict[str, str]  # By name: "f" for a float scalar, "i" for int32, "q" for int64.
+    value_of: Callable[[str], Any]
+
+
 _KINDS = {tf.float32: "f", tf.int32: "i", tf.int64: "q"}
 _MOST_NAMES = 1 << 24  # The limit of characters in the names of all objects.
 _DATA_FILE = re.compile(r"\.(index|data-\d{5}-of-\d{5})$")
 _OBJECT_GRAPH = "_CHECKPOINTABLE_OBJECT_GRAPH"
 
 
-def _is_file(path):
+def _is_file(path: str) -> bool:
     # Excludes local pipes and devices, which may never end.
     return os.path.isfile(path) or (
         "://" in path and tf.io.gfile.exists(path) and not tf.io.gfile.isdir(path)
     )
 
 
-def _latest_in(folder, state_file):
+def _latest_in(folder: str, state_file: str) -> str:
     """Returns the checkpoint that the file `checkpoint` of a folder names."""
     state = tf.train.get_checkpoint_state(folder)
     latest = state.model_checkpoint_path if state else ""
@@ -68,7 +73,7 @@ def _latest_in(folder, state_file):
     raise CheckpointError(f"{state_file!r} names {latest!r}, which is not there.")
 
 
-def _in_folder(folder):
+def _in_folder(folder: str) -> str:
     """Returns a folder's checkpoint: the latest, or the only one."""
     state_file = os.path.join(folder, "checkpoint")
     if _is_file(state_file):
@@ -86,7 +91,7 @@ def _in_folder(folder):
     return os.path.join(folder, found[0])
 
 
-def _look_into(path):
+def _look_into(path: str) -> tuple[list[LossScaleState | None], list[str]]:
     """Returns the states in a path, None among them, and the names of all its entries."""
     if tf.io.gfile.isdir(path) and not _is_file(path + ".index"):
         path = _in_folder(path)
@@ -108,7 +113,7 @@ def _look_into(path):
     )
 
 
-def _state(scalars, names, layout, key):
+def _state(scalars: _Scalars, names: list[Any], layout: str, key: str) -> LossScaleState | None:
     """Returns a state, or None if the scale or a counter is not a scalar of its type."""
     kinds = [scalars.kinds.get(name) for name in names]
     if kinds[0] != "f" or not all(kind in ("i", "q") for kind in kinds[1:]):
@@ -117,7 +122,7 @@ def _state(scalars, names, layout, key):
     return LossScaleState(scale, good, bad[0] if bad else None, layout, key)
 
 
-def _from_tensorflow(prefix):
+def _from_tensorflow(prefix: str) -> tuple[list[LossScaleState | None], list[str]]:
     """Reads TensorFlow's files, `prefix.index` and `prefix.data-00000-of-00001`."""
     from tensorflow.core.protobuf import trackable_object_graph_pb2
 
@@ -142,7 +147,7 @@ def _from_tensorflow(prefix):
 _NUMBERED = re.compile(r"^(?P<scope>(?:.*/)?)(?P<base>[a-z_]+?)(?:_(?P<number>[1-9]\d*))?$")
 
 
-def _by_name(scalars):
+def _by_name(scalars: _Scalars) -> list[LossScaleState | None]:
     """Finds the loss scales that `tf.compat.v1.train.Saver` wrote, under any scope."""
     # {scope: {(base name, kind): [(number, name)]}}; a graph numbers equal names.
     scopes: dict = collections.defaultdict(lambda: collections.defaultdict(list))
@@ -161,7 +166,7 @@ def _by_name(scalars):
     return states
 
 
-def _rows(scales, *counters):
+def _rows(scales: list[tuple[int, Any]], *counters: list[tuple[int, Any]]) -> list[list[Any]]:
     """Returns the names that belong to the first, second, ... loss scale of a scope."""
     if len({len(column) for column in counters}) > 1:
         return []  # Another variable is also called good_steps, and it is unknown which.
@@ -180,7 +185,7 @@ _BY_OBJECT = (
 )
 
 
-def _by_object(scalars, nodes):
+def _by_object(scalars: _Scalars, nodes: Any) -> list[LossScaleState | None]:
     """Finds the loss scales that `tf.train.Checkpoint` wrote, anywhere in the object graph."""
     states = []
     # Shortest paths from the root, {index of a node: path}.
@@ -208,7 +213,7 @@ def _by_object(scalars, nodes):
     return states
 
 
-def scale_text(scale):
+def scale_text(scale: float) -> str:
     return f"{scale:.16g}"  # Distinguishes all float32 numbers.
 
 
@@ -231,7 +236,7 @@ def find(path: _types.Path) -> list[LossScaleState]:
     return _find(path)[0]
 
 
-def _find(path):
+def _find(path: _types.Path) -> tuple[list[LossScaleState], list[str]]:
     try:
         path = os.fsdecode(path)
     except TypeError:

@@ -32,7 +32,7 @@ _KERAS_3 = ("dynamic_scale", "step_counter")
 _INNER = ("_loss_scale_manager", "_loss_scale", "manager")
 
 
-def _variables_of(owner, names):
+def _variables_of(owner: object, names: tuple[str, ...]) -> list[Any] | None:
     """Returns scale, good steps and bad steps or None; None if one of them is not a variable."""
     found = [getattr(owner, name, None) for name in names]
     if not all(callable(getattr(value, "assign", None)) for value in found):
@@ -40,7 +40,7 @@ def _variables_of(owner, names):
     return [*found, None][:3]
 
 
-def _target_of(owner):
+def _target_of(owner: object) -> _Target | None:
     """Returns the `_Target` of a loss scale, or None; raises a ValueError if it is fixed."""
     # By class name, because TensorFlow's classes do not derive from this package's.
     classes = {cls.__name__ for cls in type(owner).__mro__}
@@ -66,7 +66,7 @@ def _target_of(owner):
     return _Target(*variables) if variables else None
 
 
-def _checked(state, target):
+def _checked(state: LossScaleState, target: _Target) -> list[tuple[Any, float]]:
     """Returns [(variable, value)] of a state, after all checks."""
     scale = _arguments.positive("state.scale", state.scale)
     good, bad = state.good_steps, state.bad_steps or 0

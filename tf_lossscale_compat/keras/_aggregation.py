@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Callable, Iterable, Iterator
 
 from absl import logging
 
-from tf_lossscale_compat._core import _keras_versions, _tf
+from tf_lossscale_compat._core import _keras_versions, _structure, _tf
 from tf_lossscale_compat._core._tf import tf
 
 if TYPE_CHECKING:
@@ -104,7 +104,7 @@ class Aggregation:
             if not _tf.at_least(2, 4):  # It returned only gradients.
                 result = list(zip(result, [variable for _, variable in pairs]))
             pairs = result
-        return [grad for grad, _ in pairs], [variable for _, variable in pairs]
+        return _structure.unzip(pairs)
 
     @contextlib.contextmanager
     def applied_once(self) -> Iterator[None]:
@@ -115,18 +115,18 @@ class Aggregation:
         attributes: Any = vars(self._optimizer)
         # Replicas' threads may overlap here: the first hides the methods, the last restores them.
         with _lock:
-            users, kept = attributes.get("_aggregation_kept", (0, None))
+            users, kept = attributes.get("_tflsc_aggregation", (0, None))
             if not users:
                 kept = {name: attributes[name] for name in self._methods if name in attributes}
                 attributes.update(dict.fromkeys(self._methods, _as_they_are))
-            attributes["_aggregation_kept"] = users + 1, kept
+            attributes["_tflsc_aggregation"] = users + 1, kept
         try:
             yield
         finally:
             with _lock:
-                users = attributes.pop("_aggregation_kept")[0] - 1
+                users = attributes.pop("_tflsc_aggregation")[0] - 1
                 if users:
-                    attributes["_aggregation_kept"] = users, kept
+                    attributes["_tflsc_aggregation"] = users, kept
                 else:
                     for name in self._methods:
                         del attributes[name]
@@ -140,8 +140,7 @@ def filter_empty_gradients(
     without = [var.name for grad, var in zip(grads, variables) if grad is None]
     if without:
         logging.warning("There are no gradients for %s, which keep their values.", without)
-    kept = [(grad, variable) for grad, variable in zip(grads, variables) if grad is not None]
-    return [grad for grad, _ in kept], [variable for _, variable in kept]
+    return _structure.unzip(pair for pair in zip(grads, variables) if pair[0] is not None)
 
 
 def _as_they_are(grads_and_vars: Iterable[_types.Pair]) -> list[_types.Pair] | _types.Gradients:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 from typing import TYPE_CHECKING, Any, Iterable, NoReturn, TypeVar
 
-from tf_lossscale_compat._core import _horovod, _tf
+from tf_lossscale_compat._core import _horovod
 from tf_lossscale_compat.keras import _aggregation, _family, _methods
 
 if TYPE_CHECKING:
@@ -23,7 +23,7 @@ class Family(_family.Family[Owner]):
     aggregates_by: tuple[tuple[str, ...], str, bool]  # Arguments of `Aggregation`.
 
     def check_pairs(
-        self, owner: Owner, pairs: list[_types.Pair]
+        self, owner: Owner, pairs: Iterable[_types.Pair]
     ) -> tuple[_types.Gradients, _types.Variables]:
         """Checks the pairs of `apply_gradients`; returns gradients and variables."""
         raise NotImplementedError
@@ -54,7 +54,7 @@ class Family(_family.Family[Owner]):
         self,
         owner: Owner,
         grads_and_vars: Iterable[_types.Pair],
-        scaled: bool | None,
+        scaled: bool,
         args: tuple[Any, ...] = (),
         aggregates: bool = True,
         **kwargs: Any,
@@ -63,11 +63,8 @@ class Family(_family.Family[Owner]):
 
         `args` and `kwargs` are for the inner optimizer's `apply_gradients`.
         """
-        pairs, inner, kept = list(grads_and_vars), owner._optimizer, owner._tflsc
-        if scaled is None and _tf.at_least(2, 4):
-            kept.calls.warn_if_none_called()
-        scaled = kept.calls.are_scaled(scaled, [grad for grad, _ in pairs])
-        grads, variables = self.check_pairs(owner, pairs)
+        inner = owner._optimizer
+        grads, variables = self.check_pairs(owner, grads_and_vars)
         aggregation = _aggregation.Aggregation(inner, aggregates, *self.aggregates_by)
         kwargs = {**kwargs, **aggregation.kwargs}
         unaggregated = None

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 from absl import logging
 
-from tf_lossscale_compat._core import _arguments, _autograph
+from tf_lossscale_compat._core import _arguments, _autograph, _tf
 from tf_lossscale_compat._core._tf import tf
 
 if TYPE_CHECKING:
@@ -112,17 +112,17 @@ class Calls:
             known = [grad for grad in grads if isinstance(grad, (tf.Tensor, tf.IndexedSlices))]
             self._unscaled.update(zip(map(id, known), known))
 
-    def are_unscaled(self, grads: _types.Gradients) -> bool:
-        """Returns whether all these gradients are objects that were `returned`."""
-        grads = [grad for grad in grads if grad is not None]
+    def are_unscaled(self, pairs: list[_types.Pair]) -> bool:
+        """Returns whether all gradients of these pairs are objects that were `returned`."""
+        grads = [grad for grad, _ in pairs if grad is not None]
         return bool(grads) and all(self._unscaled.get(id(grad)) is grad for grad in grads)
 
-    def are_scaled(self, scaled: bool | None, grads: _types.Gradients) -> bool:
-        """Returns whether gradients are scaled; `scaled` is the caller's.
+    def are_scaled(self, scaled: bool | None, pairs: list[_types.Pair]) -> bool:
+        """Returns whether the gradients of these pairs are scaled; `scaled` is the caller's.
 
         Raises a ValueError if the rule has two answers and the gradients are not known to be
         unscaled. Warns once for each optimizer if only one of two methods that belong together was
-        ever called, or if gradients are divided although no method was called.
+        ever called, or none.
         """
         if scaled is not None:
             _arguments.optional_flag("scaled", scaled)
@@ -130,10 +130,10 @@ class Calls:
             return scaled
         if self.constructor_scaled is not None:
             if self.constructor_scaled and self._enabled:
-                self._check_made_scaled(grads)
+                self._check_made_scaled(pairs)
             return self.constructor_scaled
         answer = self._are_scaled(self.methods)
-        if answer is None and self.are_unscaled(grads):
+        if answer is None and self.are_unscaled(pairs):
             return False
         if not self._enabled:
             return answer is not False
@@ -154,15 +154,17 @@ class Calls:
             self._traced = True
         if answer and not self.methods:
             self.warn(_NEITHER)
+        elif not self.methods and _tf.at_least(2, 4):
+            self.warn(_NEVER)
         elif self.methods == {UNSCALED}:
             self.warn(_FORGOT.format(UNSCALED, LOSS_SCALED, "too small"))
         elif self.methods == {LOSS_SCALED}:
             self.warn(_FORGOT.format(LOSS_SCALED, UNSCALED, "too large"))
         return answer
 
-    def _check_made_scaled(self, grads: _types.Gradients) -> None:
+    def _check_made_scaled(self, pairs: list[_types.Pair]) -> None:
         """Raises a ValueError or warns if unscaled gradients would be divided once more."""
-        if self.are_unscaled(grads):
+        if self.are_unscaled(pairs):
             raise ValueError(
                 "apply_gradients was given gradients that this optimizer unscaled, and it was made "
                 "with scaled=True, which would divide them by the loss scale once more. Write "
@@ -171,11 +173,6 @@ class Calls:
         unscale = self.methods - {SCALED, LOSS_SCALED}
         if unscale and not self._said_unscaled:
             self.warn(_MADE_SCALED.format(" and ".join(sorted(unscale))))
-
-    def warn_if_none_called(self) -> None:
-        """Warns if no method that scales or unscales was ever called."""
-        if self._enabled and not self.methods and self.constructor_scaled is None:
-            self.warn(_NEVER)
 
     def applying_scaled(self) -> None:
         """Warns if `apply` may get unscaled gradients."""

@@ -106,7 +106,7 @@ def _from_config(
     return _loss_scales.deserialize(loss_scale, custom_objects=known)
 
 
-def options_of(kept: _family.Kept) -> dict[str, Any]:
+def options_of(kept: _family.KerasData) -> dict[str, Any]:
     """Returns the entries of a config other than the inner optimizer and the loss scale in use."""
     options = {**kept.options, **kept.loss_scale_arguments}
     if "agree" in options:

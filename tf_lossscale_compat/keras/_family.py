@@ -1,7 +1,7 @@
 """The step of a Keras loss-scale optimizer, and the data that one keeps.
 
 A `Family` has the optimizers of one base class of Keras. It has no state, and its methods take the
-loss-scale optimizer, the owner, as those of `_v1._family` do.
+loss-scale optimizer, the owner, as those of `_v1._stepping` do.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from tf_lossscale_compat._core import (
     _scaler,
     _state,
     _step,
+    _structure,
     _tf,
     _unscaling,
     _wrapping,
@@ -35,7 +36,7 @@ if TYPE_CHECKING:
     class LossScaleOptimizer(Protocol):
         """A loss-scale optimizer, as its family uses it."""
 
-        _tflsc: Kept
+        _tflsc: KerasData
         _optimizer: Any  # The inner optimizer.
         _loss_scale: _loss_scales.LossScale
 
@@ -53,7 +54,7 @@ if TYPE_CHECKING:
 Owner = TypeVar("Owner", bound="LossScaleOptimizer")
 
 
-class Kept:
+class KerasData:
     """The data of a loss-scale optimizer, beside its loss scale and the inner optimizer.
 
     Attributes:
@@ -189,7 +190,7 @@ class Family(Generic[Owner]):
         owner._tflsc.agree = agree
         owner.__dict__["_loss_scale"] = new
         _ownership.claim(_ownership.KERAS, new, [owner])
-        _ownership.release(old)
+        _ownership.release(old, owner)
 
     def all_variables(self, owner: Owner) -> _types.Variables:
         """Returns the variables whose values `set_weights` takes."""
@@ -239,8 +240,7 @@ class Family(Generic[Owner]):
         if _step.overrides(owner, self.methods, "get_unscaled_gradients"):
             owner._tflsc.calls.called(_calls.LOSS_SCALED)
             unscale = owner.get_unscaled_gradients
-        pairs = list(grads_and_vars)
-        grads, variables = [grad for grad, _ in pairs], [variable for _, variable in pairs]
+        grads, variables = _structure.unzip(grads_and_vars)
         grads = map_scaled(unscale, grads, variables)
         owner._tflsc.calls.returned(grads)
         return list(zip(grads, variables))
@@ -288,7 +288,9 @@ class Family(Generic[Owner]):
         """
         scaler, unscaling = _scaler.Scaler(owner._loss_scale), None
         if scaled:
-            grads, unscaling = self.to_unscale(owner, grads, variables, scaler.scale())
+            grads, unscaling = self.to_unscale(
+                owner, grads, variables, _scaler.as_scale(scaler.read())
+            )
         return _step.take(
             scaler,
             grads,
@@ -377,9 +379,7 @@ def unzip_pairs(
     Raises:
       ValueError: no variable has a gradient, or there is no pair unless `may_be_empty`.
     """
-    grads_and_vars = list(grads_and_vars)
-    grads = [grad for grad, _ in grads_and_vars]
-    variables = [variable for _, variable in grads_and_vars]
+    grads, variables = _structure.unzip(grads_and_vars)
     if not [grad for grad in grads if grad is not None] and not (may_be_empty and not grads):
         names = [getattr(variable, "name", variable) for variable in variables]
         raise ValueError(f"No gradients provided for any variable of {names}.")

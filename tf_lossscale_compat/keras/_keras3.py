@@ -305,7 +305,7 @@ class Methods(_methods.WeightDecay, _MixedIntoKeras3):
     def initial_scale(self, value: Any) -> None:
         value = _arguments.positive("initial_scale", value)
         loss_scale = _settable(self, "initial_scale")
-        options = _scaler.kept(loss_scale).options  # As the constructor was called.
+        options = _scaler.data(loss_scale).options  # As the constructor was called.
         low, high = options.get("min_loss_scale", 1.0), options.get("max_loss_scale")
         _loss_scales.bounds("initial_scale", value, low, high)
         loss_scale._initial_loss_scale = value
@@ -352,7 +352,7 @@ class Methods(_methods.WeightDecay, _MixedIntoKeras3):
         self, grads_and_vars: Iterable[tuple[Any, Any]], *, scaled: bool | None = None
     ) -> Any:
         pairs, given = list(grads_and_vars), scaled
-        scaled = self._tflsc.calls.are_scaled(given, [grad for grad, _ in pairs])
+        scaled = self._tflsc.calls.are_scaled(given, pairs)
         if scaled and given is None and _calls.SCALED in self._tflsc.calls.methods:
             _check_bypassed(self)
         if _step.overrides(self, Methods, "apply"):  # Keras' own class calls it here, too.

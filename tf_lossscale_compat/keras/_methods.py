@@ -50,7 +50,7 @@ class CommonMethods(_MixedIntoKeras):
 
     _optimizer: Any
     _loss_scale: _loss_scales.LossScale
-    _tflsc: _family.Kept
+    _tflsc: _family.KerasData
     _tflsc_family: _family.Family[Any]
 
     def __new__(cls, *args: Any, **kwargs: Any) -> Self:

@@ -101,7 +101,7 @@ class Family(_before_keras3.Family["Methods"]):
         return owner._optimizer._compute_gradients(scaled, var_list, grad_loss, **kwargs)
 
     def check_pairs(
-        self, owner: Methods, pairs: list[_types.Pair]
+        self, owner: Methods, pairs: Iterable[_types.Pair]
     ) -> tuple[_types.Gradients, _types.Variables]:
         # A model without trainable variables can be fitted, as with the inner optimizer alone.
         grads, variables = _family.unzip_pairs(pairs, may_be_empty=True)
@@ -196,8 +196,10 @@ class Methods(_before_keras3.Methods):
             kwargs["name"] = name
         elif name is not None:
             args = (name,)
+        pairs = list(grads_and_vars)
+        scaled = self._tflsc.calls.are_scaled(scaled, pairs)
         return self._tflsc_family.apply_pairs(
-            self, grads_and_vars, scaled, args, experimental_aggregate_gradients, **kwargs
+            self, pairs, scaled, args, experimental_aggregate_gradients, **kwargs
         )
 
     # State.

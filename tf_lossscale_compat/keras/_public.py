@@ -120,7 +120,7 @@ def _construct(
     scaler = _scaler.Scaler(loss_scale)
     family.check_scaler(scaler)
     agreement = _agreement.function_for(agree, optimizer, scaler)
-    kept = _family.Kept(_calls.Calls(family.scaled_by_default, scaled, enabled), enabled)
+    kept = _family.KerasData(_calls.Calls(family.scaled_by_default, scaled, enabled), enabled)
     # Without a `__setattr__`, so that checkpoints have only one name for each of these.
     owner.__dict__.update(_optimizer=optimizer, _loss_scale=loss_scale, _tflsc=kept)
     options = {

@@ -40,7 +40,7 @@ class Family(_before_keras3.Family["Methods"]):
         return owner._optimizer.compute_gradients(scaled, var_list, tape=tape)
 
     def check_pairs(
-        self, owner: Methods, pairs: list[_types.Pair]
+        self, owner: Methods, pairs: Iterable[_types.Pair]
     ) -> tuple[_types.Gradients, _types.Variables]:
         grads, variables = _family.unzip_pairs(pairs)
         _family.check_context(owner)
@@ -111,8 +111,10 @@ class Methods(_methods.WeightDecay, _before_keras3.Methods):
         experimental_aggregate_gradients: bool = True,
         **kwargs: Any,
     ) -> None:
+        pairs = list(grads_and_vars)
+        scaled = self._tflsc.calls.are_scaled(scaled, pairs)
         aggregates = experimental_aggregate_gradients and not skip_gradients_aggregation
-        self._tflsc_family.apply_pairs(self, grads_and_vars, scaled, (), aggregates, **kwargs)
+        self._tflsc_family.apply_pairs(self, pairs, scaled, (), aggregates, **kwargs)
 
     @property
     def variables(self) -> _values.CallableList:

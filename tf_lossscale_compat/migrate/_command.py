@@ -1,4 +1,11 @@
-"""Runs `tf-lossscale migrate` over files: shows, checks or writes, and says what is left."""
+"""Runs `tf-lossscale migrate` over files: shows, checks or writes, and says what is left.
+
+This goes over the files that `_walk` finds. `_source` rewrites one source file, and `_notebook` one
+notebook. `_tree` parses a source into imports, dotted names and strings. `_plan` calls `rewrites`
+(the namespaces that moved) and `checks` (one module for each subject that a person must decide).
+`_next` says what comes next for the file on a newer TensorFlow. `_files` replaces a file in one
+step.
+"""
 
 import difflib
 import json

@@ -1,8 +1,10 @@
 """The reader of a `StepRecord` that the hook, the callback and `write_summaries` share."""
 
+from __future__ import annotations
+
 import math
 import time
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tf_lossscale_compat._core import _graphs
 from tf_lossscale_compat._core._tf import tf  # First: it says what to do without TensorFlow.
@@ -15,6 +17,9 @@ from tf_lossscale_compat._core import _arguments
 from tf_lossscale_compat.monitoring import _summaries
 from tf_lossscale_compat.monitoring._step_record import StepRecord
 
+if TYPE_CHECKING:
+    from tf_lossscale_compat._core import _types
+
 
 class Monitor:
     """Writes summaries of a record, logs its news, and ends a run that is stuck.
@@ -22,10 +27,16 @@ class Monitor:
     `writer` is a `tf.compat.v1.summary.FileWriter`, or None to write nothing.
     """
 
-    def __init__(self, record, max_consecutive_skips=None, log_every_n_secs=60):
+    def __init__(
+        self,
+        record: StepRecord,
+        max_consecutive_skips: _types.Integer | None = None,
+        log_every_n_secs: _types.Real = 60,
+    ) -> None:
         if not isinstance(record, StepRecord):
             raise TypeError(f"record must be a StepRecord, got {record!r}.")
-        self.record, self.writer = record, None
+        self.record = record
+        self.writer: Any = None
         limit = _arguments.max_consecutive_skips(max_consecutive_skips)
         self.max_skips = limit or record.max_consecutive_skips
         self.seconds = _arguments.seconds("log_every_n_secs", log_every_n_secs)
@@ -33,7 +44,7 @@ class Monitor:
         self._last: Any = None
         self._logged_at, self._warned = -math.inf, False
 
-    def prepare(self, step=None):
+    def prepare(self, step: Any = None) -> None:
         """Makes the tensors that a Session fetches, in a graph for a Session.
 
         `step` is a scalar integer tensor, the points' position on the axis; None for the record's.
@@ -44,7 +55,7 @@ class Monitor:
             values = _summaries.tensors(self.record)
             self._fetches = [*values, values.steps if step is None else tf.identity(step)]
 
-    def read(self, session=None):
+    def read(self, session: Any = None) -> _summaries.Reading:
         """Returns a `Reading` of numbers; `session` is the one that runs the steps, or None."""
         if self._fetches is None:
             *values, scale = [value.numpy() for value in _summaries.tensors(self.record)]
@@ -54,18 +65,21 @@ class Monitor:
         steps, skipped, consecutive = map(int, values)
         return _summaries.Reading(steps, skipped, consecutive, float(scale))
 
-    def start(self, session=None):
+    def start(self, session: Any = None) -> _summaries.Reading:
         """Reads the values at the start of a run, of which no step is news; returns them."""
         now = self.read(session)
         self._start(now, now.skipped)
         self.observe(now, session)
         return now
 
-    def _start(self, now, logged):
+    def _start(self, now: _summaries.Reading, logged: int) -> None:
         self._last, self._steps_at_start = now._replace(skipped=logged), now.steps
-        self._written, self._logged, self._at_floor = None, logged, False
+        self._written: Any = None
+        self._logged, self._at_floor = logged, False
 
-    def observe(self, now, session=None, seconds=None):
+    def observe(
+        self, now: _summaries.Reading, session: Any = None, seconds: float | None = None
+    ) -> None:
         """Logs, at most once in `seconds`, and writes the news of the last `Reading`."""
         if self._last is None:  # The last skipped steps in a row are still news.
             self._start(now, now.skipped - now.consecutive)
@@ -78,19 +92,19 @@ class Monitor:
             self.writer.flush()  # The run may end or fail before the next summary.
             self._written = now, self._step
 
-    def check(self, now, session=None):
+    def check(self, now: _summaries.Reading, session: Any = None) -> None:
         """Raises a `LossScaleError` if a `Reading` shows that the run is stuck."""
         if self.max_skips is not None and now.consecutive >= self.max_skips:
             self.observe(now, session)
             self.record.check(self.max_skips, session)
 
-    def warn_if_unused(self, now, hint):
+    def warn_if_unused(self, now: _summaries.Reading, hint: str) -> None:
         """Warns, once, if the record has seen no step since the start."""
         if now.steps == self._steps_at_start and not self._warned:
             self._warned = True
             logging.warning("The StepRecord has seen no step, though training goes on: %s", hint)
 
-    def _log(self, now, session, seconds):
+    def _log(self, now: _summaries.Reading, session: Any, seconds: float) -> None:
         new, clock = now.skipped - self._logged, time.monotonic()
         if new > 0 and clock - self._logged_at >= seconds:
             steps = "1 more step" if new == 1 else f"{new} more steps"

@@ -5,10 +5,13 @@ from __future__ import annotations
 import collections
 import functools
 import zlib
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, Callable, Iterable, NamedTuple
 
 from tf_lossscale_compat._core import _finite, _tf
 from tf_lossscale_compat._core._tf import tf, tf1
+
+if TYPE_CHECKING:
+    from tf_lossscale_compat._core import _types
 
 KINDS = ("NaN", "+inf", "-inf")
 
@@ -41,7 +44,7 @@ class Gradients(NamedTuple):
     last: Any
     totals: Any  # Of shape [gradients, 3]: the number of steps with elements of each kind.
 
-    def bad(self, rows):
+    def bad(self, rows: Any) -> tuple[BadGradient, ...]:
         """Returns the `BadGradient`s in a value of `last`, a tuple."""
         return tuple(
             BadGradient(
@@ -57,19 +60,19 @@ class Gradients(NamedTuple):
         )
 
 
-def of(variables):
+def of(variables: Iterable[Any]) -> list[str]:
     """Returns names of variables, a list of str."""
     names = [_name(each) for each in variables]
     times = collections.Counter(names)
     return [f"{name} [{i}]" if times[name] > 1 else name for i, name in enumerate(names)]
 
 
-def _name(variable):
+def _name(variable: Any) -> str:
     # Keras 3 distinguishes layers only by their path.
     return getattr(variable, "path", None) or variable.name.split(":")[0]
 
 
-def key_of(variables, names):
+def key_of(variables: Iterable[Any], names: list[str]) -> int:
     """Returns an int that identifies a list of variables with these `names`."""
     # It does not count the lists, because a resumed run may see them in another order.
     shapes = [str(variable.shape) for variable in variables]
@@ -77,13 +80,13 @@ def key_of(variables, names):
 
 
 @functools.lru_cache(maxsize=None)
-def _inspect(dtype):
+def _inspect(dtype: tf.DType) -> Callable[[tf.Tensor], tf.Tensor]:
     """Returns a function that counts NaN, +inf and -inf in a tensor and finds its largest number.
 
     All tensors of a dtype share one function, because tracing it for each would take seconds.
     """
 
-    def inspect(values):
+    def inspect(values: tf.Tensor) -> tf.Tensor:
         infinite, zeros = tf.math.is_inf(values), tf.zeros_like(values)
         kinds = [
             tf.math.is_nan(values),
@@ -99,12 +102,12 @@ def _inspect(dtype):
     return tf.function(inspect, input_signature=[tf.TensorSpec(None, dtype)], autograph=False)
 
 
-def inspected(grads):
+def inspected(grads: Iterable[_types.Gradient]) -> tf.Tensor:
     """Returns `_inspect` of `grads`, in this replica's row of a [replicas, gradients, 4] tensor."""
     tested = [list(_finite.tested_values(grad)) or [tf.zeros([])] for grad in grads]
     tensors = [tf.stack(parts) if len(parts) > 1 else parts[0] for parts in tested]
 
-    def inspect(*tensors):
+    def inspect(*tensors: tf.Tensor) -> tf.Tensor:
         return tf.stack([_inspect(values.dtype)(values) for values in tensors])
 
     # One operation, because each operation costs time, even in a branch that is not taken.

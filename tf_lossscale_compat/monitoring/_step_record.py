@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
+from typing import TYPE_CHECKING, Any, Iterable, NamedTuple, NoReturn
 
 from tf_lossscale_compat._core import _graphs, _tf
 from tf_lossscale_compat._core._tf import tf, tf1  # First: it says what to do without TensorFlow.
@@ -100,7 +100,7 @@ class StepRecord(_tf.Trackable):
                 f"watched must be a loss-scale optimizer of this package, got {watched!r}. If you "
                 "use a loss scale without one, its `update` returns whether the step is applied."
             )
-        self._names = _arguments.flag("names", names)
+        self._with_names = _arguments.flag("names", names)
         self.max_consecutive_skips = _arguments.max_consecutive_skips(max_consecutive_skips)
         self.watched = watched
         _observers.check(watched)
@@ -114,11 +114,11 @@ class StepRecord(_tf.Trackable):
             # number, its count of skipped steps in a row, and the key of its gradients.
             self._last = self._make("last", np.array([-1, 0, 0, 0], np.int64))
             self._last_scales = self._make("last_scales", np.zeros(2, np.float32))
-            self._replicas = tf.distribute.get_strategy().num_replicas_in_sync
+            self._replica_count = tf.distribute.get_strategy().num_replicas_in_sync
         self._gradients, self._lock = {}, threading.RLock()
         _observers.attach(watched, self)
 
-    def _make(self, name, value):
+    def _make(self, name: str, value: Any) -> tf.Variable:
         with tf1.name_scope("step_record/"):
             variable = _state.make(self, name, value, value.dtype, use_resource=True)
         _keras_versions.track_in_session(variable)
@@ -135,7 +135,7 @@ class StepRecord(_tf.Trackable):
         """The optimizer's loss scale, a `LossScale` or `LossScaleManager`."""
         return _scaler.unwrap(self.watched._tflsc_family.loss_scale(self.watched))
 
-    def _counters(self):
+    def _counters(self) -> list[tf.Variable]:
         counters = [self._finite_steps, self._nonfinite_steps, self._skipped_steps]
         return [*counters, self._last, self._last_scales]
 
@@ -162,7 +162,7 @@ class StepRecord(_tf.Trackable):
     def consecutive_skips(self) -> tf.Tensor:
         """The number of steps skipped in a row up to the last step, a scalar int64 tensor."""
 
-        def make():
+        def make() -> tf.Tensor:
             last = tf.identity(self._last)
             return last[2] * tf.cast(tf.equal(last[0], self._finite_steps), tf.int64)
 
@@ -181,7 +181,7 @@ class StepRecord(_tf.Trackable):
 
     # Values for Python.
 
-    def _values(self, session, variables):
+    def _values(self, session: Any, variables: Iterable[tf.Variable]) -> list[Any]:
         """Returns the values of variables as NumPy arrays, without adding operations to a graph."""
         copies = [_replicas.local_copy(variable) for variable in variables]
         if not copies:
@@ -199,7 +199,7 @@ class StepRecord(_tf.Trackable):
             raise ValueError("session must be given if there is no default session, got None.")
         return session.run(copies)
 
-    def _read(self, session):
+    def _read(self, session: Any) -> tuple[int, int, int, Skip | None]:
         """Returns the counts of steps, skips and skips in a row, and the last `Skip` or None."""
         known = list(self._gradients.values())
         own = self._counters()
@@ -207,7 +207,7 @@ class StepRecord(_tf.Trackable):
         finite, nonfinite, skipped, last, scales = values[: len(own)]
         skip = None
         if skipped:
-            bad = ()
+            bad: tuple[_names.BadGradient, ...] = ()
             for each, rows in zip(known, values[len(own) :]):
                 if each.key == last[3]:
                     bad = each.bad(rows)
@@ -273,7 +273,7 @@ class StepRecord(_tf.Trackable):
                 "max_consecutive_skips must be given here or to the StepRecord, got None."
             )
         _, _, run, skip = self._read(session)
-        if run < limit:
+        if skip is None or run < limit:
             return
         raise LossScaleError(
             f"{run} steps in a row were skipped, since step {skip.step - run + 1}, "
@@ -284,14 +284,14 @@ class StepRecord(_tf.Trackable):
             "If it is at its minimum, gradients overflow without any scaling."
         )
 
-    def _in_words(self, skip):
+    def _in_words(self, skip: Skip) -> str:
         of_each: dict[tuple[str, tuple[str, ...]], list[str]] = {}
         for bad in skip.gradients:
             of_each.setdefault((bad.name, bad.kinds), []).append(str(bad.replica))
         shown = []
         for (name, kinds), replicas in of_each.items():
             where = ""
-            if self._replicas > 1:
+            if self._replica_count > 1:
                 where = f" on replica{'s' * (len(replicas) > 1)} {', '.join(replicas)}"
             shown.append(f"{name} ({', '.join(kinds)}{where})")
         if len(shown) > _SHOWN:
@@ -319,13 +319,13 @@ class StepRecord(_tf.Trackable):
                 "mirrored. Make it under strategy.scope()."
             )
 
-    def _record_step(self, step: Any) -> Any:
+    def _record_step(self, step: _observers.Observation) -> Any:
         """Records an `_observers.Observation`; returns an operation, None in eager mode."""
 
-        def finite():
+        def finite() -> Any:
             return _assigned(self._finite_steps.assign_add(1, read_value=False))
 
-        def other():
+        def other() -> Any:
             return self._record_nonfinite(step)
 
         with _state.scope_of([self._finite_steps]):
@@ -336,7 +336,7 @@ class StepRecord(_tf.Trackable):
             # Names of variables in checkpoints depend on how many `cond` there are.
             return tf1.cond(step.finite, finite, other, name="skipped_step")
 
-    def _inspect_gradients(self, step: Any) -> list[Any]:
+    def _inspect_gradients(self, step: _observers.Observation) -> list[Any]:
         """Records which gradients of a skipped step were not finite; returns operations."""
         with _state.scope_of([self._finite_steps]):
             known = self._known(step)
@@ -349,13 +349,13 @@ class StepRecord(_tf.Trackable):
                 _assigned(known.totals.assign_add(tf.cast(ever, tf.int64), read_value=False)),
             ]
 
-    def _raise_if_stuck(self, step: Any) -> None:
+    def _raise_if_stuck(self, step: _observers.Observation) -> None:
         """Raises a LossScaleError in eager mode if too many steps in a row were skipped."""
         limited = self.max_consecutive_skips is not None and tf.executing_eagerly()
         if limited and step.skips_nonfinite and not step.finite:
             self.check()
 
-    def _record_nonfinite(self, step):
+    def _record_nonfinite(self, step: _observers.Observation) -> tf.Operation | None:
         finite = _state.read(self._finite_steps)
         last = _state.read(self._last)
         with tf.control_dependencies([finite, last]):
@@ -379,9 +379,9 @@ class StepRecord(_tf.Trackable):
             done.append(_assigned(self._last.assign(last, read_value=False)))
         return None if tf.executing_eagerly() else tf.group(*done)
 
-    def _known(self, step):
+    def _known(self, step: _observers.Observation) -> _names.Gradients | None:
         """Returns the `_names.Gradients` of a step's variables, made at the first call, or None."""
-        if not (self._names and step.grads):
+        if not (self._with_names and step.grads):
             return None
         names = _names.of(step.variables)
         key = _names.key_of(step.variables, names)
@@ -396,8 +396,8 @@ class StepRecord(_tf.Trackable):
                 strategy = tf.distribute.get_strategy()
                 with tf.init_scope(), _graphs.variables_allowed(), strategy.scope():
                     # A run may resume with another number of replicas.
-                    name = f"last_gradients_{key:08x}_{self._replicas}"
-                    shape = (self._replicas, len(names), len(_names.KINDS) + 1)
+                    name = f"last_gradients_{key:08x}_{self._replica_count}"
+                    shape = (self._replica_count, len(names), len(_names.KINDS) + 1)
                     last = self._make(name, np.zeros(shape))
                     totals = np.zeros((len(names), len(_names.KINDS)), np.int64)
                     totals = self._make(f"gradients_{key:08x}", totals)
@@ -405,7 +405,7 @@ class StepRecord(_tf.Trackable):
             return self._gradients[key]
 
 
-def _assigned(value):
+def _assigned(value: Any) -> Any:
     return _graphs.as_operation(_replicas.local_results(value))
 
 

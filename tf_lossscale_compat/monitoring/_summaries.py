@@ -1,15 +1,20 @@
 """Summaries of a loss scale for TensorBoard."""
 
-import collections
+from __future__ import annotations
+
 import numbers
 import time
-from typing import Any, Dict
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from tf_lossscale_compat._core import _graphs, _scaler
 from tf_lossscale_compat._core._tf import tf, tf1
 from tf_lossscale_compat._scalers import _managers
+
+if TYPE_CHECKING:
+    from tf_lossscale_compat._core import _types
+    from tf_lossscale_compat.monitoring._step_record import StepRecord
 
 # Tags in TensorBoard.
 SCALE = "loss_scale/scale"
@@ -20,11 +25,17 @@ FLOOR = "loss_scale/floor"
 CEILING = "loss_scale/ceiling"
 TAGS = (SCALE, SKIPPED_STEPS, CONSECUTIVE_SKIPS, FLOOR, CEILING)
 
-Reading = collections.namedtuple("Reading", ["steps", "skipped", "consecutive", "scale"])
-Reading.__doc__ = "Values of a record at one moment: three integers, and the loss scale."
+
+class Reading(NamedTuple):
+    """Values of a record at one moment: three integers, and the loss scale; or their tensors."""
+
+    steps: Any
+    skipped: Any
+    consecutive: Any
+    scale: Any
 
 
-def tensors(record):
+def tensors(record: StepRecord) -> Reading:
     """Returns the values of a record as a `Reading` of scalar tensors, in any context."""
     scaler = record.loss_scale
     # A hook may begin again in a graph that is finalized.
@@ -32,13 +43,13 @@ def tensors(record):
     return Reading(record.steps, record.skipped_steps, record.consecutive_skips, scale)
 
 
-def bounds(scaler):
+def bounds(scaler: _types.Subject) -> dict[str, float]:
     """Returns the bounds of a loss scale, a dict from tags to floats."""
     floor = getattr(scaler, "min_loss_scale", None)
     if floor is None and isinstance(scaler, _managers.ExponentialUpdateLossScaleManager):
         floor = 1.0  # Part of the manager's update rule.
     ceiling = getattr(scaler, "max_loss_scale", None)
-    known: Dict[str, Any] = {FLOOR: floor, CEILING: ceiling}
+    known: dict[str, Any] = {FLOOR: floor, CEILING: ceiling}
     # A user's class may have other values under these names.
     return {
         tag: float(value)
@@ -47,7 +58,7 @@ def bounds(scaler):
     }
 
 
-def _by_tag(values, scaler):
+def _by_tag(values: Reading, scaler: _types.Subject) -> dict[str, Any]:
     """Returns a dict from tags to the values of a `Reading` and the bounds of `scaler`."""
     return {
         SKIPPED_STEPS: values.skipped,
@@ -57,7 +68,7 @@ def _by_tag(values, scaler):
     }
 
 
-def proto(values, scaler):
+def proto(values: Reading, scaler: _types.Subject) -> Any:
     """Returns a `tf.compat.v1.Summary` of a `Reading` of numbers, and of the bounds of `scaler`."""
     items = _by_tag(values, scaler).items()
     return tf1.Summary(
@@ -65,14 +76,14 @@ def proto(values, scaler):
     )
 
 
-def serialized(record):
+def serialized(record: StepRecord) -> tf.Tensor:
     """Returns a serialized `Summary` of a record, a scalar string tensor."""
     by_tag = _by_tag(tensors(record), record.loss_scale)
     values = [tf.cast(value, tf.float32) for value in by_tag.values()]
     return tf.raw_ops.ScalarSummary(tags=list(by_tag), values=tf.stack(values))
 
 
-def file_writer(folder):
+def file_writer(folder: str) -> Any:
     """Returns a `tf.compat.v1.summary.FileWriter`, also in eager mode."""
     # Two writers that are made in the same second would overwrite each other's file.
     suffix = f".{time.time_ns()}"
@@ -80,7 +91,7 @@ def file_writer(folder):
         return tf1.summary.FileWriter(folder, filename_suffix=suffix)
 
 
-def writes_here(record):
+def writes_here(record: StepRecord) -> bool:
     """Returns whether this process of a strategy writes summaries."""
     for variable in record.variables():
         strategy = getattr(variable, "distribute_strategy", None)

@@ -119,7 +119,7 @@ class LossScaleHook(_tf.SessionRunHook):
             self._monitor.check(now, session)
             self._plan_check(now)
 
-    def _plan_check(self, now: Any) -> None:
+    def _plan_check(self, now: _summaries.Reading) -> None:
         """Plans the next read for the first run after which the training can be stuck."""
         limit = self._monitor.max_skips
         self._checks_at = None if limit is None else self._runs + max(1, limit - now.consecutive)
@@ -127,7 +127,7 @@ class LossScaleHook(_tf.SessionRunHook):
     def _read_global_step(self, session: Any) -> Any:
         return None if self._global_step is None else session.run(self._global_step)
 
-    def _warn(self, now: Any, session: Any) -> None:
+    def _warn(self, now: _summaries.Reading, session: Any) -> None:
         # Without a global step it is unknown whether a run trains.
         step = self._read_global_step(session)
         if self._runs and (step is None or step != self._global_step_at_start):

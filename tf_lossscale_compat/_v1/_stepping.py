@@ -1,6 +1,6 @@
 """The steps of both v1 loss-scale optimizers: contrib's of r1.15, and r2.0's.
 
-A family has no state. Its methods take the optimizer, so that a shallow copy uses its own state.
+`Steps` have no state. Their methods take the optimizer, so that a shallow copy uses its own state.
 """
 
 from __future__ import annotations
@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any, Callable, NamedTuple
 
 from tf_lossscale_compat._core import (
     _agreement,
-    _autograph,
     _graphs,
     _observers,
     _ownership,
@@ -31,9 +30,9 @@ if TYPE_CHECKING:
     from tf_lossscale_compat._core import _types
 
     class Owner(Protocol):
-        """A loss-scale optimizer, as its family uses it."""
+        """A loss-scale optimizer, as its `Steps` use it."""
 
-        _tflsc: Kept
+        _tflsc: OptimizerData
         _opt: Any
         _optimizer: Any
 
@@ -42,7 +41,7 @@ if TYPE_CHECKING:
         def _track_trackable(self) -> Callable[..., Any]: ...
 
 
-class Kept(NamedTuple):
+class OptimizerData(NamedTuple):
     """The data of a loss-scale optimizer; replaced as a whole, because shallow copies share it.
 
     Attributes:
@@ -68,7 +67,7 @@ class _Adapter(_step.OptimizerAdapter):
         self, owner: Owner, wrapped: _types.HasApplyGradients, global_step: Any, name: str | None
     ) -> None:
         self.observed, self.wrapped, self.agree = owner, wrapped, owner._tflsc.agree
-        self.needs_reciprocal = not tf.executing_eagerly()
+        self.checks_reciprocal = not tf.executing_eagerly()
         self._global_step, self._name = global_step, name
 
     def apply(self, grads: list[_types.Gradient], variables: list[_types.Variable]) -> Any:
@@ -77,7 +76,7 @@ class _Adapter(_step.OptimizerAdapter):
             return self.wrapped.apply_gradients(pairs, self._global_step, self._name)
 
 
-class Family:
+class Steps:
     """The steps of r2.0's optimizer, with a `LossScale`."""
 
     # What contrib's optimizer does in another way.
@@ -128,11 +127,14 @@ class Family:
     def replace_loss_scale(self, owner: Owner, loss_scale: _types.Subject) -> None:
         """Sets the loss scale or manager; public programs replace it at run time."""
         kept = owner._tflsc
-        if kept.loss_scale is not None:  # The constructor was called.
+        old = kept.loss_scale
+        if old is not None:  # The constructor was called.
             scaler = _scaler.Scaler(loss_scale)
             scaler.check_reciprocal()
             agree = _agreement.function_for(kept.agree, self.wrapped(owner), scaler)
             _ownership.claim(_ownership.V1, loss_scale, [owner])
+            if _scaler.unwrap(old) is not _scaler.unwrap(loss_scale):
+                _ownership.release(old, owner)
             kept = kept._replace(agree=agree)
         owner._tflsc = kept._replace(loss_scale=loss_scale)
         # Checkpoints must hold the loss scale in use. Subclasses may set it before Optimizer's
@@ -170,21 +172,8 @@ class Family:
     ) -> Any:
         """Computes and applies gradients in one step, without user code between."""
         scaler = _scaler.Scaler(owner._tflsc.loss_scale)
-        scale = scaler.scale()
+        scale = _scaler.as_scale(scaler.read())
         pairs = self.wrapped_gradients(owner, _scaled(loss, scale), options)
-        return self._finish(owner, scaler, pairs, scale, global_step, name)
-
-    @_autograph.do_not_convert
-    def _finish(
-        self,
-        owner: Owner,
-        scaler: _scaler.Scaler,
-        pairs: list[_types.Pair],
-        scale: tf.Tensor,
-        global_step: Any,
-        name: str | None,
-    ) -> Any:
-        """Unscales gradients and takes a step with them."""
         unscaling = None
         if tf.executing_eagerly():  # The step divides and tests in one operation.
             unscaling = _unscaling.Unscaling(self.reciprocal(scale))
@@ -201,13 +190,13 @@ class Family:
         depend on them, such as those of an `ExponentialMovingAverage` of gradients. float16 is an
         exception: there the reciprocal of a large scale is zero.
         """
-        grads = self.to_unscale(owner, [grad for grad, _ in pairs])
-        reciprocal = self.reciprocal(scale)
+        grads, variables = _structure.unzip(pairs)
+        grads, reciprocal = self.to_unscale(owner, grads), self.reciprocal(scale)
         if tf.executing_eagerly():
             unscaled = _unscaling.unscale(grads, reciprocal)
         else:
             unscaled = [None if grad is None else _times(grad, reciprocal) for grad in grads]
-        return list(zip(unscaled, [variable for _, variable in pairs]))
+        return list(zip(unscaled, variables))
 
     def take_step(
         self,
@@ -220,26 +209,30 @@ class Family:
         given: str = "grads_and_vars",
     ) -> Any:
         """Takes a step; see `_step.take`. Errors name `given`, the argument with the gradients."""
-        grads = [grad for grad, _ in grads_and_vars]
-        variables = [variable for _, variable in grads_and_vars]
+        grads, variables = _structure.unzip(grads_and_vars)
         if not [grad for grad in grads if grad is not None]:
             names = [getattr(variable, "name", variable) for variable in variables]
             raise ValueError(f"{given} has no gradient for any variable, got {names!r}.")
         if unscaling is not None:
             grads = self.to_unscale(owner, grads)
-        form = self.graph_form(owner, name)
         inner_name = self.inner_name(owner, name, scaler)
-        step = _Adapter(owner, self.wrapped(owner), global_step, inner_name)
-        step.in_cond = self.in_cond_of_1_15 and tf.executing_eagerly()
+        adapter = _Adapter(owner, self.wrapped(owner), global_step, inner_name)
+        adapter.in_cond = self.in_cond_of_1_15 and tf.executing_eagerly()
         taken = _step.take(
-            scaler, grads, variables, step, called="apply_gradients", unscaling=unscaling, form=form
+            scaler,
+            grads,
+            variables,
+            adapter,
+            called="apply_gradients",
+            unscaling=unscaling,
+            form=self.graph_form(owner, name),
         )
         if taken is None:  # In eager mode.
             return None
         return _sync_replicas.reopen_accumulators(taken, grads, variables, global_step)
 
 
-class _Contrib(Family):
+class ContribSteps(Steps):
     """The steps of contrib's optimizer, with a manager."""
 
     in_cond_of_1_15 = not _tf.at_least(2, 0)  # Its conditional names variables in eager mode, too.
@@ -272,7 +265,7 @@ class _Contrib(Family):
         return name
 
 
-MIXED_PRECISION, CONTRIB = Family(), _Contrib()
+MIXED_PRECISION, CONTRIB = Steps(), ContribSteps()
 
 
 def _scaled(loss: _types.Loss, scale: tf.Tensor) -> _types.Loss:
