@@ -121,7 +121,7 @@ SMOKE = {
 }
 # Which tests an environment runs, as arguments of pytest.
 OLDEST_AND_NEWEST = ("-m", "")
-BETWEEN = tuple(f"--ignore-glob={path}" for path in TOOLS)
+BETWEEN = ("-m", "not slow", *(f"--ignore-glob={path}" for path in TOOLS))
 BETWEEN_WITHOUT_PROGRAMS = (*BETWEEN, *(f"--ignore-glob={path}" for path in PROGRAMS))
 TESTS = {
     "tf115": OLDEST_AND_NEWEST,
@@ -146,7 +146,7 @@ SHARE = {
     # First what compiles most by XLA: in a long process 2.15 has once ended with a broken heap.
     "tf215": ("tests/differential", "tests/keras", "tests/in_the_wild", "tests/checkpoint"),
     "tf216": ("tests/keras", "tests/in_the_wild", "tests/checkpoint"),
-    "tf221": ("-m", "slow or keras"),
+    "tf221": ("-m", "slow or keras or fuzz"),
 }
 # Left to it, too: Keras 3.8 and that of 2.21 stand on both sides.
 WHOLE_ALONE = ("k310",)

@@ -9,6 +9,7 @@ import unittest
 import warnings
 from unittest import mock
 
+import pytest
 from absl import logging as absl_logging
 from absl.testing import parameterized
 
@@ -36,6 +37,7 @@ SIMPLE = {
 }
 
 
+@pytest.mark.fuzz
 class DifferentialTest(parameterized.TestCase):
     def enter_quiet(self):
         """`fuzz.quiet` until this test ends: others look for warnings."""
