@@ -71,7 +71,8 @@ def scale_above_2_126(difference):
     if program["place"].startswith("graph") and not other:
         return False
     given = [program["scale"][1][0], *(a[1] for a in program["actions"] if a[0] == "set")]
-    return any(empty if isinstance(each, str) else each > 2.0**126 for each in given)
+    shown = empty or difference.action[0] == "gradients"
+    return any(shown if isinstance(each, str) else each > 2.0**126 for each in given)
 
 
 def faults_before(difference):
@@ -81,7 +82,9 @@ def faults_before(difference):
 
 
 def original_failed(difference, *errors):
-    return difference.key == "error" and difference.original in errors and not difference.package
+    """Returns if the original alone failed, or XLA has not what the package goes on to."""
+    fails = difference.package and "No registered" not in difference.messages[1]
+    return difference.key == "error" and difference.original in errors and not fails
 
 
 def squared_by_xla(difference):
@@ -154,6 +157,16 @@ ENTRIES = {
                 (d.action[0] == "read" and d.key == "name" and after_a_step(d))
                 or (d.key == "grad_names" and has_float16(d))
             )
+        ),
+    ),
+    "made_in_a_skipped_step": Entry(
+        "from-keras.md",
+        "This package's class makes them in the first step, also if that step is skipped.",
+        lambda d: (
+            keras_homes.VERSION < (2, 11)
+            and d.program["family"] == "current stable"
+            and bool(faults_before(d))
+            and (d.key == "names" or "cannot recognize variable" in d.messages[1])
         ),
     ),
     "experimental_configs": Entry(

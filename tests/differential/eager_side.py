@@ -247,7 +247,7 @@ def branching(optimizer, variable, library):
     def loss():
         value = tf.reduce_sum(tf.cast(variable, tf.float32))
         if library == "original":
-            return tf.abs(value)
+            return tf1.where(value > 0.0, value, -value)
         if value > 0.0:
             return value
         return -value
