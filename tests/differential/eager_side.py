@@ -242,12 +242,12 @@ class Several(Eager):
 
 
 def branching(optimizer, variable, library):
-    """Minimizes in a function a loss with a branch; the original is given one without."""
+    """Minimizes in a function a loss with a branch; the original is given its graph."""
 
     def loss():
         value = tf.reduce_sum(tf.cast(variable, tf.float32))
         if library == "original":
-            return tf1.where(value > 0.0, value, -value)
+            return tf.cond(value > 0.0, lambda: value, lambda: -value)
         if value > 0.0:
             return value
         return -value

@@ -329,7 +329,7 @@ class Side:
 
     def counted(self, finite):
         """What steps that ran at once have left, as far as no order changes it."""
-        wanted = ("_num_good_steps", "loss_scale") if finite else ("loss_scale", "_num_bad_steps")
+        wanted = ("_num_good_steps", "loss_scale") if finite else ("loss_scale",)
         found = self.state_variables().items()
         state = {name: self.value(v) for name, v in found if name.split()[0].endswith(wanted)}
         self.do_count(0)
