@@ -231,7 +231,7 @@ class LossScaleOptimizer(_BaseLossScaleOptimizer):
 
         Raises:
           TypeError: `opt` or `loss_scale_manager` lacks these methods, `agree` is not a function,
-            or `enabled` is not a bool.
+            or `keep_sparse` or `enabled` is not a bool.
           ValueError: the strategy in scope is unsupported, Horovod's optimizer adds up gradients of
             a changing scale, or `opt` is a SyncReplicasOptimizer, which must wrap this optimizer.
         """
@@ -246,8 +246,9 @@ class LossScaleOptimizer(_BaseLossScaleOptimizer):
         _replicas.check_strategy()
         _check_manager(loss_scale_manager)
         manager = loss_scale_manager if _arguments.flag("enabled", enabled) else _One()
+        keep_sparse = _arguments.flag("keep_sparse", keep_sparse)
         self._opt = opt
-        super().__init__(opt, _stepping.OptimizerData(manager, agree, enabled, bool(keep_sparse)))
+        super().__init__(opt, _stepping.OptimizerData(manager, agree, enabled, keep_sparse))
 
     @property
     def _loss_scale_manager(self) -> Any:
