@@ -212,6 +212,11 @@ class StableMethods(_methods.CommonMethods):
             "dynamic_growth_steps": dynamic_growth_steps,
         }
         if loss_scale is not None:
+            if dynamic is not True or (initial_scale, dynamic_growth_steps) != (None, None):
+                raise ValueError(
+                    "loss_scale must be None if dynamic, initial_scale or dynamic_growth_steps is "
+                    f"given, got {loss_scale!r}. Leave it out, or these three."
+                )
             arguments["loss_scale"] = loss_scale
         options = count_skipped, scaled, enabled, agree
         _construct(self, inner_optimizer, arguments, name, *options, tuple(unknown))
