@@ -127,17 +127,17 @@ class Steps:
 
     def replace_loss_scale(self, owner: _Base, loss_scale: _types.Subject) -> None:
         """Sets the loss scale or manager; public programs replace it at run time."""
-        kept = owner._tflsc
-        old = kept.loss_scale
+        data = owner._tflsc
+        old = data.loss_scale
         if old is not None:  # The constructor was called.
             scaler = _scaler.Scaler(loss_scale)
             scaler.check_reciprocal()
-            agree = _agreement.function_for(kept.agree, self.wrapped(owner), scaler)
+            agree = _agreement.function_for(data.agree, self.wrapped(owner), scaler)
             _ownership.claim(_ownership.V1, loss_scale, [owner])
             if _scaler.unwrap(old) is not _scaler.unwrap(loss_scale):
                 _ownership.release(old, owner)
-            kept = kept._replace(agree=agree)
-        owner._tflsc = kept._replace(loss_scale=loss_scale)
+            data = data._replace(agree=agree)
+        owner._tflsc = data._replace(loss_scale=loss_scale)
         # Checkpoints must hold the loss scale in use. Subclasses may set it before Optimizer's
         # constructor has prepared tracking, or without calling that constructor.
         if isinstance(loss_scale, _tf.Trackable) and hasattr(owner, "_non_slot_dict"):
@@ -307,15 +307,15 @@ class _Base(_tf.Optimizer):
     _opt: Any
     _optimizer: Any
 
-    def __init__(self, opt: Any, kept: OptimizerData) -> None:
+    def __init__(self, opt: Any, data: OptimizerData) -> None:
         super().__init__(
             use_locking=getattr(opt, "_use_locking", False),
             name=_name_of(opt, type(opt).__name__),
         )
         if isinstance(opt, _tf.Trackable):
             self._track_trackable(opt, "base_optimizer")
-        self._tflsc = kept
-        self._tflsc_family.replace_loss_scale(self, kept.loss_scale)
+        self._tflsc = data
+        self._tflsc_family.replace_loss_scale(self, data.loss_scale)
 
     @_autograph.converts_functions_given
     def compute_gradients(
