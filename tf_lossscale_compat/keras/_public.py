@@ -203,8 +203,8 @@ class StableMethods(_methods.CommonMethods):
             `count_skipped`, `scaled` or `enabled` is not a bool; or `agree` is not a function.
           ValueError: a loss-scale optimizer of TensorFlow 2.3 to 2.15 or `tf_keras` wraps
             `inner_optimizer` already, or it overrides `apply_gradients` on Keras 3; a number cannot
-            be used; `loss_scale` drives another optimizer; or the strategy in scope is not
-            supported.
+            be used; `loss_scale` drives another optimizer or comes with one of the three arguments
+            before it; or the strategy in scope is not supported.
         """
         arguments: dict[str, Any] = {
             "dynamic": dynamic,
