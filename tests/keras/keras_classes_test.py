@@ -702,6 +702,13 @@ class ConfigTest(_Base):
             for each in (opt, again, *keras_homes.copies(opt)):
                 self.assertIs(each.get_config()[name], value)
 
+    @keras_homes.each(
+        [{"dynamic": False, "initial_scale": 8}, {"initial_scale": 8}, {"dynamic_growth_steps": 3}]
+    )
+    def test_a_loss_scale_and_numbers_are_refused(self, home, numbers):
+        with self.assertRaisesRegex(ValueError, "loss_scale must be None if dynamic, .* 'dynamic'"):
+            Stable(home.SGD(1.0), loss_scale="dynamic", **numbers)
+
 
 class EnabledTest(_Base):
     @keras_homes.each((Stable, Older))

@@ -752,7 +752,7 @@ class GradientsTest(modes.EagerTestCase):
     )
     def test_a_subclass_cannot_override_what_is_not_called(self, home, name):
         cls = type(Stable(home.SGD(1.0)))
-        own = cls._tflsc_family.own
+        own = cls._tflsc_family.original
         if name == "_unscale_grads" and home.before(3, 16):  # Which brings it: a stand-in.
             patched = mock.patch.object(own, name, lambda self, *args: None, create=True)
             patched.start()

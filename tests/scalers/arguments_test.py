@@ -162,6 +162,13 @@ class ArgumentsTest(tf.test.TestCase, parameterized.TestCase):
             with self.assertRaisesRegex(ValueError, "incr_ratio must be finite"):
                 contrib.ExponentialUpdateLossScaleManager(8.0, 1, incr_ratio=make(NAN))
 
+    def test_flags_are_bools(self):
+        with self.assertRaisesRegex(TypeError, "skip_nonfinite must be a bool, got 'False'"):
+            FixedLossScale(8, skip_nonfinite="False")
+        sgd, manager = tf1.train.GradientDescentOptimizer(1.0), contrib.FixedLossScaleManager(8)
+        with self.assertRaisesRegex(TypeError, "keep_sparse must be a bool, got 1"):
+            contrib.LossScaleOptimizer(sgd, manager, keep_sparse=1)
+
     @parameterized.parameters(
         {"initial_loss_scale": 8, "max_loss_scale": 7},
         {"initial_loss_scale": 8, "min_loss_scale": 9},

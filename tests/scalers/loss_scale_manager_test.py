@@ -195,6 +195,20 @@ class ExponentialManagerTest(tf.test.TestCase, parameterized.TestCase):
             scales = [manager.get_loss_scale().numpy(), manager.inner.get_loss_scale().numpy()]
             self.assertEqual(scales, [8.0, 8.0])
 
+    @parameterized.parameters(
+        (contrib.ExponentialUpdateLossScaleManager, 8.0, 2), (contrib.FixedLossScaleManager, 8.0)
+    )
+    def test_checkpoints_hold_what_a_subclass_adds(self, base, *arguments):
+        class Own(base):
+            pass
+
+        with modes.entered("eager"):
+            saved, restored = Own(*arguments), Own(*arguments)
+            saved.peak, restored.peak = tf.Variable(64.0), tf.Variable(0.0)
+            path = tf.train.Checkpoint(manager=saved).save(self.get_temp_dir() + "/own")
+            tf.train.Checkpoint(manager=restored).restore(path).assert_consumed()
+            self.assertEqual(restored.peak.numpy(), 64.0)
+
     def test_checkpoints_hold_no_ratio_that_a_user_assigned(self):
         with modes.entered("eager"):
             manager = contrib.ExponentialUpdateLossScaleManager(8.0, 2)

@@ -69,8 +69,8 @@ def record_of(owner: object) -> Observer | None:
 
 def observe(
     scaler: _scaler.Scaler, optimizer: object, variables: Sequence[tf.Variable]
-) -> Observation:
-    """Returns the `Observation` of a step.
+) -> Observation | None:
+    """Returns the `Observation` of a step, or None if the optimizer has no record.
 
     While a graph is built, an optimizer without a record is marked: no record will see its steps.
     """
@@ -79,14 +79,14 @@ def observe(
         return Observation(scaler.subject, record, variables)
     if not tf.executing_eagerly() and optimizer is not None:
         optimizer.__dict__[_ATTRIBUTE] = _Attached()
-    return _UNOBSERVED
+    return None
 
 
 class Observation:
     """One step, as its record sees it.
 
     Attributes:
-      record: `StepRecord`, or None to do nothing.
+      record: `StepRecord`.
       variables: list of variables.
       finite: bool or bool scalar tensor, False if the gradients are not finite or not applied.
       skips_nonfinite: bool, a step that is not `finite` is skipped.
@@ -102,22 +102,14 @@ class Observation:
     after: tf.Tensor | None = None
     inspected: bool = False
 
-    def __init__(
-        self, subject: Any, record: Observer | None, variables: Sequence[tf.Variable]
-    ) -> None:
+    def __init__(self, subject: Any, record: Observer, variables: Sequence[tf.Variable]) -> None:
         self._subject, self.record, self.variables = subject, record, variables
         self.grads: list[_types.Gradient] = []
-        if record is not None:
-            record._check_context()
-
-    def updating(
-        self, finite: bool | tf.Tensor | None = None
-    ) -> contextlib.AbstractContextManager[None]:
-        """Returns a context for the loss scale's update; `finite` is None if not yet known."""
-        return _NOTHING if self.record is None else self._updating(finite)
+        record._check_context()
 
     @contextlib.contextmanager
-    def _updating(self, finite: bool | tf.Tensor | None) -> Iterator[None]:
+    def updating(self, finite: bool | tf.Tensor | None = None) -> Iterator[None]:
+        """Returns a context for the loss scale's update; `finite` is None if not yet known."""
         # A record keeps only the scale of skipped steps. Eager mode knows which steps are skipped.
         if finite is not None and _known_true(finite):
             yield
@@ -130,7 +122,7 @@ class Observation:
     def inspect_gradients(self) -> list[tf.Operation]:
         """Makes the record inspect the gradients of a skipped step; returns operations."""
         self.inspected = True
-        return [] if self.record is None else self.record._inspect_gradients(self)
+        return self.record._inspect_gradients(self)
 
     def notify(
         self, done: list[Any], finite: bool | tf.Tensor, skips: bool = True
@@ -148,8 +140,6 @@ class Observation:
         Raises:
           LossScaleError: in eager mode, more steps in a row were skipped than the record allows.
         """
-        if self.record is None:
-            return []
         self.finite, self.skips_nonfinite = finite, skips
         # A user's update may return anything.
         with tf.control_dependencies([op for op in tf.nest.flatten(done) if op is not None]):
@@ -160,10 +150,6 @@ class Observation:
             recorded = self.record._record_step(self)
         self.record._raise_if_stuck(self)
         return [] if recorded is None else [recorded]
-
-
-_NOTHING = contextlib.nullcontext()
-_UNOBSERVED = Observation(None, None, [])
 
 
 def _known_true(flag: bool | tf.Tensor) -> bool:

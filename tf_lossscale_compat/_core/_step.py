@@ -14,6 +14,7 @@ the originals.
 
 from __future__ import annotations
 
+import contextlib
 from typing import TYPE_CHECKING, Any, Callable, NamedTuple
 
 from tf_lossscale_compat._core import (
@@ -147,8 +148,7 @@ def take(
     check_context(called, adapter.check_strategy)
     observed_grads, observed_variables = unaggregated or (None, variables)
     observation = _observers.observe(scaler, adapter.observed, observed_variables)
-    observed = observation.record is not None
-    decides = not scaler.applies_all or observed
+    decides = not scaler.applies_all or observation is not None
     finite = None
     if unscaling is not None:
         grads, finite = _unscale(grads, unscaling, decides and not scaler.needs_gradients)
@@ -156,7 +156,7 @@ def take(
         applied = adapter.apply(grads, variables)
         return None if tf.executing_eagerly() else applied
     step = _Step(scaler, adapter, observation, form, finite)
-    observed_grads = observed_grads if observed else None
+    observed_grads = None if observation is None else observed_grads
     return _replicas.run_cross_replica(step.take, (grads, variables, observed_grads))
 
 
@@ -173,11 +173,14 @@ def _unscale(
 
 
 class _Step(NamedTuple):
-    """One step of all replicas as one; `finite` is None if it is not yet computed."""
+    """One step of all replicas as one.
+
+    `observation` is None without a record, and `finite` if it is not yet computed.
+    """
 
     scaler: _scaler.Scaler
     adapter: OptimizerAdapter
-    observation: _observers.Observation
+    observation: _observers.Observation | None
     form: GraphForm
     finite: tf.Tensor | None
 
@@ -188,7 +191,7 @@ class _Step(NamedTuple):
         observed_grads: list[_types.Gradient] | None,
     ) -> tf.Operation | None:
         """Takes the step; see the function `take`. Gradients may be per-replica."""
-        if self.observation.record is not None:
+        if self.observation is not None:
             self.observation.grads = grads if observed_grads is None else observed_grads
         if tf.executing_eagerly():
             self._take_eagerly(grads, variables)
@@ -202,7 +205,8 @@ class _Step(NamedTuple):
         elif self.adapter.counts_skipped:
             self.adapter.count_skipped(1)
         update()
-        self.observation.notify([], finite, skips=should_apply is not True)
+        if self.observation is not None:
+            self.observation.notify([], finite, skips=should_apply is not True)
 
     def _take_in_graph(
         self, grads: list[_types.Gradient], variables: list[tf.Variable]
@@ -220,8 +224,11 @@ class _Step(NamedTuple):
         if not self.form.update_first:
             with tf.control_dependencies([done]):
                 updated = update(done if isinstance(done, tf.Tensor) else None)
-        notified = self.observation.notify([done, updated], finite, should_apply is not True)
-        operations = [op for op in (done, counted, updated, *notified) if op is not None]
+        operations = [op for op in (done, counted, updated) if op is not None]
+        if self.observation is not None:
+            operations += self.observation.notify(
+                [done, updated], finite, skips=should_apply is not True
+            )
         step = tf.group(*operations, name=self.form.name)
         _graphs.collect_train_op(step)
         return step
@@ -242,18 +249,19 @@ class _Step(NamedTuple):
                 f"agree works on the finite flag, but {scaler.subject!r} needs the gradients. Use "
                 "a LossScaleManager, whose update_loss_scale takes that flag."
             )
+        updating = contextlib.nullcontext if self.observation is None else self.observation.updating
         finite: bool | tf.Tensor = True
         if scaler.skip_nonfinite or not scaler.needs_gradients:
             finite = self._finite_everywhere(grads)
         if scaler.needs_gradients:
-            with self.observation.updating():
+            with updating():
                 update, should_apply = scaler.update(grads)
             if finite is not True:
                 should_apply = tf.logical_and(finite, should_apply)
             return should_apply, should_apply, lambda flag=None: update
 
         def update_from_flag(flag: tf.Tensor | None = None) -> Any:
-            with self.observation.updating(finite):
+            with updating(finite):
                 return scaler.update(finite if flag is None else flag)
 
         return scaler.applies_all or finite, finite, update_from_flag
@@ -287,7 +295,7 @@ class _Step(NamedTuple):
 
         def skip() -> tf.Operation | None:
             # In this branch, because another conditional would capture all gradients again.
-            done = self.observation.inspect_gradients()
+            done = [] if self.observation is None else self.observation.inspect_gradients()
             if self.adapter.counts_skipped and not by_xla:
                 done = [self._count(1), *done]
             return _graphs.as_operation([op for op in done if op is not None])

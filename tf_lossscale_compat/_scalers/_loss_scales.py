@@ -134,10 +134,12 @@ class FixedLossScale(LossScale):
             with a fixed manager. r2.0 does not have this argument.
 
         Raises:
+          TypeError: `skip_nonfinite` is not a bool.
           ValueError: the value is not a real number, below 1, NaN, or not finite in float32.
         """
         self._loss_scale_value = _arguments.fixed_scale("loss_scale_value", loss_scale_value)
-        _scaler.data(self).options = {"skip_nonfinite": True} if skip_nonfinite else {}
+        skips = _arguments.flag("skip_nonfinite", skip_nonfinite)
+        _scaler.data(self).options = {"skip_nonfinite": True} if skips else {}
 
     @property
     def skip_nonfinite(self) -> bool:

@@ -221,21 +221,22 @@ _SAVED_NAMES = {
     "_num_good_steps": "good_steps",
     "_num_bad_steps": "bad_steps",
 }
+_ARGUMENTS = ("_incr_every_n_steps", "_decr_every_n_nan_or_inf", "_incr_ratio", "_decr_ratio")
 
 
 def _saved_name(manager: LossScaleManager, name: str) -> str | None:
     """Returns the name of an attribute in checkpoints; None if they do not hold it."""
     if isinstance(manager, ExponentialUpdateLossScaleManager):
-        return _SAVED_NAMES.get(name)
-    return None if isinstance(manager, FixedLossScaleManager) else name
+        return None if name in _ARGUMENTS else _SAVED_NAMES.get(name, name)
+    fixed = isinstance(manager, FixedLossScaleManager) and name == "_loss_scale"
+    return None if fixed else name
 
 
 def config_of(manager: LossScaleManager) -> dict[str, Any]:
     """Returns the constructor's arguments of a manager of this package, a dict."""
     if isinstance(manager, FixedLossScaleManager):
         return {"loss_scale": manager._loss_scale}
-    names = ("incr_every_n_steps", "decr_every_n_nan_or_inf", "incr_ratio", "decr_ratio")
-    others = {name: getattr(manager, f"_{name}") for name in names}
+    others = {name[1:]: getattr(manager, name) for name in _ARGUMENTS}
     return {**_scaler.data(manager).options, **others}
 
 

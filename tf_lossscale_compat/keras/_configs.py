@@ -106,9 +106,9 @@ def _from_config(
     return _loss_scales.deserialize(loss_scale, custom_objects=known)
 
 
-def options_of(kept: _family.KerasData) -> dict[str, Any]:
+def options_of(data: _family.KerasData) -> dict[str, Any]:
     """Returns the entries of a config other than the inner optimizer and the loss scale in use."""
-    options = {**kept.options, **kept.loss_scale_arguments}
+    options = {**data.options, **data.loss_scale_arguments}
     if "agree" in options:
         options["agree"] = True  # No config holds a function.
     if isinstance(options.get("loss_scale"), _loss_scales.LossScale):

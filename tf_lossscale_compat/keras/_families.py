@@ -37,7 +37,7 @@ def keras_of(base: type) -> types.ModuleType:
     return importlib.import_module(root) if root.endswith("keras") else tf.keras
 
 
-def _own_class(keras: types.ModuleType, base: type, experimental: bool) -> type:
+def _original_class(keras: types.ModuleType, base: type, experimental: bool) -> type:
     """Returns Keras' own loss-scale class for optimizers derived from `base`; without one, `base`.
 
     `compile` wraps an optimizer under a float16 policy unless it is an instance of that class.
@@ -57,8 +57,8 @@ def _own_class(keras: types.ModuleType, base: type, experimental: bool) -> type:
 def family_of(base: type, experimental: bool) -> Any:
     """Returns the `Family` of optimizers that derive from `base`."""
     keras = keras_of(base)
-    own = _own_class(keras, base, experimental)
-    return _FAMILIES[base.__name__](keras, base, own, experimental)
+    original = _original_class(keras, base, experimental)
+    return _FAMILIES[base.__name__](keras, base, original, experimental)
 
 
 @cached

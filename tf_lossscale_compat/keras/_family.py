@@ -1,7 +1,7 @@
 """The step of a Keras loss-scale optimizer, and the data that one keeps.
 
 A `Family` has the optimizers of one base class of Keras. It has no state, and its methods take the
-loss-scale optimizer, the owner, as those of `_v1._stepping` do.
+loss-scale optimizer, the owner, as those of `_v1._optimizers` do.
 """
 
 from __future__ import annotations
@@ -103,7 +103,7 @@ class Family(Generic[Owner]):
     Args:
       keras: the public Keras module.
       base: the class that all optimizers of the family derive from.
-      own: that Keras' own loss-scale class; `base` if there is none.
+      original: that Keras' own loss-scale class; `base` if there is none.
       experimental: bool, for the class of TensorFlow 2.0, whose constructor takes a `LossScale`.
     """
 
@@ -130,9 +130,14 @@ class Family(Generic[Owner]):
     registered_suffix = ""
 
     def __init__(
-        self, keras: types.ModuleType, base: type, own: type[Any], experimental: bool
+        self, keras: types.ModuleType, base: type, original: type[Any], experimental: bool
     ) -> None:
-        self.keras, self.base, self.own, self.experimental = keras, base, own, experimental
+        self.keras, self.base, self.original, self.experimental = (
+            keras,
+            base,
+            original,
+            experimental,
+        )
         self.argument = "optimizer" if experimental else "inner_optimizer"
 
     # Making an optimizer.

@@ -108,16 +108,16 @@ class Family(_family.Family["Methods"]):
                 f"{type(owner).__name__} needs the TensorFlow backend of Keras, but the backend is "
                 f"{backend!r}. Set the environment variable KERAS_BACKEND=tensorflow."
             )
-        self._past_own(owner).__init__(learning_rate=0.0, name=name)
+        self._past_original(owner).__init__(learning_rate=0.0, name=name)
         # Files and checkpoints of Keras' own class have it under this name.
         owner.inner_optimizer = owner._optimizer
         owner._optimizer.loss_scale_factor = None  # It would divide the gradients once more.
         self.track_loss_scale(owner, owner._loss_scale)
         return owner.name  # All configs of Keras' own class have it.
 
-    def _past_own(self, owner: Methods) -> Any:
+    def _past_original(self, owner: Methods) -> Any:
         """Returns `super()` of Keras' own loss-scale class."""
-        return super(self.own, owner)
+        return super(self.original, owner)
 
     def deserialize(self, config: dict[str, Any], custom_objects: dict[str, Any] | None) -> Any:
         return self.keras.saving.deserialize_keras_object(config, custom_objects=custom_objects)
@@ -139,7 +139,7 @@ class Family(_family.Family["Methods"]):
                     delattr(owner, name)
             known.clear()
             del owner._tracker
-            self._past_own(owner).__init__(learning_rate=0.0, name=owner.name)
+            self._past_original(owner).__init__(learning_rate=0.0, name=owner.name)
         if isinstance(loss_scale, _loss_scales.DynamicLossScale):
             for name, variable in (
                 ("step_counter", loss_scale.good_steps),
@@ -182,7 +182,7 @@ class Family(_family.Family["Methods"]):
             inner.built = True  # Not every `build` sets it.
         # Checkpoints of Keras 3.12 and later name the variables that this adds to the wrapper.
         if _version(self.keras.__version__) >= (3, 12):
-            self._past_own(owner).build(variables)
+            self._past_original(owner).build(variables)
         owner.built = True
 
     def _build_inner(self, owner: Methods, inner: Any, variables: Iterable[Any]) -> None:
@@ -191,7 +191,7 @@ class Family(_family.Family["Methods"]):
         Files then have the same order, because an `Adafactor`'s placeholders are not among its
         variables. Keras' own class also loses the product that a `Nadam` has. Here it comes last.
         """
-        with sys.modules[self.own.__module__].tracking.DotNotTrackScope():
+        with sys.modules[self.original.__module__].tracking.DotNotTrackScope():
             inner.build(variables)
         known = {id(variable) for variable in inner.variables}
         cls = type(owner._variables[0])  # In Keras 3.3, it is not keras.Variable.
@@ -275,16 +275,16 @@ class Methods(_methods.WeightDecay, _MixedIntoKeras3):
     def __setattr__(self, name: str, value: Any) -> None:
         if name == "dynamic_scale" and not hasattr(value, "assign"):
             _methods.refuse_to_set(self, name, value)
-        kept: Any = vars(self).get("_tflsc")
-        made = kept is not None and kept.made
+        data: Any = vars(self).get("_tflsc")
+        made = data is not None and data.made
         if made and name == "inner_optimizer":  # In Keras' own class it can be replaced, too.
-            self._tflsc_family.check_wrapped(self, value, kept.enabled)
+            self._tflsc_family.check_wrapped(self, value, data.enabled)
         super().__setattr__(name, value)
         if made and name == "inner_optimizer":
             value.loss_scale_factor = None
             self.__dict__["_optimizer"] = value
         elif made and name == "name":
-            kept.options["name"] = value
+            data.options["name"] = value
 
     def _trackable_children(self, *args: Any, **kwargs: Any) -> dict[str, Any]:
         children = super()._trackable_children(*args, **kwargs)

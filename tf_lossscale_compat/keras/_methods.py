@@ -63,8 +63,8 @@ class CommonMethods(_MixedIntoKeras):
         if family is None:
             return
         # Keras' own class lacks some of these methods in some versions.
-        names = tuple(name for name in family.forbidden_overrides if hasattr(family.own, name))
-        _arguments.check_overrides(cls, family.own, names, "apply_gradients")
+        names = tuple(name for name in family.forbidden_overrides if hasattr(family.original, name))
+        _arguments.check_overrides(cls, family.original, names, "apply_gradients")
         # An override in a subclass or a mixin may not call the method that it overrides.
         for name in _calls.RECORDED:
             owner = next(base for base in cls.__mro__ if name in vars(base))
@@ -80,14 +80,14 @@ class CommonMethods(_MixedIntoKeras):
         _replicas.check_strategy()
 
     def __setattr__(self, name: str, value: Any) -> None:
-        kept = vars(self).get("_tflsc")
-        if kept is None:  # A subclass's constructor may set attributes first.
+        data = vars(self).get("_tflsc")
+        if data is None:  # A subclass's constructor may set attributes first.
             object.__setattr__(self, name, value)
         elif name == "_loss_scale":  # Keras would track it a second time.
             if value is not self._loss_scale:
                 self._tflsc_family.replace_loss_scale(self, value)
         else:
-            if kept.made and not name.startswith("_"):
+            if data.made and not name.startswith("_"):
                 _check_reaches(self, name, value)
             super().__setattr__(name, value)
 

@@ -48,7 +48,7 @@ class Family(_before_keras3.Family["Methods"]):
             self.delegate_tracking(owner)
             # Checkpoints of TensorFlow 2.0 to 2.2 have the inner optimizer under this name.
             stand_in = getattr(
-                sys.modules[self.own.__module__], "FakeOptimizerForRestoration", None
+                sys.modules[self.original.__module__], "FakeOptimizerForRestoration", None
             )
             if stand_in is not None:
                 restored = stand_in(owner._optimizer)
@@ -85,12 +85,12 @@ class Family(_before_keras3.Family["Methods"]):
             _keras_versions.track_in_session(variable)
 
     def unscale(self, owner: Methods, grads: Iterable[_types.Gradient]) -> _types.Gradients:
-        return super().unscale(owner, _as_own_unscales(owner, list(grads)))
+        return super().unscale(owner, _as_original_unscales(owner, list(grads)))
 
     def to_unscale(
         self, owner: Methods, grads: _types.Gradients, variables: _types.Variables, scale: tf.Tensor
     ) -> tuple[_types.Gradients, _unscaling.Unscaling | None]:
-        return super().to_unscale(owner, _as_own_unscales(owner, grads), variables, scale)
+        return super().to_unscale(owner, _as_original_unscales(owner, grads), variables, scale)
 
     def scaled_gradients(self, owner: Methods, *args: Any) -> list[_types.Pair]:
         loss, var_list, grad_loss, *tapes = args
@@ -109,7 +109,7 @@ class Family(_before_keras3.Family["Methods"]):
         return grads, variables
 
 
-def _as_own_unscales(owner: Methods, grads: _types.Gradients) -> _types.Gradients:
+def _as_original_unscales(owner: Methods, grads: _types.Gradients) -> _types.Gradients:
     """Returns gradients, made dense before TensorFlow 2.3 as by TensorFlow's own class.
 
     The numbers differ: for example, momentum moves all rows for a dense gradient, and only some for

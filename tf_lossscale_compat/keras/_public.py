@@ -120,9 +120,9 @@ def _construct(
     scaler = _scaler.Scaler(loss_scale)
     family.check_scaler(scaler)
     agreement = _agreement.function_for(agree, optimizer, scaler)
-    kept = _family.KerasData(_calls.Calls(family.scaled_by_default, scaled, enabled), enabled)
+    data = _family.KerasData(_calls.Calls(family.scaled_by_default, scaled, enabled), enabled)
     # Without a `__setattr__`, so that checkpoints have only one name for each of these.
-    owner.__dict__.update(_optimizer=optimizer, _loss_scale=loss_scale, _tflsc=kept)
+    owner.__dict__.update(_optimizer=optimizer, _loss_scale=loss_scale, _tflsc=data)
     options = {
         "name": family.wrap(owner, name),
         "count_skipped": count_skipped,
@@ -130,9 +130,9 @@ def _construct(
         "enabled": None if enabled else False,
         "agree": agree,
     }
-    kept.options.update((k, v) for k, v in options.items() if v is not None)
-    kept.loss_scale_arguments = {} if enabled else arguments
-    kept.agree, kept.made = agreement, True
+    data.options.update((k, v) for k, v in options.items() if v is not None)
+    data.loss_scale_arguments = {} if enabled else arguments
+    data.agree, data.made = agreement, True
     _ownership.claim(_ownership.KERAS, loss_scale, [owner])
 
 
@@ -203,8 +203,8 @@ class StableMethods(_methods.CommonMethods):
             `count_skipped`, `scaled` or `enabled` is not a bool; or `agree` is not a function.
           ValueError: a loss-scale optimizer of TensorFlow 2.3 to 2.15 or `tf_keras` wraps
             `inner_optimizer` already, or it overrides `apply_gradients` on Keras 3; a number cannot
-            be used; `loss_scale` drives another optimizer; or the strategy in scope is not
-            supported.
+            be used; `loss_scale` drives another optimizer or comes with one of the three arguments
+            before it; or the strategy in scope is not supported.
         """
         arguments: dict[str, Any] = {
             "dynamic": dynamic,
@@ -212,6 +212,11 @@ class StableMethods(_methods.CommonMethods):
             "dynamic_growth_steps": dynamic_growth_steps,
         }
         if loss_scale is not None:
+            if dynamic is not True or (initial_scale, dynamic_growth_steps) != (None, None):
+                raise ValueError(
+                    "loss_scale must be None if dynamic, initial_scale or dynamic_growth_steps is "
+                    f"given, got {loss_scale!r}. Leave it out, or these three."
+                )
             arguments["loss_scale"] = loss_scale
         options = count_skipped, scaled, enabled, agree
         _construct(self, inner_optimizer, arguments, name, *options, tuple(unknown))
@@ -290,14 +295,14 @@ class StableMethods(_methods.CommonMethods):
 
     def __reduce_ex__(self, protocol: Any) -> tuple[Any, ...]:
         cls: Any = type(self)
-        family, kept = self._tflsc_family, self._tflsc
+        family, data = self._tflsc_family, self._tflsc
         if "_tflsc_family" in vars(cls):  # pickle finds a sibling only through the public class.
             cls = ExperimentalLossScaleOptimizer if family.experimental else LossScaleOptimizer
         loss_scale: _loss_scales.LossScale | dict[str, Any] = self._loss_scale
         if family.copies_begin_anew and type(loss_scale) is _loss_scales.DynamicLossScale:
             loss_scale = _loss_scales.serialize(loss_scale)
-        arguments = kept.loss_scale_arguments or {"loss_scale": loss_scale}
-        return _rebuild, (cls, self._optimizer, {**arguments, **kept.options})
+        arguments = data.loss_scale_arguments or {"loss_scale": loss_scale}
+        return _rebuild, (cls, self._optimizer, {**arguments, **data.options})
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Self:  # `OptimizerV2` has another.
         rebuild, arguments = self.__reduce_ex__(2)
@@ -426,14 +431,14 @@ def _siblings(base: type) -> tuple[Any, Any]:
     """Returns both classes, stable and experimental, for optimizers that derive from `base`."""
     both = [_families.family_of(base, experimental) for experimental in (False, True)]
 
-    class Metaclass(_PicksSibling, type(both[0].own)):  # type: ignore[misc]
+    class Metaclass(_PicksSibling, type(both[0].original)):  # type: ignore[misc]
         """The metaclass of one family's classes."""
 
-    class LossScaleOptimizer(StableMethods, both[0].methods, both[0].own, metaclass=Metaclass):  # type: ignore[misc]
+    class LossScaleOptimizer(StableMethods, both[0].methods, both[0].original, metaclass=Metaclass):  # type: ignore[misc]
         __doc__ = StableMethods.__doc__
         _tflsc_family = both[0]
 
-    class ExperimentalLossScaleOptimizer(ExperimentalMethods, LossScaleOptimizer, both[1].own):  # type: ignore[misc]
+    class ExperimentalLossScaleOptimizer(ExperimentalMethods, LossScaleOptimizer, both[1].original):  # type: ignore[misc]
         __doc__ = ExperimentalMethods.__doc__
         _tflsc_family = both[1]
 
