@@ -234,6 +234,18 @@ ENTRIES = {
         "| a NaN on one replica, not the first, of a `MirroredStrategy` | **reaches the weights",
         lambda d: keras3(d) and any(fault[3] for fault in faults_before(d)),
     ),
+    "lowered_period_of_keras_3": Entry(
+        "from-keras.md",
+        "| you lower `dynamic_growth_steps` to the count of finite steps so far, or below it",
+        lambda d: (
+            keras3(d)
+            and d.theme == "state"
+            and any(
+                a[0] == "attribute" and a[1][0] == "dynamic_growth_steps"
+                for a in d.program["actions"][: d.index]
+            )
+        ),
+    ),
     "bounds_of_keras_3": Entry(
         "from-keras.md",
         "| the scale falls | without a floor, to 0 in the end | not below 1;",
