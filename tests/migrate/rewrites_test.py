@@ -1,9 +1,9 @@
 """Sources before and after `tf-lossscale migrate`; most of them are in the folder `cases`.
 
 There "# " begins a case, and "#" another one of the same title, which may end with the TensorFlow
-that the source goes to. Of a case's lines, those with "-" are only before, and those with "+" only
-after; "!" tells, at the end, what is left to a person: the place before, and a part of the code and
-message; "$" is the end of these.
+that the source goes to ("to 2.15") or with a name that stands for TensorFlow ("as lib.tf"). Of a
+case's lines, those with "-" are only before, and those with "+" only after; "!" tells, at the end,
+what is left to a person: the place before, and a part of the code and message, which "$" ends.
 """
 
 import os
@@ -46,8 +46,10 @@ def cases():
         parts = re.split("^#", path.read_text(encoding="utf-8"), flags=re.MULTILINE)[1:]
         for number, part in enumerate(parts):
             title, _, lines = part.partition("\n")
-            to = re.search(r"to (\d+)\.(\d+)$", title)
-            options = _source.Options(tuple(map(int, to.groups()))) if to else NEWEST
+            if title:
+                to = re.search(r"to (\d+)\.(\d+)$", title)
+                options = NEWEST._replace(tensorflow_as=re.findall(r", as (\S+)$", title))
+                options = options._replace(to=tuple(map(int, to.groups()))) if to else options
             lines = (lines.rstrip() + "\n").splitlines(keepends=True)
             yield f"_{path.stem}_{number}{title}", lines, options
 
