@@ -1,12 +1,10 @@
 """The package's imports, its exports, and files that have to fit together."""
 
-import ast
 import importlib
 import json
 import os
 import pathlib
 import re
-import sys
 import tempfile
 
 from absl.testing import absltest, parameterized
@@ -88,21 +86,6 @@ class NamesTest(parameterized.TestCase):
 
 
 class FilesTest(parameterized.TestCase):
-    def test_python_37_parses_every_file(self):
-        files = [ROOT / "setup.py"]
-        for folder in (PACKAGE, "tests", "examples"):
-            found = sorted((ROOT / folder).rglob("*.py"))
-            self.assertNotEmpty(found, folder)
-            files += found
-        # Newer interpreters can be asked for the old grammar; 3.7 itself needs no asking.
-        options = {"feature_version": (3, 7)} if sys.version_info >= (3, 8) else {}
-        for path in files:
-            with self.subTest(path.relative_to(ROOT).as_posix()):
-                try:
-                    ast.parse(path.read_text(encoding="utf-8"), str(path), **options)
-                except SyntaxError as error:
-                    self.fail(str(error))
-
     def test_the_package_under_test_has_all_files(self):
         # Where a wheel is installed this finds what setup.py forgot.
         def files(folder):
