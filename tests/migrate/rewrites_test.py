@@ -1,10 +1,12 @@
 """Sources before and after `tf-lossscale migrate`; most of them are in the folder `cases`.
 
-There "# " begins a case, and "#" another one of the same title. Of a case's lines, those with "-"
-are only before, and those with "+" only after; "!" tells, at the end, what is left to a person: the
-place before, and a part of the message.
+There "# " begins a case, and "#" another one of the same title, which may end with the TensorFlow
+that the source goes to ("to 2.15") or with a name that stands for TensorFlow ("as lib.tf"). Of a
+case's lines, those with "-" are only before, and those with "+" only after; "!" tells, at the end,
+what is left to a person: the place before, and a part of the code and message, which "$" ends.
 """
 
+import os
 import pathlib
 import re
 import sys
@@ -15,7 +17,7 @@ from absl.testing import parameterized
 
 pytest.importorskip("libcst", reason="the migration tool needs LibCST (Python 3.9 or newer)")
 
-from tf_lossscale_compat.migrate import _command
+from tf_lossscale_compat.migrate import _command, _source
 
 LOSS_SCALES = ("LossScale", "FixedLossScale", "DynamicLossScale")
 OPTIMIZERS = (
@@ -33,6 +35,10 @@ NAMES = {
 }
 
 CONTRIB = "tf.contrib.mixed_precision"
+SWITCH = "TF_USE_LEGACY_KERAS"
+NEWEST = _source.Options()
+# Codes of what is said for Keras 3 alone.
+OF_KERAS_3 = re.compile("LSC(4|10[4-7])")
 
 
 def cases():
@@ -40,17 +46,27 @@ def cases():
         parts = re.split("^#", path.read_text(encoding="utf-8"), flags=re.MULTILINE)[1:]
         for number, part in enumerate(parts):
             title, _, lines = part.partition("\n")
-            yield f"_{path.stem}_{number}{title}", (lines.rstrip() + "\n").splitlines(keepends=True)
+            if title:
+                to = re.search(r"to (\d+)\.(\d+)$", title)
+                options = NEWEST._replace(tensorflow_as=re.findall(r", as (\S+)$", title))
+                options = options._replace(to=tuple(map(int, to.groups()))) if to else options
+            lines = (lines.rstrip() + "\n").splitlines(keepends=True)
+            yield f"_{path.stem}_{number}{title}", lines, options
 
 
 class RewriteTestCase(parameterized.TestCase):
     """Every result is migrated again, which must change nothing."""
 
-    def migrate(self, before):
+    def setUp(self):
+        super().setUp()
+        self.enter_context(mock.patch.dict(os.environ))
+        os.environ.pop(SWITCH, None)
+
+    def migrate(self, before, options=NEWEST):
         """Returns the new text and what is left to a person."""
-        first = _command.migrate_bytes(before.encode(), notebook=False)
+        first = _command.migrate_bytes(before.encode(), False, options)
         compile(first.new, "result", "exec")
-        again = _command.migrate_bytes(first.new, notebook=False)
+        again = _command.migrate_bytes(first.new, False, options)
         self.assertEqual(again.new, first.new, "a second run changed it again")
         messages = [[each.message for each in run.result.findings] for run in (again, first)]
         self.assertEqual(*messages)
@@ -60,18 +76,23 @@ class RewriteTestCase(parameterized.TestCase):
 
 class RewritesTest(RewriteTestCase):
     @parameterized.named_parameters(*cases())
-    def test_case(self, lines):
+    def test_case(self, lines, options):
         source = [line for line in lines if line[0] != "!"]
         before, after = [
             "".join(line[1:] or line for line in source if line[0] != other) for other in "+-"
         ]
-        text, findings = self.migrate(before)
+        text, findings = self.migrate(before, options)
         self.assertEqual(text, after)
         wanted = [line.rstrip("\n").split(" ", 2)[1:] for line in lines if line[0] == "!"]
         places = [f"{finding.line}:{finding.column}" for finding in findings]
         self.assertEqual(places, [place for place, _ in wanted], findings)
         for finding, (_, part) in zip(findings, wanted):
-            self.assertIn(part, finding.message)
+            self.assertIn(part, f"{finding}$")
+        if any(OF_KERAS_3.match(finding.code) for finding in findings):
+            found = self.migrate(before, _source.Options((2, 15)))[1]
+            os.environ[SWITCH] = "1"
+            for finding in found + self.migrate(before)[1]:
+                self.assertNotRegex(finding.code, OF_KERAS_3)
 
     @parameterized.parameters(
         ("import tensorflow as tf", "tf"),
@@ -137,85 +158,3 @@ class RewritesTest(RewriteTestCase):
         line = f"tf2.train.experimental.DynamicLossScale, {CONTRIB}.x  # tf-lossscale: checked"
         _, findings = self.migrate(f"import tensorflow as tf\n{line}{codes}")
         self.assertEqual([finding.code for finding in findings], left)
-
-
-class WarningsTest(RewriteTestCase):
-    """Rewrites that yet need a look before training."""
-
-    def findings(self, source):
-        text, findings = self.migrate(f"import tensorflow as tf\n{source}tf.nn\n")
-        self.assertIn("tf_lossscale_compat", text)
-        return [(finding.line, finding.message) for finding in findings]
-
-    def check_one(self, source, line, part):
-        ((found, message),) = self.findings(source)
-        self.assertEqual(found, line)
-        self.assertIn(part, message)
-
-    @parameterized.parameters(
-        (f"{CONTRIB}.LossScaleOptimizer(o, m)", "tf.gradients(loss, v)"),
-        ("tf.train.experimental.MixedPrecisionLossScaleOptimizer(o, 8)", "tf.gradients(loss, v)"),
-        ("tf.keras.mixed_precision.LossScaleOptimizer(o)", "tape.gradient(loss, v)"),
-    )
-    def test_nothing_is_scaled(self, made, gradients):
-        source = f"opt = {made}\ngrads = {gradients}\nopt.apply_gradients(zip(grads, v))\n"
-        self.check_one(source, 2, "nothing in this file scales a loss")
-
-    @parameterized.parameters(
-        "opt.compute_gradients(loss)",
-        "opt.minimize(loss)",
-        "opt.get_scaled_loss(loss)",
-        "m.get_loss_scale() * loss",
-        "opt.loss_scale * loss",
-        "loss_scale() * loss",
-    )
-    def test_something_is_scaled(self, line):
-        source = f"opt = {CONTRIB}.LossScaleOptimizer(o, m)\ngrads = tf.gradients(loss, v)\n"
-        self.assertEmpty(self.findings(f"{source}opt.apply_gradients(grads)\n{line}\n"))
-        # Who makes the optimizer need not be who uses it.
-        self.assertEmpty(self.findings(source))
-
-    @parameterized.parameters(
-        (f"{CONTRIB}.ExponentialUpdateLossScaleManager(2**32, 1000)", "4294967296"),
-        (f"{CONTRIB}.ExponentialUpdateLossScaleManager(init_loss_scale=2.0 ** 17)", "131072"),
-        (f"{CONTRIB}.FixedLossScaleManager(1 << 16)", "65536"),
-        ("tf.train.experimental.DynamicLossScale(65505)", "65505"),
-        ("tf.keras.mixed_precision.LossScaleOptimizer(o, True, 1e5)", "100000"),
-        ("tf.keras.mixed_precision.LossScaleOptimizer(o, initial_scale=4 * 65504)", "262016"),
-    )
-    def test_scale_above_float16(self, made, scale):
-        self.check_one(f"x = tf.float16\n{made}\n", 3, f"begins at {scale}, above 65504")
-        self.assertEmpty(self.findings(f"x = tf.float32\n{made}\n"))
-
-    def test_scales_that_float16_holds_or_nobody_knows(self):
-        made = (
-            f"{CONTRIB}.ExponentialUpdateLossScaleManager(2**15, 1000)\n"
-            f"{CONTRIB}.ExponentialUpdateLossScaleManager(FLAGS.scale, 2**32)\n"
-            f"{CONTRIB}.FixedLossScaleManager(*a, 2**32)\n"
-            f"{CONTRIB}.FixedLossScaleManager(10**10**10)\n"
-            "tf.train.experimental.DynamicLossScale(increment_period=100000)\n"
-            "tf.keras.mixed_precision.LossScaleOptimizer(o)\n"
-        )
-        self.assertEmpty(self.findings(f"x = tf.float16\n{made}"))
-
-    def test_float16_that_is_only_spoken_of(self):
-        for words in ("# No float16, nor half of it.", "x = 'mixed_float16: float16 is there'"):
-            self.assertEmpty(self.findings(f"{words}\ntf_lossscale_compat.FixedLossScale(2**17)\n"))
-
-    @parameterized.parameters(
-        "if tf2:\n    raise RuntimeError('no')\n",
-        "if not IS_TF_2: print()\nelse: raise RuntimeError('no')\n",
-        "if tf.__version__ >= '2': raise ImportError\n",
-        "if tf.VERSION.startswith('2'):\n    print(1)\n    sys.exit(1)\n",
-        "if not hasattr(tf, 'contrib'): raise ImportError\n",
-        "assert not is_tf2(), 'no'\n",
-        "assert tf.__version__.startswith('1.')\n",
-    )
-    def test_guards(self, guard):
-        made = f"x = {CONTRIB}.FixedLossScaleManager(8)\n"
-        self.check_one(f"{made}{guard}", 3, "let your new version pass")
-
-    def test_no_guards(self):
-        lines = "if tf2:\n    x = 1\nif steps < 0: raise ValueError\n"
-        lines += "if tf2:\n    def f(): raise ValueError\n"
-        self.assertEmpty(self.findings(f"x = {CONTRIB}.FixedLossScaleManager(8)\n{lines}"))

@@ -102,7 +102,7 @@ def compares_by_value(loss_scale: LikeATensor) -> None:
     _scaler.data(loss_scale).by_value = True
 
 
-def _convert(value, dtype=None, name=None, as_ref=False):
+def _convert(value: Any, dtype: Any = None, name: Any = None, as_ref: bool = False) -> Any:
     if as_ref or not (dtype is None or dtype.is_compatible_with(tf.float32)):
         return NotImplemented
     return tf.identity(_scaler.read_scale(value), name=name)
