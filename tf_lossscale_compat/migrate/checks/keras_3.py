@@ -21,8 +21,7 @@ _ATTRIBUTES = {
     "evaluate_generator": "LSC403 write `evaluate`",
     "predict_generator": "LSC403 write `predict`",
     "reset_states": "LSC404 write `reset_state`",
-    "add_update": "LSC405 remove the call, as variables that a layer assigns are updated"
-    " without it",
+    "add_update": "LSC405 remove the call, as what a layer assigns is updated without it",
     "get_updates": "LSC406 write `optimizer.apply_gradients(zip(gradients, variables))`",
     "get_gradients": "LSC406 compute the gradients with `tf.GradientTape`",
     "get_weights": "LSC406 write `[each.numpy() for each in optimizer.variables]`",
