@@ -76,7 +76,18 @@ class NewerVersionsTest(parameterized.TestCase):
             "{m.name: m for m in self.metrics if m.name in own}",
             "the metrics of `compile` are one: f",
         ),
-        ("tf.train.latest_checkpoint(d), m.save_weights(p)", "it ignores `.weights.h5`: write"),
+        (
+            "tf.train.latest_checkpoint(d), m.save_weights(p)",
+            "it ignores `.weights.h5`: write `max(glob.glob(…), key=getmtime, default=None)`",
+        ),
+        *[
+            (f"{number}, m.save_weights(p)", "take `.weights.h5` off the path before a number")
+            for number in (
+                "int(latest.split('-')[-1])",
+                "int(os.path.basename(ckpt_path).rsplit('_', 1)[1])",
+                r"int(re.findall(r'\d+', last_file)[-1])",
+            )
+        ],
         ("tf.keras.losses.Reduction.AUTO", 'write "sum_over_batch_size"'),
         ("tf.keras.optimizers.legacy.SGD(1)", "use the class of `tf.keras.optimizers`"),
         ("tf.keras.layers.experimental.preprocessing.Rescaling(1)", "`tf.keras.layers`"),
@@ -86,7 +97,7 @@ class NewerVersionsTest(parameterized.TestCase):
     )
     def test_names(self, code, advice):
         (finding,) = findings(HEAD + code)
-        where = re.search(r"^s\.|^opt\.lr|['\"]lr|(?<=in )self", code, re.MULTILINE)
+        where = re.search(r"^s\.|^opt\.lr|['\"]lr|(?<=^int\().|(?<=in )self", code, re.MULTILINE)
         start = where.start() - code.rfind("\n", 0, where.start()) if where else 1
         self.assertEqual((finding.line, finding.column), (LINE + code.count("\n"), start))
         self.assertIn(f"`: on Keras 3 {advice}" if " " in advice else advice, finding.message)
@@ -140,6 +151,9 @@ class NewerVersionsTest(parameterized.TestCase):
             "{m.name: m for m in self.metrics if m.name != 'loss'}",
             "own['lr'], {'lr': 1}",
             "tf.train.latest_checkpoint(d)",
+            "int(latest.split('-')[-1])",
+            "int(latest.replace('.weights.h5', '').split('-')[-1]), m.save_weights(p)",
+            "int(line.split('-')[-1]), m.save_weights(p)",
             "tf.train.latest_checkpoint(d), m.save_weights(p), tf.train.Checkpoint(m=m)",
         ):
             self.assertEmpty(findings(HEAD + code), code)
@@ -258,6 +272,9 @@ class NewerVersionsTest(parameterized.TestCase):
             for line in ("ckpt.restore(p)", "ckpt.restore(f(p)).expect_partial()", "ckpt.read(p)"):
                 (finding,) = findings(text + line)
                 self.assertEqual((finding.line, finding.code), (LINE + 2, "LSC426"))
+                self.assertEndsWith(
+                    finding.message, "below an `if` where there may be no checkpoint yet"
+                )
                 self.assertEmpty(findings(text + line, (2, 15)))
             (finding,) = findings(text.replace("ckpt", "self.ckpt") + "self.ckpt.restore(p)")
             (finding,) = findings(f"{HEAD}gen.trainable_variables\n{made}.restore(p)")
