@@ -158,3 +158,10 @@ class RewritesTest(RewriteTestCase):
         line = f"tf2.train.experimental.DynamicLossScale, {CONTRIB}.x  # tf-lossscale: checked"
         _, findings = self.migrate(f"import tensorflow as tf\n{line}{codes}")
         self.assertEqual([finding.code for finding in findings], left)
+
+    def test_a_call_that_was_looked_at_in_any_of_its_lines(self):
+        call = ["tf_lossscale_compat.DynamicLossScale(", "    2**20", ")", "float16"]
+        for number, line in enumerate(call):
+            lines = [*call[:number], f"{line}  # tf-lossscale: checked", *call[number + 1 :]]
+            _, findings = self.migrate("\n".join(["import tf_lossscale_compat", *lines]))
+            self.assertEqual([each.code for each in findings], ["LSC101"] * (number == 3))

@@ -37,10 +37,8 @@ class Outcome(NamedTuple):
     @property
     def is_nothing(self):
         """True if there is nothing to do and nothing to say."""
-        result = self.result
-        return self.new == self.old and not (
-            result.findings or result.failures or result.has_checks or result.facts
-        )
+        said = self.result.findings + self.result.failures + self.result.facts
+        return self.new == self.old and not (said or self.result.has_checks)
 
 
 def _failed(data, message, line=0, column=0):

@@ -10,7 +10,7 @@ from tf_lossscale_compat.migrate import _next, _plan, _tree
 _LOSS_SCALING = re.compile(rb"mixed_precision|LossScale|loss_?scale|get_(?:un)?scaled_")
 _CONTRIB = re.compile(rb"\bcontrib\b")
 _TENSORFLOW = re.compile(rb"tensorflow|keras|npu_|\btf\b|tf_lossscale")
-# At the end of a line whose findings a person has checked: those of the codes after it, or all.
+# In a line of a call whose findings a person has checked: those of the codes after it, or all.
 _CHECKED = re.compile(rb"#.*\btf-lossscale: checked\b((?:[ ,]+LSC\d+)*)")
 
 
@@ -80,12 +80,13 @@ def migrate(text: str, options: Options = Options()) -> Result:  # noqa: B008
             _tree.parse(new_text)
         except _tree.ParseError as error:
             raise UnsafeEditError(f"the result would not parse: {error}") from error
-    findings = []
+    findings, ends = [], {tree.start(call): tree.span(call)[1] for _, call in tree.calls}
     for offset, sentence in plan.findings:
         line, column = tree.position(offset)
         code, _, message = sentence.partition(" ")
-        checked = _CHECKED.search(tree.lines[line - 1])
-        if not checked or (checked.group(1) and code.encode() not in checked.group(1)):
+        last, _ = tree.position(ends.get(offset, offset))
+        checked = filter(None, map(_CHECKED.search, tree.lines[line - 1 : last]))
+        if all(each.group(1) and code.encode() not in each.group(1) for each in checked):
             findings.append(Finding(line, column, message, code))
     facts, is_about = _next.facts(plan, findings), plan.is_about_loss_scaling
     return Result(new_text, findings, [], own, has_checks, facts, is_about, edits)

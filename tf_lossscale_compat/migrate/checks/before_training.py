@@ -29,6 +29,10 @@ _OF_REWRITE = (
     '{"auto_mixed_precision": True})` above it,'
 )
 _COUNT = "give `count_skipped=True`"
+_UNCOUNTED = (
+    "LSC104 on Keras 3 `iterations`, which schedules and Adam's bias correction follow, no longer"
+    " counts skipped steps, as it did in TensorFlow 2.3 to 2.15:"
+)
 _OPTIMIZERS = ("LossScaleOptimizer", "MixedPrecisionLossScaleOptimizer")
 _GRADIENTS = {"gradient", "gradients"}
 # What scales a loss, or hands the optimizer to something that does.
@@ -96,10 +100,8 @@ def _unscaled(plan):
     tree = plan.tree
     if "apply_gradients" not in tree.methods or not tree.methods & _GRADIENTS:
         return
-    names = {
-        name.lower() for chain in tree.chains for name in chain.names[-1:] if chain.role == "call"
-    }
-    if tree.attributes.keys() & _SCALE or any("loss_scale" in name for name in names):
+    is_scaled = any("loss_scale" in chain.names[-1].lower() for chain, _ in tree.calls)
+    if is_scaled or tree.attributes.keys() & _SCALE:
         return
     for name, chain, _ in plan.wrapper_calls():
         if name in _OPTIMIZERS:
@@ -125,11 +127,7 @@ def _guards(plan):
             lines = [tree.text(line) for part in parts for line in part.body.body]
             if not any(map(_STOPS.search, lines)):
                 continue
-        yield (
-            node,
-            "LSC103 this condition on the version of TensorFlow stops the program: let your new"
-            " version pass",
-        )
+        yield node, "LSC103 this condition on a version ends the program: let your new version pass"
 
 
 def _schedules(plan):
@@ -142,19 +140,12 @@ def _schedules(plan):
         scale = tree.argument(call, 1, "dynamic", "loss_scale")
         text, fixed = (tree.text(tree.value(each)) if each else "" for each in (inner, scale))
         plain = _PLAIN.match(text)
-        if plain:
-            follows = reads or (has_schedule and not _NUMBER.match(plain.group(1)))
-        else:
-            follows = reads or has_schedule or corrects
+        has_number = plain and _NUMBER.match(plain.group(1))
+        follows = reads or (has_schedule and not has_number) or (corrects and not plain)
         is_said = tree.argument(call, None, "count_skipped") is not None or _FIXED.match(fixed)
         if follows and not is_said:
-            yield (
-                chain,
-                "LSC104 on Keras 3 `iterations`, which schedules and Adam's bias correction follow,"
-                " no longer counts skipped steps, as it did in TensorFlow 2.3 to 2.15:"
-                f" {_OF_REWRITE if _REWRITE in str(chain.references) else _COUNT} to keep the"
-                " numbers",
-            )
+            advice = _OF_REWRITE if _REWRITE in str(chain.references) else _COUNT
+            yield chain, f"{_UNCOUNTED} {advice} to keep the numbers"
 
 
 def _keras_wrappers(plan):

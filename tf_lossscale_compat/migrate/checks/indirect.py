@@ -33,8 +33,7 @@ def _star_imports(plan):
         namespace, rest = rewrites.find(path)
         what = f"LSC204 a star import of `{path}`"
         if namespace is not None and not rest:
-            advice = f"{what}: import the names that are used, from `{namespace.new}`"
-            yield node, advice
+            yield node, f"{what}: import the names that are used, from `{namespace.new}`"
         elif rewrites.canonical(path).startswith("tensorflow.contrib"):
             if plan.lists_contrib:
                 yield node, f"{what}, removed in TensorFlow 2.0: replace it by hand"

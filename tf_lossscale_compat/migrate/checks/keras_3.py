@@ -21,8 +21,7 @@ _ATTRIBUTES = {
     "evaluate_generator": "LSC403 write `evaluate`",
     "predict_generator": "LSC403 write `predict`",
     "reset_states": "LSC404 write `reset_state`",
-    "add_update": "LSC405 remove the call, as variables that a layer assigns are updated"
-    " without it",
+    "add_update": "LSC405 remove the call, as what a layer assigns is updated without it",
     "get_updates": "LSC406 write `optimizer.apply_gradients(zip(gradients, variables))`",
     "get_gradients": "LSC406 compute the gradients with `tf.GradientTape`",
     "get_weights": "LSC406 write `[each.numpy() for each in optimizer.variables]`",
@@ -82,6 +81,13 @@ _ENDS = {
 # Files of Keras that no `tf.train.latest_checkpoint` finds, and TensorFlow's, which it does.
 _WRITERS = {"ModelCheckpoint", "save_weights"}
 _CHECKPOINTS = {"Checkpoint", "CheckpointManager", "Saver", "MonitoredTrainingSession", "Estimator"}
+_NEWEST = "LSC423 it ignores `.weights.h5`: write `max(glob.glob(…), key=getmtime, default=None)`"
+# A number at the end of a file's name.
+_EPOCH = re.compile(
+    rb"\bint\(((?:re\.findall\([^\n]*?, ?)?(?:os\.path\.basename\()?"
+    rb"[\w.]*(?:latest|last|ckpt|checkpoint|path|file|weights)\w*\)*"
+    rb"(?:\.r?split\([\"'][-_.][\"'][, 1]*\))?\[-?1\])\)"
+)
 _HISTORY = re.compile(rb"(?:\.history|\blogs)(?:\[|\.get\()$")
 _FILTERED = re.compile(rb"\bfor (\w+) in (self\.metrics) if (?!\1\.name [!=]= [\"']loss[\"'])")
 _FILTER = "LSC424 the metrics of `compile` are one: filter `self.get_metrics_result()` by names"
@@ -93,8 +99,9 @@ _NUMBER = re.compile(rb"\b(?:int|float)\(([\w.]*opt\w*\.(?:iterations|learning_r
 # What shows that a name is a model's.
 _OF_MODELS = ("trainable_variables", "trainable_weights", "compile", "fit")
 _SILENT = (
-    "LSC426 weights of Keras 2's layers are not restored, without a word: write"
-    ' `.assert_existing_objects_matched()` behind it, and take them from `save_weights("….h5")`'
+    "LSC426 weights of Keras 2's layers are not restored, without a word: take them from"
+    ' `save_weights("….h5")`, and write `.assert_existing_objects_matched()` behind it, below an'
+    " `if` where there may be no checkpoint yet"
 )
 # What loses variables that are none of a model's: files, and a callback that puts weights back.
 _SAVES = re.compile(rb"\b(?:\w*(?:save|load|best)_weights|ModelCheckpoint|load_model)\b")
@@ -220,10 +227,13 @@ def _paths(tree):
         if not end.endswith(ends):
             yield path, _say(chain.names[-1], f"LSC414 let the path end in {advice}")
     files = {chain.names[-1] for chain, _ in tree.calls}
-    for chain, _ in tree.calls if files & _WRITERS and not files & _CHECKPOINTS else ():
+    is_kept = files & _WRITERS and not files & _CHECKPOINTS
+    for chain, _ in tree.calls if is_kept else ():
         if chain.text.endswith("train.latest_checkpoint"):
-            advice = "LSC423 it ignores `.weights.h5`: write `max(glob.glob(…), key=getmtime)`"
-            yield chain, _say(chain.text, advice)
+            yield chain, _say(chain.text, _NEWEST)
+    for match in _EPOCH.finditer(tree.source) if is_kept else ():
+        advice = "LSC423 take `.weights.h5` off the path before a number is read from it"
+        yield match.start(1), _say(match.group(1).decode(), advice)
 
 
 def _path(chain, call, tree):

@@ -82,12 +82,9 @@ def _policies(plan):
                 ' write `optimizer.loss_scale`, and to make an optimizer write `"dynamic"`, the'
                 " number, or a new loss scale like the one that the policy had",
             )
-    found = [
-        (tree.start(node), match.group(1))
-        for node, name, _ in tree.mentions()
-        for match in [_OLDER_NAME.match(rewrites.canonical(name))]
-        if match
-    ]
+    mentions = [(rewrites.canonical(name), node) for node, name, _ in tree.mentions()]
+    older = [(tree.start(node), _OLDER_NAME.match(name)) for name, node in mentions]
+    found = [(start, match.group(1)) for start, match in older if match]
     if found:
         names = sorted({name for _, name in found})
         yield (
@@ -141,11 +138,8 @@ def _slots(tree):
 
 def _estimator(tree):
     """Yields the first place of a file with `tf.estimator`, with how many there are."""
-    places = [
-        tree.start(node)
-        for node, name, _ in tree.mentions()
-        if _ESTIMATOR.match(rewrites.canonical(name) + ".")
-    ]
+    names = [(rewrites.canonical(name), node) for node, name, _ in tree.mentions()]
+    places = [tree.start(node) for name, node in names if _ESTIMATOR.match(name + ".")]
     if places:
         yield (
             min(places),
