@@ -223,7 +223,7 @@ class KerasCallbackTest(modes.EagerTestCase):
         self.assertEqual(set(kinds), {"EagerTensor"})
 
     @parameterized.product(home=KERASES)
-    def test_subclasses_and_models_of_another_keras(self, home):
+    def test_a_subclass(self, home):
         class Mine(LossScaleCallback):
             ends = 0
 
@@ -236,10 +236,6 @@ class KerasCallbackTest(modes.EagerTestCase):
         self.fit(model, callback, epochs=2)
         self.assertEqual(callback.ends, 2)
         self.assertIsInstance(callback, Mine)
-        # Without a record it is not known which Keras it will be.
-        callback = LossScaleCallback()
-        self.assertEqual(self.fit(self.compiled(home)[0], callback)["skipped_steps"], [1])
-        self.assertIsInstance(callback, home.keras.callbacks.Callback)
 
     @parameterized.product(home=KERASES)
     def test_disabled_and_fixed(self, home):
