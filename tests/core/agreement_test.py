@@ -140,15 +140,12 @@ class V1Test(parameterized.TestCase):
             opt.apply_gradients([(tf.constant(1.0), tf.Variable(0.0))])
             self.assertEqual(others.calls, 0)
 
-    @parameterized.parameters(*V1)
-    def test_no_function(self, make):
-        with self.assertRaisesRegex(TypeError, "agree must be a function .* got True"):
-            V1[make](sgd(), True)
-
     def test_no_function_and_no_variable(self):
+        fixed = contrib.FixedLossScaleManager(8.0)
         with tf.Graph().as_default() as graph:
-            with self.assertRaisesRegex(TypeError, "agree must be a function .* got True"):
-                Mixed(sgd(), "dynamic", agree=True)
+            for make, scale in ((Mixed, "dynamic"), (Contrib, fixed)):
+                with self.assertRaisesRegex(TypeError, "agree must be a function .* got True"):
+                    make(sgd(), scale, agree=True)
             self.assertEmpty(graph.get_operations())
 
     @parameterized.parameters(1.0, [[True, False]])

@@ -5,9 +5,8 @@ import tensorflow as tf
 from absl.testing import parameterized
 
 import tf_lossscale_compat
-from tests import modes
+from tests import crossed, modes
 from tests.v1_optimizers import BOTH, OPTIMIZERS, dynamic_for, loss_of, state_of
-from tf_lossscale_compat.train import experimental
 
 tf1 = tf.compat.v1
 
@@ -22,7 +21,7 @@ def momentum():
 
 
 class V1Test(parameterized.TestCase):
-    @parameterized.product(
+    @crossed.product(
         which=BOTH, mode_name=(*modes.GRAPH, "eager", "function"), minimizes=(False, True)
     )
     def test_steps_are_those_of_the_wrapped_optimizer(self, which, mode_name, minimizes):
@@ -71,18 +70,6 @@ class V1Test(parameterized.TestCase):
         with modes.eager_mode(), self.assertRaisesRegex(TypeError, "enabled must be a bool, got 0"):
             make(which, enabled=0)
 
-
-class TogetherTest(parameterized.TestCase):
-    def test_all_are_applied_and_nothing_moves(self):
-        with modes.eager_mode():
-            loss_scale = experimental.DynamicLossScale(8.0, 1)
-            one, other = tf.Variable(1.0), tf.Variable(1.0)
-            sgd = tf1.train.GradientDescentOptimizer(1.0)
-            pairs = [(sgd, [(tf.constant(1.0), one)]), (sgd, [(tf.constant(np.nan), other)])]
-            tf_lossscale_compat.apply_if_finite(loss_scale, pairs, enabled=False)
-            self.assertEqual((one.numpy(), float(loss_scale)), (0.0, 8.0))
-            self.assertTrue(np.isnan(other.numpy()))
-            tf_lossscale_compat.apply_if_finite(loss_scale, pairs)
-            self.assertEqual((one.numpy(), float(loss_scale)), (0.0, 4.0))
-            with self.assertRaisesRegex(TypeError, "enabled must be a bool, got None"):
-                tf_lossscale_compat.apply_if_finite(loss_scale, pairs, enabled=None)
+    def test_no_bool_for_several(self):
+        with self.assertRaisesRegex(TypeError, "enabled must be a bool, got None"):
+            tf_lossscale_compat.apply_if_finite(dynamic_for("mixed"), [], enabled=None)

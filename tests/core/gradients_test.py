@@ -32,19 +32,13 @@ NAN, INF = float("nan"), float("inf")
 # Sparse gradients: (dtype, values, indices, whether what they add up to in each row is finite).
 SPARSE = [
     (np.float32, [[3e38, 1], [3e38, 1]], [1, 1], False),
-    (np.float32, [[-3e38, 1], [-3e38, 1]], [1, 1], False),
-    (np.float32, [[1.5e38, 1], [1.5e38, 1], [1.5e38, 1]], [0, 0, 0], False),
     (np.float16, [[4e4, 1], [4e4, 1]], [1, 1], False),
     (BFLOAT16, [[3e38, 1], [3e38, 1]], [1, 1], False),
     (np.float32, [[3e38, 1], [3e38, 1]], [0, 1], True),
     (np.float32, [[3e38, 1], [1, 3e38]], [1, 1], True),
     (np.float32, [[3e38, 1], [-3e38, 1]], [1, 1], True),
-    (np.float32, [[1.7e38, 1], [1.7e38, 1]], [1, 1], True),
-    (np.float16, [[4e4, 1], [4e4, 1]], [0, 1], True),
-    (np.float16, [[3e4, 1], [3e4, 1]], [1, 1], True),
     (np.float16, [[6e4, 6e4], [6e4, 6e4], [6e4, 6e4]], [0, 1, 2], True),
     (np.float32, [[NAN, 1], [1, 1]], [0, 1], False),
-    (np.float32, [[INF, 1], [-INF, 1]], [0, 1], False),
     (np.float16, [[65504], [0], [65504]], [5, 1, 5], False),
     (np.float32, [], [], True),
 ]
@@ -107,12 +101,12 @@ class AllFiniteTest(parameterized.TestCase, tf.test.TestCase):
         values = (np.array(arrays[0], dtype), np.array(NAN, np.float32))
         self.assertFalse(_is_finite(mode, values))
 
-    @parameterized.parameters("graph_v2", "eager", "function")  # XLA joins by itself.
+    @parameterized.parameters("graph_v1", "eager")  # XLA joins by itself.
     def test_finds_the_bad_one_among_many_of_all_shapes_and_sizes(self, mode):
         """Small ones are joined to be tested, by shape and dtype; none may get lost in that."""
         shapes = [[], [], [1], [7], [0], [2, 3], [5, 3], [5, 3], [0, 3], [3, 5], [3, 3, 2, 4]]
         shapes += [[3, 3, 5, 4], [1, 1, 2, 4], [2, 3, 4], [2, 1, 4], [200, 100], [130, 130]]
-        shapes += [[20000]]
+        shapes += [[20000], [_finite._LARGE], [2, _finite._LARGE]]
         dtypes = [np.float32, np.float16, np.float64, BFLOAT16, np.complex64, np.int32]
         kinds = [(shape, dtypes[i % 2]) for i, shape in enumerate(shapes)]
         kinds += [([3, 2], dtype) for dtype in dtypes for _ in range(2)]
@@ -150,24 +144,6 @@ class AllFiniteTest(parameterized.TestCase, tf.test.TestCase):
         arrays.append(np.full([size], np.inf, dtype))
         arrays[-1][::2] = -np.inf
         self.assertEqual(_verdicts(mode, dtype, arrays), [True] * 4 + [False] * 7)
-
-    @parameterized.parameters("graph_v1", "graph_v2", "eager")
-    def test_large_and_small_tensors_of_several_dtypes(self, mode):
-        shapes = [[_finite._LARGE], [2, _finite._LARGE], [5, 3], [_finite._SMALL + 1]]
-        kinds = [(shape, dtype) for shape in shapes for dtype in (np.float32, np.float16)]
-        rows, expected = [], []
-        for bad in range(-2, len(kinds)):
-            rows.append(tuple(np.zeros(shape, dtype) for shape, dtype in kinds))
-            if bad == -1:
-                for array in rows[-1]:
-                    array[...] = _HARD[array.dtype.type][0]
-            if bad >= 0:
-                rows[-1][bad].flat[1] = (np.nan, np.inf, -np.inf)[bad % 3]
-            expected.append(bad < 0)
-        results = stepping.run(
-            mode, lambda: None, lambda _, *grads: _finite.all_finite(list(grads)), rows
-        )
-        self.assertEqual([bool(result) for result in results], expected)
 
     @crossed.product(mode=modes.ALL, case=SPARSE)
     def test_sparse_ones_are_looked_at_by_what_they_add_up_to_in_each_row(self, mode, case):
@@ -273,24 +249,6 @@ class UnscaleTest(parameterized.TestCase, tf.test.TestCase):
         result = _unscaled(mode, np.array([512, -3072], dtype), 1024)
         self.assertEqual(result.dtype, np.dtype(dtype))
         self.assertAllEqual(result.astype(np.complex128), [0.5, -3])
-
-    @parameterized.parameters(*stepping.STATELESS)
-    def test_float16_of_a_scale_whose_reciprocal_is_zero_in_it(self, mode):
-        # The last would be below the smallest float16.
-        result = _unscaled(mode, np.array([2.0**15, -(2.0**12), 0.5], np.float16), 2.0**26)
-        self.assertAllEqual(result, np.array([2.0**-11, -(2.0**-14), 0.0], np.float16))
-
-    @crossed.product(mode=stepping.STATELESS, dtype=[np.float16, np.float32])
-    def test_sparse_stays_sparse(self, mode, dtype):
-        def sparse(values):
-            return tf.IndexedSlices(values, tf.constant([3, 0]), tf.constant([5, 2]))
-
-        values = np.array([[8, 16], [24, -32]], dtype)
-        values, indices, shape = _unscaled(mode, values, 8, sparse)
-        self.assertEqual(values.dtype, np.dtype(dtype))
-        self.assertAllEqual(values, [[1, 2], [3, -4]])
-        self.assertAllEqual(indices, [3, 0])
-        self.assertAllEqual(shape, [5, 2])
 
     @parameterized.parameters("graph_v2", "eager", "function")
     def test_ragged_stays_ragged(self, name):

@@ -49,6 +49,10 @@ def _step(optimizer, variables):
     optimizer.apply_gradients(optimizer.compute_gradients(lambda: _loss(variables), variables))
 
 
+def _minimize(optimizer, variables):
+    optimizer.minimize(lambda: _loss(variables), var_list=variables)
+
+
 def _operations(make, shapes):
     """`_count` of a step with gradients of these shapes."""
     variables = [tf.Variable(tf.ones(shape)) for shape in shapes]
@@ -74,18 +78,15 @@ class GraphTest(parameterized.TestCase, tf.test.TestCase):
     def _added(self, make, shapes):
         return sum(_operations(make, shapes).values()) - sum(_operations(_sgd, shapes).values())
 
-    @parameterized.parameters(*WRAPPERS)
+    @parameterized.parameters("fixed", "contrib_exponential")
     def test_one_operation_for_each_small_gradient(self, wrapper):
         # Kernels may differ in all but their number of outputs.
-        few, many = (
-            self._added(WRAPPERS[wrapper], [[1 + i, 4] for i in range(n)]) for n in (4, 14)
-        )
-        self.assertEqual(many - few, 10)
+        few, many = (self._added(WRAPPERS[wrapper], [[1 + i, 4] for i in range(n)]) for n in (3, 8))
+        self.assertEqual(many - few, 5)
 
-    @parameterized.parameters(("fixed", 1), ("dynamic", 3), ("contrib_exponential", 3))
-    def test_three_at_most_for_each_that_is_not_small(self, wrapper, expected):
-        few, many = (self._added(WRAPPERS[wrapper], [[200, 200]] * n) for n in (4, 8))
-        self.assertEqual(many - few, 4 * expected)
+    def test_three_at_most_for_each_that_is_not_small(self):
+        few, many = (self._added(WRAPPERS["dynamic"], [[200, 200]] * n) for n in (2, 4))
+        self.assertEqual(many - few, 2 * 3)
 
     def test_one_run_and_two_in_reserve_for_each_large_gradient(self):
         few, many = (self._added(WRAPPERS["dynamic"], [[1024, 512]] * n) for n in (2, 6))
@@ -131,16 +132,12 @@ class GraphTest(parameterized.TestCase, tf.test.TestCase):
 
 
 class KerasGraphTest(parameterized.TestCase, tf.test.TestCase):
-    @parameterized.named_parameters(
-        (f"{home}_{kind}", home, kind)
-        for home in keras_homes.available()
-        for kind in ("fixed", "dynamic")
-    )
-    def test_one_operation_for_each_small_gradient(self, home, kind):
+    @keras_homes.each()
+    def test_two_operations_for_each_small_gradient(self, home):
         from tf_lossscale_compat.keras import mixed_precision
 
         def wrapped():
-            return mixed_precision.LossScaleOptimizer(home.SGD(0.1), kind == "dynamic", 8.0)
+            return mixed_precision.LossScaleOptimizer(home.SGD(0.1), initial_scale=8.0)
 
         def operations(make, number):
             variables = [tf.Variable(tf.ones([4, 4])) for _ in range(number)]
@@ -161,14 +158,14 @@ class KerasGraphTest(parameterized.TestCase, tf.test.TestCase):
             added = [
                 sum(operations(wrapped, number).values())
                 - sum(operations(lambda: home.SGD(0.1), number).values())
-                for number in (2, 7)
+                for number in (2, 5)
             ]
         # Fewer where that Keras aggregates gradients one by one, and this package all at once. In
         # the branch that applies there is an identity of each, which TensorFlow prunes.
-        each = 2 if kind == "dynamic" else 1
-        self.assertLessEqual(added[1] - added[0], 5 * each, added)
+        self.assertLessEqual(added[1] - added[0], 3 * 2, added)
 
 
+@pytest.mark.slow
 class XlaTest(parameterized.TestCase, tf.test.TestCase):
     def setUp(self):
         super().setUp()
@@ -250,12 +247,10 @@ class XlaTest(parameterized.TestCase, tf.test.TestCase):
             self.assertAllClose(variable, [0.9])
             self.assertEqual(float(manager.get_loss_scale()), 4.0)
 
-    @parameterized.parameters("dynamic", "contrib_exponential")
-    def test_v1_branches_only_where_the_optimizer_has_slots(self, wrapper):
+    def test_v1_branches_only_where_the_optimizer_has_slots(self):
         adam = tf1.train.AdamOptimizer(0.1)
-        with mock.patch.dict(globals(), _sgd=lambda: adam):
-            with_slots = WRAPPERS[wrapper]()
-        self.assertEqual(self._conditionals(with_slots, wrapper), 1)
+        with_slots = MixedPrecisionLossScaleOptimizer(adam, DynamicLossScale(8.0))
+        self.assertEqual(self._conditionals(with_slots, "dynamic"), 1)
 
     def test_branches_where_gradients_are_sparse(self):
         """Selections read and write the whole table, of which the step writes some rows."""
@@ -303,27 +298,15 @@ class EagerTest(parameterized.TestCase, tf.test.TestCase):
             if not _tf.functions_compute_as_eager():
                 self.skipTest("functions of this TensorFlow take small numbers for zero")
 
-    @parameterized.parameters(*WRAPPERS)
-    def test_after_two_steps_no_python_runs_for_each_gradient(self, wrapper):
-        expected = {
-            "fixed": {"unscale"},
-            "dynamic": {"unscale", "test"},
-            "contrib_fixed": {"unscale", "test"},
-            "contrib_exponential": {"unscale", "test"},
-        }[wrapper]
-        self._check_parts(WRAPPERS[wrapper], _step, expected)
-
     @parameterized.parameters(
-        ("fixed", {"unscale"}),
-        ("dynamic", {"both"}),
-        ("contrib_fixed", {"both"}),
-        ("contrib_exponential", {"both"}),
+        ("fixed", _step, {"unscale"}),
+        ("dynamic", _step, {"unscale", "test"}),
+        ("fixed", _minimize, {"unscale"}),
+        ("contrib_fixed", _minimize, {"both"}),
+        ("dynamic", _minimize, {"both"}),
     )
-    def test_minimize_unscales_and_tests_in_one(self, wrapper, expected):
-        def minimize(optimizer, variables):
-            optimizer.minimize(lambda: _loss(variables), var_list=variables)
-
-        self._check_parts(WRAPPERS[wrapper], minimize, expected)
+    def test_after_two_steps_no_python_runs_for_each_gradient(self, wrapper, step, expected):
+        self._check_parts(WRAPPERS[wrapper], step, expected)
 
     @keras_homes.each((True, False))
     def test_apply_of_keras_unscales_and_tests_in_one(self, home, dynamic):
@@ -363,16 +346,3 @@ class EagerTest(parameterized.TestCase, tf.test.TestCase):
                 step(optimizer, variables)
             # 5 steps of v -= 0.1 * 2 * v
             self.assertAllClose(variables[0][0, 0], 0.8**5)
-
-    def test_compiled_updates_round_as_single_operations_do(self):
-        """TensorFlow would make a constant's division a multiplication, which rounds otherwise."""
-        with modes.eager_mode():
-            loss_scale = DynamicLossScale(3e30, 10, 3.0)
-            expected, reciprocal = np.float32(3e30), np.float32(1) / np.float32(3)
-            rounds_otherwise = 0
-            for _ in range(40):
-                loss_scale.update([tf.constant(float("nan"))])
-                rounds_otherwise += expected / np.float32(3) != expected * reciprocal
-                expected = expected / np.float32(3)
-                self.assertEqual(loss_scale().numpy(), expected)
-            self.assertGreater(rounds_otherwise, 0)

@@ -53,18 +53,6 @@ class MultiWorkerTest(parameterized.TestCase):
             with self.subTest(worker=index):
                 self.assertEqual(history[case], expected[case])
 
-    @parameterized.parameters(*CASES)
-    def test_nan_on_the_last_worker_is_a_step_that_all_skip(self, case):
-        for index, history in enumerate(histories(2)):
-            steps = history[case]
-            for before, after in zip(steps, steps[1:]):
-                with self.subTest(worker=index, step=after["step"]):
-                    if after["nan"]:
-                        self.assertEqual(after["trained"], before["trained"])
-                        self.assertNotEqual(after["policy"], before["policy"])
-                    else:
-                        self.assertNotEqual(after["trained"], before["trained"])
-
     def test_loss_scale_grows_and_shrinks(self):
         for history in histories(2):
             for case in CASES:

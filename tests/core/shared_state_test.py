@@ -25,25 +25,6 @@ from tf_lossscale_compat.train.experimental import (
 tf1 = tf.compat.v1
 
 
-class SharedTest(parameterized.TestCase, tf.test.TestCase):
-    @crossed.product(optimizer=BOTH, mode=modes.GRAPH)
-    def test_two_steps_in_one_run_move_a_shared_scale_twice(self, optimizer, mode):
-        # The second step's gradient is known only after the first step has moved the scale.
-        with modes.entered(mode) as entered:
-            first, second = tf1.Variable(8.0), tf1.Variable(8.0)
-            policy = dynamic_for(optimizer, period=1)
-            scale, _ = state_of(policy)
-            make = OPTIMIZERS[optimizer]
-            one = make(sgd(), policy).minimize(first * 1.0, var_list=[first])
-            with tf1.control_dependencies([one]):
-                factor = tf.identity(tf.constant(1.0))
-            both = make(sgd(), policy).minimize(second * factor, var_list=[second])
-            for expected in (32.0, 128.0, 512.0):
-                entered.run(both)
-                self.assertEqual(entered.value(scale), expected)
-            self.assertEqual(entered.value([first, second]), [5.0, 5.0])
-
-
 class WrappedMethodsTest(parameterized.TestCase, tf.test.TestCase):
     """An override is called, whatever it copies from the method that it stands for."""
 
@@ -241,17 +222,6 @@ class OwnersTest(tf.test.TestCase):
             del opt
             keras(manager)
 
-    def test_what_apply_if_finite_moves_drives_no_other(self):
-        with modes.eager_mode():
-            scale, pairs = DynamicLossScale(8.0), [(tf.constant(1.0), tf.Variable(1.0))]
-            opt = sgd()
-            for _ in range(2):
-                tf_lossscale_compat.apply_if_finite(scale, [(opt, pairs)])
-            with self.assertRaisesRegex(ValueError, "one that apply_if_finite was given"):
-                MixedPrecisionLossScaleOptimizer(sgd(), scale)
-            del opt
-            MixedPrecisionLossScaleOptimizer(sgd(), scale)
-
     def test_a_graph_keeps_a_loss_scale_that_was_replaced(self):
         with tf.Graph().as_default():
             scale = DynamicLossScale(8.0)
@@ -267,32 +237,6 @@ class OwnersTest(tf.test.TestCase):
             tf_lossscale_compat.apply_if_finite(scale, [(sgd(), pairs)])
             with self.assertRaisesRegex(ValueError, "one that apply_if_finite was given"):
                 MixedPrecisionLossScaleOptimizer(sgd(), scale)
-
-    def test_users_have_names_of_their_own(self):
-        class Manager(contrib.ExponentialUpdateLossScaleManager):
-            manager = dict
-            _claim = None
-
-        class Scale(DynamicLossScale):
-            def __init__(self):
-                super().__init__(8.0)
-                self.manager, self._claim = "its own", 0
-
-        with modes.eager_mode():
-            pairs = [(tf.constant(float("inf")), tf.Variable(1.0))]
-            manager = Manager(8.0, 2, 1, 2.0, 0.5)
-            contrib.LossScaleOptimizer(sgd(), manager).apply_gradients(pairs)
-            self.assertEqual(manager.get_loss_scale().numpy(), 4.0)
-            for make in (lambda scale: MixedPrecisionLossScaleOptimizer(sgd(), scale), keras):
-                scale = Scale()
-                owner = make(scale)
-                self.assertEqual((scale.manager, scale._claim), ("its own", 0))
-                with self.assertRaisesRegex(ValueError, "drives another optimizer"):
-                    keras(scale)
-                del owner
-            keras_opt = keras(Scale())
-            self.assertTrue(keras_opt.dynamic)
-            keras_opt._loss_scale = Scale()
 
     def test_managers_with_slots(self):
         class Slots:

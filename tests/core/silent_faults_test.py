@@ -35,9 +35,6 @@ from tf_lossscale_compat import loss_scale as loss_scale_lib
 tf1 = tf.compat.v1
 
 NAN, INF = float("nan"), float("inf")
-MOST_MODES = tuple(mode for mode in modes.ALL if mode != "jit")
-RANDOM = np.random.RandomState(0).randn(200) * 1000
-SMALLEST = float(np.finfo(np.float32).tiny)  # Of the normal numbers.
 
 
 class Given(tf1.train.GradientDescentOptimizer):
@@ -129,22 +126,9 @@ class CopiesTest(parameterized.TestCase, tf.test.TestCase):
 class SubnormalTest(parameterized.TestCase, tf.test.TestCase):
     @parameterized.parameters(
         ("initial_loss_scale", 1e-38, lambda: DynamicLossScale(1e-38, 1, 2.0)),
-        ("initial_loss_scale", 1e-39, lambda: DynamicLossScale(1e-39, 1, 2.0)),
-        ("min_loss_scale", 1e-38, lambda: DynamicLossScale(1.0, 1, 2.0, min_loss_scale=1e-38)),
         ("min_loss_scale", 1e-39, lambda: DynamicLossScale(1.0, 1, 2.0, min_loss_scale=1e-39)),
         ("max_loss_scale", 1e-39, lambda: DynamicLossScale(1.0, 1, 2.0, max_loss_scale=1e-39)),
         ("init_loss_scale", 1e-38, lambda: ExponentialUpdateLossScaleManager(1e-38, 1)),
-        ("init_loss_scale", 1e-39, lambda: ExponentialUpdateLossScaleManager(1e-39, 1)),
-        (
-            "(initial|min)_loss_scale",
-            1e-38,
-            lambda: DynamicLossScale(1e-38, 1, 2.0, min_loss_scale=1e-38),
-        ),
-        (
-            "(initial|min|max)_loss_scale",
-            1e-39,
-            lambda: DynamicLossScale(1e-39, 1, 2.0, min_loss_scale=1e-39, max_loss_scale=1e-39),
-        ),
     )
     def test_a_subnormal_scale_raises_and_makes_nothing(self, argument, value, make):
         for mode in ("eager", "graph_v2"):
@@ -158,8 +142,9 @@ class SubnormalTest(parameterized.TestCase, tf.test.TestCase):
                     make()
                 self.assertEmpty(created)
 
-    @crossed.parameters(*itertools.product(MOST_MODES, (SMALLEST, 1.1754944e-38)))
-    def test_the_smallest_normal_scale_is_taken_and_stays(self, mode, smallest):
+    @parameterized.parameters("graph_v1", "eager")
+    def test_the_smallest_normal_scale_is_taken_and_stays(self, mode):
+        smallest = float(np.finfo(np.float32).tiny)
         with stepping.entered(mode) as entered:
             loss_scale = DynamicLossScale(
                 2 * smallest, 1, 2.0, min_loss_scale=smallest, max_loss_scale=4 * smallest
@@ -178,31 +163,6 @@ class SubnormalTest(parameterized.TestCase, tf.test.TestCase):
 
 class ReciprocalTest(parameterized.TestCase, tf.test.TestCase):
     """Gradients are multiplied with one over the scale, which may be zero in their dtype."""
-
-    @crossed.product(
-        optimizer=BOTH,
-        case=(
-            (3.0, RANDOM.astype(np.float16)),
-            (1.5 * 2.0**24, RANDOM.astype(np.float16)),
-            (1000.1, RANDOM.astype(np.float32)),
-            (2.0**127, np.float32([2.0**127, 2.0**100])),
-            (8.0, np.float32([8e-38, 1e-38])),
-            (1.0, np.float32([1e-38, 1e-45])),
-        ),
-    )
-    def test_eager_gradients_have_the_bits_of_the_originals_product(self, optimizer, case):
-        scale, grads = case
-        reciprocal = {"contrib": tf.math.reciprocal, "mixed": lambda number: 1.0 / number}
-        with modes.eager_mode():
-            policy = dynamic_for(optimizer, scale)
-            opt = OPTIMIZERS[optimizer](Given([tf.constant(grads)]), policy)
-            factor = reciprocal[optimizer](tf.constant(scale, tf.float32))
-            if factor == 0:  # To this processor.
-                factor = tf.constant(NAN)
-            expected = (grads * tf.cast(factor, grads.dtype)).numpy()
-            for _ in range(4):  # From the second call on it is compiled.
-                [(grad, _)] = opt.compute_gradients(lambda: tf.constant(1.0), [None])
-                self.assertAllEqual(grad, expected)
 
     @crossed.parameters(*itertools.product(BOTH, modes.ALL))
     def test_steps_are_skipped_until_the_scale_has_come_down(self, optimizer, mode):
@@ -299,21 +259,6 @@ class CheckNumericsTest(modes.EagerTestCase):
         policy = dynamic()
         self.assertEqual(self.results(mode, lambda: policy.update([make()])[1], 3), [True] * 3)
         self.assertEqual(float(policy), 16.0)
-
-    @parameterized.parameters(*modes.IMMEDIATE[:2])
-    def test_a_step_that_is_not_finite_is_skipped_or_raises(self, mode):
-        policy, scale = dynamic(), 8.0
-        with modes.entered(mode) as entered:
-            step = entered.compile(lambda: policy.update([tf.constant([1.0, NAN])])[1])
-        for _ in range(3):
-            allowed = {scale / 2}
-            try:
-                self.assertFalse(step())
-            except tf.errors.InvalidArgumentError:
-                # The operations of a function run side by side.
-                allowed = {scale, scale / 2} if mode == "function" else {scale}
-            scale = float(policy)
-            self.assertIn(scale, allowed)
 
 
 class ImportTest(tf.test.TestCase):
