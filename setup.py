@@ -33,7 +33,6 @@ TEST = [
     "pytest>=7",
     "pytest-timeout",
     "pytest-xdist>=3.5",
-    "hypothesis",
     "packaging",
     "scikit-learn",  # For the examples.
     LIBCST,

@@ -1,4 +1,4 @@
-"""Setup of all tests: quiet TensorFlow, repeatable hypothesis, the right copy of the package."""
+"""Setup of all tests: quiet TensorFlow, the right copy of the package."""
 
 import collections
 import gc
@@ -16,27 +16,6 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 # For `from tests import ...`. At the end: where a wheel is installed, it goes before the clone.
 sys.path.append(str(ROOT))
-
-try:
-    import hypothesis
-except ImportError:  # Tests that need it skip themselves.
-    pass
-else:
-    # No deadline: the first call of a function traces it. The same examples in every run: a
-    # failure seen on one TensorFlow can then be looked at on another.
-    hypothesis.settings.register_profile(
-        "suite", deadline=None, derandomize=True, database=None, print_blob=False
-    )
-    hypothesis.settings.load_profile("suite")
-
-
-def hypothesis_or_skip():
-    """Returns hypothesis and its strategies, for a test module, which is skipped without them.
-
-    By this module it has the profile above also where pytest is not the runner.
-    """
-    hypothesis = pytest.importorskip("hypothesis")
-    return hypothesis, hypothesis.strategies
 
 
 def package_folder():

@@ -3,7 +3,6 @@
 import numpy as np
 
 F32 = np.float32
-TINY = np.finfo(np.float32).tiny  # The smallest normal number.
 
 
 class ExponentialModel:
@@ -34,15 +33,14 @@ class ExponentialModel:
 
 
 class DynamicModel:
-    """r2.0's dynamic rule with bounds and hysteresis, as branches on NumPy scalars."""
+    """r2.0's dynamic rule, as branches on NumPy scalars."""
 
-    def __init__(self, scale, period, multiplier, low=1.0, high=None, hysteresis=1):
+    def __init__(self, scale, period, multiplier):
         self.state = (F32(scale), 0)
-        self.parameters = (period, multiplier, low, high)
-        self.hysteresis = self.left = hysteresis  # How many non-finite steps, and are left.
+        self.parameters = (period, multiplier)
 
-    def step(self, finite, shrunk=None):
-        period, multiplier, low, high = self.parameters
+    def step(self, finite):
+        period, multiplier = self.parameters
         scale, good = self.state
         with np.errstate(over="ignore", under="ignore"):
             if finite:
@@ -50,17 +48,9 @@ class DynamicModel:
                 if good >= period:
                     grown = scale * F32(multiplier)
                     scale = grown if np.isfinite(grown) else scale
-                    if high is not None and scale > F32(high):
-                        scale = F32(high)
                     good = 0
-                    self.left = self.hysteresis
             else:
                 good = 0
-                if self.left > 1:
-                    self.left -= 1
-                else:
-                    shrunk = scale / F32(multiplier) if shrunk is None else shrunk
-                    scale = shrunk if shrunk > F32(low) else F32(low)
-                    if high is not None and scale > F32(high):  # A multiplier below 1.
-                        scale = F32(high)
+                shrunk = scale / F32(multiplier)
+                scale = shrunk if shrunk > 1 else F32(1)
         self.state = (scale, good)

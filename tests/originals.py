@@ -83,7 +83,7 @@ def call_in_child(switch, module, function, arguments, directory):
 
     Args:
       switch: name of the function of `tf.compat.v1` to call first.
-      module: name of the module, such as `tests.v1.conformance_test`.
+      module: name of the module, such as `tests.checkpoint.checkpoint_generations_test`.
       function: name of a function in it, which takes and returns what JSON can hold.
       arguments: list of its arguments.
       directory: where the result may be left.

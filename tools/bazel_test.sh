@@ -3,7 +3,7 @@
 # each test file has a target, and runs one test.
 #
 #   tools/bazel_test.sh                        one that reads what BUILD lists as data
-#   tools/bazel_test.sh //:update_rule_test    these targets instead; //... for all of them
+#   tools/bazel_test.sh //:v1_signatures_test  these targets instead; //... for all of them
 #
 #   PYTHON=…   the interpreter that runs the tests: TensorFlow and the extra `test` installed, this
 #              package not. Without it one is set up in .ci/bazel-venv, with the packages of .venv
@@ -99,7 +99,7 @@ filegroup(name = "coverage_report_generator")
 filegroup(name = "lcov_merger")
 BUILD
 
-(($# > 0)) || set -- //:in_the_wild_graph_rewrite_test
+(($# > 0)) || set -- //:scalers_loss_scale_as_number_test
 cd "$scratch/workspace"
 # run_bazel COMMAND ARGUMENT...: --batch leaves no server behind.
 run_bazel() {

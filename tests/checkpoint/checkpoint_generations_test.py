@@ -30,7 +30,7 @@ def _recorded(case):
 
 
 def _control_flow(case):
-    """The control flow of 1.15, where it names variables: v1/variable_names_test.py has both."""
+    """The control flow of 1.15, where it names variables; tests/differential draws both."""
     by_control_flow = case.startswith("mixed") or originals.IS_TF1
     return modes.control_flow(1) if by_control_flow else contextlib.nullcontext()
 

@@ -35,9 +35,8 @@ class GraphRewriteTest(parameterized.TestCase, tf.test.TestCase):
         self.assertEqual(_functions_are_rewritten(), enabled)
         self.assertEqual(_sessions_are_rewritten(), enabled)
 
-    @parameterized.parameters("graph_v2", "eager")
-    def test_enable_wraps_and_turns_the_rewrite_on(self, mode):
-        with modes.entered(mode):
+    def test_enable_wraps_and_turns_the_rewrite_on(self):
+        with modes.entered("graph_v2"):
             opt = sgd()
             wrapped = experimental.enable_mixed_precision_graph_rewrite(opt, 16.0)
             self.assertIs(type(wrapped), MixedPrecisionLossScaleOptimizer)
@@ -56,15 +55,6 @@ class GraphRewriteTest(parameterized.TestCase, tf.test.TestCase):
         with tf.Graph().as_default(), tf1.Session(), self.assertLogs("tensorflow") as logs:
             experimental.enable_mixed_precision_graph_rewrite(sgd(), 16.0)
         self.assertIn("existing Sessions", "".join(logs.output))
-
-    def test_loss_scale_is_dynamic_by_default(self):
-        with tf.Graph().as_default():
-            wrapped = experimental.enable_mixed_precision_graph_rewrite(sgd())
-            self.assertIs(type(wrapped._loss_scale), DynamicLossScale)
-            self.assertEqual(wrapped._loss_scale.get_config(), DynamicLossScale().get_config())
-            given = DynamicLossScale(8, 2)
-            wrapped = experimental.enable_mixed_precision_graph_rewrite(sgd(), given)
-            self.assertIs(wrapped._loss_scale, given)
 
     def test_both_may_be_called_again(self):
         for _ in range(2):
@@ -129,8 +119,3 @@ class GraphRewriteTest(parameterized.TestCase, tf.test.TestCase):
                 experimental.enable_mixed_precision_graph_rewrite(opt, loss_scale)
             self.assertEmpty(created)
             self._expect(before)
-
-    def test_makes_no_variable_but_those_of_the_loss_scale(self):
-        with tf.Graph().as_default() as graph:
-            experimental.enable_mixed_precision_graph_rewrite(sgd(), 16.0)
-            self.assertEmpty(graph.get_operations())
