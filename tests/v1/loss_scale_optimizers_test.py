@@ -388,7 +388,9 @@ class ContextsTest(parameterized.TestCase, tf.test.TestCase):
 
 
 class WrappersTest(parameterized.TestCase, tf.test.TestCase):
-    @crossed.product(which=BOTH, mode=("graph_v1", "eager"), where=("inside", "outside"))
+    @crossed.product(
+        which=BOTH, mode=("graph_v1", "eager", "function"), where=("inside", "outside", "twice")
+    )
     def test_an_optimizer_around_another(self, which, mode, where):
         """As Horovod's `DistributedOptimizer` is."""
         with modes.entered(mode) as entered:
@@ -397,7 +399,11 @@ class WrappersTest(parameterized.TestCase, tf.test.TestCase):
             policy = dynamic_for(which, 8.0, 1)
             scale, _ = state_of(policy)
             opt, wrap = tf1.train.MomentumOptimizer(0.5, 0.0), OPTIMIZERS[which]
-            train = wrap(Around(opt), policy) if where == "inside" else Around(wrap(opt, policy))
+            train = {
+                "inside": lambda: wrap(Around(opt), policy),
+                "outside": lambda: Around(wrap(opt, policy)),
+                "twice": lambda: wrap(wrap(opt, dynamic_for(which, 4.0, 1)), policy),
+            }[where]()
 
             def minimize(factor):
                 def loss():
