@@ -203,7 +203,7 @@ ENTRIES = {
         lambda d: (  # Newer ones test rows before they add them.
             v1(d)
             and keras_homes.VERSION > (2, 10)
-            and "half" in [fault[0] for fault in faults_before(d)]
+            and any(fault[0] in ("half", "huge") for fault in faults_before(d))
         ),
     ),
     "squared_by_xla": Entry(
