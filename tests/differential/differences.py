@@ -201,8 +201,7 @@ ENTRIES = {
         "differences.md",
         "Sparse gradients are finite if what they add up to in each row is finite",
         lambda d: (  # Newer ones test rows before they add them.
-            v1(d)
-            and keras_homes.VERSION > (2, 10)
+            (keras3(d) or (v1(d) and keras_homes.VERSION > (2, 10)))
             and any(fault[0] in ("half", "huge") for fault in faults_before(d))
         ),
     ),
