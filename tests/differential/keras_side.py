@@ -351,6 +351,8 @@ class Side:
 
     def do_branching(self):
         self.build()
+        if self.program.get("count_skipped") is not None:
+            return  # The side of the original counts in `do_step` alone.
         branching(self.optimizer, self.variables[0], self.library)
 
     def do_model_file(self, ending):
