@@ -15,11 +15,19 @@ import pickle
 import typing
 
 import numpy as np
+import pytest
 import tensorflow as tf
 
 from tests import crossed, originals
 
 VERSION = tuple(int(part) for part in tf.__version__.split(".")[:2])
+
+
+def slow_on_the_newest(test):
+    """Marks a long test as `slow` there: README's command leaves it to the matrix."""
+    return pytest.mark.slow(test) if VERSION >= (2, 21) else test
+
+
 # Kinds of optimizers, as `Home.kind` has them.
 BEFORE_3 = ("current", "v2")
 NEWER = ("current", "keras3")

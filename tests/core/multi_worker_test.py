@@ -53,6 +53,7 @@ class MultiWorkerTest(parameterized.TestCase):
             with self.subTest(worker=index):
                 self.assertEqual(history[case], expected[case])
 
+    @keras_homes.slow_on_the_newest
     def test_loss_scale_grows_and_shrinks(self):
         for history in histories(2):
             for case in CASES:

@@ -15,6 +15,7 @@ import tensorflow as tf
 from absl.testing import absltest, parameterized
 
 from tests import forks, modes, numpy_model, originals
+from tests.keras_homes import slow_on_the_newest
 from tests.v1_optimizers import Around, exponential, sgd
 from tf_lossscale_compat import apply_if_finite
 from tf_lossscale_compat._core import _tf
@@ -235,6 +236,7 @@ def expected(case):
 
 class ClusterTest(parameterized.TestCase):
     @parameterized.parameters(*ALL)
+    @slow_on_the_newest
     def test_workers_see_what_one_process_would(self, case):
         if case not in CASES:
             self.skipTest("this TensorFlow cannot place conditionals of TensorFlow 2 on two jobs")

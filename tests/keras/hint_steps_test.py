@@ -10,6 +10,7 @@ import tensorflow as tf
 from absl.testing import absltest
 
 from tests import forks, processes
+from tests.keras_homes import slow_on_the_newest
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 SECONDS = 300
@@ -17,6 +18,7 @@ RELATIVE = 1e-6
 
 
 class HintStepsTest(absltest.TestCase):
+    @slow_on_the_newest
     def test_numbers_of_steps(self):
         version = tuple(int(part) for part in tf.__version__.split(".")[:2])
         if version < (2, 10):

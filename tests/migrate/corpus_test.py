@@ -58,6 +58,7 @@ class CorpusTest(parameterized.TestCase):
         self.run_program(name, PROGRAMS[name])
 
     @parameterized.named_parameters(*GOALS)
+    @pytest.mark.slow
     def test_it_runs_where_nothing_is_left(self, name, to, codes):
         pytest.importorskip(
             "libcst", reason="the migration tool needs LibCST (Python 3.9 or newer)"

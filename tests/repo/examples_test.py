@@ -12,6 +12,7 @@ import tensorflow as tf
 from absl.testing import parameterized
 
 from tests import forks, processes
+from tests.keras_homes import slow_on_the_newest
 
 pytestmark = pytest.mark.xdist_group("processes")
 
@@ -86,10 +87,12 @@ class ExamplesTest(_Base):
             self.skipTest("this TensorFlow has no stable mixed_float16 policy")
 
     @parameterized.parameters(*TABLE)
+    @slow_on_the_newest
     def test_example(self, name, arguments, accuracy, skipped, scale):
         self.skip_keras_where_too_old(name)
         self.check(run(EXAMPLES / name, *arguments), arguments, accuracy, skipped, scale)
 
+    @slow_on_the_newest
     def test_demo(self):
         folder = self.enter_context(tempfile.TemporaryDirectory())
         arguments = [str(EXAMPLES / "demo.py"), "--steps", "240", "--logdir", "a log"]
@@ -127,6 +130,7 @@ class ExamplesTest(_Base):
         for name in ("demo.png", "loss_scale.png"):
             self.assertStartsWith((pathlib.Path(folder) / name).read_bytes(), b"\x89PNG")
 
+    @slow_on_the_newest
     def test_gan(self):
         self.skip_keras_where_too_old("keras_gan.py")
         summary = run(EXAMPLES / "keras_gan.py", "--steps", "300")
