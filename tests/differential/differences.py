@@ -176,7 +176,7 @@ ENTRIES = {
     ),
     "fetched_loss_scale": Entry(
         "from-keras.md",
-        "TensorFlow 2.4's was a tensor, so the object stands for its value, too.",
+        "So here the `LossScale` can be used like a tensor, too.",
         lambda d: (
             "experimental" in d.program["family"]
             and d.action[0] in ("read", "fetch")
