@@ -78,6 +78,27 @@ class OperationsTest(parameterized.TestCase, tf.test.TestCase):
         # What returns it from the function is one, too.
         self.assertLessEqual(counts.count("Identity"), 1)
 
+    @parameterized.product(
+        kind=("contrib", "mixed"), resource=(False, True), way=("minimize", "compute_gradients")
+    )
+    def test_a_function_that_returns_a_loss_with_dropout(self, kind, resource, way):
+        if THEIRS[kind] is None or (kind == "mixed" and way == "minimize"):
+            self.skipTest("no original, or one that minimizes in more operations")
+        seen = []
+        for home in homes(kind):
+            with graph_of(use_resource=resource):
+                tf1.set_random_seed(3)
+                weights = tf1.get_variable("w", [64], initializer=tf1.ones_initializer())
+                optimizer = wrapped(home, kind, sgd(0.1), SCALES[kind, "dynamic"](home))
+                call = getattr(optimizer, way)
+                call = call(lambda: tf.reduce_sum(tf1.nn.dropout(weights, rate=0.5)))
+                fetched = weights if way == "minimize" else [grad for grad, _ in call]
+                with tf1.Session() as session:
+                    session.run(tf1.global_variables_initializer())
+                    session.run(call if way == "minimize" else [])
+                    seen.append(session.run(fetched))
+        self.assertAllEqual(*seen)
+
 
 class NamesTest(parameterized.TestCase, tf.test.TestCase):
     @parameterized.parameters(*WRAPPERS)

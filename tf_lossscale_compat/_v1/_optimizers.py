@@ -94,6 +94,10 @@ class Steps:
         """Calls the wrapped optimizer's `compute_gradients` as the original does."""
         return list(owner._optimizer.compute_gradients(loss=loss, **options))
 
+    def to_scale(self, owner: _Base, loss: _types.Loss) -> _types.Loss:
+        """Returns the loss to be scaled; contrib's optimizer calls a function in a graph."""
+        return loss
+
     def reads_twice(self, read: Any) -> bool:
         """Returns whether the original's graph has two operations that `read` the scale."""
         return True
@@ -154,6 +158,7 @@ class Steps:
         # Makes as many operations as the original: the seeds of later operations depend on it.
         scaler = _scaler.Scaler(owner._tflsc.loss_scale)
         read = scaler.read()
+        loss = self.to_scale(owner, loss)
         scale = _scaler.as_tensor(read)
         pairs = self.wrapped_gradients(owner, _scaled(loss, scale), options)
         if not tf.executing_eagerly() and self.reads_twice(read):
@@ -173,7 +178,9 @@ class Steps:
     ) -> Any:
         """Computes and applies gradients in one step, without user code between."""
         scaler = _scaler.Scaler(owner._tflsc.loss_scale)
-        scale = _scaler.as_scale(scaler.read())
+        read = scaler.read()
+        loss = self.to_scale(owner, loss)
+        scale = _scaler.as_scale(read)
         pairs = self.wrapped_gradients(owner, _scaled(loss, scale), options)
         unscaling = None
         if tf.executing_eagerly():  # The step divides and tests in one operation.
@@ -244,10 +251,13 @@ class ContribSteps(Steps):
     def wrapped_gradients(
         self, owner: _Base, loss: _types.Loss, options: dict[str, Any]
     ) -> list[_types.Pair]:
-        # r1.15's optimizer calls it first, because the wrapped optimizer may not accept callables.
-        if callable(loss) and owner._tflsc.enabled and _graphs.in_session_graph():
-            loss = loss()
         return list(owner._opt.compute_gradients(loss, **options))
+
+    def to_scale(self, owner: _Base, loss: _types.Loss) -> _types.Loss:
+        # r1.15's optimizer calls it before it makes an operation of the scale. Seeds of random
+        # operations in the loss depend on it, and the wrapped optimizer may not accept callables.
+        in_graph = _graphs.in_session_graph() or not (_tf.at_least(2, 0) or tf.executing_eagerly())
+        return loss() if callable(loss) and owner._tflsc.enabled and in_graph else loss
 
     def reads_twice(self, read: Any) -> bool:
         # Each use of a variable makes an operation that reads it; that of a reference does not.
