@@ -81,7 +81,7 @@ def faults_before(difference):
 
 
 def original_failed(difference, *errors):
-    """Returns if the original alone failed, or XLA has not what the package goes on to."""
+    """Returns if the original failed, and the package not, or later, by a kernel that XLA lacks."""
     if difference.key != "error" or difference.original not in errors:
         return False
     return not difference.package or "No registered" in difference.messages[1]

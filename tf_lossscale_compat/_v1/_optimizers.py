@@ -256,6 +256,7 @@ class ContribSteps(Steps):
     def to_scale(self, owner: _Base, loss: _types.Loss) -> _types.Loss:
         # r1.15's optimizer calls it before it makes an operation of the scale. Seeds of random
         # operations in the loss depend on it, and the wrapped optimizer may not accept callables.
+        # It did so in functions of 1.15, too; those of TensorFlow 2 had no such optimizer.
         in_graph = _graphs.in_session_graph() or not (_tf.at_least(2, 0) or tf.executing_eagerly())
         return loss() if callable(loss) and owner._tflsc.enabled and in_graph else loss
 

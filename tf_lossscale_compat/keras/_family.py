@@ -132,12 +132,8 @@ class Family(Generic[Owner]):
     def __init__(
         self, keras: types.ModuleType, base: type, original: type[Any], experimental: bool
     ) -> None:
-        self.keras, self.base, self.original, self.experimental = (
-            keras,
-            base,
-            original,
-            experimental,
-        )
+        self.keras, self.base = keras, base
+        self.original, self.experimental = original, experimental
         self.argument = "optimizer" if experimental else "inner_optimizer"
 
     # Making an optimizer.
