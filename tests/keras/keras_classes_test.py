@@ -805,7 +805,7 @@ class IterationsTest(_Base):
 
     @keras_homes.each(((True, "eager"), (False, "function")))
     def test_as_was_asked_for(self, home, case):
-        """Of a first step, too; what is counted unless asked for is the fuzzer's."""
+        """Of a first step, too. The fuzzer holds what is counted without the argument."""
         counts, mode = case
         opt, variable = Stable(home.SGD(1.0), count_skipped=counts), home.variable()
 
