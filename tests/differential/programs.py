@@ -236,7 +236,8 @@ def v1(number, family, place):
         program["beyond"] = beyond(draw, scale[1][0])
         program["actions"].append(draw.action("many", [0], draw.flags))
     if session and family in ("contrib", "managers") and scale[0] == "fixed":
-        program["elsewhere"] = draw.pick("elsewhere", [True, False])
+        # Of a branch or loop such a manager makes a constant in it, which Grappler may fold.
+        program["elsewhere"] = draw.pick("elsewhere", [True, False]) and not program["inside"]
     return program
 
 

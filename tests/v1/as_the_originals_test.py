@@ -99,6 +99,20 @@ class OperationsTest(parameterized.TestCase, tf.test.TestCase):
                     seen.append(session.run(fetched))
         self.assertAllEqual(*seen)
 
+    def test_a_loop_reads_the_constant_of_a_fixed_manager(self):
+        # Grappler folds a constant within the loop: SGD's weights then differ in their last bits.
+        for home in homes("contrib"):
+            with graph_of(control_flow=2):
+                manager, read_there = home.FixedLossScaleManager(1.0), []
+
+                def body(count, manager=manager, read_there=read_there):
+                    read_there.append(manager.get_loss_scale())
+                    return count + 1
+
+                constant = manager.get_loss_scale()
+                tf.while_loop(lambda count: count < 2, body, [tf.constant(0)])
+                self.assertIs(read_there[0], constant)
+
 
 class NamesTest(parameterized.TestCase, tf.test.TestCase):
     @parameterized.parameters(*WRAPPERS)

@@ -20,13 +20,16 @@ def in_session_graph() -> bool:
 
 
 def is_entered(graph: tf.Graph) -> bool:
-    """Returns whether operations made here go into `graph`; True, too, if no graph is entered.
+    """Returns whether `graph` or a function in it is being built; True, too, if no graph is.
 
     TensorFlow has no public test for "no graph is entered": there is always a default graph.
     """
     if tf.executing_eagerly():
         return False
-    return tf1.get_default_graph() is graph or not getattr(_graph_stack, "stack", [None])
+    if not getattr(_graph_stack, "stack", [None]):
+        return True
+    with tf.init_scope():  # Out of functions, loops and branches.
+        return not tf.executing_eagerly() and tf1.get_default_graph() is graph
 
 
 def once_per_graph(owner: object, make: Callable[[], tf.Tensor]) -> tf.Tensor:
