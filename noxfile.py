@@ -1,6 +1,6 @@
 """Development sessions: lint, types, docs, build, and the suite on every TensorFlow.
 
-    nox -s matrix                             the suite on seven TensorFlows, Keras' on three more
+    nox -s matrix                             the suite on seven TensorFlows, Keras' on two more
     nox -s matrix -- --whole                  and what one leaves to another
     nox -s matrix -- --only tf115,tf221       two of them
     nox -s "tests(tf221)" -- -k adapters      one of them; what follows goes to pytest
@@ -58,8 +58,12 @@ ENVIRONMENTS = {
     "tf24": (("3.8",), "2.4.4", ("tensorflow==2.4.4",), ()),
     "tf210": (("3.9", "3.10"), "2.10.1", ("tensorflow-cpu==2.10.1", "numpy<2"), ()),
     "tf215": (("3.11",), "2.15.1", ("tensorflow-cpu==2.15.1",), ()),
-    "tf216": (("3.12",), "2.16.2", ("tensorflow-cpu==2.16.2",), ("tf-keras==2.16.0",)),
-    "k33": (("3.12",), "2.16.2", ("tensorflow-cpu==2.16.2", "keras==3.3.3"), ()),
+    "tf216": (
+        ("3.12",),
+        "2.16.2",
+        ("tensorflow-cpu==2.16.2", "keras==3.3.3"),
+        ("tf-keras==2.16.0",),
+    ),
     "k38": (("3.12",), "2.18.0", ("tensorflow-cpu==2.18.0", "keras==3.8.0"), ()),
     "k310": (("3.12",), "2.20.0", ("tensorflow-cpu==2.20.0", "keras==3.10.0"), ()),
     "tf221": (("3.13",), "2.21.0", ("tensorflow-cpu==2.21.0",), ("tf-keras==2.21.0",)),
@@ -131,7 +135,6 @@ TESTS = {
     "tf215": BETWEEN_WITHOUT_PROGRAMS,
     "tf216": BETWEEN_WITHOUT_PROGRAMS,
     # Other Kerases, without tf_keras.
-    "k33": KERAS,
     "k38": KERAS,
     "k310": KERAS,
     "tf221": (*OLDEST_AND_NEWEST, *(f"--ignore-glob={path}" for path in ON_SOURCES)),
@@ -150,7 +153,7 @@ SHARE = {
 # Left to it, too: Keras 3.8 and that of 2.21 stand on both sides.
 WHOLE_ALONE = ("k310",)
 # In which order the matrix starts them: two side by side then end at nearly the same time.
-ORDER = ("tf115", "tf221", "tf24", "tf20", "tf215", "tf216", "tf210", "k38", "k33", "k310", "tf23")
+ORDER = ("tf115", "tf221", "tf24", "tf20", "tf215", "tf216", "tf210", "k38", "k310", "tf23")
 
 
 def interpreter(versions):
@@ -490,13 +493,13 @@ def types(session):
     without_leftovers()
     session.install("-q", ".[dev]", "pyright[nodejs]>=1.1.414,<1.2")
     session.run("mypy")
-    for stubs in ("without", "with"):
+    # As those who work on it have it, and as users do.
+    for stubs, editable in (("without", ["-e"]), ("with", [])):
         if stubs == "with":
             session.install("-q", "types-tensorflow>=2.18")
-        for editable in ((), ("-e",)):  # As users have it, and as those who work on it.
-            session.install("-q", "--no-deps", "--force-reinstall", *editable, ".")
-            command = ["python", "-m", "unittest", "-v", "tests.repo.typing_test"]
-            session.run(*command, env={"TF_LOSSSCALE_TYPES": stubs})
+        session.install("-q", "--no-deps", "--force-reinstall", *editable, ".")
+        command = ["python", "-m", "unittest", "-v", "tests.repo.typing_test"]
+        session.run(*command, env={"TF_LOSSSCALE_TYPES": stubs})
 
 
 @nox.session(reuse_venv=True)
