@@ -236,8 +236,11 @@ def v1(number, family, place):
         program["beyond"] = beyond(draw, scale[1][0])
         program["actions"].append(draw.action("many", [0], draw.flags))
     if session and family in ("contrib", "managers") and scale[0] == "fixed":
-        # Of a branch or loop such a manager makes a constant in it, which Grappler may fold.
-        program["elsewhere"] = draw.pick("elsewhere", [True, False]) and not program["inside"]
+        # In a branch or loop such a manager makes a constant there, which Grappler may fold; two of
+        # one number share a constant.
+        alone = program["shared"] or len(program["optimizers"]) == 1
+        wanted = draw.pick("elsewhere", [True, False])
+        program["elsewhere"] = wanted and alone and not program["inside"]
     return program
 
 
