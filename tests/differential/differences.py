@@ -53,7 +53,8 @@ def few_more(difference):
     if not v1(difference):  # Keras 2 tests what it aggregates in a conditional of its own.
         return 24
     variables = [v for of_one in difference.program["variables"] for v in of_one]
-    return 3 + 9 * sum(v["kind"] == "rows" or v["dtype"] == "float16" for v in variables)
+    taken_apart = [v for v in variables if v["kind"] == "rows" or v["dtype"] == "float16"]
+    return 3 + 9 * sum(v["partitions"] for v in taken_apart)
 
 
 def scale_above_2_126(difference):
