@@ -24,7 +24,7 @@ import packaging.specifiers
 import tensorflow as tf
 from absl.testing import absltest, parameterized
 
-from tests import forks, processes
+from tests import forks, keras_homes, processes
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 SECONDS_PER_BLOCK = 120
@@ -76,9 +76,26 @@ def headings(text):
         counts[anchor] += 1
 
 
+def named(of_docs):
+    """Returns the programs of docs/, or those of the other documents, with names of tests."""
+    return [
+        (re.sub(r"\W", "_", name), *rest)
+        for name, *rest in programs()
+        if name.startswith("docs/") == of_docs
+    ]
+
+
 class BlocksTest(parameterized.TestCase):
-    @parameterized.named_parameters((re.sub(r"\W", "_", name), *rest) for name, *rest in programs())
+    @parameterized.named_parameters(named(of_docs=False))
     def test_python(self, versions, source):
+        self.run_program(versions, source)
+
+    @parameterized.named_parameters(named(of_docs=True))
+    @keras_homes.slow_on_the_newest
+    def test_python_of(self, versions, source):
+        self.run_program(versions, source)
+
+    def run_program(self, versions, source):
         if not packaging.specifiers.SpecifierSet(versions).contains(tf.__version__, True):
             self.skipTest(f"the page says: for TensorFlow {versions}")
         environment = processes.environment(MPLBACKEND="Agg")
