@@ -123,7 +123,7 @@ class FilesTest(parameterized.TestCase):
 
     def test_each_environment_of_the_matrix_has_constraints(self):
         rows = re.findall(
-            r'(?m)^    "(\w+)": \(\(.*?\), "\S+", \("(tensorflow\S+)"',
+            r'(?m)^    "(\w+)": \(\s*\(.*?\),\s+"\S+",\s+\("(tensorflow\S+)"',
             (ROOT / "noxfile.py").read_text(encoding="utf-8"),
         )
         paths = (ROOT / "constraints").glob("*.txt")
