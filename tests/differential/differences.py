@@ -32,6 +32,10 @@ def keras3(difference):
     return difference.program["family"].startswith("keras3")
 
 
+def current(difference):
+    return difference.program["family"].startswith("current")
+
+
 def after_a_step(difference):
     """True if a step was built in the graph before this action, or is in it."""
     before = difference.program["actions"][: difference.index + 1]
@@ -202,7 +206,7 @@ ENTRIES = {
         "differences.md",
         "Sparse gradients are finite if what they add up to in each row is finite",
         lambda d: (  # Newer ones test rows before they add them.
-            (keras3(d) or (v1(d) and keras_homes.VERSION > (2, 10)))
+            (keras3(d) or current(d) or (v1(d) and keras_homes.VERSION > (2, 10)))
             and any(fault[0] in ("half", "huge") for fault in faults_before(d))
         ),
     ),

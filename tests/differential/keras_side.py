@@ -194,7 +194,9 @@ class Side:
         late = self.home.kind == "keras3" and not self.optimizer.built
         if late or self.program.get("alone"):  # Its own class makes its variables later.
             names = ()
-        for name in (*names, "iterations", "learning_rate"):
+        # These compute the rate of a schedule in steps alone, not as a model is loaded.
+        stale = self.loaded and self.home.kind == "current"
+        for name in (*names, "iterations", *([] if stale else ["learning_rate"])):
             value = getattr(self.optimizer, name, None)
             if name == "loss_scale" and callable(value):
                 value = value()
