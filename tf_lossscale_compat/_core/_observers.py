@@ -76,7 +76,7 @@ def observe(
     """
     record = record_of(optimizer)
     if record is not None:
-        return Observation(scaler.subject, record, variables)
+        return Observation(scaler, record, variables)
     if not tf.executing_eagerly() and optimizer is not None:
         optimizer.__dict__[_ATTRIBUTE] = _Attached()
     return None
@@ -102,8 +102,10 @@ class Observation:
     after: tf.Tensor | None = None
     inspected: bool = False
 
-    def __init__(self, subject: Any, record: Observer, variables: Sequence[tf.Variable]) -> None:
-        self._subject, self.record, self.variables = subject, record, variables
+    def __init__(
+        self, scaler: _scaler.Scaler, record: Observer, variables: Sequence[tf.Variable]
+    ) -> None:
+        self._scaler, self.record, self.variables = scaler, record, variables
         self.grads: list[_types.Gradient] = []
         record._check_context()
 
@@ -115,7 +117,7 @@ class Observation:
             yield
             return
         with tf.control_dependencies([] if finite is None else [finite]):
-            self.before = _state.copied(_scaler.read_scale(self._subject))
+            self.before = _state.copied(_scaler.as_scale(self._scaler.read()))
         with tf.control_dependencies([self.before]):
             yield
 
@@ -144,7 +146,7 @@ class Observation:
         # A user's update may return anything.
         with tf.control_dependencies([op for op in tf.nest.flatten(done) if op is not None]):
             known = _known_true(finite)
-            self.after = None if known else _scaler.scale_at_this_point(self._subject)
+            self.after = None if known else self._scaler.read_here()
             if not (tf.executing_eagerly() or isinstance(finite, bool)):
                 self.finite = tf.identity(finite)
             recorded = self.record._record_step(self)

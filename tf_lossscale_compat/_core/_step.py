@@ -244,33 +244,32 @@ class _Step(NamedTuple):
           is a function that updates the loss scale; it optionally takes a copy of `finite` to use.
         """
         scaler = self.scaler
-        if scaler.needs_gradients and self.adapter.agree is not None:
+        updating = contextlib.nullcontext if self.observation is None else self.observation.updating
+        if not scaler.needs_gradients:  # The flag decides, and the update takes it.
+            finite = self._finite_everywhere(grads)
+
+            def update_from_flag(flag: tf.Tensor | None = None) -> Any:
+                with updating(finite):
+                    return scaler.update(finite if flag is None else flag)
+
+            return scaler.applies_all or finite, finite, update_from_flag
+        if self.adapter.agree is not None:
             raise ValueError(
                 f"agree works on the finite flag, but {scaler.subject!r} needs the gradients. Use "
                 "a LossScaleManager, whose update_loss_scale takes that flag."
             )
-        updating = contextlib.nullcontext if self.observation is None else self.observation.updating
-        finite: bool | tf.Tensor = True
-        if scaler.skip_nonfinite or not scaler.needs_gradients:
-            finite = self._finite_everywhere(grads)
-        if scaler.needs_gradients:
-            with updating():
-                update, should_apply = scaler.update(grads)
-            if finite is not True:
-                should_apply = tf.logical_and(finite, should_apply)
-            return should_apply, should_apply, lambda flag=None: update
-
-        def update_from_flag(flag: tf.Tensor | None = None) -> Any:
-            with updating(finite):
-                return scaler.update(finite if flag is None else flag)
-
-        return scaler.applies_all or finite, finite, update_from_flag
+        # The user's update decides, and the flag too with `skip_nonfinite`.
+        all_finite = self._finite_everywhere(grads) if scaler.skip_nonfinite else None
+        with updating():
+            update, should_apply = scaler.update(grads)
+        if all_finite is not None:
+            should_apply = tf.logical_and(all_finite, should_apply)
+        return should_apply, should_apply, lambda flag=None: update
 
     def _finite_everywhere(self, grads: list[_types.Gradient]) -> tf.Tensor:
         finite = _replicas.all_finite(grads) if self.finite is None else self.finite
         scaler = self.scaler
-        own = self.adapter.checks_reciprocal and scaler.update_is_ours
-        if own and not scaler.never_changes():
+        if self.adapter.checks_reciprocal and scaler.changes():
             scale = _scaler.as_tensor(scaler.read())
             finite = tf.logical_and(finite, scale <= _scaler.LARGEST_WITH_RECIPROCAL)
         # If all steps are applied, only a record needs the flag, perhaps not on every process.

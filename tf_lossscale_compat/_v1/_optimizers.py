@@ -137,8 +137,8 @@ class Steps:
             scaler = _scaler.Scaler(loss_scale)
             scaler.check_reciprocal()
             agree = _agreement.function_for(data.agree, self.wrapped(owner), scaler)
-            _ownership.claim(_ownership.V1, loss_scale, [owner])
-            if _scaler.unwrap(old) is not _scaler.unwrap(loss_scale):
+            _ownership.claim(_ownership.V1, scaler, [owner])
+            if _scaler.Scaler(old).subject is not scaler.subject:
                 _ownership.release(old, owner)
             data = data._replace(agree=agree)
         owner._tflsc = data._replace(loss_scale=loss_scale)
@@ -162,7 +162,7 @@ class Steps:
         scale = _scaler.as_tensor(read)
         pairs = self.wrapped_gradients(owner, _scaled(loss, scale), options)
         if not tf.executing_eagerly() and self.reads_twice(read):
-            if scaler.never_changes() or _scaler.is_users(scaler.subject):
+            if scaler.is_users() or not scaler.changes():
                 scale = _scaler.as_tensor(scaler.read())
             else:  # No update comes in between. The name is that of reading a variable.
                 scale = tf.identity(scale, name="ReadVariableOp")
@@ -427,7 +427,7 @@ class _Base(_tf.Optimizer):
     def variables(self) -> list[tf.Variable]:
         """Returns the variables of the wrapped optimizer and of the loss scale, a list."""
         wrapped = self._tflsc_family.wrapped(self)
-        return _state.variables_of(wrapped) + _scaler.variables(self._tflsc.loss_scale)
+        return _state.variables_of(wrapped) + _scaler.Scaler(self._tflsc.loss_scale).variables()
 
     def get_slot(self, var: Any, name: str) -> Any:
         """Returns the wrapped optimizer's slot variable `name` for `var`, or None."""

@@ -183,19 +183,19 @@ class Family(Generic[Owner]):
     def replace_loss_scale(self, owner: Owner, loss_scale: _loss_scales.Identifier) -> None:
         """Replaces the loss scale, as code for TensorFlow 2.0 does."""
         old, new = owner._loss_scale, _configs.from_identifier(loss_scale)
-        _ownership.check(_ownership.KERAS, new)
         scaler = _scaler.Scaler(new)
+        _ownership.check(_ownership.KERAS, scaler)
         self.check_scaler(scaler)
         agree = _agreement.function_for(owner._tflsc.agree, owner._optimizer, scaler)
         self.track_loss_scale(owner, new)
         owner._tflsc.agree = agree
         owner.__dict__["_loss_scale"] = new
-        _ownership.claim(_ownership.KERAS, new, [owner])
+        _ownership.claim(_ownership.KERAS, scaler, [owner])
         _ownership.release(old, owner)
 
     def all_variables(self, owner: Owner) -> _types.Variables:
         """Returns the variables whose values `set_weights` takes."""
-        return _state.variables_of(owner._optimizer) + _scaler.variables(owner._loss_scale)
+        return _state.variables_of(owner._optimizer) + _scaler.Scaler(owner._loss_scale).variables()
 
     def apply_variables(self, owner: Owner, given: Iterable[Any] | None) -> _types.Variables:
         """Returns the variables of `apply`, a list; `given` is its argument."""
@@ -207,7 +207,7 @@ class Family(Generic[Owner]):
 
     def unscale(self, owner: Owner, grads: Iterable[_types.Gradient]) -> _types.Gradients:
         """Returns gradients divided by the loss scale, as in that Keras."""
-        return _unscaling.unscale(grads, 1.0 / _scaler.read_scale(owner._loss_scale))
+        return _unscaling.unscale(grads, 1.0 / _scaler.as_scale(owner._loss_scale()))
 
     def to_unscale(
         self, owner: Owner, grads: _types.Gradients, variables: _types.Variables, scale: tf.Tensor
@@ -354,7 +354,7 @@ def base_to_wrap(optimizer: object, argument: str) -> type:
 
 def scaled_loss(owner: LossScaleOptimizer, loss: tf.Tensor) -> tf.Tensor:
     """Returns `loss` times the loss scale, in the dtype of `loss`."""
-    return _unscaling.scale_loss(loss, _scaler.read_scale(owner._loss_scale))
+    return _unscaling.scale_loss(loss, _scaler.as_scale(owner._loss_scale()))
 
 
 def map_scaled(

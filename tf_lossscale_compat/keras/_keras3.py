@@ -206,7 +206,7 @@ class Family(_family.Family["Methods"]):
         return [
             None if grad is None else tf.cast(divided, grad.dtype)
             for grad, divided in zip(
-                grads, _unscaling.divide(grads, _scaler.read_scale(owner._loss_scale))
+                grads, _unscaling.divide(grads, _scaler.as_scale(owner._loss_scale()))
             )
         ]
 

@@ -81,7 +81,7 @@ class Family(_before_keras3.Family["Methods"]):
 
     def track_loss_scale(self, owner: Methods, loss_scale: _loss_scales.LossScale) -> None:
         super().track_loss_scale(owner, loss_scale)
-        for variable in _scaler.variables(loss_scale):
+        for variable in _scaler.Scaler(loss_scale).variables():
             _keras_versions.track_in_session(variable)
 
     def unscale(self, owner: Methods, grads: Iterable[_types.Gradient]) -> _types.Gradients:
@@ -212,7 +212,7 @@ class Methods(_before_keras3.Methods):
     def weights(self) -> list[Any]:
         """The variables of the inner optimizer, without those of the loss scale; a list."""
         # HDF5 files hold those of the loss scale too, and have no other place for them.
-        own = _scaler.variables(self._loss_scale) if _callers.is_hdf5_saving() else []
+        own = _scaler.Scaler(self._loss_scale).variables() if _callers.is_hdf5_saving() else []
         return list(self._optimizer.weights) + own
 
     def set_weights(self, weights: Any) -> None:

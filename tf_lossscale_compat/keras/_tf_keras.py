@@ -123,7 +123,7 @@ class Methods(_methods.WeightDecay, _before_keras3.Methods):
         They are a list that can be called, because this was a method in TensorFlow 2.10.
         """
         # HDF5 files hold those of the loss scale too, and have no other place for them.
-        own = _scaler.variables(self._loss_scale) if _callers.is_hdf5_saving() else []
+        own = _scaler.Scaler(self._loss_scale).variables() if _callers.is_hdf5_saving() else []
         return _values.CallableList(_state.variables_of(self._optimizer) + own)
 
     def save_own_variables(self, store: Any) -> None:

@@ -25,7 +25,7 @@ def by_name(loss_scale: _loss_scales.LossScale) -> dict[str, tf.Variable]:
     """Returns a dict from names to a loss scale's variables; names are without scopes."""
     return {
         variable.name.split(":")[0].split("/")[-1]: variable
-        for variable in _scaler.variables(loss_scale)
+        for variable in _scaler.Scaler(loss_scale).variables()
     }
 
 

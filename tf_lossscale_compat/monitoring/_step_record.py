@@ -105,7 +105,7 @@ class StepRecord(_tf.Trackable):
         self.watched = watched
         _observers.check(watched)
         _replicas.check_strategy()
-        kept = _scaler.variables(self.loss_scale) + _state.variables_of(watched)
+        kept = _scaler.Scaler(self.loss_scale).variables() + _state.variables_of(watched)
         with tf.init_scope(), _state.scope_of(kept):
             self._finite_steps = self._make("finite_steps", np.int64(0))
             self._nonfinite_steps = self._make("nonfinite_steps", np.int64(0))
@@ -133,7 +133,7 @@ class StepRecord(_tf.Trackable):
     @property
     def loss_scale(self) -> Any:
         """The optimizer's loss scale, a `LossScale` or `LossScaleManager`."""
-        return _scaler.unwrap(self.watched._tflsc_family.loss_scale(self.watched))
+        return _scaler.Scaler(self.watched._tflsc_family.loss_scale(self.watched)).subject
 
     def _counters(self) -> list[tf.Variable]:
         counters = [self._finite_steps, self._nonfinite_steps, self._skipped_steps]

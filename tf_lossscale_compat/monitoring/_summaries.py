@@ -37,9 +37,9 @@ class Reading(NamedTuple):
 
 def tensors(record: StepRecord) -> Reading:
     """Returns the values of a record as a `Reading` of scalar tensors, in any context."""
-    scaler = record.loss_scale
+    scaler = _scaler.Scaler(record.loss_scale)
     # A hook may begin again in a graph that is finalized.
-    scale = _graphs.once_per_graph(scaler, lambda: _scaler.read_scale(scaler))
+    scale = _graphs.once_per_graph(scaler.subject, lambda: _scaler.as_scale(scaler.read()))
     return Reading(record.steps, record.skipped_steps, record.consecutive_skips, scale)
 
 
