@@ -131,7 +131,8 @@ class Scaler:
     """
 
     def __init__(self, subject: _types.Subject, skip_nonfinite: bool = False) -> None:
-        self.subject: Any = subject.manager if isinstance(subject, WrapsManager) else subject
+        given: Any = subject  # For type checkers: it has the methods of its kind.
+        self.subject: Any = given.manager if isinstance(given, WrapsManager) else given
         self.skip_nonfinite, self._is_manager = skip_nonfinite, is_manager(self.subject)
         self.read: Callable[[], Any]
         self.update: Callable[[Any], Any]
@@ -175,7 +176,7 @@ class Scaler:
             )
 
     def read_here(self) -> tf.Tensor:
-        """Returns the scale at this point of a graph; NaN if a user's class may have read before."""
+        """Returns the scale at this point of a graph; NaN if a user's method may have read it."""
         if _graphs.in_session_graph():
             mark = _mark_of(self.read, "reads")
             if mark is None:
@@ -183,7 +184,7 @@ class Scaler:
             value: Any = None if mark == (None,) else getattr(self.subject, *mark)
             if _state.is_reference(value):
                 return tf.cast(value.read_value(), tf.float32)
-        return as_scale(self.read())
+        return snapshot(self.read())
 
 
 def as_tensor(value: Any) -> tf.Tensor:
@@ -191,7 +192,7 @@ def as_tensor(value: Any) -> tf.Tensor:
     return tf.cast(tf.convert_to_tensor(value), tf.float32)
 
 
-def as_scale(value: Any) -> tf.Tensor:
+def snapshot(value: Any) -> tf.Tensor:
     """Returns what `Scaler.read` returned as a float32 scalar tensor that no update changes."""
     scale = as_tensor(value)
     return _state.copied(scale) if _state.is_reference(value) else scale

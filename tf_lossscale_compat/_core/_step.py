@@ -129,18 +129,19 @@ def take(
     adapter: OptimizerAdapter,
     *,
     called: str,
-    unscaling: _unscaling.Unscaling | None = None,
+    division: _unscaling.Division | None = None,
     form: GraphForm = _PLAIN,
     unaggregated: tuple[list[_types.Gradient], list[tf.Variable]] | None = None,
-) -> Any:
+) -> tf.Operation | tf.Tensor | None:
     """Applies gradients or skips them, and updates the loss scale, for one step.
 
-    `unscaling` is None if `grads` are unscaled. `called` is the calling method's name, for errors.
+    `division` is None if `grads` are unscaled. `called` is the calling method's name, for errors.
     Records name the variables of non-finite gradients by `unaggregated`: the gradients before their
     aggregation over replicas, and their variables.
 
     Returns:
-      An operation, None in eager mode; the optimizer's result if no step can be skipped.
+      None in eager mode; in a graph the step's operation, or if no step can be skipped, what the
+      wrapped optimizer returned.
 
     Raises:
       ValueError: called in a cross-replica context, or under a strategy that is not supported.
@@ -150,26 +151,18 @@ def take(
     observation = _observers.observe(scaler, adapter.observed, observed_variables)
     decides = not scaler.applies_all or observation is not None
     finite = None
-    if unscaling is not None:
-        grads, finite = _unscale(grads, unscaling, decides and not scaler.needs_gradients)
+    if division is not None:
+        tests = decides and not scaler.needs_gradients
+        if tests and tf.executing_eagerly() and not tf.distribute.has_strategy():
+            grads, finite = _finite.unscale_and_test(grads, division)  # In one operation.
+        else:
+            grads = _unscaling.unscale(grads, *division)
     if not decides:  # Nothing is updated either, so no `merge_call` is needed.
         applied = adapter.apply(grads, variables)
         return None if tf.executing_eagerly() else applied
     step = _Step(scaler, adapter, observation, form, finite)
     observed_grads = None if observation is None else observed_grads
-    return _replicas.run_cross_replica(step.take, (grads, variables, observed_grads))
-
-
-def _unscale(
-    grads: list[_types.Gradient], unscaling: _unscaling.Unscaling, tests: bool
-) -> tuple[list[_types.Gradient], tf.Tensor | None]:
-    """Returns unscaled gradients and the finite flag; None for a flag that is not yet computed.
-
-    If the step `tests`, eager mode without a strategy does both in one compiled operation.
-    """
-    if tests and tf.executing_eagerly() and not tf.distribute.has_strategy():
-        return _finite.unscale_and_test(grads, unscaling)
-    return _unscaling.unscale(grads, *unscaling), None
+    return _replicas.run_cross_replica(step.run, (grads, variables, observed_grads))
 
 
 class _Step(NamedTuple):
@@ -184,7 +177,7 @@ class _Step(NamedTuple):
     form: GraphForm
     finite: tf.Tensor | None
 
-    def take(
+    def run(
         self,
         grads: list[_types.Gradient],
         variables: list[tf.Variable],
@@ -194,11 +187,11 @@ class _Step(NamedTuple):
         if self.observation is not None:
             self.observation.grads = grads if observed_grads is None else observed_grads
         if tf.executing_eagerly():
-            self._take_eagerly(grads, variables)
+            self._run_eagerly(grads, variables)
             return None
-        return self._take_in_graph(grads, variables)
+        return self._run_in_graph(grads, variables)
 
-    def _take_eagerly(self, grads: list[_types.Gradient], variables: list[tf.Variable]) -> None:
+    def _run_eagerly(self, grads: list[_types.Gradient], variables: list[tf.Variable]) -> None:
         should_apply, finite, update = self._decide(grads)
         if should_apply:
             _replicas.call_for_each_replica(self.adapter.apply, (grads, variables))
@@ -208,7 +201,7 @@ class _Step(NamedTuple):
         if self.observation is not None:
             self.observation.notify([], finite, skips=should_apply is not True)
 
-    def _take_in_graph(
+    def _run_in_graph(
         self, grads: list[_types.Gradient], variables: list[tf.Variable]
     ) -> tf.Operation:
         should_apply, finite, update = self._decide(grads)

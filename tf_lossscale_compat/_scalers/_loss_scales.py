@@ -385,7 +385,7 @@ class ManagerLossScale(_scaler.WrapsManager, LossScale):
             self._track_trackable(manager, "manager")
 
     def __call__(self) -> tf.Tensor:
-        return _scaler.as_scale(self.manager.get_loss_scale())
+        return _scaler.snapshot(self.manager.get_loss_scale())
 
     @_autograph.do_not_convert
     def update(self, grads: Any) -> tuple[Any, bool | tf.Tensor]:

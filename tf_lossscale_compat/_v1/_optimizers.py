@@ -106,8 +106,8 @@ class Steps:
         """Returns the reciprocal of `scale`, computed as in the original."""
         return 1.0 / scale
 
-    def to_unscale(self, owner: _Base, grads: list[_types.Gradient]) -> list[_types.Gradient]:
-        """Returns the gradients to be divided; contrib's optimizer makes them dense by default."""
+    def densified(self, owner: _Base, grads: list[_types.Gradient]) -> list[_types.Gradient]:
+        """Returns gradients, made dense if the original does so before it divides them."""
         return grads
 
     def graph_form(self, owner: _Base, name: str | None) -> _step.GraphForm:
@@ -166,7 +166,7 @@ class Steps:
                 scale = _scaler.as_tensor(scaler.read())
             else:  # No update comes in between. The name is that of reading a variable.
                 scale = tf.identity(scale, name="ReadVariableOp")
-        return self._unscaled(owner, pairs, scale)
+        return self.unscaled_pairs(owner, pairs, scale)
 
     def minimize(
         self,
@@ -180,16 +180,16 @@ class Steps:
         scaler = _scaler.Scaler(owner._tflsc.loss_scale)
         read = scaler.read()
         loss = self.to_scale(owner, loss)
-        scale = _scaler.as_scale(read)
+        scale = _scaler.snapshot(read)
         pairs = self.wrapped_gradients(owner, _scaled(loss, scale), options)
-        unscaling = None
+        division = None
         if tf.executing_eagerly():  # The step divides and tests in one operation.
-            unscaling = _unscaling.Unscaling(self.reciprocal(scale))
+            division = _unscaling.Division(self.reciprocal(scale))
         else:
-            pairs = self._unscaled(owner, pairs, scale)
-        return self.take_step(owner, scaler, pairs, global_step, name, unscaling, given="loss")
+            pairs = self.unscaled_pairs(owner, pairs, scale)
+        return self.take_step(owner, scaler, pairs, global_step, name, division, given="loss")
 
-    def _unscaled(
+    def unscaled_pairs(
         self, owner: _Base, pairs: list[_types.Pair], scale: tf.Tensor
     ) -> list[_types.Pair]:
         """Returns `pairs` with gradients divided by `scale`.
@@ -199,7 +199,7 @@ class Steps:
         exception: there the reciprocal of a large scale is zero.
         """
         grads, variables = _structure.unzip(pairs)
-        grads, reciprocal = self.to_unscale(owner, grads), self.reciprocal(scale)
+        grads, reciprocal = self.densified(owner, grads), self.reciprocal(scale)
         if tf.executing_eagerly():
             unscaled = _unscaling.unscale(grads, reciprocal)
         else:
@@ -213,7 +213,7 @@ class Steps:
         grads_and_vars: list[_types.Pair],
         global_step: Any,
         name: str | None,
-        unscaling: _unscaling.Unscaling | None = None,
+        division: _unscaling.Division | None = None,
         given: str = "grads_and_vars",
     ) -> Any:
         """Takes a step; see `_step.take`. Errors name `given`, the argument with the gradients."""
@@ -221,8 +221,8 @@ class Steps:
         if not [grad for grad in grads if grad is not None]:
             names = [getattr(variable, "name", variable) for variable in variables]
             raise ValueError(f"{given} has no gradient for any variable, got {names!r}.")
-        if unscaling is not None:
-            grads = self.to_unscale(owner, grads)
+        if division is not None:
+            grads = self.densified(owner, grads)
         inner_name = self.inner_name(owner, name, scaler)
         adapter = _Adapter(owner, self.wrapped(owner), global_step, inner_name)
         adapter.in_cond = self.in_cond_of_1_15 and tf.executing_eagerly()
@@ -232,7 +232,7 @@ class Steps:
             variables,
             adapter,
             called="apply_gradients",
-            unscaling=unscaling,
+            division=division,
             form=self.graph_form(owner, name),
         )
         if taken is None:  # In eager mode.
@@ -267,7 +267,7 @@ class ContribSteps(Steps):
     def reciprocal(self, scale: tf.Tensor) -> tf.Tensor:
         return tf.math.reciprocal(scale)
 
-    def to_unscale(self, owner: _Base, grads: list[_types.Gradient]) -> list[_types.Gradient]:
+    def densified(self, owner: _Base, grads: list[_types.Gradient]) -> list[_types.Gradient]:
         return grads if owner._tflsc.keep_sparse else _structure.dense(grads)
 
     def graph_form(self, owner: _Base, name: str | None) -> _step.GraphForm:
@@ -392,8 +392,8 @@ class _Base(_tf.Optimizer):
             "grad_loss": grad_loss,
         }
         # As in TensorFlow, `minimize` calls these methods if a subclass overrides one.
-        own = _step.overrides(self, _AS_WRITTEN, "compute_gradients", "apply_gradients")
-        if self._tflsc.enabled and not own:
+        seen = _step.overrides(self, _AS_WRITTEN, "compute_gradients", "apply_gradients")
+        if self._tflsc.enabled and not seen:
             return self._tflsc_family.minimize(self, loss, global_step, name, options)
         return super().minimize(loss, global_step, name=name, **options)
 
