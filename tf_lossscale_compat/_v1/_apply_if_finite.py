@@ -127,7 +127,8 @@ def apply_if_finite(
         a SyncReplicasOptimizer; a Horovod optimizer has not reduced any gradients, or adds up
         gradients of a changing scale; or this is called in a cross-replica context.
     """
-    if not (_scaler.is_manager(loss_scale) or _scaler.has_methods(loss_scale, "update")):
+    is_scale = _scaler.has_methods(loss_scale, "update", "__call__")  # A dict has `update`, too.
+    if not (is_scale or _scaler.is_manager(loss_scale)):
         raise TypeError(
             f"loss_scale must be a LossScale or a LossScaleManager, got {loss_scale!r}."
         )

@@ -135,10 +135,13 @@ class Steps:
         old = data.loss_scale
         if old is not None:  # The constructor was called.
             scaler = _scaler.Scaler(loss_scale)
+            replaces = _scaler.Scaler(old).subject is not scaler.subject
+            if replaces:
+                _arguments.check_replaces_loss_scale(data.enabled)
             scaler.check_reciprocal()
             agree = _agreement.function_for(data.agree, self.wrapped(owner), scaler)
             _ownership.claim(_ownership.V1, scaler, [owner])
-            if _scaler.Scaler(old).subject is not scaler.subject:
+            if replaces:
                 _ownership.release(old, owner)
             data = data._replace(agree=agree)
         owner._tflsc = data._replace(loss_scale=loss_scale)

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Callable, Generic, Iterable, NoReturn, Ty
 
 from tf_lossscale_compat._core import (
     _agreement,
+    _arguments,
     _graphs,
     _keras_versions,
     _ownership,
@@ -184,6 +185,9 @@ class Family(Generic[Owner]):
         """Replaces the loss scale, as code for TensorFlow 2.0 does."""
         old, new = owner._loss_scale, _configs.from_identifier(loss_scale)
         scaler = _scaler.Scaler(new)
+        if scaler.subject is _scaler.Scaler(old).subject:
+            return
+        _arguments.check_replaces_loss_scale(owner._tflsc.enabled)
         _ownership.check(_ownership.KERAS, scaler)
         self.check_scaler(scaler)
         agree = _agreement.function_for(owner._tflsc.agree, owner._optimizer, scaler)

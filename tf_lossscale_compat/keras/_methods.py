@@ -84,8 +84,7 @@ class CommonMethods(_MixedIntoKeras):
         if data is None:  # A subclass's constructor may set attributes first.
             object.__setattr__(self, name, value)
         elif name == "_loss_scale":  # Keras would track it a second time.
-            if value is not self._loss_scale:
-                self._tflsc_family.replace_loss_scale(self, value)
+            self._tflsc_family.replace_loss_scale(self, value)
         else:
             if data.made and not name.startswith("_"):
                 _check_reaches(self, name, value)
@@ -228,8 +227,9 @@ class CommonMethods(_MixedIntoKeras):
         Args:
           grads_and_vars: iterable of pairs (gradient, variable). A gradient has its variable's
             shape, or is None.
-          *args: the argument of that Keras' optimizers at this position: `name` of an
-            `OptimizerV2`, or `skip_gradients_aggregation` of the optimizers new in TensorFlow 2.11.
+          *args: the argument of that Keras' own loss-scale class at this position: `name` for an
+            `OptimizerV2`; `skip_gradients_aggregation`, a bool, for an optimizer new in TensorFlow
+            2.11.
           scaled: bool, the step divides the gradients by the loss scale; None for the constructor's
             `scaled`. If that is None too, the methods decide that were ever called: True after
             `scale_loss`, which `fit` of Keras 3 calls; False after `get_scaled_loss` or

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Iterable
 from absl import logging
 
 from tf_lossscale_compat._core import (
+    _arguments,
     _autograph,
     _callers,
     _horovod,
@@ -106,12 +107,13 @@ class Methods(_methods.WeightDecay, _before_keras3.Methods):
     def apply_gradients(
         self,
         grads_and_vars: Iterable[tuple[Any, Any]],
-        skip_gradients_aggregation: bool = False,
+        skip_gradients_aggregation: bool | None = False,
         *,
         scaled: bool | None = None,
         experimental_aggregate_gradients: bool = True,
         **kwargs: Any,
     ) -> None:
+        _arguments.optional_flag("skip_gradients_aggregation", skip_gradients_aggregation)
         pairs = list(grads_and_vars)
         scaled = self._tflsc.calls.are_scaled(scaled, pairs)
         aggregates = experimental_aggregate_gradients and not skip_gradients_aggregation

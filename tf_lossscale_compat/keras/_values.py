@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import TYPE_CHECKING, Any, Callable, Iterable
 
 import numpy as np
@@ -22,11 +23,17 @@ class CallableList(list):
 
 
 def by_name(loss_scale: _loss_scales.LossScale) -> dict[str, tf.Variable]:
-    """Returns a dict from names to a loss scale's variables; names are without scopes."""
-    return {
-        variable.name.split(":")[0].split("/")[-1]: variable
-        for variable in _scaler.Scaler(loss_scale).variables()
-    }
+    """Returns a dict from names to a loss scale's variables; names are without scopes.
+
+    A name that another variable has gets a number: in eager mode all variables without a name have
+    the same one.
+    """
+    named: dict[str, tf.Variable] = {}
+    for variable in _scaler.Scaler(loss_scale).variables():
+        name = variable.name.split(":")[0].split("/")[-1]
+        names = itertools.chain([name], (f"{name}_{i}" for i in itertools.count(1)))
+        named[next(each for each in names if each not in named)] = variable
+    return named
 
 
 def _counts_as(value: np.ndarray, variable: _types.Variable) -> bool:
