@@ -509,7 +509,7 @@ def get(identifier: Identifier | None) -> LossScale | None:
         return deserialize(identifier)
     if isinstance(identifier, str) and identifier == "dynamic":
         return DynamicLossScale()
-    if isinstance(identifier, numbers.Real):
+    if isinstance(_arguments.number(identifier), numbers.Real):
         return FixedLossScale(identifier)
     original: Any = identifier
     cls = type(original)
