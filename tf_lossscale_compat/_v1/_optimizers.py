@@ -94,7 +94,7 @@ class Steps:
         """Calls the wrapped optimizer's `compute_gradients` as the original does."""
         return list(owner._optimizer.compute_gradients(loss=loss, **options))
 
-    def to_scale(self, owner: _Base, loss: _types.Loss) -> _types.Loss:
+    def to_scale(self, loss: _types.Loss) -> _types.Loss:
         """Returns the loss to be scaled; contrib's optimizer calls a function in a graph."""
         return loss
 
@@ -161,7 +161,7 @@ class Steps:
         # Makes as many operations as the original: the seeds of later operations depend on it.
         scaler = _scaler.Scaler(owner._tflsc.loss_scale)
         read = scaler.read()
-        loss = self.to_scale(owner, loss)
+        loss = self.to_scale(loss)
         scale = _scaler.as_tensor(read)
         pairs = self.wrapped_gradients(owner, _scaled(loss, scale), options)
         if not tf.executing_eagerly() and self.reads_twice(read):
@@ -182,7 +182,7 @@ class Steps:
         """Computes and applies gradients in one step, without user code between."""
         scaler = _scaler.Scaler(owner._tflsc.loss_scale)
         read = scaler.read()
-        loss = self.to_scale(owner, loss)
+        loss = self.to_scale(loss)
         scale = _scaler.snapshot(read)
         pairs = self.wrapped_gradients(owner, _scaled(loss, scale), options)
         division = None
@@ -256,12 +256,12 @@ class ContribSteps(Steps):
     ) -> list[_types.Pair]:
         return list(owner._opt.compute_gradients(loss, **options))
 
-    def to_scale(self, owner: _Base, loss: _types.Loss) -> _types.Loss:
+    def to_scale(self, loss: _types.Loss) -> _types.Loss:
         # r1.15's optimizer calls it before it makes an operation of the scale. Seeds of random
         # operations in the loss depend on it, and the wrapped optimizer may not accept callables.
         # It did so in functions of 1.15, too; those of TensorFlow 2 had no such optimizer.
         in_graph = _graphs.in_session_graph() or not (_tf.at_least(2, 0) or tf.executing_eagerly())
-        return loss() if callable(loss) and owner._tflsc.enabled and in_graph else loss
+        return loss() if callable(loss) and in_graph else loss
 
     def reads_twice(self, read: Any) -> bool:
         # Each use of a variable makes an operation that reads it; that of a reference does not.
