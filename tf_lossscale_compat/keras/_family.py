@@ -269,11 +269,10 @@ class Family(Generic[Owner]):
             pairs, scaled = self.unscaled_pairs(owner, pairs), False
         # A subclass's method may not take `scaled`, or take it and not pass it on. Before Keras 3
         # no optimizer takes `scaled`, and a subclass may pass all arguments to the inner optimizer.
-        if not overridden or (
+        takes = not overridden or (
             self.scaled_by_default and _aggregation.takes(owner.apply_gradients, "scaled")
-        ):
-            return pairs, {"scaled": scaled}
-        return pairs, {}
+        )
+        return pairs, {"scaled": scaled} if takes else {}
 
     def apply_pairs(self, owner: Owner, grads_and_vars: Iterable[_types.Pair], scaled: bool) -> Any:
         """Checks pairs of gradients and variables, and takes a step with them."""

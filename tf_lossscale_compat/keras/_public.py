@@ -385,7 +385,8 @@ class _PicksSibling(type):
     _tflsc_family: _family.Family[Any]
 
     def __call__(cls, *args: Any, **kwargs: Any) -> Any:
-        picked, argument = cls, cls._tflsc_family.argument
+        picked: type = cls
+        argument = cls._tflsc_family.argument
         if "_tflsc_family" in vars(cls):  # A subclass is of one family.
             inner = args[0] if args else kwargs.get(argument)
             if isinstance(inner, dict):
@@ -427,7 +428,7 @@ class _PicksSibling(type):
 
 
 @_families.cached
-def _siblings(base: type) -> tuple[Any, Any]:
+def _siblings(base: type) -> tuple[type[StableMethods], type[ExperimentalMethods]]:
     """Returns both classes, stable and experimental, for optimizers that derive from `base`."""
     both = [_families.family_of(base, experimental) for experimental in (False, True)]
 

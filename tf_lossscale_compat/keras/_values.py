@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from typing import TYPE_CHECKING, Any, Callable, Iterable
 
 import numpy as np
@@ -31,8 +30,9 @@ def by_name(loss_scale: _loss_scales.LossScale) -> dict[str, tf.Variable]:
     named: dict[str, tf.Variable] = {}
     for variable in _scaler.Scaler(loss_scale).variables():
         name = variable.name.split(":")[0].split("/")[-1]
-        names = itertools.chain([name], (f"{name}_{i}" for i in itertools.count(1)))
-        named[next(each for each in names if each not in named)] = variable
+        while name in named:
+            name = f"{name}_{len(named)}"
+        named[name] = variable
     return named
 
 
