@@ -94,12 +94,9 @@ def updates_from_flag(
     return _marks("updates_from_flag", rule, skips)
 
 
-def reads(name: str | None = None) -> Callable[[_types.Function], _types.Function]:
-    """Marks a method that returns the scale and reads it anew at each call.
-
-    The name is that of the attribute which it reads, if that can be a reference variable.
-    """
-    return _marks("reads", name)
+def reads(method: _types.Function) -> _types.Function:
+    """Marks a method that returns the scale and reads it anew at each call, or its variable."""
+    return _marks("reads")(method)
 
 
 def has_methods(instance: object, *names: str) -> bool:
@@ -177,14 +174,13 @@ class Scaler:
 
     def read_here(self) -> tf.Tensor:
         """Returns the scale at this point of a graph; NaN if a user's method may have read it."""
-        if _graphs.in_session_graph():
-            mark = _mark_of(self.read, "reads")
-            if mark is None:
-                return tf.constant(float("nan"))
-            value: Any = None if mark == (None,) else getattr(self.subject, *mark)
-            if _state.is_reference(value):
-                return tf.cast(value.read_value(), tf.float32)
-        return snapshot(self.read())
+        in_graph = _graphs.in_session_graph()
+        if in_graph and self.is_users():
+            return tf.constant(float("nan"))
+        value = self.read()
+        if in_graph and _state.is_reference(value):
+            return tf.cast(value.read_value(), tf.float32)
+        return snapshot(value)
 
 
 def as_tensor(value: Any) -> tf.Tensor:

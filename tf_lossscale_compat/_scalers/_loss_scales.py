@@ -146,7 +146,7 @@ class FixedLossScale(LossScale):
         """True if non-finite steps are skipped."""
         return "skip_nonfinite" in _scaler.data(self).options
 
-    @_scaler.reads()
+    @_scaler.reads
     @_autograph.do_not_convert
     def __call__(self) -> tf.Tensor:
         """Returns the loss scale, a scalar float32 tensor."""
@@ -304,7 +304,7 @@ class DynamicLossScale(LossScale):
         """
         return self._num_good_steps
 
-    @_scaler.reads()
+    @_scaler.reads
     @_autograph.do_not_convert
     def __call__(self) -> tf.Tensor:
         """Returns the current loss scale, a scalar float32 tensor."""
