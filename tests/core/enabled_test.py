@@ -58,6 +58,15 @@ class V1Test(parameterized.TestCase):
             self.assertEqual(float(scale), 1.0)
 
     @parameterized.parameters(*BOTH)
+    def test_the_loss_scale_stays(self, which):
+        with modes.eager_mode():
+            opt, policy = make(which, enabled=False)
+            name = "_loss_scale_manager" if which == "contrib" else "_loss_scale"
+            setattr(opt, name, getattr(opt, name))
+            with self.assertRaisesRegex(ValueError, "made with enabled=False is 1 and cannot"):
+                setattr(opt, name, policy)
+
+    @parameterized.parameters(*BOTH)
     def test_what_was_given_is_free_for_another(self, which):
         with modes.eager_mode():
             _, policy = make(which, enabled=False)

@@ -188,6 +188,23 @@ class ReciprocalTest(parameterized.TestCase, tf.test.TestCase):
         self.assertEqual((weight[0], float(last)), (4 - skips, scale / 2**skips))
 
     @parameterized.parameters(*BOTH)
+    def test_a_users_manager_comes_down_too(self, optimizer):
+        class Logging(ExponentialUpdateLossScaleManager):
+            def update_loss_scale(self, finite_grads):
+                return super().update_loss_scale(finite_grads)
+
+        with stepping.entered("graph_v2") as entered:
+            manager = Logging(2.0**127, 2000, 1, 2, 0.5)
+            subject = manager if optimizer == "contrib" else loss_scale_lib.get(manager)
+            opt = OPTIMIZERS[optimizer](Given([tf.ones([2])]), subject)
+            weight = tf1.Variable([0.0, 0.0], use_resource=True)
+            step = entered.compile(lambda: opt.minimize(tf.constant(1.0), var_list=[weight]))
+            step()
+            values = entered.value([weight, manager.get_loss_scale()])
+        self.assertAllEqual(values[0], [0.0, 0.0])
+        self.assertEqual(values[1], 2.0**126)
+
+    @parameterized.parameters(*BOTH)
     def test_fixed_scales_whose_reciprocal_is_zero_are_refused(self, optimizer):
         opt = OPTIMIZERS[optimizer](Given(), fixed_for(optimizer, 2.0**126))
         name = {"contrib": "_loss_scale_manager", "mixed": "_loss_scale"}[optimizer]

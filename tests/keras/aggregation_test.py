@@ -118,6 +118,8 @@ class AggregationTest(modes.EagerTestCase):
             opt.apply_gradients(pair, True)
             opt.apply_gradients(pair, skip_gradients_aggregation=True)
             opt.apply_gradients(pair, experimental_aggregate_gradients=False)
+            with self.assertRaisesRegex(TypeError, "skip_gradients_aggregation .*, got 'train'"):
+                opt.apply_gradients(pair, "train")  # Other optimizers have `name` there.
         else:
             opt.apply_gradients(pair, "name", False)
             opt.apply_gradients(pair, None, False)

@@ -436,7 +436,7 @@ class StateTest(_Base):
         """Those of an optimizer and its loss scale, in the order that files have."""
         variables = home.variables(opt)
         if home.kind != "keras3" and hasattr(opt, "_loss_scale"):
-            variables += _scaler.variables(opt._loss_scale)
+            variables += _scaler.Scaler(opt._loss_scale).variables()
         return variables
 
     def values(self, home, opt):
@@ -444,7 +444,7 @@ class StateTest(_Base):
 
     def own(self, opt):
         """The values of the loss scale's variables."""
-        return [number(variable) for variable in _scaler.variables(opt._loss_scale)]
+        return [number(variable) for variable in _scaler.Scaler(opt._loss_scale).variables()]
 
     def stored(self, opt):
         """Returns what an optimizer puts into a file, a dict."""
@@ -539,6 +539,30 @@ class StateTest(_Base):
             self.assertEqual(self.own(again), own)
             again.set_weights(weights)
             np.testing.assert_equal(self.values(home, again), before)
+
+    @keras_homes.each(kind=keras_homes.NEWER)
+    def test_variables_without_a_name(self, home):
+        """In eager mode all of them are named `Variable:0`."""
+
+        class Unnamed(package.LossScaleManager):
+            def __init__(self):
+                self.state = [tf.Variable(8.0), tf.Variable(0.0)]
+
+            def variables(self):
+                return self.state
+
+            def get_loss_scale(self):
+                return self.state[0]
+
+            def update_loss_scale(self, finite_grads):
+                self.state[1].assign_add(1.0)
+
+        with mock.patch.dict(POLICIES, unnamed=Unnamed):
+            opt, again = self.built(home, "unnamed"), self.built(home, "unnamed")
+        for variable, value in zip(opt._loss_scale.manager.state, (16.0, 5.0)):
+            variable.assign(value)
+        again.load_own_variables(self.stored(opt))
+        self.assertEqual(self.own(again), [16.0, 5.0])
 
     @keras_homes.each(kind="keras3")
     def test_another_inner_optimizer_put_in_place(self, home):
@@ -914,12 +938,12 @@ class OwnerTest(_Base):
 
     def test_kinds(self):
         owners = [default().SGD(1.0), default().SGD(1.0)]
-        for policy in self.both():
+        for policy in map(_scaler.Scaler, self.both()):
             for owner in owners:
                 _ownership.claim(_ownership.V1, policy, [owner])
             with self.assertRaisesRegex(ValueError, "tf.compat.v1.train one"):
                 _ownership.claim(_ownership.KERAS, policy, owners)
-        for policy in self.both():
+        for policy in map(_scaler.Scaler, self.both()):
             _ownership.claim(_ownership.KERAS, policy, owners[:1])
             for kind in (_ownership.V1, _ownership.KERAS):
                 with self.assertRaisesRegex(ValueError, "Keras one"):
@@ -962,6 +986,23 @@ class AssignedTest(modes.EagerTestCase):
         third = Stable(home.SGD(0.1))
         with self.assertRaisesRegex(ValueError, "drives another optimizer, a Keras one"):
             third._loss_scale = old
+
+    @keras_homes.each()
+    def test_assigned_again_stays(self, home):
+        manager = package.ExponentialUpdateLossScaleManager(8.0, 2)
+        opt = Stable(home.SGD(0.1), loss_scale=manager)
+        before = opt._loss_scale
+        opt._loss_scale = manager
+        opt._loss_scale = before
+        self.assertIs(opt._loss_scale, before)
+
+    @keras_homes.each()
+    def test_none_is_assigned_to_a_disabled_optimizer(self, home):
+        opt = Stable(home.SGD(0.1), enabled=False)
+        opt._loss_scale = opt._loss_scale
+        with self.assertRaisesRegex(ValueError, "made with enabled=False is 1 and cannot"):
+            opt._loss_scale = package.DynamicLossScale()
+        self.assertEqual(float(opt.scale_loss(tf.constant(1.0))), 1.0)
 
     @keras_homes.each(kind="keras3")
     def test_the_optimizer_stays_itself(self, home):

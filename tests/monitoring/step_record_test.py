@@ -750,7 +750,7 @@ class GraphTest(modes.EagerTestCase):
         record, steps = StepRecord(opt, names=True), []
         opt.apply_gradients([(tf.ones([2]), weight)])  # The first makes the variables for names.
         with unittest.mock.patch.object(
-            _scaler, "scale_at_this_point", wraps=_scaler.scale_at_this_point
+            _scaler.Scaler, "read_here", autospec=True, side_effect=_scaler.Scaler.read_here
         ) as read:
             with unittest.mock.patch.object(
                 record, "_inspect_gradients", wraps=record._inspect_gradients

@@ -355,6 +355,9 @@ class GetTest(parameterized.TestCase, tf.test.TestCase):
         loss_scale = lib.get(value)
         self.assertIs(type(loss_scale), FixedLossScale)
         self.assertEqual(loss_scale.get_config(), {"loss_scale_value": 8.0})
+        with modes.eager_mode():
+            for held in (np.array(value), tf.constant(value)):
+                self.assertEqual(lib.get(held).get_config(), loss_scale.get_config())
 
     @parameterized.parameters("graph_v1", "graph_v2", "eager")
     def test_dynamic_and_what_is_taken_as_it_is(self, mode):

@@ -371,6 +371,22 @@ class ManagerAsLossScaleTest(parameterized.TestCase, tf.test.TestCase):
             with self.assertRaisesRegex(ValueError, "names no loss-scale manager.*" + name):
                 loss_scale_lib.get(config)
 
+    def test_a_checkpoint_of_a_subclass_that_passes_slots_on(self):
+        class Passing(OPTIMIZERS["mixed"]):
+            def get_slot_names(self):
+                return super().get_slot_names()
+
+        with modes.entered("eager"):
+            opt = Passing(tf1.train.MomentumOptimizer(0.1, 0.9), "dynamic")
+            weight = tf1.Variable(1.0, use_resource=True)
+            opt.apply_gradients([(tf.constant(1.0), weight)])
+            self.assertEqual(opt.get_slot_names(), ["momentum"])
+            checkpoint = tf.train.Checkpoint(opt=opt, weight=weight)
+            path = checkpoint.save(self.get_temp_dir() + "/passing")
+            opt.get_slot(weight, "momentum").assign(7.0)
+            checkpoint.restore(path).assert_consumed()
+            self.assertEqual(float(opt.get_slot(weight, "momentum").numpy()), 1.0)
+
     def test_a_checkpoint_of_the_optimizer_holds_the_manager(self):
         with modes.entered("eager") as mode:
             opt = OPTIMIZERS["mixed"](sgd(), exponential())

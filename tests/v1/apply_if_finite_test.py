@@ -182,7 +182,8 @@ class ApplyIfFiniteTest(parameterized.TestCase, tf.test.TestCase):
             var, grad = tf.Variable(1.0), tf.constant(1.0)
             scale = DynamicLossScale(8.0)
             apply = tf_lossscale_compat.apply_if_finite
-            for bad in (8.0, "dynamic", None):
+            config = {"class_name": "DynamicLossScale", "config": {}}
+            for bad in (8.0, "dynamic", None, config, set()):  # A dict has `update`, too.
                 with self.assertRaisesRegex(TypeError, "loss_scale must be"):
                     apply(bad, [(sgd(), [(grad, var)])])
             of_others = type("NPULossScaleOptimizer", (type(sgd()),), {})(1.0)  # A vendor's.

@@ -12,7 +12,8 @@ from absl.testing import absltest, parameterized
 
 import tf_lossscale_compat
 from tests import keras_homes, originals
-from tf_lossscale_compat._core import _contrib_successors, _tf
+from tf_lossscale_compat import _contrib_successors
+from tf_lossscale_compat._core import _tf
 from tf_lossscale_compat.contrib import mixed_precision as ours
 
 NAMES = sorted(ours.__all__)

@@ -12,9 +12,11 @@ from typing import Any
 
 
 def _module() -> str:
-    """Returns the name of the module that called the public method, three frames up."""
-    frame: Any = sys._getframe(3)
-    while frame.f_code.co_name == "__getattribute__":  # Keras optimizers define it in Python.
+    """Returns the name of the module that called the public method, which is two frames up."""
+    frame: Any = sys._getframe(2)
+    # A subclass's method may call this one, and Keras' optimizers define `__getattribute__`.
+    passed = (frame.f_code.co_name, "__getattribute__")
+    while frame.f_code.co_name in passed:
         frame = frame.f_back
     return frame.f_globals.get("__name__", "")
 

@@ -240,13 +240,13 @@ def _unscale_and_test(
 
 
 def unscale_and_test(
-    grads: Iterable[_types.Gradient], unscaling: _unscaling.Unscaling
+    grads: Iterable[_types.Gradient], division: _unscaling.Division
 ) -> tuple[list[_types.Gradient], tf.Tensor]:
     """Returns unscaled gradients and the finite flag, in eager mode by one compiled operation."""
     grads = list(grads)
     tensors, sparse = _structure.flatten(grads)
     tensors, varying = _structure.with_indices(grads, tensors, sparse)
     *unscaled, finite = _unscale_and_test(
-        [*tensors, unscaling.factor], sparse, unscaling.divides, varying_first_dim=varying
+        [*tensors, division.factor], sparse, division.divides, varying_first_dim=varying
     )
     return _structure.restore(grads, unscaled), finite

@@ -41,15 +41,15 @@ def once_per_graph(owner: object, make: Callable[[], tf.Tensor]) -> tf.Tensor:
     """
     if tf.executing_eagerly():
         return make()
-    kept = None
+    tensor = None
     with tf.init_scope():  # Lifts out of control flow, into the graph of the Session.
         if in_session_graph():
             # Exported graphs hold only collections whose key is a string.
             made = tf1.get_default_graph().get_collection_ref(("tf_lossscale_compat",))
-            kept = next((tensor for of, tensor in made if of is owner), None)
-            if kept is None:
-                kept = make()
-                made.append((owner, kept))
+            tensor = next((each for of, each in made if of is owner), None)
+            if tensor is None:
+                tensor = make()
+                made.append((owner, tensor))
     graph: Any = tf1.get_default_graph()
     if (
         not in_session_graph()
@@ -58,7 +58,7 @@ def once_per_graph(owner: object, make: Callable[[], tf.Tensor]) -> tf.Tensor:
         or graph._current_control_dependencies()
     ):
         return make()
-    return kept
+    return tensor
 
 
 def collect_train_op(step: tf.Operation) -> None:
@@ -71,9 +71,9 @@ def collect_train_op(step: tf.Operation) -> None:
         return
     graph = tf1.get_default_graph()
     train_ops = graph.get_collection_ref(tf1.GraphKeys.TRAIN_OP)
-    kept = [op for op in train_ops if getattr(op, "graph", graph) is graph]
-    if len(kept) < len(train_ops):
-        train_ops[:] = [*kept, step]
+    here = [op for op in train_ops if getattr(op, "graph", graph) is graph]
+    if len(here) < len(train_ops):
+        train_ops[:] = [*here, step]
 
 
 def as_operation(result: object) -> tf.Operation | None:

@@ -58,7 +58,7 @@ def check_passes(optimizer: _types.HasApplyGradients, scaler: _scaler.Scaler) ->
     """Raises a ValueError if Horovod's optimizer adds up gradients of a changing scale."""
     helper = getattr(optimizer, "_agg_helper", None) if made(type(optimizer)) else None
     passes = getattr(helper, "backward_passes_per_step", 1)
-    if passes > 1 and not scaler.is_constant():
+    if passes > 1 and (scaler.changes() or scaler.is_users()):
         cure = "backward_passes_per_step=1"
         if isinstance(optimizer, _tf.Optimizer):
             cure = (

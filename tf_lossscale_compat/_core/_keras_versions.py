@@ -29,9 +29,8 @@ def base_of(cls: type) -> type | None:
 
 
 def is_optimizer(opt: object) -> bool:
-    """Returns whether `opt` is an optimizer of any Keras, without importing Keras."""
-    roots = ("keras.", "tf_keras.", "tensorflow.python.keras.", "tensorflow_core.python.keras.")
-    return any((base.__module__ + ".").startswith(roots) for base in type(opt).__mro__)
+    """Returns whether `opt` is an optimizer of any Keras."""
+    return base_of(type(opt)) is not None
 
 
 def variables_to_build(

@@ -45,8 +45,8 @@ def check(owner: object) -> None:
     """Raises a ValueError if no record can be attached to `owner`."""
     if record_of(owner) is not None:
         raise ValueError(f"watched has a StepRecord already, got {owner!r}.")
-    known = owner.__dict__.get(_ATTRIBUTE)
-    if known is not None and known.record is None:
+    attached = owner.__dict__.get(_ATTRIBUTE)
+    if attached is not None and attached.record is None:
         raise ValueError(
             f"watched must not be part of a graph or tf.function that is traced already: a record "
             f"would not see its steps, got {owner!r}. Make the StepRecord before the first step."
@@ -60,11 +60,11 @@ def attach(owner: object, record: Observer) -> None:
 
 def record_of(owner: object) -> Observer | None:
     """Returns the record of `owner`, or None."""
-    known = getattr(owner, "__dict__", {}).get(_ATTRIBUTE)
-    if known is None or known.record is None:
+    attached = getattr(owner, "__dict__", {}).get(_ATTRIBUTE)
+    if attached is None or attached.record is None:
         return None
     # A shallow copy of the optimizer shares its attributes, but has no record.
-    return known.record if known.record.watched is owner else None
+    return attached.record if attached.record.watched is owner else None
 
 
 def observe(
@@ -76,7 +76,7 @@ def observe(
     """
     record = record_of(optimizer)
     if record is not None:
-        return Observation(scaler.subject, record, variables)
+        return Observation(scaler, record, variables)
     if not tf.executing_eagerly() and optimizer is not None:
         optimizer.__dict__[_ATTRIBUTE] = _Attached()
     return None
@@ -102,8 +102,10 @@ class Observation:
     after: tf.Tensor | None = None
     inspected: bool = False
 
-    def __init__(self, subject: Any, record: Observer, variables: Sequence[tf.Variable]) -> None:
-        self._subject, self.record, self.variables = subject, record, variables
+    def __init__(
+        self, scaler: _scaler.Scaler, record: Observer, variables: Sequence[tf.Variable]
+    ) -> None:
+        self._scaler, self.record, self.variables = scaler, record, variables
         self.grads: list[_types.Gradient] = []
         record._check_context()
 
@@ -115,7 +117,7 @@ class Observation:
             yield
             return
         with tf.control_dependencies([] if finite is None else [finite]):
-            self.before = _state.copied(_scaler.read_scale(self._subject))
+            self.before = _state.copied(_scaler.snapshot(self._scaler.read()))
         with tf.control_dependencies([self.before]):
             yield
 
@@ -143,8 +145,7 @@ class Observation:
         self.finite, self.skips_nonfinite = finite, skips
         # A user's update may return anything.
         with tf.control_dependencies([op for op in tf.nest.flatten(done) if op is not None]):
-            known = _known_true(finite)
-            self.after = None if known else _scaler.scale_at_this_point(self._subject)
+            self.after = None if _known_true(finite) else self._scaler.read_here()
             if not (tf.executing_eagerly() or isinstance(finite, bool)):
                 self.finite = tf.identity(finite)
             recorded = self.record._record_step(self)

@@ -51,19 +51,18 @@ class _Claim:
         return any(each() is not None for each in self.references.values())
 
 
-def _claim_of(loss_scale: object) -> _Claim | None:
-    return getattr(getattr(loss_scale, "_tflsc", None), "claim", None)
+def _claim_of(scaler: _scaler.Scaler) -> _Claim | None:
+    return getattr(getattr(scaler.subject, "_tflsc", None), "claim", None)
 
 
-def check(kind: str, loss_scale: _types.Subject) -> None:
-    """Raises a ValueError if this kind of optimizer must not take `loss_scale`; see `claim`."""
-    loss_scale = _scaler.unwrap(loss_scale)
-    claim = _claim_of(loss_scale)
+def check(kind: str, scaler: _scaler.Scaler) -> None:
+    """Raises a ValueError if this kind of optimizer must not take a loss scale; see `claim`."""
+    claim = _claim_of(scaler)
     if claim is not None and not (kind == claim.kind != KERAS) and claim.lives():
         raise ValueError(
-            f"{loss_scale!r} already drives another optimizer, {claim.kind}. The first of the two "
-            "to apply would update the loss scale before the other divides by it. Give each a loss "
-            "scale of its own; or scale and unscale with the loss scale itself, and let "
+            f"{scaler.subject!r} already drives another optimizer, {claim.kind}. The first of the "
+            "two to apply would update the loss scale before the other divides by it. Give each a "
+            "loss scale of its own; or scale and unscale with the loss scale itself, and let "
             "tf_lossscale_compat.apply_if_finite apply to both and update it once. If the other "
             "is not needed any more, first delete it and the models and functions that hold it."
         )
@@ -71,38 +70,37 @@ def check(kind: str, loss_scale: _types.Subject) -> None:
 
 def drove_another(kind: str, loss_scale: _types.Subject) -> bool:
     """Returns whether `loss_scale` drove an optimizer of this kind that no longer exists."""
-    known = _claim_of(_scaler.unwrap(loss_scale))
-    return known is not None and known.kind == kind and not known.lives()
+    claim = _claim_of(_scaler.Scaler(loss_scale))
+    return claim is not None and claim.kind == kind and not claim.lives()
 
 
-def claim(kind: str, loss_scale: _types.Subject, owners: Iterable[object]) -> None:
-    """Records that `loss_scale` drives optimizers; called last, when nothing else can fail.
+def claim(kind: str, scaler: _scaler.Scaler, owners: Iterable[object]) -> None:
+    """Records that a loss scale drives optimizers; called last, when nothing else can fail.
 
     Args:
       kind: `KERAS`, where each optimizer needs its own loss scale; `V1`; or `SEVERAL`.
-      loss_scale: `LossScale` or `LossScaleManager`; a fixed one never changes and may be shared.
+      scaler: `_scaler.Scaler` of the loss scale; a fixed one never changes and may be shared.
       owners: list of the optimizers. The claim lasts while any of them exists, or the graph in
         which TensorFlow 1's optimizers were made.
 
     Raises:
-      ValueError: `loss_scale` drives another optimizer, and they cannot share it.
+      ValueError: the loss scale drives another optimizer, and they cannot share it.
     """
-    check(kind, loss_scale)
-    loss_scale = _scaler.unwrap(loss_scale)
-    if not _scaler.Scaler(loss_scale).never_changes() and hasattr(loss_scale, "__dict__"):
-        kept = _scaler.data(loss_scale)
-        if kept.claim is None or kept.claim.kind != kind:
-            kept.claim = _Claim(kind)
+    check(kind, scaler)
+    if scaler.changes() and hasattr(scaler.subject, "__dict__"):
+        data = _scaler.data(scaler.subject)
+        if data.claim is None or data.claim.kind != kind:
+            data.claim = _Claim(kind)
         if kind != KERAS and _graphs.in_session_graph():  # A Session runs the graph alone.
             owners = [*owners, _tf.tf1.get_default_graph()]
-        kept.claim.add(owners)
+        data.claim.add(owners)
 
 
 def release(loss_scale: _types.Subject, owner: object) -> None:
     """Records that `owner` now has another loss scale; a graph that has this one keeps it."""
-    loss_scale = _scaler.unwrap(loss_scale)
-    claim = _claim_of(loss_scale)
+    scaler = _scaler.Scaler(loss_scale)
+    claim = _claim_of(scaler)
     if claim is not None:
         claim.references.pop(id(owner), None)
         if not claim.references:
-            _scaler.data(loss_scale).claim = None
+            _scaler.data(scaler.subject).claim = None

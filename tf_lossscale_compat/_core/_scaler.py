@@ -94,12 +94,9 @@ def updates_from_flag(
     return _marks("updates_from_flag", rule, skips)
 
 
-def reads(name: str | None = None) -> Callable[[_types.Function], _types.Function]:
-    """Marks a method that returns the scale and reads it anew at each call.
-
-    The name is that of the attribute which it reads, if that can be a reference variable.
-    """
-    return _marks("reads", name)
+def reads(method: _types.Function) -> _types.Function:
+    """Marks a method that returns the scale and reads it anew at each call, or its variable."""
+    return _marks("reads")(method)
 
 
 def has_methods(instance: object, *names: str) -> bool:
@@ -115,68 +112,75 @@ def is_manager(subject: object) -> TypeIs[_types.HasManagerMethods]:
     return callable(reads) and callable(updates) and not isinstance(subject, type)
 
 
-def unwrap(subject: Any) -> Any:
-    """Returns the manager that a `ManagerLossScale` wraps, or `subject`."""
-    return subject.manager if isinstance(subject, WrapsManager) else subject
-
-
 class Scaler:
     """A loss scale or a manager, as one step uses it; its kind is determined once.
 
     Attributes:
-      subject: `LossScale` or `LossScaleManager`.
+      subject: `LossScale` or `LossScaleManager`; of a loss scale that wraps a manager, the manager.
       read: function that returns the scale as `subject` does, a tensor or variable.
       update: function that updates the scale after a step. It takes the finite flag, which is the
         same on all replicas, and returns an operation, a tensor or None. If `needs_gradients`, it
         takes gradients and returns a pair (update, should_apply).
-      update_is_ours: bool, `update` is this package's and takes the finite flag.
-      needs_gradients: bool, `update` is a user's and takes gradients in place of a flag.
+      has_rule: bool, `update` is a rule of this package.
+      needs_gradients: bool, `update` is that of a user's loss scale.
       skip_nonfinite: bool, non-finite steps are skipped whatever `subject` says.
       applies_all: bool, every step is applied and nothing is updated.
     """
 
     def __init__(self, subject: _types.Subject, skip_nonfinite: bool = False) -> None:
-        manager = is_manager(subject)
-        known: Any = subject  # For type checkers: it has the methods of its kind.
-        method = known.update_loss_scale if manager else known.update
-        mark = _mark_of(method, "updates_from_flag")
-        self.subject, self.skip_nonfinite = subject, skip_nonfinite
-        self.read: Callable[[], Any] = known.get_loss_scale if manager else known
-        self.update_is_ours = mark is not None
-        self.needs_gradients = mark is None and not manager
-        if mark is None:
-            self.update: Callable[[Any], Any] = method
-            self.applies_all = False
+        given: Any = subject  # For type checkers: it has the methods of its kind.
+        self.subject: Any = given.manager if isinstance(given, WrapsManager) else given
+        self.skip_nonfinite, self._is_manager = skip_nonfinite, is_manager(self.subject)
+        self.read: Callable[[], Any]
+        self.update: Callable[[Any], Any]
+        if self._is_manager:
+            self.read, self.update = self.subject.get_loss_scale, self.subject.update_loss_scale
         else:
+            self.read, self.update = self.subject.__call__, self.subject.update
+        mark = _mark_of(self.update, "updates_from_flag")
+        self.has_rule, self.applies_all = mark is not None, False
+        self.needs_gradients = not (self.has_rule or self._is_manager)
+        if mark is not None:
             rule, skips = mark
-            self.update = functools.partial(rule, subject)
-            skips = skips or skip_nonfinite or getattr(subject, "skip_nonfinite", False)
+            self.update = functools.partial(rule, self.subject)
+            skips = skips or skip_nonfinite or getattr(self.subject, "skip_nonfinite", False)
             self.applies_all = not skips
+
+    def variables(self) -> list[tf.Variable]:
+        """Returns the variables of the loss scale or manager, a list."""
+        if self._is_manager:
+            return _state.variables_of(self.subject)
+        return list(data(self.subject).weights.values())
+
+    def changes(self) -> bool:
+        """Returns whether steps may change the scale; they never change a fixed one."""
+        return not self.has_rule or bool(self.variables())
+
+    def is_users(self) -> bool:
+        """Returns whether a user's method reads the scale."""
+        return _mark_of(self.read, "reads") is None
 
     def check_reciprocal(self) -> None:
         """Raises a ValueError if the reciprocal of a fixed scale is zero in float32."""
-        if not self.never_changes():
-            return
-        subject = unwrap(self.subject)
-        value = getattr(subject, "_loss_scale_value", getattr(subject, "_loss_scale", None))
-        if isinstance(value, float) and value > LARGEST_WITH_RECIPROCAL:
+        fixed = None
+        if not self.changes():
+            fixed = getattr(self.subject, "_loss_scale", None)
+            fixed = getattr(self.subject, "_loss_scale_value", fixed)
+        if isinstance(fixed, float) and fixed > LARGEST_WITH_RECIPROCAL:
             raise ValueError(
-                f"A fixed loss scale must be at most 2**126, got {value!r}: its reciprocal may "
+                f"A fixed loss scale must be at most 2**126, got {fixed!r}: its reciprocal may "
                 "become zero in float32, and then the gradients would become zero."
             )
 
-    def never_changes(self) -> bool:
-        """Returns whether no step changes the scale: a fixed one with this package's update."""
-        return Scaler(unwrap(self.subject)).update_is_ours and not variables(self.subject)
-
-    def is_constant(self) -> bool:
-        """Returns whether every read gives the same: no step and no user's method changes it."""
-        return self.never_changes() and not is_users(self.subject)
-
-
-def read_scale(subject: Callable[[], Any] | _types.HasManagerMethods) -> tf.Tensor:
-    """Returns the scale of a loss scale or manager, a float32 scalar tensor."""
-    return as_scale(subject.get_loss_scale() if is_manager(subject) else subject())
+    def read_here(self) -> tf.Tensor:
+        """Returns the scale at this point of a graph; NaN if a user's method may have read it."""
+        in_graph = _graphs.in_session_graph()
+        if in_graph and self.is_users():
+            return tf.constant(float("nan"))
+        value = self.read()
+        if in_graph and _state.is_reference(value):
+            return tf.cast(value.read_value(), tf.float32)
+        return snapshot(value)
 
 
 def as_tensor(value: Any) -> tf.Tensor:
@@ -184,40 +188,7 @@ def as_tensor(value: Any) -> tf.Tensor:
     return tf.cast(tf.convert_to_tensor(value), tf.float32)
 
 
-def as_scale(value: Any) -> tf.Tensor:
+def snapshot(value: Any) -> tf.Tensor:
     """Returns what `Scaler.read` returned as a float32 scalar tensor that no update changes."""
     scale = as_tensor(value)
     return _state.copied(scale) if _state.is_reference(value) else scale
-
-
-def _read_mark(subject: _types.Subject) -> tuple[Any, ...] | None:
-    """Returns the values of the mark `reads`; None if a user's method reads the scale."""
-    method = subject.get_loss_scale if is_manager(subject) else type(subject).__call__
-    return _mark_of(method, "reads")
-
-
-def is_users(subject: _types.Subject) -> bool:
-    """Returns whether a user's method reads the scale."""
-    return _read_mark(unwrap(subject)) is None
-
-
-def scale_at_this_point(subject: _types.Subject) -> tf.Tensor:
-    """Returns the scale, read here in a graph; NaN if a user's class may return an earlier read."""
-    if not _graphs.in_session_graph():
-        return read_scale(subject)
-    subject = unwrap(subject)
-    mark = _read_mark(subject)
-    if mark is None:
-        return tf.constant(float("nan"))
-    value: Any = None if mark == (None,) else getattr(subject, *mark)
-    if not _state.is_reference(value):
-        return read_scale(subject)
-    return tf.cast(value.read_value(), tf.float32)
-
-
-def variables(subject: _types.Subject) -> list[tf.Variable]:
-    """Returns the variables of a loss scale or manager, a list."""
-    subject = unwrap(subject)
-    if is_manager(subject):
-        return _state.variables_of(subject)
-    return list(data(subject).weights.values())

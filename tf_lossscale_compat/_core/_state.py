@@ -80,13 +80,13 @@ def copied(value: tf.Tensor) -> tf.Tensor:
     return tf.raw_ops.DeepCopy(x=value) if copies else value
 
 
-def read(variable: tf.Variable) -> tf.Tensor:
+def snapshot(variable: tf.Variable) -> tf.Tensor:
     """Returns the value of `variable`, unaffected by later assignments."""
     value = tf.identity(variable)
     return copied(value) if is_reference(variable) else value
 
 
-def value(variable: tf.Variable) -> tf.Tensor:
+def read_here(variable: tf.Variable) -> tf.Tensor:
     """Returns the value of `variable` at this point of the graph."""
     if tf.distribute.has_strategy():
         return tf.identity(variable)

@@ -129,18 +129,19 @@ def take(
     adapter: OptimizerAdapter,
     *,
     called: str,
-    unscaling: _unscaling.Unscaling | None = None,
+    division: _unscaling.Division | None = None,
     form: GraphForm = _PLAIN,
     unaggregated: tuple[list[_types.Gradient], list[tf.Variable]] | None = None,
-) -> Any:
+) -> tf.Operation | tf.Tensor | None:
     """Applies gradients or skips them, and updates the loss scale, for one step.
 
-    `unscaling` is None if `grads` are unscaled. `called` is the calling method's name, for errors.
+    `division` is None if `grads` are unscaled. `called` is the calling method's name, for errors.
     Records name the variables of non-finite gradients by `unaggregated`: the gradients before their
     aggregation over replicas, and their variables.
 
     Returns:
-      An operation, None in eager mode; the optimizer's result if no step can be skipped.
+      None in eager mode; in a graph the step's operation, or if no step can be skipped, what the
+      wrapped optimizer returned.
 
     Raises:
       ValueError: called in a cross-replica context, or under a strategy that is not supported.
@@ -150,26 +151,18 @@ def take(
     observation = _observers.observe(scaler, adapter.observed, observed_variables)
     decides = not scaler.applies_all or observation is not None
     finite = None
-    if unscaling is not None:
-        grads, finite = _unscale(grads, unscaling, decides and not scaler.needs_gradients)
+    if division is not None:
+        tests = decides and not scaler.needs_gradients
+        if tests and tf.executing_eagerly() and not tf.distribute.has_strategy():
+            grads, finite = _finite.unscale_and_test(grads, division)  # In one operation.
+        else:
+            grads = _unscaling.unscale(grads, *division)
     if not decides:  # Nothing is updated either, so no `merge_call` is needed.
         applied = adapter.apply(grads, variables)
         return None if tf.executing_eagerly() else applied
     step = _Step(scaler, adapter, observation, form, finite)
     observed_grads = None if observation is None else observed_grads
-    return _replicas.run_cross_replica(step.take, (grads, variables, observed_grads))
-
-
-def _unscale(
-    grads: list[_types.Gradient], unscaling: _unscaling.Unscaling, tests: bool
-) -> tuple[list[_types.Gradient], tf.Tensor | None]:
-    """Returns unscaled gradients and the finite flag; None for a flag that is not yet computed.
-
-    If the step `tests`, eager mode without a strategy does both in one compiled operation.
-    """
-    if tests and tf.executing_eagerly() and not tf.distribute.has_strategy():
-        return _finite.unscale_and_test(grads, unscaling)
-    return _unscaling.unscale(grads, *unscaling), None
+    return _replicas.run_cross_replica(step.run, (grads, variables, observed_grads))
 
 
 class _Step(NamedTuple):
@@ -184,7 +177,7 @@ class _Step(NamedTuple):
     form: GraphForm
     finite: tf.Tensor | None
 
-    def take(
+    def run(
         self,
         grads: list[_types.Gradient],
         variables: list[tf.Variable],
@@ -194,11 +187,11 @@ class _Step(NamedTuple):
         if self.observation is not None:
             self.observation.grads = grads if observed_grads is None else observed_grads
         if tf.executing_eagerly():
-            self._take_eagerly(grads, variables)
+            self._run_eagerly(grads, variables)
             return None
-        return self._take_in_graph(grads, variables)
+        return self._run_in_graph(grads, variables)
 
-    def _take_eagerly(self, grads: list[_types.Gradient], variables: list[tf.Variable]) -> None:
+    def _run_eagerly(self, grads: list[_types.Gradient], variables: list[tf.Variable]) -> None:
         should_apply, finite, update = self._decide(grads)
         if should_apply:
             _replicas.call_for_each_replica(self.adapter.apply, (grads, variables))
@@ -208,7 +201,7 @@ class _Step(NamedTuple):
         if self.observation is not None:
             self.observation.notify([], finite, skips=should_apply is not True)
 
-    def _take_in_graph(
+    def _run_in_graph(
         self, grads: list[_types.Gradient], variables: list[tf.Variable]
     ) -> tf.Operation:
         should_apply, finite, update = self._decide(grads)
@@ -244,33 +237,32 @@ class _Step(NamedTuple):
           is a function that updates the loss scale; it optionally takes a copy of `finite` to use.
         """
         scaler = self.scaler
-        if scaler.needs_gradients and self.adapter.agree is not None:
+        updating = contextlib.nullcontext if self.observation is None else self.observation.updating
+        if not scaler.needs_gradients:  # The flag decides, and the update takes it.
+            finite = self._finite_everywhere(grads)
+
+            def update_from_flag(flag: tf.Tensor | None = None) -> Any:
+                with updating(finite):
+                    return scaler.update(finite if flag is None else flag)
+
+            return scaler.applies_all or finite, finite, update_from_flag
+        if self.adapter.agree is not None:
             raise ValueError(
                 f"agree works on the finite flag, but {scaler.subject!r} needs the gradients. Use "
                 "a LossScaleManager, whose update_loss_scale takes that flag."
             )
-        updating = contextlib.nullcontext if self.observation is None else self.observation.updating
-        finite: bool | tf.Tensor = True
-        if scaler.skip_nonfinite or not scaler.needs_gradients:
-            finite = self._finite_everywhere(grads)
-        if scaler.needs_gradients:
-            with updating():
-                update, should_apply = scaler.update(grads)
-            if finite is not True:
-                should_apply = tf.logical_and(finite, should_apply)
-            return should_apply, should_apply, lambda flag=None: update
-
-        def update_from_flag(flag: tf.Tensor | None = None) -> Any:
-            with updating(finite):
-                return scaler.update(finite if flag is None else flag)
-
-        return scaler.applies_all or finite, finite, update_from_flag
+        # The user's update decides, and the flag too with `skip_nonfinite`.
+        all_finite = self._finite_everywhere(grads) if scaler.skip_nonfinite else None
+        with updating():
+            update, should_apply = scaler.update(grads)
+        if all_finite is not None:
+            should_apply = tf.logical_and(all_finite, should_apply)
+        return should_apply, should_apply, lambda flag=None: update
 
     def _finite_everywhere(self, grads: list[_types.Gradient]) -> tf.Tensor:
         finite = _replicas.all_finite(grads) if self.finite is None else self.finite
         scaler = self.scaler
-        own = self.adapter.checks_reciprocal and scaler.update_is_ours
-        if own and not scaler.never_changes():
+        if self.adapter.checks_reciprocal and scaler.changes():
             scale = _scaler.as_tensor(scaler.read())
             finite = tf.logical_and(finite, scale <= _scaler.LARGEST_WITH_RECIPROCAL)
         # If all steps are applied, only a record needs the flag, perhaps not on every process.

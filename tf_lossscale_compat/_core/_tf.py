@@ -47,9 +47,12 @@ else:
     )
 
 
+_installed = tuple(int(part) for part in tf.__version__.split(".")[:2])
+
+
 def at_least(major: int, minor: int) -> bool:
     """Returns whether the installed TensorFlow is that version or later."""
-    return tuple(int(part) for part in tf.__version__.split(".")[:2]) >= (major, minor)
+    return _installed >= (major, minor)
 
 
 @functools.lru_cache(maxsize=None)

@@ -1,8 +1,9 @@
 """Types for this package's annotations; nothing imports this module at run time.
 
-Numbers have the types that `float` and `operator.index` take, which include NumPy's. Unions with
-NumPy's classes would be Any without NumPy. Public results that are an operation in graph mode and
-None in eager mode are Any, because callers know the mode.
+Numbers have the types that `float` and `operator.index` take, which include NumPy's and arrays; at
+run time `_arguments` takes fewer. Unions with NumPy's classes would be Any without NumPy. Public
+results that are an operation in graph mode and None in eager mode are Any, because callers know the
+mode.
 """
 
 from __future__ import annotations
@@ -132,7 +133,7 @@ if TYPE_CHECKING:
     # Applies gradients to variables, in each replica.
     Apply = Callable[[List[Gradient], List[Variable]], Any]
     Real = SupportsFloat
-    Integer = SupportsIndex
+    Integer = Union[SupportsIndex, float]  # 2.0 is a whole number.
     Path = Union[str, "os.PathLike[str]"]
     # A function through which all processes agree.
     Agree = Callable[[tf.Tensor], tf.Tensor]

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from tf_lossscale_compat._core import _types
 
 
-class Unscaling(NamedTuple):
+class Division(NamedTuple):
     """The division of gradients by the loss scale, as an original does it.
 
     Attributes:
@@ -91,7 +91,7 @@ def unscale(
     Args:
       grads: iterable of tensors, `tf.IndexedSlices` and None.
       factor: float32 scalar tensor.
-      divides: see `Unscaling`; gradients of narrower dtypes are then returned in float32.
+      divides: see `Division`; gradients of narrower dtypes are then returned in float32.
 
     Returns:
       A list of the same length; sparse stays sparse, None stays None.

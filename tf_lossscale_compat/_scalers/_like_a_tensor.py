@@ -11,12 +11,12 @@ from tf_lossscale_compat._core._tf import tf
 
 def _left(function: Callable[[Any, Any], Any]) -> Callable[[Any, Any], tf.Tensor]:
     """Returns the method of an operator that has the loss scale on its left."""
-    return lambda self, other: function(_scaler.read_scale(self), other)
+    return lambda self, other: function(_scaler.snapshot(self()), other)
 
 
 def _right(function: Callable[[Any, Any], Any]) -> Callable[[Any, Any], tf.Tensor]:
     """Returns the method of an operator that has the loss scale on its right."""
-    return lambda self, other: function(other, _scaler.read_scale(self))
+    return lambda self, other: function(other, _scaler.snapshot(self()))
 
 
 class LikeATensor:
@@ -35,10 +35,10 @@ class LikeATensor:
 
     def numpy(self) -> Any:
         """Returns the current loss scale as a NumPy float32, in eager mode."""
-        return _scaler.read_scale(self).numpy()
+        return _scaler.snapshot(self()).numpy()
 
     def __float__(self) -> float:
-        return float(_scaler.read_scale(self))
+        return float(_scaler.snapshot(self()))
 
     def __int__(self) -> int:
         return int(float(self))
@@ -51,7 +51,7 @@ class LikeATensor:
         variable: Any = getattr(self, "_current_loss_scale", None)
         if hasattr(variable, "_as_graph_element"):
             return variable._as_graph_element()
-        return _graphs.once_per_graph(self, lambda: _scaler.read_scale(self))
+        return _graphs.once_per_graph(self, lambda: _scaler.snapshot(self()))
 
     @property
     def dtype(self) -> tf.DType:
@@ -66,12 +66,12 @@ class LikeATensor:
     def __eq__(self, other: Any) -> Any:
         if self is other or isinstance(other, LikeATensor):
             return self is other
-        return _scaler.read_scale(self) == other if _scaler.data(self).by_value else NotImplemented
+        return _scaler.snapshot(self()) == other if _scaler.data(self).by_value else NotImplemented
 
     def __ne__(self, other: Any) -> Any:
         if self is other or isinstance(other, LikeATensor):
             return self is not other
-        return _scaler.read_scale(self) != other if _scaler.data(self).by_value else NotImplemented
+        return _scaler.snapshot(self()) != other if _scaler.data(self).by_value else NotImplemented
 
     __hash__ = object.__hash__
 
@@ -79,10 +79,10 @@ class LikeATensor:
         return format(float(self), spec) if spec else str(self)
 
     def __neg__(self) -> tf.Tensor:
-        return -_scaler.read_scale(self)
+        return -_scaler.snapshot(self())
 
     def __abs__(self) -> tf.Tensor:
-        return abs(_scaler.read_scale(self))
+        return abs(_scaler.snapshot(self()))
 
     __add__, __radd__ = _left(operator.add), _right(operator.add)
     __sub__, __rsub__ = _left(operator.sub), _right(operator.sub)
@@ -105,7 +105,7 @@ def compares_by_value(loss_scale: LikeATensor) -> None:
 def _convert(value: Any, dtype: Any = None, name: Any = None, as_ref: bool = False) -> Any:
     if as_ref or not (dtype is None or dtype.is_compatible_with(tf.float32)):
         return NotImplemented
-    return tf.identity(_scaler.read_scale(value), name=name)
+    return tf.identity(_scaler.snapshot(value()), name=name)
 
 
 tf.register_tensor_conversion_function(LikeATensor, _convert)

@@ -114,7 +114,7 @@ def _updates_by_flag(
             "loss_scale.update(grads), args=(grads,)), or return the gradients from strategy.run "
             "and call update(grads) under strategy.scope()."
         )
-    with _state.scope_of(_scaler.variables(loss_scale)):
+    with _state.scope_of(_scaler.Scaler(loss_scale).variables()):
         finite = _replicas.all_finite(grads)
         return update(loss_scale, finite), finite
 
@@ -146,7 +146,7 @@ class FixedLossScale(LossScale):
         """True if non-finite steps are skipped."""
         return "skip_nonfinite" in _scaler.data(self).options
 
-    @_scaler.reads()
+    @_scaler.reads
     @_autograph.do_not_convert
     def __call__(self) -> tf.Tensor:
         """Returns the loss scale, a scalar float32 tensor."""
@@ -304,7 +304,7 @@ class DynamicLossScale(LossScale):
         """
         return self._num_good_steps
 
-    @_scaler.reads()
+    @_scaler.reads
     @_autograph.do_not_convert
     def __call__(self) -> tf.Tensor:
         """Returns the current loss scale, a scalar float32 tensor."""
@@ -369,7 +369,7 @@ _Continued.__name__ = "DynamicLossScale"  # In configs.
 
 
 def _update_manager(loss_scale: ManagerLossScale, finite: Any) -> Any:
-    update = _scaler.Scaler(loss_scale.manager).update(finite)
+    update = _scaler.Scaler(loss_scale).update(finite)
     # A user's manager may return anything; a loss scale's update has one form.
     if tf.executing_eagerly():
         return None
@@ -385,9 +385,8 @@ class ManagerLossScale(_scaler.WrapsManager, LossScale):
             self._track_trackable(manager, "manager")
 
     def __call__(self) -> tf.Tensor:
-        return _scaler.read_scale(self.manager)
+        return _scaler.snapshot(self.manager.get_loss_scale())
 
-    @_scaler.updates_from_flag(_update_manager)
     @_autograph.do_not_convert
     def update(self, grads: Any) -> tuple[Any, bool | tf.Tensor]:
         return _updates_by_flag(self, grads, _update_manager)
@@ -510,7 +509,7 @@ def get(identifier: Identifier | None) -> LossScale | None:
         return deserialize(identifier)
     if isinstance(identifier, str) and identifier == "dynamic":
         return DynamicLossScale()
-    if isinstance(identifier, numbers.Real):
+    if isinstance(_arguments.number(identifier), numbers.Real):
         return FixedLossScale(identifier)
     original: Any = identifier
     cls = type(original)

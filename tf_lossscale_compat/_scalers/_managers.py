@@ -84,7 +84,7 @@ class FixedLossScaleManager(LossScaleManager):
         if not tf.executing_eagerly():
             _scaler.data(self).constant = (value, tf.constant(value, tf.float32))
 
-    @_scaler.reads()
+    @_scaler.reads
     def get_loss_scale(self) -> tf.Tensor:
         """Returns the loss scale, a scalar float32 tensor, in any graph or function, or eagerly.
 
@@ -178,7 +178,7 @@ class ExponentialUpdateLossScaleManager(LossScaleManager):
         """Returns the loss scale and the counters of good and bad steps, three variables."""
         return [self._loss_scale, self._num_good_steps, self._num_bad_steps]
 
-    @_scaler.reads("_loss_scale")
+    @_scaler.reads
     def get_loss_scale(self) -> tf.Variable:
         """Returns the loss scale, a scalar float32 variable, as in r1.15.
 

@@ -35,18 +35,18 @@ def exponential(manager: Any, finite: Any) -> Any:
 
     def shrink() -> Any:
         # 1.0 comes first: only in this order a NaN scale becomes 1, as in TensorFlow 1.15.
-        lowered = tf.maximum(1.0, _state.value(scale) * manager._decr_ratio)
+        lowered = tf.maximum(1.0, _state.read_here(scale) * manager._decr_ratio)
         return [_state.assign(scale, lowered), *reset()]
 
     def grow_or_count() -> Any:
-        grows = _state.value(good) + 1 >= manager._incr_every_n_steps
+        grows = _state.read_here(good) + 1 >= manager._incr_every_n_steps
         return _state.branch(grows, grow, lambda: _state.add(good, 1))
 
     def count_bad() -> Any:
         return [_state.add(bad, 1), _state.assign(good, 0)]
 
     def shrink_or_count() -> Any:
-        shrinks = _state.value(bad) + 1 >= manager._decr_every_n_nan_or_inf
+        shrinks = _state.read_here(bad) + 1 >= manager._decr_every_n_nan_or_inf
         return _state.branch(shrinks, shrink, count_bad)
 
     return _state.update(
@@ -68,7 +68,7 @@ def dynamic(loss_scale: Any, finite: Any) -> Any:
 
     def lower() -> Any:
         # Divides, because multiplication by the reciprocal rounds differently.
-        lowered = _state.value(scale) / loss_scale._multiplier
+        lowered = _state.read_here(scale) / loss_scale._multiplier
         lowered = tf.maximum(lowered, loss_scale.min_loss_scale)
         # A multiplier below 1 raises the scale here.
         return _state.assign(scale, lowered if highest is None else tf.minimum(lowered, highest))
@@ -76,11 +76,11 @@ def dynamic(loss_scale: Any, finite: Any) -> Any:
     def shrink() -> Any:
         if delay is None:
             return [_state.assign(good, 0), lower()]
-        lowered = _state.branch(_state.value(delay) > 1, lambda: _state.add(delay, -1), lower)
+        lowered = _state.branch(_state.read_here(delay) > 1, lambda: _state.add(delay, -1), lower)
         return [_state.assign(good, 0), lowered]
 
     def grow_or_count() -> Any:
-        grows = _state.value(good) + 1 >= loss_scale._increment_period
+        grows = _state.read_here(good) + 1 >= loss_scale._increment_period
         return _state.branch(grows, grow, lambda: _state.add(good, 1))
 
     variables = [scale, good] if delay is None else [scale, good, delay]
@@ -89,7 +89,7 @@ def dynamic(loss_scale: Any, finite: Any) -> Any:
 
 def _grow(scale: Any, ratio: Any, highest: float | None = None) -> Any:
     """Multiplies the loss scale by `ratio`, unless the product is not finite."""
-    grown = _state.value(scale) * ratio
+    grown = _state.read_here(scale) * ratio
     bounded = grown if highest is None else tf.minimum(grown, highest)
     return _state.branch(
         tf.math.is_finite(grown), lambda: _state.assign(scale, bounded), lambda: None

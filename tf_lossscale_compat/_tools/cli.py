@@ -56,21 +56,21 @@ def _version_of(distributions: Iterable[str]) -> str | None:
 
 def _versions() -> str:
     """Returns the versions of this package and its environment, one line each."""
-    known = {name: _version_of(distributions) for name, distributions in _REPORTED}
-    found = {"tf_lossscale_compat": __version__, "Python": platform.python_version(), **known}
+    others = {name: _version_of(distributions) for name, distributions in _REPORTED}
+    found = {"tf_lossscale_compat": __version__, "Python": platform.python_version(), **others}
     return "\n".join(f"{name} {version}" for name, version in found.items() if version)
 
 
 @contextlib.contextmanager
 def _quiet() -> Iterator[None]:
     """Discards standard error: TensorFlow 2.21 logs while it is imported."""
-    kept, nowhere = os.dup(2), os.open(os.devnull, os.O_WRONLY)
+    stderr, nowhere = os.dup(2), os.open(os.devnull, os.O_WRONLY)
     os.dup2(nowhere, 2)
     try:
         yield
     finally:
-        os.dup2(kept, 2)
-        os.close(kept)
+        os.dup2(stderr, 2)
+        os.close(stderr)
         os.close(nowhere)
 
 

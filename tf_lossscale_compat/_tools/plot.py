@@ -30,15 +30,15 @@ def _number(proto: Any) -> float:
 
 def _newest(logs: Any, tag: str) -> list[tuple[int, float]]:
     """Returns [(step, value)] of a tag, without points that a later restart has replaced."""
-    kept: list[tuple[int, float]] = []
+    points: list[tuple[int, float]] = []
     again = False
     events = logs.Tensors(tag) if tag in logs.Tags()["tensors"] else []
     for event in sorted(events, key=lambda event: event.wall_time, reverse=True):
         # Equal steps come from a TF1 loop: a skipped step does not increment the global step.
-        again = bool(kept) and event.step >= kept[-1][0] + (not again)
+        again = bool(points) and event.step >= points[-1][0] + (not again)
         if not again:
-            kept.append((event.step, _number(event.tensor_proto)))
-    return kept[::-1]
+            points.append((event.step, _number(event.tensor_proto)))
+    return points[::-1]
 
 
 def read(logdirs: list[str]) -> dict[str, Any]:

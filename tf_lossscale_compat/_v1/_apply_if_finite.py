@@ -127,25 +127,22 @@ def apply_if_finite(
         a SyncReplicasOptimizer; a Horovod optimizer has not reduced any gradients, or adds up
         gradients of a changing scale; or this is called in a cross-replica context.
     """
-    if not (_scaler.is_manager(loss_scale) or _scaler.has_methods(loss_scale, "update")):
+    is_scale = _scaler.has_methods(loss_scale, "update", "__call__")  # A dict has `update`, too.
+    if not (is_scale or _scaler.is_manager(loss_scale)):
         raise TypeError(
             f"loss_scale must be a LossScale or a LossScaleManager, got {loss_scale!r}."
         )
-    in_use = loss_scale
-    if _arguments.flag("enabled", enabled):
-        _ownership.check(_ownership.SEVERAL, loss_scale)
-    else:
-        in_use = _loss_scales.FixedLossScale(1)
-    optimizers, parts, grads, variables = _flattened(optimizers_and_gradients)
+    in_use = loss_scale if _arguments.flag("enabled", enabled) else _loss_scales.FixedLossScale(1)
     scaler = _scaler.Scaler(in_use, skip_nonfinite=enabled)
+    _ownership.check(_ownership.SEVERAL, scaler)
+    optimizers, parts, grads, variables = _flattened(optimizers_and_gradients)
     agree = _agreement.common(
         [_agreement.function_for(agree, optimizer, scaler) for optimizer in optimizers]
     )
     _step.check_context("apply_if_finite")
     for optimizer, part in zip(optimizers, parts):
         _build(optimizer, grads[part], variables[part])
-    if enabled:
-        _ownership.claim(_ownership.SEVERAL, loss_scale, optimizers)
+    _ownership.claim(_ownership.SEVERAL, scaler, optimizers)
     adapter = _SeveralAdapter(optimizers, parts, agree)
     return _step.take(scaler, grads, variables, adapter, called="apply_if_finite")
 

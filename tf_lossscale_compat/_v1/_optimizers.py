@@ -94,7 +94,7 @@ class Steps:
         """Calls the wrapped optimizer's `compute_gradients` as the original does."""
         return list(owner._optimizer.compute_gradients(loss=loss, **options))
 
-    def to_scale(self, owner: _Base, loss: _types.Loss) -> _types.Loss:
+    def to_scale(self, loss: _types.Loss) -> _types.Loss:
         """Returns the loss to be scaled; contrib's optimizer calls a function in a graph."""
         return loss
 
@@ -106,8 +106,8 @@ class Steps:
         """Returns the reciprocal of `scale`, computed as in the original."""
         return 1.0 / scale
 
-    def to_unscale(self, owner: _Base, grads: list[_types.Gradient]) -> list[_types.Gradient]:
-        """Returns the gradients to be divided; contrib's optimizer makes them dense by default."""
+    def densified(self, owner: _Base, grads: list[_types.Gradient]) -> list[_types.Gradient]:
+        """Returns gradients, made dense if the original does so before it divides them."""
         return grads
 
     def graph_form(self, owner: _Base, name: str | None) -> _step.GraphForm:
@@ -135,10 +135,13 @@ class Steps:
         old = data.loss_scale
         if old is not None:  # The constructor was called.
             scaler = _scaler.Scaler(loss_scale)
+            replaces = _scaler.Scaler(old).subject is not scaler.subject
+            if replaces:
+                _arguments.check_replaces_loss_scale(data.enabled)
             scaler.check_reciprocal()
             agree = _agreement.function_for(data.agree, self.wrapped(owner), scaler)
-            _ownership.claim(_ownership.V1, loss_scale, [owner])
-            if _scaler.unwrap(old) is not _scaler.unwrap(loss_scale):
+            _ownership.claim(_ownership.V1, scaler, [owner])
+            if replaces:
                 _ownership.release(old, owner)
             data = data._replace(agree=agree)
         owner._tflsc = data._replace(loss_scale=loss_scale)
@@ -158,15 +161,15 @@ class Steps:
         # Makes as many operations as the original: the seeds of later operations depend on it.
         scaler = _scaler.Scaler(owner._tflsc.loss_scale)
         read = scaler.read()
-        loss = self.to_scale(owner, loss)
+        loss = self.to_scale(loss)
         scale = _scaler.as_tensor(read)
         pairs = self.wrapped_gradients(owner, _scaled(loss, scale), options)
         if not tf.executing_eagerly() and self.reads_twice(read):
-            if scaler.never_changes() or _scaler.is_users(scaler.subject):
+            if scaler.is_users() or not scaler.changes():
                 scale = _scaler.as_tensor(scaler.read())
             else:  # No update comes in between. The name is that of reading a variable.
                 scale = tf.identity(scale, name="ReadVariableOp")
-        return self._unscaled(owner, pairs, scale)
+        return self.unscaled_pairs(owner, pairs, scale)
 
     def minimize(
         self,
@@ -179,17 +182,17 @@ class Steps:
         """Computes and applies gradients in one step, without user code between."""
         scaler = _scaler.Scaler(owner._tflsc.loss_scale)
         read = scaler.read()
-        loss = self.to_scale(owner, loss)
-        scale = _scaler.as_scale(read)
+        loss = self.to_scale(loss)
+        scale = _scaler.snapshot(read)
         pairs = self.wrapped_gradients(owner, _scaled(loss, scale), options)
-        unscaling = None
+        division = None
         if tf.executing_eagerly():  # The step divides and tests in one operation.
-            unscaling = _unscaling.Unscaling(self.reciprocal(scale))
+            division = _unscaling.Division(self.reciprocal(scale))
         else:
-            pairs = self._unscaled(owner, pairs, scale)
-        return self.take_step(owner, scaler, pairs, global_step, name, unscaling, given="loss")
+            pairs = self.unscaled_pairs(owner, pairs, scale)
+        return self.take_step(owner, scaler, pairs, global_step, name, division, given="loss")
 
-    def _unscaled(
+    def unscaled_pairs(
         self, owner: _Base, pairs: list[_types.Pair], scale: tf.Tensor
     ) -> list[_types.Pair]:
         """Returns `pairs` with gradients divided by `scale`.
@@ -199,7 +202,7 @@ class Steps:
         exception: there the reciprocal of a large scale is zero.
         """
         grads, variables = _structure.unzip(pairs)
-        grads, reciprocal = self.to_unscale(owner, grads), self.reciprocal(scale)
+        grads, reciprocal = self.densified(owner, grads), self.reciprocal(scale)
         if tf.executing_eagerly():
             unscaled = _unscaling.unscale(grads, reciprocal)
         else:
@@ -213,7 +216,7 @@ class Steps:
         grads_and_vars: list[_types.Pair],
         global_step: Any,
         name: str | None,
-        unscaling: _unscaling.Unscaling | None = None,
+        division: _unscaling.Division | None = None,
         given: str = "grads_and_vars",
     ) -> Any:
         """Takes a step; see `_step.take`. Errors name `given`, the argument with the gradients."""
@@ -221,8 +224,8 @@ class Steps:
         if not [grad for grad in grads if grad is not None]:
             names = [getattr(variable, "name", variable) for variable in variables]
             raise ValueError(f"{given} has no gradient for any variable, got {names!r}.")
-        if unscaling is not None:
-            grads = self.to_unscale(owner, grads)
+        if division is not None:
+            grads = self.densified(owner, grads)
         inner_name = self.inner_name(owner, name, scaler)
         adapter = _Adapter(owner, self.wrapped(owner), global_step, inner_name)
         adapter.in_cond = self.in_cond_of_1_15 and tf.executing_eagerly()
@@ -232,7 +235,7 @@ class Steps:
             variables,
             adapter,
             called="apply_gradients",
-            unscaling=unscaling,
+            division=division,
             form=self.graph_form(owner, name),
         )
         if taken is None:  # In eager mode.
@@ -253,12 +256,12 @@ class ContribSteps(Steps):
     ) -> list[_types.Pair]:
         return list(owner._opt.compute_gradients(loss, **options))
 
-    def to_scale(self, owner: _Base, loss: _types.Loss) -> _types.Loss:
+    def to_scale(self, loss: _types.Loss) -> _types.Loss:
         # r1.15's optimizer calls it before it makes an operation of the scale. Seeds of random
         # operations in the loss depend on it, and the wrapped optimizer may not accept callables.
         # It did so in functions of 1.15, too; those of TensorFlow 2 had no such optimizer.
         in_graph = _graphs.in_session_graph() or not (_tf.at_least(2, 0) or tf.executing_eagerly())
-        return loss() if callable(loss) and owner._tflsc.enabled and in_graph else loss
+        return loss() if callable(loss) and in_graph else loss
 
     def reads_twice(self, read: Any) -> bool:
         # Each use of a variable makes an operation that reads it; that of a reference does not.
@@ -267,7 +270,7 @@ class ContribSteps(Steps):
     def reciprocal(self, scale: tf.Tensor) -> tf.Tensor:
         return tf.math.reciprocal(scale)
 
-    def to_unscale(self, owner: _Base, grads: list[_types.Gradient]) -> list[_types.Gradient]:
+    def densified(self, owner: _Base, grads: list[_types.Gradient]) -> list[_types.Gradient]:
         return grads if owner._tflsc.keep_sparse else _structure.dense(grads)
 
     def graph_form(self, owner: _Base, name: str | None) -> _step.GraphForm:
@@ -392,8 +395,8 @@ class _Base(_tf.Optimizer):
             "grad_loss": grad_loss,
         }
         # As in TensorFlow, `minimize` calls these methods if a subclass overrides one.
-        own = _step.overrides(self, _AS_WRITTEN, "compute_gradients", "apply_gradients")
-        if self._tflsc.enabled and not own:
+        seen = _step.overrides(self, _AS_WRITTEN, "compute_gradients", "apply_gradients")
+        if self._tflsc.enabled and not seen:
             return self._tflsc_family.minimize(self, loss, global_step, name, options)
         return super().minimize(loss, global_step, name=name, **options)
 
@@ -427,7 +430,7 @@ class _Base(_tf.Optimizer):
     def variables(self) -> list[tf.Variable]:
         """Returns the variables of the wrapped optimizer and of the loss scale, a list."""
         wrapped = self._tflsc_family.wrapped(self)
-        return _state.variables_of(wrapped) + _scaler.variables(self._tflsc.loss_scale)
+        return _state.variables_of(wrapped) + _scaler.Scaler(self._tflsc.loss_scale).variables()
 
     def get_slot(self, var: Any, name: str) -> Any:
         """Returns the wrapped optimizer's slot variable `name` for `var`, or None."""

@@ -115,22 +115,22 @@ class Aggregation:
         attributes: Any = vars(self._optimizer)
         # Replicas' threads may overlap here: the first hides the methods, the last restores them.
         with _lock:
-            users, kept = attributes.get("_tflsc_aggregation", (0, None))
+            users, hidden = attributes.get("_tflsc_aggregation", (0, None))
             if not users:
-                kept = {name: attributes[name] for name in self._methods if name in attributes}
+                hidden = {name: attributes[name] for name in self._methods if name in attributes}
                 attributes.update(dict.fromkeys(self._methods, _as_they_are))
-            attributes["_tflsc_aggregation"] = users + 1, kept
+            attributes["_tflsc_aggregation"] = users + 1, hidden
         try:
             yield
         finally:
             with _lock:
                 users = attributes.pop("_tflsc_aggregation")[0] - 1
                 if users:
-                    attributes["_tflsc_aggregation"] = users, kept
+                    attributes["_tflsc_aggregation"] = users, hidden
                 else:
                     for name in self._methods:
                         del attributes[name]
-                    attributes.update(kept)
+                    attributes.update(hidden)
 
 
 def filter_empty_gradients(

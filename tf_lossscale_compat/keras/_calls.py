@@ -109,10 +109,10 @@ class Calls:
     def returned(self, grads: object) -> None:
         """Remembers unscaled gradients, if `apply_gradients` may also get scaled ones."""
         if (self.constructor_scaled or SCALED in self.methods) and isinstance(grads, (list, tuple)):
-            known = [grad for grad in grads if isinstance(grad, (tf.Tensor, tf.IndexedSlices))]
-            self._unscaled.update(zip(map(id, known), known))
+            tensors = [grad for grad in grads if isinstance(grad, (tf.Tensor, tf.IndexedSlices))]
+            self._unscaled.update(zip(map(id, tensors), tensors))
 
-    def are_unscaled(self, pairs: list[_types.Pair]) -> bool:
+    def were_returned(self, pairs: list[_types.Pair]) -> bool:
         """Returns whether all gradients of these pairs are objects that were `returned`."""
         grads = [grad for grad, _ in pairs if grad is not None]
         return bool(grads) and all(self._unscaled.get(id(grad)) is grad for grad in grads)
@@ -133,22 +133,22 @@ class Calls:
                 self._check_made_scaled(pairs)
             return self.constructor_scaled
         answer = self._are_scaled(self.methods)
-        if answer is None and self.are_unscaled(pairs):
+        if answer is None and self.were_returned(pairs):
             return False
         if not self._enabled:
             return answer is not False
         if answer is None:
             others = " and ".join(sorted(self.methods - {SCALED}))
-            known = ""
+            hint = ""
             if UNSCALED in self.methods:
-                known = (
+                hint = (
                     f"Gradients that {UNSCALED} returned are recognized as unscaled, but here are "
                     "others, such as clipped ones. "
                 )
             raise ValueError(
                 f"apply_gradients cannot tell whether the gradients are scaled: {SCALED} of this "
                 f"optimizer was called, after which they are, and {others}, after which they are "
-                f"not. {known}So {_SAY}."
+                f"not. {hint}So {_SAY}."
             )
         if not tf.executing_eagerly():
             self._traced = True
@@ -164,7 +164,7 @@ class Calls:
 
     def _check_made_scaled(self, pairs: list[_types.Pair]) -> None:
         """Raises a ValueError or warns if unscaled gradients would be divided once more."""
-        if self.are_unscaled(pairs):
+        if self.were_returned(pairs):
             raise ValueError(
                 "apply_gradients was given gradients that this optimizer unscaled, and it was made "
                 "with scaled=True, which would divide them by the loss scale once more. Write "

@@ -98,12 +98,12 @@ def _from_config(
     # Keras 3 does not pass on the `custom_objects` of `load_model`. Versions without this do.
     find = getattr(keras.utils, "get_registered_object", lambda name: None)
     objects.setdefault(name, find(name))
-    known = {
+    loss_scales = {
         name: cls
         for name, cls in objects.items()
         if isinstance(cls, type) and issubclass(cls, _loss_scales.LossScale)
     }
-    return _loss_scales.deserialize(loss_scale, custom_objects=known)
+    return _loss_scales.deserialize(loss_scale, custom_objects=loss_scales)
 
 
 def options_of(data: _family.KerasData) -> dict[str, Any]:

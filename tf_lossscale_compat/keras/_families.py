@@ -54,7 +54,7 @@ def _original_class(keras: types.ModuleType, base: type, experimental: bool) -> 
 
 
 @cached
-def family_of(base: type, experimental: bool) -> Any:
+def family_of(base: type, experimental: bool) -> _family.Family[Any]:
     """Returns the `Family` of optimizers that derive from `base`."""
     keras = keras_of(base)
     original = _original_class(keras, base, experimental)
@@ -62,7 +62,7 @@ def family_of(base: type, experimental: bool) -> Any:
 
 
 @cached
-def default_base() -> Any:
+def default_base() -> type | None:
     """Returns the base class of tf.keras' optimizers; the public classes are of its family."""
     return _keras_versions.base_of(tf.keras.optimizers.SGD)
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Callable, Generic, Iterable, NoReturn, Ty
 
 from tf_lossscale_compat._core import (
     _agreement,
+    _arguments,
     _graphs,
     _keras_versions,
     _ownership,
@@ -183,19 +184,22 @@ class Family(Generic[Owner]):
     def replace_loss_scale(self, owner: Owner, loss_scale: _loss_scales.Identifier) -> None:
         """Replaces the loss scale, as code for TensorFlow 2.0 does."""
         old, new = owner._loss_scale, _configs.from_identifier(loss_scale)
-        _ownership.check(_ownership.KERAS, new)
         scaler = _scaler.Scaler(new)
+        if scaler.subject is _scaler.Scaler(old).subject:
+            return
+        _arguments.check_replaces_loss_scale(owner._tflsc.enabled)
+        _ownership.check(_ownership.KERAS, scaler)
         self.check_scaler(scaler)
         agree = _agreement.function_for(owner._tflsc.agree, owner._optimizer, scaler)
         self.track_loss_scale(owner, new)
         owner._tflsc.agree = agree
         owner.__dict__["_loss_scale"] = new
-        _ownership.claim(_ownership.KERAS, new, [owner])
+        _ownership.claim(_ownership.KERAS, scaler, [owner])
         _ownership.release(old, owner)
 
     def all_variables(self, owner: Owner) -> _types.Variables:
         """Returns the variables whose values `set_weights` takes."""
-        return _state.variables_of(owner._optimizer) + _scaler.variables(owner._loss_scale)
+        return _state.variables_of(owner._optimizer) + _scaler.Scaler(owner._loss_scale).variables()
 
     def apply_variables(self, owner: Owner, given: Iterable[Any] | None) -> _types.Variables:
         """Returns the variables of `apply`, a list; `given` is its argument."""
@@ -207,13 +211,13 @@ class Family(Generic[Owner]):
 
     def unscale(self, owner: Owner, grads: Iterable[_types.Gradient]) -> _types.Gradients:
         """Returns gradients divided by the loss scale, as in that Keras."""
-        return _unscaling.unscale(grads, 1.0 / _scaler.read_scale(owner._loss_scale))
+        return _unscaling.unscale(grads, 1.0 / _scaler.snapshot(owner._loss_scale()))
 
-    def to_unscale(
+    def with_division(
         self, owner: Owner, grads: _types.Gradients, variables: _types.Variables, scale: tf.Tensor
-    ) -> tuple[_types.Gradients, _unscaling.Unscaling | None]:
-        """Returns gradients and the `Unscaling` that the step does; None if it does none."""
-        return grads, _unscaling.Unscaling(1.0 / scale)
+    ) -> tuple[_types.Gradients, _unscaling.Division | None]:
+        """Returns gradients and the `Division` that the step does; None if it does none."""
+        return grads, _unscaling.Division(1.0 / scale)
 
     def scaled_gradients(self, owner: Owner, *args: Any) -> list[_types.Pair]:
         """Returns pairs of scaled gradients, computed by the inner optimizer, and variables.
@@ -248,14 +252,15 @@ class Family(Generic[Owner]):
 
     # A step.
 
-    def minimize(self, owner: Owner, *args: Any, **options: Any) -> Any:
-        """Passes gradients by `scaled_gradients(owner, *args)` to `owner.apply_gradients`.
+    def to_minimize(self, owner: Owner, *args: Any) -> tuple[list[_types.Pair], dict[str, Any]]:
+        """Returns what `minimize` passes to `apply_gradients`: pairs and the argument `scaled`.
 
-        They are scaled unless methods of a subclass see them. The constructor's `scaled` says how
-        an `apply_gradients` of a subclass sees them.
+        The gradients are those of `scaled_gradients(owner, *args)`, and scaled unless methods of a
+        subclass see them. The constructor's `scaled` says how an `apply_gradients` of a subclass
+        sees them.
         """
         if self.compute_method and _step.overrides(owner, self.methods, self.compute_method):
-            return owner.apply_gradients(getattr(owner, self.compute_method)(*args), **options)
+            return getattr(owner, self.compute_method)(*args), {}
         pairs, scaled = self.scaled_gradients(owner, *args), True
         overridden = _step.overrides(owner, self.methods, "apply_gradients")
         sees = overridden and not owner._tflsc.calls.constructor_scaled
@@ -264,11 +269,10 @@ class Family(Generic[Owner]):
             pairs, scaled = self.unscaled_pairs(owner, pairs), False
         # A subclass's method may not take `scaled`, or take it and not pass it on. Before Keras 3
         # no optimizer takes `scaled`, and a subclass may pass all arguments to the inner optimizer.
-        if not overridden or (
+        takes = not overridden or (
             self.scaled_by_default and _aggregation.takes(owner.apply_gradients, "scaled")
-        ):
-            options["scaled"] = scaled
-        return owner.apply_gradients(pairs, **options)
+        )
+        return pairs, {"scaled": scaled} if takes else {}
 
     def apply_pairs(self, owner: Owner, grads_and_vars: Iterable[_types.Pair], scaled: bool) -> Any:
         """Checks pairs of gradients and variables, and takes a step with them."""
@@ -287,10 +291,10 @@ class Family(Generic[Owner]):
 
         `apply` applies unscaled gradients by the inner optimizer.
         """
-        scaler, unscaling = _scaler.Scaler(owner._loss_scale), None
+        scaler, division = _scaler.Scaler(owner._loss_scale), None
         if scaled:
-            grads, unscaling = self.to_unscale(
-                owner, grads, variables, _scaler.as_scale(scaler.read())
+            grads, division = self.with_division(
+                owner, grads, variables, _scaler.snapshot(scaler.read())
             )
         return _step.take(
             scaler,
@@ -298,7 +302,7 @@ class Family(Generic[Owner]):
             variables,
             _Adapter(owner, apply, self.agree(owner, scaler)),
             called=f"{type(owner).__name__}.apply_gradients",
-            unscaling=unscaling,
+            division=division,
             form=self.graph_form,
             unaggregated=unaggregated,
         )
@@ -354,7 +358,7 @@ def base_to_wrap(optimizer: object, argument: str) -> type:
 
 def scaled_loss(owner: LossScaleOptimizer, loss: tf.Tensor) -> tf.Tensor:
     """Returns `loss` times the loss scale, in the dtype of `loss`."""
-    return _unscaling.scale_loss(loss, _scaler.read_scale(owner._loss_scale))
+    return _unscaling.scale_loss(loss, _scaler.snapshot(owner._loss_scale()))
 
 
 def map_scaled(

@@ -132,12 +132,12 @@ class Family(_family.Family["Methods"]):
                 "variables by their order. Make a new optimizer with the other loss scale."
             )
         super().track_loss_scale(owner, loss_scale)
-        known = owner._tflsc.variables
-        if known:  # Checkpoints reject a list from which a variable was removed: make a new one.
-            for name, variable in known.items():
+        owned = owner._tflsc.variables
+        if owned:  # Checkpoints reject a list from which a variable was removed: make a new one.
+            for name, variable in owned.items():
                 if getattr(owner, name, None) is variable:
                     delattr(owner, name)
-            known.clear()
+            owned.clear()
             del owner._tracker
             self._past_original(owner).__init__(learning_rate=0.0, name=owner.name)
         if isinstance(loss_scale, _loss_scales.DynamicLossScale):
@@ -147,7 +147,7 @@ class Family(_family.Family["Methods"]):
             ):
                 setattr(owner, name, self._as_keras_variable(owner, name, variable))
         for name, variable in _values.by_name(loss_scale).items():
-            if not any(variable is owned.value for owned in known.values()):
+            if not any(variable is each.value for each in owned.values()):
                 self._as_keras_variable(owner, name, variable)
 
     def _as_keras_variable(self, owner: Methods, name: str, variable: tf.Variable) -> Any:
@@ -193,10 +193,10 @@ class Family(_family.Family["Methods"]):
         """
         with sys.modules[self.original.__module__].tracking.DotNotTrackScope():
             inner.build(variables)
-        known = {id(variable) for variable in inner.variables}
+        tracked = {id(variable) for variable in inner.variables}
         cls = type(owner._variables[0])  # In Keras 3.3, it is not keras.Variable.
         for value in list(vars(inner).values()):
-            if isinstance(value, cls) and id(value) not in known:
+            if isinstance(value, cls) and id(value) not in tracked:
                 inner._track_variable(value)
 
     # Gradients are divided as by Keras' own class.
@@ -206,18 +206,18 @@ class Family(_family.Family["Methods"]):
         return [
             None if grad is None else tf.cast(divided, grad.dtype)
             for grad, divided in zip(
-                grads, _unscaling.divide(grads, _scaler.read_scale(owner._loss_scale))
+                grads, _unscaling.divide(grads, _scaler.snapshot(owner._loss_scale()))
             )
         ]
 
-    def to_unscale(
+    def with_division(
         self, owner: Methods, grads: _types.Gradients, variables: _types.Variables, scale: tf.Tensor
-    ) -> tuple[_types.Gradients, _unscaling.Unscaling | None]:
+    ) -> tuple[_types.Gradients, _unscaling.Division | None]:
         if not owner._tflsc.enabled:  # The scale is 1, and float16 gradients stay float16.
             return grads, None
         if [each for each in variables if getattr(each, "overwrite_with_gradient", False)]:
             return _family.map_scaled(_unscaling.divide, grads, variables, scale), None
-        return grads, _unscaling.Unscaling(scale, divides=True)
+        return grads, _unscaling.Division(scale, divides=True)
 
     def scaled_gradients(self, owner: Methods, *args: Any) -> list[_types.Pair]:
         loss, var_list, tape = args
@@ -383,7 +383,8 @@ class Methods(_methods.WeightDecay, _MixedIntoKeras3):
           ValueError: `loss` is a tensor and `tape` is None; no variable has a gradient; or called
             in a cross-replica context.
         """
-        self._tflsc_family.minimize(self, loss, var_list, tape)
+        pairs, scaled = self._tflsc_family.to_minimize(self, loss, var_list, tape)
+        self.apply_gradients(pairs, **scaled)
         return self.iterations
 
     def load_own_variables(self, store: Any) -> None:
@@ -401,26 +402,26 @@ class Methods(_methods.WeightDecay, _MixedIntoKeras3):
             )
             return
         inner = self.inner_optimizer.variables
-        own = self.variables[: len(self.variables) - len(inner)]
+        outer = self.variables[: len(self.variables) - len(inner)]
         first = len(store.keys()) - len(inner)
         values = [store[str(i)] for i in range(len(store.keys()))]
         # An optimizer that was not built saved fewer variables.
-        if first < 0 or (first != len(own) and not _values.matches(values[first:], inner)):
+        if first < 0 or (first != len(outer) and not _values.matches(values[first:], inner)):
             super().load_own_variables(store)  # It warns.
             return
         # Files of Keras' own class have two of the loss scale's variables, first as here.
         dynamic = isinstance(self._loss_scale, _loss_scales.DynamicLossScale)
         more = len(self._tflsc.variables) - 2 if dynamic else 0
         # The shapes and kinds of numbers tell another class of loss scale with as many variables.
-        if first in (len(own), len(own) - more) and _values.matches(values[:first], own):
-            own = own[:first]
+        if first in (len(outer), len(outer) - more) and _values.matches(values[:first], outer):
+            outer = outer[:first]
         else:
             logging.warning(
                 "The saved optimizer has a loss scale of another kind or none; %s keeps its own.",
                 self.name,
             )
-            own, values = [], values[first:]
-        _values.assign_all([*own, *inner], values)
+            outer, values = [], values[first:]
+        _values.assign_all([*outer, *inner], values)
 
 
 Family.methods = Methods

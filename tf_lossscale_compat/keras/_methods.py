@@ -84,8 +84,7 @@ class CommonMethods(_MixedIntoKeras):
         if data is None:  # A subclass's constructor may set attributes first.
             object.__setattr__(self, name, value)
         elif name == "_loss_scale":  # Keras would track it a second time.
-            if value is not self._loss_scale:
-                self._tflsc_family.replace_loss_scale(self, value)
+            self._tflsc_family.replace_loss_scale(self, value)
         else:
             if data.made and not name.startswith("_"):
                 _check_reaches(self, name, value)
@@ -110,7 +109,7 @@ class CommonMethods(_MixedIntoKeras):
     def dynamic(self) -> bool:
         """True unless the loss scale is a fixed one of this package."""
         fixed = (_loss_scales.FixedLossScale, _managers.FixedLossScaleManager)
-        return not isinstance(_scaler.unwrap(self._loss_scale), fixed)
+        return not isinstance(_scaler.Scaler(self._loss_scale).subject, fixed)
 
     @property
     def initial_scale(self) -> float | None:
@@ -228,8 +227,9 @@ class CommonMethods(_MixedIntoKeras):
         Args:
           grads_and_vars: iterable of pairs (gradient, variable). A gradient has its variable's
             shape, or is None.
-          *args: the argument of that Keras' optimizers at this position: `name` of an
-            `OptimizerV2`, or `skip_gradients_aggregation` of the optimizers new in TensorFlow 2.11.
+          *args: the argument of that Keras' own loss-scale class at this position: `name` for an
+            `OptimizerV2`; `skip_gradients_aggregation`, a bool, for an optimizer new in TensorFlow
+            2.11.
           scaled: bool, the step divides the gradients by the loss scale; None for the constructor's
             `scaled`. If that is None too, the methods decide that were ever called: True after
             `scale_loss`, which `fit` of Keras 3 calls; False after `get_scaled_loss` or
@@ -303,9 +303,10 @@ def refuse_to_set(owner: CommonMethods, name: str, value: object) -> NoReturn:
     if getattr(owner, "dynamic_scale", None) is not None:
         how = f"cannot be set. Write optimizer.dynamic_scale.assign({value!r})."
     elif owner.dynamic:
+        subject = _scaler.Scaler(owner._loss_scale).subject
         how = (
-            f"cannot be set. Set it on {_scaler.unwrap(owner._loss_scale)!r}. For a manager of "
-            f"this package, write manager.get_loss_scale().assign({value!r})."
+            f"cannot be set. Set it on {subject!r}. For a manager of this package, write "
+            f"manager.get_loss_scale().assign({value!r})."
         )
     else:
         how = "is fixed. Make another optimizer with that scale."

@@ -81,16 +81,16 @@ class Family(_before_keras3.Family["Methods"]):
 
     def track_loss_scale(self, owner: Methods, loss_scale: _loss_scales.LossScale) -> None:
         super().track_loss_scale(owner, loss_scale)
-        for variable in _scaler.variables(loss_scale):
+        for variable in _scaler.Scaler(loss_scale).variables():
             _keras_versions.track_in_session(variable)
 
     def unscale(self, owner: Methods, grads: Iterable[_types.Gradient]) -> _types.Gradients:
-        return super().unscale(owner, _as_original_unscales(owner, list(grads)))
+        return super().unscale(owner, _densified(owner, list(grads)))
 
-    def to_unscale(
+    def with_division(
         self, owner: Methods, grads: _types.Gradients, variables: _types.Variables, scale: tf.Tensor
-    ) -> tuple[_types.Gradients, _unscaling.Unscaling | None]:
-        return super().to_unscale(owner, _as_original_unscales(owner, grads), variables, scale)
+    ) -> tuple[_types.Gradients, _unscaling.Division | None]:
+        return super().with_division(owner, _densified(owner, grads), variables, scale)
 
     def scaled_gradients(self, owner: Methods, *args: Any) -> list[_types.Pair]:
         loss, var_list, grad_loss, *tapes = args
@@ -109,7 +109,7 @@ class Family(_before_keras3.Family["Methods"]):
         return grads, variables
 
 
-def _as_original_unscales(owner: Methods, grads: _types.Gradients) -> _types.Gradients:
+def _densified(owner: Methods, grads: _types.Gradients) -> _types.Gradients:
     """Returns gradients, made dense before TensorFlow 2.3 as by TensorFlow's own class.
 
     The numbers differ: for example, momentum moves all rows for a dense gradient, and only some for
@@ -179,7 +179,8 @@ class Methods(_before_keras3.Methods):
           An operation; None in eager mode.
         """
         tapes = () if tape is None else (tape,)  # Before TensorFlow 2.4 there is none.
-        return self._tflsc_family.minimize(self, loss, var_list, grad_loss, *tapes, name=name)
+        pairs, scaled = self._tflsc_family.to_minimize(self, loss, var_list, grad_loss, *tapes)
+        return self.apply_gradients(pairs, name=name, **scaled)
 
     @_autograph.do_not_convert
     def apply_gradients(
@@ -212,8 +213,8 @@ class Methods(_before_keras3.Methods):
     def weights(self) -> list[Any]:
         """The variables of the inner optimizer, without those of the loss scale; a list."""
         # HDF5 files hold those of the loss scale too, and have no other place for them.
-        own = _scaler.variables(self._loss_scale) if _callers.is_hdf5_saving() else []
-        return list(self._optimizer.weights) + own
+        saved = _scaler.Scaler(self._loss_scale).variables() if _callers.is_hdf5_saving() else []
+        return list(self._optimizer.weights) + saved
 
     def set_weights(self, weights: Any) -> None:
         variables = self._tflsc_family.all_variables(self)

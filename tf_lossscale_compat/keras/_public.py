@@ -116,8 +116,8 @@ def _construct(
             loss_scale = type(loss_scale).from_config(loss_scale.get_config())
     else:
         loss_scale = _configs.from_numbers(**arguments, hint=family.fixed_scale_hint)
-    _ownership.check(_ownership.KERAS, loss_scale)
     scaler = _scaler.Scaler(loss_scale)
+    _ownership.check(_ownership.KERAS, scaler)
     family.check_scaler(scaler)
     agreement = _agreement.function_for(agree, optimizer, scaler)
     data = _family.KerasData(_calls.Calls(family.scaled_by_default, scaled, enabled), enabled)
@@ -133,7 +133,7 @@ def _construct(
     data.options.update((k, v) for k, v in options.items() if v is not None)
     data.loss_scale_arguments = {} if enabled else arguments
     data.agree, data.made = agreement, True
-    _ownership.claim(_ownership.KERAS, loss_scale, [owner])
+    _ownership.claim(_ownership.KERAS, scaler, [owner])
 
 
 def _serialized(owner: StableMethods) -> dict[str, Any]:
@@ -385,7 +385,8 @@ class _PicksSibling(type):
     _tflsc_family: _family.Family[Any]
 
     def __call__(cls, *args: Any, **kwargs: Any) -> Any:
-        picked, argument = cls, cls._tflsc_family.argument
+        picked: type = cls
+        argument = cls._tflsc_family.argument
         if "_tflsc_family" in vars(cls):  # A subclass is of one family.
             inner = args[0] if args else kwargs.get(argument)
             if isinstance(inner, dict):
@@ -427,7 +428,7 @@ class _PicksSibling(type):
 
 
 @_families.cached
-def _siblings(base: type) -> tuple[Any, Any]:
+def _siblings(base: type) -> tuple[type[StableMethods], type[ExperimentalMethods]]:
     """Returns both classes, stable and experimental, for optimizers that derive from `base`."""
     both = [_families.family_of(base, experimental) for experimental in (False, True)]
 

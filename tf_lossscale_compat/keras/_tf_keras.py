@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Iterable
 from absl import logging
 
 from tf_lossscale_compat._core import (
+    _arguments,
     _autograph,
     _callers,
     _horovod,
@@ -99,18 +100,20 @@ class Methods(_methods.WeightDecay, _before_keras3.Methods):
     @_autograph.converts_functions_given
     def minimize(self, loss: Any, var_list: Any, tape: Any = None) -> None:
         """Computes gradients of the scaled loss and applies them; see `compute_gradients`."""
-        self._tflsc_family.minimize(self, loss, var_list, tape)
+        pairs, scaled = self._tflsc_family.to_minimize(self, loss, var_list, tape)
+        self.apply_gradients(pairs, **scaled)
 
     @_autograph.do_not_convert
     def apply_gradients(
         self,
         grads_and_vars: Iterable[tuple[Any, Any]],
-        skip_gradients_aggregation: bool = False,
+        skip_gradients_aggregation: bool | None = False,
         *,
         scaled: bool | None = None,
         experimental_aggregate_gradients: bool = True,
         **kwargs: Any,
     ) -> None:
+        _arguments.optional_flag("skip_gradients_aggregation", skip_gradients_aggregation)
         pairs = list(grads_and_vars)
         scaled = self._tflsc.calls.are_scaled(scaled, pairs)
         aggregates = experimental_aggregate_gradients and not skip_gradients_aggregation
@@ -123,8 +126,8 @@ class Methods(_methods.WeightDecay, _before_keras3.Methods):
         They are a list that can be called, because this was a method in TensorFlow 2.10.
         """
         # HDF5 files hold those of the loss scale too, and have no other place for them.
-        own = _scaler.variables(self._loss_scale) if _callers.is_hdf5_saving() else []
-        return _values.CallableList(_state.variables_of(self._optimizer) + own)
+        saved = _scaler.Scaler(self._loss_scale).variables() if _callers.is_hdf5_saving() else []
+        return _values.CallableList(_state.variables_of(self._optimizer) + saved)
 
     def save_own_variables(self, store: Any) -> None:
         """Writes the inner optimizer's variables by number, and the loss scale's by name."""
@@ -142,14 +145,14 @@ class Methods(_methods.WeightDecay, _before_keras3.Methods):
         if {name for name in saved if name.isdigit()} != set(inner):
             logging.warning("The saved optimizer has other variables; none of them is loaded.")
             return
-        own = _values.by_name(self._loss_scale)
-        if saved != set(inner) | set(own):
+        scaling = _values.by_name(self._loss_scale)
+        if saved != set(inner) | set(scaling):
             logging.warning(
                 "The saved optimizer has a loss scale of another kind or none; this one keeps its "
                 "own."
             )
-            own = {}
-        targets = {**inner, **own}
+            scaling = {}
+        targets = {**inner, **scaling}
         _values.assign_all(targets.values(), [store[name] for name in targets])
 
 

@@ -22,11 +22,18 @@ class CallableList(list):
 
 
 def by_name(loss_scale: _loss_scales.LossScale) -> dict[str, tf.Variable]:
-    """Returns a dict from names to a loss scale's variables; names are without scopes."""
-    return {
-        variable.name.split(":")[0].split("/")[-1]: variable
-        for variable in _scaler.variables(loss_scale)
-    }
+    """Returns a dict from names to a loss scale's variables; names are without scopes.
+
+    A name that another variable has gets a number: in eager mode all variables without a name have
+    the same one.
+    """
+    named: dict[str, tf.Variable] = {}
+    for variable in _scaler.Scaler(loss_scale).variables():
+        name = variable.name.split(":")[0].split("/")[-1]
+        while name in named:
+            name = f"{name}_{len(named)}"
+        named[name] = variable
+    return named
 
 
 def _counts_as(value: np.ndarray, variable: _types.Variable) -> bool:

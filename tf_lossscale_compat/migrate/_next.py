@@ -10,7 +10,7 @@ import re
 import shlex
 from typing import Tuple
 
-from tf_lossscale_compat._core import _contrib_successors
+from tf_lossscale_compat import _contrib_successors
 from tf_lossscale_compat.migrate import rewrites
 
 # Of names that `tf.compat.v1` alone has since TensorFlow 2 those that show what a file is written

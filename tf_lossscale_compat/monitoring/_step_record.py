@@ -105,8 +105,8 @@ class StepRecord(_tf.Trackable):
         self.watched = watched
         _observers.check(watched)
         _replicas.check_strategy()
-        kept = _scaler.variables(self.loss_scale) + _state.variables_of(watched)
-        with tf.init_scope(), _state.scope_of(kept):
+        variables = _scaler.Scaler(self.loss_scale).variables() + _state.variables_of(watched)
+        with tf.init_scope(), _state.scope_of(variables):
             self._finite_steps = self._make("finite_steps", np.int64(0))
             self._nonfinite_steps = self._make("nonfinite_steps", np.int64(0))
             self._skipped_steps = self._make("skipped_steps", np.int64(0))
@@ -133,7 +133,7 @@ class StepRecord(_tf.Trackable):
     @property
     def loss_scale(self) -> Any:
         """The optimizer's loss scale, a `LossScale` or `LossScaleManager`."""
-        return _scaler.unwrap(self.watched._tflsc_family.loss_scale(self.watched))
+        return _scaler.Scaler(self.watched._tflsc_family.loss_scale(self.watched)).subject
 
     def _counters(self) -> list[tf.Variable]:
         counters = [self._finite_steps, self._nonfinite_steps, self._skipped_steps]
@@ -141,8 +141,8 @@ class StepRecord(_tf.Trackable):
 
     def variables(self) -> list[tf.Variable]:
         """Returns the record's variables, a list."""
-        own = self._counters()
-        return own + [var for each in self._gradients.values() for var in (each.last, each.totals)]
+        gradients = [var for each in self._gradients.values() for var in (each.last, each.totals)]
+        return self._counters() + gradients
 
     # Values for graphs, functions and eager mode. A variable is the key under which each is kept.
 
@@ -201,14 +201,13 @@ class StepRecord(_tf.Trackable):
 
     def _read(self, session: Any) -> tuple[int, int, int, Skip | None]:
         """Returns the counts of steps, skips and skips in a row, and the last `Skip` or None."""
-        known = list(self._gradients.values())
-        own = self._counters()
-        values = self._values(session, own + [each.last for each in known])
-        finite, nonfinite, skipped, last, scales = values[: len(own)]
+        gradients, counters = list(self._gradients.values()), self._counters()
+        values = self._values(session, counters + [each.last for each in gradients])
+        finite, nonfinite, skipped, last, scales = values[: len(counters)]
         skip = None
         if skipped:
             bad: tuple[_names.BadGradient, ...] = ()
-            for each, rows in zip(known, values[len(own) :]):
+            for each, rows in zip(gradients, values[len(counters) :]):
                 if each.key == last[3]:
                     bad = each.bad(rows)
             before, after = (float(scale) for scale in scales)
@@ -236,9 +235,11 @@ class StepRecord(_tf.Trackable):
           ("NaN", "+inf", "-inf") to numbers of steps. Gradients with the same name are counted
           together. Empty without `names`.
         """
-        known = list(self._gradients.values())
+        gradients = list(self._gradients.values())
         totals: dict[str, dict[str, int]] = {}
-        for each, rows in zip(known, self._values(session, [each.totals for each in known])):
+        for each, rows in zip(
+            gradients, self._values(session, [each.totals for each in gradients])
+        ):
             for name, row in zip(each.names, rows):
                 of_name = totals.setdefault(name, dict.fromkeys(_names.KINDS, 0))
                 for kind, count in zip(_names.KINDS, row):
@@ -330,7 +331,7 @@ class StepRecord(_tf.Trackable):
 
         with _state.scope_of([self._finite_steps]):
             if not self._gradients:  # A checkpoint that is saved after this step must hold them.
-                self._known(step)
+                self._gradients_of(step)
             if tf.executing_eagerly() or isinstance(step.finite, bool):
                 return finite() if step.finite else other()
             # Names of variables in checkpoints depend on how many `cond` there are.
@@ -339,14 +340,14 @@ class StepRecord(_tf.Trackable):
     def _inspect_gradients(self, step: _observers.Observation) -> list[Any]:
         """Records which gradients of a skipped step were not finite; returns operations."""
         with _state.scope_of([self._finite_steps]):
-            known = self._known(step)
-            if known is None:
+            gradients = self._gradients_of(step)
+            if gradients is None:
                 return []
             seen = _replicas.all_reduce_sum(_names.inspected, (step.grads,))
             ever = tf.reduce_any(seen[:, :, : len(_names.KINDS)] > 0, axis=0)
             return [
-                _assigned(known.last.assign(seen, read_value=False)),
-                _assigned(known.totals.assign_add(tf.cast(ever, tf.int64), read_value=False)),
+                _assigned(gradients.last.assign(seen, read_value=False)),
+                _assigned(gradients.totals.assign_add(tf.cast(ever, tf.int64), read_value=False)),
             ]
 
     def _raise_if_stuck(self, step: _observers.Observation) -> None:
@@ -356,18 +357,18 @@ class StepRecord(_tf.Trackable):
             self.check()
 
     def _record_nonfinite(self, step: _observers.Observation) -> tf.Operation | None:
-        finite = _state.read(self._finite_steps)
-        last = _state.read(self._last)
+        finite = _state.snapshot(self._finite_steps)
+        last = _state.snapshot(self._last)
         with tf.control_dependencies([finite, last]):
-            number = finite + _state.read(self._nonfinite_steps) + 1
+            number = finite + _state.snapshot(self._nonfinite_steps) + 1
         with tf.control_dependencies([number]):
             done = [_assigned(self._nonfinite_steps.assign_add(1, read_value=False))]
         if not step.skips_nonfinite:
             last = tf.stack([finite, last[1], tf.zeros_like(finite), last[3]])
         else:
             run = last[2] * tf.cast(tf.equal(last[0], finite), tf.int64) + 1
-            known = self._known(step)
-            key = tf.constant(0 if known is None else known.key, tf.int64)
+            gradients = self._gradients_of(step)
+            key = tf.constant(0 if gradients is None else gradients.key, tf.int64)
             last = tf.stack([finite, number, run, key])
             scales = tf.stack([step.before, step.after])
             done += [
@@ -379,7 +380,7 @@ class StepRecord(_tf.Trackable):
             done.append(_assigned(self._last.assign(last, read_value=False)))
         return None if tf.executing_eagerly() else tf.group(*done)
 
-    def _known(self, step: _observers.Observation) -> _names.Gradients | None:
+    def _gradients_of(self, step: _observers.Observation) -> _names.Gradients | None:
         """Returns the `_names.Gradients` of a step's variables, made at the first call, or None."""
         if not (self._with_names and step.grads):
             return None

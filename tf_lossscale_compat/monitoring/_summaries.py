@@ -37,9 +37,9 @@ class Reading(NamedTuple):
 
 def tensors(record: StepRecord) -> Reading:
     """Returns the values of a record as a `Reading` of scalar tensors, in any context."""
-    scaler = record.loss_scale
+    scaler = _scaler.Scaler(record.loss_scale)
     # A hook may begin again in a graph that is finalized.
-    scale = _graphs.once_per_graph(scaler, lambda: _scaler.read_scale(scaler))
+    scale = _graphs.once_per_graph(scaler.subject, lambda: _scaler.snapshot(scaler.read()))
     return Reading(record.steps, record.skipped_steps, record.consecutive_skips, scale)
 
 
@@ -49,11 +49,11 @@ def bounds(scaler: _types.Subject) -> dict[str, float]:
     if floor is None and isinstance(scaler, _managers.ExponentialUpdateLossScaleManager):
         floor = 1.0  # Part of the manager's update rule.
     ceiling = getattr(scaler, "max_loss_scale", None)
-    known: dict[str, Any] = {FLOOR: floor, CEILING: ceiling}
+    limits: dict[str, Any] = {FLOOR: floor, CEILING: ceiling}
     # A user's class may have other values under these names.
     return {
         tag: float(value)
-        for tag, value in known.items()
+        for tag, value in limits.items()
         if not isinstance(value, bool) and isinstance(value, numbers.Real) and np.isfinite(value)
     }
 

@@ -7,7 +7,7 @@ or not bound in the file at all.
 import collections
 import re
 
-from tf_lossscale_compat._core import _contrib_successors
+from tf_lossscale_compat import _contrib_successors
 from tf_lossscale_compat.migrate import rewrites
 
 _CONTRIB = "tensorflow.contrib"
