@@ -22,7 +22,6 @@ from tf_lossscale_compat._core import _ownership, _scaler
 from tf_lossscale_compat.keras import _public, mixed_precision
 from tf_lossscale_compat.keras.mixed_precision import experimental
 
-tf1 = tf.compat.v1
 Stable, Older = mixed_precision.LossScaleOptimizer, experimental.LossScaleOptimizer
 VERSION = keras_homes.VERSION
 
@@ -802,21 +801,6 @@ class CopyTest(_Base):
 
 class IterationsTest(_Base):
     """Schedules follow `iterations`, which count skipped steps or not."""
-
-    @keras_homes.each(((True, "eager"), (False, "function")))
-    def test_as_was_asked_for(self, home, case):
-        """Of a first step, too. The fuzzer holds what is counted without the argument."""
-        counts, mode = case
-        opt, variable = Stable(home.SGD(1.0), count_skipped=counts), home.variable()
-
-        def step(grad):
-            opt.apply_gradients([(grad, variable)])
-
-        if mode == "function":
-            step = tf.function(step, autograph=False)
-        for value in (np.nan, 1.0, np.inf, 1.0):
-            step(tf.constant(value))
-        self.assertEqual(number(opt.iterations), 4 if counts else 2)
 
     @keras_homes.each(kind="keras3")
     def test_skipped_steps_while_accumulating(self, home):

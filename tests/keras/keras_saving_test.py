@@ -259,35 +259,6 @@ class GoesOnTest(_Base):
             for found in ended[:-1]:
                 np.testing.assert_equal(found, ended[-1])
 
-    @parameterized.product(home=HOMES)
-    def test_backup_and_restore(self, home):
-        callbacks = home.keras.callbacks
-        if not hasattr(callbacks, "BackupAndRestore"):
-            callbacks = callbacks.experimental if VERSION >= (2, 3) else None
-        if callbacks is None:
-            self.skipTest("this Keras has no BackupAndRestore")
-
-        class Interrupt(home.keras.callbacks.Callback):
-            def on_epoch_begin(self, epoch, logs=None):
-                if epoch == 1:
-                    raise RuntimeError("stopped")
-
-        results, traced = [], home.kind != "keras3"  # XLA takes longer than the steps.
-        for stops in (False, True):
-            folder = os.path.join(self.get_temp_dir(), f"backup{stops}")
-            for again in [False, True][: 1 + stops]:
-                home.clear_session()
-                model = dense(home, WRAPPERS["dynamic"](home.Adam(0.1)))
-                used = [callbacks.BackupAndRestore(folder)]
-                if stops and not again:
-                    with self.assertRaisesRegex(RuntimeError, "stopped"):
-                        fit(model, halves()[0], traced, epochs=2, callbacks=used + [Interrupt()])
-                else:
-                    fit(model, halves()[0], traced, epochs=2, callbacks=used)
-            results.append(state(home, model))
-        self.assertEqual(results[0]["iterations"], 2 * (STEPS - 1 + home.counts_skipped))
-        np.testing.assert_equal(results[1], results[0])
-
 
 class OtherOptimizersFilesTest(_Base):
     """Files that other optimizers wrote."""

@@ -7,7 +7,7 @@ import tensorflow as tf
 from absl.testing import parameterized
 
 import tf_lossscale_compat
-from tests import keras_homes, modes, replicas, stepping
+from tests import keras_homes, modes, replicas
 from tests.v1_optimizers import sgd
 from tf_lossscale_compat import ExponentialUpdateLossScaleManager, FixedLossScale
 from tf_lossscale_compat.contrib import mixed_precision as contrib
@@ -39,7 +39,7 @@ class Recording(LossScale):
 class ApplyIfFiniteTest(parameterized.TestCase, tf.test.TestCase):
     @parameterized.parameters("graph_v1", "jit")
     def test_all_apply_or_none_and_the_scale_moves_once(self, name):
-        with stepping.entered(name) as mode:
+        with modes.entered(name) as mode:
             first, second = (tf1.Variable(8.0, name=name) for name in ("first", "second"))
             scale = DynamicLossScale(8.0, 100, 2.0)
             optimizers = sgd(), tf1.train.MomentumOptimizer(0.5, 0.5)
@@ -67,7 +67,7 @@ class ApplyIfFiniteTest(parameterized.TestCase, tf.test.TestCase):
             (lambda: ExponentialUpdateLossScaleManager(8.0, 100, 1, decr_ratio=0.5), [8, 4, 2, 2]),
             (lambda: FixedLossScale(8.0), [8, 8, 8, 8]),
         ):
-            with stepping.entered(name) as mode:
+            with modes.entered(name) as mode:
                 var, policy = tf1.Variable(8.0), make()
                 call = mode.compile(
                     lambda x, y: tf_lossscale_compat.apply_if_finite(

@@ -215,17 +215,6 @@ class Bare:
 
 
 class ApplyGradientsTest(parameterized.TestCase, tf.test.TestCase):
-    @crossed.product(which=BOTH, mode=("graph_v1", "function"))
-    def test_a_scale_beyond_float16_comes_down_until_training_proceeds(self, which, mode):
-        make = lambda: Training(sgd(0.5), which, dynamic_for(which, 2**32))  # noqa: E731
-        row = (np.array([1, 2], np.float16),)
-        results = stepping.run(mode, make, Training.step, [row] * 22)
-        # 2 * 2**14 is the largest scaled gradient that float16 holds.
-        self.assertEqual([int(count) for _, count, *_ in results], [0] * 18 + [1, 2, 3, 4])
-        weight, _, scale, _ = results[-1]
-        self.assertAllEqual(weight, [1 - 4 * 0.5, -2 - 4 * 1.0])
-        self.assertEqual(scale, 2.0**14)
-
     @parameterized.parameters("graph_v1", "eager", "function")
     def test_python_flags_of_a_users_loss_scale(self, mode):
         """No conditional is built for them, nor for a fixed scale."""
@@ -521,35 +510,6 @@ class StateTest(parameterized.TestCase, tf.test.TestCase):
     def state(self, mode, training):
         values = mode.value([training.weight, state_of(training.policy)[0], *training.slots()])
         return [value.tolist() for value in values]
-
-    @crossed.product(which=BOTH, name=("graph_v1", "eager", "function"))
-    def test_a_checkpoint_holds_all_state(self, which, name):
-        """Also of slots that are made after it was restored."""
-        with modes.entered(name) as mode:
-            training, step, checkpoint = self.make(mode, which)
-            for row in self.STEPS:
-                step(*row)
-            saved = self.state(mode, training)
-            self.assertEqual((saved[1], len(saved)), (4.0, 3))
-            session = tf1.get_default_session()
-            path = checkpoint.save(self.prefix(), session=session)
-            step(*self.STEPS[0])
-            after = self.state(mode, training)
-        for early in (False, True):
-            with modes.entered(name) as mode:
-                training, step, checkpoint = self.make(mode, which)
-                if name in modes.GRAPH:
-                    mode.value(training.weight)
-                elif not early:
-                    step(*self.STEPS[0])
-                status = checkpoint.restore(path)
-                if name in modes.GRAPH:
-                    status.assert_consumed().run_restore_ops(tf1.get_default_session())
-                if not early:
-                    self.assertEqual(self.state(mode, training), saved)
-                step(*self.STEPS[0])
-                status.assert_consumed()
-                self.assertEqual(self.state(mode, training), after)
 
     @parameterized.parameters(
         ("contrib", ["loss_scale/loss_scale", "loss_scale/good_steps", "loss_scale/bad_steps"]),
