@@ -45,6 +45,7 @@ class MultiWorkerTest(parameterized.TestCase):
         (cls.alone,), cls.workers = histories(1), histories(2)
 
     @parameterized.parameters(*CASES)
+    @keras_homes.slow_on_the_newest
     def test_workers_act_as_one_process(self, case):
         scales = [step["policy"][0] for step in self.alone[case]]
         changes = {after > before for before, after in zip(scales, scales[1:]) if after != before}

@@ -31,7 +31,6 @@ pytestmark = pytest.mark.usefixtures("kept_kernels")
 
 tf1 = tf.compat.v1
 
-NAN = float("nan")
 FLOATS = (tf.float16, tf.bfloat16, tf.float32, tf.float64)
 CONDITIONALS = {"If", "StatelessIf", "Switch", "RefSwitch", "Merge", "RefMerge", "Case"}
 INNER = {
@@ -450,8 +449,6 @@ class WrappersTest(parameterized.TestCase, tf.test.TestCase):
 
 
 class StateTest(parameterized.TestCase, tf.test.TestCase):
-    STEPS = _rows([1, 2], [NAN, 1], [3, -4])
-
     @crossed.product(which=BOTH, mode=(*modes.GRAPH, "eager"))
     def test_answers_for_the_wrapped_optimizer(self, which, mode):
         with modes.entered(mode):
@@ -496,20 +493,8 @@ class StateTest(parameterized.TestCase, tf.test.TestCase):
         self.assertIn("beta1_power" if plain else "cond_2/beta1_power", small)
         self.assertEqual(names([_finite._LARGE]), small)
 
-    def make(self, mode, which, inner="momentum"):
-        """A training, its compiled step and its checkpoint."""
-        policy = None if which is None else dynamic_for(which, 8, 9)
-        training = Training(INNER[inner](), which, policy)
-        step = mode.compile(training.step, tf.TensorSpec([2], tf.float32))
-        checkpoint = tf1.train.Checkpoint(opt=training.opt, weight=training.weight)
-        return training, step, checkpoint
-
     def prefix(self):
         return os.path.join(tempfile.mkdtemp(dir=self.get_temp_dir()), "checkpoint")
-
-    def state(self, mode, training):
-        values = mode.value([training.weight, state_of(training.policy)[0], *training.slots()])
-        return [value.tolist() for value in values]
 
     @parameterized.parameters(
         ("contrib", ["loss_scale/loss_scale", "loss_scale/good_steps", "loss_scale/bad_steps"]),
@@ -532,13 +517,15 @@ class StateTest(parameterized.TestCase, tf.test.TestCase):
     @parameterized.parameters(*BOTH)
     def test_slots_of_a_checkpoint_of_the_bare_optimizer_are_restored(self, which):
         """As when a training that had no loss scale goes on with one."""
-        with modes.entered("eager") as mode:
-            bare, step, checkpoint = self.make(mode, None)
-            step(*self.STEPS[0])
-            path = checkpoint.save(self.prefix())
-            other, _, checkpoint = self.make(mode, which)
-            checkpoint.restore(path)
-            for training in (bare, other):
+        with modes.entered("eager"):
+            pair = [
+                Training(INNER["momentum"](), each, each and dynamic_for(each))
+                for each in (None, which)
+            ]
+            saved, other = [tf.train.Checkpoint(opt=t.opt, weight=t.weight) for t in pair]
+            pair[0].step(tf.constant([1.0, 2.0]))
+            other.restore(saved.save(self.prefix()))
+            for training in pair:
                 training.step(tf.constant([3.0, 4.0]))
-            self.assertAllEqual(other.weight.numpy(), bare.weight.numpy())
-            self.assertAllClose(other.slots()[0].numpy(), [0.9 * 1 + 3, 0.9 * 2 + 4])
+                self.assertAllEqual(training.weight.numpy(), pair[0].weight.numpy())
+                self.assertAllClose(training.slots()[0].numpy(), [0.9 * 1 + 3, 0.9 * 2 + 4])
