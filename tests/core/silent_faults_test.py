@@ -10,7 +10,7 @@ import numpy as np
 import tensorflow as tf
 from absl.testing import parameterized
 
-from tests import crossed, modes, originals, replicas, stepping
+from tests import crossed, modes, replicas, stepping
 from tests.v1_optimizers import (
     BOTH,
     OPTIMIZERS,
@@ -228,11 +228,3 @@ class CheckNumericsTest(modes.EagerTestCase):
         policy = dynamic()
         self.assertEqual(self.results(mode, lambda: policy.update([make()])[1], 3), [True] * 3)
         self.assertEqual(float(policy), 16.0)
-
-
-class ImportTest(tf.test.TestCase):
-    def test_checkpoint_is_there_after_a_plain_import(self):
-        status, out, err = originals.fork(
-            ["-c", "import tf_lossscale_compat as t; print(callable(t.checkpoint.read))"]
-        )
-        self.assertEqual((status, out.strip()), (0, "True"), err)

@@ -181,23 +181,6 @@ class SubclassTest(_Base):
         self.assertEqual(again._applied, "helper")
         self.assertEqual(number(again._loss_scale()), 8.0)
 
-    @keras_homes.each()
-    def test_the_older_class_is_a_subclass_of_the_stable_one(self, home):
-        older, stable = Older(home.SGD(1.0), 8.0), Stable(home.SGD(1.0))
-        self.assertIsInstance(older, Stable)
-        self.assertNotIsInstance(stable, Older)
-        self.assertTrue(issubclass(Older, Stable))
-        # Of each of Keras' own, as far as there is one.
-        api = home.keras.mixed_precision
-        for module, is_stable in (
-            (api, True),
-            (getattr(api, "experimental", None), VERSION < (2, 4)),
-        ):
-            theirs = getattr(module, "LossScaleOptimizer", None)
-            if theirs is not None:
-                self.assertIsInstance(older, theirs)
-                self.assertEqual(isinstance(stable, theirs), is_stable)
-
     @keras_homes.each(kind=keras_homes.BEFORE_3)
     def test_an_optimizer_may_go_through_the_pairs_twice(self, home):
         class Counting(home.SGD):
