@@ -18,7 +18,7 @@ from absl.testing import parameterized
 import tf_lossscale_compat as package
 from tests import keras_homes, modes, originals, policies
 from tests.keras_homes import number
-from tf_lossscale_compat._core import _ownership, _scaler
+from tf_lossscale_compat._core import _scaler
 from tf_lossscale_compat.keras import _public, mixed_precision
 from tf_lossscale_compat.keras.mixed_precision import experimental
 
@@ -878,19 +878,6 @@ class OwnerTest(_Base):
             for _ in range(2):
                 opt = Older(home.SGD(1.0), policy)
                 self.assertEqual(self.take_step(opt, home), 0.25)
-
-    def test_kinds(self):
-        owners = [default().SGD(1.0), default().SGD(1.0)]
-        for policy in self.both():
-            for owner in owners:
-                _ownership.claim(_ownership.V1, policy, [owner])
-            with self.assertRaisesRegex(ValueError, "tf.compat.v1.train one"):
-                _ownership.claim(_ownership.KERAS, policy, owners)
-        for policy in self.both():
-            _ownership.claim(_ownership.KERAS, policy, owners[:1])
-            for kind in (_ownership.V1, _ownership.KERAS):
-                with self.assertRaisesRegex(ValueError, "Keras one"):
-                    _ownership.claim(kind, policy, owners)
 
 
 class AssignedTest(modes.EagerTestCase):

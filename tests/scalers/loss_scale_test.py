@@ -289,16 +289,6 @@ class GetTest(parameterized.TestCase, tf.test.TestCase):
             for loss_scale in (FixedLossScale(8), DynamicLossScale(), CountingLossScale()):
                 self.assertIs(lib.get(loss_scale), loss_scale)
 
-    def test_a_keras_config(self):
-        with tf.Graph().as_default():
-            config = {"class_name": "FixedLossScale", "config": {"loss_scale_value": 4.0}}
-            self.assertEqual(repr(lib.get(config)), "FixedLossScale(4.0)")
-            arguments = {"initial_loss_scale": 8.0, "increment_period": 3, "multiplier": 4.0}
-            config = {"class_name": "DynamicLossScale", "config": arguments}
-            loss_scale = lib.get(config)
-            self.assertIs(type(loss_scale), DynamicLossScale)
-            self.assertEqual(loss_scale.get_config(), arguments)
-
     @parameterized.parameters(
         *[
             [identifier]
