@@ -117,19 +117,3 @@ class ByObjectTest(GenerationsTestCase):
             theirs = restored_eagerly(case, prefix + "-1", ORIGINALS)
         self.assert_same_history(_recorded(case)[2], ours)
         self.assert_same_history(ours, theirs)
-
-
-class WriterTest(tf.test.TestCase):
-    def test_writes_again_what_is_committed(self):
-        """The script gives the committed values once more, if an original is installed."""
-        if originals.VERSION not in ("1.15.5", "2.0.4"):
-            self.skipTest("only TensorFlow 1.15.5 and 2.0.4 have what was recorded")
-        status, out, err = originals.child(
-            [os.path.join(FOLDER, "write_checkpoints.py"), self.get_temp_dir()]
-        )
-        self.assertEqual(0, status, out + err)
-        cases = data.BY_NAME if originals.IS_TF1 else data.BY_OBJECT
-        for case in cases:
-            with open(os.path.join(FOLDER, case, "continued.json")) as committed:
-                with open(os.path.join(self.get_temp_dir(), case, "continued.json")) as again:
-                    self.assertEqual(committed.read(), again.read(), case)
