@@ -18,10 +18,7 @@ from absl.testing import parameterized
 
 from tests import modes, replicas, stepping
 from tests.v1_optimizers import dynamic, exponential, sgd, state_of, states
-from tf_lossscale_compat import (
-    FixedLossScale,
-    FixedLossScaleManager,
-)
+from tf_lossscale_compat import FixedLossScale, FixedLossScaleManager
 from tf_lossscale_compat import loss_scale as loss_scale_lib
 from tf_lossscale_compat.contrib.mixed_precision import LossScaleOptimizer
 from tf_lossscale_compat.train.experimental import MixedPrecisionLossScaleOptimizer
@@ -32,8 +29,7 @@ tf1 = tf.compat.v1
 
 NAN, INF = float("nan"), float("inf")
 
-# Updates in each context, in eager mode and functions, are in state_property_test.py.
-SEVERAL = [("mirrored_2", "graph"), ("central_3", "graph")]
+# Updates and steps in each context are in state_property_test.py.
 PROGRAMS = [("multi_worker", "graph"), ("mirrored_2", "function"), ("central_3", "graph")]
 
 
@@ -119,8 +115,6 @@ class ContextsTest(parameterized.TestCase, tf.test.TestCase):
         (found,) = self.execution.values([variable])
         self.assertAllEqual(found, [value] * len(found))
 
-    # The value.
-
     # update(grads) of loss scales.
 
     @parameterized.parameters(*PROGRAMS)
@@ -201,9 +195,8 @@ class ContextsTest(parameterized.TestCase, tf.test.TestCase):
             aggregation = getattr(variable, "aggregation", tf.VariableAggregation.NONE)
             self.assertEqual(aggregation.name, "NONE", msg=variable.name)
 
-    @parameterized.parameters(*SEVERAL[:1])
-    def test_state_made_outside_the_scope_is_one_for_all(self, name, mode):
-        loss_scale, manager = self.enter(name, mode, lambda: (dynamic(), exponential()))
+    def test_state_made_outside_the_scope_is_one_for_all(self):
+        loss_scale, manager = self.enter("mirrored_2", "graph", lambda: (dynamic(), exponential()))
         variable = weight()
         optimizers = [mixed(loss_scale), contrib(manager)]
 
@@ -248,9 +241,8 @@ class ContextsTest(parameterized.TestCase, tf.test.TestCase):
         self.assertIs(count.aggregation, steps_aggregation)
         return self.execution.values([variable, count])
 
-    @parameterized.parameters(*SEVERAL[:1])
-    def test_aggregation_of_the_users_variables_is_not_disturbed(self, name, mode):
-        self.enter(name, mode)
+    def test_aggregation_of_the_users_variables_is_not_disturbed(self):
+        self.enter("mirrored_2", "graph")
         kinds = tf1.VariableAggregation
         seen = set()
         for aggregations in (
