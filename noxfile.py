@@ -81,7 +81,6 @@ TOOLS = ("tests/migrate", "tests/tools/cli_test.py", "tests/tools/plot_test.py")
 # and once on Keras 3 are enough.
 PROGRAMS = (
     "tests/core/tf1_cluster_test.py",
-    "tests/in_the_wild/rehearsals_test.py",
     "tests/repo/docs_test.py",
     "tests/repo/examples_test.py",
     "tests/tools",

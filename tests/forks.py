@@ -12,10 +12,9 @@ import signal
 import subprocess
 import sys
 import tempfile
+import time
 import types
 from unittest import mock
-
-from tests import processes
 
 # Not on Windows, where programs start as processes of their own.
 FORKS = "forkserver" in multiprocessing.get_all_start_methods()
@@ -39,7 +38,7 @@ def alone(arguments, environment, folder, seconds):
 
 
 class _Fork(_SERVER.Process):
-    """As much of `subprocess.Popen` as `processes.Child` needs."""
+    """A process that runs a Python program."""
 
     def __init__(self, arguments, environment, folder, paths):
         """`paths` are those of standard input, output and errors."""
@@ -74,29 +73,6 @@ class _Fork(_SERVER.Process):
             sys.path[0] = os.path.dirname(os.path.realpath(first))
             runpy.run_path(first, run_name="__main__")
 
-    def poll(self):
-        return self.exitcode
-
-    def wait(self, timeout=None):
-        self.join(timeout)
-        return self.exitcode
-
-
-class Child(processes.Child):
-    """A `processes.Child` that begins with TensorFlow imported, where there are forks."""
-
-    def _start(self, arguments, environment):
-        if not FORKS:
-            return super()._start(arguments, environment)
-        with tempfile.TemporaryDirectory() as folder:
-            paths = [os.path.join(folder, name) for name in ("in", "out", "err")]
-            for path in paths[:2]:
-                os.mkfifo(path)
-            process = _Fork(arguments, environment, os.getcwd(), paths)
-            # Each side waits for the other, so both open them in the same order.
-            process.stdin, process.stdout = open(paths[0], "w"), open(paths[1])  # noqa: SIM115
-            return process, open(paths[2], "rb")
-
 
 def run(arguments, environment, folder, seconds):
     """Runs Python on `arguments`, as a process of its own would.
@@ -112,14 +88,28 @@ def run(arguments, environment, folder, seconds):
     """
     if not FORKS:
         return alone(arguments, environment, folder, seconds)
+    (result,) = run_together([(arguments, environment)], folder, seconds)
+    return result
+
+
+def run_together(calls, folder, seconds):
+    """Runs Python on several (arguments, environment) at once; returns what `run` does of each."""
     with tempfile.TemporaryDirectory() as place:
-        out, err = pathlib.Path(place, "out"), pathlib.Path(place, "err")
-        process = _Fork(arguments, environment, str(folder), [os.devnull, out, err])
+        started = []
+        for index, (arguments, environment) in enumerate(calls):
+            paths = [pathlib.Path(place, f"{name}{index}") for name in ("out", "err")]
+            process = _Fork(arguments, environment, str(folder), [os.devnull, *paths])
+            started.append((process, paths))
+        end = time.monotonic() + seconds
         try:
-            process.join(seconds)
+            for process, _ in started:
+                process.join(max(end - time.monotonic(), 0))
         finally:
-            if process.is_alive():
-                os.killpg(process.pid, signal.SIGKILL)
-                process.join()
-        texts = [path.read_text(encoding="utf-8", errors="replace") for path in (out, err)]
-        return (process.exitcode, *texts)
+            for process, _ in started:
+                if process.is_alive():
+                    os.killpg(process.pid, signal.SIGKILL)
+                    process.join()
+        return [
+            (process.exitcode, *(path.read_text("utf-8", errors="replace") for path in paths))
+            for process, paths in started
+        ]

@@ -109,16 +109,6 @@ def copies(strategy, variable):
     return list(strategy.experimental_local_results(variable))
 
 
-def slots(strategy, optimizer, variable, name):
-    """Returns every copy of a slot variable, a list."""
-    slots = copies(strategy, optimizer.get_slot(variable, name))
-    if len(slots) > 1:
-        return slots
-    # Before TensorFlow 2.4 an optimizer answers with one copy, here that which is asked for.
-    slots = [optimizer.get_slot(copy, name) for copy in copies(strategy, variable)]
-    return list({id(slot): slot for slot in slots}.values())
-
-
 def session_config():
     return tf1.ConfigProto(device_count={"CPU": CPUS})
 

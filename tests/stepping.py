@@ -1,8 +1,5 @@
 """Runs a test's steps one after another, with state, in any of the modes of `modes`."""
 
-import contextlib
-import unittest
-
 import numpy as np
 import tensorflow as tf
 
@@ -12,15 +9,6 @@ VERSION = tuple(int(part) for part in tf.__version__.split(".")[:2])
 
 # For code without variables or conditionals, to which the two kinds of graph are the same.
 STATELESS = ("graph_v2", "eager", "function", "jit")
-
-
-@contextlib.contextmanager
-def entered(name):
-    """`modes.entered(name)`, but skips XLA where it is of no use yet."""
-    if name == "jit" and VERSION < (2, 4):
-        raise unittest.SkipTest("XLA of a tf.function is only tried from TensorFlow 2.4 on")
-    with modes.entered(name) as mode:
-        yield mode
 
 
 def then(update, read):
@@ -49,7 +37,7 @@ def run(name, make, step, inputs, finish=None, static_shapes=True):
     specs = [
         tf.TensorSpec(array.shape if static_shapes else None, array.dtype) for array in inputs[0]
     ]
-    with entered(name) as mode:
+    with modes.entered(name) as mode:
         state = make()
         call = mode.compile(lambda *tensors: step(state, *tensors), *specs)
         results = [call(*row) for row in inputs]

@@ -3,7 +3,7 @@
 # each test file has a target, and runs one test.
 #
 #   tools/bazel_test.sh                        one that reads what BUILD lists as data
-#   tools/bazel_test.sh //:v1_signatures_test  these targets instead; //... for all of them
+#   tools/bazel_test.sh //:v1_adapters_test  these targets instead; //... for all of them
 #
 #   PYTHON=…   the interpreter that runs the tests: TensorFlow and the extra `test` installed, this
 #              package not. Without it one is set up in .ci/bazel-venv, with the packages of .venv

@@ -29,30 +29,6 @@ def _recorded(case):
     return os.path.join(folder, "saved" if case in data.BY_NAME else "saved-1"), saved, history
 
 
-def _control_flow(case):
-    """The control flow of 1.15, where it names variables; tests/differential draws both."""
-    by_control_flow = case.startswith("mixed") or originals.IS_TF1
-    return modes.control_flow(1) if by_control_flow else contextlib.nullcontext()
-
-
-def restored_by_name(case):
-    """Builds the graph of a case, restores what 1.15.5 wrote and trains on.
-
-    Returns:
-      (names of the graph's variables, state after restoring, states after each further step).
-    """
-    with _control_flow(case), tf.Graph().as_default(), tf1.Session() as session:
-        training = data.BY_NAME[case](OURS)
-        names = [variable.op.name for variable in tf1.global_variables()]
-        tf1.train.Saver().restore(session, _recorded(case)[0])
-        return names, data.graph_state(session), data.continue_in_graph(training, session)
-
-
-def all_restored_by_name():
-    """Restores every case into this package's graphs; called in a child process."""
-    return {case: restored_by_name(case) for case in data.BY_NAME}
-
-
 def restored_eagerly(case, prefix, classes):
     """Restores a case into `classes` eagerly and trains on; returns the states."""
     training = data.BY_OBJECT[case](classes)
@@ -62,27 +38,6 @@ def restored_eagerly(case, prefix, classes):
     # By now every slot has been made, so nothing of the checkpoint may be left over.
     status.assert_consumed()
     return history
-
-
-def all_by_object(directory):
-    """Restores every object-based case in eager mode; on 1.15 called in a child process.
-
-    Args:
-      directory: where this package may leave checkpoints of its own.
-
-    Returns:
-      {case: {"restored": states of this package after restoring what 2.0.4 wrote,
-      "ours": states of this package after writing a checkpoint itself,
-      "theirs": states of the originals after restoring that}}.
-    """
-    results = {}
-    for case, make in data.BY_OBJECT.items():
-        results[case] = {"restored": restored_eagerly(case, _recorded(case)[0], OURS)}
-        if ORIGINALS.experimental is not None:
-            prefix = os.path.join(directory, case)
-            _, results[case]["ours"] = data.train_and_save_eagerly(make, OURS, prefix)
-            results[case]["theirs"] = restored_eagerly(case, prefix + "-1", ORIGINALS)
-    return results
 
 
 def _restored_in_graph(case, prefix):
@@ -120,52 +75,30 @@ class GenerationsTestCase(parameterized.TestCase, tf.test.TestCase):
 
 
 class ByNameTest(GenerationsTestCase):
-    def check(self, case, names, restored, history):
-        prefix, saved, recorded = _recorded(case)
-        self.assertCountEqual([name for name, _ in tf1.train.list_variables(prefix)], names)
-        self.assertEqual(saved, restored)
-        self.assert_same_history(recorded, history)
-
-    @parameterized.parameters(*data.BY_NAME)
-    def test_restores_and_continues(self, case):
+    @parameterized.product(case=tuple(data.BY_NAME), mode=modes.GRAPH)
+    def test_restores_and_continues(self, case, mode):
         """Variables have the names that 1.15.5 gave them, and training goes on bit for bit."""
-        self.check(case, *restored_by_name(case))
-
-    def test_restores_and_continues_with_the_other_control_flow(self):
-        """The same with v1 behaviour on TensorFlow 2, and with v2 behaviour on TensorFlow 1."""
-        switch = "enable_v2_behavior" if originals.IS_TF1 else "disable_v2_behavior"
-        results = originals.call_in_child(
-            switch,
-            "tests.checkpoint.checkpoint_generations_test",
-            "all_restored_by_name",
-            [],
-            self.get_temp_dir(),
-        )
-        self.assertCountEqual(data.BY_NAME, results)
-        for case, result in results.items():
-            with self.subTest(case):
-                self.check(case, *result)
+        # Where control flow names variables it is that of 1.15; tests/differential draws both.
+        by_control_flow = case.startswith("mixed") or originals.IS_TF1
+        flow = modes.control_flow(1) if by_control_flow else contextlib.nullcontext()
+        prefix, saved, recorded = _recorded(case)
+        with modes.entered(mode), flow:
+            session = tf1.get_default_session()
+            training = data.BY_NAME[case](OURS)
+            names = [variable.op.name for variable in tf1.global_variables()]
+            self.assertCountEqual([name for name, _ in tf1.train.list_variables(prefix)], names)
+            tf1.train.Saver().restore(session, prefix)
+            self.assertEqual(saved, data.graph_state(session))
+            self.assert_same_history(recorded, data.continue_in_graph(training, session))
 
 
 class ByObjectTest(GenerationsTestCase):
-    results = None
-
-    def eagerly(self, case):
-        """All cases at once, as a process of its own may be needed."""
-        if ByObjectTest.results is None:
-            directory = self.get_temp_dir()
-            ByObjectTest.results = originals.call_eagerly(
-                "tests.checkpoint.checkpoint_generations_test",
-                "all_by_object",
-                [directory],
-                directory,
-            )
-        return ByObjectTest.results[case]
-
     @parameterized.parameters(*data.BY_OBJECT)
     def test_restores_and_continues_eagerly(self, case):
         """Every object of a checkpoint of 2.0.4 is matched, and training goes on bit for bit."""
-        self.assert_same_history(_recorded(case)[2], self.eagerly(case)["restored"])
+        prefix, _, recorded = _recorded(case)
+        with modes.eager_mode():
+            self.assert_same_history(recorded, restored_eagerly(case, prefix, OURS))
 
     @parameterized.parameters(*data.BY_OBJECT)
     def test_restores_and_continues_in_a_graph(self, case):
@@ -178,23 +111,9 @@ class ByObjectTest(GenerationsTestCase):
         """A checkpoint written here goes on under the original as it would have gone on here."""
         if ORIGINALS.experimental is None:
             self.skipTest("this TensorFlow has no loss scales of its own")
-        self.assertTrue(originals.is_original(ORIGINALS.experimental.DynamicLossScale))
-        results = self.eagerly(case)
-        self.assert_same_history(_recorded(case)[2], results["ours"])
-        self.assert_same_history(results["ours"], results["theirs"])
-
-
-class WriterTest(tf.test.TestCase):
-    def test_writes_again_what_is_committed(self):
-        """The script gives the committed values once more, if an original is installed."""
-        if originals.VERSION not in ("1.15.5", "2.0.4"):
-            self.skipTest("only TensorFlow 1.15.5 and 2.0.4 have what was recorded")
-        status, out, err = originals.child(
-            [os.path.join(FOLDER, "write_checkpoints.py"), self.get_temp_dir()]
-        )
-        self.assertEqual(0, status, out + err)
-        cases = data.BY_NAME if originals.IS_TF1 else data.BY_OBJECT
-        for case in cases:
-            with open(os.path.join(FOLDER, case, "continued.json")) as committed:
-                with open(os.path.join(self.get_temp_dir(), case, "continued.json")) as again:
-                    self.assertEqual(committed.read(), again.read(), case)
+        prefix = os.path.join(self.get_temp_dir(), case)
+        with modes.eager_mode():
+            _, ours = data.train_and_save_eagerly(data.BY_OBJECT[case], OURS, prefix)
+            theirs = restored_eagerly(case, prefix + "-1", ORIGINALS)
+        self.assert_same_history(_recorded(case)[2], ours)
+        self.assert_same_history(ours, theirs)

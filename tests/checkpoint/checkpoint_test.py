@@ -2,7 +2,6 @@
 
 import contextlib
 import functools
-import importlib.util
 import json
 import os
 import pathlib
@@ -12,7 +11,6 @@ import tempfile
 from unittest import mock
 
 import numpy as np
-import pytest
 import tensorflow as tf
 from absl import logging
 from absl.testing import parameterized
@@ -660,20 +658,3 @@ class NoCheckpointTest(CheckpointTestCase):
         message = "path must be a checkpoint .*, got a file of Keras, .*load the model and read"
         self.assert_fails(path, message, "`optimizer.loss_scale`")
         self.assert_fails(os.path.dirname(path), "holds no checkpoints")
-
-
-class WriterTest(CheckpointTestCase):
-    @pytest.mark.slow
-    def test_what_this_keras_writes_is_read(self):
-        """The script that wrote the committed files, run again on the Keras that is installed."""
-        if VERSION < (2, 16):
-            self.skipTest("Keras 3 and tf_keras are beside each other since TensorFlow 2.16")
-        if not importlib.util.find_spec("tf_keras"):
-            self.skipTest("tf_keras is not installed")
-        folder = self.folder()
-        status, out, err = originals.fork([data("write_keras_files.py"), folder])
-        self.assertEqual(0, status, out + err)
-        for path, layout, key in KERAS:
-            with self.subTest(path[len(DATA) :]):
-                state = checkpoint.read(folder + path[len(DATA) :])
-                self.assertEqual((512.0, 2, None, layout, key), tuple(state))

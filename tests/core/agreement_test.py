@@ -74,17 +74,17 @@ class Others:
         return tf.logical_and(finite, self.finite)
 
 
-def asking(others=()):
+def asking(others):
     """Returns an `agree` that runs at each step, as one that asks does, and what it was asked.
 
     Args:
-      others: what the other processes say at each step; nothing where they say the same.
+      others: what the other processes say at each step.
     """
     asked = []
 
     def ask(finite):
         asked.append(bool(finite))
-        return np.bool_(finite and (not others or others[len(asked) - 1]))
+        return np.bool_(finite and others[len(asked) - 1])
 
     def agree(finite):
         agreed = tf.numpy_function(ask, [finite], tf.bool)
@@ -95,42 +95,24 @@ def asking(others=()):
 
 
 class V1Test(parameterized.TestCase):
-    @crossed.product(make=sorted(V1), mode_name=modes.ALL)
-    def test_others_decide_too(self, make, mode_name):
-        # Own gradient, the others' flag; weight and scale after the step.
-        steps = [(1.0, True, -1.0, 8.0), (1.0, False, -1.0, 4.0), (np.inf, True, -1.0, 2.0)]
-        steps += [(1.0, True, -2.0, 2.0), (1.0, True, -3.0, 4.0)]
-        with modes.entered(mode_name) as mode:
-            weight = tf1.Variable(0.0)
-            answer = {}
-            opt = V1[make](
-                sgd(),
-                lambda finite: tf.logical_and(finite, answer["is"]),
-            )
-
-            def step(grad, others):
-                answer["is"] = others
-                return opt.apply_gradients([(grad, weight)])
-
-            step = mode.compile(step, modes.scalar(), modes.scalar(tf.bool))
-            for grad, others, after, scale in steps:
-                step(grad, others)
-                self.assertEqual(mode.value(weight), after)
-                self.assertEqual(mode.value(opt.variables()[0]), scale)
-
     @crossed.product(make=sorted(V1), mode_name=("graph_v1", "graph_v2", "eager", "function"))
-    def test_asked_once_in_each_step(self, make, mode_name):
-        # Or the other processes would wait forever.
+    def test_others_decide_too_and_are_asked_once(self, make, mode_name):
+        # Own gradient; weight and scale after the step.
+        steps = [(1.0, -1.0, 8.0), (1.0, -1.0, 4.0), (np.inf, -1.0, 2.0)]
+        steps += [(1.0, -2.0, 2.0), (1.0, -3.0, 4.0)]
         with modes.entered(mode_name) as mode:
             weight, unused = tf1.Variable(0.0), tf1.Variable(0.0)
-            agree, asked = asking()
+            agree, asked = asking(others=(True, False, True, True, True))
             opt = V1[make](sgd(), agree)
             step = mode.compile(
                 lambda grad: opt.apply_gradients([(grad, weight), (None, unused)]), modes.scalar()
             )
-            for grad in (1.0, np.inf, 1.0):
+            for grad, after, scale in steps:
                 step(grad)
-            self.assertEqual(asked, [True, False, True])
+                self.assertEqual(mode.value(weight), after)
+                self.assertEqual(mode.value(opt.variables()[0]), scale)
+            # Asked more than once, the other processes would wait forever.
+            self.assertEqual(asked, [True, True, False, True, True])
 
     def test_not_asked_where_every_step_is_applied(self):
         with modes.eager_mode():

@@ -18,10 +18,7 @@ from absl.testing import parameterized
 
 from tests import modes, replicas, stepping
 from tests.v1_optimizers import dynamic, exponential, sgd, state_of, states
-from tf_lossscale_compat import (
-    FixedLossScale,
-    FixedLossScaleManager,
-)
+from tf_lossscale_compat import FixedLossScale, FixedLossScaleManager
 from tf_lossscale_compat import loss_scale as loss_scale_lib
 from tf_lossscale_compat.contrib.mixed_precision import LossScaleOptimizer
 from tf_lossscale_compat.train.experimental import MixedPrecisionLossScaleOptimizer
@@ -32,8 +29,7 @@ tf1 = tf.compat.v1
 
 NAN, INF = float("nan"), float("inf")
 
-# Updates in each context, in eager mode and functions, are in state_property_test.py.
-SEVERAL = [("mirrored_2", "graph"), ("central_3", "graph")]
+# Updates and steps in each context are in state_property_test.py.
 PROGRAMS = [("multi_worker", "graph"), ("mirrored_2", "function"), ("central_3", "graph")]
 
 
@@ -119,31 +115,6 @@ class ContextsTest(parameterized.TestCase, tf.test.TestCase):
         (found,) = self.execution.values([variable])
         self.assertAllEqual(found, [value] * len(found))
 
-    # The value.
-
-    @parameterized.parameters(*PROGRAMS)
-    def test_value_in_each_context(self, name, mode):
-        self.enter(name, mode)
-        manager, loss_scale = exponential(), dynamic()
-        calls = [
-            FixedLossScaleManager(8.0).get_loss_scale,
-            manager.get_loss_scale,
-            FixedLossScale(8.0),
-            FixedLossScale(8.0, skip_nonfinite=True),
-            loss_scale,
-            loss_scale_lib.get(manager),
-        ]
-
-        def values():
-            return [tf.identity(call()) for call in calls]
-
-        crossing, entered = self.execution.call(lambda: [values(), self.each(values)])
-        for copies in crossing:
-            self.assertAllEqual(copies, [8.0] * len(copies))
-            self.assertEqual(copies[0].dtype, np.float32)
-        for copies in entered:
-            self.assertAllEqual(copies, [8.0] * self.count)
-
     # update(grads) of loss scales.
 
     @parameterized.parameters(*PROGRAMS)
@@ -186,54 +157,6 @@ class ContextsTest(parameterized.TestCase, tf.test.TestCase):
             (mixed(skips, momentum()), []),
         ]
 
-    @parameterized.parameters(*SEVERAL)
-    def test_apply_gradients_in_replica_context(self, name, mode):
-        self.enter(name, mode)
-        made = self.optimizers()
-        weights = [weight() for _ in made]
-        tables = [tf1.Variable(tf.ones([3, 2]), use_resource=True) for _ in made]
-        counts = [
-            tf1.Variable(
-                0,
-                use_resource=True,
-                trainable=False,
-                aggregation=tf1.VariableAggregation.ONLY_FIRST_REPLICA,
-            )
-            for _ in made
-        ]
-
-        def replica_step(factors):
-            factor = replicas.own(factors)
-            # NaN is in the gradients of both, +inf in the table's alone, -inf in the other alone.
-            dense = tf1.where(factor > 1.0, tf.constant(1.0), factor)
-            sparse = tf1.where(factor < 1.0, tf.constant(1.0), factor)
-            done = []
-            for (optimizer, _), variable, table, count in zip(made, weights, tables, counts):
-                rows = tf.stack([sparse * tf.ones([2]), tf.ones([2])])
-                grads_and_vars = [
-                    (tf.stack([1.0, dense]), variable),
-                    (tf.IndexedSlices(rows, tf.constant([0, 2]), tf.constant([3, 2])), table),
-                ]
-                done.append(optimizer.apply_gradients(grads_and_vars, global_step=count))
-            return None if tf.executing_eagerly() else tf.group(*done)
-
-        for flags in self.steps(replica_step):
-            applied = sum(flags)
-            slot, moved = 0.0, 0.0
-            for _ in range(applied):
-                slot = 0.5 * slot + self.count
-                moved += 0.25 * slot
-            rows = np.array([[1.0], [0.0], [1.0]]) * np.ones([3, 2])
-            for (optimizer, state), variable, table, count in zip(made, weights, tables, counts):
-                for part, value in zip(state, states(flags)[-1]):
-                    self.assert_copies(part, value)
-                self.assert_copies(variable, np.array([1.0, 2.0]) - moved)
-                self.assert_copies(table, 1.0 - moved * rows)
-                for of, value in ((variable, np.full([2], slot)), (table, slot * rows)):
-                    for copy in replicas.slots(self.strategy, optimizer, of, "momentum"):
-                        self.assert_copies(copy, value)
-                self.assert_copies(count, applied)
-
     @parameterized.parameters(*PROGRAMS)
     def test_apply_gradients_in_cross_replica_context_raises_a_value_error(self, name, mode):
         self.enter(name, mode)
@@ -272,9 +195,8 @@ class ContextsTest(parameterized.TestCase, tf.test.TestCase):
             aggregation = getattr(variable, "aggregation", tf.VariableAggregation.NONE)
             self.assertEqual(aggregation.name, "NONE", msg=variable.name)
 
-    @parameterized.parameters(*SEVERAL[:1])
-    def test_state_made_outside_the_scope_is_one_for_all(self, name, mode):
-        loss_scale, manager = self.enter(name, mode, lambda: (dynamic(), exponential()))
+    def test_state_made_outside_the_scope_is_one_for_all(self):
+        loss_scale, manager = self.enter("mirrored_2", "graph", lambda: (dynamic(), exponential()))
         variable = weight()
         optimizers = [mixed(loss_scale), contrib(manager)]
 
@@ -319,9 +241,8 @@ class ContextsTest(parameterized.TestCase, tf.test.TestCase):
         self.assertIs(count.aggregation, steps_aggregation)
         return self.execution.values([variable, count])
 
-    @parameterized.parameters(*SEVERAL[:1])
-    def test_aggregation_of_the_users_variables_is_not_disturbed(self, name, mode):
-        self.enter(name, mode)
+    def test_aggregation_of_the_users_variables_is_not_disturbed(self):
+        self.enter("mirrored_2", "graph")
         kinds = tf1.VariableAggregation
         seen = set()
         for aggregations in (

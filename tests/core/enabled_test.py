@@ -50,12 +50,15 @@ class V1Test(parameterized.TestCase):
             step(row, factor)
 
     @parameterized.parameters(*BOTH)
-    def test_the_loss_scale_is_one(self, which):
+    def test_the_loss_scale_is_one_and_what_was_given_is_free_for_another(self, which):
         with modes.eager_mode():
-            opt, _ = make(which, enabled=False)
+            opt, given = make(which, enabled=False)
             policy = opt._loss_scale_manager if which == "contrib" else opt._loss_scale
             scale = policy.get_loss_scale() if which == "contrib" else policy()
             self.assertEqual(float(scale), 1.0)
+            tf_lossscale_compat.apply_if_finite(
+                given, [(momentum(), [(tf.constant(1.0), tf.Variable(1.0))])]
+            )
 
     @parameterized.parameters(*BOTH)
     def test_the_loss_scale_stays(self, which):
@@ -66,19 +69,9 @@ class V1Test(parameterized.TestCase):
             with self.assertRaisesRegex(ValueError, "made with enabled=False is 1 and cannot"):
                 setattr(opt, name, policy)
 
-    @parameterized.parameters(*BOTH)
-    def test_what_was_given_is_free_for_another(self, which):
-        with modes.eager_mode():
-            _, policy = make(which, enabled=False)
-            tf_lossscale_compat.apply_if_finite(
-                policy, [(momentum(), [(tf.constant(1.0), tf.Variable(1.0))])]
-            )
-
-    @parameterized.parameters(*BOTH)
-    def test_no_bool(self, which):
-        with modes.eager_mode(), self.assertRaisesRegex(TypeError, "enabled must be a bool, got 0"):
-            make(which, enabled=0)
-
-    def test_no_bool_for_several(self):
+    def test_no_bool(self):
+        for which in BOTH:
+            with modes.eager_mode(), self.assertRaisesRegex(TypeError, "must be a bool, got 0"):
+                make(which, enabled=0)
         with self.assertRaisesRegex(TypeError, "enabled must be a bool, got None"):
             tf_lossscale_compat.apply_if_finite(dynamic_for("mixed"), [], enabled=None)

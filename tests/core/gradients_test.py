@@ -208,29 +208,6 @@ class AllFiniteTest(parameterized.TestCase, tf.test.TestCase):
                     self.assertEqual(bool(finite), bad is None, (leaf, bad))
 
 
-class ScaleLossTest(parameterized.TestCase, tf.test.TestCase):
-    @parameterized.parameters(*stepping.STATELESS)
-    def test_a_scale_above_the_range_of_the_loss_overflows_it(self, mode):
-        """So that the step is seen to be non-finite and the scale comes down."""
-        rows = [(np.float16(1), np.float32(2.0**32)), (np.float16(0), np.float32(2.0**32))]
-        overflown, lost = stepping.run(
-            mode, lambda: None, lambda _, loss, scale: _unscaling.scale_loss(loss, scale), rows
-        )
-        self.assertEqual(overflown, np.inf)
-        self.assertTrue(np.isnan(lost))
-
-    @parameterized.parameters("graph_v2", "eager")
-    def test_takes_what_converts_to_a_tensor(self, mode):
-        def step(_, scale):
-            return [
-                _unscaling.scale_loss(loss, scale) for loss in (2.5, np.float64(3), np.float16(4))
-            ]
-
-        (results,) = stepping.run(mode, lambda: None, step, [(np.float32(8),)])
-        self.assertEqual([result.dtype for result in results], [np.float32, np.float64, np.float16])
-        self.assertEqual(list(results), [20, 24, 32])
-
-
 def _unscaled(mode, grad, scale, build=lambda tensor: tensor):
     """Returns `unscale` of a gradient made of an array, in `mode`."""
 

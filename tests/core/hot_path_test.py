@@ -5,7 +5,6 @@ import contextlib
 import functools
 from unittest import mock
 
-import numpy as np
 import pytest
 import tensorflow as tf
 from absl.testing import parameterized
@@ -248,30 +247,6 @@ class XlaTest(parameterized.TestCase, tf.test.TestCase):
             step(tf.constant([float("inf")]))
             self.assertAllClose(variable, [0.9])
             self.assertEqual(float(manager.get_loss_scale()), 4.0)
-
-    def test_v1_branches_only_where_the_optimizer_has_slots(self):
-        adam = tf1.train.AdamOptimizer(0.1)
-        with_slots = MixedPrecisionLossScaleOptimizer(adam, DynamicLossScale(8.0))
-        self.assertEqual(self._conditionals(with_slots, "dynamic"), 1)
-
-    def test_branches_where_gradients_are_sparse(self):
-        """Selections read and write the whole table, of which the step writes some rows."""
-        optimizer = contrib.LossScaleOptimizer(
-            _sgd(), ExponentialUpdateLossScaleManager(8.0, 100), keep_sparse=True
-        )
-        table = tf.Variable(tf.ones([50, 4]))
-
-        @functools.partial(tf.function, jit_compile=True, autograph=False)
-        def step(rows):
-            optimizer.apply_gradients([(tf.IndexedSlices(rows, tf.constant([3]), [50, 4]), table)])
-
-        step(tf.ones([1, 4]))
-        step(tf.fill([1, 4], float("inf")))
-        self.assertAllClose(table, np.ones([50, 4]) - 0.1 * (np.arange(50) == 3)[:, None])
-        compiled = step.experimental_get_compiler_ir(tf.ones([1, 4]))(stage="optimized_hlo")
-        optimizer = WRAPPERS["contrib_exponential"]()
-        self.assertEqual(self._conditionals(optimizer, "contrib_exponential"), 0)
-        self.assertGreater(compiled.count("conditional("), self.update["contrib_exponential"])
 
     def test_all_flags_are_joined_once(self):
         """And not in each variable's selection, as XLA does with what it takes for cheap."""

@@ -10,7 +10,7 @@ import numpy as np
 import tensorflow as tf
 from absl.testing import parameterized
 
-from tests import crossed, modes, originals, replicas, stepping
+from tests import crossed, modes, replicas, stepping
 from tests.v1_optimizers import (
     BOTH,
     OPTIMIZERS,
@@ -21,16 +21,15 @@ from tests.v1_optimizers import (
     moved,
     sgd,
     state_of,
-    states,
     wrapped_in,
 )
+from tf_lossscale_compat import loss_scale as loss_scale_lib
 from tf_lossscale_compat import (
     DynamicLossScale,
     ExponentialUpdateLossScaleManager,
     FixedLossScale,
     FixedLossScaleManager,
 )
-from tf_lossscale_compat import loss_scale as loss_scale_lib
 
 tf1 = tf.compat.v1
 
@@ -61,35 +60,6 @@ OUTSIDE = ["mirrored_2", "central_3"]
 
 class CopiesTest(parameterized.TestCase, tf.test.TestCase):
     """State made under `strategy.scope()` and updated from outside: copies never differ."""
-
-    @parameterized.parameters(*OUTSIDE)
-    def test_every_copy_moves_alike_in_a_graph(self, name):
-        """In eager mode and functions, see state_property_test.py."""
-        strategy = replicas.strategy(name)
-        with replicas.executing("graph", strategy, inside=False) as execution:
-            with strategy.scope():
-                loss_scale, manager, of_manager = dynamic(), exponential(), exponential()
-                adapted = loss_scale_lib.get(of_manager)
-            state = [loss_scale.current_loss_scale, *manager.variables()[:1]]
-            state += [*of_manager.variables()[:1], loss_scale.good_steps]
-            state += [*manager.variables()[1:2], *of_manager.variables()[1:2]]
-
-            def step(factor):
-                grads, flag = [factor * tf.ones([2])], tf.math.is_finite(factor)
-                return [
-                    loss_scale.update(grads)[0],
-                    manager.update_loss_scale(flag),
-                    adapted.update(grads)[0],
-                ]
-
-            call = execution.compile(step, tf.TensorSpec([], tf.float32))
-            factors = (NAN, 1.0, 1.0, INF, 1.0)
-            for factor, wanted in zip(factors, states(np.isfinite(factors))):
-                call(np.float32(factor))
-                for part, copies in enumerate(execution.values(state)):
-                    self.assertAllEqual(copies, [wanted[part // 3]] * len(copies))
-        if name.startswith("mirrored"):
-            self.assertLen(copies, replicas.REPLICAS[name])
 
     @crossed.parameters(*itertools.product(OUTSIDE, replicas.EXECUTIONS[:2]))
     def test_values_per_replica_outside_of_the_scope_are_taken_right_or_refused(self, name, mode):
@@ -145,7 +115,7 @@ class SubnormalTest(parameterized.TestCase, tf.test.TestCase):
     @parameterized.parameters("graph_v1", "eager")
     def test_the_smallest_normal_scale_is_taken_and_stays(self, mode):
         smallest = float(np.finfo(np.float32).tiny)
-        with stepping.entered(mode) as entered:
+        with modes.entered(mode) as entered:
             loss_scale = DynamicLossScale(
                 2 * smallest, 1, 2.0, min_loss_scale=smallest, max_loss_scale=4 * smallest
             )
@@ -223,7 +193,7 @@ class ReciprocalTest(parameterized.TestCase, tf.test.TestCase):
 class StringsTest(parameterized.TestCase, tf.test.TestCase):
     @crossed.parameters(*itertools.product(BOTH, ("graph_v1", "graph_v2", "eager")))
     def test_raise_and_change_nothing(self, optimizer, mode):
-        with stepping.entered(mode) as entered:
+        with modes.entered(mode) as entered:
             weight, other = (tf1.Variable([1.0], name=name) for name in ("weight", "other"))
             policy = dynamic_for(optimizer)
             entered.value(tf.identity(state_of(policy)[0]))
@@ -276,11 +246,3 @@ class CheckNumericsTest(modes.EagerTestCase):
         policy = dynamic()
         self.assertEqual(self.results(mode, lambda: policy.update([make()])[1], 3), [True] * 3)
         self.assertEqual(float(policy), 16.0)
-
-
-class ImportTest(tf.test.TestCase):
-    def test_checkpoint_is_there_after_a_plain_import(self):
-        status, out, err = originals.fork(
-            ["-c", "import tf_lossscale_compat as t; print(callable(t.checkpoint.read))"]
-        )
-        self.assertEqual((status, out.strip()), (0, "True"), err)

@@ -1,202 +1,202 @@
-"""A cluster of TensorFlow 1: a parameter server and two workers, one of which is killed.
+"""A cluster of TensorFlow 1: a parameter server and two workers, all servers of this process.
 
 The workers take their steps in an order that is given, and the arithmetic is exact, so the states
 that both see after each step are compared for equality with a model in NumPy.
 """
 
-import contextlib
-import json
-import time
+import concurrent.futures
+import functools
+import threading
 
 import numpy as np
-import processes
-import pytest
 import tensorflow as tf
 from absl.testing import absltest, parameterized
 
-from tests import forks, modes, numpy_model, originals
+from tests import modes, originals, processes
 from tests.keras_homes import slow_on_the_newest
-from tests.v1_optimizers import Around, exponential, sgd
+from tests.v1_optimizers import OPTIMIZERS, Around, dynamic, exponential, moved, sgd, state_of
 from tf_lossscale_compat import apply_if_finite
 from tf_lossscale_compat._core import _tf
 from tf_lossscale_compat.contrib import mixed_precision as contrib
 from tf_lossscale_compat.train import experimental
 
-# The first test waits for the cluster, each of whose answers has a limit of its own.
-pytestmark = [pytest.mark.timeout(600), pytest.mark.xdist_group("processes")]
-
 tf1 = tf.compat.v1
 
 NAN = float("nan")
-# Far above what an answer takes: workers that wait for each other do so without end.
+LARGE = 2.0**14  # Too large for float16 when it is scaled.
+# Far above what a step takes: workers that wait for each other do so without end.
 LIMIT_SECONDS = 60
+# An order, an optimizer and maybe options. Orders: `alone`, without SyncReplicasOptimizer; `inside`
+# of it; `outside` of it. Options: `original`, contrib's own classes; `fixed`, a loss scale that
+# lets all steps through; `sparse`; `v2`, with the variables and conditionals of TensorFlow 2.
 ALONE = ("alone contrib", "alone mixed", "alone contrib v2")
-INSIDE = ("inside contrib", "inside mixed", "inside mixed sparse", "inside contrib v2")
+INSIDE = ("inside contrib", "inside mixed sparse", "inside contrib v2")
 FIXED = ("outside mixed fixed",)
 ORIGINAL = ("alone contrib original",) if originals.contrib() else ()
-ALL = (*ALONE, *INSIDE, *FIXED, *ORIGINAL)
 # TensorFlow 2.4 and 2.10 raise an error: an optimizer in a conditional that is a graph of its own
 # cannot be placed on two jobs.
 V2 = originals.IS_TF1 or _tf.at_least(2, 16)
-CASES = tuple(case for case in ALL if V2 or "v2" not in case)
-# Those that a worker is killed in.
-KILLED = ("alone contrib", "alone mixed", "inside contrib", "inside mixed", *ORIGINAL)
 
-# Gradients: NaN is a fault, and 16 is too large for float16 when it is scaled.
 # Without SyncReplicasOptimizer: which worker takes a step, and its gradient.
-IN_TURN = [(0, 1), (1, 1), (0, 1), (1, NAN), (0, 1), (1, NAN), (0, 16), (1, 2), (0, 1), (1, 1)]
+IN_TURN = [(0, 1), (1, 1), (0, 1), (1, NAN), (0, 1), (1, NAN), (0, LARGE), (1, 2), (0, 1), (1, 1)]
 # With it: the gradients of both.
-AT_ONCE = [(1, 3), (1, 1), (1, NAN), (1, 2), (NAN, 1), (2, 2), (2, 2), (2, 2), (16, 1), (1, 1)]
+AT_ONCE = [(1, 3), (1, 1), (1, NAN), (1, 2), (NAN, 1), (2, 2), (2, 2), (2, 2), (LARGE, 1), (1, 1)]
 # With a loss scale that lets all steps through.
 FINITE = [(1, 3), (2, 2), (1, 1)]
 
 
-class Cluster:
-    """The processes, and the answers of workers by case.
-
-    Raises:
-      PortTakenError: a port was no longer free.
-    """
-
-    def __init__(self, stack, ports):
-        self._stack = stack
-        addresses = [f"127.0.0.1:{port}" for port in ports]
-        self._spec = json.dumps({"ps": addresses[:1], "worker": addresses[1:]})
-        starting = [self._start("ps", 0), self._start("worker", 0), self._start("worker", 1)]
-        processes.first_lines(starting, time.monotonic() + LIMIT_SECONDS)
-        self._workers = starting[1:]
-        self._heard = [{}, {}]
-
-    def _start(self, job, index):
-        child = forks.Child("tf1_cluster.py", self._spec, job, str(index))
-        return self._stack.enter_context(child)
-
-    def restart(self, index):
-        """Kills a worker and starts another in its place."""
-        self._workers[index].kill()
-        self._workers[index] = self._start("worker", index)
-        processes.first_lines([self._workers[index]], time.monotonic() + LIMIT_SECONDS)
-        self._heard[index] = {}
-
-    def tell(self, index, case, do, **more):
-        self._workers[index].say(json.dumps({"case": case, "do": do, **more}))
-
-    def step(self, index, case, gradient, hold=False):
-        self.tell(index, case, "step", gradient=gradient, hold=hold)
-
-    def hear(self, index, case):
-        """Returns a worker's next answer about a case: a state, or True for a step that is held."""
-        heard = self._heard[index]
-        while not heard.get(case):
-            line = self._workers[index].line(time.monotonic() + LIMIT_SECONDS)
-            if line is None:
-                raise AssertionError(f"worker {index} ended:\n{self._workers[index].errors()}")
-            answer = json.loads(line)
-            if "error" in answer:
-                raise AssertionError(f"worker {index}, {answer['case']}: {answer['error']}")
-            heard.setdefault(answer["case"], []).append(answer.get("state", True))
-        return heard[case].pop(0)
-
-    def ask(self, index, case, do, **more):
-        self.tell(index, case, do, **more)
-        return self.hear(index, case)
-
-    def open(self, case):
-        """Returns the states at the start; the first worker is the chief and has to come first."""
-        return [self.ask(index, case, "open") for index in (0, 1)]
-
-    def take_step(self, case, index, gradient):
-        """Returns the states after a step of one worker."""
-        self.step(index, case, gradient)
-        views = [self.hear(index, case), self.ask(1 - index, case, "read")]
-        return views if index == 0 else views[::-1]
-
-    def hold(self, case, index, gradient):
-        """Starts a step that ends before its gradient is divided by the scale."""
-        self.step(index, case, gradient, hold=True)
-        assert self.hear(index, case) is True
+@functools.lru_cache(maxsize=None)
+def cluster():
+    """Starts the servers; returns their specification and the workers' targets."""
+    addresses = [f"127.0.0.1:{port}" for port in processes.free_ports(3)]
+    spec = tf1.train.ClusterSpec({"ps": addresses[:1], "worker": addresses[1:]})
+    # A step that is held takes one of these threads.
+    config = tf1.ConfigProto(inter_op_parallelism_threads=32)
+    tasks = [("ps", 0), ("worker", 0), ("worker", 1)]
+    servers = [tf1.train.Server(spec, job, index, config=config) for job, index in tasks]
+    return spec, servers
 
 
-def take_turns(cluster, case):
-    for worker, gradient in IN_TURN:
-        yield cluster.take_step(case, worker, gradient)
+def in_a_thread(function, *arguments):
+    """Calls a function in a thread that does not outlive this process; returns a `Future`."""
+    future = concurrent.futures.Future()
+
+    def call():
+        try:
+            future.set_result(function(*arguments))
+        except Exception as error:
+            future.set_exception(error)
+
+    threading.Thread(target=call, daemon=True).start()
+    return future
 
 
-def alone_until_kill(cluster, case):
-    yield from take_turns(cluster, case)
-    cluster.hold(case, 0, 3)
-    for _ in range(2):  # The loss scale moves meanwhile.
-        yield cluster.take_step(case, 1, NAN)
-    yield [cluster.ask(0, case, "go on"), cluster.ask(1, case, "read")]
-    if case in KILLED:
-        cluster.hold(case, 1, 1)
+def wrapped(opt, which, options):
+    """Returns a loss-scale optimizer and the variables of its loss scale."""
+    if "original" in options:
+        home = originals.contrib()
+        manager = home.ExponentialUpdateLossScaleManager(8.0, 2, 1, 2.0, 0.5)
+        return home.LossScaleOptimizer(opt, manager), [manager._loss_scale, manager._num_good_steps]
+    if "fixed" in options:
+        return OPTIMIZERS[which](opt, 8.0), []
+    policy = exponential() if which == "contrib" else dynamic()
+    return OPTIMIZERS[which](opt, policy), state_of(policy)
 
 
-def alone_after_kill(cluster, case):
-    yield [cluster.ask(0, case, "read"), cluster.ask(1, case, "open")]
-    yield from take_turns(cluster, case)
+class Worker:
+    """A worker's graph and session of a job, which has a container on the parameter server."""
+
+    def __init__(self, case, index):
+        order, optimizer, *options = case.split()
+        self.hold, self.held, self.go_on = False, threading.Event(), threading.Event()
+        spec, servers = cluster()
+        task = f"/job:worker/task:{index}"
+        place = tf1.train.replica_device_setter(cluster=spec, worker_device=task)
+        v2 = "v2" in options
+        with modes.control_flow(2 if v2 else 1), tf.Graph().as_default() as graph:
+            with graph.container(case.replace(" ", ".")), tf1.device(place):
+                with tf1.variable_scope("", use_resource=v2):
+                    hooks = self._build(order, optimizer, options, index == 0)
+            self._session = tf1.train.MonitoredTrainingSession(
+                servers[1 + index].target,
+                is_chief=index == 0,
+                hooks=hooks,
+                config=tf1.ConfigProto(device_filters=["/job:ps", task]),
+            )
+
+    def _build(self, order, optimizer, options, is_chief):
+        count = tf1.train.get_or_create_global_step()
+        weights = tf1.get_variable("weights", [2], initializer=tf1.zeros_initializer())
+        opt = inner = tf1.train.MomentumOptimizer(0.25, 0.5)
+        if order == "outside":
+            opt = sync = sync_replicas(opt)
+        opt, policy = wrapped(opt, optimizer, options)
+        if order == "inside":
+            opt = sync = sync_replicas(opt)
+
+        self._gradient = tf1.placeholder(tf.float32, [])
+        used = tf.gather(weights, [0, 1]) if "sparse" in options else weights
+        half = tf.cast(self._held(used), tf.float16)
+        loss = tf.reduce_sum(half * tf.cast(self._gradient, tf.float16))
+        self._train = opt.minimize(loss, global_step=count, var_list=[weights])
+        self._state = [weights, inner.get_slot(weights, "momentum"), count, *policy]
+        if order == "alone":
+            return []
+        # Without tokens at the start a step ends when it has been applied or skipped.
+        return [sync.make_session_run_hook(is_chief, num_tokens=0)]
+
+    def _held(self, tensor):
+        @tf.custom_gradient
+        def held(tensor):
+            def gradient(scaled):
+                waited = tf1.py_func(self._wait, [scaled], scaled.dtype)
+                waited.set_shape(scaled.shape)
+                return waited
+
+            return tf.identity(tensor), gradient
+
+        return held(tensor)
+
+    def _wait(self, scaled):
+        if self.hold:
+            self.held.set()
+            self.go_on.wait()
+        return scaled
+
+    def read(self):
+        return [np.asarray(value).tolist() for value in self._session.run(self._state)]
+
+    def step(self, gradient):
+        self._session.run(self._train, {self._gradient: gradient})
 
 
-def together(cluster, case):
-    for gradients in FINITE if case in FIXED else AT_ONCE:
-        for worker in (0, 1):
-            cluster.step(worker, case, gradients[worker])
-        yield [cluster.hear(worker, case) for worker in (0, 1)]
+@functools.lru_cache(maxsize=None)
+def history(case):
+    """Returns the states at the start and after each step, each as both workers see it."""
+    workers = [Worker(case, index) for index in (0, 1)]  # The first is the chief.
+    seen = []
 
+    def look():
+        seen.append([worker.read() for worker in workers])
 
-def together_until_kill(cluster, case):
-    yield from together(cluster, case)
-    if case in KILLED:
-        cluster.step(0, case, 1)
-        cluster.hold(case, 1, 2)
-
-
-def together_after_kill(cluster, case):
-    yield [cluster.ask(1, case, "open")] * 2  # The other worker is still waiting.
-    cluster.step(1, case, 3)
-    yield [cluster.hear(worker, case) for worker in (0, 1)]
-    yield from together(cluster, case)
-
-
-def run_cluster(ports):
-    seen = {}
-    with contextlib.ExitStack() as stack:
-        cluster = Cluster(stack, ports)
-        for case in CASES:
-            run = alone_until_kill if case.startswith("alone") else together_until_kill
-            seen[case] = [cluster.open(case), *run(cluster, case)]
-        cluster.restart(1)
-        for case in KILLED:
-            run = alone_after_kill if case.startswith("alone") else together_after_kill
-            seen[case] += run(cluster, case)
+    look()
+    if not case.startswith("alone"):
+        for gradients in FINITE if case in FIXED else AT_ONCE:
+            steps = [in_a_thread(w.step, gradient) for w, gradient in zip(workers, gradients)]
+            for step in steps:
+                step.result(LIMIT_SECONDS)
+            look()
+        return seen
+    for index, gradient in IN_TURN:
+        workers[index].step(gradient)
+        look()
+    # A step that ends before its gradient is divided, while the loss scale moves.
+    workers[0].hold = True
+    step = in_a_thread(workers[0].step, 3)
+    assert workers[0].held.wait(LIMIT_SECONDS)
+    for _ in range(2):
+        workers[1].step(NAN)
+        seen.append([workers[1].read()])
+    workers[0].go_on.set()
+    step.result(LIMIT_SECONDS)
+    look()
     return seen
-
-
-@processes.remembered
-def histories():
-    """Returns for each case a list of the states, each as the workers see it."""
-    return processes.with_free_ports(3, run_cluster)
 
 
 class Model:
     """The result of training: momentum 0.5, learning rate 0.25, and a loss scale."""
 
     def __init__(self, case):
-        self.weight = self.momentum = 0.0
-        self.count = 0
-        if "contrib" in case:
-            self.policy = numpy_model.ExponentialModel(2.0**13, 3, 2, 2.0, 0.5)
-        else:
-            self.policy = numpy_model.DynamicModel(2.0**13, 3, 2.0)
+        self.weight, self.momentum, self.count, self.policy = 0.0, 0.0, 0, (8.0, 0)
         self.fixed = "fixed" in case
         self.states = [self.state()]
 
     def state(self):
-        policy = [] if self.fixed else [float(part) for part in self.policy.state]
+        policy = () if self.fixed else self.policy
         return [[self.weight] * 2, [self.momentum] * 2, self.count, *policy]
 
     def step(self, *gradients, scale=None):
-        scale = self.policy.state[0] if scale is None else scale
+        scale = scale or self.policy[0]
         with np.errstate(over="ignore", invalid="ignore"):
             scaled = np.float16(scale) * np.float16(gradients)
         finite = bool(np.isfinite(scaled).all())
@@ -204,53 +204,42 @@ class Model:
             self.momentum = self.momentum / 2 + sum(gradients) / len(gradients)
             self.weight -= self.momentum / 4
             self.count += 1
-        self.policy.step(finite)
-        self.same()
-
-    def same(self):
+        self.policy = moved(self.policy, finite)
         self.states.append(self.state())
 
 
 def expected(case):
     model = Model(case)
-    if case.startswith("alone"):
-        steps = [[gradient] for _, gradient in IN_TURN]
-    else:
-        steps = FINITE if case in FIXED else AT_ONCE
-    for gradients in steps:
-        model.step(*gradients)
-    if case.startswith("alone"):
-        scale = model.policy.state[0]
-        model.step(NAN)
-        model.step(NAN)
-        assert model.policy.state[0] < scale
-        model.step(3, scale=scale)
-    if case in KILLED:
-        model.same()
-        if not case.startswith("alone"):
-            model.step(1, 3)
-        for gradients in steps:
+    if not case.startswith("alone"):
+        for gradients in FINITE if case in FIXED else AT_ONCE:
             model.step(*gradients)
+        return model.states
+    for _, gradient in IN_TURN:
+        model.step(gradient)
+    scale = model.policy[0]
+    model.step(NAN)
+    model.step(NAN)
+    assert model.policy[0] < scale
+    model.step(3, scale=scale)
     return model.states
 
 
 class ClusterTest(parameterized.TestCase):
-    @parameterized.parameters(*ALL)
+    @parameterized.parameters(*ALONE, *INSIDE, *FIXED, *ORIGINAL)
     @slow_on_the_newest
     def test_workers_see_what_one_process_would(self, case):
-        if case not in CASES:
+        if "v2" in case and not V2:
             self.skipTest("this TensorFlow cannot place conditionals of TensorFlow 2 on two jobs")
-        states = expected(case)
-        history = histories()[case]
-        self.assertLen(history, len(states))
-        for step, (views, state) in enumerate(zip(history, states)):
+        states, seen = expected(case), history(case)
+        self.assertLen(seen, len(states))
+        for step, (views, state) in enumerate(zip(seen, states)):
             for worker, view in enumerate(views):
                 self.assertEqual(view, state, f"step {step}, worker {worker}")
 
     def test_as_contribs_own(self):
         if not ORIGINAL:
             self.skipTest("contrib is TensorFlow 1.15's")
-        self.assertEqual(histories()["alone contrib"], histories()["alone contrib original"])
+        self.assertEqual(history("alone contrib"), history("alone contrib original"))
 
 
 def sync_replicas(opt):

@@ -136,6 +136,8 @@ def beyond(draw, start):
 def v1_optimizer(draw, session):
     """An inner optimizer with its options and the way in which a step is written."""
     kind = draw.pick("optimizer", [ADAM, MOMENTUM, *V1_OPTIMIZERS])
+    if session and draw.one_in("of BERT", 6):
+        kind = "of BERT"
     rates = [0.5, 0.01]
     if session or kind not in ("ftrl", SGD):  # Which take no callable.
         rates += ["decay"]

@@ -120,38 +120,6 @@ class MonitoredTest(parameterized.TestCase):
 
 
 class EstimatorTest(parameterized.TestCase):
-    @parameterized.parameters(*KINDS)
-    def test_train_with_hooks_and_again(self, kind):
-        if not hasattr(tf1, "estimator") or not hasattr(tf1.estimator, "Estimator"):
-            self.skipTest("Estimators went with TensorFlow 2.16")
-        make, ours, original = KINDS[kind]
-
-        def train(api):
-            hook = Recorder(*NAMES[kind])
-
-            def model_fn(features, labels, mode):
-                weight = tf1.get_variable("weight", initializer=1.0)
-                loss = tf.reduce_sum(weight * features)
-                optimizer, _ = make(api)
-                step = optimizer.minimize(loss, global_step=tf1.train.get_global_step())
-                return tf1.estimator.EstimatorSpec(mode, loss=loss, train_op=step)
-
-            def input_fn():
-                values = tf1.data.Dataset.from_tensor_slices(np.array(GRADIENTS, np.float32))
-                return values.map(lambda value: (value, value)).repeat()
-
-            estimator = tf1.estimator.Estimator(model_fn, event_files.folder(self))
-            for _ in range(2):
-                estimator.train(input_fn, hooks=[hook], steps=4)
-            return hook.history, float(estimator.get_variable_value("weight"))
-
-        history, weight = train(ours)
-        self.assertGreater(len({row[0] for row in history}), 1)
-        if original is not None:
-            again, original_weight = train(original)
-            self.assertEqual(weight, original_weight)
-            self.assertEqual(len(history), len(again))
-
     @parameterized.product(kind=tuple(KINDS), name=STRATEGIES)
     def test_strategies_in_one_process(self, kind, name):
         if not originals.IS_TF1:

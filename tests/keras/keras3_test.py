@@ -110,6 +110,8 @@ class DivisionTest(modes.EagerTestCase):
         ours, theirs = both(home, train)
         self.assertAllEqual(ours, theirs)
         self.assertTrue(np.all(ours != 0))
+        # Nor is such a fixed scale refused, whose reciprocal may be zero.
+        self.assertEqual(Stable(home.SGD(lr), False, scale).initial_scale, scale)
 
     @keras_homes.each(kind="keras3")
     def test_one_that_is_not_enabled_leaves_gradients_their_dtype(self, home):

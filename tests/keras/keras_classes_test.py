@@ -18,11 +18,10 @@ from absl.testing import parameterized
 import tf_lossscale_compat as package
 from tests import keras_homes, modes, originals, policies
 from tests.keras_homes import number
-from tf_lossscale_compat._core import _ownership, _scaler
+from tf_lossscale_compat._core import _scaler
 from tf_lossscale_compat.keras import _public, mixed_precision
 from tf_lossscale_compat.keras.mixed_precision import experimental
 
-tf1 = tf.compat.v1
 Stable, Older = mixed_precision.LossScaleOptimizer, experimental.LossScaleOptimizer
 VERSION = keras_homes.VERSION
 
@@ -181,23 +180,6 @@ class SubclassTest(_Base):
         self.assertEqual(self.take_step(again, home), 0.25)
         self.assertEqual(again._applied, "helper")
         self.assertEqual(number(again._loss_scale()), 8.0)
-
-    @keras_homes.each()
-    def test_the_older_class_is_a_subclass_of_the_stable_one(self, home):
-        older, stable = Older(home.SGD(1.0), 8.0), Stable(home.SGD(1.0))
-        self.assertIsInstance(older, Stable)
-        self.assertNotIsInstance(stable, Older)
-        self.assertTrue(issubclass(Older, Stable))
-        # Of each of Keras' own, as far as there is one.
-        api = home.keras.mixed_precision
-        for module, is_stable in (
-            (api, True),
-            (getattr(api, "experimental", None), VERSION < (2, 4)),
-        ):
-            theirs = getattr(module, "LossScaleOptimizer", None)
-            if theirs is not None:
-                self.assertIsInstance(older, theirs)
-                self.assertEqual(isinstance(stable, theirs), is_stable)
 
     @keras_homes.each(kind=keras_homes.BEFORE_3)
     def test_an_optimizer_may_go_through_the_pairs_twice(self, home):
@@ -827,21 +809,6 @@ class CopyTest(_Base):
 class IterationsTest(_Base):
     """Schedules follow `iterations`, which count skipped steps or not."""
 
-    @keras_homes.each(((True, "eager"), (False, "function")))
-    def test_as_was_asked_for(self, home, case):
-        """Of a first step, too. The fuzzer holds what is counted without the argument."""
-        counts, mode = case
-        opt, variable = Stable(home.SGD(1.0), count_skipped=counts), home.variable()
-
-        def step(grad):
-            opt.apply_gradients([(grad, variable)])
-
-        if mode == "function":
-            step = tf.function(step, autograph=False)
-        for value in (np.nan, 1.0, np.inf, 1.0):
-            step(tf.constant(value))
-        self.assertEqual(number(opt.iterations), 4 if counts else 2)
-
     @keras_homes.each(kind="keras3")
     def test_skipped_steps_while_accumulating(self, home):
         inner = home.SGD(0.1, gradient_accumulation_steps=2)
@@ -935,19 +902,6 @@ class OwnerTest(_Base):
             for _ in range(2):
                 opt = Older(home.SGD(1.0), policy)
                 self.assertEqual(self.take_step(opt, home), 0.25)
-
-    def test_kinds(self):
-        owners = [default().SGD(1.0), default().SGD(1.0)]
-        for policy in map(_scaler.Scaler, self.both()):
-            for owner in owners:
-                _ownership.claim(_ownership.V1, policy, [owner])
-            with self.assertRaisesRegex(ValueError, "tf.compat.v1.train one"):
-                _ownership.claim(_ownership.KERAS, policy, owners)
-        for policy in map(_scaler.Scaler, self.both()):
-            _ownership.claim(_ownership.KERAS, policy, owners[:1])
-            for kind in (_ownership.V1, _ownership.KERAS):
-                with self.assertRaisesRegex(ValueError, "Keras one"):
-                    _ownership.claim(kind, policy, owners)
 
 
 class AssignedTest(modes.EagerTestCase):

@@ -236,7 +236,10 @@ class WhoDividesTest(modes.EagerTestCase):
         for made in (None, True):
             opt, variable = self.optimizer(home, scaled=made)
             opt.scale_loss(tf.constant(1.0))
-            pairs = list(zip(opt.get_unscaled_gradients([tf.constant(4.0)]), [variable]))
+            rows = tf.IndexedSlices(tf.constant([[4.0]]), tf.constant([0]), tf.constant([1, 1]))
+            table = home.variable([[1.0]])
+            grads = opt.get_unscaled_gradients([tf.constant(4.0), rows])
+            pairs = list(zip(grads, [variable, table]))
             if made:
                 error = "this optimizer unscaled, .*made with scaled=True.*=False"
                 with self.assertRaisesRegex(ValueError, error):
@@ -246,6 +249,7 @@ class WhoDividesTest(modes.EagerTestCase):
                 opt.apply_gradients([*pairs, (tf.constant(0.5), home.variable())])
             opt.apply_gradients(pairs)
             self.assertAllEqual(arrays([variable]), [0.5])
+            self.assertAllEqual(arrays([table]), [[[0.5]]])
         with self.assertRaisesRegex(TypeError, "scaled must be True, False or None, got 1"):
             opt.apply_gradients(pairs, scaled=1)
 
@@ -280,52 +284,6 @@ class WhoDividesTest(modes.EagerTestCase):
         opt.apply([tf.constant(4.0)], [variable])
         self.assertAllEqual(arrays([variable]), [0.5 if enabled else -3.0])
         self.assertEqual(["once more" in warning for warning in self.warnings()], [True] * enabled)
-
-    # As code writes it that serves each Keras' own class: Keras 3's has the first of these methods,
-    # those of the others the second and the third.
-    def by_features(self, opt, loss, variables):
-        methods = [name for name in ("scale_loss", "get_scaled_loss") if hasattr(opt, name)]
-        with tf.GradientTape() as tape:
-            scaled = getattr(opt, methods[0])(loss())
-        grads = tape.gradient(scaled, variables)
-        if hasattr(opt, "get_unscaled_gradients"):
-            grads = opt.get_unscaled_gradients(grads)
-        opt.apply_gradients(zip(grads, variables))
-
-    @keras_homes.each((("eager", "subclass"), ("jit", Stable), ("mirrored_2", "subclass")))
-    def test_a_step_that_finds_the_methods_of_each_keras(self, home, case):
-        mode, public = case
-        if mode == "mirrored_2" and (keras_homes.VERSION < (2, 1) or home.before(3, 5)):
-            self.skipTest("optimizers of this Keras do not sum over replicas there")
-
-        class Clips(keras_homes.sibling(Stable, home)):
-            def get_unscaled_gradients(self, grads):
-                return tf.clip_by_global_norm(super().get_unscaled_gradients(grads), 2.0**20)[0]
-
-        strategy = replicas.strategy(mode if mode == "mirrored_2" else "default")
-        with strategy.scope():
-            values = 1.0, 1.0, np.ones([2, 1])
-            one, without, table = variables_of(home, *values)
-            cls = Clips if public == "subclass" else public
-            opt = cls(home.SGD(0.5), initial_scale=1024.0)
-            if home.kind != "v2":
-                opt.build([one, without, table])
-
-        def step(x):
-            def loss():
-                rows = tf.gather(table.value if home.kind == "keras3" else table, [1])
-                return tf.convert_to_tensor(one) * x + tf.reduce_sum(rows) * 0.5
-
-            in_replica = lambda: self.by_features(opt, loss, [one, without, table])  # noqa: E731
-            replicas.run(strategy, in_replica)
-
-        step = step if mode == "mirrored_2" else compiled(mode, step)
-        for x in (1.0, np.inf, 0.5):
-            step(tf.constant(x))
-        count = strategy.num_replicas_in_sync
-        self.assertAllEqual(arrays([one])[0], 1.0 - 0.75 * count)
-        self.assertAllEqual(arrays([table])[0], [[1.0], [1.0 - 0.5 * count]])
-        self.assertEqual(number(opt.loss_scale), 512.0)
 
     @keras_homes.each()
     def test_a_subclass_may_be_callable(self, home):

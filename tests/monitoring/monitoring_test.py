@@ -134,23 +134,6 @@ class CustomLoopTest(Absl, modes.EagerTestCase):
         self.assertEqual(found["floor"], [(step, 2.0) for step in steps])
         self.assertEqual(found["ceiling"], [(step, 16.0) for step in steps])
 
-    def test_goes_back_to_a_checkpoint(self):
-        folder = event_files.folder(self)
-        training = Training(dynamic())
-        record = training.record
-        checkpoint = tf.train.Checkpoint(optimizer=training.optimizer, record=record)
-        writer = summary.create_file_writer(folder)
-        saved = checkpoint.save(os.path.join(event_files.folder(self), "ckpt"))
-        for _ in range(2):
-            for gradient in (1.0, INF):
-                training.step(gradient)
-                monitoring.write_summaries(record, writer=writer, log_every_n_secs=0)
-            checkpoint.restore(saved)
-        with writer.as_default():
-            summary.flush()
-        self.assertEqual(event_files.points(folder), 2 * expected([1.0, INF]))
-        self.assertLen(self.messages(), 2)
-
     def test_default_writer_and_step(self):
         folder = event_files.folder(self)
         record = Training(dynamic()).record
@@ -425,15 +408,6 @@ class HookTest(Absl, parameterized.TestCase, tf.test.TestCase):
         with self.assertRaisesRegex(LossScaleError, "5 steps in a row"):
             options = {"max_consecutive_skips": 5, "every_n_steps": 100}
             self.run_steps([np.nan] * 40, hooks=[Loses()], **options)
-
-    def test_a_hook_that_is_used_again_writes_again(self):
-        with tf.Graph().as_default() as graph:
-            run = _Run(every_n_steps=1, output_dir=self.folder)
-            run.take([1.0])
-            self.keep_files()
-            graph._unsafe_unfinalize()
-            run.take([1.0])
-        self.assertLen(event_files.points(self.folder), 4)
 
     def test_other_axis_and_writer(self):
         with tf.Graph().as_default():

@@ -164,7 +164,7 @@ def _scales(way, factors):
 
 class CountsTest(parameterized.TestCase, tf.test.TestCase):
     def test_a_step_of_a_fixed_scale_is_recorded_where_it_is_fetched_by_its_name(self):
-        with stepping.entered("graph_v1") as entered:
+        with modes.entered("graph_v1") as entered:
             weight = tf1.Variable(1.0)
             opt = MixedPrecisionLossScaleOptimizer(tf1.train.GradientDescentOptimizer(1.0), 8.0)
             record = StepRecord(opt)
@@ -174,7 +174,7 @@ class CountsTest(parameterized.TestCase, tf.test.TestCase):
 
     @crossed.parameters(*CASES)
     def test_says_what_happened(self, way, mode):
-        with stepping.entered(mode) as entered:
+        with modes.entered(mode) as entered:
             weight, bias = tf1.Variable([1.0, 2.0], name="weight"), tf1.Variable(1.0, name="bias")
             opt = WAYS[way]()
             record = StepRecord(opt, names=True)
@@ -203,7 +203,7 @@ class CountsTest(parameterized.TestCase, tf.test.TestCase):
     @parameterized.parameters("graph_v1", "eager")
     def test_what_applies_everything_is_looked_at_but_never_skips(self, mode):
         for way in ("mixed", "disabled", "contrib disabled", "always"):
-            with stepping.entered(mode) as entered:
+            with modes.entered(mode) as entered:
                 weight = tf1.Variable([1.0, 2.0])
                 if way == "contrib disabled":
                     opt = contrib.LossScaleOptimizer(sgd(), _manager(), enabled=False)
@@ -369,7 +369,7 @@ class CountsTest(parameterized.TestCase, tf.test.TestCase):
 
     @parameterized.parameters("graph_v1", "eager")
     def test_a_policy_that_is_assigned_at_run_time(self, mode):
-        with stepping.entered(mode) as entered:
+        with modes.entered(mode) as entered:
             weight = tf1.Variable(1.0)
             opt = MixedPrecisionLossScaleOptimizer(sgd(), DynamicLossScale(8.0))
             record = StepRecord(opt)
@@ -384,7 +384,7 @@ class CountsTest(parameterized.TestCase, tf.test.TestCase):
 class GradientsTest(parameterized.TestCase, tf.test.TestCase):
     @parameterized.parameters("graph_v2", "eager")
     def test_integers_and_complex_numbers(self, mode):
-        with stepping.entered(mode) as entered:
+        with modes.entered(mode) as entered:
             number = tf1.Variable([1, 2], name="integer")
             other = tf1.Variable(tf.zeros([2], tf.complex64), name="complex")
             opt = contrib.LossScaleOptimizer(AppliesNothing(), _manager())
@@ -400,7 +400,7 @@ class GradientsTest(parameterized.TestCase, tf.test.TestCase):
 
     @parameterized.parameters("graph_v1", "eager", "jit")
     def test_kinds_of_gradients(self, mode):
-        with stepping.entered(mode) as entered:
+        with modes.entered(mode) as entered:
             opt = MixedPrecisionLossScaleOptimizer(sgd(0.0), DynamicLossScale(8.0))
             names = ("sparse", "half", "none", "empty", "mixed", "double")
             variables = {
@@ -489,7 +489,7 @@ class GradientsTest(parameterized.TestCase, tf.test.TestCase):
 class CheckTest(parameterized.TestCase, tf.test.TestCase):
     @parameterized.parameters("graph_v1", "eager")
     def test_a_stuck_run(self, mode):
-        with stepping.entered(mode) as entered:
+        with modes.entered(mode) as entered:
             weight = tf1.Variable(1.0, name="weight")
             opt = contrib.LossScaleOptimizer(sgd(), _manager())
             record = StepRecord(opt, names=True)

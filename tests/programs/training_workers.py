@@ -1,9 +1,9 @@
-"""One worker of multi_worker_test.py: trains under MultiWorkerMirroredStrategy, prints its history.
+"""One worker of multi_worker_test.py: trains under MultiWorkerMirroredStrategy.
 
-    [TF_CONFIG=...] python training_workers.py CASE...
+    [TF_CONFIG=...] python training_workers.py FOLDER CASE...
 
-Without TF_CONFIG it trains without a strategy. It prints one line, a JSON object: for each case a
-list of the states after every step. Then it waits to be ended.
+Without TF_CONFIG it trains without a strategy. It leaves in the folder a JSON file named by the
+worker's number: for each case a list of the states after every step.
 
 The arithmetic is exact, so that neither the order in which gradients are summed nor the number of
 workers matters: features and targets are small integers, the loss is a sum of absolute errors,
@@ -16,7 +16,6 @@ import pathlib
 import sys
 import time
 
-import lifeline
 import numpy as np
 import tensorflow as tf
 
@@ -139,8 +138,7 @@ def train(case, strategy, worker, workers):
     return history
 
 
-def main(cases):
-    lifeline.end_with_parent()
+def main(folder, *cases):
     tf1.enable_v2_behavior()
     tf.config.threading.set_intra_op_parallelism_threads(1)
     if "TF_CONFIG" in os.environ:
@@ -154,10 +152,13 @@ def main(cases):
         strategy, worker, workers = tf.distribute.get_strategy(), 0, 1
     assert strategy.num_replicas_in_sync == workers, strategy.num_replicas_in_sync
     histories = {case: train(case, strategy, worker, workers) for case in cases}
-    print(json.dumps(histories), flush=True)
+    written = pathlib.Path(folder, f"{worker}.new")
+    written.write_text(json.dumps(histories), encoding="utf-8")
+    written.rename(written.with_suffix(".json"))
     # A worker that left now would tear down the collective in which another may still be.
-    time.sleep(600)
+    while len(list(pathlib.Path(folder).glob("*.json"))) < workers:
+        time.sleep(0.1)
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    main(*sys.argv[1:])

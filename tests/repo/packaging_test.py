@@ -5,9 +5,8 @@ import json
 import os
 import pathlib
 import re
-import tempfile
 
-from absl.testing import absltest, parameterized
+from absl.testing import parameterized
 
 import tf_lossscale_compat
 from tests import forks, processes
@@ -136,21 +135,3 @@ class FilesTest(parameterized.TestCase):
                     line for line in lines[name] if not re.match(r"[a-z\d.-]+==[\w.]+$", line)
                 ]
                 self.assertEqual(others, [])
-
-
-class PytestTest(absltest.TestCase):
-    def test_without_xdist_and_counting_why_tests_were_skipped(self):
-        source = "import pytest\n" + "".join(
-            f"@pytest.mark.xdist_group('x')\ndef test_{name}(): pytest.skip('needs a moon')\n"
-            for name in "ab"
-        )
-        with tempfile.TemporaryDirectory() as folder:
-            path = processes.write(folder, "moon_test.py", source)
-            command = ["-m", "pytest", "-c", str(ROOT / "pyproject.toml"), "-p", "tests.conftest"]
-            environment = processes.environment(
-                PYTHONPATH=str(ROOT), TF_LOSSSCALE_TEST_INSTALLED="0"
-            )
-            arguments = [*command, "-p", "no:xdist", "-p", "no:cacheprovider", str(path)]
-            status, out, err = forks.alone(arguments, environment, folder, 200)
-        self.assertEqual(status, 0, out + err)
-        self.assertRegex(out, r"(?m)^ +2 needs a moon$")

@@ -17,15 +17,18 @@ FACTORS = ((1.0, 1.0), (1.0, 1.0), (NAN, 1.0), (1.0, INF), (1.0, 1.0), (-INF, NA
 
 
 def update(policies, grads, flag):
-    """Updates a dynamic loss scale and an exponential manager."""
+    """Updates a dynamic loss scale and an exponential manager; returns what they do."""
     loss_scale, manager = policies
-    loss_scale.update({"a": [grads, None]})
-    manager.update_loss_scale(flag)
+    return loss_scale.update({"a": [grads, None]})[0], manager.update_loss_scale(flag)
 
 
 class StatePropertyTest(parameterized.TestCase, tf.test.TestCase):
     @parameterized.parameters(
-        ("mirrored_2", "eager"), ("mirrored_2", "function"), ("central_3", "eager")
+        ("mirrored_2", "eager"),
+        ("mirrored_2", "function"),
+        ("mirrored_2", "graph"),
+        ("central_3", "eager"),
+        ("central_3", "graph"),
     )
     def test_all_copies_are_alike_after_every_update(self, name, mode):
         strategy, count = replicas.strategy(name), replicas.REPLICAS[name]
@@ -45,20 +48,29 @@ class StatePropertyTest(parameterized.TestCase, tf.test.TestCase):
             def replica_step(factors):
                 factor = replicas.own(factors)
                 grads, flag = factor * tf.ones([1]), tf.math.is_finite(factor)
-                for optimizer, weight in zip(optimizers, weights):
+                done = [
                     optimizer.apply_gradients([(grads, weight)])
-                tf.distribute.get_replica_context().merge_call(
-                    lambda _, merged: in_replica[0].update([merged]), args=(grads,)
+                    for optimizer, weight in zip(optimizers, weights)
+                ]
+                done.append(
+                    tf.distribute.get_replica_context().merge_call(
+                        lambda _, merged: in_replica[0].update([merged])[0], args=(grads,)
+                    )
                 )
-                in_replica[1].update_loss_scale(flag)
+                done.append(in_replica[1].update_loss_scale(flag))
+                if mode == "graph":
+                    with tf.control_dependencies(done):
+                        flag = tf.identity(flag)
                 return grads, flag
 
             def step(factors):
                 last = factors[-1]
-                update(outside, last, tf.math.is_finite(last))
+                done = [update(outside, last, tf.math.is_finite(last))]
                 with strategy.scope():
-                    update(plain, last, tf.math.is_finite(last))
-                    update(per_replica, *replicas.run(strategy, replica_step, (factors,)))
+                    done.append(update(plain, last, tf.math.is_finite(last)))
+                    of_replicas = replicas.run(strategy, replica_step, (factors,))
+                    done.append(update(per_replica, *of_replicas))
+                return done if mode == "graph" else None
 
             call = execution.compile(step, tf.TensorSpec([count], tf.float32))
             of_last, of_all = [], []

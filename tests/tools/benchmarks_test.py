@@ -32,6 +32,7 @@ def run(*arguments):
 
 
 class BenchmarksTest(absltest.TestCase):
+    @pytest.mark.slow
     def test_steps(self):
         ways = ["graph", "eager", "jit", "session"]
         output, picture = run("--modes", *ways, "--contenders", *CONTENDERS)

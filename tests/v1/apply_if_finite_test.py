@@ -7,7 +7,7 @@ import tensorflow as tf
 from absl.testing import parameterized
 
 import tf_lossscale_compat
-from tests import keras_homes, modes, replicas, stepping
+from tests import crossed, keras_homes, modes, replicas
 from tests.v1_optimizers import sgd
 from tf_lossscale_compat import ExponentialUpdateLossScaleManager, FixedLossScale
 from tf_lossscale_compat.contrib import mixed_precision as contrib
@@ -37,16 +37,23 @@ class Recording(LossScale):
 
 
 class ApplyIfFiniteTest(parameterized.TestCase, tf.test.TestCase):
-    @parameterized.parameters("graph_v1", "jit")
-    def test_all_apply_or_none_and_the_scale_moves_once(self, name):
-        with stepping.entered(name) as mode:
+    @crossed.product(
+        name=("graph_v1", "graph_v2", "function", "jit"),
+        case=(
+            (lambda: DynamicLossScale(8.0, 100, 2.0), [8, 4, 2, 2]),
+            (lambda: ExponentialUpdateLossScaleManager(8.0, 100, 1, decr_ratio=0.5), [8, 4, 2, 2]),
+            (lambda: FixedLossScale(8.0), [8, 8, 8, 8]),
+        ),
+    )
+    def test_all_apply_or_none_and_the_scale_moves_once(self, name, case):
+        make, scales = case
+        with modes.entered(name) as mode:
             first, second = (tf1.Variable(8.0, name=name) for name in ("first", "second"))
-            scale = DynamicLossScale(8.0, 100, 2.0)
-            optimizers = sgd(), tf1.train.MomentumOptimizer(0.5, 0.5)
+            policy, optimizers = make(), (sgd(), tf1.train.MomentumOptimizer(0.5, 0.5))
 
             def step(x, y):
                 return tf_lossscale_compat.apply_if_finite(
-                    scale,
+                    policy,
                     [
                         (optimizers[0], [(x, first)]),
                         (optimizers[1], iter([(None, first), (y, second)])),
@@ -54,34 +61,12 @@ class ApplyIfFiniteTest(parameterized.TestCase, tf.test.TestCase):
                 )
 
             call = mode.compile(step, modes.scalar(), modes.scalar())
-            state = [first, second, scale.current_loss_scale, scale.good_steps]
-            seen = []
+            read, seen = getattr(policy, "get_loss_scale", policy), []
             for values in VALUES:
                 call(*values)
-                seen.append([float(value) for value in mode.value(state)])
-        self.assertEqual(seen, [[7, 7.5, 8, 1], [7, 7.5, 4, 0], [7, 7.5, 2, 0], [5, 6.75, 2, 1]])
-
-    @parameterized.parameters("graph_v2", "function")
-    def test_managers_and_a_fixed_scale_skip(self, name):
-        for make, scales in (
-            (lambda: ExponentialUpdateLossScaleManager(8.0, 100, 1, decr_ratio=0.5), [8, 4, 2, 2]),
-            (lambda: FixedLossScale(8.0), [8, 8, 8, 8]),
-        ):
-            with stepping.entered(name) as mode:
-                var, policy = tf1.Variable(8.0), make()
-                call = mode.compile(
-                    lambda x, y: tf_lossscale_compat.apply_if_finite(
-                        policy, [(sgd(), [(x, var)]), (sgd(), [(y, var)])]
-                    ),
-                    modes.scalar(),
-                    modes.scalar(),
-                )
-                seen = []
-                for values in VALUES:
-                    call(*values)
-                    value = policy.get_loss_scale if hasattr(policy, "get_loss_scale") else policy
-                    seen.append([float(each) for each in mode.value([var, value()])])
-            self.assertEqual(seen, [[v, s] for v, s in zip([6, 6, 6, 3], scales)])
+                seen.append([float(value) for value in mode.value([first, second, read()])])
+        weights = [[7, 7.5], [7, 7.5], [7, 7.5], [5, 6.75]]
+        self.assertEqual(seen, [[*each, scale] for each, scale in zip(weights, scales)])
 
     def test_a_users_loss_scale_is_given_all_gradients_and_may_refuse(self):
         with modes.eager_mode():
