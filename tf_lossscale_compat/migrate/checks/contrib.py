@@ -1,4 +1,4 @@
-"""Members of `tf.contrib` besides `mixed_precision`, and names where `tf` may be TensorFlow or not."""
+"""Other members of `tf.contrib`, and names where `tf` may be TensorFlow or not."""
 
 import collections
 import re
