@@ -1,10 +1,8 @@
 """Runs `tf-lossscale migrate` over files: shows, checks or writes, and says what is left.
 
-This goes over the files that `_walk` finds. `_source` rewrites one source file, and `_notebook` one
-notebook. `_tree` parses a source into imports, dotted names and strings. `_plan` calls `rewrites`
-(the namespaces that moved) and `checks` (one module for each subject that a person must decide).
-`_next` says what comes next for the file on a newer TensorFlow. `_files` replaces a file in one
-step.
+`_walk` finds the files and `_files` replaces them. `_source` rewrites a source, `_notebook` a
+notebook. `_tree` parses a source. `_plan` calls `rewrites` (the namespaces that moved) and `checks`
+(what a person must decide). `_next` says what comes next on a newer TensorFlow.
 """
 
 import difflib
@@ -22,8 +20,7 @@ from tf_lossscale_compat.migrate.checks import keras_3
 _LINE = re.compile(r"[^\n]*\n|[^\n]+")
 _NAME_ALL = (
     "a check such as `isinstance(optimizer, tf.keras.mixed_precision.LossScaleOptimizer)` in a file"
-    " that is not named no longer finds the optimizer, and may turn loss scaling off: name all"
-    " files, or their folder, in one call\n"
+    " that is not named may turn loss scaling off: name all files, or their folder, in one call\n"
 )
 
 

@@ -7,7 +7,6 @@ import os
 import stat
 import tempfile
 import tokenize
-from typing import Any
 
 BOM = b"\xef\xbb\xbf"
 _TEMPORARY = ".tf-lossscale.tmp"
@@ -31,22 +30,17 @@ def read(path: str) -> bytes:
 def decode(data: bytes) -> str:
     """Returns the text of a Python file, without a byte order mark; raises `FileError`."""
     data = data[len(BOM) if data.startswith(BOM) else 0 :]
+    any_bytes = io.BytesIO(data.decode("latin-1").encode("utf-8"))
     try:
-        text: Any = data.decode("utf-8")
+        declared = codecs.lookup(tokenize.detect_encoding(any_bytes.readline)[0]).name
+        # Of the others, only what is plain ASCII in both can be edited safely.
+        if declared != "utf-8" and not data.isascii():
+            raise FileError(f"declares the encoding {declared}: only UTF-8 is handled")
+        return data.decode("utf-8")
     except UnicodeDecodeError as error:
-        text, problem = None, f"is not UTF-8 (byte {error.start})"
-    try:
-        declared = codecs.lookup(tokenize.detect_encoding(io.BytesIO(data).readline)[0]).name
+        raise FileError(f"is not UTF-8 (byte {error.start})") from None
     except SyntaxError as error:
-        raise FileError(
-            f"has no encoding that Python knows: {error}" if text else problem
-        ) from None
-    # Of the others, only what is plain ASCII in both can be edited safely.
-    if declared != "utf-8" and not data.isascii():
-        raise FileError(f"declares the encoding {declared}: only UTF-8 is handled")
-    if text is None:
-        raise FileError(problem)
-    return text
+        raise FileError(f"has no encoding that Python knows: {error}") from None
 
 
 def encode(text: str, data: bytes) -> bytes:

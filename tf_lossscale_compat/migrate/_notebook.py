@@ -20,6 +20,12 @@ _LINE = re.compile(r"[^\r\n]*(?:\r\n|\r|\n)|[^\r\n]+")
 _ENDS = re.compile(r"\r\n|\r|\n")
 _MAGIC = re.compile(r"(?P<kept>[ \t]*)(?:[%!?]|[\w.]+\?{1,2}\s*$|[/,;]\s*\w)")
 _ASSIGNED = re.compile(r"(?P<kept>[\w.,\[\] \t]+=[ \t]*)[%!].*")
+# Comments, strings of several lines, which may be open at the end, other strings, and brackets.
+_TOKEN = re.compile(
+    r"#[^\r\n]*|(\"\"\"|''')(?:\\.|.)*?(?:\1|(?P<open>\Z))"
+    r"|([\"'])(?:\\(?:\r\n|.)|(?!\3)[^\r\n])*\3?|[()\[\]{}]",
+    re.DOTALL,
+)
 _INDENT = re.compile(r"(?:[ \t]*(?:\r\n|\r|\n))*(?P<indent>[ \t]*)")
 
 
@@ -186,11 +192,10 @@ def _mask(source):
             return _blank(source)
         count = len(_ENDS.findall(magic.group())) + 1
         result, lines = [_blank(line) for line in lines[:count]], lines[count:]
-    inside, goes_on = _StringState(), False
+    goes_on = False
     for line in lines:
-        command: Any = None if inside.open else _ASSIGNED.match(line) or _MAGIC.match(line)
-        if not goes_on and not command:
-            inside.read(line)
+        command: Any = _ASSIGNED.match(line) or _MAGIC.match(line)
+        if not goes_on and (not command or _is_open("".join(result))):
             result.append(line)
             continue
         kept = "" if goes_on else command.group("kept") + "0"  # A number says nothing.
@@ -199,37 +204,14 @@ def _mask(source):
     return "".join(result)
 
 
-class _StringState:
-    """The place of the next line: inside of brackets or a string of several lines, or not."""
-
-    _TOKEN = re.compile(r"\\.|\"\"\"|'''|[\"'#()\[\]{}]", re.DOTALL)
-
-    def __init__(self):
-        self._quote = None
-        self._depth = 0
-        self._continued = False
-
-    @property
-    def open(self):
-        return self._quote is not None or self._depth > 0 or self._continued
-
-    def read(self, line):
-        self._continued = line.rstrip("\r\n").endswith("\\")
-        for match in self._TOKEN.finditer(line):
-            token = match.group()
-            if self._quote is not None:
-                if token == self._quote or token == self._quote * 3:
-                    self._quote = None
-            elif token == "#":
-                break
-            elif token[0] in "\"'":
-                self._quote = token
-            elif token in "([{":
-                self._depth += 1
-            elif token in ")]}":
-                self._depth = max(self._depth - 1, 0)
-        if self._quote is not None and len(self._quote) == 1 and not self._continued:
-            self._quote = None
+def _is_open(source):
+    """Returns whether the next line is inside of brackets or a string, or goes on a line."""
+    depth = 0
+    for token in _TOKEN.finditer(source):
+        if token.group("open") is not None:
+            return True
+        depth = max(depth + (token.group() in "([{") - (token.group() in ")]}"), 0)
+    return depth > 0 or "".join(source.splitlines()[-1:]).endswith("\\")
 
 
 # -- writing back -----------------------------------------------------------------------------

@@ -102,11 +102,9 @@ class Plan:
 
     @property
     def made(self):
-        """Returns what becomes of the wrappers that this file makes.
+        """Returns what becomes of the wrappers that this file makes: a set of (family, state).
 
-        A set of (family, state): "moved" where the call names this package's class, be it before
-        or after; "stays" where it is another class of the same name; "open" where that is left to a
-        person.
+        "moved" is this package's class, "stays" another, "open" is left to a person.
         """
         found = set()
         for chain, namespace, family in self._wrappers:
@@ -278,22 +276,16 @@ class Plan:
         new = f"write `{'.'.join([target.new, *rest])}`"
         if not is_one:
             return (
-                f"LSC201 `{chain.names[0]}` is bound in more than one way in this file, so"
-                f" `{chain.text}` cannot be known for sure: {new} if it is TensorFlow's"
+                f"LSC201 `{chain.names[0]}` is bound in more than one way: {new} for TensorFlow's"
             )
         if "#" in self.tree.text(chain.nodes[-1 - len(rest)]):
             return f"LSC201 a comment stands inside `{chain.text}`: {new} by hand"
         named = map(self.tree.binding, self.tree.assignments(chain, PACKAGE))
         if any(binding is None or binding.qualified != PACKAGE for binding in named):
-            return (
-                f"LSC201 `{PACKAGE}` is another object's name here: import the package under a"
-                f" name of its own and {new} with that name"
-            )
+            return f"LSC201 `{PACKAGE}` is another object's name: import it under one and {new} so"
         if any(map(self._is_lazy_elsewhere, chain.bindings)):
-            return (
-                f"LSC201 `{chain.names[0]}` is imported by a function for others: import"
-                f" `{target.module}` there in the same way and {new}"
-            )
+            what = f"LSC201 `{chain.names[0]}` is imported by a function for others"
+            return f"{what}: import `{target.module}` there in the same way and {new}"
         return None
 
     def _is_lazy_elsewhere(self, binding):
@@ -554,19 +546,15 @@ _UNCLEAR = (
     f" means the class of TensorFlow, write `{_OURS}`"
 )
 _MADE_IN_TWO_WAYS = (
-    "LSC203 this file checks for `{0}`. In some files this class becomes this package's, and"
-    " others keep Keras' own: check for"
-    f" both, `isinstance(x, ({{0}}, {_OURS}))`"
+    "LSC203 this file checks for `{0}`, in some files this package's and in others Keras' own:"
+    f" check for both, `isinstance(x, ({{0}}, {_OURS}))`"
 )
 _MADE_NOWHERE = (
     "LSC203 this checks for `{0}`, but no file of this call makes one. If this package's is made"
     f" elsewhere, write `{_OURS}` or name that file in the same call. If Keras makes its"
     f" own, as `compile` does under a mixed_float16 policy, check for both: `({{0}}, {_OURS})`"
 )
-_LEFT_OPEN = (
-    "LSC203 this checks for `{}`, but the place that makes one is left to a person: change both"
-    " together"
-)
+_LEFT_OPEN = "LSC203 this checks for `{}`, and who makes it is left to a person: change both"
 
 
 def _is_ours(name):

@@ -86,7 +86,6 @@ class Chain:
         self.nodes = nodes  # From the name to the longest attribute.
         self.names = [nodes[0].value] + [node.attr.value for node in nodes[1:]]
         self.references = []  # Of (import binding or None for another assignment, qualified name).
-        self.function = None  # `getattr` and the like, whose first argument it is, and the second.
 
     @property
     def text(self):
@@ -225,16 +224,10 @@ class _Collector(cst.CSTVisitor):
         if function is not None and function.role == "value":
             function.role = "call"
         for number, argument in enumerate(node.args):
-            before = len(self.chains)
             if number == 1 and name in _CLASS_CHECKS:
                 self._visit_as(argument.value, "check", id(node))
             else:
                 self._visit_as(argument.value, "value")
-            if number == 0 and len(node.args) > 1 and function is not None:
-                inside = self.chains[before:]
-                is_chain = bool(inside) and inside[0].nodes[-1] is argument.value
-                if is_chain and function.text in ("getattr", "setattr", "delattr"):
-                    inside[0].function = (function.text, node.args[1].value)
         if function is not None:
             self.calls.append((function, node))
         return False
@@ -421,6 +414,16 @@ class Tree(_Collector):
         if not given and not any(each.star for each in before):
             given = [each for each in before[position:] if not each.keyword]
         return given[0].value if given else None
+
+    def overrides(self, is_base):
+        """Yields the methods of each class with such a base, by their names."""
+        bases = {
+            id(each.nodes[-1]) for each in self.chains if each.role == "base" and is_base(each)
+        }
+        for node in self.classes:
+            if any(id(base.value) in bases for base in node.bases):
+                parts = [each for each in node.body.body if isinstance(each, cst.FunctionDef)]
+                yield {each.name.value: each for each in parts}
 
     @property
     def words(self):

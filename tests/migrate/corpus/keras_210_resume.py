@@ -1,6 +1,6 @@
 # runs on tf>=2.4,<2.16
 # to 2.15: nothing
-# to 2.21: LSC418 LSC419 LSC104 LSC414 LSC107 LSC414
+# to 2.21: LSC418 LSC428 LSC419 LSC104 LSC414 LSC107 LSC414
 import os
 import tempfile
 

@@ -1,8 +1,4 @@
-"""Code that is not rewritten, and that a person has to look at before training.
-
-docs/hints.md says why, under each code. What Keras 3's loss-scale optimizer calls of its inner
-optimizer is on https://keras.io/api/optimizers/loss_scale_optimizer/.
-"""
+"""Code that a person has to look at before training; docs/hints.md says why, under each code."""
 
 import re
 from typing import Any
@@ -30,8 +26,7 @@ _OF_REWRITE = (
 )
 _COUNT = "give `count_skipped=True`"
 _UNCOUNTED = (
-    "LSC104 on Keras 3 `iterations`, which schedules and Adam's bias correction follow, no longer"
-    " counts skipped steps, as it did in TensorFlow 2.3 to 2.15:"
+    "LSC104 on Keras 3 `iterations`, which schedules and Adam follow, counts no skipped step:"
 )
 _OPTIMIZERS = ("LossScaleOptimizer", "MixedPrecisionLossScaleOptimizer")
 _GRADIENTS = {"gradient", "gradients"}
@@ -54,9 +49,8 @@ _RUN = re.compile(r"strategy\w*\.(?:run|experimental_run_v2)$", re.IGNORECASE)
 _SCOPE = re.compile(r"strategy\w*\.(?:run|experimental_run_v2|scope)$", re.IGNORECASE)
 _BUILD = re.compile(rb"(?m)^[^#\n]*?\b(\w+)(?:\[[^]\n]*\])?\.build\((?:.*\b(variable|weight))?")
 _UNBUILT = (
-    "LSC105 on Keras 3 a strategy cannot run the first step of an optimizer that has no variables"
-    " yet: write `optimizer.build(model.trainable_variables)` in the strategy's scope, below the"
-    " model"
+    "LSC105 on Keras 3 a strategy needs the optimizer's variables: write"
+    " `optimizer.build(model.trainable_variables)` in its scope, below the model"
 )
 _FUNCTION = re.compile(r"\bdef (\w+)\(")
 _OWN_COMPILE = re.compile(rb"\bdef compile\(\s*self,\s*(?!optimizer\b)")
@@ -105,13 +99,9 @@ def _unscaled(plan):
         return
     for name, chain, _ in plan.wrapper_calls():
         if name in _OPTIMIZERS:
-            yield (
-                chain,
-                "LSC102 nothing in this file scales a loss: its gradients come from `tf.gradients`"
-                " or a tape, and `apply_gradients` alone does not scale. Call this optimizer's"
-                " `compute_gradients` or `minimize`, with Keras `get_scaled_loss` and"
-                " `get_unscaled_gradients`",
-            )
+            advice = "call this optimizer's `compute_gradients` or `minimize`, with Keras"
+            advice += " `get_scaled_loss` and `get_unscaled_gradients`"
+            yield chain, f"LSC102 nothing in this file scales a loss: {advice}"
 
 
 def _guards(plan):
@@ -231,19 +221,10 @@ def _names(tree, call):
 
 def _passed_over(plan):
     """Yields `apply_gradients` of optimizers that the file defines."""
-    bases = {
-        id(chain.nodes[-1])
-        for chain in plan.tree.chains
-        if chain.role == "base" and newer_versions.is_optimizer(chain)
-    }
-    for node in plan.tree.classes if plan.is_about_loss_scaling else ():
-        for part in node.body.body if any(id(base.value) in bases for base in node.bases) else ():
-            if isinstance(part, cst.FunctionDef) and part.name.value == "apply_gradients":
-                yield (
-                    part,
-                    "LSC106 on Keras 3 a loss-scale optimizer does not call `apply_gradients` of"
-                    " the optimizer in it: override `apply(self, grads, trainable_variables=None)`",
-                )
+    for methods in plan.tree.overrides(newer_versions.is_optimizer):
+        if plan.is_about_loss_scaling and "apply_gradients" in methods:
+            advice = "nothing calls it: override `apply(self, grads, trainable_variables=None)`"
+            yield methods["apply_gradients"], f"LSC106 `apply_gradients`: on Keras 3 {advice}"
 
 
 def _loaded(plan):
@@ -253,8 +234,5 @@ def _loaded(plan):
     last = max((start for name, start in called if name == "fit"), default=0)
     for name, start in called if any(_keras_wrappers(plan)) and not _built(tree) else ():
         if name == "load_weights" and start < last:
-            yield (
-                start,
-                "LSC107 on Keras 3 `load_weights` skips the optimizer's state, the loss scale, too:"
-                " call the model, and `model.optimizer.build(model.trainable_variables)`, above it",
-            )
+            advice = "the model, and `model.optimizer.build(model.trainable_variables)`, above it"
+            yield start, f"LSC107 on Keras 3 it skips the optimizer's state: call {advice}"

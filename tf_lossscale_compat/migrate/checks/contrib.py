@@ -1,8 +1,4 @@
-"""Members of `tf.contrib` besides `mixed_precision`, and names where `tf` may be TensorFlow or not.
-
-The latter is assigned, a parameter, an attribute such as `self.tf`, imported from somewhere else,
-or not bound in the file at all.
-"""
+"""Other members of `tf.contrib`, and names where `tf` may be TensorFlow or not."""
 
 import collections
 import re
@@ -41,10 +37,10 @@ def _imported(plan):
         if _is_unknown(binding.path):
             yield plan.tree.start(binding.alias), _message(canonical)
         elif canonical == _CONTRIB and all(map(plan.is_edited, binding.chains)):
-            yield (
-                plan.tree.start(binding.alias),
-                "`tf.contrib` was removed in TensorFlow 2.0: remove the import if nothing needs it",
+            advice = (
+                "`tf.contrib` was removed in TensorFlow 2.0: remove the import if nothing needs it"
             )
+            yield plan.tree.start(binding.alias), advice
 
 
 def _mentioned(plan):
@@ -70,10 +66,8 @@ def _is_unknown(name):
 def _message(canonical):
     name = "tf" + canonical[len("tensorflow") :]
     if name.split(".")[2] == "mixed_precision":
-        return (
-            f"LSC212 `{name}` was not public in TensorFlow 1.15, and this package has no"
-            " such name: use one of the classes of `tf_lossscale_compat.contrib.mixed_precision`"
-        )
+        ours = "tf_lossscale_compat.contrib.mixed_precision"
+        return f"LSC212 `{name}` was not public: use a class of `{ours}`"
     successor = _contrib_successors.successor(canonical)
     advice = f"use {successor}" if successor else "replace it by hand"
     return f"`{name}` was removed in TensorFlow 2.0: {advice}"

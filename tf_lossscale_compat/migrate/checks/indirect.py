@@ -1,8 +1,4 @@
-"""Names that are reached in ways that no tool can follow: star imports, values and strings.
-
-`getattr(tf.contrib, name)` shows at run time only which member is meant, and whether a string, such
-as for `importlib`, `mock.patch` or a quoted annotation, is code or prose only a person can tell.
-"""
+"""Names that are reached in ways that no tool can follow: star imports, values and strings."""
 
 import re
 
@@ -41,11 +37,8 @@ def _star_imports(plan):
             for chain in tree.chains:
                 namespace, rest = rewrites.find_member(f"{path}.{chain.text}")
                 if namespace is not None and rest and not chain.references:
-                    yield (
-                        chain,
-                        f"LSC204 `{chain.text}` seems to come from a star import of `{path}`: write"
-                        f" `{'.'.join([namespace.new, *rest])}`",
-                    )
+                    new = ".".join([namespace.new, *rest])
+                    yield chain, f"LSC204 `{chain.text}`, by a star import: write `{new}`"
 
 
 def _values(plan):
@@ -56,15 +49,19 @@ def _values(plan):
         for chain in plan.tree.chains
         if len(chain.names) > 1 and not chain.bindings and chain.references
     }
+    looked = {
+        id(call.args[0].value): (chain.text, call.args[1].value)
+        for chain, call in plan.tree.calls
+        if chain.text in ("getattr", "setattr", "delattr") and len(call.args) > 1
+    }
     for chain in plan.tree.chains:
         if not plan.is_ours(chain):
-            message = _as_value(chain, aliased)
+            message = _as_value(chain, aliased, *looked.get(id(chain.nodes[-1]), (None, None)))
             if message:
                 yield chain, message
 
 
-def _as_value(chain, aliased):
-    function, argument = chain.function or (None, None)
+def _as_value(chain, aliased, function, argument):
     name = getattr(argument, "evaluated_value", None)
     for _, qualified in chain.imported:
         canonical = rewrites.canonical(qualified)
@@ -73,10 +70,8 @@ def _as_value(chain, aliased):
             canonical == "tensorflow" and function and name == "contrib"
         ):
             where = f"looked into with `{function}`" if function else "used as a value"
-            return (
-                f"LSC205 `tf.contrib` is {where} and was removed in TensorFlow 2.0: for its loss"
-                " scaling use `tf_lossscale_compat.contrib.mixed_precision`"
-            )
+            ours = "tf_lossscale_compat.contrib.mixed_precision"
+            return f"LSC205 `tf.contrib` is {where}: for its loss scaling use `{ours}`"
         if namespace is None or rest:
             continue
         members = set(namespace.members)
@@ -103,8 +98,6 @@ def _strings(tree):
             namespace, rest = rewrites.find_member(qualified)
             # Keras has a class of that name today, so a string that names it may be right.
             if namespace is not None and namespace.old not in _TODAY:
-                yield (
-                    tree.start(node) + len(node.value[: match.start()].encode("utf-8")),
-                    f"LSC206 a string names `{name}`: if code or a reader uses it as the name,"
-                    f" write `{'.'.join([namespace.new, *rest])}`",
-                )
+                start = tree.start(node) + len(node.value[: match.start()].encode("utf-8"))
+                advice = f"if it is used as the name, write `{'.'.join([namespace.new, *rest])}`"
+                yield start, f"LSC206 a string names `{name}`: {advice}"

@@ -1,9 +1,6 @@
 """Names, arguments and paths that Keras 3 dropped, in files with loss scaling.
 
-TensorFlow 2.16 made Keras 3 its `tf.keras`:
-https://github.com/tensorflow/tensorflow/releases/tag/v2.16.1,
-https://keras.io/guides/migrating_to_keras_3/. A program that stays with Keras 2 sets
-TF_USE_LEGACY_KERAS=1, in the environment or in the file.
+TensorFlow 2.16 made Keras 3 its `tf.keras`: https://keras.io/guides/migrating_to_keras_3/.
 """
 
 import fnmatch
@@ -25,7 +22,7 @@ _ATTRIBUTES = {
     "get_updates": "LSC406 write `optimizer.apply_gradients(zip(gradients, variables))`",
     "get_gradients": "LSC406 compute the gradients with `tf.GradientTape`",
     "get_weights": "LSC406 write `[each.numpy() for each in optimizer.variables]`",
-    "_decayed_lr": "LSC407 write `optimizer.learning_rate`",
+    "_decayed_lr": "LSC407 write `optimizer.learning_rate`, as a number with `.numpy()` behind it",
     "_get_hyper": "LSC407 write the attribute of that name, such as `optimizer.learning_rate`",
     "_set_hyper": "LSC407 assign to the attribute of that name, such as `optimizer.learning_rate`",
     "lr": _TO_RATE,
@@ -33,29 +30,43 @@ _ATTRIBUTES = {
     "expect_partial|assert_consumed": "LSC420 remove it, as `load_weights` returns None",
     "metrics_names": "LSC421 the metrics of `compile` are one, `compile_metrics`: use the names"
     " that `model.evaluate(…, return_dict=True)` gives",
+    "numpy|read_value": "LSC430 leave it out, as this is a number",
+    "input_shape|output_shape": "LSC430 write `layer.input.shape` or `layer.output.shape`",
     "add_metric": "LSC422 make a `keras.metrics.Mean(name=…)` in `__init__` and update it here",
 }
 # Those that others have, too: how the text before them ends.
 _OWNERS = {
     **dict.fromkeys(("get_weights", "lr", "aggregate_gradients|gradient_aggregator"), _OPTIMIZER),
+    "numpy|read_value": re.compile(r"opt\w*\.(?:momentum|beta_[12]|rho|epsilon)$"),
+    "input_shape|output_shape": re.compile(r"(?:\blayer|layers\[[^]]*\]|get_layer\(.*\))$"),
     "expect_partial|assert_consumed": re.compile(r"load_weights\(.*\)$", re.DOTALL),
 }
+# What nothing replaces.
+_GONE = (
+    r"(?:(?:(?:callbacks|metrics|models|utils|backend)\.)?experimental|estimator|dtensor|wrappers\.sc"
+    r"ikit_learn|callbacks\.BaseLogger|applications\.(?:RegNet|ResNetRS)\w+|constraints\.RadialC"
+    r"onstraint|layers\.(?:DenseFeatures|LocallyConnected\w+)|metrics\.Mean(?:RelativeError|Tensor)"
+    r"|backend\.(?:local_conv[12]d|random_binomial|reset_uids)|utils\.(?:\w+Enqueuer|multi_gpu_model))"
+)
 # By what a name stands for, after `keras.`.
 _NAMES = {
     r"losses\.Reduction\.AUTO": 'LSC408 write "sum_over_batch_size"',
     r"optimizers\.(?:legacy|experimental)": "LSC409 use the class of `tf.keras.optimizers`",
     r"layers\.experimental\.Sync\w+": "LSC410 write `BatchNormalization(synchronized=True)`",
     r"layers\.experimental(?:\.preprocessing)?": "LSC410 use the class of `tf.keras.layers`",
-    r"(?:experimental|wrappers|estimator)": "LSC411 stay with Keras 2, as nothing replaces it",
-    r"backend\.set_value": "LSC407 write `variable.assign(value)`",
+    r"experimental\.CosineDecay\w*": "LSC430 use the class of `tf.keras.optimizers.schedules`",
+    r"(?<=tensorflow\.keras\.)(?:losses|metrics)\.(?:mean_\w+_error|kl_divergence|log_cosh)": (
+        "LSC430 write the shorter name: `MSE`, `MAE`, `MAPE`, `MSLE`, `KLD` or `logcosh`"
+    ),
+    r"backend\.function": "LSC430 write `tf.keras.Model(inputs, outputs)`",
+    r"backend\.placeholder": "LSC430 write `tf.keras.Input`",
+    _GONE: "LSC411 stay with Keras 2, as nothing replaces it",
+    r"backend\.(?:set_value|batch_set_value|update)": "LSC407 write `variable.assign(value)`",
     r"backend\.(?:set_)?learning_phase\w*": "LSC412 call the model with `training=True`",
     r"backend\.in_(?:train|test)_phase": "LSC412 write an `if` on the argument `training`",
 }
 # By a call's argument: of which methods, and what to do.
-_TO_DATASET = (
-    "fit|evaluate|predict",
-    "LSC413 leave it out, or pass it to a `keras.utils.PyDataset`",
-)
+_TO_DATASET = ("fit|evaluate|predict", "LSC413 leave it out, or give it to a `PyDataset`")
 _NOT_SUMMED = ("apply_gradients", "LSC415 leave it out, and apply gradients of one replica each")
 _ARGUMENTS = {
     **dict.fromkeys(("workers", "use_multiprocessing", "max_queue_size"), _TO_DATASET),
@@ -100,8 +111,7 @@ _NUMBER = re.compile(rb"\b(?:int|float)\(([\w.]*opt\w*\.(?:iterations|learning_r
 _OF_MODELS = ("trainable_variables", "trainable_weights", "compile", "fit")
 _SILENT = (
     "LSC426 weights of Keras 2's layers are not restored, without a word: take them from"
-    ' `save_weights("….h5")`, and write `.assert_existing_objects_matched()` behind it, below an'
-    " `if` where there may be no checkpoint yet"
+    ' `save_weights("….h5")`, and write `.assert_existing_objects_matched()` behind it'
 )
 # What loses variables that are none of a model's: files, and a callback that puts weights back.
 _SAVES = re.compile(rb"\b(?:\w*(?:save|load|best)_weights|ModelCheckpoint|load_model)\b")
@@ -127,7 +137,8 @@ def find(plan):
     yield from _subclasses(plan)
 
 
-def _say(name, advice):
+def say(name, advice):
+    """Returns a message with a code from an advice that begins with the code."""
     code, _, advice = advice.partition(" ")
     return f"{code} `{name}`: on Keras 3 {advice}"
 
@@ -143,10 +154,10 @@ def _attributes(tree):
             is_rate = names == "lr" and id(node) in called  # `newer_versions` has that.
             texts = map(tree.text, (node.value, value))
             if not is_rate and (owner is None or of_optimizer or any(map(owner.search, texts))):
-                yield node, _say(_short(tree.text(node)), advice)
+                yield node, say(_short(tree.text(node)), advice)
     for node in tree.strings:
         if node.value in ("'lr'", '"lr"') and _HISTORY.search(tree.source, 0, tree.start(node)):
-            yield node, _say("lr", _TO_RATE)
+            yield node, say("lr", _TO_RATE)
 
 
 def _short(text):
@@ -158,13 +169,13 @@ def _names(tree):
     for chain in tree.chains:
         advice = _advice(chain, calls.get(id(chain)), tree)
         if advice:
-            yield chain, _say(chain.text, advice)
+            yield chain, say(chain.text, advice)
     for match in _FILTERED.finditer(tree.source):
-        yield match.start(2), _say("self.metrics", _FILTER)
+        yield match.start(2), say("self.metrics", _FILTER)
     for match in _NUMBER.finditer(tree.source) if b"Strategy" in tree.source else ():
         name = match.group(1).decode()
         advice = f"LSC425 a variable under a strategy is no number: write `{name}.numpy()`"
-        yield match.start(1), _say(name, advice)
+        yield match.start(1), say(name, advice)
 
 
 def _advice(chain, call, tree):
@@ -185,20 +196,16 @@ def _arguments(tree):
             keyword = argument.keyword.value if argument.keyword else ""
             methods, advice = _ARGUMENTS.get(keyword, ("", ""))
             if keyword == "lr" and _of_keras(chain, newer_versions.OPTIMIZER):
-                yield argument, _say("lr", _TO_RATE)
+                yield argument, say("lr", _TO_RATE)
             elif methods and re.fullmatch(methods, chain.names[-1]):
-                yield argument, _say(keyword, advice)
+                yield argument, say(keyword, advice)
         name = tree.argument(call, 0) if chain.names[-1] == "add_weight" else None
         if name is not None and tree.text(name).startswith(('"', "'")):
-            yield name, _say("add_weight", f"LSC418 write `name={tree.text(name)}`")
+            yield name, say("add_weight", f"LSC418 write `name={tree.text(name)}`")
 
 
 def _step(name, call, tree):
-    """Returns what a `train_step` or `test_step` says in place of Keras 2's two attributes.
-
-    Keras 3 adds the model's own losses by itself. From 3.8 on it divides losses by the number of
-    replicas, as Keras 2 did, and has no public name for what it shows as "loss".
-    """
+    """Returns what a `train_step` or `test_step` says in place of Keras 2's two attributes."""
     given, adds_losses = ["y", "y_pred"], False
     if call is not None and call.args:
         words = [each.keyword.value if each.keyword else "" for each in call.args]
@@ -225,15 +232,15 @@ def _paths(tree):
         if kind == "load_weights" and any(fnmatch.fnmatch(_stem(end), each) for each in saved):
             ends = _ENDS["save_weights"][0]
         if not end.endswith(ends):
-            yield path, _say(chain.names[-1], f"LSC414 let the path end in {advice}")
+            yield path, say(chain.names[-1], f"LSC414 let the path end in {advice}")
     files = {chain.names[-1] for chain, _ in tree.calls}
     is_kept = files & _WRITERS and not files & _CHECKPOINTS
     for chain, _ in tree.calls if is_kept else ():
         if chain.text.endswith("train.latest_checkpoint"):
-            yield chain, _say(chain.text, _NEWEST)
+            yield chain, say(chain.text, _NEWEST)
     for match in _EPOCH.finditer(tree.source) if is_kept else ():
         advice = "LSC423 take `.weights.h5` off the path before a number is read from it"
-        yield match.start(1), _say(match.group(1).decode(), advice)
+        yield match.start(1), say(match.group(1).decode(), advice)
 
 
 def _path(chain, call, tree):
@@ -269,7 +276,7 @@ def _restored(tree):
         asked = [f"{name}.assert_" for name, value in tree.values if tree.start(value) == start]
         is_asked = _ASSERTED.match(tree.source, end) or any(map(tree.module.code.count, asked))
         if not is_asked and any(word in models or _MODEL.search(word) for word in given):
-            yield node, _say(_short(tree.text(node)), _SILENT)
+            yield node, say(_short(tree.text(node)), _SILENT)
 
 
 def models(data, is_ours):
@@ -304,13 +311,13 @@ def _subclasses(plan):
         if is_model and call.args and _SHAPE.match(tree.text(call.args[0])):
             advice = "LSC417 it makes no variables of a model without a method `build`, so a list"
             advice += " of copies is empty: call the model once, as in `model(tf.zeros([1, 8]))`"
-            yield chain, _say(chain.text, advice)
+            yield chain, say(chain.text, advice)
     has_any = has_models or any(_of_keras(chain, r"layers\.Layer$") for chain in bases)
     saves = "save" in tree.methods or ("saves", "") in known
     for name, value in tree.values if has_any and saves else ():
         if name.startswith("self.") and _COPIES.match(tree.text(value)):
-            yield value, _say(name, _LOST)
+            yield value, say(name, _LOST)
     for node, name, imported in tree.mentions() if saves else ():
         name = name.rpartition(".")[2]
         if ("keeps", name) in known and not imported.endswith(name):
-            yield node, _say(name, _LOST)
+            yield node, say(name, _LOST)

@@ -1,8 +1,6 @@
-"""Names that newer TensorFlows dropped besides loss scales.
+"""Names that newer TensorFlows dropped besides loss scales, each in the version that is said.
 
-TensorFlow 2.4 removed the loss scale of Keras' policies and gave them names outside of
-`experimental`, which 2.6 removed; 2.11 removed `decay` of Keras' optimizers, and 2.16 removed
-`tf.estimator`: https://github.com/tensorflow/tensorflow/releases/tag/v2.4.0 and so on.
+See https://github.com/tensorflow/tensorflow/releases/tag/v2.4.0 and so on.
 """
 
 import re
@@ -11,18 +9,12 @@ from tf_lossscale_compat.migrate import rewrites
 
 _KERAS = r"(?:tensorflow\.|tf_)?keras\."
 _POLICY = r"mixed_precision\.(?:experimental\.)?Policy(?:V1)?$"
-_LOSS_SCALE = (
-    "LSC301 a policy takes no loss scale in TensorFlow 2.4 and later (`experimental`: 2.6):"
-    " leave the argument out"
-)
+_LOSS_SCALE = "LSC301 a policy takes no loss scale since TensorFlow 2.4: leave the argument out"
 _WRAP = (
     " and wrap the optimizer in `tf_lossscale_compat.keras.mixed_precision.experimental"
     ".LossScaleOptimizer(optimizer, loss_scale)`"
 )
-_AT_ONCE = (
-    ". That of this package fails at once, before the upgrade, too: `Could not interpret loss scale"
-    " identifier`"
-)
+_AT_ONCE = ". That of this package fails at once, before the upgrade, too"
 _STABLE = {
     "Policy": "`tf.keras.mixed_precision.Policy`",
     "global_policy": "`tf.keras.mixed_precision.global_policy`",
@@ -76,12 +68,8 @@ def _policies(plan):
             yield chain, _LOSS_SCALE + wrap + _AT_ONCE * (id(tree.value(scale)) in ours)
     for node in tree.attributes.get("loss_scale", ()):
         if _OF_POLICY.search(tree.text(node)):
-            yield (
-                node,
-                f"LSC302 `{tree.text(node)}`: a policy has no loss scale since TensorFlow 2.4:"
-                ' write `optimizer.loss_scale`, and to make an optimizer write `"dynamic"`, the'
-                " number, or a new loss scale like the one that the policy had",
-            )
+            advice = 'write `optimizer.loss_scale`, or to make one `"dynamic"` or the number'
+            yield node, f"LSC302 `{tree.text(node)}`: since TensorFlow 2.4 {advice}"
     mentions = [(rewrites.canonical(name), node) for node, name, _ in tree.mentions()]
     older = [(tree.start(node), _OLDER_NAME.match(name)) for name, node in mentions]
     found = [(start, match.group(1)) for start, match in older if match]
@@ -96,11 +84,8 @@ def _policies(plan):
     for binding in tree.bindings if plan.to >= (2, 6) else ():
         is_left = not plan.is_moved(binding) and not plan.is_dropped(binding)
         if is_left and _OLDER.fullmatch(rewrites.canonical(binding.path)):
-            yield (
-                binding.alias,
-                f"LSC304 `{binding.path}` was removed in TensorFlow 2.6: remove this import"
-                + (", once its names are replaced" if found else ""),
-            )
+            advice = "remove this import" + (", once its names are replaced" if found else "")
+            yield binding.alias, f"LSC304 `{binding.path}` was removed in TensorFlow 2.6: {advice}"
 
 
 def _decay(tree):
@@ -111,11 +96,9 @@ def _decay(tree):
         rate = tree.argument(call, 0, "learning_rate", "lr")
         default = "0.01" if chain.names[-1] == "SGD" else "0.001"
         initial = default if rate is None else tree.text(rate)
-        yield (
-            given["decay"],
-            "LSC305 `decay`: since TensorFlow 2.11 write `learning_rate=tf.keras.optimizers"
-            f".schedules.InverseTimeDecay({initial}, 1, {tree.text(given['decay'].value)})`",
-        )
+        advice = f"InverseTimeDecay({initial}, 1, {tree.text(given['decay'].value)})`"
+        advice = f"write `learning_rate=tf.keras.optimizers.schedules.{advice}"
+        yield given["decay"], f"LSC305 `decay`: since TensorFlow 2.11 {advice}"
 
 
 def _slots(tree):
@@ -124,11 +107,8 @@ def _slots(tree):
     for chain, _ in tree.calls:
         is_rate = len(chain.names) > 1 and chain.names[-1] in ("lr", "learning_rate")
         if is_rate and LOOKS_LIKE_ONE.search(chain.names[-2]):
-            yield (
-                chain,
-                f"LSC308 `{chain.text}`: in TensorFlow 2.11 and later it is this step's rate, not"
-                " the schedule: write `optimizer.learning_rate` without the call",
-            )
+            advice = "since TensorFlow 2.11 write `optimizer.learning_rate` without the call"
+            yield chain, f"LSC308 `{chain.text}`: {advice}, as a number with `.numpy()` behind it"
     for name in ("get_slot", "get_slot_names", "weights"):
         message = f"LSC307 `{name}` was removed in TensorFlow 2.11: look in `optimizer.variables`"
         for node in tree.attributes.get(name, ()):
@@ -141,9 +121,5 @@ def _estimator(tree):
     names = [(rewrites.canonical(name), node) for node, name, _ in tree.mentions()]
     places = [tree.start(node) for name, node in names if _ESTIMATOR.match(name + ".")]
     if places:
-        yield (
-            min(places),
-            f"LSC306 `tf.estimator` ({len(places)} in this file) was removed in TensorFlow 2.16:"
-            " stay on 2.15 with it, or use the loop of docs/estimator.md in this package's"
-            " repository",
-        )
+        what = f"LSC306 `tf.estimator` ({len(places)} in this file) was removed in TensorFlow 2.16"
+        yield min(places), f"{what}: use the loop of docs/estimator.md, or stay on 2.15"

@@ -16,8 +16,7 @@ _PRIVATE = "LSC208 is private to TensorFlow or Keras"
 _ASCEND = "LSC210 is for Ascend's devices: keep it for them, and elsewhere use"
 _TAPE = (
     "LSC209 repeats a step until its gradients are finite, which nothing here does: use"
-    f" `tf.GradientTape`, with `{_KERAS}.LossScaleOptimizer` and its `get_scaled_loss` and"
-    " `get_unscaled_gradients`, which skips the step"
+    f" `tf.GradientTape` and `{_KERAS}.LossScaleOptimizer`, which skips the step"
 )
 _NPU = r"npu_(?:bridge|device)\.(?:\w+\.)*"
 _OF_TRAINING = r"tensorflow\.python\.training\.experimental\."
