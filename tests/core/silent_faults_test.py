@@ -23,13 +23,13 @@ from tests.v1_optimizers import (
     state_of,
     wrapped_in,
 )
-from tf_lossscale_compat import loss_scale as loss_scale_lib
 from tf_lossscale_compat import (
     DynamicLossScale,
     ExponentialUpdateLossScaleManager,
     FixedLossScale,
     FixedLossScaleManager,
 )
+from tf_lossscale_compat import loss_scale as loss_scale_lib
 
 tf1 = tf.compat.v1
 
