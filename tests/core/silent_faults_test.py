@@ -163,7 +163,7 @@ class ReciprocalTest(parameterized.TestCase, tf.test.TestCase):
             def update_loss_scale(self, finite_grads):
                 return super().update_loss_scale(finite_grads)
 
-        with stepping.entered("graph_v2") as entered:
+        with modes.entered("graph_v2") as entered:
             manager = Logging(2.0**127, 2000, 1, 2, 0.5)
             subject = manager if optimizer == "contrib" else loss_scale_lib.get(manager)
             opt = OPTIMIZERS[optimizer](Given([tf.ones([2])]), subject)
