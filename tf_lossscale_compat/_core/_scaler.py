@@ -172,7 +172,7 @@ class Scaler:
                 "become zero in float32, and then the gradients would become zero."
             )
 
-    def read_here(self) -> tf.Tensor:
+    def read_for_record(self) -> tf.Tensor:
         """Returns the scale at this point of a graph; NaN if a user's method may have read it."""
         in_graph = _graphs.in_session_graph()
         if in_graph and self.is_users():

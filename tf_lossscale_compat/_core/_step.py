@@ -213,7 +213,7 @@ class _Step(NamedTuple):
             self.adapter.count_skipped(1)
         update(finite)
         if self.observation is not None:
-            self.observation.notify([], finite, skips=should_apply is not True)
+            self.observation.notify([], finite, skips_nonfinite=should_apply is not True)
 
     def _run_in_graph(
         self, grads: list[_types.Gradient], variables: list[tf.Variable]
@@ -234,7 +234,7 @@ class _Step(NamedTuple):
         operations = [op for op in (done, counted, updated) if op is not None]
         if self.observation is not None:
             operations += self.observation.notify(
-                [done, updated], finite, skips=should_apply is not True
+                [done, updated], finite, skips_nonfinite=should_apply is not True
             )
         step = tf.group(*operations, name=self.form.name)
         _graphs.collect_train_op(step)
@@ -268,7 +268,7 @@ class _Step(NamedTuple):
         return _Decision(should_apply, should_apply, lambda flag: update)
 
     def _finite_flag(self, grads: list[_types.Gradient]) -> tf.Tensor:
-        finite = _replicas.all_finite(grads) if self.finite is None else self.finite
+        finite = _replicas.finite_everywhere(grads) if self.finite is None else self.finite
         scaler = self.scaler
         if self.adapter.checks_reciprocal and scaler.changes():
             scale = _scaler.as_tensor(scaler.read())

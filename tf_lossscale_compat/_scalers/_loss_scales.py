@@ -115,7 +115,7 @@ def _updates_by_flag(
             "and call update(grads) under strategy.scope()."
         )
     with _state.scope_of(_scaler.Scaler(loss_scale).variables()):
-        finite = _replicas.all_finite(grads)
+        finite = _replicas.finite_everywhere(grads)
         return update(loss_scale, finite), finite
 
 
@@ -164,7 +164,7 @@ class FixedLossScale(LossScale):
           A pair: None in eager mode, else a no-op; and True. With `skip_nonfinite` the second is a
           scalar bool tensor, whether all gradients are finite on all replicas.
         """
-        finite = _replicas.all_finite(grads) if self.skip_nonfinite else True
+        finite = _replicas.finite_everywhere(grads) if self.skip_nonfinite else True
         return _update_rule.fixed(self, finite), finite
 
     def __repr__(self) -> str:
