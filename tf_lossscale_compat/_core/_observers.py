@@ -96,10 +96,7 @@ class Observation:
       inspected: bool, the record has inspected the gradients already.
     """
 
-    finite: bool | tf.Tensor = True
-    skips_nonfinite: bool = True
     before: tf.Tensor | None = None
-    after: tf.Tensor | None = None
     inspected: bool = False
 
     def __init__(
@@ -127,7 +124,7 @@ class Observation:
         return self.record._inspect_gradients(self)
 
     def notify(
-        self, done: list[Any], finite: bool | tf.Tensor, skips_nonfinite: bool = True
+        self, done: list[Any], finite: bool | tf.Tensor, skips_nonfinite: bool
     ) -> list[tf.Operation]:
         """Notifies the record of a step that has been taken.
 

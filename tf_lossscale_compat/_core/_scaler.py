@@ -33,8 +33,7 @@ class ScalerData:
       constant: a pair of a fixed manager's number and the tensor that the constructor made of it,
         in the graph of that moment; or None.
       claim: the optimizers that the loss scale drives, see `_ownership`, or None.
-      stand_in: the loss scale that is made for this one of TensorFlow's, because it has one owner;
-        or None.
+      stand_in: the loss scale that is made for one of TensorFlow's, which has one owner, or None.
     """
 
     by_value = False

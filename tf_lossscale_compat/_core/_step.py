@@ -166,30 +166,21 @@ def take(
 
 
 class _Decision(NamedTuple):
-    """The decision about a step. The flags are bools, or tensors that are equal on all replicas.
-
-    Attributes:
-      should_apply: flag, the gradients are applied.
-      finite: flag, the gradients are finite; equal to `should_apply` if the user's update decides.
-      update: function of `finite`, or of a copy of it, that updates the loss scale.
-    """
+    """The decision about a step. Flags are bools, or bool scalar tensors equal on all replicas."""
 
     should_apply: bool | tf.Tensor
-    finite: bool | tf.Tensor
-    update: Callable[[Any], Any]
+    finite: bool | tf.Tensor  # Equal to `should_apply` if the user's update decides.
+    update: Callable[[Any], Any]  # Updates the loss scale; takes `finite`, or a copy of it.
 
 
 class _Step(NamedTuple):
-    """One step of all replicas as one.
-
-    `observation` is None without a record, and `finite` if it is not yet computed.
-    """
+    """One step of all replicas as one."""
 
     scaler: _scaler.Scaler
     adapter: OptimizerAdapter
-    observation: _observers.Observation | None
+    observation: _observers.Observation | None  # None without a record.
     form: GraphForm
-    finite: tf.Tensor | None
+    finite: tf.Tensor | None  # None if it is not yet computed.
 
     def run(
         self,

@@ -324,8 +324,7 @@ class _Base(_tf.Optimizer):
 
     def __init__(self, opt: Any, data: OptimizerData) -> None:
         super().__init__(
-            use_locking=getattr(opt, "_use_locking", False),
-            name=_name_of(opt, type(opt).__name__),
+            use_locking=getattr(opt, "_use_locking", False), name=_name_of(opt, type(opt).__name__)
         )
         if isinstance(opt, _tf.Trackable):
             self._track_trackable(opt, "base_optimizer")
@@ -608,8 +607,7 @@ class MixedPrecisionLossScaleOptimizer(_Base):
 
 # Programs replace a method on the class, which `minimize` then has to call.
 _AS_WRITTEN = types.SimpleNamespace(
-    compute_gradients=_Base.compute_gradients,
-    apply_gradients=_Base.apply_gradients,
+    compute_gradients=_Base.compute_gradients, apply_gradients=_Base.apply_gradients
 )
 
 
