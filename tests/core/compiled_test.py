@@ -77,9 +77,9 @@ class CompiledTest(parameterized.TestCase, tf.test.TestCase):
             self.assertIsNone(none)
             self.assertAllEqual(dense, [0.5] * 3)
             self.assertAllEqual(sparse.values, np.full([rows, 2], 0.5))
-            self.assertTrue(bool(_finite.all_finite([dense, none, sparse])))
+            self.assertTrue(bool(_finite.finite_here([dense, none, sparse])))
             bad = tf.IndexedSlices(sparse.values + float("inf"), sparse.indices)
-            self.assertFalse(bool(_finite.all_finite([dense, none, bad])))
+            self.assertFalse(bool(_finite.finite_here([dense, none, bad])))
             known.append([len(each._concrete) for each in (_unscaling.products, _finite._test)])
         self.assertEqual(known, known[:1] * 4)
 

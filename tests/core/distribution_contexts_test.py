@@ -157,6 +157,12 @@ class ContextsTest(parameterized.TestCase, tf.test.TestCase):
             (mixed(skips, momentum()), []),
         ]
 
+    def test_the_cross_replica_error_names_the_method_that_was_called(self):
+        variable = self.enter("mirrored_2", "eager", weight)
+        optimizer = mixed(dynamic(), momentum())
+        with self.assertRaisesRegex(ValueError, "^minimize was called in a cross-replica context"):
+            optimizer.minimize(lambda: tf.reduce_sum(variable), var_list=[variable])
+
     @parameterized.parameters(*PROGRAMS)
     def test_apply_gradients_in_cross_replica_context_raises_a_value_error(self, name, mode):
         self.enter(name, mode)

@@ -45,11 +45,11 @@ SPARSE = [
 
 
 def _is_finite(mode, values, build=lambda *tensors: list(tensors), **options):
-    """Returns what `all_finite` says of `build(*values)` in `mode`."""
+    """Returns what `finite_here` says of `build(*values)` in `mode`."""
     (result,) = stepping.run(
         mode,
         lambda: None,
-        lambda _, *tensors: _finite.all_finite(build(*tensors)),
+        lambda _, *tensors: _finite.finite_here(build(*tensors)),
         [values],
         **options,
     )
@@ -58,10 +58,10 @@ def _is_finite(mode, values, build=lambda *tensors: list(tensors), **options):
 
 
 def _verdicts(mode, dtype, arrays, build=lambda *tensors: list(tensors)):
-    """Returns what `all_finite` says of each of `arrays`, all of one shape, in one graph."""
+    """Returns what `finite_here` says of each of `arrays`, all of one shape, in one graph."""
     rows = [(np.array(array, dtype),) for array in arrays]
     results = stepping.run(
-        mode, lambda: None, lambda _, tensor: _finite.all_finite(build(tensor)), rows
+        mode, lambda: None, lambda _, tensor: _finite.finite_here(build(tensor)), rows
     )
     return [bool(result) for result in results]
 
@@ -127,7 +127,7 @@ class AllFiniteTest(parameterized.TestCase, tf.test.TestCase):
                 expected.append(False)
         self.assertGreater(len(rows), 20)
         results = stepping.run(
-            mode, lambda: None, lambda _, *grads: _finite.all_finite(list(grads)), rows
+            mode, lambda: None, lambda _, *grads: _finite.finite_here(list(grads)), rows
         )
         self.assertEqual([bool(result) for result in results], expected)
 
@@ -186,7 +186,7 @@ class AllFiniteTest(parameterized.TestCase, tf.test.TestCase):
     def test_what_is_no_number_raises(self, mode, case):
         named, make = case
         with modes.entered(mode) as entered, self.assertRaisesRegex(TypeError, named):
-            entered.compile(lambda: _finite.all_finite(make()))()
+            entered.compile(lambda: _finite.finite_here(make()))()
 
     def test_unknown_shapes(self):
         for shape in ([], [3], [2, 2], [0]):
@@ -200,7 +200,7 @@ class AllFiniteTest(parameterized.TestCase, tf.test.TestCase):
         with modes.entered(mode):
             for leaf in (np.ones([2], np.float32), 1.0, 2, tf1.Variable([1.0, 2.0])):
                 for bad in (None, np.array([1, INF], np.float64), NAN):
-                    finite = _finite.all_finite([leaf, bad])
+                    finite = _finite.finite_here([leaf, bad])
                     if mode in modes.GRAPH:
                         with tf1.Session() as session:
                             session.run(tf1.global_variables_initializer())

@@ -749,8 +749,9 @@ class GraphTest(modes.EagerTestCase):
         opt = MixedPrecisionLossScaleOptimizer(sgd(), DynamicLossScale(8.0))
         record, steps = StepRecord(opt, names=True), []
         opt.apply_gradients([(tf.ones([2]), weight)])  # The first makes the variables for names.
+        read_scale = _scaler.Scaler.read_for_record
         with unittest.mock.patch.object(
-            _scaler.Scaler, "read_here", autospec=True, side_effect=_scaler.Scaler.read_here
+            _scaler.Scaler, "read_for_record", autospec=True, side_effect=read_scale
         ) as read:
             with unittest.mock.patch.object(
                 record, "_inspect_gradients", wraps=record._inspect_gradients

@@ -26,6 +26,7 @@ from tests.v1_optimizers import (
 from tf_lossscale_compat._core import _finite
 from tf_lossscale_compat.contrib import mixed_precision as contrib
 from tf_lossscale_compat.loss_scale import FixedLossScale, LossScale
+from tf_lossscale_compat.train import experimental
 
 pytestmark = pytest.mark.usefixtures("kept_kernels")
 
@@ -107,6 +108,22 @@ class ConstructorTest(parameterized.TestCase, tf.test.TestCase):
                 ):
                     cls(opt, "dynamic")
                 self.assertEmpty(created)
+
+    @parameterized.parameters(*BOTH, "rewrite")
+    def test_contribs_optimizer_v2_is_no_keras_optimizer(self, which):
+        if not originals.IS_TF1:
+            self.skipTest("TensorFlow 2 has no tf.contrib.optimizer_v2")
+        self.addCleanup(experimental.disable_mixed_precision_graph_rewrite)
+        wrap = experimental.enable_mixed_precision_graph_rewrite
+        with modes.entered("graph_v1") as entered:
+            inner = tf.contrib.optimizer_v2.GradientDescentOptimizer(0.25)
+            opt = OPTIMIZERS.get(which, wrap)(inner, dynamic_for(which))
+            var, values = tf1.Variable(1.0), []
+            step = entered.compile(lambda grad: opt.apply_gradients([(grad, var)]), modes.scalar())
+            for grad in (1.0, np.nan):
+                step(grad)
+                values.append(entered.value(var))
+            self.assertEqual(values, [0.75, 0.75])
 
 
 class ComputeGradientsTest(parameterized.TestCase, tf.test.TestCase):

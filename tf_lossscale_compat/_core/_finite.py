@@ -207,7 +207,7 @@ def _test(tensors: list[tf.Tensor], sparse: tuple[int, ...]) -> tf.Tensor:
     return finite
 
 
-def all_finite(grads: Any) -> tf.Tensor:
+def finite_here(grads: Any) -> tf.Tensor:
     """Returns whether every element of `grads` is finite, as a bool scalar tensor.
 
     Args:

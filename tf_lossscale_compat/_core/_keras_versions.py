@@ -25,6 +25,8 @@ def classes_of_keras(cls: type) -> list[type]:
 
 def base_of(cls: type) -> type | None:
     """Returns the base class of the optimizers that `cls` is one of; None for other classes."""
+    if issubclass(cls, _tf.Optimizer):  # Contrib of TensorFlow 1.15 has another `OptimizerV2`.
+        return None
     return next((base for base in classes_of_keras(cls) if base.__name__ in _BASES), None)
 
 

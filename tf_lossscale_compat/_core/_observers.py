@@ -96,10 +96,7 @@ class Observation:
       inspected: bool, the record has inspected the gradients already.
     """
 
-    finite: bool | tf.Tensor = True
-    skips_nonfinite: bool = True
     before: tf.Tensor | None = None
-    after: tf.Tensor | None = None
     inspected: bool = False
 
     def __init__(
@@ -127,14 +124,14 @@ class Observation:
         return self.record._inspect_gradients(self)
 
     def notify(
-        self, done: list[Any], finite: bool | tf.Tensor, skips: bool = True
+        self, done: list[Any], finite: bool | tf.Tensor, skips_nonfinite: bool
     ) -> list[tf.Operation]:
         """Notifies the record of a step that has been taken.
 
         Args:
           done: list of operations, tensors and None, which have to run before.
           finite: see the attribute.
-          skips: bool, a step that is not `finite` is skipped.
+          skips_nonfinite: see the attribute.
 
         Returns:
           A list of operations, empty in eager mode.
@@ -142,10 +139,10 @@ class Observation:
         Raises:
           LossScaleError: in eager mode, more steps in a row were skipped than the record allows.
         """
-        self.finite, self.skips_nonfinite = finite, skips
+        self.finite, self.skips_nonfinite = finite, skips_nonfinite
         # A user's update may return anything.
         with tf.control_dependencies([op for op in tf.nest.flatten(done) if op is not None]):
-            self.after = None if _known_true(finite) else self._scaler.read_here()
+            self.after = None if _known_true(finite) else self._scaler.read_for_record()
             if not (tf.executing_eagerly() or isinstance(finite, bool)):
                 self.finite = tf.identity(finite)
             recorded = self.record._record_step(self)

@@ -116,12 +116,12 @@ def _holds_everywhere(test: Callable[..., tf.Tensor], args: tuple[Any, ...]) -> 
     return tf.equal(all_reduce_sum(_failures, (test, args)), 0.0)
 
 
-def all_finite(grads: Any) -> tf.Tensor:
+def finite_everywhere(grads: Any) -> tf.Tensor:
     """Returns whether `grads` are finite on every replica and worker, a bool scalar tensor.
 
     In a cross-replica context the nested structure may have per-replica, mirrored or plain values.
     """
-    return _holds_everywhere(_finite.all_finite, (grads,))
+    return _holds_everywhere(_finite.finite_here, (grads,))
 
 
 def _as_flag(flag: bool | tf.Tensor) -> tf.Tensor:

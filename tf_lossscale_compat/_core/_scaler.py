@@ -33,18 +33,20 @@ class ScalerData:
       constant: a pair of a fixed manager's number and the tensor that the constructor made of it,
         in the graph of that moment; or None.
       claim: the optimizers that the loss scale drives, see `_ownership`, or None.
+      stand_in: the loss scale that is made for one of TensorFlow's, which has one owner, or None.
     """
 
     by_value = False
     constant: tuple[float, tf.Tensor] | None = None
     claim: Any = None
+    stand_in: Any = None
 
     def __init__(self) -> None:
         self.weights: dict[str, tf.Variable] = {}
         self.options: dict[str, Any] = {}
 
     def __getstate__(self) -> dict[str, Any]:  # Copies and pickles have neither owner nor graph.
-        return {**vars(self), "constant": None, "claim": None}
+        return {**vars(self), "constant": None, "claim": None, "stand_in": None}
 
 
 def data(subject: object) -> ScalerData:
@@ -172,7 +174,7 @@ class Scaler:
                 "become zero in float32, and then the gradients would become zero."
             )
 
-    def read_here(self) -> tf.Tensor:
+    def read_for_record(self) -> tf.Tensor:
         """Returns the scale at this point of a graph; NaN if a user's method may have read it."""
         in_graph = _graphs.in_session_graph()
         if in_graph and self.is_users():

@@ -80,7 +80,7 @@ def copied(value: tf.Tensor) -> tf.Tensor:
     return tf.raw_ops.DeepCopy(x=value) if copies else value
 
 
-def snapshot(variable: tf.Variable) -> tf.Tensor:
+def value_of(variable: tf.Variable) -> tf.Tensor:
     """Returns the value of `variable`, unaffected by later assignments."""
     value = tf.identity(variable)
     return copied(value) if is_reference(variable) else value

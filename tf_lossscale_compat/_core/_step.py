@@ -165,17 +165,22 @@ def take(
     return _replicas.run_cross_replica(step.run, (grads, variables, observed_grads))
 
 
-class _Step(NamedTuple):
-    """One step of all replicas as one.
+class _Decision(NamedTuple):
+    """The decision about a step. Flags are bools, or bool scalar tensors equal on all replicas."""
 
-    `observation` is None without a record, and `finite` if it is not yet computed.
-    """
+    should_apply: bool | tf.Tensor
+    finite: bool | tf.Tensor  # Equal to `should_apply` if the user's update decides.
+    update: Callable[[Any], Any]  # Updates the loss scale; takes `finite`, or a copy of it.
+
+
+class _Step(NamedTuple):
+    """One step of all replicas as one."""
 
     scaler: _scaler.Scaler
     adapter: OptimizerAdapter
-    observation: _observers.Observation | None
+    observation: _observers.Observation | None  # None without a record.
     form: GraphForm
-    finite: tf.Tensor | None
+    finite: tf.Tensor | None  # None if it is not yet computed.
 
     def run(
         self,
@@ -197,16 +202,16 @@ class _Step(NamedTuple):
             _replicas.call_for_each_replica(self.adapter.apply, (grads, variables))
         elif self.adapter.counts_skipped:
             self.adapter.count_skipped(1)
-        update()
+        update(finite)
         if self.observation is not None:
-            self.observation.notify([], finite, skips=should_apply is not True)
+            self.observation.notify([], finite, skips_nonfinite=should_apply is not True)
 
     def _run_in_graph(
         self, grads: list[_types.Gradient], variables: list[tf.Variable]
     ) -> tf.Operation:
         should_apply, finite, update = self._decide(grads)
         by_xla = _graphs.compiled_by_xla()
-        updated = update() if self.form.update_first else None
+        updated = update(finite) if self.form.update_first else None
         done = self._apply_or_skip(should_apply, grads, variables, by_xla)
         counted = None
         if by_xla and self.adapter.counts_skipped:
@@ -216,51 +221,45 @@ class _Step(NamedTuple):
                 counted = _graphs.as_operation(self._count(skipped))
         if not self.form.update_first:
             with tf.control_dependencies([done]):
-                updated = update(done if isinstance(done, tf.Tensor) else None)
+                updated = update(done if isinstance(done, tf.Tensor) else finite)
         operations = [op for op in (done, counted, updated) if op is not None]
         if self.observation is not None:
             operations += self.observation.notify(
-                [done, updated], finite, skips=should_apply is not True
+                [done, updated], finite, skips_nonfinite=should_apply is not True
             )
         step = tf.group(*operations, name=self.form.name)
         _graphs.collect_train_op(step)
         return step
 
-    def _decide(
-        self, grads: list[_types.Gradient]
-    ) -> tuple[bool | tf.Tensor, bool | tf.Tensor, Callable[..., Any]]:
-        """Decides about a step before anything is applied.
+    def _decide(self, grads: list[_types.Gradient]) -> _Decision:
+        """Decides about a step, before anything is applied."""
+        if self.scaler.needs_gradients:
+            return self._decide_by_update(grads)
+        finite = self._finite_flag(grads)
+        return _Decision(self.scaler.applies_all or finite, finite, self._update_from_flag)
 
-        Returns:
-          A triple (should_apply, finite, update). The first two are bools, or bool scalar tensors
-          that are the same on all replicas; if the user's update decides, they are equal. `update`
-          is a function that updates the loss scale; it optionally takes a copy of `finite` to use.
-        """
-        scaler = self.scaler
-        updating = contextlib.nullcontext if self.observation is None else self.observation.updating
-        if not scaler.needs_gradients:  # The flag decides, and the update takes it.
-            finite = self._finite_everywhere(grads)
+    def _update_from_flag(self, flag: tf.Tensor) -> Any:
+        observation = self.observation
+        with contextlib.nullcontext() if observation is None else observation.updating(flag):
+            return self.scaler.update(flag)
 
-            def update_from_flag(flag: tf.Tensor | None = None) -> Any:
-                with updating(finite):
-                    return scaler.update(finite if flag is None else flag)
-
-            return scaler.applies_all or finite, finite, update_from_flag
+    def _decide_by_update(self, grads: list[_types.Gradient]) -> _Decision:
+        """Lets the user's update decide, and the finite flag too with `skip_nonfinite`."""
+        scaler, observation = self.scaler, self.observation
         if self.adapter.agree is not None:
             raise ValueError(
                 f"agree works on the finite flag, but {scaler.subject!r} needs the gradients. Use "
                 "a LossScaleManager, whose update_loss_scale takes that flag."
             )
-        # The user's update decides, and the flag too with `skip_nonfinite`.
-        all_finite = self._finite_everywhere(grads) if scaler.skip_nonfinite else None
-        with updating():
+        finite = self._finite_flag(grads) if scaler.skip_nonfinite else None
+        with contextlib.nullcontext() if observation is None else observation.updating():
             update, should_apply = scaler.update(grads)
-        if all_finite is not None:
-            should_apply = tf.logical_and(all_finite, should_apply)
-        return should_apply, should_apply, lambda flag=None: update
+        if finite is not None:
+            should_apply = tf.logical_and(finite, should_apply)
+        return _Decision(should_apply, should_apply, lambda flag: update)
 
-    def _finite_everywhere(self, grads: list[_types.Gradient]) -> tf.Tensor:
-        finite = _replicas.all_finite(grads) if self.finite is None else self.finite
+    def _finite_flag(self, grads: list[_types.Gradient]) -> tf.Tensor:
+        finite = _replicas.finite_everywhere(grads) if self.finite is None else self.finite
         scaler = self.scaler
         if self.adapter.checks_reciprocal and scaler.changes():
             scale = _scaler.as_tensor(scaler.read())

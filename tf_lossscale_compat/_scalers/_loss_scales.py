@@ -115,7 +115,7 @@ def _updates_by_flag(
             "and call update(grads) under strategy.scope()."
         )
     with _state.scope_of(_scaler.Scaler(loss_scale).variables()):
-        finite = _replicas.all_finite(grads)
+        finite = _replicas.finite_everywhere(grads)
         return update(loss_scale, finite), finite
 
 
@@ -164,7 +164,7 @@ class FixedLossScale(LossScale):
           A pair: None in eager mode, else a no-op; and True. With `skip_nonfinite` the second is a
           scalar bool tensor, whether all gradients are finite on all replicas.
         """
-        finite = _replicas.all_finite(grads) if self.skip_nonfinite else True
+        finite = _replicas.finite_everywhere(grads) if self.skip_nonfinite else True
         return _update_rule.fixed(self, finite), finite
 
     def __repr__(self) -> str:
@@ -476,6 +476,18 @@ def deserialize(
         raise ValueError(f"config does not fit its class, got {config!r}: {error}") from error
 
 
+def stand_in(loss_scale: Any) -> Any:
+    """Returns the loss scale that is made for one of TensorFlow's; any other object as it is."""
+    cls = type(loss_scale)
+    root = cls.__module__.split(".")[0]
+    if root not in ("tensorflow", "tensorflow_core") or cls.__name__ not in _OF_TENSORFLOW:
+        return loss_scale
+    data = _scaler.data(loss_scale)
+    if data.stand_in is None:
+        data.stand_in = _OF_TENSORFLOW[cls.__name__](loss_scale)
+    return data.stand_in
+
+
 @overload
 def get(identifier: None) -> None: ...
 
@@ -501,6 +513,7 @@ def get(identifier: Identifier | None) -> LossScale | None:
     Raises:
       ValueError: `identifier` is none of these, or a number that cannot be a loss scale.
     """
+    identifier = stand_in(identifier)
     if identifier is None or isinstance(identifier, LossScale):
         return identifier
     if _scaler.is_manager(identifier):  # Of any class, including TensorFlow's on 1.15.
@@ -511,14 +524,6 @@ def get(identifier: Identifier | None) -> LossScale | None:
         return DynamicLossScale()
     if isinstance(_arguments.number(identifier), numbers.Real):
         return FixedLossScale(identifier)
-    original: Any = identifier
-    cls = type(original)
-    if cls.__module__.split(".")[0] in ("tensorflow", "tensorflow_core") and (
-        cls.__name__ in _OF_TENSORFLOW
-    ):
-        if not hasattr(original, "_tflsc"):  # One for each original, because it has one owner.
-            original._tflsc = _OF_TENSORFLOW[cls.__name__](original)
-        return original._tflsc
     raise ValueError(
         f"Cannot make a loss scale from {identifier!r}: it must be a number, 'dynamic', a "
         "LossScale of this package or of TensorFlow, a LossScaleManager, a config dict or None."

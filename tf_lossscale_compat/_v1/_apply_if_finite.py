@@ -133,7 +133,7 @@ def apply_if_finite(
             f"loss_scale must be a LossScale or a LossScaleManager, got {loss_scale!r}."
         )
     in_use = loss_scale if _arguments.flag("enabled", enabled) else _loss_scales.FixedLossScale(1)
-    scaler = _scaler.Scaler(in_use, skip_nonfinite=enabled)
+    scaler = _scaler.Scaler(_loss_scales.stand_in(in_use), skip_nonfinite=enabled)
     _ownership.check(_ownership.SEVERAL, scaler)
     optimizers, parts, grads, variables = _flattened(optimizers_and_gradients)
     agree = _agreement.common(

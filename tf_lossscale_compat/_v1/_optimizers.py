@@ -1,6 +1,6 @@
 """Loss-scale optimizers around `tf.compat.v1.train.Optimizer`s: contrib's of r1.15 and r2.0's.
 
-`Steps` do the work of the public methods. They have no state: their methods take the optimizer, so
+A `Family` does the work of the public methods. It has no state: its methods take the optimizer, so
 that a shallow copy uses its own state.
 """
 
@@ -77,7 +77,7 @@ class _Adapter(_step.OptimizerAdapter):
             return self.wrapped.apply_gradients(pairs, self._global_step, self._name)
 
 
-class Steps:
+class Family:
     """The steps of r2.0's optimizer, with a `LossScale`."""
 
     # What contrib's optimizer does in another way.
@@ -162,7 +162,7 @@ class Steps:
         scaler = _scaler.Scaler(owner._tflsc.loss_scale)
         read = scaler.read()
         loss = self.to_scale(loss)
-        scale = _scaler.as_tensor(read)
+        scale = _scaler.as_tensor(read)  # Not a snapshot, which adds an operation.
         pairs = self.wrapped_gradients(owner, _scaled(loss, scale), options)
         if not tf.executing_eagerly() and self.reads_twice(read):
             if scaler.is_users() or not scaler.changes():
@@ -183,14 +183,14 @@ class Steps:
         scaler = _scaler.Scaler(owner._tflsc.loss_scale)
         read = scaler.read()
         loss = self.to_scale(loss)
-        scale = _scaler.snapshot(read)
+        scale = _scaler.snapshot(read)  # Another step may assign in between.
         pairs = self.wrapped_gradients(owner, _scaled(loss, scale), options)
         division = None
         if tf.executing_eagerly():  # The step divides and tests in one operation.
             division = _unscaling.Division(self.reciprocal(scale))
         else:
             pairs = self.unscaled_pairs(owner, pairs, scale)
-        return self.take_step(owner, scaler, pairs, global_step, name, division, given="loss")
+        return self.take_step(owner, scaler, pairs, global_step, name, "minimize", division)
 
     def unscaled_pairs(
         self, owner: _Base, pairs: list[_types.Pair], scale: tf.Tensor
@@ -216,13 +216,14 @@ class Steps:
         grads_and_vars: list[_types.Pair],
         global_step: Any,
         name: str | None,
+        called: str = "apply_gradients",
         division: _unscaling.Division | None = None,
-        given: str = "grads_and_vars",
     ) -> Any:
-        """Takes a step; see `_step.take`. Errors name `given`, the argument with the gradients."""
+        """Takes a step; see `_step.take`."""
         grads, variables = _structure.unzip(grads_and_vars)
         if not [grad for grad in grads if grad is not None]:
             names = [getattr(variable, "name", variable) for variable in variables]
+            given = "loss" if called == "minimize" else "grads_and_vars"
             raise ValueError(f"{given} has no gradient for any variable, got {names!r}.")
         if division is not None:
             grads = self.densified(owner, grads)
@@ -234,7 +235,7 @@ class Steps:
             grads,
             variables,
             adapter,
-            called="apply_gradients",
+            called=called,
             division=division,
             form=self.graph_form(owner, name),
         )
@@ -243,7 +244,7 @@ class Steps:
         return _sync_replicas.reopen_accumulators(taken, grads, variables, global_step)
 
 
-class ContribSteps(Steps):
+class ContribFamily(Family):
     """The steps of contrib's optimizer, with a manager."""
 
     in_cond_of_1_15 = not _tf.at_least(2, 0)  # Its conditional names variables in eager mode, too.
@@ -280,7 +281,7 @@ class ContribSteps(Steps):
         return name
 
 
-MIXED_PRECISION, CONTRIB = Steps(), ContribSteps()
+MIXED_PRECISION, CONTRIB = Family(), ContribFamily()
 
 
 def _scaled(loss: _types.Loss, scale: tf.Tensor) -> _types.Loss:
@@ -316,15 +317,14 @@ class _Base(_tf.Optimizer):
 
     # For subclasses whose constructors do not call the base class'.
     _tflsc = OptimizerData()
-    _tflsc_family: Steps
+    _tflsc_family: Family
     # The wrapped optimizer, under r1.15's name or r2.0's: each public class has one of them.
     _opt: Any
     _optimizer: Any
 
     def __init__(self, opt: Any, data: OptimizerData) -> None:
         super().__init__(
-            use_locking=getattr(opt, "_use_locking", False),
-            name=_name_of(opt, type(opt).__name__),
+            use_locking=getattr(opt, "_use_locking", False), name=_name_of(opt, type(opt).__name__)
         )
         if isinstance(opt, _tf.Trackable):
             self._track_trackable(opt, "base_optimizer")
@@ -607,8 +607,7 @@ class MixedPrecisionLossScaleOptimizer(_Base):
 
 # Programs replace a method on the class, which `minimize` then has to call.
 _AS_WRITTEN = types.SimpleNamespace(
-    compute_gradients=_Base.compute_gradients,
-    apply_gradients=_Base.apply_gradients,
+    compute_gradients=_Base.compute_gradients, apply_gradients=_Base.apply_gradients
 )
 
 

@@ -139,16 +139,11 @@ class Calls:
             return answer is not False
         if answer is None:
             others = " and ".join(sorted(self.methods - {SCALED}))
-            hint = ""
-            if UNSCALED in self.methods:
-                hint = (
-                    f"Gradients that {UNSCALED} returned are recognized as unscaled, but here are "
-                    "others, such as clipped ones. "
-                )
             raise ValueError(
                 f"apply_gradients cannot tell whether the gradients are scaled: {SCALED} of this "
                 f"optimizer was called, after which they are, and {others}, after which they are "
-                f"not. {hint}So {_SAY}."
+                f"not. Only gradients that {UNSCALED} returned after the first {SCALED} are "
+                f"recognized as unscaled, and only before any clipping. So {_SAY}."
             )
         if not tf.executing_eagerly():
             self._traced = True

@@ -357,10 +357,10 @@ class StepRecord(_tf.Trackable):
             self.check()
 
     def _record_nonfinite(self, step: _observers.Observation) -> tf.Operation | None:
-        finite = _state.snapshot(self._finite_steps)
-        last = _state.snapshot(self._last)
+        finite = _state.value_of(self._finite_steps)
+        last = _state.value_of(self._last)
         with tf.control_dependencies([finite, last]):
-            number = finite + _state.snapshot(self._nonfinite_steps) + 1
+            number = finite + _state.value_of(self._nonfinite_steps) + 1
         with tf.control_dependencies([number]):
             done = [_assigned(self._nonfinite_steps.assign_add(1, read_value=False))]
         if not step.skips_nonfinite:
