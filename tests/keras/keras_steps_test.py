@@ -164,7 +164,7 @@ RULE = (
     ((LOSS, UNSCALES), None, None, False, ""),
     ((SCALES, LOSS), None, None, "scale_loss of.*get_scaled_loss, after.*scaled=True", ""),
     # As `fit` of Keras 3 and a step that clips do, with one optimizer.
-    ((SCALES, UNSCALES), None, None, "clipped ones.*with scaled=True, and .*scaled=False", ""),
+    ((SCALES, UNSCALES), None, None, "any clipping.*with scaled=True, and .*scaled=False", ""),
     ((SCALES, UNSCALES), None, True, True, ""),
     ((SCALES, UNSCALES), None, False, False, ""),
     ((SCALES, "compute_gradients"), None, None, "scale_loss of.*compute_gradients, after", ""),

@@ -80,7 +80,10 @@ class StepsTest(FolderTestCase):
     def test_a_model_of_another_file(self, method, ours, in_train, in_model):
         head = f"import tensorflow as tf\n{ours}"
         model = f"class Net(tf.keras.Model):\n{method}    def f(self):\n        self.ema = {{}}\n"
-        for value, number in (("[tf.Variable(v) for v in self.variables]", 1), ("None", 0)):
+        for value, number in (
+            ("[tf.Variable(v, trainable=False) for v in self.variables]", 1),
+            ("None", 0),
+        ):
             self.write("model.py", head + model.format(value))
             self.write(
                 "train.py", HEAD + "from model import Net\nnet = Net()\nnet.build((None, 4))\n"

@@ -50,7 +50,7 @@ _SCOPE = re.compile(r"strategy\w*\.(?:run|experimental_run_v2|scope)$", re.IGNOR
 _BUILD = re.compile(rb"(?m)^[^#\n]*?\b(\w+)(?:\[[^]\n]*\])?\.build\((?:.*\b(variable|weight))?")
 _UNBUILT = (
     "LSC105 on Keras 3 a strategy needs the optimizer's variables: write"
-    " `optimizer.build(model.trainable_variables)` in its scope, below the model"
+    " `optimizer.build(model.trainable_variables)` in its scope, below the model's first call"
 )
 _FUNCTION = re.compile(r"\bdef (\w+)\(")
 _OWN_COMPILE = re.compile(rb"\bdef compile\(\s*self,\s*(?!optimizer\b)")

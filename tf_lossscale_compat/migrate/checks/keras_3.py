@@ -18,7 +18,7 @@ _ATTRIBUTES = {
     "evaluate_generator": "LSC403 write `evaluate`",
     "predict_generator": "LSC403 write `predict`",
     "reset_states": "LSC404 write `reset_state`",
-    "add_update": "LSC405 remove the call, as what a layer assigns is updated without it",
+    "add_update": "LSC405 remove the call, and make the variable with `autocast=False`",
     "get_updates": "LSC406 write `optimizer.apply_gradients(zip(gradients, variables))`",
     "get_gradients": "LSC406 compute the gradients with `tf.GradientTape`",
     "get_weights": "LSC406 write `[each.numpy() for each in optimizer.variables]`",
@@ -113,18 +113,18 @@ _SILENT = (
     "LSC426 weights of Keras 2's layers are not restored, without a word: take them from"
     ' `save_weights("….h5")`, and write `.assert_existing_objects_matched()` behind it'
 )
-# What loses variables that are none of a model's: files, and a callback that puts weights back.
+# What loses variables that are none of a model's; one that is to be trained is lost in any case.
 _SAVES = re.compile(rb"\b(?:\w*(?:save|load|best)_weights|ModelCheckpoint|load_model)\b")
 _LOST = (
-    "LSC419 files of a model hold no `tf.Variable`: make it in `build` by `self.add_weight(…,"
-    " trainable=False)`, or later by that of a `tf.keras.layers.Layer()` made in `__init__`"
+    "LSC419 no model trains or saves a `tf.Variable`: make it in `build` by `self.add_weight(…,"
+    " autocast=False)`, or later by that of a `tf.keras.layers.Layer()` made in `__init__`"
 )
 _CLASS = rb"(?m)^class (\w+)\(.*?\b(Model|Layer)\b.*\):.*((?:\r?\n(?:[ \t].*)?)*)"
 _KEEPS = re.compile(rb"\bself\.\w+[^=\n]* = [\[({]?\s*(?:\w+\.)*Variable\(")
 _ASSERTED = re.compile(rb"\((?:[^()]|\([^()]*\))*\)\s*\.assert_[ec]\w+")
 _COPIES = re.compile(r"[^#]*?\bVariable\(", re.DOTALL)
 _OLD_STEP = re.compile(rb"\bdef (?:_resource_apply_\w+|get_updates|_create_slots)\b")
-_BUILD = re.compile(rb"\bdef build\b")
+_NOT_TRAINED = re.compile(r"\btrainable\s*=\s*False|\bVariable\(\s*(?:\d+|True|False)\s*[,)]")
 _SHAPE = re.compile(r"(?:input_shape\s*=\s*)?[(\[]")
 
 
@@ -287,7 +287,7 @@ def models(data, is_ours):
     """
     found = {("saves", "")} if _SAVES.search(data) else set()
     for name, base, body in re.findall(_CLASS, data):
-        if base == b"Model" and not _BUILD.search(body):
+        if base == b"Model" and b"def build(" not in body:
             found.add(("build", name.decode()))
         if not is_ours and _KEEPS.search(body):
             found.add(("keeps", name.decode()))
@@ -299,7 +299,7 @@ def _subclasses(plan):
     tree = plan.tree
     bases = [chain for chain in tree.chains if chain.role == "base"]
     has_models = any(_of_keras(chain, r"(?:models\.)?Model$") for chain in bases)
-    is_own = has_models and not _BUILD.search(tree.source)
+    is_own = has_models and b"def build(" not in tree.source
     known = plan.models | models(tree.source, True)
     others = {
         f"{name}.build"
@@ -314,8 +314,9 @@ def _subclasses(plan):
             yield chain, say(chain.text, advice)
     has_any = has_models or any(_of_keras(chain, r"layers\.Layer$") for chain in bases)
     saves = "save" in tree.methods or ("saves", "") in known
-    for name, value in tree.values if has_any and saves else ():
-        if name.startswith("self.") and _COPIES.match(tree.text(value)):
+    for name, value in tree.values if has_any else ():
+        text = tree.text(value) if name.startswith("self.") else ""
+        if _COPIES.match(text) and (saves or not _NOT_TRAINED.search(text)):
             yield value, say(name, _LOST)
     for node, name, imported in tree.mentions() if saves else ():
         name = name.rpartition(".")[2]
