@@ -42,7 +42,7 @@ LossScaleOptimizer(opt, make_manager(False), agree=lambda flag: flag)
 ExponentialUpdateLossScaleManager("2**15", 1000)  # error: arg-type reportArgumentType
 ExponentialUpdateLossScaleManager(2**15)  # error: call-arg reportCallIssue
 ExponentialUpdateLossScaleManager(2**15, 1000, incr_ratio="2")  # error: arg-type reportArgumentType
-ExponentialUpdateLossScaleManager(2**15, 0.5)  # error: arg-type reportArgumentType
+ExponentialUpdateLossScaleManager(2**15, "1000")  # error: arg-type reportArgumentType
 ExponentialUpdateLossScaleManager(2**15, 1000, decr_rate=0.5)  # error: call-arg reportCallIssue
 FixedLossScaleManager(None)  # error: arg-type reportArgumentType
 LossScaleManager()  # error: abstract reportAbstractUsage

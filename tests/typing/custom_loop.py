@@ -57,7 +57,7 @@ given: lsc.LossScale = lsc.loss_scale.get("dynamic")
 none: None = lsc.loss_scale.get(None)
 
 lsc.DynamicLossScale("eight")  # error: arg-type reportArgumentType
-lsc.DynamicLossScale(8, 100.5)  # error: arg-type reportArgumentType
+lsc.DynamicLossScale(8, "100")  # error: arg-type reportArgumentType
 lsc.DynamicLossScale(8, 100, 2, 1)  # error: call-arg,misc reportCallIssue
 lsc.DynamicLossScale(initial_scale=8)  # error: call-arg reportCallIssue
 lsc.DynamicLossScale(max_loss_scale="high")  # error: arg-type reportArgumentType

@@ -282,7 +282,7 @@ class Plan:
             return f"LSC201 a comment stands inside `{chain.text}`: {new} by hand"
         named = map(self.tree.binding, self.tree.assignments(chain, PACKAGE))
         if any(binding is None or binding.qualified != PACKAGE for binding in named):
-            return f"LSC201 `{PACKAGE}` is another object's name: import it under one and {new} so"
+            return f"LSC201 `{PACKAGE}` is another object's name: rename that object, and {new}"
         if any(map(self._is_lazy_elsewhere, chain.bindings)):
             what = f"LSC201 `{chain.names[0]}` is imported by a function for others"
             return f"{what}: import `{target.module}` there in the same way and {new}"
@@ -554,7 +554,7 @@ _MADE_NOWHERE = (
     f" elsewhere, write `{_OURS}` or name that file in the same call. If Keras makes its"
     f" own, as `compile` does under a mixed_float16 policy, check for both: `({{0}}, {_OURS})`"
 )
-_LEFT_OPEN = "LSC203 this checks for `{}`, and who makes it is left to a person: change both"
+_LEFT_OPEN = "LSC203 this checks for `{}`, whose maker is left to a person: change both"
 
 
 def _is_ours(name):

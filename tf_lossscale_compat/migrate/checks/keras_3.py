@@ -43,10 +43,10 @@ _OWNERS = {
 }
 # What nothing replaces.
 _GONE = (
-    r"(?:(?:(?:callbacks|metrics|models|utils|backend)\.)?experimental|estimator|dtensor|wrappers\.sc"
-    r"ikit_learn|callbacks\.BaseLogger|applications\.(?:RegNet|ResNetRS)\w+|constraints\.RadialC"
-    r"onstraint|layers\.(?:DenseFeatures|LocallyConnected\w+)|metrics\.Mean(?:RelativeError|Tensor)"
-    r"|backend\.(?:local_conv[12]d|random_binomial|reset_uids)|utils\.(?:\w+Enqueuer|multi_gpu_model))"
+    r"(?:(?:(?:callbacks|metrics|models|utils|backend)\.)?experimental|estimator|dtensor"
+    r"|wrappers\.scikit_learn|callbacks\.BaseLogger|applications\.(?:RegNet|ResNetRS)\w+"
+    r"|constraints\.RadialConstraint|layers\.(?:DenseFeatures|LocallyConnected\w+)"
+    r"|metrics\.Mean(?:RelativeError|Tensor)|utils\.(?:\w+Enqueuer|multi_gpu_model))"
 )
 # By what a name stands for, after `keras.`.
 _NAMES = {
