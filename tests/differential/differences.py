@@ -194,7 +194,7 @@ ENTRIES = {
             and d.action[0] in ("read", "fetch")
             # Keras' tensor is one operation for each read.
             and (
-                (d.key, d.original) == ("error", "TypeError")
+                (d.key, d.original) in (("error", "TypeError"), ("error", "RuntimeError"))
                 or (d.key, d.original, d.package) == ("operations", 1, 0)
             )
         ),

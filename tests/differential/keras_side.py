@@ -448,6 +448,8 @@ class Side:
         self.__dict__.update(side.__dict__)
 
     def do_checkpoint(self):
+        if self.program.get("count_skipped") is not None:
+            return None  # The side of the original counts in `do_step` alone.
         return self.through("checkpoint")
 
     def do_file(self):
