@@ -504,7 +504,7 @@ def types(session):
 @nox.session(reuse_venv=True)
 def docs(session):
     """Build and search the site, docs/_build/html; `-- links` and `-- blocks` do other parts."""
-    if session.posargs[:1] == ["blocks"]:  # Executes those of all documents, as README's tests do.
+    if session.posargs[:1] == ["blocks"]:  # Executes those of all documents.
         session.install("-q", "-e", ".[tensorflow-cpu,test]")
         command = ["python", "-m", "pytest", "-m", "", "tests/repo/docs_test.py"]
         session.run(*command, *session.posargs[1:])

@@ -15,7 +15,7 @@ the originals.
 from __future__ import annotations
 
 import contextlib
-from typing import TYPE_CHECKING, Any, Callable, NamedTuple
+from typing import TYPE_CHECKING, Any, Callable, ContextManager, NamedTuple
 
 from tf_lossscale_compat._core import (
     _agreement,
@@ -238,21 +238,24 @@ class _Step(NamedTuple):
         finite = self._finite_flag(grads)
         return _Decision(self.scaler.applies_all or finite, finite, self._update_from_flag)
 
-    def _update_from_flag(self, flag: tf.Tensor) -> Any:
+    def _updating(self, *finite: tf.Tensor) -> ContextManager[None]:
         observation = self.observation
-        with contextlib.nullcontext() if observation is None else observation.updating(flag):
+        return contextlib.nullcontext() if observation is None else observation.updating(*finite)
+
+    def _update_from_flag(self, flag: tf.Tensor) -> Any:
+        with self._updating(flag):
             return self.scaler.update(flag)
 
     def _decide_by_update(self, grads: list[_types.Gradient]) -> _Decision:
         """Lets the user's update decide, and the finite flag too with `skip_nonfinite`."""
-        scaler, observation = self.scaler, self.observation
+        scaler = self.scaler
         if self.adapter.agree is not None:
             raise ValueError(
                 f"agree works on the finite flag, but {scaler.subject!r} needs the gradients. Use "
                 "a LossScaleManager, whose update_loss_scale takes that flag."
             )
         finite = self._finite_flag(grads) if scaler.skip_nonfinite else None
-        with contextlib.nullcontext() if observation is None else observation.updating():
+        with self._updating():
             update, should_apply = scaler.update(grads)
         if finite is not None:
             should_apply = tf.logical_and(finite, should_apply)
