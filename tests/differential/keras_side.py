@@ -276,6 +276,18 @@ class Side:
         return opt.apply_gradients(list(zip(grads, variables)))
 
     def call(self, way, fault):
+        counted = self.program.get("count_skipped")
+        if counted is None:
+            return self.called(way, fault)
+        before = int(self.value(self.inner.iterations))  # Of both, as it makes a variable.
+        scale = self.scale_now()
+        result = self.called(way, fault)
+        by_hand = self.library == "original" and self.program["scale"][0]  # It knows its way alone.
+        if by_hand and (fault or self.scale_now() < scale):  # Float16 may overflow by itself.
+            self.inner.iterations.assign(before + counted)
+        return result
+
+    def called(self, way, fault):
         coefs = self.coefs(fault)
         place = self.program["place"]
         if self.session:
@@ -317,14 +329,7 @@ class Side:
         self.built = True
 
     def do_step(self, way, fault):
-        counted = self.program.get("count_skipped")
-        # Its own class knows its own way alone.
-        by_hand = counted is not None and self.library == "original" and self.program["scale"][0]
-        before = int(self.value(self.inner.iterations)) if counted is not None else 0
-        scale = self.scale_now() if by_hand else 0
         result = self.call(way, fault)
-        if by_hand and (fault or self.scale_now() < scale):  # Float16 may overflow by itself.
-            self.inner.iterations.assign(before + counted)
         if self.strategy:
             return {}
         returned = None if self.program.get("alone") else history.kind(result)
@@ -354,7 +359,7 @@ class Side:
     def do_branching(self):
         self.build()
         if self.program.get("count_skipped") is not None:
-            return  # The side of the original counts in `do_step` alone.
+            return  # The side of the original counts in `call` alone.
         branching(self.optimizer, self.variables[0], self.library)
 
     def do_model_file(self, ending):
@@ -448,8 +453,6 @@ class Side:
         self.__dict__.update(side.__dict__)
 
     def do_checkpoint(self):
-        if self.program.get("count_skipped") is not None:
-            return None  # The side of the original counts in `do_step` alone.
         return self.through("checkpoint")
 
     def do_file(self):
