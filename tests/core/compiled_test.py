@@ -73,7 +73,9 @@ class CompiledTest(parameterized.TestCase, tf.test.TestCase):
 
         known = []
         for rows in range(1, 5):
-            dense, none, sparse = _unscaling.unscale(grads(rows), tf.constant(0.5))
+            dense, none, sparse = _unscaling.unscale(
+                grads(rows), _unscaling.Division(tf.constant(0.5))
+            )
             self.assertIsNone(none)
             self.assertAllEqual(dense, [0.5] * 3)
             self.assertAllEqual(sparse.values, np.full([rows, 2], 0.5))
@@ -121,7 +123,7 @@ class CompiledTest(parameterized.TestCase, tf.test.TestCase):
                 with tf.GradientTape() as inner:
                     loss = 8.0 * variable**2
                 (unscaled,) = _unscaling.unscale(
-                    [inner.gradient(loss, variable)], tf.constant(0.125)
+                    [inner.gradient(loss, variable)], _unscaling.Division(tf.constant(0.125))
                 )
             self.assertAllClose(unscaled, 6.0)
             self.assertAllClose(tape.gradient(unscaled, variable), 2.0)

@@ -212,7 +212,7 @@ def _unscaled(mode, grad, scale, build=lambda tensor: tensor):
     """Returns `unscale` of a gradient made of an array, in `mode`."""
 
     def step(_, grad, scale):
-        (unscaled,) = _unscaling.unscale([build(grad)], 1.0 / scale)
+        (unscaled,) = _unscaling.unscale([build(grad)], _unscaling.Division(1.0 / scale))
         sparse = isinstance(unscaled, tf.IndexedSlices)
         return (unscaled.values, unscaled.indices, unscaled.dense_shape) if sparse else unscaled
 
@@ -233,7 +233,7 @@ class UnscaleTest(parameterized.TestCase, tf.test.TestCase):
 
             def unscale():
                 grad = tf.ragged.constant([[2.0], [4.0, 6.0]])
-                (unscaled,) = _unscaling.unscale([grad], tf.constant(0.5))
+                (unscaled,) = _unscaling.unscale([grad], _unscaling.Division(tf.constant(0.5)))
                 return unscaled.to_tensor(-1.0)
 
             self.assertAllEqual(mode.compile(unscale)(), [[1.0, -1.0], [2.0, 3.0]])
@@ -241,7 +241,7 @@ class UnscaleTest(parameterized.TestCase, tf.test.TestCase):
     def test_sparse_without_a_dense_shape_stays_without(self):
         with tf.Graph().as_default():
             grad = tf.IndexedSlices(tf.ones([1, 2]), tf.constant([0]))
-            (result,) = _unscaling.unscale([grad], tf.constant(0.5))
+            (result,) = _unscaling.unscale([grad], _unscaling.Division(tf.constant(0.5)))
             self.assertIsInstance(result, tf.IndexedSlices)
             self.assertIsNone(result.dense_shape)
 
@@ -250,12 +250,13 @@ class UnscaleTest(parameterized.TestCase, tf.test.TestCase):
             grads = [tf1.placeholder(tf.float16, [2]) for _ in range(50)]
             grads += [tf1.placeholder(tf.float32, None) for _ in range(50)]
             before = len(graph.get_operations())
-            _unscaling.unscale(grads, tf1.placeholder(tf.float32, []))
+            _unscaling.unscale(grads, _unscaling.Division(tf1.placeholder(tf.float32, [])))
             # And eight for the reciprocal: two for a NaN in place of zero, the rest for float16.
             self.assertEqual(len(graph.get_operations()) - before, 50 * 3 + 50 + 8)
 
     def test_nothing_to_unscale(self):
         with modes.eager_mode():
             for _ in range(3):
-                self.assertEqual(_unscaling.unscale([None, None], tf.constant(0.5)), [None, None])
-                self.assertEqual(_unscaling.unscale([], tf.constant(0.5)), [])
+                division = _unscaling.Division(tf.constant(0.5))
+                self.assertEqual(_unscaling.unscale([None, None], division), [None, None])
+                self.assertEqual(_unscaling.unscale([], division), [])

@@ -230,12 +230,12 @@ def _unscale_and_test(
 ) -> list[tf.Tensor]:
     """Returns the results of `products` or `quotients`, followed by the flag of `_test`.
 
-    The last of `tensors` is the factor or divisor; the others are those of `_test`.
+    The last of `tensors` is the operand of the division; the others are those of `_test`.
     """
-    *tensors, factor = tensors
+    *tensors, operand = tensors
     count = len(tensors) - len(sparse)
     function = _unscaling.quotients if divides else _unscaling.products
-    unscaled = function.__wrapped__([*tensors[:count], factor])
+    unscaled = function.__wrapped__([*tensors[:count], operand])
     return [*unscaled, _test.__wrapped__(unscaled + tensors[count:], sparse)]
 
 
@@ -247,6 +247,6 @@ def unscale_and_test(
     tensors, sparse = _structure.flatten(grads)
     tensors, varying = _structure.with_indices(grads, tensors, sparse)
     *unscaled, finite = _unscale_and_test(
-        [*tensors, division.factor], sparse, division.divides, varying_first_dim=varying
+        [*tensors, division.operand], sparse, division.divides, varying_first_dim=varying
     )
     return _structure.restore(grads, unscaled), finite

@@ -156,7 +156,7 @@ def take(
         if tests and tf.executing_eagerly() and not tf.distribute.has_strategy():
             grads, finite = _finite.unscale_and_test(grads, division)  # In one operation.
         else:
-            grads = _unscaling.unscale(grads, *division)
+            grads = _unscaling.unscale(grads, division)
     if not decides:  # Nothing is updated either, so no `merge_call` is needed.
         applied = adapter.apply(grads, variables)
         return None if tf.executing_eagerly() else applied

@@ -15,11 +15,11 @@ class Division(NamedTuple):
     """The division of gradients by the loss scale, as an original does it.
 
     Attributes:
-      factor: float32 scalar tensor, the reciprocal of the loss scale, to multiply by.
-      divides: bool, `factor` is the loss scale itself, to divide by.
+      operand: float32 scalar tensor, the reciprocal of the loss scale, to multiply by.
+      divides: bool, `operand` is the loss scale itself, to divide by.
     """
 
-    factor: tf.Tensor
+    operand: tf.Tensor
     divides: bool = False
 
 
@@ -83,25 +83,14 @@ def quotients(tensors: list[tf.Tensor]) -> list[tf.Tensor]:
     return results
 
 
-def unscale(
-    grads: Iterable[_types.Gradient], factor: tf.Tensor, divides: bool = False
-) -> list[_types.Gradient]:
-    """Returns gradients times a factor, or divided by it.
+def unscale(grads: Iterable[_types.Gradient], division: Division) -> list[_types.Gradient]:
+    """Returns a list of divided gradients; sparse stays sparse, None stays None.
 
-    Args:
-      grads: iterable of tensors, `tf.IndexedSlices` and None.
-      factor: float32 scalar tensor.
-      divides: see `Division`; gradients of narrower dtypes are then returned in float32.
-
-    Returns:
-      A list of the same length; sparse stays sparse, None stays None.
+    With `divides`, gradients of narrower dtypes than float32 are returned in float32.
     """
     grads = list(grads)
     tensors, sparse = _structure.flatten(grads)
-    function = quotients if divides else products
-    return _structure.restore(grads, function(tensors + [factor], varying_first_dim=sparse))
-
-
-def divide(grads: Iterable[_types.Gradient], divisor: tf.Tensor) -> list[_types.Gradient]:
-    """Returns gradients divided by `divisor`, the loss scale, as Keras 3 does."""
-    return unscale(grads, divisor, divides=True)
+    function = quotients if division.divides else products
+    return _structure.restore(
+        grads, function([*tensors, division.operand], varying_first_dim=sparse)
+    )

@@ -204,7 +204,7 @@ class Family:
         grads, variables = _structure.unzip(pairs)
         grads, reciprocal = self.densified(owner, grads), self.reciprocal(scale)
         if tf.executing_eagerly():
-            unscaled = _unscaling.unscale(grads, reciprocal)
+            unscaled = _unscaling.unscale(grads, _unscaling.Division(reciprocal))
         else:
             unscaled = [None if grad is None else _times(grad, reciprocal) for grad in grads]
         return list(zip(unscaled, variables))
@@ -297,7 +297,7 @@ def _times(grad: _types.Gradient, factor: tf.Tensor) -> _types.Gradient:
     if isinstance(grad, tf.RaggedTensor):
         return grad.with_flat_values(_times(grad.flat_values, factor))
     if grad.dtype == tf.float16:
-        return _unscaling.unscale([grad], factor)[0]
+        return _unscaling.unscale([grad], _unscaling.Division(factor))[0]
     return grad * tf.cast(factor, grad.dtype)
 
 

@@ -211,9 +211,10 @@ class Family(Generic[Owner]):
 
     def unscale(self, owner: Owner, grads: Iterable[_types.Gradient]) -> _types.Gradients:
         """Returns gradients divided by the loss scale, as in that Keras."""
-        return _unscaling.unscale(grads, 1.0 / _scaler.snapshot(owner._loss_scale()))
+        scale = _scaler.snapshot(owner._loss_scale())
+        return _unscaling.unscale(grads, _unscaling.Division(1.0 / scale))
 
-    def with_division(
+    def division_for(
         self, owner: Owner, grads: _types.Gradients, variables: _types.Variables, scale: tf.Tensor
     ) -> tuple[_types.Gradients, _unscaling.Division | None]:
         """Returns gradients and the `Division` that the step does; None if it does none."""
@@ -293,7 +294,7 @@ class Family(Generic[Owner]):
         """
         scaler, division = _scaler.Scaler(owner._loss_scale), None
         if scaled:
-            grads, division = self.with_division(
+            grads, division = self.division_for(
                 owner, grads, variables, _scaler.snapshot(scaler.read())
             )
         return _step.take(
@@ -365,7 +366,7 @@ def map_scaled(
     function: Callable[..., _types.Gradients],
     grads: _types.Gradients,
     variables: _types.Variables,
-    *args: tf.Tensor,
+    *args: _unscaling.Division,
 ) -> _types.Gradients:
     """Returns `function(grads, *args)`, except for gradients that are new values, as in float8.
 

@@ -203,21 +203,21 @@ class Family(_family.Family["Methods"]):
 
     def unscale(self, owner: Methods, grads: Iterable[_types.Gradient]) -> _types.Gradients:
         grads = list(grads)
+        division = _unscaling.Division(_scaler.snapshot(owner._loss_scale()), divides=True)
         return [
             None if grad is None else tf.cast(divided, grad.dtype)
-            for grad, divided in zip(
-                grads, _unscaling.divide(grads, _scaler.snapshot(owner._loss_scale()))
-            )
+            for grad, divided in zip(grads, _unscaling.unscale(grads, division))
         ]
 
-    def with_division(
+    def division_for(
         self, owner: Methods, grads: _types.Gradients, variables: _types.Variables, scale: tf.Tensor
     ) -> tuple[_types.Gradients, _unscaling.Division | None]:
         if not owner._tflsc.enabled:  # The scale is 1, and float16 gradients stay float16.
             return grads, None
+        division = _unscaling.Division(scale, divides=True)
         if [each for each in variables if getattr(each, "overwrite_with_gradient", False)]:
-            return _family.map_scaled(_unscaling.divide, grads, variables, scale), None
-        return grads, _unscaling.Division(scale, divides=True)
+            return _family.map_scaled(_unscaling.unscale, grads, variables, division), None
+        return grads, division
 
     def scaled_gradients(self, owner: Methods, *args: Any) -> list[_types.Pair]:
         loss, var_list, tape = args

@@ -87,10 +87,10 @@ class Family(_before_keras3.Family["Methods"]):
     def unscale(self, owner: Methods, grads: Iterable[_types.Gradient]) -> _types.Gradients:
         return super().unscale(owner, _densified(owner, list(grads)))
 
-    def with_division(
+    def division_for(
         self, owner: Methods, grads: _types.Gradients, variables: _types.Variables, scale: tf.Tensor
     ) -> tuple[_types.Gradients, _unscaling.Division | None]:
-        return super().with_division(owner, _densified(owner, grads), variables, scale)
+        return super().division_for(owner, _densified(owner, grads), variables, scale)
 
     def scaled_gradients(self, owner: Methods, *args: Any) -> list[_types.Pair]:
         loss, var_list, grad_loss, *tapes = args
