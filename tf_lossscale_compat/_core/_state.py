@@ -83,6 +83,7 @@ def copied(value: tf.Tensor) -> tf.Tensor:
 def value_of(variable: tf.Variable) -> tf.Tensor:
     """Returns the value of `variable`, unaffected by later assignments."""
     value = tf.identity(variable)
+    # A user's `variable_creator_scope` may make reference variables, whatever `use_resource` says.
     return copied(value) if is_reference(variable) else value
 
 

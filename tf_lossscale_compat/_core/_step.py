@@ -147,7 +147,7 @@ def take(
       ValueError: called in a cross-replica context, or under a strategy that is not supported.
     """
     check_context(called, adapter.check_strategy)
-    observed_grads, observed_variables = unaggregated or (None, variables)
+    observed_variables = variables if unaggregated is None else unaggregated[1]
     observation = _observers.observe(scaler, adapter.observed, observed_variables)
     decides = not scaler.applies_all or observation is not None
     finite = None
@@ -160,8 +160,10 @@ def take(
     if not decides:  # Nothing is updated either, so no `merge_call` is needed.
         applied = adapter.apply(grads, variables)
         return None if tf.executing_eagerly() else applied
+    observed_grads: list[_types.Gradient] = []
+    if observation is not None:
+        observed_grads = grads if unaggregated is None else unaggregated[0]
     step = _Step(scaler, adapter, observation, form, finite)
-    observed_grads = None if observation is None else observed_grads
     return _replicas.run_cross_replica(step.run, (grads, variables, observed_grads))
 
 
@@ -186,11 +188,11 @@ class _Step(NamedTuple):
         self,
         grads: list[_types.Gradient],
         variables: list[tf.Variable],
-        observed_grads: list[_types.Gradient] | None,
+        observed_grads: list[_types.Gradient],
     ) -> tf.Operation | None:
         """Takes the step; see the function `take`. Gradients may be per-replica."""
         if self.observation is not None:
-            self.observation.grads = grads if observed_grads is None else observed_grads
+            self.observation.grads = observed_grads
         if tf.executing_eagerly():
             self._run_eagerly(grads, variables)
             return None
