@@ -135,6 +135,14 @@ def having(method: str, name: str, value: Any) -> Any:
     return value
 
 
+def overrides(instance: object, cls: object, *names: str) -> bool:
+    """Returns whether `instance` or its class overrides one of these methods of `cls`."""
+    for name in names:
+        if name in vars(instance) or getattr(type(instance), name) is not getattr(cls, name):
+            return True
+    return False
+
+
 def check_overrides(cls: type, base: type, names: tuple[str, ...], instead: str) -> None:
     """Raises a TypeError if `cls` overrides private methods of the original of `base`.
 

@@ -1,11 +1,11 @@
-"""The finite test of gradients of any dtype, dense and sparse."""
+"""The finite test of gradients of any dtype, dense and sparse, here and on all replicas."""
 
 from __future__ import annotations
 
 import collections
 from typing import TYPE_CHECKING, Any, Iterable, Iterator
 
-from tf_lossscale_compat._core import _compiled, _graphs, _structure, _unscaling
+from tf_lossscale_compat._core import _compiled, _graphs, _replicas, _structure, _unscaling
 from tf_lossscale_compat._core._tf import tf, tf1
 
 if TYPE_CHECKING:
@@ -222,6 +222,14 @@ def finite_here(grads: Any) -> tf.Tensor:
     tensors, sparse = _structure.flatten(grads)
     tensors, varying = _structure.with_indices(grads, tensors, sparse)
     return _test(tensors, sparse, varying_first_dim=varying)
+
+
+def finite_everywhere(grads: Any) -> tf.Tensor:
+    """Returns whether `grads` are finite on every replica and worker, a bool scalar tensor.
+
+    In a cross-replica context the nested structure may have per-replica, mirrored or plain values.
+    """
+    return _replicas.true_everywhere(finite_here, (grads,))
 
 
 @_compiled.in_eager_mode

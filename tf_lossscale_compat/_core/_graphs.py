@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import contextlib
-from typing import Any, Callable, Iterator
+from typing import TYPE_CHECKING, Any, Callable, Iterator
 
 from tf_lossscale_compat._core import _tf
 from tf_lossscale_compat._core._tf import tf, tf1
+
+if TYPE_CHECKING:
+    from tf_lossscale_compat._core import _types
 
 try:
     from tensorflow.python.framework.ops import _default_graph_stack as _graph_stack
@@ -74,6 +77,25 @@ def collect_train_op(step: tf.Operation) -> None:
     here = [op for op in train_ops if getattr(op, "graph", graph) is graph]
     if len(here) < len(train_ops):
         train_ops[:] = [*here, step]
+
+
+def of_this_graph(grads: list[_types.Gradient]) -> list[_types.Gradient]:
+    """Returns gradients as tensors of the graph that is being built, such as a branch's graph.
+
+    Not for eager mode, which has no such graph.
+    Keras' optimizers sum gradients over replicas when they apply them. If a user's optimizer has
+    changed some gradients in the branch, TensorFlow rejects a sum with gradients from outside.
+    """
+    graph = tf1.get_default_graph()
+
+    def here(grad: Any) -> Any:
+        if isinstance(grad, tf.IndexedSlices):
+            # A shape may be a tuple, for which `expand_composites` fails on TensorFlow 2.4.
+            return tf.IndexedSlices(*map(here, (grad.values, grad.indices, grad.dense_shape)))
+        outside = tf.is_tensor(grad) and getattr(grad, "graph", None) is not graph
+        return tf.identity(grad) if outside else grad
+
+    return tf.nest.map_structure(here, grads)
 
 
 def as_operation(result: object) -> tf.Operation | None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 from typing import TYPE_CHECKING, Any, Callable
 
-from tf_lossscale_compat._core import _finite, _graphs, _tf
+from tf_lossscale_compat._core import _graphs, _tf
 from tf_lossscale_compat._core._tf import tf, tf1
 
 if TYPE_CHECKING:
@@ -104,7 +104,7 @@ def _failures(test: Callable[..., tf.Tensor], args: tuple[Any, ...]) -> tf.Tenso
     return tf.cast(tf.logical_not(test(*args)), tf.float32)
 
 
-def _holds_everywhere(test: Callable[..., tf.Tensor], args: tuple[Any, ...]) -> tf.Tensor:
+def true_everywhere(test: Callable[..., tf.Tensor], args: tuple[Any, ...]) -> tf.Tensor:
     """Returns whether `test(*args)` is True on every replica of every worker, in any context.
 
     This is the one scalar reduction per step. A cross-replica context reduces even a plain value:
@@ -116,14 +116,6 @@ def _holds_everywhere(test: Callable[..., tf.Tensor], args: tuple[Any, ...]) -> 
     return tf.equal(all_reduce_sum(_failures, (test, args)), 0.0)
 
 
-def finite_everywhere(grads: Any) -> tf.Tensor:
-    """Returns whether `grads` are finite on every replica and worker, a bool scalar tensor.
-
-    In a cross-replica context the nested structure may have per-replica, mirrored or plain values.
-    """
-    return _holds_everywhere(_finite.finite_here, (grads,))
-
-
 def _as_flag(flag: bool | tf.Tensor) -> tf.Tensor:
     flag = tf.convert_to_tensor(flag, dtype=tf.bool)
     if flag.shape.rank not in (0, None):
@@ -133,7 +125,7 @@ def _as_flag(flag: bool | tf.Tensor) -> tf.Tensor:
 
 def all_true(flag: bool | tf.Tensor) -> tf.Tensor:
     """Returns whether `flag` is True on every replica and worker; it may be per-replica."""
-    return _holds_everywhere(_as_flag, (flag,))
+    return true_everywhere(_as_flag, (flag,))
 
 
 def _can_merge_call() -> bool:

@@ -27,7 +27,7 @@ from tf_lossscale_compat._core import (
     _state,
     _unscaling,
 )
-from tf_lossscale_compat._core._tf import tf, tf1
+from tf_lossscale_compat._core._tf import tf
 
 if TYPE_CHECKING:
     from tf_lossscale_compat._core import _types
@@ -81,25 +81,6 @@ class OptimizerAdapter:
 _PLAIN = GraphForm()
 
 
-def of_this_graph(grads: list[_types.Gradient]) -> list[_types.Gradient]:
-    """Returns gradients as tensors of the graph that is being built, such as a branch's graph.
-
-    Not for eager mode, which has no such graph.
-    Keras' optimizers sum gradients over replicas when they apply them. If a user's optimizer has
-    changed some gradients in the branch, TensorFlow rejects a sum with gradients from outside.
-    """
-    graph = tf1.get_default_graph()
-
-    def here(grad: Any) -> Any:
-        if isinstance(grad, tf.IndexedSlices):
-            # A shape may be a tuple, for which `expand_composites` fails on TensorFlow 2.4.
-            return tf.IndexedSlices(*map(here, (grad.values, grad.indices, grad.dense_shape)))
-        outside = tf.is_tensor(grad) and getattr(grad, "graph", None) is not graph
-        return tf.identity(grad) if outside else grad
-
-    return tf.nest.map_structure(here, grads)
-
-
 def check_context(
     called: str, check_strategy: Callable[[], None] = _replicas.check_strategy
 ) -> None:
@@ -112,14 +93,6 @@ def check_context(
             "context: inside a function that strategy.run runs."
         )
     check_strategy()
-
-
-def overrides(instance: object, cls: object, *names: str) -> bool:
-    """Returns whether `instance` or its class overrides one of these methods of `cls`."""
-    for name in names:
-        if name in vars(instance) or getattr(type(instance), name) is not getattr(cls, name):
-            return True
-    return False
 
 
 def take(
@@ -264,7 +237,7 @@ class _Step(NamedTuple):
         return _Decision(should_apply, should_apply, lambda flag: update)
 
     def _finite_flag(self, grads: list[_types.Gradient]) -> tf.Tensor:
-        finite = _replicas.finite_everywhere(grads) if self.finite is None else self.finite
+        finite = _finite.finite_everywhere(grads) if self.finite is None else self.finite
         scaler = self.scaler
         if self.adapter.checks_reciprocal and scaler.changes():
             scale = _scaler.as_tensor(scaler.read())

@@ -6,7 +6,15 @@ import abc
 import numbers
 from typing import TYPE_CHECKING, Any, Callable, Dict, TypeVar, Union, overload
 
-from tf_lossscale_compat._core import _arguments, _autograph, _replicas, _scaler, _state, _tf
+from tf_lossscale_compat._core import (
+    _arguments,
+    _autograph,
+    _finite,
+    _replicas,
+    _scaler,
+    _state,
+    _tf,
+)
 from tf_lossscale_compat._core._tf import tf
 from tf_lossscale_compat._scalers import _update_rule
 from tf_lossscale_compat._scalers._like_a_tensor import LikeATensor
@@ -115,7 +123,7 @@ def _updates_by_flag(
             "and call update(grads) under strategy.scope()."
         )
     with _state.scope_of(_scaler.Scaler(loss_scale).variables()):
-        finite = _replicas.finite_everywhere(grads)
+        finite = _finite.finite_everywhere(grads)
         return update(loss_scale, finite), finite
 
 
@@ -164,7 +172,7 @@ class FixedLossScale(LossScale):
           A pair: None in eager mode, else a no-op; and True. With `skip_nonfinite` the second is a
           scalar bool tensor, whether all gradients are finite on all replicas.
         """
-        finite = _replicas.finite_everywhere(grads) if self.skip_nonfinite else True
+        finite = _finite.finite_everywhere(grads) if self.skip_nonfinite else True
         return _update_rule.fixed(self, finite), finite
 
     def __repr__(self) -> str:

@@ -41,7 +41,7 @@ class _SeveralAdapter(_step.OptimizerAdapter):
         for optimizer, part in zip(self._optimizers, self._parts):
             given = grads[part]
             if _keras_versions.is_optimizer(optimizer) and not tf.executing_eagerly():
-                given = _step.of_this_graph(given)
+                given = _graphs.of_this_graph(given)
             result = optimizer.apply_gradients(list(zip(given, variables[part])))
             if not isinstance(result, tf.Operation):
                 if _graphs.in_session_graph():

@@ -395,7 +395,7 @@ class _Base(_tf.Optimizer):
             "grad_loss": grad_loss,
         }
         # As in TensorFlow, `minimize` calls these methods if a subclass overrides one.
-        seen = _step.overrides(self, _AS_WRITTEN, "compute_gradients", "apply_gradients")
+        seen = _arguments.overrides(self, _AS_WRITTEN, "compute_gradients", "apply_gradients")
         if self._tflsc.enabled and not seen:
             return self._tflsc_family.minimize(self, loss, global_step, name, options)
         return super().minimize(loss, global_step, name=name, **options)

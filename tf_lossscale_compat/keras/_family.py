@@ -91,7 +91,7 @@ class _Adapter(_step.OptimizerAdapter):
 
     def apply(self, grads: _types.Gradients, variables: _types.Variables) -> Any:
         if not tf.executing_eagerly():
-            grads = _step.of_this_graph(grads)
+            grads = _graphs.of_this_graph(grads)
         return self._apply(grads, variables)
 
     def count_skipped(self, number: int | tf.Tensor) -> Any:
@@ -230,7 +230,7 @@ class Family(Generic[Owner]):
     def scale(self, owner: Owner, loss: _types.Loss, tape: tf.GradientTape | None) -> _types.Loss:
         """Returns the scaled `loss`, a tensor on `tape` or a function."""
         scale: Callable[..., Any] = functools.partial(scaled_loss, owner)
-        if _step.overrides(owner, self.methods, "get_scaled_loss"):
+        if _arguments.overrides(owner, self.methods, "get_scaled_loss"):
             owner._tflsc.calls.called(_calls.UNSCALED)  # The gradients will be unscaled.
             scale = owner.get_scaled_loss
         if callable(loss):
@@ -243,7 +243,7 @@ class Family(Generic[Owner]):
     ) -> list[_types.Pair]:
         """Returns pairs with unscaled gradients."""
         unscale: Callable[..., _types.Gradients] = functools.partial(self.unscale, owner)
-        if _step.overrides(owner, self.methods, "get_unscaled_gradients"):
+        if _arguments.overrides(owner, self.methods, "get_unscaled_gradients"):
             owner._tflsc.calls.called(_calls.LOSS_SCALED)
             unscale = owner.get_unscaled_gradients
         grads, variables = _structure.unzip(grads_and_vars)
@@ -260,12 +260,12 @@ class Family(Generic[Owner]):
         subclass see them. The constructor's `scaled` says how an `apply_gradients` of a subclass
         sees them.
         """
-        if self.compute_method and _step.overrides(owner, self.methods, self.compute_method):
+        if self.compute_method and _arguments.overrides(owner, self.methods, self.compute_method):
             return getattr(owner, self.compute_method)(*args), {}
         pairs, scaled = self.scaled_gradients(owner, *args), True
-        overridden = _step.overrides(owner, self.methods, "apply_gradients")
+        overridden = _arguments.overrides(owner, self.methods, "apply_gradients")
         sees = overridden and not owner._tflsc.calls.constructor_scaled
-        if sees or _step.overrides(owner, self.methods, "get_unscaled_gradients"):
+        if sees or _arguments.overrides(owner, self.methods, "get_unscaled_gradients"):
             owner._tflsc.calls.called("minimize")
             pairs, scaled = self.unscaled_pairs(owner, pairs), False
         # A subclass's method may not take `scaled`, or take it and not pass it on. Before Keras 3

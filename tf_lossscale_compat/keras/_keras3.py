@@ -12,7 +12,6 @@ from tf_lossscale_compat._core import (
     _autograph,
     _horovod,
     _scaler,
-    _step,
     _unscaling,
     _wrapping,
 )
@@ -355,7 +354,7 @@ class Methods(_methods.WeightDecay, _MixedIntoKeras3):
         scaled = self._tflsc.calls.are_scaled(given, pairs)
         if scaled and given is None and _calls.SCALED in self._tflsc.calls.methods:
             _check_bypassed(self)
-        if _step.overrides(self, Methods, "apply"):  # Keras' own class calls it here, too.
+        if _arguments.overrides(self, Methods, "apply"):  # Keras' own class calls it here, too.
             if not scaled:
                 raise ValueError(
                     f"{type(self).__name__} overrides apply, which takes scaled gradients, but "
@@ -442,7 +441,8 @@ def _check_bypassed(owner: Methods) -> None:
         (_calls.LOSS_SCALED, "scale_loss"),
         (_calls.UNSCALED, "apply_gradients"),
     ):
-        if _step.overrides(owner, Methods, name) and not _step.overrides(owner, Methods, called):
+        bypassed = _arguments.overrides(owner, Methods, name)
+        if bypassed and not _arguments.overrides(owner, Methods, called):
             raise ValueError(
                 f"{type(owner).__name__} overrides {name}, which fit of Keras 3 and other steps "
                 f"with scale_loss do not call. Override {called}, which they do call: there "
