@@ -1,36 +1,27 @@
 """Loss-scale optimizers around `tf.compat.v1.train.Optimizer`s: contrib's of r1.15 and r2.0's.
 
-A `Family` does the work of the public methods. It has no state: its methods take the optimizer, so
-that a shallow copy uses its own state.
+Their public methods call a `Family`, which does the work.
 """
 
 from __future__ import annotations
 
-import contextlib
-import sys
 import types
-from typing import TYPE_CHECKING, Any, Callable, Iterable, NamedTuple
+from typing import TYPE_CHECKING, Any, Callable, Iterable
 
 from tf_lossscale_compat._core import (
     _agreement,
     _arguments,
     _autograph,
     _callers,
-    _graphs,
     _keras_versions,
-    _observers,
-    _ownership,
     _replicas,
     _scaler,
     _state,
-    _step,
-    _structure,
-    _sync_replicas,
     _tf,
-    _unscaling,
 )
-from tf_lossscale_compat._core._tf import tf, tf1
+from tf_lossscale_compat._core._tf import tf
 from tf_lossscale_compat._scalers import _loss_scales, _managers, _update_rule
+from tf_lossscale_compat._v1 import _family
 
 if TYPE_CHECKING:
     from tf_lossscale_compat._core import _types
@@ -40,265 +31,6 @@ _KERAS_HINT = (
     "tf_lossscale_compat.keras.mixed_precision.experimental.LossScaleOptimizer instead."
 )
 _INSTEAD = "compute_gradients or apply_gradients"
-
-
-class OptimizerData(NamedTuple):
-    """The data of a loss-scale optimizer; replaced as a whole, because shallow copies share it.
-
-    Attributes:
-      loss_scale: the loss scale or manager in use.
-      agree: function of a scalar bool tensor, or None.
-      enabled: bool, the loss is scaled and steps may be skipped.
-      keep_sparse: bool, contrib's optimizer keeps sparse gradients sparse.
-    """
-
-    loss_scale: Any = None
-    agree: _types.Agree | None = None
-    enabled: bool = True
-    keep_sparse: bool = False
-
-
-class _Adapter(_step.OptimizerAdapter):
-    """One step of the loss-scale optimizer `owner`; `name` is the wrapped optimizer's operation."""
-
-    wrapped: _types.HasApplyGradients
-    in_cond = False  # True if variables made in the step have names under "cond".
-
-    def __init__(
-        self, owner: _Base, wrapped: _types.HasApplyGradients, global_step: Any, name: str | None
-    ) -> None:
-        self.observed, self.wrapped, self.agree = owner, wrapped, owner._tflsc.agree
-        self.checks_reciprocal = not tf.executing_eagerly()
-        self._global_step, self._name = global_step, name
-
-    def apply(self, grads: list[_types.Gradient], variables: list[_types.Variable]) -> Any:
-        pairs = list(zip(grads, variables))
-        with tf1.name_scope("cond") if self.in_cond else contextlib.nullcontext():
-            return self.wrapped.apply_gradients(pairs, self._global_step, self._name)
-
-
-class Family:
-    """The steps of r2.0's optimizer, with a `LossScale`."""
-
-    # What contrib's optimizer does in another way.
-
-    in_cond_of_1_15 = False
-
-    def wrapped(self, owner: _Base) -> Any:
-        """Returns the optimizer that computes and applies gradients."""
-        return owner._optimizer
-
-    def wrapped_gradients(
-        self, owner: _Base, loss: _types.Loss, options: dict[str, Any]
-    ) -> list[_types.Pair]:
-        """Calls the wrapped optimizer's `compute_gradients` as the original does."""
-        return list(owner._optimizer.compute_gradients(loss=loss, **options))
-
-    def to_scale(self, loss: _types.Loss) -> _types.Loss:
-        """Returns the loss to be scaled; contrib's optimizer calls a function in a graph."""
-        return loss
-
-    def reads_twice(self, read: Any) -> bool:
-        """Returns whether the original's graph has two operations that `read` the scale."""
-        return True
-
-    def reciprocal(self, scale: tf.Tensor) -> tf.Tensor:
-        """Returns the reciprocal of `scale`, computed as in the original."""
-        return 1.0 / scale
-
-    def densified(self, owner: _Base, grads: list[_types.Gradient]) -> list[_types.Gradient]:
-        """Returns gradients, made dense if the original does so before it divides them."""
-        return grads
-
-    def graph_form(self, owner: _Base, name: str | None) -> _step.GraphForm:
-        """Returns the form of the original's graph for a step with this name."""
-        if tf.executing_eagerly():  # A step has no operation to name.
-            return _step.GraphForm()
-        return _step.GraphForm(update_first=True, name=name or owner.get_name())
-
-    def inner_name(self, owner: _Base, name: str | None, scaler: _scaler.Scaler) -> str | None:
-        """Returns the name of the wrapped optimizer's operation in the original."""
-        if scaler.applies_all and _observers.record_of(owner) is None:
-            return name
-        # The same string object in each replica, because others would become per-replica values.
-        return sys.intern(f"{name or owner.get_name()}-wrapped")
-
-    # The loss scale in use.
-
-    def loss_scale(self, owner: _Base) -> Any:
-        """Returns the loss scale or manager in force."""
-        return owner._tflsc.loss_scale
-
-    def replace_loss_scale(self, owner: _Base, loss_scale: _types.Subject) -> None:
-        """Sets the loss scale or manager; public programs replace it at run time."""
-        data = owner._tflsc
-        old = data.loss_scale
-        if old is not None:  # The constructor was called.
-            scaler = _scaler.Scaler(loss_scale)
-            replaces = _scaler.Scaler(old).subject is not scaler.subject
-            if replaces:
-                _arguments.check_replaces_loss_scale(data.enabled)
-            scaler.check_reciprocal()
-            agree = _agreement.function_for(data.agree, self.wrapped(owner), scaler)
-            _ownership.claim(_ownership.V1, scaler, [owner])
-            if replaces:
-                _ownership.release(old, owner)
-            data = data._replace(agree=agree)
-        owner._tflsc = data._replace(loss_scale=loss_scale)
-        # Checkpoints must hold the loss scale in use. Subclasses may set it before Optimizer's
-        # constructor has prepared tracking, or without calling that constructor.
-        if isinstance(loss_scale, _tf.Trackable) and hasattr(owner, "_non_slot_dict"):
-            owner._track_trackable(loss_scale, "loss_scale", overwrite=True)
-
-    # A step.
-
-    def compute_gradients(
-        self, owner: _Base, loss: _types.Loss, options: dict[str, Any]
-    ) -> list[_types.Pair]:
-        """Returns pairs of unscaled gradients and variables; see the optimizer's method."""
-        if not owner._tflsc.enabled:
-            return self.wrapped_gradients(owner, loss, options)
-        # Makes as many operations as the original: the seeds of later operations depend on it.
-        scaler = _scaler.Scaler(owner._tflsc.loss_scale)
-        read = scaler.read()
-        loss = self.to_scale(loss)
-        scale = _scaler.as_tensor(read)  # Not a snapshot, which adds an operation.
-        pairs = self.wrapped_gradients(owner, _scaled(loss, scale), options)
-        if not tf.executing_eagerly() and self.reads_twice(read):
-            if scaler.is_users() or not scaler.changes():
-                scale = _scaler.as_tensor(scaler.read())
-            else:  # No update comes in between. The name is that of reading a variable.
-                scale = tf.identity(scale, name="ReadVariableOp")
-        return self.unscaled_pairs(owner, pairs, scale)
-
-    def minimize(
-        self,
-        owner: _Base,
-        loss: _types.Loss,
-        global_step: Any,
-        name: str | None,
-        options: dict[str, Any],
-    ) -> Any:
-        """Computes and applies gradients in one step, without user code between."""
-        scaler = _scaler.Scaler(owner._tflsc.loss_scale)
-        read = scaler.read()
-        loss = self.to_scale(loss)
-        scale = _scaler.snapshot(read)  # Another step may assign in between.
-        pairs = self.wrapped_gradients(owner, _scaled(loss, scale), options)
-        division = None
-        if tf.executing_eagerly():  # The step divides and tests in one operation.
-            division = _unscaling.Division(self.reciprocal(scale))
-        else:
-            pairs = self.unscaled_pairs(owner, pairs, scale)
-        return self.take_step(owner, scaler, pairs, global_step, name, "minimize", division)
-
-    def unscaled_pairs(
-        self, owner: _Base, pairs: list[_types.Pair], scale: tf.Tensor
-    ) -> list[_types.Pair]:
-        """Returns `pairs` with gradients divided by `scale`.
-
-        Graphs use the originals' operations, one for each gradient, because names of variables
-        depend on them, such as those of an `ExponentialMovingAverage` of gradients. float16 is an
-        exception: there the reciprocal of a large scale is zero.
-        """
-        grads, variables = _structure.unzip(pairs)
-        grads, reciprocal = self.densified(owner, grads), self.reciprocal(scale)
-        if tf.executing_eagerly():
-            unscaled = _unscaling.unscale(grads, _unscaling.Division(reciprocal))
-        else:
-            unscaled = [None if grad is None else _times(grad, reciprocal) for grad in grads]
-        return list(zip(unscaled, variables))
-
-    def take_step(
-        self,
-        owner: _Base,
-        scaler: _scaler.Scaler,
-        grads_and_vars: list[_types.Pair],
-        global_step: Any,
-        name: str | None,
-        called: str = "apply_gradients",
-        division: _unscaling.Division | None = None,
-    ) -> Any:
-        """Takes a step; see `_step.take`."""
-        grads, variables = _structure.unzip(grads_and_vars)
-        if not [grad for grad in grads if grad is not None]:
-            names = [getattr(variable, "name", variable) for variable in variables]
-            given = "loss" if called == "minimize" else "grads_and_vars"
-            raise ValueError(f"{given} has no gradient for any variable, got {names!r}.")
-        if division is not None:
-            grads = self.densified(owner, grads)
-        inner_name = self.inner_name(owner, name, scaler)
-        adapter = _Adapter(owner, self.wrapped(owner), global_step, inner_name)
-        adapter.in_cond = self.in_cond_of_1_15 and tf.executing_eagerly()
-        taken = _step.take(
-            scaler,
-            grads,
-            variables,
-            adapter,
-            called=called,
-            division=division,
-            form=self.graph_form(owner, name),
-        )
-        if taken is None:  # In eager mode.
-            return None
-        return _sync_replicas.reopen_accumulators(taken, grads, variables, global_step)
-
-
-class ContribFamily(Family):
-    """The steps of contrib's optimizer, with a manager."""
-
-    in_cond_of_1_15 = not _tf.at_least(2, 0)  # Its conditional names variables in eager mode, too.
-
-    def wrapped(self, owner: _Base) -> Any:
-        return owner._opt
-
-    def wrapped_gradients(
-        self, owner: _Base, loss: _types.Loss, options: dict[str, Any]
-    ) -> list[_types.Pair]:
-        return list(owner._opt.compute_gradients(loss, **options))
-
-    def to_scale(self, loss: _types.Loss) -> _types.Loss:
-        # r1.15's optimizer calls it before it makes an operation of the scale. Seeds of random
-        # operations in the loss depend on it, and the wrapped optimizer may not accept callables.
-        # It did so in functions of 1.15, too; those of TensorFlow 2 had no such optimizer.
-        in_graph = _graphs.in_session_graph() or not (_tf.at_least(2, 0) or tf.executing_eagerly())
-        return loss() if callable(loss) and in_graph else loss
-
-    def reads_twice(self, read: Any) -> bool:
-        # Each use of a variable makes an operation that reads it; that of a reference does not.
-        return hasattr(read, "assign") and not _state.is_reference(read)
-
-    def reciprocal(self, scale: tf.Tensor) -> tf.Tensor:
-        return tf.math.reciprocal(scale)
-
-    def densified(self, owner: _Base, grads: list[_types.Gradient]) -> list[_types.Gradient]:
-        return grads if owner._tflsc.keep_sparse else _structure.dense(grads)
-
-    def graph_form(self, owner: _Base, name: str | None) -> _step.GraphForm:
-        return _step.GraphForm(cond=_graphs.cond)
-
-    def inner_name(self, owner: _Base, name: str | None, scaler: _scaler.Scaler) -> str | None:
-        return name
-
-
-MIXED_PRECISION, CONTRIB = Family(), ContribFamily()
-
-
-def _scaled(loss: _types.Loss, scale: tf.Tensor) -> _types.Loss:
-    """Returns a loss, a tensor or a function, times `scale`."""
-    if callable(loss):
-        return lambda: _unscaling.scale_loss(loss(), scale)
-    return _unscaling.scale_loss(loss, scale)
-
-
-def _times(grad: _types.Gradient, factor: tf.Tensor) -> _types.Gradient:
-    if isinstance(grad, tf.IndexedSlices):
-        return tf.IndexedSlices(_times(grad.values, factor), grad.indices, grad.dense_shape)
-    if isinstance(grad, tf.RaggedTensor):
-        return grad.with_flat_values(_times(grad.flat_values, factor))
-    if grad.dtype == tf.float16:
-        return _unscaling.unscale([grad], _unscaling.Division(factor))[0]
-    return grad * tf.cast(factor, grad.dtype)
 
 
 def _name_of(opt: Any, otherwise: str) -> str:
@@ -316,13 +48,13 @@ class _Base(_tf.Optimizer):
     """
 
     # For subclasses whose constructors do not call the base class'.
-    _tflsc = OptimizerData()
-    _tflsc_family: Family
+    _tflsc = _family.OptimizerData()
+    _tflsc_family: _family.Family
     # The wrapped optimizer, under r1.15's name or r2.0's: each public class has one of them.
     _opt: Any
     _optimizer: Any
 
-    def __init__(self, opt: Any, data: OptimizerData) -> None:
+    def __init__(self, opt: Any, data: _family.OptimizerData) -> None:
         super().__init__(
             use_locking=getattr(opt, "_use_locking", False), name=_name_of(opt, type(opt).__name__)
         )
@@ -468,7 +200,7 @@ class LossScaleOptimizer(_Base):
     does not pass None gradients through, keep sparse gradients, or return slots and `variables()`.
     """
 
-    _tflsc_family = CONTRIB
+    _tflsc_family = _family.CONTRIB
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
@@ -517,7 +249,7 @@ class LossScaleOptimizer(_Base):
         manager = loss_scale_manager if _arguments.flag("enabled", enabled) else _One()
         keep_sparse = _arguments.flag("keep_sparse", keep_sparse)
         self._opt = opt
-        super().__init__(opt, OptimizerData(manager, agree, enabled, keep_sparse))
+        super().__init__(opt, _family.OptimizerData(manager, agree, enabled, keep_sparse))
 
     @property
     def _loss_scale_manager(self) -> Any:
@@ -543,7 +275,7 @@ class MixedPrecisionLossScaleOptimizer(_Base):
     `tf.compat.v1.train.experimental.MixedPrecisionLossScaleOptimizer`.
     """
 
-    _tflsc_family = MIXED_PRECISION
+    _tflsc_family = _family.MIXED_PRECISION
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
@@ -594,7 +326,7 @@ class MixedPrecisionLossScaleOptimizer(_Base):
         _replicas.check_strategy()
         loss_scale = _loss_scales.get(loss_scale if _arguments.flag("enabled", enabled) else 1)
         self._optimizer = opt
-        super().__init__(opt, OptimizerData(loss_scale, agree, enabled))
+        super().__init__(opt, _family.OptimizerData(loss_scale, agree, enabled))
 
     @property
     def _loss_scale(self) -> Any:

@@ -1,7 +1,7 @@
 """The step of a Keras loss-scale optimizer, and the data that one keeps.
 
 A `Family` has the optimizers of one base class of Keras. It has no state, and its methods take the
-loss-scale optimizer, the owner, as those of `_v1._optimizers` do.
+loss-scale optimizer, the owner, as those of `_v1._family` do.
 """
 
 from __future__ import annotations

@@ -1,0 +1,303 @@
+"""The steps of both loss-scale optimizers around a `tf.compat.v1.train.Optimizer`.
+
+A `Family` does the work of an optimizer's public methods. It has no state: its methods take the
+optimizer, the owner. Users derive from the optimizers' classes, and names of methods here cannot
+clash with theirs.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from tf_lossscale_compat._core import (
+    _agreement,
+    _arguments,
+    _graphs,
+    _observers,
+    _ownership,
+    _scaler,
+    _state,
+    _step,
+    _structure,
+    _sync_replicas,
+    _tf,
+    _unscaling,
+)
+from tf_lossscale_compat._core._tf import tf, tf1
+
+if TYPE_CHECKING:
+    from typing import Callable, Protocol
+
+    from tf_lossscale_compat._core import _types
+
+    class V1Owner(Protocol):
+        """A loss-scale optimizer, as its family uses it."""
+
+        _tflsc: OptimizerData
+        _opt: Any  # The wrapped optimizer of contrib's optimizer,
+        _optimizer: Any  # and that of r2.0's.
+
+        def get_name(self) -> str: ...
+        @property
+        def _track_trackable(self) -> Callable[..., Any]: ...
+
+
+class OptimizerData(NamedTuple):
+    """The data of a loss-scale optimizer; replaced as a whole, because shallow copies share it.
+
+    Attributes:
+      loss_scale: the loss scale or manager in use.
+      agree: function of a scalar bool tensor, or None.
+      enabled: bool, the loss is scaled and steps may be skipped.
+      keep_sparse: bool, contrib's optimizer keeps sparse gradients sparse.
+    """
+
+    loss_scale: Any = None
+    agree: _types.Agree | None = None
+    enabled: bool = True
+    keep_sparse: bool = False
+
+
+class _Adapter(_step.OptimizerAdapter):
+    """One step of the loss-scale optimizer `owner`; `name` is the wrapped optimizer's operation."""
+
+    wrapped: _types.HasApplyGradients
+    in_cond = False  # True if variables made in the step have names under "cond".
+
+    def __init__(
+        self, owner: V1Owner, wrapped: _types.HasApplyGradients, global_step: Any, name: str | None
+    ) -> None:
+        self.observed, self.wrapped, self.agree = owner, wrapped, owner._tflsc.agree
+        self.checks_reciprocal = not tf.executing_eagerly()
+        self._global_step, self._name = global_step, name
+
+    def apply(self, grads: list[_types.Gradient], variables: list[_types.Variable]) -> Any:
+        pairs = list(zip(grads, variables))
+        with tf1.name_scope("cond") if self.in_cond else contextlib.nullcontext():
+            return self.wrapped.apply_gradients(pairs, self._global_step, self._name)
+
+
+class Family:
+    """The steps of r2.0's optimizer, with a `LossScale`."""
+
+    # What contrib's optimizer does in another way.
+
+    in_cond_of_1_15 = False
+
+    def wrapped(self, owner: V1Owner) -> Any:
+        """Returns the optimizer that computes and applies gradients."""
+        return owner._optimizer
+
+    def wrapped_gradients(
+        self, owner: V1Owner, loss: _types.Loss, options: dict[str, Any]
+    ) -> list[_types.Pair]:
+        """Calls the wrapped optimizer's `compute_gradients` as the original does."""
+        return list(owner._optimizer.compute_gradients(loss=loss, **options))
+
+    def to_scale(self, loss: _types.Loss) -> _types.Loss:
+        """Returns the loss to be scaled; contrib's optimizer calls a function in a graph."""
+        return loss
+
+    def reads_twice(self, read: Any) -> bool:
+        """Returns whether the original's graph has two operations that `read` the scale."""
+        return True
+
+    def reciprocal(self, scale: tf.Tensor) -> tf.Tensor:
+        """Returns the reciprocal of `scale`, computed as in the original."""
+        return 1.0 / scale
+
+    def densified(self, owner: V1Owner, grads: list[_types.Gradient]) -> list[_types.Gradient]:
+        """Returns gradients, made dense if the original does so before it divides them."""
+        return grads
+
+    def graph_form(self, owner: V1Owner, name: str | None) -> _step.GraphForm:
+        """Returns the form of the original's graph for a step with this name."""
+        if tf.executing_eagerly():  # A step has no operation to name.
+            return _step.GraphForm()
+        return _step.GraphForm(update_first=True, name=name or owner.get_name())
+
+    def inner_name(self, owner: V1Owner, name: str | None, scaler: _scaler.Scaler) -> str | None:
+        """Returns the name of the wrapped optimizer's operation in the original."""
+        if scaler.applies_all and _observers.record_of(owner) is None:
+            return name
+        # The same string object in each replica, because others would become per-replica values.
+        return sys.intern(f"{name or owner.get_name()}-wrapped")
+
+    # The loss scale in use.
+
+    def loss_scale(self, owner: V1Owner) -> Any:
+        """Returns the loss scale or manager in force."""
+        return owner._tflsc.loss_scale
+
+    def replace_loss_scale(self, owner: V1Owner, loss_scale: _types.Subject) -> None:
+        """Sets the loss scale or manager; public programs replace it at run time."""
+        data = owner._tflsc
+        old = data.loss_scale
+        if old is not None:  # The constructor was called.
+            scaler = _scaler.Scaler(loss_scale)
+            replaces = _scaler.Scaler(old).subject is not scaler.subject
+            if replaces:
+                _arguments.check_replaces_loss_scale(data.enabled)
+            scaler.check_reciprocal()
+            agree = _agreement.function_for(data.agree, self.wrapped(owner), scaler)
+            _ownership.claim(_ownership.V1, scaler, [owner])
+            if replaces:
+                _ownership.release(old, owner)
+            data = data._replace(agree=agree)
+        owner._tflsc = data._replace(loss_scale=loss_scale)
+        # Checkpoints must hold the loss scale in use. Subclasses may set it before Optimizer's
+        # constructor has prepared tracking, or without calling that constructor.
+        if isinstance(loss_scale, _tf.Trackable) and hasattr(owner, "_non_slot_dict"):
+            owner._track_trackable(loss_scale, "loss_scale", overwrite=True)
+
+    # A step.
+
+    def compute_gradients(
+        self, owner: V1Owner, loss: _types.Loss, options: dict[str, Any]
+    ) -> list[_types.Pair]:
+        """Returns pairs of unscaled gradients and variables; see the optimizer's method."""
+        if not owner._tflsc.enabled:
+            return self.wrapped_gradients(owner, loss, options)
+        # Makes as many operations as the original: the seeds of later operations depend on it.
+        scaler = _scaler.Scaler(owner._tflsc.loss_scale)
+        read = scaler.read()
+        loss = self.to_scale(loss)
+        scale = _scaler.as_tensor(read)  # Not a snapshot, which adds an operation.
+        pairs = self.wrapped_gradients(owner, _scaled(loss, scale), options)
+        if not tf.executing_eagerly() and self.reads_twice(read):
+            if scaler.is_users() or not scaler.changes():
+                scale = _scaler.as_tensor(scaler.read())
+            else:  # No update comes in between. The name is that of reading a variable.
+                scale = tf.identity(scale, name="ReadVariableOp")
+        return self.unscaled_pairs(owner, pairs, scale)
+
+    def minimize(
+        self,
+        owner: V1Owner,
+        loss: _types.Loss,
+        global_step: Any,
+        name: str | None,
+        options: dict[str, Any],
+    ) -> Any:
+        """Computes and applies gradients in one step, without user code between."""
+        scaler = _scaler.Scaler(owner._tflsc.loss_scale)
+        read = scaler.read()
+        loss = self.to_scale(loss)
+        scale = _scaler.snapshot(read)  # Another step may assign in between.
+        pairs = self.wrapped_gradients(owner, _scaled(loss, scale), options)
+        division = None
+        if tf.executing_eagerly():  # The step divides and tests in one operation.
+            division = _unscaling.Division(self.reciprocal(scale))
+        else:
+            pairs = self.unscaled_pairs(owner, pairs, scale)
+        return self.take_step(owner, scaler, pairs, global_step, name, "minimize", division)
+
+    def unscaled_pairs(
+        self, owner: V1Owner, pairs: list[_types.Pair], scale: tf.Tensor
+    ) -> list[_types.Pair]:
+        """Returns `pairs` with gradients divided by `scale`.
+
+        Graphs use the originals' operations, one for each gradient, because names of variables
+        depend on them, such as those of an `ExponentialMovingAverage` of gradients. float16 is an
+        exception: there the reciprocal of a large scale is zero.
+        """
+        grads, variables = _structure.unzip(pairs)
+        grads, reciprocal = self.densified(owner, grads), self.reciprocal(scale)
+        if tf.executing_eagerly():
+            unscaled = _unscaling.unscale(grads, _unscaling.Division(reciprocal))
+        else:
+            unscaled = [None if grad is None else _times(grad, reciprocal) for grad in grads]
+        return list(zip(unscaled, variables))
+
+    def take_step(
+        self,
+        owner: V1Owner,
+        scaler: _scaler.Scaler,
+        grads_and_vars: list[_types.Pair],
+        global_step: Any,
+        name: str | None,
+        called: str = "apply_gradients",
+        division: _unscaling.Division | None = None,
+    ) -> Any:
+        """Takes a step; see `_step.take`."""
+        grads, variables = _structure.unzip(grads_and_vars)
+        if not [grad for grad in grads if grad is not None]:
+            names = [getattr(variable, "name", variable) for variable in variables]
+            given = "loss" if called == "minimize" else "grads_and_vars"
+            raise ValueError(f"{given} has no gradient for any variable, got {names!r}.")
+        if division is not None:
+            grads = self.densified(owner, grads)
+        inner_name = self.inner_name(owner, name, scaler)
+        adapter = _Adapter(owner, self.wrapped(owner), global_step, inner_name)
+        adapter.in_cond = self.in_cond_of_1_15 and tf.executing_eagerly()
+        taken = _step.take(
+            scaler,
+            grads,
+            variables,
+            adapter,
+            called=called,
+            division=division,
+            form=self.graph_form(owner, name),
+        )
+        if taken is None:  # In eager mode.
+            return None
+        return _sync_replicas.reopen_accumulators(taken, grads, variables, global_step)
+
+
+class ContribFamily(Family):
+    """The steps of contrib's optimizer, with a manager."""
+
+    in_cond_of_1_15 = not _tf.at_least(2, 0)  # Its conditional names variables in eager mode, too.
+
+    def wrapped(self, owner: V1Owner) -> Any:
+        return owner._opt
+
+    def wrapped_gradients(
+        self, owner: V1Owner, loss: _types.Loss, options: dict[str, Any]
+    ) -> list[_types.Pair]:
+        return list(owner._opt.compute_gradients(loss, **options))
+
+    def to_scale(self, loss: _types.Loss) -> _types.Loss:
+        # r1.15's optimizer calls it before it makes an operation of the scale. Seeds of random
+        # operations in the loss depend on it, and the wrapped optimizer may not accept callables.
+        # It did so in functions of 1.15, too; those of TensorFlow 2 had no such optimizer.
+        in_graph = _graphs.in_session_graph() or not (_tf.at_least(2, 0) or tf.executing_eagerly())
+        return loss() if callable(loss) and in_graph else loss
+
+    def reads_twice(self, read: Any) -> bool:
+        # Each use of a variable makes an operation that reads it; that of a reference does not.
+        return hasattr(read, "assign") and not _state.is_reference(read)
+
+    def reciprocal(self, scale: tf.Tensor) -> tf.Tensor:
+        return tf.math.reciprocal(scale)
+
+    def densified(self, owner: V1Owner, grads: list[_types.Gradient]) -> list[_types.Gradient]:
+        return grads if owner._tflsc.keep_sparse else _structure.dense(grads)
+
+    def graph_form(self, owner: V1Owner, name: str | None) -> _step.GraphForm:
+        return _step.GraphForm(cond=_graphs.cond)
+
+    def inner_name(self, owner: V1Owner, name: str | None, scaler: _scaler.Scaler) -> str | None:
+        return name
+
+
+MIXED_PRECISION, CONTRIB = Family(), ContribFamily()
+
+
+def _scaled(loss: _types.Loss, scale: tf.Tensor) -> _types.Loss:
+    """Returns a loss, a tensor or a function, times `scale`."""
+    if callable(loss):
+        return lambda: _unscaling.scale_loss(loss(), scale)
+    return _unscaling.scale_loss(loss, scale)
+
+
+def _times(grad: _types.Gradient, factor: tf.Tensor) -> _types.Gradient:
+    if isinstance(grad, tf.IndexedSlices):
+        return tf.IndexedSlices(_times(grad.values, factor), grad.indices, grad.dense_shape)
+    if isinstance(grad, tf.RaggedTensor):
+        return grad.with_flat_values(_times(grad.flat_values, factor))
+    if grad.dtype == tf.float16:
+        return _unscaling.unscale([grad], _unscaling.Division(factor))[0]
+    return grad * tf.cast(factor, grad.dtype)
