@@ -1,6 +1,6 @@
 """The steps of both loss-scale optimizers around a `tf.compat.v1.train.Optimizer`.
 
-A `Family` does the work of an optimizer's public methods. It has no state: its methods take the
+A `V1Family` does the work of an optimizer's public methods. It has no state: its methods take the
 optimizer, the owner. Users derive from the optimizers' classes, and names of methods here cannot
 clash with theirs.
 """
@@ -60,7 +60,7 @@ class OptimizerData(NamedTuple):
     keep_sparse: bool = False
 
 
-class _Adapter(_step.OptimizerAdapter):
+class _V1Adapter(_step.OptimizerAdapter):
     """One step of the loss-scale optimizer `owner`; `name` is the wrapped optimizer's operation."""
 
     wrapped: _types.HasApplyGradients
@@ -79,8 +79,8 @@ class _Adapter(_step.OptimizerAdapter):
             return self.wrapped.apply_gradients(pairs, self._global_step, self._name)
 
 
-class Family:
-    """The steps of r2.0's optimizer, with a `LossScale`."""
+class V1Family:
+    """The steps of r2.0's optimizer, with a `LossScale`; those of contrib's derive from it."""
 
     # What contrib's optimizer does in another way.
 
@@ -230,7 +230,7 @@ class Family:
         if division is not None:
             grads = self.densified(owner, grads)
         inner_name = self.inner_name(owner, name, scaler)
-        adapter = _Adapter(owner, self.wrapped(owner), global_step, inner_name)
+        adapter = _V1Adapter(owner, self.wrapped(owner), global_step, inner_name)
         adapter.in_cond = self.in_cond_of_1_15 and tf.executing_eagerly()
         taken = _step.take(
             scaler,
@@ -246,7 +246,7 @@ class Family:
         return _sync_replicas.reopen_accumulators(taken, grads, variables, global_step)
 
 
-class ContribFamily(Family):
+class ContribFamily(V1Family):
     """The steps of contrib's optimizer, with a manager."""
 
     in_cond_of_1_15 = not _tf.at_least(2, 0)  # Its conditional names variables in eager mode, too.
@@ -283,7 +283,7 @@ class ContribFamily(Family):
         return name
 
 
-MIXED_PRECISION, CONTRIB = Family(), ContribFamily()
+MIXED_PRECISION, CONTRIB = V1Family(), ContribFamily()
 
 
 def _scaled(loss: _types.Loss, scale: tf.Tensor) -> _types.Loss:

@@ -1,6 +1,6 @@
 """Loss-scale optimizers around `tf.compat.v1.train.Optimizer`s: contrib's of r1.15 and r2.0's.
 
-Their public methods call a `Family`, which does the work.
+Their public methods call a `V1Family`, which does the work.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def _name_of(opt: Any, otherwise: str) -> str:
         return otherwise
 
 
-class _Base(_tf.Optimizer):
+class LossScaleOptimizerBase(_tf.Optimizer):
     """Scales the loss, unscales the gradients, and applies them unless the step is skipped.
 
     Base class of both public classes. One takes a manager, the other a `LossScale`.
@@ -49,7 +49,7 @@ class _Base(_tf.Optimizer):
 
     # For subclasses whose constructors do not call the base class'.
     _tflsc = _family.OptimizerData()
-    _tflsc_family: _family.Family
+    _tflsc_family: _family.V1Family
     # The wrapped optimizer, under r1.15's name or r2.0's: each public class has one of them.
     _opt: Any
     _optimizer: Any
@@ -185,7 +185,7 @@ class _Base(_tf.Optimizer):
         return self._tflsc_family.wrapped(self)._create_or_restore_slot_variable(*args, **kwargs)
 
 
-class LossScaleOptimizer(_Base):
+class LossScaleOptimizer(LossScaleOptimizerBase):
     """Wraps an optimizer with the loss scale of a manager; non-finite steps are skipped.
 
     Public as `contrib.mixed_precision.LossScaleOptimizer`.
@@ -261,7 +261,7 @@ class LossScaleOptimizer(_Base):
         self._tflsc_family.replace_loss_scale(self, manager)
 
 
-class MixedPrecisionLossScaleOptimizer(_Base):
+class MixedPrecisionLossScaleOptimizer(LossScaleOptimizerBase):
     """Wraps an optimizer with a `LossScale`, which also decides which steps are skipped.
 
     Public as `train.experimental.MixedPrecisionLossScaleOptimizer`.
@@ -339,7 +339,8 @@ class MixedPrecisionLossScaleOptimizer(_Base):
 
 # Programs replace a method on the class, which `minimize` then has to call.
 _AS_WRITTEN = types.SimpleNamespace(
-    compute_gradients=_Base.compute_gradients, apply_gradients=_Base.apply_gradients
+    compute_gradients=LossScaleOptimizerBase.compute_gradients,
+    apply_gradients=LossScaleOptimizerBase.apply_gradients,
 )
 
 

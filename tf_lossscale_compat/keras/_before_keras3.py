@@ -13,11 +13,11 @@ if TYPE_CHECKING:
 
     from tf_lossscale_compat._core import _scaler, _types
 
-Owner = TypeVar("Owner", bound="Methods")
+Owner = TypeVar("Owner", bound="BeforeKeras3Methods")
 
 
-class Family(_family.Family[Owner]):
-    """See `_family.Family`."""
+class BeforeKeras3Family(_family.Family[Owner]):
+    """Base class of the families of `OptimizerV2` and `_BaseOptimizer`."""
 
     is_legacy: bool  # For `deserialize`, which returns one of either family.
     aggregates_by: tuple[tuple[str, ...], str, bool]  # Arguments of `Aggregation`.
@@ -82,7 +82,7 @@ class Family(_family.Family[Owner]):
         return self.take_step(owner, grads, variables, scaled, apply, unaggregated)
 
 
-class Methods(_methods.CommonMethods):
+class BeforeKeras3Methods(_methods.CommonMethods):
     """The public methods of both families that Keras 3 does not have."""
 
     clipnorm = _methods.of_inner("clipnorm")

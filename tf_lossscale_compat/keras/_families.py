@@ -25,9 +25,9 @@ else:
 # Configs of optimizers have these entries only before Keras 3.
 _ONLY_BEFORE_KERAS_3 = {"is_legacy_optimizer", "jit_compile"}
 _FAMILIES: dict[str, type[_family.Family[Any]]] = {
-    _keras_versions.KERAS_3: _keras3.Family,
-    _keras_versions.TF_KERAS: _tf_keras.Family,
-    _keras_versions.OPTIMIZER_V2: _optimizer_v2.Family,
+    _keras_versions.KERAS_3: _keras3.Keras3Family,
+    _keras_versions.TF_KERAS: _tf_keras.TfKerasFamily,
+    _keras_versions.OPTIMIZER_V2: _optimizer_v2.OptimizerV2Family,
 }
 
 
@@ -77,7 +77,7 @@ def for_config(family: _family.Family[Any], config: dict[str, Any]) -> _family.F
     before_keras_3 = legacy or not _ONLY_BEFORE_KERAS_3.isdisjoint(arguments)
     of_tf_keras = module.split(".")[0] == "tf_keras" or (
         before_keras_3
-        and isinstance(family, _keras3.Family)
+        and isinstance(family, _keras3.Keras3Family)
         and importlib.util.find_spec("tf_keras")
     )
     if family.base is not default_base() or not of_tf_keras:

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
     from tf_lossscale_compat._core import _types
 
-    class LossScaleOptimizer(Protocol):
+    class KerasOwner(Protocol):
         """A loss-scale optimizer, as its family uses it."""
 
         _tflsc: KerasData
@@ -52,7 +52,7 @@ if TYPE_CHECKING:
         def _track_trackable(self) -> Callable[..., Any]: ...
 
 
-Owner = TypeVar("Owner", bound="LossScaleOptimizer")
+Owner = TypeVar("Owner", bound="KerasOwner")
 
 
 class KerasData:
@@ -78,12 +78,10 @@ class KerasData:
         self.made = False
 
 
-class _Adapter(_step.OptimizerAdapter):
+class _KerasAdapter(_step.OptimizerAdapter):
     """One step of a Keras optimizer."""
 
-    def __init__(
-        self, owner: LossScaleOptimizer, apply: _types.Apply, agree: _types.Agree | None
-    ) -> None:
+    def __init__(self, owner: KerasOwner, apply: _types.Apply, agree: _types.Agree | None) -> None:
         self._family, self._owner, self._apply = owner._tflsc_family, owner, apply
         self.observed, self.wrapped, self.agree = owner, owner._optimizer, agree
         self.counts_skipped = owner._tflsc.options.get("count_skipped", self._family.counts_skipped)
@@ -301,7 +299,7 @@ class Family(Generic[Owner]):
             scaler,
             grads,
             variables,
-            _Adapter(owner, apply, self.agree(owner, scaler)),
+            _KerasAdapter(owner, apply, self.agree(owner, scaler)),
             called=f"{type(owner).__name__}.apply_gradients",
             division=division,
             form=self.graph_form,
@@ -357,7 +355,7 @@ def base_to_wrap(optimizer: object, argument: str) -> type:
     return base
 
 
-def scaled_loss(owner: LossScaleOptimizer, loss: tf.Tensor) -> tf.Tensor:
+def scaled_loss(owner: KerasOwner, loss: tf.Tensor) -> tf.Tensor:
     """Returns `loss` times the loss scale, in the dtype of `loss`."""
     return _unscaling.scale_loss(loss, _scaler.snapshot(owner._loss_scale()))
 
@@ -392,13 +390,13 @@ def unzip_pairs(
     return grads, variables
 
 
-def check_context(owner: LossScaleOptimizer) -> None:
+def check_context(owner: KerasOwner) -> None:
     """Raises a ValueError in a cross-replica context, before a step makes any variable."""
     called = f"{type(owner).__name__}.apply_gradients"
     _step.check_context(called, owner._raise_if_strategy_unsupported)
 
 
-def check_graph(owner: LossScaleOptimizer) -> None:
+def check_graph(owner: KerasOwner) -> None:
     """Raises a ValueError in a graph for a Session, where the optimizer returns no operation."""
     if _graphs.in_session_graph():
         raise ValueError(

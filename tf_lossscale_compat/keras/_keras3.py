@@ -47,8 +47,8 @@ def _version(version: str) -> tuple[int, ...]:
     return tuple(int(part) for part in version.split(".")[:2])
 
 
-class Family(_family.Family["Methods"]):
-    """See `_family.Family`."""
+class Keras3Family(_family.Family["Keras3Methods"]):
+    """Optimizers that derive from `BaseOptimizer` of Keras 3."""
 
     # Configs of Keras 3.0 to 3.11 hold them.
     inner_only = (
@@ -86,7 +86,7 @@ class Family(_family.Family["Methods"]):
         names = ", ".join(f"`{each}`" for each in arguments)
         raise ValueError(f"{name} does not take these arguments: {names}.")
 
-    def check_wrapped(self, owner: Methods, optimizer: Any, enabled: bool) -> None:
+    def check_wrapped(self, owner: Keras3Methods, optimizer: Any, enabled: bool) -> None:
         super().check_wrapped(owner, optimizer, enabled)
         _horovod.refuse(type(owner), *map(type, _wrapping.with_wrapped(optimizer)))
         if not _aggregation.has_keras_methods(optimizer, ["apply_gradients"]):
@@ -100,7 +100,7 @@ class Family(_family.Family["Methods"]):
     def check_scaler(self, scaler: _scaler.Scaler) -> None:
         pass  # The family divides by the scale, and needs no reciprocal of it.
 
-    def wrap(self, owner: Methods, name: str | None) -> str:
+    def wrap(self, owner: Keras3Methods, name: str | None) -> str:
         backend = self.keras.backend.backend()
         if backend != "tensorflow":
             raise ValueError(
@@ -114,7 +114,7 @@ class Family(_family.Family["Methods"]):
         self.track_loss_scale(owner, owner._loss_scale)
         return owner.name  # All configs of Keras' own class have it.
 
-    def _past_original(self, owner: Methods) -> Any:
+    def _past_original(self, owner: Keras3Methods) -> Any:
         """Returns `super()` of Keras' own loss-scale class."""
         return super(self.original, owner)
 
@@ -124,7 +124,7 @@ class Family(_family.Family["Methods"]):
     # The loss scale's variables are also Keras variables. Order and names are those of Keras' own
     # class, so that each class reads the other's files.
 
-    def track_loss_scale(self, owner: Methods, loss_scale: _loss_scales.LossScale) -> None:
+    def track_loss_scale(self, owner: Keras3Methods, loss_scale: _loss_scales.LossScale) -> None:
         if owner.built:
             raise ValueError(
                 "_loss_scale cannot be replaced once the optimizer is built: Keras 3 knows its "
@@ -149,7 +149,7 @@ class Family(_family.Family["Methods"]):
             if not any(variable is each.value for each in owned.values()):
                 self._as_keras_variable(owner, name, variable)
 
-    def _as_keras_variable(self, owner: Methods, name: str, variable: tf.Variable) -> Any:
+    def _as_keras_variable(self, owner: Keras3Methods, name: str, variable: tf.Variable) -> Any:
         """Makes a Keras variable of `variable`, adds it to the optimizer's and returns it."""
         with self.keras.name_scope(owner.name, caller=owner):  # State trees have paths as keys.
             owned = self.keras.Variable(
@@ -160,10 +160,12 @@ class Family(_family.Family["Methods"]):
         owner._tflsc.variables[name] = owned
         return owned
 
-    def all_variables(self, owner: Methods) -> _types.Variables:
+    def all_variables(self, owner: Keras3Methods) -> _types.Variables:
         return owner.variables
 
-    def apply_variables(self, owner: Methods, given: Iterable[Any] | None) -> _types.Variables:
+    def apply_variables(
+        self, owner: Keras3Methods, given: Iterable[Any] | None
+    ) -> _types.Variables:
         if given is not None:
             return list(given)
         if not owner.built:
@@ -173,7 +175,7 @@ class Family(_family.Family["Methods"]):
             )
         return list(owner.inner_optimizer._trainable_variables)
 
-    def build(self, owner: Methods, variables: Iterable[Any]) -> None:
+    def build(self, owner: Keras3Methods, variables: Iterable[Any]) -> None:
         """Does the work of the public method."""
         inner = owner.inner_optimizer
         if not inner.built:  # A second build would lose slots, and not every `build` checks.
@@ -184,7 +186,7 @@ class Family(_family.Family["Methods"]):
             self._past_original(owner).build(variables)
         owner.built = True
 
-    def _build_inner(self, owner: Methods, inner: Any, variables: Iterable[Any]) -> None:
+    def _build_inner(self, owner: Keras3Methods, inner: Any, variables: Iterable[Any]) -> None:
         """Builds the inner optimizer as Keras' own class does: while Keras tracks no variables.
 
         Files then have the same order, because an `Adafactor`'s placeholders are not among its
@@ -200,7 +202,7 @@ class Family(_family.Family["Methods"]):
 
     # Gradients are divided as by Keras' own class.
 
-    def unscale(self, owner: Methods, grads: Iterable[_types.Gradient]) -> _types.Gradients:
+    def unscale(self, owner: Keras3Methods, grads: Iterable[_types.Gradient]) -> _types.Gradients:
         grads = list(grads)
         division = _unscaling.Division(_scaler.snapshot(owner._loss_scale()), divides=True)
         return [
@@ -209,7 +211,11 @@ class Family(_family.Family["Methods"]):
         ]
 
     def division_for(
-        self, owner: Methods, grads: _types.Gradients, variables: _types.Variables, scale: tf.Tensor
+        self,
+        owner: Keras3Methods,
+        grads: _types.Gradients,
+        variables: _types.Variables,
+        scale: tf.Tensor,
     ) -> tuple[_types.Gradients, _unscaling.Division | None]:
         if not owner._tflsc.enabled:  # The scale is 1, and float16 gradients stay float16.
             return grads, None
@@ -218,7 +224,7 @@ class Family(_family.Family["Methods"]):
             return _family.map_scaled(_unscaling.unscale, grads, variables, division), None
         return grads, division
 
-    def scaled_gradients(self, owner: Methods, *args: Any) -> list[_types.Pair]:
+    def scaled_gradients(self, owner: Keras3Methods, *args: Any) -> list[_types.Pair]:
         loss, var_list, tape = args
         if tape is None:
             if not callable(loss):
@@ -232,7 +238,7 @@ class Family(_family.Family["Methods"]):
         return list(zip(tape.gradient(scaled, variables), variables))
 
     def apply_pairs(
-        self, owner: Methods, grads_and_vars: Iterable[_types.Pair], scaled: bool
+        self, owner: Keras3Methods, grads_and_vars: Iterable[_types.Pair], scaled: bool
     ) -> None:
         grads, variables = _family.unzip_pairs(grads_and_vars)
         if not owner.built:
@@ -248,14 +254,14 @@ class Family(_family.Family["Methods"]):
                 owner.build(variables)
         self.take_step(owner, grads, variables, scaled, owner.inner_optimizer.apply)
 
-    def count_skipped(self, owner: Methods, number: int | tf.Tensor) -> None:
+    def count_skipped(self, owner: Keras3Methods, number: int | tf.Tensor) -> None:
         owner.inner_optimizer.iterations.assign_add(number)
 
 
-class Methods(_methods.WeightDecay, _MixedIntoKeras3):
+class Keras3Methods(_methods.WeightDecay, _MixedIntoKeras3):
     """The public methods that a loss-scale optimizer of this family has beside those of all."""
 
-    _tflsc_family: Family
+    _tflsc_family: Keras3Family
     dynamic_scale: Any
 
     # Before Keras 3.9, Keras' own class counts no steps, and its base class assigns a variable.
@@ -354,7 +360,8 @@ class Methods(_methods.WeightDecay, _MixedIntoKeras3):
         scaled = self._tflsc.calls.are_scaled(given, pairs)
         if scaled and given is None and _calls.SCALED in self._tflsc.calls.methods:
             _check_bypassed(self)
-        if _arguments.overrides(self, Methods, "apply"):  # Keras' own class calls it here, too.
+        # Keras' own class calls it here, too.
+        if _arguments.overrides(self, Keras3Methods, "apply"):
             if not scaled:
                 raise ValueError(
                     f"{type(self).__name__} overrides apply, which takes scaled gradients, but "
@@ -423,10 +430,10 @@ class Methods(_methods.WeightDecay, _MixedIntoKeras3):
         _values.assign_all([*outer, *inner], values)
 
 
-Family.methods = Methods
+Keras3Family.methods = Keras3Methods
 
 
-def _settable(owner: Methods, name: str) -> _loss_scales.DynamicLossScale:
+def _settable(owner: Keras3Methods, name: str) -> _loss_scales.DynamicLossScale:
     if not isinstance(owner._loss_scale, _loss_scales.DynamicLossScale):
         raise AttributeError(
             f"{name} can be set only if the loss scale is a DynamicLossScale, but it is "
@@ -435,14 +442,14 @@ def _settable(owner: Methods, name: str) -> _loss_scales.DynamicLossScale:
     return owner._loss_scale
 
 
-def _check_bypassed(owner: Methods) -> None:
+def _check_bypassed(owner: Keras3Methods) -> None:
     """Raises a ValueError if a step with scaled gradients would silently bypass overrides."""
     for name, called in (
         (_calls.LOSS_SCALED, "scale_loss"),
         (_calls.UNSCALED, "apply_gradients"),
     ):
-        bypassed = _arguments.overrides(owner, Methods, name)
-        if bypassed and not _arguments.overrides(owner, Methods, called):
+        bypassed = _arguments.overrides(owner, Keras3Methods, name)
+        if bypassed and not _arguments.overrides(owner, Keras3Methods, called):
             raise ValueError(
                 f"{type(owner).__name__} overrides {name}, which fit of Keras 3 and other steps "
                 f"with scale_loss do not call. Override {called}, which they do call: there "

@@ -28,8 +28,8 @@ if TYPE_CHECKING:
 _DELEGATES_TRACKING = _tf.at_least(2, 3)
 
 
-class Family(_before_keras3.Family["Methods"]):
-    """See `_family.Family`."""
+class OptimizerV2Family(_before_keras3.BeforeKeras3Family["OptimizerV2Methods"]):
+    """Optimizers that derive from `OptimizerV2`: tf.keras' up to 2.10, later the legacy ones."""
 
     is_legacy = True
     registered_suffix = "V2"
@@ -42,7 +42,7 @@ class Family(_before_keras3.Family["Methods"]):
         False,
     )
 
-    def wrap(self, owner: Methods, name: str | None) -> str | None:
+    def wrap(self, owner: OptimizerV2Methods, name: str | None) -> str | None:
         owner.__dict__.update(_hyper={}, _name="LossScaleOptimizer" if name is None else name)
         if _DELEGATES_TRACKING:
             self.delegate_tracking(owner)
@@ -58,7 +58,7 @@ class Family(_before_keras3.Family["Methods"]):
             self.track_loss_scale(owner, owner._loss_scale)
         return name
 
-    def check_wrapped(self, owner: Methods, optimizer: Any, enabled: bool) -> None:
+    def check_wrapped(self, owner: OptimizerV2Methods, optimizer: Any, enabled: bool) -> None:
         super().check_wrapped(owner, optimizer, enabled)
         self.check_clipping(optimizer, enabled)
 
@@ -79,20 +79,28 @@ class Family(_before_keras3.Family["Methods"]):
                     "get_unscaled_gradients returns, then call apply_gradients."
                 )
 
-    def track_loss_scale(self, owner: Methods, loss_scale: _loss_scales.LossScale) -> None:
+    def track_loss_scale(
+        self, owner: OptimizerV2Methods, loss_scale: _loss_scales.LossScale
+    ) -> None:
         super().track_loss_scale(owner, loss_scale)
         for variable in _scaler.Scaler(loss_scale).variables():
             _keras_versions.track_in_session(variable)
 
-    def unscale(self, owner: Methods, grads: Iterable[_types.Gradient]) -> _types.Gradients:
+    def unscale(
+        self, owner: OptimizerV2Methods, grads: Iterable[_types.Gradient]
+    ) -> _types.Gradients:
         return super().unscale(owner, _densified(owner, list(grads)))
 
     def division_for(
-        self, owner: Methods, grads: _types.Gradients, variables: _types.Variables, scale: tf.Tensor
+        self,
+        owner: OptimizerV2Methods,
+        grads: _types.Gradients,
+        variables: _types.Variables,
+        scale: tf.Tensor,
     ) -> tuple[_types.Gradients, _unscaling.Division | None]:
         return super().division_for(owner, _densified(owner, grads), variables, scale)
 
-    def scaled_gradients(self, owner: Methods, *args: Any) -> list[_types.Pair]:
+    def scaled_gradients(self, owner: OptimizerV2Methods, *args: Any) -> list[_types.Pair]:
         loss, var_list, grad_loss, *tapes = args
         tape = tapes[0] if tapes else None
         self.check_clipping(owner._optimizer, owner._tflsc.enabled)
@@ -101,7 +109,7 @@ class Family(_before_keras3.Family["Methods"]):
         return owner._optimizer._compute_gradients(scaled, var_list, grad_loss, **kwargs)
 
     def check_pairs(
-        self, owner: Methods, pairs: Iterable[_types.Pair]
+        self, owner: OptimizerV2Methods, pairs: Iterable[_types.Pair]
     ) -> tuple[_types.Gradients, _types.Variables]:
         # A model without trainable variables can be fitted, as with the inner optimizer alone.
         grads, variables = _family.unzip_pairs(pairs, may_be_empty=True)
@@ -109,7 +117,7 @@ class Family(_before_keras3.Family["Methods"]):
         return grads, variables
 
 
-def _densified(owner: Methods, grads: _types.Gradients) -> _types.Gradients:
+def _densified(owner: OptimizerV2Methods, grads: _types.Gradients) -> _types.Gradients:
     """Returns gradients, made dense before TensorFlow 2.3 as by TensorFlow's own class.
 
     The numbers differ: for example, momentum moves all rows for a dense gradient, and only some for
@@ -120,10 +128,10 @@ def _densified(owner: Methods, grads: _types.Gradients) -> _types.Gradients:
     return _structure.dense(grads)
 
 
-class Methods(_before_keras3.Methods):
+class OptimizerV2Methods(_before_keras3.BeforeKeras3Methods):
     """The public methods that a loss-scale optimizer of this family has beside those of all."""
 
-    _tflsc_family: Family
+    _tflsc_family: OptimizerV2Family
     learning_rate = _methods.of_inner("learning_rate")
     _aggregate_gradients = _methods.of_inner("_aggregate_gradients")
     _clip_gradients = _methods.of_inner("_clip_gradients")
@@ -241,4 +249,4 @@ class Methods(_before_keras3.Methods):
         return self._optimizer.add_slot(var, slot_name, initializer)
 
 
-Family.methods = Methods
+OptimizerV2Family.methods = OptimizerV2Methods

@@ -71,7 +71,7 @@ def _make(cls: Any, inner: _types.KerasOptimizer, arguments: dict[str, Any]) -> 
 
 
 def _construct(
-    owner: StableMethods,
+    owner: StableLossScaleOptimizerBase,
     optimizer: Any,
     arguments: dict[str, Any],
     name: str | None = None,
@@ -136,11 +136,11 @@ def _construct(
     _ownership.claim(_ownership.KERAS, scaler, [owner])
 
 
-def _serialized(owner: StableMethods) -> dict[str, Any]:
+def _serialized(owner: StableLossScaleOptimizerBase) -> dict[str, Any]:
     return owner._tflsc_family.keras.optimizers.serialize(owner._optimizer)
 
 
-class StableMethods(_methods.CommonMethods):
+class StableLossScaleOptimizerBase(_methods.CommonMethods):
     """Wraps a Keras optimizer with a dynamic or fixed loss scale.
 
     The result is an optimizer of the same Keras as `inner_optimizer`: Keras 3 on TensorFlow,
@@ -310,7 +310,7 @@ class StableMethods(_methods.CommonMethods):
         return new
 
 
-class ExperimentalMethods(StableMethods):
+class ExperimentalLossScaleOptimizerBase(StableLossScaleOptimizerBase):
     """Wraps a Keras optimizer with any loss scale.
 
     Training steps use it like `keras.mixed_precision.LossScaleOptimizer`. Unlike the original, it
@@ -412,7 +412,8 @@ class _PicksSibling(type):
         family = vars(cls).get("_tflsc_family")
         if family is None or family.base is not _families.default_base():
             return False
-        return (ExperimentalMethods if family.experimental else StableMethods) in subclass.__mro__
+        stable, experimental = StableLossScaleOptimizerBase, ExperimentalLossScaleOptimizerBase
+        return (experimental if family.experimental else stable) in subclass.__mro__
 
     def __instancecheck__(cls, instance: object) -> bool:
         if issubclass(type(instance), cls) or super().__instancecheck__(instance):
@@ -428,19 +429,30 @@ class _PicksSibling(type):
 
 
 @_families.cached
-def _siblings(base: type) -> tuple[type[StableMethods], type[ExperimentalMethods]]:
+def _siblings(
+    base: type,
+) -> tuple[type[StableLossScaleOptimizerBase], type[ExperimentalLossScaleOptimizerBase]]:
     """Returns both classes, stable and experimental, for optimizers that derive from `base`."""
     both = [_families.family_of(base, experimental) for experimental in (False, True)]
 
     class Metaclass(_PicksSibling, type(both[0].original)):  # type: ignore[misc]
         """The metaclass of one family's classes."""
 
-    class LossScaleOptimizer(StableMethods, both[0].methods, both[0].original, metaclass=Metaclass):  # type: ignore[misc]
-        __doc__ = StableMethods.__doc__
+    class LossScaleOptimizer(
+        StableLossScaleOptimizerBase,
+        both[0].methods,  # type: ignore[misc]
+        both[0].original,  # type: ignore[misc]
+        metaclass=Metaclass,
+    ):
+        __doc__ = StableLossScaleOptimizerBase.__doc__
         _tflsc_family = both[0]
 
-    class ExperimentalLossScaleOptimizer(ExperimentalMethods, LossScaleOptimizer, both[1].original):  # type: ignore[misc]
-        __doc__ = ExperimentalMethods.__doc__
+    class ExperimentalLossScaleOptimizer(
+        ExperimentalLossScaleOptimizerBase,
+        LossScaleOptimizer,
+        both[1].original,  # type: ignore[misc]
+    ):
+        __doc__ = ExperimentalLossScaleOptimizerBase.__doc__
         _tflsc_family = both[1]
 
     public = "tf_lossscale_compat.keras.mixed_precision"  # Users import them from here.
@@ -467,9 +479,11 @@ def _register(keras: types.ModuleType, cls: type, name: str) -> None:
 if TYPE_CHECKING:
     from typing import Any as _Keras
 
-    class LossScaleOptimizer(StableMethods, _Keras): ...
+    class LossScaleOptimizer(StableLossScaleOptimizerBase, _Keras): ...
 
-    class ExperimentalLossScaleOptimizer(ExperimentalMethods, LossScaleOptimizer): ...
+    class ExperimentalLossScaleOptimizer(
+        ExperimentalLossScaleOptimizerBase, LossScaleOptimizer
+    ): ...
 else:
     LossScaleOptimizer, ExperimentalLossScaleOptimizer = _siblings(_families.default_base())
 

@@ -22,26 +22,26 @@ if TYPE_CHECKING:
     from tf_lossscale_compat._core import _types
 
 
-class Family(_before_keras3.Family["Methods"]):
-    """See `_family.Family`."""
+class TfKerasFamily(_before_keras3.BeforeKeras3Family["TfKerasMethods"]):
+    """Optimizers that derive from `_BaseOptimizer`: tf.keras' of 2.11 to 2.15, `tf_keras`' own."""
 
     is_legacy = False
     compute_method = "compute_gradients"
     aggregates_by = ("aggregate_gradients",), "skip_gradients_aggregation", True
 
-    def wrap(self, owner: Methods, name: str | None) -> str | None:
+    def wrap(self, owner: TfKerasMethods, name: str | None) -> str | None:
         # Keras' own class sets no name, and fails when it warns with it.
         owner.name = type(owner).__name__ if name is None else name
         self.delegate_tracking(owner)
         return name
 
-    def scaled_gradients(self, owner: Methods, *args: Any) -> list[_types.Pair]:
+    def scaled_gradients(self, owner: TfKerasMethods, *args: Any) -> list[_types.Pair]:
         loss, var_list, tape = args
         scaled = self.scale(owner, loss, tape)
         return owner._optimizer.compute_gradients(scaled, var_list, tape=tape)
 
     def check_pairs(
-        self, owner: Methods, pairs: Iterable[_types.Pair]
+        self, owner: TfKerasMethods, pairs: Iterable[_types.Pair]
     ) -> tuple[_types.Gradients, _types.Variables]:
         grads, variables = _family.unzip_pairs(pairs)
         _family.check_context(owner)
@@ -53,10 +53,10 @@ class Family(_before_keras3.Family["Methods"]):
         return grads, variables
 
 
-class Methods(_methods.WeightDecay, _before_keras3.Methods):
+class TfKerasMethods(_methods.WeightDecay, _before_keras3.BeforeKeras3Methods):
     """The public methods that a loss-scale optimizer of this family has beside those of all."""
 
-    _tflsc_family: Family
+    _tflsc_family: TfKerasFamily
     name: str
     ema_momentum = _methods.of_inner("ema_momentum")
     ema_overwrite_frequency = _methods.of_inner("ema_overwrite_frequency")
@@ -156,4 +156,4 @@ class Methods(_methods.WeightDecay, _before_keras3.Methods):
         _values.assign_all(targets.values(), [store[name] for name in targets])
 
 
-Family.methods = Methods
+TfKerasFamily.methods = TfKerasMethods
