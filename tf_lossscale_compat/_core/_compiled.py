@@ -120,7 +120,6 @@ class _Compiled:
 def in_eager_mode(function: Callable[..., Any]) -> _Compiled:
     """Decorates a function that depends only on a list of tensors and on constants.
 
-    The function returns a list of tensors, a tensor or None. It may assign to variables whose
-    handles are among the tensors.
+    The function returns a list of tensors or a tensor.
     """
     return _Compiled(function)

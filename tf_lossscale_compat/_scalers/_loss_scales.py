@@ -212,8 +212,8 @@ class DynamicLossScale(LossScale):
         if finite:
             good += 1
             if good >= increment_period:
-                scale = min(scale * multiplier, max_loss_scale) if that is finite; good = 0
-                delay = hysteresis
+                if scale * multiplier is finite: scale = min(scale * multiplier, max_loss_scale)
+                good = 0; delay = hysteresis
         else:
             good = 0
             if delay > 1: delay -= 1
