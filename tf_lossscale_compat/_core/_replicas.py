@@ -1,4 +1,4 @@
-"""Replicas: the current context, the one reduction per step, and steps of all replicas as one.
+"""Replicas: the current context, reductions, and steps of all replicas as one.
 
 `tf.distribute` has three contexts: no strategy; cross-replica (under `strategy.scope()`), where
 values may be one per replica; and replica (inside `strategy.run`), with each replica's own values.
@@ -107,8 +107,8 @@ def _failures(test: Callable[..., tf.Tensor], args: tuple[Any, ...]) -> tf.Tenso
 def true_everywhere(test: Callable[..., tf.Tensor], args: tuple[Any, ...]) -> tf.Tensor:
     """Returns whether `test(*args)` is True on every replica of every worker, in any context.
 
-    This is the one scalar reduction per step. A cross-replica context reduces even a plain value:
-    with one replica on each worker, a per-replica value looks plain.
+    It reduces one scalar; only a record reduces more, in skipped steps. A cross-replica context
+    reduces even a plain value: with one replica on each worker, a per-replica value looks plain.
     """
     if not tf.distribute.has_strategy():
         return test(*args)
