@@ -578,15 +578,11 @@ class CheckpointTest(modes.EagerTestCase):
             if saved:
                 checkpoint.restore(saved)
 
-            def in_replica(x, opt=opt, weight=weight):
+            def step(x, opt=opt, weight=weight):
                 opt.apply_gradients([(1.0 * x, weight)])
 
-            @tf.function(autograph=False)
-            def step(x, strategy=strategy, in_replica=in_replica):
-                replicas.run(strategy, in_replica, (x,))
-
-            step(tf.constant(1.0))
-            step(tf.constant(NAN))
+            for factor in (1.0, NAN):
+                replicas.run(strategy, step, (tf.constant(factor),))
             saved = checkpoint.save(os.path.join(self.get_temp_dir(), "saved"))
         self.assertEqual((int(record.steps), int(record.skipped_steps)), (4, 2))
         self.assertEqual(record.nonfinite_gradients()["weight"]["NaN"], 2)
@@ -669,25 +665,23 @@ class GraphTest(modes.EagerTestCase):
 
     def test_names_take_one_operation_of_the_branch_that_skips(self):
         # What is in a branch that is not taken costs time in each step, once it is in the graph.
-        sizes = []
+        branches = []
         for gradients in (5, 50):
             graph = self._graph(names=True, gradients=gradients)
             functions = {each.signature.name: each for each in graph.library.function}
-            # The loss scale is updated in conditionals of its own.
-            branches = [
-                functions[node.attr["else_branch"].func.name]
-                for node in graph.node
-                if node.op in ("If", "StatelessIf")
+            taken = [node.attr["else_branch"].func.name for node in graph.node if "If" in node.op]
+            (branch,) = [
+                (
+                    len(functions[name].node_def),
+                    functions[node.attr["f"].func.name].attr["_noinline"].b,
+                )
+                for name in taken
+                for node in functions[name].node_def
+                if "PartitionedCall" in node.op
             ]
-            calls_in = [
-                [node for node in branch.node_def if "PartitionedCall" in node.op]
-                for branch in branches
-            ]
-            ((branch, calls),) = [pair for pair in zip(branches, calls_in) if pair[1]]
-            self.assertLen(calls, 1)
-            self.assertTrue(functions[calls[0].attr["f"].func.name].attr["_noinline"].b)
-            sizes.append(len(branch.node_def))
-        self.assertEqual(sizes[0], sizes[1])
+            branches.append(branch)
+        self.assertEqual(branches[0], branches[1])
+        self.assertTrue(branches[0][1])
 
 
 class DistributedTest(modes.EagerTestCase):
