@@ -4,7 +4,6 @@ import numpy as np
 import tensorflow.compat.v1 as tf
 
 import tf_lossscale_compat as lsc
-from tf_lossscale_compat.contrib import mixed_precision
 from tf_lossscale_compat.contrib.mixed_precision import (
     ExponentialUpdateLossScaleManager,
     FixedLossScaleManager,
@@ -47,13 +46,10 @@ LossScaleManager()  # error: abstract reportAbstractUsage
 LossScaleOptimizer(make_manager(True), opt)  # error: arg-type reportArgumentType
 LossScaleOptimizer("adam", make_manager(True))  # error: arg-type reportArgumentType
 LossScaleOptimizer(opt, "dynamic")  # error: arg-type reportArgumentType
-LossScaleOptimizer(opt, 128)  # error: arg-type reportArgumentType
 LossScaleOptimizer(opt, lsc.DynamicLossScale())  # error: arg-type reportArgumentType
 LossScaleOptimizer(opt, make_manager(True), keep_sparse="no")  # error: arg-type reportArgumentType
 LossScaleOptimizer(opt, make_manager(True), agree=True)  # error: arg-type reportArgumentType
 opt.minimise(loss)  # error: attr-defined reportAttributeAccessIssue
 opt.apply_gradients(loss, step, 3)  # error: arg-type reportArgumentType
-opt.apply_gradients(8)  # error: arg-type reportArgumentType
 make_manager(True).no_such_method()  # error: attr-defined reportAttributeAccessIssue
-mixed_precision.LossScaleOptimiser  # error: attr-defined reportAttributeAccessIssue
 installed: str = lsc.install_contrib()  # error: assignment reportAssignmentType

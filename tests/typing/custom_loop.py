@@ -59,7 +59,6 @@ none: None = lsc.loss_scale.get(None)
 lsc.DynamicLossScale("eight")  # error: arg-type reportArgumentType
 lsc.DynamicLossScale(8, "100")  # error: arg-type reportArgumentType
 lsc.DynamicLossScale(max_loss_scale="high")  # error: arg-type reportArgumentType
-lsc.DynamicLossScale(8j)  # error: arg-type reportArgumentType
 lsc.FixedLossScale("8")  # error: arg-type reportArgumentType
 lsc.FixedLossScale(8, skip_nonfinite="yes")  # error: arg-type reportArgumentType
 lsc.LossScale()  # error: abstract reportAbstractUsage

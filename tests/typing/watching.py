@@ -53,7 +53,6 @@ lsc.StepRecord("scale")  # error: arg-type reportArgumentType
 lsc.StepRecord(scale)  # error: arg-type reportArgumentType
 lsc.StepRecord(optimizer, names="yes")  # error: arg-type reportArgumentType
 record.no_such_method()  # error: attr-defined reportAttributeAccessIssue
-record.skipped()  # error: attr-defined reportAttributeAccessIssue
 record.check("many")  # error: arg-type reportArgumentType
 record.last_skip().step  # error: union-attr reportOptionalMemberAccess
 record.nonfinite_gradients()["w"]["NaN"].upper()  # error: attr-defined reportAttributeAccessIssue
