@@ -453,15 +453,11 @@ class ErrorsTest(modes.EagerTestCase):
 
     def test_bad_arguments_leave_nothing_behind(self):
         opt = _mixed()()
-        for options in (
-            {"names": 1},
-            {"max_consecutive_skips": 0},
-            {"max_consecutive_skips": 1.5},
-            {"max_consecutive_skips": "3"},
-        ):
+        skips = "max_consecutive_skips"
+        for name, value in (("names", 1), (skips, 0), (skips, 1.5), (skips, "3")):
             with modes.creations() as made:
-                with self.assertRaisesRegex((TypeError, ValueError), next(iter(options))):
-                    StepRecord(opt, **options)
+                with self.assertRaisesRegex((TypeError, ValueError), name):
+                    StepRecord(opt, **{name: value})
             self.assertEqual(made, [])
         StepRecord(opt)
 
@@ -610,20 +606,16 @@ class CheckpointTest(modes.EagerTestCase):
             with modes.control_flow(1), tf.Graph().as_default():
                 weight = tf1.get_variable("weight", [], tf.float32)
                 manager = _manager()
-                opts = [
-                    contrib.LossScaleOptimizer(tf1.train.AdamOptimizer(0.1), manager)
-                    for _ in range(2)
-                ]
+                adams = [tf1.train.AdamOptimizer(0.1) for _ in range(2)]
+                opts = [contrib.LossScaleOptimizer(adam, manager) for adam in adams]
                 if watched:
                     StepRecord(opts[0], names=True)
                 for opt in opts:
                     opt.minimize(weight * weight, var_list=[weight])
                 names.append({variable.name for variable in tf1.global_variables()})
-        self.assertEqual(
-            {name for name in names[1] - names[0] if "step_record/" not in name}, set()
-        )
-        self.assertEqual(names[0] - names[1], set())
-        self.assertNotEqual(names[0], names[1])
+        without, those = names
+        self.assertEqual({name for name in those if "step_record/" not in name}, without)
+        self.assertNotEqual(those, without)
 
 
 class GraphTest(modes.EagerTestCase):
