@@ -94,24 +94,21 @@ def mutated(contents, chance):
 class HostileTest(absltest.TestCase):
     def setUp(self):
         super().setUp()
-        self.folder = tempfile.mkdtemp()
-        self.addCleanup(shutil.rmtree, self.folder)
+        self.folder = self.enter_context(tempfile.TemporaryDirectory())
 
     def path(self, *parts):
         return os.path.join(self.folder, *parts)
 
     def script(self, program):
-        path = self.path("script.py")
-        with open(path, "w") as file:
-            file.write(program)
-        return path
+        return processes.write(self.folder, "script.py", program)
+
+    def listed(self):
+        return sorted(itertools.chain(*(f + d for _, d, f in os.walk(self.path("files")))))
 
     @pytest.mark.slow
     def test_modules_in_the_current_folder_are_not_run(self):
-        os.mkdir(self.path("here"))
         for name in ("json", "glob", "collections", "tempfile", "struct", "numpy"):
-            with open(self.path("here", name + ".py"), "w") as file:
-                file.write("open('executed', 'w').close()\n")
+            processes.write(self.path("here"), name + ".py", "open('executed', 'w').close()\n")
         for ending in (".index", ".data-00000-of-00001"):
             shutil.copy(os.path.join(DATA, "keras3", "saved-1" + ending), self.path("here"))
         arguments = [self.script(CALL), "checkpoint", "show", "saved-1"]
@@ -237,11 +234,10 @@ class HostileTest(absltest.TestCase):
                     contents = mutated(file.read(), chance)
                 with open(to, "wb") as file:
                     file.write(contents)
-        before = sorted(itertools.chain(*(f + d for _, d, f in os.walk(self.path("files")))))
+        before = self.listed()
         known = [os.path.join(DATA, source) for source, _ in sources]
         status, out, err = originals.fork([self.script(FUZZ), self.path("files"), *known])
-        after = sorted(itertools.chain(*(f + d for _, d, f in os.walk(self.path("files")))))
-        self.assertEqual(before, after)
+        self.assertEqual(before, self.listed())
         last = out.splitlines()[-1:]
         self.assertEqual(0, status, f"{last} {err[-2000:]}")
         self.assertStartsWith(last[0], "answers: ")

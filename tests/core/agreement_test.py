@@ -15,7 +15,7 @@ from absl.testing import parameterized
 
 import tf_lossscale_compat
 from tests import crossed, keras_homes, modes
-from tests.v1_optimizers import Around, sgd
+from tests.v1_optimizers import Around, exponential, sgd
 from tf_lossscale_compat._core import _tf
 from tf_lossscale_compat.contrib import mixed_precision as contrib
 from tf_lossscale_compat.keras import mixed_precision
@@ -94,7 +94,7 @@ def asking(others):
     return agree, asked
 
 
-class V1Test(parameterized.TestCase):
+class V1Test(modes.EagerTestCase):
     @crossed.product(make=sorted(V1), mode_name=("graph_v1", "graph_v2", "eager", "function"))
     def test_others_decide_too_and_are_asked_once(self, make, mode_name):
         # Own gradient; weight and scale after the step.
@@ -115,12 +115,11 @@ class V1Test(parameterized.TestCase):
             self.assertEqual(asked, [True, True, False, True, True])
 
     def test_not_asked_where_every_step_is_applied(self):
-        with modes.eager_mode():
-            others = Others(True)
-            opt = Mixed(tf1.train.GradientDescentOptimizer(1.0), 8, agree=others)
-            tf_lossscale_compat.StepRecord(opt)  # Maybe this process alone has one.
-            opt.apply_gradients([(tf.constant(1.0), tf.Variable(0.0))])
-            self.assertEqual(others.calls, 0)
+        others = Others(True)
+        opt = Mixed(tf1.train.GradientDescentOptimizer(1.0), 8, agree=others)
+        tf_lossscale_compat.StepRecord(opt)  # Maybe this process alone has one.
+        opt.apply_gradients([(tf.constant(1.0), tf.Variable(0.0))])
+        self.assertEqual(others.calls, 0)
 
     def test_no_function_and_no_variable(self):
         fixed = contrib.FixedLossScaleManager(8.0)
@@ -132,32 +131,29 @@ class V1Test(parameterized.TestCase):
 
     @parameterized.parameters(1.0, [[True, False]])
     def test_answer_that_is_no_flag(self, answer):
-        with modes.eager_mode():
-            weight = tf.Variable(0.0)
-            opt = V1["mixed"](sgd(), lambda finite: answer)
-            with self.assertRaisesRegex(ValueError, "agree must return a scalar bool tensor"):
-                opt.apply_gradients([(tf.constant(1.0), weight)])
-            self.assertEqual((weight.numpy(), opt._loss_scale().numpy()), (0.0, 8.0))
+        weight = tf.Variable(0.0)
+        opt = V1["mixed"](sgd(), lambda finite: answer)
+        with self.assertRaisesRegex(ValueError, "agree must return a scalar bool tensor"):
+            opt.apply_gradients([(tf.constant(1.0), weight)])
+        self.assertEqual((weight.numpy(), opt._loss_scale().numpy()), (0.0, 8.0))
 
     def test_loss_scale_that_looks_at_gradients(self):
         class Own(experimental.DynamicLossScale):
             def update(self, grads):
                 return super().update(grads)
 
-        with modes.eager_mode():
-            weight = tf.Variable(0.0)
-            opt = Mixed(sgd(), Own(8), agree=Others(True))
-            with self.assertRaisesRegex(ValueError, "agree .* needs the gradients"):
-                opt.apply_gradients([(tf.constant(1.0), weight)])
-            self.assertEqual(weight.numpy(), 0.0)
+        weight = tf.Variable(0.0)
+        opt = Mixed(sgd(), Own(8), agree=Others(True))
+        with self.assertRaisesRegex(ValueError, "agree .* needs the gradients"):
+            opt.apply_gradients([(tf.constant(1.0), weight)])
+        self.assertEqual(weight.numpy(), 0.0)
 
     def test_fixed_scale_of_contrib_skips_with_the_others(self):
-        with modes.eager_mode():
-            weight = tf.Variable(0.0)
-            manager = contrib.FixedLossScaleManager(8.0)
-            opt = Contrib(sgd(), manager, agree=Others(False))
-            opt.apply_gradients([(tf.constant(1.0), weight)])
-            self.assertEqual(weight.numpy(), 0.0)
+        weight = tf.Variable(0.0)
+        manager = contrib.FixedLossScaleManager(8.0)
+        opt = Contrib(sgd(), manager, agree=Others(False))
+        opt.apply_gradients([(tf.constant(1.0), weight)])
+        self.assertEqual(weight.numpy(), 0.0)
 
 
 def say_true(finite):
@@ -423,19 +419,14 @@ class StandInTest(modes.EagerTestCase):
             tf_lossscale_compat.apply_if_finite(moving(), [(opt, [(tf.constant(1.0), weight)])])
         self.assertEqual(keras_homes.number(weight), 0.0)
 
-    @parameterized.parameters("contrib", "mixed")
-    def test_v1_accumulation_inside_a_scale_that_moves(self, make):
-        with self.assertRaisesRegex(ValueError, "backward_passes_per_step=2 .*the other order"):
-            V1[make](DistributedV1(sgd(), backward_passes_per_step=2), None)
-        DistributedV1(V1[make](sgd(), None), backward_passes_per_step=2)
-        fixed = contrib.FixedLossScaleManager(8.0)
-        Contrib(DistributedV1(sgd(), backward_passes_per_step=2), fixed)
-        Mixed(DistributedV1(sgd(), backward_passes_per_step=2), 8.0)
-
-    @parameterized.parameters(ByHand, lambda: Schedule(8.0))
-    def test_v1_accumulation_inside_a_scale_of_a_user_s_class(self, make):
-        with self.assertRaisesRegex(ValueError, "backward_passes_per_step=2 .*the other order"):
-            Mixed(DistributedV1(sgd(), backward_passes_per_step=2), make())
+    def test_v1_accumulation_inside_a_scale_that_moves(self):
+        inner = DistributedV1(sgd(), backward_passes_per_step=2)
+        for loss_scale in (exponential(), moving(), ByHand(), Schedule(8.0)):
+            with self.assertRaisesRegex(ValueError, "backward_passes_per_step=2 .*the other order"):
+                Mixed(inner, loss_scale)
+            DistributedV1(Mixed(sgd(), loss_scale), backward_passes_per_step=2)
+        Contrib(inner, contrib.FixedLossScaleManager(8.0))
+        Mixed(inner, 8.0)
 
     @parameterized.parameters("contrib", "mixed")
     def test_v1_scale_replaced_at_run_time(self, make):

@@ -60,23 +60,12 @@ def weight(**arguments):
     return tf1.Variable([1.0, 2.0], use_resource=True, **arguments)
 
 
-class Assigning(tf1.train.Optimizer):
-    """An optimizer that assigns in a replica context, where a variable's aggregation counts."""
-
-    def __init__(self):
-        super().__init__(False, "Assigning")
-
-    def compute_gradients(self, loss, var_list=None, **_):
-        if not callable(loss):
-            return list(zip(tf1.gradients(loss, var_list), var_list))
-        with tf.GradientTape() as tape:
-            value = loss()
-        return list(zip(tape.gradient(value, var_list), var_list))
+class Assigning(tf1.train.GradientDescentOptimizer):
+    """Assigns in a replica context, where a variable's aggregation counts."""
 
     def apply_gradients(self, grads_and_vars, global_step=None, name=None):
         assigned = [variable.assign_sub(0.25 * grad) for grad, variable in grads_and_vars]
-        assigned.append(global_step.assign_add(1.0))
-        return None if tf.executing_eagerly() else tf.group(*assigned)
+        return tf.group(*assigned, global_step.assign_add(1.0))
 
 
 class ContextsTest(parameterized.TestCase, tf.test.TestCase):
@@ -219,53 +208,6 @@ class ContextsTest(parameterized.TestCase, tf.test.TestCase):
             moved = 2 * 0.25 * self.count * sum(flags)
             self.assert_copies(variable, np.array([1.0, 2.0]) - moved)
 
-    def stepped(self, wrap, aggregation, steps_aggregation):
-        """Takes two steps; returns what all copies of the variable and the global step then hold.
-
-        Or the class of the error that it gave.
-        """
-        variable = weight(aggregation=aggregation)
-        count = tf1.Variable(0.0, use_resource=True, trainable=False, aggregation=steps_aggregation)
-        optimizer = wrap(Assigning())
-
-        def replica_step(factors):
-            factor = replicas.own(factors)
-            grads_and_vars = optimizer.compute_gradients(
-                lambda: tf.reduce_sum(variable) * factor, [variable]
-            )
-            return optimizer.apply_gradients(grads_and_vars, global_step=count)
-
-        try:
-            step = self.execution.compile(
-                lambda values: self.each(replica_step, values), self.factors()
-            )
-            for _ in range(2):
-                step(np.arange(1, self.count + 1))
-        except (ValueError, RuntimeError) as error:
-            return type(error)
-        self.assertIs(variable.aggregation, aggregation)
-        self.assertIs(count.aggregation, steps_aggregation)
-        return self.execution.values([variable, count])
-
-    def test_aggregation_of_the_users_variables_is_not_disturbed(self):
-        self.enter("mirrored_2", "graph")
-        kinds = tf1.VariableAggregation
-        seen = set()
-        for aggregations in (
-            (kinds.SUM, kinds.MEAN),
-            (kinds.MEAN, kinds.ONLY_FIRST_REPLICA),
-            (kinds.NONE, kinds.SUM),
-        ):
-            plain = self.stepped(lambda opt: opt, *aggregations)
-            scaled = self.stepped(lambda opt: LossScaleOptimizer(opt, exponential()), *aggregations)
-            seen.add(str(plain))
-            if isinstance(plain, type):
-                self.assertEqual(scaled, plain)
-                continue
-            self.assertAllEqual(scaled[0], plain[0], msg=str(aggregations))
-            self.assertAllEqual(scaled[1], plain[1], msg=str(aggregations))
-        self.assertGreater(len(seen), 2)  # Aggregation is what makes the difference.
-
 
 def reductions(graph):
     """Reductions in a graph: [(type of operation, shape or None in a function body)]."""
@@ -392,7 +334,7 @@ class NoMergeCallTest(parameterized.TestCase, tf.test.TestCase):
     def test_steps_are_taken_and_skipped_together(self):
         with replicas.executing("function", self.strategy) as execution:
             manager, loss_scale, alone = exponential(), dynamic(), exponential()
-            optimizers = [contrib(manager, Assigning()), mixed(loss_scale, Assigning())]
+            optimizers = [contrib(manager, Assigning(0.25)), mixed(loss_scale, Assigning(0.25))]
             variables = [weight(aggregation=tf1.VariableAggregation.SUM) for _ in optimizers]
             count = tf1.Variable(
                 0.0, use_resource=True, trainable=False, aggregation=tf1.VariableAggregation.MEAN
@@ -424,19 +366,6 @@ class NoMergeCallTest(parameterized.TestCase, tf.test.TestCase):
                 self.assertAllEqual(found[6], [2 * applied] * 2)
                 for copies in execution.values(variables):
                     self.assertAllEqual(copies, [[1 - 0.5 * applied, 2 - 0.5 * applied]] * 2)
-
-    def test_v1_optimizers_need_merge_call_themselves(self):
-        with replicas.executing("function", self.strategy) as execution:
-            variable, manager = weight(), exponential()
-            for optimizer in (sgd(), contrib(manager), mixed(dynamic())):
-
-                def replica_step(factor, optimizer=optimizer):
-                    optimizer.apply_gradients([(factor * tf.ones([2]), variable)])
-
-                with self.assertRaisesRegex(RuntimeError, "merge_call"):
-                    self.compile(execution, replica_step)([1.0, 1.0])
-            self.assertAllEqual(execution.values([variable]), [[[1.0, 2.0]] * 2])
-            self.assertAllEqual(execution.values([manager.variables()[1]]), [[0, 0]])
 
     def test_state_made_outside_the_scope_is_refused(self):
         with replicas.executing("function", self.strategy, exponential) as execution:

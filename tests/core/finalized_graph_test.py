@@ -102,12 +102,6 @@ class FinalizedGraphTest(parameterized.TestCase, tf.test.TestCase):
                 scale = tf.function(lambda: manager.get_loss_scale() * 2.0, autograph=False)
                 self.assertEqual([scale().numpy(), scale().numpy()], [16.0, 16.0])
 
-    def test_two_managers_in_one_graph(self):
-        with modes.entered("graph_v2") as mode:
-            managers = [FixedLossScaleManager(8.0), FixedLossScaleManager(4.0)]
-            scales = [manager.get_loss_scale() for manager in managers + managers]
-            self.assertEqual(mode.run(scales), [8.0, 4.0, 8.0, 4.0])
-
     def test_a_fixed_manager_keeps_no_graph_alive(self):
         manager = MANAGERS["fixed"]()
         graph = tf.Graph()

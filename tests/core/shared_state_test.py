@@ -25,7 +25,7 @@ from tf_lossscale_compat.train.experimental import (
 tf1 = tf.compat.v1
 
 
-class WrappedMethodsTest(parameterized.TestCase, tf.test.TestCase):
+class WrappedMethodsTest(modes.EagerTestCase):
     """An override is called, whatever it copies from the method that it stands for."""
 
     def test_update_made_with_functools_wraps(self):
@@ -37,31 +37,11 @@ class WrappedMethodsTest(parameterized.TestCase, tf.test.TestCase):
                 calls.append(grads)
                 return super().update(grads)[0], False
 
-        with modes.eager_mode():
-            weight = tf.Variable(1.0)
-            opt = MixedPrecisionLossScaleOptimizer(sgd(), Refusing(8.0))
-            opt.minimize(lambda: weight * weight, var_list=[weight])
-            self.assertLen(calls, 1)
-            self.assertEqual(float(weight.numpy()), 1.0)
-
-    @parameterized.parameters(*BOTH)
-    def test_update_loss_scale_wrapped_at_run_time(self, optimizer):
-        calls = []
-        with modes.eager_mode():
-            manager = ExponentialUpdateLossScaleManager(8.0, 1)
-            original = manager.update_loss_scale
-
-            @functools.wraps(original)
-            def logged(finite_grads):
-                calls.append(bool(finite_grads))
-                return original(finite_grads)
-
-            manager.update_loss_scale = logged
-            weight = tf.Variable(1.0)
-            opt = OPTIMIZERS[optimizer](sgd(), manager)
-            opt.minimize(lambda: weight * weight, var_list=[weight])
-            self.assertEqual(calls, [True])
-            self.assertEqual(float(manager.get_loss_scale().numpy()), 16.0)
+        weight = tf.Variable(1.0)
+        opt = MixedPrecisionLossScaleOptimizer(sgd(), Refusing(8.0))
+        opt.minimize(lambda: weight * weight, var_list=[weight])
+        self.assertLen(calls, 1)
+        self.assertEqual(float(weight.numpy()), 1.0)
 
 
 class Failing(tf1.train.GradientDescentOptimizer):
@@ -111,23 +91,22 @@ class OrderTest(parameterized.TestCase, tf.test.TestCase):
             self.assertEqual(mode.value(good_steps), 1)
 
 
-class ReplacedTest(parameterized.TestCase, tf.test.TestCase):
+class ReplacedTest(modes.EagerTestCase):
     @parameterized.parameters(("contrib", "_loss_scale_manager"), ("mixed", "_loss_scale"))
     def test_checkpoints_hold_the_loss_scale_in_force(self, optimizer, name):
-        with modes.eager_mode():
-            opt = OPTIMIZERS[optimizer](sgd(), dynamic_for(optimizer, 64.0))
-            path = tf1.train.Checkpoint(opt=opt)
-            replacement = dynamic_for(optimizer, 4.0)
-            setattr(opt, name, replacement)
-            self.assertIs(getattr(opt, name), replacement)
-            path = tf1.train.Checkpoint(opt=opt).save(os.path.join(self.get_temp_dir(), "saved"))
-            saved = tf.train.load_checkpoint(path)
-            scale = "current_loss_scale" if optimizer == "mixed" else "loss_scale/loss_scale"
-            (key,) = [key for key in saved.get_variable_to_shape_map() if scale in key]
-            self.assertEqual(saved.get_tensor(key), 4.0)
-            weight = tf.Variable(1.0)
-            opt.minimize(lambda: weight * weight, var_list=[weight])
-            self.assertEqual(int(state_of(replacement)[1].numpy()), 1)
+        opt = OPTIMIZERS[optimizer](sgd(), dynamic_for(optimizer, 64.0))
+        path = tf1.train.Checkpoint(opt=opt)
+        replacement = dynamic_for(optimizer, 4.0)
+        setattr(opt, name, replacement)
+        self.assertIs(getattr(opt, name), replacement)
+        path = tf1.train.Checkpoint(opt=opt).save(os.path.join(self.get_temp_dir(), "saved"))
+        saved = tf.train.load_checkpoint(path)
+        scale = "current_loss_scale" if optimizer == "mixed" else "loss_scale/loss_scale"
+        (key,) = [key for key in saved.get_variable_to_shape_map() if scale in key]
+        self.assertEqual(saved.get_tensor(key), 4.0)
+        weight = tf.Variable(1.0)
+        opt.minimize(lambda: weight * weight, var_list=[weight])
+        self.assertEqual(int(state_of(replacement)[1].numpy()), 1)
 
 
 class ReadTest(parameterized.TestCase, tf.test.TestCase):
@@ -177,50 +156,48 @@ def keras(loss_scale):
     return keras_mixed_precision.LossScaleOptimizer(opt, loss_scale=loss_scale)
 
 
-class OwnersTest(tf.test.TestCase):
+class OwnersTest(modes.EagerTestCase):
     def test_a_fixed_scale_that_a_subclass_moves_is_not_shared(self):
         class Moving(FixedLossScale):
             def update(self, grads):
                 self._loss_scale_value *= 2
                 return None, True
 
-        with modes.eager_mode():
-            scale = Moving(4.0)
-            opt = keras(scale)
-            with self.assertRaisesRegex(ValueError, "drives another optimizer"):
-                keras(scale)
-            del opt
+        scale = Moving(4.0)
+        opt = keras(scale)
+        with self.assertRaisesRegex(ValueError, "drives another optimizer"):
             keras(scale)
+        del opt
+        keras(scale)
 
     def test_a_loss_scale_that_is_assigned_has_an_owner_too(self):
-        with modes.eager_mode():
-            taken, free = DynamicLossScale(8.0), DynamicLossScale(8.0)
-            owner = keras(taken)
-            opt = MixedPrecisionLossScaleOptimizer(sgd(), 4.0)
-            with self.assertRaisesRegex(ValueError, "drives another optimizer, a Keras one"):
-                opt._loss_scale = taken
-            self.assertEqual(float(opt._loss_scale()), 4.0)
-            opt._loss_scale = free
-            with self.assertRaisesRegex(ValueError, "drives another optimizer, a tf.compat.v1"):
-                keras(free)
-            opt._loss_scale = opt._loss_scale
-            sharing = MixedPrecisionLossScaleOptimizer(sgd(), free)
-            opt._loss_scale = FixedLossScale(4.0)
-            with self.assertRaisesRegex(ValueError, "drives another optimizer, a tf.compat.v1"):
-                keras(free)
-            sharing._loss_scale = FixedLossScale(4.0)
-            self.assertIs(keras(free)._loss_scale, free)
-            manager = dynamic_for("contrib")
-            owner = keras(manager)
-            opt = contrib.LossScaleOptimizer(sgd(), FixedLossScaleManager(4.0))
-            with self.assertRaisesRegex(ValueError, "drives another optimizer, a Keras one"):
-                opt._loss_scale_manager = manager
-            del owner
+        taken, free = DynamicLossScale(8.0), DynamicLossScale(8.0)
+        owner = keras(taken)
+        opt = MixedPrecisionLossScaleOptimizer(sgd(), 4.0)
+        with self.assertRaisesRegex(ValueError, "drives another optimizer, a Keras one"):
+            opt._loss_scale = taken
+        self.assertEqual(float(opt._loss_scale()), 4.0)
+        opt._loss_scale = free
+        with self.assertRaisesRegex(ValueError, "drives another optimizer, a tf.compat.v1"):
+            keras(free)
+        opt._loss_scale = opt._loss_scale
+        sharing = MixedPrecisionLossScaleOptimizer(sgd(), free)
+        opt._loss_scale = FixedLossScale(4.0)
+        with self.assertRaisesRegex(ValueError, "drives another optimizer, a tf.compat.v1"):
+            keras(free)
+        sharing._loss_scale = FixedLossScale(4.0)
+        self.assertIs(keras(free)._loss_scale, free)
+        manager = dynamic_for("contrib")
+        owner = keras(manager)
+        opt = contrib.LossScaleOptimizer(sgd(), FixedLossScaleManager(4.0))
+        with self.assertRaisesRegex(ValueError, "drives another optimizer, a Keras one"):
             opt._loss_scale_manager = manager
-            with self.assertRaisesRegex(ValueError, "drives another optimizer, a tf.compat.v1"):
-                keras(manager)
-            del opt
+        del owner
+        opt._loss_scale_manager = manager
+        with self.assertRaisesRegex(ValueError, "drives another optimizer, a tf.compat.v1"):
             keras(manager)
+        del opt
+        keras(manager)
 
     def test_a_graph_keeps_a_loss_scale_that_was_replaced(self):
         with tf.Graph().as_default():
@@ -248,22 +225,20 @@ class OwnersTest(tf.test.TestCase):
             def update_loss_scale(self, finite_grads):
                 return None
 
-        with modes.eager_mode():
-            weight = tf.Variable(1.0)
-            opt = contrib.LossScaleOptimizer(sgd(0.25), Slots())
-            opt.minimize(lambda: weight * weight, var_list=[weight])
-            self.assertEqual(float(weight.numpy()), 0.5)
+        weight = tf.Variable(1.0)
+        opt = contrib.LossScaleOptimizer(sgd(0.25), Slots())
+        opt.minimize(lambda: weight * weight, var_list=[weight])
+        self.assertEqual(float(weight.numpy()), 0.5)
 
     def test_apply_if_finite_refuses_what_has_a_loss_scale(self):
-        with modes.eager_mode():
-            scale, pairs = DynamicLossScale(8.0), [(tf.constant(1.0), tf.Variable(1.0))]
-            hidden = Around(MixedPrecisionLossScaleOptimizer(sgd(), 8.0))
-            with self.assertRaisesRegex(ValueError, "which has a loss scale of its own"):
-                tf_lossscale_compat.apply_if_finite(scale, [(hidden, pairs)])
-            opt = MixedPrecisionLossScaleOptimizer(sgd(), scale)
-            with self.assertRaisesRegex(ValueError, "drives another optimizer"):
-                tf_lossscale_compat.apply_if_finite(scale, [(sgd(), pairs)])
-            self.assertEqual(float(pairs[0][1].numpy()), 1.0)
-            del opt
+        scale, pairs = DynamicLossScale(8.0), [(tf.constant(1.0), tf.Variable(1.0))]
+        hidden = Around(MixedPrecisionLossScaleOptimizer(sgd(), 8.0))
+        with self.assertRaisesRegex(ValueError, "which has a loss scale of its own"):
+            tf_lossscale_compat.apply_if_finite(scale, [(hidden, pairs)])
+        opt = MixedPrecisionLossScaleOptimizer(sgd(), scale)
+        with self.assertRaisesRegex(ValueError, "drives another optimizer"):
             tf_lossscale_compat.apply_if_finite(scale, [(sgd(), pairs)])
-            self.assertEqual(float(pairs[0][1].numpy()), 0.0)
+        self.assertEqual(float(pairs[0][1].numpy()), 1.0)
+        del opt
+        tf_lossscale_compat.apply_if_finite(scale, [(sgd(), pairs)])
+        self.assertEqual(float(pairs[0][1].numpy()), 0.0)

@@ -15,7 +15,6 @@ The tests build the same graphs from the functions here, with this package's cla
 of the originals.
 """
 
-import argparse
 import collections
 import json
 import os
@@ -121,8 +120,11 @@ def contrib_scoped(classes):
     return training
 
 
-def _accumulate(training, optimizer):
+def contrib_accumulation(classes):
     """Gradients summed over steps and applied in a branch of a `tf.cond`, as for BERT."""
+    manager = classes.contrib.ExponentialUpdateLossScaleManager(2**8, 1, 1, 2, 0.5)
+    optimizer = classes.contrib.LossScaleOptimizer(tf1.train.AdamOptimizer(0.1), manager)
+    training = GraphTraining()
     training.every = tf1.placeholder(tf.bool, [])
     grads_and_vars = optimizer.compute_gradients(
         training.losses["w"] + training.losses["u"],
@@ -152,13 +154,6 @@ def _accumulate(training, optimizer):
     return training
 
 
-def contrib_accumulation(classes):
-    """Contrib's optimizer, applied in a branch of the user's conditional."""
-    manager = classes.contrib.ExponentialUpdateLossScaleManager(2**8, 1, 1, 2, 0.5)
-    optimizer = classes.contrib.LossScaleOptimizer(tf1.train.AdamOptimizer(0.1), manager)
-    return _accumulate(GraphTraining(), optimizer)
-
-
 def mixed_precision_optimizers(classes):
     """Two dynamic loss scales and a fixed one between them, each around an Adam."""
     training = GraphTraining()
@@ -177,15 +172,6 @@ def mixed_precision_optimizers(classes):
     return training
 
 
-def mixed_precision_accumulation(classes):
-    """The v1 loss-scale optimizer, applied in a branch of the user's conditional."""
-    make = classes.experimental
-    optimizer = make.MixedPrecisionLossScaleOptimizer(
-        tf1.train.AdamOptimizer(0.1), make.DynamicLossScale(2**8, 1, 2.0)
-    )
-    return _accumulate(GraphTraining(), optimizer)
-
-
 class OptimizerTraining:
     """A training saved by objects, all of which `checkpoint` holds; `take` is one step of it."""
 
@@ -202,19 +188,15 @@ class OptimizerTraining:
         )
 
     def take(self, data):
-        """Takes a step on what `step_data` returns; in a graph returns the operation for it."""
-
-        def loss():
-            return sum(loss_of(self.variables[name], *data[name]) for name in SIZES)
-
-        return self.optimizer.minimize(
-            loss if tf.executing_eagerly() else loss(),
+        """Takes a step on what `step_data` returns."""
+        self.optimizer.minimize(
+            lambda: sum(loss_of(self.variables[name], *data[name]) for name in SIZES),
             global_step=self.global_step,
             var_list=[self.variables[name] for name in SIZES],
         )
 
     def state(self):
-        """Returns {name: variable}, the names being the same in eager mode and in graphs."""
+        """Returns {name: variable}."""
         # pylint: disable=protected-access
         state = dict(self.variables, global_step=self.global_step)
         state["loss_scale"] = self.loss_scale._current_loss_scale
@@ -229,25 +211,6 @@ class OptimizerTraining:
         return state
 
 
-class LossScaleAlone:
-    """A `DynamicLossScale` in a custom loop, saved by itself."""
-
-    def __init__(self, classes):
-        self.loss_scale = classes.experimental.DynamicLossScale(1000.0, 2, 3.0)
-        self.checkpoint = tf.train.Checkpoint(loss_scale=self.loss_scale)
-
-    def take(self, data):
-        return self.loss_scale.update(list(data["w"]))[0]
-
-    def state(self):
-        # pylint: disable=protected-access
-        loss_scale = self.loss_scale
-        return {
-            "loss_scale": loss_scale._current_loss_scale,
-            "good_steps": loss_scale._num_good_steps,
-        }
-
-
 BY_NAME = collections.OrderedDict(
     (build.__name__, build)
     for build in (
@@ -255,12 +218,9 @@ BY_NAME = collections.OrderedDict(
         contrib_scoped,
         contrib_accumulation,
         mixed_precision_optimizers,
-        mixed_precision_accumulation,
     )
 )
-BY_OBJECT = collections.OrderedDict(
-    [("object_optimizer", OptimizerTraining), ("object_loss_scale", LossScaleAlone)]
-)
+BY_OBJECT = {"object_optimizer": OptimizerTraining}
 
 
 def bits(state):
@@ -286,11 +246,6 @@ def continue_in_graph(training, session):
     return history
 
 
-def as_tensors(step):
-    """`step_data` for eager mode."""
-    return {name: [tf.constant(value) for value in pair] for name, pair in step_data(step).items()}
-
-
 def eager_state(training):
     return bits({name: variable.numpy() for name, variable in training.state().items()})
 
@@ -299,7 +254,7 @@ def continue_eagerly(training):
     """Takes the steps after the checkpoint; returns the bits of the state after each."""
     history = []
     for step in range(STEPS_BEFORE, STEPS_BEFORE + STEPS_AFTER):
-        training.take(as_tensors(step))
+        training.take(step_data(step))
         history.append(eager_state(training))
     return history
 
@@ -323,7 +278,7 @@ def train_and_save_eagerly(make, classes, prefix):
     """Trains, saves by object at `prefix` + "-1", trains on; returns as above."""
     training = make(classes)
     for step in range(STEPS_BEFORE):
-        training.take(as_tensors(step))
+        training.take(step_data(step))
     saved = eager_state(training)
     training.checkpoint.save(prefix)
     return saved, continue_eagerly(training)
@@ -343,10 +298,7 @@ def load(path):
     return states[0], states[1:]
 
 
-def main(argv=None):
-    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("outdir", metavar="OUTDIR", help="where a folder for each case is made")
-    outdir = parser.parse_args(argv).outdir
+def main(outdir):
     if tf.__version__ == "1.15.5":
         cases, write, contrib = BY_NAME, train_and_save_in_graph, tf.contrib.mixed_precision
     elif tf.__version__ == "2.0.4":
@@ -361,8 +313,7 @@ def main(argv=None):
         saved, history = write(make, classes, os.path.join(folder, "saved"))
         dump(os.path.join(folder, "continued.json"), saved, history)
         print(name, " ".join(sorted(saved)))
-    return 0
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main(*sys.argv[1:])

@@ -6,7 +6,7 @@ Under TensorFlow 2.16 or later with tf-keras it leaves `OUTDIR/keras3` and `OUTD
 checkpoint of TensorFlow, and `state.json` with what was saved.
 """
 
-import argparse
+import importlib
 import json
 import os
 import sys
@@ -57,17 +57,10 @@ def write(keras, folder):
         file.write("\n")
 
 
-def main(argv=None):
-    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("outdir", metavar="OUTDIR", help="where a folder for each Keras is made")
-    outdir = parser.parse_args(argv).outdir
-    import keras
-    import tf_keras
-
-    write(keras, os.path.join(outdir, "keras3"))
-    write(tf_keras, os.path.join(outdir, "tf_keras"))
-    return 0
+def main(outdir):
+    for name, folder in (("keras", "keras3"), ("tf_keras", "tf_keras")):
+        write(importlib.import_module(name), os.path.join(outdir, folder))
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main(*sys.argv[1:])

@@ -213,15 +213,6 @@ class Keras3ClassTest(modes.EagerTestCase):
         Stable(inner)  # Nothing was kept of the first ones.
 
     @keras_homes.each(kind="keras3")
-    def test_configs_have_the_entries_of_keras_own_class(self, home):
-        config = Stable(home.SGD(1.0)).get_config()
-        self.assertLessEqual(set(config), set(home.own()(home.SGD(1.0)).get_config()))
-        opt = home.own().from_config(
-            dict(config, inner_optimizer=home.keras.optimizers.serialize(home.SGD(1.0)))
-        )
-        self.assertEqual(opt.initial_scale, config["initial_scale"])
-
-    @keras_homes.each(kind="keras3")
     def test_setting_where_the_scale_begins_once_it_is_built(self, home):
         for cls in (Stable, home.own()):
             opt = cls(home.SGD(1.0), initial_scale=8.0)

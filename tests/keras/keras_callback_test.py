@@ -109,23 +109,6 @@ class KerasCallbackTest(modes.EagerTestCase):
         self.assertEqual(home.numpy(record._finite_steps), 2)
 
     @parameterized.product(home=KERASES)
-    def test_goes_on_after_a_restart(self, home):
-        if not tf.executing_eagerly():
-            self.skipTest("a hook's test does this with sessions")
-        saved = None
-        for batches in (BATCHES[:3], BATCHES[3:]):
-            model, record = self.compiled(home)
-            checkpoint = tf.train.Checkpoint(optimizer=model.optimizer, record=record)
-            if saved is not None:
-                checkpoint.restore(saved)
-            self.fit(model, LossScaleCallback(record, self.folder, 1), batches=batches)
-            saved = checkpoint.save(os.path.join(self.folder, "ckpt"))
-        # The second begins with what it has restored.
-        self.assertEqual(event_files.points(self.folder), ROWS[:4] + ROWS[3:])
-        skips = [text for text in self.messages if "more step" in text]
-        self.assertLen(skips, 1)
-
-    @parameterized.product(home=KERASES)
     def test_makes_a_record_or_finds_it(self, home):
         if not tf.executing_eagerly():
             self.skipTest("in Keras' graph mode the graph is there before any callback is asked")

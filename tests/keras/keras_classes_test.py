@@ -16,7 +16,7 @@ import tensorflow as tf
 from absl.testing import parameterized
 
 import tf_lossscale_compat as package
-from tests import keras_homes, modes, originals, policies
+from tests import keras_homes, modes, originals
 from tests.keras_homes import number
 from tf_lossscale_compat._core import _scaler
 from tf_lossscale_compat.keras import _public, mixed_precision
@@ -79,11 +79,7 @@ class Recursing(Stable):
     """As neurst's, which names no class."""
 
     def __init__(self, *args, **kwargs):
-        self.noted = "before"
         super(self.__class__, self).__init__(*args, **kwargs)
-
-    def get_config(self):
-        return {**super(self.__class__, self).get_config(), "noted": self.noted}
 
 
 @functools.lru_cache(maxsize=None)
@@ -102,27 +98,32 @@ SUBCLASSES = {
     "name": lambda home, opt: derived(OtherFirstName, home)(opt=opt, loss_scale=8.0),
     "method": lambda home, opt: derived(ReplacedMethod, home)(opt, initial_scale=8.0),
 }
+
+
+class Counted(package.LossScale):
+    """A user's, with as many variables as a dynamic one, in another order."""
+
+    def __init__(self):
+        self.scale = self._add_weight("scale", 64.0, tf.float32)
+        self.seen = self._add_weight("seen", 0, tf.int64)
+
+    def __call__(self):
+        return tf.identity(self.scale)
+
+    def update(self, grads):
+        self.seen.assign_add(1)
+        return None, True
+
+    def get_config(self):
+        return {}
+
+
 # Loss scales with states of two and three variables.
 POLICIES = {
     "dynamic": lambda: package.DynamicLossScale(64.0, 50),
     "delayed": lambda: package.DynamicLossScale(64.0, 50, hysteresis=40),
     "manager": lambda: package.ExponentialUpdateLossScaleManager(64.0, 50, 40),
 }
-
-
-def distributed(home):
-    """A class with the structure of Horovod's optimizers for Keras, which keep attributes."""
-
-    class Distributed(home.Optimizer):
-        def __init__(self, **kwargs):
-            super(self.__class__, self).__init__(**kwargs)
-            self._agg_helper = "helper"
-
-        def apply_gradients(self, *args, **kwargs):
-            self._applied = self._agg_helper
-            return super(self.__class__, self).apply_gradients(*args, **kwargs)
-
-    return Distributed
 
 
 def default():
@@ -169,18 +170,6 @@ class SubclassTest(_Base):
             with self.assertRaisesRegex(TypeError, error):
                 keras_homes.copies(opt)
 
-    @keras_homes.each((Stable, Older))
-    def test_a_class_made_by_type_and_from_config(self, home, public):
-        """As Horovod makes its optimizers, but with no Horovod in it."""
-        opt = public(home.SGD(1.0), *([8.0] if public is Older else [False, 8.0]))
-        cls = type(opt.__class__.__name__, (opt.__class__,), dict(distributed(home).__dict__))
-        again = cls.from_config(opt.get_config())
-        self.assertIs(type(again), cls)
-        self.assertIsInstance(again, Stable)
-        self.assertEqual(self.take_step(again, home), 0.25)
-        self.assertEqual(again._applied, "helper")
-        self.assertEqual(number(again._loss_scale()), 8.0)
-
     @keras_homes.each(kind=keras_homes.BEFORE_3)
     def test_an_optimizer_may_go_through_the_pairs_twice(self, home):
         class Counting(home.SGD):
@@ -195,21 +184,6 @@ class SubclassTest(_Base):
 
 
 class ClassesTest(modes.EagerTestCase):
-    def test_type_is_the_public_class(self):
-        home = default()
-        self.assertIs(type(Stable(home.SGD(1.0))), Stable)
-        self.assertIs(type(Older(home.SGD(1.0), 8.0)), Older)
-        self.assertTrue(issubclass(Stable, home.own().__mro__[1]))
-        model = home.dense_model()
-        model.compile(Stable(home.SGD(1.0)), "mse")
-        if home.kind == "keras3" or keras_homes.VERSION >= (2, 4):
-            self.assertIs(type(model.optimizer), Stable)
-
-    def test_a_subclass_is_no_other_class(self):
-        opt = Recursing(default().SGD(1.0))
-        self.assertIs(type(opt), Recursing)
-        self.assertEqual(opt.get_config()["noted"], "before")
-
     @keras_homes.each((Stable, Older))
     def test_siblings_are_known_as_the_public_class(self, home, public):
         sibling = keras_homes.sibling(public, home)
@@ -254,15 +228,8 @@ class ClassesTest(modes.EagerTestCase):
         if keras_homes.VERSION >= (2, 2):  # Before, files know a class by this name alone.
             self.assertEqual(type(opt).__name__, "LossScaleOptimizer")
         self.assertIs(type(opt), type(Stable(home.SGD(1.0))))
-        self.assertIsNot(Recursing, Stable)
         for other in keras_homes.copies(opt):
             self.assertIs(type(other), type(opt))
-        for other in keras_homes.available():
-            base = opt._tflsc_family.base
-            self.assertEqual(isinstance(other.SGD(1.0), base), other.name == home.name)
-            self.assertEqual(
-                isinstance(opt, Stable(other.SGD(1.0))._tflsc_family.base), other.name == home.name
-            )
 
     @keras_homes.each()
     def test_signatures_are_those_of_the_constructors(self, home):
@@ -316,30 +283,6 @@ class ClassesTest(modes.EagerTestCase):
 
 
 class MethodsTest(modes.EagerTestCase):
-    def zeroed(self, home, name):
-        """A class whose method `name` is given gradients or a loss of zero."""
-
-        def zero(given):
-            if isinstance(given, tuple):  # A gradient and its variable.
-                return given[0] * 0, given[1]
-            return given * 0 if tf.is_tensor(given) else list(map(zero, given))
-
-        def method(self, given, *args, **kwargs):
-            return getattr(super(Zeroed, self), name)(zero(given), *args, **kwargs)
-
-        bases = (keras_homes.sibling(Stable, home),)
-        Zeroed = type("Zeroed", bases, {name: method})  # noqa: N806
-        return Zeroed
-
-    @keras_homes.each(("apply", "apply_gradients"), kind="keras3")
-    def test_keras_3_goes_through_own_methods(self, home, name):
-        cls = self.zeroed(home, name)
-        weight = home.keras.Variable(1.0)
-        opt = cls(home.SGD(0.1))
-        opt.minimize(lambda: weight * weight, [weight])
-        self.assertEqual(float(weight.numpy()), 1.0)
-        self.assertEqual(int(opt.iterations.numpy()), 1)
-
     @keras_homes.each(("asked", "said"), kind="keras3")
     def test_own_apply_is_given_scaled_gradients(self, home, how):
         seen = []
@@ -361,8 +304,14 @@ class MethodsTest(modes.EagerTestCase):
 
     @keras_homes.each(("get_scaled_loss", "get_unscaled_gradients"))
     def test_own_scaling_methods_are_used(self, home, name):
-        cls = self.zeroed(home, name)
-        weight, opt = home.variable(1.0), cls(home.SGD(0.1))
+        base = keras_homes.sibling(Stable, home)
+
+        def zeroed(self, given):
+            given = given * 0 if tf.is_tensor(given) else [grad * 0 for grad in given]
+            return getattr(base, name)(self, given)
+
+        weight = home.variable(1.0)
+        opt = type("Zeroed", (base,), {name: zeroed})(home.SGD(0.1))
         opt.minimize(lambda: tf.convert_to_tensor(weight) * 2.0, [weight])
         self.assertEqual(home.numpy(weight), 1.0)
         if home.kind == "keras3":  # `fit` calls neither, and says so.
@@ -388,14 +337,6 @@ class MethodsTest(modes.EagerTestCase):
             opt.apply_gradients([(grads[0] * 0.5, weight)])
         opt.apply_gradients(zip(grads, [weight]))  # What they returned is known.
         self.assertEqual(home.numpy(weight), -1.0)
-
-    @keras_homes.each(kind="keras3")
-    def test_apply_of_the_instance(self, home):
-        opt, weight = Stable(home.SGD(1.0), initial_scale=8.0), home.variable(0.0)
-        apply = opt.apply
-        opt.apply = lambda grads, variables=None: apply([2.0 * g for g in grads], variables)
-        opt.apply_gradients([(tf.constant(8.0), weight)], scaled=True)
-        self.assertEqual(home.numpy(weight), -2.0)
 
 
 class StateTest(_Base):
@@ -450,6 +391,13 @@ class StateTest(_Base):
         for dtype in (np.float32, np.int64):
             again.set_weights([np.asarray(value).astype(dtype) for value in values])
             self.assertAllClose(self.own(again), self.own(opt))
+        bad = [[], values[:1], [*values, values[-1]]]
+        for i, value in enumerate(values):
+            bad.append([*values[:i], np.zeros((*value.shape, 3)), *values[i + 1 :]])
+        for each in bad:
+            with self.assertRaisesRegex(ValueError, "(?i)weight"):
+                again.set_weights(each)
+            np.testing.assert_equal(self.values(home, again), values)
 
     @keras_homes.each(sorted(POLICIES), kind=keras_homes.NEWER)
     def test_own_variables(self, home, policy):
@@ -467,41 +415,21 @@ class StateTest(_Base):
         again.load_own_variables(store)
         np.testing.assert_equal(self.values(home, again), values)
         self.assertLen(self.warnings(), 1)
-
-    @keras_homes.each(sorted(POLICIES))
-    def test_set_weights_that_do_not_fit(self, home, policy):
-        opt = self.built(home, policy)
-        before = self.values(home, opt)
-        weights = self.filled(home, policy)[1]
-        bad = [[], weights[:1], [*weights, weights[-1]]]
-        for i, weight in enumerate(weights):
-            bad.append([*weights[:i], np.zeros((*weight.shape, 3)), *weights[i + 1 :]])
-        for each in bad:
-            with self.assertRaisesRegex(ValueError, "(?i)weight"):
-                opt.set_weights(each)
-            np.testing.assert_equal(self.values(home, opt), before)
-
-    @keras_homes.each(sorted(POLICIES), kind=keras_homes.NEWER)
-    def test_own_variables_that_do_not_fit(self, home, policy):
-        store = self.stored(self.filled(home, policy)[0])
-        opt = self.built(home, policy)
-        before = self.values(home, opt)
         for few in ({}, {"0": store["0"]}):
             with mock.patch.object(warnings, "warn") as warn:  # By which Keras 3 says it.
-                opt.load_own_variables(few)
-            np.testing.assert_equal(self.values(home, opt), before)
+                again.load_own_variables(few)
             told = [*self.warnings(), *(call[0][0] for call in warn.call_args_list)]
             self.assertIn("saved optimizer has", told[-1])
         slot = max(store, key=lambda name: np.size(store[name]))
         with self.assertRaisesRegex(ValueError, "(?i)shape"):
-            opt.load_own_variables({**store, slot: np.zeros([3])})
-        np.testing.assert_equal(self.values(home, opt), before)
+            again.load_own_variables({**store, slot: np.zeros([3])})
+        np.testing.assert_equal(self.values(home, again), values)
 
     @keras_homes.each(itertools.permutations(sorted([*POLICIES, "counted"]), 2), kind="keras3")
     def test_own_variables_of_another_kind_of_loss_scale(self, home, kinds):
         """They go by their places, where others may be as many: no counter becomes a scale."""
         saved, loaded = kinds
-        with mock.patch.dict(POLICIES, counted=policies.Counted):
+        with mock.patch.dict(POLICIES, counted=Counted):
             opt, values = self.filled(home, saved)
             again = self.built(home, loaded)
         own, before = self.own(again), self.values(home, again)
@@ -564,22 +492,6 @@ class StateTest(_Base):
         with self.assertRaisesRegex(ValueError, "loss_scale_factor, got one of 4.0"):
             off.inner_optimizer = home.SGD(0.5, loss_scale_factor=4.0)
 
-    @keras_homes.each(kind="keras3")
-    def test_a_file_of_keras_own_class_lacks_what_it_does_not_know(self, home):
-        opt, values = self.filled(home, "delayed")
-        inner = len(opt.inner_optimizer.variables)
-        (place,) = [i for i, v in enumerate(opt.variables) if "shrink_delay" in v.path]
-        self.assertEqual(place, len(values) - inner - 1)
-        again = self.built(home, "delayed")
-        before = again._loss_scale.shrink_delay.numpy()
-        known = values[:place] + values[place + 1 :]
-        again.load_own_variables({str(i): value for i, value in enumerate(known)})
-        self.assertEqual(again._loss_scale.shrink_delay.numpy(), before)
-        np.testing.assert_equal(
-            [home.numpy(v) for v in again.variables if "shrink_delay" not in v.path], known
-        )
-        self.assertEmpty(self.warnings())
-
 
 class ConfigTest(_Base):
     @keras_homes.each()
@@ -640,11 +552,7 @@ class ConfigTest(_Base):
         for each in (opt, again, *keras_homes.copies(opt)):
             self.assertEqual(getattr(each, "name", getattr(each, "_name", None)), "mine")
             self.assertEqual(each.get_config()["name"], "mine")
-        unnamed = public(home.SGD(1.0), *args)
-        again = type(unnamed).from_config(unnamed.get_config())
-        self.assertEqual("name" in unnamed.get_config(), home.kind == "keras3")
         if home.kind == "keras3":
-            self.assertEqual(again.name, unnamed.name)
             opt.name = "set later"
             for each in (opt, type(opt).from_config(opt.get_config()), *keras_homes.copies(opt)):
                 self.assertEqual((each.name, each.get_config()["name"]), ("set later", "set later"))
@@ -706,6 +614,13 @@ class EnabledTest(_Base):
                 opt = public(home.SGD(0.1), loss_scale=loss_scale, enabled=False)
                 again = type(opt).from_config(dict(opt.get_config(), enabled=True))
                 self.assertEqual(float(again._loss_scale()), asked)
+
+    @keras_homes.each(kind="keras3")
+    def test_skipped_steps_while_accumulating(self, home):
+        inner = home.SGD(0.1, gradient_accumulation_steps=2)
+        with self.assertRaisesRegex(ValueError, "gradient_accumulation_steps"):
+            Stable(inner, count_skipped=True)
+        Stable(inner)
 
 
 class HyperparametersTest(modes.EagerTestCase):
@@ -785,14 +700,6 @@ class CopyTest(_Base):
         self.assertEqual(number(opt.iterations), steps)
         self.assertEqual(self.take_step(opt, home, variable), 0.25)
 
-    @keras_homes.each(keras_homes.COPIES)
-    def test_slots_that_the_inner_optimizer_keeps(self, home, way):
-        opt = Stable(home.SGD(1.0, momentum=0.5))
-        self.take_step(opt, home)
-        kept = self.copied(way, opt)
-        again = home.variables(keras_homes.COPIES[way](opt).inner_optimizer)
-        self.assertAllEqual(*[[number(v) for v in each] for each in (again, home.variables(kept))])
-
     @keras_homes.each(keras_homes.COPIES, ("name", "method"))
     def test_subclasses_whose_constructors_take_the_same(self, home, way, name):
         opt = SUBCLASSES[name](home, home.SGD(1.0))
@@ -804,17 +711,6 @@ class CopyTest(_Base):
             self.assertEqual(getattr(again, "before", None), 5 if name == "name" else None)
             self.assertEqual(again.get_config(), opt.get_config())
             self.assertEqual(self.take_step(again, home), 0.5 if name == "method" else 0.25)
-
-
-class IterationsTest(_Base):
-    """Schedules follow `iterations`, which count skipped steps or not."""
-
-    @keras_homes.each(kind="keras3")
-    def test_skipped_steps_while_accumulating(self, home):
-        inner = home.SGD(0.1, gradient_accumulation_steps=2)
-        with self.assertRaisesRegex(ValueError, "gradient_accumulation_steps"):
-            Stable(inner, count_skipped=True)
-        Stable(inner)
 
 
 class OwnerTest(_Base):
@@ -876,20 +772,9 @@ class OwnerTest(_Base):
     def take_one(self, opt, variable, grad):
         opt.apply_gradients([(grad, variable)])
 
-    @keras_homes.each(keras_homes.COPIES)
-    def test_a_copy_is_free(self, home, way):
-        for policy in self.both():
-            wrapped = [Older(home.SGD(1.0), keras_homes.COPIES[way](policy))]
-            wrapped.append(Older(home.SGD(1.0), policy))
-            Older(home.SGD(1.0), keras_homes.COPIES[way](policy))
-
     @keras_homes.each()
     def test_a_failed_constructor_claims_nothing(self, home):
         policy = package.DynamicLossScale(8.0)
-        with self.assertRaises(TypeError):
-            Older("sgd", policy)
-        with self.assertRaises(TypeError):
-            Older(Older(home.SGD(1.0), 8.0), policy)
         opt = Older(home.SGD(1.0), 8.0)
         with mock.patch.object(opt._tflsc_family, "wrap", side_effect=KeyError("Keras")):
             with self.assertRaises(KeyError):

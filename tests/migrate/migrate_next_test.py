@@ -1,5 +1,6 @@
 """The steps that `migrate` ends with, for `--to`."""
 
+import json
 import os
 from unittest import mock
 
@@ -73,8 +74,8 @@ class StepsTest(FolderTestCase):
         self.check_steps(text, "behavior of compat.v1")
 
     @parameterized.parameters(
-        ("", "", ["LSC419 `Net`", "LSC417 `net.build`"], []),
-        ("    def build(self, shape): pass\n", "", ["LSC419 `Net`"], []),
+        ("", "", ["LSC417 `net.build`"], ["LSC419 `self.ema`"]),
+        ("    def build(self, shape): pass\n", "", [], ["LSC419 `self.ema`"]),
         ("", "tf.train.experimental.LossScale\n", ["LSC417 `net.build`"], ["LSC419 `self.ema`"]),
     )
     def test_a_model_of_another_file(self, method, ours, in_train, in_model):
@@ -97,6 +98,36 @@ class StepsTest(FolderTestCase):
                     self.assertLen(lines, len(expected), err)
                     for line, each in zip(lines, expected):
                         self.assertIn(f": {each}: on Keras 3 ", line)
+
+    @parameterized.parameters(
+        ("from model import Net", "model.py", True),
+        ("import net.model as net", "net/model.py", True),
+        ("  from . import (data,\n    net)  # model", "net/__init__.py", True),
+        ("from .net.model import Net", "net/model.py", True),
+        ("import other", "model.py", True),  # Which imports it.
+        ("import os  # model", "model.py", False),
+        ("from model import Net", "lib/model.py", False),
+    )
+    def test_a_file_that_one_with_a_loss_scale_imports(self, statement, name, is_looked_at):
+        self.write("src/main.py", f"{statement}\n")
+        self.write("src/other.py", "from model import *\n")
+        model = "import tensorflow as tf\nself.compiled_loss(y, p)\n"
+        for path in (name, "model_of_none.py"):
+            self.write(f"src/{path}", model)
+        # Words alone are no loss scale.
+        self.write("src/word.py", "import model_of_none, tensorflow  # loss_scale\n")
+        self.assertEqual(call("src")[0], 0)
+        self.write("src/main.py", f"{HEAD}if True:\n  {statement}\n")
+        code, _, err = call("src")
+        self.assertEqual((code, err.count(": LSC401 ")), (is_looked_at, is_looked_at), err)
+        self.assertIn(f"src/{name}:2:1: LSC401 " if is_looked_at else "", err)
+
+    def test_a_notebook_imports_a_file(self):
+        cell = {"cell_type": "code", "source": [*HEAD.splitlines(True), "from model import Net"]}
+        self.write("a.ipynb", json.dumps({"cells": [cell]}, indent=1))
+        self.write("model.py", "import tensorflow as tf\nself.compiled_loss(y, p)\n")
+        self.write("data.py", "import tensorflow as tf\nself.compiled_loss(y, p)\n")
+        self.assertIn("3 files looked at, 0 to rewrite, 1 place left", call(".")[2])
 
     def test_older_versions(self):
         self.check_steps(f"{HEAD}tf.layers.dense(x)", to="1.15")

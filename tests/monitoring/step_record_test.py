@@ -1,10 +1,11 @@
 """`StepRecord`: what it says of steps, against a list of them kept in Python."""
 
+import contextlib
 import copy
 import os
 import pickle
 import time
-import unittest.mock
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -70,6 +71,22 @@ def _said(record, value):
 
 def _arrays(tensors):
     return tf.nest.map_structure(np.array, tensors)
+
+
+class Watched:
+    """An optimizer with its record; `step` multiplies a gradient with its argument."""
+
+    def __init__(self, entered, opt, **options):
+        self.weight = tf1.Variable([1.0, 2.0], name="weight", use_resource=True)
+        self.opt, self.record = opt, StepRecord(opt, **options)
+        self.step = entered.compile(self.apply, modes.scalar())
+        self.value = entered.value
+
+    def apply(self, x):
+        return self.opt.apply_gradients([(x * tf.ones([2]), self.weight)])
+
+    def said(self):
+        return _said(self.record, self.value)
 
 
 class HandsOn(contrib.LossScaleManager):
@@ -141,6 +158,12 @@ WAYS = {
     "mixed_looks": _mixed(lambda: LooksAtGradients(8.0, 100)),
     "mixed_fixed": _mixed(lambda: FixedLossScale(8.0, skip_nonfinite=True)),
 }
+APPLY_ALL = {
+    "mixed": _mixed(lambda: FixedLossScale(8.0)),
+    "disabled": lambda: MixedPrecisionLossScaleOptimizer(sgd(), _manager(), enabled=False),
+    "contrib disabled": lambda: contrib.LossScaleOptimizer(sgd(), _manager(), enabled=False),
+    "always": _mixed(lambda: AlwaysApplies(8.0)),
+}
 READ_BY_USERS = ("contrib_overrides", "contrib_hands_on")
 CORE = ("contrib", "contrib_overrides", "mixed")
 CASES = [
@@ -165,12 +188,10 @@ def _scales(way, factors):
 class CountsTest(parameterized.TestCase, tf.test.TestCase):
     def test_a_step_of_a_fixed_scale_is_recorded_where_it_is_fetched_by_its_name(self):
         with modes.entered("graph_v1") as entered:
-            weight = tf1.Variable(1.0)
-            opt = MixedPrecisionLossScaleOptimizer(tf1.train.GradientDescentOptimizer(1.0), 8.0)
-            record = StepRecord(opt)
-            opt.apply_gradients([(tf.constant(1.0), weight)], name="mystep")
-            entered.value(weight.graph.get_operation_by_name("mystep"))
-            self.assertEqual(list(entered.value([weight, record.steps])), [0.0, 1])
+            watched = Watched(entered, _mixed(lambda: FixedLossScale(8.0))())
+            watched.opt.apply_gradients([(tf.ones([2]), watched.weight)], name="mystep")
+            entered.run(watched.weight.graph.get_operation_by_name("mystep"))
+            self.assertEqual(watched.said()[0], 1)
 
     @crossed.parameters(*CASES)
     def test_says_what_happened(self, way, mode):
@@ -200,28 +221,15 @@ class CountsTest(parameterized.TestCase, tf.test.TestCase):
             totals = record.nonfinite_gradients()
             self.assertEqual(totals, {"weight": {"NaN": 2, "+inf": 1, "-inf": 1}})
 
-    @parameterized.parameters("graph_v1", "eager")
-    def test_what_applies_everything_is_looked_at_but_never_skips(self, mode):
-        for way in ("mixed", "disabled", "contrib disabled", "always"):
-            with modes.entered(mode) as entered:
-                weight = tf1.Variable([1.0, 2.0])
-                if way == "contrib disabled":
-                    opt = contrib.LossScaleOptimizer(sgd(), _manager(), enabled=False)
-                else:
-                    scale = AlwaysApplies(8.0) if way == "always" else FixedLossScale(8.0)
-                    enabled = way != "disabled"
-                    opt = MixedPrecisionLossScaleOptimizer(sgd(), scale, enabled=enabled)
-                record = StepRecord(opt)
-                call = entered.compile(
-                    lambda x, opt=opt, w=weight: opt.apply_gradients([(x * tf.ones([2]), w)]),
-                    modes.scalar(),
-                )
-                for i, factor in enumerate((1.0, NAN, NAN, 1.0)):
-                    call(factor)
-                    said = _said(record, entered.value)
-                    finite = way == "always" or bool(np.isfinite(factor))
-                    self.assertEqual(said, (i + 1, 0, 0, finite, None), way)
-                self.assertTrue(np.isnan(entered.value(weight)).all())
+    @parameterized.product(mode=("graph_v1", "eager"), way=tuple(APPLY_ALL))
+    def test_what_applies_everything_is_looked_at_but_never_skips(self, mode, way):
+        with modes.entered(mode) as entered:
+            watched = Watched(entered, APPLY_ALL[way]())
+            for i, factor in enumerate((1.0, NAN, NAN, 1.0)):
+                watched.step(factor)
+                finite = way == "always" or bool(np.isfinite(factor))
+                self.assertEqual(watched.said(), (i + 1, 0, 0, finite, None))
+            self.assertTrue(np.isnan(entered.value(watched.weight)).all())
 
     def test_an_optimizers_record_sees_its_own_steps_alone(self):
         with modes.eager_mode():
@@ -238,16 +246,11 @@ class CountsTest(parameterized.TestCase, tf.test.TestCase):
 
     def test_two_steps_in_one_run(self):
         with modes.entered("graph_v1") as entered:
-            weight = tf1.Variable(1.0)
-            manager = _manager()
-            opt = contrib.LossScaleOptimizer(sgd(), manager)
-            record = StepRecord(opt)
-            first = opt.apply_gradients([(tf.constant(NAN), weight)])
-            with tf.control_dependencies([first]):
-                second = opt.apply_gradients([(tf.identity(tf.constant(NAN)), weight)])
+            watched = Watched(entered, _contrib()())
+            with tf.control_dependencies([watched.apply(NAN)]):
+                second = watched.apply(NAN)
             entered.run(second)
-            said = _said(record, entered.value)
-            self.assertEqual(said, (2, 2, 2, False, (2, 4.0, 2.0)))
+            self.assertEqual(watched.said(), (2, 2, 2, False, (2, 4.0, 2.0)))
 
     def in_threads(self, work, arguments):
         threads = [self.checkedThread(work, each) for each in arguments]
@@ -274,143 +277,59 @@ class CountsTest(parameterized.TestCase, tf.test.TestCase):
             self.assertEqual(entered.value([record.steps, record.skipped_steps]), [80, 40])
 
     def test_first_skips_of_several_threads_at_once(self):
-        with modes.eager_mode():
-            opt = MixedPrecisionLossScaleOptimizer(sgd(), DynamicLossScale(2.0**100, 10**9))
-            record = StepRecord(opt, names=True)
-            make = record._make
+        with modes.entered("eager") as entered:
+            watched = Watched(entered, _mixed()(), names=True)
+            make = watched.record._make
 
             def slow(*args):
                 time.sleep(0.05)
                 return make(*args)
 
-            record._make = slow
-            weight = tf.Variable(1.0, name="weight")
-
-            def work():
+            def work(factor):
                 with modes.eager_mode():
-                    opt.apply_gradients([(tf.constant(NAN), weight)])
+                    watched.step(factor)
 
-            self.in_threads(work, [(), (), ()])
-            self.assertEqual((int(record.steps), int(record.skipped_steps)), (3, 3))
-            self.assertEqual(record.nonfinite_gradients()["weight"]["NaN"], 3)
+            watched.record._make = slow
+            self.in_threads(work, [(NAN,)] * 3)
+            self.assertEqual(watched.said()[:2], (3, 3))
+            self.assertEqual(watched.record.nonfinite_gradients()["weight"]["NaN"], 3)
 
     def test_a_step_that_is_applied_ends_a_run(self):
-        with modes.eager_mode():
-            bad = [(tf.constant(NAN), tf.Variable(1.0))]
-            skips = FixedLossScale(8.0, skip_nonfinite=True)
-            opt = MixedPrecisionLossScaleOptimizer(sgd(), skips)
-            record = StepRecord(opt, max_consecutive_skips=2)
-            opt.apply_gradients(bad)
-            opt._loss_scale = FixedLossScale(8.0)  # Which applies it.
-            opt.apply_gradients(bad)
-            self.assertEqual(_said(record, _arrays), (2, 1, 0, False, (1, 8.0, 8.0)))
-            opt._loss_scale = skips
-            opt.apply_gradients(bad)  # Which is one in a row.
-            self.assertEqual(_said(record, _arrays), (3, 2, 1, False, (3, 8.0, 8.0)))
-
-    @parameterized.parameters(*modes.GRAPH)
-    def test_a_users_manager_that_reads_once(self, mode):
-        class ReadsOnce(contrib.LossScaleManager):
-            def __init__(self):
-                self.scale = tf1.Variable(1024.0, use_resource=mode == "graph_v2")
-                self.read = tf.identity(self.scale)
-
-            def get_loss_scale(self):
-                return self.read
-
-            def update_loss_scale(self, finite_grads):
-                factor = tf.where(finite_grads, 1.0, 0.5)
-                return [self.scale.assign(self.scale * factor).op, tf.no_op()]
-
-        with modes.entered(mode) as entered:
-            weight = tf1.Variable(1.0)
-            opt = contrib.LossScaleOptimizer(sgd(), ReadsOnce())
-            record = StepRecord(opt)
-            step = entered.compile(lambda x: opt.apply_gradients([(x, weight)]), modes.scalar())
-            for before in (1024.0, 512.0):
-                step(NAN)
-                skip = record.last_skip()
-                self.assertEqual((skip.scale_before, skip.scale_after), (before, None))
-
-    def test_xla_in_a_graph_for_a_session(self):
-        compile_graph = tf1.xla.experimental.compile
-        with modes.entered("graph_v2") as entered:
-            if stepping.VERSION < (2, 4):
-                self.skipTest("XLA before TensorFlow 2.4 has fast math, which knows no NaN")
-            weight = tf1.Variable(1.0)
-            opt = MixedPrecisionLossScaleOptimizer(sgd(), DynamicLossScale(8.0))
-            record = StepRecord(opt)
-            x = tf1.placeholder(tf.float32, [])
-            train = compile_graph(lambda x: (opt.apply_gradients([(x, weight)]), x)[0], [x])
-            entered.run(record.steps)
-            entered.run(train, {x: NAN})
-            entered.run(train, {x: 1.0})
-            self.assertEqual(_said(record, entered.value), (2, 1, 0, True, (1, 8.0, 4.0)))
+        with modes.entered("eager") as entered:
+            skips = _mixed(lambda: FixedLossScale(8.0, skip_nonfinite=True))()
+            watched = Watched(entered, skips, max_consecutive_skips=2)
+            watched.step(NAN)
+            watched.opt._loss_scale = FixedLossScale(8.0)  # Which applies it.
+            watched.step(NAN)
+            self.assertEqual(watched.said(), (2, 1, 0, False, (1, 8.0, 8.0)))
+            watched.opt._loss_scale = FixedLossScale(4.0, skip_nonfinite=True)
+            watched.step(NAN)  # Which is one in a row.
+            self.assertEqual(watched.said(), (3, 2, 1, False, (3, 4.0, 4.0)))
+            self.assertIs(watched.record.loss_scale, watched.opt._loss_scale)
 
     def test_a_failed_step_is_not_counted(self):
-        class Failing(tf1.train.GradientDescentOptimizer):
-            fails = True
-
-            def apply_gradients(self, *args, **kwargs):
-                if self.fails:
-                    raise ValueError("no")
-                return super().apply_gradients(*args, **kwargs)
-
-        with modes.eager_mode():
-            inner, weight = Failing(0.5), tf.Variable(1.0)
-            opt = contrib.LossScaleOptimizer(inner, _manager())
-            record = StepRecord(opt, names=True)
-            with self.assertRaisesRegex(ValueError, "no"):
-                opt.apply_gradients([(tf.constant(1.0), weight)])
-            self.assertEqual(int(record.steps), 0)
-            inner.fails = False
-            opt.apply_gradients([(tf.constant(1.0), weight)])
-            self.assertEqual(int(record.steps), 1)
-
-    @parameterized.parameters("graph_v1", "eager")
-    def test_a_policy_that_is_assigned_at_run_time(self, mode):
-        with modes.entered(mode) as entered:
-            weight = tf1.Variable(1.0)
-            opt = MixedPrecisionLossScaleOptimizer(sgd(), DynamicLossScale(8.0))
-            record = StepRecord(opt)
-            self.assertIs(record.loss_scale, opt._loss_scale)
-            opt._loss_scale = DynamicLossScale(64.0)
-            self.assertIs(record.loss_scale, opt._loss_scale)
-            entered.compile(lambda x: opt.apply_gradients([(x, weight)]), modes.scalar())(NAN)
-            skip = record.last_skip()
-            self.assertEqual((skip.scale_before, skip.scale_after), (64.0, 32.0))
+        with modes.entered("eager") as entered:
+            inner = sgd()
+            watched = Watched(entered, contrib.LossScaleOptimizer(inner, _manager()), names=True)
+            with mock.patch.object(inner, "apply_gradients", side_effect=ValueError("no")):
+                with self.assertRaisesRegex(ValueError, "no"):
+                    watched.step(1.0)
+            self.assertEqual(watched.said()[0], 0)
+            watched.step(1.0)
+            self.assertEqual(watched.said()[0], 1)
 
 
 class GradientsTest(parameterized.TestCase, tf.test.TestCase):
-    @parameterized.parameters("graph_v2", "eager")
-    def test_integers_and_complex_numbers(self, mode):
-        with modes.entered(mode) as entered:
-            number = tf1.Variable([1, 2], name="integer")
-            other = tf1.Variable(tf.zeros([2], tf.complex64), name="complex")
-            opt = contrib.LossScaleOptimizer(AppliesNothing(), _manager())
-            record = StepRecord(opt, names=True)
-
-            def step(x):
-                value = tf.complex(tf.stack([x, 3.0]), tf.stack([-INF, 5.0]))
-                return opt.apply_gradients([(tf.constant([1, 2]), number), (value, other)])
-
-            entered.compile(step, modes.scalar())(NAN)
-            (bad,) = record.last_skip().gradients
-            self.assertEqual(("complex", 0, ("NaN", "-inf"), 2, 5.0), tuple(bad))
-
     @parameterized.parameters("graph_v1", "eager", "jit")
     def test_kinds_of_gradients(self, mode):
         with modes.entered(mode) as entered:
-            opt = MixedPrecisionLossScaleOptimizer(sgd(0.0), DynamicLossScale(8.0))
-            names = ("sparse", "half", "none", "empty", "mixed", "double")
-            variables = {
-                "sparse": tf1.Variable(tf.zeros([4, 2]), name="sparse"),
-                "half": tf1.Variable(tf.zeros([2], tf.float16), name="half"),
-                "none": tf1.Variable(0.0, name="none"),
-                "empty": tf1.Variable(tf.zeros([0]), name="empty"),
-                "mixed": tf1.Variable(tf.zeros([4]), name="mixed"),
-                "double": tf1.Variable(tf.zeros([2], tf.float64), name="double"),
-            }
+            opt = contrib.LossScaleOptimizer(AppliesNothing(), _manager())
+            shapes = {"sparse": [4, 2], "none": [], "empty": [0], "mixed": [4]}
+            dtypes = {"half": "float16", "double": "float64", "integer": "int32"}
+            dtypes["complex"] = "complex64"
+            names = (*shapes, *dtypes)
+            zeros = [tf.zeros(shapes.get(name, [2]), dtypes.get(name, "float32")) for name in names]
+            variables = [tf1.Variable(value, name=name) for value, name in zip(zeros, names)]
             record = StepRecord(opt, names=True)
 
             def step(x):
@@ -424,19 +343,22 @@ class GradientsTest(parameterized.TestCase, tf.test.TestCase):
                     "empty": tf.zeros([0]),
                     "mixed": tf.stack([x, INF, -INF, -7.0]),
                     "double": tf.constant([1e200, 2.0], tf.float64) + tf.cast(x, tf.float64),
+                    "integer": tf.constant([1, 2]),
+                    "complex": tf.complex(tf.stack([x, 3.0]), tf.stack([-INF, 5.0])),
                 }
-                return opt.apply_gradients([(grads[name], variables[name]) for name in names])
+                return opt.apply_gradients([*zip(map(grads.get, names), variables)])
 
             call = entered.compile(step, modes.scalar())
             call(0.0)
             found = {bad.name: bad[2:] for bad in record.last_skip().gradients}
             self.assertEqual(found["mixed"], (("+inf", "-inf"), 2, 7.0))
             self.assertEqual(found["sparse"][:2], (("+inf",), 1))
-            self.assertEqual(sorted(found), ["mixed", "sparse"])
+            self.assertEqual(sorted(found), ["complex", "mixed", "sparse"])
             call(NAN)
             found = {bad.name: bad[2:] for bad in record.last_skip().gradients}
             self.assertEqual(found["mixed"], (("NaN", "+inf", "-inf"), 3, 7.0))
             self.assertEqual(found["double"], (("NaN",), 2, 0.0))
+            self.assertEqual(found["complex"], (("NaN", "-inf"), 2, 5.0))
             totals = record.nonfinite_gradients()
             self.assertEqual(totals["sparse"], {"NaN": 0, "+inf": 2, "-inf": 0})
             self.assertEqual(totals["mixed"], {"NaN": 1, "+inf": 2, "-inf": 2})
@@ -490,14 +412,12 @@ class CheckTest(parameterized.TestCase, tf.test.TestCase):
     @parameterized.parameters("graph_v1", "eager")
     def test_a_stuck_run(self, mode):
         with modes.entered(mode) as entered:
-            weight = tf1.Variable(1.0, name="weight")
-            opt = contrib.LossScaleOptimizer(sgd(), _manager())
-            record = StepRecord(opt, names=True)
-            call = entered.compile(lambda x: opt.apply_gradients([(x, weight)]), modes.scalar())
+            watched = Watched(entered, _contrib()(), names=True)
+            record = watched.record
             for factor in (1.0, NAN, NAN, 1.0, NAN, NAN):
-                call(factor)
+                watched.step(factor)
                 record.check(3)
-            call(NAN)
+            watched.step(NAN)
             record.check(4)
             with self.assertRaisesRegex(
                 LossScaleError,
@@ -505,28 +425,20 @@ class CheckTest(parameterized.TestCase, tf.test.TestCase):
                 r"step 7 skipped: weight \(NaN\); loss scale 1 -> 1",
             ):
                 record.check(3)
-            call(1.0)
+            with self.assertRaisesRegex(ValueError, "max_consecutive_skips must be given"):
+                record.check()
+            watched.step(1.0)
             record.check(1)
 
     def test_in_eager_mode_the_step_raises(self):
-        with modes.eager_mode():
-            weight = tf.Variable(1.0)
-            opt = contrib.LossScaleOptimizer(sgd(), _manager())
-            record = StepRecord(opt, max_consecutive_skips=2)
-            bad = [(tf.constant(NAN), weight)]
-            opt.apply_gradients(bad)
+        with modes.entered("eager") as entered:
+            watched = Watched(entered, _contrib()(), max_consecutive_skips=2)
+            watched.step(NAN)
             with self.assertRaisesRegex(LossScaleError, "2 steps in a row"):
-                opt.apply_gradients(bad)
+                watched.step(NAN)
             # The step was taken as ever, and the next one is.
-            self.assertEqual(opt._loss_scale_manager.get_loss_scale().numpy(), 2.0)
-            opt.apply_gradients([(tf.constant(1.0), weight)])
-            self.assertEqual((int(record.steps), int(record.skipped_steps)), (3, 2))
-
-    def test_without_a_number(self):
-        with modes.eager_mode():
-            record = StepRecord(_mixed()())
-            with self.assertRaisesRegex(ValueError, "max_consecutive_skips must be given"):
-                record.check()
+            watched.step(1.0)
+            self.assertEqual(watched.said(), (3, 2, 0, True, (2, 4.0, 2.0)))
 
 
 class ErrorsTest(modes.EagerTestCase):
@@ -541,15 +453,11 @@ class ErrorsTest(modes.EagerTestCase):
 
     def test_bad_arguments_leave_nothing_behind(self):
         opt = _mixed()()
-        for options in (
-            {"names": 1},
-            {"max_consecutive_skips": 0},
-            {"max_consecutive_skips": 1.5},
-            {"max_consecutive_skips": "3"},
-        ):
+        skips = "max_consecutive_skips"
+        for name, value in (("names", 1), (skips, 0), (skips, 1.5), (skips, "3")):
             with modes.creations() as made:
-                with self.assertRaisesRegex((TypeError, ValueError), next(iter(options))):
-                    StepRecord(opt, **options)
+                with self.assertRaisesRegex((TypeError, ValueError), name):
+                    StepRecord(opt, **{name: value})
             self.assertEqual(made, [])
         StepRecord(opt)
 
@@ -568,20 +476,16 @@ class ErrorsTest(modes.EagerTestCase):
             StepRecord(opt)
 
     def test_in_another_graph_than_the_step(self):
-        weight = tf.Variable(1.0)
-        opt = contrib.LossScaleOptimizer(sgd(1.0), FixedLossScaleManager(8.0))
-        with tf.Graph().as_default():
-            StepRecord(opt)
-        with self.assertRaisesRegex(ValueError, "made outside of the graph"):
-            opt.apply_gradients([(tf.constant(1.0), weight)])
+        inside, outside = tf.Graph().as_default, contextlib.nullcontext
+        for of_record, of_step in ((outside, inside), (inside, outside)):
+            opt = contrib.LossScaleOptimizer(sgd(1.0), FixedLossScaleManager(8.0))
+            with of_record():
+                StepRecord(opt)
+            with of_step():
+                weight = tf1.Variable(1.0)
+                with self.assertRaisesRegex(ValueError, "made outside of the graph"):
+                    opt.apply_gradients([(tf.constant(1.0), weight)])
         self.assertEqual(float(weight.numpy()), 1.0)
-
-        opt = contrib.LossScaleOptimizer(sgd(1.0), FixedLossScaleManager(8.0))
-        StepRecord(opt)
-        with tf.Graph().as_default():
-            weight = tf1.Variable(1.0)
-            with self.assertRaisesRegex(ValueError, "made outside of the graph"):
-                opt.apply_gradients([(tf.constant(1.0), weight)])
 
     def test_copies(self):
         opt = contrib.LossScaleOptimizer(sgd(1.0), FixedLossScaleManager(8.0))
@@ -643,7 +547,7 @@ class CheckpointTest(modes.EagerTestCase):
         # The second run skips nothing, and hands on what it was given.
         for factors in ((1.0, NAN, NAN), (1.0,), (NAN,)):
             weight = tf.Variable(1.0, name="weight")
-            opt = contrib.LossScaleOptimizer(sgd(), _manager())
+            opt = _contrib()()
             record = StepRecord(opt, names=True)
             checkpoint = tf.train.Checkpoint(opt=opt, record=record)
             status = checkpoint.restore(saved) if saved else None
@@ -664,21 +568,17 @@ class CheckpointTest(modes.EagerTestCase):
             strategy = replicas.strategy(name)
             with strategy.scope():
                 weight = tf.Variable(1.0, name="weight")
-                opt = MixedPrecisionLossScaleOptimizer(sgd(), DynamicLossScale(8.0, 100))
+                opt = _mixed()()
                 record = StepRecord(opt, names=True)
             checkpoint = tf.train.Checkpoint(opt=opt, record=record)
             if saved:
                 checkpoint.restore(saved)
 
-            def in_replica(x, opt=opt, weight=weight):
+            def step(x, opt=opt, weight=weight):
                 opt.apply_gradients([(1.0 * x, weight)])
 
-            @tf.function(autograph=False)
-            def step(x, strategy=strategy, in_replica=in_replica):
-                replicas.run(strategy, in_replica, (x,))
-
-            step(tf.constant(1.0))
-            step(tf.constant(NAN))
+            for factor in (1.0, NAN):
+                replicas.run(strategy, step, (tf.constant(factor),))
             saved = checkpoint.save(os.path.join(self.get_temp_dir(), "saved"))
         self.assertEqual((int(record.steps), int(record.skipped_steps)), (4, 2))
         self.assertEqual(record.nonfinite_gradients()["weight"]["NaN"], 2)
@@ -706,20 +606,16 @@ class CheckpointTest(modes.EagerTestCase):
             with modes.control_flow(1), tf.Graph().as_default():
                 weight = tf1.get_variable("weight", [], tf.float32)
                 manager = _manager()
-                opts = [
-                    contrib.LossScaleOptimizer(tf1.train.AdamOptimizer(0.1), manager)
-                    for _ in range(2)
-                ]
+                adams = [tf1.train.AdamOptimizer(0.1) for _ in range(2)]
+                opts = [contrib.LossScaleOptimizer(adam, manager) for adam in adams]
                 if watched:
                     StepRecord(opts[0], names=True)
                 for opt in opts:
                     opt.minimize(weight * weight, var_list=[weight])
                 names.append({variable.name for variable in tf1.global_variables()})
-        self.assertEqual(
-            {name for name in names[1] - names[0] if "step_record/" not in name}, set()
-        )
-        self.assertEqual(names[0] - names[1], set())
-        self.assertNotEqual(names[0], names[1])
+        without, those = names
+        self.assertEqual({name for name in those if "step_record/" not in name}, without)
+        self.assertNotEqual(those, without)
 
 
 class GraphTest(modes.EagerTestCase):
@@ -749,40 +645,35 @@ class GraphTest(modes.EagerTestCase):
         opt = MixedPrecisionLossScaleOptimizer(sgd(), DynamicLossScale(8.0))
         record, steps = StepRecord(opt, names=True), []
         opt.apply_gradients([(tf.ones([2]), weight)])  # The first makes the variables for names.
-        read_scale = _scaler.Scaler.read_for_record
-        with unittest.mock.patch.object(
-            _scaler.Scaler, "read_for_record", autospec=True, side_effect=read_scale
-        ) as read:
-            with unittest.mock.patch.object(
-                record, "_inspect_gradients", wraps=record._inspect_gradients
-            ) as look:
-                for factor in (1.0, INF):
-                    opt.apply_gradients([(factor * tf.ones([2]), weight)])
-                    steps.append((read.call_count, look.call_count))
+        read = _scaler.Scaler.read_for_record
+        read = mock.patch.object(_scaler.Scaler, "read_for_record", autospec=True, side_effect=read)
+        look = mock.patch.object(record, "_inspect_gradients", wraps=record._inspect_gradients)
+        with read as read, look as look:
+            for factor in (1.0, INF):
+                opt.apply_gradients([(factor * tf.ones([2]), weight)])
+                steps.append((read.call_count, look.call_count))
         self.assertEqual(steps, [(0, 0), (1, 1)])
         self.assertEqual(record.last_skip()[:3], (3, 8.0, 4.0))
 
     def test_names_take_one_operation_of_the_branch_that_skips(self):
         # What is in a branch that is not taken costs time in each step, once it is in the graph.
-        sizes = []
+        branches = []
         for gradients in (5, 50):
             graph = self._graph(names=True, gradients=gradients)
             functions = {each.signature.name: each for each in graph.library.function}
-            # The loss scale is updated in conditionals of its own.
-            branches = [
-                functions[node.attr["else_branch"].func.name]
-                for node in graph.node
-                if node.op in ("If", "StatelessIf")
+            taken = [node.attr["else_branch"].func.name for node in graph.node if "If" in node.op]
+            (branch,) = [
+                (
+                    len(functions[name].node_def),
+                    functions[node.attr["f"].func.name].attr["_noinline"].b,
+                )
+                for name in taken
+                for node in functions[name].node_def
+                if "PartitionedCall" in node.op
             ]
-            calls_in = [
-                [node for node in branch.node_def if "PartitionedCall" in node.op]
-                for branch in branches
-            ]
-            ((branch, calls),) = [pair for pair in zip(branches, calls_in) if pair[1]]
-            self.assertLen(calls, 1)
-            self.assertTrue(functions[calls[0].attr["f"].func.name].attr["_noinline"].b)
-            sizes.append(len(branch.node_def))
-        self.assertEqual(sizes[0], sizes[1])
+            branches.append(branch)
+        self.assertEqual(branches[0], branches[1])
+        self.assertTrue(branches[0][1])
 
 
 class DistributedTest(modes.EagerTestCase):
@@ -815,10 +706,8 @@ class DistributedTest(modes.EagerTestCase):
                 if home.kind == "keras3":
                     weight, other = home.variable([1.0, 2.0]), home.variable(1.0)
                 opt = LossScaleOptimizer(home.SGD(0.125), initial_scale=8.0)
-            elif optimizer == "contrib":
-                opt = contrib.LossScaleOptimizer(sgd(), _manager())
             else:
-                opt = MixedPrecisionLossScaleOptimizer(sgd(), DynamicLossScale(8.0, 100))
+                opt = WAYS[optimizer]()
         record = StepRecord(opt, names=True)  # Outside of the scope, which it finds by itself.
 
         def in_replica(x):

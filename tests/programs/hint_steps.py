@@ -23,10 +23,17 @@ WAYS = (
     "outputs",
     "regularized",
     "regularized_unseen",
+    "regularized_half",
     "accumulated",
     "replicas",
     "replicas_at_rest",
 )
+
+
+class Half(tf.keras.layers.Layer):
+    def call(self, x):
+        self.add_loss(tf.constant(0.5, x.dtype))
+        return x
 
 
 class Base(tf.keras.Model):
@@ -71,8 +78,10 @@ def make_model(cls, way):
     regularized = way.startswith("regularized") or way == "replicas"
     l2 = tf.keras.regularizers.L2(0.1) if regularized else None
     dense = tf.keras.layers.Dense
-    inputs = tf.keras.Input((4,))
-    outputs = dense(1, kernel_initializer=half, kernel_regularizer=l2, name="a")(inputs)
+    inputs = given = tf.keras.Input((4,))
+    if way == "regularized_half":  # A layer's own loss is float16.
+        given = Half(dtype="mixed_float16")(inputs)
+    outputs = dense(1, kernel_initializer=half, kernel_regularizer=l2, name="a")(given)
     compiled = {"loss": "mse", "metrics": ["mae"], "weighted_metrics": ["mse"]}
     if way == "outputs":
         outputs = [outputs, dense(1, kernel_initializer=half, name="b")(inputs)]

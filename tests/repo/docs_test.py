@@ -27,6 +27,7 @@ from absl.testing import absltest, parameterized
 from tests import forks, keras_homes, processes
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
+PACKAGE = ROOT / "tf_lossscale_compat"
 SECONDS_PER_BLOCK = 120
 TEXTS = {
     path.relative_to(ROOT).as_posix(): path.read_text(encoding="utf-8")
@@ -179,7 +180,7 @@ class TroubleshootingTest(absltest.TestCase):
         table = rest.split("\n\n")[1].splitlines()[2:]
         self.assertGreater(len(table), 10)
         said = []
-        for path in (ROOT / "tf_lossscale_compat").rglob("*.py"):
+        for path in PACKAGE.rglob("*.py"):
             for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
                 # Python 3.7 calls them Str and what they hold s.
                 text = getattr(node, "s" if sys.version_info < (3, 8) else "value", None)
@@ -189,3 +190,27 @@ class TroubleshootingTest(absltest.TestCase):
             message = re.match(r"\| `([^`]+)` \|", row).group(1)
             with self.subTest(message):
                 self.assertTrue(any(message in text for text in said), "no such message")
+
+
+class ArchitectureTest(absltest.TestCase):
+    """ARCHITECTURE.md is true: its folders, files and functions are there."""
+
+    TEXT = TEXTS["ARCHITECTURE.md"]
+
+    def test_every_folder_is_in_the_table(self):
+        table = self.TEXT.partition("| folder | holds |\n")[2].partition("\n\n")[0]
+        folders = [path.parent.name for path in PACKAGE.glob("*/__init__.py")]
+        self.assertContainsSubset(folders, re.findall(r"`(\w+)[/`.]", table))
+
+    def test_functions_that_are_named_are_there(self):
+        sources = {path.stem: path.read_text(encoding="utf-8") for path in PACKAGE.rglob("*.py")}
+        found = re.findall(r"\b(_[a-z_]+)\.([a-z_]\w*)", self.TEXT.replace(".py", ""))
+        self.assertGreater(len(set(found)), 8)
+        for module, name in found:
+            self.assertRegex(sources[module], rf"(?m)^def {name}\(")
+
+    def test_files_that_are_named_are_there(self):
+        names = re.findall(r"`([\w/]+\.py)`", self.TEXT)
+        self.assertGreater(len(names), 8)
+        for name in names:
+            self.assertTrue(name == "noxfile.py" or list(PACKAGE.rglob(name)), name)

@@ -61,7 +61,7 @@ def run(path, *arguments, **variables):
     return (out.strip().split("\n") or [""])[-1]
 
 
-class _Base(parameterized.TestCase):
+class ExamplesTest(parameterized.TestCase):
     def check(self, summary, arguments, accuracy, skipped, scale):
         self.assertRegex(summary, SUMMARY)
         found = SUMMARY.match(summary).groupdict()
@@ -71,8 +71,6 @@ class _Base(parameterized.TestCase):
         # Six digits of it are printed.
         self.assertBetween(float(found["scale"]), scale[0] * (1 - 1e-5), scale[1] * (1 + 1e-5))
 
-
-class ExamplesTest(_Base):
     def test_every_example_has_a_line_in_the_table(self):
         self.assertEqual(
             {path.name for path in EXAMPLES.glob("*.py")},
@@ -142,8 +140,6 @@ class ExamplesTest(_Base):
         for scale in found["scales"].split(" and "):
             self.assertBetween(float(scale), 2.0**14, 2.0**21)
 
-
-class LegacyKerasTest(_Base):
     @pytest.mark.slow
     def test_keras_example_on_tf_keras(self):
         if VERSION < (2, 16):

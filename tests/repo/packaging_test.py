@@ -43,12 +43,15 @@ class ImportTest(parameterized.TestCase):
             raise RuntimeError(err)
         cls.alone, cls.added = json.loads(out.splitlines()[-1])
 
-    def test_the_package_itself_is_seen(self):
+    def test_import_brings_in_no_keras_no_tool_and_nothing_that_only_tools_need(self):
+        self.assertEqual(self.alone, [PACKAGE])
         self.assertIn(f"{PACKAGE}.loss_scale", self.added)
         self.assertIn(f"{PACKAGE}.contrib.mixed_precision", self.added)
-
-    def test_nothing_is_imported_before_it_is_asked_for(self):
-        self.assertEqual(self.alone, [PACKAGE])
+        own = {name.split(".")[1] for name in self.added if name.startswith(f"{PACKAGE}.")}
+        others = [name for name in self.added if not name.startswith(f"{PACKAGE}.")]
+        self.assertEmpty([name for name in others if re.search(r"(^|[._])keras($|\.)", name)])
+        self.assertNoCommonElements(own, TOOLS)
+        self.assertNoCommonElements({name.split(".")[0] for name in others}, TOOLS_NEED)
 
     def test_names_are_listed_without_importing_them(self):
         self.assertEqual(
@@ -56,19 +59,9 @@ class ImportTest(parameterized.TestCase):
             sorted([*tf_lossscale_compat.__all__, "checkpoint", "keras", "monitoring"]),
         )
 
-    def test_import_brings_in_no_keras(self):
-        others = [name for name in self.added if not name.startswith(f"{PACKAGE}.")]
-        keras = [name for name in others if re.search(r"(^|[._])keras($|\.)", name)]
-        self.assertEmpty(keras)
-
     def test_an_unknown_attribute_raises_an_attribute_error_that_names_it(self):
         with self.assertRaisesRegex(AttributeError, "tf_lossscale_compat.*'kerras'"):
             tf_lossscale_compat.kerras  # noqa: B018  Looking it up is the test.
-
-    def test_import_brings_in_no_tool_and_nothing_that_only_tools_need(self):
-        tops = {name.split(".")[0] for name in self.added}
-        own = {name.split(".")[1] for name in self.added if name.startswith(f"{PACKAGE}.")}
-        self.assertEmpty(own.intersection(TOOLS) | tops.intersection(TOOLS_NEED))
 
 
 class NamesTest(parameterized.TestCase):
@@ -119,19 +112,3 @@ class FilesTest(parameterized.TestCase):
         hooks = (ROOT / ".pre-commit-config.yaml").read_text(encoding="utf-8")
         (wanted,) = re.findall(r'"(ruff==\S+)"', (ROOT / "setup.py").read_text(encoding="utf-8"))
         self.assertEqual(set(re.findall(r'\["(ruff\S+)"\]', hooks)), {wanted})
-
-    def test_each_environment_of_the_matrix_has_constraints(self):
-        rows = re.findall(
-            r'(?m)^    "(\w+)": \(\s*\(.*?\),\s+"\S+",\s+\("(tensorflow\S+)"',
-            (ROOT / "noxfile.py").read_text(encoding="utf-8"),
-        )
-        paths = (ROOT / "constraints").glob("*.txt")
-        lines = {path.stem: path.read_text(encoding="utf-8").splitlines() for path in paths}
-        self.assertCountEqual([name for name, _ in rows], lines)
-        for name, tensorflow in rows:
-            with self.subTest(name):
-                self.assertIn(tensorflow, lines[name])
-                others = [
-                    line for line in lines[name] if not re.match(r"[a-z\d.-]+==[\w.]+$", line)
-                ]
-                self.assertEqual(others, [])

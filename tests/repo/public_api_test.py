@@ -44,21 +44,15 @@ PLAIN = (type(None), bool, int, float, str)
 
 def parameters(function, leave_out=0):
     """Returns the parameters of a function as text, without the first `leave_out`."""
-    texts, keyword_only = [], False
-    for parameter in list(inspect.signature(function).parameters.values())[leave_out:]:
-        text = parameter.name
-        if parameter.kind is parameter.VAR_POSITIONAL:
-            text, keyword_only = f"*{text}", True
-        elif parameter.kind is parameter.VAR_KEYWORD:
-            text = f"**{text}"
-        elif parameter.kind is parameter.KEYWORD_ONLY and not keyword_only:
-            texts.append("*")
-            keyword_only = True
-        if parameter.default is not parameter.empty:
-            default = parameter.default
-            text += "=" + (repr(default) if isinstance(default, PLAIN) else "...")
-        texts.append(text)
-    return "({})".format(", ".join(texts))
+
+    def shown(each):
+        plain = each.default is each.empty or isinstance(each.default, PLAIN)
+        return each.replace(annotation=each.empty, default=each.default if plain else ...)
+
+    signature = inspect.signature(function)
+    kept = [shown(each) for each in list(signature.parameters.values())[leave_out:]]
+    text = str(signature.replace(parameters=kept, return_annotation=signature.empty))
+    return text.replace("Ellipsis", "...")
 
 
 def of_package(cls):

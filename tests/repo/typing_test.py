@@ -14,12 +14,13 @@ import json
 import os
 import pathlib
 import re
-import subprocess
 import sys
 import tempfile
 import unittest
 
 from absl.testing import parameterized
+
+from tests import forks
 
 try:
     from importlib import metadata
@@ -79,20 +80,11 @@ def installed():
 def run(command, folder):
     """Runs a checker in `folder`; returns what it printed."""
     environment = {k: v for k, v in os.environ.items() if k not in ("PYTHONPATH", "MYPYPATH")}
-    process = subprocess.run(
-        [sys.executable, "-m", *command],
-        cwd=folder,
-        env=environment,
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        universal_newlines=True,
-        timeout=280,
-    )
+    status, out, err = forks.alone(["-m", *command], environment, str(folder), 280)
     # Both end with 1 where they have found mistakes.
-    if process.returncode not in (0, 1):
-        raise RuntimeError(process.stdout + process.stderr)
-    return process.stdout
+    if status not in (0, 1):
+        raise RuntimeError(out + err)
+    return out
 
 
 def run_mypy(folder):

@@ -61,7 +61,7 @@ PERIODS = INT32_PERIODS + INT64_PERIODS
 
 NOT_REAL = ("8", None, [8.0], (8.0,), {"scale": 8.0}, 8j, np.array([8.0]), object, b"8")
 NOT_FINITE = (NAN, INF, -INF, 1e39, -1e39, 2**128, HUGE, np.float32("nan"), np.float64("inf"))
-NOT_POSITIVE = (0, 0.0, -0.0, -1, -8.0, np.float32(-1), 1e-60)
+NOT_POSITIVE = (0, 0.0, -0.0, -1, -8.0, np.float32(-1), 1e-60, 1e-38)  # The last is subnormal.
 EIGHTS = (8, np.float16(8), np.float32(8), np.float64(8), np.int8(8), np.int64(8), np.uint32(8))
 
 
@@ -143,6 +143,10 @@ class ArgumentsTest(tf.test.TestCase, parameterized.TestCase):
                 contrib.FixedLossScaleManager(make(0.5))
             with self.assertRaisesRegex(ValueError, "incr_ratio must be finite"):
                 contrib.ExponentialUpdateLossScaleManager(8.0, 1, incr_ratio=make(NAN))
+
+    def test_a_number_that_python_does_not_print(self):
+        with self.assertRaisesRegex(ValueError, "finite in float32, got (a very large int|10+)"):
+            FixedLossScale(10**5000)
 
     def test_flags_are_bools(self):
         with self.assertRaisesRegex(TypeError, "skip_nonfinite must be a bool, got 'False'"):

@@ -25,20 +25,19 @@ class LossScaleManagerTest(tf.test.TestCase, parameterized.TestCase):
             partial()
 
 
-class ExponentialRuleTest(tf.test.TestCase, parameterized.TestCase):
+class ExponentialRuleTest(modes.EagerTestCase):
     @parameterized.parameters(
         (True,), (np.bool_(True),), (np.array(True),), (lambda: tf.constant(True),)
     )
     def test_update_is_none_in_eager_mode_and_takes_python_bools(self, flag):
-        with modes.eager_mode():
-            manager = contrib.ExponentialUpdateLossScaleManager(8.0, 1, 1)
-            self.assertIsNone(manager.update_loss_scale(flag() if callable(flag) else flag))
-            self.assertEqual(manager.get_loss_scale().numpy(), 16.0)
-            self.assertIsNone(manager.update_loss_scale(False))
-            self.assertEqual(manager.get_loss_scale().numpy(), np.float32(16.0) * np.float32(0.8))
+        manager = contrib.ExponentialUpdateLossScaleManager(8.0, 1, 1)
+        self.assertIsNone(manager.update_loss_scale(flag() if callable(flag) else flag))
+        self.assertEqual(manager.get_loss_scale().numpy(), 16.0)
+        self.assertIsNone(manager.update_loss_scale(False))
+        self.assertEqual(manager.get_loss_scale().numpy(), np.float32(16.0) * np.float32(0.8))
 
 
-class ExponentialManagerTest(tf.test.TestCase, parameterized.TestCase):
+class ExponentialManagerTest(modes.EagerTestCase):
     @parameterized.parameters(1, 2)
     def test_its_variables_are_named_under_the_enclosing_name_or_variable_scope(self, version):
         homes = [contrib] if originals.contrib() is None else [contrib, originals.contrib()]
@@ -94,13 +93,12 @@ class ExponentialManagerTest(tf.test.TestCase, parameterized.TestCase):
             def update_loss_scale(self, finite_grads):
                 return self.inner.update_loss_scale(finite_grads)
 
-        with modes.entered("eager"):
-            path = tf.train.Checkpoint(manager=Own(8.0)).save(self.get_temp_dir() + "/own")
-            manager = Own(2.0)
-            status = tf.train.Checkpoint(manager=manager).restore(path)
-            status.assert_existing_objects_matched()
-            scales = [manager.get_loss_scale().numpy(), manager.inner.get_loss_scale().numpy()]
-            self.assertEqual(scales, [8.0, 8.0])
+        path = tf.train.Checkpoint(manager=Own(8.0)).save(self.get_temp_dir() + "/own")
+        manager = Own(2.0)
+        status = tf.train.Checkpoint(manager=manager).restore(path)
+        status.assert_existing_objects_matched()
+        scales = [manager.get_loss_scale().numpy(), manager.inner.get_loss_scale().numpy()]
+        self.assertEqual(scales, [8.0, 8.0])
 
     @parameterized.parameters(
         (contrib.ExponentialUpdateLossScaleManager, 8.0, 2), (contrib.FixedLossScaleManager, 8.0)
@@ -109,22 +107,20 @@ class ExponentialManagerTest(tf.test.TestCase, parameterized.TestCase):
         class Own(base):
             pass
 
-        with modes.entered("eager"):
-            saved, restored = Own(*arguments), Own(*arguments)
-            saved.peak, restored.peak = tf.Variable(64.0), tf.Variable(0.0)
-            path = tf.train.Checkpoint(manager=saved).save(self.get_temp_dir() + "/own")
-            tf.train.Checkpoint(manager=restored).restore(path).assert_consumed()
-            self.assertEqual(restored.peak.numpy(), 64.0)
+        saved, restored = Own(*arguments), Own(*arguments)
+        saved.peak, restored.peak = tf.Variable(64.0), tf.Variable(0.0)
+        path = tf.train.Checkpoint(manager=saved).save(self.get_temp_dir() + "/own")
+        tf.train.Checkpoint(manager=restored).restore(path).assert_consumed()
+        self.assertEqual(restored.peak.numpy(), 64.0)
 
     def test_checkpoints_hold_no_ratio_that_a_user_assigned(self):
-        with modes.entered("eager"):
-            manager = contrib.ExponentialUpdateLossScaleManager(8.0, 2)
-            fixed = contrib.FixedLossScaleManager(2.0)
-            manager._incr_ratio, fixed._loss_scale = tf.Variable(2.0), tf.Variable(2.0)
-            path = tf.train.Checkpoint(m=manager, f=fixed).save(self.get_temp_dir() + "/both")
-            saved = [name for name, _ in tf.train.list_variables(path) if name[:2] in ("m/", "f/")]
-            names = ("bad_steps", "good_steps", "loss_scale")
-            self.assertEqual(saved, [f"m/{name}/.ATTRIBUTES/VARIABLE_VALUE" for name in names])
+        manager = contrib.ExponentialUpdateLossScaleManager(8.0, 2)
+        fixed = contrib.FixedLossScaleManager(2.0)
+        manager._incr_ratio, fixed._loss_scale = tf.Variable(2.0), tf.Variable(2.0)
+        path = tf.train.Checkpoint(m=manager, f=fixed).save(self.get_temp_dir() + "/both")
+        saved = [name for name, _ in tf.train.list_variables(path) if name[:2] in ("m/", "f/")]
+        names = ("bad_steps", "good_steps", "loss_scale")
+        self.assertEqual(saved, [f"m/{name}/.ATTRIBUTES/VARIABLE_VALUE" for name in names])
 
     @parameterized.parameters("graph_v1", "function")
     def test_a_subclass_sets_its_state_by_the_original_names(self, name):
@@ -148,21 +144,6 @@ class ExponentialManagerTest(tf.test.TestCase, parameterized.TestCase):
                 self.assertEqual([id(each) for each in found], [id(each) for each in own])
             manager._loss_scale = 32.0  # Some put a number there, which r1.15 returned as it is.
             self.assertEqual(manager.get_loss_scale(), 32.0)
-
-    def test_update_can_be_traced_by_autograph(self):
-        with modes.eager_mode():
-            manager = contrib.ExponentialUpdateLossScaleManager(8.0, 1, 1)
-
-            @tf.function
-            def step(loss):
-                if tf.math.is_nan(loss):
-                    manager.update_loss_scale(False)
-                else:
-                    manager.update_loss_scale(True)
-
-            for loss in (1.0, np.nan, 1.0):
-                step(tf.constant(loss))
-            self.assertEqual(manager.get_loss_scale().numpy(), np.float32(16.0 * 0.8) * 2)
 
 
 class BadInputTest(tf.test.TestCase, parameterized.TestCase):

@@ -99,27 +99,17 @@ class FixedLossScaleTest(parameterized.TestCase, tf.test.TestCase):
         self.assertEqual(repr(lib.get(manager)), f"LossScale of {manager!r}")
         self.assertIn("skip_nonfinite=True", repr(FixedLossScale(8, skip_nonfinite=True)))
 
-    def test_config(self):
-        self.assertIs(FixedLossScale(8.0).skip_nonfinite, False)
-        self.assertIs(FixedLossScale(8.0, skip_nonfinite=True).skip_nonfinite, True)
-        self.assertEqual(
-            FixedLossScale(2, skip_nonfinite=True).get_config(),
-            {"loss_scale_value": 2.0, "skip_nonfinite": True},
-        )
-        self.assertEqual(FixedLossScale(8).get_config(), {"loss_scale_value": 8.0})
 
-
-class DynamicLossScaleTest(parameterized.TestCase, tf.test.TestCase):
+class DynamicLossScaleTest(modes.EagerTestCase):
     def test_state(self):
-        with modes.entered("eager"):
-            loss_scale = DynamicLossScale()
-            self.assertIs(loss_scale._current_loss_scale, loss_scale.current_loss_scale)
-            self.assertIs(loss_scale._num_good_steps, loss_scale.good_steps)
-            with self.assertRaises(AttributeError):
-                loss_scale.multiplier = 2.0
-            with modes.creations() as created:
-                DynamicLossScale(hysteresis=2)
-            self.assertEqual(created, ["current_loss_scale", "good_steps", "shrink_delay"])
+        loss_scale = DynamicLossScale()
+        self.assertIs(loss_scale._current_loss_scale, loss_scale.current_loss_scale)
+        self.assertIs(loss_scale._num_good_steps, loss_scale.good_steps)
+        with self.assertRaises(AttributeError):
+            loss_scale.multiplier = 2.0
+        with modes.creations() as created:
+            DynamicLossScale(hysteresis=2)
+        self.assertEqual(created, ["current_loss_scale", "good_steps", "shrink_delay"])
 
     @parameterized.parameters("graph_v1", "eager")
     def test_bounds_and_hysteresis(self, mode):
@@ -179,18 +169,17 @@ class DynamicLossScaleTest(parameterized.TestCase, tf.test.TestCase):
         self.assertEqual((first[1], second[1]), (2**10, 2**4))
 
     def test_repr_in_eager_mode(self):
-        with modes.entered("eager"):
-            loss_scale = DynamicLossScale(1, 2, 3)
-            self.assertEqual(
-                repr(loss_scale),
-                "DynamicLossScale(current_loss_scale=1.0, num_good_steps=0, "
-                "initial_loss_scale=1.0, increment_period=2, multiplier=3.0)",
-            )
-            loss_scale.update([tf.constant(1.0)])
-            self.assertIn("current_loss_scale=1.0, num_good_steps=1, ", repr(loss_scale))
-            loss_scale.update([tf.constant(1.0)])
-            self.assertIn("current_loss_scale=3.0, num_good_steps=0, ", repr(loss_scale))
-            self.assertIn("current_loss_scale=0.7, ", repr(DynamicLossScale(0.7)))
+        loss_scale = DynamicLossScale(1, 2, 3)
+        self.assertEqual(
+            repr(loss_scale),
+            "DynamicLossScale(current_loss_scale=1.0, num_good_steps=0, "
+            "initial_loss_scale=1.0, increment_period=2, multiplier=3.0)",
+        )
+        loss_scale.update([tf.constant(1.0)])
+        self.assertIn("current_loss_scale=1.0, num_good_steps=1, ", repr(loss_scale))
+        loss_scale.update([tf.constant(1.0)])
+        self.assertIn("current_loss_scale=3.0, num_good_steps=0, ", repr(loss_scale))
+        self.assertIn("current_loss_scale=0.7, ", repr(DynamicLossScale(0.7)))
 
     def test_repr_in_a_graph(self):
         text = "DynamicLossScale(initial_loss_scale=1.0, increment_period=2, multiplier=3.0)"
@@ -200,12 +189,11 @@ class DynamicLossScaleTest(parameterized.TestCase, tf.test.TestCase):
             bounded = DynamicLossScale(4, 2, 3, min_loss_scale=0.5, max_loss_scale=9, hysteresis=3)
             end = "multiplier=3.0, min_loss_scale=0.5, max_loss_scale=9.0, hysteresis=3)"
             self.assertEndsWith(repr(bounded), end)
-        with modes.entered("eager"):
-            in_function = []
-            loss_scale = DynamicLossScale(1, 2, 3)
-            tf.function(lambda: in_function.append(repr(loss_scale)))()
-            self.assertEqual(in_function[:1], [text])
-            self.assertEqual(repr(made_in_graph), text)
+        in_function = []
+        loss_scale = DynamicLossScale(1, 2, 3)
+        tf.function(lambda: in_function.append(repr(loss_scale)))()
+        self.assertEqual(in_function[:1], [text])
+        self.assertEqual(repr(made_in_graph), text)
 
     @parameterized.parameters("graph_v1", "eager")
     def test_config_holds_options_only_when_changed(self, mode):
@@ -232,7 +220,7 @@ class DynamicLossScaleTest(parameterized.TestCase, tf.test.TestCase):
                 self.assertEqual(again.get_config(), config)
 
 
-class CheckpointTest(parameterized.TestCase, tf.test.TestCase):
+class CheckpointTest(modes.EagerTestCase):
     @parameterized.parameters(
         (lambda: DynamicLossScale(64, 2), ["current_loss_scale", "good_steps"]),
         (
@@ -243,33 +231,31 @@ class CheckpointTest(parameterized.TestCase, tf.test.TestCase):
         (lambda: FixedLossScale(8), []),
     )
     def test_state_is_saved_under_its_names_and_restored(self, make, names):
-        with modes.entered("eager"):
-            saved, early, late = make(), make(), make()
-            for value in (NAN, 1.0):
-                saved.update([tf.constant(value)])
-            path = tf.train.Checkpoint(scale=saved).save(self.get_temp_dir() + "/checkpoint")
-            keys = {name for name, _ in tf.train.list_variables(path) if name.startswith("scale/")}
-            self.assertEqual(keys, {f"scale/{name}/.ATTRIBUTES/VARIABLE_VALUE" for name in names})
-            status = tf.train.Checkpoint(scale=early).restore(path)
-            status.assert_existing_objects_matched()
-            root = tf.train.Checkpoint()
-            root.restore(path)
-            root.scale = late
-            for restored in (early, late):
-                self.assertEqual(
-                    [getattr(restored, name).numpy() for name in names],
-                    [getattr(saved, name).numpy() for name in names],
-                )
+        saved, early, late = make(), make(), make()
+        for value in (NAN, 1.0):
+            saved.update([tf.constant(value)])
+        path = tf.train.Checkpoint(scale=saved).save(self.get_temp_dir() + "/checkpoint")
+        keys = {name for name, _ in tf.train.list_variables(path) if name.startswith("scale/")}
+        self.assertEqual(keys, {f"scale/{name}/.ATTRIBUTES/VARIABLE_VALUE" for name in names})
+        status = tf.train.Checkpoint(scale=early).restore(path)
+        status.assert_existing_objects_matched()
+        root = tf.train.Checkpoint()
+        root.restore(path)
+        root.scale = late
+        for restored in (early, late):
+            self.assertEqual(
+                [getattr(restored, name).numpy() for name in names],
+                [getattr(saved, name).numpy() for name in names],
+            )
 
     def test_a_checkpoint_without_a_count_of_hysteresis_starts_it_anew(self):
-        with modes.entered("eager"):
-            older = tf.train.Checkpoint(scale=DynamicLossScale(64))
-            path = older.save(self.get_temp_dir() + "/older")
-            fresh = DynamicLossScale(8, 2, hysteresis=2)
-            tf.train.Checkpoint(scale=fresh).restore(path).expect_partial()
-            for scale in (64, 32):
-                fresh.update([tf.constant(NAN)])
-                self.assertEqual(fresh().numpy(), scale)
+        older = tf.train.Checkpoint(scale=DynamicLossScale(64))
+        path = older.save(self.get_temp_dir() + "/older")
+        fresh = DynamicLossScale(8, 2, hysteresis=2)
+        tf.train.Checkpoint(scale=fresh).restore(path).expect_partial()
+        for scale in (64, 32):
+            fresh.update([tf.constant(NAN)])
+            self.assertEqual(fresh().numpy(), scale)
 
 
 class GetTest(parameterized.TestCase, tf.test.TestCase):

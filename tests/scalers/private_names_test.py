@@ -173,13 +173,3 @@ class PrivateNamesTest(parameterized.TestCase):
         for name, (of, happens) in NEEDED.items():
             if home.kind in [IN_KERAS.get(kind) for kind in of.split(", ")]:
                 self.assertTrue(hasattr(home.SGD(0.1), name), f"{name}: {happens}")
-
-    @parameterized.named_parameters(keras_homes.named())
-    def test_checkpoints_see_the_inner_optimizer(self, home):
-        wrapper = mixed_precision.LossScaleOptimizer(home.SGD(0.1))
-        names = [base.__name__ for base in type(wrapper).__mro__]
-        delegates = any("DelegatingTrackable" in name for name in names)
-        if home.kind == "keras3":
-            self.assertFalse(delegates)
-        elif keras_homes.VERSION >= (2, 3):
-            self.assertTrue(delegates, "the class that hands checkpoints on has another name")

@@ -208,8 +208,6 @@ class ScriptTest(RunTestCase):
         self.assertEqual((1, ""), (status, out))
         self.assertIn(f'  File "{path}", line 1', err)
 
-
-class LayersTest(RunTestCase):
     @pytest.mark.slow
     @absltest.skipIf(not _tf.at_least(2, 16), "tf.layers works without more")
     def test_what_tf_layers_needs_is_said(self):

@@ -3,14 +3,12 @@
 import os
 import pathlib
 import re
-import subprocess
-import sys
 import tempfile
 
 import pytest
 from absl.testing import parameterized
 
-from tests import crossed, processes
+from tests import crossed, forks, processes
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 EXTRAS = ("tf_lossscale_compat[tensorflow]", "tf_lossscale_compat[tensorflow-cpu]")
@@ -25,9 +23,7 @@ class WithoutTensorFlowTestCase(parameterized.TestCase):
 
     def setUp(self):
         super().setUp()
-        folder = tempfile.TemporaryDirectory()
-        self.addCleanup(folder.cleanup)
-        self.folder = folder.name
+        self.folder = self.enter_context(tempfile.TemporaryDirectory())
         for name in ("tensorflow", "numpy"):  # The one brings the other.
             self.write(f"{name}.py", f'raise ModuleNotFoundError("No module named {name!r}")\n')
 
@@ -36,18 +32,9 @@ class WithoutTensorFlowTestCase(parameterized.TestCase):
 
     def python(self, *arguments):
         """Runs Python; returns exit code, standard output and standard error."""
-        path = [self.folder, processes.package_parent(), os.environ.get("PYTHONPATH", "")]
-        done = subprocess.run(
-            [sys.executable, *arguments],
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            env=dict(os.environ, PYTHONPATH=os.pathsep.join(filter(None, path))),
-            cwd=self.folder,
-            universal_newlines=True,
-            timeout=100,
-        )
-        return done.returncode, done.stdout, done.stderr
+        environment = processes.environment()
+        environment["PYTHONPATH"] = os.pathsep.join([self.folder, environment["PYTHONPATH"]])
+        return forks.alone(arguments, environment, self.folder, 100)
 
 
 class WithoutTensorFlowTest(WithoutTensorFlowTestCase):

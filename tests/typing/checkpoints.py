@@ -23,12 +23,9 @@ checkpoint.assign(made, lsc.DynamicLossScale())
 with tf.compat.v1.Session() as session:
     checkpoint.assign(state, lsc.ExponentialUpdateLossScaleManager(8, 100), session=session)
 
-checkpoint.find()  # error: call-arg reportCallIssue
 checkpoint.find(3)  # error: arg-type reportArgumentType
 read("model.ckpt-1000", 3)  # error: arg-type reportArgumentType
 read("model.ckpt-1000").skale  # error: attr-defined reportAttributeAccessIssue
-LossScaleState(8.0, 0)  # error: call-arg reportCallIssue
 LossScaleState("8", 0, 0, "contrib by name", "loss_scale")  # error: arg-type reportArgumentType
 checkpoint.assign(8.0, lsc.DynamicLossScale())  # error: arg-type reportArgumentType
-checkpoint.assign(state)  # error: call-arg reportCallIssue
 checkpoint.reed  # error: attr-defined reportAttributeAccessIssue

@@ -58,26 +58,16 @@ none: None = lsc.loss_scale.get(None)
 
 lsc.DynamicLossScale("eight")  # error: arg-type reportArgumentType
 lsc.DynamicLossScale(8, "100")  # error: arg-type reportArgumentType
-lsc.DynamicLossScale(8, 100, 2, 1)  # error: call-arg,misc reportCallIssue
-lsc.DynamicLossScale(initial_scale=8)  # error: call-arg reportCallIssue
 lsc.DynamicLossScale(max_loss_scale="high")  # error: arg-type reportArgumentType
-lsc.DynamicLossScale(8j)  # error: arg-type reportArgumentType
-lsc.FixedLossScale()  # error: call-arg reportCallIssue
 lsc.FixedLossScale("8")  # error: arg-type reportArgumentType
-lsc.FixedLossScale(8, True)  # error: call-arg,misc reportCallIssue
 lsc.FixedLossScale(8, skip_nonfinite="yes")  # error: arg-type reportArgumentType
 lsc.LossScale()  # error: abstract reportAbstractUsage
-scale(3)  # error: call-arg reportCallIssue
-scale.update()  # error: call-arg reportCallIssue
 scale.no_such_method()  # error: attr-defined reportAttributeAccessIssue
 scale.initial_loss_scale = 2.0  # error: misc,prop-decl reportAttributeAccessIssue
 scale.good_stepz.assign(0)  # error: attr-defined reportAttributeAccessIssue
 of_21.FixedLossScale(8).get_loss_scale()  # error: attr-defined reportAttributeAccessIssue
 lsc.loss_scale.get("fixed")  # error: call-overload reportCallIssue,reportArgumentType
 lsc.loss_scale.get(3 + 1j)  # error: call-overload reportCallIssue,reportArgumentType
-experimental.MixedPrecisionLossScaleOptimizer(opt)  # error: call-arg reportCallIssue
 experimental.MixedPrecisionLossScaleOptimizer(8.0, opt)  # error: arg-type reportArgumentType
 experimental.MixedPrecisionLossScaleOptimizer(opt, None)  # error: arg-type reportArgumentType
-experimental.enable_mixed_precision_graph_rewrite()  # error: call-arg reportCallIssue
 experimental.enable_mixed_precision_graph_rewrite("sgd")  # error: arg-type reportArgumentType
-experimental.disable_mixed_precision_graph_rewrite(opt)  # error: call-arg reportCallIssue

@@ -49,25 +49,18 @@ hook = LossScaleHook(record, every_n_steps=10, output_dir="logs", step=steps, is
 with tf.compat.v1.train.MonitoredTrainingSession(hooks=[hook]) as session:
     session.run([])
 
-lsc.StepRecord()  # error: call-arg reportCallIssue
 lsc.StepRecord("scale")  # error: arg-type reportArgumentType
 lsc.StepRecord(scale)  # error: arg-type reportArgumentType
-lsc.StepRecord(optimizer, True)  # error: call-arg,misc reportCallIssue
 lsc.StepRecord(optimizer, names="yes")  # error: arg-type reportArgumentType
 record.no_such_method()  # error: attr-defined reportAttributeAccessIssue
-record.skipped()  # error: attr-defined reportAttributeAccessIssue
 record.check("many")  # error: arg-type reportArgumentType
 record.last_skip().step  # error: union-attr reportOptionalMemberAccess
 record.nonfinite_gradients()["w"]["NaN"].upper()  # error: attr-defined reportAttributeAccessIssue
 text: int = record.report()  # error: assignment reportAssignmentType
 LossScaleHook(scale)  # error: arg-type reportArgumentType
 LossScaleHook(record, every_n_steps="ten")  # error: arg-type reportArgumentType
-LossScaleHook(record, save_steps=10)  # error: call-arg reportCallIssue
 hook.no_such_method()  # error: attr-defined reportAttributeAccessIssue
 write_summaries(scale)  # error: arg-type reportArgumentType
-write_summaries(record, 3, writer)  # error: call-arg,misc reportCallIssue
-lsc.apply_if_finite(scale)  # error: call-arg reportCallIssue
 lsc.apply_if_finite("dynamic", [])  # error: arg-type reportArgumentType
-lsc.apply_if_finite(scale, generator, [])  # error: call-arg,misc,arg-type reportCallIssue
 lsc.apply_if_finite(scale, 3)  # error: arg-type reportArgumentType
 monitoring.LossScaleHok  # error: attr-defined reportAttributeAccessIssue

@@ -36,7 +36,7 @@ class Recording(LossScale):
         return {}
 
 
-class ApplyIfFiniteTest(parameterized.TestCase, tf.test.TestCase):
+class ApplyIfFiniteTest(modes.EagerTestCase):
     @crossed.product(
         name=("graph_v1", "graph_v2", "function", "jit"),
         case=(
@@ -69,63 +69,37 @@ class ApplyIfFiniteTest(parameterized.TestCase, tf.test.TestCase):
         self.assertEqual(seen, [[*each, scale] for each, scale in zip(weights, scales)])
 
     def test_a_users_loss_scale_is_given_all_gradients_and_may_refuse(self):
-        with modes.eager_mode():
-            var, scale = tf1.Variable(8.0), Recording()
-            for value in (1.0, 1.0, np.nan):
-                tf_lossscale_compat.apply_if_finite(
-                    scale,
-                    [(sgd(), [(tf.constant(value), var)]), (sgd(), [(tf.constant(1.0), var)] * 2)],
-                )
-            self.assertEqual(scale.seen, [3, 3, 3])
-            self.assertEqual(float(var.numpy()), 5.0)
+        var, scale = tf1.Variable(8.0), Recording()
+        for value in (1.0, 1.0, np.nan):
+            tf_lossscale_compat.apply_if_finite(
+                scale,
+                [(sgd(), [(tf.constant(value), var)]), (sgd(), [(tf.constant(1.0), var)] * 2)],
+            )
+        self.assertEqual(scale.seen, [3, 3, 3])
+        self.assertEqual(float(var.numpy()), 5.0)
 
     @parameterized.named_parameters(keras_homes.named())
     def test_keras_and_v1_optimizers_mixed(self, home):
-        with modes.eager_mode():
-            if home.kind == "keras3":
-                keras_variable = home.keras.Variable(8.0)
-            else:
-                keras_variable = tf.Variable(8.0)
-            variable = tf.Variable(8.0)
-            scale = DynamicLossScale(8.0, 100, 2.0)
-            optimizers = home.SGD(0.5, momentum=0.5), sgd()
+        if home.kind == "keras3":
+            keras_variable = home.keras.Variable(8.0)
+        else:
+            keras_variable = tf.Variable(8.0)
+        variable = tf.Variable(8.0)
+        scale = DynamicLossScale(8.0, 100, 2.0)
+        optimizers = home.SGD(0.5, momentum=0.5), sgd()
 
-            def step(x, y):
-                tf_lossscale_compat.apply_if_finite(
-                    scale,
-                    [(optimizers[0], [(x, keras_variable)]), (optimizers[1], [(y, variable)])],
-                )
-
-            call = tf.function(step, autograph=False)
-            for values in VALUES:
-                call(*[tf.constant(value) for value in values])
-            self.assertEqual(float(tf.convert_to_tensor(keras_variable).numpy()), 6.25)
-            self.assertEqual(float(variable.numpy()), 6.0)
-            self.assertEqual([float(scale().numpy()), int(scale.good_steps.numpy())], [2.0, 1])
-
-    def test_one_replica_makes_all_skip(self):
-        strategy, count = replicas.strategy("mirrored_2"), 2
-        with replicas.executing("function", strategy) as execution:
-            first, second = tf1.Variable(8.0), tf1.Variable(8.0)
-            scale = DynamicLossScale(8.0, 100, 2.0)
-            optimizers = sgd(), sgd()
-
-            def in_replica(x, y):
-                pairs = [(optimizers[0], [(replicas.own(x), first)])]
-                pairs.append((optimizers[1], [(replicas.own(y), second)]))
-                tf_lossscale_compat.apply_if_finite(scale, pairs)
-
-            step = execution.compile(
-                lambda x, y: replicas.run(strategy, in_replica, (x, y)),
-                *[tf.TensorSpec([count], tf.float32)] * 2,
+        def step(x, y):
+            tf_lossscale_compat.apply_if_finite(
+                scale,
+                [(optimizers[0], [(x, keras_variable)]), (optimizers[1], [(y, variable)])],
             )
-            ones, bad = np.ones(count, np.float32), np.ones(count, np.float32)
-            bad[-1] = np.nan
-            for x, y in ((ones, ones), (bad, ones), (ones, bad)):
-                step(x, y)
-            values = execution.values([first, second, scale.current_loss_scale, scale.good_steps])
-        for copies, value in zip(values, (8.0 - count, 8.0 - count, 2.0, 0)):
-            self.assertEqual([float(copy) for copy in copies], [value] * len(copies))
+
+        call = tf.function(step, autograph=False)
+        for values in VALUES:
+            call(*[tf.constant(value) for value in values])
+        self.assertEqual(float(tf.convert_to_tensor(keras_variable).numpy()), 6.25)
+        self.assertEqual(float(variable.numpy()), 6.0)
+        self.assertEqual([float(scale().numpy()), int(scale.good_steps.numpy())], [2.0, 1])
 
     @parameterized.named_parameters(keras_homes.named())
     def test_nothing_is_made_where_no_step_can_be_taken(self, home):
@@ -143,45 +117,43 @@ class ApplyIfFiniteTest(parameterized.TestCase, tf.test.TestCase):
     def test_nothing_is_applied_where_an_optimizer_does_not_know_a_variable(self, home):
         if home.kind == "v2":
             self.skipTest("an OptimizerV2 takes any variable")
-        with modes.eager_mode():
-            scale, first = DynamicLossScale(8.0), tf.Variable(1.0)
-            known, other = home.variable(1.0), home.variable(1.0)
-            optimizer = home.SGD(0.5, momentum=0.5)
-            with tf.init_scope():
-                optimizer.build([known])
-            grad = tf.constant(1.0)
-            pairs = [(sgd(), [(grad, first)]), (optimizer, [(grad, known), (grad, other)])]
-            with self.assertRaisesRegex(ValueError, "built for other variables than"):
-                tf_lossscale_compat.apply_if_finite(scale, pairs)
-            values = [float(tf.convert_to_tensor(each).numpy()) for each in (first, known, other)]
-            self.assertEqual(values, [1.0, 1.0, 1.0])
-            self.assertEqual(int(scale.good_steps.numpy()), 0)
-            if home.kind == "keras3":  # Its optimizers refuse those without a gradient, too.
-                return
-            pairs[1] = (optimizer, [(grad, known), (None, other)])
+        scale, first = DynamicLossScale(8.0), tf.Variable(1.0)
+        known, other = home.variable(1.0), home.variable(1.0)
+        optimizer = home.SGD(0.5, momentum=0.5)
+        with tf.init_scope():
+            optimizer.build([known])
+        grad = tf.constant(1.0)
+        pairs = [(sgd(), [(grad, first)]), (optimizer, [(grad, known), (grad, other)])]
+        with self.assertRaisesRegex(ValueError, "built for other variables than"):
             tf_lossscale_compat.apply_if_finite(scale, pairs)
-            self.assertEqual(float(tf.convert_to_tensor(known).numpy()), 0.5)
+        values = [float(tf.convert_to_tensor(each).numpy()) for each in (first, known, other)]
+        self.assertEqual(values, [1.0, 1.0, 1.0])
+        self.assertEqual(int(scale.good_steps.numpy()), 0)
+        if home.kind == "keras3":  # Its optimizers refuse those without a gradient, too.
+            return
+        pairs[1] = (optimizer, [(grad, known), (None, other)])
+        tf_lossscale_compat.apply_if_finite(scale, pairs)
+        self.assertEqual(float(tf.convert_to_tensor(known).numpy()), 0.5)
 
     def test_bad_arguments(self):
-        with modes.eager_mode():
-            var, grad = tf.Variable(1.0), tf.constant(1.0)
-            scale = DynamicLossScale(8.0)
-            apply = tf_lossscale_compat.apply_if_finite
-            config = {"class_name": "DynamicLossScale", "config": {}}
-            for bad in (8.0, "dynamic", None, config, set()):  # A dict has `update`, too.
-                with self.assertRaisesRegex(TypeError, "loss_scale must be"):
-                    apply(bad, [(sgd(), [(grad, var)])])
-            of_others = type("NPULossScaleOptimizer", (type(sgd()),), {})(1.0)  # A vendor's.
-            with self.assertRaisesRegex(ValueError, "has a loss scale of its own"):
-                apply(scale, [(of_others, [(grad, var)])])
-            wrapped = contrib.LossScaleOptimizer(sgd(), contrib.FixedLossScaleManager(8.0))
-            with self.assertRaisesRegex(ValueError, "has a loss scale of its own"):
-                apply(scale, [(sgd(), [(grad, var)]), (wrapped, [(grad, var)])])
-            with self.assertRaisesRegex(ValueError, "no gradient for"):
-                apply(scale, [(sgd(), [(grad, var)]), (sgd(), [(None, var)])])
-            with self.assertRaisesRegex(ValueError, "no optimizer"):
-                apply(scale, [])
-            self.assertEqual([float(var.numpy()), int(scale.good_steps.numpy())], [1.0, 0])
+        var, grad = tf.Variable(1.0), tf.constant(1.0)
+        scale = DynamicLossScale(8.0)
+        apply = tf_lossscale_compat.apply_if_finite
+        config = {"class_name": "DynamicLossScale", "config": {}}
+        for bad in (8.0, "dynamic", None, config, set()):  # A dict has `update`, too.
+            with self.assertRaisesRegex(TypeError, "loss_scale must be"):
+                apply(bad, [(sgd(), [(grad, var)])])
+        of_others = type("NPULossScaleOptimizer", (type(sgd()),), {})(1.0)  # A vendor's.
+        with self.assertRaisesRegex(ValueError, "has a loss scale of its own"):
+            apply(scale, [(of_others, [(grad, var)])])
+        wrapped = contrib.LossScaleOptimizer(sgd(), contrib.FixedLossScaleManager(8.0))
+        with self.assertRaisesRegex(ValueError, "has a loss scale of its own"):
+            apply(scale, [(sgd(), [(grad, var)]), (wrapped, [(grad, var)])])
+        with self.assertRaisesRegex(ValueError, "no gradient for"):
+            apply(scale, [(sgd(), [(grad, var)]), (sgd(), [(None, var)])])
+        with self.assertRaisesRegex(ValueError, "no optimizer"):
+            apply(scale, [])
+        self.assertEqual([float(var.numpy()), int(scale.good_steps.numpy())], [1.0, 0])
 
     def test_optimizer_without_an_operation_in_a_graph_for_a_session(self):
         optimizer = mock.Mock(spec=["apply_gradients"], **{"apply_gradients.return_value": None})

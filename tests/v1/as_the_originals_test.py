@@ -178,24 +178,6 @@ class ReadTest(parameterized.TestCase, tf.test.TestCase):
             graph.finalize()
             self.assertEqual(session.run(loss_scale), 4.0 if scale == "dynamic" else 8.0)
 
-    @parameterized.parameters("graph_v1", "eager")
-    def test_a_scale_that_became_nan(self, name):
-        """It is the maximum of 1 and NaN after a decrease, which is 1 for TensorFlow 1.15."""
-        with modes.entered(name) as mode:
-            results = []
-            for home in homes("contrib"):
-                manager = home.ExponentialUpdateLossScaleManager(8.0, 10, 1, 2.0, 0.5)
-                scale = manager.get_loss_scale()
-                mode.compile(lambda s=scale: s.assign(np.nan))()
-                mode.compile(
-                    lambda flag, m=manager: m.update_loss_scale(flag), modes.scalar(tf.bool)
-                )(False)
-                results.append(mode.value(tf.identity(scale)))
-            if originals.IS_TF1:
-                self.assertEqual(results, [1.0, 1.0])
-            else:  # Kernels of later versions differ.
-                self.assertTrue(np.isnan(results[0]) or results[0] == 1.0, results)
-
 
 def _no_graph_entered():
     """Context of graph mode outside of every `as_default()`, as where a script starts."""

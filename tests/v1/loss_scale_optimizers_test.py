@@ -32,7 +32,6 @@ pytestmark = pytest.mark.usefixtures("kept_kernels")
 
 tf1 = tf.compat.v1
 
-FLOATS = (tf.float16, tf.bfloat16, tf.float32, tf.float64)
 CONDITIONALS = {"If", "StatelessIf", "Switch", "RefSwitch", "Merge", "RefMerge", "Case"}
 INNER = {
     "momentum": lambda: tf1.train.MomentumOptimizer(0.5, 0.9),
@@ -54,10 +53,6 @@ class Recorder(tf1.train.GradientDescentOptimizer):
             return self.make_pairs()
         return super().compute_gradients(loss, *args, **kwargs)
 
-    def scaled_loss(self):
-        loss = self.computed[-1][0]
-        return loss() if callable(loss) else loss
-
 
 class Training:
     """A weight, a step counter and an optimizer whose loss is `sum(weight * x)`."""
@@ -67,11 +62,10 @@ class Training:
         self.other = tf1.Variable([5.0], name="other")
         self.global_step = tf1.Variable(0, trainable=False, name="step", dtype=tf.int64)
         self.inner, self.policy = inner, policy
-        self.moves = hasattr(policy, "_num_good_steps")
         self.opt = inner if which is None else OPTIMIZERS[which](inner, policy)
 
     def step(self, x):
-        """One `minimize`; returns the weight, the step counter and the loss scale after it."""
+        """One `minimize`; returns the weight and the step counter after it."""
         loss = loss_of(lambda: tf.reduce_sum(tf.cast(self.weight, x.dtype) * x))
         done = self.opt.minimize(loss, self.global_step, var_list=[self.weight])
         return stepping.then(done, self.read)
@@ -81,10 +75,7 @@ class Training:
         return stepping.then(done, self.read)
 
     def read(self):
-        values = [tf.identity(self.weight), tf.identity(self.global_step)]
-        if self.moves:
-            values += [variable.read_value() for variable in state_of(self.policy)]
-        return values
+        return [tf.identity(self.weight), tf.identity(self.global_step)]
 
     def slots(self):
         return [
@@ -141,29 +132,22 @@ class ComputeGradientsTest(parameterized.TestCase, tf.test.TestCase):
                 self.assertEqual(entered.value(grad), 2)
             self.assertEqual(callable(recorder.computed[-1][0]), which == "mixed")
 
-    @crossed.product(which=BOTH, mode=modes.ALL)
+    @crossed.product(which=BOTH, mode=("graph_v1", "eager"))
     def test_scale_is_cast_to_the_dtypes_of_loss_and_gradients(self, which, mode):
-        values = [1.1, -2.3, 0.0, 60000.0]
-
-        def step(_):
-            inner = Recorder(lambda: [(tf.constant(values, dtype), None) for dtype in FLOATS])
-            opt = OPTIMIZERS[which](inner, fixed_for(which, 3.0))
-            losses = []
-            for dtype in FLOATS:
+        values, reciprocal = np.array([1.1, -2.3, 0.0, 60000.0]), np.float32(1) / np.float32(3)
+        with modes.entered(mode) as entered:
+            for dtype in (tf.float16, tf.bfloat16, tf.float32, tf.float64):
+                inner = Recorder(lambda dtype=dtype: [(tf.constant(values, dtype), None)])
+                opt = OPTIMIZERS[which](inner, fixed_for(which, 3.0))
                 pairs = opt.compute_gradients(loss_of(lambda dtype=dtype: tf.constant(1.1, dtype)))
-                losses.append(inner.scaled_loss())
-            grads = [grad for grad, _ in pairs]
-            for tensors in (losses, grads):
-                self.assertEqual(tuple(tensor.dtype for tensor in tensors), FLOATS)
-            return [[tf.cast(t, tf.float64) for t in tensors] for tensors in (losses, grads)]
-
-        ((losses, grads),) = stepping.run(mode, lambda: None, step, [()])
-        reciprocal = np.float32(1) / np.float32(3)
-        for dtype, loss, grad in zip(FLOATS, losses, grads):
-            numpy = dtype.as_numpy_dtype
-            self.assertEqual(loss, np.float64(numpy(numpy(1.1) * np.float32(3).astype(numpy))))
-            expected = np.array(values).astype(numpy) * reciprocal.astype(numpy)
-            self.assertAllEqual(grad, expected.astype(numpy).astype(np.float64))
+                scaled = inner.computed[-1][0]
+                tensors = scaled() if callable(scaled) else scaled, pairs[0][0]
+                self.assertEqual([tensor.dtype for tensor in tensors], [dtype] * 2)
+                loss, grad = entered.value([tf.cast(tensor, tf.float64) for tensor in tensors])
+                numpy = dtype.as_numpy_dtype
+                self.assertEqual(loss, np.float64(numpy(numpy(1.1) * np.float32(3).astype(numpy))))
+                expected = values.astype(numpy) * reciprocal.astype(numpy)
+                self.assertAllEqual(grad, expected.astype(numpy).astype(np.float64))
 
     @parameterized.parameters(*BOTH)
     def test_hands_its_arguments_to_the_wrapped_optimizer(self, which):
@@ -233,19 +217,16 @@ class Bare:
 class ApplyGradientsTest(parameterized.TestCase, tf.test.TestCase):
     @parameterized.parameters("graph_v1", "eager", "function")
     def test_python_flags_of_a_users_loss_scale(self, mode):
-        """No conditional is built for them, nor for a fixed scale."""
+        """No conditional is built for them."""
         for make_policy, applied in (
             (lambda: Fickle(True), True),
             (lambda: Fickle(False), False),
             (lambda: Never(8), False),
-            (lambda: FixedLossScale(8), True),
-            (lambda: FixedLossScale(8, skip_nonfinite=True), True),
         ):
-            kinds, policies = set(), []
+            kinds = set()
 
-            def make(make_policy=make_policy, policies=policies):
-                policies.append(make_policy())
-                return Training(INNER["momentum"](), "mixed", policies[0])
+            def make(make_policy=make_policy):
+                return Training(INNER["momentum"](), "mixed", make_policy())
 
             def step(training, x, kinds=kinds):
                 result = training.step(x)
@@ -262,9 +243,7 @@ class ApplyGradientsTest(parameterized.TestCase, tf.test.TestCase):
             self.assertEqual([int(count) for _, count in results], [1, 2] if applied else [0, 0])
             self.assertEqual(np.any(results[1][0] != [1, -2]), applied)
             self.assertEqual(updates, 2)
-            if mode != "eager":
-                skips = getattr(policies[0], "skip_nonfinite", False)
-                self.assertEqual(bool(kinds & CONDITIONALS), skips, kinds)
+            self.assertEmpty(kinds & CONDITIONALS)
 
     @crossed.product(mode=modes.ALL, returns=("operation", "tensor", "none", "list"))
     def test_contrib_needs_two_methods_that_may_return_anything(self, mode, returns):
@@ -296,32 +275,16 @@ class ApplyGradientsTest(parameterized.TestCase, tf.test.TestCase):
 
     @crossed.product(which=BOTH, mode=("graph_v1", "function"))
     def test_takes_any_iterable_and_carries_none_through(self, which, mode):
-        wraps = [list, tuple, iter, lambda pairs: zip(*zip(*pairs)), lambda ps: (p for p in ps)]
-
-        def step(trainings, x):
-            done = []
-            for training in trainings:
-                for wrap in wraps:
-                    with tf.control_dependencies(done):
-                        pairs = wrap([(None, training.other), (x, training.weight)])
-                        done = training.apply(pairs)[:2]
-            return done
-
-        def make():
-            return [
-                Training(sgd(0.5), which, policy)
-                for policy in (fixed_for(which, 8), dynamic_for(which))
-            ]
-
-        ((weight, _),), counts = stepping.run(
-            mode,
-            make,
-            step,
-            _rows([2, 4]),
-            lambda trainings: [tf.identity(each.global_step) for each in trainings],
-        )
-        self.assertAllEqual(weight, [1 - 5, -2 - 10])
-        self.assertEqual([int(count) for count in counts], [5, 5])
+        for make_policy in (fixed_for, dynamic_for):
+            with modes.entered(mode) as entered:
+                training = Training(sgd(0.5), which, make_policy(which, 8))
+                for wrap in (tuple, iter, lambda pairs: (pair for pair in pairs)):
+                    pairs = [(None, training.other), (tf.constant([2.0, 4.0]), training.weight)]
+                    pairs = wrap(pairs)
+                    entered.compile(functools.partial(training.apply, pairs))()
+                values = entered.value([training.weight, training.global_step])
+                self.assertAllEqual(values[0], [1 - 3, -2 - 6])
+                self.assertEqual(values[1], 3)
 
     @parameterized.parameters("graph_v1", "function")
     def test_sparse_gradients_stay_so_with_keep_sparse(self, mode):

@@ -5,6 +5,7 @@ notebook. `_tree` parses a source. `_plan` calls `rewrites` (the namespaces that
 (what a person must decide). `_next` says what comes next on a newer TensorFlow.
 """
 
+import contextlib
 import difflib
 import json
 import os
@@ -30,12 +31,6 @@ class Outcome(NamedTuple):
     old: bytes
     new: bytes
     result: _source.Result
-
-    @property
-    def is_nothing(self):
-        """True if there is nothing to do and nothing to say."""
-        said = self.result.findings + self.result.failures + self.result.facts
-        return self.new == self.old and not (said or self.result.has_checks)
 
 
 def _failed(data, message, line=0, column=0):
@@ -90,10 +85,8 @@ class Run:
         self._options = options
         self._places: Optional[list] = [] if as_json else None
         self._steps = _next.Steps(options)
-        self.files = 0
-        self.changed = 0
-        self.findings = 0
-        self.failures = 0
+        self._imported = set()  # Paths of what files about loss scaling import.
+        self.files = self.changed = self.findings = self.failures = 0
 
     def read(self, path):
         """Reads a file; returns its bytes if they are to be looked at."""
@@ -104,23 +97,20 @@ class Run:
             self._fail(path, str(error))
             return None
         self._steps.read(path, data)
-        is_ours = _source.may_concern(data, self._options)
-        models = self._options.models | keras_3.models(data, is_ours)
+        models = self._options.models | keras_3.models(data)
         self._options = self._options._replace(models=models)
-        return data if is_ours else None
+        return data if _source.may_concern(data, self._options) else None
 
     def look(self, path, data):
-        """Looks at a file; returns its outcome so far, None if there is none."""
+        """Looks at a file; returns its outcome so far."""
         outcome = self._migrate(path, data)
         made = (self._options.made or frozenset()) | outcome.result.made
         self._options = self._options._replace(made=made)
-        if not outcome.is_nothing:
-            return outcome
-        self._steps.add(path, outcome.result)
-        return None
+        return outcome
 
     def _migrate(self, path, data):
-        return migrate_bytes(data, path.endswith(".ipynb") if path else None, self._options)
+        options = self._options._replace(is_imported=path in self._imported)
+        return migrate_bytes(data, path.endswith(".ipynb") if path else None, options)
 
     def act(self, path, outcome):
         """Shows or makes the change of a file, once all files have been examined."""
@@ -200,12 +190,17 @@ class Run:
         # A check for a class belongs to the wrapper that it checks, wherever that is made: all
         # files are examined before any is changed.
         read = [(file, self.read(file)) for file in found.values()]
-        outcomes = [
-            (file, self.look(file, data)) for file, data in _shown(read) if data is not None
-        ]
-        for file, outcome in outcomes:
-            if outcome is not None:
-                self.act(file, outcome)
+        outcomes = {file: self.look(file, data) for file, data in _shown(read) if data is not None}
+        about = [file for file in outcomes if outcomes[file].result.is_about]
+        for file in about:  # It grows by what these import, such as the class of a model.
+            for path in map(found.get, _walk.imported(file, outcomes[file].old)):
+                if path and path not in about:
+                    with contextlib.suppress(_files.FileError):  # Which was said already.
+                        self._imported.add(path)
+                        outcomes[path] = self.look(path, _files.read(path))
+                        about.append(path)
+        for file, outcome in outcomes.items():
+            self.act(file, outcome)
         self._end()
         done = "rewritten" if self._write else "to rewrite"
         emit(

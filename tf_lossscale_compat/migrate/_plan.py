@@ -25,8 +25,8 @@ class Plan:
     Attributes:
       edits: list of (start, end, new bytes) in bytes of the source, in order, without overlap.
       findings: list of (where in the source, in bytes, and what to say), in order.
-      is_about_loss_scaling: whether the file names a class of this package, or will, or one left to
-        a person, or calls its methods; lists_contrib: whether other names of contrib are reported.
+      is_about_loss_scaling: whether the file, or one that imports it, names a class of this package
+        or will, or calls its methods; lists_contrib: whether other names of contrib are reported.
 
     With None as `made` of `_source.Options`, checks for a class follow this file alone.
     """
@@ -36,7 +36,6 @@ class Plan:
         self.to = options.to
         self.is_for_keras_3 = _next.is_for_keras_3(options.to, tree.source)
         self._options = options
-        self._made = options.made
         self.models = options.models
         self._edits: Set[Tuple[int, int, bytes]] = set()
         self._findings: Set[Tuple[int, str]] = set()
@@ -56,9 +55,9 @@ class Plan:
         self._edit_chains()
         self._drop_bindings()
         self._add_imports(self._edit_imports())
-        calls = tree.methods & rewrites.OLDER_METHODS
+        named = options.is_imported or tree.methods & rewrites.OLDER_METHODS
         imports = [each for each in tree.bindings if each.path.split(".")[0] == PACKAGE]
-        self.is_about_loss_scaling = bool(self._edits or self._findings or calls or imports)
+        self.is_about_loss_scaling = bool(self._edits or self._findings or named or imports)
         self.lists_contrib = self.is_about_loss_scaling or options.contrib
         for check in checks.CHECKS:
             for where, message in check.find(self):
@@ -146,7 +145,7 @@ class Plan:
             for chain, other, each in self._wrappers
             if other is not None and each == family and not self._is_settled(chain)
         }
-        states = {state for each, state in self._made if each == family}
+        states = {state for each, state in self._options.made if each == family}
         is_keras = family == "keras"
         if "check" in roles and is_keras and len(states) > 1:
             return None, _MADE_IN_TWO_WAYS
@@ -176,7 +175,7 @@ class Plan:
                     if any(rewrites.find(name) == member for _, name in chain.imported)
                 ]
                 result = namespace.is_meant(calls, self.tree), _UNCLEAR
-            if self._made is not None:
+            if self._options.made is not None:
                 result = self._follows(namespace, *result)
             self._usages[namespace.old] = result
         return self._usages[namespace.old]

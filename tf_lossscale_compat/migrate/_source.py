@@ -35,6 +35,7 @@ class Options(NamedTuple):
     made: Optional[frozenset] = frozenset()  # By all files, see `_plan.Plan.made`.
     keep_imports: bool = False  # Also what nothing needs, as a notebook's next cell may.
     models: frozenset = frozenset()  # What all files say of them, see `keras_3.models`.
+    is_imported: bool = False  # By a file about loss scaling: so it is about that, too.
 
 
 class Result(NamedTuple):
@@ -57,7 +58,7 @@ class UnsafeEditError(Exception):
 def may_concern(data: bytes, options: Options = Options()) -> bool:  # noqa: B008
     """Returns whether a file's bytes can hold anything to change or to report."""
     words = _LOSS_SCALING.search(data) or (options.contrib and _CONTRIB.search(data))
-    return bool(words and _TENSORFLOW.search(data))
+    return bool((words or options.is_imported) and _TENSORFLOW.search(data))
 
 
 def migrate(text: str, options: Options = Options()) -> Result:  # noqa: B008

@@ -166,22 +166,20 @@ def _unbuilt(plan):
     known = {_last(name) for _, names, _ in wrappers for name in names}
     built, assigned = _built(tree, known), {_last(name) for name, _ in tree.values}
     makers = ["-"]
-    for chain, names, is_returned in wrappers:
+    for chain, names, returned in wrappers:
         # A parameter or a loop's variable may be any of them, and so may what a function returned.
-        is_open = is_returned or not names
+        is_open = returned > 0 or not names
         others = built.keys() - (known if is_open else assigned)
         is_compiled = any(
             each in names or (not names and each.startswith(chain.text + "(")) for each in compiled
         )
-        if not (
-            others
-            or built.keys() & set(map(_last, names))
-            or (is_compiled and not steps & set(names))
-        ):
+        start, own = tree.start(chain.nodes[0]), set(map(_last, names))
+        if not (others or built.keys() & own or (is_compiled and not steps & set(names))):
             yield chain, _UNBUILT
-        # The last function that begins above may return it.
-        functions = _FUNCTION.findall(tree.source[: tree.start(chain.nodes[0])].decode())
-        makers += [chain.text, *functions[-1:] * is_open]
+        # The last function that begins above may return it, and not build it before that.
+        is_built = any(start < each < returned for name in own for each in built.get(name, ()))
+        functions = _FUNCTION.findall(tree.source[:start].decode())
+        makers += [chain.text, *functions[-1:] * (is_open and not is_built)]
     makes = re.compile(rf"(?:\w+\.)*(?:{'|'.join(makers)})\(")
     values = [(name, each) for name, each in tree.values if makes.match(tree.text(each))]
     began = {name: tree.start(each) for name, each in values[::-1]}
@@ -209,14 +207,16 @@ def _last(name):
 
 
 def _names(tree, call):
-    """Returns the names that a call's result is assigned to, and if a function returns it."""
+    """Returns the names that a call's result is assigned to, and where a function returns it."""
     start, names = tree.start(call), []
     for name, value in tree.values * 2:  # And the names that those are assigned to.
         if tree.start(value) <= start < tree.span(value)[1] or tree.text(value) in names:
             names.append(name)
-    words = "|".join(map(re.escape, names))
-    returned = re.search(rf"\breturn\b[^.\n]*\b(?:{words})\b(?![.(])", tree.module.code)
-    return names, bool(names and returned)
+    words = "|".join(map(re.escape, names)).encode()
+    returned = re.compile(rb"\breturn\b[^.\n]*\b(?:%s)\b(?![.(])" % words).search(
+        tree.source, start
+    )
+    return names, returned.start() if names and returned else 0
 
 
 def _passed_over(plan):

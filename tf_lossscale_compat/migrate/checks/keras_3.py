@@ -119,8 +119,7 @@ _LOST = (
     "LSC419 no model trains or saves a `tf.Variable`: make it in `build` by `self.add_weight(…,"
     " autocast=False)`, or later by that of a `tf.keras.layers.Layer()` made in `__init__`"
 )
-_CLASS = rb"(?m)^class (\w+)\(.*?\b(Model|Layer)\b.*\):.*((?:\r?\n(?:[ \t].*)?)*)"
-_KEEPS = re.compile(rb"\bself\.\w+[^=\n]* = [\[({]?\s*(?:\w+\.)*Variable\(")
+_CLASS = rb"(?m)^class (\w+)\(.*?\bModel\b.*\):.*((?:\r?\n(?:[ \t].*)?)*)"
 _ASSERTED = re.compile(rb"\((?:[^()]|\([^()]*\))*\)\s*\.assert_[ec]\w+")
 _COPIES = re.compile(r"[^#]*?\bVariable\(", re.DOTALL)
 _OLD_STEP = re.compile(rb"\bdef (?:_resource_apply_\w+|get_updates|_create_slots)\b")
@@ -279,19 +278,13 @@ def _restored(tree):
             yield node, say(_short(tree.text(node)), _SILENT)
 
 
-def models(data, is_ours):
-    """Returns what a file's bytes tell others of classes of models, as pairs (what, name).
+def models(data):
+    """Returns what a file's bytes tell others: names of models' classes without a `build`.
 
-    "build" for one without this method, "saves" where weights are saved, "keeps" for one with a
-    `tf.Variable`, in files that are not looked at themselves.
+    "" stands for that weights are saved.
     """
-    found = {("saves", "")} if _SAVES.search(data) else set()
-    for name, base, body in re.findall(_CLASS, data):
-        if base == b"Model" and b"def build(" not in body:
-            found.add(("build", name.decode()))
-        if not is_ours and _KEEPS.search(body):
-            found.add(("keeps", name.decode()))
-    return found
+    found = {name.decode() for name, body in re.findall(_CLASS, data) if b"def build(" not in body}
+    return found | ({""} if _SAVES.search(data) else set())
 
 
 def _subclasses(plan):
@@ -300,25 +293,21 @@ def _subclasses(plan):
     bases = [chain for chain in tree.chains if chain.role == "base"]
     has_models = any(_of_keras(chain, r"(?:models\.)?Model$") for chain in bases)
     is_own = has_models and b"def build(" not in tree.source
-    known = plan.models | models(tree.source, True)
+    known = plan.models | models(tree.source)
     others = {
         f"{name}.build"
         for name, value in tree.values
-        if ("build", tree.text(value).partition("(")[0].rpartition(".")[2]) in known
+        if tree.text(value).partition("(")[0].rpartition(".")[2] in known - {""}
     }
     for chain, call in tree.calls:
-        is_model = chain.text in others or (is_own and chain.names[-1] == "build")
+        is_model = chain.text in others or (is_own and chain.text.endswith(".build"))
         if is_model and call.args and _SHAPE.match(tree.text(call.args[0])):
             advice = "LSC417 it makes no variables of a model without a method `build`, so a list"
             advice += " of copies is empty: call the model once, as in `model(tf.zeros([1, 8]))`"
             yield chain, say(chain.text, advice)
     has_any = has_models or any(_of_keras(chain, r"layers\.Layer$") for chain in bases)
-    saves = "save" in tree.methods or ("saves", "") in known
+    saves = "save" in tree.methods or "" in known
     for name, value in tree.values if has_any else ():
         text = tree.text(value) if name.startswith("self.") else ""
         if _COPIES.match(text) and (saves or not _NOT_TRAINED.search(text)):
             yield value, say(name, _LOST)
-    for node, name, imported in tree.mentions() if saves else ():
-        name = name.rpartition(".")[2]
-        if ("keeps", name) in known and not imported.endswith(name):
-            yield node, say(name, _LOST)
