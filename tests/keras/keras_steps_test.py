@@ -2,6 +2,7 @@
 
 import copy
 import functools
+import importlib
 import threading
 import unittest
 from unittest import mock
@@ -690,6 +691,14 @@ class FaceTest(modes.EagerTestCase):
 
 
 class BadInputTest(modes.EagerTestCase):
+    def test_the_keras_inside_of_tensorflow_is_refused(self):
+        if keras_homes.VERSION < (2, 6):
+            self.skipTest("it is tf.keras there")
+        module = importlib.import_module("tensorflow.python.keras.optimizer_v2.gradient_descent")
+        for cls in (Stable, Older):
+            with self.assertRaisesRegex(TypeError, "^(inner_)?optimizer must.*SGD.*Write tf.keras"):
+                cls(module.SGD(1.0), "dynamic") if cls is Older else cls(module.SGD(1.0))
+
     @keras_homes.each()
     def test_bad_arguments_name_themselves(self, home):
         stable, old = Stable, Older

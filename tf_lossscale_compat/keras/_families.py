@@ -67,6 +67,17 @@ def default_base() -> type | None:
     return _keras_versions.base_of(tf.keras.optimizers.SGD)
 
 
+def check_keras(optimizer: object, base: type, argument: str) -> None:
+    """Raises a TypeError for an optimizer of TensorFlow's own Keras, if `tf.keras` is another."""
+    roots = [each.__module__.split(".")[0] for each in (base, default_base() or base)]
+    if roots[0].startswith("tensorflow") and roots[0] != roots[1]:
+        raise TypeError(
+            f"{argument} must be an optimizer of a public Keras, got {optimizer!r} of "
+            f"{base.__module__}, which TensorFlow keeps for itself. Write tf.keras.optimizers in "
+            "place of tensorflow.python.keras.optimizers."
+        )
+
+
 def for_config(family: _family.Family[Any], config: dict[str, Any]) -> _family.Family[Any]:
     """Returns the family that deserializes the `config` of an inner optimizer.
 

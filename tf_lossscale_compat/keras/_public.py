@@ -396,6 +396,7 @@ class _PicksSibling(type):
                 )
             base = _keras_versions.base_of(type(inner))
             if base is not None:
+                _families.check_keras(inner, base, argument)
                 picked = _siblings(base)[cls._tflsc_family.experimental]
         # Keras' own metaclass would pick one of Keras' classes.
         return type.__call__(picked, *args, **kwargs)
