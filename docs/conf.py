@@ -73,6 +73,10 @@ def _break_names(app, pagename, templatename, context, doctree):
             lambda match: re.sub(r"(?<=\w)([._]+|[(=])(?=\w)", r"\1<wbr>", match.group()),
             context["body"],
         )
+        # An option is no word of its own without its hyphens.
+        context["body"] = context["body"].replace(
+            '<span class="pre">--', '<span class="pre" style="white-space: nowrap">--'
+        )
 
 
 def _index_for_search(app, docname, source):

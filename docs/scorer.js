@@ -15,6 +15,12 @@ var Scorer = {
   },
 };
 
+// Below a result Sphinx shows the text at its id, and fails where there is none. Entries of the
+// index have none: for them, show the innermost section.
+const textAt = Search.htmlToText;
+Search.htmlToText = (html, anchor) =>
+  textAt(html, anchor?.replace(/^#index-\d+$/, "section:has($&):not(:has(section $&))"));
+
 // Sphinx finds pages that have all words of a query. Of a message that was pasted, no page has all.
 // So headings and what conf.py puts into the index are ranked by how many words they share with it.
 const searchAllWords = Search._performSearch;
