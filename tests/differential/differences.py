@@ -206,7 +206,7 @@ ENTRIES = {
     ),
     "reciprocal": Entry(
         "troubleshooting.md",
-        "go on with zero gradients. This package skips such a step, and the scale comes down.",
+        "go on with zero gradients. This package skips such a step, so the scale comes down.",
         lambda d: scale_above_2_126(d) and d.theme in ("state", "numbers", "names", "kept"),
     ),
     "sums_of_rows": Entry(
