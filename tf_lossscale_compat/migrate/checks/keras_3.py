@@ -17,7 +17,7 @@ _ATTRIBUTES = {
     "fit_generator": "LSC403 write `fit`",
     "evaluate_generator": "LSC403 write `evaluate`",
     "predict_generator": "LSC403 write `predict`",
-    "reset_states": "LSC404 write `reset_state`",
+    "reset_states": "LSC404 write `reset_state`; a model has it in its layers alone",
     "add_update": "LSC405 remove the call, and make the variable with `autocast=False`",
     "get_updates": "LSC406 write `optimizer.apply_gradients(zip(gradients, variables))`",
     "get_gradients": "LSC406 compute the gradients with `tf.GradientTape`",
@@ -74,6 +74,7 @@ _ARGUMENTS = {
         "save|save_weights",
         "LSC414 leave it out; the path must end in .keras, for weights in .weights.h5",
     ),
+    "experimental_autocast": ("add_weight", "LSC430 write `autocast`"),
     "experimental_aggregate_gradients": _NOT_SUMMED,
     "skip_gradients_aggregation": _NOT_SUMMED,
 }
@@ -294,11 +295,11 @@ def _subclasses(plan):
     has_models = any(_of_keras(chain, r"(?:models\.)?Model$") for chain in bases)
     is_own = has_models and b"def build(" not in tree.source
     known = plan.models | models(tree.source)
-    others = {
-        f"{name}.build"
-        for name, value in tree.values
-        if tree.text(value).partition("(")[0].rpartition(".")[2] in known - {""}
-    }
+    classes = known - {""}
+    # A function of the user's may return such a model, too.
+    makes = re.compile(rf"(?:(?!tf\.|keras\.)\w+\.)*(?:[a-z]\w*|{'|'.join(classes)})\(")
+    values = tree.values if classes else ()
+    others = {f"{name}.build" for name, value in values if makes.match(tree.text(value))}
     for chain, call in tree.calls:
         is_model = chain.text in others or (is_own and chain.text.endswith(".build"))
         if is_model and call.args and _SHAPE.match(tree.text(call.args[0])):
