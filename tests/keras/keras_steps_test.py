@@ -648,6 +648,25 @@ class FaceTest(modes.EagerTestCase):
             self.assertIs(opt.learning_rate, inner.learning_rate)
             self.assertEqual(number(inner.learning_rate), 0.125)
 
+    @keras_homes.each(kind="v2")
+    def test_a_rate_in_place_of_a_schedule(self, home):
+        """Its variables are made when Keras' own class makes them, and functions then follow it."""
+        schedule = home.keras.optimizers.schedules.PiecewiseConstantDecay([1], [0.5, 0.25])
+        rows = []
+        for wrap in (home.wrapped_in_own, Stable):
+            (variable,), opt = variables_of(home, 1.0), wrap(home.SGD(schedule))
+
+            @tf.function
+            def step(opt=opt, variable=variable):
+                opt.apply_gradients([(tf.ones([]), variable)])
+
+            rows.append([])
+            for rate in (0.25, 0.0):
+                opt.learning_rate = rate
+                step()
+                rows[-1].append(number(variable))
+        self.assertEqual(*rows)
+
     @keras_homes.each(kind="keras3")
     def test_loss_scale_factor_does_not_scale_twice(self, home):
         variables = variables_of(home, 1.0)

@@ -132,7 +132,6 @@ class OptimizerV2Methods(_before_keras3.BeforeKeras3Methods):
     """The public methods that a loss-scale optimizer of this family has beside those of all."""
 
     _tflsc_family: OptimizerV2Family
-    learning_rate = _methods.of_inner("learning_rate")
     _aggregate_gradients = _methods.of_inner("_aggregate_gradients")
     _clip_gradients = _methods.of_inner("_clip_gradients")
     _create_all_weights = _methods.of_inner("_create_all_weights")
@@ -142,6 +141,26 @@ class OptimizerV2Methods(_before_keras3.BeforeKeras3Methods):
     _get_hyper = _methods.of_inner("_get_hyper")
     _restore_slot_variable = _methods.of_inner("_restore_slot_variable")
     _set_hyper = _methods.of_inner("_set_hyper")
+
+    # Reading a rate makes variables of the hyperparameters, and a number that then takes the place
+    # of a schedule is a constant of functions. So the rate is not read before it is set.
+
+    @property
+    def learning_rate(self) -> Any:
+        """The inner optimizer's `learning_rate`."""
+        return self._optimizer.learning_rate
+
+    @learning_rate.setter
+    def learning_rate(self, value: Any) -> None:
+        self._optimizer.learning_rate = value
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        # Keras' own class of TensorFlow 2.4 has no such property, and would read this one here.
+        reads = hasattr(self._tflsc_family.original, "learning_rate")
+        if name in ("learning_rate", "lr") and not reads and "_tflsc" in vars(self):
+            self._optimizer.learning_rate = value
+        else:
+            super().__setattr__(name, value)
 
     @_autograph.converts_functions_given
     def _compute_gradients(
