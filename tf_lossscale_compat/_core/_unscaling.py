@@ -31,7 +31,7 @@ def scale_loss(loss: Any, scale: tf.Tensor) -> tf.Tensor:
 
 @_compiled.in_eager_mode
 def products(tensors: list[tf.Tensor]) -> list[tf.Tensor]:
-    """Multiplies each tensor, in its dtype, by the last one, a float32 scalar."""
+    """Multiplies each tensor by the last one, a float32 scalar; results keep the dtypes."""
     *tensors, factor = tensors
     factor = _nonzero(factor)
     factors: dict[tf.DType, tf.Tensor] = {}  # Made once for all tensors of a dtype.

@@ -103,8 +103,9 @@ def apply_if_finite(
 ) -> Any:
     """Applies gradients with several optimizers, all or none, and updates their loss scale once.
 
-    Multiply each loss by `loss_scale()`, divide its gradients by the same value, and call this once
-    per step. If a gradient is not finite on any replica, no optimizer applies its gradients.
+    Multiply each loss by the scale (`loss_scale()`, or a manager's `get_loss_scale()`), divide its
+    gradients by the same value, and call this once per step. If a gradient is not finite on any
+    replica, no optimizer applies its gradients.
 
     Args:
       loss_scale: `LossScale` or `LossScaleManager`.
