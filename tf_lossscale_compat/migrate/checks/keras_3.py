@@ -12,6 +12,7 @@ _of_keras = newer_versions.of_keras
 
 _OPTIMIZER = newer_versions.LOOKS_LIKE_ONE
 _TO_RATE = "LSC407 write `learning_rate`"
+_STATUS = "expect_partial|assert_consumed|assert_existing_objects_matched|assert_nontrivial_match"
 # By attributes.
 _ATTRIBUTES = {
     "fit_generator": "LSC403 write `fit`",
@@ -27,7 +28,7 @@ _ATTRIBUTES = {
     "_set_hyper": "LSC407 assign to the attribute of that name, such as `optimizer.learning_rate`",
     "lr": _TO_RATE,
     "aggregate_gradients|gradient_aggregator": "LSC415 remove it, as Keras sums gradients",
-    "expect_partial|assert_consumed": "LSC420 remove it, as `load_weights` returns None",
+    _STATUS: "LSC420 remove it, as `load_weights` returns None",
     "metrics_names": "LSC421 the metrics of `compile` are one, `compile_metrics`: use the names"
     " that `model.evaluate(…, return_dict=True)` gives",
     "numpy|read_value": "LSC430 leave it out, as this is a number",
@@ -39,7 +40,7 @@ _OWNERS = {
     **dict.fromkeys(("get_weights", "lr", "aggregate_gradients|gradient_aggregator"), _OPTIMIZER),
     "numpy|read_value": re.compile(r"opt\w*\.(?:momentum|beta_[12]|rho|epsilon)$"),
     "input_shape|output_shape": re.compile(r"(?:\blayer|layers\[[^]]*\]|get_layer\(.*\))$"),
-    "expect_partial|assert_consumed": re.compile(r"load_weights\(.*\)$", re.DOTALL),
+    _STATUS: re.compile(r"load_weights\(.*\)$", re.DOTALL),
 }
 # What nothing replaces.
 _GONE = (
@@ -60,6 +61,7 @@ _NAMES = {
     ),
     r"backend\.function": "LSC430 write `tf.keras.Model(inputs, outputs)`",
     r"backend\.placeholder": "LSC430 write `tf.keras.Input`",
+    r"(?:backend|utils)\.clear_session": "LSC431 it resets the policy: set the policy again below",
     _GONE: "LSC411 stay with Keras 2, as nothing replaces it",
     r"backend\.(?:set_value|batch_set_value|update)": "LSC407 write `variable.assign(value)`",
     r"backend\.(?:set_)?learning_phase\w*": "LSC412 call the model with `training=True`",
