@@ -32,13 +32,13 @@ __all__ = [
 # The module of each public class and function. Modules are imported at the first use, so that
 # programs without TensorFlow, such as `tf-lossscale migrate`, do not wait for it.
 _HOMES = {
-    "DynamicLossScale": "_scalers._loss_scales",
-    "ExponentialUpdateLossScaleManager": "_scalers._managers",
-    "FixedLossScale": "_scalers._loss_scales",
-    "FixedLossScaleManager": "_scalers._managers",
-    "LossScale": "_scalers._loss_scales",
+    "DynamicLossScale": "_scales._loss_scales",
+    "ExponentialUpdateLossScaleManager": "_scales._managers",
+    "FixedLossScale": "_scales._loss_scales",
+    "FixedLossScaleManager": "_scales._managers",
+    "LossScale": "_scales._loss_scales",
     "LossScaleError": "monitoring._step_record",
-    "LossScaleManager": "_scalers._managers",
+    "LossScaleManager": "_scales._managers",
     "StepRecord": "monitoring._step_record",
     "apply_if_finite": "_v1._apply_if_finite",
     "install_contrib": "contrib._importer",
@@ -59,12 +59,12 @@ if TYPE_CHECKING:
     from tf_lossscale_compat import contrib, loss_scale, mixed_precision, train
     from tf_lossscale_compat import keras as keras
     from tf_lossscale_compat import monitoring as monitoring
-    from tf_lossscale_compat._scalers._loss_scales import (
+    from tf_lossscale_compat._scales._loss_scales import (
         DynamicLossScale,
         FixedLossScale,
         LossScale,
     )
-    from tf_lossscale_compat._scalers._managers import (
+    from tf_lossscale_compat._scales._managers import (
         ExponentialUpdateLossScaleManager,
         FixedLossScaleManager,
         LossScaleManager,

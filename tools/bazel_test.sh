@@ -99,7 +99,7 @@ filegroup(name = "coverage_report_generator")
 filegroup(name = "lcov_merger")
 BUILD
 
-(($# > 0)) || set -- //:scalers_loss_scale_as_number_test
+(($# > 0)) || set -- //:scales_loss_scale_as_number_test
 cd "$scratch/workspace"
 # run_bazel COMMAND ARGUMENT...: --batch leaves no server behind.
 run_bazel() {

@@ -2,7 +2,7 @@
 #
 #   docker build -f tools/python37.Dockerfile --build-arg ROW=tf115 -t lossscale-tf115 .
 #   docker run --rm lossscale-tf115                                  all tests
-#   docker run --rm -v "$PWD:/clone" lossscale-tf115 pytest tests/scalers/loss_scale_test.py
+#   docker run --rm -v "$PWD:/clone" lossscale-tf115 pytest tests/scales/loss_scale_test.py
 FROM python:3.7-slim-bookworm
 
 ARG ROW=tf115

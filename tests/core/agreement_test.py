@@ -427,6 +427,8 @@ class StandInTest(modes.EagerTestCase):
             DistributedV1(Mixed(sgd(), loss_scale), backward_passes_per_step=2)
         Contrib(inner, contrib.FixedLossScaleManager(8.0))
         Mixed(inner, 8.0)
+        with self.assertRaisesRegex(TypeError, "_loss_scale must be a LossScale, got 4.0"):
+            Mixed(inner, 8.0)._loss_scale = 4.0
 
     @parameterized.parameters("contrib", "mixed")
     def test_v1_scale_replaced_at_run_time(self, make):
@@ -446,7 +448,8 @@ class StandInTest(modes.EagerTestCase):
     def test_keras_accumulation_inside_a_scale_that_moves(self, home, public):
         inner = distributed_keras(home.SGD(1.0), backward_passes_per_step=2)
         with self.assertRaisesRegex(ValueError, "backward_passes_per_step=2 .*fixed loss scale"):
-            public(inner, loss_scale="dynamic")
+            with tf1.variable_creator_scope(lambda make, **kwargs: self.fail("makes a variable")):
+                public(inner, loss_scale="dynamic")
         opt = public(inner, loss_scale=8.0)
         before = opt._loss_scale
         with self.assertRaisesRegex(ValueError, "backward_passes_per_step=2"):

@@ -277,6 +277,15 @@ class OrderTest(modes.EagerTestCase):
             with self.assertRaisesRegex(ValueError, message):
                 self.REFUSED[case](opt)
 
+    @parameterized.parameters("mixed", "rewrite")
+    def test_refused_before_variables_are_made(self, case):
+        with tf.Graph().as_default():
+            opt = sync_replicas(sgd())
+            before = tf1.global_variables()
+            with self.assertRaisesRegex(ValueError, "SyncReplicasOptimizer"):
+                self.REFUSED[case](opt)
+            self.assertEqual(tf1.global_variables(), before)
+
     def test_loss_scale_that_skips_nothing_around_sync_replicas(self):
         with tf.Graph().as_default():
             opt = experimental.MixedPrecisionLossScaleOptimizer(sync_replicas(sgd()), 8.0)

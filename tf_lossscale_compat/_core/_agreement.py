@@ -43,10 +43,22 @@ def function_for(
         agree = None
     if not scaler.applies_all:
         _sync_replicas.check_order(optimizer)
+    if scaler.changes() or scaler.is_users():
+        _check_passes(optimizer)
     for each in _wrapping.with_wrapped(optimizer):
-        _horovod.check_passes(each, scaler)
         agree = _horovod.or_default(agree, each, scaler)
     return agree
+
+
+def check_dynamic(optimizer: _types.HasApplyGradients) -> None:
+    """Raises the ValueErrors of `function_for`, before a dynamic loss scale makes its variables."""
+    _sync_replicas.check_order(optimizer)
+    _check_passes(optimizer)
+
+
+def _check_passes(optimizer: _types.HasApplyGradients) -> None:
+    for each in _wrapping.with_wrapped(optimizer):
+        _horovod.check_passes(each)
 
 
 def common(functions: Iterable[_types.Agree | None]) -> _types.Agree | None:

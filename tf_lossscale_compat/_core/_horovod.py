@@ -54,11 +54,11 @@ def or_default(
     return agree
 
 
-def check_passes(optimizer: _types.HasApplyGradients, scaler: _scaler.Scaler) -> None:
-    """Raises a ValueError if Horovod's optimizer adds up gradients of a changing scale."""
+def check_passes(optimizer: _types.HasApplyGradients) -> None:
+    """Raises a ValueError if Horovod's optimizer adds up gradients, here of a changing scale."""
     helper = getattr(optimizer, "_agg_helper", None) if made(type(optimizer)) else None
     passes = getattr(helper, "backward_passes_per_step", 1)
-    if passes > 1 and (scaler.changes() or scaler.is_users()):
+    if passes > 1:
         cure = "backward_passes_per_step=1"
         if isinstance(optimizer, _tf.Optimizer):
             cure = (

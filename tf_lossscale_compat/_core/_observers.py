@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from typing import TYPE_CHECKING, Any, Iterator, Sequence
+from typing import TYPE_CHECKING, Any, ContextManager, Iterator, Sequence
 
 from tf_lossscale_compat._core import _scaler, _state
 from tf_lossscale_compat._core._tf import tf
@@ -19,9 +19,9 @@ if TYPE_CHECKING:
         @property
         def watched(self) -> object: ...
         def _check_context(self) -> None: ...
-        def _record_step(self, step: Observation) -> tf.Operation | None: ...
-        def _inspect_gradients(self, step: Observation) -> list[tf.Operation]: ...
-        def _raise_if_stuck(self, step: Observation) -> None: ...
+        def _record_step(self, step: RecordedObservation) -> tf.Operation | None: ...
+        def _inspect_gradients(self, step: RecordedObservation) -> list[tf.Operation]: ...
+        def _raise_if_stuck(self, step: RecordedObservation) -> None: ...
 
 
 # Has the package's prefix, because users derive from the optimizers.
@@ -69,20 +69,57 @@ def record_of(owner: object) -> Observer | None:
 
 def observe(
     scaler: _scaler.Scaler, optimizer: object, variables: Sequence[tf.Variable]
-) -> Observation | None:
-    """Returns the `Observation` of a step, or None if the optimizer has no record.
+) -> Observation:
+    """Returns the `Observation` of a step.
 
     While a graph is built, an optimizer without a record is marked: no record will see its steps.
     """
     record = record_of(optimizer)
     if record is not None:
-        return Observation(scaler, record, variables)
+        return RecordedObservation(scaler, record, variables)
     if not tf.executing_eagerly() and optimizer is not None:
         optimizer.__dict__[_ATTRIBUTE] = _Attached()
-    return None
+    return Observation()
 
 
 class Observation:
+    """One step without a record; base class of that with one.
+
+    Attributes:
+      grads: list of gradients.
+    """
+
+    recorded = False
+    grads: list[_types.Gradient]
+
+    def updating(self, finite: bool | tf.Tensor | None = None) -> ContextManager[None]:
+        """Returns a context for the loss scale's update; `finite` is None if not yet known."""
+        return contextlib.nullcontext()
+
+    def inspect_gradients(self) -> list[tf.Operation]:
+        """Makes the record inspect the gradients of a skipped step; returns operations."""
+        return []
+
+    def notify(
+        self, done: list[Any], finite: bool | tf.Tensor, skips_nonfinite: bool
+    ) -> list[tf.Operation]:
+        """Notifies the record of a step that has been taken.
+
+        Args:
+          done: list of operations, tensors and None, which have to run before.
+          finite: see `RecordedObservation`.
+          skips_nonfinite: see there.
+
+        Returns:
+          A list of operations, empty in eager mode.
+
+        Raises:
+          LossScaleError: in eager mode, more steps in a row were skipped than the record allows.
+        """
+        return []
+
+
+class RecordedObservation(Observation):
     """One step, as its record sees it.
 
     Attributes:
@@ -92,10 +129,10 @@ class Observation:
       skips_nonfinite: bool, a step that is not `finite` is skipped.
       before: the loss scale before the step, a float32 scalar tensor.
       after: the loss scale after the step; NaN if unknown.
-      grads: list of gradients.
       inspected: bool, the record has inspected the gradients already.
     """
 
+    recorded = True
     before: tf.Tensor | None = None
     inspected: bool = False
 
@@ -103,12 +140,10 @@ class Observation:
         self, scaler: _scaler.Scaler, record: Observer, variables: Sequence[tf.Variable]
     ) -> None:
         self._scaler, self.record, self.variables = scaler, record, variables
-        self.grads: list[_types.Gradient] = []
         record._check_context()
 
     @contextlib.contextmanager
     def updating(self, finite: bool | tf.Tensor | None = None) -> Iterator[None]:
-        """Returns a context for the loss scale's update; `finite` is None if not yet known."""
         # A record keeps only the scale of skipped steps. Eager mode knows which steps are skipped.
         if finite is not None and _known_true(finite):
             yield
@@ -119,26 +154,12 @@ class Observation:
             yield
 
     def inspect_gradients(self) -> list[tf.Operation]:
-        """Makes the record inspect the gradients of a skipped step; returns operations."""
         self.inspected = True
         return self.record._inspect_gradients(self)
 
     def notify(
         self, done: list[Any], finite: bool | tf.Tensor, skips_nonfinite: bool
     ) -> list[tf.Operation]:
-        """Notifies the record of a step that has been taken.
-
-        Args:
-          done: list of operations, tensors and None, which have to run before.
-          finite: see the attribute.
-          skips_nonfinite: see the attribute.
-
-        Returns:
-          A list of operations, empty in eager mode.
-
-        Raises:
-          LossScaleError: in eager mode, more steps in a row were skipped than the record allows.
-        """
         self.finite, self.skips_nonfinite = finite, skips_nonfinite
         # A user's update may return anything.
         with tf.control_dependencies([op for op in tf.nest.flatten(done) if op is not None]):

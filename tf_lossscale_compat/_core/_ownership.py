@@ -88,7 +88,7 @@ def claim(kind: str, scaler: _scaler.Scaler, owners: Iterable[object]) -> None:
     """
     check(kind, scaler)
     if scaler.changes() and hasattr(scaler.subject, "__dict__"):
-        data = _scaler.data(scaler.subject)
+        data = _scaler.data_of(scaler.subject)
         if data.claim is None or data.claim.kind != kind:
             data.claim = _Claim(kind)
         if kind != KERAS and _graphs.in_session_graph():  # A Session runs the graph alone.
@@ -103,4 +103,4 @@ def release(loss_scale: _types.Subject, owner: object) -> None:
     if claim is not None:
         claim.references.pop(id(owner), None)
         if not claim.references:
-            _scaler.data(scaler.subject).claim = None
+            _scaler.data_of(scaler.subject).claim = None

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 LARGEST_WITH_RECIPROCAL = 2.0**126
 
 
-class ScalerData:
+class LossScaleData:
     """Holds the package's data of a loss scale or manager, also of a user's, as `_tflsc`.
 
     Attributes:
@@ -49,11 +49,11 @@ class ScalerData:
         return {**vars(self), "constant": None, "claim": None, "stand_in": None}
 
 
-def data(subject: object) -> ScalerData:
+def data_of(subject: object) -> LossScaleData:
     """Returns the data of a loss scale or manager, even if its constructor was not called."""
     attributes = subject.__dict__
     if "_tflsc" not in attributes:
-        attributes["_tflsc"] = ScalerData()
+        attributes["_tflsc"] = LossScaleData()
     return attributes["_tflsc"]
 
 
@@ -152,7 +152,7 @@ class Scaler:
         """Returns the variables of the loss scale or manager, a list."""
         if self._is_manager:
             return _state.variables_of(self.subject)
-        return list(data(self.subject).weights.values())
+        return list(data_of(self.subject).weights.values())
 
     def changes(self) -> bool:
         """Returns whether steps may change the scale; they never change a fixed one."""

@@ -14,71 +14,22 @@ the originals.
 
 from __future__ import annotations
 
-import contextlib
-from typing import TYPE_CHECKING, Any, Callable, ContextManager, NamedTuple
+from typing import TYPE_CHECKING, Any, Callable, NamedTuple
 
 from tf_lossscale_compat._core import (
     _agreement,
+    _conditional,
     _finite,
     _graphs,
     _observers,
     _replicas,
     _scaler,
-    _state,
     _unscaling,
 )
 from tf_lossscale_compat._core._tf import tf
 
 if TYPE_CHECKING:
-    from tf_lossscale_compat._core import _types
-
-
-class GraphForm(NamedTuple):
-    """The form of the graph that an original built; names of variables in checkpoints follow it.
-
-    Attributes:
-      cond: function that builds the conditional, whose name is part of the names of variables that
-        are made in it.
-      update_first: bool, the loss scale is updated before the conditional. The number in the
-        conditional's name then follows those of the update.
-      name: str, the name of the step's operation, or None.
-    """
-
-    cond: Callable[[tf.Tensor, Callable[[], Any], Callable[[], Any]], Any] = tf.cond
-    update_first: bool = False
-    name: str | None = None
-
-
-class OptimizerAdapter:
-    """One step's view of an optimizer; each kind of optimizer derives from it.
-
-    Attributes:
-      wrapped: the optimizer that applies gradients, or None for several optimizers.
-      observed: optimizer whose record is notified, or None.
-      agree: function of a scalar bool tensor that returns its AND over processes outside any
-        strategy, or None; called once, before anything is applied or updated.
-      counts_skipped: bool, `count_skipped` is called for a skipped step.
-      checks_reciprocal: bool, steps are skipped while the reciprocal of the loss scale is zero,
-        because this graph's division does not itself turn it into NaN.
-      check_strategy: function that raises an error under a strategy that is not supported.
-    """
-
-    wrapped: _types.HasApplyGradients | None = None
-    observed: object = None
-    agree: _types.Agree | None = None
-    counts_skipped = False
-    checks_reciprocal = False
-    check_strategy = staticmethod(_replicas.check_strategy)
-
-    def apply(self, grads: list[_types.Gradient], variables: list[tf.Variable]) -> Any:
-        """Applies unscaled gradients by the wrapped optimizer; called in a replica context."""
-        raise NotImplementedError
-
-    def count_skipped(self, number: int | tf.Tensor) -> Any:
-        """Counts skipped steps, 1 or 0; called once for all replicas; returns the assignment."""
-
-
-_PLAIN = GraphForm()
+    from tf_lossscale_compat._core import _adapter, _types
 
 
 def check_context(
@@ -99,11 +50,10 @@ def take(
     scaler: _scaler.Scaler,
     grads: list[_types.Gradient],
     variables: list[tf.Variable],
-    adapter: OptimizerAdapter,
+    adapter: _adapter.OptimizerAdapter,
     *,
     called: str,
     division: _unscaling.Division | None = None,
-    form: GraphForm = _PLAIN,
     unaggregated: tuple[list[_types.Gradient], list[tf.Variable]] | None = None,
 ) -> tf.Operation | tf.Tensor | None:
     """Applies gradients or skips them, and updates the loss scale, for one step.
@@ -122,7 +72,7 @@ def take(
     check_context(called, adapter.check_strategy)
     observed_variables = variables if unaggregated is None else unaggregated[1]
     observation = _observers.observe(scaler, adapter.observed, observed_variables)
-    decides = not scaler.applies_all or observation is not None
+    decides = not scaler.applies_all or observation.recorded
     finite = None
     if division is not None:
         tests = decides and not scaler.needs_gradients
@@ -134,9 +84,9 @@ def take(
         applied = adapter.apply(grads, variables)
         return None if tf.executing_eagerly() else applied
     observed_grads: list[_types.Gradient] = []
-    if observation is not None:
+    if observation.recorded:
         observed_grads = grads if unaggregated is None else unaggregated[0]
-    step = _Step(scaler, adapter, observation, form, finite)
+    step = _Step(scaler, adapter, observation, finite)
     return _replicas.run_cross_replica(step.run, (grads, variables, observed_grads))
 
 
@@ -152,9 +102,8 @@ class _Step(NamedTuple):
     """One step of all replicas as one."""
 
     scaler: _scaler.Scaler
-    adapter: OptimizerAdapter
-    observation: _observers.Observation | None  # None without a record.
-    form: GraphForm
+    adapter: _adapter.OptimizerAdapter
+    observation: _observers.Observation
     finite: tf.Tensor | None  # None if it is not yet computed.
 
     def run(
@@ -164,8 +113,7 @@ class _Step(NamedTuple):
         observed_grads: list[_types.Gradient],
     ) -> tf.Operation | None:
         """Takes the step; see the function `take`. Gradients may be per-replica."""
-        if self.observation is not None:
-            self.observation.grads = observed_grads
+        self.observation.grads = observed_grads
         if tf.executing_eagerly():
             self._run_eagerly(grads, variables)
             return None
@@ -174,37 +122,38 @@ class _Step(NamedTuple):
     def _run_eagerly(self, grads: list[_types.Gradient], variables: list[tf.Variable]) -> None:
         should_apply, finite, update = self._decide(grads)
         if should_apply:
-            _replicas.call_for_each_replica(self.adapter.apply, (grads, variables))
+            self._apply(grads, variables)
         elif self.adapter.counts_skipped:
             self.adapter.count_skipped(1)
         update(finite)
-        if self.observation is not None:
-            self.observation.notify([], finite, skips_nonfinite=should_apply is not True)
+        self.observation.notify([], finite, skips_nonfinite=should_apply is not True)
 
     def _run_in_graph(
         self, grads: list[_types.Gradient], variables: list[tf.Variable]
     ) -> tf.Operation:
         should_apply, finite, update = self._decide(grads)
-        by_xla = _graphs.compiled_by_xla()
-        updated = update(finite) if self.form.update_first else None
-        done = self._apply_or_skip(should_apply, grads, variables, by_xla)
-        counted = None
-        if by_xla and self.adapter.counts_skipped:
-            # After the conditional, which XLA keeps only if the branch that skips does nothing.
-            with tf.control_dependencies([done]):
-                skipped = tf.cast(tf.logical_not(should_apply), tf.int32)
-                counted = _graphs.as_operation(self._count(skipped))
-        if not self.form.update_first:
+        updated = update(finite) if self.adapter.update_first else None
+        done, *counted = _conditional.apply_or_skip(
+            should_apply,
+            lambda: self._apply(grads, variables),
+            # In this branch, because another conditional would capture all gradients again.
+            self.observation.inspect_gradients,
+            self.adapter,
+            variables,
+        )
+        if not self.adapter.update_first:
             with tf.control_dependencies([done]):
                 updated = update(done if isinstance(done, tf.Tensor) else finite)
-        operations = [op for op in (done, counted, updated) if op is not None]
-        if self.observation is not None:
-            operations += self.observation.notify(
-                [done, updated], finite, skips_nonfinite=should_apply is not True
-            )
-        step = tf.group(*operations, name=self.form.name)
+        operations = [op for op in (done, *counted, updated) if op is not None]
+        operations += self.observation.notify(
+            [done, updated], finite, skips_nonfinite=should_apply is not True
+        )
+        step = tf.group(*operations, name=self.adapter.name)
         _graphs.collect_train_op(step)
         return step
+
+    def _apply(self, grads: list[_types.Gradient], variables: list[tf.Variable]) -> Any:
+        return _replicas.call_for_each_replica(self.adapter.apply, (grads, variables))
 
     def _decide(self, grads: list[_types.Gradient]) -> _Decision:
         """Decides about a step, before anything is applied."""
@@ -213,12 +162,8 @@ class _Step(NamedTuple):
         finite = self._finite_flag(grads)
         return _Decision(self.scaler.applies_all or finite, finite, self._update_from_flag)
 
-    def _updating(self, *finite: tf.Tensor) -> ContextManager[None]:
-        observation = self.observation
-        return contextlib.nullcontext() if observation is None else observation.updating(*finite)
-
     def _update_from_flag(self, flag: tf.Tensor) -> Any:
-        with self._updating(flag):
+        with self.observation.updating(flag):
             return self.scaler.update(flag)
 
     def _decide_by_update(self, grads: list[_types.Gradient]) -> _Decision:
@@ -230,7 +175,7 @@ class _Step(NamedTuple):
                 "a LossScaleManager, whose update_loss_scale takes that flag."
             )
         finite = self._finite_flag(grads) if scaler.skip_nonfinite else None
-        with self._updating():
+        with self.observation.updating():
             update, should_apply = scaler.update(grads)
         if finite is not None:
             should_apply = tf.logical_and(finite, should_apply)
@@ -246,61 +191,3 @@ class _Step(NamedTuple):
         if self.adapter.agree is None or scaler.applies_all:
             return finite
         return _agreement.ask(self.adapter.agree, finite)
-
-    def _apply_or_skip(
-        self,
-        should_apply: bool | tf.Tensor,
-        grads: list[_types.Gradient],
-        variables: list[tf.Variable],
-        by_xla: bool,
-    ) -> tf.Operation | tf.Tensor:
-        """Builds the conditional; returns an operation, or a tensor with the value `should_apply`.
-
-        It is a tensor if XLA selects, and with the conditionals of TensorFlow 1.
-        """
-
-        def apply() -> tf.Operation | None:
-            return _replicas.call_for_each_replica(self.adapter.apply, (grads, variables))
-
-        def skip() -> tf.Operation | None:
-            # In this branch, because another conditional would capture all gradients again.
-            done = [] if self.observation is None else self.observation.inspect_gradients()
-            if self.adapter.counts_skipped and not by_xla:
-                done = [self._count(1), *done]
-            return _graphs.as_operation([op for op in done if op is not None])
-
-        if isinstance(should_apply, bool):
-            return apply() if should_apply else skip()
-        if not (by_xla and _should_select(self.adapter.wrapped, variables)):
-            return self.form.cond(should_apply, apply, skip)
-        return self.form.cond(
-            should_apply, lambda: _flag_after(apply(), True), lambda: _flag_after(skip(), False)
-        )
-
-    def _count(self, number: int | tf.Tensor) -> Any:
-        return _replicas.local_results(self.adapter.count_skipped(number))
-
-
-def _flag_after(done: tf.Operation, flag: bool) -> tf.Tensor:
-    with tf.control_dependencies([done]):
-        return tf.constant(flag)
-
-
-def _should_select(wrapped: object, variables: list[tf.Variable]) -> bool:
-    """Returns whether XLA should select instead of branching.
-
-    If both branches of a conditional do something, XLA computes both and then selects each
-    variable's value. Selections fuse with the operations around them, but read and write every
-    variable in full. For an optimizer with slots, such as Adam's moments, that costs more than it
-    saves. XLA always keeps the conditional around a sparse gradient's update.
-    """
-    if wrapped is None:
-        return False
-    try:
-        slots, weights = [
-            sum(tf.TensorShape(variable.shape).num_elements() or 0 for variable in some)
-            for some in (_state.variables_of(wrapped), variables)
-        ]
-    except Exception:  # Any object with `compute_gradients` and `apply_gradients` can be wrapped.
-        return False
-    return slots < weights

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Iterable
 
 from tf_lossscale_compat._core import (
+    _adapter,
     _agreement,
     _arguments,
     _autograph,
@@ -18,7 +19,7 @@ from tf_lossscale_compat._core import (
     _wrapping,
 )
 from tf_lossscale_compat._core._tf import tf
-from tf_lossscale_compat._scalers import _loss_scales
+from tf_lossscale_compat._scales import _loss_scales
 
 if TYPE_CHECKING:
     from tf_lossscale_compat._core import _types
@@ -30,7 +31,7 @@ def _has_loss_scale(optimizer: Any) -> bool:
     return bool(factor) or _wrapping.is_loss_scale_optimizer(type(optimizer))
 
 
-class _SeveralAdapter(_step.OptimizerAdapter):
+class _SeveralAdapter(_adapter.OptimizerAdapter):
     """One step of several optimizers; `parts` are the slices of each optimizer's gradients."""
 
     def __init__(self, optimizers: list[Any], parts: list[slice], agree: Any) -> None:

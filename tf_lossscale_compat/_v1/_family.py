@@ -7,11 +7,11 @@ clash with theirs.
 
 from __future__ import annotations
 
-import contextlib
 import sys
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from tf_lossscale_compat._core import (
+    _adapter,
     _agreement,
     _arguments,
     _graphs,
@@ -60,23 +60,53 @@ class OptimizerData(NamedTuple):
     keep_sparse: bool = False
 
 
-class _V1Adapter(_step.OptimizerAdapter):
-    """One step of the loss-scale optimizer `owner`; `name` is the wrapped optimizer's operation."""
+class _V1Adapter(_adapter.OptimizerAdapter):
+    """One step of r2.0's optimizer `owner`; that of contrib's derives from it."""
 
     wrapped: _types.HasApplyGradients
-    in_cond = False  # True if variables made in the step have names under "cond".
+    update_first = True
 
     def __init__(
-        self, owner: V1Owner, wrapped: _types.HasApplyGradients, global_step: Any, name: str | None
+        self,
+        owner: V1Owner,
+        wrapped: _types.HasApplyGradients,
+        scaler: _scaler.Scaler,
+        global_step: Any,
+        name: str | None,
     ) -> None:
         self.observed, self.wrapped, self.agree = owner, wrapped, owner._tflsc.agree
         self.checks_reciprocal = not tf.executing_eagerly()
-        self._global_step, self._name = global_step, name
+        self._global_step = global_step
+        self._set_names(owner, scaler, name)
+
+    def _set_names(self, owner: V1Owner, scaler: _scaler.Scaler, name: str | None) -> None:
+        """Sets the names of the step's operation and the wrapped optimizer's, as the original."""
+        self._inner_name = name
+        if scaler.applies_all and _observers.record_of(owner) is None:
+            return
+        self.name = name or owner.get_name()
+        # The same string object in each replica, because others would become per-replica values.
+        self._inner_name = sys.intern(f"{self.name}-wrapped")
 
     def apply(self, grads: list[_types.Gradient], variables: list[_types.Variable]) -> Any:
         pairs = list(zip(grads, variables))
-        with tf1.name_scope("cond") if self.in_cond else contextlib.nullcontext():
-            return self.wrapped.apply_gradients(pairs, self._global_step, self._name)
+        return self.wrapped.apply_gradients(pairs, self._global_step, self._inner_name)
+
+
+class _ContribAdapter(_V1Adapter):
+    """One step of contrib's optimizer."""
+
+    update_first = False
+    cond = staticmethod(_graphs.cond)
+
+    def _set_names(self, owner: V1Owner, scaler: _scaler.Scaler, name: str | None) -> None:
+        self._inner_name = name
+
+    def apply(self, grads: list[_types.Gradient], variables: list[_types.Variable]) -> Any:
+        if _tf.at_least(2, 0) or not tf.executing_eagerly():
+            return super().apply(grads, variables)
+        with tf1.name_scope("cond"):  # On 1.15, eager steps have a conditional's names, too.
+            return super().apply(grads, variables)
 
 
 class V1Family:
@@ -84,7 +114,7 @@ class V1Family:
 
     # What contrib's optimizer does in another way.
 
-    in_cond_of_1_15 = False
+    adapter: type[_V1Adapter] = _V1Adapter
 
     def wrapped(self, owner: V1Owner) -> Any:
         """Returns the optimizer that computes and applies gradients."""
@@ -111,19 +141,6 @@ class V1Family:
     def densified(self, owner: V1Owner, grads: list[_types.Gradient]) -> list[_types.Gradient]:
         """Returns gradients, made dense if the original does so before it divides them."""
         return grads
-
-    def graph_form(self, owner: V1Owner, name: str | None) -> _step.GraphForm:
-        """Returns the form of the original's graph for a step with this name."""
-        if tf.executing_eagerly():  # A step has no operation to name.
-            return _step.GraphForm()
-        return _step.GraphForm(update_first=True, name=name or owner.get_name())
-
-    def inner_name(self, owner: V1Owner, name: str | None, scaler: _scaler.Scaler) -> str | None:
-        """Returns the name of the wrapped optimizer's operation in the original."""
-        if scaler.applies_all and _observers.record_of(owner) is None:
-            return name
-        # The same string object in each replica, because others would become per-replica values.
-        return sys.intern(f"{name or owner.get_name()}-wrapped")
 
     # The loss scale in use.
 
@@ -229,18 +246,8 @@ class V1Family:
             raise ValueError(f"{given} has no gradient for any variable, got {names!r}.")
         if division is not None:
             grads = self.densified(owner, grads)
-        inner_name = self.inner_name(owner, name, scaler)
-        adapter = _V1Adapter(owner, self.wrapped(owner), global_step, inner_name)
-        adapter.in_cond = self.in_cond_of_1_15 and tf.executing_eagerly()
-        taken = _step.take(
-            scaler,
-            grads,
-            variables,
-            adapter,
-            called=called,
-            division=division,
-            form=self.graph_form(owner, name),
-        )
+        adapter = self.adapter(owner, self.wrapped(owner), scaler, global_step, name)
+        taken = _step.take(scaler, grads, variables, adapter, called=called, division=division)
         if taken is None:  # In eager mode.
             return None
         return _sync_replicas.reopen_accumulators(taken, grads, variables, global_step)
@@ -249,7 +256,7 @@ class V1Family:
 class ContribFamily(V1Family):
     """The steps of contrib's optimizer, with a manager."""
 
-    in_cond_of_1_15 = not _tf.at_least(2, 0)  # Its conditional names variables in eager mode, too.
+    adapter = _ContribAdapter
 
     def wrapped(self, owner: V1Owner) -> Any:
         return owner._opt
@@ -275,12 +282,6 @@ class ContribFamily(V1Family):
 
     def densified(self, owner: V1Owner, grads: list[_types.Gradient]) -> list[_types.Gradient]:
         return grads if owner._tflsc.keep_sparse else _structure.dense(grads)
-
-    def graph_form(self, owner: V1Owner, name: str | None) -> _step.GraphForm:
-        return _step.GraphForm(cond=_graphs.cond)
-
-    def inner_name(self, owner: V1Owner, name: str | None, scaler: _scaler.Scaler) -> str | None:
-        return name
 
 
 MIXED_PRECISION, CONTRIB = V1Family(), ContribFamily()

@@ -9,7 +9,7 @@ from tf_lossscale_compat._v1._optimizers import MixedPrecisionLossScaleOptimizer
 
 if TYPE_CHECKING:
     from tf_lossscale_compat._core import _types
-    from tf_lossscale_compat._scalers import _loss_scales
+    from tf_lossscale_compat._scales import _loss_scales
 
 
 def enable_mixed_precision_graph_rewrite(

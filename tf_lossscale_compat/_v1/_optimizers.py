@@ -20,7 +20,7 @@ from tf_lossscale_compat._core import (
     _tf,
 )
 from tf_lossscale_compat._core._tf import tf
-from tf_lossscale_compat._scalers import _loss_scales, _managers, _update_rule
+from tf_lossscale_compat._scales import _loss_scales, _managers, _update_rule
 from tf_lossscale_compat._v1 import _family
 
 if TYPE_CHECKING:
@@ -233,8 +233,9 @@ class LossScaleOptimizer(LossScaleOptimizerBase):
         Raises:
           TypeError: `opt` or `loss_scale_manager` lacks these methods, `agree` is not a function,
             or `keep_sparse` or `enabled` is not a bool.
-          ValueError: the strategy in scope is unsupported, Horovod's optimizer adds up gradients of
-            a changing scale, or `opt` is a SyncReplicasOptimizer, which must wrap this optimizer.
+          ValueError: the strategy in scope is unsupported; the scale is fixed above 2**126, or
+            drives optimizers of another kind; Horovod's optimizer adds up gradients of a changing
+            scale; or `opt` is a SyncReplicasOptimizer, which must wrap this optimizer.
         """
         # Some Keras optimizers have methods with these names, but another meaning.
         if not _scaler.has_methods(opt, "compute_gradients", "apply_gradients") or (
@@ -310,10 +311,10 @@ class MixedPrecisionLossScaleOptimizer(LossScaleOptimizerBase):
 
         Raises:
           TypeError: `agree` is not a function, or `enabled` is not a bool.
-          ValueError: `opt` is not a v1 optimizer, `loss_scale` is None or not a loss scale, the
-            strategy in scope is unsupported, or Horovod's optimizer adds up gradients of a changing
-            scale; or `loss_scale` may skip a step and `opt` is a SyncReplicasOptimizer, which must
-            wrap this optimizer.
+          ValueError: `opt` is not a v1 optimizer; `loss_scale` is None, not a loss scale, fixed
+            above 2**126, or drives optimizers of another kind; the strategy in scope is
+            unsupported; Horovod's optimizer adds up gradients of a changing scale; or `loss_scale`
+            may skip a step and `opt` is a SyncReplicasOptimizer, which must wrap this optimizer.
         """
         if not isinstance(opt, _tf.Optimizer):
             raise ValueError(
@@ -324,7 +325,9 @@ class MixedPrecisionLossScaleOptimizer(LossScaleOptimizerBase):
             raise ValueError("loss_scale cannot be None")
         _agreement.check(agree)
         _replicas.check_strategy()
-        loss_scale = _loss_scales.get(loss_scale if _arguments.flag("enabled", enabled) else 1)
+        if _arguments.flag("enabled", enabled) and isinstance(loss_scale, str):
+            _agreement.check_dynamic(opt)  # Before it makes variables.
+        loss_scale = _loss_scales.get(loss_scale if enabled else 1)
         self._optimizer = opt
         super().__init__(opt, _family.OptimizerData(loss_scale, agree, enabled))
 
@@ -334,6 +337,13 @@ class MixedPrecisionLossScaleOptimizer(LossScaleOptimizerBase):
 
     @_loss_scale.setter
     def _loss_scale(self, loss_scale: Any) -> None:
+        is_scale = _scaler.has_methods(loss_scale, "update", "__call__")
+        if not (is_scale or _scaler.is_manager(loss_scale)):
+            raise TypeError(
+                f"_loss_scale must be a LossScale, got {loss_scale!r}. Write "
+                "tf_lossscale_compat.loss_scale.get(...), which makes one of a number, a config or "
+                "'dynamic'."
+            )
         self._tflsc_family.replace_loss_scale(self, loss_scale)
 
 

@@ -206,7 +206,7 @@ def _by_object(scalars: _Scalars, nodes: Any) -> list[LossScaleState | None]:
             if nodes[child].attributes
         }
         for layout, names in _BY_OBJECT:
-            # This package's Keras 3 optimizer has its state under both names.
+            # With a user's subclass, this package's Keras 3 optimizer has it under both names.
             if names[0] != "dynamic_scale" or "loss_scale" not in children:
                 key = path or "."
                 states.append(_state(scalars, [keys.get(name) for name in names], layout, key))

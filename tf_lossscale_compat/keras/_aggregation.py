@@ -76,23 +76,35 @@ class Aggregation:
     ) -> None:
         self._optimizer = optimizer
         self._methods = [name for name in methods if hasattr(optimizer, name)]
+        # Unless another case applies, the optimizer is told not to aggregate.
+        self.here, self._hides, self.kwargs = False, False, {option: off}
+        if not wanted:
+            return
         function = getattr(optimizer, "gradient_aggregator", None)
-        default = has_keras_methods(optimizer, methods) and (
+        of_keras = has_keras_methods(optimizer, methods) and (
             function is None or _is_keras(function)
         )
+        if self._can_be_told(option):
+            # Keras' own methods only sum over replicas.
+            self.here = tf.distribute.has_strategy() or not of_keras
+            return
+        self.kwargs = {}
+        if not of_keras:  # A user's methods have to come before the test, and once.
+            self.here = self._hides = True
+
+    def _can_be_told(self, option: str) -> bool:
+        """Returns whether `apply_gradients` of the optimizer can be told not to aggregate."""
+        apply_gradients = self._optimizer.apply_gradients
         # In TensorFlow 2.2 to 2.4, Keras' own class lets the inner optimizer aggregate. An override
         # of `apply_gradients`, such as that of tensorflow/models' AdamWeightDecay, may clip only if
         # it aggregates.
-        trusted = _tf.at_least(2, 5) or has_keras_methods(optimizer, ["apply_gradients"])
-        passed = (
+        trusted = _tf.at_least(2, 5) or has_keras_methods(self._optimizer, ["apply_gradients"])
+        return (
             bool(self._methods)
             and trusted
-            and takes(optimizer.apply_gradients, option)
+            and takes(apply_gradients, option)
             and not _keeps_one_copy()
         )
-        self.kwargs = {option: off} if passed or not wanted else {}
-        self.here = wanted and (not default or (passed and tf.distribute.has_strategy()))
-        self._hides = self.here and not passed
 
     def aggregate(
         self, grads: _types.Gradients, variables: _types.Variables

@@ -6,7 +6,7 @@ import inspect
 from typing import TYPE_CHECKING, Any, Iterable, NoReturn, TypeVar
 
 from tf_lossscale_compat._core import _horovod
-from tf_lossscale_compat.keras import _aggregation, _family, _methods
+from tf_lossscale_compat.keras import _aggregation, _family, _methods, _steps
 
 if TYPE_CHECKING:
     import tensorflow as tf
@@ -69,7 +69,7 @@ class BeforeKeras3Family(_family.Family[Owner]):
         kwargs = {**kwargs, **aggregation.kwargs}
         unaggregated = None
         if aggregation.here:
-            _family.check_context(owner)
+            _steps.check_context(owner)
             if scaled:
                 grads, scaled = self.unscale(owner, grads), False
             unaggregated = _aggregation.filter_empty_gradients(grads, variables)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from tf_lossscale_compat._core import _arguments, _keras_versions, _observers
 from tf_lossscale_compat._core._tf import tf
-from tf_lossscale_compat.keras import _families, _methods
+from tf_lossscale_compat.keras import _lookup, _methods
 from tf_lossscale_compat.monitoring import _monitor, _summaries
 from tf_lossscale_compat.monitoring._step_record import StepRecord
 
@@ -184,7 +184,7 @@ class _TakesTensorLogs:
         self._supports_tf_logs = False
 
 
-@_families.cached
+@_lookup.cached
 def _class(public: type[_C], keras: types.ModuleType) -> type[_C]:
     """Returns the class that is both `public` and a callback of that Keras."""
     base = keras.callbacks.Callback
@@ -196,7 +196,7 @@ def _class(public: type[_C], keras: types.ModuleType) -> type[_C]:
 def _keras_of(model: object) -> types.ModuleType | None:
     """Returns the Keras that a model is of, or None."""
     classes = _keras_versions.classes_of_keras(type(model))
-    return next((_families.keras_of(cls) for cls in classes if cls.__name__ == "Model"), None)
+    return next((_lookup.keras_of(cls) for cls in classes if cls.__name__ == "Model"), None)
 
 
 def _record_of(model: object) -> StepRecord:

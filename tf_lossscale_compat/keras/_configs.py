@@ -6,13 +6,13 @@ import contextlib
 import numbers
 from typing import TYPE_CHECKING, Any
 
-from tf_lossscale_compat._scalers import _loss_scales
+from tf_lossscale_compat._scales import _loss_scales
 
 if TYPE_CHECKING:
     import types
 
     from tf_lossscale_compat._core import _types
-    from tf_lossscale_compat.keras import _family
+    from tf_lossscale_compat.keras import _family, _owner
 
 _NUMBERS = ("dynamic", "initial_scale", "dynamic_growth_steps")
 
@@ -106,7 +106,7 @@ def _from_config(
     return _loss_scales.deserialize(loss_scale, custom_objects=loss_scales)
 
 
-def options_of(data: _family.KerasData) -> dict[str, Any]:
+def options_of(data: _owner.KerasData) -> dict[str, Any]:
     """Returns the entries of a config other than the inner optimizer and the loss scale in use."""
     options = {**data.options, **data.loss_scale_arguments}
     if "agree" in options:

@@ -16,8 +16,15 @@ from tf_lossscale_compat._core import (
     _wrapping,
 )
 from tf_lossscale_compat._core._tf import tf
-from tf_lossscale_compat._scalers import _loss_scales
-from tf_lossscale_compat.keras import _aggregation, _calls, _family, _methods, _values
+from tf_lossscale_compat._scales import _loss_scales
+from tf_lossscale_compat.keras import (
+    _aggregation,
+    _family,
+    _methods,
+    _scaled_rule,
+    _steps,
+    _values,
+)
 
 if TYPE_CHECKING:
     from tf_lossscale_compat._core import _types
@@ -28,10 +35,10 @@ else:
 _CommonMethods: Any = _methods.CommonMethods  # For the properties that get a setter here.
 # For errors: the call that an override of `scale_loss` or `apply_gradients` has to make.
 _CALL = {
-    _calls.LOSS_SCALED: (
+    _scaled_rule.LOSS_SCALED: (
         "return self.get_scaled_loss(loss), and make the optimizer with scaled=True"
     ),
-    _calls.UNSCALED: (
+    _scaled_rule.UNSCALED: (
         "call get_unscaled_gradients, and super().apply_gradients(grads_and_vars, scaled=False)"
     ),
 }
@@ -221,7 +228,7 @@ class Keras3Family(_family.Family["Keras3Methods"]):
             return grads, None
         division = _unscaling.Division(scale, divides=True)
         if [each for each in variables if getattr(each, "overwrite_with_gradient", False)]:
-            return _family.map_scaled(_unscaling.unscale, grads, variables, division), None
+            return _steps.map_scaled(_unscaling.unscale, grads, variables, division), None
         return grads, division
 
     def scaled_gradients(self, owner: Keras3Methods, *args: Any) -> list[_types.Pair]:
@@ -240,15 +247,15 @@ class Keras3Family(_family.Family["Keras3Methods"]):
     def apply_pairs(
         self, owner: Keras3Methods, grads_and_vars: Iterable[_types.Pair], scaled: bool
     ) -> None:
-        grads, variables = _family.unzip_pairs(grads_and_vars)
+        grads, variables = _steps.unzip_pairs(grads_and_vars)
         if not owner.built:
-            _family.check_context(owner)
+            _steps.check_context(owner)
         if not tf.executing_eagerly():
-            _family.check_graph(owner)
+            _steps.check_graph(owner)
         if tf.distribute.get_strategy().num_replicas_in_sync > 1:
             version = self.keras.__version__
             if _version(version) < (3, 5):
-                owner._tflsc.calls.warn(_SUMS_NOTHING.format(version))
+                owner._tflsc.scaled_rule.warn(_SUMS_NOTHING.format(version))
         if not owner.built:
             with self.keras.name_scope(owner.name, caller=owner):
                 owner.build(variables)
@@ -310,7 +317,7 @@ class Keras3Methods(_methods.WeightDecay, _MixedIntoKeras3):
     def initial_scale(self, value: Any) -> None:
         value = _arguments.positive("initial_scale", value)
         loss_scale = _settable(self, "initial_scale")
-        options = _scaler.data(loss_scale).options  # As the constructor was called.
+        options = _scaler.data_of(loss_scale).options  # As the constructor was called.
         low, high = options.get("min_loss_scale", 1.0), options.get("max_loss_scale")
         _loss_scales.bounds("initial_scale", value, low, high)
         loss_scale._initial_loss_scale = value
@@ -357,8 +364,8 @@ class Keras3Methods(_methods.WeightDecay, _MixedIntoKeras3):
         self, grads_and_vars: Iterable[tuple[Any, Any]], *, scaled: bool | None = None
     ) -> Any:
         pairs, given = list(grads_and_vars), scaled
-        scaled = self._tflsc.calls.are_scaled(given, pairs)
-        if scaled and given is None and _calls.SCALED in self._tflsc.calls.methods:
+        scaled = self._tflsc.scaled_rule.are_scaled(given, pairs)
+        if scaled and given is None and _scaled_rule.SCALED in self._tflsc.scaled_rule.methods:
             _check_bypassed(self)
         # Keras' own class calls it here, too.
         if _arguments.overrides(self, Keras3Methods, "apply"):
@@ -368,7 +375,7 @@ class Keras3Methods(_methods.WeightDecay, _MixedIntoKeras3):
                     "apply_gradients was given unscaled gradients. Call apply with scaled "
                     "gradients; or override apply_gradients instead of apply."
                 )
-            self.apply(*_family.unzip_pairs(pairs))
+            self.apply(*_steps.unzip_pairs(pairs))
         else:
             self._tflsc_family.apply_pairs(self, pairs, scaled)
         return self.inner_optimizer.iterations
@@ -430,9 +437,6 @@ class Keras3Methods(_methods.WeightDecay, _MixedIntoKeras3):
         _values.assign_all([*outer, *inner], values)
 
 
-Keras3Family.methods = Keras3Methods
-
-
 def _settable(owner: Keras3Methods, name: str) -> _loss_scales.DynamicLossScale:
     if not isinstance(owner._loss_scale, _loss_scales.DynamicLossScale):
         raise AttributeError(
@@ -445,8 +449,8 @@ def _settable(owner: Keras3Methods, name: str) -> _loss_scales.DynamicLossScale:
 def _check_bypassed(owner: Keras3Methods) -> None:
     """Raises a ValueError if a step with scaled gradients would silently bypass overrides."""
     for name, called in (
-        (_calls.LOSS_SCALED, "scale_loss"),
-        (_calls.UNSCALED, "apply_gradients"),
+        (_scaled_rule.LOSS_SCALED, "scale_loss"),
+        (_scaled_rule.UNSCALED, "apply_gradients"),
     ):
         bypassed = _arguments.overrides(owner, Keras3Methods, name)
         if bypassed and not _arguments.overrides(owner, Keras3Methods, called):

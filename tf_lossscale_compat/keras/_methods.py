@@ -15,8 +15,8 @@ from tf_lossscale_compat._core import (
     _tf,
 )
 from tf_lossscale_compat._core._tf import tf
-from tf_lossscale_compat._scalers import _loss_scales, _managers
-from tf_lossscale_compat.keras import _calls, _family, _values
+from tf_lossscale_compat._scales import _loss_scales, _managers
+from tf_lossscale_compat.keras import _scaled_rule, _steps, _values
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
     # The base class of Keras' optimizers, for type checkers. At run time it depends on the family.
     from tf_lossscale_compat._core._types import KerasOptimizer as _MixedIntoKeras
+    from tf_lossscale_compat.keras import _family, _owner
 else:
     _MixedIntoKeras = object
 
@@ -50,7 +51,7 @@ class CommonMethods(_MixedIntoKeras):
 
     _optimizer: Any
     _loss_scale: _loss_scales.LossScale
-    _tflsc: _family.KerasData
+    _tflsc: _owner.KerasData
     _tflsc_family: _family.Family[Any]
 
     def __new__(cls, *args: Any, **kwargs: Any) -> Self:
@@ -66,7 +67,7 @@ class CommonMethods(_MixedIntoKeras):
         names = tuple(name for name in family.forbidden_overrides if hasattr(family.original, name))
         _arguments.check_overrides(cls, family.original, names, "apply_gradients")
         # An override in a subclass or a mixin may not call the method that it overrides.
-        for name in _calls.RECORDED:
+        for name in _scaled_rule.RECORDED:
             owner = next(base for base in cls.__mro__ if name in vars(base))
             if owner is cls or not issubclass(owner, CommonMethods):
                 setattr(cls, name, _recorded(name, vars(owner)[name]))
@@ -175,8 +176,8 @@ class CommonMethods(_MixedIntoKeras):
         Raises:
           ValueError: `apply_gradients` was traced before, for unscaled gradients.
         """
-        self._tflsc.calls.called(_calls.SCALED)
-        return _family.scaled_loss(self, loss)
+        self._tflsc.scaled_rule.record(_scaled_rule.SCALED)
+        return _steps.scaled_loss(self, loss)
 
     @_autograph.do_not_convert
     def get_scaled_loss(self, loss: Any) -> Any:
@@ -191,10 +192,10 @@ class CommonMethods(_MixedIntoKeras):
         Raises:
           ValueError: `apply_gradients` was traced before, for scaled gradients.
         """
-        self._tflsc.calls.called(_calls.LOSS_SCALED)
+        self._tflsc.scaled_rule.record(_scaled_rule.LOSS_SCALED)
         if callable(loss):
-            return lambda: _family.scaled_loss(self, loss())
-        return _family.scaled_loss(self, loss)
+            return lambda: _steps.scaled_loss(self, loss())
+        return _steps.scaled_loss(self, loss)
 
     @_autograph.do_not_convert
     def get_unscaled_gradients(self, grads: Iterable[Any]) -> list[Any]:
@@ -212,9 +213,9 @@ class CommonMethods(_MixedIntoKeras):
         Raises:
           ValueError: `apply_gradients` was traced before, for scaled gradients.
         """
-        self._tflsc.calls.called(_calls.UNSCALED)
+        self._tflsc.scaled_rule.record(_scaled_rule.UNSCALED)
         unscaled = self._tflsc_family.unscale(self, grads)
-        self._tflsc.calls.returned(unscaled)
+        self._tflsc.scaled_rule.remember_unscaled(unscaled)
         return unscaled
 
     def apply_gradients(
@@ -266,7 +267,7 @@ class CommonMethods(_MixedIntoKeras):
             raise ValueError(
                 f"grads must hold {len(variables)} gradients, one per variable, got {len(grads)}."
             )
-        self._tflsc.calls.applying_scaled()
+        self._tflsc.scaled_rule.applying_scaled()
         self._tflsc_family.apply_pairs(self, zip(grads, variables), scaled=True)
 
 
@@ -274,10 +275,10 @@ def _recorded(name: str, method: Any) -> Callable[..., Any]:
     """Returns `method`, a function or other descriptor, wrapped so that its calls are recorded."""
 
     def call(self: CommonMethods, *args: Any, **kwargs: Any) -> Any:
-        self._tflsc.calls.called(name)
+        self._tflsc.scaled_rule.record(name)
         result = method.__get__(self, type(self))(*args, **kwargs)
-        if name == _calls.UNSCALED:
-            self._tflsc.calls.returned(result)
+        if name == _scaled_rule.UNSCALED:
+            self._tflsc.scaled_rule.remember_unscaled(result)
         return result
 
     return functools.update_wrapper(call, method) if callable(method) else call

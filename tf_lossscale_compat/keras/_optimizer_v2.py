@@ -11,18 +11,17 @@ from tf_lossscale_compat._core import (
     _horovod,
     _keras_versions,
     _scaler,
-    _step,
     _structure,
     _tf,
     _unscaling,
 )
-from tf_lossscale_compat.keras import _aggregation, _before_keras3, _family, _methods, _values
+from tf_lossscale_compat.keras import _aggregation, _before_keras3, _methods, _steps, _values
 
 if TYPE_CHECKING:
     import tensorflow as tf
 
     from tf_lossscale_compat._core import _types
-    from tf_lossscale_compat._scalers import _loss_scales
+    from tf_lossscale_compat._scales import _loss_scales
 
 # True on TensorFlow 2.3 and later, as is the count of skipped steps.
 _DELEGATES_TRACKING = _tf.at_least(2, 3)
@@ -35,7 +34,7 @@ class OptimizerV2Family(_before_keras3.BeforeKeras3Family["OptimizerV2Methods"])
     registered_suffix = "V2"
     counts_skipped = _DELEGATES_TRACKING
     compute_method = "_compute_gradients"
-    graph_form = _step.GraphForm(update_first=True)
+    update_first = True
     aggregates_by = (
         ("_transform_unaggregated_gradients", "_aggregate_gradients"),
         "experimental_aggregate_gradients",
@@ -112,7 +111,7 @@ class OptimizerV2Family(_before_keras3.BeforeKeras3Family["OptimizerV2Methods"])
         self, owner: OptimizerV2Methods, pairs: Iterable[_types.Pair]
     ) -> tuple[_types.Gradients, _types.Variables]:
         # A model without trainable variables can be fitted, as with the inner optimizer alone.
-        grads, variables = _family.unzip_pairs(pairs, may_be_empty=True)
+        grads, variables = _steps.unzip_pairs(pairs, may_be_empty=True)
         _horovod.check_reduced(owner, grads)
         return grads, variables
 
@@ -170,7 +169,7 @@ class OptimizerV2Methods(_before_keras3.BeforeKeras3Methods):
         grad_loss: tf.Tensor | None = None,
         tape: tf.GradientTape | None = None,
     ) -> list[_types.Pair]:
-        self._tflsc.calls.called("_compute_gradients")
+        self._tflsc.scaled_rule.record("_compute_gradients")
         family = self._tflsc_family
         pairs = family.scaled_gradients(self, loss, var_list, grad_loss, tape)
         return family.unscaled_pairs(self, pairs)
@@ -186,9 +185,9 @@ class OptimizerV2Methods(_before_keras3.BeforeKeras3Methods):
         Returns:
           A list of gradients, with the variables' shapes and dtypes.
         """
-        self._tflsc.calls.called("get_gradients")
+        self._tflsc.scaled_rule.record("get_gradients")
         self._tflsc_family.check_clipping(self._optimizer, self._tflsc.enabled)
-        scaled = _family.scaled_loss(self, loss)
+        scaled = _steps.scaled_loss(self, loss)
         return self._tflsc_family.unscale(self, self._optimizer.get_gradients(scaled, params))
 
     @_autograph.converts_functions_given
@@ -225,7 +224,7 @@ class OptimizerV2Methods(_before_keras3.BeforeKeras3Methods):
         elif name is not None:
             args = (name,)
         pairs = list(grads_and_vars)
-        scaled = self._tflsc.calls.are_scaled(scaled, pairs)
+        scaled = self._tflsc.scaled_rule.are_scaled(scaled, pairs)
         return self._tflsc_family.apply_pairs(
             self, pairs, scaled, args, experimental_aggregate_gradients, **kwargs
         )
@@ -266,6 +265,3 @@ class OptimizerV2Methods(_before_keras3.BeforeKeras3Methods):
     def add_slot(self, var: Any, slot_name: str, initializer: Any = "zeros") -> Any:
         """Adds a slot variable for `var` to the inner optimizer."""
         return self._optimizer.add_slot(var, slot_name, initializer)
-
-
-OptimizerV2Family.methods = OptimizerV2Methods

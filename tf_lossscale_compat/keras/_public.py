@@ -22,8 +22,15 @@ from tf_lossscale_compat._core import (
     _scaler,
     _wrapping,
 )
-from tf_lossscale_compat._scalers import _like_a_tensor, _loss_scales
-from tf_lossscale_compat.keras import _calls, _configs, _families, _family, _methods
+from tf_lossscale_compat._scales import _like_a_tensor, _loss_scales
+from tf_lossscale_compat.keras import (
+    _configs,
+    _family,
+    _lookup,
+    _methods,
+    _owner,
+    _scaled_rule,
+)
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -49,7 +56,7 @@ def _deserialized(
 ) -> Any:
     """Returns the inner optimizer that a config describes."""
     # A copy, because tf.keras changes a config that it deserializes.
-    return _families.for_config(family, config).deserialize(copy.deepcopy(config), custom_objects)
+    return _lookup.for_config(family, config).deserialize(copy.deepcopy(config), custom_objects)
 
 
 def _make(cls: Any, inner: _types.KerasOptimizer, arguments: dict[str, Any]) -> Any:
@@ -104,6 +111,9 @@ def _construct(
         )
     family.check_wrapped(owner, optimizer, enabled)
     owner._raise_if_strategy_unsupported()
+    identifier = arguments.get("loss_scale", "dynamic" if arguments.get("dynamic") else None)
+    if enabled and isinstance(identifier, str):
+        _agreement.check_dynamic(optimizer)  # Before it makes variables.
     if not enabled:
         if "loss_scale" in arguments:
             arguments = {**arguments, "loss_scale": _configs.to_config(arguments["loss_scale"])}
@@ -120,7 +130,9 @@ def _construct(
     _ownership.check(_ownership.KERAS, scaler)
     family.check_scaler(scaler)
     agreement = _agreement.function_for(agree, optimizer, scaler)
-    data = _family.KerasData(_calls.Calls(family.scaled_by_default, scaled, enabled), enabled)
+    data = _owner.KerasData(
+        _scaled_rule.ScaledRule(family.scaled_by_default, scaled, enabled), enabled
+    )
     # Without a `__setattr__`, so that checkpoints have only one name for each of these.
     owner.__dict__.update(_optimizer=optimizer, _loss_scale=loss_scale, _tflsc=data)
     options = {
@@ -286,7 +298,7 @@ class StableLossScaleOptimizerBase(_methods.CommonMethods):
         if isinstance(inner, dict):
             inner = _deserialized(cls._tflsc_family, inner, custom_objects)
         base = _family.base_to_wrap(inner, cls._tflsc_family.argument)
-        family = _families.family_of(base, cls._tflsc_family.experimental)
+        family = _lookup.family_of(base, cls._tflsc_family.experimental)
         had_agree = arguments.pop("agree", False)
         new = _make(cls, inner, _configs.arguments_of(arguments, family, custom_objects))
         if had_agree:
@@ -396,7 +408,7 @@ class _PicksSibling(type):
                 )
             base = _keras_versions.base_of(type(inner))
             if base is not None:
-                _families.check_keras(inner, base, argument)
+                _lookup.check_keras(inner, base, argument)
                 picked = _siblings(base)[cls._tflsc_family.experimental]
         # Keras' own metaclass would pick one of Keras' classes.
         return type.__call__(picked, *args, **kwargs)
@@ -411,7 +423,7 @@ class _PicksSibling(type):
         if super().__subclasscheck__(subclass):
             return True
         family = vars(cls).get("_tflsc_family")
-        if family is None or family.base is not _families.default_base():
+        if family is None or family.base is not _lookup.default_base():
             return False
         stable, experimental = StableLossScaleOptimizerBase, ExperimentalLossScaleOptimizerBase
         return (experimental if family.experimental else stable) in subclass.__mro__
@@ -429,12 +441,12 @@ class _PicksSibling(type):
         )
 
 
-@_families.cached
+@_lookup.cached
 def _siblings(
     base: type,
 ) -> tuple[type[StableLossScaleOptimizerBase], type[ExperimentalLossScaleOptimizerBase]]:
     """Returns both classes, stable and experimental, for optimizers that derive from `base`."""
-    both = [_families.family_of(base, experimental) for experimental in (False, True)]
+    both = [_lookup.family_of(base, experimental) for experimental in (False, True)]
 
     class Metaclass(_PicksSibling, type(both[0].original)):  # type: ignore[misc]
         """The metaclass of one family's classes."""
@@ -486,7 +498,7 @@ if TYPE_CHECKING:
         ExperimentalLossScaleOptimizerBase, LossScaleOptimizer
     ): ...
 else:
-    LossScaleOptimizer, ExperimentalLossScaleOptimizer = _siblings(_families.default_base())
+    LossScaleOptimizer, ExperimentalLossScaleOptimizer = _siblings(_lookup.default_base())
 
 
 def register() -> None:
@@ -494,7 +506,7 @@ def register() -> None:
 
     They must exist before a model is loaded, because Keras finds them by name.
     """
-    for base in _families.imported_bases():
+    for base in _lookup.imported_bases():
         _siblings(base)
 
 

@@ -16,7 +16,7 @@ from tf_lossscale_compat._core import (
     _state,
 )
 from tf_lossscale_compat._core._tf import tf
-from tf_lossscale_compat.keras import _before_keras3, _family, _methods, _values
+from tf_lossscale_compat.keras import _before_keras3, _methods, _steps, _values
 
 if TYPE_CHECKING:
     from tf_lossscale_compat._core import _types
@@ -43,11 +43,11 @@ class TfKerasFamily(_before_keras3.BeforeKeras3Family["TfKerasMethods"]):
     def check_pairs(
         self, owner: TfKerasMethods, pairs: Iterable[_types.Pair]
     ) -> tuple[_types.Gradients, _types.Variables]:
-        grads, variables = _family.unzip_pairs(pairs)
-        _family.check_context(owner)
+        grads, variables = _steps.unzip_pairs(pairs)
+        _steps.check_context(owner)
         _horovod.check_reduced(owner, grads)
         if not tf.executing_eagerly():
-            _family.check_graph(owner)
+            _steps.check_graph(owner)
         with tf.init_scope():  # Slot variables cannot be made in a branch of a conditional.
             owner.build(_keras_versions.variables_to_build(grads, variables))
         return grads, variables
@@ -93,7 +93,7 @@ class TfKerasMethods(_methods.WeightDecay, _before_keras3.BeforeKeras3Methods):
         Raises:
           ValueError: `apply_gradients` was traced before, for scaled gradients.
         """
-        self._tflsc.calls.called("compute_gradients")
+        self._tflsc.scaled_rule.record("compute_gradients")
         family = self._tflsc_family
         return family.unscaled_pairs(self, family.scaled_gradients(self, loss, var_list, tape))
 
@@ -115,7 +115,7 @@ class TfKerasMethods(_methods.WeightDecay, _before_keras3.BeforeKeras3Methods):
     ) -> None:
         _arguments.optional_flag("skip_gradients_aggregation", skip_gradients_aggregation)
         pairs = list(grads_and_vars)
-        scaled = self._tflsc.calls.are_scaled(scaled, pairs)
+        scaled = self._tflsc.scaled_rule.are_scaled(scaled, pairs)
         aggregates = experimental_aggregate_gradients and not skip_gradients_aggregation
         self._tflsc_family.apply_pairs(self, pairs, scaled, (), aggregates, **kwargs)
 
@@ -154,6 +154,3 @@ class TfKerasMethods(_methods.WeightDecay, _before_keras3.BeforeKeras3Methods):
             scaling = {}
         targets = {**inner, **scaling}
         _values.assign_all(targets.values(), [store[name] for name in targets])
-
-
-TfKerasFamily.methods = TfKerasMethods

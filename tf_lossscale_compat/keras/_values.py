@@ -11,7 +11,7 @@ from tf_lossscale_compat._core._tf import tf
 
 if TYPE_CHECKING:
     from tf_lossscale_compat._core import _types
-    from tf_lossscale_compat._scalers import _loss_scales
+    from tf_lossscale_compat._scales import _loss_scales
 
 
 class CallableList(list):

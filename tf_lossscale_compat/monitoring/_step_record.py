@@ -320,8 +320,8 @@ class StepRecord(_tf.Trackable):
                 "mirrored. Make it under strategy.scope()."
             )
 
-    def _record_step(self, step: _observers.Observation) -> Any:
-        """Records an `_observers.Observation`; returns an operation, None in eager mode."""
+    def _record_step(self, step: _observers.RecordedObservation) -> Any:
+        """Records an `_observers.RecordedObservation`; returns an operation, None in eager mode."""
 
         def finite() -> Any:
             return _assigned(self._finite_steps.assign_add(1, read_value=False))
@@ -337,7 +337,7 @@ class StepRecord(_tf.Trackable):
             # Names of variables in checkpoints depend on how many `cond` there are.
             return tf1.cond(step.finite, finite, other, name="skipped_step")
 
-    def _inspect_gradients(self, step: _observers.Observation) -> list[Any]:
+    def _inspect_gradients(self, step: _observers.RecordedObservation) -> list[Any]:
         """Records which gradients of a skipped step were not finite; returns operations."""
         with _state.scope_of([self._finite_steps]):
             gradients = self._gradients_of(step)
@@ -350,13 +350,13 @@ class StepRecord(_tf.Trackable):
                 _assigned(gradients.totals.assign_add(tf.cast(ever, tf.int64), read_value=False)),
             ]
 
-    def _raise_if_stuck(self, step: _observers.Observation) -> None:
+    def _raise_if_stuck(self, step: _observers.RecordedObservation) -> None:
         """Raises a LossScaleError in eager mode if too many steps in a row were skipped."""
         limited = self.max_consecutive_skips is not None and tf.executing_eagerly()
         if limited and step.skips_nonfinite and not step.finite:
             self.check()
 
-    def _record_nonfinite(self, step: _observers.Observation) -> tf.Operation | None:
+    def _record_nonfinite(self, step: _observers.RecordedObservation) -> tf.Operation | None:
         finite = _state.value_of(self._finite_steps)
         last = _state.value_of(self._last)
         with tf.control_dependencies([finite, last]):
@@ -380,7 +380,7 @@ class StepRecord(_tf.Trackable):
             done.append(_assigned(self._last.assign(last, read_value=False)))
         return None if tf.executing_eagerly() else tf.group(*done)
 
-    def _gradients_of(self, step: _observers.Observation) -> _names.Gradients | None:
+    def _gradients_of(self, step: _observers.RecordedObservation) -> _names.Gradients | None:
         """Returns the `_names.Gradients` of a step's variables, made at the first call, or None."""
         if not (self._with_names and step.grads):
             return None

@@ -10,7 +10,7 @@ import numpy as np
 
 from tf_lossscale_compat._core import _graphs, _scaler
 from tf_lossscale_compat._core._tf import tf, tf1
-from tf_lossscale_compat._scalers import _managers
+from tf_lossscale_compat._scales import _managers
 
 if TYPE_CHECKING:
     from tf_lossscale_compat._core import _types
@@ -43,12 +43,12 @@ def tensors(record: StepRecord) -> Reading:
     return Reading(record.steps, record.skipped_steps, record.consecutive_skips, scale)
 
 
-def bounds(scaler: _types.Subject) -> dict[str, float]:
+def bounds(loss_scale: _types.Subject) -> dict[str, float]:
     """Returns the bounds of a loss scale, a dict from tags to floats."""
-    floor = getattr(scaler, "min_loss_scale", None)
-    if floor is None and isinstance(scaler, _managers.ExponentialUpdateLossScaleManager):
+    floor = getattr(loss_scale, "min_loss_scale", None)
+    if floor is None and isinstance(loss_scale, _managers.ExponentialUpdateLossScaleManager):
         floor = 1.0  # Part of the manager's update rule.
-    ceiling = getattr(scaler, "max_loss_scale", None)
+    ceiling = getattr(loss_scale, "max_loss_scale", None)
     limits: dict[str, Any] = {FLOOR: floor, CEILING: ceiling}
     # A user's class may have other values under these names.
     return {
@@ -58,19 +58,19 @@ def bounds(scaler: _types.Subject) -> dict[str, float]:
     }
 
 
-def _by_tag(values: Reading, scaler: _types.Subject) -> dict[str, Any]:
-    """Returns a dict from tags to the values of a `Reading` and the bounds of `scaler`."""
+def _by_tag(values: Reading, loss_scale: _types.Subject) -> dict[str, Any]:
+    """Returns a dict from tags to the values of a `Reading` and the loss scale's bounds."""
     return {
         SKIPPED_STEPS: values.skipped,
         CONSECUTIVE_SKIPS: values.consecutive,
         SCALE: values.scale,
-        **bounds(scaler),
+        **bounds(loss_scale),
     }
 
 
-def proto(values: Reading, scaler: _types.Subject) -> Any:
-    """Returns a `tf.compat.v1.Summary` of a `Reading` of numbers, and of the bounds of `scaler`."""
-    items = _by_tag(values, scaler).items()
+def proto(values: Reading, loss_scale: _types.Subject) -> Any:
+    """Returns a `tf.compat.v1.Summary` of a `Reading` of numbers, and the loss scale's bounds."""
+    items = _by_tag(values, loss_scale).items()
     return tf1.Summary(
         value=[tf1.Summary.Value(tag=tag, simple_value=value) for tag, value in items]
     )

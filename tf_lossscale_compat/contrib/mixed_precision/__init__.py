@@ -1,6 +1,6 @@
 """`tf.contrib.mixed_precision` of TensorFlow r1.15."""
 
-from tf_lossscale_compat._scalers._managers import (
+from tf_lossscale_compat._scales._managers import (
     ExponentialUpdateLossScaleManager,
     FixedLossScaleManager,
     LossScaleManager,

@@ -1,5 +1,5 @@
 """`tf.mixed_precision.experimental` (TensorFlow 2.1 to 2.4)."""
 
-from tf_lossscale_compat._scalers._loss_scales import DynamicLossScale, FixedLossScale, LossScale
+from tf_lossscale_compat._scales._loss_scales import DynamicLossScale, FixedLossScale, LossScale
 
 __all__ = ["DynamicLossScale", "FixedLossScale", "LossScale"]

@@ -1,6 +1,6 @@
 """The loss-scale part of `tf.train.experimental` (TensorFlow r1.14 to 2.3)."""
 
-from tf_lossscale_compat._scalers._loss_scales import DynamicLossScale, FixedLossScale, LossScale
+from tf_lossscale_compat._scales._loss_scales import DynamicLossScale, FixedLossScale, LossScale
 from tf_lossscale_compat._v1._graph_rewrite import (
     disable_mixed_precision_graph_rewrite,
     enable_mixed_precision_graph_rewrite,

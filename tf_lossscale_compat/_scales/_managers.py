@@ -15,7 +15,7 @@ from tf_lossscale_compat._core import (
     _tf,
 )
 from tf_lossscale_compat._core._tf import tf
-from tf_lossscale_compat._scalers import _update_rule
+from tf_lossscale_compat._scales import _update_rule
 
 if TYPE_CHECKING:
     from tf_lossscale_compat._core import _types
@@ -82,7 +82,7 @@ class FixedLossScaleManager(LossScaleManager):
         value = _arguments.fixed_scale("loss_scale", loss_scale, error=TypeError)
         self._loss_scale = value
         if not tf.executing_eagerly():
-            _scaler.data(self).constant = (value, tf.constant(value, tf.float32))
+            _scaler.data_of(self).constant = (value, tf.constant(value, tf.float32))
 
     @_scaler.reads
     def get_loss_scale(self) -> tf.Tensor:
@@ -91,7 +91,7 @@ class FixedLossScaleManager(LossScaleManager):
         If no other graph is entered, it is the constant that the constructor made in its graph.
         """
         value = self._loss_scale
-        number, made = _scaler.data(self).constant or (None, None)
+        number, made = _scaler.data_of(self).constant or (None, None)
         if made is not None and _graphs.is_entered(made.graph) and number == value:
             return made
         return _graphs.once_per_graph(value, lambda: tf.convert_to_tensor(value, dtype=tf.float32))
@@ -169,7 +169,7 @@ class ExponentialUpdateLossScaleManager(LossScaleManager):
                 "decr_ratio={!r} is above 1: shrinking raises the scale.", decr_ratio
             )
 
-        _scaler.data(self).options["init_loss_scale"] = first
+        _scaler.data_of(self).options["init_loss_scale"] = first
         self._loss_scale = _state.make(self, "loss_scale", first, tf.float32)
         self._num_good_steps = _state.make(self, "good_steps", 0, tf.int32)
         self._num_bad_steps = _state.make(self, "bad_steps", 0, tf.int32)
@@ -237,7 +237,7 @@ def config_of(manager: LossScaleManager) -> dict[str, Any]:
     if isinstance(manager, FixedLossScaleManager):
         return {"loss_scale": manager._loss_scale}
     others = {name[1:]: getattr(manager, name) for name in _ARGUMENTS}
-    return {**_scaler.data(manager).options, **others}
+    return {**_scaler.data_of(manager).options, **others}
 
 
 for _public in (LossScaleManager, FixedLossScaleManager, ExponentialUpdateLossScaleManager):

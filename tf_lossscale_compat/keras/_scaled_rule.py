@@ -65,7 +65,7 @@ _MADE_SCALED = (
 )
 
 
-class Calls:
+class ScaledRule:
     """Decides whether the gradients that one optimizer gets are scaled.
 
     Attributes:
@@ -94,7 +94,7 @@ class Calls:
         return None if len(methods) > 1 and SCALED in methods else SCALED in methods
 
     @_autograph.do_not_convert
-    def called(self, method: str) -> None:
+    def record(self, method: str) -> None:
         """Records a call; raises a ValueError if a traced `apply_gradients` has another answer."""
         before, after = self._are_scaled(self.methods), self._are_scaled(self.methods | {method})
         if self._traced and after is not before:
@@ -106,14 +106,14 @@ class Calls:
             )
         self.methods.add(method)
 
-    def returned(self, grads: object) -> None:
+    def remember_unscaled(self, grads: object) -> None:
         """Remembers unscaled gradients, if `apply_gradients` may also get scaled ones."""
         if (self.constructor_scaled or SCALED in self.methods) and isinstance(grads, (list, tuple)):
             tensors = [grad for grad in grads if isinstance(grad, (tf.Tensor, tf.IndexedSlices))]
             self._unscaled.update(zip(map(id, tensors), tensors))
 
-    def were_returned(self, pairs: list[_types.Pair]) -> bool:
-        """Returns whether all gradients of these pairs are objects that were `returned`."""
+    def were_unscaled_here(self, pairs: list[_types.Pair]) -> bool:
+        """Returns whether all gradients of these pairs are objects that were remembered."""
         grads = [grad for grad, _ in pairs if grad is not None]
         return bool(grads) and all(self._unscaled.get(id(grad)) is grad for grad in grads)
 
@@ -133,7 +133,7 @@ class Calls:
                 self._check_made_scaled(pairs)
             return self.constructor_scaled
         answer = self._are_scaled(self.methods)
-        if answer is None and self.were_returned(pairs):
+        if answer is None and self.were_unscaled_here(pairs):
             return False
         if not self._enabled:
             return answer is not False
@@ -159,7 +159,7 @@ class Calls:
 
     def _check_made_scaled(self, pairs: list[_types.Pair]) -> None:
         """Raises a ValueError or warns if unscaled gradients would be divided once more."""
-        if self.were_returned(pairs):
+        if self.were_unscaled_here(pairs):
             raise ValueError(
                 "apply_gradients was given gradients that this optimizer unscaled, and it was made "
                 "with scaled=True, which would divide them by the loss scale once more. Write "

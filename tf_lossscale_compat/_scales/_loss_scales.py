@@ -16,9 +16,9 @@ from tf_lossscale_compat._core import (
     _tf,
 )
 from tf_lossscale_compat._core._tf import tf
-from tf_lossscale_compat._scalers import _update_rule
-from tf_lossscale_compat._scalers._like_a_tensor import LikeATensor
-from tf_lossscale_compat._scalers._managers import (
+from tf_lossscale_compat._scales import _update_rule
+from tf_lossscale_compat._scales._like_a_tensor import LikeATensor
+from tf_lossscale_compat._scales._managers import (
     ExponentialUpdateLossScaleManager,
     FixedLossScaleManager,
     LossScaleManager,
@@ -56,7 +56,7 @@ class LossScale(LikeATensor, _tf.Trackable, metaclass=abc.ABCMeta):
     # r2.0's name for its variables. Some programs read it; some subclasses use it for other values.
     @property
     def _weights(self) -> Any:
-        return self.__dict__.get("_weights", _scaler.data(self).weights)
+        return self.__dict__.get("_weights", _scaler.data_of(self).weights)
 
     @_weights.setter
     def _weights(self, value: Any) -> None:
@@ -103,7 +103,7 @@ class LossScale(LikeATensor, _tf.Trackable, metaclass=abc.ABCMeta):
         Raises:
           RuntimeError: this loss scale already has a weight of that name.
         """
-        weights = _scaler.data(self).weights
+        weights = _scaler.data_of(self).weights
         if name in weights:
             raise RuntimeError(f"This loss scale has a weight named {name!r} already.")
         weights[name] = _state.make(self, name, initial_value, dtype, use_resource=True)
@@ -147,12 +147,12 @@ class FixedLossScale(LossScale):
         """
         self._loss_scale_value = _arguments.fixed_scale("loss_scale_value", loss_scale_value)
         skips = _arguments.flag("skip_nonfinite", skip_nonfinite)
-        _scaler.data(self).options = {"skip_nonfinite": True} if skips else {}
+        _scaler.data_of(self).options = {"skip_nonfinite": True} if skips else {}
 
     @property
     def skip_nonfinite(self) -> bool:
         """True if non-finite steps are skipped."""
-        return "skip_nonfinite" in _scaler.data(self).options
+        return "skip_nonfinite" in _scaler.data_of(self).options
 
     @_scaler.reads
     @_autograph.do_not_convert
@@ -181,7 +181,7 @@ class FixedLossScale(LossScale):
 
     def get_config(self) -> dict[str, Any]:
         """Returns `{"loss_scale_value": float}`, and `skip_nonfinite` if it is True."""
-        return {"loss_scale_value": self._loss_scale_value, **_scaler.data(self).options}
+        return {"loss_scale_value": self._loss_scale_value, **_scaler.data_of(self).options}
 
 
 def bounds(name: str, initial: Any, lowest: Any, highest: Any) -> tuple[float, float | None]:
@@ -274,7 +274,7 @@ class DynamicLossScale(LossScale):
         changed = {
             name: value for name, value in given.items() if value != getattr(DynamicLossScale, name)
         }
-        _scaler.data(self).options = changed
+        _scaler.data_of(self).options = changed
         self.__dict__.update(changed)
 
         self._current_loss_scale = self._add_weight(
@@ -352,7 +352,7 @@ class DynamicLossScale(LossScale):
             "initial_loss_scale": self._initial_loss_scale,
             "increment_period": self._increment_period,
             "multiplier": self._multiplier,
-            **_scaler.data(self).options,
+            **_scaler.data_of(self).options,
         }
 
 
@@ -367,7 +367,7 @@ class _Continued(DynamicLossScale):
         super().__init__(**original.get_config())
 
     def _add_weight(self, name: str, initial_value: Any, dtype: Any = None) -> tf.Variable:
-        weights = _scaler.data(self).weights
+        weights = _scaler.data_of(self).weights
         weights[name] = self._state[name]
         self._track_trackable(weights[name], name)
         return weights[name]
@@ -407,7 +407,7 @@ class ManagerLossScale(_scaler.WrapsManager, LossScale):
         if isinstance(self.manager, FixedLossScaleManager):
             return self.manager._loss_scale
         if isinstance(self.manager, ExponentialUpdateLossScaleManager):
-            return _scaler.data(self.manager).options.get("init_loss_scale")
+            return _scaler.data_of(self.manager).options.get("init_loss_scale")
         return None
 
     @property
@@ -490,7 +490,7 @@ def stand_in(loss_scale: Any) -> Any:
     root = cls.__module__.split(".")[0]
     if root not in ("tensorflow", "tensorflow_core") or cls.__name__ not in _OF_TENSORFLOW:
         return loss_scale
-    data = _scaler.data(loss_scale)
+    data = _scaler.data_of(loss_scale)
     if data.stand_in is None:
         data.stand_in = _OF_TENSORFLOW[cls.__name__](loss_scale)
     return data.stand_in

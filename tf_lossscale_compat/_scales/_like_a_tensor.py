@@ -66,12 +66,16 @@ class LikeATensor:
     def __eq__(self, other: Any) -> Any:
         if self is other or isinstance(other, LikeATensor):
             return self is other
-        return _scaler.snapshot(self()) == other if _scaler.data(self).by_value else NotImplemented
+        return (
+            _scaler.snapshot(self()) == other if _scaler.data_of(self).by_value else NotImplemented
+        )
 
     def __ne__(self, other: Any) -> Any:
         if self is other or isinstance(other, LikeATensor):
             return self is not other
-        return _scaler.snapshot(self()) != other if _scaler.data(self).by_value else NotImplemented
+        return (
+            _scaler.snapshot(self()) != other if _scaler.data_of(self).by_value else NotImplemented
+        )
 
     __hash__ = object.__hash__
 
@@ -99,7 +103,7 @@ class LikeATensor:
 
 def compares_by_value(loss_scale: LikeATensor) -> None:
     """Makes a loss scale compare with numbers and tensors by its value."""
-    _scaler.data(loss_scale).by_value = True
+    _scaler.data_of(loss_scale).by_value = True
 
 
 def _convert(value: Any, dtype: Any = None, name: Any = None, as_ref: bool = False) -> Any:

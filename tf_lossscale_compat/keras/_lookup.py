@@ -24,10 +24,14 @@ else:
 
 # Configs of optimizers have these entries only before Keras 3.
 _ONLY_BEFORE_KERAS_3 = {"is_legacy_optimizer", "jit_compile"}
-_FAMILIES: dict[str, type[_family.Family[Any]]] = {
-    _keras_versions.KERAS_3: _keras3.Keras3Family,
-    _keras_versions.TF_KERAS: _tf_keras.TfKerasFamily,
-    _keras_versions.OPTIMIZER_V2: _optimizer_v2.OptimizerV2Family,
+# The class of each family, and that of its public methods, by the name of the base class.
+_FAMILIES: dict[str, tuple[type[_family.Family[Any]], type]] = {
+    _keras_versions.KERAS_3: (_keras3.Keras3Family, _keras3.Keras3Methods),
+    _keras_versions.TF_KERAS: (_tf_keras.TfKerasFamily, _tf_keras.TfKerasMethods),
+    _keras_versions.OPTIMIZER_V2: (
+        _optimizer_v2.OptimizerV2Family,
+        _optimizer_v2.OptimizerV2Methods,
+    ),
 }
 
 
@@ -58,7 +62,8 @@ def family_of(base: type, experimental: bool) -> _family.Family[Any]:
     """Returns the `Family` of optimizers that derive from `base`."""
     keras = keras_of(base)
     original = _original_class(keras, base, experimental)
-    return _FAMILIES[base.__name__](keras, base, original, experimental)
+    family, methods = _FAMILIES[base.__name__]
+    return family(methods, keras, base, original, experimental)
 
 
 @cached
