@@ -122,7 +122,7 @@ class _Step(NamedTuple):
     def _run_eagerly(self, grads: list[_types.Gradient], variables: list[tf.Variable]) -> None:
         should_apply, finite, update = self._decide(grads)
         if should_apply:
-            self._apply(grads, variables)
+            _replicas.call_for_each_replica(self.adapter.apply, (grads, variables))
         elif self.adapter.counts_skipped:
             self.adapter.count_skipped(1)
         update(finite)
@@ -135,7 +135,7 @@ class _Step(NamedTuple):
         updated = update(finite) if self.adapter.update_first else None
         done, *counted = _conditional.apply_or_skip(
             should_apply,
-            lambda: self._apply(grads, variables),
+            lambda: _replicas.call_for_each_replica(self.adapter.apply, (grads, variables)),
             # In this branch, because another conditional would capture all gradients again.
             self.observation.inspect_gradients,
             self.adapter,
@@ -151,9 +151,6 @@ class _Step(NamedTuple):
         step = tf.group(*operations, name=self.adapter.name)
         _graphs.collect_train_op(step)
         return step
-
-    def _apply(self, grads: list[_types.Gradient], variables: list[tf.Variable]) -> Any:
-        return _replicas.call_for_each_replica(self.adapter.apply, (grads, variables))
 
     def _decide(self, grads: list[_types.Gradient]) -> _Decision:
         """Decides about a step, before anything is applied."""

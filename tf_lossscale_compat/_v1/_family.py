@@ -102,11 +102,13 @@ class _ContribAdapter(_V1Adapter):
     def _set_names(self, owner: V1Owner, scaler: _scaler.Scaler, name: str | None) -> None:
         self._inner_name = name
 
-    def apply(self, grads: list[_types.Gradient], variables: list[_types.Variable]) -> Any:
-        if _tf.at_least(2, 0) or not tf.executing_eagerly():
-            return super().apply(grads, variables)
-        with tf1.name_scope("cond"):  # On 1.15, eager steps have a conditional's names, too.
-            return super().apply(grads, variables)
+    if not _tf.at_least(2, 0):
+
+        def apply(self, grads: list[_types.Gradient], variables: list[_types.Variable]) -> Any:
+            if not tf.executing_eagerly():
+                return super().apply(grads, variables)
+            with tf1.name_scope("cond"):  # Eager steps have a conditional's names, too.
+                return super().apply(grads, variables)
 
 
 class V1Family:
