@@ -30,7 +30,7 @@ of_20 = experimental.LossScaleOptimizer(inner, "dynamic", name="scaled", count_s
 of_fit = LossScaleOptimizer(inner, scaled=True)
 experimental.LossScaleOptimizer(optimizer=inner, loss_scale=lsc.FixedLossScaleManager(8))
 LossScaleOptimizer(inner, loss_scale=lsc.DynamicLossScale(max_loss_scale=2.0**20), enabled=True)
-policy: lsc.LossScale = of_20.loss_scale
+in_use: lsc.LossScale = of_20.loss_scale
 grows: bool = opt.dynamic
 start: Optional[float] = opt.initial_scale
 again = LossScaleOptimizer.from_config(opt.get_config())
@@ -71,7 +71,7 @@ opt.apply(3)  # error: arg-type reportArgumentType
 of_20.loss_scale.no_such_method()  # error: attr-defined reportAttributeAccessIssue
 of_20.agree = 3  # error: assignment reportAttributeAccessIssue
 callbacks.LossScaleCallback(log_dir=3)  # error: arg-type reportArgumentType
-callbacks.LossScaleCallback(policy)  # error: arg-type reportArgumentType
+callbacks.LossScaleCallback(in_use)  # error: arg-type reportArgumentType
 callbacks.LossScaleCallback(None, "logs", 10, 50)  # error: call-arg,misc reportCallIssue
 callback.no_such_method()  # error: attr-defined reportAttributeAccessIssue
 callback.record.report()  # error: union-attr reportOptionalMemberAccess

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 class OptimizerAdapter:
-    """One step's view of an optimizer; each kind of optimizer derives from it.
+    """One step's view of an optimizer; each kind of optimizer has a class for its steps.
 
     Attributes:
       wrapped: the optimizer that applies gradients, or None for several optimizers.

@@ -43,7 +43,7 @@ def function_for(
         agree = None
     if not scaler.applies_all:
         _sync_replicas.check_order(optimizer)
-    if scaler.changes() or scaler.is_users():
+    if scaler.changes() or scaler.read_by_user():
         _check_passes(optimizer)
     for each in _wrapping.with_wrapped(optimizer):
         agree = _horovod.or_default(agree, each, scaler)

@@ -28,9 +28,7 @@ def apply_or_skip(
       variables: list of variables.
 
     Returns:
-      A list of operations and tensors that have to run. The first is the conditional: an operation,
-      or a tensor with the value `should_apply`. It is a tensor if XLA selects, and with the
-      conditionals of TensorFlow 1.
+      A list of operations and tensors that have to run. The first is the conditional.
     """
 
     def count(number: int | tf.Tensor) -> Any:

@@ -117,7 +117,7 @@ def _finite_by_sum_of_squares(
     """Returns whether sums of squares are finite; if so, every element and sum of rows is finite.
 
     If not, the elements may still be finite: a square, or the sum of squares, may be too large for
-    the dtype. A sum of n numbers is at most the square root of n times the sum of squares. If the
+    the dtype. A sum of n numbers is at most `sqrt(n * sum of squares)`. If the
     sum of squares is finite, that is far below the largest float32 or float64, but not float16.
     """
     sums: dict[tf.DType, list[tf.Tensor]] = collections.OrderedDict()

@@ -23,9 +23,9 @@ def in_session_graph() -> bool:
 
 
 def is_entered(graph: tf.Graph) -> bool:
-    """Returns whether `graph` or a function in it is being built; True, too, if no graph is.
+    """Returns whether `graph` or a function in it is being built, or no graph is entered.
 
-    TensorFlow has no public test for "no graph is entered": there is always a default graph.
+    TensorFlow has no public test for that: without eager mode, there is always a default graph.
     """
     if tf.executing_eagerly():
         return False
@@ -35,8 +35,10 @@ def is_entered(graph: tf.Graph) -> bool:
         return not tf.executing_eagerly() and tf1.get_default_graph() is graph
 
 
-def once_per_graph(owner: object, make: Callable[[], tf.Tensor]) -> tf.Tensor:
+def once_per_graph(key: object, make: Callable[[], tf.Tensor]) -> tf.Tensor:
     """Returns `make()`, a tensor; in a plain graph the tensor that the first call there made.
+
+    `key` stands for the tensor.
 
     The tensor can then be read in a finalized graph. Control dependencies, loops and conditionals
     make it anew, because its value may depend on where it is read. Replicas make it anew, because
@@ -49,10 +51,10 @@ def once_per_graph(owner: object, make: Callable[[], tf.Tensor]) -> tf.Tensor:
         if in_session_graph():
             # Exported graphs hold only collections whose key is a string.
             made = tf1.get_default_graph().get_collection_ref(("tf_lossscale_compat",))
-            tensor = next((each for of, each in made if of is owner), None)
+            tensor = next((each for of, each in made if of is key), None)
             if tensor is None:
                 tensor = make()
-                made.append((owner, tensor))
+                made.append((key, tensor))
     graph: Any = tf1.get_default_graph()
     if (
         not in_session_graph()

@@ -158,7 +158,7 @@ class Scaler:
         """Returns whether steps may change the scale; they never change a fixed one."""
         return not self.has_rule or bool(self.variables())
 
-    def is_users(self) -> bool:
+    def read_by_user(self) -> bool:
         """Returns whether a user's method reads the scale."""
         return _mark_of(self.read, "reads") is None
 
@@ -177,7 +177,7 @@ class Scaler:
     def read_for_record(self) -> tf.Tensor:
         """Returns the scale at this point of a graph; NaN if a user's method may have read it."""
         in_graph = _graphs.in_session_graph()
-        if in_graph and self.is_users():
+        if in_graph and self.read_by_user():
             return tf.constant(float("nan"))
         value = self.read()
         if in_graph and _state.is_reference(value):

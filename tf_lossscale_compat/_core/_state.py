@@ -7,14 +7,14 @@ each strategy, inside or outside of its scope.
 from __future__ import annotations
 
 import contextlib
-from typing import Any, Callable, Iterable
+from typing import Any, Callable, Iterable, Sequence
 
 from tf_lossscale_compat._core import _graphs, _replicas, _tf
 from tf_lossscale_compat._core._tf import tf, tf1
 
 
 def make(
-    owner: _tf.Trackable,
+    holder: _tf.Trackable,
     name: str,
     initial_value: Any,
     dtype: tf.DType | None,
@@ -22,7 +22,7 @@ def make(
 ) -> tf.Variable:
     """Makes a variable that is neither trained nor aggregated over replicas.
 
-    Checkpoints find it under its owner, by name. `dtype` and `use_resource` may be None, for the
+    Checkpoints find it under its holder, by name. `dtype` and `use_resource` may be None, for the
     dtype of the value and the default of the variable scope.
     """
     variable = tf1.Variable(
@@ -33,13 +33,13 @@ def make(
         use_resource=use_resource,
         aggregation=tf1.VariableAggregation.NONE,
     )
-    owner._track_trackable(variable, name)
+    holder._track_trackable(variable, name)
     return variable
 
 
-def variables_of(owner: object) -> list[tf.Variable]:
+def variables_of(holder: object) -> list[tf.Variable]:
     """Returns the variables of any optimizer or manager, a list."""
-    variables = getattr(owner, "variables", [])
+    variables = getattr(holder, "variables", [])
     return list(variables() if callable(variables) else variables)
 
 
@@ -130,7 +130,7 @@ def _grouped(assigned: Any) -> tf.Operation | tf.Tensor:
 
 
 def update(
-    variables: Iterable[tf.Variable], change: Callable[[], Any]
+    variables: Sequence[tf.Variable], change: Callable[[], Any]
 ) -> tf.Operation | tf.Tensor | None:
     """Runs `change`, a function that assigns to some of `variables`, for all their copies.
 

@@ -143,7 +143,7 @@ class _Step(NamedTuple):
         )
         if not self.adapter.update_first:
             with tf.control_dependencies([done]):
-                updated = update(done if isinstance(done, tf.Tensor) else finite)
+                updated = update(finite)
         operations = [op for op in (done, *counted, updated) if op is not None]
         operations += self.observation.notify(
             [done, updated], finite, skips_nonfinite=should_apply is not True

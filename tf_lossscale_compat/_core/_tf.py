@@ -1,7 +1,8 @@
-"""Differences between TensorFlow versions, in one place.
+"""Differences between TensorFlow versions.
 
 Other modules import `tf` and `tf1` from here, so that a missing TensorFlow has one error. They call
-`at_least`, and use no names that only some versions have.
+`at_least` where they depend on the version. ARCHITECTURE.md says which of them may use names that
+only some versions have.
 Differences between versions of Keras are in `_keras_versions` and in `keras/`.
 """
 

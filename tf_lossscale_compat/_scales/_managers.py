@@ -88,7 +88,8 @@ class FixedLossScaleManager(LossScaleManager):
     def get_loss_scale(self) -> tf.Tensor:
         """Returns the loss scale, a scalar float32 tensor, in any graph or function, or eagerly.
 
-        If no other graph is entered, it is the constant that the constructor made in its graph.
+        In the constructor's graph, and without eager mode also if no graph is entered, it is the
+        constant that the constructor made.
         """
         value = self._loss_scale
         number, made = _scaler.data_of(self).constant or (None, None)

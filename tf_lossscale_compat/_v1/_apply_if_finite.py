@@ -55,7 +55,9 @@ class _SeveralAdapter(_adapter.OptimizerAdapter):
         return None if tf.executing_eagerly() else tf.group(*applied)
 
 
-def _flattened(optimizers_and_gradients: Any) -> Any:
+def _flattened(
+    optimizers_and_gradients: Any,
+) -> tuple[list[Any], list[slice], list[Any], list[Any]]:
     """Returns four lists: optimizers, the slice of each, and all gradients and variables."""
     optimizers: list[Any] = []
     parts: list[slice] = []
@@ -132,7 +134,8 @@ def apply_if_finite(
     is_scale = _scaler.has_methods(loss_scale, "update", "__call__")  # A dict has `update`, too.
     if not (is_scale or _scaler.is_manager(loss_scale)):
         raise TypeError(
-            f"loss_scale must be a LossScale or a LossScaleManager, got {loss_scale!r}."
+            f"loss_scale must be a LossScale or a LossScaleManager, got {loss_scale!r}. "
+            "tf_lossscale_compat.loss_scale.get(...) makes one of a number, a config or 'dynamic'."
         )
     in_use = loss_scale if _arguments.flag("enabled", enabled) else _loss_scales.FixedLossScale(1)
     scaler = _scaler.Scaler(_loss_scales.stand_in(in_use), skip_nonfinite=enabled)

@@ -186,7 +186,7 @@ class V1Family:
         scale = _scaler.as_tensor(read)  # Not a snapshot, which adds an operation.
         pairs = self.wrapped_gradients(owner, _scaled(loss, scale), options)
         if not tf.executing_eagerly() and self.reads_twice(read):
-            if scaler.is_users() or not scaler.changes():
+            if scaler.read_by_user() or not scaler.changes():
                 scale = _scaler.as_tensor(scaler.read())
             else:  # No update comes in between. The name is that of reading a variable.
                 scale = tf.identity(scale, name="ReadVariableOp")

@@ -197,7 +197,7 @@ class LossScaleOptimizer(LossScaleOptimizerBase):
         train_op = LossScaleOptimizer(opt, manager).minimize(loss, global_step=step)
 
     Source: TensorFlow r1.15 `tf.contrib.mixed_precision.LossScaleOptimizer`. The original
-    does not pass None gradients through, keep sparse gradients, or return slots and `variables()`.
+    does not apply None gradients, keep sparse gradients, or return slots and `variables()`.
     """
 
     _tflsc_family = _family.CONTRIB
@@ -322,7 +322,10 @@ class MixedPrecisionLossScaleOptimizer(LossScaleOptimizerBase):
                 f"got {opt!r}. {_KERAS_HINT}"
             )
         if loss_scale is None:
-            raise ValueError("loss_scale cannot be None")
+            raise ValueError(
+                "loss_scale cannot be None. Write a number, 'dynamic' or a LossScale; or make the "
+                "optimizer with enabled=False, which turns loss scaling off."
+            )
         _agreement.check(agree)
         _replicas.check_strategy()
         if _arguments.flag("enabled", enabled) and isinstance(loss_scale, str):

@@ -32,37 +32,37 @@ _KERAS_3 = ("dynamic_scale", "step_counter")
 _INNER = ("_loss_scale_manager", "_loss_scale", "manager")
 
 
-def _variables_of(owner: object, names: tuple[str, ...]) -> list[Any] | None:
+def _variables_of(holder: object, names: tuple[str, ...]) -> list[Any] | None:
     """Returns scale, good steps and bad steps or None; None if one of them is not a variable."""
-    found = [getattr(owner, name, None) for name in names]
+    found = [getattr(holder, name, None) for name in names]
     if not all(callable(getattr(value, "assign", None)) for value in found):
         return None
     return [*found, None][:3]
 
 
-def _target_of(owner: object) -> _Target | None:
+def _target_of(holder: object) -> _Target | None:
     """Returns the `_Target` of a loss scale, or None; raises a ValueError if it is fixed."""
     # By class name, because TensorFlow's classes do not derive from this package's.
-    classes = {cls.__name__ for cls in type(owner).__mro__}
+    classes = {cls.__name__ for cls in type(holder).__mro__}
     fixed = classes & {"FixedLossScale", "FixedLossScaleManager"}
-    if fixed or getattr(owner, "dynamic", None) is False:
+    if fixed or getattr(holder, "dynamic", None) is False:
         raise ValueError(
-            f"target has a fixed loss scale, which has no state: {owner!r}. Make a new one with "
+            f"target has a fixed loss scale, which has no state: {holder!r}. Make a new one with "
             "the scale that was read, or use a dynamic one."
         )
     for names in _VARIABLES:
-        variables = _variables_of(owner, names)
+        variables = _variables_of(holder, names)
         if variables:
-            lowest = getattr(owner, "min_loss_scale", 1.0)
-            highest = getattr(owner, "max_loss_scale", None) or math.inf
+            lowest = getattr(holder, "min_loss_scale", 1.0)
+            highest = getattr(holder, "max_loss_scale", None) or math.inf
             scale, good, bad = variables
             return _Target(scale, good, bad, lowest, highest)
     for name in _INNER:
-        inner = getattr(owner, name, None)
+        inner = getattr(holder, name, None)
         target = None if inner is None else _target_of(inner)
         if target is not None:
             return target
-    variables = _variables_of(owner, _KERAS_3)
+    variables = _variables_of(holder, _KERAS_3)
     return _Target(*variables) if variables else None
 
 

@@ -59,7 +59,12 @@ class Aggregation:
     """The aggregation of one step's gradients, if it is `wanted`.
 
     The inner optimizer's `apply_gradients` aggregates by `methods`, in order, unless its argument
-    `option` has the value `off`.
+    `option` has the value `off`. There are four cases:
+
+    - Nothing is to be aggregated: it is told `off`.
+    - It can be told, and there are replicas, or the methods are a user's: the step aggregates.
+    - It cannot be told, and the methods are Keras': it aggregates itself, after the test.
+    - It cannot be told, and the methods are a user's: the step aggregates and hides them.
 
     Attributes:
       here: bool, the step calls `aggregate` before the test.

@@ -83,7 +83,7 @@ class BeforeKeras3Family(_family.Family[Owner]):
 
 
 class BeforeKeras3Methods(_methods.CommonMethods):
-    """The public methods of both families that Keras 3 does not have."""
+    """The public methods that both families have in the same form, and Keras 3 has not."""
 
     clipnorm = _methods.of_inner("clipnorm")
     clipvalue = _methods.of_inner("clipvalue")

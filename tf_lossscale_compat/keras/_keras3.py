@@ -35,10 +35,10 @@ else:
 _CommonMethods: Any = _methods.CommonMethods  # For the properties that get a setter here.
 # For errors: the call that an override of `scale_loss` or `apply_gradients` has to make.
 _CALL = {
-    _scaled_rule.LOSS_SCALED: (
+    _scaled_rule.GET_SCALED_LOSS: (
         "return self.get_scaled_loss(loss), and make the optimizer with scaled=True"
     ),
-    _scaled_rule.UNSCALED: (
+    _scaled_rule.GET_UNSCALED_GRADIENTS: (
         "call get_unscaled_gradients, and super().apply_gradients(grads_and_vars, scaled=False)"
     ),
 }
@@ -275,7 +275,10 @@ class Keras3Methods(_methods.WeightDecay, _MixedIntoKeras3):
 
     @property
     def iterations(self) -> Any:
-        """The inner optimizer's count of applied steps, an integer scalar variable."""
+        """The inner optimizer's count of steps, an integer scalar variable.
+
+        Skipped steps count only with `count_skipped=True`.
+        """
         return self.inner_optimizer.iterations
 
     @iterations.setter
@@ -365,7 +368,7 @@ class Keras3Methods(_methods.WeightDecay, _MixedIntoKeras3):
     ) -> Any:
         pairs, given = list(grads_and_vars), scaled
         scaled = self._tflsc.scaled_rule.are_scaled(given, pairs)
-        if scaled and given is None and _scaled_rule.SCALED in self._tflsc.scaled_rule.methods:
+        if scaled and given is None and _scaled_rule.SCALE_LOSS in self._tflsc.scaled_rule.methods:
             _check_bypassed(self)
         # Keras' own class calls it here, too.
         if _arguments.overrides(self, Keras3Methods, "apply"):
@@ -449,8 +452,8 @@ def _settable(owner: Keras3Methods, name: str) -> _loss_scales.DynamicLossScale:
 def _check_bypassed(owner: Keras3Methods) -> None:
     """Raises a ValueError if a step with scaled gradients would silently bypass overrides."""
     for name, called in (
-        (_scaled_rule.LOSS_SCALED, "scale_loss"),
-        (_scaled_rule.UNSCALED, "apply_gradients"),
+        (_scaled_rule.GET_SCALED_LOSS, "scale_loss"),
+        (_scaled_rule.GET_UNSCALED_GRADIENTS, "apply_gradients"),
     ):
         bypassed = _arguments.overrides(owner, Keras3Methods, name)
         if bypassed and not _arguments.overrides(owner, Keras3Methods, called):

@@ -68,9 +68,9 @@ class CommonMethods(_MixedIntoKeras):
         _arguments.check_overrides(cls, family.original, names, "apply_gradients")
         # An override in a subclass or a mixin may not call the method that it overrides.
         for name in _scaled_rule.RECORDED:
-            owner = next(base for base in cls.__mro__ if name in vars(base))
-            if owner is cls or not issubclass(owner, CommonMethods):
-                setattr(cls, name, _recorded(name, vars(owner)[name]))
+            definer = next(base for base in cls.__mro__ if name in vars(base))
+            if definer is cls or not issubclass(definer, CommonMethods):
+                setattr(cls, name, _recorded(name, vars(definer)[name]))
 
     def _raise_if_strategy_unsupported(self) -> None:
         """Raises a ValueError if loss scaling does not support the strategy in scope.
@@ -176,7 +176,7 @@ class CommonMethods(_MixedIntoKeras):
         Raises:
           ValueError: `apply_gradients` was traced before, for unscaled gradients.
         """
-        self._tflsc.scaled_rule.record(_scaled_rule.SCALED)
+        self._tflsc.scaled_rule.record(_scaled_rule.SCALE_LOSS)
         return _steps.scaled_loss(self, loss)
 
     @_autograph.do_not_convert
@@ -192,7 +192,7 @@ class CommonMethods(_MixedIntoKeras):
         Raises:
           ValueError: `apply_gradients` was traced before, for scaled gradients.
         """
-        self._tflsc.scaled_rule.record(_scaled_rule.LOSS_SCALED)
+        self._tflsc.scaled_rule.record(_scaled_rule.GET_SCALED_LOSS)
         if callable(loss):
             return lambda: _steps.scaled_loss(self, loss())
         return _steps.scaled_loss(self, loss)
@@ -213,7 +213,7 @@ class CommonMethods(_MixedIntoKeras):
         Raises:
           ValueError: `apply_gradients` was traced before, for scaled gradients.
         """
-        self._tflsc.scaled_rule.record(_scaled_rule.UNSCALED)
+        self._tflsc.scaled_rule.record(_scaled_rule.GET_UNSCALED_GRADIENTS)
         unscaled = self._tflsc_family.unscale(self, grads)
         self._tflsc.scaled_rule.remember_unscaled(unscaled)
         return unscaled
@@ -239,7 +239,7 @@ class CommonMethods(_MixedIntoKeras):
             the opposite of `skip_gradients_aggregation`.
 
         Returns:
-          The inner optimizer's count of applied steps on Keras 3; an operation of an `OptimizerV2`
+          The inner optimizer's `iterations` on Keras 3; an operation of an `OptimizerV2`
           in a graph; else None.
 
         Raises:
@@ -277,7 +277,7 @@ def _recorded(name: str, method: Any) -> Callable[..., Any]:
     def call(self: CommonMethods, *args: Any, **kwargs: Any) -> Any:
         self._tflsc.scaled_rule.record(name)
         result = method.__get__(self, type(self))(*args, **kwargs)
-        if name == _scaled_rule.UNSCALED:
+        if name == _scaled_rule.GET_UNSCALED_GRADIENTS:
             self._tflsc.scaled_rule.remember_unscaled(result)
         return result
 

@@ -5,9 +5,9 @@ which. If the caller does not, the constructor's `scaled` does. Else the rule go
 were ever called on this optimizer, and by nothing else: not by order, place or thread. `apply`
 needs no rule, and its calls are not recorded. Those of `minimize` are recorded if methods of a
 subclass see its gradients, which are then unscaled. If the rule has two answers, gradients are
-recognized as unscaled if they are the objects that `get_unscaled_gradients` returned. With
-`enabled=False` the scale is 1, and both answers lead to the same step: the rule neither raises nor
-warns.
+recognized as unscaled if they are the objects that `get_unscaled_gradients` returned after the
+first `scale_loss`. With `enabled=False` the scale is 1, and both answers lead to the same step: the
+rule neither raises nor warns.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ if TYPE_CHECKING:
     from tf_lossscale_compat._core import _types
 
 # After a call of any method but the first, `apply_gradients` takes unscaled gradients.
-SCALED = "scale_loss"
-LOSS_SCALED = "get_scaled_loss"
-UNSCALED = "get_unscaled_gradients"
-RECORDED = (SCALED, LOSS_SCALED, UNSCALED)
+SCALE_LOSS = "scale_loss"
+GET_SCALED_LOSS = "get_scaled_loss"
+GET_UNSCALED_GRADIENTS = "get_unscaled_gradients"
+RECORDED = (SCALE_LOSS, GET_SCALED_LOSS, GET_UNSCALED_GRADIENTS)
 
 _SAY = (
     "write apply_gradients(..., scaled=True), which divides the gradients by the loss scale, or "
@@ -91,7 +91,7 @@ class ScaledRule:
         """Returns the rule's answer after calls of these methods; None if it has two answers."""
         if not methods:
             return self._scaled_by_default
-        return None if len(methods) > 1 and SCALED in methods else SCALED in methods
+        return None if len(methods) > 1 and SCALE_LOSS in methods else SCALE_LOSS in methods
 
     @_autograph.do_not_convert
     def record(self, method: str) -> None:
@@ -101,14 +101,17 @@ class ScaledRule:
             raise ValueError(
                 f"{method} was called after apply_gradients had been traced into a function or "
                 f"graph. That always takes {'scaled' if before else 'unscaled'} gradients, but "
-                f"gradients after {method} are {'scaled' if method == SCALED else 'unscaled'}. In "
-                f"that function {_SAY}; or make one optimizer for each."
+                f"gradients after {method} are "
+                f"{'scaled' if method == SCALE_LOSS else 'unscaled'}. In that function {_SAY}; or "
+                "make one optimizer for each."
             )
         self.methods.add(method)
 
     def remember_unscaled(self, grads: object) -> None:
         """Remembers unscaled gradients, if `apply_gradients` may also get scaled ones."""
-        if (self.constructor_scaled or SCALED in self.methods) and isinstance(grads, (list, tuple)):
+        if (self.constructor_scaled or SCALE_LOSS in self.methods) and isinstance(
+            grads, (list, tuple)
+        ):
             tensors = [grad for grad in grads if isinstance(grad, (tf.Tensor, tf.IndexedSlices))]
             self._unscaled.update(zip(map(id, tensors), tensors))
 
@@ -138,12 +141,12 @@ class ScaledRule:
         if not self._enabled:
             return answer is not False
         if answer is None:
-            others = " and ".join(sorted(self.methods - {SCALED}))
+            others = " and ".join(sorted(self.methods - {SCALE_LOSS}))
             raise ValueError(
-                f"apply_gradients cannot tell whether the gradients are scaled: {SCALED} of this "
-                f"optimizer was called, after which they are, and {others}, after which they are "
-                f"not. Only gradients that {UNSCALED} returned after the first {SCALED} are "
-                f"recognized as unscaled, and only before any clipping. So {_SAY}."
+                f"apply_gradients cannot tell whether the gradients are scaled: {SCALE_LOSS} of "
+                f"this optimizer was called, after which they are, and {others}, after which they "
+                f"are not. Only gradients that {GET_UNSCALED_GRADIENTS} returned after the first "
+                f"{SCALE_LOSS} are recognized as unscaled, and only before any clipping. So {_SAY}."
             )
         if not tf.executing_eagerly():
             self._traced = True
@@ -151,10 +154,10 @@ class ScaledRule:
             self.warn(_NEITHER)
         elif not self.methods and _tf.at_least(2, 4):
             self.warn(_NEVER)
-        elif self.methods == {UNSCALED}:
-            self.warn(_FORGOT.format(UNSCALED, LOSS_SCALED, "too small"))
-        elif self.methods == {LOSS_SCALED}:
-            self.warn(_FORGOT.format(LOSS_SCALED, UNSCALED, "too large"))
+        elif self.methods == {GET_UNSCALED_GRADIENTS}:
+            self.warn(_FORGOT.format(GET_UNSCALED_GRADIENTS, GET_SCALED_LOSS, "too small"))
+        elif self.methods == {GET_SCALED_LOSS}:
+            self.warn(_FORGOT.format(GET_SCALED_LOSS, GET_UNSCALED_GRADIENTS, "too large"))
         return answer
 
     def _check_made_scaled(self, pairs: list[_types.Pair]) -> None:
@@ -165,13 +168,13 @@ class ScaledRule:
                 "with scaled=True, which would divide them by the loss scale once more. Write "
                 "apply_gradients(..., scaled=False)."
             )
-        unscale = self.methods - {SCALED, LOSS_SCALED}
+        unscale = self.methods - {SCALE_LOSS, GET_SCALED_LOSS}
         if unscale and not self._said_unscaled:
             self.warn(_MADE_SCALED.format(" and ".join(sorted(unscale))))
 
     def applying_scaled(self) -> None:
         """Warns if `apply` may get unscaled gradients."""
-        if self._enabled and UNSCALED in self.methods:
+        if self._enabled and GET_UNSCALED_GRADIENTS in self.methods:
             self.warn(_TWICE)
 
     def warn(self, message: str) -> None:

@@ -90,7 +90,7 @@ class Steps(Generic[Owner]):
         scale: Callable[..., Any] = functools.partial(scaled_loss, owner)
         if _arguments.overrides(owner, self.methods, "get_scaled_loss"):
             owner._tflsc.scaled_rule.record(
-                _scaled_rule.UNSCALED
+                _scaled_rule.GET_UNSCALED_GRADIENTS
             )  # The gradients will be unscaled.
             scale = owner.get_scaled_loss
         if callable(loss):
@@ -104,7 +104,7 @@ class Steps(Generic[Owner]):
         """Returns pairs with unscaled gradients."""
         unscale: Callable[..., _types.Gradients] = functools.partial(self.unscale, owner)
         if _arguments.overrides(owner, self.methods, "get_unscaled_gradients"):
-            owner._tflsc.scaled_rule.record(_scaled_rule.LOSS_SCALED)
+            owner._tflsc.scaled_rule.record(_scaled_rule.GET_SCALED_LOSS)
             unscale = owner.get_unscaled_gradients
         grads, variables = _structure.unzip(grads_and_vars)
         grads = map_scaled(unscale, grads, variables)

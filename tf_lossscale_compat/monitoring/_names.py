@@ -81,7 +81,7 @@ def key_of(variables: Iterable[Any], names: list[str]) -> int:
 
 @functools.lru_cache(maxsize=None)
 def _inspect(dtype: tf.DType) -> Callable[[tf.Tensor], tf.Tensor]:
-    """Returns a function that counts NaN, +inf and -inf in a tensor and finds its largest number.
+    """Returns a function that counts NaN, +inf and -inf, and finds the largest finite magnitude.
 
     All tensors of a dtype share one function, because tracing it for each would take seconds.
     """
