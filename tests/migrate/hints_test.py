@@ -33,6 +33,7 @@ from tf_lossscale_compat.keras import mixed_precision
 SETUP = """
 import tempfile
 import numpy as np
+tf.keras.mixed_precision.set_global_policy("float32")
 folder, x, y = tempfile.mkdtemp(), np.eye(4, dtype="float32"), np.ones([4, 1], "float32")
 weight, sgd = tf.Variable(1.0), tf.keras.optimizers.SGD(0.5)
 model = tf.keras.Sequential([tf.keras.Input((4,)), tf.keras.layers.Dense(1)])

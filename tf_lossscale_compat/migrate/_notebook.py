@@ -126,9 +126,6 @@ def _is_python(document):
     return True
 
 
-# -- finding the strings in the JSON ----------------------------------------------------------
-
-
 class _Piece(str):
     """A JSON string, with where it is in the JSON."""
 
@@ -175,9 +172,6 @@ def _get(value, key, kind):
     return found if isinstance(found, kind) else kind()
 
 
-# -- masking IPython --------------------------------------------------------------------------
-
-
 def _blank(text):
     """Returns a comment of the same shape, line by line."""
     return re.sub(r"[^\r\n]", "#", text)
@@ -212,9 +206,6 @@ def _is_open(source):
             return True
         depth = max(depth + (token.group() in "([{") - (token.group() in ")]}"), 0)
     return depth > 0 or "".join(source.splitlines()[-1:]).endswith("\\")
-
-
-# -- writing back -----------------------------------------------------------------------------
 
 
 def _json_edits(text, cells, starts, edits):

@@ -49,8 +49,15 @@ _GONE = (
     r"|constraints\.RadialConstraint|layers\.(?:DenseFeatures|LocallyConnected\w+)"
     r"|metrics\.Mean(?:RelativeError|Tensor)|utils\.(?:\w+Enqueuer|multi_gpu_model))"
 )
+# What makes gradients dense, or has no need of it.
+_DENSE = re.compile(rb"convert_to_tensor\(|\A(?!.*\b(?:Ada|Ftrl|Lion|Nad|RMS)).*\bSGD\(", re.DOTALL)
+_ROWS = (
+    "LSC432 Adam and others do not sum gradients of rows that occur twice, without a word: make"
+    " them dense by `tf.convert_to_tensor`"
+)
 # By what a name stands for, after `keras.`.
 _NAMES = {
+    r"layers\.Embedding": _ROWS,
     r"losses\.Reduction\.AUTO": 'LSC408 write "sum_over_batch_size"',
     r"optimizers\.(?:legacy|experimental)": "LSC409 use the class of `tf.keras.optimizers`",
     r"layers\.experimental\.Sync\w+": "LSC410 write `BatchNormalization(synchronized=True)`",
@@ -170,7 +177,7 @@ def _names(tree):
     calls = {id(chain): call for chain, call in tree.calls}
     for chain in tree.chains:
         advice = _advice(chain, calls.get(id(chain)), tree)
-        if advice:
+        if advice and not (advice is _ROWS and _DENSE.search(tree.source)):
             yield chain, say(chain.text, advice)
     for match in _FILTERED.finditer(tree.source):
         yield match.start(2), say("self.metrics", _FILTER)
@@ -300,8 +307,8 @@ def _subclasses(plan):
     classes = known - {""}
     # A function of the user's may return such a model, too.
     makes = re.compile(rf"(?:(?!tf\.|keras\.)\w+\.)*(?:[a-z]\w*|{'|'.join(classes)})\(")
-    values = tree.values if classes else ()
-    others = {f"{name}.build" for name, value in values if makes.match(tree.text(value))}
+    made = [name for name, value in tree.values if makes.match(tree.text(value))]
+    others = {f"{name}.build" for name in made if classes}
     for chain, call in tree.calls:
         is_model = chain.text in others or (is_own and chain.text.endswith(".build"))
         if is_model and call.args and _SHAPE.match(tree.text(call.args[0])):
@@ -309,8 +316,10 @@ def _subclasses(plan):
             advice += " of copies is empty: call the model once, as in `model(tf.zeros([1, 8]))`"
             yield chain, say(chain.text, advice)
     has_any = has_models or any(_of_keras(chain, r"layers\.Layer$") for chain in bases)
-    saves = "save" in tree.methods or "" in known
+    plain = [tree.span(each) for each in tree.classes if not each.bases]
     for name, value in tree.values if has_any else ():
-        text = tree.text(value) if name.startswith("self.") else ""
-        if _COPIES.match(text) and (saves or not _NOT_TRAINED.search(text)):
+        is_other = any(start < tree.start(value) < end for start, end in plain)
+        text = tree.text(value) if name.startswith("self.") and not is_other else ""
+        is_lost = {"save", ""} & (tree.methods | known) or not _NOT_TRAINED.search(text)
+        if _COPIES.match(text) and is_lost:
             yield value, say(name, _LOST)
