@@ -19,7 +19,7 @@ import tf_lossscale_compat as package
 from tests import keras_homes, modes, originals
 from tests.keras_homes import number
 from tf_lossscale_compat._core import _scaler
-from tf_lossscale_compat.keras import _public, mixed_precision
+from tf_lossscale_compat.keras import _classes, mixed_precision
 from tf_lossscale_compat.keras.mixed_precision import experimental
 
 Stable, Older = mixed_precision.LossScaleOptimizer, experimental.LossScaleOptimizer
@@ -279,7 +279,7 @@ class ClassesTest(modes.EagerTestCase):
     def test_a_module_that_is_called_keras_and_is_none(self):
         """As a folder of that name is where a program starts and no Keras is installed."""
         with mock.patch.dict(sys.modules, keras=types.ModuleType("keras")):
-            _public.register()
+            _classes.register()
 
 
 class MethodsTest(modes.EagerTestCase):
@@ -584,6 +584,13 @@ class ConfigTest(_Base):
     def test_a_loss_scale_and_numbers_are_refused(self, home, numbers):
         with self.assertRaisesRegex(ValueError, "loss_scale must be None if dynamic, .* 'dynamic'"):
             Stable(home.SGD(1.0), loss_scale="dynamic", **numbers)
+
+    @keras_homes.each()
+    def test_a_name_that_is_none_is_refused_before_variables_are_made(self, home):
+        inner = home.SGD(1.0)
+        with modes.creations() as names, self.assertRaisesRegex(TypeError, "name must .*, got 5"):
+            Stable(inner, name=5)
+        self.assertEqual(names, [])
 
 
 class EnabledTest(_Base):

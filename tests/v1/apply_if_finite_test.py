@@ -123,15 +123,19 @@ class ApplyIfFiniteTest(modes.EagerTestCase):
         with tf.init_scope():
             optimizer.build([known])
         grad = tf.constant(1.0)
-        pairs = [(sgd(), [(grad, first)]), (optimizer, [(grad, known), (grad, other)])]
+        unbuilt = home.SGD(0.5, momentum=0.5)
+        pairs = [(sgd(), [(grad, first)]), (unbuilt, [(grad, home.variable(1.0))])]
+        pairs.append((optimizer, [(grad, known), (grad, other)]))
+        before = len(home.variables(unbuilt))
         with self.assertRaisesRegex(ValueError, "built for other variables than"):
             tf_lossscale_compat.apply_if_finite(scale, pairs)
+        self.assertEqual(len(home.variables(unbuilt)), before)
         values = [float(tf.convert_to_tensor(each).numpy()) for each in (first, known, other)]
         self.assertEqual(values, [1.0, 1.0, 1.0])
         self.assertEqual(int(scale.good_steps.numpy()), 0)
         if home.kind == "keras3":  # Its optimizers refuse those without a gradient, too.
             return
-        pairs[1] = (optimizer, [(grad, known), (None, other)])
+        pairs[2] = (optimizer, [(grad, known), (None, other)])
         tf_lossscale_compat.apply_if_finite(scale, pairs)
         self.assertEqual(float(tf.convert_to_tensor(known).numpy()), 0.5)
 

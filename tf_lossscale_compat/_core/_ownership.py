@@ -1,9 +1,11 @@
-"""Ownership: a loss scale or manager drives one optimizer, or v1 optimizers that share it.
+"""Ownership: a loss scale or manager drives one Keras optimizer, or several of another kind.
 
 Two Keras optimizers must not share a loss scale: they divide when they apply, so that the first
 would update the scale before the second has divided by it. TensorFlow 1's optimizers may share one:
-they all divide before any of them updates it. A deleted optimizer owns nothing: the loss scale is
-free for the next fold of a cross-validation, or the next cell of a notebook.
+they all divide before any of them updates it. So do those that `apply_if_finite` is given. A
+deleted optimizer owns nothing: the loss scale is free for the next fold of a cross-validation, or
+the next cell of a notebook. In a graph for a Session, v1 optimizers own it as long as the graph
+exists.
 """
 
 from __future__ import annotations

@@ -97,7 +97,7 @@ def updates_from_flag(
 
 
 def reads(method: _types.Function) -> _types.Function:
-    """Marks a method that returns the scale and reads it anew at each call, or its variable."""
+    """Marks a method of this package that returns the scale: a user's may return anything."""
     return _marks("reads")(method)
 
 

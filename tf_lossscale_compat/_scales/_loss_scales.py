@@ -45,7 +45,8 @@ class LossScale(LikeATensor, _tf.Trackable, metaclass=abc.ABCMeta):
     keep their state in variables made by `_add_weight`, which `tf.train.Checkpoint` saves.
 
     A loss scale can be used as a number or a scalar float32 tensor: in `float`, formats, products,
-    quotients, `<` and `>`, `tf.cast`, and the result of a `tf.function`. It equals only itself.
+    quotients, `<` and `>`, `tf.cast`, and the result of a `tf.function`. It equals only itself,
+    unless it was read as the `loss_scale` of an experimental Keras optimizer; see there.
 
     Source: TensorFlow r2.0 `tf.train.experimental.LossScale`.
     """

@@ -82,11 +82,8 @@ def _flattened(
     return optimizers, parts, all_grads, all_variables
 
 
-def _build(optimizer: Any, grads: list[Any], variables: list[Any]) -> None:
-    """Builds a Keras optimizer; raises a ValueError if it was built for other variables."""
-    if hasattr(optimizer, "build") and not getattr(optimizer, "built", False):
-        with tf.init_scope():  # Slot variables must not be made in a branch of a conditional.
-            optimizer.build(_keras_versions.variables_to_build(grads, variables))
+def _check_built(optimizer: Any, grads: list[Any], variables: list[Any]) -> None:
+    """Raises a ValueError if a Keras optimizer was built for other variables."""
     unknown = _keras_versions.not_built_for(optimizer, grads, variables)
     if unknown:
         names = ", ".join(variable.name for variable in unknown)
@@ -94,6 +91,13 @@ def _build(optimizer: Any, grads: list[Any], variables: list[Any]) -> None:
             f"optimizers_and_gradients holds {optimizer!r}, which was built for other variables "
             f"than {names}. Build it for all variables that it trains."
         )
+
+
+def _build(optimizer: Any, grads: list[Any], variables: list[Any]) -> None:
+    """Builds a Keras optimizer, once."""
+    if hasattr(optimizer, "build") and not getattr(optimizer, "built", False):
+        with tf.init_scope():  # Slot variables must not be made in a branch of a conditional.
+            optimizer.build(_keras_versions.variables_to_build(grads, variables))
 
 
 @_autograph.do_not_convert
@@ -145,8 +149,9 @@ def apply_if_finite(
         [_agreement.function_for(agree, optimizer, scaler) for optimizer in optimizers]
     )
     _step.check_context("apply_if_finite")
-    for optimizer, part in zip(optimizers, parts):
-        _build(optimizer, grads[part], variables[part])
+    for check_or_build in (_check_built, _build):  # No optimizer is built if one is refused.
+        for optimizer, part in zip(optimizers, parts):
+            check_or_build(optimizer, grads[part], variables[part])
     _ownership.claim(_ownership.SEVERAL, scaler, optimizers)
     adapter = _SeveralAdapter(optimizers, parts, agree)
     return _step.take(scaler, grads, variables, adapter, called="apply_if_finite")

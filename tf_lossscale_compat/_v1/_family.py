@@ -61,10 +61,9 @@ class OptimizerData(NamedTuple):
 
 
 class _V1Adapter(_adapter.OptimizerAdapter):
-    """One step of r2.0's optimizer `owner`; that of contrib's derives from it."""
+    """One step of the loss-scale optimizer `owner`; `name` is that of the user's call, or None."""
 
     wrapped: _types.HasApplyGradients
-    update_first = True
 
     def __init__(
         self,
@@ -77,30 +76,38 @@ class _V1Adapter(_adapter.OptimizerAdapter):
         self.observed, self.wrapped, self.agree = owner, wrapped, owner._tflsc.agree
         self.checks_reciprocal = not tf.executing_eagerly()
         self._global_step = global_step
-        self._set_names(owner, scaler, name)
-
-    def _set_names(self, owner: V1Owner, scaler: _scaler.Scaler, name: str | None) -> None:
-        """Sets the names of the step's operation and the wrapped optimizer's, as the original."""
-        self._inner_name = name
-        if scaler.applies_all and _observers.record_of(owner) is None:
-            return
-        self.name = name or owner.get_name()
-        # The same string object in each replica, because others would become per-replica values.
-        self._inner_name = sys.intern(f"{self.name}-wrapped")
+        self._inner_name = name  # That of the wrapped optimizer's operation.
 
     def apply(self, grads: list[_types.Gradient], variables: list[_types.Variable]) -> Any:
         pairs = list(zip(grads, variables))
         return self.wrapped.apply_gradients(pairs, self._global_step, self._inner_name)
 
 
+class _MixedPrecisionAdapter(_V1Adapter):
+    """One step of r2.0's optimizer."""
+
+    update_first = True
+
+    def __init__(
+        self,
+        owner: V1Owner,
+        wrapped: _types.HasApplyGradients,
+        scaler: _scaler.Scaler,
+        global_step: Any,
+        name: str | None,
+    ) -> None:
+        super().__init__(owner, wrapped, scaler, global_step, name)
+        if not scaler.applies_all or _observers.record_of(owner) is not None:
+            self.name = name or owner.get_name()
+            # The same string object in each replica, because others would become per-replica
+            # values.
+            self._inner_name = sys.intern(f"{self.name}-wrapped")
+
+
 class _ContribAdapter(_V1Adapter):
     """One step of contrib's optimizer."""
 
-    update_first = False
     cond = staticmethod(_graphs.cond)
-
-    def _set_names(self, owner: V1Owner, scaler: _scaler.Scaler, name: str | None) -> None:
-        self._inner_name = name
 
     if not _tf.at_least(2, 0):
 
@@ -112,33 +119,31 @@ class _ContribAdapter(_V1Adapter):
 
 
 class V1Family:
-    """The steps of r2.0's optimizer, with a `LossScale`; those of contrib's derive from it."""
+    """Base class of the families of both optimizers."""
 
-    # What contrib's optimizer does in another way.
-
-    adapter: type[_V1Adapter] = _V1Adapter
+    adapter: type[_V1Adapter]
 
     def wrapped(self, owner: V1Owner) -> Any:
         """Returns the optimizer that computes and applies gradients."""
-        return owner._optimizer
+        raise NotImplementedError
 
     def wrapped_gradients(
         self, owner: V1Owner, loss: _types.Loss, options: dict[str, Any]
     ) -> list[_types.Pair]:
         """Calls the wrapped optimizer's `compute_gradients` as the original does."""
-        return list(owner._optimizer.compute_gradients(loss=loss, **options))
+        raise NotImplementedError
 
-    def to_scale(self, loss: _types.Loss) -> _types.Loss:
+    def loss_to_scale(self, loss: _types.Loss) -> _types.Loss:
         """Returns the loss to be scaled; contrib's optimizer calls a function in a graph."""
         return loss
 
     def reads_twice(self, read: Any) -> bool:
         """Returns whether the original's graph has two operations that `read` the scale."""
-        return True
+        raise NotImplementedError
 
     def reciprocal(self, scale: tf.Tensor) -> tf.Tensor:
         """Returns the reciprocal of `scale`, computed as in the original."""
-        return 1.0 / scale
+        raise NotImplementedError
 
     def densified(self, owner: V1Owner, grads: list[_types.Gradient]) -> list[_types.Gradient]:
         """Returns gradients, made dense if the original does so before it divides them."""
@@ -150,7 +155,7 @@ class V1Family:
         """Returns the loss scale or manager in force."""
         return owner._tflsc.loss_scale
 
-    def replace_loss_scale(self, owner: V1Owner, loss_scale: _types.Subject) -> None:
+    def set_loss_scale(self, owner: V1Owner, loss_scale: _types.Subject) -> None:
         """Sets the loss scale or manager; public programs replace it at run time."""
         data = owner._tflsc
         old = data.loss_scale
@@ -182,7 +187,7 @@ class V1Family:
         # Makes as many operations as the original: the seeds of later operations depend on it.
         scaler = _scaler.Scaler(owner._tflsc.loss_scale)
         read = scaler.read()
-        loss = self.to_scale(loss)
+        loss = self.loss_to_scale(loss)
         scale = _scaler.as_tensor(read)  # Not a snapshot, which adds an operation.
         pairs = self.wrapped_gradients(owner, _scaled(loss, scale), options)
         if not tf.executing_eagerly() and self.reads_twice(read):
@@ -203,7 +208,7 @@ class V1Family:
         """Computes and applies gradients in one step, without user code between."""
         scaler = _scaler.Scaler(owner._tflsc.loss_scale)
         read = scaler.read()
-        loss = self.to_scale(loss)
+        loss = self.loss_to_scale(loss)
         scale = _scaler.snapshot(read)  # Another step may assign in between.
         pairs = self.wrapped_gradients(owner, _scaled(loss, scale), options)
         division = None
@@ -255,6 +260,26 @@ class V1Family:
         return _sync_replicas.reopen_accumulators(taken, grads, variables, global_step)
 
 
+class MixedPrecisionFamily(V1Family):
+    """The steps of r2.0's optimizer, with a `LossScale`."""
+
+    adapter = _MixedPrecisionAdapter
+
+    def wrapped(self, owner: V1Owner) -> Any:
+        return owner._optimizer
+
+    def wrapped_gradients(
+        self, owner: V1Owner, loss: _types.Loss, options: dict[str, Any]
+    ) -> list[_types.Pair]:
+        return list(owner._optimizer.compute_gradients(loss=loss, **options))
+
+    def reads_twice(self, read: Any) -> bool:
+        return True
+
+    def reciprocal(self, scale: tf.Tensor) -> tf.Tensor:
+        return 1.0 / scale
+
+
 class ContribFamily(V1Family):
     """The steps of contrib's optimizer, with a manager."""
 
@@ -268,7 +293,7 @@ class ContribFamily(V1Family):
     ) -> list[_types.Pair]:
         return list(owner._opt.compute_gradients(loss, **options))
 
-    def to_scale(self, loss: _types.Loss) -> _types.Loss:
+    def loss_to_scale(self, loss: _types.Loss) -> _types.Loss:
         # r1.15's optimizer calls it before it makes an operation of the scale. Seeds of random
         # operations in the loss depend on it, and the wrapped optimizer may not accept callables.
         # It did so in functions of 1.15, too; those of TensorFlow 2 had no such optimizer.
@@ -286,7 +311,7 @@ class ContribFamily(V1Family):
         return grads if owner._tflsc.keep_sparse else _structure.dense(grads)
 
 
-MIXED_PRECISION, CONTRIB = V1Family(), ContribFamily()
+MIXED_PRECISION, CONTRIB = MixedPrecisionFamily(), ContribFamily()
 
 
 def _scaled(loss: _types.Loss, scale: tf.Tensor) -> _types.Loss:

@@ -61,7 +61,7 @@ class LossScaleOptimizerBase(_tf.Optimizer):
         if isinstance(opt, _tf.Trackable):
             self._track_trackable(opt, "base_optimizer")
         self._tflsc = data
-        self._tflsc_family.replace_loss_scale(self, data.loss_scale)
+        self._tflsc_family.set_loss_scale(self, data.loss_scale)
 
     @_autograph.converts_functions_given
     def compute_gradients(
@@ -259,7 +259,7 @@ class LossScaleOptimizer(LossScaleOptimizerBase):
     @_loss_scale_manager.setter
     def _loss_scale_manager(self, manager: Any) -> None:
         _check_manager(manager)
-        self._tflsc_family.replace_loss_scale(self, manager)
+        self._tflsc_family.set_loss_scale(self, manager)
 
 
 class MixedPrecisionLossScaleOptimizer(LossScaleOptimizerBase):
@@ -347,7 +347,7 @@ class MixedPrecisionLossScaleOptimizer(LossScaleOptimizerBase):
                 "tf_lossscale_compat.loss_scale.get(...), which makes one of a number, a config or "
                 "'dynamic'."
             )
-        self._tflsc_family.replace_loss_scale(self, loss_scale)
+        self._tflsc_family.set_loss_scale(self, loss_scale)
 
 
 # Programs replace a method on the class, which `minimize` then has to call.

@@ -33,7 +33,7 @@ else:
     _MixedIntoKeras = object
 
 
-class _Of(NamedTuple):
+class _ClassParts(NamedTuple):
     """The parts of a class for one Keras: that Keras, and the public class or a subclass."""
 
     keras: types.ModuleType
@@ -57,7 +57,7 @@ class LossScaleCallback(_MixedIntoKeras):
     `monitoring.write_summaries`. It also logs a warning if the record sees no step at all.
     """
 
-    _tflsc: _Of
+    _tflsc: _ClassParts
 
     _monitor: Any  # A `Monitor`; None until `fit` begins if no record was given.
 
@@ -190,7 +190,7 @@ def _class(public: type[_C], keras: types.ModuleType) -> type[_C]:
     base = keras.callbacks.Callback
     bases = (_TakesTensorLogs, base) if hasattr(base, "_implements_train_batch_hooks") else (base,)
     shown = {name: getattr(public, name) for name in ("__module__", "__qualname__", "__doc__")}
-    return type(public.__name__, (public, *bases), {"_tflsc": _Of(keras, public), **shown})
+    return type(public.__name__, (public, *bases), {"_tflsc": _ClassParts(keras, public), **shown})
 
 
 def _keras_of(model: object) -> types.ModuleType | None:

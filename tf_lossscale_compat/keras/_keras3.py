@@ -95,6 +95,12 @@ class Keras3Family(_family.Family["Keras3Methods"]):
 
     def check_wrapped(self, owner: Keras3Methods, optimizer: Any, enabled: bool) -> None:
         super().check_wrapped(owner, optimizer, enabled)
+        backend = self.keras.backend.backend()
+        if backend != "tensorflow":
+            raise ValueError(
+                f"{type(owner).__name__} needs the TensorFlow backend of Keras, but the backend is "
+                f"{backend!r}. Set the environment variable KERAS_BACKEND=tensorflow."
+            )
         _horovod.refuse(type(owner), *map(type, _wrapping.with_wrapped(optimizer)))
         if not _aggregation.has_keras_methods(optimizer, ["apply_gradients"]):
             raise ValueError(
@@ -108,12 +114,6 @@ class Keras3Family(_family.Family["Keras3Methods"]):
         pass  # The family divides by the scale, and needs no reciprocal of it.
 
     def wrap(self, owner: Keras3Methods, name: str | None) -> str:
-        backend = self.keras.backend.backend()
-        if backend != "tensorflow":
-            raise ValueError(
-                f"{type(owner).__name__} needs the TensorFlow backend of Keras, but the backend is "
-                f"{backend!r}. Set the environment variable KERAS_BACKEND=tensorflow."
-            )
         self._past_original(owner).__init__(learning_rate=0.0, name=name)
         # Files and checkpoints of Keras' own class have it under this name.
         owner.inner_optimizer = owner._optimizer
@@ -237,7 +237,7 @@ class Keras3Family(_family.Family["Keras3Methods"]):
             if not callable(loss):
                 raise ValueError(f"loss must be callable if no tape is given, got {loss!r}.")
             tape = tf.GradientTape()
-        scaled: Any = self.scale(owner, loss, tape)
+        scaled: Any = self.scale_by_owner(owner, loss, tape)
         if callable(scaled):
             with tape:
                 scaled = scaled()

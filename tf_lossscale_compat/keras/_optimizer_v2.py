@@ -104,7 +104,7 @@ class OptimizerV2Family(_before_keras3.BeforeKeras3Family["OptimizerV2Methods"])
         tape = tapes[0] if tapes else None
         self.check_clipping(owner._optimizer, owner._tflsc.enabled)
         kwargs = {} if tape is None else {"tape": tape}  # Before TensorFlow 2.4 there is none.
-        scaled = self.scale(owner, loss, tape)
+        scaled = self.scale_by_owner(owner, loss, tape)
         return owner._optimizer._compute_gradients(scaled, var_list, grad_loss, **kwargs)
 
     def check_pairs(

@@ -85,7 +85,9 @@ class Steps(Generic[Owner]):
         """
         raise NotImplementedError
 
-    def scale(self, owner: Owner, loss: _types.Loss, tape: tf.GradientTape | None) -> _types.Loss:
+    def scale_by_owner(
+        self, owner: Owner, loss: _types.Loss, tape: tf.GradientTape | None
+    ) -> _types.Loss:
         """Returns the scaled `loss`, a tensor on `tape` or a function."""
         scale: Callable[..., Any] = functools.partial(scaled_loss, owner)
         if _arguments.overrides(owner, self.methods, "get_scaled_loss"):

@@ -37,7 +37,7 @@ class TfKerasFamily(_before_keras3.BeforeKeras3Family["TfKerasMethods"]):
 
     def scaled_gradients(self, owner: TfKerasMethods, *args: Any) -> list[_types.Pair]:
         loss, var_list, tape = args
-        scaled = self.scale(owner, loss, tape)
+        scaled = self.scale_by_owner(owner, loss, tape)
         return owner._optimizer.compute_gradients(scaled, var_list, tape=tape)
 
     def check_pairs(

@@ -1,6 +1,6 @@
 """`tf.keras.mixed_precision.experimental` of TensorFlow 2.0 to 2.5."""
 
-from tf_lossscale_compat.keras._public import (
+from tf_lossscale_compat.keras._classes import (
     ExperimentalLossScaleOptimizer as LossScaleOptimizer,
 )
 

@@ -99,6 +99,8 @@ def _construct(
     if unknown:
         _family.base_to_wrap(optimizer, family.argument)
         family.refuse(cls.__name__, unknown)
+    if not (name is None or isinstance(name, str)):
+        raise TypeError(f"name must be a str or None, got {name!r}.")
     _arguments.optional_flag("count_skipped", count_skipped)
     _arguments.optional_flag("scaled", scaled)
     _arguments.flag("enabled", enabled)
@@ -212,7 +214,8 @@ class StableLossScaleOptimizerBase(_methods.CommonMethods):
 
         Raises:
           TypeError: `inner_optimizer` is not a Keras optimizer or is a loss-scale one; `dynamic`,
-            `count_skipped`, `scaled` or `enabled` is not a bool; or `agree` is not a function.
+            `count_skipped`, `scaled` or `enabled` is not a bool; `name` is not a str; or `agree` is
+            not a function.
           ValueError: a loss-scale optimizer of TensorFlow 2.3 to 2.15 or `tf_keras` wraps
             `inner_optimizer` already, or it overrides `apply_gradients` on Keras 3; a number cannot
             be used; `loss_scale` drives another optimizer or comes with one of the three arguments
