@@ -592,6 +592,16 @@ class ConfigTest(_Base):
             Stable(inner, name=5)
         self.assertEqual(names, [])
 
+    @keras_homes.each()
+    def test_errors_name_the_argument_and_the_public_class(self, home):
+        with self.assertRaisesRegex(TypeError, "inner_optimizer must be a Keras optimizer, got {}"):
+            Stable({})
+        with self.assertRaisesRegex(TypeError, "optimizer must be a Keras optimizer, got {}"):
+            Older({}, 8.0)
+        named = r"LossScaleOptimizer\.__init__" if sys.version_info >= (3, 10) else "__init__"
+        with self.assertRaisesRegex(TypeError, rf"^{named}\(\) missing 1 required positional"):
+            Older(home.SGD(1.0))
+
 
 class EnabledTest(_Base):
     @keras_homes.each()

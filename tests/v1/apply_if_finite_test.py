@@ -157,6 +157,8 @@ class ApplyIfFiniteTest(modes.EagerTestCase):
             apply(scale, [(sgd(), [(grad, var)]), (sgd(), [(None, var)])])
         with self.assertRaisesRegex(ValueError, "no optimizer"):
             apply(scale, [])
+        with self.assertRaisesRegex(TypeError, "optimizers_and_gradients must hold pairs"):
+            apply(scale, sgd())
         self.assertEqual([float(var.numpy()), int(scale.good_steps.numpy())], [1.0, 0])
 
     def test_optimizer_without_an_operation_in_a_graph_for_a_session(self):

@@ -129,8 +129,8 @@ def apply_if_finite(
       In graph mode an operation; in eager mode None.
 
     Raises:
-      TypeError: `loss_scale` is not a loss scale or manager, `agree` is not a function, or
-        `enabled` is not a bool.
+      TypeError: `loss_scale` is not a loss scale or manager, `optimizers_and_gradients` is not
+        iterable, `agree` is not a function, or `enabled` is not a bool.
       ValueError: an optimizer has a loss scale or no gradient, was built for other variables, or is
         a SyncReplicasOptimizer; a Horovod optimizer has not reduced any gradients, or adds up
         gradients of a changing scale; or this is called in a cross-replica context.
@@ -140,6 +140,11 @@ def apply_if_finite(
         raise TypeError(
             f"loss_scale must be a LossScale or a LossScaleManager, got {loss_scale!r}. "
             "tf_lossscale_compat.loss_scale.get(...) makes one of a number, a config or 'dynamic'."
+        )
+    if not hasattr(optimizers_and_gradients, "__iter__"):
+        raise TypeError(
+            "optimizers_and_gradients must hold pairs (optimizer, grads_and_vars), got "
+            f"{optimizers_and_gradients!r}."
         )
     in_use = loss_scale if _arguments.flag("enabled", enabled) else _loss_scales.FixedLossScale(1)
     scaler = _scaler.Scaler(_loss_scales.stand_in(in_use), skip_nonfinite=enabled)

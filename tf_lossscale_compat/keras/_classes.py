@@ -55,6 +55,8 @@ def _deserialized(
     custom_objects: dict[str, Any] | None = None,
 ) -> Any:
     """Returns the inner optimizer that a config describes."""
+    if not {"class_name", "config"} <= config.keys():
+        raise TypeError(f"{family.argument} must be a Keras optimizer, got {config!r}.")
     # A copy, because tf.keras changes a config that it deserializes.
     return _lookup.for_config(family, config).deserialize(copy.deepcopy(config), custom_objects)
 
@@ -389,6 +391,11 @@ class ExperimentalLossScaleOptimizerBase(StableLossScaleOptimizerBase):
             "loss_scale": _loss_scales.serialize(self._loss_scale),
             **_configs.options_of(self._tflsc),
         }
+
+
+# Python's errors about arguments name the public class.
+for _base in (StableLossScaleOptimizerBase, ExperimentalLossScaleOptimizerBase):
+    _base.__init__.__qualname__ = "LossScaleOptimizer.__init__"
 
 
 class _PicksSibling(type):

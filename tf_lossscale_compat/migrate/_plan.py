@@ -65,8 +65,6 @@ class Plan:
         self.edits = sorted(self._edits)
         self.findings = sorted(self._findings)
 
-    # What the checks look at.
-
     def is_edited(self, chain):
         return id(chain) in self._edited
 
@@ -157,8 +155,6 @@ class Plan:
             if is_keras and "value" not in roles:
                 return None, _MADE_NOWHERE
         return accepted, why
-
-    # Step by step.
 
     def _accepts(self, namespace):
         """Returns whether the file means this namespace's members: True, False, None for unclear.

@@ -58,6 +58,10 @@ _ROWS = (
 # By what a name stands for, after `keras.`.
 _NAMES = {
     r"layers\.Embedding": _ROWS,
+    r"losses\.Loss": (
+        "LSC433 `y` of shape `(n,)` comes to `call` as it is, and as floats: give it the shape of"
+        " the predictions"
+    ),
     r"losses\.Reduction\.AUTO": 'LSC408 write "sum_over_batch_size"',
     r"optimizers\.(?:legacy|experimental)": "LSC409 use the class of `tf.keras.optimizers`",
     r"layers\.experimental\.Sync\w+": "LSC410 write `BatchNormalization(synchronized=True)`",
