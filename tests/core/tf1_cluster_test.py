@@ -259,6 +259,9 @@ class OrderTest(modes.EagerTestCase):
             opt, contrib.FixedLossScaleManager(8.0)
         ),
         "mixed": lambda opt: experimental.MixedPrecisionLossScaleOptimizer(opt, "dynamic"),
+        "mixed config": lambda opt: experimental.MixedPrecisionLossScaleOptimizer(
+            opt, {"class_name": "DynamicLossScale", "config": {}}
+        ),
         "mixed skipping": lambda opt: experimental.MixedPrecisionLossScaleOptimizer(
             opt, experimental.FixedLossScale(8.0, skip_nonfinite=True)
         ),
@@ -277,7 +280,7 @@ class OrderTest(modes.EagerTestCase):
             with self.assertRaisesRegex(ValueError, message):
                 self.REFUSED[case](opt)
 
-    @parameterized.parameters("mixed", "rewrite")
+    @parameterized.parameters("mixed", "mixed config", "rewrite")
     def test_refused_before_variables_are_made(self, case):
         with tf.Graph().as_default():
             opt = sync_replicas(sgd())

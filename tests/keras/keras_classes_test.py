@@ -195,6 +195,10 @@ class ClassesTest(modes.EagerTestCase):
             self.assertEqual(issubclass(cls, Older), public is Older)
             self.assertIsInstance(cls(home.SGD(1.0), loss_scale=8.0), public)
         self.assertNotIsInstance(home.SGD(1.0), public)
+        of_v1 = originals.experimental()
+        if of_v1:  # An optimizer of TensorFlow with a loss scale, but none of Keras.
+            v1 = tf.compat.v1.train.GradientDescentOptimizer(1.0)
+            self.assertNotIsInstance(of_v1.MixedPrecisionLossScaleOptimizer(v1, 8.0), public)
         self.assertFalse(issubclass(home.SGD, public))
         # Called with an optimizer of another family, it picks that family's class, too.
         inner = default().SGD(1.0)

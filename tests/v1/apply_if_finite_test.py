@@ -161,11 +161,12 @@ class ApplyIfFiniteTest(modes.EagerTestCase):
             apply(scale, sgd())
         self.assertEqual([float(var.numpy()), int(scale.good_steps.numpy())], [1.0, 0])
 
-    def test_optimizer_without_an_operation_in_a_graph_for_a_session(self):
+    @parameterized.parameters(True, False)
+    def test_optimizer_without_an_operation_in_a_graph_for_a_session(self, enabled):
         optimizer = mock.Mock(spec=["apply_gradients"], **{"apply_gradients.return_value": None})
         with tf.Graph().as_default():
             pairs = [(tf.constant(1.0), tf1.Variable(1.0))]
             with self.assertRaisesRegex(ValueError, "makes no operation for a Session"):
                 tf_lossscale_compat.apply_if_finite(
-                    DynamicLossScale(8.0), [(optimizer, pairs)], enabled=False
+                    DynamicLossScale(8.0), [(optimizer, pairs)], enabled=enabled
                 )

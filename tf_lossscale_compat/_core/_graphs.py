@@ -22,10 +22,11 @@ def in_session_graph() -> bool:
     return not tf.executing_eagerly() and not tf1.get_default_graph().building_function
 
 
-def is_entered(graph: tf.Graph) -> bool:
-    """Returns whether `graph` or a function in it is being built, or no graph is entered.
+def can_use_tensors_of(graph: tf.Graph) -> bool:
+    """Returns whether tensors of `graph` can be used here.
 
-    TensorFlow has no public test for that: without eager mode, there is always a default graph.
+    That is so if it or a function in it is being built, or no graph is entered. TensorFlow has no
+    public test for the latter: without eager mode, there is always a default graph.
     """
     if tf.executing_eagerly():
         return False

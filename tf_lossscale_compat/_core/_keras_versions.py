@@ -19,7 +19,7 @@ KERAS_3, TF_KERAS, OPTIMIZER_V2 = _BASES = "BaseOptimizer", "_BaseOptimizer", "O
 
 
 def classes_of_keras(cls: type) -> list[type]:
-    """Returns the classes of any Keras that `cls` is or derives from, the nearest first."""
+    """Returns the classes of Keras or TensorFlow that `cls` is or derives from, nearest first."""
     return [base for base in cls.__mro__ if base.__module__.split(".")[0] in ROOTS]
 
 

@@ -128,7 +128,7 @@ class RecordedObservation(Observation):
       finite: bool or bool scalar tensor, False if the gradients are not finite or not applied.
       skips_nonfinite: bool, a step that is not `finite` is skipped.
       before: the loss scale before the step, a float32 scalar tensor.
-      after: the loss scale after the step; NaN if unknown.
+      after: the loss scale after the step, NaN if unknown; None after a finite step in eager mode.
       inspected: bool, the record has inspected the gradients already.
     """
 

@@ -77,7 +77,7 @@ def check_strategy() -> None:
         raise ValueError(
             f"Loss scaling does not support {cls.__name__}: it needs replicas that take every step "
             "together, so that all skip it or none. Use the default strategy, "
-            f"{', '.join(names)}, {_SUPPORTED[2]} or {_SUPPORTED[3]} of tf.distribute; or, on "
+            f"{', '.join(names)}, {_SUPPORTED[2]} or experimental.{_SUPPORTED[3]}; or, on "
             "TensorFlow 1.15 in one process, ParameterServerStrategy or contrib's "
             f"CollectiveAllReduceStrategy. This one is from {cls.__module__}."
         )

@@ -63,8 +63,8 @@ def take(
     aggregation over replicas, and their variables.
 
     Returns:
-      None in eager mode; in a graph the step's operation, or if no step can be skipped, what the
-      wrapped optimizer returned.
+      None in eager mode; in a graph the step's operation, or if no step can be skipped and there is
+      no record, what the wrapped optimizer returned.
 
     Raises:
       ValueError: called in a cross-replica context, or under a strategy that is not supported.

@@ -111,7 +111,7 @@ class LossScale(LikeATensor, _tf.Trackable, metaclass=abc.ABCMeta):
         return weights[name]
 
 
-def _updates_by_flag(
+def _test_and_update(
     loss_scale: LossScale, grads: Any, update: Callable[[Any, Any], Any]
 ) -> tuple[Any, Any]:
     """Updates a loss scale by the finite flag; returns (update, should_apply)."""
@@ -336,7 +336,7 @@ class DynamicLossScale(LossScale):
         Raises:
           RuntimeError: called in a replica context.
         """
-        return _updates_by_flag(self, grads, _update_rule.dynamic)
+        return _test_and_update(self, grads, _update_rule.dynamic)
 
     def __repr__(self) -> str:
         config = self.get_config()
@@ -398,7 +398,7 @@ class ManagerLossScale(_scaler.WrapsManager, LossScale):
 
     @_autograph.do_not_convert
     def update(self, grads: Any) -> tuple[Any, bool | tf.Tensor]:
-        return _updates_by_flag(self, grads, _update_manager)
+        return _test_and_update(self, grads, _update_manager)
 
     def __repr__(self) -> str:
         return f"LossScale of {self.manager!r}"
@@ -483,6 +483,12 @@ def deserialize(
         return classes[config["class_name"]].from_config(config["config"])
     except TypeError as error:  # Arguments are missing or unknown.
         raise ValueError(f"config does not fit its class, got {config!r}: {error}") from error
+
+
+def will_be_dynamic(identifier: Any) -> bool:
+    """Returns whether `get` will make a dynamic loss scale of `identifier`."""
+    name = identifier.get("class_name") if isinstance(identifier, dict) else identifier
+    return isinstance(name, str) and name in ("dynamic", DynamicLossScale.__name__)
 
 
 def stand_in(loss_scale: Any) -> Any:

@@ -93,7 +93,7 @@ class FixedLossScaleManager(LossScaleManager):
         """
         value = self._loss_scale
         number, made = _scaler.data_of(self).constant or (None, None)
-        if made is not None and _graphs.is_entered(made.graph) and number == value:
+        if made is not None and _graphs.can_use_tensors_of(made.graph) and number == value:
             return made
         return _graphs.once_per_graph(value, lambda: tf.convert_to_tensor(value, dtype=tf.float32))
 

@@ -36,6 +36,7 @@ class _SeveralAdapter(_adapter.OptimizerAdapter):
 
     def __init__(self, optimizers: list[Any], parts: list[slice], agree: Any) -> None:
         self._optimizers, self._parts, self.agree = optimizers, parts, agree
+        self._for_session = _graphs.in_session_graph()  # A conditional's branch is none.
 
     def apply(self, grads: list[Any], variables: list[Any]) -> Any:
         applied = []
@@ -45,7 +46,7 @@ class _SeveralAdapter(_adapter.OptimizerAdapter):
                 given = _graphs.of_this_graph(given)
             result = optimizer.apply_gradients(list(zip(given, variables[part])))
             if not isinstance(result, tf.Operation):
-                if _graphs.in_session_graph():
+                if self._for_session:
                     raise ValueError(
                         f"optimizers_and_gradients holds {optimizer!r}, which makes no operation "
                         "for a Session. Call apply_if_finite in a tf.function."
@@ -131,9 +132,10 @@ def apply_if_finite(
     Raises:
       TypeError: `loss_scale` is not a loss scale or manager, `optimizers_and_gradients` is not
         iterable, `agree` is not a function, or `enabled` is not a bool.
-      ValueError: an optimizer has a loss scale or no gradient, was built for other variables, or is
-        a SyncReplicasOptimizer; a Horovod optimizer has not reduced any gradients, or adds up
-        gradients of a changing scale; or this is called in a cross-replica context.
+      ValueError: an optimizer has a loss scale or no gradient, was built for other variables, makes
+        no operation for a Session, or is a SyncReplicasOptimizer; a Horovod optimizer has not
+        reduced any gradients, or adds up gradients of a changing scale; or this is called in a
+        cross-replica context.
     """
     is_scale = _scaler.has_methods(loss_scale, "update", "__call__")  # A dict has `update`, too.
     if not (is_scale or _scaler.is_manager(loss_scale)):

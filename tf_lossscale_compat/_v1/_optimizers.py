@@ -328,7 +328,7 @@ class MixedPrecisionLossScaleOptimizer(LossScaleOptimizerBase):
             )
         _agreement.check(agree)
         _replicas.check_strategy()
-        if _arguments.flag("enabled", enabled) and isinstance(loss_scale, str):
+        if _arguments.flag("enabled", enabled) and _loss_scales.will_be_dynamic(loss_scale):
             _agreement.check_dynamic(opt)  # Before it makes variables.
         loss_scale = _loss_scales.get(loss_scale if enabled else 1)
         self._optimizer = opt

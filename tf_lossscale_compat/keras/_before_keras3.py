@@ -47,7 +47,7 @@ class BeforeKeras3Family(_family.Family[Owner]):
             options["use_legacy_optimizer"] = self.is_legacy
         return deserialize(config, custom_objects=custom_objects, **options)
 
-    def agree(self, owner: Owner, scaler: _scaler.Scaler) -> _types.Agree | None:
+    def agree_function(self, owner: Owner, scaler: _scaler.Scaler) -> _types.Agree | None:
         return _horovod.or_default(owner._tflsc.agree, owner, scaler)
 
     def apply_pairs(

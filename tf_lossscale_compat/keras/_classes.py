@@ -116,7 +116,7 @@ def _construct(
     family.check_wrapped(owner, optimizer, enabled)
     owner._raise_if_strategy_unsupported()
     identifier = arguments.get("loss_scale", "dynamic" if arguments.get("dynamic") else None)
-    if enabled and isinstance(identifier, str):
+    if enabled and _loss_scales.will_be_dynamic(identifier):
         _agreement.check_dynamic(optimizer)  # Before it makes variables.
     if not enabled:
         if "loss_scale" in arguments:
@@ -446,6 +446,7 @@ class _PicksSibling(type):
         of_keras = _keras_versions.classes_of_keras(type(instance))
         return (
             "_tflsc_family" in vars(cls)
+            and _keras_versions.is_optimizer(instance)
             and not isinstance(type(instance), _PicksSibling)
             and any(map(_wrapping.is_loss_scale_optimizer, of_keras))
         )

@@ -67,7 +67,7 @@ class CommonMethods(_MixedIntoKeras):
         names = tuple(name for name in family.forbidden_overrides if hasattr(family.original, name))
         _arguments.check_overrides(cls, family.original, names, "apply_gradients")
         # An override in a subclass or a mixin may not call the method that it overrides.
-        for name in _scaled_rule.RECORDED:
+        for name in _scaled_rule.OVERRIDABLE:
             definer = next(base for base in cls.__mro__ if name in vars(base))
             if definer is cls or not issubclass(definer, CommonMethods):
                 setattr(cls, name, _recorded(name, vars(definer)[name]))

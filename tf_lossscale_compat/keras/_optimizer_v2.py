@@ -46,11 +46,11 @@ class OptimizerV2Family(_before_keras3.BeforeKeras3Family["OptimizerV2Methods"])
         if _DELEGATES_TRACKING:
             self.delegate_tracking(owner)
             # Checkpoints of TensorFlow 2.0 to 2.2 have the inner optimizer under this name.
-            stand_in = getattr(
+            fake = getattr(
                 sys.modules[self.original.__module__], "FakeOptimizerForRestoration", None
             )
-            if stand_in is not None:
-                restored = stand_in(owner._optimizer)
+            if fake is not None:
+                restored = fake(owner._optimizer)
                 owner._track_trackable(restored, "base_optimizer", overwrite=True)
         else:
             owner._track_trackable(owner._optimizer, "base_optimizer")

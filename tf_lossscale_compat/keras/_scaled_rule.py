@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 SCALE_LOSS = "scale_loss"
 GET_SCALED_LOSS = "get_scaled_loss"
 GET_UNSCALED_GRADIENTS = "get_unscaled_gradients"
-RECORDED = (SCALE_LOSS, GET_SCALED_LOSS, GET_UNSCALED_GRADIENTS)
+OVERRIDABLE = (SCALE_LOSS, GET_SCALED_LOSS, GET_UNSCALED_GRADIENTS)
 
 _SAY = (
     "write apply_gradients(..., scaled=True), which divides the gradients by the loss scale, or "

@@ -163,13 +163,13 @@ class Steps(Generic[Owner]):
             scaler,
             grads,
             variables,
-            _KerasAdapter(owner, apply, self.agree(owner, scaler)),
+            _KerasAdapter(owner, apply, self.agree_function(owner, scaler)),
             called=f"{type(owner).__name__}.apply_gradients",
             division=division,
             unaggregated=unaggregated,
         )
 
-    def agree(self, owner: Owner, scaler: _scaler.Scaler) -> _types.Agree | None:
+    def agree_function(self, owner: Owner, scaler: _scaler.Scaler) -> _types.Agree | None:
         """Returns the function through which processes agree in a step, or None."""
         return owner._tflsc.agree
 
