@@ -641,6 +641,9 @@ class EnabledTest(_Base):
         inner = home.SGD(0.1, gradient_accumulation_steps=2)
         with self.assertRaisesRegex(ValueError, "gradient_accumulation_steps"):
             Stable(inner, count_skipped=True)
+        opt = Stable(home.SGD(0.1), count_skipped=True)
+        with self.assertRaisesRegex(ValueError, "gradient_accumulation_steps"):
+            opt.inner_optimizer = inner
         Stable(inner)
 
 
@@ -862,6 +865,9 @@ class AssignedTest(modes.EagerTestCase):
         opt._loss_scale = opt._loss_scale
         with self.assertRaisesRegex(ValueError, "made with enabled=False is 1 and cannot"):
             opt._loss_scale = package.DynamicLossScale()
+        with modes.creations() as names, self.assertRaisesRegex(ValueError, "enabled=False"):
+            opt._loss_scale = "dynamic"
+        self.assertEqual(names, [])
         self.assertEqual(float(opt.scale_loss(tf.constant(1.0))), 1.0)
 
     @keras_homes.each(kind="keras3")

@@ -20,8 +20,8 @@ class OptimizerAdapter:
       agree: function of a scalar bool tensor that returns its AND over processes outside any
         strategy, or None; called once, before anything is applied or updated.
       counts_skipped: bool, `count_skipped` is called for a skipped step.
-      checks_reciprocal: bool, steps are skipped while the reciprocal of the loss scale is zero,
-        because this graph's division does not itself turn it into NaN.
+      checks_reciprocal: bool, steps are skipped while the reciprocal of the loss scale may be
+        zero, because this graph's division does not itself turn it into NaN.
       check_strategy: function that raises an error under a strategy that is not supported.
       cond: function that builds the conditional in a graph, as the original does. Its name is part
         of the names of variables that are made in it, which checkpoints hold.

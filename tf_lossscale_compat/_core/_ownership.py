@@ -77,7 +77,7 @@ def drove_another(kind: str, loss_scale: _types.Subject) -> bool:
 
 
 def claim(kind: str, scaler: _scaler.Scaler, owners: Iterable[object]) -> None:
-    """Records that a loss scale drives optimizers; called last, when nothing else can fail.
+    """Records that a loss scale drives optimizers; called after all checks.
 
     Args:
       kind: `KERAS`, where each optimizer needs its own loss scale; `V1`; or `SEVERAL`.

@@ -21,7 +21,7 @@ from tf_lossscale_compat._core import (
 )
 from tf_lossscale_compat._core._tf import tf
 from tf_lossscale_compat._scales import _loss_scales, _managers, _update_rule
-from tf_lossscale_compat._v1 import _family
+from tf_lossscale_compat._v1 import _families
 
 if TYPE_CHECKING:
     from tf_lossscale_compat._core import _types
@@ -48,13 +48,13 @@ class LossScaleOptimizerBase(_tf.Optimizer):
     """
 
     # For subclasses whose constructors do not call the base class'.
-    _tflsc = _family.OptimizerData()
-    _tflsc_family: _family.V1Family
+    _tflsc = _families.V1Data()
+    _tflsc_family: _families.V1Family
     # The wrapped optimizer, under r1.15's name or r2.0's: each public class has one of them.
     _opt: Any
     _optimizer: Any
 
-    def __init__(self, opt: Any, data: _family.OptimizerData) -> None:
+    def __init__(self, opt: Any, data: _families.V1Data) -> None:
         super().__init__(
             use_locking=getattr(opt, "_use_locking", False), name=_name_of(opt, type(opt).__name__)
         )
@@ -200,7 +200,7 @@ class LossScaleOptimizer(LossScaleOptimizerBase):
     does not apply None gradients, keep sparse gradients, or return slots and `variables()`.
     """
 
-    _tflsc_family = _family.CONTRIB
+    _tflsc_family = _families.CONTRIB
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
@@ -250,7 +250,7 @@ class LossScaleOptimizer(LossScaleOptimizerBase):
         manager = loss_scale_manager if _arguments.flag("enabled", enabled) else _One()
         keep_sparse = _arguments.flag("keep_sparse", keep_sparse)
         self._opt = opt
-        super().__init__(opt, _family.OptimizerData(manager, agree, enabled, keep_sparse))
+        super().__init__(opt, _families.V1Data(manager, agree, enabled, keep_sparse))
 
     @property
     def _loss_scale_manager(self) -> Any:
@@ -276,7 +276,7 @@ class MixedPrecisionLossScaleOptimizer(LossScaleOptimizerBase):
     `tf.compat.v1.train.experimental.MixedPrecisionLossScaleOptimizer`.
     """
 
-    _tflsc_family = _family.MIXED_PRECISION
+    _tflsc_family = _families.MIXED_PRECISION
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
@@ -332,7 +332,7 @@ class MixedPrecisionLossScaleOptimizer(LossScaleOptimizerBase):
             _agreement.check_dynamic(opt)  # Before it makes variables.
         loss_scale = _loss_scales.get(loss_scale if enabled else 1)
         self._optimizer = opt
-        super().__init__(opt, _family.OptimizerData(loss_scale, agree, enabled))
+        super().__init__(opt, _families.V1Data(loss_scale, agree, enabled))
 
     @property
     def _loss_scale(self) -> Any:

@@ -4,7 +4,7 @@ state = checkpoint.read("model.ckpt-1000")
 checkpoint.assign(state, optimizer)
 """
 
+from tf_lossscale_compat.checkpoint._assign import assign
 from tf_lossscale_compat.checkpoint._reader import CheckpointError, LossScaleState, find, read
-from tf_lossscale_compat.checkpoint._writer import assign
 
 __all__ = ["CheckpointError", "LossScaleState", "assign", "find", "read"]

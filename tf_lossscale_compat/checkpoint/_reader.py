@@ -39,9 +39,6 @@ class LossScaleState(NamedTuple):
     key: str
 
 
-# --- Reading
-
-
 class _Scalars(NamedTuple):
     """The scalars of a file."""
 
@@ -50,7 +47,7 @@ class _Scalars(NamedTuple):
 
 
 _KINDS = {tf.float32: "f", tf.int32: "i", tf.int64: "q"}
-_MOST_NAMES = 1 << 24  # The limit of characters in the names of all objects.
+_MOST_CHARACTERS = 1 << 24  # In the names of all objects.
 _DATA_FILE = re.compile(r"\.(index|data-\d{5}-of-\d{5})$")
 _OBJECT_GRAPH = "_CHECKPOINTABLE_OBJECT_GRAPH"
 
@@ -189,7 +186,7 @@ def _by_object(scalars: _Scalars, nodes: Any) -> list[LossScaleState | None]:
     """Finds the loss scales that `tf.train.Checkpoint` wrote, anywhere in the object graph."""
     states = []
     # Shortest paths from the root, {index of a node: path}.
-    paths, waiting, left = {0: ""}, [0], _MOST_NAMES
+    paths, waiting, left = {0: ""}, [0], _MOST_CHARACTERS
     for index in waiting:  # The loop appends to it.
         path = paths[index]
         children = {child.local_name: child.node_id for child in nodes[index].children}

@@ -34,7 +34,7 @@ KERAS_2 = (
 
 def _missing(name):
     """Returns the error message for a name of contrib that is not available."""
-    from tf_lossscale_compat import _contrib_successors  # The library does without migrate.
+    from tf_lossscale_compat import _contrib_successors
 
     name = name.replace("tensorflow", "tf", 1)
     there = ", ".join(sorted(mixed_precision.__all__))

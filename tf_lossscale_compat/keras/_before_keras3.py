@@ -1,4 +1,4 @@
-"""Base classes of the two families of tf.keras, `_tf_keras` and `_optimizer_v2`."""
+"""Base classes of the two families of tf.keras, `_optimizer_v3` and `_optimizer_v2`."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import inspect
 from typing import TYPE_CHECKING, Any, Iterable, NoReturn, TypeVar
 
 from tf_lossscale_compat._core import _horovod
-from tf_lossscale_compat.keras import _aggregation, _family, _methods, _steps
+from tf_lossscale_compat.keras import _aggregation, _family, _family_steps, _methods
 
 if TYPE_CHECKING:
     import tensorflow as tf
@@ -69,7 +69,7 @@ class BeforeKeras3Family(_family.Family[Owner]):
         kwargs = {**kwargs, **aggregation.kwargs}
         unaggregated = None
         if aggregation.here:
-            _steps.check_context(owner)
+            _family_steps.check_context(owner)
             if scaled:
                 grads, scaled = self.unscale(owner, grads), False
             unaggregated = _aggregation.filter_empty_gradients(grads, variables)

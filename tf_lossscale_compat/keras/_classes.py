@@ -107,12 +107,7 @@ def _construct(
     _arguments.optional_flag("scaled", scaled)
     _arguments.flag("enabled", enabled)
     _agreement.check(agree)
-    if count_skipped and getattr(optimizer, "gradient_accumulation_steps", None):
-        raise ValueError(
-            "count_skipped must not be True if the inner optimizer has "
-            "gradient_accumulation_steps, got True: its iterations are derived from the "
-            "gradients that it has accumulated. Leave one of the two out."
-        )
+    family.check_count_skipped(count_skipped, optimizer)
     family.check_wrapped(owner, optimizer, enabled)
     owner._raise_if_strategy_unsupported()
     identifier = arguments.get("loss_scale", "dynamic" if arguments.get("dynamic") else None)
@@ -169,7 +164,8 @@ class StableLossScaleOptimizerBase(_methods.CommonMethods):
         opt.apply_gradients(zip(grads, variables))
 
     A step as in Keras 3 calls `scale_loss`, and then `apply` or `apply_gradients`. If a gradient is
-    not finite on any replica, all replicas skip the step, unless the scale is fixed.
+    not finite on any replica, all replicas skip the step, unless the loss scale skips none, as a
+    `FixedLossScale`.
 
     Source: `tf.keras.mixed_precision.LossScaleOptimizer` of TensorFlow 2.4 to 2.15, on any Keras.
     """

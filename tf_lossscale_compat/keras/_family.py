@@ -1,7 +1,7 @@
 """Families: the optimizers of each base class of Keras, and what their loss-scale optimizers do.
 
 A `Family` has no state. This module has what it does when an optimizer is made, copied or given
-another loss scale; `_steps` has what it does in a step.
+another loss scale; `_family_steps` has what it does in a step.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from tf_lossscale_compat._core import (
     _wrapping,
 )
 from tf_lossscale_compat._scales import _loss_scales
-from tf_lossscale_compat.keras import _configs, _steps
-from tf_lossscale_compat.keras._steps import Owner
+from tf_lossscale_compat.keras import _configs, _family_steps
+from tf_lossscale_compat.keras._family_steps import Owner
 
 if TYPE_CHECKING:
     import types
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from tf_lossscale_compat._core import _types
 
 
-class Family(_steps.Steps[Owner]):
+class Family(_family_steps.FamilySteps[Owner]):
     """Base class of all families.
 
     Args:
@@ -86,6 +86,15 @@ class Family(_steps.Steps[Owner]):
                 f"{factor!r}: the wrapper would not scale the loss. Leave one of the two out."
             )
 
+    def check_count_skipped(self, count_skipped: bool | None, optimizer: Any) -> None:
+        """Raises a ValueError if skipped steps cannot be counted as iterations of `optimizer`."""
+        if count_skipped and getattr(optimizer, "gradient_accumulation_steps", None):
+            raise ValueError(
+                "count_skipped must not be True if the inner optimizer has "
+                "gradient_accumulation_steps, got True: its iterations are derived from the "
+                "gradients that it has accumulated. Leave one of the two out."
+            )
+
     def check_scaler(self, scaler: _scaler.Scaler) -> None:
         """Raises a ValueError if this family cannot unscale gradients by the scale."""
         scaler.check_reciprocal()
@@ -110,11 +119,14 @@ class Family(_steps.Steps[Owner]):
 
     def replace_loss_scale(self, owner: Owner, loss_scale: _loss_scales.Identifier) -> None:
         """Replaces the loss scale, as code for TensorFlow 2.0 does."""
-        old, new = owner._loss_scale, _configs.from_identifier(loss_scale)
-        scaler = _scaler.Scaler(new)
-        if scaler.subject is _scaler.Scaler(old).subject:
+        old = owner._loss_scale
+        if loss_scale is old:
             return
         _arguments.check_replaces_loss_scale(owner._tflsc.enabled)
+        new = _configs.from_identifier(loss_scale)
+        scaler = _scaler.Scaler(new)
+        if scaler.subject is _scaler.Scaler(old).subject:  # The same manager.
+            return
         _ownership.check(_ownership.KERAS, scaler)
         self.check_scaler(scaler)
         agree = _agreement.function_for(owner._tflsc.agree, owner._optimizer, scaler)
@@ -159,7 +171,7 @@ def base_to_wrap(optimizer: object, argument: str) -> type:
     of_dtensor = getattr(optimizer, "_mesh", None) is not None or any(
         ".dtensor." in each.__module__ for each in type(optimizer).__mro__
     )
-    if of_dtensor and base.__name__ == _keras_versions.TF_KERAS:
+    if of_dtensor and base.__name__ == _keras_versions.OPTIMIZER_V3:
         raise TypeError(
             f"{argument} must not be an optimizer of tf.keras.dtensor, got {optimizer!r}: its "
             "gradients are on a mesh, but a loss scale is not. Use an optimizer of "

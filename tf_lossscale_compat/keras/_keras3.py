@@ -20,9 +20,9 @@ from tf_lossscale_compat._scales import _loss_scales
 from tf_lossscale_compat.keras import (
     _aggregation,
     _family,
+    _family_steps,
     _methods,
     _scaled_rule,
-    _steps,
     _values,
 )
 
@@ -228,7 +228,7 @@ class Keras3Family(_family.Family["Keras3Methods"]):
             return grads, None
         division = _unscaling.Division(scale, divides=True)
         if [each for each in variables if getattr(each, "overwrite_with_gradient", False)]:
-            return _steps.map_scaled(_unscaling.unscale, grads, variables, division), None
+            return _family_steps.map_scaled(_unscaling.unscale, grads, variables, division), None
         return grads, division
 
     def scaled_gradients(self, owner: Keras3Methods, *args: Any) -> list[_types.Pair]:
@@ -247,11 +247,11 @@ class Keras3Family(_family.Family["Keras3Methods"]):
     def apply_pairs(
         self, owner: Keras3Methods, grads_and_vars: Iterable[_types.Pair], scaled: bool
     ) -> None:
-        grads, variables = _steps.unzip_pairs(grads_and_vars)
+        grads, variables = _family_steps.unzip_pairs(grads_and_vars)
         if not owner.built:
-            _steps.check_context(owner)
+            _family_steps.check_context(owner)
         if not tf.executing_eagerly():
-            _steps.check_graph(owner)
+            _family_steps.check_graph(owner)
         if tf.distribute.get_strategy().num_replicas_in_sync > 1:
             version = self.keras.__version__
             if _version(version) < (3, 5):
@@ -294,6 +294,7 @@ class Keras3Methods(_methods.WeightDecay, _MixedIntoKeras3):
         made = data is not None and data.made
         if made and name == "inner_optimizer":  # In Keras' own class it can be replaced, too.
             self._tflsc_family.check_wrapped(self, value, data.enabled)
+            self._tflsc_family.check_count_skipped(data.options.get("count_skipped"), value)
         super().__setattr__(name, value)
         if made and name == "inner_optimizer":
             value.loss_scale_factor = None
@@ -378,7 +379,7 @@ class Keras3Methods(_methods.WeightDecay, _MixedIntoKeras3):
                     "apply_gradients was given unscaled gradients. Call apply with scaled "
                     "gradients; or override apply_gradients instead of apply."
                 )
-            self.apply(*_steps.unzip_pairs(pairs))
+            self.apply(*_family_steps.unzip_pairs(pairs))
         else:
             self._tflsc_family.apply_pairs(self, pairs, scaled)
         return self.inner_optimizer.iterations

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Iterator
 
 from tf_lossscale_compat._core import _keras_versions
 from tf_lossscale_compat._core._tf import tf
-from tf_lossscale_compat.keras import _keras3, _optimizer_v2, _tf_keras
+from tf_lossscale_compat.keras import _keras3, _optimizer_v2, _optimizer_v3
 
 if TYPE_CHECKING:
     import types
@@ -27,7 +27,10 @@ _ONLY_BEFORE_KERAS_3 = {"is_legacy_optimizer", "jit_compile"}
 # The class of each family, and that of its public methods, by the name of the base class.
 _FAMILIES: dict[str, tuple[type[_family.Family[Any]], type]] = {
     _keras_versions.KERAS_3: (_keras3.Keras3Family, _keras3.Keras3Methods),
-    _keras_versions.TF_KERAS: (_tf_keras.TfKerasFamily, _tf_keras.TfKerasMethods),
+    _keras_versions.OPTIMIZER_V3: (
+        _optimizer_v3.OptimizerV3Family,
+        _optimizer_v3.OptimizerV3Methods,
+    ),
     _keras_versions.OPTIMIZER_V2: (
         _optimizer_v2.OptimizerV2Family,
         _optimizer_v2.OptimizerV2Methods,

@@ -15,7 +15,7 @@ from tf_lossscale_compat._core import (
     _tf,
     _unscaling,
 )
-from tf_lossscale_compat.keras import _aggregation, _before_keras3, _methods, _steps, _values
+from tf_lossscale_compat.keras import _aggregation, _before_keras3, _family_steps, _methods, _values
 
 if TYPE_CHECKING:
     import tensorflow as tf
@@ -111,7 +111,7 @@ class OptimizerV2Family(_before_keras3.BeforeKeras3Family["OptimizerV2Methods"])
         self, owner: OptimizerV2Methods, pairs: Iterable[_types.Pair]
     ) -> tuple[_types.Gradients, _types.Variables]:
         # A model without trainable variables can be fitted, as with the inner optimizer alone.
-        grads, variables = _steps.unzip_pairs(pairs, may_be_empty=True)
+        grads, variables = _family_steps.unzip_pairs(pairs, may_be_empty=True)
         _horovod.check_reduced(owner, grads)
         return grads, variables
 
@@ -187,7 +187,7 @@ class OptimizerV2Methods(_before_keras3.BeforeKeras3Methods):
         """
         self._tflsc.scaled_rule.record("get_gradients")
         self._tflsc_family.check_clipping(self._optimizer, self._tflsc.enabled)
-        scaled = _steps.scaled_loss(self, loss)
+        scaled = _family_steps.scaled_loss(self, loss)
         return self._tflsc_family.unscale(self, self._optimizer.get_gradients(scaled, params))
 
     @_autograph.converts_functions_given

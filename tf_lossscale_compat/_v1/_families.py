@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     class V1Owner(Protocol):
         """A loss-scale optimizer, as its family uses it."""
 
-        _tflsc: OptimizerData
+        _tflsc: V1Data
         _opt: Any  # The wrapped optimizer of contrib's optimizer,
         _optimizer: Any  # and that of r2.0's.
 
@@ -44,7 +44,7 @@ if TYPE_CHECKING:
         def _track_trackable(self) -> Callable[..., Any]: ...
 
 
-class OptimizerData(NamedTuple):
+class V1Data(NamedTuple):
     """The data of a loss-scale optimizer; replaced as a whole, because shallow copies share it.
 
     Attributes:

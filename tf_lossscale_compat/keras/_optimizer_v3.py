@@ -1,4 +1,7 @@
-"""The family of the optimizers that are new in TensorFlow 2.11, also in `tf_keras`."""
+"""The family of the optimizers that are new in TensorFlow 2.11, also in `tf_keras`.
+
+Keras' own loss-scale class for them is `LossScaleOptimizerV3`.
+"""
 
 from __future__ import annotations
 
@@ -16,47 +19,47 @@ from tf_lossscale_compat._core import (
     _state,
 )
 from tf_lossscale_compat._core._tf import tf
-from tf_lossscale_compat.keras import _before_keras3, _methods, _steps, _values
+from tf_lossscale_compat.keras import _before_keras3, _family_steps, _methods, _values
 
 if TYPE_CHECKING:
     from tf_lossscale_compat._core import _types
 
 
-class TfKerasFamily(_before_keras3.BeforeKeras3Family["TfKerasMethods"]):
+class OptimizerV3Family(_before_keras3.BeforeKeras3Family["OptimizerV3Methods"]):
     """Optimizers that derive from `_BaseOptimizer`: tf.keras' of 2.11 to 2.15, `tf_keras`' own."""
 
     is_legacy = False
     compute_method = "compute_gradients"
     aggregates_by = ("aggregate_gradients",), "skip_gradients_aggregation", True
 
-    def wrap(self, owner: TfKerasMethods, name: str | None) -> str | None:
+    def wrap(self, owner: OptimizerV3Methods, name: str | None) -> str | None:
         # Keras' own class sets no name, and fails when it warns with it.
         owner.name = type(owner).__name__ if name is None else name
         self.delegate_tracking(owner)
         return name
 
-    def scaled_gradients(self, owner: TfKerasMethods, *args: Any) -> list[_types.Pair]:
+    def scaled_gradients(self, owner: OptimizerV3Methods, *args: Any) -> list[_types.Pair]:
         loss, var_list, tape = args
         scaled = self.scale_by_owner(owner, loss, tape)
         return owner._optimizer.compute_gradients(scaled, var_list, tape=tape)
 
     def check_pairs(
-        self, owner: TfKerasMethods, pairs: Iterable[_types.Pair]
+        self, owner: OptimizerV3Methods, pairs: Iterable[_types.Pair]
     ) -> tuple[_types.Gradients, _types.Variables]:
-        grads, variables = _steps.unzip_pairs(pairs)
-        _steps.check_context(owner)
+        grads, variables = _family_steps.unzip_pairs(pairs)
+        _family_steps.check_context(owner)
         _horovod.check_reduced(owner, grads)
         if not tf.executing_eagerly():
-            _steps.check_graph(owner)
+            _family_steps.check_graph(owner)
         with tf.init_scope():  # Slot variables cannot be made in a branch of a conditional.
             owner.build(_keras_versions.variables_to_build(grads, variables))
         return grads, variables
 
 
-class TfKerasMethods(_methods.WeightDecay, _before_keras3.BeforeKeras3Methods):
+class OptimizerV3Methods(_methods.WeightDecay, _before_keras3.BeforeKeras3Methods):
     """The public methods that a loss-scale optimizer of this family has beside those of all."""
 
-    _tflsc_family: TfKerasFamily
+    _tflsc_family: OptimizerV3Family
     name: str
     ema_momentum = _methods.of_inner("ema_momentum")
     ema_overwrite_frequency = _methods.of_inner("ema_overwrite_frequency")

@@ -1,7 +1,7 @@
 """The steps of a Keras loss-scale optimizer.
 
-`Steps` has no state, and its methods take the loss-scale optimizer, the owner, as those of
-`_v1._family` do.
+`FamilySteps` has no state, and its methods take the loss-scale optimizer, the owner, as those of
+`_v1._families` do.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class _KerasAdapter(_adapter.OptimizerAdapter):
         return self._family.count_skipped(self._owner, number)
 
 
-class Steps(Generic[Owner]):
+class FamilySteps(Generic[Owner]):
     """Scales losses, unscales gradients and takes steps; base class of `Family`."""
 
     methods: type  # The class of the family's public methods; see `Family`.
