@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 # The packages that contain a Keras.
 ROOTS = ("keras", "tf_keras", "tensorflow", "tensorflow_core")
 # The names of the base classes of optimizers. One process may have several Kerases, and TensorFlow
-# 2.11 to 2.15 has both of the last two.
+# 2.9 to 2.15 has both of the last two.
 KERAS_3, OPTIMIZER_V3, OPTIMIZER_V2 = _BASES = "BaseOptimizer", "_BaseOptimizer", "OptimizerV2"
 
 

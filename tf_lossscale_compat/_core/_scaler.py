@@ -110,8 +110,8 @@ def has_methods(instance: object, *names: str) -> bool:
 def is_manager(subject: object) -> TypeIs[_types.HasManagerMethods]:
     """Returns whether `subject` has the methods of a `LossScaleManager`."""
     # Every step calls this, and `has_methods` takes three times as long.
-    reads, updates = getattr(subject, "get_loss_scale", 0), getattr(subject, "update_loss_scale", 0)
-    return callable(reads) and callable(updates) and not isinstance(subject, type)
+    get, update = getattr(subject, "get_loss_scale", 0), getattr(subject, "update_loss_scale", 0)
+    return callable(get) and callable(update) and not isinstance(subject, type)
 
 
 class Scaler:

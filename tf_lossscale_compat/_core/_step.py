@@ -95,7 +95,7 @@ class _Decision(NamedTuple):
 
     should_apply: bool | tf.Tensor
     finite: bool | tf.Tensor  # Equal to `should_apply` if the user's update decides.
-    update: Callable[[Any], Any]  # Updates the loss scale; takes `finite`, or a copy of it.
+    update: Callable[[Any], Any]  # Updates the loss scale; takes `finite`.
 
 
 class _Step(NamedTuple):

@@ -197,7 +197,8 @@ class ExponentialUpdateLossScaleManager(LossScaleManager):
             own flag, and the step is finite only if all flags are True.
 
         Returns:
-          In graph mode a `tf.Operation` that updates the state when it is run; in eager mode None.
+          In graph mode a `tf.Operation` or tensor that updates the state when it is run; in eager
+          mode None.
 
         Raises:
           ValueError: `finite_grads` is not a scalar.

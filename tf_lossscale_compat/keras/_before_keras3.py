@@ -22,10 +22,10 @@ class BeforeKeras3Family(_family.Family[Owner]):
     is_legacy: bool  # For `deserialize`, which returns one of either family.
     aggregates_by: tuple[tuple[str, ...], str, bool]  # Arguments of `Aggregation`.
 
-    def check_pairs(
+    def prepare_pairs(
         self, owner: Owner, pairs: Iterable[_types.Pair]
     ) -> tuple[_types.Gradients, _types.Variables]:
-        """Checks the pairs of `apply_gradients`; returns gradients and variables."""
+        """Checks pairs, and where the family does, builds the optimizer; returns both lists."""
         raise NotImplementedError
 
     def delegate_tracking(self, owner: Owner) -> None:
@@ -64,7 +64,7 @@ class BeforeKeras3Family(_family.Family[Owner]):
         `args` and `kwargs` are for the inner optimizer's `apply_gradients`.
         """
         inner = owner._optimizer
-        grads, variables = self.check_pairs(owner, grads_and_vars)
+        grads, variables = self.prepare_pairs(owner, grads_and_vars)
         aggregation = _aggregation.Aggregation(inner, aggregates, *self.aggregates_by)
         kwargs = {**kwargs, **aggregation.kwargs}
         unaggregated = None

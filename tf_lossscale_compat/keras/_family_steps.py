@@ -72,7 +72,7 @@ class FamilySteps(Generic[Owner]):
         scale = _scaler.snapshot(owner._loss_scale())
         return _unscaling.unscale(grads, _unscaling.Division(1.0 / scale))
 
-    def division_for(
+    def grads_and_division(
         self, owner: Owner, grads: _types.Gradients, variables: _types.Variables, scale: tf.Tensor
     ) -> tuple[_types.Gradients, _unscaling.Division | None]:
         """Returns gradients and the `Division` that the step does; None if it does none."""
@@ -156,7 +156,7 @@ class FamilySteps(Generic[Owner]):
         """
         scaler, division = _scaler.Scaler(owner._loss_scale), None
         if scaled:
-            grads, division = self.division_for(
+            grads, division = self.grads_and_division(
                 owner, grads, variables, _scaler.snapshot(scaler.read())
             )
         return _step.take(

@@ -217,7 +217,7 @@ class Keras3Family(_family.Family["Keras3Methods"]):
             for grad, divided in zip(grads, _unscaling.unscale(grads, division))
         ]
 
-    def division_for(
+    def grads_and_division(
         self,
         owner: Keras3Methods,
         grads: _types.Gradients,

@@ -90,14 +90,14 @@ class OptimizerV2Family(_before_keras3.BeforeKeras3Family["OptimizerV2Methods"])
     ) -> _types.Gradients:
         return super().unscale(owner, _densified(owner, list(grads)))
 
-    def division_for(
+    def grads_and_division(
         self,
         owner: OptimizerV2Methods,
         grads: _types.Gradients,
         variables: _types.Variables,
         scale: tf.Tensor,
     ) -> tuple[_types.Gradients, _unscaling.Division | None]:
-        return super().division_for(owner, _densified(owner, grads), variables, scale)
+        return super().grads_and_division(owner, _densified(owner, grads), variables, scale)
 
     def scaled_gradients(self, owner: OptimizerV2Methods, *args: Any) -> list[_types.Pair]:
         loss, var_list, grad_loss, *tapes = args
@@ -107,7 +107,7 @@ class OptimizerV2Family(_before_keras3.BeforeKeras3Family["OptimizerV2Methods"])
         scaled = self.scale_by_owner(owner, loss, tape)
         return owner._optimizer._compute_gradients(scaled, var_list, grad_loss, **kwargs)
 
-    def check_pairs(
+    def prepare_pairs(
         self, owner: OptimizerV2Methods, pairs: Iterable[_types.Pair]
     ) -> tuple[_types.Gradients, _types.Variables]:
         # A model without trainable variables can be fitted, as with the inner optimizer alone.

@@ -1,6 +1,7 @@
-"""The family of the optimizers that are new in TensorFlow 2.11, also in `tf_keras`.
+"""The family of tf.keras' optimizers in TensorFlow 2.11 to 2.15, also in `tf_keras`.
 
-Keras' own loss-scale class for them is `LossScaleOptimizerV3`.
+TensorFlow 2.9 and 2.10 have them in `optimizers.experimental`. Keras' own loss-scale class for them
+is `LossScaleOptimizerV3`.
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ class OptimizerV3Family(_before_keras3.BeforeKeras3Family["OptimizerV3Methods"])
         scaled = self.scale_by_owner(owner, loss, tape)
         return owner._optimizer.compute_gradients(scaled, var_list, tape=tape)
 
-    def check_pairs(
+    def prepare_pairs(
         self, owner: OptimizerV3Methods, pairs: Iterable[_types.Pair]
     ) -> tuple[_types.Gradients, _types.Variables]:
         grads, variables = _family_steps.unzip_pairs(pairs)
