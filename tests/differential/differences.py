@@ -257,6 +257,16 @@ ENTRIES = {
             )
         ),
     ),
+    "accumulated_float16_of_keras_3": Entry(
+        "from-keras.md",
+        "| `gradient_accumulation_steps` with float16 variables | InvalidArgumentError |",
+        lambda d: (
+            keras3(d)
+            and original_failed(d, "InvalidArgumentError")
+            and "gradient_accumulation_steps" in d.program["optimizer"][1]
+            and any(v["dtype"] == "float16" for v in d.program["variables"] or ())
+        ),
+    ),
     "bounds_of_keras_3": Entry(
         "from-keras.md",
         "| the scale falls | without a floor, to 0 in the end | not below 1;",
