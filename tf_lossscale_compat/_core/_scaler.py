@@ -114,6 +114,12 @@ def is_manager(subject: object) -> TypeIs[_types.HasManagerMethods]:
     return callable(get) and callable(update) and not isinstance(subject, type)
 
 
+def is_subject(value: object) -> bool:
+    """Returns whether `value` has the methods of a `LossScale` or a `LossScaleManager`."""
+    # A dict has `update`, too.
+    return has_methods(value, "update", "__call__") or is_manager(value)
+
+
 class Scaler:
     """A loss scale or a manager, as one step uses it; its kind is determined once.
 

@@ -485,6 +485,16 @@ def deserialize(
         raise ValueError(f"config does not fit its class, got {config!r}: {error}") from error
 
 
+def given(identifier: Identifier | None) -> Identifier:
+    """Returns the argument `loss_scale` of an optimizer; raises a ValueError if it is None."""
+    if identifier is None:
+        raise ValueError(
+            "loss_scale cannot be None. Write a number, 'dynamic' or a LossScale; or make the "
+            "optimizer with enabled=False, which turns loss scaling off."
+        )
+    return identifier
+
+
 def will_be_dynamic(identifier: Any) -> bool:
     """Returns whether `get` will make a dynamic loss scale of `identifier`."""
     name = identifier.get("class_name") if isinstance(identifier, dict) else identifier

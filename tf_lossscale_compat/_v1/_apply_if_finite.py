@@ -137,8 +137,7 @@ def apply_if_finite(
         reduced any gradients, or adds up gradients of a changing scale; or this is called in a
         cross-replica context.
     """
-    is_scale = _scaler.has_methods(loss_scale, "update", "__call__")  # A dict has `update`, too.
-    if not (is_scale or _scaler.is_manager(loss_scale)):
+    if not _scaler.is_subject(loss_scale):
         raise TypeError(
             f"loss_scale must be a LossScale or a LossScaleManager, got {loss_scale!r}. "
             "tf_lossscale_compat.loss_scale.get(...) makes one of a number, a config or 'dynamic'."

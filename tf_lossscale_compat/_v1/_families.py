@@ -61,7 +61,7 @@ class V1Data(NamedTuple):
 
 
 class _V1Adapter(_adapter.OptimizerAdapter):
-    """One step of the loss-scale optimizer `owner`; `name` is that of the user's call, or None."""
+    """One step of the loss-scale optimizer `owner`; `names` are those of `V1Family.names`."""
 
     wrapped: _types.HasApplyGradients
 
@@ -69,39 +69,23 @@ class _V1Adapter(_adapter.OptimizerAdapter):
         self,
         owner: V1Owner,
         wrapped: _types.HasApplyGradients,
-        scaler: _scaler.Scaler,
         global_step: Any,
-        name: str | None,
+        names: tuple[str | None, str | None],
     ) -> None:
         self.observed, self.wrapped, self.agree = owner, wrapped, owner._tflsc.agree
         self.checks_reciprocal = not tf.executing_eagerly()
         self._global_step = global_step
-        self._inner_name = name  # That of the wrapped optimizer's operation.
+        self.name, self._wrapped_name = names
 
     def apply(self, grads: list[_types.Gradient], variables: list[_types.Variable]) -> Any:
         pairs = list(zip(grads, variables))
-        return self.wrapped.apply_gradients(pairs, self._global_step, self._inner_name)
+        return self.wrapped.apply_gradients(pairs, self._global_step, self._wrapped_name)
 
 
 class _MixedPrecisionAdapter(_V1Adapter):
     """One step of r2.0's optimizer."""
 
     update_first = True
-
-    def __init__(
-        self,
-        owner: V1Owner,
-        wrapped: _types.HasApplyGradients,
-        scaler: _scaler.Scaler,
-        global_step: Any,
-        name: str | None,
-    ) -> None:
-        super().__init__(owner, wrapped, scaler, global_step, name)
-        if not scaler.applies_all or _observers.record_of(owner) is not None:
-            self.name = name or owner.get_name()
-            # The same string object in each replica, because others would become per-replica
-            # values.
-            self._inner_name = sys.intern(f"{self.name}-wrapped")
 
 
 class _ContribAdapter(_V1Adapter):
@@ -131,7 +115,7 @@ class V1Family:
         self, owner: V1Owner, loss: _types.Loss, options: dict[str, Any]
     ) -> list[_types.Pair]:
         """Calls the wrapped optimizer's `compute_gradients` as the original does."""
-        raise NotImplementedError
+        return list(self.wrapped(owner).compute_gradients(loss, **options))
 
     def loss_to_scale(self, loss: _types.Loss) -> _types.Loss:
         """Returns the loss to be scaled; contrib's optimizer calls a function in a graph."""
@@ -148,6 +132,15 @@ class V1Family:
     def densified(self, owner: V1Owner, grads: list[_types.Gradient]) -> list[_types.Gradient]:
         """Returns gradients, made dense if the original does so before it divides them."""
         return grads
+
+    def names(
+        self, owner: V1Owner, scaler: _scaler.Scaler, name: str | None
+    ) -> tuple[str | None, str | None]:
+        """Returns the names of the step's operation and the wrapped optimizer's, as the original.
+
+        `name` is that of the user's call, or None.
+        """
+        return None, name
 
     # The loss scale in use.
 
@@ -253,7 +246,8 @@ class V1Family:
             raise ValueError(f"{given} has no gradient for any variable, got {names!r}.")
         if division is not None:
             grads = self.densified(owner, grads)
-        adapter = self.adapter(owner, self.wrapped(owner), scaler, global_step, name)
+        of_step = self.names(owner, scaler, name)
+        adapter = self.adapter(owner, self.wrapped(owner), global_step, of_step)
         taken = _step.take(scaler, grads, variables, adapter, called=called, division=division)
         if taken is None:  # In eager mode.
             return None
@@ -279,6 +273,15 @@ class MixedPrecisionFamily(V1Family):
     def reciprocal(self, scale: tf.Tensor) -> tf.Tensor:
         return 1.0 / scale
 
+    def names(
+        self, owner: V1Owner, scaler: _scaler.Scaler, name: str | None
+    ) -> tuple[str | None, str | None]:
+        if scaler.applies_all and _observers.record_of(owner) is None:
+            return None, name
+        name = name or owner.get_name()
+        # The same string object in each replica, because others would become per-replica values.
+        return name, sys.intern(f"{name}-wrapped")
+
 
 class ContribFamily(V1Family):
     """The steps of contrib's optimizer, with a manager."""
@@ -287,11 +290,6 @@ class ContribFamily(V1Family):
 
     def wrapped(self, owner: V1Owner) -> Any:
         return owner._opt
-
-    def wrapped_gradients(
-        self, owner: V1Owner, loss: _types.Loss, options: dict[str, Any]
-    ) -> list[_types.Pair]:
-        return list(owner._opt.compute_gradients(loss, **options))
 
     def loss_to_scale(self, loss: _types.Loss) -> _types.Loss:
         # r1.15's optimizer calls it before it makes an operation of the scale. Seeds of random

@@ -321,11 +321,7 @@ class MixedPrecisionLossScaleOptimizer(LossScaleOptimizerBase):
                 "opt must be an instance of tf.compat.v1.train.Optimizer, "
                 f"got {opt!r}. {_KERAS_HINT}"
             )
-        if loss_scale is None:
-            raise ValueError(
-                "loss_scale cannot be None. Write a number, 'dynamic' or a LossScale; or make the "
-                "optimizer with enabled=False, which turns loss scaling off."
-            )
+        loss_scale = _loss_scales.given(loss_scale)
         _agreement.check(agree)
         _replicas.check_strategy()
         if _arguments.flag("enabled", enabled) and _loss_scales.will_be_dynamic(loss_scale):
@@ -340,8 +336,7 @@ class MixedPrecisionLossScaleOptimizer(LossScaleOptimizerBase):
 
     @_loss_scale.setter
     def _loss_scale(self, loss_scale: Any) -> None:
-        is_scale = _scaler.has_methods(loss_scale, "update", "__call__")
-        if not (is_scale or _scaler.is_manager(loss_scale)):
+        if not _scaler.is_subject(loss_scale):
             raise TypeError(
                 f"_loss_scale must be a LossScale, got {loss_scale!r}. Write "
                 "tf_lossscale_compat.loss_scale.get(...), which makes one of a number, a config or "

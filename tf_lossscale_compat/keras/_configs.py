@@ -70,13 +70,7 @@ def from_numbers(
 
 def from_identifier(identifier: _loss_scales.Identifier | None) -> _loss_scales.LossScale:
     """Returns the loss scale for the argument `loss_scale`."""
-    loss_scale = _loss_scales.get(identifier)
-    if loss_scale is None:
-        raise ValueError(
-            "loss_scale cannot be None. Write a number, 'dynamic' or a LossScale; or make the "
-            "optimizer with enabled=False, which turns loss scaling off."
-        )
-    return loss_scale
+    return _loss_scales.get(_loss_scales.given(identifier))
 
 
 def to_config(loss_scale: _loss_scales.Identifier | None) -> _loss_scales.Identifier | None:

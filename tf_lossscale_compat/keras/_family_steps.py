@@ -91,9 +91,8 @@ class FamilySteps(Generic[Owner]):
         """Returns the scaled `loss`, a tensor on `tape` or a function."""
         scale: Callable[..., Any] = functools.partial(scaled_loss, owner)
         if _arguments.overrides(owner, self.methods, "get_scaled_loss"):
-            owner._tflsc.scaled_rule.record(
-                _scaled_rule.GET_UNSCALED_GRADIENTS
-            )  # The gradients will be unscaled.
+            # The gradients will be unscaled.
+            owner._tflsc.scaled_rule.record(_scaled_rule.GET_UNSCALED_GRADIENTS)
             scale = owner.get_scaled_loss
         if callable(loss):
             return lambda: scale(loss())

@@ -95,8 +95,6 @@ class Plan:
                 parts = [part for _, name in chain.references for part in name.split(".")]
                 yield next(part for part in parts if part in _CLASSES), chain, call
 
-    # Wrappers and the checks for them.
-
     @property
     def made(self):
         """Returns what becomes of the wrappers that this file makes: a set of (family, state).
