@@ -1,4 +1,4 @@
-"""Eager steps are compiled once per structure, with a bound on how many there are."""
+"""Eager steps are compiled once per signature, with a bound on how many there are."""
 
 import gc
 import types
@@ -43,7 +43,7 @@ class CompiledTest(parameterized.TestCase, tf.test.TestCase):
                 "functions of this TensorFlow take small numbers for zero; eager does not"
             )
 
-    def test_each_structure_by_itself(self):
+    def test_each_signature_by_itself(self):
         """Shapes, dtypes, and arguments that are no tensors."""
         function, runs = _counting()
         lists = [[tf.ones([2])], [tf.ones([3])], [tf.ones([2]), tf.ones([2])]]
@@ -86,7 +86,7 @@ class CompiledTest(parameterized.TestCase, tf.test.TestCase):
         self.assertEqual(known, known[:1] * 4)
 
     @mock.patch.object(_compiled, "CAPACITY", 4)
-    def test_graphs_of_structures_no_longer_used_are_dropped(self):
+    def test_graphs_of_signatures_no_longer_used_are_dropped(self):
         function, runs = _counting()
         for size in range(8):  # Those that come once are never traced.
             function([tf.zeros([size])])
@@ -158,7 +158,7 @@ class CompiledTest(parameterized.TestCase, tf.test.TestCase):
         self.assertEqual(_compiled.call_flat(Public(), (1, 2)), [2, 1])
         tensors = [tf.constant([[1.0]]), tf.constant(2)]
         public = [types.SimpleNamespace(dtype=each.dtype, shape=each.shape) for each in tensors]
-        self.assertEqual(_compiled.structure_of(tensors), _compiled.structure_of(public))
+        self.assertEqual(_compiled.signature_of(tensors), _compiled.signature_of(public))
         if tuple(int(part) for part in tf.__version__.split(".")[:2]) >= (2, 3):
             function, runs = _counting()
             call = mock.patch.object(

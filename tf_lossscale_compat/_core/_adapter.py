@@ -40,7 +40,7 @@ class OptimizerAdapter:
     update_first = False
     name: str | None = None
 
-    def apply(self, grads: list[_types.Gradient], variables: list[tf.Variable]) -> Any:
+    def apply(self, grads: _types.Gradients, variables: _types.Variables) -> Any:
         """Applies unscaled gradients by the wrapped optimizer; called in a replica context."""
         raise NotImplementedError
 

@@ -15,14 +15,14 @@ try:
 except ImportError:
     _context = None
 
-# The number of structures for which a function stays compiled. Models have a few structures; a
-# program whose structures never repeat must not pile up graphs.
+# The number of signatures for which a function stays compiled. Models have a few signatures; a
+# program whose signatures never repeat must not pile up graphs.
 CAPACITY = 32
 
 _NEW: Any = object()
 
 
-def structure_of(tensors: Sequence[tf.Tensor]) -> list[tuple[int, tuple[int | None, ...]]]:
+def signature_of(tensors: Sequence[tf.Tensor]) -> list[tuple[int, tuple[int | None, ...]]]:
     """Returns the dtypes (as numbers) and shapes of eager tensors, a list of hashable pairs."""
     try:
         # Takes a tenth of the time of the public properties, for each gradient of each step.
@@ -56,11 +56,11 @@ def has_op_callbacks() -> bool:
 
 
 class _Compiled:
-    """Runs a function of a list of tensors, and compiles it in eager mode once per structure.
+    """Runs a function of a list of tensors, and compiles it in eager mode once per signature.
 
-    A structure is the dtypes and shapes of the tensors, and the constants. It is compiled when it
+    A signature is the dtypes and shapes of the tensors, and the constants. It is compiled when it
     occurs for the second time, because tracing costs more than running each operation once. The
-    least recently used structures are dropped.
+    least recently used signatures are dropped.
     """
 
     __wrapped__: Callable[..., Any]
@@ -68,7 +68,7 @@ class _Compiled:
     def __init__(self, function: Callable[..., Any]) -> None:
         functools.update_wrapper(self, function)
         self._function = function
-        # None for a structure that occurred once.
+        # None for a signature that occurred once.
         self._concrete: collections.OrderedDict[
             Hashable, tf.types.experimental.ConcreteFunction | None
         ] = collections.OrderedDict()
@@ -83,15 +83,15 @@ class _Compiled:
         """Runs the function, whose other arguments are the constants.
 
         `varying_first_dim` has the positions of tensors whose first dimension is not part of the
-        structure, because it varies.
+        signature, because it varies.
         """
         if not (tf.executing_eagerly() and _tf.functions_compute_as_eager()):
             return self._function(tensors, *constants)
-        structure = structure_of(tensors)
+        signature = signature_of(tensors)
         for i in varying_first_dim:
-            dtype, sizes = structure[i]
-            structure[i] = (dtype, (None,) + sizes[1:])
-        key = (tuple(structure), constants, has_op_callbacks())
+            dtype, sizes = signature[i]
+            signature[i] = (dtype, (None,) + sizes[1:])
+        key = (tuple(signature), constants, has_op_callbacks())
         with self._lock:
             concrete = self._concrete.pop(key, _NEW)
             self._concrete[key] = None if concrete is _NEW else concrete  # Most recently used.
@@ -100,15 +100,15 @@ class _Compiled:
         if concrete is _NEW:
             return self._function(tensors, *constants)
         if concrete is None:
-            concrete = self._compile(structure, constants)
+            concrete = self._compile(signature, constants)
             with self._lock:
                 self._concrete[key] = concrete
         return call_flat(concrete, tensors)
 
     def _compile(
-        self, structure: list[tuple[int, tuple[int | None, ...]]], constants: tuple[Hashable, ...]
+        self, signature: list[tuple[int, tuple[int | None, ...]]], constants: tuple[Hashable, ...]
     ) -> tf.types.experimental.ConcreteFunction:
-        specs = [tf.TensorSpec(sizes, tf.dtypes.as_dtype(dtype)) for dtype, sizes in structure]
+        specs = [tf.TensorSpec(sizes, tf.dtypes.as_dtype(dtype)) for dtype, sizes in signature]
         function = tf.function(
             lambda tensors: self._function(tensors, *constants),
             input_signature=[specs],

@@ -8,7 +8,7 @@ from tf_lossscale_compat._core import _graphs, _replicas, _state
 from tf_lossscale_compat._core._tf import tf
 
 if TYPE_CHECKING:
-    from tf_lossscale_compat._core import _adapter
+    from tf_lossscale_compat._core import _adapter, _types
 
 
 def apply_or_skip(
@@ -16,7 +16,7 @@ def apply_or_skip(
     apply: Callable[[], tf.Operation],
     skip: Callable[[], list[tf.Operation]],
     adapter: _adapter.OptimizerAdapter,
-    variables: list[tf.Variable],
+    variables: _types.Variables,
 ) -> list[tf.Operation | tf.Tensor]:
     """Builds the conditional, and what counts a skipped step.
 
@@ -65,7 +65,7 @@ def _flag_after(done: list[tf.Operation], flag: bool) -> tf.Tensor:
         return tf.constant(flag)
 
 
-def _should_select(wrapped: object, variables: list[tf.Variable]) -> bool:
+def _should_select(wrapped: object, variables: _types.Variables) -> bool:
     """Returns whether XLA should select instead of branching.
 
     If both branches of a conditional do something, XLA computes both and then selects each

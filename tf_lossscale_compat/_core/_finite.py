@@ -249,7 +249,7 @@ def _unscale_and_test(
 
 def unscale_and_test(
     grads: Iterable[_types.Gradient], division: _unscaling.Division
-) -> tuple[list[_types.Gradient], tf.Tensor]:
+) -> tuple[_types.Gradients, tf.Tensor]:
     """Returns unscaled gradients and the finite flag, in eager mode by one compiled operation."""
     grads = list(grads)
     tensors, sparse = _structure.flatten(grads)

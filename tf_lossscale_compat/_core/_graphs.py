@@ -81,7 +81,7 @@ def collect_train_op(step: tf.Operation) -> None:
         train_ops[:] = [*here, step]
 
 
-def of_this_graph(grads: list[_types.Gradient]) -> list[_types.Gradient]:
+def of_this_graph(grads: _types.Gradients) -> _types.Gradients:
     """Returns gradients as tensors of the graph that is being built, such as a branch's graph.
 
     Not for eager mode, which has no such graph.

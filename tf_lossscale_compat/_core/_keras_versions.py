@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from typing import TYPE_CHECKING, Sequence
+from typing import TYPE_CHECKING
 
 from tf_lossscale_compat._core import _tf
 from tf_lossscale_compat._core._tf import tf
@@ -35,9 +35,7 @@ def is_optimizer(opt: object) -> bool:
     return base_of(type(opt)) is not None
 
 
-def variables_to_build(
-    grads: Sequence[_types.Gradient], variables: Sequence[tf.Variable]
-) -> list[tf.Variable]:
+def variables_to_build(grads: _types.Gradients, variables: _types.Variables) -> _types.Variables:
     """Returns the variables of a first step for which a Keras optimizer builds itself."""
     if _tf.at_least(2, 11):
         return list(variables)
@@ -46,8 +44,8 @@ def variables_to_build(
 
 
 def not_built_for(
-    optimizer: object, grads: Sequence[_types.Gradient], variables: Sequence[tf.Variable]
-) -> list[tf.Variable]:
+    optimizer: object, grads: _types.Gradients, variables: _types.Variables
+) -> _types.Variables:
     """Returns the variables that a Keras optimizer was not built for, and will reject.
 
     Keras' own error may come after other variables have been updated.

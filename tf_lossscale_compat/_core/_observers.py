@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from typing import TYPE_CHECKING, Any, ContextManager, Iterator, Sequence
+from typing import TYPE_CHECKING, Any, ContextManager, Iterator
 
 from tf_lossscale_compat._core import _scaler, _state
 from tf_lossscale_compat._core._tf import tf
@@ -67,9 +67,7 @@ def record_of(owner: object) -> Observer | None:
     return attached.record if attached.record.watched is owner else None
 
 
-def observe(
-    scaler: _scaler.Scaler, optimizer: object, variables: Sequence[tf.Variable]
-) -> Observation:
+def observe(scaler: _scaler.Scaler, optimizer: object, variables: _types.Variables) -> Observation:
     """Returns the `Observation` of a step.
 
     While a graph is built, an optimizer without a record is marked: no record will see its steps.
@@ -90,7 +88,7 @@ class Observation:
     """
 
     recorded = False
-    grads: list[_types.Gradient]
+    grads: _types.Gradients
 
     def updating(self, finite: bool | tf.Tensor | None = None) -> ContextManager[None]:
         """Returns a context for the loss scale's update; `finite` is None if not yet known."""
@@ -137,7 +135,7 @@ class RecordedObservation(Observation):
     inspected: bool = False
 
     def __init__(
-        self, scaler: _scaler.Scaler, record: Observer, variables: Sequence[tf.Variable]
+        self, scaler: _scaler.Scaler, record: Observer, variables: _types.Variables
     ) -> None:
         self._scaler, self.record, self.variables = scaler, record, variables
         record._check_context()

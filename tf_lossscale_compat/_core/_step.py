@@ -48,13 +48,13 @@ def check_context(
 
 def take(
     scaler: _scaler.Scaler,
-    grads: list[_types.Gradient],
-    variables: list[tf.Variable],
+    grads: _types.Gradients,
+    variables: _types.Variables,
     adapter: _adapter.OptimizerAdapter,
     *,
     called: str,
     division: _unscaling.Division | None = None,
-    unaggregated: tuple[list[_types.Gradient], list[tf.Variable]] | None = None,
+    unaggregated: tuple[_types.Gradients, _types.Variables] | None = None,
 ) -> tf.Operation | tf.Tensor | None:
     """Applies gradients or skips them, and updates the loss scale, for one step.
 
@@ -83,7 +83,7 @@ def take(
     if not decides:  # Nothing is updated either, so no `merge_call` is needed.
         applied = adapter.apply(grads, variables)
         return None if tf.executing_eagerly() else applied
-    observed_grads: list[_types.Gradient] = []
+    observed_grads: _types.Gradients = []
     if observation.recorded:
         observed_grads = grads if unaggregated is None else unaggregated[0]
     step = _Step(scaler, adapter, observation, finite)
@@ -108,9 +108,9 @@ class _Step(NamedTuple):
 
     def run(
         self,
-        grads: list[_types.Gradient],
-        variables: list[tf.Variable],
-        observed_grads: list[_types.Gradient],
+        grads: _types.Gradients,
+        variables: _types.Variables,
+        observed_grads: _types.Gradients,
     ) -> tf.Operation | None:
         """Takes the step; see the function `take`. Gradients may be per-replica."""
         self.observation.grads = observed_grads
@@ -119,7 +119,7 @@ class _Step(NamedTuple):
             return None
         return self._run_in_graph(grads, variables)
 
-    def _run_eagerly(self, grads: list[_types.Gradient], variables: list[tf.Variable]) -> None:
+    def _run_eagerly(self, grads: _types.Gradients, variables: _types.Variables) -> None:
         should_apply, finite, update = self._decide(grads)
         if should_apply:
             _replicas.call_for_each_replica(self.adapter.apply, (grads, variables))
@@ -128,9 +128,7 @@ class _Step(NamedTuple):
         update(finite)
         self.observation.notify([], finite, skips_nonfinite=should_apply is not True)
 
-    def _run_in_graph(
-        self, grads: list[_types.Gradient], variables: list[tf.Variable]
-    ) -> tf.Operation:
+    def _run_in_graph(self, grads: _types.Gradients, variables: _types.Variables) -> tf.Operation:
         should_apply, finite, update = self._decide(grads)
         updated = update(finite) if self.adapter.update_first else None
         done, *counted = _conditional.apply_or_skip(
@@ -152,7 +150,7 @@ class _Step(NamedTuple):
         _graphs.collect_train_op(step)
         return step
 
-    def _decide(self, grads: list[_types.Gradient]) -> _Decision:
+    def _decide(self, grads: _types.Gradients) -> _Decision:
         """Decides about a step, before anything is applied."""
         if self.scaler.needs_gradients:
             return self._decide_by_update(grads)
@@ -163,7 +161,7 @@ class _Step(NamedTuple):
         with self.observation.updating(flag):
             return self.scaler.update(flag)
 
-    def _decide_by_update(self, grads: list[_types.Gradient]) -> _Decision:
+    def _decide_by_update(self, grads: _types.Gradients) -> _Decision:
         """Lets the user's update decide, and the finite flag too with `skip_nonfinite`."""
         scaler = self.scaler
         if self.adapter.agree is not None:
@@ -178,7 +176,7 @@ class _Step(NamedTuple):
             should_apply = tf.logical_and(finite, should_apply)
         return _Decision(should_apply, should_apply, lambda flag: update)
 
-    def _finite_flag(self, grads: list[_types.Gradient]) -> tf.Tensor:
+    def _finite_flag(self, grads: _types.Gradients) -> tf.Tensor:
         finite = _finite.finite_everywhere(grads) if self.finite is None else self.finite
         scaler = self.scaler
         if self.adapter.checks_reciprocal and scaler.changes():

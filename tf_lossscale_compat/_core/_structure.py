@@ -16,7 +16,7 @@ _is_subclass: Any = functools.lru_cache(maxsize=None)(issubclass)
 
 def unzip(
     grads_and_vars: Iterable[_types.Pair],
-) -> tuple[list[_types.Gradient], list[_types.Variable]]:
+) -> tuple[_types.Gradients, _types.Variables]:
     """Returns the gradients and the variables of pairs, two lists."""
     pairs = list(grads_and_vars)
     return [grad for grad, _ in pairs], [variable for _, variable in pairs]
@@ -47,7 +47,7 @@ def flatten(grads: Iterable[_types.Gradient]) -> tuple[list[tf.Tensor], tuple[in
     return tensors, tuple(sparse)
 
 
-def dense(grads: Iterable[_types.Gradient]) -> list[_types.Gradient]:
+def dense(grads: Iterable[_types.Gradient]) -> _types.Gradients:
     """Returns gradients with sparse ones made dense."""
     return [
         tf.convert_to_tensor(grad) if isinstance(grad, tf.IndexedSlices) else grad for grad in grads
@@ -65,7 +65,7 @@ def with_indices(
     return tensors + indices, varying
 
 
-def restore(grads: list[_types.Gradient], values: list[tf.Tensor]) -> list[_types.Gradient]:
+def restore(grads: _types.Gradients, values: list[tf.Tensor]) -> _types.Gradients:
     """Returns gradients with these values and the structure of `grads`: None, sparse or ragged."""
     for cls in set(map(type, grads)):
         if not _is_subclass(cls, tf.Tensor):

@@ -83,7 +83,7 @@ def quotients(tensors: list[tf.Tensor]) -> list[tf.Tensor]:
     return results
 
 
-def unscale(grads: Iterable[_types.Gradient], division: Division) -> list[_types.Gradient]:
+def unscale(grads: Iterable[_types.Gradient], division: Division) -> _types.Gradients:
     """Returns a list of divided gradients; sparse stays sparse, None stays None.
 
     With `divides`, gradients of narrower dtypes than float32 are returned in float32.

@@ -185,7 +185,9 @@ class FixedLossScale(LossScale):
         return {"loss_scale_value": self._loss_scale_value, **_scaler.data_of(self).options}
 
 
-def bounds(name: str, initial: Any, lowest: Any, highest: Any) -> tuple[float, float | None]:
+def checked_bounds(
+    name: str, initial: Any, lowest: Any, highest: Any
+) -> tuple[float, float | None]:
     """Returns the bounds as floats, checked with the initial scale, which `name` names."""
     low = _arguments.positive("min_loss_scale", lowest)
     high = None if highest is None else _arguments.positive("max_loss_scale", highest)
@@ -266,7 +268,9 @@ class DynamicLossScale(LossScale):
         self._initial_loss_scale = _arguments.positive("initial_loss_scale", initial_loss_scale)
         self._increment_period = _arguments.period("increment_period", increment_period, "int64")
         self._multiplier = _arguments.positive("multiplier", multiplier)
-        low, high = bounds("initial_loss_scale", initial_loss_scale, min_loss_scale, max_loss_scale)
+        low, high = checked_bounds(
+            "initial_loss_scale", initial_loss_scale, min_loss_scale, max_loss_scale
+        )
         if self._multiplier < 1:
             _arguments.warn_odd("multiplier={!r} is below 1: growth shrinks the scale.", multiplier)
         delay = _arguments.period("hysteresis", hysteresis, "int64", least=1)

@@ -34,11 +34,13 @@ def _has_loss_scale(optimizer: Any) -> bool:
 class _SeveralAdapter(_adapter.OptimizerAdapter):
     """One step of several optimizers; `parts` are the slices of each optimizer's gradients."""
 
-    def __init__(self, optimizers: list[Any], parts: list[slice], agree: Any) -> None:
+    def __init__(
+        self, optimizers: list[Any], parts: list[slice], agree: _types.Agree | None
+    ) -> None:
         self._optimizers, self._parts, self.agree = optimizers, parts, agree
         self._for_session = _graphs.in_session_graph()  # A conditional's branch is none.
 
-    def apply(self, grads: list[Any], variables: list[Any]) -> Any:
+    def apply(self, grads: _types.Gradients, variables: _types.Variables) -> Any:
         applied = []
         for optimizer, part in zip(self._optimizers, self._parts):
             given = grads[part]
@@ -58,12 +60,12 @@ class _SeveralAdapter(_adapter.OptimizerAdapter):
 
 def _flattened(
     optimizers_and_gradients: Any,
-) -> tuple[list[Any], list[slice], list[Any], list[Any]]:
+) -> tuple[list[Any], list[slice], _types.Gradients, _types.Variables]:
     """Returns four lists: optimizers, the slice of each, and all gradients and variables."""
     optimizers: list[Any] = []
     parts: list[slice] = []
-    all_grads: list[Any] = []
-    all_variables: list[Any] = []
+    all_grads: _types.Gradients = []
+    all_variables: _types.Variables = []
     for optimizer, grads_and_vars in optimizers_and_gradients:
         if any(_has_loss_scale(each) for each in _wrapping.with_wrapped(optimizer)):
             raise ValueError(
@@ -83,7 +85,7 @@ def _flattened(
     return optimizers, parts, all_grads, all_variables
 
 
-def _check_built(optimizer: Any, grads: list[Any], variables: list[Any]) -> None:
+def _check_built(optimizer: Any, grads: _types.Gradients, variables: _types.Variables) -> None:
     """Raises a ValueError if a Keras optimizer was built for other variables."""
     unknown = _keras_versions.not_built_for(optimizer, grads, variables)
     if unknown:
@@ -94,7 +96,7 @@ def _check_built(optimizer: Any, grads: list[Any], variables: list[Any]) -> None
         )
 
 
-def _build(optimizer: Any, grads: list[Any], variables: list[Any]) -> None:
+def _build(optimizer: Any, grads: _types.Gradients, variables: _types.Variables) -> None:
     """Builds a Keras optimizer, once."""
     if hasattr(optimizer, "build") and not getattr(optimizer, "built", False):
         with tf.init_scope():  # Slot variables must not be made in a branch of a conditional.

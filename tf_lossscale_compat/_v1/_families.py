@@ -77,7 +77,7 @@ class _V1Adapter(_adapter.OptimizerAdapter):
         self._global_step = global_step
         self.name, self._wrapped_name = names
 
-    def apply(self, grads: list[_types.Gradient], variables: list[_types.Variable]) -> Any:
+    def apply(self, grads: _types.Gradients, variables: _types.Variables) -> Any:
         pairs = list(zip(grads, variables))
         return self.wrapped.apply_gradients(pairs, self._global_step, self._wrapped_name)
 
@@ -95,7 +95,7 @@ class _ContribAdapter(_V1Adapter):
 
     if not _tf.at_least(2, 0):
 
-        def apply(self, grads: list[_types.Gradient], variables: list[_types.Variable]) -> Any:
+        def apply(self, grads: _types.Gradients, variables: _types.Variables) -> Any:
             if not tf.executing_eagerly():
                 return super().apply(grads, variables)
             with tf1.name_scope("cond"):  # Eager steps have a conditional's names, too.
@@ -121,15 +121,15 @@ class V1Family:
         """Returns the loss to be scaled; contrib's optimizer calls a function in a graph."""
         return loss
 
-    def reads_twice(self, read: Any) -> bool:
-        """Returns whether the original's graph has two operations that `read` the scale."""
+    def reads_twice(self, value: Any) -> bool:
+        """Returns whether the original's graph reads the scale, `value`, by two operations."""
         raise NotImplementedError
 
     def reciprocal(self, scale: tf.Tensor) -> tf.Tensor:
         """Returns the reciprocal of `scale`, computed as in the original."""
         raise NotImplementedError
 
-    def densified(self, owner: V1Owner, grads: list[_types.Gradient]) -> list[_types.Gradient]:
+    def densified(self, owner: V1Owner, grads: _types.Gradients) -> _types.Gradients:
         """Returns gradients, made dense if the original does so before it divides them."""
         return grads
 
@@ -179,11 +179,11 @@ class V1Family:
             return self.wrapped_gradients(owner, loss, options)
         # Makes as many operations as the original: the seeds of later operations depend on it.
         scaler = _scaler.Scaler(owner._tflsc.loss_scale)
-        read = scaler.read()
+        value = scaler.read()
         loss = self.loss_to_scale(loss)
-        scale = _scaler.as_tensor(read)  # Not a snapshot, which adds an operation.
+        scale = _scaler.as_tensor(value)  # Not a snapshot, which adds an operation.
         pairs = self.wrapped_gradients(owner, _scaled(loss, scale), options)
-        if not tf.executing_eagerly() and self.reads_twice(read):
+        if not tf.executing_eagerly() and self.reads_twice(value):
             if scaler.read_by_user() or not scaler.changes():
                 scale = _scaler.as_tensor(scaler.read())
             else:  # No update comes in between. The name is that of reading a variable.
@@ -200,9 +200,9 @@ class V1Family:
     ) -> Any:
         """Computes and applies gradients in one step, without user code between."""
         scaler = _scaler.Scaler(owner._tflsc.loss_scale)
-        read = scaler.read()
+        value = scaler.read()
         loss = self.loss_to_scale(loss)
-        scale = _scaler.snapshot(read)  # Another step may assign in between.
+        scale = _scaler.snapshot(value)  # Another step may assign in between.
         pairs = self.wrapped_gradients(owner, _scaled(loss, scale), options)
         division = None
         if tf.executing_eagerly():  # The step divides and tests in one operation.
@@ -267,7 +267,7 @@ class MixedPrecisionFamily(V1Family):
     ) -> list[_types.Pair]:
         return list(owner._optimizer.compute_gradients(loss=loss, **options))
 
-    def reads_twice(self, read: Any) -> bool:
+    def reads_twice(self, value: Any) -> bool:
         return True
 
     def reciprocal(self, scale: tf.Tensor) -> tf.Tensor:
@@ -298,14 +298,14 @@ class ContribFamily(V1Family):
         in_graph = _graphs.in_session_graph() or not (_tf.at_least(2, 0) or tf.executing_eagerly())
         return loss() if callable(loss) and in_graph else loss
 
-    def reads_twice(self, read: Any) -> bool:
+    def reads_twice(self, value: Any) -> bool:
         # Each use of a variable makes an operation that reads it; that of a reference does not.
-        return hasattr(read, "assign") and not _state.is_reference(read)
+        return hasattr(value, "assign") and not _state.is_reference(value)
 
     def reciprocal(self, scale: tf.Tensor) -> tf.Tensor:
         return tf.math.reciprocal(scale)
 
-    def densified(self, owner: V1Owner, grads: list[_types.Gradient]) -> list[_types.Gradient]:
+    def densified(self, owner: V1Owner, grads: _types.Gradients) -> _types.Gradients:
         return grads if owner._tflsc.keep_sparse else _structure.dense(grads)
 
 

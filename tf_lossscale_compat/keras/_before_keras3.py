@@ -13,22 +13,22 @@ if TYPE_CHECKING:
 
     from tf_lossscale_compat._core import _scaler, _types
 
-Owner = TypeVar("Owner", bound="BeforeKeras3Methods")
+BeforeKeras3Owner = TypeVar("BeforeKeras3Owner", bound="BeforeKeras3Methods")
 
 
-class BeforeKeras3Family(_family.Family[Owner]):
+class BeforeKeras3Family(_family.Family[BeforeKeras3Owner]):
     """Base class of the families of `OptimizerV2` and `_BaseOptimizer`."""
 
     is_legacy: bool  # For `deserialize`, which returns one of either family.
     aggregates_by: tuple[tuple[str, ...], str, bool]  # Arguments of `Aggregation`.
 
     def prepare_pairs(
-        self, owner: Owner, pairs: Iterable[_types.Pair]
+        self, owner: BeforeKeras3Owner, pairs: Iterable[_types.Pair]
     ) -> tuple[_types.Gradients, _types.Variables]:
         """Checks pairs, and where the family does, builds the optimizer; returns both lists."""
         raise NotImplementedError
 
-    def delegate_tracking(self, owner: Owner) -> None:
+    def delegate_tracking(self, owner: BeforeKeras3Owner) -> None:
         """Makes checkpoints hold the inner optimizer in the owner's place, with the loss scale.
 
         So do those of TensorFlow 2.3 to 2.15 and `tf_keras`.
@@ -47,12 +47,14 @@ class BeforeKeras3Family(_family.Family[Owner]):
             options["use_legacy_optimizer"] = self.is_legacy
         return deserialize(config, custom_objects=custom_objects, **options)
 
-    def agree_function(self, owner: Owner, scaler: _scaler.Scaler) -> _types.Agree | None:
+    def agree_function(
+        self, owner: BeforeKeras3Owner, scaler: _scaler.Scaler
+    ) -> _types.Agree | None:
         return _horovod.or_default(owner._tflsc.agree, owner, scaler)
 
     def apply_pairs(
         self,
-        owner: Owner,
+        owner: BeforeKeras3Owner,
         grads_and_vars: Iterable[_types.Pair],
         scaled: bool,
         args: tuple[Any, ...] = (),

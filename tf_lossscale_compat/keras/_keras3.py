@@ -323,7 +323,7 @@ class Keras3Methods(_methods.WeightDecay, _MixedIntoKeras3):
         loss_scale = _settable(self, "initial_scale")
         options = _scaler.data_of(loss_scale).options  # As the constructor was called.
         low, high = options.get("min_loss_scale", 1.0), options.get("max_loss_scale")
-        _loss_scales.bounds("initial_scale", value, low, high)
+        _loss_scales.checked_bounds("initial_scale", value, low, high)
         loss_scale._initial_loss_scale = value
         if not self.built:
             self.dynamic_scale.assign(value)
