@@ -28,7 +28,7 @@ _SUCCESSORS = {
     "training": "tf_slim.training",
 }
 # Only these names of these modules moved; the modules' other names are gone.
-_WENT = {
+_MOVED = {
     "distribute": "CrossDeviceOps MirroredStrategy OneDeviceStrategy ParameterServerStrategy"
     " ReplicaContext TPUStrategy get_replica_context get_strategy has_strategy"
     " in_cross_replica_context",
@@ -49,17 +49,17 @@ _WENT = {
     " multiply_gradients train",
 }
 # These names of these modules did not move.
-_LAYERS_GONE = (
+_LAYERS_REMOVED = (
     "SPARSE_FEATURE_CROSS_DEFAULT_HASH_KEY bow_encoder create_feature_spec_for_parsing"
     " embed_sequence embedding_lookup_unique make_place_holder_tensors_for_base_features"
     " multi_class_target regression_target transform_features"
 )
-_GONE = {
+_REMOVED = {
     "data": "CheckpointInputPipelineHook LMDBDataset assert_element_shape batch_and_drop_remainder"
     " padded_batch_and_drop_remainder read_batch_features reduce_dataset sliding_window_batch"
     " sloppy_interleave",
-    "layers": _LAYERS_GONE,
-    "slim": f"{_LAYERS_GONE} DataFrameColumn InputLayer ProblemType binary_svm_target deprecated"
+    "layers": _LAYERS_REMOVED,
+    "slim": f"{_LAYERS_REMOVED} DataFrameColumn InputLayer ProblemType binary_svm_target deprecated"
     " deprecated_arg_values embedding_lookup_sparse_with_distributed_aggregation experimental"
     " get_default_binary_metrics_for_eval make_all scattered_embedding_lookup"
     " scattered_embedding_lookup_sparse sparse_feature_cross zero_initializer",
@@ -115,8 +115,8 @@ def successor(name: str) -> str | None:
     new_name = _NEW_NAMES.get(f"{module}.{member}")
     if new_name is not None:
         return f"`{'.'.join([new_name, *rest[1:]])}`"
-    went = member in _WENT[module].split() if module in _WENT else None
-    if member and (went is False or member in _GONE.get(module, "").split()):
+    moved = member in _MOVED[module].split() if module in _MOVED else None
+    if member and (moved is False or member in _REMOVED.get(module, "").split()):
         return None
     new = f"`{'.'.join([home, *rest])}`"
     if not home.startswith("tf_slim"):

@@ -50,7 +50,7 @@ def _folder(path):
     return os.path.join(os.path.normcase(os.path.realpath(path)), "")
 
 
-class _Importer:
+class _V1Import:
     """Replaces `builtins.__import__`, so that some modules import the API of TensorFlow 1."""
 
     def __init__(self, packages):
@@ -63,31 +63,31 @@ class _Importer:
         places = [sysconfig.get_path(name) for name in ("stdlib", "platstdlib")]
         places.append(os.path.dirname(os.path.dirname(_tf.tf.__file__)))
         places.append(os.path.dirname(os.path.abspath(__file__)))
-        self._installed = tuple(_folder(place) for place in places if place)
-        self._is_installed = functools.lru_cache(maxsize=None)(self._look_where)
+        self._installed_folders = tuple(_folder(place) for place in places if place)
+        self._is_installed = functools.lru_cache(maxsize=None)(self._in_installed_folder)
 
     def __call__(self, name, globals=None, locals=None, fromlist=(), level=0):
         if level == 0 and name.partition(".")[0] == "tensorflow" and self._wants_v1(globals):
-            module = self._in_v1(name.split(".")[1:], fromlist)
+            module = self._v1_module_for(name.split(".")[1:], fromlist)
             if module is not None:
                 return module
         return self._import(name, globals, locals, fromlist, level)
 
-    def _wants_v1(self, importing):
-        importing = importing or {}
-        name = importing.get("__name__") or ""
+    def _wants_v1(self, caller_globals):
+        caller_globals = caller_globals or {}
+        name = caller_globals.get("__name__") or ""
         if name == "__main__" or name.partition(".")[0] in self._packages:
             return True
-        file = importing.get("__file__")
+        file = caller_globals.get("__file__")
         return bool(file) and not self._is_installed(file)
 
-    def _look_where(self, file):
+    def _in_installed_folder(self, file):
         folder = _folder(os.path.dirname(file))
         if {"site-packages", "dist-packages"}.intersection(folder.split(os.sep)):
             return True
-        return folder.startswith(self._installed)
+        return folder.startswith(self._installed_folders)
 
-    def _in_v1(self, parts, fromlist):
+    def _v1_module_for(self, parts, fromlist):
         """Returns an import's module of the API of TensorFlow 1; None if it lacks a name."""
         if parts[:1] == ["compat"]:  # The program chooses an API itself.
             return None
@@ -127,7 +127,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     if not (getattr(sys.flags, "safe_path", False) or sys.flags.isolated):
         sys.path[0] = os.path.dirname(os.path.realpath(path))
     if _importer.install_contrib() and not args.tf2:
-        builtins.__import__ = _Importer(args.tf1)
+        builtins.__import__ = _V1Import(args.tf1)
         _tf.tf1.disable_v2_behavior()
     # Like the module of `python PATH`; Python 3.9 and later make the path absolute.
     module = types.ModuleType("__main__")
@@ -138,7 +138,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         exec(compile(source, module.__file__, "exec", dont_inherit=True), module.__dict__)
     except Exception as error:
         if "not available with Keras 3" in str(error):
-            print(f"tf_lossscale_compat.run: {_importer.KERAS_2}", file=sys.stderr)
+            print(f"tf_lossscale_compat.run: {_importer.KERAS_2_HINT}", file=sys.stderr)
         raise
 
 

@@ -41,7 +41,7 @@ for name in sorted(os.listdir(sys.argv[1])):
     path = os.path.join(sys.argv[1], name)
     begin = time.time()
     try:
-        states = plot.read([path]) if name.startswith("logs") else checkpoint.find(path)
+        states = plot.read_runs([path]) if name.startswith("logs") else checkpoint.find(path)
         found += 1
         # By their checksums, what is read at all is what was written.
         assert not name.startswith("summed") or states == expected[int(name[7])], states
@@ -192,7 +192,7 @@ class HostileTest(absltest.TestCase):
         crafted.summary.value[-1].tensor.tensor_shape.dim.add(size=2**40)
         os.mkdir(self.path("logs"))
         write_events(self.path("logs", "x.tfevents"), [crafted.SerializeToString()])
-        (points,) = plot.read([self.path("logs")]).values()
+        (points,) = plot.read_runs([self.path("logs")]).values()
         (good, bad) = [scale for _, scale in points[_summaries.SCALE]]
         self.assertEqual(8.0, np.nanmax([good, bad]))
         self.assertTrue(np.isnan([good, bad]).any())

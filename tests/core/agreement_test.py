@@ -142,11 +142,19 @@ class V1Test(modes.EagerTestCase):
             def update(self, grads):
                 return super().update(grads)
 
-        weight = tf.Variable(0.0)
-        opt = Mixed(sgd(), Own(8), agree=Others(True))
-        with self.assertRaisesRegex(ValueError, "agree .* needs the gradients"):
-            opt.apply_gradients([(tf.constant(1.0), weight)])
-        self.assertEqual(weight.numpy(), 0.0)
+        own, others, pair = Own(8), Others(True), (tf.constant(1.0), tf.Variable(0.0))
+        opt = Mixed(sgd(), 8, agree=others)
+        keras_opt = PUBLIC[1](tf.keras.optimizers.SGD(1.0), 8, agree=others)
+        for refused in (
+            lambda: Mixed(sgd(), own, agree=others),
+            lambda: PUBLIC[1](tf.keras.optimizers.SGD(1.0), own, agree=others),
+            lambda: setattr(opt, "_loss_scale", own),
+            lambda: setattr(keras_opt, "_loss_scale", own),
+            lambda: tf_lossscale_compat.apply_if_finite(own, [(sgd(), [pair])], agree=others),
+        ):
+            with self.assertRaisesRegex(ValueError, "agree .* needs the gradients"):
+                refused()
+        Mixed(sgd(), own)  # Nothing has claimed it.
 
     def test_fixed_scale_of_contrib_skips_with_the_others(self):
         weight = tf.Variable(0.0)

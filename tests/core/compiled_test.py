@@ -82,7 +82,7 @@ class CompiledTest(parameterized.TestCase, tf.test.TestCase):
             self.assertTrue(bool(_finite.finite_here([dense, none, sparse])))
             bad = tf.IndexedSlices(sparse.values + float("inf"), sparse.indices)
             self.assertFalse(bool(_finite.finite_here([dense, none, bad])))
-            known.append([len(each._concrete) for each in (_unscaling.products, _finite._test)])
+            known.append([len(each._concrete) for each in (_unscaling.multiply, _finite._test)])
         self.assertEqual(known, known[:1] * 4)
 
     @mock.patch.object(_compiled, "CAPACITY", 4)

@@ -303,8 +303,8 @@ class EagerTest(parameterized.TestCase, tf.test.TestCase):
     def _check_parts(self, make, step, expected):
         """Compares what is compiled by the second step, after which none of it runs in Python."""
         parts = {
-            "unscale": _unscaling.products,
-            "divide": _unscaling.quotients,
+            "unscale": _unscaling.multiply,
+            "divide": _unscaling.divide,
             "test": _finite._test,
             "both": _finite._unscale_and_test,
         }

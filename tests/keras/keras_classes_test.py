@@ -283,7 +283,7 @@ class ClassesTest(modes.EagerTestCase):
     def test_a_module_that_is_called_keras_and_is_none(self):
         """As a folder of that name is where a program starts and no Keras is installed."""
         with mock.patch.dict(sys.modules, keras=types.ModuleType("keras")):
-            _classes.register()
+            _classes.register_imported()
 
 
 class MethodsTest(modes.EagerTestCase):
@@ -800,7 +800,9 @@ class OwnerTest(_Base):
     def test_a_failed_constructor_claims_nothing(self, home):
         policy = package.DynamicLossScale(8.0)
         opt = Older(home.SGD(1.0), 8.0)
-        with mock.patch.object(opt._tflsc_family, "wrap", side_effect=KeyError("Keras")):
+        with mock.patch.object(
+            opt._tflsc_family, "initialize_owner", side_effect=KeyError("Keras")
+        ):
             with self.assertRaises(KeyError):
                 Older(home.SGD(1.0), policy)
         Older(home.SGD(1.0), policy)

@@ -270,10 +270,10 @@ class WhoDividesTest(modes.EagerTestCase):
                     if after != "get_gradients":  # Which needs a graph.
                         self.ask(opt, [after], variable)
                     continue
-                methods = set(opt._tflsc.scaled_rule.methods)
+                methods = set(opt._tflsc.scaled_rule.called_methods)
                 with self.assertRaisesRegex(ValueError, error):
                     self.ask(opt, [after], variable)
-                self.assertEqual(opt._tflsc.scaled_rule.methods, methods)
+                self.assertEqual(opt._tflsc.scaled_rule.called_methods, methods)
                 # These leave no record: whether their gradients are scaled is clear.
                 opt.apply([tf.constant(1.0)], [variable])
                 opt.minimize(lambda v=variable: tf.convert_to_tensor(v) * 0.125, [variable])

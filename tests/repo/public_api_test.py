@@ -86,7 +86,7 @@ def members(cls, without=()):
 def of_family(cls):
     """The bases that a Keras optimizer has of the Keras that is installed."""
     kind = getattr(cls, "_tflsc_family", None)
-    bases = kind.methods.__mro__ if hasattr(kind, "methods") else ()
+    bases = kind.methods_class.__mro__ if hasattr(kind, "methods_class") else ()
     return [base for base in bases if base.__name__ != "CommonMethods"]  # Which all have.
 
 

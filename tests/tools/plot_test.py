@@ -88,7 +88,7 @@ class FolderTest(parameterized.TestCase):
 
     def points(self, tag=SCALE):
         """Returns what is read of the only run there is: [(step, value), ...]."""
-        (points,) = plot.read([self.folder]).values()
+        (points,) = plot.read_runs([self.folder]).values()
         return points[tag]
 
 
@@ -101,7 +101,7 @@ class ReadTest(FolderTest):
         second = {SCALE: 512.0, SKIPPED: 2, CONSECUTIVE: 2}
         writing(self.folder, (1, first), (2, second))
         expected = made_up([1024.0, 512.0], [1, 2], [1, 2], [2.0], [2.0**100])
-        self.assertEqual({self.folder: expected}, plot.read([self.folder]))
+        self.assertEqual({self.folder: expected}, plot.read_runs([self.folder]))
 
     def test_whole_numbers_and_arrays_of_one(self):
         with modes.eager_mode():
@@ -113,7 +113,7 @@ class ReadTest(FolderTest):
         self.assertEqual(([(1, 7.0)], [(1, 16.0)]), (self.points(SKIPPED), self.points()))
 
     def test_of_very_many_points_a_sample_is_read(self):
-        with mock.patch.object(plot, "MOST_POINTS", 100):
+        with mock.patch.object(plot, "MAX_POINTS", 100):
             write(self.folder, *[(step, {SCALE: 1, SKIPPED: step}) for step in range(1000)])
             self.assertLen(self.points(), 100)
             self.assertEqual((999, 999.0), self.points(SKIPPED)[-1])
@@ -136,9 +136,9 @@ class ReadTest(FolderTest):
             write(self.path("logs", *parts), *scales(1, 1))
         write(self.path("logs", "validation"), (1, {"loss": 1.0}))
         expected = [self.path("logs", *parts) for parts in (["a b"], ["deep"], ["deep", "run"])]
-        self.assertEqual(expected, list(plot.read([self.path("logs")])))
+        self.assertEqual(expected, list(plot.read_runs([self.path("logs")])))
         again = [self.path("logs"), self.path("logs", "deep")]
-        self.assertEqual(expected, list(plot.read(again)))
+        self.assertEqual(expected, list(plot.read_runs(again)))
 
 
 class SkipsTest(parameterized.TestCase):
@@ -160,7 +160,7 @@ class SkipsTest(parameterized.TestCase):
     )
     def test_only_what_the_points_say(self, steps, totals, consecutive, expected):
         points = made_up(steps=steps, skipped=totals, consecutive=consecutive)
-        self.assertEqual(expected, plot.skips(points))
+        self.assertEqual(expected, plot.skips_by_step(points))
 
 
 class DrawTest(FolderTest):

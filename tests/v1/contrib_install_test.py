@@ -71,7 +71,7 @@ class SuccessorsTest(absltest.TestCase):
         import tf_slim
 
         layers = "l2_regularizer layer_norm xavier_initializer group_norm instance_norm repeat"
-        members = {**_contrib_successors._WENT, "layers": layers, "losses": "hinge_loss"}
+        members = {**_contrib_successors._MOVED, "layers": layers, "losses": "hinge_loss"}
         members["metrics"] = "streaming_mean streaming_accuracy"
         names = [f"{module}.{name}" for module in members for name in members[module].split()]
         for name in [*names, *_contrib_successors._NEW_NAMES]:
@@ -89,7 +89,7 @@ class SuccessorsTest(absltest.TestCase):
             self.assertTrue(found, f"{name}: {advice}")
 
     def test_names_that_went_nowhere(self):
-        gone = _contrib_successors._GONE
+        gone = _contrib_successors._REMOVED
         names = [f"{module}.{name}" for module in gone for name in gone[module].split()]
         for name in ["rnn.LSTMBlockCell", "estimator.DNNEstimator", "eager.Iterator", *names]:
             self.assertIsNone(_contrib_successors.successor(f"tf.contrib.{name}"), name)

@@ -16,33 +16,33 @@ class OptimizerAdapter:
 
     Attributes:
       wrapped: the optimizer that applies gradients, or None for several optimizers.
-      observed: optimizer whose record is notified, or None.
+      watched: optimizer whose record is notified, or None.
       agree: function of a scalar bool tensor that returns its AND over processes outside any
         strategy, or None; called once, before anything is applied or updated.
-      counts_skipped: bool, `count_skipped` is called for a skipped step.
-      checks_reciprocal: bool, steps are skipped while the reciprocal of the loss scale may be
+      counts_skipped: bool, `add_skipped_steps` is called for a skipped step.
+      skips_zero_reciprocal: bool, steps are skipped while the reciprocal of the loss scale may be
         zero, because this graph's division does not itself turn it into NaN.
       check_strategy: function that raises an error under a strategy that is not supported.
       cond: function that builds the conditional in a graph, as the original does. Its name is part
         of the names of variables that are made in it, which checkpoints hold.
-      update_first: bool, in a graph the loss scale is updated before the conditional. The number in
-        the conditional's name then follows those of the update.
+      updates_first: bool, in a graph the loss scale is updated before the conditional. The number
+        in the conditional's name then follows those of the update.
       name: str, the name of the step's operation, or None.
     """
 
     wrapped: _types.HasApplyGradients | None = None
-    observed: object = None
+    watched: object = None
     agree: _types.Agree | None = None
     counts_skipped = False
-    checks_reciprocal = False
+    skips_zero_reciprocal = False
     check_strategy = staticmethod(_replicas.check_strategy)
     cond = staticmethod(tf.cond)
-    update_first = False
+    updates_first = False
     name: str | None = None
 
     def apply(self, grads: _types.Gradients, variables: _types.Variables) -> Any:
         """Applies unscaled gradients by the wrapped optimizer; called in a replica context."""
         raise NotImplementedError
 
-    def count_skipped(self, number: int | tf.Tensor) -> Any:
+    def add_skipped_steps(self, number: int | tf.Tensor) -> Any:
         """Counts skipped steps, 1 or 0; called once for all replicas; returns the assignment."""

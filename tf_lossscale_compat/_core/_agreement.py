@@ -20,7 +20,7 @@ def check(agree: object) -> None:
         raise TypeError(f"agree must be a function of a bool tensor or None, got {agree!r}.")
 
 
-def function_for(
+def resolve(
     agree: _types.Agree | None, optimizer: _types.HasApplyGradients, scaler: _scaler.Scaler
 ) -> _types.Agree | None:
     """Returns the function through which all processes agree, or None if none is needed.
@@ -35,33 +35,39 @@ def function_for(
 
     Raises:
       TypeError: `agree` is not a function.
-      ValueError: the optimizer adds up gradients of several steps, and the loss scale changes
-        between them; or a step may be skipped that a SyncReplicasOptimizer has to take.
+      ValueError: the loss scale needs gradients, and `agree` is given; the optimizer adds up
+        gradients of several steps, and the loss scale changes between them; or a step may be
+        skipped that a SyncReplicasOptimizer has to take.
     """
     check(agree)
-    if isinstance(agree, _horovod.Agree):
+    if isinstance(agree, _horovod.HorovodAgree):
         agree = None
-    if not scaler.applies_all:
-        _sync_replicas.check_order(optimizer)
-    if scaler.changes() or scaler.read_by_user():
-        _check_passes(optimizer)
-    for each in _wrapping.with_wrapped(optimizer):
-        agree = _horovod.or_default(agree, each, scaler)
+    if agree is not None and scaler.needs_gradients:
+        raise ValueError(
+            f"agree works on the finite flag, but {scaler.loss_scale!r} needs the gradients. Use a "
+            "LossScaleManager, whose update_loss_scale takes that flag."
+        )
+    if not scaler.never_skips:
+        _sync_replicas.check_not_wrapped(optimizer)
+    if scaler.may_change() or scaler.is_read_by_user():
+        _check_accumulation(optimizer)
+    for each in _wrapping.optimizer_chain(optimizer):
+        agree = _horovod.agree_or_default(agree, each, scaler)
     return agree
 
 
-def check_dynamic(optimizer: _types.HasApplyGradients) -> None:
-    """Raises the ValueErrors of `function_for`, before a dynamic loss scale makes its variables."""
-    _sync_replicas.check_order(optimizer)
-    _check_passes(optimizer)
+def check_takes_dynamic(optimizer: _types.HasApplyGradients) -> None:
+    """Raises the ValueErrors of `resolve`, before a dynamic loss scale makes its variables."""
+    _sync_replicas.check_not_wrapped(optimizer)
+    _check_accumulation(optimizer)
 
 
-def _check_passes(optimizer: _types.HasApplyGradients) -> None:
-    for each in _wrapping.with_wrapped(optimizer):
-        _horovod.check_passes(each)
+def _check_accumulation(optimizer: _types.HasApplyGradients) -> None:
+    for each in _wrapping.optimizer_chain(optimizer):
+        _horovod.check_accumulation(each)
 
 
-def common(functions: Iterable[_types.Agree | None]) -> _types.Agree | None:
+def common_agree(functions: Iterable[_types.Agree | None]) -> _types.Agree | None:
     """Returns the one function through which the optimizers of a step agree, or None.
 
     Raises:

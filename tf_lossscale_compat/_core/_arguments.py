@@ -16,7 +16,7 @@ import numpy as np
 from absl import logging
 
 
-def number(value: Any) -> Any:
+def as_number(value: Any) -> Any:
     """Returns the number that an array or an eager tensor holds; else `value`."""
     if tf.is_tensor(value) and not hasattr(value, "assign"):
         # Tensors of graphs have no `numpy` method.
@@ -24,7 +24,7 @@ def number(value: Any) -> Any:
     return value[()] if isinstance(value, np.ndarray) and value.ndim == 0 else value
 
 
-def _shown(value: Any) -> str:
+def _safe_repr(value: Any) -> str:
     try:
         return repr(value)
     except ValueError:  # Python does not print integers of more than some thousand digits.
@@ -38,11 +38,11 @@ def real_number(name: str, value: Any, error: type[Exception] = ValueError) -> f
       error: `value` is not a real number.
       ValueError: `value` is NaN, infinite or beyond float32.
     """
-    value = number(value)
+    value = as_number(value)
     if not isinstance(value, numbers.Real):
         raise error(
             f"{name} must be a real number (Python, NumPy or an eager tensor), got "
-            f"{_shown(value)} of type {type(value).__name__}."
+            f"{_safe_repr(value)} of type {type(value).__name__}."
         )
     if isinstance(value, (bool, np.bool_)):
         warn_odd("{}={!r} is a bool and is used as the number {}.", name, value, float(value))
@@ -53,7 +53,7 @@ def real_number(name: str, value: Any, error: type[Exception] = ValueError) -> f
     with np.errstate(over="ignore"):
         fits = np.isfinite(np.float32(real))
     if not fits:
-        raise ValueError(f"{name} must be finite in float32, got {_shown(value)}.")
+        raise ValueError(f"{name} must be finite in float32, got {_safe_repr(value)}.")
     return real
 
 
@@ -64,7 +64,7 @@ def fixed_scale(name: str, value: Any, error: type[Exception] = ValueError) -> f
     except ValueError as error_of_number:
         raise ValueError(f"{error_of_number} A fixed scale must be at least 1.") from None
     if scale < 1:
-        raise ValueError(f"{name} must be at least 1, got {_shown(value)}.")
+        raise ValueError(f"{name} must be at least 1, got {_safe_repr(value)}.")
     return scale
 
 
@@ -75,34 +75,34 @@ def positive(name: str, value: Any, error: type[Exception] = ValueError) -> floa
     if not np.float32(real) >= np.finfo(np.float32).tiny:
         raise ValueError(
             f"{name} must be above zero in float32, where the smallest is 1.1755e-38, got "
-            f"{_shown(value)}."
+            f"{_safe_repr(value)}."
         )
     return real
 
 
-def period(name: str, value: Any, dtype: str, least: int | None = None) -> int:
+def step_count(name: str, value: Any, dtype: str, minimum: int | None = None) -> int:
     """Returns `value`, a number of steps, as an int that `dtype` can count to.
 
     Raises:
-      ValueError: `value` is not integral (2.0 is), too large, or below `least`.
+      ValueError: `value` is not integral (2.0 is), too large, or below `minimum`.
     """
-    value = number(value)
+    value = as_number(value)
     try:
         integral = isinstance(value, numbers.Real) and int(value) == value  # type: ignore[call-overload]
     except (OverflowError, ValueError):  # Raised by int() for infinity and NaN.
         integral = False
     if not integral:
         raise ValueError(
-            f"{name} must be a whole number of steps, got {_shown(value)} of type "
+            f"{name} must be a whole number of steps, got {_safe_repr(value)} of type "
             f"{type(value).__name__}."
         )
     steps = int(value)
     if abs(steps) > np.iinfo(dtype).max:
         raise ValueError(
-            f"{name} must fit the {np.dtype(dtype).name} step counter, got {_shown(value)}."
+            f"{name} must fit the {np.dtype(dtype).name} step counter, got {_safe_repr(value)}."
         )
-    if least is not None and steps < least:
-        raise ValueError(f"{name} must be at least {least}, got {_shown(value)}.")
+    if minimum is not None and steps < minimum:
+        raise ValueError(f"{name} must be at least {minimum}, got {_safe_repr(value)}.")
     if steps < 1:
         warn_odd("{}={!r} is below 1 and acts as 1: every such step counts.", name, value)
     return steps
@@ -110,7 +110,7 @@ def period(name: str, value: Any, dtype: str, least: int | None = None) -> int:
 
 def max_consecutive_skips(value: Any) -> int | None:
     """Returns the argument `max_consecutive_skips`: an int above zero, or None."""
-    return None if value is None else period("max_consecutive_skips", value, "int64", least=1)
+    return None if value is None else step_count("max_consecutive_skips", value, "int64", minimum=1)
 
 
 def seconds(name: str, value: Any) -> float:
@@ -128,7 +128,7 @@ def path(name: str, value: Any) -> str | None:
     return None if value is None else os.fspath(value)
 
 
-def having(method: str, name: str, value: Any) -> Any:
+def object_with(method: str, name: str, value: Any) -> Any:
     """Returns `value`, which must be None or an object with this method."""
     if value is not None and (isinstance(value, type) or not hasattr(value, method)):
         raise TypeError(f"{name} must be an object with {method}(), got {value!r}.")
@@ -143,21 +143,21 @@ def overrides(instance: object, cls: object, *names: str) -> bool:
     return False
 
 
-def check_overrides(cls: type, base: type, names: tuple[str, ...], instead: str) -> None:
+def check_overrides(cls: type, base: type, names: tuple[str, ...], alternative: str) -> None:
     """Raises a TypeError if `cls` overrides private methods of the original of `base`.
 
     Args:
       cls: subclass of `base`; mixins that come before `base` are checked, too.
       base: the class of this package or of Keras whose steps do not call these methods.
       names: the methods.
-      instead: str, what to override.
+      alternative: str, what to override.
     """
     for each in cls.__mro__[: cls.__mro__.index(base)]:
         for name in names:
             if name in vars(each):
                 raise TypeError(
                     f"{cls.__name__} overrides {name}, which no step of this package calls. "
-                    f"Override {instead} instead."
+                    f"Override {alternative} instead."
                 )
 
 
@@ -173,7 +173,7 @@ def flag(name: str, value: bool) -> bool:
     return value
 
 
-def check_replaces_loss_scale(enabled: bool) -> None:
+def check_can_replace_loss_scale(enabled: bool) -> None:
     """Raises a ValueError if an optimizer that is not `enabled` is given another loss scale."""
     if not enabled:
         raise ValueError(

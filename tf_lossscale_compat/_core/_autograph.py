@@ -23,7 +23,7 @@ else:
     do_not_convert = _tf.tf.autograph.experimental.do_not_convert
 
 
-def converts_functions_given(method: _types.Function) -> _types.Function:
+def convert_passed_functions(method: _types.Function) -> _types.Function:
     """Decorates a method like `do_not_convert`, except that functions passed to it are converted.
 
     A user's loss function is converted as it would be where the method is called.
@@ -32,9 +32,9 @@ def converts_functions_given(method: _types.Function) -> _types.Function:
 
     @functools.wraps(method)
     def call(self: Any, *args: Any, **kwargs: Any) -> Any:  # Not `self`, which may be callable.
-        given = [_as_converted_here(each) if callable(each) else each for each in args]
+        converted_args = [_as_converted_here(each) if callable(each) else each for each in args]
         kwargs = {k: _as_converted_here(v) if callable(v) else v for k, v in kwargs.items()}
-        return unconverted(self, *given, **kwargs)
+        return unconverted(self, *converted_args, **kwargs)
 
     decorated: Any = call
     return decorated

@@ -37,7 +37,7 @@ def is_hdf5_saving() -> bool:
     return _module().endswith(".hdf5_format")
 
 
-def is_compile() -> bool:
+def is_compiling() -> bool:
     """Returns whether `Model.compile` of TensorFlow before 2.4 reads the calling property."""
     module = _module()
     return module.startswith("tensorflow") and module.endswith(".python.keras.engine.training")

@@ -32,7 +32,7 @@ def apply_or_skip(
     """
 
     def count(number: int | tf.Tensor) -> Any:
-        return _replicas.local_results(adapter.count_skipped(number))
+        return _replicas.local_results(adapter.add_skipped_steps(number))
 
     def skip_and_count() -> tf.Operation:
         done = skip()
@@ -77,8 +77,8 @@ def _should_select(wrapped: object, variables: _types.Variables) -> bool:
         return False
     try:
         slots, weights = [
-            sum(tf.TensorShape(variable.shape).num_elements() or 0 for variable in some)
-            for some in (_state.variables_of(wrapped), variables)
+            sum(tf.TensorShape(variable.shape).num_elements() or 0 for variable in group)
+            for group in (_state.variables_of(wrapped), variables)
         ]
     except Exception:  # Any object with `compute_gradients` and `apply_gradients` can be wrapped.
         return False

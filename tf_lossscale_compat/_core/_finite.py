@@ -41,7 +41,7 @@ def _concat_small(tensors: Iterable[tf.Tensor]) -> Iterator[tf.Tensor]:
             yield tf.stack(group) if axis is None else tf.concat(group, axis)
 
 
-def _real(tensors: Iterable[tf.Tensor]) -> Iterator[tf.Tensor]:
+def _testable(tensors: Iterable[tf.Tensor]) -> Iterator[tf.Tensor]:
     """Yields the same elements in dtypes that the finite test takes."""
     for tensor in tensors:
         if tensor.dtype.is_complex:
@@ -66,11 +66,11 @@ def tested_values(grad: _types.Gradient) -> Iterator[tf.Tensor]:
     """
     if grad is None:
         return
-    (tensor,), sparse = _structure.flatten([grad])
+    (tensor,), sparse_positions = _structure.flatten([grad])
     if not may_be_nonfinite(tensor.dtype):
         return
-    for values in _real([tensor]):
-        if sparse:
+    for values in _testable([tensor]):
+        if sparse_positions:
             values = _row_sums(
                 values, tf.convert_to_tensor(grad.indices), _graphs.compiled_by_xla()
             )
@@ -112,7 +112,7 @@ def _row_sums(values: tf.Tensor, indices: tf.Tensor, by_xla: bool) -> tf.Tensor:
 
 
 def _finite_by_sum_of_squares(
-    dense: list[tf.Tensor], sparse: list[tuple[tf.Tensor, tf.Tensor]]
+    dense: list[tf.Tensor], sparse_rows: list[tuple[tf.Tensor, tf.Tensor]]
 ) -> tf.Tensor:
     """Returns whether sums of squares are finite; if so, every element and sum of rows is finite.
 
@@ -121,10 +121,10 @@ def _finite_by_sum_of_squares(
     sum of squares is finite, that is far below the largest float32 or float64, but not float16.
     """
     sums: dict[tf.DType, list[tf.Tensor]] = collections.OrderedDict()
-    for tensor in dense + [values for values, _ in sparse if values.dtype != tf.float16]:
+    for tensor in dense + [values for values, _ in sparse_rows if values.dtype != tf.float16]:
         sums.setdefault(tensor.dtype, []).append(tf.raw_ops.L2Loss(t=tensor))
-    flags = [tf.math.is_finite(tf.add_n(of_dtype)) for of_dtype in sums.values()]
-    for values, _ in sparse:
+    flags = [tf.math.is_finite(tf.add_n(sums_of_dtype)) for sums_of_dtype in sums.values()]
+    for values, _ in sparse_rows:
         if values.dtype == tf.float16:
             # Half of the largest number leaves room for the rounding of another order of addition.
             magnitude = tf.reduce_sum(tf.abs(tf.cast(values, tf.float32)))
@@ -133,13 +133,13 @@ def _finite_by_sum_of_squares(
 
 
 def _sort_by_test(
-    tensors: list[tf.Tensor], sparse: tuple[int, ...]
+    tensors: list[tf.Tensor], sparse_positions: tuple[int, ...]
 ) -> tuple[list[tf.Tensor], list[tf.Tensor], list[tuple[tf.Tensor, tf.Tensor]]]:
     """Sorts tensors by how they are tested.
 
     Args:
       tensors: list of tensors; the indices of sparse gradients come last.
-      sparse: tuple of the positions of sparse gradients' values in `tensors`.
+      sparse_positions: tuple of the positions of sparse gradients' values in `tensors`.
 
     Returns:
       A triple of lists: small tensors, tested element by element; large tensors, tested by their
@@ -148,13 +148,13 @@ def _sort_by_test(
     Raises:
       TypeError: a tensor does not hold numbers.
     """
-    count = len(tensors) - len(sparse)
-    indices = dict(zip(sparse, tensors[count:]))
-    one_pass = not (_graphs.compiled_by_xla() or _compiled.has_op_callbacks())
+    num_gradients = len(tensors) - len(sparse_positions)
+    indices = dict(zip(sparse_positions, tensors[num_gradients:]))
+    tests_by_squares = not (_graphs.compiled_by_xla() or _compiled.has_op_callbacks())
     small: list[tf.Tensor] = []
     large: list[tf.Tensor] = []
-    rows: list[tuple[tf.Tensor, tf.Tensor]] = []
-    for i, tensor in enumerate(tensors[:count]):
+    sparse_rows: list[tuple[tf.Tensor, tf.Tensor]] = []
+    for i, tensor in enumerate(tensors[:num_gradients]):
         if tensor.dtype in (tf.string, tf.resource, tf.variant):
             raise TypeError(
                 f"Gradients must be numbers, got a tensor of dtype {tensor.dtype.name}."
@@ -162,41 +162,43 @@ def _sort_by_test(
         if not may_be_nonfinite(tensor.dtype):
             continue
         if i in indices:
-            rows.extend((values, indices[i]) for values in _real([tensor]))
-        elif one_pass and (tensor.shape.num_elements() or 0) >= _LARGE:
-            large.extend(_real([tensor]))
+            sparse_rows.extend((values, indices[i]) for values in _testable([tensor]))
+        elif tests_by_squares and (tensor.shape.num_elements() or 0) >= _LARGE:
+            large.extend(_testable([tensor]))
         else:
             small.append(tensor)
-    return small, large, rows
+    return small, large, sparse_rows
 
 
-def _large_are_finite(large: list[tf.Tensor], rows: list[tuple[tf.Tensor, tf.Tensor]]) -> tf.Tensor:
+def _large_are_finite(
+    large: list[tf.Tensor], sparse_rows: list[tuple[tf.Tensor, tf.Tensor]]
+) -> tf.Tensor:
     """Returns whether large tensors and the sums of sparse gradients' rows are finite."""
     by_xla = _graphs.compiled_by_xla()
 
     def elementwise() -> tf.Tensor:
-        sums = [_row_sums(values, indices, by_xla) for values, indices in rows]
+        sums = [_row_sums(values, indices, by_xla) for values, indices in sparse_rows]
         return _finite_elementwise(large + sums)
 
     if _compiled.has_op_callbacks():
         return elementwise()
-    quick = _finite_by_sum_of_squares(large, rows)
+    sums_are_finite = _finite_by_sum_of_squares(large, sparse_rows)
     # Has its own name: names of variables in checkpoints depend on how many `cond` there are.
     name = "large_gradients_are_finite"
-    return tf1.cond(quick, lambda: tf.constant(True), elementwise, name=name)
+    return tf1.cond(sums_are_finite, lambda: tf.constant(True), elementwise, name=name)
 
 
 @_compiled.in_eager_mode
-def _test(tensors: list[tf.Tensor], sparse: tuple[int, ...]) -> tf.Tensor:
+def _test(tensors: list[tf.Tensor], sparse_positions: tuple[int, ...]) -> tf.Tensor:
     """Returns whether all elements of gradients, and sums of sparse gradients' rows, are finite."""
-    small, large, rows = _sort_by_test(tensors, sparse)
+    small, large, sparse_rows = _sort_by_test(tensors, sparse_positions)
     by_xla = _graphs.compiled_by_xla()
     flags = []
     if small:
         # XLA joins operations itself, and has no faster test than that of each element.
-        flags.append(_finite_elementwise(_real(small if by_xla else _concat_small(small))))
-    if large or rows:
-        flags.append(_large_are_finite(large, rows))
+        flags.append(_finite_elementwise(_testable(small if by_xla else _concat_small(small))))
+    if large or sparse_rows:
+        flags.append(_large_are_finite(large, sparse_rows))
     if not flags:
         return tf.constant(True)
     finite = _all(flags)
@@ -219,9 +221,9 @@ def finite_here(grads: Any) -> tf.Tensor:
       TypeError: `grads` holds strings, or other tensors that do not hold numbers.
     """
     grads = tf.nest.flatten(grads)
-    tensors, sparse = _structure.flatten(grads)
-    tensors, varying = _structure.with_indices(grads, tensors, sparse)
-    return _test(tensors, sparse, varying_first_dim=varying)
+    tensors, sparse_positions = _structure.flatten(grads)
+    tensors, varying_positions = _structure.append_indices(grads, tensors, sparse_positions)
+    return _test(tensors, sparse_positions, varying_first_dim=varying_positions)
 
 
 def finite_everywhere(grads: Any) -> tf.Tensor:
@@ -234,17 +236,17 @@ def finite_everywhere(grads: Any) -> tf.Tensor:
 
 @_compiled.in_eager_mode
 def _unscale_and_test(
-    tensors: list[tf.Tensor], sparse: tuple[int, ...], divides: bool
+    tensors: list[tf.Tensor], sparse_positions: tuple[int, ...], operand_is_scale: bool
 ) -> list[tf.Tensor]:
-    """Returns the results of `products` or `quotients`, followed by the flag of `_test`.
+    """Returns the results of `multiply` or `divide`, followed by the flag of `_test`.
 
     The last of `tensors` is the operand of the division; the others are those of `_test`.
     """
     *tensors, operand = tensors
-    count = len(tensors) - len(sparse)
-    function = _unscaling.quotients if divides else _unscaling.products
-    unscaled = function.__wrapped__([*tensors[:count], operand])
-    return [*unscaled, _test.__wrapped__(unscaled + tensors[count:], sparse)]
+    num_gradients = len(tensors) - len(sparse_positions)
+    function = _unscaling.divide if operand_is_scale else _unscaling.multiply
+    unscaled = function.__wrapped__([*tensors[:num_gradients], operand])
+    return [*unscaled, _test.__wrapped__(unscaled + tensors[num_gradients:], sparse_positions)]
 
 
 def unscale_and_test(
@@ -252,9 +254,12 @@ def unscale_and_test(
 ) -> tuple[_types.Gradients, tf.Tensor]:
     """Returns unscaled gradients and the finite flag, in eager mode by one compiled operation."""
     grads = list(grads)
-    tensors, sparse = _structure.flatten(grads)
-    tensors, varying = _structure.with_indices(grads, tensors, sparse)
+    tensors, sparse_positions = _structure.flatten(grads)
+    tensors, varying_positions = _structure.append_indices(grads, tensors, sparse_positions)
     *unscaled, finite = _unscale_and_test(
-        [*tensors, division.operand], sparse, division.divides, varying_first_dim=varying
+        [*tensors, division.operand],
+        sparse_positions,
+        division.operand_is_scale,
+        varying_first_dim=varying_positions,
     )
-    return _structure.restore(grads, unscaled), finite
+    return _structure.unflatten(grads, unscaled), finite

@@ -50,11 +50,13 @@ def once_per_graph(key: object, make: Callable[[], tf.Tensor]) -> tf.Tensor:
     with tf.init_scope():  # Lifts out of control flow, into the graph of the Session.
         if in_session_graph():
             # Exported graphs hold only collections whose key is a string.
-            made = tf1.get_default_graph().get_collection_ref(("tf_lossscale_compat",))
-            tensor = next((each for of, each in made if of is key), None)
+            cached = tf1.get_default_graph().get_collection_ref(("tf_lossscale_compat",))
+            tensor = next(
+                (cached_tensor for cached_key, cached_tensor in cached if cached_key is key), None
+            )
             if tensor is None:
                 tensor = make()
-                made.append((key, tensor))
+                cached.append((key, tensor))
     graph: Any = tf1.get_default_graph()
     if (
         not in_session_graph()
@@ -66,7 +68,7 @@ def once_per_graph(key: object, make: Callable[[], tf.Tensor]) -> tf.Tensor:
     return tensor
 
 
-def collect_train_op(step: tf.Operation) -> None:
+def collect_train_op(train_op: tf.Operation) -> None:
     """Puts a step into a graph's collection `TRAIN_OP`, in place of operations in its branches.
 
     Wrapped optimizers add their update operation. With TensorFlow 2's control flow that operation
@@ -76,12 +78,12 @@ def collect_train_op(step: tf.Operation) -> None:
         return
     graph = tf1.get_default_graph()
     train_ops = graph.get_collection_ref(tf1.GraphKeys.TRAIN_OP)
-    here = [op for op in train_ops if getattr(op, "graph", graph) is graph]
-    if len(here) < len(train_ops):
-        train_ops[:] = [*here, step]
+    in_graph = [op for op in train_ops if getattr(op, "graph", graph) is graph]
+    if len(in_graph) < len(train_ops):
+        train_ops[:] = [*in_graph, train_op]
 
 
-def of_this_graph(grads: _types.Gradients) -> _types.Gradients:
+def to_current_graph(grads: _types.Gradients) -> _types.Gradients:
     """Returns gradients as tensors of the graph that is being built, such as a branch's graph.
 
     Not for eager mode, which has no such graph.
@@ -90,14 +92,14 @@ def of_this_graph(grads: _types.Gradients) -> _types.Gradients:
     """
     graph = tf1.get_default_graph()
 
-    def here(grad: Any) -> Any:
+    def localize(grad: Any) -> Any:
         if isinstance(grad, tf.IndexedSlices):
             # A shape may be a tuple, for which `expand_composites` fails on TensorFlow 2.4.
-            return tf.IndexedSlices(*map(here, (grad.values, grad.indices, grad.dense_shape)))
+            return tf.IndexedSlices(*map(localize, (grad.values, grad.indices, grad.dense_shape)))
         outside = tf.is_tensor(grad) and getattr(grad, "graph", None) is not graph
         return tf.identity(grad) if outside else grad
 
-    return tf.nest.map_structure(here, grads)
+    return tf.nest.map_structure(localize, grads)
 
 
 def as_operation(result: object) -> tf.Operation | None:
@@ -116,7 +118,7 @@ def enclosing_graphs() -> Iterator[tf.Graph]:
 
 
 @contextlib.contextmanager
-def variables_allowed() -> Iterator[None]:
+def allow_variables() -> Iterator[None]:
     """Lets variables be made within `tf.init_scope`, whatever is traced outside of it.
 
     A `tf.function` rejects variables that are made after its first trace, because each trace would
@@ -154,7 +156,9 @@ def _enclosing_name_scope() -> str:
     return "".join(scope + "/" for scope in reversed(scopes) if scope)
 
 
-def cond(pred: tf.Tensor, true_fn: Callable[[], Any], false_fn: Callable[[], Any]) -> Any:
+def cond_with_v1_names(
+    pred: tf.Tensor, true_fn: Callable[[], Any], false_fn: Callable[[], Any]
+) -> Any:
     """Runs `tf.cond` in a graph; variables get the names that they had with TensorFlow 1.
 
     A variable that `true_fn` makes, such as Adam's `beta1_power`, was called `cond/beta1_power`

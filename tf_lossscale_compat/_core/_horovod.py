@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from tf_lossscale_compat._core import _scaler, _types
 
 
-class Agree:
+class HorovodAgree:
     """Computes the AND over Horovod's processes, or a set of them; can be copied and pickled."""
 
     def __init__(self, process_set: Any) -> None:
@@ -33,7 +33,7 @@ class Agree:
         return tf.equal(failures, 0.0)
 
 
-def made(cls: type) -> bool:
+def is_horovod_class(cls: type) -> bool:
     """Returns whether Horovod made this class of an optimizer."""
     # Horovod's class derives from the wrapped optimizer's class and has the name of Horovod's
     # module. Each step calls this, so it must be cheap without Horovod.
@@ -42,21 +42,21 @@ def made(cls: type) -> bool:
     )
 
 
-def or_default(
+def agree_or_default(
     agree: _types.Agree | None, optimizer: _types.HasApplyGradients, scaler: _scaler.Scaler
 ) -> _types.Agree | None:
     """Returns `agree`; if None, Horovod's, if it made the optimizer and the finite flag decides.
 
     Horovod also derives classes from this package's Keras optimizers, after their construction.
     """
-    if agree is None and made(type(optimizer)) and not scaler.needs_gradients:
-        return Agree(getattr(optimizer, "process_set", None))
+    if agree is None and is_horovod_class(type(optimizer)) and not scaler.needs_gradients:
+        return HorovodAgree(getattr(optimizer, "process_set", None))
     return agree
 
 
-def check_passes(optimizer: _types.HasApplyGradients) -> None:
+def check_accumulation(optimizer: _types.HasApplyGradients) -> None:
     """Raises a ValueError if Horovod's optimizer adds up gradients, here of a changing scale."""
-    helper = getattr(optimizer, "_agg_helper", None) if made(type(optimizer)) else None
+    helper = getattr(optimizer, "_agg_helper", None) if is_horovod_class(type(optimizer)) else None
     passes = getattr(helper, "backward_passes_per_step", 1)
     if passes > 1:
         cure = "backward_passes_per_step=1"
@@ -72,9 +72,9 @@ def check_passes(optimizer: _types.HasApplyGradients) -> None:
         )
 
 
-def refuse(*classes: type) -> None:
+def check_not_keras_3(*classes: type) -> None:
     """Raises a ValueError if Horovod made one of these classes of Keras 3 optimizers."""
-    if any(map(made, classes)):
+    if any(map(is_horovod_class, classes)):
         raise ValueError(
             "Horovod does not reduce the gradients of Keras 3 optimizers, so every process would "
             "train by itself. Wrap the tape instead, hvd.DistributedGradientTape(tape). Pass the "
@@ -91,9 +91,9 @@ def check_reduced(optimizer: _types.HasApplyGradients, grads: Sequence[_types.Gr
     """
     if "horovod" not in sys.modules or not _tf.at_least(2, 4):
         return
-    for each in _wrapping.with_wrapped(optimizer):
+    for each in _wrapping.optimizer_chain(optimizer):
         # `_aggregated_gradients` is Horovod's flag.
-        if made(type(each)) and getattr(each, "_aggregated_gradients", None) is False:
+        if is_horovod_class(type(each)) and getattr(each, "_aggregated_gradients", None) is False:
             if _is_alone(each) or _are_zeros(grads):
                 continue
             raise ValueError(

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 KERAS = "a Keras one"
 V1 = "a tf.compat.v1.train one"
-SEVERAL = "one that apply_if_finite was given"
+APPLY_IF_FINITE = "one that apply_if_finite was given"
 
 
 def _reference(owner: object) -> Callable[[], object]:
@@ -42,45 +42,46 @@ class _Claim:
         self.references = {key: each for key, each in self.references.items() if each() is not None}
         self.references.update((id(owner), _reference(owner)) for owner in owners)
 
-    def lives(self) -> bool:
+    def is_alive(self) -> bool:
         """Returns whether any owner still exists."""
-        if not self._any():
+        if not self._any_alive():
             return False
         gc.collect()  # Models and their optimizers form reference cycles.
-        return self._any()
+        return self._any_alive()
 
-    def _any(self) -> bool:
+    def _any_alive(self) -> bool:
         return any(each() is not None for each in self.references.values())
 
 
 def _claim_of(scaler: _scaler.Scaler) -> _Claim | None:
-    return getattr(getattr(scaler.subject, "_tflsc", None), "claim", None)
+    return getattr(getattr(scaler.loss_scale, "_tflsc", None), "claim", None)
 
 
 def check(kind: str, scaler: _scaler.Scaler) -> None:
     """Raises a ValueError if this kind of optimizer must not take a loss scale; see `claim`."""
     claim = _claim_of(scaler)
-    if claim is not None and not (kind == claim.kind != KERAS) and claim.lives():
+    if claim is not None and not (kind == claim.kind != KERAS) and claim.is_alive():
         raise ValueError(
-            f"{scaler.subject!r} already drives another optimizer, {claim.kind}. The first of the "
-            "two to apply would update the loss scale before the other divides by it. Give each a "
-            "loss scale of its own; or scale and unscale with the loss scale itself, and let "
-            "tf_lossscale_compat.apply_if_finite apply to both and update it once. If the other "
-            "is not needed any more, first delete it and the models and functions that hold it."
+            f"{scaler.loss_scale!r} already drives another optimizer, {claim.kind}. The first of "
+            "the two to apply would update the loss scale before the other divides by it. Give "
+            "each a loss scale of its own; or scale and unscale with the loss scale itself, and "
+            "let tf_lossscale_compat.apply_if_finite apply to both and update it once. If the "
+            "other is not needed any more, first delete it and the models and functions that hold "
+            "it."
         )
 
 
-def drove_another(kind: str, loss_scale: _types.Subject) -> bool:
+def drove_deleted_optimizer(kind: str, loss_scale: _types.LossScaleOrManager) -> bool:
     """Returns whether `loss_scale` drove an optimizer of this kind that no longer exists."""
     claim = _claim_of(_scaler.Scaler(loss_scale))
-    return claim is not None and claim.kind == kind and not claim.lives()
+    return claim is not None and claim.kind == kind and not claim.is_alive()
 
 
 def claim(kind: str, scaler: _scaler.Scaler, owners: Iterable[object]) -> None:
     """Records that a loss scale drives optimizers; called after all checks.
 
     Args:
-      kind: `KERAS`, where each optimizer needs its own loss scale; `V1`; or `SEVERAL`.
+      kind: `KERAS`, where each optimizer needs its own loss scale; `V1`; or `APPLY_IF_FINITE`.
       scaler: `_scaler.Scaler` of the loss scale; a fixed one never changes and may be shared.
       owners: list of the optimizers. The claim lasts while any of them exists, or the graph in
         which TensorFlow 1's optimizers were made.
@@ -89,8 +90,8 @@ def claim(kind: str, scaler: _scaler.Scaler, owners: Iterable[object]) -> None:
       ValueError: the loss scale drives another optimizer, and they cannot share it.
     """
     check(kind, scaler)
-    if scaler.changes() and hasattr(scaler.subject, "__dict__"):
-        data = _scaler.data_of(scaler.subject)
+    if scaler.may_change() and hasattr(scaler.loss_scale, "__dict__"):
+        data = _scaler.data_of(scaler.loss_scale)
         if data.claim is None or data.claim.kind != kind:
             data.claim = _Claim(kind)
         if kind != KERAS and _graphs.in_session_graph():  # A Session runs the graph alone.
@@ -98,11 +99,11 @@ def claim(kind: str, scaler: _scaler.Scaler, owners: Iterable[object]) -> None:
         data.claim.add(owners)
 
 
-def release(loss_scale: _types.Subject, owner: object) -> None:
+def release(loss_scale: _types.LossScaleOrManager, owner: object) -> None:
     """Records that `owner` now has another loss scale; a graph that has this one keeps it."""
     scaler = _scaler.Scaler(loss_scale)
     claim = _claim_of(scaler)
     if claim is not None:
         claim.references.pop(id(owner), None)
         if not claim.references:
-            _scaler.data_of(scaler.subject).claim = None
+            _scaler.data_of(scaler.loss_scale).claim = None

@@ -99,7 +99,7 @@ def all_reduce_sum(fn: Callable[..., tf.Tensor], args: tuple[Any, ...]) -> tf.Te
     return replica.all_reduce(tf.distribute.ReduceOp.SUM, fn(*args))
 
 
-def _failures(test: Callable[..., tf.Tensor], args: tuple[Any, ...]) -> tf.Tensor:
+def _failure(test: Callable[..., tf.Tensor], args: tuple[Any, ...]) -> tf.Tensor:
     """Returns 1.0 if `test(*args)` is False, else 0.0, so that replicas can sum it."""
     return tf.cast(tf.logical_not(test(*args)), tf.float32)
 
@@ -113,7 +113,7 @@ def true_everywhere(test: Callable[..., tf.Tensor], args: tuple[Any, ...]) -> tf
     if not tf.distribute.has_strategy():
         return test(*args)
     check_strategy()
-    return tf.equal(all_reduce_sum(_failures, (test, args)), 0.0)
+    return tf.equal(all_reduce_sum(_failure, (test, args)), 0.0)
 
 
 def _as_flag(flag: bool | tf.Tensor) -> tf.Tensor:
@@ -143,20 +143,20 @@ def _can_merge_call() -> bool:
     return True
 
 
-def run_cross_replica(step: Callable[..., _types.Result], args: tuple[Any, ...]) -> _types.Result:
-    """Runs `step(*args)` for all replicas as one: in the cross-replica context if possible.
+def run_cross_replica(fn: Callable[..., _types.Result], args: tuple[Any, ...]) -> _types.Result:
+    """Runs `fn(*args)` for all replicas as one: in the cross-replica context if possible.
 
     Only in that context can a conditional contain an optimizer's `merge_call`. If `merge_call`
-    fails, optimizers do not call it, and each replica runs the step itself, with flags that are
+    fails, optimizers do not call it, and each replica runs it itself, with flags that are
     reduced over all replicas.
     """
     if not tf.distribute.has_strategy() or tf.distribute.in_cross_replica_context():
-        return step(*args)
+        return fn(*args)
     if not _can_merge_call():
-        return step(*args)
+        return fn(*args)
 
     def merged(_: tf.distribute.Strategy, *merged_args: Any) -> _types.Result:
-        return step(*merged_args)
+        return fn(*merged_args)
 
     return tf.distribute.get_replica_context().merge_call(merged, args=args)
 
@@ -176,7 +176,7 @@ def local_results(value: Any) -> Any:
     return list(tf.distribute.get_strategy().experimental_local_results(value))
 
 
-class _Whole:
+class _WholeVariable:
     """Holds a variable, so that each replica is given the whole distributed variable.
 
     TensorFlow before 2.4 would give each replica its own copy, without the variable's aggregation.
@@ -199,10 +199,16 @@ def call_for_each_replica(fn: Callable[..., Any], args: tuple[Any, ...]) -> tf.O
 
     def in_replica(*parts: Any) -> tf.Operation | None:
         return _graphs.as_operation(
-            fn(*tf.nest.map_structure(lambda v: v.variable if isinstance(v, _Whole) else v, parts))
+            fn(
+                *tf.nest.map_structure(
+                    lambda v: v.variable if isinstance(v, _WholeVariable) else v, parts
+                )
+            )
         )
 
     strategy = tf.distribute.get_strategy()
-    wrapped = tf.nest.map_structure(lambda v: _Whole(v) if hasattr(v, "assign") else v, args)
+    wrapped = tf.nest.map_structure(
+        lambda v: _WholeVariable(v) if hasattr(v, "assign") else v, args
+    )
     results = strategy.extended.call_for_each_replica(in_replica, args=wrapped)
     return None if tf.executing_eagerly() else strategy.group(results)

@@ -28,30 +28,30 @@ class LossScaleData:
 
     Attributes:
       weights: dict from names to variables, a `LossScale`'s state.
-      options: dict of the constructor's arguments that no attribute of the original holds.
-      by_value: bool, the loss scale is compared with numbers and tensors by its value.
+      extra_config: dict of the constructor's arguments that no attribute of the original holds.
+      compares_by_value: bool, the loss scale is compared with numbers and tensors by its value.
       constant: a pair of a fixed manager's number and the tensor that the constructor made of it,
         in the graph of that moment; or None.
       claim: the optimizers that the loss scale drives, see `_ownership`, or None.
       stand_in: the loss scale that is made for one of TensorFlow's, which has one owner, or None.
     """
 
-    by_value = False
+    compares_by_value = False
     constant: tuple[float, tf.Tensor] | None = None
     claim: Any = None
     stand_in: Any = None
 
     def __init__(self) -> None:
         self.weights: dict[str, tf.Variable] = {}
-        self.options: dict[str, Any] = {}
+        self.extra_config: dict[str, Any] = {}
 
     def __getstate__(self) -> dict[str, Any]:  # Copies and pickles have neither owner nor graph.
         return {**vars(self), "constant": None, "claim": None, "stand_in": None}
 
 
-def data_of(subject: object) -> LossScaleData:
+def data_of(loss_scale: object) -> LossScaleData:
     """Returns the data of a loss scale or manager, even if its constructor was not called."""
-    attributes = subject.__dict__
+    attributes = loss_scale.__dict__
     if "_tflsc" not in attributes:
         attributes["_tflsc"] = LossScaleData()
     return attributes["_tflsc"]
@@ -96,9 +96,9 @@ def updates_from_flag(
     return _marks("updates_from_flag", rule, skips)
 
 
-def reads(method: _types.Function) -> _types.Function:
+def returns_scale(method: _types.Function) -> _types.Function:
     """Marks a method of this package that returns the scale: a user's may return anything."""
-    return _marks("reads")(method)
+    return _marks("returns_scale")(method)
 
 
 def has_methods(instance: object, *names: str) -> bool:
@@ -107,14 +107,14 @@ def has_methods(instance: object, *names: str) -> bool:
     return all(map(callable, methods)) and not isinstance(instance, type)
 
 
-def is_manager(subject: object) -> TypeIs[_types.HasManagerMethods]:
-    """Returns whether `subject` has the methods of a `LossScaleManager`."""
+def is_manager(value: object) -> TypeIs[_types.HasManagerMethods]:
+    """Returns whether `value` has the methods of a `LossScaleManager`."""
     # Every step calls this, and `has_methods` takes three times as long.
-    get, update = getattr(subject, "get_loss_scale", 0), getattr(subject, "update_loss_scale", 0)
-    return callable(get) and callable(update) and not isinstance(subject, type)
+    get, update = getattr(value, "get_loss_scale", 0), getattr(value, "update_loss_scale", 0)
+    return callable(get) and callable(update) and not isinstance(value, type)
 
 
-def is_subject(value: object) -> bool:
+def is_loss_scale_or_manager(value: object) -> bool:
     """Returns whether `value` has the methods of a `LossScale` or a `LossScaleManager`."""
     # A dict has `update`, too.
     return has_methods(value, "update", "__call__") or is_manager(value)
@@ -124,56 +124,57 @@ class Scaler:
     """A loss scale or a manager, as one step uses it; its kind is determined once.
 
     Attributes:
-      subject: `LossScale` or `LossScaleManager`; of a loss scale that wraps a manager, the manager.
-      read: function that returns the scale as `subject` does, a tensor or variable.
+      loss_scale: `LossScale` or `LossScaleManager`; the manager of a loss scale that wraps one.
+      read: function that returns the scale as `loss_scale` does, a tensor or variable.
       update: function that updates the scale after a step. It takes the finite flag, which is the
         same on all replicas, and returns an operation, a tensor or None. If `needs_gradients`, it
         takes gradients and returns a pair (update, should_apply).
       has_rule: bool, `update` is a rule of this package.
       needs_gradients: bool, `update` is that of a user's loss scale.
-      skip_nonfinite: bool, non-finite steps are skipped whatever `subject` says.
-      applies_all: bool, every step is applied and nothing is updated.
+      skip_nonfinite: bool, non-finite steps are skipped whatever `loss_scale` says.
+      never_skips: bool, every step is applied and nothing is updated.
     """
 
-    def __init__(self, subject: _types.Subject, skip_nonfinite: bool = False) -> None:
-        given: Any = subject  # For type checkers: it has the methods of its kind.
-        self.subject: Any = given.manager if isinstance(given, WrapsManager) else given
-        self.skip_nonfinite, self._is_manager = skip_nonfinite, is_manager(self.subject)
+    def __init__(self, loss_scale: _types.LossScaleOrManager, skip_nonfinite: bool = False) -> None:
+        # Any: it has the methods of its kind.
+        unwrapped: Any = loss_scale.manager if isinstance(loss_scale, WrapsManager) else loss_scale
+        self.loss_scale = unwrapped
+        self.skip_nonfinite, self._is_manager = skip_nonfinite, is_manager(unwrapped)
         self.read: Callable[[], Any]
         self.update: Callable[[Any], Any]
         if self._is_manager:
-            self.read, self.update = self.subject.get_loss_scale, self.subject.update_loss_scale
+            self.read, self.update = unwrapped.get_loss_scale, unwrapped.update_loss_scale
         else:
-            self.read, self.update = self.subject.__call__, self.subject.update
+            self.read, self.update = unwrapped.__call__, unwrapped.update
         mark = _mark_of(self.update, "updates_from_flag")
-        self.has_rule, self.applies_all = mark is not None, False
+        self.has_rule, self.never_skips = mark is not None, False
         self.needs_gradients = not (self.has_rule or self._is_manager)
         if mark is not None:
             rule, skips = mark
-            self.update = functools.partial(rule, self.subject)
-            skips = skips or skip_nonfinite or getattr(self.subject, "skip_nonfinite", False)
-            self.applies_all = not skips
+            self.update = functools.partial(rule, unwrapped)
+            skips = skips or skip_nonfinite or getattr(unwrapped, "skip_nonfinite", False)
+            self.never_skips = not skips
 
     def variables(self) -> list[tf.Variable]:
         """Returns the variables of the loss scale or manager, a list."""
         if self._is_manager:
-            return _state.variables_of(self.subject)
-        return list(data_of(self.subject).weights.values())
+            return _state.variables_of(self.loss_scale)
+        return list(data_of(self.loss_scale).weights.values())
 
-    def changes(self) -> bool:
+    def may_change(self) -> bool:
         """Returns whether steps may change the scale; they never change a fixed one."""
         return not self.has_rule or bool(self.variables())
 
-    def read_by_user(self) -> bool:
+    def is_read_by_user(self) -> bool:
         """Returns whether a user's method reads the scale."""
-        return _mark_of(self.read, "reads") is None
+        return _mark_of(self.read, "returns_scale") is None
 
     def check_reciprocal(self) -> None:
         """Raises a ValueError if the reciprocal of a fixed scale is zero in float32."""
         fixed = None
-        if not self.changes():
-            fixed = getattr(self.subject, "_loss_scale", None)
-            fixed = getattr(self.subject, "_loss_scale_value", fixed)
+        if not self.may_change():
+            fixed = getattr(self.loss_scale, "_loss_scale", None)
+            fixed = getattr(self.loss_scale, "_loss_scale_value", fixed)
         if isinstance(fixed, float) and fixed > LARGEST_WITH_RECIPROCAL:
             raise ValueError(
                 f"A fixed loss scale must be at most 2**126, got {fixed!r}: its reciprocal may "
@@ -183,7 +184,7 @@ class Scaler:
     def read_for_record(self) -> tf.Tensor:
         """Returns the scale at this point of a graph; NaN if a user's method may have read it."""
         in_graph = _graphs.in_session_graph()
-        if in_graph and self.read_by_user():
+        if in_graph and self.is_read_by_user():
             return tf.constant(float("nan"))
         value = self.read()
         if in_graph and _state.is_reference(value):
@@ -199,4 +200,4 @@ def as_tensor(value: Any) -> tf.Tensor:
 def snapshot(value: Any) -> tf.Tensor:
     """Returns what `Scaler.read` returned as a float32 scalar tensor that no update changes."""
     scale = as_tensor(value)
-    return _state.copied(scale) if _state.is_reference(value) else scale
+    return _state.deep_copy(scale) if _state.is_reference(value) else scale

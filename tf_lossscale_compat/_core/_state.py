@@ -73,18 +73,18 @@ def is_reference(variable: object) -> bool:
     return type(variable).__name__ == "RefVariable"
 
 
-def copied(value: tf.Tensor) -> tf.Tensor:
+def deep_copy(value: tf.Tensor) -> tf.Tensor:
     """Returns a scalar that was read from a variable, unaffected by later assignments."""
     # XLA has no `DeepCopy`, and no reference variables.
     copies = _graphs.in_session_graph() and not _graphs.compiled_by_xla()
     return tf.raw_ops.DeepCopy(x=value) if copies else value
 
 
-def value_of(variable: tf.Variable) -> tf.Tensor:
+def snapshot_of(variable: tf.Variable) -> tf.Tensor:
     """Returns the value of `variable`, unaffected by later assignments."""
     value = tf.identity(variable)
     # A user's `variable_creator_scope` may make reference variables, whatever `use_resource` says.
-    return copied(value) if is_reference(variable) else value
+    return deep_copy(value) if is_reference(variable) else value
 
 
 def read_here(variable: tf.Variable) -> tf.Tensor:
@@ -111,15 +111,15 @@ def add(variable: tf.Variable, number: float | tf.Tensor) -> Any:
     return _replicas.local_results(added)
 
 
-def branch(condition: tf.Tensor, if_true: Callable[[], Any], if_false: Callable[[], Any]) -> Any:
+def branch(pred: tf.Tensor, true_fn: Callable[[], Any], false_fn: Callable[[], Any]) -> Any:
     """Runs one of two functions that assign, chosen by a scalar bool tensor.
 
     Returns:
       The conditional of a graph; in eager mode the function's result.
     """
     if tf.executing_eagerly():
-        return if_true() if condition else if_false()
-    return tf1.cond(condition, lambda: _grouped(if_true()), lambda: _grouped(if_false()))
+        return true_fn() if pred else false_fn()
+    return tf1.cond(pred, lambda: _grouped(true_fn()), lambda: _grouped(false_fn()))
 
 
 def _grouped(assigned: Any) -> tf.Operation | tf.Tensor:

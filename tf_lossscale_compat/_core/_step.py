@@ -33,14 +33,14 @@ if TYPE_CHECKING:
 
 
 def check_context(
-    called: str, check_strategy: Callable[[], None] = _replicas.check_strategy
+    method_name: str, check_strategy: Callable[[], None] = _replicas.check_strategy
 ) -> None:
-    """Raises a ValueError if no step can be taken here; `called` is the method's name."""
+    """Raises a ValueError if the public method `method_name` can take no step here."""
     if not tf.distribute.has_strategy():
         return
     if tf.distribute.in_cross_replica_context():
         raise ValueError(
-            f"{called} was called in a cross-replica context and must be called in a replica "
+            f"{method_name} was called in a cross-replica context and must be called in a replica "
             "context: inside a function that strategy.run runs."
         )
     check_strategy()
@@ -52,13 +52,13 @@ def take(
     variables: _types.Variables,
     adapter: _adapter.OptimizerAdapter,
     *,
-    called: str,
+    method_name: str,
     division: _unscaling.Division | None = None,
     unaggregated: tuple[_types.Gradients, _types.Variables] | None = None,
 ) -> tf.Operation | tf.Tensor | None:
     """Applies gradients or skips them, and updates the loss scale, for one step.
 
-    `division` is None if `grads` are unscaled. `called` is the calling method's name, for errors.
+    `division` is None if `grads` are unscaled. `method_name`, of the public method, is for errors.
     Records name the variables of non-finite gradients by `unaggregated`: the gradients before their
     aggregation over replicas, and their variables.
 
@@ -69,22 +69,22 @@ def take(
     Raises:
       ValueError: called in a cross-replica context, or under a strategy that is not supported.
     """
-    check_context(called, adapter.check_strategy)
+    check_context(method_name, adapter.check_strategy)
     observed_variables = variables if unaggregated is None else unaggregated[1]
-    observation = _observers.observe(scaler, adapter.observed, observed_variables)
-    decides = not scaler.applies_all or observation.recorded
+    observation = _observers.observe(scaler, adapter.watched, observed_variables)
+    needs_decision = not scaler.never_skips or observation.has_record
     finite = None
     if division is not None:
-        tests = decides and not scaler.needs_gradients
-        if tests and tf.executing_eagerly() and not tf.distribute.has_strategy():
+        needs_test = needs_decision and not scaler.needs_gradients
+        if needs_test and tf.executing_eagerly() and not tf.distribute.has_strategy():
             grads, finite = _finite.unscale_and_test(grads, division)  # In one operation.
         else:
             grads = _unscaling.unscale(grads, division)
-    if not decides:  # Nothing is updated either, so no `merge_call` is needed.
+    if not needs_decision:  # Nothing is updated either, so no `merge_call` is needed.
         applied = adapter.apply(grads, variables)
         return None if tf.executing_eagerly() else applied
     observed_grads: _types.Gradients = []
-    if observation.recorded:
+    if observation.has_record:
         observed_grads = grads if unaggregated is None else unaggregated[0]
     step = _Step(scaler, adapter, observation, finite)
     return _replicas.run_cross_replica(step.run, (grads, variables, observed_grads))
@@ -124,14 +124,14 @@ class _Step(NamedTuple):
         if should_apply:
             _replicas.call_for_each_replica(self.adapter.apply, (grads, variables))
         elif self.adapter.counts_skipped:
-            self.adapter.count_skipped(1)
+            self.adapter.add_skipped_steps(1)
         update(finite)
         self.observation.notify([], finite, skips_nonfinite=should_apply is not True)
 
     def _run_in_graph(self, grads: _types.Gradients, variables: _types.Variables) -> tf.Operation:
         should_apply, finite, update = self._decide(grads)
-        updated = update(finite) if self.adapter.update_first else None
-        done, *counted = _conditional.apply_or_skip(
+        updated = update(finite) if self.adapter.updates_first else None
+        applied, *counted = _conditional.apply_or_skip(
             should_apply,
             lambda: _replicas.call_for_each_replica(self.adapter.apply, (grads, variables)),
             # In this branch, because another conditional would capture all gradients again.
@@ -139,23 +139,23 @@ class _Step(NamedTuple):
             self.adapter,
             variables,
         )
-        if not self.adapter.update_first:
-            with tf.control_dependencies([done]):
+        if not self.adapter.updates_first:
+            with tf.control_dependencies([applied]):
                 updated = update(finite)
-        operations = [op for op in (done, *counted, updated) if op is not None]
+        operations = [op for op in (applied, *counted, updated) if op is not None]
         operations += self.observation.notify(
-            [done, updated], finite, skips_nonfinite=should_apply is not True
+            [applied, updated], finite, skips_nonfinite=should_apply is not True
         )
-        step = tf.group(*operations, name=self.adapter.name)
-        _graphs.collect_train_op(step)
-        return step
+        train_op = tf.group(*operations, name=self.adapter.name)
+        _graphs.collect_train_op(train_op)
+        return train_op
 
     def _decide(self, grads: _types.Gradients) -> _Decision:
         """Decides about a step, before anything is applied."""
         if self.scaler.needs_gradients:
             return self._decide_by_update(grads)
         finite = self._finite_flag(grads)
-        return _Decision(self.scaler.applies_all or finite, finite, self._update_from_flag)
+        return _Decision(self.scaler.never_skips or finite, finite, self._update_from_flag)
 
     def _update_from_flag(self, flag: tf.Tensor) -> Any:
         with self.observation.updating(flag):
@@ -164,11 +164,6 @@ class _Step(NamedTuple):
     def _decide_by_update(self, grads: _types.Gradients) -> _Decision:
         """Lets the user's update decide, and the finite flag too with `skip_nonfinite`."""
         scaler = self.scaler
-        if self.adapter.agree is not None:
-            raise ValueError(
-                f"agree works on the finite flag, but {scaler.subject!r} needs the gradients. Use "
-                "a LossScaleManager, whose update_loss_scale takes that flag."
-            )
         finite = self._finite_flag(grads) if scaler.skip_nonfinite else None
         with self.observation.updating():
             update, should_apply = scaler.update(grads)
@@ -179,10 +174,10 @@ class _Step(NamedTuple):
     def _finite_flag(self, grads: _types.Gradients) -> tf.Tensor:
         finite = _finite.finite_everywhere(grads) if self.finite is None else self.finite
         scaler = self.scaler
-        if self.adapter.checks_reciprocal and scaler.changes():
+        if self.adapter.skips_zero_reciprocal and scaler.may_change():
             scale = _scaler.as_tensor(scaler.read())
             finite = tf.logical_and(finite, scale <= _scaler.LARGEST_WITH_RECIPROCAL)
         # If all steps are applied, only a record needs the flag, perhaps not on every process.
-        if self.adapter.agree is None or scaler.applies_all:
+        if self.adapter.agree is None or scaler.never_skips:
             return finite
         return _agreement.ask(self.adapter.agree, finite)

@@ -28,14 +28,14 @@ def flatten(grads: Iterable[_types.Gradient]) -> tuple[list[tf.Tensor], tuple[in
     It also returns the positions of sparse gradients' values in that list, a tuple.
     """
     tensors: list[tf.Tensor] = []
-    sparse: list[int] = []
+    sparse_positions: list[int] = []
     for grad in grads:
         cls = type(grad)
         if not _is_subclass(cls, tf.Tensor):
             if grad is None:
                 continue
             if _is_subclass(cls, tf.IndexedSlices):
-                sparse.append(len(tensors))
+                sparse_positions.append(len(tensors))
                 grad = grad.values
             elif _is_subclass(cls, tf.RaggedTensor):
                 grad = grad.flat_values
@@ -44,28 +44,28 @@ def flatten(grads: Iterable[_types.Gradient]) -> tuple[list[tf.Tensor], tuple[in
             except (TypeError, ValueError):
                 raise TypeError(f"Gradients must be numbers, got {grad!r}.") from None
         tensors.append(grad)
-    return tensors, tuple(sparse)
+    return tensors, tuple(sparse_positions)
 
 
-def dense(grads: Iterable[_types.Gradient]) -> _types.Gradients:
+def densify(grads: Iterable[_types.Gradient]) -> _types.Gradients:
     """Returns gradients with sparse ones made dense."""
     return [
         tf.convert_to_tensor(grad) if isinstance(grad, tf.IndexedSlices) else grad for grad in grads
     ]
 
 
-def with_indices(
-    grads: Iterable[_types.Gradient], tensors: list[tf.Tensor], sparse: tuple[int, ...]
+def append_indices(
+    grads: Iterable[_types.Gradient], tensors: list[tf.Tensor], sparse_positions: tuple[int, ...]
 ) -> tuple[list[tf.Tensor], tuple[int, ...]]:
     """Returns tensors followed by sparse gradients' indices, and positions whose shapes vary."""
     indices = [
         tf.convert_to_tensor(grad.indices) for grad in grads if isinstance(grad, tf.IndexedSlices)
     ]
-    varying = sparse + tuple(range(len(tensors), len(tensors) + len(indices)))
-    return tensors + indices, varying
+    varying_positions = sparse_positions + tuple(range(len(tensors), len(tensors) + len(indices)))
+    return tensors + indices, varying_positions
 
 
-def restore(grads: _types.Gradients, values: list[tf.Tensor]) -> _types.Gradients:
+def unflatten(grads: _types.Gradients, values: list[tf.Tensor]) -> _types.Gradients:
     """Returns gradients with these values and the structure of `grads`: None, sparse or ragged."""
     for cls in set(map(type, grads)):
         if not _is_subclass(cls, tf.Tensor):

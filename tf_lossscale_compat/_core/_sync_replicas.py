@@ -11,10 +11,10 @@ if TYPE_CHECKING:
     from tf_lossscale_compat._core import _types
 
 
-def check_order(optimizer: _types.HasApplyGradients) -> None:
+def check_not_wrapped(optimizer: _types.HasApplyGradients) -> None:
     """Raises a ValueError if SyncReplicasOptimizer is wrapped: its steps must not be skipped."""
     sync = tf1.train.SyncReplicasOptimizer
-    if any(isinstance(each, sync) for each in _wrapping.with_wrapped(optimizer)):
+    if any(isinstance(each, sync) for each in _wrapping.optimizer_chain(optimizer)):
         raise ValueError(
             "A loss scale around SyncReplicasOptimizer would let one worker skip a step while the "
             "others wait for its gradients forever. Write the other order, "
@@ -22,7 +22,7 @@ def check_order(optimizer: _types.HasApplyGradients) -> None:
         )
 
 
-def _sources(tensors: Sequence[_types.Gradient]) -> set[tf.Operation]:
+def _source_accumulators(tensors: Sequence[_types.Gradient]) -> set[tf.Operation]:
     """Returns the set of accumulators from which a graph's tensors are computed."""
     seen, found = set(), set()
     ops = [
@@ -44,7 +44,7 @@ def _sources(tensors: Sequence[_types.Gradient]) -> set[tf.Operation]:
 
 
 def reopen_accumulators(
-    step: tf.Operation,
+    train_op: tf.Operation,
     grads: Sequence[_types.Gradient],
     variables: Sequence[tf.Variable],
     global_step: tf.Variable | None,
@@ -56,7 +56,7 @@ def reopen_accumulators(
     found by the names of `variables`.
     """
     if global_step is None or not _graphs.in_session_graph():
-        return step
+        return train_op
     names = {f"{variable.name}/grad_accum".encode() for variable in variables}
     accumulators = [
         op
@@ -64,15 +64,15 @@ def reopen_accumulators(
         if op.type.endswith("ConditionalAccumulator") and op.get_attr("shared_name") in names
     ]
     if not accumulators:  # As in most graphs, which then need no search.
-        return step
-    sources = _sources(grads)
-    done = [step]
+        return train_op
+    sources = _source_accumulators(grads)
+    ops = [train_op]
     for accumulator in accumulators:
         if accumulator not in sources:
             continue
         prefix = "Resource" if accumulator.type.startswith("Resource") else ""
-        put = getattr(tf.raw_ops, f"{prefix}AccumulatorSetGlobalStep")
-        with tf.control_dependencies([step]), tf1.device(accumulator.device):
-            now = tf.cast(global_step.read_value(), tf.int64)
-            done.append(put(handle=accumulator.outputs[0], new_global_step=now))
-    return tf.group(*done) if len(done) > 1 else step
+        set_global_step = getattr(tf.raw_ops, f"{prefix}AccumulatorSetGlobalStep")
+        with tf.control_dependencies([train_op]), tf1.device(accumulator.device):
+            current_step = tf.cast(global_step.read_value(), tf.int64)
+            ops.append(set_global_step(handle=accumulator.outputs[0], new_global_step=current_step))
+    return tf.group(*ops) if len(ops) > 1 else train_op

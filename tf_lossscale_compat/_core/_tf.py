@@ -48,12 +48,12 @@ else:
     )
 
 
-_installed = tuple(int(part) for part in tf.__version__.split(".")[:2])
+_version = tuple(int(part) for part in tf.__version__.split(".")[:2])
 
 
 def at_least(major: int, minor: int) -> bool:
     """Returns whether the installed TensorFlow is that version or later."""
-    return _installed >= (major, minor)
+    return _version >= (major, minor)
 
 
 @functools.lru_cache(maxsize=None)
@@ -66,7 +66,7 @@ def functions_compute_as_eager() -> bool:
         return float(tf.constant(1e-38) * tf.constant(0.1)) == 0.0
 
 
-def as_one_operation(function: Callable[..., Any], tensors: Sequence[tf.Tensor]) -> Any:
+def call_as_one_operation(function: Callable[..., Any], tensors: Sequence[tf.Tensor]) -> Any:
     """Calls `function` with tensors; in a graph, as one operation that is not inlined.
 
     TensorFlow before 2.12 has no public option for this. If it has no private option either, the

@@ -115,14 +115,14 @@ if TYPE_CHECKING:
         @property
         def assign(self) -> Callable[[Any], Any]: ...
 
-    class CanScale(Protocol):
+    class HasLossScaleMethods(Protocol):
         """A loss scale of this package or a user, as a step calls it."""
 
         def __call__(self) -> Any: ...
         def update(self, grads: Any) -> tuple[Any, Any]: ...
 
     # A loss scale or manager that drives an optimizer; a `_scaler.Scaler` is made from it.
-    Subject = Union[CanScale, HasManagerMethods]
+    LossScaleOrManager = Union[HasLossScaleMethods, HasManagerMethods]
     # A tensor, `tf.IndexedSlices`, `tf.RaggedTensor`, or None if a variable has no gradient; may be
     # per-replica in a cross-replica context.
     Gradient = Any

@@ -16,11 +16,11 @@ class Division(NamedTuple):
 
     Attributes:
       operand: float32 scalar tensor, the reciprocal of the loss scale, to multiply by.
-      divides: bool, `operand` is the loss scale itself, to divide by.
+      operand_is_scale: bool, `operand` is the loss scale itself, to divide by.
     """
 
     operand: tf.Tensor
-    divides: bool = False
+    operand_is_scale: bool = False
 
 
 def scale_loss(loss: Any, scale: tf.Tensor) -> tf.Tensor:
@@ -30,10 +30,10 @@ def scale_loss(loss: Any, scale: tf.Tensor) -> tf.Tensor:
 
 
 @_compiled.in_eager_mode
-def products(tensors: list[tf.Tensor]) -> list[tf.Tensor]:
+def multiply(tensors: list[tf.Tensor]) -> list[tf.Tensor]:
     """Multiplies each tensor by the last one, a float32 scalar; results keep the dtypes."""
     *tensors, factor = tensors
-    factor = _nonzero(factor)
+    factor = _nan_if_zero(factor)
     factors: dict[tf.DType, tf.Tensor] = {}  # Made once for all tensors of a dtype.
     results = []
     for tensor in tensors:
@@ -51,7 +51,7 @@ def products(tensors: list[tf.Tensor]) -> list[tf.Tensor]:
     return results
 
 
-def _nonzero(factor: tf.Tensor) -> tf.Tensor:
+def _nan_if_zero(factor: tf.Tensor) -> tf.Tensor:
     """Returns NaN if `factor` is zero, else `factor`.
 
     The reciprocal of a loss scale above 2**126 is subnormal, and processors may flush it to zero.
@@ -71,7 +71,7 @@ def _for_float16(factor: tf.Tensor) -> tf.Tensor:
 
 
 @_compiled.in_eager_mode
-def quotients(tensors: list[tf.Tensor]) -> list[tf.Tensor]:
+def divide(tensors: list[tf.Tensor]) -> list[tf.Tensor]:
     """Divides each tensor by the last one, a float32 scalar, in the wider dtype of the two."""
     *tensors, divisor = tensors
     results = []
@@ -86,11 +86,11 @@ def quotients(tensors: list[tf.Tensor]) -> list[tf.Tensor]:
 def unscale(grads: Iterable[_types.Gradient], division: Division) -> _types.Gradients:
     """Returns a list of divided gradients; sparse stays sparse, None stays None.
 
-    With `divides`, gradients of narrower dtypes than float32 are returned in float32.
+    With `operand_is_scale`, gradients of narrower dtypes than float32 are returned in float32.
     """
     grads = list(grads)
-    tensors, sparse = _structure.flatten(grads)
-    function = quotients if division.divides else products
-    return _structure.restore(
-        grads, function([*tensors, division.operand], varying_first_dim=sparse)
+    tensors, sparse_positions = _structure.flatten(grads)
+    function = divide if division.operand_is_scale else multiply
+    return _structure.unflatten(
+        grads, function([*tensors, division.operand], varying_first_dim=sparse_positions)
     )

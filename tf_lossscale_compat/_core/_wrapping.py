@@ -8,7 +8,7 @@ if TYPE_CHECKING:
     from tf_lossscale_compat._core import _types
 
 
-def with_wrapped(
+def optimizer_chain(
     optimizer: _types.HasApplyGradients | None,
 ) -> Iterator[_types.HasApplyGradients]:
     """Yields an optimizer and the optimizers that it wraps, outermost first."""

@@ -17,20 +17,20 @@ from tf_lossscale_compat._core import (
 )
 from tf_lossscale_compat._core._tf import tf
 from tf_lossscale_compat._scales import _update_rule
-from tf_lossscale_compat._scales._like_a_tensor import LikeATensor
 from tf_lossscale_compat._scales._managers import (
     ExponentialUpdateLossScaleManager,
     FixedLossScaleManager,
     LossScaleManager,
     config_of,
 )
+from tf_lossscale_compat._scales._tensor_like import TensorLike
 
 if TYPE_CHECKING:
     from typing_extensions import Literal, Self
 
     from tf_lossscale_compat._core import _types
 
-_LossScale = TypeVar("_LossScale", bound="LossScale")
+LossScaleT = TypeVar("LossScaleT", bound="LossScale")
 if TYPE_CHECKING:
     # The argument of `get`.
     Identifier = Union[
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     ]
 
 
-class LossScale(LikeATensor, _tf.Trackable, metaclass=abc.ABCMeta):
+class LossScale(TensorLike, _tf.Trackable, metaclass=abc.ABCMeta):
     """A loss scale, and its update by the gradients of each step.
 
     Call it for the current value; give `update` the unscaled gradients of every step. Subclasses
@@ -148,14 +148,14 @@ class FixedLossScale(LossScale):
         """
         self._loss_scale_value = _arguments.fixed_scale("loss_scale_value", loss_scale_value)
         skips = _arguments.flag("skip_nonfinite", skip_nonfinite)
-        _scaler.data_of(self).options = {"skip_nonfinite": True} if skips else {}
+        _scaler.data_of(self).extra_config = {"skip_nonfinite": True} if skips else {}
 
     @property
     def skip_nonfinite(self) -> bool:
         """True if non-finite steps are skipped."""
-        return "skip_nonfinite" in _scaler.data_of(self).options
+        return "skip_nonfinite" in _scaler.data_of(self).extra_config
 
-    @_scaler.reads
+    @_scaler.returns_scale
     @_autograph.do_not_convert
     def __call__(self) -> tf.Tensor:
         """Returns the loss scale, a scalar float32 tensor."""
@@ -182,7 +182,7 @@ class FixedLossScale(LossScale):
 
     def get_config(self) -> dict[str, Any]:
         """Returns `{"loss_scale_value": float}`, and `skip_nonfinite` if it is True."""
-        return {"loss_scale_value": self._loss_scale_value, **_scaler.data_of(self).options}
+        return {"loss_scale_value": self._loss_scale_value, **_scaler.data_of(self).extra_config}
 
 
 def checked_bounds(
@@ -266,20 +266,24 @@ class DynamicLossScale(LossScale):
             (the period, `hysteresis`) not integral; or the bounds exclude the initial scale.
         """
         self._initial_loss_scale = _arguments.positive("initial_loss_scale", initial_loss_scale)
-        self._increment_period = _arguments.period("increment_period", increment_period, "int64")
+        self._increment_period = _arguments.step_count(
+            "increment_period", increment_period, "int64"
+        )
         self._multiplier = _arguments.positive("multiplier", multiplier)
         low, high = checked_bounds(
             "initial_loss_scale", initial_loss_scale, min_loss_scale, max_loss_scale
         )
         if self._multiplier < 1:
             _arguments.warn_odd("multiplier={!r} is below 1: growth shrinks the scale.", multiplier)
-        delay = _arguments.period("hysteresis", hysteresis, "int64", least=1)
+        hysteresis = _arguments.step_count("hysteresis", hysteresis, "int64", minimum=1)
         # If an argument is left out, a value that a subclass has set before stays.
-        given = {"min_loss_scale": low, "max_loss_scale": high, "hysteresis": delay}
+        options = {"min_loss_scale": low, "max_loss_scale": high, "hysteresis": hysteresis}
         changed = {
-            name: value for name, value in given.items() if value != getattr(DynamicLossScale, name)
+            name: value
+            for name, value in options.items()
+            if value != getattr(DynamicLossScale, name)
         }
-        _scaler.data_of(self).options = changed
+        _scaler.data_of(self).extra_config = changed
         self.__dict__.update(changed)
 
         self._current_loss_scale = self._add_weight(
@@ -317,7 +321,7 @@ class DynamicLossScale(LossScale):
         """
         return self._num_good_steps
 
-    @_scaler.reads
+    @_scaler.returns_scale
     @_autograph.do_not_convert
     def __call__(self) -> tf.Tensor:
         """Returns the current loss scale, a scalar float32 tensor."""
@@ -357,11 +361,11 @@ class DynamicLossScale(LossScale):
             "initial_loss_scale": self._initial_loss_scale,
             "increment_period": self._increment_period,
             "multiplier": self._multiplier,
-            **_scaler.data_of(self).options,
+            **_scaler.data_of(self).extra_config,
         }
 
 
-class _Continued(DynamicLossScale):
+class _SharedStateLossScale(DynamicLossScale):
     """A dynamic loss scale that uses the state of a TensorFlow loss scale, such as a policy's."""
 
     def __init__(self, original: Any) -> None:
@@ -378,7 +382,7 @@ class _Continued(DynamicLossScale):
         return weights[name]
 
 
-_Continued.__name__ = "DynamicLossScale"  # In configs.
+_SharedStateLossScale.__name__ = "DynamicLossScale"  # In configs.
 
 
 def _update_manager(loss_scale: ManagerLossScale, finite: Any) -> Any:
@@ -412,7 +416,7 @@ class ManagerLossScale(_scaler.WrapsManager, LossScale):
         if isinstance(self.manager, FixedLossScaleManager):
             return self.manager._loss_scale
         if isinstance(self.manager, ExponentialUpdateLossScaleManager):
-            return _scaler.data_of(self.manager).options.get("init_loss_scale")
+            return _scaler.data_of(self.manager).extra_config.get("init_loss_scale")
         return None
 
     @property
@@ -439,9 +443,9 @@ class ManagerLossScale(_scaler.WrapsManager, LossScale):
         return cls(_MANAGERS[config["class_name"]](**config["config"]))
 
 
-_OF_TENSORFLOW = {
+_STAND_INS = {
     "FixedLossScale": lambda original: FixedLossScale(**original.get_config()),
-    "DynamicLossScale": _Continued,
+    "DynamicLossScale": _SharedStateLossScale,
 }
 _MANAGERS = {
     cls.__name__: cls for cls in (FixedLossScaleManager, ExponentialUpdateLossScaleManager)
@@ -489,7 +493,7 @@ def deserialize(
         raise ValueError(f"config does not fit its class, got {config!r}: {error}") from error
 
 
-def given(identifier: Identifier | None) -> Identifier:
+def require(identifier: Identifier | None) -> Identifier:
     """Returns the argument `loss_scale` of an optimizer; raises a ValueError if it is None."""
     if identifier is None:
         raise ValueError(
@@ -509,11 +513,11 @@ def stand_in(loss_scale: Any) -> Any:
     """Returns the loss scale that is made for one of TensorFlow's; any other object as it is."""
     cls = type(loss_scale)
     root = cls.__module__.split(".")[0]
-    if root not in ("tensorflow", "tensorflow_core") or cls.__name__ not in _OF_TENSORFLOW:
+    if root not in ("tensorflow", "tensorflow_core") or cls.__name__ not in _STAND_INS:
         return loss_scale
     data = _scaler.data_of(loss_scale)
     if data.stand_in is None:
-        data.stand_in = _OF_TENSORFLOW[cls.__name__](loss_scale)
+        data.stand_in = _STAND_INS[cls.__name__](loss_scale)
     return data.stand_in
 
 
@@ -522,7 +526,7 @@ def get(identifier: None) -> None: ...
 
 
 @overload
-def get(identifier: _LossScale) -> _LossScale: ...
+def get(identifier: LossScaleT) -> LossScaleT: ...
 
 
 @overload
@@ -551,7 +555,7 @@ def get(identifier: Identifier | None) -> LossScale | None:
         return deserialize(identifier)
     if isinstance(identifier, str) and identifier == "dynamic":
         return DynamicLossScale()
-    if isinstance(_arguments.number(identifier), numbers.Real):
+    if isinstance(_arguments.as_number(identifier), numbers.Real):
         return FixedLossScale(identifier)
     raise ValueError(
         f"Cannot make a loss scale from {identifier!r}: it must be a number, 'dynamic', a "

@@ -84,7 +84,7 @@ class FixedLossScaleManager(LossScaleManager):
         if not tf.executing_eagerly():
             _scaler.data_of(self).constant = (value, tf.constant(value, tf.float32))
 
-    @_scaler.reads
+    @_scaler.returns_scale
     def get_loss_scale(self) -> tf.Tensor:
         """Returns the loss scale, a scalar float32 tensor, in any graph or function, or eagerly.
 
@@ -152,16 +152,16 @@ class ExponentialUpdateLossScaleManager(LossScaleManager):
           TypeError: a scale or ratio is not a real number.
           ValueError: one is not above zero or not finite in float32, or a period is not integral.
         """
-        first = _arguments.positive("init_loss_scale", init_loss_scale, TypeError)
-        self._incr_every_n_steps = _arguments.period(
+        initial_scale = _arguments.positive("init_loss_scale", init_loss_scale, TypeError)
+        self._incr_every_n_steps = _arguments.step_count(
             "incr_every_n_steps", incr_every_n_steps, "int32"
         )
-        self._decr_every_n_nan_or_inf = _arguments.period(
+        self._decr_every_n_nan_or_inf = _arguments.step_count(
             "decr_every_n_nan_or_inf", decr_every_n_nan_or_inf, "int32"
         )
         self._incr_ratio = _arguments.positive("incr_ratio", incr_ratio, TypeError)
         self._decr_ratio = _arguments.positive("decr_ratio", decr_ratio, TypeError)
-        if first < 1:
+        if initial_scale < 1:
             _arguments.warn_odd("init_loss_scale={!r} is below 1, the floor.", init_loss_scale)
         if self._incr_ratio < 1:
             _arguments.warn_odd("incr_ratio={!r} is below 1: growth shrinks the scale.", incr_ratio)
@@ -170,8 +170,8 @@ class ExponentialUpdateLossScaleManager(LossScaleManager):
                 "decr_ratio={!r} is above 1: shrinking raises the scale.", decr_ratio
             )
 
-        _scaler.data_of(self).options["init_loss_scale"] = first
-        self._loss_scale = _state.make(self, "loss_scale", first, tf.float32)
+        _scaler.data_of(self).extra_config["init_loss_scale"] = initial_scale
+        self._loss_scale = _state.make(self, "loss_scale", initial_scale, tf.float32)
         self._num_good_steps = _state.make(self, "good_steps", 0, tf.int32)
         self._num_bad_steps = _state.make(self, "bad_steps", 0, tf.int32)
 
@@ -179,7 +179,7 @@ class ExponentialUpdateLossScaleManager(LossScaleManager):
         """Returns the loss scale and the counters of good and bad steps, three variables."""
         return [self._loss_scale, self._num_good_steps, self._num_bad_steps]
 
-    @_scaler.reads
+    @_scaler.returns_scale
     def get_loss_scale(self) -> tf.Variable:
         """Returns the loss scale, a scalar float32 variable, as in r1.15.
 
@@ -239,7 +239,7 @@ def config_of(manager: LossScaleManager) -> dict[str, Any]:
     if isinstance(manager, FixedLossScaleManager):
         return {"loss_scale": manager._loss_scale}
     others = {name[1:]: getattr(manager, name) for name in _ARGUMENTS}
-    return {**_scaler.data_of(manager).options, **others}
+    return {**_scaler.data_of(manager).extra_config, **others}
 
 
 for _public in (LossScaleManager, FixedLossScaleManager, ExponentialUpdateLossScaleManager):

@@ -36,7 +36,7 @@ COMMANDS = {
 }
 
 # The distributions that a bug report should name.
-_REPORTED = (
+_VERSIONED = (
     ("TensorFlow", ("tensorflow", "tensorflow-cpu", "tensorflow-gpu", "tf-nightly")),
     ("Keras", ("keras",)),
     ("tf_keras", ("tf-keras",)),
@@ -56,22 +56,22 @@ def _version_of(distributions: Iterable[str]) -> str | None:
 
 def _versions() -> str:
     """Returns the versions of this package and its environment, one line each."""
-    others = {name: _version_of(distributions) for name, distributions in _REPORTED}
+    others = {name: _version_of(distributions) for name, distributions in _VERSIONED}
     found = {"tf_lossscale_compat": __version__, "Python": platform.python_version(), **others}
     return "\n".join(f"{name} {version}" for name, version in found.items() if version)
 
 
 @contextlib.contextmanager
-def _quiet() -> Iterator[None]:
+def _suppress_stderr() -> Iterator[None]:
     """Discards standard error: TensorFlow 2.21 logs while it is imported."""
-    stderr, nowhere = os.dup(2), os.open(os.devnull, os.O_WRONLY)
-    os.dup2(nowhere, 2)
+    stderr, devnull = os.dup(2), os.open(os.devnull, os.O_WRONLY)
+    os.dup2(devnull, 2)
     try:
         yield
     finally:
         os.dup2(stderr, 2)
         os.close(stderr)
-        os.close(nowhere)
+        os.close(devnull)
 
 
 def _import_tensorflow() -> None:
@@ -81,7 +81,7 @@ def _import_tensorflow() -> None:
             print("tf-lossscale: importing TensorFlow ...", file=sys.stderr, flush=True)
             if "TF_CPP_MIN_LOG_LEVEL" not in os.environ:
                 os.environ["TF_CPP_MIN_LOG_LEVEL"] = "3"
-                stack.enter_context(_quiet())
+                stack.enter_context(_suppress_stderr())
         importlib.import_module("tf_lossscale_compat._core._tf")
 
 
@@ -91,17 +91,17 @@ def _parser(argv: list[str]) -> argparse.ArgumentParser:
         description="Tools around TensorFlow's removed loss-scale APIs.",
         formatter_class=argparse.RawDescriptionHelpFormatter,  # Keeps the lines of versions.
     )
-    described = "show the versions of this, Python, TensorFlow and Keras"
-    parser.add_argument("--version", action="version", version=_versions(), help=described)
+    version_help = "show the versions of this, Python, TensorFlow and Keras"
+    parser.add_argument("--version", action="version", version=_versions(), help=version_help)
     commands = parser.add_subparsers(dest="command", metavar="COMMAND")
     commands.required = True
     # No option before the command takes a value.
-    asked = next((word for word in argv if not word.startswith("-")), None)
+    requested = next((word for word in argv if not word.startswith("-")), None)
     for name, (module_name, summary) in COMMANDS.items():
         command = commands.add_parser(
             name, help=summary, formatter_class=argparse.RawDescriptionHelpFormatter
         )
-        if name != asked:
+        if name != requested:
             continue
         if name != "migrate":
             try:

@@ -17,7 +17,7 @@ from typing import Any
 from tf_lossscale_compat._core import _install
 from tf_lossscale_compat.monitoring import _summaries
 
-MOST_POINTS = 20000  # Per tag; TensorBoard takes a sample of more points.
+MAX_POINTS = 20000  # Per tag; TensorBoard takes a sample of more points.
 
 
 def _number(proto: Any) -> float:
@@ -31,22 +31,22 @@ def _number(proto: Any) -> float:
 def _newest(logs: Any, tag: str) -> list[tuple[int, float]]:
     """Returns [(step, value)] of a tag, without points that a later restart has replaced."""
     points: list[tuple[int, float]] = []
-    again = False
+    replaced = False
     events = logs.Tensors(tag) if tag in logs.Tags()["tensors"] else []
     for event in sorted(events, key=lambda event: event.wall_time, reverse=True):
         # Equal steps come from a TF1 loop: a skipped step does not increment the global step.
-        again = bool(points) and event.step >= points[-1][0] + (not again)
-        if not again:
+        replaced = bool(points) and event.step >= points[-1][0] + (not replaced)
+        if not replaced:
             points.append((event.step, _number(event.tensor_proto)))
     return points[::-1]
 
 
-def read(logdirs: list[str]) -> dict[str, Any]:
+def read_runs(logdirs: list[str]) -> dict[str, Any]:
     """Returns {run: {tag: [(step, value)]}} of all folders in `logdirs` with a loss scale."""
     from tensorboard.backend.event_processing import io_wrapper, plugin_event_accumulator
     from tensorboard.compat import tf
 
-    sizes = {"size_guidance": {"tensors": 1}, "tensor_size_guidance": {"scalars": MOST_POINTS}}
+    sizes = {"size_guidance": {"tensors": 1}, "tensor_size_guidance": {"scalars": MAX_POINTS}}
     runs = {}
     for logdir in logdirs:
         found = False
@@ -65,7 +65,7 @@ def read(logdirs: list[str]) -> dict[str, Any]:
     return runs
 
 
-def skips(points: dict[str, Any]) -> list[tuple[int, float]]:
+def skips_by_step(points: dict[str, Any]) -> list[tuple[int, float]]:
     """Returns [(step, number)] of the steps that were skipped since the previous point."""
     in_a_row = dict(reversed(points[_summaries.CONSECUTIVE_SKIPS]))
     found, before = [], math.inf
@@ -80,13 +80,15 @@ def skips(points: dict[str, Any]) -> list[tuple[int, float]]:
 def draw(axes: Any, runs: dict[str, Any]) -> None:
     """Draws the loss scale of runs over their steps into `matplotlib.axes.Axes`."""
     for index, (name, points) in enumerate(runs.items()):
-        scale = [at for at in points[_summaries.SCALE] if 0 < at[1] < math.inf]
-        skipped, bad = skips(points), len(points[_summaries.SCALE]) - len(scale)
+        scale = [point for point in points[_summaries.SCALE] if 0 < point[1] < math.inf]
+        skipped, omitted = skips_by_step(points), len(points[_summaries.SCALE]) - len(scale)
         # Prevents matplotlib from finding a formula, a new line, or a name to leave out.
-        label = " " + "".join(c if c.isprintable() else "?" for c in name[-80:]).replace("$", r"\$")
+        label = " " + "".join(char if char.isprintable() else "?" for char in name[-80:]).replace(
+            "$", r"\$"
+        )
         for first, _ in points[_summaries.SKIPPED_STEPS][:1]:
             label += f" ({sum(number for _, number in skipped):.0f} skipped from step {first} on)"
-        label += f" ({bad} scales left out: not finite or not above zero)" if bad else ""
+        label += f" ({omitted} scales left out: not finite or not above zero)" if omitted else ""
         # Lines with gaps are drawn over solid lines, so that overlapping runs are all visible.
         color, style = f"C{index % 10}", ("-", "--", ":")[index % 3]
         (line,) = axes.step(*zip(*scale), where="post", label=label, color=color, ls=style)
@@ -95,7 +97,7 @@ def draw(axes: Any, runs: dict[str, Any]) -> None:
             if bounds and 0 < bounds[-1][1] < math.inf:
                 axes.hlines(bounds[-1][1], bounds[0][0], scale[-1][0], color, "dashed")
         above = {"transform": axes.get_xaxis_transform(), "clip_on": False, "color": color}
-        axes.plot([at for at, _ in skipped], [1.02 + 0.02 * index] * len(skipped), "|", **above)
+        axes.plot([step for step, _ in skipped], [1.02 + 0.02 * index] * len(skipped), "|", **above)
     axes.set_yscale("log", base=2)
     axes.set(ylabel="loss scale", xlabel="step (dashed: floor, ceiling; ticks above: skipped)")
     axes.legend(loc="upper left", bbox_to_anchor=(0, -0.15), fontsize="small", frameon=False)
@@ -117,7 +119,7 @@ def save(picture: Any, path: str) -> None:
         raise
 
 
-def output(text: str) -> str:
+def picture_path(text: str) -> str:
     """Returns the path of a picture if it may be written, for `argparse`."""
     folder = os.path.dirname(text) or "."
     if not os.access(folder, os.W_OK) or not text.lower().endswith((".png", ".svg", ".pdf")):
@@ -129,8 +131,10 @@ def output(text: str) -> str:
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Adds this command's options to an `argparse` parser."""
     parser.add_argument("logdirs", metavar="LOGDIR", nargs="+", help="folder of TensorBoard logs")
-    kinds = "the picture to write, a .png, .svg or .pdf"
-    parser.add_argument("-o", "--output", type=output, metavar="FILE", required=True, help=kinds)
+    output_help = "the picture to write, a .png, .svg or .pdf"
+    parser.add_argument(
+        "-o", "--output", type=picture_path, metavar="FILE", required=True, help=output_help
+    )
 
 
 def run(args: argparse.Namespace) -> int:
@@ -139,7 +143,7 @@ def run(args: argparse.Namespace) -> int:
         from matplotlib import figure
 
         picture = figure.Figure(figsize=(10, 6))
-        draw(picture.subplots(), read(args.logdirs))
+        draw(picture.subplots(), read_runs(args.logdirs))
         save(picture, args.output)
     except (ImportError, ValueError, OSError) as error:
         missing = isinstance(error, ImportError)

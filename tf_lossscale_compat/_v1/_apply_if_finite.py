@@ -31,7 +31,7 @@ def _has_loss_scale(optimizer: Any) -> bool:
     return bool(factor) or _wrapping.is_loss_scale_optimizer(type(optimizer))
 
 
-class _SeveralAdapter(_adapter.OptimizerAdapter):
+class _ApplyIfFiniteAdapter(_adapter.OptimizerAdapter):
     """One step of several optimizers; `parts` are the slices of each optimizer's gradients."""
 
     def __init__(
@@ -43,10 +43,10 @@ class _SeveralAdapter(_adapter.OptimizerAdapter):
     def apply(self, grads: _types.Gradients, variables: _types.Variables) -> Any:
         applied = []
         for optimizer, part in zip(self._optimizers, self._parts):
-            given = grads[part]
+            grads_of_part = grads[part]
             if _keras_versions.is_optimizer(optimizer) and not tf.executing_eagerly():
-                given = _graphs.of_this_graph(given)
-            result = optimizer.apply_gradients(list(zip(given, variables[part])))
+                grads_of_part = _graphs.to_current_graph(grads_of_part)
+            result = optimizer.apply_gradients(list(zip(grads_of_part, variables[part])))
             if not isinstance(result, tf.Operation):
                 if self._for_session:
                     raise ValueError(
@@ -58,7 +58,7 @@ class _SeveralAdapter(_adapter.OptimizerAdapter):
         return None if tf.executing_eagerly() else tf.group(*applied)
 
 
-def _flattened(
+def _flatten(
     optimizers_and_gradients: Any,
 ) -> tuple[list[Any], list[slice], _types.Gradients, _types.Variables]:
     """Returns four lists: optimizers, the slice of each, and all gradients and variables."""
@@ -67,7 +67,7 @@ def _flattened(
     all_grads: _types.Gradients = []
     all_variables: _types.Variables = []
     for optimizer, grads_and_vars in optimizers_and_gradients:
-        if any(_has_loss_scale(each) for each in _wrapping.with_wrapped(optimizer)):
+        if any(_has_loss_scale(each) for each in _wrapping.optimizer_chain(optimizer)):
             raise ValueError(
                 f"optimizers_and_gradients holds {optimizer!r}, which has a loss scale of its own. "
                 "Pass the optimizer that it wraps."
@@ -87,7 +87,7 @@ def _flattened(
 
 def _check_built(optimizer: Any, grads: _types.Gradients, variables: _types.Variables) -> None:
     """Raises a ValueError if a Keras optimizer was built for other variables."""
-    unknown = _keras_versions.not_built_for(optimizer, grads, variables)
+    unknown = _keras_versions.unbuilt_variables(optimizer, grads, variables)
     if unknown:
         names = ", ".join(variable.name for variable in unknown)
         raise ValueError(
@@ -134,12 +134,12 @@ def apply_if_finite(
     Raises:
       TypeError: `loss_scale` is not a loss scale or manager, `optimizers_and_gradients` is not
         iterable, `agree` is not a function, or `enabled` is not a bool.
-      ValueError: an optimizer has a loss scale or no gradient, was built for other variables, makes
-        no operation for a Session, or is a SyncReplicasOptimizer; a Horovod optimizer has not
-        reduced any gradients, or adds up gradients of a changing scale; or this is called in a
-        cross-replica context.
+      ValueError: `agree` is given and the loss scale decides by gradients; an optimizer has a loss
+        scale or no gradient, was built for other variables, makes no operation for a Session, or is
+        a SyncReplicasOptimizer; a Horovod optimizer has not reduced any gradients, or adds up
+        gradients of a changing scale; or this is called in a cross-replica context.
     """
-    if not _scaler.is_subject(loss_scale):
+    if not _scaler.is_loss_scale_or_manager(loss_scale):
         raise TypeError(
             f"loss_scale must be a LossScale or a LossScaleManager, got {loss_scale!r}. "
             "tf_lossscale_compat.loss_scale.get(...) makes one of a number, a config or 'dynamic'."
@@ -151,18 +151,18 @@ def apply_if_finite(
         )
     in_use = loss_scale if _arguments.flag("enabled", enabled) else _loss_scales.FixedLossScale(1)
     scaler = _scaler.Scaler(_loss_scales.stand_in(in_use), skip_nonfinite=enabled)
-    _ownership.check(_ownership.SEVERAL, scaler)
-    optimizers, parts, grads, variables = _flattened(optimizers_and_gradients)
-    agree = _agreement.common(
-        [_agreement.function_for(agree, optimizer, scaler) for optimizer in optimizers]
+    _ownership.check(_ownership.APPLY_IF_FINITE, scaler)
+    optimizers, parts, grads, variables = _flatten(optimizers_and_gradients)
+    agree = _agreement.common_agree(
+        [_agreement.resolve(agree, optimizer, scaler) for optimizer in optimizers]
     )
     _step.check_context("apply_if_finite")
     for check_or_build in (_check_built, _build):  # No optimizer is built if one is refused.
         for optimizer, part in zip(optimizers, parts):
             check_or_build(optimizer, grads[part], variables[part])
-    _ownership.claim(_ownership.SEVERAL, scaler, optimizers)
-    adapter = _SeveralAdapter(optimizers, parts, agree)
-    return _step.take(scaler, grads, variables, adapter, called="apply_if_finite")
+    _ownership.claim(_ownership.APPLY_IF_FINITE, scaler, optimizers)
+    adapter = _ApplyIfFiniteAdapter(optimizers, parts, agree)
+    return _step.take(scaler, grads, variables, adapter, method_name="apply_if_finite")
 
 
 # Where users find it.

@@ -61,7 +61,7 @@ class V1Data(NamedTuple):
 
 
 class _V1Adapter(_adapter.OptimizerAdapter):
-    """One step of the loss-scale optimizer `owner`; `names` are those of `V1Family.names`."""
+    """One step of the loss-scale optimizer `owner`; for `names` see `V1Family.operation_names`."""
 
     wrapped: _types.HasApplyGradients
 
@@ -72,8 +72,8 @@ class _V1Adapter(_adapter.OptimizerAdapter):
         global_step: Any,
         names: tuple[str | None, str | None],
     ) -> None:
-        self.observed, self.wrapped, self.agree = owner, wrapped, owner._tflsc.agree
-        self.checks_reciprocal = not tf.executing_eagerly()
+        self.watched, self.wrapped, self.agree = owner, wrapped, owner._tflsc.agree
+        self.skips_zero_reciprocal = not tf.executing_eagerly()
         self._global_step = global_step
         self.name, self._wrapped_name = names
 
@@ -85,13 +85,13 @@ class _V1Adapter(_adapter.OptimizerAdapter):
 class _MixedPrecisionAdapter(_V1Adapter):
     """One step of r2.0's optimizer."""
 
-    update_first = True
+    updates_first = True
 
 
 class _ContribAdapter(_V1Adapter):
     """One step of contrib's optimizer."""
 
-    cond = staticmethod(_graphs.cond)
+    cond = staticmethod(_graphs.cond_with_v1_names)
 
     if not _tf.at_least(2, 0):
 
@@ -105,17 +105,17 @@ class _ContribAdapter(_V1Adapter):
 class V1Family:
     """Base class of the families of both optimizers."""
 
-    adapter: type[_V1Adapter]
+    adapter_class: type[_V1Adapter]
 
-    def wrapped(self, owner: V1Owner) -> Any:
+    def wrapped_optimizer(self, owner: V1Owner) -> Any:
         """Returns the optimizer that computes and applies gradients."""
         raise NotImplementedError
 
-    def wrapped_gradients(
+    def compute_with_wrapped(
         self, owner: V1Owner, loss: _types.Loss, options: dict[str, Any]
     ) -> list[_types.Pair]:
         """Calls the wrapped optimizer's `compute_gradients` as the original does."""
-        return list(self.wrapped(owner).compute_gradients(loss, **options))
+        return list(self.wrapped_optimizer(owner).compute_gradients(loss, **options))
 
     def loss_to_scale(self, loss: _types.Loss) -> _types.Loss:
         """Returns the loss to be scaled; contrib's optimizer calls a function in a graph."""
@@ -129,11 +129,11 @@ class V1Family:
         """Returns the reciprocal of `scale`, computed as in the original."""
         raise NotImplementedError
 
-    def densified(self, owner: V1Owner, grads: _types.Gradients) -> _types.Gradients:
+    def densify(self, owner: V1Owner, grads: _types.Gradients) -> _types.Gradients:
         """Returns gradients, made dense if the original does so before it divides them."""
         return grads
 
-    def names(
+    def operation_names(
         self, owner: V1Owner, scaler: _scaler.Scaler, name: str | None
     ) -> tuple[str | None, str | None]:
         """Returns the names of the step's operation and the wrapped optimizer's, as the original.
@@ -148,17 +148,17 @@ class V1Family:
         """Returns the loss scale or manager in force."""
         return owner._tflsc.loss_scale
 
-    def set_loss_scale(self, owner: V1Owner, loss_scale: _types.Subject) -> None:
+    def set_loss_scale(self, owner: V1Owner, loss_scale: _types.LossScaleOrManager) -> None:
         """Sets the loss scale or manager; public programs replace it at run time."""
         data = owner._tflsc
         old = data.loss_scale
         if old is not None:  # The constructor was called.
             scaler = _scaler.Scaler(loss_scale)
-            replaces = _scaler.Scaler(old).subject is not scaler.subject
+            replaces = _scaler.Scaler(old).loss_scale is not scaler.loss_scale
             if replaces:
-                _arguments.check_replaces_loss_scale(data.enabled)
+                _arguments.check_can_replace_loss_scale(data.enabled)
             scaler.check_reciprocal()
-            agree = _agreement.function_for(data.agree, self.wrapped(owner), scaler)
+            agree = _agreement.resolve(data.agree, self.wrapped_optimizer(owner), scaler)
             _ownership.claim(_ownership.V1, scaler, [owner])
             if replaces:
                 _ownership.release(old, owner)
@@ -176,19 +176,19 @@ class V1Family:
     ) -> list[_types.Pair]:
         """Returns pairs of unscaled gradients and variables; see the optimizer's method."""
         if not owner._tflsc.enabled:
-            return self.wrapped_gradients(owner, loss, options)
+            return self.compute_with_wrapped(owner, loss, options)
         # Makes as many operations as the original: the seeds of later operations depend on it.
         scaler = _scaler.Scaler(owner._tflsc.loss_scale)
         value = scaler.read()
         loss = self.loss_to_scale(loss)
         scale = _scaler.as_tensor(value)  # Not a snapshot, which adds an operation.
-        pairs = self.wrapped_gradients(owner, _scaled(loss, scale), options)
+        pairs = self.compute_with_wrapped(owner, _scale(loss, scale), options)
         if not tf.executing_eagerly() and self.reads_twice(value):
-            if scaler.read_by_user() or not scaler.changes():
+            if scaler.is_read_by_user() or not scaler.may_change():
                 scale = _scaler.as_tensor(scaler.read())
             else:  # No update comes in between. The name is that of reading a variable.
                 scale = tf.identity(scale, name="ReadVariableOp")
-        return self.unscaled_pairs(owner, pairs, scale)
+        return self.unscale_pairs(owner, pairs, scale)
 
     def minimize(
         self,
@@ -203,15 +203,15 @@ class V1Family:
         value = scaler.read()
         loss = self.loss_to_scale(loss)
         scale = _scaler.snapshot(value)  # Another step may assign in between.
-        pairs = self.wrapped_gradients(owner, _scaled(loss, scale), options)
+        pairs = self.compute_with_wrapped(owner, _scale(loss, scale), options)
         division = None
         if tf.executing_eagerly():  # The step divides and tests in one operation.
             division = _unscaling.Division(self.reciprocal(scale))
         else:
-            pairs = self.unscaled_pairs(owner, pairs, scale)
+            pairs = self.unscale_pairs(owner, pairs, scale)
         return self.take_step(owner, scaler, pairs, global_step, name, "minimize", division)
 
-    def unscaled_pairs(
+    def unscale_pairs(
         self, owner: V1Owner, pairs: list[_types.Pair], scale: tf.Tensor
     ) -> list[_types.Pair]:
         """Returns `pairs` with gradients divided by `scale`.
@@ -221,11 +221,11 @@ class V1Family:
         exception: there the reciprocal of a large scale is zero.
         """
         grads, variables = _structure.unzip(pairs)
-        grads, reciprocal = self.densified(owner, grads), self.reciprocal(scale)
+        grads, reciprocal = self.densify(owner, grads), self.reciprocal(scale)
         if tf.executing_eagerly():
             unscaled = _unscaling.unscale(grads, _unscaling.Division(reciprocal))
         else:
-            unscaled = [None if grad is None else _times(grad, reciprocal) for grad in grads]
+            unscaled = [None if grad is None else _multiply(grad, reciprocal) for grad in grads]
         return list(zip(unscaled, variables))
 
     def take_step(
@@ -235,34 +235,38 @@ class V1Family:
         grads_and_vars: list[_types.Pair],
         global_step: Any,
         name: str | None,
-        called: str = "apply_gradients",
+        method_name: str = "apply_gradients",
         division: _unscaling.Division | None = None,
     ) -> Any:
         """Takes a step; see `_step.take`."""
         grads, variables = _structure.unzip(grads_and_vars)
         if not [grad for grad in grads if grad is not None]:
             names = [getattr(variable, "name", variable) for variable in variables]
-            given = "loss" if called == "minimize" else "grads_and_vars"
-            raise ValueError(f"{given} has no gradient for any variable, got {names!r}.")
+            argument = "loss" if method_name == "minimize" else "grads_and_vars"
+            raise ValueError(f"{argument} has no gradient for any variable, got {names!r}.")
         if division is not None:
-            grads = self.densified(owner, grads)
-        of_step = self.names(owner, scaler, name)
-        adapter = self.adapter(owner, self.wrapped(owner), global_step, of_step)
-        taken = _step.take(scaler, grads, variables, adapter, called=called, division=division)
-        if taken is None:  # In eager mode.
+            grads = self.densify(owner, grads)
+        operation_names = self.operation_names(owner, scaler, name)
+        adapter = self.adapter_class(
+            owner, self.wrapped_optimizer(owner), global_step, operation_names
+        )
+        train_op = _step.take(
+            scaler, grads, variables, adapter, method_name=method_name, division=division
+        )
+        if train_op is None:  # In eager mode.
             return None
-        return _sync_replicas.reopen_accumulators(taken, grads, variables, global_step)
+        return _sync_replicas.reopen_accumulators(train_op, grads, variables, global_step)
 
 
 class MixedPrecisionFamily(V1Family):
     """The steps of r2.0's optimizer, with a `LossScale`."""
 
-    adapter = _MixedPrecisionAdapter
+    adapter_class = _MixedPrecisionAdapter
 
-    def wrapped(self, owner: V1Owner) -> Any:
+    def wrapped_optimizer(self, owner: V1Owner) -> Any:
         return owner._optimizer
 
-    def wrapped_gradients(
+    def compute_with_wrapped(
         self, owner: V1Owner, loss: _types.Loss, options: dict[str, Any]
     ) -> list[_types.Pair]:
         return list(owner._optimizer.compute_gradients(loss=loss, **options))
@@ -273,10 +277,10 @@ class MixedPrecisionFamily(V1Family):
     def reciprocal(self, scale: tf.Tensor) -> tf.Tensor:
         return 1.0 / scale
 
-    def names(
+    def operation_names(
         self, owner: V1Owner, scaler: _scaler.Scaler, name: str | None
     ) -> tuple[str | None, str | None]:
-        if scaler.applies_all and _observers.record_of(owner) is None:
+        if scaler.never_skips and _observers.record_of(owner) is None:
             return None, name
         name = name or owner.get_name()
         # The same string object in each replica, because others would become per-replica values.
@@ -286,9 +290,9 @@ class MixedPrecisionFamily(V1Family):
 class ContribFamily(V1Family):
     """The steps of contrib's optimizer, with a manager."""
 
-    adapter = _ContribAdapter
+    adapter_class = _ContribAdapter
 
-    def wrapped(self, owner: V1Owner) -> Any:
+    def wrapped_optimizer(self, owner: V1Owner) -> Any:
         return owner._opt
 
     def loss_to_scale(self, loss: _types.Loss) -> _types.Loss:
@@ -305,25 +309,25 @@ class ContribFamily(V1Family):
     def reciprocal(self, scale: tf.Tensor) -> tf.Tensor:
         return tf.math.reciprocal(scale)
 
-    def densified(self, owner: V1Owner, grads: _types.Gradients) -> _types.Gradients:
-        return grads if owner._tflsc.keep_sparse else _structure.dense(grads)
+    def densify(self, owner: V1Owner, grads: _types.Gradients) -> _types.Gradients:
+        return grads if owner._tflsc.keep_sparse else _structure.densify(grads)
 
 
 MIXED_PRECISION, CONTRIB = MixedPrecisionFamily(), ContribFamily()
 
 
-def _scaled(loss: _types.Loss, scale: tf.Tensor) -> _types.Loss:
+def _scale(loss: _types.Loss, scale: tf.Tensor) -> _types.Loss:
     """Returns a loss, a tensor or a function, times `scale`."""
     if callable(loss):
         return lambda: _unscaling.scale_loss(loss(), scale)
     return _unscaling.scale_loss(loss, scale)
 
 
-def _times(grad: _types.Gradient, factor: tf.Tensor) -> _types.Gradient:
+def _multiply(grad: _types.Gradient, factor: tf.Tensor) -> _types.Gradient:
     if isinstance(grad, tf.IndexedSlices):
-        return tf.IndexedSlices(_times(grad.values, factor), grad.indices, grad.dense_shape)
+        return tf.IndexedSlices(_multiply(grad.values, factor), grad.indices, grad.dense_shape)
     if isinstance(grad, tf.RaggedTensor):
-        return grad.with_flat_values(_times(grad.flat_values, factor))
+        return grad.with_flat_values(_multiply(grad.flat_values, factor))
     if grad.dtype == tf.float16:
         return _unscaling.unscale([grad], _unscaling.Division(factor))[0]
     return grad * tf.cast(factor, grad.dtype)

@@ -43,8 +43,8 @@ def enable_mixed_precision_graph_rewrite(
             from tf_lossscale_compat.keras.mixed_precision import experimental  # Imports Keras.
 
             return experimental.LossScaleOptimizer(opt, loss_scale)
-        of_v1: Any = opt
-        return MixedPrecisionLossScaleOptimizer(of_v1, loss_scale)
+        v1_opt: Any = opt
+        return MixedPrecisionLossScaleOptimizer(v1_opt, loss_scale)
     except Exception:
         _tf.set_graph_rewrite(was_enabled)
         raise

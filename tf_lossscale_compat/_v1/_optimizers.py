@@ -33,12 +33,12 @@ _KERAS_HINT = (
 _INSTEAD = "compute_gradients or apply_gradients"
 
 
-def _name_of(opt: Any, otherwise: str) -> str:
-    """Returns an optimizer's name, or `otherwise` if it has none."""
+def _name_of(opt: Any, default: str) -> str:
+    """Returns an optimizer's name, or `default` if it has none."""
     try:
         return opt.get_name()
     except AttributeError:  # For example, the base class' constructor was not called.
-        return otherwise
+        return default
 
 
 class LossScaleOptimizerBase(_tf.Optimizer):
@@ -63,7 +63,7 @@ class LossScaleOptimizerBase(_tf.Optimizer):
         self._tflsc = data
         self._tflsc_family.set_loss_scale(self, data.loss_scale)
 
-    @_autograph.converts_functions_given
+    @_autograph.convert_passed_functions
     def compute_gradients(
         self,
         loss: tf.Tensor | Callable[[], tf.Tensor],
@@ -97,7 +97,7 @@ class LossScaleOptimizerBase(_tf.Optimizer):
         }
         return self._tflsc_family.compute_gradients(self, loss, options)
 
-    @_autograph.converts_functions_given
+    @_autograph.convert_passed_functions
     def minimize(
         self,
         loss: tf.Tensor | Callable[[], tf.Tensor],
@@ -127,8 +127,10 @@ class LossScaleOptimizerBase(_tf.Optimizer):
             "grad_loss": grad_loss,
         }
         # As in TensorFlow, `minimize` calls these methods if a subclass overrides one.
-        seen = _arguments.overrides(self, _AS_WRITTEN, "compute_gradients", "apply_gradients")
-        if self._tflsc.enabled and not seen:
+        user_sees_gradients = _arguments.overrides(
+            self, _UNPATCHED, "compute_gradients", "apply_gradients"
+        )
+        if self._tflsc.enabled and not user_sees_gradients:
             return self._tflsc_family.minimize(self, loss, global_step, name, options)
         return super().minimize(loss, global_step, name=name, **options)
 
@@ -161,12 +163,12 @@ class LossScaleOptimizerBase(_tf.Optimizer):
 
     def variables(self) -> list[tf.Variable]:
         """Returns the variables of the wrapped optimizer and of the loss scale, a list."""
-        wrapped = self._tflsc_family.wrapped(self)
+        wrapped = self._tflsc_family.wrapped_optimizer(self)
         return _state.variables_of(wrapped) + _scaler.Scaler(self._tflsc.loss_scale).variables()
 
     def get_slot(self, var: Any, name: str) -> Any:
         """Returns the wrapped optimizer's slot variable `name` for `var`, or None."""
-        return self._tflsc_family.wrapped(self).get_slot(var, name)
+        return self._tflsc_family.wrapped_optimizer(self).get_slot(var, name)
 
     def get_slot_names(self) -> list[str]:
         """Returns the names of the wrapped optimizer's slots, a list of str."""
@@ -174,15 +176,17 @@ class LossScaleOptimizerBase(_tf.Optimizer):
         # would be saved twice, which TensorFlow rejects.
         if _callers.is_checkpointing():
             return []
-        return self._tflsc_family.wrapped(self).get_slot_names()
+        return self._tflsc_family.wrapped_optimizer(self).get_slot_names()
 
     def get_name(self) -> str:
         """Returns the wrapped optimizer's name."""
-        return _name_of(self._tflsc_family.wrapped(self), self._name)
+        return _name_of(self._tflsc_family.wrapped_optimizer(self), self._name)
 
     def _create_or_restore_slot_variable(self, *args: Any, **kwargs: Any) -> Any:
         # Called to restore a checkpoint of the wrapped optimizer into this one.
-        return self._tflsc_family.wrapped(self)._create_or_restore_slot_variable(*args, **kwargs)
+        return self._tflsc_family.wrapped_optimizer(self)._create_or_restore_slot_variable(
+            *args, **kwargs
+        )
 
 
 class LossScaleOptimizer(LossScaleOptimizerBase):
@@ -247,7 +251,7 @@ class LossScaleOptimizer(LossScaleOptimizerBase):
             )
         _replicas.check_strategy()
         _check_manager(loss_scale_manager)
-        manager = loss_scale_manager if _arguments.flag("enabled", enabled) else _One()
+        manager = loss_scale_manager if _arguments.flag("enabled", enabled) else _DisabledManager()
         keep_sparse = _arguments.flag("keep_sparse", keep_sparse)
         self._opt = opt
         super().__init__(opt, _families.V1Data(manager, agree, enabled, keep_sparse))
@@ -312,20 +316,21 @@ class MixedPrecisionLossScaleOptimizer(LossScaleOptimizerBase):
         Raises:
           TypeError: `agree` is not a function, or `enabled` is not a bool.
           ValueError: `opt` is not a v1 optimizer; `loss_scale` is None, not a loss scale, fixed
-            above 2**126, or drives optimizers of another kind; the strategy in scope is
-            unsupported; Horovod's optimizer adds up gradients of a changing scale; or `loss_scale`
-            may skip a step and `opt` is a SyncReplicasOptimizer, which must wrap this optimizer.
+            above 2**126, drives optimizers of another kind, or decides by gradients and `agree` is
+            given; the strategy in scope is unsupported; Horovod's optimizer adds up gradients of a
+            changing scale; or `loss_scale` may skip a step and `opt` is a SyncReplicasOptimizer,
+            which must wrap this optimizer.
         """
         if not isinstance(opt, _tf.Optimizer):
             raise ValueError(
                 "opt must be an instance of tf.compat.v1.train.Optimizer, "
                 f"got {opt!r}. {_KERAS_HINT}"
             )
-        loss_scale = _loss_scales.given(loss_scale)
+        loss_scale = _loss_scales.require(loss_scale)
         _agreement.check(agree)
         _replicas.check_strategy()
         if _arguments.flag("enabled", enabled) and _loss_scales.will_be_dynamic(loss_scale):
-            _agreement.check_dynamic(opt)  # Before it makes variables.
+            _agreement.check_takes_dynamic(opt)  # Before it makes variables.
         loss_scale = _loss_scales.get(loss_scale if enabled else 1)
         self._optimizer = opt
         super().__init__(opt, _families.V1Data(loss_scale, agree, enabled))
@@ -336,7 +341,7 @@ class MixedPrecisionLossScaleOptimizer(LossScaleOptimizerBase):
 
     @_loss_scale.setter
     def _loss_scale(self, loss_scale: Any) -> None:
-        if not _scaler.is_subject(loss_scale):
+        if not _scaler.is_loss_scale_or_manager(loss_scale):
             raise TypeError(
                 f"_loss_scale must be a LossScale, got {loss_scale!r}. Write "
                 "tf_lossscale_compat.loss_scale.get(...), which makes one of a number, a config or "
@@ -346,13 +351,13 @@ class MixedPrecisionLossScaleOptimizer(LossScaleOptimizerBase):
 
 
 # Programs replace a method on the class, which `minimize` then has to call.
-_AS_WRITTEN = types.SimpleNamespace(
+_UNPATCHED = types.SimpleNamespace(
     compute_gradients=LossScaleOptimizerBase.compute_gradients,
     apply_gradients=LossScaleOptimizerBase.apply_gradients,
 )
 
 
-class _One(_managers.FixedLossScaleManager):
+class _DisabledManager(_managers.FixedLossScaleManager):
     """The manager of a disabled optimizer: it makes no operation and skips no step."""
 
     def __init__(self) -> None:

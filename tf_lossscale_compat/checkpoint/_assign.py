@@ -10,26 +10,26 @@ from tf_lossscale_compat._core._tf import tf
 from tf_lossscale_compat.checkpoint._reader import LossScaleState
 
 
-class _Target(NamedTuple):
+class _StateVariables(NamedTuple):
     """Variables, and the bounds of the scale."""
 
     scale: Any
     good: Any
     bad: Any
-    lowest: float = 0.0
-    highest: float = math.inf
+    floor: float = 0.0
+    ceiling: float = math.inf
 
 
 # The names of the variables in this package's classes and TensorFlow's: contrib's manager; r2.0's
 # loss scale; the loss scale of Keras 2.4 to tf_keras; Keras 3's optimizer.
-_VARIABLES = (
+_VARIABLE_NAMES = (
     ("_loss_scale", "_num_good_steps", "_num_bad_steps"),
     ("_current_loss_scale", "_num_good_steps"),
     ("current_loss_scale", "counter"),
 )
-_KERAS_3 = ("dynamic_scale", "step_counter")
+_KERAS_3_NAMES = ("dynamic_scale", "step_counter")
 # The attributes in which an optimizer or adapter keeps its loss scale or manager.
-_INNER = ("_loss_scale_manager", "_loss_scale", "manager")
+_HOLDER_ATTRIBUTES = ("_loss_scale_manager", "_loss_scale", "manager")
 
 
 def _variables_of(holder: object, names: tuple[str, ...]) -> list[Any] | None:
@@ -40,8 +40,8 @@ def _variables_of(holder: object, names: tuple[str, ...]) -> list[Any] | None:
     return [*found, None][:3]
 
 
-def _target_of(holder: object) -> _Target | None:
-    """Returns the `_Target` of a loss scale, or None; raises a ValueError if it is fixed."""
+def _state_variables_of(holder: object) -> _StateVariables | None:
+    """Returns a loss scale's `_StateVariables`, or None; raises a ValueError if it is fixed."""
     # By class name, because TensorFlow's classes do not derive from this package's.
     classes = {cls.__name__ for cls in type(holder).__mro__}
     fixed = classes & {"FixedLossScale", "FixedLossScaleManager"}
@@ -50,49 +50,51 @@ def _target_of(holder: object) -> _Target | None:
             f"target has a fixed loss scale, which has no state: {holder!r}. Make a new one with "
             "the scale that was read, or use a dynamic one."
         )
-    for names in _VARIABLES:
+    for names in _VARIABLE_NAMES:
         variables = _variables_of(holder, names)
         if variables:
-            lowest = getattr(holder, "min_loss_scale", 1.0)
-            highest = getattr(holder, "max_loss_scale", None) or math.inf
+            floor = getattr(holder, "min_loss_scale", 1.0)
+            ceiling = getattr(holder, "max_loss_scale", None) or math.inf
             scale, good, bad = variables
-            return _Target(scale, good, bad, lowest, highest)
-    for name in _INNER:
+            return _StateVariables(scale, good, bad, floor, ceiling)
+    for name in _HOLDER_ATTRIBUTES:
         inner = getattr(holder, name, None)
-        target = None if inner is None else _target_of(inner)
-        if target is not None:
-            return target
-    variables = _variables_of(holder, _KERAS_3)
-    return _Target(*variables) if variables else None
+        found = None if inner is None else _state_variables_of(inner)
+        if found is not None:
+            return found
+    variables = _variables_of(holder, _KERAS_3_NAMES)
+    return _StateVariables(*variables) if variables else None
 
 
-def _checked(state: LossScaleState, target: _Target) -> list[tuple[Any, float]]:
+def _checked_assignments(
+    state: LossScaleState, variables: _StateVariables
+) -> list[tuple[Any, float]]:
     """Returns [(variable, value)] of a state, after all checks."""
     scale = _arguments.positive("state.scale", state.scale)
     good, bad = state.good_steps, state.bad_steps or 0
-    if scale > target.highest:
+    if scale > variables.ceiling:
         raise ValueError(
-            f"state.scale is {scale!r}, above the target's max_loss_scale={target.highest!r}."
+            f"state.scale is {scale!r}, above the target's max_loss_scale={variables.ceiling!r}."
         )
-    if scale < target.lowest:
-        if target.lowest != 1.0:
+    if scale < variables.floor:
+        if variables.floor != 1.0:
             raise ValueError(
-                f"state.scale is {scale!r}, below the target's min_loss_scale={target.lowest!r}."
+                f"state.scale is {scale!r}, below the target's min_loss_scale={variables.floor!r}."
             )
         _arguments.warn_odd("state.scale={!r} is below 1, the target's floor.", scale)
     for name, steps in (("good_steps", good), ("bad_steps", bad)):
         if not isinstance(steps, int) or steps < 0:
             raise ValueError(f"state.{name} must be an int of at least 0, got {steps!r}.")
-    if bad and target.bad is None:
+    if bad and variables.bad is None:
         _arguments.warn_odd("state.bad_steps={!r} is dropped: the target does not count them.", bad)
     counts = [
         # All counts above any period act alike. The limit is one less than the largest number,
         # because the rule adds one.
         (variable, min(steps, tf.as_dtype(variable.dtype).base_dtype.max - 1))
-        for variable, steps in ((target.good, good), (target.bad, bad))
+        for variable, steps in ((variables.good, good), (variables.bad, bad))
         if variable is not None
     ]
-    return [(target.scale, scale), *counts]
+    return [(variables.scale, scale), *counts]
 
 
 def assign(state: LossScaleState, target: Any, session: Any = None) -> Any:
@@ -122,8 +124,8 @@ def assign(state: LossScaleState, target: Any, session: Any = None) -> Any:
     """
     if not isinstance(state, LossScaleState):
         raise TypeError(f"state must be a LossScaleState, as read() returns it, got {state!r}.")
-    place = _target_of(target)
-    if place is None:
+    variables = _state_variables_of(target)
+    if variables is None:
         if hasattr(target, "inner_optimizer"):
             raise ValueError(
                 "target has no variables for its loss scale yet: call its build() with the "
@@ -133,8 +135,8 @@ def assign(state: LossScaleState, target: Any, session: Any = None) -> Any:
             "target must be a dynamic loss scale, a loss-scale manager with state, or an optimizer "
             f"that has one of them, got {target!r}."
         )
-    assignments = _checked(state, place)
-    graph = getattr(place.scale, "graph", None)
+    assignments = _checked_assignments(state, variables)
+    graph = getattr(variables.scale, "graph", None)
     if graph is None:
         if session is not None:
             raise ValueError(

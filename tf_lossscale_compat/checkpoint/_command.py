@@ -10,7 +10,7 @@ import json
 import sys
 
 from tf_lossscale_compat import checkpoint
-from tf_lossscale_compat.checkpoint._reader import scale_text
+from tf_lossscale_compat.checkpoint._reader import format_scale
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -31,9 +31,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     show.add_argument("--json", action="store_true", help="write JSON instead of a table")
 
 
-def _shown(text: str) -> str:
+def _printable(text: str) -> str:
     """Returns a file's text without characters that control a terminal."""
-    return "".join(sign if sign.isprintable() else "?" for sign in text)
+    return "".join(character if character.isprintable() else "?" for character in text)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -43,7 +43,7 @@ def run(args: argparse.Namespace) -> int:
             checkpoint.read(args.path)
         ]  # Raises an error that lists the file's contents.
     except checkpoint.CheckpointError as error:
-        print(f"tf-lossscale checkpoint: {_shown(str(error))}", file=sys.stderr)
+        print(f"tf-lossscale checkpoint: {_printable(str(error))}", file=sys.stderr)
         return 1
     if args.json:
         print(json.dumps([state._asdict() for state in states], indent=2))
@@ -52,5 +52,5 @@ def run(args: argparse.Namespace) -> int:
     print(f"{'key':{width}}  {'loss scale':>22}  good steps  bad steps  layout")
     for scale, good, bad, layout, key in states:
         counts = f"{good:>10}  {'-' if bad is None else bad:>9}"
-        print(f"{_shown(key):{width}}  {scale_text(scale):>22}  {counts}  {layout}")
+        print(f"{_printable(key):{width}}  {format_scale(scale):>22}  {counts}  {layout}")
     return 0

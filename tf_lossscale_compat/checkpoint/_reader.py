@@ -42,12 +42,12 @@ class LossScaleState(NamedTuple):
 class _Scalars(NamedTuple):
     """The scalars of a file."""
 
-    kinds: dict[str, str]  # By name: "f" for a float scalar, "i" for int32, "q" for int64.
+    dtypes: dict[str, str]  # By name: "f" for a float scalar, "i" for int32, "q" for int64.
     value_of: Callable[[str], Any]
 
 
-_KINDS = {tf.float32: "f", tf.int32: "i", tf.int64: "q"}
-_MOST_CHARACTERS = 1 << 24  # In the names of all objects.
+_DTYPE_CODES = {tf.float32: "f", tf.int32: "i", tf.int64: "q"}
+_MAX_CHARACTERS = 1 << 24  # In the names of all objects.
 _DATA_FILE = re.compile(r"\.(index|data-\d{5}-of-\d{5})$")
 _OBJECT_GRAPH = "_CHECKPOINTABLE_OBJECT_GRAPH"
 
@@ -88,13 +88,13 @@ def _in_folder(folder: str) -> str:
     return os.path.join(folder, found[0])
 
 
-def _look_into(path: str) -> tuple[list[LossScaleState | None], list[str]]:
+def _read_path(path: str) -> tuple[list[LossScaleState | None], list[str]]:
     """Returns the states in a path, None among them, and the names of all its entries."""
     if tf.io.gfile.isdir(path) and not _is_file(path + ".index"):
         path = _in_folder(path)
     prefix = _DATA_FILE.sub("", path)
     if _is_file(prefix + ".index"):
-        return _from_tensorflow(prefix)
+        return _read_tensorflow(prefix)
     if not _is_file(path):
         what = "is neither a file nor a folder nor the prefix of a checkpoint"
         raise CheckpointError(f"{path!r} {what}.")
@@ -112,14 +112,14 @@ def _look_into(path: str) -> tuple[list[LossScaleState | None], list[str]]:
 
 def _state(scalars: _Scalars, names: list[Any], layout: str, key: str) -> LossScaleState | None:
     """Returns a state, or None if the scale or a counter is not a scalar of its type."""
-    kinds = [scalars.kinds.get(name) for name in names]
-    if kinds[0] != "f" or not all(kind in ("i", "q") for kind in kinds[1:]):
+    dtypes = [scalars.dtypes.get(name) for name in names]
+    if dtypes[0] != "f" or not all(dtype in ("i", "q") for dtype in dtypes[1:]):
         return None
     scale, good, *bad = map(scalars.value_of, names)
     return LossScaleState(scale, good, bad[0] if bad else None, layout, key)
 
 
-def _from_tensorflow(prefix: str) -> tuple[list[LossScaleState | None], list[str]]:
+def _read_tensorflow(prefix: str) -> tuple[list[LossScaleState | None], list[str]]:
     """Reads TensorFlow's files, `prefix.index` and `prefix.data-00000-of-00001`."""
     from tensorflow.core.protobuf import trackable_object_graph_pb2
 
@@ -129,29 +129,31 @@ def _from_tensorflow(prefix: str) -> tuple[list[LossScaleState | None], list[str
     # load_checkpoint would prefer a folder of this name.
     reader = tf.compat.v1.train.NewCheckpointReader(prefix)
     shapes, types = reader.get_variable_to_shape_map(), reader.get_variable_to_dtype_map()
-    kinds = {
-        name: _KINDS[types[name]] for name in shapes if not shapes[name] and types[name] in _KINDS
+    dtypes = {
+        name: _DTYPE_CODES[types[name]]
+        for name in shapes
+        if not shapes[name] and types[name] in _DTYPE_CODES
     }
-    scalars = _Scalars(kinds, lambda name: reader.get_tensor(name).item())
+    scalars = _Scalars(dtypes, lambda name: reader.get_tensor(name).item())
     if shapes.get(_OBJECT_GRAPH) != []:
-        return _by_name(scalars), sorted(shapes)
+        return _find_by_name(scalars), sorted(shapes)
     graph = trackable_object_graph_pb2.TrackableObjectGraph.FromString(
         reader.get_tensor(_OBJECT_GRAPH)
     )
-    return _by_object(scalars, graph.nodes), sorted(shapes)
+    return _find_by_object(scalars, graph.nodes), sorted(shapes)
 
 
 _NUMBERED = re.compile(r"^(?P<scope>(?:.*/)?)(?P<base>[a-z_]+?)(?:_(?P<number>[1-9]\d*))?$")
 
 
-def _by_name(scalars: _Scalars) -> list[LossScaleState | None]:
+def _find_by_name(scalars: _Scalars) -> list[LossScaleState | None]:
     """Finds the loss scales that `tf.compat.v1.train.Saver` wrote, under any scope."""
-    # {scope: {(base name, kind): [(number, name)]}}; a graph numbers equal names.
+    # {scope: {(base name, dtype): [(number, name)]}}; a graph numbers equal names.
     scopes: dict = collections.defaultdict(lambda: collections.defaultdict(list))
-    for name, kind in scalars.kinds.items():
+    for name, dtype in scalars.dtypes.items():
         match = _NUMBERED.match(name)
         if match:
-            found = scopes[match.group("scope")][match.group("base"), kind]
+            found = scopes[match.group("scope")][match.group("base"), dtype]
             found.append((int(match.group("number") or 0), name))
     states = []
     for found in scopes.values():
@@ -175,34 +177,35 @@ def _rows(scales: list[tuple[int, Any]], *counters: list[tuple[int, Any]]) -> li
     return [[name for _, name in (scale, *row)] for scale, row in zip(scales, rows)]
 
 
-_BY_OBJECT = (
+_OBJECT_LAYOUTS = (
     ("contrib by object", ("loss_scale", "good_steps", "bad_steps")),
     ("dynamic by object", ("current_loss_scale", "good_steps")),
     ("keras3 by object", ("dynamic_scale", "step_counter")),
 )
 
 
-def _by_object(scalars: _Scalars, nodes: Any) -> list[LossScaleState | None]:
+def _find_by_object(scalars: _Scalars, nodes: Any) -> list[LossScaleState | None]:
     """Finds the loss scales that `tf.train.Checkpoint` wrote, anywhere in the object graph."""
     states = []
     # Shortest paths from the root, {index of a node: path}.
-    paths, waiting, left = {0: ""}, [0], _MOST_CHARACTERS
-    for index in waiting:  # The loop appends to it.
+    paths, queue, characters_left = {0: ""}, [0], _MAX_CHARACTERS
+    for index in queue:  # The loop appends to it.
         path = paths[index]
         children = {child.local_name: child.node_id for child in nodes[index].children}
         for name, child in children.items():
             if child not in paths:
                 paths[child] = f"{path}/{name}" if path else name
-                left -= len(paths[child])  # A chain's names grow with the square of its length.
-                if left < 0:
+                # A chain's names grow with the square of its length.
+                characters_left -= len(paths[child])
+                if characters_left < 0:
                     raise ValueError("its objects are nested too deeply")
-                waiting.append(child)
+                queue.append(child)
         keys = {
             name: nodes[child].attributes[-1].checkpoint_key
             for name, child in children.items()
             if nodes[child].attributes
         }
-        for layout, names in _BY_OBJECT:
+        for layout, names in _OBJECT_LAYOUTS:
             # With a user's subclass, this package's Keras 3 optimizer has it under both names.
             if names[0] != "dynamic_scale" or "loss_scale" not in children:
                 key = path or "."
@@ -210,7 +213,7 @@ def _by_object(scalars: _Scalars, nodes: Any) -> list[LossScaleState | None]:
     return states
 
 
-def scale_text(scale: float) -> str:
+def format_scale(scale: float) -> str:
     return f"{scale:.16g}"  # Distinguishes all float32 numbers.
 
 
@@ -239,7 +242,7 @@ def _find(path: _types.Path) -> tuple[list[LossScaleState], list[str]]:
     except TypeError:
         raise TypeError(f"path must be a str or path-like, got {path!r}.") from None
     try:
-        states, names = _look_into(path)
+        states, names = _read_path(path)
     except CheckpointError:
         raise
     except Exception as error:  # Reading a file of unknown contents may raise any error.
@@ -275,7 +278,7 @@ def read(path: _types.Path, key: str | None = None) -> LossScaleState:
     if len(chosen) == 1:
         return chosen[0]
     listed = "; ".join(
-        f"key={state.key!r} ({state.layout}, scale {scale_text(state.scale)})" for state in states
+        f"key={state.key!r} ({state.layout}, scale {format_scale(state.scale)})" for state in states
     )
     if key is not None and not chosen:
         raise CheckpointError(f"{os.fsdecode(path)!r} holds no loss scale {key!r}, but {listed}.")

@@ -24,15 +24,15 @@ _NAMES = {
 }
 
 # Members of contrib that programs use together with tf.layers, or should replace by Keras 2 APIs.
-_OF_KERAS = ("cudnn_rnn", "keras", "layers", "rnn", "seq2seq", "slim")
-KERAS_2 = (
+_KERAS_MEMBERS = ("cudnn_rnn", "keras", "layers", "rnn", "seq2seq", "slim")
+KERAS_2_HINT = (
     "In TensorFlow 2.16 and later, tf.layers, tf.nn.rnn_cell and tf.compat.v1.keras need Keras 2: "
     "pip install --no-deps tf_keras with the version number of TensorFlow, and set the environment "
     "variable TF_USE_LEGACY_KERAS=1 before Python starts."
 )
 
 
-def _missing(name):
+def _missing_message(name):
     """Returns the error message for a name of contrib that is not available."""
     from tf_lossscale_compat import _contrib_successors
 
@@ -45,12 +45,12 @@ def _missing(name):
     successor = _contrib_successors.successor(name)
     if successor:
         message += f" For {name} use {successor}."
-    if name.split(".")[2] in _OF_KERAS and not hasattr(_tf.tf1.layers, "dense"):
-        message += f" {KERAS_2}"
+    if name.split(".")[2] in _KERAS_MEMBERS and not hasattr(_tf.tf1.layers, "dense"):
+        message += f" {KERAS_2_HINT}"
     return message
 
 
-class _Contrib(importlib.abc.MetaPathFinder, importlib.abc.Loader):
+class _ContribImporter(importlib.abc.MetaPathFinder, importlib.abc.Loader):
     """Finds and fills the modules of `_NAMES`; raises an error for other modules of contrib."""
 
     def __init__(self):
@@ -88,7 +88,7 @@ class _Contrib(importlib.abc.MetaPathFinder, importlib.abc.Loader):
         if fullname.startswith(_ROOT + "."):
             # Without `name=fullname`: `from tensorflow.contrib import slim` hides an error with
             # that name, and raises one that does not help.
-            raise ModuleNotFoundError(_missing(fullname))
+            raise ModuleNotFoundError(_missing_message(fullname))
         return None
 
     def exec_module(self, module):
@@ -98,7 +98,7 @@ class _Contrib(importlib.abc.MetaPathFinder, importlib.abc.Loader):
         ]
 
         def __getattr__(name):  # noqa: N807  Python calls it for a name that the module lacks.
-            raise AttributeError(_missing(f"{fullname}.{name}"))
+            raise AttributeError(_missing_message(f"{fullname}.{name}"))
 
         module.__doc__ = f"`{fullname}` of TensorFlow r1.15, as far as tf_lossscale_compat has it."
         module.__all__ = [*_NAMES[fullname], *children]
@@ -131,7 +131,7 @@ def install_contrib() -> bool:
     if _installed is None:
         if _tf.has_contrib():
             return False
-        _installed = _Contrib()
+        _installed = _ContribImporter()
     return True
 
 

@@ -28,7 +28,7 @@ def _is_keras(function: object) -> bool:
     return getattr(function, "__module__", "").split(".")[0] in _keras_versions.ROOTS
 
 
-def has_keras_methods(optimizer: object, names: Iterable[str]) -> bool:
+def are_keras_methods(optimizer: object, names: Iterable[str]) -> bool:
     """Returns whether those of these methods that an optimizer has are all Keras' own."""
     return all(
         name not in vars(optimizer) and _is_keras(getattr(type(optimizer), name))
@@ -37,13 +37,13 @@ def has_keras_methods(optimizer: object, names: Iterable[str]) -> bool:
     )
 
 
-def takes(method: Callable[..., Any], name: str) -> bool:
+def takes_argument(method: Callable[..., Any], name: str) -> bool:
     """Returns whether a method takes an argument with this name."""
-    return _takes(getattr(method, "__func__", method), name)
+    return _takes_argument(getattr(method, "__func__", method), name)
 
 
 @functools.lru_cache(maxsize=256)
-def _takes(function: Callable[..., Any], name: str) -> bool:
+def _takes_argument(function: Callable[..., Any], name: str) -> bool:
     parameters = inspect.signature(function).parameters
     kinds = [parameter.kind for parameter in parameters.values()]
     return name in parameters or inspect.Parameter.VAR_KEYWORD in kinds
@@ -59,16 +59,16 @@ class Aggregation:
     """The aggregation of one step's gradients, if it is `wanted`.
 
     The inner optimizer's `apply_gradients` aggregates by `methods`, in order, unless its argument
-    `option` has the value `off`. There are four cases:
+    `option_name` has the value `off_value`. There are four cases:
 
-    - Nothing is to be aggregated: it is told `off`.
-    - It can be told, and there are replicas, or the methods are a user's: the step aggregates.
-    - It cannot be told, and the methods are Keras': it aggregates itself, after the test.
-    - It cannot be told, and the methods are a user's: the step aggregates and hides them.
+    - Nothing is to be aggregated: it is switched off.
+    - It can be switched off, and there are replicas or the methods are a user's: the step does it.
+    - It cannot be switched off, and the methods are Keras': it aggregates itself, after the test.
+    - It cannot be switched off, and the methods are a user's: the step does it and hides them.
 
     Attributes:
-      here: bool, the step calls `aggregate` before the test.
-      kwargs: dict of arguments for `apply_gradients`, so that it does not aggregate again.
+      aggregates_in_step: bool, the step calls `aggregate` before the test.
+      apply_kwargs: dict of arguments for `apply_gradients`, so that it does not aggregate again.
     """
 
     def __init__(
@@ -76,38 +76,39 @@ class Aggregation:
         optimizer: _types.KerasOptimizer,
         wanted: bool,
         methods: tuple[str, ...],
-        option: str,
-        off: bool,
+        option_name: str,
+        off_value: bool,
     ) -> None:
         self._optimizer = optimizer
         self._methods = [name for name in methods if hasattr(optimizer, name)]
         # Unless another case applies, the optimizer is told not to aggregate.
-        self.here, self._hides, self.kwargs = False, False, {option: off}
+        self.aggregates_in_step = self._hides = False
+        self.apply_kwargs = {option_name: off_value}
         if not wanted:
             return
         function = getattr(optimizer, "gradient_aggregator", None)
-        of_keras = has_keras_methods(optimizer, methods) and (
+        of_keras = are_keras_methods(optimizer, methods) and (
             function is None or _is_keras(function)
         )
-        if self._can_be_told(option):
+        if self._can_switch_off(option_name):
             # Keras' own methods only sum over replicas.
-            self.here = tf.distribute.has_strategy() or not of_keras
+            self.aggregates_in_step = tf.distribute.has_strategy() or not of_keras
             return
-        self.kwargs = {}
+        self.apply_kwargs = {}
         if not of_keras:  # A user's methods have to come before the test, and once.
-            self.here = self._hides = True
+            self.aggregates_in_step = self._hides = True
 
-    def _can_be_told(self, option: str) -> bool:
+    def _can_switch_off(self, option_name: str) -> bool:
         """Returns whether `apply_gradients` of the optimizer can be told not to aggregate."""
         apply_gradients = self._optimizer.apply_gradients
         # In TensorFlow 2.2 to 2.4, Keras' own class lets the inner optimizer aggregate. An override
         # of `apply_gradients`, such as that of tensorflow/models' AdamWeightDecay, may clip only if
         # it aggregates.
-        trusted = _tf.at_least(2, 5) or has_keras_methods(self._optimizer, ["apply_gradients"])
+        trusted = _tf.at_least(2, 5) or are_keras_methods(self._optimizer, ["apply_gradients"])
         return (
             bool(self._methods)
             and trusted
-            and takes(apply_gradients, option)
+            and takes_argument(apply_gradients, option_name)
             and not _keeps_one_copy()
         )
 
@@ -124,7 +125,7 @@ class Aggregation:
         return _structure.unzip(pairs)
 
     @contextlib.contextmanager
-    def applied_once(self) -> Iterator[None]:
+    def suppress_aggregation(self) -> Iterator[None]:
         """Returns a context in which the optimizer's `apply_gradients` does not aggregate again."""
         if not self._hides:
             yield
@@ -135,7 +136,7 @@ class Aggregation:
             users, hidden = attributes.get("_tflsc_aggregation", (0, None))
             if not users:
                 hidden = {name: attributes[name] for name in self._methods if name in attributes}
-                attributes.update(dict.fromkeys(self._methods, _as_they_are))
+                attributes.update(dict.fromkeys(self._methods, _pass_through))
             attributes["_tflsc_aggregation"] = users + 1, hidden
         try:
             yield
@@ -160,5 +161,5 @@ def filter_empty_gradients(
     return _structure.unzip(pair for pair in zip(grads, variables) if pair[0] is not None)
 
 
-def _as_they_are(grads_and_vars: Iterable[_types.Pair]) -> list[_types.Pair] | _types.Gradients:
+def _pass_through(grads_and_vars: Iterable[_types.Pair]) -> list[_types.Pair] | _types.Gradients:
     return list(grads_and_vars) if _tf.at_least(2, 4) else [grad for grad, _ in grads_and_vars]

@@ -20,7 +20,7 @@ class BeforeKeras3Family(_family.Family[BeforeKeras3Owner]):
     """Base class of the families of `OptimizerV2` and `_BaseOptimizer`."""
 
     is_legacy: bool  # For `deserialize`, which returns one of either family.
-    aggregates_by: tuple[tuple[str, ...], str, bool]  # Arguments of `Aggregation`.
+    aggregation_arguments: tuple[tuple[str, ...], str, bool]  # Arguments of `Aggregation`.
 
     def prepare_pairs(
         self, owner: BeforeKeras3Owner, pairs: Iterable[_types.Pair]
@@ -50,7 +50,7 @@ class BeforeKeras3Family(_family.Family[BeforeKeras3Owner]):
     def agree_function(
         self, owner: BeforeKeras3Owner, scaler: _scaler.Scaler
     ) -> _types.Agree | None:
-        return _horovod.or_default(owner._tflsc.agree, owner, scaler)
+        return _horovod.agree_or_default(owner._tflsc.agree_in_use, owner, scaler)
 
     def apply_pairs(
         self,
@@ -67,10 +67,10 @@ class BeforeKeras3Family(_family.Family[BeforeKeras3Owner]):
         """
         inner = owner._optimizer
         grads, variables = self.prepare_pairs(owner, grads_and_vars)
-        aggregation = _aggregation.Aggregation(inner, aggregates, *self.aggregates_by)
-        kwargs = {**kwargs, **aggregation.kwargs}
+        aggregation = _aggregation.Aggregation(inner, aggregates, *self.aggregation_arguments)
+        kwargs = {**kwargs, **aggregation.apply_kwargs}
         unaggregated = None
-        if aggregation.here:
+        if aggregation.aggregates_in_step:
             _family_steps.check_context(owner)
             if scaled:
                 grads, scaled = self.unscale(owner, grads), False
@@ -78,7 +78,7 @@ class BeforeKeras3Family(_family.Family[BeforeKeras3Owner]):
             grads, variables = aggregation.aggregate(*unaggregated)
 
         def apply(grads: _types.Gradients, variables: _types.Variables) -> Any:
-            with aggregation.applied_once():
+            with aggregation.suppress_aggregation():
                 return inner.apply_gradients(list(zip(grads, variables)), *args, **kwargs)
 
         return self.take_step(owner, grads, variables, scaled, apply, unaggregated)
@@ -87,9 +87,9 @@ class BeforeKeras3Family(_family.Family[BeforeKeras3Owner]):
 class BeforeKeras3Methods(_methods.CommonMethods):
     """The public methods that both families have in the same form, and Keras 3 has not."""
 
-    clipnorm = _methods.of_inner("clipnorm")
-    clipvalue = _methods.of_inner("clipvalue")
-    global_clipnorm = _methods.of_inner("global_clipnorm")
+    clipnorm = _methods.inner_property("clipnorm")
+    clipvalue = _methods.inner_property("clipvalue")
+    global_clipnorm = _methods.inner_property("global_clipnorm")
 
     @property
     def inner_optimizer(self) -> Any:

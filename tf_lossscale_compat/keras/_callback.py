@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from tf_lossscale_compat._core import _types
 
-    _C = TypeVar("_C", bound="LossScaleCallback")
+    _Callback = TypeVar("_Callback", bound="LossScaleCallback")
 
 _HINT = (
     "the model's training step does not apply gradients with the optimizer that it watches. Have "
@@ -28,9 +28,9 @@ _HINT = (
 
 # The base class of Keras' callbacks, for type checkers. At run time it depends on the Keras.
 if TYPE_CHECKING:
-    from tf_lossscale_compat._core._types import Callback as _MixedIntoKeras
+    from tf_lossscale_compat._core._types import Callback as _CallbackBase
 else:
-    _MixedIntoKeras = object
+    _CallbackBase = object
 
 
 class _ClassParts(NamedTuple):
@@ -40,7 +40,7 @@ class _ClassParts(NamedTuple):
     public: type[LossScaleCallback]
 
 
-class LossScaleCallback(_MixedIntoKeras):
+class LossScaleCallback(_CallbackBase):
     """Writes a loss scale's summaries for TensorBoard, logs, and ends a `fit` that is stuck.
 
     It works with models of Keras 3 on TensorFlow, of `tf_keras` and of tf.keras::
@@ -67,7 +67,7 @@ class LossScaleCallback(_MixedIntoKeras):
             return object.__new__(cls)
         watched = getattr(record, "watched", None)
         family = getattr(watched, "_tflsc_family", None)
-        return object.__new__(_class(cls, getattr(family, "keras", tf.keras)))
+        return object.__new__(_class_for(cls, getattr(family, "keras", tf.keras)))
 
     def __init__(
         self,
@@ -100,9 +100,11 @@ class LossScaleCallback(_MixedIntoKeras):
         limit = _arguments.max_consecutive_skips(max_consecutive_skips)
         self._options = limit, _arguments.seconds("log_every_n_secs", log_every_n_secs)
         self._monitor = None if record is None else _monitor.Monitor(record, *self._options)
-        self._given = record
+        self._record_argument = record
         self._log_dir = _arguments.path("log_dir", log_dir)
-        self._every_n_steps = _arguments.period("every_n_steps", every_n_steps, "int64", least=1)
+        self._every_n_steps = _arguments.step_count(
+            "every_n_steps", every_n_steps, "int64", minimum=1
+        )
         self._supports_tf_logs = True
 
     @property
@@ -112,9 +114,9 @@ class LossScaleCallback(_MixedIntoKeras):
 
     def set_model(self, model: Any) -> None:
         # The model says which Keras it is of.
-        keras = _keras_of(model)
+        keras = _keras_of_model(model)
         if keras not in (None, self._tflsc.keras) and "_tflsc" in vars(type(self)):
-            self.__class__ = _class(self._tflsc.public, keras)
+            self.__class__ = _class_for(self._tflsc.public, keras)
             params = getattr(self, "params", None)
             keras.callbacks.Callback.__init__(self)
             self.params, self._supports_tf_logs = params, True
@@ -129,11 +131,11 @@ class LossScaleCallback(_MixedIntoKeras):
 
     def on_train_begin(self, logs: Any = None) -> None:
         """Called by Keras; raises a TypeError or ValueError if there can be no record."""
-        self._close()
-        record = _record_of(self.model) if self._given is None else self._given
+        self._close_writer()
+        record = _record_of(self.model) if self._record_argument is None else self._record_argument
         if self._monitor is None or self._monitor.record is not record:
             self._monitor = _monitor.Monitor(record, *self._options)
-        if self._log_dir is not None and _summaries.writes_here(record):
+        if self._log_dir is not None and _summaries.this_process_writes(record):
             self._monitor.writer = _summaries.file_writer(self._log_dir)
         session = _session(self._tflsc.keras)
         with contextlib.nullcontext() if session is None else session.graph.as_default():
@@ -141,41 +143,41 @@ class LossScaleCallback(_MixedIntoKeras):
         self._monitor.start(session)
 
     def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
-        self._read_at = 0
+        self._last_read_batch = 0
 
     # If this were at the end of a batch, Keras 3 would wait for the device in each batch.
     def on_train_batch_begin(self, batch: int, logs: Any = None) -> None:
         self._supports_tf_logs = True
-        if batch - self._read_at >= self._every_n_steps:
-            self._read_at = batch
-            self._observe()
+        if batch - self._last_read_batch >= self._every_n_steps:
+            self._last_read_batch = batch
+            self._log_and_write()
 
     def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
         """Called by Keras; `logs` gets `loss_scale` and `skipped_steps`."""
-        now = self._observe()
+        reading = self._log_and_write()
         if logs is not None:
-            logs["loss_scale"], logs["skipped_steps"] = now.scale, now.skipped
-        self._monitor.warn_if_unused(now, _HINT)
+            logs["loss_scale"], logs["skipped_steps"] = reading.scale, reading.skipped_steps
+        self._monitor.warn_if_unused(reading, _HINT)
 
-    def _observe(self) -> _summaries.Reading:
+    def _log_and_write(self) -> _summaries.Reading:
         session = _session(self._tflsc.keras)
-        now = self._monitor.read(session)
-        self._monitor.observe(now, session)
-        self._monitor.check(now, session)
-        return now
+        reading = self._monitor.read(session)
+        self._monitor.log_and_write(reading, session)
+        self._monitor.raise_if_stuck(reading, session)
+        return reading
 
     def on_train_end(self, logs: Any = None) -> None:
         session = _session(self._tflsc.keras)
-        self._monitor.observe(self._monitor.read(session), session, seconds=0)
-        self._close()
+        self._monitor.log_and_write(self._monitor.read(session), session, log_every_n_secs=0)
+        self._close_writer()
 
-    def _close(self) -> None:
+    def _close_writer(self) -> None:
         if self._monitor is not None and self._monitor.writer is not None:
             self._monitor.writer.close()
             self._monitor.writer = None
 
 
-class _TakesTensorLogs:
+class _TensorLogsMixin:
     """Base class if Keras passes logs as tensors, without a wait, to callbacks that take them."""
 
     def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
@@ -185,15 +187,15 @@ class _TakesTensorLogs:
 
 
 @_lookup.cached
-def _class(public: type[_C], keras: types.ModuleType) -> type[_C]:
+def _class_for(public: type[_Callback], keras: types.ModuleType) -> type[_Callback]:
     """Returns the class that is both `public` and a callback of that Keras."""
     base = keras.callbacks.Callback
-    bases = (_TakesTensorLogs, base) if hasattr(base, "_implements_train_batch_hooks") else (base,)
+    bases = (_TensorLogsMixin, base) if hasattr(base, "_implements_train_batch_hooks") else (base,)
     shown = {name: getattr(public, name) for name in ("__module__", "__qualname__", "__doc__")}
     return type(public.__name__, (public, *bases), {"_tflsc": _ClassParts(keras, public), **shown})
 
 
-def _keras_of(model: object) -> types.ModuleType | None:
+def _keras_of_model(model: object) -> types.ModuleType | None:
     """Returns the Keras that a model is of, or None."""
     classes = _keras_versions.classes_of_keras(type(model))
     return next((_lookup.keras_of(cls) for cls in classes if cls.__name__ == "Model"), None)

@@ -22,7 +22,7 @@ from tf_lossscale_compat._core import (
     _scaler,
     _wrapping,
 )
-from tf_lossscale_compat._scales import _like_a_tensor, _loss_scales
+from tf_lossscale_compat._scales import _loss_scales, _tensor_like
 from tf_lossscale_compat.keras import (
     _configs,
     _family,
@@ -43,30 +43,32 @@ def _rebuild(cls: Any, optimizer: _types.KerasOptimizer, arguments: dict[str, An
     was_wrapped = getattr(optimizer, "_is_wrapped_by_loss_scale_optimizer", False)
     optimizer._is_wrapped_by_loss_scale_optimizer = False  # The copy of the inner one is not.
     try:
-        return _make(cls, optimizer, arguments)
+        return _call_constructor(cls, optimizer, arguments)
     except BaseException:  # `copy.copy` gives the inner optimizer itself.
         optimizer._is_wrapped_by_loss_scale_optimizer = was_wrapped
         raise
 
 
-def _deserialized(
+def _deserialize_inner(
     family: _family.Family[Any],
     config: dict[str, Any],
     custom_objects: dict[str, Any] | None = None,
 ) -> Any:
     """Returns the inner optimizer that a config describes."""
     if not {"class_name", "config"} <= config.keys():
-        raise TypeError(f"{family.argument} must be a Keras optimizer, got {config!r}.")
+        raise TypeError(f"{family.optimizer_argument} must be a Keras optimizer, got {config!r}.")
     # A copy, because tf.keras changes a config that it deserializes.
-    return _lookup.for_config(family, config).deserialize(copy.deepcopy(config), custom_objects)
+    return _lookup.family_for_config(family, config).deserialize(
+        copy.deepcopy(config), custom_objects
+    )
 
 
-def _make(cls: Any, inner: _types.KerasOptimizer, arguments: dict[str, Any]) -> Any:
+def _call_constructor(cls: Any, inner: _types.KerasOptimizer, arguments: dict[str, Any]) -> Any:
     """Calls the constructor of `cls`; its TypeError says what to write if it is a subclass's."""
     kinds = [each.kind for each in inspect.signature(cls.__init__).parameters.values()]
     try:
         if kinds[1:] == [inspect.Parameter.VAR_KEYWORD]:  # As of Horovod's classes.
-            return cls(**{cls._tflsc_family.argument: inner}, **arguments)
+            return cls(**{cls._tflsc_family.optimizer_argument: inner}, **arguments)
         return cls(inner, **arguments)
     except TypeError as error:
         if cls.__init__.__module__ == __name__:
@@ -97,10 +99,10 @@ def _construct(
     """
     family, cls = owner._tflsc_family, type(owner)
     if isinstance(optimizer, dict):
-        optimizer = _deserialized(family, optimizer)
+        optimizer = _deserialize_inner(family, optimizer)
     if unknown:
-        _family.base_to_wrap(optimizer, family.argument)
-        family.refuse(cls.__name__, unknown)
+        _family.base_to_wrap(optimizer, family.optimizer_argument)
+        family.refuse_arguments(cls.__name__, unknown)
     if not (name is None or isinstance(name, str)):
         raise TypeError(f"name must be a str or None, got {name!r}.")
     _arguments.optional_flag("count_skipped", count_skipped)
@@ -112,42 +114,44 @@ def _construct(
     owner._raise_if_strategy_unsupported()
     identifier = arguments.get("loss_scale", "dynamic" if arguments.get("dynamic") else None)
     if enabled and _loss_scales.will_be_dynamic(identifier):
-        _agreement.check_dynamic(optimizer)  # Before it makes variables.
+        _agreement.check_takes_dynamic(optimizer)  # Before it makes variables.
     if not enabled:
         if "loss_scale" in arguments:
             arguments = {**arguments, "loss_scale": _configs.to_config(arguments["loss_scale"])}
         loss_scale: _loss_scales.LossScale = _loss_scales.FixedLossScale(1)
     elif "loss_scale" in arguments:
         loss_scale = _configs.from_identifier(arguments["loss_scale"])
-        used = _tf.at_least(2, 4) and _ownership.drove_another(_ownership.KERAS, loss_scale)
+        used = _tf.at_least(2, 4) and _ownership.drove_deleted_optimizer(
+            _ownership.KERAS, loss_scale
+        )
         if used and type(loss_scale) is _loss_scales.DynamicLossScale:
             # The class of TensorFlow 2.4 takes the numbers alone, so that folds begin alike.
             loss_scale = type(loss_scale).from_config(loss_scale.get_config())
     else:
-        loss_scale = _configs.from_numbers(**arguments, hint=family.fixed_scale_hint)
+        loss_scale = _configs.from_stable_arguments(**arguments, hint=family.fixed_scale_hint)
     scaler = _scaler.Scaler(loss_scale)
     _ownership.check(_ownership.KERAS, scaler)
     family.check_scaler(scaler)
-    agreement = _agreement.function_for(agree, optimizer, scaler)
+    agreement = _agreement.resolve(agree, optimizer, scaler)
     data = _owner.KerasData(
         _scaled_rule.ScaledRule(family.scaled_by_default, scaled, enabled), enabled
     )
     # Without a `__setattr__`, so that checkpoints have only one name for each of these.
     owner.__dict__.update(_optimizer=optimizer, _loss_scale=loss_scale, _tflsc=data)
     options = {
-        "name": family.wrap(owner, name),
+        "name": family.initialize_owner(owner, name),
         "count_skipped": count_skipped,
         "scaled": scaled,
         "enabled": None if enabled else False,
         "agree": agree,
     }
-    data.options.update((k, v) for k, v in options.items() if v is not None)
+    data.options.update((option, value) for option, value in options.items() if value is not None)
     data.loss_scale_arguments = {} if enabled else arguments
-    data.agree, data.made = agreement, True
+    data.agree_in_use, data.constructed = agreement, True
     _ownership.claim(_ownership.KERAS, scaler, [owner])
 
 
-def _serialized(owner: StableLossScaleOptimizerBase) -> dict[str, Any]:
+def _serialize_inner(owner: StableLossScaleOptimizerBase) -> dict[str, Any]:
     return owner._tflsc_family.keras.optimizers.serialize(owner._optimizer)
 
 
@@ -216,8 +220,9 @@ class StableLossScaleOptimizerBase(_methods.CommonMethods):
             not a function.
           ValueError: a loss-scale optimizer of TensorFlow 2.3 to 2.15 or `tf_keras` wraps
             `inner_optimizer` already, or it overrides `apply_gradients` on Keras 3; a number cannot
-            be used; `loss_scale` drives another optimizer or comes with one of the three arguments
-            before it; or the strategy in scope is not supported.
+            be used; `loss_scale` drives another optimizer, comes with one of the three arguments
+            before it, or decides by gradients and `agree` is given; or the strategy in scope is not
+            supported.
         """
         arguments: dict[str, Any] = {
             "dynamic": dynamic,
@@ -237,7 +242,7 @@ class StableLossScaleOptimizerBase(_methods.CommonMethods):
     @property
     def loss_scale(self) -> Any:
         """The current loss scale, a scalar float32 tensor."""
-        if _callers.is_compile():  # It compares it with the loss scale of a policy.
+        if _callers.is_compiling():  # It compares it with the loss scale of a policy.
             return self._loss_scale
         return self._loss_scale()
 
@@ -248,7 +253,7 @@ class StableLossScaleOptimizerBase(_methods.CommonMethods):
     def get_config(self) -> dict[str, Any]:
         """Returns the constructor's arguments, a dict that JSON can hold."""
         config = {
-            "inner_optimizer": _serialized(self),
+            "inner_optimizer": _serialize_inner(self),
             "dynamic": self.dynamic,
             "initial_scale": self.initial_scale,
             "dynamic_growth_steps": self.dynamic_growth_steps,
@@ -264,7 +269,7 @@ class StableLossScaleOptimizerBase(_methods.CommonMethods):
         ):
             config["loss_scale"] = loss_scale
         config.update(_configs.options_of(self._tflsc))
-        if config["dynamic"] and not self._tflsc_family.says_dynamic:
+        if config["dynamic"] and not self._tflsc_family.config_says_dynamic:
             del config["dynamic"]
         return config
 
@@ -297,11 +302,13 @@ class StableLossScaleOptimizerBase(_methods.CommonMethods):
                 f"{config!r}."
             )
         if isinstance(inner, dict):
-            inner = _deserialized(cls._tflsc_family, inner, custom_objects)
-        base = _family.base_to_wrap(inner, cls._tflsc_family.argument)
+            inner = _deserialize_inner(cls._tflsc_family, inner, custom_objects)
+        base = _family.base_to_wrap(inner, cls._tflsc_family.optimizer_argument)
         family = _lookup.family_of(base, cls._tflsc_family.experimental)
         had_agree = arguments.pop("agree", False)
-        new = _make(cls, inner, _configs.arguments_of(arguments, family, custom_objects))
+        new = _call_constructor(
+            cls, inner, _configs.arguments_of(arguments, family, custom_objects)
+        )
         if had_agree:
             new.agree = _agreement.LostAgree()
         return new
@@ -312,7 +319,7 @@ class StableLossScaleOptimizerBase(_methods.CommonMethods):
         if "_tflsc_family" in vars(cls):  # pickle finds a sibling only through the public class.
             cls = ExperimentalLossScaleOptimizer if family.experimental else LossScaleOptimizer
         loss_scale: _loss_scales.LossScale | dict[str, Any] = self._loss_scale
-        if family.copies_begin_anew and type(loss_scale) is _loss_scales.DynamicLossScale:
+        if family.copies_lose_state and type(loss_scale) is _loss_scales.DynamicLossScale:
             loss_scale = _loss_scales.serialize(loss_scale)
         arguments = data.loss_scale_arguments or {"loss_scale": loss_scale}
         return _rebuild, (cls, self._optimizer, {**arguments, **data.options})
@@ -370,8 +377,8 @@ class ExperimentalLossScaleOptimizerBase(StableLossScaleOptimizerBase):
 
         In TensorFlow 2.4 and 2.5 this was a tensor. On 2.4 and later, `==` and `!=` compare values.
         """
-        if _tf.at_least(2, 4) and not _callers.is_compile():
-            _like_a_tensor.compares_by_value(self._loss_scale)
+        if _tf.at_least(2, 4) and not _callers.is_compiling():
+            _tensor_like.compare_by_value(self._loss_scale)
             if _graphs.in_session_graph():
                 self._loss_scale._as_graph_element()  # The graph may be finalized afterwards.
         return self._loss_scale
@@ -383,7 +390,7 @@ class ExperimentalLossScaleOptimizerBase(StableLossScaleOptimizerBase):
     def get_config(self) -> dict[str, Any]:
         """Returns the configs of the inner optimizer and the loss scale in a dict, as in r2.0."""
         return {
-            "optimizer": _serialized(self),
+            "optimizer": _serialize_inner(self),
             "loss_scale": _loss_scales.serialize(self._loss_scale),
             **_configs.options_of(self._tflsc),
         }
@@ -394,7 +401,7 @@ for _base in (StableLossScaleOptimizerBase, ExperimentalLossScaleOptimizerBase):
     _base.__init__.__qualname__ = "LossScaleOptimizer.__init__"
 
 
-class _PicksSibling(type):
+class _SiblingMetaclass(type):
     """Base class of the metaclasses: a call of a public class makes an instance of a sibling.
 
     The public classes are of tf.keras' own family, and each has a sibling for every other family.
@@ -404,17 +411,17 @@ class _PicksSibling(type):
 
     def __call__(cls, *args: Any, **kwargs: Any) -> Any:
         picked: type = cls
-        argument = cls._tflsc_family.argument
+        argument = cls._tflsc_family.optimizer_argument
         if "_tflsc_family" in vars(cls):  # A subclass is of one family.
             inner = args[0] if args else kwargs.get(argument)
             if isinstance(inner, dict):
-                inner = _deserialized(cls._tflsc_family, inner)
+                inner = _deserialize_inner(cls._tflsc_family, inner)
                 args, kwargs = (
                     ((inner, *args[1:]), kwargs) if args else (args, {**kwargs, argument: inner})
                 )
             base = _keras_versions.base_of(type(inner))
             if base is not None:
-                _lookup.check_keras(inner, base, argument)
+                _lookup.check_public_keras(inner, base, argument)
                 picked = _siblings(base)[cls._tflsc_family.experimental]
         # Keras' own metaclass would pick one of Keras' classes.
         return type.__call__(picked, *args, **kwargs)
@@ -443,7 +450,7 @@ class _PicksSibling(type):
         return (
             "_tflsc_family" in vars(cls)
             and _keras_versions.is_optimizer(instance)
-            and not isinstance(type(instance), _PicksSibling)
+            and not isinstance(type(instance), _SiblingMetaclass)
             and any(map(_wrapping.is_loss_scale_optimizer, of_keras))
         )
 
@@ -455,12 +462,12 @@ def _siblings(
     """Returns both classes, stable and experimental, for optimizers that derive from `base`."""
     both = [_lookup.family_of(base, experimental) for experimental in (False, True)]
 
-    class Metaclass(_PicksSibling, type(both[0].original)):  # type: ignore[misc]
+    class Metaclass(_SiblingMetaclass, type(both[0].original)):  # type: ignore[misc]
         """The metaclass of one family's classes."""
 
     class LossScaleOptimizer(
         StableLossScaleOptimizerBase,
-        both[0].methods,  # type: ignore[misc]
+        both[0].methods_class,  # type: ignore[misc]
         both[0].original,  # type: ignore[misc]
         metaclass=Metaclass,
     ):
@@ -508,7 +515,7 @@ else:
     LossScaleOptimizer, ExperimentalLossScaleOptimizer = _siblings(_lookup.default_base())
 
 
-def register() -> None:
+def register_imported() -> None:
     """Makes the classes for each Keras that is imported, or for tf.keras if none is.
 
     They must exist before a model is loaded, because Keras finds them by name.
@@ -517,4 +524,4 @@ def register() -> None:
         _siblings(base)
 
 
-register()
+register_imported()

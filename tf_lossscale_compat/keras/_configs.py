@@ -14,10 +14,10 @@ if TYPE_CHECKING:
     from tf_lossscale_compat._core import _types
     from tf_lossscale_compat.keras import _family, _owner
 
-_NUMBERS = ("dynamic", "initial_scale", "dynamic_growth_steps")
+_STABLE_ARGUMENTS = ("dynamic", "initial_scale", "dynamic_growth_steps")
 
 
-def from_numbers(
+def from_stable_arguments(
     dynamic: object = True,
     initial_scale: Any = None,
     dynamic_growth_steps: _types.Integer | None = None,
@@ -70,7 +70,7 @@ def from_numbers(
 
 def from_identifier(identifier: _loss_scales.Identifier | None) -> _loss_scales.LossScale:
     """Returns the loss scale for the argument `loss_scale`."""
-    return _loss_scales.get(_loss_scales.given(identifier))
+    return _loss_scales.get(_loss_scales.require(identifier))
 
 
 def to_config(loss_scale: _loss_scales.Identifier | None) -> _loss_scales.Identifier | None:
@@ -114,12 +114,14 @@ def arguments_of(
     config: dict[str, Any], family: _family.Family[Any], custom_objects: dict[str, Any] | None
 ) -> dict[str, Any]:
     """Returns the constructor's arguments for a config of any version, without the optimizer."""
-    arguments = {name: value for name, value in config.items() if name not in family.inner_only}
+    arguments = {name: value for name, value in config.items() if name not in family.without_effect}
     if "loss_scale" in arguments or family.experimental:
-        given = {name: arguments.pop(name) for name in _NUMBERS if name in arguments}
+        stable_arguments = {
+            name: arguments.pop(name) for name in _STABLE_ARGUMENTS if name in arguments
+        }
         arguments["loss_scale"] = (
             _from_config(family.keras, arguments["loss_scale"], custom_objects)
             if "loss_scale" in arguments
-            else from_numbers(**given)
+            else from_stable_arguments(**stable_arguments)
         )
     return arguments

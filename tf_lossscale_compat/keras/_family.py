@@ -32,7 +32,8 @@ class Family(_family_steps.FamilySteps[Owner]):
     """Base class of all families.
 
     Args:
-      methods: the class of the public methods that only this family's loss-scale optimizers have.
+      methods_class: the class of the public methods that only this family's loss-scale optimizers
+        have.
       keras: the public Keras module.
       base: the class that all optimizers of the family derive from.
       original: that Keras' own loss-scale class; `base` if there is none.
@@ -42,42 +43,43 @@ class Family(_family_steps.FamilySteps[Owner]):
     # Methods that steps of that Keras' own class call.
     forbidden_overrides: tuple[str, ...] = ("_apply_gradients", "_apply_gradients_cross_replica")
     # Hyperparameters that the wrapper has too, and in some versions its config, without an effect.
-    inner_only: tuple[str, ...] = ()
+    without_effect: tuple[str, ...] = ()
     # For an error: how to have a fixed loss scale in that Keras without this class.
     fixed_scale_hint = ""
     # Configs say `dynamic` even of a dynamic loss scale, which is the default.
-    says_dynamic = True
+    config_says_dynamic = True
     # True if copies of that Keras' optimizers, also of its own loss-scale class, have no state.
-    copies_begin_anew = False
+    copies_lose_state = False
     # The end of the name by which files of models know the class.
     registered_suffix = ""
 
     def __init__(
         self,
-        methods: type,
+        methods_class: type,
         keras: types.ModuleType,
         base: type,
         original: type[Any],
         experimental: bool,
     ) -> None:
-        self.methods, self.keras, self.base = methods, keras, base
+        self.methods_class, self.keras, self.base = methods_class, keras, base
         self.original, self.experimental = original, experimental
-        self.argument = "optimizer" if experimental else "inner_optimizer"
+        self.optimizer_argument = "optimizer" if experimental else "inner_optimizer"
 
     # Making an optimizer.
 
-    def refuse(self, name: str, arguments: tuple[str, ...]) -> NoReturn:
+    def refuse_arguments(self, name: str, arguments: tuple[str, ...]) -> NoReturn:
         """Raises the error of that Keras' own class for unknown arguments of the constructor."""
         raise TypeError(f"{name} takes no {' and no '.join(arguments)}.")
 
     def check_wrapped(self, owner: Owner, optimizer: Any, enabled: bool) -> None:
         """Raises a TypeError or ValueError if `owner` cannot wrap `optimizer`."""
-        base = base_to_wrap(optimizer, self.argument)
+        base = base_to_wrap(optimizer, self.optimizer_argument)
         if base is not self.base:
             raise TypeError(
-                f"{self.argument} must derive from {self.base!r}, as {type(owner).__name__} wraps "
-                f"only such optimizers, got {optimizer!r}. Derive the subclass from "
-                "type(LossScaleOptimizer(optimizer)), which wraps this kind of optimizer."
+                f"{self.optimizer_argument} must derive from {self.base!r}, as "
+                f"{type(owner).__name__} wraps only such optimizers, got {optimizer!r}. Derive the "
+                "subclass from type(LossScaleOptimizer(optimizer)), which wraps this kind of "
+                "optimizer."
             )
         factor = getattr(optimizer, "loss_scale_factor", None)
         if not enabled and factor not in (None, 1):
@@ -99,7 +101,7 @@ class Family(_family_steps.FamilySteps[Owner]):
         """Raises a ValueError if this family cannot unscale gradients by the scale."""
         scaler.check_reciprocal()
 
-    def wrap(self, owner: Owner, name: str | None) -> str | None:
+    def initialize_owner(self, owner: Owner, name: str | None) -> str | None:
         """Makes `owner` an optimizer of that Keras; returns its name for configs, or None."""
         raise NotImplementedError
 
@@ -117,21 +119,21 @@ class Family(_family_steps.FamilySteps[Owner]):
         """Makes checkpoints and files hold this loss scale, and no earlier one."""
         owner._track_trackable(loss_scale, "loss_scale", overwrite=True)
 
-    def replace_loss_scale(self, owner: Owner, loss_scale: _loss_scales.Identifier) -> None:
+    def set_loss_scale(self, owner: Owner, loss_scale: _loss_scales.Identifier) -> None:
         """Replaces the loss scale, as code for TensorFlow 2.0 does."""
         old = owner._loss_scale
         if loss_scale is old:
             return
-        _arguments.check_replaces_loss_scale(owner._tflsc.enabled)
+        _arguments.check_can_replace_loss_scale(owner._tflsc.enabled)
         new = _configs.from_identifier(loss_scale)
         scaler = _scaler.Scaler(new)
-        if scaler.subject is _scaler.Scaler(old).subject:  # The same manager.
+        if scaler.loss_scale is _scaler.Scaler(old).loss_scale:  # The same manager.
             return
         _ownership.check(_ownership.KERAS, scaler)
         self.check_scaler(scaler)
-        agree = _agreement.function_for(owner._tflsc.agree, owner._optimizer, scaler)
+        agree = _agreement.resolve(owner._tflsc.agree_in_use, owner._optimizer, scaler)
         self.track_loss_scale(owner, new)
-        owner._tflsc.agree = agree
+        owner._tflsc.agree_in_use = agree
         owner.__dict__["_loss_scale"] = new
         _ownership.claim(_ownership.KERAS, scaler, [owner])
         _ownership.release(old, owner)

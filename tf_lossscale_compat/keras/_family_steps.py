@@ -34,107 +34,117 @@ class _KerasAdapter(_adapter.OptimizerAdapter):
 
     def __init__(self, owner: KerasOwner, apply: _types.Apply, agree: _types.Agree | None) -> None:
         self._family, self._owner, self._apply = owner._tflsc_family, owner, apply
-        self.observed, self.wrapped, self.agree = owner, owner._optimizer, agree
-        self.counts_skipped = owner._tflsc.options.get("count_skipped", self._family.counts_skipped)
+        self.watched, self.wrapped, self.agree = owner, owner._optimizer, agree
+        self.counts_skipped = owner._tflsc.options.get(
+            "count_skipped", self._family.counts_skipped_by_default
+        )
         self.check_strategy = owner._raise_if_strategy_unsupported
-        self.update_first = self._family.update_first
+        self.updates_first = self._family.updates_first
 
     def apply(self, grads: _types.Gradients, variables: _types.Variables) -> Any:
         if not tf.executing_eagerly():
-            grads = _graphs.of_this_graph(grads)
+            grads = _graphs.to_current_graph(grads)
         return self._apply(grads, variables)
 
-    def count_skipped(self, number: int | tf.Tensor) -> Any:
-        return self._family.count_skipped(self._owner, number)
+    def add_skipped_steps(self, number: int | tf.Tensor) -> Any:
+        return self._family.add_skipped_steps(self._owner, number)
 
 
 class FamilySteps(Generic[Owner]):
     """Scales losses, unscales gradients and takes steps; base class of `Family`."""
 
-    methods: type  # The class of the family's public methods; see `Family`.
+    methods_class: type  # The class of the family's public methods; see `Family`.
     # True if that Keras' `apply_gradients` takes scaled gradients; see `_scaled_rule`.
     scaled_by_default = False
     # True if that Keras' own loss-scale optimizer counts skipped steps as iterations.
-    counts_skipped = True
+    counts_skipped_by_default = True
     # True if that Keras' own class updates the loss scale before the conditional of a graph.
-    update_first = False
+    updates_first = False
     # Name of the method that returns (gradient, variable) pairs for `minimize`, if there is one.
     compute_method: str | None = None
 
-    def apply_variables(self, owner: Owner, given: Iterable[Any] | None) -> _types.Variables:
-        """Returns the variables of `apply`, a list; `given` is its argument."""
-        if given is None:
+    def variables_for_apply(
+        self, owner: Owner, trainable_variables: Iterable[Any] | None
+    ) -> _types.Variables:
+        """Returns the variables of `apply`, a list."""
+        if trainable_variables is None:
             raise ValueError("trainable_variables must be the list of variables, got None.")
-        return list(given)
+        return list(trainable_variables)
 
     def unscale(self, owner: Owner, grads: Iterable[_types.Gradient]) -> _types.Gradients:
         """Returns gradients divided by the loss scale, as in that Keras."""
         scale = _scaler.snapshot(owner._loss_scale())
         return _unscaling.unscale(grads, _unscaling.Division(1.0 / scale))
 
-    def grads_and_division(
+    def prepare_division(
         self, owner: Owner, grads: _types.Gradients, variables: _types.Variables, scale: tf.Tensor
     ) -> tuple[_types.Gradients, _unscaling.Division | None]:
         """Returns gradients and the `Division` that the step does; None if it does none."""
         return grads, _unscaling.Division(1.0 / scale)
 
-    def scaled_gradients(self, owner: Owner, *args: Any) -> list[_types.Pair]:
+    def compute_scaled_gradients(self, owner: Owner, *args: Any) -> list[_types.Pair]:
         """Returns pairs of scaled gradients, computed by the inner optimizer, and variables.
 
         `args` are the arguments of the public method.
         """
         raise NotImplementedError
 
-    def scale_by_owner(
+    def scale_loss_on_tape(
         self, owner: Owner, loss: _types.Loss, tape: tf.GradientTape | None
     ) -> _types.Loss:
         """Returns the scaled `loss`, a tensor on `tape` or a function."""
         scale: Callable[..., Any] = functools.partial(scaled_loss, owner)
-        if _arguments.overrides(owner, self.methods, "get_scaled_loss"):
+        if _arguments.overrides(owner, self.methods_class, "get_scaled_loss"):
             # The gradients will be unscaled.
-            owner._tflsc.scaled_rule.record(_scaled_rule.GET_UNSCALED_GRADIENTS)
+            owner._tflsc.scaled_rule.record_call(_scaled_rule.GET_UNSCALED_GRADIENTS)
             scale = owner.get_scaled_loss
         if callable(loss):
             return lambda: scale(loss())
         with contextlib.nullcontext() if tape is None else tape:
             return scale(loss)
 
-    def unscaled_pairs(
+    def unscale_pairs(
         self, owner: Owner, grads_and_vars: Iterable[_types.Pair]
     ) -> list[_types.Pair]:
         """Returns pairs with unscaled gradients."""
         unscale: Callable[..., _types.Gradients] = functools.partial(self.unscale, owner)
-        if _arguments.overrides(owner, self.methods, "get_unscaled_gradients"):
-            owner._tflsc.scaled_rule.record(_scaled_rule.GET_SCALED_LOSS)
+        if _arguments.overrides(owner, self.methods_class, "get_unscaled_gradients"):
+            owner._tflsc.scaled_rule.record_call(_scaled_rule.GET_SCALED_LOSS)
             unscale = owner.get_unscaled_gradients
         grads, variables = _structure.unzip(grads_and_vars)
-        grads = map_scaled(unscale, grads, variables)
+        grads = map_except_overwrites(unscale, grads, variables)
         owner._tflsc.scaled_rule.remember_unscaled(grads)
         return list(zip(grads, variables))
 
     # A step.
 
-    def to_minimize(self, owner: Owner, *args: Any) -> tuple[list[_types.Pair], dict[str, Any]]:
+    def compute_for_minimize(
+        self, owner: Owner, *args: Any
+    ) -> tuple[list[_types.Pair], dict[str, Any]]:
         """Returns what `minimize` passes to `apply_gradients`: pairs and the argument `scaled`.
 
-        The gradients are those of `scaled_gradients(owner, *args)`, and scaled unless methods of a
-        subclass see them. The constructor's `scaled` says how an `apply_gradients` of a subclass
-        sees them.
+        The gradients are those of `compute_scaled_gradients(owner, *args)`, and scaled unless
+        methods of a subclass see them. The constructor's `scaled` says how an `apply_gradients` of
+        a subclass sees them.
         """
-        if self.compute_method and _arguments.overrides(owner, self.methods, self.compute_method):
+        if self.compute_method and _arguments.overrides(
+            owner, self.methods_class, self.compute_method
+        ):
             return getattr(owner, self.compute_method)(*args), {}
-        pairs, scaled = self.scaled_gradients(owner, *args), True
-        overridden = _arguments.overrides(owner, self.methods, "apply_gradients")
-        sees = overridden and not owner._tflsc.scaled_rule.constructor_scaled
-        if sees or _arguments.overrides(owner, self.methods, "get_unscaled_gradients"):
-            owner._tflsc.scaled_rule.record("minimize")
-            pairs, scaled = self.unscaled_pairs(owner, pairs), False
+        pairs, scaled = self.compute_scaled_gradients(owner, *args), True
+        overridden = _arguments.overrides(owner, self.methods_class, "apply_gradients")
+        sees_gradients = overridden and not owner._tflsc.scaled_rule.constructor_scaled
+        if sees_gradients or _arguments.overrides(
+            owner, self.methods_class, "get_unscaled_gradients"
+        ):
+            owner._tflsc.scaled_rule.record_call("minimize")
+            pairs, scaled = self.unscale_pairs(owner, pairs), False
         # A subclass's method may not take `scaled`, or take it and not pass it on. Before Keras 3
         # no optimizer takes `scaled`, and a subclass may pass all arguments to the inner optimizer.
-        takes = not overridden or (
-            self.scaled_by_default and _aggregation.takes(owner.apply_gradients, "scaled")
+        takes_scaled = not overridden or (
+            self.scaled_by_default and _aggregation.takes_argument(owner.apply_gradients, "scaled")
         )
-        return pairs, {"scaled": scaled} if takes else {}
+        return pairs, {"scaled": scaled} if takes_scaled else {}
 
     def apply_pairs(self, owner: Owner, grads_and_vars: Iterable[_types.Pair], scaled: bool) -> Any:
         """Checks pairs of gradients and variables, and takes a step with them."""
@@ -155,7 +165,7 @@ class FamilySteps(Generic[Owner]):
         """
         scaler, division = _scaler.Scaler(owner._loss_scale), None
         if scaled:
-            grads, division = self.grads_and_division(
+            grads, division = self.prepare_division(
                 owner, grads, variables, _scaler.snapshot(scaler.read())
             )
         return _step.take(
@@ -163,17 +173,17 @@ class FamilySteps(Generic[Owner]):
             grads,
             variables,
             _KerasAdapter(owner, apply, self.agree_function(owner, scaler)),
-            called=f"{type(owner).__name__}.apply_gradients",
+            method_name=f"{type(owner).__name__}.apply_gradients",
             division=division,
             unaggregated=unaggregated,
         )
 
     def agree_function(self, owner: Owner, scaler: _scaler.Scaler) -> _types.Agree | None:
         """Returns the function through which processes agree in a step, or None."""
-        return owner._tflsc.agree
+        return owner._tflsc.agree_in_use
 
-    def count_skipped(self, owner: Owner, number: int | tf.Tensor) -> Any:
-        """Counts skipped steps; see `_adapter.OptimizerAdapter.count_skipped`."""
+    def add_skipped_steps(self, owner: Owner, number: int | tf.Tensor) -> Any:
+        """Counts skipped steps; see `_adapter.OptimizerAdapter.add_skipped_steps`."""
         iterations = owner._optimizer.iterations
         return iterations.assign_add(tf.cast(number, iterations.dtype), read_value=False)
 
@@ -183,7 +193,7 @@ def scaled_loss(owner: KerasOwner, loss: tf.Tensor) -> tf.Tensor:
     return _unscaling.scale_loss(loss, _scaler.snapshot(owner._loss_scale()))
 
 
-def map_scaled(
+def map_except_overwrites(
     function: Callable[..., _types.Gradients],
     grads: _types.Gradients,
     variables: _types.Variables,
@@ -193,12 +203,13 @@ def map_scaled(
 
     These are not scaled, and stay as they are.
     """
-    keeps = [getattr(variable, "overwrite_with_gradient", False) for variable in variables]
-    results = function([None if keep else grad for grad, keep in zip(grads, keeps)], *args)
-    return [grad if keep else new for grad, new, keep in zip(grads, results, keeps)]
+    overwrites = [getattr(variable, "overwrite_with_gradient", False) for variable in variables]
+    mapped = [None if overwrite else grad for grad, overwrite in zip(grads, overwrites)]
+    results = function(mapped, *args)
+    return [grad if overwrite else new for grad, new, overwrite in zip(grads, results, overwrites)]
 
 
-def unzip_pairs(
+def unzip_and_check(
     grads_and_vars: Iterable[_types.Pair], may_be_empty: bool = False
 ) -> tuple[_types.Gradients, _types.Variables]:
     """Returns the list of gradients and that of variables.
@@ -215,11 +226,11 @@ def unzip_pairs(
 
 def check_context(owner: KerasOwner) -> None:
     """Raises a ValueError in a cross-replica context, before a step makes any variable."""
-    called = f"{type(owner).__name__}.apply_gradients"
-    _step.check_context(called, owner._raise_if_strategy_unsupported)
+    method_name = f"{type(owner).__name__}.apply_gradients"
+    _step.check_context(method_name, owner._raise_if_strategy_unsupported)
 
 
-def check_graph(owner: KerasOwner) -> None:
+def check_no_session_graph(owner: KerasOwner) -> None:
     """Raises a ValueError in a graph for a Session, where the optimizer returns no operation."""
     if _graphs.in_session_graph():
         raise ValueError(

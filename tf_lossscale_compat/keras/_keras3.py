@@ -28,9 +28,9 @@ from tf_lossscale_compat.keras import (
 
 if TYPE_CHECKING:
     from tf_lossscale_compat._core import _types
-    from tf_lossscale_compat._core._types import Keras3Optimizer as _MixedIntoKeras3
+    from tf_lossscale_compat._core._types import Keras3Optimizer as _Keras3Base
 else:
-    _MixedIntoKeras3 = object
+    _Keras3Base = object
 
 _CommonMethods: Any = _methods.CommonMethods  # For the properties that get a setter here.
 # For errors: the call that an override of `scale_loss` or `apply_gradients` has to make.
@@ -50,7 +50,7 @@ _SUMS_NOTHING = (
 )
 
 
-def _version(version: str) -> tuple[int, ...]:
+def _major_minor(version: str) -> tuple[int, ...]:
     return tuple(int(part) for part in version.split(".")[:2])
 
 
@@ -58,7 +58,7 @@ class Keras3Family(_family.Family["Keras3Methods"]):
     """Optimizers that derive from `BaseOptimizer` of Keras 3."""
 
     # Configs of Keras 3.0 to 3.11 hold them.
-    inner_only = (
+    without_effect = (
         "clipnorm",
         "clipvalue",
         "ema_momentum",
@@ -79,13 +79,13 @@ class Keras3Family(_family.Family["Keras3Methods"]):
     )
     fixed_scale_hint = " Or leave this wrapper out, and set `loss_scale_factor` of the optimizer."
     scaled_by_default = True
-    counts_skipped = False
-    copies_begin_anew = True
-    says_dynamic = False  # All of Keras' own class are dynamic, and it refuses the entry.
+    counts_skipped_by_default = False
+    copies_lose_state = True
+    config_says_dynamic = False  # All of Keras' own class are dynamic, and it refuses the entry.
 
-    def refuse(self, name: str, arguments: tuple[str, ...]) -> NoReturn:
+    def refuse_arguments(self, name: str, arguments: tuple[str, ...]) -> NoReturn:
         for each in arguments:
-            if each in self.inner_only:
+            if each in self.without_effect:
                 raise ValueError(
                     f"{name} takes no `{each}`: set it on the `inner_optimizer`, "
                     "which applies the gradients."
@@ -101,10 +101,10 @@ class Keras3Family(_family.Family["Keras3Methods"]):
                 f"{type(owner).__name__} needs the TensorFlow backend of Keras, but the backend is "
                 f"{backend!r}. Set the environment variable KERAS_BACKEND=tensorflow."
             )
-        _horovod.refuse(type(owner), *map(type, _wrapping.with_wrapped(optimizer)))
-        if not _aggregation.has_keras_methods(optimizer, ["apply_gradients"]):
+        _horovod.check_not_keras_3(type(owner), *map(type, _wrapping.optimizer_chain(optimizer)))
+        if not _aggregation.are_keras_methods(optimizer, ["apply_gradients"]):
             raise ValueError(
-                f"{self.argument} must have no apply_gradients of its own, got "
+                f"{self.optimizer_argument} must have no apply_gradients of its own, got "
                 f"{optimizer!r}: a loss-scale optimizer of Keras 3 calls only apply. Override "
                 "apply(self, grads, trainable_variables=None) instead. apply_gradients of Keras 3 "
                 "calls it, too, and the gradients are unscaled there."
@@ -113,15 +113,15 @@ class Keras3Family(_family.Family["Keras3Methods"]):
     def check_scaler(self, scaler: _scaler.Scaler) -> None:
         pass  # The family divides by the scale, and needs no reciprocal of it.
 
-    def wrap(self, owner: Keras3Methods, name: str | None) -> str:
-        self._past_original(owner).__init__(learning_rate=0.0, name=name)
+    def initialize_owner(self, owner: Keras3Methods, name: str | None) -> str:
+        self._super_of_original(owner).__init__(learning_rate=0.0, name=name)
         # Files and checkpoints of Keras' own class have it under this name.
         owner.inner_optimizer = owner._optimizer
         owner._optimizer.loss_scale_factor = None  # It would divide the gradients once more.
         self.track_loss_scale(owner, owner._loss_scale)
         return owner.name  # All configs of Keras' own class have it.
 
-    def _past_original(self, owner: Keras3Methods) -> Any:
+    def _super_of_original(self, owner: Keras3Methods) -> Any:
         """Returns `super()` of Keras' own loss-scale class."""
         return super(self.original, owner)
 
@@ -138,25 +138,27 @@ class Keras3Family(_family.Family["Keras3Methods"]):
                 "variables by their order. Make a new optimizer with the other loss scale."
             )
         super().track_loss_scale(owner, loss_scale)
-        owned = owner._tflsc.variables
+        owned = owner._tflsc.keras_variables
         if owned:  # Checkpoints reject a list from which a variable was removed: make a new one.
             for name, variable in owned.items():
                 if getattr(owner, name, None) is variable:
                     delattr(owner, name)
             owned.clear()
             del owner._tracker
-            self._past_original(owner).__init__(learning_rate=0.0, name=owner.name)
+            self._super_of_original(owner).__init__(learning_rate=0.0, name=owner.name)
         if isinstance(loss_scale, _loss_scales.DynamicLossScale):
             for name, variable in (
                 ("step_counter", loss_scale.good_steps),
                 ("dynamic_scale", loss_scale.current_loss_scale),
             ):
-                setattr(owner, name, self._as_keras_variable(owner, name, variable))
-        for name, variable in _values.by_name(loss_scale).items():
+                setattr(owner, name, self._track_as_keras_variable(owner, name, variable))
+        for name, variable in _values.variables_by_name(loss_scale).items():
             if not any(variable is each.value for each in owned.values()):
-                self._as_keras_variable(owner, name, variable)
+                self._track_as_keras_variable(owner, name, variable)
 
-    def _as_keras_variable(self, owner: Keras3Methods, name: str, variable: tf.Variable) -> Any:
+    def _track_as_keras_variable(
+        self, owner: Keras3Methods, name: str, variable: tf.Variable
+    ) -> Any:
         """Makes a Keras variable of `variable`, adds it to the optimizer's and returns it."""
         with self.keras.name_scope(owner.name, caller=owner):  # State trees have paths as keys.
             owned = self.keras.Variable(
@@ -164,17 +166,17 @@ class Keras3Family(_family.Family["Keras3Methods"]):
             )
         owned._value = variable  # Before 3.10, Keras makes a copy of it.
         owner._track_variable(owned)
-        owner._tflsc.variables[name] = owned
+        owner._tflsc.keras_variables[name] = owned
         return owned
 
     def all_variables(self, owner: Keras3Methods) -> _types.Variables:
         return owner.variables
 
-    def apply_variables(
-        self, owner: Keras3Methods, given: Iterable[Any] | None
+    def variables_for_apply(
+        self, owner: Keras3Methods, trainable_variables: Iterable[Any] | None
     ) -> _types.Variables:
-        if given is not None:
-            return list(given)
+        if trainable_variables is not None:
+            return list(trainable_variables)
         if not owner.built:
             raise ValueError(
                 "trainable_variables may be left out only once the optimizer is built: call "
@@ -189,8 +191,8 @@ class Keras3Family(_family.Family["Keras3Methods"]):
             self._build_inner(owner, inner, variables)
             inner.built = True  # Not every `build` sets it.
         # Checkpoints of Keras 3.12 and later name the variables that this adds to the wrapper.
-        if _version(self.keras.__version__) >= (3, 12):
-            self._past_original(owner).build(variables)
+        if _major_minor(self.keras.__version__) >= (3, 12):
+            self._super_of_original(owner).build(variables)
         owner.built = True
 
     def _build_inner(self, owner: Keras3Methods, inner: Any, variables: Iterable[Any]) -> None:
@@ -211,13 +213,13 @@ class Keras3Family(_family.Family["Keras3Methods"]):
 
     def unscale(self, owner: Keras3Methods, grads: Iterable[_types.Gradient]) -> _types.Gradients:
         grads = list(grads)
-        division = _unscaling.Division(_scaler.snapshot(owner._loss_scale()), divides=True)
+        division = _unscaling.Division(_scaler.snapshot(owner._loss_scale()), operand_is_scale=True)
         return [
             None if grad is None else tf.cast(divided, grad.dtype)
             for grad, divided in zip(grads, _unscaling.unscale(grads, division))
         ]
 
-    def grads_and_division(
+    def prepare_division(
         self,
         owner: Keras3Methods,
         grads: _types.Gradients,
@@ -226,18 +228,19 @@ class Keras3Family(_family.Family["Keras3Methods"]):
     ) -> tuple[_types.Gradients, _unscaling.Division | None]:
         if not owner._tflsc.enabled:  # The scale is 1, and float16 gradients stay float16.
             return grads, None
-        division = _unscaling.Division(scale, divides=True)
+        division = _unscaling.Division(scale, operand_is_scale=True)
         if [each for each in variables if getattr(each, "overwrite_with_gradient", False)]:
-            return _family_steps.map_scaled(_unscaling.unscale, grads, variables, division), None
+            unscale = _unscaling.unscale
+            return _family_steps.map_except_overwrites(unscale, grads, variables, division), None
         return grads, division
 
-    def scaled_gradients(self, owner: Keras3Methods, *args: Any) -> list[_types.Pair]:
+    def compute_scaled_gradients(self, owner: Keras3Methods, *args: Any) -> list[_types.Pair]:
         loss, var_list, tape = args
         if tape is None:
             if not callable(loss):
                 raise ValueError(f"loss must be callable if no tape is given, got {loss!r}.")
             tape = tf.GradientTape()
-        scaled: Any = self.scale_by_owner(owner, loss, tape)
+        scaled: Any = self.scale_loss_on_tape(owner, loss, tape)
         if callable(scaled):
             with tape:
                 scaled = scaled()
@@ -247,25 +250,25 @@ class Keras3Family(_family.Family["Keras3Methods"]):
     def apply_pairs(
         self, owner: Keras3Methods, grads_and_vars: Iterable[_types.Pair], scaled: bool
     ) -> None:
-        grads, variables = _family_steps.unzip_pairs(grads_and_vars)
+        grads, variables = _family_steps.unzip_and_check(grads_and_vars)
         if not owner.built:
             _family_steps.check_context(owner)
         if not tf.executing_eagerly():
-            _family_steps.check_graph(owner)
+            _family_steps.check_no_session_graph(owner)
         if tf.distribute.get_strategy().num_replicas_in_sync > 1:
             version = self.keras.__version__
-            if _version(version) < (3, 5):
-                owner._tflsc.scaled_rule.warn(_SUMS_NOTHING.format(version))
+            if _major_minor(version) < (3, 5):
+                owner._tflsc.scaled_rule.warn_once(_SUMS_NOTHING.format(version))
         if not owner.built:
             with self.keras.name_scope(owner.name, caller=owner):
                 owner.build(variables)
         self.take_step(owner, grads, variables, scaled, owner.inner_optimizer.apply)
 
-    def count_skipped(self, owner: Keras3Methods, number: int | tf.Tensor) -> None:
+    def add_skipped_steps(self, owner: Keras3Methods, number: int | tf.Tensor) -> None:
         owner.inner_optimizer.iterations.assign_add(number)
 
 
-class Keras3Methods(_methods.WeightDecay, _MixedIntoKeras3):
+class Keras3Methods(_methods.WeightDecayMethods, _Keras3Base):
     """The public methods that a loss-scale optimizer of this family has beside those of all."""
 
     _tflsc_family: Keras3Family
@@ -291,15 +294,16 @@ class Keras3Methods(_methods.WeightDecay, _MixedIntoKeras3):
         if name == "dynamic_scale" and not hasattr(value, "assign"):
             _methods.refuse_to_set(self, name, value)
         data: Any = vars(self).get("_tflsc")
-        made = data is not None and data.made
-        if made and name == "inner_optimizer":  # In Keras' own class it can be replaced, too.
+        constructed = data is not None and data.constructed
+        replaces_inner = constructed and name == "inner_optimizer"
+        if replaces_inner:  # In Keras' own class it can be replaced, too.
             self._tflsc_family.check_wrapped(self, value, data.enabled)
             self._tflsc_family.check_count_skipped(data.options.get("count_skipped"), value)
         super().__setattr__(name, value)
-        if made and name == "inner_optimizer":
+        if replaces_inner:
             value.loss_scale_factor = None
             self.__dict__["_optimizer"] = value
-        elif made and name == "name":
+        elif constructed and name == "name":
             data.options["name"] = value
 
     def _trackable_children(self, *args: Any, **kwargs: Any) -> dict[str, Any]:
@@ -320,8 +324,8 @@ class Keras3Methods(_methods.WeightDecay, _MixedIntoKeras3):
     @_CommonMethods.initial_scale.setter
     def initial_scale(self, value: Any) -> None:
         value = _arguments.positive("initial_scale", value)
-        loss_scale = _settable(self, "initial_scale")
-        options = _scaler.data_of(loss_scale).options  # As the constructor was called.
+        loss_scale = _settable_loss_scale(self, "initial_scale")
+        options = _scaler.data_of(loss_scale).extra_config  # As the constructor was called.
         low, high = options.get("min_loss_scale", 1.0), options.get("max_loss_scale")
         _loss_scales.checked_bounds("initial_scale", value, low, high)
         loss_scale._initial_loss_scale = value
@@ -330,8 +334,8 @@ class Keras3Methods(_methods.WeightDecay, _MixedIntoKeras3):
 
     @_CommonMethods.dynamic_growth_steps.setter
     def dynamic_growth_steps(self, value: Any) -> None:
-        value = _arguments.period("dynamic_growth_steps", value, "int64")
-        _settable(self, "dynamic_growth_steps")._increment_period = value
+        value = _arguments.step_count("dynamic_growth_steps", value, "int64")
+        _settable_loss_scale(self, "dynamic_growth_steps")._increment_period = value
 
     @property
     def variables(self) -> _values.CallableList:
@@ -367,9 +371,10 @@ class Keras3Methods(_methods.WeightDecay, _MixedIntoKeras3):
     def apply_gradients(
         self, grads_and_vars: Iterable[tuple[Any, Any]], *, scaled: bool | None = None
     ) -> Any:
-        pairs, given = list(grads_and_vars), scaled
-        scaled = self._tflsc.scaled_rule.are_scaled(given, pairs)
-        if scaled and given is None and _scaled_rule.SCALE_LOSS in self._tflsc.scaled_rule.methods:
+        pairs, rule = list(grads_and_vars), self._tflsc.scaled_rule
+        was_said = scaled is not None
+        scaled = rule.are_scaled(scaled, pairs)
+        if scaled and not was_said and _scaled_rule.SCALE_LOSS in rule.called_methods:
             _check_bypassed(self)
         # Keras' own class calls it here, too.
         if _arguments.overrides(self, Keras3Methods, "apply"):
@@ -379,12 +384,12 @@ class Keras3Methods(_methods.WeightDecay, _MixedIntoKeras3):
                     "apply_gradients was given unscaled gradients. Call apply with scaled "
                     "gradients; or override apply_gradients instead of apply."
                 )
-            self.apply(*_family_steps.unzip_pairs(pairs))
+            self.apply(*_family_steps.unzip_and_check(pairs))
         else:
             self._tflsc_family.apply_pairs(self, pairs, scaled)
         return self.inner_optimizer.iterations
 
-    @_autograph.converts_functions_given
+    @_autograph.convert_passed_functions
     def minimize(self, loss: Any, var_list: Any, tape: Any = None) -> Any:
         """Computes gradients of the scaled loss and applies them, as optimizers before Keras 3 do.
 
@@ -400,7 +405,7 @@ class Keras3Methods(_methods.WeightDecay, _MixedIntoKeras3):
           ValueError: `loss` is a tensor and `tape` is None; no variable has a gradient; or called
             in a cross-replica context.
         """
-        pairs, scaled = self._tflsc_family.to_minimize(self, loss, var_list, tape)
+        pairs, scaled = self._tflsc_family.compute_for_minimize(self, loss, var_list, tape)
         self.apply_gradients(pairs, **scaled)
         return self.iterations
 
@@ -420,28 +425,30 @@ class Keras3Methods(_methods.WeightDecay, _MixedIntoKeras3):
             return
         inner = self.inner_optimizer.variables
         outer = self.variables[: len(self.variables) - len(inner)]
-        first = len(store.keys()) - len(inner)
+        saved_outer = len(store.keys()) - len(inner)
         values = [store[str(i)] for i in range(len(store.keys()))]
         # An optimizer that was not built saved fewer variables.
-        if first < 0 or (first != len(outer) and not _values.matches(values[first:], inner)):
+        other_number = saved_outer != len(outer)
+        if saved_outer < 0 or (other_number and not _values.matches(values[saved_outer:], inner)):
             super().load_own_variables(store)  # It warns.
             return
         # Files of Keras' own class have two of the loss scale's variables, first as here.
         dynamic = isinstance(self._loss_scale, _loss_scales.DynamicLossScale)
-        more = len(self._tflsc.variables) - 2 if dynamic else 0
+        extra = len(self._tflsc.keras_variables) - 2 if dynamic else 0
         # The shapes and kinds of numbers tell another class of loss scale with as many variables.
-        if first in (len(outer), len(outer) - more) and _values.matches(values[:first], outer):
-            outer = outer[:first]
+        known_number = saved_outer in (len(outer), len(outer) - extra)
+        if known_number and _values.matches(values[:saved_outer], outer):
+            outer = outer[:saved_outer]
         else:
             logging.warning(
                 "The saved optimizer has a loss scale of another kind or none; %s keeps its own.",
                 self.name,
             )
-            outer, values = [], values[first:]
+            outer, values = [], values[saved_outer:]
         _values.assign_all([*outer, *inner], values)
 
 
-def _settable(owner: Keras3Methods, name: str) -> _loss_scales.DynamicLossScale:
+def _settable_loss_scale(owner: Keras3Methods, name: str) -> _loss_scales.DynamicLossScale:
     if not isinstance(owner._loss_scale, _loss_scales.DynamicLossScale):
         raise AttributeError(
             f"{name} can be set only if the loss scale is a DynamicLossScale, but it is "
@@ -452,14 +459,14 @@ def _settable(owner: Keras3Methods, name: str) -> _loss_scales.DynamicLossScale:
 
 def _check_bypassed(owner: Keras3Methods) -> None:
     """Raises a ValueError if a step with scaled gradients would silently bypass overrides."""
-    for name, called in (
+    for name, caller in (
         (_scaled_rule.GET_SCALED_LOSS, "scale_loss"),
         (_scaled_rule.GET_UNSCALED_GRADIENTS, "apply_gradients"),
     ):
         bypassed = _arguments.overrides(owner, Keras3Methods, name)
-        if bypassed and not _arguments.overrides(owner, Keras3Methods, called):
+        if bypassed and not _arguments.overrides(owner, Keras3Methods, caller):
             raise ValueError(
                 f"{type(owner).__name__} overrides {name}, which fit of Keras 3 and other steps "
-                f"with scale_loss do not call. Override {called}, which they do call: there "
+                f"with scale_loss do not call. Override {caller}, which they do call: there "
                 f"{_CALL[name]}."
             )

@@ -38,9 +38,9 @@ _FAMILIES: dict[str, tuple[type[_family.Family[Any]], type]] = {
 }
 
 
-def keras_of(base: type) -> types.ModuleType:
+def keras_of(cls: type) -> types.ModuleType:
     """Returns the public Keras module of a class that Keras defines."""
-    root = base.__module__.split(".")[0]
+    root = cls.__module__.split(".")[0]
     return importlib.import_module(root) if root.endswith("keras") else tf.keras
 
 
@@ -65,8 +65,8 @@ def family_of(base: type, experimental: bool) -> _family.Family[Any]:
     """Returns the `Family` of optimizers that derive from `base`."""
     keras = keras_of(base)
     original = _original_class(keras, base, experimental)
-    family, methods = _FAMILIES[base.__name__]
-    return family(methods, keras, base, original, experimental)
+    family, methods_class = _FAMILIES[base.__name__]
+    return family(methods_class, keras, base, original, experimental)
 
 
 @cached
@@ -75,7 +75,7 @@ def default_base() -> type | None:
     return _keras_versions.base_of(tf.keras.optimizers.SGD)
 
 
-def check_keras(optimizer: object, base: type, argument: str) -> None:
+def check_public_keras(optimizer: object, base: type, argument: str) -> None:
     """Raises a TypeError for an optimizer of TensorFlow's own Keras, if `tf.keras` is another."""
     roots = [each.__module__.split(".")[0] for each in (base, default_base() or base)]
     if roots[0].startswith("tensorflow") and roots[0] != roots[1]:
@@ -86,7 +86,7 @@ def check_keras(optimizer: object, base: type, argument: str) -> None:
         )
 
 
-def for_config(family: _family.Family[Any], config: dict[str, Any]) -> _family.Family[Any]:
+def family_for_config(family: _family.Family[Any], config: dict[str, Any]) -> _family.Family[Any]:
     """Returns the family that deserializes the `config` of an inner optimizer.
 
     It is `family`, or one of `tf_keras` if the config is of `tf_keras` or a Keras before 3.

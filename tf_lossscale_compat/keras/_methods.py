@@ -24,13 +24,13 @@ if TYPE_CHECKING:
     from tf_lossscale_compat._core import _types
 
     # The base class of Keras' optimizers, for type checkers. At run time it depends on the family.
-    from tf_lossscale_compat._core._types import KerasOptimizer as _MixedIntoKeras
+    from tf_lossscale_compat._core._types import KerasOptimizer as _KerasBase
     from tf_lossscale_compat.keras import _family, _owner
 else:
-    _MixedIntoKeras = object
+    _KerasBase = object
 
 
-def of_inner(name: str) -> property:
+def inner_property(name: str) -> property:
     """Returns a property that gets and sets the inner optimizer's attribute."""
 
     def read(self: CommonMethods) -> Any:
@@ -43,7 +43,7 @@ def of_inner(name: str) -> property:
     return property(read, write, doc=f"The inner optimizer's `{name}`.")
 
 
-class CommonMethods(_MixedIntoKeras):
+class CommonMethods(_KerasBase):
     """Base class of the classes of public methods, one for each family.
 
     The family, a `_family.Family`, does the work.
@@ -67,10 +67,10 @@ class CommonMethods(_MixedIntoKeras):
         names = tuple(name for name in family.forbidden_overrides if hasattr(family.original, name))
         _arguments.check_overrides(cls, family.original, names, "apply_gradients")
         # An override in a subclass or a mixin may not call the method that it overrides.
-        for name in _scaled_rule.OVERRIDABLE:
+        for name in _scaled_rule.RECORDED_OVERRIDES:
             definer = next(base for base in cls.__mro__ if name in vars(base))
             if definer is cls or not issubclass(definer, CommonMethods):
-                setattr(cls, name, _recorded(name, vars(definer)[name]))
+                setattr(cls, name, _record_calls(name, vars(definer)[name]))
 
     def _raise_if_strategy_unsupported(self) -> None:
         """Raises a ValueError if loss scaling does not support the strategy in scope.
@@ -85,10 +85,10 @@ class CommonMethods(_MixedIntoKeras):
         if data is None:  # A subclass's constructor may set attributes first.
             object.__setattr__(self, name, value)
         elif name == "_loss_scale":  # Keras would track it a second time.
-            self._tflsc_family.replace_loss_scale(self, value)
+            self._tflsc_family.set_loss_scale(self, value)
         else:
-            if data.made and not name.startswith("_"):
-                _check_reaches(self, name, value)
+            if data.constructed and not name.startswith("_"):
+                _check_has_effect(self, name, value)
             super().__setattr__(name, value)
 
     @property
@@ -99,7 +99,7 @@ class CommonMethods(_MixedIntoKeras):
     @agree.setter
     def agree(self, agree: _types.Agree | None) -> None:
         scaler = _scaler.Scaler(self._loss_scale)
-        self._tflsc.agree = _agreement.function_for(agree, self._optimizer, scaler)
+        self._tflsc.agree_in_use = _agreement.resolve(agree, self._optimizer, scaler)
         self._tflsc.options.pop("agree", None)
         if agree is not None:
             self._tflsc.options["agree"] = agree
@@ -110,7 +110,7 @@ class CommonMethods(_MixedIntoKeras):
     def dynamic(self) -> bool:
         """True unless the loss scale is a fixed one of this package."""
         fixed = (_loss_scales.FixedLossScale, _managers.FixedLossScaleManager)
-        return not isinstance(_scaler.Scaler(self._loss_scale).subject, fixed)
+        return not isinstance(_scaler.Scaler(self._loss_scale).loss_scale, fixed)
 
     @property
     def initial_scale(self) -> float | None:
@@ -139,7 +139,7 @@ class CommonMethods(_MixedIntoKeras):
         """
         return getattr(self._loss_scale, "good_steps", None)
 
-    lr = of_inner("learning_rate")  # Keras 1 had this name.
+    lr = inner_property("learning_rate")  # Keras 1 had this name.
 
     def set_weights(self, weights: Any) -> None:
         """Sets the inner optimizer's variables, or these and the loss scale's.
@@ -176,7 +176,7 @@ class CommonMethods(_MixedIntoKeras):
         Raises:
           ValueError: `apply_gradients` was traced before, for unscaled gradients.
         """
-        self._tflsc.scaled_rule.record(_scaled_rule.SCALE_LOSS)
+        self._tflsc.scaled_rule.record_call(_scaled_rule.SCALE_LOSS)
         return _family_steps.scaled_loss(self, loss)
 
     @_autograph.do_not_convert
@@ -192,7 +192,7 @@ class CommonMethods(_MixedIntoKeras):
         Raises:
           ValueError: `apply_gradients` was traced before, for scaled gradients.
         """
-        self._tflsc.scaled_rule.record(_scaled_rule.GET_SCALED_LOSS)
+        self._tflsc.scaled_rule.record_call(_scaled_rule.GET_SCALED_LOSS)
         if callable(loss):
             return lambda: _family_steps.scaled_loss(self, loss())
         return _family_steps.scaled_loss(self, loss)
@@ -213,7 +213,7 @@ class CommonMethods(_MixedIntoKeras):
         Raises:
           ValueError: `apply_gradients` was traced before, for scaled gradients.
         """
-        self._tflsc.scaled_rule.record(_scaled_rule.GET_UNSCALED_GRADIENTS)
+        self._tflsc.scaled_rule.record_call(_scaled_rule.GET_UNSCALED_GRADIENTS)
         unscaled = self._tflsc_family.unscale(self, grads)
         self._tflsc.scaled_rule.remember_unscaled(unscaled)
         return unscaled
@@ -262,20 +262,20 @@ class CommonMethods(_MixedIntoKeras):
             gradient.
         """
         grads = list(grads)
-        variables = self._tflsc_family.apply_variables(self, trainable_variables)
+        variables = self._tflsc_family.variables_for_apply(self, trainable_variables)
         if len(grads) != len(variables):
             raise ValueError(
                 f"grads must hold {len(variables)} gradients, one per variable, got {len(grads)}."
             )
-        self._tflsc.scaled_rule.applying_scaled()
+        self._tflsc.scaled_rule.warn_if_divided_twice()
         self._tflsc_family.apply_pairs(self, zip(grads, variables), scaled=True)
 
 
-def _recorded(name: str, method: Any) -> Callable[..., Any]:
+def _record_calls(name: str, method: Any) -> Callable[..., Any]:
     """Returns `method`, a function or other descriptor, wrapped so that its calls are recorded."""
 
     def call(self: CommonMethods, *args: Any, **kwargs: Any) -> Any:
-        self._tflsc.scaled_rule.record(name)
+        self._tflsc.scaled_rule.record_call(name)
         result = method.__get__(self, type(self))(*args, **kwargs)
         if name == _scaled_rule.GET_UNSCALED_GRADIENTS:
             self._tflsc.scaled_rule.remember_unscaled(result)
@@ -284,13 +284,13 @@ def _recorded(name: str, method: Any) -> Callable[..., Any]:
     return functools.update_wrapper(call, method) if callable(method) else call
 
 
-def _check_reaches(owner: CommonMethods, name: str, value: Any) -> None:
+def _check_has_effect(owner: CommonMethods, name: str, value: Any) -> None:
     """Raises an AttributeError if a hyperparameter of the wrapper has no effect."""
     inner = owner._optimizer
     only_there = not (name in vars(owner) or hasattr(type(owner), name)) and hasattr(inner, name)
     # Keras' own class of TensorFlow 2.4 and later sets these of the inner optimizer.
     passed_on = name in getattr(inner, "_hyper", ()) and _tf.at_least(2, 4)
-    no_effect = name in owner._tflsc_family.inner_only or (only_there and not passed_on)
+    no_effect = name in owner._tflsc_family.without_effect or (only_there and not passed_on)
     # `getattr` comes last: it may add operations to a graph, as for a learning rate.
     if no_effect and value is not getattr(owner, name, None):
         raise AttributeError(
@@ -304,9 +304,9 @@ def refuse_to_set(owner: CommonMethods, name: str, value: object) -> NoReturn:
     if getattr(owner, "dynamic_scale", None) is not None:
         how = f"cannot be set. Write optimizer.dynamic_scale.assign({value!r})."
     elif owner.dynamic:
-        subject = _scaler.Scaler(owner._loss_scale).subject
+        loss_scale = _scaler.Scaler(owner._loss_scale).loss_scale
         how = (
-            f"cannot be set. Set it on {subject!r}. For a manager of this package, write "
+            f"cannot be set. Set it on {loss_scale!r}. For a manager of this package, write "
             f"manager.get_loss_scale().assign({value!r})."
         )
     else:
@@ -314,7 +314,7 @@ def refuse_to_set(owner: CommonMethods, name: str, value: object) -> NoReturn:
     raise AttributeError(f"{name} of a {type(owner).__name__} {how}")
 
 
-class WeightDecay(CommonMethods):
+class WeightDecayMethods(CommonMethods):
     """The method of families whose optimizers can exclude variables from weight decay."""
 
     def exclude_from_weight_decay(

@@ -32,16 +32,16 @@ class OptimizerV2Family(_before_keras3.BeforeKeras3Family["OptimizerV2Methods"])
 
     is_legacy = True
     registered_suffix = "V2"
-    counts_skipped = _DELEGATES_TRACKING
+    counts_skipped_by_default = _DELEGATES_TRACKING
     compute_method = "_compute_gradients"
-    update_first = True
-    aggregates_by = (
+    updates_first = True
+    aggregation_arguments = (
         ("_transform_unaggregated_gradients", "_aggregate_gradients"),
         "experimental_aggregate_gradients",
         False,
     )
 
-    def wrap(self, owner: OptimizerV2Methods, name: str | None) -> str | None:
+    def initialize_owner(self, owner: OptimizerV2Methods, name: str | None) -> str | None:
         owner.__dict__.update(_hyper={}, _name="LossScaleOptimizer" if name is None else name)
         if _DELEGATES_TRACKING:
             self.delegate_tracking(owner)
@@ -88,35 +88,35 @@ class OptimizerV2Family(_before_keras3.BeforeKeras3Family["OptimizerV2Methods"])
     def unscale(
         self, owner: OptimizerV2Methods, grads: Iterable[_types.Gradient]
     ) -> _types.Gradients:
-        return super().unscale(owner, _densified(owner, list(grads)))
+        return super().unscale(owner, _densify(owner, list(grads)))
 
-    def grads_and_division(
+    def prepare_division(
         self,
         owner: OptimizerV2Methods,
         grads: _types.Gradients,
         variables: _types.Variables,
         scale: tf.Tensor,
     ) -> tuple[_types.Gradients, _unscaling.Division | None]:
-        return super().grads_and_division(owner, _densified(owner, grads), variables, scale)
+        return super().prepare_division(owner, _densify(owner, grads), variables, scale)
 
-    def scaled_gradients(self, owner: OptimizerV2Methods, *args: Any) -> list[_types.Pair]:
+    def compute_scaled_gradients(self, owner: OptimizerV2Methods, *args: Any) -> list[_types.Pair]:
         loss, var_list, grad_loss, *tapes = args
         tape = tapes[0] if tapes else None
         self.check_clipping(owner._optimizer, owner._tflsc.enabled)
         kwargs = {} if tape is None else {"tape": tape}  # Before TensorFlow 2.4 there is none.
-        scaled = self.scale_by_owner(owner, loss, tape)
+        scaled = self.scale_loss_on_tape(owner, loss, tape)
         return owner._optimizer._compute_gradients(scaled, var_list, grad_loss, **kwargs)
 
     def prepare_pairs(
         self, owner: OptimizerV2Methods, pairs: Iterable[_types.Pair]
     ) -> tuple[_types.Gradients, _types.Variables]:
         # A model without trainable variables can be fitted, as with the inner optimizer alone.
-        grads, variables = _family_steps.unzip_pairs(pairs, may_be_empty=True)
+        grads, variables = _family_steps.unzip_and_check(pairs, may_be_empty=True)
         _horovod.check_reduced(owner, grads)
         return grads, variables
 
 
-def _densified(owner: OptimizerV2Methods, grads: _types.Gradients) -> _types.Gradients:
+def _densify(owner: OptimizerV2Methods, grads: _types.Gradients) -> _types.Gradients:
     """Returns gradients, made dense before TensorFlow 2.3 as by TensorFlow's own class.
 
     The numbers differ: for example, momentum moves all rows for a dense gradient, and only some for
@@ -124,22 +124,22 @@ def _densified(owner: OptimizerV2Methods, grads: _types.Gradients) -> _types.Gra
     """
     if _tf.at_least(2, 3) or not owner._tflsc.enabled:
         return grads
-    return _structure.dense(grads)
+    return _structure.densify(grads)
 
 
 class OptimizerV2Methods(_before_keras3.BeforeKeras3Methods):
     """The public methods that a loss-scale optimizer of this family has beside those of all."""
 
     _tflsc_family: OptimizerV2Family
-    _aggregate_gradients = _methods.of_inner("_aggregate_gradients")
-    _clip_gradients = _methods.of_inner("_clip_gradients")
-    _create_all_weights = _methods.of_inner("_create_all_weights")
-    _create_hypers = _methods.of_inner("_create_hypers")
-    _create_or_restore_slot_variable = _methods.of_inner("_create_or_restore_slot_variable")
-    _decayed_lr = _methods.of_inner("_decayed_lr")
-    _get_hyper = _methods.of_inner("_get_hyper")
-    _restore_slot_variable = _methods.of_inner("_restore_slot_variable")
-    _set_hyper = _methods.of_inner("_set_hyper")
+    _aggregate_gradients = _methods.inner_property("_aggregate_gradients")
+    _clip_gradients = _methods.inner_property("_clip_gradients")
+    _create_all_weights = _methods.inner_property("_create_all_weights")
+    _create_hypers = _methods.inner_property("_create_hypers")
+    _create_or_restore_slot_variable = _methods.inner_property("_create_or_restore_slot_variable")
+    _decayed_lr = _methods.inner_property("_decayed_lr")
+    _get_hyper = _methods.inner_property("_get_hyper")
+    _restore_slot_variable = _methods.inner_property("_restore_slot_variable")
+    _set_hyper = _methods.inner_property("_set_hyper")
 
     # Reading a rate makes variables of the hyperparameters, and a number that then takes the place
     # of a schedule is a constant of functions. So the rate is not read before it is set.
@@ -161,7 +161,7 @@ class OptimizerV2Methods(_before_keras3.BeforeKeras3Methods):
         else:
             super().__setattr__(name, value)
 
-    @_autograph.converts_functions_given
+    @_autograph.convert_passed_functions
     def _compute_gradients(
         self,
         loss: _types.Loss,
@@ -169,10 +169,10 @@ class OptimizerV2Methods(_before_keras3.BeforeKeras3Methods):
         grad_loss: tf.Tensor | None = None,
         tape: tf.GradientTape | None = None,
     ) -> list[_types.Pair]:
-        self._tflsc.scaled_rule.record("_compute_gradients")
+        self._tflsc.scaled_rule.record_call("_compute_gradients")
         family = self._tflsc_family
-        pairs = family.scaled_gradients(self, loss, var_list, grad_loss, tape)
-        return family.unscaled_pairs(self, pairs)
+        pairs = family.compute_scaled_gradients(self, loss, var_list, grad_loss, tape)
+        return family.unscale_pairs(self, pairs)
 
     @_autograph.do_not_convert
     def get_gradients(self, loss: Any, params: Any) -> list[Any]:
@@ -185,12 +185,12 @@ class OptimizerV2Methods(_before_keras3.BeforeKeras3Methods):
         Returns:
           A list of gradients, with the variables' shapes and dtypes.
         """
-        self._tflsc.scaled_rule.record("get_gradients")
+        self._tflsc.scaled_rule.record_call("get_gradients")
         self._tflsc_family.check_clipping(self._optimizer, self._tflsc.enabled)
         scaled = _family_steps.scaled_loss(self, loss)
         return self._tflsc_family.unscale(self, self._optimizer.get_gradients(scaled, params))
 
-    @_autograph.converts_functions_given
+    @_autograph.convert_passed_functions
     def minimize(
         self,
         loss: Any,
@@ -205,7 +205,9 @@ class OptimizerV2Methods(_before_keras3.BeforeKeras3Methods):
           An operation; None in eager mode.
         """
         tapes = () if tape is None else (tape,)  # Before TensorFlow 2.4 there is none.
-        pairs, scaled = self._tflsc_family.to_minimize(self, loss, var_list, grad_loss, *tapes)
+        pairs, scaled = self._tflsc_family.compute_for_minimize(
+            self, loss, var_list, grad_loss, *tapes
+        )
         return self.apply_gradients(pairs, name=name, **scaled)
 
     @_autograph.do_not_convert
@@ -219,7 +221,9 @@ class OptimizerV2Methods(_before_keras3.BeforeKeras3Methods):
         **kwargs: Any,
     ) -> Any:
         args: tuple[Any, ...] = ()  # The inner optimizer may have no `name` at this position.
-        if isinstance(name, str) and _aggregation.takes(self._optimizer.apply_gradients, "name"):
+        if isinstance(name, str) and _aggregation.takes_argument(
+            self._optimizer.apply_gradients, "name"
+        ):
             kwargs["name"] = name
         elif name is not None:
             args = (name,)

@@ -31,42 +31,42 @@ class OptimizerV3Family(_before_keras3.BeforeKeras3Family["OptimizerV3Methods"])
 
     is_legacy = False
     compute_method = "compute_gradients"
-    aggregates_by = ("aggregate_gradients",), "skip_gradients_aggregation", True
+    aggregation_arguments = ("aggregate_gradients",), "skip_gradients_aggregation", True
 
-    def wrap(self, owner: OptimizerV3Methods, name: str | None) -> str | None:
+    def initialize_owner(self, owner: OptimizerV3Methods, name: str | None) -> str | None:
         # Keras' own class sets no name, and fails when it warns with it.
         owner.name = type(owner).__name__ if name is None else name
         self.delegate_tracking(owner)
         return name
 
-    def scaled_gradients(self, owner: OptimizerV3Methods, *args: Any) -> list[_types.Pair]:
+    def compute_scaled_gradients(self, owner: OptimizerV3Methods, *args: Any) -> list[_types.Pair]:
         loss, var_list, tape = args
-        scaled = self.scale_by_owner(owner, loss, tape)
+        scaled = self.scale_loss_on_tape(owner, loss, tape)
         return owner._optimizer.compute_gradients(scaled, var_list, tape=tape)
 
     def prepare_pairs(
         self, owner: OptimizerV3Methods, pairs: Iterable[_types.Pair]
     ) -> tuple[_types.Gradients, _types.Variables]:
-        grads, variables = _family_steps.unzip_pairs(pairs)
+        grads, variables = _family_steps.unzip_and_check(pairs)
         _family_steps.check_context(owner)
         _horovod.check_reduced(owner, grads)
         if not tf.executing_eagerly():
-            _family_steps.check_graph(owner)
+            _family_steps.check_no_session_graph(owner)
         with tf.init_scope():  # Slot variables cannot be made in a branch of a conditional.
             owner.build(_keras_versions.variables_to_build(grads, variables))
         return grads, variables
 
 
-class OptimizerV3Methods(_methods.WeightDecay, _before_keras3.BeforeKeras3Methods):
+class OptimizerV3Methods(_methods.WeightDecayMethods, _before_keras3.BeforeKeras3Methods):
     """The public methods that a loss-scale optimizer of this family has beside those of all."""
 
     _tflsc_family: OptimizerV3Family
     name: str
-    ema_momentum = _methods.of_inner("ema_momentum")
-    ema_overwrite_frequency = _methods.of_inner("ema_overwrite_frequency")
-    jit_compile = _methods.of_inner("jit_compile")
-    use_ema = _methods.of_inner("use_ema")
-    weight_decay = _methods.of_inner("weight_decay")
+    ema_momentum = _methods.inner_property("ema_momentum")
+    ema_overwrite_frequency = _methods.inner_property("ema_overwrite_frequency")
+    jit_compile = _methods.inner_property("jit_compile")
+    use_ema = _methods.inner_property("use_ema")
+    weight_decay = _methods.inner_property("weight_decay")
 
     # In some versions Keras' own class lacks the next two methods, and those of its base class
     # would make moving averages for the wrapper.
@@ -79,7 +79,7 @@ class OptimizerV3Methods(_methods.WeightDecay, _before_keras3.BeforeKeras3Method
         """Assigns the inner optimizer's moving averages, if it has any, to these variables."""
         self._optimizer.finalize_variable_values(var_list)
 
-    @_autograph.converts_functions_given
+    @_autograph.convert_passed_functions
     def compute_gradients(
         self, loss: Any, var_list: Any, tape: Any = None
     ) -> list[tuple[Any, Any]]:
@@ -97,14 +97,16 @@ class OptimizerV3Methods(_methods.WeightDecay, _before_keras3.BeforeKeras3Method
         Raises:
           ValueError: `apply_gradients` was traced before, for scaled gradients.
         """
-        self._tflsc.scaled_rule.record("compute_gradients")
+        self._tflsc.scaled_rule.record_call("compute_gradients")
         family = self._tflsc_family
-        return family.unscaled_pairs(self, family.scaled_gradients(self, loss, var_list, tape))
+        return family.unscale_pairs(
+            self, family.compute_scaled_gradients(self, loss, var_list, tape)
+        )
 
-    @_autograph.converts_functions_given
+    @_autograph.convert_passed_functions
     def minimize(self, loss: Any, var_list: Any, tape: Any = None) -> None:
         """Computes gradients of the scaled loss and applies them; see `compute_gradients`."""
-        pairs, scaled = self._tflsc_family.to_minimize(self, loss, var_list, tape)
+        pairs, scaled = self._tflsc_family.compute_for_minimize(self, loss, var_list, tape)
         self.apply_gradients(pairs, **scaled)
 
     @_autograph.do_not_convert
@@ -137,7 +139,7 @@ class OptimizerV3Methods(_methods.WeightDecay, _before_keras3.BeforeKeras3Method
         """Writes the inner optimizer's variables by number, and the loss scale's by name."""
         for i, variable in enumerate(_state.variables_of(self._optimizer)):
             store[str(i)] = variable.numpy()
-        for name, variable in _values.by_name(self._loss_scale).items():
+        for name, variable in _values.variables_by_name(self._loss_scale).items():
             store[name] = variable.numpy()
 
     def load_own_variables(self, store: Any) -> None:
@@ -149,7 +151,7 @@ class OptimizerV3Methods(_methods.WeightDecay, _before_keras3.BeforeKeras3Method
         if {name for name in saved if name.isdigit()} != set(inner):
             logging.warning("The saved optimizer has other variables; none of them is loaded.")
             return
-        scaling = _values.by_name(self._loss_scale)
+        scaling = _values.variables_by_name(self._loss_scale)
         if saved != set(inner) | set(scaling):
             logging.warning(
                 "The saved optimizer has a loss scale of another kind or none; this one keeps its "

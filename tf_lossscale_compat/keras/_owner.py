@@ -35,18 +35,18 @@ class KerasData:
     Attributes:
       scaled_rule: `ScaledRule`, says whether `apply_gradients` gets scaled gradients.
       enabled: bool, the loss is scaled and steps may be skipped.
-      agree: function of a scalar bool tensor, or None.
+      agree_in_use: function of a scalar bool tensor, or None.
       options: dict of the constructor's arguments that are not None, for configs.
       loss_scale_arguments: dict of the constructor's arguments for the loss scale if the optimizer
         is not enabled, for configs; else empty.
-      variables: dict from names to the loss scale's variables as Keras 3 has them.
-      made: bool, the constructor has returned.
+      keras_variables: dict from names to the loss scale's variables as Keras 3 has them.
+      constructed: bool, the constructor has returned.
     """
 
     def __init__(self, scaled_rule: _scaled_rule.ScaledRule, enabled: bool) -> None:
         self.scaled_rule, self.enabled = scaled_rule, enabled
-        self.agree: _types.Agree | None = None
+        self.agree_in_use: _types.Agree | None = None
         self.options: dict[str, Any] = {}
         self.loss_scale_arguments: dict[str, Any] = {}
-        self.variables: dict[str, Any] = {}
-        self.made = False
+        self.keras_variables: dict[str, Any] = {}
+        self.constructed = False

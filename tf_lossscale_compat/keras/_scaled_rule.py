@@ -27,38 +27,38 @@ if TYPE_CHECKING:
 SCALE_LOSS = "scale_loss"
 GET_SCALED_LOSS = "get_scaled_loss"
 GET_UNSCALED_GRADIENTS = "get_unscaled_gradients"
-OVERRIDABLE = (SCALE_LOSS, GET_SCALED_LOSS, GET_UNSCALED_GRADIENTS)
+RECORDED_OVERRIDES = (SCALE_LOSS, GET_SCALED_LOSS, GET_UNSCALED_GRADIENTS)
 
-_SAY = (
+_SAY_SCALED = (
     "write apply_gradients(..., scaled=True), which divides the gradients by the loss scale, or "
     "scaled=False, which applies them as they are. You cannot write it in fit of Keras 3: make the "
     "optimizer with scaled=True, and write scaled=False in the steps that unscale"
 )
-_STEP = (
+_STEP_EXAMPLE = (
     "scaled = opt.get_scaled_loss(loss); gradients of scaled; "
     "opt.get_unscaled_gradients(gradients); opt.apply_gradients(...)"
 )
-_FORGOT = (
+_ONE_CALLED = (
     "{} of this optimizer was called, but {} never was. The gradients are applied as they are and "
-    f"are {{}} by a factor of the loss scale. Call both or neither: {_STEP}."
+    f"are {{}} by a factor of the loss scale. Call both or neither: {_STEP_EXAMPLE}."
 )
-_NEVER = (
+_NONE_CALLED = (
     "apply_gradients of this optimizer was called, but neither get_scaled_loss nor "
-    f"get_unscaled_gradients ever was, so nothing was scaled. Write {_STEP}. If you want no "
-    "scaling, write apply_gradients(..., scaled=False), which ends this warning."
+    f"get_unscaled_gradients ever was, so nothing was scaled. Write {_STEP_EXAMPLE}. If you want "
+    "no scaling, write apply_gradients(..., scaled=False), which ends this warning."
 )
-_NEITHER = (
+_NONE_CALLED_KERAS_3 = (
     "apply_gradients of this optimizer was called, but none of scale_loss, get_scaled_loss and "
     "get_unscaled_gradients ever was. The gradients are divided by the loss scale, as Keras 3 "
     "always does. If the loss was not scaled, write apply_gradients(..., scaled=False). If it was, "
     "write scaled=True, which ends this warning."
 )
-_TWICE = (
+_DIVIDED_TWICE = (
     "get_unscaled_gradients of this optimizer was called, but apply takes scaled gradients and "
     "divides them by the loss scale once more. Call apply_gradients, or leave "
     "get_unscaled_gradients out."
 )
-_MADE_SCALED = (
+_CONSTRUCTOR_SCALED = (
     "{} of this optimizer was called, but apply_gradients got no scaled=. As the optimizer was "
     "made with scaled=True, the gradients are divided by the loss scale. If they are unscaled "
     "already, write apply_gradients(..., scaled=False). If not, scaled=True ends this warning."
@@ -69,7 +69,7 @@ class ScaledRule:
     """Decides whether the gradients that one optimizer gets are scaled.
 
     Attributes:
-      methods: set of str, the recorded methods that were ever called.
+      called_methods: set of str, the recorded methods that were ever called.
       constructor_scaled: the constructor's `scaled`, a bool or None.
     """
 
@@ -78,7 +78,7 @@ class ScaledRule:
     ) -> None:
         self._scaled_by_default, self._enabled = scaled_by_default, enabled
         self._said_unscaled = False  # True once a call said `scaled=False`.
-        self.methods: set[str] = set()
+        self.called_methods: set[str] = set()
         self.constructor_scaled = constructor_scaled
         self._traced = False  # True once a function or graph follows the rule for good.
         self._warned: set[str] = set()
@@ -87,35 +87,36 @@ class ScaledRule:
             weakref.WeakValueDictionary()
         )
 
-    def _are_scaled(self, methods: set[str]) -> bool | None:
+    def _answer_after(self, methods: set[str]) -> bool | None:
         """Returns the rule's answer after calls of these methods; None if it has two answers."""
         if not methods:
             return self._scaled_by_default
         return None if len(methods) > 1 and SCALE_LOSS in methods else SCALE_LOSS in methods
 
     @_autograph.do_not_convert
-    def record(self, method: str) -> None:
+    def record_call(self, method: str) -> None:
         """Records a call; raises a ValueError if a traced `apply_gradients` has another answer."""
-        before, after = self._are_scaled(self.methods), self._are_scaled(self.methods | {method})
+        before = self._answer_after(self.called_methods)
+        after = self._answer_after(self.called_methods | {method})
         if self._traced and after is not before:
             raise ValueError(
                 f"{method} was called after apply_gradients had been traced into a function or "
                 f"graph. That always takes {'scaled' if before else 'unscaled'} gradients, but "
                 f"gradients after {method} are "
-                f"{'scaled' if method == SCALE_LOSS else 'unscaled'}. In that function {_SAY}; or "
-                "make one optimizer for each."
+                f"{'scaled' if method == SCALE_LOSS else 'unscaled'}. In that function "
+                f"{_SAY_SCALED}; or make one optimizer for each."
             )
-        self.methods.add(method)
+        self.called_methods.add(method)
 
     def remember_unscaled(self, grads: object) -> None:
         """Remembers unscaled gradients, if `apply_gradients` may also get scaled ones."""
-        if (self.constructor_scaled or SCALE_LOSS in self.methods) and isinstance(
+        if (self.constructor_scaled or SCALE_LOSS in self.called_methods) and isinstance(
             grads, (list, tuple)
         ):
             tensors = [grad for grad in grads if isinstance(grad, (tf.Tensor, tf.IndexedSlices))]
             self._unscaled.update(zip(map(id, tensors), tensors))
 
-    def were_unscaled_here(self, pairs: list[_types.Pair]) -> bool:
+    def are_remembered(self, pairs: list[_types.Pair]) -> bool:
         """Returns whether all gradients of these pairs are objects that were remembered."""
         grads = [grad for grad, _ in pairs if grad is not None]
         return bool(grads) and all(self._unscaled.get(id(grad)) is grad for grad in grads)
@@ -133,51 +134,52 @@ class ScaledRule:
             return scaled
         if self.constructor_scaled is not None:
             if self.constructor_scaled and self._enabled:
-                self._check_made_scaled(pairs)
+                self._check_constructor_scaled(pairs)
             return self.constructor_scaled
-        answer = self._are_scaled(self.methods)
-        if answer is None and self.were_unscaled_here(pairs):
+        answer = self._answer_after(self.called_methods)
+        if answer is None and self.are_remembered(pairs):
             return False
         if not self._enabled:
             return answer is not False
         if answer is None:
-            others = " and ".join(sorted(self.methods - {SCALE_LOSS}))
+            others = " and ".join(sorted(self.called_methods - {SCALE_LOSS}))
             raise ValueError(
                 f"apply_gradients cannot tell whether the gradients are scaled: {SCALE_LOSS} of "
                 f"this optimizer was called, after which they are, and {others}, after which they "
                 f"are not. Only gradients that {GET_UNSCALED_GRADIENTS} returned after the first "
-                f"{SCALE_LOSS} are recognized as unscaled, and only before any clipping. So {_SAY}."
+                f"{SCALE_LOSS} are recognized as unscaled, and only before any clipping. So "
+                f"{_SAY_SCALED}."
             )
         if not tf.executing_eagerly():
             self._traced = True
-        if answer and not self.methods:
-            self.warn(_NEITHER)
-        elif not self.methods and _tf.at_least(2, 4):
-            self.warn(_NEVER)
-        elif self.methods == {GET_UNSCALED_GRADIENTS}:
-            self.warn(_FORGOT.format(GET_UNSCALED_GRADIENTS, GET_SCALED_LOSS, "too small"))
-        elif self.methods == {GET_SCALED_LOSS}:
-            self.warn(_FORGOT.format(GET_SCALED_LOSS, GET_UNSCALED_GRADIENTS, "too large"))
+        if answer and not self.called_methods:
+            self.warn_once(_NONE_CALLED_KERAS_3)
+        elif not self.called_methods and _tf.at_least(2, 4):
+            self.warn_once(_NONE_CALLED)
+        elif self.called_methods == {GET_UNSCALED_GRADIENTS}:
+            self.warn_once(_ONE_CALLED.format(GET_UNSCALED_GRADIENTS, GET_SCALED_LOSS, "too small"))
+        elif self.called_methods == {GET_SCALED_LOSS}:
+            self.warn_once(_ONE_CALLED.format(GET_SCALED_LOSS, GET_UNSCALED_GRADIENTS, "too large"))
         return answer
 
-    def _check_made_scaled(self, pairs: list[_types.Pair]) -> None:
+    def _check_constructor_scaled(self, pairs: list[_types.Pair]) -> None:
         """Raises a ValueError or warns if unscaled gradients would be divided once more."""
-        if self.were_unscaled_here(pairs):
+        if self.are_remembered(pairs):
             raise ValueError(
                 "apply_gradients was given gradients that this optimizer unscaled, and it was made "
                 "with scaled=True, which would divide them by the loss scale once more. Write "
                 "apply_gradients(..., scaled=False)."
             )
-        unscale = self.methods - {SCALE_LOSS, GET_SCALED_LOSS}
+        unscale = self.called_methods - {SCALE_LOSS, GET_SCALED_LOSS}
         if unscale and not self._said_unscaled:
-            self.warn(_MADE_SCALED.format(" and ".join(sorted(unscale))))
+            self.warn_once(_CONSTRUCTOR_SCALED.format(" and ".join(sorted(unscale))))
 
-    def applying_scaled(self) -> None:
+    def warn_if_divided_twice(self) -> None:
         """Warns if `apply` may get unscaled gradients."""
-        if self._enabled and GET_UNSCALED_GRADIENTS in self.methods:
-            self.warn(_TWICE)
+        if self._enabled and GET_UNSCALED_GRADIENTS in self.called_methods:
+            self.warn_once(_DIVIDED_TWICE)
 
-    def warn(self, message: str) -> None:
+    def warn_once(self, message: str) -> None:
         """Logs a warning, once for each optimizer."""
         if message not in self._warned:
             self._warned.add(message)

@@ -21,7 +21,7 @@ class CallableList(list):
         return self
 
 
-def by_name(loss_scale: _loss_scales.LossScale) -> dict[str, tf.Variable]:
+def variables_by_name(loss_scale: _loss_scales.LossScale) -> dict[str, tf.Variable]:
     """Returns a dict from names to a loss scale's variables; names are without scopes.
 
     A name that another variable has gets a number: in eager mode all variables without a name have
@@ -36,16 +36,16 @@ def by_name(loss_scale: _loss_scales.LossScale) -> dict[str, tf.Variable]:
     return named
 
 
-def _counts_as(value: np.ndarray, variable: _types.Variable) -> bool:
+def _same_kind_of_number(value: np.ndarray, variable: _types.Variable) -> bool:
     """Returns whether both have an integer dtype, or neither has."""
-    counts = tf.as_dtype(variable.dtype).is_integer
-    return counts == np.issubdtype(value.dtype, np.integer)
+    is_integer = tf.as_dtype(variable.dtype).is_integer
+    return is_integer == np.issubdtype(value.dtype, np.integer)
 
 
 def matches(values: Iterable[Any], variables: Iterable[_types.Variable]) -> bool:
     """Returns whether arrays have the variables' shapes and kinds of numbers."""
     return all(
-        value.shape == tuple(variable.shape) and _counts_as(value, variable)
+        value.shape == tuple(variable.shape) and _same_kind_of_number(value, variable)
         for value, variable in zip(map(np.asarray, values), variables)
     )
 
@@ -73,7 +73,11 @@ def assign_all(
                 f"weights holds an array of shape {value.shape} for {variable.name}, which has "
                 f"shape {variable.shape}."
             )
-    wrong = [(each, value) for each, value in pairs if not (value.ndim or _counts_as(value, each))]
+    wrong = [
+        (each, value)
+        for each, value in pairs
+        if not (value.ndim or _same_kind_of_number(value, each))
+    ]
     if len({np.issubdtype(value.dtype, np.integer) for _, value in wrong}) > 1:
         shown = ", ".join(f"{value!r} for {each.name}" for each, value in wrong)
         raise ValueError(

@@ -38,10 +38,10 @@ class Monitor:
         self.record = record
         self.writer: Any = None
         limit = _arguments.max_consecutive_skips(max_consecutive_skips)
-        self.max_skips = limit or record.max_consecutive_skips
-        self.seconds = _arguments.seconds("log_every_n_secs", log_every_n_secs)
+        self.max_consecutive_skips = limit or record.max_consecutive_skips
+        self.log_every_n_secs = _arguments.seconds("log_every_n_secs", log_every_n_secs)
         self._fetches: Any = None
-        self._last: Any = None
+        self._last_reading: Any = None
         self._logged_at, self._warned = -math.inf, False
 
     def prepare(self, step: Any = None) -> None:
@@ -67,62 +67,68 @@ class Monitor:
 
     def start(self, session: Any = None) -> _summaries.Reading:
         """Reads the values at the start of a run, of which no step is news; returns them."""
-        now = self.read(session)
-        self._start(now, now.skipped)
-        self.observe(now, session)
-        return now
+        reading = self.read(session)
+        self._reset(reading, reading.skipped_steps)
+        self.log_and_write(reading, session)
+        return reading
 
-    def _start(self, now: _summaries.Reading, logged: int) -> None:
-        self._last, self._steps_at_start = now._replace(skipped=logged), now.steps
-        self._written: Any = None
-        self._logged, self._at_floor = logged, False
+    def _reset(self, reading: _summaries.Reading, logged: int) -> None:
+        self._last_reading = reading._replace(skipped_steps=logged)
+        self._steps_at_start = reading.steps
+        self._last_written: Any = None
+        self._logged_skips, self._at_floor = logged, False
 
-    def observe(
-        self, now: _summaries.Reading, session: Any = None, seconds: float | None = None
+    def log_and_write(
+        self,
+        reading: _summaries.Reading,
+        session: Any = None,
+        log_every_n_secs: float | None = None,
     ) -> None:
-        """Logs, at most once in `seconds`, and writes the news of the last `Reading`."""
-        if self._last is None:  # The last skipped steps in a row are still news.
-            self._start(now, now.skipped - now.consecutive)
-        if now.steps < self._last.steps:  # The run has gone back to a checkpoint.
-            self._start(now, now.skipped)
-        self._log(now, session, self.seconds if seconds is None else seconds)
-        self._last = now
-        if self.writer is not None and self._written != (now, self._step):
-            self.writer.add_summary(_summaries.proto(now, self.record.loss_scale), self._step)
+        """Logs, at most once in `log_every_n_secs`, and writes the news of the last `Reading`."""
+        if self._last_reading is None:  # The last skipped steps in a row are still news.
+            self._reset(reading, reading.skipped_steps - reading.consecutive_skips)
+        if reading.steps < self._last_reading.steps:  # The run has gone back to a checkpoint.
+            self._reset(reading, reading.skipped_steps)
+        seconds = self.log_every_n_secs if log_every_n_secs is None else log_every_n_secs
+        self._log(reading, session, seconds)
+        self._last_reading = reading
+        if self.writer is not None and self._last_written != (reading, self._step):
+            self.writer.add_summary(_summaries.proto(reading, self.record.loss_scale), self._step)
             self.writer.flush()  # The run may end or fail before the next summary.
-            self._written = now, self._step
+            self._last_written = reading, self._step
 
-    def check(self, now: _summaries.Reading, session: Any = None) -> None:
+    def raise_if_stuck(self, reading: _summaries.Reading, session: Any = None) -> None:
         """Raises a `LossScaleError` if a `Reading` shows that the run is stuck."""
-        if self.max_skips is not None and now.consecutive >= self.max_skips:
-            self.observe(now, session)
-            self.record.check(self.max_skips, session)
+        limit = self.max_consecutive_skips
+        if limit is not None and reading.consecutive_skips >= limit:
+            self.log_and_write(reading, session)
+            self.record.check(limit, session)
 
-    def warn_if_unused(self, now: _summaries.Reading, hint: str) -> None:
+    def warn_if_unused(self, reading: _summaries.Reading, hint: str) -> None:
         """Warns, once, if the record has seen no step since the start."""
-        if now.steps == self._steps_at_start and not self._warned:
+        if reading.steps == self._steps_at_start and not self._warned:
             self._warned = True
             logging.warning("The StepRecord has seen no step, though training goes on: %s", hint)
 
-    def _log(self, now: _summaries.Reading, session: Any, seconds: float) -> None:
-        new, clock = now.skipped - self._logged, time.monotonic()
-        if new > 0 and clock - self._logged_at >= seconds:
+    def _log(self, reading: _summaries.Reading, session: Any, log_every_n_secs: float) -> None:
+        new, clock = reading.skipped_steps - self._logged_skips, time.monotonic()
+        if new > 0 and clock - self._logged_at >= log_every_n_secs:
             steps = "1 more step" if new == 1 else f"{new} more steps"
             logging.warning("Loss scale: %s skipped. %s", steps, self.record.report(session))
-            self._logged_at, self._logged = clock, now.skipped
-        if now.scale > self._last.scale:
-            before, after = self._last.scale, now.scale
-            logging.debug("Loss scale: %.10g -> %.10g by step %d", before, after, now.steps)
+            self._logged_at, self._logged_skips = clock, reading.skipped_steps
+        if reading.scale > self._last_reading.scale:
+            before, after = self._last_reading.scale, reading.scale
+            logging.debug("Loss scale: %.10g -> %.10g by step %d", before, after, reading.steps)
         floor = _summaries.bounds(self.record.loss_scale).get(_summaries.FLOOR)
-        if floor is None or now.scale > np.float32(floor):
+        if floor is None or reading.scale > np.float32(floor):
             self._at_floor = False
         # A scale that starts at its floor is no reason to warn.
-        elif not self._at_floor and now.skipped > self._last.skipped:
+        elif not self._at_floor and reading.skipped_steps > self._last_reading.skipped_steps:
             self._at_floor = True
             logging.warning(
                 "Loss scale: at its floor, %.10g, by step %d. It shrinks no further. Gradients "
                 "that overflow at this scale will go on overflowing. Look at the learning rate, "
                 "the data, and what is computed in float16.",
                 floor,
-                now.steps,
+                reading.steps,
             )

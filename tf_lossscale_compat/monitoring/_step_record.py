@@ -19,12 +19,12 @@ from tf_lossscale_compat._core import (
     _scaler,
     _state,
 )
-from tf_lossscale_compat.monitoring import _names
+from tf_lossscale_compat.monitoring import _nonfinite
 
 if TYPE_CHECKING:
     from tf_lossscale_compat._core import _types
 
-_SHOWN = 5  # The number of gradients that a report names.
+_MAX_SHOWN = 5  # The number of gradients that a report names.
 
 
 class Skip(NamedTuple):
@@ -40,7 +40,7 @@ class Skip(NamedTuple):
     step: int
     scale_before: float
     scale_after: float | None
-    gradients: tuple[_names.BadGradient, ...]
+    gradients: tuple[_nonfinite.BadGradient, ...]
 
 
 class LossScaleError(RuntimeError):
@@ -69,7 +69,7 @@ class StepRecord(_tf.Trackable):
 
     watched: Any
     max_consecutive_skips: int | None
-    _gradients: dict[int, _names.Gradients]
+    _nonfinite_counts: dict[int, _nonfinite.NonfiniteCounts]
 
     def __init__(
         self,
@@ -115,7 +115,7 @@ class StepRecord(_tf.Trackable):
             self._last = self._make("last", np.array([-1, 0, 0, 0], np.int64))
             self._last_scales = self._make("last_scales", np.zeros(2, np.float32))
             self._replica_count = tf.distribute.get_strategy().num_replicas_in_sync
-        self._gradients, self._lock = {}, threading.RLock()
+        self._nonfinite_counts, self._lock = {}, threading.RLock()
         _observers.attach(watched, self)
 
     def _make(self, name: str, value: Any) -> tf.Variable:
@@ -133,7 +133,7 @@ class StepRecord(_tf.Trackable):
     @property
     def loss_scale(self) -> Any:
         """The optimizer's loss scale, a `LossScale` or `LossScaleManager`."""
-        return _scaler.Scaler(self.watched._tflsc_family.loss_scale(self.watched)).subject
+        return _scaler.Scaler(self.watched._tflsc_family.loss_scale(self.watched)).loss_scale
 
     def _counters(self) -> list[tf.Variable]:
         counters = [self._finite_steps, self._nonfinite_steps, self._skipped_steps]
@@ -141,7 +141,9 @@ class StepRecord(_tf.Trackable):
 
     def variables(self) -> list[tf.Variable]:
         """Returns the record's variables, a list."""
-        gradients = [var for each in self._gradients.values() for var in (each.last, each.totals)]
+        gradients = [
+            var for each in self._nonfinite_counts.values() for var in (each.last, each.totals)
+        ]
         return self._counters() + gradients
 
     # Values for graphs, functions and eager mode. A variable is the key under which each is kept.
@@ -181,7 +183,7 @@ class StepRecord(_tf.Trackable):
 
     # Values for Python.
 
-    def _values(self, session: Any, variables: Iterable[tf.Variable]) -> list[Any]:
+    def _read_variables(self, session: Any, variables: Iterable[tf.Variable]) -> list[Any]:
         """Returns the values of variables as NumPy arrays, without adding operations to a graph."""
         copies = [_replicas.local_copy(variable) for variable in variables]
         if not copies:
@@ -201,19 +203,19 @@ class StepRecord(_tf.Trackable):
 
     def _read(self, session: Any) -> tuple[int, int, int, Skip | None]:
         """Returns the counts of steps, skips and skips in a row, and the last `Skip` or None."""
-        gradients, counters = list(self._gradients.values()), self._counters()
-        values = self._values(session, counters + [each.last for each in gradients])
+        gradients, counters = list(self._nonfinite_counts.values()), self._counters()
+        values = self._read_variables(session, counters + [each.last for each in gradients])
         finite, nonfinite, skipped, last, scales = values[: len(counters)]
         skip = None
         if skipped:
-            bad: tuple[_names.BadGradient, ...] = ()
+            bad: tuple[_nonfinite.BadGradient, ...] = ()
             for each, rows in zip(gradients, values[len(counters) :]):
                 if each.key == last[3]:
-                    bad = each.bad(rows)
+                    bad = each.bad_gradients(rows)
             before, after = (float(scale) for scale in scales)
             skip = Skip(int(last[1]), before, None if np.isnan(after) else after, bad)
-        run = int(last[2]) if last[0] == finite else 0
-        return int(finite + nonfinite), int(skipped), run, skip
+        consecutive = int(last[2]) if last[0] == finite else 0
+        return int(finite + nonfinite), int(skipped), consecutive, skip
 
     def last_skip(self, session: Any = None) -> Skip | None:
         """Returns the last skipped step, a `Skip`, or None if there is none.
@@ -235,15 +237,15 @@ class StepRecord(_tf.Trackable):
           ("NaN", "+inf", "-inf") to numbers of steps. Gradients with the same name are counted
           together. Empty without `names`.
         """
-        gradients = list(self._gradients.values())
+        gradients = list(self._nonfinite_counts.values())
         totals: dict[str, dict[str, int]] = {}
         for each, rows in zip(
-            gradients, self._values(session, [each.totals for each in gradients])
+            gradients, self._read_variables(session, [each.totals for each in gradients])
         ):
             for name, row in zip(each.names, rows):
-                of_name = totals.setdefault(name, dict.fromkeys(_names.KINDS, 0))
-                for kind, count in zip(_names.KINDS, row):
-                    of_name[kind] += int(count)
+                by_kind = totals.setdefault(name, dict.fromkeys(_nonfinite.KINDS, 0))
+                for kind, count in zip(_nonfinite.KINDS, row):
+                    by_kind[kind] += int(count)
         return {name: kinds for name, kinds in totals.items() if any(kinds.values())}
 
     def report(self, session: Any = None) -> str:
@@ -252,11 +254,11 @@ class StepRecord(_tf.Trackable):
         Args:
           session: see `last_skip`.
         """
-        steps, skipped, run, skip = self._read(session)
+        steps, skipped, consecutive, skip = self._read(session)
         text = f"{skipped} of {steps} steps skipped"
-        if run > 1:
-            text += f", the last {run} in a row"
-        return text if skip is None else f"{text}; {self._in_words(skip)}"
+        if consecutive > 1:
+            text += f", the last {consecutive} in a row"
+        return text if skip is None else f"{text}; {self._describe(skip)}"
 
     def check(
         self, max_consecutive_skips: _types.Integer | None = None, session: Any = None
@@ -273,30 +275,30 @@ class StepRecord(_tf.Trackable):
             raise ValueError(
                 "max_consecutive_skips must be given here or to the StepRecord, got None."
             )
-        _, _, run, skip = self._read(session)
-        if skip is None or run < limit:
+        _, _, consecutive, skip = self._read(session)
+        if skip is None or consecutive < limit:
             return
         raise LossScaleError(
-            f"{run} steps in a row were skipped, since step {skip.step - run + 1}, "
-            f"and max_consecutive_skips={limit}. Last: {self._in_words(skip)}. If the loss "
+            f"{consecutive} steps in a row were skipped, since step {skip.step - consecutive + 1}, "
+            f"and max_consecutive_skips={limit}. Last: {self._describe(skip)}. If the loss "
             "itself is NaN or infinite, no loss scale helps: look for the "
             "operation with tf.debugging.enable_check_numerics, and at the learning rate, the data "
             "and what is computed in float16. If the scale is still coming down, start it lower. "
             "If it is at its minimum, gradients overflow without any scaling."
         )
 
-    def _in_words(self, skip: Skip) -> str:
-        of_each: dict[tuple[str, tuple[str, ...]], list[str]] = {}
+    def _describe(self, skip: Skip) -> str:
+        replicas_of: dict[tuple[str, tuple[str, ...]], list[str]] = {}
         for bad in skip.gradients:
-            of_each.setdefault((bad.name, bad.kinds), []).append(str(bad.replica))
+            replicas_of.setdefault((bad.name, bad.kinds), []).append(str(bad.replica))
         shown = []
-        for (name, kinds), replicas in of_each.items():
+        for (name, kinds), replicas in replicas_of.items():
             where = ""
             if self._replica_count > 1:
                 where = f" on replica{'s' * (len(replicas) > 1)} {', '.join(replicas)}"
             shown.append(f"{name} ({', '.join(kinds)}{where})")
-        if len(shown) > _SHOWN:
-            shown[_SHOWN:] = [f"and {len(shown) - _SHOWN} more"]
+        if len(shown) > _MAX_SHOWN:
+            shown[_MAX_SHOWN:] = [f"and {len(shown) - _MAX_SHOWN} more"]
         text = f"step {skip.step} skipped{': ' * bool(shown)}{', '.join(shown)}"
         text += f"; loss scale {skip.scale_before:.10g}"
         return text if skip.scale_after is None else f"{text} -> {skip.scale_after:.10g}"
@@ -320,74 +322,78 @@ class StepRecord(_tf.Trackable):
                 "mirrored. Make it under strategy.scope()."
             )
 
-    def _record_step(self, step: _observers.RecordedObservation) -> Any:
+    def _record_step(self, observation: _observers.RecordedObservation) -> Any:
         """Records an `_observers.RecordedObservation`; returns an operation, None in eager mode."""
 
         def finite() -> Any:
             return _assigned(self._finite_steps.assign_add(1, read_value=False))
 
-        def other() -> Any:
-            return self._record_nonfinite(step)
+        def nonfinite() -> Any:
+            return self._record_nonfinite(observation)
 
         with _state.scope_of([self._finite_steps]):
-            if not self._gradients:  # A checkpoint that is saved after this step must hold them.
-                self._gradients_of(step)
-            if tf.executing_eagerly() or isinstance(step.finite, bool):
-                return finite() if step.finite else other()
+            if not self._nonfinite_counts:
+                self._counts_for(observation)  # A checkpoint after this step must hold them.
+            if tf.executing_eagerly() or isinstance(observation.finite, bool):
+                return finite() if observation.finite else nonfinite()
             # Names of variables in checkpoints depend on how many `cond` there are.
-            return tf1.cond(step.finite, finite, other, name="skipped_step")
+            return tf1.cond(observation.finite, finite, nonfinite, name="skipped_step")
 
-    def _inspect_gradients(self, step: _observers.RecordedObservation) -> list[Any]:
+    def _inspect_gradients(self, observation: _observers.RecordedObservation) -> list[Any]:
         """Records which gradients of a skipped step were not finite; returns operations."""
         with _state.scope_of([self._finite_steps]):
-            gradients = self._gradients_of(step)
+            gradients = self._counts_for(observation)
             if gradients is None:
                 return []
-            seen = _replicas.all_reduce_sum(_names.inspected, (step.grads,))
-            ever = tf.reduce_any(seen[:, :, : len(_names.KINDS)] > 0, axis=0)
+            counts = _replicas.all_reduce_sum(_nonfinite.count_nonfinite, (observation.grads,))
+            occurred = tf.reduce_any(counts[:, :, : len(_nonfinite.KINDS)] > 0, axis=0)
             return [
-                _assigned(gradients.last.assign(seen, read_value=False)),
-                _assigned(gradients.totals.assign_add(tf.cast(ever, tf.int64), read_value=False)),
+                _assigned(gradients.last.assign(counts, read_value=False)),
+                _assigned(
+                    gradients.totals.assign_add(tf.cast(occurred, tf.int64), read_value=False)
+                ),
             ]
 
-    def _raise_if_stuck(self, step: _observers.RecordedObservation) -> None:
+    def _raise_if_stuck(self, observation: _observers.RecordedObservation) -> None:
         """Raises a LossScaleError in eager mode if too many steps in a row were skipped."""
         limited = self.max_consecutive_skips is not None and tf.executing_eagerly()
-        if limited and step.skips_nonfinite and not step.finite:
+        if limited and observation.skips_nonfinite and not observation.finite:
             self.check()
 
-    def _record_nonfinite(self, step: _observers.RecordedObservation) -> tf.Operation | None:
-        finite = _state.value_of(self._finite_steps)
-        last = _state.value_of(self._last)
+    def _record_nonfinite(self, observation: _observers.RecordedObservation) -> tf.Operation | None:
+        finite = _state.snapshot_of(self._finite_steps)
+        last = _state.snapshot_of(self._last)
         with tf.control_dependencies([finite, last]):
-            number = finite + _state.value_of(self._nonfinite_steps) + 1
+            number = finite + _state.snapshot_of(self._nonfinite_steps) + 1
         with tf.control_dependencies([number]):
             done = [_assigned(self._nonfinite_steps.assign_add(1, read_value=False))]
-        if not step.skips_nonfinite:
+        if not observation.skips_nonfinite:
             last = tf.stack([finite, last[1], tf.zeros_like(finite), last[3]])
         else:
-            run = last[2] * tf.cast(tf.equal(last[0], finite), tf.int64) + 1
-            gradients = self._gradients_of(step)
+            consecutive = last[2] * tf.cast(tf.equal(last[0], finite), tf.int64) + 1
+            gradients = self._counts_for(observation)
             key = tf.constant(0 if gradients is None else gradients.key, tf.int64)
-            last = tf.stack([finite, number, run, key])
-            scales = tf.stack([step.before, step.after])
+            last = tf.stack([finite, number, consecutive, key])
+            scales = tf.stack([observation.scale_before, observation.scale_after])
             done += [
                 _assigned(self._skipped_steps.assign_add(1, read_value=False)),
                 _assigned(self._last_scales.assign(scales, read_value=False)),
-                *([] if step.inspected else self._inspect_gradients(step)),
+                *([] if observation.inspected else self._inspect_gradients(observation)),
             ]
         with tf.control_dependencies([last]):
             done.append(_assigned(self._last.assign(last, read_value=False)))
         return None if tf.executing_eagerly() else tf.group(*done)
 
-    def _gradients_of(self, step: _observers.RecordedObservation) -> _names.Gradients | None:
-        """Returns the `_names.Gradients` of a step's variables, made at the first call, or None."""
-        if not (self._with_names and step.grads):
+    def _counts_for(
+        self, observation: _observers.RecordedObservation
+    ) -> _nonfinite.NonfiniteCounts | None:
+        """Returns the counts for a step's variables, made at the first call, or None."""
+        if not (self._with_names and observation.grads):
             return None
-        names = _names.of(step.variables)
-        key = _names.key_of(step.variables, names)
+        names = _nonfinite.names_of(observation.variables)
+        key = _nonfinite.key_of(observation.variables, names)
         with self._lock:
-            if key not in self._gradients:
+            if key not in self._nonfinite_counts:
                 if _replicas.in_replica_context():
                     raise ValueError(
                         "names=True of a StepRecord is not supported without `merge_call`, "
@@ -395,15 +401,15 @@ class StepRecord(_tf.Trackable):
                     )
                 # A function may be traced again for other variables, or before its first step.
                 strategy = tf.distribute.get_strategy()
-                with tf.init_scope(), _graphs.variables_allowed(), strategy.scope():
+                with tf.init_scope(), _graphs.allow_variables(), strategy.scope():
                     # A run may resume with another number of replicas.
                     name = f"last_gradients_{key:08x}_{self._replica_count}"
-                    shape = (self._replica_count, len(names), len(_names.KINDS) + 1)
+                    shape = (self._replica_count, len(names), len(_nonfinite.KINDS) + 1)
                     last = self._make(name, np.zeros(shape))
-                    totals = np.zeros((len(names), len(_names.KINDS)), np.int64)
+                    totals = np.zeros((len(names), len(_nonfinite.KINDS)), np.int64)
                     totals = self._make(f"gradients_{key:08x}", totals)
-                self._gradients[key] = _names.Gradients(key, names, last, totals)
-            return self._gradients[key]
+                self._nonfinite_counts[key] = _nonfinite.NonfiniteCounts(key, names, last, totals)
+            return self._nonfinite_counts[key]
 
 
 def _assigned(value: Any) -> Any:

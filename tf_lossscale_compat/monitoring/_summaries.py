@@ -30,8 +30,8 @@ class Reading(NamedTuple):
     """Values of a record at one moment: three integers, and the loss scale; or their tensors."""
 
     steps: Any
-    skipped: Any
-    consecutive: Any
+    skipped_steps: Any
+    consecutive_skips: Any
     scale: Any
 
 
@@ -39,11 +39,11 @@ def tensors(record: StepRecord) -> Reading:
     """Returns the values of a record as a `Reading` of scalar tensors, in any context."""
     scaler = _scaler.Scaler(record.loss_scale)
     # A hook may begin again in a graph that is finalized.
-    scale = _graphs.once_per_graph(scaler.subject, lambda: _scaler.snapshot(scaler.read()))
+    scale = _graphs.once_per_graph(scaler.loss_scale, lambda: _scaler.snapshot(scaler.read()))
     return Reading(record.steps, record.skipped_steps, record.consecutive_skips, scale)
 
 
-def bounds(loss_scale: _types.Subject) -> dict[str, float]:
+def bounds(loss_scale: _types.LossScaleOrManager) -> dict[str, float]:
     """Returns the bounds of a loss scale, a dict from tags to floats."""
     floor = getattr(loss_scale, "min_loss_scale", None)
     if floor is None and isinstance(loss_scale, _managers.ExponentialUpdateLossScaleManager):
@@ -58,17 +58,17 @@ def bounds(loss_scale: _types.Subject) -> dict[str, float]:
     }
 
 
-def _by_tag(values: Reading, loss_scale: _types.Subject) -> dict[str, Any]:
+def _by_tag(values: Reading, loss_scale: _types.LossScaleOrManager) -> dict[str, Any]:
     """Returns a dict from tags to the values of a `Reading` and the loss scale's bounds."""
     return {
-        SKIPPED_STEPS: values.skipped,
-        CONSECUTIVE_SKIPS: values.consecutive,
+        SKIPPED_STEPS: values.skipped_steps,
+        CONSECUTIVE_SKIPS: values.consecutive_skips,
         SCALE: values.scale,
         **bounds(loss_scale),
     }
 
 
-def proto(values: Reading, loss_scale: _types.Subject) -> Any:
+def proto(values: Reading, loss_scale: _types.LossScaleOrManager) -> Any:
     """Returns a `tf.compat.v1.Summary` of a `Reading` of numbers, and the loss scale's bounds."""
     items = _by_tag(values, loss_scale).items()
     return tf1.Summary(
@@ -91,7 +91,7 @@ def file_writer(folder: str) -> Any:
         return tf1.summary.FileWriter(folder, filename_suffix=suffix)
 
 
-def writes_here(record: StepRecord) -> bool:
+def this_process_writes(record: StepRecord) -> bool:
     """Returns whether this process of a strategy writes summaries."""
     for variable in record.variables():
         strategy = getattr(variable, "distribute_strategy", None)

@@ -79,9 +79,11 @@ class LossScaleHook(_tf.SessionRunHook):
                 f"{output_dir!r} and {summary_writer!r}."
             )
         self._monitor = _monitor.Monitor(record, max_consecutive_skips, log_every_n_secs)
-        self._every_n_steps = _arguments.period("every_n_steps", every_n_steps, "int64", least=1)
+        self._every_n_steps = _arguments.step_count(
+            "every_n_steps", every_n_steps, "int64", minimum=1
+        )
         self._output_dir = _arguments.path("output_dir", output_dir)
-        self._writer = _arguments.having("add_summary", "summary_writer", summary_writer)
+        self._writer = _arguments.object_with("add_summary", "summary_writer", summary_writer)
         if step is not None and not (tf.is_tensor(step) and step.dtype.is_integer):
             raise TypeError(f"step must be a scalar integer tensor or variable, got {step!r}.")
         self._step = step
@@ -94,7 +96,7 @@ class LossScaleHook(_tf.SessionRunHook):
         self._global_step = tf1.train.get_global_step()
         writes = self._is_chief
         if writes is None:
-            writes = _summaries.writes_here(self._monitor.record) and _is_chief()
+            writes = _summaries.this_process_writes(self._monitor.record) and _is_chief_by_config()
         self._monitor.writer = self._writer if writes else None
         if writes and self._output_dir is not None:
             # The writer that other hooks use for this folder.
@@ -109,38 +111,40 @@ class LossScaleHook(_tf.SessionRunHook):
     def after_run(self, run_context: Any, run_values: Any) -> None:
         """Reads the record after every N runs."""
         self._runs += 1
-        observes = self._runs % self._every_n_steps == 0
-        if observes or self._runs == self._checks_at:
+        is_due = self._runs % self._every_n_steps == 0
+        if is_due or self._runs == self._next_check:
             session = run_context.session
-            now = self._monitor.read(session)
-            if observes:
-                self._monitor.observe(now, session)
-                self._warn(now, session)
-            self._monitor.check(now, session)
-            self._plan_check(now)
+            reading = self._monitor.read(session)
+            if is_due:
+                self._monitor.log_and_write(reading, session)
+                self._warn(reading, session)
+            self._monitor.raise_if_stuck(reading, session)
+            self._plan_check(reading)
 
-    def _plan_check(self, now: _summaries.Reading) -> None:
+    def _plan_check(self, reading: _summaries.Reading) -> None:
         """Plans the next read for the first run after which the training can be stuck."""
-        limit = self._monitor.max_skips
-        self._checks_at = None if limit is None else self._runs + max(1, limit - now.consecutive)
+        limit = self._monitor.max_consecutive_skips
+        self._next_check = (
+            None if limit is None else self._runs + max(1, limit - reading.consecutive_skips)
+        )
 
     def _read_global_step(self, session: Any) -> Any:
         return None if self._global_step is None else session.run(self._global_step)
 
-    def _warn(self, now: _summaries.Reading, session: Any) -> None:
+    def _warn(self, reading: _summaries.Reading, session: Any) -> None:
         # Without a global step it is unknown whether a run trains.
         step = self._read_global_step(session)
         if self._runs and (step is None or step != self._global_step_at_start):
-            self._monitor.warn_if_unused(now, _HINT)
+            self._monitor.warn_if_unused(reading, _HINT)
 
     def end(self, session: Any) -> None:
         """Logs and writes the last values."""
-        now = self._monitor.read(session)
-        self._monitor.observe(now, session, seconds=0)
-        self._warn(now, session)
+        reading = self._monitor.read(session)
+        self._monitor.log_and_write(reading, session, log_every_n_secs=0)
+        self._warn(reading, session)
 
 
-def _is_chief() -> bool:
+def _is_chief_by_config() -> bool:
     """Returns whether this process writes summaries according to `TF_CONFIG`."""
     config = json.loads(os.environ.get("TF_CONFIG") or "{}")
     cluster, task = config.get("cluster") or {}, config.get("task") or {}
@@ -194,7 +198,7 @@ def write_summaries(
         was made in another graph, or `step` or `writer` is given.
     """
     monitor = _monitor.Monitor(record, log_every_n_secs=log_every_n_secs)
-    _arguments.having("as_default", "writer", writer)
+    _arguments.object_with("as_default", "writer", writer)
     if _graphs.in_session_graph():
         if step is not None or writer is not None:
             raise ValueError(
@@ -207,8 +211,8 @@ def write_summaries(
         return None
     if tf.executing_eagerly():
         first = record.__dict__.setdefault("_monitor", monitor)
-        first.observe(first.read(), seconds=monitor.seconds)
-    if _summaries.writes_here(record):
+        first.log_and_write(first.read(), log_every_n_secs=monitor.log_every_n_secs)
+    if _summaries.this_process_writes(record):
         step = tf.cast(record.steps if step is None else step, tf.int64)
         with contextlib.nullcontext() if writer is None else writer.as_default():
             tf.compat.v2.summary.experimental.write_raw_pb(_summaries.serialized(record), step)

@@ -9,20 +9,20 @@ from tf_lossscale_compat._core import _graphs, _scaler
 from tf_lossscale_compat._core._tf import tf
 
 
-def _left(function: Callable[[Any, Any], Any]) -> Callable[[Any, Any], tf.Tensor]:
+def _operator(function: Callable[[Any, Any], Any]) -> Callable[[Any, Any], tf.Tensor]:
     """Returns the method of an operator that has the loss scale on its left."""
     return lambda self, other: function(_scaler.snapshot(self()), other)
 
 
-def _right(function: Callable[[Any, Any], Any]) -> Callable[[Any, Any], tf.Tensor]:
+def _reflected(function: Callable[[Any, Any], Any]) -> Callable[[Any, Any], tf.Tensor]:
     """Returns the method of an operator that has the loss scale on its right."""
     return lambda self, other: function(other, _scaler.snapshot(self()))
 
 
-class LikeATensor:
+class TensorLike:
     """Provides arithmetic, order and conversions of the current loss scale.
 
-    A loss scale equals only itself. After `compares_by_value` it is also compared with numbers and
+    A loss scale equals only itself. After `compare_by_value` it is also compared with numbers and
     tensors by its value.
 
     There is no `__array__`: with it, eager TensorFlow would convert the loss scale to the dtype of
@@ -64,17 +64,21 @@ class LikeATensor:
         return tf.TensorShape([])
 
     def __eq__(self, other: Any) -> Any:
-        if self is other or isinstance(other, LikeATensor):
+        if self is other or isinstance(other, TensorLike):
             return self is other
         return (
-            _scaler.snapshot(self()) == other if _scaler.data_of(self).by_value else NotImplemented
+            _scaler.snapshot(self()) == other
+            if _scaler.data_of(self).compares_by_value
+            else NotImplemented
         )
 
     def __ne__(self, other: Any) -> Any:
-        if self is other or isinstance(other, LikeATensor):
+        if self is other or isinstance(other, TensorLike):
             return self is not other
         return (
-            _scaler.snapshot(self()) != other if _scaler.data_of(self).by_value else NotImplemented
+            _scaler.snapshot(self()) != other
+            if _scaler.data_of(self).compares_by_value
+            else NotImplemented
         )
 
     __hash__ = object.__hash__
@@ -88,22 +92,22 @@ class LikeATensor:
     def __abs__(self) -> tf.Tensor:
         return abs(_scaler.snapshot(self()))
 
-    __add__, __radd__ = _left(operator.add), _right(operator.add)
-    __sub__, __rsub__ = _left(operator.sub), _right(operator.sub)
-    __mul__, __rmul__ = _left(operator.mul), _right(operator.mul)
-    __truediv__, __rtruediv__ = _left(operator.truediv), _right(operator.truediv)
-    __floordiv__, __rfloordiv__ = _left(operator.floordiv), _right(operator.floordiv)
-    __mod__, __rmod__ = _left(operator.mod), _right(operator.mod)
-    __pow__, __rpow__ = _left(operator.pow), _right(operator.pow)
-    __lt__ = _left(operator.lt)
-    __le__ = _left(operator.le)
-    __gt__ = _left(operator.gt)
-    __ge__ = _left(operator.ge)
+    __add__, __radd__ = _operator(operator.add), _reflected(operator.add)
+    __sub__, __rsub__ = _operator(operator.sub), _reflected(operator.sub)
+    __mul__, __rmul__ = _operator(operator.mul), _reflected(operator.mul)
+    __truediv__, __rtruediv__ = _operator(operator.truediv), _reflected(operator.truediv)
+    __floordiv__, __rfloordiv__ = _operator(operator.floordiv), _reflected(operator.floordiv)
+    __mod__, __rmod__ = _operator(operator.mod), _reflected(operator.mod)
+    __pow__, __rpow__ = _operator(operator.pow), _reflected(operator.pow)
+    __lt__ = _operator(operator.lt)
+    __le__ = _operator(operator.le)
+    __gt__ = _operator(operator.gt)
+    __ge__ = _operator(operator.ge)
 
 
-def compares_by_value(loss_scale: LikeATensor) -> None:
+def compare_by_value(loss_scale: TensorLike) -> None:
     """Makes a loss scale compare with numbers and tensors by its value."""
-    _scaler.data_of(loss_scale).by_value = True
+    _scaler.data_of(loss_scale).compares_by_value = True
 
 
 def _convert(value: Any, dtype: Any = None, name: Any = None, as_ref: bool = False) -> Any:
@@ -112,4 +116,4 @@ def _convert(value: Any, dtype: Any = None, name: Any = None, as_ref: bool = Fal
     return tf.identity(_scaler.snapshot(value()), name=name)
 
 
-tf.register_tensor_conversion_function(LikeATensor, _convert)
+tf.register_tensor_conversion_function(TensorLike, _convert)

@@ -34,7 +34,7 @@ class BadGradient(NamedTuple):
     largest_finite: float
 
 
-class Gradients(NamedTuple):
+class NonfiniteCounts(NamedTuple):
     """Counts of non-finite elements in the gradients of one list of variables."""
 
     key: int  # Identifies the names.
@@ -44,7 +44,7 @@ class Gradients(NamedTuple):
     last: Any
     totals: Any  # Of shape [gradients, 3]: the number of steps with elements of each kind.
 
-    def bad(self, rows: Any) -> tuple[BadGradient, ...]:
+    def bad_gradients(self, rows: Any) -> tuple[BadGradient, ...]:
         """Returns the `BadGradient`s in a value of `last`, a tuple."""
         return tuple(
             BadGradient(
@@ -60,7 +60,7 @@ class Gradients(NamedTuple):
         )
 
 
-def of(variables: Iterable[Any]) -> list[str]:
+def names_of(variables: Iterable[Any]) -> list[str]:
     """Returns names of variables, a list of str."""
     names = [_name(each) for each in variables]
     times = collections.Counter(names)
@@ -80,13 +80,13 @@ def key_of(variables: Iterable[Any], names: list[str]) -> int:
 
 
 @functools.lru_cache(maxsize=None)
-def _inspect(dtype: tf.DType) -> Callable[[tf.Tensor], tf.Tensor]:
+def _counter_for(dtype: tf.DType) -> Callable[[tf.Tensor], tf.Tensor]:
     """Returns a function that counts NaN, +inf and -inf, and finds the largest finite magnitude.
 
     All tensors of a dtype share one function, because tracing it for each would take seconds.
     """
 
-    def inspect(values: tf.Tensor) -> tf.Tensor:
+    def count(values: tf.Tensor) -> tf.Tensor:
         infinite, zeros = tf.math.is_inf(values), tf.zeros_like(values)
         kinds = [
             tf.math.is_nan(values),
@@ -99,23 +99,26 @@ def _inspect(dtype: tf.DType) -> Callable[[tf.Tensor], tf.Tensor]:
         largest = tf.maximum(tf.reduce_max(finite), tf.zeros([], dtype))
         return tf.stack([*counts, tf.cast(largest, tf.float64)])
 
-    return tf.function(inspect, input_signature=[tf.TensorSpec(None, dtype)], autograph=False)
+    return tf.function(count, input_signature=[tf.TensorSpec(None, dtype)], autograph=False)
 
 
-def inspected(grads: Iterable[_types.Gradient]) -> tf.Tensor:
-    """Returns `_inspect` of `grads`, in this replica's row of a [replicas, gradients, 4] tensor."""
+def count_nonfinite(grads: Iterable[_types.Gradient]) -> tf.Tensor:
+    """Returns what `_counter_for` finds in each of `grads`.
+
+    It is in this replica's row of a [replicas, gradients, 4] tensor; the other rows are zero.
+    """
     tested = [list(_finite.tested_values(grad)) or [tf.zeros([])] for grad in grads]
     tensors = [tf.stack(parts) if len(parts) > 1 else parts[0] for parts in tested]
 
-    def inspect(*tensors: tf.Tensor) -> tf.Tensor:
-        return tf.stack([_inspect(values.dtype)(values) for values in tensors])
+    def count_each(*tensors: tf.Tensor) -> tf.Tensor:
+        return tf.stack([_counter_for(values.dtype)(values) for values in tensors])
 
     # One operation, because each operation costs time, even in a branch that is not taken.
-    seen = _tf.as_one_operation(inspect, tensors)
+    counts = _tf.call_as_one_operation(count_each, tensors)
     if not tf.distribute.has_strategy():
-        return seen[None]
+        return counts[None]
     replica = tf.distribute.get_replica_context()
-    here = tf.one_hot(
-        replica.replica_id_in_sync_group, replica.num_replicas_in_sync, dtype=seen.dtype
+    one_hot = tf.one_hot(
+        replica.replica_id_in_sync_group, replica.num_replicas_in_sync, dtype=counts.dtype
     )
-    return here[:, None, None] * seen[None]
+    return one_hot[:, None, None] * counts[None]
