@@ -40,7 +40,7 @@ _HOMES = {
     "LossScaleError": "monitoring._step_record",
     "LossScaleManager": "_scales._managers",
     "StepRecord": "monitoring._step_record",
-    "apply_if_finite": "_v1._apply_if_finite",
+    "apply_if_finite": "_apply_if_finite",
     "install_contrib": "contrib._importer",
     "uninstall_contrib": "contrib._importer",
 }
@@ -59,6 +59,7 @@ if TYPE_CHECKING:
     from tf_lossscale_compat import contrib, loss_scale, mixed_precision, train
     from tf_lossscale_compat import keras as keras
     from tf_lossscale_compat import monitoring as monitoring
+    from tf_lossscale_compat._apply_if_finite import apply_if_finite
     from tf_lossscale_compat._scales._loss_scales import (
         DynamicLossScale,
         FixedLossScale,
@@ -69,7 +70,6 @@ if TYPE_CHECKING:
         FixedLossScaleManager,
         LossScaleManager,
     )
-    from tf_lossscale_compat._v1._apply_if_finite import apply_if_finite
     from tf_lossscale_compat.contrib._importer import install_contrib, uninstall_contrib
     from tf_lossscale_compat.monitoring._step_record import LossScaleError, StepRecord
 else:

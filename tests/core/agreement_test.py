@@ -16,6 +16,7 @@ from absl.testing import parameterized
 import tf_lossscale_compat
 from tests import crossed, keras_homes, modes
 from tests.v1_optimizers import Around, exponential, sgd
+from tf_lossscale_compat import loss_scale as loss_scale_lib
 from tf_lossscale_compat._core import _tf
 from tf_lossscale_compat.contrib import mixed_precision as contrib
 from tf_lossscale_compat.keras import mixed_precision
@@ -458,6 +459,10 @@ class StandInTest(modes.EagerTestCase):
         with self.assertRaisesRegex(ValueError, "backward_passes_per_step=2 .*fixed loss scale"):
             with tf1.variable_creator_scope(lambda make, **kwargs: self.fail("makes a variable")):
                 public(inner, loss_scale="dynamic")
+        config = loss_scale_lib.serialize(loss_scale_lib.get(exponential()))
+        with self.assertRaisesRegex(ValueError, "backward_passes_per_step=2 .*fixed loss scale"):
+            with tf1.variable_creator_scope(lambda make, **kwargs: self.fail("makes a variable")):
+                public(inner, loss_scale=config)
         opt = public(inner, loss_scale=8.0)
         before = opt._loss_scale
         with self.assertRaisesRegex(ValueError, "backward_passes_per_step=2"):

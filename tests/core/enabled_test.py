@@ -69,6 +69,11 @@ class V1Test(parameterized.TestCase):
             with self.assertRaisesRegex(ValueError, "made with enabled=False is 1 and cannot"):
                 setattr(opt, name, policy)
 
+    def test_a_loss_scale_that_is_none(self):
+        with modes.eager_mode():
+            opt = OPTIMIZERS["mixed"](momentum(), None, enabled=False)
+            self.assertEqual(float(opt._loss_scale()), 1.0)
+
     def test_no_bool(self):
         for which in BOTH:
             with modes.eager_mode(), self.assertRaisesRegex(TypeError, "must be a bool, got 0"):

@@ -635,6 +635,9 @@ class EnabledTest(_Base):
                 opt = public(home.SGD(0.1), loss_scale=loss_scale, enabled=False)
                 again = type(opt).from_config(dict(opt.get_config(), enabled=True))
                 self.assertEqual(float(again._loss_scale()), asked)
+        opt = Older(home.SGD(0.1), None, enabled=False)
+        again = type(opt).from_config(opt.get_config())
+        self.assertEqual((float(again._loss_scale()), again.get_config()), (1.0, opt.get_config()))
 
     @keras_homes.each(kind="keras3")
     def test_skipped_steps_while_accumulating(self, home):

@@ -377,6 +377,7 @@ class ConfigTest(_Base):
             ({"dynamic": True}, "config must hold the inner optimizer"),
             (dict(inner, initial_scale=-1.0), "initial_scale must be above zero.*-1"),
             (dict(inner, initial_scale="8"), "initial_scale must be a real number.*'8'"),
+            (dict(inner, initial_scale="increment_period"), "initial_scale .*'increment_period'"),
             (dict(inner, dynamic_growth_steps=1.5), "dynamic_growth_steps must be.*1.5"),
             (dict(inner, dynamic=False), "initial_scale. must be specified"),
             (dict(inner, loss_scale=None), "loss_scale cannot be None"),

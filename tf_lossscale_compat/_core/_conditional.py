@@ -28,7 +28,8 @@ def apply_or_skip(
       variables: list of variables.
 
     Returns:
-      A list of operations and tensors that have to run. The first is the conditional.
+      A list of operations and tensors that have to run. The first is the conditional, or without
+      one, what the branch returned.
     """
 
     def count(number: int | tf.Tensor) -> Any:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
-from typing import TYPE_CHECKING, Any, ContextManager, Iterator
+from typing import TYPE_CHECKING, Any, Callable, NamedTuple
 
 from tf_lossscale_compat._core import _scaler, _state
 from tf_lossscale_compat._core._tf import tf
@@ -19,9 +18,11 @@ if TYPE_CHECKING:
         @property
         def watched(self) -> object: ...
         def _check_context(self) -> None: ...
-        def _record_step(self, observation: RecordedObservation) -> tf.Operation | None: ...
-        def _inspect_gradients(self, observation: RecordedObservation) -> list[tf.Operation]: ...
-        def _raise_if_stuck(self, observation: RecordedObservation) -> None: ...
+        def _record_step(
+            self, observation: Observation, outcome: Outcome
+        ) -> tf.Operation | None: ...
+        def _inspect_gradients(self, observation: Observation) -> list[tf.Operation]: ...
+        def _raise_if_stuck(self, outcome: Outcome) -> None: ...
 
 
 # Has the package's prefix, because users derive from the optimizers.
@@ -68,45 +69,83 @@ def record_of(watched: object) -> Observer | None:
 
 
 def observe(scaler: _scaler.Scaler, watched: object, variables: _types.Variables) -> Observation:
-    """Returns the `Observation` of a step.
+    """Returns the `Observation` of a step, without its gradients.
 
     While a graph is built, an optimizer without a record is marked: no record will see its steps.
     """
     record = record_of(watched)
     if record is not None:
-        return RecordedObservation(scaler, record, variables)
-    if not tf.executing_eagerly() and watched is not None:
+        record._check_context()
+    elif not tf.executing_eagerly() and watched is not None:
         watched.__dict__[_ATTRIBUTE] = _Attachment()
-    return Observation()
+    return Observation(record, scaler, variables, grads=[])
 
 
-class Observation:
-    """One step without a record; base class of that with one.
+class Outcome(NamedTuple):
+    """The outcome of a step, for its record.
 
     Attributes:
-      grads: list of gradients.
+      finite: bool or bool scalar tensor, False if the gradients are not finite or not applied.
+      skips_nonfinite: bool, a step that is not `finite` is skipped.
+      scale_before: the loss scale before the step, a float32 scalar tensor.
+      scale_after: the loss scale after the step, NaN if unknown. In eager mode, both scales of a
+        finite step may be None.
     """
 
-    has_record = False
+    finite: bool | tf.Tensor
+    skips_nonfinite: bool
+    scale_before: tf.Tensor | None
+    scale_after: tf.Tensor | None
+
+
+class Observation(NamedTuple):
+    """One step, as a record observes it; without a record nothing is observed.
+
+    Attributes:
+      record: `StepRecord`, or None.
+      scaler: `_scaler.Scaler` of the loss scale.
+      variables: list of variables.
+      grads: list of their gradients; empty without a record.
+    """
+
+    record: Observer | None
+    scaler: _scaler.Scaler
+    variables: _types.Variables
     grads: _types.Gradients
 
-    def updating(self, finite: bool | tf.Tensor | None = None) -> ContextManager[None]:
-        """Returns a context for the loss scale's update; `finite` is None if not yet known."""
-        return contextlib.nullcontext()
+    def observe_update(
+        self, update: Callable[[], Any], finite: bool | tf.Tensor | None = None
+    ) -> tuple[Any, tf.Tensor | None]:
+        """Returns the result of `update`, which updates the loss scale, and the scale before it.
+
+        `finite` is the finite flag, or None if it is not yet known.
+        """
+        # A record keeps only the scale of skipped steps. Eager mode knows which steps are skipped.
+        if self.record is None or (finite is not None and _is_known_true(finite)):
+            return update(), None
+        with tf.control_dependencies([] if finite is None else [finite]):
+            before = _state.deep_copy(_scaler.snapshot(self.scaler.read()))
+        with tf.control_dependencies([before]):
+            return update(), before
 
     def inspect_gradients(self) -> list[tf.Operation]:
         """Makes the record inspect the gradients of a skipped step; returns operations."""
-        return []
+        return [] if self.record is None else self.record._inspect_gradients(self)
 
     def notify(
-        self, dependencies: list[Any], finite: bool | tf.Tensor, skips_nonfinite: bool
+        self,
+        finite: bool | tf.Tensor,
+        skips_nonfinite: bool,
+        scale_before: tf.Tensor | None,
+        dependencies: list[Any],
     ) -> list[tf.Operation]:
         """Notifies the record of a step that has been taken.
 
         Args:
-          dependencies: list of operations, tensors and None, which have to run before.
-          finite: see `RecordedObservation`.
+          finite: see `Outcome`.
           skips_nonfinite: see there.
+          scale_before: see there.
+          dependencies: list of operations, tensors and None, which have to run before.
 
         Returns:
           A list of operations, empty in eager mode.
@@ -114,61 +153,18 @@ class Observation:
         Raises:
           LossScaleError: in eager mode, more steps in a row were skipped than the record allows.
         """
-        return []
-
-
-class RecordedObservation(Observation):
-    """One step, as its record sees it.
-
-    Attributes:
-      record: `StepRecord`.
-      variables: list of variables.
-      finite: bool or bool scalar tensor, False if the gradients are not finite or not applied.
-      skips_nonfinite: bool, a step that is not `finite` is skipped.
-      scale_before: the loss scale before the step, a float32 scalar tensor.
-      scale_after: the loss scale after the step, NaN if unknown; None after a finite step in eager
-        mode.
-      inspected: bool, the record has inspected the gradients already.
-    """
-
-    has_record = True
-    scale_before: tf.Tensor | None = None
-    inspected: bool = False
-
-    def __init__(
-        self, scaler: _scaler.Scaler, record: Observer, variables: _types.Variables
-    ) -> None:
-        self._scaler, self.record, self.variables = scaler, record, variables
-        record._check_context()
-
-    @contextlib.contextmanager
-    def updating(self, finite: bool | tf.Tensor | None = None) -> Iterator[None]:
-        # A record keeps only the scale of skipped steps. Eager mode knows which steps are skipped.
-        if finite is not None and _is_known_true(finite):
-            yield
-            return
-        with tf.control_dependencies([] if finite is None else [finite]):
-            self.scale_before = _state.deep_copy(_scaler.snapshot(self._scaler.read()))
-        with tf.control_dependencies([self.scale_before]):
-            yield
-
-    def inspect_gradients(self) -> list[tf.Operation]:
-        self.inspected = True
-        return self.record._inspect_gradients(self)
-
-    def notify(
-        self, dependencies: list[Any], finite: bool | tf.Tensor, skips_nonfinite: bool
-    ) -> list[tf.Operation]:
-        self.finite, self.skips_nonfinite = finite, skips_nonfinite
+        if self.record is None:
+            return []
         # A user's update may return anything.
         with tf.control_dependencies(
             [op for op in tf.nest.flatten(dependencies) if op is not None]
         ):
-            self.scale_after = None if _is_known_true(finite) else self._scaler.read_for_record()
+            after = None if _is_known_true(finite) else self.scaler.read_for_record()
             if not (tf.executing_eagerly() or isinstance(finite, bool)):
-                self.finite = tf.identity(finite)
-            recorded = self.record._record_step(self)
-        self.record._raise_if_stuck(self)
+                finite = tf.identity(finite)
+            outcome = Outcome(finite, skips_nonfinite, scale_before, after)
+            recorded = self.record._record_step(self, outcome)
+        self.record._raise_if_stuck(outcome)
         return [] if recorded is None else [recorded]
 
 

@@ -4,7 +4,7 @@ The caller has multiplied the loss by the scale. `take` divides the gradients, u
 has, and runs the rest for all replicas as one. Each replica tests its own gradients, and one scalar
 is reduced over replicas and workers. Processes outside `tf.distribute` agree through the
 optimizer's `agree`. If all gradients are finite, the wrapped optimizer applies them in each
-replica, else nothing changes. Then the loss scale is updated, and a record is notified.
+replica, else the step is skipped. Then the loss scale is updated, and a record is notified.
 
 The loss scale is updated after the optimizer has applied, so that it keeps its value if the
 optimizer fails. Two kinds of update come first: a user's `update(grads)`, which decides about the
@@ -72,7 +72,7 @@ def take(
     check_context(method_name, adapter.check_strategy)
     observed_variables = variables if unaggregated is None else unaggregated[1]
     observation = _observers.observe(scaler, adapter.watched, observed_variables)
-    needs_decision = not scaler.never_skips or observation.has_record
+    needs_decision = not scaler.never_skips or observation.record is not None
     finite = None
     if division is not None:
         needs_test = needs_decision and not scaler.needs_gradients
@@ -84,7 +84,7 @@ def take(
         applied = adapter.apply(grads, variables)
         return None if tf.executing_eagerly() else applied
     observed_grads: _types.Gradients = []
-    if observation.has_record:
+    if observation.record is not None:
         observed_grads = grads if unaggregated is None else unaggregated[0]
     step = _Step(scaler, adapter, observation, finite)
     return _replicas.run_cross_replica(step.run, (grads, variables, observed_grads))
@@ -95,7 +95,8 @@ class _Decision(NamedTuple):
 
     should_apply: bool | tf.Tensor
     finite: bool | tf.Tensor  # Equal to `should_apply` if the user's update decides.
-    update: Callable[[Any], Any]  # Updates the loss scale; takes `finite`.
+    # Updates the loss scale; takes `finite`, and returns the update and the scale before it.
+    update: Callable[[Any], tuple[Any, tf.Tensor | None]]
 
 
 class _Step(NamedTuple):
@@ -113,11 +114,11 @@ class _Step(NamedTuple):
         observed_grads: _types.Gradients,
     ) -> tf.Operation | None:
         """Takes the step; see the function `take`. Gradients may be per-replica."""
-        self.observation.grads = observed_grads
+        step = self._replace(observation=self.observation._replace(grads=observed_grads))
         if tf.executing_eagerly():
-            self._run_eagerly(grads, variables)
+            step._run_eagerly(grads, variables)
             return None
-        return self._run_in_graph(grads, variables)
+        return step._run_in_graph(grads, variables)
 
     def _run_eagerly(self, grads: _types.Gradients, variables: _types.Variables) -> None:
         should_apply, finite, update = self._decide(grads)
@@ -125,12 +126,13 @@ class _Step(NamedTuple):
             _replicas.call_for_each_replica(self.adapter.apply, (grads, variables))
         elif self.adapter.counts_skipped:
             self.adapter.add_skipped_steps(1)
-        update(finite)
-        self.observation.notify([], finite, skips_nonfinite=should_apply is not True)
+        _, scale_before = update(finite)
+        self.observation.notify(finite, should_apply is not True, scale_before, [])
 
     def _run_in_graph(self, grads: _types.Gradients, variables: _types.Variables) -> tf.Operation:
         should_apply, finite, update = self._decide(grads)
-        updated = update(finite) if self.adapter.updates_first else None
+        if self.adapter.updates_first:
+            updated, scale_before = update(finite)
         applied, *counted = _conditional.apply_or_skip(
             should_apply,
             lambda: _replicas.call_for_each_replica(self.adapter.apply, (grads, variables)),
@@ -141,10 +143,10 @@ class _Step(NamedTuple):
         )
         if not self.adapter.updates_first:
             with tf.control_dependencies([applied]):
-                updated = update(finite)
+                updated, scale_before = update(finite)
         operations = [op for op in (applied, *counted, updated) if op is not None]
         operations += self.observation.notify(
-            [applied, updated], finite, skips_nonfinite=should_apply is not True
+            finite, should_apply is not True, scale_before, [applied, updated]
         )
         train_op = tf.group(*operations, name=self.adapter.name)
         _graphs.collect_train_op(train_op)
@@ -157,19 +159,18 @@ class _Step(NamedTuple):
         finite = self._finite_flag(grads)
         return _Decision(self.scaler.never_skips or finite, finite, self._update_from_flag)
 
-    def _update_from_flag(self, flag: tf.Tensor) -> Any:
-        with self.observation.updating(flag):
-            return self.scaler.update(flag)
+    def _update_from_flag(self, flag: tf.Tensor) -> tuple[Any, tf.Tensor | None]:
+        return self.observation.observe_update(lambda: self.scaler.update(flag), flag)
 
     def _decide_by_update(self, grads: _types.Gradients) -> _Decision:
         """Lets the user's update decide, and the finite flag too with `skip_nonfinite`."""
         scaler = self.scaler
         finite = self._finite_flag(grads) if scaler.skip_nonfinite else None
-        with self.observation.updating():
-            update, should_apply = scaler.update(grads)
+        result, before = self.observation.observe_update(lambda: scaler.update(grads))
+        update, should_apply = result
         if finite is not None:
             should_apply = tf.logical_and(finite, should_apply)
-        return _Decision(should_apply, should_apply, lambda flag: update)
+        return _Decision(should_apply, should_apply, lambda flag: (update, before))
 
     def _finite_flag(self, grads: _types.Gradients) -> tf.Tensor:
         finite = _finite.finite_everywhere(grads) if self.finite is None else self.finite

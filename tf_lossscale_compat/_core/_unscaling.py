@@ -23,8 +23,10 @@ class Division(NamedTuple):
     operand_is_scale: bool = False
 
 
-def scale_loss(loss: Any, scale: tf.Tensor) -> tf.Tensor:
-    """Returns `loss` times `scale`, in the dtype of `loss`."""
+def scale_loss(loss: Any, scale: tf.Tensor) -> Any:
+    """Returns `loss`, a tensor or a function, times `scale`, in the dtype of the loss."""
+    if callable(loss):
+        return lambda: scale_loss(loss(), scale)
     loss = tf.convert_to_tensor(loss)
     return loss * tf.cast(scale, loss.dtype)
 

@@ -186,25 +186,29 @@ class FixedLossScale(LossScale):
 
 
 def checked_bounds(
-    name: str, initial: Any, lowest: Any, highest: Any
+    name: str, initial: Any, min_loss_scale: Any, max_loss_scale: Any
 ) -> tuple[float, float | None]:
     """Returns the bounds as floats, checked with the initial scale, which `name` names."""
-    low = _arguments.positive("min_loss_scale", lowest)
-    high = None if highest is None else _arguments.positive("max_loss_scale", highest)
-    if high is not None and high < max(float(initial), low):
+    floor = _arguments.positive("min_loss_scale", min_loss_scale)
+    ceiling = None
+    if max_loss_scale is not None:
+        ceiling = _arguments.positive("max_loss_scale", max_loss_scale)
+    if ceiling is not None and ceiling < max(float(initial), floor):
         raise ValueError(
             f"max_loss_scale must be at least {name}={initial!r} and "
-            f"min_loss_scale={lowest!r}, got {highest!r}."
+            f"min_loss_scale={min_loss_scale!r}, got {max_loss_scale!r}."
         )
-    if float(initial) < low:
-        if low != 1.0:
-            raise ValueError(f"min_loss_scale must be at most {name}={initial!r}, got {lowest!r}.")
+    if float(initial) < floor:
+        if floor != 1.0:
+            raise ValueError(
+                f"min_loss_scale must be at most {name}={initial!r}, got {min_loss_scale!r}."
+            )
         _arguments.warn_odd(
             f"{name}={{!r}} is below min_loss_scale=1.0: the first non-finite step will raise it "
-            "to 1.0. To keep it low, pass a lower min_loss_scale.",
+            "to 1.0. To keep it low, make a DynamicLossScale with a lower min_loss_scale.",
             initial,
         )
-    return low, high
+    return floor, ceiling
 
 
 class DynamicLossScale(LossScale):
@@ -270,14 +274,14 @@ class DynamicLossScale(LossScale):
             "increment_period", increment_period, "int64"
         )
         self._multiplier = _arguments.positive("multiplier", multiplier)
-        low, high = checked_bounds(
+        floor, ceiling = checked_bounds(
             "initial_loss_scale", initial_loss_scale, min_loss_scale, max_loss_scale
         )
         if self._multiplier < 1:
             _arguments.warn_odd("multiplier={!r} is below 1: growth shrinks the scale.", multiplier)
         hysteresis = _arguments.step_count("hysteresis", hysteresis, "int64", minimum=1)
         # If an argument is left out, a value that a subclass has set before stays.
-        options = {"min_loss_scale": low, "max_loss_scale": high, "hysteresis": hysteresis}
+        options = {"min_loss_scale": floor, "max_loss_scale": ceiling, "hysteresis": hysteresis}
         changed = {
             name: value
             for name, value in options.items()
@@ -451,6 +455,7 @@ _MANAGERS = {
     cls.__name__: cls for cls in (FixedLossScaleManager, ExponentialUpdateLossScaleManager)
 }
 _CLASSES = {cls.__name__: cls for cls in (FixedLossScale, DynamicLossScale, ManagerLossScale)}
+_DYNAMIC = ("dynamic", DynamicLossScale.__name__, ExponentialUpdateLossScaleManager.__name__)
 
 
 def serialize(loss_scale: LossScale) -> dict[str, Any]:
@@ -504,9 +509,12 @@ def require(identifier: Identifier | None) -> Identifier:
 
 
 def will_be_dynamic(identifier: Any) -> bool:
-    """Returns whether `get` will make a dynamic loss scale of `identifier`."""
-    name = identifier.get("class_name") if isinstance(identifier, dict) else identifier
-    return isinstance(name, str) and name in ("dynamic", DynamicLossScale.__name__)
+    """Returns whether `get` will make a dynamic loss scale or manager of `identifier`."""
+    if isinstance(identifier, dict):
+        name = identifier.get("class_name")
+        wraps = name == ManagerLossScale.__name__  # Its config holds that of the manager.
+        return will_be_dynamic(identifier.get("config") if wraps else name)
+    return isinstance(identifier, str) and identifier in _DYNAMIC
 
 
 def stand_in(loss_scale: Any) -> Any:

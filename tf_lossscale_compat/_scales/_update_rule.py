@@ -60,10 +60,10 @@ def dynamic(loss_scale: Any, finite: Any) -> Any:
     In a graph it returns a tensor, as in r2.0: public programs call `tf.identity` on it.
     """
     scale, good = loss_scale._current_loss_scale, loss_scale._num_good_steps
-    delay, highest = loss_scale.shrink_delay, loss_scale.max_loss_scale  # Perhaps None.
+    delay, ceiling = loss_scale.shrink_delay, loss_scale.max_loss_scale  # Perhaps None.
 
     def grow() -> Any:
-        grown = [_grow(scale, loss_scale._multiplier, highest), _state.assign(good, 0)]
+        grown = [_grow(scale, loss_scale._multiplier, ceiling), _state.assign(good, 0)]
         return grown if delay is None else [*grown, _state.assign(delay, loss_scale.hysteresis)]
 
     def lower() -> Any:
@@ -71,7 +71,7 @@ def dynamic(loss_scale: Any, finite: Any) -> Any:
         lowered = _state.read_here(scale) / loss_scale._multiplier
         lowered = tf.maximum(lowered, loss_scale.min_loss_scale)
         # A multiplier below 1 raises the scale here.
-        return _state.assign(scale, lowered if highest is None else tf.minimum(lowered, highest))
+        return _state.assign(scale, lowered if ceiling is None else tf.minimum(lowered, ceiling))
 
     def shrink() -> Any:
         if delay is None:
@@ -87,10 +87,10 @@ def dynamic(loss_scale: Any, finite: Any) -> Any:
     return _state.update(variables, lambda: _state.branch(finite, grow_or_count, shrink))
 
 
-def _grow(scale: Any, ratio: Any, highest: float | None = None) -> Any:
+def _grow(scale: Any, ratio: Any, ceiling: float | None = None) -> Any:
     """Multiplies the loss scale by `ratio`, unless the product is not finite."""
     grown = _state.read_here(scale) * ratio
-    bounded = grown if highest is None else tf.minimum(grown, highest)
+    bounded = grown if ceiling is None else tf.minimum(grown, ceiling)
     return _state.branch(
         tf.math.is_finite(grown), lambda: _state.assign(scale, bounded), lambda: None
     )

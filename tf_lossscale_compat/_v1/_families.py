@@ -182,7 +182,7 @@ class V1Family:
         value = scaler.read()
         loss = self.loss_to_scale(loss)
         scale = _scaler.as_tensor(value)  # Not a snapshot, which adds an operation.
-        pairs = self.compute_with_wrapped(owner, _scale(loss, scale), options)
+        pairs = self.compute_with_wrapped(owner, _unscaling.scale_loss(loss, scale), options)
         if not tf.executing_eagerly() and self.reads_twice(value):
             if scaler.is_read_by_user() or not scaler.may_change():
                 scale = _scaler.as_tensor(scaler.read())
@@ -203,7 +203,7 @@ class V1Family:
         value = scaler.read()
         loss = self.loss_to_scale(loss)
         scale = _scaler.snapshot(value)  # Another step may assign in between.
-        pairs = self.compute_with_wrapped(owner, _scale(loss, scale), options)
+        pairs = self.compute_with_wrapped(owner, _unscaling.scale_loss(loss, scale), options)
         division = None
         if tf.executing_eagerly():  # The step divides and tests in one operation.
             division = _unscaling.Division(self.reciprocal(scale))
@@ -314,13 +314,6 @@ class ContribFamily(V1Family):
 
 
 MIXED_PRECISION, CONTRIB = MixedPrecisionFamily(), ContribFamily()
-
-
-def _scale(loss: _types.Loss, scale: tf.Tensor) -> _types.Loss:
-    """Returns a loss, a tensor or a function, times `scale`."""
-    if callable(loss):
-        return lambda: _unscaling.scale_loss(loss(), scale)
-    return _unscaling.scale_loss(loss, scale)
 
 
 def _multiply(grad: _types.Gradient, factor: tf.Tensor) -> _types.Gradient:

@@ -326,10 +326,11 @@ class MixedPrecisionLossScaleOptimizer(LossScaleOptimizerBase):
                 "opt must be an instance of tf.compat.v1.train.Optimizer, "
                 f"got {opt!r}. {_KERAS_HINT}"
             )
-        loss_scale = _loss_scales.require(loss_scale)
+        if _arguments.flag("enabled", enabled):
+            loss_scale = _loss_scales.require(loss_scale)
         _agreement.check(agree)
         _replicas.check_strategy()
-        if _arguments.flag("enabled", enabled) and _loss_scales.will_be_dynamic(loss_scale):
+        if enabled and _loss_scales.will_be_dynamic(loss_scale):
             _agreement.check_takes_dynamic(opt)  # Before it makes variables.
         loss_scale = _loss_scales.get(loss_scale if enabled else 1)
         self._optimizer = opt

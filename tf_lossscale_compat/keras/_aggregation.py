@@ -59,9 +59,11 @@ class Aggregation:
     """The aggregation of one step's gradients, if it is `wanted`.
 
     The inner optimizer's `apply_gradients` aggregates by `methods`, in order, unless its argument
-    `option_name` has the value `off_value`. There are four cases:
+    `option_name` has the value `off_value`. There are five cases:
 
     - Nothing is to be aggregated: it is switched off.
+    - It can be switched off, there are no replicas, and the methods are Keras': it is, too, because
+      Keras' methods sum over replicas alone.
     - It can be switched off, and there are replicas or the methods are a user's: the step does it.
     - It cannot be switched off, and the methods are Keras': it aggregates itself, after the test.
     - It cannot be switched off, and the methods are a user's: the step does it and hides them.

@@ -6,6 +6,7 @@ import contextlib
 import numbers
 from typing import TYPE_CHECKING, Any
 
+from tf_lossscale_compat._core import _arguments
 from tf_lossscale_compat._scales import _loss_scales
 
 if TYPE_CHECKING:
@@ -57,15 +58,14 @@ def from_stable_arguments(
             2.0**15 if initial_scale is None else initial_scale,
             2000 if dynamic_growth_steps is None else dynamic_growth_steps,
         )
-    except ValueError as error:
-        message = str(error)
-        for theirs, ours in (
-            ("loss_scale_value", "initial_scale"),
-            ("initial_loss_scale", "initial_scale"),
-            ("increment_period", "dynamic_growth_steps"),
-        ):
-            message = message.replace(theirs, ours)
-        raise ValueError(message) from None
+    except ValueError:  # It names the arguments of these classes; name those of this function.
+        if not dynamic:
+            _arguments.fixed_scale("initial_scale", initial_scale)
+        if initial_scale is not None:
+            _arguments.positive("initial_scale", initial_scale)
+        if dynamic_growth_steps is not None:
+            _arguments.step_count("dynamic_growth_steps", dynamic_growth_steps, "int64")
+        raise
 
 
 def from_identifier(identifier: _loss_scales.Identifier | None) -> _loss_scales.LossScale:
@@ -119,9 +119,10 @@ def arguments_of(
         stable_arguments = {
             name: arguments.pop(name) for name in _STABLE_ARGUMENTS if name in arguments
         }
-        arguments["loss_scale"] = (
-            _from_config(family.keras, arguments["loss_scale"], custom_objects)
-            if "loss_scale" in arguments
-            else from_stable_arguments(**stable_arguments)
-        )
+        if "loss_scale" not in arguments:
+            arguments["loss_scale"] = from_stable_arguments(**stable_arguments)
+        elif arguments.get("enabled") is not False:  # Else it is not used.
+            arguments["loss_scale"] = _from_config(
+                family.keras, arguments["loss_scale"], custom_objects
+            )
     return arguments

@@ -1,7 +1,7 @@
 """Families: the optimizers of each base class of Keras, and what their loss-scale optimizers do.
 
-A `Family` has no state. This module has what it does when an optimizer is made, copied or given
-another loss scale; `_family_steps` has what it does in a step.
+A `Family` has no state. This module has what it does when an optimizer is made or given another
+loss scale; `_family_steps` has what it does in a step.
 """
 
 from __future__ import annotations

@@ -89,13 +89,17 @@ class FamilySteps(Generic[Owner]):
         """
         raise NotImplementedError
 
+    def scale_loss(self, owner: Owner, loss: tf.Tensor) -> tf.Tensor:
+        """Returns `loss` times the loss scale, in the dtype of `loss`."""
+        return _unscaling.scale_loss(loss, _scaler.snapshot(owner._loss_scale()))
+
     def scale_loss_on_tape(
         self, owner: Owner, loss: _types.Loss, tape: tf.GradientTape | None
     ) -> _types.Loss:
         """Returns the scaled `loss`, a tensor on `tape` or a function."""
-        scale: Callable[..., Any] = functools.partial(scaled_loss, owner)
+        scale: Callable[..., Any] = functools.partial(self.scale_loss, owner)
         if _arguments.overrides(owner, self.methods_class, "get_scaled_loss"):
-            # The gradients will be unscaled.
+            # The override records its own call. The step does the other half, and unscales.
             owner._tflsc.scaled_rule.record_call(_scaled_rule.GET_UNSCALED_GRADIENTS)
             scale = owner.get_scaled_loss
         if callable(loss):
@@ -109,6 +113,7 @@ class FamilySteps(Generic[Owner]):
         """Returns pairs with unscaled gradients."""
         unscale: Callable[..., _types.Gradients] = functools.partial(self.unscale, owner)
         if _arguments.overrides(owner, self.methods_class, "get_unscaled_gradients"):
+            # As above: the loss was scaled.
             owner._tflsc.scaled_rule.record_call(_scaled_rule.GET_SCALED_LOSS)
             unscale = owner.get_unscaled_gradients
         grads, variables = _structure.unzip(grads_and_vars)
@@ -186,11 +191,6 @@ class FamilySteps(Generic[Owner]):
         """Counts skipped steps; see `_adapter.OptimizerAdapter.add_skipped_steps`."""
         iterations = owner._optimizer.iterations
         return iterations.assign_add(tf.cast(number, iterations.dtype), read_value=False)
-
-
-def scaled_loss(owner: KerasOwner, loss: tf.Tensor) -> tf.Tensor:
-    """Returns `loss` times the loss scale, in the dtype of `loss`."""
-    return _unscaling.scale_loss(loss, _scaler.snapshot(owner._loss_scale()))
 
 
 def map_except_overwrites(

@@ -326,8 +326,8 @@ class Keras3Methods(_methods.WeightDecayMethods, _Keras3Base):
         value = _arguments.positive("initial_scale", value)
         loss_scale = _settable_loss_scale(self, "initial_scale")
         options = _scaler.data_of(loss_scale).extra_config  # As the constructor was called.
-        low, high = options.get("min_loss_scale", 1.0), options.get("max_loss_scale")
-        _loss_scales.checked_bounds("initial_scale", value, low, high)
+        floor, ceiling = options.get("min_loss_scale", 1.0), options.get("max_loss_scale")
+        _loss_scales.checked_bounds("initial_scale", value, floor, ceiling)
         loss_scale._initial_loss_scale = value
         if not self.built:
             self.dynamic_scale.assign(value)
@@ -373,7 +373,7 @@ class Keras3Methods(_methods.WeightDecayMethods, _Keras3Base):
     ) -> Any:
         pairs, rule = list(grads_and_vars), self._tflsc.scaled_rule
         was_said = scaled is not None
-        scaled = rule.are_scaled(scaled, pairs)
+        scaled = rule.decide(scaled, pairs)
         if scaled and not was_said and _scaled_rule.SCALE_LOSS in rule.called_methods:
             _check_bypassed(self)
         # Keras' own class calls it here, too.

@@ -16,7 +16,7 @@ from tf_lossscale_compat._core import (
 )
 from tf_lossscale_compat._core._tf import tf
 from tf_lossscale_compat._scales import _loss_scales, _managers
-from tf_lossscale_compat.keras import _family_steps, _scaled_rule, _values
+from tf_lossscale_compat.keras import _scaled_rule, _values
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -177,7 +177,7 @@ class CommonMethods(_KerasBase):
           ValueError: `apply_gradients` was traced before, for unscaled gradients.
         """
         self._tflsc.scaled_rule.record_call(_scaled_rule.SCALE_LOSS)
-        return _family_steps.scaled_loss(self, loss)
+        return self._tflsc_family.scale_loss(self, loss)
 
     @_autograph.do_not_convert
     def get_scaled_loss(self, loss: Any) -> Any:
@@ -194,8 +194,8 @@ class CommonMethods(_KerasBase):
         """
         self._tflsc.scaled_rule.record_call(_scaled_rule.GET_SCALED_LOSS)
         if callable(loss):
-            return lambda: _family_steps.scaled_loss(self, loss())
-        return _family_steps.scaled_loss(self, loss)
+            return lambda: self._tflsc_family.scale_loss(self, loss())
+        return self._tflsc_family.scale_loss(self, loss)
 
     @_autograph.do_not_convert
     def get_unscaled_gradients(self, grads: Iterable[Any]) -> list[Any]:

@@ -187,7 +187,7 @@ class OptimizerV2Methods(_before_keras3.BeforeKeras3Methods):
         """
         self._tflsc.scaled_rule.record_call("get_gradients")
         self._tflsc_family.check_clipping(self._optimizer, self._tflsc.enabled)
-        scaled = _family_steps.scaled_loss(self, loss)
+        scaled = self._tflsc_family.scale_loss(self, loss)
         return self._tflsc_family.unscale(self, self._optimizer.get_gradients(scaled, params))
 
     @_autograph.convert_passed_functions
@@ -228,7 +228,7 @@ class OptimizerV2Methods(_before_keras3.BeforeKeras3Methods):
         elif name is not None:
             args = (name,)
         pairs = list(grads_and_vars)
-        scaled = self._tflsc.scaled_rule.are_scaled(scaled, pairs)
+        scaled = self._tflsc.scaled_rule.decide(scaled, pairs)
         return self._tflsc_family.apply_pairs(
             self, pairs, scaled, args, experimental_aggregate_gradients, **kwargs
         )

@@ -121,7 +121,7 @@ class OptimizerV3Methods(_methods.WeightDecayMethods, _before_keras3.BeforeKeras
     ) -> None:
         _arguments.optional_flag("skip_gradients_aggregation", skip_gradients_aggregation)
         pairs = list(grads_and_vars)
-        scaled = self._tflsc.scaled_rule.are_scaled(scaled, pairs)
+        scaled = self._tflsc.scaled_rule.decide(scaled, pairs)
         aggregates = experimental_aggregate_gradients and not skip_gradients_aggregation
         self._tflsc_family.apply_pairs(self, pairs, scaled, (), aggregates, **kwargs)
 

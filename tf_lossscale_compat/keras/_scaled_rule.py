@@ -121,7 +121,7 @@ class ScaledRule:
         grads = [grad for grad, _ in pairs if grad is not None]
         return bool(grads) and all(self._unscaled.get(id(grad)) is grad for grad in grads)
 
-    def are_scaled(self, scaled: bool | None, pairs: list[_types.Pair]) -> bool:
+    def decide(self, scaled: bool | None, pairs: list[_types.Pair]) -> bool:
         """Returns whether the gradients of these pairs are scaled; `scaled` is the caller's.
 
         Raises a ValueError if the rule has two answers and the gradients are not known to be

@@ -59,7 +59,7 @@ class StepRecord(_tf.Trackable):
     It sees only the steps of that optimizer, even if others share its loss scale.
 
     Replicas of `tf.distribute` take a step together, which counts once; with Horovod each process
-    has its own record. The optimizer and its checkpoints do not hold the record. The record is a
+    has its own record. Checkpoints of the optimizer do not hold the record. The record is a
     trackable: if a `tf.train.Checkpoint` holds it, its totals continue after a restart.
 
     Attributes:
@@ -322,24 +322,24 @@ class StepRecord(_tf.Trackable):
                 "mirrored. Make it under strategy.scope()."
             )
 
-    def _record_step(self, observation: _observers.RecordedObservation) -> Any:
-        """Records an `_observers.RecordedObservation`; returns an operation, None in eager mode."""
+    def _record_step(self, observation: _observers.Observation, outcome: _observers.Outcome) -> Any:
+        """Records the outcome of a step; returns an operation, None in eager mode."""
 
         def finite() -> Any:
             return _assigned(self._finite_steps.assign_add(1, read_value=False))
 
         def nonfinite() -> Any:
-            return self._record_nonfinite(observation)
+            return self._record_nonfinite(observation, outcome)
 
         with _state.scope_of([self._finite_steps]):
             if not self._nonfinite_counts:
                 self._counts_for(observation)  # A checkpoint after this step must hold them.
-            if tf.executing_eagerly() or isinstance(observation.finite, bool):
-                return finite() if observation.finite else nonfinite()
+            if tf.executing_eagerly() or isinstance(outcome.finite, bool):
+                return finite() if outcome.finite else nonfinite()
             # Names of variables in checkpoints depend on how many `cond` there are.
-            return tf1.cond(observation.finite, finite, nonfinite, name="skipped_step")
+            return tf1.cond(outcome.finite, finite, nonfinite, name="skipped_step")
 
-    def _inspect_gradients(self, observation: _observers.RecordedObservation) -> list[Any]:
+    def _inspect_gradients(self, observation: _observers.Observation) -> list[Any]:
         """Records which gradients of a skipped step were not finite; returns operations."""
         with _state.scope_of([self._finite_steps]):
             gradients = self._counts_for(observation)
@@ -354,39 +354,40 @@ class StepRecord(_tf.Trackable):
                 ),
             ]
 
-    def _raise_if_stuck(self, observation: _observers.RecordedObservation) -> None:
+    def _raise_if_stuck(self, outcome: _observers.Outcome) -> None:
         """Raises a LossScaleError in eager mode if too many steps in a row were skipped."""
         limited = self.max_consecutive_skips is not None and tf.executing_eagerly()
-        if limited and observation.skips_nonfinite and not observation.finite:
+        if limited and outcome.skips_nonfinite and not outcome.finite:
             self.check()
 
-    def _record_nonfinite(self, observation: _observers.RecordedObservation) -> tf.Operation | None:
+    def _record_nonfinite(
+        self, observation: _observers.Observation, outcome: _observers.Outcome
+    ) -> tf.Operation | None:
         finite = _state.snapshot_of(self._finite_steps)
         last = _state.snapshot_of(self._last)
         with tf.control_dependencies([finite, last]):
             number = finite + _state.snapshot_of(self._nonfinite_steps) + 1
         with tf.control_dependencies([number]):
             done = [_assigned(self._nonfinite_steps.assign_add(1, read_value=False))]
-        if not observation.skips_nonfinite:
+        if not outcome.skips_nonfinite:
             last = tf.stack([finite, last[1], tf.zeros_like(finite), last[3]])
         else:
             consecutive = last[2] * tf.cast(tf.equal(last[0], finite), tf.int64) + 1
             gradients = self._counts_for(observation)
             key = tf.constant(0 if gradients is None else gradients.key, tf.int64)
             last = tf.stack([finite, number, consecutive, key])
-            scales = tf.stack([observation.scale_before, observation.scale_after])
+            scales = tf.stack([outcome.scale_before, outcome.scale_after])
             done += [
                 _assigned(self._skipped_steps.assign_add(1, read_value=False)),
                 _assigned(self._last_scales.assign(scales, read_value=False)),
-                *([] if observation.inspected else self._inspect_gradients(observation)),
+                # In a graph, the branch that skips has inspected them.
+                *(self._inspect_gradients(observation) if tf.executing_eagerly() else []),
             ]
         with tf.control_dependencies([last]):
             done.append(_assigned(self._last.assign(last, read_value=False)))
         return None if tf.executing_eagerly() else tf.group(*done)
 
-    def _counts_for(
-        self, observation: _observers.RecordedObservation
-    ) -> _nonfinite.NonfiniteCounts | None:
+    def _counts_for(self, observation: _observers.Observation) -> _nonfinite.NonfiniteCounts | None:
         """Returns the counts for a step's variables, made at the first call, or None."""
         if not (self._with_names and observation.grads):
             return None

@@ -1,11 +1,11 @@
 """The loss-scale part of `tf.train.experimental` (TensorFlow r1.14 to 2.3)."""
 
 from tf_lossscale_compat._scales._loss_scales import DynamicLossScale, FixedLossScale, LossScale
-from tf_lossscale_compat._v1._graph_rewrite import (
+from tf_lossscale_compat._v1._optimizers import MixedPrecisionLossScaleOptimizer
+from tf_lossscale_compat.train.experimental._graph_rewrite import (
     disable_mixed_precision_graph_rewrite,
     enable_mixed_precision_graph_rewrite,
 )
-from tf_lossscale_compat._v1._optimizers import MixedPrecisionLossScaleOptimizer
 
 __all__ = [
     "DynamicLossScale",
