@@ -23,7 +23,7 @@ def _counting():
         runs.append("eager" if tf.executing_eagerly() else "traced")
         return [tensor + tf.cast(number, tensor.dtype) for tensor in tensors]
 
-    return _compiled.in_eager_mode(add), runs
+    return _compiled.compiled_in_eager_mode(add), runs
 
 
 def _graphs():
@@ -132,7 +132,7 @@ class CompiledTest(parameterized.TestCase, tf.test.TestCase):
         def fail(tensors):
             raise ValueError("no such thing")
 
-        function = _compiled.in_eager_mode(fail)
+        function = _compiled.compiled_in_eager_mode(fail)
         for _ in range(3):
             with self.assertRaisesRegex(ValueError, "no such thing"):
                 function([tf.ones([2])])

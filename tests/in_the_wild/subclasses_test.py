@@ -130,6 +130,16 @@ class ManagerTest(CaseTest):
 
         self.check(make, CONTRIB, [1.0 - 0.125 * 8.75, 4.0])
 
+    def test_optimizer_constructor_that_sets_nothing(self):
+        class Own(contrib.LossScaleOptimizer):
+            def __init__(self, opt):
+                self._opt = opt
+
+        with modes.eager_mode():
+            pairs = [(tf.constant(1.0), tf.Variable(1.0))]
+            with self.assertRaisesRegex(RuntimeError, r"Own has no loss scale yet: call super\(\)"):
+                Own(sgd()).apply_gradients(pairs)
+
 
 class RefusedTest(parameterized.TestCase):
     """Private methods of the originals that no step of this package calls."""

@@ -45,4 +45,4 @@ class OptimizerAdapter:
         raise NotImplementedError
 
     def add_skipped_steps(self, number: int | tf.Tensor) -> Any:
-        """Counts skipped steps, 1 or 0; called once for all replicas; returns the assignment."""
+        """Counts skipped steps, 1 or 0, for all replicas; returns the assignment."""

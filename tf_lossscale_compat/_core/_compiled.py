@@ -117,7 +117,7 @@ class _Compiled:
         return function.get_concrete_function()
 
 
-def in_eager_mode(function: Callable[..., Any]) -> _Compiled:
+def compiled_in_eager_mode(function: Callable[..., Any]) -> _Compiled:
     """Decorates a function that depends only on a list of tensors and on constants.
 
     The function returns a list of tensors or a tensor.

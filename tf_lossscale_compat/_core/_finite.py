@@ -188,7 +188,7 @@ def _large_are_finite(
     return tf1.cond(sums_are_finite, lambda: tf.constant(True), elementwise, name=name)
 
 
-@_compiled.in_eager_mode
+@_compiled.compiled_in_eager_mode
 def _test(tensors: list[tf.Tensor], sparse_positions: tuple[int, ...]) -> tf.Tensor:
     """Returns whether all elements of gradients, and sums of sparse gradients' rows, are finite."""
     small, large, sparse_rows = _sort_by_test(tensors, sparse_positions)
@@ -234,7 +234,7 @@ def finite_everywhere(grads: Any) -> tf.Tensor:
     return _replicas.true_everywhere(finite_here, (grads,))
 
 
-@_compiled.in_eager_mode
+@_compiled.compiled_in_eager_mode
 def _unscale_and_test(
     tensors: list[tf.Tensor], sparse_positions: tuple[int, ...], operand_is_scale: bool
 ) -> list[tf.Tensor]:

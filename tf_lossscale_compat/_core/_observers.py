@@ -151,7 +151,7 @@ class Observation(NamedTuple):
           A list of operations, empty in eager mode.
 
         Raises:
-          LossScaleError: in eager mode, more steps in a row were skipped than the record allows.
+          LossScaleError: in eager mode, as many steps in a row were skipped as end the run.
         """
         if self.record is None:
             return []

@@ -4,8 +4,8 @@ Two Keras optimizers must not share a loss scale: they divide when they apply, s
 would update the scale before the second has divided by it. TensorFlow 1's optimizers may share one:
 they all divide before any of them updates it. So do those that `apply_if_finite` is given. A
 deleted optimizer owns nothing: the loss scale is free for the next fold of a cross-validation, or
-the next cell of a notebook. In a graph for a Session, v1 optimizers own it as long as the graph
-exists.
+the next cell of a notebook. In a graph for a Session, v1 optimizers and those of `apply_if_finite`
+own it as long as the graph exists.
 """
 
 from __future__ import annotations
@@ -83,8 +83,8 @@ def claim(kind: str, scaler: _scaler.Scaler, owners: Iterable[object]) -> None:
     Args:
       kind: `KERAS`, where each optimizer needs its own loss scale; `V1`; or `APPLY_IF_FINITE`.
       scaler: `_scaler.Scaler` of the loss scale; a fixed one never changes and may be shared.
-      owners: list of the optimizers. The claim lasts while any of them exists, or the graph in
-        which TensorFlow 1's optimizers were made.
+      owners: list of the optimizers. The claim lasts while any of them exists; of other kinds than
+        `KERAS`, also while the graph for a Session exists in which it was made.
 
     Raises:
       ValueError: the loss scale drives another optimizer, and they cannot share it.

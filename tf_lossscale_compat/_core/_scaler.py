@@ -171,7 +171,7 @@ class Scaler:
         return _mark_of(self.read, "returns_scale") is None
 
     def check_reciprocal(self) -> None:
-        """Raises a ValueError if the reciprocal of a fixed scale is zero in float32."""
+        """Raises a ValueError if the reciprocal of a fixed scale may be zero in float32."""
         fixed = None
         if not self.may_change():
             fixed = getattr(self.loss_scale, "_loss_scale", None)

@@ -4,7 +4,8 @@ The caller has multiplied the loss by the scale. `take` divides the gradients, u
 has, and runs the rest for all replicas as one. Each replica tests its own gradients, and one scalar
 is reduced over replicas and workers. Processes outside `tf.distribute` agree through the
 optimizer's `agree`. If all gradients are finite, the wrapped optimizer applies them in each
-replica, else the step is skipped. Then the loss scale is updated, and a record is notified.
+replica, else the step is skipped, unless the loss scale never skips one. Then the loss scale is
+updated, and a record is notified.
 
 The loss scale is updated after the optimizer has applied, so that it keeps its value if the
 optimizer fails. Two kinds of update come first: a user's `update(grads)`, which decides about the
@@ -95,7 +96,8 @@ class _Decision(NamedTuple):
 
     should_apply: bool | tf.Tensor
     finite: bool | tf.Tensor  # Equal to `should_apply` if the user's update decides.
-    # Updates the loss scale; takes `finite`, and returns the update and the scale before it.
+    # Updates the loss scale, unless the user's update has. Takes `finite`; returns the update and
+    # the scale before it.
     update: Callable[[Any], tuple[Any, tf.Tensor | None]]
 
 

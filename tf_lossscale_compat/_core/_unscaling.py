@@ -31,7 +31,7 @@ def scale_loss(loss: Any, scale: tf.Tensor) -> Any:
     return loss * tf.cast(scale, loss.dtype)
 
 
-@_compiled.in_eager_mode
+@_compiled.compiled_in_eager_mode
 def multiply(tensors: list[tf.Tensor]) -> list[tf.Tensor]:
     """Multiplies each tensor by the last one, a float32 scalar; results keep the dtypes."""
     *tensors, factor = tensors
@@ -72,7 +72,7 @@ def _for_float16(factor: tf.Tensor) -> tf.Tensor:
     return tf.where(tf.equal(rounded, 0.0), factor, rounded)
 
 
-@_compiled.in_eager_mode
+@_compiled.compiled_in_eager_mode
 def divide(tensors: list[tf.Tensor]) -> list[tf.Tensor]:
     """Divides each tensor by the last one, a float32 scalar, in the wider dtype of the two."""
     *tensors, divisor = tensors

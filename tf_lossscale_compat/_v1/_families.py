@@ -144,6 +144,16 @@ class V1Family:
 
     # The loss scale in use.
 
+    def scaler(self, owner: V1Owner) -> _scaler.Scaler:
+        """Returns the `Scaler` of the loss scale or manager in force."""
+        loss_scale = owner._tflsc.loss_scale
+        if loss_scale is None:
+            raise RuntimeError(
+                f"{type(owner).__name__} has no loss scale yet: call super().__init__(...) in its "
+                "constructor."
+            )
+        return _scaler.Scaler(loss_scale)
+
     def loss_scale(self, owner: V1Owner) -> Any:
         """Returns the loss scale or manager in force."""
         return owner._tflsc.loss_scale
@@ -178,7 +188,7 @@ class V1Family:
         if not owner._tflsc.enabled:
             return self.compute_with_wrapped(owner, loss, options)
         # Makes as many operations as the original: the seeds of later operations depend on it.
-        scaler = _scaler.Scaler(owner._tflsc.loss_scale)
+        scaler = self.scaler(owner)
         value = scaler.read()
         loss = self.loss_to_scale(loss)
         scale = _scaler.as_tensor(value)  # Not a snapshot, which adds an operation.
@@ -199,7 +209,7 @@ class V1Family:
         options: dict[str, Any],
     ) -> Any:
         """Computes and applies gradients in one step, without user code between."""
-        scaler = _scaler.Scaler(owner._tflsc.loss_scale)
+        scaler = self.scaler(owner)
         value = scaler.read()
         loss = self.loss_to_scale(loss)
         scale = _scaler.snapshot(value)  # Another step may assign in between.

@@ -149,7 +149,7 @@ class LossScaleOptimizerBase(_tf.Optimizer):
         Args:
           grads_and_vars: iterable of (gradient, variable) pairs; a gradient may be None.
           global_step: variable to increment by one if the gradients are applied, or None.
-          name: str, name of the returned operation, or None.
+          name: str, name of an operation of the step, as with the original, or None.
 
         Returns:
           In graph mode an operation; in eager mode None.
@@ -158,7 +158,7 @@ class LossScaleOptimizerBase(_tf.Optimizer):
           ValueError: called in a cross-replica context, or there is no gradient.
         """
         # Users replace the loss scale between steps.
-        scaler = _scaler.Scaler(self._tflsc.loss_scale)
+        scaler = self._tflsc_family.scaler(self)
         return self._tflsc_family.take_step(self, scaler, list(grads_and_vars), global_step, name)
 
     def variables(self) -> list[tf.Variable]:

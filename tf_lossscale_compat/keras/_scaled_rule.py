@@ -5,8 +5,8 @@ which. If the caller does not, the constructor's `scaled` does. Else the rule go
 were ever called on this optimizer, and by nothing else: not by order, place or thread. `apply`
 needs no rule, and its calls are not recorded. Those of `minimize` are recorded if methods of a
 subclass see its gradients, which are then unscaled. If the rule has two answers, gradients are
-recognized as unscaled if they are the objects that `get_unscaled_gradients` returned after the
-first `scale_loss`. With `enabled=False` the scale is 1, and both answers lead to the same step: the
+recognized as unscaled if they are the objects that this optimizer unscaled after the first
+`scale_loss`. With `enabled=False` the scale is 1, and both answers lead to the same step: the
 rule neither raises nor warns.
 """
 

@@ -70,7 +70,7 @@ def assign_all(
     for variable, value in pairs:
         if tuple(variable.shape) != value.shape:
             raise ValueError(
-                f"weights holds an array of shape {value.shape} for {variable.name}, which has "
+                f"The weights hold an array of shape {value.shape} for {variable.name}, which has "
                 f"shape {variable.shape}."
             )
     wrong = [
@@ -81,6 +81,6 @@ def assign_all(
     if len({np.issubdtype(value.dtype, np.integer) for _, value in wrong}) > 1:
         shown = ", ".join(f"{value!r} for {each.name}" for each, value in wrong)
         raise ValueError(
-            f"weights holds {shown}, which belong to another kind of loss scale or optimizer."
+            f"The weights hold {shown}, which belong to another kind of loss scale or optimizer."
         )
     assign(pairs)

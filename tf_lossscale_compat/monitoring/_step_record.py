@@ -325,19 +325,19 @@ class StepRecord(_tf.Trackable):
     def _record_step(self, observation: _observers.Observation, outcome: _observers.Outcome) -> Any:
         """Records the outcome of a step; returns an operation, None in eager mode."""
 
-        def finite() -> Any:
+        def record_finite() -> Any:
             return _assigned(self._finite_steps.assign_add(1, read_value=False))
 
-        def nonfinite() -> Any:
+        def record_nonfinite() -> Any:
             return self._record_nonfinite(observation, outcome)
 
         with _state.scope_of([self._finite_steps]):
             if not self._nonfinite_counts:
                 self._counts_for(observation)  # A checkpoint after this step must hold them.
             if tf.executing_eagerly() or isinstance(outcome.finite, bool):
-                return finite() if outcome.finite else nonfinite()
+                return record_finite() if outcome.finite else record_nonfinite()
             # Names of variables in checkpoints depend on how many `cond` there are.
-            return tf1.cond(outcome.finite, finite, nonfinite, name="skipped_step")
+            return tf1.cond(outcome.finite, record_finite, record_nonfinite, name="skipped_step")
 
     def _inspect_gradients(self, observation: _observers.Observation) -> list[Any]:
         """Records which gradients of a skipped step were not finite; returns operations."""
@@ -363,19 +363,19 @@ class StepRecord(_tf.Trackable):
     def _record_nonfinite(
         self, observation: _observers.Observation, outcome: _observers.Outcome
     ) -> tf.Operation | None:
-        finite = _state.snapshot_of(self._finite_steps)
+        finite_steps = _state.snapshot_of(self._finite_steps)
         last = _state.snapshot_of(self._last)
-        with tf.control_dependencies([finite, last]):
-            number = finite + _state.snapshot_of(self._nonfinite_steps) + 1
+        with tf.control_dependencies([finite_steps, last]):
+            number = finite_steps + _state.snapshot_of(self._nonfinite_steps) + 1
         with tf.control_dependencies([number]):
             done = [_assigned(self._nonfinite_steps.assign_add(1, read_value=False))]
         if not outcome.skips_nonfinite:
-            last = tf.stack([finite, last[1], tf.zeros_like(finite), last[3]])
+            last = tf.stack([finite_steps, last[1], tf.zeros_like(finite_steps), last[3]])
         else:
-            consecutive = last[2] * tf.cast(tf.equal(last[0], finite), tf.int64) + 1
+            consecutive = last[2] * tf.cast(tf.equal(last[0], finite_steps), tf.int64) + 1
             gradients = self._counts_for(observation)
             key = tf.constant(0 if gradients is None else gradients.key, tf.int64)
-            last = tf.stack([finite, number, consecutive, key])
+            last = tf.stack([finite_steps, number, consecutive, key])
             scales = tf.stack([outcome.scale_before, outcome.scale_after])
             done += [
                 _assigned(self._skipped_steps.assign_add(1, read_value=False)),
