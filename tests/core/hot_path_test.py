@@ -17,7 +17,7 @@ from tf_lossscale_compat import (
     FixedLossScale,
     FixedLossScaleManager,
 )
-from tf_lossscale_compat._core import _finite, _tf, _unscaling
+from tf_lossscale_compat._core import _finite, _state, _tf, _unscaling
 from tf_lossscale_compat.contrib import mixed_precision as contrib
 from tf_lossscale_compat.train.experimental import MixedPrecisionLossScaleOptimizer
 
@@ -284,6 +284,12 @@ class EagerTest(parameterized.TestCase, tf.test.TestCase):
     )
     def test_after_two_steps_no_python_runs_for_each_gradient(self, wrapper, step, expected):
         self._check_parts(WRAPPERS[wrapper], step, expected)
+
+    def test_python_compares_a_counter(self):
+        with modes.eager_mode():
+            counter = tf.Variable(2)
+            self.assertEqual([_state.reaches(counter, each) for each in (3, 4)], [True, False])
+            self.assertIsInstance(_state.reaches(counter, 3), bool)
 
     @keras_homes.each((True, False))
     def test_apply_of_keras_unscales_and_tests_in_one(self, home, dynamic):

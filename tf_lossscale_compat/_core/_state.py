@@ -95,6 +95,13 @@ def read_here(variable: tf.Variable) -> tf.Tensor:
     return variable.read_value() if is_reference(variable) else tf.convert_to_tensor(variable)
 
 
+def reaches(counter: tf.Variable, number: Any) -> bool | tf.Tensor:
+    """Returns whether one more step makes `counter` at least `number`."""
+    value = read_here(counter)
+    # In eager mode Python adds and compares, because two operations take longer.
+    return (int(value) if tf.executing_eagerly() else value) + 1 >= number
+
+
 def assign(variable: tf.Variable, value: float | tf.Tensor) -> Any:
     """Assigns `value` to each copy of `variable`; returns the assignments of a graph."""
     return _replicas.local_results(variable.assign(value, read_value=False))
@@ -111,8 +118,8 @@ def add(variable: tf.Variable, number: float | tf.Tensor) -> Any:
     return _replicas.local_results(added)
 
 
-def branch(pred: tf.Tensor, true_fn: Callable[[], Any], false_fn: Callable[[], Any]) -> Any:
-    """Runs one of two functions that assign, chosen by a scalar bool tensor.
+def branch(pred: bool | tf.Tensor, true_fn: Callable[[], Any], false_fn: Callable[[], Any]) -> Any:
+    """Runs one of two functions that assign, chosen by a bool or a scalar bool tensor.
 
     Returns:
       The conditional of a graph; in eager mode the function's result.

@@ -39,14 +39,14 @@ def exponential(manager: Any, finite: Any) -> Any:
         return [_state.assign(scale, lowered), *reset()]
 
     def grow_or_count() -> Any:
-        grows = _state.read_here(good) + 1 >= manager._incr_every_n_steps
+        grows = _state.reaches(good, manager._incr_every_n_steps)
         return _state.branch(grows, grow, lambda: _state.add(good, 1))
 
     def count_bad() -> Any:
         return [_state.add(bad, 1), _state.assign(good, 0)]
 
     def shrink_or_count() -> Any:
-        shrinks = _state.read_here(bad) + 1 >= manager._decr_every_n_nan_or_inf
+        shrinks = _state.reaches(bad, manager._decr_every_n_nan_or_inf)
         return _state.branch(shrinks, shrink, count_bad)
 
     return _state.update(
@@ -80,7 +80,7 @@ def dynamic(loss_scale: Any, finite: Any) -> Any:
         return [_state.assign(good, 0), lowered]
 
     def grow_or_count() -> Any:
-        grows = _state.read_here(good) + 1 >= loss_scale._increment_period
+        grows = _state.reaches(good, loss_scale._increment_period)
         return _state.branch(grows, grow, lambda: _state.add(good, 1))
 
     variables = [scale, good] if delay is None else [scale, good, delay]
