@@ -163,8 +163,8 @@ class LossScaleOptimizerBase(_tf.Optimizer):
 
     def variables(self) -> list[tf.Variable]:
         """Returns the variables of the wrapped optimizer and of the loss scale, a list."""
-        wrapped = self._tflsc_family.wrapped_optimizer(self)
-        return _state.variables_of(wrapped) + _scaler.Scaler(self._tflsc.loss_scale).variables()
+        family = self._tflsc_family
+        return _state.variables_of(family.wrapped_optimizer(self)) + family.scaler(self).variables()
 
     def get_slot(self, var: Any, name: str) -> Any:
         """Returns the wrapped optimizer's slot variable `name` for `var`, or None."""
