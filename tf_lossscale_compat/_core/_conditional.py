@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Callable
 
-from tf_lossscale_compat._core import _graphs, _replicas, _state
+from tf_lossscale_compat._core import _graphs, _replicas, _variables
 from tf_lossscale_compat._core._tf import tf
 
 if TYPE_CHECKING:
@@ -79,7 +79,7 @@ def _should_select(wrapped: object, variables: _types.Variables) -> bool:
     try:
         slots, weights = [
             sum(tf.TensorShape(variable.shape).num_elements() or 0 for variable in group)
-            for group in (_state.variables_of(wrapped), variables)
+            for group in (_variables.variables_of(wrapped), variables)
         ]
     except Exception:  # Any object with `compute_gradients` and `apply_gradients` can be wrapped.
         return False

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Callable, NamedTuple
 
-from tf_lossscale_compat._core import _scaler, _state
+from tf_lossscale_compat._core import _scaler, _variables
 from tf_lossscale_compat._core._tf import tf
 
 if TYPE_CHECKING:
@@ -25,8 +25,9 @@ if TYPE_CHECKING:
         def _raise_if_stuck(self, outcome: Outcome) -> None: ...
 
 
-# Has the package's prefix, because users derive from the optimizers.
-_ATTRIBUTE = "_tflsc_record"
+# The attribute of an optimizer that holds its record. It has the package's prefix, because users
+# derive from the optimizers.
+ATTRIBUTE = "_tflsc_record"
 
 
 class _Attachment:
@@ -46,7 +47,7 @@ def check(watched: object) -> None:
     """Raises a ValueError if no record can be attached to `watched`."""
     if record_of(watched) is not None:
         raise ValueError(f"watched has a StepRecord already, got {watched!r}.")
-    attached = watched.__dict__.get(_ATTRIBUTE)
+    attached = watched.__dict__.get(ATTRIBUTE)
     if attached is not None and attached.record is None:
         raise ValueError(
             f"watched must not be part of a graph or tf.function that is traced already: a record "
@@ -56,29 +57,32 @@ def check(watched: object) -> None:
 
 def attach(watched: object, record: Observer) -> None:
     """Attaches a record, which then observes `watched`."""
-    watched.__dict__[_ATTRIBUTE] = _Attachment(record)
+    watched.__dict__[ATTRIBUTE] = _Attachment(record)
 
 
 def record_of(watched: object) -> Observer | None:
     """Returns the record of `watched`, or None."""
-    attached = getattr(watched, "__dict__", {}).get(_ATTRIBUTE)
+    attached = getattr(watched, "__dict__", {}).get(ATTRIBUTE)
     if attached is None or attached.record is None:
         return None
     # A shallow copy of the optimizer shares its attributes, but has no record.
     return attached.record if attached.record.watched is watched else None
 
 
-def observe(scaler: _scaler.Scaler, watched: object, variables: _types.Variables) -> Observation:
-    """Returns the `Observation` of a step, without its gradients.
+def observe(
+    scaler: _scaler.Scaler, watched: object, variables: _types.Variables
+) -> Observation | None:
+    """Returns the `Observation` of a step, without its gradients; None if there is no record.
 
     While a graph is built, an optimizer without a record is marked: no record will see its steps.
     """
     record = record_of(watched)
     if record is not None:
         record._check_context()
-    elif not tf.executing_eagerly() and watched is not None:
-        watched.__dict__[_ATTRIBUTE] = _Attachment()
-    return Observation(record, scaler, variables, grads=[])
+        return Observation(record, scaler, variables, grads=[])
+    if not tf.executing_eagerly() and watched is not None:
+        watched.__dict__[ATTRIBUTE] = _Attachment()
+    return None
 
 
 class Outcome(NamedTuple):
@@ -99,16 +103,16 @@ class Outcome(NamedTuple):
 
 
 class Observation(NamedTuple):
-    """One step, as a record observes it; without a record nothing is observed.
+    """One step, as a record observes it.
 
     Attributes:
-      record: `StepRecord`, or None.
+      record: `StepRecord`.
       scaler: `_scaler.Scaler` of the loss scale.
       variables: list of variables.
-      grads: list of their gradients; empty without a record.
+      grads: list of their gradients.
     """
 
-    record: Observer | None
+    record: Observer
     scaler: _scaler.Scaler
     variables: _types.Variables
     grads: _types.Gradients
@@ -121,16 +125,16 @@ class Observation(NamedTuple):
         `finite` is the finite flag, or None if it is not yet known.
         """
         # A record keeps only the scale of skipped steps. Eager mode knows which steps are skipped.
-        if self.record is None or (finite is not None and _is_known_true(finite)):
+        if finite is not None and _is_known_true(finite):
             return update(), None
         with tf.control_dependencies([] if finite is None else [finite]):
-            before = _state.deep_copy(_scaler.snapshot(self.scaler.read()))
+            before = _variables.deep_copy(_scaler.snapshot(self.scaler.read()))
         with tf.control_dependencies([before]):
             return update(), before
 
     def inspect_gradients(self) -> list[tf.Operation]:
         """Makes the record inspect the gradients of a skipped step; returns operations."""
-        return [] if self.record is None else self.record._inspect_gradients(self)
+        return self.record._inspect_gradients(self)
 
     def notify(
         self,
@@ -153,8 +157,6 @@ class Observation(NamedTuple):
         Raises:
           LossScaleError: in eager mode, as many steps in a row were skipped as end the run.
         """
-        if self.record is None:
-            return []
         # A user's update may return anything.
         with tf.control_dependencies(
             [op for op in tf.nest.flatten(dependencies) if op is not None]

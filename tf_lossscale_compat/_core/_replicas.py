@@ -6,8 +6,9 @@ values may be one per replica; and replica (inside `strategy.run`), with each re
 
 from __future__ import annotations
 
+import contextlib
 import functools
-from typing import TYPE_CHECKING, Any, Callable
+from typing import TYPE_CHECKING, Any, Callable, Iterable
 
 from tf_lossscale_compat._core import _graphs, _tf
 from tf_lossscale_compat._core._tf import tf, tf1
@@ -33,6 +34,20 @@ def in_cross_replica_context() -> bool:
 def in_replica_context() -> bool:
     """Returns whether this code runs in one replica of a strategy."""
     return tf.distribute.has_strategy() and not tf.distribute.in_cross_replica_context()
+
+
+def scope_of(variables: Iterable[tf.Variable]) -> contextlib.AbstractContextManager[Any]:
+    """Returns a context in which the strategy that keeps copies of `variables` is in scope.
+
+    Outside of it, reading and assigning a mirrored variable would affect only one of its copies.
+    """
+    if not tf.distribute.has_strategy():
+        for variable in variables:
+            # Plain variables lack it, also those of strategies with a single copy.
+            strategy = getattr(variable, "distribute_strategy", None)
+            if strategy is not None:
+                return strategy.scope()
+    return contextlib.nullcontext()
 
 
 @functools.lru_cache(maxsize=None)

@@ -11,7 +11,7 @@ from __future__ import annotations
 import functools
 from typing import TYPE_CHECKING, Any, Callable, NamedTuple
 
-from tf_lossscale_compat._core import _graphs, _state
+from tf_lossscale_compat._core import _graphs, _variables
 from tf_lossscale_compat._core._tf import tf
 
 if TYPE_CHECKING:
@@ -159,7 +159,7 @@ class Scaler:
     def variables(self) -> list[tf.Variable]:
         """Returns the variables of the loss scale or manager, a list."""
         if self._is_manager:
-            return _state.variables_of(self.loss_scale)
+            return _variables.variables_of(self.loss_scale)
         return list(data_of(self.loss_scale).weights.values())
 
     def may_change(self) -> bool:
@@ -188,7 +188,7 @@ class Scaler:
         if in_graph and self.is_read_by_user():
             return tf.constant(float("nan"))
         value = self.read()
-        if in_graph and _state.is_reference(value):
+        if in_graph and _variables.is_reference(value):
             return tf.cast(value.read_value(), tf.float32)
         return snapshot(value)
 
@@ -201,4 +201,6 @@ def as_tensor(value: Any) -> tf.Tensor:
 def snapshot(value: Any) -> tf.Tensor:
     """Returns what `Scaler.read` returned as a float32 scalar tensor that no update changes."""
     scale = as_tensor(value)
-    return _state.deep_copy(scale) if _state.is_reference(value) else scale
+    if not tf.executing_eagerly() and _variables.is_reference(value):
+        return _variables.deep_copy(scale)
+    return scale

@@ -15,6 +15,7 @@ the originals.
 
 from __future__ import annotations
 
+import functools
 from typing import TYPE_CHECKING, Any, Callable, NamedTuple
 
 from tf_lossscale_compat._core import (
@@ -71,9 +72,13 @@ def take(
       ValueError: called in a cross-replica context, or under a strategy that is not supported.
     """
     check_context(method_name, adapter.check_strategy)
-    observed_variables = variables if unaggregated is None else unaggregated[1]
-    observation = _observers.observe(scaler, adapter.watched, observed_variables)
-    needs_decision = not scaler.never_skips or observation.record is not None
+    observation = None
+    # In eager mode, an optimizer without the attribute has no record.
+    has_attribute = _observers.ATTRIBUTE in getattr(adapter.watched, "__dict__", ())
+    if has_attribute or not tf.executing_eagerly():
+        observed_variables = variables if unaggregated is None else unaggregated[1]
+        observation = _observers.observe(scaler, adapter.watched, observed_variables)
+    needs_decision = not scaler.never_skips or observation is not None
     finite = None
     if division is not None:
         needs_test = needs_decision and not scaler.needs_gradients
@@ -85,7 +90,7 @@ def take(
         applied = adapter.apply(grads, variables)
         return None if tf.executing_eagerly() else applied
     observed_grads: _types.Gradients = []
-    if observation.record is not None:
+    if observation is not None:
         observed_grads = grads if unaggregated is None else unaggregated[0]
     step = _Step(scaler, adapter, observation, finite)
     return _replicas.run_cross_replica(step.run, (grads, variables, observed_grads))
@@ -106,7 +111,7 @@ class _Step(NamedTuple):
 
     scaler: _scaler.Scaler
     adapter: _adapter.OptimizerAdapter
-    observation: _observers.Observation
+    observation: _observers.Observation | None  # None without a record.
     finite: tf.Tensor | None  # None if it is not yet computed.
 
     def run(
@@ -116,7 +121,9 @@ class _Step(NamedTuple):
         observed_grads: _types.Gradients,
     ) -> tf.Operation | None:
         """Takes the step; see the function `take`. Gradients may be per-replica."""
-        step = self._replace(observation=self.observation._replace(grads=observed_grads))
+        step = self
+        if self.observation is not None:
+            step = self._replace(observation=self.observation._replace(grads=observed_grads))
         if tf.executing_eagerly():
             step._run_eagerly(grads, variables)
             return None
@@ -129,7 +136,8 @@ class _Step(NamedTuple):
         elif self.adapter.counts_skipped:
             self.adapter.add_skipped_steps(1)
         _, scale_before = update(finite)
-        self.observation.notify(finite, should_apply is not True, scale_before, [])
+        if self.observation is not None:
+            self.observation.notify(finite, should_apply is not True, scale_before, [])
 
     def _run_in_graph(self, grads: _types.Gradients, variables: _types.Variables) -> tf.Operation:
         should_apply, finite, update = self._decide(grads)
@@ -139,7 +147,7 @@ class _Step(NamedTuple):
             should_apply,
             lambda: _replicas.call_for_each_replica(self.adapter.apply, (grads, variables)),
             # In this branch, because another conditional would capture all gradients again.
-            self.observation.inspect_gradients,
+            self._inspect_gradients,
             self.adapter,
             variables,
         )
@@ -147,12 +155,16 @@ class _Step(NamedTuple):
             with tf.control_dependencies([applied]):
                 updated, scale_before = update(finite)
         operations = [op for op in (applied, *counted, updated) if op is not None]
-        operations += self.observation.notify(
-            finite, should_apply is not True, scale_before, [applied, updated]
-        )
+        if self.observation is not None:
+            operations += self.observation.notify(
+                finite, should_apply is not True, scale_before, [applied, updated]
+            )
         train_op = tf.group(*operations, name=self.adapter.name)
         _graphs.collect_train_op(train_op)
         return train_op
+
+    def _inspect_gradients(self) -> list[tf.Operation]:
+        return [] if self.observation is None else self.observation.inspect_gradients()
 
     def _decide(self, grads: _types.Gradients) -> _Decision:
         """Decides about a step, before anything is applied."""
@@ -162,13 +174,21 @@ class _Step(NamedTuple):
         return _Decision(self.scaler.never_skips or finite, finite, self._update_from_flag)
 
     def _update_from_flag(self, flag: tf.Tensor) -> tuple[Any, tf.Tensor | None]:
-        return self.observation.observe_update(lambda: self.scaler.update(flag), flag)
+        return self._observed(functools.partial(self.scaler.update, flag), flag)
+
+    def _observed(
+        self, update: Callable[[], Any], finite: tf.Tensor | None = None
+    ) -> tuple[Any, tf.Tensor | None]:
+        """Returns the result of `update`, and the scale before it if there is a record."""
+        if self.observation is None:
+            return update(), None
+        return self.observation.observe_update(update, finite)
 
     def _decide_by_update(self, grads: _types.Gradients) -> _Decision:
         """Lets the user's update decide, and the finite flag too with `skip_nonfinite`."""
         scaler = self.scaler
         finite = self._finite_flag(grads) if scaler.skip_nonfinite else None
-        result, before = self.observation.observe_update(lambda: scaler.update(grads))
+        result, before = self._observed(functools.partial(scaler.update, grads))
         update, should_apply = result
         if finite is not None:
             should_apply = tf.logical_and(finite, should_apply)

@@ -12,8 +12,8 @@ from tf_lossscale_compat._core import (
     _finite,
     _replicas,
     _scaler,
-    _state,
     _tf,
+    _variables,
 )
 from tf_lossscale_compat._core._tf import tf
 from tf_lossscale_compat._scales import _update_rule
@@ -107,7 +107,7 @@ class LossScale(TensorLike, _tf.Trackable, metaclass=abc.ABCMeta):
         weights = _scaler.data_of(self).weights
         if name in weights:
             raise RuntimeError(f"This loss scale has a weight named {name!r} already.")
-        weights[name] = _state.make(self, name, initial_value, dtype, use_resource=True)
+        weights[name] = _variables.make(self, name, initial_value, dtype, use_resource=True)
         return weights[name]
 
 
@@ -123,7 +123,7 @@ def _test_and_update(
             "loss_scale.update(grads), args=(grads,)), or return the gradients from strategy.run "
             "and call update(grads) under strategy.scope()."
         )
-    with _state.scope_of(_scaler.Scaler(loss_scale).variables()):
+    with _replicas.scope_of(_scaler.Scaler(loss_scale).variables()):
         finite = _finite.finite_everywhere(grads)
         return update(loss_scale, finite), finite
 

@@ -11,8 +11,8 @@ from tf_lossscale_compat._core import (
     _graphs,
     _replicas,
     _scaler,
-    _state,
     _tf,
+    _variables,
 )
 from tf_lossscale_compat._core._tf import tf
 from tf_lossscale_compat._scales import _update_rule
@@ -171,9 +171,9 @@ class ExponentialUpdateLossScaleManager(LossScaleManager):
             )
 
         _scaler.data_of(self).extra_config["init_loss_scale"] = initial_scale
-        self._loss_scale = _state.make(self, "loss_scale", initial_scale, tf.float32)
-        self._num_good_steps = _state.make(self, "good_steps", 0, tf.int32)
-        self._num_bad_steps = _state.make(self, "bad_steps", 0, tf.int32)
+        self._loss_scale = _variables.make(self, "loss_scale", initial_scale, tf.float32)
+        self._num_good_steps = _variables.make(self, "good_steps", 0, tf.int32)
+        self._num_bad_steps = _variables.make(self, "bad_steps", 0, tf.int32)
 
     def variables(self) -> list[tf.Variable]:
         """Returns the loss scale and the counters of good and bad steps, three variables."""
@@ -205,7 +205,7 @@ class ExponentialUpdateLossScaleManager(LossScaleManager):
           TypeError or ValueError: `finite_grads` is not a bool.
         """
         # Subclasses may override `variables`.
-        with _state.scope_of(ExponentialUpdateLossScaleManager.variables(self)):
+        with _replicas.scope_of(ExponentialUpdateLossScaleManager.variables(self)):
             return _replicas.run_cross_replica(
                 lambda flag: _update_rule.exponential(self, _replicas.all_true(flag)),
                 (finite_grads,),
@@ -213,8 +213,7 @@ class ExponentialUpdateLossScaleManager(LossScaleManager):
 
     def _reset_stats(self) -> Any:
         """Sets both counters to zero, for subclasses; returns an operation, None in eager mode."""
-        counters = [self._num_good_steps, self._num_bad_steps]
-        return _state.update(counters, lambda: [_state.assign(each, 0) for each in counters])
+        return _update_rule.reset([self._num_good_steps, self._num_bad_steps])
 
 
 # Public programs assign their own variables or numbers to these attributes.

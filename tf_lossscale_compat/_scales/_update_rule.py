@@ -4,6 +4,9 @@ A rule assigns only the variables that a step changes: a finite step adds one to
 not assign the scale. Parallel steps, in one `session.run`, in threads or on workers, therefore lose
 no more of each other's updates than with TensorFlow's classes.
 
+All copies of a variable get the same update, in each mode (graph, eager, `tf.function`) and under
+each strategy, inside or outside of its scope.
+
 A rule takes the loss scale or manager, and a bool scalar tensor: True if this step's gradients are
 finite everywhere. In eager mode it assigns immediately and returns None; in a graph it returns an
 operation or a tensor that assigns. Source: Micikevicius et al. 2018, "Mixed Precision Training",
@@ -12,10 +15,10 @@ section 3.2, with the details of TensorFlow r1.15 (`exponential`) and r2.0 (`dyn
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Callable, Iterable, Sequence
 
-from tf_lossscale_compat._core import _graphs, _state
-from tf_lossscale_compat._core._tf import tf
+from tf_lossscale_compat._core import _graphs, _replicas, _variables
+from tf_lossscale_compat._core._tf import tf, tf1
 
 
 def fixed(loss_scale: object, finite: Any) -> Any:
@@ -28,30 +31,28 @@ def exponential(manager: Any, finite: Any) -> Any:
     scale, good, bad = manager._loss_scale, manager._num_good_steps, manager._num_bad_steps
 
     def reset() -> Any:
-        return [_state.assign(good, 0), _state.assign(bad, 0)]
+        return [_assign(good, 0), _assign(bad, 0)]
 
     def grow() -> Any:
         return [_grow(scale, manager._incr_ratio), *reset()]
 
     def shrink() -> Any:
         # 1.0 comes first: only in this order a NaN scale becomes 1, as in TensorFlow 1.15.
-        lowered = tf.maximum(1.0, _state.read_here(scale) * manager._decr_ratio)
-        return [_state.assign(scale, lowered), *reset()]
+        lowered = tf.maximum(1.0, _read_here(scale) * manager._decr_ratio)
+        return [_assign(scale, lowered), *reset()]
 
     def grow_or_count() -> Any:
-        grows = _state.reaches(good, manager._incr_every_n_steps)
-        return _state.branch(grows, grow, lambda: _state.add(good, 1))
+        grows = _reaches(good, manager._incr_every_n_steps)
+        return _branch(grows, grow, lambda: _add(good, 1))
 
     def count_bad() -> Any:
-        return [_state.add(bad, 1), _state.assign(good, 0)]
+        return [_add(bad, 1), _assign(good, 0)]
 
     def shrink_or_count() -> Any:
-        shrinks = _state.reaches(bad, manager._decr_every_n_nan_or_inf)
-        return _state.branch(shrinks, shrink, count_bad)
+        shrinks = _reaches(bad, manager._decr_every_n_nan_or_inf)
+        return _branch(shrinks, shrink, count_bad)
 
-    return _state.update(
-        [scale, good, bad], lambda: _state.branch(finite, grow_or_count, shrink_or_count)
-    )
+    return _update([scale, good, bad], lambda: _branch(finite, grow_or_count, shrink_or_count))
 
 
 def dynamic(loss_scale: Any, finite: Any) -> Any:
@@ -63,34 +64,113 @@ def dynamic(loss_scale: Any, finite: Any) -> Any:
     delay, ceiling = loss_scale.shrink_delay, loss_scale.max_loss_scale  # Perhaps None.
 
     def grow() -> Any:
-        grown = [_grow(scale, loss_scale._multiplier, ceiling), _state.assign(good, 0)]
-        return grown if delay is None else [*grown, _state.assign(delay, loss_scale.hysteresis)]
+        grown = [_grow(scale, loss_scale._multiplier, ceiling), _assign(good, 0)]
+        return grown if delay is None else [*grown, _assign(delay, loss_scale.hysteresis)]
 
     def lower() -> Any:
         # Divides, because multiplication by the reciprocal rounds differently.
-        lowered = _state.read_here(scale) / loss_scale._multiplier
+        lowered = _read_here(scale) / loss_scale._multiplier
         lowered = tf.maximum(lowered, loss_scale.min_loss_scale)
         # A multiplier below 1 raises the scale here.
-        return _state.assign(scale, lowered if ceiling is None else tf.minimum(lowered, ceiling))
+        return _assign(scale, lowered if ceiling is None else tf.minimum(lowered, ceiling))
 
     def shrink() -> Any:
         if delay is None:
-            return [_state.assign(good, 0), lower()]
-        lowered = _state.branch(_state.read_here(delay) > 1, lambda: _state.add(delay, -1), lower)
-        return [_state.assign(good, 0), lowered]
+            return [_assign(good, 0), lower()]
+        lowered = _branch(_read_here(delay) > 1, lambda: _add(delay, -1), lower)
+        return [_assign(good, 0), lowered]
 
     def grow_or_count() -> Any:
-        grows = _state.reaches(good, loss_scale._increment_period)
-        return _state.branch(grows, grow, lambda: _state.add(good, 1))
+        grows = _reaches(good, loss_scale._increment_period)
+        return _branch(grows, grow, lambda: _add(good, 1))
 
     variables = [scale, good] if delay is None else [scale, good, delay]
-    return _state.update(variables, lambda: _state.branch(finite, grow_or_count, shrink))
+    return _update(variables, lambda: _branch(finite, grow_or_count, shrink))
+
+
+def reset(counters: Sequence[tf.Variable]) -> tf.Operation | tf.Tensor | None:
+    """Sets counters to zero; returns an operation or a tensor, None in eager mode."""
+    return _update(counters, lambda: [_assign(each, 0) for each in counters])
 
 
 def _grow(scale: Any, ratio: Any, ceiling: float | None = None) -> Any:
     """Multiplies the loss scale by `ratio`, unless the product is not finite."""
-    grown = _state.read_here(scale) * ratio
+    grown = _read_here(scale) * ratio
     bounded = grown if ceiling is None else tf.minimum(grown, ceiling)
-    return _state.branch(
-        tf.math.is_finite(grown), lambda: _state.assign(scale, bounded), lambda: None
-    )
+    return _branch(tf.math.is_finite(grown), lambda: _assign(scale, bounded), lambda: None)
+
+
+def _read_here(variable: tf.Variable) -> tf.Tensor:
+    """Returns the value of `variable` at this point of the graph."""
+    if tf.distribute.has_strategy():
+        return tf.identity(variable)
+    if not tf.executing_eagerly() and _variables.is_reference(variable):
+        return variable.read_value()  # Converting it returns an earlier read.
+    return tf.convert_to_tensor(variable)
+
+
+def _reaches(counter: tf.Variable, number: Any) -> bool | tf.Tensor:
+    """Returns whether one more step makes `counter` at least `number`."""
+    value = _read_here(counter)
+    # In eager mode Python adds and compares, because two operations take longer.
+    return (int(value) if tf.executing_eagerly() else value) + 1 >= number
+
+
+def _assign(variable: tf.Variable, value: float | tf.Tensor) -> Any:
+    """Assigns `value` to each copy of `variable`; returns the assignments of a graph."""
+    return _replicas.local_results(variable.assign(value, read_value=False))
+
+
+def _add(variable: tf.Variable, number: float | tf.Tensor) -> Any:
+    """Adds `number` to each copy of `variable` in one operation, so that parallel steps all count.
+
+    Returns:
+      The assignments of a graph.
+    """
+    # Without the lock of a reference variable, threads overwrite each other's additions.
+    added = variable.assign_add(number, use_locking=True, read_value=False)
+    return _replicas.local_results(added)
+
+
+def _branch(pred: bool | tf.Tensor, true_fn: Callable[[], Any], false_fn: Callable[[], Any]) -> Any:
+    """Runs one of two functions that assign, chosen by a bool or a scalar bool tensor.
+
+    Returns:
+      The conditional of a graph; in eager mode the function's result.
+    """
+    if tf.executing_eagerly():
+        return true_fn() if pred else false_fn()
+    return tf1.cond(pred, lambda: _grouped(true_fn()), lambda: _grouped(false_fn()))
+
+
+def _grouped(assigned: Any) -> tf.Operation | tf.Tensor:
+    """Returns one operation or tensor for a graph's assignments."""
+    if isinstance(assigned, (tf.Operation, tf.Tensor)):
+        return assigned
+    return tf.group(*[each for each in tf.nest.flatten(assigned) if each is not None])
+
+
+def _check_copies(variables: Iterable[tf.Variable]) -> None:
+    """Raises a ValueError if several replicas would each update the same variable."""
+    strategy = tf.distribute.get_strategy()
+    for variable in variables:
+        if not strategy.extended.variable_created_in_scope(variable):
+            raise ValueError(
+                f"{variable.name} was made outside strategy.scope() and is not mirrored. Make the "
+                "loss scale or its manager under strategy.scope()."
+            )
+
+
+def _update(
+    variables: Sequence[tf.Variable], change: Callable[[], Any]
+) -> tf.Operation | tf.Tensor | None:
+    """Runs `change`, a function that assigns to some of `variables`, for all their copies.
+
+    Returns:
+      An operation or a tensor; None in eager mode.
+    """
+    with _replicas.scope_of(variables):
+        if _replicas.in_replica_context():
+            _check_copies(variables)
+        changed = change()
+        return None if tf.executing_eagerly() else _grouped(changed)

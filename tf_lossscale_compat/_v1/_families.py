@@ -18,12 +18,12 @@ from tf_lossscale_compat._core import (
     _observers,
     _ownership,
     _scaler,
-    _state,
     _step,
     _structure,
     _sync_replicas,
     _tf,
     _unscaling,
+    _variables,
 )
 from tf_lossscale_compat._core._tf import tf, tf1
 
@@ -309,12 +309,14 @@ class ContribFamily(V1Family):
         # r1.15's optimizer calls it before it makes an operation of the scale. Seeds of random
         # operations in the loss depend on it, and the wrapped optimizer may not accept callables.
         # It did so in functions of 1.15, too; those of TensorFlow 2 had no such optimizer.
-        in_graph = _graphs.in_session_graph() or not (_tf.at_least(2, 0) or tf.executing_eagerly())
-        return loss() if callable(loss) and in_graph else loss
+        if tf.executing_eagerly() or not callable(loss):
+            return loss
+        in_function = not _graphs.in_session_graph()
+        return loss if in_function and _tf.at_least(2, 0) else loss()
 
     def reads_twice(self, value: Any) -> bool:
         # Each use of a variable makes an operation that reads it; that of a reference does not.
-        return hasattr(value, "assign") and not _state.is_reference(value)
+        return hasattr(value, "assign") and not _variables.is_reference(value)
 
     def reciprocal(self, scale: tf.Tensor) -> tf.Tensor:
         return tf.math.reciprocal(scale)

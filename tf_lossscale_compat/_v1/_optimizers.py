@@ -16,8 +16,8 @@ from tf_lossscale_compat._core import (
     _keras_versions,
     _replicas,
     _scaler,
-    _state,
     _tf,
+    _variables,
 )
 from tf_lossscale_compat._core._tf import tf
 from tf_lossscale_compat._scales import _loss_scales, _managers, _update_rule
@@ -164,7 +164,8 @@ class LossScaleOptimizerBase(_tf.Optimizer):
     def variables(self) -> list[tf.Variable]:
         """Returns the variables of the wrapped optimizer and of the loss scale, a list."""
         family = self._tflsc_family
-        return _state.variables_of(family.wrapped_optimizer(self)) + family.scaler(self).variables()
+        wrapped = _variables.variables_of(family.wrapped_optimizer(self))
+        return wrapped + family.scaler(self).variables()
 
     def get_slot(self, var: Any, name: str) -> Any:
         """Returns the wrapped optimizer's slot variable `name` for `var`, or None."""

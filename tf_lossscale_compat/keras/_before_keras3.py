@@ -6,7 +6,7 @@ import inspect
 from typing import TYPE_CHECKING, Any, Iterable, NoReturn, TypeVar
 
 from tf_lossscale_compat._core import _horovod
-from tf_lossscale_compat.keras import _aggregation, _family, _family_steps, _methods
+from tf_lossscale_compat.keras import _aggregation, _family, _methods
 
 if TYPE_CHECKING:
     import tensorflow as tf
@@ -71,7 +71,7 @@ class BeforeKeras3Family(_family.Family[BeforeKeras3Owner]):
         kwargs = {**kwargs, **aggregation.apply_kwargs}
         unaggregated = None
         if aggregation.aggregates_in_step:
-            _family_steps.check_context(owner)
+            _family.check_context(owner)
             if scaled:
                 grads, scaled = self.unscale(owner, grads), False
             unaggregated = _aggregation.filter_empty_gradients(grads, variables)

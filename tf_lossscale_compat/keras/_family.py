@@ -1,35 +1,62 @@
-"""Families: the optimizers of each base class of Keras, and what their loss-scale optimizers do.
-
-A `Family` has no state. This module has what it does when an optimizer is made or given another
-loss scale; `_family_steps` has what it does in a step.
-"""
+"""Families: the optimizers of each base class of Keras, and what their loss-scale optimizers do."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NoReturn
+import contextlib
+import functools
+from typing import TYPE_CHECKING, Any, Callable, Generic, Iterable, NoReturn, TypeVar
 
 from tf_lossscale_compat._core import (
+    _adapter,
     _agreement,
     _arguments,
+    _graphs,
     _keras_versions,
     _ownership,
     _scaler,
-    _state,
+    _step,
+    _structure,
     _tf,
+    _unscaling,
+    _variables,
     _wrapping,
 )
+from tf_lossscale_compat._core._tf import tf
 from tf_lossscale_compat._scales import _loss_scales
-from tf_lossscale_compat.keras import _configs, _family_steps
-from tf_lossscale_compat.keras._family_steps import Owner
+from tf_lossscale_compat.keras import _aggregation, _configs, _scaled_rule
 
 if TYPE_CHECKING:
     import types
 
     from tf_lossscale_compat._core import _types
+    from tf_lossscale_compat.keras._owner import KerasOwner
+
+Owner = TypeVar("Owner", bound="KerasOwner")
 
 
-class Family(_family_steps.FamilySteps[Owner]):
-    """Base class of all families.
+class _KerasAdapter(_adapter.OptimizerAdapter):
+    """One step of a Keras optimizer."""
+
+    def __init__(self, owner: KerasOwner, apply: _types.Apply, agree: _types.Agree | None) -> None:
+        self._family, self._owner, self._apply = owner._tflsc_family, owner, apply
+        self.watched, self.wrapped, self.agree = owner, owner._optimizer, agree
+        self.counts_skipped = owner._tflsc.options.get(
+            "count_skipped", self._family.counts_skipped_by_default
+        )
+        self.check_strategy = owner._raise_if_strategy_unsupported
+        self.updates_first = self._family.updates_first
+
+    def apply(self, grads: _types.Gradients, variables: _types.Variables) -> Any:
+        if not tf.executing_eagerly():
+            grads = _graphs.to_current_graph(grads)
+        return self._apply(grads, variables)
+
+    def add_skipped_steps(self, number: int | tf.Tensor) -> Any:
+        return self._family.add_skipped_steps(self._owner, number)
+
+
+class Family(Generic[Owner]):
+    """Base class of all families; it has no state, and its methods take the optimizer, the owner.
 
     Args:
       methods_class: the class of the public methods that only this family's loss-scale optimizers
@@ -50,6 +77,14 @@ class Family(_family_steps.FamilySteps[Owner]):
     config_says_dynamic = True
     # True if copies of that Keras' optimizers, also of its own loss-scale class, have no state.
     copies_lose_state = False
+    # True if that Keras' `apply_gradients` takes scaled gradients; see `_scaled_rule`.
+    scaled_by_default = False
+    # True if that Keras' own loss-scale optimizer counts skipped steps as iterations.
+    counts_skipped_by_default = True
+    # True if that Keras' own class updates the loss scale before the conditional of a graph.
+    updates_first = False
+    # Name of the method that returns (gradient, variable) pairs for `minimize`, if there is one.
+    compute_method: str | None = None
     # The end of the name by which files of models know the class.
     registered_suffix = ""
 
@@ -140,7 +175,139 @@ class Family(_family_steps.FamilySteps[Owner]):
 
     def all_variables(self, owner: Owner) -> _types.Variables:
         """Returns the variables whose values `set_weights` takes."""
-        return _state.variables_of(owner._optimizer) + _scaler.Scaler(owner._loss_scale).variables()
+        scaler = _scaler.Scaler(owner._loss_scale)
+        return _variables.variables_of(owner._optimizer) + scaler.variables()
+
+    # Scaling and unscaling.
+
+    def variables_for_apply(
+        self, owner: Owner, trainable_variables: Iterable[Any] | None
+    ) -> _types.Variables:
+        """Returns the variables of `apply`, a list."""
+        if trainable_variables is None:
+            raise ValueError("trainable_variables must be the list of variables, got None.")
+        return list(trainable_variables)
+
+    def unscale(self, owner: Owner, grads: Iterable[_types.Gradient]) -> _types.Gradients:
+        """Returns gradients divided by the loss scale, as in that Keras."""
+        scale = _scaler.snapshot(owner._loss_scale())
+        return _unscaling.unscale(grads, _unscaling.Division(1.0 / scale))
+
+    def prepare_division(
+        self, owner: Owner, grads: _types.Gradients, variables: _types.Variables, scale: tf.Tensor
+    ) -> tuple[_types.Gradients, _unscaling.Division | None]:
+        """Returns gradients and the `Division` that the step does; None if it does none."""
+        return grads, _unscaling.Division(1.0 / scale)
+
+    def compute_scaled_gradients(self, owner: Owner, *args: Any) -> list[_types.Pair]:
+        """Returns pairs of scaled gradients, computed by the inner optimizer, and variables.
+
+        `args` are the arguments of the public method.
+        """
+        raise NotImplementedError
+
+    def scale_loss(self, owner: Owner, loss: tf.Tensor) -> tf.Tensor:
+        """Returns `loss` times the loss scale, in the dtype of `loss`."""
+        return _unscaling.scale_loss(loss, _scaler.snapshot(owner._loss_scale()))
+
+    def scale_loss_on_tape(
+        self, owner: Owner, loss: _types.Loss, tape: tf.GradientTape | None
+    ) -> _types.Loss:
+        """Returns the scaled `loss`, a tensor on `tape` or a function."""
+        scale: Callable[..., Any] = functools.partial(self.scale_loss, owner)
+        if _arguments.overrides(owner, self.methods_class, "get_scaled_loss"):
+            # The override records its own call. The step does the other half, and unscales.
+            owner._tflsc.scaled_rule.record_call(_scaled_rule.GET_UNSCALED_GRADIENTS)
+            scale = owner.get_scaled_loss
+        if callable(loss):
+            return lambda: scale(loss())
+        with contextlib.nullcontext() if tape is None else tape:
+            return scale(loss)
+
+    def unscale_pairs(
+        self, owner: Owner, grads_and_vars: Iterable[_types.Pair]
+    ) -> list[_types.Pair]:
+        """Returns pairs with unscaled gradients."""
+        unscale: Callable[..., _types.Gradients] = functools.partial(self.unscale, owner)
+        if _arguments.overrides(owner, self.methods_class, "get_unscaled_gradients"):
+            # As above: the loss was scaled.
+            owner._tflsc.scaled_rule.record_call(_scaled_rule.GET_SCALED_LOSS)
+            unscale = owner.get_unscaled_gradients
+        grads, variables = _structure.unzip(grads_and_vars)
+        grads = map_except_overwrites(unscale, grads, variables)
+        owner._tflsc.scaled_rule.remember_unscaled(grads)
+        return list(zip(grads, variables))
+
+    # A step.
+
+    def compute_for_minimize(
+        self, owner: Owner, *args: Any
+    ) -> tuple[list[_types.Pair], dict[str, Any]]:
+        """Returns what `minimize` passes to `apply_gradients`: pairs and the argument `scaled`.
+
+        The gradients are those of `compute_scaled_gradients(owner, *args)`, and scaled unless
+        methods of a subclass see them. The constructor's `scaled` says how an `apply_gradients` of
+        a subclass sees them.
+        """
+        if self.compute_method and _arguments.overrides(
+            owner, self.methods_class, self.compute_method
+        ):
+            return getattr(owner, self.compute_method)(*args), {}
+        pairs, scaled = self.compute_scaled_gradients(owner, *args), True
+        overridden = _arguments.overrides(owner, self.methods_class, "apply_gradients")
+        sees_gradients = overridden and not owner._tflsc.scaled_rule.constructor_scaled
+        if sees_gradients or _arguments.overrides(
+            owner, self.methods_class, "get_unscaled_gradients"
+        ):
+            owner._tflsc.scaled_rule.record_call("minimize")
+            pairs, scaled = self.unscale_pairs(owner, pairs), False
+        # A subclass's method may not take `scaled`, or take it and not pass it on. Before Keras 3
+        # no optimizer takes `scaled`, and a subclass may pass all arguments to the inner optimizer.
+        takes_scaled = not overridden or (
+            self.scaled_by_default and _aggregation.takes_argument(owner.apply_gradients, "scaled")
+        )
+        return pairs, {"scaled": scaled} if takes_scaled else {}
+
+    def apply_pairs(self, owner: Owner, grads_and_vars: Iterable[_types.Pair], scaled: bool) -> Any:
+        """Checks pairs of gradients and variables, and takes a step with them."""
+        raise NotImplementedError
+
+    def take_step(
+        self,
+        owner: Owner,
+        grads: _types.Gradients,
+        variables: _types.Variables,
+        scaled: bool,
+        apply: _types.Apply,
+        unaggregated: tuple[_types.Gradients, _types.Variables] | None = None,
+    ) -> Any:
+        """Takes a step; see `_step.take`. It divides the gradients if they are `scaled`.
+
+        `apply` applies unscaled gradients by the inner optimizer.
+        """
+        scaler, division = _scaler.Scaler(owner._loss_scale), None
+        if scaled:
+            grads, division = self.prepare_division(
+                owner, grads, variables, _scaler.snapshot(scaler.read())
+            )
+        return _step.take(
+            scaler,
+            grads,
+            variables,
+            _KerasAdapter(owner, apply, self.agree_function(owner, scaler)),
+            method_name=f"{type(owner).__name__}.apply_gradients",
+            division=division,
+            unaggregated=unaggregated,
+        )
+
+    def agree_function(self, owner: Owner, scaler: _scaler.Scaler) -> _types.Agree | None:
+        """Returns the function through which processes agree in a step, or None."""
+        return owner._tflsc.agree_in_use
+
+    def add_skipped_steps(self, owner: Owner, number: int | tf.Tensor) -> Any:
+        """Counts skipped steps; see `_adapter.OptimizerAdapter.add_skipped_steps`."""
+        iterations = owner._optimizer.iterations
+        return iterations.assign_add(tf.cast(number, iterations.dtype), read_value=False)
 
 
 def base_to_wrap(optimizer: object, argument: str) -> type:
@@ -180,3 +347,50 @@ def base_to_wrap(optimizer: object, argument: str) -> type:
             "tf.keras.optimizers without a mesh, under a strategy of tf.distribute."
         )
     return base
+
+
+def map_except_overwrites(
+    function: Callable[..., _types.Gradients],
+    grads: _types.Gradients,
+    variables: _types.Variables,
+    *args: _unscaling.Division,
+) -> _types.Gradients:
+    """Returns `function(grads, *args)`, except for gradients that are new values, as in float8.
+
+    These are not scaled, and stay as they are.
+    """
+    overwrites = [getattr(variable, "overwrite_with_gradient", False) for variable in variables]
+    mapped = [None if overwrite else grad for grad, overwrite in zip(grads, overwrites)]
+    results = function(mapped, *args)
+    return [grad if overwrite else new for grad, new, overwrite in zip(grads, results, overwrites)]
+
+
+def unzip_and_check(
+    grads_and_vars: Iterable[_types.Pair], may_be_empty: bool = False
+) -> tuple[_types.Gradients, _types.Variables]:
+    """Returns the list of gradients and that of variables.
+
+    Raises:
+      ValueError: no variable has a gradient, or there is no pair unless `may_be_empty`.
+    """
+    grads, variables = _structure.unzip(grads_and_vars)
+    if not [grad for grad in grads if grad is not None] and not (may_be_empty and not grads):
+        names = [getattr(variable, "name", variable) for variable in variables]
+        raise ValueError(f"No gradients provided for any variable of {names}.")
+    return grads, variables
+
+
+def check_context(owner: KerasOwner) -> None:
+    """Raises a ValueError in a cross-replica context, before a step makes any variable."""
+    method_name = f"{type(owner).__name__}.apply_gradients"
+    _step.check_context(method_name, owner._raise_if_strategy_unsupported)
+
+
+def check_no_session_graph(owner: KerasOwner) -> None:
+    """Raises a ValueError in a graph for a Session, where the optimizer returns no operation."""
+    if _graphs.in_session_graph():
+        raise ValueError(
+            f"{type(owner._optimizer)!r} does not work in a tf.Graph for a Session: it makes no "
+            "operation that the session could run. Use eager mode or tf.function; or an "
+            "optimizer of keras.optimizers.legacy or tf.compat.v1.train, which works with sessions."
+        )

@@ -20,7 +20,6 @@ from tf_lossscale_compat._scales import _loss_scales
 from tf_lossscale_compat.keras import (
     _aggregation,
     _family,
-    _family_steps,
     _methods,
     _scaled_rule,
     _values,
@@ -231,7 +230,7 @@ class Keras3Family(_family.Family["Keras3Methods"]):
         division = _unscaling.Division(scale, operand_is_scale=True)
         if [each for each in variables if getattr(each, "overwrite_with_gradient", False)]:
             unscale = _unscaling.unscale
-            return _family_steps.map_except_overwrites(unscale, grads, variables, division), None
+            return _family.map_except_overwrites(unscale, grads, variables, division), None
         return grads, division
 
     def compute_scaled_gradients(self, owner: Keras3Methods, *args: Any) -> list[_types.Pair]:
@@ -250,11 +249,11 @@ class Keras3Family(_family.Family["Keras3Methods"]):
     def apply_pairs(
         self, owner: Keras3Methods, grads_and_vars: Iterable[_types.Pair], scaled: bool
     ) -> None:
-        grads, variables = _family_steps.unzip_and_check(grads_and_vars)
+        grads, variables = _family.unzip_and_check(grads_and_vars)
         if not owner.built:
-            _family_steps.check_context(owner)
+            _family.check_context(owner)
         if not tf.executing_eagerly():
-            _family_steps.check_no_session_graph(owner)
+            _family.check_no_session_graph(owner)
         if tf.distribute.get_strategy().num_replicas_in_sync > 1:
             version = self.keras.__version__
             if _major_minor(version) < (3, 5):
@@ -384,7 +383,7 @@ class Keras3Methods(_methods.WeightDecayMethods, _Keras3Base):
                     "apply_gradients was given unscaled gradients. Call apply with scaled "
                     "gradients; or override apply_gradients instead of apply."
                 )
-            self.apply(*_family_steps.unzip_and_check(pairs))
+            self.apply(*_family.unzip_and_check(pairs))
         else:
             self._tflsc_family.apply_pairs(self, pairs, scaled)
         return self.inner_optimizer.iterations

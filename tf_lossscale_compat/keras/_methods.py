@@ -11,8 +11,8 @@ from tf_lossscale_compat._core import (
     _autograph,
     _replicas,
     _scaler,
-    _state,
     _tf,
+    _variables,
 )
 from tf_lossscale_compat._core._tf import tf
 from tf_lossscale_compat._scales import _loss_scales, _managers
@@ -150,7 +150,7 @@ class CommonMethods(_KerasBase):
         Raises:
           ValueError: `weights` has another length, or an array has another shape than its variable.
         """
-        inner = _state.variables_of(self._optimizer)
+        inner = _variables.variables_of(self._optimizer)
         variables = self._tflsc_family.all_variables(self)
         if len(weights) not in (len(inner), len(variables)):
             raise ValueError(

@@ -15,7 +15,7 @@ from tf_lossscale_compat._core import (
     _tf,
     _unscaling,
 )
-from tf_lossscale_compat.keras import _aggregation, _before_keras3, _family_steps, _methods, _values
+from tf_lossscale_compat.keras import _aggregation, _before_keras3, _family, _methods, _values
 
 if TYPE_CHECKING:
     import tensorflow as tf
@@ -111,7 +111,7 @@ class OptimizerV2Family(_before_keras3.BeforeKeras3Family["OptimizerV2Methods"])
         self, owner: OptimizerV2Methods, pairs: Iterable[_types.Pair]
     ) -> tuple[_types.Gradients, _types.Variables]:
         # A model without trainable variables can be fitted, as with the inner optimizer alone.
-        grads, variables = _family_steps.unzip_and_check(pairs, may_be_empty=True)
+        grads, variables = _family.unzip_and_check(pairs, may_be_empty=True)
         _horovod.check_reduced(owner, grads)
         return grads, variables
 

@@ -17,10 +17,10 @@ from tf_lossscale_compat._core import (
     _horovod,
     _keras_versions,
     _scaler,
-    _state,
+    _variables,
 )
 from tf_lossscale_compat._core._tf import tf
-from tf_lossscale_compat.keras import _before_keras3, _family_steps, _methods, _values
+from tf_lossscale_compat.keras import _before_keras3, _family, _methods, _values
 
 if TYPE_CHECKING:
     from tf_lossscale_compat._core import _types
@@ -47,11 +47,11 @@ class OptimizerV3Family(_before_keras3.BeforeKeras3Family["OptimizerV3Methods"])
     def prepare_pairs(
         self, owner: OptimizerV3Methods, pairs: Iterable[_types.Pair]
     ) -> tuple[_types.Gradients, _types.Variables]:
-        grads, variables = _family_steps.unzip_and_check(pairs)
-        _family_steps.check_context(owner)
+        grads, variables = _family.unzip_and_check(pairs)
+        _family.check_context(owner)
         _horovod.check_reduced(owner, grads)
         if not tf.executing_eagerly():
-            _family_steps.check_no_session_graph(owner)
+            _family.check_no_session_graph(owner)
         with tf.init_scope():  # Slot variables cannot be made in a branch of a conditional.
             owner.build(_keras_versions.variables_to_build(grads, variables))
         return grads, variables
@@ -133,11 +133,11 @@ class OptimizerV3Methods(_methods.WeightDecayMethods, _before_keras3.BeforeKeras
         """
         # HDF5 files hold those of the loss scale too, and have no other place for them.
         saved = _scaler.Scaler(self._loss_scale).variables() if _callers.is_hdf5_saving() else []
-        return _values.CallableList(_state.variables_of(self._optimizer) + saved)
+        return _values.CallableList(_variables.variables_of(self._optimizer) + saved)
 
     def save_own_variables(self, store: Any) -> None:
         """Writes the inner optimizer's variables by number, and the loss scale's by name."""
-        for i, variable in enumerate(_state.variables_of(self._optimizer)):
+        for i, variable in enumerate(_variables.variables_of(self._optimizer)):
             store[str(i)] = variable.numpy()
         for name, variable in _values.variables_by_name(self._loss_scale).items():
             store[name] = variable.numpy()
@@ -146,7 +146,7 @@ class OptimizerV3Methods(_methods.WeightDecayMethods, _before_keras3.BeforeKeras
         """Reads the state from a `.keras` file, also of another loss scale or of none."""
         saved = set(store.keys())
         inner = {
-            str(i): variable for i, variable in enumerate(_state.variables_of(self._optimizer))
+            str(i): variable for i, variable in enumerate(_variables.variables_of(self._optimizer))
         }
         if {name for name in saved if name.isdigit()} != set(inner):
             logging.warning("The saved optimizer has other variables; none of them is loaded.")

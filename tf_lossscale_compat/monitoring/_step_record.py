@@ -17,7 +17,7 @@ from tf_lossscale_compat._core import (
     _observers,
     _replicas,
     _scaler,
-    _state,
+    _variables,
 )
 from tf_lossscale_compat.monitoring import _nonfinite
 
@@ -105,8 +105,8 @@ class StepRecord(_tf.Trackable):
         self.watched = watched
         _observers.check(watched)
         _replicas.check_strategy()
-        variables = _scaler.Scaler(self.loss_scale).variables() + _state.variables_of(watched)
-        with tf.init_scope(), _state.scope_of(variables):
+        variables = _scaler.Scaler(self.loss_scale).variables() + _variables.variables_of(watched)
+        with tf.init_scope(), _replicas.scope_of(variables):
             self._finite_steps = self._make("finite_steps", np.int64(0))
             self._nonfinite_steps = self._make("nonfinite_steps", np.int64(0))
             self._skipped_steps = self._make("skipped_steps", np.int64(0))
@@ -120,7 +120,7 @@ class StepRecord(_tf.Trackable):
 
     def _make(self, name: str, value: Any) -> tf.Variable:
         with tf1.name_scope("step_record/"):
-            variable = _state.make(self, name, value, value.dtype, use_resource=True)
+            variable = _variables.make(self, name, value, value.dtype, use_resource=True)
         _keras_versions.track_in_session(variable)
         return variable
 
@@ -331,7 +331,7 @@ class StepRecord(_tf.Trackable):
         def record_nonfinite() -> Any:
             return self._record_nonfinite(observation, outcome)
 
-        with _state.scope_of([self._finite_steps]):
+        with _replicas.scope_of([self._finite_steps]):
             if not self._nonfinite_counts:
                 self._counts_for(observation)  # A checkpoint after this step must hold them.
             if tf.executing_eagerly() or isinstance(outcome.finite, bool):
@@ -341,7 +341,7 @@ class StepRecord(_tf.Trackable):
 
     def _inspect_gradients(self, observation: _observers.Observation) -> list[Any]:
         """Records which gradients of a skipped step were not finite; returns operations."""
-        with _state.scope_of([self._finite_steps]):
+        with _replicas.scope_of([self._finite_steps]):
             gradients = self._counts_for(observation)
             if gradients is None:
                 return []
@@ -363,10 +363,10 @@ class StepRecord(_tf.Trackable):
     def _record_nonfinite(
         self, observation: _observers.Observation, outcome: _observers.Outcome
     ) -> tf.Operation | None:
-        finite_steps = _state.snapshot_of(self._finite_steps)
-        last = _state.snapshot_of(self._last)
+        finite_steps = _variables.snapshot_of(self._finite_steps)
+        last = _variables.snapshot_of(self._last)
         with tf.control_dependencies([finite_steps, last]):
-            number = finite_steps + _state.snapshot_of(self._nonfinite_steps) + 1
+            number = finite_steps + _variables.snapshot_of(self._nonfinite_steps) + 1
         with tf.control_dependencies([number]):
             done = [_assigned(self._nonfinite_steps.assign_add(1, read_value=False))]
         if not outcome.skips_nonfinite:
