@@ -9,10 +9,10 @@ from tf_lossscale_compat._core import (
     _agreement,
     _arguments,
     _autograph,
+    _claims,
     _graphs,
     _horovod,
     _keras_versions,
-    _ownership,
     _scaler,
     _step,
     _structure,
@@ -123,8 +123,8 @@ def apply_if_finite(
         `tf.compat.v1.train.Optimizer` or a Keras optimizer, without its own loss scale, and an
         iterable of (unscaled gradient, variable) pairs; a gradient may be None.
       agree: function of a scalar bool tensor that returns its AND over all processes that train
-        together without `tf.distribute`, called once per step; or None. Horovod's optimizers use
-        Horovod's function by default.
+        together without `tf.distribute`; or None. Each step that may be skipped calls it once.
+        Horovod's optimizers use Horovod's function by default.
       enabled: bool; if False, every optimizer applies its gradients, finite or not, and the loss
         scale is not updated.
 
@@ -151,7 +151,7 @@ def apply_if_finite(
         )
     in_use = loss_scale if _arguments.flag("enabled", enabled) else _loss_scales.FixedLossScale(1)
     scaler = _scaler.Scaler(_loss_scales.stand_in(in_use), skip_nonfinite=enabled)
-    _ownership.check(_ownership.APPLY_IF_FINITE, scaler)
+    _claims.check(_claims.APPLY_IF_FINITE, scaler)
     optimizers, parts, grads, variables = _flatten(optimizers_and_gradients)
     agree = _agreement.common_agree(
         [_agreement.resolve(agree, optimizer, scaler) for optimizer in optimizers]
@@ -160,7 +160,7 @@ def apply_if_finite(
     for check_or_build in (_check_built, _build):  # No optimizer is built if one is refused.
         for optimizer, part in zip(optimizers, parts):
             check_or_build(optimizer, grads[part], variables[part])
-    _ownership.claim(_ownership.APPLY_IF_FINITE, scaler, optimizers)
+    _claims.claim(_claims.APPLY_IF_FINITE, scaler, optimizers)
     adapter = _ApplyIfFiniteAdapter(optimizers, parts, agree)
     return _step.take(scaler, grads, variables, adapter, method_name="apply_if_finite")
 

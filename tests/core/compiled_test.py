@@ -105,6 +105,21 @@ class CompiledTest(parameterized.TestCase, tf.test.TestCase):
             function([tf.zeros([12])])
         self.assertEqual(runs.count("traced"), 1)
 
+    @mock.patch.object(_compiled, "CAPACITY", 2)
+    def test_no_more_are_kept_if_threads_use_others_while_one_is_compiled(self):
+        def doubled(tensors):
+            if not tf.executing_eagerly():  # What other threads could call.
+                with tf.init_scope():
+                    for size in others:
+                        function([tf.zeros([size])])
+            return [2.0 * tensors[0]]
+
+        function, others = _compiled.compiled_in_eager_mode(doubled), []
+        function([tf.zeros([1])])
+        others += [2, 3, 4]
+        function([tf.zeros([1])])
+        self.assertLen(function._concrete, 2)
+
     def test_runs_on_the_device_of_each_call(self):
         with tf.device("/cpu:1"):
             tensors = [tf.ones([2])] * 2

@@ -94,16 +94,20 @@ class _Compiled:
         key = (tuple(signature), constants, has_op_callbacks())
         with self._lock:
             concrete = self._concrete.pop(key, _NEW)
-            self._concrete[key] = None if concrete is _NEW else concrete  # Most recently used.
-            if len(self._concrete) > CAPACITY:
-                self._concrete.popitem(last=False)
+            self._keep(key, None if concrete is _NEW else concrete)
         if concrete is _NEW:
             return self._function(tensors, *constants)
         if concrete is None:
             concrete = self._compile(signature, constants)
             with self._lock:
-                self._concrete[key] = concrete
+                self._keep(key, concrete)
         return call_flat(concrete, tensors)
+
+    def _keep(self, key: Hashable, concrete: tf.types.experimental.ConcreteFunction | None) -> None:
+        self._concrete.pop(key, None)
+        self._concrete[key] = concrete  # The most recently used is the last.
+        if len(self._concrete) > CAPACITY:
+            self._concrete.popitem(last=False)
 
     def _compile(
         self, signature: list[tuple[int, tuple[int | None, ...]]], constants: tuple[Hashable, ...]

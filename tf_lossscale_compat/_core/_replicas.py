@@ -131,18 +131,6 @@ def true_everywhere(test: Callable[..., tf.Tensor], args: tuple[Any, ...]) -> tf
     return tf.equal(all_reduce_sum(_failure, (test, args)), 0.0)
 
 
-def _as_flag(flag: bool | tf.Tensor) -> tf.Tensor:
-    flag = tf.convert_to_tensor(flag, dtype=tf.bool)
-    if flag.shape.rank not in (0, None):
-        raise ValueError(f"finite_grads must be a scalar bool, got one of shape {flag.shape}.")
-    return flag
-
-
-def all_true(flag: bool | tf.Tensor) -> tf.Tensor:
-    """Returns whether `flag` is True on every replica and worker; it may be per-replica."""
-    return true_everywhere(_as_flag, (flag,))
-
-
 def _can_merge_call() -> bool:
     """Returns whether `merge_call` can be used here, in a replica context.
 

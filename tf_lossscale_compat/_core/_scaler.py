@@ -32,8 +32,8 @@ class LossScaleData:
       compares_by_value: bool, the loss scale is compared with numbers and tensors by its value.
       constant: a pair of a fixed manager's number and the tensor that the constructor made of it,
         in the graph of that moment; or None.
-      claim: the optimizers that the loss scale drives, see `_ownership`, or None.
-      stand_in: the loss scale that is made for one of TensorFlow's, which has one owner, or None.
+      claim: the optimizers that the loss scale drives, see `_claims`, or None.
+      stand_in: the loss scale that is made for one of TensorFlow's, for one optimizer, or None.
     """
 
     compares_by_value = False

@@ -105,6 +105,11 @@ class _Decision(NamedTuple):
     # the scale before it.
     update: Callable[[Any], tuple[Any, tf.Tensor | None]]
 
+    @property
+    def can_skip(self) -> bool:
+        """True if the step may be skipped, whatever the flags are."""
+        return self.should_apply is not True
+
 
 class _Step(NamedTuple):
     """One step of all replicas as one."""
@@ -130,21 +135,21 @@ class _Step(NamedTuple):
         return step._run_in_graph(grads, variables)
 
     def _run_eagerly(self, grads: _types.Gradients, variables: _types.Variables) -> None:
-        should_apply, finite, update = self._decide(grads)
-        if should_apply:
+        decision = self._decide(grads)
+        if decision.should_apply:
             _replicas.call_for_each_replica(self.adapter.apply, (grads, variables))
         elif self.adapter.counts_skipped:
             self.adapter.add_skipped_steps(1)
-        _, scale_before = update(finite)
+        _, scale_before = decision.update(decision.finite)
         if self.observation is not None:
-            self.observation.notify(finite, should_apply is not True, scale_before, [])
+            self.observation.notify(decision.finite, decision.can_skip, scale_before, [])
 
     def _run_in_graph(self, grads: _types.Gradients, variables: _types.Variables) -> tf.Operation:
-        should_apply, finite, update = self._decide(grads)
+        decision = self._decide(grads)
         if self.adapter.updates_first:
-            updated, scale_before = update(finite)
+            updated, scale_before = decision.update(decision.finite)
         applied, *counted = _conditional.apply_or_skip(
-            should_apply,
+            decision.should_apply,
             lambda: _replicas.call_for_each_replica(self.adapter.apply, (grads, variables)),
             # In this branch, because another conditional would capture all gradients again.
             self._inspect_gradients,
@@ -153,11 +158,11 @@ class _Step(NamedTuple):
         )
         if not self.adapter.updates_first:
             with tf.control_dependencies([applied]):
-                updated, scale_before = update(finite)
+                updated, scale_before = decision.update(decision.finite)
         operations = [op for op in (applied, *counted, updated) if op is not None]
         if self.observation is not None:
             operations += self.observation.notify(
-                finite, should_apply is not True, scale_before, [applied, updated]
+                decision.finite, decision.can_skip, scale_before, [applied, updated]
             )
         train_op = tf.group(*operations, name=self.adapter.name)
         _graphs.collect_train_op(train_op)

@@ -207,13 +207,22 @@ class ExponentialUpdateLossScaleManager(LossScaleManager):
         # Subclasses may override `variables`.
         with _replicas.scope_of(ExponentialUpdateLossScaleManager.variables(self)):
             return _replicas.run_cross_replica(
-                lambda flag: _update_rule.exponential(self, _replicas.all_true(flag)),
+                lambda flag: _update_rule.exponential(
+                    self, _replicas.true_everywhere(_as_flag, (flag,))
+                ),
                 (finite_grads,),
             )
 
     def _reset_stats(self) -> Any:
         """Sets both counters to zero, for subclasses; returns an operation, None in eager mode."""
         return _update_rule.reset([self._num_good_steps, self._num_bad_steps])
+
+
+def _as_flag(finite_grads: bool | tf.Tensor) -> tf.Tensor:
+    flag = tf.convert_to_tensor(finite_grads, dtype=tf.bool)
+    if flag.shape.rank not in (0, None):
+        raise ValueError(f"finite_grads must be a scalar bool, got one of shape {flag.shape}.")
+    return flag
 
 
 # Public programs assign their own variables or numbers to these attributes.

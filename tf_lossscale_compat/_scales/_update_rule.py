@@ -15,10 +15,37 @@ section 3.2, with the details of TensorFlow r1.15 (`exponential`) and r2.0 (`dyn
 
 from __future__ import annotations
 
-from typing import Any, Callable, Iterable, Sequence
+from typing import TYPE_CHECKING, Any, Callable, Iterable, Sequence
 
 from tf_lossscale_compat._core import _graphs, _replicas, _variables
 from tf_lossscale_compat._core._tf import tf, tf1
+
+if TYPE_CHECKING:
+    from typing import Protocol
+
+    class ExponentialState(Protocol):
+        """An `ExponentialUpdateLossScaleManager`, as its rule uses it."""
+
+        # Public programs assign variables and numbers of their own.
+        _loss_scale: Any
+        _num_good_steps: Any
+        _num_bad_steps: Any
+        _incr_every_n_steps: Any
+        _decr_every_n_nan_or_inf: Any
+        _incr_ratio: Any
+        _decr_ratio: Any
+
+    class DynamicState(Protocol):
+        """A `DynamicLossScale`, as its rule uses it."""
+
+        _current_loss_scale: tf.Variable
+        _num_good_steps: tf.Variable
+        shrink_delay: tf.Variable | None
+        _increment_period: int
+        _multiplier: float
+        min_loss_scale: float
+        max_loss_scale: float | None
+        hysteresis: int
 
 
 def fixed(loss_scale: object, finite: Any) -> Any:
@@ -26,7 +53,7 @@ def fixed(loss_scale: object, finite: Any) -> Any:
     return _graphs.as_operation(None)
 
 
-def exponential(manager: Any, finite: Any) -> Any:
+def exponential(manager: ExponentialState, finite: Any) -> Any:
     """Takes one step of r1.15's rule, see `ExponentialUpdateLossScaleManager`."""
     scale, good, bad = manager._loss_scale, manager._num_good_steps, manager._num_bad_steps
 
@@ -55,7 +82,7 @@ def exponential(manager: Any, finite: Any) -> Any:
     return _update([scale, good, bad], lambda: _branch(finite, grow_or_count, shrink_or_count))
 
 
-def dynamic(loss_scale: Any, finite: Any) -> Any:
+def dynamic(loss_scale: DynamicState, finite: Any) -> Any:
     """Takes one step of r2.0's rule with bounds and hysteresis, see `DynamicLossScale`.
 
     In a graph it returns a tensor, as in r2.0: public programs call `tf.identity` on it.

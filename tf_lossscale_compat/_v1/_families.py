@@ -14,9 +14,9 @@ from tf_lossscale_compat._core import (
     _adapter,
     _agreement,
     _arguments,
+    _claims,
     _graphs,
     _observers,
-    _ownership,
     _scaler,
     _step,
     _structure,
@@ -39,6 +39,8 @@ if TYPE_CHECKING:
         _opt: Any  # The wrapped optimizer of contrib's optimizer,
         _optimizer: Any  # and that of r2.0's.
 
+        @property
+        def _tflsc_family(self) -> V1Family: ...
         def get_name(self) -> str: ...
         @property
         def _track_trackable(self) -> Callable[..., Any]: ...
@@ -74,18 +76,13 @@ class _V1Adapter(_adapter.OptimizerAdapter):
     ) -> None:
         self.watched, self.wrapped, self.agree = owner, wrapped, owner._tflsc.agree
         self.skips_zero_reciprocal = not tf.executing_eagerly()
+        self.updates_first = owner._tflsc_family.updates_first
         self._global_step = global_step
         self.name, self._wrapped_name = names
 
     def apply(self, grads: _types.Gradients, variables: _types.Variables) -> Any:
         pairs = list(zip(grads, variables))
         return self.wrapped.apply_gradients(pairs, self._global_step, self._wrapped_name)
-
-
-class _MixedPrecisionAdapter(_V1Adapter):
-    """One step of r2.0's optimizer."""
-
-    updates_first = True
 
 
 class _ContribAdapter(_V1Adapter):
@@ -105,7 +102,9 @@ class _ContribAdapter(_V1Adapter):
 class V1Family:
     """Base class of the families of both optimizers."""
 
-    adapter_class: type[_V1Adapter]
+    adapter_class: type[_V1Adapter] = _V1Adapter
+    # True if the original updates the loss scale before the conditional of a graph.
+    updates_first = False
 
     def wrapped_optimizer(self, owner: V1Owner) -> Any:
         """Returns the optimizer that computes and applies gradients."""
@@ -169,9 +168,9 @@ class V1Family:
                 _arguments.check_can_replace_loss_scale(data.enabled)
             scaler.check_reciprocal()
             agree = _agreement.resolve(data.agree, self.wrapped_optimizer(owner), scaler)
-            _ownership.claim(_ownership.V1, scaler, [owner])
+            _claims.claim(_claims.V1, scaler, [owner])
             if replaces:
-                _ownership.release(old, owner)
+                _claims.release(old, owner)
             data = data._replace(agree=agree)
         owner._tflsc = data._replace(loss_scale=loss_scale)
         # Checkpoints must hold the loss scale in use. Subclasses may set it before Optimizer's
@@ -271,7 +270,7 @@ class V1Family:
 class MixedPrecisionFamily(V1Family):
     """The steps of r2.0's optimizer, with a `LossScale`."""
 
-    adapter_class = _MixedPrecisionAdapter
+    updates_first = True
 
     def wrapped_optimizer(self, owner: V1Owner) -> Any:
         return owner._optimizer

@@ -360,7 +360,7 @@ _UNPATCHED = types.SimpleNamespace(
 
 
 class _DisabledManager(_managers.FixedLossScaleManager):
-    """The manager of a disabled optimizer: it makes no operation and skips no step."""
+    """The manager of a disabled optimizer: it skips no step. Its constructor makes no operation."""
 
     def __init__(self) -> None:
         self._loss_scale = 1.0

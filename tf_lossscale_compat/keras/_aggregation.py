@@ -11,7 +11,7 @@ import contextlib
 import functools
 import inspect
 import threading
-from typing import TYPE_CHECKING, Any, Callable, Iterable, Iterator
+from typing import TYPE_CHECKING, Any, Callable, Iterable, Iterator, NamedTuple
 
 from absl import logging
 
@@ -55,11 +55,24 @@ def _keeps_one_copy() -> bool:
     return any(cls.__name__.startswith("CentralStorageStrategy") for cls in classes)
 
 
+class InnerAggregation(NamedTuple):
+    """The way in which `apply_gradients` of a family's inner optimizers aggregates.
+
+    Attributes:
+      methods: tuple of str, the methods that it calls, in order.
+      option: str, its argument that switches this off.
+      off_value: bool, the value of the argument that does.
+    """
+
+    methods: tuple[str, ...]
+    option: str
+    off_value: bool
+
+
 class Aggregation:
     """The aggregation of one step's gradients, if it is `wanted`.
 
-    The inner optimizer's `apply_gradients` aggregates by `methods`, in order, unless its argument
-    `option_name` has the value `off_value`. There are five cases:
+    There are five cases:
 
     - Nothing is to be aggregated: it is switched off.
     - It can be switched off, there are no replicas, and the methods are Keras': it is, too, because
@@ -77,22 +90,20 @@ class Aggregation:
         self,
         optimizer: _types.KerasOptimizer,
         wanted: bool,
-        methods: tuple[str, ...],
-        option_name: str,
-        off_value: bool,
+        of_inner: InnerAggregation,
     ) -> None:
         self._optimizer = optimizer
-        self._methods = [name for name in methods if hasattr(optimizer, name)]
+        self._methods = [name for name in of_inner.methods if hasattr(optimizer, name)]
         # Unless another case applies, the optimizer is told not to aggregate.
         self.aggregates_in_step = self._hides = False
-        self.apply_kwargs = {option_name: off_value}
+        self.apply_kwargs = {of_inner.option: of_inner.off_value}
         if not wanted:
             return
         function = getattr(optimizer, "gradient_aggregator", None)
-        of_keras = are_keras_methods(optimizer, methods) and (
+        of_keras = are_keras_methods(optimizer, of_inner.methods) and (
             function is None or _is_keras(function)
         )
-        if self._can_switch_off(option_name):
+        if self._can_switch_off(of_inner.option):
             # Keras' own methods only sum over replicas.
             self.aggregates_in_step = tf.distribute.has_strategy() or not of_keras
             return

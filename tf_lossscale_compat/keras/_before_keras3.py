@@ -20,7 +20,7 @@ class BeforeKeras3Family(_family.Family[BeforeKeras3Owner]):
     """Base class of the families of `OptimizerV2` and `_BaseOptimizer`."""
 
     is_legacy: bool  # For `deserialize`, which returns one of either family.
-    aggregation_arguments: tuple[tuple[str, ...], str, bool]  # Arguments of `Aggregation`.
+    aggregation_of_inner: _aggregation.InnerAggregation
 
     def prepare_pairs(
         self, owner: BeforeKeras3Owner, pairs: Iterable[_types.Pair]
@@ -67,7 +67,7 @@ class BeforeKeras3Family(_family.Family[BeforeKeras3Owner]):
         """
         inner = owner._optimizer
         grads, variables = self.prepare_pairs(owner, grads_and_vars)
-        aggregation = _aggregation.Aggregation(inner, aggregates, *self.aggregation_arguments)
+        aggregation = _aggregation.Aggregation(inner, aggregates, self.aggregation_of_inner)
         kwargs = {**kwargs, **aggregation.apply_kwargs}
         unaggregated = None
         if aggregation.aggregates_in_step:

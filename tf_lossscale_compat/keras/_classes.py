@@ -16,9 +16,9 @@ from tf_lossscale_compat._core import (
     _agreement,
     _arguments,
     _callers,
+    _claims,
     _graphs,
     _keras_versions,
-    _ownership,
     _scaler,
     _wrapping,
 )
@@ -85,11 +85,12 @@ def _construct(
     owner: StableLossScaleOptimizerBase,
     optimizer: Any,
     arguments: dict[str, Any],
-    name: str | None = None,
-    count_skipped: bool | None = None,
-    scaled: bool | None = None,
-    enabled: bool = True,
-    agree: _types.Agree | None = None,
+    *,
+    name: str | None,
+    count_skipped: bool | None,
+    scaled: bool | None,
+    enabled: bool,
+    agree: _types.Agree | None,
     unknown: tuple[str, ...] = (),
 ) -> None:
     """Does the work of both constructors.
@@ -103,8 +104,7 @@ def _construct(
     if unknown:
         _family.base_to_wrap(optimizer, family.optimizer_argument)
         family.refuse_arguments(cls.__name__, unknown)
-    if not (name is None or isinstance(name, str)):
-        raise TypeError(f"name must be a str or None, got {name!r}.")
+    family.check_name(name)
     _arguments.optional_flag("count_skipped", count_skipped)
     _arguments.optional_flag("scaled", scaled)
     _arguments.flag("enabled", enabled)
@@ -121,16 +121,14 @@ def _construct(
         loss_scale: _loss_scales.LossScale = _loss_scales.FixedLossScale(1)
     elif "loss_scale" in arguments:
         loss_scale = _configs.from_identifier(arguments["loss_scale"])
-        used = _tf.at_least(2, 4) and _ownership.drove_deleted_optimizer(
-            _ownership.KERAS, loss_scale
-        )
+        used = _tf.at_least(2, 4) and _claims.drove_deleted_optimizer(_claims.KERAS, loss_scale)
         if used and type(loss_scale) is _loss_scales.DynamicLossScale:
             # The class of TensorFlow 2.4 takes the numbers alone, so that folds begin alike.
             loss_scale = type(loss_scale).from_config(loss_scale.get_config())
     else:
         loss_scale = _configs.from_stable_arguments(**arguments, hint=family.fixed_scale_hint)
     scaler = _scaler.Scaler(loss_scale)
-    _ownership.check(_ownership.KERAS, scaler)
+    _claims.check(_claims.KERAS, scaler)
     family.check_scaler(scaler)
     agreement = _agreement.resolve(agree, optimizer, scaler)
     data = _owner.KerasData(
@@ -148,7 +146,7 @@ def _construct(
     data.options.update((option, value) for option, value in options.items() if value is not None)
     data.loss_scale_arguments = {} if enabled else arguments
     data.agree_in_use, data.constructed = agreement, True
-    _ownership.claim(_ownership.KERAS, scaler, [owner])
+    _claims.claim(_claims.KERAS, scaler, [owner])
 
 
 def _serialize_inner(owner: StableLossScaleOptimizerBase) -> dict[str, Any]:
@@ -236,8 +234,17 @@ class StableLossScaleOptimizerBase(_methods.CommonMethods):
                     f"given, got {loss_scale!r}. Leave it out, or these three."
                 )
             arguments["loss_scale"] = loss_scale
-        options = count_skipped, scaled, enabled, agree
-        _construct(self, inner_optimizer, arguments, name, *options, tuple(unknown))
+        _construct(
+            self,
+            inner_optimizer,
+            arguments,
+            name=name,
+            count_skipped=count_skipped,
+            scaled=scaled,
+            enabled=enabled,
+            agree=agree,
+            unknown=tuple(unknown),
+        )
 
     @property
     def loss_scale(self) -> Any:
@@ -368,7 +375,14 @@ class ExperimentalLossScaleOptimizerBase(StableLossScaleOptimizerBase):
           ValueError: see there; or `loss_scale` is None or not a loss scale.
         """
         _construct(
-            self, optimizer, {"loss_scale": loss_scale}, name, count_skipped, scaled, enabled, agree
+            self,
+            optimizer,
+            {"loss_scale": loss_scale},
+            name=name,
+            count_skipped=count_skipped,
+            scaled=scaled,
+            enabled=enabled,
+            agree=agree,
         )
 
     @property

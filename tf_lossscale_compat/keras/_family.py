@@ -10,9 +10,9 @@ from tf_lossscale_compat._core import (
     _adapter,
     _agreement,
     _arguments,
+    _claims,
     _graphs,
     _keras_versions,
-    _ownership,
     _scaler,
     _step,
     _structure,
@@ -106,6 +106,11 @@ class Family(Generic[Owner]):
         """Raises the error of that Keras' own class for unknown arguments of the constructor."""
         raise TypeError(f"{name} takes no {' and no '.join(arguments)}.")
 
+    def check_name(self, name: object) -> None:
+        """Raises a TypeError or ValueError if `name` cannot be the optimizer's name."""
+        if not (name is None or isinstance(name, str)):
+            raise TypeError(f"name must be a str or None, got {name!r}.")
+
     def check_wrapped(self, owner: Owner, optimizer: Any, enabled: bool) -> None:
         """Raises a TypeError or ValueError if `owner` cannot wrap `optimizer`."""
         base = base_to_wrap(optimizer, self.optimizer_argument)
@@ -164,14 +169,14 @@ class Family(Generic[Owner]):
         scaler = _scaler.Scaler(new)
         if scaler.loss_scale is _scaler.Scaler(old).loss_scale:  # The same manager.
             return
-        _ownership.check(_ownership.KERAS, scaler)
+        _claims.check(_claims.KERAS, scaler)
         self.check_scaler(scaler)
         agree = _agreement.resolve(owner._tflsc.agree_in_use, owner._optimizer, scaler)
         self.track_loss_scale(owner, new)
         owner._tflsc.agree_in_use = agree
         owner.__dict__["_loss_scale"] = new
-        _ownership.claim(_ownership.KERAS, scaler, [owner])
-        _ownership.release(old, owner)
+        _claims.claim(_claims.KERAS, scaler, [owner])
+        _claims.release(old, owner)
 
     def all_variables(self, owner: Owner) -> _types.Variables:
         """Returns the variables whose values `set_weights` takes."""

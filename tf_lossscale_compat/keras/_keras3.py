@@ -92,6 +92,11 @@ class Keras3Family(_family.Family["Keras3Methods"]):
         names = ", ".join(f"`{each}`" for each in arguments)
         raise ValueError(f"{name} does not take these arguments: {names}.")
 
+    def check_name(self, name: object) -> None:
+        super().check_name(name)
+        if name is not None:
+            self.keras.name_scope(name)  # Raises Keras' error of a name with a slash.
+
     def check_wrapped(self, owner: Keras3Methods, optimizer: Any, enabled: bool) -> None:
         super().check_wrapped(owner, optimizer, enabled)
         backend = self.keras.backend.backend()
@@ -137,12 +142,14 @@ class Keras3Family(_family.Family["Keras3Methods"]):
                 "variables by their order. Make a new optimizer with the other loss scale."
             )
         super().track_loss_scale(owner, loss_scale)
-        owned = owner._tflsc.keras_variables
-        if owned:  # Checkpoints reject a list from which a variable was removed: make a new one.
-            for name, variable in owned.items():
+        keras_variables = owner._tflsc.keras_variables
+        if (
+            keras_variables
+        ):  # Checkpoints reject a list from which a variable was removed: make a new one.
+            for name, variable in keras_variables.items():
                 if getattr(owner, name, None) is variable:
                     delattr(owner, name)
-            owned.clear()
+            keras_variables.clear()
             del owner._tracker
             self._super_of_original(owner).__init__(learning_rate=0.0, name=owner.name)
         if isinstance(loss_scale, _loss_scales.DynamicLossScale):
@@ -152,7 +159,7 @@ class Keras3Family(_family.Family["Keras3Methods"]):
             ):
                 setattr(owner, name, self._track_as_keras_variable(owner, name, variable))
         for name, variable in _values.variables_by_name(loss_scale).items():
-            if not any(variable is each.value for each in owned.values()):
+            if not any(variable is each.value for each in keras_variables.values()):
                 self._track_as_keras_variable(owner, name, variable)
 
     def _track_as_keras_variable(
@@ -160,13 +167,13 @@ class Keras3Family(_family.Family["Keras3Methods"]):
     ) -> Any:
         """Makes a Keras variable of `variable`, adds it to the optimizer's and returns it."""
         with self.keras.name_scope(owner.name, caller=owner):  # State trees have paths as keys.
-            owned = self.keras.Variable(
+            keras_variable = self.keras.Variable(
                 initializer=variable, trainable=False, dtype=variable.dtype.name, name=name
             )
-        owned._value = variable  # Before 3.10, Keras makes a copy of it.
-        owner._track_variable(owned)
-        owner._tflsc.keras_variables[name] = owned
-        return owned
+        keras_variable._value = variable  # Before 3.10, Keras makes a copy of it.
+        owner._track_variable(keras_variable)
+        owner._tflsc.keras_variables[name] = keras_variable
+        return keras_variable
 
     def all_variables(self, owner: Keras3Methods) -> _types.Variables:
         return owner.variables

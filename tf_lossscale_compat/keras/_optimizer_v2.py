@@ -35,10 +35,10 @@ class OptimizerV2Family(_before_keras3.BeforeKeras3Family["OptimizerV2Methods"])
     counts_skipped_by_default = _DELEGATES_TRACKING
     compute_method = "_compute_gradients"
     updates_first = True
-    aggregation_arguments = (
-        ("_transform_unaggregated_gradients", "_aggregate_gradients"),
-        "experimental_aggregate_gradients",
-        False,
+    aggregation_of_inner = _aggregation.InnerAggregation(
+        methods=("_transform_unaggregated_gradients", "_aggregate_gradients"),
+        option="experimental_aggregate_gradients",
+        off_value=False,
     )
 
     def initialize_owner(self, owner: OptimizerV2Methods, name: str | None) -> str | None:

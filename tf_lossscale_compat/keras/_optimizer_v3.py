@@ -20,7 +20,7 @@ from tf_lossscale_compat._core import (
     _variables,
 )
 from tf_lossscale_compat._core._tf import tf
-from tf_lossscale_compat.keras import _before_keras3, _family, _methods, _values
+from tf_lossscale_compat.keras import _aggregation, _before_keras3, _family, _methods, _values
 
 if TYPE_CHECKING:
     from tf_lossscale_compat._core import _types
@@ -31,7 +31,9 @@ class OptimizerV3Family(_before_keras3.BeforeKeras3Family["OptimizerV3Methods"])
 
     is_legacy = False
     compute_method = "compute_gradients"
-    aggregation_arguments = ("aggregate_gradients",), "skip_gradients_aggregation", True
+    aggregation_of_inner = _aggregation.InnerAggregation(
+        methods=("aggregate_gradients",), option="skip_gradients_aggregation", off_value=True
+    )
 
     def initialize_owner(self, owner: OptimizerV3Methods, name: str | None) -> str | None:
         # Keras' own class sets no name, and fails when it warns with it.

@@ -2,7 +2,7 @@
 
 Keras 3's own steps pass scaled gradients to it, and other steps unscaled ones. The caller says
 which. If the caller does not, the constructor's `scaled` does. Else the rule goes by which methods
-were ever called on this optimizer, and by nothing else: not by order, place or thread. `apply`
+were ever called on this optimizer: not by their order, place or thread. `apply`
 needs no rule, and its calls are not recorded. Those of `minimize` are recorded if methods of a
 subclass see its gradients, which are then unscaled. If the rule has two answers, gradients are
 recognized as unscaled if they are the objects that this optimizer unscaled after the first

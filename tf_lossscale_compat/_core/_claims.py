@@ -1,11 +1,11 @@
-"""Ownership: a loss scale or manager drives one Keras optimizer, or several of another kind.
+"""Claims: a loss scale or manager drives one Keras optimizer, or several of another kind.
 
 Two Keras optimizers must not share a loss scale: they divide when they apply, so that the first
 would update the scale before the second has divided by it. TensorFlow 1's optimizers may share one:
 they all divide before any of them updates it. So do those that `apply_if_finite` is given. A
-deleted optimizer owns nothing: the loss scale is free for the next fold of a cross-validation, or
+deleted optimizer claims nothing: the loss scale is free for the next fold of a cross-validation, or
 the next cell of a notebook. In a graph for a Session, v1 optimizers and those of `apply_if_finite`
-own it as long as the graph exists.
+claim it as long as the graph exists.
 """
 
 from __future__ import annotations
@@ -24,26 +24,26 @@ V1 = "a tf.compat.v1.train one"
 APPLY_IF_FINITE = "one that apply_if_finite was given"
 
 
-def _reference(owner: object) -> Callable[[], object]:
+def _reference(claimant: object) -> Callable[[], object]:
     try:
-        return weakref.ref(owner)
+        return weakref.ref(claimant)
     except TypeError:  # For example a class with `__slots__`: it counts as alive.
-        return lambda: owner
+        return lambda: claimant
 
 
 class _Claim:
-    """Holds the owners of a loss scale; kept on the loss scale, and not copied with it."""
+    """Refers to the optimizers that a loss scale drives, and graphs; not copied with it."""
 
     def __init__(self, kind: str) -> None:
         self.kind = kind
         self.references: dict[int, Callable[[], object]] = {}
 
-    def add(self, owners: Iterable[object]) -> None:
+    def add(self, claimants: Iterable[object]) -> None:
         self.references = {key: each for key, each in self.references.items() if each() is not None}
-        self.references.update((id(owner), _reference(owner)) for owner in owners)
+        self.references.update((id(each), _reference(each)) for each in claimants)
 
     def is_alive(self) -> bool:
-        """Returns whether any owner still exists."""
+        """Returns whether any claimant still exists."""
         if not self._any_alive():
             return False
         gc.collect()  # Models and their optimizers form reference cycles.
@@ -77,14 +77,14 @@ def drove_deleted_optimizer(kind: str, loss_scale: _types.LossScaleOrManager) ->
     return claim is not None and claim.kind == kind and not claim.is_alive()
 
 
-def claim(kind: str, scaler: _scaler.Scaler, owners: Iterable[object]) -> None:
+def claim(kind: str, scaler: _scaler.Scaler, optimizers: Iterable[object]) -> None:
     """Records that a loss scale drives optimizers; called after all checks.
 
     Args:
       kind: `KERAS`, where each optimizer needs its own loss scale; `V1`; or `APPLY_IF_FINITE`.
       scaler: `_scaler.Scaler` of the loss scale; a fixed one never changes and may be shared.
-      owners: list of the optimizers. The claim lasts while any of them exists; of other kinds than
-        `KERAS`, also while the graph for a Session exists in which it was made.
+      optimizers: list of the optimizers. The claim lasts while any of them exists; of other kinds
+        than `KERAS`, also while the graph for a Session exists in which it was made.
 
     Raises:
       ValueError: the loss scale drives another optimizer, and they cannot share it.
@@ -95,15 +95,15 @@ def claim(kind: str, scaler: _scaler.Scaler, owners: Iterable[object]) -> None:
         if data.claim is None or data.claim.kind != kind:
             data.claim = _Claim(kind)
         if kind != KERAS and _graphs.in_session_graph():  # A Session runs the graph alone.
-            owners = [*owners, _tf.tf1.get_default_graph()]
-        data.claim.add(owners)
+            optimizers = [*optimizers, _tf.tf1.get_default_graph()]
+        data.claim.add(optimizers)
 
 
-def release(loss_scale: _types.LossScaleOrManager, owner: object) -> None:
-    """Records that `owner` now has another loss scale; a graph that has this one keeps it."""
+def release(loss_scale: _types.LossScaleOrManager, optimizer: object) -> None:
+    """Records that `optimizer` now has another loss scale; a graph that has this one keeps it."""
     scaler = _scaler.Scaler(loss_scale)
     claim = _claim_of(scaler)
     if claim is not None:
-        claim.references.pop(id(owner), None)
+        claim.references.pop(id(optimizer), None)
         if not claim.references:
             _scaler.data_of(scaler.loss_scale).claim = None
