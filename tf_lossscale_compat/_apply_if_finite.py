@@ -35,9 +35,9 @@ class _ApplyIfFiniteAdapter(_adapter.OptimizerAdapter):
     """One step of several optimizers; `parts` are the slices of each optimizer's gradients."""
 
     def __init__(
-        self, optimizers: list[Any], parts: list[slice], agree: _types.Agree | None
+        self, optimizers: list[Any], parts: list[slice], agreement: _types.Agree | None
     ) -> None:
-        self._optimizers, self._parts, self.agree = optimizers, parts, agree
+        self._optimizers, self._parts, self.agreement = optimizers, parts, agreement
         self._for_session = _graphs.in_session_graph()  # A conditional's branch is none.
 
     def apply(self, grads: _types.Gradients, variables: _types.Variables) -> Any:
@@ -153,7 +153,7 @@ def apply_if_finite(
     scaler = _scaler.Scaler(_loss_scales.stand_in(in_use), skip_nonfinite=enabled)
     _claims.check(_claims.APPLY_IF_FINITE, scaler)
     optimizers, parts, grads, variables = _flatten(optimizers_and_gradients)
-    agree = _agreement.common_agree(
+    agreement = _agreement.common(
         [_agreement.resolve(agree, optimizer, scaler) for optimizer in optimizers]
     )
     _step.check_context("apply_if_finite")
@@ -161,7 +161,7 @@ def apply_if_finite(
         for optimizer, part in zip(optimizers, parts):
             check_or_build(optimizer, grads[part], variables[part])
     _claims.claim(_claims.APPLY_IF_FINITE, scaler, optimizers)
-    adapter = _ApplyIfFiniteAdapter(optimizers, parts, agree)
+    adapter = _ApplyIfFiniteAdapter(optimizers, parts, agreement)
     return _step.take(scaler, grads, variables, adapter, method_name="apply_if_finite")
 
 

@@ -17,7 +17,7 @@ class OptimizerAdapter:
     Attributes:
       wrapped: the optimizer that applies gradients, or None for several optimizers.
       watched: optimizer whose record is notified, or None.
-      agree: function of a scalar bool tensor that returns its AND over processes outside any
+      agreement: function of a scalar bool tensor that returns its AND over processes outside any
         strategy, or None; called once, before anything is applied or updated.
       counts_skipped: bool, `add_skipped_steps` is called for a skipped step.
       skips_zero_reciprocal: bool, steps are skipped while the reciprocal of the loss scale may be
@@ -32,7 +32,7 @@ class OptimizerAdapter:
 
     wrapped: _types.HasApplyGradients | None = None
     watched: object = None
-    agree: _types.Agree | None = None
+    agreement: _types.Agree | None = None
     counts_skipped = False
     skips_zero_reciprocal = False
     check_strategy = staticmethod(_replicas.check_strategy)

@@ -40,7 +40,7 @@ def resolve(
         skipped that a SyncReplicasOptimizer has to take.
     """
     check(agree)
-    if isinstance(agree, _horovod.HorovodAgree):
+    if isinstance(agree, _horovod.HorovodAgreement):
         agree = None
     if agree is not None and scaler.needs_gradients:
         raise ValueError(
@@ -52,7 +52,7 @@ def resolve(
     if scaler.may_change() or scaler.is_read_by_user():
         _check_accumulation(optimizer)
     for each in _wrapping.optimizer_chain(optimizer):
-        agree = _horovod.agree_or_default(agree, each, scaler)
+        agree = _horovod.agreement_or_default(agree, each, scaler)
     return agree
 
 
@@ -67,7 +67,7 @@ def _check_accumulation(optimizer: _types.HasApplyGradients) -> None:
         _horovod.check_accumulation(each)
 
 
-def common_agree(functions: Iterable[_types.Agree | None]) -> _types.Agree | None:
+def common(functions: Iterable[_types.Agree | None]) -> _types.Agree | None:
     """Returns the one function through which the optimizers of a step agree, or None.
 
     Raises:
@@ -82,7 +82,7 @@ def common_agree(functions: Iterable[_types.Agree | None]) -> _types.Agree | Non
     return functions[0] if functions else None
 
 
-class LostAgree:
+class LostAgreement:
     """Stands for the `agree` of an optimizer made from a config, and raises an error at a step.
 
     The config records that there was an `agree`, but cannot hold the function.

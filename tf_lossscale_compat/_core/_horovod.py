@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from tf_lossscale_compat._core import _scaler, _types
 
 
-class HorovodAgree:
+class HorovodAgreement:
     """Computes the AND over Horovod's processes, or a set of them; can be copied and pickled."""
 
     def __init__(self, process_set: Any) -> None:
@@ -42,7 +42,7 @@ def is_horovod_class(cls: type) -> bool:
     )
 
 
-def agree_or_default(
+def agreement_or_default(
     agree: _types.Agree | None, optimizer: _types.HasApplyGradients, scaler: _scaler.Scaler
 ) -> _types.Agree | None:
     """Returns `agree`; if None, Horovod's, if it made the optimizer and the finite flag decides.
@@ -50,7 +50,7 @@ def agree_or_default(
     Horovod also derives classes from this package's Keras optimizers, after their construction.
     """
     if agree is None and is_horovod_class(type(optimizer)) and not scaler.needs_gradients:
-        return HorovodAgree(getattr(optimizer, "process_set", None))
+        return HorovodAgreement(getattr(optimizer, "process_set", None))
     return agree
 
 

@@ -206,6 +206,6 @@ class _Step(NamedTuple):
             scale = _scaler.as_tensor(scaler.read())
             finite = tf.logical_and(finite, scale <= _scaler.LARGEST_WITH_RECIPROCAL)
         # If all steps are applied, only a record needs the flag, perhaps not on every process.
-        if self.adapter.agree is None or scaler.never_skips:
+        if self.adapter.agreement is None or scaler.never_skips:
             return finite
-        return _agreement.ask(self.adapter.agree, finite)
+        return _agreement.ask(self.adapter.agreement, finite)

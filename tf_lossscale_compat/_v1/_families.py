@@ -51,13 +51,13 @@ class V1Data(NamedTuple):
 
     Attributes:
       loss_scale: the loss scale or manager in use.
-      agree: function of a scalar bool tensor, or None.
+      agreement: function through which processes agree, or None; see `_types.Agree`.
       enabled: bool, the loss is scaled and steps may be skipped.
       keep_sparse: bool, contrib's optimizer keeps sparse gradients sparse.
     """
 
     loss_scale: Any = None
-    agree: _types.Agree | None = None
+    agreement: _types.Agree | None = None
     enabled: bool = True
     keep_sparse: bool = False
 
@@ -74,7 +74,7 @@ class _V1Adapter(_adapter.OptimizerAdapter):
         global_step: Any,
         names: tuple[str | None, str | None],
     ) -> None:
-        self.watched, self.wrapped, self.agree = owner, wrapped, owner._tflsc.agree
+        self.watched, self.wrapped, self.agreement = owner, wrapped, owner._tflsc.agreement
         self.skips_zero_reciprocal = not tf.executing_eagerly()
         self.updates_first = owner._tflsc_family.updates_first
         self._global_step = global_step
@@ -167,11 +167,12 @@ class V1Family:
             if replaces:
                 _arguments.check_can_replace_loss_scale(data.enabled)
             scaler.check_reciprocal()
-            agree = _agreement.resolve(data.agree, self.wrapped_optimizer(owner), scaler)
+            wrapped = self.wrapped_optimizer(owner)
+            agreement = _agreement.resolve(data.agreement, wrapped, scaler)
             _claims.claim(_claims.V1, scaler, [owner])
             if replaces:
                 _claims.release(old, owner)
-            data = data._replace(agree=agree)
+            data = data._replace(agreement=agreement)
         owner._tflsc = data._replace(loss_scale=loss_scale)
         # Checkpoints must hold the loss scale in use. Subclasses may set it before Optimizer's
         # constructor has prepared tracking, or without calling that constructor.

@@ -47,10 +47,8 @@ class BeforeKeras3Family(_family.Family[BeforeKeras3Owner]):
             options["use_legacy_optimizer"] = self.is_legacy
         return deserialize(config, custom_objects=custom_objects, **options)
 
-    def agree_function(
-        self, owner: BeforeKeras3Owner, scaler: _scaler.Scaler
-    ) -> _types.Agree | None:
-        return _horovod.agree_or_default(owner._tflsc.agree_in_use, owner, scaler)
+    def agreement(self, owner: BeforeKeras3Owner, scaler: _scaler.Scaler) -> _types.Agree | None:
+        return _horovod.agreement_or_default(owner._tflsc.agreement, owner, scaler)
 
     def apply_pairs(
         self,

@@ -145,7 +145,7 @@ def _construct(
     }
     data.options.update((option, value) for option, value in options.items() if value is not None)
     data.loss_scale_arguments = {} if enabled else arguments
-    data.agree_in_use, data.constructed = agreement, True
+    data.agreement, data.constructed = agreement, True
     _claims.claim(_claims.KERAS, scaler, [owner])
 
 
@@ -317,7 +317,7 @@ class StableLossScaleOptimizerBase(_methods.CommonMethods):
             cls, inner, _configs.arguments_of(arguments, family, custom_objects)
         )
         if had_agree:
-            new.agree = _agreement.LostAgree()
+            new.agree = _agreement.LostAgreement()
         return new
 
     def __reduce_ex__(self, protocol: Any) -> tuple[Any, ...]:

@@ -37,9 +37,11 @@ Owner = TypeVar("Owner", bound="KerasOwner")
 class _KerasAdapter(_adapter.OptimizerAdapter):
     """One step of a Keras optimizer."""
 
-    def __init__(self, owner: KerasOwner, apply: _types.Apply, agree: _types.Agree | None) -> None:
+    def __init__(
+        self, owner: KerasOwner, apply: _types.Apply, agreement: _types.Agree | None
+    ) -> None:
         self._family, self._owner, self._apply = owner._tflsc_family, owner, apply
-        self.watched, self.wrapped, self.agree = owner, owner._optimizer, agree
+        self.watched, self.wrapped, self.agreement = owner, owner._optimizer, agreement
         self.counts_skipped = owner._tflsc.options.get(
             "count_skipped", self._family.counts_skipped_by_default
         )
@@ -171,9 +173,9 @@ class Family(Generic[Owner]):
             return
         _claims.check(_claims.KERAS, scaler)
         self.check_scaler(scaler)
-        agree = _agreement.resolve(owner._tflsc.agree_in_use, owner._optimizer, scaler)
+        agreement = _agreement.resolve(owner._tflsc.agreement, owner._optimizer, scaler)
         self.track_loss_scale(owner, new)
-        owner._tflsc.agree_in_use = agree
+        owner._tflsc.agreement = agreement
         owner.__dict__["_loss_scale"] = new
         _claims.claim(_claims.KERAS, scaler, [owner])
         _claims.release(old, owner)
@@ -299,15 +301,15 @@ class Family(Generic[Owner]):
             scaler,
             grads,
             variables,
-            _KerasAdapter(owner, apply, self.agree_function(owner, scaler)),
+            _KerasAdapter(owner, apply, self.agreement(owner, scaler)),
             method_name=f"{type(owner).__name__}.apply_gradients",
             division=division,
             unaggregated=unaggregated,
         )
 
-    def agree_function(self, owner: Owner, scaler: _scaler.Scaler) -> _types.Agree | None:
+    def agreement(self, owner: Owner, scaler: _scaler.Scaler) -> _types.Agree | None:
         """Returns the function through which processes agree in a step, or None."""
-        return owner._tflsc.agree_in_use
+        return owner._tflsc.agreement
 
     def add_skipped_steps(self, owner: Owner, number: int | tf.Tensor) -> Any:
         """Counts skipped steps; see `_adapter.OptimizerAdapter.add_skipped_steps`."""

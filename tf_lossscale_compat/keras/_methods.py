@@ -99,7 +99,7 @@ class CommonMethods(_KerasBase):
     @agree.setter
     def agree(self, agree: _types.Agree | None) -> None:
         scaler = _scaler.Scaler(self._loss_scale)
-        self._tflsc.agree_in_use = _agreement.resolve(agree, self._optimizer, scaler)
+        self._tflsc.agreement = _agreement.resolve(agree, self._optimizer, scaler)
         self._tflsc.options.pop("agree", None)
         if agree is not None:
             self._tflsc.options["agree"] = agree

@@ -35,7 +35,7 @@ class KerasData:
     Attributes:
       scaled_rule: `ScaledRule`, says whether `apply_gradients` gets scaled gradients.
       enabled: bool, the loss is scaled and steps may be skipped.
-      agree_in_use: function of a scalar bool tensor, or None.
+      agreement: function of a scalar bool tensor, or None.
       options: dict of the constructor's arguments that are not None, for configs.
       loss_scale_arguments: dict of the constructor's arguments for the loss scale if the optimizer
         is not enabled, for configs; else empty.
@@ -45,7 +45,7 @@ class KerasData:
 
     def __init__(self, scaled_rule: _scaled_rule.ScaledRule, enabled: bool) -> None:
         self.scaled_rule, self.enabled = scaled_rule, enabled
-        self.agree_in_use: _types.Agree | None = None
+        self.agreement: _types.Agree | None = None
         self.options: dict[str, Any] = {}
         self.loss_scale_arguments: dict[str, Any] = {}
         self.keras_variables: dict[str, Any] = {}
