@@ -60,7 +60,10 @@ def _claim_of(scaler: _scaler.Scaler) -> _Claim | None:
 def check(kind: str, scaler: _scaler.Scaler) -> None:
     """Raises a ValueError if this kind of optimizer must not take a loss scale; see `claim`."""
     claim = _claim_of(scaler)
-    if claim is not None and not (kind == claim.kind != KERAS) and claim.is_alive():
+    if claim is None:
+        return
+    may_share = kind == claim.kind and kind != KERAS
+    if not may_share and claim.is_alive():
         raise ValueError(
             f"{scaler.loss_scale!r} already drives another optimizer, {claim.kind}. The first of "
             "the two to apply would update the loss scale before the other divides by it. Give "

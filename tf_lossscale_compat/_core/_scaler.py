@@ -91,8 +91,8 @@ def updates_from_flag(
 
     The rule takes the loss scale or manager and the flag. It updates the state, and returns an
     operation, a tensor or None. Non-finite steps are skipped; without `skips` only with
-    `skip_nonfinite`. A rule without `skips` must update nothing: if no step is skipped, it is not
-    called.
+    `skip_nonfinite`. A rule without `skips` must update nothing: if no step is skipped, only steps
+    with a record call it.
     """
     return _marks("updates_from_flag", rule, skips)
 

@@ -92,8 +92,14 @@ def take(
     observed_grads: _types.Gradients = []
     if observation is not None:
         observed_grads = grads if unaggregated is None else unaggregated[0]
-    step = _Step(scaler, adapter, observation, finite)
-    return _replicas.run_cross_replica(step.run, (grads, variables, observed_grads))
+
+    def run(
+        grads: _types.Gradients, variables: _types.Variables, observed_grads: _types.Gradients
+    ) -> tf.Operation | None:
+        observed = None if observation is None else observation._replace(grads=observed_grads)
+        return _Step(scaler, adapter, observed, finite).run(grads, variables)
+
+    return _replicas.run_cross_replica(run, (grads, variables, observed_grads))
 
 
 class _Decision(NamedTuple):
@@ -101,9 +107,8 @@ class _Decision(NamedTuple):
 
     should_apply: bool | tf.Tensor
     finite: bool | tf.Tensor  # Equal to `should_apply` if the user's update decides.
-    # Updates the loss scale, unless the user's update has. Takes `finite`; returns the update and
-    # the scale before it.
-    update: Callable[[Any], tuple[Any, tf.Tensor | None]]
+    # Updates the loss scale, unless the user's update has. Returns the update and the scale before.
+    update: Callable[[], tuple[Any, tf.Tensor | None]]
 
     @property
     def can_skip(self) -> bool:
@@ -119,20 +124,12 @@ class _Step(NamedTuple):
     observation: _observers.Observation | None  # None without a record.
     finite: tf.Tensor | None  # None if it is not yet computed.
 
-    def run(
-        self,
-        grads: _types.Gradients,
-        variables: _types.Variables,
-        observed_grads: _types.Gradients,
-    ) -> tf.Operation | None:
+    def run(self, grads: _types.Gradients, variables: _types.Variables) -> tf.Operation | None:
         """Takes the step; see the function `take`. Gradients may be per-replica."""
-        step = self
-        if self.observation is not None:
-            step = self._replace(observation=self.observation._replace(grads=observed_grads))
         if tf.executing_eagerly():
-            step._run_eagerly(grads, variables)
+            self._run_eagerly(grads, variables)
             return None
-        return step._run_in_graph(grads, variables)
+        return self._run_in_graph(grads, variables)
 
     def _run_eagerly(self, grads: _types.Gradients, variables: _types.Variables) -> None:
         decision = self._decide(grads)
@@ -140,14 +137,14 @@ class _Step(NamedTuple):
             _replicas.call_for_each_replica(self.adapter.apply, (grads, variables))
         elif self.adapter.counts_skipped:
             self.adapter.add_skipped_steps(1)
-        _, scale_before = decision.update(decision.finite)
+        _, scale_before = decision.update()
         if self.observation is not None:
             self.observation.notify(decision.finite, decision.can_skip, scale_before, [])
 
     def _run_in_graph(self, grads: _types.Gradients, variables: _types.Variables) -> tf.Operation:
         decision = self._decide(grads)
         if self.adapter.updates_first:
-            updated, scale_before = decision.update(decision.finite)
+            updated, scale_before = decision.update()
         applied, *counted = _conditional.apply_or_skip(
             decision.should_apply,
             lambda: _replicas.call_for_each_replica(self.adapter.apply, (grads, variables)),
@@ -158,7 +155,7 @@ class _Step(NamedTuple):
         )
         if not self.adapter.updates_first:
             with tf.control_dependencies([applied]):
-                updated, scale_before = decision.update(decision.finite)
+                updated, scale_before = decision.update()
         operations = [op for op in (applied, *counted, updated) if op is not None]
         if self.observation is not None:
             operations += self.observation.notify(
@@ -176,10 +173,11 @@ class _Step(NamedTuple):
         if self.scaler.needs_gradients:
             return self._decide_by_update(grads)
         finite = self._finite_flag(grads)
-        return _Decision(self.scaler.never_skips or finite, finite, self._update_from_flag)
 
-    def _update_from_flag(self, flag: tf.Tensor) -> tuple[Any, tf.Tensor | None]:
-        return self._observed(functools.partial(self.scaler.update, flag), flag)
+        def update() -> tuple[Any, tf.Tensor | None]:
+            return self._observed(functools.partial(self.scaler.update, finite), finite)
+
+        return _Decision(self.scaler.never_skips or finite, finite, update)
 
     def _observed(
         self, update: Callable[[], Any], finite: tf.Tensor | None = None
@@ -194,10 +192,10 @@ class _Step(NamedTuple):
         scaler = self.scaler
         finite = self._finite_flag(grads) if scaler.skip_nonfinite else None
         result, before = self._observed(functools.partial(scaler.update, grads))
-        update, should_apply = result
+        updated, should_apply = result
         if finite is not None:
             should_apply = tf.logical_and(finite, should_apply)
-        return _Decision(should_apply, should_apply, lambda flag: (update, before))
+        return _Decision(should_apply, should_apply, lambda: (updated, before))
 
     def _finite_flag(self, grads: _types.Gradients) -> tf.Tensor:
         finite = _finite.finite_everywhere(grads) if self.finite is None else self.finite

@@ -280,7 +280,7 @@ class DynamicLossScale(LossScale):
         if self._multiplier < 1:
             _arguments.warn_odd("multiplier={!r} is below 1: growth shrinks the scale.", multiplier)
         hysteresis = _arguments.step_count("hysteresis", hysteresis, "int64", minimum=1)
-        # If an argument is left out, a value that a subclass has set before stays.
+        # Where an argument has its default, a value that a subclass has set before stays.
         options = {"min_loss_scale": floor, "max_loss_scale": ceiling, "hysteresis": hysteresis}
         changed = {
             name: value

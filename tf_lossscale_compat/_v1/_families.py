@@ -144,7 +144,7 @@ class V1Family:
     # The loss scale in use.
 
     def scaler(self, owner: V1Owner) -> _scaler.Scaler:
-        """Returns the `Scaler` of the loss scale or manager in force."""
+        """Returns the `Scaler` of the loss scale or manager in use."""
         loss_scale = owner._tflsc.loss_scale
         if loss_scale is None:
             raise RuntimeError(
@@ -154,14 +154,14 @@ class V1Family:
         return _scaler.Scaler(loss_scale)
 
     def loss_scale(self, owner: V1Owner) -> Any:
-        """Returns the loss scale or manager in force."""
+        """Returns the loss scale or manager in use."""
         return owner._tflsc.loss_scale
 
     def set_loss_scale(self, owner: V1Owner, loss_scale: _types.LossScaleOrManager) -> None:
         """Sets the loss scale or manager; public programs replace it at run time."""
         data = owner._tflsc
         old = data.loss_scale
-        if old is not None:  # The constructor was called.
+        if old is not None:  # Else a subclass sets it before it calls the constructor.
             scaler = _scaler.Scaler(loss_scale)
             replaces = _scaler.Scaler(old).loss_scale is not scaler.loss_scale
             if replaces:

@@ -58,7 +58,9 @@ class _KerasAdapter(_adapter.OptimizerAdapter):
 
 
 class Family(Generic[Owner]):
-    """Base class of all families; it has no state, and its methods take the optimizer, the owner.
+    """Base class of all families.
+
+    A family has no state of an optimizer. Its methods take the optimizer, the owner.
 
     Args:
       methods_class: the class of the public methods that only this family's loss-scale optimizers

@@ -135,7 +135,7 @@ class CommonMethods(_KerasBase):
     def dynamic_counter(self) -> tf.Variable | None:
         """Counts finite steps since the scale last grew or a step was not finite.
 
-        An int64 scalar variable, or None.
+        An int64 scalar variable, int32 of a manager, or None.
         """
         return getattr(self._loss_scale, "good_steps", None)
 
@@ -208,7 +208,8 @@ class CommonMethods(_KerasBase):
           grads: iterable of tensors, `tf.IndexedSlices` and None.
 
         Returns:
-          A list of the same length, shapes and dtypes; sparse stays sparse, None stays None.
+          A list of the same length, shapes and dtypes. None stays None; from TensorFlow 2.3 on,
+          sparse stays sparse.
 
         Raises:
           ValueError: `apply_gradients` was traced before, for scaled gradients.
