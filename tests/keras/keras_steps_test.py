@@ -147,6 +147,9 @@ class ExactlyOnceTest(modes.EagerTestCase):
             self.assertEqual(session.run([seen[0], grads[0]]), [32.0, 0.5])
             session.run(update)
             self.assertEqual(session.run(variable), 0.5)
+            apply = opt.apply([tf.constant(16.0)], [variable])
+            session.run(apply)
+            self.assertEqual(session.run(variable), 0.25)
 
 
 SCALES, LOSS, UNSCALES = "scale_loss", "get_scaled_loss", "get_unscaled_gradients"

@@ -209,6 +209,14 @@ class ArchitectureTest(absltest.TestCase):
         for module, name in found:
             self.assertRegex(sources[module], rf"(?m)^def {name}\(")
 
+    def test_chains_of_calls_are_there(self):
+        rows = re.findall(r"(?m)^ *(\w[\w., ]*?) {2,}([\w/]+\.py)", self.TEXT)
+        self.assertGreater(len(rows), 20)
+        for names, path in rows:
+            source = (PACKAGE / path).read_text(encoding="utf-8")
+            for name in names.replace(" ...", "").split(", "):
+                self.assertRegex(source, rf"(?m)^ *def {name.split('.')[-1]}\(", path)
+
     def test_files_that_are_named_are_there(self):
         names = re.findall(r"`([\w/]+\.py)`", self.TEXT)
         self.assertGreater(len(names), 8)

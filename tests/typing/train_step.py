@@ -67,6 +67,7 @@ experimental.LossScaleOptimizer(inner)  # error: call-arg reportCallIssue
 experimental.LossScaleOptimizer(inner, "dynamik")  # error: arg-type reportArgumentType
 experimental.LossScaleOptimizer(inner, 8, dynamic=True)  # error: call-arg reportCallIssue
 opt.get_unscaled_gradients(8.0)  # error: arg-type reportArgumentType
+opt.apply_gradients([], scaled="yes")  # error: arg-type reportArgumentType
 opt.apply(3)  # error: arg-type reportArgumentType
 of_20.loss_scale.no_such_method()  # error: attr-defined reportAttributeAccessIssue
 of_20.agree = 3  # error: assignment reportAttributeAccessIssue

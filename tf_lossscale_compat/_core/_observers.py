@@ -90,14 +90,14 @@ class Outcome(NamedTuple):
 
     Attributes:
       finite: bool or bool scalar tensor, False if the gradients are not finite or not applied.
-      skips_nonfinite: bool, a step that is not `finite` is skipped.
+      can_skip: bool, a step that is not `finite` is skipped.
       scale_before: the loss scale before the step, a float32 scalar tensor.
       scale_after: the loss scale after the step, NaN if unknown. In eager mode, both scales of a
         finite step may be None.
     """
 
     finite: bool | tf.Tensor
-    skips_nonfinite: bool
+    can_skip: bool
     scale_before: tf.Tensor | None
     scale_after: tf.Tensor | None
 
@@ -117,7 +117,7 @@ class Observation(NamedTuple):
     variables: _types.Variables
     grads: _types.Gradients
 
-    def observe_update(
+    def update_and_observe(
         self, update: Callable[[], Any], finite: bool | tf.Tensor | None = None
     ) -> tuple[Any, tf.Tensor | None]:
         """Returns the result of `update`, which updates the loss scale, and the scale before it.
@@ -139,7 +139,7 @@ class Observation(NamedTuple):
     def notify(
         self,
         finite: bool | tf.Tensor,
-        skips_nonfinite: bool,
+        can_skip: bool,
         scale_before: tf.Tensor | None,
         dependencies: list[Any],
     ) -> list[tf.Operation]:
@@ -147,7 +147,7 @@ class Observation(NamedTuple):
 
         Args:
           finite: see `Outcome`.
-          skips_nonfinite: see there.
+          can_skip: see there.
           scale_before: see there.
           dependencies: list of operations, tensors and None, which have to run before.
 
@@ -164,7 +164,7 @@ class Observation(NamedTuple):
             after = None if _is_known_true(finite) else self.scaler.read_for_record()
             if not (tf.executing_eagerly() or isinstance(finite, bool)):
                 finite = tf.identity(finite)
-            outcome = Outcome(finite, skips_nonfinite, scale_before, after)
+            outcome = Outcome(finite, can_skip, scale_before, after)
             recorded = self.record._record_step(self, outcome)
         self.record._raise_if_stuck(outcome)
         return [] if recorded is None else [recorded]

@@ -33,7 +33,7 @@ class LossScaleData:
       constant: a pair of a fixed manager's number and the tensor that the constructor made of it,
         in the graph of that moment; or None.
       claim: the optimizers that the loss scale drives, see `_claims`, or None.
-      stand_in: the loss scale that is made for one of TensorFlow's, for one optimizer, or None.
+      stand_in: the loss scale that stands for this one of TensorFlow's, or None.
     """
 
     compares_by_value = False
@@ -183,7 +183,10 @@ class Scaler:
             )
 
     def read_for_record(self) -> tf.Tensor:
-        """Returns the scale at this point of a graph; NaN if a user's method may have read it."""
+        """Returns the scale now, or at this point of a graph.
+
+        It is NaN in a Session's graph if a user's method reads the scale.
+        """
         in_graph = _graphs.in_session_graph()
         if in_graph and self.is_read_by_user():
             return tf.constant(float("nan"))

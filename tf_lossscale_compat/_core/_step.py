@@ -185,7 +185,7 @@ class _Step(NamedTuple):
         """Returns the result of `update`, and the scale before it if there is a record."""
         if self.observation is None:
             return update(), None
-        return self.observation.observe_update(update, finite)
+        return self.observation.update_and_observe(update, finite)
 
     def _decide_by_update(self, grads: _types.Gradients) -> _Decision:
         """Lets the user's update decide, and the finite flag too with `skip_nonfinite`."""

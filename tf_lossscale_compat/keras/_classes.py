@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import inspect
 import types
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any, Iterable, NoReturn
 
 from tf_lossscale_compat._core import _tf
 from tf_lossscale_compat._core._tf import tf  # First, for its error without TensorFlow.
@@ -520,7 +520,14 @@ def _register(keras: types.ModuleType, cls: type, name: str) -> None:
 if TYPE_CHECKING:
     from typing import Any as _Keras
 
-    class LossScaleOptimizer(StableLossScaleOptimizerBase, _Keras): ...
+    class LossScaleOptimizer(StableLossScaleOptimizerBase, _Keras):
+        def apply_gradients(
+            self,
+            grads_and_vars: Iterable[tuple[Any, Any]],
+            *args: Any,
+            scaled: bool | None = None,
+            **kwargs: Any,
+        ) -> Any: ...
 
     class ExperimentalLossScaleOptimizer(
         ExperimentalLossScaleOptimizerBase, LossScaleOptimizer

@@ -258,6 +258,9 @@ class CommonMethods(_KerasBase):
           trainable_variables: iterable of variables, of the same length; on Keras 3 None for those
             for which the optimizer was built.
 
+        Returns:
+          An operation before Keras 3 in a graph; else None.
+
         Raises:
           ValueError: called in a cross-replica context; the lengths differ; or no variable has a
             gradient.
@@ -269,7 +272,7 @@ class CommonMethods(_KerasBase):
                 f"grads must hold {len(variables)} gradients, one per variable, got {len(grads)}."
             )
         self._tflsc.scaled_rule.warn_if_divided_twice()
-        self._tflsc_family.apply_pairs(self, zip(grads, variables), scaled=True)
+        return self._tflsc_family.apply_pairs(self, zip(grads, variables), scaled=True)
 
 
 def _record_calls(name: str, method: Any) -> Callable[..., Any]:

@@ -357,7 +357,7 @@ class StepRecord(_tf.Trackable):
     def _raise_if_stuck(self, outcome: _observers.Outcome) -> None:
         """Raises a LossScaleError in eager mode if too many steps in a row were skipped."""
         limited = self.max_consecutive_skips is not None and tf.executing_eagerly()
-        if limited and outcome.skips_nonfinite and not outcome.finite:
+        if limited and outcome.can_skip and not outcome.finite:
             self.check()
 
     def _record_nonfinite(
@@ -369,7 +369,7 @@ class StepRecord(_tf.Trackable):
             number = finite_steps + _variables.snapshot_of(self._nonfinite_steps) + 1
         with tf.control_dependencies([number]):
             done = [_assigned(self._nonfinite_steps.assign_add(1, read_value=False))]
-        if not outcome.skips_nonfinite:
+        if not outcome.can_skip:
             last = tf.stack([finite_steps, last[1], tf.zeros_like(finite_steps), last[3]])
         else:
             consecutive = last[2] * tf.cast(tf.equal(last[0], finite_steps), tf.int64) + 1
