@@ -69,20 +69,20 @@ def record_of(watched: object) -> Observer | None:
     return attached.record if attached.record.watched is watched else None
 
 
-def observe(
-    scaler: _scaler.Scaler, watched: object, variables: _types.Variables
-) -> Observation | None:
-    """Returns the `Observation` of a step, without its gradients; None if there is no record.
+def record_of_step(watched: object) -> Observer | None:
+    """Returns the record of `watched` for a step, or None.
 
     While a graph is built, an optimizer without a record is marked: no record will see its steps.
+
+    Raises:
+      ValueError: the record was made outside of the graph or strategy of the step.
     """
     record = record_of(watched)
     if record is not None:
         record._check_context()
-        return Observation(record, scaler, variables, grads=[])
-    if not tf.executing_eagerly() and watched is not None:
+    elif not tf.executing_eagerly() and watched is not None:
         watched.__dict__[ATTRIBUTE] = _Attachment()
-    return None
+    return record
 
 
 class Outcome(NamedTuple):

@@ -72,13 +72,8 @@ def take(
       ValueError: called in a cross-replica context, or under a strategy that is not supported.
     """
     check_context(method_name, adapter.check_strategy)
-    observation = None
-    # In eager mode, an optimizer without the attribute has no record.
-    has_attribute = _observers.ATTRIBUTE in getattr(adapter.watched, "__dict__", ())
-    if has_attribute or not tf.executing_eagerly():
-        observed_variables = variables if unaggregated is None else unaggregated[1]
-        observation = _observers.observe(scaler, adapter.watched, observed_variables)
-    needs_decision = not scaler.never_skips or observation is not None
+    record = _record_of_step(adapter.watched)
+    needs_decision = not scaler.never_skips or record is not None
     finite = None
     if division is not None:
         needs_test = needs_decision and not scaler.needs_gradients
@@ -89,17 +84,27 @@ def take(
     if not needs_decision:  # Nothing is updated either, so no `merge_call` is needed.
         applied = adapter.apply(grads, variables)
         return None if tf.executing_eagerly() else applied
-    observed_grads: _types.Gradients = []
-    if observation is not None:
-        observed_grads = grads if unaggregated is None else unaggregated[0]
+    observed_grads, observed_variables = unaggregated or (grads, variables)
+    if record is None:
+        observed_grads = []  # Nothing to be merged.
 
     def run(
         grads: _types.Gradients, variables: _types.Variables, observed_grads: _types.Gradients
     ) -> tf.Operation | None:
-        observed = None if observation is None else observation._replace(grads=observed_grads)
-        return _Step(scaler, adapter, observed, finite).run(grads, variables)
+        observation = None
+        if record is not None:
+            observation = _observers.Observation(record, scaler, observed_variables, observed_grads)
+        return _Step(scaler, adapter, observation, finite).run(grads, variables)
 
     return _replicas.run_cross_replica(run, (grads, variables, observed_grads))
+
+
+def _record_of_step(watched: object) -> _observers.Observer | None:
+    """Returns the record that observes this step, or None."""
+    # Most eager steps have none, and need no call for it.
+    if tf.executing_eagerly() and _observers.ATTRIBUTE not in getattr(watched, "__dict__", ()):
+        return None
+    return _observers.record_of_step(watched)
 
 
 class _Decision(NamedTuple):
