@@ -18,7 +18,7 @@ class OptimizerAdapter:
       wrapped: the optimizer that applies gradients, or None for several optimizers.
       watched: optimizer whose record is notified, or None.
       agreement: function of a scalar bool tensor that returns its AND over processes outside any
-        strategy, or None; called once, before anything is applied or updated.
+        strategy, or None; called at most once, before anything is applied or updated.
       counts_skipped: bool, `add_skipped_steps` is called for a skipped step.
       skips_zero_reciprocal: bool, steps are skipped while the reciprocal of the loss scale may be
         zero, because this graph's division does not itself turn it into NaN.

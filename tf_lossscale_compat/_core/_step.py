@@ -72,7 +72,7 @@ def take(
       ValueError: called in a cross-replica context, or under a strategy that is not supported.
     """
     check_context(method_name, adapter.check_strategy)
-    record = _record_of_step(adapter.watched)
+    record = _find_record(adapter.watched)
     needs_decision = not scaler.never_skips or record is not None
     finite = None
     if division is not None:
@@ -99,7 +99,7 @@ def take(
     return _replicas.run_cross_replica(run, (grads, variables, observed_grads))
 
 
-def _record_of_step(watched: object) -> _observers.Observer | None:
+def _find_record(watched: object) -> _observers.Observer | None:
     """Returns the record that observes this step, or None."""
     # Most eager steps have none, and need no call for it.
     if tf.executing_eagerly() and _observers.ATTRIBUTE not in getattr(watched, "__dict__", ()):

@@ -8,45 +8,19 @@ are.
 from __future__ import annotations
 
 import contextlib
-import functools
-import inspect
 import threading
-from typing import TYPE_CHECKING, Any, Callable, Iterable, Iterator, NamedTuple
+from typing import TYPE_CHECKING, Any, Iterable, Iterator, NamedTuple
 
 from absl import logging
 
-from tf_lossscale_compat._core import _keras_versions, _structure, _tf
+from tf_lossscale_compat._core import _structure, _tf
 from tf_lossscale_compat._core._tf import tf
+from tf_lossscale_compat.keras import _inner
 
 if TYPE_CHECKING:
     from tf_lossscale_compat._core import _types
 
 _lock = threading.Lock()
-
-
-def _is_keras(function: object) -> bool:
-    return getattr(function, "__module__", "").split(".")[0] in _keras_versions.ROOTS
-
-
-def are_keras_methods(optimizer: object, names: Iterable[str]) -> bool:
-    """Returns whether those of these methods that an optimizer has are all Keras' own."""
-    return all(
-        name not in vars(optimizer) and _is_keras(getattr(type(optimizer), name))
-        for name in names
-        if hasattr(type(optimizer), name)
-    )
-
-
-def takes_argument(method: Callable[..., Any], name: str) -> bool:
-    """Returns whether a method takes an argument with this name."""
-    return _takes_argument(getattr(method, "__func__", method), name)
-
-
-@functools.lru_cache(maxsize=256)
-def _takes_argument(function: Callable[..., Any], name: str) -> bool:
-    parameters = inspect.signature(function).parameters
-    kinds = [parameter.kind for parameter in parameters.values()]
-    return name in parameters or inspect.Parameter.VAR_KEYWORD in kinds
 
 
 def _keeps_one_copy() -> bool:
@@ -100,8 +74,8 @@ class Aggregation:
         if not wanted:
             return
         function = getattr(optimizer, "gradient_aggregator", None)
-        of_keras = are_keras_methods(optimizer, of_inner.methods) and (
-            function is None or _is_keras(function)
+        of_keras = _inner.are_keras_methods(optimizer, of_inner.methods) and (
+            function is None or _inner.is_of_keras(function)
         )
         if self._can_switch_off(of_inner.option):
             # Keras' own methods only sum over replicas.
@@ -117,11 +91,13 @@ class Aggregation:
         # In TensorFlow 2.2 to 2.4, Keras' own class lets the inner optimizer aggregate. An override
         # of `apply_gradients`, such as that of tensorflow/models' AdamWeightDecay, may clip only if
         # it aggregates.
-        trusted = _tf.at_least(2, 5) or are_keras_methods(self._optimizer, ["apply_gradients"])
+        trusted = _tf.at_least(2, 5) or _inner.are_keras_methods(
+            self._optimizer, ["apply_gradients"]
+        )
         return (
             bool(self._methods)
             and trusted
-            and takes_argument(apply_gradients, option_name)
+            and _inner.takes_argument(apply_gradients, option_name)
             and not _keeps_one_copy()
         )
 

@@ -389,7 +389,8 @@ class ExperimentalLossScaleOptimizerBase(StableLossScaleOptimizerBase):
     def loss_scale(self) -> _loss_scales.LossScale:
         """The `LossScale`. If a number or tensor is expected, it stands for its value.
 
-        In TensorFlow 2.4 and 2.5 this was a tensor. On 2.4 and later, `==` and `!=` compare values.
+        In TensorFlow 2.4 and 2.5 this was a tensor. On 2.4 and later, `==` and `!=` compare values,
+        except in a Session's graph, where tensors compare by identity.
         """
         if _tf.at_least(2, 4) and not _callers.is_compiling():
             _tensor_like.compare_by_value(self._loss_scale)

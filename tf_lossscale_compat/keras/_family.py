@@ -23,7 +23,7 @@ from tf_lossscale_compat._core import (
 )
 from tf_lossscale_compat._core._tf import tf
 from tf_lossscale_compat._scales import _loss_scales
-from tf_lossscale_compat.keras import _aggregation, _configs, _scaled_rule
+from tf_lossscale_compat.keras import _configs, _inner, _scaled_rule
 
 if TYPE_CHECKING:
     import types
@@ -273,7 +273,7 @@ class Family(Generic[Owner]):
         # A subclass's method may not take `scaled`, or take it and not pass it on. Before Keras 3
         # no optimizer takes `scaled`, and a subclass may pass all arguments to the inner optimizer.
         takes_scaled = not overridden or (
-            self.scaled_by_default and _aggregation.takes_argument(owner.apply_gradients, "scaled")
+            self.scaled_by_default and _inner.takes_argument(owner.apply_gradients, "scaled")
         )
         return pairs, {"scaled": scaled} if takes_scaled else {}
 

@@ -18,8 +18,8 @@ from tf_lossscale_compat._core import (
 from tf_lossscale_compat._core._tf import tf
 from tf_lossscale_compat._scales import _loss_scales
 from tf_lossscale_compat.keras import (
-    _aggregation,
     _family,
+    _inner,
     _methods,
     _scaled_rule,
     _values,
@@ -106,7 +106,7 @@ class Keras3Family(_family.Family["Keras3Methods"]):
                 f"{backend!r}. Set the environment variable KERAS_BACKEND=tensorflow."
             )
         _horovod.check_not_keras_3(type(owner), *map(type, _wrapping.optimizer_chain(optimizer)))
-        if not _aggregation.are_keras_methods(optimizer, ["apply_gradients"]):
+        if not _inner.are_keras_methods(optimizer, ["apply_gradients"]):
             raise ValueError(
                 f"{self.optimizer_argument} must have no apply_gradients of its own, got "
                 f"{optimizer!r}: a loss-scale optimizer of Keras 3 calls only apply. Override "

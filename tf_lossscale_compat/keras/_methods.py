@@ -235,7 +235,8 @@ class CommonMethods(_KerasBase):
           scaled: bool, the step divides the gradients by the loss scale; None for the constructor's
             `scaled`. If that is None too, the methods decide that were ever called: True after
             `scale_loss`, which `fit` of Keras 3 calls; False after `get_scaled_loss` or
-            `get_unscaled_gradients`. If none was called, it is True on Keras 3, else False.
+            `get_unscaled_gradients`, and after other methods that unscale, such as
+            `compute_gradients`. If none was called, it is True on Keras 3, else False.
           **kwargs: passed to the inner optimizer. `experimental_aggregate_gradients` is not, and is
             the opposite of `skip_gradients_aggregation`.
 

@@ -15,7 +15,14 @@ from tf_lossscale_compat._core import (
     _tf,
     _unscaling,
 )
-from tf_lossscale_compat.keras import _aggregation, _before_keras3, _family, _methods, _values
+from tf_lossscale_compat.keras import (
+    _aggregation,
+    _before_keras3,
+    _family,
+    _inner,
+    _methods,
+    _values,
+)
 
 if TYPE_CHECKING:
     import tensorflow as tf
@@ -221,9 +228,7 @@ class OptimizerV2Methods(_before_keras3.BeforeKeras3Methods):
         **kwargs: Any,
     ) -> Any:
         args: tuple[Any, ...] = ()  # The inner optimizer may have no `name` at this position.
-        if isinstance(name, str) and _aggregation.takes_argument(
-            self._optimizer.apply_gradients, "name"
-        ):
+        if isinstance(name, str) and _inner.takes_argument(self._optimizer.apply_gradients, "name"):
             kwargs["name"] = name
         elif name is not None:
             args = (name,)
