@@ -19,7 +19,7 @@ class OptimizerAdapter:
       watched: optimizer whose record is notified, or None.
       agreement: function of a scalar bool tensor that returns its AND over processes outside any
         strategy, or None; called at most once, before anything is applied or updated.
-      counts_skipped: bool, `add_skipped_steps` is called for a skipped step.
+      counts_skipped: bool, skipped steps are counted by `add_skipped_steps`.
       skips_zero_reciprocal: bool, steps are skipped while the reciprocal of the loss scale may be
         zero, because this graph's division does not itself turn it into NaN.
       check_strategy: function that raises an error under a strategy that is not supported.

@@ -42,7 +42,7 @@ def resolve(
     check(agree)
     if isinstance(agree, _horovod.HorovodAgreement):
         agree = None
-    if agree is not None and scaler.needs_gradients:
+    if agree is not None and scaler.update_by_gradients:
         raise ValueError(
             f"agree works on the finite flag, but {scaler.loss_scale!r} needs the gradients. Use a "
             "LossScaleManager, whose update_loss_scale takes that flag."

@@ -49,7 +49,7 @@ def agreement_or_default(
 
     Horovod also derives classes from this package's Keras optimizers, after their construction.
     """
-    if agree is None and is_horovod_class(type(optimizer)) and not scaler.needs_gradients:
+    if agree is None and is_horovod_class(type(optimizer)) and not scaler.update_by_gradients:
         return HorovodAgreement(getattr(optimizer, "process_set", None))
     return agree
 

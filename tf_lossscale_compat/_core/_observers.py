@@ -102,8 +102,8 @@ class Outcome(NamedTuple):
     scale_after: tf.Tensor | None
 
 
-class Observation(NamedTuple):
-    """One step, as a record observes it.
+class Observation:
+    """One step, as its record observes it.
 
     Attributes:
       record: `StepRecord`.
@@ -112,43 +112,43 @@ class Observation(NamedTuple):
       grads: list of their gradients.
     """
 
-    record: Observer
-    scaler: _scaler.Scaler
-    variables: _types.Variables
-    grads: _types.Gradients
+    def __init__(
+        self,
+        record: Observer,
+        scaler: _scaler.Scaler,
+        variables: _types.Variables,
+        grads: _types.Gradients,
+    ) -> None:
+        self.record, self.scaler, self.variables, self.grads = record, scaler, variables, grads
+        self._scale_before: tf.Tensor | None = None
 
     def update_and_observe(
-        self, update: Callable[[], Any], finite: bool | tf.Tensor | None = None
-    ) -> tuple[Any, tf.Tensor | None]:
-        """Returns the result of `update`, which updates the loss scale, and the scale before it.
+        self, update: Callable[[], _types.Result], finite: bool | tf.Tensor | None = None
+    ) -> _types.Result:
+        """Reads the scale, and returns the result of `update`, which updates the loss scale.
 
         `finite` is the finite flag, or None if it is not yet known.
         """
         # A record keeps only the scale of skipped steps. Eager mode knows which steps are skipped.
         if finite is not None and _is_known_true(finite):
-            return update(), None
+            return update()
         with tf.control_dependencies([] if finite is None else [finite]):
-            before = _variables.deep_copy(_scaler.snapshot(self.scaler.read()))
-        with tf.control_dependencies([before]):
-            return update(), before
+            self._scale_before = _variables.deep_copy(_scaler.snapshot(self.scaler.read()))
+        with tf.control_dependencies([self._scale_before]):
+            return update()
 
     def inspect_gradients(self) -> list[tf.Operation]:
         """Makes the record inspect the gradients of a skipped step; returns operations."""
         return self.record._inspect_gradients(self)
 
     def notify(
-        self,
-        finite: bool | tf.Tensor,
-        can_skip: bool,
-        scale_before: tf.Tensor | None,
-        dependencies: list[Any],
+        self, finite: bool | tf.Tensor, can_skip: bool, dependencies: list[Any]
     ) -> list[tf.Operation]:
         """Notifies the record of a step that has been taken.
 
         Args:
           finite: see `Outcome`.
           can_skip: see there.
-          scale_before: see there.
           dependencies: list of operations, tensors and None, which have to run before.
 
         Returns:
@@ -164,7 +164,7 @@ class Observation(NamedTuple):
             after = None if _is_known_true(finite) else self.scaler.read_for_record()
             if not (tf.executing_eagerly() or isinstance(finite, bool)):
                 finite = tf.identity(finite)
-            outcome = Outcome(finite, can_skip, scale_before, after)
+            outcome = Outcome(finite, can_skip, self._scale_before, after)
             recorded = self.record._record_step(self, outcome)
         self.record._raise_if_stuck(outcome)
         return [] if recorded is None else [recorded]

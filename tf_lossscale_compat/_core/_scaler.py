@@ -127,11 +127,11 @@ class Scaler:
     Attributes:
       loss_scale: `LossScale` or `LossScaleManager`; the manager of a loss scale that wraps one.
       read: function that returns the scale as `loss_scale` does, a tensor or variable.
-      update: function that updates the scale after a step. It takes the finite flag, which is the
-        same on all replicas, and returns an operation, a tensor or None. If `needs_gradients`, it
-        takes gradients and returns a pair (update, should_apply).
-      has_rule: bool, `update` is a rule of this package.
-      needs_gradients: bool, `update` is that of a user's loss scale.
+      update_by_gradients: `update` of a user's loss scale, else None. It takes gradients, and
+        returns a pair (update, should_apply).
+      update_by_flag: function that updates any other scale after a step. It takes the finite flag,
+        which is the same on all replicas, and returns an operation, a tensor or None.
+      has_rule: bool, `update_by_flag` is a rule of this package.
       skip_nonfinite: bool, non-finite steps are skipped whatever `loss_scale` says.
       never_skips: bool, every step is applied and nothing is updated.
     """
@@ -142,17 +142,19 @@ class Scaler:
         self.loss_scale = unwrapped
         self.skip_nonfinite, self._is_manager = skip_nonfinite, is_manager(unwrapped)
         self.read: Callable[[], Any]
-        self.update: Callable[[Any], Any]
+        self.update_by_gradients: Callable[[Any], tuple[Any, Any]] | None = None
+        self.update_by_flag: Callable[[Any], Any]
         if self._is_manager:
-            self.read, self.update = unwrapped.get_loss_scale, unwrapped.update_loss_scale
+            self.read = unwrapped.get_loss_scale
+            method = self.update_by_flag = unwrapped.update_loss_scale
         else:
-            self.read, self.update = unwrapped.__call__, unwrapped.update
-        mark = _mark_of(self.update, "updates_from_flag")
+            self.read = unwrapped.__call__
+            method = self.update_by_gradients = unwrapped.update
+        mark = _mark_of(method, "updates_from_flag")
         self.has_rule, self.never_skips = mark is not None, False
-        self.needs_gradients = not (self.has_rule or self._is_manager)
         if mark is not None:
             rule, skips = mark
-            self.update = functools.partial(rule, unwrapped)
+            self.update_by_flag, self.update_by_gradients = functools.partial(rule, unwrapped), None
             skips = skips or skip_nonfinite or getattr(unwrapped, "skip_nonfinite", False)
             self.never_skips = not skips
 

@@ -70,13 +70,14 @@ def take(
 
     Raises:
       ValueError: called in a cross-replica context, or under a strategy that is not supported.
+      LossScaleError: in eager mode, a record ends the run.
     """
     check_context(method_name, adapter.check_strategy)
     record = _find_record(adapter.watched)
     needs_decision = not scaler.never_skips or record is not None
     finite = None
     if division is not None:
-        needs_test = needs_decision and not scaler.needs_gradients
+        needs_test = needs_decision and scaler.update_by_gradients is None
         if needs_test and tf.executing_eagerly() and not tf.distribute.has_strategy():
             grads, finite = _finite.unscale_and_test(grads, division)  # In one operation.
         else:
@@ -112,8 +113,8 @@ class _Decision(NamedTuple):
 
     should_apply: bool | tf.Tensor
     finite: bool | tf.Tensor  # Equal to `should_apply` if the user's update decides.
-    # Updates the loss scale, unless the user's update has. Returns the update and the scale before.
-    update: Callable[[], tuple[Any, tf.Tensor | None]]
+    # Updates the loss scale, unless the user's update has; returns what that returned.
+    update: Callable[[], Any]
 
     @property
     def can_skip(self) -> bool:
@@ -142,14 +143,14 @@ class _Step(NamedTuple):
             _replicas.call_for_each_replica(self.adapter.apply, (grads, variables))
         elif self.adapter.counts_skipped:
             self.adapter.add_skipped_steps(1)
-        _, scale_before = decision.update()
+        decision.update()
         if self.observation is not None:
-            self.observation.notify(decision.finite, decision.can_skip, scale_before, [])
+            self.observation.notify(decision.finite, decision.can_skip, [])
 
     def _run_in_graph(self, grads: _types.Gradients, variables: _types.Variables) -> tf.Operation:
         decision = self._decide(grads)
         if self.adapter.updates_first:
-            updated, scale_before = decision.update()
+            updated = decision.update()
         applied, *counted = _conditional.apply_or_skip(
             decision.should_apply,
             lambda: _replicas.call_for_each_replica(self.adapter.apply, (grads, variables)),
@@ -160,11 +161,11 @@ class _Step(NamedTuple):
         )
         if not self.adapter.updates_first:
             with tf.control_dependencies([applied]):
-                updated, scale_before = decision.update()
+                updated = decision.update()
         operations = [op for op in (applied, *counted, updated) if op is not None]
         if self.observation is not None:
             operations += self.observation.notify(
-                decision.finite, decision.can_skip, scale_before, [applied, updated]
+                decision.finite, decision.can_skip, [applied, updated]
             )
         train_op = tf.group(*operations, name=self.adapter.name)
         _graphs.collect_train_op(train_op)
@@ -175,32 +176,26 @@ class _Step(NamedTuple):
 
     def _decide(self, grads: _types.Gradients) -> _Decision:
         """Decides about a step, before anything is applied."""
-        if self.scaler.needs_gradients:
-            return self._decide_by_update(grads)
+        if self.scaler.update_by_gradients is not None:
+            return self._decide_by_update(self.scaler.update_by_gradients, grads)
         finite = self._finite_flag(grads)
-
-        def update() -> tuple[Any, tf.Tensor | None]:
-            return self._observed(functools.partial(self.scaler.update, finite), finite)
-
+        update = functools.partial(self.scaler.update_by_flag, finite)
+        if self.observation is not None:
+            update = functools.partial(self.observation.update_and_observe, update, finite)
         return _Decision(self.scaler.never_skips or finite, finite, update)
 
-    def _observed(
-        self, update: Callable[[], Any], finite: tf.Tensor | None = None
-    ) -> tuple[Any, tf.Tensor | None]:
-        """Returns the result of `update`, and the scale before it if there is a record."""
-        if self.observation is None:
-            return update(), None
-        return self.observation.update_and_observe(update, finite)
-
-    def _decide_by_update(self, grads: _types.Gradients) -> _Decision:
+    def _decide_by_update(
+        self, users_update: Callable[[Any], tuple[Any, Any]], grads: _types.Gradients
+    ) -> _Decision:
         """Lets the user's update decide, and the finite flag too with `skip_nonfinite`."""
-        scaler = self.scaler
-        finite = self._finite_flag(grads) if scaler.skip_nonfinite else None
-        result, before = self._observed(functools.partial(scaler.update, grads))
-        updated, should_apply = result
+        finite = self._finite_flag(grads) if self.scaler.skip_nonfinite else None
+        update = functools.partial(users_update, grads)
+        if self.observation is not None:
+            update = functools.partial(self.observation.update_and_observe, update)
+        updated, should_apply = update()
         if finite is not None:
             should_apply = tf.logical_and(finite, should_apply)
-        return _Decision(should_apply, should_apply, lambda: (updated, before))
+        return _Decision(should_apply, should_apply, lambda: updated)
 
     def _finite_flag(self, grads: _types.Gradients) -> tf.Tensor:
         finite = _finite.finite_everywhere(grads) if self.finite is None else self.finite

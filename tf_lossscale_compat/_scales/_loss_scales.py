@@ -390,7 +390,7 @@ _SharedStateLossScale.__name__ = "DynamicLossScale"  # In configs.
 
 
 def _update_manager(loss_scale: ManagerLossScale, finite: Any) -> Any:
-    update = _scaler.Scaler(loss_scale).update(finite)
+    update = _scaler.Scaler(loss_scale).update_by_flag(finite)
     # A user's manager may return anything; a loss scale's update has one form.
     if tf.executing_eagerly():
         return None

@@ -63,13 +63,13 @@ class BeforeKeras3Family(_family.Family[BeforeKeras3Owner]):
 
         `args` and `kwargs` are for the inner optimizer's `apply_gradients`.
         """
+        _family.check_context(owner)
         inner = owner._optimizer
         grads, variables = self.prepare_pairs(owner, grads_and_vars)
         aggregation = _aggregation.Aggregation(inner, aggregates, self.aggregation_of_inner)
         kwargs = {**kwargs, **aggregation.apply_kwargs}
         unaggregated = None
         if aggregation.aggregates_in_step:
-            _family.check_context(owner)
             if scaled:
                 grads, scaled = self.unscale(owner, grads), False
             unaggregated = _aggregation.filter_empty_gradients(grads, variables)

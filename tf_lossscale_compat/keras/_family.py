@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
-from typing import TYPE_CHECKING, Any, Callable, Generic, Iterable, NoReturn, TypeVar
+from typing import TYPE_CHECKING, Any, Callable, Generic, Iterable, NamedTuple, NoReturn, TypeVar
 
 from tf_lossscale_compat._core import (
     _adapter,
@@ -55,6 +55,15 @@ class _KerasAdapter(_adapter.OptimizerAdapter):
 
     def add_skipped_steps(self, number: int | tf.Tensor) -> Any:
         return self._family.add_skipped_steps(self._owner, number)
+
+
+class LossArguments(NamedTuple):
+    """The arguments of `minimize` that gradients depend on; only an `OptimizerV2` has the last."""
+
+    loss: _types.Loss
+    var_list: Any
+    tape: tf.GradientTape | None
+    grad_loss: tf.Tensor | None = None
 
 
 class Family(Generic[Owner]):
@@ -208,11 +217,12 @@ class Family(Generic[Owner]):
         """Returns gradients and the `Division` that the step does; None if it does none."""
         return grads, _unscaling.Division(1.0 / scale)
 
-    def compute_scaled_gradients(self, owner: Owner, *args: Any) -> list[_types.Pair]:
-        """Returns pairs of scaled gradients, computed by the inner optimizer, and variables.
+    def compute_scaled_gradients(self, owner: Owner, arguments: LossArguments) -> list[_types.Pair]:
+        """Returns pairs of scaled gradients, computed by the inner optimizer, and variables."""
+        raise NotImplementedError
 
-        `args` are the arguments of the public method.
-        """
+    def compute_by_override(self, owner: Owner, arguments: LossArguments) -> list[_types.Pair]:
+        """Returns what a subclass' `compute_method` returns."""
         raise NotImplementedError
 
     def scale_loss(self, owner: Owner, loss: tf.Tensor) -> tf.Tensor:
@@ -250,19 +260,19 @@ class Family(Generic[Owner]):
     # A step.
 
     def compute_for_minimize(
-        self, owner: Owner, *args: Any
+        self, owner: Owner, arguments: LossArguments
     ) -> tuple[list[_types.Pair], dict[str, Any]]:
         """Returns what `minimize` passes to `apply_gradients`: pairs and the argument `scaled`.
 
-        The gradients are those of `compute_scaled_gradients(owner, *args)`, and scaled unless
-        methods of a subclass see them. The constructor's `scaled` says how an `apply_gradients` of
+        The gradients are those of `compute_scaled_gradients`, and scaled unless methods of a
+        subclass see them. The constructor's `scaled` says how an `apply_gradients` of
         a subclass sees them.
         """
         if self.compute_method and _arguments.overrides(
             owner, self.methods_class, self.compute_method
         ):
-            return getattr(owner, self.compute_method)(*args), {}
-        pairs, scaled = self.compute_scaled_gradients(owner, *args), True
+            return self.compute_by_override(owner, arguments), {}
+        pairs, scaled = self.compute_scaled_gradients(owner, arguments), True
         overridden = _arguments.overrides(owner, self.methods_class, "apply_gradients")
         sees_gradients = overridden and not owner._tflsc.scaled_rule.constructor_scaled
         if sees_gradients or _arguments.overrides(

@@ -143,9 +143,8 @@ class Keras3Family(_family.Family["Keras3Methods"]):
             )
         super().track_loss_scale(owner, loss_scale)
         keras_variables = owner._tflsc.keras_variables
-        if (
-            keras_variables
-        ):  # Checkpoints reject a list from which a variable was removed: make a new one.
+        if keras_variables:
+            # Checkpoints reject a list from which a variable was removed: make a new one.
             for name, variable in keras_variables.items():
                 if getattr(owner, name, None) is variable:
                     delattr(owner, name)
@@ -240,8 +239,10 @@ class Keras3Family(_family.Family["Keras3Methods"]):
             return _family.map_except_overwrites(unscale, grads, variables, division), None
         return grads, division
 
-    def compute_scaled_gradients(self, owner: Keras3Methods, *args: Any) -> list[_types.Pair]:
-        loss, var_list, tape = args
+    def compute_scaled_gradients(
+        self, owner: Keras3Methods, arguments: _family.LossArguments
+    ) -> list[_types.Pair]:
+        loss, var_list, tape, _ = arguments
         if tape is None:
             if not callable(loss):
                 raise ValueError(f"loss must be callable if no tape is given, got {loss!r}.")
@@ -411,7 +412,9 @@ class Keras3Methods(_methods.WeightDecayMethods, _Keras3Base):
           ValueError: `loss` is a tensor and `tape` is None; no variable has a gradient; or called
             in a cross-replica context.
         """
-        pairs, scaled = self._tflsc_family.compute_for_minimize(self, loss, var_list, tape)
+        pairs, scaled = self._tflsc_family.compute_for_minimize(
+            self, _family.LossArguments(loss, var_list, tape)
+        )
         self.apply_gradients(pairs, **scaled)
         return self.iterations
 

@@ -246,7 +246,8 @@ class CommonMethods(_KerasBase):
 
         Raises:
           ValueError: called in a cross-replica context; no variable has a gradient; or `scaled` is
-            None and both `scale_loss` and a method that unscales were called.
+            None, and either both `scale_loss` and a method that unscales were called, or the
+            constructor's is True and this optimizer unscaled the gradients.
         """
         raise NotImplementedError
 

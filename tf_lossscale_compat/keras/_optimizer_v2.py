@@ -106,9 +106,17 @@ class OptimizerV2Family(_before_keras3.BeforeKeras3Family["OptimizerV2Methods"])
     ) -> tuple[_types.Gradients, _unscaling.Division | None]:
         return super().prepare_division(owner, _densify(owner, grads), variables, scale)
 
-    def compute_scaled_gradients(self, owner: OptimizerV2Methods, *args: Any) -> list[_types.Pair]:
-        loss, var_list, grad_loss, *tapes = args
-        tape = tapes[0] if tapes else None
+    def compute_by_override(
+        self, owner: OptimizerV2Methods, arguments: _family.LossArguments
+    ) -> list[_types.Pair]:
+        loss, var_list, tape, grad_loss = arguments
+        tapes = () if tape is None else (tape,)  # Before TensorFlow 2.4 there is none.
+        return owner._compute_gradients(loss, var_list, grad_loss, *tapes)
+
+    def compute_scaled_gradients(
+        self, owner: OptimizerV2Methods, arguments: _family.LossArguments
+    ) -> list[_types.Pair]:
+        loss, var_list, tape, grad_loss = arguments
         self.check_clipping(owner._optimizer, owner._tflsc.enabled)
         kwargs = {} if tape is None else {"tape": tape}  # Before TensorFlow 2.4 there is none.
         scaled = self.scale_loss_on_tape(owner, loss, tape)
@@ -178,7 +186,8 @@ class OptimizerV2Methods(_before_keras3.BeforeKeras3Methods):
     ) -> list[_types.Pair]:
         self._tflsc.scaled_rule.record_call("_compute_gradients")
         family = self._tflsc_family
-        pairs = family.compute_scaled_gradients(self, loss, var_list, grad_loss, tape)
+        arguments = _family.LossArguments(loss, var_list, tape, grad_loss)
+        pairs = family.compute_scaled_gradients(self, arguments)
         return family.unscale_pairs(self, pairs)
 
     @_autograph.do_not_convert
@@ -211,9 +220,8 @@ class OptimizerV2Methods(_before_keras3.BeforeKeras3Methods):
         Returns:
           An operation; None in eager mode.
         """
-        tapes = () if tape is None else (tape,)  # Before TensorFlow 2.4 there is none.
         pairs, scaled = self._tflsc_family.compute_for_minimize(
-            self, loss, var_list, grad_loss, *tapes
+            self, _family.LossArguments(loss, var_list, tape, grad_loss)
         )
         return self.apply_gradients(pairs, name=name, **scaled)
 

@@ -41,8 +41,16 @@ class OptimizerV3Family(_before_keras3.BeforeKeras3Family["OptimizerV3Methods"])
         self.delegate_tracking(owner)
         return name
 
-    def compute_scaled_gradients(self, owner: OptimizerV3Methods, *args: Any) -> list[_types.Pair]:
-        loss, var_list, tape = args
+    def compute_by_override(
+        self, owner: OptimizerV3Methods, arguments: _family.LossArguments
+    ) -> list[_types.Pair]:
+        loss, var_list, tape, _ = arguments
+        return owner.compute_gradients(loss, var_list, tape)
+
+    def compute_scaled_gradients(
+        self, owner: OptimizerV3Methods, arguments: _family.LossArguments
+    ) -> list[_types.Pair]:
+        loss, var_list, tape, _ = arguments
         scaled = self.scale_loss_on_tape(owner, loss, tape)
         return owner._optimizer.compute_gradients(scaled, var_list, tape=tape)
 
@@ -50,7 +58,6 @@ class OptimizerV3Family(_before_keras3.BeforeKeras3Family["OptimizerV3Methods"])
         self, owner: OptimizerV3Methods, pairs: Iterable[_types.Pair]
     ) -> tuple[_types.Gradients, _types.Variables]:
         grads, variables = _family.unzip_and_check(pairs)
-        _family.check_context(owner)
         _horovod.check_reduced(owner, grads)
         if not tf.executing_eagerly():
             _family.check_no_session_graph(owner)
@@ -102,13 +109,16 @@ class OptimizerV3Methods(_methods.WeightDecayMethods, _before_keras3.BeforeKeras
         self._tflsc.scaled_rule.record_call("compute_gradients")
         family = self._tflsc_family
         return family.unscale_pairs(
-            self, family.compute_scaled_gradients(self, loss, var_list, tape)
+            self,
+            family.compute_scaled_gradients(self, _family.LossArguments(loss, var_list, tape)),
         )
 
     @_autograph.convert_passed_functions
     def minimize(self, loss: Any, var_list: Any, tape: Any = None) -> None:
         """Computes gradients of the scaled loss and applies them; see `compute_gradients`."""
-        pairs, scaled = self._tflsc_family.compute_for_minimize(self, loss, var_list, tape)
+        pairs, scaled = self._tflsc_family.compute_for_minimize(
+            self, _family.LossArguments(loss, var_list, tape)
+        )
         self.apply_gradients(pairs, **scaled)
 
     @_autograph.do_not_convert

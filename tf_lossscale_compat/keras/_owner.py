@@ -36,7 +36,7 @@ class KerasData:
       scaled_rule: `ScaledRule`, says whether `apply_gradients` gets scaled gradients.
       enabled: bool, the loss is scaled and steps may be skipped.
       agreement: function of a scalar bool tensor, or None.
-      options: dict of the constructor's arguments that are not None, for configs.
+      options: dict of the constructor's other arguments, but for defaults, for configs.
       loss_scale_arguments: dict of the constructor's arguments for the loss scale if the optimizer
         is not enabled, for configs; else empty.
       keras_variables: dict from names to the loss scale's variables as Keras 3 has them.

@@ -63,6 +63,12 @@ _CONSTRUCTOR_SCALED = (
     "made with scaled=True, the gradients are divided by the loss scale. If they are unscaled "
     "already, write apply_gradients(..., scaled=False). If not, scaled=True ends this warning."
 )
+_CONSTRUCTOR_UNSCALED = (
+    "scale_loss of this optimizer was called, but apply_gradients got no scaled=. As the optimizer "
+    "was made with scaled=False, the gradients are applied as they are. If they are scaled, as in "
+    "fit of Keras 3, leave scaled=False of the constructor out. If you divided them, write "
+    "apply_gradients(..., scaled=False), which ends this warning."
+)
 
 
 class ScaledRule:
@@ -133,7 +139,7 @@ class ScaledRule:
             self._said_unscaled |= not scaled
             return scaled
         if self.constructor_scaled is not None:
-            if self.constructor_scaled and self._enabled:
+            if self._enabled:
                 self._check_constructor_scaled(pairs)
             return self.constructor_scaled
         answer = self._answer_after(self.called_methods)
@@ -163,7 +169,11 @@ class ScaledRule:
         return answer
 
     def _check_constructor_scaled(self, pairs: list[_types.Pair]) -> None:
-        """Raises a ValueError or warns if unscaled gradients would be divided once more."""
+        """Raises a ValueError or warns if gradients may be divided twice, or never."""
+        if not self.constructor_scaled:
+            if self.called_methods == {SCALE_LOSS}:
+                self.warn_once(_CONSTRUCTOR_UNSCALED)
+            return
         if self.are_remembered(pairs):
             raise ValueError(
                 "apply_gradients was given gradients that this optimizer unscaled, and it was made "
