@@ -67,6 +67,11 @@ def _flatten(
     all_grads: _types.Gradients = []
     all_variables: _types.Variables = []
     for optimizer, grads_and_vars in optimizers_and_gradients:
+        if not _scaler.has_methods(optimizer, "apply_gradients"):
+            raise TypeError(
+                "optimizers_and_gradients must hold pairs (optimizer, grads_and_vars), got "
+                f"{optimizer!r} in an optimizer's place."
+            )
         if any(_has_loss_scale(each) for each in _wrapping.optimizer_chain(optimizer)):
             raise ValueError(
                 f"optimizers_and_gradients holds {optimizer!r}, which has a loss scale of its own. "
@@ -157,7 +162,9 @@ def apply_if_finite(
         [_agreement.resolve(agree, optimizer, scaler) for optimizer in optimizers]
     )
     _step.check_context("apply_if_finite")
-    for check_or_build in (_check_built, _build):  # No optimizer is built if one is refused.
+    # No optimizer is built if one is refused, but for one that is given twice: it is built for the
+    # variables of the first time.
+    for check_or_build in (_check_built, _build, _check_built):
         for optimizer, part in zip(optimizers, parts):
             check_or_build(optimizer, grads[part], variables[part])
     _claims.claim(_claims.APPLY_IF_FINITE, scaler, optimizers)

@@ -139,6 +139,18 @@ class ApplyIfFiniteTest(modes.EagerTestCase):
         tf_lossscale_compat.apply_if_finite(scale, pairs)
         self.assertEqual(float(tf.convert_to_tensor(known).numpy()), 0.5)
 
+    @parameterized.named_parameters(keras_homes.named())
+    def test_nothing_is_applied_where_an_unbuilt_optimizer_is_given_twice(self, home):
+        if home.kind == "v2":
+            self.skipTest("an OptimizerV2 takes any variable")
+        scale, optimizer = DynamicLossScale(8.0), home.SGD(0.5, momentum=0.5)
+        variables = [home.variable(1.0), home.variable(1.0)]
+        pairs = [(optimizer, [(tf.constant(1.0), each)]) for each in variables]
+        with self.assertRaisesRegex(ValueError, "built for other variables than"):
+            tf_lossscale_compat.apply_if_finite(scale, pairs)
+        values = [float(tf.convert_to_tensor(each).numpy()) for each in variables]
+        self.assertEqual(values, [1.0, 1.0])
+
     def test_bad_arguments(self):
         var, grad = tf.Variable(1.0), tf.constant(1.0)
         scale = DynamicLossScale(8.0)
@@ -159,6 +171,9 @@ class ApplyIfFiniteTest(modes.EagerTestCase):
             apply(scale, [])
         with self.assertRaisesRegex(TypeError, "optimizers_and_gradients must hold pairs"):
             apply(scale, sgd())
+        for bad in (None, "sgd", type(sgd())):
+            with self.assertRaisesRegex(TypeError, "must hold pairs .*in an optimizer's place"):
+                apply(scale, [(sgd(), [(grad, var)]), (bad, [(grad, var)])])
         self.assertEqual([float(var.numpy()), int(scale.good_steps.numpy())], [1.0, 0])
 
     @parameterized.parameters(True, False)
