@@ -162,9 +162,10 @@ def apply_if_finite(
         [_agreement.resolve(agree, optimizer, scaler) for optimizer in optimizers]
     )
     _step.check_context("apply_if_finite")
-    # No optimizer is built if one is refused, but for one that is given twice: it is built for the
-    # variables of the first time.
-    for check_or_build in (_check_built, _build, _check_built):
+    checks = [_check_built, _build]  # No optimizer is built if one is refused.
+    if len(set(map(id, optimizers))) < len(optimizers):
+        checks.append(_check_built)  # One given twice is built for the variables of the first time.
+    for check_or_build in checks:
         for optimizer, part in zip(optimizers, parts):
             check_or_build(optimizer, grads[part], variables[part])
     _claims.claim(_claims.APPLY_IF_FINITE, scaler, optimizers)
