@@ -144,7 +144,9 @@ def apply_if_finite(
         a SyncReplicasOptimizer; a Horovod optimizer has not reduced any gradients, or adds up
         gradients of a changing scale; or this is called in a cross-replica context.
     """
-    if not _scaler.is_loss_scale_or_manager(loss_scale):
+    # A dict has `update`, too.
+    is_loss_scale = _scaler.has_methods(loss_scale, "update", "__call__")
+    if not is_loss_scale and not _scaler.is_manager(loss_scale):
         raise TypeError(
             f"loss_scale must be a LossScale or a LossScaleManager, got {loss_scale!r}. "
             "tf_lossscale_compat.loss_scale.get(...) makes one of a number, a config or 'dynamic'."
@@ -156,7 +158,7 @@ def apply_if_finite(
         )
     in_use = loss_scale if _arguments.flag("enabled", enabled) else _loss_scales.FixedLossScale(1)
     scaler = _scaler.Scaler(_loss_scales.stand_in(in_use), skip_nonfinite=enabled)
-    _claims.check(_claims.APPLY_IF_FINITE, scaler)
+    _claims.check_can_claim(_claims.APPLY_IF_FINITE, scaler)
     optimizers, parts, grads, variables = _flatten(optimizers_and_gradients)
     agreement = _agreement.common(
         [_agreement.resolve(agree, optimizer, scaler) for optimizer in optimizers]

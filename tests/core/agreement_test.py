@@ -438,6 +438,8 @@ class StandInTest(modes.EagerTestCase):
         Mixed(inner, 8.0)
         with self.assertRaisesRegex(TypeError, "_loss_scale must be a LossScale, got 4.0"):
             Mixed(inner, 8.0)._loss_scale = 4.0
+        with self.assertRaisesRegex(TypeError, "_loss_scale must be a LossScale, got.*Manager"):
+            Mixed(inner, 8.0)._loss_scale = contrib.FixedLossScaleManager(4.0)
 
     @parameterized.parameters("contrib", "mixed")
     def test_v1_scale_replaced_at_run_time(self, make):

@@ -167,8 +167,9 @@ class ReciprocalTest(parameterized.TestCase, tf.test.TestCase):
         for loss_scale in refused:
             with self.assertRaisesRegex(ValueError, r"at most 2\*\*126, got 1.70"):
                 OPTIMIZERS[optimizer](Given(), loss_scale)
+            assigned = loss_scale if optimizer == "contrib" else loss_scale_lib.get(loss_scale)
             with self.assertRaisesRegex(ValueError, r"at most 2\*\*126, got 1.70"):
-                setattr(opt, name, loss_scale)
+                setattr(opt, name, assigned)
         self.assertIs(getattr(opt, name), before)
 
 

@@ -305,6 +305,10 @@ class MethodsTest(modes.EagerTestCase):
         self.assertEqual((seen, float(weight.numpy())), ([], 1.0))
         opt.apply_gradients([(tf.constant(8.0), weight)], scaled=True)
         self.assertEqual((seen, float(weight.numpy())), ([8.0], 0.5))
+        disabled = Recording(home.SGD(0.5), enabled=False)  # Its gradients are both.
+        grads = disabled.get_unscaled_gradients([tf.constant(1.0)])
+        disabled.apply_gradients(zip(grads, [weight]), **said)
+        self.assertEqual((seen, float(weight.numpy())), ([8.0, 1.0], 0.0))
 
     @keras_homes.each(("get_scaled_loss", "get_unscaled_gradients"))
     def test_own_scaling_methods_are_used(self, home, name):

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from tf_lossscale_compat._core import _scaler, _types
 
 
-def check(agree: object) -> None:
+def check_agree(agree: object) -> None:
     """Raises a TypeError if the argument `agree` is not a function or None."""
     if not (agree is None or callable(agree)):
         raise TypeError(f"agree must be a function of a bool tensor or None, got {agree!r}.")
@@ -39,7 +39,7 @@ def resolve(
         gradients of several steps, and the loss scale changes between them; or a step may be
         skipped that a SyncReplicasOptimizer has to take.
     """
-    check(agree)
+    check_agree(agree)
     if isinstance(agree, _horovod.HorovodAgreement):
         agree = None
     if agree is not None and scaler.update_by_gradients:

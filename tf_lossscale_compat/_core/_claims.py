@@ -57,16 +57,16 @@ def _claim_of(scaler: _scaler.Scaler) -> _Claim | None:
     return getattr(getattr(scaler.loss_scale, "_tflsc", None), "claim", None)
 
 
-def check(kind: str, scaler: _scaler.Scaler) -> None:
+def check_can_claim(kind: str, scaler: _scaler.Scaler) -> None:
     """Raises a ValueError if this kind of optimizer must not take a loss scale; see `claim`."""
-    claim = _claim_of(scaler)
-    if claim is None:
+    existing = _claim_of(scaler)
+    if existing is None:
         return
-    may_share = kind == claim.kind and kind != KERAS
-    if not may_share and claim.is_alive():
+    may_share = kind == existing.kind and kind != KERAS
+    if not may_share and existing.is_alive():
         raise ValueError(
-            f"{scaler.loss_scale!r} already drives another optimizer, {claim.kind}. The first of "
-            "the two to apply would update the loss scale before the other divides by it. Give "
+            f"{scaler.loss_scale!r} already drives another optimizer, {existing.kind}. The first "
+            "of the two to apply would update the loss scale before the other divides by it. Give "
             "each a loss scale of its own; or scale and unscale with the loss scale itself, and "
             "let tf_lossscale_compat.apply_if_finite apply to both and update it once. If the "
             "other is not needed any more, first delete it and the models and functions that hold "
@@ -76,8 +76,8 @@ def check(kind: str, scaler: _scaler.Scaler) -> None:
 
 def drove_deleted_optimizer(kind: str, loss_scale: _types.LossScaleOrManager) -> bool:
     """Returns whether `loss_scale` drove an optimizer of this kind that no longer exists."""
-    claim = _claim_of(_scaler.Scaler(loss_scale))
-    return claim is not None and claim.kind == kind and not claim.is_alive()
+    existing = _claim_of(_scaler.Scaler(loss_scale))
+    return existing is not None and existing.kind == kind and not existing.is_alive()
 
 
 def claim(kind: str, scaler: _scaler.Scaler, optimizers: Iterable[object]) -> None:
@@ -92,7 +92,7 @@ def claim(kind: str, scaler: _scaler.Scaler, optimizers: Iterable[object]) -> No
     Raises:
       ValueError: the loss scale drives another optimizer, and they cannot share it.
     """
-    check(kind, scaler)
+    check_can_claim(kind, scaler)
     if scaler.may_change() and hasattr(scaler.loss_scale, "__dict__"):
         data = _scaler.data_of(scaler.loss_scale)
         if data.claim is None or data.claim.kind != kind:
@@ -105,8 +105,8 @@ def claim(kind: str, scaler: _scaler.Scaler, optimizers: Iterable[object]) -> No
 def release(loss_scale: _types.LossScaleOrManager, optimizer: object) -> None:
     """Records that `optimizer` now has another loss scale; a graph that has this one keeps it."""
     scaler = _scaler.Scaler(loss_scale)
-    claim = _claim_of(scaler)
-    if claim is not None:
-        claim.references.pop(id(optimizer), None)
-        if not claim.references:
+    existing = _claim_of(scaler)
+    if existing is not None:
+        existing.references.pop(id(optimizer), None)
+        if not existing.references:
             _scaler.data_of(scaler.loss_scale).claim = None

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
         @property
         def watched(self) -> object: ...
-        def _check_context(self) -> None: ...
+        def _check_can_observe(self) -> None: ...
         def _record_step(
             self, observation: Observation, outcome: Outcome
         ) -> tf.Operation | None: ...
@@ -43,7 +43,7 @@ class _Attachment:
         return type(None), ()
 
 
-def check(watched: object) -> None:
+def check_can_attach(watched: object) -> None:
     """Raises a ValueError if no record can be attached to `watched`."""
     if record_of(watched) is not None:
         raise ValueError(f"watched has a StepRecord already, got {watched!r}.")
@@ -79,7 +79,7 @@ def record_of_step(watched: object) -> Observer | None:
     """
     record = record_of(watched)
     if record is not None:
-        record._check_context()
+        record._check_can_observe()
     elif not tf.executing_eagerly() and watched is not None:
         watched.__dict__[ATTRIBUTE] = _Attachment()
     return record
@@ -138,7 +138,7 @@ class Observation:
             return update()
 
     def inspect_gradients(self) -> list[tf.Operation]:
-        """Makes the record inspect the gradients of a skipped step; returns operations."""
+        """Makes the record inspect a skipped step's gradients; returns operations of a graph."""
         return self.record._inspect_gradients(self)
 
     def notify(

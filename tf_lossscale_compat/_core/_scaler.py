@@ -115,12 +115,6 @@ def is_manager(value: object) -> TypeIs[_types.HasManagerMethods]:
     return callable(get) and callable(update) and not isinstance(value, type)
 
 
-def is_loss_scale_or_manager(value: object) -> bool:
-    """Returns whether `value` has the methods of a `LossScale` or a `LossScaleManager`."""
-    # A dict has `update`, too.
-    return has_methods(value, "update", "__call__") or is_manager(value)
-
-
 class Scaler:
     """A loss scale or a manager, as one step uses it; its kind is determined once.
 
@@ -209,3 +203,11 @@ def snapshot(value: Any) -> tf.Tensor:
     if not tf.executing_eagerly() and _variables.is_reference(value):
         return _variables.deep_copy(scale)
     return scale
+
+
+def scale_loss(loss: Any, scale: tf.Tensor) -> Any:
+    """Returns `loss`, a tensor or a function, times `scale`, in the dtype of the loss."""
+    if callable(loss):
+        return lambda: scale_loss(loss(), scale)
+    loss = tf.convert_to_tensor(loss)
+    return loss * tf.cast(scale, loss.dtype)

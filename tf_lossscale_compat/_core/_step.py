@@ -141,8 +141,10 @@ class _Step(NamedTuple):
         decision = self._decide(grads)
         if decision.should_apply:
             _replicas.call_for_each_replica(self.adapter.apply, (grads, variables))
-        elif self.adapter.counts_skipped:
-            self.adapter.add_skipped_steps(1)
+        else:
+            self._inspect_gradients()
+            if self.adapter.counts_skipped:
+                self.adapter.add_skipped_steps(1)
         decision.update()
         if self.observation is not None:
             self.observation.notify(decision.finite, decision.can_skip, [])

@@ -1,8 +1,8 @@
-"""Scaling losses and unscaling gradients of any dtype, as the originals do."""
+"""Divides gradients of any dtype by the loss scale, as the originals do."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Iterable, NamedTuple
+from typing import TYPE_CHECKING, Iterable, NamedTuple
 
 from tf_lossscale_compat._core import _compiled, _structure
 from tf_lossscale_compat._core._tf import tf
@@ -17,18 +17,14 @@ class Division(NamedTuple):
     Attributes:
       operand: float32 scalar tensor, the reciprocal of the loss scale, to multiply by.
       operand_is_scale: bool, `operand` is the loss scale itself, to divide by.
+      original_operations: bool, multiplies by the operations of the v1 originals' graphs alone,
+        because names of variables depend on them, such as those of an `ExponentialMovingAverage`
+        of gradients. float16 is an exception: there the reciprocal of a large scale is zero.
     """
 
     operand: tf.Tensor
     operand_is_scale: bool = False
-
-
-def scale_loss(loss: Any, scale: tf.Tensor) -> Any:
-    """Returns `loss`, a tensor or a function, times `scale`, in the dtype of the loss."""
-    if callable(loss):
-        return lambda: scale_loss(loss(), scale)
-    loss = tf.convert_to_tensor(loss)
-    return loss * tf.cast(scale, loss.dtype)
+    original_operations: bool = False
 
 
 @_compiled.compiled_in_eager_mode
@@ -91,8 +87,20 @@ def unscale(grads: Iterable[_types.Gradient], division: Division) -> _types.Grad
     With `operand_is_scale`, gradients of narrower dtypes than float32 are returned in float32.
     """
     grads = list(grads)
+    if division.original_operations:
+        return [None if grad is None else _multiply_one(grad, division.operand) for grad in grads]
     tensors, sparse_positions = _structure.flatten(grads)
     function = divide if division.operand_is_scale else multiply
     return _structure.unflatten(
         grads, function([*tensors, division.operand], varying_first_dim=sparse_positions)
     )
+
+
+def _multiply_one(grad: _types.Gradient, factor: tf.Tensor) -> _types.Gradient:
+    if isinstance(grad, tf.IndexedSlices):
+        return tf.IndexedSlices(_multiply_one(grad.values, factor), grad.indices, grad.dense_shape)
+    if isinstance(grad, tf.RaggedTensor):
+        return grad.with_flat_values(_multiply_one(grad.flat_values, factor))
+    if grad.dtype == tf.float16:
+        return unscale([grad], Division(factor))[0]
+    return grad * tf.cast(factor, grad.dtype)

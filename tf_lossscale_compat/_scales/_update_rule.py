@@ -57,16 +57,16 @@ def exponential(manager: ExponentialState, finite: Any) -> Any:
     """Takes one step of r1.15's rule, see `ExponentialUpdateLossScaleManager`."""
     scale, good, bad = manager._loss_scale, manager._num_good_steps, manager._num_bad_steps
 
-    def reset() -> Any:
+    def reset_counters() -> Any:
         return [_assign(good, 0), _assign(bad, 0)]
 
     def grow() -> Any:
-        return [_grow(scale, manager._incr_ratio), *reset()]
+        return [_grow(scale, manager._incr_ratio), *reset_counters()]
 
     def shrink() -> Any:
         # 1.0 comes first: only in this order a NaN scale becomes 1, as in TensorFlow 1.15.
         lowered = tf.maximum(1.0, _read_here(scale) * manager._decr_ratio)
-        return [_assign(scale, lowered), *reset()]
+        return [_assign(scale, lowered), *reset_counters()]
 
     def grow_or_count() -> Any:
         grows = _reaches(good, manager._incr_every_n_steps)

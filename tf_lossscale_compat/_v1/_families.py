@@ -128,6 +128,11 @@ class V1Family:
         """Returns the reciprocal of `scale`, computed as in the original."""
         raise NotImplementedError
 
+    def division(self, scale: tf.Tensor) -> _unscaling.Division:
+        """Returns the division of gradients by `scale`, in graphs by the original's operations."""
+        in_graph = not tf.executing_eagerly()
+        return _unscaling.Division(self.reciprocal(scale), original_operations=in_graph)
+
     def densify(self, owner: V1Owner, grads: _types.Gradients) -> _types.Gradients:
         """Returns gradients, made dense if the original does so before it divides them."""
         return grads
@@ -192,13 +197,15 @@ class V1Family:
         value = scaler.read()
         loss = self.loss_to_scale(loss)
         scale = _scaler.as_tensor(value)  # Not a snapshot, which adds an operation.
-        pairs = self.compute_with_wrapped(owner, _unscaling.scale_loss(loss, scale), options)
+        pairs = self.compute_with_wrapped(owner, _scaler.scale_loss(loss, scale), options)
         if not tf.executing_eagerly() and self.reads_twice(value):
             if scaler.is_read_by_user() or not scaler.may_change():
                 scale = _scaler.as_tensor(scaler.read())
             else:  # No update comes in between. The name is that of reading a variable.
                 scale = tf.identity(scale, name="ReadVariableOp")
-        return self.unscale_pairs(owner, pairs, scale)
+        grads, variables = _structure.unzip(pairs)
+        grads = self.densify(owner, grads)
+        return list(zip(_unscaling.unscale(grads, self.division(scale)), variables))
 
     def minimize(
         self,
@@ -213,30 +220,8 @@ class V1Family:
         value = scaler.read()
         loss = self.loss_to_scale(loss)
         scale = _scaler.snapshot(value)  # Another step may assign in between.
-        pairs = self.compute_with_wrapped(owner, _unscaling.scale_loss(loss, scale), options)
-        division = None
-        if tf.executing_eagerly():  # The step divides and tests in one operation.
-            division = _unscaling.Division(self.reciprocal(scale))
-        else:
-            pairs = self.unscale_pairs(owner, pairs, scale)
-        return self.take_step(owner, scaler, pairs, global_step, name, "minimize", division)
-
-    def unscale_pairs(
-        self, owner: V1Owner, pairs: list[_types.Pair], scale: tf.Tensor
-    ) -> list[_types.Pair]:
-        """Returns `pairs` with gradients divided by `scale`.
-
-        Graphs use the originals' operations, one for each gradient, because names of variables
-        depend on them, such as those of an `ExponentialMovingAverage` of gradients. float16 is an
-        exception: there the reciprocal of a large scale is zero.
-        """
-        grads, variables = _structure.unzip(pairs)
-        grads, reciprocal = self.densify(owner, grads), self.reciprocal(scale)
-        if tf.executing_eagerly():
-            unscaled = _unscaling.unscale(grads, _unscaling.Division(reciprocal))
-        else:
-            unscaled = [None if grad is None else _multiply(grad, reciprocal) for grad in grads]
-        return list(zip(unscaled, variables))
+        pairs = self.compute_with_wrapped(owner, _scaler.scale_loss(loss, scale), options)
+        return self.take_step(owner, scaler, pairs, global_step, name, "minimize", scale)
 
     def take_step(
         self,
@@ -246,16 +231,17 @@ class V1Family:
         global_step: Any,
         name: str | None,
         method_name: str = "apply_gradients",
-        division: _unscaling.Division | None = None,
+        scale: tf.Tensor | None = None,
     ) -> Any:
-        """Takes a step; see `_step.take`."""
+        """Takes a step; see `_step.take`. It divides the gradients by `scale`, if there is one."""
         grads, variables = _structure.unzip(grads_and_vars)
         if not [grad for grad in grads if grad is not None]:
             names = [getattr(variable, "name", variable) for variable in variables]
             argument = "loss" if method_name == "minimize" else "grads_and_vars"
             raise ValueError(f"{argument} has no gradient for any variable, got {names!r}.")
-        if division is not None:
-            grads = self.densify(owner, grads)
+        division = None
+        if scale is not None:
+            grads, division = self.densify(owner, grads), self.division(scale)
         operation_names = self.operation_names(owner, scaler, name)
         adapter = self.adapter_class(
             owner, self.wrapped_optimizer(owner), global_step, operation_names
@@ -326,13 +312,3 @@ class ContribFamily(V1Family):
 
 
 MIXED_PRECISION, CONTRIB = MixedPrecisionFamily(), ContribFamily()
-
-
-def _multiply(grad: _types.Gradient, factor: tf.Tensor) -> _types.Gradient:
-    if isinstance(grad, tf.IndexedSlices):
-        return tf.IndexedSlices(_multiply(grad.values, factor), grad.indices, grad.dense_shape)
-    if isinstance(grad, tf.RaggedTensor):
-        return grad.with_flat_values(_multiply(grad.flat_values, factor))
-    if grad.dtype == tf.float16:
-        return _unscaling.unscale([grad], _unscaling.Division(factor))[0]
-    return grad * tf.cast(factor, grad.dtype)

@@ -329,7 +329,7 @@ class MixedPrecisionLossScaleOptimizer(LossScaleOptimizerBase):
             )
         if _arguments.flag("enabled", enabled):
             loss_scale = _loss_scales.require(loss_scale)
-        _agreement.check(agree)
+        _agreement.check_agree(agree)
         _replicas.check_strategy()
         if enabled and _loss_scales.will_be_dynamic(loss_scale):
             _agreement.check_takes_dynamic(opt)  # Before it makes variables.
@@ -343,11 +343,11 @@ class MixedPrecisionLossScaleOptimizer(LossScaleOptimizerBase):
 
     @_loss_scale.setter
     def _loss_scale(self, loss_scale: Any) -> None:
-        if not _scaler.is_loss_scale_or_manager(loss_scale):
+        if not _scaler.has_methods(loss_scale, "update", "__call__"):
             raise TypeError(
                 f"_loss_scale must be a LossScale, got {loss_scale!r}. Write "
-                "tf_lossscale_compat.loss_scale.get(...), which makes one of a number, a config or "
-                "'dynamic'."
+                "tf_lossscale_compat.loss_scale.get(...), which makes one of a number, a manager, "
+                "a config or 'dynamic'."
             )
         self._tflsc_family.set_loss_scale(self, loss_scale)
 

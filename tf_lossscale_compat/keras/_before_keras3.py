@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 BeforeKeras3Owner = TypeVar("BeforeKeras3Owner", bound="BeforeKeras3Methods")
 
 
-class BeforeKeras3Family(_family.Family[BeforeKeras3Owner]):
+class BeforeKeras3Family(_family.KerasFamily[BeforeKeras3Owner]):
     """Base class of the families of `OptimizerV2` and `_BaseOptimizer`."""
 
     is_legacy: bool  # For `deserialize`, which returns one of either family.
@@ -55,6 +55,7 @@ class BeforeKeras3Family(_family.Family[BeforeKeras3Owner]):
         owner: BeforeKeras3Owner,
         grads_and_vars: Iterable[_types.Pair],
         scaled: bool,
+        method_name: str = "apply_gradients",
         args: tuple[Any, ...] = (),
         aggregates: bool = True,
         **kwargs: Any,
@@ -63,7 +64,7 @@ class BeforeKeras3Family(_family.Family[BeforeKeras3Owner]):
 
         `args` and `kwargs` are for the inner optimizer's `apply_gradients`.
         """
-        _family.check_context(owner)
+        _family.check_before_build(owner, method_name)
         inner = owner._optimizer
         grads, variables = self.prepare_pairs(owner, grads_and_vars)
         aggregation = _aggregation.Aggregation(inner, aggregates, self.aggregation_of_inner)
@@ -79,7 +80,7 @@ class BeforeKeras3Family(_family.Family[BeforeKeras3Owner]):
             with aggregation.suppress_aggregation():
                 return inner.apply_gradients(list(zip(grads, variables)), *args, **kwargs)
 
-        return self.take_step(owner, grads, variables, scaled, apply, unaggregated)
+        return self.take_step(owner, grads, variables, scaled, apply, method_name, unaggregated)
 
 
 class BeforeKeras3Methods(_methods.CommonMethods):

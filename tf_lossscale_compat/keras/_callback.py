@@ -33,8 +33,8 @@ else:
     _CallbackBase = object
 
 
-class _ClassParts(NamedTuple):
-    """The parts of a class for one Keras: that Keras, and the public class or a subclass."""
+class _CallbackClass(NamedTuple):
+    """A class of callbacks: the Keras that it is for, and the public class or a subclass."""
 
     keras: types.ModuleType
     public: type[LossScaleCallback]
@@ -57,13 +57,13 @@ class LossScaleCallback(_CallbackBase):
     `monitoring.write_summaries`. It also logs a warning if the record sees no step at all.
     """
 
-    _tflsc: _ClassParts
+    _tflsc_class: _CallbackClass
 
     _monitor: Any  # A `Monitor`; None until `fit` begins if no record was given.
 
     def __new__(cls, record: StepRecord | None = None, *args: Any, **kwargs: Any) -> Self:
         """Makes an instance of the class for one Keras; `set_model` may change the class."""
-        if hasattr(cls, "_tflsc"):
+        if hasattr(cls, "_tflsc_class"):
             return object.__new__(cls)
         watched = getattr(record, "watched", None)
         family = getattr(watched, "_tflsc_family", None)
@@ -96,7 +96,7 @@ class LossScaleCallback(_CallbackBase):
           TypeError: an argument has another type.
           ValueError: a number cannot be used.
         """
-        self._tflsc.keras.callbacks.Callback.__init__(self)
+        self._tflsc_class.keras.callbacks.Callback.__init__(self)
         limit = _arguments.max_consecutive_skips(max_consecutive_skips)
         self._options = limit, _arguments.seconds("log_every_n_secs", log_every_n_secs)
         self._monitor = None if record is None else _monitor.Monitor(record, *self._options)
@@ -115,8 +115,8 @@ class LossScaleCallback(_CallbackBase):
     def set_model(self, model: Any) -> None:
         # The model says which Keras it is of.
         keras = _keras_of_model(model)
-        if keras not in (None, self._tflsc.keras) and "_tflsc" in vars(type(self)):
-            self.__class__ = _class_for(self._tflsc.public, keras)
+        if keras not in (None, self._tflsc_class.keras) and "_tflsc_class" in vars(type(self)):
+            self.__class__ = _class_for(self._tflsc_class.public, keras)
             params = getattr(self, "params", None)
             keras.callbacks.Callback.__init__(self)
             self.params, self._supports_tf_logs = params, True
@@ -137,7 +137,7 @@ class LossScaleCallback(_CallbackBase):
             self._monitor = _monitor.Monitor(record, *self._options)
         if self._log_dir is not None and _summaries.this_process_writes(record):
             self._monitor.writer = _summaries.file_writer(self._log_dir)
-        session = _session(self._tflsc.keras)
+        session = _session(self._tflsc_class.keras)
         with contextlib.nullcontext() if session is None else session.graph.as_default():
             self._monitor.prepare()
         self._monitor.start(session)
@@ -160,14 +160,14 @@ class LossScaleCallback(_CallbackBase):
         self._monitor.warn_if_unused(reading, _HINT)
 
     def _log_and_write(self) -> _summaries.Reading:
-        session = _session(self._tflsc.keras)
+        session = _session(self._tflsc_class.keras)
         reading = self._monitor.read(session)
         self._monitor.log_and_write(reading, session)
         self._monitor.raise_if_stuck(reading, session)
         return reading
 
     def on_train_end(self, logs: Any = None) -> None:
-        session = _session(self._tflsc.keras)
+        session = _session(self._tflsc_class.keras)
         self._monitor.log_and_write(self._monitor.read(session), session, log_every_n_secs=0)
         self._close_writer()
 
@@ -192,7 +192,9 @@ def _class_for(public: type[_Callback], keras: types.ModuleType) -> type[_Callba
     base = keras.callbacks.Callback
     bases = (_TensorLogsMixin, base) if hasattr(base, "_implements_train_batch_hooks") else (base,)
     shown = {name: getattr(public, name) for name in ("__module__", "__qualname__", "__doc__")}
-    return type(public.__name__, (public, *bases), {"_tflsc": _ClassParts(keras, public), **shown})
+    return type(
+        public.__name__, (public, *bases), {"_tflsc_class": _CallbackClass(keras, public), **shown}
+    )
 
 
 def _keras_of_model(model: object) -> types.ModuleType | None:

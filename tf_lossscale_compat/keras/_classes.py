@@ -50,7 +50,7 @@ def _rebuild(cls: Any, optimizer: _types.KerasOptimizer, arguments: dict[str, An
 
 
 def _deserialize_inner(
-    family: _family.Family[Any],
+    family: _family.KerasFamily[Any],
     config: dict[str, Any],
     custom_objects: dict[str, Any] | None = None,
 ) -> Any:
@@ -108,7 +108,7 @@ def _construct(
     _arguments.optional_flag("count_skipped", count_skipped)
     _arguments.optional_flag("scaled", scaled)
     _arguments.flag("enabled", enabled)
-    _agreement.check(agree)
+    _agreement.check_agree(agree)
     family.check_count_skipped(count_skipped, optimizer)
     family.check_wrapped(owner, optimizer, enabled)
     owner._raise_if_strategy_unsupported()
@@ -128,7 +128,7 @@ def _construct(
     else:
         loss_scale = _configs.from_stable_arguments(**arguments, hint=family.fixed_scale_hint)
     scaler = _scaler.Scaler(loss_scale)
-    _claims.check(_claims.KERAS, scaler)
+    _claims.check_can_claim(_claims.KERAS, scaler)
     family.check_scaler(scaler)
     agreement = _agreement.resolve(agree, optimizer, scaler)
     data = _owner.KerasData(
@@ -422,7 +422,7 @@ class _SiblingMetaclass(type):
     The public classes are of tf.keras' own family, and each has a sibling for every other family.
     """
 
-    _tflsc_family: _family.Family[Any]
+    _tflsc_family: _family.KerasFamily[Any]
 
     def __call__(cls, *args: Any, **kwargs: Any) -> Any:
         picked: type = cls

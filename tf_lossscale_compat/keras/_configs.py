@@ -111,7 +111,7 @@ def options_of(data: _owner.KerasData) -> dict[str, Any]:
 
 
 def arguments_of(
-    config: dict[str, Any], family: _family.Family[Any], custom_objects: dict[str, Any] | None
+    config: dict[str, Any], family: _family.KerasFamily[Any], custom_objects: dict[str, Any] | None
 ) -> dict[str, Any]:
     """Returns the constructor's arguments for a config of any version, without the optimizer."""
     arguments = {name: value for name, value in config.items() if name not in family.without_effect}

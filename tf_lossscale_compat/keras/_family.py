@@ -66,7 +66,7 @@ class LossArguments(NamedTuple):
     grad_loss: tf.Tensor | None = None
 
 
-class Family(Generic[Owner]):
+class KerasFamily(Generic[Owner]):
     """Base class of all families.
 
     A family has no state of an optimizer. Its methods take the optimizer, the owner.
@@ -182,7 +182,7 @@ class Family(Generic[Owner]):
         scaler = _scaler.Scaler(new)
         if scaler.loss_scale is _scaler.Scaler(old).loss_scale:  # The same manager.
             return
-        _claims.check(_claims.KERAS, scaler)
+        _claims.check_can_claim(_claims.KERAS, scaler)
         self.check_scaler(scaler)
         agreement = _agreement.resolve(owner._tflsc.agreement, owner._optimizer, scaler)
         self.track_loss_scale(owner, new)
@@ -208,14 +208,16 @@ class Family(Generic[Owner]):
 
     def unscale(self, owner: Owner, grads: Iterable[_types.Gradient]) -> _types.Gradients:
         """Returns gradients divided by the loss scale, as in that Keras."""
-        scale = _scaler.snapshot(owner._loss_scale())
-        return _unscaling.unscale(grads, _unscaling.Division(1.0 / scale))
+        division = self.division(_scaler.snapshot(owner._loss_scale()))
+        return _unscaling.unscale(self.densify(owner, list(grads)), division)
 
-    def prepare_division(
-        self, owner: Owner, grads: _types.Gradients, variables: _types.Variables, scale: tf.Tensor
-    ) -> tuple[_types.Gradients, _unscaling.Division | None]:
-        """Returns gradients and the `Division` that the step does; None if it does none."""
-        return grads, _unscaling.Division(1.0 / scale)
+    def division(self, scale: tf.Tensor) -> _unscaling.Division:
+        """Returns the division of gradients by `scale`, as in that Keras."""
+        return _unscaling.Division(1.0 / scale)
+
+    def densify(self, owner: Owner, grads: _types.Gradients) -> _types.Gradients:
+        """Returns gradients, made dense if that Keras does so before it divides them."""
+        return grads
 
     def compute_scaled_gradients(self, owner: Owner, arguments: LossArguments) -> list[_types.Pair]:
         """Returns pairs of scaled gradients, computed by the inner optimizer, and variables."""
@@ -227,7 +229,7 @@ class Family(Generic[Owner]):
 
     def scale_loss(self, owner: Owner, loss: tf.Tensor) -> tf.Tensor:
         """Returns `loss` times the loss scale, in the dtype of `loss`."""
-        return _unscaling.scale_loss(loss, _scaler.snapshot(owner._loss_scale()))
+        return _scaler.scale_loss(loss, _scaler.snapshot(owner._loss_scale()))
 
     def scale_loss_on_tape(
         self, owner: Owner, loss: _types.Loss, tape: tf.GradientTape | None
@@ -287,8 +289,17 @@ class Family(Generic[Owner]):
         )
         return pairs, {"scaled": scaled} if takes_scaled else {}
 
-    def apply_pairs(self, owner: Owner, grads_and_vars: Iterable[_types.Pair], scaled: bool) -> Any:
-        """Checks pairs of gradients and variables, and takes a step with them."""
+    def apply_pairs(
+        self,
+        owner: Owner,
+        grads_and_vars: Iterable[_types.Pair],
+        scaled: bool,
+        method_name: str = "apply_gradients",
+    ) -> Any:
+        """Checks pairs of gradients and variables, and takes a step with them.
+
+        `method_name`, of the public method, is for errors.
+        """
         raise NotImplementedError
 
     def take_step(
@@ -298,6 +309,7 @@ class Family(Generic[Owner]):
         variables: _types.Variables,
         scaled: bool,
         apply: _types.Apply,
+        method_name: str,
         unaggregated: tuple[_types.Gradients, _types.Variables] | None = None,
     ) -> Any:
         """Takes a step; see `_step.take`. It divides the gradients if they are `scaled`.
@@ -305,16 +317,15 @@ class Family(Generic[Owner]):
         `apply` applies unscaled gradients by the inner optimizer.
         """
         scaler, division = _scaler.Scaler(owner._loss_scale), None
-        if scaled:
-            grads, division = self.prepare_division(
-                owner, grads, variables, _scaler.snapshot(scaler.read())
-            )
+        if scaled and owner._tflsc.enabled:  # Else the scale is 1, and dtypes stay as they are.
+            division = self.division(_scaler.snapshot(scaler.read()))
+            grads = self.densify(owner, grads)
         return _step.take(
             scaler,
             grads,
             variables,
             _KerasAdapter(owner, apply, self.agreement(owner, scaler)),
-            method_name=f"{type(owner).__name__}.apply_gradients",
+            method_name=f"{type(owner).__name__}.{method_name}",
             division=division,
             unaggregated=unaggregated,
         )
@@ -368,17 +379,22 @@ def base_to_wrap(optimizer: object, argument: str) -> type:
     return base
 
 
+def overwrite_flags(variables: _types.Variables) -> list[bool]:
+    """Returns for each variable whether its gradient is its new value, as in float8."""
+    return [getattr(variable, "overwrite_with_gradient", False) for variable in variables]
+
+
 def map_except_overwrites(
     function: Callable[..., _types.Gradients],
     grads: _types.Gradients,
     variables: _types.Variables,
     *args: _unscaling.Division,
 ) -> _types.Gradients:
-    """Returns `function(grads, *args)`, except for gradients that are new values, as in float8.
+    """Returns `function(grads, *args)`, but gradients that are new values stay as they are.
 
-    These are not scaled, and stay as they are.
+    These are not scaled; see `overwrite_flags`.
     """
-    overwrites = [getattr(variable, "overwrite_with_gradient", False) for variable in variables]
+    overwrites = overwrite_flags(variables)
     mapped = [None if overwrite else grad for grad, overwrite in zip(grads, overwrites)]
     results = function(mapped, *args)
     return [grad if overwrite else new for grad, new, overwrite in zip(grads, results, overwrites)]
@@ -399,10 +415,10 @@ def unzip_and_check(
     return grads, variables
 
 
-def check_context(owner: KerasOwner) -> None:
+def check_before_build(owner: KerasOwner, method_name: str) -> None:
     """Raises a ValueError in a cross-replica context, before a step makes any variable."""
-    method_name = f"{type(owner).__name__}.apply_gradients"
-    _step.check_context(method_name, owner._raise_if_strategy_unsupported)
+    name = f"{type(owner).__name__}.{method_name}"
+    _step.check_context(name, owner._raise_if_strategy_unsupported)
 
 
 def check_no_session_graph(owner: KerasOwner) -> None:

@@ -53,7 +53,7 @@ def _major_minor(version: str) -> tuple[int, ...]:
     return tuple(int(part) for part in version.split(".")[:2])
 
 
-class Keras3Family(_family.Family["Keras3Methods"]):
+class Keras3Family(_family.KerasFamily["Keras3Methods"]):
     """Optimizers that derive from `BaseOptimizer` of Keras 3."""
 
     # Configs of Keras 3.0 to 3.11 hold them.
@@ -218,26 +218,13 @@ class Keras3Family(_family.Family["Keras3Methods"]):
 
     def unscale(self, owner: Keras3Methods, grads: Iterable[_types.Gradient]) -> _types.Gradients:
         grads = list(grads)
-        division = _unscaling.Division(_scaler.snapshot(owner._loss_scale()), operand_is_scale=True)
         return [
             None if grad is None else tf.cast(divided, grad.dtype)
-            for grad, divided in zip(grads, _unscaling.unscale(grads, division))
+            for grad, divided in zip(grads, super().unscale(owner, grads))
         ]
 
-    def prepare_division(
-        self,
-        owner: Keras3Methods,
-        grads: _types.Gradients,
-        variables: _types.Variables,
-        scale: tf.Tensor,
-    ) -> tuple[_types.Gradients, _unscaling.Division | None]:
-        if not owner._tflsc.enabled:  # The scale is 1, and float16 gradients stay float16.
-            return grads, None
-        division = _unscaling.Division(scale, operand_is_scale=True)
-        if [each for each in variables if getattr(each, "overwrite_with_gradient", False)]:
-            unscale = _unscaling.unscale
-            return _family.map_except_overwrites(unscale, grads, variables, division), None
-        return grads, division
+    def division(self, scale: tf.Tensor) -> _unscaling.Division:
+        return _unscaling.Division(scale, operand_is_scale=True)
 
     def compute_scaled_gradients(
         self, owner: Keras3Methods, arguments: _family.LossArguments
@@ -255,11 +242,15 @@ class Keras3Family(_family.Family["Keras3Methods"]):
         return list(zip(tape.gradient(scaled, variables), variables))
 
     def apply_pairs(
-        self, owner: Keras3Methods, grads_and_vars: Iterable[_types.Pair], scaled: bool
+        self,
+        owner: Keras3Methods,
+        grads_and_vars: Iterable[_types.Pair],
+        scaled: bool,
+        method_name: str = "apply_gradients",
     ) -> None:
         grads, variables = _family.unzip_and_check(grads_and_vars)
         if not owner.built:
-            _family.check_context(owner)
+            _family.check_before_build(owner, method_name)
         if not tf.executing_eagerly():
             _family.check_no_session_graph(owner)
         if tf.distribute.get_strategy().num_replicas_in_sync > 1:
@@ -269,7 +260,12 @@ class Keras3Family(_family.Family["Keras3Methods"]):
         if not owner.built:
             with self.keras.name_scope(owner.name, caller=owner):
                 owner.build(variables)
-        self.take_step(owner, grads, variables, scaled, owner.inner_optimizer.apply)
+        if scaled and owner._tflsc.enabled and any(_family.overwrite_flags(variables)):
+            division = self.division(_scaler.snapshot(owner._loss_scale()))
+            unscale = _unscaling.unscale
+            grads = _family.map_except_overwrites(unscale, grads, variables, division)
+            scaled = False
+        self.take_step(owner, grads, variables, scaled, owner.inner_optimizer.apply, method_name)
 
     def add_skipped_steps(self, owner: Keras3Methods, number: int | tf.Tensor) -> None:
         owner.inner_optimizer.iterations.assign_add(number)
@@ -385,7 +381,7 @@ class Keras3Methods(_methods.WeightDecayMethods, _Keras3Base):
             _check_bypassed(self)
         # Keras' own class calls it here, too.
         if _arguments.overrides(self, Keras3Methods, "apply"):
-            if not scaled:
+            if not scaled and self._tflsc.enabled:
                 raise ValueError(
                     f"{type(self).__name__} overrides apply, which takes scaled gradients, but "
                     "apply_gradients was given unscaled gradients. Call apply with scaled "

@@ -46,13 +46,13 @@ def inner_property(name: str) -> property:
 class CommonMethods(_KerasBase):
     """Base class of the classes of public methods, one for each family.
 
-    The family, a `_family.Family`, does the work.
+    The family, a `_family.KerasFamily`, does the work.
     """
 
     _optimizer: Any
     _loss_scale: _loss_scales.LossScale
     _tflsc: _owner.KerasData
-    _tflsc_family: _family.Family[Any]
+    _tflsc_family: _family.KerasFamily[Any]
 
     def __new__(cls, *args: Any, **kwargs: Any) -> Self:
         # A subclass's constructor may have arguments that no Keras' `__new__` takes.
@@ -274,7 +274,9 @@ class CommonMethods(_KerasBase):
                 f"grads must hold {len(variables)} gradients, one per variable, got {len(grads)}."
             )
         self._tflsc.scaled_rule.warn_if_divided_twice()
-        return self._tflsc_family.apply_pairs(self, zip(grads, variables), scaled=True)
+        return self._tflsc_family.apply_pairs(
+            self, zip(grads, variables), scaled=True, method_name="apply"
+        )
 
 
 def _record_calls(name: str, method: Any) -> Callable[..., Any]:

@@ -13,7 +13,6 @@ from tf_lossscale_compat._core import (
     _scaler,
     _structure,
     _tf,
-    _unscaling,
 )
 from tf_lossscale_compat.keras import (
     _aggregation,
@@ -92,19 +91,15 @@ class OptimizerV2Family(_before_keras3.BeforeKeras3Family["OptimizerV2Methods"])
         for variable in _scaler.Scaler(loss_scale).variables():
             _keras_versions.track_in_session(variable)
 
-    def unscale(
-        self, owner: OptimizerV2Methods, grads: Iterable[_types.Gradient]
-    ) -> _types.Gradients:
-        return super().unscale(owner, _densify(owner, list(grads)))
+    def densify(self, owner: OptimizerV2Methods, grads: _types.Gradients) -> _types.Gradients:
+        """Returns gradients, made dense before TensorFlow 2.3 as by TensorFlow's own class.
 
-    def prepare_division(
-        self,
-        owner: OptimizerV2Methods,
-        grads: _types.Gradients,
-        variables: _types.Variables,
-        scale: tf.Tensor,
-    ) -> tuple[_types.Gradients, _unscaling.Division | None]:
-        return super().prepare_division(owner, _densify(owner, grads), variables, scale)
+        The numbers differ: for example, momentum moves all rows for a dense gradient, and only some
+        for a sparse one.
+        """
+        if _tf.at_least(2, 3) or not owner._tflsc.enabled:
+            return grads
+        return _structure.densify(grads)
 
     def compute_by_override(
         self, owner: OptimizerV2Methods, arguments: _family.LossArguments
@@ -129,17 +124,6 @@ class OptimizerV2Family(_before_keras3.BeforeKeras3Family["OptimizerV2Methods"])
         grads, variables = _family.unzip_and_check(pairs, may_be_empty=True)
         _horovod.check_reduced(owner, grads)
         return grads, variables
-
-
-def _densify(owner: OptimizerV2Methods, grads: _types.Gradients) -> _types.Gradients:
-    """Returns gradients, made dense before TensorFlow 2.3 as by TensorFlow's own class.
-
-    The numbers differ: for example, momentum moves all rows for a dense gradient, and only some for
-    a sparse one.
-    """
-    if _tf.at_least(2, 3) or not owner._tflsc.enabled:
-        return grads
-    return _structure.densify(grads)
 
 
 class OptimizerV2Methods(_before_keras3.BeforeKeras3Methods):
@@ -243,7 +227,12 @@ class OptimizerV2Methods(_before_keras3.BeforeKeras3Methods):
         pairs = list(grads_and_vars)
         scaled = self._tflsc.scaled_rule.decide(scaled, pairs)
         return self._tflsc_family.apply_pairs(
-            self, pairs, scaled, args, experimental_aggregate_gradients, **kwargs
+            self,
+            pairs,
+            scaled,
+            args=args,
+            aggregates=experimental_aggregate_gradients,
+            **kwargs,
         )
 
     # State.

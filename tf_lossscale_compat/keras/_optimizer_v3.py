@@ -135,7 +135,7 @@ class OptimizerV3Methods(_methods.WeightDecayMethods, _before_keras3.BeforeKeras
         pairs = list(grads_and_vars)
         scaled = self._tflsc.scaled_rule.decide(scaled, pairs)
         aggregates = experimental_aggregate_gradients and not skip_gradients_aggregation
-        self._tflsc_family.apply_pairs(self, pairs, scaled, (), aggregates, **kwargs)
+        self._tflsc_family.apply_pairs(self, pairs, scaled, aggregates=aggregates, **kwargs)
 
     @property
     def variables(self) -> _values.CallableList:

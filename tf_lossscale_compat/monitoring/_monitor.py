@@ -51,7 +51,7 @@ class Monitor:
         """
         self._fetches = None
         if _graphs.in_session_graph():
-            self.record._check_context()
+            self.record._check_can_observe()
             values = _summaries.tensors(self.record)
             self._fetches = [*values, values.steps if step is None else tf.identity(step)]
 

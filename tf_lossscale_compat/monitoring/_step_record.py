@@ -70,6 +70,7 @@ class StepRecord(_tf.Trackable):
     watched: Any
     max_consecutive_skips: int | None
     _nonfinite_counts: dict[int, _nonfinite.NonfiniteCounts]
+    _monitor: Any = None  # A `Monitor`, of `write_summaries` in eager mode, from its first call on.
 
     def __init__(
         self,
@@ -103,7 +104,7 @@ class StepRecord(_tf.Trackable):
         self._with_names = _arguments.flag("names", names)
         self.max_consecutive_skips = _arguments.max_consecutive_skips(max_consecutive_skips)
         self.watched = watched
-        _observers.check(watched)
+        _observers.check_can_attach(watched)
         _replicas.check_strategy()
         variables = _scaler.Scaler(self.loss_scale).variables() + _variables.variables_of(watched)
         with tf.init_scope(), _replicas.scope_of(variables):
@@ -305,7 +306,7 @@ class StepRecord(_tf.Trackable):
 
     # Called by `_observers` for each step.
 
-    def _check_context(self) -> None:
+    def _check_can_observe(self) -> None:
         """Raises a ValueError if the record cannot observe a step, before the step is taken."""
         made_in = getattr(_replicas.local_copy(self._finite_steps), "graph", None)
         outside = made_in not in _graphs.enclosing_graphs()
@@ -380,8 +381,6 @@ class StepRecord(_tf.Trackable):
             done += [
                 _assigned(self._skipped_steps.assign_add(1, read_value=False)),
                 _assigned(self._last_scales.assign(scales, read_value=False)),
-                # In a graph, the branch that skips has inspected them.
-                *(self._inspect_gradients(observation) if tf.executing_eagerly() else []),
             ]
         with tf.control_dependencies([last]):
             done.append(_assigned(self._last.assign(last, read_value=False)))

@@ -205,12 +205,12 @@ def write_summaries(
                 "step and writer must be None in a graph that a Session runs. Pass the returned "
                 "summary and the step to add_summary of a tf.compat.v1.summary.FileWriter."
             )
-        record._check_context()
+        record._check_can_observe()
         return _summaries.serialized(record)
     if not _is_first_replica():
         return None
     if tf.executing_eagerly():
-        first = record.__dict__.setdefault("_monitor", monitor)
+        first = vars(record).setdefault("_monitor", monitor)
         first.log_and_write(first.read(), log_every_n_secs=monitor.log_every_n_secs)
     if _summaries.this_process_writes(record):
         step = tf.cast(record.steps if step is None else step, tf.int64)
