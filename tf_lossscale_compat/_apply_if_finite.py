@@ -66,7 +66,13 @@ def _flatten(
     parts: list[slice] = []
     all_grads: _types.Gradients = []
     all_variables: _types.Variables = []
-    for optimizer, grads_and_vars in optimizers_and_gradients:
+    for pair in optimizers_and_gradients:
+        if not isinstance(pair, (tuple, list)) or len(pair) != 2:
+            raise TypeError(
+                "optimizers_and_gradients must hold pairs (optimizer, grads_and_vars), got "
+                f"{pair!r} in a pair's place."
+            )
+        optimizer, grads_and_vars = pair
         if not _scaler.has_methods(optimizer, "apply_gradients"):
             raise TypeError(
                 "optimizers_and_gradients must hold pairs (optimizer, grads_and_vars), got "

@@ -78,6 +78,8 @@ class FitTest(modes.EagerTestCase):
         ):
             with self.assertRaisesRegex(ValueError, f"{cls.__name__} overrides {error}"):
                 self.trained(home, cls(home.SGD(0.125)))
+            disabled = self.trained(home, cls(home.SGD(0.125), enabled=False))
+            self.assertAllClose(disabled, self.trained(home, home.SGD(0.125)), rtol=0, atol=0)
             ours = self.trained(home, in_fit(home.SGD(0.125), scaled=True))
             self.assertAllClose(ours, self.trained(home, plain), rtol=1e-6)
 

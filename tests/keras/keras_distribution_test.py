@@ -85,8 +85,8 @@ class ContextTest(tf.test.TestCase, parameterized.TestCase):
             scale = {"dynamic": False, "initial_scale": SCALE} if fixed else {}
             opt = LossScaleOptimizer(home.SGD(0.5, momentum=0.5), **scale)
             made = len(home.variables(opt.inner_optimizer))
-            message = f"LossScaleOptimizer.{method} was called in a cross-replica context"
-            with self.assertRaisesRegex(ValueError, f"^{message}.*strategy.run"):
+            message = rf"LossScaleOptimizer\w*\.{method} was called in a cross-replica context"
+            with self.assertRaisesRegex(ValueError, f"{message}.*strategy.run"):
                 if method == "apply":
                     opt.apply([tf.constant(1.0)], [weight])
                 else:

@@ -318,18 +318,20 @@ class WhoDividesTest(modes.EagerTestCase):
         step(tf.constant(2.0))
         self.assertAllEqual(arrays([variable]), [-1.0])
 
-    @keras_homes.each(kind=keras_homes.BEFORE_3)
-    def test_minimize_goes_through_what_a_subclass_overrides(self, home):
+    @keras_homes.each((None, True, False), kind=keras_homes.BEFORE_3)
+    def test_minimize_goes_through_what_a_subclass_overrides(self, home, scaled):
         base = type(self.optimizer(home)[0])
         name = "compute_gradients" if home.kind == "current" else "_compute_gradients"
         seen = []
 
         def compute(self, *args, **kwargs):
             seen.append(name)
-            return getattr(base, name)(self, *args, **kwargs)
+            pairs = getattr(base, name)(self, *args, **kwargs)
+            return [(tf.clip_by_norm(grad, 1.0), each) for grad, each in pairs]
 
         opt, variable = self.optimizer(home)
-        opt = type("Sub", (base,), {name: compute}).from_config(opt.get_config())
+        config = {**opt.get_config(), "scaled": scaled}
+        opt = type("Sub", (base,), {name: compute}).from_config(config)
         opt.minimize(lambda: tf.convert_to_tensor(variable) * 0.125, [variable])
         self.assertEqual(seen, [name])
         self.assertAllClose(arrays([variable]), [0.875])

@@ -392,6 +392,9 @@ class OfTensorFlowTest(parameterized.TestCase, tf.test.TestCase):
             opt = OPTIMIZERS["mixed"](sgd(), own)
             opt.apply_gradients([(tf.constant(np.nan), tf1.Variable(1.0))])
             self.assertEqual(float(own()), 4.0)
+            assigned = OPTIMIZERS["mixed"](sgd(), 8.0)
+            assigned._loss_scale = own
+            self.assertIs(assigned._loss_scale, loss_scale)
             self.assertContainsSubset([4.0, 0], [float(each.numpy()) for each in opt.variables()])
             path = tf.train.Checkpoint(optimizer=opt).save(self.get_temp_dir() + "/own")
             fresh = OPTIMIZERS["mixed"](sgd(), experimental.DynamicLossScale(8.0))

@@ -171,6 +171,9 @@ class ApplyIfFiniteTest(modes.EagerTestCase):
             apply(scale, [])
         with self.assertRaisesRegex(TypeError, "optimizers_and_gradients must hold pairs"):
             apply(scale, sgd())
+        for bad in (sgd(), (sgd(), [grad], [var])):
+            with self.assertRaisesRegex(TypeError, "must hold pairs .*in a pair's place"):
+                apply(scale, [(sgd(), [(grad, var)]), bad])
         for bad in (None, "sgd", type(sgd())):
             with self.assertRaisesRegex(TypeError, "must hold pairs .*in an optimizer's place"):
                 apply(scale, [(sgd(), [(grad, var)]), (bad, [(grad, var)])])

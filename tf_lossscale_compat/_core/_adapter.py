@@ -46,3 +46,4 @@ class OptimizerAdapter:
 
     def add_skipped_steps(self, number: int | tf.Tensor) -> Any:
         """Counts skipped steps, 1 or 0, for all replicas; returns the assignment."""
+        raise NotImplementedError

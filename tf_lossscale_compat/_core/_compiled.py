@@ -55,7 +55,7 @@ def has_op_callbacks() -> bool:
     return _context is not None and bool(getattr(_context.context(), "op_callbacks", ()))
 
 
-class _Compiled:
+class Compiled:
     """Runs a function of a list of tensors, and compiles it in eager mode once per signature.
 
     A signature is the dtypes and shapes of the tensors, and the constants. It is compiled when it
@@ -121,9 +121,9 @@ class _Compiled:
         return function.get_concrete_function()
 
 
-def compiled_in_eager_mode(function: Callable[..., Any]) -> _Compiled:
+def compiled_in_eager_mode(function: Callable[..., Any]) -> Compiled:
     """Decorates a function that depends only on a list of tensors and on constants.
 
     The function returns a list of tensors or a tensor.
     """
-    return _Compiled(function)
+    return Compiled(function)

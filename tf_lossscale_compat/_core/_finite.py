@@ -236,15 +236,14 @@ def finite_everywhere(grads: Any) -> tf.Tensor:
 
 @_compiled.compiled_in_eager_mode
 def _unscale_and_test(
-    tensors: list[tf.Tensor], sparse_positions: tuple[int, ...], operand_is_scale: bool
+    tensors: list[tf.Tensor], sparse_positions: tuple[int, ...], function: _compiled.Compiled
 ) -> list[tf.Tensor]:
-    """Returns the results of `multiply` or `divide`, followed by the flag of `_test`.
+    """Returns the results of a division's function, followed by the flag of `_test`.
 
     The last of `tensors` is the operand of the division; the others are those of `_test`.
     """
     *tensors, operand = tensors
     num_gradients = len(tensors) - len(sparse_positions)
-    function = _unscaling.divide if operand_is_scale else _unscaling.multiply
     unscaled = function.__wrapped__([*tensors[:num_gradients], operand])
     return [*unscaled, _test.__wrapped__(unscaled + tensors[num_gradients:], sparse_positions)]
 
@@ -259,7 +258,7 @@ def unscale_and_test(
     *unscaled, finite = _unscale_and_test(
         [*tensors, division.operand],
         sparse_positions,
-        division.operand_is_scale,
+        division.function,
         varying_first_dim=varying_positions,
     )
     return _structure.unflatten(grads, unscaled), finite

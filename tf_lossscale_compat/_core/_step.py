@@ -92,7 +92,7 @@ def take(
     def run(
         grads: _types.Gradients, variables: _types.Variables, observed_grads: _types.Gradients
     ) -> tf.Operation | None:
-        observation = None
+        observation: _observers.Observation | _NoObservation = _NoObservation()
         if record is not None:
             observation = _observers.Observation(record, scaler, observed_variables, observed_grads)
         return _Step(scaler, adapter, observation, finite).run(grads, variables)
@@ -112,14 +112,23 @@ class _Decision(NamedTuple):
     """The decision about a step. Flags are bools, or bool scalar tensors equal on all replicas."""
 
     should_apply: bool | tf.Tensor
+    can_skip: bool  # False if `should_apply` is always True.
     finite: bool | tf.Tensor  # Equal to `should_apply` if the user's update decides.
     # Updates the loss scale, unless the user's update has; returns what that returned.
     update: Callable[[], Any]
 
-    @property
-    def can_skip(self) -> bool:
-        """True if the step may be skipped, whatever the flags are."""
-        return self.should_apply is not True
+
+class _NoObservation:
+    """Takes the place of an `Observation` in a step without a record."""
+
+    def update_and_observe(self, update: Callable[[], Any], finite: Any = None) -> Any:
+        return update()
+
+    def inspect_gradients(self) -> list[tf.Operation]:
+        return []
+
+    def notify(self, finite: Any, can_skip: bool, dependencies: list[Any]) -> list[tf.Operation]:
+        return []
 
 
 class _Step(NamedTuple):
@@ -127,7 +136,7 @@ class _Step(NamedTuple):
 
     scaler: _scaler.Scaler
     adapter: _adapter.OptimizerAdapter
-    observation: _observers.Observation | None  # None without a record.
+    observation: _observers.Observation | _NoObservation
     finite: tf.Tensor | None  # None if it is not yet computed.
 
     def run(self, grads: _types.Gradients, variables: _types.Variables) -> tf.Operation | None:
@@ -142,12 +151,11 @@ class _Step(NamedTuple):
         if decision.should_apply:
             _replicas.call_for_each_replica(self.adapter.apply, (grads, variables))
         else:
-            self._inspect_gradients()
+            self.observation.inspect_gradients()
             if self.adapter.counts_skipped:
                 self.adapter.add_skipped_steps(1)
         decision.update()
-        if self.observation is not None:
-            self.observation.notify(decision.finite, decision.can_skip, [])
+        self.observation.notify(decision.finite, decision.can_skip, [])
 
     def _run_in_graph(self, grads: _types.Gradients, variables: _types.Variables) -> tf.Operation:
         decision = self._decide(grads)
@@ -157,7 +165,7 @@ class _Step(NamedTuple):
             decision.should_apply,
             lambda: _replicas.call_for_each_replica(self.adapter.apply, (grads, variables)),
             # In this branch, because another conditional would capture all gradients again.
-            self._inspect_gradients,
+            self.observation.inspect_gradients,
             self.adapter,
             variables,
         )
@@ -165,39 +173,38 @@ class _Step(NamedTuple):
             with tf.control_dependencies([applied]):
                 updated = decision.update()
         operations = [op for op in (applied, *counted, updated) if op is not None]
-        if self.observation is not None:
-            operations += self.observation.notify(
-                decision.finite, decision.can_skip, [applied, updated]
-            )
+        operations += self.observation.notify(
+            decision.finite, decision.can_skip, [applied, updated]
+        )
         train_op = tf.group(*operations, name=self.adapter.name)
         _graphs.collect_train_op(train_op)
         return train_op
-
-    def _inspect_gradients(self) -> list[tf.Operation]:
-        return [] if self.observation is None else self.observation.inspect_gradients()
 
     def _decide(self, grads: _types.Gradients) -> _Decision:
         """Decides about a step, before anything is applied."""
         if self.scaler.update_by_gradients is not None:
             return self._decide_by_update(self.scaler.update_by_gradients, grads)
         finite = self._finite_flag(grads)
-        update = functools.partial(self.scaler.update_by_flag, finite)
-        if self.observation is not None:
-            update = functools.partial(self.observation.update_and_observe, update, finite)
-        return _Decision(self.scaler.never_skips or finite, finite, update)
+        update = functools.partial(
+            self.observation.update_and_observe,
+            functools.partial(self.scaler.update_by_flag, finite),
+            finite,
+        )
+        never_skips = self.scaler.never_skips
+        return _Decision(never_skips or finite, not never_skips, finite, update)
 
     def _decide_by_update(
         self, users_update: Callable[[Any], tuple[Any, Any]], grads: _types.Gradients
     ) -> _Decision:
         """Lets the user's update decide, and the finite flag too with `skip_nonfinite`."""
         finite = self._finite_flag(grads) if self.scaler.skip_nonfinite else None
-        update = functools.partial(users_update, grads)
-        if self.observation is not None:
-            update = functools.partial(self.observation.update_and_observe, update)
-        updated, should_apply = update()
+        updated, should_apply = self.observation.update_and_observe(
+            functools.partial(users_update, grads)
+        )
         if finite is not None:
             should_apply = tf.logical_and(finite, should_apply)
-        return _Decision(should_apply, should_apply, lambda: updated)
+        can_skip = should_apply is not True
+        return _Decision(should_apply, can_skip, should_apply, lambda: updated)
 
     def _finite_flag(self, grads: _types.Gradients) -> tf.Tensor:
         finite = _finite.finite_everywhere(grads) if self.finite is None else self.finite

@@ -131,7 +131,8 @@ if TYPE_CHECKING:
     Variables = List[Variable]
     Loss = Union[tf.Tensor, Callable[[], tf.Tensor]]
     # Applies gradients to variables, in each replica.
-    Apply = Callable[[List[Gradient], List[Variable]], Any]
+    Apply = Callable[[Gradients, Variables], Any]
+    Aggregate = Callable[[Gradients, Variables], Tuple[Gradients, Variables]]
     Real = SupportsFloat
     Integer = Union[SupportsIndex, float]  # 2.0 is a whole number.
     Path = Union[str, "os.PathLike[str]"]

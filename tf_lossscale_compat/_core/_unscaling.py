@@ -11,22 +11,6 @@ if TYPE_CHECKING:
     from tf_lossscale_compat._core import _types
 
 
-class Division(NamedTuple):
-    """The division of gradients by the loss scale, as an original does it.
-
-    Attributes:
-      operand: float32 scalar tensor, the reciprocal of the loss scale, to multiply by.
-      operand_is_scale: bool, `operand` is the loss scale itself, to divide by.
-      original_operations: bool, multiplies by the operations of the v1 originals' graphs alone,
-        because names of variables depend on them, such as those of an `ExponentialMovingAverage`
-        of gradients. float16 is an exception: there the reciprocal of a large scale is zero.
-    """
-
-    operand: tf.Tensor
-    operand_is_scale: bool = False
-    original_operations: bool = False
-
-
 @_compiled.compiled_in_eager_mode
 def multiply(tensors: list[tf.Tensor]) -> list[tf.Tensor]:
     """Multiplies each tensor by the last one, a float32 scalar; results keep the dtypes."""
@@ -81,26 +65,44 @@ def divide(tensors: list[tf.Tensor]) -> list[tf.Tensor]:
     return results
 
 
+@_compiled.compiled_in_eager_mode
+def multiply_as_v1(tensors: list[tf.Tensor]) -> list[tf.Tensor]:
+    """Multiplies each tensor by the last one, by the operations of the v1 originals' graphs alone.
+
+    Names of variables depend on these, such as those of an `ExponentialMovingAverage` of gradients.
+    float16 is an exception: there the factor, the reciprocal of a large scale, may be zero.
+    """
+    *tensors, factor = tensors
+    results = []
+    for tensor in tensors:
+        if tensor.dtype == tf.float16:
+            results += multiply([tensor, factor])
+        else:
+            results.append(tensor * tf.cast(factor, tensor.dtype))
+    return results
+
+
+class Division(NamedTuple):
+    """The division of gradients by the loss scale, as an original does it.
+
+    Attributes:
+      operand: float32 scalar tensor, the loss scale or its reciprocal.
+      function: `multiply` or `multiply_as_v1`, by the reciprocal, or `divide`, by the scale. It
+        takes a list of tensors and the operand as the last of them.
+    """
+
+    operand: tf.Tensor
+    function: _compiled.Compiled = multiply
+
+
 def unscale(grads: Iterable[_types.Gradient], division: Division) -> _types.Gradients:
     """Returns a list of divided gradients; sparse stays sparse, None stays None.
 
-    With `operand_is_scale`, gradients of narrower dtypes than float32 are returned in float32.
+    With `divide`, gradients of narrower dtypes than float32 are returned in float32.
     """
     grads = list(grads)
-    if division.original_operations:
-        return [None if grad is None else _multiply_one(grad, division.operand) for grad in grads]
     tensors, sparse_positions = _structure.flatten(grads)
-    function = divide if division.operand_is_scale else multiply
+    tensors = [*tensors, division.operand]
     return _structure.unflatten(
-        grads, function([*tensors, division.operand], varying_first_dim=sparse_positions)
+        grads, division.function(tensors, varying_first_dim=sparse_positions)
     )
-
-
-def _multiply_one(grad: _types.Gradient, factor: tf.Tensor) -> _types.Gradient:
-    if isinstance(grad, tf.IndexedSlices):
-        return tf.IndexedSlices(_multiply_one(grad.values, factor), grad.indices, grad.dense_shape)
-    if isinstance(grad, tf.RaggedTensor):
-        return grad.with_flat_values(_multiply_one(grad.flat_values, factor))
-    if grad.dtype == tf.float16:
-        return unscale([grad], Division(factor))[0]
-    return grad * tf.cast(factor, grad.dtype)

@@ -130,8 +130,9 @@ class V1Family:
 
     def division(self, scale: tf.Tensor) -> _unscaling.Division:
         """Returns the division of gradients by `scale`, in graphs by the original's operations."""
-        in_graph = not tf.executing_eagerly()
-        return _unscaling.Division(self.reciprocal(scale), original_operations=in_graph)
+        eager = tf.executing_eagerly()
+        function = _unscaling.multiply if eager else _unscaling.multiply_as_v1
+        return _unscaling.Division(self.reciprocal(scale), function)
 
     def densify(self, owner: V1Owner, grads: _types.Gradients) -> _types.Gradients:
         """Returns gradients, made dense if the original does so before it divides them."""
@@ -173,11 +174,10 @@ class V1Family:
                 _arguments.check_can_replace_loss_scale(data.enabled)
             scaler.check_reciprocal()
             wrapped = self.wrapped_optimizer(owner)
-            agreement = _agreement.resolve(data.agreement, wrapped, scaler)
+            data = data._replace(agreement=_agreement.resolve(data.agreement, wrapped, scaler))
             _claims.claim(_claims.V1, scaler, [owner])
             if replaces:
                 _claims.release(old, owner)
-            data = data._replace(agreement=agreement)
         owner._tflsc = data._replace(loss_scale=loss_scale)
         # Checkpoints must hold the loss scale in use. Subclasses may set it before Optimizer's
         # constructor has prepared tracking, or without calling that constructor.
@@ -249,7 +249,7 @@ class V1Family:
         train_op = _step.take(
             scaler, grads, variables, adapter, method_name=method_name, division=division
         )
-        if train_op is None:  # In eager mode.
+        if train_op is None:  # In eager mode; or the wrapped optimizer returned it.
             return None
         return _sync_replicas.reopen_accumulators(train_op, grads, variables, global_step)
 

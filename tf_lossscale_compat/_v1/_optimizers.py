@@ -349,7 +349,7 @@ class MixedPrecisionLossScaleOptimizer(LossScaleOptimizerBase):
                 "tf_lossscale_compat.loss_scale.get(...), which makes one of a number, a manager, "
                 "a config or 'dynamic'."
             )
-        self._tflsc_family.set_loss_scale(self, loss_scale)
+        self._tflsc_family.set_loss_scale(self, _loss_scales.stand_in(loss_scale))
 
 
 # Programs replace a method on the class, which `minimize` then has to call.

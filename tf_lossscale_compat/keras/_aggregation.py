@@ -1,6 +1,6 @@
-"""Aggregation of gradients over replicas or processes: once, and before the finite test.
+"""Aggregation of gradients over replicas or processes: once, and where possible before the test.
 
-Optimizers of tf.keras and `tf_keras` aggregate in their `apply_gradients`, which is after the test.
+Optimizers of tf.keras and `tf_keras` aggregate in their `apply_gradients`, after the finite test.
 Sums with other workers' gradients would not be tested, and may not be finite even if all gradients
 are.
 """

@@ -69,18 +69,13 @@ class BeforeKeras3Family(_family.KerasFamily[BeforeKeras3Owner]):
         grads, variables = self.prepare_pairs(owner, grads_and_vars)
         aggregation = _aggregation.Aggregation(inner, aggregates, self.aggregation_of_inner)
         kwargs = {**kwargs, **aggregation.apply_kwargs}
-        unaggregated = None
-        if aggregation.aggregates_in_step:
-            if scaled:
-                grads, scaled = self.unscale(owner, grads), False
-            unaggregated = _aggregation.filter_empty_gradients(grads, variables)
-            grads, variables = aggregation.aggregate(*unaggregated)
 
         def apply(grads: _types.Gradients, variables: _types.Variables) -> Any:
             with aggregation.suppress_aggregation():
                 return inner.apply_gradients(list(zip(grads, variables)), *args, **kwargs)
 
-        return self.take_step(owner, grads, variables, scaled, apply, method_name, unaggregated)
+        aggregate = aggregation.aggregate if aggregation.aggregates_in_step else None
+        return self.take_step(owner, grads, variables, scaled, apply, method_name, aggregate)
 
 
 class BeforeKeras3Methods(_methods.CommonMethods):

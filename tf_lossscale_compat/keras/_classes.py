@@ -392,7 +392,7 @@ class ExperimentalLossScaleOptimizerBase(StableLossScaleOptimizerBase):
         In TensorFlow 2.4 and 2.5 this was a tensor. On 2.4 and later, `==` and `!=` compare values,
         except in a Session's graph, where tensors compare by identity.
         """
-        if _tf.at_least(2, 4) and not _callers.is_compiling():
+        if _tf.at_least(2, 4):
             _tensor_like.compare_by_value(self._loss_scale)
             if _graphs.in_session_graph():
                 self._loss_scale._as_graph_element()  # The graph may be finalized afterwards.

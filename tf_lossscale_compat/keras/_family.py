@@ -23,7 +23,7 @@ from tf_lossscale_compat._core import (
 )
 from tf_lossscale_compat._core._tf import tf
 from tf_lossscale_compat._scales import _loss_scales
-from tf_lossscale_compat.keras import _configs, _inner, _scaled_rule
+from tf_lossscale_compat.keras import _aggregation, _configs, _inner, _scaled_rule
 
 if TYPE_CHECKING:
     import types
@@ -270,18 +270,16 @@ class KerasFamily(Generic[Owner]):
         subclass see them. The constructor's `scaled` says how an `apply_gradients` of
         a subclass sees them.
         """
-        if self.compute_method and _arguments.overrides(
-            owner, self.methods_class, self.compute_method
-        ):
-            return self.compute_by_override(owner, arguments), {}
-        pairs, scaled = self.compute_scaled_gradients(owner, arguments), True
-        overridden = _arguments.overrides(owner, self.methods_class, "apply_gradients")
-        sees_gradients = overridden and not owner._tflsc.scaled_rule.constructor_scaled
-        if sees_gradients or _arguments.overrides(
-            owner, self.methods_class, "get_unscaled_gradients"
-        ):
-            owner._tflsc.scaled_rule.record_call("minimize")
-            pairs, scaled = self.unscale_pairs(owner, pairs), False
+        overrides = functools.partial(_arguments.overrides, owner, self.methods_class)
+        overridden = overrides("apply_gradients")
+        if self.compute_method and overrides(self.compute_method):
+            pairs, scaled = self.compute_by_override(owner, arguments), False
+        else:
+            pairs, scaled = self.compute_scaled_gradients(owner, arguments), True
+            sees_gradients = overridden and not owner._tflsc.scaled_rule.constructor_scaled
+            if sees_gradients or overrides("get_unscaled_gradients"):
+                owner._tflsc.scaled_rule.record_call("minimize")
+                pairs, scaled = self.unscale_pairs(owner, pairs), False
         # A subclass's method may not take `scaled`, or take it and not pass it on. Before Keras 3
         # no optimizer takes `scaled`, and a subclass may pass all arguments to the inner optimizer.
         takes_scaled = not overridden or (
@@ -310,16 +308,23 @@ class KerasFamily(Generic[Owner]):
         scaled: bool,
         apply: _types.Apply,
         method_name: str,
-        unaggregated: tuple[_types.Gradients, _types.Variables] | None = None,
+        aggregate: _types.Aggregate | None = None,
     ) -> Any:
-        """Takes a step; see `_step.take`. It divides the gradients if they are `scaled`.
+        """Takes a step; see `_step.take`.
 
-        `apply` applies unscaled gradients by the inner optimizer.
+        It divides the gradients if they are `scaled`, and then aggregates them by `aggregate`, if
+        there is one. `apply` applies them by the inner optimizer.
         """
-        scaler, division = _scaler.Scaler(owner._loss_scale), None
+        scaler, division, unaggregated = _scaler.Scaler(owner._loss_scale), None, None
         if scaled and owner._tflsc.enabled:  # Else the scale is 1, and dtypes stay as they are.
             division = self.division(_scaler.snapshot(scaler.read()))
             grads = self.densify(owner, grads)
+            if aggregate is not None or any(overwrite_flags(variables)):
+                grads = map_except_overwrites(_unscaling.unscale, grads, variables, division)
+                division = None  # Else `take` divides where it tests.
+        if aggregate is not None:
+            unaggregated = _aggregation.filter_empty_gradients(grads, variables)
+            grads, variables = aggregate(*unaggregated)
         return _step.take(
             scaler,
             grads,

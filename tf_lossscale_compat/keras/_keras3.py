@@ -224,7 +224,7 @@ class Keras3Family(_family.KerasFamily["Keras3Methods"]):
         ]
 
     def division(self, scale: tf.Tensor) -> _unscaling.Division:
-        return _unscaling.Division(scale, operand_is_scale=True)
+        return _unscaling.Division(scale, _unscaling.divide)
 
     def compute_scaled_gradients(
         self, owner: Keras3Methods, arguments: _family.LossArguments
@@ -260,11 +260,6 @@ class Keras3Family(_family.KerasFamily["Keras3Methods"]):
         if not owner.built:
             with self.keras.name_scope(owner.name, caller=owner):
                 owner.build(variables)
-        if scaled and owner._tflsc.enabled and any(_family.overwrite_flags(variables)):
-            division = self.division(_scaler.snapshot(owner._loss_scale()))
-            unscale = _unscaling.unscale
-            grads = _family.map_except_overwrites(unscale, grads, variables, division)
-            scaled = False
         self.take_step(owner, grads, variables, scaled, owner.inner_optimizer.apply, method_name)
 
     def add_skipped_steps(self, owner: Keras3Methods, number: int | tf.Tensor) -> None:
@@ -377,7 +372,8 @@ class Keras3Methods(_methods.WeightDecayMethods, _Keras3Base):
         pairs, rule = list(grads_and_vars), self._tflsc.scaled_rule
         was_said = scaled is not None
         scaled = rule.decide(scaled, pairs)
-        if scaled and not was_said and _scaled_rule.SCALE_LOSS in rule.called_methods:
+        by_rule = self._tflsc.enabled and not was_said
+        if scaled and by_rule and _scaled_rule.SCALE_LOSS in rule.called_methods:
             _check_bypassed(self)
         # Keras' own class calls it here, too.
         if _arguments.overrides(self, Keras3Methods, "apply"):

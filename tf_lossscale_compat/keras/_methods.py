@@ -237,8 +237,8 @@ class CommonMethods(_KerasBase):
             `scale_loss`, which `fit` of Keras 3 calls; False after `get_scaled_loss` or
             `get_unscaled_gradients`, and after other methods that unscale, such as
             `compute_gradients`. If none was called, it is True on Keras 3, else False.
-          **kwargs: passed to the inner optimizer. `experimental_aggregate_gradients` is not, and is
-            the opposite of `skip_gradients_aggregation`.
+          **kwargs: none on Keras 3; before it, passed to the inner optimizer, but for
+            `experimental_aggregate_gradients`, the opposite of `skip_gradients_aggregation`.
 
         Returns:
           The inner optimizer's `iterations` on Keras 3; an operation of an `OptimizerV2`
