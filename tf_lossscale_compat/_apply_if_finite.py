@@ -143,8 +143,8 @@ def apply_if_finite(
       In graph mode an operation; in eager mode None.
 
     Raises:
-      TypeError: `loss_scale` is not a loss scale or manager, `optimizers_and_gradients` is not
-        iterable, `agree` is not a function, or `enabled` is not a bool.
+      TypeError: `loss_scale` is not a loss scale or manager, `optimizers_and_gradients` does not
+        hold such pairs, `agree` is not a function, or `enabled` is not a bool.
       ValueError: `agree` is given and the loss scale decides by gradients; an optimizer has a loss
         scale or no gradient, was built for other variables, makes no operation for a Session, or is
         a SyncReplicasOptimizer; a Horovod optimizer has not reduced any gradients, or adds up

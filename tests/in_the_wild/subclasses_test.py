@@ -8,6 +8,7 @@ import numpy as np
 import tensorflow as tf
 from absl.testing import parameterized
 
+import tf_lossscale_compat
 from tests import modes, originals
 from tf_lossscale_compat.contrib import mixed_precision as contrib
 from tf_lossscale_compat.train import experimental
@@ -137,6 +138,8 @@ class ManagerTest(CaseTest):
 
         with modes.eager_mode():
             pairs = [(tf.constant(1.0), tf.Variable(1.0))]
+            with self.assertRaisesRegex(RuntimeError, r"Own has no loss scale yet: call super\(\)"):
+                tf_lossscale_compat.StepRecord(Own(sgd()))
             with self.assertRaisesRegex(RuntimeError, r"Own has no loss scale yet: call super\(\)"):
                 Own(sgd()).apply_gradients(pairs)
 

@@ -367,7 +367,7 @@ class StateTest(_Base):
         """Those of an optimizer and its loss scale, in the order that files have."""
         variables = home.variables(opt)
         if home.kind != "keras3" and hasattr(opt, "_loss_scale"):
-            variables += _scaler.Scaler(opt._loss_scale).variables()
+            variables += _scaler.variables_of(opt._loss_scale)
         return variables
 
     def values(self, home, opt):
@@ -375,7 +375,7 @@ class StateTest(_Base):
 
     def own(self, opt):
         """The values of the loss scale's variables."""
-        return [number(variable) for variable in _scaler.Scaler(opt._loss_scale).variables()]
+        return [number(variable) for variable in _scaler.variables_of(opt._loss_scale)]
 
     def stored(self, opt):
         """Returns what an optimizer puts into a file, a dict."""

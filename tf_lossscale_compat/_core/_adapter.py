@@ -22,6 +22,9 @@ class OptimizerAdapter:
       counts_skipped: bool, skipped steps are counted by `add_skipped_steps`.
       skips_zero_reciprocal: bool, steps are skipped while the reciprocal of the loss scale may be
         zero, because this graph's division does not itself turn it into NaN.
+      aggregate: function that aggregates gradients over replicas before they are tested; it takes
+        unscaled gradients and their variables and returns both, two lists. None if the step
+        aggregates nothing.
       check_strategy: function that raises an error under a strategy that is not supported.
       cond: function that builds the conditional in a graph, as the original does. Its name is part
         of the names of variables that are made in it, which checkpoints hold.
@@ -35,6 +38,7 @@ class OptimizerAdapter:
     agreement: _types.Agree | None = None
     counts_skipped = False
     skips_zero_reciprocal = False
+    aggregate: _types.Aggregate | None = None
     check_strategy = staticmethod(_replicas.check_strategy)
     cond = staticmethod(tf.cond)
     updates_first = False

@@ -57,7 +57,7 @@ def resolve(
 
 
 def check_takes_dynamic(optimizer: _types.HasApplyGradients) -> None:
-    """Raises the ValueErrors of `resolve`, before a dynamic loss scale makes its variables."""
+    """Raises `resolve`'s errors of the optimizer, before a dynamic loss scale makes variables."""
     _sync_replicas.check_not_wrapped(optimizer)
     _check_accumulation(optimizer)
 

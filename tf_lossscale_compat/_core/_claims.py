@@ -53,13 +53,13 @@ class _Claim:
         return any(each() is not None for each in self.references.values())
 
 
-def _claim_of(scaler: _scaler.Scaler) -> _Claim | None:
-    return getattr(getattr(scaler.loss_scale, "_tflsc", None), "claim", None)
+def _claim_of(loss_scale: _types.LossScaleOrManager) -> _Claim | None:
+    return getattr(getattr(_scaler.unwrap(loss_scale), "_tflsc", None), "claim", None)
 
 
 def check_can_claim(kind: str, scaler: _scaler.Scaler) -> None:
     """Raises a ValueError if this kind of optimizer must not take a loss scale; see `claim`."""
-    existing = _claim_of(scaler)
+    existing = _claim_of(scaler.loss_scale)
     if existing is None:
         return
     may_share = kind == existing.kind and kind != KERAS
@@ -76,7 +76,7 @@ def check_can_claim(kind: str, scaler: _scaler.Scaler) -> None:
 
 def drove_deleted_optimizer(kind: str, loss_scale: _types.LossScaleOrManager) -> bool:
     """Returns whether `loss_scale` drove an optimizer of this kind that no longer exists."""
-    existing = _claim_of(_scaler.Scaler(loss_scale))
+    existing = _claim_of(loss_scale)
     return existing is not None and existing.kind == kind and not existing.is_alive()
 
 
@@ -104,9 +104,8 @@ def claim(kind: str, scaler: _scaler.Scaler, optimizers: Iterable[object]) -> No
 
 def release(loss_scale: _types.LossScaleOrManager, optimizer: object) -> None:
     """Records that `optimizer` now has another loss scale; a graph that has this one keeps it."""
-    scaler = _scaler.Scaler(loss_scale)
-    existing = _claim_of(scaler)
+    existing = _claim_of(loss_scale)
     if existing is not None:
         existing.references.pop(id(optimizer), None)
         if not existing.references:
-            _scaler.data_of(scaler.loss_scale).claim = None
+            _scaler.data_of(_scaler.unwrap(loss_scale)).claim = None

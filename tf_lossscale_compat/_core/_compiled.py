@@ -58,9 +58,9 @@ def has_op_callbacks() -> bool:
 class Compiled:
     """Runs a function of a list of tensors, and compiles it in eager mode once per signature.
 
-    A signature is the dtypes and shapes of the tensors, and the constants. It is compiled when it
-    occurs for the second time, because tracing costs more than running each operation once. The
-    least recently used signatures are dropped.
+    A signature is the dtypes and shapes of the tensors, the constants, and whether a callback sees
+    operations. It is compiled when it occurs for the second time, because tracing costs more than
+    running each operation once. The least recently used signatures are dropped.
     """
 
     __wrapped__: Callable[..., Any]

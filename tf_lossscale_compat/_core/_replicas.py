@@ -122,8 +122,8 @@ def _failure(test: Callable[..., tf.Tensor], args: tuple[Any, ...]) -> tf.Tensor
 def true_everywhere(test: Callable[..., tf.Tensor], args: tuple[Any, ...]) -> tf.Tensor:
     """Returns whether `test(*args)` is True on every replica of every worker, in any context.
 
-    It reduces one scalar; only a record reduces more, in skipped steps. A cross-replica context
-    reduces even a plain value: with one replica on each worker, a per-replica value looks plain.
+    It reduces one scalar. A cross-replica context reduces even a plain value: with one replica on
+    each worker, a per-replica value looks plain.
     """
     if not tf.distribute.has_strategy():
         return test(*args)

@@ -115,6 +115,19 @@ def is_manager(value: object) -> TypeIs[_types.HasManagerMethods]:
     return callable(get) and callable(update) and not isinstance(value, type)
 
 
+def unwrap(loss_scale: _types.LossScaleOrManager) -> _types.LossScaleOrManager:
+    """Returns the manager that a loss scale wraps; any other loss scale as it is."""
+    return loss_scale.manager if isinstance(loss_scale, WrapsManager) else loss_scale
+
+
+def variables_of(loss_scale: _types.LossScaleOrManager) -> list[tf.Variable]:
+    """Returns the variables of a loss scale or manager, a list."""
+    unwrapped = unwrap(loss_scale)
+    if is_manager(unwrapped):
+        return _variables.variables_of(unwrapped)
+    return list(data_of(unwrapped).weights.values())
+
+
 class Scaler:
     """A loss scale or a manager, as one step uses it; its kind is determined once.
 
@@ -131,14 +144,12 @@ class Scaler:
     """
 
     def __init__(self, loss_scale: _types.LossScaleOrManager, skip_nonfinite: bool = False) -> None:
-        # Any: it has the methods of its kind.
-        unwrapped: Any = loss_scale.manager if isinstance(loss_scale, WrapsManager) else loss_scale
-        self.loss_scale = unwrapped
-        self.skip_nonfinite, self._is_manager = skip_nonfinite, is_manager(unwrapped)
+        unwrapped: Any = unwrap(loss_scale)  # Any: it has the methods of its kind.
+        self.loss_scale, self.skip_nonfinite = unwrapped, skip_nonfinite
         self.read: Callable[[], Any]
         self.update_by_gradients: Callable[[Any], tuple[Any, Any]] | None = None
         self.update_by_flag: Callable[[Any], Any]
-        if self._is_manager:
+        if is_manager(unwrapped):
             self.read = unwrapped.get_loss_scale
             method = self.update_by_flag = unwrapped.update_loss_scale
         else:
@@ -152,15 +163,9 @@ class Scaler:
             skips = skips or skip_nonfinite or getattr(unwrapped, "skip_nonfinite", False)
             self.never_skips = not skips
 
-    def variables(self) -> list[tf.Variable]:
-        """Returns the variables of the loss scale or manager, a list."""
-        if self._is_manager:
-            return _variables.variables_of(self.loss_scale)
-        return list(data_of(self.loss_scale).weights.values())
-
     def may_change(self) -> bool:
         """Returns whether steps may change the scale; they never change a fixed one."""
-        return not self.has_rule or bool(self.variables())
+        return not self.has_rule or bool(variables_of(self.loss_scale))
 
     def is_read_by_user(self) -> bool:
         """Returns whether a user's method reads the scale."""

@@ -16,7 +16,7 @@ the originals.
 from __future__ import annotations
 
 import functools
-from typing import TYPE_CHECKING, Any, Callable, NamedTuple
+from typing import TYPE_CHECKING, Any, Callable, NamedTuple, Union
 
 from tf_lossscale_compat._core import (
     _agreement,
@@ -56,13 +56,10 @@ def take(
     *,
     method_name: str,
     division: _unscaling.Division | None = None,
-    unaggregated: tuple[_types.Gradients, _types.Variables] | None = None,
 ) -> tf.Operation | tf.Tensor | None:
     """Applies gradients or skips them, and updates the loss scale, for one step.
 
     `division` is None if `grads` are unscaled. `method_name`, of the public method, is for errors.
-    Records name the variables of non-finite gradients by `unaggregated`: the gradients before their
-    aggregation over replicas, and their variables.
 
     Returns:
       None in eager mode; in a graph the step's operation, or if no step can be skipped and there is
@@ -77,27 +74,21 @@ def take(
     needs_decision = not scaler.never_skips or record is not None
     finite = None
     if division is not None:
-        needs_test = needs_decision and scaler.update_by_gradients is None
-        if needs_test and tf.executing_eagerly() and not tf.distribute.has_strategy():
-            grads, finite = _finite.unscale_and_test(grads, division)  # In one operation.
+        tests_next = needs_decision and not scaler.update_by_gradients and not adapter.aggregate
+        if tests_next and tf.executing_eagerly() and not tf.distribute.has_strategy():
+            grads, finite = _finite.unscale_and_test(grads, division)
         else:
             grads = _unscaling.unscale(grads, division)
+    observed_grads, observed_variables = grads, variables  # Of one replica, if a record names them.
+    if adapter.aggregate is not None:
+        grads, variables = adapter.aggregate(grads, variables)
     if not needs_decision:  # Nothing is updated either, so no `merge_call` is needed.
         applied = adapter.apply(grads, variables)
         return None if tf.executing_eagerly() else applied
-    observed_grads, observed_variables = unaggregated or (grads, variables)
     if record is None:
         observed_grads = []  # Nothing to be merged.
-
-    def run(
-        grads: _types.Gradients, variables: _types.Variables, observed_grads: _types.Gradients
-    ) -> tf.Operation | None:
-        observation: _observers.Observation | _NoObservation = _NoObservation()
-        if record is not None:
-            observation = _observers.Observation(record, scaler, observed_variables, observed_grads)
-        return _Step(scaler, adapter, observation, finite).run(grads, variables)
-
-    return _replicas.run_cross_replica(run, (grads, variables, observed_grads))
+    step = _Step(scaler, adapter, record, observed_variables, finite)
+    return _replicas.run_cross_replica(step.run, (grads, variables, observed_grads))
 
 
 def _find_record(watched: object) -> _observers.Observer | None:
@@ -131,41 +122,61 @@ class _NoObservation:
         return []
 
 
+_NO_OBSERVATION = _NoObservation()
+if TYPE_CHECKING:
+    _AnyObservation = Union[_observers.Observation, _NoObservation]
+
+
 class _Step(NamedTuple):
     """One step of all replicas as one."""
 
     scaler: _scaler.Scaler
     adapter: _adapter.OptimizerAdapter
-    observation: _observers.Observation | _NoObservation
+    record: _observers.Observer | None
+    observed_variables: _types.Variables
     finite: tf.Tensor | None  # None if it is not yet computed.
 
-    def run(self, grads: _types.Gradients, variables: _types.Variables) -> tf.Operation | None:
+    def run(
+        self,
+        grads: _types.Gradients,
+        variables: _types.Variables,
+        observed_grads: _types.Gradients,
+    ) -> tf.Operation | None:
         """Takes the step; see the function `take`. Gradients may be per-replica."""
+        observation: _AnyObservation = _NO_OBSERVATION
+        if self.record is not None:
+            observation = _observers.Observation(
+                self.record, self.scaler, self.observed_variables, observed_grads
+            )
         if tf.executing_eagerly():
-            self._run_eagerly(grads, variables)
+            self._run_eagerly(grads, variables, observation)
             return None
-        return self._run_in_graph(grads, variables)
+        return self._run_in_graph(grads, variables, observation)
 
-    def _run_eagerly(self, grads: _types.Gradients, variables: _types.Variables) -> None:
-        decision = self._decide(grads)
+    def _run_eagerly(
+        self, grads: _types.Gradients, variables: _types.Variables, observation: _AnyObservation
+    ) -> None:
+        decision = self._decide(grads, observation)
         if decision.should_apply:
             _replicas.call_for_each_replica(self.adapter.apply, (grads, variables))
         else:
-            self.observation.inspect_gradients()
+            observation.inspect_gradients()
             if self.adapter.counts_skipped:
                 self.adapter.add_skipped_steps(1)
         decision.update()
-        self.observation.notify(decision.finite, decision.can_skip, [])
+        observation.notify(decision.finite, decision.can_skip, [])
 
-    def _run_in_graph(self, grads: _types.Gradients, variables: _types.Variables) -> tf.Operation:
-        decision = self._decide(grads)
+    def _run_in_graph(
+        self, grads: _types.Gradients, variables: _types.Variables, observation: _AnyObservation
+    ) -> tf.Operation:
+        decision = self._decide(grads, observation)
         if self.adapter.updates_first:
             updated = decision.update()
         applied, *counted = _conditional.apply_or_skip(
             decision.should_apply,
             lambda: _replicas.call_for_each_replica(self.adapter.apply, (grads, variables)),
             # In this branch, because another conditional would capture all gradients again.
-            self.observation.inspect_gradients,
+            observation.inspect_gradients,
             self.adapter,
             variables,
         )
@@ -173,20 +184,18 @@ class _Step(NamedTuple):
             with tf.control_dependencies([applied]):
                 updated = decision.update()
         operations = [op for op in (applied, *counted, updated) if op is not None]
-        operations += self.observation.notify(
-            decision.finite, decision.can_skip, [applied, updated]
-        )
+        operations += observation.notify(decision.finite, decision.can_skip, [applied, updated])
         train_op = tf.group(*operations, name=self.adapter.name)
         _graphs.collect_train_op(train_op)
         return train_op
 
-    def _decide(self, grads: _types.Gradients) -> _Decision:
+    def _decide(self, grads: _types.Gradients, observation: _AnyObservation) -> _Decision:
         """Decides about a step, before anything is applied."""
         if self.scaler.update_by_gradients is not None:
-            return self._decide_by_update(self.scaler.update_by_gradients, grads)
+            return self._decide_by_update(self.scaler.update_by_gradients, grads, observation)
         finite = self._finite_flag(grads)
         update = functools.partial(
-            self.observation.update_and_observe,
+            observation.update_and_observe,
             functools.partial(self.scaler.update_by_flag, finite),
             finite,
         )
@@ -194,11 +203,14 @@ class _Step(NamedTuple):
         return _Decision(never_skips or finite, not never_skips, finite, update)
 
     def _decide_by_update(
-        self, users_update: Callable[[Any], tuple[Any, Any]], grads: _types.Gradients
+        self,
+        users_update: Callable[[Any], tuple[Any, Any]],
+        grads: _types.Gradients,
+        observation: _AnyObservation,
     ) -> _Decision:
         """Lets the user's update decide, and the finite flag too with `skip_nonfinite`."""
         finite = self._finite_flag(grads) if self.scaler.skip_nonfinite else None
-        updated, should_apply = self.observation.update_and_observe(
+        updated, should_apply = observation.update_and_observe(
             functools.partial(users_update, grads)
         )
         if finite is not None:

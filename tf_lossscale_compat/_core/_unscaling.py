@@ -65,7 +65,7 @@ def divide(tensors: list[tf.Tensor]) -> list[tf.Tensor]:
     return results
 
 
-@_compiled.compiled_in_eager_mode
+@_compiled.compiled_in_eager_mode  # Only graphs use it; so all three are called alike.
 def multiply_as_v1(tensors: list[tf.Tensor]) -> list[tf.Tensor]:
     """Multiplies each tensor by the last one, by the operations of the v1 originals' graphs alone.
 

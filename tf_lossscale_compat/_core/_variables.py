@@ -44,7 +44,7 @@ def is_reference(variable: object) -> bool:
 
 
 def deep_copy(value: tf.Tensor) -> tf.Tensor:
-    """Returns a scalar that was read from a variable, unaffected by later assignments."""
+    """Returns a value that was read from a variable, unaffected by later assignments."""
     # XLA has no `DeepCopy`, and no reference variables.
     copies = _graphs.in_session_graph() and not _graphs.compiled_by_xla()
     return tf.raw_ops.DeepCopy(x=value) if copies else value

@@ -123,7 +123,7 @@ def _test_and_update(
             "loss_scale.update(grads), args=(grads,)), or return the gradients from strategy.run "
             "and call update(grads) under strategy.scope()."
         )
-    with _replicas.scope_of(_scaler.Scaler(loss_scale).variables()):
+    with _replicas.scope_of(_scaler.variables_of(loss_scale)):
         finite = _finite.finite_everywhere(grads)
         return update(loss_scale, finite), finite
 

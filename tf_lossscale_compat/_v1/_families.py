@@ -149,19 +149,15 @@ class V1Family:
 
     # The loss scale in use.
 
-    def scaler(self, owner: V1Owner) -> _scaler.Scaler:
-        """Returns the `Scaler` of the loss scale or manager in use."""
+    def loss_scale(self, owner: V1Owner) -> Any:
+        """Returns the loss scale or manager in use."""
         loss_scale = owner._tflsc.loss_scale
         if loss_scale is None:
             raise RuntimeError(
                 f"{type(owner).__name__} has no loss scale yet: call super().__init__(...) in its "
                 "constructor."
             )
-        return _scaler.Scaler(loss_scale)
-
-    def loss_scale(self, owner: V1Owner) -> Any:
-        """Returns the loss scale or manager in use."""
-        return owner._tflsc.loss_scale
+        return loss_scale
 
     def set_loss_scale(self, owner: V1Owner, loss_scale: _types.LossScaleOrManager) -> None:
         """Sets the loss scale or manager; public programs replace it at run time."""
@@ -169,7 +165,7 @@ class V1Family:
         old = data.loss_scale
         if old is not None:  # Else a subclass sets it before it calls the constructor.
             scaler = _scaler.Scaler(loss_scale)
-            replaces = _scaler.Scaler(old).loss_scale is not scaler.loss_scale
+            replaces = _scaler.unwrap(old) is not scaler.loss_scale
             if replaces:
                 _arguments.check_can_replace_loss_scale(data.enabled)
             scaler.check_reciprocal()
@@ -193,7 +189,7 @@ class V1Family:
         if not owner._tflsc.enabled:
             return self.compute_with_wrapped(owner, loss, options)
         # Makes as many operations as the original: the seeds of later operations depend on it.
-        scaler = self.scaler(owner)
+        scaler = _scaler.Scaler(self.loss_scale(owner))
         value = scaler.read()
         loss = self.loss_to_scale(loss)
         scale = _scaler.as_tensor(value)  # Not a snapshot, which adds an operation.
@@ -216,7 +212,7 @@ class V1Family:
         options: dict[str, Any],
     ) -> Any:
         """Computes and applies gradients in one step, without user code between."""
-        scaler = self.scaler(owner)
+        scaler = _scaler.Scaler(self.loss_scale(owner))
         value = scaler.read()
         loss = self.loss_to_scale(loss)
         scale = _scaler.snapshot(value)  # Another step may assign in between.

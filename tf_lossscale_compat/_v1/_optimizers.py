@@ -117,7 +117,9 @@ class LossScaleOptimizerBase(_tf.Optimizer):
           In graph mode an operation; in eager mode None.
 
         Raises:
-          ValueError: called in a cross-replica context, or there is no gradient.
+          ValueError: called in a cross-replica context, under a strategy that is not supported, or
+            without a gradient.
+          LossScaleError: in eager mode, a `StepRecord` ends the run.
         """
         options = {
             "var_list": var_list,
@@ -155,17 +157,19 @@ class LossScaleOptimizerBase(_tf.Optimizer):
           In graph mode an operation; in eager mode None.
 
         Raises:
-          ValueError: called in a cross-replica context, or there is no gradient.
+          ValueError: called in a cross-replica context, under a strategy that is not supported, or
+            without a gradient.
+          LossScaleError: in eager mode, a `StepRecord` ends the run.
         """
-        # Users replace the loss scale between steps.
-        scaler = self._tflsc_family.scaler(self)
-        return self._tflsc_family.take_step(self, scaler, list(grads_and_vars), global_step, name)
+        family = self._tflsc_family
+        scaler = _scaler.Scaler(family.loss_scale(self))  # Users replace it between steps.
+        return family.take_step(self, scaler, list(grads_and_vars), global_step, name)
 
     def variables(self) -> list[tf.Variable]:
         """Returns the variables of the wrapped optimizer and of the loss scale, a list."""
         family = self._tflsc_family
         wrapped = _variables.variables_of(family.wrapped_optimizer(self))
-        return wrapped + family.scaler(self).variables()
+        return wrapped + _scaler.variables_of(family.loss_scale(self))
 
     def get_slot(self, var: Any, name: str) -> Any:
         """Returns the wrapped optimizer's slot variable `name` for `var`, or None."""

@@ -69,12 +69,15 @@ class BeforeKeras3Family(_family.KerasFamily[BeforeKeras3Owner]):
         grads, variables = self.prepare_pairs(owner, grads_and_vars)
         aggregation = _aggregation.Aggregation(inner, aggregates, self.aggregation_of_inner)
         kwargs = {**kwargs, **aggregation.apply_kwargs}
+        aggregate = None
+        if aggregation.aggregates_in_step:
+            grads, variables = _aggregation.filter_empty_gradients(grads, variables)
+            aggregate = aggregation.aggregate
 
         def apply(grads: _types.Gradients, variables: _types.Variables) -> Any:
             with aggregation.suppress_aggregation():
                 return inner.apply_gradients(list(zip(grads, variables)), *args, **kwargs)
 
-        aggregate = aggregation.aggregate if aggregation.aggregates_in_step else None
         return self.take_step(owner, grads, variables, scaled, apply, method_name, aggregate)
 
 

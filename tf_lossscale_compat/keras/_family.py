@@ -23,7 +23,7 @@ from tf_lossscale_compat._core import (
 )
 from tf_lossscale_compat._core._tf import tf
 from tf_lossscale_compat._scales import _loss_scales
-from tf_lossscale_compat.keras import _aggregation, _configs, _inner, _scaled_rule
+from tf_lossscale_compat.keras import _configs, _inner, _scaled_rule
 
 if TYPE_CHECKING:
     import types
@@ -38,9 +38,14 @@ class _KerasAdapter(_adapter.OptimizerAdapter):
     """One step of a Keras optimizer."""
 
     def __init__(
-        self, owner: KerasOwner, apply: _types.Apply, agreement: _types.Agree | None
+        self,
+        owner: KerasOwner,
+        apply: _types.Apply,
+        aggregate: _types.Aggregate | None,
+        agreement: _types.Agree | None,
     ) -> None:
         self._family, self._owner, self._apply = owner._tflsc_family, owner, apply
+        self.aggregate = aggregate
         self.watched, self.wrapped, self.agreement = owner, owner._optimizer, agreement
         self.counts_skipped = owner._tflsc.options.get(
             "count_skipped", self._family.counts_skipped_by_default
@@ -180,7 +185,7 @@ class KerasFamily(Generic[Owner]):
         _arguments.check_can_replace_loss_scale(owner._tflsc.enabled)
         new = _configs.from_identifier(loss_scale)
         scaler = _scaler.Scaler(new)
-        if scaler.loss_scale is _scaler.Scaler(old).loss_scale:  # The same manager.
+        if scaler.loss_scale is _scaler.unwrap(old):  # The same manager.
             return
         _claims.check_can_claim(_claims.KERAS, scaler)
         self.check_scaler(scaler)
@@ -193,8 +198,7 @@ class KerasFamily(Generic[Owner]):
 
     def all_variables(self, owner: Owner) -> _types.Variables:
         """Returns the variables whose values `set_weights` takes."""
-        scaler = _scaler.Scaler(owner._loss_scale)
-        return _variables.variables_of(owner._optimizer) + scaler.variables()
+        return _variables.variables_of(owner._optimizer) + _scaler.variables_of(owner._loss_scale)
 
     # Scaling and unscaling.
 
@@ -266,9 +270,9 @@ class KerasFamily(Generic[Owner]):
     ) -> tuple[list[_types.Pair], dict[str, Any]]:
         """Returns what `minimize` passes to `apply_gradients`: pairs and the argument `scaled`.
 
-        The gradients are those of `compute_scaled_gradients`, and scaled unless methods of a
-        subclass see them. The constructor's `scaled` says how an `apply_gradients` of
-        a subclass sees them.
+        The gradients are scaled unless methods of a subclass see them. The constructor's `scaled`
+        says how an `apply_gradients` of a subclass sees them; those that an override computes are
+        unscaled.
         """
         overrides = functools.partial(_arguments.overrides, owner, self.methods_class)
         overridden = overrides("apply_gradients")
@@ -310,29 +314,25 @@ class KerasFamily(Generic[Owner]):
         method_name: str,
         aggregate: _types.Aggregate | None = None,
     ) -> Any:
-        """Takes a step; see `_step.take`.
+        """Takes a step; see `_step.take`. It divides the gradients if they are `scaled`.
 
-        It divides the gradients if they are `scaled`, and then aggregates them by `aggregate`, if
-        there is one. `apply` applies them by the inner optimizer.
+        For `aggregate` see `_adapter.OptimizerAdapter`. `apply` applies unscaled gradients by the
+        inner optimizer.
         """
-        scaler, division, unaggregated = _scaler.Scaler(owner._loss_scale), None, None
+        scaler, division = _scaler.Scaler(owner._loss_scale), None
         if scaled and owner._tflsc.enabled:  # Else the scale is 1, and dtypes stay as they are.
             division = self.division(_scaler.snapshot(scaler.read()))
             grads = self.densify(owner, grads)
-            if aggregate is not None or any(overwrite_flags(variables)):
+            if any(overwrite_flags(variables)):
                 grads = map_except_overwrites(_unscaling.unscale, grads, variables, division)
-                division = None  # Else `take` divides where it tests.
-        if aggregate is not None:
-            unaggregated = _aggregation.filter_empty_gradients(grads, variables)
-            grads, variables = aggregate(*unaggregated)
+                division = None
         return _step.take(
             scaler,
             grads,
             variables,
-            _KerasAdapter(owner, apply, self.agreement(owner, scaler)),
+            _KerasAdapter(owner, apply, aggregate, self.agreement(owner, scaler)),
             method_name=f"{type(owner).__name__}.{method_name}",
             division=division,
-            unaggregated=unaggregated,
         )
 
     def agreement(self, owner: Owner, scaler: _scaler.Scaler) -> _types.Agree | None:

@@ -110,7 +110,7 @@ class CommonMethods(_KerasBase):
     def dynamic(self) -> bool:
         """True unless the loss scale is a fixed one of this package."""
         fixed = (_loss_scales.FixedLossScale, _managers.FixedLossScaleManager)
-        return not isinstance(_scaler.Scaler(self._loss_scale).loss_scale, fixed)
+        return not isinstance(_scaler.unwrap(self._loss_scale), fixed)
 
     @property
     def initial_scale(self) -> float | None:
@@ -312,7 +312,7 @@ def refuse_to_set(owner: CommonMethods, name: str, value: object) -> NoReturn:
     if getattr(owner, "dynamic_scale", None) is not None:
         how = f"cannot be set. Write optimizer.dynamic_scale.assign({value!r})."
     elif owner.dynamic:
-        loss_scale = _scaler.Scaler(owner._loss_scale).loss_scale
+        loss_scale = _scaler.unwrap(owner._loss_scale)
         how = (
             f"cannot be set. Set it on {loss_scale!r}. For a manager of this package, write "
             f"manager.get_loss_scale().assign({value!r})."

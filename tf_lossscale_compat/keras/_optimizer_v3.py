@@ -144,7 +144,7 @@ class OptimizerV3Methods(_methods.WeightDecayMethods, _before_keras3.BeforeKeras
         They are a list that can be called, because this was a method in TensorFlow 2.10.
         """
         # HDF5 files hold those of the loss scale too, and have no other place for them.
-        saved = _scaler.Scaler(self._loss_scale).variables() if _callers.is_hdf5_saving() else []
+        saved = _scaler.variables_of(self._loss_scale) if _callers.is_hdf5_saving() else []
         return _values.CallableList(_variables.variables_of(self._optimizer) + saved)
 
     def save_own_variables(self, store: Any) -> None:

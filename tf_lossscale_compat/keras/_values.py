@@ -28,7 +28,7 @@ def variables_by_name(loss_scale: _loss_scales.LossScale) -> dict[str, tf.Variab
     the same one.
     """
     named: dict[str, tf.Variable] = {}
-    for variable in _scaler.Scaler(loss_scale).variables():
+    for variable in _scaler.variables_of(loss_scale):
         name = variable.name.split(":")[0].split("/")[-1]
         while name in named:
             name = f"{name}_{len(named)}"

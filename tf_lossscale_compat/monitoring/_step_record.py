@@ -106,7 +106,7 @@ class StepRecord(_tf.Trackable):
         self.watched = watched
         _observers.check_can_attach(watched)
         _replicas.check_strategy()
-        variables = _scaler.Scaler(self.loss_scale).variables() + _variables.variables_of(watched)
+        variables = _scaler.variables_of(self.loss_scale) + _variables.variables_of(watched)
         with tf.init_scope(), _replicas.scope_of(variables):
             self._finite_steps = self._make("finite_steps", np.int64(0))
             self._nonfinite_steps = self._make("nonfinite_steps", np.int64(0))
@@ -134,7 +134,7 @@ class StepRecord(_tf.Trackable):
     @property
     def loss_scale(self) -> Any:
         """The optimizer's loss scale, a `LossScale` or `LossScaleManager`."""
-        return _scaler.Scaler(self.watched._tflsc_family.loss_scale(self.watched)).loss_scale
+        return _scaler.unwrap(self.watched._tflsc_family.loss_scale(self.watched))
 
     def _counters(self) -> list[tf.Variable]:
         counters = [self._finite_steps, self._nonfinite_steps, self._skipped_steps]
