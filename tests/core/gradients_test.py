@@ -238,6 +238,18 @@ class UnscaleTest(parameterized.TestCase, tf.test.TestCase):
 
             self.assertAllEqual(mode.compile(unscale)(), [[1.0, -1.0], [2.0, 3.0]])
 
+    @crossed.product(
+        mode=("graph_v2", "eager", "function"),
+        function=("multiply", "multiply_as_v1", "divide"),
+        unscale=(_unscaling.unscale, _finite.unscale_and_test),
+    )
+    def test_strings_raise(self, mode, function, unscale):
+        with modes.entered(mode) as entered:
+            for _ in range(3):  # Eager mode compiles the second.
+                division = _unscaling.Division(tf.constant(0.5), getattr(_unscaling, function))
+                with self.assertRaisesRegex(TypeError, "must be numbers, got .* dtype string"):
+                    entered.compile(lambda: unscale([tf.constant("a")], division))()
+
     def test_sparse_without_a_dense_shape_stays_without(self):
         with tf.Graph().as_default():
             grad = tf.IndexedSlices(tf.ones([1, 2]), tf.constant([0]))

@@ -155,11 +155,7 @@ def _sort_by_test(
     large: list[tf.Tensor] = []
     sparse_rows: list[tuple[tf.Tensor, tf.Tensor]] = []
     for i, tensor in enumerate(tensors[:num_gradients]):
-        if tensor.dtype in (tf.string, tf.resource, tf.variant):
-            raise TypeError(
-                f"Gradients must be numbers, got a tensor of dtype {tensor.dtype.name}."
-            )
-        if not may_be_nonfinite(tensor.dtype):
+        if not may_be_nonfinite(_structure.number_dtype(tensor)):
             continue
         if i in indices:
             sparse_rows.extend((values, indices[i]) for values in _testable([tensor]))

@@ -46,7 +46,7 @@ class _Attachment:
 def check_can_attach(watched: object) -> None:
     """Raises a ValueError if no record can be attached to `watched`."""
     if record_of(watched) is not None:
-        raise ValueError(f"watched has a StepRecord already, got {watched!r}.")
+        raise ValueError(f"watched has a StepRecord already, got {watched!r}. Use that one.")
     attached = watched.__dict__.get(ATTRIBUTE)
     if attached is not None and attached.record is None:
         raise ValueError(

@@ -47,6 +47,13 @@ def flatten(grads: Iterable[_types.Gradient]) -> tuple[list[tf.Tensor], tuple[in
     return tensors, tuple(sparse_positions)
 
 
+def number_dtype(tensor: tf.Tensor) -> tf.DType:
+    """Returns the dtype of a gradient's values; raises a TypeError if they are no numbers."""
+    if tensor.dtype in (tf.string, tf.resource, tf.variant):
+        raise TypeError(f"Gradients must be numbers, got a tensor of dtype {tensor.dtype.name}.")
+    return tensor.dtype
+
+
 def densify(grads: Iterable[_types.Gradient]) -> _types.Gradients:
     """Returns gradients with sparse ones made dense."""
     return [

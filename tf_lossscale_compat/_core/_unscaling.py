@@ -19,7 +19,7 @@ def multiply(tensors: list[tf.Tensor]) -> list[tf.Tensor]:
     factors: dict[tf.DType, tf.Tensor] = {}  # Made once for all tensors of a dtype.
     results = []
     for tensor in tensors:
-        dtype = tensor.dtype
+        dtype = _structure.number_dtype(tensor)
         is_half = dtype == tf.float16
         if dtype not in factors:
             # A factor that is not zero in float32 is not zero in bfloat16 or float64 either.
@@ -58,7 +58,7 @@ def divide(tensors: list[tf.Tensor]) -> list[tf.Tensor]:
     *tensors, divisor = tensors
     results = []
     for tensor in tensors:
-        dtype = tensor.dtype
+        dtype = _structure.number_dtype(tensor)
         if dtype.is_integer or dtype.size < divisor.dtype.size:
             dtype = divisor.dtype
         results.append(tf.raw_ops.RealDiv(x=tf.cast(tensor, dtype), y=tf.cast(divisor, dtype)))
@@ -75,10 +75,11 @@ def multiply_as_v1(tensors: list[tf.Tensor]) -> list[tf.Tensor]:
     *tensors, factor = tensors
     results = []
     for tensor in tensors:
-        if tensor.dtype == tf.float16:
+        dtype = _structure.number_dtype(tensor)
+        if dtype == tf.float16:
             results += multiply([tensor, factor])
         else:
-            results.append(tensor * tf.cast(factor, tensor.dtype))
+            results.append(tensor * tf.cast(factor, dtype))
     return results
 
 

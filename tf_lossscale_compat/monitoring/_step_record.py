@@ -34,7 +34,8 @@ class Skip(NamedTuple):
       step: int, its number among the steps that the record has seen, starting at 1.
       scale_before: float, the loss scale before the step.
       scale_after: float, the loss scale after it; None if a user's loss scale does not show it.
-      gradients: tuple of `BadGradient`, empty without `names`.
+      gradients: tuple of `BadGradient`, empty without `names`, and in eager mode and functions from
+        the restore of a checkpoint to the first step.
     """
 
     step: int
