@@ -96,6 +96,24 @@ def _flatten(
     return optimizers, parts, all_grads, all_variables
 
 
+def _join_same(
+    optimizers: list[Any],
+    parts: list[slice],
+    grads: _types.Gradients,
+    variables: _types.Variables,
+) -> Iterable[tuple[Any, _types.Gradients, _types.Variables]]:
+    """Returns each optimizer once, with its gradients and variables of all parts."""
+    joined: dict[int, tuple[Any, _types.Gradients, _types.Variables]] = {}
+    for optimizer, part in zip(optimizers, parts):
+        _, its_grads, its_variables = joined.setdefault(id(optimizer), (optimizer, [], []))
+        known = set(map(id, its_variables))
+        for grad, variable in zip(grads[part], variables[part]):
+            if id(variable) not in known:  # In another part.
+                its_grads.append(grad)
+                its_variables.append(variable)
+    return joined.values()
+
+
 def _check_built(optimizer: Any, grads: _types.Gradients, variables: _types.Variables) -> None:
     """Raises a ValueError if a Keras optimizer was built for other variables."""
     unknown = _keras_versions.unbuilt_variables(optimizer, grads, variables)
@@ -170,12 +188,10 @@ def apply_if_finite(
         [_agreement.resolve(agree, optimizer, scaler) for optimizer in optimizers]
     )
     _step.check_context("apply_if_finite")
-    checks = [_check_built, _build]  # No optimizer is built if one is refused.
-    if len(set(map(id, optimizers))) < len(optimizers):
-        checks.append(_check_built)  # One given twice is built for the variables of the first time.
-    for check_or_build in checks:
-        for optimizer, part in zip(optimizers, parts):
-            check_or_build(optimizer, grads[part], variables[part])
+    together = _join_same(optimizers, parts, grads, variables)
+    for check_or_build in (_check_built, _build):  # No optimizer is built if one is refused.
+        for optimizer, its_grads, its_variables in together:
+            check_or_build(optimizer, its_grads, its_variables)
     _claims.claim(_claims.APPLY_IF_FINITE, scaler, optimizers)
     adapter = _ApplyIfFiniteAdapter(optimizers, parts, agreement)
     return _step.take(scaler, grads, variables, adapter, method_name="apply_if_finite")

@@ -57,7 +57,7 @@ def take(
     method_name: str,
     division: _unscaling.Division | None = None,
 ) -> tf.Operation | tf.Tensor | None:
-    """Applies gradients or skips them, and updates the loss scale, for one step.
+    """Takes one step: divides, aggregates and tests gradients, applies or skips, and updates.
 
     `division` is None if `grads` are unscaled. `method_name`, of the public method, is for errors.
 
@@ -66,7 +66,9 @@ def take(
       no record, what the wrapped optimizer returned.
 
     Raises:
-      ValueError: called in a cross-replica context, or under a strategy that is not supported.
+      ValueError: called in a cross-replica context, or under a strategy that is not supported; a
+        record was made outside of the graph or strategy; or `agree` returned no scalar bool.
+      TypeError: gradients are no numbers.
       LossScaleError: in eager mode, a record ends the run.
     """
     check_context(method_name, adapter.check_strategy)

@@ -54,7 +54,10 @@ def _for_float16(factor: tf.Tensor) -> tf.Tensor:
 
 @_compiled.compiled_in_eager_mode
 def divide(tensors: list[tf.Tensor]) -> list[tf.Tensor]:
-    """Divides each tensor by the last one, a float32 scalar, in the wider dtype of the two."""
+    """Divides each tensor by the last one, a float32 scalar, in the wider dtype.
+
+    Integers are divided in float32.
+    """
     *tensors, divisor = tensors
     results = []
     for tensor in tensors:
@@ -99,7 +102,7 @@ class Division(NamedTuple):
 def unscale(grads: Iterable[_types.Gradient], division: Division) -> _types.Gradients:
     """Returns a list of divided gradients; sparse stays sparse, None stays None.
 
-    With `divide`, gradients of narrower dtypes than float32 are returned in float32.
+    With `divide`, integers and narrower dtypes than float32 are returned in float32.
     """
     grads = list(grads)
     tensors, sparse_positions = _structure.flatten(grads)

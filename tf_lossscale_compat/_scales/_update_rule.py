@@ -1,8 +1,8 @@
 """The update rules of loss scales, as assignments to their variables.
 
-A rule assigns only the variables that a step changes: a finite step adds one to a counter and does
-not assign the scale. Parallel steps, in one `session.run`, in threads or on workers, therefore lose
-no more of each other's updates than with TensorFlow's classes.
+A rule assigns only the variables that a step changes: a finite step that does not grow the scale
+adds one to a counter and assigns nothing. Parallel steps, in one `session.run`, in threads or on
+workers, therefore lose no more of each other's updates than with TensorFlow's classes.
 
 All copies of a variable get the same update, in each mode (graph, eager, `tf.function`) and under
 each strategy, inside or outside of its scope.

@@ -64,7 +64,7 @@ class BeforeKeras3Family(_family.KerasFamily[BeforeKeras3Owner]):
 
         `args` and `kwargs` are for the inner optimizer's `apply_gradients`.
         """
-        _family.check_before_build(owner, method_name)
+        _family.check_step_context(owner, method_name)
         inner = owner._optimizer
         grads, variables = self.prepare_pairs(owner, grads_and_vars)
         aggregation = _aggregation.Aggregation(inner, aggregates, self.aggregation_of_inner)

@@ -141,6 +141,7 @@ class LossScaleCallback(_CallbackBase):
         with contextlib.nullcontext() if session is None else session.graph.as_default():
             self._monitor.prepare()
         self._monitor.start(session)
+        self._last_read_batch = 0
 
     def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
         self._last_read_batch = 0

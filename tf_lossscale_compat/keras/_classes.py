@@ -110,7 +110,7 @@ def _construct(
     _arguments.flag("enabled", enabled)
     _agreement.check_agree(agree)
     family.check_count_skipped(count_skipped, optimizer)
-    family.check_wrapped(owner, optimizer, enabled)
+    family.check_can_wrap(owner, optimizer, enabled)
     owner._raise_if_strategy_unsupported()
     identifier = arguments.get("loss_scale", "dynamic" if arguments.get("dynamic") else None)
     if enabled and _loss_scales.will_be_dynamic(identifier):

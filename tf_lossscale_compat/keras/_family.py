@@ -77,8 +77,7 @@ class KerasFamily(Generic[Owner]):
     A family has no state of an optimizer. Its methods take the optimizer, the owner.
 
     Args:
-      methods_class: the class of the public methods that only this family's loss-scale optimizers
-        have.
+      methods_class: the class of the public methods of this family's loss-scale optimizers.
       keras: the public Keras module.
       base: the class that all optimizers of the family derive from.
       original: that Keras' own loss-scale class; `base` if there is none.
@@ -129,7 +128,7 @@ class KerasFamily(Generic[Owner]):
         if not (name is None or isinstance(name, str)):
             raise TypeError(f"name must be a str or None, got {name!r}.")
 
-    def check_wrapped(self, owner: Owner, optimizer: Any, enabled: bool) -> None:
+    def check_can_wrap(self, owner: Owner, optimizer: Any, enabled: bool) -> None:
         """Raises a TypeError or ValueError if `owner` cannot wrap `optimizer`."""
         base = base_to_wrap(optimizer, self.optimizer_argument)
         if base is not self.base:
@@ -420,7 +419,7 @@ def unzip_and_check(
     return grads, variables
 
 
-def check_before_build(owner: KerasOwner, method_name: str) -> None:
+def check_step_context(owner: KerasOwner, method_name: str) -> None:
     """Raises a ValueError in a cross-replica context, before a step makes any variable."""
     name = f"{type(owner).__name__}.{method_name}"
     _step.check_context(name, owner._raise_if_strategy_unsupported)

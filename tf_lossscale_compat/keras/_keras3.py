@@ -97,8 +97,8 @@ class Keras3Family(_family.KerasFamily["Keras3Methods"]):
         if name is not None:
             self.keras.name_scope(name)  # Raises Keras' error of a name with a slash.
 
-    def check_wrapped(self, owner: Keras3Methods, optimizer: Any, enabled: bool) -> None:
-        super().check_wrapped(owner, optimizer, enabled)
+    def check_can_wrap(self, owner: Keras3Methods, optimizer: Any, enabled: bool) -> None:
+        super().check_can_wrap(owner, optimizer, enabled)
         backend = self.keras.backend.backend()
         if backend != "tensorflow":
             raise ValueError(
@@ -250,7 +250,7 @@ class Keras3Family(_family.KerasFamily["Keras3Methods"]):
     ) -> None:
         grads, variables = _family.unzip_and_check(grads_and_vars)
         if not owner.built:
-            _family.check_before_build(owner, method_name)
+            _family.check_step_context(owner, method_name)
         if not tf.executing_eagerly():
             _family.check_no_session_graph(owner)
         if tf.distribute.get_strategy().num_replicas_in_sync > 1:
@@ -295,7 +295,7 @@ class Keras3Methods(_methods.WeightDecayMethods, _Keras3Base):
         constructed = data is not None and data.constructed
         replaces_inner = constructed and name == "inner_optimizer"
         if replaces_inner:  # In Keras' own class it can be replaced, too.
-            self._tflsc_family.check_wrapped(self, value, data.enabled)
+            self._tflsc_family.check_can_wrap(self, value, data.enabled)
             self._tflsc_family.check_count_skipped(data.options.get("count_skipped"), value)
         super().__setattr__(name, value)
         if replaces_inner:

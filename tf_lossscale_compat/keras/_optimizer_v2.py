@@ -63,8 +63,8 @@ class OptimizerV2Family(_before_keras3.BeforeKeras3Family["OptimizerV2Methods"])
             self.track_loss_scale(owner, owner._loss_scale)
         return name
 
-    def check_wrapped(self, owner: OptimizerV2Methods, optimizer: Any, enabled: bool) -> None:
-        super().check_wrapped(owner, optimizer, enabled)
+    def check_can_wrap(self, owner: OptimizerV2Methods, optimizer: Any, enabled: bool) -> None:
+        super().check_can_wrap(owner, optimizer, enabled)
         self.check_clipping(optimizer, enabled)
 
     def check_clipping(self, optimizer: object, enabled: bool) -> None:

@@ -305,7 +305,7 @@ class StepRecord(_tf.Trackable):
         text += f"; loss scale {skip.scale_before:.10g}"
         return text if skip.scale_after is None else f"{text} -> {skip.scale_after:.10g}"
 
-    # Called by `_observers` for each step.
+    # A step, as `_observers` calls these methods. What reads the record calls the first, too.
 
     def _check_can_observe(self) -> None:
         """Raises a ValueError if the record cannot observe a step, before the step is taken."""
