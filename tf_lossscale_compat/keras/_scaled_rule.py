@@ -4,11 +4,10 @@ Keras 3's own steps pass scaled gradients to it, and other steps unscaled ones. 
 which. If the caller does not, the constructor's `scaled` does. Else the rule goes by which methods
 were ever called on this optimizer: not by their order, place or thread. A call that comes too late
 for a function that was traced by the rule is an error. `apply` needs no rule, and its calls are not
-recorded. Those of `minimize` are recorded if methods of a
-subclass see its gradients, which are then unscaled. If the rule has two answers, gradients are
-recognized as unscaled if they are the objects that this optimizer unscaled after the first
-`scale_loss`. With `enabled=False` the scale is 1, and both answers lead to the same step: the
-rule neither raises nor warns.
+recorded. Those of `minimize` are recorded if methods of a subclass see its gradients, which are
+then unscaled. If the rule has two answers, gradients are recognized as unscaled if they are the
+objects that this optimizer unscaled after the first `scale_loss`. With `enabled=False` the scale is
+1, and both answers lead to the same step: the rule neither raises nor warns.
 """
 
 from __future__ import annotations
