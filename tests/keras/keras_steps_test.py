@@ -318,6 +318,24 @@ class WhoDividesTest(modes.EagerTestCase):
         step(tf.constant(2.0))
         self.assertAllEqual(arrays([variable]), [-1.0])
 
+    @keras_homes.each(kind="current")
+    def test_a_branch_beside_a_count_of_steps(self, home):
+        """As Horovod builds with `backward_passes_per_step` above 1."""
+        opt, variable = self.optimizer(home)
+
+        @tf.function
+        def step(take):
+            tf.cond(
+                take,
+                lambda: opt.apply_gradients([(tf.constant(0.25), variable)], scaled=False),
+                lambda: opt.iterations.assign_add(1),
+            )
+
+        for take in (False, True):
+            step(tf.constant(take))
+        self.assertEqual(number(opt.iterations), 2)
+        self.assertAllEqual(arrays([variable]), [0.75])
+
     @keras_homes.each((None, True, False), kind=keras_homes.BEFORE_3)
     def test_minimize_goes_through_what_a_subclass_overrides(self, home, scaled):
         base = type(self.optimizer(home)[0])

@@ -130,12 +130,15 @@ class OptimizerV3Methods(_methods.WeightDecayMethods, _before_keras3.BeforeKeras
         scaled: bool | None = None,
         experimental_aggregate_gradients: bool = True,
         **kwargs: Any,
-    ) -> None:
+    ) -> tf.Tensor | None:
         _arguments.optional_flag("skip_gradients_aggregation", skip_gradients_aggregation)
         pairs = list(grads_and_vars)
         scaled = self._tflsc.scaled_rule.decide(scaled, pairs)
         aggregates = experimental_aggregate_gradients and not skip_gradients_aggregation
         self._tflsc_family.apply_pairs(self, pairs, scaled, aggregates=aggregates, **kwargs)
+        # The optimizers of TensorFlow 2.11 and later return it. Horovod builds a conditional of
+        # this call and an addition to the iterations: both have to return the same dtype.
+        return None if tf.executing_eagerly() else tf.identity(self._optimizer.iterations)
 
     @property
     def variables(self) -> _values.CallableList:
