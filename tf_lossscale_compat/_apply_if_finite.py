@@ -49,13 +49,17 @@ class _ApplyIfFiniteAdapter(_adapter.OptimizerAdapter):
             result = optimizer.apply_gradients(list(zip(grads_of_part, variables[part])))
             if not isinstance(result, tf.Operation):
                 if self._for_session:
-                    raise ValueError(
-                        f"optimizers_and_gradients holds {optimizer!r}, which makes no operation "
-                        "for a Session. Call apply_if_finite in a tf.function."
-                    )
+                    raise _no_operation(optimizer)
                 result = None  # A tf.function runs all operations that are made in it.
             applied.append(_graphs.as_operation(result))
         return None if tf.executing_eagerly() else tf.group(*applied)
+
+
+def _no_operation(optimizer: object) -> ValueError:
+    return ValueError(
+        f"optimizers_and_gradients holds {optimizer!r}, which makes no operation for a Session. "
+        "Call apply_if_finite in a tf.function."
+    )
 
 
 def _flatten(
@@ -86,6 +90,9 @@ def _flatten(
         grads, variables = _structure.unzip(grads_and_vars)
         if all(grad is None for grad in grads):
             raise ValueError(f"optimizers_and_gradients has no gradient for {optimizer!r}.")
+        base = _keras_versions.base_of(type(optimizer))
+        if base and base.__name__ != _keras_versions.OPTIMIZER_V2 and _graphs.in_session_graph():
+            raise _no_operation(optimizer)  # Before it is built.
         _horovod.check_reduced(optimizer, grads)
         optimizers.append(optimizer)
         parts.append(slice(len(all_grads), len(all_grads) + len(grads)))

@@ -150,6 +150,9 @@ class ExactlyOnceTest(modes.EagerTestCase):
             apply = opt.apply([tf.constant(16.0)], [variable])
             session.run(apply)
             self.assertEqual(session.run(variable), 0.25)
+            opt = Stable(home.SGD(1.0), scaled=True)
+            with self.assertRaisesRegex(ValueError, "this optimizer unscaled"):
+                opt.get_updates(variable * 0.5, [variable])
 
 
 SCALES, LOSS, UNSCALES = "scale_loss", "get_scaled_loss", "get_unscaled_gradients"
@@ -291,6 +294,16 @@ class WhoDividesTest(modes.EagerTestCase):
         opt.apply([tf.constant(4.0)], [variable])
         self.assertAllEqual(arrays([variable]), [0.5 if enabled else -3.0])
         self.assertEqual(["once more" in warning for warning in self.warnings()], [True] * enabled)
+
+    @keras_homes.each()
+    def test_apply_after_both_ways_warns_of_unscaled_gradients_alone(self, home):
+        opt, variable = self.optimizer(home)
+        opt.scale_loss(tf.constant(1.0))
+        grads = opt.get_unscaled_gradients([tf.constant(8.0)])
+        opt.apply([tf.constant(4.0)], [variable])
+        self.assertEmpty(self.warnings())
+        opt.apply(grads, [variable])
+        self.assertEqual(["once more" in warning for warning in self.warnings()], [True])
 
     @keras_homes.each()
     def test_a_subclass_may_be_callable(self, home):

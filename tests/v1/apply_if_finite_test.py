@@ -11,7 +11,11 @@ from tests import crossed, keras_homes, modes, replicas
 from tests.v1_optimizers import sgd
 from tf_lossscale_compat import ExponentialUpdateLossScaleManager, FixedLossScale
 from tf_lossscale_compat.contrib import mixed_precision as contrib
-from tf_lossscale_compat.train.experimental import DynamicLossScale, LossScale
+from tf_lossscale_compat.train.experimental import (
+    DynamicLossScale,
+    LossScale,
+    MixedPrecisionLossScaleOptimizer,
+)
 
 tf1 = tf.compat.v1
 VALUES = ((1.0, 1.0), (np.nan, 1.0), (1.0, np.inf), (2.0, 1.0))
@@ -176,6 +180,19 @@ class ApplyIfFiniteTest(modes.EagerTestCase):
             with self.assertRaisesRegex(TypeError, "must hold pairs .*in an optimizer's place"):
                 apply(scale, [(sgd(), [(grad, var)]), (bad, [(grad, var)])])
         self.assertEqual([float(var.numpy()), int(scale.good_steps.numpy())], [1.0, 0])
+
+    @parameterized.named_parameters(keras_homes.named())
+    def test_an_optimizer_that_no_session_can_run_is_not_built(self, home):
+        if home.kind == "v2":
+            self.skipTest("an OptimizerV2 makes operations")
+        scale, optimizer = DynamicLossScale(8.0), home.SGD(0.5, momentum=0.5)
+        variable, made = home.variable(1.0), len(home.variables(optimizer))
+        with tf.Graph().as_default():
+            pairs = [(optimizer, [(tf.constant(1.0), variable)])]
+            with self.assertRaisesRegex(ValueError, "makes no operation for a Session"):
+                tf_lossscale_compat.apply_if_finite(scale, pairs)
+        self.assertLen(home.variables(optimizer), made)
+        MixedPrecisionLossScaleOptimizer(sgd(), scale)  # Nothing claims it.
 
     @parameterized.parameters(True, False)
     def test_optimizer_without_an_operation_in_a_graph_for_a_session(self, enabled):

@@ -261,7 +261,7 @@ class CommonMethods(_KerasBase):
             for which the optimizer was built.
 
         Returns:
-          An operation before Keras 3 in a graph; else None.
+          Before Keras 3 in a graph an operation, or what the inner optimizer returned; else None.
 
         Raises:
           ValueError: called in a cross-replica context; the lengths differ; or no variable has a
@@ -273,10 +273,9 @@ class CommonMethods(_KerasBase):
             raise ValueError(
                 f"grads must hold {len(variables)} gradients, one per variable, got {len(grads)}."
             )
-        self._tflsc.scaled_rule.warn_if_divided_twice()
-        return self._tflsc_family.apply_pairs(
-            self, zip(grads, variables), scaled=True, method_name="apply"
-        )
+        pairs = list(zip(grads, variables))
+        self._tflsc.scaled_rule.warn_if_divided_twice(pairs)
+        return self._tflsc_family.apply_pairs(self, pairs, scaled=True, method_name="apply")
 
 
 def _record_calls(name: str, method: Any) -> Callable[..., Any]:

@@ -188,7 +188,9 @@ class OptimizerV2Methods(_before_keras3.BeforeKeras3Methods):
         self._tflsc.scaled_rule.record_call("get_gradients")
         self._tflsc_family.check_clipping(self._optimizer, self._tflsc.enabled)
         scaled = self._tflsc_family.scale_loss(self, loss)
-        return self._tflsc_family.unscale(self, self._optimizer.get_gradients(scaled, params))
+        grads = self._tflsc_family.unscale(self, self._optimizer.get_gradients(scaled, params))
+        self._tflsc.scaled_rule.remember_unscaled(grads)
+        return grads
 
     @_autograph.convert_passed_functions
     def minimize(

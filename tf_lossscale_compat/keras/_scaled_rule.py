@@ -184,9 +184,14 @@ class ScaledRule:
         if unscale and not self._said_unscaled:
             self.warn_once(_CONSTRUCTOR_SCALED.format(" and ".join(sorted(unscale))))
 
-    def warn_if_divided_twice(self) -> None:
-        """Warns if `apply` may get unscaled gradients."""
-        if self._enabled and GET_UNSCALED_GRADIENTS in self.called_methods:
+    def warn_if_divided_twice(self, pairs: list[_types.Pair]) -> None:
+        """Warns if `apply` may get unscaled gradients.
+
+        After `scale_loss`, as in a step of Keras 3, only those that are remembered.
+        """
+        if not self._enabled or GET_UNSCALED_GRADIENTS not in self.called_methods:
+            return
+        if SCALE_LOSS not in self.called_methods or self.are_remembered(pairs):
             self.warn_once(_DIVIDED_TWICE)
 
     def warn_once(self, message: str) -> None:
