@@ -81,7 +81,8 @@ def take(
             grads, finite = _finite.unscale_and_test(grads, division)
         else:
             grads = _unscaling.unscale(grads, division)
-    observed_grads, observed_variables = grads, variables  # Of one replica, if a record names them.
+    # A record names a replica's own gradients, which are those before the aggregation.
+    observed_grads, observed_variables = grads, variables
     if adapter.aggregate is not None:
         grads, variables = adapter.aggregate(grads, variables)
     if not needs_decision:  # Nothing is updated either, so no `merge_call` is needed.
