@@ -26,7 +26,6 @@ __all__ = [
     "loss_scale",
     "mixed_precision",
     "train",
-    "uninstall_contrib",
 ]
 
 # The module of each public class and function. Modules are imported at the first use, so that
@@ -41,8 +40,7 @@ _HOMES = {
     "LossScaleManager": "_scales._managers",
     "StepRecord": "monitoring._step_record",
     "apply_if_finite": "_apply_if_finite",
-    "install_contrib": "contrib._importer",
-    "uninstall_contrib": "contrib._importer",
+    "install_contrib": "contrib._install",
 }
 _MODULES = (
     "checkpoint",
@@ -70,7 +68,7 @@ if TYPE_CHECKING:
         FixedLossScaleManager,
         LossScaleManager,
     )
-    from tf_lossscale_compat.contrib._importer import install_contrib, uninstall_contrib
+    from tf_lossscale_compat.contrib._install import install_contrib
     from tf_lossscale_compat.monitoring._step_record import LossScaleError, StepRecord
 else:
     # Hidden from type checkers, for which every name would otherwise exist.

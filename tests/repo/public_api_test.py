@@ -18,7 +18,6 @@ import tensorflow as tf
 from absl.testing import absltest, parameterized
 
 from tests import keras_homes
-from tf_lossscale_compat import run
 from tf_lossscale_compat._tools import cli
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
@@ -167,7 +166,6 @@ def of_commands():
     for command in cli.COMMANDS:
         subparsers = cli._parser([command])._actions[-1]
         look(f"tf-lossscale {command}", subparsers.choices[command])
-    look(f"python -m {run.__name__}", run._parser())
     return lines
 
 

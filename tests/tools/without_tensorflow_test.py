@@ -80,7 +80,6 @@ class WithoutTensorFlowTest(WithoutTensorFlowTestCase):
         ("-c", "import tf_lossscale_compat.loss_scale"),
         ("-c", "import tf_lossscale_compat.mixed_precision"),
         ("-c", "import tf_lossscale_compat.monitoring"),
-        ("-m", "tf_lossscale_compat.run", "script.py"),
         ("-m", "training"),
     )
     def test_the_first_use_is_an_error_that_says_what_to_install(self, *arguments):

@@ -9,7 +9,6 @@ from tf_lossscale_compat import (
     StepRecord,
     apply_if_finite,
     install_contrib,
-    uninstall_contrib,
 )
 
 version: str = lsc.__version__
@@ -23,7 +22,7 @@ stable = lsc.keras.mixed_precision.LossScaleOptimizer
 callback = lsc.keras.callbacks.LossScaleCallback
 state = lsc.checkpoint.LossScaleState
 hook = lsc.monitoring.LossScaleHook
-done: bool = install_contrib() and uninstall_contrib()
+done: bool = install_contrib()
 print(LossScaleError, StepRecord, apply_if_finite)
 
 lsc.DynamicLosScale()  # error: attr-defined reportAttributeAccessIssue

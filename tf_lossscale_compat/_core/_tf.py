@@ -33,8 +33,6 @@ except ImportError:
 tf1 = tf.compat.v1
 
 if TYPE_CHECKING:
-    from types import ModuleType
-
     from tf_lossscale_compat._core._types import Optimizer as Optimizer
     from tf_lossscale_compat._core._types import SessionRunHook as SessionRunHook
     from tf_lossscale_compat._core._types_trackable import Trackable as Trackable
@@ -113,17 +111,12 @@ def has_contrib() -> bool:
     return hasattr(tf, "contrib") or "tensorflow.contrib" in sys.modules
 
 
-def v1_module() -> ModuleType:
-    """Returns the module that `import tensorflow.compat.v1 as tf` binds."""
-    importlib.import_module("tensorflow.compat.v1")
-    return sys.modules["tensorflow"].compat.v1
-
-
 def api_modules() -> list[Any]:
     """Returns a list of every module that `import tensorflow` or `tensorflow.compat.v1` may bind.
 
     In some versions the attribute `tf.compat.v1` and the module imported under that name are
     different objects, and the import replaces the attribute.
     """
-    found = [tf, tf1, v1_module(), sys.modules["tensorflow.compat.v1"]]
+    imported = importlib.import_module("tensorflow.compat.v1")
+    found = [tf, tf1, sys.modules["tensorflow"].compat.v1, imported]
     return list({id(module): module for module in found}.values())
