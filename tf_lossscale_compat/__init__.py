@@ -20,7 +20,6 @@ __all__ = [
     "LossScaleManager",
     "StepRecord",
     "__version__",
-    "apply_if_finite",
     "contrib",
     "install_contrib",
     "loss_scale",
@@ -39,7 +38,6 @@ _HOMES = {
     "LossScaleError": "monitoring._step_record",
     "LossScaleManager": "_scales._managers",
     "StepRecord": "monitoring._step_record",
-    "apply_if_finite": "_apply_if_finite",
     "install_contrib": "contrib._install",
 }
 _MODULES = (
@@ -57,7 +55,6 @@ if TYPE_CHECKING:
     from tf_lossscale_compat import contrib, loss_scale, mixed_precision, train
     from tf_lossscale_compat import keras as keras
     from tf_lossscale_compat import monitoring as monitoring
-    from tf_lossscale_compat._apply_if_finite import apply_if_finite
     from tf_lossscale_compat._scales._loss_scales import (
         DynamicLossScale,
         FixedLossScale,

@@ -143,7 +143,7 @@ class V1Test(modes.EagerTestCase):
             def update(self, grads):
                 return super().update(grads)
 
-        own, others, pair = Own(8), Others(True), (tf.constant(1.0), tf.Variable(0.0))
+        own, others = Own(8), Others(True)
         opt = Mixed(sgd(), 8, agree=others)
         keras_opt = PUBLIC[1](tf.keras.optimizers.SGD(1.0), 8, agree=others)
         for refused in (
@@ -151,7 +151,6 @@ class V1Test(modes.EagerTestCase):
             lambda: PUBLIC[1](tf.keras.optimizers.SGD(1.0), own, agree=others),
             lambda: setattr(opt, "_loss_scale", own),
             lambda: setattr(keras_opt, "_loss_scale", own),
-            lambda: tf_lossscale_compat.apply_if_finite(own, [(sgd(), [pair])], agree=others),
         ):
             with self.assertRaisesRegex(ValueError, "agree .* needs the gradients"):
                 refused()
@@ -397,37 +396,6 @@ class StandInTest(modes.EagerTestCase):
         opt.minimize(lambda: weight * 1.0, [weight])
         self.assertEqual(keras_homes.number(weight), -1.0)
 
-    def test_apply_if_finite(self):
-        opt = DistributedV1(sgd())
-        weight, loss_scale = tf.Variable(0.0), moving()
-        pairs = [(tf.constant(1.0), weight)]
-        self.check_skips_with_the_others(
-            lambda: tf_lossscale_compat.apply_if_finite(loss_scale, [(opt, pairs)]), weight
-        )
-        self.assertEqual(loss_scale().numpy(), 4.0)
-        others = Others(True)
-        tf_lossscale_compat.apply_if_finite(loss_scale, [(opt, pairs)], agree=others)
-        self.assertEqual((weight.numpy(), others.calls, self.reduced), (-2.0, 1, 2))
-        others.finite = False
-        tf_lossscale_compat.apply_if_finite(loss_scale, [(opt, pairs)], agree=others)
-        self.assertEqual((weight.numpy(), loss_scale().numpy()), (-2.0, 2.0))
-        tf_lossscale_compat.apply_if_finite(loss_scale, [(opt, pairs)], agree=others, enabled=False)
-        self.assertEqual((weight.numpy(), others.calls), (-3.0, 2))
-        with self.assertRaisesRegex(TypeError, "agree must be a function"):
-            tf_lossscale_compat.apply_if_finite(loss_scale, [(opt, pairs)], agree=1)
-        twice = DistributedV1(sgd(), backward_passes_per_step=2)
-        with self.assertRaisesRegex(ValueError, "backward_passes_per_step=2"):
-            tf_lossscale_compat.apply_if_finite(loss_scale, [(opt, pairs), (twice, pairs)])
-
-    @keras_homes.each()
-    def test_apply_if_finite_with_keras(self, home):
-        if not _tf.at_least(2, 4):
-            self.skipTest("there Horovod reduces as it applies")
-        opt, weight = distributed_keras(home.SGD(1.0)), home.variable(0.0)
-        with self.assertRaisesRegex(ValueError, "has not reduced"):
-            tf_lossscale_compat.apply_if_finite(moving(), [(opt, [(tf.constant(1.0), weight)])])
-        self.assertEqual(keras_homes.number(weight), 0.0)
-
     def test_v1_accumulation_inside_a_scale_that_moves(self):
         inner = DistributedV1(sgd(), backward_passes_per_step=2)
         for loss_scale in (exponential(), moving(), ByHand(), Schedule(8.0)):
@@ -470,18 +438,6 @@ class StandInTest(modes.EagerTestCase):
         with self.assertRaisesRegex(ValueError, "backward_passes_per_step=2"):
             opt._loss_scale = moving()
         self.assertIs(opt._loss_scale, before)
-
-    def test_process_sets(self):
-        opts = [DistributedV1(sgd()) for _ in range(2)]
-        for opt in opts:
-            opt.process_set = object()
-        loss_scale = moving()
-        pairs = [(opt, [(tf.constant(1.0), tf.Variable(0.0))]) for opt in opts]
-        with self.assertRaisesRegex(ValueError, "several process sets"):
-            tf_lossscale_compat.apply_if_finite(loss_scale, pairs)
-        tf_lossscale_compat.apply_if_finite(loss_scale, pairs, agree=Others(True))
-        tf_lossscale_compat.apply_if_finite(loss_scale, pairs[:1])
-        self.assertEqual(self.reduced, 1)
 
     def test_within_wrappers(self):
         class Own(tf1.train.Optimizer):

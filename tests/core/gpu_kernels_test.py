@@ -16,7 +16,6 @@ from tf_lossscale_compat import (
     DynamicLossScale,
     ExponentialUpdateLossScaleManager,
     FixedLossScale,
-    apply_if_finite,
 )
 from tf_lossscale_compat.contrib import mixed_precision as contrib
 from tf_lossscale_compat.keras import mixed_precision
@@ -126,27 +125,21 @@ class GpuKernelsTest(tf.test.TestCase, parameterized.TestCase):
         with modes.control_flow(1 if mode == "graph_v1" else 2):
             self.check(lambda: step(OPTIMIZERS[name]), lambda: step(sgd))
 
-    @parameterized.parameters(*itertools.product(("keras", "together"), DTYPES[:2], (False, True)))
-    def test_in_a_function(self, name, dtype, sparse):
+    @parameterized.parameters(*itertools.product(DTYPES[:2], (False, True)))
+    def test_in_a_function(self, dtype, sparse):
         home = keras_homes.available()[0]
 
         def traced(wrapped):
             variables = [tf.Variable(tf.zeros(shape, dtype)) for shape in ([4, 4], [1024, 512])]
             opt = home.SGD(0.1)
-            if wrapped and name == "keras":
+            if wrapped:
                 opt = mixed_precision.LossScaleOptimizer(opt, initial_scale=8)
-            loss_scale = DynamicLossScale(8.0)
 
             def step(*grads):
                 if sparse:
                     grads = [tf.IndexedSlices(g, tf.range(g.shape[0]), g.shape) for g in grads]
                 pairs = list(zip(grads, variables))
-                if wrapped and name == "keras":
-                    opt.apply_gradients(pairs, scaled=True)
-                elif wrapped:
-                    apply_if_finite(loss_scale, [(opt, pairs)])
-                else:
-                    opt.apply_gradients(pairs)
+                opt.apply_gradients(pairs, **({"scaled": True} if wrapped else {}))
 
             specs = [tf.TensorSpec(variable.shape, dtype) for variable in variables]
             return tf.function(step, autograph=False).get_concrete_function(*specs).graph

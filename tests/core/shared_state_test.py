@@ -7,9 +7,8 @@ import os
 import tensorflow as tf
 from absl.testing import parameterized
 
-import tf_lossscale_compat
 from tests import crossed, modes
-from tests.v1_optimizers import BOTH, OPTIMIZERS, Around, dynamic_for, sgd, state_of
+from tests.v1_optimizers import BOTH, OPTIMIZERS, dynamic_for, sgd, state_of
 from tf_lossscale_compat import (
     ExponentialUpdateLossScaleManager,
     FixedLossScale,
@@ -208,13 +207,6 @@ class OwnersTest(modes.EagerTestCase):
             with self.assertRaisesRegex(ValueError, "drives another optimizer, a tf.compat.v1"):
                 keras(scale)  # The operation made above still updates it.
 
-    def test_a_graph_goes_on_without_its_optimizers(self):
-        with tf.Graph().as_default():
-            scale, pairs = DynamicLossScale(8.0), [(tf.constant(1.0), tf1.Variable(1.0))]
-            tf_lossscale_compat.apply_if_finite(scale, [(sgd(), pairs)])
-            with self.assertRaisesRegex(ValueError, "one that apply_if_finite was given"):
-                MixedPrecisionLossScaleOptimizer(sgd(), scale)
-
     def test_managers_with_slots(self):
         class Slots:
             __slots__ = ()
@@ -229,16 +221,3 @@ class OwnersTest(modes.EagerTestCase):
         opt = contrib.LossScaleOptimizer(sgd(0.25), Slots())
         opt.minimize(lambda: weight * weight, var_list=[weight])
         self.assertEqual(float(weight.numpy()), 0.5)
-
-    def test_apply_if_finite_refuses_what_has_a_loss_scale(self):
-        scale, pairs = DynamicLossScale(8.0), [(tf.constant(1.0), tf.Variable(1.0))]
-        hidden = Around(MixedPrecisionLossScaleOptimizer(sgd(), 8.0))
-        with self.assertRaisesRegex(ValueError, "which has a loss scale of its own"):
-            tf_lossscale_compat.apply_if_finite(scale, [(hidden, pairs)])
-        opt = MixedPrecisionLossScaleOptimizer(sgd(), scale)
-        with self.assertRaisesRegex(ValueError, "drives another optimizer"):
-            tf_lossscale_compat.apply_if_finite(scale, [(sgd(), pairs)])
-        self.assertEqual(float(pairs[0][1].numpy()), 1.0)
-        del opt
-        tf_lossscale_compat.apply_if_finite(scale, [(sgd(), pairs)])
-        self.assertEqual(float(pairs[0][1].numpy()), 0.0)

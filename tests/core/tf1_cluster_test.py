@@ -15,7 +15,6 @@ from absl.testing import absltest, parameterized
 from tests import modes, originals, processes
 from tests.keras_homes import slow_on_the_newest
 from tests.v1_optimizers import OPTIMIZERS, Around, dynamic, exponential, moved, sgd, state_of
-from tf_lossscale_compat import apply_if_finite
 from tf_lossscale_compat._core import _tf
 from tf_lossscale_compat.contrib import mixed_precision as contrib
 from tf_lossscale_compat.train import experimental
@@ -266,9 +265,6 @@ class OrderTest(modes.EagerTestCase):
             opt, experimental.FixedLossScale(8.0, skip_nonfinite=True)
         ),
         "rewrite": experimental.enable_mixed_precision_graph_rewrite,
-        "apply_if_finite": lambda opt: apply_if_finite(
-            experimental.DynamicLossScale(), [(opt, [(tf.constant(1.0), tf1.Variable(1.0))])]
-        ),
     }
 
     @parameterized.product(case=sorted(REFUSED), nested=(False, True))

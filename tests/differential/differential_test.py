@@ -21,7 +21,7 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
 # minutes. Of v1's optimizers and loss scales the later TensorFlows draw the first half: the same
 # programs run on 2.4.4.
 EACH = 2
-V1 = ("mixed", "scales", "several", "modelled")
+V1 = ("mixed", "scales", "modelled")
 # One TensorFlow of each generation of optimizers: 1.15.5, 2.4.4, 2.15.1 and 2.21.
 CHOSEN = ((1, 15), (2, 4), (2, 15), (2, 21))
 GROUPS = fuzz.groups() if keras_homes.VERSION in CHOSEN else {}

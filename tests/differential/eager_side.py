@@ -8,10 +8,9 @@ import tempfile
 import numpy as np
 import tensorflow as tf
 
-import tf_lossscale_compat
 from tests import modes, replicas
-from tests.differential import history, models
-from tests.differential.v1_side import V1_OPTIMIZERS, Side, coefficients, shape_of
+from tests.differential import history
+from tests.differential.v1_side import Side, coefficients, shape_of
 
 tf1 = tf.compat.v1
 
@@ -204,43 +203,6 @@ class Eager(Side):
         return {"kept": sorted(before)}
 
 
-class Several(Eager):
-    """`apply_if_finite`, beside the same in a few lines: it has no original."""
-
-    claimed = False
-
-    def do_step(self, index, fault):
-        self.network()
-        self.steps += 1
-        pairs, scale, enabled = [], self.scale(), self.program["enabled"]
-        for i, options in enumerate(self.program["optimizers"]):
-            inner = V1_OPTIMIZERS[options["kind"]](0.5, options["option"])
-            arrays = coefficients(self.program, i, self.steps, fault if i == index else None)
-            with tf.GradientTape() as tape:
-                loss = self.loss(i, [tf.constant(array) for array in arrays]) * scale()
-            grads = tape.gradient(loss, self.trained(i))
-            grads = [g / tf.cast(scale(), g.dtype) for g in grads]
-            pairs.append((self.inner.setdefault(i, inner), list(zip(grads, self.trained(i)))))
-        if self.library == "package":
-            tf_lossscale_compat.apply_if_finite(scale, pairs, enabled=enabled)
-            return
-        grads = [grad for _, of_one in pairs for grad, _ in of_one]
-        if not enabled or models.finite(grads):
-            for optimizer, of_one in pairs:
-                optimizer.apply_gradients(of_one)
-        if enabled:
-            scale.update(grads)
-            self.claimed = self.program["scale"][0] != "fixed"
-
-    def do_claim(self):
-        """Another optimizer takes the loss scale, which may drive several."""
-        scale, inner = self.scale(), tf1.train.GradientDescentOptimizer(0.5)
-        if self.library == "package":
-            self.home.MixedPrecisionLossScaleOptimizer(inner, scale)
-        elif self.claimed:
-            raise ValueError("it drives others")
-
-
 def branching(optimizer, variable, library):
     """Minimizes in a function a loss with a branch; the original is given its graph."""
 
@@ -262,4 +224,4 @@ def branching(optimizer, variable, library):
 @contextlib.contextmanager
 def eager(program, library):
     with modes.eager_mode():
-        yield (Several if program["family"] == "several" else Eager)(program, library)
+        yield Eager(program, library)

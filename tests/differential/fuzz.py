@@ -73,7 +73,6 @@ def groups():
             places["mirrored"] = 2
         for place, weight in places.items():
             add(weight, family, place, programs.v1, family=family)
-    add(8, "several", "eager", programs.v1, family="several")
     if originals.contrib() is None:
         for place, weight in (("graph_v1", 2), ("graph_v2", 3), ("eager", 4)):
             add(weight, "modelled", place, programs.v1, family="modelled")

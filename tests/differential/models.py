@@ -4,7 +4,6 @@ import numpy as np
 import tensorflow as tf
 
 from tests import modes
-from tf_lossscale_compat.train import experimental
 
 tf1 = tf.compat.v1
 
@@ -43,19 +42,6 @@ class DynamicLossScale:
         else:
             scale.assign(tf.minimum(tf.maximum(scale / multiplier, self._lowest), self._highest))
         return None, tf.constant(flag)
-
-
-class Lenient(experimental.LossScale):
-    """A user's, which would have every step applied."""
-
-    def __call__(self):
-        return tf.constant(8.0)
-
-    def update(self, grads):
-        return None, True
-
-    def get_config(self):
-        return {}
 
 
 class FixedLossScaleManager:

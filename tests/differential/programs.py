@@ -99,8 +99,6 @@ def v1_variables(draw, family, session, scale, most):
     others = ["dense", "rows"] * 3 + ["frozen"]
     # r1.15's optimizer takes no variable without a gradient, and r2.0's no dtype but float32.
     others += ["unused"] * (family not in ("contrib", "modelled"))
-    if family == "several":
-        kinds = others = ["dense"]
     dtypes = ["float32"] * (12 if family == "mixed" else 3) + ["float64"]
     if scale != ["fixed", [2.0**100]]:  # TensorFlow may fold it with its reciprocal.
         dtypes += ["float16"]
@@ -113,8 +111,6 @@ def loss_scale(draw, family, racing):
     starts = [8.0, 1.1, 1024.0, 2.0**15, 100.0, 12345.678, 7e5] + [2.0**127, 1.2e38] * (not racing)
     if draw.fault_kind == "half":
         starts = [1.0, 1.1]
-    if family == "several" and draw.one_in("lenient", 3):
-        return ["lenient", []]
     if not racing and draw.one_in("fixed", 4):
         return ["fixed", draw.pick("value", [[8.0], [1.0], [128], [3.0], [2.0**100]])]
     start = draw.pick("start", starts)
@@ -168,8 +164,6 @@ def v1_actions(draw, family, place, count, racing):
     if place == "mirrored":
         return draw.actions(step, [("read",), ("take",), ("scale",)], 3, 6)
     counts = "count", [0, 1, 5]
-    if family == "several":
-        return draw.actions(step, [("claim",), ("read",), counts], 3, 6)
     many = "many", which, draw.flags
     others = [("scale",), ("read",), ("draw",), ("take",), ("look",), counts, many]
     others += [("set", [4.0, 16.0, 2.0**20, "nan", "inf", 1.2e38])]
@@ -197,16 +191,11 @@ def v1_actions(draw, family, place, count, racing):
 
 
 def v1(number, family, place):
-    """A program with contrib's or r2.0's optimizer ("contrib", "mixed") or the loss scale alone.
-
-    Of the family "several" it is one of `apply_if_finite`.
-    """
+    """A program with contrib's or r2.0's optimizer ("contrib", "mixed") or the loss scale alone."""
     draw = Draw(number, family, place)
     session = place.startswith("graph")
-    several = family == "several"
-    racing = not (several or place in ("mirrored", "jit")) and draw.one_in("racing", 8)
+    racing = place not in ("mirrored", "jit") and draw.one_in("racing", 8)
     count = draw.pick("race of", [2, 1]) if racing else draw.pick("count", [1, 1, 1, 2])
-    count = 2 if several else count
     inside = [None]
     if (session or place == "function") and family != "modelled":
         inside += [None] * 4 + ["cond", "while"]
@@ -217,7 +206,7 @@ def v1(number, family, place):
         "resource": place == "graph_v2" or draw.pick("resource", [True, False]),
         "inside": draw.pick("inside", inside),
         "scale": scale,
-        "shared": count == 2 and (racing or several or draw.pick("shared", [True, False])),
+        "shared": count == 2 and (racing or draw.pick("shared", [True, False])),
         "optimizers": [v1_optimizer(draw, session) for _ in range(count)],
         "variables": [v1_variables(draw, family, session, scale, 3 - count) for _ in range(count)],
         # Of XLA, random numbers differ from run to run; of races, operations are not compared.
@@ -232,8 +221,6 @@ def v1(number, family, place):
             optimizer["grad_loss"] = None
     for specs in program["variables"] if racing else ():
         without_float16(specs)  # Some order may overflow.
-    if several:
-        program["enabled"] = draw.pick("enabled", [True, True, False])
     if family == "scales" and place == "eager" and scale[0] == "dynamic" and not racing:
         program["beyond"] = beyond(draw, scale[1][0])
         program["actions"].append(draw.action("many", [0], draw.flags))

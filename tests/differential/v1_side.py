@@ -208,7 +208,7 @@ class Side:
             home, beyond = self.home, self.program.get("beyond") or {}
             if beyond and self.library == "original":
                 home = models
-            cls = models.Lenient if name == "lenient" else getattr(home, CLASSES.get(name, fixed))
+            cls = getattr(home, CLASSES.get(name, fixed))
             count = 1 if self.program["shared"] else len(self.program["optimizers"])
             # A fixed manager of this package works in any graph, of whichever it is.
             elsewhere = self.program.get("elsewhere") and self.library == "package"

@@ -755,7 +755,7 @@ class OwnerTest(_Base):
         policy = self.both()[which]
         first, inner = Older(home.SGD(1.0), policy), home.SGD(1.0)
         for make in (lambda: Older(inner, policy), lambda: Stable(inner, loss_scale=policy)):
-            with self.assertRaisesRegex(ValueError, "Keras one.*of its own.*apply_if_finite"):
+            with self.assertRaisesRegex(ValueError, "Keras one.*of its own"):
                 make()
         # Nothing of the inner optimizer was touched, nor of the first one.
         self.assertEqual(self.take_step(Older(inner, self.both()[which]), home), 0.25)

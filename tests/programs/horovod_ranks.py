@@ -18,7 +18,6 @@ import horovod.tensorflow.keras as hvd_keras
 import numpy as np
 import tensorflow as tf
 
-import tf_lossscale_compat
 from tf_lossscale_compat.contrib import mixed_precision as contrib
 from tf_lossscale_compat.keras import mixed_precision
 from tf_lossscale_compat.train import experimental
@@ -142,47 +141,6 @@ def with_v1(values, mode, which, order, compression, passes):
         return ended(*session.run([weight, embedding, *state(), counted]))
 
 
-def with_apply_if_finite(values, mode, which, order, compression, passes):
-    """One loss scale for two optimizers of Horovod's, of which each has one of the weights."""
-    compressor = getattr(hvd.Compression, COMPRESSIONS[compression])
-    opts = [
-        hvd.DistributedOptimizer(
-            tf1.train.GradientDescentOptimizer(1.0), compression=compressor, name=f"opt{number}"
-        )
-        for number in range(2)
-    ]
-
-    def take_step(loss_scale, loss, weights):
-        pairs = []
-        for opt, weight in zip(opts, weights):
-            ((grad, _),) = opt.compute_gradients(loss, var_list=[weight])
-            pairs.append((opt, [(tf.convert_to_tensor(grad) / loss_scale(), weight)]))
-        return tf_lossscale_compat.apply_if_finite(loss_scale, pairs)
-
-    if mode == "function":
-        loss_scale = experimental.DynamicLossScale(8.0, 2, 2.0)
-        weights = [tf.Variable(0.0), tf.Variable(tf.zeros([hvd.size() + 1]))]
-
-        @tf.function(input_signature=[tf.TensorSpec([], tf.float32)])
-        def step(x):
-            take_step(loss_scale, lambda: loss_of(*weights, x) * loss_scale(), weights)
-
-        for value in values:
-            step(value)
-        return ended(*weights, loss_scale(), loss_scale.good_steps, 0)
-
-    with tf.Graph().as_default(), tf1.Session() as session:
-        loss_scale = experimental.DynamicLossScale(8.0, 2, 2.0)
-        weight = tf1.get_variable("w", initializer=0.0)
-        weights = [weight, tf1.get_variable("e", initializer=tf.zeros([hvd.size() + 1]))]
-        x = tf1.placeholder(tf.float32, [])
-        train_op = take_step(loss_scale, loss_of(*weights, x) * loss_scale(), weights)
-        session.run(tf1.global_variables_initializer())
-        for value in values:
-            session.run(train_op, {x: value})
-        return ended(*session.run([*weights, loss_scale(), loss_scale.good_steps, x], {x: 0}))
-
-
 def with_keras(values, loop, family, order, compression, passes):
     options = options_of(compression, passes)
     make = {"older": tf.keras.optimizers.SGD, "newer": tf.keras.optimizers.experimental.SGD}
@@ -259,10 +217,6 @@ def cases():
             continue
         for loop, family in itertools.product(("fit", "minimize"), ("older", "newer")):
             yield (loop, family, order, compression, passes), with_keras
-    for mode, compression in itertools.product(("graph", "function"), COMPRESSIONS):
-        if mode == "graph" or not graphs_only:
-            parts = (mode, "apply_if_finite", "Horovod inside", compression, 1)
-            yield parts, with_apply_if_finite
     families = () if graphs_only else ("older", "newer")
     for family, compression in itertools.product(families, COMPRESSIONS):
         for order in ("Horovod's tape", *orders):

@@ -7,7 +7,6 @@ from tf_lossscale_compat import (
     DynamicLossScale,
     LossScaleError,
     StepRecord,
-    apply_if_finite,
     install_contrib,
 )
 
@@ -23,7 +22,7 @@ callback = lsc.keras.callbacks.LossScaleCallback
 state = lsc.checkpoint.LossScaleState
 hook = lsc.monitoring.LossScaleHook
 done: bool = install_contrib()
-print(LossScaleError, StepRecord, apply_if_finite)
+print(LossScaleError, StepRecord)
 
 lsc.DynamicLosScale()  # error: attr-defined reportAttributeAccessIssue
 lsc.kerras  # error: attr-defined reportAttributeAccessIssue

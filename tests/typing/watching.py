@@ -13,19 +13,10 @@ scale = lsc.DynamicLossScale()
 sgd = tf.compat.v1.train.GradientDescentOptimizer(0.1)
 optimizer = MixedPrecisionLossScaleOptimizer(sgd, scale)
 record = lsc.StepRecord(optimizer, names=True, max_consecutive_skips=50)
-generator: Any = tf.keras.optimizers.Adam(1e-3)
-discriminator: Any = tf.keras.optimizers.Adam(1e-3)
-weight, bias = tf.Variable(tf.constant(1.0)), tf.Variable(tf.constant(1.0))
 writer: Any = tf.summary.create_file_writer("logs")
 
 
-def step(grads: Any, others: Any) -> Any:
-    pairs = [(generator, zip(grads, [weight])), (discriminator, zip(others, [bias]))]
-    applied = lsc.apply_if_finite(scale, pairs, enabled=True)
-    write_summaries(record, step=3, writer=writer, log_every_n_secs=60)
-    return applied
-
-
+write_summaries(record, step=3, writer=writer, log_every_n_secs=60)
 steps: tf.Tensor = record.steps
 skipped: int = int(record.skipped_steps)
 scaler: Any = record.loss_scale
@@ -61,6 +52,4 @@ LossScaleHook(scale)  # error: arg-type reportArgumentType
 LossScaleHook(record, every_n_steps="ten")  # error: arg-type reportArgumentType
 hook.no_such_method()  # error: attr-defined reportAttributeAccessIssue
 write_summaries(scale)  # error: arg-type reportArgumentType
-lsc.apply_if_finite("dynamic", [])  # error: arg-type reportArgumentType
-lsc.apply_if_finite(scale, 3)  # error: arg-type reportArgumentType
 monitoring.LossScaleHok  # error: attr-defined reportAttributeAccessIssue

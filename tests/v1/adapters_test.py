@@ -8,7 +8,6 @@ import pytest
 import tensorflow as tf
 from absl.testing import parameterized
 
-import tf_lossscale_compat
 from tests import crossed, keras_homes, modes, originals, replicas, stepping
 from tests.v1_optimizers import OPTIMIZERS, exponential, loss_of, sgd, state_of, states
 from tf_lossscale_compat import loss_scale as loss_scale_lib
@@ -402,22 +401,6 @@ class OfTensorFlowTest(parameterized.TestCase, tf.test.TestCase):
             self.assertEqual(float(fresh._loss_scale()), 4.0)
             fixed = loss_scale_lib.get(originals.experimental().FixedLossScale(8.0))
             self.assertEqual(repr(fixed), "FixedLossScale(8.0)")
-
-    @parameterized.parameters("mixed", "several")
-    def test_it_has_one_owner_whichever_api_is_first(self, first):
-        with modes.eager_mode():
-            own, weight, inner = self.dynamic(), tf1.Variable(1.0), sgd(0.25)
-            calls = {
-                "mixed": lambda: OPTIMIZERS["mixed"](sgd(), own),
-                "several": lambda: tf_lossscale_compat.apply_if_finite(
-                    own, [(inner, [(tf.constant(np.nan), weight)])]
-                ),
-            }
-            held = calls.pop(first)()
-            for call in calls.values():
-                with self.assertRaisesRegex(ValueError, "already drives another optimizer"):
-                    call()
-            self.assertEqual([weight.numpy(), float(own())], [1.0, 8.0 if held else 4.0])
 
     def test_a_class_derived_from_it_is_refused(self):
         class Own(originals.experimental().DynamicLossScale):

@@ -15,7 +15,7 @@ class OptimizerAdapter:
     """One step's view of an optimizer; each kind of optimizer has a class for its steps.
 
     Attributes:
-      wrapped: the optimizer that applies gradients, or None for several optimizers.
+      wrapped: the optimizer that applies gradients.
       watched: optimizer whose record is notified, or None.
       agreement: function of a scalar bool tensor that returns its AND over processes outside any
         strategy, or None; called at most once, before anything is applied or updated.
@@ -33,7 +33,7 @@ class OptimizerAdapter:
       name: str, the name of the step's operation, or None.
     """
 
-    wrapped: _types.HasApplyGradients | None = None
+    wrapped: _types.HasApplyGradients
     watched: object = None
     agreement: _types.Agree | None = None
     counts_skipped = False

@@ -5,7 +5,7 @@ Processes that average gradients must skip the same steps, or weights and loss s
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Iterable, NoReturn
+from typing import TYPE_CHECKING, NoReturn
 
 from tf_lossscale_compat._core import _horovod, _sync_replicas, _wrapping
 from tf_lossscale_compat._core._tf import tf
@@ -65,21 +65,6 @@ def check_takes_dynamic(optimizer: _types.HasApplyGradients) -> None:
 def _check_accumulation(optimizer: _types.HasApplyGradients) -> None:
     for each in _wrapping.optimizer_chain(optimizer):
         _horovod.check_accumulation(each)
-
-
-def common(functions: Iterable[_types.Agree | None]) -> _types.Agree | None:
-    """Returns the one function through which the optimizers of a step agree, or None.
-
-    Raises:
-      ValueError: the optimizers use different process sets of Horovod.
-    """
-    functions = [each for each in functions if each is not None]
-    if len({id(getattr(each, "process_set", None)) for each in functions}) > 1:
-        raise ValueError(
-            "optimizers_and_gradients holds Horovod's optimizers of several process sets. Pass "
-            "agree=, a function that combines the finite flag over all these processes."
-        )
-    return functions[0] if functions else None
 
 
 class LostAgreement:

@@ -2,10 +2,9 @@
 
 Two Keras optimizers must not share a loss scale: they divide when they apply, so that the first
 would update the scale before the second has divided by it. TensorFlow 1's optimizers may share one:
-they all divide before any of them updates it. So do those that `apply_if_finite` is given. A
-deleted optimizer claims nothing: the loss scale is free for the next fold of a cross-validation, or
-the next cell of a notebook. In a graph for a Session, v1 optimizers and those of `apply_if_finite`
-claim it as long as the graph exists.
+they all divide before any of them updates it. A deleted optimizer claims nothing: the loss scale is
+free for the next fold of a cross-validation, or the next cell of a notebook. In a graph for a
+Session, v1 optimizers claim it as long as the graph exists.
 """
 
 from __future__ import annotations
@@ -21,7 +20,6 @@ if TYPE_CHECKING:
 
 KERAS = "a Keras one"
 V1 = "a tf.compat.v1.train one"
-APPLY_IF_FINITE = "one that apply_if_finite was given"
 
 
 def _reference(claimant: object) -> Callable[[], object]:
@@ -67,10 +65,8 @@ def check_can_claim(kind: str, scaler: _scaler.Scaler) -> None:
         raise ValueError(
             f"{scaler.loss_scale!r} already drives another optimizer, {existing.kind}. The first "
             "of the two to apply would update the loss scale before the other divides by it. Give "
-            "each a loss scale of its own; or scale and unscale with the loss scale itself, and "
-            "let tf_lossscale_compat.apply_if_finite apply to both and update it once. If the "
-            "other is not needed any more, first delete it and the models and functions that hold "
-            "it."
+            "each a loss scale of its own. If the other is not needed any more, first delete it "
+            "and the models and functions that hold it."
         )
 
 
@@ -84,7 +80,7 @@ def claim(kind: str, scaler: _scaler.Scaler, optimizers: Iterable[object]) -> No
     """Records that a loss scale drives optimizers; called after all checks.
 
     Args:
-      kind: `KERAS`, where each optimizer needs its own loss scale; `V1`; or `APPLY_IF_FINITE`.
+      kind: `KERAS`, where each optimizer needs its own loss scale; or `V1`.
       scaler: `_scaler.Scaler` of the loss scale; a fixed one never changes and may be shared.
       optimizers: list of the optimizers. The claim lasts while any of them exists; of other kinds
         than `KERAS`, also while the graph for a Session exists in which it was made.

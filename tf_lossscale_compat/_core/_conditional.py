@@ -74,8 +74,6 @@ def _should_select(wrapped: object, variables: _types.Variables) -> bool:
     variable in full. For an optimizer with slots, such as Adam's moments, that costs more than it
     saves. XLA always keeps the conditional around a sparse gradient's update.
     """
-    if wrapped is None:
-        return False
     try:
         slots, weights = [
             sum(tf.TensorShape(variable.shape).num_elements() or 0 for variable in group)

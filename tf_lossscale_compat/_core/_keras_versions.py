@@ -43,21 +43,6 @@ def variables_to_build(grads: _types.Gradients, variables: _types.Variables) -> 
     return [variable for grad, variable in zip(grads, variables) if grad is not None]
 
 
-def unbuilt_variables(
-    optimizer: object, grads: _types.Gradients, variables: _types.Variables
-) -> _types.Variables:
-    """Returns the variables that a Keras optimizer was not built for, and will reject.
-
-    Keras' own error may come after other variables have been updated.
-    """
-    positions = getattr(optimizer, "_trainable_variables_indices", None)
-    if positions is None:  # Not Keras 3, whose optimizers also reject variables without a gradient.
-        positions = getattr(optimizer, "_index_dict", None)
-        variables = [var for grad, var in zip(grads, variables) if grad is not None]
-    key = getattr(optimizer, "_var_key", None)
-    return [var for var in variables if key(var) not in positions] if key and positions else []
-
-
 def track_in_session(variable: tf.Variable) -> None:
     """Registers `variable` with Keras' session, which initializes it."""
     roots = ("tensorflow_core.python.keras", "tensorflow.python.keras")

@@ -139,13 +139,12 @@ class Scaler:
       update_by_flag: function that updates any other scale after a step. It takes the finite flag,
         which is the same on all replicas, and returns an operation, a tensor or None.
       has_rule: bool, `update_by_flag` is a rule of this package.
-      skip_nonfinite: bool, non-finite steps are skipped whatever `loss_scale` says.
       never_skips: bool, every step is applied and nothing is updated.
     """
 
-    def __init__(self, loss_scale: _types.LossScaleOrManager, skip_nonfinite: bool = False) -> None:
+    def __init__(self, loss_scale: _types.LossScaleOrManager) -> None:
         unwrapped: Any = unwrap(loss_scale)  # Any: it has the methods of its kind.
-        self.loss_scale, self.skip_nonfinite = unwrapped, skip_nonfinite
+        self.loss_scale = unwrapped
         self.read: Callable[[], Any]
         self.update_by_gradients: Callable[[Any], tuple[Any, Any]] | None = None
         self.update_by_flag: Callable[[Any], Any]
@@ -160,7 +159,7 @@ class Scaler:
         if mark is not None:
             rule, skips = mark
             self.update_by_flag, self.update_by_gradients = functools.partial(rule, unwrapped), None
-            skips = skips or skip_nonfinite or getattr(unwrapped, "skip_nonfinite", False)
+            skips = skips or getattr(unwrapped, "skip_nonfinite", False)
             self.never_skips = not skips
 
     def may_change(self) -> bool:

@@ -211,13 +211,10 @@ class _Step(NamedTuple):
         grads: _types.Gradients,
         observation: _AnyObservation,
     ) -> _Decision:
-        """Lets the user's update decide, and the finite flag too with `skip_nonfinite`."""
-        finite = self._finite_flag(grads) if self.scaler.skip_nonfinite else None
+        """Lets the user's update decide."""
         updated, should_apply = observation.update_and_observe(
             functools.partial(users_update, grads)
         )
-        if finite is not None:
-            should_apply = tf.logical_and(finite, should_apply)
         can_skip = should_apply is not True
         return _Decision(should_apply, can_skip, should_apply, lambda: updated)
 

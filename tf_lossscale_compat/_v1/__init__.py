@@ -1,1 +1,1 @@
-"""Loss-scale optimizers around `tf.compat.v1.train.Optimizer`s; several optimizers at once."""
+"""Loss-scale optimizers around `tf.compat.v1.train.Optimizer`s."""
