@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NoReturn
 
-from tf_lossscale_compat._core import _horovod, _sync_replicas, _wrapping
+from tf_lossscale_compat._core import _horovod, _wrapping
 from tf_lossscale_compat._core._tf import tf
 
 if TYPE_CHECKING:
@@ -35,9 +35,8 @@ def resolve(
 
     Raises:
       TypeError: `agree` is not a function.
-      ValueError: the loss scale needs gradients, and `agree` is given; the optimizer adds up
-        gradients of several steps, and the loss scale changes between them; or a step may be
-        skipped that a SyncReplicasOptimizer has to take.
+      ValueError: the loss scale needs gradients, and `agree` is given; or the optimizer adds up
+        gradients of several steps, and the loss scale changes between them.
     """
     check_agree(agree)
     if isinstance(agree, _horovod.HorovodAgreement):
@@ -47,8 +46,6 @@ def resolve(
             f"agree works on the finite flag, but {scaler.loss_scale!r} needs the gradients. Use a "
             "LossScaleManager, whose update_loss_scale takes that flag."
         )
-    if not scaler.never_skips:
-        _sync_replicas.check_not_wrapped(optimizer)
     if scaler.may_change() or scaler.is_read_by_user():
         _check_accumulation(optimizer)
     for each in _wrapping.optimizer_chain(optimizer):
@@ -58,7 +55,6 @@ def resolve(
 
 def check_takes_dynamic(optimizer: _types.HasApplyGradients) -> None:
     """Raises `resolve`'s errors of the optimizer, before a dynamic loss scale makes variables."""
-    _sync_replicas.check_not_wrapped(optimizer)
     _check_accumulation(optimizer)
 
 

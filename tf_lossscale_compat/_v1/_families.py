@@ -20,7 +20,6 @@ from tf_lossscale_compat._core import (
     _scaler,
     _step,
     _structure,
-    _sync_replicas,
     _tf,
     _unscaling,
     _variables,
@@ -242,12 +241,9 @@ class V1Family:
         adapter = self.adapter_class(
             owner, self.wrapped_optimizer(owner), global_step, operation_names
         )
-        train_op = _step.take(
+        return _step.take(
             scaler, grads, variables, adapter, method_name=method_name, division=division
         )
-        if train_op is None:  # In eager mode; or the wrapped optimizer returned it.
-            return None
-        return _sync_replicas.reopen_accumulators(train_op, grads, variables, global_step)
 
 
 class MixedPrecisionFamily(V1Family):

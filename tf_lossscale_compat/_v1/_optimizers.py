@@ -243,8 +243,8 @@ class LossScaleOptimizer(LossScaleOptimizerBase):
           TypeError: `opt` or `loss_scale_manager` lacks these methods, `agree` is not a function,
             or `keep_sparse` or `enabled` is not a bool.
           ValueError: the strategy in scope is unsupported; the scale is fixed above 2**126, or
-            drives optimizers of another kind; Horovod's optimizer adds up gradients of a changing
-            scale; or `opt` is a SyncReplicasOptimizer, which must wrap this optimizer.
+            drives optimizers of another kind; or Horovod's optimizer adds up gradients of a
+            changing scale.
         """
         # Some Keras optimizers have methods with these names, but another meaning.
         if not _scaler.has_methods(opt, "compute_gradients", "apply_gradients") or (
@@ -322,9 +322,8 @@ class MixedPrecisionLossScaleOptimizer(LossScaleOptimizerBase):
           TypeError: `agree` is not a function, or `enabled` is not a bool.
           ValueError: `opt` is not a v1 optimizer; `loss_scale` is None, not a loss scale, fixed
             above 2**126, drives optimizers of another kind, or decides by gradients and `agree` is
-            given; the strategy in scope is unsupported; Horovod's optimizer adds up gradients of a
-            changing scale; or `loss_scale` may skip a step and `opt` is a SyncReplicasOptimizer,
-            which must wrap this optimizer.
+            given; the strategy in scope is unsupported; or Horovod's optimizer adds up gradients of
+            a changing scale.
         """
         if not isinstance(opt, _tf.Optimizer):
             raise ValueError(
