@@ -3,7 +3,6 @@
 Horovod itself is not installed here: what is called a stand-in has its class structure.
 """
 
-import functools
 import pickle
 import sys
 import types
@@ -17,7 +16,6 @@ import tf_lossscale_compat
 from tests import crossed, keras_homes, modes
 from tests.v1_optimizers import Around, exponential, sgd
 from tf_lossscale_compat import loss_scale as loss_scale_lib
-from tf_lossscale_compat._core import _tf
 from tf_lossscale_compat.contrib import mixed_precision as contrib
 from tf_lossscale_compat.keras import mixed_precision
 from tf_lossscale_compat.train import experimental
@@ -251,23 +249,15 @@ def distributed_keras(optimizer, backward_passes_per_step=1):
     def initialize(self, **kwargs):
         super(type(self), self).__init__(**kwargs)
         self._agg_helper = helper(backward_passes_per_step)
-        self._aggregated_gradients = False
-
-    def compute(self, name, *args, **kwargs):
-        self._aggregated_gradients = True
-        return getattr(super(type(self), self), name)(*args, **kwargs)
 
     methods = {"__init__": initialize, "__module__": "horovod._keras"}
-    for method in ("compute_gradients", "_compute_gradients", "get_gradients"):
-        if hasattr(optimizer, method):
-            methods[method] = functools.partialmethod(compute, method)
     cls = type(type(optimizer).__name__, (type(optimizer),), methods)
     return cls.from_config(optimizer.get_config())
 
 
-def horovods(home, public, outside, **options):
+def horovods(home, public, outside):
     """An optimizer that Horovod's is in, or is outside of."""
-    inner = home.SGD(1.0, **options)
+    inner = home.SGD(1.0)
     if outside:
         return distributed_keras(public(inner, loss_scale=moving()))
     return public(distributed_keras(inner), loss_scale=moving())
@@ -275,8 +265,6 @@ def horovods(home, public, outside, **options):
 
 class StandInTest(modes.EagerTestCase):
     """Against a stand-in for Horovod: its classes' structure and `allreduce`, in one process."""
-
-    size = 2
 
     def setUp(self):
         super().setUp()
@@ -291,7 +279,7 @@ class StandInTest(modes.EagerTestCase):
             return total
 
         module = types.ModuleType("horovod.tensorflow")
-        module.allreduce, module.Sum, module.size = allreduce, "Sum", lambda: self.size
+        module.allreduce, module.Sum = allreduce, "Sum"
         package = types.ModuleType("horovod")
         package.tensorflow = module
         patcher = mock.patch.dict(sys.modules, {"horovod": package, "horovod.tensorflow": module})
@@ -372,29 +360,6 @@ class StandInTest(modes.EagerTestCase):
         opt = public(distributed_keras(home.SGD(1.0)), loss_scale="dynamic")
         with self.assertRaises(Exception):  # noqa: B017  As Horovod's alone, pickle's or Keras'.
             pickle.dumps(opt)
-
-    @keras_homes.each(PUBLIC, kind=keras_homes.BEFORE_3)
-    def test_keras_gradients_that_need_no_reduction(self, home, public):
-        opt, weight = horovods(home, public, False), home.variable(0.0)
-        # Many steps begin so, to have the slots made.
-        opt.apply_gradients([(tf.constant(0.0), weight), (None, home.variable(0.0))])
-        self.size = 1
-        opt.apply_gradients([(tf.constant(1.0), weight)])
-        self.assertEqual(keras_homes.number(weight), -1.0)
-
-    @keras_homes.each(PUBLIC, (False, True), kind=keras_homes.BEFORE_3)
-    def test_keras_gradients_that_nobody_reduced(self, home, public, outside):
-        if not _tf.at_least(2, 4):
-            self.skipTest("there Horovod reduces as it applies")
-        opt, weight = horovods(home, public, outside, momentum=0.5), home.variable(0.0)
-        pairs = [(tf.constant(1.0), weight)]
-        before = len(home.variables(opt.inner_optimizer))
-        with self.assertRaisesRegex(ValueError, "has not reduced .*DistributedGradientTape"):
-            opt.apply_gradients(pairs)
-        self.assertEqual(keras_homes.number(weight), 0.0)
-        self.assertLen(home.variables(opt.inner_optimizer), before)
-        opt.minimize(lambda: weight * 1.0, [weight])
-        self.assertEqual(keras_homes.number(weight), -1.0)
 
     def test_v1_accumulation_inside_a_scale_that_moves(self):
         inner = DistributedV1(sgd(), backward_passes_per_step=2)

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import sys
-from typing import TYPE_CHECKING, Any, Sequence
+from typing import TYPE_CHECKING, Any
 
-from tf_lossscale_compat._core import _tf, _wrapping
+from tf_lossscale_compat._core import _tf
 from tf_lossscale_compat._core._tf import tf, tf1
 
 if TYPE_CHECKING:
@@ -81,40 +81,3 @@ def check_not_keras_3(*classes: type) -> None:
             "plain optimizer and agree= to the loss-scale optimizer, and call get_scaled_loss, "
             "get_unscaled_gradients and apply_gradients; or use tf_keras."
         )
-
-
-def check_reduced(optimizer: _types.HasApplyGradients, grads: Sequence[_types.Gradient]) -> None:
-    """Raises a ValueError if Horovod's Keras optimizer has not reduced any gradients yet.
-
-    It reduces the gradients that it computes itself, in `fit` and `minimize`. On TensorFlow 2.4 and
-    later it applies all other gradients unreduced: every process would train by itself.
-    """
-    if "horovod" not in sys.modules or not _tf.at_least(2, 4):
-        return
-    for each in _wrapping.optimizer_chain(optimizer):
-        # `_aggregated_gradients` is Horovod's flag.
-        if is_horovod_class(type(each)) and getattr(each, "_aggregated_gradients", None) is False:
-            if _is_alone(each) or _are_zeros(grads):
-                continue
-            raise ValueError(
-                "apply_gradients was given gradients that Horovod's optimizer did not compute, "
-                "so it has not reduced them over its processes. Call minimize; or wrap the tape, "
-                "hvd.DistributedGradientTape(tape), and pass the plain optimizer, without "
-                "hvd.DistributedOptimizer, to the loss-scale optimizer."
-            )
-
-
-def _is_alone(optimizer: _types.HasApplyGradients) -> bool:
-    """Returns whether Horovod's optimizer reduces gradients over a single process."""
-    import horovod.tensorflow as hvd
-
-    process_set = getattr(optimizer, "process_set", None)
-    return (hvd if process_set is None else process_set).size() == 1
-
-
-def _are_zeros(grads: Sequence[_types.Gradient]) -> bool:
-    # Some programs apply zeros to make slot variables before the first step.
-    if not tf.executing_eagerly():
-        return False
-    grads = [tf.convert_to_tensor(grad) for grad in grads if grad is not None]
-    return not any(tf.reduce_any(tf.not_equal(grad, 0)) for grad in grads)

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any, Iterable
 from tf_lossscale_compat._core import (
     _autograph,
     _callers,
-    _horovod,
     _keras_versions,
     _scaler,
     _structure,
@@ -121,9 +120,7 @@ class OptimizerV2Family(_before_keras3.BeforeKeras3Family["OptimizerV2Methods"])
         self, owner: OptimizerV2Methods, pairs: Iterable[_types.Pair]
     ) -> tuple[_types.Gradients, _types.Variables]:
         # A model without trainable variables can be fitted, as with the inner optimizer alone.
-        grads, variables = _family.unzip_and_check(pairs, may_be_empty=True)
-        _horovod.check_reduced(owner, grads)
-        return grads, variables
+        return _family.unzip_and_check(pairs, may_be_empty=True)
 
 
 class OptimizerV2Methods(_before_keras3.BeforeKeras3Methods):

@@ -14,7 +14,6 @@ from tf_lossscale_compat._core import (
     _arguments,
     _autograph,
     _callers,
-    _horovod,
     _keras_versions,
     _scaler,
     _variables,
@@ -58,7 +57,6 @@ class OptimizerV3Family(_before_keras3.BeforeKeras3Family["OptimizerV3Methods"])
         self, owner: OptimizerV3Methods, pairs: Iterable[_types.Pair]
     ) -> tuple[_types.Gradients, _types.Variables]:
         grads, variables = _family.unzip_and_check(pairs)
-        _horovod.check_reduced(owner, grads)
         if not tf.executing_eagerly():
             _family.check_no_session_graph(owner)
         with tf.init_scope():  # Slot variables cannot be made in a branch of a conditional.
