@@ -15,10 +15,10 @@ def finite(grads):
 class DynamicLossScale:
     """R2.0's with what is beyond it, in eager mode."""
 
-    def __init__(self, initial, period, multiplier, hysteresis=1, **bounds):
+    def __init__(self, initial, period, multiplier, **bounds):
         self._current_loss_scale = tf.Variable(initial, trainable=False, dtype=tf.float32)
         self._num_good_steps = tf.Variable(0, trainable=False, dtype=tf.int64)
-        self._delay, self._rule = hysteresis, (period, multiplier, hysteresis)
+        self._rule = period, multiplier
         self._lowest = bounds.get("min_loss_scale", 1.0)
         self._highest = bounds.get("max_loss_scale", np.inf)
 
@@ -26,7 +26,7 @@ class DynamicLossScale:
         return tf.convert_to_tensor(self._current_loss_scale)
 
     def update(self, grads):
-        flag, (period, multiplier, hysteresis) = finite(grads), self._rule
+        flag, (period, multiplier) = finite(grads), self._rule
         scale, good = self._current_loss_scale, self._num_good_steps
         grown = scale * multiplier
         if flag and good + 1 < period:
@@ -34,11 +34,8 @@ class DynamicLossScale:
             return None, tf.constant(flag)
         good.assign(0)
         if flag:
-            self._delay = hysteresis
             if tf.math.is_finite(grown):
                 scale.assign(tf.minimum(grown, self._highest))
-        elif self._delay > 1:
-            self._delay -= 1
         else:
             scale.assign(tf.minimum(tf.maximum(scale / multiplier, self._lowest), self._highest))
         return None, tf.constant(flag)

@@ -126,7 +126,7 @@ def beyond(draw, start):
     """What loss scales have beyond r2.0's; nothing in half of the programs."""
     bounds = [{"min_loss_scale": 0.5}, {"max_loss_scale": 3e38}]
     bounds += [{"max_loss_scale": 64.0}] * (start <= 64)
-    return draw.pick("beyond", [{}] * 3 + [{"hysteresis": 2}] * 2 + [{"hysteresis": 3}] + bounds)
+    return draw.pick("beyond", [{}] * 3 + bounds)
 
 
 def v1_optimizer(draw, session):

@@ -118,10 +118,18 @@ class Counted(package.LossScale):
         return {}
 
 
+class Delayed(package.DynamicLossScale):
+    """A user's, with a variable more."""
+
+    def __init__(self, *args, **kwargs):
+        super().__init__(*args, **kwargs)
+        self.delay = self._add_weight("delay", 40, tf.int64)
+
+
 # Loss scales with states of two and three variables.
 POLICIES = {
     "dynamic": lambda: package.DynamicLossScale(64.0, 50),
-    "delayed": lambda: package.DynamicLossScale(64.0, 50, hysteresis=40),
+    "delayed": lambda: Delayed(64.0, 50),
     "manager": lambda: package.ExponentialUpdateLossScaleManager(64.0, 50, 40),
 }
 

@@ -45,7 +45,6 @@ OF_LOSS_SCALES = {
             "multiplier",
             "min_loss_scale",
             "max_loss_scale",
-            "hysteresis",
         ),
         DynamicLossScale,
     ),
@@ -56,7 +55,7 @@ SCALES = (*FIXED, "init_loss_scale", "initial_loss_scale")
 RATIOS = ("incr_ratio", "decr_ratio", "multiplier")
 BOUNDS = ("min_loss_scale", "max_loss_scale")
 INT32_PERIODS = ("incr_every_n_steps", "decr_every_n_nan_or_inf")
-INT64_PERIODS = ("increment_period", "hysteresis")
+INT64_PERIODS = ("increment_period",)
 PERIODS = INT32_PERIODS + INT64_PERIODS
 
 NOT_REAL = ("8", None, [8.0], (8.0,), {"scale": 8.0}, 8j, np.array([8.0]), object, b"8")
@@ -90,7 +89,6 @@ class ArgumentsTest(tf.test.TestCase, parameterized.TestCase):
             # Beyond the counter.
             (INT32_PERIODS, (2**31, 1e12, -(2**40), HUGE), ValueError),
             (INT64_PERIODS, (2**63, 1e30, -(2**70)), ValueError),
-            (("hysteresis",), (0, -1), ValueError),
         )
     )
     def test_refused(self, name, value, error):

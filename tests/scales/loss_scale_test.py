@@ -108,13 +108,11 @@ class DynamicLossScaleTest(modes.EagerTestCase):
         with self.assertRaises(AttributeError):
             loss_scale.multiplier = 2.0
         with modes.creations() as created:
-            DynamicLossScale(hysteresis=2)
-        self.assertEqual(created, ["current_loss_scale", "good_steps", "shrink_delay"])
+            DynamicLossScale()
+        self.assertEqual(created, ["current_loss_scale", "good_steps"])
 
     @parameterized.parameters("graph_v1", "eager")
-    def test_bounds_and_hysteresis(self, mode):
-        """Hysteresis is DeepSpeed's `delayed_shift`: a count that only growth sets back."""
-
+    def test_bounds(self, mode):
         def step(loss_scale, grad):
             return stepping.then(loss_scale.update([grad])[0], loss_scale)
 
@@ -129,11 +127,6 @@ class DynamicLossScaleTest(modes.EagerTestCase):
             (lambda: DynamicLossScale(1, 1, 0.5, max_loss_scale=1), "100", [0.5, 1, 1]),
             # Growth to more than float32 holds is none, also where there is a bound.
             (lambda: DynamicLossScale(2**127, 1, 4, max_loss_scale=3e38), "1", [2.0**127]),
-            (
-                lambda: DynamicLossScale(8, 2, 2, hysteresis=2),
-                "00111010110",
-                [8, 4, 4, 8, 8, 8, 8, 4, 4, 8, 8],
-            ),
         ):
             rows = [(GOOD if flag == "1" else BAD,) for flag in flags]
             self.assertEqual(stepping.run(mode, make, step, rows), scales)
@@ -186,8 +179,8 @@ class DynamicLossScaleTest(modes.EagerTestCase):
         with tf.Graph().as_default():
             made_in_graph = DynamicLossScale(1, 2, 3)
             self.assertEqual(repr(made_in_graph), text)
-            bounded = DynamicLossScale(4, 2, 3, min_loss_scale=0.5, max_loss_scale=9, hysteresis=3)
-            end = "multiplier=3.0, min_loss_scale=0.5, max_loss_scale=9.0, hysteresis=3)"
+            bounded = DynamicLossScale(4, 2, 3, min_loss_scale=0.5, max_loss_scale=9)
+            end = "multiplier=3.0, min_loss_scale=0.5, max_loss_scale=9.0)"
             self.assertEndsWith(repr(bounded), end)
         in_function = []
         loss_scale = DynamicLossScale(1, 2, 3)
@@ -209,8 +202,6 @@ class DynamicLossScaleTest(modes.EagerTestCase):
                 ({"min_loss_scale": 1, "max_loss_scale": None}, {}),
                 ({"min_loss_scale": 0.5}, {"min_loss_scale": 0.5}),
                 ({"max_loss_scale": np.float32(64)}, {"max_loss_scale": 64.0}),
-                ({"hysteresis": 1}, {}),
-                ({"hysteresis": 4}, {"hysteresis": 4}),
             ):
                 numbers = np.float32(8), np.int64(3), np.float64(4)
                 config = DynamicLossScale(*numbers, **options).get_config()
@@ -223,10 +214,6 @@ class DynamicLossScaleTest(modes.EagerTestCase):
 class CheckpointTest(modes.EagerTestCase):
     @parameterized.parameters(
         (lambda: DynamicLossScale(64, 2), ["current_loss_scale", "good_steps"]),
-        (
-            lambda: DynamicLossScale(64, 2, hysteresis=3),
-            ["current_loss_scale", "good_steps", "shrink_delay"],
-        ),
         (CountingLossScale, ["count"]),
         (lambda: FixedLossScale(8), []),
     )
@@ -247,15 +234,6 @@ class CheckpointTest(modes.EagerTestCase):
                 [getattr(restored, name).numpy() for name in names],
                 [getattr(saved, name).numpy() for name in names],
             )
-
-    def test_a_checkpoint_without_a_count_of_hysteresis_starts_it_anew(self):
-        older = tf.train.Checkpoint(scale=DynamicLossScale(64))
-        path = older.save(self.get_temp_dir() + "/older")
-        fresh = DynamicLossScale(8, 2, hysteresis=2)
-        tf.train.Checkpoint(scale=fresh).restore(path).expect_partial()
-        for scale in (64, 32):
-            fresh.update([tf.constant(NAN)])
-            self.assertEqual(fresh().numpy(), scale)
 
 
 class GetTest(parameterized.TestCase, tf.test.TestCase):
@@ -305,7 +283,7 @@ class GetTest(parameterized.TestCase, tf.test.TestCase):
                 FixedLossScale(4),
                 FixedLossScale(4, skip_nonfinite=True),
                 DynamicLossScale(8, 3, 4),
-                DynamicLossScale(8, 3, 4, min_loss_scale=0.5, max_loss_scale=16, hysteresis=2),
+                DynamicLossScale(8, 3, 4, min_loss_scale=0.5, max_loss_scale=16),
             ):
                 config = json.loads(json.dumps(lib.serialize(loss_scale)))
                 again = lib.deserialize(config)

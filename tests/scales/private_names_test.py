@@ -77,7 +77,7 @@ OF_KERAS = {
 }
 INSTANCES = (
     lambda: loss_scale.FixedLossScale(8.0),
-    lambda: loss_scale.DynamicLossScale(8.0, hysteresis=2),
+    lambda: loss_scale.DynamicLossScale(8.0),
     lambda: loss_scale_manager.FixedLossScaleManager(8.0),
     lambda: loss_scale_manager.ExponentialUpdateLossScaleManager(8.0, 2),
     lambda: _optimizers.LossScaleOptimizer(

@@ -19,7 +19,6 @@ with strategy.scope():
         multiplier=4,
         min_loss_scale=0.5,
         max_loss_scale=None,
-        hysteresis=2.0,
     )
 
 

@@ -220,25 +220,22 @@ class DynamicLossScale(LossScale):
             good += 1
             if good >= increment_period:
                 if scale * multiplier is finite: scale = min(scale * multiplier, max_loss_scale)
-                good = 0; delay = hysteresis
+                good = 0
         else:
             good = 0
-            if delay > 1: delay -= 1
-            else: scale = min(max(scale / multiplier, min_loss_scale), max_loss_scale)
+            scale = min(max(scale / multiplier, min_loss_scale), max_loss_scale)
 
-    The state is two variables, `current_loss_scale` (float32) and `good_steps` (int64), and with
-    `hysteresis` above 1 a third, `shrink_delay` (int64). Under `strategy.scope()` all are mirrored.
+    The state is two variables, `current_loss_scale` (float32) and `good_steps` (int64). Under
+    `strategy.scope()` both are mirrored.
 
     Source: TensorFlow r2.0 `tf.train.experimental.DynamicLossScale`. The original lacks
-    the bounds (TensorFlow issue 38357) and `hysteresis` (DeepSpeed's `delayed_shift`).
+    the bounds (TensorFlow issue 38357).
     """
 
-    # The bounds of shrinking and growth, floats, and the number of non-finite steps to shrink.
-    # Plain attributes with the arguments' defaults, because subclasses set them in various ways.
+    # The bounds of shrinking and growth, floats. Plain attributes with the arguments' defaults,
+    # because subclasses set them in various ways.
     min_loss_scale: float = 1.0
     max_loss_scale: float | None = None
-    hysteresis: int = 1
-    shrink_delay: tf.Variable | None = None
     # r2.0's names for the state, which public programs read and set.
     _current_loss_scale: tf.Variable
     _num_good_steps: tf.Variable
@@ -251,7 +248,6 @@ class DynamicLossScale(LossScale):
         *,
         min_loss_scale: _types.Real = 1.0,
         max_loss_scale: _types.Real | None = None,
-        hysteresis: _types.Integer = 1,
     ) -> None:
         """Makes the loss scale and its variables.
 
@@ -262,12 +258,10 @@ class DynamicLossScale(LossScale):
           multiplier: real number above zero. Growth multiplies by it, and shrinking divides by it.
           min_loss_scale: real number above zero, the smallest scale after shrinking.
           max_loss_scale: real number, the largest scale, or None for the largest float32.
-          hysteresis: int, at least 1, the number of non-finite steps that it takes to shrink the
-            scale, counted since it last grew.
 
         Raises:
           ValueError: an argument is not a real number, not above zero, not finite in float32, or
-            (the period, `hysteresis`) not integral; or the bounds exclude the initial scale.
+            (the period) not integral; or the bounds exclude the initial scale.
         """
         self._initial_loss_scale = _arguments.positive("initial_loss_scale", initial_loss_scale)
         self._increment_period = _arguments.step_count(
@@ -279,9 +273,8 @@ class DynamicLossScale(LossScale):
         )
         if self._multiplier < 1:
             _arguments.warn_odd("multiplier={!r} is below 1: growth shrinks the scale.", multiplier)
-        hysteresis = _arguments.step_count("hysteresis", hysteresis, "int64", minimum=1)
         # Where an argument has its default, a value that a subclass has set before stays.
-        options = {"min_loss_scale": floor, "max_loss_scale": ceiling, "hysteresis": hysteresis}
+        options = {"min_loss_scale": floor, "max_loss_scale": ceiling}
         changed = {
             name: value
             for name, value in options.items()
@@ -294,8 +287,6 @@ class DynamicLossScale(LossScale):
             "current_loss_scale", self._initial_loss_scale, tf.float32
         )
         self._num_good_steps = self._add_weight("good_steps", 0, tf.int64)
-        if self.hysteresis > 1:
-            self.shrink_delay = self._add_weight("shrink_delay", self.hysteresis, tf.int64)
 
     @property
     def initial_loss_scale(self) -> float:

@@ -40,12 +40,10 @@ if TYPE_CHECKING:
 
         _current_loss_scale: tf.Variable
         _num_good_steps: tf.Variable
-        shrink_delay: tf.Variable | None
         _increment_period: int
         _multiplier: float
         min_loss_scale: float
         max_loss_scale: float | None
-        hysteresis: int
 
 
 def fixed(loss_scale: object, finite: Any) -> Any:
@@ -83,36 +81,30 @@ def exponential(manager: ExponentialState, finite: Any) -> Any:
 
 
 def dynamic(loss_scale: DynamicState, finite: Any) -> Any:
-    """Takes one step of r2.0's rule with bounds and hysteresis, see `DynamicLossScale`.
+    """Takes one step of r2.0's rule with bounds, see `DynamicLossScale`.
 
     In a graph it returns a tensor, as in r2.0: public programs call `tf.identity` on it.
     """
     scale, good = loss_scale._current_loss_scale, loss_scale._num_good_steps
-    delay, ceiling = loss_scale.shrink_delay, loss_scale.max_loss_scale  # Perhaps None.
+    ceiling = loss_scale.max_loss_scale  # Perhaps None.
 
     def grow() -> Any:
-        grown = [_grow(scale, loss_scale._multiplier, ceiling), _assign(good, 0)]
-        return grown if delay is None else [*grown, _assign(delay, loss_scale.hysteresis)]
+        return [_grow(scale, loss_scale._multiplier, ceiling), _assign(good, 0)]
 
-    def lower() -> Any:
+    def shrink() -> Any:
+        reset = _assign(good, 0)
         # Divides, because multiplication by the reciprocal rounds differently.
         lowered = _read_here(scale) / loss_scale._multiplier
         lowered = tf.maximum(lowered, loss_scale.min_loss_scale)
         # A multiplier below 1 raises the scale here.
-        return _assign(scale, lowered if ceiling is None else tf.minimum(lowered, ceiling))
-
-    def shrink() -> Any:
-        if delay is None:
-            return [_assign(good, 0), lower()]
-        lowered = _branch(_read_here(delay) > 1, lambda: _add(delay, -1), lower)
-        return [_assign(good, 0), lowered]
+        lowered = lowered if ceiling is None else tf.minimum(lowered, ceiling)
+        return [reset, _assign(scale, lowered)]
 
     def grow_or_count() -> Any:
         grows = _reaches(good, loss_scale._increment_period)
         return _branch(grows, grow, lambda: _add(good, 1))
 
-    variables = [scale, good] if delay is None else [scale, good, delay]
-    return _update(variables, lambda: _branch(finite, grow_or_count, shrink))
+    return _update([scale, good], lambda: _branch(finite, grow_or_count, shrink))
 
 
 def reset(counters: Sequence[tf.Variable]) -> tf.Operation | tf.Tensor | None:
