@@ -46,13 +46,9 @@ nitpick_ignore_regex = [
 html_theme = "furo"
 html_title = f"{project} {release}"
 html_static_path = ["_static"]
-html_css_files = ["custom.css"]
-html_js_files = ["tables.js"]
-html_search_scorer = str(ROOT / "docs" / "scorer.js")  # Sphinx looks where it is started.
 html_copy_source = False
 html_show_sourcelink = False
 html_show_copyright = False
-# The search finds what they list, and they are too wide for a phone.
 html_use_index = html_domain_indices = False
 
 
@@ -65,40 +61,6 @@ def _of_constructor(app, what, name, obj, options, signature, returns):
     return str(inspect.Signature(plain)), ""
 
 
-def _break_names(app, pagename, templatename, context, doctree):
-    # On narrow screens a long name may go on in the next line after a dot, not just anywhere.
-    if "body" in context:
-        context["body"] = re.sub(
-            r'(?<=<span class="pre">)[^<]{20,}',
-            lambda match: re.sub(r"(?<=\w)([._]+|[(=])(?=\w)", r"\1<wbr>", match.group()),
-            context["body"],
-        )
-        # An option is no word of its own without its hyphens.
-        context["body"] = context["body"].replace(
-            '<span class="pre">--', '<span class="pre" style="white-space: nowrap">--'
-        )
-
-
-def _index_for_search(app, docname, source):
-    # What else users call a symptom, and the messages that lead to it: entries of an index, which
-    # the search knows and no page shows. Its mark of main entries, "!", is for scorer.js.
-    def entries(texts):
-        # A fence of backquotes cannot have them in its first line.
-        return "".join(f"~~~{{index}} ! single: {text}\n~~~\n" for text in texts)
-
-    page = re.sub(r"<!-- search: (.+) -->\n", lambda m: entries(m[1].split(", ")), source[0])
-    if docname == "troubleshooting":
-        page = re.sub(
-            r"```text\n((?s:.+?))\n```", lambda m: entries(m[1].split("\n")) + "\n" + m[0], page
-        )
-        mark = "<!-- messages of this package -->\n"
-        before, _, table = page.partition(mark)
-        page = before + entries(re.findall(r"(?m)^\| `([^`]+)`", table)) + table
-    source[0] = page
-
-
 def setup(app):
-    """Connects what is done to sources, to signatures and to pages."""
-    app.connect("source-read", _index_for_search)
+    """Connects what is done to signatures."""
     app.connect("autodoc-process-signature", _of_constructor)
-    app.connect("html-page-context", _break_names)
