@@ -1,7 +1,7 @@
 """Under Horovod all ranks skip the same steps and hold the same weights, scale and counters.
 
-`nox -s horovod` builds Horovod, which takes minutes, and runs this. agreement_test.py has
-what can be tested without it.
+CONTRIBUTING.md says how to build Horovod, which takes minutes, and to run this. agreement_test.py
+has what can be tested without it.
 """
 
 import functools
@@ -64,9 +64,7 @@ def outcomes(ranks):
         return [json.loads(each.read_text(encoding="utf-8")) for each in paths]
 
 
-@absltest.skipIf(
-    importlib.util.find_spec("horovod") is None, "needs Horovod, which `nox -s horovod` builds"
-)
+@absltest.skipIf(importlib.util.find_spec("horovod") is None, "needs Horovod, see CONTRIBUTING.md")
 @pytest.mark.timeout(LIMIT_SECONDS + 60)
 class RanksTest(parameterized.TestCase):
     @parameterized.parameters(2, 3)

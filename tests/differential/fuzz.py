@@ -3,7 +3,7 @@
     python -m tests.differential.fuzz --minutes 10
     python -m tests.differential.fuzz --minutes 10 --seed 7 --groups "contrib graph_v1"
 
-`nox -s fuzz` does it on each TensorFlow of the matrix that is named. Of each kind of difference the
+`nox -s "fuzz(tf115)"` does it on a TensorFlow of the matrix. Of each kind of difference the
 smallest program is kept, as a script that stands alone. Exit status 1 if there was any.
 """
 

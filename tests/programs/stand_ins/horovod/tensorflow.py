@@ -1,6 +1,6 @@
 """Stands in for Horovod, in one process: as much of `horovod.tensorflow` as documents use.
 
-`nox -s horovod` runs the same documents with Horovod itself, in two processes.
+tests/core/horovod_test.py runs the same documents with Horovod itself, in two processes.
 """
 
 import tensorflow as tf
