@@ -12,7 +12,6 @@ from tests.v1_optimizers import BOTH, OPTIMIZERS, dynamic_for, sgd, state_of
 from tf_lossscale_compat import (
     ExponentialUpdateLossScaleManager,
     FixedLossScale,
-    FixedLossScaleManager,
 )
 from tf_lossscale_compat.contrib import mixed_precision as contrib
 from tf_lossscale_compat.keras import mixed_precision as keras_mixed_precision
@@ -169,43 +168,22 @@ class OwnersTest(modes.EagerTestCase):
         del opt
         keras(scale)
 
-    def test_a_loss_scale_that_is_assigned_has_an_owner_too(self):
-        taken, free = DynamicLossScale(8.0), DynamicLossScale(8.0)
+    @parameterized.parameters("mixed", "contrib")
+    def test_v1_optimizers_share_what_is_not_of_a_keras_one(self, which):
+        taken, shared = dynamic_for(which), dynamic_for(which)
         owner = keras(taken)
-        opt = MixedPrecisionLossScaleOptimizer(sgd(), 4.0)
-        with self.assertRaisesRegex(ValueError, "drives another optimizer, a Keras one"):
-            opt._loss_scale = taken
-        self.assertEqual(float(opt._loss_scale()), 4.0)
-        opt._loss_scale = free
-        with self.assertRaisesRegex(ValueError, "drives another optimizer, a tf.compat.v1"):
-            keras(free)
-        opt._loss_scale = opt._loss_scale
-        sharing = MixedPrecisionLossScaleOptimizer(sgd(), free)
-        opt._loss_scale = FixedLossScale(4.0)
-        with self.assertRaisesRegex(ValueError, "drives another optimizer, a tf.compat.v1"):
-            keras(free)
-        sharing._loss_scale = FixedLossScale(4.0)
-        self.assertIs(keras(free)._loss_scale, free)
-        manager = dynamic_for("contrib")
-        owner = keras(manager)
-        opt = contrib.LossScaleOptimizer(sgd(), FixedLossScaleManager(4.0))
-        with self.assertRaisesRegex(ValueError, "drives another optimizer, a Keras one"):
-            opt._loss_scale_manager = manager
+        opts = [OPTIMIZERS[which](sgd(), shared) for _ in range(2)]
+        name = "_loss_scale" if which == "mixed" else "_loss_scale_manager"
+        for refused in (
+            lambda: OPTIMIZERS[which](sgd(), taken),
+            lambda: setattr(opts[0], name, taken),
+            lambda: keras(taken),
+        ):
+            with self.assertRaisesRegex(ValueError, "drives another optimizer, a Keras one"):
+                refused()
+        self.assertIs(getattr(opts[0], name), shared)
         del owner
-        opt._loss_scale_manager = manager
-        with self.assertRaisesRegex(ValueError, "drives another optimizer, a tf.compat.v1"):
-            keras(manager)
-        del opt
-        keras(manager)
-
-    def test_a_graph_keeps_a_loss_scale_that_was_replaced(self):
-        with tf.Graph().as_default():
-            scale = DynamicLossScale(8.0)
-            opt = MixedPrecisionLossScaleOptimizer(sgd(), scale)
-            opt.apply_gradients([(tf.constant(1.0), tf1.Variable(1.0))])
-            opt._loss_scale = FixedLossScale(4.0)
-            with self.assertRaisesRegex(ValueError, "drives another optimizer, a tf.compat.v1"):
-                keras(scale)  # The operation made above still updates it.
+        setattr(opts[0], name, taken)
 
     def test_managers_with_slots(self):
         class Slots:

@@ -9,6 +9,8 @@ itself: a manager's method with the flag, a loss scale's method with the gradien
 from __future__ import annotations
 
 import functools
+import gc
+import weakref
 from typing import TYPE_CHECKING, Any, Callable, NamedTuple
 
 from tf_lossscale_compat._core import _graphs, _variables
@@ -32,13 +34,13 @@ class LossScaleData:
       compares_by_value: bool, the loss scale is compared with numbers and tensors by its value.
       constant: a pair of a fixed manager's number and the tensor that the constructor made of it,
         in the graph of that moment; or None.
-      claim: the optimizers that the loss scale drives, see `_claims`, or None.
+      owner: weak reference to the Keras optimizer that the loss scale belongs to, or None.
       stand_in: the loss scale that stands for this one of TensorFlow's, or None.
     """
 
     compares_by_value = False
     constant: tuple[float, tf.Tensor] | None = None
-    claim: Any = None
+    owner: Callable[[], object] | None = None
     stand_in: Any = None
 
     def __init__(self) -> None:
@@ -46,7 +48,7 @@ class LossScaleData:
         self.extra_config: dict[str, Any] = {}
 
     def __getstate__(self) -> dict[str, Any]:  # Copies and pickles have neither owner nor graph.
-        return {**vars(self), "constant": None, "claim": None, "stand_in": None}
+        return {**vars(self), "constant": None, "owner": None, "stand_in": None}
 
 
 def data_of(loss_scale: object) -> LossScaleData:
@@ -55,6 +57,42 @@ def data_of(loss_scale: object) -> LossScaleData:
     if "_tflsc" not in attributes:
         attributes["_tflsc"] = LossScaleData()
     return attributes["_tflsc"]
+
+
+# A changing loss scale of a Keras optimizer is that one's alone while it lives. Keras optimizers
+# divide when they apply, so the first of two would update the scale before the second has divided
+# by it. TensorFlow 1's optimizers divide before any of them updates it, and share one freely.
+
+
+def _owner_of(loss_scale: object) -> object:
+    reference = getattr(getattr(loss_scale, "_tflsc", None), "owner", None)
+    if reference is None or reference() is None:
+        return None
+    gc.collect()  # Models and their optimizers form reference cycles.
+    return reference()
+
+
+def check_has_no_owner(scaler: Scaler) -> None:
+    """Raises a ValueError if a loss scale belongs to a Keras optimizer."""
+    if _owner_of(scaler.loss_scale) is not None:
+        raise ValueError(
+            f"{scaler.loss_scale!r} already drives another optimizer, a Keras one. The first of "
+            "the two to apply would update the loss scale before the other divides by it. Give "
+            "each a loss scale of its own. If the other is not needed any more, first delete it "
+            "and the models and functions that hold it."
+        )
+
+
+def had_owner(loss_scale: _types.LossScaleOrManager) -> bool:
+    """Returns whether a loss scale belonged to a Keras optimizer that no longer exists."""
+    data = getattr(unwrap(loss_scale), "_tflsc", None)
+    return data is not None and data.owner is not None and _owner_of(unwrap(loss_scale)) is None
+
+
+def set_owner(scaler: Scaler, owner: object) -> None:
+    """Records that a loss scale belongs to a Keras optimizer, unless steps never change it."""
+    if scaler.may_change() and hasattr(scaler.loss_scale, "__dict__"):
+        data_of(scaler.loss_scale).owner = None if owner is None else weakref.ref(owner)
 
 
 class WrapsManager:

@@ -14,7 +14,6 @@ from tf_lossscale_compat._core import (
     _adapter,
     _agreement,
     _arguments,
-    _claims,
     _graphs,
     _observers,
     _scaler,
@@ -164,15 +163,12 @@ class V1Family:
         old = data.loss_scale
         if old is not None:  # Else a subclass sets it before it calls the constructor.
             scaler = _scaler.Scaler(loss_scale)
-            replaces = _scaler.unwrap(old) is not scaler.loss_scale
-            if replaces:
+            if _scaler.unwrap(old) is not scaler.loss_scale:
                 _arguments.check_can_replace_loss_scale(data.enabled)
             scaler.check_reciprocal()
             wrapped = self.wrapped_optimizer(owner)
             data = data._replace(agreement=_agreement.resolve(data.agreement, wrapped, scaler))
-            _claims.claim(_claims.V1, scaler, [owner])
-            if replaces:
-                _claims.release(old, owner)
+            _scaler.check_has_no_owner(scaler)
         owner._tflsc = data._replace(loss_scale=loss_scale)
         # Checkpoints must hold the loss scale in use. Subclasses may set it before Optimizer's
         # constructor has prepared tracking, or without calling that constructor.

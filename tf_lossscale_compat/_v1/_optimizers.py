@@ -243,7 +243,7 @@ class LossScaleOptimizer(LossScaleOptimizerBase):
           TypeError: `opt` or `loss_scale_manager` lacks these methods, `agree` is not a function,
             or `keep_sparse` or `enabled` is not a bool.
           ValueError: the strategy in scope is unsupported; the scale is fixed above 2**126, or
-            drives optimizers of another kind; or Horovod's optimizer adds up gradients of a
+            belongs to a Keras optimizer; or Horovod's optimizer adds up gradients of a
             changing scale.
         """
         # Some Keras optimizers have methods with these names, but another meaning.
@@ -321,7 +321,7 @@ class MixedPrecisionLossScaleOptimizer(LossScaleOptimizerBase):
         Raises:
           TypeError: `agree` is not a function, or `enabled` is not a bool.
           ValueError: `opt` is not a v1 optimizer; `loss_scale` is None, not a loss scale, fixed
-            above 2**126, drives optimizers of another kind, or decides by gradients and `agree` is
+            above 2**126, belongs to a Keras optimizer, or decides by gradients and `agree` is
             given; the strategy in scope is unsupported; or Horovod's optimizer adds up gradients of
             a changing scale.
         """

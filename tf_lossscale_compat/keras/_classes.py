@@ -16,7 +16,6 @@ from tf_lossscale_compat._core import (
     _agreement,
     _arguments,
     _callers,
-    _claims,
     _graphs,
     _keras_versions,
     _scaler,
@@ -121,14 +120,14 @@ def _construct(
         loss_scale: _loss_scales.LossScale = _loss_scales.FixedLossScale(1)
     elif "loss_scale" in arguments:
         loss_scale = _configs.from_identifier(arguments["loss_scale"])
-        used = _tf.at_least(2, 4) and _claims.drove_deleted_optimizer(_claims.KERAS, loss_scale)
+        used = _tf.at_least(2, 4) and _scaler.had_owner(loss_scale)
         if used and type(loss_scale) is _loss_scales.DynamicLossScale:
             # The class of TensorFlow 2.4 takes the numbers alone, so that folds begin alike.
             loss_scale = type(loss_scale).from_config(loss_scale.get_config())
     else:
         loss_scale = _configs.from_stable_arguments(**arguments, hint=family.fixed_scale_hint)
     scaler = _scaler.Scaler(loss_scale)
-    _claims.check_can_claim(_claims.KERAS, scaler)
+    _scaler.check_has_no_owner(scaler)
     family.check_scaler(scaler)
     agreement = _agreement.resolve(agree, optimizer, scaler)
     data = _owner.KerasData(
@@ -146,7 +145,7 @@ def _construct(
     data.options.update((option, value) for option, value in options.items() if value is not None)
     data.loss_scale_arguments = {} if enabled else arguments
     data.agreement, data.constructed = agreement, True
-    _claims.claim(_claims.KERAS, scaler, [owner])
+    _scaler.set_owner(scaler, owner)
 
 
 def _serialize_inner(owner: StableLossScaleOptimizerBase) -> dict[str, Any]:

@@ -10,7 +10,6 @@ from tf_lossscale_compat._core import (
     _adapter,
     _agreement,
     _arguments,
-    _claims,
     _graphs,
     _keras_versions,
     _scaler,
@@ -186,14 +185,14 @@ class KerasFamily(Generic[Owner]):
         scaler = _scaler.Scaler(new)
         if scaler.loss_scale is _scaler.unwrap(old):  # The same manager.
             return
-        _claims.check_can_claim(_claims.KERAS, scaler)
+        _scaler.check_has_no_owner(scaler)
         self.check_scaler(scaler)
         agreement = _agreement.resolve(owner._tflsc.agreement, owner._optimizer, scaler)
         self.track_loss_scale(owner, new)
         owner._tflsc.agreement = agreement
         owner.__dict__["_loss_scale"] = new
-        _claims.claim(_claims.KERAS, scaler, [owner])
-        _claims.release(old, owner)
+        _scaler.set_owner(scaler, owner)
+        _scaler.set_owner(_scaler.Scaler(old), None)
 
     def all_variables(self, owner: Owner) -> _types.Variables:
         """Returns the variables whose values `set_weights` takes."""
