@@ -355,6 +355,26 @@ class StandInTest(modes.EagerTestCase):
             lambda: opt.minimize(lambda: weight * 1.0, [weight]), weight
         )
 
+    @keras_homes.each(PUBLIC, kind="current")
+    def test_a_branch_beside_a_count_of_steps(self, home, public):
+        """As Horovod builds with `backward_passes_per_step` above 1."""
+        self.size = 1
+        opt, weight = public(home.SGD(1.0), loss_scale=8.0), home.variable(1.0)
+        opt = distributed_keras(opt, backward_passes_per_step=2)
+
+        @tf.function
+        def step(take):
+            tf.cond(
+                take,
+                lambda: opt.apply_gradients([(tf.constant(0.25), weight)]),
+                lambda: opt.iterations.assign_add(1),
+            )
+
+        for take in (False, True):
+            step(tf.constant(take))
+        self.assertEqual(keras_homes.number(opt.iterations), 2)
+        self.assertEqual(keras_homes.number(weight), 0.75)
+
     @keras_homes.each(PUBLIC, kind=keras_homes.BEFORE_3)
     def test_keras_pickles_no_plain_optimizer_in_its_place(self, home, public):
         opt = public(distributed_keras(home.SGD(1.0)), loss_scale="dynamic")

@@ -331,22 +331,21 @@ class WhoDividesTest(modes.EagerTestCase):
         step(tf.constant(2.0))
         self.assertAllEqual(arrays([variable]), [-1.0])
 
-    @keras_homes.each(kind="current")
-    def test_a_branch_beside_a_count_of_steps(self, home):
-        """As Horovod builds with `backward_passes_per_step` above 1."""
-        opt, variable = self.optimizer(home)
+    @keras_homes.each((False, True), kind="current")
+    def test_a_branch_beside_none(self, home, own):
+        """Accumulation by hand: the step returns nothing, and so does the other branch."""
+        inner, variable = home.SGD(1.0), home.variable()
+        opt = home.wrapped_in_own(inner) if own else Stable(inner, initial_scale=8.0)
+        inner.build([variable])
 
         @tf.function
         def step(take):
-            tf.cond(
-                take,
-                lambda: opt.apply_gradients([(tf.constant(0.25), variable)], scaled=False),
-                lambda: opt.iterations.assign_add(1),
-            )
+            grads = opt.get_unscaled_gradients([tf.constant(2.0)])
+            tf.cond(take, lambda: opt.apply_gradients(zip(grads, [variable])), lambda: None)
 
         for take in (False, True):
             step(tf.constant(take))
-        self.assertEqual(number(opt.iterations), 2)
+        self.assertEqual(number(opt.iterations), 1)
         self.assertAllEqual(arrays([variable]), [0.75])
 
     @keras_homes.each((None, True, False), kind=keras_homes.BEFORE_3)

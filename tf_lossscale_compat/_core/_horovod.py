@@ -54,10 +54,15 @@ def agreement_or_default(
     return agree
 
 
+def passes_per_step(optimizer: object) -> int:
+    """Returns of how many steps Horovod adds up gradients for this optimizer; 1 without it."""
+    helper = getattr(optimizer, "_agg_helper", None) if is_horovod_class(type(optimizer)) else None
+    return getattr(helper, "backward_passes_per_step", 1)
+
+
 def check_accumulation(optimizer: _types.HasApplyGradients) -> None:
     """Raises a ValueError if Horovod's optimizer adds up gradients, here of a changing scale."""
-    helper = getattr(optimizer, "_agg_helper", None) if is_horovod_class(type(optimizer)) else None
-    passes = getattr(helper, "backward_passes_per_step", 1)
+    passes = passes_per_step(optimizer)
     if passes > 1:
         cure = "backward_passes_per_step=1"
         if isinstance(optimizer, _tf.Optimizer):

@@ -241,8 +241,8 @@ class CommonMethods(_KerasBase):
             `experimental_aggregate_gradients`, the opposite of `skip_gradients_aggregation`.
 
         Returns:
-          The inner optimizer's `iterations` on Keras 3. Before it, None in eager mode; in a graph
-          an operation of an `OptimizerV2`, or the value of another optimizer's `iterations`.
+          The inner optimizer's `iterations` on Keras 3; an operation of an `OptimizerV2` in a
+          graph; else None.
 
         Raises:
           ValueError: called in a cross-replica context; no variable has a gradient; or `scaled` is

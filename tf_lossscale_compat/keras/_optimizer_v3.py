@@ -134,9 +134,10 @@ class OptimizerV3Methods(_methods.WeightDecayMethods, _before_keras3.BeforeKeras
         scaled = self._tflsc.scaled_rule.decide(scaled, pairs)
         aggregates = experimental_aggregate_gradients and not skip_gradients_aggregation
         self._tflsc_family.apply_pairs(self, pairs, scaled, aggregates=aggregates, **kwargs)
-        # The optimizers of TensorFlow 2.11 and later return it. Horovod builds a conditional of
-        # this call and an addition to the iterations: both have to return the same dtype.
-        return None if tf.executing_eagerly() else tf.identity(self._optimizer.iterations)
+        if tf.executing_eagerly() or _horovod.passes_per_step(self) == 1:
+            return None
+        # Horovod builds a conditional of this call and an addition to the iterations.
+        return tf.identity(self._optimizer.iterations)
 
     @property
     def variables(self) -> _values.CallableList:
