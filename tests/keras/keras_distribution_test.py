@@ -94,6 +94,31 @@ class ContextTest(tf.test.TestCase, parameterized.TestCase):
         self.assertLen(home.variables(opt.inner_optimizer), made)
         self.assertAllEqual([c.numpy() for c in replicas.copies(strategy, weight)], [1.0, 1.0])
 
+    @keras_homes.each(("mirrored_2", "one_device", "central_3"), ("Adam", "SGD"), kind="keras3")
+    def test_an_optimizer_that_makes_its_variables_in_a_function(self, home, name, inner):
+        if name == "central_3" and home.before(3, 8):
+            self.skipTest("plain optimizers of this Keras cannot apply there")
+        strategy = replicas.strategy(name)
+        with strategy.scope():
+            weight = home.variable(1.0)
+            opt = LossScaleOptimizer(getattr(home, inner)(0.5), initial_scale=SCALE)
+
+        @tf.function(autograph=False)
+        def step():
+            replicas.run(strategy, lambda: opt.apply_gradients([(tf.constant(SCALE), weight)]))
+
+        if name == "mirrored_2" and inner == "Adam" and not home.before(3, 5):
+            with self.assertRaisesRegex(ValueError, r"Call optimizer\.build\(.*strategy.scope"):
+                step()
+            self.assertFalse(opt.built)
+            self.assertEqual(keras_homes.number(opt.iterations), 0)
+            with strategy.scope():
+                opt.build([weight])
+        step()
+        self.assertLen(opt.inner_optimizer.variables, 4 if inner == "Adam" else 2)
+        self.assertEqual(keras_homes.number(opt.iterations), 1)
+        self.assertLess(keras_homes.number(weight), 1.0)
+
     @crossed.product(home=keras_homes.available(), public=(LossScaleOptimizer, experimental))
     def test_unsupported_strategy_raises_when_the_optimizer_is_made(self, home, public):
         strategy = Unsupported()

@@ -36,6 +36,13 @@ def in_replica_context() -> bool:
     return tf.distribute.has_strategy() and not tf.distribute.in_cross_replica_context()
 
 
+def makes_several_copies() -> bool:
+    """Returns whether a variable that is made here, in a replica, has several copies."""
+    # Several workers with one replica each make one, and so does `CentralStorageStrategy`.
+    strategy = tf.distribute.get_strategy()
+    return in_replica_context() and len(strategy.extended.parameter_devices) > 1
+
+
 def scope_of(variables: Iterable[tf.Variable]) -> contextlib.AbstractContextManager[Any]:
     """Returns a context in which the strategy that keeps copies of `variables` is in scope.
 

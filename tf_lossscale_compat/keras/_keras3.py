@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
 from typing import TYPE_CHECKING, Any, Iterable, NoReturn
 
@@ -11,6 +12,7 @@ from tf_lossscale_compat._core import (
     _arguments,
     _autograph,
     _horovod,
+    _replicas,
     _scaler,
     _unscaling,
     _wrapping,
@@ -47,6 +49,14 @@ _SUMS_NOTHING = (
     "in a step that does not sum them itself, each replica trains by itself on its part of the "
     "data. Install Keras 3.5 or newer, or use tf_keras."
 )
+
+
+def _refuse(next_creator: object, **kwargs: Any) -> NoReturn:
+    """Raises the error for a variable that TensorFlow would make, but fail to initialize."""
+    raise ValueError(
+        "On several replicas, an optimizer of Keras 3 cannot make its variables in a tf.function. "
+        "Call optimizer.build(model.trainable_variables) under strategy.scope() before."
+    )
 
 
 def _major_minor(version: str) -> tuple[int, ...]:
@@ -193,7 +203,15 @@ class Keras3Family(_family.KerasFamily["Keras3Methods"]):
         """Does the work of the public method."""
         inner = owner.inner_optimizer
         if not inner.built:  # A second build would lose slots, and not every `build` checks.
-            self._build_inner(owner, inner, variables)
+            too_late = not tf.executing_eagerly() and _replicas.makes_several_copies()
+            if _major_minor(self.keras.__version__) < (3, 5):  # There TensorFlow initializes them.
+                too_late = False
+            try:
+                with tf.variable_creator_scope(_refuse) if too_late else contextlib.nullcontext():
+                    self._build_inner(owner, inner, variables)
+            except BaseException:
+                inner.built = False  # Keras sets it before it makes variables.
+                raise
             inner.built = True  # Not every `build` sets it.
         # Checkpoints of Keras 3.12 and later name the variables that this adds to the wrapper.
         if _major_minor(self.keras.__version__) >= (3, 12):
