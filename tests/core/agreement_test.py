@@ -358,7 +358,6 @@ class StandInTest(modes.EagerTestCase):
     @keras_homes.each(PUBLIC, kind="current")
     def test_a_branch_beside_a_count_of_steps(self, home, public):
         """As Horovod builds with `backward_passes_per_step` above 1."""
-        self.size = 1
         opt, weight = public(home.SGD(1.0), loss_scale=8.0), home.variable(1.0)
         opt = distributed_keras(opt, backward_passes_per_step=2)
 

@@ -14,6 +14,7 @@ from tf_lossscale_compat._core import (
     _arguments,
     _autograph,
     _callers,
+    _horovod,
     _keras_versions,
     _scaler,
     _variables,
