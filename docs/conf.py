@@ -16,8 +16,8 @@ _package = (ROOT / project / "__init__.py").read_text(encoding="utf-8")
 release = version = re.search(r'^__version__ = "(.+)"$', _package, re.MULTILINE).group(1)
 
 extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon", "sphinx_copybutton"]
-# The latter is a page of the repository alone.
-exclude_patterns = ["_build", "private-names.md", "releasing.md"]
+# The others are pages of the repository alone.
+exclude_patterns = ["_build", "private-names.md", "releasing.md", "zh"]
 # What is typed is copied, without prompts and what is printed.
 copybutton_exclude = ".linenos, .gp, .go"
 # Messages are read: on a phone the button would lie on their first line.

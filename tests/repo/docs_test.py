@@ -50,7 +50,7 @@ def programs():
     for document, text in TEXTS.items():
         for block in BLOCK.finditer(text):
             # Blocks of a translation are the original's.
-            if block["language"] != "python" or document.endswith(".zh-CN.md"):
+            if block["language"] != "python" or document.startswith("docs/zh/"):
                 continue
             line = text.count("\n", 0, block.start("code"))
             code = re.sub(f"(?m)^{block['indent']}", "", block["code"])
@@ -152,8 +152,8 @@ class PagesTest(absltest.TestCase):
 class TranslationsTest(parameterized.TestCase):
     @parameterized.parameters("README", "migration_guide")
     def test_blocks_and_headings_are_the_originals(self, name):
-        original, translation = TEXTS[f"{name}.md"], TEXTS[f"{name}.zh-CN.md"]
-        self.assertEqual(original.split("\n")[0], f"[简体中文]({name}.zh-CN.md)")
+        original, translation = TEXTS[f"{name}.md"], TEXTS[f"docs/zh/{name}.md"]
+        self.assertEqual(original.split("\n")[0], f"[简体中文](docs/zh/{name}.md)")
 
         def blocks(text):
             return [block.group() for block in BLOCK.finditer(text)]

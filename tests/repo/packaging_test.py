@@ -107,8 +107,3 @@ class FilesTest(parameterized.TestCase):
             re.search(r'^ +version = "(.+)"', bazel, re.MULTILINE).group(1),
         ]
         self.assertEqual(found, [tf_lossscale_compat.__version__] * 2)
-
-    def test_hooks_for_contributors_have_the_versions_of_lint(self):
-        hooks = (ROOT / ".pre-commit-config.yaml").read_text(encoding="utf-8")
-        (wanted,) = re.findall(r'"(ruff==\S+)"', (ROOT / "setup.py").read_text(encoding="utf-8"))
-        self.assertEqual(set(re.findall(r'\["(ruff\S+)"\]', hooks)), {wanted})
