@@ -35,9 +35,9 @@ _HOMES = {
     "FixedLossScale": "_scales._loss_scales",
     "FixedLossScaleManager": "_scales._managers",
     "LossScale": "_scales._loss_scales",
-    "LossScaleError": "monitoring._step_record",
+    "LossScaleError": "_core._step_record",
     "LossScaleManager": "_scales._managers",
-    "StepRecord": "monitoring._step_record",
+    "StepRecord": "_core._step_record",
     "install_contrib": "contrib._install",
 }
 _MODULES = (
@@ -55,6 +55,7 @@ if TYPE_CHECKING:
     from tf_lossscale_compat import contrib, loss_scale, mixed_precision, train
     from tf_lossscale_compat import keras as keras
     from tf_lossscale_compat import monitoring as monitoring
+    from tf_lossscale_compat._core._step_record import LossScaleError, StepRecord
     from tf_lossscale_compat._scales._loss_scales import (
         DynamicLossScale,
         FixedLossScale,
@@ -66,7 +67,6 @@ if TYPE_CHECKING:
         LossScaleManager,
     )
     from tf_lossscale_compat.contrib._install import install_contrib
-    from tf_lossscale_compat.monitoring._step_record import LossScaleError, StepRecord
 else:
     # Hidden from type checkers, for which every name would otherwise exist.
     def __getattr__(name):

@@ -133,7 +133,7 @@ class CustomLoopTest(Absl, modes.EagerTestCase):
         with self.assertRaisesRegex(ValueError, "log_every_n_secs must be at least 0, got -1"):
             monitoring.write_summaries(record, log_every_n_secs=-1)
         with tf.Graph().as_default():
-            with self.assertRaisesRegex(ValueError, "outside of the graph"):
+            with self.assertRaisesRegex(ValueError, "not made in the graph"):
                 monitoring.write_summaries(record)
             record = Training(dynamic()).record
             with self.assertRaisesRegex(ValueError, "step and writer must be None"):
@@ -326,7 +326,7 @@ class HookTest(Absl, parameterized.TestCase, tf.test.TestCase):
 
     @parameterized.parameters((3, 50, 3), (None, 15, 15))
     def test_a_stuck_run_ends(self, argument, limit, skipped):
-        with self.assertRaisesRegex(LossScaleError, rf"{skipped} steps in a row.*w \(NaN\)"):
+        with self.assertRaisesRegex(LossScaleError, rf"{skipped} steps in a row.*skipped: w;"):
             self.run_steps(
                 [1.0] + [np.nan] * 50,
                 every_n_steps=7,
@@ -441,7 +441,7 @@ class HookTest(Absl, parameterized.TestCase, tf.test.TestCase):
             record = StepRecord(managed(2))
         with tf.Graph().as_default():
             tf1.train.get_or_create_global_step()
-            with self.assertRaisesRegex(ValueError, "outside of the graph"):
+            with self.assertRaisesRegex(ValueError, "not made in the graph"):
                 monitoring.LossScaleHook(record).begin()
 
     def test_a_summary_of_the_graph(self):

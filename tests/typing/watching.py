@@ -26,10 +26,8 @@ skip = record.last_skip()
 if skip is not None:
     before: float = skip.scale_before
     after: Optional[float] = skip.scale_after
-    for gradient in skip.gradients:
-        kinds: Tuple[str, ...] = gradient.kinds
-        print(gradient.name.upper(), gradient.elements + 1)
-totals: Dict[str, Dict[str, int]] = record.nonfinite_gradients()
+    names: Tuple[str, ...] = skip.names
+totals: Dict[str, int] = record.nonfinite_gradients()
 checkpoint = tf.train.Checkpoint(scale=scale, record=record)
 try:
     record.check(max_consecutive_skips=3)
@@ -46,7 +44,7 @@ lsc.StepRecord(optimizer, names="yes")  # error: arg-type reportArgumentType
 record.no_such_method()  # error: attr-defined reportAttributeAccessIssue
 record.check("many")  # error: arg-type reportArgumentType
 record.last_skip().step  # error: union-attr reportOptionalMemberAccess
-record.nonfinite_gradients()["w"]["NaN"].upper()  # error: attr-defined reportAttributeAccessIssue
+record.nonfinite_gradients()["w"].upper()  # error: attr-defined reportAttributeAccessIssue
 text: int = record.report()  # error: assignment reportAssignmentType
 LossScaleHook(scale)  # error: arg-type reportArgumentType
 LossScaleHook(record, every_n_steps="ten")  # error: arg-type reportArgumentType

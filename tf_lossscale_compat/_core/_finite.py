@@ -5,7 +5,14 @@ from __future__ import annotations
 import collections
 from typing import TYPE_CHECKING, Any, Iterable, Iterator
 
-from tf_lossscale_compat._core import _compiled, _graphs, _replicas, _structure, _unscaling
+from tf_lossscale_compat._core import (
+    _compiled,
+    _graphs,
+    _replicas,
+    _structure,
+    _tf,
+    _unscaling,
+)
 from tf_lossscale_compat._core._tf import tf, tf1
 
 if TYPE_CHECKING:
@@ -57,24 +64,6 @@ def _testable(tensors: Iterable[tf.Tensor]) -> Iterator[tf.Tensor]:
 def may_be_nonfinite(dtype: tf.DType) -> bool:
     # Integers are always finite.
     return dtype.is_floating or dtype.is_complex or dtype.name.startswith("float8")
-
-
-def tested_values(grad: _types.Gradient) -> Iterator[tf.Tensor]:
-    """Yields one gradient's elements as tensors for the finite test; nothing for integers.
-
-    For a sparse gradient, it yields the sums of rows with the same index.
-    """
-    if grad is None:
-        return
-    (tensor,), sparse_positions = _structure.flatten([grad])
-    if not may_be_nonfinite(tensor.dtype):
-        return
-    for values in _testable([tensor]):
-        if sparse_positions:
-            values = _row_sums(
-                values, tf.convert_to_tensor(grad.indices), _graphs.compiled_by_xla()
-            )
-        yield values
 
 
 def _all(flags: list[tf.Tensor]) -> tf.Tensor:
@@ -228,6 +217,35 @@ def finite_everywhere(grads: Any) -> tf.Tensor:
     In a cross-replica context the nested structure may have per-replica, mirrored or plain values.
     """
     return _replicas.true_everywhere(finite_here, (grads,))
+
+
+def nonfinite_each(grads: _types.Gradients) -> tf.Tensor:
+    """Returns 1.0 for each of `grads` that is not finite and 0.0 for others, a float32 vector."""
+    tested = []
+    for grad in grads:
+        values = list(_tested_values(grad)) or [tf.zeros([])]
+        tested.append(tf.stack(values) if len(values) > 1 else values[0])
+
+    def test(*tensors: tf.Tensor) -> tf.Tensor:
+        finite = [tf.reduce_all(tf.math.is_finite(tensor)) for tensor in tensors]
+        return 1.0 - tf.cast(tf.stack(finite), tf.float32)
+
+    # One operation, because each operation costs time, even in a branch that is not taken.
+    return _tf.call_as_one_operation(test, tested)
+
+
+def _tested_values(grad: _types.Gradient) -> Iterator[tf.Tensor]:
+    """Yields a gradient's elements as tensors for the finite test, or the sums of its rows."""
+    if grad is None:
+        return
+    (tensor,), sparse_positions = _structure.flatten([grad])
+    if not may_be_nonfinite(tensor.dtype):
+        return
+    for values in _testable([tensor]):
+        if sparse_positions:
+            indices = tf.convert_to_tensor(grad.indices)
+            values = _row_sums(values, indices, _graphs.compiled_by_xla())
+        yield values
 
 
 @_compiled.compiled_in_eager_mode

@@ -5,7 +5,7 @@ has, and runs the rest for all replicas as one. Each replica tests its own gradi
 is reduced over replicas and workers. Processes outside `tf.distribute` agree through the
 optimizer's `agree`. If all gradients are finite, the wrapped optimizer applies them in each
 replica, else the step is skipped, unless the loss scale never skips one. Then the loss scale is
-updated, and a record is notified.
+updated, and a record counts the step.
 
 The loss scale is updated after the optimizer has applied, so that it keeps its value if the
 optimizer fails. Two kinds of update come first: a user's `update(grads)`, which decides about the
@@ -16,17 +16,18 @@ the originals.
 from __future__ import annotations
 
 import functools
-from typing import TYPE_CHECKING, Any, Callable, NamedTuple, Union
+from typing import TYPE_CHECKING, Any, Callable, NamedTuple
 
 from tf_lossscale_compat._core import (
     _agreement,
     _conditional,
     _finite,
     _graphs,
-    _observers,
     _replicas,
     _scaler,
+    _step_record,
     _unscaling,
+    _variables,
 )
 from tf_lossscale_compat._core._tf import tf
 
@@ -72,7 +73,7 @@ def take(
       LossScaleError: in eager mode, a record ends the run.
     """
     check_context(method_name, adapter.check_strategy)
-    record = _find_record(adapter.watched)
+    record = _step_record.record_of_step(adapter.watched)
     needs_decision = not scaler.never_skips or record is not None
     finite = None
     if division is not None:
@@ -94,40 +95,15 @@ def take(
     return _replicas.run_cross_replica(step.run, (grads, variables, observed_grads))
 
 
-def _find_record(watched: object) -> _observers.Observer | None:
-    """Returns the record that observes this step, or None."""
-    # Most eager steps have none, and need no call for it.
-    if tf.executing_eagerly() and _observers.ATTRIBUTE not in getattr(watched, "__dict__", ()):
-        return None
-    return _observers.record_of_step(watched)
-
-
 class _Decision(NamedTuple):
     """The decision about a step. Flags are bools, or bool scalar tensors equal on all replicas."""
 
     should_apply: bool | tf.Tensor
     can_skip: bool  # False if `should_apply` is always True.
     finite: bool | tf.Tensor  # Equal to `should_apply` if the user's update decides.
-    # Updates the loss scale, unless the user's update has; returns what that returned.
-    update: Callable[[], Any]
-
-
-class _NoObservation:
-    """Takes the place of an `Observation` in a step without a record."""
-
-    def update_and_observe(self, update: Callable[[], Any], finite: Any = None) -> Any:
-        return update()
-
-    def inspect_gradients(self) -> list[tf.Operation]:
-        return []
-
-    def notify(self, finite: Any, can_skip: bool, dependencies: list[Any]) -> list[tf.Operation]:
-        return []
-
-
-_NO_OBSERVATION = _NoObservation()
-if TYPE_CHECKING:
-    _AnyObservation = Union[_observers.Observation, _NoObservation]
+    # Updates the loss scale, unless the user's update has. Returns what that returned, and for a
+    # record the scale before it.
+    update: Callable[[], tuple[Any, tf.Tensor | None]]
 
 
 class _Step(NamedTuple):
@@ -135,7 +111,7 @@ class _Step(NamedTuple):
 
     scaler: _scaler.Scaler
     adapter: _adapter.OptimizerAdapter
-    record: _observers.Observer | None
+    record: _step_record.StepRecord | None
     observed_variables: _types.Variables
     finite: tf.Tensor | None  # None if it is not yet computed.
 
@@ -146,77 +122,101 @@ class _Step(NamedTuple):
         observed_grads: _types.Gradients,
     ) -> tf.Operation | None:
         """Takes the step; see the function `take`. Gradients may be per-replica."""
-        observation: _AnyObservation = _NO_OBSERVATION
-        if self.record is not None:
-            observation = _observers.Observation(
-                self.record, self.scaler, self.observed_variables, observed_grads
-            )
         if tf.executing_eagerly():
-            self._run_eagerly(grads, variables, observation)
+            self._run_eagerly(grads, variables, observed_grads)
             return None
-        return self._run_in_graph(grads, variables, observation)
+        return self._run_in_graph(grads, variables, observed_grads)
 
     def _run_eagerly(
-        self, grads: _types.Gradients, variables: _types.Variables, observation: _AnyObservation
+        self,
+        grads: _types.Gradients,
+        variables: _types.Variables,
+        observed_grads: _types.Gradients,
     ) -> None:
-        decision = self._decide(grads, observation)
+        decision = self._decide(grads)
         if decision.should_apply:
             _replicas.call_for_each_replica(self.adapter.apply, (grads, variables))
         else:
-            observation.inspect_gradients()
+            self._inspect(observed_grads)
             if self.adapter.counts_skipped:
                 self.adapter.add_skipped_steps(1)
-        decision.update()
-        observation.notify(decision.finite, decision.can_skip, [])
+        _, scale_before = decision.update()
+        self._count(decision, scale_before, [])
 
     def _run_in_graph(
-        self, grads: _types.Gradients, variables: _types.Variables, observation: _AnyObservation
+        self,
+        grads: _types.Gradients,
+        variables: _types.Variables,
+        observed_grads: _types.Gradients,
     ) -> tf.Operation:
-        decision = self._decide(grads, observation)
+        decision = self._decide(grads)
         if self.adapter.updates_first:
-            updated = decision.update()
+            updated, scale_before = decision.update()
         applied, *counted = _conditional.apply_or_skip(
             decision.should_apply,
             lambda: _replicas.call_for_each_replica(self.adapter.apply, (grads, variables)),
             # In this branch, because another conditional would capture all gradients again.
-            observation.inspect_gradients,
+            lambda: self._inspect(observed_grads),
             self.adapter,
             variables,
         )
         if not self.adapter.updates_first:
             with tf.control_dependencies([applied]):
-                updated = decision.update()
+                updated, scale_before = decision.update()
         operations = [op for op in (applied, *counted, updated) if op is not None]
-        operations += observation.notify(decision.finite, decision.can_skip, [applied, updated])
+        operations += self._count(decision, scale_before, [applied, updated])
         train_op = tf.group(*operations, name=self.adapter.name)
         _graphs.collect_train_op(train_op)
         return train_op
 
-    def _decide(self, grads: _types.Gradients, observation: _AnyObservation) -> _Decision:
+    def _inspect(self, grads: _types.Gradients) -> list[tf.Operation]:
+        """Makes a record look at the gradients of a skipped step."""
+        return [] if self.record is None else self.record._inspect(self.observed_variables, grads)
+
+    def _count(
+        self, decision: _Decision, scale_before: tf.Tensor | None, done: list[Any]
+    ) -> list[tf.Operation]:
+        """Makes a record count the step, after what is `done`; returns a graph's operations."""
+        if self.record is None:
+            return []
+        finite, can_skip = decision.finite, decision.can_skip
+        # A user's update may return anything.
+        done = [each for each in tf.nest.flatten(done) if each is not None]
+        with tf.control_dependencies(done):
+            known_finite = tf.executing_eagerly() and bool(finite)
+            scales = scale_before, None if known_finite else self.scaler.read_for_record()
+            return self.record._count(self.observed_variables, finite, can_skip, scales)
+
+    def _update(
+        self, update: Callable[[], Any], finite: bool | tf.Tensor | None = None
+    ) -> tuple[Any, tf.Tensor | None]:
+        """Updates the loss scale; returns as `_Decision.update` does. `finite`: None if unknown."""
+        # A record keeps only the scale of skipped steps. Eager mode knows which steps are skipped.
+        known_finite = finite is not None and tf.executing_eagerly() and bool(finite)
+        if self.record is None or known_finite:
+            return update(), None
+        with tf.control_dependencies([] if finite is None else [finite]):
+            scale_before = _variables.deep_copy(_scaler.snapshot(self.scaler.read()))
+        with tf.control_dependencies([scale_before]):
+            return update(), scale_before
+
+    def _decide(self, grads: _types.Gradients) -> _Decision:
         """Decides about a step, before anything is applied."""
         if self.scaler.update_by_gradients is not None:
-            return self._decide_by_update(self.scaler.update_by_gradients, grads, observation)
+            return self._decide_by_update(self.scaler.update_by_gradients, grads)
         finite = self._finite_flag(grads)
-        update = functools.partial(
-            observation.update_and_observe,
-            functools.partial(self.scaler.update_by_flag, finite),
-            finite,
-        )
+        by_flag = functools.partial(self.scaler.update_by_flag, finite)
+        update = functools.partial(self._update, by_flag, finite)
         never_skips = self.scaler.never_skips
         return _Decision(never_skips or finite, not never_skips, finite, update)
 
     def _decide_by_update(
-        self,
-        users_update: Callable[[Any], tuple[Any, Any]],
-        grads: _types.Gradients,
-        observation: _AnyObservation,
+        self, users_update: Callable[[Any], tuple[Any, Any]], grads: _types.Gradients
     ) -> _Decision:
         """Lets the user's update decide."""
-        updated, should_apply = observation.update_and_observe(
-            functools.partial(users_update, grads)
-        )
+        (updated, should_apply), before = self._update(functools.partial(users_update, grads))
         can_skip = should_apply is not True
-        return _Decision(should_apply, can_skip, should_apply, lambda: updated)
+        return _Decision(should_apply, can_skip, should_apply, lambda: (updated, before))
 
     def _finite_flag(self, grads: _types.Gradients) -> tf.Tensor:
         finite = _finite.finite_everywhere(grads) if self.finite is None else self.finite

@@ -15,9 +15,9 @@ from tf_lossscale_compat._core import (
     _agreement,
     _arguments,
     _graphs,
-    _observers,
     _scaler,
     _step,
+    _step_record,
     _structure,
     _tf,
     _unscaling,
@@ -264,7 +264,7 @@ class MixedPrecisionFamily(V1Family):
     def operation_names(
         self, owner: V1Owner, scaler: _scaler.Scaler, name: str | None
     ) -> tuple[str | None, str | None]:
-        if scaler.never_skips and _observers.record_of(owner) is None:
+        if scaler.never_skips and _step_record.record_of(owner) is None:
             return None, name
         name = name or owner.get_name()
         # The same string object in each replica, because others would become per-replica values.

@@ -6,11 +6,11 @@ import contextlib
 import sys
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
-from tf_lossscale_compat._core import _arguments, _keras_versions, _observers
+from tf_lossscale_compat._core import _arguments, _keras_versions, _step_record
+from tf_lossscale_compat._core._step_record import StepRecord
 from tf_lossscale_compat._core._tf import tf
 from tf_lossscale_compat.keras import _lookup, _methods
 from tf_lossscale_compat.monitoring import _monitor, _summaries
-from tf_lossscale_compat.monitoring._step_record import StepRecord
 
 if TYPE_CHECKING:
     import types
@@ -212,7 +212,7 @@ def _record_of(model: object) -> StepRecord:
             "record must be given if the model's optimizer is not a loss-scale optimizer of "
             f"tf_lossscale_compat, got record=None and the optimizer {optimizer!r}."
         )
-    record = _observers.record_of(optimizer)
+    record = _step_record.record_of(optimizer)
     if isinstance(record, StepRecord):
         return record
     strategy = getattr(model, "distribute_strategy", None)

@@ -14,8 +14,8 @@ import numpy as np
 from absl import logging
 
 from tf_lossscale_compat._core import _arguments
+from tf_lossscale_compat._core._step_record import StepRecord
 from tf_lossscale_compat.monitoring import _summaries
-from tf_lossscale_compat.monitoring._step_record import StepRecord
 
 if TYPE_CHECKING:
     from tf_lossscale_compat._core import _types
@@ -51,7 +51,7 @@ class Monitor:
         """
         self._fetches = None
         if _graphs.in_session_graph():
-            self.record._check_can_observe()
+            self.record._check_place()
             values = _summaries.tensors(self.record)
             self._fetches = [*values, values.steps if step is None else tf.identity(step)]
 

@@ -14,7 +14,7 @@ from tf_lossscale_compat._scales import _managers
 
 if TYPE_CHECKING:
     from tf_lossscale_compat._core import _types
-    from tf_lossscale_compat.monitoring._step_record import StepRecord
+    from tf_lossscale_compat._core._step_record import StepRecord
 
 # Tags in TensorBoard.
 SCALE = "loss_scale/scale"
@@ -93,7 +93,7 @@ def file_writer(folder: str) -> Any:
 
 def this_process_writes(record: StepRecord) -> bool:
     """Returns whether this process of a strategy writes summaries."""
-    for variable in record.variables():
+    for variable in [record._finite_steps]:
         strategy = getattr(variable, "distribute_strategy", None)
         if strategy is not None:
             return bool(strategy.extended.should_save_summary)

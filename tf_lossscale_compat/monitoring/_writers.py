@@ -13,7 +13,7 @@ from tf_lossscale_compat.monitoring import _monitor, _summaries
 
 if TYPE_CHECKING:
     from tf_lossscale_compat._core import _types
-    from tf_lossscale_compat.monitoring._step_record import StepRecord
+    from tf_lossscale_compat._core._step_record import StepRecord
 
 _HINT = (
     "the train op does not use the optimizer that it watches. If an optimizer derives from this "
@@ -205,7 +205,7 @@ def write_summaries(
                 "step and writer must be None in a graph that a Session runs. Pass the returned "
                 "summary and the step to add_summary of a tf.compat.v1.summary.FileWriter."
             )
-        record._check_can_observe()
+        record._check_place()
         return _summaries.serialized(record)
     if not _is_first_replica():
         return None
