@@ -17,7 +17,8 @@ nox.options.sessions = ["lint", "types"]
 ALL = ("-m", "")
 NO_TOOLS = ("-m", "not slow", "--ignore=tests/migrate", "--ignore=tests/tools")
 KERAS = ("-m", "not slow", "tests/keras")
-MIDDLE = (*KERAS, "tests/checkpoint", "tests/differential", "tests/in_the_wild")
+SAVED = "tests/v1/checkpoint_generations_test.py"
+MIDDLE = (*KERAS, SAVED, "tests/differential", "tests/in_the_wild")
 
 OLD = ("protobuf<3.21", "numpy<1.19", "h5py<3")
 # Python; requirements; without theirs, as tf-keras asks for `tensorflow`; arguments of pytest.

@@ -41,7 +41,6 @@ _HOMES = {
     "install_contrib": "contrib._install",
 }
 _MODULES = (
-    "checkpoint",
     "contrib",
     "keras",
     "loss_scale",
@@ -51,7 +50,6 @@ _MODULES = (
 )
 
 if TYPE_CHECKING:
-    from tf_lossscale_compat import checkpoint as checkpoint
     from tf_lossscale_compat import contrib, loss_scale, mixed_precision, train
     from tf_lossscale_compat import keras as keras
     from tf_lossscale_compat import monitoring as monitoring
@@ -79,4 +77,4 @@ else:
         return value
 
     def __dir__():
-        return sorted({*__all__, "checkpoint", "keras", "monitoring"})
+        return sorted({*__all__, "keras", "monitoring"})

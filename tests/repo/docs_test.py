@@ -16,9 +16,11 @@ import collections
 import os
 import pathlib
 import re
+import shutil
 import subprocess
 import sys
 import tempfile
+from itertools import zip_longest
 
 import packaging.specifiers
 import tensorflow as tf
@@ -28,6 +30,7 @@ from tests import forks, keras_homes, processes
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 PACKAGE = ROOT / "tf_lossscale_compat"
+DATA = ROOT / "tests" / "data"  # Checkpoints of the originals.
 SECONDS_PER_BLOCK = 120
 TEXTS = {
     path.relative_to(ROOT).as_posix(): path.read_text(encoding="utf-8")
@@ -105,6 +108,8 @@ class BlocksTest(parameterized.TestCase):
         with tempfile.TemporaryDirectory() as folder:
             # From a file, since AutoGraph reads functions' source.
             program = processes.write(folder, "block.py", source)
+            if "recorded/" in source:
+                shutil.copytree(DATA, os.path.join(folder, "recorded"))
             status, _, errors = forks.run([program], environment, folder, SECONDS_PER_BLOCK)
         self.assertEqual(status, 0, errors)
 
@@ -190,6 +195,19 @@ class TroubleshootingTest(absltest.TestCase):
             message = re.match(r"\| `([^`]+)` \|", row).group(1)
             with self.subTest(message):
                 self.assertTrue(any(message in text for text in said), "no such message")
+
+
+class CheckpointsTest(absltest.TestCase):
+    def test_the_layouts_are_those_of_the_originals(self):
+        _, _, rest = TEXTS["docs/checkpoints.md"].partition("| layout |")
+        rows = rest.split("\n\n")[0].splitlines()[2:]
+        files = ("contrib_two_optimizers/saved", "mixed_precision_optimizers/saved")
+        for row, file in zip_longest(rows, (*files, "object_optimizer/saved-1", "keras3/saved-1")):
+            found = [name for name, _ in tf.train.list_variables(str(DATA / file))]
+            names = re.findall("`([^`]*)`", row.partition(" | ")[2])
+            self.assertGreater(len(names), 1)
+            for name in names:
+                self.assertRegex("\n".join(found), rf"(?m)(^|/){name}(/.ATTRIBUTES|$)")
 
 
 class ArchitectureTest(absltest.TestCase):

@@ -21,7 +21,7 @@ PACKAGE = "tf_lossscale_compat"
 INSTALLED = pathlib.Path(tf_lossscale_compat.__file__).resolve().parent
 
 # The tools and what they need; the library works without any of it.
-TOOLS = ["cli", "migrate", "checkpoint", "plot", "run"]
+TOOLS = ["cli", "migrate", "plot", "run"]
 TOOLS_NEED = ["sklearn", "scipy", "matplotlib", "libcst", "pytest"]
 
 
@@ -36,7 +36,7 @@ class ImportTest(parameterized.TestCase):
             "alone = sorted(set(sys.modules) - before)\n"
             "from tf_lossscale_compat import *\n"
             "print(json.dumps([alone, sorted(set(sys.modules) - before)]))\n"
-            "tf_lossscale_compat.checkpoint, tf_lossscale_compat.keras\n"
+            "tf_lossscale_compat.keras\n"
         )
         status, out, err = forks.run(["-c", code], processes.environment(), os.getcwd(), 200)
         if status:
@@ -56,7 +56,7 @@ class ImportTest(parameterized.TestCase):
     def test_names_are_listed_without_importing_them(self):
         self.assertEqual(
             dir(tf_lossscale_compat),
-            sorted([*tf_lossscale_compat.__all__, "checkpoint", "keras", "monitoring"]),
+            sorted([*tf_lossscale_compat.__all__, "keras", "monitoring"]),
         )
 
     def test_an_unknown_attribute_raises_an_attribute_error_that_names_it(self):

@@ -26,7 +26,6 @@ PACKAGE = "tf_lossscale_compat"
 # docs/api/index.md says so.
 MODULES = (
     PACKAGE,
-    f"{PACKAGE}.checkpoint",
     f"{PACKAGE}.contrib.mixed_precision",
     f"{PACKAGE}.keras.callbacks",
     f"{PACKAGE}.keras.mixed_precision",

@@ -3,7 +3,6 @@
 import contextlib
 import importlib
 import io
-import json
 import os
 import platform
 import tempfile
@@ -13,7 +12,7 @@ from absl.testing import absltest, parameterized
 
 import tf_lossscale_compat
 from tests import forks, processes
-from tf_lossscale_compat import checkpoint
+from tf_lossscale_compat import migrate
 from tf_lossscale_compat._tools import cli
 
 
@@ -48,9 +47,7 @@ class MainTest(parameterized.TestCase):
     @parameterized.parameters(
         ([], "usage: tf-lossscale"),
         (["train"], "'train'"),
-        (["checkpoint"], "usage: tf-lossscale checkpoint"),
-        (["checkpoint", "show"], "usage: tf-lossscale checkpoint"),
-        (["checkpoint", "hide", "path"], "usage: tf-lossscale checkpoint"),
+        (["plot"], "usage: tf-lossscale plot"),
     )
     def test_bad_call(self, arguments, message):
         code, out, err = call(*arguments)
@@ -58,20 +55,16 @@ class MainTest(parameterized.TestCase):
         self.assertIn(message, err)
 
     def test_interruption_ends_without_a_traceback(self):
-        with mock.patch.object(checkpoint, "find", side_effect=KeyboardInterrupt):
-            code, _, err = call("checkpoint", "show", "x")
+        with mock.patch.object(migrate, "run", side_effect=KeyboardInterrupt):
+            code, _, err = call("migrate", "x")
         self.assertEqual(code, 130)
         self.assertIn("interrupted", err)
 
 
-class CheckpointTest(parameterized.TestCase):
-    DATA = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "data")
-
+class TensorFlowTest(parameterized.TestCase):
     @parameterized.parameters(None, "0")
     def test_says_what_it_waits_for_and_keeps_tensorflow_quiet_unless_told(self, level):
-        program = (
-            "from tf_lossscale_compat._tools import cli; cli.main(['checkpoint', 'show', '.'])"
-        )
+        program = "from tf_lossscale_compat._tools import cli; cli.main(['plot', '.'])"
         folder = self.enter_context(tempfile.TemporaryDirectory())
         # In the place of TensorFlow.
         processes.write(
@@ -93,47 +86,6 @@ class CheckpointTest(parameterized.TestCase):
         self.assertEqual((3, level or "3"), (status, out))
         said = ["tf-lossscale: importing TensorFlow ..."] + (["noise"] if level else [])
         self.assertEqual(said, err.splitlines())
-
-    def test_table(self):
-        code, out, err = call("checkpoint", "show", self.DATA + "/contrib_two_optimizers/saved")
-        self.assertEqual((0, ""), (code, err))
-        self.assertEqual(
-            [
-                ["key", "loss", "scale", "good", "steps", "bad", "steps", "layout"],
-                ["loss_scale", "3276.800048828125", "1", "1", "contrib", "by", "name"],
-                ["loss_scale_1", "1", "1", "0", "contrib", "by", "name"],
-            ],
-            [line.split() for line in out.splitlines()],
-        )
-
-    @parameterized.parameters(
-        (879609.4375, "879609.4375"),
-        (2.0**32, "4294967296"),
-        (0.75, "0.75"),
-        (2.0**127, "1.701411834604692e+38"),
-    )
-    def test_scale_is_not_rounded(self, scale, shown):
-        state = checkpoint.LossScaleState(scale, 1, None, "dynamic by name", "x")
-        with mock.patch.object(checkpoint, "find", return_value=[state]):
-            _, out, _ = call("checkpoint", "show", "x")
-        self.assertEqual(["x", shown, "1", "-"], out.splitlines()[1].split()[:4])
-
-    def test_json(self):
-        path = self.DATA + "/object_optimizer"
-        code, out, _ = call("checkpoint", "show", "--json", path)
-        self.assertEqual(0, code)
-        (state,) = json.loads(out)
-        self.assertEqual(checkpoint.read(path)._asdict(), state)
-        self.assertEqual((None, "optimizer/loss_scale"), (state["bad_steps"], state["key"]))
-
-    @parameterized.parameters(
-        ("no/such/path", "is neither a file nor a folder"),
-        (__file__, "is not a checkpoint"),
-    )
-    def test_nothing_to_show(self, path, message):
-        code, out, err = call("checkpoint", "show", path)
-        self.assertEqual((1, ""), (code, out))
-        self.assertRegex(err, f"^tf-lossscale checkpoint: .*{message}")
 
 
 class ImportsTest(absltest.TestCase):

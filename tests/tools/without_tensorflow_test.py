@@ -61,7 +61,7 @@ class WithoutTensorFlowTest(WithoutTensorFlowTestCase):
 
     @crossed.product(
         way=(COMMAND, MODULE),
-        call=("plot --help", "plot logs", "checkpoint show migrate"),
+        call=("plot --help", "plot logs"),
     )
     def test_the_rest_says_what_to_install(self, way, call):
         code, out, err = self.python(*way, *call.split())
@@ -75,7 +75,6 @@ class WithoutTensorFlowTest(WithoutTensorFlowTestCase):
         ("-c", "import tf_lossscale_compat; tf_lossscale_compat.train"),
         ("-c", "import tf_lossscale_compat.contrib.mixed_precision"),
         ("-c", "from tf_lossscale_compat import *"),
-        ("-c", "import tf_lossscale_compat.checkpoint"),
         ("-c", "import tf_lossscale_compat.keras.mixed_precision"),
         ("-c", "import tf_lossscale_compat.loss_scale"),
         ("-c", "import tf_lossscale_compat.mixed_precision"),

@@ -19,7 +19,6 @@ manager = lsc.contrib.mixed_precision.FixedLossScaleManager(8)
 opt = lsc.keras.mixed_precision.experimental.LossScaleOptimizer
 stable = lsc.keras.mixed_precision.LossScaleOptimizer
 callback = lsc.keras.callbacks.LossScaleCallback
-state = lsc.checkpoint.LossScaleState
 hook = lsc.monitoring.LossScaleHook
 done: bool = install_contrib()
 print(LossScaleError, StepRecord)

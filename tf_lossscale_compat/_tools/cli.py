@@ -24,10 +24,6 @@ except ImportError:  # Python 3.7, where TensorFlow installs `importlib_metadata
 # and `--help` do not need TensorFlow or wait for it. A module defines `add_arguments(parser)` and
 # `run(args)`, which returns the exit code. The first line of its docstring is repeated here.
 COMMANDS = {
-    "checkpoint": (
-        "checkpoint._command",
-        "Find the loss scale in a checkpoint, whatever wrote it, and show it.",
-    ),
     "migrate": (
         "migrate",
         "Rewrite code and notebooks from TensorFlow's loss-scale APIs to this package's.",
