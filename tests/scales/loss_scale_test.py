@@ -8,7 +8,7 @@ import pytest
 import tensorflow as tf
 from absl.testing import parameterized
 
-from tests import modes, stepping
+from tests import crossed, modes, stepping
 from tf_lossscale_compat import loss_scale as lib
 from tf_lossscale_compat.contrib import mixed_precision as lsm
 from tf_lossscale_compat.loss_scale import DynamicLossScale, FixedLossScale, LossScale
@@ -90,6 +90,35 @@ class LossScaleTest(parameterized.TestCase, tf.test.TestCase):
             CountingLossScale()
             with self.assertRaisesRegex(RuntimeError, "good_steps"):
                 DynamicLossScale()._add_weight("good_steps", 0)
+
+
+class FlagTest(modes.EagerTestCase):
+    """The flag that a manager's update takes is no gradient."""
+
+    @crossed.product(
+        mode=modes.IMMEDIATE[:2] + modes.GRAPH,
+        make=(
+            lambda: FixedLossScale(8),
+            lambda: FixedLossScale(8, skip_nonfinite=True),
+            DynamicLossScale,
+            lambda: lib.get(lsm.FixedLossScaleManager(8)),
+        ),
+    )
+    def test_is_refused(self, mode, make):
+        with modes.entered(mode) as entered:
+            loss_scale = make()
+            for build in (
+                lambda: False,
+                lambda: np.bool_(False),
+                lambda: np.array([True]),
+                lambda: tf.constant(False),
+                lambda: [tf.constant(1.0), {"flag": tf.constant(True)}],
+            ):
+                with self.assertRaisesRegex(TypeError, r"the bool .* update_loss_scale\(finite\)"):
+                    entered.compile(lambda: loss_scale.update(build())[0])()
+            before = entered.value(loss_scale())
+            entered.compile(lambda: loss_scale.update([None, tf.constant(1)])[0])()
+            self.assertEqual(entered.value(loss_scale()), before)
 
 
 class FixedLossScaleTest(parameterized.TestCase, tf.test.TestCase):

@@ -47,8 +47,19 @@ def flatten(grads: Iterable[_types.Gradient]) -> tuple[list[tf.Tensor], tuple[in
     return tensors, tuple(sparse_positions)
 
 
+def refuse_flags(grads: Any) -> None:
+    """Raises a TypeError if a bool, or a bool tensor, is among `grads`, a nested structure."""
+    for grad in tf.nest.flatten(grads):
+        if tf.bool == getattr(grad, "dtype", type(grad)):
+            raise TypeError(
+                f"Gradients must be numbers, got the bool {grad!r}. A step's flag is for a "
+                "LossScaleManager: update_loss_scale(finite). A LossScale tests the gradients."
+            )
+
+
 def number_dtype(tensor: tf.Tensor) -> tf.DType:
     """Returns the dtype of a gradient's values; raises a TypeError if they are no numbers."""
+    refuse_flags(tensor)
     if tensor.dtype in (tf.string, tf.resource, tf.variant):
         raise TypeError(f"Gradients must be numbers, got a tensor of dtype {tensor.dtype.name}.")
     return tensor.dtype

@@ -12,6 +12,7 @@ from tf_lossscale_compat._core import (
     _finite,
     _replicas,
     _scaler,
+    _structure,
     _tf,
     _variables,
 )
@@ -173,6 +174,7 @@ class FixedLossScale(LossScale):
           A pair: None in eager mode, else a no-op; and True. With `skip_nonfinite` the second is a
           scalar bool tensor, whether all gradients are finite on all replicas.
         """
+        _structure.refuse_flags(grads)
         finite = _finite.finite_everywhere(grads) if self.skip_nonfinite else True
         return _update_rule.fixed(self, finite), finite
 
@@ -338,6 +340,7 @@ class DynamicLossScale(LossScale):
 
         Raises:
           RuntimeError: called in a replica context.
+          TypeError: `grads` holds a bool or something else that is no number.
         """
         return _test_and_update(self, grads, _update_rule.dynamic)
 
