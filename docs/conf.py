@@ -17,7 +17,7 @@ release = version = re.search(r'^__version__ = "(.+)"$', _package, re.MULTILINE)
 
 extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon", "sphinx_copybutton"]
 # The others are pages of the repository alone.
-exclude_patterns = ["_build", "private-names.md", "releasing.md", "zh"]
+exclude_patterns = ["_build", "architecture.md", "releasing.md", "zh"]
 # What is typed is copied, without prompts and what is printed.
 copybutton_exclude = ".linenos, .gp, .go"
 # Messages are read: on a phone the button would lie on their first line.

@@ -211,9 +211,9 @@ class CheckpointsTest(absltest.TestCase):
 
 
 class ArchitectureTest(absltest.TestCase):
-    """ARCHITECTURE.md is true: its folders, files and functions are there."""
+    """docs/architecture.md is true: its folders, files and functions are there."""
 
-    TEXT = TEXTS["ARCHITECTURE.md"]
+    TEXT = TEXTS["docs/architecture.md"]
 
     def test_every_folder_is_in_the_table(self):
         table = self.TEXT.partition("| folder | holds |\n")[2].partition("\n\n")[0]

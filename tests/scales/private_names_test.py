@@ -1,4 +1,4 @@
-"""docs/private-names.md has every private name of TensorFlow and Keras that the package uses.
+"""docs/architecture.md has every private name of TensorFlow and Keras that the package uses.
 
 Its tables say what happens when one is gone, and which must be there.
 """
@@ -23,8 +23,8 @@ PACKAGE = pathlib.Path(mixed_precision.__file__).resolve().parent.parent.parent
 
 def _table(title):
     """Returns {name: (words of the second column, what happens)} of the table below a heading."""
-    text = (ROOT / "docs" / "private-names.md").read_text(encoding="utf-8")
-    section = re.search(rf"(?ms)^## {title}\n(.*?)(?=^#|\Z)", text).group(1)
+    text = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
+    section = re.search(rf"(?ms)^### {title}\n(.*?)(?=^#|\Z)", text).group(1)
     rows = re.findall(r"(?m)^\| (`.*?`) \| (.*?) \| (.*?) \|$", section)
     return {name: rest for names, *rest in rows for name in re.findall(r"`(.*?)`", names)}
 
@@ -118,10 +118,10 @@ class PrivateNamesTest(parameterized.TestCase):
         code = _code()
         known = {**NEEDED, **WITH_FALLBACK, **BY_NAME}
         asked = _asked_for(code) - OF_PYTHON
-        self.assertEqual(asked - set(known), set(), "say in private-names.md what happens without")
+        self.assertEqual(asked - set(known), set(), "say in architecture.md what happens without")
         others = set(known) - asked
         unused = {name for name in others if not re.search(rf"\b{re.escape(name)}\b", code)}
-        self.assertEqual(unused, set(), "private-names.md has names that the package does not use")
+        self.assertEqual(unused, set(), "architecture.md has names that the package does not use")
 
     @parameterized.parameters(*INSTANCES)
     def test_subclasses_may_take_any_name(self, make):

@@ -1,7 +1,7 @@
 """Differences between TensorFlow versions.
 
 Other modules import `tf` and `tf1` from here, so that a missing TensorFlow has one error. They call
-`at_least` where they depend on the version. docs/private-names.md says which of them may use names
+`at_least` where they depend on the version. docs/architecture.md says which of them may use names
 that only some versions have. Differences between versions of Keras are in `_keras_versions` and in
 `keras/`.
 """
