@@ -9,9 +9,6 @@ dynamic scales start far too high, so that the first steps are skipped until the
 
 import argparse
 import math
-import os
-import shlex
-import sys
 
 import numpy as np
 import tensorflow.compat.v1 as tf
@@ -105,19 +102,6 @@ def train(dtype, make, train_set, test_set, batches):
     return reached, np.array(history, float)
 
 
-def write_log(folder, history):
-    """Writes summaries of a loss scale for `tf-lossscale plot` and TensorBoard."""
-    writer, skipped, in_a_row = tf.summary.FileWriter(folder), 0, 0
-    for step, (_, scale, _, skips) in enumerate(history, 1):
-        skipped, in_a_row = skipped + skips, (in_a_row + 1) * skips
-        values = {"scale": scale, "skipped_steps": skipped, "consecutive_skips": in_a_row}
-        summary = tf.Summary()
-        for tag, value in values.items():
-            summary.value.add(tag=f"loss_scale/{tag}", simple_value=value)
-        writer.add_summary(summary, step)
-    writer.close()
-
-
 def draw(results):
     """Draws the loss and loss scale of all runs into a file in the current folder."""
     picture = figure.Figure(figsize=(10, 9))
@@ -141,7 +125,6 @@ def draw(results):
 def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--steps", type=int, default=1200, help="of each run (default: 1200)")
-    parser.add_argument("--logdir", help="write the loss scale of each step for TensorBoard")
     args = parser.parse_args()
 
     digits = datasets.load_digits()
@@ -153,18 +136,17 @@ def main():
 
     results, zero_share = {}, {}
     row = "{:41} {:>8} {:>14} {:>6} {:>7}"  # 80 columns.
-    print(row.format("run", "accuracy", "zero gradients", "scale", "skipped"), flush=True)
     for name, dtype, make in RUNS:
         with tf.Graph().as_default():
             results[name] = accuracy, history = train(dtype, make, train_set, test_set, batches)
+        if name == RUNS[0][0]:  # By now TensorFlow has printed its own lines.
+            print(row.format("run", "accuracy", "zero gradients", "scale", "skipped"), flush=True)
         applied = history[history[:, 3] == 0]
         zero_share[name] = applied[:, 2].mean() if len(applied) else 0.0
         zeros = f"{zero_share[name]:.1%}" if len(applied) else "-"
         scale = f"2**{math.log2(history[-1, 1]):.0f}" if make else "-"
         skipped = len(history) - len(applied)
         print(row.format(name, f"{accuracy:.1%}", zeros, scale, skipped), flush=True)
-        if args.logdir:
-            write_log(os.path.join(args.logdir, name), history)
 
     float32, float16, *scaled = (accuracy for accuracy, _ in results.values())
     _, zeros, *others = zero_share.values()
@@ -176,10 +158,6 @@ def main():
     )
     draw(results)
     print(f"Picture: {PICTURE}")
-    python = shlex.quote(sys.executable)
-    logs = shlex.quote(args.logdir or "logs")
-    again = "" if args.logdir else f"{python} {shlex.quote(sys.argv[0])} --logdir logs && "
-    print(f"Next: {again}{python} -m tf_lossscale_compat plot {logs} -o loss_scale.png")
 
 
 if __name__ == "__main__":

@@ -4,7 +4,6 @@ import importlib.util
 import os
 import pathlib
 import re
-import subprocess
 import tempfile
 
 import pytest
@@ -20,7 +19,7 @@ EXAMPLES = pathlib.Path(__file__).resolve().parents[2] / "examples"
 SECONDS = 240
 VERSION = tuple(int(part) for part in tf.__version__.split(".")[:2])
 SUMMARY = re.compile(
-    r"^accuracy (?P<accuracy>\S+), (?P<steps>\d+) steps( on \d+ replicas| in \d+ workers)?,"
+    r"^accuracy (?P<accuracy>\S+), (?P<steps>\d+) steps( on \d+ replicas)?,"
     r" (?P<skipped>\d+) skipped, final loss scale (?P<scale>\S+)$"
 )
 
@@ -29,17 +28,8 @@ SUMMARY = re.compile(
 # come down by skipping until it is finite in float16; how far it goes on is up to the kernels.
 TABLE = (
     ("tf1_contrib_graph.py", ["--steps", "150"], 0.90, (34, 50), (2.0**8, 2.0**15)),
-    ("custom_loop.py", ["--steps", "150"], 0.90, (9, 12), (2.0**12, 2.0**15)),
     ("multi_gpu.py", ["--steps", "80"], 0.85, (9, 12), (2.0**12, 2.0**15)),
-    ("multi_worker.py", ["--steps", "80"], 0.85, (9, 12), (2.0**12, 2.0**15)),
-    ("keras_fit.py", ["--steps", "150"], 0.90, (4, 9), (2.0**15, 2.0**20)),
-    ("keras_fit.py", ["--steps", "150", "--fixed", "1024"], 0.90, (0, 0), (2.0**10, 2.0**10)),
     ("keras_train_step.py", ["--steps", "150"], 0.90, (4, 9), (2.0**15, 2.0**20)),
-)
-GAN_SUMMARY = re.compile(
-    r"^distance from real digits (?P<after>\S+), before training (?P<before>\S+), 300 steps,"
-    r" skipped (?P<generator>\d+) by the generator and (?P<critic>\d+) by the critic,"
-    r" final loss scales (?P<scales>\S+ and \S+)$"
 )
 
 
@@ -74,7 +64,7 @@ class ExamplesTest(parameterized.TestCase):
     def test_every_example_has_a_line_in_the_table(self):
         self.assertEqual(
             {path.name for path in EXAMPLES.glob("*.py")},
-            {row[0] for row in TABLE} | {"demo.py", "keras_gan.py"},
+            {row[0] for row in TABLE} | {"demo.py"},
         )
 
     def skip_keras_where_too_old(self, name):
@@ -93,10 +83,10 @@ class ExamplesTest(parameterized.TestCase):
     @slow_on_the_newest
     def test_demo(self):
         folder = self.enter_context(tempfile.TemporaryDirectory())
-        arguments = [str(EXAMPLES / "demo.py"), "--steps", "240", "--logdir", "a log"]
+        arguments = [str(EXAMPLES / "demo.py"), "--steps", "240"]
         status, out, err = forks.run(arguments, processes.environment(), folder, SECONDS)
         self.assertEqual(status, 0, err[-3000:])
-        head, *rows, _, unscaled, reference, scaled, picture, following = out.splitlines()
+        head, *rows, _, unscaled, reference, scaled, picture = out.splitlines()
         self.assertLessEqual(max(map(len, [head, *rows, unscaled, reference, scaled])), 80)
         rows = {row[:41].strip(): row[41:].split() for row in rows}
         # The scale comes down from 2**32 to 2**15, grows once and comes down again.
@@ -122,23 +112,7 @@ class ExamplesTest(parameterized.TestCase):
         self.assertStartsWith(scaled, "With one it is at most ")
 
         self.assertEqual(picture, "Picture: demo.png")
-        self.assertStartsWith(following, "Next: ")
-        shell = {"shell": True, "cwd": folder, "env": processes.environment()}
-        subprocess.run(following[len("Next: ") :], check=True, timeout=SECONDS, **shell)
-        for name in ("demo.png", "loss_scale.png"):
-            self.assertStartsWith((pathlib.Path(folder) / name).read_bytes(), b"\x89PNG")
-
-    @slow_on_the_newest
-    def test_gan(self):
-        self.skip_keras_where_too_old("keras_gan.py")
-        summary = run(EXAMPLES / "keras_gan.py", "--steps", "300")
-        self.assertRegex(summary, GAN_SUMMARY)
-        found = GAN_SUMMARY.match(summary).groupdict()
-        self.assertLess(float(found["after"]), 0.6 * float(found["before"]))
-        for player in ("generator", "critic"):
-            self.assertBetween(int(found[player]), 3, 12)
-        for scale in found["scales"].split(" and "):
-            self.assertBetween(float(scale), 2.0**14, 2.0**21)
+        self.assertStartsWith((pathlib.Path(folder) / "demo.png").read_bytes(), b"\x89PNG")
 
     @pytest.mark.slow
     def test_keras_example_on_tf_keras(self):
