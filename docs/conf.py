@@ -61,6 +61,16 @@ def _of_constructor(app, what, name, obj, options, signature, returns):
     return str(inspect.Signature(plain)), ""
 
 
+def _index(app, docname, source):
+    # `<!-- index: one, other -->` has what users search for; code hosts do not show it.
+    source[0] = re.sub(
+        r"<!-- index: (.+) -->\n",
+        lambda match: "~~~{index} !" + match[1].replace(", ", ", !") + "\n~~~\n",
+        source[0],
+    )
+
+
 def setup(app):
-    """Connects what is done to signatures."""
+    """Connects what is done to sources and to signatures."""
+    app.connect("source-read", _index)
     app.connect("autodoc-process-signature", _of_constructor)

@@ -123,7 +123,7 @@ ENTRIES = {
         ),
     ),
     "dtypes_of_keras_2_0": Entry(
-        "from-keras.md",
+        "keras.md",
         "TensorFlow 2.0's class took only losses and gradients of float32",
         lambda d: (
             d.program["family"] == "v2 experimental"
@@ -163,7 +163,7 @@ ENTRIES = {
         ),
     ),
     "made_in_a_skipped_step": Entry(
-        "from-keras.md",
+        "keras.md",
         "This package's class makes them in the first step, also if that step is skipped.",
         lambda d: (
             keras_homes.VERSION < (2, 11)
@@ -173,7 +173,7 @@ ENTRIES = {
         ),
     ),
     "averages_of_2_10": Entry(
-        "from-keras.md",
+        "keras.md",
         "Keras' own class fails in `fit` around an optimizer with `use_ema=True`",
         lambda d: (
             d.program["family"] == "current stable"
@@ -187,7 +187,7 @@ ENTRIES = {
         lambda d: "experimental" in d.program["family"] and d.action[0] == "config",
     ),
     "fetched_loss_scale": Entry(
-        "from-keras.md",
+        "keras.md",
         "So here the `LossScale` can be used like a tensor, too.",
         lambda d: (
             "experimental" in d.program["family"]
@@ -223,7 +223,7 @@ ENTRIES = {
         lambda d: d.theme in ("state", "numbers") and squared_by_xla(d),
     ),
     "nadam_of_keras_3": Entry(
-        "from-keras.md",
+        "keras.md",
         "| a `Nadam` inside | files are without its `_u_product`",
         lambda d: (
             keras3(d)
@@ -232,8 +232,8 @@ ENTRIES = {
         ),
     ),
     "both_ways": Entry(
-        "from-keras.md",
-        "| has no `get_unscaled_gradients` | ValueError, unless [you pass `scaled=`",
+        "keras.md",
+        "| has no `get_unscaled_gradients` | ValueError: two optimizers, or a `train_step`",
         lambda d: (
             keras3(d)
             and (d.key, d.original, d.package) == ("error", None, "ValueError")
@@ -241,12 +241,12 @@ ENTRIES = {
         ),
     ),
     "one_replica_of_keras_3": Entry(
-        "from-keras.md",
+        "keras.md",
         "| a NaN on one replica, not the first, of a `MirroredStrategy` | **reaches the weights",
         lambda d: keras3(d) and any(fault[3] for fault in faults_before(d)),
     ),
     "lowered_period_of_keras_3": Entry(
-        "from-keras.md",
+        "keras.md",
         "| you lower `dynamic_growth_steps` to the count of finite steps so far, or below it",
         lambda d: (
             keras3(d)
@@ -258,7 +258,7 @@ ENTRIES = {
         ),
     ),
     "accumulated_float16_of_keras_3": Entry(
-        "from-keras.md",
+        "keras.md",
         "| `gradient_accumulation_steps` with float16 variables | InvalidArgumentError |",
         lambda d: (
             keras3(d)
@@ -268,7 +268,7 @@ ENTRIES = {
         ),
     ),
     "bounds_of_keras_3": Entry(
-        "from-keras.md",
+        "keras.md",
         "| the scale falls | without a floor, to 0 in the end | not below 1;",
         scale_left_bounds,
     ),

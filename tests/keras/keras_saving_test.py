@@ -397,7 +397,7 @@ class ConfigTest(_Base):
 
 
 class OnToKeras3Test(_Base):
-    """What docs/from-keras.md says to do with a checkpoint of Keras 2."""
+    """What docs/checkpoints.md says to do with a checkpoint of Keras 2."""
 
     @parameterized.parameters(True, False)
     def test_weights_go_by_an_h5_file(self, is_legacy):
