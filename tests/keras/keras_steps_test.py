@@ -150,38 +150,27 @@ class ExactlyOnceTest(modes.EagerTestCase):
             apply = opt.apply([tf.constant(16.0)], [variable])
             session.run(apply)
             self.assertEqual(session.run(variable), 0.25)
-            opt = Stable(home.SGD(1.0), scaled=True)
-            with self.assertRaisesRegex(ValueError, "this optimizer unscaled"):
-                opt.get_updates(variable * 0.5, [variable])
 
 
 SCALES, LOSS, UNSCALES = "scale_loss", "get_scaled_loss", "get_unscaled_gradients"
-# Which methods were called, the `scaled` of the constructor and of the call; then whether gradients
-# are divided (or a piece of the error; None for what that Keras does), and of the only warning.
+# Which methods were called, and the `scaled` of the call; then whether gradients are divided (or a
+# piece of the error; None for what that Keras does), and a piece of the only warning.
 RULE = (
-    ((), None, None, None, None),
-    ((), None, True, True, ""),
-    ((), None, False, False, ""),
-    ((), True, None, True, ""),
-    ((SCALES,), None, None, True, ""),
-    ((SCALES,), None, False, False, ""),
-    ((SCALES,), False, None, False, "scale_loss of this optimizer.*leave scaled=False"),
-    ((SCALES,), False, False, False, ""),
-    ((SCALES, UNSCALES), False, None, False, ""),
-    ((LOSS,), None, None, False, "but get_unscaled_gradients never was"),
-    ((UNSCALES,), None, None, False, "but get_scaled_loss never was"),
-    ((LOSS, UNSCALES), None, None, False, ""),
-    ((SCALES, LOSS), None, None, "scale_loss of.*get_scaled_loss, after.*scaled=True", ""),
+    ((), None, None, None),
+    ((), True, True, ""),
+    ((), False, False, ""),
+    ((SCALES,), None, True, ""),
+    ((SCALES,), False, False, ""),
+    ((LOSS,), None, False, "but get_unscaled_gradients never was"),
+    ((UNSCALES,), None, False, "but get_scaled_loss never was"),
+    ((LOSS, UNSCALES), None, False, ""),
+    ((SCALES, LOSS), None, "scale_loss of.*get_scaled_loss, after.*scaled=True", ""),
     # As `fit` of Keras 3 and a step that clips do, with one optimizer.
-    ((SCALES, UNSCALES), None, None, "any clipping.*with scaled=True, and .*scaled=False", ""),
-    ((SCALES, UNSCALES), None, True, True, ""),
-    ((SCALES, UNSCALES), None, False, False, ""),
-    ((SCALES, "compute_gradients"), None, None, "scale_loss of.*compute_gradients, after", ""),
-    ((SCALES, "_compute_gradients"), None, None, "scale_loss of.*_compute_gradients, after", ""),
-    ((SCALES, LOSS), True, None, True, ""),
-    ((SCALES, UNSCALES), True, None, True, "get_unscaled_gradients of this optimizer.*=False"),
-    ((UNSCALES,), True, False, False, ""),
-    ((UNSCALES,), False, None, False, ""),
+    ((SCALES, UNSCALES), None, "any clipping.*fit of Keras 3: make two optimizers.*train_step", ""),
+    ((SCALES, UNSCALES), True, True, ""),
+    ((SCALES, UNSCALES), False, False, ""),
+    ((SCALES, "compute_gradients"), None, "scale_loss of.*compute_gradients, after", ""),
+    ((SCALES, "_compute_gradients"), None, "scale_loss of.*_compute_gradients, after", ""),
 )
 # What was called before `apply_gradients` is traced, and what is after it; then a piece of the
 # error, or None, on Keras 3 and before it.
@@ -217,8 +206,8 @@ class WhoDividesTest(modes.EagerTestCase):
 
     @keras_homes.each((True, False))
     def test_the_rule(self, home, enabled):
-        for methods, made, said, divided, warning in RULE:
-            opt, variable = self.optimizer(home, scaled=made, enabled=enabled)
+        for methods, said, divided, warning in RULE:
+            opt, variable = self.optimizer(home, enabled=enabled)
             if not self.ask(opt, methods, variable):
                 continue
             if divided is None:
@@ -227,7 +216,7 @@ class WhoDividesTest(modes.EagerTestCase):
                     warning = "neither get_scaled_loss" if keras_homes.VERSION >= (2, 4) else ""
             told = len(self.warnings())
             expected = 0.5 if divided is True and enabled else -3.0
-            with self.subTest(methods=methods, made=made, said=said):
+            with self.subTest(methods=methods, said=said):
                 if isinstance(divided, str) and enabled:
                     with self.assertRaisesRegex(ValueError, divided):
                         opt.apply_gradients([(tf.constant(4.0), variable)])
@@ -242,24 +231,18 @@ class WhoDividesTest(modes.EagerTestCase):
 
     @keras_homes.each()
     def test_gradients_that_it_unscaled_are_known(self, home):
-        for made in (None, True):
-            opt, variable = self.optimizer(home, scaled=made)
-            opt.scale_loss(tf.constant(1.0))
-            rows = tf.IndexedSlices(tf.constant([[4.0]]), tf.constant([0]), tf.constant([1, 1]))
-            table = home.variable([[1.0]])
-            grads = opt.get_unscaled_gradients([tf.constant(4.0), rows])
-            pairs = list(zip(grads, [variable, table]))
-            if made:
-                error = "this optimizer unscaled, .*made with scaled=True.*=False"
-                with self.assertRaisesRegex(ValueError, error):
-                    opt.apply_gradients(pairs)
-                continue
-            error = "cannot tell.*returned after the first scale_loss are recognized"
-            with self.assertRaisesRegex(ValueError, error):
-                opt.apply_gradients([*pairs, (tf.constant(0.5), home.variable())])
-            opt.apply_gradients(pairs)
-            self.assertAllEqual(arrays([variable]), [0.5])
-            self.assertAllEqual(arrays([table]), [[[0.5]]])
+        opt, variable = self.optimizer(home)
+        opt.scale_loss(tf.constant(1.0))
+        rows = tf.IndexedSlices(tf.constant([[4.0]]), tf.constant([0]), tf.constant([1, 1]))
+        table = home.variable([[1.0]])
+        grads = opt.get_unscaled_gradients([tf.constant(4.0), rows])
+        pairs = list(zip(grads, [variable, table]))
+        error = "cannot tell.*returned after the first scale_loss are recognized"
+        with self.assertRaisesRegex(ValueError, error):
+            opt.apply_gradients([*pairs, (tf.constant(0.5), home.variable())])
+        opt.apply_gradients(pairs)
+        self.assertAllEqual(arrays([variable]), [0.5])
+        self.assertAllEqual(arrays([table]), [[[0.5]]])
         with self.assertRaisesRegex(TypeError, "scaled must be True, False or None, got 1"):
             opt.apply_gradients(pairs, scaled=1)
 
@@ -348,8 +331,8 @@ class WhoDividesTest(modes.EagerTestCase):
         self.assertEqual(number(opt.iterations), 1)
         self.assertAllEqual(arrays([variable]), [0.75])
 
-    @keras_homes.each((None, True, False), kind=keras_homes.BEFORE_3)
-    def test_minimize_goes_through_what_a_subclass_overrides(self, home, scaled):
+    @keras_homes.each(kind=keras_homes.BEFORE_3)
+    def test_minimize_goes_through_what_a_subclass_overrides(self, home):
         base = type(self.optimizer(home)[0])
         name = "compute_gradients" if home.kind == "current" else "_compute_gradients"
         seen = []
@@ -360,14 +343,13 @@ class WhoDividesTest(modes.EagerTestCase):
             return [(tf.clip_by_norm(grad, 1.0), each) for grad, each in pairs]
 
         opt, variable = self.optimizer(home)
-        config = {**opt.get_config(), "scaled": scaled}
-        opt = type("Sub", (base,), {name: compute}).from_config(config)
+        opt = type("Sub", (base,), {name: compute}).from_config(opt.get_config())
         opt.minimize(lambda: tf.convert_to_tensor(variable) * 0.125, [variable])
         self.assertEqual(seen, [name])
         self.assertAllClose(arrays([variable]), [0.875])
 
-    @keras_homes.each((None, True, False))
-    def test_minimize_gives_an_own_apply_gradients_what_the_constructor_says(self, home, said):
+    @keras_homes.each()
+    def test_minimize_gives_an_own_apply_gradients_unscaled_gradients(self, home):
         """And `scaled` where that Keras' own optimizers do not get it from the override."""
         sibling, seen = keras_homes.sibling(Stable, home), []
 
@@ -385,12 +367,11 @@ class WhoDividesTest(modes.EagerTestCase):
 
         for cls, is_given in ((HandsOn, home.kind == "keras3"), (Plain, False)):
             (variable,) = variables_of(home, 1.0)
-            opt = cls(home.SGD(1.0), initial_scale=64.0, scaled=said)
-            opt.scale_loss(tf.constant(1.0))  # After which the rule alone could not tell.
+            opt = cls(home.SGD(1.0), initial_scale=64.0)
             for _ in range(2):
                 opt.minimize(lambda v=variable: tf.convert_to_tensor(v) * 0.125, [variable])
             self.assertAllEqual(arrays([variable]), [0.75])
-            expected = 8.0 if said else 0.125, bool(said) if is_given else "not given"
+            expected = 0.125, False if is_given else "not given"
             self.assertEqual(seen[-2:], [expected] * 2)
         self.assertEmpty(self.warnings())
 

@@ -27,7 +27,6 @@ class Model(tf.keras.Model):  # type: ignore[misc, type-arg, unused-ignore]
 inner: Any = tf.keras.optimizers.Adam(1e-3)
 opt = LossScaleOptimizer(inner, dynamic=True, initial_scale=2**10, dynamic_growth_steps=100)
 of_20 = experimental.LossScaleOptimizer(inner, "dynamic", name="scaled", count_skipped=False)
-of_fit = LossScaleOptimizer(inner, scaled=True)
 experimental.LossScaleOptimizer(optimizer=inner, loss_scale=lsc.FixedLossScaleManager(8))
 LossScaleOptimizer(inner, loss_scale=lsc.DynamicLossScale(max_loss_scale=2.0**20), enabled=True)
 in_use: lsc.LossScale = of_20.loss_scale

@@ -87,7 +87,6 @@ def _construct(
     *,
     name: str | None,
     count_skipped: bool | None,
-    scaled: bool | None,
     enabled: bool,
     agree: _types.Agree | None,
     unknown: tuple[str, ...] = (),
@@ -105,7 +104,6 @@ def _construct(
         family.refuse_arguments(cls.__name__, unknown)
     family.check_name(name)
     _arguments.optional_flag("count_skipped", count_skipped)
-    _arguments.optional_flag("scaled", scaled)
     _arguments.flag("enabled", enabled)
     _agreement.check_agree(agree)
     family.check_count_skipped(count_skipped, optimizer)
@@ -130,15 +128,12 @@ def _construct(
     _scaler.check_has_no_owner(scaler)
     family.check_scaler(scaler)
     agreement = _agreement.resolve(agree, optimizer, scaler)
-    data = _owner.KerasData(
-        _scaled_rule.ScaledRule(family.scaled_by_default, scaled, enabled), enabled
-    )
+    data = _owner.KerasData(_scaled_rule.ScaledRule(family.scaled_by_default, enabled), enabled)
     # Without a `__setattr__`, so that checkpoints have only one name for each of these.
     owner.__dict__.update(_optimizer=optimizer, _loss_scale=loss_scale, _tflsc=data)
     options = {
         "name": family.initialize_owner(owner, name),
         "count_skipped": count_skipped,
-        "scaled": scaled,
         "enabled": None if enabled else False,
         "agree": agree,
     }
@@ -181,7 +176,6 @@ class StableLossScaleOptimizerBase(_methods.CommonMethods):
         loss_scale: _loss_scales.Identifier | None = None,
         name: str | None = None,
         count_skipped: bool | None = None,
-        scaled: bool | None = None,
         enabled: bool = True,
         agree: _types.Agree | None = None,
         **unknown: NoReturn,
@@ -200,9 +194,6 @@ class StableLossScaleOptimizerBase(_methods.CommonMethods):
           name: str, the optimizer's name, or None.
           count_skipped: bool, `iterations`, on which schedules depend, counts skipped steps; None
             for True in TensorFlow 2.3 to 2.15 and `tf_keras`, else False, as Keras' own class does.
-          scaled: bool, `scaled` for calls of `apply_gradients` that do not say it; None for the
-            rule there. It is True for an optimizer that is used both in `fit` of Keras 3 and in
-            steps that unscale. Those steps call `apply_gradients(..., scaled=False)`.
           enabled: bool. If False, the loss scale is 1 whatever the other arguments are, and each
             step is a step of the inner optimizer.
           agree: function of a scalar bool tensor that returns its AND over all processes that train
@@ -213,8 +204,8 @@ class StableLossScaleOptimizerBase(_methods.CommonMethods):
 
         Raises:
           TypeError: `inner_optimizer` is not a Keras optimizer or is a loss-scale one; `dynamic`,
-            `count_skipped`, `scaled` or `enabled` is not a bool; `name` is not a str; or `agree` is
-            not a function.
+            `count_skipped` or `enabled` is not a bool; `name` is not a str; or `agree` is not a
+            function.
           ValueError: a loss-scale optimizer of TensorFlow 2.3 to 2.15 or `tf_keras` wraps
             `inner_optimizer` already, or it overrides `apply_gradients` on Keras 3; a number cannot
             be used; `loss_scale` drives another optimizer, comes with one of the three arguments
@@ -239,7 +230,6 @@ class StableLossScaleOptimizerBase(_methods.CommonMethods):
             arguments,
             name=name,
             count_skipped=count_skipped,
-            scaled=scaled,
             enabled=enabled,
             agree=agree,
             unknown=tuple(unknown),
@@ -353,7 +343,6 @@ class ExperimentalLossScaleOptimizerBase(StableLossScaleOptimizerBase):
         *,
         name: str | None = None,
         count_skipped: bool | None = None,
-        scaled: bool | None = None,
         enabled: bool = True,
         agree: _types.Agree | None = None,
     ) -> None:
@@ -365,7 +354,6 @@ class ExperimentalLossScaleOptimizerBase(StableLossScaleOptimizerBase):
             scale, 'dynamic', a `LossScaleManager`, or a config dict; but not None.
           name: str, the optimizer's name, or None.
           count_skipped: see `keras.mixed_precision.LossScaleOptimizer`.
-          scaled: see there.
           enabled: see there.
           agree: see there.
 
@@ -379,7 +367,6 @@ class ExperimentalLossScaleOptimizerBase(StableLossScaleOptimizerBase):
             {"loss_scale": loss_scale},
             name=name,
             count_skipped=count_skipped,
-            scaled=scaled,
             enabled=enabled,
             agree=agree,
         )

@@ -268,9 +268,7 @@ class KerasFamily(Generic[Owner]):
     ) -> tuple[list[_types.Pair], dict[str, Any]]:
         """Returns what `minimize` passes to `apply_gradients`: pairs and the argument `scaled`.
 
-        The gradients are scaled unless methods of a subclass see them. The constructor's `scaled`
-        says how an `apply_gradients` of a subclass sees them; those that an override computes are
-        unscaled.
+        The gradients are scaled unless methods of a subclass see them.
         """
         overrides = functools.partial(_arguments.overrides, owner, self.methods_class)
         overridden = overrides("apply_gradients")
@@ -278,8 +276,7 @@ class KerasFamily(Generic[Owner]):
             pairs, scaled = self.compute_by_override(owner, arguments), False
         else:
             pairs, scaled = self.compute_scaled_gradients(owner, arguments), True
-            sees_gradients = overridden and not owner._tflsc.scaled_rule.constructor_scaled
-            if sees_gradients or overrides("get_unscaled_gradients"):
+            if overridden or overrides("get_unscaled_gradients"):
                 owner._tflsc.scaled_rule.record_call("minimize")
                 pairs, scaled = self.unscale_pairs(owner, pairs), False
         # A subclass's method may not take `scaled`, or take it and not pass it on. Before Keras 3

@@ -36,9 +36,7 @@ else:
 _CommonMethods: Any = _methods.CommonMethods  # For the properties that get a setter here.
 # For errors: the call that an override of `scale_loss` or `apply_gradients` has to make.
 _CALL = {
-    _scaled_rule.GET_SCALED_LOSS: (
-        "return self.get_scaled_loss(loss), and make the optimizer with scaled=True"
-    ),
+    _scaled_rule.GET_SCALED_LOSS: "call super().scale_loss",
     _scaled_rule.GET_UNSCALED_GRADIENTS: (
         "call get_unscaled_gradients, and super().apply_gradients(grads_and_vars, scaled=False)"
     ),

@@ -232,11 +232,11 @@ class CommonMethods(_KerasBase):
           *args: the argument of that Keras' own loss-scale class at this position: `name` for an
             `OptimizerV2`; `skip_gradients_aggregation`, a bool, for an optimizer new in TensorFlow
             2.11.
-          scaled: bool, the step divides the gradients by the loss scale; None for the constructor's
-            `scaled`. If that is None too, the methods decide that were ever called: True after
-            `scale_loss`, which `fit` of Keras 3 calls; False after `get_scaled_loss` or
-            `get_unscaled_gradients`, and after other methods that unscale, such as
-            `compute_gradients`. If none was called, it is True on Keras 3, else False.
+          scaled: bool, the step divides the gradients by the loss scale. If it is None, the methods
+            decide that were ever called: True after `scale_loss`, which `fit` of Keras 3 calls;
+            False after `get_scaled_loss` or `get_unscaled_gradients`, and after other methods that
+            unscale, such as `compute_gradients`. If none was called, it is True on Keras 3, else
+            False.
           **kwargs: none on Keras 3; before it, passed to the inner optimizer, but for
             `experimental_aggregate_gradients`, the opposite of `skip_gradients_aggregation`.
 
@@ -246,8 +246,7 @@ class CommonMethods(_KerasBase):
 
         Raises:
           ValueError: called in a cross-replica context; no variable has a gradient; or `scaled` is
-            None, and either both `scale_loss` and a method that unscales were called, or the
-            constructor's is True and this optimizer unscaled the gradients.
+            None, and both `scale_loss` and a method that unscales were called.
         """
         raise NotImplementedError
 

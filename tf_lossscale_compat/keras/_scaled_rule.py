@@ -1,12 +1,12 @@
 """The rule that says whether `apply_gradients` gets scaled gradients.
 
 Keras 3's own steps pass scaled gradients to it, and other steps unscaled ones. The caller says
-which. If the caller does not, the constructor's `scaled` does. Else the rule goes by which methods
-were ever called on this optimizer: not by their order, place or thread. A call that comes too late
-for a function that was traced by the rule is an error. `apply` needs no rule, and its calls are not
-recorded. Those of `minimize` are recorded if methods of a subclass see its gradients, which are
-then unscaled. If the rule has two answers, gradients are recognized as unscaled if they are the
-objects that this optimizer unscaled after the first `scale_loss`. With `enabled=False` the scale is
+which. If the caller does not, the rule goes by which methods were ever called on this optimizer:
+not by their order, place or thread. A call that comes too late for a function that was traced by
+the rule is an error. `apply` needs no rule, and its calls are not recorded. Those of `minimize` are
+recorded if methods of a subclass see its gradients, which are then unscaled. If the rule has two
+answers, gradients are recognized as unscaled if they are the objects that this optimizer unscaled
+after the first `scale_loss`. With `enabled=False` the scale is
 1, and both answers lead to the same step: the rule neither raises nor warns.
 """
 
@@ -31,8 +31,8 @@ RECORDED_OVERRIDES = (SCALE_LOSS, GET_SCALED_LOSS, GET_UNSCALED_GRADIENTS)
 
 _SAY_SCALED = (
     "write apply_gradients(..., scaled=True), which divides the gradients by the loss scale, or "
-    "scaled=False, which applies them as they are. You cannot write it in fit of Keras 3: make the "
-    "optimizer with scaled=True, and write scaled=False in the steps that unscale"
+    "scaled=False, which applies them as they are. You cannot write it in fit of Keras 3: make two "
+    "optimizers, one of them for fit, or override train_step"
 )
 _STEP_EXAMPLE = (
     "scaled = opt.get_scaled_loss(loss); gradients of scaled; "
@@ -58,17 +58,6 @@ _DIVIDED_TWICE = (
     "divides them by the loss scale once more. Call apply_gradients, or leave "
     "get_unscaled_gradients out."
 )
-_CONSTRUCTOR_SCALED = (
-    "{} of this optimizer was called, but apply_gradients got no scaled=. As the optimizer was "
-    "made with scaled=True, the gradients are divided by the loss scale. If they are unscaled "
-    "already, write apply_gradients(..., scaled=False). If not, scaled=True ends this warning."
-)
-_CONSTRUCTOR_UNSCALED = (
-    "scale_loss of this optimizer was called, but apply_gradients got no scaled=. As the optimizer "
-    "was made with scaled=False, the gradients are applied as they are. If they are scaled, as in "
-    "fit of Keras 3, leave scaled=False of the constructor out. If you divided them, write "
-    "apply_gradients(..., scaled=False), which ends this warning."
-)
 
 
 class ScaledRule:
@@ -76,16 +65,11 @@ class ScaledRule:
 
     Attributes:
       called_methods: set of str, the recorded methods that were ever called.
-      constructor_scaled: the constructor's `scaled`, a bool or None.
     """
 
-    def __init__(
-        self, scaled_by_default: bool, constructor_scaled: bool | None, enabled: bool
-    ) -> None:
+    def __init__(self, scaled_by_default: bool, enabled: bool) -> None:
         self._scaled_by_default, self._enabled = scaled_by_default, enabled
-        self._said_unscaled = False  # True once a call said `scaled=False`.
         self.called_methods: set[str] = set()
-        self.constructor_scaled = constructor_scaled
         self._traced = False  # True once a function or graph follows the rule for good.
         self._warned: set[str] = set()
         # By id.
@@ -116,9 +100,7 @@ class ScaledRule:
 
     def remember_unscaled(self, grads: object) -> None:
         """Remembers unscaled gradients, if `apply_gradients` may also get scaled ones."""
-        if (self.constructor_scaled or SCALE_LOSS in self.called_methods) and isinstance(
-            grads, (list, tuple)
-        ):
+        if SCALE_LOSS in self.called_methods and isinstance(grads, (list, tuple)):
             tensors = [grad for grad in grads if isinstance(grad, (tf.Tensor, tf.IndexedSlices))]
             self._unscaled.update(zip(map(id, tensors), tensors))
 
@@ -136,12 +118,7 @@ class ScaledRule:
         """
         if scaled is not None:
             _arguments.optional_flag("scaled", scaled)
-            self._said_unscaled |= not scaled
             return scaled
-        if self.constructor_scaled is not None:
-            if self._enabled:
-                self._check_constructor_scaled(pairs)
-            return self.constructor_scaled
         answer = self._answer_after(self.called_methods)
         if answer is None and self.are_remembered(pairs):
             return False
@@ -167,22 +144,6 @@ class ScaledRule:
         elif self.called_methods == {GET_SCALED_LOSS}:
             self.warn_once(_ONE_CALLED.format(GET_SCALED_LOSS, GET_UNSCALED_GRADIENTS, "too large"))
         return answer
-
-    def _check_constructor_scaled(self, pairs: list[_types.Pair]) -> None:
-        """Raises a ValueError or warns if gradients may be divided twice, or never."""
-        if not self.constructor_scaled:
-            if self.called_methods == {SCALE_LOSS}:
-                self.warn_once(_CONSTRUCTOR_UNSCALED)
-            return
-        if self.are_remembered(pairs):
-            raise ValueError(
-                "apply_gradients was given gradients that this optimizer unscaled, and it was made "
-                "with scaled=True, which would divide them by the loss scale once more. Write "
-                "apply_gradients(..., scaled=False)."
-            )
-        unscale = self.called_methods - {SCALE_LOSS, GET_SCALED_LOSS}
-        if unscale and not self._said_unscaled:
-            self.warn_once(_CONSTRUCTOR_SCALED.format(" and ".join(sorted(unscale))))
 
     def warn_if_divided_twice(self, pairs: list[_types.Pair]) -> None:
         """Warns if `apply` may get unscaled gradients.
