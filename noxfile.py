@@ -1,7 +1,4 @@
-"""Sessions: `nox -s lint types`, one row of the matrix `nox -s "tests(tf115)"`, all `nox -s tests`.
-
-What follows `--` goes to pytest.
-"""
+"""Sessions: `nox -s lint types`, one row `nox -s "tests(tf115)" -- -k word`, all `nox -s tests`."""
 
 import glob
 import os

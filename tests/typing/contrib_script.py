@@ -1,55 +1,46 @@
-"""A TensorFlow 1 script whose import line was changed."""
+"""A TensorFlow 1 script whose import line was changed, and a manager of the user's own."""
+
+from typing import Any, Union
 
 import numpy as np
 import tensorflow.compat.v1 as tf
 
 import tf_lossscale_compat as lsc
-from tf_lossscale_compat.contrib.mixed_precision import (
-    ExponentialUpdateLossScaleManager,
-    FixedLossScaleManager,
-    LossScaleManager,
-    LossScaleOptimizer,
-)
+from tf_lossscale_compat.contrib import mixed_precision as mp
 
 
-def make_manager(dynamic: bool) -> LossScaleManager:
-    if dynamic:
-        return ExponentialUpdateLossScaleManager(
-            init_loss_scale=2**15, incr_every_n_steps=1000, decr_every_n_nan_or_inf=1
-        )
-    return FixedLossScaleManager(np.float32(128))
+class Halving(mp.LossScaleManager):
+    def get_loss_scale(self) -> tf.Tensor:
+        return tf.constant(8.0)
+
+    def update_loss_scale(self, finite_grads: "Union[bool, tf.Tensor]") -> Any:
+        return None
 
 
-opt = LossScaleOptimizer(tf.train.AdamOptimizer(1e-3), make_manager(True), keep_sparse=True)
+fixed: lsc.LossScaleManager = mp.FixedLossScaleManager(np.float32(128))
+manager = mp.ExponentialUpdateLossScaleManager(init_loss_scale=2**15, incr_every_n_steps=9)
+opt = mp.LossScaleOptimizer(tf.train.AdamOptimizer(1e-3), manager, keep_sparse=True)
 step = tf.train.get_or_create_global_step()
-x = tf.placeholder(tf.float32, [None, 3])
-loss = tf.reduce_mean(x)
+loss = tf.reduce_mean(tf.placeholder(tf.float32, [None, 3]))
+grads, variables = zip(*opt.compute_gradients(loss, colocate_gradients_with_ops=True))
+train_op = opt.apply_gradients(zip(grads, variables), global_step=step, name="train")
+saver = tf.train.Saver(opt.variables() + fixed.variables())
+mp.LossScaleOptimizer(opt, Halving(), agree=lambda flag: flag).minimize(loss, global_step=step)
 
-grads_and_vars = opt.compute_gradients(loss, colocate_gradients_with_ops=True)
-grads, variables = zip(*grads_and_vars)
-clipped, _ = tf.clip_by_global_norm(grads, 1.0)
-train_op = opt.apply_gradients(zip(clipped, variables), global_step=step, name="train")
-names: "list[str]" = opt.get_slot_names()
-saver = tf.train.Saver(opt.variables() + make_manager(False).variables())
-with tf.Session() as session:
-    session.run([train_op, opt.minimize(loss, global_step=step)])
-tf.train.SyncReplicasOptimizer(opt, replicas_to_aggregate=2)
 
-LossScaleOptimizer(opt=opt, loss_scale_manager=make_manager(False), enabled=False)
-LossScaleOptimizer(opt, make_manager(False), agree=lambda flag: flag)
+class Wrong(mp.LossScaleManager):
+    def get_loss_scale(self, step: int) -> Any:  # error: override reportIncompatibleMethodOverride
+        return 8.0
 
-ExponentialUpdateLossScaleManager("2**15", 1000)  # error: arg-type reportArgumentType
-ExponentialUpdateLossScaleManager(2**15, 1000, incr_ratio="2")  # error: arg-type reportArgumentType
-ExponentialUpdateLossScaleManager(2**15, "1000")  # error: arg-type reportArgumentType
-FixedLossScaleManager(None)  # error: arg-type reportArgumentType
-LossScaleManager()  # error: abstract reportAbstractUsage
-LossScaleOptimizer(make_manager(True), opt)  # error: arg-type reportArgumentType
-LossScaleOptimizer("adam", make_manager(True))  # error: arg-type reportArgumentType
-LossScaleOptimizer(opt, "dynamic")  # error: arg-type reportArgumentType
-LossScaleOptimizer(opt, lsc.DynamicLossScale())  # error: arg-type reportArgumentType
-LossScaleOptimizer(opt, make_manager(True), keep_sparse="no")  # error: arg-type reportArgumentType
-LossScaleOptimizer(opt, make_manager(True), agree=True)  # error: arg-type reportArgumentType
+
+mp.ExponentialUpdateLossScaleManager("8", 9)  # error: arg-type reportArgumentType
+mp.ExponentialUpdateLossScaleManager(8, 9, incr_ratio="2")  # error: arg-type reportArgumentType
+mp.FixedLossScaleManager(None)  # error: arg-type reportArgumentType
+mp.LossScaleManager()  # error: abstract reportAbstractUsage
+mp.LossScaleOptimizer("adam", manager)  # error: arg-type reportArgumentType
+mp.LossScaleOptimizer(opt, "dynamic")  # error: arg-type reportArgumentType
+mp.LossScaleOptimizer(opt, lsc.DynamicLossScale())  # error: arg-type reportArgumentType
+mp.LossScaleOptimizer(opt, manager, agree=True)  # error: arg-type reportArgumentType
+mp.DynamicLossScale  # error: attr-defined reportAttributeAccessIssue
 opt.minimise(loss)  # error: attr-defined reportAttributeAccessIssue
-opt.apply_gradients(loss, step, 3)  # error: arg-type reportArgumentType
-make_manager(True).no_such_method()  # error: attr-defined reportAttributeAccessIssue
-installed: str = lsc.install_contrib()  # error: assignment reportAssignmentType
+opt.apply_gradients([], step, 3)  # error: arg-type reportArgumentType

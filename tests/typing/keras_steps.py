@@ -1,0 +1,34 @@
+"""Keras: `fit` with the callback, and steps of the user's own."""
+
+from typing import Any, Optional
+
+import tensorflow as tf
+
+import tf_lossscale_compat as lsc
+from tf_lossscale_compat.keras import callbacks
+from tf_lossscale_compat.keras.mixed_precision import LossScaleOptimizer, experimental
+
+inner: Any = tf.keras.optimizers.Adam(1e-3)
+opt = LossScaleOptimizer(inner, dynamic=True, initial_scale=2**10, dynamic_growth_steps=100)
+of_20 = experimental.LossScaleOptimizer(inner, "dynamic", name="scaled", count_skipped=False)
+in_use: lsc.LossScale = of_20.loss_scale
+steps: Optional[int] = LossScaleOptimizer.from_config(opt.get_config()).dynamic_growth_steps
+opt.learning_rate = 0.1  # What that Keras' optimizers have is there, whatever it is.
+callback = callbacks.LossScaleCallback(max_consecutive_skips=50)
+
+
+def step(loss: tf.Tensor, tape: tf.GradientTape, variable: tf.Variable) -> None:
+    grads = tape.gradient(opt.get_scaled_loss(loss), [variable])
+    opt.apply_gradients(zip(opt.get_unscaled_gradients(grads), [variable]))
+    opt.apply([tape.gradient(opt.scale_loss(loss), variable)], [variable])
+
+
+LossScaleOptimizer("adam")  # error: arg-type reportArgumentType
+LossScaleOptimizer(inner, "dynamic")  # error: arg-type reportArgumentType
+LossScaleOptimizer(inner, growth_steps=3)  # error: arg-type reportArgumentType
+experimental.LossScaleOptimizer(inner)  # error: call-arg reportCallIssue
+experimental.LossScaleOptimizer(inner, "dynamik")  # error: arg-type reportArgumentType
+opt.get_unscaled_gradients(8.0)  # error: arg-type reportArgumentType
+opt.apply(3)  # error: arg-type reportArgumentType
+of_20.agree = 3  # error: assignment reportAttributeAccessIssue
+callback.no_such_method()  # error: attr-defined reportAttributeAccessIssue
