@@ -87,9 +87,11 @@ def types(session):
 
 @nox.session(reuse_venv=True)
 def docs(session):
-    """Build the site, docs/_build/html; warnings are errors, such as of a link to nowhere."""
-    session.install("-q", "-e", ".[tensorflow-cpu,docs]")
+    """Build the site, docs/_build/html, with warnings as errors, and search it."""
+    session.install("-q", "-e", ".[tensorflow-cpu,docs,test]")
     session.run("sphinx-build", "-W", "--keep-going", "-n", "-q", "-E", "docs", "docs/_build/html")
+    session.env["TF_LOSSSCALE_SITE"] = "docs/_build/html"
+    session.run("python", "-m", "pytest", "tests/repo/search_test.py")
 
 
 @nox.session
