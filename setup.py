@@ -42,7 +42,7 @@ TEST = [
 # A warning of theirs fails the build, so a new major version waits until it was tried.
 DOCS = ["furo>=2024.8.6", "myst-parser>=4,<6", "sphinx>=8.1,<10", "sphinx-copybutton>=0.5.2"]
 # ruff's formatting may change with its minor version, so that is held.
-DEV = ["build", "import-linter", "mypy>=2.4,<3", "nox>=2025.5.1", "ruff==0.17.*"]
+DEV = ["import-linter", "mypy>=2.4,<3", "nox>=2025.5.1", "ruff==0.17.*"]
 
 setuptools.setup(
     name="tf_lossscale_compat",

@@ -102,9 +102,6 @@ def pytest_terminal_summary(terminalreporter):
 def pytest_collection_modifyitems(items):
     # Every tf.test.TestCase inherits this method, which is no test and skips itself.
     items[:] = [item for item in items if item.name != "test_session"]
-    for item in items:
-        if "keras" in item.nodeid.lower():
-            item.add_marker(pytest.mark.keras)
 
 
 def pytest_collection_finish(session):

@@ -22,7 +22,7 @@ tf1 = tf.compat.v1
 NAN = float("nan")
 LARGE = 2.0**14  # Too large for float16 when it is scaled.
 # Far above what a step takes: workers that wait for each other do so without end.
-LIMIT_SECONDS = 60
+LIMIT_SECONDS = 240
 # An order, an optimizer and maybe options. Orders: `alone`, without SyncReplicasOptimizer; `inside`
 # of it; `outside` of it. Options: `original`, contrib's own classes; `fixed`, a loss scale that
 # lets all steps through; `sparse`; `v2`, with the variables and conditionals of TensorFlow 2.

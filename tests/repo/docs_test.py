@@ -31,7 +31,7 @@ from tests import forks, keras_homes, processes
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 PACKAGE = ROOT / "tf_lossscale_compat"
 DATA = ROOT / "tests" / "data"  # Checkpoints of the originals.
-SECONDS_PER_BLOCK = 120
+SECONDS_PER_BLOCK = 300
 TEXTS = {
     path.relative_to(ROOT).as_posix(): path.read_text(encoding="utf-8")
     for path in sorted([*ROOT.glob("*.md"), *(ROOT / "docs").glob("**/*.md")])

@@ -16,7 +16,7 @@ from tests.keras_homes import slow_on_the_newest
 pytestmark = pytest.mark.xdist_group("processes")
 
 EXAMPLES = pathlib.Path(__file__).resolve().parents[2] / "examples"
-SECONDS = 240
+SECONDS = 300
 VERSION = tuple(int(part) for part in tf.__version__.split(".")[:2])
 SUMMARY = re.compile(
     r"^accuracy (?P<accuracy>\S+), (?P<steps>\d+) steps( on \d+ replicas)?,"

@@ -82,7 +82,7 @@ class TensorFlowTest(parameterized.TestCase):
             environment["TF_CPP_MIN_LOG_LEVEL"] = level
         arguments = ["-W", "ignore", "-c", program]
         # Not a fork of a process that has TensorFlow.
-        status, out, err = forks.alone(arguments, environment, folder, 120)
+        status, out, err = forks.alone(arguments, environment, folder, 300)
         self.assertEqual((3, level or "3"), (status, out))
         said = ["tf-lossscale: importing TensorFlow ..."] + (["noise"] if level else [])
         self.assertEqual(said, err.splitlines())
@@ -96,7 +96,7 @@ class ImportsTest(absltest.TestCase):
             "for name in cli.COMMANDS: assert cli.main([name, '--help']) == 0\n"
             "print(*sorted(set(sys.modules) - before))"
         )
-        status, out, err = forks.run(["-c", program], processes.environment(), os.getcwd(), 120)
+        status, out, err = forks.run(["-c", program], processes.environment(), os.getcwd(), 300)
         self.assertEqual(status, 0, err[-3000:])
         modules = out.split("\n")[-2].split()
         for module_name, _ in cli.COMMANDS.values():

@@ -34,7 +34,7 @@ class WithoutTensorFlowTestCase(parameterized.TestCase):
         """Runs Python; returns exit code, standard output and standard error."""
         environment = processes.environment()
         environment["PYTHONPATH"] = os.pathsep.join([self.folder, environment["PYTHONPATH"]])
-        return forks.alone(arguments, environment, self.folder, 100)
+        return forks.alone(arguments, environment, self.folder, 300)
 
 
 class WithoutTensorFlowTest(WithoutTensorFlowTestCase):
