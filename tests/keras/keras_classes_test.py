@@ -243,6 +243,17 @@ class ClassesTest(modes.EagerTestCase):
         for other in keras_homes.copies(opt):
             self.assertIs(type(other), type(opt))
 
+    @keras_homes.each((Stable, Older))
+    def test_errors_about_arguments_name_the_public_class(self, home, public):
+        opt = public(home.SGD(1.0), loss_scale=8.0)
+        for name in ("get_scaled_loss", "apply_gradients", "minimize", "from_config", "build"):
+            call = getattr(opt, name, None) or opt.apply  # `OptimizerV2` has no `build`.
+            with self.assertRaisesRegex(TypeError, r"\(\) missing ") as raised:
+                call()
+            named = str(raised.exception).split("()")[0]
+            if sys.version_info >= (3, 10):  # Before, without a class.
+                self.assertEqual(named, f"LossScaleOptimizer.{call.__name__}")
+
     @keras_homes.each()
     def test_signatures_are_those_of_the_constructors(self, home):
         """As `help` and notebooks show them."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import numbers
 import os
+import types
 from typing import Any
 
 from tf_lossscale_compat._core._tf import tf  # First: it says what to do without TensorFlow.
@@ -15,6 +16,8 @@ from tf_lossscale_compat._core._tf import tf  # First: it says what to do withou
 # isort: split
 import numpy as np
 from absl import logging
+
+_PACKAGE = __name__.split(".")[0]
 
 
 def as_number(value: Any) -> Any:
@@ -160,6 +163,20 @@ def check_overrides(cls: type, base: type, names: tuple[str, ...], alternative: 
                     f"{cls.__name__} overrides {name}, which no step of this package calls. "
                     f"Override {alternative} instead."
                 )
+
+
+def name_in_errors(cls: type) -> None:
+    """Makes Python's errors about arguments of a public class's methods name that class.
+
+    Without this they name the private base class that has the method.
+    """
+    bases = [base for base in cls.__mro__ if base.__module__.split(".")[0] == _PACKAGE]
+    for base in bases:
+        for name, value in vars(base).items():
+            function = getattr(value, "__func__", value)  # A class method has one.
+            while isinstance(function, types.FunctionType):
+                function.__qualname__ = f"{cls.__name__}.{name}"
+                function = getattr(function, "__wrapped__", None)
 
 
 def warn_odd(message: str, *values: Any) -> None:

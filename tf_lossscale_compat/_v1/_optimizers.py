@@ -386,3 +386,5 @@ def _check_manager(manager: Any) -> None:
 # Where users find them.
 LossScaleOptimizer.__module__ = "tf_lossscale_compat.contrib.mixed_precision"
 MixedPrecisionLossScaleOptimizer.__module__ = "tf_lossscale_compat.train.experimental"
+for _public in (MixedPrecisionLossScaleOptimizer, LossScaleOptimizer):
+    _arguments.name_in_errors(_public)

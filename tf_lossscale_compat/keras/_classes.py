@@ -397,11 +397,6 @@ class ExperimentalLossScaleOptimizerBase(StableLossScaleOptimizerBase):
         }
 
 
-# Python's errors about arguments name the public class.
-for _base in (StableLossScaleOptimizerBase, ExperimentalLossScaleOptimizerBase):
-    _base.__init__.__qualname__ = "LossScaleOptimizer.__init__"
-
-
 class _SiblingMetaclass(type):
     """Base class of the metaclasses: a call of a public class makes an instance of a sibling.
 
@@ -488,6 +483,7 @@ def _siblings(
     for cls, module in zip((LossScaleOptimizer, ExperimentalLossScaleOptimizer), modules):
         registered = cls.__name__ + both[0].registered_suffix
         cls.__module__, cls.__name__, cls.__qualname__ = module, *["LossScaleOptimizer"] * 2
+        _arguments.name_in_errors(cls)
         _register(both[0].keras, cls, registered)
     return LossScaleOptimizer, ExperimentalLossScaleOptimizer
 
