@@ -119,6 +119,22 @@ class ContextTest(tf.test.TestCase, parameterized.TestCase):
         self.assertEqual(keras_homes.number(opt.iterations), 1)
         self.assertLess(keras_homes.number(weight), 1.0)
 
+    @keras_homes.each(
+        ("skip_gradients_aggregation", "experimental_aggregate_gradients", None), kind="keras3"
+    )
+    def test_gradients_that_a_step_summed_by_itself(self, home, word):
+        """With the words of TensorFlow 2.2 to 2.15 that say so; Keras 3 sums them once more."""
+        opt, weight = LossScaleOptimizer(home.SGD(0.5)), home.variable(1.0)
+        pairs = [(tf.constant(1.0), weight)]
+        sums = "sums no gradients .*keep" if home.before(3, 5) else "always sums .*delete"
+        for value in (True, False):
+            args, kwargs = ([], {word: value}) if word else ([value], {})
+            message = rf"got also {word or value}\. .*Keras 3\.\d+\.\d+ {sums} your own sum"
+            with self.assertRaisesRegex(TypeError, message):
+                opt.apply_gradients(pairs, *args, **kwargs)
+        self.assertEqual(keras_homes.number(weight), 1.0)
+        self.assertFalse(opt.built)
+
     @crossed.product(home=keras_homes.available(), public=(LossScaleOptimizer, experimental))
     def test_unsupported_strategy_raises_when_the_optimizer_is_made(self, home, public):
         strategy = Unsupported()

@@ -100,6 +100,17 @@ class Keras3Family(_family.KerasFamily["Keras3Methods"]):
         names = ", ".join(f"`{each}`" for each in arguments)
         raise ValueError(f"{name} does not take these arguments: {names}.")
 
+    def refuse_step_arguments(self, owner: Keras3Methods, arguments: list[str]) -> NoReturn:
+        """Raises the TypeError for arguments of `apply_gradients` that were gone with Keras 2."""
+        version = self.keras.__version__
+        sums = "always sums gradients over replicas: delete your own sum before this call, too"
+        if _major_minor(version) < (3, 5):
+            sums = "sums no gradients over replicas: keep your own sum before this call"
+        raise TypeError(
+            f"{type(owner).__name__}.apply_gradients takes grads_and_vars and scaled= on Keras 3, "
+            f"got also {', '.join(arguments)}. Delete that. Keras {version} {sums}."
+        )
+
     def check_name(self, name: object) -> None:
         super().check_name(name)
         if name is not None:
@@ -383,8 +394,14 @@ class Keras3Methods(_methods.WeightDecayMethods, _Keras3Base):
 
     @_autograph.do_not_convert
     def apply_gradients(
-        self, grads_and_vars: Iterable[tuple[Any, Any]], *, scaled: bool | None = None
+        self,
+        grads_and_vars: Iterable[tuple[Any, Any]],
+        *args: Any,
+        scaled: bool | None = None,
+        **kwargs: Any,
     ) -> Any:
+        if args or kwargs:
+            self._tflsc_family.refuse_step_arguments(self, [*map(repr, args), *kwargs])
         pairs, rule = list(grads_and_vars), self._tflsc.scaled_rule
         was_said = scaled is not None
         scaled = rule.decide(scaled, pairs)
