@@ -13,6 +13,7 @@ execute Markdown run all in pytest's own process.
 
 import ast
 import collections
+import inspect
 import os
 import pathlib
 import re
@@ -26,6 +27,7 @@ import packaging.specifiers
 import tensorflow as tf
 from absl.testing import absltest, parameterized
 
+import tf_lossscale_compat as package
 from tests import forks, keras_homes, processes
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
@@ -152,6 +154,24 @@ class PagesTest(absltest.TestCase):
         named = re.findall(r"\bexamples/\w+\.py", "".join(TEXTS.values()))
         self.assertIn("examples/demo.py", named)
         self.assertEqual([name for name in named if not (ROOT / name).is_file()], [])
+
+
+class DefaultsTest(absltest.TestCase):
+    def test_defaults_in_tables_are_those_of_the_signatures(self):
+        defaults = {}
+        for cls in (package.ExponentialUpdateLossScaleManager, package.DynamicLossScale):
+            parameters = inspect.signature(cls).parameters.values()
+            defaults.update({each.name: each.default for each in parameters})
+        # Those of Keras' class are None in its signature.
+        sgd = tf.keras.optimizers.SGD()
+        optimizer = package.keras.mixed_precision.LossScaleOptimizer(sgd)
+        for name in ("initial_scale", "dynamic_growth_steps"):
+            defaults[name] = getattr(optimizer, name)
+        rows = re.findall(r"(?m)^\|.*", "\n".join(TEXTS.values()))
+        stated = re.findall(r"`(\w+)` \((\d[\d.*]*)\)", "\n".join(rows))
+        self.assertGreater(len(stated), 8)
+        for name, value in stated:
+            self.assertEqual(eval(value), defaults[name], name)
 
 
 class TranslationsTest(parameterized.TestCase):
