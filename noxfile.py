@@ -10,7 +10,7 @@ nox.options.error_on_missing_interpreters = bool(os.environ.get("CI"))
 nox.options.sessions = ["lint", "types"]
 
 # What a row runs. The oldest and the newest run everything; those between them leave out the long
-# tests and the tools, in which TensorFlow has no part. From 2.4 on rows differ in Keras alone.
+# tests and the tools, in which TensorFlow has no part. Above 2.4 rows differ in Keras alone.
 ALL = ("-m", "")
 NO_TOOLS = ("-m", "not slow", "--ignore=tests/migrate", "--ignore=tests/tools")
 KERAS = ("-m", "not slow", "tests/keras")
