@@ -159,8 +159,6 @@ WAYS = {
 }
 APPLY_ALL = {
     "mixed": _mixed(lambda: FixedLossScale(8.0)),
-    "disabled": lambda: MixedPrecisionLossScaleOptimizer(sgd(), _manager(), enabled=False),
-    "contrib disabled": lambda: contrib.LossScaleOptimizer(sgd(), _manager(), enabled=False),
     "always": _mixed(lambda: AlwaysApplies(8.0)),
 }
 READ_BY_USERS = ("contrib_overrides", "contrib_hands_on")

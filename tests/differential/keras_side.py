@@ -132,8 +132,6 @@ class Side:
             options = {"loss_scale": experimental.DynamicLossScale(start, growth, multiplier)}
         elif self.exact:
             options = {"loss_scale": start}
-        elif self.program.get("alone"):
-            options["enabled"] = False
         if self.program.get("count_skipped") is not None:
             options["count_skipped"] = self.program["count_skipped"]
         return cls(inner, **options)

@@ -275,7 +275,7 @@ def keras_actions(draw, home, program, many):
     """What else a program does than steps."""
     place, stable = program["place"], program["family"].endswith("stable")
     if program["alone"]:
-        return [("rate", [0.25, 0.0])] + [many] * (program["alone"] == "disabled")
+        return [("rate", [0.25, 0.0])]
     if place == "graph":
         return [("read",), ("read",), ("finalize",)]
     others = [("rate", [0.25, 0.0]), ("checkpoint",)]
@@ -313,7 +313,7 @@ def keras(number, home, api, place):
     alone = counted = None
     if stable and not model:
         if place == "eager":
-            alone = draw.pick("alone", [None, None, None, "fixed", "disabled"])
+            alone = draw.pick("alone", [None, None, None, "fixed"])
         counted = draw.pick("count_skipped", [None, None, True, False]) if not alone else None
     kinds, late = ["dense", "rows"], ["late"] * eager
     dtypes = ["float16"] if alone == "fixed" else ["float64", "float16", "float32", "float32"]

@@ -204,13 +204,11 @@ class KerasCallbackTest(modes.EagerTestCase):
         self.assertEqual(set(kinds), {"EagerTensor"})
 
     @parameterized.product(home=KERASES)
-    def test_disabled_and_fixed(self, home):
-        for keywords, scale in (({"enabled": False}, 1.0), ({"loss_scale": 4}, 4.0)):
-            optimizer = LossScaleOptimizer(home.SGD(0.0), **keywords)
-            model, record = self.compiled(home, optimizer)
-            callback = LossScaleCallback(record, self.folder, max_consecutive_skips=1)
-            history = self.fit(model, callback)
-            self.assertEqual((history["loss_scale"], history["skipped_steps"]), ([scale], [0]))
+    def test_fixed(self, home):
+        model, record = self.compiled(home, LossScaleOptimizer(home.SGD(0.0), loss_scale=4))
+        callback = LossScaleCallback(record, self.folder, max_consecutive_skips=1)
+        history = self.fit(model, callback)
+        self.assertEqual((history["loss_scale"], history["skipped_steps"]), ([4.0], [0]))
         self.assertNotIn("floor", event_files.read(self.folder))
 
     @parameterized.product(home=KERASES)

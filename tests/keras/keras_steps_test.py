@@ -189,9 +189,9 @@ TRACED = (
 class WhoDividesTest(modes.EagerTestCase):
     """Without `scaled=` only what this optimizer was ever asked for counts."""
 
-    def optimizer(self, home, **options):
+    def optimizer(self, home):
         (variable,) = variables_of(home, 1.0)
-        return Stable(home.SGD(1.0), initial_scale=8.0, **options), variable
+        return Stable(home.SGD(1.0), initial_scale=8.0), variable
 
     def ask(self, opt, methods, variable):
         """Calls methods of `opt` with such arguments as they take; False if it lacks one."""
@@ -204,10 +204,10 @@ class WhoDividesTest(modes.EagerTestCase):
             getattr(opt, method)(*arguments.get(method, pair))
         return True
 
-    @keras_homes.each((True, False))
-    def test_the_rule(self, home, enabled):
+    @keras_homes.each()
+    def test_the_rule(self, home):
         for methods, said, divided, warning in RULE:
-            opt, variable = self.optimizer(home, enabled=enabled)
+            opt, variable = self.optimizer(home)
             if not self.ask(opt, methods, variable):
                 continue
             if divided is None:
@@ -215,9 +215,9 @@ class WhoDividesTest(modes.EagerTestCase):
                 if not divided:  # Where Keras' own class warns, too.
                     warning = "neither get_scaled_loss" if keras_homes.VERSION >= (2, 4) else ""
             told = len(self.warnings())
-            expected = 0.5 if divided is True and enabled else -3.0
+            expected = 0.5 if divided is True else -3.0
             with self.subTest(methods=methods, said=said):
-                if isinstance(divided, str) and enabled:
+                if isinstance(divided, str):
                     with self.assertRaisesRegex(ValueError, divided):
                         opt.apply_gradients([(tf.constant(4.0), variable)])
                     expected = 1.0
@@ -225,8 +225,8 @@ class WhoDividesTest(modes.EagerTestCase):
                     opt.apply_gradients([(tf.constant(4.0), variable)], scaled=said)
                     opt.apply_gradients([(tf.constant(0.0), variable)], scaled=said)
                 self.assertAllEqual(arrays([variable]), [expected])
-                self.assertEqual(len(self.warnings()) - told, bool(warning and enabled))
-                if warning and enabled:
+                self.assertEqual(len(self.warnings()) - told, bool(warning))
+                if warning:
                     self.assertRegex(self.warnings()[-1], warning)
 
     @keras_homes.each()
@@ -270,13 +270,13 @@ class WhoDividesTest(modes.EagerTestCase):
                 opt.minimize(lambda v=variable: tf.convert_to_tensor(v) * 0.125, [variable])
                 self.assertAllEqual(arrays([variable]), [0.75])
 
-    @keras_homes.each((True, False))
-    def test_apply_after_unscaling_warns(self, home, enabled):
-        opt, variable = self.optimizer(home, enabled=enabled)
+    @keras_homes.each()
+    def test_apply_after_unscaling_warns(self, home):
+        opt, variable = self.optimizer(home)
         opt.get_unscaled_gradients([tf.constant(1.0)])
         opt.apply([tf.constant(4.0)], [variable])
-        self.assertAllEqual(arrays([variable]), [0.5 if enabled else -3.0])
-        self.assertEqual(["once more" in warning for warning in self.warnings()], [True] * enabled)
+        self.assertAllEqual(arrays([variable]), [0.5])
+        self.assertEqual(["once more" in warning for warning in self.warnings()], [True])
 
     @keras_homes.each()
     def test_apply_after_both_ways_warns_of_unscaled_gradients_alone(self, home):
@@ -477,9 +477,6 @@ class GradientsTest(modes.EagerTestCase):
             Stable(inner)
         self.assertEmpty(created)
         (variable,) = variables_of(home, 1.0)
-        opt = Stable(inner, enabled=False)
-        opt.minimize(lambda: variable * 2.0, [variable])
-        self.assertEqual(number(variable), 0.5)
         loss_scale = tf_lossscale_compat.DynamicLossScale()
         opt = Stable(home.SGD(1.0), loss_scale=loss_scale)
         setattr(opt.inner_optimizer, argument, 0.5)
@@ -772,7 +769,7 @@ class BadInputTest(modes.EagerTestCase):
             (ValueError, "initial_scale.*nan", lambda: stable(inner(), True, float("nan"))),
             (ValueError, "initial_scale.*-1", lambda: stable(inner(), True, -1)),
             (ValueError, "dynamic_growth_steps.*1.5", lambda: stable(inner(), True, 8, 1.5)),
-            (ValueError, "loss_scale cannot be None.*enabled=False", lambda: old(inner(), None)),
+            (ValueError, "loss_scale cannot be None", lambda: old(inner(), None)),
             (ValueError, "'static'", lambda: old(inner(), "static")),
             (ValueError, "at least 1.*0.5", lambda: old(inner(), 0.5)),
         ]

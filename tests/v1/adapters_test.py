@@ -283,17 +283,14 @@ class ManagerAsLossScaleTest(parameterized.TestCase, tf.test.TestCase):
             pass
 
         with modes.eager_mode():
-            for enabled in (True, False):
-                variable = home.variable(1.0)
-                opt = keras_experimental.LossScaleOptimizer(
-                    home.SGD(0.5), Policy(8.0, 100, 1), enabled=enabled
-                )
-                for grad in (8.0, float("nan") if enabled else 8.0):
-                    opt.apply_gradients([(tf.constant(grad), variable)], scaled=True)
-                self.assertEqual(float(home.numpy(variable)), 0.5 if enabled else -7.0)
-                self.assertAlmostEqual(float(opt.loss_scale()), 6.4 if enabled else 1.0, places=6)
-                with self.assertRaisesRegex(NotImplementedError, "Policy has no config: save"):
-                    opt.get_config()
+            variable = home.variable(1.0)
+            opt = keras_experimental.LossScaleOptimizer(home.SGD(0.5), Policy(8.0, 100, 1))
+            for grad in (8.0, float("nan")):
+                opt.apply_gradients([(tf.constant(grad), variable)], scaled=True)
+            self.assertEqual(float(home.numpy(variable)), 0.5)
+            self.assertAlmostEqual(float(opt.loss_scale()), 6.4, places=6)
+            with self.assertRaisesRegex(NotImplementedError, "Policy has no config: save"):
+                opt.get_config()
 
     def test_a_config_of_no_manager_is_refused(self):
         for name in ("Policy", "FixedLossScaleManager"):
@@ -444,11 +441,7 @@ class BadInputTest(parameterized.TestCase, tf.test.TestCase):
             "loss_scale_manager must be a LossScaleManager", repr(identifier),
             "MixedPrecisionLossScaleOptimizer, which takes a LossScale, a number",
         ]  # fmt: skip
-        for enabled in (True, False):
-            self._refused(
-                lambda: contrib.LossScaleOptimizer(sgd(), identifier, enabled=enabled),
-                TypeError, *words,
-            )  # fmt: skip
+        self._refused(lambda: contrib.LossScaleOptimizer(sgd(), identifier), TypeError, *words)
         manager = contrib.FixedLossScaleManager(8.0)
         opt = contrib.LossScaleOptimizer(sgd(), manager)
         with self.assertRaisesRegex(TypeError, words[0]):

@@ -191,15 +191,6 @@ def flag(name: str, value: bool) -> bool:
     return value
 
 
-def check_can_replace_loss_scale(enabled: bool) -> None:
-    """Raises a ValueError if an optimizer that is not `enabled` is given another loss scale."""
-    if not enabled:
-        raise ValueError(
-            "The loss scale of an optimizer made with enabled=False is 1 and cannot be replaced. "
-            "Leave the assignment out; or make the optimizer without enabled=False."
-        )
-
-
 def optional_flag(name: str, value: bool | None) -> bool | None:
     """Returns `value`, which must be a bool or None."""
     if not (value is None or isinstance(value, bool)):

@@ -495,10 +495,7 @@ def deserialize(
 def require(identifier: Identifier | None) -> Identifier:
     """Returns the argument `loss_scale` of an optimizer; raises a ValueError if it is None."""
     if identifier is None:
-        raise ValueError(
-            "loss_scale cannot be None. Write a number, 'dynamic' or a LossScale; or make the "
-            "optimizer with enabled=False, which turns loss scaling off."
-        )
+        raise ValueError("loss_scale cannot be None. Write a number, 'dynamic' or a LossScale.")
     return identifier
 
 

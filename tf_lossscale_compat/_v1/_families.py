@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from tf_lossscale_compat._core import (
     _adapter,
     _agreement,
-    _arguments,
     _graphs,
     _scaler,
     _step,
@@ -50,13 +49,11 @@ class V1Data(NamedTuple):
     Attributes:
       loss_scale: the loss scale or manager in use.
       agreement: function through which processes agree, or None; see `_types.Agree`.
-      enabled: bool, the loss is scaled and steps may be skipped.
       keep_sparse: bool, contrib's optimizer keeps sparse gradients sparse.
     """
 
     loss_scale: Any = None
     agreement: _types.Agree | None = None
-    enabled: bool = True
     keep_sparse: bool = False
 
 
@@ -160,11 +157,8 @@ class V1Family:
     def set_loss_scale(self, owner: V1Owner, loss_scale: _types.LossScaleOrManager) -> None:
         """Sets the loss scale or manager; public programs replace it at run time."""
         data = owner._tflsc
-        old = data.loss_scale
-        if old is not None:  # Else a subclass sets it before it calls the constructor.
+        if data.loss_scale is not None:  # Else a subclass sets it before it calls the constructor.
             scaler = _scaler.Scaler(loss_scale)
-            if _scaler.unwrap(old) is not scaler.loss_scale:
-                _arguments.check_can_replace_loss_scale(data.enabled)
             scaler.check_reciprocal()
             wrapped = self.wrapped_optimizer(owner)
             data = data._replace(agreement=_agreement.resolve(data.agreement, wrapped, scaler))
@@ -181,8 +175,6 @@ class V1Family:
         self, owner: V1Owner, loss: _types.Loss, options: dict[str, Any]
     ) -> list[_types.Pair]:
         """Returns pairs of unscaled gradients and variables; see the optimizer's method."""
-        if not owner._tflsc.enabled:
-            return self.compute_with_wrapped(owner, loss, options)
         # Makes as many operations as the original: the seeds of later operations depend on it.
         scaler = _scaler.Scaler(self.loss_scale(owner))
         value = scaler.read()

@@ -20,7 +20,7 @@ from tf_lossscale_compat._core import (
     _variables,
 )
 from tf_lossscale_compat._core._tf import tf
-from tf_lossscale_compat._scales import _loss_scales, _managers, _update_rule
+from tf_lossscale_compat._scales import _loss_scales
 from tf_lossscale_compat._v1 import _families
 
 if TYPE_CHECKING:
@@ -132,7 +132,7 @@ class LossScaleOptimizerBase(_tf.Optimizer):
         user_sees_gradients = _arguments.overrides(
             self, _UNPATCHED, "compute_gradients", "apply_gradients"
         )
-        if self._tflsc.enabled and not user_sees_gradients:
+        if not user_sees_gradients:
             return self._tflsc_family.minimize(self, loss, global_step, name, options)
         return super().minimize(loss, global_step, name=name, **options)
 
@@ -222,7 +222,6 @@ class LossScaleOptimizer(LossScaleOptimizerBase):
         *,
         keep_sparse: bool = False,
         agree: _types.Agree | None = None,
-        enabled: bool = True,
     ) -> None:
         """Wraps `opt`.
 
@@ -236,12 +235,10 @@ class LossScaleOptimizer(LossScaleOptimizerBase):
           agree: function of a scalar bool tensor that returns its AND over all processes that train
             together without `tf.distribute`, called once per step; or None. If `opt` is Horovod's,
             the default is Horovod's function. Not in r1.15.
-          enabled: bool; if False, losses, gradients and steps are those of `opt`, the manager is
-            not used, and the loss scale is 1. Not in r1.15.
 
         Raises:
           TypeError: `opt` or `loss_scale_manager` lacks these methods, `agree` is not a function,
-            or `keep_sparse` or `enabled` is not a bool.
+            or `keep_sparse` is not a bool.
           ValueError: the strategy in scope is unsupported; the scale is fixed above 2**126, or
             belongs to a Keras optimizer; or Horovod's optimizer adds up gradients of a
             changing scale.
@@ -256,10 +253,9 @@ class LossScaleOptimizer(LossScaleOptimizerBase):
             )
         _replicas.check_strategy()
         _check_manager(loss_scale_manager)
-        manager = loss_scale_manager if _arguments.flag("enabled", enabled) else _DisabledManager()
         keep_sparse = _arguments.flag("keep_sparse", keep_sparse)
         self._opt = opt
-        super().__init__(opt, _families.V1Data(manager, agree, enabled, keep_sparse))
+        super().__init__(opt, _families.V1Data(loss_scale_manager, agree, keep_sparse))
 
     @property
     def _loss_scale_manager(self) -> Any:
@@ -305,7 +301,6 @@ class MixedPrecisionLossScaleOptimizer(LossScaleOptimizerBase):
         loss_scale: _loss_scales.Identifier,
         *,
         agree: _types.Agree | None = None,
-        enabled: bool = True,
     ) -> None:
         """Wraps `opt`.
 
@@ -315,11 +310,9 @@ class MixedPrecisionLossScaleOptimizer(LossScaleOptimizerBase):
           agree: function of a scalar bool tensor that returns its AND over all processes that train
             together without `tf.distribute`, called once per step; or None. If `opt` is Horovod's,
             the default is Horovod's function. Not in r2.0.
-          enabled: bool; if False, losses, gradients and steps are those of `opt`, the argument
-            `loss_scale` is not used, and the loss scale is 1. Not in r2.0.
 
         Raises:
-          TypeError: `agree` is not a function, or `enabled` is not a bool.
+          TypeError: `agree` is not a function.
           ValueError: `opt` is not a v1 optimizer; `loss_scale` is None, not a loss scale, fixed
             above 2**126, belongs to a Keras optimizer, or decides by gradients and `agree` is
             given; the strategy in scope is unsupported; or Horovod's optimizer adds up gradients of
@@ -330,15 +323,14 @@ class MixedPrecisionLossScaleOptimizer(LossScaleOptimizerBase):
                 "opt must be an instance of tf.compat.v1.train.Optimizer, "
                 f"got {opt!r}. {_KERAS_HINT}"
             )
-        if _arguments.flag("enabled", enabled):
-            loss_scale = _loss_scales.require(loss_scale)
+        loss_scale = _loss_scales.require(loss_scale)
         _agreement.check_agree(agree)
         _replicas.check_strategy()
-        if enabled and _loss_scales.will_be_dynamic(loss_scale):
+        if _loss_scales.will_be_dynamic(loss_scale):
             _agreement.check_takes_dynamic(opt)  # Before it makes variables.
-        loss_scale = _loss_scales.get(loss_scale if enabled else 1)
+        loss_scale = _loss_scales.get(loss_scale)
         self._optimizer = opt
-        super().__init__(opt, _families.V1Data(loss_scale, agree, enabled))
+        super().__init__(opt, _families.V1Data(loss_scale, agree))
 
     @property
     def _loss_scale(self) -> Any:
@@ -360,17 +352,6 @@ _UNPATCHED = types.SimpleNamespace(
     compute_gradients=LossScaleOptimizerBase.compute_gradients,
     apply_gradients=LossScaleOptimizerBase.apply_gradients,
 )
-
-
-class _DisabledManager(_managers.FixedLossScaleManager):
-    """The manager of a disabled optimizer: it skips no step. Its constructor makes no operation."""
-
-    def __init__(self) -> None:
-        self._loss_scale = 1.0
-
-    @_scaler.updates_from_flag(_update_rule.fixed, skips=False)
-    def update_loss_scale(self, finite_grads: Any) -> Any:
-        return _update_rule.fixed(self, finite_grads)
 
 
 def _check_manager(manager: Any) -> None:

@@ -87,7 +87,6 @@ def _construct(
     *,
     name: str | None,
     count_skipped: bool | None,
-    enabled: bool,
     agree: _types.Agree | None,
     unknown: tuple[str, ...] = (),
 ) -> None:
@@ -104,19 +103,15 @@ def _construct(
         family.refuse_arguments(cls.__name__, unknown)
     family.check_name(name)
     _arguments.optional_flag("count_skipped", count_skipped)
-    _arguments.flag("enabled", enabled)
     _agreement.check_agree(agree)
     family.check_count_skipped(count_skipped, optimizer)
-    family.check_can_wrap(owner, optimizer, enabled)
+    family.check_can_wrap(owner, optimizer)
     owner._raise_if_strategy_unsupported()
     identifier = arguments.get("loss_scale", "dynamic" if arguments.get("dynamic") else None)
-    if enabled and _loss_scales.will_be_dynamic(identifier):
+    if _loss_scales.will_be_dynamic(identifier):
         _agreement.check_takes_dynamic(optimizer)  # Before it makes variables.
-    if not enabled:
-        if "loss_scale" in arguments:
-            arguments = {**arguments, "loss_scale": _configs.to_config(arguments["loss_scale"])}
-        loss_scale: _loss_scales.LossScale = _loss_scales.FixedLossScale(1)
-    elif "loss_scale" in arguments:
+    loss_scale: _loss_scales.LossScale
+    if "loss_scale" in arguments:
         loss_scale = _configs.from_identifier(arguments["loss_scale"])
         used = _tf.at_least(2, 4) and _scaler.had_owner(loss_scale)
         if used and type(loss_scale) is _loss_scales.DynamicLossScale:
@@ -128,17 +123,15 @@ def _construct(
     _scaler.check_has_no_owner(scaler)
     family.check_scaler(scaler)
     agreement = _agreement.resolve(agree, optimizer, scaler)
-    data = _owner.KerasData(_scaled_rule.ScaledRule(family.scaled_by_default, enabled), enabled)
+    data = _owner.KerasData(_scaled_rule.ScaledRule(family.scaled_by_default))
     # Without a `__setattr__`, so that checkpoints have only one name for each of these.
     owner.__dict__.update(_optimizer=optimizer, _loss_scale=loss_scale, _tflsc=data)
     options = {
         "name": family.initialize_owner(owner, name),
         "count_skipped": count_skipped,
-        "enabled": None if enabled else False,
         "agree": agree,
     }
     data.options.update((option, value) for option, value in options.items() if value is not None)
-    data.loss_scale_arguments = {} if enabled else arguments
     data.agreement, data.constructed = agreement, True
     _scaler.set_owner(scaler, owner)
 
@@ -176,7 +169,6 @@ class StableLossScaleOptimizerBase(_methods.CommonMethods):
         loss_scale: _loss_scales.Identifier | None = None,
         name: str | None = None,
         count_skipped: bool | None = None,
-        enabled: bool = True,
         agree: _types.Agree | None = None,
         **unknown: NoReturn,
     ) -> None:
@@ -194,8 +186,6 @@ class StableLossScaleOptimizerBase(_methods.CommonMethods):
           name: str, the optimizer's name, or None.
           count_skipped: bool, `iterations`, on which schedules depend, counts skipped steps; None
             for True in TensorFlow 2.3 to 2.15 and `tf_keras`, else False, as Keras' own class does.
-          enabled: bool. If False, the loss scale is 1 whatever the other arguments are, and each
-            step is a step of the inner optimizer.
           agree: function of a scalar bool tensor that returns its AND over all processes that train
             together without `tf.distribute`; a step calls it once. None for a single process, and
             around Horovod's optimizer, whose processes then agree. Configs cannot hold it: set the
@@ -203,9 +193,8 @@ class StableLossScaleOptimizerBase(_methods.CommonMethods):
           **unknown: an error. It is a ValueError around optimizers of Keras 3, else a TypeError.
 
         Raises:
-          TypeError: `inner_optimizer` is not a Keras optimizer or is a loss-scale one; `dynamic`,
-            `count_skipped` or `enabled` is not a bool; `name` is not a str; or `agree` is not a
-            function.
+          TypeError: `inner_optimizer` is not a Keras optimizer or is a loss-scale one; `dynamic`
+            or `count_skipped` is not a bool; `name` is not a str; or `agree` is not a function.
           ValueError: a loss-scale optimizer of TensorFlow 2.3 to 2.15 or `tf_keras` wraps
             `inner_optimizer` already, or it overrides `apply_gradients` on Keras 3; a number cannot
             be used; `loss_scale` drives another optimizer, comes with one of the three arguments
@@ -230,7 +219,6 @@ class StableLossScaleOptimizerBase(_methods.CommonMethods):
             arguments,
             name=name,
             count_skipped=count_skipped,
-            enabled=enabled,
             agree=agree,
             unknown=tuple(unknown),
         )
@@ -317,8 +305,7 @@ class StableLossScaleOptimizerBase(_methods.CommonMethods):
         loss_scale: _loss_scales.LossScale | dict[str, Any] = self._loss_scale
         if family.copies_lose_state and type(loss_scale) is _loss_scales.DynamicLossScale:
             loss_scale = _loss_scales.serialize(loss_scale)
-        arguments = data.loss_scale_arguments or {"loss_scale": loss_scale}
-        return _rebuild, (cls, self._optimizer, {**arguments, **data.options})
+        return _rebuild, (cls, self._optimizer, {"loss_scale": loss_scale, **data.options})
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Self:  # `OptimizerV2` has another.
         rebuild, arguments = self.__reduce_ex__(2)
@@ -343,7 +330,6 @@ class ExperimentalLossScaleOptimizerBase(StableLossScaleOptimizerBase):
         *,
         name: str | None = None,
         count_skipped: bool | None = None,
-        enabled: bool = True,
         agree: _types.Agree | None = None,
     ) -> None:
         """Wraps `optimizer`.
@@ -354,7 +340,6 @@ class ExperimentalLossScaleOptimizerBase(StableLossScaleOptimizerBase):
             scale, 'dynamic', a `LossScaleManager`, or a config dict; but not None.
           name: str, the optimizer's name, or None.
           count_skipped: see `keras.mixed_precision.LossScaleOptimizer`.
-          enabled: see there.
           agree: see there.
 
         Raises:
@@ -367,7 +352,6 @@ class ExperimentalLossScaleOptimizerBase(StableLossScaleOptimizerBase):
             {"loss_scale": loss_scale},
             name=name,
             count_skipped=count_skipped,
-            enabled=enabled,
             agree=agree,
         )
 

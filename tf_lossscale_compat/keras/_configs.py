@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import numbers
 from typing import TYPE_CHECKING, Any
 
@@ -73,15 +72,6 @@ def from_identifier(identifier: _loss_scales.Identifier | None) -> _loss_scales.
     return _loss_scales.get(_loss_scales.require(identifier))
 
 
-def to_config(loss_scale: _loss_scales.Identifier | None) -> _loss_scales.Identifier | None:
-    """Returns the argument `loss_scale` as a config holds it; makes no new variables."""
-    if not isinstance(loss_scale, (type(None), str, int, float, dict)):
-        loss_scale = from_identifier(loss_scale)
-        with contextlib.suppress(NotImplementedError):  # `get_config` will raise it.
-            loss_scale = _loss_scales.serialize(loss_scale)
-    return loss_scale
-
-
 def _from_config(
     keras: types.ModuleType, loss_scale: Any, custom_objects: dict[str, Any] | None
 ) -> _loss_scales.LossScale:
@@ -102,12 +92,8 @@ def _from_config(
 
 def options_of(data: _owner.KerasData) -> dict[str, Any]:
     """Returns the entries of a config other than the inner optimizer and the loss scale in use."""
-    options = {**data.options, **data.loss_scale_arguments}
-    if "agree" in options:
-        options["agree"] = True  # No config holds a function.
-    if isinstance(options.get("loss_scale"), _loss_scales.LossScale):
-        options["loss_scale"] = _loss_scales.serialize(options["loss_scale"])
-    return options
+    holds_agree = "agree" in data.options
+    return {**data.options, "agree": True} if holds_agree else data.options  # It is a function.
 
 
 def arguments_of(
@@ -121,7 +107,7 @@ def arguments_of(
         }
         if "loss_scale" not in arguments:
             arguments["loss_scale"] = from_stable_arguments(**stable_arguments)
-        elif arguments.get("enabled") is not False:  # Else it is not used.
+        else:
             arguments["loss_scale"] = _from_config(
                 family.keras, arguments["loss_scale"], custom_objects
             )

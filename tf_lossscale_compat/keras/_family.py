@@ -127,7 +127,7 @@ class KerasFamily(Generic[Owner]):
         if not (name is None or isinstance(name, str)):
             raise TypeError(f"name must be a str or None, got {name!r}.")
 
-    def check_can_wrap(self, owner: Owner, optimizer: Any, enabled: bool) -> None:
+    def check_can_wrap(self, owner: Owner, optimizer: Any) -> None:
         """Raises a TypeError or ValueError if `owner` cannot wrap `optimizer`."""
         base = base_to_wrap(optimizer, self.optimizer_argument)
         if base is not self.base:
@@ -136,12 +136,6 @@ class KerasFamily(Generic[Owner]):
                 f"{type(owner).__name__} wraps only such optimizers, got {optimizer!r}. Derive the "
                 "subclass from type(LossScaleOptimizer(optimizer)), which wraps this kind of "
                 "optimizer."
-            )
-        factor = getattr(optimizer, "loss_scale_factor", None)
-        if not enabled and factor not in (None, 1):
-            raise ValueError(
-                f"enabled must not be False if the optimizer has a loss_scale_factor, got one of "
-                f"{factor!r}: the wrapper would not scale the loss. Leave one of the two out."
             )
 
     def check_count_skipped(self, count_skipped: bool | None, optimizer: Any) -> None:
@@ -180,7 +174,6 @@ class KerasFamily(Generic[Owner]):
         old = owner._loss_scale
         if loss_scale is old:
             return
-        _arguments.check_can_replace_loss_scale(owner._tflsc.enabled)
         new = _configs.from_identifier(loss_scale)
         scaler = _scaler.Scaler(new)
         if scaler.loss_scale is _scaler.unwrap(old):  # The same manager.
@@ -315,7 +308,7 @@ class KerasFamily(Generic[Owner]):
         inner optimizer.
         """
         scaler, division = _scaler.Scaler(owner._loss_scale), None
-        if scaled and owner._tflsc.enabled:  # Else the scale is 1, and dtypes stay as they are.
+        if scaled:
             division = self.division(_scaler.snapshot(scaler.read()))
             grads = self.densify(owner, grads)
             if any(overwrite_flags(variables)):

@@ -116,8 +116,8 @@ class Keras3Family(_family.KerasFamily["Keras3Methods"]):
         if name is not None:
             self.keras.name_scope(name)  # Raises Keras' error of a name with a slash.
 
-    def check_can_wrap(self, owner: Keras3Methods, optimizer: Any, enabled: bool) -> None:
-        super().check_can_wrap(owner, optimizer, enabled)
+    def check_can_wrap(self, owner: Keras3Methods, optimizer: Any) -> None:
+        super().check_can_wrap(owner, optimizer)
         backend = self.keras.backend.backend()
         if backend != "tensorflow":
             raise ValueError(
@@ -322,7 +322,7 @@ class Keras3Methods(_methods.WeightDecayMethods, _Keras3Base):
         constructed = data is not None and data.constructed
         replaces_inner = constructed and name == "inner_optimizer"
         if replaces_inner:  # In Keras' own class it can be replaced, too.
-            self._tflsc_family.check_can_wrap(self, value, data.enabled)
+            self._tflsc_family.check_can_wrap(self, value)
             self._tflsc_family.check_count_skipped(data.options.get("count_skipped"), value)
         super().__setattr__(name, value)
         if replaces_inner:
@@ -405,12 +405,11 @@ class Keras3Methods(_methods.WeightDecayMethods, _Keras3Base):
         pairs, rule = list(grads_and_vars), self._tflsc.scaled_rule
         was_said = scaled is not None
         scaled = rule.decide(scaled, pairs)
-        by_rule = self._tflsc.enabled and not was_said
-        if scaled and by_rule and _scaled_rule.SCALE_LOSS in rule.called_methods:
+        if scaled and not was_said and _scaled_rule.SCALE_LOSS in rule.called_methods:
             _check_bypassed(self)
         # Keras' own class calls it here, too.
         if _arguments.overrides(self, Keras3Methods, "apply"):
-            if not scaled and self._tflsc.enabled:
+            if not scaled:
                 raise ValueError(
                     f"{type(self).__name__} overrides apply, which takes scaled gradients, but "
                     "apply_gradients was given unscaled gradients. Call apply with scaled "

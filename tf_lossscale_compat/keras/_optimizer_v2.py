@@ -62,17 +62,17 @@ class OptimizerV2Family(_before_keras3.BeforeKeras3Family["OptimizerV2Methods"])
             self.track_loss_scale(owner, owner._loss_scale)
         return name
 
-    def check_can_wrap(self, owner: OptimizerV2Methods, optimizer: Any, enabled: bool) -> None:
-        super().check_can_wrap(owner, optimizer, enabled)
-        self.check_clipping(optimizer, enabled)
+    def check_can_wrap(self, owner: OptimizerV2Methods, optimizer: Any) -> None:
+        super().check_can_wrap(owner, optimizer)
+        self.check_clipping(optimizer)
 
-    def check_clipping(self, optimizer: object, enabled: bool) -> None:
+    def check_clipping(self, optimizer: object) -> None:
         """Raises a ValueError for an optimizer that clips gradients when it computes them.
 
         Optimizers of TensorFlow before 2.4 do. They would clip scaled gradients. No clipped
         gradient is infinite, so no step would be skipped.
         """
-        if not enabled or hasattr(optimizer, "_transform_gradients"):
+        if hasattr(optimizer, "_transform_gradients"):
             return
         for name in ("clipnorm", "clipvalue"):
             value = getattr(optimizer, name, None)
@@ -96,9 +96,7 @@ class OptimizerV2Family(_before_keras3.BeforeKeras3Family["OptimizerV2Methods"])
         The numbers differ: for example, momentum moves all rows for a dense gradient, and only some
         for a sparse one.
         """
-        if _tf.at_least(2, 3) or not owner._tflsc.enabled:
-            return grads
-        return _structure.densify(grads)
+        return grads if _tf.at_least(2, 3) else _structure.densify(grads)
 
     def compute_by_override(
         self, owner: OptimizerV2Methods, arguments: _family.LossArguments
@@ -111,7 +109,7 @@ class OptimizerV2Family(_before_keras3.BeforeKeras3Family["OptimizerV2Methods"])
         self, owner: OptimizerV2Methods, arguments: _family.LossArguments
     ) -> list[_types.Pair]:
         loss, var_list, tape, grad_loss = arguments
-        self.check_clipping(owner._optimizer, owner._tflsc.enabled)
+        self.check_clipping(owner._optimizer)
         kwargs = {} if tape is None else {"tape": tape}  # Before TensorFlow 2.4 there is none.
         scaled = self.scale_loss_on_tape(owner, loss, tape)
         return owner._optimizer._compute_gradients(scaled, var_list, grad_loss, **kwargs)
@@ -183,7 +181,7 @@ class OptimizerV2Methods(_before_keras3.BeforeKeras3Methods):
           A list of gradients, with the variables' shapes and dtypes.
         """
         self._tflsc.scaled_rule.record_call("get_gradients")
-        self._tflsc_family.check_clipping(self._optimizer, self._tflsc.enabled)
+        self._tflsc_family.check_clipping(self._optimizer)
         scaled = self._tflsc_family.scale_loss(self, loss)
         grads = self._tflsc_family.unscale(self, self._optimizer.get_gradients(scaled, params))
         self._tflsc.scaled_rule.remember_unscaled(grads)

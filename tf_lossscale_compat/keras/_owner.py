@@ -34,19 +34,15 @@ class KerasData:
 
     Attributes:
       scaled_rule: `ScaledRule`, says whether `apply_gradients` gets scaled gradients.
-      enabled: bool, the loss is scaled and steps may be skipped.
       agreement: function of a scalar bool tensor, or None.
       options: dict of the constructor's other arguments, but for defaults; configs hold them.
-      loss_scale_arguments: dict of the constructor's arguments for the loss scale if the optimizer
-        is not enabled, for configs; else empty.
       keras_variables: dict from names to the loss scale's variables as Keras 3 has them.
       constructed: bool, the constructor of this package's class has set all attributes.
     """
 
-    def __init__(self, scaled_rule: _scaled_rule.ScaledRule, enabled: bool) -> None:
-        self.scaled_rule, self.enabled = scaled_rule, enabled
+    def __init__(self, scaled_rule: _scaled_rule.ScaledRule) -> None:
+        self.scaled_rule = scaled_rule
         self.agreement: _types.Agree | None = None
         self.options: dict[str, Any] = {}
-        self.loss_scale_arguments: dict[str, Any] = {}
         self.keras_variables: dict[str, Any] = {}
         self.constructed = False

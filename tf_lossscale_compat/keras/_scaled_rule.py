@@ -6,8 +6,7 @@ not by their order, place or thread. A call that comes too late for a function t
 the rule is an error. `apply` needs no rule, and its calls are not recorded. Those of `minimize` are
 recorded if methods of a subclass see its gradients, which are then unscaled. If the rule has two
 answers, gradients are recognized as unscaled if they are the objects that this optimizer unscaled
-after the first `scale_loss`. With `enabled=False` the scale is
-1, and both answers lead to the same step: the rule neither raises nor warns.
+after the first `scale_loss`.
 """
 
 from __future__ import annotations
@@ -67,8 +66,8 @@ class ScaledRule:
       called_methods: set of str, the recorded methods that were ever called.
     """
 
-    def __init__(self, scaled_by_default: bool, enabled: bool) -> None:
-        self._scaled_by_default, self._enabled = scaled_by_default, enabled
+    def __init__(self, scaled_by_default: bool) -> None:
+        self._scaled_by_default = scaled_by_default
         self.called_methods: set[str] = set()
         self._traced = False  # True once a function or graph follows the rule for good.
         self._warned: set[str] = set()
@@ -122,8 +121,6 @@ class ScaledRule:
         answer = self._answer_after(self.called_methods)
         if answer is None and self.are_remembered(pairs):
             return False
-        if not self._enabled:
-            return answer is not False
         if answer is None:
             others = " and ".join(sorted(self.called_methods - {SCALE_LOSS}))
             raise ValueError(
@@ -150,7 +147,7 @@ class ScaledRule:
 
         After `scale_loss`, as in a step of Keras 3, only those that are remembered.
         """
-        if not self._enabled or GET_UNSCALED_GRADIENTS not in self.called_methods:
+        if GET_UNSCALED_GRADIENTS not in self.called_methods:
             return
         if SCALE_LOSS not in self.called_methods or self.are_remembered(pairs):
             self.warn_once(_DIVIDED_TWICE)
