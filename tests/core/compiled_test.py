@@ -10,7 +10,7 @@ import tensorflow as tf
 from absl.testing import parameterized
 
 from tests import modes, replicas
-from tf_lossscale_compat._core import _compiled, _finite, _tf, _unscaling
+from tf_lossscale_compat._core import _gradients, _tf
 
 pytestmark = pytest.mark.usefixtures("kept_kernels")
 
@@ -23,7 +23,7 @@ def _counting():
         runs.append("eager" if tf.executing_eagerly() else "traced")
         return [tensor + tf.cast(number, tensor.dtype) for tensor in tensors]
 
-    return _compiled.compiled_in_eager_mode(add), runs
+    return _gradients.compiled_in_eager_mode(add), runs
 
 
 def _graphs():
@@ -73,19 +73,19 @@ class CompiledTest(parameterized.TestCase, tf.test.TestCase):
 
         known = []
         for rows in range(1, 5):
-            dense, none, sparse = _unscaling.unscale(
-                grads(rows), _unscaling.Division(tf.constant(0.5))
+            dense, none, sparse = _gradients.unscale(
+                grads(rows), _gradients.Division(tf.constant(0.5))
             )
             self.assertIsNone(none)
             self.assertAllEqual(dense, [0.5] * 3)
             self.assertAllEqual(sparse.values, np.full([rows, 2], 0.5))
-            self.assertTrue(bool(_finite.finite_here([dense, none, sparse])))
+            self.assertTrue(bool(_gradients.finite_here([dense, none, sparse])))
             bad = tf.IndexedSlices(sparse.values + float("inf"), sparse.indices)
-            self.assertFalse(bool(_finite.finite_here([dense, none, bad])))
-            known.append([len(each._concrete) for each in (_unscaling.multiply, _finite._test)])
+            self.assertFalse(bool(_gradients.finite_here([dense, none, bad])))
+            known.append([len(each._concrete) for each in (_gradients.multiply, _gradients._test)])
         self.assertEqual(known, known[:1] * 4)
 
-    @mock.patch.object(_compiled, "CAPACITY", 4)
+    @mock.patch.object(_gradients, "CAPACITY", 4)
     def test_graphs_of_signatures_no_longer_used_are_dropped(self):
         function, runs = _counting()
         for size in range(8):  # Those that come once are never traced.
@@ -105,7 +105,7 @@ class CompiledTest(parameterized.TestCase, tf.test.TestCase):
             function([tf.zeros([12])])
         self.assertEqual(runs.count("traced"), 1)
 
-    @mock.patch.object(_compiled, "CAPACITY", 2)
+    @mock.patch.object(_gradients, "CAPACITY", 2)
     def test_no_more_are_kept_if_threads_use_others_while_one_is_compiled(self):
         def doubled(tensors):
             if not tf.executing_eagerly():  # What other threads could call.
@@ -114,7 +114,7 @@ class CompiledTest(parameterized.TestCase, tf.test.TestCase):
                         function([tf.zeros([size])])
             return [2.0 * tensors[0]]
 
-        function, others = _compiled.compiled_in_eager_mode(doubled), []
+        function, others = _gradients.compiled_in_eager_mode(doubled), []
         function([tf.zeros([1])])
         others += [2, 3, 4]
         function([tf.zeros([1])])
@@ -137,8 +137,8 @@ class CompiledTest(parameterized.TestCase, tf.test.TestCase):
             with tf.GradientTape() as tape:
                 with tf.GradientTape() as inner:
                     loss = 8.0 * variable**2
-                (unscaled,) = _unscaling.unscale(
-                    [inner.gradient(loss, variable)], _unscaling.Division(tf.constant(0.125))
+                (unscaled,) = _gradients.unscale(
+                    [inner.gradient(loss, variable)], _gradients.Division(tf.constant(0.125))
                 )
             self.assertAllClose(unscaled, 6.0)
             self.assertAllClose(tape.gradient(unscaled, variable), 2.0)
@@ -147,7 +147,7 @@ class CompiledTest(parameterized.TestCase, tf.test.TestCase):
         def fail(tensors):
             raise ValueError("no such thing")
 
-        function = _compiled.compiled_in_eager_mode(fail)
+        function = _gradients.compiled_in_eager_mode(fail)
         for _ in range(3):
             with self.assertRaisesRegex(ValueError, "no such thing"):
                 function([tf.ones([2])])
@@ -170,14 +170,14 @@ class CompiledTest(parameterized.TestCase, tf.test.TestCase):
             def __call__(self, tensors):
                 return tensors[::-1]
 
-        self.assertEqual(_compiled.call_flat(Public(), (1, 2)), [2, 1])
+        self.assertEqual(_gradients.call_flat(Public(), (1, 2)), [2, 1])
         tensors = [tf.constant([[1.0]]), tf.constant(2)]
         public = [types.SimpleNamespace(dtype=each.dtype, shape=each.shape) for each in tensors]
-        self.assertEqual(_compiled.signature_of(tensors), _compiled.signature_of(public))
+        self.assertEqual(_gradients.signature_of(tensors), _gradients.signature_of(public))
         if tuple(int(part) for part in tf.__version__.split(".")[:2]) >= (2, 3):
             function, runs = _counting()
             call = mock.patch.object(
-                _compiled, "call_flat", lambda concrete, tensors: concrete(tensors)
+                _gradients, "call_flat", lambda concrete, tensors: concrete(tensors)
             )
             with call:
                 for value in (1.0, 2.0, 3.0):

@@ -8,7 +8,7 @@ import tensorflow as tf
 from absl.testing import parameterized
 
 from tests import crossed, modes, stepping
-from tf_lossscale_compat._core import _finite, _unscaling
+from tf_lossscale_compat._core import _gradients
 
 pytestmark = pytest.mark.usefixtures("kept_kernels")
 
@@ -49,7 +49,7 @@ def _is_finite(mode, values, build=lambda *tensors: list(tensors), **options):
     (result,) = stepping.run(
         mode,
         lambda: None,
-        lambda _, *tensors: _finite.finite_here(build(*tensors)),
+        lambda _, *tensors: _gradients.finite_here(build(*tensors)),
         [values],
         **options,
     )
@@ -61,7 +61,7 @@ def _verdicts(mode, dtype, arrays, build=lambda *tensors: list(tensors)):
     """Returns what `finite_here` says of each of `arrays`, all of one shape, in one graph."""
     rows = [(np.array(array, dtype),) for array in arrays]
     results = stepping.run(
-        mode, lambda: None, lambda _, tensor: _finite.finite_here(build(tensor)), rows
+        mode, lambda: None, lambda _, tensor: _gradients.finite_here(build(tensor)), rows
     )
     return [bool(result) for result in results]
 
@@ -103,7 +103,7 @@ class AllFiniteTest(parameterized.TestCase, tf.test.TestCase):
         """Small ones are joined to be tested, by shape and dtype; none may get lost in that."""
         shapes = [[], [], [1], [7], [0], [2, 3], [5, 3], [5, 3], [0, 3], [3, 5], [3, 3, 2, 4]]
         shapes += [[3, 3, 5, 4], [1, 1, 2, 4], [2, 3, 4], [2, 1, 4], [200, 100], [130, 130]]
-        shapes += [[20000], [_finite._LARGE], [2, _finite._LARGE]]
+        shapes += [[20000], [_gradients._LARGE], [2, _gradients._LARGE]]
         dtypes = [np.float32, np.float16, np.float64, BFLOAT16, np.complex64, np.int32]
         kinds = [(shape, dtypes[i % 2]) for i, shape in enumerate(shapes)]
         kinds += [([3, 2], dtype) for dtype in dtypes for _ in range(2)]
@@ -124,7 +124,7 @@ class AllFiniteTest(parameterized.TestCase, tf.test.TestCase):
                 expected.append(False)
         self.assertGreater(len(rows), 20)
         results = stepping.run(
-            mode, lambda: None, lambda _, *grads: _finite.finite_here(list(grads)), rows
+            mode, lambda: None, lambda _, *grads: _gradients.finite_here(list(grads)), rows
         )
         self.assertEqual([bool(result) for result in results], expected)
 
@@ -132,7 +132,7 @@ class AllFiniteTest(parameterized.TestCase, tf.test.TestCase):
     def test_large_tensors(self, mode, dtype):
         """Whose squares are summed first: what is too large for that is finite all the same."""
         largest = _HARD.get(dtype, _HARD[np.float32])[0]
-        size = _finite._LARGE
+        size = _gradients._LARGE
         arrays = [np.full([size], value, dtype) for value in (0, 1, largest, -largest)]
         for place, value in ((0, np.nan), (size // 3, np.inf), (size - 1, -np.inf)):
             for fill in (0, largest):
@@ -183,7 +183,7 @@ class AllFiniteTest(parameterized.TestCase, tf.test.TestCase):
     def test_what_is_no_number_raises(self, mode, case):
         named, make = case
         with modes.entered(mode) as entered, self.assertRaisesRegex(TypeError, named):
-            entered.compile(lambda: _finite.finite_here(make()))()
+            entered.compile(lambda: _gradients.finite_here(make()))()
 
     def test_unknown_shapes(self):
         for shape in ([], [3], [2, 2], [0]):
@@ -197,7 +197,7 @@ class AllFiniteTest(parameterized.TestCase, tf.test.TestCase):
         with modes.entered(mode):
             for leaf in (np.ones([2], np.float32), 1.0, 2, tf1.Variable([1.0, 2.0])):
                 for bad in (None, np.array([1, INF], np.float64), NAN):
-                    finite = _finite.finite_here([leaf, bad])
+                    finite = _gradients.finite_here([leaf, bad])
                     if mode in modes.GRAPH:
                         with tf1.Session() as session:
                             session.run(tf1.global_variables_initializer())
@@ -209,7 +209,7 @@ def _unscaled(mode, grad, scale, build=lambda tensor: tensor):
     """Returns `unscale` of a gradient made of an array, in `mode`."""
 
     def step(_, grad, scale):
-        (unscaled,) = _unscaling.unscale([build(grad)], _unscaling.Division(1.0 / scale))
+        (unscaled,) = _gradients.unscale([build(grad)], _gradients.Division(1.0 / scale))
         sparse = isinstance(unscaled, tf.IndexedSlices)
         return (unscaled.values, unscaled.indices, unscaled.dense_shape) if sparse else unscaled
 
@@ -230,7 +230,7 @@ class UnscaleTest(parameterized.TestCase, tf.test.TestCase):
 
             def unscale():
                 grad = tf.ragged.constant([[2.0], [4.0, 6.0]])
-                (unscaled,) = _unscaling.unscale([grad], _unscaling.Division(tf.constant(0.5)))
+                (unscaled,) = _gradients.unscale([grad], _gradients.Division(tf.constant(0.5)))
                 return unscaled.to_tensor(-1.0)
 
             self.assertAllEqual(mode.compile(unscale)(), [[1.0, -1.0], [2.0, 3.0]])
@@ -238,19 +238,19 @@ class UnscaleTest(parameterized.TestCase, tf.test.TestCase):
     @crossed.product(
         mode=("graph_v2", "eager", "function"),
         function=("multiply", "multiply_as_v1", "divide"),
-        unscale=(_unscaling.unscale, _finite.unscale_and_test),
+        unscale=(_gradients.unscale, _gradients.unscale_and_test),
     )
     def test_strings_raise(self, mode, function, unscale):
         with modes.entered(mode) as entered:
             for _ in range(3):  # Eager mode compiles the second.
-                division = _unscaling.Division(tf.constant(0.5), getattr(_unscaling, function))
+                division = _gradients.Division(tf.constant(0.5), getattr(_gradients, function))
                 with self.assertRaisesRegex(TypeError, "must be numbers, got .* dtype string"):
                     entered.compile(lambda: unscale([tf.constant("a")], division))()
 
     def test_sparse_without_a_dense_shape_stays_without(self):
         with tf.Graph().as_default():
             grad = tf.IndexedSlices(tf.ones([1, 2]), tf.constant([0]))
-            (result,) = _unscaling.unscale([grad], _unscaling.Division(tf.constant(0.5)))
+            (result,) = _gradients.unscale([grad], _gradients.Division(tf.constant(0.5)))
             self.assertIsInstance(result, tf.IndexedSlices)
             self.assertIsNone(result.dense_shape)
 
@@ -259,13 +259,13 @@ class UnscaleTest(parameterized.TestCase, tf.test.TestCase):
             grads = [tf1.placeholder(tf.float16, [2]) for _ in range(50)]
             grads += [tf1.placeholder(tf.float32, None) for _ in range(50)]
             before = len(graph.get_operations())
-            _unscaling.unscale(grads, _unscaling.Division(tf1.placeholder(tf.float32, [])))
+            _gradients.unscale(grads, _gradients.Division(tf1.placeholder(tf.float32, [])))
             # And eight for the reciprocal: two for a NaN in place of zero, the rest for float16.
             self.assertEqual(len(graph.get_operations()) - before, 50 * 3 + 50 + 8)
 
     def test_nothing_to_unscale(self):
         with modes.eager_mode():
             for _ in range(3):
-                division = _unscaling.Division(tf.constant(0.5))
-                self.assertEqual(_unscaling.unscale([None, None], division), [None, None])
-                self.assertEqual(_unscaling.unscale([], division), [])
+                division = _gradients.Division(tf.constant(0.5))
+                self.assertEqual(_gradients.unscale([None, None], division), [None, None])
+                self.assertEqual(_gradients.unscale([], division), [])

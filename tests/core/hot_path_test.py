@@ -17,7 +17,7 @@ from tf_lossscale_compat import (
     FixedLossScale,
     FixedLossScaleManager,
 )
-from tf_lossscale_compat._core import _finite, _tf, _unscaling
+from tf_lossscale_compat._core import _gradients, _tf
 from tf_lossscale_compat._scales import _update_rule
 from tf_lossscale_compat.contrib import mixed_precision as contrib
 from tf_lossscale_compat.train.experimental import MixedPrecisionLossScaleOptimizer
@@ -99,7 +99,7 @@ class GraphTest(parameterized.TestCase, tf.test.TestCase):
     @parameterized.parameters("step", "branch", "function")
     def test_xla_is_left_to_join_operations(self, place):
         def test(grads):
-            return _finite.finite_here(grads)
+            return _gradients.finite_here(grads)
 
         def in_branch(grads):
             wanted = tf.reduce_sum(grads[0]) > 0
@@ -311,10 +311,10 @@ class EagerTest(parameterized.TestCase, tf.test.TestCase):
     def _check_parts(self, make, step, expected):
         """Compares what is compiled by the second step, after which none of it runs in Python."""
         parts = {
-            "unscale": _unscaling.multiply,
-            "divide": _unscaling.divide,
-            "test": _finite._test,
-            "both": _finite._unscale_and_test,
+            "unscale": _gradients.multiply,
+            "divide": _gradients.divide,
+            "test": _gradients._test,
+            "both": _gradients._unscale_and_test,
         }
         with modes.eager_mode(), contextlib.ExitStack() as stack:
             for part in parts.values():

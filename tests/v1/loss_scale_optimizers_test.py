@@ -23,7 +23,7 @@ from tests.v1_optimizers import (
     sgd,
     state_of,
 )
-from tf_lossscale_compat._core import _finite
+from tf_lossscale_compat._core import _gradients
 from tf_lossscale_compat.contrib import mixed_precision as contrib
 from tf_lossscale_compat.loss_scale import FixedLossScale, LossScale
 from tf_lossscale_compat.train import experimental
@@ -476,7 +476,7 @@ class StateTest(parameterized.TestCase, tf.test.TestCase):
         # On 1.15 under control flow v2 the original's lack the prefix, too.
         plain = mode == "graph_v2" and originals.IS_TF1
         self.assertIn("beta1_power" if plain else "cond_2/beta1_power", small)
-        self.assertEqual(names([_finite._LARGE]), small)
+        self.assertEqual(names([_gradients._LARGE]), small)
 
     def prefix(self):
         return os.path.join(tempfile.mkdtemp(dir=self.get_temp_dir()), "checkpoint")

@@ -21,12 +21,11 @@ from typing import TYPE_CHECKING, Any, Callable, NamedTuple
 from tf_lossscale_compat._core import (
     _agreement,
     _conditional,
-    _finite,
+    _gradients,
     _graphs,
     _replicas,
     _scaler,
     _step_record,
-    _unscaling,
     _variables,
 )
 from tf_lossscale_compat._core._tf import tf
@@ -56,7 +55,7 @@ def take(
     adapter: _adapter.OptimizerAdapter,
     *,
     method_name: str,
-    division: _unscaling.Division | None = None,
+    division: _gradients.Division | None = None,
 ) -> tf.Operation | tf.Tensor | None:
     """Takes one step: divides, aggregates and tests gradients, applies or skips, and updates.
 
@@ -79,9 +78,9 @@ def take(
     if division is not None:
         tests_next = needs_decision and not scaler.update_by_gradients and not adapter.aggregate
         if tests_next and tf.executing_eagerly() and not tf.distribute.has_strategy():
-            grads, finite = _finite.unscale_and_test(grads, division)
+            grads, finite = _gradients.unscale_and_test(grads, division)
         else:
-            grads = _unscaling.unscale(grads, division)
+            grads = _gradients.unscale(grads, division)
     # A record names a replica's own gradients, which are those before the aggregation.
     observed_grads, observed_variables = grads, variables
     if adapter.aggregate is not None:
@@ -219,7 +218,7 @@ class _Step(NamedTuple):
         return _Decision(should_apply, can_skip, should_apply, lambda: (updated, before))
 
     def _finite_flag(self, grads: _types.Gradients) -> tf.Tensor:
-        finite = _finite.finite_everywhere(grads) if self.finite is None else self.finite
+        finite = _gradients.finite_everywhere(grads) if self.finite is None else self.finite
         scaler = self.scaler
         if self.adapter.skips_zero_reciprocal and scaler.may_change():
             scale = _scaler.as_tensor(scaler.read())

@@ -17,7 +17,7 @@ from tf_lossscale_compat._core._tf import tf, tf1  # First: it says what to do w
 # isort: split
 import numpy as np
 
-from tf_lossscale_compat._core import _arguments, _finite, _keras_versions, _replicas, _scaler
+from tf_lossscale_compat._core import _arguments, _gradients, _keras_versions, _replicas, _scaler
 from tf_lossscale_compat._core._variables import make, snapshot_of, variables_of
 
 if TYPE_CHECKING:
@@ -295,7 +295,7 @@ class StepRecord(_tf.Trackable):
             self._prepare(variables)
             if not self._gradients:
                 return []
-            flags = _replicas.all_reduce_sum(_finite.nonfinite_each, (grads,))
+            flags = _replicas.all_reduce_sum(_gradients.nonfinite_each, (grads,))
             position = dict(zip(self._names, range(len(self._names))))
             # A function may be traced again for other variables. Those not known come last.
             rows = [position.get(name, len(position) - 1) for name in _names_of(variables)]

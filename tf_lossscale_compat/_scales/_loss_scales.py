@@ -9,10 +9,9 @@ from typing import TYPE_CHECKING, Any, Callable, Dict, TypeVar, Union, overload
 from tf_lossscale_compat._core import (
     _arguments,
     _autograph,
-    _finite,
+    _gradients,
     _replicas,
     _scaler,
-    _structure,
     _tf,
     _variables,
 )
@@ -125,7 +124,7 @@ def _test_and_update(
             "and call update(grads) under strategy.scope()."
         )
     with _replicas.scope_of(_scaler.variables_of(loss_scale)):
-        finite = _finite.finite_everywhere(grads)
+        finite = _gradients.finite_everywhere(grads)
         return update(loss_scale, finite), finite
 
 
@@ -174,8 +173,8 @@ class FixedLossScale(LossScale):
           A pair: None in eager mode, else a no-op; and True. With `skip_nonfinite` the second is a
           scalar bool tensor, whether all gradients are finite on all replicas.
         """
-        _structure.refuse_flags(grads)
-        finite = _finite.finite_everywhere(grads) if self.skip_nonfinite else True
+        _gradients.refuse_flags(grads)
+        finite = _gradients.finite_everywhere(grads) if self.skip_nonfinite else True
         return _update_rule.fixed(self, finite), finite
 
     def __repr__(self) -> str:

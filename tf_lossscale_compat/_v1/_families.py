@@ -13,13 +13,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from tf_lossscale_compat._core import (
     _adapter,
     _agreement,
+    _gradients,
     _graphs,
     _scaler,
     _step,
     _step_record,
-    _structure,
     _tf,
-    _unscaling,
     _variables,
 )
 from tf_lossscale_compat._core._tf import tf, tf1
@@ -123,11 +122,11 @@ class V1Family:
         """Returns the reciprocal of `scale`, computed as in the original."""
         raise NotImplementedError
 
-    def division(self, scale: tf.Tensor) -> _unscaling.Division:
+    def division(self, scale: tf.Tensor) -> _gradients.Division:
         """Returns the division of gradients by `scale`, in graphs by the original's operations."""
         eager = tf.executing_eagerly()
-        function = _unscaling.multiply if eager else _unscaling.multiply_as_v1
-        return _unscaling.Division(self.reciprocal(scale), function)
+        function = _gradients.multiply if eager else _gradients.multiply_as_v1
+        return _gradients.Division(self.reciprocal(scale), function)
 
     def densify(self, owner: V1Owner, grads: _types.Gradients) -> _types.Gradients:
         """Returns gradients, made dense if the original does so before it divides them."""
@@ -186,9 +185,9 @@ class V1Family:
                 scale = _scaler.as_tensor(scaler.read())
             else:  # No update comes in between. The name is that of reading a variable.
                 scale = tf.identity(scale, name="ReadVariableOp")
-        grads, variables = _structure.unzip(pairs)
+        grads, variables = _gradients.unzip(pairs)
         grads = self.densify(owner, grads)
-        return list(zip(_unscaling.unscale(grads, self.division(scale)), variables))
+        return list(zip(_gradients.unscale(grads, self.division(scale)), variables))
 
     def minimize(
         self,
@@ -217,7 +216,7 @@ class V1Family:
         scale: tf.Tensor | None = None,
     ) -> Any:
         """Takes a step; see `_step.take`. It divides the gradients by `scale`, if there is one."""
-        grads, variables = _structure.unzip(grads_and_vars)
+        grads, variables = _gradients.unzip(grads_and_vars)
         if not [grad for grad in grads if grad is not None]:
             names = [getattr(variable, "name", variable) for variable in variables]
             argument = "loss" if method_name == "minimize" else "grads_and_vars"
@@ -288,7 +287,7 @@ class ContribFamily(V1Family):
         return tf.math.reciprocal(scale)
 
     def densify(self, owner: V1Owner, grads: _types.Gradients) -> _types.Gradients:
-        return grads if owner._tflsc.keep_sparse else _structure.densify(grads)
+        return grads if owner._tflsc.keep_sparse else _gradients.densify(grads)
 
 
 MIXED_PRECISION, CONTRIB = MixedPrecisionFamily(), ContribFamily()

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Iterable, Iterator, NamedTuple
 
 from absl import logging
 
-from tf_lossscale_compat._core import _structure, _tf
+from tf_lossscale_compat._core import _gradients, _tf
 from tf_lossscale_compat._core._tf import tf
 from tf_lossscale_compat.keras import _inner
 
@@ -111,7 +111,7 @@ class Aggregation:
             if not _tf.at_least(2, 4):  # It returned only gradients.
                 result = list(zip(result, [variable for _, variable in pairs]))
             pairs = result
-        return _structure.unzip(pairs)
+        return _gradients.unzip(pairs)
 
     @contextlib.contextmanager
     def suppress_aggregation(self) -> Iterator[None]:
@@ -147,7 +147,7 @@ def filter_empty_gradients(
     without = [var.name for grad, var in zip(grads, variables) if grad is None]
     if without:
         logging.warning("There are no gradients for %s, which keep their values.", without)
-    return _structure.unzip(pair for pair in zip(grads, variables) if pair[0] is not None)
+    return _gradients.unzip(pair for pair in zip(grads, variables) if pair[0] is not None)
 
 
 def _pass_through(grads_and_vars: Iterable[_types.Pair]) -> list[_types.Pair] | _types.Gradients:

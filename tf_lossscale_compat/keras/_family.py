@@ -10,13 +10,12 @@ from tf_lossscale_compat._core import (
     _adapter,
     _agreement,
     _arguments,
+    _gradients,
     _graphs,
     _keras_versions,
     _scaler,
     _step,
-    _structure,
     _tf,
-    _unscaling,
     _variables,
     _wrapping,
 )
@@ -204,11 +203,11 @@ class KerasFamily(Generic[Owner]):
     def unscale(self, owner: Owner, grads: Iterable[_types.Gradient]) -> _types.Gradients:
         """Returns gradients divided by the loss scale, as in that Keras."""
         division = self.division(_scaler.snapshot(owner._loss_scale()))
-        return _unscaling.unscale(self.densify(owner, list(grads)), division)
+        return _gradients.unscale(self.densify(owner, list(grads)), division)
 
-    def division(self, scale: tf.Tensor) -> _unscaling.Division:
+    def division(self, scale: tf.Tensor) -> _gradients.Division:
         """Returns the division of gradients by `scale`, as in that Keras."""
-        return _unscaling.Division(1.0 / scale)
+        return _gradients.Division(1.0 / scale)
 
     def densify(self, owner: Owner, grads: _types.Gradients) -> _types.Gradients:
         """Returns gradients, made dense if that Keras does so before it divides them."""
@@ -249,7 +248,7 @@ class KerasFamily(Generic[Owner]):
             # As above: the loss was scaled.
             owner._tflsc.scaled_rule.record_call(_scaled_rule.GET_SCALED_LOSS)
             unscale = owner.get_unscaled_gradients
-        grads, variables = _structure.unzip(grads_and_vars)
+        grads, variables = _gradients.unzip(grads_and_vars)
         grads = map_except_overwrites(unscale, grads, variables)
         owner._tflsc.scaled_rule.remember_unscaled(grads)
         return list(zip(grads, variables))
@@ -312,7 +311,7 @@ class KerasFamily(Generic[Owner]):
             division = self.division(_scaler.snapshot(scaler.read()))
             grads = self.densify(owner, grads)
             if any(overwrite_flags(variables)):
-                grads = map_except_overwrites(_unscaling.unscale, grads, variables, division)
+                grads = map_except_overwrites(_gradients.unscale, grads, variables, division)
                 division = None
         return _step.take(
             scaler,
@@ -381,7 +380,7 @@ def map_except_overwrites(
     function: Callable[..., _types.Gradients],
     grads: _types.Gradients,
     variables: _types.Variables,
-    *args: _unscaling.Division,
+    *args: _gradients.Division,
 ) -> _types.Gradients:
     """Returns `function(grads, *args)`, but gradients that are new values stay as they are.
 
@@ -401,7 +400,7 @@ def unzip_and_check(
     Raises:
       ValueError: no variable has a gradient, or there is no pair unless `may_be_empty`.
     """
-    grads, variables = _structure.unzip(grads_and_vars)
+    grads, variables = _gradients.unzip(grads_and_vars)
     if not [grad for grad in grads if grad is not None] and not (may_be_empty and not grads):
         names = [getattr(variable, "name", variable) for variable in variables]
         raise ValueError(f"No gradients provided for any variable of {names}.")

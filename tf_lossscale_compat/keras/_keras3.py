@@ -11,10 +11,10 @@ from absl import logging
 from tf_lossscale_compat._core import (
     _arguments,
     _autograph,
+    _gradients,
     _horovod,
     _replicas,
     _scaler,
-    _unscaling,
     _wrapping,
 )
 from tf_lossscale_compat._core._tf import tf
@@ -250,8 +250,8 @@ class Keras3Family(_family.KerasFamily["Keras3Methods"]):
             for grad, divided in zip(grads, super().unscale(owner, grads))
         ]
 
-    def division(self, scale: tf.Tensor) -> _unscaling.Division:
-        return _unscaling.Division(scale, _unscaling.divide)
+    def division(self, scale: tf.Tensor) -> _gradients.Division:
+        return _gradients.Division(scale, _gradients.divide)
 
     def compute_scaled_gradients(
         self, owner: Keras3Methods, arguments: _family.LossArguments

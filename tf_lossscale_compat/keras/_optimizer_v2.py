@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any, Iterable
 from tf_lossscale_compat._core import (
     _autograph,
     _callers,
+    _gradients,
     _keras_versions,
     _scaler,
-    _structure,
     _tf,
 )
 from tf_lossscale_compat.keras import (
@@ -96,7 +96,7 @@ class OptimizerV2Family(_before_keras3.BeforeKeras3Family["OptimizerV2Methods"])
         The numbers differ: for example, momentum moves all rows for a dense gradient, and only some
         for a sparse one.
         """
-        return grads if _tf.at_least(2, 3) else _structure.densify(grads)
+        return grads if _tf.at_least(2, 3) else _gradients.densify(grads)
 
     def compute_by_override(
         self, owner: OptimizerV2Methods, arguments: _family.LossArguments
