@@ -66,7 +66,6 @@ setuptools.setup(
         # has one of them already.
         "tensorflow": ["tensorflow>=1.15"],
         "tensorflow-cpu": ["tensorflow-cpu>=1.15"],
-        "bench": ["matplotlib"],
         "migrate": MIGRATE,
         "plot": PLOT,
         "test": TEST,

@@ -1,51 +1,29 @@
-"""The benchmarks run on something small; what they measure is not tested."""
+"""The benchmark runs on something small, beside a copy of itself; its figures are not tested."""
 
-import contextlib
-import io
-import pathlib
-import tempfile
-import unittest
+import os
 
 import pytest
-import tensorflow as tf
 from absl.testing import absltest
 
-from tests import conftest  # noqa: F401  Puts the clone on the path.
+from tests import forks, keras_homes, originals, processes
 
-if tuple(int(part) for part in tf.__version__.split(".")[:2]) < (2, 16):
-    raise unittest.SkipTest("the peers of the benchmarks are those of TensorFlow 2.16 and newer")
-
-from benchmarks import __main__ as command
-from benchmarks import paired
-
-CONTENDERS = ["v1, no loss scale", "tf.compat.v1, dynamic", "ours, v1, dynamic"]
+PROGRAM = os.path.join(originals.ROOT, "benchmarks", "benchmark.py")
+OPTIONS = ["--workloads", "ten", "--rounds", "6", "--against", originals.ROOT]
 
 
-def run(*arguments):
-    """Returns what the command prints, and the beginning of its picture."""
-    with tempfile.TemporaryDirectory() as folder:
-        picture = pathlib.Path(folder, "x.png")
-        options = ("--rounds", str(paired.FEWEST), "--picture", str(picture))
-        with contextlib.redirect_stdout(io.StringIO()) as output:
-            command.main(["--workloads", "10", *arguments, *options])
-        return output.getvalue(), picture.read_bytes()[:4]
-
-
-class BenchmarksTest(absltest.TestCase):
+class BenchmarkTest(absltest.TestCase):
     @pytest.mark.slow
-    def test_steps(self):
-        ways = ["graph", "eager", "jit", "session"]
-        output, picture = run("--modes", *ways, "--contenders", *CONTENDERS)
-        self.assertEqual(picture, b"\x89PNG")
-        row = r"\| {} \| \d.*\]"  # With an interval.
-        for mode in ways:
-            _, _, table = output.partition(f"### 10, {mode}, median of {paired.FEWEST}\n\n")
-            header, _, _, *rows = table.split("\n")[:5]
-            self.assertStartsWith(header, "| contender | ms | overhead ms | to peer |")
-            for name, line in zip(CONTENDERS[1:], rows):
-                self.assertRegex(line, row.format(name))
-
-    @pytest.mark.slow
-    def test_skipped_steps_around_adam(self):
-        output, _ = run("--skipped", "--modes", "graph", "--optimizer", "adam")
-        self.assertIn("| applied ms | applied overhead ms |", output)
+    def test_rows(self):
+        modes = ["graph", "eager", "session"]
+        modes += ["jit"] if keras_homes.VERSION >= (2, 5) else []
+        arguments = [PROGRAM, *OPTIONS, "--modes", *modes]
+        status, out, err = forks.run(arguments, processes.environment(), os.getcwd(), 240)
+        self.assertEqual(status, 0, err[-3000:])
+        _, *tables = out.split("\n\n")
+        for mode, table in zip(modes, tables):
+            header, _, *rows = table.splitlines()
+            self.assertStartsWith(header, f"| ten, {mode} | ms | overhead |")
+            for generation in ("v1", "contrib"):
+                for who in ("theirs", "against"):
+                    (row,) = [row for row in rows if row.startswith(f"| {generation}, {who} |")]
+                    self.assertRegex(row, r"\| -?\d+\.\d\d \| \d+\.\d\d \[.+, .+\] \|")

@@ -1,1 +1,0 @@
-"""Measurements of this package beside its peers; `python -m benchmarks --help`."""
