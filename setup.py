@@ -36,6 +36,7 @@ TEST = [
     "packaging",
     "scikit-learn",  # For the examples.
     LIBCST,
+    "jupytext; python_version >= '3.9'",  # Through which notebooks are migrated.
     "tf-slim; python_version >= '3.10'",  # Names of contrib are said to be there.
     *PLOT,
 ]

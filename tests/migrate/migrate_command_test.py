@@ -178,7 +178,7 @@ class ModesTest(FolderTestCase):
             self.assertIn("\r3 files looked at" if shown else "3 files looked at", err)
 
     def test_places_are_those_after_the_change(self):
-        text = BEFORE + "tf.contrib.slim\n"
+        text = BEFORE + "tf.contrib.mixed_precision.x\n"
         path = self.write("a.py", text)
         self.assertIn(f"{path}:3:1: ", call(path)[2])
         self.assertIn(f"{path}:4:1: ", call(path, "--write")[2])
@@ -200,12 +200,6 @@ class ModesTest(FolderTestCase):
         bad = b"print 'tf.mixed_precision \xff'"
         self.assertEqual(call("-", stdin=bad)[:2], (2, bad))
 
-    def test_standard_input_may_be_a_notebook(self):
-        text = '{"cells": [{"cell_type": "code", "source": "%s"}]}'
-        before = text % BEFORE.replace("\n", "\\n")
-        after = text % AFTER.replace("\n", "\\n")
-        self.assertEqual(call("-", stdin=before.encode())[1].decode(), after)
-
     @parameterized.parameters(
         (("-", "x.py"), "standard input (-) excludes other paths"),
         (("-", "--write"), "standard input (-) excludes other paths and --write"),
@@ -221,7 +215,7 @@ class ModesTest(FolderTestCase):
         self.write("a.txt", BEFORE)
         code, _, err = call(self.folder)
         self.assertEqual(code, 2)
-        self.assertStartsWith(err, f"{self.folder}: holds no *.py, *.pyi or *.ipynb file")
+        self.assertStartsWith(err, f"{self.folder}: holds no *.py or *.pyi file")
         self.assertIn("1 not handled", err)
 
     @parameterized.parameters(
@@ -270,10 +264,18 @@ class NotHandledTest(FolderTestCase):
         self.write("bad.py", data)
         self.check("bad.py", message, data)
 
-    def test_notebook(self):
+    def test_a_notebook(self):
         data = b'{"cells": [tf.mixed_precision]}'
-        self.write("bad.ipynb", data)
-        self.check("bad.ipynb", r"bad\.ipynb: is not JSON", data)
+        path = self.write("bad.ipynb", data)
+        code, _, err = call(path, self.write("good.py", BEFORE), "--write")
+        self.assertEqual(
+            (code, self.read("bad.ipynb"), self.read("good.py")), (2, data, AFTER.encode())
+        )
+        command = (
+            f"jupytext --warn-only --pipe-fmt py:percent --pipe 'tf-lossscale migrate -' {path}"
+        )
+        self.assertIn(f"{path}: is a notebook: write `{command}`", err)
+        self.assertStartsWith(call(self.folder)[2], "1 file looked at")  # A folder's are skipped.
 
     def test_a_link_that_leads_out_of_the_folder(self):
         outside = self.write("outside.py", BEFORE)
@@ -327,10 +329,10 @@ class NotHandledTest(FolderTestCase):
         self.write("bad.py", "tf.mixed_precision\n")
         real = _source.migrate
 
-        def migrate(text, options):
+        def migrate(text, tensorflow_as):
             if text == "tf.mixed_precision\n":
                 raise KeyError("what")
-            return real(text, options)
+            return real(text, tensorflow_as)
 
         with mock.patch.object(_source, "migrate", migrate):
             self.check("bad.py", "fault of this tool, please report it: KeyError: 'what'", None)

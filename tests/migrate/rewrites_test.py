@@ -1,12 +1,11 @@
 """Sources before and after `tf-lossscale migrate`; most of them are in the folder `cases`.
 
-There "# " begins a case, and "#" another one of the same title, which may end with the TensorFlow
-that the source goes to ("to 2.15") or with a name that stands for TensorFlow ("as lib.tf"). Of a
-case's lines, those with "-" are only before, and those with "+" only after; "!" tells, at the end,
-what is left to a person: the place before, and a part of the code and message, which "$" ends.
+There "# " begins a case, and "#" another one of the same title, which may end with a name that
+stands for TensorFlow ("as lib.tf"). Of a case's lines, those with "-" are only before, and those
+with "+" only after; "!" tells, at the end, what is left to a person: the place before, and a part
+of the code and message, which "$" ends.
 """
 
-import os
 import pathlib
 import re
 import sys
@@ -17,7 +16,7 @@ from absl.testing import parameterized
 
 pytest.importorskip("libcst", reason="the migration tool needs LibCST (Python 3.9 or newer)")
 
-from tf_lossscale_compat.migrate import _command, _source
+from tf_lossscale_compat.migrate import _command
 
 LOSS_SCALES = ("LossScale", "FixedLossScale", "DynamicLossScale")
 OPTIMIZERS = (
@@ -35,10 +34,7 @@ NAMES = {
 }
 
 CONTRIB = "tf.contrib.mixed_precision"
-SWITCH = "TF_USE_LEGACY_KERAS"
-NEWEST = _source.Options()
-# Codes of what is said for Keras 3 alone.
-OF_KERAS_3 = re.compile("LSC(4|10[4-7])")
+KERAS = "tf_lossscale_compat.keras.mixed_precision"
 
 
 def cases():
@@ -47,26 +43,19 @@ def cases():
         for number, part in enumerate(parts):
             title, _, lines = part.partition("\n")
             if title:
-                to = re.search(r"to (\d+)\.(\d+)$", title)
-                options = NEWEST._replace(tensorflow_as=re.findall(r", as (\S+)$", title))
-                options = options._replace(to=tuple(map(int, to.groups()))) if to else options
+                tensorflow_as = re.findall(r", as (\S+)$", title)
             lines = (lines.rstrip() + "\n").splitlines(keepends=True)
-            yield f"_{path.stem}_{number}{title}", lines, options
+            yield f"_{path.stem}_{number}{title}", lines, tensorflow_as
 
 
 class RewriteTestCase(parameterized.TestCase):
     """Every result is migrated again, which must change nothing."""
 
-    def setUp(self):
-        super().setUp()
-        self.enter_context(mock.patch.dict(os.environ))
-        os.environ.pop(SWITCH, None)
-
-    def migrate(self, before, options=NEWEST):
+    def migrate(self, before, tensorflow_as=()):
         """Returns the new text and what is left to a person."""
-        first = _command.migrate_bytes(before.encode(), False, options)
+        first = _command.migrate_bytes(before.encode(), tensorflow_as)
         compile(first.new, "result", "exec")
-        again = _command.migrate_bytes(first.new, False, options)
+        again = _command.migrate_bytes(first.new, tensorflow_as)
         self.assertEqual(again.new, first.new, "a second run changed it again")
         messages = [[each.message for each in run.result.findings] for run in (again, first)]
         self.assertEqual(*messages)
@@ -76,23 +65,18 @@ class RewriteTestCase(parameterized.TestCase):
 
 class RewritesTest(RewriteTestCase):
     @parameterized.named_parameters(*cases())
-    def test_case(self, lines, options):
+    def test_case(self, lines, tensorflow_as):
         source = [line for line in lines if line[0] != "!"]
         before, after = [
             "".join(line[1:] or line for line in source if line[0] != other) for other in "+-"
         ]
-        text, findings = self.migrate(before, options)
+        text, findings = self.migrate(before, tensorflow_as)
         self.assertEqual(text, after)
         wanted = [line.rstrip("\n").split(" ", 2)[1:] for line in lines if line[0] == "!"]
         places = [f"{finding.line}:{finding.column}" for finding in findings]
         self.assertEqual(places, [place for place, _ in wanted], findings)
         for finding, (_, part) in zip(findings, wanted):
             self.assertIn(part, f"{finding}$")
-        if any(OF_KERAS_3.match(finding.code) for finding in findings):
-            found = self.migrate(before, _source.Options((2, 15)))[1]
-            os.environ[SWITCH] = "1"
-            for finding in found + self.migrate(before)[1]:
-                self.assertNotRegex(finding.code, OF_KERAS_3)
 
     @parameterized.parameters(
         ("import tensorflow as tf", "tf"),
@@ -160,8 +144,9 @@ class RewritesTest(RewriteTestCase):
         self.assertEqual([finding.code for finding in findings], left)
 
     def test_a_call_that_was_looked_at_in_any_of_its_lines(self):
-        call = ["tf_lossscale_compat.DynamicLossScale(", "    2**20", ")", "float16"]
+        call = ["OLS(", "    adam", ")", "adam"]
         for number, line in enumerate(call):
             lines = [*call[:number], f"{line}  # tf-lossscale: checked", *call[number + 1 :]]
-            _, findings = self.migrate("\n".join(["import tf_lossscale_compat", *lines]))
-            self.assertEqual([each.code for each in findings], ["LSC101"] * (number == 3))
+            lines = [f"from {KERAS} import LossScaleOptimizer as OLS", *lines]
+            _, findings = self.migrate("\n".join(lines))
+            self.assertEqual([each.code for each in findings], ["LSC104"] * (number == 3))

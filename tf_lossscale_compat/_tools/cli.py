@@ -26,7 +26,7 @@ except ImportError:  # Python 3.7, where TensorFlow installs `importlib_metadata
 COMMANDS = {
     "migrate": (
         "migrate",
-        "Rewrite code and notebooks from TensorFlow's loss-scale APIs to this package's.",
+        "Rewrite code from TensorFlow's loss-scale APIs to this package's.",
     ),
     "plot": ("_tools.plot", "Draw the loss scale of training runs from their TensorBoard logs."),
 }

@@ -1,12 +1,12 @@
-"""Rewrite code and notebooks from TensorFlow's loss-scale APIs to this package's.
+"""Rewrite code from TensorFlow's loss-scale APIs to this package's.
 
 Without an option it shows the changes as a diff on standard output and writes nothing. It does not
-change what it cannot change safely. It reports such a place as `file:line:column: LSC101 message`,
-with what to do. The comment `# tf-lossscale: checked LSC101` on that line ends the report; without
-a code it ends all reports there. docs/hints.md shows each code with a diff. At the end it prints
-the next steps for these files on the TensorFlow of --to: commands and lines to paste.
-In folders it reads *.py, *.pyi and *.ipynb files. It skips hidden folders, virtual environments,
-node_modules and __pycache__ unless they are named, and does not follow links there.
+change what it cannot change safely. It reports such a place as `file:line:column: LSC104 message`,
+with what to do. The comment `# tf-lossscale: checked LSC104` on that line ends the report; without
+a code it ends all reports there. docs/migrate-command.md lists the codes.
+In folders it reads *.py and *.pyi files. It skips hidden folders, virtual environments,
+node_modules and __pycache__ unless they are named, and does not follow links there. For a notebook:
+jupytext --warn-only --pipe-fmt py:percent --pipe 'tf-lossscale migrate -' train.ipynb
 
 exit codes:
   0  nothing is left to do (without --check, and apart from the changes shown or made)
@@ -15,7 +15,6 @@ exit codes:
      skipped, or the command was called wrongly
 """
 
-import re
 import sys
 
 from tf_lossscale_compat._core import _install
@@ -33,15 +32,11 @@ def add_arguments(parser):
         ("--diff", "show the changes as a diff, as without an option"),
     ):
         mode.add_argument(name, action="store_true", help=text)
-    text = "print the next steps for this TensorFlow, 1.15 or later (default: %(default)s)"
-    add("--to", default="2.21", metavar="VERSION", help=text)
     text = "skip what matches in folders, by name or by path below the folder; repeatable"
     add("--exclude", metavar="GLOB", help=text, **many)
     text = "a dotted name by which another module passes TensorFlow on, as deepmd.env.tf for"
     text += " `from deepmd.env import tf`; repeatable"
     add("--tensorflow-as", metavar="NAME", help=text, **many)
-    text = "also list the names of tf.contrib in files without loss scaling"
-    add("--contrib", action="store_true", help=text)
     text = "json: write the places left to a person to standard output, for editors"
     add("--format", choices=["text", "json"], default="text", help=text)
     # `run` finds out more about the arguments, and can then complain as argparse does.
@@ -69,17 +64,9 @@ def run(args):
         if not all(part.isidentifier() for part in name.split(".")) or "." not in name:
             args.error(f"--tensorflow-as takes a dotted name such as deepmd.env.tf, not {name!r}")
 
-    version = re.fullmatch(r"(\d+)\.(\d+)(?:\.\d+)?", args.to)
-    to = (int(version.group(1)), int(version.group(2))) if version else (0, 0)
-    if to < (1, 15):
-        args.error(
-            f"--to takes a version of TensorFlow, 1.15 or later, such as 2.15, not {args.to!r}"
-        )
+    from tf_lossscale_compat.migrate import _command
 
-    from tf_lossscale_compat.migrate import _command, _source
-
-    options = _source.Options(to, tuple(args.tensorflow_as), args.contrib)
-    run = _command.Run(args.write, args.check, options, args.format == "json")
+    run = _command.Run(args.write, args.check, args.tensorflow_as, args.format == "json")
     if args.paths == ["-"]:
         run.pipe(sys.stdin.buffer.read())
     else:

@@ -1,11 +1,10 @@
 """Runs `tf-lossscale migrate` over files: shows, checks or writes, and says what is left.
 
-`_walk` finds the files and `_files` replaces them. `_source` rewrites a source, `_notebook` a
-notebook. `_tree` parses a source. `_plan` calls `rewrites` (the namespaces that moved) and `checks`
-(what a person must decide). `_next` says what comes next on a newer TensorFlow.
+`_walk` finds the files and `_files` replaces them. `_source` rewrites a source, which `_tree`
+parses. `_plan` calls `rewrites` (the namespaces that moved) and `checks` (what a person must
+decide).
 """
 
-import contextlib
 import difflib
 import json
 import os
@@ -13,16 +12,12 @@ import re
 import sys
 import time
 import traceback
-from typing import NamedTuple, Optional
+from typing import NamedTuple, Optional, Sequence
 
-from tf_lossscale_compat.migrate import _files, _next, _notebook, _source, _tree, _walk
-from tf_lossscale_compat.migrate.checks import keras_3
+from tf_lossscale_compat.migrate import _files, _source, _tree, _walk
 
 _LINE = re.compile(r"[^\n]*\n|[^\n]+")
-_NAME_ALL = (
-    "a check such as `isinstance(optimizer, tf.keras.mixed_precision.LossScaleOptimizer)` in a file"
-    " that is not named may turn loss scaling off: name all files, or their folder, in one call\n"
-)
+_JUPYTEXT = "jupytext --warn-only --pipe-fmt py:percent --pipe 'tf-lossscale migrate -'"
 
 
 class Outcome(NamedTuple):
@@ -38,25 +33,16 @@ def _failed(data, message, line=0, column=0):
     return Outcome(data, data, _source.Result("", failures=[failure]))
 
 
-def migrate_bytes(
-    data: bytes,
-    notebook: Optional[bool] = None,
-    options: _source.Options = _source.Options(),  # noqa: B008
-) -> Outcome:
-    """Rewrites a file's content; without `notebook`, the content shows if it is a notebook.
-
-    The failures of the outcome hold every error.
-    """
+def migrate_bytes(data: bytes, tensorflow_as: Sequence[str] = ()) -> Outcome:
+    """Rewrites a file's content; the failures of the outcome hold every error."""
     try:
-        if not _source.may_concern(data, options):
+        if not _source.may_concern(data):
             return Outcome(data, data, _source.Result(""))
         text = _files.decode(data)
-        if notebook is None:
-            notebook = _notebook.is_notebook(text)
-        result = (_notebook if notebook else _source).migrate(text, options)
+        result = _source.migrate(text, tensorflow_as)
         new = data if result.text == text else _files.encode(result.text, data)
         return Outcome(data, new, result)
-    except (_files.FileError, _notebook.NotebookError) as error:
+    except _files.FileError as error:
         return _failed(data, str(error))
     except _tree.ParseError as error:
         return _failed(data, f"does not parse as Python 3: {error}", error.line, error.column)
@@ -79,43 +65,23 @@ class Run:
     `as_json` standard output is one list of places and nothing else.
     """
 
-    def __init__(self, write, check, options, as_json=False):
+    def __init__(self, write, check, tensorflow_as, as_json=False):
         self._write = write
         self._check = check
-        self._options = options
+        self._tensorflow_as = tensorflow_as
         self._places: Optional[list] = [] if as_json else None
-        self._steps = _next.Steps(options)
-        self._imported = set()  # Paths of what files about loss scaling import.
         self.files = self.changed = self.findings = self.failures = 0
 
-    def read(self, path):
-        """Reads a file; returns its bytes if they are to be looked at."""
+    def do(self, path):
+        """Shows or makes the change of a file."""
         self.files += 1
         try:
-            data = _files.read(path)
+            if path.endswith(".ipynb"):
+                raise _files.FileError(f"is a notebook: write `{_JUPYTEXT} {path}`")
+            outcome = migrate_bytes(_files.read(path), self._tensorflow_as)
         except _files.FileError as error:
             self._fail(path, str(error))
-            return None
-        self._steps.read(path, data)
-        models = self._options.models | keras_3.models(data)
-        self._options = self._options._replace(models=models)
-        return data if _source.may_concern(data, self._options) else None
-
-    def look(self, path, data):
-        """Looks at a file; returns its outcome so far."""
-        outcome = self._migrate(path, data)
-        made = (self._options.made or frozenset()) | outcome.result.made
-        self._options = self._options._replace(made=made)
-        return outcome
-
-    def _migrate(self, path, data):
-        options = self._options._replace(is_imported=path in self._imported)
-        return migrate_bytes(data, path.endswith(".ipynb") if path else None, options)
-
-    def act(self, path, outcome):
-        """Shows or makes the change of a file, once all files have been examined."""
-        if outcome.result.has_checks:
-            outcome = self._migrate(path, outcome.old)
+            return
         if outcome.new != outcome.old:
             self.changed += 1
             if self._write:
@@ -126,7 +92,8 @@ class Run:
                     self._fail(path, str(error))
                 else:
                     self._say(f"rewrote {path}\n")
-                    outcome = self._migrate(path, outcome.new)  # For places after the change.
+                    # For places after the change.
+                    outcome = migrate_bytes(outcome.new, self._tensorflow_as)
             elif self._check:
                 self._say(f"would rewrite {path}\n")
             else:
@@ -139,19 +106,18 @@ class Run:
 
     def pipe(self, data):
         """Migrates standard input to standard output."""
-        outcome = self._migrate("", data)
+        outcome = migrate_bytes(data, self._tensorflow_as)
         self.changed = int(outcome.new != outcome.old)
         if not self._check and self._places is None:
             # What cannot be handled goes through unchanged, so that nothing is lost in a pipe.
             sys.stdout.buffer.write(outcome.new)
             sys.stdout.buffer.flush()
-            outcome = self._migrate("", outcome.new)
+            outcome = migrate_bytes(outcome.new, self._tensorflow_as)
         self.report("<stdin>", outcome.result)
         self._end()
 
     def report(self, path, result):
-        """Prints findings and failures, and keeps what comes next."""
-        self._steps.add(path, result)
+        """Prints findings and failures."""
         for finding in result.findings:
             self.findings += 1
             self._place(path, finding)
@@ -184,23 +150,11 @@ class Run:
             failures = self.failures
             files = list(_walk.files(path, exclude, unlisted))
             if not files and self.failures == failures:
-                self._fail(path, "holds no *.py, *.pyi or *.ipynb file to look at")
+                self._fail(path, "holds no *.py or *.pyi file to look at")
             for file in files:
                 found.setdefault(os.path.realpath(file), file)
-        # A check for a class belongs to the wrapper that it checks, wherever that is made: all
-        # files are examined before any is changed.
-        read = [(file, self.read(file)) for file in found.values()]
-        outcomes = {file: self.look(file, data) for file, data in _shown(read) if data is not None}
-        about = [file for file in outcomes if outcomes[file].result.is_about]
-        for file in about:  # It grows by what these import, such as the class of a model.
-            for path in map(found.get, _walk.imported(file, outcomes[file].old)):
-                if path and path not in about:
-                    with contextlib.suppress(_files.FileError):  # Which was said already.
-                        self._imported.add(path)
-                        outcomes[path] = self.look(path, _files.read(path))
-                        about.append(path)
-        for file, outcome in outcomes.items():
-            self.act(file, outcome)
+        for file in _shown(list(found.values())):
+            self.do(file)
         self._end()
         done = "rewritten" if self._write else "to rewrite"
         emit(
@@ -208,11 +162,6 @@ class Run:
             f"{_count(self.files, 'file')} looked at, {self.changed} {done},"
             f" {_count(self.findings, 'place')} left to a person, {self.failures} not handled\n",
         )
-        is_keras = self.changed and ("keras", "moved") in (self._options.made or ())
-        if is_keras and not any(map(os.path.isdir, paths)):
-            emit(sys.stderr, _NAME_ALL)
-        if not self._check:
-            emit(sys.stderr, self._steps.text())
 
     @property
     def exit_code(self):

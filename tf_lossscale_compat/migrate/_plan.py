@@ -7,13 +7,12 @@ it depended on, in the same branch or function, so that it is executed just when
 """
 
 import re
-from typing import Any, Dict, List, Set, Tuple
+from typing import Any, Dict, List, Optional, Set, Tuple
 
 import libcst as cst
 from libcst import matchers
 
-from tf_lossscale_compat.migrate import _next, _tree, checks, rewrites
-from tf_lossscale_compat.migrate.checks import contrib
+from tf_lossscale_compat.migrate import _tree, checks, rewrites
 
 PACKAGE = "tf_lossscale_compat"
 _LINE_END = re.compile(rb"\r\n|\r|\n")
@@ -25,18 +24,10 @@ class Plan:
     Attributes:
       edits: list of (start, end, new bytes) in bytes of the source, in order, without overlap.
       findings: list of (where in the source, in bytes, and what to say), in order.
-      is_about_loss_scaling: whether the file, or one that imports it, names a class of this package
-        or will, or calls its methods; lists_contrib: whether other names of contrib are reported.
-
-    With None as `made` of `_source.Options`, checks for a class follow this file alone.
     """
 
-    def __init__(self, tree: _tree.Tree, options: Any) -> None:
+    def __init__(self, tree: _tree.Tree) -> None:
         self.tree = tree
-        self.to = options.to
-        self.is_for_keras_3 = _next.is_for_keras_3(options.to, tree.source)
-        self._options = options
-        self.models = options.models
         self._edits: Set[Tuple[int, int, bytes]] = set()
         self._findings: Set[Tuple[int, str]] = set()
         self._usages: Dict[str, Any] = {}
@@ -45,20 +36,13 @@ class Plan:
         self._dropped: Set[int] = set()  # ids of bindings whose import is replaced.
         # Ids of bindings whose import now imports this package too.
         self._supplied: Set[int] = set()
-        self._wrappers = list(self._find_wrappers())
-        self._ours = {  # Comparisons that name this package's class already.
-            chain.check for chain, namespace, _ in self._wrappers if namespace is None
-        } - {None}
 
         self._move_members()
         self._move_namespaces()
         self._edit_chains()
         self._drop_bindings()
+        self._rename_policies()
         self._add_imports(self._edit_imports())
-        named = options.is_imported or tree.methods & rewrites.OLDER_METHODS
-        imports = [each for each in tree.bindings if each.path.split(".")[0] == PACKAGE]
-        self.is_about_loss_scaling = bool(self._edits or self._findings or named or imports)
-        self.lists_contrib = self.is_about_loss_scaling or options.contrib
         for check in checks.CHECKS:
             for where, message in check.find(self):
                 self._report(where, message)
@@ -89,102 +73,34 @@ class Plan:
 
     def wrapper_calls(self):
         """Yields (name of the class, chain, call) where the file makes one of this package's."""
-        wrappers = {id(chain) for chain, _, _ in self._wrappers}
         for chain, call in self.tree.calls:
-            if id(chain) in wrappers and chain.role == "call" and self.is_ours(chain):
-                parts = [part for _, name in chain.references for part in name.split(".")]
-                yield next(part for part in parts if part in _CLASSES), chain, call
+            parts = [part for _, name in chain.references for part in name.split(".")]
+            name = next((part for part in parts if part in _CLASSES), None)
+            if name and self.is_ours(chain):
+                yield name, chain, call
 
-    @property
-    def made(self):
-        """Returns what becomes of the wrappers that this file makes: a set of (family, state).
-
-        "moved" is this package's class, "stays" another, "open" is left to a person.
-        """
-        found = set()
-        for chain, namespace, family in self._wrappers:
-            if chain.role in ("call", "base"):
-                stays = namespace and chain.bindings and self._accepts(namespace)[0] is False
-                state = "stays" if stays else "open"
-                found.add((family, "moved" if self.is_ours(chain) else state))
-        return found
-
-    @property
-    def has_checks(self):
-        """True if what is done depends on other files' wrappers."""
-        return any(
-            chain.role == "check" and namespace is not None and not self._is_settled(chain)
-            for chain, namespace, _ in self._wrappers
-        )
-
-    def _find_wrappers(self):
-        """Yields chains that name a class, its namespace or None for this package's, its family."""
-        for chain in self.tree.chains:
-            maybe = contrib.as_tensorflow(chain)
-            for name in [name for _, name in chain.imported] if maybe is None else [maybe]:
-                namespace, rest = rewrites.find_member(name)
-                if _is_ours(name):
-                    yield chain, None, rewrites.family(name)
-                    break
-                if namespace is not None and rest:
-                    yield chain, namespace, rewrites.family(namespace.new)
-                    break
-
-    def _is_settled(self, chain):
-        return chain.role == "check" and chain.check in self._ours
-
-    def _follows(self, namespace, accepted, why):
-        """Returns what `_accepts` does for a file with checks, given what it does without them."""
-        family = rewrites.family(namespace.new)
-        roles = {
-            chain.role
-            for chain, other, each in self._wrappers
-            if other is not None and each == family and not self._is_settled(chain)
-        }
-        states = {state for each, state in self._options.made if each == family}
-        is_keras = family == "keras"
-        if "check" in roles and is_keras and len(states) > 1:
-            return None, _MADE_IN_TWO_WAYS
-        if "check" in roles and not roles & {"call", "base"}:
-            if "open" in states:
-                return None, _LEFT_OPEN
-            if is_keras and states:
-                return "moved" in states, None
-            if is_keras and "value" not in roles:
-                return None, _MADE_NOWHERE
-        return accepted, why
-
-    def _accepts(self, namespace):
-        """Returns whether the file means this namespace's members: True, False, None for unclear.
-
-        The second result is the message if it is unclear, with {} for the name.
-        """
+    def accepts(self, namespace):
+        """Returns whether the file means a namespace's members: True, False, None for unclear."""
+        if namespace.is_meant is None:
+            return True
         if namespace.old not in self._usages:
-            result: Any = (True, None)
-            if namespace.is_meant is not None:
-                member = namespace, [*namespace.members]
-                calls = [
-                    node
-                    for chain, node in self.tree.calls
-                    if any(rewrites.find(name) == member for _, name in chain.imported)
-                ]
-                result = namespace.is_meant(calls, self.tree), _UNCLEAR
-            if self._options.made is not None:
-                result = self._follows(namespace, *result)
-            self._usages[namespace.old] = result
+            member = namespace, [*namespace.members]
+            calls = [
+                node
+                for chain, node in self.tree.calls
+                if any(rewrites.find(name) == member for _, name in chain.imported)
+            ]
+            self._usages[namespace.old] = namespace.is_meant(calls, self.tree)
         return self._usages[namespace.old]
 
     def _target(self, qualified):
         """Returns the namespace to rewrite a name to, or None, and the parts of the name below it.
 
-        The last result is the message, as of `_accepts`, if it is left to a person because it is
-        unclear; else None.
+        The last result is whether it is left to a person because it is unclear.
         """
         namespace, rest = rewrites.find_member(qualified)
-        if namespace is None:
-            return None, rest, None
-        accepted, why = self._accepts(namespace)
-        return (namespace if accepted else None), rest, (why if accepted is None else None)
+        accepted = namespace is not None and self.accepts(namespace)
+        return (namespace if accepted else None), rest, accepted is None
 
     def _found_imports(self):
         """Yields imports that bind a namespace or a member of one, with it and the names beyond."""
@@ -196,13 +112,13 @@ class Plan:
 
     def _move_members(self):
         for binding, _, rest in self._found_imports():
-            if not rest or (binding.chains and all(map(self._is_settled, binding.chains))):
+            if not rest:
                 continue
             target, _, unclear = self._target(binding.path)
             if target is not None:
                 self._moved[id(binding)] = (target, rest)
             elif unclear:
-                self._report(binding.alias, unclear.format(binding.path))
+                self._report(binding.alias, _UNCLEAR.format(binding.path))
 
     def _move_namespaces(self):
         moved = {
@@ -231,7 +147,7 @@ class Plan:
             if other is not binding:
                 continue
             target, rest, _ = self._target(name)
-            if target is None or self._is_settled(chain):
+            if target is None:
                 return False
             beyond = name[len(binding.qualified) :]
             if ".".join([target.new, *rest]) != namespace.new + beyond:
@@ -242,17 +158,16 @@ class Plan:
         for chain in self.tree.chains:
             if len(chain.nodes) < 2 or any(self.is_moved(each) for each in chain.bindings):
                 continue
-            if self._is_settled(chain):
-                continue
             targets = [
-                (None, [], None) if binding is None else self._target(name)
+                (None, [], False) if binding is None else self._target(name)
                 for binding, name in chain.references
             ]
             found = [(target, rest) for target, rest, _ in targets if target is not None]
-            message = next((unclear.format(chain.text) for _, _, unclear in targets if unclear), "")
-            if not message:
-                if not found:
-                    continue
+            if any(unclear for _, _, unclear in targets):
+                message = _UNCLEAR.format(chain.text)
+            elif not found:
+                continue
+            else:
                 (target, rest), ends = found[0], {(each.new, len(rest)) for each, rest in found}
                 is_one = len(found) == len(targets) and len(ends) == 1
                 if is_one and len(rest) >= len(chain.nodes):
@@ -294,9 +209,7 @@ class Plan:
             if binding.elsewhere or _declared(binding.statement.around, binding.local):
                 continue
             works = _works(binding)
-            if works and (
-                self._options.keep_imports or not binding.chains or self._mentioned(binding)
-            ):
+            if works and (not binding.chains or self._mentioned(binding)):
                 continue
             if not works and not binding.chains:
                 namespace, _ = rewrites.find(binding.path)
@@ -307,6 +220,42 @@ class Plan:
                 for chain in binding.chains
             ):
                 self._dropped.add(id(binding))
+
+    def _rename_policies(self):
+        """Renames what TensorFlow 2.4 moved out of Keras' `experimental`, or reports it."""
+        policies: List[Tuple[_tree.Chain, Any, Optional[str]]] = []
+        needed: Set[int] = set()  # Ids of bindings, as in the other one.
+        left: Set[int] = set()
+        for chain in self.tree.chains:
+            below = [rewrites.below_experimental(name) for _, name in chain.references]
+            names = next((each or [""] for each in below if each is not None), None)
+            if names is None or self.is_edited(chain):
+                continue
+            node, new = chain.nodes[-len(names)], rewrites.POLICIES.get(names[0])
+            if not new or below.count(names) < len(below):
+                new = None
+                needed.update(map(id, chain.bindings))
+            if names[0] in rewrites.POLICIES:
+                policies.append((chain, node, new))
+        for binding in self.tree.bindings:
+            names = rewrites.below_experimental(binding.path)
+            if names is None or self.is_moved(binding) or self.is_dropped(binding):
+                continue
+            parts = [rewrites.POLICIES.get(name) for name in names]
+            if all(parts) and not binding.elsewhere and id(binding) not in needed:
+                module = rewrites.Namespace("", binding.path.rpartition(".experimental")[0], ())
+                self._moved[id(binding)] = module, parts
+                continue
+            left.add(id(binding))
+            self._report(binding.alias, _OLDER.format(binding.path))
+        for chain, node, new in policies:
+            if not new or left & set(map(id, chain.bindings)):
+                self._report(chain, _OLDER.format(chain.text))
+            elif node is not chain.nodes[0]:
+                self._replace(node.attr, new.encode())
+                if node.value is not chain.nodes[0]:
+                    start, (_, end) = self.tree.start(node.value.dot), self.tree.span(node.value)
+                    self._edits.add((start, end, b""))
 
     def _mentioned(self, binding):
         """Returns whether the source has the name in other places than these chains."""
@@ -522,7 +471,8 @@ def _declared(around, name):
     """
     functions = [node for node in around if isinstance(node, cst.FunctionDef)]
     for function in functions[-1:]:
-        for word in matchers.findall(function, matchers.Global() | matchers.Nonlocal()):
+        words: Any = matchers.findall(function, matchers.Global() | matchers.Nonlocal())
+        for word in words:
             if name in [item.name.value for item in word.names]:
                 return type(word)
     return None
@@ -532,22 +482,15 @@ def _alias(binding, name):
     return (name if name == binding.local else f"{name} as {binding.local}").encode()
 
 
-_OURS = "tf_lossscale_compat.keras.mixed_precision.LossScaleOptimizer"
 # Why a name is left to a person; in place of {} the name as the file has it.
 _UNCLEAR = (
-    "LSC202 this file uses `{}` both as in TensorFlow 2.4 to 2.15 and as in Keras 3: where it"
-    f" means the class of TensorFlow, write `{_OURS}`"
+    "LSC202 this file uses `{}` both as in TensorFlow 2.4 to 2.15 and as in Keras 3: where it means"
+    " TensorFlow's class, write `tf_lossscale_compat.keras.mixed_precision.LossScaleOptimizer`"
 )
-_MADE_IN_TWO_WAYS = (
-    "LSC203 this file checks for `{0}`, in some files this package's and in others Keras' own:"
-    f" check for both, `isinstance(x, ({{0}}, {_OURS}))`"
+_OLDER = (
+    "LSC303 `{}` was removed in TensorFlow 2.6: use `Policy`, `global_policy` and"
+    " `set_global_policy` of `tf.keras.mixed_precision`, and the `dtype_policy` of a layer"
 )
-_MADE_NOWHERE = (
-    "LSC203 this checks for `{0}`, but no file of this call makes one. If this package's is made"
-    f" elsewhere, write `{_OURS}` or name that file in the same call. If Keras makes its"
-    f" own, as `compile` does under a mixed_float16 policy, check for both: `({{0}}, {_OURS})`"
-)
-_LEFT_OPEN = "LSC203 this checks for `{}`, whose maker is left to a person: change both"
 
 
 def _is_ours(name):

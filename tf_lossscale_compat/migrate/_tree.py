@@ -30,7 +30,6 @@ _STATEMENTS = (
 _MAX_LEVELS = 150
 _MAX_BRACKETS = 100
 _BRACKETS = re.compile(r"[()\[\]{}]")
-_CLASS_CHECKS = ("isinstance", "issubclass", "assertIsInstance", "assertNotIsInstance")
 
 
 class ParseError(ValueError):
@@ -77,12 +76,7 @@ def parse(text):
 class Chain:
     """A name with the attributes after it: `tf.train.experimental.LossScale`."""
 
-    def __init__(self, nodes, role="value", check=None):
-        # "call" for what is called, "base" for a base of a class, "check" for what an object's
-        # class is compared with (`check` is equal for those of one comparison), "annotation", or
-        # "value" for any other use.
-        self.role = role
-        self.check = check
+    def __init__(self, nodes):
         self.nodes = nodes  # From the name to the longest attribute.
         self.names = [nodes[0].value] + [node.attr.value for node in nodes[1:]]
         self.references = []  # Of (import binding or None for another assignment, qualified name).
@@ -135,12 +129,8 @@ class _Collector(cst.CSTVisitor):
         self.attributes: dict = {}  # Of attributes' names the nodes that end with them.
         self.methods = set()  # Names of attributes that are called.
         self.nones = set()
-        self.branches = []  # If and Assert nodes.
-        self.classes = []
         self.values = []  # Of (name such as `self.optimizer`, node of what is assigned to it).
         self._around = []
-        self._bases = set()
-        self._role = ("value", None)
 
     def on_visit(self, node):
         self._around.append(node)
@@ -157,51 +147,13 @@ class _Collector(cst.CSTVisitor):
             nodes.append(value)
             value = value.value
         if isinstance(value, cst.Name):
-            self._add_chain([value] + nodes[::-1])
+            self.chains.append(Chain([value] + nodes[::-1]))
         else:
             value.visit(self)
         return False
 
     def visit_Name(self, node):  # noqa: N802
-        self._add_chain([node])
-        return False
-
-    def _add_chain(self, nodes):
-        role = ("base", None) if id(nodes[-1]) in self._bases else self._role
-        self.chains.append(Chain(nodes, *role))
-
-    def _visit_as(self, node, role, check=None):
-        before, self._role = self._role, (role, check)
-        node.visit(self)
-        self._role = before
-
-    def visit_If(self, node):  # noqa: N802
-        self.branches.append(node)
-
-    visit_Assert = visit_If  # noqa: N815
-
-    def visit_ClassDef(self, node):  # noqa: N802
-        self.classes.append(node)
-        self._bases.update(id(base.value) for base in node.bases)
-
-    def visit_Annotation(self, node):  # noqa: N802
-        self._visit_as(node.annotation, "annotation")
-        return False
-
-    def visit_Comparison(self, node):  # noqa: N802
-        left = node.left
-        name = left.func if isinstance(left, cst.Call) else getattr(left, "attr", None)
-        if not isinstance(name, cst.Name) or name.value not in ("type", "__class__"):
-            return True
-        left.visit(self)
-        for target in node.comparisons:
-            self._visit_as(target.comparator, "check", id(node))
-        return False
-
-    def visit_MatchClass(self, node):  # noqa: N802
-        self._visit_as(node.cls, "check", id(node))
-        for part in (*node.patterns, *node.kwds):
-            part.visit(self)
+        self.chains.append(Chain([node]))
         return False
 
     def visit_Import(self, node):  # noqa: N802
@@ -217,17 +169,10 @@ class _Collector(cst.CSTVisitor):
         # The chain whose outermost node is the function, if it is a chain at all.
         is_chain = len(self.chains) == first + 1 and self.chains[first].nodes[-1] is node.func
         function = self.chains[first] if is_chain else None
-        name = node.func.attr if isinstance(node.func, cst.Attribute) else node.func
-        name = name.value if isinstance(name, cst.Name) else ""
         if isinstance(node.func, cst.Attribute):
-            self.methods.add(name)
-        if function is not None and function.role == "value":
-            function.role = "call"
-        for number, argument in enumerate(node.args):
-            if number == 1 and name in _CLASS_CHECKS:
-                self._visit_as(argument.value, "check", id(node))
-            else:
-                self._visit_as(argument.value, "value")
+            self.methods.add(node.func.attr.value)
+        for argument in node.args:
+            argument.value.visit(self)
         if function is not None:
             self.calls.append((function, node))
         return False
@@ -277,7 +222,7 @@ class Tree(_Collector):
     Its `source` is bytes, in UTF-8 and without a byte order mark; `bindings` are those of all
     import statements.
 
-    Raises `ParseError` where it is no Python 3 code. `tensorflow_as` as of `_source.Options`.
+    Raises `ParseError` where it is no Python 3 code. `tensorflow_as` as of `_source.migrate`.
     """
 
     def __init__(self, text: str, tensorflow_as: Sequence[str] = ()) -> None:
@@ -414,16 +359,6 @@ class Tree(_Collector):
         if not given and not any(each.star for each in before):
             given = [each for each in before[position:] if not each.keyword]
         return given[0].value if given else None
-
-    def overrides(self, is_base):
-        """Yields the methods of each class with such a base, by their names."""
-        bases = {
-            id(each.nodes[-1]) for each in self.chains if each.role == "base" and is_base(each)
-        }
-        for node in self.classes:
-            if any(id(base.value) in bases for base in node.bases):
-                parts = [each for each in node.body.body if isinstance(each, cst.FunctionDef)]
-                yield {each.name.value: each for each in parts}
 
     @property
     def words(self):

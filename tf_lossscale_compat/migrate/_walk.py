@@ -3,25 +3,12 @@
 import errno
 import fnmatch
 import os
-import pathlib
-import re
 from typing import Any, Iterator
 
-SUFFIXES = (".py", ".pyi", ".ipynb")
+SUFFIXES = (".py", ".pyi")
 _LEFT_OUT = {"node_modules", "__pycache__"}
 # What makes a folder a virtual environment: of venv and virtualenv, and of conda.
 _MARKS = ("pyvenv.cfg", "conda-meta")
-# An import, in a notebook's JSON too.
-_IMPORT = re.compile(rb"(?m)^[ \t\"]*(?:from[ \t.]+([\w.]*)[ \t]+)?import\b([ \t]*\([^)]*|[^#\n]*)")
-
-
-def imported(path: str, data: bytes) -> Iterator[str]:
-    """Yields where files may be that a file imports: in its folder, or in one above."""
-    for module, names in _IMPORT.findall(data):
-        for name in [b"", *re.findall(rb"[\w.]+", names)]:
-            below = b".".join([module, name]).strip(b".").decode().replace(".", "/")
-            for folder in pathlib.Path(os.path.realpath(path)).parents:
-                yield from (f"{folder / below}.py", str(folder / below / "__init__.py"))
 
 
 def files(path: str, exclude: Any = (), on_error: Any = lambda error: None) -> Iterator[str]:

@@ -1,6 +1,5 @@
 # runs on tf>=1.15,<2
-# to 2.15: nothing
-# to 2.21: LSC306
+# left to a person: nothing
 import tempfile
 
 import tensorflow as tf

@@ -1,5 +1,5 @@
 # runs on tf>=1.15,<2
-# to 2.21: nothing
+# left to a person: nothing
 import numpy as np
 import tensorflow as tf
 from tensorflow.contrib.mixed_precision import ExponentialUpdateLossScaleManager

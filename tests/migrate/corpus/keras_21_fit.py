@@ -1,5 +1,5 @@
 # runs on tf>=2.1,<2.4
-# to 2.21: nothing
+# left to a person: nothing
 import numpy as np
 import tensorflow as tf
 from tensorflow.keras.mixed_precision import experimental as mixed_precision

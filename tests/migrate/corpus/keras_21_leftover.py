@@ -1,5 +1,5 @@
 # runs on tf>=2.4,<2.6
-# to 2.21: LSC304
+# left to a person: nothing
 import tensorflow as tf
 import tf_lossscale_compat.keras.mixed_precision.experimental
 from tensorflow.keras.mixed_precision import experimental as mixed_precision

@@ -1,5 +1,5 @@
 # runs on tf>=2.16
-# to 2.21: nothing
+# left to a person: nothing
 import numpy as np
 import tf_keras
 

@@ -1,5 +1,5 @@
 # runs on tf>=1.15,<2.4
-# to 2.21: nothing
+# left to a person: nothing
 import tensorflow as tf
 
 with tf.Graph().as_default():

@@ -30,9 +30,6 @@ def _star_imports(plan):
         what = f"LSC204 a star import of `{path}`"
         if namespace is not None and not rest:
             yield node, f"{what}: import the names that are used, from `{namespace.new}`"
-        elif rewrites.canonical(path).startswith("tensorflow.contrib"):
-            if plan.lists_contrib:
-                yield node, f"{what}, removed in TensorFlow 2.0: replace it by hand"
         else:
             for chain in tree.chains:
                 namespace, rest = rewrites.find_member(f"{path}.{chain.text}")

@@ -1,25 +1,26 @@
 """Modules and classes about loss scaling that have no counterpart of their name here.
 
 TensorFlow and Keras removed private ones without notice, each in another version; what is imported
-from them may be more than the public classes. Ascend's packages have classes like contrib's and
-Keras' that read their devices' overflow flag.
+from them may be more than the public classes.
 """
 
 import re
 
 from tf_lossscale_compat.migrate import rewrites
 
-_CONTRIB = "tf_lossscale_compat.contrib.mixed_precision"
 _KERAS = "tf_lossscale_compat.keras.mixed_precision"
 _TRAIN = "tf_lossscale_compat.train.experimental"
 _PRIVATE = "LSC208 is private to TensorFlow or Keras"
-_ASCEND = "LSC210 is for Ascend's devices: keep it for them, and elsewhere use"
 _TAPE = (
     "LSC209 repeats a step until its gradients are finite, which nothing here does: use"
     f" `tf.GradientTape` and `{_KERAS}.LossScaleOptimizer`, which skips the step"
 )
-_NPU = r"npu_(?:bridge|device)\.(?:\w+\.)*"
+_PUBLIC_KERAS = f"{_PRIVATE}: use the public classes of `{_KERAS}`"
 _OF_TRAINING = r"tensorflow\.python\.training\.experimental\."
+_OF_KERAS = r"(?:tensorflow\.python\.|tf_)?keras\.(?:src\.)?mixed_precision\."
+_KERAS_3 = re.compile(
+    r"(?:tensorflow\.)?keras\.(?:mixed_precision|optimizers)\.LossScaleOptimizer\b"
+)
 _ADVICE = {
     rf"{_OF_TRAINING}(?:loss_scale\w*|mixed_precision)": (
         f"{_PRIVATE}: use the public classes of `{_TRAIN}`"
@@ -29,21 +30,8 @@ _ADVICE = {
     ),
     rf"{_OF_TRAINING}loss_scaling_gradient_tape": _TAPE,
     r"tensorflow\.mixed_precision\.experimental\.LossScaleGradientTape": _TAPE,
-    r"(?:tensorflow\.python\.|tf_)?keras\.(?:src\.)?mixed_precision\.(?:experimental\.)?loss_scale"
-    r"\w*": f"{_PRIVATE}: use the public classes of `{_KERAS}`",
-    r"keras\.src\.optimizers\.(?:loss_scale_optimizer|LossScaleOptimizer)": (
-        f"{_PRIVATE}: use `keras.optimizers.LossScaleOptimizer`, or `{_KERAS}.LossScaleOptimizer`"
-        " if the file must also run on older versions"
-    ),
-    rf"{_NPU}(?:npu_loss_scale_manager|(?:Fixed|Exponential)\w*Manager)": (
-        f"{_ASCEND} the class of that name in `{_CONTRIB}`"
-    ),
-    rf"{_NPU}train\.(?:\w+\.)*(?:npu_loss_scale_optimizer|Npu\w*LossScaleOptimizer)": (
-        f"{_ASCEND} `{_KERAS}.LossScaleOptimizer`"
-    ),
-    rf"{_NPU}(?:npu_loss_scale_optimizer|NPULossScaleOptimizer)": (
-        f"{_ASCEND} `{_CONTRIB}.LossScaleOptimizer`"
-    ),
+    rf"{_OF_KERAS}(?:experimental\.)?loss_scale\w*": _PUBLIC_KERAS,
+    r"keras\.src\.optimizers\.(?:loss_scale_optimizer|LossScaleOptimizer)": _PUBLIC_KERAS,
 }
 
 
@@ -56,8 +44,28 @@ def _advice(name):
 
 def find(plan):
     """Yields the imports of such a module, or from one, and names that reach one otherwise."""
+    yield from _of_keras_3(plan)
     for node, name, imported in plan.tree.mentions():
         advice = _advice(name)
         if advice and not _advice(imported):
             code, _, advice = advice.partition(" ")
             yield node, f"{code} `{name}` {advice}"
+
+
+def _of_keras_3(plan):
+    """Yields the first use of Keras 3's own class, which decides on each replica by itself."""
+    checks = [
+        plan.tree.span(call.args[1].value)
+        for chain, call in plan.tree.calls
+        if chain.text in ("isinstance", "issubclass") and len(call.args) > 1
+    ]
+    for chain in plan.tree.chains:
+        place = plan.tree.start(chain.nodes[0])
+        names = [rewrites.canonical(name) for _, name in chain.imported]
+        namespaces = [rewrites.find_member(name)[0] for name in names if _KERAS_3.match(name)]
+        # A check finds this package's class by that name, too.
+        is_check = any(start <= place < end for start, end in checks)
+        if not is_check and any(not each or plan.accepts(each) is False for each in namespaces):
+            what = f"LSC213 `{chain.text}` is Keras 3's own class and left as it is"
+            yield chain, f"{what}: on several replicas change it to `{_KERAS}.LossScaleOptimizer`"
+            return
