@@ -105,6 +105,6 @@ def build(session):
     session.env["TF_LOSSSCALE_TEST_INSTALLED"] = "1"
     session.install("-q", f"{wheel}[migrate]")
     session.run("pytest", "tests/migrate", "tests/tools/without_tensorflow_test.py")
-    session.install("-q", f"{wheel}[tensorflow-cpu]", "matplotlib", "scikit-learn")
+    session.install("-q", f"{wheel}[tensorflow-cpu]", "scikit-learn")
     session.run("pytest", "tests/repo/packaging_test.py")
     session.run("python", "examples/demo.py", "--steps", "20", silent=True)

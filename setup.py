@@ -27,8 +27,6 @@ def version():
 # .pre-commit-hooks.yaml.
 LIBCST = 'libcst>=1.1; python_version >= "3.9"'
 MIGRATE = [LIBCST]
-# Some TensorFlows bring TensorBoard, the newest does not.
-PLOT = ["matplotlib", "tensorboard"]
 TEST = [
     "pytest>=7",
     "pytest-timeout",
@@ -38,7 +36,6 @@ TEST = [
     LIBCST,
     "jupytext; python_version >= '3.9'",  # Through which notebooks are migrated.
     "tf-slim; python_version >= '3.10'",  # Names of contrib are said to be there.
-    *PLOT,
 ]
 # A warning of theirs fails the build, so a new major version waits until it was tried.
 DOCS = ["furo>=2024.8.6", "myst-parser>=4,<6", "sphinx>=8.1,<10", "sphinx-copybutton>=0.5.2"]
@@ -68,7 +65,6 @@ setuptools.setup(
         "tensorflow": ["tensorflow>=1.15"],
         "tensorflow-cpu": ["tensorflow-cpu>=1.15"],
         "migrate": MIGRATE,
-        "plot": PLOT,
         "test": TEST,
         "dev": DEV,
         "docs": DOCS,

@@ -12,12 +12,12 @@ import math
 
 import numpy as np
 import tensorflow.compat.v1 as tf
-from matplotlib import figure
 from sklearn import datasets
 
 from tf_lossscale_compat.contrib import mixed_precision as contrib
 from tf_lossscale_compat.train import experimental
 
+tf.logging.set_verbosity(tf.logging.ERROR)  # Its warnings would lie within the table.
 tf.disable_v2_behavior()
 
 # Gradients at the logits are at most about 6e-8 (weight / batch size), float16's smallest number.
@@ -25,7 +25,6 @@ BATCH_SIZE, LOSS_WEIGHT = 32, 2e-6
 LEARNING_RATE = 0.2 / LOSS_WEIGHT
 # Scales of 2**16 and more are infinite in float16, so that 17 halvings are needed.
 FIXED, HIGH, GROWTH_STEPS = 2.0**12, 2.0**32, 200
-PICTURE = "demo.png"
 
 # The name of each run, its dtype, and the function that makes its loss scale or manager.
 RUNS = (
@@ -102,26 +101,6 @@ def train(dtype, make, train_set, test_set, batches):
     return reached, np.array(history, float)
 
 
-def draw(results):
-    """Draws the loss and loss scale of all runs into a file in the current folder."""
-    picture = figure.Figure(figsize=(10, 9))
-    losses, scales = picture.subplots(2, 1, sharex=True)
-    for index, (name, (accuracy, history)) in enumerate(results.items()):
-        # Lines with gaps are drawn over solid lines, so that overlapping runs are all visible.
-        look = {"lw": 2.4, "ls": ("-", "--", ":")[index % 3], "zorder": 2 + index % 3}
-        steps, window = np.arange(1, len(history) + 1), max(1, len(history) // 40)
-        means = [np.mean(history[max(0, step - window) : step, 0]) for step in steps]
-        losses.plot(steps, means, **look)
-        scales.step(steps, history[:, 1], where="post", **look)
-        skipped = f"{history[:, 3].sum():.0f} steps skipped"
-        scales.lines[-1].set_label(f"{name}: accuracy {accuracy:.1%}, {skipped}")
-    losses.set(ylabel=f"loss (mean of {window} steps)", yscale="log")
-    scales.set(ylabel="loss scale", xlabel="step", xscale="log")
-    scales.set_yscale("log", base=2)
-    scales.legend(loc="upper left", bbox_to_anchor=(0, -0.15), frameon=False)
-    picture.savefig(PICTURE, bbox_inches="tight")
-
-
 def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--steps", type=int, default=1200, help="of each run (default: 1200)")
@@ -156,8 +135,6 @@ def main():
         f"\nWith one it is at most {max(others):.1%}: "
         f"accuracy {min(scaled):.1%} to {max(scaled):.1%}."
     )
-    draw(results)
-    print(f"Picture: {PICTURE}")
 
 
 if __name__ == "__main__":

@@ -45,14 +45,12 @@ _MODULES = (
     "keras",
     "loss_scale",
     "mixed_precision",
-    "monitoring",
     "train",
 )
 
 if TYPE_CHECKING:
     from tf_lossscale_compat import contrib, loss_scale, mixed_precision, train
     from tf_lossscale_compat import keras as keras
-    from tf_lossscale_compat import monitoring as monitoring
     from tf_lossscale_compat._core._step_record import LossScaleError, StepRecord
     from tf_lossscale_compat._scales._loss_scales import (
         DynamicLossScale,
@@ -77,4 +75,4 @@ else:
         return value
 
     def __dir__():
-        return sorted({*__all__, "keras", "monitoring"})
+        return sorted({*__all__, "keras"})

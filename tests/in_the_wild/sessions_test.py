@@ -4,12 +4,13 @@ Each runs on this package and, where the installed TensorFlow has it, on the ori
 """
 
 import operator
+import tempfile
 
 import numpy as np
 import tensorflow as tf
 from absl.testing import parameterized
 
-from tests import event_files, originals
+from tests import originals
 from tf_lossscale_compat.contrib import mixed_precision as contrib
 from tf_lossscale_compat.train import experimental
 
@@ -69,6 +70,9 @@ def monitored(make, api, folder, gradients):
 
 
 class MonitoredTest(parameterized.TestCase):
+    def folder(self):
+        return self.enter_context(tempfile.TemporaryDirectory())
+
     @parameterized.parameters(*KINDS)
     def test_restart_goes_on_where_it_was(self, kind):
         make, ours, original = KINDS[kind]
@@ -76,7 +80,7 @@ class MonitoredTest(parameterized.TestCase):
         for api in (ours, original):
             if api is None:
                 continue
-            whole, parts = event_files.folder(self), event_files.folder(self)
+            whole, parts = self.folder(), self.folder()
             ends.append(monitored(make, api, whole, GRADIENTS))
             # Not after a skipped step: sessions save only where the global step has moved.
             monitored(make, api, parts, GRADIENTS[:4])
@@ -104,8 +108,9 @@ class EstimatorTest(parameterized.TestCase):
                 values = np.where(finite, GRADIENTS, np.inf).astype(np.float32)
                 return tf1.data.Dataset.from_tensor_slices((values, values))
 
+            folder = self.enter_context(tempfile.TemporaryDirectory())
             config = tf1.estimator.RunConfig(train_distribute=strategy)
-            estimator = tf1.estimator.Estimator(model_fn, event_files.folder(self), config)
+            estimator = tf1.estimator.Estimator(model_fn, folder, config)
             estimator.train(input_fn)
             names = ("weight", "global_step", *NAMES[kind])
             return [float(estimator.get_variable_value(each)) for each in names]

@@ -21,8 +21,8 @@ PACKAGE = "tf_lossscale_compat"
 INSTALLED = pathlib.Path(tf_lossscale_compat.__file__).resolve().parent
 
 # The tools and what they need; the library works without any of it.
-TOOLS = ["cli", "migrate", "plot", "run"]
-TOOLS_NEED = ["sklearn", "scipy", "matplotlib", "libcst", "pytest"]
+TOOLS = ["_tools", "migrate"]
+TOOLS_NEED = ["sklearn", "scipy", "libcst", "pytest"]
 
 
 class ImportTest(parameterized.TestCase):
@@ -56,7 +56,7 @@ class ImportTest(parameterized.TestCase):
     def test_names_are_listed_without_importing_them(self):
         self.assertEqual(
             dir(tf_lossscale_compat),
-            sorted([*tf_lossscale_compat.__all__, "keras", "monitoring"]),
+            sorted([*tf_lossscale_compat.__all__, "keras"]),
         )
 
     def test_an_unknown_attribute_raises_an_attribute_error_that_names_it(self):

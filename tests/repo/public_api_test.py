@@ -32,7 +32,6 @@ MODULES = (
     f"{PACKAGE}.keras.mixed_precision.experimental",
     f"{PACKAGE}.loss_scale",
     f"{PACKAGE}.mixed_precision.experimental",
-    f"{PACKAGE}.monitoring",
     f"{PACKAGE}.train.experimental",
 )
 # Subclasses define or call these.

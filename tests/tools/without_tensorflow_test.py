@@ -42,7 +42,7 @@ class WithoutTensorFlowTest(WithoutTensorFlowTestCase):
         way=(COMMAND, MODULE),
         call=(
             ("--version", r"\d+\.\d+\.\d+"),
-            ("--help", r"(?s)usage: tf-lossscale .*\n  +migrate .*\n  +plot "),
+            ("--help", r"(?s)usage: tf-lossscale .*\n  +migrate "),
             ("migrate --help", r"(?s)usage: tf-lossscale migrate .*exit codes:"),
         ),
     )
@@ -59,17 +59,6 @@ class WithoutTensorFlowTest(WithoutTensorFlowTestCase):
         self.assertEqual((code, out), (0, f"rewrote {os.path.join('code', 'a.py')}\n"), err)
         self.assertIn("1 rewritten", err)
 
-    @crossed.product(
-        way=(COMMAND, MODULE),
-        call=("plot --help", "plot logs"),
-    )
-    def test_the_rest_says_what_to_install(self, way, call):
-        code, out, err = self.python(*way, *call.split())
-        self.assertEqual((code, out), (2, ""))
-        self.assertNotIn("Traceback", err)
-        for extra in EXTRAS:
-            self.assertIn(extra, err)
-
     @parameterized.parameters(
         ("-c", "from tf_lossscale_compat import LossScale"),
         ("-c", "import tf_lossscale_compat; tf_lossscale_compat.train"),
@@ -78,7 +67,7 @@ class WithoutTensorFlowTest(WithoutTensorFlowTestCase):
         ("-c", "import tf_lossscale_compat.keras.mixed_precision"),
         ("-c", "import tf_lossscale_compat.loss_scale"),
         ("-c", "import tf_lossscale_compat.mixed_precision"),
-        ("-c", "import tf_lossscale_compat.monitoring"),
+        ("-c", "from tf_lossscale_compat import StepRecord"),
         ("-m", "training"),
     )
     def test_the_first_use_is_an_error_that_says_what_to_install(self, *arguments):

@@ -7,7 +7,6 @@ behind.
 from __future__ import annotations
 
 import numbers
-import os
 import types
 from typing import Any
 
@@ -115,28 +114,6 @@ def step_count(name: str, value: Any, dtype: str, minimum: int | None = None) ->
 def max_consecutive_skips(value: Any) -> int | None:
     """Returns the argument `max_consecutive_skips`: an int above zero, or None."""
     return None if value is None else step_count("max_consecutive_skips", value, "int64", minimum=1)
-
-
-def seconds(name: str, value: Any) -> float:
-    """Returns `value`, a number of seconds, as a float that is not negative."""
-    length = real_number(name, value)
-    if length < 0:
-        raise ValueError(f"{name} must be at least 0, got {value!r}.")
-    return length
-
-
-def path(name: str, value: Any) -> str | None:
-    """Returns a path as a str, or None."""
-    if value is not None and not isinstance(value, (str, os.PathLike)):
-        raise TypeError(f"{name} must be a str or a path, got {value!r}.")
-    return None if value is None else os.fspath(value)
-
-
-def object_with(method: str, name: str, value: Any) -> Any:
-    """Returns `value`, which must be None or an object with this method."""
-    if value is not None and (isinstance(value, type) or not hasattr(value, method)):
-        raise TypeError(f"{name} must be an object with {method}(), got {value!r}.")
-    return value
 
 
 def overrides(instance: object, cls: object, *names: str) -> bool:

@@ -34,11 +34,9 @@ tf1 = tf.compat.v1
 
 if TYPE_CHECKING:
     from tf_lossscale_compat._core._types import Optimizer as Optimizer
-    from tf_lossscale_compat._core._types import SessionRunHook as SessionRunHook
     from tf_lossscale_compat._core._types_trackable import Trackable as Trackable
 else:
     Optimizer = tf1.train.Optimizer
-    SessionRunHook = tf1.train.SessionRunHook
     # The base class of everything that tf.train.Checkpoint saves has no public name, but is a base
     # of the v1 Optimizer in every version.
     Trackable = next(

@@ -8,7 +8,6 @@ mode.
 
 from __future__ import annotations
 
-import os
 from typing import TYPE_CHECKING, Any, Callable, List, SupportsFloat, Tuple, TypeVar, Union
 
 if TYPE_CHECKING:
@@ -33,18 +32,11 @@ if TYPE_CHECKING:
 
         def __init__(self, use_locking: bool, name: str) -> None: ...
 
-    class SessionRunHook:
-        """`tf.compat.v1.train.SessionRunHook`."""
-
-        before_run: Any
-
     class Callback:
         """The `Callback` of any Keras."""
 
         model: Any
         params: Any
-        set_model: Any
-        set_params: Any
 
     # The attributes of Keras' optimizers, wrapped or as a base class, that this package uses.
 
@@ -135,6 +127,5 @@ if TYPE_CHECKING:
     Aggregate = Callable[[Gradients, Variables], Tuple[Gradients, Variables]]
     Real = SupportsFloat
     Integer = Union[SupportsIndex, float]  # 2.0 is a whole number.
-    Path = Union[str, "os.PathLike[str]"]
     # A function through which all processes agree.
     Agree = Callable[[tf.Tensor], tf.Tensor]

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import argparse
-import contextlib
 import importlib
-import os
 import platform
 import sys
-from typing import Iterable, Iterator
+from typing import Iterable
 
 from tf_lossscale_compat import __version__
 
@@ -28,7 +26,6 @@ COMMANDS = {
         "migrate",
         "Rewrite code from TensorFlow's loss-scale APIs to this package's.",
     ),
-    "plot": ("_tools.plot", "Draw the loss scale of training runs from their TensorBoard logs."),
 }
 
 # The distributions that a bug report should name.
@@ -57,30 +54,6 @@ def _versions() -> str:
     return "\n".join(f"{name} {version}" for name, version in found.items() if version)
 
 
-@contextlib.contextmanager
-def _suppress_stderr() -> Iterator[None]:
-    """Discards standard error: TensorFlow 2.21 logs while it is imported."""
-    stderr, devnull = os.dup(2), os.open(os.devnull, os.O_WRONLY)
-    os.dup2(devnull, 2)
-    try:
-        yield
-    finally:
-        os.dup2(stderr, 2)
-        os.close(stderr)
-        os.close(devnull)
-
-
-def _import_tensorflow() -> None:
-    """Imports TensorFlow, after a line that tells the user."""
-    with contextlib.ExitStack() as stack:
-        if "tensorflow" not in sys.modules:
-            print("tf-lossscale: importing TensorFlow ...", file=sys.stderr, flush=True)
-            if "TF_CPP_MIN_LOG_LEVEL" not in os.environ:
-                os.environ["TF_CPP_MIN_LOG_LEVEL"] = "3"
-                stack.enter_context(_suppress_stderr())
-        importlib.import_module("tf_lossscale_compat._core._tf")
-
-
 def _parser(argv: list[str]) -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="tf-lossscale",
@@ -99,11 +72,6 @@ def _parser(argv: list[str]) -> argparse.ArgumentParser:
         )
         if name != requested:
             continue
-        if name != "migrate":
-            try:
-                _import_tensorflow()
-            except ImportError as error:  # Its message says what to install.
-                parser.error(str(error))
         module = importlib.import_module(f"tf_lossscale_compat.{module_name}")
         command.description = module.__doc__
         module.add_arguments(command)
