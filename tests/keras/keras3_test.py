@@ -9,7 +9,7 @@ import tensorflow as tf
 import tf_lossscale_compat
 from tests import keras_homes, modes
 from tf_lossscale_compat._core import _variables
-from tf_lossscale_compat.keras import mixed_precision
+from tf_lossscale_compat.keras import _keras3, mixed_precision
 
 Stable = mixed_precision.LossScaleOptimizer
 Older = mixed_precision.experimental.LossScaleOptimizer
@@ -142,6 +142,22 @@ class DivisionTest(modes.EagerTestCase):
 
 
 class Keras3ClassTest(modes.EagerTestCase):
+    def test_optimizers_of_keras_3_0_are_in_no_checkpoint(self):
+        # They are no trackable objects, and so is a class that wraps them.
+        wrapper = object.__new__(type("Wrapper", (_keras3.Keras3Methods,), {}))
+        wrapper._track_trackable(tf.Variable(1.0), "loss_scale", overwrite=True)
+        self.assertEmpty(vars(wrapper))
+
+    @keras_homes.each(kind="keras3")
+    def test_a_float64_loss(self, home):
+        dtypes = []
+        for cls in (Stable, home.own()):
+            opt = cls(home.SGD(0.5))
+            opt.build([home.variable()])
+            dtypes.append(opt.scale_loss(tf.constant(1.0, tf.float64)).dtype)
+        own = tf.float32 if home.before(3, 5) else tf.float64  # docs/differences.md says so.
+        self.assertEqual(dtypes, [tf.float64, own])
+
     # Adafactor and Nadam make variables that Keras' own class keeps out of the optimizer's.
     @keras_homes.each(
         (

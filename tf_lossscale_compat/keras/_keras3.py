@@ -15,6 +15,7 @@ from tf_lossscale_compat._core import (
     _horovod,
     _replicas,
     _scaler,
+    _tf,
     _wrapping,
 )
 from tf_lossscale_compat._core._tf import tf
@@ -330,6 +331,10 @@ class Keras3Methods(_methods.WeightDecayMethods, _Keras3Base):
             self.__dict__["_optimizer"] = value
         elif constructed and name == "name":
             data.options["name"] = value
+
+    def _track_trackable(self, *args: Any, **kwargs: Any) -> None:
+        if isinstance(self, _tf.Trackable):  # Optimizers of Keras 3.0 are in no checkpoint.
+            super()._track_trackable(*args, **kwargs)
 
     def _trackable_children(self, *args: Any, **kwargs: Any) -> dict[str, Any]:
         children = super()._trackable_children(*args, **kwargs)
