@@ -10,12 +10,11 @@ nox.options.error_on_missing_interpreters = bool(os.environ.get("CI"))
 nox.options.sessions = ["lint", "types"]
 
 # What a row runs. The oldest and the newest run everything; those between them leave out the long
-# tests and the tools, in which TensorFlow has no part. Above 2.4 rows differ in Keras alone.
+# tests and the tools, in which TensorFlow has no part, and most of them documents and examples.
 ALL = ("-m", "")
 NO_TOOLS = ("-m", "not slow", "--ignore=tests/migrate", "--ignore=tests/tools")
+ENGINE = (*NO_TOOLS, "--ignore=tests/repo/docs_test.py", "--ignore=tests/repo/examples_test.py")
 KERAS = ("-m", "not slow", "tests/keras")
-SAVED = "tests/v1/checkpoint_generations_test.py"
-MIDDLE = (*KERAS, SAVED, "tests/differential", "tests/in_the_wild")
 
 OLD = ("protobuf<3.21", "numpy<1.19", "h5py<3")
 # Python; requirements; without theirs, as tf-keras asks for `tensorflow`; arguments of pytest.
@@ -23,10 +22,10 @@ ROWS = {
     "tf115": ("3.7", ("tensorflow==1.15.5", *OLD), (), ALL),
     "tf20": ("3.7", ("tensorflow==2.0.4", *OLD), (), NO_TOOLS),
     "tf23": ("3.8", ("tensorflow==2.3.4", "protobuf<3.21"), (), KERAS),
-    "tf24": ("3.8", ("tensorflow==2.4.4",), (), (*NO_TOOLS, "--ignore=tests/repo")),
-    "tf210": ("3.9", ("tensorflow-cpu==2.10.1", "numpy<2"), (), (*MIDDLE, "tests/repo")),
-    "tf215": ("3.11", ("tensorflow-cpu==2.15.1",), (), MIDDLE),
-    "tf216": ("3.12", ("tensorflow-cpu==2.16.2", "keras==3.3.3"), ("tf-keras==2.16.0",), MIDDLE),
+    "tf24": ("3.8", ("tensorflow==2.4.4",), (), ENGINE),
+    "tf210": ("3.9", ("tensorflow-cpu==2.10.1", "numpy<2"), (), NO_TOOLS),
+    "tf215": ("3.11", ("tensorflow-cpu==2.15.1",), (), ENGINE),
+    "tf216": ("3.12", ("tensorflow-cpu==2.16.2", "keras==3.3.3"), ("tf-keras==2.16.0",), ENGINE),
     "k38": ("3.12", ("tensorflow-cpu==2.18.0", "keras==3.8.0"), (), KERAS),
     "k310": ("3.12", ("tensorflow-cpu==2.20.0", "keras==3.10.0"), (), KERAS),
     "tf221": ("3.13", ("tensorflow-cpu==2.21.0",), ("tf-keras==2.21.0",), ALL),
