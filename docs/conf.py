@@ -47,7 +47,6 @@ html_theme = "furo"
 html_title = f"TensorFlow loss scaling {release}"
 # Furo's own show no colour for what a diff adds, and underline modules like links.
 pygments_style, pygments_dark_style = "friendly", "github-dark"
-html_static_path = ["_static"]
 html_copy_source = False
 html_show_sourcelink = False
 html_show_copyright = False
