@@ -8,6 +8,8 @@ The namespaces mirror TensorFlow's: replace `tf.contrib.mixed_precision` by
 import importlib
 from typing import TYPE_CHECKING
 
+from tf_lossscale_compat._core import _callers
+
 __version__ = "1.0.0"
 
 __all__ = [
@@ -69,7 +71,7 @@ else:
         if name in _MODULES:
             return importlib.import_module(f"{__name__}.{name}")
         if name not in _HOMES:
-            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+            raise _callers.missing(__name__, name)
         value = getattr(importlib.import_module(f"{__name__}.{_HOMES[name]}"), name)
         globals()[name] = value  # Later uses do not call this function.
         return value

@@ -213,6 +213,42 @@ class PublicApiTest(parameterized.TestCase):
         self.assertEqual(named, list(MODULES))
 
 
+class MissingNamesTest(parameterized.TestCase):
+    """Who looks for a name in the wrong module is told where it is."""
+
+    @parameterized.parameters(
+        ("", "LossScaleOptimizer"),
+        ("", "MixedPrecisionLossScaleOptimizer"),
+        (".keras", "LossScaleOptimizer"),
+        (".contrib", "LossScaleOptimizer"),
+        (".mixed_precision", "LossScaleOptimizer"),
+        (".keras.mixed_precision", "Policy"),
+        (".keras.mixed_precision", "set_global_policy"),
+        (".keras.mixed_precision.experimental", "set_policy"),
+    )
+    def test_says_where_it_is(self, module, name):
+        module = importlib.import_module(PACKAGE + module)
+        cures = (
+            (f"{PACKAGE}.keras.mixed_precision.LossScale", f"{PACKAGE}.contrib.mixed_precision.Lo")
+            if name.endswith("Optimizer")
+            else ("stays in Keras, in tf.keras.mixed_precision.",)
+        )
+        with self.assertRaises(AttributeError) as attribute:
+            getattr(module, name)
+        with self.assertRaises(ImportError) as imported:
+            exec(f"from {module.__name__} import {name}", {})
+        for each in (attribute, imported):
+            for cure in (f"{module.__name__!r} has no attribute {name!r}", *cures):
+                self.assertIn(cure, str(each.exception))
+        self.assertFalse(hasattr(module, name))
+
+    def test_other_names_and_submodules(self):
+        with self.assertRaisesRegex(AttributeError, "has no attribute 'nothing'$"):
+            importlib.import_module(PACKAGE).nothing  # noqa: B018
+        exec(f"from {PACKAGE} import migrate", {})
+        exec(f"from {PACKAGE}.keras import _lookup, callbacks", {})
+
+
 if __name__ == "__main__":
     if sys.argv[1:] == ["--write"]:
         write()

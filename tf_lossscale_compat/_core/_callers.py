@@ -3,12 +3,14 @@
 Object-based checkpointing calls slot methods of an optimizer. Keras' code for `.h5` files, and its
 `compile` before TensorFlow 2.4, read properties. Only the stack shows that these call: they pass no
 argument for it, and call no other method of the optimizer before or after.
+
+`from module import name` drops the message of an AttributeError, and keeps that of an ImportError.
 """
 
 from __future__ import annotations
 
 import sys
-from typing import Any
+from typing import Any, NoReturn
 
 
 def _module() -> str:
@@ -41,3 +43,38 @@ def is_compiling() -> bool:
     """Returns whether `Model.compile` of TensorFlow before 2.4 reads the calling property."""
     module = _module()
     return module.startswith("tensorflow") and module.endswith(".python.keras.engine.training")
+
+
+_HOMES = (
+    "Optimizers of Keras are wrapped by tf_lossscale_compat.keras.mixed_precision."
+    "LossScaleOptimizer; those of tf.compat.v1.train by tf_lossscale_compat.contrib."
+    "mixed_precision.LossScaleOptimizer, with a manager, or by tf_lossscale_compat.train."
+    "experimental.MixedPrecisionLossScaleOptimizer, with a loss scale."
+)
+
+
+def missing(module: str, name: str) -> Exception:
+    """Returns the error for a name that the calling `__getattr__` of a module does not find.
+
+    It says where the classes are that users look for, and what stays in Keras.
+    """
+    message = f"module {module!r} has no attribute {name!r}"
+    _, _, public = module.partition(".")
+    if "LossScaleOptimizer" in name:
+        message += f". {_HOMES}"
+    elif public.startswith("keras") and not name.startswith("_"):
+        home = f"tf.{public}".replace(".experimental", "")
+        message += f". All but loss scaling stays in Keras, in {home}."
+    else:  # It may be a submodule, which is imported after an AttributeError.
+        return AttributeError(message)
+    imports = sys._getframe(2).f_code.co_name == "_handle_fromlist"
+    return ImportError(message) if imports else AttributeError(message)
+
+
+def explain_missing(module: str) -> None:
+    """Makes a module raise that error. Type checkers do not see it, and know the names there."""
+
+    def get(name: str) -> NoReturn:
+        raise missing(module, name)
+
+    vars(sys.modules[module])["__getattr__"] = get
