@@ -5,8 +5,9 @@ The namespaces mirror TensorFlow's: replace `tf.contrib.mixed_precision` by
 `tf_lossscale_compat.train.experimental`, and so on.
 """
 
-import importlib
-from typing import TYPE_CHECKING
+# Under private names, as editors complete all others.
+import importlib as _importlib
+import typing as _typing
 
 from tf_lossscale_compat._core import _callers
 
@@ -50,7 +51,7 @@ _MODULES = (
     "train",
 )
 
-if TYPE_CHECKING:
+if _typing.TYPE_CHECKING:
     from tf_lossscale_compat import contrib, loss_scale, mixed_precision, train
     from tf_lossscale_compat import keras as keras
     from tf_lossscale_compat._core._step_record import LossScaleError, StepRecord
@@ -69,10 +70,10 @@ else:
     # Hidden from type checkers, for which every name would otherwise exist.
     def __getattr__(name):
         if name in _MODULES:
-            return importlib.import_module(f"{__name__}.{name}")
+            return _importlib.import_module(f"{__name__}.{name}")
         if name not in _HOMES:
             raise _callers.missing(__name__, name)
-        value = getattr(importlib.import_module(f"{__name__}.{_HOMES[name]}"), name)
+        value = getattr(_importlib.import_module(f"{__name__}.{_HOMES[name]}"), name)
         globals()[name] = value  # Later uses do not call this function.
         return value
 

@@ -206,6 +206,12 @@ class PublicApiTest(parameterized.TestCase):
             "what is public has changed; if it is meant to, see the top of this file",
         )
 
+    def test_what_the_package_imports_has_private_names(self):
+        package = importlib.import_module(PACKAGE)
+        public = {name for name in vars(package) if not name.startswith("_")} - set(dir(package))
+        homes = {name: getattr(vars(package)[name], "__name__", "") for name in public}
+        self.assertEqual({k: v for k, v in homes.items() if not v.startswith(PACKAGE)}, {})
+
     def test_the_reference_names_the_modules(self):
         text = (ROOT / "docs" / "api" / "index.md").read_text(encoding="utf-8")
         section = text.partition("<!-- public modules -->")[2].split("\n\n")[1]

@@ -13,7 +13,14 @@ opt = LossScaleOptimizer(inner, dynamic=True, initial_scale=2**10, dynamic_growt
 of_20 = experimental.LossScaleOptimizer(inner, "dynamic", name="scaled", count_skipped=False)
 in_use: lsc.LossScale = of_20.loss_scale
 steps: Optional[int] = LossScaleOptimizer.from_config(opt.get_config()).dynamic_growth_steps
-opt.learning_rate = 0.1  # What that Keras' optimizers have is there, whatever it is.
+opt.learning_rate = 0.1
+opt.iterations.assign(0)
+opt.dynamic_scale.assign(2.0**12)
+opt.inner_optimizer.clipnorm = 1.0
+print(opt.variables, of_20.name, of_20.get_weights(), [each.shape for each in opt.weights])
+model: Any = tf.keras.Sequential()
+opt.build(model.trainable_variables)
+model.compile(opt, "mse")
 callback = callbacks.LossScaleCallback(max_consecutive_skips=50)
 
 
@@ -21,6 +28,7 @@ def step(loss: tf.Tensor, tape: tf.GradientTape, variable: tf.Variable) -> None:
     grads = tape.gradient(opt.get_scaled_loss(loss), [variable])
     opt.apply_gradients(zip(opt.get_unscaled_gradients(grads), [variable]))
     opt.apply([tape.gradient(opt.scale_loss(loss), variable)], [variable])
+    opt.minimize(lambda: loss, [variable])
 
 
 LossScaleOptimizer("adam")  # error: arg-type reportArgumentType
@@ -29,6 +37,10 @@ LossScaleOptimizer(inner, growth_steps=3)  # error: arg-type reportArgumentType
 experimental.LossScaleOptimizer(inner)  # error: call-arg reportCallIssue
 experimental.LossScaleOptimizer(inner, "dynamik")  # error: arg-type reportArgumentType
 opt.get_unscaled_gradients(8.0)  # error: arg-type reportArgumentType
+opt.get_scaled_gradients([])  # error: attr-defined reportAttributeAccessIssue
+of_20.get_unscaled_gradient([])  # error: attr-defined reportAttributeAccessIssue
+opt.iteration  # error: attr-defined reportAttributeAccessIssue
+opt.dynamic_scale = 2.0  # error: misc,prop-decl reportAttributeAccessIssue
 opt.apply(3)  # error: arg-type reportArgumentType
 of_20.agree = 3  # error: assignment reportAttributeAccessIssue
 callback.no_such_method()  # error: attr-defined reportAttributeAccessIssue

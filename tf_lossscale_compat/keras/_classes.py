@@ -485,9 +485,77 @@ def _register(keras: types.ModuleType, cls: type, name: str) -> None:
 
 
 if TYPE_CHECKING:
-    from typing import Any as _Keras
+    # What the optimizers of every Keras have, for editors and type checkers.
+    class LossScaleOptimizer(StableLossScaleOptimizerBase):
+        __doc__ = StableLossScaleOptimizerBase.__doc__
+        name: str
+        weights: Any
+        get_weights: Any
+        get_slot: Any
 
-    class LossScaleOptimizer(StableLossScaleOptimizerBase, _Keras):
+        @property
+        def inner_optimizer(self) -> Any:
+            """The wrapped optimizer, which sees unscaled gradients.
+
+            Set its hyperparameters there, such as `clipnorm`. Its `apply_gradients` passes the loss
+            scale by.
+            """
+
+        @inner_optimizer.setter
+        def inner_optimizer(self, value: Any) -> None: ...
+
+        @property
+        def dynamic_scale(self) -> Any:
+            """The variable of a dynamic loss scale; `loss_scale` is its value.
+
+            `assign` sets it by hand. With a fixed scale or a manager it is None, or missing on
+            Keras 3.
+            """
+
+        @property
+        def learning_rate(self) -> Any:
+            """The inner optimizer's learning rate: a variable, a number or a schedule.
+
+            Schedules follow `iterations`; `count_skipped` of the constructor says if that counts
+            skipped steps.
+            """
+
+        @learning_rate.setter
+        def learning_rate(self, value: Any) -> None: ...
+
+        @property
+        def iterations(self) -> Any:
+            """The count of steps, an integer scalar variable.
+
+            Skipped steps count in TensorFlow 2.3 to 2.15 and `tf_keras`, or as `count_skipped` of
+            the constructor says.
+            """
+
+        @iterations.setter
+        def iterations(self, value: Any) -> None: ...
+
+        @property
+        def variables(self) -> Any:
+            """The optimizer's variables, a list; a method before TensorFlow 2.11.
+
+            On Keras 3 the list has the loss scale and its counter. Called, it gives step count and
+            slots alone.
+            """
+
+        def minimize(self, loss: Any, var_list: Any, *args: Any, **kwargs: Any) -> Any:
+            """Scales the loss, computes gradients, unscales them and applies them if finite.
+
+            `loss` is a function without arguments, or a tensor with the `tape=` that recorded it;
+            `var_list` a list of variables.
+            """
+
+        def build(self, variables: Any) -> None:
+            """Makes the slots for a list of variables; optimizers before 2.11 have no `build`.
+
+            On Keras 3 call it under `strategy.scope()`, and before weights or state trees are
+            loaded.
+            """
+
         def apply_gradients(
             self,
             grads_and_vars: Iterable[tuple[Any, Any]],
