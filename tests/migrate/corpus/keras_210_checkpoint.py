@@ -1,5 +1,6 @@
 # runs on tf>=2.4,<2.16
 # left to a person: nothing
+# then runs on tf>=2.16
 import os
 import tempfile
 

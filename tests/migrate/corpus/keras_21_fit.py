@@ -1,5 +1,6 @@
 # runs on tf>=2.1,<2.4
 # left to a person: nothing
+# then runs on tf>=2.16
 import numpy as np
 import tensorflow as tf
 from tensorflow.keras.mixed_precision import experimental as mixed_precision

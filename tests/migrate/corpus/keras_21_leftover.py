@@ -1,5 +1,6 @@
 # runs on tf>=2.4,<2.6
 # left to a person: nothing
+# then runs on tf>=2.16
 import tensorflow as tf
 import tf_lossscale_compat.keras.mixed_precision.experimental
 from tensorflow.keras.mixed_precision import experimental as mixed_precision

@@ -1,5 +1,6 @@
 # runs on tf>=2.0,<2.4
 # left to a person: nothing
+# then runs on tf>=2.16
 import tensorflow as tf
 from tensorflow.compat.v1.train.experimental import DynamicLossScale
 from tensorflow.python.training.experimental import (

@@ -1,5 +1,6 @@
 # runs on tf>=2.16
 # left to a person: nothing
+# then runs on tf>=2.16
 import numpy as np
 import tf_keras
 

@@ -1,5 +1,6 @@
 # runs on tf>=1.15,<2.4
 # left to a person: nothing
+# then runs on tf>=2.16
 import tensorflow as tf
 
 with tf.Graph().as_default():
