@@ -17,8 +17,7 @@ from tf_lossscale_compat import (
     FixedLossScale,
     FixedLossScaleManager,
 )
-from tf_lossscale_compat._core import _gradients, _tf
-from tf_lossscale_compat._scales import _update_rule
+from tf_lossscale_compat._core import _gradients, _replicas, _tf
 from tf_lossscale_compat.contrib import mixed_precision as contrib
 from tf_lossscale_compat.train.experimental import MixedPrecisionLossScaleOptimizer
 
@@ -289,9 +288,9 @@ class EagerTest(parameterized.TestCase, tf.test.TestCase):
     def test_python_compares_a_counter(self):
         with modes.eager_mode():
             counter = tf.Variable(2)
-            compared = [_update_rule._reaches(counter, each) for each in (3, 4)]
+            compared = [_replicas.reaches(counter, each) for each in (3, 4)]
             self.assertEqual(compared, [True, False])
-            self.assertIsInstance(_update_rule._reaches(counter, 3), bool)
+            self.assertIsInstance(_replicas.reaches(counter, 3), bool)
 
     @keras_homes.each((True, False))
     def test_apply_of_keras_unscales_and_tests_in_one(self, home, dynamic):

@@ -8,7 +8,7 @@ import tensorflow as tf
 
 import tf_lossscale_compat
 from tests import keras_homes, modes
-from tf_lossscale_compat._core import _variables
+from tf_lossscale_compat._core import _graphs
 from tf_lossscale_compat.keras import _keras3, mixed_precision
 
 Stable = mixed_precision.LossScaleOptimizer
@@ -188,7 +188,7 @@ class Keras3ClassTest(modes.EagerTestCase):
 
     @keras_homes.each(kind="keras3")
     def test_a_name_that_keras_refuses_is_refused_before_variables_are_made(self, home):
-        with mock.patch.object(_variables, "make") as make:
+        with mock.patch.object(_graphs, "make_variable") as make:
             with self.assertRaisesRegex(ValueError, "name.*a/b"):
                 Stable(home.SGD(1.0), name="a/b")
         make.assert_not_called()

@@ -18,7 +18,7 @@ from absl.testing import parameterized
 import tf_lossscale_compat as package
 from tests import keras_homes, modes, originals
 from tests.keras_homes import number
-from tf_lossscale_compat._core import _scaler
+from tf_lossscale_compat._core import _scale
 from tf_lossscale_compat.keras import _classes, mixed_precision
 from tf_lossscale_compat.keras.mixed_precision import experimental
 
@@ -382,7 +382,7 @@ class StateTest(_Base):
         """Those of an optimizer and its loss scale, in the order that files have."""
         variables = home.variables(opt)
         if home.kind != "keras3" and hasattr(opt, "_loss_scale"):
-            variables += _scaler.variables_of(opt._loss_scale)
+            variables += _scale.variables_of(opt._loss_scale)
         return variables
 
     def values(self, home, opt):
@@ -390,7 +390,7 @@ class StateTest(_Base):
 
     def own(self, opt):
         """The values of the loss scale's variables."""
-        return [number(variable) for variable in _scaler.variables_of(opt._loss_scale)]
+        return [number(variable) for variable in _scale.variables_of(opt._loss_scale)]
 
     def stored(self, opt):
         """Returns what an optimizer puts into a file, a dict."""

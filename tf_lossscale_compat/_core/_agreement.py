@@ -5,13 +5,14 @@ Processes that average gradients must skip the same steps, or weights and loss s
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NoReturn
+import sys
+from typing import TYPE_CHECKING, Any, Iterator, NoReturn
 
-from tf_lossscale_compat._core import _horovod, _wrapping
-from tf_lossscale_compat._core._tf import tf
+from tf_lossscale_compat._core import _scale, _tf
+from tf_lossscale_compat._core._tf import tf, tf1
 
 if TYPE_CHECKING:
-    from tf_lossscale_compat._core import _scaler, _types
+    from tf_lossscale_compat._core import _types
 
 
 def check_agree(agree: object) -> None:
@@ -21,17 +22,15 @@ def check_agree(agree: object) -> None:
 
 
 def resolve(
-    agree: _types.Agree | None, optimizer: _types.HasApplyGradients, scaler: _scaler.Scaler
+    agree: _types.Agree | None,
+    optimizer: _types.HasApplyGradients,
+    loss_scale: _types.LossScaleOrManager,
 ) -> _types.Agree | None:
     """Returns the function through which all processes agree, or None if none is needed.
 
-    Args:
-      agree: function of a scalar bool tensor that returns its AND over all processes; or None. For
-        None, and for Horovod's function, which this returned before, Horovod's function is taken if
-        Horovod made the optimizer. A loss scale that needs gradients takes none, because Horovod's
-        gradients are the same in all processes.
-      optimizer: the wrapped optimizer.
-      scaler: `_scaler.Scaler` of its loss scale or manager.
+    If `agree` is None, or Horovod's function, which this returned before, Horovod's function is
+    taken if Horovod made the wrapped `optimizer`. A loss scale that needs gradients takes none,
+    because Horovod's gradients are the same in all processes.
 
     Raises:
       TypeError: `agree` is not a function.
@@ -39,28 +38,24 @@ def resolve(
         gradients of several steps, and the loss scale changes between them.
     """
     check_agree(agree)
-    if isinstance(agree, _horovod.HorovodAgreement):
+    if isinstance(agree, HorovodAgreement):
         agree = None
-    if agree is not None and scaler.update_by_gradients:
+    if agree is not None and _scale.needs_gradients(loss_scale):
         raise ValueError(
-            f"agree works on the finite flag, but {scaler.loss_scale!r} needs the gradients. Use a "
+            f"agree works on the finite flag, but {loss_scale!r} needs the gradients. Use a "
             "LossScaleManager, whose update_loss_scale takes that flag."
         )
-    if scaler.may_change() or scaler.is_read_by_user():
-        _check_accumulation(optimizer)
-    for each in _wrapping.optimizer_chain(optimizer):
-        agree = _horovod.agreement_or_default(agree, each, scaler)
+    if _scale.may_change(loss_scale) or _scale.is_read_by_user(loss_scale):
+        check_takes_dynamic(optimizer)
+    for each in optimizer_chain(optimizer):
+        agree = agreement_or_default(agree, each, loss_scale)
     return agree
 
 
 def check_takes_dynamic(optimizer: _types.HasApplyGradients) -> None:
     """Raises `resolve`'s errors of the optimizer, before a dynamic loss scale makes variables."""
-    _check_accumulation(optimizer)
-
-
-def _check_accumulation(optimizer: _types.HasApplyGradients) -> None:
-    for each in _wrapping.optimizer_chain(optimizer):
-        _horovod.check_accumulation(each)
+    for each in optimizer_chain(optimizer):
+        _check_accumulation(each)
 
 
 class LostAgreement:
@@ -76,13 +71,96 @@ class LostAgreement:
         )
 
 
-def ask(agree: _types.Agree, finite: tf.Tensor) -> tf.Tensor:
-    """Returns `agree` of the finite flag, a scalar bool tensor.
+def optimizer_chain(
+    optimizer: _types.HasApplyGradients | None,
+) -> Iterator[_types.HasApplyGradients]:
+    """Yields an optimizer and the optimizers that it wraps, outermost first."""
+    names = ("inner_optimizer", "_optimizer", "_opt", "_base_optimizer", "optimizer", "opt")
+    seen = set()
+    while optimizer is not None and id(optimizer) not in seen:
+        yield optimizer
+        seen.add(id(optimizer))
+        inner = [getattr(optimizer, "__dict__", {}).get(name) for name in names]
+        optimizer = next((each for each in inner if hasattr(each, "apply_gradients")), None)
 
-    Raises:
-      ValueError: `agree` returned something else.
+
+# Horovod.
+
+
+class HorovodAgreement:
+    """Computes the AND over Horovod's processes, or a set of them; can be copied and pickled."""
+
+    def __init__(self, process_set: Any) -> None:
+        self.process_set = process_set
+
+    def __call__(self, finite: tf.Tensor) -> tf.Tensor:
+        import horovod.tensorflow as hvd
+
+        options = {} if self.process_set is None else {"process_set": self.process_set}
+        options.update({"op": hvd.Sum} if hasattr(hvd, "Sum") else {"average": False})
+        # Horovod matches operations of its processes by name. The name must not depend on the rest
+        # of the graph: perhaps only one process writes summaries.
+        with tf1.name_scope(None):
+            failed = tf.cast(tf.logical_not(finite), tf.float32)
+            if not tf.executing_eagerly():
+                options["name"] = "tf_lossscale_compat_agree"
+            failures = hvd.allreduce(failed, **options)
+        return tf.equal(failures, 0.0)
+
+
+def is_horovod_class(cls: type) -> bool:
+    """Returns whether Horovod made this class of an optimizer."""
+    # Horovod's class derives from the wrapped optimizer's class and has the name of Horovod's
+    # module. Each step calls this, so it must be cheap without Horovod.
+    return "horovod" in sys.modules and any(
+        base.__module__.split(".")[0] == "horovod" for base in cls.__mro__
+    )
+
+
+def agreement_or_default(
+    agree: _types.Agree | None,
+    optimizer: _types.HasApplyGradients,
+    loss_scale: _types.LossScaleOrManager,
+) -> _types.Agree | None:
+    """Returns `agree`; if None, Horovod's, if it made the optimizer and the finite flag decides.
+
+    Horovod also derives classes from this package's Keras optimizers, after their construction.
     """
-    agreed = tf.convert_to_tensor(agree(finite))
-    if agreed.dtype != tf.bool or agreed.shape.rank not in (0, None):
-        raise ValueError(f"agree must return a scalar bool tensor, got {agreed!r}.")
-    return agreed
+    is_horovods = agree is None and is_horovod_class(type(optimizer))
+    if is_horovods and not _scale.needs_gradients(loss_scale):
+        return HorovodAgreement(getattr(optimizer, "process_set", None))
+    return agree
+
+
+def passes_per_step(optimizer: object) -> int:
+    """Returns of how many steps Horovod adds up gradients for this optimizer; 1 without it."""
+    helper = getattr(optimizer, "_agg_helper", None) if is_horovod_class(type(optimizer)) else None
+    return getattr(helper, "backward_passes_per_step", 1)
+
+
+def _check_accumulation(optimizer: _types.HasApplyGradients) -> None:
+    """Raises a ValueError if Horovod's optimizer adds up gradients, here of a changing scale."""
+    passes = passes_per_step(optimizer)
+    if passes > 1:
+        cure = "backward_passes_per_step=1"
+        if isinstance(optimizer, _tf.Optimizer):
+            cure = (
+                "the other order, hvd.DistributedOptimizer(LossScaleOptimizer(opt, ...), "
+                "backward_passes_per_step=...), which adds up unscaled gradients"
+            )
+        raise ValueError(
+            f"Horovod's optimizer adds up the gradients of backward_passes_per_step={passes} "
+            "steps, and a dynamic loss scale may scale each of these differently. The weights of "
+            f"the processes would diverge. Write {cure}; or use a fixed loss scale."
+        )
+
+
+def check_not_keras_3(*classes: type) -> None:
+    """Raises a ValueError if Horovod made one of these classes of Keras 3 optimizers."""
+    if any(map(is_horovod_class, classes)):
+        raise ValueError(
+            "Horovod does not reduce the gradients of Keras 3 optimizers, so every process would "
+            "train by itself. Wrap the tape instead, hvd.DistributedGradientTape(tape). Pass the "
+            "plain optimizer and agree= to the loss-scale optimizer, and call get_scaled_loss, "
+            "get_unscaled_gradients and apply_gradients; or use tf_keras."
+        )

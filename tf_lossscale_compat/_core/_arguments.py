@@ -116,14 +116,6 @@ def max_consecutive_skips(value: Any) -> int | None:
     return None if value is None else step_count("max_consecutive_skips", value, "int64", minimum=1)
 
 
-def overrides(instance: object, cls: object, *names: str) -> bool:
-    """Returns whether `instance` or its class overrides one of these methods of `cls`."""
-    for name in names:
-        if name in vars(instance) or getattr(type(instance), name) is not getattr(cls, name):
-            return True
-    return False
-
-
 def check_overrides(cls: type, base: type, names: tuple[str, ...], alternative: str) -> None:
     """Raises a TypeError if `cls` overrides private methods of the original of `base`.
 

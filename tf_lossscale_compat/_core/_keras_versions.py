@@ -50,3 +50,11 @@ def track_in_session(variable: tf.Variable) -> None:
         track = getattr(sys.modules.get(f"{name}.backend"), "track_variable", None)
         if track is not None and not tf.executing_eagerly():
             track(variable)
+
+
+def is_loss_scale_optimizer(cls: type) -> bool:
+    """Returns whether a class, of this package or another, is a loss-scale optimizer.
+
+    It goes by name: some classes of TensorFlow and Keras are private, and vendors have more.
+    """
+    return any("LossScaleOptimizer" in base.__name__ for base in cls.__mro__)

@@ -1,8 +1,8 @@
-"""One training step, for every optimizer: unscale, test, agree, apply or skip, update, notify.
+"""One training step, for every optimizer: unscale, test, agree, apply or skip, update, record.
 
-The caller has multiplied the loss by the scale. `take` divides the gradients, unless the caller
-has, and runs the rest for all replicas as one. Each replica tests its own gradients, and one scalar
-is reduced over replicas and workers. Processes outside `tf.distribute` agree through the
+The caller has multiplied the loss by the scale. `Step.take` divides the gradients, unless the
+caller has, and runs the rest for all replicas as one. Each replica tests its own gradients, and one
+scalar is reduced over replicas and workers. Processes outside `tf.distribute` agree through the
 optimizer's `agree`. If all gradients are finite, the wrapped optimizer applies them in each
 replica, else the step is skipped, unless the loss scale never skips one. Then the loss scale is
 updated, and a record counts the step.
@@ -16,22 +16,13 @@ the originals.
 from __future__ import annotations
 
 import functools
-from typing import TYPE_CHECKING, Any, Callable, NamedTuple
+from typing import TYPE_CHECKING, Any, Callable
 
-from tf_lossscale_compat._core import (
-    _agreement,
-    _conditional,
-    _gradients,
-    _graphs,
-    _replicas,
-    _scaler,
-    _step_record,
-    _variables,
-)
+from tf_lossscale_compat._core import _gradients, _graphs, _replicas, _scale, _step_record
 from tf_lossscale_compat._core._tf import tf
 
 if TYPE_CHECKING:
-    from tf_lossscale_compat._core import _adapter, _types
+    from tf_lossscale_compat._core import _types
 
 
 def check_context(
@@ -48,182 +39,294 @@ def check_context(
     check_strategy()
 
 
-def take(
-    scaler: _scaler.Scaler,
-    grads: _types.Gradients,
-    variables: _types.Variables,
-    adapter: _adapter.OptimizerAdapter,
-    *,
-    method_name: str,
-    division: _gradients.Division | None = None,
-) -> tf.Operation | tf.Tensor | None:
-    """Takes one step: divides, aggregates and tests gradients, applies or skips, and updates.
+class Step:
+    """One step of a loss-scale optimizer; each kind of optimizer has a subclass.
 
-    `division` is None if `grads` are unscaled. `method_name`, of the public method, is for errors.
+    Flags are bools, or bool scalar tensors equal on all replicas.
 
-    Returns:
-      None in eager mode; in a graph the step's operation, or if no step can be skipped and there is
-      no record, what the wrapped optimizer returned.
-
-    Raises:
-      ValueError: called in a cross-replica context, or under a strategy that is not supported; a
-        record was made outside of the graph or strategy; or `agree` returned no scalar bool.
-      TypeError: gradients are no numbers.
-      LossScaleError: in eager mode, a record ends the run.
+    Attributes:
+      owner: the loss-scale optimizer, whose record counts the step.
+      wrapped: the optimizer that applies gradients.
+      loss_scale: its loss scale or manager; the manager of a loss scale that wraps one.
+      agreement: function of a scalar bool tensor that returns its AND over processes outside any
+        strategy, or None; called at most once, before anything is applied or updated.
+      may_skip: bool, False if every step is applied and nothing is updated.
+      record: `StepRecord`, or None.
+      counts_skipped: bool, skipped steps are counted by `add_skipped_steps`.
+      skips_zero_reciprocal: bool, True if the division cannot turn a zero reciprocal of the loss
+        scale into NaN, as in graphs of the v1 optimizers. The step is then skipped.
+      aggregate: function that aggregates gradients over replicas before they are tested; it takes
+        unscaled gradients and their variables and returns both, two lists. None if the step
+        aggregates nothing.
+      updates_first: bool, in a graph the loss scale is updated before the conditional. The number
+        in the conditional's name then follows those of the update.
+      name: str, the name of the step's operation, or None.
     """
-    check_context(method_name, adapter.check_strategy)
-    record = _step_record.record_of_step(adapter.watched)
-    needs_decision = not scaler.never_skips or record is not None
-    finite = None
-    if division is not None:
-        tests_next = needs_decision and not scaler.update_by_gradients and not adapter.aggregate
-        if tests_next and tf.executing_eagerly() and not tf.distribute.has_strategy():
-            grads, finite = _gradients.unscale_and_test(grads, division)
+
+    record: _step_record.StepRecord | None = None
+    counts_skipped = False
+    skips_zero_reciprocal = False
+    aggregate: _types.Aggregate | None = None
+    updates_first = False
+    name: str | None = None
+    # Builds the conditional in a graph, as the original does. Its name is part of the names of
+    # variables that are made in it, which checkpoints hold.
+    cond = staticmethod(tf.cond)
+
+    _scale_before: tf.Tensor | None = None  # For a record.
+    _finite_if_tested: tf.Tensor | None = None
+
+    def __init__(
+        self,
+        owner: object,
+        wrapped: _types.HasApplyGradients,
+        loss_scale: _types.LossScaleOrManager,
+        agreement: _types.Agree | None,
+    ) -> None:
+        unwrapped: Any = _scale.unwrap(loss_scale)  # Any: it has the methods of its kind.
+        self.owner, self.wrapped, self.agreement = owner, wrapped, agreement
+        self.loss_scale = unwrapped
+        own = _scale.own_update(unwrapped)
+        self.may_skip = own is None or getattr(unwrapped, "_tflsc_may_skip", True)
+        # Updates the loss scale by the finite flag, unless a user's update does by gradients.
+        self._update_by_flag: Callable[[Any], Any]
+        self._update_by_gradients: Callable[[Any], tuple[Any, Any]] | None = None
+        if own is not None:
+            self._update_by_flag = own
+        elif _scale.is_manager(unwrapped):
+            self._update_by_flag = unwrapped.update_loss_scale
         else:
-            grads = _gradients.unscale(grads, division)
-    # A record names a replica's own gradients, which are those before the aggregation.
-    observed_grads, observed_variables = grads, variables
-    if adapter.aggregate is not None:
-        grads, variables = adapter.aggregate(grads, variables)
-    if not needs_decision:  # Nothing is updated either, so no `merge_call` is needed.
-        applied = adapter.apply(grads, variables)
-        return None if tf.executing_eagerly() else applied
-    if record is None:
-        observed_grads = []  # Nothing to be merged.
-    step = _Step(scaler, adapter, record, observed_variables, finite)
-    return _replicas.run_cross_replica(step.run, (grads, variables, observed_grads))
+            self._update_by_gradients = unwrapped.update
 
+    def check_strategy(self) -> None:
+        """Raises an error under a strategy that is not supported."""
+        _replicas.check_strategy()
 
-class _Decision(NamedTuple):
-    """The decision about a step. Flags are bools, or bool scalar tensors equal on all replicas."""
+    def apply(self, grads: _types.Gradients, variables: _types.Variables) -> Any:
+        """Applies unscaled gradients by the wrapped optimizer; called in a replica context."""
+        raise NotImplementedError
 
-    should_apply: bool | tf.Tensor
-    can_skip: bool  # False if `should_apply` is always True.
-    finite: bool | tf.Tensor  # Equal to `should_apply` if the user's update decides.
-    # Updates the loss scale, unless the user's update has. Returns what that returned, and for a
-    # record the scale before it.
-    update: Callable[[], tuple[Any, tf.Tensor | None]]
+    def add_skipped_steps(self, number: int | tf.Tensor) -> Any:
+        """Counts skipped steps, 1 or 0, for all replicas; returns the assignment."""
+        raise NotImplementedError
 
-
-class _Step(NamedTuple):
-    """One step of all replicas as one."""
-
-    scaler: _scaler.Scaler
-    adapter: _adapter.OptimizerAdapter
-    record: _step_record.StepRecord | None
-    observed_variables: _types.Variables
-    finite: tf.Tensor | None  # None if it is not yet computed.
-
-    def run(
+    def take(
         self,
         grads: _types.Gradients,
         variables: _types.Variables,
-        observed_grads: _types.Gradients,
-    ) -> tf.Operation | None:
-        """Takes the step; see the function `take`. Gradients may be per-replica."""
-        if tf.executing_eagerly():
-            self._run_eagerly(grads, variables, observed_grads)
-            return None
-        return self._run_in_graph(grads, variables, observed_grads)
+        method_name: str,
+        division: _gradients.Division | None = None,
+    ) -> tf.Operation | tf.Tensor | None:
+        """Divides, aggregates and tests gradients, applies or skips, and updates.
+
+        `division` is None if `grads` are unscaled. `method_name`, of the public method, is for
+        errors.
+
+        Returns:
+          None in eager mode; in a graph the step's operation, or if no step can be skipped and
+          there is no record, what the wrapped optimizer returned.
+
+        Raises:
+          ValueError: called in a cross-replica context, or under a strategy that is not supported;
+            a record was made outside of the graph or strategy; or `agree` returned no scalar bool.
+          TypeError: gradients are no numbers.
+          LossScaleError: in eager mode, a record ends the run.
+        """
+        check_context(method_name, self.check_strategy)
+        self.record = _step_record.record_of_step(self.owner)
+        applies_only = not self.may_skip and self.record is None
+        if division is not None:
+            tests_next = not (applies_only or self._update_by_gradients or self.aggregate)
+            if tests_next and tf.executing_eagerly() and not tf.distribute.has_strategy():
+                grads, self._finite_if_tested = _gradients.unscale_and_test(grads, division)
+            else:
+                grads = _gradients.unscale(grads, division)
+        # A record names a replica's own gradients, which are those before the aggregation.
+        recorded_grads, self._recorded_variables = grads, variables
+        if self.aggregate is not None:
+            grads, variables = self.aggregate(grads, variables)
+        if applies_only:  # Nothing is updated either, so no `merge_call` is needed.
+            applied = self.apply(grads, variables)
+            return None if tf.executing_eagerly() else applied
+        if self.record is None:
+            recorded_grads = []  # Nothing to be merged.
+        run = self._run_eagerly if tf.executing_eagerly() else self._run_in_graph
+        return _replicas.run_cross_replica(run, (grads, variables, recorded_grads))
+
+    # From here on, once for all replicas: gradients may be per-replica.
 
     def _run_eagerly(
         self,
         grads: _types.Gradients,
         variables: _types.Variables,
-        observed_grads: _types.Gradients,
+        recorded_grads: _types.Gradients,
     ) -> None:
-        decision = self._decide(grads)
-        if decision.should_apply:
-            _replicas.call_for_each_replica(self.adapter.apply, (grads, variables))
+        should_apply, finite, update = self._decide(grads)
+        if should_apply:
+            _replicas.call_for_each_replica(self.apply, (grads, variables))
         else:
-            self._inspect(observed_grads)
-            if self.adapter.counts_skipped:
-                self.adapter.add_skipped_steps(1)
-        _, scale_before = decision.update()
-        self._count(decision, scale_before, [])
+            self._inspect(recorded_grads)
+            if self.counts_skipped:
+                self.add_skipped_steps(1)
+        update()
+        self._count(should_apply, finite, [])
 
     def _run_in_graph(
         self,
         grads: _types.Gradients,
         variables: _types.Variables,
-        observed_grads: _types.Gradients,
+        recorded_grads: _types.Gradients,
     ) -> tf.Operation:
-        decision = self._decide(grads)
-        if self.adapter.updates_first:
-            updated, scale_before = decision.update()
-        applied, *counted = _conditional.apply_or_skip(
-            decision.should_apply,
-            lambda: _replicas.call_for_each_replica(self.adapter.apply, (grads, variables)),
-            # In this branch, because another conditional would capture all gradients again.
-            lambda: self._inspect(observed_grads),
-            self.adapter,
-            variables,
-        )
-        if not self.adapter.updates_first:
+        should_apply, finite, update = self._decide(grads)
+        if self.updates_first:
+            updated = update()
+        applied, *counted = self._apply_or_skip(should_apply, grads, variables, recorded_grads)
+        if not self.updates_first:
             with tf.control_dependencies([applied]):
-                updated, scale_before = decision.update()
+                updated = update()
         operations = [op for op in (applied, *counted, updated) if op is not None]
-        operations += self._count(decision, scale_before, [applied, updated])
-        train_op = tf.group(*operations, name=self.adapter.name)
+        operations += self._count(should_apply, finite, [applied, updated])
+        train_op = tf.group(*operations, name=self.name)
         _graphs.collect_train_op(train_op)
         return train_op
 
+    def _decide(
+        self, grads: _types.Gradients
+    ) -> tuple[bool | tf.Tensor, bool | tf.Tensor, Callable[[], Any]]:
+        """Decides about the step, before anything is applied.
+
+        Returns:
+          A triple: whether to apply, True itself if no such step is skipped; the flag that a record
+          counts, the same if the user's update decides; and a function that updates the loss scale,
+          unless the user's update has, and returns what that returned.
+        """
+        if self._update_by_gradients is not None:
+            updated, should_apply = self._update(
+                functools.partial(self._update_by_gradients, grads)
+            )
+            return should_apply, should_apply, lambda: updated
+        finite = self._finite_flag(grads)
+        by_flag = functools.partial(self._update_by_flag, finite)
+        return not self.may_skip or finite, finite, lambda: self._update(by_flag, finite)
+
+    def _finite_flag(self, grads: _types.Gradients) -> tf.Tensor:
+        finite = self._finite_if_tested
+        if finite is None:
+            finite = _gradients.finite_everywhere(grads)
+        if self.skips_zero_reciprocal and _scale.may_change(self.loss_scale):
+            scale = _scale.as_tensor(_scale.reader(self.loss_scale)())
+            finite = tf.logical_and(finite, scale <= _scale.LARGEST_WITH_RECIPROCAL)
+        # If all steps are applied, only a record needs the flag, perhaps not on every process.
+        if self.agreement is None or not self.may_skip:
+            return finite
+        agreed = tf.convert_to_tensor(self.agreement(finite))
+        if agreed.dtype != tf.bool or agreed.shape.rank not in (0, None):
+            raise ValueError(f"agree must return a scalar bool tensor, got {agreed!r}.")
+        return agreed
+
+    def _update(self, update: Callable[[], Any], finite: bool | tf.Tensor | None = None) -> Any:
+        """Returns the result of `update`, which updates the loss scale. `finite`: None if unknown.
+
+        For a record, the scale is read before.
+        """
+        # A record keeps only the scale of skipped steps. Eager mode knows which steps are skipped.
+        known_finite = finite is not None and tf.executing_eagerly() and bool(finite)
+        if self.record is None or known_finite:
+            return update()
+        with tf.control_dependencies([] if finite is None else [finite]):
+            scale = _scale.snapshot(_scale.reader(self.loss_scale)())
+            self._scale_before = _graphs.deep_copy(scale)
+        with tf.control_dependencies([self._scale_before]):
+            return update()
+
     def _inspect(self, grads: _types.Gradients) -> list[tf.Operation]:
         """Makes a record look at the gradients of a skipped step."""
-        return [] if self.record is None else self.record._inspect(self.observed_variables, grads)
+        return [] if self.record is None else self.record._inspect(self._recorded_variables, grads)
 
     def _count(
-        self, decision: _Decision, scale_before: tf.Tensor | None, done: list[Any]
+        self, should_apply: bool | tf.Tensor, finite: bool | tf.Tensor, done: list[Any]
     ) -> list[tf.Operation]:
         """Makes a record count the step, after what is `done`; returns a graph's operations."""
         if self.record is None:
             return []
-        finite, can_skip = decision.finite, decision.can_skip
         # A user's update may return anything.
         done = [each for each in tf.nest.flatten(done) if each is not None]
         with tf.control_dependencies(done):
             known_finite = tf.executing_eagerly() and bool(finite)
-            scales = scale_before, None if known_finite else self.scaler.read_for_record()
-            return self.record._count(self.observed_variables, finite, can_skip, scales)
+            after = None if known_finite else _scale.read_for_record(self.loss_scale)
+            scales, may_skip = (self._scale_before, after), should_apply is not True
+            return self.record._count(self._recorded_variables, finite, may_skip, scales)
 
-    def _update(
-        self, update: Callable[[], Any], finite: bool | tf.Tensor | None = None
-    ) -> tuple[Any, tf.Tensor | None]:
-        """Updates the loss scale; returns as `_Decision.update` does. `finite`: None if unknown."""
-        # A record keeps only the scale of skipped steps. Eager mode knows which steps are skipped.
-        known_finite = finite is not None and tf.executing_eagerly() and bool(finite)
-        if self.record is None or known_finite:
-            return update(), None
-        with tf.control_dependencies([] if finite is None else [finite]):
-            scale_before = _variables.deep_copy(_scaler.snapshot(self.scaler.read()))
-        with tf.control_dependencies([scale_before]):
-            return update(), scale_before
+    # The conditional in a graph.
 
-    def _decide(self, grads: _types.Gradients) -> _Decision:
-        """Decides about a step, before anything is applied."""
-        if self.scaler.update_by_gradients is not None:
-            return self._decide_by_update(self.scaler.update_by_gradients, grads)
-        finite = self._finite_flag(grads)
-        by_flag = functools.partial(self.scaler.update_by_flag, finite)
-        update = functools.partial(self._update, by_flag, finite)
-        never_skips = self.scaler.never_skips
-        return _Decision(never_skips or finite, not never_skips, finite, update)
+    def _apply_or_skip(
+        self,
+        should_apply: bool | tf.Tensor,
+        grads: _types.Gradients,
+        variables: _types.Variables,
+        recorded_grads: _types.Gradients,
+    ) -> list[tf.Operation | tf.Tensor]:
+        """Builds the conditional, and what counts a skipped step.
 
-    def _decide_by_update(
-        self, users_update: Callable[[Any], tuple[Any, Any]], grads: _types.Gradients
-    ) -> _Decision:
-        """Lets the user's update decide."""
-        (updated, should_apply), before = self._update(functools.partial(users_update, grads))
-        can_skip = should_apply is not True
-        return _Decision(should_apply, can_skip, should_apply, lambda: (updated, before))
+        Returns:
+          A list of operations and tensors that have to run. The first is the conditional, or
+          without one, what the branch returned.
+        """
 
-    def _finite_flag(self, grads: _types.Gradients) -> tf.Tensor:
-        finite = _gradients.finite_everywhere(grads) if self.finite is None else self.finite
-        scaler = self.scaler
-        if self.adapter.skips_zero_reciprocal and scaler.may_change():
-            scale = _scaler.as_tensor(scaler.read())
-            finite = tf.logical_and(finite, scale <= _scaler.LARGEST_WITH_RECIPROCAL)
-        # If all steps are applied, only a record needs the flag, perhaps not on every process.
-        if self.adapter.agreement is None or scaler.never_skips:
-            return finite
-        return _agreement.ask(self.adapter.agreement, finite)
+        def apply() -> Any:
+            return _replicas.call_for_each_replica(self.apply, (grads, variables))
+
+        def skip() -> list[tf.Operation]:
+            # In this branch, because another conditional would capture all gradients again.
+            return self._inspect(recorded_grads)
+
+        def count(number: int | tf.Tensor) -> Any:
+            return _replicas.local_results(self.add_skipped_steps(number))
+
+        def skip_and_count() -> Any:
+            done = skip()
+            if self.counts_skipped:
+                done = [count(1), *done]
+            return _graphs.as_operation([op for op in done if op is not None])
+
+        if isinstance(should_apply, bool):
+            return [apply() if should_apply else skip_and_count()]
+        if not _graphs.compiled_by_xla():
+            return [self.cond(should_apply, apply, skip_and_count)]
+        # XLA keeps the conditional only if the branch that skips does nothing, so the count is
+        # outside.
+        if self._should_select(variables):
+            done = self.cond(
+                should_apply,
+                lambda: _flag_after([apply()], True),
+                lambda: _flag_after(skip(), False),
+            )
+        else:
+            done = self.cond(should_apply, apply, lambda: _graphs.as_operation(skip()))
+        if not self.counts_skipped:
+            return [done]
+        with tf.control_dependencies([done]):
+            counted = count(tf.cast(tf.logical_not(should_apply), tf.int32))
+            return [done, _graphs.as_operation(counted)]
+
+    def _should_select(self, variables: _types.Variables) -> bool:
+        """Returns whether XLA should select instead of branching.
+
+        If both branches of a conditional do something, XLA computes both and then selects each
+        variable's value. Selections fuse with the operations around them, but read and write every
+        variable in full. For an optimizer with slots, such as Adam's moments, that costs more than
+        it saves. XLA always keeps the conditional around a sparse gradient's update.
+        """
+        try:
+            slots, weights = [
+                sum(tf.TensorShape(variable.shape).num_elements() or 0 for variable in group)
+                for group in (_graphs.variables_of(self.wrapped), variables)
+            ]
+        except Exception:  # Any object with these two methods can be wrapped.
+            return False
+        return slots < weights
+
+
+def _flag_after(done: list[tf.Operation], flag: bool) -> tf.Tensor:
+    with tf.control_dependencies(done):
+        return tf.constant(flag)

@@ -17,8 +17,8 @@ from tf_lossscale_compat._core._tf import tf, tf1  # First: it says what to do w
 # isort: split
 import numpy as np
 
-from tf_lossscale_compat._core import _arguments, _gradients, _keras_versions, _replicas, _scaler
-from tf_lossscale_compat._core._variables import make, snapshot_of, variables_of
+from tf_lossscale_compat._core import _arguments, _gradients, _keras_versions, _replicas, _scale
+from tf_lossscale_compat._core._graphs import make_variable, snapshot_of, variables_of
 
 if TYPE_CHECKING:
     from tf_lossscale_compat._core import _types
@@ -136,7 +136,7 @@ class StepRecord(_tf.Trackable):
             )
         _replicas.check_strategy()
         self.watched: Any = watched
-        variables = _scaler.variables_of(self.loss_scale) + variables_of(watched)
+        variables = _scale.variables_of(self.loss_scale) + variables_of(watched)
         with tf.init_scope(), _replicas.scope_of(variables):
             self._finite_steps = self._make("finite_steps", np.int64(0))
             self._nonfinite_steps = self._make("nonfinite_steps", np.int64(0))
@@ -153,7 +153,7 @@ class StepRecord(_tf.Trackable):
 
     def _make(self, name: str, value: Any) -> tf.Variable:
         with tf1.name_scope("step_record/"):
-            variable = make(self, name, value, value.dtype, use_resource=True)
+            variable = make_variable(self, name, value, value.dtype, use_resource=True)
         _keras_versions.track_in_session(variable)
         return variable
 
@@ -166,7 +166,7 @@ class StepRecord(_tf.Trackable):
     @property
     def loss_scale(self) -> Any:
         """The optimizer's loss scale, a `LossScale` or `LossScaleManager`."""
-        return _scaler.unwrap(self.watched._tflsc_family.loss_scale(self.watched))
+        return _scale.unwrap(self.watched._tflsc_family.loss_scale(self.watched))
 
     # Values for graphs, functions and eager mode. A variable is the key under which each is kept.
 

@@ -113,7 +113,7 @@ if TYPE_CHECKING:
         def __call__(self) -> Any: ...
         def update(self, grads: Any) -> tuple[Any, Any]: ...
 
-    # A loss scale or manager that drives an optimizer; a `_scaler.Scaler` is made from it.
+    # A loss scale or manager that drives an optimizer.
     LossScaleOrManager = Union[HasLossScaleMethods, HasManagerMethods]
     # A tensor, `tf.IndexedSlices`, `tf.RaggedTensor`, or None if a variable has no gradient; may be
     # per-replica in a cross-replica context.

@@ -4,24 +4,24 @@ from __future__ import annotations
 
 import abc
 import numbers
-from typing import TYPE_CHECKING, Any, Callable, Dict, TypeVar, Union, overload
+from typing import TYPE_CHECKING, Any, Dict, TypeVar, Union, overload
 
 from tf_lossscale_compat._core import (
     _arguments,
     _autograph,
     _gradients,
+    _graphs,
     _replicas,
-    _scaler,
+    _scale,
     _tf,
-    _variables,
 )
 from tf_lossscale_compat._core._tf import tf
-from tf_lossscale_compat._scales import _update_rule
 from tf_lossscale_compat._scales._managers import (
     ExponentialUpdateLossScaleManager,
     FixedLossScaleManager,
     LossScaleManager,
     config_of,
+    multiply_if_finite,
 )
 from tf_lossscale_compat._scales._tensor_like import TensorLike
 
@@ -57,7 +57,7 @@ class LossScale(TensorLike, _tf.Trackable, metaclass=abc.ABCMeta):
     # r2.0's name for its variables. Some programs read it; some subclasses use it for other values.
     @property
     def _weights(self) -> Any:
-        return self.__dict__.get("_weights", _scaler.data_of(self).weights)
+        return self.__dict__.get("_weights", _scale.data_of(self).weights)
 
     @_weights.setter
     def _weights(self, value: Any) -> None:
@@ -104,16 +104,14 @@ class LossScale(TensorLike, _tf.Trackable, metaclass=abc.ABCMeta):
         Raises:
           RuntimeError: this loss scale already has a weight of that name.
         """
-        weights = _scaler.data_of(self).weights
+        weights = _scale.data_of(self).weights
         if name in weights:
             raise RuntimeError(f"This loss scale has a weight named {name!r} already.")
-        weights[name] = _variables.make(self, name, initial_value, dtype, use_resource=True)
+        weights[name] = _graphs.make_variable(self, name, initial_value, dtype, use_resource=True)
         return weights[name]
 
 
-def _test_and_update(
-    loss_scale: LossScale, grads: Any, update: Callable[[Any, Any], Any]
-) -> tuple[Any, Any]:
+def _test_and_update(loss_scale: Any, grads: Any) -> tuple[Any, Any]:
     """Updates a loss scale by the finite flag; returns (update, should_apply)."""
     if _replicas.in_replica_context():
         raise RuntimeError(
@@ -123,9 +121,9 @@ def _test_and_update(
             "loss_scale.update(grads), args=(grads,)), or return the gradients from strategy.run "
             "and call update(grads) under strategy.scope()."
         )
-    with _replicas.scope_of(_scaler.variables_of(loss_scale)):
+    with _replicas.scope_of(_scale.variables_of(loss_scale)):
         finite = _gradients.finite_everywhere(grads)
-        return update(loss_scale, finite), finite
+        return loss_scale._tflsc_update(finite), finite
 
 
 class FixedLossScale(LossScale):
@@ -148,20 +146,18 @@ class FixedLossScale(LossScale):
         """
         self._loss_scale_value = _arguments.fixed_scale("loss_scale_value", loss_scale_value)
         skips = _arguments.flag("skip_nonfinite", skip_nonfinite)
-        _scaler.data_of(self).extra_config = {"skip_nonfinite": True} if skips else {}
+        _scale.data_of(self).extra_config = {"skip_nonfinite": True} if skips else {}
 
     @property
     def skip_nonfinite(self) -> bool:
         """True if non-finite steps are skipped."""
-        return "skip_nonfinite" in _scaler.data_of(self).extra_config
+        return "skip_nonfinite" in _scale.data_of(self).extra_config
 
-    @_scaler.returns_scale
     @_autograph.do_not_convert
     def __call__(self) -> tf.Tensor:
         """Returns the loss scale, a scalar float32 tensor."""
         return tf.constant(self._loss_scale_value, dtype=tf.float32)
 
-    @_scaler.updates_from_flag(_update_rule.fixed, skips=False)
     @_autograph.do_not_convert
     def update(self, grads: Any) -> tuple[Any, bool | tf.Tensor]:
         """Changes nothing.
@@ -175,7 +171,16 @@ class FixedLossScale(LossScale):
         """
         _gradients.refuse_flags(grads)
         finite = _gradients.finite_everywhere(grads) if self.skip_nonfinite else True
-        return _update_rule.fixed(self, finite), finite
+        return self._tflsc_update(finite), finite
+
+    def _tflsc_update(self, finite: Any) -> Any:
+        return _graphs.as_operation(None)
+
+    _tflsc_own_methods = __call__, update
+
+    @property
+    def _tflsc_may_skip(self) -> bool:
+        return self.skip_nonfinite
 
     def __repr__(self) -> str:
         skip = ", skip_nonfinite=True" if self.skip_nonfinite else ""
@@ -183,7 +188,7 @@ class FixedLossScale(LossScale):
 
     def get_config(self) -> dict[str, Any]:
         """Returns `{"loss_scale_value": float}`, and `skip_nonfinite` if it is True."""
-        return {"loss_scale_value": self._loss_scale_value, **_scaler.data_of(self).extra_config}
+        return {"loss_scale_value": self._loss_scale_value, **_scale.data_of(self).extra_config}
 
 
 def checked_bounds(
@@ -281,7 +286,7 @@ class DynamicLossScale(LossScale):
             for name, value in options.items()
             if value != getattr(DynamicLossScale, name)
         }
-        _scaler.data_of(self).extra_config = changed
+        _scale.data_of(self).extra_config = changed
         self.__dict__.update(changed)
 
         self._current_loss_scale = self._add_weight(
@@ -317,13 +322,11 @@ class DynamicLossScale(LossScale):
         """
         return self._num_good_steps
 
-    @_scaler.returns_scale
     @_autograph.do_not_convert
     def __call__(self) -> tf.Tensor:
         """Returns the current loss scale, a scalar float32 tensor."""
         return tf.convert_to_tensor(self._current_loss_scale)
 
-    @_scaler.updates_from_flag(_update_rule.dynamic)
     @_autograph.do_not_convert
     def update(self, grads: Any) -> tuple[Any, bool | tf.Tensor]:
         """Updates the state by one step.
@@ -341,7 +344,38 @@ class DynamicLossScale(LossScale):
           RuntimeError: called in a replica context.
           TypeError: `grads` holds a bool or something else that is no number.
         """
-        return _test_and_update(self, grads, _update_rule.dynamic)
+        return _test_and_update(self, grads)
+
+    def _tflsc_update(self, finite: Any) -> Any:
+        """Takes one step of the rule; see `ExponentialUpdateLossScaleManager._tflsc_update`.
+
+        In a graph it returns a tensor, as in r2.0: public programs call `tf.identity` on it.
+        """
+        scale, good = self._current_loss_scale, self._num_good_steps
+        ceiling = self.max_loss_scale  # Perhaps None.
+
+        def grow() -> Any:
+            grown = multiply_if_finite(scale, self._multiplier, ceiling)
+            return [grown, _replicas.assign(good, 0)]
+
+        def shrink() -> Any:
+            reset = _replicas.assign(good, 0)
+            # Divides, because multiplication by the reciprocal rounds differently.
+            lowered = _replicas.read_here(scale) / self._multiplier
+            lowered = tf.maximum(lowered, self.min_loss_scale)
+            # A multiplier below 1 raises the scale here.
+            lowered = lowered if ceiling is None else tf.minimum(lowered, ceiling)
+            return [reset, _replicas.assign(scale, lowered)]
+
+        def grow_or_count() -> Any:
+            grows = _replicas.reaches(good, self._increment_period)
+            return _replicas.branch(grows, grow, lambda: _replicas.add(good, 1))
+
+        return _replicas.update_copies(
+            [scale, good], lambda: _replicas.branch(finite, grow_or_count, shrink)
+        )
+
+    _tflsc_own_methods = __call__, update
 
     def __repr__(self) -> str:
         config = self.get_config()
@@ -358,7 +392,7 @@ class DynamicLossScale(LossScale):
             "initial_loss_scale": self._initial_loss_scale,
             "increment_period": self._increment_period,
             "multiplier": self._multiplier,
-            **_scaler.data_of(self).extra_config,
+            **_scale.data_of(self).extra_config,
         }
 
 
@@ -373,7 +407,7 @@ class _SharedStateLossScale(DynamicLossScale):
         super().__init__(**original.get_config())
 
     def _add_weight(self, name: str, initial_value: Any, dtype: Any = None) -> tf.Variable:
-        weights = _scaler.data_of(self).weights
+        weights = _scale.data_of(self).weights
         weights[name] = self._state[name]
         self._track_trackable(weights[name], name)
         return weights[name]
@@ -382,15 +416,7 @@ class _SharedStateLossScale(DynamicLossScale):
 _SharedStateLossScale.__name__ = "DynamicLossScale"  # In configs.
 
 
-def _update_manager(loss_scale: ManagerLossScale, finite: Any) -> Any:
-    update = _scaler.Scaler(loss_scale).update_by_flag(finite)
-    # A user's manager may return anything; a loss scale's update has one form.
-    if tf.executing_eagerly():
-        return None
-    return tf.no_op() if update is None else update
-
-
-class ManagerLossScale(_scaler.WrapsManager, LossScale):
+class ManagerLossScale(_scale.WrapsManager, LossScale):
     """A loss scale that wraps a loss-scale manager; non-finite steps are skipped."""
 
     def __init__(self, manager: Any) -> None:
@@ -399,11 +425,19 @@ class ManagerLossScale(_scaler.WrapsManager, LossScale):
             self._track_trackable(manager, "manager")
 
     def __call__(self) -> tf.Tensor:
-        return _scaler.snapshot(self.manager.get_loss_scale())
+        return _scale.snapshot(self.manager.get_loss_scale())
 
     @_autograph.do_not_convert
     def update(self, grads: Any) -> tuple[Any, bool | tf.Tensor]:
-        return _test_and_update(self, grads, _update_manager)
+        return _test_and_update(self, grads)
+
+    def _tflsc_update(self, finite: Any) -> Any:
+        update = _scale.own_update(self.manager) or self.manager.update_loss_scale
+        updated = update(finite)
+        # A user's manager may return anything; a loss scale's update has one form.
+        if tf.executing_eagerly():
+            return None
+        return tf.no_op() if updated is None else updated
 
     def __repr__(self) -> str:
         return f"LossScale of {self.manager!r}"
@@ -413,7 +447,7 @@ class ManagerLossScale(_scaler.WrapsManager, LossScale):
         if isinstance(self.manager, FixedLossScaleManager):
             return self.manager._loss_scale
         if isinstance(self.manager, ExponentialUpdateLossScaleManager):
-            return _scaler.data_of(self.manager).extra_config.get("init_loss_scale")
+            return _scale.data_of(self.manager).extra_config.get("init_loss_scale")
         return None
 
     @property
@@ -513,7 +547,7 @@ def stand_in(loss_scale: Any) -> Any:
     root = cls.__module__.split(".")[0]
     if root not in ("tensorflow", "tensorflow_core") or cls.__name__ not in _STAND_INS:
         return loss_scale
-    data = _scaler.data_of(loss_scale)
+    data = _scale.data_of(loss_scale)
     if data.stand_in is None:
         data.stand_in = _STAND_INS[cls.__name__](loss_scale)
     return data.stand_in
@@ -547,7 +581,7 @@ def get(identifier: Identifier | None) -> LossScale | None:
     identifier = stand_in(identifier)
     if identifier is None or isinstance(identifier, LossScale):
         return identifier
-    if _scaler.is_manager(identifier):  # Of any class, including TensorFlow's on 1.15.
+    if _scale.is_manager(identifier):  # Of any class, including TensorFlow's on 1.15.
         return ManagerLossScale(identifier)
     if isinstance(identifier, dict):
         return deserialize(identifier)

@@ -10,12 +10,10 @@ from tf_lossscale_compat._core import (
     _autograph,
     _graphs,
     _replicas,
-    _scaler,
+    _scale,
     _tf,
-    _variables,
 )
 from tf_lossscale_compat._core._tf import tf
-from tf_lossscale_compat._scales import _update_rule
 
 if TYPE_CHECKING:
     from tf_lossscale_compat._core import _types
@@ -82,9 +80,8 @@ class FixedLossScaleManager(LossScaleManager):
         value = _arguments.fixed_scale("loss_scale", loss_scale, error=TypeError)
         self._loss_scale = value
         if not tf.executing_eagerly():
-            _scaler.data_of(self).constant = (value, tf.constant(value, tf.float32))
+            _scale.data_of(self).constant = (value, tf.constant(value, tf.float32))
 
-    @_scaler.returns_scale
     def get_loss_scale(self) -> tf.Tensor:
         """Returns the loss scale, a scalar float32 tensor, in any graph or function, or eagerly.
 
@@ -92,15 +89,19 @@ class FixedLossScaleManager(LossScaleManager):
         constant that the constructor made.
         """
         value = self._loss_scale
-        number, made = _scaler.data_of(self).constant or (None, None)
+        number, made = _scale.data_of(self).constant or (None, None)
         if made is not None and _graphs.can_use_tensors_of(made.graph) and number == value:
             return made
         return _graphs.once_per_graph(value, lambda: tf.convert_to_tensor(value, dtype=tf.float32))
 
-    @_scaler.updates_from_flag(_update_rule.fixed)
     def update_loss_scale(self, finite_grads: bool | tf.Tensor) -> Any:
         """Changes nothing; returns a no-op `tf.Operation` in graph mode, None in eager mode."""
-        return _update_rule.fixed(self, finite_grads)
+        return self._tflsc_update(finite_grads)
+
+    def _tflsc_update(self, finite: Any) -> Any:
+        return _graphs.as_operation(None)
+
+    _tflsc_own_methods = get_loss_scale, update_loss_scale
 
 
 class ExponentialUpdateLossScaleManager(LossScaleManager):
@@ -170,16 +171,15 @@ class ExponentialUpdateLossScaleManager(LossScaleManager):
                 "decr_ratio={!r} is above 1: shrinking raises the scale.", decr_ratio
             )
 
-        _scaler.data_of(self).extra_config["init_loss_scale"] = initial_scale
-        self._loss_scale = _variables.make(self, "loss_scale", initial_scale, tf.float32)
-        self._num_good_steps = _variables.make(self, "good_steps", 0, tf.int32)
-        self._num_bad_steps = _variables.make(self, "bad_steps", 0, tf.int32)
+        _scale.data_of(self).extra_config["init_loss_scale"] = initial_scale
+        self._loss_scale = _graphs.make_variable(self, "loss_scale", initial_scale, tf.float32)
+        self._num_good_steps = _graphs.make_variable(self, "good_steps", 0, tf.int32)
+        self._num_bad_steps = _graphs.make_variable(self, "bad_steps", 0, tf.int32)
 
     def variables(self) -> list[tf.Variable]:
         """Returns the loss scale and the counters of good and bad steps, three variables."""
         return [self._loss_scale, self._num_good_steps, self._num_bad_steps]
 
-    @_scaler.returns_scale
     def get_loss_scale(self) -> tf.Variable:
         """Returns the loss scale, a scalar float32 variable, as in r1.15.
 
@@ -187,7 +187,6 @@ class ExponentialUpdateLossScaleManager(LossScaleManager):
         """
         return self._loss_scale
 
-    @_scaler.updates_from_flag(_update_rule.exponential)
     @_autograph.do_not_convert
     def update_loss_scale(self, finite_grads: bool | tf.Tensor) -> Any:
         """Updates the state by one step, once for all replicas.
@@ -207,15 +206,62 @@ class ExponentialUpdateLossScaleManager(LossScaleManager):
         # Subclasses may override `variables`.
         with _replicas.scope_of(ExponentialUpdateLossScaleManager.variables(self)):
             return _replicas.run_cross_replica(
-                lambda flag: _update_rule.exponential(
-                    self, _replicas.true_everywhere(_as_flag, (flag,))
-                ),
+                lambda flag: self._tflsc_update(_replicas.true_everywhere(_as_flag, (flag,))),
                 (finite_grads,),
             )
 
+    def _tflsc_update(self, finite: Any) -> Any:
+        """Takes one step of the rule; `finite` is the same on all replicas.
+
+        It assigns only what the step changes: most finite steps add one to a counter. Parallel
+        steps, in one `session.run`, in threads or on workers, therefore lose no more of each
+        other's updates than with TensorFlow's class.
+        """
+        scale, good, bad = self._loss_scale, self._num_good_steps, self._num_bad_steps
+
+        def reset_counters() -> Any:
+            return [_replicas.assign(good, 0), _replicas.assign(bad, 0)]
+
+        def grow() -> Any:
+            return [multiply_if_finite(scale, self._incr_ratio), *reset_counters()]
+
+        def shrink() -> Any:
+            # 1.0 comes first: only in this order a NaN scale becomes 1, as in TensorFlow 1.15.
+            lowered = tf.maximum(1.0, _replicas.read_here(scale) * self._decr_ratio)
+            return [_replicas.assign(scale, lowered), *reset_counters()]
+
+        def grow_or_count() -> Any:
+            grows = _replicas.reaches(good, self._incr_every_n_steps)
+            return _replicas.branch(grows, grow, lambda: _replicas.add(good, 1))
+
+        def count_bad() -> Any:
+            return [_replicas.add(bad, 1), _replicas.assign(good, 0)]
+
+        def shrink_or_count() -> Any:
+            shrinks = _replicas.reaches(bad, self._decr_every_n_nan_or_inf)
+            return _replicas.branch(shrinks, shrink, count_bad)
+
+        return _replicas.update_copies(
+            [scale, good, bad], lambda: _replicas.branch(finite, grow_or_count, shrink_or_count)
+        )
+
     def _reset_stats(self) -> Any:
         """Sets both counters to zero, for subclasses; returns an operation, None in eager mode."""
-        return _update_rule.reset([self._num_good_steps, self._num_bad_steps])
+        counters = [self._num_good_steps, self._num_bad_steps]
+        return _replicas.update_copies(
+            counters, lambda: [_replicas.assign(each, 0) for each in counters]
+        )
+
+    _tflsc_own_methods = get_loss_scale, update_loss_scale
+
+
+def multiply_if_finite(scale: Any, ratio: Any, ceiling: float | None = None) -> Any:
+    """Multiplies a loss scale by `ratio`, unless the product is not finite."""
+    grown = _replicas.read_here(scale) * ratio
+    bounded = grown if ceiling is None else tf.minimum(grown, ceiling)
+    return _replicas.branch(
+        tf.math.is_finite(grown), lambda: _replicas.assign(scale, bounded), lambda: None
+    )
 
 
 def _as_flag(finite_grads: bool | tf.Tensor) -> tf.Tensor:
@@ -247,7 +293,7 @@ def config_of(manager: LossScaleManager) -> dict[str, Any]:
     if isinstance(manager, FixedLossScaleManager):
         return {"loss_scale": manager._loss_scale}
     others = {name[1:]: getattr(manager, name) for name in _ARGUMENTS}
-    return {**_scaler.data_of(manager).extra_config, **others}
+    return {**_scale.data_of(manager).extra_config, **others}
 
 
 for _public in (LossScaleManager, FixedLossScaleManager, ExponentialUpdateLossScaleManager):

@@ -5,18 +5,18 @@ from __future__ import annotations
 import operator
 from typing import TYPE_CHECKING, Any, Callable
 
-from tf_lossscale_compat._core import _graphs, _scaler
+from tf_lossscale_compat._core import _graphs, _scale
 from tf_lossscale_compat._core._tf import tf
 
 
 def _operator(function: Callable[[Any, Any], Any]) -> Callable[[Any, Any], tf.Tensor]:
     """Returns the method of an operator that has the loss scale on its left."""
-    return lambda self, other: function(_scaler.snapshot(self()), other)
+    return lambda self, other: function(_scale.snapshot(self()), other)
 
 
 def _reflected(function: Callable[[Any, Any], Any]) -> Callable[[Any, Any], tf.Tensor]:
     """Returns the method of an operator that has the loss scale on its right."""
-    return lambda self, other: function(other, _scaler.snapshot(self()))
+    return lambda self, other: function(other, _scale.snapshot(self()))
 
 
 class TensorLike:
@@ -35,10 +35,10 @@ class TensorLike:
 
     def numpy(self) -> Any:
         """Returns the current loss scale as a NumPy float32, in eager mode."""
-        return _scaler.snapshot(self()).numpy()
+        return _scale.snapshot(self()).numpy()
 
     def __float__(self) -> float:
-        return float(_scaler.snapshot(self()))
+        return float(_scale.snapshot(self()))
 
     def __int__(self) -> int:
         return int(float(self))
@@ -51,7 +51,7 @@ class TensorLike:
         variable: Any = getattr(self, "_current_loss_scale", None)
         if hasattr(variable, "_as_graph_element"):
             return variable._as_graph_element()
-        return _graphs.once_per_graph(self, lambda: _scaler.snapshot(self()))
+        return _graphs.once_per_graph(self, lambda: _scale.snapshot(self()))
 
     @property
     def dtype(self) -> tf.DType:
@@ -67,8 +67,8 @@ class TensorLike:
         if self is other or isinstance(other, TensorLike):
             return self is other
         return (
-            _scaler.snapshot(self()) == other
-            if _scaler.data_of(self).compares_by_value
+            _scale.snapshot(self()) == other
+            if _scale.data_of(self).compares_by_value
             else NotImplemented
         )
 
@@ -76,8 +76,8 @@ class TensorLike:
         if self is other or isinstance(other, TensorLike):
             return self is not other
         return (
-            _scaler.snapshot(self()) != other
-            if _scaler.data_of(self).compares_by_value
+            _scale.snapshot(self()) != other
+            if _scale.data_of(self).compares_by_value
             else NotImplemented
         )
 
@@ -87,10 +87,10 @@ class TensorLike:
         return format(float(self), spec) if spec else str(self)
 
     def __neg__(self) -> tf.Tensor:
-        return -_scaler.snapshot(self())
+        return -_scale.snapshot(self())
 
     def __abs__(self) -> tf.Tensor:
-        return abs(_scaler.snapshot(self()))
+        return abs(_scale.snapshot(self()))
 
     __add__, __radd__ = _operator(operator.add), _reflected(operator.add)
     __sub__, __rsub__ = _operator(operator.sub), _reflected(operator.sub)
@@ -107,13 +107,13 @@ class TensorLike:
 
 def compare_by_value(loss_scale: TensorLike) -> None:
     """Makes a loss scale compare with numbers and tensors by its value."""
-    _scaler.data_of(loss_scale).compares_by_value = True
+    _scale.data_of(loss_scale).compares_by_value = True
 
 
 def _convert(value: Any, dtype: Any = None, name: Any = None, as_ref: bool = False) -> Any:
     if as_ref or not (dtype is None or dtype.is_compatible_with(tf.float32)):
         return NotImplemented
-    return tf.identity(_scaler.snapshot(value()), name=name)
+    return tf.identity(_scale.snapshot(value()), name=name)
 
 
 tf.register_tensor_conversion_function(TensorLike, _convert)

@@ -1,36 +1,290 @@
 """Loss-scale optimizers around `tf.compat.v1.train.Optimizer`s: contrib's of r1.15 and r2.0's.
 
-Their public methods call a `V1Family`, which does the work.
+A `V1Family` does the work of their public methods. It has no state: its methods take the optimizer,
+the owner. Users derive from the optimizers' classes, and names of methods here cannot clash with
+theirs.
 """
 
 from __future__ import annotations
 
+import sys
 import types
-from typing import TYPE_CHECKING, Any, Callable, Iterable
+from typing import TYPE_CHECKING, Any, Callable, Iterable, NamedTuple
 
 from tf_lossscale_compat._core import (
     _agreement,
     _arguments,
     _autograph,
     _callers,
+    _gradients,
+    _graphs,
     _keras_versions,
     _replicas,
-    _scaler,
+    _scale,
+    _step,
+    _step_record,
     _tf,
-    _variables,
 )
-from tf_lossscale_compat._core._tf import tf
+from tf_lossscale_compat._core._tf import tf, tf1
 from tf_lossscale_compat._scales import _loss_scales
-from tf_lossscale_compat._v1 import _families
 
 if TYPE_CHECKING:
+    from typing import Protocol
+
     from tf_lossscale_compat._core import _types
+
+    class V1Owner(Protocol):
+        """A loss-scale optimizer, as its family uses it."""
+
+        _tflsc: V1Data
+        _opt: Any  # The wrapped optimizer of contrib's optimizer,
+        _optimizer: Any  # and that of r2.0's.
+
+        @property
+        def _tflsc_family(self) -> V1Family: ...
+        def get_name(self) -> str: ...
+        @property
+        def _track_trackable(self) -> Callable[..., Any]: ...
+
 
 _KERAS_HINT = (
     "A Keras optimizer is wrapped by "
     "tf_lossscale_compat.keras.mixed_precision.experimental.LossScaleOptimizer instead."
 )
 _INSTEAD = "compute_gradients or apply_gradients"
+
+
+class V1Data(NamedTuple):
+    """The data of a loss-scale optimizer; replaced as a whole, because shallow copies share it.
+
+    Attributes:
+      loss_scale: the loss scale or manager in use.
+      agreement: function through which processes agree, or None; see `_types.Agree`.
+      keep_sparse: bool, contrib's optimizer keeps sparse gradients sparse.
+    """
+
+    loss_scale: Any = None
+    agreement: _types.Agree | None = None
+    keep_sparse: bool = False
+
+
+class _V1Step(_step.Step):
+    """One step of the loss-scale optimizer `owner`; `name` is that of the user's call, or None."""
+
+    def __init__(self, owner: V1Owner, loss_scale: Any, global_step: Any, name: str | None) -> None:
+        wrapped = owner._tflsc_family.wrapped_optimizer(owner)
+        super().__init__(owner, wrapped, loss_scale, owner._tflsc.agreement)
+        self.skips_zero_reciprocal = not tf.executing_eagerly()
+        self._global_step, self._wrapped_name = global_step, name
+
+    def apply(self, grads: _types.Gradients, variables: _types.Variables) -> Any:
+        pairs = list(zip(grads, variables))
+        return self.wrapped.apply_gradients(pairs, self._global_step, self._wrapped_name)
+
+
+class _MixedPrecisionStep(_V1Step):
+    """One step of r2.0's optimizer."""
+
+    updates_first = True
+
+    def __init__(self, owner: V1Owner, loss_scale: Any, global_step: Any, name: str | None) -> None:
+        super().__init__(owner, loss_scale, global_step, name)
+        if self.may_skip or _step_record.record_of(owner) is not None:
+            self.name = name or owner.get_name()
+            # The same string object in each replica: others would become per-replica values.
+            self._wrapped_name = sys.intern(f"{self.name}-wrapped")
+
+
+class _ContribStep(_V1Step):
+    """One step of contrib's optimizer."""
+
+    cond = staticmethod(_graphs.cond_with_v1_names)
+
+    if not _tf.at_least(2, 0):
+
+        def apply(self, grads: _types.Gradients, variables: _types.Variables) -> Any:
+            if not tf.executing_eagerly():
+                return super().apply(grads, variables)
+            with tf1.name_scope("cond"):  # Eager steps have a conditional's names, too.
+                return super().apply(grads, variables)
+
+
+class V1Family:
+    """Base class of the families of both optimizers."""
+
+    step_class: type[_V1Step]
+
+    def wrapped_optimizer(self, owner: V1Owner) -> Any:
+        """Returns the optimizer that computes and applies gradients."""
+        raise NotImplementedError
+
+    def compute_with_wrapped(
+        self, owner: V1Owner, loss: _types.Loss, options: dict[str, Any]
+    ) -> list[_types.Pair]:
+        """Calls the wrapped optimizer's `compute_gradients` as the original does."""
+        return list(self.wrapped_optimizer(owner).compute_gradients(loss, **options))
+
+    def called_loss(self, loss: _types.Loss) -> _types.Loss:
+        """Returns the loss, or what it returns where the original calls it before it scales it."""
+        return loss
+
+    def original_reads_scale_twice(self, value: Any) -> bool:
+        """Returns whether the original's graph reads the scale, `value`, by two operations.
+
+        As many are made here, so that the seeds of later operations stay.
+        """
+        raise NotImplementedError
+
+    def reciprocal(self, scale: tf.Tensor) -> tf.Tensor:
+        """Returns the reciprocal of `scale`, computed as in the original."""
+        raise NotImplementedError
+
+    def division(self, scale: tf.Tensor) -> _gradients.Division:
+        """Returns the division of gradients by `scale`, in graphs by the original's operations."""
+        eager = tf.executing_eagerly()
+        function = _gradients.multiply if eager else _gradients.multiply_as_v1
+        return _gradients.Division(self.reciprocal(scale), function)
+
+    def densify(self, owner: V1Owner, grads: _types.Gradients) -> _types.Gradients:
+        """Returns gradients, made dense if the original does so before it divides them."""
+        return grads
+
+    # The loss scale in use.
+
+    def loss_scale(self, owner: V1Owner) -> Any:
+        """Returns the loss scale or manager in use."""
+        loss_scale = owner._tflsc.loss_scale
+        if loss_scale is None:
+            raise RuntimeError(
+                f"{type(owner).__name__} has no loss scale yet: call super().__init__(...) in its "
+                "constructor."
+            )
+        return loss_scale
+
+    def set_loss_scale(self, owner: V1Owner, loss_scale: _types.LossScaleOrManager) -> None:
+        """Sets the loss scale or manager; public programs replace it at run time."""
+        data = owner._tflsc
+        if data.loss_scale is not None:  # Else a subclass sets it before it calls the constructor.
+            _scale.check_reciprocal(loss_scale)
+            wrapped = self.wrapped_optimizer(owner)
+            data = data._replace(agreement=_agreement.resolve(data.agreement, wrapped, loss_scale))
+            _scale.check_has_no_owner(loss_scale)
+        owner._tflsc = data._replace(loss_scale=loss_scale)
+        # Checkpoints must hold the loss scale in use. Subclasses may set it before Optimizer's
+        # constructor has prepared tracking, or without calling that constructor.
+        if isinstance(loss_scale, _tf.Trackable) and hasattr(owner, "_non_slot_dict"):
+            owner._track_trackable(loss_scale, "loss_scale", overwrite=True)
+
+    # A step.
+
+    def compute_gradients(
+        self, owner: V1Owner, loss: _types.Loss, options: dict[str, Any]
+    ) -> list[_types.Pair]:
+        """Returns pairs of unscaled gradients and variables; see the optimizer's method."""
+        # Makes as many operations as the original: the seeds of later operations depend on it.
+        loss_scale = _scale.unwrap(self.loss_scale(owner))
+        read = _scale.reader(loss_scale)
+        value = read()
+        loss = self.called_loss(loss)
+        scale = _scale.as_tensor(value)  # Not a snapshot, which adds an operation.
+        pairs = self.compute_with_wrapped(owner, _scale.scale_loss(loss, scale), options)
+        if not tf.executing_eagerly() and self.original_reads_scale_twice(value):
+            if _scale.is_read_by_user(loss_scale) or not _scale.may_change(loss_scale):
+                scale = _scale.as_tensor(read())
+            else:  # No update comes in between. The name is that of reading a variable.
+                scale = tf.identity(scale, name="ReadVariableOp")
+        grads, variables = _gradients.unzip(pairs)
+        grads = self.densify(owner, grads)
+        return list(zip(_gradients.unscale(grads, self.division(scale)), variables))
+
+    def minimize(
+        self,
+        owner: V1Owner,
+        loss: _types.Loss,
+        global_step: Any,
+        name: str | None,
+        options: dict[str, Any],
+    ) -> Any:
+        """Computes and applies gradients in one step, without user code between."""
+        loss_scale = self.loss_scale(owner)
+        value = _scale.reader(_scale.unwrap(loss_scale))()
+        loss = self.called_loss(loss)
+        scale = _scale.snapshot(value)  # Another step may assign in between.
+        pairs = self.compute_with_wrapped(owner, _scale.scale_loss(loss, scale), options)
+        return self.take_step(owner, loss_scale, pairs, global_step, name, "minimize", scale)
+
+    def take_step(
+        self,
+        owner: V1Owner,
+        loss_scale: Any,
+        grads_and_vars: list[_types.Pair],
+        global_step: Any,
+        name: str | None,
+        method_name: str = "apply_gradients",
+        scale: tf.Tensor | None = None,
+    ) -> Any:
+        """Takes a step; see `Step.take`. It divides the gradients by `scale`, if there is one."""
+        grads, variables = _gradients.unzip(grads_and_vars)
+        if not [grad for grad in grads if grad is not None]:
+            names = [getattr(variable, "name", variable) for variable in variables]
+            argument = "loss" if method_name == "minimize" else "grads_and_vars"
+            raise ValueError(f"{argument} has no gradient for any variable, got {names!r}.")
+        division = None
+        if scale is not None:
+            grads, division = self.densify(owner, grads), self.division(scale)
+        step = self.step_class(owner, loss_scale, global_step, name)
+        return step.take(grads, variables, method_name, division)
+
+
+class MixedPrecisionFamily(V1Family):
+    """The steps of r2.0's optimizer, with a `LossScale`."""
+
+    step_class = _MixedPrecisionStep
+
+    def wrapped_optimizer(self, owner: V1Owner) -> Any:
+        return owner._optimizer
+
+    def compute_with_wrapped(
+        self, owner: V1Owner, loss: _types.Loss, options: dict[str, Any]
+    ) -> list[_types.Pair]:
+        return list(owner._optimizer.compute_gradients(loss=loss, **options))
+
+    def original_reads_scale_twice(self, value: Any) -> bool:
+        return True
+
+    def reciprocal(self, scale: tf.Tensor) -> tf.Tensor:
+        return 1.0 / scale
+
+
+class ContribFamily(V1Family):
+    """The steps of contrib's optimizer, with a manager."""
+
+    step_class = _ContribStep
+
+    def wrapped_optimizer(self, owner: V1Owner) -> Any:
+        return owner._opt
+
+    def called_loss(self, loss: _types.Loss) -> _types.Loss:
+        # r1.15's optimizer calls it before it makes an operation of the scale. Seeds of random
+        # operations in the loss depend on it, and the wrapped optimizer may not accept callables.
+        # It did so in functions of 1.15, too; those of TensorFlow 2 had no such optimizer.
+        if tf.executing_eagerly() or not callable(loss):
+            return loss
+        in_function = not _graphs.in_session_graph()
+        return loss if in_function and _tf.at_least(2, 0) else loss()
+
+    def original_reads_scale_twice(self, value: Any) -> bool:
+        # Each use of a variable makes an operation that reads it; that of a reference does not.
+        return hasattr(value, "assign") and not _graphs.is_reference(value)
+
+    def reciprocal(self, scale: tf.Tensor) -> tf.Tensor:
+        return tf.math.reciprocal(scale)
+
+    def densify(self, owner: V1Owner, grads: _types.Gradients) -> _types.Gradients:
+        return grads if owner._tflsc.keep_sparse else _gradients.densify(grads)
+
+
+MIXED_PRECISION, CONTRIB = MixedPrecisionFamily(), ContribFamily()
 
 
 def _name_of(opt: Any, default: str) -> str:
@@ -48,13 +302,13 @@ class LossScaleOptimizerBase(_tf.Optimizer):
     """
 
     # For subclasses whose constructors do not call the base class'.
-    _tflsc = _families.V1Data()
-    _tflsc_family: _families.V1Family
+    _tflsc = V1Data()
+    _tflsc_family: V1Family
     # The wrapped optimizer, under r1.15's name or r2.0's: each public class has one of them.
     _opt: Any
     _optimizer: Any
 
-    def __init__(self, opt: Any, data: _families.V1Data) -> None:
+    def __init__(self, opt: Any, data: V1Data) -> None:
         super().__init__(
             use_locking=getattr(opt, "_use_locking", False), name=_name_of(opt, type(opt).__name__)
         )
@@ -129,7 +383,7 @@ class LossScaleOptimizerBase(_tf.Optimizer):
             "grad_loss": grad_loss,
         }
         # As in TensorFlow, `minimize` calls these methods if a subclass overrides one.
-        user_sees_gradients = _arguments.overrides(
+        user_sees_gradients = _scale.overrides(
             self, _UNPATCHED, "compute_gradients", "apply_gradients"
         )
         if not user_sees_gradients:
@@ -162,14 +416,14 @@ class LossScaleOptimizerBase(_tf.Optimizer):
           LossScaleError: in eager mode, a `StepRecord` ends the run.
         """
         family = self._tflsc_family
-        scaler = _scaler.Scaler(family.loss_scale(self))  # Users replace it between steps.
-        return family.take_step(self, scaler, list(grads_and_vars), global_step, name)
+        loss_scale = family.loss_scale(self)  # Users replace it between steps.
+        return family.take_step(self, loss_scale, list(grads_and_vars), global_step, name)
 
     def variables(self) -> list[tf.Variable]:
         """Returns the variables of the wrapped optimizer and of the loss scale, a list."""
         family = self._tflsc_family
-        wrapped = _variables.variables_of(family.wrapped_optimizer(self))
-        return wrapped + _scaler.variables_of(family.loss_scale(self))
+        wrapped = _graphs.variables_of(family.wrapped_optimizer(self))
+        return wrapped + _scale.variables_of(family.loss_scale(self))
 
     def get_slot(self, var: Any, name: str) -> Any:
         """Returns the wrapped optimizer's slot variable `name` for `var`, or None."""
@@ -209,7 +463,7 @@ class LossScaleOptimizer(LossScaleOptimizerBase):
     does not apply None gradients, keep sparse gradients, or return slots and `variables()`.
     """
 
-    _tflsc_family = _families.CONTRIB
+    _tflsc_family = CONTRIB
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
@@ -244,7 +498,7 @@ class LossScaleOptimizer(LossScaleOptimizerBase):
             changing scale.
         """
         # Some Keras optimizers have methods with these names, but another meaning.
-        if not _scaler.has_methods(opt, "compute_gradients", "apply_gradients") or (
+        if not _scale.has_methods(opt, "compute_gradients", "apply_gradients") or (
             _keras_versions.is_optimizer(opt)
         ):
             raise TypeError(
@@ -255,7 +509,7 @@ class LossScaleOptimizer(LossScaleOptimizerBase):
         _check_manager(loss_scale_manager)
         keep_sparse = _arguments.flag("keep_sparse", keep_sparse)
         self._opt = opt
-        super().__init__(opt, _families.V1Data(loss_scale_manager, agree, keep_sparse))
+        super().__init__(opt, V1Data(loss_scale_manager, agree, keep_sparse))
 
     @property
     def _loss_scale_manager(self) -> Any:
@@ -281,7 +535,7 @@ class MixedPrecisionLossScaleOptimizer(LossScaleOptimizerBase):
     `tf.compat.v1.train.experimental.MixedPrecisionLossScaleOptimizer`.
     """
 
-    _tflsc_family = _families.MIXED_PRECISION
+    _tflsc_family = MIXED_PRECISION
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
@@ -330,7 +584,7 @@ class MixedPrecisionLossScaleOptimizer(LossScaleOptimizerBase):
             _agreement.check_takes_dynamic(opt)  # Before it makes variables.
         loss_scale = _loss_scales.get(loss_scale)
         self._optimizer = opt
-        super().__init__(opt, _families.V1Data(loss_scale, agree))
+        super().__init__(opt, V1Data(loss_scale, agree))
 
     @property
     def _loss_scale(self) -> Any:
@@ -338,7 +592,7 @@ class MixedPrecisionLossScaleOptimizer(LossScaleOptimizerBase):
 
     @_loss_scale.setter
     def _loss_scale(self, loss_scale: Any) -> None:
-        if not _scaler.has_methods(loss_scale, "update", "__call__"):
+        if not _scale.has_methods(loss_scale, "update", "__call__"):
             raise TypeError(
                 f"_loss_scale must be a LossScale, got {loss_scale!r}. Write "
                 "tf_lossscale_compat.loss_scale.get(...), which makes one of a number, a manager, "
@@ -355,7 +609,7 @@ _UNPATCHED = types.SimpleNamespace(
 
 
 def _check_manager(manager: Any) -> None:
-    if not _scaler.is_manager(manager):
+    if not _scale.is_manager(manager):
         raise TypeError(
             "loss_scale_manager must be a LossScaleManager, or have its two methods, got "
             f"{manager!r}. Make a manager, such as FixedLossScaleManager(1024), or use "

@@ -5,13 +5,13 @@ from __future__ import annotations
 import inspect
 from typing import TYPE_CHECKING, Any, Iterable, NoReturn, TypeVar
 
-from tf_lossscale_compat._core import _horovod
+from tf_lossscale_compat._core import _agreement
 from tf_lossscale_compat.keras import _aggregation, _family, _methods
 
 if TYPE_CHECKING:
     import tensorflow as tf
 
-    from tf_lossscale_compat._core import _scaler, _types
+    from tf_lossscale_compat._core import _types
 
 BeforeKeras3Owner = TypeVar("BeforeKeras3Owner", bound="BeforeKeras3Methods")
 
@@ -47,8 +47,8 @@ class BeforeKeras3Family(_family.KerasFamily[BeforeKeras3Owner]):
             options["use_legacy_optimizer"] = self.is_legacy
         return deserialize(config, custom_objects=custom_objects, **options)
 
-    def agreement(self, owner: BeforeKeras3Owner, scaler: _scaler.Scaler) -> _types.Agree | None:
-        return _horovod.agreement_or_default(owner._tflsc.agreement, owner, scaler)
+    def agreement(self, owner: BeforeKeras3Owner) -> _types.Agree | None:
+        return _agreement.agreement_or_default(owner._tflsc.agreement, owner, owner._loss_scale)
 
     def apply_pairs(
         self,

@@ -18,8 +18,7 @@ from tf_lossscale_compat._core import (
     _callers,
     _graphs,
     _keras_versions,
-    _scaler,
-    _wrapping,
+    _scale,
 )
 from tf_lossscale_compat._scales import _loss_scales, _tensor_like
 from tf_lossscale_compat.keras import (
@@ -113,16 +112,14 @@ def _construct(
     loss_scale: _loss_scales.LossScale
     if "loss_scale" in arguments:
         loss_scale = _configs.from_identifier(arguments["loss_scale"])
-        used = _tf.at_least(2, 4) and _scaler.had_owner(loss_scale)
+        used = _tf.at_least(2, 4) and _scale.had_owner(loss_scale)
         if used and type(loss_scale) is _loss_scales.DynamicLossScale:
             # The class of TensorFlow 2.4 takes the numbers alone, so that folds begin alike.
             loss_scale = type(loss_scale).from_config(loss_scale.get_config())
     else:
         loss_scale = _configs.from_stable_arguments(**arguments, hint=family.fixed_scale_hint)
-    scaler = _scaler.Scaler(loss_scale)
-    _scaler.check_has_no_owner(scaler)
-    family.check_scaler(scaler)
-    agreement = _agreement.resolve(agree, optimizer, scaler)
+    family.check_loss_scale(loss_scale)
+    agreement = _agreement.resolve(agree, optimizer, loss_scale)
     data = _owner.KerasData(_scaled_rule.ScaledRule(family.scaled_by_default))
     # Without a `__setattr__`, so that checkpoints have only one name for each of these.
     owner.__dict__.update(_optimizer=optimizer, _loss_scale=loss_scale, _tflsc=data)
@@ -133,7 +130,7 @@ def _construct(
     }
     data.options.update((option, value) for option, value in options.items() if value is not None)
     data.agreement, data.constructed = agreement, True
-    _scaler.set_owner(scaler, owner)
+    _scale.set_owner(loss_scale, owner)
 
 
 def _serialize_inner(owner: StableLossScaleOptimizerBase) -> dict[str, Any]:
@@ -431,7 +428,7 @@ class _SiblingMetaclass(type):
             "_tflsc_family" in vars(cls)
             and _keras_versions.is_optimizer(instance)
             and not isinstance(type(instance), _SiblingMetaclass)
-            and any(map(_wrapping.is_loss_scale_optimizer, of_keras))
+            and any(map(_keras_versions.is_loss_scale_optimizer, of_keras))
         )
 
 

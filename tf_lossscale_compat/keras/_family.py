@@ -7,17 +7,13 @@ import functools
 from typing import TYPE_CHECKING, Any, Callable, Generic, Iterable, NamedTuple, NoReturn, TypeVar
 
 from tf_lossscale_compat._core import (
-    _adapter,
     _agreement,
-    _arguments,
     _gradients,
     _graphs,
     _keras_versions,
-    _scaler,
+    _scale,
     _step,
     _tf,
-    _variables,
-    _wrapping,
 )
 from tf_lossscale_compat._core._tf import tf
 from tf_lossscale_compat._scales import _loss_scales
@@ -32,24 +28,24 @@ if TYPE_CHECKING:
 Owner = TypeVar("Owner", bound="KerasOwner")
 
 
-class _KerasAdapter(_adapter.OptimizerAdapter):
-    """One step of a Keras optimizer."""
+class _KerasStep(_step.Step):
+    """One step of a Keras optimizer; `apply` applies unscaled gradients by the inner optimizer."""
+
+    owner: KerasOwner
 
     def __init__(
-        self,
-        owner: KerasOwner,
-        apply: _types.Apply,
-        aggregate: _types.Aggregate | None,
-        agreement: _types.Agree | None,
+        self, owner: KerasOwner, apply: _types.Apply, aggregate: _types.Aggregate | None
     ) -> None:
-        self._family, self._owner, self._apply = owner._tflsc_family, owner, apply
-        self.aggregate = aggregate
-        self.watched, self.wrapped, self.agreement = owner, owner._optimizer, agreement
+        family, loss_scale = owner._tflsc_family, owner._loss_scale
+        super().__init__(owner, owner._optimizer, loss_scale, family.agreement(owner))
+        self._apply, self.aggregate = apply, aggregate
         self.counts_skipped = owner._tflsc.options.get(
-            "count_skipped", self._family.counts_skipped_by_default
+            "count_skipped", family.counts_skipped_by_default
         )
-        self.check_strategy = owner._raise_if_strategy_unsupported
-        self.updates_first = self._family.updates_first
+        self.updates_first = family.updates_first
+
+    def check_strategy(self) -> None:
+        self.owner._raise_if_strategy_unsupported()
 
     def apply(self, grads: _types.Gradients, variables: _types.Variables) -> Any:
         if not tf.executing_eagerly():
@@ -57,7 +53,7 @@ class _KerasAdapter(_adapter.OptimizerAdapter):
         return self._apply(grads, variables)
 
     def add_skipped_steps(self, number: int | tf.Tensor) -> Any:
-        return self._family.add_skipped_steps(self._owner, number)
+        return self.owner._tflsc_family.add_skipped_steps(self.owner, number)
 
 
 class LossArguments(NamedTuple):
@@ -146,9 +142,10 @@ class KerasFamily(Generic[Owner]):
                 "gradients that it has accumulated. Leave one of the two out."
             )
 
-    def check_scaler(self, scaler: _scaler.Scaler) -> None:
-        """Raises a ValueError if this family cannot unscale gradients by the scale."""
-        scaler.check_reciprocal()
+    def check_loss_scale(self, loss_scale: _loss_scales.LossScale) -> None:
+        """Raises a ValueError if an optimizer of this family cannot have this loss scale."""
+        _scale.check_has_no_owner(loss_scale)
+        _scale.check_reciprocal(loss_scale)
 
     def initialize_owner(self, owner: Owner, name: str | None) -> str | None:
         """Makes `owner` an optimizer of that Keras; returns its name for configs, or None."""
@@ -174,21 +171,19 @@ class KerasFamily(Generic[Owner]):
         if loss_scale is old:
             return
         new = _configs.from_identifier(loss_scale)
-        scaler = _scaler.Scaler(new)
-        if scaler.loss_scale is _scaler.unwrap(old):  # The same manager.
+        if _scale.unwrap(new) is _scale.unwrap(old):  # The same manager.
             return
-        _scaler.check_has_no_owner(scaler)
-        self.check_scaler(scaler)
-        agreement = _agreement.resolve(owner._tflsc.agreement, owner._optimizer, scaler)
+        self.check_loss_scale(new)
+        agreement = _agreement.resolve(owner._tflsc.agreement, owner._optimizer, new)
         self.track_loss_scale(owner, new)
         owner._tflsc.agreement = agreement
         owner.__dict__["_loss_scale"] = new
-        _scaler.set_owner(scaler, owner)
-        _scaler.set_owner(_scaler.Scaler(old), None)
+        _scale.set_owner(new, owner)
+        _scale.set_owner(old, None)
 
     def all_variables(self, owner: Owner) -> _types.Variables:
         """Returns the variables whose values `set_weights` takes."""
-        return _variables.variables_of(owner._optimizer) + _scaler.variables_of(owner._loss_scale)
+        return _graphs.variables_of(owner._optimizer) + _scale.variables_of(owner._loss_scale)
 
     # Scaling and unscaling.
 
@@ -202,7 +197,7 @@ class KerasFamily(Generic[Owner]):
 
     def unscale(self, owner: Owner, grads: Iterable[_types.Gradient]) -> _types.Gradients:
         """Returns gradients divided by the loss scale, as in that Keras."""
-        division = self.division(_scaler.snapshot(owner._loss_scale()))
+        division = self.division(_scale.snapshot(owner._loss_scale()))
         return _gradients.unscale(self.densify(owner, list(grads)), division)
 
     def division(self, scale: tf.Tensor) -> _gradients.Division:
@@ -223,14 +218,14 @@ class KerasFamily(Generic[Owner]):
 
     def scale_loss(self, owner: Owner, loss: tf.Tensor) -> tf.Tensor:
         """Returns `loss` times the loss scale, in the dtype of `loss`."""
-        return _scaler.scale_loss(loss, _scaler.snapshot(owner._loss_scale()))
+        return _scale.scale_loss(loss, _scale.snapshot(owner._loss_scale()))
 
     def scale_loss_on_tape(
         self, owner: Owner, loss: _types.Loss, tape: tf.GradientTape | None
     ) -> _types.Loss:
         """Returns the scaled `loss`, a tensor on `tape` or a function."""
         scale: Callable[..., Any] = functools.partial(self.scale_loss, owner)
-        if _arguments.overrides(owner, self.methods_class, "get_scaled_loss"):
+        if _scale.overrides(owner, self.methods_class, "get_scaled_loss"):
             # The override records its own call. The step does the other half, and unscales.
             owner._tflsc.scaled_rule.record_call(_scaled_rule.GET_UNSCALED_GRADIENTS)
             scale = owner.get_scaled_loss
@@ -244,7 +239,7 @@ class KerasFamily(Generic[Owner]):
     ) -> list[_types.Pair]:
         """Returns pairs with unscaled gradients."""
         unscale: Callable[..., _types.Gradients] = functools.partial(self.unscale, owner)
-        if _arguments.overrides(owner, self.methods_class, "get_unscaled_gradients"):
+        if _scale.overrides(owner, self.methods_class, "get_unscaled_gradients"):
             # As above: the loss was scaled.
             owner._tflsc.scaled_rule.record_call(_scaled_rule.GET_SCALED_LOSS)
             unscale = owner.get_unscaled_gradients
@@ -262,7 +257,7 @@ class KerasFamily(Generic[Owner]):
 
         The gradients are scaled unless methods of a subclass see them.
         """
-        overrides = functools.partial(_arguments.overrides, owner, self.methods_class)
+        overrides = functools.partial(_scale.overrides, owner, self.methods_class)
         overridden = overrides("apply_gradients")
         if self.compute_method and overrides(self.compute_method):
             pairs, scaled = self.compute_by_override(owner, arguments), False
@@ -301,33 +296,25 @@ class KerasFamily(Generic[Owner]):
         method_name: str,
         aggregate: _types.Aggregate | None = None,
     ) -> Any:
-        """Takes a step; see `_step.take`. It divides the gradients if they are `scaled`.
+        """Takes a step; see `Step.take`. It divides the gradients if they are `scaled`.
 
-        For `aggregate` see `_adapter.OptimizerAdapter`. `apply` applies unscaled gradients by the
-        inner optimizer.
+        For `aggregate` see `Step`. `apply` applies unscaled gradients by the inner optimizer.
         """
-        scaler, division = _scaler.Scaler(owner._loss_scale), None
+        step, division = _KerasStep(owner, apply, aggregate), None
         if scaled:
-            division = self.division(_scaler.snapshot(scaler.read()))
+            division = self.division(_scale.snapshot(_scale.reader(step.loss_scale)()))
             grads = self.densify(owner, grads)
             if any(overwrite_flags(variables)):
                 grads = map_except_overwrites(_gradients.unscale, grads, variables, division)
                 division = None
-        return _step.take(
-            scaler,
-            grads,
-            variables,
-            _KerasAdapter(owner, apply, aggregate, self.agreement(owner, scaler)),
-            method_name=f"{type(owner).__name__}.{method_name}",
-            division=division,
-        )
+        return step.take(grads, variables, f"{type(owner).__name__}.{method_name}", division)
 
-    def agreement(self, owner: Owner, scaler: _scaler.Scaler) -> _types.Agree | None:
+    def agreement(self, owner: Owner) -> _types.Agree | None:
         """Returns the function through which processes agree in a step, or None."""
         return owner._tflsc.agreement
 
     def add_skipped_steps(self, owner: Owner, number: int | tf.Tensor) -> Any:
-        """Counts skipped steps; see `_adapter.OptimizerAdapter.add_skipped_steps`."""
+        """Counts skipped steps; see `Step.add_skipped_steps`."""
         iterations = owner._optimizer.iterations
         return iterations.assign_add(tf.cast(number, iterations.dtype), read_value=False)
 
@@ -347,7 +334,7 @@ def base_to_wrap(optimizer: object, argument: str) -> type:
                 "tf_lossscale_compat.contrib.mixed_precision.LossScaleOptimizer instead."
             )
         raise TypeError(f"{argument} must be a Keras optimizer, got {optimizer!r}.{hint}")
-    if _wrapping.is_loss_scale_optimizer(type(optimizer)):
+    if _keras_versions.is_loss_scale_optimizer(type(optimizer)):
         raise TypeError(
             f"{argument} must have no loss scale itself, as a LossScaleOptimizer cannot wrap "
             f"another LossScaleOptimizer, got {optimizer!r}."

@@ -9,14 +9,13 @@ from typing import TYPE_CHECKING, Any, Iterable, NoReturn
 from absl import logging
 
 from tf_lossscale_compat._core import (
+    _agreement,
     _arguments,
     _autograph,
     _gradients,
-    _horovod,
     _replicas,
-    _scaler,
+    _scale,
     _tf,
-    _wrapping,
 )
 from tf_lossscale_compat._core._tf import tf
 from tf_lossscale_compat._scales import _loss_scales
@@ -125,7 +124,7 @@ class Keras3Family(_family.KerasFamily["Keras3Methods"]):
                 f"{type(owner).__name__} needs the TensorFlow backend of Keras, but the backend is "
                 f"{backend!r}. Set the environment variable KERAS_BACKEND=tensorflow."
             )
-        _horovod.check_not_keras_3(type(owner), *map(type, _wrapping.optimizer_chain(optimizer)))
+        _agreement.check_not_keras_3(type(owner), *map(type, _agreement.optimizer_chain(optimizer)))
         if not _inner.are_keras_methods(optimizer, ["apply_gradients"]):
             raise ValueError(
                 f"{self.optimizer_argument} must have no apply_gradients of its own, got "
@@ -134,8 +133,8 @@ class Keras3Family(_family.KerasFamily["Keras3Methods"]):
                 "calls it, too, and the gradients are unscaled there."
             )
 
-    def check_scaler(self, scaler: _scaler.Scaler) -> None:
-        pass  # The family divides by the scale, and needs no reciprocal of it.
+    def check_loss_scale(self, loss_scale: _loss_scales.LossScale) -> None:
+        _scale.check_has_no_owner(loss_scale)  # Division by the scale needs no reciprocal of it.
 
     def initialize_owner(self, owner: Keras3Methods, name: str | None) -> str:
         self._super_of_original(owner).__init__(learning_rate=0.0, name=name)
@@ -355,7 +354,7 @@ class Keras3Methods(_methods.WeightDecayMethods, _Keras3Base):
     def initial_scale(self, value: Any) -> None:
         value = _arguments.positive("initial_scale", value)
         loss_scale = _settable_loss_scale(self, "initial_scale")
-        options = _scaler.data_of(loss_scale).extra_config  # As the constructor was called.
+        options = _scale.data_of(loss_scale).extra_config  # As the constructor was called.
         floor, ceiling = options.get("min_loss_scale", 1.0), options.get("max_loss_scale")
         _loss_scales.checked_bounds("initial_scale", value, floor, ceiling)
         loss_scale._initial_loss_scale = value
@@ -413,7 +412,7 @@ class Keras3Methods(_methods.WeightDecayMethods, _Keras3Base):
         if scaled and not was_said and _scaled_rule.SCALE_LOSS in rule.called_methods:
             _check_bypassed(self)
         # Keras' own class calls it here, too.
-        if _arguments.overrides(self, Keras3Methods, "apply"):
+        if _scale.overrides(self, Keras3Methods, "apply"):
             if not scaled:
                 raise ValueError(
                     f"{type(self).__name__} overrides apply, which takes scaled gradients, but "
@@ -501,8 +500,8 @@ def _check_bypassed(owner: Keras3Methods) -> None:
         (_scaled_rule.GET_SCALED_LOSS, "scale_loss"),
         (_scaled_rule.GET_UNSCALED_GRADIENTS, "apply_gradients"),
     ):
-        bypassed = _arguments.overrides(owner, Keras3Methods, name)
-        if bypassed and not _arguments.overrides(owner, Keras3Methods, caller):
+        bypassed = _scale.overrides(owner, Keras3Methods, name)
+        if bypassed and not _scale.overrides(owner, Keras3Methods, caller):
             raise ValueError(
                 f"{type(owner).__name__} overrides {name}, which fit of Keras 3 and other steps "
                 f"with scale_loss do not call. Override {caller}, which they do call: there "

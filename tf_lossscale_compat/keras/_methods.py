@@ -9,10 +9,10 @@ from tf_lossscale_compat._core import (
     _agreement,
     _arguments,
     _autograph,
+    _graphs,
     _replicas,
-    _scaler,
+    _scale,
     _tf,
-    _variables,
 )
 from tf_lossscale_compat._core._tf import tf
 from tf_lossscale_compat._scales import _loss_scales, _managers
@@ -98,8 +98,7 @@ class CommonMethods(_KerasBase):
 
     @agree.setter
     def agree(self, agree: _types.Agree | None) -> None:
-        scaler = _scaler.Scaler(self._loss_scale)
-        self._tflsc.agreement = _agreement.resolve(agree, self._optimizer, scaler)
+        self._tflsc.agreement = _agreement.resolve(agree, self._optimizer, self._loss_scale)
         self._tflsc.options.pop("agree", None)
         if agree is not None:
             self._tflsc.options["agree"] = agree
@@ -110,7 +109,7 @@ class CommonMethods(_KerasBase):
     def dynamic(self) -> bool:
         """True unless the loss scale is a fixed one of this package."""
         fixed = (_loss_scales.FixedLossScale, _managers.FixedLossScaleManager)
-        return not isinstance(_scaler.unwrap(self._loss_scale), fixed)
+        return not isinstance(_scale.unwrap(self._loss_scale), fixed)
 
     @property
     def initial_scale(self) -> float | None:
@@ -150,7 +149,7 @@ class CommonMethods(_KerasBase):
         Raises:
           ValueError: `weights` has another length, or an array has another shape than its variable.
         """
-        inner = _variables.variables_of(self._optimizer)
+        inner = _graphs.variables_of(self._optimizer)
         variables = self._tflsc_family.all_variables(self)
         if len(weights) not in (len(inner), len(variables)):
             raise ValueError(
@@ -310,7 +309,7 @@ def refuse_to_set(owner: CommonMethods, name: str, value: object) -> NoReturn:
     if getattr(owner, "dynamic_scale", None) is not None:
         how = f"cannot be set. Write optimizer.dynamic_scale.assign({value!r})."
     elif owner.dynamic:
-        loss_scale = _scaler.unwrap(owner._loss_scale)
+        loss_scale = _scale.unwrap(owner._loss_scale)
         how = (
             f"cannot be set. Set it on {loss_scale!r}. For a manager of this package, write "
             f"manager.get_loss_scale().assign({value!r})."

@@ -10,7 +10,7 @@ from tf_lossscale_compat._core import (
     _callers,
     _gradients,
     _keras_versions,
-    _scaler,
+    _scale,
     _tf,
 )
 from tf_lossscale_compat.keras import (
@@ -87,7 +87,7 @@ class OptimizerV2Family(_before_keras3.BeforeKeras3Family["OptimizerV2Methods"])
         self, owner: OptimizerV2Methods, loss_scale: _loss_scales.LossScale
     ) -> None:
         super().track_loss_scale(owner, loss_scale)
-        for variable in _scaler.variables_of(loss_scale):
+        for variable in _scale.variables_of(loss_scale):
             _keras_versions.track_in_session(variable)
 
     def densify(self, owner: OptimizerV2Methods, grads: _types.Gradients) -> _types.Gradients:
@@ -242,7 +242,7 @@ class OptimizerV2Methods(_before_keras3.BeforeKeras3Methods):
     def weights(self) -> list[Any]:
         """The variables of the inner optimizer, without those of the loss scale; a list."""
         # HDF5 files hold those of the loss scale too, and have no other place for them.
-        saved = _scaler.variables_of(self._loss_scale) if _callers.is_hdf5_saving() else []
+        saved = _scale.variables_of(self._loss_scale) if _callers.is_hdf5_saving() else []
         return list(self._optimizer.weights) + saved
 
     def set_weights(self, weights: Any) -> None:

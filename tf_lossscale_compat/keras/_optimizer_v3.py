@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING, Any, Iterable
 from absl import logging
 
 from tf_lossscale_compat._core import (
+    _agreement,
     _arguments,
     _autograph,
     _callers,
-    _horovod,
+    _graphs,
     _keras_versions,
-    _scaler,
-    _variables,
+    _scale,
 )
 from tf_lossscale_compat._core._tf import tf
 from tf_lossscale_compat.keras import _aggregation, _before_keras3, _family, _methods, _values
@@ -135,7 +135,7 @@ class OptimizerV3Methods(_methods.WeightDecayMethods, _before_keras3.BeforeKeras
         scaled = self._tflsc.scaled_rule.decide(scaled, pairs)
         aggregates = experimental_aggregate_gradients and not skip_gradients_aggregation
         self._tflsc_family.apply_pairs(self, pairs, scaled, aggregates=aggregates, **kwargs)
-        if tf.executing_eagerly() or _horovod.passes_per_step(self) == 1:
+        if tf.executing_eagerly() or _agreement.passes_per_step(self) == 1:
             return None
         # Horovod builds a conditional of this call and an addition to the iterations.
         return tf.identity(self._optimizer.iterations)
@@ -147,12 +147,12 @@ class OptimizerV3Methods(_methods.WeightDecayMethods, _before_keras3.BeforeKeras
         They are a list that can be called, because this was a method in TensorFlow 2.10.
         """
         # HDF5 files hold those of the loss scale too, and have no other place for them.
-        saved = _scaler.variables_of(self._loss_scale) if _callers.is_hdf5_saving() else []
-        return _values.CallableList(_variables.variables_of(self._optimizer) + saved)
+        saved = _scale.variables_of(self._loss_scale) if _callers.is_hdf5_saving() else []
+        return _values.CallableList(_graphs.variables_of(self._optimizer) + saved)
 
     def save_own_variables(self, store: Any) -> None:
         """Writes the inner optimizer's variables by number, and the loss scale's by name."""
-        for i, variable in enumerate(_variables.variables_of(self._optimizer)):
+        for i, variable in enumerate(_graphs.variables_of(self._optimizer)):
             store[str(i)] = variable.numpy()
         for name, variable in _values.variables_by_name(self._loss_scale).items():
             store[name] = variable.numpy()
@@ -161,7 +161,7 @@ class OptimizerV3Methods(_methods.WeightDecayMethods, _before_keras3.BeforeKeras
         """Reads the state from a `.keras` file, also of another loss scale or of none."""
         saved = set(store.keys())
         inner = {
-            str(i): variable for i, variable in enumerate(_variables.variables_of(self._optimizer))
+            str(i): variable for i, variable in enumerate(_graphs.variables_of(self._optimizer))
         }
         if {name for name in saved if name.isdigit()} != set(inner):
             logging.warning("The saved optimizer has other variables; none of them is loaded.")

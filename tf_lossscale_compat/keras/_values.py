@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, Callable, Iterable
 
 import numpy as np
 
-from tf_lossscale_compat._core import _scaler
+from tf_lossscale_compat._core import _scale
 from tf_lossscale_compat._core._tf import tf
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ def variables_by_name(loss_scale: _loss_scales.LossScale) -> dict[str, tf.Variab
     the same one.
     """
     named: dict[str, tf.Variable] = {}
-    for variable in _scaler.variables_of(loss_scale):
+    for variable in _scale.variables_of(loss_scale):
         name = variable.name.split(":")[0].split("/")[-1]
         while name in named:
             name = f"{name}_{len(named)}"

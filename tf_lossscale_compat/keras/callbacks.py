@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from tf_lossscale_compat._core import _arguments, _scaler, _step_record, _tf
+from tf_lossscale_compat._core import _arguments, _scale, _step_record, _tf
 from tf_lossscale_compat._core._tf import tf, tf1
 
 if TYPE_CHECKING:
@@ -60,7 +60,7 @@ class LossScaleCallback(_Callback):
         session = None if tf.executing_eagerly() else tf1.keras.backend.get_session()
         if self._limit or record.max_consecutive_skips:
             record.check(self._limit, session)
-        scale = _scaler.as_tensor(_scaler.Scaler(record.loss_scale).read())
+        scale = _scale.as_tensor(_scale.reader(record.loss_scale)())
         values = [scale, record.skipped_steps]
         scale, skipped = values if session is None else session.run(values)
         logs["loss_scale"], logs["skipped_steps"] = float(scale), int(skipped)

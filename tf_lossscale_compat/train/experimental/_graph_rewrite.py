@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from tf_lossscale_compat._core import _keras_versions, _tf, _wrapping
+from tf_lossscale_compat._core import _keras_versions, _tf
 from tf_lossscale_compat._v1._optimizers import MixedPrecisionLossScaleOptimizer
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ def enable_mixed_precision_graph_rewrite(
 
     Source: TensorFlow r1.14-2.x `tf.train.experimental.enable_mixed_precision_graph_rewrite`.
     """
-    if _wrapping.is_loss_scale_optimizer(type(opt)):
+    if _keras_versions.is_loss_scale_optimizer(type(opt)):
         raise ValueError(f"opt has a loss scale already, got {opt!r}. Pass one without.")
     was_enabled = _tf.graph_rewrite_is_enabled()
     _tf.set_graph_rewrite(True)

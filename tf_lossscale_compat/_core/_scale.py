@@ -1,0 +1,234 @@
+"""A loss scale or manager, of this package or a user's, as optimizers and their steps use it.
+
+`update_loss_scale` of a manager takes the finite flag of a step, `update` of a loss scale the
+gradients. Classes of this package need only the flag, and have a private method `_tflsc_update`
+beside it that takes the flag. A step calls this one, unless a user overrides the public method.
+"""
+
+from __future__ import annotations
+
+import gc
+import weakref
+from typing import TYPE_CHECKING, Any, Callable
+
+from tf_lossscale_compat._core import _graphs
+from tf_lossscale_compat._core._tf import tf
+
+if TYPE_CHECKING:
+    from typing_extensions import TypeIs
+
+    from tf_lossscale_compat._core import _types
+
+# The reciprocal of a larger loss scale is subnormal, and processors may flush it to zero.
+LARGEST_WITH_RECIPROCAL = 2.0**126
+
+
+class LossScaleData:
+    """Holds the package's data of a loss scale or manager, also of a user's, as `_tflsc`.
+
+    Attributes:
+      weights: dict from names to variables, a `LossScale`'s state.
+      extra_config: dict of the constructor's arguments that no attribute of the original holds.
+      compares_by_value: bool, the loss scale is compared with numbers and tensors by its value.
+      constant: a pair of a fixed manager's number and the tensor that the constructor made of it,
+        in the graph of that moment; or None.
+      owner: weak reference to the Keras optimizer that the loss scale belongs to, or None.
+      stand_in: the loss scale that stands for this one of TensorFlow's, or None.
+    """
+
+    compares_by_value = False
+    constant: tuple[float, tf.Tensor] | None = None
+    owner: Callable[[], object] | None = None
+    stand_in: Any = None
+
+    def __init__(self) -> None:
+        self.weights: dict[str, tf.Variable] = {}
+        self.extra_config: dict[str, Any] = {}
+
+    def __getstate__(self) -> dict[str, Any]:  # Copies and pickles have neither owner nor graph.
+        return {**vars(self), "constant": None, "owner": None, "stand_in": None}
+
+
+def data_of(loss_scale: object) -> LossScaleData:
+    """Returns the data of a loss scale or manager, even if its constructor was not called."""
+    attributes = loss_scale.__dict__
+    if "_tflsc" not in attributes:
+        attributes["_tflsc"] = LossScaleData()
+    return attributes["_tflsc"]
+
+
+class WrapsManager:
+    """Base class of the loss scale that wraps a manager."""
+
+    manager: Any
+
+
+def unwrap(loss_scale: _types.LossScaleOrManager) -> _types.LossScaleOrManager:
+    """Returns the manager that a loss scale wraps; any other loss scale as it is."""
+    return loss_scale.manager if isinstance(loss_scale, WrapsManager) else loss_scale
+
+
+def has_methods(instance: object, *names: str) -> bool:
+    """Returns whether `instance` is not a class and has all these methods."""
+    methods = [getattr(instance, name, None) for name in names]
+    return all(map(callable, methods)) and not isinstance(instance, type)
+
+
+def is_manager(value: object) -> TypeIs[_types.HasManagerMethods]:
+    """Returns whether `value` has the methods of a `LossScaleManager`."""
+    # Every step calls this, and `has_methods` takes three times as long.
+    get, update = getattr(value, "get_loss_scale", 0), getattr(value, "update_loss_scale", 0)
+    return callable(get) and callable(update) and not isinstance(value, type)
+
+
+def variables_of(loss_scale: _types.LossScaleOrManager) -> list[tf.Variable]:
+    """Returns the variables of a loss scale or manager, a list."""
+    unwrapped = unwrap(loss_scale)
+    if is_manager(unwrapped):
+        return _graphs.variables_of(unwrapped)
+    return list(data_of(unwrapped).weights.values())
+
+
+# A user's methods, and this package's.
+
+
+def overrides(instance: object, cls: object, *names: str) -> bool:
+    """Returns whether `instance` or its class overrides one of these methods of `cls`."""
+    for name in names:
+        if name in vars(instance) or getattr(type(instance), name) is not getattr(cls, name):
+            return True
+    return False
+
+
+def _is_own(method: Any, loss_scale: object) -> bool:
+    """Returns whether a loss scale's method is this package's, and none that a user put there."""
+    # Not by an attribute of the function, which `functools.wraps` would copy to a user's.
+    own = getattr(type(loss_scale), "_tflsc_own_methods", ())
+    return getattr(method, "__func__", method) in own
+
+
+def own_update(loss_scale: Any) -> Callable[[Any], Any] | None:
+    """Returns what updates a scale of this package by the finite flag; None if a user's does."""
+    public = loss_scale.update_loss_scale if is_manager(loss_scale) else loss_scale.update
+    return loss_scale._tflsc_update if _is_own(public, loss_scale) else None
+
+
+def reader(loss_scale: Any) -> Callable[[], Any]:
+    """Returns the method that returns the scale, a tensor or variable."""
+    return loss_scale.get_loss_scale if is_manager(loss_scale) else loss_scale.__call__
+
+
+def is_read_by_user(loss_scale: _types.LossScaleOrManager) -> bool:
+    """Returns whether a user's method reads the scale."""
+    unwrapped = unwrap(loss_scale)
+    return not _is_own(reader(unwrapped), unwrapped)
+
+
+def needs_gradients(loss_scale: _types.LossScaleOrManager) -> bool:
+    """Returns whether a user's `update` updates the scale, by gradients."""
+    unwrapped = unwrap(loss_scale)
+    return not is_manager(unwrapped) and own_update(unwrapped) is None
+
+
+def may_change(loss_scale: _types.LossScaleOrManager) -> bool:
+    """Returns False for a fixed scale of this package, which no step changes, else True."""
+    unwrapped = unwrap(loss_scale)
+    return own_update(unwrapped) is None or bool(variables_of(unwrapped))
+
+
+def check_reciprocal(loss_scale: _types.LossScaleOrManager) -> None:
+    """Raises a ValueError if the reciprocal of a fixed scale may be zero in float32."""
+    unwrapped, fixed = unwrap(loss_scale), None
+    if not may_change(unwrapped):
+        fixed = getattr(unwrapped, "_loss_scale", None)
+        fixed = getattr(unwrapped, "_loss_scale_value", fixed)
+    if isinstance(fixed, float) and fixed > LARGEST_WITH_RECIPROCAL:
+        raise ValueError(
+            f"A fixed loss scale must be at most 2**126, got {fixed!r}: its reciprocal may "
+            "become zero in float32, and then the gradients would become zero."
+        )
+
+
+# A changing loss scale of a Keras optimizer is that one's alone while it lives. Keras optimizers
+# divide when they apply, so the first of two would update the scale before the second has divided
+# by it. TensorFlow 1's optimizers divide before any of them updates it, and share one freely.
+
+
+def _owner_of(loss_scale: object) -> object:
+    reference = getattr(getattr(loss_scale, "_tflsc", None), "owner", None)
+    if reference is None or reference() is None:
+        return None
+    gc.collect()  # Models and their optimizers form reference cycles.
+    return reference()
+
+
+def check_has_no_owner(loss_scale: _types.LossScaleOrManager) -> None:
+    """Raises a ValueError if a loss scale belongs to a Keras optimizer."""
+    unwrapped = unwrap(loss_scale)
+    if _owner_of(unwrapped) is not None:
+        raise ValueError(
+            f"{unwrapped!r} already drives another optimizer, a Keras one. The first of the two "
+            "to apply would update the loss scale before the other divides by it. Give each a "
+            "loss scale of its own. If the other is not needed any more, first delete it and the "
+            "models and functions that hold it."
+        )
+
+
+def had_owner(loss_scale: _types.LossScaleOrManager) -> bool:
+    """Returns whether a loss scale belonged to a Keras optimizer that no longer exists."""
+    data = getattr(unwrap(loss_scale), "_tflsc", None)
+    return data is not None and data.owner is not None and _owner_of(unwrap(loss_scale)) is None
+
+
+def set_owner(loss_scale: _types.LossScaleOrManager, owner: object) -> None:
+    """Records that a loss scale belongs to a Keras optimizer, unless steps never change it."""
+    unwrapped = unwrap(loss_scale)
+    if may_change(unwrapped) and hasattr(unwrapped, "__dict__"):
+        data_of(unwrapped).owner = None if owner is None else weakref.ref(owner)
+
+
+# Values of a scale.
+
+
+def as_tensor(value: Any) -> tf.Tensor:
+    """Returns a scale as a float32 scalar tensor; that of a reference variable follows it."""
+    return tf.cast(tf.convert_to_tensor(value), tf.float32)
+
+
+def snapshot(value: Any) -> tf.Tensor:
+    """Returns what `reader` read as a float32 scalar tensor that no update changes.
+
+    What reads a scale, and where:
+
+    - `as_tensor`: where the number of operations is the original's. Adds none for a reference.
+    - `snapshot`: else, in particular if an update may come before the value is used.
+    - `read_for_record`: after the update of a step, for its record.
+    - `_graphs.deep_copy`: the same as `snapshot` for a value that was read before.
+    - `_graphs.snapshot_of`: for a variable of a record.
+    """
+    scale = as_tensor(value)
+    if not tf.executing_eagerly() and _graphs.is_reference(value):
+        return _graphs.deep_copy(scale)
+    return scale
+
+
+def read_for_record(loss_scale: _types.LossScaleOrManager) -> tf.Tensor:
+    """Returns the scale now, or at this point of a graph.
+
+    It is NaN in a Session's graph if a user's method reads the scale.
+    """
+    in_graph = _graphs.in_session_graph()
+    if in_graph and is_read_by_user(loss_scale):
+        return tf.constant(float("nan"))
+    value = reader(unwrap(loss_scale))()
+    if in_graph and _graphs.is_reference(value):
+        return tf.cast(value.read_value(), tf.float32)
+    return snapshot(value)
+
+
+def scale_loss(loss: Any, scale: tf.Tensor) -> Any:
+    """Returns `loss`, a tensor or a function, times `scale`, in the dtype of the loss."""
+    if callable(loss):
+        return lambda: scale_loss(loss(), scale)
+    loss = tf.convert_to_tensor(loss)
+    return loss * tf.cast(scale, loss.dtype)
