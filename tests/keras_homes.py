@@ -130,7 +130,8 @@ class Home:
     def variables(self, optimizer):
         """All variables of an optimizer of this family, which of some a method returns."""
         variables = optimizer.variables
-        return list(variables() if callable(variables) else variables)
+        is_method = callable(variables) and self.kind != "keras3"
+        return list(variables() if is_method else variables)
 
     @contextlib.contextmanager
     def policy(self, name):

@@ -177,7 +177,9 @@ class Keras3ClassTest(modes.EagerTestCase):
             model = home.dense_model()
             opt = cls(getattr(home, name)(0.5, **arguments, name="inner"), name="outer")
             model.compile(opt, "mse")
-            opt.build(model.trainable_variables)
+            # Its own class does so in its first step; its `build` gives other paths.
+            with home.keras.name_scope(opt.name, caller=opt):
+                opt.build(model.trainable_variables)
             path = tf.train.Checkpoint(model=model, opt=opt).save(self.get_temp_dir() + "/c")
             keys = sorted(key for key, _ in tf.train.list_variables(path))
             variables = [(each.path, each.shape) for each in opt.variables]

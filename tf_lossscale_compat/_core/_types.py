@@ -57,6 +57,7 @@ if TYPE_CHECKING:
         loss_scale_factor: float | None
         apply: Any
         load_own_variables: Any
+        save_own_variables: Any
         _lookup_dependency: Any
         _track_variable: Any
         _trackable_children: Any

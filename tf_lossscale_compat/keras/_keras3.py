@@ -12,6 +12,7 @@ from tf_lossscale_compat._core import (
     _agreement,
     _arguments,
     _autograph,
+    _callers,
     _gradients,
     _replicas,
     _scale,
@@ -215,8 +216,11 @@ class Keras3Family(_family.KerasFamily["Keras3Methods"]):
             too_late = not tf.executing_eagerly() and _replicas.makes_several_copies()
             if _major_minor(self.keras.__version__) < (3, 5):  # There TensorFlow initializes them.
                 too_late = False
+            # State trees have paths as keys: these are as in the first step of Keras' own class.
+            scope = self.keras.name_scope(owner.name, caller=owner)
+            refusal = tf.variable_creator_scope(_refuse) if too_late else contextlib.nullcontext()
             try:
-                with tf.variable_creator_scope(_refuse) if too_late else contextlib.nullcontext():
+                with scope, refusal:
                     self._build_inner(owner, inner, variables)
             except BaseException:
                 inner.built = False  # Keras sets it before it makes variables.
@@ -285,9 +289,33 @@ class Keras3Family(_family.KerasFamily["Keras3Methods"]):
             if _major_minor(version) < (3, 5):
                 owner._tflsc.scaled_rule.warn_once(_SUMS_NOTHING.format(version))
         if not owner.built:
-            with self.keras.name_scope(owner.name, caller=owner):
-                owner.build(variables)
+            owner.build(variables)
         self.take_step(owner, grads, variables, scaled, owner.inner_optimizer.apply, method_name)
+
+    # A loss scale without variables leaves checkpoints and files as they are of the inner optimizer
+    # alone. Else they are as those of Keras' own class, and each class reads the other's.
+
+    def children_in_checkpoint(
+        self, owner: Keras3Methods, is_plain: bool, *args: Any, **kwargs: Any
+    ) -> dict[str, Any]:
+        """Returns the owner's children, or those that a plain optimizer has."""
+        children = self._super_of_original(owner)._trackable_children(*args, **kwargs)
+        # All variables of these two are the optimizer's. Keras' own class has no such child, and
+        # each class would miss one in the other's checkpoints. If a checkpoint has one,
+        # `_lookup_dependency` finds it. A user's loss scale may have more than variables.
+        if type(owner._loss_scale) in (_loss_scales.DynamicLossScale, _loss_scales.FixedLossScale):
+            children.pop("loss_scale", None)
+        inner = owner.inner_optimizer
+        if is_plain:
+            for name in ("_learning_rate", "inner_optimizer"):
+                children.pop(name, None)
+            return {**children, **inner._trackable_children(*args, **kwargs)}
+        # Keras' own class has a step count and a rate of its own, too, which nothing reads. But a
+        # plain optimizer that restores the checkpoint finds them in the place of its own.
+        iterations, learning_rate = owner._variables[:2]
+        iterations.assign(inner.variables[0])
+        learning_rate.assign(getattr(inner, "learning_rate", learning_rate))
+        return children
 
     def add_skipped_steps(self, owner: Keras3Methods, number: int | tf.Tensor) -> None:
         owner.inner_optimizer.iterations.assign_add(number)
@@ -336,17 +364,16 @@ class Keras3Methods(_methods.WeightDecayMethods, _Keras3Base):
             super()._track_trackable(*args, **kwargs)
 
     def _trackable_children(self, *args: Any, **kwargs: Any) -> dict[str, Any]:
-        children = super()._trackable_children(*args, **kwargs)
-        # All variables of these two are the optimizer's. Keras' own class has no such child, and
-        # each class would miss one in the other's checkpoints. If a checkpoint has one,
-        # `_lookup_dependency` finds it. A user's loss scale may have more than variables.
-        if type(self._loss_scale) in (_loss_scales.DynamicLossScale, _loss_scales.FixedLossScale):
-            children.pop("loss_scale", None)
-        return children
+        is_plain = not self._tflsc.keras_variables
+        return self._tflsc_family.children_in_checkpoint(self, is_plain, *args, **kwargs)
 
     def _lookup_dependency(self, name: str, *children: Any) -> Any:
-        found = super()._lookup_dependency(name, *children)
-        if found is None and children and name == "loss_scale":
+        saved = _callers.names_in_checkpoint()
+        if not saved:
+            return super()._lookup_dependency(name, *children)
+        is_plain = "inner_optimizer" not in saved
+        found = self._tflsc_family.children_in_checkpoint(self, is_plain).get(name)
+        if found is None and name == "loss_scale":
             return self._loss_scale
         return found
 
@@ -371,8 +398,12 @@ class Keras3Methods(_methods.WeightDecayMethods, _Keras3Base):
         """The variables of the optimizer, the loss scale and the inner optimizer.
 
         They are a list that can be called, because some optimizers before Keras 3 had a method.
+        A call returns what it returned there: the inner optimizer's step count and slots.
         """
-        return _values.CallableList(super().variables)
+        inner = self.inner_optimizer.variables
+        return _values.CallableList(
+            super().variables, [each for each in inner if each.name != "learning_rate"]
+        )
 
     def stateless_apply(
         self, optimizer_variables: Any, grads: Any, trainable_variables: Any
@@ -446,12 +477,19 @@ class Keras3Methods(_methods.WeightDecayMethods, _Keras3Base):
         self.apply_gradients(pairs, **scaled)
         return self.iterations
 
+    def save_own_variables(self, store: Any) -> None:
+        """Writes the state to a file, by number."""
+        if self._tflsc.keras_variables:
+            super().save_own_variables(store)
+        else:
+            self.inner_optimizer.save_own_variables(store)
+
     def load_own_variables(self, store: Any) -> None:
         """Reads the state from a file, also of another loss-scale optimizer or of the inner one.
 
         In all of them the inner optimizer's variables come last. If the file has as many variables
-        before them as this optimizer, they are read; else the loss scale keeps its state. Nothing
-        is read if this optimizer is not built, or the saved one was not.
+        before them as this optimizer saves, they are read; else the loss scale keeps its state.
+        Nothing is read if this optimizer is not built, or the saved one was not.
         """
         if not self.built:
             logging.warning(
@@ -461,12 +499,12 @@ class Keras3Methods(_methods.WeightDecayMethods, _Keras3Base):
             )
             return
         inner = self.inner_optimizer.variables
-        outer = self.variables[: len(self.variables) - len(inner)]
+        outer = self._variables if self._tflsc.keras_variables else []
         saved_outer = len(store.keys()) - len(inner)
         values = [store[str(i)] for i in range(len(store.keys()))]
         # An optimizer that was not built saved fewer variables.
-        other_number = saved_outer != len(outer)
-        if saved_outer < 0 or (other_number and not _values.matches(values[saved_outer:], inner)):
+        may_be_other = saved_outer != len(outer) or not outer
+        if saved_outer < 0 or (may_be_other and not _values.matches(values[saved_outer:], inner)):
             super().load_own_variables(store)  # It warns.
             return
         # Files of Keras' own class have two of the loss scale's variables, first as here.

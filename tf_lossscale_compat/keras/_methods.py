@@ -9,6 +9,7 @@ from tf_lossscale_compat._core import (
     _agreement,
     _arguments,
     _autograph,
+    _callers,
     _graphs,
     _replicas,
     _scale,
@@ -90,6 +91,14 @@ class CommonMethods(_KerasBase):
             if data.constructed and not name.startswith("_"):
                 _check_has_effect(self, name, value)
             super().__setattr__(name, value)
+
+    def __dir__(self) -> Iterable[str]:
+        names = set(super().__dir__())
+        if _callers.is_loading_files():
+            # `load_own_variables` has read the inner optimizer's state. Keras would go on to the
+            # inner optimizer, and warn of files that have the state in one place.
+            names -= {"inner_optimizer", "_optimizer", "_trackable"}
+        return names
 
     @property
     def agree(self) -> _types.Agree | None:

@@ -151,27 +151,32 @@ class OptimizerV3Methods(_methods.WeightDecayMethods, _before_keras3.BeforeKeras
         return _values.CallableList(_graphs.variables_of(self._optimizer) + saved)
 
     def save_own_variables(self, store: Any) -> None:
-        """Writes the inner optimizer's variables by number, and the loss scale's by name."""
+        """Writes the inner optimizer's variables by number, and the loss scale's by name.
+
+        The latter are attributes of an HDF5 group: a plain optimizer reads the others only if the
+        group has nothing else.
+        """
         for i, variable in enumerate(_graphs.variables_of(self._optimizer)):
             store[str(i)] = variable.numpy()
+        attributes = getattr(store, "attrs", store)
         for name, variable in _values.variables_by_name(self._loss_scale).items():
-            store[name] = variable.numpy()
+            attributes[name] = variable.numpy()
 
     def load_own_variables(self, store: Any) -> None:
         """Reads the state from a `.keras` file, also of another loss scale or of none."""
-        saved = set(store.keys())
+        values = {**getattr(store, "attrs", {}), **store}
         inner = {
             str(i): variable for i, variable in enumerate(_graphs.variables_of(self._optimizer))
         }
-        if {name for name in saved if name.isdigit()} != set(inner):
+        if {name for name in values if name.isdigit()} != set(inner):
             logging.warning("The saved optimizer has other variables; none of them is loaded.")
             return
         scaling = _values.variables_by_name(self._loss_scale)
-        if saved != set(inner) | set(scaling):
+        if set(values) != set(inner) | set(scaling):
             logging.warning(
                 "The saved optimizer has a loss scale of another kind or none; this one keeps its "
                 "own."
             )
             scaling = {}
         targets = {**inner, **scaling}
-        _values.assign_all(targets.values(), [store[name] for name in targets])
+        _values.assign_all(targets.values(), [values[name] for name in targets])

@@ -15,10 +15,17 @@ if TYPE_CHECKING:
 
 
 class CallableList(list):
-    """A list that can be called: `optimizer.variables` is a method in some versions of Keras."""
+    """A list that can be called: `optimizer.variables` is a method in some versions of Keras.
 
-    def __call__(self) -> CallableList:
-        return self
+    A call returns the list `called`, if there is one.
+    """
+
+    def __init__(self, variables: Iterable[Any], called: list[Any] | None = None) -> None:
+        super().__init__(variables)
+        self._called = called
+
+    def __call__(self) -> list[Any]:
+        return self if self._called is None else self._called
 
 
 def variables_by_name(loss_scale: _loss_scales.LossScale) -> dict[str, tf.Variable]:

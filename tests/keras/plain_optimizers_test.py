@@ -1,0 +1,158 @@
+"""State goes between plain optimizers and loss-scale optimizers as docs/checkpoints.md says."""
+
+import os
+import pathlib
+import re
+import warnings
+from unittest import mock
+
+import numpy as np
+import tensorflow as tf
+from absl import logging
+
+from tests import keras_homes, modes
+from tests.keras_homes import number
+from tf_lossscale_compat.keras import mixed_precision
+
+Stable = mixed_precision.LossScaleOptimizer
+PAGE = pathlib.Path(__file__).resolve().parents[2] / "docs" / "checkpoints.md"
+KINDS = {
+    "plain": lambda inner: inner,
+    "fixed": lambda inner: Stable(inner, dynamic=False, initial_scale=8.0),
+    "dynamic": lambda inner: Stable(inner, initial_scale=8.0),
+}
+KIND = f"({'|'.join(KINDS)})"
+ROWS = re.findall(
+    rf"(?m)^\| {KIND} \| {KIND}" + r" \| (\w+)" * 4 + r" \|$", PAGE.read_text("utf-8")
+)
+
+
+def trained(home, kind, inner):
+    """A model that has taken two steps with an optimizer of this kind."""
+    model = home.dense_model()
+    model.compile(KINDS[kind](inner), "mse", run_eagerly=True)
+    for _ in range(2):
+        model.train_on_batch(np.ones([2, 3]), np.ones([2, 2]))
+    if kind == "dynamic":
+        model.optimizer.dynamic_scale.assign(64.0)
+    return model
+
+
+def built(home, kind, inner):
+    model = home.dense_model()
+    model.compile(KINDS[kind](inner), "mse", run_eagerly=True)
+    model.optimizer.build(model.trainable_variables)
+    return model
+
+
+def state(home, model):
+    """What the inner optimizer goes on from."""
+    inner = getattr(model.optimizer, "inner_optimizer", model.optimizer)
+    return [home.numpy(each) for each in [inner.learning_rate, *home.variables(inner)]]
+
+
+class PlainOptimizersTest(modes.EagerTestCase):
+    def carry(self, form, old, new):
+        """Saves the one model and restores the other; returns the warnings."""
+        path = os.path.join(self.get_temp_dir(), "saved" + form)
+        caught = warnings.catch_warnings(record=True)
+        with mock.patch.object(logging, "warning") as warned, caught as warned_by_keras_3:
+            warnings.simplefilter("always")
+            if form:
+                old.save(path) if form == ".keras" else old.save_weights(path)
+                new.load_weights(path)
+            else:
+                path = tf.train.Checkpoint(model=old, optimizer=old.optimizer).save(path)
+                tf.train.Checkpoint(model=new, optimizer=new.optimizer).restore(path)
+        told = [str(each.message) for each in warned_by_keras_3]
+        return " ".join([*told, *(str(call[0][0]) for call in warned.call_args_list)])
+
+    @keras_homes.each(ROWS, kind=keras_homes.NEWER, since=(2, 13))
+    def test_each_row(self, home, row):
+        saved, restored, *cells = row
+        cells = cells[:2] if home.kind == "keras3" else cells[2:]
+        for form, expected in (("", cells[0]), (".weights.h5", cells[1]), (".keras", cells[1])):
+            old = trained(home, saved, home.Adam(0.25))
+            new = built(home, restored, home.Adam(0.5))
+            before, own = state(home, new), getattr(new.optimizer, "dynamic_scale", None)
+            if expected == "error":
+                with self.assertRaisesRegex(tf.errors.InvalidArgumentError, "step_counter"):
+                    self.carry(form, old, new)
+                continue
+            told = self.carry(form, old, new)
+            rate = slice(form != "" and home.kind != "keras3", None)  # Not in tf_keras' files.
+            np.testing.assert_equal(
+                state(home, new)[rate],
+                (before if expected == "nothing" else state(home, old))[rate],
+            )
+            self.assertEqual("Skipping variable loading" in told, expected == "nothing", told)
+            other = "dynamic" in (saved, restored) and restored not in (saved, "plain")
+            self.assertEqual("another kind or none" in told, other and form != "", told)
+            if own is not None:
+                self.assertEqual(number(own), 64.0 if saved == "dynamic" else 8.0)
+
+    @keras_homes.each(("", ".weights.h5"), kind=keras_homes.NEWER, since=(2, 13))
+    def test_from_dynamic_to_plain_by_way_of_the_wrapper(self, home, form):
+        old, new = (
+            trained(home, "dynamic", home.Adam(0.25)),
+            built(home, "dynamic", home.Adam(0.25)),
+        )
+        self.carry(form, old, new)
+        new.compile(new.optimizer.inner_optimizer, "mse", run_eagerly=True)
+        for model in (old, new):
+            model.train_on_batch(np.ones([2, 3]), np.ones([2, 2]))
+        self.assertAllEqual(new.get_weights()[0], old.get_weights()[0])
+
+    @keras_homes.each(("fixed", "dynamic"), kind=keras_homes.NEWER)
+    def test_checkpoint_without_slots(self, home, kind):
+        """A plain optimizer finds its own step count and learning rate, not zeros of a wrapper."""
+        old, new = trained(home, kind, home.SGD(0.25)), built(home, "plain", home.SGD(0.5))
+        self.carry("", old, new)
+        np.testing.assert_equal(state(home, new), state(home, old))
+
+    @keras_homes.each(kind="keras3")
+    def test_checkpoint_restored_before_the_variables_are_made(self, home):
+        for kind in ("fixed", "dynamic"):
+            old = trained(home, "plain", home.Adam(0.25))
+            new = home.dense_model()
+            new.compile(KINDS[kind](home.Adam(0.5)), "mse")
+            self.carry("", old, new)
+            new.optimizer.build(new.trainable_variables)
+            np.testing.assert_equal(state(home, new), state(home, old))
+
+    @keras_homes.each(tuple(KINDS))
+    def test_variables_called_are_what_a_reset_sets_to_zero(self, home, kind):
+        """As of Keras 2: the step count and the slots; no learning rate, scale or counter."""
+        if kind == "plain" and home.kind == "keras3":
+            self.skipTest("there it is a list")
+        variable = home.variable(1.0)
+        opt = KINDS[kind](home.SGD(0.5, momentum=0.5))
+        moved = []
+        for _ in range(2):
+            variable.assign(1.0)
+            for _ in range(2):
+                opt.apply_gradients([(tf.constant(8.0), variable)])
+            moved.append(number(variable))
+            for each in opt.variables():
+                each.assign(np.zeros(each.shape))
+        self.assertEqual(moved[1], moved[0])
+        self.assertNotEqual(moved[0], 1.0)
+        self.assertEqual(number(opt.iterations), 0)
+        if kind != "plain":
+            self.assertEqual(number(opt.loss_scale), 8.0)
+
+    @keras_homes.each(tuple(KINDS), kind="keras3")
+    def test_paths_are_those_of_a_first_step(self, home, kind):
+        """By `build`, too: state trees have them as keys, and trees of Keras' own class load."""
+        paths = []
+        for wrap, steps in ((KINDS[kind], 0), (KINDS[kind], 1), (home.wrapped_in_own, 1)):
+            home.clear_session()
+            opt, variable = wrap(home.SGD(0.5, momentum=0.5)), home.variable(1.0)
+            if steps:
+                opt.apply([tf.constant(1.0)], [variable])
+            else:
+                opt.build([variable])
+            paths.append([re.sub(r"variable(_\d+)?", "variable", v.path) for v in opt.variables])
+        self.assertEqual(paths[0], paths[1])
+        if kind == "dynamic":
+            self.assertEqual(paths[1], paths[2])
