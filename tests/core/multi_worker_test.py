@@ -15,7 +15,9 @@ from tests import forks, keras_homes, processes
 
 pytestmark = pytest.mark.xdist_group("processes")
 
-CASES = ("dynamic", "contrib", *[home.name for home in keras_homes.available()])
+# Keras 3.0 to 3.4 sum no gradients over replicas, with a loss-scale optimizer or without.
+HOMES = [home.name for home in keras_homes.available() if not home.before(3, 5)]
+CASES = ("dynamic", "contrib", *HOMES)
 # Far above what it takes: workers that disagree wait for each other without end.
 LIMIT_SECONDS = 300
 
