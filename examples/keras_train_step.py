@@ -78,8 +78,8 @@ def main():
             "epoch {}: loss {:.4f}, loss scale {:g}, {} steps skipped so far".format(
                 epoch + 1,
                 float(logs["loss"]),
-                float(logs["loss_scale"]),
-                (epoch + 1) * steps - int(optimizer.iterations),
+                float(optimizer.loss_scale),
+                (epoch + 1) * steps - int(optimizer.iterations.numpy()),
             )
         )
 
@@ -96,7 +96,7 @@ def main():
         "accuracy {:.4f}, {} steps, {} skipped, final loss scale {:g}".format(
             np.mean(guesses == labels[test]),
             steps * EPOCHS,
-            steps * EPOCHS - int(optimizer.iterations),
+            steps * EPOCHS - int(optimizer.iterations.numpy()),
             float(loss_scale()),
         )
     )
