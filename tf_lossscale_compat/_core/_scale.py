@@ -100,40 +100,35 @@ def overrides(instance: object, cls: object, *names: str) -> bool:
     return False
 
 
-def _is_own(method: Any, loss_scale: object) -> bool:
+def is_own(method: Any, loss_scale: object) -> bool:
     """Returns whether a loss scale's method is this package's, and none that a user put there."""
     # Not by an attribute of the function, which `functools.wraps` would copy to a user's.
     own = getattr(type(loss_scale), "_tflsc_own_methods", ())
     return getattr(method, "__func__", method) in own
 
 
-def own_update(loss_scale: Any) -> Callable[[Any], Any] | None:
-    """Returns what updates a scale of this package by the finite flag; None if a user's does."""
-    public = loss_scale.update_loss_scale if is_manager(loss_scale) else loss_scale.update
-    return loss_scale._tflsc_update if _is_own(public, loss_scale) else None
-
-
-def reader(loss_scale: Any) -> Callable[[], Any]:
-    """Returns the method that returns the scale, a tensor or variable."""
-    return loss_scale.get_loss_scale if is_manager(loss_scale) else loss_scale.__call__
-
-
-def is_read_by_user(loss_scale: _types.LossScaleOrManager) -> bool:
-    """Returns whether a user's method reads the scale."""
-    unwrapped = unwrap(loss_scale)
-    return not _is_own(reader(unwrapped), unwrapped)
+def _is_updated_by_user(loss_scale: Any) -> bool:
+    method = loss_scale.update_loss_scale if is_manager(loss_scale) else loss_scale.update
+    return not is_own(method, loss_scale)
 
 
 def needs_gradients(loss_scale: _types.LossScaleOrManager) -> bool:
     """Returns whether a user's `update` updates the scale, by gradients."""
     unwrapped = unwrap(loss_scale)
-    return not is_manager(unwrapped) and own_update(unwrapped) is None
+    return not is_manager(unwrapped) and _is_updated_by_user(unwrapped)
 
 
 def may_change(loss_scale: _types.LossScaleOrManager) -> bool:
     """Returns False for a fixed scale of this package, which no step changes, else True."""
     unwrapped = unwrap(loss_scale)
-    return own_update(unwrapped) is None or bool(variables_of(unwrapped))
+    return _is_updated_by_user(unwrapped) or bool(variables_of(unwrapped))
+
+
+def is_read_by_user(loss_scale: _types.LossScaleOrManager) -> bool:
+    """Returns whether a user's method reads the scale."""
+    unwrapped: Any = unwrap(loss_scale)
+    method = unwrapped.get_loss_scale if is_manager(unwrapped) else unwrapped.__call__
+    return not is_own(method, unwrapped)
 
 
 def check_reciprocal(loss_scale: _types.LossScaleOrManager) -> None:
@@ -190,13 +185,19 @@ def set_owner(loss_scale: _types.LossScaleOrManager, owner: object) -> None:
 # Values of a scale.
 
 
+def read(loss_scale: _types.LossScaleOrManager) -> Any:
+    """Returns the scale as the loss scale or manager does, a tensor or variable."""
+    unwrapped: Any = unwrap(loss_scale)
+    return unwrapped.get_loss_scale() if is_manager(unwrapped) else unwrapped()
+
+
 def as_tensor(value: Any) -> tf.Tensor:
     """Returns a scale as a float32 scalar tensor; that of a reference variable follows it."""
     return tf.cast(tf.convert_to_tensor(value), tf.float32)
 
 
 def snapshot(value: Any) -> tf.Tensor:
-    """Returns what `reader` read as a float32 scalar tensor that no update changes.
+    """Returns what `read` returned as a float32 scalar tensor that no update changes.
 
     What reads a scale, and where:
 
@@ -220,7 +221,7 @@ def read_for_record(loss_scale: _types.LossScaleOrManager) -> tf.Tensor:
     in_graph = _graphs.in_session_graph()
     if in_graph and is_read_by_user(loss_scale):
         return tf.constant(float("nan"))
-    value = reader(unwrap(loss_scale))()
+    value = read(loss_scale)
     if in_graph and _graphs.is_reference(value):
         return tf.cast(value.read_value(), tf.float32)
     return snapshot(value)

@@ -48,6 +48,7 @@ class Step:
       owner: the loss-scale optimizer, whose record counts the step.
       wrapped: the optimizer that applies gradients.
       loss_scale: its loss scale or manager; the manager of a loss scale that wraps one.
+      read: method of `loss_scale` that returns the scale, a tensor or variable.
       agreement: function of a scalar bool tensor that returns its AND over processes outside any
         strategy, or None; called at most once, before anything is applied or updated.
       may_skip: bool, False if every step is applied and nothing is updated.
@@ -86,17 +87,20 @@ class Step:
         unwrapped: Any = _scale.unwrap(loss_scale)  # Any: it has the methods of its kind.
         self.owner, self.wrapped, self.agreement = owner, wrapped, agreement
         self.loss_scale = unwrapped
-        own = _scale.own_update(unwrapped)
-        self.may_skip = own is None or getattr(unwrapped, "_tflsc_may_skip", True)
+        is_manager = _scale.is_manager(unwrapped)
+        self.read = unwrapped.get_loss_scale if is_manager else unwrapped.__call__
+        update = unwrapped.update_loss_scale if is_manager else unwrapped.update
+        is_own = _scale.is_own(update, unwrapped)
+        self.may_skip = not is_own or getattr(unwrapped, "_tflsc_may_skip", True)
         # Updates the loss scale by the finite flag, unless a user's update does by gradients.
         self._update_by_flag: Callable[[Any], Any]
         self._update_by_gradients: Callable[[Any], tuple[Any, Any]] | None = None
-        if own is not None:
-            self._update_by_flag = own
-        elif _scale.is_manager(unwrapped):
-            self._update_by_flag = unwrapped.update_loss_scale
+        if is_own:
+            self._update_by_flag = unwrapped._tflsc_update
+        elif is_manager:
+            self._update_by_flag = update
         else:
-            self._update_by_gradients = unwrapped.update
+            self._update_by_gradients = update
 
     def check_strategy(self) -> None:
         """Raises an error under a strategy that is not supported."""
@@ -133,7 +137,9 @@ class Step:
           LossScaleError: in eager mode, a record ends the run.
         """
         check_context(method_name, self.check_strategy)
-        self.record = _step_record.record_of_step(self.owner)
+        # Most eager steps have no record, and need no call for it.
+        if _step_record.ATTRIBUTE in vars(self.owner) or not tf.executing_eagerly():
+            self.record = _step_record.record_of_step(self.owner)
         applies_only = not self.may_skip and self.record is None
         if division is not None:
             tests_next = not (applies_only or self._update_by_gradients or self.aggregate)
@@ -214,7 +220,7 @@ class Step:
         if finite is None:
             finite = _gradients.finite_everywhere(grads)
         if self.skips_zero_reciprocal and _scale.may_change(self.loss_scale):
-            scale = _scale.as_tensor(_scale.reader(self.loss_scale)())
+            scale = _scale.as_tensor(self.read())
             finite = tf.logical_and(finite, scale <= _scale.LARGEST_WITH_RECIPROCAL)
         # If all steps are applied, only a record needs the flag, perhaps not on every process.
         if self.agreement is None or not self.may_skip:
@@ -234,7 +240,7 @@ class Step:
         if self.record is None or known_finite:
             return update()
         with tf.control_dependencies([] if finite is None else [finite]):
-            scale = _scale.snapshot(_scale.reader(self.loss_scale)())
+            scale = _scale.snapshot(self.read())
             self._scale_before = _graphs.deep_copy(scale)
         with tf.control_dependencies([self._scale_before]):
             return update()

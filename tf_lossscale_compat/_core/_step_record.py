@@ -23,7 +23,7 @@ from tf_lossscale_compat._core._graphs import make_variable, snapshot_of, variab
 if TYPE_CHECKING:
     from tf_lossscale_compat._core import _types
 
-_ATTRIBUTE = "_tflsc_record"  # Of an optimizer; it holds an `_Attachment`.
+ATTRIBUTE = "_tflsc_record"  # Of an optimizer; it holds an `_Attachment`.
 _MAX_SHOWN = 5  # The number of variables that a report names.
 
 
@@ -60,7 +60,7 @@ class _Attachment:
 
 def record_of(watched: object) -> StepRecord | None:
     """Returns the record of `watched`, or None."""
-    record = getattr(getattr(watched, "__dict__", {}).get(_ATTRIBUTE), "record", None)
+    record = getattr(getattr(watched, "__dict__", {}).get(ATTRIBUTE), "record", None)
     # A shallow copy of the optimizer shares its attributes, but has no record.
     return record if record is not None and record.watched is watched else None
 
@@ -74,7 +74,7 @@ def record_of_step(watched: object) -> StepRecord | None:
     if record is not None:
         record._check_place()
     elif watched is not None and not tf.executing_eagerly():
-        vars(watched)[_ATTRIBUTE] = _Attachment()
+        vars(watched)[ATTRIBUTE] = _Attachment()
     return record
 
 
@@ -128,7 +128,7 @@ class StepRecord(_tf.Trackable):
         self.max_consecutive_skips = _arguments.max_consecutive_skips(max_consecutive_skips)
         if record_of(watched) is not None:
             raise ValueError(f"watched has a StepRecord already, got {watched!r}. Use that one.")
-        attached = vars(watched).get(_ATTRIBUTE)
+        attached = vars(watched).get(ATTRIBUTE)
         if attached is not None and attached.record is None:
             raise ValueError(
                 f"watched must not be part of a graph or tf.function that is traced already: its "
@@ -149,7 +149,7 @@ class StepRecord(_tf.Trackable):
         self._names: list[str] = []
         self._gradients: list[tf.Variable] = []
         self._lock = threading.Lock()
-        vars(watched)[_ATTRIBUTE] = _Attachment(self)
+        vars(watched)[ATTRIBUTE] = _Attachment(self)
 
     def _make(self, name: str, value: Any) -> tf.Variable:
         with tf1.name_scope("step_record/"):

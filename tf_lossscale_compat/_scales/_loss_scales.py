@@ -432,8 +432,9 @@ class ManagerLossScale(_scale.WrapsManager, LossScale):
         return _test_and_update(self, grads)
 
     def _tflsc_update(self, finite: Any) -> Any:
-        update = _scale.own_update(self.manager) or self.manager.update_loss_scale
-        updated = update(finite)
+        update = self.manager.update_loss_scale
+        is_own = _scale.is_own(update, self.manager)
+        updated = self.manager._tflsc_update(finite) if is_own else update(finite)
         # A user's manager may return anything; a loss scale's update has one form.
         if tf.executing_eagerly():
             return None

@@ -71,6 +71,8 @@ class V1Data(NamedTuple):
 class _V1Step(_step.Step):
     """One step of the loss-scale optimizer `owner`; `name` is that of the user's call, or None."""
 
+    owner: V1Owner
+
     def __init__(self, owner: V1Owner, loss_scale: Any, global_step: Any, name: str | None) -> None:
         wrapped = owner._tflsc_family.wrapped_optimizer(owner)
         super().__init__(owner, wrapped, loss_scale, owner._tflsc.agreement)
@@ -182,15 +184,14 @@ class V1Family:
     ) -> list[_types.Pair]:
         """Returns pairs of unscaled gradients and variables; see the optimizer's method."""
         # Makes as many operations as the original: the seeds of later operations depend on it.
-        loss_scale = _scale.unwrap(self.loss_scale(owner))
-        read = _scale.reader(loss_scale)
-        value = read()
+        loss_scale = self.loss_scale(owner)
+        value = _scale.read(loss_scale)
         loss = self.called_loss(loss)
         scale = _scale.as_tensor(value)  # Not a snapshot, which adds an operation.
         pairs = self.compute_with_wrapped(owner, _scale.scale_loss(loss, scale), options)
         if not tf.executing_eagerly() and self.original_reads_scale_twice(value):
             if _scale.is_read_by_user(loss_scale) or not _scale.may_change(loss_scale):
-                scale = _scale.as_tensor(read())
+                scale = _scale.as_tensor(_scale.read(loss_scale))
             else:  # No update comes in between. The name is that of reading a variable.
                 scale = tf.identity(scale, name="ReadVariableOp")
         grads, variables = _gradients.unzip(pairs)
@@ -206,20 +207,17 @@ class V1Family:
         options: dict[str, Any],
     ) -> Any:
         """Computes and applies gradients in one step, without user code between."""
-        loss_scale = self.loss_scale(owner)
-        value = _scale.reader(_scale.unwrap(loss_scale))()
+        step = self.step_class(owner, self.loss_scale(owner), global_step, name)
+        value = step.read()
         loss = self.called_loss(loss)
         scale = _scale.snapshot(value)  # Another step may assign in between.
         pairs = self.compute_with_wrapped(owner, _scale.scale_loss(loss, scale), options)
-        return self.take_step(owner, loss_scale, pairs, global_step, name, "minimize", scale)
+        return self.take_step(step, pairs, "minimize", scale)
 
     def take_step(
         self,
-        owner: V1Owner,
-        loss_scale: Any,
+        step: _V1Step,
         grads_and_vars: list[_types.Pair],
-        global_step: Any,
-        name: str | None,
         method_name: str = "apply_gradients",
         scale: tf.Tensor | None = None,
     ) -> Any:
@@ -231,8 +229,7 @@ class V1Family:
             raise ValueError(f"{argument} has no gradient for any variable, got {names!r}.")
         division = None
         if scale is not None:
-            grads, division = self.densify(owner, grads), self.division(scale)
-        step = self.step_class(owner, loss_scale, global_step, name)
+            grads, division = self.densify(step.owner, grads), self.division(scale)
         return step.take(grads, variables, method_name, division)
 
 
@@ -416,8 +413,9 @@ class LossScaleOptimizerBase(_tf.Optimizer):
           LossScaleError: in eager mode, a `StepRecord` ends the run.
         """
         family = self._tflsc_family
-        loss_scale = family.loss_scale(self)  # Users replace it between steps.
-        return family.take_step(self, loss_scale, list(grads_and_vars), global_step, name)
+        # Users replace the loss scale between steps.
+        step = family.step_class(self, family.loss_scale(self), global_step, name)
+        return family.take_step(step, list(grads_and_vars))
 
     def variables(self) -> list[tf.Variable]:
         """Returns the variables of the wrapped optimizer and of the loss scale, a list."""

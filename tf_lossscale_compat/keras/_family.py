@@ -302,7 +302,7 @@ class KerasFamily(Generic[Owner]):
         """
         step, division = _KerasStep(owner, apply, aggregate), None
         if scaled:
-            division = self.division(_scale.snapshot(_scale.reader(step.loss_scale)()))
+            division = self.division(_scale.snapshot(step.read()))
             grads = self.densify(owner, grads)
             if any(overwrite_flags(variables)):
                 grads = map_except_overwrites(_gradients.unscale, grads, variables, division)

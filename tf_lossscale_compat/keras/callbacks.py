@@ -60,7 +60,7 @@ class LossScaleCallback(_Callback):
         session = None if tf.executing_eagerly() else tf1.keras.backend.get_session()
         if self._limit or record.max_consecutive_skips:
             record.check(self._limit, session)
-        scale = _scale.as_tensor(_scale.reader(record.loss_scale)())
+        scale = _scale.as_tensor(_scale.read(record.loss_scale))
         values = [scale, record.skipped_steps]
         scale, skipped = values if session is None else session.run(values)
         logs["loss_scale"], logs["skipped_steps"] = float(scale), int(skipped)
