@@ -228,6 +228,8 @@ class MissingNamesTest(parameterized.TestCase):
         (".keras", "LossScaleOptimizer"),
         (".contrib", "LossScaleOptimizer"),
         (".mixed_precision", "LossScaleOptimizer"),
+        (".mixed_precision.experimental", "LossScaleOptimizer"),
+        (".train.experimental", "LossScaleOptimizer"),
         (".keras.mixed_precision", "Policy"),
         (".keras.mixed_precision", "set_global_policy"),
         (".keras.mixed_precision.experimental", "set_policy"),
