@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 import sys
 from typing import TYPE_CHECKING
 
@@ -58,3 +59,11 @@ def is_loss_scale_optimizer(cls: type) -> bool:
     It goes by name: some classes of TensorFlow and Keras are private, and vendors have more.
     """
     return any("LossScaleOptimizer" in base.__name__ for base in cls.__mro__)
+
+
+def names_of(variables: _types.Variables) -> list[str]:
+    """Returns names of variables, which differ."""
+    # Keras 3 distinguishes layers only by their path.
+    names = [getattr(each, "path", None) or each.name.split(":")[0] for each in variables]
+    times = collections.Counter(names)
+    return [f"{name} [{i}]" if times[name] > 1 else name for i, name in enumerate(names)]

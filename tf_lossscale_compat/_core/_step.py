@@ -170,12 +170,10 @@ class Step:
         should_apply, finite, update = self._decide(grads)
         if should_apply:
             _replicas.call_for_each_replica(self.apply, (grads, variables))
-        else:
-            self._inspect(recorded_grads)
-            if self.counts_skipped:
-                self.add_skipped_steps(1)
+        elif self.counts_skipped:
+            self.add_skipped_steps(1)
         update()
-        self._count(should_apply, finite, [])
+        self._count(recorded_grads, should_apply, finite, [])
 
     def _run_in_graph(
         self,
@@ -186,12 +184,12 @@ class Step:
         should_apply, finite, update = self._decide(grads)
         if self.updates_first:
             updated = update()
-        applied, *counted = self._apply_or_skip(should_apply, grads, variables, recorded_grads)
+        applied, *counted = self._apply_or_skip(should_apply, grads, variables)
         if not self.updates_first:
             with tf.control_dependencies([applied]):
                 updated = update()
         operations = [op for op in (applied, *counted, updated) if op is not None]
-        operations += self._count(should_apply, finite, [applied, updated])
+        operations += self._count(recorded_grads, should_apply, finite, [applied, updated])
         train_op = tf.group(*operations, name=self.name)
         _graphs.collect_train_op(train_op)
         return train_op
@@ -245,12 +243,12 @@ class Step:
         with tf.control_dependencies([self._scale_before]):
             return update()
 
-    def _inspect(self, grads: _types.Gradients) -> list[tf.Operation]:
-        """Makes a record look at the gradients of a skipped step."""
-        return [] if self.record is None else self.record._inspect(self._recorded_variables, grads)
-
     def _count(
-        self, should_apply: bool | tf.Tensor, finite: bool | tf.Tensor, done: list[Any]
+        self,
+        grads: _types.Gradients,
+        should_apply: bool | tf.Tensor,
+        finite: bool | tf.Tensor,
+        done: list[Any],
     ) -> list[tf.Operation]:
         """Makes a record count the step, after what is `done`; returns a graph's operations."""
         if self.record is None:
@@ -261,7 +259,7 @@ class Step:
             known_finite = tf.executing_eagerly() and bool(finite)
             after = None if known_finite else _scale.read_for_record(self.loss_scale)
             scales, may_skip = (self._scale_before, after), should_apply is not True
-            return self.record._count(self._recorded_variables, finite, may_skip, scales)
+            return self.record._count(self._recorded_variables, grads, finite, may_skip, scales)
 
     # The conditional in a graph.
 
@@ -270,7 +268,6 @@ class Step:
         should_apply: bool | tf.Tensor,
         grads: _types.Gradients,
         variables: _types.Variables,
-        recorded_grads: _types.Gradients,
     ) -> list[tf.Operation | tf.Tensor]:
         """Builds the conditional, and what counts a skipped step.
 
@@ -282,33 +279,22 @@ class Step:
         def apply() -> Any:
             return _replicas.call_for_each_replica(self.apply, (grads, variables))
 
-        def skip() -> list[tf.Operation]:
-            # In this branch, because another conditional would capture all gradients again.
-            return self._inspect(recorded_grads)
-
         def count(number: int | tf.Tensor) -> Any:
             return _replicas.local_results(self.add_skipped_steps(number))
 
-        def skip_and_count() -> Any:
-            done = skip()
-            if self.counts_skipped:
-                done = [count(1), *done]
-            return _graphs.as_operation([op for op in done if op is not None])
+        def skip() -> Any:
+            return _graphs.as_operation(count(1) if self.counts_skipped else None)
 
         if isinstance(should_apply, bool):
-            return [apply() if should_apply else skip_and_count()]
+            return [apply() if should_apply else skip()]
         if not _graphs.compiled_by_xla():
-            return [self.cond(should_apply, apply, skip_and_count)]
+            return [self.cond(should_apply, apply, skip)]
         # XLA keeps the conditional only if the branch that skips does nothing, so the count is
         # outside.
         if self._should_select(variables):
-            done = self.cond(
-                should_apply,
-                lambda: _flag_after([apply()], True),
-                lambda: _flag_after(skip(), False),
-            )
+            done = self.cond(should_apply, lambda: _true_after(apply()), lambda: tf.constant(False))
         else:
-            done = self.cond(should_apply, apply, lambda: _graphs.as_operation(skip()))
+            done = self.cond(should_apply, apply, tf.no_op)
         if not self.counts_skipped:
             return [done]
         with tf.control_dependencies([done]):
@@ -333,6 +319,6 @@ class Step:
         return slots < weights
 
 
-def _flag_after(done: list[tf.Operation], flag: bool) -> tf.Tensor:
-    with tf.control_dependencies(done):
-        return tf.constant(flag)
+def _true_after(done: tf.Operation) -> tf.Tensor:
+    with tf.control_dependencies([done]):
+        return tf.constant(True)

@@ -1,24 +1,19 @@
 """A record of an optimizer's steps: how many were skipped, and because of which gradients.
 
-A step asks `record_of_step` for its optimizer's record. It calls `_inspect` where it skips, and
-`_count` at its end.
+A step asks `record_of_step` for its optimizer's record, and calls `_count` at its end.
 """
 
 from __future__ import annotations
 
-import collections
+import math
 import threading
 import zlib
-from typing import TYPE_CHECKING, Any, Iterable, NamedTuple, NoReturn
+from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
-from tf_lossscale_compat._core import _graphs, _tf
-from tf_lossscale_compat._core._tf import tf, tf1  # First: it says what to do without TensorFlow.
-
-# isort: split
-import numpy as np
-
-from tf_lossscale_compat._core import _arguments, _gradients, _keras_versions, _replicas, _scale
+from tf_lossscale_compat._core import _arguments, _gradients, _graphs, _replicas, _scale, _tf
 from tf_lossscale_compat._core._graphs import make_variable, snapshot_of, variables_of
+from tf_lossscale_compat._core._keras_versions import names_of, track_in_session
+from tf_lossscale_compat._core._tf import tf, tf1
 
 if TYPE_CHECKING:
     from tf_lossscale_compat._core import _types
@@ -28,14 +23,11 @@ _MAX_SHOWN = 5  # The number of variables that a report names.
 
 
 class Skip(NamedTuple):
-    """A skipped step.
+    """A skipped step: its number, from 1 on, and the loss scale before and after it.
 
-    Attributes:
-      step: int, its number among the steps that the record has seen, starting at 1.
-      scale_before: float, the loss scale before the step.
-      scale_after: float, the loss scale after it; None if a user's loss scale does not show it.
-      names: tuple of the names of variables whose gradients were not finite. Empty without `names`,
-        and in eager mode and functions from the restore of a checkpoint to the first step.
+    `scale_after` is None if a user's loss scale does not show it. `names` are those of the
+    variables whose gradients were not finite. There are none without `names=True`, and in eager
+    mode and functions from the restore of a checkpoint to the first step.
     """
 
     step: int
@@ -46,6 +38,8 @@ class Skip(NamedTuple):
 
 class LossScaleError(RuntimeError):
     """A run has skipped too many steps in a row."""
+
+    __module__ = "tf_lossscale_compat"  # Where users find it.
 
 
 class _Attachment:
@@ -71,30 +65,31 @@ def record_of_step(watched: object) -> StepRecord | None:
     While a graph is built, an optimizer without a record is marked: no record will see its steps.
     """
     record = record_of(watched)
-    if record is not None:
-        record._check_place()
-    elif watched is not None and not tf.executing_eagerly():
-        vars(watched)[ATTRIBUTE] = _Attachment()
+    if record is None:
+        if watched is not None and not tf.executing_eagerly():
+            vars(watched)[ATTRIBUTE] = _Attachment()
+        return None
+    variable, strategy = record._finite_steps, tf.distribute.get_strategy()
+    graph = getattr(_replicas.local_copy(variable), "graph", None)
+    mirrored = strategy.extended.variable_created_in_scope(variable)
+    in_graph = graph is not None or _graphs.in_session_graph()
+    if in_graph and graph not in _graphs.enclosing_graphs():
+        raise ValueError(f"The StepRecord of {watched!r} was not made in the graph of the step.")
+    if strategy.num_replicas_in_sync > 1 and not mirrored:
+        raise ValueError(f"The StepRecord of {watched!r} was not made under strategy.scope().")
     return record
 
 
 class StepRecord(_tf.Trackable):
     """Counts the steps of an optimizer, and describes the last skipped step.
 
-    Make it before the first step, in the graph or under the strategy of the optimizer::
-
-        record = StepRecord(optimizer, names=True)
-        ...
-        print(record.report())
-
-    It sees only the steps of that optimizer, even if others share its loss scale. Replicas of
-    `tf.distribute` take a step together, which counts once. With Horovod each process has its own
-    record. A `tf.train.Checkpoint` of the record holds its totals; one of the optimizer does not.
-
-    Attributes:
-      watched: the optimizer that the record observes.
-      max_consecutive_skips: int or None, see the constructor.
+    Make it before the first step, in the graph or under the strategy of the optimizer. It sees only
+    the steps of that optimizer, even if others share its loss scale. Replicas of `tf.distribute`
+    take a step together, which counts once. With Horovod each process has its own record. A
+    `tf.train.Checkpoint` of the record holds its totals; one of the optimizer does not.
     """
+
+    __module__ = "tf_lossscale_compat"
 
     def __init__(
         self,
@@ -109,14 +104,12 @@ class StepRecord(_tf.Trackable):
           watched: loss-scale optimizer of this package, for `tf.compat.v1.train` or any Keras.
           names: bool, whether to record which gradients of skipped steps were not finite, for the
             variables of the first step. Two variables for this are made in that step.
-          max_consecutive_skips: int above zero, or None: the number of skipped steps in a row that
-            ends a run with a `LossScaleError`. In eager mode the last of them raises the error;
-            elsewhere `check` does, which the Keras callback calls.
+          max_consecutive_skips: int above zero, or None: so many skipped steps in a row end a run
+            with a `LossScaleError`. In eager mode the step raises it; elsewhere `check` does.
 
         Raises:
-          TypeError: an argument has another type; `watched` is a bare loss scale, for example.
-          ValueError: `watched` has a record or is part of a graph that was built without one,
-            `max_consecutive_skips` is not such a number, or the strategy in scope is unsupported.
+          TypeError, ValueError: an argument is no such value; `watched` has a record, or is part of
+            a graph that was built without one; or the strategy in scope is not supported.
         """
         # Only this package's optimizer classes have this attribute.
         if not hasattr(type(watched), "_tflsc_family"):
@@ -138,23 +131,23 @@ class StepRecord(_tf.Trackable):
         self.watched: Any = watched
         variables = _scale.variables_of(self.loss_scale) + variables_of(watched)
         with tf.init_scope(), _replicas.scope_of(variables):
-            self._finite_steps = self._make("finite_steps", np.int64(0))
-            self._nonfinite_steps = self._make("nonfinite_steps", np.int64(0))
-            self._skipped_steps = self._make("skipped_steps", np.int64(0))
+            self._finite_steps = self._make("finite_steps", 0)
+            self._nonfinite_steps = self._make("nonfinite_steps", 0)
+            self._skipped_steps = self._make("skipped_steps", 0)
             # The number of finite steps before the last non-finite step; the last skipped step's
             # number, and its count of skipped steps in a row.
-            self._last = self._make("last", np.array([-1, 0, 0], np.int64))
-            self._last_scales = self._make("last_scales", np.zeros(2, np.float32))
+            self._last = self._make("last", [-1, 0, 0])
+            self._last_scales = self._make("last_scales", [0.0, 0.0], tf.float32)
         # For each name: in how many skipped steps its gradient was not finite; if in the last one.
         self._names: list[str] = []
         self._gradients: list[tf.Variable] = []
         self._lock = threading.Lock()
         vars(watched)[ATTRIBUTE] = _Attachment(self)
 
-    def _make(self, name: str, value: Any) -> tf.Variable:
+    def _make(self, name: str, value: Any, dtype: tf.DType = tf.int64) -> tf.Variable:
         with tf1.name_scope("step_record/"):
-            variable = make_variable(self, name, value, value.dtype, use_resource=True)
-        _keras_versions.track_in_session(variable)
+            variable = make_variable(self, name, value, dtype, use_resource=True)
+        track_in_session(variable)
         return variable
 
     def __reduce__(self) -> NoReturn:
@@ -168,32 +161,29 @@ class StepRecord(_tf.Trackable):
         """The optimizer's loss scale, a `LossScale` or `LossScaleManager`."""
         return _scale.unwrap(self.watched._tflsc_family.loss_scale(self.watched))
 
-    # Values for graphs, functions and eager mode. A variable is the key under which each is kept.
+    # Scalar tensors for any context. The key under which a graph keeps one is a variable.
 
     @property
     def steps(self) -> tf.Tensor:
-        """The number of steps, a scalar int64 tensor."""
+        """The number of steps, int64."""
         finite, other = self._finite_steps, self._nonfinite_steps
         return _graphs.once_per_graph(other, lambda: tf.identity(finite) + tf.identity(other))
 
     @property
     def skipped_steps(self) -> tf.Tensor:
-        """The number of skipped steps, a scalar int64 tensor."""
+        """The number of skipped steps, int64."""
         skipped = self._skipped_steps
         return _graphs.once_per_graph(skipped, lambda: tf.identity(skipped))
 
     @property
     def consecutive_skips(self) -> tf.Tensor:
-        """The number of steps skipped in a row up to the last step, a scalar int64 tensor."""
+        """The number of steps skipped in a row up to the last step, int64."""
         last, finite = self._last, self._finite_steps
         return _graphs.once_per_graph(last, lambda: _in_a_row(tf.identity(last), finite))
 
     @property
     def last_step_finite(self) -> tf.Tensor:
-        """True if the last step's gradients were finite or there was none, a scalar bool tensor.
-
-        With a loss scale whose `update` decides by the gradients: True if they were applied.
-        """
+        """If the last step's gradients were finite, or applied if a user's `update` decided."""
         last, finite = self._last, self._finite_steps
         return _graphs.once_per_graph(finite, lambda: tf.not_equal(tf.identity(last)[0], finite))
 
@@ -202,48 +192,32 @@ class StepRecord(_tf.Trackable):
         counters = [self._finite_steps, self._nonfinite_steps, self._skipped_steps]
         variables = [*counters, self._last, self._last_scales, *self._gradients]
         copies = [_replicas.local_copy(variable) for variable in variables]
-        if hasattr(copies[0], "graph"):
-            session = session or tf1.get_default_session()
-            if session is None:
-                raise ValueError("session must be given if there is no default session, got None.")
-            values = session.run(copies)  # No operation is added, as the graph may be finalized.
-        elif tf.executing_eagerly() or _graphs.in_session_graph():
-            with tf.init_scope():
-                values = [copy.numpy() for copy in copies]
+        session = session or tf1.get_default_session()
+        if not hasattr(copies[0], "graph"):
+            values = [copy.numpy() for copy in copies]
+        elif session is None:
+            raise ValueError("session must be given if there is no default session, got None.")
         else:
-            raise RuntimeError(
-                "A StepRecord's values cannot be read by Python while a tf.function is traced. "
-                "Read them outside, or use its tensors, such as record.skipped_steps."
-            )
+            values = session.run(copies)  # No operation is added, as the graph may be finalized.
         finite, nonfinite, skipped, last, (before, after), *gradients = values
         totals, flags = gradients or ((), ())
-        skip = None
-        if skipped:
-            names = tuple(name for name, flag in zip(self._names, flags) if flag)
-            shown = None if np.isnan(after) else float(after)
-            skip = Skip(int(last[1]), float(before), shown, names)
+        names = tuple(name for name, flag in zip(self._names, flags) if flag)
+        shown = None if math.isnan(after) else float(after)
+        skip = Skip(int(last[1]), float(before), shown, names) if skipped else None
         counts = {name: int(total) for name, total in zip(self._names, totals) if total}
         in_a_row = int(last[2]) if last[0] == finite else 0
         return int(finite + nonfinite), int(skipped), in_a_row, skip, counts
 
     def last_skip(self, session: Any = None) -> Skip | None:
-        """Returns the last skipped step, a `Skip`, or None if there is none.
-
-        Args:
-          session: the `tf.compat.v1.Session` that ran the step; None for the default session. Not
-            needed in eager mode.
-        """
+        """Returns the last `Skip`, or None. `session`: for a graph, None for the default one."""
         return self._read(session)[3]
 
     def nonfinite_gradients(self, session: Any = None) -> dict[str, int]:
-        """Returns in how many skipped steps each variable's gradient was not finite, by names.
-
-        `session`: see `last_skip`. The dict is empty without `names`.
-        """
+        """Returns in how many skipped steps each variable's gradient was not finite, by names."""
         return self._read(session)[4]
 
     def report(self, session: Any = None) -> str:
-        """Returns one line on skipped steps and the last of them; `session`: see `last_skip`."""
+        """Returns one line on skipped steps and the last of them."""
         steps, skipped, in_a_row, skip, _ = self._read(session)
         text = f"{skipped} of {steps} steps skipped"
         if in_a_row > 1:
@@ -253,12 +227,7 @@ class StepRecord(_tf.Trackable):
     def check(
         self, max_consecutive_skips: _types.Integer | None = None, session: Any = None
     ) -> None:
-        """Raises a LossScaleError if too many steps in a row were skipped.
-
-        Args:
-          max_consecutive_skips: int above zero, the number that is too many; None for the record's.
-          session: see `last_skip`.
-        """
+        """Raises a LossScaleError if so many steps in a row were skipped, None for the record's."""
         limit = _arguments.max_consecutive_skips(max_consecutive_skips)
         limit = limit or self.max_consecutive_skips
         if limit is None:
@@ -268,44 +237,9 @@ class StepRecord(_tf.Trackable):
             raise LossScaleError(
                 f"{in_a_row} steps in a row were skipped, since step {skip.step - in_a_row + 1}, "
                 f"and max_consecutive_skips={limit}. Last: {_describe(skip)}. If the scale is "
-                "still coming down, start it lower. If it is at its minimum, or the loss itself is "
-                "NaN or infinite, no loss scale helps: find the operation with "
-                "tf.debugging.enable_check_numerics; look at the learning rate and the data."
+                "still coming down, start it lower; otherwise look at the loss, the learning rate "
+                "and the data, and find the operation with tf.debugging.enable_check_numerics."
             )
-
-    # A step, as `_step` calls these methods.
-
-    def _check_place(self) -> None:
-        """Raises a ValueError if the record was made outside of the step's graph or strategy."""
-        made_in = getattr(_replicas.local_copy(self._finite_steps), "graph", None)
-        strategy = tf.distribute.get_strategy()
-        mirrored = strategy.extended.variable_created_in_scope(self._finite_steps)
-        in_graph = made_in is not None or _graphs.in_session_graph()
-        if in_graph and made_in not in _graphs.enclosing_graphs():
-            place = "in the graph of the step"
-        elif strategy.num_replicas_in_sync > 1 and not mirrored:
-            place = "under strategy.scope()"
-        else:
-            return
-        raise ValueError(f"The StepRecord of {self.watched!r} was not made {place}. Make it there.")
-
-    def _inspect(self, variables: _types.Variables, grads: _types.Gradients) -> list[tf.Operation]:
-        """Records which gradients of a skipped step are not finite; returns operations."""
-        with _replicas.scope_of([self._finite_steps]):
-            self._prepare(variables)
-            if not self._gradients:
-                return []
-            flags = _replicas.all_reduce_sum(_gradients.nonfinite_each, (grads,))
-            position = dict(zip(self._names, range(len(self._names))))
-            # A function may be traced again for other variables. Those not known come last.
-            rows = [position.get(name, len(position) - 1) for name in _names_of(variables)]
-            flags = tf.math.unsorted_segment_max(flags, rows, len(position))
-            flags = tf.cast(flags > 0.0, tf.int64)
-            totals, last = self._gradients
-            return [
-                _done(totals.assign_add(flags, read_value=False)),
-                _done(last.assign(flags, read_value=False)),
-            ]
 
     def _prepare(self, variables: _types.Variables) -> None:
         """Makes the variables for `names` in the first step."""
@@ -317,51 +251,55 @@ class StepRecord(_tf.Trackable):
                     "names=True of a StepRecord is not supported without `merge_call`, as in a "
                     "function that XLA compiles in strategy.run. Leave names= out."
                 )
-            names = [*_names_of(variables), "variables of later steps"]
+            self._names = [*names_of(variables), "variables of later steps"]
             # A checkpoint's counts are those of its names.
-            key = f"gradients_{zlib.crc32(' '.join(names).encode()):08x}"
-            zeros, strategy = np.zeros(len(names), np.int64), tf.distribute.get_strategy()
+            key = f"gradients_{zlib.crc32(' '.join(self._names).encode()):08x}"
+            zeros, strategy = [0] * len(self._names), tf.distribute.get_strategy()
             with tf.init_scope(), _graphs.allow_variables(), strategy.scope():
-                self._names = names
                 self._gradients = [self._make(each, zeros) for each in (key, f"last_{key}")]
+
+    def _count_gradients(self, variables: _types.Variables, grads: _types.Gradients) -> list[Any]:
+        """Counts, with `names`, the gradients that are not finite; returns assignments."""
+        if not self._gradients:
+            return []
+        flags = _replicas.all_reduce_sum(_gradients.nonfinite_each, (grads,))
+        position = {name: i for i, name in enumerate(self._names)}
+        # A function may be traced again for other variables. Those not known come last.
+        rows = [position.get(name, len(position) - 1) for name in names_of(variables)]
+        flags = tf.cast(tf.math.unsorted_segment_max(flags, rows, len(position)) > 0.0, tf.int64)
+        totals, last = self._gradients
+        return [totals.assign_add(flags, read_value=False), last.assign(flags, read_value=False)]
 
     def _count(
         self,
         variables: _types.Variables,
+        grads: _types.Gradients,
         finite: bool | tf.Tensor,
         can_skip: bool,
         scales: tuple[tf.Tensor | None, tf.Tensor | None],
     ) -> list[tf.Operation]:
         """Counts a step that has been taken; returns operations, in eager mode none.
 
-        Args:
-          variables: list of variables.
-          finite: bool or bool scalar tensor, False if the gradients are not finite or not applied.
-          can_skip: bool, a step that is not `finite` is skipped.
-          scales: the loss scale before and after the step, float32 scalar tensors; NaN if unknown.
-            In eager mode those of a finite step may be None.
-
-        Raises:
-          LossScaleError: in eager mode, as many steps in a row were skipped as end the run.
+        `finite` is False if the gradients are not finite or not applied; such a step is skipped if
+        `can_skip`. `scales` are those before and after the step; eager mode needs none if `finite`.
         """
 
         def count_finite() -> Any:
-            return _done(self._finite_steps.assign_add(1, read_value=False))
+            return _done([self._finite_steps.assign_add(1, read_value=False)])
 
         def count_nonfinite() -> Any:
             before, last = snapshot_of(self._finite_steps), snapshot_of(self._last)
             number = before + snapshot_of(self._nonfinite_steps) + 1
-            new = [before, number, _in_a_row(last, before) + 1]
-            done = []
+            skips = [before, number, _in_a_row(last, before) + 1]
+            applies = [before, last[1], tf.zeros_like(before)]
             with tf.control_dependencies([number, last]):
-                done.append(self._nonfinite_steps.assign_add(1, read_value=False))
+                done = [self._nonfinite_steps.assign_add(1, read_value=False)]
                 if can_skip:
                     done.append(self._skipped_steps.assign_add(1, read_value=False))
                     done.append(self._last_scales.assign(tf.stack(scales), read_value=False))
-                else:
-                    new = [before, last[1], tf.zeros_like(before)]
-                done.append(self._last.assign(tf.stack(new), read_value=False))
-            return _graphs.as_operation([_done(each) for each in done])
+                    done += self._count_gradients(variables, grads)
+                last = tf.stack(skips if can_skip else applies)
+                return _done([*done, self._last.assign(last, read_value=False)])
 
         with _replicas.scope_of([self._finite_steps]):
             self._prepare(variables)  # A checkpoint after this step must hold them.
@@ -371,39 +309,21 @@ class StepRecord(_tf.Trackable):
                 # Names of variables in checkpoints depend on how many `cond` there are.
                 name = "skipped_step"
                 done = tf1.cond(tf.identity(finite), count_finite, count_nonfinite, name=name)
-        if (
-            tf.executing_eagerly()
-            and self.max_consecutive_skips is not None
-            and can_skip
-            and not finite
-        ):
+        if self.max_consecutive_skips and tf.executing_eagerly() and can_skip and not finite:
             self.check()
         return [] if done is None else [done]
 
 
-def _done(value: Any) -> Any:
-    return _graphs.as_operation(_replicas.local_results(value))
+def _done(assigned: list[Any]) -> Any:
+    return _graphs.as_operation([_replicas.local_results(each) for each in assigned])
 
 
 def _in_a_row(last: tf.Tensor, finite_steps: Any) -> tf.Tensor:
     return last[2] * tf.cast(tf.equal(last[0], finite_steps), tf.int64)
 
 
-def _names_of(variables: Iterable[Any]) -> list[str]:
-    # Keras 3 distinguishes layers only by their path.
-    names = [getattr(each, "path", None) or each.name.split(":")[0] for each in variables]
-    times = collections.Counter(names)
-    return [f"{name} [{i}]" if times[name] > 1 else name for i, name in enumerate(names)]
-
-
 def _describe(skip: Skip) -> str:
-    names = list(skip.names)
-    if len(names) > _MAX_SHOWN:
-        names[_MAX_SHOWN:] = [f"and {len(names) - _MAX_SHOWN} more"]
-    text = f"step {skip.step} skipped{': ' * bool(names)}{', '.join(names)}"
+    shown = ", ".join(skip.names[:_MAX_SHOWN]) + ", …" * (len(skip.names) > _MAX_SHOWN)
+    text = f"step {skip.step} skipped{': ' * bool(shown)}{shown}"
     text += f"; loss scale {skip.scale_before:.10g}"
     return text if skip.scale_after is None else f"{text} -> {skip.scale_after:.10g}"
-
-
-for _public in (LossScaleError, StepRecord):
-    _public.__module__ = "tf_lossscale_compat"  # Where users find it.
