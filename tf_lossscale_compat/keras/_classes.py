@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import inspect
+import numbers
 import types
 from typing import TYPE_CHECKING, Any, Iterable, NoReturn
 
@@ -21,19 +22,109 @@ from tf_lossscale_compat._core import (
     _scale,
 )
 from tf_lossscale_compat._scales import _loss_scales, _tensor_like
-from tf_lossscale_compat.keras import (
-    _configs,
-    _family,
-    _lookup,
-    _methods,
-    _owner,
-    _scaled_rule,
-)
+from tf_lossscale_compat.keras import _family, _lookup, _methods
 
 if TYPE_CHECKING:
     from typing_extensions import Self
 
     from tf_lossscale_compat._core import _types
+
+
+# Constructors' arguments and configs.
+
+_STABLE_ARGUMENTS = ("dynamic", "initial_scale", "dynamic_growth_steps")
+
+
+def _from_stable_arguments(
+    dynamic: object = True,
+    initial_scale: Any = None,
+    dynamic_growth_steps: _types.Integer | None = None,
+    hint: str = "",
+) -> _loss_scales.LossScale:
+    """Returns the loss scale for the arguments of TensorFlow 2.4.
+
+    `hint` ends the error of a fixed scale without a number.
+    """
+    if not isinstance(dynamic, bool):
+        message = (
+            'A loss scale is dynamic or fixed, so the "dynamic" argument to '
+            f"LossScaleOptimizer.__init__ must be a bool, but got: {dynamic!r}."
+        )
+        if isinstance(dynamic, numbers.Real):
+            # In Keras 3's own class, the second argument is the initial scale.
+            message += (
+                f" For a fixed loss scale write dynamic=False, initial_scale={dynamic!r}; for a "
+                f"dynamic one that starts there, initial_scale={dynamic!r} alone."
+            )
+        raise TypeError(message)
+    if not dynamic:
+        if initial_scale is None:
+            raise ValueError(
+                'A fixed loss scale has no default, so "initial_scale" must be specified if '
+                f'"dynamic" is False, got None.{hint}'
+            )
+        if dynamic_growth_steps is not None:
+            raise ValueError(
+                'A fixed loss scale never grows, so "dynamic_growth_steps" must be None if '
+                f'"dynamic" is False, but got: {dynamic_growth_steps!r}.'
+            )
+    try:
+        if not dynamic:
+            return _loss_scales.FixedLossScale(initial_scale)
+        return _loss_scales.DynamicLossScale(
+            2.0**15 if initial_scale is None else initial_scale,
+            2000 if dynamic_growth_steps is None else dynamic_growth_steps,
+        )
+    except ValueError:  # It names the arguments of these classes; name those of this function.
+        if not dynamic:
+            _arguments.fixed_scale("initial_scale", initial_scale)
+        if initial_scale is not None:
+            _arguments.positive("initial_scale", initial_scale)
+        if dynamic_growth_steps is not None:
+            _arguments.step_count("dynamic_growth_steps", dynamic_growth_steps, "int64")
+        raise
+
+
+def _from_config(
+    keras: types.ModuleType, loss_scale: Any, custom_objects: dict[str, Any] | None
+) -> _loss_scales.LossScale:
+    if not isinstance(loss_scale, dict):
+        return _loss_scales.get(_loss_scales.require(loss_scale))
+    objects = dict(custom_objects or {})
+    name = str(loss_scale.get("class_name"))
+    # Keras 3 does not pass on the `custom_objects` of `load_model`. Versions without this do.
+    find = getattr(keras.utils, "get_registered_object", lambda name: None)
+    objects.setdefault(name, find(name))
+    loss_scales = {
+        name: cls
+        for name, cls in objects.items()
+        if isinstance(cls, type) and issubclass(cls, _loss_scales.LossScale)
+    }
+    return _loss_scales.deserialize(loss_scale, custom_objects=loss_scales)
+
+
+def _options_of(data: _family.KerasData) -> dict[str, Any]:
+    """Returns the entries of a config other than the inner optimizer and the loss scale in use."""
+    holds_agree = "agree" in data.options
+    return {**data.options, "agree": True} if holds_agree else data.options  # It is a function.
+
+
+def _arguments_of(
+    config: dict[str, Any], family: _family.KerasFamily[Any], custom_objects: dict[str, Any] | None
+) -> dict[str, Any]:
+    """Returns the constructor's arguments for a config of any version, without the optimizer."""
+    arguments = {name: value for name, value in config.items() if name not in family.without_effect}
+    if "loss_scale" in arguments or family.experimental:
+        stable_arguments = {
+            name: arguments.pop(name) for name in _STABLE_ARGUMENTS if name in arguments
+        }
+        if "loss_scale" not in arguments:
+            arguments["loss_scale"] = _from_stable_arguments(**stable_arguments)
+        else:
+            arguments["loss_scale"] = _from_config(
+                family.keras, arguments["loss_scale"], custom_objects
+            )
+    return arguments
 
 
 def _rebuild(cls: Any, optimizer: _types.KerasOptimizer, arguments: dict[str, Any]) -> Any:
@@ -111,20 +202,20 @@ def _construct(
         _agreement.check_takes_dynamic(optimizer)  # Before it makes variables.
     loss_scale: _loss_scales.LossScale
     if "loss_scale" in arguments:
-        loss_scale = _configs.from_identifier(arguments["loss_scale"])
+        loss_scale = _loss_scales.get(_loss_scales.require(arguments["loss_scale"]))
         used = _tf.at_least(2, 4) and _scale.had_owner(loss_scale)
         if used and type(loss_scale) is _loss_scales.DynamicLossScale:
             # The class of TensorFlow 2.4 takes the numbers alone, so that folds begin alike.
             loss_scale = type(loss_scale).from_config(loss_scale.get_config())
     else:
-        loss_scale = _configs.from_stable_arguments(**arguments, hint=family.fixed_scale_hint)
+        loss_scale = _from_stable_arguments(**arguments, hint=family.fixed_scale_hint)
     family.check_loss_scale(loss_scale)
     agreement = _agreement.resolve(agree, optimizer, loss_scale)
-    data = _owner.KerasData(_scaled_rule.ScaledRule(family.scaled_by_default))
+    data = _family.KerasData(_family.ScaledRule(family.scaled_by_default))
     # Without a `__setattr__`, so that checkpoints have only one name for each of these.
     owner.__dict__.update(_optimizer=optimizer, _loss_scale=loss_scale, _tflsc=data)
     options = {
-        "name": family.initialize_owner(owner, name),
+        "name": family.init_base_class(owner, name),
         "count_skipped": count_skipped,
         "agree": agree,
     }
@@ -249,7 +340,7 @@ class StableLossScaleOptimizerBase(_methods.CommonMethods):
             or loss_scale["config"].get("multiplier", 2) != 2
         ):
             config["loss_scale"] = loss_scale
-        config.update(_configs.options_of(self._tflsc))
+        config.update(_options_of(self._tflsc))
         if config["dynamic"] and not self._tflsc_family.config_says_dynamic:
             del config["dynamic"]
         return config
@@ -287,9 +378,7 @@ class StableLossScaleOptimizerBase(_methods.CommonMethods):
         base = _family.base_to_wrap(inner, cls._tflsc_family.optimizer_argument)
         family = _lookup.family_of(base, cls._tflsc_family.experimental)
         had_agree = arguments.pop("agree", False)
-        new = _call_constructor(
-            cls, inner, _configs.arguments_of(arguments, family, custom_objects)
-        )
+        new = _call_constructor(cls, inner, _arguments_of(arguments, family, custom_objects))
         if had_agree:
             new.agree = _agreement.LostAgreement()
         return new
@@ -374,7 +463,7 @@ class ExperimentalLossScaleOptimizerBase(StableLossScaleOptimizerBase):
         return {
             "optimizer": _serialize_inner(self),
             "loss_scale": _loss_scales.serialize(self._loss_scale),
-            **_configs.options_of(self._tflsc),
+            **_options_of(self._tflsc),
         }
 
 

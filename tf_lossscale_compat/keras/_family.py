@@ -1,13 +1,22 @@
-"""Families: the optimizers of each base class of Keras, and what their loss-scale optimizers do."""
+"""Families: the optimizers of each base class of Keras, and what their loss-scale optimizers do.
+
+`ScaledRule` decides whether `apply_gradients` gets scaled gradients, which a step divides.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import functools
+import inspect
+import weakref
 from typing import TYPE_CHECKING, Any, Callable, Generic, Iterable, NamedTuple, NoReturn, TypeVar
+
+from absl import logging
 
 from tf_lossscale_compat._core import (
     _agreement,
+    _arguments,
+    _autograph,
     _gradients,
     _graphs,
     _keras_versions,
@@ -17,15 +26,196 @@ from tf_lossscale_compat._core import (
 )
 from tf_lossscale_compat._core._tf import tf
 from tf_lossscale_compat._scales import _loss_scales
-from tf_lossscale_compat.keras import _configs, _inner, _scaled_rule
 
 if TYPE_CHECKING:
     import types
+    from typing import Protocol
 
     from tf_lossscale_compat._core import _types
-    from tf_lossscale_compat.keras._owner import KerasOwner
+
+    class KerasOwner(Protocol):
+        """A loss-scale optimizer, as its family uses it."""
+
+        _tflsc: KerasData
+        _optimizer: Any  # The inner optimizer.
+        _loss_scale: _loss_scales.LossScale
+
+        def get_scaled_loss(self, loss: Any) -> Any: ...
+        def get_unscaled_gradients(self, grads: Iterable[Any]) -> list[Any]: ...
+        def _raise_if_strategy_unsupported(self) -> None: ...
+        @property
+        def _tflsc_family(self) -> KerasFamily[Any]: ...
+        @property
+        def apply_gradients(self) -> Callable[..., Any]: ...
+        @property
+        def _track_trackable(self) -> Callable[..., Any]: ...
+
 
 Owner = TypeVar("Owner", bound="KerasOwner")
+
+
+# After a call of any method but the first, `apply_gradients` takes unscaled gradients.
+SCALE_LOSS = "scale_loss"
+GET_SCALED_LOSS = "get_scaled_loss"
+GET_UNSCALED_GRADIENTS = "get_unscaled_gradients"
+RECORDED_OVERRIDES = (SCALE_LOSS, GET_SCALED_LOSS, GET_UNSCALED_GRADIENTS)
+
+_SAY_SCALED = (
+    "write apply_gradients(..., scaled=True), which divides the gradients by the loss scale, or "
+    "scaled=False, which applies them as they are. You cannot write it in fit of Keras 3: make two "
+    "optimizers, one of them for fit, or override train_step"
+)
+_STEP_EXAMPLE = (
+    "scaled = opt.get_scaled_loss(loss); gradients of scaled; "
+    "opt.get_unscaled_gradients(gradients); opt.apply_gradients(...)"
+)
+_ONE_CALLED = (
+    "{} of this optimizer was called, but {} never was. The gradients are applied as they are and "
+    f"are {{}} by a factor of the loss scale. Call both or neither: {_STEP_EXAMPLE}."
+)
+_NONE_CALLED = (
+    "apply_gradients of this optimizer was called, but neither get_scaled_loss nor "
+    f"get_unscaled_gradients ever was, so nothing was scaled. Write {_STEP_EXAMPLE}. If you want "
+    "no scaling, write apply_gradients(..., scaled=False), which ends this warning."
+)
+_NONE_CALLED_KERAS_3 = (
+    "apply_gradients of this optimizer was called, but none of scale_loss, get_scaled_loss and "
+    "get_unscaled_gradients ever was. The gradients are divided by the loss scale, as Keras 3 "
+    "always does. If the loss was not scaled, write apply_gradients(..., scaled=False). If it was, "
+    "write scaled=True, which ends this warning."
+)
+_DIVIDED_TWICE = (
+    "get_unscaled_gradients of this optimizer was called, but apply takes scaled gradients and "
+    "divides them by the loss scale once more. Call apply_gradients, or leave "
+    "get_unscaled_gradients out."
+)
+
+
+class ScaledRule:
+    """Decides whether the gradients that `apply_gradients` of one optimizer gets are scaled.
+
+    Keras 3's own steps pass scaled gradients to it, and other steps unscaled ones. The caller says
+    which. If the caller does not, the rule goes by which methods were ever called on this
+    optimizer: not by their order, place or thread. A call that comes too late for a function that
+    was traced by the rule is an error. `apply` needs no rule, and its calls are not recorded. Those
+    of `minimize` are recorded if methods of a subclass see its gradients, which are then unscaled.
+    If the rule has two answers, gradients are recognized as unscaled if they are the objects that
+    this optimizer unscaled after the first `scale_loss`.
+
+    Attributes:
+      called_methods: set of str, the recorded methods that were ever called.
+    """
+
+    def __init__(self, scaled_by_default: bool) -> None:
+        self._scaled_by_default = scaled_by_default
+        self.called_methods: set[str] = set()
+        self._traced = False  # True once a function or graph follows the rule for good.
+        self._warned: set[str] = set()
+        # By id.
+        self._unscaled: weakref.WeakValueDictionary[int, tf.Tensor | tf.IndexedSlices] = (
+            weakref.WeakValueDictionary()
+        )
+
+    def _answer_after(self, methods: set[str]) -> bool | None:
+        """Returns the rule's answer after calls of these methods; None if it has two answers."""
+        if not methods:
+            return self._scaled_by_default
+        return None if len(methods) > 1 and SCALE_LOSS in methods else SCALE_LOSS in methods
+
+    @_autograph.do_not_convert
+    def record_call(self, method: str) -> None:
+        """Records a call; raises a ValueError if a traced `apply_gradients` has another answer."""
+        before = self._answer_after(self.called_methods)
+        after = self._answer_after(self.called_methods | {method})
+        if self._traced and after is not before:
+            raise ValueError(
+                f"{method} was called after apply_gradients had been traced into a function or "
+                f"graph. That always takes {'scaled' if before else 'unscaled'} gradients, but "
+                f"gradients after {method} are "
+                f"{'scaled' if method == SCALE_LOSS else 'unscaled'}. In that function "
+                f"{_SAY_SCALED}; or make one optimizer for each."
+            )
+        self.called_methods.add(method)
+
+    def remember_unscaled(self, grads: object) -> None:
+        """Remembers unscaled gradients, if `apply_gradients` may also get scaled ones."""
+        if SCALE_LOSS in self.called_methods and isinstance(grads, (list, tuple)):
+            tensors = [grad for grad in grads if isinstance(grad, (tf.Tensor, tf.IndexedSlices))]
+            self._unscaled.update(zip(map(id, tensors), tensors))
+
+    def are_remembered(self, pairs: list[_types.Pair]) -> bool:
+        """Returns whether all gradients of these pairs are objects that were remembered."""
+        grads = [grad for grad, _ in pairs if grad is not None]
+        return bool(grads) and all(self._unscaled.get(id(grad)) is grad for grad in grads)
+
+    def decide(self, scaled: bool | None, pairs: list[_types.Pair]) -> bool:
+        """Returns whether the gradients of these pairs are scaled; `scaled` is the caller's.
+
+        Raises a ValueError if the rule has two answers and the gradients are not known to be
+        unscaled. Warns once for each optimizer if only one of two methods that belong together was
+        ever called, or none.
+        """
+        if scaled is not None:
+            _arguments.optional_flag("scaled", scaled)
+            return scaled
+        answer = self._answer_after(self.called_methods)
+        if answer is None and self.are_remembered(pairs):
+            return False
+        if answer is None:
+            others = " and ".join(sorted(self.called_methods - {SCALE_LOSS}))
+            raise ValueError(
+                f"apply_gradients cannot tell whether the gradients are scaled: {SCALE_LOSS} of "
+                f"this optimizer was called, after which they are, and {others}, after which they "
+                f"are not. Only gradients that {GET_UNSCALED_GRADIENTS} returned after the first "
+                f"{SCALE_LOSS} are recognized as unscaled, and only before any clipping. So "
+                f"{_SAY_SCALED}."
+            )
+        if not tf.executing_eagerly():
+            self._traced = True
+        if answer and not self.called_methods:
+            self.warn_once(_NONE_CALLED_KERAS_3)
+        elif not self.called_methods and _tf.at_least(2, 4):
+            self.warn_once(_NONE_CALLED)
+        elif self.called_methods == {GET_UNSCALED_GRADIENTS}:
+            self.warn_once(_ONE_CALLED.format(GET_UNSCALED_GRADIENTS, GET_SCALED_LOSS, "too small"))
+        elif self.called_methods == {GET_SCALED_LOSS}:
+            self.warn_once(_ONE_CALLED.format(GET_SCALED_LOSS, GET_UNSCALED_GRADIENTS, "too large"))
+        return answer
+
+    def warn_if_divided_twice(self, pairs: list[_types.Pair]) -> None:
+        """Warns if `apply` may get unscaled gradients.
+
+        After `scale_loss`, as in a step of Keras 3, only those that are remembered.
+        """
+        if GET_UNSCALED_GRADIENTS not in self.called_methods:
+            return
+        if SCALE_LOSS not in self.called_methods or self.are_remembered(pairs):
+            self.warn_once(_DIVIDED_TWICE)
+
+    def warn_once(self, message: str) -> None:
+        """Logs a warning, once for each optimizer."""
+        if message not in self._warned:
+            self._warned.add(message)
+            logging.warning(message)
+
+
+class KerasData:
+    """The data of a loss-scale optimizer, beside its loss scale and the inner optimizer.
+
+    Attributes:
+      scaled_rule: `ScaledRule`, says whether `apply_gradients` gets scaled gradients.
+      agreement: function of a scalar bool tensor, or None.
+      options: dict of the constructor's other arguments, but for defaults; configs hold them.
+      keras_variables: dict from names to the loss scale's variables as Keras 3 has them.
+      constructed: bool, the constructor of this package's class has set all attributes.
+    """
+
+    def __init__(self, scaled_rule: ScaledRule) -> None:
+        self.scaled_rule = scaled_rule
+        self.agreement: _types.Agree | None = None
+        self.options: dict[str, Any] = {}
+        self.keras_variables: dict[str, Any] = {}
+        self.constructed = False
 
 
 class _KerasStep(_step.Step):
@@ -88,7 +278,7 @@ class KerasFamily(Generic[Owner]):
     config_says_dynamic = True
     # True if copies of that Keras' optimizers, also of its own loss-scale class, have no state.
     copies_lose_state = False
-    # True if that Keras' `apply_gradients` takes scaled gradients; see `_scaled_rule`.
+    # True if that Keras' `apply_gradients` takes scaled gradients; see `ScaledRule`.
     scaled_by_default = False
     # True if that Keras' own loss-scale optimizer counts skipped steps as iterations.
     counts_skipped_by_default = True
@@ -147,7 +337,7 @@ class KerasFamily(Generic[Owner]):
         _scale.check_has_no_owner(loss_scale)
         _scale.check_reciprocal(loss_scale)
 
-    def initialize_owner(self, owner: Owner, name: str | None) -> str | None:
+    def init_base_class(self, owner: Owner, name: str | None) -> str | None:
         """Makes `owner` an optimizer of that Keras; returns its name for configs, or None."""
         raise NotImplementedError
 
@@ -170,7 +360,7 @@ class KerasFamily(Generic[Owner]):
         old = owner._loss_scale
         if loss_scale is old:
             return
-        new = _configs.from_identifier(loss_scale)
+        new = _loss_scales.get(_loss_scales.require(loss_scale))
         if _scale.unwrap(new) is _scale.unwrap(old):  # The same manager.
             return
         self.check_loss_scale(new)
@@ -227,7 +417,7 @@ class KerasFamily(Generic[Owner]):
         scale: Callable[..., Any] = functools.partial(self.scale_loss, owner)
         if _scale.overrides(owner, self.methods_class, "get_scaled_loss"):
             # The override records its own call. The step does the other half, and unscales.
-            owner._tflsc.scaled_rule.record_call(_scaled_rule.GET_UNSCALED_GRADIENTS)
+            owner._tflsc.scaled_rule.record_call(GET_UNSCALED_GRADIENTS)
             scale = owner.get_scaled_loss
         if callable(loss):
             return lambda: scale(loss())
@@ -241,7 +431,7 @@ class KerasFamily(Generic[Owner]):
         unscale: Callable[..., _types.Gradients] = functools.partial(self.unscale, owner)
         if _scale.overrides(owner, self.methods_class, "get_unscaled_gradients"):
             # As above: the loss was scaled.
-            owner._tflsc.scaled_rule.record_call(_scaled_rule.GET_SCALED_LOSS)
+            owner._tflsc.scaled_rule.record_call(GET_SCALED_LOSS)
             unscale = owner.get_unscaled_gradients
         grads, variables = _gradients.unzip(grads_and_vars)
         grads = map_except_overwrites(unscale, grads, variables)
@@ -269,7 +459,7 @@ class KerasFamily(Generic[Owner]):
         # A subclass's method may not take `scaled`, or take it and not pass it on. Before Keras 3
         # no optimizer takes `scaled`, and a subclass may pass all arguments to the inner optimizer.
         takes_scaled = not overridden or (
-            self.scaled_by_default and _inner.takes_argument(owner.apply_gradients, "scaled")
+            self.scaled_by_default and takes_argument(owner.apply_gradients, "scaled")
         )
         return pairs, {"scaled": scaled} if takes_scaled else {}
 
@@ -408,3 +598,32 @@ def check_no_session_graph(owner: KerasOwner) -> None:
             "operation that the session could run. Use eager mode or tf.function; or an "
             "optimizer of keras.optimizers.legacy or tf.compat.v1.train, which works with sessions."
         )
+
+
+# The methods of an inner optimizer: Keras' own or a user's.
+
+
+def is_of_keras(function: object) -> bool:
+    """Returns whether a function is defined in a module of Keras."""
+    return getattr(function, "__module__", "").split(".")[0] in _keras_versions.ROOTS
+
+
+def are_keras_methods(optimizer: object, names: Iterable[str]) -> bool:
+    """Returns whether those of these methods that an optimizer has are all Keras' own."""
+    return all(
+        name not in vars(optimizer) and is_of_keras(getattr(type(optimizer), name))
+        for name in names
+        if hasattr(type(optimizer), name)
+    )
+
+
+def takes_argument(method: Callable[..., Any], name: str) -> bool:
+    """Returns whether a method takes an argument with this name."""
+    return _takes_argument(getattr(method, "__func__", method), name)
+
+
+@functools.lru_cache(maxsize=256)
+def _takes_argument(function: Callable[..., Any], name: str) -> bool:
+    parameters = inspect.signature(function).parameters
+    kinds = [parameter.kind for parameter in parameters.values()]
+    return name in parameters or inspect.Parameter.VAR_KEYWORD in kinds

@@ -22,10 +22,7 @@ from tf_lossscale_compat._core._tf import tf
 from tf_lossscale_compat._scales import _loss_scales
 from tf_lossscale_compat.keras import (
     _family,
-    _inner,
     _methods,
-    _scaled_rule,
-    _values,
 )
 
 if TYPE_CHECKING:
@@ -37,8 +34,8 @@ else:
 _CommonMethods: Any = _methods.CommonMethods  # For the properties that get a setter here.
 # For errors: the call that an override of `scale_loss` or `apply_gradients` has to make.
 _CALL = {
-    _scaled_rule.GET_SCALED_LOSS: "call super().scale_loss",
-    _scaled_rule.GET_UNSCALED_GRADIENTS: (
+    _family.GET_SCALED_LOSS: "call super().scale_loss",
+    _family.GET_UNSCALED_GRADIENTS: (
         "call get_unscaled_gradients, and super().apply_gradients(grads_and_vars, scaled=False)"
     ),
 }
@@ -126,7 +123,7 @@ class Keras3Family(_family.KerasFamily["Keras3Methods"]):
                 f"{backend!r}. Set the environment variable KERAS_BACKEND=tensorflow."
             )
         _agreement.check_not_keras_3(type(owner), *map(type, _agreement.optimizer_chain(optimizer)))
-        if not _inner.are_keras_methods(optimizer, ["apply_gradients"]):
+        if not _family.are_keras_methods(optimizer, ["apply_gradients"]):
             raise ValueError(
                 f"{self.optimizer_argument} must have no apply_gradients of its own, got "
                 f"{optimizer!r}: a loss-scale optimizer of Keras 3 calls only apply. Override "
@@ -137,7 +134,7 @@ class Keras3Family(_family.KerasFamily["Keras3Methods"]):
     def check_loss_scale(self, loss_scale: _loss_scales.LossScale) -> None:
         _scale.check_has_no_owner(loss_scale)  # Division by the scale needs no reciprocal of it.
 
-    def initialize_owner(self, owner: Keras3Methods, name: str | None) -> str:
+    def init_base_class(self, owner: Keras3Methods, name: str | None) -> str:
         self._super_of_original(owner).__init__(learning_rate=0.0, name=name)
         # Files and checkpoints of Keras' own class have it under this name.
         owner.inner_optimizer = owner._optimizer
@@ -177,7 +174,7 @@ class Keras3Family(_family.KerasFamily["Keras3Methods"]):
                 ("dynamic_scale", loss_scale.current_loss_scale),
             ):
                 setattr(owner, name, self._track_as_keras_variable(owner, name, variable))
-        for name, variable in _values.variables_by_name(loss_scale).items():
+        for name, variable in _methods.variables_by_name(loss_scale).items():
             if not any(variable is each.value for each in keras_variables.values()):
                 self._track_as_keras_variable(owner, name, variable)
 
@@ -394,14 +391,14 @@ class Keras3Methods(_methods.WeightDecayMethods, _Keras3Base):
         _settable_loss_scale(self, "dynamic_growth_steps")._increment_period = value
 
     @property
-    def variables(self) -> _values.CallableList:
+    def variables(self) -> _methods.CallableList:
         """The variables of the optimizer, the loss scale and the inner optimizer.
 
         They are a list that can be called, because some optimizers before Keras 3 had a method.
         A call returns what it returned there: the inner optimizer's step count and slots.
         """
         inner = self.inner_optimizer.variables
-        return _values.CallableList(
+        return _methods.CallableList(
             super().variables, [each for each in inner if each.name != "learning_rate"]
         )
 
@@ -440,7 +437,7 @@ class Keras3Methods(_methods.WeightDecayMethods, _Keras3Base):
         pairs, rule = list(grads_and_vars), self._tflsc.scaled_rule
         was_said = scaled is not None
         scaled = rule.decide(scaled, pairs)
-        if scaled and not was_said and _scaled_rule.SCALE_LOSS in rule.called_methods:
+        if scaled and not was_said and _family.SCALE_LOSS in rule.called_methods:
             _check_bypassed(self)
         # Keras' own class calls it here, too.
         if _scale.overrides(self, Keras3Methods, "apply"):
@@ -504,7 +501,7 @@ class Keras3Methods(_methods.WeightDecayMethods, _Keras3Base):
         values = [store[str(i)] for i in range(len(store.keys()))]
         # An optimizer that was not built saved fewer variables.
         may_be_other = saved_outer != len(outer) or not outer
-        if saved_outer < 0 or (may_be_other and not _values.matches(values[saved_outer:], inner)):
+        if saved_outer < 0 or (may_be_other and not _methods.matches(values[saved_outer:], inner)):
             super().load_own_variables(store)  # It warns.
             return
         # Files of Keras' own class have two of the loss scale's variables, first as here.
@@ -512,7 +509,7 @@ class Keras3Methods(_methods.WeightDecayMethods, _Keras3Base):
         extra = len(self._tflsc.keras_variables) - 2 if dynamic else 0
         # The shapes and kinds of numbers tell another class of loss scale with as many variables.
         known_number = saved_outer in (len(outer), len(outer) - extra)
-        if known_number and _values.matches(values[:saved_outer], outer):
+        if known_number and _methods.matches(values[:saved_outer], outer):
             outer = outer[:saved_outer]
         else:
             logging.warning(
@@ -520,7 +517,7 @@ class Keras3Methods(_methods.WeightDecayMethods, _Keras3Base):
                 self.name,
             )
             outer, values = [], values[saved_outer:]
-        _values.assign_all([*outer, *inner], values)
+        _methods.assign_all([*outer, *inner], values)
 
 
 def _settable_loss_scale(owner: Keras3Methods, name: str) -> _loss_scales.DynamicLossScale:
@@ -535,8 +532,8 @@ def _settable_loss_scale(owner: Keras3Methods, name: str) -> _loss_scales.Dynami
 def _check_bypassed(owner: Keras3Methods) -> None:
     """Raises a ValueError if a step with scaled gradients would silently bypass overrides."""
     for name, caller in (
-        (_scaled_rule.GET_SCALED_LOSS, "scale_loss"),
-        (_scaled_rule.GET_UNSCALED_GRADIENTS, "apply_gradients"),
+        (_family.GET_SCALED_LOSS, "scale_loss"),
+        (_family.GET_UNSCALED_GRADIENTS, "apply_gradients"),
     ):
         bypassed = _scale.overrides(owner, Keras3Methods, name)
         if bypassed and not _scale.overrides(owner, Keras3Methods, caller):

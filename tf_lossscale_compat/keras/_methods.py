@@ -5,6 +5,8 @@ from __future__ import annotations
 import functools
 from typing import TYPE_CHECKING, Any, Callable, Iterable, NoReturn
 
+import numpy as np
+
 from tf_lossscale_compat._core import (
     _agreement,
     _arguments,
@@ -17,7 +19,7 @@ from tf_lossscale_compat._core import (
 )
 from tf_lossscale_compat._core._tf import tf
 from tf_lossscale_compat._scales import _loss_scales, _managers
-from tf_lossscale_compat.keras import _scaled_rule, _values
+from tf_lossscale_compat.keras import _family
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -26,7 +28,6 @@ if TYPE_CHECKING:
 
     # The base class of Keras' optimizers, for type checkers. At run time it depends on the family.
     from tf_lossscale_compat._core._types import KerasOptimizer as _KerasBase
-    from tf_lossscale_compat.keras import _family, _owner
 else:
     _KerasBase = object
 
@@ -52,7 +53,7 @@ class CommonMethods(_KerasBase):
 
     _optimizer: Any
     _loss_scale: _loss_scales.LossScale
-    _tflsc: _owner.KerasData
+    _tflsc: _family.KerasData
     _tflsc_family: _family.KerasFamily[Any]
 
     def __new__(cls, *args: Any, **kwargs: Any) -> Self:
@@ -68,7 +69,7 @@ class CommonMethods(_KerasBase):
         names = tuple(name for name in family.forbidden_overrides if hasattr(family.original, name))
         _arguments.check_overrides(cls, family.original, names, "apply_gradients")
         # An override in a subclass or a mixin may not call the method that it overrides.
-        for name in _scaled_rule.RECORDED_OVERRIDES:
+        for name in _family.RECORDED_OVERRIDES:
             definer = next(base for base in cls.__mro__ if name in vars(base))
             if definer is cls or not issubclass(definer, CommonMethods):
                 setattr(cls, name, _record_calls(name, vars(definer)[name]))
@@ -165,7 +166,7 @@ class CommonMethods(_KerasBase):
                 f"weights must be {len(variables)} arrays, or {len(inner)} for the inner optimizer "
                 f"alone, got {len(weights)}."
             )
-        _values.assign_all(inner if len(weights) == len(inner) else variables, weights)
+        assign_all(inner if len(weights) == len(inner) else variables, weights)
 
     # Scaling, unscaling and steps.
 
@@ -184,7 +185,7 @@ class CommonMethods(_KerasBase):
         Raises:
           ValueError: `apply_gradients` was traced before, for unscaled gradients.
         """
-        self._tflsc.scaled_rule.record_call(_scaled_rule.SCALE_LOSS)
+        self._tflsc.scaled_rule.record_call(_family.SCALE_LOSS)
         return self._tflsc_family.scale_loss(self, loss)
 
     @_autograph.do_not_convert
@@ -200,7 +201,7 @@ class CommonMethods(_KerasBase):
         Raises:
           ValueError: `apply_gradients` was traced before, for scaled gradients.
         """
-        self._tflsc.scaled_rule.record_call(_scaled_rule.GET_SCALED_LOSS)
+        self._tflsc.scaled_rule.record_call(_family.GET_SCALED_LOSS)
         if callable(loss):
             return lambda: self._tflsc_family.scale_loss(self, loss())
         return self._tflsc_family.scale_loss(self, loss)
@@ -222,7 +223,7 @@ class CommonMethods(_KerasBase):
         Raises:
           ValueError: `apply_gradients` was traced before, for scaled gradients.
         """
-        self._tflsc.scaled_rule.record_call(_scaled_rule.GET_UNSCALED_GRADIENTS)
+        self._tflsc.scaled_rule.record_call(_family.GET_UNSCALED_GRADIENTS)
         unscaled = self._tflsc_family.unscale(self, grads)
         self._tflsc.scaled_rule.remember_unscaled(unscaled)
         return unscaled
@@ -291,7 +292,7 @@ def _record_calls(name: str, method: Any) -> Callable[..., Any]:
     def call(self: CommonMethods, *args: Any, **kwargs: Any) -> Any:
         self._tflsc.scaled_rule.record_call(name)
         result = method.__get__(self, type(self))(*args, **kwargs)
-        if name == _scaled_rule.GET_UNSCALED_GRADIENTS:
+        if name == _family.GET_UNSCALED_GRADIENTS:
             self._tflsc.scaled_rule.remember_unscaled(result)
         return result
 
@@ -341,3 +342,85 @@ class WeightDecayMethods(CommonMethods):
           var_names: list of str, parts of the names of variables, or None.
         """
         self._optimizer.exclude_from_weight_decay(var_list, var_names)
+
+
+# Values of variables, for files and `set_weights`.
+
+
+class CallableList(list):
+    """A list that can be called: `optimizer.variables` is a method in some versions of Keras.
+
+    A call returns the list `called`, if there is one.
+    """
+
+    def __init__(self, variables: Iterable[Any], called: list[Any] | None = None) -> None:
+        super().__init__(variables)
+        self._called = called
+
+    def __call__(self) -> list[Any]:
+        return self if self._called is None else self._called
+
+
+def variables_by_name(loss_scale: _loss_scales.LossScale) -> dict[str, tf.Variable]:
+    """Returns a dict from names to a loss scale's variables; names are without scopes.
+
+    A name that another variable has gets a number: in eager mode all variables without a name have
+    the same one.
+    """
+    named: dict[str, tf.Variable] = {}
+    for variable in _scale.variables_of(loss_scale):
+        name = variable.name.split(":")[0].split("/")[-1]
+        while name in named:
+            name = f"{name}_{len(named)}"
+        named[name] = variable
+    return named
+
+
+def _same_kind_of_number(value: np.ndarray, variable: _types.Variable) -> bool:
+    """Returns whether both have an integer dtype, or neither has."""
+    is_integer = tf.as_dtype(variable.dtype).is_integer
+    return is_integer == np.issubdtype(value.dtype, np.integer)
+
+
+def matches(values: Iterable[Any], variables: Iterable[_types.Variable]) -> bool:
+    """Returns whether arrays have the variables' shapes and kinds of numbers."""
+    return all(
+        value.shape == tuple(variable.shape) and _same_kind_of_number(value, variable)
+        for value, variable in zip(map(np.asarray, values), variables)
+    )
+
+
+def _assign_each(pairs: list[tuple[_types.Variable, np.ndarray]]) -> None:
+    for variable, value in pairs:
+        variable.assign(value)
+
+
+def assign_all(
+    variables: Iterable[_types.Variable],
+    values: Iterable[Any],
+    assign: Callable[[list[tuple[_types.Variable, np.ndarray]]], None] = _assign_each,
+) -> None:
+    """Assigns arrays to as many variables: all, or none after an error.
+
+    Raises:
+      ValueError: an array has another shape than its variable; or a counter is at a number's place
+        and a number at a counter's. All may be integers or floats, as in JSON.
+    """
+    pairs = [(variable, np.asarray(value)) for variable, value in zip(variables, values)]
+    for variable, value in pairs:
+        if tuple(variable.shape) != value.shape:
+            raise ValueError(
+                f"The weights hold an array of shape {value.shape} for {variable.name}, which has "
+                f"shape {variable.shape}."
+            )
+    wrong = [
+        (each, value)
+        for each, value in pairs
+        if not (value.ndim or _same_kind_of_number(value, each))
+    ]
+    if len({np.issubdtype(value.dtype, np.integer) for _, value in wrong}) > 1:
+        shown = ", ".join(f"{value!r} for {each.name}" for each, value in wrong)
+        raise ValueError(
+            f"The weights hold {shown}, which belong to another kind of loss scale or optimizer."
+        )
+    assign(pairs)

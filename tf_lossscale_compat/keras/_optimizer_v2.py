@@ -14,12 +14,9 @@ from tf_lossscale_compat._core import (
     _tf,
 )
 from tf_lossscale_compat.keras import (
-    _aggregation,
     _before_keras3,
     _family,
-    _inner,
     _methods,
-    _values,
 )
 
 if TYPE_CHECKING:
@@ -40,13 +37,13 @@ class OptimizerV2Family(_before_keras3.BeforeKeras3Family["OptimizerV2Methods"])
     counts_skipped_by_default = _DELEGATES_TRACKING
     compute_method = "_compute_gradients"
     updates_first = True
-    aggregation_of_inner = _aggregation.InnerAggregation(
+    aggregation_of_inner = _before_keras3.InnerAggregation(
         methods=("_transform_unaggregated_gradients", "_aggregate_gradients"),
         option="experimental_aggregate_gradients",
         off_value=False,
     )
 
-    def initialize_owner(self, owner: OptimizerV2Methods, name: str | None) -> str | None:
+    def init_base_class(self, owner: OptimizerV2Methods, name: str | None) -> str | None:
         owner.__dict__.update(_hyper={}, _name="LossScaleOptimizer" if name is None else name)
         if _DELEGATES_TRACKING:
             self.delegate_tracking(owner)
@@ -217,7 +214,9 @@ class OptimizerV2Methods(_before_keras3.BeforeKeras3Methods):
         **kwargs: Any,
     ) -> Any:
         args: tuple[Any, ...] = ()  # The inner optimizer may have no `name` at this position.
-        if isinstance(name, str) and _inner.takes_argument(self._optimizer.apply_gradients, "name"):
+        if isinstance(name, str) and _family.takes_argument(
+            self._optimizer.apply_gradients, "name"
+        ):
             kwargs["name"] = name
         elif name is not None:
             args = (name,)
@@ -249,7 +248,9 @@ class OptimizerV2Methods(_before_keras3.BeforeKeras3Methods):
         variables = self._tflsc_family.all_variables(self)
         if len(weights) == len(variables):
             # In a graph, Keras' session assigns.
-            _values.assign_all(variables, weights, self._tflsc_family.keras.backend.batch_set_value)
+            _methods.assign_all(
+                variables, weights, self._tflsc_family.keras.backend.batch_set_value
+            )
         else:  # Adam's own method also takes the weights of Keras 1.
             self._optimizer.set_weights(weights)
 

@@ -20,7 +20,7 @@ from tf_lossscale_compat._core import (
     _scale,
 )
 from tf_lossscale_compat._core._tf import tf
-from tf_lossscale_compat.keras import _aggregation, _before_keras3, _family, _methods, _values
+from tf_lossscale_compat.keras import _before_keras3, _family, _methods
 
 if TYPE_CHECKING:
     from tf_lossscale_compat._core import _types
@@ -31,11 +31,11 @@ class OptimizerV3Family(_before_keras3.BeforeKeras3Family["OptimizerV3Methods"])
 
     is_legacy = False
     compute_method = "compute_gradients"
-    aggregation_of_inner = _aggregation.InnerAggregation(
+    aggregation_of_inner = _before_keras3.InnerAggregation(
         methods=("aggregate_gradients",), option="skip_gradients_aggregation", off_value=True
     )
 
-    def initialize_owner(self, owner: OptimizerV3Methods, name: str | None) -> str | None:
+    def init_base_class(self, owner: OptimizerV3Methods, name: str | None) -> str | None:
         # Keras' own class sets no name, and fails when it warns with it.
         owner.name = type(owner).__name__ if name is None else name
         self.delegate_tracking(owner)
@@ -141,14 +141,14 @@ class OptimizerV3Methods(_methods.WeightDecayMethods, _before_keras3.BeforeKeras
         return tf.identity(self._optimizer.iterations)
 
     @property
-    def variables(self) -> _values.CallableList:
+    def variables(self) -> _methods.CallableList:
         """The variables of the inner optimizer, without those of the loss scale.
 
         They are a list that can be called, because this was a method in TensorFlow 2.10.
         """
         # HDF5 files hold those of the loss scale too, and have no other place for them.
         saved = _scale.variables_of(self._loss_scale) if _callers.is_hdf5_saving() else []
-        return _values.CallableList(_graphs.variables_of(self._optimizer) + saved)
+        return _methods.CallableList(_graphs.variables_of(self._optimizer) + saved)
 
     def save_own_variables(self, store: Any) -> None:
         """Writes the inner optimizer's variables by number, and the loss scale's by name.
@@ -159,7 +159,7 @@ class OptimizerV3Methods(_methods.WeightDecayMethods, _before_keras3.BeforeKeras
         for i, variable in enumerate(_graphs.variables_of(self._optimizer)):
             store[str(i)] = variable.numpy()
         attributes = getattr(store, "attrs", store)
-        for name, variable in _values.variables_by_name(self._loss_scale).items():
+        for name, variable in _methods.variables_by_name(self._loss_scale).items():
             attributes[name] = variable.numpy()
 
     def load_own_variables(self, store: Any) -> None:
@@ -171,7 +171,7 @@ class OptimizerV3Methods(_methods.WeightDecayMethods, _before_keras3.BeforeKeras
         if {name for name in values if name.isdigit()} != set(inner):
             logging.warning("The saved optimizer has other variables; none of them is loaded.")
             return
-        scaling = _values.variables_by_name(self._loss_scale)
+        scaling = _methods.variables_by_name(self._loss_scale)
         if set(values) != set(inner) | set(scaling):
             logging.warning(
                 "The saved optimizer has a loss scale of another kind or none; this one keeps its "
@@ -179,4 +179,4 @@ class OptimizerV3Methods(_methods.WeightDecayMethods, _before_keras3.BeforeKeras
             )
             scaling = {}
         targets = {**inner, **scaling}
-        _values.assign_all(targets.values(), [values[name] for name in targets])
+        _methods.assign_all(targets.values(), [values[name] for name in targets])
