@@ -137,7 +137,8 @@ class PlainOptimizersTest(modes.EagerTestCase):
                 each.assign(np.zeros(each.shape))
         self.assertEqual(moved[1], moved[0])
         self.assertNotEqual(moved[0], 1.0)
-        self.assertEqual(number(opt.iterations), 0)
+        if keras_homes.VERSION >= (2, 11) or home.kind != "current":  # There, it is not in them.
+            self.assertEqual(number(opt.iterations), 0)
         if kind != "plain":
             self.assertEqual(number(opt.loss_scale), 8.0)
 
