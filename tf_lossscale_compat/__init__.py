@@ -9,8 +9,6 @@ The namespaces mirror TensorFlow's: replace `tf.contrib.mixed_precision` by
 import importlib as _importlib
 import typing as _typing
 
-from tf_lossscale_compat._core import _callers
-
 __version__ = "1.0.0"
 
 __all__ = [
@@ -72,6 +70,8 @@ else:
         if name in _MODULES:
             return _importlib.import_module(f"{__name__}.{name}")
         if name not in _HOMES:
+            from tf_lossscale_compat._core import _callers
+
             raise _callers.missing(__name__, name)
         value = getattr(_importlib.import_module(f"{__name__}.{_HOMES[name]}"), name)
         globals()[name] = value  # Later uses do not call this function.
