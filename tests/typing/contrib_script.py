@@ -24,7 +24,6 @@ step = tf.train.get_or_create_global_step()
 loss = tf.reduce_mean(tf.placeholder(tf.float32, [None, 3]))
 grads, variables = zip(*opt.compute_gradients(loss, colocate_gradients_with_ops=True))
 train_op = opt.apply_gradients(zip(grads, variables), global_step=step, name="train")
-saver = tf.train.Saver(opt.variables() + fixed.variables())
 mp.LossScaleOptimizer(opt, Halving(), agree=lambda flag: flag).minimize(loss, global_step=step)
 
 
@@ -34,8 +33,6 @@ class Wrong(mp.LossScaleManager):
 
 
 mp.ExponentialUpdateLossScaleManager("8", 9)  # error: arg-type reportArgumentType
-mp.ExponentialUpdateLossScaleManager(8, 9, incr_ratio="2")  # error: arg-type reportArgumentType
-mp.FixedLossScaleManager(None)  # error: arg-type reportArgumentType
 mp.LossScaleManager()  # error: abstract reportAbstractUsage
 mp.LossScaleOptimizer("adam", manager)  # error: arg-type reportArgumentType
 mp.LossScaleOptimizer(opt, "dynamic")  # error: arg-type reportArgumentType

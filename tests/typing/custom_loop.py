@@ -25,16 +25,13 @@ class Growing(lsc.loss_scale.LossScale):
 
 
 scale = lsc.DynamicLossScale(2**10, increment_period=100, multiplier=4, max_loss_scale=None)
-half: tf.Tensor = tf.cast(scale(), tf.float16)
 print(f"{scale:.1f}", float(scale), scale / 2.0, 1.0 / scale, scale > 1.0)
-counter: tf.Variable = scale.good_steps
 scales: List[lsc.LossScale] = [of_21.FixedLossScale(8, skip_nonfinite=True), Growing()]
 growing: Growing = lsc.loss_scale.get(Growing.from_config({}))
 sgd = tf.compat.v1.train.GradientDescentOptimizer(0.1)
 record = lsc.StepRecord(experimental.MixedPrecisionLossScaleOptimizer(sgd, scale), names=True)
 steps: tf.Tensor = record.steps
 totals: Dict[str, int] = record.nonfinite_gradients()
-checkpoint = tf.train.Checkpoint(scale=scale, record=record)
 record.check(max_consecutive_skips=3)
 
 
@@ -47,12 +44,10 @@ Wrong()  # error: abstract reportAbstractUsage
 lsc.DynamicLossScale("eight")  # error: arg-type reportArgumentType
 lsc.FixedLossScale(8, skip_nonfinite="yes")  # error: arg-type reportArgumentType
 growing.no_such_method()  # error: attr-defined reportAttributeAccessIssue
-growing._add_weight(3, 1.0)  # error: arg-type reportArgumentType
 scale.initial_loss_scale = 2.0  # error: misc,prop-decl reportAttributeAccessIssue
 lsc.loss_scale.get("fixed")  # error: call-overload reportCallIssue,reportArgumentType
 lsc.kerras  # error: attr-defined reportAttributeAccessIssue
 wrong: lsc.LossScaleManager = scale  # error: assignment reportAssignmentType
 experimental.MixedPrecisionLossScaleOptimizer(sgd, None)  # error: arg-type reportArgumentType
-experimental.enable_mixed_precision_graph_rewrite("sgd")  # error: arg-type reportArgumentType
 lsc.StepRecord(scale)  # error: arg-type reportArgumentType
 record.last_skip().step  # error: union-attr reportOptionalMemberAccess

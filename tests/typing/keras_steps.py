@@ -16,7 +16,6 @@ steps: Optional[int] = LossScaleOptimizer.from_config(opt.get_config()).dynamic_
 opt.learning_rate = 0.1
 opt.iterations.assign(0)
 opt.dynamic_scale.assign(2.0**12)
-opt.inner_optimizer.clipnorm = 1.0
 print(opt.variables, of_20.name, of_20.get_weights(), [each.shape for each in opt.weights])
 model: Any = tf.keras.Sequential()
 opt.build(model.trainable_variables)
@@ -32,14 +31,11 @@ def step(loss: tf.Tensor, tape: tf.GradientTape, variable: tf.Variable) -> None:
 
 
 LossScaleOptimizer("adam")  # error: arg-type reportArgumentType
-LossScaleOptimizer(inner, "dynamic")  # error: arg-type reportArgumentType
 LossScaleOptimizer(inner, growth_steps=3)  # error: arg-type reportArgumentType
 experimental.LossScaleOptimizer(inner)  # error: call-arg reportCallIssue
 experimental.LossScaleOptimizer(inner, "dynamik")  # error: arg-type reportArgumentType
 opt.get_unscaled_gradients(8.0)  # error: arg-type reportArgumentType
 opt.get_scaled_gradients([])  # error: attr-defined reportAttributeAccessIssue
-of_20.get_unscaled_gradient([])  # error: attr-defined reportAttributeAccessIssue
-opt.iteration  # error: attr-defined reportAttributeAccessIssue
 opt.dynamic_scale = 2.0  # error: misc,prop-decl reportAttributeAccessIssue
 opt.apply(3)  # error: arg-type reportArgumentType
 of_20.agree = 3  # error: assignment reportAttributeAccessIssue
