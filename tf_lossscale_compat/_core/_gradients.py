@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import collections
 import functools
-import threading
 from typing import (
     TYPE_CHECKING,
     Any,
@@ -36,8 +35,6 @@ if TYPE_CHECKING:
 # The number of signatures for which a function stays compiled. Models have a few signatures; a
 # program whose signatures never repeat must not pile up graphs.
 CAPACITY = 32
-
-_NEW: Any = object()
 
 
 def signature_of(tensors: Sequence[tf.Tensor]) -> list[tuple[int, tuple[int | None, ...]]]:
@@ -86,11 +83,8 @@ class Compiled:
     def __init__(self, function: Callable[..., Any]) -> None:
         functools.update_wrapper(self, function)
         self._function = function
-        # None for a signature that occurred once.
-        self._concrete: collections.OrderedDict[
-            Hashable, tf.types.experimental.ConcreteFunction | None
-        ] = collections.OrderedDict()
-        self._lock = threading.Lock()  # Each replica has its own thread.
+        # For each signature a list, empty when it is new, then of the compiled function or None.
+        self._kept: Any = functools.lru_cache(maxsize=CAPACITY)(lambda signature: [])
 
     def __call__(
         self,
@@ -103,29 +97,19 @@ class Compiled:
         `varying_first_dim` has the positions of tensors whose first dimension is not part of the
         signature, because it varies.
         """
-        if not (tf.executing_eagerly() and _tf.functions_compute_as_eager()):
+        if not (tf.executing_eagerly() and _tf.compiled_gives_same_bits()):
             return self._function(tensors, *constants)
         signature = signature_of(tensors)
         for i in varying_first_dim:
             dtype, sizes = signature[i]
             signature[i] = (dtype, (None,) + sizes[1:])
-        key = (tuple(signature), constants, has_op_callbacks())
-        with self._lock:
-            concrete = self._concrete.pop(key, _NEW)
-            self._keep(key, None if concrete is _NEW else concrete)
-        if concrete is _NEW:
+        kept = self._kept((tuple(signature), constants, has_op_callbacks()))
+        if not kept:
+            kept.append(None)
             return self._function(tensors, *constants)
-        if concrete is None:
-            concrete = self._compile(signature, constants)
-            with self._lock:
-                self._keep(key, concrete)
-        return call_flat(concrete, tensors)
-
-    def _keep(self, key: Hashable, concrete: tf.types.experimental.ConcreteFunction | None) -> None:
-        self._concrete.pop(key, None)
-        self._concrete[key] = concrete  # The most recently used is the last.
-        if len(self._concrete) > CAPACITY:
-            self._concrete.popitem(last=False)
+        if kept[0] is None:
+            kept[0] = self._compile(signature, constants)
+        return call_flat(kept[0], tensors)
 
     def _compile(
         self, signature: list[tuple[int, tuple[int | None, ...]]], constants: tuple[Hashable, ...]
@@ -241,7 +225,8 @@ def unflatten(grads: _types.Gradients, values: list[tf.Tensor]) -> _types.Gradie
     return restored
 
 
-# The division by the loss scale.
+# The division by the loss scale. Each function takes the operand as the last of its tensors,
+# because a compiled function takes one list.
 
 
 @compiled_in_eager_mode

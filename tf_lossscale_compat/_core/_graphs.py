@@ -37,12 +37,11 @@ def can_use_tensors_of(graph: tf.Graph) -> bool:
 
 
 def once_per_graph(key: object, make: Callable[[], tf.Tensor]) -> tf.Tensor:
-    """Returns `make()`, a tensor; in a plain graph the tensor that the first call there made.
+    """Makes a tensor, once per graph of a Session, so that it can be read when that is finalized.
 
-    `key` is an object that stands for the tensor. The tensor can then be read in a finalized graph.
-    Control dependencies, loops and conditionals make it anew, because its value may depend on where
-    it is read. Replicas make it anew, because they read their own copies. The first call always
-    makes the tensor for the plain graph, too.
+    `key` is an object that stands for the tensor. Not in control flow and under control
+    dependencies, because the value may depend on where it is read, nor in replicas, which read
+    their own copies: there it is made anew.
     """
     if tf.executing_eagerly():
         return make()

@@ -53,7 +53,7 @@ def at_least(major: int, minor: int) -> bool:
 
 
 @functools.lru_cache(maxsize=None)
-def functions_compute_as_eager() -> bool:
+def compiled_gives_same_bits() -> bool:
     """Returns whether functions and eager mode treat subnormal numbers alike.
 
     In TensorFlow before 2.1 only functions flush subnormal numbers to zero.

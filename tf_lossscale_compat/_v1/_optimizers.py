@@ -29,23 +29,7 @@ from tf_lossscale_compat._core._tf import tf, tf1
 from tf_lossscale_compat._scales import _loss_scales
 
 if TYPE_CHECKING:
-    from typing import Protocol
-
     from tf_lossscale_compat._core import _types
-
-    class V1Owner(Protocol):
-        """A loss-scale optimizer, as its family uses it."""
-
-        _tflsc: V1Data
-        _opt: Any  # The wrapped optimizer of contrib's optimizer,
-        _optimizer: Any  # and that of r2.0's.
-
-        @property
-        def _tflsc_family(self) -> V1Family: ...
-        def get_name(self) -> str: ...
-        @property
-        def _track_trackable(self) -> Callable[..., Any]: ...
-
 
 _KERAS_HINT = (
     "A Keras optimizer is wrapped by "
@@ -71,9 +55,11 @@ class V1Data(NamedTuple):
 class _V1Step(_step.Step):
     """One step of the loss-scale optimizer `owner`; `name` is that of the user's call, or None."""
 
-    owner: V1Owner
+    owner: LossScaleOptimizerBase
 
-    def __init__(self, owner: V1Owner, loss_scale: Any, global_step: Any, name: str | None) -> None:
+    def __init__(
+        self, owner: LossScaleOptimizerBase, loss_scale: Any, global_step: Any, name: str | None
+    ) -> None:
         wrapped = owner._tflsc_family.wrapped_optimizer(owner)
         super().__init__(owner, wrapped, loss_scale, owner._tflsc.agreement)
         self.skips_zero_reciprocal = not tf.executing_eagerly()
@@ -89,7 +75,9 @@ class _MixedPrecisionStep(_V1Step):
 
     updates_first = True
 
-    def __init__(self, owner: V1Owner, loss_scale: Any, global_step: Any, name: str | None) -> None:
+    def __init__(
+        self, owner: LossScaleOptimizerBase, loss_scale: Any, global_step: Any, name: str | None
+    ) -> None:
         super().__init__(owner, loss_scale, global_step, name)
         if self.may_skip or _step_record.record_of(owner) is not None:
             self.name = name or owner.get_name()
@@ -116,12 +104,12 @@ class V1Family:
 
     step_class: type[_V1Step]
 
-    def wrapped_optimizer(self, owner: V1Owner) -> Any:
+    def wrapped_optimizer(self, owner: LossScaleOptimizerBase) -> Any:
         """Returns the optimizer that computes and applies gradients."""
         raise NotImplementedError
 
     def compute_with_wrapped(
-        self, owner: V1Owner, loss: _types.Loss, options: dict[str, Any]
+        self, owner: LossScaleOptimizerBase, loss: _types.Loss, options: dict[str, Any]
     ) -> list[_types.Pair]:
         """Calls the wrapped optimizer's `compute_gradients` as the original does."""
         return list(self.wrapped_optimizer(owner).compute_gradients(loss, **options))
@@ -147,13 +135,13 @@ class V1Family:
         function = _gradients.multiply if eager else _gradients.multiply_as_v1
         return _gradients.Division(self.reciprocal(scale), function)
 
-    def densify(self, owner: V1Owner, grads: _types.Gradients) -> _types.Gradients:
+    def densify(self, owner: LossScaleOptimizerBase, grads: _types.Gradients) -> _types.Gradients:
         """Returns gradients, made dense if the original does so before it divides them."""
         return grads
 
     # The loss scale in use.
 
-    def loss_scale(self, owner: V1Owner) -> Any:
+    def loss_scale(self, owner: LossScaleOptimizerBase) -> Any:
         """Returns the loss scale or manager in use."""
         loss_scale = owner._tflsc.loss_scale
         if loss_scale is None:
@@ -163,7 +151,9 @@ class V1Family:
             )
         return loss_scale
 
-    def set_loss_scale(self, owner: V1Owner, loss_scale: _types.LossScaleOrManager) -> None:
+    def set_loss_scale(
+        self, owner: LossScaleOptimizerBase, loss_scale: _types.LossScaleOrManager
+    ) -> None:
         """Sets the loss scale or manager; public programs replace it at run time."""
         data = owner._tflsc
         if data.loss_scale is not None:  # Else a subclass sets it before it calls the constructor.
@@ -180,7 +170,7 @@ class V1Family:
     # A step.
 
     def compute_gradients(
-        self, owner: V1Owner, loss: _types.Loss, options: dict[str, Any]
+        self, owner: LossScaleOptimizerBase, loss: _types.Loss, options: dict[str, Any]
     ) -> list[_types.Pair]:
         """Returns pairs of unscaled gradients and variables; see the optimizer's method."""
         # Makes as many operations as the original: the seeds of later operations depend on it.
@@ -200,7 +190,7 @@ class V1Family:
 
     def minimize(
         self,
-        owner: V1Owner,
+        owner: LossScaleOptimizerBase,
         loss: _types.Loss,
         global_step: Any,
         name: str | None,
@@ -238,11 +228,11 @@ class MixedPrecisionFamily(V1Family):
 
     step_class = _MixedPrecisionStep
 
-    def wrapped_optimizer(self, owner: V1Owner) -> Any:
+    def wrapped_optimizer(self, owner: LossScaleOptimizerBase) -> Any:
         return owner._optimizer
 
     def compute_with_wrapped(
-        self, owner: V1Owner, loss: _types.Loss, options: dict[str, Any]
+        self, owner: LossScaleOptimizerBase, loss: _types.Loss, options: dict[str, Any]
     ) -> list[_types.Pair]:
         return list(owner._optimizer.compute_gradients(loss=loss, **options))
 
@@ -258,7 +248,7 @@ class ContribFamily(V1Family):
 
     step_class = _ContribStep
 
-    def wrapped_optimizer(self, owner: V1Owner) -> Any:
+    def wrapped_optimizer(self, owner: LossScaleOptimizerBase) -> Any:
         return owner._opt
 
     def called_loss(self, loss: _types.Loss) -> _types.Loss:
@@ -277,7 +267,7 @@ class ContribFamily(V1Family):
     def reciprocal(self, scale: tf.Tensor) -> tf.Tensor:
         return tf.math.reciprocal(scale)
 
-    def densify(self, owner: V1Owner, grads: _types.Gradients) -> _types.Gradients:
+    def densify(self, owner: LossScaleOptimizerBase, grads: _types.Gradients) -> _types.Gradients:
         return grads if owner._tflsc.keep_sparse else _gradients.densify(grads)
 
 
