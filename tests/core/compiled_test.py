@@ -23,7 +23,7 @@ def _counting():
         runs.append("eager" if tf.executing_eagerly() else "traced")
         return [tensor + tf.cast(number, tensor.dtype) for tensor in tensors]
 
-    return _gradients.compiled_in_eager_mode(add), runs
+    return _gradients.Compiled(add), runs
 
 
 def kept(function):
@@ -119,7 +119,7 @@ class CompiledTest(parameterized.TestCase, tf.test.TestCase):
                         function([tf.zeros([size])])
             return [2.0 * tensors[0]]
 
-        function, others = _gradients.compiled_in_eager_mode(doubled), []
+        function, others = _gradients.Compiled(doubled), []
         function([tf.zeros([1])])
         others += [2, 3, 4]
         function([tf.zeros([1])])
@@ -152,7 +152,7 @@ class CompiledTest(parameterized.TestCase, tf.test.TestCase):
         def fail(tensors):
             raise ValueError("no such thing")
 
-        function = _gradients.compiled_in_eager_mode(fail)
+        function = _gradients.Compiled(fail)
         for _ in range(3):
             with self.assertRaisesRegex(ValueError, "no such thing"):
                 function([tf.ones([2])])

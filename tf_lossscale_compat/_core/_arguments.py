@@ -117,13 +117,9 @@ def max_consecutive_skips(value: Any) -> int | None:
 
 
 def check_overrides(cls: type, base: type, names: tuple[str, ...], alternative: str) -> None:
-    """Raises a TypeError if `cls` overrides private methods of the original of `base`.
+    """Raises a TypeError if a subclass overrides private methods of the original of `base`.
 
-    Args:
-      cls: subclass of `base`; mixins that come before `base` are checked, too.
-      base: the class of this package or of Keras whose steps do not call these methods.
-      names: the methods.
-      alternative: str, what to override.
+    Mixins that come before `base` are checked, too. The error says to override `alternative`.
     """
     for each in cls.__mro__[: cls.__mro__.index(base)]:
         for name in names:

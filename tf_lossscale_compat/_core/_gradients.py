@@ -73,7 +73,8 @@ def has_op_callbacks() -> bool:
 class Compiled:
     """Runs a function of a list of tensors, and compiles it in eager mode once per signature.
 
-    A signature is the dtypes and shapes of the tensors, the constants, and whether a callback sees
+    The function returns a list of tensors or a tensor, and depends on nothing else but constants. A
+    signature is the dtypes and shapes of the tensors, the constants, and whether a callback sees
     operations. It is compiled when it occurs for the second time, because tracing costs more than
     running each operation once. The least recently used signatures are dropped.
     """
@@ -121,14 +122,6 @@ class Compiled:
             autograph=False,
         )
         return function.get_concrete_function()
-
-
-def compiled_in_eager_mode(function: Callable[..., Any]) -> Compiled:
-    """Decorates a function that depends only on a list of tensors and on constants.
-
-    The function returns a list of tensors or a tensor.
-    """
-    return Compiled(function)
 
 
 # Lists of gradients.
@@ -229,7 +222,7 @@ def unflatten(grads: _types.Gradients, values: list[tf.Tensor]) -> _types.Gradie
 # because a compiled function takes one list.
 
 
-@compiled_in_eager_mode
+@Compiled
 def multiply(tensors: list[tf.Tensor]) -> list[tf.Tensor]:
     """Multiplies each tensor by the last one, a float32 scalar; results keep the dtypes."""
     *tensors, factor = tensors
@@ -270,7 +263,7 @@ def _for_float16(factor: tf.Tensor) -> tf.Tensor:
     return tf.where(tf.equal(rounded, 0.0), factor, rounded)
 
 
-@compiled_in_eager_mode
+@Compiled
 def divide(tensors: list[tf.Tensor]) -> list[tf.Tensor]:
     """Divides each tensor by the last one, a float32 scalar, in the wider dtype.
 
@@ -286,7 +279,7 @@ def divide(tensors: list[tf.Tensor]) -> list[tf.Tensor]:
     return results
 
 
-@compiled_in_eager_mode  # Only graphs use it; so all three are called alike.
+@Compiled  # Only graphs use it; so all three are called alike.
 def multiply_as_v1(tensors: list[tf.Tensor]) -> list[tf.Tensor]:
     """Multiplies each tensor by the last one, by the operations of the v1 originals' graphs alone.
 
@@ -436,18 +429,10 @@ def _finite_by_sum_of_squares(
 def _sort_by_test(
     tensors: list[tf.Tensor], sparse_positions: tuple[int, ...]
 ) -> tuple[list[tf.Tensor], list[tf.Tensor], list[tuple[tf.Tensor, tf.Tensor]]]:
-    """Sorts tensors by how they are tested.
+    """Sorts tensors by how they are tested; the last of them are the indices of sparse gradients.
 
-    Args:
-      tensors: list of tensors; the indices of sparse gradients come last.
-      sparse_positions: tuple of the positions of sparse gradients' values in `tensors`.
-
-    Returns:
-      A triple of lists: small tensors, tested element by element; large tensors, tested by their
-      sum of squares first; and (values, indices) of sparse gradients.
-
-    Raises:
-      TypeError: a tensor does not hold numbers.
+    Returns three lists: small tensors, tested element by element; large tensors, tested by their
+    sum of squares first; and (values, indices) of sparse gradients.
     """
     num_gradients = len(tensors) - len(sparse_positions)
     indices = dict(zip(sparse_positions, tensors[num_gradients:]))
@@ -485,7 +470,7 @@ def _large_are_finite(
     return tf1.cond(sums_are_finite, lambda: tf.constant(True), elementwise, name=name)
 
 
-@compiled_in_eager_mode
+@Compiled
 def _test(tensors: list[tf.Tensor], sparse_positions: tuple[int, ...]) -> tf.Tensor:
     """Returns whether all elements of gradients, and sums of sparse gradients' rows, are finite."""
     small, large, sparse_rows = _sort_by_test(tensors, sparse_positions)
@@ -509,13 +494,9 @@ def _test(tensors: list[tf.Tensor], sparse_positions: tuple[int, ...]) -> tf.Ten
 def finite_here(grads: Any) -> tf.Tensor:
     """Returns whether every element of `grads` is finite, as a bool scalar tensor.
 
-    Args:
-      grads: nested structure of tensors, `tf.IndexedSlices` and `tf.RaggedTensor` of any dtype;
-        None is ignored. Empty tensors, and structures without tensors, are finite. For
-        `tf.IndexedSlices` the sum of the rows with the same index has to be finite.
-
-    Raises:
-      TypeError: `grads` holds strings, or other tensors that do not hold numbers.
+    `grads` is a nested structure of gradients of any dtype; None is ignored. Empty tensors, and
+    structures without tensors, are finite. For `tf.IndexedSlices` the sum of the rows with the same
+    index has to be finite. Raises a TypeError if a tensor holds no numbers.
     """
     grads = tf.nest.flatten(grads)
     tensors, sparse_positions = flatten(grads)
@@ -560,7 +541,7 @@ def _tested_values(grad: _types.Gradient) -> Iterator[tf.Tensor]:
         yield values
 
 
-@compiled_in_eager_mode
+@Compiled
 def _unscale_and_test(
     tensors: list[tf.Tensor], sparse_positions: tuple[int, ...], function: Compiled
 ) -> list[tf.Tensor]:

@@ -208,13 +208,10 @@ def call_for_each_replica(fn: Callable[..., Any], args: tuple[Any, ...]) -> tf.O
         return None if tf.executing_eagerly() else _graphs.as_operation(result)
 
     def in_replica(*parts: Any) -> tf.Operation | None:
-        return _graphs.as_operation(
-            fn(
-                *tf.nest.map_structure(
-                    lambda v: v.variable if isinstance(v, _WholeVariable) else v, parts
-                )
-            )
+        parts = tf.nest.map_structure(
+            lambda v: v.variable if isinstance(v, _WholeVariable) else v, parts
         )
+        return _graphs.as_operation(fn(*parts))
 
     strategy = tf.distribute.get_strategy()
     wrapped = tf.nest.map_structure(
@@ -251,22 +248,14 @@ def assign(variable: tf.Variable, value: float | tf.Tensor) -> Any:
 
 
 def add(variable: tf.Variable, number: float | tf.Tensor) -> Any:
-    """Adds `number` to each copy of `variable` in one operation, so that parallel steps all count.
-
-    Returns:
-      The assignments of a graph.
-    """
+    """Adds `number` to each copy of `variable` in one operation: parallel steps all count."""
     # Without the lock of a reference variable, threads overwrite each other's additions.
     added = variable.assign_add(number, use_locking=True, read_value=False)
     return local_results(added)
 
 
 def branch(pred: bool | tf.Tensor, true_fn: Callable[[], Any], false_fn: Callable[[], Any]) -> Any:
-    """Runs one of two functions that assign, chosen by a bool or a scalar bool tensor.
-
-    Returns:
-      The conditional of a graph; in eager mode the function's result.
-    """
+    """Runs one of two functions that assign, chosen by a bool or a scalar bool tensor."""
     if tf.executing_eagerly():
         return true_fn() if pred else false_fn()
     return tf1.cond(pred, lambda: _grouped(true_fn()), lambda: _grouped(false_fn()))
@@ -293,11 +282,7 @@ def _check_copies(variables: Iterable[tf.Variable]) -> None:
 def update_copies(
     variables: Sequence[tf.Variable], change: Callable[[], Any]
 ) -> tf.Operation | tf.Tensor | None:
-    """Runs `change`, a function that assigns to some of `variables`, for all their copies.
-
-    Returns:
-      An operation or a tensor; None in eager mode.
-    """
+    """Runs `change`, a function that assigns to some of `variables`, for all their copies."""
     with scope_of(variables):
         if in_replica_context():
             _check_copies(variables)

@@ -124,17 +124,8 @@ class Step:
         """Divides, aggregates and tests gradients, applies or skips, and updates.
 
         `division` is None if `grads` are unscaled. `method_name`, of the public method, is for
-        errors.
-
-        Returns:
-          None in eager mode; in a graph the step's operation, or if no step can be skipped and
-          there is no record, what the wrapped optimizer returned.
-
-        Raises:
-          ValueError: called in a cross-replica context, or under a strategy that is not supported;
-            a record was made outside of the graph or strategy; or `agree` returned no scalar bool.
-          TypeError: gradients are no numbers.
-          LossScaleError: in eager mode, a record ends the run.
+        errors. Returns None in eager mode; in a graph the step's operation, or if no step can be
+        skipped and there is no record, what the wrapped optimizer returned.
         """
         check_context(method_name, self.check_strategy)
         # Most eager steps have no record, and need no call for it.
@@ -199,10 +190,9 @@ class Step:
     ) -> tuple[bool | tf.Tensor, bool | tf.Tensor, Callable[[], Any]]:
         """Decides about the step, before anything is applied.
 
-        Returns:
-          A triple: whether to apply, True itself if no such step is skipped; the flag that a record
-          counts, the same if the user's update decides; and a function that updates the loss scale,
-          unless the user's update has, and returns what that returned.
+        Returns whether to apply, True itself if no such step is skipped; the flag that a record
+        counts, the same if the user's update decides; and a function that updates the loss scale,
+        unless the user's update has, and returns what that returned.
         """
         if self._update_by_gradients is not None:
             updated, should_apply = self._update(
@@ -269,11 +259,9 @@ class Step:
         grads: _types.Gradients,
         variables: _types.Variables,
     ) -> list[tf.Operation | tf.Tensor]:
-        """Builds the conditional, and what counts a skipped step.
+        """Builds the conditional, and what counts a skipped step; returns what has to run.
 
-        Returns:
-          A list of operations and tensors that have to run. The first is the conditional, or
-          without one, what the branch returned.
+        The first is the conditional, or without one, what the branch returned.
         """
 
         def apply() -> Any:

@@ -542,7 +542,7 @@ def will_be_dynamic(identifier: Any) -> bool:
     return isinstance(identifier, str) and identifier in _DYNAMIC
 
 
-def stand_in(loss_scale: Any) -> Any:
+def for_tensorflows(loss_scale: Any) -> Any:
     """Returns the loss scale that is made for one of TensorFlow's; any other object as it is."""
     cls = type(loss_scale)
     root = cls.__module__.split(".")[0]
@@ -579,7 +579,7 @@ def get(identifier: Identifier | None) -> LossScale | None:
     Raises:
       ValueError: `identifier` is none of these, or a number that cannot be a loss scale.
     """
-    identifier = stand_in(identifier)
+    identifier = for_tensorflows(identifier)
     if identifier is None or isinstance(identifier, LossScale):
         return identifier
     if _scale.is_manager(identifier):  # Of any class, including TensorFlow's on 1.15.

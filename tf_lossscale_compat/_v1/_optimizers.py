@@ -549,9 +549,7 @@ class MixedPrecisionLossScaleOptimizer(LossScaleOptimizerBase):
         Args:
           opt: a `tf.compat.v1.train.Optimizer`.
           loss_scale: a `LossScale` or a value that `loss_scale.get` takes, but not None.
-          agree: function of a scalar bool tensor that returns its AND over all processes that train
-            together without `tf.distribute`, called once per step; or None. If `opt` is Horovod's,
-            the default is Horovod's function. Not in r2.0.
+          agree: see `contrib.mixed_precision.LossScaleOptimizer`. Not in r2.0.
 
         Raises:
           TypeError: `agree` is not a function.
@@ -586,7 +584,7 @@ class MixedPrecisionLossScaleOptimizer(LossScaleOptimizerBase):
                 "tf_lossscale_compat.loss_scale.get(...), which makes one of a number, a manager, "
                 "a config or 'dynamic'."
             )
-        self._tflsc_family.set_loss_scale(self, _loss_scales.stand_in(loss_scale))
+        self._tflsc_family.set_loss_scale(self, _loss_scales.for_tensorflows(loss_scale))
 
 
 # Programs replace a method on the class, which `minimize` then has to call.
