@@ -3,6 +3,7 @@
 import functools
 import itertools
 import os
+from unittest import mock
 
 import tensorflow as tf
 from absl.testing import parameterized
@@ -39,6 +40,16 @@ class WrappedMethodsTest(modes.EagerTestCase):
         opt = MixedPrecisionLossScaleOptimizer(sgd(), Refusing(8.0))
         opt.minimize(lambda: weight * weight, var_list=[weight])
         self.assertLen(calls, 1)
+        self.assertEqual(float(weight.numpy()), 1.0)
+
+    @parameterized.parameters("class", "instance")
+    def test_update_put_in_the_place_of_this_packages(self, where):
+        scale, weight = DynamicLossScale(8.0), tf.Variable(1.0)
+        target = DynamicLossScale if where == "class" else scale
+        with mock.patch.object(target, "update", return_value=(None, False)) as update:
+            opt = MixedPrecisionLossScaleOptimizer(sgd(), scale)
+            opt.minimize(lambda: weight * weight, var_list=[weight])
+        update.assert_called_once()
         self.assertEqual(float(weight.numpy()), 1.0)
 
 
