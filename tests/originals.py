@@ -1,14 +1,8 @@
-"""Finds the classes that this package stands in for, and runs things in other processes.
-
-Shared by the tests that hold the package against TensorFlow's own classes.
-"""
+"""Finds the classes that this package stands in for, where the installed TensorFlow has them."""
 
 import os
-import sys
 
 import tensorflow as tf
-
-from tests import forks
 
 tf1 = tf.compat.v1
 
@@ -30,34 +24,3 @@ def experimental():
         if hasattr(home, "MixedPrecisionLossScaleOptimizer"):
             return home
     return None
-
-
-def is_original(cls):
-    """Returns if `cls` is TensorFlow's own class, not this package's under TensorFlow's name."""
-    return cls.__module__.split(".")[0] in ("tensorflow", "tensorflow_core")
-
-
-# Far above what any takes.
-SECONDS = 280
-
-
-def _surroundings(environment):
-    variables = dict(os.environ, TF_CPP_MIN_LOG_LEVEL="3", CUDA_VISIBLE_DEVICES="-1")
-    # The clone comes last: where the package is installed, it is the installed one that is tested.
-    variables["PYTHONPATH"] = os.pathsep.join([path for path in sys.path if path] + [ROOT])
-    variables.update(environment)
-    return variables, os.path.join(ROOT, "tests")  # Not ROOT: Python puts this folder first.
-
-
-def child(arguments, **environment):
-    """Runs Python on `arguments`, with the same package to be imported as here.
-
-    Returns:
-      (exit status, standard output, standard error), the latter two as text.
-    """
-    return forks.alone(arguments, *_surroundings(environment), SECONDS)
-
-
-def fork(arguments, **environment):
-    """As `child`, but TensorFlow has been imported when it begins."""
-    return forks.run(arguments, *_surroundings(environment), SECONDS)

@@ -41,6 +41,13 @@ class ByHand:
         return tf.no_op()
 
 
+class Looking(experimental.DynamicLossScale):
+    """A user's, which looks at gradients."""
+
+    def update(self, grads):
+        return super().update(grads)
+
+
 class Schedule(experimental.FixedLossScale):
     def __call__(self):
         return tf.constant(8.0)
@@ -137,11 +144,7 @@ class V1Test(modes.EagerTestCase):
         self.assertEqual((weight.numpy(), opt._loss_scale().numpy()), (0.0, 8.0))
 
     def test_loss_scale_that_looks_at_gradients(self):
-        class Own(experimental.DynamicLossScale):
-            def update(self, grads):
-                return super().update(grads)
-
-        own, others = Own(8), Others(True)
+        own, others = Looking(8), Others(True)
         opt = Mixed(sgd(), 8, agree=others)
         keras_opt = PUBLIC[1](tf.keras.optimizers.SGD(1.0), 8, agree=others)
         for refused in (
@@ -323,11 +326,7 @@ class StandInTest(modes.EagerTestCase):
 
     def test_a_user_s_policy_that_looks_at_gradients(self):
         # Horovod's are the same everywhere, so there is nothing to ask.
-        class Own(experimental.DynamicLossScale):
-            def update(self, grads):
-                return super().update(grads)
-
-        opt = Mixed(DistributedV1(sgd()), Own(8, 2))
+        opt = Mixed(DistributedV1(sgd()), Looking(8, 2))
         weight = tf.Variable(0.0)
         opt.apply_gradients([(tf.constant(1.0), weight)])
         opt.apply_gradients([(tf.constant(np.inf), weight)])

@@ -11,7 +11,7 @@ import tensorflow as tf
 from absl.testing import parameterized
 
 from tests import keras_homes, modes
-from tests.v1_optimizers import wrapped_in
+from tests.v1_optimizers import sgd, wrapped_in
 from tf_lossscale_compat import (
     DynamicLossScale,
     ExponentialUpdateLossScaleManager,
@@ -34,10 +34,6 @@ STRUCTURE = ("Const", "NoOp", "Placeholder", "StatefulPartitionedCall", "Partiti
 
 # Variables of int32, r1.15's counters, are kept on the CPU by TensorFlow itself.
 STATE = ("VarHandleOp", "AssignVariableOp", "AssignAddVariableOp", "ReadVariableOp")
-
-
-def sgd():
-    return tf1.train.GradientDescentOptimizer(0.1)
 
 
 OPTIMIZERS = {

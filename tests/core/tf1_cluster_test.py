@@ -23,22 +23,16 @@ NAN = float("nan")
 LARGE = 2.0**14  # Too large for float16 when it is scaled.
 # Far above what a step takes: workers that wait for each other do so without end.
 LIMIT_SECONDS = 240
-# An order, an optimizer and maybe options. Orders: `alone`, without SyncReplicasOptimizer; `inside`
-# of it; `outside` of it. Options: `original`, contrib's own classes; `fixed`, a loss scale that
-# lets all steps through; `sparse`; `v2`, with the variables and conditionals of TensorFlow 2.
-# With SyncReplicasOptimizer all steps are finite: it waits after a skipped one, as ever.
-ALONE = ("alone contrib", "alone mixed", "alone contrib v2")
-INSIDE = ("inside contrib", "inside mixed sparse", "inside contrib v2")
-FIXED = ("outside mixed fixed",)
-ORIGINAL = ("alone contrib original",) if originals.contrib() else ()
+# An optimizer and maybe an option: `original`, contrib's own classes; `sparse`; `v2`, with the
+# variables and conditionals of TensorFlow 2.
+CASES = ("contrib", "mixed sparse", "contrib v2")
+ORIGINAL = ("contrib original",) if originals.contrib() else ()
 # TensorFlow 2.4 and 2.10 raise an error: an optimizer in a conditional that is a graph of its own
 # cannot be placed on two jobs.
 V2 = originals.IS_TF1 or _tf.at_least(2, 16)
 
-# Without SyncReplicasOptimizer: which worker takes a step, and its gradient.
+# Which worker takes a step, and its gradient.
 IN_TURN = [(0, 1), (1, 1), (0, 1), (1, NAN), (0, 1), (1, NAN), (0, LARGE), (1, 2), (0, 1), (1, 1)]
-# With it: the gradients of both.
-AT_ONCE = [(1, 3), (2, 2), (1, 1)]
 
 
 @functools.lru_cache(maxsize=None)
@@ -73,8 +67,6 @@ def wrapped(opt, which, options):
         home = originals.contrib()
         manager = home.ExponentialUpdateLossScaleManager(8.0, 2, 1, 2.0, 0.5)
         return home.LossScaleOptimizer(opt, manager), [manager._loss_scale, manager._num_good_steps]
-    if "fixed" in options:
-        return OPTIMIZERS[which](opt, 8.0), []
     policy = exponential() if which == "contrib" else dynamic()
     return OPTIMIZERS[which](opt, policy), state_of(policy)
 
@@ -83,7 +75,7 @@ class Worker:
     """A worker's graph and session of a job, which has a container on the parameter server."""
 
     def __init__(self, case, index):
-        order, optimizer, *options = case.split()
+        optimizer, *options = case.split()
         self.hold, self.held, self.go_on = False, threading.Event(), threading.Event()
         spec, servers = cluster()
         task = f"/job:worker/task:{index}"
@@ -92,23 +84,18 @@ class Worker:
         with modes.control_flow(2 if v2 else 1), tf.Graph().as_default() as graph:
             with graph.container(case.replace(" ", ".")), tf1.device(place):
                 with tf1.variable_scope("", use_resource=v2):
-                    hooks = self._build(order, optimizer, options, index == 0)
+                    self._build(optimizer, options)
             self._session = tf1.train.MonitoredTrainingSession(
                 servers[1 + index].target,
                 is_chief=index == 0,
-                hooks=hooks,
                 config=tf1.ConfigProto(device_filters=["/job:ps", task]),
             )
 
-    def _build(self, order, optimizer, options, is_chief):
+    def _build(self, optimizer, options):
         count = tf1.train.get_or_create_global_step()
         weights = tf1.get_variable("weights", [2], initializer=tf1.zeros_initializer())
-        opt = inner = tf1.train.MomentumOptimizer(0.25, 0.5)
-        if order == "outside":
-            opt = sync = sync_replicas(opt)
-        opt, policy = wrapped(opt, optimizer, options)
-        if order == "inside":
-            opt = sync = sync_replicas(opt)
+        inner = tf1.train.MomentumOptimizer(0.25, 0.5)
+        opt, policy = wrapped(inner, optimizer, options)
 
         self._gradient = tf1.placeholder(tf.float32, [])
         used = tf.gather(weights, [0, 1]) if "sparse" in options else weights
@@ -116,10 +103,6 @@ class Worker:
         loss = tf.reduce_sum(half * tf.cast(self._gradient, tf.float16))
         self._train = opt.minimize(loss, global_step=count, var_list=[weights])
         self._state = [weights, inner.get_slot(weights, "momentum"), count, *policy]
-        if order == "alone":
-            return []
-        # Without tokens at the start a step ends when it has been applied or skipped.
-        return [sync.make_session_run_hook(is_chief, num_tokens=0)]
 
     def _held(self, tensor):
         @tf.custom_gradient
@@ -156,13 +139,6 @@ def history(case):
         seen.append([worker.read() for worker in workers])
 
     look()
-    if not case.startswith("alone"):
-        for gradients in AT_ONCE:
-            steps = [in_a_thread(w.step, gradient) for w, gradient in zip(workers, gradients)]
-            for step in steps:
-                step.result(LIMIT_SECONDS)
-            look()
-        return seen
     for index, gradient in IN_TURN:
         workers[index].step(gradient)
         look()
@@ -182,34 +158,27 @@ def history(case):
 class Model:
     """The result of training: momentum 0.5, learning rate 0.25, and a loss scale."""
 
-    def __init__(self, case):
+    def __init__(self):
         self.weight, self.momentum, self.count, self.policy = 0.0, 0.0, 0, (8.0, 0)
-        self.fixed = "fixed" in case
         self.states = [self.state()]
 
     def state(self):
-        policy = () if self.fixed else self.policy
-        return [[self.weight] * 2, [self.momentum] * 2, self.count, *policy]
+        return [[self.weight] * 2, [self.momentum] * 2, self.count, *self.policy]
 
-    def step(self, *gradients, scale=None):
-        scale = scale or self.policy[0]
+    def step(self, gradient, scale=None):
         with np.errstate(over="ignore", invalid="ignore"):
-            scaled = np.float16(scale) * np.float16(gradients)
-        finite = bool(np.isfinite(scaled).all())
+            scaled = np.float16(scale or self.policy[0]) * np.float16(gradient)
+        finite = bool(np.isfinite(scaled))
         if finite:
-            self.momentum = self.momentum / 2 + sum(gradients) / len(gradients)
+            self.momentum = self.momentum / 2 + gradient
             self.weight -= self.momentum / 4
             self.count += 1
         self.policy = moved(self.policy, finite)
         self.states.append(self.state())
 
 
-def expected(case):
-    model = Model(case)
-    if not case.startswith("alone"):
-        for gradients in AT_ONCE:
-            model.step(*gradients)
-        return model.states
+def expected():
+    model = Model()
     for _, gradient in IN_TURN:
         model.step(gradient)
     scale = model.policy[0]
@@ -221,12 +190,12 @@ def expected(case):
 
 
 class ClusterTest(parameterized.TestCase):
-    @parameterized.parameters(*ALONE, *INSIDE, *FIXED, *ORIGINAL)
+    @parameterized.parameters(*CASES, *ORIGINAL)
     @slow_on_the_newest
     def test_workers_see_what_one_process_would(self, case):
         if "v2" in case and not V2:
             self.skipTest("this TensorFlow cannot place conditionals of TensorFlow 2 on two jobs")
-        states, seen = expected(case), history(case)
+        states, seen = expected(), history(case)
         self.assertLen(seen, len(states))
         for step, (views, state) in enumerate(zip(seen, states)):
             for worker, view in enumerate(views):
@@ -235,8 +204,4 @@ class ClusterTest(parameterized.TestCase):
     def test_as_contribs_own(self):
         if not ORIGINAL:
             self.skipTest("contrib is TensorFlow 1.15's")
-        self.assertEqual(history("alone contrib"), history("alone contrib original"))
-
-
-def sync_replicas(opt):
-    return tf1.train.SyncReplicasOptimizer(opt, 2)
+        self.assertEqual(history("contrib"), history("contrib original"))

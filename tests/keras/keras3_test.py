@@ -148,16 +148,6 @@ class Keras3ClassTest(modes.EagerTestCase):
         wrapper._track_trackable(tf.Variable(1.0), "loss_scale", overwrite=True)
         self.assertEmpty(vars(wrapper))
 
-    @keras_homes.each(kind="keras3")
-    def test_a_float64_loss(self, home):
-        dtypes = []
-        for cls in (Stable, home.own()):
-            opt = cls(home.SGD(0.5))
-            opt.build([home.variable()])
-            dtypes.append(opt.scale_loss(tf.constant(1.0, tf.float64)).dtype)
-        own = tf.float32 if home.before(3, 5) else tf.float64  # docs/differences.md says so.
-        self.assertEqual(dtypes, [tf.float64, own])
-
     # Adafactor and Nadam make variables that Keras' own class keeps out of the optimizer's.
     @keras_homes.each(
         (

@@ -7,11 +7,9 @@ import itertools
 import json
 import os
 import tempfile
-from unittest import mock
 
 import numpy as np
 import tensorflow as tf
-from absl import logging
 from absl.testing import parameterized
 
 import tf_lossscale_compat as package
@@ -257,35 +255,6 @@ class GoesOnTest(_Base):
                 self.assertAlmostEqual(float(rate), 0.1, places=6)
             for found in ended[:-1]:
                 np.testing.assert_equal(found, ended[-1])
-
-
-class OtherOptimizersFilesTest(_Base):
-    """Files that other optimizers wrote."""
-
-    def assert_told(self, warned, told):
-        messages = [call[0][0] for call in warned.call_args_list]
-        self.assertEqual([("loss scale" in message) for message in messages].count(True), told)
-
-    @parameterized.parameters(*saved_cases(["weights_h5", "h5", "weights_tf"], ["plain"]))
-    def test_of_a_plain_optimizer(self, home, form, wrapper):
-        plain = home.Adam(0.1)
-        model = dense(home, plain)
-        fit(model, halves()[1])
-        expected = values(home, plain)
-        save(home, model, form, self.get_temp_dir())
-
-        model = dense(home, Stable(home.Adam(0.1), initial_scale=4))
-        opt = model.optimizer
-        make_variables(home, model)
-        with mock.patch.object(logging, "warning") as warned:
-            if form == "h5":  # What load_model calls on what it has read.
-                opt.set_weights(expected)
-            else:
-                restore(home, model, form, self.get_temp_dir())
-        self.assert_told(warned, form == "weights_h5")
-        np.testing.assert_equal(values(home, opt.inner_optimizer), expected)
-        self.assertEqual(home.numpy(opt.loss_scale), 4)
-        fit(model, halves()[1])
 
 
 class UnbuiltTest(_Base):

@@ -747,6 +747,8 @@ class BadInputTest(modes.EagerTestCase):
         cases = [
             (TypeError, "inner_optimizer.*'sgd'", lambda: stable("sgd")),
             (TypeError, "inner_optimizer", lambda: stable(home.SGD)),
+            (TypeError, "^inner_optimizer must be a Keras optimizer, got {}", lambda: stable({})),
+            (TypeError, "^optimizer must be a Keras optimizer, got {}", lambda: old({}, 8)),
             (TypeError, "^optimizer.*None", lambda: old(None, 8)),
             (
                 TypeError,

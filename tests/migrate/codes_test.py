@@ -4,7 +4,7 @@ import pathlib
 import re
 
 import pytest
-from absl.testing import absltest, parameterized
+from absl.testing import parameterized
 
 pytest.importorskip("libcst", reason="the migration tool needs LibCST (Python 3.9 or newer)")
 
@@ -28,7 +28,3 @@ class CodesTest(parameterized.TestCase):
         found = {finding.code for finding in _source.migrate(HEAD + line).findings}
         self.assertEqual(found - {code}, set())
         self.assertIn(code, found)
-
-
-if __name__ == "__main__":
-    absltest.main()

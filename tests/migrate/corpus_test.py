@@ -10,7 +10,7 @@ import tempfile
 
 import packaging.specifiers
 import pytest
-from absl.testing import absltest, parameterized
+from absl.testing import parameterized
 
 from tests import forks, processes
 
@@ -51,7 +51,3 @@ class CorpusTest(parameterized.TestCase):
         self.assertEqual(outcome.result.failures, [])
         if not found:
             self.run_program(name, outcome.new.decode(), "then runs")
-
-
-if __name__ == "__main__":
-    absltest.main()

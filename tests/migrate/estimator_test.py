@@ -105,7 +105,3 @@ class EstimatorTest(absltest.TestCase):
         count, step = json.loads(out.splitlines()[-1])
         self.assertGreaterEqual(count, 10)
         self.assertEqual(step, 9)
-
-
-if __name__ == "__main__":
-    absltest.main()

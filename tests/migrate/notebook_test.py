@@ -63,7 +63,3 @@ class NotebookTest(absltest.TestCase):
                 self.assertEqual(json.load(file)["cells"], after)
         # What is left to a person is said, and keeps nothing from being written.
         self.assertIn("LSC212 `tf.contrib.mixed_precision.loss_scale`", done.stderr.decode())
-
-
-if __name__ == "__main__":
-    absltest.main()

@@ -8,17 +8,15 @@ import subprocess
 import sys
 
 import pytest
-import tensorflow as tf
 from absl.testing import parameterized
 
 from tests import forks, processes
-from tests.keras_homes import slow_on_the_newest
+from tests.keras_homes import VERSION, slow_on_the_newest
 
 pytestmark = pytest.mark.xdist_group("processes")
 
 EXAMPLES = pathlib.Path(__file__).resolve().parents[2] / "examples"
 SECONDS = 300
-VERSION = tuple(int(part) for part in tf.__version__.split(".")[:2])
 SUMMARY = re.compile(
     r"^accuracy (?P<accuracy>\S+), (?P<steps>\d+) steps( on \d+ replicas)?,"
     r" (?P<skipped>\d+) skipped, final loss scale (?P<scale>\S+)$"

@@ -3,7 +3,7 @@
 A change of that file is a change that users see, and belongs into CHANGELOG.md. To write it anew,
 where tf_keras is installed, as the optimizers of all kinds of Keras are there then:
 
-    PYTHONPATH=. python tests/repo/public_api_test.py --write
+    PYTHONPATH=. python tests/repo/public_api_test.py
 
 Annotations are not compared.
 """
@@ -12,10 +12,9 @@ import importlib
 import inspect
 import pathlib
 import re
-import sys
 
 import tensorflow as tf
-from absl.testing import absltest, parameterized
+from absl.testing import parameterized
 
 from tests import keras_homes
 from tf_lossscale_compat._tools import cli
@@ -258,7 +257,4 @@ class MissingNamesTest(parameterized.TestCase):
 
 
 if __name__ == "__main__":
-    if sys.argv[1:] == ["--write"]:
-        write()
-    else:
-        absltest.main()
+    write()

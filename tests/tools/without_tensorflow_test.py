@@ -89,13 +89,13 @@ class WithoutTensorFlowTest(WithoutTensorFlowTestCase):
     )
     def test_imports_nothing_that_takes_long(self, what):
         # Where they are installed.
-        for name in ("tensorflow", "numpy"):
+        for name in ("tensorflow", "numpy", "keras"):
             self.write(f"{name}.py", "")
         then = "import sys; print('imported', *{name.split('.')[0] for name in sys.modules})"
         _, out, _ = self.python("-c", f"{what}; {then}")
         imported = re.search("(?m)^imported (.*)$", out).group(1).split()
         self.assertIn("tf_lossscale_compat", imported)
-        for name in ("absl", "libcst", "numpy", "tensorflow"):
+        for name in ("absl", "keras", "libcst", "numpy", "sklearn", "tensorflow", "tf_keras"):
             self.assertNotIn(name, imported)
 
 
