@@ -6,8 +6,6 @@ A step asks `record_of_step` for its optimizer's record, and calls `_count` at i
 from __future__ import annotations
 
 import math
-import threading
-import zlib
 from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
 from tf_lossscale_compat._core import _arguments, _gradients, _graphs, _replicas, _scale, _tf
@@ -18,7 +16,9 @@ from tf_lossscale_compat._core._tf import tf, tf1
 if TYPE_CHECKING:
     from tf_lossscale_compat._core import _types
 
-ATTRIBUTE = "_tflsc_record"  # Of an optimizer; it holds an `_Attachment`.
+# Of an optimizer. It holds a function that returns the record, or None if a graph was built without
+# one. Copies of the optimizer share the function, and `record_of` sees that it is not theirs.
+ATTRIBUTE = "_tflsc_record"
 _MAX_SHOWN = 5  # The number of variables that a report names.
 
 
@@ -42,20 +42,9 @@ class LossScaleError(RuntimeError):
     __module__ = "tf_lossscale_compat"  # Where users find it.
 
 
-class _Attachment:
-    """Holds an optimizer's record, or None if a graph was built without one. Copies have none."""
-
-    def __init__(self, record: StepRecord | None = None) -> None:
-        self.record = record
-
-    def __reduce__(self) -> tuple[type, tuple[()]]:
-        return type(None), ()
-
-
 def record_of(watched: object) -> StepRecord | None:
     """Returns the record of `watched`, or None."""
-    record = getattr(getattr(watched, "__dict__", {}).get(ATTRIBUTE), "record", None)
-    # A shallow copy of the optimizer shares its attributes, but has no record.
+    record = getattr(watched, "__dict__", {}).get(ATTRIBUTE, type(None))()
     return record if record is not None and record.watched is watched else None
 
 
@@ -67,7 +56,7 @@ def record_of_step(watched: object) -> StepRecord | None:
     record = record_of(watched)
     if record is None:
         if watched is not None and not tf.executing_eagerly():
-            vars(watched)[ATTRIBUTE] = _Attachment()
+            vars(watched)[ATTRIBUTE] = type(None)
         return None
     variable, strategy = record._finite_steps, tf.distribute.get_strategy()
     graph = getattr(_replicas.local_copy(variable), "graph", None)
@@ -121,8 +110,7 @@ class StepRecord(_tf.Trackable):
         self.max_consecutive_skips = _arguments.max_consecutive_skips(max_consecutive_skips)
         if record_of(watched) is not None:
             raise ValueError(f"watched has a StepRecord already, got {watched!r}. Use that one.")
-        attached = vars(watched).get(ATTRIBUTE)
-        if attached is not None and attached.record is None:
+        if vars(watched).get(ATTRIBUTE) is type(None):
             raise ValueError(
                 f"watched must not be part of a graph or tf.function that is traced already: its "
                 f"record would not see those steps, got {watched!r}. Make the StepRecord before."
@@ -138,11 +126,10 @@ class StepRecord(_tf.Trackable):
             # number, and its count of skipped steps in a row.
             self._last = self._make("last", [-1, 0, 0])
             self._last_scales = self._make("last_scales", [0.0, 0.0], tf.float32)
-        # For each name: in how many skipped steps its gradient was not finite; if in the last one.
-        self._names: list[str] = []
+        # For each name, in how many skipped steps its gradient was not finite; if in the last one.
+        self._names: dict[str, int] = {}  # With their places in these two.
         self._gradients: list[tf.Variable] = []
-        self._lock = threading.Lock()
-        vars(watched)[ATTRIBUTE] = _Attachment(self)
+        vars(watched)[ATTRIBUTE] = lambda: self
 
     def _make(self, name: str, value: Any, dtype: tf.DType = tf.int64) -> tf.Variable:
         with tf1.name_scope("step_record/"):
@@ -243,30 +230,28 @@ class StepRecord(_tf.Trackable):
 
     def _prepare(self, variables: _types.Variables) -> None:
         """Makes the variables for `names` in the first step."""
-        with self._lock:
-            if not (self._with_names and variables) or self._gradients:
-                return
-            if _replicas.in_replica_context():
-                raise ValueError(
-                    "names=True of a StepRecord is not supported without `merge_call`, as in a "
-                    "function that XLA compiles in strategy.run. Leave names= out."
-                )
-            self._names = [*names_of(variables), "variables of later steps"]
-            # A checkpoint's counts are those of its names.
-            key = f"gradients_{zlib.crc32(' '.join(self._names).encode()):08x}"
-            zeros, strategy = [0] * len(self._names), tf.distribute.get_strategy()
-            with tf.init_scope(), _graphs.allow_variables(), strategy.scope():
-                self._gradients = [self._make(each, zeros) for each in (key, f"last_{key}")]
+        if not (self._with_names and variables) or self._gradients:
+            return
+        if _replicas.in_replica_context():
+            raise ValueError(
+                "names=True of a StepRecord is not supported without `merge_call`, as in a "
+                "function that XLA compiles in strategy.run. Leave names= out."
+            )
+        self._names = {name: place for place, name in enumerate(names_of(variables))}
+        zeros, strategy = [0] * len(self._names), tf.distribute.get_strategy()
+        # With fewer or more variables than a checkpoint has, the counts by name begin anew.
+        key = f"gradients_{len(variables)}"
+        with tf.init_scope(), _graphs.allow_variables(), strategy.scope():
+            self._gradients = [self._make(each, zeros) for each in (key, f"last_{key}")]
 
     def _count_gradients(self, variables: _types.Variables, grads: _types.Gradients) -> list[Any]:
         """Counts, with `names`, the gradients that are not finite; returns assignments."""
         if not self._gradients:
             return []
         flags = _replicas.all_reduce_sum(_gradients.nonfinite_each, (grads,))
-        position = {name: i for i, name in enumerate(self._names)}
-        # A function may be traced again for other variables. Those not known come last.
-        rows = [position.get(name, len(position) - 1) for name in names_of(variables)]
-        flags = tf.cast(tf.math.unsorted_segment_max(flags, rows, len(position)) > 0.0, tf.int64)
+        # A function may be traced again for other variables. Those not known are left out, by -1.
+        rows = [self._names.get(name, -1) for name in names_of(variables)]
+        flags = tf.cast(tf.math.unsorted_segment_max(flags, rows, len(self._names)) > 0.0, tf.int64)
         totals, last = self._gradients
         return [totals.assign_add(flags, read_value=False), last.assign(flags, read_value=False)]
 
