@@ -4,6 +4,7 @@ import contextlib
 import copy
 import os
 import pickle
+import time
 from unittest import mock
 
 import numpy as np
@@ -255,6 +256,28 @@ class CountsTest(parameterized.TestCase, tf.test.TestCase):
             for thread in threads:
                 thread.join()
             self.assertEqual(entered.value([record.steps, record.skipped_steps]), [80, 40])
+
+    def test_first_skips_of_several_threads_at_once(self):
+        with modes.entered("eager") as entered:
+            watched = Watched(entered, _mixed()(), names=True)
+            make = watched.record._make
+
+            def slow(*args):
+                time.sleep(0.05)
+                return make(*args)
+
+            def work():
+                with modes.eager_mode():
+                    watched.step(NAN)
+
+            watched.record._make = slow
+            threads = [self.checkedThread(work) for _ in range(3)]
+            for thread in threads:
+                thread.start()
+            for thread in threads:
+                thread.join()
+            self.assertEqual(watched.said()[:2], (3, 3))
+            self.assertEqual(watched.record.nonfinite_gradients()["weight"], 3)
 
     def test_a_step_that_is_applied_ends_a_run(self):
         with modes.entered("eager") as entered:

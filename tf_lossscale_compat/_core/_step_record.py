@@ -6,6 +6,7 @@ A step asks `record_of_step` for its optimizer's record, and calls `_count` at i
 from __future__ import annotations
 
 import math
+import threading
 from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
 from tf_lossscale_compat._core import _arguments, _gradients, _graphs, _replicas, _scale, _tf
@@ -129,6 +130,7 @@ class StepRecord(_tf.Trackable):
         # For each name, in how many skipped steps its gradient was not finite; if in the last one.
         self._names: dict[str, int] = {}  # With their places in these two.
         self._gradients: list[tf.Variable] = []
+        self._lock = threading.Lock()  # Threads may take the first step at once.
         vars(watched)[ATTRIBUTE] = lambda: self
 
     def _make(self, name: str, value: Any, dtype: tf.DType = tf.int64) -> tf.Variable:
@@ -287,7 +289,8 @@ class StepRecord(_tf.Trackable):
                 return _done([*done, self._last.assign(last, read_value=False)])
 
         with _replicas.scope_of([self._finite_steps]):
-            self._prepare(variables)  # A checkpoint after this step must hold them.
+            with self._lock:
+                self._prepare(variables)  # A checkpoint after this step must hold them.
             if tf.executing_eagerly() or isinstance(finite, bool):
                 done = count_finite() if finite else count_nonfinite()
             else:
