@@ -132,6 +132,8 @@ class ContextTest(tf.test.TestCase, parameterized.TestCase):
             message = rf"got also {word or value}\. .*Keras 3\.\d+\.\d+ {sums} your own sum"
             with self.assertRaisesRegex(TypeError, message):
                 opt.apply_gradients(pairs, *args, **kwargs)
+        with self.assertRaisesRegex(TypeError, r"Write apply_gradients\(zip\(grads, variables"):
+            opt.apply_gradients([tf.constant(1.0)], [weight])
         self.assertEqual(keras_homes.number(weight), 1.0)
         self.assertFalse(opt.built)
 

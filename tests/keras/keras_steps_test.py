@@ -415,6 +415,12 @@ class GradientsTest(modes.EagerTestCase):
         self.assertEqual(number(full), 1.0)
 
     @keras_homes.each()
+    def test_unscaling_pairs_is_an_error(self, home):
+        opt, gradient = Stable(home.SGD(1.0)), tf.constant(1.0)
+        with self.assertRaisesRegex(TypeError, "grads must be a flat list of gradients, got \\("):
+            opt.get_unscaled_gradients([(gradient, home.variable(1.0))])
+
+    @keras_homes.each()
     def test_a_scaled_loss_keeps_its_dtype(self, home):
         opt = Stable(home.SGD(1.0), False, 4.0)
         for dtype in (tf.float16, tf.float32, tf.float64):

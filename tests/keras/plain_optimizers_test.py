@@ -142,6 +142,15 @@ class PlainOptimizersTest(modes.EagerTestCase):
         if kind != "plain":
             self.assertEqual(number(opt.loss_scale), 8.0)
 
+    @keras_homes.each(kind="keras3")
+    def test_variables_called_leave_out_the_product_of_a_nadam(self, home):
+        variable, opt = home.variable(1.0), KINDS["dynamic"](home.Nadam(0.5))
+        opt.apply_gradients([(tf.constant(8.0), variable)])
+        self.assertEqual([np.shape(each) for each in opt.variables()], [()] * 3)
+        product = {id(opt.inner_optimizer._u_product)}
+        self.assertTrue(product.isdisjoint(map(id, opt.variables())))
+        self.assertTrue(product.issubset(map(id, opt.variables)))
+
     @keras_homes.each(tuple(KINDS), kind="keras3")
     def test_paths_are_those_of_a_first_step(self, home, kind):
         """By `build`, too: state trees have them as keys, and trees of Keras' own class load."""

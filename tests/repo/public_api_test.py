@@ -232,14 +232,24 @@ class MissingNamesTest(parameterized.TestCase):
         (".keras.mixed_precision", "Policy"),
         (".keras.mixed_precision", "set_global_policy"),
         (".keras.mixed_precision.experimental", "set_policy"),
+        (".mixed_precision", "set_global_policy"),
+        (".keras.mixed_precision", "DynamicLossScale"),
+        (".keras", "StepRecord"),
+        (".keras", "LossScaleCallback"),
+        ("", "LossScaleCallback"),
+        (".contrib", "ExponentialUpdateLossScaleManager"),
+        (".train", "DynamicLossScale"),
+        (".train", "LossScaleOptimizer"),
     )
     def test_says_where_it_is(self, module, name):
         module = importlib.import_module(PACKAGE + module)
-        cures = (
-            (f"{PACKAGE}.keras.mixed_precision.LossScale", f"{PACKAGE}.contrib.mixed_precision.Lo")
-            if name.endswith("Optimizer")
-            else ("stays in Keras, in tf.keras.mixed_precision.",)
-        )
+        cures = ("stays in Keras, in tf.keras.mixed_precision.",)
+        if name.endswith("Optimizer"):
+            homes = "keras.mixed_precision.LossScale", "contrib.mixed_precision.Lo"
+            cures = tuple(f"{PACKAGE}.{home}" for home in homes)
+        elif "olicy" not in name:
+            home = PACKAGE + ".keras.callbacks" * (name == "LossScaleCallback")
+            cures = (f"Write: from {home} import {name}.",)
         with self.assertRaises(AttributeError) as attribute:
             getattr(module, name)
         with self.assertRaises(ImportError) as imported:

@@ -78,12 +78,15 @@ def missing(module: str, name: str) -> Exception:
     It says where the classes are that users look for, and what stays in Keras.
     """
     message = f"module {module!r} has no attribute {name!r}"
-    _, _, public = module.partition(".")
+    package, _, public = module.partition(".")
     if "LossScaleOptimizer" in name:
         message += f". {_HOMES}"
-    elif public.startswith("keras") and not name.startswith("_"):
-        home = f"tf.{public}".replace(".experimental", "")
-        message += f". All but loss scaling stays in Keras, in {home}."
+    elif name == "LossScaleCallback" or name in sys.modules[package].__all__:
+        home = f"{package}.keras.callbacks" if name == "LossScaleCallback" else package
+        message += f". Write: from {home} import {name}."
+    elif "keras" in public or "policy" in name.lower():
+        home = f"tf.keras.{public.replace('keras', '').strip('.')}".replace(".experimental", "")
+        message += f". All but loss scaling stays in Keras, in {home.rstrip('.')}."
     else:  # It may be a submodule, which is imported after an AttributeError.
         return AttributeError(message)
     imports = sys._getframe(2).f_code.co_name == "_handle_fromlist"

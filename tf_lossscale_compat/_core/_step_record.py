@@ -17,8 +17,8 @@ from tf_lossscale_compat._core._tf import tf, tf1
 if TYPE_CHECKING:
     from tf_lossscale_compat._core import _types
 
-# Of an optimizer. It holds a function that returns the record, or None if a graph was built without
-# one. Copies of the optimizer share the function, and `record_of` sees that it is not theirs.
+# Of an optimizer. It holds a function that returns the record, or None for an optimizer in a graph
+# without one. Copies of the optimizer share it, and `record_of` sees that it is not theirs.
 ATTRIBUTE = "_tflsc_record"
 _MAX_SHOWN = 5  # The number of variables that a report names.
 
@@ -56,7 +56,7 @@ def record_of_step(watched: object) -> StepRecord | None:
     """
     record = record_of(watched)
     if record is None:
-        if watched is not None and not tf.executing_eagerly():
+        if not tf.executing_eagerly():
             vars(watched)[ATTRIBUTE] = type(None)
         return None
     variable, strategy = record._finite_steps, tf.distribute.get_strategy()
@@ -114,7 +114,8 @@ class StepRecord(_tf.Trackable):
         if vars(watched).get(ATTRIBUTE) is type(None):
             raise ValueError(
                 f"watched must not be part of a graph or tf.function that is traced already: its "
-                f"record would not see those steps, got {watched!r}. Make the StepRecord before."
+                f"record would not see those steps, got {watched!r}. Make the StepRecord before, "
+                "or give a LossScaleCallback to the first fit."
             )
         _replicas.check_strategy()
         self.watched: Any = watched

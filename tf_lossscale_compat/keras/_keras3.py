@@ -100,13 +100,16 @@ class Keras3Family(_family.KerasFamily["Keras3Methods"]):
 
     def refuse_step_arguments(self, owner: Keras3Methods, arguments: list[str]) -> NoReturn:
         """Raises the TypeError for arguments of `apply_gradients` that were gone with Keras 2."""
-        version = self.keras.__version__
-        sums = "always sums gradients over replicas: delete your own sum before this call, too"
-        if _major_minor(version) < (3, 5):
-            sums = "sums no gradients over replicas: keep your own sum before this call"
+        version, cure = self.keras.__version__, "Write apply_gradients(zip(grads, variables))."
+        if any("aggregat" in each or each in ("True", "False") for each in arguments):
+            cure = f"Delete that. Keras {version} always sums gradients over replicas: delete your "
+            cure += "own sum before this call, too."
+            if _major_minor(version) < (3, 5):
+                cure = f"Delete that. Keras {version} sums no gradients over replicas: keep your "
+                cure += "own sum before this call."
         raise TypeError(
             f"{type(owner).__name__}.apply_gradients takes grads_and_vars and scaled= on Keras 3, "
-            f"got also {', '.join(arguments)}. Delete that. Keras {version} {sums}."
+            f"got also {', '.join(arguments)}. {cure}"
         )
 
     def check_name(self, name: object) -> None:
@@ -397,10 +400,11 @@ class Keras3Methods(_methods.WeightDecayMethods, _Keras3Base):
         They are a list that can be called, because some optimizers before Keras 3 had a method.
         A call returns what it returned there: the inner optimizer's step count and slots.
         """
-        inner = self.inner_optimizer.variables
-        return _methods.CallableList(
-            super().variables, [each for each in inner if each.name != "learning_rate"]
-        )
+        inner = self.inner_optimizer
+        # Slots are in lists. Attributes are the rate, and what a `Nadam` multiplies up.
+        others = {id(each) for each in vars(inner).values()} - {id(inner.iterations)}
+        called = [each for each in inner.variables if id(each) not in others]
+        return _methods.CallableList(super().variables, called)
 
     def stateless_apply(
         self, optimizer_variables: Any, grads: Any, trainable_variables: Any

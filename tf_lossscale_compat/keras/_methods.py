@@ -222,7 +222,12 @@ class CommonMethods(_KerasBase):
 
         Raises:
           ValueError: `apply_gradients` was traced before, for scaled gradients.
+          TypeError: `grads` holds a list or tuple, such as a pair with a variable.
         """
+        grads = list(grads)
+        for grad in grads:
+            if isinstance(grad, (list, tuple)):
+                raise TypeError(f"grads must be a flat list of gradients, got {grad!r} in it.")
         self._tflsc.scaled_rule.record_call(_family.GET_UNSCALED_GRADIENTS)
         unscaled = self._tflsc_family.unscale(self, grads)
         self._tflsc.scaled_rule.remember_unscaled(unscaled)

@@ -34,7 +34,7 @@ class LossScaleCallback(_Callback):
         super().__init__()
         if not (record is None or isinstance(record, _step_record.StepRecord)):
             raise TypeError(f"record must be a StepRecord or None, got {record!r}.")
-        self._given = self.record = record
+        self._given, self.record = record, record  # type: Any, Any
         self._every = _arguments.step_count("every_n_steps", every_n_steps, "int64", minimum=1)
         self._limit = _arguments.max_consecutive_skips(max_consecutive_skips)
         self._checked = 0
@@ -47,21 +47,21 @@ class LossScaleCallback(_Callback):
             strategy = getattr(self.model, "distribute_strategy", tf.distribute.get_strategy())
             with strategy.scope():
                 self.record = _step_record.StepRecord(self.model.optimizer)
+        self._has_limit = self._limit or self.record.max_consecutive_skips
 
     def on_train_batch_begin(self, batch: int, logs: Any = None) -> None:
         """Checks, not at the end of a batch, where Keras 3 would wait for the device."""
-        if batch // self._every != self._checked:
+        if self._has_limit and batch // self._every != self._checked:
             self._checked = batch // self._every
             self.on_epoch_end(batch, {})
 
     def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
         """Checks, and adds to the logs."""
-        record: Any = self.record
         session = None if tf.executing_eagerly() else tf1.keras.backend.get_session()
-        if self._limit or record.max_consecutive_skips:
-            record.check(self._limit, session)
-        scale = _scale.as_tensor(_scale.read(record.loss_scale))
-        values = [scale, record.skipped_steps]
+        if self._has_limit:
+            self.record.check(self._limit, session)
+        scale = _scale.as_tensor(_scale.read(self.record.loss_scale))
+        values = [scale, self.record.skipped_steps]
         scale, skipped = values if session is None else session.run(values)
         logs["loss_scale"], logs["skipped_steps"] = float(scale), int(skipped)
 
