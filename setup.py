@@ -35,7 +35,6 @@ TEST = [
     "scikit-learn",  # For the examples.
     LIBCST,
     "jupytext; python_version >= '3.9'",  # Through which notebooks are migrated.
-    "tf-slim; python_version >= '3.10'",  # Names of contrib are said to be there.
 ]
 # A warning of theirs fails the build, so a new major version waits until it was tried.
 DOCS = ["furo>=2024.8.6", "myst-parser>=4,<6", "sphinx>=8.1,<10", "sphinx-copybutton>=0.5.2"]

@@ -1,1 +1,1 @@
-"""One training step and its parts; independent of the public classes."""
+"""One training step and its parts, also the public `StepRecord`; without optimizers' classes."""

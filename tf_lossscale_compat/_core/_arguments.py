@@ -117,7 +117,7 @@ def max_consecutive_skips(value: Any) -> int | None:
 
 
 def check_overrides(cls: type, base: type, names: tuple[str, ...], alternative: str) -> None:
-    """Raises a TypeError if a subclass overrides private methods of the original of `base`.
+    """Raises a TypeError if a subclass overrides methods that steps of the original alone call.
 
     Mixins that come before `base` are checked, too. The error says to override `alternative`.
     """

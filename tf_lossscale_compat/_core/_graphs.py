@@ -39,9 +39,10 @@ def can_use_tensors_of(graph: tf.Graph) -> bool:
 def once_per_graph(key: object, make: Callable[[], tf.Tensor]) -> tf.Tensor:
     """Makes a tensor, once per graph of a Session, so that it can be read when that is finalized.
 
-    `key` is an object that stands for the tensor. Not in control flow and under control
-    dependencies, because the value may depend on where it is read, nor in replicas, which read
-    their own copies: there it is made anew.
+    `key` is an object that stands for the tensor. A call inside control flow also makes the graph's
+    tensor, if it is missing. But there, under control dependencies, and in functions, each call
+    returns a new one, because the value may depend on where it is read; so it does in replicas,
+    which read their own copies.
     """
     if tf.executing_eagerly():
         return make()
@@ -177,7 +178,7 @@ def cond_with_v1_names(
         return tf1.cond(pred, named_true_fn, false_fn, name=scope)
 
 
-# Variables of a loss scale.
+# Variables, and values that were read from them.
 
 
 def make_variable(

@@ -111,7 +111,7 @@ class Step:
         raise NotImplementedError
 
     def add_skipped_steps(self, number: int | tf.Tensor) -> Any:
-        """Counts skipped steps, 1 or 0, for all replicas; returns the assignment."""
+        """Counts skipped steps, 1 or 0, for all replicas; returns the assignment or None."""
         raise NotImplementedError
 
     def take(

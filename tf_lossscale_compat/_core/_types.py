@@ -23,9 +23,7 @@ if TYPE_CHECKING:
     class Optimizer(Trackable):
         """`tf.compat.v1.train.Optimizer`."""
 
-        GATE_NONE: int
         GATE_OP: int
-        GATE_GRAPH: int
         _name: str
         _use_locking: bool
         minimize: Any

@@ -1,1 +1,1 @@
-"""The commands of `tf-lossscale`; nothing else of the package imports them."""
+"""The command `tf-lossscale`; of the package, `__main__` alone imports it."""

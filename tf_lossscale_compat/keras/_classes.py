@@ -205,7 +205,9 @@ def _construct(
         loss_scale = _loss_scales.get(_loss_scales.require(arguments["loss_scale"]))
         used = _tf.at_least(2, 4) and _scale.had_owner(loss_scale)
         if used and type(loss_scale) is _loss_scales.DynamicLossScale:
-            # The class of TensorFlow 2.4 takes the numbers alone, so that folds begin alike.
+            # Its Keras optimizer was deleted, as in the next fold of a cross-validation. A new one
+            # with the same arguments takes its place, and the caller's stays as it is. So each fold
+            # begins alike, as in TensorFlow 2.4, whose class takes the arguments alone.
             loss_scale = type(loss_scale).from_config(loss_scale.get_config())
     else:
         loss_scale = _from_stable_arguments(**arguments, hint=family.fixed_scale_hint)

@@ -377,14 +377,6 @@ class KerasFamily(Generic[Owner]):
 
     # Scaling and unscaling.
 
-    def variables_for_apply(
-        self, owner: Owner, trainable_variables: Iterable[Any] | None
-    ) -> _types.Variables:
-        """Returns the variables of `apply`, a list."""
-        if trainable_variables is None:
-            raise ValueError("trainable_variables must be the list of variables, got None.")
-        return list(trainable_variables)
-
     def unscale(self, owner: Owner, grads: Iterable[_types.Gradient]) -> _types.Gradients:
         """Returns gradients divided by the loss scale, as in that Keras."""
         division = self.division(_scale.snapshot(owner._loss_scale()))
@@ -462,6 +454,14 @@ class KerasFamily(Generic[Owner]):
             self.scaled_by_default and takes_argument(owner.apply_gradients, "scaled")
         )
         return pairs, {"scaled": scaled} if takes_scaled else {}
+
+    def variables_for_apply(
+        self, owner: Owner, trainable_variables: Iterable[Any] | None
+    ) -> _types.Variables:
+        """Returns the variables of `apply`, a list."""
+        if trainable_variables is None:
+            raise ValueError("trainable_variables must be the list of variables, got None.")
+        return list(trainable_variables)
 
     def apply_pairs(
         self,

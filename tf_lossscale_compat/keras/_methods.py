@@ -256,7 +256,8 @@ class CommonMethods(_KerasBase):
 
         Returns:
           The inner optimizer's `iterations` on Keras 3; an operation of an `OptimizerV2` in a
-          graph; else None.
+          graph; of an optimizer new in TensorFlow 2.11 the `iterations`, a tensor, in a graph where
+          Horovod accumulates gradients; else None.
 
         Raises:
           ValueError: called in a cross-replica context; no variable has a gradient; or `scaled` is
