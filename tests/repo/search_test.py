@@ -9,7 +9,7 @@ from absl.testing import absltest
 english = pytest.importorskip("sphinx.search.en", reason="Sphinx builds the site")
 WORDINGS = {
     "accumulation": "micro-batch, large batch",
-    "checkpoints": "loss scale checkpoint, loss scale save",
+    "checkpoints": "loss scale checkpoint, loss scale save, checkpoint keras 3",
     "distribution": "loss scale horovod, loss scale multi worker, multi gpu, horovod",
     "estimator": "loss scale estimator",
     "keras": "nan on one worker, wgan-gp, second derivative, bfloat16, unwrap optimizer",
@@ -18,6 +18,7 @@ WORDINGS = {
     "weights are nan but every step is skipped, model does not learn, accuracy drop, "
     "lower accuracy after upgrading tensorflow, do i need loss scaling if gradients are float32, "
     "loss scale has no effect, float16 slow on cpu, loss scale drops at beginning, "
+    "minimum loss scale, scale stuck, loss scale nan, loss scale not changing, "
     "loss scale keeps halving, loss scale 1.7e38, change loss scale, clipnorm, "
     "clip_by_global_norm with loss scaling, NotFoundError: Key beta1_power not found in checkpoint",
     "watching": "loss scale tensorboard, loss scale log, loss scale plot, loss scale callback, "
@@ -56,4 +57,4 @@ class SearchTest(absltest.TestCase):
             index = json.loads(file.read().partition("(")[2].rpartition(")")[0])
         asked = [(page, word) for page, words in WORDINGS.items() for word in words.split(", ")]
         missed = [(page, word) for page, word in asked if page not in search(index, word)[:3]]
-        self.assertLessEqual(len(missed), len(asked) - 36, missed)
+        self.assertLessEqual(len(missed), len(asked) - 41, missed)
