@@ -53,11 +53,7 @@ if _typing.TYPE_CHECKING:
     from tf_lossscale_compat import contrib, loss_scale, mixed_precision, train
     from tf_lossscale_compat import keras as keras
     from tf_lossscale_compat._core._step_record import LossScaleError, StepRecord
-    from tf_lossscale_compat._scales._loss_scales import (
-        DynamicLossScale,
-        FixedLossScale,
-        LossScale,
-    )
+    from tf_lossscale_compat._scales._loss_scales import DynamicLossScale, FixedLossScale, LossScale
     from tf_lossscale_compat._scales._managers import (
         ExponentialUpdateLossScaleManager,
         FixedLossScaleManager,

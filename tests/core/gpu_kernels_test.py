@@ -12,11 +12,7 @@ from absl.testing import parameterized
 
 from tests import keras_homes, modes
 from tests.v1_optimizers import sgd, wrapped_in
-from tf_lossscale_compat import (
-    DynamicLossScale,
-    ExponentialUpdateLossScaleManager,
-    FixedLossScale,
-)
+from tf_lossscale_compat import DynamicLossScale, ExponentialUpdateLossScaleManager, FixedLossScale
 from tf_lossscale_compat.contrib import mixed_precision as contrib
 from tf_lossscale_compat.keras import mixed_precision
 from tf_lossscale_compat.train.experimental import MixedPrecisionLossScaleOptimizer

@@ -10,10 +10,7 @@ from absl.testing import parameterized
 
 from tests import crossed, modes
 from tests.v1_optimizers import BOTH, OPTIMIZERS, dynamic_for, sgd, state_of
-from tf_lossscale_compat import (
-    ExponentialUpdateLossScaleManager,
-    FixedLossScale,
-)
+from tf_lossscale_compat import ExponentialUpdateLossScaleManager, FixedLossScale
 from tf_lossscale_compat.contrib import mixed_precision as contrib
 from tf_lossscale_compat.keras import mixed_precision as keras_mixed_precision
 from tf_lossscale_compat.train.experimental import (

@@ -5,6 +5,7 @@ import copy
 import os
 import pickle
 import time
+from concurrent import futures
 from unittest import mock
 
 import numpy as np
@@ -249,33 +250,22 @@ class CountsTest(parameterized.TestCase, tf.test.TestCase):
                     session.run(train, {x: factor})
 
             entered.run(weight)
-            arguments = [(entered._session, factor) for factor in (0.0, NAN, 0.0, NAN)]
-            threads = [self.checkedThread(work, each) for each in arguments]
-            for thread in threads:
-                thread.start()
-            for thread in threads:
-                thread.join()
+            with futures.ThreadPoolExecutor(4) as threads:
+                list(threads.map(work, [entered._session] * 4, (0.0, NAN, 0.0, NAN)))
             self.assertEqual(entered.value([record.steps, record.skipped_steps]), [80, 40])
 
     def test_first_skips_of_several_threads_at_once(self):
         with modes.entered("eager") as entered:
             watched = Watched(entered, _mixed()(), names=True)
             make = watched.record._make
+            watched.record._make = lambda *args: time.sleep(0.05) or make(*args)
 
-            def slow(*args):
-                time.sleep(0.05)
-                return make(*args)
-
-            def work():
+            def step(factor):
                 with modes.eager_mode():
-                    watched.step(NAN)
+                    watched.step(factor)
 
-            watched.record._make = slow
-            threads = [self.checkedThread(work) for _ in range(3)]
-            for thread in threads:
-                thread.start()
-            for thread in threads:
-                thread.join()
+            with futures.ThreadPoolExecutor(3) as threads:
+                list(threads.map(step, [NAN] * 3))
             self.assertEqual(watched.said()[:2], (3, 3))
             self.assertEqual(watched.record.nonfinite_gradients()["weight"], 3)
 

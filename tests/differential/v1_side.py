@@ -2,8 +2,8 @@
 
 import contextlib
 import operator
-import threading
 import time
+from concurrent import futures
 from unittest import mock
 
 import numpy as np
@@ -124,26 +124,19 @@ class Slow:
 
 def at_once(calls, call, often, rarely):
     """Some threads call a function at once with the arguments `often`; this one with `rarely`."""
-    errors = []
     mode = modes.eager_mode if tf.executing_eagerly() else contextlib.nullcontext
 
     def work():
-        try:
-            with mode():
-                for _ in range(calls):
-                    call(*often)
-        except Exception as error:
-            errors.append(error)
+        with mode():
+            for _ in range(calls):
+                call(*often)
 
-    threads = [threading.Thread(target=work) for _ in range(4)]
-    for thread in threads:
-        thread.start()
-    for _ in range(calls // 2 if rarely else 0):
-        call(*rarely)
-    for thread in threads:
-        thread.join()
-    if errors:
-        raise errors[0]
+    with futures.ThreadPoolExecutor(4) as threads:
+        done = [threads.submit(work) for _ in range(4)]
+        for _ in range(calls // 2 if rarely else 0):
+            call(*rarely)
+    for each in done:
+        each.result()
 
 
 def shape_of(spec):

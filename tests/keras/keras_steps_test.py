@@ -3,8 +3,8 @@
 import copy
 import functools
 import importlib
-import threading
 import unittest
+from concurrent import futures
 from unittest import mock
 
 import numpy as np
@@ -844,14 +844,12 @@ class ThreadsTest(modes.EagerTestCase):
                     step(one)
 
         for finite in (True, False):
-            threads = [threading.Thread(target=steps) for _ in range(3)]
-            for thread in threads:
-                thread.start()
-            if not finite:
-                for _ in range(20):
+            with futures.ThreadPoolExecutor(3) as threads:
+                done = [threads.submit(steps) for _ in range(3)]
+                for _ in range(0 if finite else 20):
                     step(inf)
-            for thread in threads:
-                thread.join()
+            for each in done:
+                each.result()
             if finite:
                 self.assertEqual(int(opt.dynamic_counter), before + 60)
         self.assertEqual(float(opt.loss_scale), 2.0**80)

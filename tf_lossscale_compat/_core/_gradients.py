@@ -8,16 +8,7 @@ from __future__ import annotations
 
 import collections
 import functools
-from typing import (
-    TYPE_CHECKING,
-    Any,
-    Callable,
-    Hashable,
-    Iterable,
-    Iterator,
-    NamedTuple,
-    Sequence,
-)
+from typing import TYPE_CHECKING, Any, Callable, Hashable, Iterable, Iterator, NamedTuple, Sequence
 
 from tf_lossscale_compat._core import _graphs, _replicas, _tf
 from tf_lossscale_compat._core._tf import tf, tf1

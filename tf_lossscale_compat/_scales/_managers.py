@@ -5,14 +5,7 @@ from __future__ import annotations
 import abc
 from typing import TYPE_CHECKING, Any
 
-from tf_lossscale_compat._core import (
-    _arguments,
-    _autograph,
-    _graphs,
-    _replicas,
-    _scale,
-    _tf,
-)
+from tf_lossscale_compat._core import _arguments, _autograph, _graphs, _replicas, _scale, _tf
 from tf_lossscale_compat._core._tf import tf
 
 if TYPE_CHECKING:

@@ -20,10 +20,7 @@ from tf_lossscale_compat._core import (
 )
 from tf_lossscale_compat._core._tf import tf
 from tf_lossscale_compat._scales import _loss_scales
-from tf_lossscale_compat.keras import (
-    _family,
-    _methods,
-)
+from tf_lossscale_compat.keras import _family, _methods
 
 if TYPE_CHECKING:
     from tf_lossscale_compat._core import _types

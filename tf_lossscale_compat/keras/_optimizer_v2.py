@@ -5,19 +5,8 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING, Any, Iterable
 
-from tf_lossscale_compat._core import (
-    _autograph,
-    _callers,
-    _gradients,
-    _keras_versions,
-    _scale,
-    _tf,
-)
-from tf_lossscale_compat.keras import (
-    _before_keras3,
-    _family,
-    _methods,
-)
+from tf_lossscale_compat._core import _autograph, _callers, _gradients, _keras_versions, _scale, _tf
+from tf_lossscale_compat.keras import _before_keras3, _family, _methods
 
 if TYPE_CHECKING:
     import tensorflow as tf
