@@ -33,6 +33,7 @@ TEST = [
     "pytest-xdist>=3.5",
     "packaging",
     "scikit-learn",  # For the examples.
+    "tensorboard",  # For docs/watching.md; the newest TensorFlow does not bring it.
     LIBCST,
     "jupytext; python_version >= '3.9'",  # Through which notebooks are migrated.
 ]
