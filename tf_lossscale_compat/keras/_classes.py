@@ -153,21 +153,10 @@ def _deserialize_inner(
 
 
 def _call_constructor(cls: Any, inner: _types.KerasOptimizer, arguments: dict[str, Any]) -> Any:
-    """Calls the constructor of `cls`; its TypeError says what to write if it is a subclass's."""
     kinds = [each.kind for each in inspect.signature(cls.__init__).parameters.values()]
-    try:
-        if kinds[1:] == [inspect.Parameter.VAR_KEYWORD]:  # As of Horovod's classes.
-            return cls(**{cls._tflsc_family.optimizer_argument: inner}, **arguments)
-        return cls(inner, **arguments)
-    except TypeError as error:
-        if cls.__init__.__module__ == __name__:
-            raise
-        raise TypeError(
-            f"{cls.__name__} cannot be made from a config or copied with the arguments "
-            f"{', '.join(arguments)}: {error}. Let its constructor take them. Or override "
-            "get_config and from_config, and instead of copying write "
-            f"{cls.__name__}.from_config(optimizer.get_config())."
-        ) from error
+    if kinds[1:] == [inspect.Parameter.VAR_KEYWORD]:  # As of Horovod's classes.
+        return cls(**{cls._tflsc_family.optimizer_argument: inner}, **arguments)
+    return cls(inner, **arguments)
 
 
 def _construct(
