@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import inspect
 import threading
-from typing import TYPE_CHECKING, Any, Iterable, Iterator, NamedTuple, NoReturn, TypeVar
+from typing import TYPE_CHECKING, Any, Iterable, Iterator, NamedTuple, NoReturn
 
 from absl import logging
 
@@ -21,7 +21,6 @@ from tf_lossscale_compat.keras import _family, _methods
 if TYPE_CHECKING:
     from tf_lossscale_compat._core import _types
 
-BeforeKeras3Owner = TypeVar("BeforeKeras3Owner", bound="BeforeKeras3Methods")
 _lock = threading.Lock()
 
 
@@ -156,19 +155,19 @@ def _pass_through(grads_and_vars: Iterable[_types.Pair]) -> list[_types.Pair] | 
     return list(grads_and_vars) if _tf.at_least(2, 4) else [grad for grad, _ in grads_and_vars]
 
 
-class BeforeKeras3Family(_family.KerasFamily[BeforeKeras3Owner]):
+class BeforeKeras3Family(_family.KerasFamily):
     """Base class of the families of `OptimizerV2` and `_BaseOptimizer`."""
 
     is_legacy: bool  # For `deserialize`, which returns one of either family.
     aggregation_of_inner: InnerAggregation
 
     def prepare_pairs(
-        self, owner: BeforeKeras3Owner, pairs: Iterable[_types.Pair]
+        self, owner: Any, pairs: Iterable[_types.Pair]
     ) -> tuple[_types.Gradients, _types.Variables]:
         """Checks pairs, and where the family does, builds the optimizer; returns both lists."""
         raise NotImplementedError
 
-    def delegate_tracking(self, owner: BeforeKeras3Owner) -> None:
+    def delegate_tracking(self, owner: Any) -> None:
         """Makes checkpoints hold the inner optimizer in the owner's place, with the loss scale.
 
         So do those of TensorFlow 2.3 to 2.15 and `tf_keras`.
@@ -187,12 +186,12 @@ class BeforeKeras3Family(_family.KerasFamily[BeforeKeras3Owner]):
             options["use_legacy_optimizer"] = self.is_legacy
         return deserialize(config, custom_objects=custom_objects, **options)
 
-    def agreement(self, owner: BeforeKeras3Owner) -> _types.Agree | None:
+    def agreement(self, owner: Any) -> _types.Agree | None:
         return _agreement.agreement_or_default(owner._tflsc.agreement, owner, owner._loss_scale)
 
     def apply_pairs(
         self,
-        owner: BeforeKeras3Owner,
+        owner: Any,
         grads_and_vars: Iterable[_types.Pair],
         scaled: bool,
         method_name: str = "apply_gradients",

@@ -110,7 +110,7 @@ def _options_of(data: _family.KerasData) -> dict[str, Any]:
 
 
 def _arguments_of(
-    config: dict[str, Any], family: _family.KerasFamily[Any], custom_objects: dict[str, Any] | None
+    config: dict[str, Any], family: _family.KerasFamily, custom_objects: dict[str, Any] | None
 ) -> dict[str, Any]:
     """Returns the constructor's arguments for a config of any version, without the optimizer."""
     arguments = {name: value for name, value in config.items() if name not in family.without_effect}
@@ -139,7 +139,7 @@ def _rebuild(cls: Any, optimizer: _types.KerasOptimizer, arguments: dict[str, An
 
 
 def _deserialize_inner(
-    family: _family.KerasFamily[Any],
+    family: _family.KerasFamily,
     config: dict[str, Any],
     custom_objects: dict[str, Any] | None = None,
 ) -> Any:
@@ -464,7 +464,7 @@ class _SiblingMetaclass(type):
     The public classes are of tf.keras' own family, and each has a sibling for every other family.
     """
 
-    _tflsc_family: _family.KerasFamily[Any]
+    _tflsc_family: _family.KerasFamily
 
     def __call__(cls, *args: Any, **kwargs: Any) -> Any:
         picked: type = cls

@@ -9,7 +9,7 @@ import contextlib
 import functools
 import inspect
 import weakref
-from typing import TYPE_CHECKING, Any, Callable, Generic, Iterable, NamedTuple, NoReturn, TypeVar
+from typing import TYPE_CHECKING, Any, Callable, Iterable, NoReturn
 
 from absl import logging
 
@@ -29,30 +29,8 @@ from tf_lossscale_compat._scales import _loss_scales
 
 if TYPE_CHECKING:
     import types
-    from typing import Protocol
 
     from tf_lossscale_compat._core import _types
-
-    class KerasOwner(Protocol):
-        """A loss-scale optimizer, as its family uses it."""
-
-        _tflsc: KerasData
-        _optimizer: Any  # The inner optimizer.
-        _loss_scale: _loss_scales.LossScale
-
-        def get_scaled_loss(self, loss: Any) -> Any: ...
-        def get_unscaled_gradients(self, grads: Iterable[Any]) -> list[Any]: ...
-        def _raise_if_strategy_unsupported(self) -> None: ...
-        @property
-        def _tflsc_family(self) -> KerasFamily[Any]: ...
-        @property
-        def apply_gradients(self) -> Callable[..., Any]: ...
-        @property
-        def _track_trackable(self) -> Callable[..., Any]: ...
-
-
-Owner = TypeVar("Owner", bound="KerasOwner")
-
 
 # After a call of any method but the first, `apply_gradients` takes unscaled gradients.
 SCALE_LOSS = "scale_loss"
@@ -155,9 +133,9 @@ class ScaledRule:
         unscaled. Warns once for each optimizer if only one of two methods that belong together was
         ever called, or none.
         """
-        if scaled is not None:
-            _arguments.optional_flag("scaled", scaled)
+        if isinstance(scaled, bool):
             return scaled
+        _arguments.optional_flag("scaled", scaled)
         answer = self._answer_after(self.called_methods)
         if answer is None and self.are_remembered(pairs):
             return False
@@ -221,11 +199,9 @@ class KerasData:
 class _KerasStep(_step.Step):
     """One step of a Keras optimizer; `apply` applies unscaled gradients by the inner optimizer."""
 
-    owner: KerasOwner
+    owner: Any
 
-    def __init__(
-        self, owner: KerasOwner, apply: _types.Apply, aggregate: _types.Aggregate | None
-    ) -> None:
+    def __init__(self, owner: Any, apply: _types.Apply, aggregate: _types.Aggregate | None) -> None:
         family, loss_scale = owner._tflsc_family, owner._loss_scale
         super().__init__(owner, owner._optimizer, loss_scale, family.agreement(owner))
         self._apply, self.aggregate = apply, aggregate
@@ -246,16 +222,7 @@ class _KerasStep(_step.Step):
         return self.owner._tflsc_family.add_skipped_steps(self.owner, number)
 
 
-class LossArguments(NamedTuple):
-    """The arguments of `minimize` that gradients depend on; only an `OptimizerV2` has the last."""
-
-    loss: _types.Loss
-    var_list: Any
-    tape: tf.GradientTape | None
-    grad_loss: tf.Tensor | None = None
-
-
-class KerasFamily(Generic[Owner]):
+class KerasFamily:
     """Base class of all families.
 
     A family has no state of an optimizer. Its methods take the optimizer, the owner.
@@ -286,6 +253,9 @@ class KerasFamily(Generic[Owner]):
     updates_first = False
     # Name of the method that returns (gradient, variable) pairs for `minimize`, if there is one.
     compute_method: str | None = None
+    # Returns such pairs with scaled gradients, computed by the inner optimizer. It takes the owner
+    # and the arguments of that method.
+    compute_scaled_gradients: Callable[..., list[_types.Pair]]
     # The end of the name by which files of models know the class.
     registered_suffix = ""
 
@@ -312,7 +282,7 @@ class KerasFamily(Generic[Owner]):
         if not (name is None or isinstance(name, str)):
             raise TypeError(f"name must be a str or None, got {name!r}.")
 
-    def check_can_wrap(self, owner: Owner, optimizer: Any) -> None:
+    def check_can_wrap(self, owner: Any, optimizer: Any) -> None:
         """Raises a TypeError or ValueError if `owner` cannot wrap `optimizer`."""
         base = base_to_wrap(optimizer, self.optimizer_argument)
         if base is not self.base:
@@ -337,7 +307,7 @@ class KerasFamily(Generic[Owner]):
         _scale.check_has_no_owner(loss_scale)
         _scale.check_reciprocal(loss_scale)
 
-    def init_base_class(self, owner: Owner, name: str | None) -> str | None:
+    def init_base_class(self, owner: Any, name: str | None) -> str | None:
         """Makes `owner` an optimizer of that Keras; returns its name for configs, or None."""
         raise NotImplementedError
 
@@ -347,15 +317,15 @@ class KerasFamily(Generic[Owner]):
 
     # The loss scale in use.
 
-    def loss_scale(self, owner: Owner) -> _loss_scales.LossScale:
+    def loss_scale(self, owner: Any) -> _loss_scales.LossScale:
         """Returns the loss scale in use."""
         return owner._loss_scale
 
-    def track_loss_scale(self, owner: Owner, loss_scale: _loss_scales.LossScale) -> None:
+    def track_loss_scale(self, owner: Any, loss_scale: _loss_scales.LossScale) -> None:
         """Makes checkpoints and files hold this loss scale, and no earlier one."""
         owner._track_trackable(loss_scale, "loss_scale", overwrite=True)
 
-    def set_loss_scale(self, owner: Owner, loss_scale: _loss_scales.Identifier) -> None:
+    def set_loss_scale(self, owner: Any, loss_scale: _loss_scales.Identifier) -> None:
         """Replaces the loss scale, as code for TensorFlow 2.0 does."""
         old = owner._loss_scale
         if loss_scale is old:
@@ -371,13 +341,13 @@ class KerasFamily(Generic[Owner]):
         _scale.set_owner(new, owner)
         _scale.set_owner(old, None)
 
-    def all_variables(self, owner: Owner) -> _types.Variables:
+    def all_variables(self, owner: Any) -> _types.Variables:
         """Returns the variables whose values `set_weights` takes."""
         return _graphs.variables_of(owner._optimizer) + _scale.variables_of(owner._loss_scale)
 
     # Scaling and unscaling.
 
-    def unscale(self, owner: Owner, grads: Iterable[_types.Gradient]) -> _types.Gradients:
+    def unscale(self, owner: Any, grads: Iterable[_types.Gradient]) -> _types.Gradients:
         """Returns gradients divided by the loss scale, as in that Keras."""
         division = self.division(_scale.snapshot(owner._loss_scale()))
         return _gradients.unscale(self.densify(owner, list(grads)), division)
@@ -386,24 +356,16 @@ class KerasFamily(Generic[Owner]):
         """Returns the division of gradients by `scale`, as in that Keras."""
         return _gradients.Division(1.0 / scale)
 
-    def densify(self, owner: Owner, grads: _types.Gradients) -> _types.Gradients:
+    def densify(self, owner: Any, grads: _types.Gradients) -> _types.Gradients:
         """Returns gradients, made dense if that Keras does so before it divides them."""
         return grads
 
-    def compute_scaled_gradients(self, owner: Owner, arguments: LossArguments) -> list[_types.Pair]:
-        """Returns pairs of scaled gradients, computed by the inner optimizer, and variables."""
-        raise NotImplementedError
-
-    def compute_by_override(self, owner: Owner, arguments: LossArguments) -> list[_types.Pair]:
-        """Returns what a subclass' `compute_method` returns."""
-        raise NotImplementedError
-
-    def scale_loss(self, owner: Owner, loss: tf.Tensor) -> tf.Tensor:
+    def scale_loss(self, owner: Any, loss: tf.Tensor) -> tf.Tensor:
         """Returns `loss` times the loss scale, in the dtype of `loss`."""
         return _scale.scale_loss(loss, _scale.snapshot(owner._loss_scale()))
 
     def scale_loss_on_tape(
-        self, owner: Owner, loss: _types.Loss, tape: tf.GradientTape | None
+        self, owner: Any, loss: _types.Loss, tape: tf.GradientTape | None
     ) -> _types.Loss:
         """Returns the scaled `loss`, a tensor on `tape` or a function."""
         scale: Callable[..., Any] = functools.partial(self.scale_loss, owner)
@@ -416,9 +378,7 @@ class KerasFamily(Generic[Owner]):
         with contextlib.nullcontext() if tape is None else tape:
             return scale(loss)
 
-    def unscale_pairs(
-        self, owner: Owner, grads_and_vars: Iterable[_types.Pair]
-    ) -> list[_types.Pair]:
+    def unscale_pairs(self, owner: Any, grads_and_vars: Iterable[_types.Pair]) -> list[_types.Pair]:
         """Returns pairs with unscaled gradients."""
         unscale: Callable[..., _types.Gradients] = functools.partial(self.unscale, owner)
         if _scale.overrides(owner, self.methods_class, "get_unscaled_gradients"):
@@ -433,7 +393,7 @@ class KerasFamily(Generic[Owner]):
     # A step.
 
     def compute_for_minimize(
-        self, owner: Owner, arguments: LossArguments
+        self, owner: Any, *arguments: Any
     ) -> tuple[list[_types.Pair], dict[str, Any]]:
         """Returns what `minimize` passes to `apply_gradients`: pairs and the argument `scaled`.
 
@@ -442,9 +402,9 @@ class KerasFamily(Generic[Owner]):
         overrides = functools.partial(_scale.overrides, owner, self.methods_class)
         overridden = overrides("apply_gradients")
         if self.compute_method and overrides(self.compute_method):
-            pairs, scaled = self.compute_by_override(owner, arguments), False
+            pairs, scaled = getattr(owner, self.compute_method)(*arguments), False
         else:
-            pairs, scaled = self.compute_scaled_gradients(owner, arguments), True
+            pairs, scaled = self.compute_scaled_gradients(owner, *arguments), True
             if overridden or overrides("get_unscaled_gradients"):
                 owner._tflsc.scaled_rule.record_call("minimize")
                 pairs, scaled = self.unscale_pairs(owner, pairs), False
@@ -456,7 +416,7 @@ class KerasFamily(Generic[Owner]):
         return pairs, {"scaled": scaled} if takes_scaled else {}
 
     def variables_for_apply(
-        self, owner: Owner, trainable_variables: Iterable[Any] | None
+        self, owner: Any, trainable_variables: Iterable[Any] | None
     ) -> _types.Variables:
         """Returns the variables of `apply`, a list."""
         if trainable_variables is None:
@@ -465,7 +425,7 @@ class KerasFamily(Generic[Owner]):
 
     def apply_pairs(
         self,
-        owner: Owner,
+        owner: Any,
         grads_and_vars: Iterable[_types.Pair],
         scaled: bool,
         method_name: str = "apply_gradients",
@@ -478,7 +438,7 @@ class KerasFamily(Generic[Owner]):
 
     def take_step(
         self,
-        owner: Owner,
+        owner: Any,
         grads: _types.Gradients,
         variables: _types.Variables,
         scaled: bool,
@@ -499,11 +459,11 @@ class KerasFamily(Generic[Owner]):
                 division = None
         return step.take(grads, variables, f"{type(owner).__name__}.{method_name}", division)
 
-    def agreement(self, owner: Owner) -> _types.Agree | None:
+    def agreement(self, owner: Any) -> _types.Agree | None:
         """Returns the function through which processes agree in a step, or None."""
         return owner._tflsc.agreement
 
-    def add_skipped_steps(self, owner: Owner, number: int | tf.Tensor) -> Any:
+    def add_skipped_steps(self, owner: Any, number: int | tf.Tensor) -> Any:
         """Counts skipped steps; see `Step.add_skipped_steps`."""
         iterations = owner._optimizer.iterations
         return iterations.assign_add(tf.cast(number, iterations.dtype), read_value=False)
@@ -584,13 +544,13 @@ def unzip_and_check(
     return grads, variables
 
 
-def check_step_context(owner: KerasOwner, method_name: str) -> None:
+def check_step_context(owner: Any, method_name: str) -> None:
     """Raises a ValueError in a cross-replica context, before a step makes any variable."""
     name = f"{type(owner).__name__}.{method_name}"
     _step.check_context(name, owner._raise_if_strategy_unsupported)
 
 
-def check_no_session_graph(owner: KerasOwner) -> None:
+def check_no_session_graph(owner: Any) -> None:
     """Raises a ValueError in a graph for a Session, where the optimizer returns no operation."""
     if _graphs.in_session_graph():
         raise ValueError(

@@ -56,7 +56,7 @@ def _major_minor(version: str) -> tuple[int, ...]:
     return tuple(int(part) for part in version.split(".")[:2])
 
 
-class Keras3Family(_family.KerasFamily["Keras3Methods"]):
+class Keras3Family(_family.KerasFamily):
     """Optimizers that derive from `BaseOptimizer` of Keras 3."""
 
     # Configs of Keras 3.0 to 3.11 hold them.
@@ -95,7 +95,7 @@ class Keras3Family(_family.KerasFamily["Keras3Methods"]):
         names = ", ".join(f"`{each}`" for each in arguments)
         raise ValueError(f"{name} does not take these arguments: {names}.")
 
-    def refuse_step_arguments(self, owner: Keras3Methods, arguments: list[str]) -> NoReturn:
+    def refuse_step_arguments(self, owner: Any, arguments: list[str]) -> NoReturn:
         """Raises the TypeError for arguments of `apply_gradients` that were gone with Keras 2."""
         version, cure = self.keras.__version__, "Write apply_gradients(zip(grads, variables))."
         if any("aggregat" in each or each in ("True", "False") for each in arguments):
@@ -114,7 +114,7 @@ class Keras3Family(_family.KerasFamily["Keras3Methods"]):
         if name is not None:
             self.keras.name_scope(name)  # Raises Keras' error of a name with a slash.
 
-    def check_can_wrap(self, owner: Keras3Methods, optimizer: Any) -> None:
+    def check_can_wrap(self, owner: Any, optimizer: Any) -> None:
         super().check_can_wrap(owner, optimizer)
         backend = self.keras.backend.backend()
         if backend != "tensorflow":
@@ -134,7 +134,7 @@ class Keras3Family(_family.KerasFamily["Keras3Methods"]):
     def check_loss_scale(self, loss_scale: _loss_scales.LossScale) -> None:
         _scale.check_has_no_owner(loss_scale)  # Division by the scale needs no reciprocal of it.
 
-    def init_base_class(self, owner: Keras3Methods, name: str | None) -> str:
+    def init_base_class(self, owner: Any, name: str | None) -> str:
         self._super_of_original(owner).__init__(learning_rate=0.0, name=name)
         # Files and checkpoints of Keras' own class have it under this name.
         owner.inner_optimizer = owner._optimizer
@@ -142,7 +142,7 @@ class Keras3Family(_family.KerasFamily["Keras3Methods"]):
         self.track_loss_scale(owner, owner._loss_scale)
         return owner.name  # All configs of Keras' own class have it.
 
-    def _super_of_original(self, owner: Keras3Methods) -> Any:
+    def _super_of_original(self, owner: Any) -> Any:
         """Returns `super()` of Keras' own loss-scale class."""
         return super(self.original, owner)
 
@@ -152,7 +152,7 @@ class Keras3Family(_family.KerasFamily["Keras3Methods"]):
     # The loss scale's variables are also Keras variables. Order and names are those of Keras' own
     # class, so that each class reads the other's files.
 
-    def track_loss_scale(self, owner: Keras3Methods, loss_scale: _loss_scales.LossScale) -> None:
+    def track_loss_scale(self, owner: Any, loss_scale: _loss_scales.LossScale) -> None:
         if owner.built:
             raise ValueError(
                 "_loss_scale cannot be replaced once the optimizer is built: Keras 3 knows its "
@@ -178,9 +178,7 @@ class Keras3Family(_family.KerasFamily["Keras3Methods"]):
             if not any(variable is each.value for each in keras_variables.values()):
                 self._track_as_keras_variable(owner, name, variable)
 
-    def _track_as_keras_variable(
-        self, owner: Keras3Methods, name: str, variable: tf.Variable
-    ) -> Any:
+    def _track_as_keras_variable(self, owner: Any, name: str, variable: tf.Variable) -> Any:
         """Makes a Keras variable of `variable`, adds it to the optimizer's and returns it."""
         with self.keras.name_scope(owner.name, caller=owner):  # State trees have paths as keys.
             keras_variable = self.keras.Variable(
@@ -191,11 +189,11 @@ class Keras3Family(_family.KerasFamily["Keras3Methods"]):
         owner._tflsc.keras_variables[name] = keras_variable
         return keras_variable
 
-    def all_variables(self, owner: Keras3Methods) -> _types.Variables:
+    def all_variables(self, owner: Any) -> _types.Variables:
         return owner.variables
 
     def variables_for_apply(
-        self, owner: Keras3Methods, trainable_variables: Iterable[Any] | None
+        self, owner: Any, trainable_variables: Iterable[Any] | None
     ) -> _types.Variables:
         if trainable_variables is not None:
             return list(trainable_variables)
@@ -206,7 +204,7 @@ class Keras3Family(_family.KerasFamily["Keras3Methods"]):
             )
         return list(owner.inner_optimizer._trainable_variables)
 
-    def build(self, owner: Keras3Methods, variables: Iterable[Any]) -> None:
+    def build(self, owner: Any, variables: Iterable[Any]) -> None:
         """Does the work of the public method."""
         inner = owner.inner_optimizer
         if not inner.built:  # A second build would lose slots, and not every `build` checks.
@@ -228,7 +226,7 @@ class Keras3Family(_family.KerasFamily["Keras3Methods"]):
             self._super_of_original(owner).build(variables)
         owner.built = True
 
-    def _build_inner(self, owner: Keras3Methods, inner: Any, variables: Iterable[Any]) -> None:
+    def _build_inner(self, owner: Any, inner: Any, variables: Iterable[Any]) -> None:
         """Builds the inner optimizer as Keras' own class does: while Keras tracks no variables.
 
         Files then have the same order, because an `Adafactor`'s placeholders are not among its
@@ -244,7 +242,7 @@ class Keras3Family(_family.KerasFamily["Keras3Methods"]):
 
     # Gradients are divided as by Keras' own class.
 
-    def unscale(self, owner: Keras3Methods, grads: Iterable[_types.Gradient]) -> _types.Gradients:
+    def unscale(self, owner: Any, grads: Iterable[_types.Gradient]) -> _types.Gradients:
         grads = list(grads)
         return [
             None if grad is None else tf.cast(divided, grad.dtype)
@@ -255,9 +253,8 @@ class Keras3Family(_family.KerasFamily["Keras3Methods"]):
         return _gradients.Division(scale, _gradients.divide)
 
     def compute_scaled_gradients(
-        self, owner: Keras3Methods, arguments: _family.LossArguments
+        self, owner: Any, loss: _types.Loss, var_list: Any, tape: tf.GradientTape | None
     ) -> list[_types.Pair]:
-        loss, var_list, tape, _ = arguments
         if tape is None:
             if not callable(loss):
                 raise ValueError(f"loss must be callable if no tape is given, got {loss!r}.")
@@ -271,7 +268,7 @@ class Keras3Family(_family.KerasFamily["Keras3Methods"]):
 
     def apply_pairs(
         self,
-        owner: Keras3Methods,
+        owner: Any,
         grads_and_vars: Iterable[_types.Pair],
         scaled: bool,
         method_name: str = "apply_gradients",
@@ -293,7 +290,7 @@ class Keras3Family(_family.KerasFamily["Keras3Methods"]):
     # alone. Else they are as those of Keras' own class, and each class reads the other's.
 
     def children_in_checkpoint(
-        self, owner: Keras3Methods, is_plain: bool, *args: Any, **kwargs: Any
+        self, owner: Any, is_plain: bool, *args: Any, **kwargs: Any
     ) -> dict[str, Any]:
         """Returns the owner's children, or those that a plain optimizer has."""
         children = self._super_of_original(owner)._trackable_children(*args, **kwargs)
@@ -314,15 +311,16 @@ class Keras3Family(_family.KerasFamily["Keras3Methods"]):
         learning_rate.assign(getattr(inner, "learning_rate", learning_rate))
         return children
 
-    def add_skipped_steps(self, owner: Keras3Methods, number: int | tf.Tensor) -> None:
+    def add_skipped_steps(self, owner: Any, number: int | tf.Tensor) -> None:
         owner.inner_optimizer.iterations.assign_add(number)
 
 
-class Keras3Methods(_methods.WeightDecayMethods, _Keras3Base):
+class Keras3Methods(_methods.CommonMethods, _Keras3Base):
     """The public methods that a loss-scale optimizer of this family has beside those of all."""
 
     _tflsc_family: Keras3Family
     dynamic_scale: Any
+    exclude_from_weight_decay = _methods.inner_property("exclude_from_weight_decay")
 
     # Before Keras 3.9, Keras' own class counts no steps, and its base class assigns a variable.
 
@@ -469,9 +467,7 @@ class Keras3Methods(_methods.WeightDecayMethods, _Keras3Base):
           ValueError: `loss` is a tensor and `tape` is None; no variable has a gradient; or called
             in a cross-replica context.
         """
-        pairs, scaled = self._tflsc_family.compute_for_minimize(
-            self, _family.LossArguments(loss, var_list, tape)
-        )
+        pairs, scaled = self._tflsc_family.compute_for_minimize(self, loss, var_list, tape)
         self.apply_gradients(pairs, **scaled)
         return self.iterations
 
@@ -521,7 +517,7 @@ class Keras3Methods(_methods.WeightDecayMethods, _Keras3Base):
         _methods.assign_all([*outer, *inner], values)
 
 
-def _settable_loss_scale(owner: Keras3Methods, name: str) -> _loss_scales.DynamicLossScale:
+def _settable_loss_scale(owner: Any, name: str) -> _loss_scales.DynamicLossScale:
     if not isinstance(owner._loss_scale, _loss_scales.DynamicLossScale):
         raise AttributeError(
             f"{name} can be set only if the loss scale is a DynamicLossScale, but it is "
@@ -530,7 +526,7 @@ def _settable_loss_scale(owner: Keras3Methods, name: str) -> _loss_scales.Dynami
     return owner._loss_scale
 
 
-def _check_bypassed(owner: Keras3Methods) -> None:
+def _check_bypassed(owner: Any) -> None:
     """Raises a ValueError if a step with scaled gradients would silently bypass overrides."""
     for name, caller in (
         (_family.GET_SCALED_LOSS, "scale_loss"),

@@ -25,7 +25,7 @@ else:
 # Configs of optimizers have these entries only before Keras 3.
 _ONLY_BEFORE_KERAS_3 = {"is_legacy_optimizer", "jit_compile"}
 # The class of each family, and that of its public methods, by the name of the base class.
-_FAMILIES: dict[str, tuple[type[_family.KerasFamily[Any]], type]] = {
+_FAMILIES: dict[str, tuple[type[_family.KerasFamily], type]] = {
     _keras_versions.KERAS_3: (_keras3.Keras3Family, _keras3.Keras3Methods),
     _keras_versions.OPTIMIZER_V3: (
         _optimizer_v3.OptimizerV3Family,
@@ -61,7 +61,7 @@ def _original_class(keras: types.ModuleType, base: type, experimental: bool) -> 
 
 
 @cached
-def family_of(base: type, experimental: bool) -> _family.KerasFamily[Any]:
+def family_of(base: type, experimental: bool) -> _family.KerasFamily:
     """Returns the `KerasFamily` of optimizers that derive from `base`."""
     keras = keras_of(base)
     original = _original_class(keras, base, experimental)
@@ -86,9 +86,7 @@ def check_public_keras(optimizer: object, base: type, argument: str) -> None:
         )
 
 
-def family_for_config(
-    family: _family.KerasFamily[Any], config: dict[str, Any]
-) -> _family.KerasFamily[Any]:
+def family_for_config(family: _family.KerasFamily, config: dict[str, Any]) -> _family.KerasFamily:
     """Returns the family that deserializes the `config` of an inner optimizer.
 
     It is `family`, or one of `tf_keras` if the config is of `tf_keras` or a Keras before 3.

@@ -54,7 +54,7 @@ class CommonMethods(_KerasBase):
     _optimizer: Any
     _loss_scale: _loss_scales.LossScale
     _tflsc: _family.KerasData
-    _tflsc_family: _family.KerasFamily[Any]
+    _tflsc_family: _family.KerasFamily
 
     def __new__(cls, *args: Any, **kwargs: Any) -> Self:
         # A subclass's constructor may have arguments that no Keras' `__new__` takes.
@@ -333,21 +333,6 @@ def refuse_to_set(owner: CommonMethods, name: str, value: object) -> NoReturn:
     else:
         how = "is fixed. Make another optimizer with that scale."
     raise AttributeError(f"{name} of a {type(owner).__name__} {how}")
-
-
-class WeightDecayMethods(CommonMethods):
-    """The method of families whose optimizers can exclude variables from weight decay."""
-
-    def exclude_from_weight_decay(
-        self, var_list: list[Any] | None = None, var_names: list[str] | None = None
-    ) -> None:
-        """Excludes variables from the inner optimizer's weight decay.
-
-        Args:
-          var_list: list of variables, or None.
-          var_names: list of str, parts of the names of variables, or None.
-        """
-        self._optimizer.exclude_from_weight_decay(var_list, var_names)
 
 
 # Values of variables, for files and `set_weights`.

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 _DELEGATES_TRACKING = _tf.at_least(2, 3)
 
 
-class OptimizerV2Family(_before_keras3.BeforeKeras3Family["OptimizerV2Methods"]):
+class OptimizerV2Family(_before_keras3.BeforeKeras3Family):
     """Optimizers that derive from `OptimizerV2`: tf.keras' up to 2.10, later the legacy ones."""
 
     is_legacy = True
@@ -32,7 +32,7 @@ class OptimizerV2Family(_before_keras3.BeforeKeras3Family["OptimizerV2Methods"])
         off_value=False,
     )
 
-    def init_base_class(self, owner: OptimizerV2Methods, name: str | None) -> str | None:
+    def init_base_class(self, owner: Any, name: str | None) -> str | None:
         owner.__dict__.update(_hyper={}, _name="LossScaleOptimizer" if name is None else name)
         if _DELEGATES_TRACKING:
             self.delegate_tracking(owner)
@@ -48,7 +48,7 @@ class OptimizerV2Family(_before_keras3.BeforeKeras3Family["OptimizerV2Methods"])
             self.track_loss_scale(owner, owner._loss_scale)
         return name
 
-    def check_can_wrap(self, owner: OptimizerV2Methods, optimizer: Any) -> None:
+    def check_can_wrap(self, owner: Any, optimizer: Any) -> None:
         super().check_can_wrap(owner, optimizer)
         self.check_clipping(optimizer)
 
@@ -69,14 +69,12 @@ class OptimizerV2Family(_before_keras3.BeforeKeras3Family["OptimizerV2Methods"])
                     "get_unscaled_gradients returns, then call apply_gradients."
                 )
 
-    def track_loss_scale(
-        self, owner: OptimizerV2Methods, loss_scale: _loss_scales.LossScale
-    ) -> None:
+    def track_loss_scale(self, owner: Any, loss_scale: _loss_scales.LossScale) -> None:
         super().track_loss_scale(owner, loss_scale)
         for variable in _scale.variables_of(loss_scale):
             _keras_versions.track_in_session(variable)
 
-    def densify(self, owner: OptimizerV2Methods, grads: _types.Gradients) -> _types.Gradients:
+    def densify(self, owner: Any, grads: _types.Gradients) -> _types.Gradients:
         """Returns gradients, made dense before TensorFlow 2.3 as by TensorFlow's own class.
 
         The numbers differ: for example, momentum moves all rows for a dense gradient, and only some
@@ -84,24 +82,21 @@ class OptimizerV2Family(_before_keras3.BeforeKeras3Family["OptimizerV2Methods"])
         """
         return grads if _tf.at_least(2, 3) else _gradients.densify(grads)
 
-    def compute_by_override(
-        self, owner: OptimizerV2Methods, arguments: _family.LossArguments
-    ) -> list[_types.Pair]:
-        loss, var_list, tape, grad_loss = arguments
-        tapes = () if tape is None else (tape,)  # Before TensorFlow 2.4 there is none.
-        return owner._compute_gradients(loss, var_list, grad_loss, *tapes)
-
     def compute_scaled_gradients(
-        self, owner: OptimizerV2Methods, arguments: _family.LossArguments
+        self,
+        owner: Any,
+        loss: _types.Loss,
+        var_list: Any,
+        grad_loss: tf.Tensor | None,
+        tape: tf.GradientTape | None = None,
     ) -> list[_types.Pair]:
-        loss, var_list, tape, grad_loss = arguments
         self.check_clipping(owner._optimizer)
         kwargs = {} if tape is None else {"tape": tape}  # Before TensorFlow 2.4 there is none.
         scaled = self.scale_loss_on_tape(owner, loss, tape)
         return owner._optimizer._compute_gradients(scaled, var_list, grad_loss, **kwargs)
 
     def prepare_pairs(
-        self, owner: OptimizerV2Methods, pairs: Iterable[_types.Pair]
+        self, owner: Any, pairs: Iterable[_types.Pair]
     ) -> tuple[_types.Gradients, _types.Variables]:
         # A model without trainable variables can be fitted, as with the inner optimizer alone.
         return _family.unzip_and_check(pairs, may_be_empty=True)
@@ -120,6 +115,7 @@ class OptimizerV2Methods(_before_keras3.BeforeKeras3Methods):
     _get_hyper = _methods.inner_property("_get_hyper")
     _restore_slot_variable = _methods.inner_property("_restore_slot_variable")
     _set_hyper = _methods.inner_property("_set_hyper")
+    add_slot = _methods.inner_property("add_slot")
 
     # Reading a rate makes variables of the hyperparameters, and a number that then takes the place
     # of a schedule is a constant of functions. So the rate is not read before it is set.
@@ -151,8 +147,7 @@ class OptimizerV2Methods(_before_keras3.BeforeKeras3Methods):
     ) -> list[_types.Pair]:
         self._tflsc.scaled_rule.record_call("_compute_gradients")
         family = self._tflsc_family
-        arguments = _family.LossArguments(loss, var_list, tape, grad_loss)
-        pairs = family.compute_scaled_gradients(self, arguments)
+        pairs = family.compute_scaled_gradients(self, loss, var_list, grad_loss, tape)
         return family.unscale_pairs(self, pairs)
 
     @_autograph.do_not_convert
@@ -187,8 +182,9 @@ class OptimizerV2Methods(_before_keras3.BeforeKeras3Methods):
         Returns:
           An operation; None in eager mode.
         """
+        tapes = () if tape is None else (tape,)  # Before TensorFlow 2.4 there is none.
         pairs, scaled = self._tflsc_family.compute_for_minimize(
-            self, _family.LossArguments(loss, var_list, tape, grad_loss)
+            self, loss, var_list, grad_loss, *tapes
         )
         return self.apply_gradients(pairs, name=name, **scaled)
 
@@ -254,7 +250,3 @@ class OptimizerV2Methods(_before_keras3.BeforeKeras3Methods):
     def get_slot(self, var: Any, slot_name: str) -> Any:
         """Returns the inner optimizer's slot variable `slot_name` for `var`."""
         return self._optimizer.get_slot(var, slot_name)
-
-    def add_slot(self, var: Any, slot_name: str, initializer: Any = "zeros") -> Any:
-        """Adds a slot variable for `var` to the inner optimizer."""
-        return self._optimizer.add_slot(var, slot_name, initializer)

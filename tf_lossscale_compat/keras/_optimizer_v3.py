@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from tf_lossscale_compat._core import _types
 
 
-class OptimizerV3Family(_before_keras3.BeforeKeras3Family["OptimizerV3Methods"]):
+class OptimizerV3Family(_before_keras3.BeforeKeras3Family):
     """Optimizers that derive from `_BaseOptimizer`: tf.keras' of 2.11 to 2.15, `tf_keras`' own."""
 
     is_legacy = False
@@ -35,27 +35,20 @@ class OptimizerV3Family(_before_keras3.BeforeKeras3Family["OptimizerV3Methods"])
         methods=("aggregate_gradients",), option="skip_gradients_aggregation", off_value=True
     )
 
-    def init_base_class(self, owner: OptimizerV3Methods, name: str | None) -> str | None:
+    def init_base_class(self, owner: Any, name: str | None) -> str | None:
         # Keras' own class sets no name, and fails when it warns with it.
         owner.name = type(owner).__name__ if name is None else name
         self.delegate_tracking(owner)
         return name
 
-    def compute_by_override(
-        self, owner: OptimizerV3Methods, arguments: _family.LossArguments
-    ) -> list[_types.Pair]:
-        loss, var_list, tape, _ = arguments
-        return owner.compute_gradients(loss, var_list, tape)
-
     def compute_scaled_gradients(
-        self, owner: OptimizerV3Methods, arguments: _family.LossArguments
+        self, owner: Any, loss: _types.Loss, var_list: Any, tape: tf.GradientTape | None
     ) -> list[_types.Pair]:
-        loss, var_list, tape, _ = arguments
         scaled = self.scale_loss_on_tape(owner, loss, tape)
         return owner._optimizer.compute_gradients(scaled, var_list, tape=tape)
 
     def prepare_pairs(
-        self, owner: OptimizerV3Methods, pairs: Iterable[_types.Pair]
+        self, owner: Any, pairs: Iterable[_types.Pair]
     ) -> tuple[_types.Gradients, _types.Variables]:
         grads, variables = _family.unzip_and_check(pairs)
         if not tf.executing_eagerly():
@@ -65,7 +58,7 @@ class OptimizerV3Family(_before_keras3.BeforeKeras3Family["OptimizerV3Methods"])
         return grads, variables
 
 
-class OptimizerV3Methods(_methods.WeightDecayMethods, _before_keras3.BeforeKeras3Methods):
+class OptimizerV3Methods(_before_keras3.BeforeKeras3Methods):
     """The public methods that a loss-scale optimizer of this family has beside those of all."""
 
     _tflsc_family: OptimizerV3Family
@@ -75,17 +68,14 @@ class OptimizerV3Methods(_methods.WeightDecayMethods, _before_keras3.BeforeKeras
     jit_compile = _methods.inner_property("jit_compile")
     use_ema = _methods.inner_property("use_ema")
     weight_decay = _methods.inner_property("weight_decay")
-
-    # In some versions Keras' own class lacks the next two methods, and those of its base class
+    exclude_from_weight_decay = _methods.inner_property("exclude_from_weight_decay")
+    # In some versions Keras' own class lacks this and the next method, and those of its base class
     # would make moving averages for the wrapper.
+    finalize_variable_values = _methods.inner_property("finalize_variable_values")
 
     def build(self, var_list: Iterable[Any]) -> None:
         """Makes the inner optimizer's variables for the variables of `var_list`, once."""
         self._optimizer.build(var_list)
-
-    def finalize_variable_values(self, var_list: Iterable[Any]) -> None:
-        """Assigns the inner optimizer's moving averages, if it has any, to these variables."""
-        self._optimizer.finalize_variable_values(var_list)
 
     @_autograph.convert_passed_functions
     def compute_gradients(
@@ -107,17 +97,13 @@ class OptimizerV3Methods(_methods.WeightDecayMethods, _before_keras3.BeforeKeras
         """
         self._tflsc.scaled_rule.record_call("compute_gradients")
         family = self._tflsc_family
-        return family.unscale_pairs(
-            self,
-            family.compute_scaled_gradients(self, _family.LossArguments(loss, var_list, tape)),
-        )
+        pairs = family.compute_scaled_gradients(self, loss, var_list, tape)
+        return family.unscale_pairs(self, pairs)
 
     @_autograph.convert_passed_functions
     def minimize(self, loss: Any, var_list: Any, tape: Any = None) -> None:
         """Computes gradients of the scaled loss and applies them; see `compute_gradients`."""
-        pairs, scaled = self._tflsc_family.compute_for_minimize(
-            self, _family.LossArguments(loss, var_list, tape)
-        )
+        pairs, scaled = self._tflsc_family.compute_for_minimize(self, loss, var_list, tape)
         self.apply_gradients(pairs, **scaled)
 
     @_autograph.do_not_convert
