@@ -69,7 +69,7 @@ setuptools.setup(
         "dev": DEV,
         "docs": DOCS,
     },
-    entry_points={"console_scripts": ["tf-lossscale = tf_lossscale_compat._tools.cli:main"]},
+    entry_points={"console_scripts": ["tf-lossscale = tf_lossscale_compat.__main__:main"]},
     keywords="tensorflow keras mixed-precision float16 loss-scaling contrib migration",
     classifiers=[
         "Development Status :: 5 - Production/Stable",

@@ -20,7 +20,7 @@ from absl.testing import parameterized
 
 pytest.importorskip("libcst", reason="the migration tool needs LibCST (Python 3.9 or newer)")
 
-from tf_lossscale_compat._tools import cli
+from tf_lossscale_compat import __main__ as command
 from tf_lossscale_compat.migrate import _command, _files, _source, rewrites
 
 BEFORE = "import tensorflow as tf\nx = tf.contrib.mixed_precision.LossScaleManager, tf.nn\n"
@@ -50,7 +50,7 @@ def call(*arguments, stdin=b""):
     out, err = Stream(), Stream()
     with mock.patch.object(sys, "stdin", Stream(stdin)):
         with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
-            code = cli.main(["migrate", *map(str, arguments)])
+            code = command.main(["migrate", *map(str, arguments)])
     return code, out.bytes, err.bytes.decode("utf-8")
 
 

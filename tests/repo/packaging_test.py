@@ -21,7 +21,7 @@ PACKAGE = "tf_lossscale_compat"
 INSTALLED = pathlib.Path(tf_lossscale_compat.__file__).resolve().parent
 
 # The tools and what they need; the library works without any of it.
-TOOLS = ["_tools", "migrate"]
+TOOLS = ["__main__", "migrate"]
 TOOLS_NEED = ["sklearn", "scipy", "libcst", "pytest"]
 
 

@@ -17,7 +17,7 @@ import tensorflow as tf
 from absl.testing import parameterized
 
 from tests import keras_homes
-from tf_lossscale_compat._tools import cli
+from tf_lossscale_compat import __main__ as command
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 SNAPSHOT = ROOT / "tests" / "public_api.txt"
@@ -147,28 +147,16 @@ def of_keras(home):
     return [f"LossScaleOptimizer{line}" for line in members(cls) if line not in common]
 
 
-def of_commands():
-    """The commands and their options."""
-    lines = []
-
-    def look(name, parser):
-        for action in parser._actions:
-            options = " ".join(sorted(action.option_strings))
-            if isinstance(getattr(action, "choices", None), dict):
-                for inner, inner_parser in action.choices.items():
-                    look(f"{name} {inner}", inner_parser)
-            elif options != "--help -h":
-                lines.append(f"{name}: {options or action.metavar}")
-
-    for command in cli.COMMANDS:
-        subparsers = cli._parser([command])._actions[-1]
-        look(f"tf-lossscale {command}", subparsers.choices[command])
-    return lines
+def of_command():
+    """The options of `tf-lossscale migrate`."""
+    parser = command._parser()._actions[-1].choices["migrate"]
+    options = [" ".join(each.option_strings) or each.metavar for each in parser._actions]
+    return [f"tf-lossscale migrate: {each}" for each in options if each != "-h --help"]
 
 
 def sections():
     """Returns {title: lines} of what there is in this environment."""
-    found = {"modules": of_modules(), "commands": of_commands()}
+    found = {"modules": of_modules(), "commands": of_command()}
     for home in keras_homes.available():
         found.setdefault(f"keras {home.kind}", of_keras(home))
     return found

@@ -1,36 +1,35 @@
 """The command line: exit codes, messages, imports."""
 
 import contextlib
-import importlib
 import io
 import platform
 from unittest import mock
 
+import numpy as np
+import tensorflow as tf
 from absl.testing import parameterized
 
 import tf_lossscale_compat
+from tf_lossscale_compat import __main__ as command
 from tf_lossscale_compat import migrate
-from tf_lossscale_compat._tools import cli
 
 
 def call(*arguments):
     """Runs the command in this process; returns exit code, standard output, standard error."""
     out, err = io.StringIO(), io.StringIO()
     with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
-        code = cli.main(list(arguments))
+        code = command.main(list(arguments))
     return code, out.getvalue(), err.getvalue()
 
 
 class MainTest(parameterized.TestCase):
-    def test_help_has_the_first_line_of_each_commands_docstring(self):
+    def test_help_has_the_first_line_of_the_commands_docstring(self):
         code, out, _ = call("--help")
         self.assertEqual(code, 0)
         self.assertIn("usage: tf-lossscale", out)
-        for name, (module_name, summary) in cli.COMMANDS.items():
-            module = importlib.import_module(f"tf_lossscale_compat.{module_name}")
-            self.assertEqual(summary, module.__doc__.splitlines()[0])
-            self.assertRegex(out, rf"(?m)^ +{name}\s+{summary.split()[0]}")
-            self.assertIn(module.__doc__.splitlines()[-1], call(name, "--help")[1])
+        summary, *_, last = migrate.__doc__.splitlines()
+        self.assertIn(f"migrate {summary}", " ".join(out.split()))
+        self.assertIn(last, call("migrate", "--help")[1])
 
     def test_version_names_what_a_report_of_a_fault_needs(self):
         code, out, _ = call("--version")
@@ -38,8 +37,8 @@ class MainTest(parameterized.TestCase):
         told = dict(line.split(" ") for line in out.splitlines())
         self.assertEqual(told["tf_lossscale_compat"], tf_lossscale_compat.__version__)
         self.assertEqual(told["Python"], platform.python_version())
-        for name in ("TensorFlow", "NumPy"):
-            self.assertEqual(told[name], importlib.import_module(name.lower()).__version__)
+        self.assertIn(tf.__version__, told.values())  # Of several distributions.
+        self.assertEqual(told["numpy"], np.__version__)
 
     @parameterized.parameters(
         ([], "usage: tf-lossscale"),

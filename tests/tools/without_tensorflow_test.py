@@ -14,7 +14,7 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 EXTRAS = ("tf_lossscale_compat[tensorflow]", "tf_lossscale_compat[tensorflow-cpu]")
 BEFORE = "import tensorflow as tf\nx = tf.contrib.mixed_precision.LossScaleManager, tf.nn\n"
 # What the console script holds.
-COMMAND = ("-c", "import sys; from tf_lossscale_compat._tools import cli; sys.exit(cli.main())")
+COMMAND = ("-c", "import sys; from tf_lossscale_compat.__main__ import main; sys.exit(main())")
 MODULE = ("-m", "tf_lossscale_compat")
 
 
@@ -83,9 +83,9 @@ class WithoutTensorFlowTest(WithoutTensorFlowTestCase):
 
     @parameterized.parameters(
         "import tf_lossscale_compat; dir(tf_lossscale_compat)",
-        "from tf_lossscale_compat._tools import cli; cli.main(['--help'])",
-        "from tf_lossscale_compat._tools import cli; cli.main(['--version'])",
-        "from tf_lossscale_compat._tools import cli; cli.main(['migrate', '--help'])",
+        "from tf_lossscale_compat.__main__ import main; main(['--help'])",
+        "from tf_lossscale_compat.__main__ import main; main(['--version'])",
+        "from tf_lossscale_compat.__main__ import main; main(['migrate', '--help'])",
     )
     def test_imports_nothing_that_takes_long(self, what):
         # Where they are installed.
@@ -111,7 +111,7 @@ class HookTest(WithoutTensorFlowTestCase):
     def test_it_calls_the_command_and_brings_what_the_extra_brings(self):
         setup = (ROOT / "setup.py").read_text(encoding="utf-8")
         program, *_ = self.values["entry"].split()
-        self.assertIn(f'"{program} = tf_lossscale_compat._tools.cli:main"', setup)
+        self.assertIn(f'"{program} = tf_lossscale_compat.__main__:main"', setup)
         (needed,) = re.findall(r"LIBCST = '([^;]+);", setup)
         self.assertEqual(self.values["additional_dependencies"], f'["{needed}"]')
 

@@ -1,1 +1,0 @@
-"""The command `tf-lossscale`; of the package, `__main__` alone imports it."""
