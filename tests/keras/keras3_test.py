@@ -303,10 +303,3 @@ class Keras3ClassTest(modes.EagerTestCase):
             return [*array(table)[:, 0], array(opt.dynamic_scale)]
 
         self.assertEqual(both(home, train), [[1, 1, 1, 4], [1, -np.inf, 1, 8]])
-
-    @keras_homes.each(kind="keras3")
-    def test_stateless_apply(self, home):
-        """No stateless_apply works on TensorFlow, nor the inner optimizer's."""
-        opt = Stable(home.SGD(1.0))
-        with self.assertRaisesRegex(ValueError, r"Call apply\(grads, .*tf.function[^;]*\.$"):
-            opt.stateless_apply(opt.variables, [tf.constant(1.0)], [home.variable()])

@@ -748,8 +748,6 @@ class BadInputTest(modes.EagerTestCase):
         no_bool = '"dynamic" argument to LossScaleOptimizer.__init__ must be a bool'
         without_scale = '"initial_scale" must be specified if "dynamic" is False'
         no_steps = '"dynamic_growth_steps" must be None if "dynamic" is False'
-        if home.kind == "keras3":
-            without_scale += ".*set `loss_scale_factor`"
         cases = [
             (TypeError, "inner_optimizer.*'sgd'", lambda: stable("sgd")),
             (TypeError, "inner_optimizer", lambda: stable(home.SGD)),

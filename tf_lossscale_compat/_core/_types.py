@@ -45,28 +45,6 @@ if TYPE_CHECKING:
         apply_gradients: Any
         _is_wrapped_by_loss_scale_optimizer: bool
 
-    class Keras3Optimizer(KerasOptimizer):
-        """An optimizer of Keras 3 on TensorFlow."""
-
-        build: Any
-        built: bool
-        exclude_from_weight_decay: Any
-        name: str
-        loss_scale_factor: float | None
-        apply: Any
-        load_own_variables: Any
-        save_own_variables: Any
-        _lookup_dependency: Any
-        _track_variable: Any
-        _trackable_children: Any
-        _tracker: Any
-        _trainable_variables: list[Variable]
-        _variables: list[Variable]
-
-        def __init__(self, *, learning_rate: float, name: str | None) -> None: ...
-        @property
-        def variables(self) -> list[Variable]: ...
-
     # The type of a function that a decorator returns unchanged.
     Function = TypeVar("Function", bound=Callable[..., Any])
     # The result of a function that is called in some context.

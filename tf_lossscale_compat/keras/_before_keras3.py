@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import inspect
 import threading
-from typing import TYPE_CHECKING, Any, Iterable, Iterator, NamedTuple, NoReturn
+from typing import TYPE_CHECKING, Any, Iterable, Iterator, NoReturn
 
 from absl import logging
 
@@ -28,20 +28,6 @@ def _keeps_one_copy() -> bool:
     """Returns whether variables have one copy for all replicas; then Keras aggregates."""
     classes = type(tf.distribute.get_strategy()).__mro__
     return any(cls.__name__.startswith("CentralStorageStrategy") for cls in classes)
-
-
-class InnerAggregation(NamedTuple):
-    """The way in which `apply_gradients` of a family's inner optimizers aggregates.
-
-    Attributes:
-      methods: tuple of str, the methods that it calls, in order.
-      option: str, its argument that switches this off.
-      off_value: bool, the value of the argument that does.
-    """
-
-    methods: tuple[str, ...]
-    option: str
-    off_value: bool
 
 
 class Aggregation:
@@ -62,23 +48,21 @@ class Aggregation:
     """
 
     def __init__(
-        self,
-        optimizer: _types.KerasOptimizer,
-        wanted: bool,
-        of_inner: InnerAggregation,
+        self, family: BeforeKeras3Family, optimizer: _types.KerasOptimizer, wanted: bool
     ) -> None:
         self._optimizer = optimizer
-        self._methods = [name for name in of_inner.methods if hasattr(optimizer, name)]
+        methods = family.aggregating_methods
+        self._methods = [name for name in methods if hasattr(optimizer, name)]
         # Unless another case applies, the optimizer is told not to aggregate.
         self.aggregates_in_step = self._hides = False
-        self.apply_kwargs = {of_inner.option: of_inner.off_value}
+        self.apply_kwargs = dict(family.without_aggregation)
         if not wanted:
             return
         function = getattr(optimizer, "gradient_aggregator", None)
-        of_keras = _family.are_keras_methods(optimizer, of_inner.methods) and (
+        of_keras = _family.are_keras_methods(optimizer, methods) and (
             function is None or _family.is_of_keras(function)
         )
-        if self._can_switch_off(of_inner.option):
+        if self._can_switch_off(*family.without_aggregation):
             # Keras' own methods only sum over replicas.
             self.aggregates_in_step = tf.distribute.has_strategy() or not of_keras
             return
@@ -159,7 +143,8 @@ class BeforeKeras3Family(_family.KerasFamily):
     """Base class of the families of `OptimizerV2` and `_BaseOptimizer`."""
 
     is_legacy: bool  # For `deserialize`, which returns one of either family.
-    aggregation_of_inner: InnerAggregation
+    aggregating_methods: tuple[str, ...]  # `apply_gradients` of inner optimizers calls them.
+    without_aggregation: dict[str, bool]  # Its argument that switches this off.
 
     def prepare_pairs(
         self, owner: Any, pairs: Iterable[_types.Pair]
@@ -206,7 +191,7 @@ class BeforeKeras3Family(_family.KerasFamily):
         _family.check_step_context(owner, method_name)
         inner = owner._optimizer
         grads, variables = self.prepare_pairs(owner, grads_and_vars)
-        aggregation = Aggregation(inner, aggregates, self.aggregation_of_inner)
+        aggregation = Aggregation(self, inner, aggregates)
         kwargs = {**kwargs, **aggregation.apply_kwargs}
         aggregate = None
         if aggregation.aggregates_in_step:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import functools
 import inspect
 import numbers
 import types
@@ -39,12 +40,8 @@ def _from_stable_arguments(
     dynamic: object = True,
     initial_scale: Any = None,
     dynamic_growth_steps: _types.Integer | None = None,
-    hint: str = "",
 ) -> _loss_scales.LossScale:
-    """Returns the loss scale for the arguments of TensorFlow 2.4.
-
-    `hint` ends the error of a fixed scale without a number.
-    """
+    """Returns the loss scale for the arguments of TensorFlow 2.4."""
     if not isinstance(dynamic, bool):
         message = (
             'A loss scale is dynamic or fixed, so the "dynamic" argument to '
@@ -61,7 +58,7 @@ def _from_stable_arguments(
         if initial_scale is None:
             raise ValueError(
                 'A fixed loss scale has no default, so "initial_scale" must be specified if '
-                f'"dynamic" is False, got None.{hint}'
+                '"dynamic" is False, got None.'
             )
         if dynamic_growth_steps is not None:
             raise ValueError(
@@ -163,16 +160,13 @@ def _construct(
     owner: StableLossScaleOptimizerBase,
     optimizer: Any,
     arguments: dict[str, Any],
-    *,
-    name: str | None,
-    count_skipped: bool | None,
-    agree: _types.Agree | None,
-    unknown: tuple[str, ...] = (),
+    options: dict[str, Any],
+    unknown: Iterable[str] = (),
 ) -> None:
     """Does the work of both constructors.
 
-    `arguments` is a dict of the constructor's arguments for the loss scale. `unknown` has the names
-    of the arguments that it does not take.
+    `arguments` are the constructor's for the loss scale, `options` its others. `unknown` has the
+    names of those that it does not take.
     """
     family, cls = owner._tflsc_family, type(owner)
     if isinstance(optimizer, dict):
@@ -180,10 +174,10 @@ def _construct(
     if unknown:
         _family.base_to_wrap(optimizer, family.optimizer_argument)
         family.refuse_arguments(cls.__name__, unknown)
-    family.check_name(name)
-    _arguments.optional_flag("count_skipped", count_skipped)
-    _agreement.check_agree(agree)
-    family.check_count_skipped(count_skipped, optimizer)
+    family.check_name(options["name"])
+    _arguments.optional_flag("count_skipped", options["count_skipped"])
+    _agreement.check_agree(options["agree"])
+    family.check_count_skipped(options["count_skipped"], optimizer)
     family.check_can_wrap(owner, optimizer)
     owner._raise_if_strategy_unsupported()
     identifier = arguments.get("loss_scale", "dynamic" if arguments.get("dynamic") else None)
@@ -199,17 +193,13 @@ def _construct(
             # begins alike, as in TensorFlow 2.4, whose class takes the arguments alone.
             loss_scale = type(loss_scale).from_config(loss_scale.get_config())
     else:
-        loss_scale = _from_stable_arguments(**arguments, hint=family.fixed_scale_hint)
+        loss_scale = _from_stable_arguments(**arguments)
     family.check_loss_scale(loss_scale)
-    agreement = _agreement.resolve(agree, optimizer, loss_scale)
+    agreement = _agreement.resolve(options["agree"], optimizer, loss_scale)
     data = _family.KerasData(_family.ScaledRule(family.scaled_by_default))
     # Without a `__setattr__`, so that checkpoints have only one name for each of these.
     owner.__dict__.update(_optimizer=optimizer, _loss_scale=loss_scale, _tflsc=data)
-    options = {
-        "name": family.init_base_class(owner, name),
-        "count_skipped": count_skipped,
-        "agree": agree,
-    }
+    options["name"] = family.init_base_class(owner, options["name"])
     data.options.update((option, value) for option, value in options.items() if value is not None)
     data.agreement, data.constructed = agreement, True
     _scale.set_owner(loss_scale, owner)
@@ -292,15 +282,8 @@ class StableLossScaleOptimizerBase(_methods.CommonMethods):
                     f"given, got {loss_scale!r}. Leave it out, or these three."
                 )
             arguments["loss_scale"] = loss_scale
-        _construct(
-            self,
-            inner_optimizer,
-            arguments,
-            name=name,
-            count_skipped=count_skipped,
-            agree=agree,
-            unknown=tuple(unknown),
-        )
+        options = {"name": name, "count_skipped": count_skipped, "agree": agree}
+        _construct(self, inner_optimizer, arguments, options, unknown)
 
     @property
     def loss_scale(self) -> Any:
@@ -423,14 +406,8 @@ class ExperimentalLossScaleOptimizerBase(StableLossScaleOptimizerBase):
           TypeError: see there.
           ValueError: see there; or `loss_scale` is None or not a loss scale.
         """
-        _construct(
-            self,
-            optimizer,
-            {"loss_scale": loss_scale},
-            name=name,
-            count_skipped=count_skipped,
-            agree=agree,
-        )
+        options = {"name": name, "count_skipped": count_skipped, "agree": agree}
+        _construct(self, optimizer, {"loss_scale": loss_scale}, options)
 
     @property
     def loss_scale(self) -> _loss_scales.LossScale:
@@ -512,7 +489,7 @@ class _SiblingMetaclass(type):
         )
 
 
-@_lookup.cached
+@functools.lru_cache(maxsize=None)
 def _siblings(
     base: type,
 ) -> tuple[type[StableLossScaleOptimizerBase], type[ExperimentalLossScaleOptimizerBase]]:

@@ -239,8 +239,6 @@ class KerasFamily:
     forbidden_overrides: tuple[str, ...] = ("_apply_gradients", "_apply_gradients_cross_replica")
     # Hyperparameters that the wrapper has too, and in some versions its config, without an effect.
     without_effect: tuple[str, ...] = ()
-    # For an error: how to have a fixed loss scale in that Keras without this class.
-    fixed_scale_hint = ""
     # Configs say `dynamic` even of a dynamic loss scale, which is the default.
     config_says_dynamic = True
     # True if copies of that Keras' optimizers, also of its own loss-scale class, have no state.
@@ -273,7 +271,7 @@ class KerasFamily:
 
     # Making an optimizer.
 
-    def refuse_arguments(self, name: str, arguments: tuple[str, ...]) -> NoReturn:
+    def refuse_arguments(self, name: str, arguments: Iterable[str]) -> NoReturn:
         """Raises the error of that Keras' own class for unknown arguments of the constructor."""
         raise TypeError(f"{name} takes no {' and no '.join(arguments)}.")
 

@@ -24,10 +24,8 @@ from tf_lossscale_compat.keras import _family, _methods
 
 if TYPE_CHECKING:
     from tf_lossscale_compat._core import _types
-    from tf_lossscale_compat._core._types import Keras3Optimizer as _Keras3Base
-else:
-    _Keras3Base = object
 
+_Base: Any = object  # For type checkers, in place of Keras 3's base class.
 _CommonMethods: Any = _methods.CommonMethods  # For the properties that get a setter here.
 # For errors: the call that an override of `scale_loss` or `apply_gradients` has to make.
 _CALL = {
@@ -79,13 +77,12 @@ class Keras3Family(_family.KerasFamily):
         "_unscale_grads",
         "check_finite",
     )
-    fixed_scale_hint = " Or leave this wrapper out, and set `loss_scale_factor` of the optimizer."
     scaled_by_default = True
     counts_skipped_by_default = False
     copies_lose_state = True
     config_says_dynamic = False  # All of Keras' own class are dynamic, and it refuses the entry.
 
-    def refuse_arguments(self, name: str, arguments: tuple[str, ...]) -> NoReturn:
+    def refuse_arguments(self, name: str, arguments: Iterable[str]) -> NoReturn:
         for each in arguments:
             if each in self.without_effect:
                 raise ValueError(
@@ -315,7 +312,7 @@ class Keras3Family(_family.KerasFamily):
         owner.inner_optimizer.iterations.assign_add(number)
 
 
-class Keras3Methods(_methods.CommonMethods, _Keras3Base):
+class Keras3Methods(_methods.CommonMethods, _Base):
     """The public methods that a loss-scale optimizer of this family has beside those of all."""
 
     _tflsc_family: Keras3Family
@@ -400,15 +397,6 @@ class Keras3Methods(_methods.CommonMethods, _Keras3Base):
         others = {id(each) for each in vars(inner).values()} - {id(inner.iterations)}
         called = [each for each in inner.variables if id(each) not in others]
         return _methods.CallableList(super().variables, called)
-
-    def stateless_apply(
-        self, optimizer_variables: Any, grads: Any, trainable_variables: Any
-    ) -> Any:
-        """Raises a ValueError: as in Keras' own class, the TensorFlow backend has no such step."""
-        raise ValueError(
-            f"stateless_apply of {type(self).__name__} is not supported: a step assigns "
-            "variables. Call apply(grads, trainable_variables), inside a tf.function if need be."
-        )
 
     def build(self, variables: Iterable[Any]) -> None:
         """Makes the inner optimizer's variables for these variables, once."""

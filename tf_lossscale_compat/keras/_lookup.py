@@ -15,12 +15,9 @@ from tf_lossscale_compat.keras import _keras3, _optimizer_v2, _optimizer_v3
 if TYPE_CHECKING:
     import types
 
-    from tf_lossscale_compat._core import _types
     from tf_lossscale_compat.keras import _family
 
-    def cached(function: _types.Function) -> _types.Function: ...
-else:
-    cached = functools.lru_cache(maxsize=None)
+_cached = functools.lru_cache(maxsize=None)
 
 # Configs of optimizers have these entries only before Keras 3.
 _ONLY_BEFORE_KERAS_3 = {"is_legacy_optimizer", "jit_compile"}
@@ -60,7 +57,7 @@ def _original_class(keras: types.ModuleType, base: type, experimental: bool) -> 
     return base
 
 
-@cached
+@_cached
 def family_of(base: type, experimental: bool) -> _family.KerasFamily:
     """Returns the `KerasFamily` of optimizers that derive from `base`."""
     keras = keras_of(base)
@@ -69,7 +66,7 @@ def family_of(base: type, experimental: bool) -> _family.KerasFamily:
     return family(methods_class, keras, base, original, experimental)
 
 
-@cached
+@_cached
 def default_base() -> type | None:
     """Returns the base class of tf.keras' optimizers; the public classes are of its family."""
     return _keras_versions.base_of(tf.keras.optimizers.SGD)

@@ -26,11 +26,8 @@ class OptimizerV2Family(_before_keras3.BeforeKeras3Family):
     counts_skipped_by_default = _DELEGATES_TRACKING
     compute_method = "_compute_gradients"
     updates_first = True
-    aggregation_of_inner = _before_keras3.InnerAggregation(
-        methods=("_transform_unaggregated_gradients", "_aggregate_gradients"),
-        option="experimental_aggregate_gradients",
-        off_value=False,
-    )
+    aggregating_methods = ("_transform_unaggregated_gradients", "_aggregate_gradients")
+    without_aggregation = {"experimental_aggregate_gradients": False}
 
     def init_base_class(self, owner: Any, name: str | None) -> str | None:
         owner.__dict__.update(_hyper={}, _name="LossScaleOptimizer" if name is None else name)

@@ -31,9 +31,8 @@ class OptimizerV3Family(_before_keras3.BeforeKeras3Family):
 
     is_legacy = False
     compute_method = "compute_gradients"
-    aggregation_of_inner = _before_keras3.InnerAggregation(
-        methods=("aggregate_gradients",), option="skip_gradients_aggregation", off_value=True
-    )
+    aggregating_methods = ("aggregate_gradients",)
+    without_aggregation = {"skip_gradients_aggregation": True}
 
     def init_base_class(self, owner: Any, name: str | None) -> str | None:
         # Keras' own class sets no name, and fails when it warns with it.
