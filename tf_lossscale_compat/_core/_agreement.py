@@ -30,12 +30,8 @@ def resolve(
 
     If `agree` is None, or Horovod's function, which this returned before, Horovod's function is
     taken if Horovod made the wrapped `optimizer`. A loss scale that needs gradients takes none,
-    because Horovod's gradients are the same in all processes.
-
-    Raises:
-      TypeError: `agree` is not a function.
-      ValueError: the loss scale needs gradients, and `agree` is given; or the optimizer adds up
-        gradients of several steps, and the loss scale changes between them.
+    because Horovod's gradients are the same in all processes. Raises an error if the three do not
+    go together.
     """
     check_agree(agree)
     if isinstance(agree, HorovodAgreement):
@@ -52,23 +48,12 @@ def resolve(
     return agree
 
 
-def check_takes_dynamic(optimizer: _types.HasApplyGradients) -> None:
-    """Raises `resolve`'s errors of the optimizer, before a dynamic loss scale makes variables."""
-    for each in optimizer_chain(optimizer):
-        _check_accumulation(each)
-
-
-class LostAgreement:
-    """Stands for the `agree` of an optimizer made from a config, and raises an error at a step.
-
-    The config records that there was an `agree`, but cannot hold the function.
-    """
-
-    def __call__(self, finite: tf.Tensor) -> NoReturn:
-        raise ValueError(
-            "This optimizer is from the config of one with agree=, and a config cannot hold a "
-            "function. Set optimizer.agree to a function, or to None for a single process."
-        )
+def lost_agreement(finite: tf.Tensor) -> NoReturn:
+    """Stands for the `agree` of an optimizer made from a config, and raises an error at a step."""
+    raise ValueError(
+        "This optimizer is from the config of one with agree=, and a config cannot hold a "
+        "function. Set optimizer.agree to a function, or to None for a single process."
+    )
 
 
 def optimizer_chain(
@@ -138,12 +123,14 @@ def passes_per_step(optimizer: object) -> int:
     return getattr(helper, "backward_passes_per_step", 1)
 
 
-def _check_accumulation(optimizer: _types.HasApplyGradients) -> None:
-    """Raises a ValueError if Horovod's optimizer adds up gradients, here of a changing scale."""
-    passes = passes_per_step(optimizer)
-    if passes > 1:
+def check_takes_dynamic(optimizer: _types.HasApplyGradients) -> None:
+    """Raises a ValueError if Horovod adds up gradients of several steps inside an optimizer."""
+    for each in optimizer_chain(optimizer):
+        passes = passes_per_step(each)
+        if passes <= 1:
+            continue
         cure = "backward_passes_per_step=1"
-        if isinstance(optimizer, _tf.Optimizer):
+        if isinstance(each, _tf.Optimizer):
             cure = (
                 "the other order, hvd.DistributedOptimizer(LossScaleOptimizer(opt, ...), "
                 "backward_passes_per_step=...), which adds up unscaled gradients"

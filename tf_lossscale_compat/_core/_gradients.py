@@ -6,7 +6,6 @@ dispatches one operation, not many.
 
 from __future__ import annotations
 
-import collections
 import functools
 from typing import TYPE_CHECKING, Any, Callable, Hashable, Iterable, Iterator, NamedTuple, Sequence
 
@@ -179,15 +178,16 @@ def densify(grads: Iterable[_types.Gradient]) -> _types.Gradients:
     ]
 
 
-def append_indices(
-    grads: Iterable[_types.Gradient], tensors: list[tf.Tensor], sparse_positions: tuple[int, ...]
-) -> tuple[list[tf.Tensor], tuple[int, ...]]:
-    """Returns tensors followed by sparse gradients' indices, and positions whose shapes vary."""
+def flatten_with_indices(
+    grads: _types.Gradients,
+) -> tuple[list[tf.Tensor], tuple[int, ...], tuple[int, ...]]:
+    """Like `flatten`; sparse gradients' indices follow, and positions of shapes that vary."""
+    tensors, sparse_positions = flatten(grads)
     indices = [
         tf.convert_to_tensor(grad.indices) for grad in grads if isinstance(grad, tf.IndexedSlices)
     ]
     varying_positions = sparse_positions + tuple(range(len(tensors), len(tensors) + len(indices)))
-    return tensors + indices, varying_positions
+    return tensors + indices, sparse_positions, varying_positions
 
 
 def unflatten(grads: _types.Gradients, values: list[tf.Tensor]) -> _types.Gradients:
@@ -217,7 +217,10 @@ def unflatten(grads: _types.Gradients, values: list[tf.Tensor]) -> _types.Gradie
 def multiply(tensors: list[tf.Tensor]) -> list[tf.Tensor]:
     """Multiplies each tensor by the last one, a float32 scalar; results keep the dtypes."""
     *tensors, factor = tensors
-    factor = _nan_if_zero(factor)
+    # NaN instead of zero, with which finite steps would train nothing: the reciprocal of a loss
+    # scale above 2**126 is subnormal, and processors may flush it to zero. A healthy step makes no
+    # NaN on the way, which `tf.debugging.enable_check_numerics` would report.
+    factor = factor / tf.sign(factor)
     factors: dict[tf.DType, tf.Tensor] = {}  # Made once for all tensors of a dtype.
     results = []
     for tensor in tensors:
@@ -233,16 +236,6 @@ def multiply(tensors: list[tf.Tensor]) -> list[tf.Tensor]:
         else:
             results.append(tf.raw_ops.Mul(x=tensor, y=factors[dtype]))
     return results
-
-
-def _nan_if_zero(factor: tf.Tensor) -> tf.Tensor:
-    """Returns NaN if `factor` is zero, else `factor`.
-
-    The reciprocal of a loss scale above 2**126 is subnormal, and processors may flush it to zero.
-    All gradients would then be zero, and finite steps would train nothing.
-    """
-    # A healthy step must not make a NaN: `tf.debugging.enable_check_numerics` would report it.
-    return factor / tf.sign(factor)
 
 
 def _for_float16(factor: tf.Tensor) -> tf.Tensor:
@@ -291,10 +284,8 @@ def multiply_as_v1(tensors: list[tf.Tensor]) -> list[tf.Tensor]:
 class Division(NamedTuple):
     """The division of gradients by the loss scale, as an original does it.
 
-    Attributes:
-      operand: float32 scalar tensor, the loss scale or its reciprocal.
-      function: `multiply` or `multiply_as_v1`, by the reciprocal, or `divide`, by the scale. It
-        takes a list of tensors and the operand as the last of them.
+    The operand, a float32 scalar tensor, is the loss scale if the function is `divide`, else its
+    reciprocal.
     """
 
     operand: tf.Tensor
@@ -325,7 +316,7 @@ def _concat_small(tensors: Iterable[tf.Tensor]) -> Iterator[tf.Tensor]:
 
     The cost of testing a tensor of a few elements is the dispatch of its operations.
     """
-    groups: dict[tuple[tf.DType, int | None, object], list[tf.Tensor]] = collections.OrderedDict()
+    groups: dict[tuple[tf.DType, int | None, object], list[tf.Tensor]] = {}
     for tensor in tensors:
         number = tensor.shape.num_elements()  # None if a size is not known.
         if number is not None and number <= _SMALL:
@@ -405,7 +396,7 @@ def _finite_by_sum_of_squares(
     the dtype. A sum of n numbers is at most `sqrt(n * sum of squares)`. If the
     sum of squares is finite, that is far below the largest float32 or float64, but not float16.
     """
-    sums: dict[tf.DType, list[tf.Tensor]] = collections.OrderedDict()
+    sums: dict[tf.DType, list[tf.Tensor]] = {}
     for tensor in dense + [values for values, _ in sparse_rows if values.dtype != tf.float16]:
         sums.setdefault(tensor.dtype, []).append(tf.raw_ops.L2Loss(t=tensor))
     flags = [tf.math.is_finite(tf.add_n(sums_of_dtype)) for sums_of_dtype in sums.values()]
@@ -415,32 +406,6 @@ def _finite_by_sum_of_squares(
             magnitude = tf.reduce_sum(tf.abs(tf.cast(values, tf.float32)))
             flags.append(magnitude <= float(tf.float16.max) / 2)
     return _all(flags)
-
-
-def _sort_by_test(
-    tensors: list[tf.Tensor], sparse_positions: tuple[int, ...]
-) -> tuple[list[tf.Tensor], list[tf.Tensor], list[tuple[tf.Tensor, tf.Tensor]]]:
-    """Sorts tensors by how they are tested; the last of them are the indices of sparse gradients.
-
-    Returns three lists: small tensors, tested element by element; large tensors, tested by their
-    sum of squares first; and (values, indices) of sparse gradients.
-    """
-    num_gradients = len(tensors) - len(sparse_positions)
-    indices = dict(zip(sparse_positions, tensors[num_gradients:]))
-    tests_by_squares = not (_graphs.compiled_by_xla() or has_op_callbacks())
-    small: list[tf.Tensor] = []
-    large: list[tf.Tensor] = []
-    sparse_rows: list[tuple[tf.Tensor, tf.Tensor]] = []
-    for i, tensor in enumerate(tensors[:num_gradients]):
-        if not may_be_nonfinite(number_dtype(tensor)):
-            continue
-        if i in indices:
-            sparse_rows.extend((values, indices[i]) for values in _testable([tensor]))
-        elif tests_by_squares and (tensor.shape.num_elements() or 0) >= _LARGE:
-            large.extend(_testable([tensor]))
-        else:
-            small.append(tensor)
-    return small, large, sparse_rows
 
 
 def _large_are_finite(
@@ -463,9 +428,26 @@ def _large_are_finite(
 
 @Compiled
 def _test(tensors: list[tf.Tensor], sparse_positions: tuple[int, ...]) -> tf.Tensor:
-    """Returns whether all elements of gradients, and sums of sparse gradients' rows, are finite."""
-    small, large, sparse_rows = _sort_by_test(tensors, sparse_positions)
+    """Returns whether all elements of gradients, and sums of sparse gradients' rows, are finite.
+
+    The last of `tensors` are the indices of sparse gradients.
+    """
+    num_gradients = len(tensors) - len(sparse_positions)
+    indices = dict(zip(sparse_positions, tensors[num_gradients:]))
     by_xla = _graphs.compiled_by_xla()
+    tests_by_squares = not (by_xla or has_op_callbacks())
+    small: list[tf.Tensor] = []  # Tested element by element.
+    large: list[tf.Tensor] = []  # Tested by their sum of squares first.
+    sparse_rows: list[tuple[tf.Tensor, tf.Tensor]] = []
+    for i, tensor in enumerate(tensors[:num_gradients]):
+        if not may_be_nonfinite(number_dtype(tensor)):
+            continue
+        if i in indices:
+            sparse_rows.extend((values, indices[i]) for values in _testable([tensor]))
+        elif tests_by_squares and (tensor.shape.num_elements() or 0) >= _LARGE:
+            large.extend(_testable([tensor]))
+        else:
+            small.append(tensor)
     flags = []
     if small:
         # XLA joins operations itself, and has no faster test than that of each element.
@@ -489,9 +471,7 @@ def finite_here(grads: Any) -> tf.Tensor:
     structures without tensors, are finite. For `tf.IndexedSlices` the sum of the rows with the same
     index has to be finite. Raises a TypeError if a tensor holds no numbers.
     """
-    grads = tf.nest.flatten(grads)
-    tensors, sparse_positions = flatten(grads)
-    tensors, varying_positions = append_indices(grads, tensors, sparse_positions)
+    tensors, sparse_positions, varying_positions = flatten_with_indices(tf.nest.flatten(grads))
     return _test(tensors, sparse_positions, varying_first_dim=varying_positions)
 
 
@@ -505,10 +485,15 @@ def finite_everywhere(grads: Any) -> tf.Tensor:
 
 def nonfinite_each(grads: _types.Gradients) -> tf.Tensor:
     """Returns 1.0 for each of `grads` that is not finite and 0.0 for others, a float32 vector."""
-    tested = []
+    by_xla, tested = _graphs.compiled_by_xla(), []
     for grad in grads:
-        values = list(_tested_values(grad)) or [tf.zeros([])]
-        tested.append(tf.stack(values) if len(values) > 1 else values[0])
+        tensors, sparse_positions = flatten([grad])
+        values = _testable(each for each in tensors if may_be_nonfinite(each.dtype))
+        if sparse_positions:
+            indices = tf.convert_to_tensor(grad.indices)
+            values = (_row_sums(each, indices, by_xla) for each in values)
+        whole = list(values) or [tf.zeros([])]
+        tested.append(tf.stack(whole) if len(whole) > 1 else whole[0])
 
     def test(*tensors: tf.Tensor) -> tf.Tensor:
         finite = [tf.reduce_all(tf.math.is_finite(tensor)) for tensor in tensors]
@@ -516,20 +501,6 @@ def nonfinite_each(grads: _types.Gradients) -> tf.Tensor:
 
     # One operation, because each operation costs time, even in a branch that is not taken.
     return _tf.call_as_one_operation(test, tested)
-
-
-def _tested_values(grad: _types.Gradient) -> Iterator[tf.Tensor]:
-    """Yields a gradient's elements as tensors for the finite test, or the sums of its rows."""
-    if grad is None:
-        return
-    (tensor,), sparse_positions = flatten([grad])
-    if not may_be_nonfinite(tensor.dtype):
-        return
-    for values in _testable([tensor]):
-        if sparse_positions:
-            indices = tf.convert_to_tensor(grad.indices)
-            values = _row_sums(values, indices, _graphs.compiled_by_xla())
-        yield values
 
 
 @Compiled
@@ -551,8 +522,7 @@ def unscale_and_test(
 ) -> tuple[_types.Gradients, tf.Tensor]:
     """Returns unscaled gradients and the finite flag, in eager mode by one compiled operation."""
     grads = list(grads)
-    tensors, sparse_positions = flatten(grads)
-    tensors, varying_positions = append_indices(grads, tensors, sparse_positions)
+    tensors, sparse_positions, varying_positions = flatten_with_indices(grads)
     *unscaled, finite = _unscale_and_test(
         [*tensors, division.operand],
         sparse_positions,

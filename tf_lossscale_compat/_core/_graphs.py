@@ -51,9 +51,7 @@ def once_per_graph(key: object, make: Callable[[], tf.Tensor]) -> tf.Tensor:
         if in_session_graph():
             # Exported graphs hold only collections whose key is a string.
             cached = tf1.get_default_graph().get_collection_ref(("tf_lossscale_compat",))
-            tensor = next(
-                (cached_tensor for cached_key, cached_tensor in cached if cached_key is key), None
-            )
+            tensor = next((each for known, each in cached if known is key), None)
             if tensor is None:
                 tensor = make()
                 cached.append((key, tensor))
@@ -150,12 +148,6 @@ def compiled_by_xla() -> bool:
     return False
 
 
-def _enclosing_name_scope() -> str:
-    """Returns the name scope around the current function or branch, from the outermost graph."""
-    _, *scopes = [graph.get_name_scope() for graph in enclosing_graphs()]
-    return "".join(scope + "/" for scope in reversed(scopes) if scope)
-
-
 def cond_with_v1_names(
     pred: tf.Tensor, true_fn: Callable[[], Any], false_fn: Callable[[], Any]
 ) -> Any:
@@ -169,7 +161,9 @@ def cond_with_v1_names(
     if not _tf.at_least(2, 0):
         return tf1.cond(pred, true_fn, false_fn)
     with tf1.name_scope("cond") as scope:
-        absolute_scope = _enclosing_name_scope() + scope
+        # A branch or function is a graph with name scopes of its own.
+        _, *outer = [graph.get_name_scope() for graph in enclosing_graphs()]
+        absolute_scope = "".join(each + "/" for each in reversed(outer) if each) + scope
 
         def named_true_fn() -> Any:
             with tf1.name_scope(absolute_scope):

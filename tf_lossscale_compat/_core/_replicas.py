@@ -121,11 +121,6 @@ def all_reduce_sum(fn: Callable[..., tf.Tensor], args: tuple[Any, ...]) -> tf.Te
     return replica.all_reduce(tf.distribute.ReduceOp.SUM, fn(*args))
 
 
-def _failure(test: Callable[..., tf.Tensor], args: tuple[Any, ...]) -> tf.Tensor:
-    """Returns 1.0 if `test(*args)` is False, else 0.0, so that replicas can sum it."""
-    return tf.cast(tf.logical_not(test(*args)), tf.float32)
-
-
 def true_everywhere(test: Callable[..., tf.Tensor], args: tuple[Any, ...]) -> tf.Tensor:
     """Returns whether `test(*args)` is True on every replica of every worker, in any context.
 
@@ -135,7 +130,11 @@ def true_everywhere(test: Callable[..., tf.Tensor], args: tuple[Any, ...]) -> tf
     if not tf.distribute.has_strategy():
         return test(*args)
     check_strategy()
-    return tf.equal(all_reduce_sum(_failure, (test, args)), 0.0)
+
+    def failed(*args: Any) -> tf.Tensor:
+        return tf.cast(tf.logical_not(test(*args)), tf.float32)
+
+    return tf.equal(all_reduce_sum(failed, args), 0.0)
 
 
 def _can_merge_call() -> bool:
@@ -144,7 +143,8 @@ def _can_merge_call() -> bool:
     Modes of tf.distribute without merge_call (XLA on GPUs) still have the method, and v1 optimizers
     call it. In these modes it fails only inside a function or branch within the replica.
     """
-    if _tf.uses_merge_call(tf.distribute.get_strategy()):
+    uses = getattr(tf.distribute.get_strategy().extended, "_use_merge_call", None)
+    if uses is None or uses():
         return True
     try:
         tf.distribute.get_replica_context().merge_call(lambda strategy: None)

@@ -25,9 +25,7 @@ if TYPE_CHECKING:
     from tf_lossscale_compat._core import _types
 
 
-def check_context(
-    method_name: str, check_strategy: Callable[[], None] = _replicas.check_strategy
-) -> None:
+def check_context(method_name: str, check_strategy: Callable[[], None]) -> None:
     """Raises a ValueError if the public method `method_name` can take no step here."""
     if not tf.distribute.has_strategy():
         return

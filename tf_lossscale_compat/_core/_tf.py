@@ -80,12 +80,6 @@ def call_as_one_operation(function: Callable[..., Any], tensors: Sequence[tf.Ten
     return tf.function(function, **options)(*tensors)
 
 
-def uses_merge_call(strategy: tf.distribute.Strategy) -> bool:
-    """Returns whether replicas of `strategy` may use `merge_call`, which some modes forbid."""
-    uses = getattr(strategy.extended, "_use_merge_call", None)
-    return uses is None or uses()
-
-
 def set_graph_rewrite(enabled: bool) -> None:
     """Turns TensorFlow's auto-mixed-precision rewrite on or off, for sessions and functions."""
     module: Any = getattr(tf1, "mixed_precision", None)

@@ -354,7 +354,7 @@ class StableLossScaleOptimizerBase(_methods.CommonMethods):
         had_agree = arguments.pop("agree", False)
         new = _call_constructor(cls, inner, _arguments_of(arguments, family, custom_objects))
         if had_agree:
-            new.agree = _agreement.LostAgreement()
+            new.agree = _agreement.lost_agreement
         return new
 
     def __reduce_ex__(self, protocol: Any) -> tuple[Any, ...]:
