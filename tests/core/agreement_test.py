@@ -397,13 +397,13 @@ class StandInTest(modes.EagerTestCase):
         cls = {"contrib": Contrib, "mixed": Mixed}[make]
         inner = DistributedV1(sgd(), backward_passes_per_step=2)
         opt, moves = cls(inner, contrib.FixedLossScaleManager(8.0)), moving()
-        before = opt._tflsc.loss_scale
+        before = opt._tflsc_loss_scale
         with self.assertRaisesRegex(ValueError, "backward_passes_per_step=2"):
             if make == "mixed":
                 opt._loss_scale = moves
             else:
                 opt._loss_scale_manager = contrib.ExponentialUpdateLossScaleManager(8.0, 2)
-        self.assertIs(opt._tflsc.loss_scale, before)
+        self.assertIs(opt._tflsc_loss_scale, before)
         Mixed(sgd(), moves)  # It has no owner.
 
     @keras_homes.each(PUBLIC, kind=keras_homes.BEFORE_3)

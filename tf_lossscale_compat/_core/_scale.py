@@ -100,10 +100,10 @@ def overrides(instance: object, cls: object, *names: str) -> bool:
     return False
 
 
-def is_own(method: Any, loss_scale: object) -> bool:
-    """Returns whether a loss scale's method is this package's, and none that a user put there."""
+def is_own(method: Any, instance: object) -> bool:
+    """Returns whether an instance's method is this package's, and none that a user put there."""
     # Not by an attribute of the function, which `functools.wraps` would copy to a user's.
-    own = getattr(type(loss_scale), "_tflsc_own_methods", ())
+    own = getattr(type(instance), "_tflsc_own_methods", ())
     return getattr(method, "__func__", method) in own
 
 

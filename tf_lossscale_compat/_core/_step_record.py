@@ -102,7 +102,7 @@ class StepRecord(_tf.Trackable):
             a graph that was built without one; or the strategy in scope is not supported.
         """
         # Only this package's optimizer classes have this attribute.
-        if not hasattr(type(watched), "_tflsc_family"):
+        if not hasattr(type(watched), "_tflsc_loss_scale"):
             raise TypeError(
                 f"watched must be a loss-scale optimizer of this package, got {watched!r}. If you "
                 "use a loss scale without one, its `update` returns whether the step is applied."
@@ -149,7 +149,7 @@ class StepRecord(_tf.Trackable):
     @property
     def loss_scale(self) -> Any:
         """The optimizer's loss scale, a `LossScale` or `LossScaleManager`."""
-        return _scale.unwrap(self.watched._tflsc_family.loss_scale(self.watched))
+        return _scale.unwrap(self.watched._tflsc_loss_scale)
 
     # Scalar tensors for any context. The key under which a graph keeps one is a variable.
 

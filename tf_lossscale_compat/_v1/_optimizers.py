@@ -1,15 +1,13 @@
 """Loss-scale optimizers around `tf.compat.v1.train.Optimizer`s: contrib's of r1.15 and r2.0's.
 
-A `V1Family` does the work of their public methods. It has no state: its methods take the optimizer,
-the owner. Users derive from the optimizers' classes, and names of methods here cannot clash with
-theirs.
+A `_V1Step` does the work of a call of their public methods. Users derive from the optimizers'
+classes, and names of methods there cannot clash with theirs.
 """
 
 from __future__ import annotations
 
 import sys
-import types
-from typing import TYPE_CHECKING, Any, Callable, Iterable, NamedTuple
+from typing import TYPE_CHECKING, Any, Callable, Iterable
 
 from tf_lossscale_compat._core import (
     _agreement,
@@ -35,99 +33,44 @@ _KERAS_HINT = (
     "A Keras optimizer is wrapped by "
     "tf_lossscale_compat.keras.mixed_precision.experimental.LossScaleOptimizer instead."
 )
-_INSTEAD = "compute_gradients or apply_gradients"
-
-
-class V1Data(NamedTuple):
-    """The data of a loss-scale optimizer; replaced as a whole, because shallow copies share it.
-
-    Attributes:
-      loss_scale: the loss scale or manager in use.
-      agreement: function through which processes agree, or None; see `_types.Agree`.
-      keep_sparse: bool, contrib's optimizer keeps sparse gradients sparse.
-    """
-
-    loss_scale: Any = None
-    agreement: _types.Agree | None = None
-    keep_sparse: bool = False
 
 
 class _V1Step(_step.Step):
-    """One step of the loss-scale optimizer `owner`; `name` is that of the user's call, or None."""
+    """One call of a loss-scale optimizer, the owner; for each original there is a subclass.
+
+    `name` is that of the user's call, or None.
+    """
 
     owner: LossScaleOptimizerBase
+    wrapped: Any
+    # Methods that only steps of the original call.
+    uncalled_methods: tuple[str, ...]
+    # Computes the reciprocal of the scale, as the original does.
+    reciprocal: Callable[[tf.Tensor], tf.Tensor]
 
     def __init__(
-        self, owner: LossScaleOptimizerBase, loss_scale: Any, global_step: Any, name: str | None
+        self, owner: LossScaleOptimizerBase, global_step: Any = None, name: str | None = None
     ) -> None:
-        wrapped = owner._tflsc_family.wrapped_optimizer(owner)
-        super().__init__(owner, wrapped, loss_scale, owner._tflsc.agreement)
+        loss_scale = owner._tflsc_loss_scale
+        super().__init__(owner, owner._tflsc_wrapped, loss_scale, owner._tflsc_agreement)
         self.skips_zero_reciprocal = not tf.executing_eagerly()
         self._global_step, self._wrapped_name = global_step, name
 
-    def apply(self, grads: _types.Gradients, variables: _types.Variables) -> Any:
-        pairs = list(zip(grads, variables))
-        return self.wrapped.apply_gradients(pairs, self._global_step, self._wrapped_name)
-
-
-class _MixedPrecisionStep(_V1Step):
-    """One step of r2.0's optimizer."""
-
-    updates_first = True
-
-    def __init__(
-        self, owner: LossScaleOptimizerBase, loss_scale: Any, global_step: Any, name: str | None
-    ) -> None:
-        super().__init__(owner, loss_scale, global_step, name)
-        if self.may_skip or _step_record.record_of(owner) is not None:
-            self.name = name or owner.get_name()
-            # The same string object in each replica: others would become per-replica values.
-            self._wrapped_name = sys.intern(f"{self.name}-wrapped")
-
-
-class _ContribStep(_V1Step):
-    """One step of contrib's optimizer."""
-
-    cond = staticmethod(_graphs.cond_with_v1_names)
-
-    if not _tf.at_least(2, 0):
-
-        def apply(self, grads: _types.Gradients, variables: _types.Variables) -> Any:
-            if not tf.executing_eagerly():
-                return super().apply(grads, variables)
-            with tf1.name_scope("cond"):  # Eager steps have a conditional's names, too.
-                return super().apply(grads, variables)
-
-
-class V1Family:
-    """Base class of the families of both optimizers."""
-
-    step_class: type[_V1Step]
-
-    def wrapped_optimizer(self, owner: LossScaleOptimizerBase) -> Any:
-        """Returns the optimizer that computes and applies gradients."""
-        raise NotImplementedError
-
-    def compute_with_wrapped(
-        self, owner: LossScaleOptimizerBase, loss: _types.Loss, options: dict[str, Any]
-    ) -> list[_types.Pair]:
+    def compute_with_wrapped(self, loss: _types.Loss, options: dict[str, Any]) -> list[_types.Pair]:
         """Calls the wrapped optimizer's `compute_gradients` as the original does."""
-        return list(self.wrapped_optimizer(owner).compute_gradients(loss, **options))
+        return list(self.wrapped.compute_gradients(loss, **options))
 
     def called_loss(self, loss: _types.Loss) -> _types.Loss:
         """Returns the loss, or what it returns where the original calls it before it scales it."""
         return loss
 
     def original_reads_scale_twice(self, value: Any) -> bool:
-        """Returns whether the original's graph reads the scale, `value`, by two operations.
+        """Returns whether the original's graph reads the scale, `value`, by two operations."""
+        return True
 
-        As many are made here, so that the seeds of later operations stay.
-        """
-        raise NotImplementedError
-
-    def reciprocal(self, scale: tf.Tensor) -> tf.Tensor:
-        """Returns the reciprocal of `scale`, computed as in the original."""
-        raise NotImplementedError
+    def densify(self, grads: _types.Gradients) -> _types.Gradients:
+        """Returns gradients, made dense if the original does so before it divides them."""
+        return grads
 
     def division(self, scale: tf.Tensor) -> _gradients.Division:
         """Returns the division of gradients by `scale`, in graphs by the original's operations."""
@@ -135,121 +78,87 @@ class V1Family:
         function = _gradients.multiply if eager else _gradients.multiply_as_v1
         return _gradients.Division(self.reciprocal(scale), function)
 
-    def densify(self, owner: LossScaleOptimizerBase, grads: _types.Gradients) -> _types.Gradients:
-        """Returns gradients, made dense if the original does so before it divides them."""
-        return grads
-
-    # The loss scale in use.
-
-    def loss_scale(self, owner: LossScaleOptimizerBase) -> Any:
-        """Returns the loss scale or manager in use."""
-        loss_scale = owner._tflsc.loss_scale
-        if loss_scale is None:
-            raise RuntimeError(
-                f"{type(owner).__name__} has no loss scale yet: call super().__init__(...) in its "
-                "constructor."
-            )
-        return loss_scale
-
-    def set_loss_scale(
-        self, owner: LossScaleOptimizerBase, loss_scale: _types.LossScaleOrManager
-    ) -> None:
-        """Sets the loss scale or manager; public programs replace it at run time."""
-        data = owner._tflsc
-        if data.loss_scale is not None:  # Else a subclass sets it before it calls the constructor.
-            _scale.check_reciprocal(loss_scale)
-            wrapped = self.wrapped_optimizer(owner)
-            data = data._replace(agreement=_agreement.resolve(data.agreement, wrapped, loss_scale))
-            _scale.check_has_no_owner(loss_scale)
-        owner._tflsc = data._replace(loss_scale=loss_scale)
-        # Checkpoints must hold the loss scale in use. Subclasses may set it before Optimizer's
-        # constructor has prepared tracking, or without calling that constructor.
-        if isinstance(loss_scale, _tf.Trackable) and hasattr(owner, "_non_slot_dict"):
-            owner._track_trackable(loss_scale, "loss_scale", overwrite=True)
-
-    # A step.
-
-    def compute_gradients(
-        self, owner: LossScaleOptimizerBase, loss: _types.Loss, options: dict[str, Any]
-    ) -> list[_types.Pair]:
+    def compute_gradients(self, loss: _types.Loss, options: dict[str, Any]) -> list[_types.Pair]:
         """Returns pairs of unscaled gradients and variables; see the optimizer's method."""
         # Makes as many operations as the original: the seeds of later operations depend on it.
-        loss_scale = self.loss_scale(owner)
-        value = _scale.read(loss_scale)
+        value = self.read()
         loss = self.called_loss(loss)
         scale = _scale.as_tensor(value)  # Not a snapshot, which adds an operation.
-        pairs = self.compute_with_wrapped(owner, _scale.scale_loss(loss, scale), options)
+        pairs = self.compute_with_wrapped(_scale.scale_loss(loss, scale), options)
         if not tf.executing_eagerly() and self.original_reads_scale_twice(value):
-            if _scale.is_read_by_user(loss_scale) or not _scale.may_change(loss_scale):
-                scale = _scale.as_tensor(_scale.read(loss_scale))
+            if _scale.is_read_by_user(self.loss_scale) or not _scale.may_change(self.loss_scale):
+                scale = _scale.as_tensor(self.read())
             else:  # No update comes in between. The name is that of reading a variable.
                 scale = tf.identity(scale, name="ReadVariableOp")
         grads, variables = _gradients.unzip(pairs)
-        grads = self.densify(owner, grads)
-        return list(zip(_gradients.unscale(grads, self.division(scale)), variables))
+        unscaled = _gradients.unscale(self.densify(grads), self.division(scale))
+        return list(zip(unscaled, variables))
 
-    def minimize(
-        self,
-        owner: LossScaleOptimizerBase,
-        loss: _types.Loss,
-        global_step: Any,
-        name: str | None,
-        options: dict[str, Any],
-    ) -> Any:
-        """Computes and applies gradients in one step, without user code between."""
-        step = self.step_class(owner, self.loss_scale(owner), global_step, name)
-        value = step.read()
+    def minimize(self, loss: _types.Loss, options: dict[str, Any]) -> Any:
+        """Computes and applies gradients, without user code between."""
+        value = self.read()
         loss = self.called_loss(loss)
         scale = _scale.snapshot(value)  # Another step may assign in between.
-        pairs = self.compute_with_wrapped(owner, _scale.scale_loss(loss, scale), options)
-        return self.take_step(step, pairs, "minimize", scale)
+        pairs = self.compute_with_wrapped(_scale.scale_loss(loss, scale), options)
+        return self.take_pairs(pairs, "minimize", scale)
 
-    def take_step(
+    def take_pairs(
         self,
-        step: _V1Step,
         grads_and_vars: list[_types.Pair],
         method_name: str = "apply_gradients",
         scale: tf.Tensor | None = None,
     ) -> Any:
         """Takes a step; see `Step.take`. It divides the gradients by `scale`, if there is one."""
         grads, variables = _gradients.unzip(grads_and_vars)
-        if not [grad for grad in grads if grad is not None]:
+        if all(grad is None for grad in grads):
             names = [getattr(variable, "name", variable) for variable in variables]
             argument = "loss" if method_name == "minimize" else "grads_and_vars"
             raise ValueError(f"{argument} has no gradient for any variable, got {names!r}.")
         division = None
         if scale is not None:
-            grads, division = self.densify(step.owner, grads), self.division(scale)
-        return step.take(grads, variables, method_name, division)
+            grads, division = self.densify(grads), self.division(scale)
+        return self.take(grads, variables, method_name, division)
+
+    def apply(self, grads: _types.Gradients, variables: _types.Variables) -> Any:
+        pairs = list(zip(grads, variables))
+        return self.wrapped.apply_gradients(pairs, self._global_step, self._wrapped_name)
 
 
-class MixedPrecisionFamily(V1Family):
-    """The steps of r2.0's optimizer, with a `LossScale`."""
+class _MixedPrecisionStep(_V1Step):
+    """A call of r2.0's optimizer, with a `LossScale`."""
 
-    step_class = _MixedPrecisionStep
+    uncalled_methods = (
+        "_apply_gradients",
+        "_distributed_apply",
+        "_doing_dynamic_loss_scaling",
+        "_scale_grad",
+        "_scale_loss",
+        "_unscale_grads",
+    )
+    reciprocal = staticmethod(lambda scale: 1.0 / scale)
+    updates_first = True
 
-    def wrapped_optimizer(self, owner: LossScaleOptimizerBase) -> Any:
-        return owner._optimizer
+    def __init__(
+        self, owner: LossScaleOptimizerBase, global_step: Any = None, name: str | None = None
+    ) -> None:
+        super().__init__(owner, global_step, name)
+        if self.may_skip or _step_record.record_of(owner) is not None:
+            self.name = name or owner.get_name()
+            # The same string object in each replica: others would become per-replica values.
+            self._wrapped_name = sys.intern(f"{self.name}-wrapped")
 
-    def compute_with_wrapped(
-        self, owner: LossScaleOptimizerBase, loss: _types.Loss, options: dict[str, Any]
-    ) -> list[_types.Pair]:
-        return list(owner._optimizer.compute_gradients(loss=loss, **options))
-
-    def original_reads_scale_twice(self, value: Any) -> bool:
-        return True
-
-    def reciprocal(self, scale: tf.Tensor) -> tf.Tensor:
-        return 1.0 / scale
+    def compute_with_wrapped(self, loss: _types.Loss, options: dict[str, Any]) -> list[_types.Pair]:
+        return list(self.wrapped.compute_gradients(loss=loss, **options))
 
 
-class ContribFamily(V1Family):
-    """The steps of contrib's optimizer, with a manager."""
+class _ContribStep(_V1Step):
+    """A call of contrib's optimizer, with a manager."""
 
-    step_class = _ContribStep
+    owner: LossScaleOptimizer
 
-    def wrapped_optimizer(self, owner: LossScaleOptimizerBase) -> Any:
-        return owner._opt
+    uncalled_methods = ("_down_scale",)
+    reciprocal = staticmethod(tf.math.reciprocal)
+    cond = staticmethod(_graphs.cond_with_v1_names)
 
     def called_loss(self, loss: _types.Loss) -> _types.Loss:
         # r1.15's optimizer calls it before it makes an operation of the scale. Seeds of random
@@ -264,22 +173,16 @@ class ContribFamily(V1Family):
         # Each use of a variable makes an operation that reads it; that of a reference does not.
         return hasattr(value, "assign") and not _graphs.is_reference(value)
 
-    def reciprocal(self, scale: tf.Tensor) -> tf.Tensor:
-        return tf.math.reciprocal(scale)
+    def densify(self, grads: _types.Gradients) -> _types.Gradients:
+        return grads if self.owner._tflsc_keep_sparse else _gradients.densify(grads)
 
-    def densify(self, owner: LossScaleOptimizerBase, grads: _types.Gradients) -> _types.Gradients:
-        return grads if owner._tflsc.keep_sparse else _gradients.densify(grads)
+    if not _tf.at_least(2, 0):
 
-
-MIXED_PRECISION, CONTRIB = MixedPrecisionFamily(), ContribFamily()
-
-
-def _name_of(opt: Any, default: str) -> str:
-    """Returns an optimizer's name, or `default` if it has none."""
-    try:
-        return opt.get_name()
-    except AttributeError:  # For example, the base class' constructor was not called.
-        return default
+        def apply(self, grads: _types.Gradients, variables: _types.Variables) -> Any:
+            if not tf.executing_eagerly():
+                return super().apply(grads, variables)
+            with tf1.name_scope("cond"):  # Eager steps have a conditional's names, too.
+                return super().apply(grads, variables)
 
 
 class LossScaleOptimizerBase(_tf.Optimizer):
@@ -288,21 +191,53 @@ class LossScaleOptimizerBase(_tf.Optimizer):
     Base class of both public classes. One takes a manager, the other a `LossScale`.
     """
 
-    # For subclasses whose constructors do not call the base class'.
-    _tflsc = V1Data()
-    _tflsc_family: V1Family
-    # The wrapped optimizer, under r1.15's name or r2.0's: each public class has one of them.
-    _opt: Any
-    _optimizer: Any
+    _tflsc_step_class: type[_V1Step]
+    # The wrapped optimizer, which has another name in each original.
+    _tflsc_wrapped: Any
+    # The loss scale or manager, None in subclasses whose constructors do not call the base class'.
+    _tflsc_scale_in_use: Any = None
+    _tflsc_agreement: _types.Agree | None = None
 
-    def __init__(self, opt: Any, data: V1Data) -> None:
-        super().__init__(
-            use_locking=getattr(opt, "_use_locking", False), name=_name_of(opt, type(opt).__name__)
-        )
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        names = cls._tflsc_step_class.uncalled_methods
+        instead = "compute_gradients or apply_gradients"
+        _arguments.check_overrides(cls, LossScaleOptimizerBase, names, instead)
+
+    def __init__(self, opt: Any, loss_scale: Any, agree: _types.Agree | None) -> None:
+        try:
+            name = opt.get_name()
+        except AttributeError:  # For example, the base class' constructor was not called.
+            name = type(opt).__name__
+        super().__init__(use_locking=getattr(opt, "_use_locking", False), name=name)
         if isinstance(opt, _tf.Trackable):
             self._track_trackable(opt, "base_optimizer")
-        self._tflsc = data
-        self._tflsc_family.set_loss_scale(self, data.loss_scale)
+        self._tflsc_scale_in_use, self._tflsc_agreement = loss_scale, agree
+        self._tflsc_set_loss_scale(loss_scale)
+
+    @property
+    def _tflsc_loss_scale(self) -> Any:
+        """The loss scale or manager in use."""
+        if self._tflsc_scale_in_use is None:
+            raise RuntimeError(
+                f"{type(self).__name__} has no loss scale yet: call super().__init__(...) in its "
+                "constructor."
+            )
+        return self._tflsc_scale_in_use
+
+    def _tflsc_set_loss_scale(self, loss_scale: _types.LossScaleOrManager) -> None:
+        """Sets the loss scale or manager; public programs replace it at run time."""
+        # Else a subclass sets it before it calls the constructor.
+        if self._tflsc_scale_in_use is not None:
+            _scale.check_reciprocal(loss_scale)
+            agree = _agreement.resolve(self._tflsc_agreement, self._tflsc_wrapped, loss_scale)
+            _scale.check_has_no_owner(loss_scale)
+            self._tflsc_agreement = agree
+        self._tflsc_scale_in_use = loss_scale
+        # Checkpoints must hold the loss scale in use. Subclasses may set it before Optimizer's
+        # constructor has prepared tracking, or without calling that constructor.
+        if isinstance(loss_scale, _tf.Trackable) and hasattr(self, "_non_slot_dict"):
+            self._track_trackable(loss_scale, "loss_scale", overwrite=True)
 
     @_autograph.convert_passed_functions
     def compute_gradients(
@@ -336,7 +271,7 @@ class LossScaleOptimizerBase(_tf.Optimizer):
             "colocate_gradients_with_ops": colocate_gradients_with_ops,
             "grad_loss": grad_loss,
         }
-        return self._tflsc_family.compute_gradients(self, loss, options)
+        return self._tflsc_step_class(self).compute_gradients(loss, options)
 
     @_autograph.convert_passed_functions
     def minimize(
@@ -352,15 +287,7 @@ class LossScaleOptimizerBase(_tf.Optimizer):
     ) -> Any:
         """Computes gradients and applies them: `compute_gradients` and `apply_gradients` in one.
 
-        Each argument has the meaning that it has there.
-
-        Returns:
-          In graph mode an operation; in eager mode None.
-
-        Raises:
-          ValueError: called in a cross-replica context, under a strategy that is not supported, or
-            without a gradient.
-          LossScaleError: in eager mode, a `StepRecord` ends the run.
+        The arguments are theirs, and the result and the errors those of `apply_gradients`.
         """
         options = {
             "var_list": var_list,
@@ -369,12 +296,10 @@ class LossScaleOptimizerBase(_tf.Optimizer):
             "colocate_gradients_with_ops": colocate_gradients_with_ops,
             "grad_loss": grad_loss,
         }
-        # As in TensorFlow, `minimize` calls these methods if a subclass overrides one.
-        user_sees_gradients = _scale.overrides(
-            self, _UNPATCHED, "compute_gradients", "apply_gradients"
-        )
-        if not user_sees_gradients:
-            return self._tflsc_family.minimize(self, loss, global_step, name, options)
+        methods = self.compute_gradients, self.apply_gradients
+        if all(_scale.is_own(method, self) for method in methods):
+            return self._tflsc_step_class(self, global_step, name).minimize(loss, options)
+        # As in TensorFlow, they are called if a subclass overrides one, or a program replaces one.
         return super().minimize(loss, global_step, name=name, **options)
 
     @_autograph.do_not_convert
@@ -402,20 +327,19 @@ class LossScaleOptimizerBase(_tf.Optimizer):
             without a gradient.
           LossScaleError: in eager mode, a `StepRecord` ends the run.
         """
-        family = self._tflsc_family
-        # Users replace the loss scale between steps.
-        step = family.step_class(self, family.loss_scale(self), global_step, name)
-        return family.take_step(step, list(grads_and_vars))
+        step = self._tflsc_step_class(self, global_step, name)
+        return step.take_pairs(list(grads_and_vars))
+
+    _tflsc_own_methods = compute_gradients, apply_gradients
 
     def variables(self) -> list[tf.Variable]:
         """Returns the variables of the wrapped optimizer and of the loss scale, a list."""
-        family = self._tflsc_family
-        wrapped = _graphs.variables_of(family.wrapped_optimizer(self))
-        return wrapped + _scale.variables_of(family.loss_scale(self))
+        wrapped = _graphs.variables_of(self._tflsc_wrapped)
+        return wrapped + _scale.variables_of(self._tflsc_loss_scale)
 
     def get_slot(self, var: Any, name: str) -> Any:
         """Returns the wrapped optimizer's slot variable `name` for `var`, or None."""
-        return self._tflsc_family.wrapped_optimizer(self).get_slot(var, name)
+        return self._tflsc_wrapped.get_slot(var, name)
 
     def get_slot_names(self) -> list[str]:
         """Returns the names of the wrapped optimizer's slots, a list of str."""
@@ -423,23 +347,19 @@ class LossScaleOptimizerBase(_tf.Optimizer):
         # would be saved twice, which TensorFlow rejects.
         if _callers.is_checkpointing():
             return []
-        return self._tflsc_family.wrapped_optimizer(self).get_slot_names()
+        return self._tflsc_wrapped.get_slot_names()
 
     def get_name(self) -> str:
         """Returns the wrapped optimizer's name."""
-        return _name_of(self._tflsc_family.wrapped_optimizer(self), self._name)
+        return self._name
 
     def _create_or_restore_slot_variable(self, *args: Any, **kwargs: Any) -> Any:
         # Called to restore a checkpoint of the wrapped optimizer into this one.
-        return self._tflsc_family.wrapped_optimizer(self)._create_or_restore_slot_variable(
-            *args, **kwargs
-        )
+        return self._tflsc_wrapped._create_or_restore_slot_variable(*args, **kwargs)
 
 
 class LossScaleOptimizer(LossScaleOptimizerBase):
     """Wraps an optimizer with the loss scale of a manager; non-finite steps are skipped.
-
-    Public as `contrib.mixed_precision.LossScaleOptimizer`.
 
     Example::
 
@@ -451,11 +371,8 @@ class LossScaleOptimizer(LossScaleOptimizerBase):
     does not apply None gradients, keep sparse gradients, or return slots and `variables()`.
     """
 
-    _tflsc_family = CONTRIB
-
-    def __init_subclass__(cls, **kwargs: Any) -> None:
-        super().__init_subclass__(**kwargs)
-        _arguments.check_overrides(cls, LossScaleOptimizer, ("_down_scale",), _INSTEAD)
+    _tflsc_step_class = _ContribStep
+    _tflsc_keep_sparse = False
 
     def __init__(
         self,
@@ -495,24 +412,26 @@ class LossScaleOptimizer(LossScaleOptimizerBase):
             )
         _replicas.check_strategy()
         _check_manager(loss_scale_manager)
-        keep_sparse = _arguments.flag("keep_sparse", keep_sparse)
+        self._tflsc_keep_sparse = _arguments.flag("keep_sparse", keep_sparse)
         self._opt = opt
-        super().__init__(opt, V1Data(loss_scale_manager, agree, keep_sparse))
+        super().__init__(opt, loss_scale_manager, agree)
+
+    @property
+    def _tflsc_wrapped(self) -> Any:
+        return self._opt
 
     @property
     def _loss_scale_manager(self) -> Any:
-        return self._tflsc.loss_scale
+        return self._tflsc_scale_in_use
 
     @_loss_scale_manager.setter
     def _loss_scale_manager(self, manager: Any) -> None:
         _check_manager(manager)
-        self._tflsc_family.set_loss_scale(self, manager)
+        self._tflsc_set_loss_scale(manager)
 
 
 class MixedPrecisionLossScaleOptimizer(LossScaleOptimizerBase):
     """Wraps an optimizer with a `LossScale`, which also decides which steps are skipped.
-
-    Public as `train.experimental.MixedPrecisionLossScaleOptimizer`.
 
     Example::
 
@@ -523,19 +442,7 @@ class MixedPrecisionLossScaleOptimizer(LossScaleOptimizerBase):
     `tf.compat.v1.train.experimental.MixedPrecisionLossScaleOptimizer`.
     """
 
-    _tflsc_family = MIXED_PRECISION
-
-    def __init_subclass__(cls, **kwargs: Any) -> None:
-        super().__init_subclass__(**kwargs)
-        names = (
-            "_apply_gradients",
-            "_distributed_apply",
-            "_doing_dynamic_loss_scaling",
-            "_scale_grad",
-            "_scale_loss",
-            "_unscale_grads",
-        )
-        _arguments.check_overrides(cls, MixedPrecisionLossScaleOptimizer, names, _INSTEAD)
+    _tflsc_step_class = _MixedPrecisionStep
 
     def __init__(
         self,
@@ -570,11 +477,15 @@ class MixedPrecisionLossScaleOptimizer(LossScaleOptimizerBase):
             _agreement.check_takes_dynamic(opt)  # Before it makes variables.
         loss_scale = _loss_scales.get(loss_scale)
         self._optimizer = opt
-        super().__init__(opt, V1Data(loss_scale, agree))
+        super().__init__(opt, loss_scale, agree)
+
+    @property
+    def _tflsc_wrapped(self) -> Any:
+        return self._optimizer
 
     @property
     def _loss_scale(self) -> Any:
-        return self._tflsc.loss_scale
+        return self._tflsc_scale_in_use
 
     @_loss_scale.setter
     def _loss_scale(self, loss_scale: Any) -> None:
@@ -584,14 +495,7 @@ class MixedPrecisionLossScaleOptimizer(LossScaleOptimizerBase):
                 "tf_lossscale_compat.loss_scale.get(...), which makes one of a number, a manager, "
                 "a config or 'dynamic'."
             )
-        self._tflsc_family.set_loss_scale(self, _loss_scales.for_tensorflows(loss_scale))
-
-
-# Programs replace a method on the class, which `minimize` then has to call.
-_UNPATCHED = types.SimpleNamespace(
-    compute_gradients=LossScaleOptimizerBase.compute_gradients,
-    apply_gradients=LossScaleOptimizerBase.apply_gradients,
-)
+        self._tflsc_set_loss_scale(_loss_scales.for_tensorflows(loss_scale))
 
 
 def _check_manager(manager: Any) -> None:

@@ -315,10 +315,6 @@ class KerasFamily:
 
     # The loss scale in use.
 
-    def loss_scale(self, owner: Any) -> _loss_scales.LossScale:
-        """Returns the loss scale in use."""
-        return owner._loss_scale
-
     def track_loss_scale(self, owner: Any, loss_scale: _loss_scales.LossScale) -> None:
         """Makes checkpoints and files hold this loss scale, and no earlier one."""
         owner._track_trackable(loss_scale, "loss_scale", overwrite=True)

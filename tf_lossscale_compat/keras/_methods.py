@@ -60,6 +60,10 @@ class CommonMethods(_KerasBase):
         # A subclass's constructor may have arguments that no Keras' `__new__` takes.
         return object.__new__(cls)
 
+    @property
+    def _tflsc_loss_scale(self) -> _loss_scales.LossScale:
+        return self._loss_scale  # For a `StepRecord`.
+
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
         family = getattr(cls, "_tflsc_family", None)
