@@ -8,13 +8,10 @@ from __future__ import annotations
 
 import contextlib
 import functools
-from typing import TYPE_CHECKING, Any, Callable, Iterable, Sequence
+from typing import Any, Callable, Iterable, Sequence
 
 from tf_lossscale_compat._core import _graphs, _tf
 from tf_lossscale_compat._core._tf import tf, tf1
-
-if TYPE_CHECKING:
-    from tf_lossscale_compat._core import _types
 
 # Strategies whose replicas take every step together. All API modules are searched for them, because
 # a name may stand for a different class in each.
@@ -153,7 +150,7 @@ def _can_merge_call() -> bool:
     return True
 
 
-def run_cross_replica(fn: Callable[..., _types.Result], args: tuple[Any, ...]) -> _types.Result:
+def run_cross_replica(fn: Callable[..., Any], args: tuple[Any, ...]) -> Any:
     """Runs `fn(*args)` for all replicas as one: in the cross-replica context if possible.
 
     Only in that context can a conditional contain an optimizer's `merge_call`. If `merge_call`
@@ -165,7 +162,7 @@ def run_cross_replica(fn: Callable[..., _types.Result], args: tuple[Any, ...]) -
     if not _can_merge_call():
         return fn(*args)
 
-    def merged(_: tf.distribute.Strategy, *merged_args: Any) -> _types.Result:
+    def merged(_: tf.distribute.Strategy, *merged_args: Any) -> Any:
         return fn(*merged_args)
 
     return tf.distribute.get_replica_context().merge_call(merged, args=args)

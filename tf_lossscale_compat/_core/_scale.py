@@ -15,8 +15,6 @@ from tf_lossscale_compat._core import _graphs
 from tf_lossscale_compat._core._tf import tf
 
 if TYPE_CHECKING:
-    from typing_extensions import TypeIs
-
     from tf_lossscale_compat._core import _types
 
 # The reciprocal of a larger loss scale is subnormal, and processors may flush it to zero.
@@ -57,15 +55,10 @@ def data_of(loss_scale: object) -> LossScaleData:
     return attributes["_tflsc"]
 
 
-class WrapsManager:
-    """Base class of the loss scale that wraps a manager."""
-
-    manager: Any
-
-
 def unwrap(loss_scale: _types.LossScaleOrManager) -> _types.LossScaleOrManager:
     """Returns the manager that a loss scale wraps; any other loss scale as it is."""
-    return loss_scale.manager if isinstance(loss_scale, WrapsManager) else loss_scale
+    wraps_manager = hasattr(type(loss_scale), "_tflsc_wraps_manager")
+    return loss_scale.manager if wraps_manager else loss_scale
 
 
 def has_methods(instance: object, *names: str) -> bool:
@@ -74,7 +67,7 @@ def has_methods(instance: object, *names: str) -> bool:
     return all(map(callable, methods)) and not isinstance(instance, type)
 
 
-def is_manager(value: object) -> TypeIs[_types.HasManagerMethods]:
+def is_manager(value: object) -> bool:
     """Returns whether `value` has the methods of a `LossScaleManager`."""
     # Every step calls this, and `has_methods` takes three times as long.
     get, update = getattr(value, "get_loss_scale", 0), getattr(value, "update_loss_scale", 0)
@@ -126,7 +119,7 @@ def may_change(loss_scale: _types.LossScaleOrManager) -> bool:
 
 def is_read_by_user(loss_scale: _types.LossScaleOrManager) -> bool:
     """Returns whether a user's method reads the scale."""
-    unwrapped: Any = unwrap(loss_scale)
+    unwrapped = unwrap(loss_scale)
     method = unwrapped.get_loss_scale if is_manager(unwrapped) else unwrapped.__call__
     return not is_own(method, unwrapped)
 
@@ -187,7 +180,7 @@ def set_owner(loss_scale: _types.LossScaleOrManager, owner: object) -> None:
 
 def read(loss_scale: _types.LossScaleOrManager) -> Any:
     """Returns the scale as the loss scale or manager does, a tensor or variable."""
-    unwrapped: Any = unwrap(loss_scale)
+    unwrapped = unwrap(loss_scale)
     return unwrapped.get_loss_scale() if is_manager(unwrapped) else unwrapped()
 
 

@@ -82,7 +82,7 @@ class Step:
         loss_scale: _types.LossScaleOrManager,
         agreement: _types.Agree | None,
     ) -> None:
-        unwrapped: Any = _scale.unwrap(loss_scale)  # Any: it has the methods of its kind.
+        unwrapped = _scale.unwrap(loss_scale)
         self.owner, self.wrapped, self.agreement = owner, wrapped, agreement
         self.loss_scale = unwrapped
         is_manager = _scale.is_manager(unwrapped)
@@ -145,32 +145,25 @@ class Step:
             return None if tf.executing_eagerly() else applied
         if self.record is None:
             recorded_grads = []  # Nothing to be merged.
-        run = self._run_eagerly if tf.executing_eagerly() else self._run_in_graph
-        return _replicas.run_cross_replica(run, (grads, variables, recorded_grads))
+        return _replicas.run_cross_replica(self._run, (grads, variables, recorded_grads))
 
     # From here on, once for all replicas: gradients may be per-replica.
 
-    def _run_eagerly(
+    def _run(
         self,
         grads: _types.Gradients,
         variables: _types.Variables,
         recorded_grads: _types.Gradients,
-    ) -> None:
+    ) -> tf.Operation | None:
         should_apply, finite, update = self._decide(grads)
-        if should_apply:
-            _replicas.call_for_each_replica(self.apply, (grads, variables))
-        elif self.counts_skipped:
-            self.add_skipped_steps(1)
-        update()
-        self._count(recorded_grads, should_apply, finite, [])
-
-    def _run_in_graph(
-        self,
-        grads: _types.Gradients,
-        variables: _types.Variables,
-        recorded_grads: _types.Gradients,
-    ) -> tf.Operation:
-        should_apply, finite, update = self._decide(grads)
+        if tf.executing_eagerly():
+            if should_apply:
+                _replicas.call_for_each_replica(self.apply, (grads, variables))
+            elif self.counts_skipped:
+                self.add_skipped_steps(1)
+            update()
+            self._count(recorded_grads, should_apply, finite, [])
+            return None
         if self.updates_first:
             updated = update()
         applied, *counted = self._apply_or_skip(should_apply, grads, variables)
@@ -278,7 +271,12 @@ class Step:
         # XLA keeps the conditional only if the branch that skips does nothing, so the count is
         # outside.
         if self._should_select(variables):
-            done = self.cond(should_apply, lambda: _true_after(apply()), lambda: tf.constant(False))
+
+            def apply_and_return_true() -> tf.Tensor:
+                with tf.control_dependencies([apply()]):
+                    return tf.constant(True)
+
+            done = self.cond(should_apply, apply_and_return_true, lambda: tf.constant(False))
         else:
             done = self.cond(should_apply, apply, tf.no_op)
         if not self.counts_skipped:
@@ -303,8 +301,3 @@ class Step:
         except Exception:  # Any object with these two methods can be wrapped.
             return False
         return slots < weights
-
-
-def _true_after(done: tf.Operation) -> tf.Tensor:
-    with tf.control_dependencies([done]):
-        return tf.constant(True)

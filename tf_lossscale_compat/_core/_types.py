@@ -47,8 +47,6 @@ if TYPE_CHECKING:
 
     # The type of a function that a decorator returns unchanged.
     Function = TypeVar("Function", bound=Callable[..., Any])
-    # The result of a function that is called in some context.
-    Result = TypeVar("Result")
 
     class HasManagerMethods(Protocol):
         """Anything with the two methods of a `LossScaleManager`."""
@@ -58,40 +56,22 @@ if TYPE_CHECKING:
         @property
         def update_loss_scale(self) -> Callable[[Any], Any]: ...
 
-    class HasOptimizerMethods(Protocol):
-        """Anything with the two methods of a `tf.compat.v1.train.Optimizer`."""
-
-        @property
-        def compute_gradients(self) -> Callable[..., Any]: ...
-        @property
-        def apply_gradients(self) -> Callable[..., Any]: ...
-
     class HasApplyGradients(Protocol):
         """An optimizer of Keras or of `tf.compat.v1.train`."""
 
         @property
         def apply_gradients(self) -> Callable[..., Any]: ...
 
-    class Variable(Protocol):
-        """A variable of TensorFlow or of Keras 3."""
+    class HasOptimizerMethods(HasApplyGradients, Protocol):
+        """Anything with the two methods of a `tf.compat.v1.train.Optimizer`."""
 
         @property
-        def name(self) -> str: ...
-        @property
-        def dtype(self) -> Any: ...
-        @property
-        def shape(self) -> Any: ...
-        @property
-        def assign(self) -> Callable[[Any], Any]: ...
+        def compute_gradients(self) -> Callable[..., Any]: ...
 
-    class HasLossScaleMethods(Protocol):
-        """A loss scale of this package or a user, as a step calls it."""
-
-        def __call__(self) -> Any: ...
-        def update(self, grads: Any) -> tuple[Any, Any]: ...
-
-    # A loss scale or manager that drives an optimizer.
-    LossScaleOrManager = Union[HasLossScaleMethods, HasManagerMethods]
+    # Of this package or a user, which drives an optimizer.
+    LossScaleOrManager = Any
+    # Of TensorFlow or of Keras 3.
+    Variable = Any
     # A tensor, `tf.IndexedSlices`, `tf.RaggedTensor`, or None if a variable has no gradient; may be
     # per-replica in a cross-replica context.
     Gradient = Any

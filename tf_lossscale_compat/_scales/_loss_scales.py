@@ -416,8 +416,10 @@ class _SharedStateLossScale(DynamicLossScale):
 _SharedStateLossScale.__name__ = "DynamicLossScale"  # In configs.
 
 
-class ManagerLossScale(_scale.WrapsManager, LossScale):
+class ManagerLossScale(LossScale):
     """A loss scale that wraps a loss-scale manager; non-finite steps are skipped."""
+
+    _tflsc_wraps_manager = True
 
     def __init__(self, manager: Any) -> None:
         self.manager = manager
@@ -588,8 +590,9 @@ def get(identifier: Identifier | None) -> LossScale | None:
         return deserialize(identifier)
     if isinstance(identifier, str) and identifier == "dynamic":
         return DynamicLossScale()
-    if isinstance(_arguments.as_number(identifier), numbers.Real):
-        return FixedLossScale(identifier)
+    number = _arguments.as_number(identifier)
+    if isinstance(number, numbers.Real):
+        return FixedLossScale(number)
     raise ValueError(
         f"Cannot make a loss scale from {identifier!r}: it must be a number, 'dynamic', a "
         "LossScale of this package or of TensorFlow, a LossScaleManager, a config dict or None."
