@@ -123,8 +123,8 @@ ENTRIES = {
         ),
     ),
     "dtypes_of_keras_2_0": Entry(
-        "keras.md",
-        "TensorFlow 2.0's class took only losses and gradients of float32",
+        "differences.md",
+        "| losses and gradients of other dtypes than float32, 2.0 | an error | taken |",
         lambda d: (
             d.program["family"] == "v2 experimental"
             and keras_homes.VERSION == (2, 0)
@@ -163,8 +163,8 @@ ENTRIES = {
         ),
     ),
     "made_in_a_skipped_step": Entry(
-        "keras.md",
-        "This package's class makes them in the first step, also if that step is skipped.",
+        "differences.md",
+        "| makes them in the first step, also if it is skipped; trains |",
         lambda d: (
             keras_homes.VERSION < (2, 11)
             and d.program["family"] == "current stable"
@@ -173,8 +173,8 @@ ENTRIES = {
         ),
     ),
     "averages_of_2_10": Entry(
-        "keras.md",
-        "Keras' own class fails in `fit` around an optimizer with `use_ema=True`",
+        "differences.md",
+        "step that is applied; fails in `fit` with `use_ema=True` |",
         lambda d: (
             d.program["family"] == "current stable"
             and original_failed(d, "AttributeError")
@@ -223,7 +223,7 @@ ENTRIES = {
         lambda d: d.theme in ("state", "numbers") and squared_by_xla(d),
     ),
     "nadam_of_keras_3": Entry(
-        "keras.md",
+        "differences.md",
         "| a `Nadam` inside | files are without its `_u_product`",
         lambda d: (
             keras3(d)
@@ -232,8 +232,8 @@ ENTRIES = {
         ),
     ),
     "both_ways": Entry(
-        "keras.md",
-        "| has no `get_unscaled_gradients` | ValueError: two optimizers, or a `train_step`",
+        "differences.md",
+        "one optimizer for `fit` and for a step that calls `get_unscaled_gradients` |",
         lambda d: (
             keras3(d)
             and (d.key, d.original, d.package) == ("error", None, "ValueError")
@@ -246,7 +246,7 @@ ENTRIES = {
         lambda d: keras3(d) and any(fault[3] for fault in faults_before(d)),
     ),
     "lowered_period_of_keras_3": Entry(
-        "keras.md",
+        "differences.md",
         "| you lower `dynamic_growth_steps` to the count of finite steps so far, or below it",
         lambda d: (
             keras3(d)
@@ -258,7 +258,7 @@ ENTRIES = {
         ),
     ),
     "accumulated_float16_of_keras_3": Entry(
-        "keras.md",
+        "differences.md",
         "| `gradient_accumulation_steps` with float16 variables | InvalidArgumentError |",
         lambda d: (
             keras3(d)
