@@ -76,21 +76,23 @@ class Home:
     def __repr__(self):
         return self.name
 
-    def own(self):
-        """This Keras' own loss-scale optimizer, of the last version that it had."""
+    def own(self, api=None):
+        """This Keras' own loss-scale optimizer of that API, or None; without one, of the last."""
         home = self.keras.mixed_precision
-        return (
-            home if hasattr(home, "LossScaleOptimizer") else home.experimental
-        ).LossScaleOptimizer
+        older = getattr(getattr(home, "experimental", None), "LossScaleOptimizer", None)
+        if api == "experimental":
+            return older
+        return getattr(home, "LossScaleOptimizer", None if api else older)
 
-    def wrapped_in_own(self, inner, initial_scale=8.0):
-        """An optimizer in that class, with a dynamic scale."""
-        cls = self.own()
-        if not hasattr(self.keras.mixed_precision, "LossScaleOptimizer"):
-            return cls(inner, originals.experimental().DynamicLossScale(initial_scale))
-        if self.name == "current":
-            cls = getattr(self.keras.mixed_precision, "LossScaleOptimizerV3", cls)
-        return cls(inner, initial_scale=initial_scale)
+    def wrapped_in_own(self, inner, initial_scale=8.0, growth_steps=2000):
+        """An optimizer in that class; with a fixed scale if `growth_steps` is None."""
+        cls, dynamic = self.own(), growth_steps is not None
+        if cls is self.own("experimental"):
+            make = originals.experimental().DynamicLossScale
+            return cls(inner, make(initial_scale, growth_steps) if dynamic else initial_scale)
+        options = {} if dynamic else {"dynamic": False}  # Which Keras 3 lacks.
+        options["dynamic_growth_steps"] = growth_steps
+        return cls(inner, initial_scale=initial_scale, **options)
 
     def model(self, *layers, inputs, **kwargs):
         """A built `Sequential` of `layers` for inputs of this shape, without the batch."""

@@ -16,6 +16,7 @@ of the originals.
 """
 
 import collections
+import contextlib
 import json
 import os
 import sys
@@ -25,7 +26,7 @@ import tensorflow as tf
 
 tf1 = tf.compat.v1
 
-SIZES = collections.OrderedDict([("w", 3), ("u", 2)])
+SIZES = {"w": 3, "u": 2}
 STEPS_BEFORE = 9
 STEPS_AFTER = 16
 # Steps with a non-finite gradient: some before the checkpoint is written, some after it.
@@ -60,7 +61,7 @@ def loss_of(variable, target, poison):
 
 
 class GraphTraining:
-    """A training in a TF1-style graph: `losses` to build on, then `run` steps in a session."""
+    """A training in a TF1-style graph: `losses` to build on, then steps in the default session."""
 
     def __init__(self):
         self.variables = variables()
@@ -86,14 +87,24 @@ class GraphTraining:
             )
         )
 
-    def run(self, session, step):
+    def take(self, step):
         feed = {}
         for name, values in step_data(step).items():
             feed.update(zip(self.feeds[name], values))
         if self.every is not None:
             feed[self.every] = step % 3 == 2
         for phase in self.phases:
-            session.run(phase, feed)
+            tf1.get_default_session().run(phase, feed)
+
+    def state(self):
+        """Returns {name: array} of all global variables."""
+        saved = tf1.global_variables()
+        return dict(zip([v.op.name for v in saved], tf1.get_default_session().run(saved)))
+
+    def save(self, prefix):
+        """Saves by name."""
+        session = tf1.get_default_session()
+        tf1.train.Saver().save(session, prefix, write_meta_graph=False, write_state=False)
 
 
 def contrib_two_optimizers(classes):
@@ -173,7 +184,7 @@ def mixed_precision_optimizers(classes):
 
 
 class OptimizerTraining:
-    """A training saved by objects, all of which `checkpoint` holds; `take` is one step of it."""
+    """An eager training saved by objects, all of which `checkpoint` holds."""
 
     def __init__(self, classes):
         make = classes.experimental
@@ -187,8 +198,8 @@ class OptimizerTraining:
             optimizer=self.optimizer, global_step=self.global_step, **self.variables
         )
 
-    def take(self, data):
-        """Takes a step on what `step_data` returns."""
+    def take(self, step):
+        data = step_data(step)
         self.optimizer.minimize(
             lambda: sum(loss_of(self.variables[name], *data[name]) for name in SIZES),
             global_step=self.global_step,
@@ -196,7 +207,7 @@ class OptimizerTraining:
         )
 
     def state(self):
-        """Returns {name: variable}."""
+        """Returns {name: array}."""
         # pylint: disable=protected-access
         state = dict(self.variables, global_step=self.global_step)
         state["loss_scale"] = self.loss_scale._current_loss_scale
@@ -208,80 +219,53 @@ class OptimizerTraining:
         for var in adam.variables():
             if "power" in var.name:
                 state[var.name.split("/")[-1].split(":")[0]] = var
-        return state
+        return {name: variable.numpy() for name, variable in state.items()}
+
+    def save(self, prefix):
+        """Saves by object at `prefix` + "-1"."""
+        self.checkpoint.save(prefix)
 
 
-BY_NAME = collections.OrderedDict(
-    (build.__name__, build)
+BY_NAME = {
+    build.__name__: build
     for build in (
         contrib_two_optimizers,
         contrib_scoped,
         contrib_accumulation,
         mixed_precision_optimizers,
     )
-)
+}
 BY_OBJECT = {"object_optimizer": OptimizerTraining}
 
 
-def bits(state):
-    """{name: array} as {name: hexadecimal}, big-endian so that it can be read."""
+def bits_of(training):
+    """The bits of all variables, {name: hexadecimal}, big-endian so that it can be read."""
     return {
         name: np.asarray(value).astype(np.asarray(value).dtype.newbyteorder(">")).tobytes().hex()
-        for name, value in state.items()
+        for name, value in training.state().items()
     }
 
 
-def graph_state(session):
-    """The bits of all global variables, {name: hexadecimal}."""
-    saved = tf1.global_variables()
-    return bits(dict(zip([var.op.name for var in saved], session.run(saved))))
-
-
-def continue_in_graph(training, session):
+def continued(training):
     """Takes the steps after the checkpoint; returns the bits of all variables after each."""
     history = []
     for step in range(STEPS_BEFORE, STEPS_BEFORE + STEPS_AFTER):
-        training.run(session, step)
-        history.append(graph_state(session))
+        training.take(step)
+        history.append(bits_of(training))
     return history
 
 
-def eager_state(training):
-    return bits({name: variable.numpy() for name, variable in training.state().items()})
-
-
-def continue_eagerly(training):
-    """Takes the steps after the checkpoint; returns the bits of the state after each."""
-    history = []
-    for step in range(STEPS_BEFORE, STEPS_BEFORE + STEPS_AFTER):
-        training.take(step_data(step))
-        history.append(eager_state(training))
-    return history
-
-
-def train_and_save_in_graph(build, classes, prefix):
-    """Trains, saves by name at `prefix`, trains on.
+def train_and_save(training, prefix):
+    """Trains, saves at `prefix`, trains on.
 
     Returns:
       (state when saved, list of the states after each further step).
     """
-    with tf.Graph().as_default(), tf1.Session() as session:
-        training = build(classes)
-        session.run(tf1.global_variables_initializer())
-        for step in range(STEPS_BEFORE):
-            training.run(session, step)
-        tf1.train.Saver().save(session, prefix, write_meta_graph=False, write_state=False)
-        return graph_state(session), continue_in_graph(training, session)
-
-
-def train_and_save_eagerly(make, classes, prefix):
-    """Trains, saves by object at `prefix` + "-1", trains on; returns as above."""
-    training = make(classes)
     for step in range(STEPS_BEFORE):
-        training.take(step_data(step))
-    saved = eager_state(training)
-    training.checkpoint.save(prefix)
-    return saved, continue_eagerly(training)
+        training.take(step)
+    saved = bits_of(training)
+    training.save(prefix)
+    return saved, continued(training)
 
 
 def dump(path, saved, history):
@@ -299,18 +283,22 @@ def load(path):
 
 
 def main(outdir):
-    if tf.__version__ == "1.15.5":
-        cases, write, contrib = BY_NAME, train_and_save_in_graph, tf.contrib.mixed_precision
-    elif tf.__version__ == "2.0.4":
-        cases, write, contrib = BY_OBJECT, train_and_save_eagerly, None
-    else:
+    if tf.__version__ not in ("1.15.5", "2.0.4"):
         raise SystemExit("write_checkpoints.py: run it under TensorFlow 1.15.5 or 2.0.4.")
+    in_graph = tf.__version__ == "1.15.5"
+    contrib = tf.contrib.mixed_precision if in_graph else None
     classes = Classes(contrib, tf1.train.experimental)
-    for name, make in cases.items():
+    for name, make in (BY_NAME if in_graph else BY_OBJECT).items():
         folder = os.path.join(outdir, name)
-        if not os.path.isdir(folder):
-            os.makedirs(folder)
-        saved, history = write(make, classes, os.path.join(folder, "saved"))
+        os.makedirs(folder, exist_ok=True)
+        with contextlib.ExitStack() as stack:
+            if in_graph:
+                stack.enter_context(tf.Graph().as_default())
+                session = stack.enter_context(tf1.Session())
+            training = make(classes)
+            if in_graph:
+                session.run(tf1.global_variables_initializer())
+            saved, history = train_and_save(training, os.path.join(folder, "saved"))
         dump(os.path.join(folder, "continued.json"), saved, history)
         print(name, " ".join(sorted(saved)))
 

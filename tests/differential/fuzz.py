@@ -76,14 +76,10 @@ def groups():
     if originals.contrib() is None:
         for place, weight in (("graph_v1", 2), ("graph_v2", 3), ("eager", 4)):
             add(weight, "modelled", place, programs.v1, family="modelled")
-    from tests.differential import keras_side
-
     homes = keras_homes.available()
     for home in homes:
         for api in ("stable", "experimental"):
-            if keras_side.own_class(home, api) is None or (
-                api == "stable" and keras_homes.VERSION < (2, 4)
-            ):
+            if home.own(api) is None:
                 continue
             full = home is homes[0] and api == "stable"
             places = {"eager": 12, "function": 2} if full else {"eager": 5, "function": 1}

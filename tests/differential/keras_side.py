@@ -25,17 +25,6 @@ ATTRIBUTES = {
 ATTRIBUTES["current"] = ATTRIBUTES["v2"]
 
 
-def own_class(home, api):
-    """The class of the installed Keras, or None where it has none of this API."""
-    namespace = home.keras.mixed_precision
-    if api == "experimental":
-        return getattr(getattr(namespace, "experimental", None), "LossScaleOptimizer", None)
-    if home.kind == "keras3":
-        return home.optimizers.LossScaleOptimizer
-    name = "LossScaleOptimizerV3" if home.name == "current" else "LossScaleOptimizer"
-    return getattr(namespace, name, getattr(namespace, "LossScaleOptimizer", None))
-
-
 class Side:
     """A model with three variables, an embedding's among them, and its optimizer."""
 
@@ -110,7 +99,7 @@ class Side:
 
     def wrapped(self, inner, package, multiplier):
         dynamic, start, growth = self.program["scale"]
-        cls, home = own_class(self.home, self.api), originals.experimental()
+        cls, home = self.home.own(self.api), originals.experimental()
         if package:
             home, namespace = experimental, mixed_precision
             if self.api == "experimental":

@@ -1,7 +1,6 @@
 """What loss-scale optimizers of other versions wrote is read.
 
-`tests/data/write_keras_configs.py` wrote configs, and `tests/data/write_experimental_files.py` the
-files of TensorFlow 2.2's experimental class, with 2.2.3.
+`tests/data/write_keras.py` wrote it: configs, and the files of TensorFlow 2.2's experimental class.
 """
 
 import json

@@ -34,7 +34,7 @@ def restored_eagerly(prefix, classes):
     training = data.OptimizerTraining(classes)
     status = training.checkpoint.restore(prefix)
     status.assert_existing_objects_matched()
-    history = data.continue_eagerly(training)
+    history = data.continued(training)
     # By now every slot has been made, so nothing of the checkpoint may be left over.
     status.assert_consumed()
     return history
@@ -57,13 +57,12 @@ class ByNameTest(GenerationsTestCase):
         flow = modes.control_flow(1) if by_control_flow else contextlib.nullcontext()
         prefix, saved, recorded = _recorded(case)
         with modes.entered(mode), flow:
-            session = tf1.get_default_session()
             training = data.BY_NAME[case](OURS)
             names = [variable.op.name for variable in tf1.global_variables()]
             self.assertCountEqual([name for name, _ in tf1.train.list_variables(prefix)], names)
-            tf1.train.Saver().restore(session, prefix)
-            self.assertEqual(saved, data.graph_state(session))
-            self.assert_same_history(recorded, data.continue_in_graph(training, session))
+            tf1.train.Saver().restore(tf1.get_default_session(), prefix)
+            self.assertEqual(saved, data.bits_of(training))
+            self.assert_same_history(recorded, data.continued(training))
 
 
 class ByObjectTest(GenerationsTestCase):
@@ -79,7 +78,7 @@ class ByObjectTest(GenerationsTestCase):
             self.skipTest("this TensorFlow has no loss scales of its own")
         prefix = os.path.join(self.get_temp_dir(), "saved")
         with modes.eager_mode():
-            _, ours = data.train_and_save_eagerly(data.OptimizerTraining, OURS, prefix)
+            _, ours = data.train_and_save(data.OptimizerTraining(OURS), prefix)
             theirs = restored_eagerly(prefix + "-1", ORIGINALS)
         self.assert_same_history(_recorded("object_optimizer")[2], ours)
         self.assert_same_history(ours, theirs)
