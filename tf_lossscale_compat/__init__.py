@@ -41,13 +41,7 @@ _HOMES = {
     "StepRecord": "_core._step_record",
     "install_contrib": "contrib._install",
 }
-_MODULES = (
-    "contrib",
-    "keras",
-    "loss_scale",
-    "mixed_precision",
-    "train",
-)
+_MODULES = ("contrib", "keras", "loss_scale", "mixed_precision", "train")
 
 if _typing.TYPE_CHECKING:
     from tf_lossscale_compat import contrib, loss_scale, mixed_precision, train

@@ -30,8 +30,7 @@ if TYPE_CHECKING:
 
     from tf_lossscale_compat._core import _types
 
-LossScaleT = TypeVar("LossScaleT", bound="LossScale")
-if TYPE_CHECKING:
+    LossScaleT = TypeVar("LossScaleT", bound="LossScale")
     # The argument of `get`.
     Identifier = Union[
         "LossScale", LossScaleManager, _types.Real, Literal["dynamic"], Dict[str, Any]
@@ -199,11 +198,11 @@ def checked_bounds(
     ceiling = None
     if max_loss_scale is not None:
         ceiling = _arguments.positive("max_loss_scale", max_loss_scale)
-    if ceiling is not None and ceiling < max(float(initial), floor):
-        raise ValueError(
-            f"max_loss_scale must be at least {name}={initial!r} and "
-            f"min_loss_scale={min_loss_scale!r}, got {max_loss_scale!r}."
-        )
+        if ceiling < max(float(initial), floor):
+            raise ValueError(
+                f"max_loss_scale must be at least {name}={initial!r} and "
+                f"min_loss_scale={min_loss_scale!r}, got {max_loss_scale!r}."
+            )
     if float(initial) < floor:
         if floor != 1.0:
             raise ValueError(
@@ -231,8 +230,7 @@ class DynamicLossScale(LossScale):
             good = 0
             scale = min(max(scale / multiplier, min_loss_scale), max_loss_scale)
 
-    The state is two variables, `current_loss_scale` (float32) and `good_steps` (int64). Under
-    `strategy.scope()` both are mirrored.
+    The variables `current_loss_scale` and `good_steps` are mirrored under `strategy.scope()`.
 
     Source: TensorFlow r2.0 `tf.train.experimental.DynamicLossScale`. The original lacks
     the bounds (TensorFlow issue 38357).
@@ -280,12 +278,8 @@ class DynamicLossScale(LossScale):
         if self._multiplier < 1:
             _arguments.warn_odd("multiplier={!r} is below 1: growth shrinks the scale.", multiplier)
         # Where an argument has its default, a value that a subclass has set before stays.
-        options = {"min_loss_scale": floor, "max_loss_scale": ceiling}
-        changed = {
-            name: value
-            for name, value in options.items()
-            if value != getattr(DynamicLossScale, name)
-        }
+        bounds = {"min_loss_scale": floor, "max_loss_scale": ceiling}
+        changed = {k: v for k, v in bounds.items() if v != getattr(DynamicLossScale, k)}
         _scale.data_of(self).extra_config = changed
         self.__dict__.update(changed)
 
@@ -316,10 +310,7 @@ class DynamicLossScale(LossScale):
 
     @property
     def good_steps(self) -> tf.Variable:
-        """The number of finite steps since the scale last grew or a step was not finite.
-
-        An int64 variable.
-        """
+        """The number of finite steps since growth or a non-finite step, an int64 variable."""
         return self._num_good_steps
 
     @_autograph.do_not_convert

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import abc
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Mapping
 
 from tf_lossscale_compat._core import _arguments, _autograph, _graphs, _replicas, _scale, _tf
 from tf_lossscale_compat._core._tf import tf
 
 if TYPE_CHECKING:
     from tf_lossscale_compat._core import _types
+
+# The attributes of an `ExponentialUpdateLossScaleManager` that hold arguments.
+_ARGUMENTS = ("_incr_every_n_steps", "_decr_every_n_nan_or_inf", "_incr_ratio", "_decr_ratio")
 
 
 class LossScaleManager(_tf.Trackable, metaclass=abc.ABCMeta):
@@ -23,12 +26,14 @@ class LossScaleManager(_tf.Trackable, metaclass=abc.ABCMeta):
     `variables()` and cannot be saved by `tf.train.Checkpoint`.
     """
 
+    # The names in checkpoints of attributes that have another name there, or None.
+    _tflsc_saved_names: Mapping[str, str | None] = {}
+
     def __setattr__(self, name: str, value: Any) -> None:
         super().__setattr__(name, value)
-        if isinstance(value, _tf.Trackable):
-            saved = _saved_name(self, name)
-            if saved is not None:
-                self._track_trackable(value, saved, overwrite=True)
+        saved = self._tflsc_saved_names.get(name, name)
+        if isinstance(value, _tf.Trackable) and saved is not None:
+            self._track_trackable(value, saved, overwrite=True)
 
     @abc.abstractmethod
     def get_loss_scale(self) -> tf.Tensor:
@@ -59,6 +64,8 @@ class FixedLossScaleManager(LossScaleManager):
 
     Source: TensorFlow r1.15 `tf.contrib.mixed_precision.FixedLossScaleManager`.
     """
+
+    _tflsc_saved_names = {"_loss_scale": None}
 
     def __init__(self, loss_scale: _types.Real) -> None:
         """Makes the manager and, in a graph, its constant: one operation, as in r1.15.
@@ -117,6 +124,14 @@ class ExponentialUpdateLossScaleManager(LossScaleManager):
 
     Source: TensorFlow r1.15 `tf.contrib.mixed_precision.ExponentialUpdateLossScaleManager`.
     """
+
+    # Public programs assign their own variables or numbers to these attributes.
+    _tflsc_saved_names = {
+        "_loss_scale": "loss_scale",
+        "_num_good_steps": "good_steps",
+        "_num_bad_steps": "bad_steps",
+        **dict.fromkeys(_ARGUMENTS),
+    }
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
@@ -189,8 +204,7 @@ class ExponentialUpdateLossScaleManager(LossScaleManager):
             own flag, and the step is finite only if all flags are True.
 
         Returns:
-          In graph mode a `tf.Operation` or tensor that updates the state when it is run; in eager
-          mode None.
+          In graph mode an operation or tensor that updates the state; in eager mode None.
 
         Raises:
           ValueError: `finite_grads` is not a scalar.
@@ -262,23 +276,6 @@ def _as_flag(finite_grads: bool | tf.Tensor) -> tf.Tensor:
     if flag.shape.rank not in (0, None):
         raise ValueError(f"finite_grads must be a scalar bool, got one of shape {flag.shape}.")
     return flag
-
-
-# Public programs assign their own variables or numbers to these attributes.
-_SAVED_NAMES = {
-    "_loss_scale": "loss_scale",
-    "_num_good_steps": "good_steps",
-    "_num_bad_steps": "bad_steps",
-}
-_ARGUMENTS = ("_incr_every_n_steps", "_decr_every_n_nan_or_inf", "_incr_ratio", "_decr_ratio")
-
-
-def _saved_name(manager: LossScaleManager, name: str) -> str | None:
-    """Returns the name of an attribute in checkpoints; None if they do not hold it."""
-    if isinstance(manager, ExponentialUpdateLossScaleManager):
-        return None if name in _ARGUMENTS else _SAVED_NAMES.get(name, name)
-    fixed = isinstance(manager, FixedLossScaleManager) and name == "_loss_scale"
-    return None if fixed else name
 
 
 def config_of(manager: LossScaleManager) -> dict[str, Any]:

@@ -19,11 +19,23 @@ def _reflected(function: Callable[[Any, Any], Any]) -> Callable[[Any, Any], tf.T
     return lambda self, other: function(other, _scale.snapshot(self()))
 
 
+def _comparison(function: Callable[[Any, Any], Any]) -> Callable[[Any, object], Any]:
+    """Returns the method of `==` or `!=`."""
+
+    def compare(self: Any, other: object) -> Any:
+        if isinstance(other, TensorLike):
+            return function(id(self), id(other))
+        by_value = _scale.data_of(self).compares_by_value
+        return function(_scale.snapshot(self()), other) if by_value else NotImplemented
+
+    return compare
+
+
 class TensorLike:
     """Provides arithmetic, order and conversions of the current loss scale.
 
-    A loss scale equals only itself. After `compare_by_value` it is also compared with numbers and
-    tensors by its value.
+    A loss scale equals only itself. If its data say `compares_by_value`, it is also compared with
+    numbers and tensors by its value.
 
     There is no `__array__`: with it, eager TensorFlow would convert the loss scale to the dtype of
     an operator's other operand, where a float32 tensor, and any graph, raises an error.
@@ -63,24 +75,8 @@ class TensorLike:
         """The shape of the current loss scale, a scalar."""
         return tf.TensorShape([])
 
-    def __eq__(self, other: Any) -> Any:
-        if self is other or isinstance(other, TensorLike):
-            return self is other
-        return (
-            _scale.snapshot(self()) == other
-            if _scale.data_of(self).compares_by_value
-            else NotImplemented
-        )
-
-    def __ne__(self, other: Any) -> Any:
-        if self is other or isinstance(other, TensorLike):
-            return self is not other
-        return (
-            _scale.snapshot(self()) != other
-            if _scale.data_of(self).compares_by_value
-            else NotImplemented
-        )
-
+    __eq__ = _comparison(operator.eq)
+    __ne__ = _comparison(operator.ne)
     __hash__ = object.__hash__
 
     def __format__(self, spec: str) -> str:
@@ -103,11 +99,6 @@ class TensorLike:
     __le__ = _operator(operator.le)
     __gt__ = _operator(operator.gt)
     __ge__ = _operator(operator.ge)
-
-
-def compare_by_value(loss_scale: TensorLike) -> None:
-    """Makes a loss scale compare with numbers and tensors by its value."""
-    _scale.data_of(loss_scale).compares_by_value = True
 
 
 def _convert(value: Any, dtype: Any = None, name: Any = None, as_ref: bool = False) -> Any:

@@ -22,7 +22,7 @@ from tf_lossscale_compat._core import (
     _keras_versions,
     _scale,
 )
-from tf_lossscale_compat._scales import _loss_scales, _tensor_like
+from tf_lossscale_compat._scales import _loss_scales
 from tf_lossscale_compat.keras import _family, _lookup, _methods
 
 if TYPE_CHECKING:
@@ -417,7 +417,7 @@ class ExperimentalLossScaleOptimizerBase(StableLossScaleOptimizerBase):
         except in a Session's graph, where tensors compare by identity.
         """
         if _tf.at_least(2, 4):
-            _tensor_like.compare_by_value(self._loss_scale)
+            _scale.data_of(self._loss_scale).compares_by_value = True
             if _graphs.in_session_graph():
                 self._loss_scale._as_graph_element()  # The graph may be finalized afterwards.
         return self._loss_scale
