@@ -149,15 +149,9 @@ def warn_odd(message: str, *values: Any) -> None:
     logging.warning(message.format(*values))
 
 
-def flag(name: str, value: bool) -> bool:
-    """Returns `value`, which must be a bool."""
-    if not isinstance(value, bool):
-        raise TypeError(f"{name} must be a bool, got {value!r}.")
-    return value
-
-
-def optional_flag(name: str, value: bool | None) -> bool | None:
-    """Returns `value`, which must be a bool or None."""
-    if not (value is None or isinstance(value, bool)):
-        raise TypeError(f"{name} must be True, False or None, got {value!r}.")
+def flag(name: str, value: Any, or_none: bool = False) -> Any:
+    """Returns `value`, which must be a bool, or if `or_none` None."""
+    if not (isinstance(value, bool) or (or_none and value is None)):
+        expected = "True, False or None" if or_none else "a bool"
+        raise TypeError(f"{name} must be {expected}, got {value!r}.")
     return value

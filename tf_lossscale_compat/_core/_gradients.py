@@ -38,9 +38,7 @@ def signature_of(tensors: Sequence[tf.Tensor]) -> list[tuple[int, tuple[int | No
         ]
 
 
-def call_flat(
-    function: tf.types.experimental.ConcreteFunction, tensors: Sequence[tf.Tensor]
-) -> Any:
+def call_flat(function: Any, tensors: Sequence[tf.Tensor]) -> Any:
     """Calls a concrete function with one list of tensors.
 
     The public call sorts arguments by name first. For hundreds of arguments that takes longer than
@@ -102,9 +100,7 @@ class Compiled:
             kept[0] = self._compile(signature, constants)
         return call_flat(kept[0], tensors)
 
-    def _compile(
-        self, signature: list[tuple[int, tuple[int | None, ...]]], constants: tuple[Hashable, ...]
-    ) -> tf.types.experimental.ConcreteFunction:
+    def _compile(self, signature: list[Any], constants: tuple[Hashable, ...]) -> Any:
         specs = [tf.TensorSpec(sizes, tf.dtypes.as_dtype(dtype)) for dtype, sizes in signature]
         function = tf.function(
             lambda tensors: self._function(tensors, *constants),
@@ -120,11 +116,9 @@ class Compiled:
 _is_subclass: Any = functools.lru_cache(maxsize=None)(issubclass)
 
 
-def unzip(
-    grads_and_vars: Iterable[_types.Pair],
-) -> tuple[_types.Gradients, _types.Variables]:
+def unzip(pairs: Iterable[_types.Pair]) -> tuple[_types.Gradients, _types.Variables]:
     """Returns the gradients and the variables of pairs, two lists."""
-    pairs = list(grads_and_vars)
+    pairs = list(pairs)
     return [grad for grad, _ in pairs], [variable for _, variable in pairs]
 
 

@@ -36,14 +36,6 @@ def is_optimizer(opt: object) -> bool:
     return base_of(type(opt)) is not None
 
 
-def variables_to_build(grads: _types.Gradients, variables: _types.Variables) -> _types.Variables:
-    """Returns the variables of a first step for which a Keras optimizer builds itself."""
-    if _tf.at_least(2, 11):
-        return list(variables)
-    # Optimizers of 2.9 and 2.10 pair moving averages with variables by position.
-    return [variable for grad, variable in zip(grads, variables) if grad is not None]
-
-
 def track_in_session(variable: tf.Variable) -> None:
     """Registers `variable` with Keras' session, which initializes it."""
     roots = ("tensorflow_core.python.keras", "tensorflow.python.keras")

@@ -22,25 +22,18 @@ LARGEST_WITH_RECIPROCAL = 2.0**126
 
 
 class LossScaleData:
-    """Holds the package's data of a loss scale or manager, also of a user's, as `_tflsc`.
+    """Holds the package's data of a loss scale or manager, also of a user's, as `_tflsc`."""
 
-    Attributes:
-      weights: dict from names to variables, a `LossScale`'s state.
-      extra_config: dict of the constructor's arguments that no attribute of the original holds.
-      compares_by_value: bool, the loss scale is compared with numbers and tensors by its value.
-      constant: a pair of a fixed manager's number and the tensor that the constructor made of it,
-        in the graph of that moment; or None.
-      owner: weak reference to the Keras optimizer that the loss scale belongs to, or None.
-      stand_in: the loss scale that stands for this one of TensorFlow's, or None.
-    """
-
-    compares_by_value = False
+    compares_by_value = False  # With numbers and tensors.
+    # A fixed manager's number, and the tensor that the constructor made of it in a graph.
     constant: tuple[float, tf.Tensor] | None = None
+    # A weak reference to the Keras optimizer that the loss scale belongs to.
     owner: Callable[[], object] | None = None
-    stand_in: Any = None
+    stand_in: Any = None  # The loss scale that stands for this one of TensorFlow's.
 
     def __init__(self) -> None:
-        self.weights: dict[str, tf.Variable] = {}
+        self.weights: dict[str, tf.Variable] = {}  # A `LossScale`'s state, by name.
+        # The constructor's arguments that no attribute of the original holds.
         self.extra_config: dict[str, Any] = {}
 
     def __getstate__(self) -> dict[str, Any]:  # Copies and pickles have neither owner nor graph.

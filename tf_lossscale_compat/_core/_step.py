@@ -15,7 +15,6 @@ the originals.
 
 from __future__ import annotations
 
-import functools
 from typing import TYPE_CHECKING, Any, Callable
 
 from tf_lossscale_compat._core import _gradients, _graphs, _replicas, _scale, _step_record
@@ -50,24 +49,19 @@ class Step:
       agreement: function of a scalar bool tensor that returns its AND over processes outside any
         strategy, or None; called at most once, before anything is applied or updated.
       may_skip: bool, False if every step is applied and nothing is updated.
-      record: `StepRecord`, or None.
-      counts_skipped: bool, skipped steps are counted by `add_skipped_steps`.
-      skips_zero_reciprocal: bool, True if the division cannot turn a zero reciprocal of the loss
-        scale into NaN, as in graphs of the v1 optimizers. The step is then skipped.
-      aggregate: function that aggregates gradients over replicas before they are tested; it takes
-        unscaled gradients and their variables and returns both, two lists. None if the step
-        aggregates nothing.
-      updates_first: bool, in a graph the loss scale is updated before the conditional. The number
-        in the conditional's name then follows those of the update.
-      name: str, the name of the step's operation, or None.
     """
 
     record: _step_record.StepRecord | None = None
-    counts_skipped = False
+    counts_skipped = False  # By `add_skipped_steps`.
+    # A loss scale whose reciprocal is zero skips the step, as the division cannot make NaN of that,
+    # in graphs of the v1 optimizers.
     skips_zero_reciprocal = False
+    # Aggregates unscaled gradients over replicas before they are tested.
     aggregate: _types.Aggregate | None = None
+    # In a graph the loss scale is updated before the conditional. The number in the conditional's
+    # name then follows those of the update.
     updates_first = False
-    name: str | None = None
+    name: str | None = None  # Of the step's operation.
     # Builds the conditional in a graph, as the original does. Its name is part of the names of
     # variables that are made in it, which checkpoints hold.
     cond = staticmethod(tf.cond)
@@ -90,15 +84,9 @@ class Step:
         update = unwrapped.update_loss_scale if is_manager else unwrapped.update
         is_own = _scale.is_own(update, unwrapped)
         self.may_skip = not is_own or getattr(unwrapped, "_tflsc_may_skip", True)
-        # Updates the loss scale by the finite flag, unless a user's update does by gradients.
-        self._update_by_flag: Callable[[Any], Any]
-        self._update_by_gradients: Callable[[Any], tuple[Any, Any]] | None = None
-        if is_own:
-            self._update_by_flag = unwrapped._tflsc_update
-        elif is_manager:
-            self._update_by_flag = update
-        else:
-            self._update_by_gradients = update
+        # A user's `update` takes the gradients and decides; others take the finite flag.
+        self._updates_by_gradients = not (is_own or is_manager)
+        self._call_update = unwrapped._tflsc_update if is_own else update
 
     def check_strategy(self) -> None:
         """Raises an error under a strategy that is not supported."""
@@ -131,7 +119,7 @@ class Step:
             self.record = _step_record.record_of_step(self.owner)
         applies_only = not self.may_skip and self.record is None
         if division is not None:
-            tests_next = not (applies_only or self._update_by_gradients or self.aggregate)
+            tests_next = not (applies_only or self._updates_by_gradients or self.aggregate)
             if tests_next and tf.executing_eagerly() and not tf.distribute.has_strategy():
                 grads, self._finite_if_tested = _gradients.unscale_and_test(grads, division)
             else:
@@ -185,14 +173,11 @@ class Step:
         counts, the same if the user's update decides; and a function that updates the loss scale,
         unless the user's update has, and returns what that returned.
         """
-        if self._update_by_gradients is not None:
-            updated, should_apply = self._update(
-                functools.partial(self._update_by_gradients, grads)
-            )
+        if self._updates_by_gradients:
+            updated, should_apply = self._update(grads)
             return should_apply, should_apply, lambda: updated
         finite = self._finite_flag(grads)
-        by_flag = functools.partial(self._update_by_flag, finite)
-        return not self.may_skip or finite, finite, lambda: self._update(by_flag, finite)
+        return not self.may_skip or finite, finite, lambda: self._update(finite)
 
     def _finite_flag(self, grads: _types.Gradients) -> tf.Tensor:
         finite = self._finite_if_tested
@@ -209,20 +194,18 @@ class Step:
             raise ValueError(f"agree must return a scalar bool tensor, got {agreed!r}.")
         return agreed
 
-    def _update(self, update: Callable[[], Any], finite: bool | tf.Tensor | None = None) -> Any:
-        """Returns the result of `update`, which updates the loss scale. `finite`: None if unknown.
-
-        For a record, the scale is read before.
-        """
+    def _update(self, grads_or_finite: Any) -> Any:
+        """Updates the loss scale; for a record, the scale is read before."""
+        finite = None if self._updates_by_gradients else grads_or_finite
         # A record keeps only the scale of skipped steps. Eager mode knows which steps are skipped.
         known_finite = finite is not None and tf.executing_eagerly() and bool(finite)
         if self.record is None or known_finite:
-            return update()
+            return self._call_update(grads_or_finite)
         with tf.control_dependencies([] if finite is None else [finite]):
             scale = _scale.snapshot(self.read())
             self._scale_before = _graphs.deep_copy(scale)
         with tf.control_dependencies([self._scale_before]):
-            return update()
+            return self._call_update(grads_or_finite)
 
     def _count(
         self,

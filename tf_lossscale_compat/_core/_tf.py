@@ -93,16 +93,6 @@ def set_graph_rewrite(enabled: bool) -> None:
         module.disable_mixed_precision_graph_rewrite()
 
 
-def graph_rewrite_is_enabled() -> bool:
-    """Returns whether the auto-mixed-precision rewrite is on."""
-    return bool(tf.config.optimizer.get_experimental_options().get("auto_mixed_precision"))
-
-
-def has_contrib() -> bool:
-    """Returns whether there is a `tf.contrib`: that of TensorFlow 1.15 or earlier, or another."""
-    return hasattr(tf, "contrib") or "tensorflow.contrib" in sys.modules
-
-
 def api_modules() -> list[Any]:
     """Returns a list of every module that `import tensorflow` or `tensorflow.compat.v1` may bind.
 

@@ -14,7 +14,7 @@ def install_contrib() -> bool:
     Returns:
       Whether `tf.contrib` is this package's: False if there is another, which is not changed.
     """
-    if _tf.has_contrib():
+    if hasattr(_tf.tf, "contrib") or "tensorflow.contrib" in sys.modules:
         return sys.modules.get("tensorflow.contrib") is contrib
     # In TensorFlow r1.15 the classes are in two modules of this one.
     python = types.ModuleType("tensorflow.contrib.mixed_precision.python")

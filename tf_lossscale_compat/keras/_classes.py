@@ -175,7 +175,7 @@ def _construct(
         _family.base_to_wrap(optimizer, family.optimizer_argument)
         family.refuse_arguments(cls.__name__, unknown)
     family.check_name(options["name"])
-    _arguments.optional_flag("count_skipped", options["count_skipped"])
+    _arguments.flag("count_skipped", options["count_skipped"], or_none=True)
     _agreement.check_agree(options["agree"])
     family.check_count_skipped(options["count_skipped"], optimizer)
     family.check_can_wrap(owner, optimizer)

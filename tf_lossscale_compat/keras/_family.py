@@ -135,7 +135,7 @@ class ScaledRule:
         """
         if isinstance(scaled, bool):
             return scaled
-        _arguments.optional_flag("scaled", scaled)
+        _arguments.flag("scaled", scaled, or_none=True)
         answer = self._answer_after(self.called_methods)
         if answer is None and self.are_remembered(pairs):
             return False

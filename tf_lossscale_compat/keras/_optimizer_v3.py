@@ -16,8 +16,8 @@ from tf_lossscale_compat._core import (
     _autograph,
     _callers,
     _graphs,
-    _keras_versions,
     _scale,
+    _tf,
 )
 from tf_lossscale_compat._core._tf import tf
 from tf_lossscale_compat.keras import _before_keras3, _family, _methods
@@ -52,8 +52,11 @@ class OptimizerV3Family(_before_keras3.BeforeKeras3Family):
         grads, variables = _family.unzip_and_check(pairs)
         if not tf.executing_eagerly():
             _family.check_no_session_graph(owner)
+        built = variables
+        if not _tf.at_least(2, 11):  # There, moving averages are paired with variables by position.
+            built = [variable for grad, variable in zip(grads, variables) if grad is not None]
         with tf.init_scope():  # Slot variables cannot be made in a branch of a conditional.
-            owner.build(_keras_versions.variables_to_build(grads, variables))
+            owner.build(built)
         return grads, variables
 
 
@@ -115,7 +118,7 @@ class OptimizerV3Methods(_before_keras3.BeforeKeras3Methods):
         experimental_aggregate_gradients: bool = True,
         **kwargs: Any,
     ) -> tf.Tensor | None:
-        _arguments.optional_flag("skip_gradients_aggregation", skip_gradients_aggregation)
+        _arguments.flag("skip_gradients_aggregation", skip_gradients_aggregation, or_none=True)
         pairs = list(grads_and_vars)
         scaled = self._tflsc.scaled_rule.decide(scaled, pairs)
         aggregates = experimental_aggregate_gradients and not skip_gradients_aggregation

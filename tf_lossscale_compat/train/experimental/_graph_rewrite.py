@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from tf_lossscale_compat._core import _keras_versions, _tf
+from tf_lossscale_compat._core._tf import tf
 from tf_lossscale_compat._v1._optimizers import MixedPrecisionLossScaleOptimizer
 
 if TYPE_CHECKING:
@@ -36,7 +37,8 @@ def enable_mixed_precision_graph_rewrite(
     """
     if _keras_versions.is_loss_scale_optimizer(type(opt)):
         raise ValueError(f"opt has a loss scale already, got {opt!r}. Pass one without.")
-    was_enabled = _tf.graph_rewrite_is_enabled()
+    options = tf.config.optimizer.get_experimental_options()
+    was_enabled = bool(options.get("auto_mixed_precision"))
     _tf.set_graph_rewrite(True)
     try:
         if _keras_versions.is_optimizer(opt):
