@@ -1,6 +1,5 @@
 """Setup of all tests: quiet TensorFlow, the right copy of the package."""
 
-import collections
 import gc
 import importlib.util
 import os
@@ -47,7 +46,7 @@ def pytest_cmdline_main(config):
     if options.numprocesses is None:
         options.numprocesses = "auto"
     if options.dist == "no":
-        options.dist = "loadgroup"
+        options.dist = "loadfile"  # What a file's tests share is made once in each process.
     if options.maxprocesses is None:
         options.maxprocesses = 4
     if options.maxworkerrestart is None:
@@ -86,19 +85,6 @@ def pytest_report_header(config):
     )
 
 
-def pytest_terminal_summary(terminalreporter):
-    """Counts why tests were skipped, in place of a line for each of them (`-rs`)."""
-    skipped = terminalreporter.stats.get("skipped", ())
-    reasons = collections.Counter(
-        report.longrepr[2] if isinstance(report.longrepr, (list, tuple)) else str(report.longrepr)
-        for report in skipped
-    )
-    if reasons:
-        terminalreporter.section("why tests were skipped")
-    for reason, count in reasons.most_common():
-        terminalreporter.write_line(f"{count:5} {reason.replace('Skipped: ', '', 1)}")
-
-
 def pytest_collection_modifyitems(items):
     # Every tf.test.TestCase inherits this method, which is no test and skips itself.
     items[:] = [item for item in items if item.name != "test_session"]
@@ -122,29 +108,4 @@ def pytest_xdist_auto_num_workers(config):
     """For `-n auto`: one file is not worth the start of workers, each with its TensorFlow."""
     if len(config.args) == 1 and ".py" in config.args[0]:
         return 0
-    if hasattr(os, "sched_getaffinity"):  # What xdist does may depend on other packages.
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
-
-
-@pytest.hookimpl(optionalhook=True)
-def pytest_xdist_make_scheduler(config, log):
-    """Deals out whole files, as what a file's tests share is made once in each process.
-
-    Files of one `xdist_group` go to one worker. That of tests which start several processes at once
-    comes first, as it takes the longest.
-    """
-    if config.getoption("dist") != "loadgroup":
-        return None
-    from xdist.scheduler import LoadGroupScheduling
-
-    class ByFile(LoadGroupScheduling):
-        def _split_scope(self, nodeid):
-            return super()._split_scope(nodeid).split("::")[0]
-
-        def _assign_work_unit(self, node):
-            if "processes" in self.workqueue:
-                self.workqueue.move_to_end("processes", last=False)
-            super()._assign_work_unit(node)
-
-    return ByFile(config, log)
+    return None  # As many as pytest-xdist takes by itself.

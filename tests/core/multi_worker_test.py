@@ -13,8 +13,6 @@ from absl.testing import parameterized
 
 from tests import forks, keras_homes, processes
 
-pytestmark = pytest.mark.xdist_group("processes")
-
 # Keras 3.0 to 3.4 sum no gradients over replicas, with a loss-scale optimizer or without.
 HOMES = [home.name for home in keras_homes.available() if not home.before(3, 5)]
 CASES = ("dynamic", "contrib", *HOMES)

@@ -13,8 +13,6 @@ from absl.testing import parameterized
 from tests import forks, processes
 from tests.keras_homes import VERSION, slow_on_the_newest
 
-pytestmark = pytest.mark.xdist_group("processes")
-
 EXAMPLES = pathlib.Path(__file__).resolve().parents[2] / "examples"
 SECONDS = 300
 SUMMARY = re.compile(
