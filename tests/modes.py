@@ -13,7 +13,7 @@ from unittest import mock
 
 import tensorflow as tf
 from absl import logging
-from absl.testing import parameterized
+from absl.testing import absltest, parameterized
 from tensorflow.python.eager import context
 
 tf1 = tf.compat.v1
@@ -152,12 +152,9 @@ class EagerTestCase(tf.test.TestCase, parameterized.TestCase):
 
     def setUp(self):
         super().setUp()
-        eager = eager_mode()
-        eager.__enter__()
-        self.addCleanup(eager.__exit__, None, None, None)
-        patcher = mock.patch.object(logging, "warning")
-        self._warning = patcher.start()
-        self.addCleanup(patcher.stop)
+        absltest.TestCase.setUp(self)  # For `enter_context`; TensorFlow 1.15's does not call it.
+        self.enter_context(eager_mode())
+        self._warning = self.enter_context(mock.patch.object(logging, "warning"))
 
     def warnings(self):
         """The warnings through `absl.logging` in this test, a list of str."""

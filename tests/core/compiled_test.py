@@ -7,7 +7,6 @@ from unittest import mock
 import numpy as np
 import pytest
 import tensorflow as tf
-from absl.testing import parameterized
 
 from tests import modes, replicas
 from tf_lossscale_compat._core import _gradients, _tf
@@ -37,12 +36,9 @@ def _graphs():
     return sum(type(thing).__name__ == "FuncGraph" for thing in gc.get_objects())
 
 
-class CompiledTest(parameterized.TestCase, tf.test.TestCase):
+class CompiledTest(modes.EagerTestCase):
     def setUp(self):
         super().setUp()
-        context = modes.eager_mode()
-        context.__enter__()
-        self.addCleanup(context.__exit__, None, None, None)
         if not _tf.compiled_gives_same_bits():
             self.skipTest(
                 "functions of this TensorFlow take small numbers for zero; eager does not"

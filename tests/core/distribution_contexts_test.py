@@ -245,16 +245,15 @@ def step_reductions(name, mode, wrap):
 
 
 @unittest.skipUnless(stepping.VERSION < (2, 0), "there is no tf.contrib")
-class ContribStrategyTest(parameterized.TestCase, tf.test.TestCase):
+class ContribStrategyTest(modes.EagerTestCase):
     @parameterized.product(optimizer=(contrib, mixed), mirrored=(True, False))
     def test_nan_on_one_replica(self, optimizer, mirrored):
-        with modes.eager_mode():
-            if mirrored:
-                strategy = tf.contrib.distribute.MirroredStrategy(["/cpu:0", "/cpu:1"])
-            else:
-                strategy = tf.distribute.experimental.ParameterServerStrategy()
-                # As with two GPUs.
-                strategy.extended._initialize_local(replicas.cpus(2), "/cpu:0")
+        if mirrored:
+            strategy = tf.contrib.distribute.MirroredStrategy(["/cpu:0", "/cpu:1"])
+        else:
+            strategy = tf.distribute.experimental.ParameterServerStrategy()
+            # As with two GPUs.
+            strategy.extended._initialize_local(replicas.cpus(2), "/cpu:0")
         with tf.Graph().as_default(), strategy.scope():
             policy = exponential() if optimizer is contrib else dynamic()
             opt = optimizer(policy)
@@ -409,7 +408,7 @@ def made(cls):
     return strategy
 
 
-class UnsupportedStrategyTest(parameterized.TestCase, tf.test.TestCase):
+class UnsupportedStrategyTest(modes.EagerTestCase):
     def test_raise_and_make_nothing(self):
         for cls in of_any_api("Strategy", "TPUStrategy", "ParameterServerStrategy"):
             with replicas.executing("eager", made(cls), refused) as execution:
@@ -425,13 +424,12 @@ class UnsupportedStrategyTest(parameterized.TestCase, tf.test.TestCase):
                 self.assertAllEqual(execution.call(lambda state=state: state), before)
 
     def test_a_step_that_reduces_nothing(self):
-        with modes.eager_mode():
-            opt, weight = mixed(8.0), tf.Variable(1.0)
-            with made(tf.distribute.Strategy).scope():
-                step = functools.partial(opt.apply_gradients, [(tf.constant(1.0), weight)])
-                with self.assertRaisesRegex(ValueError, "does not support Strategy"):
-                    tf.distribute.get_strategy().extended.call_for_each_replica(step)
-            self.assertEqual(weight.numpy(), 1.0)
+        opt, weight = mixed(8.0), tf.Variable(1.0)
+        with made(tf.distribute.Strategy).scope():
+            step = functools.partial(opt.apply_gradients, [(tf.constant(1.0), weight)])
+            with self.assertRaisesRegex(ValueError, "does not support Strategy"):
+                tf.distribute.get_strategy().extended.call_for_each_replica(step)
+        self.assertEqual(weight.numpy(), 1.0)
 
     @parameterized.parameters(
         "OneDeviceStrategy",

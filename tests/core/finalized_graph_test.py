@@ -20,7 +20,7 @@ MANAGERS = {
 }
 
 
-class FinalizedGraphTest(parameterized.TestCase, tf.test.TestCase):
+class FinalizedGraphTest(modes.EagerTestCase):
     @parameterized.parameters(
         ("fixed", "graph_v1", "central_3"), ("exponential", "graph_v2", "mirrored_2")
     )
@@ -96,11 +96,10 @@ class FinalizedGraphTest(parameterized.TestCase, tf.test.TestCase):
                 scale = manager.get_loss_scale()
                 self.assertIs(scale.graph, graph)
                 self.assertEqual(session.run(scale), 8.0)
-        with modes.eager_mode():
-            self.assertEqual(manager.get_loss_scale().numpy(), 8.0)
-            for _ in range(2):  # Two functions, and so two graphs.
-                scale = tf.function(lambda: manager.get_loss_scale() * 2.0, autograph=False)
-                self.assertEqual([scale().numpy(), scale().numpy()], [16.0, 16.0])
+        self.assertEqual(manager.get_loss_scale().numpy(), 8.0)
+        for _ in range(2):  # Two functions, and so two graphs.
+            scale = tf.function(lambda: manager.get_loss_scale() * 2.0, autograph=False)
+            self.assertEqual([scale().numpy(), scale().numpy()], [16.0, 16.0])
 
     def test_a_fixed_manager_keeps_no_graph_alive(self):
         manager = MANAGERS["fixed"]()

@@ -75,7 +75,7 @@ def has_gpu_kernels():
 
 
 @unittest.skipUnless(has_gpu_kernels(), "this TensorFlow has no kernels for GPUs")
-class GpuKernelsTest(tf.test.TestCase, parameterized.TestCase):
+class GpuKernelsTest(modes.EagerTestCase):
     def check(self, step, plain):
         """Holds what `step` adds to what `plain` needs, both functions of a list of gradients."""
         missing = []
@@ -136,6 +136,5 @@ class GpuKernelsTest(tf.test.TestCase, parameterized.TestCase):
             specs = [tf.TensorSpec(variable.shape, dtype) for variable in variables]
             return tf.function(step, autograph=False).get_concrete_function(*specs).graph
 
-        with modes.eager_mode():
-            missing = [without_kernel(traced(wrapped)) for wrapped in (True, False)]
+        missing = [without_kernel(traced(wrapped)) for wrapped in (True, False)]
         self.assertEqual(missing[0] - missing[1], set())

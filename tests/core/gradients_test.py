@@ -217,7 +217,7 @@ def _unscaled(mode, grad, scale, build=lambda tensor: tensor):
     return result
 
 
-class UnscaleTest(parameterized.TestCase, tf.test.TestCase):
+class UnscaleTest(modes.EagerTestCase):
     @crossed.product(mode=stepping.STATELESS, dtype=COMPLEX)
     def test_multiplies_in_the_dtype_of_the_gradient(self, mode, dtype):
         result = _unscaled(mode, np.array([512, -3072], dtype), 1024)
@@ -264,8 +264,7 @@ class UnscaleTest(parameterized.TestCase, tf.test.TestCase):
             self.assertEqual(len(graph.get_operations()) - before, 50 * 3 + 50 + 8)
 
     def test_nothing_to_unscale(self):
-        with modes.eager_mode():
-            for _ in range(3):
-                division = _gradients.Division(tf.constant(0.5))
-                self.assertEqual(_gradients.unscale([None, None], division), [None, None])
-                self.assertEqual(_gradients.unscale([], division), [])
+        for _ in range(3):
+            division = _gradients.Division(tf.constant(0.5))
+            self.assertEqual(_gradients.unscale([None, None], division), [None, None])
+            self.assertEqual(_gradients.unscale([], division), [])

@@ -67,12 +67,10 @@ def _count(concrete):
     return collections.Counter(node.op for node in nodes)
 
 
-class GraphTest(parameterized.TestCase, tf.test.TestCase):
+class GraphTest(modes.EagerTestCase):
     def setUp(self):
         super().setUp()
-        for context in (modes.eager_mode(), modes.control_flow(2)):
-            context.__enter__()
-            self.addCleanup(context.__exit__, None, None, None)
+        self.enter_context(modes.control_flow(2))
 
     def _added(self, make, shapes):
         return sum(_operations(make, shapes).values()) - sum(_operations(_sgd, shapes).values())
@@ -132,7 +130,7 @@ class GraphTest(parameterized.TestCase, tf.test.TestCase):
         self.assertEqual(sum(counts[op] for op in conditionals), expected, counts)
 
 
-class KerasGraphTest(parameterized.TestCase, tf.test.TestCase):
+class KerasGraphTest(modes.EagerTestCase):
     @keras_homes.each()
     def test_two_operations_for_each_small_gradient(self, home):
         from tf_lossscale_compat.keras import mixed_precision
@@ -155,19 +153,18 @@ class KerasGraphTest(parameterized.TestCase, tf.test.TestCase):
             tf.function(step, autograph=False)(grads)
             return _count(tf.function(step, autograph=False).get_concrete_function(grads))
 
-        with modes.eager_mode():
-            added = [
-                sum(operations(wrapped, number).values())
-                - sum(operations(lambda: home.SGD(0.1), number).values())
-                for number in (2, 5)
-            ]
+        added = [
+            sum(operations(wrapped, number).values())
+            - sum(operations(lambda: home.SGD(0.1), number).values())
+            for number in (2, 5)
+        ]
         # Fewer where that Keras aggregates gradients one by one, and this package all at once. In
         # the branch that applies there is an identity of each, which TensorFlow prunes.
         self.assertLessEqual(added[1] - added[0], 3 * 2, added)
 
 
 @pytest.mark.slow
-class XlaTest(parameterized.TestCase, tf.test.TestCase):
+class XlaTest(modes.EagerTestCase):
     def setUp(self):
         super().setUp()
         if not _tf.at_least(2, 15):
@@ -262,18 +259,16 @@ class XlaTest(parameterized.TestCase, tf.test.TestCase):
             grads = [tf.ones([4, 4])] * number
             return len(step.experimental_get_compiler_ir(grads)("optimized_hlo").splitlines())
 
-        with modes.eager_mode():
-            lines = [lines_of(number) for number in (10, 20, 40)]
+        lines = [lines_of(number) for number in (10, 20, 40)]
         growth = (lines[2] - lines[1]) / (lines[1] - lines[0])
         self.assertLess(growth, 2.2, lines)  # 4 where each joins them.
 
 
-class EagerTest(parameterized.TestCase, tf.test.TestCase):
+class EagerTest(modes.EagerTestCase):
     def setUp(self):
         super().setUp()
-        with modes.eager_mode():
-            if not _tf.compiled_gives_same_bits():
-                self.skipTest("functions of this TensorFlow take small numbers for zero")
+        if not _tf.compiled_gives_same_bits():
+            self.skipTest("functions of this TensorFlow take small numbers for zero")
 
     @parameterized.parameters(
         ("fixed", _step, {"unscale"}),
@@ -286,11 +281,10 @@ class EagerTest(parameterized.TestCase, tf.test.TestCase):
         self._check_parts(WRAPPERS[wrapper], step, expected)
 
     def test_python_compares_a_counter(self):
-        with modes.eager_mode():
-            counter = tf.Variable(2)
-            compared = [_replicas.reaches(counter, each) for each in (3, 4)]
-            self.assertEqual(compared, [True, False])
-            self.assertIsInstance(_replicas.reaches(counter, 3), bool)
+        counter = tf.Variable(2)
+        compared = [_replicas.reaches(counter, each) for each in (3, 4)]
+        self.assertEqual(compared, [True, False])
+        self.assertIsInstance(_replicas.reaches(counter, 3), bool)
 
     @keras_homes.each((True, False))
     def test_apply_of_keras_unscales_and_tests_in_one(self, home, dynamic):
@@ -321,7 +315,7 @@ class EagerTest(parameterized.TestCase, tf.test.TestCase):
             compiled.update(name for name, each in parts.items() if each is part)
             return compile_one(part, *args)
 
-        with modes.eager_mode(), contextlib.ExitStack() as stack:
+        with contextlib.ExitStack() as stack:
             stack.enter_context(mock.patch.object(_gradients.Compiled, "_compile", record))
             for part in parts.values():
                 part._kept.cache_clear()

@@ -173,7 +173,7 @@ def _scales(way, factors):
     return scales
 
 
-class CountsTest(parameterized.TestCase, tf.test.TestCase):
+class CountsTest(modes.EagerTestCase):
     def test_a_step_of_a_fixed_scale_is_recorded_where_it_is_fetched_by_its_name(self):
         with modes.entered("graph_v1") as entered:
             watched = Watched(entered, _mixed(lambda: FixedLossScale(8.0))())
@@ -216,17 +216,16 @@ class CountsTest(parameterized.TestCase, tf.test.TestCase):
             self.assertTrue(np.isnan(entered.value(watched.weight)).all())
 
     def test_an_optimizers_record_sees_its_own_steps_alone(self):
-        with modes.eager_mode():
-            manager = _manager()
-            weight = tf.Variable(1.0)
-            first, second = (contrib.LossScaleOptimizer(sgd(), manager) for _ in range(2))
-            records = [StepRecord(watched) for watched in (first, second)]
-            for opt, factor in ((first, 1.0), (second, NAN), (second, 1.0), (first, NAN)):
-                opt.apply_gradients([(tf.constant(factor), weight)])
-            counts = [(int(each.steps), int(each.skipped_steps)) for each in records]
-            self.assertEqual(counts, [(2, 1), (2, 1)])
-            skip = records[0].last_skip()
-            self.assertEqual((skip.step, skip.scale_before, skip.scale_after), (2, 4.0, 2.0))
+        manager = _manager()
+        weight = tf.Variable(1.0)
+        first, second = (contrib.LossScaleOptimizer(sgd(), manager) for _ in range(2))
+        records = [StepRecord(watched) for watched in (first, second)]
+        for opt, factor in ((first, 1.0), (second, NAN), (second, 1.0), (first, NAN)):
+            opt.apply_gradients([(tf.constant(factor), weight)])
+        counts = [(int(each.steps), int(each.skipped_steps)) for each in records]
+        self.assertEqual(counts, [(2, 1), (2, 1)])
+        skip = records[0].last_skip()
+        self.assertEqual((skip.step, skip.scale_before, skip.scale_after), (2, 4.0, 2.0))
 
     def test_two_steps_in_one_run(self):
         with modes.entered("graph_v1") as entered:
@@ -261,7 +260,7 @@ class CountsTest(parameterized.TestCase, tf.test.TestCase):
             watched.record._make = lambda *args: time.sleep(0.05) or make(*args)
 
             def step(factor):
-                with modes.eager_mode():
+                with modes.eager_mode():  # TensorFlow 1.15 has it for each thread.
                     watched.step(factor)
 
             with futures.ThreadPoolExecutor(3) as threads:
@@ -294,7 +293,7 @@ class CountsTest(parameterized.TestCase, tf.test.TestCase):
             self.assertEqual(watched.said()[0], 1)
 
 
-class GradientsTest(parameterized.TestCase, tf.test.TestCase):
+class GradientsTest(modes.EagerTestCase):
     @parameterized.parameters("graph_v1", "eager", "jit")
     def test_kinds_of_gradients(self, mode):
         with modes.entered(mode) as entered:
@@ -333,50 +332,48 @@ class GradientsTest(parameterized.TestCase, tf.test.TestCase):
             self.assertEqual(record.nonfinite_gradients(), totals)
 
     def test_a_function_that_is_traced_again(self):
-        with modes.eager_mode():
-            names = ("first", "second", "third")
-            variables = {name: tf.Variable(1.0, name=name) for name in names}
-            opt = MixedPrecisionLossScaleOptimizer(sgd(), DynamicLossScale(8.0))
-            record = StepRecord(opt, names=True)
+        names = ("first", "second", "third")
+        variables = {name: tf.Variable(1.0, name=name) for name in names}
+        opt = MixedPrecisionLossScaleOptimizer(sgd(), DynamicLossScale(8.0))
+        record = StepRecord(opt, names=True)
 
-            @tf.function(autograph=False)
-            def step(x, names):
-                if names:
-                    opt.apply_gradients([(x, variables[name]) for name in names])
-                return x
+        @tf.function(autograph=False)
+        def step(x, names):
+            if names:
+                opt.apply_gradients([(x, variables[name]) for name in names])
+            return x
 
-            for names in ((), ("first", "second"), ("second",), ("second", "first")):
-                step(tf.constant(NAN), names)
-                found = record.last_skip().names if names else ()
-                self.assertEqual(found, tuple(sorted(names)))
-            self.assertEqual((int(record.steps), int(record.skipped_steps)), (3, 3))
-            self.assertEqual(record.nonfinite_gradients(), {"first": 2, "second": 3})
-            step(tf.constant(NAN), ("third", "second"))
-            self.assertEqual(record.last_skip().names, ("second",))
+        for names in ((), ("first", "second"), ("second",), ("second", "first")):
+            step(tf.constant(NAN), names)
+            found = record.last_skip().names if names else ()
+            self.assertEqual(found, tuple(sorted(names)))
+        self.assertEqual((int(record.steps), int(record.skipped_steps)), (3, 3))
+        self.assertEqual(record.nonfinite_gradients(), {"first": 2, "second": 3})
+        step(tf.constant(NAN), ("third", "second"))
+        self.assertEqual(record.last_skip().names, ("second",))
 
     def test_in_words(self):
-        with modes.eager_mode():
-            names = ["v0", "v1", "v2", "v3", "v4", "v5", "v6", "v2"]
-            variables = [tf.Variable(1.0, name=name) for name in names]
-            opt = contrib.LossScaleOptimizer(sgd(), _manager())
-            record = StepRecord(opt, names=True)
-            ones = [tf.constant(1.0)] * 8
-            bad = [tf.constant(value) for value in (INF, 1.0, NAN, 1.0, 1.0, 1.0, 1.0, 1.0)]
-            opt.apply_gradients(list(zip(ones, variables)))
-            opt.apply_gradients(list(zip(bad, variables)))
-            self.assertEqual(
-                record.report(),
-                "1 of 2 steps skipped; step 2 skipped: v0, v2 [2]; loss scale 8 -> 4",
-            )
-            opt.apply_gradients(list(zip([tf.constant(NAN)] * 8, variables)))
-            self.assertEqual(
-                record.report(),
-                "2 of 3 steps skipped, the last 2 in a row; step 3 skipped: v0, v1, v2 [2], "
-                "v3, v4, …; loss scale 4 -> 2",
-            )
+        names = ["v0", "v1", "v2", "v3", "v4", "v5", "v6", "v2"]
+        variables = [tf.Variable(1.0, name=name) for name in names]
+        opt = contrib.LossScaleOptimizer(sgd(), _manager())
+        record = StepRecord(opt, names=True)
+        ones = [tf.constant(1.0)] * 8
+        bad = [tf.constant(value) for value in (INF, 1.0, NAN, 1.0, 1.0, 1.0, 1.0, 1.0)]
+        opt.apply_gradients(list(zip(ones, variables)))
+        opt.apply_gradients(list(zip(bad, variables)))
+        self.assertEqual(
+            record.report(),
+            "1 of 2 steps skipped; step 2 skipped: v0, v2 [2]; loss scale 8 -> 4",
+        )
+        opt.apply_gradients(list(zip([tf.constant(NAN)] * 8, variables)))
+        self.assertEqual(
+            record.report(),
+            "2 of 3 steps skipped, the last 2 in a row; step 3 skipped: v0, v1, v2 [2], "
+            "v3, v4, …; loss scale 4 -> 2",
+        )
 
 
-class CheckTest(parameterized.TestCase, tf.test.TestCase):
+class CheckTest(modes.EagerTestCase):
     @parameterized.parameters("graph_v1", "eager")
     def test_a_stuck_run(self, mode):
         with modes.entered(mode) as entered:

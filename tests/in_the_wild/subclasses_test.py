@@ -37,7 +37,7 @@ def steps_in_session(make, gradients=GRADIENTS):
         return history
 
 
-class CaseTest(parameterized.TestCase):
+class CaseTest(modes.EagerTestCase):
     def check(self, make, namespaces, expected=None):
         """Runs `make(namespace)` on this package and on TensorFlow's own, if there is one."""
         history, *theirs = [steps_in_session(lambda: make(api)) for api in namespaces]
@@ -136,12 +136,10 @@ class ManagerTest(CaseTest):
             def __init__(self, opt):
                 self._opt = opt
 
-        with modes.eager_mode():
-            pairs = [(tf.constant(1.0), tf.Variable(1.0))]
+        pairs = [(tf.constant(1.0), tf.Variable(1.0))]
+        for use in (tf_lossscale_compat.StepRecord, lambda opt: opt.apply_gradients(pairs)):
             with self.assertRaisesRegex(RuntimeError, r"Own has no loss scale yet: call super\(\)"):
-                tf_lossscale_compat.StepRecord(Own(sgd()))
-            with self.assertRaisesRegex(RuntimeError, r"Own has no loss scale yet: call super\(\)"):
-                Own(sgd()).apply_gradients(pairs)
+                use(Own(sgd()))
 
 
 class RefusedTest(parameterized.TestCase):

@@ -78,7 +78,7 @@ def _make(name, value):
     return MAKERS[name](**{name: value})
 
 
-class ArgumentsTest(tf.test.TestCase, parameterized.TestCase):
+class ArgumentsTest(modes.EagerTestCase):
     @parameterized.parameters(
         _cases(
             (SCALES + RATIOS + BOUNDS, NOT_FINITE + NOT_POSITIVE, ValueError),
@@ -102,7 +102,7 @@ class ArgumentsTest(tf.test.TestCase, parameterized.TestCase):
             for word in words:
                 self.assertIn(word, str(raised.exception))
             self.assertEmpty(graph.get_operations())
-        with modes.eager_mode(), modes.creations() as created:
+        with modes.creations() as created:
             with self.assertRaises(error):
                 _make(name, value)
             self.assertEmpty(created)
@@ -126,21 +126,20 @@ class ArgumentsTest(tf.test.TestCase, parameterized.TestCase):
 
     @parameterized.parameters(tf.constant, np.array)
     def test_eager_tensors_and_arrays_are_converted(self, make):
-        with modes.eager_mode():
-            self.assertEqual(contrib.FixedLossScaleManager(make(8.0))._loss_scale, 8.0)
-            config = DynamicLossScale(make(8.0), make(2), make(3.0)).get_config()
-            self.assertEqual(
-                config, {"initial_loss_scale": 8.0, "increment_period": 2, "multiplier": 3.0}
-            )
-            manager = contrib.ExponentialUpdateLossScaleManager(
-                make(8.0), make(2), make(3), make(4.0), make(0.5)
-            )
-            config = lib.get(manager).get_config()["config"]
-            self.assertEqual(list(config.values()), [8.0, 2, 3, 4.0, 0.5])
-            with self.assertRaisesRegex(ValueError, "loss_scale must be at least 1, got .*0.5"):
-                contrib.FixedLossScaleManager(make(0.5))
-            with self.assertRaisesRegex(ValueError, "incr_ratio must be finite"):
-                contrib.ExponentialUpdateLossScaleManager(8.0, 1, incr_ratio=make(NAN))
+        self.assertEqual(contrib.FixedLossScaleManager(make(8.0))._loss_scale, 8.0)
+        config = DynamicLossScale(make(8.0), make(2), make(3.0)).get_config()
+        self.assertEqual(
+            config, {"initial_loss_scale": 8.0, "increment_period": 2, "multiplier": 3.0}
+        )
+        manager = contrib.ExponentialUpdateLossScaleManager(
+            make(8.0), make(2), make(3), make(4.0), make(0.5)
+        )
+        config = lib.get(manager).get_config()["config"]
+        self.assertEqual(list(config.values()), [8.0, 2, 3, 4.0, 0.5])
+        with self.assertRaisesRegex(ValueError, "loss_scale must be at least 1, got .*0.5"):
+            contrib.FixedLossScaleManager(make(0.5))
+        with self.assertRaisesRegex(ValueError, "incr_ratio must be finite"):
+            contrib.ExponentialUpdateLossScaleManager(8.0, 1, incr_ratio=make(NAN))
 
     def test_a_number_that_python_does_not_print(self):
         with self.assertRaisesRegex(ValueError, "finite in float32, got (a very large int|10+)"):

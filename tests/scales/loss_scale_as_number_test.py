@@ -38,7 +38,7 @@ MAKERS = {
 }
 
 
-class AsTensorTest(parameterized.TestCase):
+class AsTensorTest(modes.EagerTestCase):
     @parameterized.parameters("graph_v1", "function")
     def test_operations(self, mode_name):
         with modes.entered(mode_name) as mode:
@@ -49,25 +49,24 @@ class AsTensorTest(parameterized.TestCase):
                     np.testing.assert_array_equal(value, CASES[name][1], name)
 
     def test_other_dtypes_are_refused(self):
-        with modes.eager_mode(), self.assertRaises((TypeError, ValueError, tf.errors.OpError)):
+        with self.assertRaises((TypeError, ValueError, tf.errors.OpError)):
             tf.constant(1.0, tf.float16) * experimental.FixedLossScale(8)
 
 
-class AsNumberTest(parameterized.TestCase):
+class AsNumberTest(modes.EagerTestCase):
     @parameterized.parameters(*MAKERS)
     def test_conversions(self, maker):
-        with modes.eager_mode():
-            loss_scale = MAKERS[maker]()
-            self.assertEqual(float(loss_scale), 8.0)
-            self.assertEqual(int(loss_scale), 8)
-            self.assertEqual("%g" % loss_scale, "8")
-            self.assertEqual(f"{loss_scale:.1f}", "8.0")
-            self.assertEqual(f"{loss_scale}", str(loss_scale))
-            self.assertEqual(np.float32(loss_scale), 8.0)
-            self.assertEqual(loss_scale.numpy(), 8.0)
-            self.assertEqual(loss_scale.numpy().dtype, np.float32)
-            returned = tf.function(lambda: {"loss_scale": loss_scale}, autograph=False)()
-            self.assertEqual(returned["loss_scale"].numpy(), 8.0)
+        loss_scale = MAKERS[maker]()
+        self.assertEqual(float(loss_scale), 8.0)
+        self.assertEqual(int(loss_scale), 8)
+        self.assertEqual("%g" % loss_scale, "8")
+        self.assertEqual(f"{loss_scale:.1f}", "8.0")
+        self.assertEqual(f"{loss_scale}", str(loss_scale))
+        self.assertEqual(np.float32(loss_scale), 8.0)
+        self.assertEqual(loss_scale.numpy(), 8.0)
+        self.assertEqual(loss_scale.numpy().dtype, np.float32)
+        returned = tf.function(lambda: {"loss_scale": loss_scale}, autograph=False)()
+        self.assertEqual(returned["loss_scale"].numpy(), 8.0)
 
     def test_equal_only_to_itself(self):
         one, other = experimental.FixedLossScale(8), experimental.FixedLossScale(8)

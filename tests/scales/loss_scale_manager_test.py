@@ -146,14 +146,13 @@ class ExponentialManagerTest(modes.EagerTestCase):
             self.assertEqual(manager.get_loss_scale(), 32.0)
 
 
-class BadInputTest(tf.test.TestCase, parameterized.TestCase):
+class BadInputTest(modes.EagerTestCase):
     @parameterized.parameters(([True],), (np.array([True, False]),), ([[False]],))
     def test_a_flag_that_is_no_scalar_is_refused(self, flag):
-        with modes.eager_mode():
-            manager = contrib.ExponentialUpdateLossScaleManager(8.0, 1, 1)
-            with self.assertRaisesRegex(ValueError, "finite_grads"):
-                manager.update_loss_scale(flag)
-            self.assertEqual([v.numpy() for v in manager.variables()], [8.0, 0, 0])
+        manager = contrib.ExponentialUpdateLossScaleManager(8.0, 1, 1)
+        with self.assertRaisesRegex(ValueError, "finite_grads"):
+            manager.update_loss_scale(flag)
+        self.assertEqual([v.numpy() for v in manager.variables()], [8.0, 0, 0])
         with tf.Graph().as_default() as graph:
             manager = contrib.ExponentialUpdateLossScaleManager(8.0, 1, 1)
             with self.assertRaisesRegex(ValueError, "finite_grads"):

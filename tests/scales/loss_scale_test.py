@@ -265,15 +265,14 @@ class CheckpointTest(modes.EagerTestCase):
             )
 
 
-class GetTest(parameterized.TestCase, tf.test.TestCase):
+class GetTest(modes.EagerTestCase):
     @parameterized.parameters(8, 8.0, np.float16(8), np.float32(8), np.int64(8))
     def test_a_number_is_a_fixed_loss_scale(self, value):
         loss_scale = lib.get(value)
         self.assertIs(type(loss_scale), FixedLossScale)
         self.assertEqual(loss_scale.get_config(), {"loss_scale_value": 8.0})
-        with modes.eager_mode():
-            for held in (np.array(value), tf.constant(value)):
-                self.assertEqual(lib.get(held).get_config(), loss_scale.get_config())
+        for held in (np.array(value), tf.constant(value)):
+            self.assertEqual(lib.get(held).get_config(), loss_scale.get_config())
 
     @parameterized.parameters("graph_v1", "graph_v2", "eager")
     def test_dynamic_and_what_is_taken_as_it_is(self, mode):

@@ -230,7 +230,7 @@ class PoliciesTest(parameterized.TestCase, tf.test.TestCase):
             self.assertEqual(opt.variables(), [])
 
 
-class ManagerAsLossScaleTest(parameterized.TestCase, tf.test.TestCase):
+class ManagerAsLossScaleTest(modes.EagerTestCase):
     @crossed.product(policy=MANAGERS, name=modes.ALL)
     def test_update_has_one_form_whatever_the_managers_own_returns(self, policy, name):
         make, read, expected = POLICIES[policy]
@@ -282,15 +282,14 @@ class ManagerAsLossScaleTest(parameterized.TestCase, tf.test.TestCase):
         class Policy(contrib.ExponentialUpdateLossScaleManager):
             pass
 
-        with modes.eager_mode():
-            variable = home.variable(1.0)
-            opt = keras_experimental.LossScaleOptimizer(home.SGD(0.5), Policy(8.0, 100, 1))
-            for grad in (8.0, float("nan")):
-                opt.apply_gradients([(tf.constant(grad), variable)], scaled=True)
-            self.assertEqual(float(home.numpy(variable)), 0.5)
-            self.assertAlmostEqual(float(opt.loss_scale()), 6.4, places=6)
-            with self.assertRaisesRegex(NotImplementedError, "Policy has no config: save"):
-                opt.get_config()
+        variable = home.variable(1.0)
+        opt = keras_experimental.LossScaleOptimizer(home.SGD(0.5), Policy(8.0, 100, 1))
+        for grad in (8.0, float("nan")):
+            opt.apply_gradients([(tf.constant(grad), variable)], scaled=True)
+        self.assertEqual(float(home.numpy(variable)), 0.5)
+        self.assertAlmostEqual(float(opt.loss_scale()), 6.4, places=6)
+        with self.assertRaisesRegex(NotImplementedError, "Policy has no config: save"):
+            opt.get_config()
 
     def test_a_config_of_no_manager_is_refused(self):
         for name in ("Policy", "FixedLossScaleManager"):
@@ -303,16 +302,15 @@ class ManagerAsLossScaleTest(parameterized.TestCase, tf.test.TestCase):
             def get_slot_names(self):
                 return super().get_slot_names()
 
-        with modes.entered("eager"):
-            opt = Passing(tf1.train.MomentumOptimizer(0.1, 0.9), "dynamic")
-            weight = tf1.Variable(1.0, use_resource=True)
-            opt.apply_gradients([(tf.constant(1.0), weight)])
-            self.assertEqual(opt.get_slot_names(), ["momentum"])
-            checkpoint = tf.train.Checkpoint(opt=opt, weight=weight)
-            path = checkpoint.save(self.get_temp_dir() + "/passing")
-            opt.get_slot(weight, "momentum").assign(7.0)
-            checkpoint.restore(path).assert_consumed()
-            self.assertEqual(float(opt.get_slot(weight, "momentum").numpy()), 1.0)
+        opt = Passing(tf1.train.MomentumOptimizer(0.1, 0.9), "dynamic")
+        weight = tf1.Variable(1.0, use_resource=True)
+        opt.apply_gradients([(tf.constant(1.0), weight)])
+        self.assertEqual(opt.get_slot_names(), ["momentum"])
+        checkpoint = tf.train.Checkpoint(opt=opt, weight=weight)
+        path = checkpoint.save(self.get_temp_dir() + "/passing")
+        opt.get_slot(weight, "momentum").assign(7.0)
+        checkpoint.restore(path).assert_consumed()
+        self.assertEqual(float(opt.get_slot(weight, "momentum").numpy()), 1.0)
 
     def test_a_checkpoint_of_the_optimizer_holds_the_manager(self):
         with modes.entered("eager") as mode:
@@ -328,7 +326,7 @@ class ManagerAsLossScaleTest(parameterized.TestCase, tf.test.TestCase):
 
 
 @unittest.skipIf(originals.experimental() is None, "this TensorFlow has no loss scales of its own")
-class OfTensorFlowTest(parameterized.TestCase, tf.test.TestCase):
+class OfTensorFlowTest(modes.EagerTestCase):
     """TensorFlow's own loss scales, as `policy.loss_scale` of 2.1 to 2.4 is one."""
 
     def dynamic(self):
@@ -378,36 +376,35 @@ class OfTensorFlowTest(parameterized.TestCase, tf.test.TestCase):
             self.assertEqual(float(loss_scale()), seen[1][-1][1])  # Its state is the optimizer's.
 
     def test_its_state_and_config(self):
-        with modes.eager_mode():
-            own = self.dynamic()
-            loss_scale = loss_scale_lib.get(own)
-            self.assertIs(loss_scale_lib.get(own), loss_scale)  # Which has one owner.
-            self.assertIs(loss_scale.current_loss_scale, own._current_loss_scale)
-            config = loss_scale_lib.serialize(loss_scale)
-            self.assertEqual(config, {"class_name": "DynamicLossScale", "config": own.get_config()})
-            opt = OPTIMIZERS["mixed"](sgd(), own)
-            opt.apply_gradients([(tf.constant(np.nan), tf1.Variable(1.0))])
-            self.assertEqual(float(own()), 4.0)
-            assigned = OPTIMIZERS["mixed"](sgd(), 8.0)
-            assigned._loss_scale = own
-            self.assertIs(assigned._loss_scale, loss_scale)
-            self.assertContainsSubset([4.0, 0], [float(each.numpy()) for each in opt.variables()])
-            path = tf.train.Checkpoint(optimizer=opt).save(self.get_temp_dir() + "/own")
-            fresh = OPTIMIZERS["mixed"](sgd(), experimental.DynamicLossScale(8.0))
-            tf.train.Checkpoint(optimizer=fresh).restore(path).assert_existing_objects_matched()
-            self.assertEqual(float(fresh._loss_scale()), 4.0)
-            fixed = loss_scale_lib.get(originals.experimental().FixedLossScale(8.0))
-            self.assertEqual(repr(fixed), "FixedLossScale(8.0)")
+        own = self.dynamic()
+        loss_scale = loss_scale_lib.get(own)
+        self.assertIs(loss_scale_lib.get(own), loss_scale)  # Which has one owner.
+        self.assertIs(loss_scale.current_loss_scale, own._current_loss_scale)
+        config = loss_scale_lib.serialize(loss_scale)
+        self.assertEqual(config, {"class_name": "DynamicLossScale", "config": own.get_config()})
+        opt = OPTIMIZERS["mixed"](sgd(), own)
+        opt.apply_gradients([(tf.constant(np.nan), tf1.Variable(1.0))])
+        self.assertEqual(float(own()), 4.0)
+        assigned = OPTIMIZERS["mixed"](sgd(), 8.0)
+        assigned._loss_scale = own
+        self.assertIs(assigned._loss_scale, loss_scale)
+        self.assertContainsSubset([4.0, 0], [float(each.numpy()) for each in opt.variables()])
+        path = tf.train.Checkpoint(optimizer=opt).save(self.get_temp_dir() + "/own")
+        fresh = OPTIMIZERS["mixed"](sgd(), experimental.DynamicLossScale(8.0))
+        tf.train.Checkpoint(optimizer=fresh).restore(path).assert_existing_objects_matched()
+        self.assertEqual(float(fresh._loss_scale()), 4.0)
+        fixed = loss_scale_lib.get(originals.experimental().FixedLossScale(8.0))
+        self.assertEqual(repr(fixed), "FixedLossScale(8.0)")
 
     def test_a_class_derived_from_it_is_refused(self):
         class Own(originals.experimental().DynamicLossScale):
             pass
 
-        with modes.eager_mode(), self.assertRaisesRegex(ValueError, "a LossScale of this package"):
+        with self.assertRaisesRegex(ValueError, "a LossScale of this package"):
             loss_scale_lib.get(Own())
 
 
-class BadInputTest(parameterized.TestCase, tf.test.TestCase):
+class BadInputTest(modes.EagerTestCase):
     def _refused(self, make, error, *words):
         with tf.Graph().as_default() as graph:
             with self.assertRaises(error) as raised:
@@ -417,7 +414,7 @@ class BadInputTest(parameterized.TestCase, tf.test.TestCase):
                 self.assertIn(word, str(raised.exception))
             self.assertEmpty(graph.get_operations())
             self.assertEmpty(tf1.global_variables())
-        with modes.eager_mode(), modes.creations() as created:
+        with modes.creations() as created:
             with self.assertRaises(error):
                 make()
             self.assertEmpty(created)

@@ -48,7 +48,7 @@ def read(scale):
     return scale.get_loss_scale() if hasattr(scale, "get_loss_scale") else scale()
 
 
-class OperationsTest(parameterized.TestCase, tf.test.TestCase):
+class OperationsTest(modes.EagerTestCase):
     """Random operations without seeds of their own are seeded by how many came before them."""
 
     @parameterized.parameters(*SCALES)
@@ -70,9 +70,8 @@ class OperationsTest(parameterized.TestCase, tf.test.TestCase):
         self.assertEqual(counts, expected)
 
     def test_a_function_reads_a_dynamic_scale_by_one_operation(self):
-        with modes.eager_mode():
-            scale = experimental.DynamicLossScale(8.0)
-            concrete = tf.function(scale, autograph=False).get_concrete_function()
+        scale = experimental.DynamicLossScale(8.0)
+        concrete = tf.function(scale, autograph=False).get_concrete_function()
         counts = [op.type for op in concrete.graph.get_operations()]
         self.assertEqual(counts.count("ReadVariableOp"), 1)
         # What returns it from the function is one, too.

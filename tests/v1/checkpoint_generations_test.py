@@ -40,7 +40,7 @@ def restored_eagerly(prefix, classes):
     return history
 
 
-class GenerationsTestCase(parameterized.TestCase, tf.test.TestCase):
+class GenerationsTestCase(modes.EagerTestCase):
     def assert_same_history(self, recorded, replayed):
         """States after each step are equal in the names and bits of all variables."""
         self.assertLen(replayed, data.STEPS_AFTER)
@@ -69,16 +69,14 @@ class ByObjectTest(GenerationsTestCase):
     def test_restores_and_continues_eagerly(self):
         """Every object of a checkpoint of 2.0.4 is matched, and training goes on bit for bit."""
         prefix, _, recorded = _recorded("object_optimizer")
-        with modes.eager_mode():
-            self.assert_same_history(recorded, restored_eagerly(prefix, OURS))
+        self.assert_same_history(recorded, restored_eagerly(prefix, OURS))
 
     def test_original_restores_what_this_package_writes(self):
         """A checkpoint written here goes on under the original as it would have gone on here."""
         if ORIGINALS.experimental is None:
             self.skipTest("this TensorFlow has no loss scales of its own")
         prefix = os.path.join(self.get_temp_dir(), "saved")
-        with modes.eager_mode():
-            _, ours = data.train_and_save(data.OptimizerTraining(OURS), prefix)
-            theirs = restored_eagerly(prefix + "-1", ORIGINALS)
+        _, ours = data.train_and_save(data.OptimizerTraining(OURS), prefix)
+        theirs = restored_eagerly(prefix + "-1", ORIGINALS)
         self.assert_same_history(_recorded("object_optimizer")[2], ours)
         self.assert_same_history(ours, theirs)

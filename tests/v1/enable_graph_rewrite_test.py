@@ -25,7 +25,7 @@ def _sessions_are_rewritten(config=None):
         return session._config.graph_options.rewrite_options.auto_mixed_precision == 1
 
 
-class GraphRewriteTest(parameterized.TestCase, tf.test.TestCase):
+class GraphRewriteTest(modes.EagerTestCase):
     def setUp(self):
         super().setUp()
         self.addCleanup(experimental.disable_mixed_precision_graph_rewrite)
@@ -66,56 +66,53 @@ class GraphRewriteTest(parameterized.TestCase, tf.test.TestCase):
 
     @crossed.product(bad=("opt", "none", "loss_scale", "twice", "theirs"), before=(False, True))
     def test_after_an_error_the_rewrite_is_as_before(self, bad, before):
-        with modes.entered("eager"):
-            theirs = originals.experimental()
-            if bad == "theirs" and theirs is None:
-                self.skipTest("this TensorFlow has no MixedPrecisionLossScaleOptimizer of its own")
-            if before:
-                experimental.enable_mixed_precision_graph_rewrite(sgd(), 16.0)
-            opt, loss_scale = {
-                "opt": lambda: ("sgd", 16.0),
-                "none": lambda: (sgd(), None),
-                "loss_scale": lambda: (sgd(), 0.5),
-                "twice": lambda: (MixedPrecisionLossScaleOptimizer(sgd(), 16.0), 16.0),
-                "theirs": lambda: (theirs.MixedPrecisionLossScaleOptimizer(sgd(), 16.0), 16.0),
-            }[bad]()
-            message = "loss scale already" if bad == "twice" else ""
-            with self.assertRaisesRegex(ValueError, message):
-                experimental.enable_mixed_precision_graph_rewrite(opt, loss_scale)
-            self._expect(before)
+        theirs = originals.experimental()
+        if bad == "theirs" and theirs is None:
+            self.skipTest("this TensorFlow has no MixedPrecisionLossScaleOptimizer of its own")
+        if before:
+            experimental.enable_mixed_precision_graph_rewrite(sgd(), 16.0)
+        opt, loss_scale = {
+            "opt": lambda: ("sgd", 16.0),
+            "none": lambda: (sgd(), None),
+            "loss_scale": lambda: (sgd(), 0.5),
+            "twice": lambda: (MixedPrecisionLossScaleOptimizer(sgd(), 16.0), 16.0),
+            "theirs": lambda: (theirs.MixedPrecisionLossScaleOptimizer(sgd(), 16.0), 16.0),
+        }[bad]()
+        message = "loss scale already" if bad == "twice" else ""
+        with self.assertRaisesRegex(ValueError, message):
+            experimental.enable_mixed_precision_graph_rewrite(opt, loss_scale)
+        self._expect(before)
 
     @parameterized.named_parameters(keras_homes.named())
     def test_wraps_a_keras_optimizer(self, home):
-        with modes.entered("eager"):
-            opt = home.SGD(0.5)
-            wrapped = experimental.enable_mixed_precision_graph_rewrite(opt, 16.0)
-            self.assertIsInstance(wrapped, keras_experimental.LossScaleOptimizer)
-            self.assertIs(wrapped.inner_optimizer, opt)
-            self.assertEqual(wrapped.loss_scale.get_config(), {"loss_scale_value": 16.0})
-            self._expect(True)
-            weight = tf.Variable(1.0)
-            wrapped.minimize(lambda: 3.0 * weight, [weight])
-            self.assertEqual(weight.numpy(), -0.5)
-            dynamic = experimental.enable_mixed_precision_graph_rewrite(home.SGD(0.5))
-            self.assertIs(type(dynamic.loss_scale), DynamicLossScale)
+        opt = home.SGD(0.5)
+        wrapped = experimental.enable_mixed_precision_graph_rewrite(opt, 16.0)
+        self.assertIsInstance(wrapped, keras_experimental.LossScaleOptimizer)
+        self.assertIs(wrapped.inner_optimizer, opt)
+        self.assertEqual(wrapped.loss_scale.get_config(), {"loss_scale_value": 16.0})
+        self._expect(True)
+        weight = tf.Variable(1.0)
+        wrapped.minimize(lambda: 3.0 * weight, [weight])
+        self.assertEqual(weight.numpy(), -0.5)
+        dynamic = experimental.enable_mixed_precision_graph_rewrite(home.SGD(0.5))
+        self.assertIs(type(dynamic.loss_scale), DynamicLossScale)
 
     @keras_homes.each(("none", "loss_scale", "twice", "class", "own"), (False, True))
     def test_after_an_error_with_a_keras_optimizer_the_rewrite_is_as_before(
         self, home, bad, before
     ):
-        with modes.entered("eager"):
-            if bad == "own" and keras_homes.VERSION < (2, 4):
-                self.skipTest("this Keras has no stable loss-scale optimizer of its own")
-            opt, loss_scale = {
-                "none": lambda: (home.SGD(1.0), None),
-                "loss_scale": lambda: (home.SGD(1.0), 0.5),
-                "twice": lambda: (keras_experimental.LossScaleOptimizer(home.SGD(1.0), 8), 16.0),
-                "class": lambda: (home.SGD, 16.0),
-                "own": lambda: (home.own()(home.SGD(1.0)), 16.0),
-            }[bad]()
-            if before:
-                experimental.enable_mixed_precision_graph_rewrite(sgd(), 16.0)
-            with modes.creations() as created, self.assertRaises(ValueError):
-                experimental.enable_mixed_precision_graph_rewrite(opt, loss_scale)
-            self.assertEmpty(created)
-            self._expect(before)
+        if bad == "own" and keras_homes.VERSION < (2, 4):
+            self.skipTest("this Keras has no stable loss-scale optimizer of its own")
+        opt, loss_scale = {
+            "none": lambda: (home.SGD(1.0), None),
+            "loss_scale": lambda: (home.SGD(1.0), 0.5),
+            "twice": lambda: (keras_experimental.LossScaleOptimizer(home.SGD(1.0), 8), 16.0),
+            "class": lambda: (home.SGD, 16.0),
+            "own": lambda: (home.own()(home.SGD(1.0)), 16.0),
+        }[bad]()
+        if before:
+            experimental.enable_mixed_precision_graph_rewrite(sgd(), 16.0)
+        with modes.creations() as created, self.assertRaises(ValueError):
+            experimental.enable_mixed_precision_graph_rewrite(opt, loss_scale)
+        self.assertEmpty(created)
+        self._expect(before)

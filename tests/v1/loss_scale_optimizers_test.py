@@ -88,17 +88,16 @@ def _rows(*values):
     return [(np.array(value, np.float32),) for value in values]
 
 
-class ConstructorTest(parameterized.TestCase, tf.test.TestCase):
+class ConstructorTest(modes.EagerTestCase):
     @parameterized.named_parameters(keras_homes.named())
     def test_a_keras_optimizer_is_refused_with_the_class_to_use(self, home):
-        with modes.eager_mode():
-            opt = home.SGD(0.1)
-            for cls, error in zip(OPTIMIZERS.values(), (TypeError, ValueError)):
-                with modes.creations() as created, self.assertRaisesRegex(
-                    error, "keras.mixed_precision.experimental.LossScaleOptimizer"
-                ):
-                    cls(opt, "dynamic")
-                self.assertEmpty(created)
+        opt = home.SGD(0.1)
+        for cls, error in zip(OPTIMIZERS.values(), (TypeError, ValueError)):
+            with modes.creations() as created, self.assertRaisesRegex(
+                error, "keras.mixed_precision.experimental.LossScaleOptimizer"
+            ):
+                cls(opt, "dynamic")
+            self.assertEmpty(created)
 
     @parameterized.parameters(*OPTIMIZERS.values())
     def test_errors_about_arguments_name_a_public_class(self, cls):
@@ -341,26 +340,25 @@ class ApplyGradientsTest(parameterized.TestCase, tf.test.TestCase):
             self.assertEqual(list(entered.value(state_of(policy))), [8.0, 0])
 
 
-class ContextsTest(parameterized.TestCase, tf.test.TestCase):
+class ContextsTest(modes.EagerTestCase):
     @parameterized.parameters(*BOTH)
     def test_autograph_and_a_python_branch_in_a_function(self, which):
-        with modes.entered("eager"):
-            var, policy = tf1.Variable(0.0), dynamic_for(which, 8.0, 1)
-            opt = OPTIMIZERS[which](sgd(), policy)
+        var, policy = tf1.Variable(0.0), dynamic_for(which, 8.0, 1)
+        opt = OPTIMIZERS[which](sgd(), policy)
 
-            @tf.function
-            def train(grads):
-                for grad in grads:
-                    if tf.not_equal(grad, 0.0):
-                        opt.apply_gradients([(grad, var)])
-                return tf.identity(state_of(policy)[0])
+        @tf.function
+        def train(grads):
+            for grad in grads:
+                if tf.not_equal(grad, 0.0):
+                    opt.apply_gradients([(grad, var)])
+            return tf.identity(state_of(policy)[0])
 
-            seen = train(tf.constant([1.0, 0.0, np.nan, 1.0, 1.0]))
-            self.assertEqual(seen.numpy(), 8.0 * 2 / 2 * 2 * 2)
-            self.assertEqual(var.numpy(), -3.0)
+        seen = train(tf.constant([1.0, 0.0, np.nan, 1.0, 1.0]))
+        self.assertEqual(seen.numpy(), 8.0 * 2 / 2 * 2 * 2)
+        self.assertEqual(var.numpy(), -3.0)
 
 
-class WrappersTest(parameterized.TestCase, tf.test.TestCase):
+class WrappersTest(modes.EagerTestCase):
     @crossed.product(
         which=BOTH, mode=("graph_v1", "eager", "function"), where=("inside", "outside", "twice")
     )
@@ -409,7 +407,7 @@ class WrappersTest(parameterized.TestCase, tf.test.TestCase):
 
         own = {"compute_gradients": compute_gradients, "apply_gradients": apply_gradients}
         for names in ([], ["compute_gradients"], ["apply_gradients"]):
-            with modes.entered("eager"), contextlib.ExitStack() as stack:
+            with contextlib.ExitStack() as stack:
                 called.clear()
                 var = tf1.Variable(1.0)
                 methods = {name: own[name] for name in names}
@@ -433,7 +431,7 @@ class WrappersTest(parameterized.TestCase, tf.test.TestCase):
             self.assertAllEqual(mode.value(weight), [0.5, 1.0])
 
 
-class StateTest(parameterized.TestCase, tf.test.TestCase):
+class StateTest(modes.EagerTestCase):
     @crossed.product(which=BOTH, mode=(*modes.GRAPH, "eager"))
     def test_answers_for_the_wrapped_optimizer(self, which, mode):
         with modes.entered(mode):
@@ -486,11 +484,10 @@ class StateTest(parameterized.TestCase, tf.test.TestCase):
         ("mixed", ["loss_scale/current_loss_scale", "loss_scale/good_steps"]),
     )
     def test_children_are_base_optimizer_and_loss_scale(self, which, state):
-        with modes.entered("eager"):
-            training = Training(INNER["adam"](), which, dynamic_for(which))
-            training.step(tf.constant([1.0, 2.0]))
-            checkpoint = tf.train.Checkpoint(opt=training.opt, weight=training.weight)
-            names = {name for name, _ in tf.train.list_variables(checkpoint.save(self.prefix()))}
+        training = Training(INNER["adam"](), which, dynamic_for(which))
+        training.step(tf.constant([1.0, 2.0]))
+        checkpoint = tf.train.Checkpoint(opt=training.opt, weight=training.weight)
+        names = {name for name, _ in tf.train.list_variables(checkpoint.save(self.prefix()))}
         powers = ["base_optimizer/beta1_power", "base_optimizer/beta2_power"]
         slots = [f"weight/.OPTIMIZER_SLOT/opt/base_optimizer/{name}" for name in "mv"]
         expected = ["weight", *slots, *(f"opt/{name}" for name in state + powers)]
@@ -502,15 +499,14 @@ class StateTest(parameterized.TestCase, tf.test.TestCase):
     @parameterized.parameters(*BOTH)
     def test_slots_of_a_checkpoint_of_the_bare_optimizer_are_restored(self, which):
         """As when a training that had no loss scale goes on with one."""
-        with modes.entered("eager"):
-            pair = [
-                Training(INNER["momentum"](), each, each and dynamic_for(each))
-                for each in (None, which)
-            ]
-            saved, other = [tf.train.Checkpoint(opt=t.opt, weight=t.weight) for t in pair]
-            pair[0].step(tf.constant([1.0, 2.0]))
-            other.restore(saved.save(self.prefix()))
-            for training in pair:
-                training.step(tf.constant([3.0, 4.0]))
-                self.assertAllEqual(training.weight.numpy(), pair[0].weight.numpy())
-                self.assertAllClose(training.slots()[0].numpy(), [0.9 * 1 + 3, 0.9 * 2 + 4])
+        pair = [
+            Training(INNER["momentum"](), each, each and dynamic_for(each))
+            for each in (None, which)
+        ]
+        saved, other = [tf.train.Checkpoint(opt=t.opt, weight=t.weight) for t in pair]
+        pair[0].step(tf.constant([1.0, 2.0]))
+        other.restore(saved.save(self.prefix()))
+        for training in pair:
+            training.step(tf.constant([3.0, 4.0]))
+            self.assertAllEqual(training.weight.numpy(), pair[0].weight.numpy())
+            self.assertAllClose(training.slots()[0].numpy(), [0.9 * 1 + 3, 0.9 * 2 + 4])
