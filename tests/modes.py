@@ -111,6 +111,9 @@ class _Immediate:
         return tf.nest.map_structure(lambda leaf: leaf if leaf is None else leaf.numpy(), what)
 
 
+EAGER = _Immediate("eager")
+
+
 @contextlib.contextmanager
 def entered(name):
     """Enters the mode `name`; yields what compiles and evaluates in it."""

@@ -25,6 +25,7 @@ from tf_lossscale_compat import (
 )
 from tf_lossscale_compat._core import _scale
 from tf_lossscale_compat.contrib import mixed_precision as contrib
+from tf_lossscale_compat.keras.mixed_precision import LossScaleOptimizer
 from tf_lossscale_compat.train.experimental import MixedPrecisionLossScaleOptimizer
 
 pytestmark = pytest.mark.usefixtures("kept_kernels")
@@ -71,7 +72,7 @@ def _arrays(tensors):
 class Watched:
     """An optimizer with its record; `step` multiplies a gradient with its argument."""
 
-    def __init__(self, entered, opt, **options):
+    def __init__(self, opt, entered=modes.EAGER, **options):
         self.weight = tf1.Variable([1.0, 2.0], name="weight", use_resource=True)
         self.opt, self.record = opt, StepRecord(opt, **options)
         self.step = entered.compile(self.apply, modes.scalar())
@@ -176,7 +177,7 @@ def _scales(way, factors):
 class CountsTest(modes.EagerTestCase):
     def test_a_step_of_a_fixed_scale_is_recorded_where_it_is_fetched_by_its_name(self):
         with modes.entered("graph_v1") as entered:
-            watched = Watched(entered, _mixed(lambda: FixedLossScale(8.0))())
+            watched = Watched(_mixed(lambda: FixedLossScale(8.0))(), entered)
             watched.opt.apply_gradients([(tf.ones([2]), watched.weight)], name="mystep")
             entered.run(watched.weight.graph.get_operation_by_name("mystep"))
             self.assertEqual(watched.said()[0], 1)
@@ -208,7 +209,7 @@ class CountsTest(modes.EagerTestCase):
     @parameterized.product(mode=("graph_v1", "eager"), way=tuple(APPLY_ALL))
     def test_what_applies_everything_is_looked_at_but_never_skips(self, mode, way):
         with modes.entered(mode) as entered:
-            watched = Watched(entered, APPLY_ALL[way]())
+            watched = Watched(APPLY_ALL[way](), entered)
             for i, factor in enumerate((1.0, NAN, NAN, 1.0)):
                 watched.step(factor)
                 finite = way == "always" or bool(np.isfinite(factor))
@@ -229,7 +230,7 @@ class CountsTest(modes.EagerTestCase):
 
     def test_two_steps_in_one_run(self):
         with modes.entered("graph_v1") as entered:
-            watched = Watched(entered, _contrib()())
+            watched = Watched(_contrib()(), entered)
             with tf.control_dependencies([watched.apply(NAN)]):
                 second = watched.apply(NAN)
             entered.run(second)
@@ -237,60 +238,53 @@ class CountsTest(modes.EagerTestCase):
 
     def test_steps_of_several_threads_are_all_counted(self):
         with modes.entered("graph_v2") as entered:
-            weight = tf1.Variable(1.0, use_resource=True)
-            record_of = MixedPrecisionLossScaleOptimizer(sgd(), DynamicLossScale(2.0**100, 10**9))
-            record = StepRecord(record_of)
-            x = tf1.placeholder(tf.float32, [])
-            train = record_of.apply_gradients([(x, weight)])
-            entered.run(record.steps)
+            scale = DynamicLossScale(2.0**100, 10**9)
+            watched = Watched(_mixed(lambda: scale)(), entered)
+            watched.step(0.0)
 
-            def work(session, factor):
+            def work(factor):
                 for _ in range(20):
-                    session.run(train, {x: factor})
-
-            entered.run(weight)
-            with futures.ThreadPoolExecutor(4) as threads:
-                list(threads.map(work, [entered._session] * 4, (0.0, NAN, 0.0, NAN)))
-            self.assertEqual(entered.value([record.steps, record.skipped_steps]), [80, 40])
-
-    def test_first_skips_of_several_threads_at_once(self):
-        with modes.entered("eager") as entered:
-            watched = Watched(entered, _mixed()(), names=True)
-            make = watched.record._make
-            watched.record._make = lambda *args: time.sleep(0.05) or make(*args)
-
-            def step(factor):
-                with modes.eager_mode():  # TensorFlow 1.15 has it for each thread.
                     watched.step(factor)
 
-            with futures.ThreadPoolExecutor(3) as threads:
-                list(threads.map(step, [NAN] * 3))
-            self.assertEqual(watched.said()[:2], (3, 3))
-            self.assertEqual(watched.record.nonfinite_gradients()["weight"], 3)
+            with futures.ThreadPoolExecutor(4) as threads:
+                list(threads.map(work, (0.0, NAN, 0.0, NAN)))
+            self.assertEqual(watched.said()[:2], (81, 40))
+
+    def test_first_skips_of_several_threads_at_once(self):
+        watched = Watched(_mixed()(), names=True)
+        make = watched.record._make
+        watched.record._make = lambda *args: time.sleep(0.05) or make(*args)
+
+        def step(factor):
+            with modes.eager_mode():  # TensorFlow 1.15 has it for each thread.
+                watched.step(factor)
+
+        with futures.ThreadPoolExecutor(3) as threads:
+            list(threads.map(step, [NAN] * 3))
+        self.assertEqual(watched.said()[:2], (3, 3))
+        self.assertEqual(watched.record.nonfinite_gradients()["weight"], 3)
 
     def test_a_step_that_is_applied_ends_a_run(self):
-        with modes.entered("eager") as entered:
-            skips = _mixed(lambda: FixedLossScale(8.0, skip_nonfinite=True))()
-            watched = Watched(entered, skips, max_consecutive_skips=2)
-            watched.step(NAN)
-            watched.opt._loss_scale = FixedLossScale(8.0)  # Which applies it.
-            watched.step(NAN)
-            self.assertEqual(watched.said(), (2, 1, 0, False, (1, 8.0, 8.0)))
-            watched.opt._loss_scale = FixedLossScale(4.0, skip_nonfinite=True)
-            watched.step(NAN)  # Which is one in a row.
-            self.assertEqual(watched.said(), (3, 2, 1, False, (3, 4.0, 4.0)))
-            self.assertIs(watched.record.loss_scale, watched.opt._loss_scale)
+        skips = _mixed(lambda: FixedLossScale(8.0, skip_nonfinite=True))()
+        watched = Watched(skips, max_consecutive_skips=2)
+        watched.step(NAN)
+        watched.opt._loss_scale = FixedLossScale(8.0)  # Which applies it.
+        watched.step(NAN)
+        self.assertEqual(watched.said(), (2, 1, 0, False, (1, 8.0, 8.0)))
+        watched.opt._loss_scale = FixedLossScale(4.0, skip_nonfinite=True)
+        watched.step(NAN)  # Which is one in a row.
+        self.assertEqual(watched.said(), (3, 2, 1, False, (3, 4.0, 4.0)))
+        self.assertIs(watched.record.loss_scale, watched.opt._loss_scale)
 
     def test_a_failed_step_is_not_counted(self):
-        with modes.entered("eager") as entered:
-            inner = sgd()
-            watched = Watched(entered, contrib.LossScaleOptimizer(inner, _manager()), names=True)
-            with mock.patch.object(inner, "apply_gradients", side_effect=ValueError("no")):
-                with self.assertRaisesRegex(ValueError, "no"):
-                    watched.step(1.0)
-            self.assertEqual(watched.said()[0], 0)
-            watched.step(1.0)
-            self.assertEqual(watched.said()[0], 1)
+        inner = sgd()
+        watched = Watched(contrib.LossScaleOptimizer(inner, _manager()), names=True)
+        with mock.patch.object(inner, "apply_gradients", side_effect=ValueError("no")):
+            with self.assertRaisesRegex(ValueError, "no"):
+                watched.step(1.0)
+        self.assertEqual(watched.said()[0], 0)
+        watched.step(1.0)
+        self.assertEqual(watched.said()[0], 1)
 
 
 class GradientsTest(modes.EagerTestCase):
@@ -377,7 +371,7 @@ class CheckTest(modes.EagerTestCase):
     @parameterized.parameters("graph_v1", "eager")
     def test_a_stuck_run(self, mode):
         with modes.entered(mode) as entered:
-            watched = Watched(entered, _contrib()(), names=True)
+            watched = Watched(_contrib()(), entered, names=True)
             record = watched.record
             for factor in (1.0, NAN, NAN, 1.0, NAN, NAN):
                 watched.step(factor)
@@ -396,14 +390,13 @@ class CheckTest(modes.EagerTestCase):
             record.check(1)
 
     def test_in_eager_mode_the_step_raises(self):
-        with modes.entered("eager") as entered:
-            watched = Watched(entered, _contrib()(), max_consecutive_skips=2)
+        watched = Watched(_contrib()(), max_consecutive_skips=2)
+        watched.step(NAN)
+        with self.assertRaisesRegex(LossScaleError, "2 steps in a row"):
             watched.step(NAN)
-            with self.assertRaisesRegex(LossScaleError, "2 steps in a row"):
-                watched.step(NAN)
-            # The step was taken as ever, and the next one is.
-            watched.step(1.0)
-            self.assertEqual(watched.said(), (3, 2, 0, True, (2, 4.0, 2.0)))
+        # The step was taken as ever, and the next one is.
+        watched.step(1.0)
+        self.assertEqual(watched.said(), (3, 2, 0, True, (2, 4.0, 2.0)))
 
 
 class ErrorsTest(modes.EagerTestCase):
@@ -480,8 +473,6 @@ class ErrorsTest(modes.EagerTestCase):
 class KerasTest(modes.EagerTestCase):
     @keras_homes.each()
     def test_fit(self, home):
-        from tf_lossscale_compat.keras.mixed_precision import LossScaleOptimizer
-
         model = home.dense_model()
         opt = LossScaleOptimizer(home.SGD(0.125), initial_scale=8.0)
         record = StepRecord(opt, names=True)
@@ -496,8 +487,6 @@ class KerasTest(modes.EagerTestCase):
 
     @keras_homes.each()
     def test_copies_and_pickles_are_without(self, home):
-        from tf_lossscale_compat.keras.mixed_precision import LossScaleOptimizer
-
         opt = LossScaleOptimizer(home.SGD(0.125), initial_scale=8.0)
         record = StepRecord(opt)
         for other in (*keras_homes.copies(opt), type(opt).from_config(opt.get_config())):
@@ -540,7 +529,7 @@ class CheckpointTest(modes.EagerTestCase):
         self.assertEqual(record.nonfinite_gradients(), {"first": 1, "second": 1})
 
     def test_the_optimizers_own_checkpoint_does_not_change(self):
-        names = []
+        found = []
         for watched in (False, True):
             weight = tf.Variable(1.0)
             opt = contrib.LossScaleOptimizer(tf1.train.MomentumOptimizer(0.1, 0.9), _manager())
@@ -549,10 +538,9 @@ class CheckpointTest(modes.EagerTestCase):
             opt.apply_gradients([(tf.constant(1.0), weight)])
             opt.apply_gradients([(tf.constant(NAN), weight)])
             saved = tf.train.Checkpoint(opt=opt).save(os.path.join(self.get_temp_dir(), "x"))
-            names.append(sorted(name for name, _ in tf.train.list_variables(saved)))
             values = [variable.numpy() for variable in opt.variables()]
-            names[-1].append(values)
-        self.assertEqual(names[0], names[1])
+            found.append([sorted(tf.train.list_variables(saved)), values])
+        self.assertEqual(*found)
 
     def test_names_of_other_variables_do_not_change(self):
         names = []
@@ -585,14 +573,13 @@ class GraphTest(modes.EagerTestCase):
 
         return step.get_concrete_function().graph.as_graph_def()
 
-    def _nodes(self, names=None):
-        nodes = self._graph(names).node
-        return len([node for node in nodes if node.op != "Placeholder"])
-
     def test_how_many_nodes_a_record_takes(self):
-        without = self._nodes()
-        for names in (False, True):
-            self.assertBetween(self._nodes(names) - without, 1, 12)
+        without, *those = [
+            len([node for node in self._graph(names).node if node.op != "Placeholder"])
+            for names in (None, False, True)
+        ]
+        for count in those:
+            self.assertBetween(count - without, 1, 12)
 
     def test_a_finite_eager_step_reads_no_scale_and_looks_at_no_gradient(self):
         weight = tf.Variable([1.0, 2.0])
@@ -610,23 +597,16 @@ class GraphTest(modes.EagerTestCase):
 
     def test_names_take_one_operation_of_the_branch_that_skips(self):
         # What is in a branch that is not taken costs time in each step, once it is in the graph.
-        branches = []
+        sizes = []
         for gradients in (5, 50):
             graph = self._graph(names=True, gradients=gradients)
             functions = {each.signature.name: each for each in graph.library.function}
             taken = [node.attr["else_branch"].func.name for node in graph.node if "If" in node.op]
-            (branch,) = [
-                (
-                    len(functions[name].node_def),
-                    functions[node.attr["f"].func.name].attr["_noinline"].b,
-                )
-                for name in taken
-                for node in functions[name].node_def
-                if "PartitionedCall" in node.op
-            ]
-            branches.append(branch)
-        self.assertEqual(branches[0], branches[1])
-        self.assertTrue(branches[0][1])
+            nodes = [(name, node) for name in taken for node in functions[name].node_def]
+            ((name, call),) = [each for each in nodes if "PartitionedCall" in each[1].op]
+            self.assertTrue(functions[call.attr["f"].func.name].attr["_noinline"].b)
+            sizes.append(len(functions[name].node_def))
+        self.assertEqual(*sizes)
 
 
 class DistributedTest(modes.EagerTestCase):
@@ -653,8 +633,6 @@ class DistributedTest(modes.EagerTestCase):
         with strategy.scope():
             weight, other = tf.Variable([1.0, 2.0], name="weight"), tf.Variable(1.0, name="other")
             if optimizer == "keras":
-                from tf_lossscale_compat.keras.mixed_precision import LossScaleOptimizer
-
                 home = keras_homes.available()[0]
                 if home.kind == "keras3":
                     weight, other = home.variable([1.0, 2.0]), home.variable(1.0)
