@@ -6,7 +6,6 @@
 | replica | value | dynamic: RuntimeError | yes, as one step | yes |
 """
 
-import contextlib
 import functools
 import unittest
 from unittest import mock
@@ -41,10 +40,6 @@ def mixed(policy, inner=None):
     return MixedPrecisionLossScaleOptimizer(inner or sgd(0.25), policy)
 
 
-def momentum():
-    return tf1.train.MomentumOptimizer(0.25, 0.5)
-
-
 def faults(count):
     """Rows of factors, one for each replica: fine, at fault on the last, on the first, and on all.
 
@@ -68,18 +63,12 @@ class Assigning(tf1.train.GradientDescentOptimizer):
         return tf.group(*assigned, global_step.assign_add(1.0))
 
 
-class ContextsTest(parameterized.TestCase, tf.test.TestCase):
-    def setUp(self):
-        super().setUp()
-        self._exits = contextlib.ExitStack()
-        self.addCleanup(self._exits.close)
-
+class ContextsTest(modes.EagerTestCase):
     def enter(self, name, mode, before=lambda: None):
         """Enters a strategy and mode till the end of the test; see `replicas.executing`."""
         self.strategy = replicas.strategy(name)
         self.count = replicas.REPLICAS[name]
-        entered = replicas.executing(mode, self.strategy, before)
-        self.execution = self._exits.enter_context(entered)
+        self.execution = self.enter_context(replicas.executing(mode, self.strategy, before))
         return self.execution.made_before
 
     def each(self, function, *args):
@@ -89,28 +78,13 @@ class ContextsTest(parameterized.TestCase, tf.test.TestCase):
     def factors(self):
         return tf.TensorSpec([self.count], tf.float32)
 
-    def steps(self, replica_step):
-        """Takes a step for each row of `faults`; yields which were finite until then."""
-        step = self.execution.compile(
-            lambda values: self.each(replica_step, values), self.factors()
-        )
-        flags = []
-        for factors in faults(self.count):
-            step(factors)
-            flags.append(bool(np.all(np.isfinite(factors))))
-            yield flags
-
-    def assert_copies(self, variable, value):
-        (found,) = self.execution.values([variable])
-        self.assertAllEqual(found, [value] * len(found))
-
     # update(grads) of loss scales.
 
     @parameterized.parameters(*PROGRAMS)
     def test_update_in_replica_context(self, name, mode):
         self.enter(name, mode)
         loss_scale, manager = dynamic(), exponential()
-        state = [loss_scale.current_loss_scale, loss_scale.good_steps] + manager.variables()
+        state = [*state_of(loss_scale), *manager.variables()]
 
         def fixed(factors):
             grads = [replicas.own(factors) * tf.ones([2]), None]
@@ -136,19 +110,9 @@ class ContextsTest(parameterized.TestCase, tf.test.TestCase):
 
     # apply_gradients of optimizers.
 
-    def optimizers(self):
-        """Makes [(optimizer, state as in `states`)]; all have momentum, and skip."""
-        loss_scale, manager = dynamic(), exponential()
-        skips = FixedLossScale(8.0, skip_nonfinite=True)
-        return [
-            (mixed(loss_scale, momentum()), [loss_scale.current_loss_scale, loss_scale.good_steps]),
-            (contrib(manager, momentum()), manager.variables()[:2]),
-            (mixed(skips, momentum()), []),
-        ]
-
     def test_the_cross_replica_error_names_the_method_that_was_called(self):
         variable = self.enter("mirrored_2", "eager", weight)
-        optimizer = mixed(dynamic(), momentum())
+        optimizer = mixed(dynamic())
         with self.assertRaisesRegex(ValueError, "^minimize was called in a cross-replica context"):
             optimizer.minimize(lambda: tf.reduce_sum(variable), var_list=[variable])
 
@@ -157,8 +121,11 @@ class ContextsTest(parameterized.TestCase, tf.test.TestCase):
         self.enter(name, mode)
         variable = weight()
         count = tf1.Variable(3, use_resource=True, trainable=False)
-        for optimizer, state in self.optimizers():
-            before = self.execution.values([variable, count] + state)
+        loss_scale, manager = dynamic(), exponential()
+        skips = FixedLossScale(8.0, skip_nonfinite=True)
+        state = [variable, count, *state_of(loss_scale), *state_of(manager)]
+        for optimizer in (mixed(loss_scale), contrib(manager), mixed(skips)):
+            before = self.execution.values(state)
             with self.assertRaisesRegex(
                 ValueError,
                 r"(?s)^\S*apply_gradients was called.*cross-replica"
@@ -169,8 +136,7 @@ class ContextsTest(parameterized.TestCase, tf.test.TestCase):
                         [(tf.constant([1.0, 1.0]), variable)], global_step=count
                     )
                 )
-            after = self.execution.values([variable, count] + state)
-            for old, new in zip(before, after):
+            for old, new in zip(before, self.execution.values(state)):
                 self.assertAllEqual(new, old)
 
     # Variables: ours, and the user's.
@@ -179,7 +145,7 @@ class ContextsTest(parameterized.TestCase, tf.test.TestCase):
     def test_state_is_mirrored_and_not_aggregated(self, name, mode):
         self.enter(name, mode)
         loss_scale, manager = dynamic(), exponential()
-        variables = [loss_scale.current_loss_scale, loss_scale.good_steps] + manager.variables()
+        variables = [*state_of(loss_scale), *manager.variables()]
         copies = 1 if name == "central_3" else self.count
         for variable in variables:
             found = replicas.copies(self.strategy, variable)
@@ -200,13 +166,17 @@ class ContextsTest(parameterized.TestCase, tf.test.TestCase):
             done = [optimizer.apply_gradients(grads_and_vars) for optimizer in optimizers]
             return None if tf.executing_eagerly() else tf.group(*done)
 
-        for flags in self.steps(replica_step):
-            wanted = states(flags)[-1]
-            self.assert_copies(loss_scale.current_loss_scale, wanted[0])
-            self.assert_copies(manager.variables()[0], wanted[0])
-            self.assert_copies(manager.variables()[1], wanted[1])
-            moved = 2 * 0.25 * self.count * sum(flags)
-            self.assert_copies(variable, np.array([1.0, 2.0]) - moved)
+        step = self.execution.compile(
+            lambda values: self.each(replica_step, values), self.factors()
+        )
+        flags = []
+        for factors in faults(self.count):
+            step(factors)
+            flags.append(bool(np.all(np.isfinite(factors))))
+            wanted = [*states(flags)[-1] * 2, np.array([1.0, 2.0]) - 0.5 * self.count * sum(flags)]
+            state = self.execution.values([*state_of(loss_scale), *state_of(manager), variable])
+            for copies, value in zip(state, wanted):
+                self.assertAllEqual(copies, [value] * len(copies))
 
 
 def reductions(graph):
@@ -355,14 +325,10 @@ class NoMergeCallTest(parameterized.TestCase, tf.test.TestCase):
                 flags.append(bool(np.all(np.isfinite(factors))))
                 self.assertAllEqual(step(factors), [flags[-1]] * 2)
                 applied = sum(flags)
-                found = execution.values(
-                    [manager.variables()[0], loss_scale.current_loss_scale, alone.variables()[0]]
-                    + [manager.variables()[1], loss_scale.good_steps, alone.variables()[1]]
-                    + [count]
-                )
-                scale, good = states(flags)[-1]
-                self.assertAllEqual(found[:6], [[scale] * 2] * 3 + [[good] * 2] * 3)
-                self.assertAllEqual(found[6], [2 * applied] * 2)
+                for policy in (manager, loss_scale, alone):
+                    for each, wanted in zip(state_of(policy), states(flags)[-1]):
+                        self.assertAllEqual(execution.values([each]), [[wanted] * 2])
+                self.assertAllEqual(execution.values([count]), [[2 * applied] * 2])
                 for copies in execution.values(variables):
                     self.assertAllEqual(copies, [[1 - 0.5 * applied, 2 - 0.5 * applied]] * 2)
 
@@ -389,7 +355,7 @@ def refused():
         "update": lambda: loss_scale.update([tf.constant(1.0)]),
         "update_loss_scale": lambda: manager.update_loss_scale(True),
     }
-    return calls, manager.variables() + [loss_scale.current_loss_scale, loss_scale.good_steps]
+    return calls, [*manager.variables(), *state_of(loss_scale)]
 
 
 def of_any_api(*names):
