@@ -54,12 +54,12 @@ def compiled(function):
     raise AssertionError("tf.function cannot be told to compile with XLA")
 
 
-class _Graph:
+class Graph:
     """A graph with one session, in which variables are initialized when first needed."""
 
-    def __init__(self, name):
+    def __init__(self, name, config=None):
         self.name = name
-        self._session = tf1.Session()
+        self.session = tf1.Session(config=config)
         self._initialized = []
 
     def run(self, fetches, feeds=None):
@@ -67,8 +67,8 @@ class _Graph:
         known = {id(variable) for variable in self._initialized}
         fresh = [variable for variable in tf1.global_variables() if id(variable) not in known]
         self._initialized.extend(fresh)
-        self._session.run([variable.initializer for variable in fresh])
-        return self._session.run(fetches, feeds)
+        self.session.run([variable.initializer for variable in fresh])
+        return self.session.run(fetches, feeds)
 
     def compile(self, function, *specs):
         placeholders = [tf1.placeholder(spec.dtype, spec.shape) for spec in specs]
@@ -123,8 +123,8 @@ def entered(name):
             stack.enter_context(control_flow(version))
             stack.enter_context(tf.Graph().as_default())
             stack.enter_context(tf1.variable_scope("", use_resource=version == 2))
-            mode = _Graph(name)
-            stack.enter_context(mode._session)
+            mode = Graph(name)
+            stack.enter_context(mode.session)
             yield mode
         else:
             if name == "jit":

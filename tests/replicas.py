@@ -109,18 +109,13 @@ def copies(strategy, variable):
     return list(strategy.experimental_local_results(variable))
 
 
-def session_config():
-    return tf1.ConfigProto(device_count={"CPU": CPUS})
-
-
 class _Execution:
     """Runs functions in the cross-replica context of a strategy, or outside its scope."""
 
-    def __init__(self, mode, strategy, session, made_before, inside):
+    def __init__(self, mode, strategy, graph, made_before, inside):
         self.strategy, self.made_before = strategy, made_before
         self._scope = strategy.scope if inside else contextlib.nullcontext
-        self._mode, self._session = mode, session
-        self._initialized = []
+        self._mode, self._graph = mode, graph
 
     def compile(self, function, *specs):
         """Returns a function of arrays that runs `function`, maybe traced, on tensors.
@@ -151,7 +146,7 @@ class _Execution:
         if self._mode == "graph":
             placeholders = [tf1.placeholder(spec.dtype, spec.shape) for spec in specs]
             fetches = call(*placeholders), operations
-            return lambda *arrays: self._run(fetches, dict(zip(placeholders, arrays)))[0]
+            return lambda *arrays: self._graph.run(fetches, dict(zip(placeholders, arrays)))[0]
 
         if self._mode == "function":
             call = tf.function(call, autograph=False)
@@ -171,15 +166,8 @@ class _Execution:
         """Returns the arrays that every copy of every variable holds, a list of lists."""
         found = [copies(self.strategy, variable) for variable in variables]
         if self._mode == "graph":
-            return self._run(found)
+            return self._graph.run(found)
         return [[copy.numpy() for copy in each] for each in found]
-
-    def _run(self, fetches, feeds=None):
-        known = {id(variable) for variable in self._initialized}
-        fresh = [variable for variable in tf1.global_variables() if id(variable) not in known]
-        self._initialized.extend(fresh)
-        self._session.run([variable.initializer for variable in fresh])
-        return self._session.run(fetches, feeds)
 
 
 @contextlib.contextmanager
@@ -190,16 +178,17 @@ def executing(mode, strategy, before=lambda: None, inside=True):
     `inside`, the scope is not entered, and functions run in the default context.
     """
     with contextlib.ExitStack() as stack:
-        session = None
+        graph = None
         if mode == "graph":
             stack.enter_context(tf.Graph().as_default())
-            session = stack.enter_context(tf1.Session(config=session_config()))
+            graph = modes.Graph(mode, tf1.ConfigProto(device_count={"CPU": CPUS}))
+            stack.enter_context(graph.session)
         else:
             stack.enter_context(modes.eager_mode())
         made_before = before()
         if inside:
             stack.enter_context(strategy.scope())
-        yield _Execution(mode, strategy, session, made_before, inside)
+        yield _Execution(mode, strategy, graph, made_before, inside)
 
 
 def own(values):
