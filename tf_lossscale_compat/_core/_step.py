@@ -53,8 +53,8 @@ class Step:
 
     record: _step_record.StepRecord | None = None
     counts_skipped = False  # By `add_skipped_steps`.
-    # A loss scale whose reciprocal is zero skips the step, as the division cannot make NaN of that,
-    # in graphs of the v1 optimizers.
+    # In graphs of the v1 optimizers the division cannot make NaN of a zero reciprocal of the loss
+    # scale. Such a step is skipped.
     skips_zero_reciprocal = False
     # Aggregates unscaled gradients over replicas before they are tested.
     aggregate: _types.Aggregate | None = None
