@@ -71,7 +71,7 @@ class Step:
 
     def __init__(
         self,
-        owner: object,
+        owner: Any,
         wrapped: _types.HasApplyGradients,
         loss_scale: _types.LossScaleOrManager,
         agreement: _types.Agree | None,

@@ -178,28 +178,20 @@ class ScaledRule:
 
 
 class KerasData:
-    """The data of a loss-scale optimizer, beside its loss scale and the inner optimizer.
-
-    Attributes:
-      scaled_rule: `ScaledRule`, says whether `apply_gradients` gets scaled gradients.
-      agreement: function of a scalar bool tensor, or None.
-      options: dict of the constructor's other arguments, but for defaults; configs hold them.
-      keras_variables: dict from names to the loss scale's variables as Keras 3 has them.
-      constructed: bool, the constructor of this package's class has set all attributes.
-    """
+    """The data of a loss-scale optimizer, beside its loss scale and the inner optimizer."""
 
     def __init__(self, scaled_rule: ScaledRule) -> None:
         self.scaled_rule = scaled_rule
         self.agreement: _types.Agree | None = None
+        # The constructor's other arguments, but for defaults; configs hold them.
         self.options: dict[str, Any] = {}
+        # The loss scale's variables as Keras 3 has them, by name.
         self.keras_variables: dict[str, Any] = {}
-        self.constructed = False
+        self.constructed = False  # The constructor of this package's class has set all attributes.
 
 
 class _KerasStep(_step.Step):
     """One step of a Keras optimizer; `apply` applies unscaled gradients by the inner optimizer."""
-
-    owner: Any
 
     def __init__(self, owner: Any, apply: _types.Apply, aggregate: _types.Aggregate | None) -> None:
         family, loss_scale = owner._tflsc_family, owner._loss_scale
@@ -226,13 +218,6 @@ class KerasFamily:
     """Base class of all families.
 
     A family has no state of an optimizer. Its methods take the optimizer, the owner.
-
-    Args:
-      methods_class: the class of the public methods of this family's loss-scale optimizers.
-      keras: the public Keras module.
-      base: the class that all optimizers of the family derive from.
-      original: that Keras' own loss-scale class; `base` if there is none.
-      experimental: bool, for the class of TensorFlow 2.0, whose constructor takes a `LossScale`.
     """
 
     # Methods that steps of that Keras' own class call.
@@ -265,8 +250,10 @@ class KerasFamily:
         original: type[Any],
         experimental: bool,
     ) -> None:
-        self.methods_class, self.keras, self.base = methods_class, keras, base
-        self.original, self.experimental = original, experimental
+        self.methods_class = methods_class  # Of the public methods of the family's optimizers.
+        self.keras, self.base = keras, base  # All optimizers of the family derive from the latter.
+        self.original = original  # That Keras' own loss-scale class, or without one `base`.
+        self.experimental = experimental  # The constructor takes a `LossScale`, as in r2.0.
         self.optimizer_argument = "optimizer" if experimental else "inner_optimizer"
 
     # Making an optimizer.
@@ -513,10 +500,7 @@ def map_except_overwrites(
     variables: _types.Variables,
     *args: _gradients.Division,
 ) -> _types.Gradients:
-    """Returns `function(grads, *args)`, but gradients that are new values stay as they are.
-
-    These are not scaled; see `overwrite_flags`.
-    """
+    """Returns `function(grads, *args)`, but gradients that are new values stay: none is scaled."""
     overwrites = overwrite_flags(variables)
     mapped = [None if overwrite else grad for grad, overwrite in zip(grads, overwrites)]
     results = function(mapped, *args)
@@ -526,11 +510,7 @@ def map_except_overwrites(
 def unzip_and_check(
     grads_and_vars: Iterable[_types.Pair], may_be_empty: bool = False
 ) -> tuple[_types.Gradients, _types.Variables]:
-    """Returns the list of gradients and that of variables.
-
-    Raises:
-      ValueError: no variable has a gradient, or there is no pair unless `may_be_empty`.
-    """
+    """Returns both lists; raises a ValueError without a gradient, or pair unless `may_be_empty`."""
     grads, variables = _gradients.unzip(grads_and_vars)
     if not [grad for grad in grads if grad is not None] and not (may_be_empty and not grads):
         names = [getattr(variable, "name", variable) for variable in variables]

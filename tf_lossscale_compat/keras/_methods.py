@@ -395,11 +395,10 @@ def assign_all(
     values: Iterable[Any],
     assign: Callable[[list[tuple[_types.Variable, np.ndarray]]], None] = _assign_each,
 ) -> None:
-    """Assigns arrays to as many variables: all, or none after an error.
+    """Assigns arrays to as many variables: all, or none after a ValueError.
 
-    Raises:
-      ValueError: an array has another shape than its variable; or a counter is at a number's place
-        and a number at a counter's. All may be integers or floats, as in JSON.
+    All may be integers, or floats, as in JSON. But a counter at a number's place is an error, if
+    there is a number at a counter's.
     """
     pairs = [(variable, np.asarray(value)) for variable, value in zip(variables, values)]
     for variable, value in pairs:
