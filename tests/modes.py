@@ -54,21 +54,27 @@ def compiled(function):
     raise AssertionError("tf.function cannot be told to compile with XLA")
 
 
-class Graph:
-    """A graph with one session, in which variables are initialized when first needed."""
+class Session:
+    """A session in which variables are initialized when first needed."""
 
-    def __init__(self, name, config=None):
-        self.name = name
-        self.session = tf1.Session(config=config)
-        self._initialized = []
+    def __init__(self, session):
+        self.session, self.initialized = session, set()
 
     def run(self, fetches, feeds=None):
         """`Session.run`, once the variables made since the last call are initialized."""
-        known = {id(variable) for variable in self._initialized}
-        fresh = [variable for variable in tf1.global_variables() if id(variable) not in known]
-        self._initialized.extend(fresh)
-        self.session.run([variable.initializer for variable in fresh])
+        fresh = [v for v in tf1.global_variables() if id(v) not in self.initialized]
+        self.initialized.update(map(id, fresh))
+        if fresh:
+            self.session.run([variable.initializer for variable in fresh])
         return self.session.run(fetches, feeds)
+
+
+class Graph(Session):
+    """A graph with one session."""
+
+    def __init__(self, name, config=None):
+        super().__init__(tf1.Session(config=config))
+        self.name = name
 
     def compile(self, function, *specs):
         placeholders = [tf1.placeholder(spec.dtype, spec.shape) for spec in specs]

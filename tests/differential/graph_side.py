@@ -20,7 +20,8 @@ class Graph(Side):
     def __init__(self, program, library):
         super().__init__(program, library)
         self.session = tf1.Session()
-        self.initialized, self.trains, self.placeholders = set(), {}, {}
+        self.initializing = modes.Session(self.session)
+        self.trains, self.placeholders = {}, {}
         self.events = []  # What was built, for a graph of the same.
 
     def in_session(self):
@@ -43,13 +44,9 @@ class Graph(Side):
         return seen
 
     def run(self, fetches, feeds=None):
-        fresh = [v for v in tf1.global_variables() if id(v) not in self.initialized]
-        self.initialized.update(map(id, fresh))
-        if fresh:
-            self.session.run([variable.initializer for variable in fresh])
         if isinstance(fetches, (list, dict)) and not fetches:  # Which a new graph refuses.
             return type(fetches)()
-        return self.session.run(fetches, feeds)
+        return self.initializing.run(fetches, feeds)
 
     def value(self, variable):
         return self.run(variable)
@@ -205,7 +202,7 @@ class Graph(Side):
         tf1.train.Saver().save(self.session, paths[0])
         with self.again("original") as side:
             tf1.train.Saver().restore(side.session, paths[0])
-            side.initialized.update(map(id, tf1.global_variables()))
+            side.initializing.initialized.update(map(id, tf1.global_variables()))
             after = side.run({v.name: v for v in tf1.global_variables()})
             kept = [name for name in before if not history.same(before[name], after.get(name))]
             side.steps = self.steps

@@ -35,9 +35,9 @@ class Side:
         self.steps, self.function, self.session, self.strategy = 0, {}, None, None
         if program["place"] == "mirrored":
             self.strategy = replicas.strategy("mirrored_2")
-        self.initialized, self.built, self.slow = set(), False, Slow(program)
+        self.built, self.slow = False, Slow(program)
         if program["place"] == "graph":
-            self.session = tf1.keras.backend.get_session()
+            self.session = modes.Session(tf1.keras.backend.get_session())
         self.loaded = False
         self.kinds = {}  # Of the gradients that a way unscales by itself.
         # An optimizer by itself, which a loss scale that changes nothing is compared with.
@@ -133,17 +133,11 @@ class Side:
 
     def value(self, variable):
         if self.session:
-            return self.run(variable)
+            return self.session.run(variable)
         if self.strategy:
             variable = getattr(variable, "_value", variable)  # Of Keras 3's.
             return [copy.numpy() for copy in replicas.copies(self.strategy, variable)]
         return np.asarray(variable.numpy() if hasattr(variable, "numpy") else variable)
-
-    def run(self, fetches, feeds=None):
-        fresh = [v for v in tf1.global_variables() if id(v) not in self.initialized]
-        self.initialized.update(map(id, fresh))
-        self.session.run([variable.initializer for variable in fresh])
-        return self.session.run(fetches, feeds)
 
     def do(self, action):
         with self.scope():
@@ -282,7 +276,7 @@ class Side:
                 places = [tf1.placeholder(coef.dtype, coef.shape) for coef in coefs]
                 self.function[way] = places, self.step(way, False, *places)
             places, op = self.function[way]
-            self.run([] if op is None else op, dict(zip(places, coefs)))
+            self.session.run([] if op is None else op, dict(zip(places, coefs)))
             return op
         first = self.steps == 1
         way = way, first and "late" in map(self.kind, range(len(self.variables)))
@@ -381,7 +375,9 @@ class Side:
         if not self.session:
             return {}
         scale = self.optimizer.loss_scale
-        return {"values": [self.run(scale) for _ in range(2)]}  # As a loop does that prints it.
+        return {
+            "values": [self.session.run(scale) for _ in range(2)]
+        }  # As a loop does that prints it.
 
     def do_finalize(self):
         tf1.get_default_graph().finalize()
@@ -401,31 +397,29 @@ class Side:
         optimizer = type(self.optimizer).from_config(copy.deepcopy(config))
         return {"config": plain({**config, "again": optimizer.get_config()})}
 
+    def checkpoint(self):
+        variables = self.variables
+        if self.home.kind == "keras3":
+            variables = [variable.value for variable in variables]
+        model = self.model or tf.train.Checkpoint(v=variables)
+        return tf.train.Checkpoint(model=model, optimizer=self.optimizer)
+
     def save(self, how, folder):
-        path = os.path.join(folder, "x.weights.h5" if how == "file" else "x")
-        if how == "file":
-            self.model.compile(self.optimizer, "mse")
-            self.model.save_weights(path)
-            return path
         self.build()
-        return tf.train.Checkpoint(
-            model=self.model or self.listed(), optimizer=self.optimizer
-        ).save(path)
+        path = os.path.join(folder, "x.weights.h5" if how == "file" else "x")
+        if how == "checkpoint":
+            return self.checkpoint().save(path)
+        self.model.compile(self.optimizer, "mse")
+        self.model.save_weights(path)
+        return path
 
     def restore(self, how, path):
         self.build()
-        if how == "file":
+        if how == "checkpoint":
+            self.checkpoint().restore(path)
+        else:
             self.model.compile(self.optimizer, "mse")
             self.model.load_weights(path)
-        else:
-            tf.train.Checkpoint(
-                model=self.model or self.listed(), optimizer=self.optimizer
-            ).restore(path)
-
-    def listed(self):
-        if self.home.kind == "keras3":
-            return tf.train.Checkpoint(v=[variable.value for variable in self.variables])
-        return tf.train.Checkpoint(v=self.variables)
 
     def through(self, how):
         """Saved, restored into the original, trained, saved, restored into this class again."""
@@ -443,7 +437,6 @@ class Side:
         return self.through("checkpoint")
 
     def do_file(self):
-        self.build()
         return self.through("file")
 
     def do_threads(self, way, finite):
