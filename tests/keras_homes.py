@@ -19,7 +19,10 @@ import pytest
 import tensorflow as tf
 
 from tests import crossed, originals
+from tf_lossscale_compat.keras import mixed_precision
 
+# The classes that are tested.
+Stable, Older = mixed_precision.LossScaleOptimizer, mixed_precision.experimental.LossScaleOptimizer
 VERSION = tuple(int(part) for part in tf.__version__.split(".")[:2])
 
 

@@ -1,18 +1,14 @@
 """On Keras 3, beside Keras' own class in the same process: `fit`, division, what it keeps."""
 
 import functools
-from unittest import mock
 
 import numpy as np
 import tensorflow as tf
 
 import tf_lossscale_compat
 from tests import keras_homes, modes
-from tf_lossscale_compat._core import _graphs
-from tf_lossscale_compat.keras import _keras3, mixed_precision
-
-Stable = mixed_precision.LossScaleOptimizer
-Older = mixed_precision.experimental.LossScaleOptimizer
+from tests.keras_homes import Older, Stable
+from tf_lossscale_compat.keras import _keras3
 
 
 def run(mode, step):
@@ -177,13 +173,6 @@ class Keras3ClassTest(modes.EagerTestCase):
             found.append((keys, variables if name != "Nadam" else None))
         self.assertEqual(*found)
         self.assertIn("outer", str(variables))
-
-    @keras_homes.each(kind="keras3")
-    def test_a_name_that_keras_refuses_is_refused_before_variables_are_made(self, home):
-        with mock.patch.object(_graphs, "make_variable") as make:
-            with self.assertRaisesRegex(ValueError, "name.*a/b"):
-                Stable(home.SGD(1.0), name="a/b")
-        make.assert_not_called()
 
     @keras_homes.each(kind="keras3")
     def test_a_checkpoint_that_has_the_loss_scale_too_is_whole(self, home):

@@ -17,12 +17,10 @@ from absl.testing import parameterized
 
 import tf_lossscale_compat as package
 from tests import keras_homes, modes, originals
-from tests.keras_homes import number
+from tests.keras_homes import Older, Stable, number
 from tf_lossscale_compat._core import _scale
-from tf_lossscale_compat.keras import _classes, mixed_precision
-from tf_lossscale_compat.keras.mixed_precision import experimental
+from tf_lossscale_compat.keras import _classes
 
-Stable, Older = mixed_precision.LossScaleOptimizer, experimental.LossScaleOptimizer
 VERSION = keras_homes.VERSION
 
 
@@ -154,13 +152,16 @@ class SubclassTest(_Base):
         self.assertIsInstance(opt, Stable)
         self.assertEqual(number(opt._loss_scale()), 8.0)
         self.assertEqual(self.take_step(opt, home), 0.5 if name == "method" else 0.25)
-        if name == "name":
-            self.assertEqual(opt.before, 5)
-        again = type(opt).from_config(json.loads(json.dumps(opt.get_config(), default=float)))
-        self.assertIs(type(again), type(opt))
-        self.assertEqual(again.get_config(), opt.get_config())
-        self.assertEqual(getattr(again, "extra", None), 7 if name == "extra" else None)
-        self.assertEqual(self.take_step(again, home), 0.5 if name == "method" else 0.25)
+        made = [type(opt).from_config(json.loads(json.dumps(opt.get_config(), default=float)))]
+        if name in ("name", "method"):  # Whose constructors take the same.
+            copies = keras_homes.copies(opt)
+            made += [*copies, *itertools.chain(*map(keras_homes.copies, copies))]
+        for each in made:
+            self.assertIs(type(each), type(opt))
+            self.assertEqual(each.get_config(), opt.get_config())
+            self.assertEqual(getattr(each, "before", None), 5 if name == "name" else None)
+            self.assertEqual(getattr(each, "extra", None), 7 if name == "extra" else None)
+            self.assertEqual(self.take_step(each, home), 0.5 if name == "method" else 0.25)
 
     @keras_homes.each(kind=keras_homes.BEFORE_3)
     def test_an_optimizer_may_go_through_the_pairs_twice(self, home):
@@ -195,6 +196,25 @@ class ClassesTest(modes.EagerTestCase):
         # Called with an optimizer of another family, it picks that family's class, too.
         inner = default().SGD(1.0)
         self.assertIs(type(sibling(inner, loss_scale=8.0)), public)
+
+    @keras_homes.each()
+    def test_what_compile_wraps_is_an_instance(self, home):
+        """Custom steps ask so before they scale the loss."""
+        if VERSION < (2, 1):
+            self.skipTest("its layers cast no variables by themselves")
+        with home.policy("mixed_float16"):
+            models = [home.dense_model(), home.dense_model()]
+            ours = Stable(home.SGD(1.0))
+            for model, opt in zip(models, (ours, home.SGD(1.0))):
+                model.compile(opt, "mse")
+        self.assertIs(models[0].optimizer, ours)
+        own = models[1].optimizer
+        self.assertIn("LossScaleOptimizer", type(own).__name__)
+        self.assertIsInstance(own, Stable)
+        self.assertIsInstance(own, Older)
+        self.assertNotIsInstance(own, type("Own", (keras_homes.sibling(Stable, home),), {}))
+        self.assertNotIsInstance(home.SGD(1.0), Stable)
+        self.assertNotIsInstance(ours, Older)
 
     @keras_homes.each((Stable, Older))
     def test_a_subclass_around_another_family_is_refused(self, home, public):
@@ -513,54 +533,56 @@ class ConfigTest(_Base):
         quadrupling = {"initial_loss_scale": 8.0, "increment_period": 3, "multiplier": 4.0}
         skipping = {"loss_scale_value": 8.0, "skip_nonfinite": True}
         options = {"name": "mine", "count_skipped": False}
-        for public, arguments, expected in (
-            (Stable, {}, numbers(True, 2.0**15, 2000)),
-            (Stable, {"dynamic": False, "initial_scale": 8}, numbers(False, 8.0, None)),
-            (Stable, {"loss_scale": package.DynamicLossScale(8, 3)}, numbers(True, 8.0, 3)),
+
+        def stable(**arguments):
+            return Stable(home.SGD(1.0), **arguments)
+
+        def older(loss_scale, **arguments):
+            return Older(home.SGD(1.0), loss_scale, **arguments)
+
+        dynamic, fixed = package.DynamicLossScale, package.FixedLossScale
+        of_four, of_eight = of("DynamicLossScale", **quadrupling), {"loss_scale_value": 8.0}
+        for opt, expected in (
+            (stable(), numbers(True, 2.0**15, 2000)),
+            (stable(dynamic=False, initial_scale=8), numbers(False, 8.0, None)),
+            (stable(loss_scale=dynamic(8, 3)), numbers(True, 8.0, 3)),
+            (stable(loss_scale=dynamic(**quadrupling)), {**numbers(True, 8.0, 3), **of_four}),
             (
-                Stable,
-                {"loss_scale": package.DynamicLossScale(**quadrupling)},
-                {**numbers(True, 8.0, 3), **of("DynamicLossScale", **quadrupling)},
-            ),
-            (
-                Stable,
-                {"loss_scale": package.FixedLossScale(**skipping)},
+                stable(loss_scale=fixed(**skipping)),
                 {**numbers(False, 8.0, None), **of("FixedLossScale", **skipping)},
             ),
-            (Stable, {"initial_scale": 8, **options}, {**numbers(True, 8.0, 2000), **options}),
-            (Older, {"loss_scale": 8}, of("FixedLossScale", loss_scale_value=8.0)),
-            (
-                Older,
-                {"loss_scale": package.DynamicLossScale(**quadrupling)},
-                of("DynamicLossScale", **quadrupling),
-            ),
-            (
-                Older,
-                {"loss_scale": package.FixedLossScale(8), **options},
-                {**of("FixedLossScale", loss_scale_value=8.0), **options},
-            ),
+            (stable(initial_scale=8, **options), {**numbers(True, 8.0, 2000), **options}),
+            (older(8), of("FixedLossScale", **of_eight)),
+            (older(dynamic(**quadrupling)), of_four),
+            (older(fixed(8), **options), {**of("FixedLossScale", **of_eight), **options}),
         ):
-            opt = public(home.SGD(1.0), **arguments)
             config = opt.get_config()
             self.assertEqual(type(opt).from_config(config).get_config(), config)
-            inner = config.pop("inner_optimizer" if public is Stable else "optimizer")
+            inner = config.pop("optimizer" if isinstance(opt, Older) else "inner_optimizer")
             self.assertEndsWith(inner["class_name"], "SGD")
             if home.kind == "keras3":  # As Keras' own config there.
                 expected = {"name": opt.name, **expected}
             self.assertEqual(config, expected)
 
-    @keras_homes.each((Stable, Older))
-    def test_a_name_is_kept(self, home, public):
-        args = [8.0] if public is Older else []
-        opt = public(home.SGD(1.0), *args, name="mine")
-        again = type(opt).from_config(opt.get_config())
-        for each in (opt, again, *keras_homes.copies(opt)):
-            self.assertEqual(getattr(each, "name", getattr(each, "_name", None)), "mine")
-            self.assertEqual(each.get_config()["name"], "mine")
-        if home.kind == "keras3":
-            opt.name = "set later"
-            for each in (opt, type(opt).from_config(opt.get_config()), *keras_homes.copies(opt)):
-                self.assertEqual((each.name, each.get_config()["name"]), ("set later", "set later"))
+    @keras_homes.each(
+        (Stable, Older), (("name", "mine"), ("count_skipped", True), ("count_skipped", False))
+    )
+    def test_an_option_is_kept(self, home, public, option):
+        name, value = option
+        plain = public(home.SGD(1.0), loss_scale=8.0)
+        self.assertNotEqual(plain.get_config().get(name, "not there"), value)
+        opt = public(home.SGD(1.0), loss_scale=8.0, **{name: value})
+        for each in (opt, type(opt).from_config(opt.get_config()), *keras_homes.copies(opt)):
+            self.assertEqual(each.get_config()[name], value)
+            if name == "name":
+                self.assertEqual(getattr(each, "name", getattr(each, "_name", None)), value)
+
+    @keras_homes.each((Stable, Older), kind="keras3")
+    def test_a_name_that_is_set_is_kept(self, home, public):
+        opt = public(home.SGD(1.0), loss_scale=8.0)
+        opt.name = "set later"
+        for each in (opt, type(opt).from_config(opt.get_config()), *keras_homes.copies(opt)):
+            self.assertEqual((each.name, each.get_config()["name"]), ("set later", "set later"))
 
     @keras_homes.each((Stable, Older))
     def test_constructors_take_what_configs_hold(self, home, public):
@@ -572,17 +594,6 @@ class ConfigTest(_Base):
         self.assertIsNot(again.inner_optimizer, opt.inner_optimizer)
         self.assertEqual(self.take_step(again, home), 0.0625)
 
-    @keras_homes.each((Stable, Older))
-    def test_count_skipped_is_checked_and_kept(self, home, public):
-        with self.assertRaisesRegex(TypeError, "count_skipped must be True, False or None, got 1"):
-            public(home.SGD(1.0), loss_scale=8.0, count_skipped=1)
-        self.assertNotIn("count_skipped", public(home.SGD(1.0), loss_scale=8.0).get_config())
-        for value in (True, False):
-            opt = public(home.SGD(1.0), loss_scale=8.0, count_skipped=value)
-            again = type(opt).from_config(opt.get_config())
-            for each in (opt, again, *keras_homes.copies(opt)):
-                self.assertIs(each.get_config()["count_skipped"], value)
-
     @keras_homes.each(
         [{"dynamic": False, "initial_scale": 8}, {"initial_scale": 8}, {"dynamic_growth_steps": 3}]
     )
@@ -590,12 +601,17 @@ class ConfigTest(_Base):
         with self.assertRaisesRegex(ValueError, "loss_scale must be None if dynamic, .* 'dynamic'"):
             Stable(home.SGD(1.0), loss_scale="dynamic", **numbers)
 
-    @keras_homes.each()
-    def test_a_name_that_is_none_is_refused_before_variables_are_made(self, home):
+    @keras_homes.each((Stable, Older))
+    def test_bad_options_are_refused_before_variables_are_made(self, home, public):
+        bad = [("count_skipped", 1, "count_skipped must be True, False or None, got 1")]
+        bad += [("name", 5, "name must .*, got 5")]
+        bad += [("name", "a/b", "name.*a/b")] if home.kind == "keras3" else []
         inner = home.SGD(1.0)
-        with modes.creations() as names, self.assertRaisesRegex(TypeError, "name must .*, got 5"):
-            Stable(inner, name=5)
-        self.assertEqual(names, [])
+        for name, value, message in bad:
+            error = ValueError if value == "a/b" else TypeError
+            with modes.creations() as created, self.assertRaisesRegex(error, message):
+                public(inner, loss_scale="dynamic", **{name: value})
+            self.assertEmpty(created)
 
     @keras_homes.each(kind="keras3")
     def test_skipped_steps_while_accumulating(self, home):
@@ -606,6 +622,22 @@ class ConfigTest(_Base):
         with self.assertRaisesRegex(ValueError, "gradient_accumulation_steps"):
             opt.inner_optimizer = inner
         Stable(inner)
+
+    @keras_homes.each()
+    def test_an_inner_optimizer_of_the_users(self, home):
+        class Own(home.SGD):
+            def __init__(self, *args, **kwargs):
+                super().__init__(*args, **kwargs)
+                self.own = 123
+
+        functions = home.keras.optimizers
+        config = functions.serialize(Stable(Own(2.0, momentum=0.5), initial_scale=2))
+        again = functions.deserialize(config, custom_objects={"Own": Own})
+        self.assertIsInstance(again.inner_optimizer, Own)
+        self.assertEqual(again.inner_optimizer.own, 123)
+        weight = home.variable(5.0)
+        again.minimize(lambda: tf.convert_to_tensor(weight), [weight])
+        self.assertEqual((number(weight), number(again.dynamic_counter)), (3.0, 1))
 
 
 class HyperparametersTest(modes.EagerTestCase):
@@ -651,15 +683,6 @@ class HyperparametersTest(modes.EagerTestCase):
 
 
 class CopyTest(_Base):
-    def copied(self, way, opt):
-        """A copy of the inner optimizer; without one, the wrapper raises what Keras does."""
-        try:
-            return keras_homes.COPIES[way](opt.inner_optimizer)
-        except Exception as error:
-            with self.assertRaises(type(error)):
-                keras_homes.COPIES[way](opt)
-            self.skipTest("optimizers of this Keras cannot be copied so")
-
     @keras_homes.each(keras_homes.COPIES, (False, True))
     def test_goes_on_by_itself(self, home, way, trained):
         opt = Older(home.SGD(1.0), package.DynamicLossScale(8.0, 1), name="mine")
@@ -667,8 +690,12 @@ class CopyTest(_Base):
         if trained:
             self.take_step(opt, home, variable)
         scale, steps = number(opt.loss_scale()), number(opt.iterations)
-        # As much as this Keras' own optimizers keep.
-        kept = number(self.copied(way, opt).iterations)
+        try:  # As much as this Keras' own optimizers keep.
+            kept = number(keras_homes.COPIES[way](opt.inner_optimizer).iterations)
+        except Exception as error:
+            with self.assertRaises(type(error)):
+                keras_homes.COPIES[way](opt)
+            self.skipTest("optimizers of this Keras cannot be copied so")
         again = keras_homes.COPIES[way](opt)
         self.assertIs(type(again), type(opt))
         self.assertIsNot(again.inner_optimizer, opt.inner_optimizer)
@@ -684,18 +711,6 @@ class CopyTest(_Base):
         self.assertEqual(number(opt.loss_scale()), scale)
         self.assertEqual(number(opt.iterations), steps)
         self.assertEqual(self.take_step(opt, home, variable), 0.25)
-
-    @keras_homes.each(keras_homes.COPIES, ("name", "method"))
-    def test_subclasses_whose_constructors_take_the_same(self, home, way, name):
-        opt = SUBCLASSES[name](home, home.SGD(1.0))
-        self.copied(way, opt)
-        self.take_step(opt, home)
-        copy = keras_homes.COPIES[way](opt)
-        for again in (copy, keras_homes.COPIES[way](copy)):
-            self.assertIs(type(again), type(opt))
-            self.assertEqual(getattr(again, "before", None), 5 if name == "name" else None)
-            self.assertEqual(again.get_config(), opt.get_config())
-            self.assertEqual(self.take_step(again, home), 0.5 if name == "method" else 0.25)
 
 
 class OwnerTest(_Base):

@@ -1,13 +1,11 @@
 """Keras optimizers on several replicas: a NaN on any of them makes all of them skip that step."""
 
-import functools
-
 import numpy as np
 import tensorflow as tf
 from absl.testing import absltest, parameterized
 
 from tests import crossed, keras_homes, modes, replicas
-from tf_lossscale_compat.keras.mixed_precision import LossScaleOptimizer, experimental
+from tests.keras_homes import Older, Stable
 
 VERSION = keras_homes.VERSION
 SCALE = 2.0**10
@@ -31,7 +29,7 @@ class SkippingTest(modes.EagerTestCase):
         strategy = replicas.strategy(name)
         with strategy.scope():
             weight = home.variable(1.0)
-            opt = LossScaleOptimizer(home.SGD(0.125, momentum=0.5), initial_scale=SCALE)
+            opt = Stable(home.SGD(0.125, momentum=0.5), initial_scale=SCALE)
             if hasattr(opt, "build"):
                 opt.build([weight])
 
@@ -83,7 +81,7 @@ class ContextTest(tf.test.TestCase, parameterized.TestCase):
         with strategy.scope():
             weight = tf.Variable(1.0)
             scale = {"dynamic": False, "initial_scale": SCALE} if fixed else {}
-            opt = LossScaleOptimizer(home.SGD(0.5, momentum=0.5), **scale)
+            opt = Stable(home.SGD(0.5, momentum=0.5), **scale)
             made = len(home.variables(opt.inner_optimizer))
             message = rf"LossScaleOptimizer\w*\.{method} was called in a cross-replica context"
             with self.assertRaisesRegex(ValueError, f"{message}.*strategy.run"):
@@ -101,7 +99,7 @@ class ContextTest(tf.test.TestCase, parameterized.TestCase):
         strategy = replicas.strategy(name)
         with strategy.scope():
             weight = home.variable(1.0)
-            opt = LossScaleOptimizer(getattr(home, inner)(0.5), initial_scale=SCALE)
+            opt = Stable(getattr(home, inner)(0.5), initial_scale=SCALE)
 
         @tf.function(autograph=False)
         def step():
@@ -124,7 +122,7 @@ class ContextTest(tf.test.TestCase, parameterized.TestCase):
     )
     def test_gradients_that_a_step_summed_by_itself(self, home, word):
         """With the words of TensorFlow 2.2 to 2.15 that say so; Keras 3 sums them once more."""
-        opt, weight = LossScaleOptimizer(home.SGD(0.5)), home.variable(1.0)
+        opt, weight = Stable(home.SGD(0.5)), home.variable(1.0)
         pairs = [(tf.constant(1.0), weight)]
         sums = "sums no gradients .*keep" if home.before(3, 5) else "always sums .*delete"
         for value in (True, False):
@@ -137,15 +135,12 @@ class ContextTest(tf.test.TestCase, parameterized.TestCase):
         self.assertEqual(keras_homes.number(weight), 1.0)
         self.assertFalse(opt.built)
 
-    @crossed.product(home=keras_homes.available(), public=(LossScaleOptimizer, experimental))
+    @crossed.product(home=keras_homes.available(), public=(Stable, Older))
     def test_unsupported_strategy_raises_when_the_optimizer_is_made(self, home, public):
-        strategy = Unsupported()
-        if public is experimental:
-            public = functools.partial(experimental.LossScaleOptimizer, loss_scale="dynamic")
         optimizer = home.SGD(0.5)
-        with strategy.scope():
+        with Unsupported().scope():
             with self.assertRaisesRegex(ValueError, "does not support Unsupported.*Mirrored"):
-                public(optimizer)
+                public(optimizer, loss_scale="dynamic")
 
     @keras_homes.each(kind=keras_homes.BEFORE_3, since=(2, 0))
     def test_a_subclass_switches_the_check_of_the_strategy_off(self, home):
@@ -164,7 +159,7 @@ class ContextTest(tf.test.TestCase, parameterized.TestCase):
             replicas.run(strategy, step)
             return float(weight.numpy())
 
-        public = type(LossScaleOptimizer(home.SGD(0.5)))
+        public = type(Stable(home.SGD(0.5)))
         fixed = (False, SCALE)
         for strategy in (replicas.strategy("one_device"), Unsupported()):
             if hasattr(home.own(), "_raise_if_strategy_unsupported"):

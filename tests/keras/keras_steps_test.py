@@ -12,11 +12,8 @@ import tensorflow as tf
 
 import tf_lossscale_compat
 from tests import keras_homes, modes, replicas
-from tests.keras_homes import number
-from tf_lossscale_compat.keras import mixed_precision
+from tests.keras_homes import Older, Stable, number
 
-Stable = mixed_precision.LossScaleOptimizer
-Older = mixed_precision.experimental.LossScaleOptimizer
 tf1 = tf.compat.v1
 # Where functions do not compile with XLA, `modes.compiled` skips with the reason.
 MODES = ("function", "eager", "jit")
@@ -270,22 +267,18 @@ class WhoDividesTest(modes.EagerTestCase):
                 opt.minimize(lambda v=variable: tf.convert_to_tensor(v) * 0.125, [variable])
                 self.assertAllEqual(arrays([variable]), [0.75])
 
-    @keras_homes.each()
-    def test_apply_after_unscaling_warns(self, home):
+    @keras_homes.each((False, True))
+    def test_apply_after_unscaling_warns(self, home, both_ways):
+        """Of any gradients; where it was asked for `scale_loss` too, of unscaled ones alone."""
         opt, variable = self.optimizer(home)
-        opt.get_unscaled_gradients([tf.constant(1.0)])
-        opt.apply([tf.constant(4.0)], [variable])
-        self.assertAllEqual(arrays([variable]), [0.5])
-        self.assertEqual(["once more" in warning for warning in self.warnings()], [True])
-
-    @keras_homes.each()
-    def test_apply_after_both_ways_warns_of_unscaled_gradients_alone(self, home):
-        opt, variable = self.optimizer(home)
-        opt.scale_loss(tf.constant(1.0))
+        if both_ways:
+            opt.scale_loss(tf.constant(1.0))
         grads = opt.get_unscaled_gradients([tf.constant(8.0)])
         opt.apply([tf.constant(4.0)], [variable])
-        self.assertEmpty(self.warnings())
-        opt.apply(grads, [variable])
+        self.assertAllEqual(arrays([variable]), [0.5])
+        if both_ways:
+            self.assertEmpty(self.warnings())
+            opt.apply(grads, [variable])
         self.assertEqual(["once more" in warning for warning in self.warnings()], [True])
 
     @keras_homes.each()
@@ -726,6 +719,74 @@ class FaceTest(modes.EagerTestCase):
             with self.assertRaisesRegex(ValueError, "TensorFlow backend.*'jax'"):
                 Stable(home.SGD(1.0))
 
+    @keras_homes.each(kind="v2")
+    def test_slots_are_found_by_name(self, home):
+        weight = home.variable([1.0, 2.0])
+        opt = Stable(home.SGD(1.0, momentum=0.5), initial_scale=2)
+        opt.minimize(lambda: tf.convert_to_tensor(weight), [weight])
+        self.assertEqual(opt.get_slot_names(), ["momentum"])
+        self.assertAllEqual(home.numpy(opt.get_slot(weight, "momentum")), [-1.0, -1.0])
+        added = opt.add_slot(weight, "more", "ones")
+        self.assertIs(opt.inner_optimizer.get_slot(weight, "more"), added)
+
+    @keras_homes.each()
+    def test_iterations_are_the_inner_optimizers(self, home):
+        inner = home.SGD(1.0)
+        opt = Stable(inner)
+        self.assertIs(opt.iterations, inner.iterations)
+        if home.kind == "v2":
+            opt = Stable(home.SGD(1.0))
+            opt.iterations = 7
+            self.assertEqual((opt.iterations, opt.inner_optimizer.iterations), (7, 7))
+
+    @keras_homes.each(kind="v2")
+    def test_a_hyperparameter_named_like_an_attribute_stays_inside(self, home):
+        class LossScaled(home.SGD):
+            def __init__(self):
+                super().__init__()
+                self._set_hyper("loss_scale", 123.0)
+
+        opt = Stable(LossScaled())
+        self.assertEqual(number(opt.loss_scale), 2.0**15)
+        with self.assertRaises(AttributeError):
+            opt.loss_scale = 2.0
+
+    @keras_homes.each()
+    def test_other_attributes_are_not_the_inner_optimizers(self, home):
+        opt = Stable(home.SGD(1.0))
+        self.assertIs(opt.inner_optimizer.nesterov, False)
+        # Others that neither has.
+        lacks = {"v2": ["use_ema"], "current": ["beta_1"], "keras3": []}[home.kind]
+        for name in ("nesterov", *lacks):
+            with self.assertRaisesRegex(AttributeError, f"has no attribute '{name}'"):
+                getattr(opt, name)
+
+    @keras_homes.each()
+    def test_dir(self, home):
+        names = dir(Stable(home.SGD(1.0)))
+        for name in ("learning_rate", "lr", "loss_scale", "get_scaled_loss", "minimize"):
+            self.assertIn(name, names)
+        self.assertNotIn("nesterov", names)
+
+    @keras_homes.each(kind=keras_homes.BEFORE_3)
+    def test_variables_are_the_inner_optimizers(self, home):
+        opts = [Stable(home.SGD(1.0, momentum=0.5))]
+        # On 1.15 Keras' own class raises an AttributeError, and that of `current` has no variables.
+        since = (2, 11) if home.kind == "current" else (2, 0)
+        if keras_homes.VERSION >= since:
+            opts.append(home.wrapped_in_own(home.SGD(1.0, momentum=0.5)))
+        counts = []
+        for opt in opts:
+            opt.apply_gradients([(tf.constant([3.0, 4.0]), tf.Variable([0.0, 0.0]))])
+            found = home.variables(opt)
+            inner = home.variables(opt.inner_optimizer if opt is opts[0] else opt._optimizer)
+            self.assertEqual([id(each) for each in found], [id(each) for each in inner])
+            counts.append(len(found))
+            if home.kind == "v2":
+                self.assertEqual([id(each) for each in opt.weights], [id(each) for each in inner])
+                self.assertAllEqual(opt.get_weights()[1], [3.0 * -1, 4.0 * -1])
+        self.assertLen(set(counts), 1)
+
 
 class BadInputTest(modes.EagerTestCase):
     def test_the_keras_inside_of_tensorflow_is_refused(self):
@@ -760,7 +821,7 @@ class BadInputTest(modes.EagerTestCase):
                 lambda: stable(tf1.train.GradientDescentOptimizer(1.0)),
             ),
             (TypeError, f"^inner_optimizer.*{nested}", lambda: stable(stable(inner()))),
-            (TypeError, f"^optimizer.*{nested}", lambda: old(home.own()(*_own(home)), 8)),
+            (TypeError, f"^optimizer.*{nested}", lambda: old(home.wrapped_in_own(inner()), 8)),
             (TypeError, f"{no_bool}, but got: 'no'.$", lambda: stable(inner(), "no")),
             (
                 TypeError,
@@ -812,11 +873,6 @@ class BadInputTest(modes.EagerTestCase):
         opt = Stable(home.SGD(1.0))
         with self.assertRaisesRegex((ValueError, TypeError), "(?i)callable|tape"):
             opt.minimize(tf.constant(1.0), variables_of(home, 1.0))
-
-
-def _own(home):
-    """Arguments for that Keras' own loss-scale optimizer."""
-    return (home.SGD(1.0), "dynamic") if keras_homes.VERSION < (2, 4) else (home.SGD(1.0),)
 
 
 class ThreadsTest(modes.EagerTestCase):

@@ -11,10 +11,8 @@ import tensorflow as tf
 from absl import logging
 
 from tests import keras_homes, modes
-from tests.keras_homes import number
-from tf_lossscale_compat.keras import mixed_precision
+from tests.keras_homes import Stable, number
 
-Stable = mixed_precision.LossScaleOptimizer
 PAGE = pathlib.Path(__file__).resolve().parents[2] / "docs" / "checkpoints.md"
 KINDS = {
     "plain": lambda inner: inner,
@@ -102,6 +100,48 @@ class PlainOptimizersTest(modes.EagerTestCase):
         for model in (old, new):
             model.train_on_batch(np.ones([2, 3]), np.ones([2, 2]))
         self.assertAllEqual(new.get_weights()[0], old.get_weights()[0])
+
+    @keras_homes.each((True, False), (True, False))
+    def test_with_and_without_the_wrapper(self, home, saves, restores):
+        """Also a variable that the inner optimizer has beside its slots; twice, with slots made."""
+        if saves != restores and (home.kind == "keras3" or keras_homes.VERSION < (2, 4)):
+            self.skipTest("this Keras' own class keeps an inner optimizer in another place")
+
+        class Counting(home.SGD):
+            def __init__(self):
+                super().__init__(1.0, momentum=1.0)
+                self.own = tf.Variable(0.0)
+                if hasattr(self, "_track_trackable"):
+                    self._track_trackable(self.own, "own")
+
+        def make(wrapped):
+            inner, weight = Counting(), home.variable(2.0)
+            if home.kind != "v2":
+                inner.build([weight])
+            opt = Stable(inner, initial_scale=1.0, dynamic_growth_steps=2) if wrapped else inner
+            return inner, opt, weight, tf.train.Checkpoint(optimizer=opt, weight=weight)
+
+        def step(opt, weight):
+            pairs = [(tf.constant(1.0), weight)]
+            opt.apply_gradients(pairs, **({} if opt is inner else {"scaled": False}))
+
+        inner, opt, weight, checkpoint = make(saves)
+        step(opt, weight)
+        inner.own.assign(3.0)
+        path = checkpoint.save(os.path.join(self.get_temp_dir(), "c"))
+        inner, opt, weight, checkpoint = make(restores)
+        status = checkpoint.restore(path)
+        self.assertEqual((number(weight), number(opt.iterations)), (1.0, 1))
+        if restores:
+            self.assertEqual(number(opt.dynamic_counter), 1 if saves else 0)
+        step(opt, weight)
+        self.assertEqual((number(weight), number(opt.iterations)), (-1.0, 2))
+        self.assertEqual(number(inner.own), 3.0)
+        if saves == restores:
+            status.assert_consumed()
+        checkpoint.restore(path)
+        step(opt, weight)
+        self.assertEqual((number(weight), number(opt.iterations)), (-1.0, 2))
 
     @keras_homes.each(("fixed", "dynamic"), kind=keras_homes.NEWER)
     def test_checkpoint_without_slots(self, home, kind):
