@@ -96,11 +96,9 @@ class FixedLossScaleManager(LossScaleManager):
 
     def update_loss_scale(self, finite_grads: bool | tf.Tensor) -> Any:
         """Changes nothing; returns a no-op `tf.Operation` in graph mode, None in eager mode."""
-        return self._tflsc_update(finite_grads)
-
-    def _tflsc_update(self, finite: Any) -> Any:
         return _graphs.as_operation(None)
 
+    _tflsc_update = update_loss_scale
     _tflsc_own_methods = get_loss_scale, update_loss_scale
 
 
