@@ -99,10 +99,7 @@ class Home:
 
     def model(self, *layers, inputs, **kwargs):
         """A built `Sequential` of `layers` for inputs of this shape, without the batch."""
-        keras = self.keras
-        if self.kind == "keras3":
-            return keras.Sequential([keras.layers.Input(inputs, **kwargs), *layers])
-        return keras.Sequential([keras.layers.InputLayer(inputs, **kwargs), *layers])
+        return self.keras.Sequential([self.keras.layers.InputLayer(inputs, **kwargs), *layers])
 
     def dense_model(self, units=2, inputs=3):
         """A model with one dense layer, whose weights are the same at each call."""

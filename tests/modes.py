@@ -9,6 +9,7 @@ with modes.entered("graph_v1") as mode:
 
 import contextlib
 import unittest
+from concurrent import futures
 from unittest import mock
 
 import tensorflow as tf
@@ -137,6 +138,23 @@ def entered(name):
                 compiled(lambda: None)  # Skips the test before it has done anything.
             stack.enter_context(eager_mode())
             yield _Immediate(name)
+
+
+def at_once(calls, call, often, rarely):
+    """Some threads call a function at once with the arguments `often`; this one with `rarely`."""
+    mode = eager_mode if tf.executing_eagerly() else contextlib.nullcontext
+
+    def work():
+        with mode():
+            for _ in range(calls):
+                call(*often)
+
+    with futures.ThreadPoolExecutor(4) as threads:
+        done = [threads.submit(work) for _ in range(4)]
+        for _ in range(calls // 2 if rarely else 0):
+            call(*rarely)
+    for each in done:
+        each.result()
 
 
 @contextlib.contextmanager

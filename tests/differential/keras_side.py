@@ -11,7 +11,7 @@ import tensorflow as tf
 from tests import keras_homes, modes, originals, replicas
 from tests.differential import history
 from tests.differential.eager_side import branching
-from tests.differential.v1_side import FAULTS, Slow, at_once
+from tests.differential.v1_side import FAULTS, Slow
 from tf_lossscale_compat.keras import mixed_precision
 from tf_lossscale_compat.train import experimental
 
@@ -443,7 +443,7 @@ class Side:
         self.call(way, None)
         self.call(way, None)
         self.slow.seconds = 0.003
-        at_once(10, self.call, (way, None), None if finite else (way, ["nan", 0, 0, 0]))
+        modes.at_once(10, self.call, (way, None), None if finite else (way, ["nan", 0, 0, 0]))
         self.slow.seconds = 0.0
         # Keras 3's own counter loses counts itself: it adds to what it has read.
         keys = ("loss_scale", "dynamic_scale", *(["dynamic_counter"] if finite else []))

@@ -3,7 +3,6 @@
 import contextlib
 import operator
 import time
-from concurrent import futures
 from unittest import mock
 
 import numpy as np
@@ -120,23 +119,6 @@ class Slow:
                     late = self._delayed(getattr(module, name))
                     stack.enter_context(mock.patch.object(module, name, late))
             yield
-
-
-def at_once(calls, call, often, rarely):
-    """Some threads call a function at once with the arguments `often`; this one with `rarely`."""
-    mode = modes.eager_mode if tf.executing_eagerly() else contextlib.nullcontext
-
-    def work():
-        with mode():
-            for _ in range(calls):
-                call(*often)
-
-    with futures.ThreadPoolExecutor(4) as threads:
-        done = [threads.submit(work) for _ in range(4)]
-        for _ in range(calls // 2 if rarely else 0):
-            call(*rarely)
-    for each in done:
-        each.result()
 
 
 def shape_of(spec):
@@ -406,6 +388,7 @@ class Side:
         self.do_count(0)
         self.slow.seconds = 0.003
         calls = 30 if self.program["place"] == "eager" else 10
-        at_once(calls, self.call, (index, None), None if finite else (index, ["nan", 0, 0, 0]))
+        faulty = None if finite else (index, ["nan", 0, 0, 0])
+        modes.at_once(calls, self.call, (index, None), faulty)
         self.slow.seconds = 0.0
         return self.counted(finite)

@@ -7,22 +7,13 @@ import tensorflow as tf
 
 import tf_lossscale_compat
 from tests import keras_homes, modes
-from tests.keras_homes import Older, Stable
+from tests.keras_homes import Older, Stable, number
 from tf_lossscale_compat.keras import _keras3
-
-
-def run(mode, step):
-    """Calls `step` in this mode."""
-    (tf.function(step, autograph=False) if mode == "function" else step)()
 
 
 def both(home, train):
     """Returns what `train` returns for this package's class and for Keras' own."""
     return [train(cls) for cls in (Stable, home.own())]
-
-
-def array(variable):
-    return np.array(variable.numpy())
 
 
 class FitTest(modes.EagerTestCase):
@@ -102,8 +93,8 @@ class DivisionTest(modes.EagerTestCase):
             def step():
                 opt.apply([tf.cast([grad, -grad / 3], dtype)], [variable])
 
-            run(mode, step)
-            return array(variable)
+            (tf.function(step, autograph=False) if mode == "function" else step)()
+            return home.numpy(variable)
 
         ours, theirs = both(home, train)
         self.assertAllEqual(ours, theirs)
@@ -129,8 +120,8 @@ class DivisionTest(modes.EagerTestCase):
                 if dtype != "int32":
                     opt.apply([tape.gradient(scaled, variable.value)], [variable])
 
-            run("function", step)
-            return seen[0], array(opt.step_counter), array(variable)
+            tf.function(step, autograph=False)()
+            return seen[0], home.numpy(opt.step_counter), home.numpy(variable)
 
         ours, theirs = both(home, train)
         self.assertEqual(ours[:2], theirs[:2])
@@ -191,7 +182,7 @@ class Keras3ClassTest(modes.EagerTestCase):
         path = tf.train.Checkpoint(opt=opts[0]).save(self.get_temp_dir() + "/c")
         self.assertTrue([n for n, _ in tf.train.list_variables(path) if "opt/loss_scale/" in n])
         tf.train.Checkpoint(opt=opts[1]).restore(path).assert_consumed()
-        self.assertEqual(array(opts[1].dynamic_scale), 4.0)
+        self.assertEqual(number(opts[1].dynamic_scale), 4.0)
 
     @keras_homes.each()
     def test_arguments_that_belong_to_the_inner_optimizer(self, home):
@@ -210,7 +201,9 @@ class Keras3ClassTest(modes.EagerTestCase):
             opt = cls(home.SGD(1.0), initial_scale=8.0)
             opt.build([home.variable(1.0)])
             opt.initial_scale = 32.0
-            self.assertEqual((array(opt.dynamic_scale), opt.get_config()["initial_scale"]), (8, 32))
+            self.assertEqual(
+                (number(opt.dynamic_scale), opt.get_config()["initial_scale"]), (8, 32)
+            )
 
     @keras_homes.each(kind="keras3")
     def test_setting_what_cannot_be(self, home):
@@ -225,7 +218,7 @@ class Keras3ClassTest(modes.EagerTestCase):
         for name, value in (("min_loss_scale", 2.0), ("max_loss_scale", 32.0)):
             with self.assertRaisesRegex(ValueError, f"{name} .* initial_scale={value}.*, got"):
                 opt.initial_scale = value
-            self.assertEqual((opt.initial_scale, array(opt.dynamic_scale)), (8.0, 8.0))
+            self.assertEqual((opt.initial_scale, number(opt.dynamic_scale)), (8.0, 8.0))
         opt = Stable(home.SGD(1.0), False, 8.0)
         for name in ("initial_scale", "dynamic_growth_steps"):
             with self.assertRaisesRegex(AttributeError, f"{name} can be set only"):
@@ -265,7 +258,7 @@ class Keras3ClassTest(modes.EagerTestCase):
                 Stable(inner)
         opt.inner_optimizer = ClipsWhereItIsCalled(1.0)
         opt.apply([tf.constant(8.0)], [variable])
-        self.assertAllEqual(array(variable), 0.5)
+        self.assertAllEqual(home.numpy(variable), 0.5)
 
     @keras_homes.each(kind="keras3")
     def test_an_inner_optimizer_of_several_that_keras_has(self, home):
@@ -277,7 +270,7 @@ class Keras3ClassTest(modes.EagerTestCase):
         inner = home.optimizers.MultiOptimizer(lambda variable: opts[id(variable)])
         opt = Stable(inner, initial_scale=4.0)
         opt.apply([tf.constant(1.0), tf.constant(1.0)], [one, two])
-        self.assertAllEqual([array(one), array(two)], [0.75, 0.875])
+        self.assertAllEqual([home.numpy(one), home.numpy(two)], [0.75, 0.875])
 
     @keras_homes.each(kind="keras3")
     def test_a_row_twice_in_a_gradient_infinite_first(self, home):
@@ -289,6 +282,6 @@ class Keras3ClassTest(modes.EagerTestCase):
             opt.build([table])
             rows = tf.constant([[np.inf], [1.0]])
             opt.apply([tf.IndexedSlices(rows, tf.constant([1, 1]), tf.constant([3, 1]))], [table])
-            return [*array(table)[:, 0], array(opt.dynamic_scale)]
+            return [*home.numpy(table)[:, 0], number(opt.dynamic_scale)]
 
         self.assertEqual(both(home, train), [[1, 1, 1, 4], [1, -np.inf, 1, 8]])

@@ -602,16 +602,24 @@ class ConfigTest(_Base):
             Stable(home.SGD(1.0), loss_scale="dynamic", **numbers)
 
     @keras_homes.each((Stable, Older))
-    def test_bad_options_are_refused_before_variables_are_made(self, home, public):
-        bad = [("count_skipped", 1, "count_skipped must be True, False or None, got 1")]
-        bad += [("name", 5, "name must .*, got 5")]
-        bad += [("name", "a/b", "name.*a/b")] if home.kind == "keras3" else []
-        inner = home.SGD(1.0)
-        for name, value, message in bad:
-            error = ValueError if value == "a/b" else TypeError
+    def test_bad_arguments_are_refused_before_anything_is_made(self, home, public):
+        dynamic, inner = {"loss_scale": "dynamic"}, home.SGD(1.0)
+        bad = [
+            (TypeError, "count_skipped must be .*, got 1", {**dynamic, "count_skipped": 1}),
+            (TypeError, "name must .*, got 5", {**dynamic, "name": 5}),
+        ]
+        if home.kind == "keras3":
+            bad.append((ValueError, "name.*a/b", {**dynamic, "name": "a/b"}))
+        for loss_scale in ("static", 0.5, float("nan"), {"class_name": "Nothing"}):
+            bad.append((ValueError, "", {"loss_scale": loss_scale}))
+        if public is Stable:
+            bad.append((ValueError, "initial_scale", {"initial_scale": -1.0}))
+        for error, message, arguments in bad:
             with modes.creations() as created, self.assertRaisesRegex(error, message):
-                public(inner, loss_scale="dynamic", **{name: value})
+                public(inner, **arguments)
             self.assertEmpty(created)
+        # Had it been wrapped by halves, it could not be wrapped now.
+        self.assertIs(public(inner, loss_scale=8).inner_optimizer, inner)
 
     @keras_homes.each(kind="keras3")
     def test_skipped_steps_while_accumulating(self, home):

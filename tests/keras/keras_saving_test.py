@@ -60,10 +60,10 @@ def halves():
     return list(zip(x, y))
 
 
-def fit(model, half, traced=False, **options):
-    if not traced and tf.executing_eagerly():  # A few steps take less time than a trace.
+def fit(model, half):
+    if tf.executing_eagerly():  # A few steps take less time than a trace.
         model.run_eagerly = True
-    model.fit(*half, batch_size=BATCH, shuffle=False, verbose=0, **options)
+    model.fit(*half, batch_size=BATCH, shuffle=False, verbose=0)
 
 
 def dense(home, optimizer):
@@ -71,10 +71,6 @@ def dense(home, optimizer):
     model = home.dense_model()
     model.compile(optimizer, home.keras.losses.MeanSquaredError())
     return model
-
-
-def values(home, optimizer):
-    return [home.numpy(variable) for variable in home.variables(optimizer)]
 
 
 def state(home, model):
@@ -85,10 +81,11 @@ def state(home, model):
         "scale": opt._loss_scale(),
         "counter": opt.dynamic_counter,
     }
+    inner = [home.numpy(variable) for variable in home.variables(opt.inner_optimizer)]
     return {
         "weights": model.get_weights(),
         # Their order is not the same after loading in every Keras; the values are.
-        "inner": sorted(values(home, opt.inner_optimizer), key=lambda a: (a.shape, a.tobytes())),
+        "inner": sorted(inner, key=lambda a: (a.shape, a.tobytes())),
         **{k: None if v is None else home.numpy(v) for k, v in counted.items()},
     }
 
