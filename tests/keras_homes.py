@@ -185,11 +185,6 @@ def available():
     return homes
 
 
-def named():
-    """Parameters for `parameterized.named_parameters`: one case for each home."""
-    return [{"testcase_name": home.name, "home": home} for home in available()]
-
-
 def each(*others, kind=None, since=(1, 15)):
     """Decorates a test to run for each home, times each of `others`.
 

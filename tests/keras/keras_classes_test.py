@@ -41,13 +41,11 @@ class ExtraArgument:
         }
 
 
-class FixedArguments:
+class Documented:
+    """Overrides what Keras documents."""
+
     def __init__(self, inner_optimizer):
         super().__init__(inner_optimizer, initial_scale=8.0, dynamic_growth_steps=3)
-
-
-class Documented(FixedArguments):
-    """Overrides what Keras documents."""
 
     def get_config(self):
         return {"inner_optimizer": super().get_config()["inner_optimizer"]}
@@ -262,11 +260,11 @@ class ClassesTest(modes.EagerTestCase):
     @keras_homes.each()
     def test_signatures_are_those_of_the_constructors(self, home):
         """As `help` and notebooks show them."""
-        fixed = derived(FixedArguments, home)
+        own_class = derived(Documented, home)
         for cls, opt in (
             (Stable, Stable(home.SGD(1.0))),
             (Older, Older(home.SGD(1.0), 8.0)),
-            (fixed, fixed(home.SGD(1.0))),
+            (own_class, own_class(home.SGD(1.0))),
             (Recursing, Recursing(default().SGD(1.0))),
         ):
             own = list(inspect.signature(cls.__init__).parameters.values())[1:]

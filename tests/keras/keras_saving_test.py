@@ -117,15 +117,13 @@ def save(home, model, form, folder):
     path = path_of(folder, form)
     if form == "checkpoint":
         saved = tf.train.Checkpoint(model=model, optimizer=model.optimizer)
-        assert saved.save(path, **in_session()) == path + "-1"
-    elif form == "weights_h5":
-        model.save_weights(path)
-    elif form == "weights_tf":
-        model.save_weights(path, save_format="tf")
-    elif form == "saved_model":
-        model.save(path, save_format="tf")
+        assert saved.save(path) == path + "-1"
+        return
+    options = {"save_format": "tf"} if form in ("weights_tf", "saved_model") else {}
+    if form.startswith("weights"):
+        model.save_weights(path, **options)
     else:
-        model.save(path)
+        model.save(path, **options)
 
 
 def restore(home, model, form, folder):
@@ -139,7 +137,7 @@ def restore(home, model, form, folder):
         saved = tf.train.Checkpoint(model=model, optimizer=model.optimizer)
         status = saved.restore(path + "-1")
         status.assert_existing_objects_matched()
-        status.initialize_or_restore(**in_session())
+        status.initialize_or_restore()
     elif form == "saved_model":
         # What load_model of these Kerases leaves out, the checkpoint in it has.
         model.load_weights(os.path.join(path, "variables", "variables"))
@@ -147,13 +145,6 @@ def restore(home, model, form, folder):
         if form == "weights_h5":  # Only then there is something to load into.
             model.optimizer.build(model.trainable_variables)
         model.load_weights(path)
-
-
-def in_session():
-    """Keras' session, where TensorFlow 1 has one, as an argument of checkpoints."""
-    if tf.executing_eagerly():
-        return {}
-    return {"session": tf.compat.v1.keras.backend.get_session()}
 
 
 class _Base(tf.test.TestCase, parameterized.TestCase):

@@ -162,7 +162,7 @@ class PrivateNamesTest(parameterized.TestCase):
             for kind in set(kinds).intersection(IN_TENSORFLOW):
                 self.assertTrue(hasattr(IN_TENSORFLOW[kind], name), f"{name}: {happens}")
 
-    @parameterized.named_parameters(keras_homes.named())
+    @keras_homes.each()
     def test_keras_has_them(self, home):
         for name, (of, happens) in NEEDED.items():
             if home.kind in [IN_KERAS.get(kind) for kind in of.split(", ")]:

@@ -277,7 +277,7 @@ class ManagerAsLossScaleTest(modes.EagerTestCase):
             with self.assertRaisesRegex(NotImplementedError, "Manager has no config: save weights"):
                 call()
 
-    @parameterized.named_parameters(keras_homes.named())
+    @keras_homes.each()
     def test_a_manager_of_the_users_own_drives_a_keras_optimizer(self, home):
         class Policy(contrib.ExponentialUpdateLossScaleManager):
             pass

@@ -1,7 +1,6 @@
 """The pair that turns the graph rewrite on and off."""
 
 import tensorflow as tf
-from absl.testing import parameterized
 
 from tests import crossed, keras_homes, modes, originals
 from tests.v1_optimizers import sgd
@@ -83,7 +82,7 @@ class GraphRewriteTest(modes.EagerTestCase):
             experimental.enable_mixed_precision_graph_rewrite(opt, loss_scale)
         self._expect(before)
 
-    @parameterized.named_parameters(keras_homes.named())
+    @keras_homes.each()
     def test_wraps_a_keras_optimizer(self, home):
         opt = home.SGD(0.5)
         wrapped = experimental.enable_mixed_precision_graph_rewrite(opt, 16.0)

@@ -89,7 +89,7 @@ def _rows(*values):
 
 
 class ConstructorTest(modes.EagerTestCase):
-    @parameterized.named_parameters(keras_homes.named())
+    @keras_homes.each()
     def test_a_keras_optimizer_is_refused_with_the_class_to_use(self, home):
         opt = home.SGD(0.1)
         for cls, error in zip(OPTIMIZERS.values(), (TypeError, ValueError)):
