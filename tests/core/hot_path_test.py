@@ -10,7 +10,7 @@ import tensorflow as tf
 from absl.testing import parameterized
 
 from tests import keras_homes, modes
-from tests.v1_optimizers import Bypassing
+from tests.v1_optimizers import Bypassing, sgd
 from tf_lossscale_compat import (
     DynamicLossScale,
     ExponentialUpdateLossScaleManager,
@@ -26,10 +26,7 @@ pytestmark = pytest.mark.usefixtures("kept_kernels")
 tf1 = tf.compat.v1
 
 
-def _sgd():
-    return tf1.train.GradientDescentOptimizer(0.1)
-
-
+_sgd = functools.partial(sgd, 0.1)
 WRAPPERS = {
     "fixed": lambda: MixedPrecisionLossScaleOptimizer(_sgd(), FixedLossScale(8.0)),
     "dynamic": lambda: MixedPrecisionLossScaleOptimizer(_sgd(), DynamicLossScale(8.0)),

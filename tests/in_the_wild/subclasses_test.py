@@ -67,16 +67,16 @@ class ManagerTest(CaseTest):
                     self._floor = floor
 
                 def update_loss_scale(self, finite_grads):
-                    def shrink():
-                        lower = tf.maximum(self._floor, self._loss_scale * self._decr_ratio)
-                        change = tf1.assign(self._loss_scale, lower)
-                        with tf.control_dependencies([change]):
+                    def change(scale):
+                        with tf.control_dependencies([tf1.assign(self._loss_scale, scale)]):
                             return tf.group(self._reset_stats())
 
                     def grow():
-                        change = tf1.assign(self._loss_scale, self._loss_scale * self._incr_ratio)
-                        with tf.control_dependencies([change]):
-                            return tf.group(self._reset_stats())
+                        return change(self._loss_scale * self._incr_ratio)
+
+                    def shrink():
+                        lower = self._loss_scale * self._decr_ratio
+                        return change(tf.maximum(self._floor, lower))
 
                     def finite():
                         return tf1.cond(

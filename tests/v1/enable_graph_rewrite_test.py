@@ -2,7 +2,7 @@
 
 import tensorflow as tf
 
-from tests import crossed, keras_homes, modes, originals
+from tests import keras_homes, modes, originals
 from tests.v1_optimizers import sgd
 from tf_lossscale_compat.keras.mixed_precision import experimental as keras_experimental
 from tf_lossscale_compat.loss_scale import DynamicLossScale
@@ -63,25 +63,6 @@ class GraphRewriteTest(modes.EagerTestCase):
                     getattr(experimental, switch + "_mixed_precision_graph_rewrite")(*arguments)
                     self._expect(enabled)
 
-    @crossed.product(bad=("opt", "none", "loss_scale", "twice", "theirs"), before=(False, True))
-    def test_after_an_error_the_rewrite_is_as_before(self, bad, before):
-        theirs = originals.experimental()
-        if bad == "theirs" and theirs is None:
-            self.skipTest("this TensorFlow has no MixedPrecisionLossScaleOptimizer of its own")
-        if before:
-            experimental.enable_mixed_precision_graph_rewrite(sgd(), 16.0)
-        opt, loss_scale = {
-            "opt": lambda: ("sgd", 16.0),
-            "none": lambda: (sgd(), None),
-            "loss_scale": lambda: (sgd(), 0.5),
-            "twice": lambda: (MixedPrecisionLossScaleOptimizer(sgd(), 16.0), 16.0),
-            "theirs": lambda: (theirs.MixedPrecisionLossScaleOptimizer(sgd(), 16.0), 16.0),
-        }[bad]()
-        message = "loss scale already" if bad == "twice" else ""
-        with self.assertRaisesRegex(ValueError, message):
-            experimental.enable_mixed_precision_graph_rewrite(opt, loss_scale)
-        self._expect(before)
-
     @keras_homes.each()
     def test_wraps_a_keras_optimizer(self, home):
         opt = home.SGD(0.5)
@@ -96,22 +77,33 @@ class GraphRewriteTest(modes.EagerTestCase):
         dynamic = experimental.enable_mixed_precision_graph_rewrite(home.SGD(0.5))
         self.assertIs(type(dynamic.loss_scale), DynamicLossScale)
 
-    @keras_homes.each(("none", "loss_scale", "twice", "class", "own"), (False, True))
-    def test_after_an_error_with_a_keras_optimizer_the_rewrite_is_as_before(
-        self, home, bad, before
-    ):
-        if bad == "own" and keras_homes.VERSION < (2, 4):
-            self.skipTest("this Keras has no stable loss-scale optimizer of its own")
+    @keras_homes.each(
+        ("none", "small", "twice", "theirs", "text", "class")
+        + ("Keras none", "Keras small", "Keras twice", "Keras own"),
+        (False, True),
+    )
+    def test_after_an_error_the_rewrite_is_as_before(self, home, bad, before):
+        theirs = originals.experimental()
+        if (bad == "theirs" and theirs is None) or (
+            bad == "Keras own" and keras_homes.VERSION < (2, 4)
+        ):
+            self.skipTest("there is no such loss-scale optimizer")
         opt, loss_scale = {
-            "none": lambda: (home.SGD(1.0), None),
-            "loss_scale": lambda: (home.SGD(1.0), 0.5),
-            "twice": lambda: (keras_experimental.LossScaleOptimizer(home.SGD(1.0), 8), 16.0),
+            "none": lambda: (sgd(), None),
+            "small": lambda: (sgd(), 0.5),
+            "twice": lambda: (MixedPrecisionLossScaleOptimizer(sgd(), 16.0), 16.0),
+            "theirs": lambda: (theirs.MixedPrecisionLossScaleOptimizer(sgd(), 16.0), 16.0),
+            "text": lambda: ("sgd", 16.0),
             "class": lambda: (home.SGD, 16.0),
-            "own": lambda: (home.own()(home.SGD(1.0)), 16.0),
+            "Keras none": lambda: (home.SGD(1.0), None),
+            "Keras small": lambda: (home.SGD(1.0), 0.5),
+            "Keras twice": lambda: (keras_experimental.LossScaleOptimizer(home.SGD(1.0), 8), 16.0),
+            "Keras own": lambda: (home.own()(home.SGD(1.0)), 16.0),
         }[bad]()
         if before:
             experimental.enable_mixed_precision_graph_rewrite(sgd(), 16.0)
-        with modes.creations() as created, self.assertRaises(ValueError):
+        message = "loss scale already" if bad == "twice" else ""
+        with modes.creations() as created, self.assertRaisesRegex(ValueError, message):
             experimental.enable_mixed_precision_graph_rewrite(opt, loss_scale)
         self.assertEmpty(created)
         self._expect(before)

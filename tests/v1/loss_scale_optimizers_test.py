@@ -2,8 +2,6 @@
 
 import contextlib
 import functools
-import os
-import tempfile
 from unittest import mock
 
 import numpy as np
@@ -156,9 +154,8 @@ class ComputeGradientsTest(parameterized.TestCase, tf.test.TestCase):
     @parameterized.parameters(*BOTH)
     def test_hands_its_arguments_to_the_wrapped_optimizer(self, which):
         with tf.Graph().as_default():
-            weight = tf1.Variable(1.0)
-            recorder = Recorder(lambda: [(None, weight)])
-            opt = OPTIMIZERS[which](recorder, fixed_for(which, 8))
+            weight, inner = tf1.Variable(1.0), sgd()
+            opt = OPTIMIZERS[which](inner, fixed_for(which, 8))
             given = {
                 "var_list": [weight],
                 "gate_gradients": tf1.train.Optimizer.GATE_GRAPH,
@@ -166,12 +163,12 @@ class ComputeGradientsTest(parameterized.TestCase, tf.test.TestCase):
                 "colocate_gradients_with_ops": True,
                 "grad_loss": tf.constant(2.0),
             }
-            opt.compute_gradients(weight * 2, **given)
-            _, args, kwargs = recorder.computed[0]
-            self.assertEqual(args, ())
-            self.assertEqual(set(kwargs), set(given))
-            for name, value in given.items():
-                self.assertIs(kwargs[name], value)
+            computed = mock.patch.object(inner, "compute_gradients", return_value=[(None, weight)])
+            with computed as compute_gradients:
+                opt.compute_gradients(weight * 2, **given)
+            _, kwargs = compute_gradients.call_args
+            kwargs.pop("loss", None)
+            self.assertEqual(kwargs, given)
 
 
 class Fickle(LossScale):
@@ -448,14 +445,13 @@ class StateTest(modes.EagerTestCase):
                 self.assertEqual(opt.get_name(), "MyAdam")
                 self.assertEqual(opt.get_slot_names(), ["m", "v"])
                 for name in ("m", "v"):
-                    self.assertIsNotNone(inner.get_slot(training.weight, name))
-                    self.assertIs(
-                        opt.get_slot(training.weight, name), inner.get_slot(training.weight, name)
-                    )
+                    slot = inner.get_slot(training.weight, name)
+                    self.assertIsNotNone(slot)
+                    self.assertIs(opt.get_slot(training.weight, name), slot)
                 self.assertIsNone(opt.get_slot(training.other, "m"))
                 self.assertLen(inner.variables(), 4)
-                expected = [id(variable) for variable in [*inner.variables(), *weights]]
-                self.assertEqual([id(variable) for variable in opt.variables()], expected)
+                expected = [*inner.variables(), *weights]
+                self.assertEqual(list(map(id, opt.variables())), list(map(id, expected)))
 
     @parameterized.parameters(*modes.GRAPH)
     def test_names_do_not_depend_on_how_large_gradients_are(self, mode):
@@ -476,26 +472,6 @@ class StateTest(modes.EagerTestCase):
         self.assertIn("beta1_power" if plain else "cond_2/beta1_power", small)
         self.assertEqual(names([_gradients._LARGE]), small)
 
-    def prefix(self):
-        return os.path.join(tempfile.mkdtemp(dir=self.get_temp_dir()), "checkpoint")
-
-    @parameterized.parameters(
-        ("contrib", ["loss_scale/loss_scale", "loss_scale/good_steps", "loss_scale/bad_steps"]),
-        ("mixed", ["loss_scale/current_loss_scale", "loss_scale/good_steps"]),
-    )
-    def test_children_are_base_optimizer_and_loss_scale(self, which, state):
-        training = Training(INNER["adam"](), which, dynamic_for(which))
-        training.step(tf.constant([1.0, 2.0]))
-        checkpoint = tf.train.Checkpoint(opt=training.opt, weight=training.weight)
-        names = {name for name, _ in tf.train.list_variables(checkpoint.save(self.prefix()))}
-        powers = ["base_optimizer/beta1_power", "base_optimizer/beta2_power"]
-        slots = [f"weight/.OPTIMIZER_SLOT/opt/base_optimizer/{name}" for name in "mv"]
-        expected = ["weight", *slots, *(f"opt/{name}" for name in state + powers)]
-        self.assertEqual(
-            {name for name in names if name.startswith(("opt/", "weight"))},
-            {f"{name}/.ATTRIBUTES/VARIABLE_VALUE" for name in expected},
-        )
-
     @parameterized.parameters(*BOTH)
     def test_slots_of_a_checkpoint_of_the_bare_optimizer_are_restored(self, which):
         """As when a training that had no loss scale goes on with one."""
@@ -505,7 +481,7 @@ class StateTest(modes.EagerTestCase):
         ]
         saved, other = [tf.train.Checkpoint(opt=t.opt, weight=t.weight) for t in pair]
         pair[0].step(tf.constant([1.0, 2.0]))
-        other.restore(saved.save(self.prefix()))
+        other.restore(saved.save(self.get_temp_dir() + "/saved"))
         for training in pair:
             training.step(tf.constant([3.0, 4.0]))
             self.assertAllEqual(training.weight.numpy(), pair[0].weight.numpy())
