@@ -19,6 +19,20 @@ OPTIMIZERS = {"contrib": LossScaleOptimizer, "mixed": MixedPrecisionLossScaleOpt
 BOTH = tuple(OPTIMIZERS)
 
 
+class OwnManager(ExponentialUpdateLossScaleManager):
+    """A user's, with an update of its own."""
+
+    def update_loss_scale(self, finite_grads):
+        return super().update_loss_scale(finite_grads)
+
+
+class LooksAtGradients(DynamicLossScale):
+    """A user's, whose update may look at the gradients."""
+
+    def update(self, grads):
+        return super().update(grads)
+
+
 def sgd(rate=1.0):
     return tf1.train.GradientDescentOptimizer(rate)
 

@@ -14,7 +14,7 @@ from absl.testing import parameterized
 
 import tf_lossscale_compat
 from tests import crossed, keras_homes, modes
-from tests.v1_optimizers import Around, exponential, sgd
+from tests.v1_optimizers import Around, LooksAtGradients, OwnManager, exponential, sgd
 from tf_lossscale_compat import loss_scale as loss_scale_lib
 from tf_lossscale_compat.contrib import mixed_precision as contrib
 from tf_lossscale_compat.keras import mixed_precision
@@ -26,11 +26,6 @@ Mixed = experimental.MixedPrecisionLossScaleOptimizer
 PUBLIC = (mixed_precision.LossScaleOptimizer, mixed_precision.experimental.LossScaleOptimizer)
 
 
-class OwnManager(contrib.ExponentialUpdateLossScaleManager):
-    def update_loss_scale(self, finite_grads):
-        return super().update_loss_scale(finite_grads)
-
-
 class ByHand:
     """A manager without `variables`."""
 
@@ -39,13 +34,6 @@ class ByHand:
 
     def update_loss_scale(self, finite_grads):
         return tf.no_op()
-
-
-class Looking(experimental.DynamicLossScale):
-    """A user's, which looks at gradients."""
-
-    def update(self, grads):
-        return super().update(grads)
 
 
 class Schedule(experimental.FixedLossScale):
@@ -144,7 +132,7 @@ class V1Test(modes.EagerTestCase):
         self.assertEqual((weight.numpy(), opt._loss_scale().numpy()), (0.0, 8.0))
 
     def test_loss_scale_that_looks_at_gradients(self):
-        own, others = Looking(8), Others(True)
+        own, others = LooksAtGradients(8), Others(True)
         opt = Mixed(sgd(), 8, agree=others)
         keras_opt = PUBLIC[1](tf.keras.optimizers.SGD(1.0), 8, agree=others)
         for refused in (
@@ -285,9 +273,8 @@ class StandInTest(modes.EagerTestCase):
         module.allreduce, module.Sum = allreduce, "Sum"
         package = types.ModuleType("horovod")
         package.tensorflow = module
-        patcher = mock.patch.dict(sys.modules, {"horovod": package, "horovod.tensorflow": module})
-        patcher.start()
-        self.addCleanup(patcher.stop)
+        modules = {"horovod": package, "horovod.tensorflow": module}
+        self.enter_context(mock.patch.dict(sys.modules, modules))
 
     def check_skips_with_the_others(self, step, weight):
         for self.failures_elsewhere in (0.0, 1.0):
@@ -326,7 +313,7 @@ class StandInTest(modes.EagerTestCase):
 
     def test_a_user_s_policy_that_looks_at_gradients(self):
         # Horovod's are the same everywhere, so there is nothing to ask.
-        opt = Mixed(DistributedV1(sgd()), Looking(8, 2))
+        opt = Mixed(DistributedV1(sgd()), LooksAtGradients(8, 2))
         weight = tf.Variable(0.0)
         opt.apply_gradients([(tf.constant(1.0), weight)])
         opt.apply_gradients([(tf.constant(np.inf), weight)])
@@ -409,13 +396,12 @@ class StandInTest(modes.EagerTestCase):
     @keras_homes.each(PUBLIC, kind=keras_homes.BEFORE_3)
     def test_keras_accumulation_inside_a_scale_that_moves(self, home, public):
         inner = distributed_keras(home.SGD(1.0), backward_passes_per_step=2)
-        with self.assertRaisesRegex(ValueError, "backward_passes_per_step=2 .*fixed loss scale"):
-            with tf1.variable_creator_scope(lambda make, **kwargs: self.fail("makes a variable")):
-                public(inner, loss_scale="dynamic")
         config = loss_scale_lib.serialize(loss_scale_lib.get(exponential()))
-        with self.assertRaisesRegex(ValueError, "backward_passes_per_step=2 .*fixed loss scale"):
-            with tf1.variable_creator_scope(lambda make, **kwargs: self.fail("makes a variable")):
-                public(inner, loss_scale=config)
+        message = "backward_passes_per_step=2 .*fixed loss scale"
+        for moves in ("dynamic", config):
+            with modes.creations() as created, self.assertRaisesRegex(ValueError, message):
+                public(inner, loss_scale=moves)
+            self.assertEmpty(created)
         opt = public(inner, loss_scale=8.0)
         before = opt._loss_scale
         with self.assertRaisesRegex(ValueError, "backward_passes_per_step=2"):

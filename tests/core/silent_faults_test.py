@@ -14,6 +14,7 @@ from tests import crossed, modes, replicas, stepping
 from tests.v1_optimizers import (
     BOTH,
     OPTIMIZERS,
+    OwnManager,
     dynamic,
     dynamic_for,
     exponential,
@@ -140,12 +141,8 @@ class ReciprocalTest(modes.EagerTestCase):
 
     @parameterized.parameters(*BOTH)
     def test_a_users_manager_comes_down_too(self, optimizer):
-        class Logging(ExponentialUpdateLossScaleManager):
-            def update_loss_scale(self, finite_grads):
-                return super().update_loss_scale(finite_grads)
-
         with modes.entered("graph_v2") as entered:
-            manager = Logging(2.0**127, 2000, 1, 2, 0.5)
+            manager = OwnManager(2.0**127, 2000, 1, 2, 0.5)
             subject = manager if optimizer == "contrib" else loss_scale_lib.get(manager)
             opt = OPTIMIZERS[optimizer](Given([tf.ones([2])]), subject)
             weight = tf1.Variable([0.0, 0.0], use_resource=True)

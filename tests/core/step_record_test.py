@@ -14,7 +14,7 @@ import tensorflow as tf
 from absl.testing import parameterized
 
 from tests import crossed, keras_homes, modes, replicas, stepping
-from tests.v1_optimizers import sgd
+from tests.v1_optimizers import LooksAtGradients, sgd
 from tf_lossscale_compat import (
     DynamicLossScale,
     ExponentialUpdateLossScaleManager,
@@ -109,11 +109,6 @@ class Overrides(ExponentialUpdateLossScaleManager):
 
     def update_loss_scale(self, finite_grads):
         return super().update_loss_scale(finite_grads)
-
-
-class LooksAtGradients(DynamicLossScale):
-    def update(self, grads):
-        return super().update(grads)
 
 
 class AppliesNothing(tf1.train.GradientDescentOptimizer):

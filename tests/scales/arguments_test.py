@@ -20,36 +20,6 @@ NAN, INF = float("nan"), float("inf")
 HUGE = 10**400  # More than a float of any kind holds.
 FLOAT32_MAX = float(np.finfo(np.float32).max)
 
-# Each argument by its name, with what takes it.
-OF_MANAGERS = {
-    "loss_scale": contrib.FixedLossScaleManager,
-    **dict.fromkeys(
-        (
-            "init_loss_scale",
-            "incr_every_n_steps",
-            "decr_every_n_nan_or_inf",
-            "incr_ratio",
-            "decr_ratio",
-        ),
-        functools.partial(
-            contrib.ExponentialUpdateLossScaleManager, init_loss_scale=8.0, incr_every_n_steps=2
-        ),
-    ),
-}
-OF_LOSS_SCALES = {
-    "loss_scale_value": FixedLossScale,
-    **dict.fromkeys(
-        (
-            "initial_loss_scale",
-            "increment_period",
-            "multiplier",
-            "min_loss_scale",
-            "max_loss_scale",
-        ),
-        DynamicLossScale,
-    ),
-}
-MAKERS = {**OF_MANAGERS, **OF_LOSS_SCALES}
 FIXED = ("loss_scale", "loss_scale_value")
 SCALES = (*FIXED, "init_loss_scale", "initial_loss_scale")
 RATIOS = ("incr_ratio", "decr_ratio", "multiplier")
@@ -57,6 +27,20 @@ BOUNDS = ("min_loss_scale", "max_loss_scale")
 INT32_PERIODS = ("incr_every_n_steps", "decr_every_n_nan_or_inf")
 INT64_PERIODS = ("increment_period",)
 PERIODS = INT32_PERIODS + INT64_PERIODS
+
+# Each argument by its name, with what takes it.
+OF_MANAGERS = dict.fromkeys(
+    ("init_loss_scale", *INT32_PERIODS, "incr_ratio", "decr_ratio"),
+    functools.partial(
+        contrib.ExponentialUpdateLossScaleManager, init_loss_scale=8.0, incr_every_n_steps=2
+    ),
+)
+OF_MANAGERS["loss_scale"] = contrib.FixedLossScaleManager
+OF_LOSS_SCALES = dict.fromkeys(
+    ("initial_loss_scale", *INT64_PERIODS, "multiplier", *BOUNDS), DynamicLossScale
+)
+OF_LOSS_SCALES["loss_scale_value"] = FixedLossScale
+MAKERS = {**OF_MANAGERS, **OF_LOSS_SCALES}
 
 NOT_REAL = ("8", None, [8.0], (8.0,), {"scale": 8.0}, 8j, np.array([8.0]), object, b"8")
 NOT_FINITE = (NAN, INF, -INF, 1e39, -1e39, 2**128, HUGE, np.float32("nan"), np.float64("inf"))

@@ -11,9 +11,9 @@ import tensorflow as tf
 from absl.testing import parameterized
 
 from tests import keras_homes
+from tests.v1_optimizers import BOTH, OPTIMIZERS, fixed_for, sgd
 from tf_lossscale_compat import loss_scale
 from tf_lossscale_compat._core import _tf
-from tf_lossscale_compat._v1 import _optimizers
 from tf_lossscale_compat.contrib import mixed_precision as loss_scale_manager
 from tf_lossscale_compat.keras import mixed_precision
 
@@ -36,7 +36,7 @@ BY_NAME = _table("Found by their names")
 IN_TENSORFLOW = {
     "`tf.Graph`": tf.Graph,
     "`Trackable`": _tf.Trackable,
-    "`tf.compat.v1.train.Optimizer`": tf.compat.v1.train.GradientDescentOptimizer(1.0),
+    "`tf.compat.v1.train.Optimizer`": sgd(),
 }
 IN_KERAS = {"`OptimizerV2`": "v2", "Keras 3 optimizer": "keras3"}
 # Of the standard library: named tuples, the stack (in one place).
@@ -48,26 +48,17 @@ OF_SUBCLASSED = {
     loss_scale.LossScale: {"_add_weight", "_weights", "_as_graph_element"},
     loss_scale.FixedLossScale: {"_loss_scale_value"},
     loss_scale.DynamicLossScale: {
-        "_current_loss_scale",
-        "_increment_period",
-        "_initial_loss_scale",
-        "_multiplier",
-        "_num_good_steps",
+        *("_current_loss_scale", "_num_good_steps"),
+        *("_increment_period", "_initial_loss_scale", "_multiplier"),
     },
     loss_scale_manager.LossScaleManager: set(),
     loss_scale_manager.FixedLossScaleManager: {"_loss_scale"},
     loss_scale_manager.ExponentialUpdateLossScaleManager: {
-        "_decr_every_n_nan_or_inf",
-        "_decr_ratio",
-        "_incr_every_n_steps",
-        "_incr_ratio",
-        "_loss_scale",
-        "_num_bad_steps",
-        "_num_good_steps",
-        "_reset_stats",
+        *("_loss_scale", "_num_good_steps", "_num_bad_steps", "_reset_stats"),
+        *("_incr_every_n_steps", "_incr_ratio", "_decr_every_n_nan_or_inf", "_decr_ratio"),
     },
-    _optimizers.LossScaleOptimizer: {"_loss_scale_manager", "_opt"},
-    _optimizers.MixedPrecisionLossScaleOptimizer: {"_loss_scale", "_optimizer"},
+    OPTIMIZERS["contrib"]: {"_loss_scale_manager", "_opt"},
+    OPTIMIZERS["mixed"]: {"_loss_scale", "_optimizer"},
 }
 # What Keras of some versions has in its optimizers, and this package has in all.
 OF_KERAS = {
@@ -80,13 +71,7 @@ INSTANCES = (
     lambda: loss_scale.DynamicLossScale(8.0),
     lambda: loss_scale_manager.FixedLossScaleManager(8.0),
     lambda: loss_scale_manager.ExponentialUpdateLossScaleManager(8.0, 2),
-    lambda: _optimizers.LossScaleOptimizer(
-        tf.compat.v1.train.GradientDescentOptimizer(1.0),
-        loss_scale_manager.FixedLossScaleManager(8.0),
-    ),
-    lambda: _optimizers.MixedPrecisionLossScaleOptimizer(
-        tf.compat.v1.train.GradientDescentOptimizer(1.0), 8.0
-    ),
+    *(lambda which=which: OPTIMIZERS[which](sgd(), fixed_for(which, 8.0)) for which in BOTH),
 )
 
 
@@ -125,7 +110,7 @@ class PrivateNamesTest(parameterized.TestCase):
 
     @parameterized.parameters(*INSTANCES)
     def test_subclasses_may_take_any_name(self, make):
-        plain = tf.compat.v1.train.GradientDescentOptimizer(1.0)
+        plain = sgd()
         plain._track_trackable(tf.train.Checkpoint(), "child")
         self._check_names(make(), vars(plain))
 
