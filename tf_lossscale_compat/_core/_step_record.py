@@ -256,7 +256,7 @@ class StepRecord(_tf.Trackable):
         rows = [self._names.get(name, -1) for name in names_of(variables)]
         flags = tf.cast(tf.math.unsorted_segment_max(flags, rows, len(self._names)) > 0.0, tf.int64)
         totals, last = self._gradients
-        return [totals.assign_add(flags, read_value=False), last.assign(flags, read_value=False)]
+        return [_replicas.add(totals, flags), _replicas.assign(last, flags)]
 
     def _count(
         self,
@@ -273,7 +273,7 @@ class StepRecord(_tf.Trackable):
         """
 
         def count_finite() -> Any:
-            return _done([self._finite_steps.assign_add(1, read_value=False)])
+            return _graphs.as_operation(_replicas.add(self._finite_steps, 1))
 
         def count_nonfinite() -> Any:
             before, last = snapshot_of(self._finite_steps), snapshot_of(self._last)
@@ -281,13 +281,13 @@ class StepRecord(_tf.Trackable):
             skips = [before, number, _in_a_row(last, before) + 1]
             applies = [before, last[1], tf.zeros_like(before)]
             with tf.control_dependencies([number, last]):
-                done = [self._nonfinite_steps.assign_add(1, read_value=False)]
+                done = [_replicas.add(self._nonfinite_steps, 1)]
                 if can_skip:
-                    done.append(self._skipped_steps.assign_add(1, read_value=False))
-                    done.append(self._last_scales.assign(tf.stack(scales), read_value=False))
+                    done.append(_replicas.add(self._skipped_steps, 1))
+                    done.append(_replicas.assign(self._last_scales, tf.stack(scales)))
                     done += self._count_gradients(variables, grads)
                 last = tf.stack(skips if can_skip else applies)
-                return _done([*done, self._last.assign(last, read_value=False)])
+                return _graphs.as_operation([*done, _replicas.assign(self._last, last)])
 
         with _replicas.scope_of([self._finite_steps]):
             with self._lock:
@@ -301,10 +301,6 @@ class StepRecord(_tf.Trackable):
         if self.max_consecutive_skips and tf.executing_eagerly() and can_skip and not finite:
             self.check()
         return [] if done is None else [done]
-
-
-def _done(assigned: list[Any]) -> Any:
-    return _graphs.as_operation([_replicas.local_results(each) for each in assigned])
 
 
 def _in_a_row(last: tf.Tensor, finite_steps: Any) -> tf.Tensor:
