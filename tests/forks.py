@@ -27,58 +27,46 @@ def alone(arguments, environment, folder, seconds):
     done = subprocess.run(
         [sys.executable, *arguments],
         stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
+        capture_output=True,
         cwd=folder,
         env=environment,
-        universal_newlines=True,
+        text=True,
         timeout=seconds,
     )
     return done.returncode, done.stdout, done.stderr
 
 
-class _Fork(_SERVER.Process):
-    """A process that runs a Python program."""
+def _execute(arguments, environment, folder, paths):
+    """Runs a program as `python ARGUMENTS` does in a new process.
 
-    def __init__(self, arguments, environment, folder, paths):
-        """`paths` are those of standard input, output and errors."""
-        super().__init__()
-        self._request = [str(argument) for argument in arguments], environment, folder, paths
-        # Without the main module of this process, which a fork would import first.
-        with mock.patch.dict(sys.modules, __main__=types.ModuleType("__main__")):
-            self.start()
-
-    def run(self):
-        """Runs a program as `python ARGUMENTS` does in a new process."""
-        (first, *rest), environment, folder, paths = self._request
-        os.setpgid(0, 0)
-        # Errors first: they are open when the others are.
-        for number, flags in ((2, os.O_WRONLY), (0, os.O_RDONLY), (1, os.O_WRONLY)):
-            opened = os.open(paths[number], flags | os.O_CREAT, 0o600)
-            os.dup2(opened, number)
-            os.close(opened)
-        sys.stdin = open(0)  # noqa: SIM115
-        os.environ.clear()
-        os.environ.update(environment)
-        os.chdir(folder)
-        path = filter(None, environment.get("PYTHONPATH", "").split(os.pathsep))
-        sys.path[:] = ["", *path, *sys.path]
-        sys.argv[:] = [first, *rest]
-        if first == "-c":
-            exec(compile(sys.argv.pop(1), "<string>", "exec"), sys.modules["__main__"].__dict__)
-        elif first == "-m":
-            sys.path[0] = folder
-            runpy._run_module_as_main(sys.argv.pop(1))
-        else:
-            sys.path[0] = os.path.dirname(os.path.realpath(first))
-            runpy.run_path(first, run_name="__main__")
+    `paths` are those of standard input, output and errors.
+    """
+    first, *rest = map(str, arguments)
+    os.setpgid(0, 0)
+    # Errors first: they are open when the others are.
+    for number, flags in ((2, os.O_WRONLY), (0, os.O_RDONLY), (1, os.O_WRONLY)):
+        opened = os.open(paths[number], flags | os.O_CREAT, 0o600)
+        os.dup2(opened, number)
+        os.close(opened)
+    sys.stdin = open(0)  # noqa: SIM115
+    os.environ.clear()
+    os.environ.update(environment)
+    os.chdir(folder)
+    path = filter(None, environment.get("PYTHONPATH", "").split(os.pathsep))
+    sys.path[:] = ["", *path, *sys.path]
+    sys.argv[:] = [first, *rest]
+    if first == "-c":
+        exec(compile(sys.argv.pop(1), "<string>", "exec"), sys.modules["__main__"].__dict__)
+    else:
+        sys.path[0] = os.path.dirname(os.path.realpath(first))
+        runpy.run_path(first, run_name="__main__")
 
 
 def run(arguments, environment, folder, seconds):
     """Runs Python on `arguments`, as a process of its own would.
 
     Args:
-      arguments: list of str: a script, or "-m" and a module, or "-c" and code, and what follows.
+      arguments: list of str: a script, or "-c" and code, and what follows.
       environment: dict of str, all variables.
       folder: str, where it runs.
       seconds: after which it is killed.
@@ -98,7 +86,11 @@ def run_together(calls, folder, seconds):
         started = []
         for index, (arguments, environment) in enumerate(calls):
             paths = [pathlib.Path(place, f"{name}{index}") for name in ("out", "err")]
-            process = _Fork(arguments, environment, str(folder), [os.devnull, *paths])
+            given = arguments, environment, str(folder), [os.devnull, *paths]
+            process = _SERVER.Process(target=_execute, args=given)
+            # Without the main module of this process, which a fork would import first.
+            with mock.patch.dict(sys.modules, __main__=types.ModuleType("__main__")):
+                process.start()
             started.append((process, paths))
         end = time.monotonic() + seconds
         try:

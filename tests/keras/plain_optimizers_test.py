@@ -190,19 +190,3 @@ class PlainOptimizersTest(modes.EagerTestCase):
         product = {id(opt.inner_optimizer._u_product)}
         self.assertTrue(product.isdisjoint(map(id, opt.variables())))
         self.assertTrue(product.issubset(map(id, opt.variables)))
-
-    @keras_homes.each(tuple(KINDS), kind="keras3")
-    def test_paths_are_those_of_a_first_step(self, home, kind):
-        """By `build`, too: state trees have them as keys, and trees of Keras' own class load."""
-        paths = []
-        for wrap, steps in ((KINDS[kind], 0), (KINDS[kind], 1), (home.wrapped_in_own, 1)):
-            home.clear_session()
-            opt, variable = wrap(home.SGD(0.5, momentum=0.5)), home.variable(1.0)
-            if steps:
-                opt.apply([tf.constant(1.0)], [variable])
-            else:
-                opt.build([variable])
-            paths.append([re.sub(r"variable(_\d+)?", "variable", v.path) for v in opt.variables])
-        self.assertEqual(paths[0], paths[1])
-        if kind == "dynamic":
-            self.assertEqual(paths[1], paths[2])
