@@ -6,6 +6,7 @@ import tempfile
 
 import numpy as np
 import tensorflow as tf
+from tensorflow.python.ops.variables import PartitionedVariable
 
 from tests import modes
 from tests.differential import history
@@ -78,7 +79,7 @@ class Graph(Side):
         return [
             each
             for var in super().trained(index)
-            for each in (var if isinstance(var, tf1_partitioned()) else [var])
+            for each in (var if isinstance(var, PartitionedVariable) else [var])
         ]
 
     def network(self):
@@ -220,12 +221,6 @@ class Graph(Side):
             for event in self.events:
                 Side.do(side, event)
             yield side
-
-
-def tf1_partitioned():
-    from tensorflow.python.ops import variables
-
-    return variables.PartitionedVariable
 
 
 def name_of(value):

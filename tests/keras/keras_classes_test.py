@@ -6,7 +6,6 @@ import itertools
 import json
 import os
 import sys
-import tempfile
 import types
 import warnings
 from unittest import mock
@@ -809,7 +808,7 @@ class AssignedTest(modes.EagerTestCase):
         scales = [float(home.numpy(v)) for v in home.variables(opt) if v.shape == ()]
         self.assertEqual(32.0 in scales, home.kind == "keras3")
         self.assertNotIn(2.0**15, scales)
-        prefix = tf.train.Checkpoint(opt=opt).save(os.path.join(tempfile.mkdtemp(), "c"))
+        prefix = tf.train.Checkpoint(opt=opt).save(os.path.join(self.get_temp_dir(), "c"))
         names = [name for name, _ in tf.train.list_variables(prefix)]
         self.assertFalse([name for name in names if "/_loss_scale/" in name])
         for again in (make(), Stable(home.SGD(0.1))):

@@ -19,11 +19,8 @@ FOLDER = DATA / "keras_experimental"
 STATE = json.loads((FOLDER / "state.json").read_text(encoding="utf-8"))
 WRAPPERS = {"stable": Stable, "experimental": lambda inner: Older(inner, "dynamic")}
 VERSION = keras_homes.VERSION
-
-
-def homes():
-    """Those of this environment by the kind of optimizer."""
-    return {home.kind: home for home in keras_homes.available()}
+# By the kind of optimizer.
+HOMES = {home.kind: home for home in keras_homes.available()}
 
 
 class ConfigsTest(modes.EagerTestCase):
@@ -31,9 +28,9 @@ class ConfigsTest(modes.EagerTestCase):
     def test_is_read(self, name):
         version, kind, scale = name.split()
         written = tuple(int(part) for part in version.split(".")[:2])
-        if kind == "keras3" and kind not in homes():
+        if kind == "keras3" and kind not in HOMES:
             self.skipTest("Keras 3 is not installed")
-        if kind != "keras3" and not set(homes()) - {"keras3"}:
+        if kind != "keras3" and not set(HOMES) - {"keras3"}:
             self.skipTest("tf_keras is not installed")
         too_new = written > max(VERSION, (2, 10)) or (kind == "current" and VERSION < (2, 11))
         if kind != "keras3" and too_new:
@@ -43,7 +40,7 @@ class ConfigsTest(modes.EagerTestCase):
             self.assertIsInstance(opt, public)
             if kind == "keras3":
                 self.assertEqual(opt.name, CONFIGS[name]["name"])
-                self.assertIs(type(opt.inner_optimizer), homes()[kind].keras.optimizers.SGD)
+                self.assertIs(type(opt.inner_optimizer), HOMES[kind].keras.optimizers.SGD)
             growth_steps = 3 if scale == "dynamic" else None
             self.assertEqual(opt.dynamic, scale == "dynamic")
             self.assertEqual((opt.initial_scale, opt.dynamic_growth_steps), (16.0, growth_steps))
