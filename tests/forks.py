@@ -63,16 +63,10 @@ def _execute(arguments, environment, folder, paths):
 
 
 def run(arguments, environment, folder, seconds):
-    """Runs Python on `arguments`, as a process of its own would.
+    """Runs Python on `arguments`, as a process of its own would, and kills it after some seconds.
 
-    Args:
-      arguments: list of str: a script, or "-c" and code, and what follows.
-      environment: dict of str, all variables.
-      folder: str, where it runs.
-      seconds: after which it is killed.
-
-    Returns:
-      (exit status, standard output, standard error), the latter two as text.
+    `arguments` begin with a script, or with "-c" and code. `environment` has all variables. Returns
+    (exit status, standard output, standard error), the latter two as text.
     """
     if not FORKS:
         return alone(arguments, environment, folder, seconds)

@@ -120,14 +120,9 @@ class _Execution:
     def compile(self, function, *specs):
         """Returns a function of arrays that runs `function`, maybe traced, on tensors.
 
-        Args:
-          function: function of tensors that is called in the cross-replica context. It returns a
-            nested structure of tensors, variables, values per replica, operations and None.
-          *specs: `tf.TensorSpec` of each argument.
-
-        Returns:
-          A function that returns that structure with a list of arrays, one for each replica or
-          copy, instead of each leaf. The list of an operation or of None is empty.
+        `function` is called in the cross-replica context and returns a nested structure. In place
+        of each leaf is then a list of arrays, one for each replica or copy; that of an operation or
+        of None is empty.
         """
         operations = []
 

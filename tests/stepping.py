@@ -18,20 +18,12 @@ def then(update, read):
 
 
 def run(name, make, step, inputs, finish=None, static_shapes=True):
-    """Runs one step after another in one mode.
+    """Runs one step after another in one mode; returns a list of what they returned, as NumPy.
 
-    Args:
-      name: one of `modes.ALL`.
-      make: function that makes state, which is handed on.
-      step: function of the state and of one tensor for each array of an input; returns a structure
-        of tensors.
-      inputs: list of tuples of arrays, of equal shapes and dtypes from step to step.
-      finish: function of the state, called at the end within the context; its tensors are
-        evaluated.
-      static_shapes: whether a graph knows the shapes of inputs.
-
-    Returns:
-      A list of what the steps returned, as NumPy, and if `finish` is given what that returned.
+    `make` makes the state; `step` is a function of it and of one tensor for each array of an input.
+    Inputs are tuples of arrays, of equal shapes and dtypes from step to step, which a graph knows
+    if `static_shapes`. `finish`, a function of the state, is called at the end within the context;
+    then the result has two parts, the second of which is what that returned.
     """
     inputs = [tuple(np.asarray(array) for array in row) for row in inputs]
     specs = [

@@ -69,11 +69,7 @@ class Others:
 
 
 def asking(others):
-    """Returns an `agree` that runs at each step, as one that asks does, and what it was asked.
-
-    Args:
-      others: what the other processes say at each step.
-    """
+    """Returns an `agree` that runs at each step, as one that asks does, and what it was asked."""
     asked = []
 
     def ask(finite):
@@ -213,9 +209,6 @@ class KerasTest(modes.EagerTestCase):
         made = mock.patch.object(experimental.DynamicLossScale, "__init__", side_effect=KeyError)
         with made, self.assertRaisesRegex(TypeError, "agree must be a function .* got 1"):
             public(home.SGD(1.0), loss_scale="dynamic", agree=1)
-
-
-# Horovod's class structure, without Horovod.
 
 
 class DistributedV1(Around):

@@ -78,8 +78,6 @@ class ContextsTest(modes.EagerTestCase):
     def factors(self):
         return tf.TensorSpec([self.count], tf.float32)
 
-    # update(grads) of loss scales.
-
     @parameterized.parameters(*PROGRAMS)
     def test_update_in_replica_context(self, name, mode):
         self.enter(name, mode)
@@ -107,8 +105,6 @@ class ContextsTest(modes.EagerTestCase):
                     lambda policy=policy: self.each(lambda: policy.update([tf.constant(NAN)])[1])
                 )
         self.assertAllEqual(self.execution.values(state), before)
-
-    # apply_gradients of optimizers.
 
     def test_the_cross_replica_error_names_the_method_that_was_called(self):
         variable = self.enter("mirrored_2", "eager", weight)
@@ -138,8 +134,6 @@ class ContextsTest(modes.EagerTestCase):
                 )
             for old, new in zip(before, self.execution.values(state)):
                 self.assertAllEqual(new, old)
-
-    # Variables: ours, and the user's.
 
     @parameterized.parameters(*PROGRAMS)
     def test_state_is_mirrored_and_not_aggregated(self, name, mode):

@@ -19,6 +19,7 @@ from tf_lossscale_compat import (
 )
 from tf_lossscale_compat._core import _gradients, _replicas, _tf
 from tf_lossscale_compat.contrib import mixed_precision as contrib
+from tf_lossscale_compat.keras import mixed_precision
 from tf_lossscale_compat.train.experimental import MixedPrecisionLossScaleOptimizer
 
 pytestmark = pytest.mark.usefixtures("kept_kernels")
@@ -130,8 +131,6 @@ class GraphTest(modes.EagerTestCase):
 class KerasGraphTest(modes.EagerTestCase):
     @keras_homes.each()
     def test_two_operations_for_each_small_gradient(self, home):
-        from tf_lossscale_compat.keras import mixed_precision
-
         def wrapped():
             return mixed_precision.LossScaleOptimizer(home.SGD(0.1), initial_scale=8.0)
 
@@ -196,8 +195,6 @@ class XlaTest(modes.EagerTestCase):
     @keras_homes.each()
     def test_keras_branches_only_where_the_optimizer_has_slots(self, home):
         """Selections read and write slots that a skipped step would leave alone."""
-        from tf_lossscale_compat.keras import mixed_precision
-
         for name, counts in (("SGD", True), ("Adam", False)):
             inner = getattr(home, name)(0.1)
             optimizer = mixed_precision.LossScaleOptimizer(
@@ -285,8 +282,6 @@ class EagerTest(modes.EagerTestCase):
 
     @keras_homes.each((True, False))
     def test_apply_of_keras_unscales_and_tests_in_one(self, home, dynamic):
-        from tf_lossscale_compat.keras import mixed_precision
-
         def apply(optimizer, variables):
             with tf.GradientTape() as tape:
                 loss = optimizer.scale_loss(_loss(variables))

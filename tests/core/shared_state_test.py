@@ -1,7 +1,6 @@
 """State that is shared, replaced, wrapped or asked for early."""
 
 import functools
-import itertools
 import os
 from unittest import mock
 
@@ -76,19 +75,16 @@ class CountsUpdates(contrib.LossScaleManager):
 
 
 class OrderTest(parameterized.TestCase, tf.test.TestCase):
-    @parameterized.parameters(  # XLA drops assertions.
-        *itertools.product(
-            modes.GRAPH + ("eager", "function"), (lambda: dynamic_for("contrib"), CountsUpdates)
-        )
+    @parameterized.product(  # XLA drops assertions.
+        name=(*modes.GRAPH, "eager", "function"),
+        make=(lambda: dynamic_for("contrib"), CountsUpdates),
     )
     def test_a_step_that_fails_leaves_the_scale(self, name, make):
         with modes.entered(name) as mode:
             weight, manager = tf1.Variable(1.0), make()
             _, good_steps = state_of(manager)
             opt = contrib.LossScaleOptimizer(Failing(1.0), manager)
-            step = mode.compile(
-                lambda grad: opt.apply_gradients([(grad, weight)]), tf.TensorSpec([], tf.float32)
-            )
+            step = mode.compile(lambda grad: opt.apply_gradients([(grad, weight)]), modes.scalar())
             step(-1.0)
             self.assertEqual(mode.value(good_steps), 1)
             for _ in range(5):

@@ -54,15 +54,10 @@ class Given(tf1.train.GradientDescentOptimizer):
         return None if tf.executing_eagerly() else tf.group(*moved)
 
 
-# Copies of mirrored state.
-
-OUTSIDE = ["mirrored_2", "central_3"]
-
-
 class CopiesTest(parameterized.TestCase, tf.test.TestCase):
     """State made under `strategy.scope()` and updated from outside: copies never differ."""
 
-    @crossed.parameters(*itertools.product(OUTSIDE, replicas.EXECUTIONS[:2]))
+    @crossed.parameters(*itertools.product(("mirrored_2", "central_3"), replicas.EXECUTIONS[:2]))
     def test_values_per_replica_outside_of_the_scope_are_taken_right_or_refused(self, name, mode):
         strategy, count = replicas.strategy(name), replicas.REPLICAS[name]
         with replicas.executing(mode, strategy, inside=False) as execution:
@@ -89,9 +84,6 @@ class CopiesTest(parameterized.TestCase, tf.test.TestCase):
                         pass
                     for copies, value in zip(execution.values(state), wanted):
                         self.assertAllEqual(copies, [value] * len(copies))
-
-
-# Scales that processors flush to zero.
 
 
 class SubnormalTest(parameterized.TestCase, tf.test.TestCase):

@@ -38,9 +38,7 @@ FACTORS = (1.0, NAN, INF, 1.0, -INF, NAN, 1.0)
 def _expected(factors, scales):
     """(steps, skipped, in a row, last finite, last skip) after each step.
 
-    Args:
-      factors: what the gradients of each step were multiplied with.
-      scales: the loss scale before the first step and after each.
+    `scales` are those before the first step and after each.
     """
     rows, skipped, run, last = [], 0, 0, None
     for i, factor in enumerate(factors):

@@ -4,7 +4,6 @@ The workers take their steps in an order that is given, and the arithmetic is ex
 that both see after each step are compared for equality with a model in NumPy.
 """
 
-import concurrent.futures
 import functools
 import threading
 
@@ -45,20 +44,6 @@ def cluster():
     tasks = [("ps", 0), ("worker", 0), ("worker", 1)]
     servers = [tf1.train.Server(spec, job, index, config=config) for job, index in tasks]
     return spec, servers
-
-
-def in_a_thread(function, *arguments):
-    """Calls a function in a thread that does not outlive this process; returns a `Future`."""
-    future = concurrent.futures.Future()
-
-    def call():
-        try:
-            future.set_result(function(*arguments))
-        except Exception as error:
-            future.set_exception(error)
-
-    threading.Thread(target=call, daemon=True).start()
-    return future
 
 
 def wrapped(opt, which, options):
@@ -144,13 +129,14 @@ def history(case):
         look()
     # A step that ends before its gradient is divided, while the loss scale moves.
     workers[0].hold = True
-    step = in_a_thread(workers[0].step, 3)
+    step = threading.Thread(target=workers[0].step, args=(3,), daemon=True)
+    step.start()
     assert workers[0].held.wait(LIMIT_SECONDS)
     for _ in range(2):
         workers[1].step(NAN)
         seen.append([workers[1].read()])
     workers[0].go_on.set()
-    step.result(LIMIT_SECONDS)
+    step.join(LIMIT_SECONDS)
     look()
     return seen
 

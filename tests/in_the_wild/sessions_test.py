@@ -50,8 +50,7 @@ STRATEGIES = (
 def monitored(make, api, folder, gradients):
     """Trains in a `MonitoredTrainingSession` that begins where the folder's last one ended.
 
-    Returns:
-      Weight, loss scale and global step at the end.
+    Returns weight, loss scale and global step at the end.
     """
     with tf.Graph().as_default():
         weight = tf1.get_variable("weight", initializer=1.0)

@@ -18,11 +18,9 @@ GRADIENTS = [1.0, np.inf, 1.0, 1.0, np.nan, np.inf, 0.5, 0.25, 1.0, 1.0, 2.0, np
 
 
 def steps_in_session(make, gradients=GRADIENTS):
-    """Takes a step for each gradient; returns weight, loss scale and counters after each.
+    """Takes a step for each gradient; returns the weight and what to read after each.
 
-    Args:
-      make: function without arguments that makes an optimizer and a list of what to read.
-      gradients: list of floats.
+    `make` is a function that makes an optimizer and a list of what to read.
     """
     with modes.entered("graph_v1") as mode:
         weight = tf1.get_variable("weight", initializer=1.0)

@@ -180,18 +180,12 @@ class TranslationsTest(parameterized.TestCase):
         original, translation = TEXTS[f"{name}.md"], TEXTS[f"docs/zh/{name}.md"]
         self.assertEqual(original.split("\n")[0], f"[简体中文](docs/zh/{name}.md)")
 
-        def blocks(text):
-            return [block.group() for block in BLOCK.finditer(text)]
-
-        def levels(text):
-            return re.findall(r"(?m)^#{1,6}(?= )", BLOCK.sub("", text))
-
-        def comments(text):
-            return re.findall(r"<!-- .* -->", text)
-
-        self.assertEqual(blocks(translation), blocks(original))
-        self.assertEqual(levels(translation), levels(original))
-        self.assertEqual(comments(translation), comments(original))
+        for of_page in (
+            lambda text: [block.group() for block in BLOCK.finditer(text)],
+            lambda text: re.findall(r"(?m)^#{1,6}(?= )", BLOCK.sub("", text)),
+            lambda text: re.findall(r"<!-- .* -->", text),
+        ):
+            self.assertEqual(of_page(translation), of_page(original))
 
 
 class TroubleshootingTest(absltest.TestCase):

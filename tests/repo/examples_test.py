@@ -31,14 +31,7 @@ TABLE = (
 
 
 def run(path, *arguments, **variables):
-    """Runs a Python file, with these environment variables added.
-
-    Returns:
-      The last line of its standard output.
-
-    Raises:
-      AssertionError: it failed; with what it wrote to standard error.
-    """
+    """Runs a Python file, with these environment variables added; returns its last line."""
     # Variables that are given are for the import of TensorFlow.
     start = forks.alone if variables else forks.run
     environment = processes.environment(**variables)
@@ -64,17 +57,13 @@ class ExamplesTest(parameterized.TestCase):
             {row[0] for row in TABLE} | {"demo.py"},
         )
 
-    def skip_keras_where_too_old(self, name):
-        """For TensorFlow without the mixed_float16 policy, once the example has said so."""
+    @parameterized.parameters(*TABLE)
+    @slow_on_the_newest
+    def test_example(self, name, arguments, accuracy, skipped, scale):
         if name.startswith("keras_") and VERSION < (2, 4):
             with self.assertRaisesRegex(AssertionError, r"needs .* TensorFlow 2\.4, this is \d"):
                 run(EXAMPLES / name)
             self.skipTest("this TensorFlow has no stable mixed_float16 policy")
-
-    @parameterized.parameters(*TABLE)
-    @slow_on_the_newest
-    def test_example(self, name, arguments, accuracy, skipped, scale):
-        self.skip_keras_where_too_old(name)
         self.check(run(EXAMPLES / name, *arguments), arguments, accuracy, skipped, scale)
 
     @slow_on_the_newest
