@@ -337,12 +337,10 @@ class OfTensorFlowTest(modes.EagerTestCase):
                 step = entered.compile(
                     lambda grad: opt.apply_gradients([(grad, weight)]), modes.scalar()
                 )
-                state = [weight, loss_scale(), loss_scale._num_good_steps]
                 seen.append([])
                 for value in STEPS:
                     step(value)
-                    if mode not in modes.GRAPH:
-                        state = [weight, loss_scale(), loss_scale._num_good_steps]
+                    state = [weight, loss_scale(), loss_scale._num_good_steps]
                     seen[-1].append(entered.value(state))
         self.assertEqual(seen[1], seen[0])
 
