@@ -296,8 +296,8 @@ class LossScaleOptimizerBase(_tf.Optimizer):
             "colocate_gradients_with_ops": colocate_gradients_with_ops,
             "grad_loss": grad_loss,
         }
-        methods = self.compute_gradients, self.apply_gradients
-        if all(_scale.is_own(method, self) for method in methods):
+        computes_as_here = _scale.is_own(self.compute_gradients, self)
+        if computes_as_here and _scale.is_own(self.apply_gradients, self):
             return self._tflsc_step_class(self, global_step, name).minimize(loss, options)
         # As in TensorFlow, they are called if a subclass overrides one, or a program replaces one.
         return super().minimize(loss, global_step, name=name, **options)
