@@ -144,7 +144,7 @@ class ReadTest(parameterized.TestCase, tf.test.TestCase):
     def test_outside_of_the_graph(self, scale, flow):
         """As scripts do that give their Session a graph and never enter it again."""
         for home in homes("contrib"):
-            with modes.control_flow(flow), _no_graph_entered():
+            with modes.control_flow(flow), context.graph_mode():
                 with tf.Graph().as_default() as graph, tf1.variable_scope(
                     "", use_resource=flow == 2
                 ):
@@ -176,11 +176,6 @@ class ReadTest(parameterized.TestCase, tf.test.TestCase):
                 session.run(loss_scale.update([tf.constant(np.inf)])[0])
             graph.finalize()
             self.assertEqual(session.run(loss_scale), 4.0 if scale == "dynamic" else 8.0)
-
-
-def _no_graph_entered():
-    """Context of graph mode outside of every `as_default()`, as where a script starts."""
-    return context.graph_mode() if tf.executing_eagerly() else contextlib.nullcontext()
 
 
 class ReturnedTest(parameterized.TestCase, tf.test.TestCase):
