@@ -46,16 +46,21 @@ class KerasCallbackTest(modes.EagerTestCase):
     @parameterized.product(home=KERASES)
     def test_logs_hold_what_the_run_had(self, home):
         model, record = self.compiled(home, traced=True)
-        seen = []
-        later = home.keras.callbacks.LambdaCallback(
-            on_epoch_end=lambda epoch, logs: seen.append((logs["loss_scale"], logs["loss"]))
-        )
+        seen, sizes = [], []
+
+        def see(epoch, logs):
+            seen.append((logs["loss_scale"], logs["loss"]))
+            graph = tf.compat.v1.get_default_graph()
+            sizes.append(len(graph.get_operations()))  # In eager mode an empty graph.
+
+        later = home.keras.callbacks.LambdaCallback(on_epoch_end=see)
         data = np.ones((1, 3), np.float32), np.ones((1, 2), np.float32)
         callbacks = LossScaleCallback(record), later
         history = self.fit(model, *callbacks, verbose=1, epochs=2, validation_data=data)
         self.assertEqual(history["loss_scale"], [16.0, 32.0])
         self.assertEqual(history["skipped_steps"], [1, 2])
         self.assertEqual([scale for scale, _ in seen], [16.0, 32.0])
+        self.assertEqual(*sizes)
         model.evaluate(*data, verbose=0, callbacks=callbacks[:1])
         model.predict(data[0], verbose=0, callbacks=callbacks[:1])
 

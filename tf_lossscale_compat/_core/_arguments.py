@@ -133,7 +133,8 @@ def check_overrides(cls: type, base: type, names: tuple[str, ...], alternative: 
 def name_in_errors(cls: type) -> None:
     """Makes Python's errors about arguments of a public class's methods name that class.
 
-    Without this they name the private base class that has the method.
+    Without this they name the private base class that has the method. Of a method that several
+    public classes inherit, they name the class of the last call.
     """
     bases = [base for base in cls.__mro__ if base.__module__.split(".")[0] == _PACKAGE]
     for base in bases:

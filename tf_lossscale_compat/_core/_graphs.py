@@ -151,12 +151,12 @@ def compiled_by_xla() -> bool:
 def cond_with_v1_names(
     pred: tf.Tensor, true_fn: Callable[[], Any], false_fn: Callable[[], Any]
 ) -> Any:
-    """Runs `tf.cond` in a graph; variables get the names that they had with TensorFlow 1.
+    """Builds a conditional; variables get the names that they had with TensorFlow 1.
 
     A variable that `true_fn` makes, such as Adam's `beta1_power`, was called `cond/beta1_power`
     with TensorFlow 1's control flow, and checkpoints hold that name. In a branch with its own graph
-    (control flow v2) it would lose the prefix, so the prefix is added. On 1.15 it is not added:
-    there checkpoints of the original lack it, too.
+    (control flow v2) it would lose the prefix, so the prefix is added. On 1.15 with control flow v2
+    it is not added: the original's variables lack it there, too.
     """
     if not _tf.at_least(2, 0):
         return tf1.cond(pred, true_fn, false_fn)

@@ -54,7 +54,7 @@ def is_loss_scale_optimizer(cls: type) -> bool:
 
 
 def names_of(variables: _types.Variables) -> list[str]:
-    """Returns names of variables, which differ."""
+    """Returns a distinct name for each variable."""
     # Keras 3 distinguishes layers only by their path.
     names = [getattr(each, "path", None) or each.name.split(":")[0] for each in variables]
     times = collections.Counter(names)

@@ -153,9 +153,8 @@ def _can_merge_call() -> bool:
 def run_cross_replica(fn: Callable[..., Any], args: tuple[Any, ...]) -> Any:
     """Runs `fn(*args)` for all replicas as one: in the cross-replica context if possible.
 
-    Only in that context can a conditional contain an optimizer's `merge_call`. If `merge_call`
-    fails, optimizers do not call it, and each replica runs it itself, with flags that are
-    reduced over all replicas.
+    Only in that context can a conditional contain an optimizer's `merge_call`. Where `merge_call`
+    fails, each replica runs `fn` by itself, with flags that are reduced over all replicas.
     """
     if not tf.distribute.has_strategy() or tf.distribute.in_cross_replica_context():
         return fn(*args)

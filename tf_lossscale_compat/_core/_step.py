@@ -66,8 +66,10 @@ class Step:
     # variables that are made in it, which checkpoints hold.
     cond = staticmethod(tf.cond)
 
-    _scale_before: tf.Tensor | None = None  # For a record.
     _finite_if_tested: tf.Tensor | None = None
+    # For a record. In the cross-replica context they are those of the first replica's step.
+    _recorded_variables: _types.Variables
+    _scale_before: tf.Tensor | None = None
 
     def __init__(
         self,

@@ -301,12 +301,16 @@ class Keras3Family(_family.KerasFamily):
             for name in ("_learning_rate", "inner_optimizer"):
                 children.pop(name, None)
             return {**children, **inner._trackable_children(*args, **kwargs)}
-        # Keras' own class has a step count and a rate of its own, too, which nothing reads. But a
-        # plain optimizer that restores the checkpoint finds them in the place of its own.
-        iterations, learning_rate = owner._variables[:2]
+        return children
+
+    def copy_count_and_rate(self, owner: Any) -> None:
+        """Assigns the inner optimizer's step count and rate to the owner's, which nothing reads.
+
+        A plain optimizer that restores a checkpoint finds these in the place of its own.
+        """
+        inner, (iterations, learning_rate) = owner.inner_optimizer, owner._variables[:2]
         iterations.assign(inner.variables[0])
         learning_rate.assign(getattr(inner, "learning_rate", learning_rate))
-        return children
 
     def add_skipped_steps(self, owner: Any, number: int | tf.Tensor) -> None:
         owner.inner_optimizer.iterations.assign_add(number)
@@ -357,6 +361,8 @@ class Keras3Methods(_methods.CommonMethods, _Base):
 
     def _trackable_children(self, *args: Any, **kwargs: Any) -> dict[str, Any]:
         is_plain = not self._tflsc.keras_variables
+        if not is_plain:
+            self._tflsc_family.copy_count_and_rate(self)
         return self._tflsc_family.children_in_checkpoint(self, is_plain, *args, **kwargs)
 
     def _lookup_dependency(self, name: str, *children: Any) -> Any:
@@ -455,8 +461,8 @@ class Keras3Methods(_methods.CommonMethods, _Base):
           ValueError: `loss` is a tensor and `tape` is None; no variable has a gradient; or called
             in a cross-replica context.
         """
-        pairs, scaled = self._tflsc_family.compute_for_minimize(self, loss, var_list, tape)
-        self.apply_gradients(pairs, **scaled)
+        pairs, options = self._tflsc_family.compute_for_minimize(self, loss, var_list, tape)
+        self.apply_gradients(pairs, **options)
         return self.iterations
 
     def save_own_variables(self, store: Any) -> None:

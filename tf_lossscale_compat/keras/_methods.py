@@ -397,8 +397,8 @@ def assign_all(
 ) -> None:
     """Assigns arrays to as many variables: all, or none after a ValueError.
 
-    All may be integers, or floats, as in JSON. But a counter at a number's place is an error, if
-    there is a number at a counter's.
+    All may be integers, or floats, as in JSON. Two that stand in each other's place, such as a
+    scale and a counter, are an error.
     """
     pairs = [(variable, np.asarray(value)) for variable, value in zip(variables, values)]
     for variable, value in pairs:

@@ -14,7 +14,6 @@ if TYPE_CHECKING:
     from tf_lossscale_compat._core import _types
     from tf_lossscale_compat._scales import _loss_scales
 
-# True on TensorFlow 2.3 and later, as is the count of skipped steps.
 _DELEGATES_TRACKING = _tf.at_least(2, 3)
 
 
@@ -23,7 +22,7 @@ class OptimizerV2Family(_before_keras3.BeforeKeras3Family):
 
     is_legacy = True
     registered_suffix = "V2"
-    counts_skipped_by_default = _DELEGATES_TRACKING
+    counts_skipped_by_default = _tf.at_least(2, 3)
     compute_method = "_compute_gradients"
     updates_first = True
     aggregating_methods = ("_transform_unaggregated_gradients", "_aggregate_gradients")
@@ -180,10 +179,10 @@ class OptimizerV2Methods(_before_keras3.BeforeKeras3Methods):
           An operation; None in eager mode.
         """
         tapes = () if tape is None else (tape,)  # Before TensorFlow 2.4 there is none.
-        pairs, scaled = self._tflsc_family.compute_for_minimize(
+        pairs, options = self._tflsc_family.compute_for_minimize(
             self, loss, var_list, grad_loss, *tapes
         )
-        return self.apply_gradients(pairs, name=name, **scaled)
+        return self.apply_gradients(pairs, name=name, **options)
 
     @_autograph.do_not_convert
     def apply_gradients(

@@ -105,8 +105,8 @@ class OptimizerV3Methods(_before_keras3.BeforeKeras3Methods):
     @_autograph.convert_passed_functions
     def minimize(self, loss: Any, var_list: Any, tape: Any = None) -> None:
         """Computes gradients of the scaled loss and applies them; see `compute_gradients`."""
-        pairs, scaled = self._tflsc_family.compute_for_minimize(self, loss, var_list, tape)
-        self.apply_gradients(pairs, **scaled)
+        pairs, options = self._tflsc_family.compute_for_minimize(self, loss, var_list, tape)
+        self.apply_gradients(pairs, **options)
 
     @_autograph.do_not_convert
     def apply_gradients(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from tf_lossscale_compat._core import _arguments, _scale, _step_record, _tf
+from tf_lossscale_compat._core import _arguments, _step_record, _tf
 from tf_lossscale_compat._core._tf import tf, tf1
 
 if TYPE_CHECKING:
@@ -34,7 +34,8 @@ class LossScaleCallback(_Callback):
         super().__init__()
         if not (record is None or isinstance(record, _step_record.StepRecord)):
             raise TypeError(f"record must be a StepRecord or None, got {record!r}.")
-        self._given, self.record = record, record  # type: Any, Any
+        self._given: Any = record
+        self.record: Any = record
         self._every = _arguments.step_count("every_n_steps", every_n_steps, "int64", minimum=1)
         self._limit = _arguments.max_consecutive_skips(max_consecutive_skips)
         self._checked = 0
@@ -53,17 +54,22 @@ class LossScaleCallback(_Callback):
         """Checks, not at the end of a batch, where Keras 3 would wait for the device."""
         if self._has_limit and batch // self._every != self._checked:
             self._checked = batch // self._every
-            self.on_epoch_end(batch, {})
+            self._check()
 
     def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
         """Checks, and adds to the logs."""
+        session = self._check()
+        # A loss scale stands for a tensor of its graph that is always the same.
+        values = [self.record.watched._tflsc_loss_scale, self.record.skipped_steps]
+        scale, skipped = values if session is None else session.run(values)
+        logs["loss_scale"], logs["skipped_steps"] = float(scale), int(skipped)
+
+    def _check(self) -> Any:
+        """Raises the error of a run that is stuck; returns the session of a graph, or None."""
         session = None if tf.executing_eagerly() else tf1.keras.backend.get_session()
         if self._has_limit:
             self.record.check(self._limit, session)
-        scale = _scale.as_tensor(_scale.read(self.record.loss_scale))
-        values = [scale, self.record.skipped_steps]
-        scale, skipped = values if session is None else session.run(values)
-        logs["loss_scale"], logs["skipped_steps"] = float(scale), int(skipped)
+        return session
 
     # `fit` of tf_keras asks its callbacks for these; those of Keras 3 have none.
     _implements_train_batch_hooks = staticmethod(lambda: True)
