@@ -135,7 +135,8 @@ class ScaledRule:
         """
         if isinstance(scaled, bool):
             return scaled
-        _arguments.flag("scaled", scaled, or_none=True)
+        if scaled is not None:
+            _arguments.flag("scaled", scaled, or_none=True)  # Raises the error.
         answer = self._answer_after(self.called_methods)
         if answer is None and self.are_remembered(pairs):
             return False
