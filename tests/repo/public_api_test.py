@@ -188,6 +188,11 @@ class PublicApiTest(parameterized.TestCase):
         homes = {name: getattr(vars(package)[name], "__name__", "") for name in public}
         self.assertEqual({k: v for k, v in homes.items() if not v.startswith(PACKAGE)}, {})
 
+    def test_apply_gradients_says_what_scaled_is(self):
+        public = importlib.import_module(f"{PACKAGE}.keras.mixed_precision").LossScaleOptimizer
+        for home in keras_homes.available():
+            self.assertIn("scaled: bool,", type(public(home.SGD(0.1))).apply_gradients.__doc__)
+
     def test_the_reference_names_the_modules(self):
         text = (ROOT / "docs" / "api" / "index.md").read_text(encoding="utf-8")
         section = text.partition("<!-- public modules -->")[2].split("\n\n")[1]

@@ -16,7 +16,7 @@ steps: Optional[int] = LossScaleOptimizer.from_config(opt.get_config()).dynamic_
 opt.learning_rate = 0.1
 opt.iterations.assign(0)
 opt.dynamic_scale.assign(2.0**12)
-print(opt.variables, of_20.name, of_20.get_weights(), [each.shape for each in opt.weights])
+print(opt.variables, of_20.name, of_20.inner_optimizer.get_weights())
 model: Any = tf.keras.Sequential()
 opt.build(model.trainable_variables)
 model.compile(opt, "mse")
@@ -37,6 +37,8 @@ experimental.LossScaleOptimizer(inner, "dynamik")  # error: arg-type reportArgum
 opt.get_unscaled_gradients(8.0)  # error: arg-type reportArgumentType
 opt.get_scaled_gradients([])  # error: attr-defined reportAttributeAccessIssue
 opt.dynamic_scale = 2.0  # error: misc,prop-decl reportAttributeAccessIssue
+opt.get_weights()  # error: attr-defined reportAttributeAccessIssue
+opt.apply_gradients([], scaled=8.0)  # error: arg-type reportArgumentType
 opt.apply(3)  # error: arg-type reportArgumentType
 of_20.agree = 3  # error: assignment reportAttributeAccessIssue
 callback.no_such_method()  # error: attr-defined reportAttributeAccessIssue

@@ -259,7 +259,7 @@ class StableLossScaleOptimizerBase(_methods.CommonMethods):
             together without `tf.distribute`; a step calls it once. None for a single process, and
             around Horovod's optimizer, whose processes then agree. Configs cannot hold it: set the
             attribute `agree`.
-          **unknown: an error. It is a ValueError around optimizers of Keras 3, else a TypeError.
+          **unknown: refused: by a ValueError around optimizers of Keras 3, else by a TypeError.
 
         Raises:
           TypeError: `inner_optimizer` is not a Keras optimizer or is a loss-scale one; `dynamic`
@@ -543,9 +543,6 @@ if TYPE_CHECKING:
     class LossScaleOptimizer(StableLossScaleOptimizerBase):
         __doc__ = StableLossScaleOptimizerBase.__doc__
         name: str
-        weights: Any
-        get_weights: Any
-        get_slot: Any
 
         @property
         def inner_optimizer(self) -> Any:
@@ -609,14 +606,6 @@ if TYPE_CHECKING:
             On Keras 3 call it under `strategy.scope()`, and before weights or state trees are
             loaded.
             """
-
-        def apply_gradients(
-            self,
-            grads_and_vars: Iterable[tuple[Any, Any]],
-            *args: Any,
-            scaled: bool | None = None,
-            **kwargs: Any,
-        ) -> Any: ...
 
     class ExperimentalLossScaleOptimizer(
         ExperimentalLossScaleOptimizerBase, LossScaleOptimizer

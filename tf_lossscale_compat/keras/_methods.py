@@ -67,7 +67,8 @@ class CommonMethods(_KerasBase):
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
         family = getattr(cls, "_tflsc_family", None)
-        if family is None:
+        if family is None:  # The methods of one kind of Keras.
+            cls.apply_gradients.__doc__ = CommonMethods.apply_gradients.__doc__
             return
         # Keras' own class lacks some of these methods in some versions.
         names = tuple(name for name in family.forbidden_overrides if hasattr(family.original, name))
@@ -238,7 +239,11 @@ class CommonMethods(_KerasBase):
         return unscaled
 
     def apply_gradients(
-        self, grads_and_vars: Iterable[tuple[Any, Any]], *args: Any, **kwargs: Any
+        self,
+        grads_and_vars: Iterable[tuple[Any, Any]],
+        *args: Any,
+        scaled: bool | None = None,
+        **kwargs: Any,
     ) -> Any:
         """Applies gradients or skips them, and updates the loss scale.
 

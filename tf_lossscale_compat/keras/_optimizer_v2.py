@@ -185,7 +185,7 @@ class OptimizerV2Methods(_before_keras3.BeforeKeras3Methods):
         return self.apply_gradients(pairs, name=name, **options)
 
     @_autograph.do_not_convert
-    def apply_gradients(
+    def apply_gradients(  # type: ignore[override]
         self,
         grads_and_vars: Iterable[tuple[Any, Any]],
         name: Any = None,

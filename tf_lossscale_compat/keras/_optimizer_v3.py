@@ -109,7 +109,7 @@ class OptimizerV3Methods(_before_keras3.BeforeKeras3Methods):
         self.apply_gradients(pairs, **options)
 
     @_autograph.do_not_convert
-    def apply_gradients(
+    def apply_gradients(  # type: ignore[override]
         self,
         grads_and_vars: Iterable[tuple[Any, Any]],
         skip_gradients_aggregation: bool | None = False,
