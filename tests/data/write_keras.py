@@ -1,13 +1,13 @@
 """Writes what Keras' own loss-scale optimizers give and save.
 
     python -m tests.data.write_keras configs              # Under each TensorFlow and Keras 3.
-    python -m tests.data.write_keras files OUTDIR         # Under TensorFlow 2.16 or later.
+    python -m tests.data.write_keras files OUTDIR         # Under TensorFlow 2.4 and 2.16 or later.
     python -m tests.data.write_keras experimental OUTDIR  # Under TensorFlow 2.2 or 2.3.
 
-The first adds to keras_configs.json. The second leaves a checkpoint of each Keras, `keras3` and
-`tf_keras`. The third leaves weights and optimizer of a model, `weights`, a SavedModel,
-`saved_model`, and `state.json` with the values in both; later TensorFlows have another class, whose
-files have another layout.
+The first adds to keras_configs.json. The second leaves a checkpoint, `keras2` or `keras3`. The
+third leaves weights and optimizer of a model, `weights`, a SavedModel, `saved_model`, and
+`state.json` with the values in both; later TensorFlows have another class, whose files have another
+layout.
 """
 
 import json
@@ -40,17 +40,23 @@ def configs():
 
 
 def files(folder):
-    for home in keras_homes.available():
-        if home.name == "legacy":
-            continue
-        layer = home.keras.layers.Dense(1, use_bias=False, input_shape=(1,))
-        model = home.keras.Sequential([layer])
-        model.compile(home.wrapped_in_own(home.SGD(0.125), 256.0, 4), "mse")
-        data = np.ones([6, 1], np.float32)  # One growth, and two steps towards the next.
-        model.fit(data, data, batch_size=1, verbose=0)
-        checkpoint = tf.train.Checkpoint(model=model, optimizer=model.optimizer)
-        name = "tf_keras" if home.name == "current" else home.name
-        checkpoint.save(os.path.join(folder, name, "saved"))
+    home = keras_homes.available()[0]
+
+    class Model(home.keras.Model):
+        def __init__(self):
+            super().__init__()
+            self.fc1 = home.keras.layers.Dense(2)
+
+        def call(self, inputs):
+            return self.fc1(inputs)
+
+    model = Model()
+    model.compile(home.wrapped_in_own(home.Adam(0.125), 256.0, 4), "mse")
+    data = np.ones([6, 1], np.float32)  # One growth, and two steps towards the next.
+    model.fit(data, data, batch_size=1, verbose=0)
+    checkpoint = tf.train.Checkpoint(model=model, optimizer=model.optimizer)
+    name = "keras3" if home.kind == "keras3" else "keras2"
+    checkpoint.save(os.path.join(folder, name, "saved"))
 
 
 def experimental(folder):
