@@ -192,7 +192,7 @@ class TroubleshootingTest(absltest.TestCase):
     def test_the_messages_are_the_packages(self):
         _, _, rest = TEXTS["docs/troubleshooting.md"].partition("<!-- messages of this package -->")
         table = rest.split("\n\n")[1].splitlines()[2:]
-        self.assertGreater(len(table), 10)
+        self.assertGreater(len(table), 5)
         said = []
         for path in PACKAGE.rglob("*.py"):
             for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
