@@ -10,7 +10,7 @@ import pytest
 from absl.testing import absltest
 
 WORDINGS = {
-    "accumulation": "micro-batch, large batch",
+    "accumulation": "micro-batch, large batch, effective batch size",
     "checkpoints": "loss scale checkpoint, loss scale save, checkpoint keras 3",
     "differences": "float16 tolerance, compare float16 weights, how much may losses differ",
     "distribution": "loss scale horovod, loss scale multi worker, multi gpu, horovod, "
@@ -27,12 +27,14 @@ WORDINGS = {
     "lower accuracy after upgrading tensorflow, do i need loss scaling if gradients are float32, "
     "loss scale has no effect, float16 slow on cpu, loss scale drops at beginning, "
     "minimum loss scale, scale stuck, loss scale nan, loss scale not changing, "
-    "loss scale keeps halving, loss scale 1.7e38, change loss scale, clipnorm, "
+    "loss scale keeps halving, loss scale 1.7e38, change loss scale, clipnorm, loss is nan, "
+    "nan loss, weights don't change, loss scale decreases, loss scale goes to 1, "
     "clip_by_global_norm with loss scaling, the scale stays at 32768, "
     "NotFoundError: Key beta1_power not found in checkpoint, scale stays at 32768, "
     "different losses after upgrade",
     "watching": "loss scale tensorboard, loss scale log, loss scale plot, loss scale callback, "
-    "loss scale print, set loss scale manually, change loss scale manually",
+    "loss scale print, set loss scale manually, change loss scale manually, "
+    "current loss scale",
 }
 BROWSER = """globalThis.window = globalThis;
 const document = {getElementById: () => null}, SPHINX_HIGHLIGHT_ENABLED = false;
