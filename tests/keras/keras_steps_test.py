@@ -340,6 +340,37 @@ class WhoDividesTest(modes.EagerTestCase):
         self.assertEqual(seen, [name])
         self.assertAllClose(arrays([variable]), [0.875])
 
+    @keras_homes.each(kind=keras_homes.BEFORE_3)
+    def test_minimize_gives_overrides_the_arguments_that_the_original_gives(self, home):
+        is_v2, has_tape = home.kind == "v2", keras_homes.VERSION >= (2, 4)
+        name, seen = "_compute_gradients" if is_v2 else "compute_gradients", []
+
+        def overriding(base, **methods):
+            def compute(self, loss, var_list, *args, **kwargs):
+                given = {key: type(value) for key, value in kwargs.items()}
+                seen.append((callable(loss), list(map(type, args)), given))
+                return getattr(base, name)(self, loss, var_list, *args, **kwargs)
+
+            return type("Sub", (base,), {name: compute, **methods})
+
+        def get_scaled_loss(self, loss):
+            seen.append(callable(loss))
+            return base.get_scaled_loss(self, loss)
+
+        base, nothing, (variable,) = (
+            keras_homes.sibling(Stable, home),
+            type(None),
+            [tf.Variable(1.0)],
+        )
+        opt = overriding(base, get_scaled_loss=get_scaled_loss)(overriding(home.SGD)(1.0))
+        opt.minimize(lambda: tf.convert_to_tensor(variable) * 0.25, [variable])
+        outer = (True, [], {"grad_loss": nothing}) if is_v2 else (True, [nothing], {})
+        if is_v2 and has_tape:
+            outer[2]["tape"] = nothing
+        tape = {"tape": tf.GradientTape} if has_tape else {}
+        self.assertEqual(seen, [outer, True, (True, [nothing] if is_v2 else [], tape)])
+        self.assertEqual(variable.numpy(), 0.75)
+
     @keras_homes.each()
     def test_minimize_gives_an_own_apply_gradients_unscaled_gradients(self, home):
         """And `scaled` where that Keras' own optimizers do not get it from the override."""

@@ -126,7 +126,7 @@ class ScaledRule:
         grads = [grad for grad, _ in pairs if grad is not None]
         return bool(grads) and all(self._unscaled.get(id(grad)) is grad for grad in grads)
 
-    def decide(self, scaled: bool | None, pairs: list[_types.Pair]) -> bool:
+    def decide(self, scaled: Any, pairs: list[_types.Pair]) -> bool:
         """Returns whether the gradients of these pairs are scaled; `scaled` is the caller's.
 
         Raises a ValueError if the rule has two answers and the gradients are not known to be
@@ -355,7 +355,7 @@ class KerasFamily:
             # The override records its own call. The step does the other half, and unscales.
             owner._tflsc.scaled_rule.record_call(GET_UNSCALED_GRADIENTS)
             scale = owner.get_scaled_loss
-        if callable(loss):
+        elif callable(loss):
             return lambda: scale(loss())
         with contextlib.nullcontext() if tape is None else tape:
             return scale(loss)
@@ -375,7 +375,7 @@ class KerasFamily:
     # A step.
 
     def compute_for_minimize(
-        self, owner: Any, *arguments: Any
+        self, owner: Any, *arguments: Any, **keywords: Any
     ) -> tuple[list[_types.Pair], dict[str, Any]]:
         """Returns what `minimize` passes to `apply_gradients`: pairs and the argument `scaled`.
 
@@ -384,9 +384,9 @@ class KerasFamily:
         overrides = functools.partial(_scale.overrides, owner, self.methods_class)
         overridden = overrides("apply_gradients")
         if self.compute_method and overrides(self.compute_method):
-            pairs, scaled = getattr(owner, self.compute_method)(*arguments), False
+            pairs, scaled = getattr(owner, self.compute_method)(*arguments, **keywords), False
         else:
-            pairs, scaled = self.compute_scaled_gradients(owner, *arguments), True
+            pairs, scaled = self.compute_scaled_gradients(owner, *arguments, **keywords), True
             if overridden or overrides("get_unscaled_gradients"):
                 owner._tflsc.scaled_rule.record_call("minimize")
                 pairs, scaled = self.unscale_pairs(owner, pairs), False

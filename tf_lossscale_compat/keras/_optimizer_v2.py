@@ -6,11 +6,10 @@ import sys
 from typing import TYPE_CHECKING, Any, Iterable
 
 from tf_lossscale_compat._core import _autograph, _callers, _gradients, _keras_versions, _scale, _tf
+from tf_lossscale_compat._core._tf import tf
 from tf_lossscale_compat.keras import _before_keras3, _family, _methods
 
 if TYPE_CHECKING:
-    import tensorflow as tf
-
     from tf_lossscale_compat._core import _types
     from tf_lossscale_compat._scales import _loss_scales
 
@@ -87,6 +86,8 @@ class OptimizerV2Family(_before_keras3.BeforeKeras3Family):
         tape: tf.GradientTape | None = None,
     ) -> list[_types.Pair]:
         self.check_clipping(owner._optimizer)
+        if tape is None and callable(loss) and _tf.at_least(2, 4):
+            tape = tf.GradientTape()
         kwargs = {} if tape is None else {"tape": tape}  # Before TensorFlow 2.4 there is none.
         scaled = self.scale_loss_on_tape(owner, loss, tape)
         return owner._optimizer._compute_gradients(scaled, var_list, grad_loss, **kwargs)
@@ -178,10 +179,10 @@ class OptimizerV2Methods(_before_keras3.BeforeKeras3Methods):
         Returns:
           An operation; None in eager mode.
         """
-        tapes = () if tape is None else (tape,)  # Before TensorFlow 2.4 there is none.
-        pairs, options = self._tflsc_family.compute_for_minimize(
-            self, loss, var_list, grad_loss, *tapes
-        )
+        keywords = {"var_list": var_list, "grad_loss": grad_loss}
+        if _tf.at_least(2, 4):
+            keywords["tape"] = tape
+        pairs, options = self._tflsc_family.compute_for_minimize(self, loss, **keywords)
         return self.apply_gradients(pairs, name=name, **options)
 
     @_autograph.do_not_convert

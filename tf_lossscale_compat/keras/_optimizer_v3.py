@@ -43,6 +43,8 @@ class OptimizerV3Family(_before_keras3.BeforeKeras3Family):
     def compute_scaled_gradients(
         self, owner: Any, loss: _types.Loss, var_list: Any, tape: tf.GradientTape | None
     ) -> list[_types.Pair]:
+        if tape is None and callable(loss):
+            tape = tf.GradientTape()
         scaled = self.scale_loss_on_tape(owner, loss, tape)
         return owner._optimizer.compute_gradients(scaled, var_list, tape=tape)
 
