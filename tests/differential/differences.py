@@ -139,7 +139,7 @@ ENTRIES = {
     ),
     "operations_of_a_step": Entry(
         "from-contrib.md",
-        "consists of fewer operations than contrib's in most cases. It has a few more if gradients",
+        "has another number of operations than contrib's: mostly fewer, a few more if",
         lambda d: (
             d.key == "operations"
             and (in_step(d) or (d.action[0] == "gradients" and has_float16(d)))
@@ -153,7 +153,7 @@ ENTRIES = {
     ),
     "names_after_a_step": Entry(
         "from-contrib.md",
-        "consists of fewer operations than contrib's in most cases. It has a few more if gradients",
+        "has another number of operations than contrib's: mostly fewer, a few more if",
         lambda d: (
             v1(d)
             and (
@@ -188,7 +188,7 @@ ENTRIES = {
     ),
     "fetched_loss_scale": Entry(
         "keras.md",
-        "So here the `LossScale` can be used like a tensor, too.",
+        "`optimizer.loss_scale` can be used like a tensor, too.",
         lambda d: (
             "experimental" in d.program["family"]
             and d.action[0] in ("read", "fetch")
