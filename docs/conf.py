@@ -44,7 +44,8 @@ nitpick_ignore_regex = [
 ]
 
 html_theme = "furo"
-html_static_path = html_css_files = ["site.css"]
+html_static_path, html_css_files = ["site.css", "search.js"], ["site.css"]
+html_js_files = [("search.js", {"defer": "defer"})]  # After Sphinx' own on the page of hits.
 html_title = f"TensorFlow loss scaling {release}"
 # Furo's own show no colour for what a diff adds, and underline modules like links.
 pygments_style, pygments_dark_style = "friendly", "github-dark"

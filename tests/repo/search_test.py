@@ -47,8 +47,9 @@ class SearchTest(absltest.TestCase):
     def test_first_three_hits(self):
         asked = [(page, word) for page, words in WORDINGS.items() for word in words.split(", ")]
         site = pathlib.Path(os.environ["TF_LOSSSCALE_SITE"])
-        files = "_static/language_data.js", "_static/searchtools.js", "searchindex.js"
-        script = "\n".join([BROWSER, *((site / name).read_text("utf-8") for name in files)])
+        static = [f"_static/{name}.js" for name in ("language_data", "searchtools", "search")]
+        scripts = [(site / name).read_text("utf-8") for name in (*static, "searchindex.js")]
+        script = "\n".join([BROWSER, *scripts])
         words = json.dumps([word for _, word in asked])
         script += f";console.log(JSON.stringify({words}.map({SEARCH})));"
         options = {"input": script.encode(), "stdout": subprocess.PIPE, "check": True}
